@@ -1,0 +1,72 @@
+// variants: f32: ALL_F32 | mixed:
+// out = a + b elementwise, or with b repeated along a's rows (a bias): four elements an invocation.
+#version 450
+#extension GL_GOOGLE_include_directive : require
+#include "common/elements.glsl"
+#include "common/grid.glsl"
+
+layout(local_size_x = 256) in;
+#ifdef ALL_F32  // the common case apart: some CPU drivers run every branch on a specialization constant
+const uint A_TYPE = F32;
+const uint B_TYPE = F32;
+const uint O_TYPE = F32;
+#else
+layout(constant_id = 0) const uint A_TYPE = 0;
+layout(constant_id = 1) const uint B_TYPE = 0;
+layout(constant_id = 2) const uint O_TYPE = 0;
+#endif
+layout(constant_id = 3) const bool A_WIDE = false;  // the first element is a multiple of 4
+layout(constant_id = 4) const bool B_WIDE = false;  // and with a bias its length and phase too
+layout(constant_id = 5) const bool O_WIDE = false;
+layout(constant_id = 6) const bool BIAS = false;
+
+ELEMENTS_IN(a, 0, A_TYPE, A_WIDE)
+ELEMENTS_IN(b, 1, B_TYPE, B_WIDE)
+ELEMENTS_OUT(o, 2, O_TYPE, O_WIDE)
+
+const bool INTEGER = A_TYPE == I32;
+const bool NARROW_BIAS = BIAS && !B_WIDE;
+
+layout(push_constant) uniform Push {
+    uint count;
+    uint a_first;
+    uint b_first;
+    uint o_first;  // even for halves
+    uint period;   // the length of the bias
+    uint phase;    // where in the bias the first element falls
+} push;
+
+uvec4 b_raw_of(uint i, uint n) {
+    uint at = push.b_first + i;
+    if (BIAS) {
+        at = push.b_first + (push.phase + i) % push.period;
+    }
+    uvec4 raw = uvec4(0u);
+    if (NARROW_BIAS) {
+        uint end = push.b_first + push.period;
+        for (uint j = 0u; j < n; j++) {
+            raw[j] = b_raw(at);
+            at = at + 1u == end ? push.b_first : at + 1u;
+        }
+    } else {
+        raw = b_raw4(at, n);
+    }
+    return raw;
+}
+
+void main() {
+    uint i = (group_number() * 256u + gl_LocalInvocationID.x) * 4u;
+    if (i >= push.count) {
+        return;
+    }
+    uint n = min(push.count - i, 4u);
+    uvec4 x = a_raw4(push.a_first + i, n);
+    uvec4 y = b_raw_of(i, n);
+    uvec4 sum;
+    if (INTEGER) {
+        sum = x + y;
+    } else {
+        sum = o_encode4(floatBitsToUint(a_decode4(x) + b_decode4(y)));
+    }
+    o_store4(push.o_first + i, n, sum);
+}

@@ -1,0 +1,43 @@
+// out[i] = a[i] in another floating-point type, by integer bits: four elements an invocation.
+#version 450
+#extension GL_GOOGLE_include_directive : require
+#include "common/elements.glsl"
+#include "common/grid.glsl"
+
+layout(local_size_x = 256) in;
+layout(constant_id = 0) const uint A_TYPE = 0;
+layout(constant_id = 1) const uint O_TYPE = 0;
+layout(constant_id = 2) const bool A_WIDE = false;  // the first element is a multiple of 4
+layout(constant_id = 3) const bool O_WIDE = false;
+
+ELEMENTS_IN(a, 0, A_TYPE, A_WIDE)
+ELEMENTS_OUT(o, 1, O_TYPE, O_WIDE)
+
+layout(push_constant) uniform Push {
+    uint count;
+    uint a_first;
+    uint o_first;  // even for halves
+} push;
+
+uint to_f32_bits(uint raw) {
+    uint bits;
+    if (a_f16) {
+        bits = f16_bits_to_f32_bits(raw);
+    } else if (a_bf16) {
+        bits = bf16_bits_to_f32_bits(raw);
+    } else {
+        bits = raw;
+    }
+    return bits;
+}
+
+void main() {
+    uint i = (group_number() * 256u + gl_LocalInvocationID.x) * 4u;
+    if (i >= push.count) {
+        return;
+    }
+    uint n = min(push.count - i, 4u);
+    uvec4 raw = a_raw4(push.a_first + i, n);
+    uvec4 bits = uvec4(to_f32_bits(raw.x), to_f32_bits(raw.y), to_f32_bits(raw.z), to_f32_bits(raw.w));
+    o_store4(push.o_first + i, n, o_encode4(bits));
+}

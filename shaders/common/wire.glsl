@@ -1,0 +1,233 @@
+// How elements cross a link. A slot holds blocks of 256 elements: payloads first, then, for the scaled wire, one
+// shift per block in the slot's tail. LANES invocations share a block, eight elements at a time each.
+#ifndef VKPAR_WIRE_GLSL
+#define VKPAR_WIRE_GLSL
+
+#include "halfs.glsl"
+
+// The codes of vkpar/comm/wires.py.
+const uint ELEM_F32 = 0u, ELEM_F16 = 1u, ELEM_BF16 = 2u, ELEM_INT = 3u;
+const uint WIRE_WORD = 0u, WIRE_F16 = 1u, WIRE_BF16 = 2u, WIRE_SCALED_F16 = 3u;
+
+const uint BLOCK = 256u;
+const uint PER_LANE = BLOCK / LANES;
+const uint ROUNDS = PER_LANE / 8u;
+const uint BLOCKS_PER_GROUP = GROUP / LANES;
+
+layout(local_size_x = GROUP) in;
+layout(constant_id = 0) const uint ELEM = ELEM_F32;
+
+layout(set = 0, binding = 0, std430) readonly buffer Source { uint source_word[]; };
+layout(set = 0, binding = 0, std430) readonly buffer Source4 { uvec4 source_word4[]; };
+layout(set = 0, binding = 1, std430) buffer Target { uint target_word[]; };
+layout(set = 0, binding = 1, std430) buffer Target4 { uvec4 target_word4[]; };
+layout(set = 0, binding = 2, std430) buffer Slots { uint slot_word[]; };
+layout(set = 0, binding = 2, std430) buffer Slots4 { uvec4 slot_word4[]; };
+
+const bool IS_INT = ELEM == ELEM_INT;
+const bool IS_HALF = ELEM == ELEM_F16 || ELEM == ELEM_BF16;
+
+// Eight consecutive elements: floats in f0, f1, or integers in u0, u1.
+struct Eight {
+    vec4 f0, f1;
+    uvec4 u0, u1;
+};
+
+vec2 half_pair(uint wire, uint word) {
+    return wire == WIRE_F16 ? f16_word_to_f32_pair(word) : bf16_word_to_f32_pair(word);
+}
+
+Eight eight_of_words(uvec4 low, uvec4 high) {
+    return Eight(uintBitsToFloat(low), uintBitsToFloat(high), low, high);
+}
+
+Eight eight_of_halves(uint wire, uvec4 words) {
+    Eight v;
+    v.f0 = vec4(half_pair(wire, words.x), half_pair(wire, words.y));
+    v.f1 = vec4(half_pair(wire, words.z), half_pair(wire, words.w));
+    v.u0 = v.u1 = uvec4(0u);
+    return v;
+}
+
+uint half_word(uint wire, vec2 pair) {
+    return wire == WIRE_F16 ? f32_pair_to_f16_word(pair) : f32_pair_to_bf16_word(pair);
+}
+
+uvec4 halves_of_eight(uint wire, Eight v) {
+    return uvec4(half_word(wire, v.f0.xy), half_word(wire, v.f0.zw), half_word(wire, v.f1.xy),
+                 half_word(wire, v.f1.zw));
+}
+
+uvec4 canonical(uvec4 bits) {
+    return mix(bits, uvec4(0x7FC00000u), greaterThan(bits & 0x7FFFFFFFu, uvec4(0x7F800000u)));
+}
+
+// ---- the scaled wire: block values times 2^shift, so that the largest finite one lies in [2^14, 2^15) ----
+
+const int LARGEST_SHIFT = 126;  // 2^shift and 2^-shift stay normal
+const int SMALLEST_SHIFT = -113;
+
+int shift_of(uint largest) {
+    return largest == 0u ? 0 : clamp(141 - int(largest >> 23), SMALLEST_SHIFT, LARGEST_SHIFT);
+}
+
+float power_of_two(int exponent) {
+    return uintBitsToFloat(uint(exponent + 127) << 23);
+}
+
+uint largest_finite(vec4 v) {
+    uvec4 a = floatBitsToUint(v) & 0x7FFFFFFFu;
+    a = mix(a, uvec4(0u), greaterThanEqual(a, uvec4(0x7F800000u)));
+    return max(max(a.x, a.y), max(a.z, a.w));
+}
+
+// At the smallest shift a value may round up to 2^15, which stands for 2^128: the largest half below is sent instead.
+uint saturated(uint word) {
+    uint low = word & 0x7FFFu, high = (word >> 16) & 0x7FFFu;
+    uint take = (low == 0x7800u ? 1u : 0u) | (high == 0x7800u ? 0x10000u : 0u);
+    return word - take;
+}
+
+uvec4 scaled_encode(Eight v, int shift) {
+    float scale = power_of_two(shift);
+    Eight scaled = v;
+    scaled.f0 *= scale;
+    scaled.f1 *= scale;
+    uvec4 words = halves_of_eight(WIRE_F16, scaled);
+    if (shift == SMALLEST_SHIFT) {
+        words = uvec4(saturated(words.x), saturated(words.y), saturated(words.z), saturated(words.w));
+    }
+    return words;
+}
+
+// Results below the smallest normal float32 become zero on every driver, whether it flushes them or not.
+vec4 flushed(vec4 v) {
+    uvec4 bits = floatBitsToUint(v);
+    bvec4 tiny = lessThan(bits & 0x7FFFFFFFu, uvec4(0x00800000u));
+    return uintBitsToFloat(mix(bits, bits & 0x80000000u, tiny));
+}
+
+Eight scaled_decode(uvec4 words, int shift) {
+    float scale = power_of_two(-shift);
+    Eight v = eight_of_halves(WIRE_F16, words);
+    v.f0 = flushed(v.f0 * scale);
+    v.f1 = flushed(v.f1 * scale);
+    return v;
+}
+
+// ---- slots: `at` is a slot's first 16-byte unit; `unit` counts eight elements from its start ----
+
+struct Raw {
+    uvec4 w0, w1;  // w1 is used by the 4-byte wire alone
+    int shift;
+};
+
+bool is_word_wire(uint wire) {
+    return wire == WIRE_WORD;
+}
+
+Raw load_raw(uint wire, uint at, uint tail, uint unit) {
+    Raw raw = Raw(uvec4(0u), uvec4(0u), 0);
+    if (is_word_wire(wire)) {
+        raw.w0 = slot_word4[at + 2u * unit];
+        raw.w1 = slot_word4[at + 2u * unit + 1u];
+    } else {
+        raw.w0 = slot_word4[at + unit];
+    }
+    if (wire == WIRE_SCALED_F16) {
+        raw.shift = int(slot_word[4u * (at + tail) + unit / (BLOCK / 8u)]);
+    }
+    return raw;
+}
+
+void store_raw(uint wire, uint at, uint tail, uint unit, Raw raw) {
+    if (is_word_wire(wire)) {
+        slot_word4[at + 2u * unit] = raw.w0;
+        slot_word4[at + 2u * unit + 1u] = raw.w1;
+    } else {
+        slot_word4[at + unit] = raw.w0;
+    }
+    if (wire == WIRE_SCALED_F16 && unit % (BLOCK / 8u) == 0u) {
+        slot_word[4u * (at + tail) + unit / (BLOCK / 8u)] = uint(raw.shift);
+    }
+}
+
+Eight decode_raw(uint wire, Raw raw) {
+    if (is_word_wire(wire)) {
+        return eight_of_words(raw.w0, raw.w1);
+    }
+    return wire == WIRE_SCALED_F16 ? scaled_decode(raw.w0, raw.shift) : eight_of_halves(wire, raw.w0);
+}
+
+Raw encode_raw(uint wire, Eight v, int shift) {
+    Raw raw = Raw(uvec4(0u), uvec4(0u), shift);
+    if (is_word_wire(wire)) {
+        raw.w0 = IS_INT ? v.u0 : canonical(floatBitsToUint(v.f0));
+        raw.w1 = IS_INT ? v.u1 : canonical(floatBitsToUint(v.f1));
+    } else if (wire == WIRE_SCALED_F16) {
+        raw.w0 = scaled_encode(v, shift);
+    } else {
+        raw.w0 = halves_of_eight(wire, v);
+    }
+    return raw;
+}
+
+// ---- arrays: `e` is an element index in the binding, a multiple of eight; n of the eight elements exist ----
+
+uint element_wire() {
+    return ELEM == ELEM_F16 ? WIRE_F16 : WIRE_BF16;
+}
+
+Eight load_elements(uint e, uint n) {
+    if (IS_HALF) {
+        uvec4 words = uvec4(0u);
+        if (n == 8u) {
+            words = source_word4[e / 8u];
+        } else {
+            for (uint i = 0u; 2u * i < n; i++) {
+                words[i] = source_word[e / 2u + i] & (2u * i + 1u < n ? 0xFFFFFFFFu : 0xFFFFu);
+            }
+        }
+        return eight_of_halves(element_wire(), words);
+    }
+    uvec4 low = uvec4(0u), high = uvec4(0u);
+    if (n == 8u) {
+        low = source_word4[e / 4u];
+        high = source_word4[e / 4u + 1u];
+    } else {
+        for (uint i = 0u; i < min(n, 4u); i++) low[i] = source_word[e + i];
+        for (uint i = 4u; i < n; i++) high[i - 4u] = source_word[e + i];
+    }
+    return eight_of_words(low, high);
+}
+
+void store_elements(uint e, uint n, Eight v) {
+    if (IS_HALF) {
+        uvec4 words = halves_of_eight(element_wire(), v);
+        if (n == 8u) {
+            target_word4[e / 8u] = words;
+            return;
+        }
+        for (uint i = 0u; 2u * i < n; i++) {
+            bool whole = 2u * i + 1u < n;  // else the word's other half may belong to a neighbouring view
+            target_word[e / 2u + i] =
+                whole ? words[i] : (target_word[e / 2u + i] & 0xFFFF0000u) | (words[i] & 0xFFFFu);
+        }
+        return;
+    }
+    uvec4 low = IS_INT ? v.u0 : canonical(floatBitsToUint(v.f0));
+    uvec4 high = IS_INT ? v.u1 : canonical(floatBitsToUint(v.f1));
+    if (n == 8u) {
+        target_word4[e / 4u] = low;
+        target_word4[e / 4u + 1u] = high;
+        return;
+    }
+    for (uint i = 0u; i < min(n, 4u); i++) target_word[e + i] = low[i];
+    for (uint i = 4u; i < n; i++) target_word[e + i] = high[i - 4u];
+}
+
+uint elements_left(uint count, uint unit) {
+    return count > 8u * unit ? min(count - 8u * unit, 8u) : 0u;
+}
+
+#endif

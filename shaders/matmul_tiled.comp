@@ -1,0 +1,134 @@
+// Matrix product for GPUs: a work group makes a tile of (64 * MREP) x (64 * NREP), staged through shared memory 16
+// steps of K at a time; an invocation holds (4 * MREP) x (4 * NREP) sums and loads the next step while it multiplies.
+#version 450
+#extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_control_flow_attributes : require
+#include "common/matmul.glsl"
+
+layout(local_size_x = 256) in;
+layout(constant_id = 7) const uint MREP = 1;  // 1 or 2
+layout(constant_id = 8) const uint NREP = 1;
+
+const uint STEP = 16u;
+const uint TILE_M = 64u * MREP;
+const uint TILE_N = 64u * NREP;
+const uint PAD_M = TILE_M / 4u + 1u;  // in vec4: an odd stride spreads the transposed writes over the banks
+const uint PAD_N = TILE_N / 4u + 1u;
+const uint BAND = 8u;  // tiles are walked in bands of 8 tile rows, so that neighbours in time share the cache
+
+shared vec4 a_tile[STEP * PAD_M];  // [k][row / 4]
+shared vec4 b_tile[STEP * PAD_N];  // [k][column / 4]
+
+uvec2 tile_of(uint number, uint tiles_m, uint tiles_n) {
+    uint band = number / (BAND * tiles_n);
+    uint height = min(tiles_m - band * BAND, BAND);
+    uint within = number - band * BAND * tiles_n;
+    return uvec2(band * BAND + within % height, within / height);
+}
+
+uint left(uint limit, uint at) {
+    return at < limit ? limit - at : 0u;
+}
+
+// Four steps of K of one row of a, or of one row of a transposed b.
+vec4 fetch_a(uint row, uint k) {
+    uint n = row < push.m ? left(push.k, k) : 0u;
+    return a_at4(push.a_first + row * push.a_row + k, n);
+}
+
+vec4 fetch_b(uint row, uint column, uint limit_row, uint limit_column) {
+    uint n = row < limit_row ? left(limit_column, column) : 0u;
+    return b_at4(push.b_first + row * push.b_row + column, n);
+}
+
+vec4 fetch_b_part(uint part, uint column0, uint k0) {
+    if (TRANSPOSE_B) {
+        return fetch_b(column0 + part / 4u, k0 + part % 4u * 4u, push.n, push.k);
+    }
+    return fetch_b(k0 + part / (TILE_N / 4u), column0 + part % (TILE_N / 4u) * 4u, push.k, push.n);
+}
+
+void put_a(uint part, vec4 v) {
+    uint row = part / 4u;
+    uint k = part % 4u * 4u;
+    [[unroll]] for (uint j = 0u; j < 4u; j++) {
+        a_tile[(k + j) * PAD_M + row / 4u][row % 4u] = v[j];
+    }
+}
+
+void put_b(uint part, vec4 v) {
+    if (TRANSPOSE_B) {
+        uint column = part / 4u;
+        uint k = part % 4u * 4u;
+        [[unroll]] for (uint j = 0u; j < 4u; j++) {
+            b_tile[(k + j) * PAD_N + column / 4u][column % 4u] = v[j];
+        }
+    } else {
+        b_tile[part / (TILE_N / 4u) * PAD_N + part % (TILE_N / 4u)] = v;
+    }
+}
+
+void main() {
+    uint tiles_m = (push.m + TILE_M - 1u) / TILE_M;
+    uint tiles_n = (push.n + TILE_N - 1u) / TILE_N;
+    if (group_number() >= tiles_m * tiles_n) {
+        return;
+    }
+    uvec2 corner = tile_of(group_number(), tiles_m, tiles_n) * uvec2(TILE_M, TILE_N);
+    uint id = gl_LocalInvocationID.x;
+    // 32 neighbours cover 16 * MREP rows and 32 * NREP columns: 4 x 8 of them, so shared reads are broadcasts.
+    uint row4 = (id / 64u) * 4u * MREP + id % 32u / 8u;        // in vec4 of rows, of a_tile
+    uint column4 = (id / 32u % 2u) * 8u * NREP + id % 8u;      // in vec4 of columns, of b_tile
+
+    vec4 sums[8][2];
+    [[unroll]] for (uint i = 0u; i < 8u; i++) {
+        sums[i][0] = vec4(0.0);
+        sums[i][1] = vec4(0.0);
+    }
+    vec4 a_next[2];
+    vec4 b_next[2];
+    [[unroll]] for (uint p = 0u; p < MREP; p++) {
+        a_next[p] = fetch_a(corner.x + (id + p * 256u) / 4u, id % 4u * 4u);
+    }
+    [[unroll]] for (uint p = 0u; p < NREP; p++) {
+        b_next[p] = fetch_b_part(id + p * 256u, corner.y, 0u);
+    }
+    for (uint k0 = 0u; k0 < push.k; k0 += STEP) {
+        barrier();
+        [[unroll]] for (uint p = 0u; p < MREP; p++) {
+            put_a(id + p * 256u, a_next[p]);
+        }
+        [[unroll]] for (uint p = 0u; p < NREP; p++) {
+            put_b(id + p * 256u, b_next[p]);
+        }
+        barrier();
+        uint k1 = k0 + STEP;
+        if (k1 < push.k) {
+            [[unroll]] for (uint p = 0u; p < MREP; p++) {
+                a_next[p] = fetch_a(corner.x + (id + p * 256u) / 4u, k1 + id % 4u * 4u);
+            }
+            [[unroll]] for (uint p = 0u; p < NREP; p++) {
+                b_next[p] = fetch_b_part(id + p * 256u, corner.y, k1);
+            }
+        }
+        [[unroll]] for (uint k = 0u; k < STEP; k++) {
+            vec4 y[2];
+            [[unroll]] for (uint c = 0u; c < NREP; c++) {
+                y[c] = b_tile[k * PAD_N + column4 + c * 8u];
+            }
+            [[unroll]] for (uint r = 0u; r < MREP; r++) {
+                vec4 x = a_tile[k * PAD_M + row4 + r * 4u];
+                [[unroll]] for (uint j = 0u; j < 4u; j++) {
+                    [[unroll]] for (uint c = 0u; c < NREP; c++) {
+                        sums[r * 4u + j][c] += x[j] * y[c];
+                    }
+                }
+            }
+        }
+    }
+    [[unroll]] for (uint i = 0u; i < 4u * MREP; i++) {
+        [[unroll]] for (uint c = 0u; c < NREP; c++) {
+            store_row4(corner.x + (row4 + i / 4u * 4u) * 4u + i % 4u, corner.y + (column4 + c * 8u) * 4u, sums[i][c]);
+        }
+    }
+}

@@ -1,0 +1,278 @@
+#!/usr/bin/env python3
+"""Compile ``shaders/*.comp`` to the SPIR-V that ships in ``vkpar/spirv``, with a manifest of hashes.
+
+A source is one kernel, or several when it holds a line ``// variants: small: TILE=32 | large: TILE=128 FAST``:
+each variant is the kernel ``<stem>_<variant>``, compiled with those macros defined.
+
+    tools/compile_shaders.py            compile what changed
+    tools/compile_shaders.py --all      compile everything
+    tools/compile_shaders.py --check    compare hashes only; exit status 1 names what is stale (needs no compiler)
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import itertools
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+MANIFEST = "manifest.json"
+TARGET = "vulkan1.2"
+_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+"([^"]+)"', re.MULTILINE)
+_VARIANTS = re.compile(r"^//[ \t]*variants:(.*)$", re.MULTILINE)
+
+
+class BuildError(Exception):
+    """A source, an include or a compiler that stops the build; the message says which."""
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One SPIR-V module: a source and the macros it is compiled with."""
+
+    name: str
+    source: Path
+    defines: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Compiler:
+    """A GLSL compiler found on this machine."""
+
+    path: str
+    name: str
+    version: str
+    optimizer: str | None
+
+    @property
+    def label(self) -> str:
+        """Name and version, as the manifest records them."""
+        return f"{self.name} {self.version}" + (" + spirv-opt -O" if self.optimizer else "")
+
+    def command(self, kernel: Kernel, shaders: Path, output: Path) -> list[str]:
+        """Return the command line that compiles ``kernel`` to ``output``."""
+        macros = [f"-D{define}" for define in kernel.defines]
+        if self.name == "glslc":
+            flags = ["-O", f"--target-env={TARGET}", "-fshader-stage=compute", "-I", str(shaders)]
+            return [self.path, *flags, *macros, str(kernel.source), "-o", str(output)]
+        flags = ["-V", "--target-env", TARGET, "-S", "comp", f"-I{shaders}"]
+        return [self.path, *flags, *macros, str(kernel.source), "-o", str(output)]
+
+
+def _variants(source: Path) -> Iterator[Kernel]:
+    match = _VARIANTS.search(source.read_text())
+    if match is None:
+        yield Kernel(source.stem, source)
+        return
+    for entry in match.group(1).split("|"):
+        suffix, colon, defines = entry.partition(":")
+        if not colon or not suffix.strip().isidentifier():
+            raise BuildError(f"{source.name}: a variant is 'name: MACRO MACRO=value', not {entry.strip()!r}")
+        yield Kernel(f"{source.stem}_{suffix.strip()}", source, tuple(defines.split()))
+
+
+def find_kernels(shaders: Path) -> list[Kernel]:
+    """Return every kernel of the folder, ordered by name.
+
+    Raises:
+        BuildError: a broken ``variants`` line, or two kernels of one name.
+    """
+    kernels = sorted((k for path in shaders.glob("*.comp") for k in _variants(path)), key=lambda k: k.name)
+    for first, second in itertools.pairwise(kernels):
+        if first.name == second.name:
+            raise BuildError(f"{first.source.name} and {second.source.name} both make the kernel {first.name}")
+    return kernels
+
+
+def included_files(source: Path, shaders: Path) -> list[Path]:
+    """Return ``source`` and all that it includes, directly or not, ordered by path.
+
+    Raises:
+        BuildError: an include that does not exist.
+    """
+    seen: set[Path] = set()
+    pending = [source.resolve()]
+    while pending:
+        path = pending.pop()
+        if path in seen:
+            continue
+        seen.add(path)
+        for name in _INCLUDE.findall(path.read_text()):
+            found = next((p for p in (path.parent / name, shaders / name) if p.is_file()), None)
+            if found is None:
+                raise BuildError(f"{path.name} includes {name!r}, which does not exist")
+            pending.append(found.resolve())
+    return sorted(seen)
+
+
+def source_hash(kernel: Kernel, shaders: Path) -> str:
+    """Return the sha256 over the kernel's source, everything it includes, and its macros."""
+    digest = hashlib.sha256()
+    for path in included_files(kernel.source, shaders):
+        text = path.read_text().encode()
+        digest.update(f"{path.relative_to(shaders.resolve()).as_posix()}\0{len(text)}\0".encode() + text)
+    digest.update("\0".join(("defines", *kernel.defines)).encode())
+    return digest.hexdigest()
+
+
+def _file_hash(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def read_manifest(output: Path) -> dict[str, dict[str, object]]:
+    """Return the manifest's kernels by name; empty without a manifest."""
+    path = output / MANIFEST
+    if not path.is_file():
+        return {}
+    kernels: dict[str, dict[str, object]] = json.loads(path.read_text())["kernels"]
+    return kernels
+
+
+def _write_manifest(output: Path, kernels: dict[str, dict[str, object]]) -> None:
+    text = json.dumps({"target": TARGET, "kernels": dict(sorted(kernels.items()))}, indent=1) + "\n"
+    partial = output / (MANIFEST + ".new")
+    partial.write_text(text)
+    os.replace(partial, output / MANIFEST)
+
+
+def problem_of(kernel: Kernel, entry: dict[str, object] | None, shaders: Path, output: Path) -> str | None:
+    """Return what is wrong with the compiled form of ``kernel``; None when it is current."""
+    module = output / f"{kernel.name}.spv"
+    if entry is None:
+        return "not in the manifest"
+    if entry["source_sha256"] != source_hash(kernel, shaders):
+        return "stale: its source, an include or its defines changed"
+    if not module.is_file():
+        return "its .spv is missing"
+    return None if entry["spirv_sha256"] == _file_hash(module) else "its .spv is not the one in the manifest"
+
+
+def check(shaders: Path, output: Path) -> list[str]:
+    """Return one line per kernel whose SPIR-V does not belong to its source, and per file of no kernel."""
+    manifest = read_manifest(output)
+    kernels = {kernel.name: kernel for kernel in find_kernels(shaders)}
+    lines = []
+    for name, kernel in kernels.items():
+        problem = problem_of(kernel, manifest.get(name), shaders, output)
+        if problem:
+            lines.append(f"{name}: {problem}")
+    lines += [f"{name}: in the manifest, but has no source" for name in sorted(manifest.keys() - kernels.keys())]
+    files = {path.stem for path in output.glob("*.spv")}
+    lines += [f"{name}.spv: belongs to no kernel" for name in sorted(files - kernels.keys() - manifest.keys())]
+    return lines
+
+
+def _version(path: str, name: str) -> str:
+    text = subprocess.run([path, "--version"], capture_output=True, text=True, check=False).stdout
+    pattern = r"glslang\s+v?([\w.]+)" if name == "glslc" else r"Glslang Version:\s*(\S+)"
+    match = re.search(pattern, text) or re.search(r"(\d[\w.:]*)", text)
+    return match.group(1) if match else "unknown"
+
+
+def find_compiler(wanted: str | None = None) -> Compiler:
+    """Return the GLSL compiler to use.
+
+    Raises:
+        BuildError: none is installed.
+    """
+    for name in (wanted,) if wanted else ("glslangValidator", "glslc"):
+        path = shutil.which(name)
+        if path:
+            base = Path(path).name
+            optimizer = None if base == "glslc" else shutil.which("spirv-opt")
+            return Compiler(path, base, _version(path, base), optimizer)
+    raise BuildError("no GLSL compiler found: install glslang-tools (glslangValidator) or glslc")
+
+
+def _run(command: Sequence[str], what: str) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise BuildError(f"{what}: {Path(command[0]).name} failed\n{done.stdout}{done.stderr}".rstrip())
+
+
+def compile_kernel(kernel: Kernel, compiler: Compiler, shaders: Path, output: Path) -> dict[str, object]:
+    """Compile one kernel and return its manifest entry.
+
+    Raises:
+        BuildError: the compiler, the optimizer or the validator refused it; the message holds its log.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        module = Path(folder) / f"{kernel.name}.spv"
+        _run(compiler.command(kernel, shaders, module), kernel.name)
+        if compiler.optimizer:
+            _run([compiler.optimizer, f"--target-env={TARGET}", "-O", str(module), "-o", str(module)], kernel.name)
+        validator = shutil.which("spirv-val")
+        if validator:
+            _run([validator, "--target-env", TARGET, str(module)], kernel.name)
+        code = module.read_bytes()
+    partial = output / f"{kernel.name}.spv.new"
+    partial.write_bytes(code)
+    os.replace(partial, output / f"{kernel.name}.spv")
+    return {
+        "source": kernel.source.name,
+        "defines": list(kernel.defines),
+        "source_sha256": source_hash(kernel, shaders),
+        "spirv_sha256": hashlib.sha256(code).hexdigest(),
+        "compiler": compiler.label,
+    }
+
+
+def build(shaders: Path, output: Path, everything: bool = False, compiler: str | None = None) -> list[str]:
+    """Compile what changed, drop what has no source any more, and return the names of the compiled kernels.
+
+    Raises:
+        BuildError: no compiler, or a kernel that does not compile; kernels compiled before it stay compiled.
+    """
+    output.mkdir(parents=True, exist_ok=True)
+    kernels = find_kernels(shaders)
+    manifest = read_manifest(output)
+    stale = [k for k in kernels if everything or problem_of(k, manifest.get(k.name), shaders, output)]
+    names = {kernel.name for kernel in kernels}
+    manifest = {name: entry for name, entry in manifest.items() if name in names}
+    for path in output.glob("*.spv"):
+        if path.stem not in names:
+            path.unlink()
+    try:
+        tool = find_compiler(compiler) if stale else None
+        for kernel in stale:
+            assert tool is not None
+            manifest[kernel.name] = compile_kernel(kernel, tool, shaders, output)
+    finally:
+        _write_manifest(output, manifest)
+    return [kernel.name for kernel in stale]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; return the exit status."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
+    parser.add_argument("--check", action="store_true", help="compare hashes only, without a compiler")
+    parser.add_argument("--all", action="store_true", help="compile every kernel, changed or not")
+    parser.add_argument("--compiler", help="program to use instead of glslangValidator or glslc on the PATH")
+    parser.add_argument("--shaders", type=Path, default=ROOT / "shaders", help="folder of the sources")
+    parser.add_argument("--output", type=Path, default=ROOT / "vkpar" / "spirv", help="folder of the SPIR-V")
+    options = parser.parse_args(argv)
+    try:
+        if options.check:
+            problems = check(options.shaders, options.output)
+            print("\n".join(problems) or "every kernel matches its source")
+            return 1 if problems else 0
+        names = build(options.shaders, options.output, options.all, options.compiler)
+    except BuildError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    print(f"compiled {', '.join(names)}" if names else "nothing to compile: every kernel matches its source")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

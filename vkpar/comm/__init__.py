@@ -1,0 +1,1 @@
+"""Collectives: schedules of steps, the slots and links that they move through, and the communicator."""

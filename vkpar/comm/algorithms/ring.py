@@ -1,0 +1,77 @@
+"""Ring: reduce-scatter, then all-gather, to the next rank each time.
+
+Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", 2009: 2(n-1) steps, each
+rank sends 2(n-1)/n of the array.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from vkpar.comm.schedule import Forward, Problem, Reduce, Span, Step, chunks, require_slots, segments
+
+
+def least_slots(nranks: int) -> int:
+    """Return the fewest slots a rank: while a rank fills one, its next rank may not have read the one before."""
+    return 2
+
+
+def steps(problem: Problem) -> Iterator[Step]:
+    """Yield the steps; rank r owns chunk r, which starts its way at rank r + 1."""
+    require_slots(problem, "ring", least_slots(problem.nranks))
+    in_flight = problem.slots.per_rank // 2
+    parts = [segments(chunk, problem.slots.blocks, in_flight) for chunk in chunks(problem.count, problem.nranks)]
+    ring = _Ring(problem)
+    for first in range(0, max(map(len, parts)), in_flight):
+        lanes = range(first, first + in_flight)
+        ring.start(lanes)
+        for time in range(2 * problem.nranks - 1):
+            for lane in lanes:
+                spans = [part[lane] if lane < len(part) else None for part in parts]
+                yield from ring.round(time, lane, spans)
+
+
+class _Ring:
+    """Which slot holds each chunk's segment on its way round."""
+
+    def __init__(self, problem: Problem) -> None:
+        self._problem = problem
+        self._turn = [problem.generation * (problem.slots.per_rank // 2)] * problem.nranks
+        self._held: dict[tuple[int, int], int] = {}  # (lane, chunk) -> the slot that holds it now
+
+    def start(self, lanes: range) -> None:
+        self._held.clear()
+
+    def round(self, time: int, lane: int, spans: list[Span | None]) -> Iterator[Step]:
+        """Yield what every rank does with lane ``lane`` at ``time``; all read what was sent before this round."""
+        n, sent = self._problem.nranks, {}
+        for rank in range(n):
+            chunk = (rank - 1 - time) % n
+            span = spans[chunk]
+            if span is None:
+                continue
+            if time < n:
+                step = self._reduce(rank, lane, chunk, span, final=time == n - 1)
+            else:
+                step = self._forward(rank, lane, chunk, span, last=time == 2 * n - 2)
+            if step is not None:
+                yield step
+                sent.update({(lane, chunk): slot for slot in step.writes})
+        self._held.update(sent)
+
+    def _reduce(self, rank: int, lane: int, chunk: int, span: Span, *, final: bool) -> Step | None:
+        held = self._held.get((lane, chunk))
+        sources = () if held is None else (held,)
+        own_at = len(sources) if self._problem.contributes(rank) else None
+        if own_at is None and not sources:
+            return None
+        action = Reduce(span, sources, own_at, to_array=final, out_slot=self._take(rank), final=final)
+        return Step(rank, "reduce-scatter", (action,))
+
+    def _forward(self, rank: int, lane: int, chunk: int, span: Span, *, last: bool) -> Step:
+        out_slot = None if last else self._take(rank)
+        return Step(rank, "all-gather", (Forward(span, self._held[lane, chunk], out_slot),))
+
+    def _take(self, rank: int) -> int:
+        self._turn[rank] += 1
+        return self._problem.slots.slot(rank, self._turn[rank] - 1)

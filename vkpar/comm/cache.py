@@ -1,0 +1,110 @@
+"""Recorded collectives, kept for the next call on the same arrays."""
+
+from __future__ import annotations
+
+import weakref
+from collections import OrderedDict, deque
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from vkpar.array import Array
+from vkpar.comm.executor import Program
+
+_MOST_BATCHES = 8192
+
+
+class Entry:
+    """One collective on certain arrays.
+
+    Attributes:
+        programs: alternatives over different slots, used in turn; empty where nothing crosses a link.
+        inputs: by rank, an aligned array that the rank's own is copied to before the programs run.
+        outputs: by rank, an aligned array that is copied to the rank's destination after them.
+    """
+
+    def __init__(self, programs: list[Program], inputs: dict[int, Array], outputs: dict[int, Array]) -> None:
+        self.programs = programs
+        self.inputs = inputs
+        self.outputs = outputs
+        self.finalizers: list[weakref.finalize[Any, Any]] = []
+        self._turn = 0
+
+    @property
+    def batches(self) -> int:
+        """Number of command buffers."""
+        return sum(program.batches for program in self.programs)
+
+    def next(self) -> Program:
+        """Return the program whose turn it is."""
+        self._turn = (self._turn + 1) % len(self.programs)
+        return self.programs[self._turn]
+
+    def done(self, reached: Sequence[int]) -> bool:
+        """Say whether every submission is done, from the ranks' timeline values."""
+        return all(now >= value for p in self.programs for now, value in zip(reached, p.values, strict=True))
+
+    def close(self) -> None:
+        """Free the programs; all must be done."""
+        for finalizer in self.finalizers:
+            finalizer.detach()
+        for program in self.programs:
+            program.close()
+
+
+class ProgramCache:
+    """Entries by key, the least recently used first, bounded by their number of command buffers."""
+
+    def __init__(self) -> None:
+        self._entries: OrderedDict[Any, Entry] = OrderedDict()
+        self._dead: deque[Any] = deque()  # keys whose arrays are gone; appended by finalizers, in any thread
+        self._stale: list[Entry] = []
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    @property
+    def batches(self) -> int:
+        """Number of command buffers held."""
+        return sum(entry.batches for entry in (*self._entries.values(), *self._stale))
+
+    def get(self, key: Any) -> Entry | None:
+        """Return the entry of ``key``, now the most recently used one."""
+        entry = self._entries.get(key)
+        if entry is not None:
+            self._entries.move_to_end(key)
+        return entry
+
+    def add(self, key: Any, entry: Entry, arrays: Iterable[Array]) -> None:
+        """Keep ``entry`` until one of ``arrays`` is gone or room is needed."""
+        self._entries[key] = entry
+        for array in arrays:
+            finalizer = weakref.finalize(array.storage, self._dead.append, key)
+            finalizer.atexit = False
+            entry.finalizers.append(finalizer)
+        while len(self._entries) > 1 and sum(e.batches for e in self._entries.values()) > _MOST_BATCHES:
+            self._stale.append(self._entries.popitem(last=False)[1])
+
+    def sweep(self, reached: Sequence[int]) -> None:
+        """Free what nobody can ask for again and is done, given the ranks' timeline values."""
+        while self._dead:
+            entry = self._entries.pop(self._dead.popleft(), None)
+            if entry is not None:
+                self._stale.append(entry)
+        for entry in [entry for entry in self._stale if entry.done(reached)]:
+            self._stale.remove(entry)
+            entry.close()
+
+    def pending(self, nranks: int) -> list[int]:
+        """Return the highest timeline value that any program was submitted with, by rank."""
+        values = [0] * nranks
+        for entry in (*self._entries.values(), *self._stale):
+            for program in entry.programs:
+                values = [max(pair) for pair in zip(values, program.values, strict=True)]
+        return values
+
+    def close(self) -> None:
+        """Free everything; all must be done."""
+        for entry in (*self._entries.values(), *self._stale):
+            entry.close()
+        self._entries.clear()
+        self._stale.clear()

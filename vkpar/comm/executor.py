@@ -1,0 +1,197 @@
+"""Records schedules into command buffers: the one place where algorithms, wires and transports meet."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Sequence
+
+from vkpar.array import Array
+from vkpar.comm.operands import Operands
+from vkpar.comm.schedule import MOST_SOURCES, Forward, Reduce, Span, Step
+from vkpar.comm.slots import Region
+from vkpar.comm.transports.staged import StagedTransport
+from vkpar.comm.wires import WirePlan
+from vkpar.vulkan.buffer import BufferRange
+from vkpar.vulkan.command import CommandBuffer, CommandPool, DescriptorPool
+from vkpar.vulkan.device import LogicalDevice
+from vkpar.vulkan.pump import Batch, GroupPort, ProgramPort
+
+_UNIT = 16  # bytes that the wire kernels count slots in
+_BLOCKS_PER_GROUP = 8  # of both kernel variants, see shaders/wire_*.comp
+_PUSH = struct.Struct(f"<{6 + MOST_SOURCES}I")
+_SETS_PER_POOL = 32
+_BINDINGS = 3
+
+
+class Program:
+    """A recorded collective, submitted as often as wanted.
+
+    Attributes:
+        batches: number of command buffers.
+        values: each rank's timeline value of the last submission, 0 where it has no part.
+        phases: of every batch in global order: (rank, phase).
+    """
+
+    def __init__(self, recorders: Sequence[_Recorder], batches: Sequence[Batch], port: ProgramPort, steps: list[Step]):
+        self._recorders = recorders
+        self._port = port
+        self.batches = len(batches)
+        self.values = [0] * len(recorders)
+        self.phases = [(step.rank, step.phase) for step in steps]
+        self._active = [any(batch.rank == rank for batch in batches) for rank in range(len(recorders))]
+
+    def enqueue(self) -> list[int]:
+        """Submit every batch; return the timeline value that each rank ends with, 0 where it has no part."""
+        values = self._port.enqueue()
+        self.values = [value if active else 0 for value, active in zip(values, self._active, strict=True)]
+        return self.values
+
+    def close(self) -> None:
+        """Free the command buffers; the last submission must be done."""
+        self._port.close()
+        for recorder in self._recorders:
+            recorder.close()
+
+
+class _Recorder:
+    """Records one rank's steps of one program."""
+
+    def __init__(
+        self,
+        device: LogicalDevice,
+        slots: BufferRange,
+        region: Region,
+        wires: WirePlan,
+        source: Array | None,
+        target: Array,
+    ) -> None:
+        self._device = device
+        self._slots = slots
+        self._region = region
+        self._wires = wires
+        self._source: Array | None = source if source is not None else target
+        self._target: Array | None = target
+        self._commands = CommandPool(device.handle, device.compute.family)
+        self._pools: list[DescriptorPool] = []
+        self._sets: dict[tuple[BufferRange, BufferRange], object] = {}
+        self._variant = "cpu" if device.info.is_cpu else "gpu"
+        self._tail = wires.tail_at(region.slot_nbytes) // _UNIT
+
+    def record(self, step: Step) -> CommandBuffer:
+        """Return a reusable command buffer that does ``step``."""
+        commands = self._commands.allocate()
+        commands.begin(reusable=True)
+        commands.record_acquire()
+        for action in step.actions:
+            if isinstance(action, Reduce):
+                self._record_reduce(commands, action)
+            else:
+                self._record_forward(commands, action)
+        commands.record_release()
+        commands.end()
+        return commands
+
+    def _record_reduce(self, commands: CommandBuffer, action: Reduce) -> None:
+        out = self._wires.final if action.final else self._wires.contribution
+        constants = (
+            self._wires.element,
+            self._wires.contribution.code,
+            out.code,
+            len(action.sources),
+            int(action.own_at is not None),
+            int(action.to_array),
+            int(action.out_slot is not None),
+        )
+        source_at, target_at, descriptors = self._bind(action.span)
+        push = _PUSH.pack(
+            action.span.count,
+            source_at,
+            target_at,
+            action.own_at or 0,
+            self._tail,
+            self._unit(action.out_slot),
+            *(self._unit(slot) for slot in action.sources),
+            *([0] * (MOST_SOURCES - len(action.sources))),
+        )
+        self._dispatch(commands, "wire_reduce", constants, descriptors, push, action.span)
+
+    def _record_forward(self, commands: CommandBuffer, action: Forward) -> None:
+        constants = (self._wires.element, self._wires.final.code, 1, int(action.out_slot is not None))
+        _, target_at, descriptors = self._bind(action.span)
+        words = (action.span.count, target_at, self._tail, self._unit(action.slot), self._unit(action.out_slot))
+        push = _PUSH.pack(*words, *([0] * (6 + MOST_SOURCES - len(words))))
+        self._dispatch(commands, "wire_forward", constants, descriptors, push, action.span)
+
+    def _dispatch(
+        self, commands: CommandBuffer, kernel: str, constants: tuple[int, ...], descriptors: object, push: bytes, span: Span
+    ) -> None:
+        pipeline = self._device.pipelines.shipped(f"{kernel}_{self._variant}", _BINDINGS, _PUSH.size, constants)
+        groups = -(-span.blocks // _BLOCKS_PER_GROUP)
+        commands.record_dispatch(pipeline, descriptors, push, (groups, 1, 1))
+
+    def _unit(self, slot: int | None) -> int:
+        return 0 if slot is None else self._region.byte_of(slot) // _UNIT
+
+    def _bind(self, span: Span) -> tuple[int, int, object]:
+        """Return the span's first element in the bindings of source and target, and the descriptor set."""
+        source, source_at = self._window(self._source, span)
+        target, target_at = self._window(self._target, span)
+        key = (source, target)
+        if key not in self._sets:
+            self._sets[key] = self._descriptors([source, target, self._slots])
+        return source_at, target_at, self._sets[key]
+
+    def _window(self, array: Array | None, span: Span) -> tuple[BufferRange, int]:
+        assert array is not None
+        whole, first = array.window()
+        if whole.nbytes <= self._device.info.limits.max_storage_buffer_range:
+            return whole, first + span.start
+        return array.window(span.start, span.count)
+
+    def _descriptors(self, ranges: list[BufferRange]) -> object:
+        if len(self._sets) % _SETS_PER_POOL == 0:
+            self._pools.append(DescriptorPool(self._device.handle, _SETS_PER_POOL, _SETS_PER_POOL * _BINDINGS))
+        layout = self._device.pipelines.layout(_BINDINGS, _PUSH.size)
+        return self._pools[-1].allocate(layout.set_layout, ranges)
+
+    def seal(self) -> None:
+        """Let go of the arrays: what is recorded must not keep them alive."""
+        self._source = self._target = None
+
+    def close(self) -> None:
+        for pool in self._pools:
+            pool.close()
+        self._pools.clear()
+        self._commands.close()
+
+
+class Executor:
+    """Records programs for the ranks of one communicator."""
+
+    def __init__(
+        self, devices: Sequence[LogicalDevice], transports: Sequence[StagedTransport], group: GroupPort
+    ) -> None:
+        self._devices = devices
+        self._transports = transports
+        self._group = group
+
+    def record(self, steps: Iterable[Step], wires: WirePlan, region: Region, operands: Operands) -> Program:
+        """Record ``steps``, whose slots lie in ``region``, over ``operands``."""
+        recorders = [
+            _Recorder(device, transport.range(), region, wires, source, target)
+            for device, transport, source, target in zip(
+                self._devices, self._transports, operands.sources, operands.targets, strict=True
+            )
+        ]
+        listed = list(steps)
+        try:
+            batches = [
+                Batch(step.rank, recorders[step.rank].record(step).handle, step.reads, step.writes) for step in listed
+            ]
+            for recorder in recorders:
+                recorder.seal()
+            return Program(recorders, batches, self._group.program(batches), listed)
+        except BaseException:
+            for recorder in recorders:
+                recorder.close()
+            raise

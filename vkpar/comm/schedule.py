@@ -1,0 +1,163 @@
+"""Schedules: what each rank does, in one global order, without Vulkan and without threads.
+
+A *chunk* is the part of an array that one rank owns and sums; a *segment* is the part of a chunk that is in flight
+at once; a *slot* is the staging cell that holds a segment. Each step is one submission on its rank's queue. Because
+a step reads only slots that earlier steps of the global order wrote, and every queue takes its steps in that order,
+no schedule can deadlock; the tests run every algorithm through a simulator that checks both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from vkpar.errors import InvalidUsageError, UnsupportedError
+
+BLOCK = 256  # elements that share a scale on the wire; every chunk and segment starts at a multiple
+MOST_SOURCES = 16  # slots that one kernel can sum
+
+
+@dataclass(frozen=True)
+class Span:
+    """``count`` elements of the whole array from ``start``, a multiple of :data:`BLOCK`."""
+
+    start: int
+    count: int
+
+    @property
+    def blocks(self) -> int:
+        """Blocks that it fills, the last one perhaps in part."""
+        return -(-self.count // BLOCK)
+
+
+@dataclass(frozen=True)
+class Reduce:
+    """Sum ``sources`` and, at place ``own_at`` in rank order, the rank's own elements; store, send, or both.
+
+    Attributes:
+        own_at: how many sources come before the own elements; None where the rank adds nothing.
+        out_slot: where the sum is sent; ``final`` tells a finished sum from a contribution.
+    """
+
+    span: Span
+    sources: tuple[int, ...] = ()
+    own_at: int | None = None
+    to_array: bool = False
+    out_slot: int | None = None
+    final: bool = False
+
+
+@dataclass(frozen=True)
+class Forward:
+    """Store the finished sum that ``slot`` holds and pass its bits on to ``out_slot`` unchanged."""
+
+    span: Span
+    slot: int
+    out_slot: int | None = None
+
+
+@dataclass(frozen=True)
+class Step:
+    """One submission on ``rank``'s queue; its actions touch different elements and slots.
+
+    Attributes:
+        phase: what the step is for, such as ``"reduce-scatter"``.
+    """
+
+    rank: int
+    phase: str
+    actions: tuple[Reduce | Forward, ...]
+
+    @property
+    def reads(self) -> tuple[int, ...]:
+        """The slots that the step reads."""
+        read: list[int] = []
+        for action in self.actions:
+            read += action.sources if isinstance(action, Reduce) else (action.slot,)
+        return tuple(read)
+
+    @property
+    def writes(self) -> tuple[int, ...]:
+        """The slots that the step fills."""
+        return tuple(action.out_slot for action in self.actions if action.out_slot is not None)
+
+
+@dataclass(frozen=True)
+class SlotSet:
+    """The slots that a schedule may use: ``per_rank`` of each rank, of ``blocks`` blocks each.
+
+    Attributes:
+        base: the id of the first slot; rank r's slots follow those of rank r - 1.
+    """
+
+    nranks: int
+    per_rank: int
+    blocks: int
+    base: int = 0
+
+    def slot(self, rank: int, index: int) -> int:
+        """Return the id of ``rank``'s slot ``index`` (taken in turn)."""
+        return self.base + rank * self.per_rank + index % self.per_rank
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What an algorithm is to schedule.
+
+    Attributes:
+        count: elements of the array on every rank.
+        contributors: the ranks that add their elements, in order; the others only receive.
+        generation: 0 or 1; calls that alternate it use different slots first, so that one call need not wait until
+            the slots of the one before are read.
+    """
+
+    nranks: int
+    count: int
+    slots: SlotSet
+    contributors: tuple[int, ...]
+    generation: int = 0
+
+    def contributes(self, rank: int) -> bool:
+        """Say whether ``rank`` adds its elements."""
+        return rank in self.contributors
+
+
+def chunks(count: int, nranks: int) -> list[Span]:
+    """Cut ``count`` elements into one span per rank, of equal numbers of blocks but for one; some may be empty."""
+    blocks = -(-count // BLOCK)
+    edges = [min(count, blocks * rank // nranks * BLOCK) for rank in range(nranks + 1)]
+    return [Span(start, end - start) for start, end in zip(edges, edges[1:], strict=False)]
+
+
+def segments(span: Span, most_blocks: int, at_least: int = 1) -> list[Span]:
+    """Cut a span into the fewest equal pieces of at most ``most_blocks`` blocks; ``at_least`` where it has as many."""
+    pieces = min(span.blocks, max(at_least, -(-span.blocks // most_blocks)))
+    edges = [min(span.count, span.blocks * piece // pieces * BLOCK) for piece in range(pieces + 1)] if pieces else []
+    return [Span(span.start + start, end - start) for start, end in zip(edges, edges[1:], strict=False)]
+
+
+def require_slots(problem: Problem, algorithm: str, least: int) -> None:
+    """Refuse a slot set with fewer than ``least`` slots a rank, or more ranks than one kernel can sum.
+
+    Raises:
+        InvalidUsageError, UnsupportedError
+    """
+    if problem.slots.per_rank < least:
+        raise InvalidUsageError(f"{algorithm} needs {least} slots a rank; there are {problem.slots.per_rank}")
+    if algorithm != "ring" and problem.nranks > MOST_SOURCES:
+        raise UnsupportedError(f"{algorithm} sums at most {MOST_SOURCES} ranks; there are {problem.nranks}")
+
+
+def pipelined(stages: Sequence[Sequence[Sequence[Step]]]) -> Iterator[Step]:
+    """Yield the stages of consecutive segments so that the first stage of one runs beside the rest of the one before.
+
+    Args:
+        stages: per segment, its stages; per stage, the steps of all ranks.
+    """
+    for index, stage in enumerate(stages):
+        if index == 0:
+            yield from stage[0]
+        if index + 1 < len(stages):
+            yield from stages[index + 1][0]
+        for later in stage[1:]:
+            yield from later

@@ -1,0 +1,98 @@
+"""The staging memory of a communicator: one host arena, cut into small and large slots once."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from pathlib import Path
+
+from vkpar import env
+from vkpar.comm.schedule import SlotSet
+from vkpar.vulkan.memory import HostArena, round_up
+
+_SMALL_SLOT = 32 << 10
+_LEAST_LARGE_SLOT = 64 << 10
+_SLOT_ALIGNMENT = 4096
+_FALLBACK_CACHE = 32 << 20
+_MOST_STAGING = 64 << 20
+
+
+@dataclass(frozen=True)
+class Region:
+    """Slots of one size in the arena.
+
+    Attributes:
+        base: id of its first slot; ``offset`` is that slot's byte in the arena.
+    """
+
+    nranks: int
+    per_rank: int
+    slot_nbytes: int
+    base: int
+    offset: int
+
+    @property
+    def number(self) -> int:
+        """How many slots it has."""
+        return self.nranks * self.per_rank
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all its slots."""
+        return self.number * self.slot_nbytes
+
+    def slot_set(self, blocks: int) -> SlotSet:
+        """Return the slots as a schedule sees them, each of ``blocks`` blocks."""
+        return SlotSet(self.nranks, self.per_rank, blocks, self.base)
+
+    def byte_of(self, slot: int) -> int:
+        """Return the arena byte at which ``slot`` begins."""
+        return self.offset + (slot - self.base) * self.slot_nbytes
+
+
+class Arena:
+    """A communicator's staging memory.
+
+    Attributes:
+        memory: the host memory that the ranks import.
+        small: slots for messages that fit them whole; ``large`` for all others.
+    """
+
+    def __init__(self, nranks: int, alignment: int) -> None:
+        per_rank = max(4, 2 * nranks)
+        number = nranks * per_rank
+        total = staging_nbytes()
+        small_slot = min(_SMALL_SLOT, max(_SLOT_ALIGNMENT, total // 8 // number // _SLOT_ALIGNMENT * _SLOT_ALIGNMENT))
+        left = max(total - number * small_slot, number * _LEAST_LARGE_SLOT)
+        large_slot = left // number // _SLOT_ALIGNMENT * _SLOT_ALIGNMENT
+        self.small = Region(nranks, per_rank, small_slot, 0, 0)
+        self.large = Region(nranks, per_rank, large_slot, number, round_up(self.small.nbytes, _SLOT_ALIGNMENT))
+        self.memory = HostArena(self.large.offset + self.large.nbytes, alignment)
+
+    @property
+    def nslots(self) -> int:
+        """How many slots there are in all."""
+        return self.small.number + self.large.number
+
+    def close(self) -> None:
+        """Unmap the memory; every rank's import must be closed."""
+        self.memory.close()
+
+
+def staging_nbytes() -> int:
+    """Return the bytes for all slots: ``VKPAR_STAGING_BYTES``, else half the host's last-level cache."""
+    wanted = env.get().staging_bytes
+    return wanted or min(last_level_cache() // 2, _MOST_STAGING)
+
+
+@functools.cache
+def last_level_cache() -> int:
+    """Return the bytes of the host's last-level cache, 32 MiB where the system does not say."""
+    sizes = [0]
+    for entry in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size"):
+        text = entry.read_text().strip()
+        units = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+        number = text.rstrip("KMG")
+        if number.isdecimal():
+            sizes.append(int(number) * units.get(text[-1], 1))
+    return max(sizes) or _FALLBACK_CACHE

@@ -1,0 +1,111 @@
+"""How elements are written into slots: the wires, and which one each step uses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from vkpar import dtypes
+from vkpar.comm.algorithms import Algorithm
+from vkpar.comm.schedule import BLOCK
+from vkpar.dtypes import DType
+from vkpar.errors import InvalidUsageError, UnsupportedError
+
+# The codes of shaders/common/wire.glsl.
+_ELEMENTS = {
+    dtypes.float32: 0,
+    dtypes.float16: 1,
+    dtypes.bfloat16: 2,
+    dtypes.int32: 3,
+    dtypes.uint32: 3,
+}
+
+
+@dataclass(frozen=True)
+class Format:
+    """A slot's layout: ``payload`` bytes a block, and ``tail`` bytes a block after all payloads."""
+
+    code: int
+    name: str
+    payload: int
+    tail: int = 0
+
+
+WORD = Format(0, "word", 4 * BLOCK)
+HALF = Format(1, "half", 2 * BLOCK)
+BHALF = Format(2, "bhalf", 2 * BLOCK)
+SCALED_HALF = Format(3, "scaled half", 2 * BLOCK, 4)
+
+_EXACT = {
+    dtypes.float32: WORD,
+    dtypes.float16: HALF,
+    dtypes.bfloat16: BHALF,
+    dtypes.int32: WORD,
+    dtypes.uint32: WORD,
+}
+_FLOAT32 = {"f16": SCALED_HALF, "bf16": BHALF, "f32": WORD}
+
+NAMES = tuple(_FLOAT32)
+
+
+@dataclass(frozen=True)
+class WirePlan:
+    """The formats of one collective.
+
+    Attributes:
+        element: the shader's code of the array's element type.
+        contribution: how elements and unfinished sums travel.
+        final: how finished sums travel.
+    """
+
+    element: int
+    contribution: Format
+    final: Format
+
+    @property
+    def nbytes_per_block(self) -> int:
+        """Bytes of a block in a slot, whichever of the formats is larger."""
+        return max(item.payload + item.tail for item in (self.contribution, self.final))
+
+    def blocks(self, slot_nbytes: int) -> int:
+        """Return how many blocks a slot of ``slot_nbytes`` holds."""
+        return slot_nbytes // self.nbytes_per_block
+
+    def tail_at(self, slot_nbytes: int) -> int:
+        """Return the byte of a slot at which the shifts of the scaled wire begin."""
+        return self.blocks(slot_nbytes) * SCALED_HALF.payload
+
+
+def plan(dtype: DType, wire: str, algorithm: Algorithm) -> WirePlan:
+    """Return the formats for arrays of ``dtype``; only float32 can lose precision on a wire.
+
+    Raises:
+        InvalidUsageError: an unknown wire.
+        UnsupportedError: a dtype that collectives do not sum.
+    """
+    check(dtype, wire)
+    if dtype == dtypes.float32:
+        chosen = _FLOAT32[wire]
+        return WirePlan(_ELEMENTS[dtype], chosen, chosen)
+    exact = _EXACT[dtype]
+    # An unfinished sum of halves is kept in float32, so that it is rounded to the dtype once, by its owner.
+    contribution = WORD if algorithm.sums_travel else exact
+    return WirePlan(_ELEMENTS[dtype], contribution, exact)
+
+
+def message_nbytes(dtype: DType, wire: str, count: int) -> int:
+    """Return the bytes of ``count`` finished elements in slots."""
+    final = _FLOAT32[wire] if dtype == dtypes.float32 else _EXACT[dtype]
+    return -(-count // BLOCK) * (final.payload + final.tail)
+
+
+def check(dtype: DType, wire: str) -> None:
+    """Refuse unknown wires and dtypes.
+
+    Raises:
+        InvalidUsageError, UnsupportedError
+    """
+    if wire not in _FLOAT32:
+        raise InvalidUsageError(f"unknown wire {wire!r}; there are {', '.join(NAMES)}")
+    if dtype not in _ELEMENTS:
+        names = ", ".join(str(known) for known in _ELEMENTS)
+        raise UnsupportedError(f"all_reduce sums {names}; cast {dtype} first")

@@ -1,0 +1,213 @@
+"""Opened devices: what arrays live on and kernels run on."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import weakref
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from vkpar import dtypes, env
+from vkpar.errors import DeviceLostError, InvalidUsageError
+from vkpar.vulkan import instance, physical, selector
+from vkpar.vulkan.buffer import BufferRange
+from vkpar.vulkan.device import LogicalDevice
+from vkpar.vulkan.physical import DeviceInfo, Limits
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+    from vkpar.array import Array
+
+_log = logging.getLogger("vkpar")
+
+
+class Device:
+    """An opened device; work given to it runs in program order.
+
+    Closing it waits for its work and frees its memory; the arrays that lived on it can no longer be used. It is a
+    context manager, and ``close`` may be called twice.
+
+    Attributes:
+        info: the physical device that it was opened on.
+    """
+
+    def __init__(self, info: DeviceInfo) -> None:
+        self.info = info
+        self._logical = LogicalDevice(info)
+        self._children: weakref.WeakSet[Any] = weakref.WeakSet()
+        _open_devices.add(self)
+
+    @property
+    def name(self) -> str:
+        """The driver's name for the device."""
+        return self.info.name
+
+    @property
+    def limits(self) -> Limits:
+        """The driver's limits."""
+        return self.info.limits
+
+    @property
+    def logical(self) -> LogicalDevice:
+        """The Vulkan side, checked to be open.
+
+        Raises:
+            InvalidUsageError: the device is closed.
+            DeviceLostError: the device was quarantined.
+        """
+        if self._logical.quarantined:
+            raise DeviceLostError("VK_ERROR_DEVICE_LOST", self.name, "quarantined: it did not finish its work")
+        self._logical.check_open()
+        return self._logical
+
+    @property
+    def closed(self) -> bool:
+        """True after :meth:`close`."""
+        return self._logical.closed
+
+    def array(self, source: ArrayLike, dtype: object = None) -> Array:
+        """Return a new array with a copy of ``source``, of any shape, strides and size.
+
+        Args:
+            source: anything that ``np.asarray`` takes; it may be changed as soon as the call returns.
+            dtype: the element type, that of ``source`` by default; ``"bfloat16"`` takes float values, rounded to
+                nearest even, or uint16 bit patterns as they are.
+
+        Raises:
+            InvalidUsageError: not an array of plain numbers.
+            OutOfMemoryError: the device has no room.
+        """
+        from vkpar.array import Array, host_elements  # noqa: PLC0415
+
+        host = host_elements(source, dtype)
+        made = Array.allocate(self, host.values.shape, host.dtype)
+        made.write(host.values)
+        return made
+
+    def empty(self, shape: int | Sequence[int], dtype: object = "float32") -> Array:
+        """Return a new array with undefined contents.
+
+        Raises:
+            InvalidUsageError: a negative dimension or an unknown dtype.
+            OutOfMemoryError: the device has no room.
+        """
+        from vkpar.array import Array  # noqa: PLC0415
+
+        return Array.allocate(self, shape, dtypes.resolve(dtype))
+
+    def zeros(self, shape: int | Sequence[int], dtype: object = "float32") -> Array:
+        """Return a new array of zeros; raises as :meth:`empty` does."""
+        made = self.empty(shape, dtype)
+        made.fill_zeros()
+        return made
+
+    def dispatch(
+        self,
+        kernel: str,
+        bindings: Sequence[BufferRange],
+        push: bytes,
+        groups: tuple[int, int, int],
+        constants: tuple[int, ...] = (),
+    ) -> None:
+        """Run a built-in kernel asynchronously, in program order.
+
+        Args:
+            kernel: its name in the package's ``spirv`` folder.
+            bindings: set 0, binding i.
+            push: the push constants.
+            groups: numbers of work-groups.
+            constants: specialization constants 0, 1, ... (32-bit integers).
+        """
+        logical = self.logical
+        pipeline = logical.pipelines.shipped(kernel, len(bindings), len(push), constants)
+        logical.dispatch(pipeline, bindings, push, groups)
+
+    def synchronize(self, timeout: float | None = None) -> None:
+        """Block until everything given to the device is done.
+
+        Args:
+            timeout: seconds; None waits for ever (Ctrl-C works).
+
+        Raises:
+            WaitTimeoutError: the time ran out; the work goes on.
+            DeviceLostError: the device is gone.
+        """
+        self.logical.synchronize(timeout)
+        instance.raise_messages()
+
+    def adopt(self, child: Any) -> None:
+        """Close ``child`` (something with ``close()``) before this device."""
+        self._children.add(child)
+
+    def close(self) -> None:
+        """Wait for pending work (10 s at most) and free everything; a second call does nothing."""
+        for child in list(self._children):
+            child.close()
+        self._logical.close()
+
+    def __enter__(self) -> Device:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        state = " closed" if self.closed else ""
+        return f"<vkpar.Device {self.info.index}: {self.name}{state}>"
+
+
+_open_devices: weakref.WeakSet[Device] = weakref.WeakSet()
+
+
+def enumerate_devices() -> list[DeviceInfo]:
+    """List the physical devices of every driver in the loader's order; nothing is opened.
+
+    Raises:
+        UnsupportedError: no Vulkan loader or no driver; the message says what to install.
+    """
+    return physical.enumerate_devices()
+
+
+def open_devices(selector_text: str | None = None) -> list[Device]:
+    """Open the devices that a selector names; their order is the rank order.
+
+    Args:
+        selector_text: parts joined by ``&``: an index, a UUID, a PCI address, a piece of a name, vendor or driver,
+            ``all``, ``gpu`` or ``cpu``; ``*N`` opens N logical devices of each match. By default the value of
+            ``VKPAR_DEVICES``, else all discrete GPUs, else the integrated ones, else the CPU drivers.
+
+    Raises:
+        InvalidUsageError: nothing matches; the message lists the devices.
+        UnsupportedError: no loader, no driver, or a device that lacks what vkpar needs.
+    """
+    found = enumerate_devices()
+    text = selector_text if selector_text is not None else env.get().devices
+    chosen = selector.select(text, found) if text else selector.default(found)
+    if not text:
+        _log.info("opening %s", ", ".join(info.name for info in chosen))
+    opened: list[Device] = []
+    try:
+        for info in chosen:
+            opened.append(Device(info))
+    except BaseException:
+        for device in opened:
+            device.close()
+        raise
+    return opened
+
+
+@atexit.register
+def _close_all() -> None:
+    for device in list(_open_devices):
+        device.close()
+    if not any(device._logical.quarantined for device in _open_devices):
+        instance.close()
+
+
+def as_bytes(values: np.ndarray[Any, Any]) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    """Return the flat bytes of a C-contiguous array, without a copy."""
+    return values.reshape(-1).view(np.uint8)

@@ -1,0 +1,87 @@
+"""Element types: everything ``np.dtype`` takes, plus ``"bfloat16"``, which NumPy sees as uint16."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+
+from vkpar.errors import InvalidUsageError, UnsupportedError
+
+
+@dataclass(frozen=True, eq=False)
+class DType:
+    """An element type; compares equal to whatever names the same type (``np.float32``, ``"float32"``).
+
+    Attributes:
+        name: such as ``"float32"``.
+        numpy: the NumPy type that holds its elements on the host.
+    """
+
+    name: str
+    numpy: np.dtype[Any] = field(repr=False)
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of one element."""
+        return int(self.numpy.itemsize)
+
+    @property
+    def is_float(self) -> bool:
+        """True for floating-point types, bfloat16 included."""
+        return self.name == "bfloat16" or self.numpy.kind == "f"
+
+    def __eq__(self, other: object) -> bool:
+        try:
+            return resolve(other).name == self.name
+        except InvalidUsageError:
+            return False
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+bfloat16: Final = DType("bfloat16", np.dtype(np.uint16))
+float32: Final = DType("float32", np.dtype(np.float32))
+float16: Final = DType("float16", np.dtype(np.float16))
+int32: Final = DType("int32", np.dtype(np.int32))
+uint32: Final = DType("uint32", np.dtype(np.uint32))
+
+
+def resolve(dtype: object) -> DType:
+    """Return the :class:`DType` that ``dtype`` names.
+
+    Raises:
+        InvalidUsageError: nothing that NumPy or vkpar knows, or a type without a fixed plain layout.
+    """
+    if isinstance(dtype, DType):
+        return dtype
+    if isinstance(dtype, str) and dtype.lower() in ("bfloat16", "bf16"):
+        return bfloat16
+    try:
+        native = np.dtype(dtype).newbyteorder("=")  # type: ignore[call-overload]
+    except TypeError as error:
+        raise InvalidUsageError(f"not a dtype: {dtype!r}") from error
+    if dtype is None or native.kind not in "biufc":
+        raise InvalidUsageError(f"arrays hold plain numbers, not {native}")
+    return DType(native.name, native)
+
+
+def result_type(*dtypes: DType) -> DType:
+    """Promote as ``np.result_type`` does; bfloat16 with another float gives float32.
+
+    Raises:
+        UnsupportedError: bfloat16 mixed with a type that has no float32 promotion.
+    """
+    if all(dtype == dtypes[0] for dtype in dtypes):
+        return dtypes[0]
+    if bfloat16 not in dtypes:
+        return resolve(np.result_type(*(dtype.numpy for dtype in dtypes)))
+    others = [dtype for dtype in dtypes if dtype != bfloat16]
+    if all(dtype in (float16, float32) for dtype in others):
+        return float32
+    raise UnsupportedError("bfloat16 mixes with float16 and float32 only; cast first")

@@ -1,0 +1,105 @@
+"""The ``VKPAR_*`` environment variables: one place, read once, overridable in tests."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+from vkpar.errors import InvalidUsageError
+
+_TRUE = {"1", "true", "yes", "on"}
+_FALSE = {"", "0", "false", "no", "off"}
+
+
+def _setting(variable: str, meaning: str, default: Any, choices: tuple[str, ...] = ()) -> Any:
+    return field(default=default, metadata={"variable": variable, "meaning": meaning, "choices": choices})
+
+
+@dataclass(frozen=True)
+class Environment:
+    """The settings that vkpar takes from the environment at the first open."""
+
+    devices: str = _setting("VKPAR_DEVICES", "selector of the devices that open_devices() opens", "")
+    validation: bool = _setting("VKPAR_VALIDATION", "turn the Vulkan validation layer on, raise what it reports", False)
+    link: str = _setting(
+        "VKPAR_LINK", "links between ranks: auto, native or bridged", "auto", ("auto", "native", "bridged")
+    )
+    algorithm: str = _setting("VKPAR_ALGORITHM", "algorithm of every collective that does not name one", "auto")
+    transport: str = _setting(
+        "VKPAR_TRANSPORT", "how ranks reach the staging memory: auto, staged or mapped", "auto",
+        ("auto", "staged", "mapped"),
+    )
+    pump: str = _setting("VKPAR_PUMP", "enqueue and bridge helper: auto, c or python", "auto", ("auto", "c", "python"))
+    staging_bytes: int = _setting(
+        "VKPAR_STAGING_BYTES", "bytes of all slots of a communicator (0: half the last-level cache)", 0
+    )
+    ring_bytes: int = _setting("VKPAR_RING_BYTES", "bytes of a device's upload and download ring", 16 << 20)
+    debug: str = _setting("VKPAR_DEBUG", "comma-separated checks: slots", "")
+
+
+def _parse(variable: str, text: str, default: Any, choices: tuple[str, ...]) -> Any:
+    if isinstance(default, bool):
+        if text.lower() not in _TRUE | _FALSE:
+            raise InvalidUsageError(f"{variable}={text!r}: expected 0 or 1")
+        return text.lower() in _TRUE
+    if isinstance(default, int):
+        if not text.isdecimal():
+            raise InvalidUsageError(f"{variable}={text!r}: expected a whole number")
+        return int(text)
+    if choices and text not in choices:
+        raise InvalidUsageError(f"{variable}={text!r}: expected one of {', '.join(choices)}")
+    return text
+
+
+def _read() -> Environment:
+    values = {}
+    for entry in fields(Environment):
+        meta = entry.metadata
+        text = os.environ.get(meta["variable"])
+        if text is not None:
+            values[entry.name] = _parse(meta["variable"], text, entry.default, meta["choices"])
+    return Environment(**values)
+
+
+_current: Environment | None = None
+
+
+def get() -> Environment:
+    """Return the settings, reading the process environment the first time.
+
+    Raises:
+        InvalidUsageError: a variable holds a value that it cannot take.
+    """
+    global _current
+    if _current is None:
+        _current = _read()
+    return _current
+
+
+@contextmanager
+def override(**values: Any) -> Iterator[Environment]:
+    """Replace settings by field name for the length of a ``with`` block (for tests)."""
+    global _current
+    before = get()
+    _current = replace(before, **values)
+    try:
+        yield _current
+    finally:
+        _current = before
+
+
+def describe() -> list[dict[str, Any]]:
+    """Return one row per variable: name, value in force, default, meaning."""
+    settings = get()
+    return [
+        {
+            "variable": entry.metadata["variable"],
+            "value": getattr(settings, entry.name),
+            "default": entry.default,
+            "meaning": entry.metadata["meaning"],
+        }
+        for entry in fields(Environment)
+    ]

@@ -1,0 +1,87 @@
+"""Every exception that vkpar raises, under one root."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class VkparError(Exception):
+    """Root of every error raised by vkpar."""
+
+
+class InvalidUsageError(VkparError, ValueError):
+    """The caller's arguments, or the state of an object, do not allow the call (use after close too)."""
+
+
+class UnsupportedError(VkparError):
+    """A device, driver or machine lacks something that the call needs; the message names it."""
+
+
+class ShaderCompileError(VkparError):
+    """GLSL that does not compile.
+
+    Attributes:
+        log: what the compiler printed.
+    """
+
+    def __init__(self, message: str, log: str = "") -> None:
+        super().__init__(f"{message}\n{log}".rstrip())
+        self.log = log
+
+
+class VulkanError(VkparError):
+    """A Vulkan call that failed.
+
+    Attributes:
+        result: the name of the VkResult, such as ``VK_ERROR_INITIALIZATION_FAILED``.
+        call: the Vulkan function that returned it.
+    """
+
+    def __init__(self, result: str, call: str, detail: str = "") -> None:
+        super().__init__(f"{call} failed: {result}" + (f" ({detail})" if detail else ""))
+        self.result = result
+        self.call = call
+
+
+class DeviceLostError(VulkanError):
+    """The device is gone (VK_ERROR_DEVICE_LOST) or was quarantined; it cannot be used again."""
+
+
+class OutOfMemoryError(VulkanError, MemoryError):
+    """No host or device memory is left for the call."""
+
+
+class ValidationError(VkparError):
+    """The Vulkan validation layer reported messages (``VKPAR_VALIDATION=1``).
+
+    Attributes:
+        messages: the texts, in the order in which the layer gave them.
+    """
+
+    def __init__(self, messages: list[str]) -> None:
+        super().__init__("the Vulkan validation layer reported:\n" + "\n".join(messages))
+        self.messages = messages
+
+
+class WaitTimeoutError(VkparError, TimeoutError):
+    """A wait ran out of time; the work goes on.
+
+    Attributes:
+        details: rank, device, operation and wanted and reached timeline values, where known.
+    """
+
+    def __init__(self, message: str, details: dict[str, Any] | None = None) -> None:
+        super().__init__(message)
+        self.details = details or {}
+
+
+class CommunicatorError(VkparError):
+    """A communicator that failed and can no longer be used; ``__cause__`` is the first failure.
+
+    Attributes:
+        details: rank, device, operation, step and wanted and reached timeline values, where known.
+    """
+
+    def __init__(self, message: str, details: dict[str, Any] | None = None) -> None:
+        super().__init__(message)
+        self.details = details or {}

@@ -1,0 +1,87 @@
+"""What every operation needs: checks of its arguments, element types, windows of big arrays, grids."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+from vkpar.array import Array, check_same_device, overlaps
+from vkpar.dtypes import DType
+from vkpar.errors import InvalidUsageError, UnsupportedError
+
+if TYPE_CHECKING:
+    from vkpar.device import Device
+
+# The codes of shaders/common/elements.glsl.
+FLOATS: Final = {"float32": 0, "float16": 1, "bfloat16": 2}
+INTEGERS: Final = {"int32": 3, "uint32": 3}
+
+GROUP: Final = 256 * 4  # elements that one work group of an elementwise kernel covers
+
+
+def check_arrays(operation: str, **arrays: object) -> None:
+    """Raise InvalidUsageError unless all are open arrays of one device."""
+    for name, array in arrays.items():
+        if not isinstance(array, Array):
+            raise InvalidUsageError(f"{operation}: {name} is a vkpar.Array, not {type(array).__name__}")
+    check_same_device(*(array for array in arrays.values() if isinstance(array, Array)))
+
+
+def check_out(operation: str, out: Array, shape: tuple[int, ...], dtype: DType) -> None:
+    """Raise InvalidUsageError unless ``out`` can take the result."""
+    if out.shape != shape or out.dtype != dtype:
+        raise InvalidUsageError(f"{operation}: the result is {shape} {dtype}, out is {out.shape} {out.dtype}")
+
+
+def check_float(operation: str, *dtypes: DType) -> None:
+    """Raise UnsupportedError unless every type is a float that devices compute."""
+    for dtype in dtypes:
+        if dtype.name not in FLOATS:
+            raise UnsupportedError(f"{operation} computes {', '.join(FLOATS)}, not {dtype}; convert on the host")
+
+
+def same_memory(a: Array, b: Array) -> bool:
+    """Tell whether two arrays are the same elements, so that in-place work is safe."""
+    if a.dtype != b.dtype or a.size != b.size:
+        return False
+    return a.storage is b.storage and a.byte_offset == b.byte_offset
+
+
+def check_overlap(operation: str, out: Array, *inputs: Array, in_place: bool) -> None:
+    """Raise InvalidUsageError where ``out`` shares memory with an input, other than exactly (if ``in_place``)."""
+    for array in inputs:
+        if out.size and array.size and overlaps(out, array) and not (in_place and same_memory(out, array)):
+            allowed = "other than being the same array" if in_place else "at all"
+            raise InvalidUsageError(f"{operation}: out may not share memory with an operand {allowed}")
+
+
+def writable_in_place(out: Array) -> bool:
+    """Tell whether kernels can write ``out``: halves have to begin on a 32-bit word."""
+    return out.dtype.itemsize == 4 or out.window(0, 1)[1] % 2 == 0
+
+
+def range_limit(device: Device) -> int:
+    """Bytes of an array that one binding can cover, wherever in its buffer the array begins."""
+    return device.limits.max_storage_buffer_range // 256 * 256 - 256
+
+
+def fold_groups(device: Device, count: int) -> tuple[int, int, int]:
+    """Return a two-dimensional grid of at least ``count`` work groups."""
+    width, height, _ = device.limits.max_workgroup_count
+    rows = -(-count // width)
+    if rows > height:
+        raise UnsupportedError(f"{device.info.name}: {count} work groups exceed the device's {width} x {height}")
+    return -(-count // rows), rows, 1
+
+
+def spans(device: Device, total: int, itemsize: int) -> Iterator[tuple[int, int]]:
+    """Cut ``total`` elements into (start, count) parts that one binding covers."""
+    part = max(range_limit(device) // itemsize // GROUP, 1) * GROUP
+    for start in range(0, total, part):
+        yield start, min(part, total - start)
+
+
+def words(*values: int) -> bytes:
+    """Pack push constants."""
+    return struct.pack(f"={len(values)}I", *values)

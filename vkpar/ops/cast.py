@@ -1,0 +1,66 @@
+"""Conversion between floating-point types."""
+
+from __future__ import annotations
+
+from vkpar import dtypes
+from vkpar.array import Array
+from vkpar.ops._launch import (
+    FLOATS,
+    GROUP,
+    check_arrays,
+    check_float,
+    check_out,
+    check_overlap,
+    fold_groups,
+    spans,
+    words,
+    writable_in_place,
+)
+
+
+def cast(a: Array, dtype: object, *, out: Array | None = None) -> Array:
+    """Return the elements of ``a`` in another type, rounded to nearest even.
+
+    Overflow gives infinity; NaN (as the canonical one) and infinity are kept; subnormal values are exact.
+
+    Args:
+        a: any shape; float32, float16 or bfloat16, or any type when ``dtype`` is its own (then bytes are copied).
+        dtype: float32, float16 or bfloat16.
+        out: where the result goes, of ``a``'s shape and of type ``dtype``; by default a new array.
+
+    Raises:
+        InvalidUsageError: not an array, a closed one, one of another device; a wrong ``out``, or one in shared memory.
+        UnsupportedError: a type that devices do not convert, such as float64.
+    """
+    target = dtypes.resolve(dtype)
+    check_arrays("cast", a=a, **({} if out is None else {"out": out}))
+    if a.dtype != target:
+        check_float("cast", a.dtype, target)
+    if out is not None:
+        check_out("cast", out, a.shape, target)
+        check_overlap("cast", out, a, in_place=a.dtype == target)
+    else:
+        out = a.device.empty(a.shape, target)
+    if a.size == 0 or out is a:
+        return out
+    if a.dtype == target:
+        out.copy_from(a)
+    else:
+        convert(a, out)
+    return out
+
+
+def convert(a: Array, out: Array) -> None:
+    """Convert checked, non-empty arrays of equal size and different floating-point types."""
+    if not writable_in_place(out):
+        aligned = a.device.empty(out.shape, out.dtype)
+        convert(a, aligned)
+        out.copy_from(aligned)
+        return
+    codes = FLOATS[a.dtype.name], FLOATS[out.dtype.name]
+    for start, count in spans(a.device, a.size, max(a.dtype.itemsize, out.dtype.itemsize)):
+        source, a_first = a.window(start, count)
+        target, o_first = out.window(start, count)
+        constants = (*codes, a_first % 4 == 0, o_first % 4 == 0)
+        grid = fold_groups(a.device, -(-count // GROUP))
+        a.device.dispatch("cast", (source, target), words(count, a_first, o_first), grid, constants)

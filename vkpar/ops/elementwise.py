@@ -1,0 +1,98 @@
+"""Elementwise addition."""
+
+from __future__ import annotations
+
+from vkpar import dtypes
+from vkpar.array import Array
+from vkpar.dtypes import DType
+from vkpar.errors import InvalidUsageError, UnsupportedError
+from vkpar.ops._launch import (
+    FLOATS,
+    GROUP,
+    INTEGERS,
+    check_arrays,
+    check_out,
+    check_overlap,
+    fold_groups,
+    range_limit,
+    spans,
+    words,
+    writable_in_place,
+)
+
+_CODES = FLOATS | INTEGERS
+
+
+def add(a: Array, b: Array, *, out: Array | None = None) -> Array:
+    """Return ``a + b``, computed in float32 and rounded once, or in wrapping 32-bit integers.
+
+    Args:
+        a: any shape; float32, float16, bfloat16, int32 or uint32.
+        b: ``a``'s shape, or one dimension along ``a``'s last axis (a bias, added to every row). Floats mix, as
+            ``np.result_type`` says; integers are both of one type.
+        out: where the result goes, of ``a``'s shape and the result's type; may be ``a`` or ``b`` itself (in place).
+
+    Raises:
+        InvalidUsageError: not an array, a closed one, one of another device; shapes that do not fit; a wrong
+            ``out``, or one that shares memory with an operand without being that operand.
+        UnsupportedError: a type that devices do not compute, such as float64.
+    """
+    check_arrays("add", a=a, b=b, **({} if out is None else {"out": out}))
+    if b.shape != a.shape and not (a.ndim and b.shape == a.shape[-1:]):
+        raise InvalidUsageError(
+            f"add: b has shape {b.shape}; with a of shape {a.shape} it has that shape"
+            + (f" or {a.shape[-1:]}" if a.ndim else "")
+        )
+    dtype = _result_dtype(a.dtype, b.dtype)
+    if out is None:
+        out = a.device.empty(a.shape, dtype)
+    else:
+        check_out("add", out, a.shape, dtype)
+        check_overlap("add", out, a, b, in_place=True)
+    if a.size == 0:
+        return out
+    target = out if writable_in_place(out) else a.device.empty(a.shape, dtype)
+    _launch(a, b, target)
+    if target is not out:
+        out.copy_from(target)
+    return out
+
+
+def _result_dtype(a: DType, b: DType) -> DType:
+    if a.name not in _CODES or b.name not in _CODES or ((a.name in INTEGERS or b.name in INTEGERS) and a != b):
+        raise UnsupportedError(
+            f"add computes {', '.join(FLOATS)}, mixed or not, and {' or '.join(INTEGERS)}, not {a} with {b}"
+        )
+    return dtypes.result_type(a, b)
+
+
+def _launch(a: Array, b: Array, out: Array) -> None:
+    device = a.device
+    itemsize = max(array.dtype.itemsize for array in (a, b, out))
+    bias = b.size if b.size != a.size else 0
+    if bias and b.nbytes > range_limit(device):
+        for row in range(0, a.size, bias):
+            for start, count in spans(device, bias, itemsize):
+                _dispatch(a, b, out, row + start, start, count, 0)
+        return
+    for start, count in spans(device, a.size, itemsize):
+        _dispatch(a, b, out, start, start, count, bias)
+
+
+def _dispatch(a: Array, b: Array, out: Array, start: int, b_start: int, count: int, bias: int) -> None:
+    """Add ``count`` elements; ``bias`` is the length of b where it repeats, else 0."""
+    range_a, a_first = a.window(start, count)
+    range_b, b_first = b.window() if bias else b.window(b_start, count)
+    range_o, o_first = out.window(start, count)
+    phase = b_start % bias if bias else 0
+    constants = (
+        *(_CODES[array.dtype.name] for array in (a, b, out)),
+        a_first % 4 == 0,
+        b_first % 4 == 0 and bias % 4 == 0 and phase % 4 == 0,
+        o_first % 4 == 0,
+        bias != 0,
+    )
+    push = words(count, a_first, b_first, o_first, bias, phase)
+    kernel = "add_mixed" if any(constants[:3]) else "add_f32"
+    grid = fold_groups(a.device, -(-count // GROUP))
+    a.device.dispatch(kernel, (range_a, range_b, range_o), push, grid, constants)

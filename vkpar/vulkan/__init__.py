@@ -1,0 +1,1 @@
+"""Vulkan handles without math: the only layer that talks to the loader."""

@@ -1,0 +1,526 @@
+/* The hot path without the interpreter: submit, enqueue a program of batches, bridge timelines, wait.
+ *
+ * Vulkan's functions arrive as pointers, so nothing is linked and no Vulkan header is needed. Every function that
+ * submits is called under the process-wide enqueue lock that the Python side holds. pump_python.py is the same
+ * logic in Python; keep the two alike.
+ */
+#include <errno.h>
+#include <pthread.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum { SUCCESS = 0, TIMEOUT = 2, OUT_OF_HOST_MEMORY = -1 };
+enum { STYPE_SUBMIT_INFO = 4, STYPE_TIMELINE_SUBMIT = 1000207003, STYPE_WAIT = 1000207004, STYPE_SIGNAL = 1000207005 };
+enum { STAGE_ALL_COMMANDS = 0x00010000 };
+enum { HISTOGRAM = 32 };
+static const uint64_t SLICE_NS = 100000000ull;
+
+typedef struct {
+    int32_t type; const void *next;
+    uint32_t wait_count; const uint64_t *waits; const uint32_t *stages;
+    uint32_t command_count; void *const *commands;
+    uint32_t signal_count; const uint64_t *signals;
+} submit_info;
+typedef struct {
+    int32_t type; const void *next;
+    uint32_t wait_count; const uint64_t *wait_values;
+    uint32_t signal_count; const uint64_t *signal_values;
+} timeline_info;
+typedef struct {
+    int32_t type; const void *next; uint32_t flags;
+    uint32_t count; const uint64_t *semaphores; const uint64_t *values;
+} wait_info;
+typedef struct { int32_t type; const void *next; uint64_t semaphore; uint64_t value; } signal_info;
+
+typedef int32_t (*submit_fn)(void *, uint32_t, const submit_info *, uint64_t);
+typedef int32_t (*wait_fn)(void *, const wait_info *, uint64_t);
+typedef int32_t (*signal_fn)(void *, const signal_info *);
+typedef int32_t (*counter_fn)(void *, uint64_t, uint64_t *);
+
+typedef struct vkp_queue {
+    void *device, *queue;
+    uint64_t timeline, last;             /* last: the highest value that a submitted batch will signal */
+    struct vkp_queue *sibling;           /* the device's other queue: each submission waits for all of it */
+    uint64_t sibling_waited;
+    submit_fn submit; wait_fn wait; signal_fn signal; counter_fn counter;
+} vkp_queue;
+
+typedef struct { uint64_t value, entry, pushed_ns; uint32_t dst; } need;
+
+typedef struct {
+    struct vkp_group *group;
+    uint32_t rank;
+    pthread_t thread;
+    int running;
+    pthread_cond_t wake;
+    need *needs;                         /* ring: needs[head % capacity] .. needs[tail % capacity] */
+    uint64_t head, tail, capacity;
+} waiter;
+
+typedef struct {
+    uint64_t semaphore;                  /* the destination's own timeline, signalled by the host alone */
+    uint32_t *missing;                   /* ring: sources that entry i still waits for */
+    uint64_t done, tail, capacity;       /* entries below done are signalled; entry i signals value i + 1 */
+} local;
+
+typedef struct vkp_group {
+    uint32_t n, nslots;
+    vkp_queue **queues;
+    uint64_t *native;                    /* [dst * n + src]: src's timeline on dst's device, 0 where bridged */
+    uint64_t *waited;                    /* [dst * n + src]: highest value of src that dst's queue waits for */
+    uint32_t *writer; uint64_t *written; /* per slot: last writer and its value */
+    uint64_t *read;                      /* [slot * n + rank]: value of rank's last read of the slot's content */
+    local *locals;
+    waiter *waiters;
+    pthread_mutex_t lock;
+    int stop, aborted;
+    int32_t error;
+    uint64_t spin_ns;
+    uint64_t bridges, spins, blocks, histogram[HISTOGRAM];
+} vkp_group;
+
+typedef struct {
+    vkp_group *group;
+    uint32_t nbatches;
+    uint32_t *rank, *read_start, *reads, *write_start, *writes;
+    void **commands;
+    submit_info *submits; timeline_info *timelines;
+    uint64_t *waits, *wait_values, *signals, *signal_values, *required;
+    uint32_t *stages, *first;            /* first[r]: where rank r's batches begin in submits */
+} vkp_program;
+
+static uint64_t now_ns(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000ull + (uint64_t)t.tv_nsec;
+}
+
+static int32_t wait_one(vkp_queue *q, uint64_t value, uint64_t timeout) {
+    wait_info info = {STYPE_WAIT, NULL, 0, 1, &q->timeline, &value};
+    return q->wait(q->device, &info, timeout);
+}
+
+/* ---- queues ---- */
+
+vkp_queue *vkp_queue_new(uint64_t device, uint64_t queue, uint64_t timeline, uint64_t submit, uint64_t wait,
+                         uint64_t signal, uint64_t counter) {
+    vkp_queue *q = calloc(1, sizeof *q);
+    if (!q) return NULL;
+    q->device = (void *)(uintptr_t)device;
+    q->queue = (void *)(uintptr_t)queue;
+    q->timeline = timeline;
+    q->submit = (submit_fn)(uintptr_t)submit;
+    q->wait = (wait_fn)(uintptr_t)wait;
+    q->signal = (signal_fn)(uintptr_t)signal;
+    q->counter = (counter_fn)(uintptr_t)counter;
+    return q;
+}
+
+void vkp_queue_free(vkp_queue *q) { free(q); }
+void vkp_queue_pair(vkp_queue *a, vkp_queue *b) { a->sibling = b; b->sibling = a; }
+uint64_t vkp_queue_last(vkp_queue *q) { return q->last; }
+
+static uint32_t add_sibling_wait(vkp_queue *q, uint64_t *waits, uint64_t *values, uint32_t count) {
+    if (q->sibling && q->sibling->last > q->sibling_waited) {
+        waits[count] = q->sibling->timeline;
+        values[count++] = q->sibling->last;
+        q->sibling_waited = q->sibling->last;
+    }
+    return count;
+}
+
+int32_t vkp_submit(vkp_queue *q, uint64_t command, uint64_t *value) {
+    uint64_t waits[1], values[1], signalled = q->last + 1, before = q->sibling_waited;
+    uint32_t stage = STAGE_ALL_COMMANDS;
+    uint32_t count = add_sibling_wait(q, waits, values, 0);
+    void *commands[1] = {(void *)(uintptr_t)command};
+    timeline_info timeline = {STYPE_TIMELINE_SUBMIT, NULL, count, values, 1, &signalled};
+    submit_info info = {STYPE_SUBMIT_INFO, &timeline, count, waits, &stage, 1, commands, 1, &q->timeline};
+    int32_t result = q->submit(q->queue, 1, &info, 0);
+    if (result == SUCCESS) q->last = *value = signalled;
+    else q->sibling_waited = before;
+    return result;
+}
+
+/* Waits for values[i] on queues[i], all of them; *reached counts those that are there. Spins first, then blocks. */
+int32_t vkp_wait(vkp_queue **queues, const uint64_t *values, uint32_t n, uint64_t timeout_ns, uint64_t spin_ns,
+                 uint32_t *reached) {
+    uint64_t start = now_ns();
+    for (uint32_t i = 0; i < n; i++) {
+        uint64_t counter = 0, spent;
+        *reached = i;
+        do {
+            int32_t result = queues[i]->counter(queues[i]->device, queues[i]->timeline, &counter);
+            if (result != SUCCESS) return result;
+            spent = now_ns() - start;
+        } while (counter < values[i] && spent < spin_ns && spent < timeout_ns);
+        if (counter >= values[i]) continue;
+        int32_t result = wait_one(queues[i], values[i], spent < timeout_ns ? timeout_ns - spent : 0);
+        if (result != SUCCESS) return result;
+    }
+    *reached = n;
+    return SUCCESS;
+}
+
+/* ---- bridging ---- */
+
+static void advance(vkp_group *g, uint32_t dst) {
+    local *l = &g->locals[dst];
+    uint64_t done = l->done;
+    while (done < l->tail && l->missing[done % l->capacity] == 0) done++;
+    if (done == l->done) return;
+    signal_info info = {STYPE_SIGNAL, NULL, l->semaphore, done};
+    int32_t result = g->queues[dst]->signal(g->queues[dst]->device, &info);
+    if (result == SUCCESS) l->done = done;
+    else if (g->error == SUCCESS) g->error = result;
+}
+
+static void record_latency(vkp_group *g, uint64_t ns) {
+    uint32_t bucket = 0;
+    while (ns > 1 && bucket < HISTOGRAM - 1) { ns >>= 1; bucket++; }
+    g->histogram[bucket]++;
+}
+
+static void deliver(waiter *w, uint64_t counter, uint64_t seen) {
+    vkp_group *g = w->group;
+    while (w->head < w->tail && w->needs[w->head % w->capacity].value <= counter) {
+        need item = w->needs[w->head++ % w->capacity];
+        g->locals[item.dst].missing[item.entry % g->locals[item.dst].capacity]--;
+        advance(g, item.dst);
+        g->bridges++;
+        record_latency(g, now_ns() - seen);
+    }
+}
+
+static int32_t watch(waiter *w, uint64_t value, uint64_t *counter) {
+    vkp_group *g = w->group;
+    vkp_queue *q = g->queues[w->rank];
+    uint64_t start = now_ns();
+    int32_t result;
+    do {
+        result = q->counter(q->device, q->timeline, counter);
+        if (result != SUCCESS) return result;
+        if (*counter >= value) { __atomic_add_fetch(&g->spins, 1, __ATOMIC_RELAXED); return SUCCESS; }
+    } while (now_ns() - start < g->spin_ns);
+    __atomic_add_fetch(&g->blocks, 1, __ATOMIC_RELAXED);
+    result = wait_one(q, value, SLICE_NS);
+    return result == SUCCESS ? q->counter(q->device, q->timeline, counter) : result;
+}
+
+static void *bridge(void *argument) {
+    waiter *w = argument;
+    vkp_group *g = w->group;
+    pthread_mutex_lock(&g->lock);
+    while (!g->stop) {
+        if (w->head == w->tail || g->error != SUCCESS) { pthread_cond_wait(&w->wake, &g->lock); continue; }
+        uint64_t counter = 0, value = w->needs[w->head % w->capacity].value;
+        pthread_mutex_unlock(&g->lock);
+        int32_t result = watch(w, value, &counter);
+        uint64_t seen = now_ns();
+        pthread_mutex_lock(&g->lock);
+        if (result == SUCCESS) deliver(w, counter, seen);
+        else if (result != TIMEOUT && g->error == SUCCESS) g->error = result;
+    }
+    pthread_mutex_unlock(&g->lock);
+    return NULL;
+}
+
+static int grow_needs(waiter *w) {
+    uint64_t capacity = w->capacity ? 2 * w->capacity : 256;
+    need *needs = malloc(capacity * sizeof *needs);
+    if (!needs) return 0;
+    for (uint64_t i = w->head; i < w->tail; i++) needs[i % capacity] = w->needs[i % w->capacity];
+    free(w->needs);
+    w->needs = needs;
+    w->capacity = capacity;
+    return 1;
+}
+
+static int grow_local(local *l) {
+    uint64_t capacity = l->capacity ? 2 * l->capacity : 256;
+    uint32_t *missing = malloc(capacity * sizeof *missing);
+    if (!missing) return 0;
+    for (uint64_t i = l->done; i < l->tail; i++) missing[i % capacity] = l->missing[i % l->capacity];
+    free(l->missing);
+    l->missing = missing;
+    l->capacity = capacity;
+    return 1;
+}
+
+/* Parks dst's next batch until all sources are there; *value is what its local timeline will then say. */
+static int32_t park(vkp_group *g, uint32_t dst, const uint32_t *sources, const uint64_t *values, uint32_t count,
+                    uint64_t *value) {
+    local *l = &g->locals[dst];
+    int32_t result = SUCCESS;
+    pthread_mutex_lock(&g->lock);
+    if (l->tail - l->done == l->capacity && !grow_local(l)) { result = OUT_OF_HOST_MEMORY; goto end; }
+    for (uint32_t i = 0; i < count; i++) {
+        waiter *w = &g->waiters[sources[i]];
+        if (w->tail - w->head == w->capacity && !grow_needs(w)) { result = OUT_OF_HOST_MEMORY; goto end; }
+    }
+    l->missing[l->tail % l->capacity] = count;
+    for (uint32_t i = 0; i < count; i++) {
+        waiter *w = &g->waiters[sources[i]];
+        need item = {values[i], l->tail, 0, dst};
+        if (w->head == w->tail) pthread_cond_signal(&w->wake);
+        w->needs[w->tail++ % w->capacity] = item;
+    }
+    *value = ++l->tail;
+end:
+    pthread_mutex_unlock(&g->lock);
+    return result;
+}
+
+/* ---- groups ---- */
+
+void vkp_group_free(vkp_group *g);
+
+vkp_group *vkp_group_new(uint32_t n, vkp_queue **queues, uint32_t nslots) {
+    vkp_group *g = calloc(1, sizeof *g);
+    if (!g) return NULL;
+    g->n = n;
+    g->nslots = nslots;
+    g->queues = malloc(n * sizeof *g->queues);
+    g->native = calloc((size_t)n * n, sizeof *g->native);
+    g->waited = calloc((size_t)n * n, sizeof *g->waited);
+    g->writer = calloc(nslots + 1, sizeof *g->writer);
+    g->written = calloc(nslots + 1, sizeof *g->written);
+    g->read = calloc((size_t)(nslots + 1) * n, sizeof *g->read);
+    g->locals = calloc(n, sizeof *g->locals);
+    g->waiters = calloc(n, sizeof *g->waiters);
+    pthread_mutex_init(&g->lock, NULL);
+    if (!g->queues || !g->native || !g->waited || !g->writer || !g->written || !g->read || !g->locals || !g->waiters) {
+        vkp_group_free(g);
+        return NULL;
+    }
+    memcpy(g->queues, queues, n * sizeof *queues);
+    for (uint32_t r = 0; r < n; r++) {
+        g->waiters[r].group = g;
+        g->waiters[r].rank = r;
+        pthread_cond_init(&g->waiters[r].wake, NULL);
+    }
+    return g;
+}
+
+void vkp_group_native(vkp_group *g, uint32_t dst, uint32_t src, uint64_t semaphore) {
+    g->native[dst * g->n + src] = semaphore;
+}
+
+void vkp_group_local(vkp_group *g, uint32_t dst, uint64_t semaphore) { g->locals[dst].semaphore = semaphore; }
+
+/* Starts one waiter thread for every rank that some other rank reaches by a bridge. Returns an errno. */
+int vkp_group_start(vkp_group *g, uint64_t spin_ns) {
+    g->spin_ns = spin_ns;
+    for (uint32_t src = 0; src < g->n; src++) {
+        int bridged = 0;
+        for (uint32_t dst = 0; dst < g->n; dst++) bridged |= dst != src && !g->native[dst * g->n + src];
+        if (!bridged) continue;
+        int error = pthread_create(&g->waiters[src].thread, NULL, bridge, &g->waiters[src]);
+        if (error) return error;
+        g->waiters[src].running = 1;
+    }
+    return 0;
+}
+
+void vkp_group_stop(vkp_group *g) {
+    pthread_mutex_lock(&g->lock);
+    g->stop = 1;
+    for (uint32_t r = 0; r < g->n; r++) pthread_cond_signal(&g->waiters[r].wake);
+    pthread_mutex_unlock(&g->lock);
+    for (uint32_t r = 0; r < g->n; r++) {
+        if (g->waiters[r].running) pthread_join(g->waiters[r].thread, NULL);
+        g->waiters[r].running = 0;
+    }
+}
+
+/* Lets every parked batch run: its data is undefined, its queue drains. */
+void vkp_group_abort(vkp_group *g) {
+    pthread_mutex_lock(&g->lock);
+    g->aborted = 1;
+    for (uint32_t r = 0; r < g->n; r++) {
+        local *l = &g->locals[r];
+        for (uint64_t i = l->done; i < l->tail; i++) l->missing[i % l->capacity] = 0;
+        g->waiters[r].head = g->waiters[r].tail;
+        advance(g, r);
+    }
+    pthread_mutex_unlock(&g->lock);
+}
+
+int32_t vkp_group_error(vkp_group *g) {
+    pthread_mutex_lock(&g->lock);
+    int32_t error = g->error;
+    pthread_mutex_unlock(&g->lock);
+    return error;
+}
+
+/* out: bridges, spins, blocks, pending entries, then the latency histogram by powers of two of a nanosecond. */
+void vkp_group_stats(vkp_group *g, uint64_t *out) {
+    pthread_mutex_lock(&g->lock);
+    uint64_t pending = 0;
+    for (uint32_t r = 0; r < g->n; r++) pending += g->locals[r].tail - g->locals[r].done;
+    out[0] = g->bridges;
+    out[1] = g->spins;
+    out[2] = g->blocks;
+    out[3] = pending;
+    memcpy(out + 4, g->histogram, sizeof g->histogram);
+    pthread_mutex_unlock(&g->lock);
+}
+
+void vkp_group_free(vkp_group *g) {
+    if (!g) return;
+    if (g->waiters && g->locals)
+        for (uint32_t r = 0; r < g->n; r++) {
+            free(g->waiters[r].needs);
+            free(g->locals[r].missing);
+            pthread_cond_destroy(&g->waiters[r].wake);
+        }
+    pthread_mutex_destroy(&g->lock);
+    free(g->queues); free(g->native); free(g->waited); free(g->writer); free(g->written); free(g->read);
+    free(g->locals); free(g->waiters); free(g);
+}
+
+/* ---- programs ---- */
+
+void vkp_program_free(vkp_program *p) {
+    if (!p) return;
+    free(p->rank); free(p->read_start); free(p->reads); free(p->write_start); free(p->writes); free(p->commands);
+    free(p->submits); free(p->timelines); free(p->waits); free(p->wait_values); free(p->signals);
+    free(p->signal_values); free(p->required); free(p->stages); free(p->first); free(p);
+}
+
+static void *copy_of(const void *source, size_t nbytes) {
+    void *made = malloc(nbytes ? nbytes : 1);
+    if (made) memcpy(made, source, nbytes);
+    return made;
+}
+
+/* Batches in global order: batch i runs commands[i] on rank[i], reads slots reads[read_start[i]..read_start[i+1]]
+ * and writes slots writes[write_start[i]..write_start[i+1]]. */
+vkp_program *vkp_program_new(vkp_group *g, uint32_t nbatches, const uint32_t *rank, const uint64_t *commands,
+                             const uint32_t *read_start, const uint32_t *reads, const uint32_t *write_start,
+                             const uint32_t *writes) {
+    vkp_program *p = calloc(1, sizeof *p);
+    if (!p) return NULL;
+    size_t width = g->n + 1, waits = width * (nbatches ? nbatches : 1);
+    p->group = g;
+    p->nbatches = nbatches;
+    p->rank = copy_of(rank, nbatches * sizeof *rank);
+    p->read_start = copy_of(read_start, (nbatches + 1) * sizeof *read_start);
+    p->reads = copy_of(reads, read_start[nbatches] * sizeof *reads);
+    p->write_start = copy_of(write_start, (nbatches + 1) * sizeof *write_start);
+    p->writes = copy_of(writes, write_start[nbatches] * sizeof *writes);
+    p->commands = copy_of(commands, nbatches * sizeof *commands);
+    p->submits = calloc(nbatches + 1, sizeof *p->submits);
+    p->timelines = calloc(nbatches + 1, sizeof *p->timelines);
+    p->waits = malloc(waits * sizeof *p->waits);
+    p->wait_values = malloc(waits * sizeof *p->wait_values);
+    p->signals = malloc((nbatches + 1) * sizeof *p->signals);
+    p->signal_values = malloc((nbatches + 1) * sizeof *p->signal_values);
+    p->required = calloc(g->n, sizeof *p->required);
+    p->stages = malloc(width * sizeof *p->stages);
+    p->first = calloc(g->n + 1, sizeof *p->first);
+    if (!p->rank || !p->read_start || !p->reads || !p->write_start || !p->writes || !p->commands || !p->submits ||
+        !p->timelines || !p->waits || !p->wait_values || !p->signals || !p->signal_values || !p->required ||
+        !p->stages || !p->first) {
+        vkp_program_free(p);
+        return NULL;
+    }
+    for (size_t i = 0; i < width; i++) p->stages[i] = STAGE_ALL_COMMANDS;
+    for (uint32_t i = 0; i < nbatches; i++) p->first[rank[i] + 1]++;
+    for (uint32_t r = 0; r < g->n; r++) p->first[r + 1] += p->first[r];
+    return p;
+}
+
+static void require(vkp_program *p, uint32_t rank, uint32_t source, uint64_t value) {
+    if (source != rank && value > p->required[source]) p->required[source] = value;
+}
+
+/* What batch i must wait for: the writers of what it reads, every reader and the writer of what it overwrites. */
+static void collect(vkp_program *p, uint32_t i, uint64_t value) {
+    vkp_group *g = p->group;
+    uint32_t rank = p->rank[i];
+    memset(p->required, 0, g->n * sizeof *p->required);
+    for (uint32_t k = p->read_start[i]; k < p->read_start[i + 1]; k++) {
+        uint32_t slot = p->reads[k];
+        require(p, rank, g->writer[slot], g->written[slot]);
+        g->read[slot * g->n + rank] = value;
+    }
+    for (uint32_t k = p->write_start[i]; k < p->write_start[i + 1]; k++) {
+        uint32_t slot = p->writes[k];
+        require(p, rank, g->writer[slot], g->written[slot]);
+        for (uint32_t r = 0; r < g->n; r++) {
+            require(p, rank, r, g->read[slot * g->n + r]);
+            g->read[slot * g->n + r] = 0;
+        }
+        g->writer[slot] = rank;
+        g->written[slot] = value;
+    }
+}
+
+static int32_t build_waits(vkp_program *p, uint32_t rank, uint64_t *waits, uint64_t *values, uint32_t *count) {
+    vkp_group *g = p->group;
+    uint32_t n = g->n, bridged = 0, sources[n];
+    uint64_t wanted[n];
+    *count = 0;
+    for (uint32_t src = 0; src < n; src++) {
+        uint64_t value = p->required[src], *waited = &g->waited[rank * n + src];
+        if (value <= *waited) continue;
+        *waited = value;
+        if (g->native[rank * n + src]) {
+            waits[*count] = g->native[rank * n + src];
+            values[(*count)++] = value;
+        } else if (wait_one(g->queues[src], value, 0) != SUCCESS) {
+            sources[bridged] = src;
+            wanted[bridged++] = value;
+        }
+    }
+    if (bridged) {
+        waits[*count] = g->locals[rank].semaphore;
+        int32_t result = park(g, rank, sources, wanted, bridged, &values[(*count)++]);
+        if (result != SUCCESS) return result;
+    }
+    *count = add_sibling_wait(g->queues[rank], waits, values, *count);
+    return SUCCESS;
+}
+
+static int32_t build(vkp_program *p, uint64_t *next, uint32_t *fill) {
+    vkp_group *g = p->group;
+    size_t width = g->n + 1;
+    for (uint32_t i = 0; i < p->nbatches; i++) {
+        uint32_t rank = p->rank[i], at = fill[rank]++, count;
+        uint64_t value = ++next[rank], *waits = p->waits + at * width, *values = p->wait_values + at * width;
+        collect(p, i, value);
+        int32_t result = build_waits(p, rank, waits, values, &count);
+        if (result != SUCCESS) return result;
+        p->signals[at] = g->queues[rank]->timeline;
+        p->signal_values[at] = value;
+        p->timelines[at] = (timeline_info){STYPE_TIMELINE_SUBMIT, NULL, count, values, 1, &p->signal_values[at]};
+        p->submits[at] = (submit_info){STYPE_SUBMIT_INFO, &p->timelines[at], count, waits, p->stages, 1,
+                                       &p->commands[i], 1, &p->signals[at]};
+    }
+    return SUCCESS;
+}
+
+/* Submits every batch; values[r] is then the last value of rank r's queue. On an error some ranks may have been
+ * submitted (*failed is the rank that was not): the caller aborts the group. */
+int32_t vkp_enqueue(vkp_program *p, uint64_t *values, uint32_t *failed) {
+    vkp_group *g = p->group;
+    uint64_t next[g->n];
+    uint32_t fill[g->n];
+    *failed = g->n;
+    for (uint32_t r = 0; r < g->n; r++) {
+        next[r] = g->queues[r]->last;
+        fill[r] = p->first[r];
+    }
+    int32_t result = build(p, next, fill);
+    for (uint32_t r = 0; r < g->n && result == SUCCESS; r++) {
+        uint32_t count = p->first[r + 1] - p->first[r];
+        if (count) result = g->queues[r]->submit(g->queues[r]->queue, count, p->submits + p->first[r], 0);
+        if (result == SUCCESS) g->queues[r]->last = next[r];
+        else *failed = r;
+    }
+    for (uint32_t r = 0; r < g->n; r++) values[r] = g->queues[r]->last;
+    return result;
+}

@@ -1,0 +1,38 @@
+"""Byte ranges of Vulkan buffers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class BufferRange:
+    """``nbytes`` of a VkBuffer from ``offset``: what a descriptor or a copy names."""
+
+    buffer: Any
+    offset: int
+    nbytes: int
+
+
+@dataclass(eq=False)
+class Buffer:
+    """A sub-allocated piece of device memory.
+
+    Attributes:
+        handle: the VkBuffer of the block that it lies in.
+        offset: bytes into that VkBuffer.
+        nbytes: the size asked for; ``reserved`` bytes are taken.
+        mapped: host address of the first byte, 0 where the memory is not mapped.
+    """
+
+    handle: Any
+    offset: int
+    nbytes: int
+    reserved: int
+    mapped: int
+    block: Any = field(repr=False)
+
+    def range(self, start: int = 0, nbytes: int | None = None) -> BufferRange:
+        """Return ``nbytes`` (all the rest by default) from byte ``start``."""
+        return BufferRange(self.handle, self.offset + start, self.nbytes - start if nbytes is None else nbytes)

@@ -1,0 +1,177 @@
+"""Command buffers and descriptor sets: what is recorded, never executed here."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+from vkpar.vulkan import api
+from vkpar.vulkan.buffer import BufferRange
+
+
+class CommandPool:
+    """Command buffers of one queue family, freed together."""
+
+    def __init__(self, device: Any, family: int) -> None:
+        vk = self._vk = api.load()
+        self._device = device
+        flags = vk.vk.VK_COMMAND_POOL_CREATE_RESET_COMMAND_BUFFER_BIT
+        info = vk.struct("VkCommandPoolCreateInfo", queueFamilyIndex=family, flags=flags)
+        self.handle = vk.create("CommandPool", device, info)
+
+    def allocate(self) -> CommandBuffer:
+        """Return a new, empty command buffer."""
+        vk = self._vk
+        info = vk.struct(
+            "VkCommandBufferAllocateInfo",
+            commandPool=self.handle,
+            level=vk.vk.VK_COMMAND_BUFFER_LEVEL_PRIMARY,
+            commandBufferCount=1,
+        )
+        made = vk.ffi.new("VkCommandBuffer[1]")
+        vk.check(vk.lib.vkAllocateCommandBuffers(self._device, info, made), "vkAllocateCommandBuffers")
+        return CommandBuffer(made[0])
+
+    def close(self) -> None:
+        """Free the pool with its command buffers; none may be pending."""
+        if self.handle is not None:
+            self._vk.destroy("CommandPool", self._device, self.handle)
+            self.handle = None
+
+
+@functools.cache
+def _barrier(source: int, target: int) -> Any:
+    return api.load().struct("VkMemoryBarrier", srcAccessMask=source, dstAccessMask=target)
+
+
+class CommandBuffer:
+    """A VkCommandBuffer; ``record_*`` methods append to it."""
+
+    def __init__(self, handle: Any) -> None:
+        self._vk = api.load()
+        self.handle = handle
+
+    def begin(self, *, reusable: bool = False) -> None:
+        """Start over; ``reusable`` buffers may be submitted again while they are pending."""
+        constants = self._vk.vk
+        flags = (
+            constants.VK_COMMAND_BUFFER_USAGE_SIMULTANEOUS_USE_BIT
+            if reusable
+            else constants.VK_COMMAND_BUFFER_USAGE_ONE_TIME_SUBMIT_BIT
+        )
+        info = self._vk.struct("VkCommandBufferBeginInfo", flags=flags)
+        self._vk.check(self._vk.lib.vkBeginCommandBuffer(self.handle, info), "vkBeginCommandBuffer")
+
+    def end(self) -> None:
+        """Finish recording."""
+        self._vk.check(self._vk.lib.vkEndCommandBuffer(self.handle), "vkEndCommandBuffer")
+
+    def _record_barrier(self, stages: tuple[int, int], accesses: tuple[int, int]) -> None:
+        null = self._vk.ffi.NULL
+        self._vk.lib.vkCmdPipelineBarrier(
+            self.handle, stages[0], stages[1], 0, 1, _barrier(*accesses), 0, null, 0, null
+        )
+
+    def record_order(self) -> None:
+        """Order everything before on the queue against everything after."""
+        c = self._vk.vk
+        every = c.VK_PIPELINE_STAGE_ALL_COMMANDS_BIT
+        self._record_barrier(
+            (every, every), (c.VK_ACCESS_MEMORY_WRITE_BIT, c.VK_ACCESS_MEMORY_READ_BIT | c.VK_ACCESS_MEMORY_WRITE_BIT)
+        )
+
+    def record_acquire(self) -> None:
+        """Make what the host, or another device through host memory, wrote visible; order against earlier work."""
+        c = self._vk.vk
+        self._record_barrier(
+            (c.VK_PIPELINE_STAGE_HOST_BIT | c.VK_PIPELINE_STAGE_ALL_COMMANDS_BIT, c.VK_PIPELINE_STAGE_ALL_COMMANDS_BIT),
+            (
+                c.VK_ACCESS_HOST_WRITE_BIT | c.VK_ACCESS_MEMORY_WRITE_BIT,
+                c.VK_ACCESS_MEMORY_READ_BIT | c.VK_ACCESS_MEMORY_WRITE_BIT,
+            ),
+        )
+
+    def record_release(self) -> None:
+        """Make what this queue wrote available to the host, and so to the other devices."""
+        c = self._vk.vk
+        self._record_barrier(
+            (c.VK_PIPELINE_STAGE_ALL_COMMANDS_BIT, c.VK_PIPELINE_STAGE_HOST_BIT),
+            (c.VK_ACCESS_MEMORY_WRITE_BIT, c.VK_ACCESS_HOST_READ_BIT),
+        )
+
+    def record_copy(self, source: BufferRange, target: BufferRange) -> None:
+        """Copy ``source`` to ``target``, of equal length; any byte offset will do."""
+        region = self._vk.ffi.new(
+            "VkBufferCopy*", {"srcOffset": source.offset, "dstOffset": target.offset, "size": source.nbytes}
+        )
+        self._vk.lib.vkCmdCopyBuffer(self.handle, source.buffer, target.buffer, 1, region)
+
+    def record_zeros(self, target: BufferRange) -> None:
+        """Fill ``target`` with zero bytes; offset and length are multiples of 4 (VUID-vkCmdFillBuffer-size-00028)."""
+        self._vk.lib.vkCmdFillBuffer(self.handle, target.buffer, target.offset, target.nbytes, 0)
+
+    def record_dispatch(self, pipeline: Any, descriptors: Any, push: bytes, groups: tuple[int, int, int]) -> None:
+        """Run ``groups`` work-groups of ``pipeline`` on the buffers that ``descriptors`` names."""
+        vk, c = self._vk, self._vk.vk
+        compute = c.VK_PIPELINE_BIND_POINT_COMPUTE
+        vk.lib.vkCmdBindPipeline(self.handle, compute, pipeline.handle)
+        sets = vk.ffi.new("VkDescriptorSet[1]", [descriptors])
+        vk.lib.vkCmdBindDescriptorSets(self.handle, compute, pipeline.layout.handle, 0, 1, sets, 0, vk.ffi.NULL)
+        if push:
+            stage = c.VK_SHADER_STAGE_COMPUTE_BIT
+            vk.lib.vkCmdPushConstants(
+                self.handle, pipeline.layout.handle, stage, 0, len(push), vk.ffi.from_buffer(push)
+            )
+        vk.lib.vkCmdDispatch(self.handle, *groups)
+
+
+class DescriptorPool:
+    """Descriptor sets of storage buffers; a set is written once, at its allocation."""
+
+    def __init__(self, device: Any, sets: int, descriptors: int) -> None:
+        vk = self._vk = api.load()
+        self._device = device
+        size = vk.struct(
+            "VkDescriptorPoolSize", type=vk.vk.VK_DESCRIPTOR_TYPE_STORAGE_BUFFER, descriptorCount=descriptors
+        )
+        info = vk.struct("VkDescriptorPoolCreateInfo", maxSets=sets, poolSizeCount=1, pPoolSizes=size)
+        self.handle = vk.create("DescriptorPool", device, info)
+
+    def allocate(self, layout: Any, ranges: Sequence[BufferRange]) -> Any:
+        """Return a set of ``layout`` that names ``ranges`` in binding order."""
+        vk = self._vk
+        info = vk.struct(
+            "VkDescriptorSetAllocateInfo", descriptorPool=self.handle, descriptorSetCount=1, pSetLayouts=[layout]
+        )
+        made = vk.ffi.new("VkDescriptorSet[1]")
+        vk.check(vk.lib.vkAllocateDescriptorSets(self._device, info, made), "vkAllocateDescriptorSets")
+        if ranges:
+            self._write(made[0], ranges)
+        return made[0]
+
+    def _write(self, descriptors: Any, ranges: Sequence[BufferRange]) -> None:
+        vk = self._vk
+        buffers = vk.ffi.new(
+            "VkDescriptorBufferInfo[]",
+            [{"buffer": item.buffer, "offset": item.offset, "range": item.nbytes} for item in ranges],
+        )
+        write = vk.struct(
+            "VkWriteDescriptorSet",
+            dstSet=descriptors,
+            dstBinding=0,
+            descriptorCount=len(ranges),
+            descriptorType=vk.vk.VK_DESCRIPTOR_TYPE_STORAGE_BUFFER,
+            pBufferInfo=buffers,
+        )
+        vk.lib.vkUpdateDescriptorSets(self._device, 1, write, 0, vk.ffi.NULL)
+
+    def reset(self) -> None:
+        """Free all sets; none may be in use by a pending submission."""
+        self._vk.check(self._vk.lib.vkResetDescriptorPool(self._device, self.handle, 0), "vkResetDescriptorPool")
+
+    def close(self) -> None:
+        """Destroy the pool with its sets."""
+        if self.handle is not None:
+            self._vk.destroy("DescriptorPool", self._device, self.handle)
+            self.handle = None

@@ -1,0 +1,176 @@
+"""The one VkInstance of a process, and what the validation layer says."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from typing import Any
+
+from vkpar import env
+from vkpar.errors import InvalidUsageError, UnsupportedError, ValidationError, VulkanError
+from vkpar.vulkan import api
+
+_log = logging.getLogger("vkpar")
+_VALIDATION_LAYER = "VK_LAYER_KHRONOS_validation"
+_NO_DRIVER = "no Vulkan driver found: install your GPU's driver, or mesa-vulkan-drivers for a CPU one"
+_API_VERSION = (1 << 22) | (3 << 12)
+
+# Message ids that are known to be wrong in a released layer, each with the upstream report.
+ALLOWED_MESSAGES: dict[str, str] = {}
+
+
+class Instance:
+    """The process's VkInstance; devices of all drivers come from it.
+
+    Attributes:
+        handle: the VkInstance.
+        validating: True when the validation layer is on.
+    """
+
+    def __init__(self) -> None:
+        self._vk = api.load()
+        self._process = os.getpid()
+        self.validating = env.get().validation
+        self._messages: list[str] = []
+        self._callback: Any = None
+        self._messenger: Any = None
+        self.handle = self._create()
+        if self.validating:
+            self._messenger = self._create_messenger()
+        self._physical: list[Any] | None = None
+
+    def _create(self) -> Any:
+        vk = self._vk
+        layers, extensions = [], []
+        if self.validating:
+            self._require_validation_layer()
+            layers, extensions = [_VALIDATION_LAYER], ["VK_EXT_debug_utils"]
+        application = vk.struct("VkApplicationInfo", pApplicationName="vkpar", apiVersion=_API_VERSION)
+        info = vk.struct(
+            "VkInstanceCreateInfo",
+            pApplicationInfo=application,
+            enabledLayerCount=len(layers),
+            ppEnabledLayerNames=layers,
+            enabledExtensionCount=len(extensions),
+            ppEnabledExtensionNames=extensions,
+        )
+        try:
+            return vk.create("Instance", None, info)
+        except VulkanError as error:
+            if error.result == "VK_ERROR_INCOMPATIBLE_DRIVER":
+                raise UnsupportedError(_NO_DRIVER) from error
+            raise
+
+    def _require_validation_layer(self) -> None:
+        vk = self._vk
+        layers = vk.enumerate("VkLayerProperties", vk.lib.vkEnumerateInstanceLayerProperties)
+        if _VALIDATION_LAYER not in {vk.text(layer.layerName) for layer in layers}:
+            raise UnsupportedError(
+                f"VKPAR_VALIDATION=1 needs {_VALIDATION_LAYER}: install vulkan-validationlayers (Debian, Ubuntu)"
+            )
+
+    def _create_messenger(self) -> Any:
+        vk = self._vk
+        self._callback = vk.ffi.callback("PFN_vkDebugUtilsMessengerCallbackEXT", self._on_message)
+        constants = vk.vk
+        info = vk.struct(
+            "VkDebugUtilsMessengerCreateInfoEXT",
+            messageSeverity=constants.VK_DEBUG_UTILS_MESSAGE_SEVERITY_ERROR_BIT_EXT
+            | constants.VK_DEBUG_UTILS_MESSAGE_SEVERITY_WARNING_BIT_EXT,
+            messageType=constants.VK_DEBUG_UTILS_MESSAGE_TYPE_VALIDATION_BIT_EXT,
+            pfnUserCallback=self._callback,
+        )
+        create = vk.instance_function(self.handle, "vkCreateDebugUtilsMessengerEXT")
+        made = vk.ffi.new("VkDebugUtilsMessengerEXT*")
+        vk.check(create(self.handle, info, vk.ffi.NULL, made), "vkCreateDebugUtilsMessengerEXT")
+        return made[0]
+
+    def _on_message(self, severity: int, kind: int, data: Any, user: Any) -> int:
+        identifier = "" if data.pMessageIdName == self._vk.ffi.NULL else self._vk.text(data.pMessageIdName)
+        if identifier not in ALLOWED_MESSAGES:
+            self._messages.append(self._vk.text(data.pMessage))
+        return 0
+
+    def raise_messages(self) -> None:
+        """Raise what the validation layer has reported since the last call.
+
+        Raises:
+            ValidationError
+        """
+        if self._messages:
+            messages, self._messages = self._messages, []
+            raise ValidationError(messages)
+
+    def physical_devices(self) -> list[Any]:
+        """Return the VkPhysicalDevice handles in the loader's order.
+
+        Raises:
+            UnsupportedError: no driver offers a device.
+        """
+        vk = self._vk
+        if self._physical is None:
+            found = vk.enumerate(
+                "VkPhysicalDevice", vk.lib.vkEnumeratePhysicalDevices, self.handle, call="vkEnumeratePhysicalDevices"
+            )
+            self._physical = list(found)
+        if not self._physical:
+            raise UnsupportedError(_NO_DRIVER)
+        return self._physical
+
+    def check_process(self) -> None:
+        """Refuse use in a forked child, where the drivers' threads do not exist.
+
+        Raises:
+            InvalidUsageError
+        """
+        if os.getpid() != self._process:
+            raise InvalidUsageError("vkpar was opened before a fork: open devices in the child, in a spawned process")
+
+    def close(self) -> None:
+        """Destroy the instance; every device must be closed before."""
+        if self.handle is None:
+            return
+        if self._messenger is not None:
+            destroy = self._vk.instance_function(self.handle, "vkDestroyDebugUtilsMessengerEXT")
+            destroy(self.handle, self._messenger, self._vk.ffi.NULL)
+        self._vk.destroy("Instance", None, self.handle)
+        self.handle = None
+
+
+_instance: Instance | None = None
+_lock = threading.Lock()
+
+
+def get() -> Instance:
+    """Return the process's instance, made at the first call.
+
+    Raises:
+        UnsupportedError: no loader, no driver, or no validation layer where one is asked for.
+        InvalidUsageError: called in a forked child.
+    """
+    global _instance
+    with _lock:
+        if _instance is None:
+            _instance = Instance()
+        _instance.check_process()
+        return _instance
+
+
+def raise_messages() -> None:
+    """Raise pending validation messages, if an instance exists.
+
+    Raises:
+        ValidationError
+    """
+    if _instance is not None and _instance.validating:
+        _instance.raise_messages()
+
+
+def close() -> None:
+    """Destroy the process's instance, if there is one."""
+    global _instance
+    with _lock:
+        if _instance is not None:
+            _instance.close()
+            _instance = None

@@ -1,0 +1,59 @@
+"""Builds the C helper: ``python -m vkpar.vulkan.pump_build`` builds it in place (gcc and the Python headers needed)."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+
+from cffi import FFI
+
+_HERE = Path(__file__).resolve().parent
+
+ffibuilder = FFI()
+ffibuilder.cdef(
+    """
+    typedef struct vkp_queue vkp_queue;
+    typedef struct vkp_group vkp_group;
+    typedef ... vkp_program;
+    vkp_queue *vkp_queue_new(uint64_t device, uint64_t queue, uint64_t timeline, uint64_t submit, uint64_t wait,
+                             uint64_t signal, uint64_t counter);
+    void vkp_queue_free(vkp_queue *);
+    void vkp_queue_pair(vkp_queue *, vkp_queue *);
+    uint64_t vkp_queue_last(vkp_queue *);
+    int32_t vkp_submit(vkp_queue *, uint64_t command, uint64_t *value);
+    int32_t vkp_wait(vkp_queue **, const uint64_t *values, uint32_t n, uint64_t timeout_ns, uint64_t spin_ns,
+                     uint32_t *reached);
+    vkp_group *vkp_group_new(uint32_t n, vkp_queue **, uint32_t nslots);
+    void vkp_group_native(vkp_group *, uint32_t dst, uint32_t src, uint64_t semaphore);
+    void vkp_group_local(vkp_group *, uint32_t dst, uint64_t semaphore);
+    int vkp_group_start(vkp_group *, uint64_t spin_ns);
+    void vkp_group_stop(vkp_group *);
+    void vkp_group_abort(vkp_group *);
+    int32_t vkp_group_error(vkp_group *);
+    void vkp_group_stats(vkp_group *, uint64_t *out);
+    void vkp_group_free(vkp_group *);
+    vkp_program *vkp_program_new(vkp_group *, uint32_t nbatches, const uint32_t *rank, const uint64_t *commands,
+                                 const uint32_t *read_start, const uint32_t *reads, const uint32_t *write_start,
+                                 const uint32_t *writes);
+    void vkp_program_free(vkp_program *);
+    int32_t vkp_enqueue(vkp_program *, uint64_t *values, uint32_t *failed);
+    """
+)
+ffibuilder.set_source(
+    "vkpar.vulkan._pump",
+    (_HERE / "_pump.c").read_text(),
+    extra_compile_args=["-O2", "-std=gnu11"],
+    libraries=["pthread"],
+)
+
+
+def build_in_place() -> Path:
+    """Compile the helper beside its source and return the library's path."""
+    with tempfile.TemporaryDirectory() as scratch:
+        made = Path(ffibuilder.compile(tmpdir=scratch))
+        return Path(shutil.copy(made, _HERE / made.name))
+
+
+if __name__ == "__main__":
+    print(build_in_place())

@@ -1,0 +1,111 @@
+"""Uploads and downloads of a device through a small, persistent ring of host-visible memory."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from vkpar.vulkan import api
+from vkpar.vulkan.buffer import Buffer, BufferRange
+from vkpar.vulkan.command import CommandBuffer
+from vkpar.vulkan.memory import ALIGNMENT, Allocator
+from vkpar.vulkan.queue import Frame, Queue
+
+_CELLS = 4
+
+
+@dataclass
+class _Cell:
+    buffer: BufferRange
+    host: Any  # uint8 view of the mapped bytes
+    value: int = 0  # timeline value of its last copy
+
+
+class _Ring:
+    """Cells of one direction, taken in turn; a cell is free once its last copy is done."""
+
+    def __init__(self, allocator: Allocator, nbytes: int, purpose: str) -> None:
+        self.cell_nbytes = max(nbytes // _CELLS // ALIGNMENT * ALIGNMENT, ALIGNMENT)
+        self._allocator = allocator
+        self._buffer: Buffer = allocator.allocate(self.cell_nbytes * _CELLS, purpose)
+        ffi = api.load().ffi
+        raw = ffi.buffer(ffi.cast("char*", self._buffer.mapped), self._buffer.nbytes)
+        host = np.frombuffer(raw, np.uint8)
+        self.cells = [
+            _Cell(
+                self._buffer.range(index * self.cell_nbytes, self.cell_nbytes),
+                host[index * self.cell_nbytes : (index + 1) * self.cell_nbytes],
+            )
+            for index in range(_CELLS)
+        ]
+        self._turn = 0
+
+    def next(self) -> _Cell:
+        """Return the cell whose turn it is."""
+        cell = self.cells[self._turn]
+        self._turn = (self._turn + 1) % _CELLS
+        return cell
+
+
+class Staging:
+    """Copies between NumPy memory and a device, in pieces, on the queue given."""
+
+    def __init__(self, allocator: Allocator, queue: Queue, nbytes: int) -> None:
+        self._allocator = allocator
+        self._queue = queue
+        self._nbytes = nbytes
+        self._rings: dict[str, _Ring] = {}
+        self._lock = threading.Lock()
+
+    def _ring(self, purpose: str) -> _Ring:
+        if purpose not in self._rings:
+            self._rings[purpose] = _Ring(self._allocator, self._nbytes, purpose)
+        return self._rings[purpose]
+
+    def upload(self, source: np.ndarray[Any, np.dtype[np.uint8]], target: Buffer, offset: int) -> None:
+        """Copy ``source`` (flat bytes) to ``target`` from byte ``offset``; ``source`` is free on return."""
+        with self._lock:
+            ring = self._ring("upload")
+            for start in range(0, source.size, ring.cell_nbytes):
+                piece = source[start : start + ring.cell_nbytes]
+                cell = ring.next()
+                self._queue.wait(cell.value)
+                cell.host[: piece.size] = piece
+                part = BufferRange(cell.buffer.buffer, cell.buffer.offset, piece.size)
+                cell.value = self._copy(part, target.range(offset + start, piece.size), to_host=False)
+
+    def download(self, source: Buffer, offset: int, target: np.ndarray[Any, np.dtype[np.uint8]]) -> None:
+        """Fill ``target`` (flat bytes) from byte ``offset`` of ``source``; returns when it is there."""
+        with self._lock:
+            ring = self._ring("readback")
+            pending: list[tuple[_Cell, int, int]] = []
+            for start in range(0, target.size, ring.cell_nbytes):
+                if len(pending) == _CELLS:
+                    self._collect(target, *pending.pop(0))
+                count = min(ring.cell_nbytes, target.size - start)
+                cell = ring.next()
+                part = BufferRange(cell.buffer.buffer, cell.buffer.offset, count)
+                cell.value = self._copy(source.range(offset + start, count), part, to_host=True)
+                pending.append((cell, start, count))
+            for item in pending:
+                self._collect(target, *item)
+
+    def _collect(self, target: np.ndarray[Any, np.dtype[np.uint8]], cell: _Cell, start: int, count: int) -> None:
+        self._queue.wait(cell.value)
+        target[start : start + count] = cell.host[:count]
+
+    def _copy(self, source: BufferRange, target: BufferRange, *, to_host: bool) -> int:
+        def record(frame: Frame, commands: CommandBuffer) -> None:
+            commands.record_order()
+            commands.record_copy(source, target)
+            if to_host:
+                commands.record_release()
+
+        return self._queue.run(record)
+
+    def close(self) -> None:
+        """Forget the rings; the allocator frees their memory."""
+        self._rings.clear()
