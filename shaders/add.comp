@@ -36,22 +36,27 @@ layout(push_constant) uniform Push {
     uint phase;    // where in the bias the first element falls
 } push;
 
-uvec4 b_raw_of(uint i, uint n) {
+uvec4 b_packed_of(uint i, uint n) {
     uint at = push.b_first + i;
     if (BIAS) {
         at = push.b_first + (push.phase + i) % push.period;
     }
-    uvec4 raw = uvec4(0u);
+    uvec4 packed = uvec4(0u);
     if (NARROW_BIAS) {
         uint end = push.b_first + push.period;
+        uvec4 raw = uvec4(0u);
         for (uint j = 0u; j < n; j++) {
             raw[j] = b_raw(at);
             at = at + 1u == end ? push.b_first : at + 1u;
         }
+        packed = raw;
+        if (b_half) {
+            packed.xy = raw.xz | (raw.yw << 16);
+        }
     } else {
-        raw = b_raw4(at, n);
+        packed = b_packed4(at, n);
     }
-    return raw;
+    return packed;
 }
 
 void main() {
@@ -60,13 +65,13 @@ void main() {
         return;
     }
     uint n = min(push.count - i, 4u);
-    uvec4 x = a_raw4(push.a_first + i, n);
-    uvec4 y = b_raw_of(i, n);
+    uvec4 x = a_packed4(push.a_first + i, n);
+    uvec4 y = b_packed_of(i, n);
     uvec4 sum;
     if (INTEGER) {
         sum = x + y;
     } else {
-        sum = o_encode4(floatBitsToUint(a_decode4(x) + b_decode4(y)));
+        sum = o_pack4(floatBitsToUint(a_unpack4(x) + b_unpack4(y)));
     }
     o_store4(push.o_first + i, n, sum);
 }

@@ -19,14 +19,17 @@ layout(push_constant) uniform Push {
     uint o_first;  // even for halves
 } push;
 
-uint to_f32_bits(uint raw) {
-    uint bits;
+uvec4 to_f32_bits(uvec4 packed) {
+    uvec4 bits = packed;
+    if (a_half) {
+        bits = split_words(packed.xy);
+    }
     if (a_f16) {
-        bits = f16_bits_to_f32_bits(raw);
+        bits = uvec4(f16_bits_to_f32_bits(bits.x), f16_bits_to_f32_bits(bits.y), f16_bits_to_f32_bits(bits.z),
+                     f16_bits_to_f32_bits(bits.w));
     } else if (a_bf16) {
-        bits = bf16_bits_to_f32_bits(raw);
-    } else {
-        bits = raw;
+        bits = uvec4(bf16_bits_to_f32_bits(bits.x), bf16_bits_to_f32_bits(bits.y), bf16_bits_to_f32_bits(bits.z),
+                     bf16_bits_to_f32_bits(bits.w));
     }
     return bits;
 }
@@ -37,7 +40,5 @@ void main() {
         return;
     }
     uint n = min(push.count - i, 4u);
-    uvec4 raw = a_raw4(push.a_first + i, n);
-    uvec4 bits = uvec4(to_f32_bits(raw.x), to_f32_bits(raw.y), to_f32_bits(raw.z), to_f32_bits(raw.w));
-    o_store4(push.o_first + i, n, o_encode4(bits));
+    o_store4(push.o_first + i, n, o_pack4(to_f32_bits(a_packed4(push.a_first + i, n))));
 }

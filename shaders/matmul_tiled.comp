@@ -16,6 +16,10 @@ const uint PAD_M = TILE_M / 4u + 1u;  // in vec4: an odd stride spreads the tran
 const uint PAD_N = TILE_N / 4u + 1u;
 const uint BAND = 8u;  // tiles are walked in bands of 8 tile rows, so that neighbours in time share the cache
 
+// Constant bounds and guards inside: the compiler here unrolls these, drivers only fold the guards.
+#define EACH_M [[unroll]] for (uint p = 0u; p < 2u; p++) if (p < MREP)
+#define EACH_N [[unroll]] for (uint q = 0u; q < 2u; q++) if (q < NREP)
+
 shared vec4 a_tile[STEP * PAD_M];  // [k][row / 4]
 shared vec4 b_tile[STEP * PAD_N];  // [k][column / 4]
 
@@ -31,17 +35,17 @@ uint left(uint limit, uint at) {
 }
 
 // Four steps of K of one row of a, or of one row of a transposed b.
-vec4 fetch_a(uint row, uint k) {
+uvec4 fetch_a(uint row, uint k) {
     uint n = row < push.m ? left(push.k, k) : 0u;
-    return a_at4(push.a_first + row * push.a_row + k, n);
+    return a_packed4(push.a_first + row * push.a_row + k, n);
 }
 
-vec4 fetch_b(uint row, uint column, uint limit_row, uint limit_column) {
+uvec4 fetch_b(uint row, uint column, uint limit_row, uint limit_column) {
     uint n = row < limit_row ? left(limit_column, column) : 0u;
-    return b_at4(push.b_first + row * push.b_row + column, n);
+    return b_packed4(push.b_first + row * push.b_row + column, n);
 }
 
-vec4 fetch_b_part(uint part, uint column0, uint k0) {
+uvec4 fetch_b_part(uint part, uint column0, uint k0) {
     if (TRANSPOSE_B) {
         return fetch_b(column0 + part / 4u, k0 + part % 4u * 4u, push.n, push.k);
     }
@@ -85,50 +89,52 @@ void main() {
         sums[i][0] = vec4(0.0);
         sums[i][1] = vec4(0.0);
     }
-    vec4 a_next[2];
-    vec4 b_next[2];
-    [[unroll]] for (uint p = 0u; p < MREP; p++) {
+    uvec4 a_next[2];
+    uvec4 b_next[2];
+    EACH_M {
         a_next[p] = fetch_a(corner.x + (id + p * 256u) / 4u, id % 4u * 4u);
     }
-    [[unroll]] for (uint p = 0u; p < NREP; p++) {
-        b_next[p] = fetch_b_part(id + p * 256u, corner.y, 0u);
+    EACH_N {
+        b_next[q] = fetch_b_part(id + q * 256u, corner.y, 0u);
     }
     for (uint k0 = 0u; k0 < push.k; k0 += STEP) {
         barrier();
-        [[unroll]] for (uint p = 0u; p < MREP; p++) {
-            put_a(id + p * 256u, a_next[p]);
+        EACH_M {
+            put_a(id + p * 256u, a_unpack4(a_next[p]));
         }
-        [[unroll]] for (uint p = 0u; p < NREP; p++) {
-            put_b(id + p * 256u, b_next[p]);
+        EACH_N {
+            put_b(id + q * 256u, b_unpack4(b_next[q]));
         }
         barrier();
         uint k1 = k0 + STEP;
         if (k1 < push.k) {
-            [[unroll]] for (uint p = 0u; p < MREP; p++) {
+            EACH_M {
                 a_next[p] = fetch_a(corner.x + (id + p * 256u) / 4u, k1 + id % 4u * 4u);
             }
-            [[unroll]] for (uint p = 0u; p < NREP; p++) {
-                b_next[p] = fetch_b_part(id + p * 256u, corner.y, k1);
+            EACH_N {
+                b_next[q] = fetch_b_part(id + q * 256u, corner.y, k1);
             }
         }
         [[unroll]] for (uint k = 0u; k < STEP; k++) {
             vec4 y[2];
-            [[unroll]] for (uint c = 0u; c < NREP; c++) {
-                y[c] = b_tile[k * PAD_N + column4 + c * 8u];
+            EACH_N {
+                y[q] = b_tile[k * PAD_N + column4 + q * 8u];
             }
-            [[unroll]] for (uint r = 0u; r < MREP; r++) {
-                vec4 x = a_tile[k * PAD_M + row4 + r * 4u];
+            EACH_M {
+                vec4 x = a_tile[k * PAD_M + row4 + p * 4u];
                 [[unroll]] for (uint j = 0u; j < 4u; j++) {
-                    [[unroll]] for (uint c = 0u; c < NREP; c++) {
-                        sums[r * 4u + j][c] += x[j] * y[c];
+                    EACH_N {
+                        sums[p * 4u + j][q] += x[j] * y[q];
                     }
                 }
             }
         }
     }
-    [[unroll]] for (uint i = 0u; i < 4u * MREP; i++) {
-        [[unroll]] for (uint c = 0u; c < NREP; c++) {
-            store_row4(corner.x + (row4 + i / 4u * 4u) * 4u + i % 4u, corner.y + (column4 + c * 8u) * 4u, sums[i][c]);
+    EACH_M {
+        [[unroll]] for (uint j = 0u; j < 4u; j++) {
+            EACH_N {
+                store_row4(corner.x + (row4 + p * 4u) * 4u + j, corner.y + (column4 + q * 8u) * 4u, sums[p * 4u + j][q]);
+            }
         }
     }
 }

@@ -1,15 +1,17 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 // Stores what a slot holds in the array and passes the slot's bits on as they are: nothing is encoded again.
-// variants: gpu: LANES=32u GROUP=256 | cpu: LANES=1u GROUP=8
+// variants: gpu: LANES=32 GROUP=256 | cpu: LANES=1 GROUP=8
+// variants: f32_scaled: ELEM=ELEM_F32 WIRE=WIRE_SCALED_F16 | f32_word: ELEM=ELEM_F32 WIRE=WIRE_WORD | f32_bhalf: ELEM=ELEM_F32 WIRE=WIRE_BF16 | f16_half: ELEM=ELEM_F16 WIRE=WIRE_F16 | bf16_bhalf: ELEM=ELEM_BF16 WIRE=WIRE_BF16 | int_word: ELEM=ELEM_INT WIRE=WIRE_WORD
+// variants: whole: | tail: TAIL
 #include "common/wire.glsl"
 
-layout(constant_id = 1) const uint WIRE = WIRE_SCALED_F16;
-layout(constant_id = 2) const bool TO_ARRAY = true;
-layout(constant_id = 3) const bool TO_SLOT = true;
+layout(constant_id = 0) const bool TO_ARRAY = true;
+layout(constant_id = 1) const bool TO_SLOT = true;
 
 layout(push_constant) uniform Push {
     uint count;      // elements of the segment
+    uint first_block;  // the first block of it that this launch does
     uint target_at;  // its first element in the target array's binding
     uint tail;       // 16-byte units from a slot's start to its shifts
     uint in_slot;    // first 16-byte unit of the slot that arrived
@@ -17,7 +19,7 @@ layout(push_constant) uniform Push {
 };
 
 void main() {
-    uint block = gl_WorkGroupID.x * BLOCKS_PER_GROUP + gl_LocalInvocationID.x / LANES;
+    uint block = first_block + gl_WorkGroupID.x * BLOCKS_PER_GROUP + gl_LocalInvocationID.x / LANES;
     if (block * BLOCK >= count) {
         return;
     }
@@ -29,7 +31,7 @@ void main() {
         if (TO_SLOT) {
             store_raw(WIRE, out_slot, tail, unit, raw);
         }
-        if (TO_ARRAY && n > 0u) {
+        if (TO_ARRAY && (IS_WHOLE || n > 0u)) {
             store_elements(target_at + 8u * unit, n, decode_raw(WIRE, raw));
         }
     }

@@ -2,7 +2,7 @@
 """Compile ``shaders/*.comp`` to the SPIR-V that ships in ``vkpar/spirv``, with a manifest of hashes.
 
 A source is one kernel, or several when it holds a line ``// variants: small: TILE=32 | large: TILE=128 FAST``:
-each variant is the kernel ``<stem>_<variant>``, compiled with those macros defined.
+each variant is the kernel ``<stem>_<variant>``, compiled with those macros defined. Several such lines multiply.
 
     tools/compile_shaders.py            compile what changed
     tools/compile_shaders.py --all      compile everything
@@ -70,15 +70,21 @@ class Compiler:
 
 
 def _variants(source: Path) -> Iterator[Kernel]:
-    match = _VARIANTS.search(source.read_text())
-    if match is None:
-        yield Kernel(source.stem, source)
-        return
-    for entry in match.group(1).split("|"):
-        suffix, colon, defines = entry.partition(":")
-        if not colon or not suffix.strip().isidentifier():
-            raise BuildError(f"{source.name}: a variant is 'name: MACRO MACRO=value', not {entry.strip()!r}")
-        yield Kernel(f"{source.stem}_{suffix.strip()}", source, tuple(defines.split()))
+    """Yield the kernels of a source: the product of its variants lines, in whatever order they stand."""
+    axes = [_axis(source, match.group(1)) for match in _VARIANTS.finditer(source.read_text())]
+    for chosen in itertools.product(*axes):
+        names = [source.stem, *(name for name, _ in chosen)]
+        yield Kernel("_".join(names), source, tuple(define for _, defines in chosen for define in defines))
+
+
+def _axis(source: Path, text: str) -> list[tuple[str, tuple[str, ...]]]:
+    axis = []
+    for item in text.split("|"):
+        name, colon, defines = item.strip().partition(":")
+        if not colon or not name.isidentifier():
+            raise BuildError(f"{source.name}: bad variant {item.strip()!r}, expected NAME: DEFINE ...")
+        axis.append((name, tuple(defines.split())))
+    return axis
 
 
 def find_kernels(shaders: Path) -> list[Kernel]:

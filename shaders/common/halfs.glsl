@@ -1,62 +1,41 @@
 // float32 <-> float16 / bfloat16 by integer bits, the same on every driver.
-// packHalf2x16 is not used: some drivers turn overflow and infinity into NaN. Nothing here needs 16-bit types.
+// packHalf2x16 is not used: some drivers turn overflow and infinity into NaN. Nothing here needs 16-bit types, and
+// nothing branches: selects are much cheaper, on CPU drivers too.
 #ifndef VKPAR_HALFS_GLSL
 #define VKPAR_HALFS_GLSL
 
 // Bits of a float32 -> bits of a float16: nearest even, overflow to infinity, NaN to 0x7E00.
 uint f32_bits_to_f16_bits(uint x) {
-    uint sign = (x >> 16) & 0x8000u;
     uint a = x & 0x7FFFFFFFu;
-    if (a > 0x7F800000u) {
-        return 0x7E00u;
-    }
-    if (a >= 0x477FF000u) {  // 65520, halfway between the largest half and 2^16
-        return sign | 0x7C00u;
-    }
-    if (a >= 0x38800000u) {  // 2^-14, the smallest normal half
-        return sign | ((a - 0x38000000u + 0x0FFFu + ((a >> 13) & 1u)) >> 13);
-    }
-    if (a < 0x33000000u) {  // below 2^-25, half of the smallest half
-        return sign;
-    }
-    uint shift = 126u - (a >> 23);  // 14..24
+    // From 2^-14 on: move the exponent, round at bit 13; infinity is where 65520 and all above it end.
+    uint normal = min((a - 0x38000000u + 0x0FFFu + ((a >> 13) & 1u)) >> 13, 0x7C00u);
+    // Below: the significand in steps of 2^-24, to which all that is under half a step rounds to zero.
+    uint shift = clamp(126u - (a >> 23), 14u, 25u);
     uint m = (a & 0x007FFFFFu) | 0x00800000u;
-    uint odd = (m >> shift) & 1u;
-    return sign | ((m + (1u << (shift - 1u)) - 1u + odd) >> shift);
+    uint subnormal = (m + (1u << (shift - 1u)) - 1u + ((m >> shift) & 1u)) >> shift;
+    uint rounded = ((x >> 16) & 0x8000u) | (a >= 0x38800000u ? normal : subnormal);
+    return a > 0x7F800000u ? 0x7E00u : rounded;
 }
 
 // Bits of a float16 -> bits of the same float32; NaN to 0x7FC00000.
 uint f16_bits_to_f32_bits(uint h) {
-    uint sign = (h & 0x8000u) << 16;
     uint a = h & 0x7FFFu;
-    if (a > 0x7C00u) {
-        return 0x7FC00000u;
-    }
-    if (a == 0x7C00u) {
-        return sign | 0x7F800000u;
-    }
-    if (a >= 0x0400u) {
-        return sign | ((a << 13) + 0x38000000u);
-    }
-    if (a == 0u) {
-        return sign;
-    }
-    uint top = uint(findMSB(a));  // value = a * 2^-24
-    return sign | ((top + 103u) << 23) | ((a << (23u - top)) & 0x007FFFFFu);
+    uint normal = (a << 13) + (a == 0x7C00u ? 0x70000000u : 0x38000000u);
+    uint subnormal = floatBitsToUint(float(a) * uintBitsToFloat(0x33800000u));  // exact: a * 2^-24
+    uint bits = ((h & 0x8000u) << 16) | (a < 0x0400u ? subnormal : normal);
+    return a > 0x7C00u ? 0x7FC00000u : bits;
 }
 
 // Bits of a float32 -> bits of a bfloat16: nearest even, overflow to infinity, NaN to 0x7FC0.
 uint f32_bits_to_bf16_bits(uint x) {
-    if ((x & 0x7FFFFFFFu) > 0x7F800000u) {
-        return 0x7FC0u;
-    }
-    return (x + 0x7FFFu + ((x >> 16) & 1u)) >> 16;
+    uint rounded = (x + 0x7FFFu + ((x >> 16) & 1u)) >> 16;
+    return (x & 0x7FFFFFFFu) > 0x7F800000u ? 0x7FC0u : rounded;
 }
 
 // Bits of a bfloat16 -> bits of the same float32; NaN to 0x7FC00000.
 uint bf16_bits_to_f32_bits(uint h) {
-    uint a = h & 0x7FFFu;
-    return a > 0x7F80u ? 0x7FC00000u : (h & 0xFFFFu) << 16;
+    uint bits = (h & 0xFFFFu) << 16;
+    return (h & 0x7FFFu) > 0x7F80u ? 0x7FC00000u : bits;
 }
 
 uint f32_to_f16_bits(float v) {

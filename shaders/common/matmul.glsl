@@ -41,7 +41,7 @@ void store_row4(uint row, uint column, vec4 sum) {
             if (count > 2u) sum.z += uintBitsToFloat(o_word[at + 2u]);
             if (count > 3u) sum.w += uintBitsToFloat(o_word[at + 3u]);
         }
-        o_store4(at, count, o_encode4(floatBitsToUint(sum)));
+        o_store4(at, count, o_pack4(floatBitsToUint(sum)));
     }
 }
 

@@ -1,5 +1,7 @@
 // How elements cross a link. A slot holds blocks of 256 elements: payloads first, then, for the scaled wire, one
 // shift per block in the slot's tail. LANES invocations share a block, eight elements at a time each.
+// Macros give LANES, GROUP (invocations of a work-group), ELEM (the array's type) and TAIL, defined where the last
+// block is cut short: types are no specialization constants, because SwiftShader does not fold those.
 #ifndef VKPAR_WIRE_GLSL
 #define VKPAR_WIRE_GLSL
 
@@ -15,7 +17,6 @@ const uint ROUNDS = PER_LANE / 8u;
 const uint BLOCKS_PER_GROUP = GROUP / LANES;
 
 layout(local_size_x = GROUP) in;
-layout(constant_id = 0) const uint ELEM = ELEM_F32;
 
 layout(set = 0, binding = 0, std430) readonly buffer Source { uint source_word[]; };
 layout(set = 0, binding = 0, std430) readonly buffer Source4 { uvec4 source_word4[]; };
@@ -24,41 +25,47 @@ layout(set = 0, binding = 1, std430) buffer Target4 { uvec4 target_word4[]; };
 layout(set = 0, binding = 2, std430) buffer Slots { uint slot_word[]; };
 layout(set = 0, binding = 2, std430) buffer Slots4 { uvec4 slot_word4[]; };
 
+#ifdef TAIL
+const bool IS_WHOLE = false;
+#else
+const bool IS_WHOLE = true;
+#endif
 const bool IS_INT = ELEM == ELEM_INT;
 const bool IS_HALF = ELEM == ELEM_F16 || ELEM == ELEM_BF16;
 
-// Eight consecutive elements: floats in f0, f1, or integers in u0, u1.
+// Eight consecutive elements, as the bits of float32 or as integers.
 struct Eight {
-    vec4 f0, f1;
-    uvec4 u0, u1;
+    uvec4 low, high;
 };
 
 vec2 half_pair(uint wire, uint word) {
     return wire == WIRE_F16 ? f16_word_to_f32_pair(word) : bf16_word_to_f32_pair(word);
 }
 
-Eight eight_of_words(uvec4 low, uvec4 high) {
-    return Eight(uintBitsToFloat(low), uintBitsToFloat(high), low, high);
+Eight eight_of_floats(vec4 low, vec4 high) {
+    return Eight(floatBitsToUint(low), floatBitsToUint(high));
 }
 
 Eight eight_of_halves(uint wire, uvec4 words) {
-    Eight v;
-    v.f0 = vec4(half_pair(wire, words.x), half_pair(wire, words.y));
-    v.f1 = vec4(half_pair(wire, words.z), half_pair(wire, words.w));
-    v.u0 = v.u1 = uvec4(0u);
-    return v;
+    return eight_of_floats(vec4(half_pair(wire, words.x), half_pair(wire, words.y)),
+                           vec4(half_pair(wire, words.z), half_pair(wire, words.w)));
 }
 
-uint half_word(uint wire, vec2 pair) {
+uint half_word(uint wire, uvec2 bits) {
+    vec2 pair = uintBitsToFloat(bits);
     return wire == WIRE_F16 ? f32_pair_to_f16_word(pair) : f32_pair_to_bf16_word(pair);
 }
 
 uvec4 halves_of_eight(uint wire, Eight v) {
-    return uvec4(half_word(wire, v.f0.xy), half_word(wire, v.f0.zw), half_word(wire, v.f1.xy),
-                 half_word(wire, v.f1.zw));
+    return uvec4(half_word(wire, v.low.xy), half_word(wire, v.low.zw), half_word(wire, v.high.xy),
+                 half_word(wire, v.high.zw));
 }
 
+// Integers as they are; any NaN as the one that every driver agrees on.
 uvec4 canonical(uvec4 bits) {
+    if (IS_INT) {
+        return bits;
+    }
     return mix(bits, uvec4(0x7FC00000u), greaterThan(bits & 0x7FFFFFFFu, uvec4(0x7F800000u)));
 }
 
@@ -75,9 +82,11 @@ float power_of_two(int exponent) {
     return uintBitsToFloat(uint(exponent + 127) << 23);
 }
 
-uint largest_finite(vec4 v) {
-    uvec4 a = floatBitsToUint(v) & 0x7FFFFFFFu;
+uint largest_finite(Eight v) {
+    uvec4 a = v.low & 0x7FFFFFFFu, b = v.high & 0x7FFFFFFFu;
     a = mix(a, uvec4(0u), greaterThanEqual(a, uvec4(0x7F800000u)));
+    b = mix(b, uvec4(0u), greaterThanEqual(b, uvec4(0x7F800000u)));
+    a = max(a, b);
     return max(max(a.x, a.y), max(a.z, a.w));
 }
 
@@ -90,9 +99,7 @@ uint saturated(uint word) {
 
 uvec4 scaled_encode(Eight v, int shift) {
     float scale = power_of_two(shift);
-    Eight scaled = v;
-    scaled.f0 *= scale;
-    scaled.f1 *= scale;
+    Eight scaled = eight_of_floats(uintBitsToFloat(v.low) * scale, uintBitsToFloat(v.high) * scale);
     uvec4 words = halves_of_eight(WIRE_F16, scaled);
     if (shift == SMALLEST_SHIFT) {
         words = uvec4(saturated(words.x), saturated(words.y), saturated(words.z), saturated(words.w));
@@ -101,18 +108,15 @@ uvec4 scaled_encode(Eight v, int shift) {
 }
 
 // Results below the smallest normal float32 become zero on every driver, whether it flushes them or not.
-vec4 flushed(vec4 v) {
+uvec4 flushed(vec4 v) {
     uvec4 bits = floatBitsToUint(v);
-    bvec4 tiny = lessThan(bits & 0x7FFFFFFFu, uvec4(0x00800000u));
-    return uintBitsToFloat(mix(bits, bits & 0x80000000u, tiny));
+    return mix(bits, bits & 0x80000000u, lessThan(bits & 0x7FFFFFFFu, uvec4(0x00800000u)));
 }
 
 Eight scaled_decode(uvec4 words, int shift) {
     float scale = power_of_two(-shift);
     Eight v = eight_of_halves(WIRE_F16, words);
-    v.f0 = flushed(v.f0 * scale);
-    v.f1 = flushed(v.f1 * scale);
-    return v;
+    return Eight(flushed(uintBitsToFloat(v.low) * scale), flushed(uintBitsToFloat(v.high) * scale));
 }
 
 // ---- slots: `at` is a slot's first 16-byte unit; `unit` counts eight elements from its start ----
@@ -154,7 +158,7 @@ void store_raw(uint wire, uint at, uint tail, uint unit, Raw raw) {
 
 Eight decode_raw(uint wire, Raw raw) {
     if (is_word_wire(wire)) {
-        return eight_of_words(raw.w0, raw.w1);
+        return Eight(raw.w0, raw.w1);
     }
     return wire == WIRE_SCALED_F16 ? scaled_decode(raw.w0, raw.shift) : eight_of_halves(wire, raw.w0);
 }
@@ -162,8 +166,8 @@ Eight decode_raw(uint wire, Raw raw) {
 Raw encode_raw(uint wire, Eight v, int shift) {
     Raw raw = Raw(uvec4(0u), uvec4(0u), shift);
     if (is_word_wire(wire)) {
-        raw.w0 = IS_INT ? v.u0 : canonical(floatBitsToUint(v.f0));
-        raw.w1 = IS_INT ? v.u1 : canonical(floatBitsToUint(v.f1));
+        raw.w0 = canonical(v.low);
+        raw.w1 = canonical(v.high);
     } else if (wire == WIRE_SCALED_F16) {
         raw.w0 = scaled_encode(v, shift);
     } else {
@@ -181,7 +185,7 @@ uint element_wire() {
 Eight load_elements(uint e, uint n) {
     if (IS_HALF) {
         uvec4 words = uvec4(0u);
-        if (n == 8u) {
+        if (IS_WHOLE || n == 8u) {
             words = source_word4[e / 8u];
         } else {
             for (uint i = 0u; 2u * i < n; i++) {
@@ -191,20 +195,20 @@ Eight load_elements(uint e, uint n) {
         return eight_of_halves(element_wire(), words);
     }
     uvec4 low = uvec4(0u), high = uvec4(0u);
-    if (n == 8u) {
+    if (IS_WHOLE || n == 8u) {
         low = source_word4[e / 4u];
         high = source_word4[e / 4u + 1u];
     } else {
         for (uint i = 0u; i < min(n, 4u); i++) low[i] = source_word[e + i];
         for (uint i = 4u; i < n; i++) high[i - 4u] = source_word[e + i];
     }
-    return eight_of_words(low, high);
+    return Eight(low, high);
 }
 
 void store_elements(uint e, uint n, Eight v) {
     if (IS_HALF) {
         uvec4 words = halves_of_eight(element_wire(), v);
-        if (n == 8u) {
+        if (IS_WHOLE || n == 8u) {
             target_word4[e / 8u] = words;
             return;
         }
@@ -215,9 +219,8 @@ void store_elements(uint e, uint n, Eight v) {
         }
         return;
     }
-    uvec4 low = IS_INT ? v.u0 : canonical(floatBitsToUint(v.f0));
-    uvec4 high = IS_INT ? v.u1 : canonical(floatBitsToUint(v.f1));
-    if (n == 8u) {
+    uvec4 low = canonical(v.low), high = canonical(v.high);
+    if (IS_WHOLE || n == 8u) {
         target_word4[e / 4u] = low;
         target_word4[e / 4u + 1u] = high;
         return;
@@ -227,6 +230,9 @@ void store_elements(uint e, uint n, Eight v) {
 }
 
 uint elements_left(uint count, uint unit) {
+    if (IS_WHOLE) {
+        return 8u;
+    }
     return count > 8u * unit ? min(count - 8u * unit, 8u) : 0u;
 }
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from vkpar.array import Array
 from vkpar.comm.operands import Operands
-from vkpar.comm.schedule import MOST_SOURCES, Forward, Reduce, Span, Step
+from vkpar.comm.schedule import BLOCK, MOST_SOURCES, Forward, Reduce, Span, Step
 from vkpar.comm.slots import Region
 from vkpar.comm.transports.staged import StagedTransport
 from vkpar.comm.wires import WirePlan
@@ -18,7 +18,8 @@ from vkpar.vulkan.pump import Batch, GroupPort, ProgramPort
 
 _UNIT = 16  # bytes that the wire kernels count slots in
 _BLOCKS_PER_GROUP = 8  # of both kernel variants, see shaders/wire_*.comp
-_PUSH = struct.Struct(f"<{6 + MOST_SOURCES}I")
+_PUSH_WORDS = 7 + MOST_SOURCES
+_PUSH = struct.Struct(f"<{_PUSH_WORDS}I")
 _SETS_PER_POOL = 32
 _BINDINGS = 3
 
@@ -74,7 +75,7 @@ class _Recorder:
         self._commands = CommandPool(device.handle, device.compute.family)
         self._pools: list[DescriptorPool] = []
         self._sets: dict[tuple[BufferRange, BufferRange], object] = {}
-        self._variant = "cpu" if device.info.is_cpu else "gpu"
+        self._processor = "cpu" if device.info.is_cpu else "gpu"
         self._tail = wires.tail_at(region.slot_nbytes) // _UNIT
 
     def record(self, step: Step) -> CommandBuffer:
@@ -93,41 +94,50 @@ class _Recorder:
 
     def _record_reduce(self, commands: CommandBuffer, action: Reduce) -> None:
         out = self._wires.final if action.final else self._wires.contribution
+        formats = f"{self._wires.element}_{self._wires.contribution.name}_{out.name}"
         constants = (
-            self._wires.element,
-            self._wires.contribution.code,
-            out.code,
             len(action.sources),
             int(action.own_at is not None),
             int(action.to_array),
             int(action.out_slot is not None),
         )
         source_at, target_at, descriptors = self._bind(action.span)
-        push = _PUSH.pack(
-            action.span.count,
+        push = (
             source_at,
             target_at,
             action.own_at or 0,
             self._tail,
             self._unit(action.out_slot),
             *(self._unit(slot) for slot in action.sources),
-            *([0] * (MOST_SOURCES - len(action.sources))),
         )
-        self._dispatch(commands, "wire_reduce", constants, descriptors, push, action.span)
+        self._dispatch(commands, f"wire_reduce_{self._processor}_{formats}", constants, descriptors, push, action.span)
 
     def _record_forward(self, commands: CommandBuffer, action: Forward) -> None:
-        constants = (self._wires.element, self._wires.final.code, 1, int(action.out_slot is not None))
+        formats = f"{self._wires.element}_{self._wires.final.name}"
+        constants = (1, int(action.out_slot is not None))
         _, target_at, descriptors = self._bind(action.span)
-        words = (action.span.count, target_at, self._tail, self._unit(action.slot), self._unit(action.out_slot))
-        push = _PUSH.pack(*words, *([0] * (6 + MOST_SOURCES - len(words))))
-        self._dispatch(commands, "wire_forward", constants, descriptors, push, action.span)
+        push = (target_at, self._tail, self._unit(action.slot), self._unit(action.out_slot))
+        self._dispatch(commands, f"wire_forward_{self._processor}_{formats}", constants, descriptors, push, action.span)
 
     def _dispatch(
-        self, commands: CommandBuffer, kernel: str, constants: tuple[int, ...], descriptors: object, push: bytes, span: Span
+        self,
+        commands: CommandBuffer,
+        kernel: str,
+        constants: tuple[int, ...],
+        descriptors: object,
+        push: tuple[int, ...],
+        span: Span,
     ) -> None:
-        pipeline = self._device.pipelines.shipped(f"{kernel}_{self._variant}", _BINDINGS, _PUSH.size, constants)
-        groups = -(-span.blocks // _BLOCKS_PER_GROUP)
-        commands.record_dispatch(pipeline, descriptors, push, (groups, 1, 1))
+        """Record the whole blocks, then a block that is cut short: only that launch pays for the checks."""
+        whole = span.count // BLOCK
+        launches = (("whole", 0, whole, whole * BLOCK), ("tail", whole, span.blocks - whole, span.count))
+        for part, first, number, count in launches:
+            if number:
+                name = f"{kernel}_{part}"
+                pipeline = self._device.pipelines.shipped(name, _BINDINGS, _PUSH.size, constants)
+                words = (count, first, *push)
+                packed = _PUSH.pack(*words, *([0] * (_PUSH_WORDS - len(words))))
+                commands.record_dispatch(pipeline, descriptors, packed, (-(-number // _BLOCKS_PER_GROUP), 1, 1))
 
     def _unit(self, slot: int | None) -> int:
         return 0 if slot is None else self._region.byte_of(slot) // _UNIT

@@ -59,7 +59,7 @@ class Rig:
                 self._semaphores.append(shared)
                 self.group.set_native(link.dst, link.src, shared.handle)
         for dst in sorted({link.dst for link in self.links if link.kind == links.BRIDGED}):
-            local = TimelineSemaphore(self.devices[dst].handle)
+            local = TimelineSemaphore(self.devices[dst].handle, host_only=True)
             self._semaphores.append(local)
             self.group.set_local(dst, local.handle)
 

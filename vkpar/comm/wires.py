@@ -10,13 +10,13 @@ from vkpar.comm.schedule import BLOCK
 from vkpar.dtypes import DType
 from vkpar.errors import InvalidUsageError, UnsupportedError
 
-# The codes of shaders/common/wire.glsl.
+# Parts of the wire kernels' names, see the variants in shaders/wire_*.comp.
 _ELEMENTS = {
-    dtypes.float32: 0,
-    dtypes.float16: 1,
-    dtypes.bfloat16: 2,
-    dtypes.int32: 3,
-    dtypes.uint32: 3,
+    dtypes.float32: "f32",
+    dtypes.float16: "f16",
+    dtypes.bfloat16: "bf16",
+    dtypes.int32: "int",
+    dtypes.uint32: "int",
 }
 
 
@@ -24,16 +24,15 @@ _ELEMENTS = {
 class Format:
     """A slot's layout: ``payload`` bytes a block, and ``tail`` bytes a block after all payloads."""
 
-    code: int
     name: str
     payload: int
     tail: int = 0
 
 
-WORD = Format(0, "word", 4 * BLOCK)
-HALF = Format(1, "half", 2 * BLOCK)
-BHALF = Format(2, "bhalf", 2 * BLOCK)
-SCALED_HALF = Format(3, "scaled half", 2 * BLOCK, 4)
+WORD = Format("word", 4 * BLOCK)
+HALF = Format("half", 2 * BLOCK)
+BHALF = Format("bhalf", 2 * BLOCK)
+SCALED_HALF = Format("scaled", 2 * BLOCK, 4)
 
 _EXACT = {
     dtypes.float32: WORD,
@@ -52,12 +51,12 @@ class WirePlan:
     """The formats of one collective.
 
     Attributes:
-        element: the shader's code of the array's element type.
+        element: the array's element type in the kernels' names.
         contribution: how elements and unfinished sums travel.
         final: how finished sums travel.
     """
 
-    element: int
+    element: str
     contribution: Format
     final: Format
 

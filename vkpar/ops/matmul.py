@@ -214,7 +214,7 @@ def _block(array: Array, row: int, row0: int, column0: int, rows: int, columns: 
 def _grid(kernel: str, transpose_b: bool, m: int, n: int) -> tuple[int, str, tuple[int, ...]]:
     """Return the number of work groups, the SPIR-V kernel, and the constants that say how much a group makes."""
     if kernel == "matvec":
-        return -(-n // (8 if transpose_b else 32)), kernel, (m,)
+        return (-(-n // 8), "matvec_columns", (m,)) if transpose_b else (-(-n // 32), "matvec_rows", (m,))
     if kernel == _SMALL:
         rows = next(rows for rows in (1, 4, 8) if m <= rows or rows == 8)
         return -(-m // (4 * rows)) * -(-n // 64), f"{kernel}_rows{rows}", ()

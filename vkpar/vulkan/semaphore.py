@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from vkpar.vulkan import api
+from vkpar.vulkan import api, instance
 
 
 class TimelineSemaphore:
@@ -13,9 +13,10 @@ class TimelineSemaphore:
     Args:
         device: the VkDevice.
         exportable: make it exportable as an OPAQUE_FD.
+        host_only: no queue will ever signal it.
     """
 
-    def __init__(self, device: Any, *, exportable: bool = False) -> None:
+    def __init__(self, device: Any, *, exportable: bool = False, host_only: bool = False) -> None:
         vk = self._vk = api.load()
         self._device = device
         export = vk.ffi.NULL
@@ -26,6 +27,8 @@ class TimelineSemaphore:
             "VkSemaphoreTypeCreateInfo", pNext=export, semaphoreType=vk.vk.VK_SEMAPHORE_TYPE_TIMELINE, initialValue=0
         )
         self.handle = vk.create("Semaphore", device, vk.struct("VkSemaphoreCreateInfo", pNext=timeline))
+        if host_only:
+            instance.mark_host_only(vk.address(self.handle))
 
     def value(self) -> int:
         """Return the counter's value now."""
@@ -67,5 +70,6 @@ class TimelineSemaphore:
     def close(self) -> None:
         """Destroy the semaphore; no submission that uses it may be pending."""
         if self.handle is not None:
+            instance.mark_host_only(self._vk.address(self.handle), host_only=False)
             self._vk.destroy("Semaphore", self._device, self.handle)
             self.handle = None

@@ -1,0 +1,158 @@
+"""Shared fixtures: devices and rigs are opened once, with the validation layer on, and every driver present is used.
+
+``VKPAR_REQUIRE_DRIVERS`` names drivers whose absence fails the run; ``VKPAR_REQUIRE_VALIDATION=1`` does the same for
+the validation layer. ``VKPAR_TEST_FULL=1`` runs whole products instead of a fixed-seed sample.
+"""
+
+from __future__ import annotations
+
+import os
+import zlib
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, settings
+
+import vkpar
+from vkpar import env
+
+FULL = os.environ.get("VKPAR_TEST_FULL") == "1"
+REQUIRED = [name for name in os.environ.get("VKPAR_REQUIRE_DRIVERS", "").split(",") if name]
+
+settings.register_profile(
+    "sample", max_examples=15, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
+)
+settings.register_profile("full", max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+settings.load_profile("full" if FULL else "sample")
+
+# Drivers that tests know by name: the selector part that opens them.
+KNOWN = ("llvmpipe", "swiftshader")
+
+
+def _validation_wanted() -> bool:
+    return os.environ.get("VKPAR_VALIDATION", "1") != "0"
+
+
+def _open_instance() -> list[vkpar.DeviceInfo]:
+    """List the devices, with validation where the layer is there (or must be)."""
+    try:
+        return vkpar.enumerate_devices()
+    except vkpar.UnsupportedError:
+        if os.environ.get("VKPAR_REQUIRE_VALIDATION") == "1" or not env.get().validation:
+            raise
+    env._current = None
+    os.environ["VKPAR_VALIDATION"] = "0"
+    return vkpar.enumerate_devices()
+
+
+_found: list[vkpar.DeviceInfo] | None = None
+_missing: str = ""
+
+
+def found() -> list[vkpar.DeviceInfo]:
+    """Return the physical devices, an empty list where there is no driver."""
+    global _found, _missing
+    if _found is None:
+        if _validation_wanted():
+            os.environ["VKPAR_VALIDATION"] = "1"
+        try:
+            _found = _open_instance()
+        except vkpar.UnsupportedError as error:
+            if REQUIRED:
+                raise
+            _found, _missing = [], str(error)
+    return _found
+
+
+def names_of(info: vkpar.DeviceInfo) -> str:
+    """Return the text that selector parts are looked for in."""
+    return f"{info.name} {info.driver_name}".lower()
+
+
+def has(driver: str) -> bool:
+    """Say whether a driver is there; fail the run where it is required and is not."""
+    there = any(driver in names_of(info) for info in found())
+    if not there and driver in REQUIRED:
+        pytest.fail(f"the driver {driver} is required (VKPAR_REQUIRE_DRIVERS) and missing")
+    return there
+
+
+def require(driver: str) -> None:
+    """Skip the test where a driver that it needs is not there (fail where it is required)."""
+    if not has(driver):
+        pytest.skip(f"needs the driver {driver}")
+
+
+class Rigs:
+    """Opened devices by selector, shared by the whole run."""
+
+    def __init__(self) -> None:
+        self._open: dict[str, list[vkpar.Device]] = {}
+
+    def __call__(self, selector: str) -> list[vkpar.Device]:
+        for part in selector.lower().split("&"):
+            name = part.split("*")[0]
+            if name in KNOWN:
+                require(name)
+        devices = self._open.get(selector)
+        if devices is None or any(device.closed for device in devices):
+            devices = self._open[selector] = vkpar.open_devices(selector)
+        return devices
+
+    def close(self) -> None:
+        for devices in self._open.values():
+            for device in devices:
+                device.close()
+
+
+@pytest.fixture(scope="session")
+def rigs() -> Iterator[Rigs]:
+    """Give ``rigs("llvmpipe*2&swiftshader")``: that rig's devices, opened once."""
+    shared = Rigs()
+    yield shared
+    shared.close()
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run every test that takes ``device`` once per physical device."""
+    if "device" in metafunc.fixturenames:
+        infos = found()
+        for driver in REQUIRED:
+            has(driver)
+        labels = [info.driver_name.split()[0].lower() + f"-{info.index}" for info in infos]
+        parameters = [str(info.index) for info in infos] or [
+            pytest.param("none", marks=pytest.mark.skip(reason=f"no Vulkan driver: {_missing}"))
+        ]
+        metafunc.parametrize("device", parameters, ids=labels or None, indirect=True, scope="session")
+
+
+@pytest.fixture(scope="session")
+def device(request: pytest.FixtureRequest, rigs: Rigs) -> vkpar.Device:
+    """One opened device of each driver in turn."""
+    return rigs(request.param)[0]
+
+
+@pytest.fixture(autouse=True)
+def _no_validation_messages() -> Iterator[None]:
+    """Fail a test during which the validation layer spoke."""
+    yield
+    if _found:
+        from vkpar.vulkan import instance
+
+        instance.raise_messages()
+
+
+@pytest.fixture
+def rng(request: pytest.FixtureRequest) -> np.random.Generator:
+    """A generator seeded by the test's name."""
+    return np.random.default_rng(zlib.crc32(request.node.nodeid.encode()))
+
+
+@pytest.fixture
+def settings_override() -> Iterator[Callable[..., None]]:
+    """Give a function that overrides ``VKPAR_*`` settings by field name until the test's end."""
+    from contextlib import ExitStack
+
+    with ExitStack() as stack:
+        yield lambda **values: stack.enter_context(env.override(**values))
