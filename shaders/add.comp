@@ -1,24 +1,18 @@
-// variants: f32: ALL_F32 | mixed:
 // out = a + b elementwise, or with b repeated along a's rows (a bias): four elements an invocation.
+// Types are variants, not specialization constants: some CPU drivers run every branch on a constant.
+// variants: f32_f32: A_TYPE=F32 B_TYPE=F32 | f32_f16: A_TYPE=F32 B_TYPE=F16 | f32_bf16: A_TYPE=F32 B_TYPE=BF16 | f16_f32: A_TYPE=F16 B_TYPE=F32 | f16_f16: A_TYPE=F16 B_TYPE=F16 | f16_bf16: A_TYPE=F16 B_TYPE=BF16 | bf16_f32: A_TYPE=BF16 B_TYPE=F32 | bf16_f16: A_TYPE=BF16 B_TYPE=F16 | bf16_bf16: A_TYPE=BF16 B_TYPE=BF16 | i32_i32: A_TYPE=I32 B_TYPE=I32
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "common/elements.glsl"
 #include "common/grid.glsl"
 
 layout(local_size_x = 256) in;
-#ifdef ALL_F32  // the common case apart: some CPU drivers run every branch on a specialization constant
-const uint A_TYPE = F32;
-const uint B_TYPE = F32;
-const uint O_TYPE = F32;
-#else
-layout(constant_id = 0) const uint A_TYPE = 0;
-layout(constant_id = 1) const uint B_TYPE = 0;
-layout(constant_id = 2) const uint O_TYPE = 0;
-#endif
-layout(constant_id = 3) const bool A_WIDE = false;  // the first element is a multiple of 4
-layout(constant_id = 4) const bool B_WIDE = false;  // and with a bias its length and phase too
-layout(constant_id = 5) const bool O_WIDE = false;
-layout(constant_id = 6) const bool BIAS = false;
+layout(constant_id = 0) const bool A_WIDE = false;  // the first element is a multiple of 4
+layout(constant_id = 1) const bool B_WIDE = false;  // and with a bias its length and phase too
+layout(constant_id = 2) const bool O_WIDE = false;
+layout(constant_id = 3) const bool BIAS = false;
+
+const uint O_TYPE = A_TYPE == B_TYPE ? A_TYPE : F32;
 
 ELEMENTS_IN(a, 0, A_TYPE, A_WIDE)
 ELEMENTS_IN(b, 1, B_TYPE, B_WIDE)

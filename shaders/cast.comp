@@ -1,14 +1,13 @@
 // out[i] = a[i] in another floating-point type, by integer bits: four elements an invocation.
+// variants: f32_f16: A_TYPE=F32 O_TYPE=F16 | f32_bf16: A_TYPE=F32 O_TYPE=BF16 | f16_f32: A_TYPE=F16 O_TYPE=F32 | f16_bf16: A_TYPE=F16 O_TYPE=BF16 | bf16_f32: A_TYPE=BF16 O_TYPE=F32 | bf16_f16: A_TYPE=BF16 O_TYPE=F16
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "common/elements.glsl"
 #include "common/grid.glsl"
 
 layout(local_size_x = 256) in;
-layout(constant_id = 0) const uint A_TYPE = 0;
-layout(constant_id = 1) const uint O_TYPE = 0;
-layout(constant_id = 2) const bool A_WIDE = false;  // the first element is a multiple of 4
-layout(constant_id = 3) const bool O_WIDE = false;
+layout(constant_id = 0) const bool A_WIDE = false;  // the first element is a multiple of 4
+layout(constant_id = 1) const bool O_WIDE = false;
 
 ELEMENTS_IN(a, 0, A_TYPE, A_WIDE)
 ELEMENTS_OUT(o, 1, O_TYPE, O_WIDE)

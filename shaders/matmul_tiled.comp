@@ -16,9 +16,8 @@ const uint PAD_M = TILE_M / 4u + 1u;  // in vec4: an odd stride spreads the tran
 const uint PAD_N = TILE_N / 4u + 1u;
 const uint BAND = 8u;  // tiles are walked in bands of 8 tile rows, so that neighbours in time share the cache
 
-// Constant bounds and guards inside: the compiler here unrolls these, drivers only fold the guards.
-#define EACH_M [[unroll]] for (uint p = 0u; p < 2u; p++) if (p < MREP)
-#define EACH_N [[unroll]] for (uint q = 0u; q < 2u; q++) if (q < NREP)
+#define EACH_M [[unroll]] for (uint p = 0u; p < MREP; p++)
+#define EACH_N [[unroll]] for (uint q = 0u; q < NREP; q++)
 
 shared vec4 a_tile[STEP * PAD_M];  // [k][row / 4]
 shared vec4 b_tile[STEP * PAD_N];  // [k][column / 4]
@@ -34,22 +33,22 @@ uint left(uint limit, uint at) {
     return at < limit ? limit - at : 0u;
 }
 
-// Four steps of K of one row of a, or of one row of a transposed b.
+// Four steps of K of one row. Rows past the end repeat the last one: what they give is not stored.
 uvec4 fetch_a(uint row, uint k) {
-    uint n = row < push.m ? left(push.k, k) : 0u;
-    return a_packed4(push.a_first + row * push.a_row + k, n);
+    return a_packed4(push.a_first + min(row, push.m - 1u) * push.a_row + k, left(push.k, k));
 }
 
-uvec4 fetch_b(uint row, uint column, uint limit_row, uint limit_column) {
-    uint n = row < limit_row ? left(limit_column, column) : 0u;
-    return b_packed4(push.b_first + row * push.b_row + column, n);
-}
-
-uvec4 fetch_b_part(uint part, uint column0, uint k0) {
+// Four steps of K of one column of a transposed b, else four columns of one step of K.
+uvec4 fetch_b(uint part, uint column0, uint k0) {
+    uint row = k0 + part / (TILE_N / 4u);
+    uint at = column0 + part % (TILE_N / 4u) * 4u;
+    uint n = row < push.k ? left(push.n, at) : 0u;
     if (TRANSPOSE_B) {
-        return fetch_b(column0 + part / 4u, k0 + part % 4u * 4u, push.n, push.k);
+        row = min(column0 + part / 4u, push.n - 1u);
+        at = k0 + part % 4u * 4u;
+        n = left(push.k, at);
     }
-    return fetch_b(k0 + part / (TILE_N / 4u), column0 + part % (TILE_N / 4u) * 4u, push.k, push.n);
+    return b_packed4(push.b_first + row * push.b_row + at, n);
 }
 
 void put_a(uint part, vec4 v) {
@@ -95,7 +94,7 @@ void main() {
         a_next[p] = fetch_a(corner.x + (id + p * 256u) / 4u, id % 4u * 4u);
     }
     EACH_N {
-        b_next[q] = fetch_b_part(id + q * 256u, corner.y, 0u);
+        b_next[q] = fetch_b(id + q * 256u, corner.y, 0u);
     }
     for (uint k0 = 0u; k0 < push.k; k0 += STEP) {
         barrier();
@@ -112,7 +111,7 @@ void main() {
                 a_next[p] = fetch_a(corner.x + (id + p * 256u) / 4u, k1 + id % 4u * 4u);
             }
             EACH_N {
-                b_next[q] = fetch_b_part(id + q * 256u, corner.y, k1);
+                b_next[q] = fetch_b(id + q * 256u, corner.y, k1);
             }
         }
         [[unroll]] for (uint k = 0u; k < STEP; k++) {

@@ -18,18 +18,34 @@ const uint WIDTH = 8u;
 
 shared vec4 parts[256];  // one row of a in each component
 
+vec4 products(uint k, uint n, uvec4 packed) {
+    vec4 y = b_unpack4(packed);
+    vec4 sums = vec4(0.0);
+    EACH_ROW {
+        sums[r] = dot(a_at4(push.a_first + r * push.a_row + k, n), y);
+    }
+    return sums;
+}
+
 void make(uint column0) {
     uint id = gl_LocalInvocationID.x;
     uint lane = id % 32u;
     uint column = column0 + id / 32u;
     vec4 sums = vec4(0.0);
     if (column < push.n) {
-        for (uint k = lane * 4u; k < push.k; k += 128u) {
-            uint n = push.k - k;
-            vec4 y = b_at4(push.b_first + column * push.b_row + k, n);
-            EACH_ROW {
-                sums[r] += dot(a_at4(push.a_first + r * push.a_row + k, n), y);
+        uint b_at = push.b_first + column * push.b_row;
+        uint k = lane * 4u;
+        for (; k + 387u < push.k; k += 512u) {
+            uvec4 packed[4];
+            [[unroll]] for (uint j = 0u; j < 4u; j++) {
+                packed[j] = b_packed4(b_at + k + j * 128u, 4u);
             }
+            [[unroll]] for (uint j = 0u; j < 4u; j++) {
+                sums += products(k + j * 128u, 4u, packed[j]);
+            }
+        }
+        for (; k < push.k; k += 128u) {
+            sums += products(k, push.k - k, b_packed4(b_at + k, push.k - k));
         }
     }
     parts[id] = sums;
@@ -55,15 +71,17 @@ shared vec4 parts[ROWS * 256u];
 void make(uint column0) {
     uint id = gl_LocalInvocationID.x;
     uint column = column0 + id % 8u * 4u;
-    uint n = column < push.n ? push.n - column : 0u;
+    // Past the end: the last columns again, or nothing. Either is not stored.
+    uint b_at = push.b_first + (b_wide ? min(column, push.n - 4u) : column);
+    uint n = b_wide ? 4u : push.n - min(column, push.n);
     vec4 sums[4] = vec4[](vec4(0.0), vec4(0.0), vec4(0.0), vec4(0.0));
     uint k = id / 8u;
-    for (; k + 96u < push.k; k += 128u) {
-        uvec4 packed[4];
-        [[unroll]] for (uint j = 0u; j < 4u; j++) {
-            packed[j] = b_packed4(push.b_first + (k + j * 32u) * push.b_row + column, n);
+    for (; k + 224u < push.k; k += 256u) {
+        uvec4 packed[8];
+        [[unroll]] for (uint j = 0u; j < 8u; j++) {
+            packed[j] = b_packed4(b_at + (k + j * 32u) * push.b_row, n);
         }
-        [[unroll]] for (uint j = 0u; j < 4u; j++) {
+        [[unroll]] for (uint j = 0u; j < 8u; j++) {
             vec4 y = b_unpack4(packed[j]);
             EACH_ROW {
                 sums[r] += a_at(push.a_first + r * push.a_row + k + j * 32u) * y;
@@ -71,7 +89,7 @@ void make(uint column0) {
         }
     }
     for (; k < push.k; k += 32u) {
-        vec4 y = b_at4(push.b_first + k * push.b_row + column, n);
+        vec4 y = b_at4(b_at + k * push.b_row, n);
         EACH_ROW {
             sums[r] += a_at(push.a_first + r * push.a_row + k) * y;
         }

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from vkpar import dtypes, env
-from vkpar.errors import DeviceLostError, InvalidUsageError
+from vkpar.errors import DeviceLostError
 from vkpar.vulkan import instance, physical, selector
 from vkpar.vulkan.buffer import BufferRange
 from vkpar.vulkan.device import LogicalDevice
@@ -81,7 +81,7 @@ class Device:
             InvalidUsageError: not an array of plain numbers.
             OutOfMemoryError: the device has no room.
         """
-        from vkpar.array import Array, host_elements  # noqa: PLC0415
+        from vkpar.array import Array, host_elements
 
         host = host_elements(source, dtype)
         made = Array.allocate(self, host.values.shape, host.dtype)
@@ -95,7 +95,7 @@ class Device:
             InvalidUsageError: a negative dimension or an unknown dtype.
             OutOfMemoryError: the device has no room.
         """
-        from vkpar.array import Array  # noqa: PLC0415
+        from vkpar.array import Array
 
         return Array.allocate(self, shape, dtypes.resolve(dtype))
 

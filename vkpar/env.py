@@ -29,7 +29,9 @@ class Environment:
     )
     algorithm: str = _setting("VKPAR_ALGORITHM", "algorithm of every collective that does not name one", "auto")
     transport: str = _setting(
-        "VKPAR_TRANSPORT", "how ranks reach the staging memory: auto, staged or mapped", "auto",
+        "VKPAR_TRANSPORT",
+        "how ranks reach the staging memory: auto, staged or mapped",
+        "auto",
         ("auto", "staged", "mapped"),
     )
     pump: str = _setting("VKPAR_PUMP", "enqueue and bridge helper: auto, c or python", "auto", ("auto", "c", "python"))
@@ -37,6 +39,9 @@ class Environment:
         "VKPAR_STAGING_BYTES", "bytes of all slots of a communicator (0: half the last-level cache)", 0
     )
     ring_bytes: int = _setting("VKPAR_RING_BYTES", "bytes of a device's upload and download ring", 16 << 20)
+    spin_us: int | None = _setting(
+        "VKPAR_SPIN_US", "microseconds that waits spin before they block (unset: chosen by the rig)", None
+    )
     debug: str = _setting("VKPAR_DEBUG", "comma-separated checks: slots", "")
 
 
@@ -45,7 +50,7 @@ def _parse(variable: str, text: str, default: Any, choices: tuple[str, ...]) -> 
         if text.lower() not in _TRUE | _FALSE:
             raise InvalidUsageError(f"{variable}={text!r}: expected 0 or 1")
         return text.lower() in _TRUE
-    if isinstance(default, int):
+    if isinstance(default, int) or default is None:
         if not text.isdecimal():
             raise InvalidUsageError(f"{variable}={text!r}: expected a whole number")
         return int(text)

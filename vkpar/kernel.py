@@ -61,7 +61,9 @@ class Kernel:
         dims = _groups(groups)
         self._check_call(arrays, push)
         logical = self.device.logical
-        ranges = [array.bytes_range() if array.byte_offset else array.buffer.range(0, _padded(array)) for array in arrays]
+        ranges = [
+            array.bytes_range() if array.byte_offset else array.buffer.range(0, _padded(array)) for array in arrays
+        ]
         pipeline = logical.pipelines.get(self._key, self._spirv, self._entry, len(arrays), len(push))
         logical.dispatch(pipeline, ranges, push, dims)
 

@@ -11,7 +11,7 @@ from vkpar.comm.schedule import BLOCK, MOST_SOURCES, Forward, Reduce, Span, Step
 from vkpar.comm.slots import Region
 from vkpar.comm.transports.staged import StagedTransport
 from vkpar.comm.wires import WirePlan
-from vkpar.vulkan.buffer import BufferRange
+from vkpar.vulkan.buffer import BufferRange, SharedBuffer
 from vkpar.vulkan.command import CommandBuffer, CommandPool, DescriptorPool
 from vkpar.vulkan.device import LogicalDevice
 from vkpar.vulkan.pump import Batch, GroupPort, ProgramPort
@@ -60,7 +60,7 @@ class _Recorder:
     def __init__(
         self,
         device: LogicalDevice,
-        slots: BufferRange,
+        slots: SharedBuffer,
         region: Region,
         wires: WirePlan,
         source: Array | None,
@@ -82,13 +82,13 @@ class _Recorder:
         """Return a reusable command buffer that does ``step``."""
         commands = self._commands.allocate()
         commands.begin(reusable=True)
-        commands.record_acquire()
+        commands.record_acquire(self._slots)
         for action in step.actions:
             if isinstance(action, Reduce):
                 self._record_reduce(commands, action)
             else:
                 self._record_forward(commands, action)
-        commands.record_release()
+        commands.record_release(self._slots)
         commands.end()
         return commands
 
@@ -148,7 +148,7 @@ class _Recorder:
         target, target_at = self._window(self._target, span)
         key = (source, target)
         if key not in self._sets:
-            self._sets[key] = self._descriptors([source, target, self._slots])
+            self._sets[key] = self._descriptors([source, target, self._slots.range])
         return source_at, target_at, self._sets[key]
 
     def _window(self, array: Array | None, span: Span) -> tuple[BufferRange, int]:
@@ -188,7 +188,7 @@ class Executor:
     def record(self, steps: Iterable[Step], wires: WirePlan, region: Region, operands: Operands) -> Program:
         """Record ``steps``, whose slots lie in ``region``, over ``operands``."""
         recorders = [
-            _Recorder(device, transport.range(), region, wires, source, target)
+            _Recorder(device, transport.shared(), region, wires, source, target)
             for device, transport, source, target in zip(
                 self._devices, self._transports, operands.sources, operands.targets, strict=True
             )

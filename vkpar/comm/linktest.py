@@ -44,8 +44,10 @@ def hop(first: LogicalDevice, second: LogicalDevice) -> None:
             device.compute.wait(device.compute.last, _SECONDS)
         program.close()
     finally:
-        for item in (*shared, *pools):
-            item.close()
+        for semaphore in shared:
+            semaphore.close()
+        for pool in pools:
+            pool.close()
         group.close()
 
 

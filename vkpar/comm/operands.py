@@ -29,9 +29,7 @@ class Operands:
         return list({id(array): array for array in named if array is not None}.values())
 
 
-def checked(
-    devices: Sequence[Device], arrays: Sequence[Array | None], out: Sequence[Array] | None
-) -> Operands:
+def checked(devices: Sequence[Device], arrays: Sequence[Array | None], out: Sequence[Array] | None) -> Operands:
     """Return the operands of a reduction to every rank.
 
     Raises:

@@ -8,6 +8,7 @@ no schedule can deadlock; the tests run every algorithm through a simulator that
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -126,14 +127,14 @@ def chunks(count: int, nranks: int) -> list[Span]:
     """Cut ``count`` elements into one span per rank, of equal numbers of blocks but for one; some may be empty."""
     blocks = -(-count // BLOCK)
     edges = [min(count, blocks * rank // nranks * BLOCK) for rank in range(nranks + 1)]
-    return [Span(start, end - start) for start, end in zip(edges, edges[1:], strict=False)]
+    return [Span(start, end - start) for start, end in itertools.pairwise(edges)]
 
 
 def segments(span: Span, most_blocks: int, at_least: int = 1) -> list[Span]:
     """Cut a span into the fewest equal pieces of at most ``most_blocks`` blocks; ``at_least`` where it has as many."""
     pieces = min(span.blocks, max(at_least, -(-span.blocks // most_blocks)))
     edges = [min(span.count, span.blocks * piece // pieces * BLOCK) for piece in range(pieces + 1)] if pieces else []
-    return [Span(span.start + start, end - start) for start, end in zip(edges, edges[1:], strict=False)]
+    return [Span(span.start + start, end - start) for start, end in itertools.pairwise(edges)]
 
 
 def require_slots(problem: Problem, algorithm: str, least: int) -> None:

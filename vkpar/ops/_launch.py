@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 
 # The codes of shaders/common/elements.glsl.
 FLOATS: Final = {"float32": 0, "float16": 1, "bfloat16": 2}
-INTEGERS: Final = {"int32": 3, "uint32": 3}
+INTEGERS: Final = ("int32", "uint32")
+# What the variants of the kernels are called after.
+SHORT: Final = {"float32": "f32", "float16": "f16", "bfloat16": "bf16", "int32": "i32", "uint32": "i32"}
 
 GROUP: Final = 256 * 4  # elements that one work group of an elementwise kernel covers
 

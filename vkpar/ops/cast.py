@@ -5,8 +5,8 @@ from __future__ import annotations
 from vkpar import dtypes
 from vkpar.array import Array
 from vkpar.ops._launch import (
-    FLOATS,
     GROUP,
+    SHORT,
     check_arrays,
     check_float,
     check_out,
@@ -57,10 +57,10 @@ def convert(a: Array, out: Array) -> None:
         convert(a, aligned)
         out.copy_from(aligned)
         return
-    codes = FLOATS[a.dtype.name], FLOATS[out.dtype.name]
+    kernel = f"cast_{SHORT[a.dtype.name]}_{SHORT[out.dtype.name]}"
     for start, count in spans(a.device, a.size, max(a.dtype.itemsize, out.dtype.itemsize)):
         source, a_first = a.window(start, count)
         target, o_first = out.window(start, count)
-        constants = (*codes, a_first % 4 == 0, o_first % 4 == 0)
+        constants = (a_first % 4 == 0, o_first % 4 == 0)
         grid = fold_groups(a.device, -(-count // GROUP))
-        a.device.dispatch("cast", (source, target), words(count, a_first, o_first), grid, constants)
+        a.device.dispatch(kernel, (source, target), words(count, a_first, o_first), grid, constants)

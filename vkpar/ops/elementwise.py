@@ -10,6 +10,7 @@ from vkpar.ops._launch import (
     FLOATS,
     GROUP,
     INTEGERS,
+    SHORT,
     check_arrays,
     check_out,
     check_overlap,
@@ -19,8 +20,6 @@ from vkpar.ops._launch import (
     words,
     writable_in_place,
 )
-
-_CODES = FLOATS | INTEGERS
 
 
 def add(a: Array, b: Array, *, out: Array | None = None) -> Array:
@@ -59,7 +58,7 @@ def add(a: Array, b: Array, *, out: Array | None = None) -> Array:
 
 
 def _result_dtype(a: DType, b: DType) -> DType:
-    if a.name not in _CODES or b.name not in _CODES or ((a.name in INTEGERS or b.name in INTEGERS) and a != b):
+    if a.name not in SHORT or b.name not in SHORT or ((a.name in INTEGERS or b.name in INTEGERS) and a != b):
         raise UnsupportedError(
             f"add computes {', '.join(FLOATS)}, mixed or not, and {' or '.join(INTEGERS)}, not {a} with {b}"
         )
@@ -86,13 +85,12 @@ def _dispatch(a: Array, b: Array, out: Array, start: int, b_start: int, count: i
     range_o, o_first = out.window(start, count)
     phase = b_start % bias if bias else 0
     constants = (
-        *(_CODES[array.dtype.name] for array in (a, b, out)),
         a_first % 4 == 0,
         b_first % 4 == 0 and bias % 4 == 0 and phase % 4 == 0,
         o_first % 4 == 0,
         bias != 0,
     )
-    push = words(count, a_first, b_first, o_first, bias, phase)
-    kernel = "add_mixed" if any(constants[:3]) else "add_f32"
+    push = words(count, a_first, b_first, o_first, max(bias, 1), phase)
+    kernel = f"add_{SHORT[a.dtype.name]}_{SHORT[b.dtype.name]}"
     grid = fold_groups(a.device, -(-count // GROUP))
     a.device.dispatch(kernel, (range_a, range_b, range_o), push, grid, constants)

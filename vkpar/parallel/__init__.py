@@ -1,0 +1,1 @@
+"""Splits of a model over ranks."""

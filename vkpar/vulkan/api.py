@@ -52,10 +52,10 @@ class Api:
             made.sType = getattr(self.vk, name).__defaults__[0]
         kept = []
         for key, value in members.items():
-            if members_of[key].type.kind == "pointer" and isinstance(value, (list, tuple, bytes, str)):
-                value = self._array(members_of[key].type, value)
-            kept.append(value)
-            setattr(made, key, value)
+            plain = members_of[key].type.kind == "pointer" and isinstance(value, (list, bytes, str))
+            item = self._array(members_of[key].type, value) if plain else value
+            kept.append(item)
+            setattr(made, key, item)
         self._kept[made] = kept
         return made
 
@@ -174,7 +174,7 @@ def load() -> Api:
         UnsupportedError: no loader on this machine.
     """
     try:
-        import vulkan._vulkan as module  # noqa: PLC0415
+        import vulkan._vulkan as module
     except OSError as error:
         raise UnsupportedError(
             "no Vulkan loader found (libvulkan.so.1): install libvulkan1 (Debian, Ubuntu), vulkan-loader (Fedora) "

@@ -15,6 +15,20 @@ class BufferRange:
     nbytes: int
 
 
+@dataclass(frozen=True)
+class SharedBuffer:
+    """Host memory that other devices write too, as one queue family of one device sees it.
+
+    Attributes:
+        foreign: hand it over with ownership transfers from and to VK_QUEUE_FAMILY_FOREIGN_EXT. Without them NVIDIA
+            GPUs keep what they read from host memory cached from one batch of a submission to the next.
+    """
+
+    range: BufferRange
+    family: int
+    foreign: bool
+
+
 @dataclass(eq=False)
 class Buffer:
     """A sub-allocated piece of device memory.

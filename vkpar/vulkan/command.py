@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from vkpar.vulkan import api
-from vkpar.vulkan.buffer import BufferRange
+from vkpar.vulkan.buffer import BufferRange, SharedBuffer
+
+_FOREIGN = 0xFFFFFFFD  # VK_QUEUE_FAMILY_FOREIGN_EXT
 
 
 class CommandPool:
@@ -81,24 +83,40 @@ class CommandBuffer:
             (every, every), (c.VK_ACCESS_MEMORY_WRITE_BIT, c.VK_ACCESS_MEMORY_READ_BIT | c.VK_ACCESS_MEMORY_WRITE_BIT)
         )
 
-    def record_acquire(self) -> None:
-        """Make what the host, or another device through host memory, wrote visible; order against earlier work."""
+    def record_acquire(self, shared: SharedBuffer) -> None:
+        """Make what the host and other devices wrote to ``shared`` visible; order against earlier work."""
         c = self._vk.vk
-        self._record_barrier(
-            (c.VK_PIPELINE_STAGE_HOST_BIT | c.VK_PIPELINE_STAGE_ALL_COMMANDS_BIT, c.VK_PIPELINE_STAGE_ALL_COMMANDS_BIT),
-            (
-                c.VK_ACCESS_HOST_WRITE_BIT | c.VK_ACCESS_MEMORY_WRITE_BIT,
-                c.VK_ACCESS_MEMORY_READ_BIT | c.VK_ACCESS_MEMORY_WRITE_BIT,
-            ),
-        )
+        every = c.VK_PIPELINE_STAGE_ALL_COMMANDS_BIT
+        read_write = c.VK_ACCESS_MEMORY_READ_BIT | c.VK_ACCESS_MEMORY_WRITE_BIT
+        written = c.VK_ACCESS_HOST_WRITE_BIT | c.VK_ACCESS_MEMORY_WRITE_BIT
+        self._record_barrier((c.VK_PIPELINE_STAGE_HOST_BIT | every, every), (written, read_write))
+        if shared.foreign:
+            self._record_transfer(shared, (_FOREIGN, shared.family), (0, read_write))
 
-    def record_release(self) -> None:
-        """Make what this queue wrote available to the host, and so to the other devices."""
+    def record_release(self, shared: SharedBuffer | None = None) -> None:
+        """Make what this queue wrote available to the host and, in ``shared``, to other devices."""
         c = self._vk.vk
+        if shared is not None and shared.foreign:
+            written = c.VK_ACCESS_MEMORY_WRITE_BIT | c.VK_ACCESS_MEMORY_READ_BIT
+            self._record_transfer(shared, (shared.family, _FOREIGN), (written, 0))
         self._record_barrier(
             (c.VK_PIPELINE_STAGE_ALL_COMMANDS_BIT, c.VK_PIPELINE_STAGE_HOST_BIT),
             (c.VK_ACCESS_MEMORY_WRITE_BIT, c.VK_ACCESS_HOST_READ_BIT),
         )
+
+    def _record_transfer(self, shared: SharedBuffer, families: tuple[int, int], accesses: tuple[int, int]) -> None:
+        vk, every = self._vk, self._vk.vk.VK_PIPELINE_STAGE_ALL_COMMANDS_BIT
+        barrier = vk.struct(
+            "VkBufferMemoryBarrier",
+            srcAccessMask=accesses[0],
+            dstAccessMask=accesses[1],
+            srcQueueFamilyIndex=families[0],
+            dstQueueFamilyIndex=families[1],
+            buffer=shared.range.buffer,
+            offset=shared.range.offset,
+            size=shared.range.nbytes,
+        )
+        vk.lib.vkCmdPipelineBarrier(self.handle, every, every, 0, 0, vk.ffi.NULL, 1, barrier, 0, vk.ffi.NULL)
 
     def record_copy(self, source: BufferRange, target: BufferRange) -> None:
         """Copy ``source`` to ``target``, of equal length; any byte offset will do."""

@@ -12,7 +12,6 @@ from vkpar import env
 from vkpar.errors import InvalidUsageError, UnsupportedError
 from vkpar.vulkan import api, instance
 from vkpar.vulkan.buffer import Buffer, BufferRange
-from vkpar.vulkan.command import CommandBuffer
 from vkpar.vulkan.kernel import Pipeline, PipelineCache
 from vkpar.vulkan.memory import Allocator
 from vkpar.vulkan.physical import DeviceInfo, QueueFamily
@@ -20,7 +19,7 @@ from vkpar.vulkan.queue import Frame, Queue
 from vkpar.vulkan.staging import Staging
 
 _log = logging.getLogger("vkpar")
-_EXTENSIONS = ("VK_EXT_external_memory_host", "VK_KHR_external_semaphore_fd")
+_EXTENSIONS = ("VK_EXT_external_memory_host", "VK_KHR_external_semaphore_fd", "VK_EXT_queue_family_foreign")
 _DRAIN_SECONDS = 10.0
 
 
@@ -95,10 +94,10 @@ class LogicalDevice:
         """Run a kernel after everything before it; return the compute timeline's value that marks its end."""
         self._check_ranges(ranges, groups)
 
-        def record(frame: Frame, commands: CommandBuffer) -> None:
+        def record(frame: Frame) -> None:
             descriptors = frame.descriptors(pipeline.layout.set_layout, ranges)
-            commands.record_order()
-            commands.record_dispatch(pipeline, descriptors, push, groups)
+            frame.commands.record_order()
+            frame.commands.record_dispatch(pipeline, descriptors, push, groups)
 
         return self.compute.run(record)
 
@@ -122,18 +121,18 @@ class LogicalDevice:
     def copy(self, source: BufferRange, target: BufferRange) -> int:
         """Copy bytes on the device, in program order."""
 
-        def record(frame: Frame, commands: CommandBuffer) -> None:
-            commands.record_order()
-            commands.record_copy(source, target)
+        def record(frame: Frame) -> None:
+            frame.commands.record_order()
+            frame.commands.record_copy(source, target)
 
         return self.compute.run(record)
 
     def zero(self, target: BufferRange) -> int:
         """Fill with zero bytes, in program order."""
 
-        def record(frame: Frame, commands: CommandBuffer) -> None:
-            commands.record_order()
-            commands.record_zeros(target)
+        def record(frame: Frame) -> None:
+            frame.commands.record_order()
+            frame.commands.record_zeros(target)
 
         return self.compute.run(record)
 

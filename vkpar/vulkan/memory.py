@@ -9,7 +9,7 @@ from typing import Any
 
 from vkpar.errors import OutOfMemoryError, UnsupportedError
 from vkpar.vulkan import api
-from vkpar.vulkan.buffer import Buffer, BufferRange
+from vkpar.vulkan.buffer import Buffer, BufferRange, SharedBuffer
 from vkpar.vulkan.physical import DeviceInfo
 
 ALIGNMENT = 256  # the largest minStorageBufferOffsetAlignment that Vulkan allows
@@ -249,19 +249,21 @@ class HostArena:
 
 
 class HostImport:
-    """A :class:`HostArena` as one device sees it.
+    """A :class:`HostArena` as queue family ``family`` of one device sees it.
 
     Raises:
         UnsupportedError: the driver cannot import this memory as a storage buffer.
     """
 
-    def __init__(self, device: Any, info: DeviceInfo, arena: HostArena, families: tuple[int, ...]) -> None:
+    def __init__(self, device: Any, info: DeviceInfo, arena: HostArena, family: int) -> None:
         vk = self._vk = api.load()
         self._device = device
+        self._family = family
+        self._foreign = info.features.foreign_queue_family
         self._arena = arena
         if not info.features.host_import:
             raise UnsupportedError(f"{info.name} lacks VK_EXT_external_memory_host")
-        self.buffer = create_buffer(device, arena.nbytes, sorted(set(families)), host_import=True)
+        self.buffer = create_buffer(device, arena.nbytes, [family], host_import=True)
         try:
             self._memory = self._import(info)
         except Exception:
@@ -299,9 +301,9 @@ class HostImport:
                     return index
         raise UnsupportedError(f"{info.name} cannot import host memory as coherent storage")
 
-    def range(self) -> BufferRange:
-        """Return the whole arena as a buffer range."""
-        return BufferRange(self.buffer, 0, self._arena.nbytes)
+    def shared(self) -> SharedBuffer:
+        """Return the whole arena as command buffers name it."""
+        return SharedBuffer(BufferRange(self.buffer, 0, self._arena.nbytes), self._family, self._foreign)
 
     def close(self) -> None:
         """Drop the import; nothing that uses it may be pending."""

@@ -58,6 +58,7 @@ class Features:
     timeline_semaphore: bool
     host_import: bool
     timeline_export: bool
+    foreign_queue_family: bool
     cooperative_matrix: tuple[str, ...]
     subgroup_size: int
 
@@ -122,7 +123,7 @@ class DeviceInfo:
 
     def as_dict(self) -> dict[str, Any]:
         """Return everything a person may want, ready for JSON."""
-        from dataclasses import asdict, replace  # noqa: PLC0415
+        from dataclasses import asdict, replace
 
         plain = asdict(replace(self, handle=None))
         del plain["handle"]
@@ -180,7 +181,9 @@ class _Queried:
     def __init__(self, handle: Any, extensions: frozenset[str]) -> None:
         vk = api.load()
         self._vk, self._handle, self._extensions = vk, handle, extensions
-        self.host_memory = self._chained("VkPhysicalDeviceExternalMemoryHostPropertiesEXT", "VK_EXT_external_memory_host")
+        self.host_memory = self._chained(
+            "VkPhysicalDeviceExternalMemoryHostPropertiesEXT", "VK_EXT_external_memory_host"
+        )
         self.pci = self._chained("VkPhysicalDevicePCIBusInfoPropertiesEXT", "VK_EXT_pci_bus_info", self.host_memory)
         last = self.pci or self.host_memory or vk.ffi.NULL
         self.vulkan11 = vk.struct("VkPhysicalDeviceVulkan11Properties", pNext=last)
@@ -215,6 +218,7 @@ class _Queried:
             timeline_semaphore=bool(twelve.timelineSemaphore),
             host_import=self.host_memory is not None,
             timeline_export=self._timeline_export(),
+            foreign_queue_family="VK_EXT_queue_family_foreign" in self._extensions,
             cooperative_matrix=_cooperative_matrix(self._handle, self._extensions),
             subgroup_size=int(self.vulkan11.subgroupSize),
         )

@@ -266,7 +266,8 @@ def _require(c: Any, handle: Any, call: str) -> None:
 
 
 def _flatten(parts: Sequence[Sequence[int]]) -> tuple[list[int], list[int]]:
-    start, flat = [0], []
+    start = [0]
+    flat: list[int] = []
     for part in parts:
         flat += part
         start.append(len(flat))
@@ -309,7 +310,7 @@ def make_queue(handles: QueueHandles) -> QueuePort:
     """Return the port of a queue."""
     if kind() == "c":
         return CQueue(handles)
-    from vkpar.vulkan import pump_python  # noqa: PLC0415
+    from vkpar.vulkan import pump_python
 
     return pump_python.PyQueue(handles)
 
@@ -318,7 +319,7 @@ def make_group(queues: Sequence[Any], nslots: int) -> GroupPort:
     """Return a group over one queue per rank, with a table of ``nslots`` slots."""
     if isinstance(queues[0], CQueue):
         return CGroup(queues, nslots)
-    from vkpar.vulkan import pump_python  # noqa: PLC0415
+    from vkpar.vulkan import pump_python
 
     return pump_python.PyGroup(queues, nslots)
 
@@ -333,6 +334,6 @@ def wait(queues: Sequence[Any], values: Sequence[int], timeout_ns: int, spin_ns:
         return 0
     if isinstance(queues[0], CQueue):
         return Waiter(queues).wait(values, timeout_ns, spin_ns)
-    from vkpar.vulkan import pump_python  # noqa: PLC0415
+    from vkpar.vulkan import pump_python
 
     return pump_python.wait(queues, values, timeout_ns, spin_ns)

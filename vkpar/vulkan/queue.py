@@ -29,11 +29,10 @@ class Frame:
         self.commands: CommandBuffer = self._pool.allocate()
         self.value = 0
 
-    def begin(self) -> CommandBuffer:
+    def begin(self) -> None:
         """Forget what was recorded and start over."""
         self._descriptors.reset()
         self.commands.begin()
-        return self.commands
 
     def descriptors(self, layout: Any, ranges: Sequence[BufferRange]) -> Any:
         """Return a descriptor set that lives as long as this frame's submission."""
@@ -82,15 +81,15 @@ class Queue:
         """The value that the newest submission will signal."""
         return self.port.last
 
-    def run(self, record: Callable[[Frame, CommandBuffer], None]) -> int:
+    def run(self, record: Callable[[Frame], None]) -> int:
         """Record into a free frame, submit it, return its timeline value."""
         with self._lock:
             frame = self._free_frame()
             try:
-                commands = frame.begin()
-                record(frame, commands)
-                commands.end()
-                frame.value = self.port.submit(commands.handle)
+                frame.begin()
+                record(frame)
+                frame.commands.end()
+                frame.value = self.port.submit(frame.commands.handle)
             except BaseException:
                 self._frames.append(frame) if frame.value > self.timeline.value() else self._frames.appendleft(frame)
                 raise

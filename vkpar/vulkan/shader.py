@@ -62,7 +62,8 @@ class _Shaderc:
     shaderc_compiler_t shaderc_compiler_initialize(void);
     shaderc_compile_options_t shaderc_compile_options_initialize(void);
     void shaderc_compile_options_release(shaderc_compile_options_t);
-    void shaderc_compile_options_add_macro_definition(shaderc_compile_options_t, const char*, size_t, const char*, size_t);
+    void shaderc_compile_options_add_macro_definition(
+        shaderc_compile_options_t, const char*, size_t, const char*, size_t);
     void shaderc_compile_options_set_target_env(shaderc_compile_options_t, int, uint32_t);
     void shaderc_compile_options_set_optimization_level(shaderc_compile_options_t, int);
     shaderc_compilation_result_t shaderc_compile_into_spv(
@@ -75,7 +76,7 @@ class _Shaderc:
     """
 
     def __init__(self) -> None:
-        from cffi import FFI  # noqa: PLC0415
+        from cffi import FFI
 
         self.ffi = FFI()
         self.ffi.cdef(self._CDEF)

@@ -10,7 +10,6 @@ import numpy as np
 
 from vkpar.vulkan import api
 from vkpar.vulkan.buffer import Buffer, BufferRange
-from vkpar.vulkan.command import CommandBuffer
 from vkpar.vulkan.memory import ALIGNMENT, Allocator
 from vkpar.vulkan.queue import Frame, Queue
 
@@ -98,11 +97,11 @@ class Staging:
         target[start : start + count] = cell.host[:count]
 
     def _copy(self, source: BufferRange, target: BufferRange, *, to_host: bool) -> int:
-        def record(frame: Frame, commands: CommandBuffer) -> None:
-            commands.record_order()
-            commands.record_copy(source, target)
+        def record(frame: Frame) -> None:
+            frame.commands.record_order()
+            frame.commands.record_copy(source, target)
             if to_host:
-                commands.record_release()
+                frame.commands.record_release()
 
         return self._queue.run(record)
 

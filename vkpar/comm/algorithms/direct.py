@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from vkpar.comm.schedule import Problem, Reduce, Span, Step, pipelined, require_slots, segments
 
 
-def least_slots(nranks: int) -> int:
+def least_slots(_nranks: int) -> int:
     """Return the fewest slots a rank: one to fill while the other is read."""
     return 2
 
@@ -24,8 +24,6 @@ def steps(problem: Problem) -> Iterator[Step]:
 
 def _stages(problem: Problem, turn: int, span: Span) -> list[list[Step]]:
     slots = {rank: problem.slots.slot(rank, turn % 2) for rank in problem.contributors}
-    publish = [
-        Step(rank, "publish", (Reduce(span, own_at=0, out_slot=slot),)) for rank, slot in slots.items()
-    ]
+    publish = [Step(rank, "publish", (Reduce(span, own_at=0, out_slot=slot),)) for rank, slot in slots.items()]
     reduce = Reduce(span, tuple(slots.values()), to_array=True)
     return [publish, [Step(rank, "reduce", (reduce,)) for rank in range(problem.nranks)]]

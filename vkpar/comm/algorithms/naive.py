@@ -9,7 +9,7 @@ from vkpar.comm.schedule import Forward, Problem, Reduce, Span, Step, pipelined,
 _ROOT = 0
 
 
-def least_slots(nranks: int) -> int:
+def least_slots(_nranks: int) -> int:
     """Return the fewest slots a rank: one to fill while the other is read."""
     return 2
 

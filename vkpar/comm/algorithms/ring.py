@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from vkpar.comm.schedule import Forward, Problem, Reduce, Span, Step, chunks, require_slots, segments
 
 
-def least_slots(nranks: int) -> int:
+def least_slots(_nranks: int) -> int:
     """Return the fewest slots a rank: while a rank fills one, its next rank may not have read the one before."""
     return 2
 
@@ -44,7 +44,8 @@ class _Ring:
 
     def round(self, time: int, lane: int, spans: list[Span | None]) -> Iterator[Step]:
         """Yield what every rank does with lane ``lane`` at ``time``; all read what was sent before this round."""
-        n, sent = self._problem.nranks, {}
+        n = self._problem.nranks
+        sent: dict[tuple[int, int], int] = {}
         for rank in range(n):
             chunk = (rank - 1 - time) % n
             span = spans[chunk]
@@ -56,7 +57,8 @@ class _Ring:
                 step = self._forward(rank, lane, chunk, span, last=time == 2 * n - 2)
             if step is not None:
                 yield step
-                sent.update({(lane, chunk): slot for slot in step.writes})
+                for slot in step.writes:
+                    sent[lane, chunk] = slot
         self._held.update(sent)
 
     def _reduce(self, rank: int, lane: int, chunk: int, span: Span, *, final: bool) -> Step | None:

@@ -76,7 +76,5 @@ class _Round:
         return Step(owner, "reduce", (action,))
 
     def _gather(self, rank: int) -> Step:
-        actions = (
-            Forward(span, self._slot(owner, owner)) for owner, span in self._spans.items() if owner != rank
-        )
+        actions = (Forward(span, self._slot(owner, owner)) for owner, span in self._spans.items() if owner != rank)
         return Step(rank, "gather", tuple(actions))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from vkpar.comm.slots import Arena
-from vkpar.vulkan.buffer import BufferRange
+from vkpar.vulkan.buffer import SharedBuffer
 from vkpar.vulkan.device import LogicalDevice
 from vkpar.vulkan.memory import HostImport
 
@@ -20,11 +20,11 @@ class StagedTransport:
     name = NAME
 
     def __init__(self, device: LogicalDevice, arena: Arena) -> None:
-        self._import = HostImport(device.handle, device.info, arena.memory, device.families)
+        self._import = HostImport(device.handle, device.info, arena.memory, device.compute.family)
 
-    def range(self) -> BufferRange:
-        """Return the arena as the rank's kernels bind it."""
-        return self._import.range()
+    def shared(self) -> SharedBuffer:
+        """Return the arena as the rank's command buffers name it."""
+        return self._import.shared()
 
     def close(self) -> None:
         """Drop the import."""

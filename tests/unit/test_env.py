@@ -1,0 +1,120 @@
+"""The ``VKPAR_*`` variables: parsed once, refused where they make no sense, overridable."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from vkpar import InvalidUsageError, env
+
+Setter = Callable[..., None]
+
+
+@pytest.fixture
+def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[Setter]:
+    """Give a function that sets variables, and only those, before the settings are read again."""
+    for entry in dataclasses.fields(env.Environment):
+        monkeypatch.delenv(entry.metadata["variable"], raising=False)
+    monkeypatch.setattr(env, "_current", None)
+
+    def assign(**variables: str) -> None:
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+
+    return assign  # monkeypatch puts the old settings back
+
+
+def test_defaults(fresh: Setter) -> None:
+    assert env.get() == env.Environment()
+    assert env.get().link == "auto"
+    assert env.get().validation is False
+
+
+def test_values_are_read_once(fresh: Setter) -> None:
+    fresh(VKPAR_DEVICES="llvmpipe*2")
+    assert env.get().devices == "llvmpipe*2"
+    fresh(VKPAR_DEVICES="gpu")
+    assert env.get().devices == "llvmpipe*2"
+
+
+@pytest.mark.parametrize("text", ["1", "true", "YES", "On"])
+def test_true_words(fresh: Setter, text: str) -> None:
+    fresh(VKPAR_VALIDATION=text)
+    assert env.get().validation is True
+
+
+@pytest.mark.parametrize("text", ["", "0", "false", "NO", "off"])
+def test_false_words(fresh: Setter, text: str) -> None:
+    fresh(VKPAR_VALIDATION=text)
+    assert env.get().validation is False
+
+
+@pytest.mark.parametrize(
+    ("variable", "text"),
+    [
+        ("VKPAR_VALIDATION", "maybe"),
+        ("VKPAR_VALIDATION", "2"),
+        ("VKPAR_LINK", "telepathic"),
+        ("VKPAR_LINK", ""),
+        ("VKPAR_PUMP", "rust"),
+        ("VKPAR_TRANSPORT", "pigeon"),
+        ("VKPAR_STAGING_BYTES", "1.5"),
+        ("VKPAR_STAGING_BYTES", "-1"),
+        ("VKPAR_STAGING_BYTES", "many"),
+        ("VKPAR_STAGING_BYTES", ""),
+        ("VKPAR_RING_BYTES", "0x10"),
+        ("VKPAR_RING_BYTES", "²"),
+    ],
+)
+def test_bad_values_name_the_variable(fresh: Setter, variable: str, text: str) -> None:
+    fresh(**{variable: text})
+    with pytest.raises(InvalidUsageError, match=variable):
+        env.get()
+
+
+def test_a_bad_value_can_be_corrected(fresh: Setter) -> None:
+    fresh(VKPAR_PUMP="rust")
+    with pytest.raises(InvalidUsageError, match="auto, c, python"):
+        env.get()
+    fresh(VKPAR_PUMP="python")
+    assert env.get().pump == "python"
+
+
+@pytest.mark.parametrize(("variable", "value"), [("VKPAR_STAGING_BYTES", 1 << 20), ("VKPAR_RING_BYTES", 4096)])
+def test_numbers(fresh: Setter, variable: str, value: int) -> None:
+    fresh(**{variable: str(value)})
+    by_variable = {row["variable"]: row["value"] for row in env.describe()}
+    assert by_variable[variable] == value
+
+
+def test_override_nests_and_ends_on_an_error(fresh: Setter) -> None:
+    fresh(VKPAR_DEVICES="cpu")
+    with env.override(link="bridged") as outer:
+        assert (outer.link, outer.devices) == ("bridged", "cpu")
+        with pytest.raises(RuntimeError), env.override(pump="python"):
+            assert (env.get().link, env.get().pump) == ("bridged", "python")
+            raise RuntimeError
+        assert env.get() is outer
+    assert env.get().link == "auto"
+
+
+def test_override_refuses_unknown_fields(fresh: Setter) -> None:
+    with pytest.raises(TypeError), env.override(speed=11):
+        pass
+    assert env.get() == env.Environment()
+
+
+def test_settings_are_frozen(fresh: Setter) -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        env.get().devices = "gpu"  # type: ignore[misc]
+
+
+def test_describe_has_a_row_per_variable(fresh: Setter) -> None:
+    fresh(VKPAR_ALGORITHM="ring")
+    rows = {row["variable"]: row for row in env.describe()}
+    assert len(rows) == len(dataclasses.fields(env.Environment))
+    assert rows["VKPAR_ALGORITHM"]["value"] == "ring"
+    assert rows["VKPAR_ALGORITHM"]["default"] == "auto"
+    assert all(row["meaning"] and row["variable"].startswith("VKPAR_") for row in rows.values())

@@ -1,0 +1,110 @@
+"""How arrays are cut: chunks and segments."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from vkpar import InvalidUsageError, UnsupportedError
+from vkpar.comm.schedule import (
+    BLOCK,
+    MOST_SOURCES,
+    Forward,
+    Problem,
+    Reduce,
+    SlotSet,
+    Span,
+    Step,
+    chunks,
+    pipelined,
+    require_slots,
+    segments,
+)
+
+COUNTS = st.integers(0, 1 << 20) | st.integers(0, 40 * BLOCK) | st.integers(1, 1 << 40)
+
+
+def check_cut(pieces: list[Span], whole: Span) -> None:
+    """Check that ``pieces`` are ``whole``, in order, each from a block's start."""
+    at = whole.start
+    for piece in pieces:
+        assert piece.start == at
+        at += piece.count
+    assert at == whole.start + whole.count
+    assert all(piece.start % BLOCK == 0 for piece in pieces if piece.count)
+
+
+@given(COUNTS, st.integers(1, 64))
+def test_chunks_are_an_even_cut_at_blocks(count: int, nranks: int) -> None:
+    cut = chunks(count, nranks)
+    assert len(cut) == nranks
+    check_cut(cut, Span(0, count))
+    blocks = [chunk.blocks for chunk in cut]
+    assert max(blocks) - min(blocks) <= 1
+    assert sum(blocks) == -(-count // BLOCK)
+
+
+@given(COUNTS, st.integers(0, 1000), st.integers(1, 300), st.integers(1, 8))
+def test_segments_are_the_fewest_even_pieces(count: int, start: int, most: int, at_least: int) -> None:
+    span = Span(start * BLOCK, min(count, 3000 * BLOCK))
+    cut = segments(span, most, at_least)
+    check_cut(cut, span)
+    blocks = [piece.blocks for piece in cut]
+    assert all(1 <= number <= most for number in blocks)
+    assert not cut or max(blocks) - min(blocks) <= 1
+    fewest = -(-span.blocks // most)
+    assert len(cut) == min(span.blocks, max(fewest, at_least))
+
+
+def test_an_empty_span_has_no_segments() -> None:
+    assert segments(Span(512, 0), 4) == []
+    assert chunks(0, 3) == [Span(0, 0)] * 3
+    assert chunks(1, 3) == [Span(0, 0), Span(0, 0), Span(0, 1)]
+
+
+@pytest.mark.parametrize(("count", "blocks"), [(0, 0), (1, 1), (255, 1), (256, 1), (257, 2), (512, 2)])
+def test_blocks_of_a_span(count: int, blocks: int) -> None:
+    assert Span(0, count).blocks == blocks
+
+
+@given(st.integers(1, 8), st.integers(1, 9), st.integers(0, 100), st.integers(0, 40))
+def test_slots_are_taken_in_turn_and_shared_by_nobody(nranks: int, per_rank: int, base: int, index: int) -> None:
+    slots = SlotSet(nranks, per_rank, 1, base)
+    every = [slots.slot(rank, turn) for rank in range(nranks) for turn in range(per_rank)]
+    assert every == list(range(base, base + nranks * per_rank))
+    assert slots.slot(nranks - 1, index) == slots.slot(nranks - 1, index + per_rank)
+
+
+def test_a_step_knows_its_slots() -> None:
+    span = Span(0, 300)
+    step = Step(1, "x", (Reduce(span, (4, 7), 1, out_slot=2, final=True), Forward(span, 9, 3), Forward(span, 8)))
+    assert step.reads == (4, 7, 9, 8)
+    assert step.writes == (2, 3)
+
+
+def test_slots_and_ranks_that_do_not_do() -> None:
+    def given_(nranks: int, per_rank: int) -> Problem:
+        return Problem(nranks, 10, SlotSet(nranks, per_rank, 1), tuple(range(nranks)))
+
+    require_slots(given_(MOST_SOURCES, 3), "naive", 3)
+    require_slots(given_(MOST_SOURCES + 1, 3), "ring", 3)
+    with pytest.raises(InvalidUsageError, match="naive needs 3 slots a rank; there are 2"):
+        require_slots(given_(2, 2), "naive", 3)
+    with pytest.raises(UnsupportedError, match="16"):
+        require_slots(given_(MOST_SOURCES + 1, 3), "naive", 3)
+
+
+@given(st.lists(st.integers(1, 3), max_size=5))
+def test_pipelined_keeps_each_segment_in_order(sizes: list[int]) -> None:
+    stages = [
+        [[Step(0, f"{segment}.{stage}", ())] for stage in range(number)] for segment, number in enumerate(sizes)
+    ]
+    order = [step.phase for step in pipelined(stages)]
+    assert sorted(order) == sorted(stage[0].phase for segment in stages for stage in segment)
+    for segment, number in enumerate(sizes):
+        places = [order.index(f"{segment}.{stage}") for stage in range(number)]
+        assert places == sorted(places)
+        if segment and number:
+            before = [order.index(f"{segment - 1}.{stage}") for stage in range(1, sizes[segment - 1])]
+            assert all(order.index(f"{segment}.0") < place for place in before)

@@ -1,0 +1,278 @@
+"""``vkpar bench matmul``: time, rate and wrong elements of the matrix product, device by device."""
+
+from __future__ import annotations
+
+import sys
+import time
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field
+from statistics import median
+from typing import Any, Final, TextIO
+
+import numpy as np
+
+import vkpar
+from vkpar import dtypes
+from vkpar.bench import exact, table
+from vkpar.demo import rig
+from vkpar.device import Device
+from vkpar.dtypes import DType
+from vkpar.errors import InvalidUsageError
+
+DTYPES: Final = ("float32", "float16", "bfloat16")
+CPU_SIZES: Final = ((128, 128, 128), (256, 256, 256), (512, 512, 512))
+GPU_SIZES: Final = ((1024, 1024, 1024), (2048, 2048, 2048), (4096, 4096, 4096))
+_NUMPY_SECONDS: Final = 0.5
+_HEADER: Final = (
+    f"#{'dev':>4}{'M':>7}{'N':>7}{'K':>7}{'type':>9}{'time':>11}{'rate':>15}{'#wrong':>8}{'vs NumPy':>10}",
+    f"#{'':34}{'(us)':>11}",
+)
+
+Shape = tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class Options:
+    """What to measure.
+
+    Attributes:
+        devices: selector; None for the default devices.
+        sizes: (M, N, K) of each product; None for squares that suit each device.
+        transpose_b: give the second matrix as (N, K).
+        iters: timed products, queued back to back with one wait at the end.
+        warmup_iters: products before them.
+        check: checked products, each on fresh data.
+    """
+
+    devices: str | None = None
+    sizes: tuple[Shape, ...] | None = None
+    dtypes: tuple[str, ...] = ("float32", "float16")
+    transpose_b: bool = False
+    iters: int = 20
+    warmup_iters: int = 2
+    check: int = 1
+
+    def sizes_of(self, device: Device) -> tuple[Shape, ...]:
+        """Return the products to run on ``device``."""
+        return self.sizes or (CPU_SIZES if device.info.is_cpu else GPU_SIZES)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One product; ``device`` counts the opened devices, ``numpy_us`` is NumPy's time for float32 on the host."""
+
+    device: int
+    m: int
+    n: int
+    k: int
+    type: str
+    time_us: float
+    gflops: float
+    wrong: int | None
+    numpy_us: float | None
+
+    @property
+    def against_numpy(self) -> float | None:
+        """NumPy's time over the device's: above 1 the device is faster."""
+        return self.numpy_us / self.time_us if self.numpy_us is not None and self.time_us > 0 else None
+
+    def text(self) -> str:
+        """Return the row under the header."""
+        ratio = "-" if self.against_numpy is None else f"{self.against_numpy:.3g}x"
+        shape = f"{self.m:>7}{self.n:>7}{self.k:>7}"
+        return (
+            f"{self.device:>5}{shape}{self.type:>9}{table.fixed(self.time_us, 11)}{rate(self.gflops):>15}"
+            f"{table.wrong_text(self.wrong):>8}{ratio:>10}"
+        )
+
+
+@dataclass
+class Report:
+    """Everything of one run."""
+
+    options: Options
+    versions: dict[str, str]
+    devices: list[dict[str, Any]]
+    rows: list[Row] = field(default_factory=list)
+
+    def wrong(self) -> list[int | None]:
+        """Return the wrong elements of every row."""
+        return [row.wrong for row in self.rows]
+
+    def header(self) -> list[str]:
+        """Return the lines above the table."""
+        options = self.options
+        lines = [
+            f"# vkpar {self.versions['vkpar']} bench matmul",
+            f"# (M, K) by {'(N, K) transposed' if options.transpose_b else '(K, N)'}, "
+            f"warmup iters {options.warmup_iters} iters {options.iters} check {options.check}",
+            "#",
+        ]
+        lines += [
+            f"# Device {item['device']}: {item['name']} [{item['vendor']}, {item['driver']}]" for item in self.devices
+        ]
+        return [*lines, "#", *_HEADER]
+
+    def footer(self) -> list[str]:
+        """Return the lines below the table."""
+        return [
+            "#",
+            f"# Wrong elements : {table.verdict(self.wrong())}",
+            "# rate = 2 M N K / time; vs NumPy: np.matmul's time on this host over the device's, float32.",
+        ]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return everything, ready for JSON."""
+        wrong = [number for number in self.wrong() if number is not None]
+        plain = asdict(self)
+        plain["rows"] = [asdict(row) | {"against_numpy": row.against_numpy} for row in self.rows]
+        return plain | {"benchmark": "matmul", "wrong": sum(wrong) if wrong else None, "ok": not any(wrong)}
+
+
+def parse_shapes(text: str) -> tuple[Shape, ...]:
+    """Return the products that ``text`` names: ``M,N,K`` or ``N`` for a square, several joined by ``;``.
+
+    Raises:
+        InvalidUsageError: not a list of sizes.
+    """
+    shapes = []
+    for part in text.split(";"):
+        numbers = [number.strip() for number in part.split(",")]
+        if len(numbers) not in (1, 3) or not all(number.isdecimal() and int(number) > 0 for number in numbers):
+            raise InvalidUsageError(f"{part!r} is no size: expected M,N,K (or one number for a square), joined by ';'")
+        m, n, k = (int(number) for number in (numbers * 3)[:3])
+        shapes.append((m, n, k))
+    return tuple(shapes)
+
+
+def parse_dtypes(text: str) -> tuple[str, ...]:
+    """Return the dtype names that ``text`` lists, joined by commas.
+
+    Raises:
+        InvalidUsageError: one that a matrix product does not take.
+    """
+    names = tuple(name.strip().lower() for name in text.split(","))
+    unknown = next((name for name in names if name not in DTYPES), None)
+    if unknown is not None:
+        raise InvalidUsageError(f"matmul does not take {unknown!r}; it takes {', '.join(DTYPES)}")
+    return names
+
+
+def rate(gflops: float) -> str:
+    """Return a rate with four digits and its unit."""
+    return f"{gflops / 1e3:.4g} TFLOP/s" if gflops >= 999.95 else f"{gflops:.4g} GFLOP/s"
+
+
+def run(options: Options, *, as_json: bool = False, stream: TextIO | None = None) -> int:
+    """Measure every product on every device and print a row for each as soon as it is there.
+
+    Args:
+        options: what to measure.
+        as_json: print one JSON document at the end, and nothing else.
+        stream: where to print; standard output by default.
+
+    Returns:
+        the exit status: 0, or 1 where any element was wrong.
+
+    Raises:
+        VkparError: what the library raises.
+    """
+    target = stream if stream is not None else sys.stdout
+    emit = table.Lines(target, quiet=as_json)
+    numpy_seconds: dict[Shape, float] = {}
+    with ExitStack() as stack:
+        devices = [stack.enter_context(device) for device in vkpar.open_devices(options.devices)]
+        report = Report(options, table.versions(), [_describe(i, device) for i, device in enumerate(devices)])
+        emit(*report.header())
+        for number, device in enumerate(devices):
+            for shape in options.sizes_of(device):
+                for name in options.dtypes:
+                    row = _Product(options, device, shape, dtypes.resolve(name)).row(number, numpy_seconds)
+                    report.rows.append(row)
+                    emit(row.text())
+        emit(*report.footer())
+    if as_json:
+        table.as_json(report.as_dict(), target)
+    return 1 if any(report.wrong()) else 0
+
+
+def _describe(number: int, device: Device) -> dict[str, Any]:
+    described = asdict(rig.describe_rank(number, device.info, ""))
+    del described["rank"], described["transport"]
+    return {"device": number, **described}
+
+
+class _Product:
+    """The matrices of one product on one device, and what is measured on them."""
+
+    def __init__(self, options: Options, device: Device, shape: Shape, dtype: DType) -> None:
+        self._options = options
+        self._shape = shape
+        self._dtype = dtype
+        m, n, k = shape
+        self._a = device.empty((m, k), dtype)
+        self._b = device.empty((n, k) if options.transpose_b else (k, n), dtype)
+        self._out = device.empty((m, n), dtype)
+        self._device = device
+        self._generator = np.random.default_rng(m * n * k)
+
+    def row(self, number: int, numpy_seconds: dict[Shape, float]) -> Row:
+        """Time, then check; NumPy's time is measured once a shape."""
+        a, b = self._upload()
+        if self._dtype == dtypes.float32 and self._shape not in numpy_seconds:
+            numpy_seconds[self._shape] = _time_numpy(a, b)
+        seconds = self._time()
+        wrong = sum(self._wrong() for _ in range(self._options.check)) if self._options.check else None
+        m, n, k = self._shape
+        return Row(
+            device=number,
+            m=m,
+            n=n,
+            k=k,
+            type=self._dtype.name,
+            time_us=1e6 * seconds,
+            gflops=2e-9 * m * n * k / seconds,
+            wrong=wrong,
+            numpy_us=1e6 * numpy_seconds[self._shape] if self._dtype == dtypes.float32 else None,
+        )
+
+    def _run(self) -> None:
+        vkpar.matmul(self._a, self._b, out=self._out, transpose_b=self._options.transpose_b)
+
+    def _time(self) -> float:
+        for _ in range(self._options.warmup_iters):
+            self._run()
+        self._device.synchronize()
+        start = time.perf_counter()
+        for _ in range(self._options.iters):
+            self._run()
+        self._device.synchronize()
+        return (time.perf_counter() - start) / self._options.iters
+
+    def _upload(self) -> tuple[exact.Host, exact.Host]:
+        """Give the device fresh data and return it, in float32, as (M, K) and (K, N)."""
+        largest = exact.largest_factor(self._shape[2])
+        a, b = (exact.integers(self._generator, x.shape, self._dtype, largest) for x in (self._a, self._b))
+        self._a.write(a)
+        self._b.write(b)
+        return a, b.T if self._options.transpose_b else b
+
+    def _wrong(self) -> int:
+        """Return the wrong elements of one more product; the expected ones are exact, then rounded once."""
+        a, b = self._upload()
+        exact.poison(self._out)
+        self._run()
+        with np.errstate(over="ignore"):
+            expected = exact.rounded(np.matmul(a, b), self._dtype)
+        return exact.count_wrong(self._out, expected)
+
+
+def _time_numpy(a: exact.Host, b: exact.Host) -> float:
+    """Return the median time of np.matmul, measured for half a second or three times, whichever is longer."""
+    np.matmul(a, b)
+    times: list[float] = []
+    while len(times) < 3 or (sum(times) < _NUMPY_SECONDS and len(times) < 1000):
+        start = time.perf_counter()
+        np.matmul(a, b)
+        times.append(time.perf_counter() - start)
+    return median(times)

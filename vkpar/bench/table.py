@@ -1,0 +1,105 @@
+"""Sizes, bandwidths and rows as text, and the parts of a report that all benchmarks share."""
+
+from __future__ import annotations
+
+import platform
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, TextIO
+
+import numpy as np
+
+import vkpar
+from vkpar.errors import InvalidUsageError
+from vkpar.vulkan import pump
+
+_SIZE: Final = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
+_UNITS: Final = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}
+
+
+def parse_size(text: str) -> int:
+    """Return the bytes that ``text`` names: a number with K, M, G or T for powers of 1024, as nccl-tests takes them.
+
+    Raises:
+        InvalidUsageError: not a size.
+    """
+    found = _SIZE.fullmatch(text.strip())
+    if not found:
+        raise InvalidUsageError(f"{text!r} is no size: expected bytes such as 8, 64K, 1.5M or 1G (powers of 1024)")
+    nbytes = int(float(found[1]) * 2 ** _UNITS[found[2].lower()])
+    if nbytes < 1:
+        raise InvalidUsageError(f"{text!r} is no size: expected 1 byte or more")
+    return nbytes
+
+
+def steps(least: int, most: int, factor: int) -> Iterator[int]:
+    """Yield ``least`` and its multiples by powers of ``factor`` up to ``most``."""
+    while least <= most:
+        yield least
+        least *= factor
+
+
+def algbw(nbytes: int, seconds: float) -> float:
+    """Return the algorithm bandwidth: bytes of one rank's array over the time, in GB/s of 10^9 bytes."""
+    return nbytes / seconds / 1e9 if seconds > 0 else 0.0
+
+
+def busbw(bandwidth: float, nranks: int) -> float:
+    """Return the bus bandwidth of an all_reduce: what each rank's link carries each way, whatever the number of ranks.
+
+    Every rank must send and receive 2(n-1)/n of the array, hence the factor.
+    """
+    return bandwidth * 2 * (nranks - 1) / nranks
+
+
+def fixed(value: float, width: int) -> str:
+    """Return ``value`` right-aligned in ``width`` characters with two decimals, or fewer where they do not fit."""
+    for decimals in (2, 1, 0):
+        text = f"{value:.{decimals}f}"
+        if len(text) <= width:
+            break
+    return text.rjust(width)
+
+
+def wrong_text(wrong: int | None) -> str:
+    """Return a number of wrong elements, ``N/A`` where nothing was checked."""
+    return "N/A" if wrong is None else str(wrong)
+
+
+def verdict(wrong: Sequence[int | None]) -> str:
+    """Return the footer's words on the wrong elements of all rows."""
+    checked = [number for number in wrong if number is not None]
+    if not checked:
+        return "N/A (not checked, see -c)"
+    return f"{sum(checked)} {'FAILED' if any(checked) else 'OK'}"
+
+
+def versions() -> dict[str, str]:
+    """Return what ran: versions and the enqueue helper."""
+    return {
+        "vkpar": vkpar.__version__,
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "pump": pump.kind(),
+    }
+
+
+class Lines:
+    """Lines of a report, each written out as soon as it is known; ``quiet`` drops them all."""
+
+    def __init__(self, stream: TextIO, *, quiet: bool) -> None:
+        self._stream = stream
+        self._quiet = quiet
+
+    def __call__(self, *lines: str) -> None:
+        """Print ``lines``."""
+        if not self._quiet:
+            for line in lines:
+                print(line.rstrip(), file=self._stream, flush=True)
+
+
+def as_json(document: dict[str, Any], stream: TextIO) -> None:
+    """Print the one document of a ``--json`` run."""
+    import json
+
+    print(json.dumps(document, indent=2), file=stream)

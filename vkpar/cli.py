@@ -1,0 +1,426 @@
+"""The command line: ``vkpar devices``, ``demo``, ``env``, ``bench all_reduce`` and ``bench matmul``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import vkpar
+from vkpar import env
+from vkpar.errors import UnsupportedError, VkparError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+    from vkpar.vulkan.physical import DeviceInfo, Heap, QueueFamily
+
+_OK: Final = 0
+_ERROR: Final = 2  # wrong usage or a failed call; 1 says that a check failed
+_INTERRUPTED: Final = 130
+_VALIDATION_LAYER: Final = "VK_LAYER_KHRONOS_validation"
+_ROOTS: Final = ("devices", "type", "memory")
+
+_T = TypeVar("_T")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command.
+
+    Args:
+        arguments: the command line without the program's name; that of the process by default.
+
+    Returns:
+        the exit status: 0, 1 for a failed check, 2 for an error, 130 after Ctrl-C.
+    """
+    options = _parser().parse_args(arguments)
+    try:
+        status: int = options.run(options)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        return _closed_pipe()
+    except SystemExit as leaving:  # how rich answers a closed pipe
+        if isinstance(leaving.__context__, BrokenPipeError):
+            return _closed_pipe()
+        raise
+    except KeyboardInterrupt:
+        print("vkpar: interrupted", file=sys.stderr)
+        return _INTERRUPTED
+    except (VkparError, MemoryError) as error:
+        print(f"vkpar: error: {error or type(error).__name__}", file=sys.stderr)
+        return _ERROR
+    return status
+
+
+def _closed_pipe() -> int:
+    """Take a reader that left early (``| head``) for a success; nothing more is written, at exit neither."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return _OK
+
+
+# --- the parser ---
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="vkpar", description="The Vulkan GPUs that you already have, of any vendors, working as one rig."
+    )
+    parser.set_defaults(run=lambda options: _without_command(parser, options), json=False)
+    parser.add_argument("--version", action="store_true", help="print the version")
+    parser.add_argument("--json", action="store_true", help="print one JSON document and nothing else")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND")
+
+    devices = _command(commands, "devices", _devices, "list the devices: drivers, memory, features")
+    _add_devices(devices, "only those that it names")
+    devices.add_argument(
+        "-v", "--verbose", action="store_true", help="a block per device: limits, heaps, queues, UUIDs"
+    )
+
+    demo = _command(commands, "demo", _demo, "verify an AllReduce and run a real model split over the rig")
+    _add_devices(demo, "the rig; by default all GPUs, or virtual ranks of the only device")
+    demo.add_argument("--weights", metavar="FILE", help="trimmed model weights, for machines without the model package")
+    demo.add_argument("--wire", default="f16", metavar="WIRE", help=f"{_wire_help()} (default: f16)")
+
+    _command(commands, "env", _env, "show the VKPAR_* variables, versions and helpers")
+
+    bench = commands.add_parser("bench", help="measure and check", description="Measure and check.")
+    bench.set_defaults(run=lambda _: _show_help(bench))
+    benches = bench.add_subparsers(title="benchmarks", metavar="BENCHMARK")
+    _add_all_reduce(benches)
+    _add_matmul(benches)
+    return parser
+
+
+def _command(commands: Any, name: str, run: Callable[[Any], int], text: str) -> argparse.ArgumentParser:
+    made: argparse.ArgumentParser = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
+    made.set_defaults(run=run)
+    # Suppressed, so that a --json before the command is not undone.
+    made.add_argument(
+        "--json", action="store_true", default=argparse.SUPPRESS, help="print one JSON document and nothing else"
+    )
+    return made
+
+
+def _add_devices(parser: argparse.ArgumentParser, text: str) -> None:
+    selector = "an index, UUID, PCI address, piece of a name, all, gpu or cpu, joined by &, *N for N of each"
+    parser.add_argument("--devices", metavar="SELECTOR", help=f"{text}: {selector}")
+
+
+def _add_counts(parser: argparse.ArgumentParser, iters: int, warmup: int) -> None:
+    parser.add_argument(
+        "-n", "--iters", type=_whole(1), default=iters, metavar="N", help=f"timed calls (default: {iters})"
+    )
+    parser.add_argument(
+        "-w", "--warmup_iters", type=_whole(0), default=warmup, metavar="N", help=f"calls before (default: {warmup})"
+    )
+    parser.add_argument(
+        "-c", "--check", type=_whole(0), default=1, metavar="N", help="checked calls; 0 checks nothing (default: 1)"
+    )
+
+
+def _add_all_reduce(benches: Any) -> None:
+    from vkpar.bench import all_reduce, table
+    from vkpar.comm.algorithms import TABLE
+
+    parser = _command(benches, "all_reduce", _bench_all_reduce, "time and check the AllReduce, as nccl-tests does")
+    size = _argument(table.parse_size)
+    parser.add_argument(
+        "-b", "--minbytes", type=size, metavar="SIZE", help="first size, such as 8, 64K, 1M (default: 8K)"
+    )
+    parser.add_argument("-e", "--maxbytes", type=size, metavar="SIZE", help="last size (default: 32M)")
+    parser.add_argument(
+        "-f", "--stepfactor", type=_whole(2), default=4, metavar="N", help="from size to size (default: 4)"
+    )
+    _add_counts(parser, all_reduce.Options.iters, all_reduce.Options.warmup_iters)
+    _add_devices(parser, "the rig; by default the GPUs, or two virtual ranks of the only device")
+    parser.add_argument("--wire", default="f16", metavar="WIRE", help=f"{_wire_help()} (default: f16)")
+    names = ", ".join(("auto", *TABLE))
+    parser.add_argument("--algorithm", default="auto", metavar="NAME", help=f"{names} (default: auto)")
+    parser.add_argument("--transport", default="auto", metavar="NAME", help="auto, staged or mapped (default: auto)")
+    parser.add_argument("--dtype", default="float32", choices=all_reduce.DTYPES, help="default: float32")
+    parser.add_argument("--op", default="sum", choices=all_reduce.OPS, help="default: sum")
+
+
+def _add_matmul(benches: Any) -> None:
+    from vkpar.bench import matmul
+
+    parser = _command(benches, "matmul", _bench_matmul, "time and check the matrix product, device by device")
+    _add_devices(parser, "what to measure; by default the GPUs")
+    sizes = _argument(matmul.parse_shapes)
+    parser.add_argument(
+        "--sizes", type=sizes, metavar="M,N,K[;...]", help="default: squares of 1024 to 4096, on CPUs of 128 to 512"
+    )
+    parser.add_argument(
+        "--dtypes",
+        type=_argument(matmul.parse_dtypes),
+        default=matmul.Options.dtypes,
+        metavar="TYPES",
+        help=f"among {', '.join(matmul.DTYPES)} (default: {','.join(matmul.Options.dtypes)})",
+    )
+    parser.add_argument("--transpose-b", action="store_true", help="give the second matrix as (N, K)")
+    _add_counts(parser, matmul.Options.iters, matmul.Options.warmup_iters)
+
+
+def _wire_help() -> str:
+    from vkpar.comm.wires import NAMES
+
+    return f"how float32 crosses a link: {', '.join(NAMES)}"
+
+
+def _argument(parse: Callable[[str], _T]) -> Callable[[str], _T]:
+    """Make an argparse type of a function that raises :class:`VkparError`, keeping its message."""
+
+    def convert(text: str) -> _T:
+        try:
+            return parse(text)
+        except VkparError as error:
+            raise argparse.ArgumentTypeError(str(error)) from error
+
+    return convert
+
+
+def _whole(least: int) -> Callable[[str], int]:
+    def convert(text: str) -> int:
+        if not text.isdecimal() or int(text) < least:
+            raise argparse.ArgumentTypeError(f"{text!r}: expected a whole number from {least}")
+        return int(text)
+
+    return convert
+
+
+# --- commands ---
+
+
+def _without_command(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
+    if not options.version:
+        return _show_help(parser)
+    print(json.dumps({"version": vkpar.__version__}) if options.json else f"vkpar {vkpar.__version__}")
+    return _OK
+
+
+def _show_help(parser: argparse.ArgumentParser) -> int:
+    parser.print_help(sys.stderr)
+    return _ERROR
+
+
+def _print_json(document: Mapping[str, Any]) -> int:
+    print(json.dumps(document, indent=2))
+    return _OK
+
+
+def _demo(options: argparse.Namespace) -> int:
+    from vkpar.demo import main as demo
+
+    return demo.run(options.devices, options.weights, options.wire, options.json)
+
+
+def _bench_all_reduce(options: argparse.Namespace) -> int:
+    from vkpar.bench import all_reduce
+
+    return all_reduce.run(_taken(all_reduce.Options, options), as_json=options.json)
+
+
+def _bench_matmul(options: argparse.Namespace) -> int:
+    from vkpar.bench import matmul
+
+    return matmul.run(_taken(matmul.Options, options), as_json=options.json)
+
+
+def _taken(kind: Callable[..., _T], options: argparse.Namespace) -> _T:
+    """Return the dataclass ``kind`` filled from the parsed arguments of the same names."""
+    return kind(**{name: getattr(options, name) for name in kind.__dataclass_fields__})  # type: ignore[attr-defined]
+
+
+def _env(options: argparse.Namespace) -> int:
+    from vkpar.vulkan import pump, shader
+
+    rows = env.describe()
+    about = {
+        "vkpar": vkpar.__version__,
+        "python": platform.python_version(),
+        "pump": _or_error(pump.kind),
+        "glsl_compiler": shader.compiler() or "none: install libshaderc1 or glslang-tools",
+        **_loader(),
+    }
+    if options.json:
+        return _print_json({**about, "variables": rows})
+    console = _console()
+    table = _table("variable", "value", "default", "meaning")
+    for row in rows:
+        changed = "bold" if row["value"] != row["default"] else ""
+        table.add_row(row["variable"], _setting(row["value"]), _setting(row["default"]), row["meaning"], style=changed)
+    console.print(table)
+    console.print()
+    console.print(_pairs({name.replace("_", " "): str(value) for name, value in about.items()}))
+    return _OK
+
+
+def _loader() -> dict[str, str]:
+    """Say what there is of the loader and the validation layer; no driver is loaded."""
+    from vkpar.vulkan import api
+
+    try:
+        vk = api.load()
+    except UnsupportedError as error:
+        return {"vulkan_loader": str(error), "validation_layer": "none"}
+    version = vk.ffi.new("uint32_t*")
+    vk.lib.vkEnumerateInstanceVersion(version)
+    layers = vk.enumerate("VkLayerProperties", vk.lib.vkEnumerateInstanceLayerProperties)
+    layer = next((layer for layer in layers if vk.text(layer.layerName) == _VALIDATION_LAYER), None)
+    return {
+        "vulkan_loader": _version(version[0]),
+        "validation_layer": "none: install vulkan-validationlayers" if layer is None else _version(layer.specVersion),
+    }
+
+
+def _or_error(call: Callable[[], str]) -> str:
+    try:
+        return call()
+    except VkparError as error:
+        return str(error)
+
+
+def _setting(value: object) -> str:
+    return str(int(value)) if isinstance(value, bool) else str(value) if value != "" else "-"
+
+
+def _devices(options: argparse.Namespace) -> int:
+    from vkpar.vulkan import selector
+
+    infos = vkpar.enumerate_devices()
+    if options.devices is not None:
+        wanted = {info.index for info in selector.select(options.devices, infos)}
+        infos = [info for info in infos if info.index in wanted]
+    if options.json:
+        return _print_json({"vkpar": vkpar.__version__, "devices": [info.as_dict() for info in infos]})
+    console = _console()
+    if options.verbose:
+        for info in infos:
+            console.print(f"{info.index}: {info.name}", style="bold")
+            console.print(_pairs(_details(info)))
+            console.print()
+        return _OK
+    table = _table("#", "device", "type, memory", "PCI, UUID", "queues", "features")
+    for info in infos:
+        memory = [info.type, _gib(info.memory_bytes), *_budget(info)]
+        queues = "\n".join(f"{family.count} {_letters(family)}" for family in info.queue_families)
+        names = "\n".join((info.name, f"{info.vendor}, {info.driver_name}", _driver_version(info)))
+        place = f"{info.pci_address or '-'}\n{info.device_uuid[:8]}"
+        table.add_row(str(info.index), names, "\n".join(memory), place, queues, ", ".join(_features(info)))
+        table.add_section()
+    console.print(table)
+    console.print("queues: of each family, what they do: Graphics, Compute, Transfer. More: -v, --json.", style="dim")
+    return _OK
+
+
+# --- what is said of a device ---
+
+
+def _features(info: DeviceInfo) -> list[str]:
+    features = info.features
+    named = {
+        "16-bit storage": features.storage_16bit,
+        "f16": features.float16,
+        "host import": features.host_import,
+        "timeline export": features.timeline_export,
+        f"subgroup {features.subgroup_size}": True,
+        f"{len(features.cooperative_matrix)} coopmat shapes": bool(features.cooperative_matrix),
+    }
+    return [name for name, there in named.items() if there]
+
+
+def _details(info: DeviceInfo) -> dict[str, str]:
+    flags = {name: value for name, value in asdict(info.features).items() if isinstance(value, bool)}
+    return {
+        "vendor": f"{info.vendor} (0x{info.vendor_id:04x}), device 0x{info.device_id:04x}",
+        "driver": f"{info.driver_name} {_driver_version(info)} (id {info.driver_id})",
+        "Vulkan": ".".join(map(str, info.api_version)),
+        "type": info.type,
+        "PCI address": info.pci_address or "-",
+        "device UUID": info.device_uuid,
+        "driver UUID": info.driver_uuid,
+        "heaps": "\n".join(map(_heap, info.heaps)),
+        "queue families": "\n".join(map(_family, info.queue_families)),
+        "features": ", ".join(name for name, there in flags.items() if there) or "-",
+        "without": ", ".join(name for name, there in flags.items() if not there) or "-",
+        "subgroup size": str(info.features.subgroup_size),
+        "cooperative matrix": "\n".join(info.features.cooperative_matrix) or "-",
+        "limits": "\n".join(f"{name} {_limit(value)}" for name, value in asdict(info.limits).items()),
+        "extensions": f"{len(info.extensions)} (names: --json)",
+    }
+
+
+def _heap(heap: Heap) -> str:
+    local = "device-local" if heap.device_local else "host"
+    budget = "" if heap.budget is None else f", budget {_gib(heap.budget)}, used {_gib(heap.used or 0)}"
+    return f"{heap.index}: {_gib(heap.nbytes)} {local}{budget}"
+
+
+def _family(family: QueueFamily) -> str:
+    able = [name for name in ("graphics", "compute", "transfer") if getattr(family, name)]
+    stamps = f"{family.timestamp_bits}-bit timestamps" if family.timestamp_bits else "no timestamps"
+    return f"{family.index}: {family.count} x {' '.join(able) or 'other'}, {stamps}"
+
+
+def _letters(family: QueueFamily) -> str:
+    able = {"G": family.graphics, "C": family.compute, "T": family.transfer}
+    return "".join(letter for letter, there in able.items() if there) or "-"
+
+
+def _budget(info: DeviceInfo) -> list[str]:
+    """Return the budget of the heap that the table shows, where the driver gives one."""
+    heap = max((heap for heap in info.heaps if heap.device_local), key=lambda heap: heap.nbytes, default=None)
+    return [] if heap is None or heap.budget is None else [f"budget {_gib(heap.budget)}"]
+
+
+def _driver_version(info: DeviceInfo) -> str:
+    return info.driver_info or _version(info.driver_version)
+
+
+def _version(packed: int) -> str:
+    return f"{packed >> 22}.{(packed >> 12) & 0x3FF}.{packed & 0xFFF}"
+
+
+def _gib(nbytes: int) -> str:
+    return f"{nbytes / 2**30:.1f} GiB"
+
+
+def _limit(value: Any) -> str:
+    return " x ".join(map(str, value)) if isinstance(value, (tuple, list)) else f"{value:,}"
+
+
+# --- tables ---
+
+
+def _console() -> Console:
+    from rich.console import Console
+
+    return Console(markup=False, highlight=False, emoji=False)
+
+
+def _table(*columns: str) -> Table:
+    """Make a table whose last column gives way first."""
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
+    for column in columns:
+        table.add_column(column, overflow="fold", justify="right" if column == "#" else "left")
+    return table
+
+
+def _pairs(rows: Mapping[str, str]) -> Table:
+    from rich.table import Table
+
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, text in rows.items():
+        table.add_row(f"  {name}", text)
+    return table
