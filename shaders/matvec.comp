@@ -76,12 +76,12 @@ void make(uint column0) {
     uint n = b_wide ? 4u : push.n - min(column, push.n);
     vec4 sums[4] = vec4[](vec4(0.0), vec4(0.0), vec4(0.0), vec4(0.0));
     uint k = id / 8u;
-    for (; k + 224u < push.k; k += 256u) {
-        uvec4 packed[8];
-        [[unroll]] for (uint j = 0u; j < 8u; j++) {
+    for (; k + 96u < push.k; k += 128u) {
+        uvec4 packed[4];
+        [[unroll]] for (uint j = 0u; j < 4u; j++) {
             packed[j] = b_packed4(b_at + (k + j * 32u) * push.b_row, n);
         }
-        [[unroll]] for (uint j = 0u; j < 8u; j++) {
+        [[unroll]] for (uint j = 0u; j < 4u; j++) {
             vec4 y = b_unpack4(packed[j]);
             EACH_ROW {
                 sums[r] += a_at(push.a_first + r * push.a_row + k + j * 32u) * y;

@@ -25,7 +25,7 @@ def child_environment(**changes: str | None) -> dict[str, str]:
 def run_child(
     code: str, *arguments: str, timeout: float = 120.0, environment: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Run ``code`` in a new interpreter and return how it ended; it is killed, and the test fails, after ``timeout``."""
+    """Run ``code`` in a new interpreter and return how it ended; after ``timeout`` it is killed and the test fails."""
     return subprocess.run(
         [sys.executable, "-X", "faulthandler", "-c", textwrap.dedent(code), *arguments],
         env=dict(environment if environment is not None else child_environment()),
@@ -36,7 +36,9 @@ def run_child(
     )
 
 
-def check_child(code: str, *arguments: str, timeout: float = 120.0, environment: Mapping[str, str] | None = None) -> str:
+def check_child(
+    code: str, *arguments: str, timeout: float = 120.0, environment: Mapping[str, str] | None = None
+) -> str:
     """Run ``code``, which must end with status 0 and write nothing to stderr; return what it printed."""
     done = run_child(code, *arguments, timeout=timeout, environment=environment)
     assert (done.returncode, done.stderr) == (0, ""), f"status {done.returncode}\n{done.stdout}\n{done.stderr}"

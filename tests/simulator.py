@@ -182,10 +182,13 @@ class Simulator:
 
     def _drain(self, queues: list[list[tuple[_Queued, _Run]]]) -> None:
         heads = [0] * self.nranks
-        while any(head < len(queue) for head, queue in zip(heads, queues, strict=True)):
-            ready = [rank for rank in range(self.nranks) if heads[rank] < len(queues[rank]) and self._ready(queues[rank][heads[rank]][0])]
+        while True:
+            waiting = [rank for rank in range(self.nranks) if heads[rank] < len(queues[rank])]
+            if not waiting:
+                return
+            ready = [rank for rank in waiting if self._ready(queues[rank][heads[rank]][0])]
             if not ready:
-                stuck = [str(queue[head][0].step) for head, queue in zip(heads, queues, strict=True) if head < len(queue)]
+                stuck = (str(queues[rank][heads[rank]][0].step) for rank in waiting)
                 raise ScheduleError("deadlock: " + "; ".join(stuck))
             rank = self._random.choice(ready)
             item, run = queues[rank][heads[rank]]

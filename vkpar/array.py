@@ -130,12 +130,18 @@ class Array:
         """
         return self.read()
 
-    def read(self, out: np.ndarray[Any, Any] | None = None) -> np.ndarray[Any, Any]:
+    def read(self, region: Any = None, *, out: np.ndarray[Any, Any] | None = None) -> np.ndarray[Any, Any]:
         """Copy to the host, into ``out`` where it is given (same shape and dtype), and return it.
+
+        Args:
+            region: rows along the first axis, as in ``a[region]``; all by default.
+            out: a writable, C-contiguous array.
 
         Raises:
             InvalidUsageError: ``out`` is read-only, not C-contiguous, or of another shape or dtype.
         """
+        if region is not None:
+            return self[region].read(out=out)
         logical = self.device.logical
         if out is None:
             out = np.empty(self.shape, self.dtype.numpy)
@@ -153,12 +159,19 @@ class Array:
         if not out.flags.c_contiguous:
             raise InvalidUsageError("cannot read into an array that is not C-contiguous")
 
-    def write(self, source: ArrayLike) -> None:
+    def write(self, source: ArrayLike, region: Any = None) -> None:
         """Replace the contents by ``source``, of the same shape; it may be changed once the call returns.
+
+        Args:
+            source: anything that ``np.asarray`` takes.
+            region: rows along the first axis, as in ``a[region]``; all by default.
 
         Raises:
             InvalidUsageError: another shape, or values that are not plain numbers.
         """
+        if region is not None:
+            self[region].write(source)
+            return
         logical = self.device.logical
         host = host_elements(source, self.dtype).values
         if host.shape != self.shape:
@@ -205,7 +218,7 @@ class Array:
             raise InvalidUsageError("an array is sliced along its first axis: a[i:j] or a[i]")
         start, stop, step = key.indices(len(self))
         if step != 1:
-            raise UnsupportedError("slices with a step are not supported")
+            raise UnsupportedError("slices with a step are not supported; take a[i:j]")
         rows = max(0, stop - start)
         return Array(self._storage, self._offset + start * row, (rows, *self.shape[1:]), self.dtype)
 

@@ -8,12 +8,17 @@ import os
 import platform
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import vkpar
 from vkpar import env
+from vkpar.bench import all_reduce, matmul
+from vkpar.bench.table import parse_size
+from vkpar.comm.algorithms import TABLE
+from vkpar.comm.wires import NAMES
 from vkpar.errors import UnsupportedError, VkparError
+from vkpar.vulkan import api, pump, selector, shader
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -24,8 +29,8 @@ if TYPE_CHECKING:
 _OK: Final = 0
 _ERROR: Final = 2  # wrong usage or a failed call; 1 says that a check failed
 _INTERRUPTED: Final = 130
+_WIRE_HELP: Final = f"how float32 crosses a link: {', '.join(NAMES)} (default: f16)"
 _VALIDATION_LAYER: Final = "VK_LAYER_KHRONOS_validation"
-_ROOTS: Final = ("devices", "type", "memory")
 
 _T = TypeVar("_T")
 
@@ -39,32 +44,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         the exit status: 0, 1 for a failed check, 2 for an error, 130 after Ctrl-C.
     """
-    options = _parser().parse_args(arguments)
     try:
-        status: int = options.run(options)
-        sys.stdout.flush()
+        try:
+            options = _parser().parse_args(arguments)
+            return int(options.run(options))
+        finally:
+            sys.stdout.flush()
     except BrokenPipeError:
         return _closed_pipe()
-    except SystemExit as leaving:  # how rich answers a closed pipe
-        if isinstance(leaving.__context__, BrokenPipeError):
+    except SystemExit as leaving:
+        if isinstance(leaving.__context__, BrokenPipeError):  # rich ends the program so
             return _closed_pipe()
         raise
     except KeyboardInterrupt:
         print("vkpar: interrupted", file=sys.stderr)
         return _INTERRUPTED
     except (VkparError, MemoryError) as error:
-        print(f"vkpar: error: {error or type(error).__name__}", file=sys.stderr)
+        print(f"vkpar: error: {str(error) or type(error).__name__}", file=sys.stderr)
         return _ERROR
-    return status
 
 
 def _closed_pipe() -> int:
     """Take a reader that left early (``| head``) for a success; nothing more is written, at exit neither."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return _OK
-
-
-# --- the parser ---
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -85,7 +88,7 @@ def _parser() -> argparse.ArgumentParser:
     demo = _command(commands, "demo", _demo, "verify an AllReduce and run a real model split over the rig")
     _add_devices(demo, "the rig; by default all GPUs, or virtual ranks of the only device")
     demo.add_argument("--weights", metavar="FILE", help="trimmed model weights, for machines without the model package")
-    demo.add_argument("--wire", default="f16", metavar="WIRE", help=f"{_wire_help()} (default: f16)")
+    demo.add_argument("--wire", default="f16", metavar="WIRE", help=_WIRE_HELP)
 
     _command(commands, "env", _env, "show the VKPAR_* variables, versions and helpers")
 
@@ -113,23 +116,19 @@ def _add_devices(parser: argparse.ArgumentParser, text: str) -> None:
 
 
 def _add_counts(parser: argparse.ArgumentParser, iters: int, warmup: int) -> None:
-    parser.add_argument(
-        "-n", "--iters", type=_whole(1), default=iters, metavar="N", help=f"timed calls (default: {iters})"
-    )
-    parser.add_argument(
-        "-w", "--warmup_iters", type=_whole(0), default=warmup, metavar="N", help=f"calls before (default: {warmup})"
-    )
-    parser.add_argument(
-        "-c", "--check", type=_whole(0), default=1, metavar="N", help="checked calls; 0 checks nothing (default: 1)"
-    )
+    for short, long, least, default, text in (
+        ("-n", "--iters", 1, iters, "timed calls"),
+        ("-w", "--warmup_iters", 0, warmup, "calls before them"),
+        ("-c", "--check", 0, 1, "checked calls, 0 for none"),
+    ):
+        parser.add_argument(
+            short, long, type=_whole(least), default=default, metavar="N", help=f"{text} (default: {default})"
+        )
 
 
 def _add_all_reduce(benches: Any) -> None:
-    from vkpar.bench import all_reduce, table
-    from vkpar.comm.algorithms import TABLE
-
-    parser = _command(benches, "all_reduce", _bench_all_reduce, "time and check the AllReduce, as nccl-tests does")
-    size = _argument(table.parse_size)
+    parser = _command(benches, "all_reduce", _bench(all_reduce), "time and check the AllReduce, as nccl-tests does")
+    size = _argument(parse_size)
     parser.add_argument(
         "-b", "--minbytes", type=size, metavar="SIZE", help="first size, such as 8, 64K, 1M (default: 8K)"
     )
@@ -139,7 +138,7 @@ def _add_all_reduce(benches: Any) -> None:
     )
     _add_counts(parser, all_reduce.Options.iters, all_reduce.Options.warmup_iters)
     _add_devices(parser, "the rig; by default the GPUs, or two virtual ranks of the only device")
-    parser.add_argument("--wire", default="f16", metavar="WIRE", help=f"{_wire_help()} (default: f16)")
+    parser.add_argument("--wire", default="f16", metavar="WIRE", help=_WIRE_HELP)
     names = ", ".join(("auto", *TABLE))
     parser.add_argument("--algorithm", default="auto", metavar="NAME", help=f"{names} (default: auto)")
     parser.add_argument("--transport", default="auto", metavar="NAME", help="auto, staged or mapped (default: auto)")
@@ -148,9 +147,7 @@ def _add_all_reduce(benches: Any) -> None:
 
 
 def _add_matmul(benches: Any) -> None:
-    from vkpar.bench import matmul
-
-    parser = _command(benches, "matmul", _bench_matmul, "time and check the matrix product, device by device")
+    parser = _command(benches, "matmul", _bench(matmul), "time and check the matrix product, device by device")
     _add_devices(parser, "what to measure; by default the GPUs")
     sizes = _argument(matmul.parse_shapes)
     parser.add_argument(
@@ -165,12 +162,6 @@ def _add_matmul(benches: Any) -> None:
     )
     parser.add_argument("--transpose-b", action="store_true", help="give the second matrix as (N, K)")
     _add_counts(parser, matmul.Options.iters, matmul.Options.warmup_iters)
-
-
-def _wire_help() -> str:
-    from vkpar.comm.wires import NAMES
-
-    return f"how float32 crosses a link: {', '.join(NAMES)}"
 
 
 def _argument(parse: Callable[[str], _T]) -> Callable[[str], _T]:
@@ -192,9 +183,6 @@ def _whole(least: int) -> Callable[[str], int]:
         return int(text)
 
     return convert
-
-
-# --- commands ---
 
 
 def _without_command(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
@@ -220,26 +208,17 @@ def _demo(options: argparse.Namespace) -> int:
     return demo.run(options.devices, options.weights, options.wire, options.json)
 
 
-def _bench_all_reduce(options: argparse.Namespace) -> int:
-    from vkpar.bench import all_reduce
+def _bench(module: Any) -> Callable[[argparse.Namespace], int]:
+    """Return the command that runs ``module`` with the parsed arguments that its ``Options`` name."""
 
-    return all_reduce.run(_taken(all_reduce.Options, options), as_json=options.json)
+    def run(options: argparse.Namespace) -> int:
+        chosen = {item.name: getattr(options, item.name) for item in fields(module.Options)}
+        return int(module.run(module.Options(**chosen), as_json=options.json))
 
-
-def _bench_matmul(options: argparse.Namespace) -> int:
-    from vkpar.bench import matmul
-
-    return matmul.run(_taken(matmul.Options, options), as_json=options.json)
-
-
-def _taken(kind: Callable[..., _T], options: argparse.Namespace) -> _T:
-    """Return the dataclass ``kind`` filled from the parsed arguments of the same names."""
-    return kind(**{name: getattr(options, name) for name in kind.__dataclass_fields__})  # type: ignore[attr-defined]
+    return run
 
 
 def _env(options: argparse.Namespace) -> int:
-    from vkpar.vulkan import pump, shader
-
     rows = env.describe()
     about = {
         "vkpar": vkpar.__version__,
@@ -263,8 +242,6 @@ def _env(options: argparse.Namespace) -> int:
 
 def _loader() -> dict[str, str]:
     """Say what there is of the loader and the validation layer; no driver is loaded."""
-    from vkpar.vulkan import api
-
     try:
         vk = api.load()
     except UnsupportedError as error:
@@ -287,12 +264,12 @@ def _or_error(call: Callable[[], str]) -> str:
 
 
 def _setting(value: object) -> str:
-    return str(int(value)) if isinstance(value, bool) else str(value) if value != "" else "-"
+    if value is None or value == "":
+        return "-"
+    return str(int(value)) if isinstance(value, bool) else str(value)
 
 
 def _devices(options: argparse.Namespace) -> int:
-    from vkpar.vulkan import selector
-
     infos = vkpar.enumerate_devices()
     if options.devices is not None:
         wanted = {info.index for info in selector.select(options.devices, infos)}
@@ -308,18 +285,25 @@ def _devices(options: argparse.Namespace) -> int:
         return _OK
     table = _table("#", "device", "type, memory", "PCI, UUID", "queues", "features")
     for info in infos:
-        memory = [info.type, _gib(info.memory_bytes), *_budget(info)]
-        queues = "\n".join(f"{family.count} {_letters(family)}" for family in info.queue_families)
-        names = "\n".join((info.name, f"{info.vendor}, {info.driver_name}", _driver_version(info)))
-        place = f"{info.pci_address or '-'}\n{info.device_uuid[:8]}"
-        table.add_row(str(info.index), names, "\n".join(memory), place, queues, ", ".join(_features(info)))
+        table.add_row(str(info.index), *("\n".join(cell) for cell in _cells(info)), ", ".join(_features(info)))
         table.add_section()
     console.print(table)
-    console.print("queues: of each family, what they do: Graphics, Compute, Transfer. More: -v, --json.", style="dim")
+    console.print("queues: number and abilities (Graphics, Compute, Transfer). More: -v, --json.", style="dim")
     return _OK
 
 
-# --- what is said of a device ---
+def _cells(info: DeviceInfo) -> tuple[list[str], ...]:
+    """Return the lines of a device's cells in the table, up to its features."""
+    queues = [f"{q.count} {''.join(name[0].upper() for name in _abilities(q)) or '-'}" for q in info.queue_families]
+    largest = max((heap for heap in info.heaps if heap.device_local), key=lambda heap: heap.nbytes, default=None)
+    budget, used = (largest.budget, largest.used) if largest else (None, None)
+    free = [] if budget is None else [f"{_gib(budget - (used or 0))} free"]
+    return (
+        [info.name, f"{info.vendor}, {info.driver_name}", _driver_version(info)],
+        [info.type, _gib(info.memory_bytes), *free],
+        [info.pci_address or "-", info.device_uuid[:8]],
+        queues,
+    )
 
 
 def _features(info: DeviceInfo) -> list[str]:
@@ -363,20 +347,12 @@ def _heap(heap: Heap) -> str:
 
 
 def _family(family: QueueFamily) -> str:
-    able = [name for name in ("graphics", "compute", "transfer") if getattr(family, name)]
     stamps = f"{family.timestamp_bits}-bit timestamps" if family.timestamp_bits else "no timestamps"
-    return f"{family.index}: {family.count} x {' '.join(able) or 'other'}, {stamps}"
+    return f"{family.index}: {family.count} x {' '.join(_abilities(family)) or 'other'}, {stamps}"
 
 
-def _letters(family: QueueFamily) -> str:
-    able = {"G": family.graphics, "C": family.compute, "T": family.transfer}
-    return "".join(letter for letter, there in able.items() if there) or "-"
-
-
-def _budget(info: DeviceInfo) -> list[str]:
-    """Return the budget of the heap that the table shows, where the driver gives one."""
-    heap = max((heap for heap in info.heaps if heap.device_local), key=lambda heap: heap.nbytes, default=None)
-    return [] if heap is None or heap.budget is None else [f"budget {_gib(heap.budget)}"]
+def _abilities(family: QueueFamily) -> list[str]:
+    return [name for name in ("graphics", "compute", "transfer") if getattr(family, name)]
 
 
 def _driver_version(info: DeviceInfo) -> str:
@@ -393,9 +369,6 @@ def _gib(nbytes: int) -> str:
 
 def _limit(value: Any) -> str:
     return " x ".join(map(str, value)) if isinstance(value, (tuple, list)) else f"{value:,}"
-
-
-# --- tables ---
 
 
 def _console() -> Console:

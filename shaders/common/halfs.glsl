@@ -4,17 +4,17 @@
 #ifndef VKPAR_HALFS_GLSL
 #define VKPAR_HALFS_GLSL
 
-// Bits of a float32 -> bits of a float16: nearest even, overflow to infinity, NaN to 0x7E00.
+// Bits of a float32 -> bits of a float16: nearest even, overflow to infinity, NaN to 0x7E00. Selections instead of
+// branches: drivers without a GPU would run both sides of each.
 uint f32_bits_to_f16_bits(uint x) {
     uint a = x & 0x7FFFFFFFu;
-    // From 2^-14 on: move the exponent, round at bit 13; infinity is where 65520 and all above it end.
-    uint normal = min((a - 0x38000000u + 0x0FFFu + ((a >> 13) & 1u)) >> 13, 0x7C00u);
-    // Below: the significand in steps of 2^-24, to which all that is under half a step rounds to zero.
-    uint shift = clamp(126u - (a >> 23), 14u, 25u);
+    uint normal = (a - 0x38000000u + 0x0FFFu + ((a >> 13) & 1u)) >> 13;
+    uint shift = clamp(126u - min(a >> 23, 126u), 14u, 25u);  // a subnormal half's; at 25 all round to zero
     uint m = (a & 0x007FFFFFu) | 0x00800000u;
     uint subnormal = (m + (1u << (shift - 1u)) - 1u + ((m >> shift) & 1u)) >> shift;
-    uint rounded = ((x >> 16) & 0x8000u) | (a >= 0x38800000u ? normal : subnormal);
-    return a > 0x7F800000u ? 0x7E00u : rounded;
+    uint half_bits = a >= 0x38800000u ? normal : subnormal;  // 2^-14, the smallest normal half
+    half_bits = a >= 0x477FF000u ? 0x7C00u : half_bits;      // 65520, halfway between the largest half and 2^16
+    return a > 0x7F800000u ? 0x7E00u : half_bits | ((x >> 16) & 0x8000u);
 }
 
 // Bits of a float16 -> bits of the same float32; NaN to 0x7FC00000.

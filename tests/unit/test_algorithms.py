@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from simulator import Counts, Plain, ScheduleError, Simulator, _Run, problem
 
-from simulator import Counts, Plain, ScheduleError, Simulator, problem
 from vkpar import InvalidUsageError, UnsupportedError
 from vkpar.comm.algorithms import TABLE, Algorithm
 from vkpar.comm.schedule import BLOCK, MOST_SOURCES, Forward, Reduce, SlotSet, Step
@@ -86,7 +86,9 @@ def test_sums_and_ownership(name: str, nranks: int) -> None:
     st.integers(0, 1 << 30),
     st.data(),
 )
-def test_any_problem(name: str, nranks: int, count: int, blocks: int, extra: int, seed: int, draw: st.DataObject) -> None:
+def test_any_problem(
+    name: str, nranks: int, count: int, blocks: int, extra: int, seed: int, draw: st.DataObject
+) -> None:
     silent = draw.draw(st.sets(st.integers(0, nranks - 1), max_size=nranks - 1))
     slots = slots_for(TABLE[name], nranks, blocks, extra)
     for counts in run(name, nranks, count, slots, sorted(silent), calls=3, seed=seed, in_place=bool(seed % 2)):
@@ -101,17 +103,17 @@ def test_any_order_of_the_queues(name: str, seed: int) -> None:
     run(name, nranks, 5000, slots_for(TABLE[name], nranks, 1), silent=[seed % nranks] * (seed % 2), calls=4, seed=seed)
 
 
-@pytest.mark.parametrize("nranks", RANKS)
-@pytest.mark.parametrize("segments", [1, 2, 5])
+@pytest.mark.parametrize("nranks", range(2, 9))
+@pytest.mark.parametrize("segments", [1, 2, 3])
 def test_ring_moves_what_was_published(nranks: int, segments: int) -> None:
     """Patarasuk and Yuan 2009: 2(n-1) steps, of which each sends 1/n of the array, to the next rank alone."""
     blocks = 6 * nranks
-    slots = SlotSet(nranks, 2, -(-6 // segments))
+    slots = SlotSet(nranks, 2, 6 // segments)
     (counts,) = run("ring", nranks, blocks * BLOCK, slots, calls=1)
     assert counts.hops == 2 * (nranks - 1)
     assert counts.steps == [segments * (2 * nranks - 1)] * nranks
     assert counts.sent_blocks == [2 * (nranks - 1) * blocks // nranks] * nranks
-    assert counts.talked == ({(rank, (rank - 1) % nranks) for rank in range(nranks)} if nranks > 1 else set())
+    assert counts.talked == {(rank, (rank - 1) % nranks) for rank in range(nranks)}
 
 
 @pytest.mark.parametrize("nranks", range(2, 9))
@@ -233,9 +235,9 @@ def test_a_slot_that_is_reused_too_early_is_found(name: str) -> None:
 
 
 def test_a_reader_that_nobody_waits_for_is_found() -> None:
-    """Naive's result is read by all other ranks: to wait for one of them alone is a race from three ranks on."""
+    """Direct's slots are read by all ranks: to wait for the last one of them alone is a race from three ranks on."""
     slots = SlotSet(4, 2, 1)
-    steps = list(TABLE["naive"].steps(problem(4, 5000, slots)))
+    steps = list(TABLE["direct"].steps(problem(4, 5000, slots)))
     assert not fails(steps, slots, 5000)
     assert fails(steps, slots, 5000, last_reader_only=True)
 
@@ -248,8 +250,6 @@ def test_a_deadlock_is_found() -> None:
     steps = list(TABLE["direct"].steps(problem(2, 100, slots)))
     queued = [simulator._enqueue(step) for step in steps]
     queues = [[item for item in queued if item.step.rank == rank] for rank in range(2)]
-    from simulator import _Run
-
     runs = _Run(simulator, arrays, arrays, Plain())
     reversed_queues = [[(item, runs) for item in reversed(queue)] for queue in queues]
     with pytest.raises(ScheduleError, match="deadlock"):

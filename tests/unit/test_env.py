@@ -90,12 +90,16 @@ def test_numbers(fresh: Setter, variable: str, value: int) -> None:
 
 
 def test_override_nests_and_ends_on_an_error(fresh: Setter) -> None:
+    def fails() -> None:
+        with env.override(pump="python"):
+            assert (env.get().link, env.get().pump) == ("bridged", "python")
+            raise RuntimeError
+
     fresh(VKPAR_DEVICES="cpu")
     with env.override(link="bridged") as outer:
         assert (outer.link, outer.devices) == ("bridged", "cpu")
-        with pytest.raises(RuntimeError), env.override(pump="python"):
-            assert (env.get().link, env.get().pump) == ("bridged", "python")
-            raise RuntimeError
+        with pytest.raises(RuntimeError):
+            fails()
         assert env.get() is outer
     assert env.get().link == "auto"
 

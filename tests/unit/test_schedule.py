@@ -97,9 +97,7 @@ def test_slots_and_ranks_that_do_not_do() -> None:
 
 @given(st.lists(st.integers(1, 3), max_size=5))
 def test_pipelined_keeps_each_segment_in_order(sizes: list[int]) -> None:
-    stages = [
-        [[Step(0, f"{segment}.{stage}", ())] for stage in range(number)] for segment, number in enumerate(sizes)
-    ]
+    stages = [[[Step(0, f"{segment}.{stage}", ())] for stage in range(number)] for segment, number in enumerate(sizes)]
     order = [step.phase for step in pipelined(stages)]
     assert sorted(order) == sorted(stage[0].phase for segment in stages for stage in segment)
     for segment, number in enumerate(sizes):

@@ -162,11 +162,10 @@ class Report:
         n = len(self.ranks)
         return [
             "#",
-            f"# Wrong elements       : {table.verdict(self.wrong())}",
-            f"# Avg bus bandwidth    : {self.average_busbw():.4g} GB/s",
-            "# GB/s are 10^9 bytes; algbw = size / time; "
-            f"busbw = algbw * 2(n-1)/n with n = {n}, what a link carries each way.",
-            "# host: median time in which the call returns; time: calls queued back to back, one wait at the end.",
+            f"# Wrong elements    : {table.verdict(self.wrong())}",
+            f"# Avg bus bandwidth : {self.average_busbw():.4g} GB/s",
+            f"# GB/s: 10^9 bytes; algbw = size / time; busbw = algbw * 2(n-1)/n, n = {n}: a rank's traffic each way.",
+            "# time: calls queued back to back, one wait at the end; host: median time until the call returns.",
         ]
 
     def as_dict(self) -> dict[str, Any]:

@@ -53,10 +53,10 @@ def busbw(bandwidth: float, nranks: int) -> float:
 
 
 def fixed(value: float, width: int) -> str:
-    """Return ``value`` right-aligned in ``width`` characters with two decimals, or fewer where they do not fit."""
+    """Return ``value`` right-aligned in ``width`` characters, a space first, with two decimals or as many as fit."""
     for decimals in (2, 1, 0):
         text = f"{value:.{decimals}f}"
-        if len(text) <= width:
+        if len(text) < width:
             break
     return text.rjust(width)
 

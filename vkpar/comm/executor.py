@@ -43,9 +43,15 @@ class Program:
 
     def enqueue(self) -> list[int]:
         """Submit every batch; return the timeline value that each rank ends with, 0 where it has no part."""
-        values = self._port.enqueue()
-        self.values = [value if active else 0 for value, active in zip(values, self._active, strict=True)]
+        try:
+            self._note(self._port.enqueue())
+        except BaseException:
+            self._note(self._port.last())  # it may have been submitted: an interrupt can come right after
+            raise
         return self.values
+
+    def _note(self, values: Sequence[int]) -> None:
+        self.values = [value if active else 0 for value, active in zip(values, self._active, strict=True)]
 
     def close(self) -> None:
         """Free the command buffers; the last submission must be done."""

@@ -22,12 +22,14 @@ SHORT: Final = {"float32": "f32", "float16": "f16", "bfloat16": "bf16", "int32":
 GROUP: Final = 256 * 4  # elements that one work group of an elementwise kernel covers
 
 
-def check_arrays(operation: str, **arrays: object) -> None:
-    """Raise InvalidUsageError unless all are open arrays of one device."""
-    for name, array in arrays.items():
+def check_arrays(operation: str, **arrays: Array | None) -> None:
+    """Raise InvalidUsageError unless all (None apart) are arrays of one device that is open."""
+    given = {name: array for name, array in arrays.items() if array is not None}
+    for name, array in given.items():
         if not isinstance(array, Array):
             raise InvalidUsageError(f"{operation}: {name} is a vkpar.Array, not {type(array).__name__}")
-    check_same_device(*(array for array in arrays.values() if isinstance(array, Array)))
+    check_same_device(*given.values())
+    next(iter(given.values())).device.logical  # noqa: B018  (refuses a closed device)
 
 
 def check_out(operation: str, out: Array, shape: tuple[int, ...], dtype: DType) -> None:

@@ -77,7 +77,7 @@ def matmul(a: Array, b: Array, *, out: Array | None = None, transpose_b: bool = 
         InvalidUsageError: not an array, a closed one, one of another device; shapes that do not fit; a wrong ``out``.
         UnsupportedError: a type that devices do not compute, such as float64; a row too long for one binding.
     """
-    check_arrays("matmul", a=a, b=b, **({} if out is None else {"out": out}))
+    check_arrays("matmul", a=a, b=b, out=out)
     m, n, k = _shape(a, b, transpose_b)
     check_float("matmul", a.dtype, b.dtype)
     result = dtypes.result_type(a.dtype, b.dtype) if dtype is None else dtypes.resolve(dtype)
@@ -87,10 +87,10 @@ def matmul(a: Array, b: Array, *, out: Array | None = None, transpose_b: bool = 
         check_overlap("matmul", out, a, b, in_place=False)
     device = a.device
     if not m * n * k:
-        zeros = device.zeros((m, n), result)
-        if out is not None and out.size:
-            out.copy_from(zeros)
-        return zeros if out is None else out
+        if out is None:
+            return device.zeros((m, n), result)
+        out.fill_zeros()
+        return out
     problem = _Problem(a, b, transpose_b, m, n, k)
     if n == 1:  # a column is a row of the transposed product, which reads both along K
         problem = _Problem(b, a, True, 1, m, k)

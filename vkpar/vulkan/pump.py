@@ -82,6 +82,9 @@ class ProgramPort(Protocol):
     def enqueue(self) -> list[int]:
         """Submit every batch in one uninterruptible step; return each rank's last timeline value."""
 
+    def last(self) -> list[int]:
+        """Return each rank's last timeline value, whatever was submitted to its queue."""
+
     def close(self) -> None:
         """Free what the port holds."""
 
@@ -164,8 +167,9 @@ class CQueue:
 class CProgram:
     """A program held by the C helper."""
 
-    def __init__(self, c: Any, group: Any, nranks: int, batches: Sequence[Batch]) -> None:
-        self._c, self._nranks = c, nranks
+    def __init__(self, c: Any, group: Any, queues: Sequence[CQueue], batches: Sequence[Batch]) -> None:
+        self._c, self._queues = c, queues
+        nranks = len(queues)
         ffi, address = c.ffi, api.load().address
         read_start, reads = _flatten([batch.reads for batch in batches])
         write_start, writes = _flatten([batch.writes for batch in batches])
@@ -186,10 +190,13 @@ class CProgram:
     def enqueue(self) -> list[int]:
         with enqueue_lock:
             result = self._c.lib.vkp_enqueue(self.handle, self._values, self._failed)
-            values = self._c.ffi.unpack(self._values, self._nranks)
+            values = self._c.ffi.unpack(self._values, len(self._queues))
         if result < 0:
             raise _enqueue_failed(result, int(self._failed[0]), values)
         return list(values)
+
+    def last(self) -> list[int]:
+        return [queue.last for queue in self._queues]
 
     def close(self) -> None:
         if self.handle is not None:
@@ -202,7 +209,7 @@ class CGroup:
 
     def __init__(self, queues: Sequence[CQueue], nslots: int) -> None:
         self._c = _c_helper()
-        self._nranks = len(queues)
+        self._queues = queues
         handles = self._c.ffi.new("vkp_queue*[]", [queue.handle for queue in queues])
         self.handle = self._c.lib.vkp_group_new(len(queues), handles, nslots)
         _require(self._c, self.handle, "vkp_group_new")
@@ -219,7 +226,7 @@ class CGroup:
             raise CommunicatorError(f"cannot start a bridge thread: errno {error}")
 
     def program(self, batches: Sequence[Batch]) -> CProgram:
-        return CProgram(self._c, self.handle, self._nranks, batches)
+        return CProgram(self._c, self.handle, self._queues, batches)
 
     def stop(self) -> None:
         if self.handle is not None:

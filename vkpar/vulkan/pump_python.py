@@ -317,10 +317,13 @@ class PyProgram:
     def enqueue(self) -> list[int]:
         with enqueue_lock, uninterrupted():
             result, failed = self._enqueue()
-        values = [queue.last for queue in self._group.queues]
+        values = self.last()
         if result < 0:
             raise _enqueue_failed(result, failed, values)
         return values
+
+    def last(self) -> list[int]:
+        return [queue.last for queue in self._group.queues]
 
     def _enqueue(self) -> tuple[int, int]:
         queues = self._group.queues

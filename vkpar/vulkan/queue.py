@@ -91,7 +91,8 @@ class Queue:
                 frame.commands.end()
                 frame.value = self.port.submit(frame.commands.handle)
             except BaseException:
-                self._frames.append(frame) if frame.value > self.timeline.value() else self._frames.appendleft(frame)
+                frame.value = self.last  # it may have been submitted: an interrupt can come right after
+                self._frames.append(frame)
                 raise
             self._frames.append(frame)
             return frame.value

@@ -1,0 +1,249 @@
+"""matmul against float64 references with derived bounds, on every kernel that a driver can run."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+import vkpar
+
+module = importlib.import_module("vkpar.ops.matmul")
+pytestmark = pytest.mark.device
+
+Floats = NDArray[np.float64]
+KERNELS = ("default", "matmul_small", "matvec", "matmul_tiled")
+EPS32, EPS16, EPSB = 2.0**-24, 2.0**-11, 2.0**-8
+
+
+@pytest.fixture(params=KERNELS)
+def kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Force a kernel, so that the GPU ones are checked on CPU drivers too."""
+    if request.param != "default":
+        monkeypatch.setattr(module, "_kernel", lambda device, m: request.param)
+    return str(request.param)
+
+
+def bits_of_bfloat16(x: NDArray[Any]) -> Floats:
+    return (x.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
+
+
+def operand(device: vkpar.Device, rng: np.random.Generator, shape: tuple[int, ...], dtype: str) -> tuple[vkpar.Array, Floats]:
+    """Return a random matrix on the device and its exact values."""
+    values = rng.standard_normal(shape).astype(np.float32)
+    array = device.array(values if dtype == "bfloat16" else values.astype(dtype), dtype)
+    stored = array.numpy()
+    return array, bits_of_bfloat16(stored) if dtype == "bfloat16" else stored.astype(np.float64)
+
+
+def check(out: vkpar.Array, a: Floats, b: Floats) -> None:
+    """Compare with the bound of a float32 dot product of length K in any order, plus the rounding of the result."""
+    got = bits_of_bfloat16(out.numpy()) if out.dtype == "bfloat16" else out.numpy().astype(np.float64)
+    want, k = a @ b, a.shape[1]
+    bound = (k + 2) * EPS32 * (np.abs(a) @ np.abs(b)) + 1e-37
+    rounding = {"float16": EPS16, "bfloat16": EPSB, "float32": 0.0}[out.dtype.name]
+    bound = bound * (1 + rounding) + rounding * np.abs(want) + (2.0**-25 if out.dtype == "float16" else 0.0)
+    assert got.shape == want.shape
+    assert (np.abs(got - want) <= bound).all(), np.max(np.abs(got - want) / bound)
+
+
+def integers(rng: np.random.Generator, *shape: int) -> NDArray[np.float32]:
+    """Small whole numbers, whose products add up exactly in float32."""
+    return rng.integers(-3, 4, shape).astype(np.float32)
+
+
+def multiply(device: vkpar.Device, a: NDArray[Any], b: NDArray[Any], transpose_b: bool = False, **options: Any) -> vkpar.Array:
+    stored = np.ascontiguousarray(b.T) if transpose_b else b
+    return vkpar.matmul(device.array(a), device.array(stored), transpose_b=transpose_b, **options)
+
+
+@pytest.mark.parametrize("transpose_b", [False, True])
+@pytest.mark.parametrize(("m", "n", "k"), [(1, 1, 1), (3, 31, 7), (4, 68, 132), (2, 130, 515)])
+def test_few_rows(device: vkpar.Device, rng: np.random.Generator, kernel: str, m: int, n: int, k: int, transpose_b: bool) -> None:
+    a, b = integers(rng, m, k), integers(rng, k, n)
+    np.testing.assert_array_equal(multiply(device, a, b, transpose_b).numpy(), a @ b)
+
+
+@pytest.mark.parametrize("transpose_b", [False, True])
+@pytest.mark.parametrize(("m", "n", "k"), [(65, 132, 40), (17, 31, 33)])
+def test_many_rows(device: vkpar.Device, rng: np.random.Generator, kernel: str, m: int, n: int, k: int, transpose_b: bool) -> None:
+    if kernel == "matvec":
+        pytest.skip("made for few rows")
+    a, b = integers(rng, m, k), integers(rng, k, n)
+    np.testing.assert_array_equal(multiply(device, a, b, transpose_b).numpy(), a @ b)
+
+
+@pytest.mark.parametrize("transpose_b", [False, True])
+def test_big_tiles(
+    device: vkpar.Device, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch, transpose_b: bool
+) -> None:
+    monkeypatch.setattr(module, "_kernel", lambda device, m: "matmul_tiled")
+    monkeypatch.setattr(module, "_BIG_TILES", 1)
+    a, b = integers(rng, 140, 36), integers(rng, 36, 260)
+    np.testing.assert_array_equal(multiply(device, a, b, transpose_b).numpy(), a @ b)
+
+
+@pytest.mark.parametrize(("m", "n", "k"), [(4, 12, 64), (3, 9, 37)])
+@pytest.mark.parametrize("types", ["float16 float16", "float16 float32", "float32 bfloat16", "bfloat16 bfloat16"])
+def test_types(device: vkpar.Device, rng: np.random.Generator, kernel: str, types: str, m: int, n: int, k: int) -> None:
+    a_type, b_type = types.split()
+    transpose_b = n % 2 == 1
+    a, exact_a = operand(device, rng, (m, k), a_type)
+    b, exact_b = operand(device, rng, (n, k) if transpose_b else (k, n), b_type)
+    out = vkpar.matmul(a, b, transpose_b=transpose_b)
+    assert out.dtype == (a_type if a_type == b_type else "float32")
+    check(out, exact_a, exact_b.T if transpose_b else exact_b)
+
+
+@given(data=st.data())
+def test_any_product(device: vkpar.Device, data: st.DataObject) -> None:
+    m, n, k = (data.draw(st.integers(1, 70), label=name) for name in "mnk")
+    a_type, b_type, dtype = (data.draw(st.sampled_from(["float32", "float16", "bfloat16"])) for _ in range(3))
+    transpose_b = data.draw(st.booleans())
+    rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
+    a, exact_a = operand(device, rng, (m, k), a_type)
+    b, exact_b = operand(device, rng, (n, k) if transpose_b else (k, n), b_type)
+    out = vkpar.matmul(a, b, transpose_b=transpose_b, dtype=dtype)
+    assert out.dtype == dtype
+    check(out, exact_a, exact_b.T if transpose_b else exact_b)
+
+
+@pytest.mark.parametrize("transpose_b", [False, True])
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_a_long_k(device: vkpar.Device, rng: np.random.Generator, dtype: str, transpose_b: bool) -> None:
+    a, b = (rng.integers(-1, 2, shape).astype(dtype) for shape in ((5, 70_001), (70_001, 6)))
+    out = multiply(device, a, b, transpose_b, dtype="float32")
+    np.testing.assert_array_equal(out.numpy(), a.astype(np.float64) @ b.astype(np.float64))
+
+
+@pytest.mark.parametrize(("m", "n"), [(1, 300), (300, 1), (1, 1)])
+@pytest.mark.parametrize("transpose_b", [False, True])
+def test_vectors(device: vkpar.Device, rng: np.random.Generator, m: int, n: int, transpose_b: bool) -> None:
+    a, b = integers(rng, m, 77).astype(np.float16), integers(rng, 77, n).astype(np.float16)
+    np.testing.assert_array_equal(multiply(device, a, b, transpose_b).numpy(), a @ b)
+
+
+@pytest.mark.parametrize("transpose_b", [False, True])
+def test_a_split_over_rows_columns_and_k(
+    device: vkpar.Device, rng: np.random.Generator, kernel: str, monkeypatch: pytest.MonkeyPatch, transpose_b: bool
+) -> None:
+    monkeypatch.setattr(module, "range_limit", lambda device: 4096)
+    monkeypatch.setattr(module, "_MAX_TURNS", 24)
+    m, n, k = 4 if kernel == "matvec" else 40, 130, 50
+    a, b = integers(rng, m, k), integers(rng, k, n)
+    np.testing.assert_array_equal(multiply(device, a, b, transpose_b).numpy(), a @ b)
+    halves = multiply(device, a.astype(np.float16), b.astype(np.float16), transpose_b)
+    np.testing.assert_array_equal(halves.numpy(), a @ b)
+
+
+def test_a_row_beyond_one_binding(device: vkpar.Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "range_limit", lambda device: 4096)
+    wide, narrow = device.zeros((2, 1025)), device.zeros((1025, 2))
+    with pytest.raises(vkpar.UnsupportedError, match=r"a row of a has 4100 bytes.*at most 4096"):
+        vkpar.matmul(wide, narrow)
+    with pytest.raises(vkpar.UnsupportedError, match="a row of the result has 4100 bytes"):
+        vkpar.matmul(narrow, wide)
+
+
+def test_many_work_groups_fold(
+    device: vkpar.Device, rng: np.random.Generator, kernel: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "fold_groups", lambda device, count: (2, -(-count // 2), 1))
+    a, b = integers(rng, 4, 20), integers(rng, 20, 330)
+    np.testing.assert_array_equal(multiply(device, a, b).numpy(), a @ b)
+
+
+@pytest.mark.parametrize("transpose_b", [False, True])
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_neighbours_are_neither_read_nor_written(
+    device: vkpar.Device, rng: np.random.Generator, kernel: str, dtype: str, transpose_b: bool
+) -> None:
+    """Views anywhere in a buffer of NaN: padding of tiles must not leak into the product, nor tails out of it."""
+    m, n, k = 3, 9, 19
+
+    def embedded(values: NDArray[Any]) -> vkpar.Array:
+        flat = np.full(values.size + 5, np.nan, dtype)
+        flat[3 : 3 + values.size] = values.reshape(-1)
+        return device.array(flat)[3 : 3 + values.size].reshape(values.shape)
+
+    a, b = integers(rng, m, k), integers(rng, k, n)
+    around = device.array(np.full(m * n + 6, 7, dtype))
+    out = around[1 : 1 + m * n].reshape(m, n)
+    assert vkpar.matmul(embedded(a), embedded(b.T if transpose_b else b), out=out, transpose_b=transpose_b) is out
+    np.testing.assert_array_equal(out.numpy(), a @ b)
+    np.testing.assert_array_equal(np.delete(around.numpy(), np.s_[1 : 1 + m * n]), 7)
+
+
+def test_nan_and_infinity_stay_in_their_row(device: vkpar.Device, rng: np.random.Generator, kernel: str) -> None:
+    a, b = np.abs(integers(rng, 3, 21)) + 1, np.abs(integers(rng, 21, 5)) + 1
+    a[1, 20], a[2, 20] = np.nan, np.inf
+    np.testing.assert_array_equal(multiply(device, a, b).numpy(), a @ b)
+
+
+@pytest.mark.parametrize(("m", "n", "k"), [(0, 3, 4), (3, 0, 4), (3, 4, 0), (0, 0, 0)])
+@pytest.mark.parametrize("transpose_b", [False, True])
+def test_zero_sizes(device: vkpar.Device, m: int, n: int, k: int, transpose_b: bool) -> None:
+    a, b = device.empty((m, k), "float16"), device.empty((n, k) if transpose_b else (k, n))
+    np.testing.assert_array_equal(vkpar.matmul(a, b, transpose_b=transpose_b).numpy(), np.zeros((m, n), np.float32))
+    out = device.array(np.ones((m, n), np.float32))
+    assert vkpar.matmul(a, b, out=out, transpose_b=transpose_b) is out
+    np.testing.assert_array_equal(out.numpy(), np.zeros((m, n), np.float32))
+
+
+def test_program_order(device: vkpar.Device, rng: np.random.Generator) -> None:
+    a, b = integers(rng, 8, 8), integers(rng, 8, 8)
+    x, y, bias = device.array(a), device.array(b), device.array(a[0])
+    for _ in range(3):
+        out = vkpar.cast(vkpar.add(vkpar.matmul(x, y), bias), "float16")
+    np.testing.assert_array_equal(out.numpy(), a @ b + a[0])
+
+
+Call = Callable[[vkpar.Device, vkpar.Array, vkpar.Array], object]
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda d, a, b: vkpar.matmul(a, a), vkpar.InvalidUsageError, r"\(3, 4\) does not fit b of shape \(3, 4\)"),
+        (lambda d, a, b: vkpar.matmul(a, b, transpose_b=True), vkpar.InvalidUsageError, r"\(4, 5\) transposed"),
+        (lambda d, a, b: vkpar.matmul(a[0], b), vkpar.InvalidUsageError, r"not shapes \(4,\) and \(4, 5\)"),
+        (lambda d, a, b: vkpar.matmul(a, b.numpy()), vkpar.InvalidUsageError, "b is a vkpar.Array, not ndarray"),
+        (lambda d, a, b: vkpar.matmul(a, b, out=d.empty((3, 4))), vkpar.InvalidUsageError, r"result is \(3, 5\) float32"),
+        (lambda d, a, b: vkpar.matmul(a, b, out=d.empty((3, 5), "float16")), vkpar.InvalidUsageError, "float16"),
+        (lambda d, a, b: vkpar.matmul(a, b, dtype="float16", out=d.empty((3, 5))), vkpar.InvalidUsageError, "float32"),
+        (lambda d, a, b: vkpar.matmul(d.empty((3, 4), "float64"), b), vkpar.UnsupportedError, "float64"),
+        (lambda d, a, b: vkpar.matmul(d.empty((3, 4), "int32"), b), vkpar.UnsupportedError, "int32"),
+        (lambda d, a, b: vkpar.matmul(a, b, dtype="float64"), vkpar.UnsupportedError, "float64"),
+        (lambda d, a, b: vkpar.matmul(a, b, dtype="nonsense"), vkpar.InvalidUsageError, "nonsense"),
+        (lambda d, a, b: vkpar.matmul(b[:3], b[:3], transpose_b=True, out=b[1:3]), vkpar.InvalidUsageError, "out"),
+    ],
+)
+def test_bad_arguments(device: vkpar.Device, call: Call, error: type[Exception], message: str) -> None:
+    a, b = device.zeros((3, 4)), device.zeros((4, 5))
+    with pytest.raises(error, match=message):
+        call(device, a, b)
+
+
+def test_an_operand_is_not_an_output(device: vkpar.Device) -> None:
+    square = device.zeros((4, 4))
+    with pytest.raises(vkpar.InvalidUsageError, match="share memory"):
+        vkpar.matmul(square, square, out=square)
+
+
+def test_arrays_of_another_or_closed_device(device: vkpar.Device) -> None:
+    a = device.zeros((3, 3))
+    (other,) = vkpar.open_devices(str(device.info.index))
+    b = other.zeros((3, 3))
+    with pytest.raises(vkpar.InvalidUsageError, match="different devices"):
+        vkpar.matmul(a, b)
+    with pytest.raises(vkpar.InvalidUsageError, match="different devices"):
+        vkpar.matmul(a, a, out=b)
+    other.close()
+    with pytest.raises(vkpar.InvalidUsageError):
+        vkpar.matmul(b, b)

@@ -1,0 +1,39 @@
+"""The programs that the documentation shows run as they stand."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from conftest import found
+
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+
+
+def _run(source: str) -> subprocess.CompletedProcess[str]:
+    if not found():
+        pytest.skip("no Vulkan driver")
+    environment = {**os.environ, "VKPAR_VALIDATION": "0"}
+    return subprocess.run(
+        [sys.executable, "-c", source], capture_output=True, text=True, timeout=120, env=environment, check=False
+    )
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
+def test_example_runs(example: Path) -> None:
+    done = _run(example.read_text())
+    assert done.returncode == 0, done.stderr
+    assert "OK" in done.stdout
+
+
+def test_readme_example_runs() -> None:
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert len(blocks) == 1
+    done = _run(blocks[0])
+    assert done.returncode == 0, done.stderr

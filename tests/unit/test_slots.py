@@ -1,0 +1,111 @@
+"""The staging arena's layout."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from vkpar import dtypes, env
+from vkpar.comm import slots, wires
+from vkpar.comm.algorithms import TABLE
+
+Override = Callable[..., None]
+
+
+class FakeMemory:
+    """Stands in for host memory, whose class needs the Vulkan package."""
+
+    def __init__(self, nbytes: int, alignment: int) -> None:
+        self.nbytes = slots.round_up(nbytes, alignment)
+        self.alignment = alignment
+
+    def close(self) -> None:
+        """Nothing to free."""
+
+
+@pytest.fixture(autouse=True)
+def _no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slots, "HostArena", FakeMemory)
+
+
+def check(arena: slots.Arena, nranks: int) -> None:
+    """Check that no two slots overlap and that every slot is aligned and inside."""
+    taken: list[tuple[int, int]] = []
+    ids: list[int] = []
+    for region in (arena.small, arena.large):
+        assert region.number == nranks * region.per_rank
+        for slot in range(region.base, region.base + region.number):
+            start = region.byte_of(slot)
+            assert start % 4096 == 0
+            taken.append((start, start + region.slot_nbytes))
+            ids.append(slot)
+    assert ids == list(range(arena.nslots))
+    taken.sort()
+    assert taken[0][0] == 0
+    assert all(end <= start for (_, end), (start, _) in itertools.pairwise(taken))
+    assert taken[-1][1] <= arena.memory.nbytes
+
+
+@given(st.integers(1, 16), st.integers(0, 1 << 28), st.sampled_from([1, 4096, 65536]))
+def test_slots_never_overlap(nranks: int, nbytes: int, alignment: int) -> None:
+    with env.override(staging_bytes=nbytes):
+        arena = slots.Arena(nranks, alignment)
+    check(arena, nranks)
+    assert arena.memory.alignment == alignment
+    for algorithm in TABLE.values():
+        assert arena.small.per_rank >= algorithm.least_slots(nranks)
+        for dtype in (dtypes.float32, dtypes.float16):
+            plan = wires.plan(dtype, "f32", algorithm)
+            assert plan.blocks(arena.small.slot_nbytes) >= 1
+    assert arena.large.slot_nbytes > arena.small.slot_nbytes
+
+
+@pytest.mark.parametrize("nranks", [1, 2, 3, 8])
+@pytest.mark.parametrize("nbytes", [8 << 20, 64 << 20, 256 << 20])
+def test_staging_bytes_bounds_the_arena(nranks: int, nbytes: int, settings_override: Override) -> None:
+    settings_override(staging_bytes=nbytes)
+    assert slots.staging_nbytes() == nbytes
+    arena = slots.Arena(nranks, 4096)
+    least = arena.nslots * (64 << 10)
+    assert arena.memory.nbytes <= max(nbytes, least)
+    assert arena.memory.nbytes >= nbytes // 2
+
+
+def test_by_default_at_most_half_the_last_level_cache(settings_override: Override) -> None:
+    settings_override(staging_bytes=0)
+    assert 0 < slots.staging_nbytes() <= slots.last_level_cache() // 2
+
+
+@pytest.mark.parametrize(
+    ("sizes", "nbytes"),
+    [
+        ({"index0": "48K", "index3": "36608K"}, 36608 << 10),
+        ({"index0": "8M"}, 8 << 20),
+        ({}, 32 << 20),
+        ({"index0": ""}, 32 << 20),
+    ],
+)
+def test_last_level_cache(
+    sizes: dict[str, str], nbytes: int, tmp_path: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pathlib import Path
+
+    folder = Path(str(tmp_path))
+    for name, size in sizes.items():
+        (folder / name).mkdir()
+        (folder / name / "size").write_text(size + "\n")
+    monkeypatch.setattr(slots, "Path", lambda _: folder)
+    assert slots.last_level_cache.__wrapped__() == nbytes
+
+
+def test_a_region_as_a_schedule_sees_it() -> None:
+    region = slots.Region(nranks=3, per_rank=4, slot_nbytes=8192, base=10, offset=4096)
+    seen = region.slot_set(7)
+    assert (seen.nranks, seen.per_rank, seen.blocks, seen.base) == (3, 4, 7, 10)
+    assert region.byte_of(seen.slot(0, 0)) == 4096
+    assert region.byte_of(seen.slot(2, 3)) == 4096 + 11 * 8192
+    assert region.nbytes == 12 * 8192

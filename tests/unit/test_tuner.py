@@ -1,0 +1,91 @@
+"""Which algorithm a message takes."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from vkpar import DeviceInfo, InvalidUsageError
+from vkpar.comm import tuner
+from vkpar.comm.algorithms import TABLE
+from vkpar.comm.schedule import MOST_SOURCES
+
+
+def fake(**changes: object) -> DeviceInfo:
+    """Return a made-up device."""
+    values: dict[str, object] = {entry.name: None for entry in dataclasses.fields(DeviceInfo)}
+    values |= {"name": "card", "driver_uuid": "d", "driver_version": 1, "vendor_id": 2, "device_id": 3}
+    return DeviceInfo(**(values | changes))  # type: ignore[arg-type]
+
+
+SAME = [fake(index=0, device_uuid="a"), fake(index=1, device_uuid="b")]
+DIFFERENT = [
+    [fake(), fake(**change)]
+    for change in (
+        {"driver_uuid": "e"},
+        {"driver_version": 2},
+        {"vendor_id": 9},
+        {"device_id": 9},
+        {"name": "another card"},
+    )
+]
+KIB, MIB = 1 << 10, 1 << 20
+
+
+def chosen(ranks: list[DeviceInfo], nbytes: int, name: str = "auto", *, complete: bool = True) -> str:
+    """Return the name of the algorithm taken."""
+    return tuner.choose(name, ranks, nbytes, complete=complete).name
+
+
+@pytest.mark.parametrize("name", ["auto", *TABLE])
+def test_known_names(name: str) -> None:
+    assert tuner.check(name) == name
+
+
+@pytest.mark.parametrize("name", ["", "Ring", "butterfly", None])
+def test_unknown_names_are_refused(name: str) -> None:
+    with pytest.raises(InvalidUsageError, match="auto, ring, two_shot, direct, naive"):
+        tuner.check(name)
+
+
+def test_auto_goes_by_size_and_rig() -> None:
+    assert chosen(SAME, 8 * KIB) == "direct"
+    assert chosen(SAME, MIB) == "two_shot"
+    assert chosen(SAME, 64 * MIB) == "ring"
+    for mixed in DIFFERENT:
+        assert chosen(mixed, 8 * KIB) == "two_shot"
+        assert chosen(mixed, 64 * MIB) == "ring"
+
+
+@pytest.mark.parametrize("mixed", DIFFERENT)
+def test_direct_is_for_uniform_rigs(mixed: list[DeviceInfo]) -> None:
+    assert tuner.uniform(SAME)
+    assert not tuner.uniform(mixed)
+    assert chosen(SAME, 64 * MIB, "direct") == "direct"
+    with pytest.raises(InvalidUsageError, match="same driver and device model"):
+        chosen(mixed, 1, "direct")
+
+
+@pytest.mark.parametrize("name", ["ring", "two_shot", "naive"])
+def test_a_named_algorithm_is_taken(name: str) -> None:
+    for ranks in (SAME, *DIFFERENT):
+        for nbytes in (0, 8 * KIB, 64 * MIB):
+            assert chosen(ranks, nbytes, name) == name
+
+
+def test_many_ranks_take_the_ring() -> None:
+    assert chosen([fake()] * (MOST_SOURCES + 1), 1) == "ring"
+    assert chosen([fake()] * MOST_SOURCES, 1) == "direct"
+
+
+@given(st.integers(0, 1 << 40), st.booleans(), st.integers(1, 20), st.booleans())
+def test_auto_is_a_pure_function_and_never_direct_on_mixed_rigs(
+    nbytes: int, same: bool, nranks: int, complete: bool
+) -> None:
+    ranks = [fake(device_uuid=str(rank), driver_uuid="d" if same or not rank else "e") for rank in range(nranks)]
+    first = tuner.choose("auto", ranks, nbytes, complete=complete)
+    assert tuner.choose("auto", ranks, nbytes, complete=complete) is first
+    assert tuner.uniform(ranks) or not first.every_rank_sums

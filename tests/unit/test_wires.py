@@ -1,0 +1,98 @@
+"""Which formats a collective uses, and what they take in slots."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from vkpar import InvalidUsageError, UnsupportedError, dtypes
+from vkpar.comm import wires
+from vkpar.comm.algorithms import TABLE
+from vkpar.comm.schedule import BLOCK
+
+NARROW = [dtypes.float16, dtypes.bfloat16, dtypes.int32, dtypes.uint32]
+
+
+@pytest.mark.parametrize("name", TABLE)
+@pytest.mark.parametrize(("wire", "chosen"), [("f16", wires.SCALED_HALF), ("bf16", wires.BHALF), ("f32", wires.WORD)])
+def test_float32_travels_as_asked(name: str, wire: str, chosen: wires.Format) -> None:
+    plan = wires.plan(dtypes.float32, wire, TABLE[name])
+    assert (plan.element, plan.contribution, plan.final) == ("f32", chosen, chosen)
+
+
+@pytest.mark.parametrize("dtype", NARROW, ids=str)
+@pytest.mark.parametrize("name", TABLE)
+@pytest.mark.parametrize("wire", wires.NAMES)
+def test_other_types_travel_exactly(dtype: dtypes.DType, name: str, wire: str) -> None:
+    plan = wires.plan(dtype, wire, TABLE[name])
+    assert plan.final.payload == dtype.itemsize * BLOCK
+    assert plan.final.tail == 0
+    # An unfinished sum of halves needs float32; a contribution by itself does not.
+    wide = dtype.itemsize == 4 or TABLE[name].sums_travel
+    assert plan.contribution.payload == (4 if wide else 2) * BLOCK
+
+
+@given(
+    st.sampled_from([dtypes.float32, *NARROW]),
+    st.sampled_from(wires.NAMES),
+    st.sampled_from(list(TABLE)),
+    st.integers(1, 1 << 24),
+)
+def test_blocks_and_tail_fit_the_slot(dtype: dtypes.DType, wire: str, name: str, units: int) -> None:
+    plan = wires.plan(dtype, wire, TABLE[name])
+    nbytes = units * 64
+    blocks = plan.blocks(nbytes)
+    for used in (plan.contribution, plan.final):
+        assert blocks * (used.payload + used.tail) <= nbytes
+        assert used.payload % 16 == 0
+        if used.tail:
+            assert plan.tail_at(nbytes) % 16 == 0
+            assert blocks * used.payload <= plan.tail_at(nbytes)
+            assert plan.tail_at(nbytes) + blocks * used.tail <= nbytes
+    assert (blocks + 1) * plan.nbytes_per_block > nbytes
+
+
+@pytest.mark.parametrize(
+    ("dtype", "wire", "nbytes"),
+    [
+        (dtypes.float32, "f16", 2 * BLOCK + 4),
+        (dtypes.float32, "bf16", 2 * BLOCK),
+        (dtypes.float32, "f32", 4 * BLOCK),
+        (dtypes.float16, "f16", 2 * BLOCK),
+        (dtypes.bfloat16, "f32", 2 * BLOCK),
+        (dtypes.int32, "f16", 4 * BLOCK),
+    ],
+)
+def test_message_sizes(dtype: dtypes.DType, wire: str, nbytes: int) -> None:
+    assert wires.message_nbytes(dtype, wire, 0) == 0
+    assert wires.message_nbytes(dtype, wire, 1) == wires.message_nbytes(dtype, wire, BLOCK) == nbytes
+    assert wires.message_nbytes(dtype, wire, 10 * BLOCK + 1) == 11 * nbytes
+
+
+@pytest.mark.parametrize("wire", ["", "F16", "fp16", "float32", None, 16])
+def test_unknown_wires(wire: str) -> None:
+    with pytest.raises(InvalidUsageError, match="f16, bf16, f32"):
+        wires.check(dtypes.float32, wire)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "int64", "uint8", "bool", "complex64", "uint16"])
+def test_dtypes_that_are_not_summed(dtype: str) -> None:
+    with pytest.raises(UnsupportedError, match="float32, float16, bfloat16, int32, uint32"):
+        wires.check(dtypes.resolve(dtype), "f16")
+
+
+def test_every_plan_has_its_kernels() -> None:
+    import importlib.resources
+
+    folder = importlib.resources.files("vkpar").joinpath("spirv")
+    for dtype, wire, algorithm in itertools.product([dtypes.float32, *NARROW], wires.NAMES, TABLE.values()):
+        plan = wires.plan(dtype, wire, algorithm)
+        for processor, part in itertools.product(("cpu", "gpu"), ("whole", "tail")):
+            for out in {plan.contribution.name, plan.final.name}:
+                reduce = f"wire_reduce_{processor}_{plan.element}_{plan.contribution.name}_{out}_{part}.spv"
+                assert folder.joinpath(reduce).is_file(), reduce
+            forward = f"wire_forward_{processor}_{plan.element}_{plan.final.name}_{part}.spv"
+            assert folder.joinpath(forward).is_file(), forward
