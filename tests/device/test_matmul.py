@@ -34,7 +34,9 @@ def bits_of_bfloat16(x: NDArray[Any]) -> Floats:
     return (x.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
 
 
-def operand(device: vkpar.Device, rng: np.random.Generator, shape: tuple[int, ...], dtype: str) -> tuple[vkpar.Array, Floats]:
+def operand(
+    device: vkpar.Device, rng: np.random.Generator, shape: tuple[int, ...], dtype: str
+) -> tuple[vkpar.Array, Floats]:
     """Return a random matrix on the device and its exact values."""
     values = rng.standard_normal(shape).astype(np.float32)
     array = device.array(values if dtype == "bfloat16" else values.astype(dtype), dtype)
@@ -58,23 +60,28 @@ def integers(rng: np.random.Generator, *shape: int) -> NDArray[np.float32]:
     return rng.integers(-3, 4, shape).astype(np.float32)
 
 
-def multiply(device: vkpar.Device, a: NDArray[Any], b: NDArray[Any], transpose_b: bool = False, **options: Any) -> vkpar.Array:
+def multiply(
+    device: vkpar.Device, a: NDArray[Any], b: NDArray[Any], transpose_b: bool = False, **options: Any
+) -> vkpar.Array:
     stored = np.ascontiguousarray(b.T) if transpose_b else b
     return vkpar.matmul(device.array(a), device.array(stored), transpose_b=transpose_b, **options)
 
 
 @pytest.mark.parametrize("transpose_b", [False, True])
 @pytest.mark.parametrize(("m", "n", "k"), [(1, 1, 1), (3, 31, 7), (4, 68, 132), (2, 130, 515)])
-def test_few_rows(device: vkpar.Device, rng: np.random.Generator, kernel: str, m: int, n: int, k: int, transpose_b: bool) -> None:
+def test_few_rows(
+    device: vkpar.Device, rng: np.random.Generator, kernel: str, m: int, n: int, k: int, transpose_b: bool
+) -> None:
     a, b = integers(rng, m, k), integers(rng, k, n)
     np.testing.assert_array_equal(multiply(device, a, b, transpose_b).numpy(), a @ b)
 
 
+@pytest.mark.parametrize("kernel", ["default", "matmul_small", "matmul_tiled"], indirect=True)
 @pytest.mark.parametrize("transpose_b", [False, True])
 @pytest.mark.parametrize(("m", "n", "k"), [(65, 132, 40), (17, 31, 33)])
-def test_many_rows(device: vkpar.Device, rng: np.random.Generator, kernel: str, m: int, n: int, k: int, transpose_b: bool) -> None:
-    if kernel == "matvec":
-        pytest.skip("made for few rows")
+def test_many_rows(
+    device: vkpar.Device, rng: np.random.Generator, kernel: str, m: int, n: int, k: int, transpose_b: bool
+) -> None:
     a, b = integers(rng, m, k), integers(rng, k, n)
     np.testing.assert_array_equal(multiply(device, a, b, transpose_b).numpy(), a @ b)
 
@@ -214,7 +221,11 @@ Call = Callable[[vkpar.Device, vkpar.Array, vkpar.Array], object]
         (lambda d, a, b: vkpar.matmul(a, b, transpose_b=True), vkpar.InvalidUsageError, r"\(4, 5\) transposed"),
         (lambda d, a, b: vkpar.matmul(a[0], b), vkpar.InvalidUsageError, r"not shapes \(4,\) and \(4, 5\)"),
         (lambda d, a, b: vkpar.matmul(a, b.numpy()), vkpar.InvalidUsageError, "b is a vkpar.Array, not ndarray"),
-        (lambda d, a, b: vkpar.matmul(a, b, out=d.empty((3, 4))), vkpar.InvalidUsageError, r"result is \(3, 5\) float32"),
+        (
+            lambda d, a, b: vkpar.matmul(a, b, out=d.empty((3, 4))),
+            vkpar.InvalidUsageError,
+            r"result is \(3, 5\) float32",
+        ),
         (lambda d, a, b: vkpar.matmul(a, b, out=d.empty((3, 5), "float16")), vkpar.InvalidUsageError, "float16"),
         (lambda d, a, b: vkpar.matmul(a, b, dtype="float16", out=d.empty((3, 5))), vkpar.InvalidUsageError, "float32"),
         (lambda d, a, b: vkpar.matmul(d.empty((3, 4), "float64"), b), vkpar.UnsupportedError, "float64"),

@@ -71,7 +71,7 @@ package_key() {
         pwd
         "$VENV/bin/python" -V
         if have_compiler && have_headers; then echo "can compile"; fi
-        cat pyproject.toml setup.py vkpar/vulkan/_pump.c vkpar/vulkan/pump_build.py 2>/dev/null || true
+        cat pyproject.toml setup.py vkpar/vulkan/_pump*.[ch] vkpar/vulkan/pump_build.py 2>/dev/null || true
     } | sha256sum | cut -d' ' -f1
 }
 

@@ -4,103 +4,8 @@
  * submits is called under the process-wide enqueue lock that the Python side holds. pump_python.py is the same
  * logic in Python; keep the two alike.
  */
-#include <errno.h>
-#include <pthread.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-#include <time.h>
-
-enum { SUCCESS = 0, TIMEOUT = 2, OUT_OF_HOST_MEMORY = -1 };
-enum { STYPE_SUBMIT_INFO = 4, STYPE_TIMELINE_SUBMIT = 1000207003, STYPE_WAIT = 1000207004, STYPE_SIGNAL = 1000207005 };
-enum { STAGE_ALL_COMMANDS = 0x00010000 };
-enum { HISTOGRAM = 32 };
-static const uint64_t SLICE_NS = 100000000ull;
-
-typedef struct {
-    int32_t type; const void *next;
-    uint32_t wait_count; const uint64_t *waits; const uint32_t *stages;
-    uint32_t command_count; void *const *commands;
-    uint32_t signal_count; const uint64_t *signals;
-} submit_info;
-typedef struct {
-    int32_t type; const void *next;
-    uint32_t wait_count; const uint64_t *wait_values;
-    uint32_t signal_count; const uint64_t *signal_values;
-} timeline_info;
-typedef struct {
-    int32_t type; const void *next; uint32_t flags;
-    uint32_t count; const uint64_t *semaphores; const uint64_t *values;
-} wait_info;
-typedef struct { int32_t type; const void *next; uint64_t semaphore; uint64_t value; } signal_info;
-
-typedef int32_t (*submit_fn)(void *, uint32_t, const submit_info *, uint64_t);
-typedef int32_t (*wait_fn)(void *, const wait_info *, uint64_t);
-typedef int32_t (*signal_fn)(void *, const signal_info *);
-typedef int32_t (*counter_fn)(void *, uint64_t, uint64_t *);
-
-typedef struct vkp_queue {
-    void *device, *queue;
-    uint64_t timeline, last;             /* last: the highest value that a submitted batch will signal */
-    struct vkp_queue *sibling;           /* the device's other queue: each submission waits for all of it */
-    uint64_t sibling_waited;
-    submit_fn submit; wait_fn wait; signal_fn signal; counter_fn counter;
-} vkp_queue;
-
-typedef struct { uint64_t value, entry, pushed_ns; uint32_t dst; } need;
-
-typedef struct {
-    struct vkp_group *group;
-    uint32_t rank;
-    pthread_t thread;
-    int running;
-    pthread_cond_t wake;
-    need *needs;                         /* ring: needs[head % capacity] .. needs[tail % capacity] */
-    uint64_t head, tail, capacity;
-} waiter;
-
-typedef struct {
-    uint64_t semaphore;                  /* the destination's own timeline, signalled by the host alone */
-    uint32_t *missing;                   /* ring: sources that entry i still waits for */
-    uint64_t done, tail, capacity;       /* entries below done are signalled; entry i signals value i + 1 */
-} local;
-
-typedef struct vkp_group {
-    uint32_t n, nslots;
-    vkp_queue **queues;
-    uint64_t *native;                    /* [dst * n + src]: src's timeline on dst's device, 0 where bridged */
-    uint64_t *waited;                    /* [dst * n + src]: highest value of src that dst's queue waits for */
-    uint32_t *writer; uint64_t *written; /* per slot: last writer and its value */
-    uint64_t *read;                      /* [slot * n + rank]: value of rank's last read of the slot's content */
-    local *locals;
-    waiter *waiters;
-    pthread_mutex_t lock;
-    int stop, aborted;
-    int32_t error;
-    uint64_t spin_ns;
-    uint64_t bridges, spins, blocks, histogram[HISTOGRAM];
-} vkp_group;
-
-typedef struct {
-    vkp_group *group;
-    uint32_t nbatches;
-    uint32_t *rank, *read_start, *reads, *write_start, *writes;
-    void **commands;
-    submit_info *submits; timeline_info *timelines;
-    uint64_t *waits, *wait_values, *signals, *signal_values, *required;
-    uint32_t *stages, *first;            /* first[r]: where rank r's batches begin in submits */
-} vkp_program;
-
-static uint64_t now_ns(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000ull + (uint64_t)t.tv_nsec;
-}
-
-static int32_t wait_one(vkp_queue *q, uint64_t value, uint64_t timeout) {
-    wait_info info = {STYPE_WAIT, NULL, 0, 1, &q->timeline, &value};
-    return q->wait(q->device, &info, timeout);
-}
+#include "_pump_bridge.h"
+#include "_pump_types.h"
 
 /* ---- queues ---- */
 
@@ -162,115 +67,6 @@ int32_t vkp_wait(vkp_queue **queues, const uint64_t *values, uint32_t n, uint64_
     }
     *reached = n;
     return SUCCESS;
-}
-
-/* ---- bridging ---- */
-
-static void advance(vkp_group *g, uint32_t dst) {
-    local *l = &g->locals[dst];
-    uint64_t done = l->done;
-    while (done < l->tail && l->missing[done % l->capacity] == 0) done++;
-    if (done == l->done) return;
-    signal_info info = {STYPE_SIGNAL, NULL, l->semaphore, done};
-    int32_t result = g->queues[dst]->signal(g->queues[dst]->device, &info);
-    if (result == SUCCESS) l->done = done;
-    else if (g->error == SUCCESS) g->error = result;
-}
-
-static void record_latency(vkp_group *g, uint64_t ns) {
-    uint32_t bucket = 0;
-    while (ns > 1 && bucket < HISTOGRAM - 1) { ns >>= 1; bucket++; }
-    g->histogram[bucket]++;
-}
-
-static void deliver(waiter *w, uint64_t counter, uint64_t seen) {
-    vkp_group *g = w->group;
-    while (w->head < w->tail && w->needs[w->head % w->capacity].value <= counter) {
-        need item = w->needs[w->head++ % w->capacity];
-        g->locals[item.dst].missing[item.entry % g->locals[item.dst].capacity]--;
-        advance(g, item.dst);
-        g->bridges++;
-        record_latency(g, now_ns() - seen);
-    }
-}
-
-static int32_t watch(waiter *w, uint64_t value, uint64_t *counter) {
-    vkp_group *g = w->group;
-    vkp_queue *q = g->queues[w->rank];
-    uint64_t start = now_ns();
-    int32_t result;
-    do {
-        result = q->counter(q->device, q->timeline, counter);
-        if (result != SUCCESS) return result;
-        if (*counter >= value) { __atomic_add_fetch(&g->spins, 1, __ATOMIC_RELAXED); return SUCCESS; }
-    } while (now_ns() - start < g->spin_ns);
-    __atomic_add_fetch(&g->blocks, 1, __ATOMIC_RELAXED);
-    result = wait_one(q, value, SLICE_NS);
-    return result == SUCCESS ? q->counter(q->device, q->timeline, counter) : result;
-}
-
-static void *bridge(void *argument) {
-    waiter *w = argument;
-    vkp_group *g = w->group;
-    pthread_mutex_lock(&g->lock);
-    while (!g->stop) {
-        if (w->head == w->tail || g->error != SUCCESS) { pthread_cond_wait(&w->wake, &g->lock); continue; }
-        uint64_t counter = 0, value = w->needs[w->head % w->capacity].value;
-        pthread_mutex_unlock(&g->lock);
-        int32_t result = watch(w, value, &counter);
-        uint64_t seen = now_ns();
-        pthread_mutex_lock(&g->lock);
-        if (result == SUCCESS) deliver(w, counter, seen);
-        else if (result != TIMEOUT && g->error == SUCCESS) g->error = result;
-    }
-    pthread_mutex_unlock(&g->lock);
-    return NULL;
-}
-
-static int grow_needs(waiter *w) {
-    uint64_t capacity = w->capacity ? 2 * w->capacity : 256;
-    need *needs = malloc(capacity * sizeof *needs);
-    if (!needs) return 0;
-    for (uint64_t i = w->head; i < w->tail; i++) needs[i % capacity] = w->needs[i % w->capacity];
-    free(w->needs);
-    w->needs = needs;
-    w->capacity = capacity;
-    return 1;
-}
-
-static int grow_local(local *l) {
-    uint64_t capacity = l->capacity ? 2 * l->capacity : 256;
-    uint32_t *missing = malloc(capacity * sizeof *missing);
-    if (!missing) return 0;
-    for (uint64_t i = l->done; i < l->tail; i++) missing[i % capacity] = l->missing[i % l->capacity];
-    free(l->missing);
-    l->missing = missing;
-    l->capacity = capacity;
-    return 1;
-}
-
-/* Parks dst's next batch until all sources are there; *value is what its local timeline will then say. */
-static int32_t park(vkp_group *g, uint32_t dst, const uint32_t *sources, const uint64_t *values, uint32_t count,
-                    uint64_t *value) {
-    local *l = &g->locals[dst];
-    int32_t result = SUCCESS;
-    pthread_mutex_lock(&g->lock);
-    if (l->tail - l->done == l->capacity && !grow_local(l)) { result = OUT_OF_HOST_MEMORY; goto end; }
-    for (uint32_t i = 0; i < count; i++) {
-        waiter *w = &g->waiters[sources[i]];
-        if (w->tail - w->head == w->capacity && !grow_needs(w)) { result = OUT_OF_HOST_MEMORY; goto end; }
-    }
-    l->missing[l->tail % l->capacity] = count;
-    for (uint32_t i = 0; i < count; i++) {
-        waiter *w = &g->waiters[sources[i]];
-        need item = {values[i], l->tail, 0, dst};
-        if (w->head == w->tail) pthread_cond_signal(&w->wake);
-        w->needs[w->tail++ % w->capacity] = item;
-    }
-    *value = ++l->tail;
-end:
-    pthread_mutex_unlock(&g->lock);
-    return result;
 }
 
 /* ---- groups ---- */
@@ -338,7 +134,6 @@ void vkp_group_stop(vkp_group *g) {
 /* Lets every parked batch run: its data is undefined, its queue drains. */
 void vkp_group_abort(vkp_group *g) {
     pthread_mutex_lock(&g->lock);
-    g->aborted = 1;
     for (uint32_t r = 0; r < g->n; r++) {
         local *l = &g->locals[r];
         for (uint64_t i = l->done; i < l->tail; i++) l->missing[i % l->capacity] = 0;

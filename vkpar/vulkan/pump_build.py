@@ -43,6 +43,8 @@ ffibuilder.cdef(
 ffibuilder.set_source(
     "vkpar.vulkan._pump",
     (_HERE / "_pump.c").read_text(),
+    include_dirs=[str(_HERE)],
+    depends=[str(_HERE / name) for name in ("_pump.c", "_pump_types.h", "_pump_bridge.h")],
     extra_compile_args=["-O2", "-std=gnu11"],
     libraries=["pthread"],
 )

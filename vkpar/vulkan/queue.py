@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -74,7 +73,6 @@ class Queue:
             )
         )
         self._frames: deque[Frame] = deque()  # oldest submission first
-        self._lock = threading.Lock()
 
     @property
     def last(self) -> int:
@@ -83,27 +81,32 @@ class Queue:
 
     def run(self, record: Callable[[Frame], None]) -> int:
         """Record into a free frame, submit it, return its timeline value."""
-        with self._lock:
-            frame = self._free_frame()
-            try:
-                frame.begin()
-                record(frame)
-                frame.commands.end()
-                frame.value = self.port.submit(frame.commands.handle)
-            except BaseException:
-                frame.value = self.last  # it may have been submitted: an interrupt can come right after
-                self._frames.append(frame)
-                raise
-            self._frames.append(frame)
-            return frame.value
+        while True:
+            with pump.enqueue_lock:
+                frame = self._free_frame()
+                if frame is not None:
+                    return self._run_in(frame, record)
+                oldest = self._frames[0].value
+            self.wait(oldest)
 
-    def _free_frame(self) -> Frame:
+    def _free_frame(self) -> Frame | None:
+        """Return a frame that is not pending; None where as many as allowed are."""
         if self._frames and self._frames[0].value <= self.timeline.value():
             return self._frames.popleft()
-        if len(self._frames) < _MAX_FRAMES:
-            return Frame(self._device, self.family)
-        self.wait(self._frames[0].value)
-        return self._frames.popleft()
+        return Frame(self._device, self.family) if len(self._frames) < _MAX_FRAMES else None
+
+    def _run_in(self, frame: Frame, record: Callable[[Frame], None]) -> int:
+        try:
+            frame.begin()
+            record(frame)
+            frame.commands.end()
+            frame.value = self.port.submit(frame.commands.handle)
+        except BaseException:
+            frame.value = self.last  # it may have been submitted: an interrupt can come right after
+            raise
+        finally:
+            self._frames.append(frame)
+        return frame.value
 
     def wait(self, value: int, timeout: float | None = None) -> None:
         """Block until the timeline has ``value``; Ctrl-C is answered within 100 ms.

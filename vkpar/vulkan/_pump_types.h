@@ -1,0 +1,103 @@
+/* What the pump's parts share: Vulkan's structs and functions as far as they are used, queues, groups, programs. */
+#ifndef VKPAR_PUMP_TYPES_H
+#define VKPAR_PUMP_TYPES_H
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum { SUCCESS = 0, TIMEOUT = 2, OUT_OF_HOST_MEMORY = -1 };
+enum { STYPE_SUBMIT_INFO = 4, STYPE_TIMELINE_SUBMIT = 1000207003, STYPE_WAIT = 1000207004, STYPE_SIGNAL = 1000207005 };
+enum { STAGE_ALL_COMMANDS = 0x00010000 };
+enum { HISTOGRAM = 32 };
+static const uint64_t SLICE_NS = 100000000ull;
+
+typedef struct {
+    int32_t type; const void *next;
+    uint32_t wait_count; const uint64_t *waits; const uint32_t *stages;
+    uint32_t command_count; void *const *commands;
+    uint32_t signal_count; const uint64_t *signals;
+} submit_info;
+typedef struct {
+    int32_t type; const void *next;
+    uint32_t wait_count; const uint64_t *wait_values;
+    uint32_t signal_count; const uint64_t *signal_values;
+} timeline_info;
+typedef struct {
+    int32_t type; const void *next; uint32_t flags;
+    uint32_t count; const uint64_t *semaphores; const uint64_t *values;
+} wait_info;
+typedef struct { int32_t type; const void *next; uint64_t semaphore; uint64_t value; } signal_info;
+
+typedef int32_t (*submit_fn)(void *, uint32_t, const submit_info *, uint64_t);
+typedef int32_t (*wait_fn)(void *, const wait_info *, uint64_t);
+typedef int32_t (*signal_fn)(void *, const signal_info *);
+typedef int32_t (*counter_fn)(void *, uint64_t, uint64_t *);
+
+typedef struct vkp_queue {
+    void *device, *queue;
+    uint64_t timeline, last;             /* last: the highest value that a submitted batch will signal */
+    struct vkp_queue *sibling;           /* the device's other queue: each submission waits for all of it */
+    uint64_t sibling_waited;
+    submit_fn submit; wait_fn wait; signal_fn signal; counter_fn counter;
+} vkp_queue;
+
+typedef struct { uint64_t value, entry; uint32_t dst; } need;
+
+typedef struct {
+    struct vkp_group *group;
+    uint32_t rank;
+    pthread_t thread;
+    int running;
+    pthread_cond_t wake;
+    need *needs;                         /* ring: needs[head % capacity] .. needs[tail % capacity] */
+    uint64_t head, tail, capacity;
+} waiter;
+
+typedef struct {
+    uint64_t semaphore;                  /* the destination's own timeline, signalled by the host alone */
+    uint32_t *missing;                   /* ring: sources that entry i still waits for */
+    uint64_t done, tail, capacity;       /* entries below done are signalled; entry i signals value i + 1 */
+} local;
+
+typedef struct vkp_group {
+    uint32_t n, nslots;
+    vkp_queue **queues;
+    uint64_t *native;                    /* [dst * n + src]: src's timeline on dst's device, 0 where bridged */
+    uint64_t *waited;                    /* [dst * n + src]: highest value of src that dst's queue waits for */
+    uint32_t *writer; uint64_t *written; /* per slot: last writer and its value */
+    uint64_t *read;                      /* [slot * n + rank]: value of rank's last read of the slot's content */
+    local *locals;
+    waiter *waiters;
+    pthread_mutex_t lock;
+    int stop;
+    int32_t error;
+    uint64_t spin_ns;
+    uint64_t bridges, spins, blocks, histogram[HISTOGRAM];
+} vkp_group;
+
+typedef struct {
+    vkp_group *group;
+    uint32_t nbatches;
+    uint32_t *rank, *read_start, *reads, *write_start, *writes;
+    void **commands;
+    submit_info *submits; timeline_info *timelines;
+    uint64_t *waits, *wait_values, *signals, *signal_values, *required;
+    uint32_t *stages, *first;            /* first[r]: where rank r's batches begin in submits */
+} vkp_program;
+
+static uint64_t now_ns(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000ull + (uint64_t)t.tv_nsec;
+}
+
+static int32_t wait_one(vkp_queue *q, uint64_t value, uint64_t timeout) {
+    wait_info info = {STYPE_WAIT, NULL, 0, 1, &q->timeline, &value};
+    return q->wait(q->device, &info, timeout);
+}
+
+#endif
