@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vkpar import env
-from vkpar.comm.schedule import SlotSet
+from vkpar.comm.schedule import MOST_SOURCES, SlotSet
 from vkpar.vulkan.memory import HostArena, round_up
 
 _SMALL_SLOT = 32 << 10
-_LEAST_LARGE_SLOT = 64 << 10
+_RING_SLOTS = 4
+_LEAST_LARGE_SLOT = 16 << 10
 _SLOT_ALIGNMENT = 4096
 _FALLBACK_CACHE = 32 << 20
 _MOST_STAGING = 64 << 20
@@ -59,7 +60,7 @@ class Arena:
     """
 
     def __init__(self, nranks: int, alignment: int) -> None:
-        per_rank = max(4, 2 * nranks)
+        per_rank = max(_RING_SLOTS, 2 * nranks if nranks <= MOST_SOURCES else 0)  # two_shot takes 2 n
         number = nranks * per_rank
         total = staging_nbytes()
         small_slot = min(_SMALL_SLOT, max(_SLOT_ALIGNMENT, total // 8 // number // _SLOT_ALIGNMENT * _SLOT_ALIGNMENT))

@@ -318,7 +318,19 @@ def _cooperative_matrix(handle: Any, extensions: frozenset[str]) -> tuple[str, .
     function = vk.instance_function(instance.get().handle, name)
     if function is None:
         return ()
-    kinds = {0: "f16", 1: "f32", 2: "f64", 3: "s8", 4: "s16", 5: "s32", 6: "s64", 7: "u8", 8: "u16", 9: "u32"}
+    kinds = {
+        0: "f16",
+        1: "f32",
+        2: "f64",
+        3: "s8",
+        4: "s16",
+        5: "s32",
+        6: "s64",
+        7: "u8",
+        8: "u16",
+        9: "u32",
+        1000141000: "bf16",
+    }
     shapes = vk.enumerate("VkCooperativeMatrixPropertiesKHR", function, handle, call=name, chained=True)
     return tuple(
         f"{s.MSize}x{s.NSize}x{s.KSize} {kinds.get(s.AType, s.AType)}*{kinds.get(s.BType, s.BType)}"
