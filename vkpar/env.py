@@ -42,7 +42,6 @@ class Environment:
     spin_us: int | None = _setting(
         "VKPAR_SPIN_US", "microseconds that waits spin before they block (unset: chosen by the rig)", None
     )
-    debug: str = _setting("VKPAR_DEBUG", "comma-separated checks: slots", "")
 
 
 def _parse(variable: str, text: str, default: Any, choices: tuple[str, ...]) -> Any:

@@ -36,8 +36,8 @@ uvec4 pack_halves(uvec3 words, uint odd, uint n) {
 
 // Declares the input NAME at BINDING. TYPE, and WIDE (runs of four begin at a multiple of 4), are constants.
 //   uint NAME_raw(i)              the raw bits of element i
-//   uvec4 NAME_packed4(i, n)      elements i..i+3, packed; zero from the n-th on. The branches hold loads and nothing that
-//                                 waits for them, so that several calls are in flight together
+//   uvec4 NAME_packed4(i, n)      elements i..i+3, packed; zero from the n-th on. Where four are read at once, branches
+//                                 hold loads and nothing that waits for them: several calls are in flight together
 //   vec4 NAME_unpack4(packed), float NAME_at(i), vec4 NAME_at4(i, n)    floats, for arithmetic
 #define ELEMENTS_IN(NAME, BINDING, TYPE, WIDE) \
     layout(set = 0, binding = BINDING, std430) readonly buffer NAME##_Words { uint NAME##_word[]; }; \

@@ -11,6 +11,7 @@ from statistics import fmean, median
 from typing import Any, Final, TextIO
 
 import numpy as np
+from numpy.random import default_rng
 
 import vkpar
 from vkpar import dtypes, env
@@ -251,7 +252,7 @@ class _Size:
         self._count = count
         self._sources = [device.empty(count, dtype) for device in communicator.devices]
         self._outputs = [device.empty(count, dtype) for device in communicator.devices]
-        self._generator = np.random.default_rng(count)
+        self._generator = default_rng(count)
 
     def row(self, algorithm: str) -> Row:
         """Time, then check, out of place and in place."""

@@ -6,6 +6,7 @@ import math
 from typing import Any, Final
 
 import numpy as np
+from numpy.random import Generator  # imported here: NumPy's lazy import can swallow a Ctrl-C
 
 from vkpar.array import Array, bfloat16_bits
 from vkpar.demo.bounds import wire_of
@@ -30,7 +31,7 @@ def largest_factor(depth: int) -> int:
     return max(1, min(_LARGEST_FACTOR, math.isqrt(_EXACT["float32"] // max(depth, 1))))
 
 
-def integers(generator: np.random.Generator, shape: tuple[int, ...], dtype: DType, largest: int) -> Host:
+def integers(generator: Generator, shape: tuple[int, ...], dtype: DType, largest: int) -> Host:
     """Return random whole numbers: any bits for integer types, magnitudes up to ``largest`` in float32 for floats."""
     if dtype.is_float:
         return generator.integers(-largest, largest, shape, np.int8, endpoint=True).astype(np.float32)

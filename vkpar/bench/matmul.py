@@ -10,6 +10,7 @@ from statistics import median
 from typing import Any, Final, TextIO
 
 import numpy as np
+from numpy.random import default_rng
 
 import vkpar
 from vkpar import dtypes
@@ -214,7 +215,7 @@ class _Product:
         self._b = device.empty((n, k) if options.transpose_b else (k, n), dtype)
         self._out = device.empty((m, n), dtype)
         self._device = device
-        self._generator = np.random.default_rng(m * n * k)
+        self._generator = default_rng(m * n * k)
 
     def row(self, number: int, numpy_seconds: dict[Shape, float]) -> Row:
         """Time, then check; NumPy's time is measured once a shape."""

@@ -10,6 +10,8 @@ from collections.abc import Iterator
 
 from vkpar.comm.schedule import Forward, Problem, Reduce, Span, Step, chunks, require_slots, segments
 
+_WORTH_CUTTING = 1024  # blocks: a smaller segment takes longer to start than to send
+
 
 def least_slots(_nranks: int) -> int:
     """Return the fewest slots a rank: while a rank fills one, its next rank may not have read the one before."""
@@ -20,7 +22,10 @@ def steps(problem: Problem) -> Iterator[Step]:
     """Yield the steps; rank r owns chunk r, which starts its way at rank r + 1."""
     require_slots(problem, "ring", least_slots(problem.nranks))
     in_flight = problem.slots.per_rank // 2
-    parts = [segments(chunk, problem.slots.blocks, in_flight) for chunk in chunks(problem.count, problem.nranks)]
+    parts = [
+        segments(chunk, problem.slots.blocks, min(in_flight, chunk.blocks // _WORTH_CUTTING))
+        for chunk in chunks(problem.count, problem.nranks)
+    ]
     ring = _Ring(problem)
     for first in range(0, max(map(len, parts)), in_flight):
         lanes = range(first, first + in_flight)
