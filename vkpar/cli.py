@@ -18,7 +18,7 @@ from vkpar.bench.table import parse_size
 from vkpar.comm.algorithms import TABLE
 from vkpar.comm.wires import NAMES
 from vkpar.errors import UnsupportedError, VkparError
-from vkpar.vulkan import api, pump, selector, shader
+from vkpar.vulkan import api, instance, pump, selector, shader
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -30,7 +30,6 @@ _OK: Final = 0
 _ERROR: Final = 2  # wrong usage or a failed call; 1 says that a check failed
 _INTERRUPTED: Final = 130
 _WIRE_HELP: Final = f"how float32 crosses a link: {', '.join(NAMES)} (default: f16)"
-_VALIDATION_LAYER: Final = "VK_LAYER_KHRONOS_validation"
 
 _T = TypeVar("_T")
 
@@ -243,17 +242,17 @@ def _env(options: argparse.Namespace) -> int:
 def _loader() -> dict[str, str]:
     """Say what there is of the loader and the validation layer; no driver is loaded."""
     try:
-        vk = api.load()
+        loader, layer = instance.loader_version(), instance.validation_layer_version()
     except UnsupportedError as error:
         return {"vulkan_loader": str(error), "validation_layer": "none"}
-    version = vk.ffi.new("uint32_t*")
-    vk.lib.vkEnumerateInstanceVersion(version)
-    layers = vk.enumerate("VkLayerProperties", vk.lib.vkEnumerateInstanceLayerProperties)
-    layer = next((layer for layer in layers if vk.text(layer.layerName) == _VALIDATION_LAYER), None)
     return {
-        "vulkan_loader": _version(version[0]),
-        "validation_layer": "none: install vulkan-validationlayers" if layer is None else _version(layer.specVersion),
+        "vulkan_loader": _dotted(loader),
+        "validation_layer": "none: install vulkan-validationlayers" if layer is None else _dotted(layer),
     }
+
+
+def _dotted(version: tuple[int, ...]) -> str:
+    return ".".join(map(str, version))
 
 
 def _or_error(call: Callable[[], str]) -> str:
@@ -356,11 +355,7 @@ def _abilities(family: QueueFamily) -> list[str]:
 
 
 def _driver_version(info: DeviceInfo) -> str:
-    return info.driver_info or _version(info.driver_version)
-
-
-def _version(packed: int) -> str:
-    return f"{packed >> 22}.{(packed >> 12) & 0x3FF}.{packed & 0xFFF}"
+    return info.driver_info or _dotted(api.version(info.driver_version))
 
 
 def _gib(nbytes: int) -> str:

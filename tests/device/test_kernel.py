@@ -114,7 +114,9 @@ def test_views_at_offsets_that_the_device_can_bind(device: vkpar.Device, rows: i
         assert not whole.numpy().any()
 
 
-@pytest.mark.parametrize("source", ["", "not GLSL", SCALE.replace("b[i] =", "b[i] ="), "#version 450\nvoid main() { x = 1; }"])
+@pytest.mark.parametrize(
+    "source", ["", "not GLSL", SCALE.replace("b[i] =", "b[i] ="), "#version 450\nvoid main() { x = 1; }"]
+)
 def test_glsl_with_errors(device: vkpar.Device, source: str) -> None:
     if "b[i] =" in source:
         source = source.replace("by * a[i]", "by * missing[i]")

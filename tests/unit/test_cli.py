@@ -128,7 +128,8 @@ def test_what_is_no_shape_is_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("gflops", "text"), [(0.12345, "0.1235 GFLOP/s"), (999.9, "999.9 GFLOP/s"), (284123.0, "284.1 TFLOP/s")]
+    ("gflops", "text"),
+    [(0.01234, "0.012 GFLOP/s"), (12.3456, "12.35 GFLOP/s"), (999.9, "999.9 GFLOP/s"), (284123.0, "284.1 TFLOP/s")],
 )
 def test_rates(gflops: float, text: str) -> None:
     assert matmul.rate(gflops) == text

@@ -160,8 +160,10 @@ def parse_dtypes(text: str) -> tuple[str, ...]:
 
 
 def rate(gflops: float) -> str:
-    """Return a rate with four digits and its unit."""
-    return f"{gflops / 1e3:.4g} TFLOP/s" if gflops >= 999.95 else f"{gflops:.4g} GFLOP/s"
+    """Return a rate with its unit."""
+    if gflops >= 999.95:
+        return f"{gflops / 1e3:.4g} TFLOP/s"
+    return f"{gflops:.4g} GFLOP/s" if gflops >= 1 else f"{gflops:.3f} GFLOP/s"
 
 
 def run(options: Options, *, as_json: bool = False, stream: TextIO | None = None) -> int:

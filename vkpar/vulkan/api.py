@@ -183,6 +183,11 @@ def load() -> Api:
     return Api(module)
 
 
+def version(packed: int) -> tuple[int, int, int]:
+    """Return a VK_MAKE_API_VERSION number as (major, minor, patch)."""
+    return (int(packed) >> 22 & 0x7F, int(packed) >> 12 & 0x3FF, int(packed) & 0xFFF)
+
+
 def loaded() -> bool:
     """Say whether :func:`load` has succeeded in this process."""
     return load.cache_info().currsize > 0

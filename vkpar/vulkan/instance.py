@@ -16,11 +16,15 @@ _VALIDATION_LAYER = "VK_LAYER_KHRONOS_validation"
 _NO_DRIVER = "no Vulkan driver found: install your GPU's driver, or mesa-vulkan-drivers for a CPU one"
 _API_VERSION = (1 << 22) | (3 << 12)
 
-# A false alarm of layers before 1.3.296, which may keep a host signal that is done among the pending ones:
-# https://github.com/KhronosGroup/Vulkan-ValidationLayers/pull/8519. It is ignored for timelines that no queue ever
-# signals (see :func:`mark_host_only`), where the rule cannot be broken.
+# False alarms of layers before 1.3.296, which track host signals wrongly
+# (https://github.com/KhronosGroup/Vulkan-ValidationLayers/pull/8519):
+# - a host signal that is done may stay among the pending ones. It is ignored for timelines that no queue ever signals
+#   (see :func:`mark_host_only`), where the rule cannot be broken;
+# - a wait on one thread beside a signal on another may stall in the layer for 10 s
+#   (https://github.com/KhronosGroup/Vulkan-ValidationLayers/issues/4968).
 _PENDING_HOST_SIGNAL = "VUID-VkSemaphoreSignalInfo-value-03259"
-_PENDING_HOST_SIGNAL_FIXED = (1, 3, 296)
+_LAYER_STALLED = "UNASSIGNED-VkSemaphore-state-timeout"
+_HOST_SIGNALS_FIXED = (1, 3, 296)
 
 _host_only_timelines: set[int] = set()
 
@@ -58,7 +62,7 @@ class Instance:
         vk = self._vk
         layers, extensions = [], []
         if self.validating:
-            self._layer_version = self._find_validation_layer()
+            self._layer_version = _require_validation_layer()
             layers, extensions = [_VALIDATION_LAYER], ["VK_EXT_debug_utils"]
         application = vk.struct("VkApplicationInfo", pApplicationName="vkpar", apiVersion=_API_VERSION)
         info = vk.struct(
@@ -75,17 +79,6 @@ class Instance:
             if error.result == "VK_ERROR_INCOMPATIBLE_DRIVER":
                 raise UnsupportedError(_NO_DRIVER) from error
             raise
-
-    def _find_validation_layer(self) -> tuple[int, int, int]:
-        """Return the layer's version."""
-        vk = self._vk
-        for layer in vk.enumerate("VkLayerProperties", vk.lib.vkEnumerateInstanceLayerProperties):
-            if vk.text(layer.layerName) == _VALIDATION_LAYER:
-                version = int(layer.specVersion)
-                return (version >> 22, (version >> 12) & 0x3FF, version & 0xFFF)
-        raise UnsupportedError(
-            f"VKPAR_VALIDATION=1 needs {_VALIDATION_LAYER}: install vulkan-validationlayers (Debian, Ubuntu)"
-        )
 
     def _create_messenger(self) -> Any:
         vk = self._vk
@@ -109,13 +102,12 @@ class Instance:
         return 0
 
     def _is_false_alarm(self, data: Any) -> bool:
-        identifier = "" if data.pMessageIdName == self._vk.ffi.NULL else self._vk.text(data.pMessageIdName)
-        return (
-            identifier == _PENDING_HOST_SIGNAL
-            and self._layer_version < _PENDING_HOST_SIGNAL_FIXED
-            and data.objectCount > 0
-            and data.pObjects[0].objectHandle in _host_only_timelines
-        )
+        if self._layer_version >= _HOST_SIGNALS_FIXED or data.pMessageIdName == self._vk.ffi.NULL:
+            return False
+        identifier = self._vk.text(data.pMessageIdName)
+        if identifier == _PENDING_HOST_SIGNAL and data.objectCount:
+            return data.pObjects[0].objectHandle in _host_only_timelines
+        return identifier == _LAYER_STALLED
 
     def raise_messages(self) -> None:
         """Raise what the validation layer has reported since the last call.
@@ -161,6 +153,40 @@ class Instance:
             destroy(self.handle, self._messenger, self._vk.ffi.NULL)
         self._vk.destroy("Instance", None, self.handle)
         self.handle = None
+
+
+def loader_version() -> tuple[int, int, int]:
+    """Return the Vulkan loader's version; no driver is loaded.
+
+    Raises:
+        UnsupportedError: no loader.
+    """
+    vk = api.load()
+    version = vk.ffi.new("uint32_t*")
+    vk.check(vk.lib.vkEnumerateInstanceVersion(version), "vkEnumerateInstanceVersion")
+    return api.version(version[0])
+
+
+def validation_layer_version() -> tuple[int, int, int] | None:
+    """Return the validation layer's version, None where it is not installed; no driver is loaded.
+
+    Raises:
+        UnsupportedError: no loader.
+    """
+    vk = api.load()
+    for layer in vk.enumerate("VkLayerProperties", vk.lib.vkEnumerateInstanceLayerProperties):
+        if vk.text(layer.layerName) == _VALIDATION_LAYER:
+            return api.version(layer.specVersion)
+    return None
+
+
+def _require_validation_layer() -> tuple[int, int, int]:
+    version = validation_layer_version()
+    if version is None:
+        raise UnsupportedError(
+            f"VKPAR_VALIDATION=1 needs {_VALIDATION_LAYER}: install vulkan-validationlayers (Debian, Ubuntu)"
+        )
+    return version
 
 
 _instance: Instance | None = None

@@ -161,7 +161,7 @@ def _describe(index: int, handle: Any) -> DeviceInfo:
         driver_id=driver.driverID,
         driver_info=vk.text(driver.driverInfo),
         driver_version=base.driverVersion,
-        api_version=(base.apiVersion >> 22, (base.apiVersion >> 12) & 0x3FF, base.apiVersion & 0xFFF),
+        api_version=api.version(base.apiVersion),
         driver_uuid=_uuid(queried.vulkan11.driverUUID),
         device_uuid=_uuid(queried.vulkan11.deviceUUID),
         pci_address=queried.pci_address(),
