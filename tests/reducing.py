@@ -10,12 +10,12 @@ most max(2^-11 |v| 2^s, 2^-25). Undone, and with 2^14 <= M 2^s, that is
 
     |decode(encode(v)) - v| <= max(2^-11 |v|, 2^-39 M).
 
-- From M = 2^127 on (s = -113, its least) a value that rounds up to 2^15, which stands for 2^128, is sent as the largest half below
-  instead: half a step more, so 2^-10 |v|.
+- From M = 2^127 on (s = -113, its least) a value that rounds up to 2^15, which stands for 2^128, is sent as the
+  largest half below instead: half a step more, so 2^-10 |v|.
 - Where M < 2^-112, s stops at 126; halves' steps of 2^-24 then stand for 2^-150, under float32's smallest number.
 - Decoded values below 2^-126 become zero: 2^-126 more.
 
-``bf16`` has 8 significand bits and float32's exponents: 2^-8 |v| (and subnormals flushed: 2^-126). ``f32`` adds nothing.
+``bf16`` has 8 significand bits and float32's exponents: 2^-8 |v|, and 2^-126 where subnormals are flushed. ``f32`` adds 0.
 
 **Error of a sum.** With A the sum of the contributions' magnitudes, every partial sum is at most A, and A's largest in
 the block bounds every M. Encodings: the ring encodes each of its n - 1 unfinished sums and the result, n in all;
@@ -33,9 +33,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from simulator import Simulator, problem
 
 import vkpar
-from simulator import Simulator, problem
 from vkpar import dtypes
 from vkpar.array import bfloat16_bits
 from vkpar.comm import tuner, wires

@@ -147,8 +147,9 @@ class Array:
             out = np.empty(self.shape, self.dtype.numpy)
         self._check_target(out)
         if self.size:
-            logical.staging.download(self.buffer, self._offset, as_bytes(out))
-            self.device.logical.check_open()
+            logical.download(self.buffer, self._offset, as_bytes(out))
+            logical.check_open()
+            self.device.check_results()
         return out
 
     def _check_target(self, out: np.ndarray[Any, Any]) -> None:
@@ -177,7 +178,7 @@ class Array:
         if host.shape != self.shape:
             raise InvalidUsageError(f"cannot write {host.shape} into {self.shape}")
         if self.size:
-            logical.staging.upload(as_bytes(np.ascontiguousarray(host)), self.buffer, self._offset)
+            logical.upload(as_bytes(np.ascontiguousarray(host)), self.buffer, self._offset)
 
     def fill_zeros(self) -> None:
         """Set every element to zero, on the device, in program order."""

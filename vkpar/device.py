@@ -5,14 +5,15 @@ from __future__ import annotations
 import atexit
 import logging
 import weakref
+from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from vkpar import dtypes, env
-from vkpar.errors import DeviceLostError
-from vkpar.vulkan import instance, physical, selector
+from vkpar.errors import DeviceLostError, VkparError
+from vkpar.vulkan import api, instance, physical, selector
 from vkpar.vulkan.buffer import BufferRange
 from vkpar.vulkan.device import LogicalDevice
 from vkpar.vulkan.physical import DeviceInfo, Limits
@@ -36,9 +37,10 @@ class Device:
     """
 
     def __init__(self, info: DeviceInfo) -> None:
+        close_orphans()
         self.info = info
-        self._logical = LogicalDevice(info)
         self._children: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._logical = LogicalDevice(info)
         _open_devices.add(self)
 
     @property
@@ -140,14 +142,27 @@ class Device:
         instance.raise_messages()
 
     def adopt(self, child: Any) -> None:
-        """Close ``child`` (something with ``close()``) before this device."""
+        """Close ``child``, something with ``close()`` and ``check_results()``, before this device."""
         self._children.add(child)
+
+    def check_results(self) -> None:
+        """Refuse to pass on what a failed communicator may have left in this device's arrays.
+
+        Raises:
+            CommunicatorError: one of its communicators, not closed yet, has failed.
+        """
+        for child in list(self._children):
+            child.check_results()
 
     def close(self) -> None:
         """Wait for pending work (10 s at most) and free everything; a second call does nothing."""
         for child in list(self._children):
             child.close()
         self._logical.close()
+
+    def __del__(self) -> None:
+        if hasattr(self, "_logical") and not self._logical.closed:
+            orphans.append(self)
 
     def __enter__(self) -> Device:
         return self
@@ -161,6 +176,25 @@ class Device:
 
 
 _open_devices: weakref.WeakSet[Device] = weakref.WeakSet()
+
+# Devices and communicators that were dropped without close(): a finalizer must not wait, so they are closed later.
+orphans: deque[Any] = deque()
+
+
+def close_orphans() -> None:
+    """Close what was dropped without ``close()``: communicators before the devices that they run on."""
+    dropped = []
+    while orphans:
+        dropped.append(orphans.popleft())
+    for item in sorted(dropped, key=lambda item: isinstance(item, Device)):
+        _close_quietly(item)
+
+
+def _close_quietly(item: Any) -> None:
+    try:
+        item.close()
+    except VkparError:
+        _log.exception("closing %r failed", item)
 
 
 def enumerate_devices() -> list[DeviceInfo]:
@@ -202,9 +236,10 @@ def open_devices(selector_text: str | None = None) -> list[Device]:
 
 @atexit.register
 def _close_all() -> None:
+    close_orphans()
     for device in list(_open_devices):
-        device.close()
-    if not any(device._logical.quarantined for device in _open_devices):
+        _close_quietly(device)
+    if api.loaded() and not api.load().live().get("Device"):
         instance.close()
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from vkpar.errors import InvalidUsageError
 
 _TRUE = {"1", "true", "yes", "on"}
-_FALSE = {"", "0", "false", "no", "off"}
+_FALSE = {"0", "false", "no", "off"}
 
 
 def _setting(variable: str, meaning: str, default: Any, choices: tuple[str, ...] = ()) -> Any:
@@ -20,7 +20,7 @@ def _setting(variable: str, meaning: str, default: Any, choices: tuple[str, ...]
 
 @dataclass(frozen=True)
 class Environment:
-    """The settings that vkpar takes from the environment at the first open."""
+    """The settings that vkpar takes from the environment at the first open; an empty variable counts as unset."""
 
     devices: str = _setting("VKPAR_DEVICES", "selector of the devices that open_devices() opens", "")
     validation: bool = _setting("VKPAR_VALIDATION", "turn the Vulkan validation layer on, raise what it reports", False)
@@ -63,7 +63,7 @@ def _read() -> Environment:
     for entry in fields(Environment):
         meta = entry.metadata
         text = os.environ.get(meta["variable"])
-        if text is not None:
+        if text:
             values[entry.name] = _parse(meta["variable"], text, entry.default, meta["choices"])
     return Environment(**values)
 

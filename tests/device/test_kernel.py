@@ -78,7 +78,7 @@ def test_a_spirv_entry_of_another_name(device: vkpar.Device) -> None:
     made = device.zeros(1, "uint32")
     kernel(1, made)
     assert made.numpy()[0] == 5
-    with pytest.raises(InvalidUsageError, match="no compute entry point 'main'.*stam"):
+    with pytest.raises(InvalidUsageError, match=r"no compute entry point 'main'.*stam"):
         vkpar.Kernel(device, renamed)
 
 
@@ -130,7 +130,7 @@ def test_glsl_with_errors(device: vkpar.Device, source: str) -> None:
 
 @pytest.mark.parametrize("source", [b"", b"SPIR-V", b"\3\2\x23\7" * 5, bytes(100)])
 def test_bytes_that_are_no_module(device: vkpar.Device, source: bytes) -> None:
-    with pytest.raises(InvalidUsageError, match="SPIR-V|entry point"):
+    with pytest.raises(InvalidUsageError, match=r"SPIR-V|entry point"):
         vkpar.Kernel(device, source)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -44,7 +45,7 @@ def check_apart(buffers: list[Buffer]) -> None:
         by_block.setdefault(id(buffer.block), []).append(buffer)
     for group in by_block.values():
         group.sort(key=lambda item: item.offset)
-        for first, second in zip(group, group[1:], strict=False):
+        for first, second in itertools.pairwise(group):
             assert first.offset + first.reserved <= second.offset
 
 

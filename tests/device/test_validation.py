@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-
-import vkpar
 from children import check_child, child_environment, run_child
 from conftest import found
+
+import vkpar
 from vkpar import env
 
 pytestmark = [pytest.mark.device, pytest.mark.validation]

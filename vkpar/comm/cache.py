@@ -10,22 +10,22 @@ from typing import Any
 from vkpar.array import Array
 from vkpar.comm.executor import Program
 
+_MOST_ENTRIES = 1024
 _MOST_BATCHES = 8192
+_MOST_SCRATCH = 256 << 20  # bytes
 
 
 class Entry:
     """One collective on certain arrays.
 
     Attributes:
-        programs: alternatives over different slots, used in turn; empty where nothing crosses a link.
-        inputs: by rank, an aligned array that the rank's own is copied to before the programs run.
-        outputs: by rank, an aligned array that is copied to the rank's destination after them.
+        programs: alternatives over different slots, used in turn; empty where there is nothing to do.
+        scratch: aligned stand-ins that the programs use in place of arrays that wide accesses cannot reach.
     """
 
-    def __init__(self, programs: list[Program], inputs: dict[int, Array], outputs: dict[int, Array]) -> None:
+    def __init__(self, programs: list[Program], scratch: Sequence[Array] = ()) -> None:
         self.programs = programs
-        self.inputs = inputs
-        self.outputs = outputs
+        self.scratch = tuple(scratch)
         self.finalizers: list[weakref.finalize[Any, Any]] = []
         self._turn = 0
 
@@ -33,6 +33,11 @@ class Entry:
     def batches(self) -> int:
         """Number of command buffers."""
         return sum(program.batches for program in self.programs)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the stand-ins."""
+        return sum(array.nbytes for array in self.scratch)
 
     def next(self) -> Program:
         """Return the program whose turn it is."""
@@ -49,10 +54,11 @@ class Entry:
             finalizer.detach()
         for program in self.programs:
             program.close()
+        self.programs, self.scratch = [], ()
 
 
 class ProgramCache:
-    """Entries by key, the least recently used first, bounded by their number of command buffers."""
+    """Entries by key, the least recently used first, bounded in number, command buffers and stand-in bytes."""
 
     def __init__(self) -> None:
         self._entries: OrderedDict[Any, Entry] = OrderedDict()
@@ -81,8 +87,16 @@ class ProgramCache:
             finalizer = weakref.finalize(array.storage, self._dead.append, key)
             finalizer.atexit = False
             entry.finalizers.append(finalizer)
-        while len(self._entries) > 1 and sum(e.batches for e in self._entries.values()) > _MOST_BATCHES:
+        while len(self._entries) > 1 and self._full():
             self._stale.append(self._entries.popitem(last=False)[1])
+
+    def _full(self) -> bool:
+        entries = self._entries.values()
+        return (
+            len(entries) > _MOST_ENTRIES
+            or sum(entry.batches for entry in entries) > _MOST_BATCHES
+            or sum(entry.nbytes for entry in entries) > _MOST_SCRATCH
+        )
 
     def sweep(self, reached: Sequence[int]) -> None:
         """Free what nobody can ask for again and is done, given the ranks' timeline values."""

@@ -3,29 +3,35 @@
 from __future__ import annotations
 
 import logging
-import time
-from collections.abc import Sequence
+import os
+import threading
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 from vkpar import dtypes, env
 from vkpar.array import Array
 from vkpar.comm import links, tuner, wires
+from vkpar.comm.algorithms import TABLE
 from vkpar.comm.cache import Entry, ProgramCache
-from vkpar.comm.executor import Executor, Program
+from vkpar.comm.executor import Copies, Executor, Program
 from vkpar.comm.operands import Operands, checked
 from vkpar.comm.rig import Rig
-from vkpar.comm.schedule import BLOCK, Problem
+from vkpar.comm.schedule import BLOCK, Problem, Step
 from vkpar.comm.slots import Region
 from vkpar.comm.work import Work
-from vkpar.device import Device
-from vkpar.errors import CommunicatorError, InvalidUsageError, UnsupportedError, VulkanError
-from vkpar.vulkan import pump
+from vkpar.device import Device, close_orphans, orphans
+from vkpar.errors import CommunicatorError, InvalidUsageError, UnsupportedError
+from vkpar.vulkan.gate import Gate
 
 _log = logging.getLogger("vkpar")
 _OPS = ("sum", "avg", "max", "min", "prod")
 _TRANSPORTS = ("auto", "staged", "mapped")
 _ALTERNATED_BATCHES = 8  # a rank; shorter programs are recorded twice, over different slots
 _DRAIN_SECONDS = 10.0
+
+# What ranks that never finished may still use: kept for the life of the process.
+_abandoned: list[Any] = []
 
 
 class Communicator:
@@ -49,6 +55,8 @@ class Communicator:
         UnsupportedError: a device that cannot import host memory, or ``VKPAR_LINK=native`` where a link cannot be.
     """
 
+    _gate: Gate | None = None  # until the constructor is through
+
     def __init__(
         self,
         devices: Sequence[Device],
@@ -59,25 +67,30 @@ class Communicator:
         timeout: float = 30.0,
         deterministic: bool = False,
     ) -> None:
-        self._closed = True  # until all below is there
+        close_orphans()
         self.devices = _checked_devices(devices)
         wires.check(dtypes.float32, wire)
         _check_transport(env.get().transport if transport == "auto" else transport)
-        if not timeout > 0:
-            raise InvalidUsageError(f"timeout must be a positive number of seconds, not {timeout!r}")
-        self.timeout = timeout
+        self.timeout = _checked_timeout(timeout)
         self.deterministic = deterministic
         self._wire = wire
         chosen = tuner.check(algorithm)
         self._algorithm = tuner.check(env.get().algorithm) if chosen == tuner.AUTO else chosen
-        self._rig = Rig([device.logical for device in self.devices])
-        self._executor = Executor(self._rig.devices, self._rig.transports, self._rig.group)
+        self._process = os.getpid()
+        self._lock = threading.RLock()  # the cache and what is recorded into it
+        self._closing = threading.RLock()
+        self._freed = False
         self._cache = ProgramCache()
         self._sequence = 0
         self._failure: BaseException | None = None
-        self._closed = False
-        for device in self.devices:
-            device.adopt(self)
+        with ExitStack() as undo:
+            self._rig = Rig([device.logical for device in self.devices])
+            undo.callback(self._rig.close)
+            self._executor = Executor(self._rig.devices, self._rig.transports, self._rig.group)
+            self._gate = Gate("the communicator")
+            for device in self.devices:
+                device.adopt(self)
+            undo.pop_all()
 
     @property
     def nranks(self) -> int:
@@ -97,28 +110,40 @@ class Communicator:
         """Return how each rank reaches the staging memory."""
         return [transport.name for transport in self._rig.transports]
 
+    @property
+    def gate(self) -> Gate:
+        """Every call passes it; shut by :meth:`close`."""
+        assert self._gate is not None
+        return self._gate
+
+    @property
+    def closed(self) -> bool:
+        """True once :meth:`close` was called."""
+        return self.gate.is_shut
+
     def reached(self) -> list[int]:
         """Return each rank's timeline value now."""
-        return [device.compute.timeline.value() for device in self._rig.devices]
+        with self.gate:
+            return [device.compute.reached for device in self._rig.devices]
 
     def stats(self) -> dict[str, Any]:
         """Return counters: collectives, cached command buffers, what the bridge did.
 
         ``bridge_latency_ns`` counts, by powers of two, the time from seeing a source's value to signalling.
         """
-        self._check_open()
-        bridge = self._rig.group.stats()
-        return {
-            "collectives": self._sequence,
-            "cached_programs": len(self._cache),
-            "cached_batches": self._cache.batches,
-            "bridges": bridge.bridges,
-            "bridges_pending": bridge.pending,
-            "bridge_spins": bridge.spins,
-            "bridge_blocks": bridge.blocks,
-            "bridge_latency_ns": {1 << power: number for power, number in enumerate(bridge.histogram) if number},
-            "staging_bytes": self._rig.arena.memory.nbytes,
-        }
+        with self.gate:
+            bridge = self._rig.group.stats()
+            return {
+                "collectives": self._sequence,
+                "cached_programs": len(self._cache),
+                "cached_batches": self._cache.batches,
+                "bridges": bridge.bridges,
+                "bridges_pending": bridge.pending,
+                "bridge_spins": bridge.spins,
+                "bridge_blocks": bridge.blocks,
+                "bridge_latency_ns": {1 << power: number for power, number in enumerate(bridge.histogram) if number},
+                "staging_bytes": self._rig.arena.memory.nbytes,
+            }
 
     def all_reduce(
         self,
@@ -145,33 +170,28 @@ class Communicator:
             UnsupportedError: a dtype or op that is not supported.
             CommunicatorError: the communicator has failed before.
         """
-        self._check_usable()
-        key = (_keys(arrays), None if out is None else _keys(out), op, wire)
-        with pump.enqueue_lock:
-            entry = self._cache.get(key)
-            if entry is None:
-                entry = self._prepare(key, arrays, op, out, wire)
-            return self._launch(entry, arrays, arrays if out is None else out)
+        with self.gate:
+            self._check_usable()
+            key = (_keys(arrays), None if out is None else _keys(out), op, wire)
+            with self._lock:
+                entry = self._cache.get(key)
+                if entry is None:
+                    entry = self._prepare(key, arrays, op, out, wire)
+                return self._launch(entry, (arrays, out))
 
-    def _launch(self, entry: Entry, arrays: Sequence[Array | None], targets: Sequence[Any]) -> Work:
+    def _launch(self, entry: Entry, keep: tuple[Any, ...]) -> Work:
         self._sequence += 1
-        for rank, copied in entry.inputs.items():
-            source = arrays[rank]
-            if source is not None:
-                copied.copy_from(source)
-        values = self._enqueue(entry) if entry.programs else [0] * self.nranks
-        for rank, copied in entry.outputs.items():
-            targets[rank].copy_from(copied)
-            values[rank] = self._rig.devices[rank].compute.last
-        return Work(self, "all_reduce", self._sequence, values, (arrays, targets))
-
-    def _enqueue(self, entry: Entry) -> list[int]:
+        if not entry.programs:
+            return Work(self, "all_reduce", self._sequence, None, keep)
+        program = entry.next()
         try:
-            return list(entry.next().enqueue())
-        except VulkanError as error:
+            program.enqueue()
+        except KeyboardInterrupt:
+            raise  # every batch was submitted, or none
+        except BaseException as error:
             self.fail(error)
             self.check_failure()
-            raise
+        return Work(self, "all_reduce", self._sequence, program, keep)
 
     def _prepare(
         self, key: Any, arrays: Sequence[Array | None], op: str, out: Sequence[Array] | None, wire: str | None
@@ -186,11 +206,13 @@ class Communicator:
         if self._algorithm != tuner.AUTO:
             tuner.choose(self._algorithm, self._infos, 0)
         self._cache.sweep(self.reached())
-        if self.nranks == 1 or operands.targets[0].size == 0:
-            entry = _alone(operands)
+        if operands.targets[0].size == 0:
+            entry = Entry([])
+        elif self.nranks == 1:
+            entry = Entry(self._record_copy(operands))
         else:
-            aligned, inputs, outputs = _aligned(operands)
-            entry = Entry(self._record(aligned, wire or self._wire), inputs, outputs)
+            aligned, copies, scratch = _aligned(operands)
+            entry = Entry(self._record(aligned, copies, wire or self._wire), scratch)
         self._cache.add(key, entry, operands.alive)
         return entry
 
@@ -198,7 +220,7 @@ class Communicator:
     def _infos(self) -> list[Any]:
         return [device.info for device in self.devices]
 
-    def _record(self, operands: Operands, wire: str) -> list[Program]:
+    def _record(self, operands: Operands, copies: Copies, wire: str) -> list[Program]:
         dtype, count = operands.targets[0].dtype, operands.targets[0].size
         contributors = operands.contributors
         message = wires.message_nbytes(dtype, wire, count)
@@ -209,10 +231,20 @@ class Communicator:
 
         def record(generation: int) -> Program:
             problem = Problem(self.nranks, count, slots, contributors, generation)
-            return self._executor.record(algorithm.steps(problem), plan, region, operands)
+            return self._executor.record(algorithm.steps(problem), plan, region, operands, copies)
 
         first = record(0)
         return [first, record(1)] if first.batches <= _ALTERNATED_BATCHES * self.nranks else [first]
+
+    def _record_copy(self, operands: Operands) -> list[Program]:
+        """Return what a single rank runs: a copy to its destination, nothing in place."""
+        source, target = operands.sources[0], operands.targets[0]
+        assert source is not None
+        if source.storage is target.storage and source.byte_offset == target.byte_offset:
+            return []
+        plan = wires.plan(target.dtype, self._wire, TABLE["naive"])
+        copies = Copies(after={0: (source, target)})
+        return [self._executor.record([Step(0, "copy", ())], plan, self._rig.arena.small, operands, copies)]
 
     def _region(self, blocks: int, plan: wires.WirePlan) -> Region:
         small, large = self._rig.arena.small, self._rig.arena.large
@@ -231,7 +263,7 @@ class Communicator:
         Raises:
             CommunicatorError: its ``__cause__`` is the first failure.
         """
-        if self._failure is None and not self._closed:
+        if self._failure is None and not self._freed:
             result = self._rig.group.error()
             if result:
                 self.fail(self._rig.bridge_error(result))
@@ -239,38 +271,59 @@ class Communicator:
             details = getattr(self._failure, "details", {})
             raise CommunicatorError(f"the communicator failed: {self._failure}", details) from self._failure
 
-    def _check_open(self) -> None:
-        if self._closed:
-            raise InvalidUsageError("the communicator is closed")
+    def check_results(self) -> None:
+        """Raise as :meth:`check_failure` does, unless the communicator was closed since.
+
+        Raises:
+            CommunicatorError
+        """
+        if not self.closed:
+            self.check_failure()
 
     def _check_usable(self) -> None:
-        self._check_open()
         self.check_failure()
         for device in self.devices:
             device.logical.check_open()
 
     def close(self) -> None:
-        """Wait for pending collectives (10 s at most, then abort them) and free everything."""
-        if self._closed:
-            return
-        self._closed = True
-        if not self._drained(_DRAIN_SECONDS):
-            _log.error("a collective did not end in %s s; it is aborted", _DRAIN_SECONDS)
-            self._rig.group.abort()
-            self._drained(_DRAIN_SECONDS)
-        self._cache.close()
-        self._rig.close()
+        """Wait for pending collectives (10 s at most, then abort them) and free everything.
 
-    def _drained(self, seconds: float) -> bool:
-        end = time.monotonic() + seconds
-        try:
-            for device, value in zip(self._rig.devices, self._cache.pending(self.nranks), strict=True):
-                device.compute.wait(value, max(0.0, end - time.monotonic()))
-        except TimeoutError:
-            return False
-        except VulkanError:
-            return True  # a lost device runs nothing any more
-        return True
+        A close that was interrupted goes on at the next call. In a forked child nothing is touched.
+        """
+        if self._gate is None:
+            return
+        if os.getpid() != self._process:
+            self._gate.is_shut = True
+            return
+        with self._closing:
+            self._gate.shut()
+            if not self._freed:
+                self._close()
+
+    def _close(self) -> None:
+        wanted = self._cache.pending(self.nranks)
+        late = self._rig.drain(wanted, _DRAIN_SECONDS)
+        if late:
+            self.fail(CommunicatorError(f"closed while ranks {late} had not finished in {_DRAIN_SECONDS} s"))
+            late = self._rig.drain(wanted, _DRAIN_SECONDS)
+        if late:
+            self._abandon(late)
+        else:
+            self._cache.close()
+            self._rig.close()
+        self._freed = True
+
+    def _abandon(self, late: Sequence[int]) -> None:
+        """Leave alone what ranks that never finish may still use."""
+        self._rig.group.stop()
+        for rank in late:
+            self._rig.devices[rank].quarantine()
+        _abandoned.append((self._rig, self._cache))
+
+    def join(self) -> None:
+        """Wait until a close that another thread has begun is through."""
+        with self._closing:
+            pass
 
     def __enter__(self) -> Communicator:
         return self
@@ -279,7 +332,8 @@ class Communicator:
         self.close()
 
     def __del__(self) -> None:
-        self.close()
+        if self._gate is not None and not self._gate.is_shut:
+            orphans.append(self)
 
     def __repr__(self) -> str:
         return f"<vkpar.Communicator of {self.nranks}: {', '.join(device.name for device in self.devices)}>"
@@ -294,12 +348,18 @@ def _keys(arrays: Any) -> Any:
 
 
 def _checked_devices(devices: Sequence[Device]) -> tuple[Device, ...]:
-    listed = tuple(devices)
+    listed = tuple(devices) if isinstance(devices, Iterable) else ()
     if not listed or not all(isinstance(device, Device) for device in listed):
         raise InvalidUsageError("a communicator takes a list of opened devices; see vkpar.open_devices")
     if len(set(map(id, listed))) != len(listed):
         raise InvalidUsageError("a device is named twice; open it twice for two virtual ranks: open_devices('name*2')")
     return listed
+
+
+def _checked_timeout(timeout: float) -> float:
+    if not isinstance(timeout, (int, float)) or not timeout > 0:
+        raise InvalidUsageError(f"timeout must be a positive number of seconds, not {timeout!r}")
+    return float(timeout)
 
 
 def _check_transport(name: str) -> None:
@@ -316,26 +376,23 @@ def _check_op(op: str) -> None:
         raise UnsupportedError(f"all_reduce does not do {op!r} yet; it does 'sum'")
 
 
-def _alone(operands: Operands) -> Entry:
-    """Return the entry of a call in which nothing crosses a link: at most a copy from array to destination."""
-    outputs = {
-        rank: source
-        for rank, (source, target) in enumerate(zip(operands.sources, operands.targets, strict=True))
-        if source is not None and source is not target and target.size
-    }
-    return Entry([], {}, outputs)
-
-
-def _aligned(operands: Operands) -> tuple[Operands, dict[int, Array], dict[int, Array]]:
-    """Replace arrays that wide accesses cannot reach; return the stand-ins of sources and of targets by rank."""
-    inputs: dict[int, Array] = {}
-    outputs: dict[int, Array] = {}
+def _aligned(operands: Operands) -> tuple[Operands, Copies, list[Array]]:
+    """Replace arrays that wide accesses cannot reach; return the copies that this takes, and the stand-ins."""
+    copies = Copies()
+    scratch: list[Array] = []
     sources, targets = list(operands.sources), list(operands.targets)
     for rank, (source, target) in enumerate(zip(operands.sources, operands.targets, strict=True)):
         if not target.is_aligned():
-            outputs[rank] = targets[rank] = Array.allocate(target.device, target.shape, target.dtype)
+            targets[rank] = _stand_in(target, scratch)
+            copies.after[rank] = (targets[rank], target)
         if source is not None and not source.is_aligned():
             in_place = source.key == target.key
-            stand_in = outputs[rank] if in_place else Array.allocate(source.device, source.shape, source.dtype)
-            inputs[rank] = sources[rank] = stand_in
-    return Operands(sources, targets), inputs, outputs
+            stand_in = targets[rank] if in_place else _stand_in(source, scratch)
+            sources[rank] = stand_in
+            copies.before[rank] = (source, stand_in)
+    return Operands(sources, targets), copies, scratch
+
+
+def _stand_in(array: Array, scratch: list[Array]) -> Array:
+    scratch.append(Array.allocate(array.device, array.shape, array.dtype))
+    return scratch[-1]

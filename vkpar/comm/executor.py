@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 
 from vkpar.array import Array
 from vkpar.comm.operands import Operands
@@ -24,34 +26,44 @@ _SETS_PER_POOL = 32
 _BINDINGS = 3
 
 
+@dataclass(frozen=True)
+class Copies:
+    """Copies that belong to a collective: by rank, (from, to) before its first step and after its last."""
+
+    before: dict[int, tuple[Array, Array]] = field(default_factory=dict)
+    after: dict[int, tuple[Array, Array]] = field(default_factory=dict)
+
+
 class Program:
     """A recorded collective, submitted as often as wanted.
 
     Attributes:
         batches: number of command buffers.
         values: each rank's timeline value of the last submission, 0 where it has no part.
-        phases: of every batch in global order: (rank, phase).
+        starts: the value that each rank's timeline has when nothing else keeps its first batch from running.
     """
 
-    def __init__(self, recorders: Sequence[_Recorder], batches: Sequence[Batch], port: ProgramPort, steps: list[Step]):
+    def __init__(self, recorders: Sequence[_Recorder], batches: Sequence[Batch], port: ProgramPort) -> None:
         self._recorders = recorders
         self._port = port
+        self._per_rank = [sum(batch.rank == rank for batch in batches) for rank in range(len(recorders))]
         self.batches = len(batches)
         self.values = [0] * len(recorders)
-        self.phases = [(step.rank, step.phase) for step in steps]
-        self._active = [any(batch.rank == rank for batch in batches) for rank in range(len(recorders))]
+        self.starts = [0] * len(recorders)
 
-    def enqueue(self) -> list[int]:
-        """Submit every batch; return the timeline value that each rank ends with, 0 where it has no part."""
+    def enqueue(self) -> None:
+        """Submit every batch in one step that cannot be interrupted half-way."""
         try:
-            self._note(self._port.enqueue())
+            values = self._port.enqueue()
         except BaseException:
             self._note(self._port.last())  # it may have been submitted: an interrupt can come right after
             raise
-        return self.values
+        self._note(values)
 
     def _note(self, values: Sequence[int]) -> None:
-        self.values = [value if active else 0 for value, active in zip(values, self._active, strict=True)]
+        pairs = list(zip(values, self._per_rank, strict=True))
+        self.values = [value if number else 0 for value, number in pairs]
+        self.starts = [value - number if number else 0 for value, number in pairs]
 
     def close(self) -> None:
         """Free the command buffers; the last submission must be done."""
@@ -84,16 +96,24 @@ class _Recorder:
         self._processor = "cpu" if device.info.is_cpu else "gpu"
         self._tail = wires.tail_at(region.slot_nbytes) // _UNIT
 
-    def record(self, step: Step) -> CommandBuffer:
-        """Return a reusable command buffer that does ``step``."""
+    def record(
+        self, step: Step, before: tuple[Array, Array] | None, after: tuple[Array, Array] | None
+    ) -> CommandBuffer:
+        """Return a reusable command buffer that does ``step``, between two copies where they are given."""
         commands = self._commands.allocate()
         commands.begin(reusable=True)
         commands.record_acquire(self._slots)
+        if before:
+            commands.record_copy(before[0].bytes_range(), before[1].bytes_range())
+            commands.record_order()
         for action in step.actions:
             if isinstance(action, Reduce):
                 self._record_reduce(commands, action)
             else:
                 self._record_forward(commands, action)
+        if after:
+            commands.record_order()
+            commands.record_copy(after[0].bytes_range(), after[1].bytes_range())
         commands.record_release(self._slots)
         commands.end()
         return commands
@@ -191,23 +211,31 @@ class Executor:
         self._transports = transports
         self._group = group
 
-    def record(self, steps: Iterable[Step], wires: WirePlan, region: Region, operands: Operands) -> Program:
+    def record(
+        self, steps: Iterable[Step], wires: WirePlan, region: Region, operands: Operands, copies: Copies
+    ) -> Program:
         """Record ``steps``, whose slots lie in ``region``, over ``operands``."""
-        recorders = [
-            _Recorder(device, transport.shared(), region, wires, source, target)
-            for device, transport, source, target in zip(
-                self._devices, self._transports, operands.sources, operands.targets, strict=True
-            )
-        ]
         listed = list(steps)
-        try:
-            batches = [
-                Batch(step.rank, recorders[step.rank].record(step).handle, step.reads, step.writes) for step in listed
-            ]
+        first: dict[int, int] = {}
+        last: dict[int, int] = {}
+        for index, step in enumerate(listed):
+            first.setdefault(step.rank, index)
+            last[step.rank] = index
+        with ExitStack() as undo:
+            recorders = []
+            for rank, source in enumerate(operands.sources):
+                device, shared = self._devices[rank], self._transports[rank].shared()
+                recorder = _Recorder(device, shared, region, wires, source, operands.targets[rank])
+                undo.callback(recorder.close)
+                recorders.append(recorder)
+            batches = []
+            for index, step in enumerate(listed):
+                before = copies.before.get(step.rank) if first[step.rank] == index else None
+                after = copies.after.get(step.rank) if last[step.rank] == index else None
+                commands = recorders[step.rank].record(step, before, after)
+                batches.append(Batch(step.rank, commands.handle, step.reads, step.writes))
             for recorder in recorders:
                 recorder.seal()
-            return Program(recorders, batches, self._group.program(batches), listed)
-        except BaseException:
-            for recorder in recorders:
-                recorder.close()
-            raise
+            program = Program(recorders, batches, self._group.program(batches))
+            undo.pop_all()
+            return program

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import functools
 import logging
+import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 from vkpar import env
-from vkpar.errors import UnsupportedError
+from vkpar.errors import UnsupportedError, VulkanError
 from vkpar.vulkan.device import LogicalDevice
 from vkpar.vulkan.physical import DeviceInfo
 from vkpar.vulkan.queue import Queue
@@ -90,10 +92,14 @@ def _self_test(first: str, second: str) -> bool:
 
 def share(source: Queue, target: LogicalDevice) -> TimelineSemaphore:
     """Return ``source``'s timeline as ``target``'s device knows it; only for native links."""
-    imported = TimelineSemaphore(target.handle)
-    try:
-        imported.import_fd(source.timeline.export_fd())
-    except BaseException:
-        imported.close()
-        raise
+    with ExitStack() as undo:
+        imported = TimelineSemaphore(target.handle)
+        undo.callback(imported.close)
+        descriptor = source.timeline.export_fd()
+        try:
+            imported.import_fd(descriptor)
+        except VulkanError:
+            os.close(descriptor)  # the driver did not take it
+            raise
+        undo.pop_all()
     return imported

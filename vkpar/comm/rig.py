@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import Any
 
 from vkpar import env
@@ -39,47 +41,51 @@ class Rig:
         self.ports: list[Any] = [device.compute.port for device in devices]
         infos = [device.info for device in devices]
         self.links = links.plan(infos)
+        most = min(min(info.limits.max_storage_buffer_range, info.limits.max_allocation) for info in infos)
         alignment = max(info.limits.host_import_alignment for info in infos)
         self.spin_ns = _spin_ns(devices)
-        self._semaphores: list[TimelineSemaphore] = []
         self.transports: list[StagedTransport] = []
-        self.arena = Arena(len(devices), alignment)
-        self.group = pump.make_group(self.ports, self.arena.nslots)
-        try:
+        with ExitStack() as undo:
+            self.arena = Arena(len(devices), alignment, most)
+            undo.callback(self.arena.close)
             for device in devices:
-                self.transports.append(StagedTransport(device, self.arena))
-            self._connect()
+                transport = StagedTransport(device, self.arena)
+                undo.callback(transport.close)
+                self.transports.append(transport)
+            self.group = pump.make_group(self.ports, self.arena.nslots)
+            undo.callback(self.group.close)
+            self._connect(undo)
+            undo.callback(self.group.stop)
             self.group.start(self.spin_ns)
-        except BaseException:
-            self.close()
-            raise
+            self._resources = undo.pop_all()
 
-    def _connect(self) -> None:
+    def _connect(self, undo: ExitStack) -> None:
         for link in self.links:
             if link.kind == links.NATIVE:
                 shared = links.share(self.devices[link.src].compute, self.devices[link.dst])
-                self._semaphores.append(shared)
+                undo.callback(shared.close)
                 self.group.set_native(link.dst, link.src, shared.handle)
         for dst in sorted({link.dst for link in self.links if link.kind == links.BRIDGED}):
             local = TimelineSemaphore(self.devices[dst].handle, host_only=True)
-            self._semaphores.append(local)
+            undo.callback(local.close)
             self.group.set_local(dst, local.handle)
 
     def bridge_error(self, result: int) -> VulkanError:
         """Return the typed error for what stopped the bridge."""
         return api.load().error(result, "vkWaitSemaphores", "in the bridge between ranks")
 
+    def drain(self, values: Sequence[int], seconds: float) -> list[int]:
+        """Wait for each rank's timeline value; return the ranks that did not get there in ``seconds``."""
+        end = time.monotonic() + seconds
+        return [
+            rank
+            for rank, (device, value) in enumerate(zip(self.devices, values, strict=True))
+            if not device.compute.drained(max(0.0, end - time.monotonic()), value)
+        ]
+
     def close(self) -> None:
         """Stop the bridge and free everything; no submission of the group may be pending."""
-        self.group.stop()
-        self.group.close()
-        for semaphore in self._semaphores:
-            semaphore.close()
-        for transport in self.transports:
-            transport.close()
-        self._semaphores.clear()
-        self.transports.clear()
-        self.arena.close()
+        self._resources.close()
 
 
 def _spin_ns(devices: Sequence[LogicalDevice]) -> int:

@@ -138,15 +138,15 @@ def segments(span: Span, most_blocks: int, at_least: int = 1) -> list[Span]:
 
 
 def require_slots(problem: Problem, algorithm: str, least: int) -> None:
-    """Refuse a slot set with fewer than ``least`` slots a rank, or more ranks than one kernel can sum.
+    """Refuse more ranks than one kernel can sum, or a slot set with fewer than ``least`` slots a rank.
 
     Raises:
-        InvalidUsageError, UnsupportedError
+        UnsupportedError, InvalidUsageError
     """
-    if problem.slots.per_rank < least:
-        raise InvalidUsageError(f"{algorithm} needs {least} slots a rank; there are {problem.slots.per_rank}")
     if algorithm != "ring" and problem.nranks > MOST_SOURCES:
         raise UnsupportedError(f"{algorithm} sums at most {MOST_SOURCES} ranks; there are {problem.nranks}")
+    if problem.slots.per_rank < least:
+        raise InvalidUsageError(f"{algorithm} needs {least} slots a rank; there are {problem.slots.per_rank}")
 
 
 def pipelined(stages: Sequence[Sequence[Sequence[Step]]]) -> Iterator[Step]:

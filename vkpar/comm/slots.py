@@ -8,6 +8,7 @@ from pathlib import Path
 
 from vkpar import env
 from vkpar.comm.schedule import MOST_SOURCES, SlotSet
+from vkpar.errors import UnsupportedError
 from vkpar.vulkan.memory import HostArena, round_up
 
 _SMALL_SLOT = 32 << 10
@@ -54,21 +55,33 @@ class Region:
 class Arena:
     """A communicator's staging memory.
 
+    Args:
+        nranks: how many ranks share it.
+        alignment: what the ranks' drivers ask of imported host memory.
+        most: bytes that every rank can import and bind; the memory has no more, whatever the settings say.
+
     Attributes:
         memory: the host memory that the ranks import.
         small: slots for messages that fit them whole; ``large`` for all others.
+
+    Raises:
+        UnsupportedError: ``most`` bytes do not hold the smallest slots.
     """
 
-    def __init__(self, nranks: int, alignment: int) -> None:
+    def __init__(self, nranks: int, alignment: int, most: int) -> None:
         per_rank = max(_RING_SLOTS, 2 * nranks if nranks <= MOST_SOURCES else 0)  # two_shot takes 2 n
         number = nranks * per_rank
-        total = staging_nbytes()
+        most = most // alignment * alignment if alignment else most
+        total = min(staging_nbytes(), most)
         small_slot = min(_SMALL_SLOT, max(_SLOT_ALIGNMENT, total // 8 // number // _SLOT_ALIGNMENT * _SLOT_ALIGNMENT))
         left = max(total - number * small_slot, number * _LEAST_LARGE_SLOT)
         large_slot = left // number // _SLOT_ALIGNMENT * _SLOT_ALIGNMENT
         self.small = Region(nranks, per_rank, small_slot, 0, 0)
         self.large = Region(nranks, per_rank, large_slot, number, round_up(self.small.nbytes, _SLOT_ALIGNMENT))
-        self.memory = HostArena(self.large.offset + self.large.nbytes, alignment)
+        nbytes = self.large.offset + self.large.nbytes
+        if nbytes > most:
+            raise UnsupportedError(f"{nranks} ranks need {nbytes} bytes of staging; their devices bind {most}")
+        self.memory = HostArena(nbytes, alignment)
 
     @property
     def nslots(self) -> int:

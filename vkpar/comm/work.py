@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
-from vkpar.errors import CommunicatorError, VkparError, VulkanError, WaitTimeoutError
+from vkpar.errors import CommunicatorError, InvalidUsageError, VkparError, VulkanError, WaitTimeoutError
 from vkpar.vulkan import instance, pump
 
 if TYPE_CHECKING:
     from vkpar.comm.communicator import Communicator
+    from vkpar.comm.executor import Program
 
 _SLICE_NS = 100_000_000
 
@@ -23,12 +24,13 @@ class Work:
     """
 
     def __init__(
-        self, communicator: Communicator, op: str, sequence: int, values: Sequence[int], keep: tuple[Any, ...]
+        self, communicator: Communicator, op: str, sequence: int, program: Program | None, keep: tuple[Any, ...]
     ) -> None:
         self._communicator = communicator
         self._op = op
         self._sequence = sequence
-        self._values = list(values)
+        self._values = [0] * communicator.nranks if program is None else list(program.values)
+        self._starts = [0] * communicator.nranks if program is None else list(program.starts)
         self._keep: tuple[Any, ...] | None = keep
 
     def wait(self, timeout: float | None = None) -> None:
@@ -45,7 +47,7 @@ class Work:
             return
         self._communicator.check_failure()
         deadline = None if timeout is None else time.monotonic() + timeout
-        progress = _Progress(self._communicator.timeout)
+        progress = _Progress(self._starts, self._communicator.timeout)
         while not self._poll(deadline):
             if deadline is not None and time.monotonic() >= deadline:
                 raise WaitTimeoutError(f"{self._describe()} not done after {timeout} s", self.details())
@@ -53,25 +55,27 @@ class Work:
             if progress.stalled(self._reached()):
                 self._communicator.fail(self._stalled())
                 self._communicator.check_failure()
+        self._communicator.check_failure()
         self._finish()
 
     def _poll(self, deadline: float | None) -> bool:
         """Wait for one slice at most; True when all is done."""
-        slice_ns = _SLICE_NS
-        if deadline is not None:
-            slice_ns = max(0, min(slice_ns, int((deadline - time.monotonic()) * 1e9)))
-        ports, values = self._pending()
+        left = _SLICE_NS if deadline is None else int((deadline - time.monotonic()) * 1e9)
+        active = [rank for rank, value in enumerate(self._values) if value]
+        rig = self._communicator.rig
         try:
-            return pump.wait(ports, values, slice_ns, self._communicator.rig.spin_ns) == len(ports)
+            with self._communicator.gate:
+                ports, values = [rig.ports[rank] for rank in active], [self._values[rank] for rank in active]
+                return pump.wait(ports, values, max(0, min(left, _SLICE_NS)), rig.spin_ns) == len(active)
+        except InvalidUsageError:
+            if not self._communicator.closed:
+                raise
+            self._communicator.join()  # a close waits for all pending work
+            return True
         except VulkanError as error:
             self._communicator.fail(error)
             self._communicator.check_failure()
             raise
-
-    def _pending(self) -> tuple[list[Any], list[int]]:
-        ports = self._communicator.rig.ports
-        active = [rank for rank, value in enumerate(self._values) if value]
-        return [ports[rank] for rank in active], [self._values[rank] for rank in active]
 
     def _finish(self) -> None:
         self._keep = None
@@ -88,6 +92,7 @@ class Work:
         self._communicator.check_failure()
         if not self._poll(time.monotonic()):
             return False
+        self._communicator.check_failure()
         self._finish()
         return True
 
@@ -113,11 +118,15 @@ class Work:
                     zip(self._communicator.devices, self._values, self._reached(), strict=True)
                 )
             ],
-            "bridges_pending": self._communicator.stats()["bridges_pending"],
+            "bridges_pending": self._bridges_pending(),
         }
 
+    def _bridges_pending(self) -> int:
+        return 0 if self._communicator.closed else int(self._communicator.stats()["bridges_pending"])
+
     def _reached(self) -> list[int]:
-        return self._communicator.reached()
+        """Return each rank's timeline value; after a close all pending work is done, or will never be."""
+        return list(self._values) if self._communicator.closed else self._communicator.reached()
 
     def _describe(self) -> str:
         waiting = [
@@ -135,15 +144,17 @@ class Work:
 
 
 class _Progress:
-    """Watches timelines for standing still."""
+    """Watches timelines for standing still, from when the work could start."""
 
-    def __init__(self, patience: float) -> None:
+    def __init__(self, starts: list[int], patience: float) -> None:
+        self._starts = starts
         self._patience = patience
         self._seen: list[int] = []
         self._since = time.monotonic()
 
     def stalled(self, reached: list[int]) -> bool:
         now = time.monotonic()
-        if reached != self._seen:
+        waits = any(value < start for value, start in zip(reached, self._starts, strict=True))
+        if waits or reached != self._seen:
             self._seen, self._since = reached, now
         return now - self._since >= self._patience

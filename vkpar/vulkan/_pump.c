@@ -302,11 +302,12 @@ static int32_t build(vkp_program *p, uint64_t *next, uint32_t *fill) {
  * submitted (*failed is the rank that was not): the caller aborts the group. */
 int32_t vkp_enqueue(vkp_program *p, uint64_t *values, uint32_t *failed) {
     vkp_group *g = p->group;
-    uint64_t next[g->n];
+    uint64_t next[g->n], sibling_waited[g->n];
     uint32_t fill[g->n];
     *failed = g->n;
     for (uint32_t r = 0; r < g->n; r++) {
         next[r] = g->queues[r]->last;
+        sibling_waited[r] = g->queues[r]->sibling_waited;
         fill[r] = p->first[r];
     }
     int32_t result = build(p, next, fill);
@@ -316,6 +317,9 @@ int32_t vkp_enqueue(vkp_program *p, uint64_t *values, uint32_t *failed) {
         if (result == SUCCESS) g->queues[r]->last = next[r];
         else *failed = r;
     }
+    /* What was not submitted has not waited for its device's other queue. */
+    if (result != SUCCESS)
+        for (uint32_t r = *failed < g->n ? *failed : 0; r < g->n; r++) g->queues[r]->sibling_waited = sibling_waited[r];
     for (uint32_t r = 0; r < g->n; r++) values[r] = g->queues[r]->last;
     return result;
 }

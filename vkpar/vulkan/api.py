@@ -39,7 +39,7 @@ class Api:
         self._names = _result_names(module)
         self._kept: weakref.WeakKeyDictionary[Any, list[Any]] = weakref.WeakKeyDictionary()
         self._live: Counter[str] = Counter()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a finalizer may destroy handles in the middle of a count
 
     def struct(self, name: str, **members: Any) -> Any:
         """Return a new zeroed struct ``name`` with its sType and ``members`` set; what they point to is kept alive.

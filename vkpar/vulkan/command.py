@@ -18,8 +18,7 @@ class CommandPool:
     def __init__(self, device: Any, family: int) -> None:
         vk = self._vk = api.load()
         self._device = device
-        flags = vk.vk.VK_COMMAND_POOL_CREATE_RESET_COMMAND_BUFFER_BIT
-        info = vk.struct("VkCommandPoolCreateInfo", queueFamilyIndex=family, flags=flags)
+        info = vk.struct("VkCommandPoolCreateInfo", queueFamilyIndex=family)
         self.handle = vk.create("CommandPool", device, info)
 
     def allocate(self) -> CommandBuffer:
@@ -34,6 +33,10 @@ class CommandPool:
         made = vk.ffi.new("VkCommandBuffer[1]")
         vk.check(vk.lib.vkAllocateCommandBuffers(self._device, info, made), "vkAllocateCommandBuffers")
         return CommandBuffer(made[0])
+
+    def reset(self) -> None:
+        """Empty all its command buffers; none may be pending."""
+        self._vk.check(self._vk.lib.vkResetCommandPool(self._device, self.handle, 0), "vkResetCommandPool")
 
     def close(self) -> None:
         """Free the pool with its command buffers; none may be pending."""

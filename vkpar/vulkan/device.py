@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
+import time
 from collections import deque
 from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import Any
 
 from vkpar import env
-from vkpar.errors import InvalidUsageError, UnsupportedError
+from vkpar.errors import InvalidUsageError, OutOfMemoryError, UnsupportedError
 from vkpar.vulkan import api, instance
 from vkpar.vulkan.buffer import Buffer, BufferRange
+from vkpar.vulkan.gate import Gate
 from vkpar.vulkan.kernel import Pipeline, PipelineCache
 from vkpar.vulkan.memory import Allocator
 from vkpar.vulkan.physical import DeviceInfo, QueueFamily
@@ -28,6 +32,7 @@ class LogicalDevice:
 
     Attributes:
         info: the physical device.
+        gate: every call passes it; shut by :meth:`close`.
         compute: the queue that kernels run on.
         transfer: the queue that uploads and downloads run on; the compute queue where there is no other.
     """
@@ -35,22 +40,37 @@ class LogicalDevice:
     def __init__(self, info: DeviceInfo) -> None:
         self.info = info
         self._vk = api.load()
-        _require(info)
-        compute, transfer = _choose_families(info)
-        self.families = (compute, transfer)
-        self.handle: Any = _create(info, sorted({compute, transfer}))
-        self.compute = Queue(self.handle, info, compute, "compute")
-        self.transfer = self.compute
-        if transfer != compute:
-            self.transfer = Queue(self.handle, info, transfer, "transfer")
-            self.compute.port.pair(self.transfer.port)
-        self.allocator = Allocator(self.handle, info, self.families)
-        self.pipelines = PipelineCache(self.handle)
-        self.staging = Staging(self.allocator, self.transfer, env.get().ring_bytes)
+        self._process = os.getpid()
+        self.gate = Gate(info.name)
         self._retired: deque[tuple[int, int, Buffer]] = deque()
         self._reaping = threading.Lock()
-        self.closed = False
+        self._closing = threading.RLock()
+        self._freed = False
         self.quarantined = False
+        _require(info)
+        compute, transfer = _choose_families(info)
+        with ExitStack() as undo:
+            self.handle: Any = _create(info, sorted({compute, transfer}))
+            undo.callback(lambda: self._vk.destroy("Device", None, self.handle))
+            self.compute = self._queue(compute, "compute", undo)
+            self.transfer = self.compute
+            if transfer != compute:
+                self.transfer = self._queue(transfer, "transfer", undo)
+                self.compute.port.pair(self.transfer.port)
+            self.allocator = Allocator(self.handle, info, (compute, transfer))
+            self.pipelines = PipelineCache(self.handle)
+            self.staging = Staging(self.allocator, self.transfer, env.get().ring_bytes)
+            undo.pop_all()
+
+    def _queue(self, family: int, label: str, undo: ExitStack) -> Queue:
+        queue = Queue(self.handle, self.info, family, label, self.gate)
+        undo.callback(queue.close)
+        return queue
+
+    @property
+    def closed(self) -> bool:
+        """True once :meth:`close` was called."""
+        return self.gate.is_shut
 
     def check_open(self) -> None:
         """Refuse use after close, after a fork, and raise what the validation layer has reported.
@@ -64,13 +84,30 @@ class LogicalDevice:
         instance.raise_messages()
 
     def allocate(self, nbytes: int) -> Buffer:
-        """Return a new buffer of device memory.
+        """Return a new buffer of device memory; where there is no room, wait for what is about to be given back.
 
         Raises:
             OutOfMemoryError, UnsupportedError
         """
+        with self.gate:
+            self.reap()
+            while True:
+                try:
+                    return self.allocator.allocate(nbytes)
+                except OutOfMemoryError:
+                    if not self._wait_for_retired():
+                        raise
+
+    def _wait_for_retired(self) -> bool:
+        """Wait until the oldest retired buffer is released; False where there is none."""
+        try:
+            compute, transfer, _ = self._retired[0]
+        except IndexError:
+            return False
+        self.compute.wait(compute)
+        self.transfer.wait(transfer)
         self.reap()
-        return self.allocator.allocate(nbytes)
+        return True
 
     def retire(self, buffer: Buffer) -> None:
         """Release ``buffer`` once all work submitted so far is done; safe in a finalizer."""
@@ -87,6 +124,16 @@ class LogicalDevice:
                 self.allocator.release(self._retired.popleft()[2])
         finally:
             self._reaping.release()
+
+    def upload(self, source: Any, target: Buffer, offset: int) -> None:
+        """Copy flat uint8 ``source`` to ``target`` from byte ``offset``; ``source`` is free on return."""
+        with self.gate:
+            self.staging.upload(source, target, offset)
+
+    def download(self, source: Buffer, offset: int, target: Any) -> None:
+        """Fill flat uint8 ``target`` from byte ``offset`` of ``source``; returns when it is there."""
+        with self.gate:
+            self.staging.download(source, offset, target)
 
     def dispatch(
         self, pipeline: Pipeline, ranges: Sequence[BufferRange], push: bytes, groups: tuple[int, int, int]
@@ -142,21 +189,29 @@ class LogicalDevice:
         Raises:
             WaitTimeoutError: ``timeout`` seconds were not enough.
         """
-        self.compute.wait(self.compute.last, timeout)
-        if self.transfer is not self.compute:
-            self.transfer.wait(self.transfer.last, timeout)
+        deadline = None if timeout is None else time.monotonic() + timeout
+        for queue in (self.compute, self.transfer):
+            queue.wait(queue.last, None if deadline is None else max(0.0, deadline - time.monotonic()))
 
     def close(self) -> None:
-        """Wait for pending work, then free everything; a device that does not drain is left alone and counted."""
-        if self.closed:
+        """Wait for pending work, then free everything; a device that does not drain is left alone and counted.
+
+        A close that was interrupted goes on at the next call. In a forked child nothing is touched.
+        """
+        if os.getpid() != self._process:
+            self.gate.is_shut = True
             return
-        drained = self.compute.drained(_DRAIN_SECONDS) and self.transfer.drained(_DRAIN_SECONDS)
-        self.closed = True
+        with self._closing:
+            self.gate.shut()
+            if not self._freed and not self.quarantined:
+                self._close()
+
+    def _close(self) -> None:
+        if not (self.compute.drained(_DRAIN_SECONDS) and self.transfer.drained(_DRAIN_SECONDS)):
+            self.quarantine()
+            return
+        self._freed = True
         self._retired.clear()
-        if not drained:
-            self.quarantined = True
-            _log.error("%s did not finish its work in %s s; its handles are leaked", self.info.name, _DRAIN_SECONDS)
-            return
         self.staging.close()
         self.pipelines.close()
         self.allocator.close()
@@ -164,7 +219,12 @@ class LogicalDevice:
             self.transfer.close()
         self.compute.close()
         self._vk.destroy("Device", None, self.handle)
-        self.handle = None
+
+    def quarantine(self) -> None:
+        """Give the device up: work on it does not end, so its handles are leaked and later use is refused."""
+        self.quarantined = True
+        self.gate.is_shut = True
+        _log.error("%s did not finish its work in %s s; its handles are leaked", self.info.name, _DRAIN_SECONDS)
 
 
 def _require(info: DeviceInfo) -> None:

@@ -145,14 +145,16 @@ class Instance:
             raise InvalidUsageError("vkpar was opened before a fork: open devices in the child, in a spawned process")
 
     def close(self) -> None:
-        """Destroy the instance; every device must be closed before."""
-        if self.handle is None:
+        """Destroy the instance; every device must be closed before. In a forked child nothing is touched."""
+        if self.handle is None or os.getpid() != self._process:
             return
         if self._messenger is not None:
             destroy = self._vk.instance_function(self.handle, "vkDestroyDebugUtilsMessengerEXT")
             destroy(self.handle, self._messenger, self._vk.ffi.NULL)
         self._vk.destroy("Instance", None, self.handle)
         self.handle = None
+        for message in self._messages:
+            _log.error("validation layer: %s", message)
 
 
 def loader_version() -> tuple[int, int, int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 import threading
 from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import Any
 
 from vkpar.vulkan import api, shader
@@ -28,16 +29,19 @@ class PipelineLayout:
             for index in range(bindings)
         ]
         info = vk.struct("VkDescriptorSetLayoutCreateInfo", bindingCount=bindings, pBindings=entries)
-        self.set_layout = vk.create("DescriptorSetLayout", device, info)
         push = [vk.struct("VkPushConstantRange", stageFlags=stage, offset=0, size=push_nbytes)] if push_nbytes else []
-        info = vk.struct(
-            "VkPipelineLayoutCreateInfo",
-            setLayoutCount=1,
-            pSetLayouts=[self.set_layout],
-            pushConstantRangeCount=len(push),
-            pPushConstantRanges=push,
-        )
-        self.handle = vk.create("PipelineLayout", device, info)
+        with ExitStack() as undo:
+            self.set_layout = vk.create("DescriptorSetLayout", device, info)
+            undo.callback(vk.destroy, "DescriptorSetLayout", device, self.set_layout)
+            info = vk.struct(
+                "VkPipelineLayoutCreateInfo",
+                setLayoutCount=1,
+                pSetLayouts=[self.set_layout],
+                pushConstantRangeCount=len(push),
+                pPushConstantRanges=push,
+            )
+            self.handle = vk.create("PipelineLayout", device, info)
+            undo.pop_all()
 
     def close(self) -> None:
         """Destroy the layouts."""
@@ -106,7 +110,7 @@ class PipelineCache:
         self._device = device
         self._layouts: dict[tuple[int, int], PipelineLayout] = {}
         self._pipelines: dict[tuple[Any, ...], Pipeline] = {}
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     def shipped(self, name: str, bindings: int, push_nbytes: int, constants: tuple[int, ...] = ()) -> Pipeline:
         """Return the pipeline of the built-in kernel ``name``."""
@@ -127,15 +131,17 @@ class PipelineCache:
     def layout(self, bindings: int, push_nbytes: int) -> PipelineLayout:
         """Return the layout of ``bindings`` storage buffers and ``push_nbytes`` of push constants."""
         key = (bindings, push_nbytes)
-        if key not in self._layouts:
-            self._layouts[key] = PipelineLayout(self._device, bindings, push_nbytes)
-        return self._layouts[key]
+        with self._lock:
+            if key not in self._layouts:
+                self._layouts[key] = PipelineLayout(self._device, bindings, push_nbytes)
+            return self._layouts[key]
 
     def close(self) -> None:
         """Destroy everything; nothing may be pending."""
-        for pipeline in self._pipelines.values():
-            pipeline.close()
-        for layout in self._layouts.values():
-            layout.close()
-        self._pipelines.clear()
-        self._layouts.clear()
+        with self._lock:
+            for pipeline in self._pipelines.values():
+                pipeline.close()
+            for layout in self._layouts.values():
+                layout.close()
+            self._pipelines.clear()
+            self._layouts.clear()

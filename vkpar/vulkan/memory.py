@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import threading
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -129,17 +130,17 @@ class Allocator:
 
     def _new_block(self, nbytes: int, purpose: str, dedicated: bool) -> _Block:
         vk = self._vk
-        buffer = create_buffer(self._device, nbytes, self._families)
-        try:
+        with ExitStack() as undo:
+            buffer = create_buffer(self._device, nbytes, self._families)
+            undo.callback(vk.destroy, "Buffer", self._device, buffer)
             needs = vk.ffi.new("VkMemoryRequirements*")
             vk.lib.vkGetBufferMemoryRequirements(self._device, buffer, needs)
             kind = self._memory_type(needs.memoryTypeBits, purpose)
             memory = self._allocate_memory(int(needs.size), kind)
-        except Exception:
-            vk.destroy("Buffer", self._device, buffer)
-            raise
-        vk.check(vk.lib.vkBindBufferMemory(self._device, buffer, memory, 0), "vkBindBufferMemory")
-        mapped = 0 if purpose == "device" else self._map(memory, nbytes)
+            undo.callback(free_memory, self._device, memory)
+            vk.check(vk.lib.vkBindBufferMemory(self._device, buffer, memory, 0), "vkBindBufferMemory")
+            mapped = 0 if purpose == "device" else self._map(memory, nbytes)
+            undo.pop_all()
         return _Block(memory, buffer, nbytes, purpose, mapped, dedicated, [(0, nbytes)])
 
     def _allocate_memory(self, nbytes: int, kind: int) -> Any:
@@ -263,13 +264,13 @@ class HostImport:
         self._arena = arena
         if not info.features.host_import:
             raise UnsupportedError(f"{info.name} lacks VK_EXT_external_memory_host")
-        self.buffer = create_buffer(device, arena.nbytes, [family], host_import=True)
-        try:
+        with ExitStack() as undo:
+            self.buffer = create_buffer(device, arena.nbytes, [family], host_import=True)
+            undo.callback(vk.destroy, "Buffer", device, self.buffer)
             self._memory = self._import(info)
-        except Exception:
-            vk.destroy("Buffer", device, self.buffer)
-            raise
-        vk.check(vk.lib.vkBindBufferMemory(device, self.buffer, self._memory, 0), "vkBindBufferMemory")
+            undo.callback(free_memory, device, self._memory)
+            vk.check(vk.lib.vkBindBufferMemory(device, self.buffer, self._memory, 0), "vkBindBufferMemory")
+            undo.pop_all()
 
     def _import(self, info: DeviceInfo) -> Any:
         vk = self._vk

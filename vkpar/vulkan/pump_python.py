@@ -20,21 +20,18 @@ _TIMEOUT = 2
 @contextmanager
 def uninterrupted() -> Iterator[None]:
     """Hold back Ctrl-C until the block is done, then deliver it (Python runs handlers in the main thread only)."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    held: list[tuple[int, Any]] = []
     before = signal.getsignal(signal.SIGINT)
-    if before is None:
+    if before is None or threading.current_thread() is not threading.main_thread():
         yield
         return
-    signal.signal(signal.SIGINT, lambda number, frame: held.append((number, frame)))
+    held: list[int] = []
     try:
+        signal.signal(signal.SIGINT, lambda number, frame: held.append(number))
         yield
     finally:
         signal.signal(signal.SIGINT, before)
-        if held and callable(before):
-            before(*held[0])
+        if held:
+            signal.raise_signal(signal.SIGINT)
 
 
 class PyQueue:
@@ -44,7 +41,7 @@ class PyQueue:
         self.handles = handles
         self.last = 0
         self._sibling: PyQueue | None = None
-        self._sibling_waited = 0
+        self.sibling_waited = 0
         vk = api.load()
         self._timeline = vk.ffi.new("VkSemaphore[1]", [handles.timeline])
         self._value = vk.ffi.new("uint64_t[1]")
@@ -57,19 +54,19 @@ class PyQueue:
     def sibling_wait(self) -> list[tuple[Any, int]]:
         """Return the wait on the device's other queue that the next submission needs, and count it as made."""
         sibling = self._sibling
-        if sibling is None or sibling.last <= self._sibling_waited:
+        if sibling is None or sibling.last <= self.sibling_waited:
             return []
-        self._sibling_waited = sibling.last
+        self.sibling_waited = sibling.last
         return [(sibling.handles.timeline, sibling.last)]
 
     def submit(self, command: Any) -> int:
         with enqueue_lock, uninterrupted():
-            before = self._sibling_waited
+            before = self.sibling_waited
             value = self.last + 1
             submit = Submission(self.handles.timeline, command, self.sibling_wait(), value)
             result = self.send([submit])
             if result < 0:
-                self._sibling_waited = before
+                self.sibling_waited = before
             else:
                 self.last = value
         api.load().check(result, "vkQueueSubmit")
@@ -328,6 +325,7 @@ class PyProgram:
     def _enqueue(self) -> tuple[int, int]:
         queues = self._group.queues
         following = [queue.last for queue in queues]
+        waited = [queue.sibling_waited for queue in queues]
         submissions: list[list[Submission]] = [[] for _ in queues]
         for batch in self._batches:
             following[batch.rank] += 1
@@ -339,6 +337,8 @@ class PyProgram:
             if submissions[rank]:
                 result = queue.send(submissions[rank])
                 if result < 0:
+                    for late in range(rank, len(queues)):  # what was not submitted has not waited
+                        queues[late].sibling_waited = waited[late]
                     return result, rank
             queue.last = following[rank]
         return 0, len(queues)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 from vkpar.errors import DeviceLostError, WaitTimeoutError
 from vkpar.vulkan import api, pump
 from vkpar.vulkan.buffer import BufferRange
 from vkpar.vulkan.command import CommandBuffer, CommandPool, DescriptorPool
+from vkpar.vulkan.gate import Gate
 from vkpar.vulkan.physical import DeviceInfo
 from vkpar.vulkan.semaphore import TimelineSemaphore
 
@@ -23,15 +26,23 @@ class Frame:
     """A command buffer and descriptor pool for one submission, used again once that is done."""
 
     def __init__(self, device: Any, family: int) -> None:
-        self._pool = CommandPool(device, family)
-        self._descriptors = DescriptorPool(device, _SETS_PER_FRAME, _DESCRIPTORS_PER_FRAME)
-        self.commands: CommandBuffer = self._pool.allocate()
+        with ExitStack() as undo:
+            self._pool = CommandPool(device, family)
+            undo.callback(self._pool.close)
+            self._descriptors = DescriptorPool(device, _SETS_PER_FRAME, _DESCRIPTORS_PER_FRAME)
+            undo.callback(self._descriptors.close)
+            self.commands: CommandBuffer = self._pool.allocate()
+            undo.pop_all()
         self.value = 0
 
     def begin(self) -> None:
-        """Forget what was recorded and start over."""
-        self._descriptors.reset()
+        """Start recording."""
         self.commands.begin()
+
+    def reset(self) -> None:
+        """Forget what was recorded; it must not be pending."""
+        self._descriptors.reset()
+        self._pool.reset()
 
     def descriptors(self, layout: Any, ranges: Sequence[BufferRange]) -> Any:
         """Return a descriptor set that lives as long as this frame's submission."""
@@ -44,45 +55,67 @@ class Frame:
 
 
 class Queue:
-    """A VkQueue; every submission signals the next value of :attr:`timeline`.
+    """A VkQueue; every submission signals the next value of its timeline.
+
+    Args:
+        device: the VkDevice.
+        info: the physical device.
+        family: the queue family, of which the first queue is taken.
+        label: ``compute`` or ``transfer``, for messages.
+        gate: shut before the queue is closed.
 
     Attributes:
-        family: its queue family index.
         port: the pump's view of the queue.
     """
 
-    def __init__(self, device: Any, info: DeviceInfo, family: int, label: str) -> None:
+    def __init__(self, device: Any, info: DeviceInfo, family: int, label: str, gate: Gate) -> None:
         vk = self._vk = api.load()
         self._device = device
         self._info = info
+        self._gate = gate
         self.family = family
         self.label = label
         made = vk.ffi.new("VkQueue*")
         vk.lib.vkGetDeviceQueue(device, family, 0, made)
         self.handle = made[0]
-        self.timeline = TimelineSemaphore(device, exportable=info.features.timeline_export)
-        self.port = pump.make_queue(
-            pump.QueueHandles(
-                device=device,
-                queue=self.handle,
-                timeline=self.timeline.handle,
-                submit=vk.device_function(device, "vkQueueSubmit"),
-                wait=vk.device_function(device, "vkWaitSemaphores"),
-                signal=vk.device_function(device, "vkSignalSemaphore"),
-                counter=vk.device_function(device, "vkGetSemaphoreCounterValue"),
-            )
-        )
         self._frames: deque[Frame] = deque()  # oldest submission first
+        with ExitStack() as undo:
+            self.timeline = TimelineSemaphore(device, exportable=info.features.timeline_export)
+            undo.callback(self.timeline.close)
+            self.port = pump.make_queue(self._handles())
+            undo.pop_all()
+
+    def _handles(self) -> pump.QueueHandles:
+        device, function = self._device, self._vk.device_function
+        return pump.QueueHandles(
+            device=device,
+            queue=self.handle,
+            timeline=self.timeline.handle,
+            submit=function(device, "vkQueueSubmit"),
+            wait=function(device, "vkWaitSemaphores"),
+            signal=function(device, "vkSignalSemaphore"),
+            counter=function(device, "vkGetSemaphoreCounterValue"),
+        )
 
     @property
     def last(self) -> int:
         """The value that the newest submission will signal."""
         return self.port.last
 
+    @property
+    def reached(self) -> int:
+        """The timeline's value now.
+
+        Raises:
+            InvalidUsageError: the device is closed.
+        """
+        with self._gate:
+            return self.timeline.value()
+
     def run(self, record: Callable[[Frame], None]) -> int:
         """Record into a free frame, submit it, return its timeline value."""
         while True:
-            with pump.enqueue_lock:
+            with self._gate, pump.enqueue_lock:
                 frame = self._free_frame()
                 if frame is not None:
                     return self._run_in(frame, record)
@@ -92,17 +125,21 @@ class Queue:
     def _free_frame(self) -> Frame | None:
         """Return a frame that is not pending; None where as many as allowed are."""
         if self._frames and self._frames[0].value <= self.timeline.value():
-            return self._frames.popleft()
+            frame = self._frames.popleft()
+            frame.reset()
+            return frame
         return Frame(self._device, self.family) if len(self._frames) < _MAX_FRAMES else None
 
     def _run_in(self, frame: Frame, record: Callable[[Frame], None]) -> int:
+        before = self.last
         try:
             frame.begin()
             record(frame)
             frame.commands.end()
             frame.value = self.port.submit(frame.commands.handle)
         except BaseException:
-            frame.value = self.last  # it may have been submitted: an interrupt can come right after
+            if self.last > before:
+                frame.value = self.last  # it was submitted: the interrupt came right after
             raise
         finally:
             self._frames.append(frame)
@@ -114,13 +151,17 @@ class Queue:
         Raises:
             WaitTimeoutError: ``timeout`` seconds were not enough.
             DeviceLostError: the device is gone.
+            InvalidUsageError: the device is closed.
         """
-        left = None if timeout is None else int(timeout * 1e9)
-        while not pump.wait([self.port], [value], _SLICE_NS if left is None else max(0, min(left, _SLICE_NS))):
-            if left is not None:
-                left -= _SLICE_NS
-                if left <= 0:
-                    raise self._timeout(value, timeout)
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while not self._wait_slice(value, deadline):
+            if deadline is not None and time.monotonic() >= deadline:
+                raise self._timeout(value, timeout)
+
+    def _wait_slice(self, value: int, deadline: float | None) -> bool:
+        left = _SLICE_NS if deadline is None else int((deadline - time.monotonic()) * 1e9)
+        with self._gate:
+            return pump.wait([self.port], [value], max(0, min(left, _SLICE_NS))) == 1
 
     def _timeout(self, value: int, timeout: float | None) -> WaitTimeoutError:
         reached = self.timeline.value()
@@ -129,15 +170,22 @@ class Queue:
             {"device": self._info.name, "queue": self.label, "wanted": value, "reached": reached},
         )
 
-    def drained(self, timeout: float) -> bool:
-        """Wait until everything submitted is done; False when that took longer or the device was lost."""
-        try:
-            self.wait(self.last, timeout)
-        except WaitTimeoutError:
-            return False
-        except DeviceLostError:
-            return True  # VK_ERROR_DEVICE_LOST: nothing runs any more, objects may be destroyed
-        return True
+    def drained(self, timeout: float, value: int | None = None) -> bool:
+        """Wait until everything submitted, or ``value``, is done; works after the gate was shut.
+
+        A lost device runs nothing any more, so it counts as drained.
+        """
+        deadline = time.monotonic() + timeout
+        wanted = self.last if value is None else value
+        while True:
+            left = deadline - time.monotonic()
+            try:
+                if pump.wait([self.port], [wanted], max(0, min(int(left * 1e9), _SLICE_NS))):
+                    return True
+            except DeviceLostError:
+                return True
+            if left <= 0:
+                return False
 
     def close(self) -> None:
         """Destroy frames and timeline; nothing may be pending."""

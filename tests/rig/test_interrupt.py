@@ -1,0 +1,260 @@
+"""Ctrl-C at any moment: every rank is submitted or none, nothing hangs, the process can go on."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from children import child_environment
+from conftest import FULL, Rigs, has, require
+from parking import parked
+from reducing import check_identical, devices_of
+
+import vkpar
+from vkpar import env
+from vkpar.vulkan import pump, pump_python
+
+pytestmark = pytest.mark.rig
+TIMES = 200 if FULL else 15
+
+LOOPS = {
+    # No more in flight than a few seconds take: at its end a process waits for what it queued.
+    "queued": "for _ in range(30): work = comm.all_reduce(arrays)\n    work.wait()",
+    "waited": "comm.all_reduce(arrays).wait()",
+    "views": "comm.all_reduce([array[1:] for array in arrays]).wait()",
+    "transfers": "arrays[0].write(host); comm.all_reduce(arrays); arrays[1].numpy()",
+    "new arrays": "comm.all_reduce([device.array(host) for device in devices]).wait()",
+}
+CHILD = """
+import sys
+import numpy as np
+import vkpar
+devices = vkpar.open_devices(sys.argv[1])
+comm = vkpar.Communicator(devices, algorithm=sys.argv[2])
+host = np.ones(int(sys.argv[3]), np.float32)
+arrays = [device.array(host) for device in devices]
+comm.all_reduce(arrays).wait()
+comm.all_reduce([array[1:] for array in arrays]).wait()
+print("ready", flush=True)
+while True:
+    LOOP
+"""
+
+
+def interrupt(code: str, arguments: list[str], pump_kind: str, delay: float) -> tuple[int, str]:
+    """Start a child, interrupt it ``delay`` seconds after it is ready; return its status and stderr."""
+    child = subprocess.Popen(
+        [sys.executable, "-X", "faulthandler", "-c", code, *arguments],
+        env=child_environment(VKPAR_PUMP=pump_kind),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "ready\n", child.communicate()[1]
+        threading.Event().wait(delay)
+        child.send_signal(signal.SIGINT)
+        _, errors = child.communicate(timeout=10)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        pytest.fail(f"hung after an interrupt at {delay} s:\n{child.communicate()[1]}")
+    finally:
+        child.kill()
+        child.wait()
+    return child.returncode, errors
+
+
+@pytest.mark.parametrize("number", range(TIMES))
+def test_interrupts_at_random_moments(number: int) -> None:
+    require("llvmpipe")
+    chance = random.Random(number)
+    loop = list(LOOPS)[number % len(LOOPS)]
+    selector = ("llvmpipe*2", "llvmpipe&swiftshader", "llvmpipe*4")[number % 3 if has("swiftshader") else 0]
+    arguments = [selector, chance.choice(["auto", "ring", "two_shot"]), chance.choice(["300", "50000"])]
+    code = CHILD.replace("LOOP", LOOPS[loop])
+    pump_kind = "python" if number % 4 == 3 or pump.kind() == "python" else "c"
+    status, errors = interrupt(code, arguments, pump_kind, chance.uniform(0, 0.4))
+    assert status in (130, -signal.SIGINT), errors
+    assert "KeyboardInterrupt" in errors
+    for sign in ("Exception ignored", "Fatal Python error", "Segmentation", "validation"):
+        assert sign not in errors, errors
+
+
+def test_an_interrupt_of_a_wait_on_stuck_work() -> None:
+    require("llvmpipe")
+    code = """
+    import sys
+    import numpy as np
+    import vkpar
+    sys.path.insert(0, sys.argv[2])
+    from parking import parked
+    devices = vkpar.open_devices("llvmpipe*2")
+    with vkpar.Communicator(devices) as comm, parked(devices[0]):
+        work = comm.all_reduce([device.zeros(100) for device in devices])
+        print("ready", flush=True)
+        work.wait()
+    """
+    folder = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    status, errors = interrupt(textwrap.dedent(code), ["", folder], "auto", 0.3)
+    assert status in (130, -signal.SIGINT), errors
+
+
+# ---- in the middle of an enqueue ----
+
+
+@pytest.fixture(params=["python", "c"])
+def own_devices(request: pytest.FixtureRequest, rigs: Rigs) -> Iterator[list[vkpar.Device]]:
+    """Three devices of the test's own, driven by each of the pumps."""
+    devices_of(rigs, "L")
+    if request.param == "c" and pump.kind() != "c":
+        pytest.skip("the C helper was not built")
+    with env.override(pump=request.param):
+        devices = vkpar.open_devices("llvmpipe*3")
+    yield devices
+    for device in devices:
+        device.close()
+
+
+class InterruptingLib:
+    """The C helper's functions; the named one is followed by an interrupt, once."""
+
+    def __init__(self, real: Any, name: str) -> None:
+        self._real, self._name = real, name
+
+    def __getattr__(self, name: str) -> Any:
+        function = getattr(self._real, name)
+        if name != self._name:
+            return function
+
+        def interrupted(*arguments: Any) -> Any:
+            result = function(*arguments)
+            self._name = ""
+            os.kill(os.getpid(), signal.SIGINT)
+            return result
+
+        return interrupted
+
+
+class InterruptingHelper:
+    """Stands in for the compiled module."""
+
+    def __init__(self, real: Any, name: str) -> None:
+        self.ffi = real.ffi
+        self.lib = InterruptingLib(real.lib, name)
+
+
+def interrupt_after_submit(monkeypatch: pytest.MonkeyPatch, comm: vkpar.Communicator) -> None:
+    """Arrange an interrupt: between the submits of two ranks in Python, right after the one call in C."""
+    if isinstance(comm.rig.ports[0], pump_python.PyQueue):
+        send, sent = pump_python.PyQueue.send, []
+
+        def sending(self: pump_python.PyQueue, submissions: Any) -> int:
+            result = send(self, submissions)
+            sent.append(self)
+            if len(sent) == 1:
+                os.kill(os.getpid(), signal.SIGINT)
+            return result
+
+        monkeypatch.setattr(pump_python.PyQueue, "send", sending)
+    else:
+        for entry in comm._cache._entries.values():
+            for program in entry.programs:
+                port: Any = program._port
+                monkeypatch.setattr(port, "_c", InterruptingHelper(port._c, "vkp_enqueue"))
+
+
+def ones(devices: list[vkpar.Device]) -> list[vkpar.Array]:
+    return [device.array(np.ones(1000, np.float32)) for device in devices]
+
+
+@pytest.mark.parametrize("algorithm", ["ring", "two_shot"])
+def test_an_interrupt_between_two_ranks(
+    own_devices: list[vkpar.Device], algorithm: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with vkpar.Communicator(own_devices, algorithm=algorithm) as comm:
+        arrays = ones(own_devices)
+        comm.all_reduce(arrays).wait()
+        for array in arrays:
+            array.write(np.ones(1000, np.float32))
+        for device in own_devices:
+            device.synchronize()
+        before = [device.logical.compute.last for device in own_devices]
+        with monkeypatch.context() as patch:
+            interrupt_after_submit(patch, comm)
+            with pytest.raises(KeyboardInterrupt):
+                comm.all_reduce(arrays)
+        assert all(device.logical.compute.last > was for device, was in zip(own_devices, before, strict=True))
+        for device in own_devices:
+            device.synchronize(30)
+        assert np.all(check_identical([array.numpy() for array in arrays]) == 3)
+        for _ in range(3):
+            comm.all_reduce(arrays).wait(30)
+        assert np.all(check_identical([array.numpy() for array in arrays]) == 81)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_close_waits_for_what_was_interrupted(own_devices: list[vkpar.Device], monkeypatch: pytest.MonkeyPatch) -> None:
+    """An enqueue that was submitted counts, though the caller never got its Work."""
+    comm = vkpar.Communicator(own_devices, algorithm="ring")
+    arrays = ones(own_devices)
+    comm.all_reduce(arrays).wait()
+    with parked(own_devices[0]) as release:
+        with monkeypatch.context() as patch:
+            interrupt_after_submit(patch, comm)
+            with pytest.raises(KeyboardInterrupt):
+                comm.all_reduce(arrays)
+        timer = threading.Timer(0.3, release)
+        timer.start()
+        comm.close()
+        timer.join()
+    assert np.all(check_identical([array.numpy() for array in arrays]) == 9)
+
+
+def test_an_interrupt_after_a_plain_submit(own_devices: list[vkpar.Device], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The frame of an upload or a copy is not used again while it may be pending."""
+    device = own_devices[0]
+    array = device.array(np.ones(1000, np.float32))
+    port: Any = device.logical.compute.port
+    with parked(device) as release:
+        with monkeypatch.context() as patch:
+            if isinstance(port, pump_python.PyQueue):
+                send = port.send
+
+                def sending(submissions: Any) -> int:
+                    os.kill(os.getpid(), signal.SIGINT)
+                    return send(submissions)
+
+                patch.setattr(port, "send", sending)
+            else:
+                patch.setattr(port, "_c", InterruptingHelper(port._c, "vkp_submit"))
+            with pytest.raises(KeyboardInterrupt):
+                array.fill_zeros()
+        copied = [array.contiguous_copy() for _ in range(5)]
+        release()
+    assert not any(copy.numpy().any() for copy in copied)
+
+
+def test_interrupts_while_waiting_leave_the_work(own_devices: list[vkpar.Device]) -> None:
+    with vkpar.Communicator(own_devices) as comm:
+        arrays = ones(own_devices)
+        with parked(own_devices[1]) as release:
+            work = comm.all_reduce(arrays)
+            for wait in (work.wait, arrays[0].numpy, lambda: own_devices[2].synchronize(20)):
+                timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
+                timer.start()
+                with pytest.raises(KeyboardInterrupt):
+                    wait()
+                timer.join()
+            release()
+            work.wait(30)
+        assert np.all(check_identical([array.numpy() for array in arrays]) == 3)

@@ -1,0 +1,48 @@
+"""Keeps a close in one thread from freeing what a call in another thread is using."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+
+from vkpar.errors import InvalidUsageError
+
+
+class Gate:
+    """Open until :meth:`shut`; calls pass through it with ``with``, nested ones too.
+
+    Args:
+        what: the object's name in the error that a call gets after the gate was shut.
+    """
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._inside: Counter[int] = Counter()
+        self._changed = threading.Condition(threading.RLock())
+        self.is_shut = False
+
+    def __enter__(self) -> None:
+        thread = threading.get_ident()
+        with self._changed:
+            if self.is_shut and not self._inside[thread]:
+                raise InvalidUsageError(f"{self._what} is closed")
+            self._inside[thread] += 1
+
+    def __exit__(self, *exception: object) -> None:
+        thread = threading.get_ident()
+        with self._changed:
+            self._inside[thread] -= 1
+            if not self._inside[thread]:
+                del self._inside[thread]
+                self._changed.notify_all()
+
+    def shut(self) -> None:
+        """Refuse further calls and wait until the other threads' are done.
+
+        Calls of this thread are not waited for: an interrupt may have cut one short before it could count itself out.
+        """
+        thread = threading.get_ident()
+        with self._changed:
+            self.is_shut = True
+            while any(number for inside, number in self._inside.items() if inside != thread):
+                self._changed.wait()
