@@ -15,7 +15,8 @@ most max(2^-11 |v| 2^s, 2^-25). Undone, and with 2^14 <= M 2^s, that is
 - Where M < 2^-112, s stops at 126; halves' steps of 2^-24 then stand for 2^-150, under float32's smallest number.
 - Decoded values below 2^-126 become zero: 2^-126 more.
 
-``bf16`` has 8 significand bits and float32's exponents: 2^-8 |v|, and 2^-126 where subnormals are flushed. ``f32`` adds 0.
+``bf16`` has 8 significand bits and float32's exponents: 2^-8 |v|, and 2^-126 where subnormals are flushed; ``f32``
+adds nothing.
 
 **Error of a sum.** With A the sum of the contributions' magnitudes, every partial sum is at most A, and A's largest in
 the block bounds every M. Encodings: the ring encodes each of its n - 1 unfinished sums and the result, n in all;

@@ -155,7 +155,10 @@ class Device:
             child.check_results()
 
     def close(self) -> None:
-        """Wait for pending work (10 s at most) and free everything; a second call does nothing."""
+        """Wait for pending work and free everything; a second call does nothing.
+
+        Where nothing moves for 10 s the device is given up: its handles are leaked.
+        """
         for child in list(self._children):
             child.close()
         self._logical.close()

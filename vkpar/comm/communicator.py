@@ -286,7 +286,7 @@ class Communicator:
             device.logical.check_open()
 
     def close(self) -> None:
-        """Wait for pending collectives (10 s at most, then abort them) and free everything.
+        """Wait for pending collectives (abort them where nothing moves for 10 s) and free everything.
 
         A close that was interrupted goes on at the next call. In a forked child nothing is touched.
         """
@@ -304,7 +304,7 @@ class Communicator:
         wanted = self._cache.pending(self.nranks)
         late = self._rig.drain(wanted, _DRAIN_SECONDS)
         if late:
-            self.fail(CommunicatorError(f"closed while ranks {late} had not finished in {_DRAIN_SECONDS} s"))
+            self.fail(CommunicatorError(f"closed while ranks {late} stood still for {_DRAIN_SECONDS} s"))
             late = self._rig.drain(wanted, _DRAIN_SECONDS)
         if late:
             self._abandon(late)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any
@@ -74,14 +73,10 @@ class Rig:
         """Return the typed error for what stopped the bridge."""
         return api.load().error(result, "vkWaitSemaphores", "in the bridge between ranks")
 
-    def drain(self, values: Sequence[int], seconds: float) -> list[int]:
-        """Wait for each rank's timeline value; return the ranks that did not get there in ``seconds``."""
-        end = time.monotonic() + seconds
-        return [
-            rank
-            for rank, (device, value) in enumerate(zip(self.devices, values, strict=True))
-            if not device.compute.drained(max(0.0, end - time.monotonic()), value)
-        ]
+    def drain(self, values: Sequence[int], patience: float) -> list[int]:
+        """Wait for each rank's timeline value; return the ranks that stood still for ``patience`` seconds."""
+        pairs = enumerate(zip(self.devices, values, strict=True))
+        return [rank for rank, (device, value) in pairs if not device.compute.drained(patience, value)]
 
     def close(self) -> None:
         """Stop the bridge and free everything; no submission of the group may be pending."""

@@ -224,7 +224,7 @@ class LogicalDevice:
         """Give the device up: work on it does not end, so its handles are leaked and later use is refused."""
         self.quarantined = True
         self.gate.is_shut = True
-        _log.error("%s did not finish its work in %s s; its handles are leaked", self.info.name, _DRAIN_SECONDS)
+        _log.error("%s stood still for %s s; its handles are leaked", self.info.name, _DRAIN_SECONDS)
 
 
 def _require(info: DeviceInfo) -> None:

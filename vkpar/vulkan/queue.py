@@ -170,22 +170,24 @@ class Queue:
             {"device": self._info.name, "queue": self.label, "wanted": value, "reached": reached},
         )
 
-    def drained(self, timeout: float, value: int | None = None) -> bool:
+    def drained(self, patience: float, value: int | None = None) -> bool:
         """Wait until everything submitted, or ``value``, is done; works after the gate was shut.
 
-        A lost device runs nothing any more, so it counts as drained.
+        False where the timeline stood still for ``patience`` seconds. A lost device runs nothing any more, so it
+        counts as drained.
         """
-        deadline = time.monotonic() + timeout
         wanted = self.last if value is None else value
-        while True:
-            left = deadline - time.monotonic()
-            try:
-                if pump.wait([self.port], [wanted], max(0, min(int(left * 1e9), _SLICE_NS))):
-                    return True
-            except DeviceLostError:
-                return True
-            if left <= 0:
-                return False
+        seen, since = -1, time.monotonic()
+        try:
+            while not pump.wait([self.port], [wanted], _SLICE_NS):
+                reached, now = self.timeline.value(), time.monotonic()
+                if reached != seen:
+                    seen, since = reached, now
+                elif now - since >= patience:
+                    return False
+        except DeviceLostError:
+            pass
+        return True
 
     def close(self) -> None:
         """Destroy frames and timeline; nothing may be pending."""
