@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import itertools
 import math
+import operator
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -37,11 +38,14 @@ def host_elements(source: ArrayLike, dtype: object = None) -> HostElements:
     Raises:
         InvalidUsageError: not an array of plain numbers.
     """
-    values = np.asarray(source)
-    wanted = dtypes.resolve(values.dtype if dtype is None else dtype)
+    try:
+        values = np.asarray(source)
+    except (TypeError, ValueError) as error:
+        raise InvalidUsageError(f"no array of numbers: {error}") from error
+    own = dtypes.resolve(values.dtype)
+    wanted = own if dtype is None else dtypes.resolve(dtype)
     if wanted == dtypes.bfloat16 and values.dtype != np.uint16:
         return HostElements(bfloat16_bits(values.astype(np.float32, copy=False)), wanted)
-    dtypes.resolve(values.dtype)
     return HostElements(values.astype(wanted.numpy, copy=False), wanted)
 
 
@@ -153,6 +157,8 @@ class Array:
         return out
 
     def _check_target(self, out: np.ndarray[Any, Any]) -> None:
+        if not isinstance(out, np.ndarray):
+            raise InvalidUsageError(f"cannot read into a {type(out).__name__}; out is a NumPy array")
         if out.shape != self.shape or out.dtype != self.dtype.numpy:
             raise InvalidUsageError(f"cannot read {self.shape} {self.dtype} into {out.shape} {out.dtype}")
         if not out.flags.writeable:
@@ -181,12 +187,18 @@ class Array:
             logical.upload(as_bytes(np.ascontiguousarray(host)), self.buffer, self._offset)
 
     def fill_zeros(self) -> None:
-        """Set every element to zero, on the device, in program order."""
+        """Set every element to zero, in program order.
+
+        The device does it where the bytes begin and end at multiples of 4 (the end of the array's memory is one);
+        zeros are uploaded otherwise.
+        """
         logical = self.device.logical
         if not self.size:
             return
-        if self._whole:
-            logical.zero(self.buffer.range(0, self.buffer.reserved))
+        at_end = self._offset + self.nbytes == self._storage.nbytes
+        nbytes = -(-self.nbytes // 4) * 4 if at_end else self.nbytes
+        if self._offset % 4 == 0 and nbytes % 4 == 0:
+            logical.zero(self.buffer.range(self._offset, nbytes))
         else:
             self.write(np.zeros(self.shape, self.dtype.numpy))
 
@@ -224,9 +236,16 @@ class Array:
         return Array(self._storage, self._offset + start * row, (rows, *self.shape[1:]), self.dtype)
 
     def to(self, device: Device) -> Array:
-        """Return a copy on ``device`` (the array itself where it lives there already)."""
+        """Return a copy on ``device`` (the array itself where it lives there already).
+
+        Raises:
+            InvalidUsageError: no opened device, or a closed one.
+            OutOfMemoryError: the device has no room.
+        """
         if device is self.device:
             return self
+        if not isinstance(device, Device):
+            raise InvalidUsageError(f"expected an opened vkpar.Device, not {type(device).__name__}")
         made = Array.allocate(device, self.shape, self.dtype)
         copy(self, made)
         return made
@@ -254,10 +273,6 @@ class Array:
     def byte_offset(self) -> int:
         """Bytes from the start of its storage."""
         return self._offset
-
-    @property
-    def _whole(self) -> bool:
-        return self._offset == 0 and self.nbytes == self._storage.nbytes
 
     def bytes_range(self) -> BufferRange:
         """Return exactly its bytes."""
@@ -287,12 +302,20 @@ class Array:
         return made
 
     def copy_from(self, source: Array) -> None:
-        """Copy the bytes of ``source``, of the same length and device, in program order."""
+        """Copy the bytes of ``source``, of the same length and device, in program order; they may overlap.
+
+        Raises:
+            InvalidUsageError: another length, another device, or a closed one.
+        """
         check_same_device(self, source)
         if source.nbytes != self.nbytes:
             raise InvalidUsageError(f"cannot copy {source.nbytes} bytes into {self.nbytes}")
-        if self.size:
-            self.device.logical.copy(source.bytes_range(), self.bytes_range())
+        logical = self.device.logical
+        if not self.size or (overlaps(self, source) and self._offset == source.byte_offset):
+            return
+        if overlaps(self, source):
+            source = source.contiguous_copy()
+        logical.copy(source.bytes_range(), self.bytes_range())
 
 
 def check_same_device(*arrays: Array) -> None:
@@ -316,11 +339,14 @@ def overlaps(a: Array, b: Array) -> bool:
 
 
 def copy(source: Array, target: Array) -> None:
-    """Copy ``source`` to ``target``, of equal shape and dtype, on the same device or on another.
+    """Copy ``source`` to ``target``, of equal shape and dtype, on the same device or on another; they may overlap.
 
     Raises:
-        InvalidUsageError: shapes or dtypes differ.
+        InvalidUsageError: no arrays, or shapes or dtypes that differ.
     """
+    for array in (source, target):
+        if not isinstance(array, Array):
+            raise InvalidUsageError(f"expected a vkpar.Array, not {type(array).__name__}; see Device.array")
     if source.shape != target.shape or source.dtype != target.dtype:
         raise InvalidUsageError(
             f"cannot copy {source.shape} {source.dtype} to {target.shape} {target.dtype}; shapes and dtypes must agree"
@@ -332,7 +358,10 @@ def copy(source: Array, target: Array) -> None:
 
 
 def _shape(shape: int | Sequence[int]) -> tuple[int, ...]:
-    dims = (shape,) if isinstance(shape, (int, np.integer)) else tuple(shape)
-    if not all(isinstance(dim, (int, np.integer)) and dim >= 0 for dim in dims):
+    try:
+        dims = tuple(operator.index(dim) for dim in (shape if isinstance(shape, Iterable) else (shape,)))
+    except TypeError:
+        dims = (-1,)
+    if any(dim < 0 for dim in dims):
         raise InvalidUsageError(f"bad shape {shape!r}: dimensions are whole numbers from 0")
-    return tuple(int(dim) for dim in dims)
+    return dims

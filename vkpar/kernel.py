@@ -3,55 +3,75 @@
 from __future__ import annotations
 
 import hashlib
+import math
+import operator
+from typing import TYPE_CHECKING
 
-from vkpar.array import Array, check_same_device
+from vkpar.array import WIDE, Array, check_same_device
 from vkpar.device import Device
 from vkpar.errors import InvalidUsageError, UnsupportedError
-from vkpar.vulkan import shader
+from vkpar.vulkan import queue, shader
+from vkpar.vulkan.buffer import BufferRange
+from vkpar.vulkan.interface import Entry, Interface, missing, reflect
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
 
 
 class Kernel:
     """A compute kernel on one device.
 
-    Storage buffers are in set 0; binding i is the i-th array of a call, a buffer of at least its bytes, padded to a
-    multiple of 16. Push constants are passed as bytes.
+    Storage buffers are in set 0; binding i is the i-th array of a call: exactly the array's bytes, so that a kernel
+    given a view cannot reach its neighbours. Only where an array ends its memory (any array but a view does) up to 15
+    bytes of padding follow, which make the length a multiple of 16.
 
     Args:
         device: where it runs.
-        source: GLSL text (``#version 450``, a compute shader), or SPIR-V bytes.
-        entry: the entry point's name.
+        source: GLSL text (``#version 450``, a compute shader), or SPIR-V bytes (anything with the buffer protocol).
+        entry: the entry point's name; that of GLSL is ``main``.
         defines: macros for the GLSL, by name.
 
     Raises:
         ShaderCompileError: GLSL with errors; the message holds the compiler's log.
-        UnsupportedError: no GLSL compiler on this machine, or a kernel that needs more than storage buffers.
-        InvalidUsageError: bytes that are not SPIR-V, no such entry point, bindings with gaps.
+        UnsupportedError: no GLSL compiler on this machine, or a kernel that needs more than the device has or vkpar
+            offers: storage buffers and push constants; 8- and 16-bit storage, small and 64-bit integers, float16 and
+            subgroup operations where the device has them.
+        InvalidUsageError: neither text nor SPIR-V, no such entry point, bindings with gaps.
     """
 
     def __init__(
-        self, device: Device, source: str | bytes, *, entry: str = "main", defines: dict[str, str] | None = None
+        self,
+        device: Device,
+        source: str | ReadableBuffer,
+        *,
+        entry: str = "main",
+        defines: dict[str, str] | None = None,
     ) -> None:
         self.device = device
         device.logical.check_open()
         if isinstance(source, str):
-            spirv = shader.compile_glsl(source, entry, {key: str(value) for key, value in (defines or {}).items()})
+            if entry != "main":
+                raise InvalidUsageError(f"the entry point of GLSL is 'main', not {entry!r}; entry is for SPIR-V")
+            spirv = shader.compile_glsl(source, {str(key): str(value) for key, value in (defines or {}).items()})
         elif defines:
             raise InvalidUsageError("defines apply to GLSL, not to SPIR-V")
         else:
-            spirv = bytes(source)
-        interface = shader.reflect(spirv)
+            spirv = _as_bytes(source, "a kernel is GLSL text or SPIR-V bytes")
+        interface = reflect(spirv)
         _check_interface(interface, entry)
-        _check_push(device, interface.push_nbytes)
+        _check_features(device, interface)
+        _check_limits(device, interface, interface.entries[entry])
         self._spirv, self._entry, self._interface = spirv, entry, interface
         self._key = hashlib.sha256(spirv).hexdigest()
 
-    def __call__(self, groups: int | tuple[int, ...], *arrays: Array, push: bytes = b"") -> None:
+    def __call__(self, groups: int | tuple[int, ...], *arrays: Array, push: ReadableBuffer = b"") -> None:
         """Run it on ``arrays``, after all earlier work on the device; returns at once.
 
         Args:
             groups: numbers of work-groups in x, y and z (trailing ones may be left out).
             arrays: one per binding, all on the kernel's device.
-            push: the push constants, exactly as many bytes as the kernel declares.
+            push: the push constants, exactly as many bytes as the kernel declares: bytes, a NumPy array or anything
+                else with the buffer protocol.
 
         Raises:
             InvalidUsageError: a wrong number of arrays or push bytes, an array of another device, without elements
@@ -59,13 +79,12 @@ class Kernel:
             UnsupportedError: an array larger than the device can bind.
         """
         dims = _groups(groups)
-        self._check_call(arrays, push)
+        constants = _as_bytes(push, "push constants are bytes or an array of plain numbers")
+        self._check_call(arrays, constants)
         logical = self.device.logical
-        ranges = [
-            array.bytes_range() if array.byte_offset else array.buffer.range(0, _padded(array)) for array in arrays
-        ]
-        pipeline = logical.pipelines.get(self._key, self._spirv, self._entry, len(arrays), len(push))
-        logical.dispatch(pipeline, ranges, push, dims)
+        ranges = [_range(array) for array in arrays]
+        pipeline = logical.pipelines.get(self._key, self._spirv, self._entry, len(arrays), len(constants))
+        logical.dispatch(pipeline, ranges, constants, dims)
 
     def _check_call(self, arrays: tuple[Array, ...], push: bytes) -> None:
         declared = self._interface
@@ -82,28 +101,74 @@ class Kernel:
                 raise InvalidUsageError("a kernel cannot bind an array without elements")
 
 
-def _padded(array: Array) -> int:
-    return min(-(-array.nbytes // 16) * 16, array.buffer.reserved)
+def _as_bytes(source: ReadableBuffer, what: str) -> bytes:
+    try:
+        return memoryview(source).tobytes()
+    except (TypeError, ValueError) as error:
+        raise InvalidUsageError(f"{what}, not {type(source).__name__}") from error
 
 
-def _check_interface(interface: shader.Interface, entry: str) -> None:
-    if entry not in interface.entries:
+def _range(array: Array) -> BufferRange:
+    """Return what a kernel may touch: the array's bytes, and the padding where no other array can follow."""
+    if array.byte_offset + array.nbytes < array.storage.nbytes:
+        return array.bytes_range()
+    padded = min(-(-array.nbytes // WIDE) * WIDE, array.buffer.reserved - array.byte_offset)
+    most = array.device.limits.max_storage_buffer_range
+    return array.buffer.range(array.byte_offset, max(array.nbytes, min(padded, most)))
+
+
+def _check_interface(interface: Interface, entry: str) -> None:
+    if not isinstance(entry, str) or entry not in interface.entries:
         raise InvalidUsageError(f"no compute entry point {entry!r}; there are: {sorted(interface.entries)}")
     if interface.foreign:
-        raise UnsupportedError("a kernel may use storage buffers of set 0 and push constants only")
+        raise UnsupportedError(
+            f"a kernel may use storage buffers of set 0 and push constants only, not {interface.foreign}"
+        )
     if interface.bindings != frozenset(range(len(interface.bindings))):
         raise InvalidUsageError(f"bindings must be 0, 1, 2, ... without gaps, not {sorted(interface.bindings)}")
+    if not all(interface.entries[entry].local_size):
+        raise InvalidUsageError(f"the entry point {entry!r} declares no local size")
 
 
-def _check_push(device: Device, nbytes: int) -> None:
-    most = device.limits.max_push_constants
-    if nbytes > most:
-        raise UnsupportedError(f"{nbytes} bytes of push constants; {device.name} allows {most}")
+def _check_features(device: Device, interface: Interface) -> None:
+    newest = (1, 6) if device.info.api_version >= (1, 3, 0) else (1, 5)
+    if interface.version > newest:
+        raise UnsupportedError(f"SPIR-V {_dotted(interface.version)}; {device.name} takes {_dotted(newest)} at most")
+    lacking = missing(interface.capabilities, device.info.features)
+    if lacking:
+        raise UnsupportedError(
+            f"the kernel needs the SPIR-V capabilities {', '.join(lacking)}, which {device.name} or vkpar lacks"
+        )
+
+
+def _check_limits(device: Device, interface: Interface, entry: Entry) -> None:
+    limits, size = device.limits, entry.local_size
+    if any(wanted > most for wanted, most in zip(size, limits.max_workgroup_size, strict=True)):
+        raise UnsupportedError(f"a local size of {size}; {device.name} allows {limits.max_workgroup_size}")
+    buffers = min(limits.max_storage_buffers, queue.DESCRIPTORS_PER_FRAME)
+    for what, wanted, most in (
+        ("storage buffers", len(interface.bindings), buffers),
+        ("invocations in a work-group", math.prod(size), limits.max_workgroup_invocations),
+        ("bytes of shared memory", entry.shared_nbytes, limits.max_shared_memory),
+        ("bytes of push constants", interface.push_nbytes, limits.max_push_constants),
+    ):
+        if wanted > most:
+            raise UnsupportedError(f"{wanted} {what}; {device.name} allows {most}")
+    if interface.push_nbytes % 4:
+        raise UnsupportedError(f"{interface.push_nbytes} bytes of push constants; their number is a multiple of 4")
+
+
+def _dotted(version: tuple[int, int]) -> str:
+    return ".".join(map(str, version))
 
 
 def _groups(groups: int | tuple[int, ...]) -> tuple[int, int, int]:
-    dims = (groups,) if isinstance(groups, int) else tuple(groups)
-    if not 1 <= len(dims) <= 3 or not all(isinstance(dim, int) and dim >= 0 for dim in dims):
+    items = groups if isinstance(groups, (tuple, list)) else (groups,)
+    try:
+        dims = [operator.index(item) for item in items]
+    except TypeError:
+        dims = []
+    if not 1 <= len(dims) <= 3 or min(dims) < 0:
         raise InvalidUsageError(f"work-groups are one to three whole numbers, not {groups!r}")
     x, y, z = (*dims, 1, 1)[:3]
     return (x, y, z)

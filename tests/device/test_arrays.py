@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import threading
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -143,19 +144,42 @@ def test_bad_shapes(device: vkpar.Device, shape: object) -> None:
         device.empty(shape)  # type: ignore[arg-type]
 
 
-@pytest.mark.xfail(strict=True, reason="TypeError from tuple()")
-@pytest.mark.parametrize("shape", [None, 1.5])
+@pytest.mark.parametrize("shape", [None, 1.5, 3.0, np.float32(2), (2, np.nan), [[1, 2]], np.array(3.0), {"a": 1}])
 def test_shapes_that_are_no_shape(device: vkpar.Device, shape: object) -> None:
     with pytest.raises(InvalidUsageError):
         device.empty(shape)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("source", [["a"], object(), [None], np.array(["x"])])
-def test_sources_that_are_no_numbers(device: vkpar.Device, source: object) -> None:
-    with pytest.raises(InvalidUsageError):
-        device.array(source)  # type: ignore[arg-type]
-    with pytest.raises(InvalidUsageError):
-        device.zeros(3).write(source)  # type: ignore[arg-type]
+@pytest.mark.parametrize("shape", [1 << 70, (1 << 40, 1 << 40), 1 << 45])
+def test_shapes_beyond_all_memory(device: vkpar.Device, shape: Any) -> None:
+    with pytest.raises((UnsupportedError, vkpar.OutOfMemoryError)):
+        device.empty(shape)
+
+
+@pytest.mark.parametrize("source", [["a"], object(), [None], np.array(["x"]), [[1, 2], [3]], [1 << 70]])
+def test_sources_that_are_no_numbers(device: vkpar.Device, source: Any) -> None:
+    for dtype in (None, "float32", "bfloat16", "bool"):
+        with pytest.raises(InvalidUsageError):
+            device.array(source, dtype)
+    for dtype in ("float32", "bfloat16"):
+        with pytest.raises(InvalidUsageError):
+            device.zeros(3, dtype).write(source)
+
+
+def test_what_is_no_array(device: vkpar.Device) -> None:
+    made = device.zeros(4)
+    for wrong in (None, np.zeros(4, np.float32), [1.0]):
+        for use in (
+            lambda wrong: vkpar.copy(made, wrong),
+            lambda wrong: vkpar.copy(wrong, made),
+            made.copy_from,
+            made.to,
+        ):
+            with pytest.raises(InvalidUsageError):
+                use(wrong)
+    for wrong in ([0.0] * 4, b"0123456789abcdef", "x"):
+        with pytest.raises(InvalidUsageError, match="cannot read into"):
+            made.read(out=wrong)  # type: ignore[arg-type]
 
 
 # ---- views ----
@@ -291,6 +315,61 @@ def test_copies(device: vkpar.Device, reopen: Callable[..., vkpar.Device]) -> No
     for wrong in (device.zeros(3), device.zeros(1001, "int32"), device.zeros((7, 143))):
         with pytest.raises(InvalidUsageError, match="must agree"):
             vkpar.copy(source, wrong)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "float32"])
+@given(st.integers(0, 1000), st.integers(0, 1000), st.integers(0, 1000))
+def test_copies_that_overlap(device: vkpar.Device, dtype: str, source: int, target: int, count: int) -> None:
+    want = np.random.default_rng(count).integers(0, 256, 1000).astype(dtype)
+    count = min(count, 1000 - max(source, target))
+    made = device.array(want)
+    vkpar.copy(made[source : source + count], made[target : target + count])
+    want[target : target + count] = want[source : source + count].copy()
+    same(made, want)
+
+
+def test_copies_to_themselves(device: vkpar.Device) -> None:
+    want = np.arange(1000, dtype=np.float32)
+    made = device.array(want)
+    device.synchronize()
+    submitted = device.logical.compute.last
+    vkpar.copy(made, made)
+    vkpar.copy(made, made[:])
+    vkpar.cast(made, made.dtype, out=made[:])
+    made.reshape(10, 100)[3:5].copy_from(made[300:500])
+    assert device.logical.compute.last == submitted
+    same(made, want)
+    vkpar.copy(made[0:900], made[100:1000])
+    want[100:1000] = want[0:900].copy()
+    same(made, want)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "start", "stop", "on_device"),
+    [
+        ("float32", 3, 10, True),
+        ("float32", 0, 100, True),
+        ("float16", 2, 8, True),
+        ("float16", 1, 8, False),
+        ("float16", 2, 9, False),
+        ("float16", 2, 99, True),
+        ("uint8", 96, 99, True),
+        ("uint8", 97, 99, False),
+        ("uint8", 0, 99, True),
+    ],
+)
+def test_where_views_are_filled(
+    device: vkpar.Device, dtype: str, start: int, stop: int, on_device: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    want = np.arange(1, stop + 1 if stop >= 99 else 100).astype(dtype)
+    made = device.array(want)
+    uploads: list[object] = []
+    upload = device.logical.staging.upload
+    monkeypatch.setattr(device.logical.staging, "upload", lambda *given: (uploads.append(given), upload(*given)))
+    made[start:stop].fill_zeros()
+    want[start:stop] = 0
+    same(made, want)
+    assert bool(uploads) != on_device
 
 
 def test_arrays_larger_than_the_staging_ring(reopen: Callable[..., vkpar.Device], rng: np.random.Generator) -> None:

@@ -22,12 +22,15 @@ PURPOSES = ["device", "upload", "readback"]
 
 def make(device: vkpar.Device) -> Allocator:
     """Return an allocator of its own on an open device."""
-    return Allocator(device.logical.handle, device.info, device.logical.families)
+    logical = device.logical
+    return Allocator(logical.handle, device.info, (logical.compute.family, logical.transfer.family))
 
 
 @pytest.fixture
 def allocator(device: vkpar.Device) -> Iterator[Allocator]:
     """An empty allocator; everything it made must be gone after its close."""
+    device.array([1.0]).numpy()  # the device's own rings and frames are made on first use
+    device.zeros(3).numpy()
     before = api.load().live()
     made = make(device)
     yield made

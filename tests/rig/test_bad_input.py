@@ -186,7 +186,6 @@ def test_bad_timeouts(comm: vkpar.Communicator, timeout: float) -> None:
         vkpar.Communicator(comm.devices, timeout=timeout)
 
 
-@pytest.mark.xfail(strict=True, reason="TypeError from the comparison")
 @pytest.mark.parametrize("timeout", ["1", None])
 def test_timeouts_that_are_no_number(rigs: Rigs, timeout: Any) -> None:
     with pytest.raises(InvalidUsageError):
@@ -202,21 +201,17 @@ def test_bad_lists_of_devices(comm: vkpar.Communicator) -> None:
         vkpar.Communicator([first, second, first])
 
 
-@pytest.mark.parametrize(
-    "devices", [pytest.param(None, marks=pytest.mark.xfail(strict=True, reason="TypeError")), "LL"]
-)
+@pytest.mark.parametrize("devices", [None, "LL", 3])
 def test_devices_that_are_no_list(devices: Any) -> None:
     with pytest.raises(InvalidUsageError):
         vkpar.Communicator(devices)
 
 
-@pytest.mark.xfail(strict=True, reason="TypeError: a Device cannot be iterated")
 def test_one_device_instead_of_a_list(rigs: Rigs) -> None:
     with pytest.raises(InvalidUsageError, match="list of opened devices"):
         vkpar.Communicator(devices_of(rigs, "L")[0])  # type: ignore[arg-type]
 
 
-@pytest.mark.xfail(strict=True, reason="__del__ of an object that was never initialized: AttributeError, ignored")
 def test_no_devices_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
     import gc
     import sys
@@ -254,7 +249,6 @@ def test_work_outlives_its_communicator(comm: vkpar.Communicator) -> None:
     assert works[1].exception() is None
 
 
-@pytest.mark.xfail(strict=True, reason="TypeError: the queue's handle is gone")
 @pytest.mark.parametrize("use", ["wait", "done", "exception"])
 def test_work_outlives_its_devices(comm: vkpar.Communicator, use: str) -> None:
     """It was done when they closed; a typed error would do too."""
@@ -287,7 +281,7 @@ def test_a_closed_device(rigs: Rigs, letters: str) -> None:
 @pytest.mark.xfail(strict=True, reason="AttributeError: a group of C queues takes a Python queue")
 @pytest.mark.parametrize("pumps", [("c", "python"), ("python", "c")])
 def test_devices_of_both_pumps(rigs: Rigs, pumps: tuple[str, str]) -> None:
-    """Either it works or it is refused with a typed error."""
+    """Either it works or it is refused when the communicator is made."""
     devices_of(rigs, "LL")
     opened = []
     for pump in pumps:
@@ -296,7 +290,7 @@ def test_devices_of_both_pumps(rigs: Rigs, pumps: tuple[str, str]) -> None:
     try:
         with vkpar.Communicator(opened) as comm:
             check_works(comm)
-    except vkpar.VkparError:
+    except (InvalidUsageError, UnsupportedError):
         pass
     finally:
         for device in opened:

@@ -42,8 +42,10 @@ def fake_info(index: int = 0, **changes: Any) -> DeviceInfo:
         "pci_address": "0000:65:00.0",
         "heaps": (Heap(0, 140 << 30, True, 138 << 30, 2 << 30), Heap(1, 512 << 30, False, None, None)),
         "queue_families": (QueueFamily(0, 16, True, True, True, 64), QueueFamily(1, 2, False, True, False, 0)),
-        "features": Features(**flags | {"cooperative_matrix": shapes, "subgroup_size": 32}),
-        "limits": Limits(1 << 32, 1 << 40, 16, (1, 2, 3), (4, 5, 6), 1024, 49152, 256, 4096, 1.0),
+        "features": Features(
+            **flags | {"cooperative_matrix": shapes, "subgroup_size": 32, "subgroup_operations": ("basic",)}
+        ),
+        "limits": Limits(1 << 32, 1 << 40, 16, (1, 2, 3), (4, 5, 6), 1024, 49152, 256, 4096, 1.0, 1 << 20),
         "extensions": frozenset({"VK_KHR_b", "VK_KHR_a"}),
         "memory_types": ((7, 0),),
         "handle": None,

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vkpar import dtypes, env
+from vkpar import UnsupportedError, dtypes, env
 from vkpar.comm import slots, wires
 from vkpar.comm.algorithms import TABLE
 
@@ -50,11 +50,17 @@ def check(arena: slots.Arena, nranks: int) -> None:
     assert taken[-1][1] <= arena.memory.nbytes
 
 
-@given(st.integers(1, 16), st.integers(0, 1 << 28), st.sampled_from([1, 4096, 65536]))
-def test_slots_never_overlap(nranks: int, nbytes: int, alignment: int) -> None:
+@given(
+    st.integers(1, 16),
+    st.integers(0, 1 << 28),
+    st.sampled_from([1, 4096, 65536]),
+    st.sampled_from([(1 << 24) + 1, 1 << 27, (1 << 32) - 1]),
+)
+def test_slots_never_overlap(nranks: int, nbytes: int, alignment: int, most: int) -> None:
     with env.override(staging_bytes=nbytes):
-        arena = slots.Arena(nranks, alignment)
+        arena = slots.Arena(nranks, alignment, most)
     check(arena, nranks)
+    assert arena.memory.nbytes <= most
     assert arena.memory.alignment == alignment
     for algorithm in TABLE.values():
         assert arena.small.per_rank >= algorithm.least_slots(nranks)
@@ -69,10 +75,21 @@ def test_slots_never_overlap(nranks: int, nbytes: int, alignment: int) -> None:
 def test_staging_bytes_bounds_the_arena(nranks: int, nbytes: int, settings_override: Override) -> None:
     settings_override(staging_bytes=nbytes)
     assert slots.staging_nbytes() == nbytes
-    arena = slots.Arena(nranks, 4096)
+    arena = slots.Arena(nranks, 4096, 1 << 32)
     least = arena.nslots * (64 << 10)
     assert arena.memory.nbytes <= max(nbytes, least)
     assert arena.memory.nbytes >= nbytes // 2
+
+
+@pytest.mark.parametrize("nranks", [1, 2, 8, 17])
+def test_the_arena_is_no_larger_than_the_ranks_can_bind(nranks: int, settings_override: Override) -> None:
+    settings_override(staging_bytes=1 << 30)
+    for most in (1 << 27, (1 << 27) - 1):
+        arena = slots.Arena(nranks, 4096, most)
+        check(arena, nranks)
+        assert most // 2 <= arena.memory.nbytes <= most
+    with pytest.raises(UnsupportedError, match="staging"):
+        slots.Arena(nranks, 4096, 1 << 14)
 
 
 def test_by_default_at_most_half_the_last_level_cache(settings_override: Override) -> None:

@@ -174,7 +174,7 @@ class Communicator:
             self._check_usable()
             key = (_keys(arrays), None if out is None else _keys(out), op, wire)
             with self._lock:
-                entry = self._cache.get(key)
+                entry = self._cache.get(key) if isinstance(op, str) and isinstance(wire, (str, type(None))) else None
                 if entry is None:
                     entry = self._prepare(key, arrays, op, out, wire)
                 return self._launch(entry, (arrays, out))
@@ -202,7 +202,8 @@ class Communicator:
         dtype = operands.targets[0].dtype
         if wire is not None and dtype != dtypes.float32:
             raise InvalidUsageError(f"{dtype} travels exactly; wire= is for float32")
-        wires.check(dtype, wire or self._wire)
+        wire = self._wire if wire is None else wire
+        wires.check(dtype, wire)
         if self._algorithm != tuner.AUTO:
             tuner.choose(self._algorithm, self._infos, 0)
         self._cache.sweep(self.reached())
@@ -212,7 +213,7 @@ class Communicator:
             entry = Entry(self._record_copy(operands))
         else:
             aligned, copies, scratch = _aligned(operands)
-            entry = Entry(self._record(aligned, copies, wire or self._wire), scratch)
+            entry = Entry(self._record(aligned, copies, wire), scratch)
         self._cache.add(key, entry, operands.alive)
         return entry
 
@@ -363,14 +364,14 @@ def _checked_timeout(timeout: float) -> float:
 
 
 def _check_transport(name: str) -> None:
-    if name not in _TRANSPORTS:
+    if not isinstance(name, str) or name not in _TRANSPORTS:
         raise InvalidUsageError(f"unknown transport {name!r}; there are {', '.join(_TRANSPORTS)}")
     if name == "mapped":
         raise UnsupportedError("transport 'mapped' is not there yet; devices must import host memory")
 
 
 def _check_op(op: str) -> None:
-    if op not in _OPS:
+    if not isinstance(op, str) or op not in _OPS:
         raise InvalidUsageError(f"unknown op {op!r}; there are {', '.join(_OPS)}")
     if op != "sum":
         raise UnsupportedError(f"all_reduce does not do {op!r} yet; it does 'sum'")

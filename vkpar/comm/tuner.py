@@ -20,7 +20,7 @@ def check(name: str) -> str:
     Raises:
         InvalidUsageError
     """
-    if name != AUTO and name not in TABLE:
+    if not isinstance(name, str) or (name != AUTO and name not in TABLE):
         raise InvalidUsageError(f"unknown algorithm {name!r}; there are auto, {', '.join(TABLE)}")
     return name
 

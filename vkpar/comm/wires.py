@@ -103,7 +103,7 @@ def check(dtype: DType, wire: str) -> None:
     Raises:
         InvalidUsageError, UnsupportedError
     """
-    if wire not in _FLOAT32:
+    if not isinstance(wire, str) or wire not in _FLOAT32:
         raise InvalidUsageError(f"unknown wire {wire!r}; there are {', '.join(NAMES)}")
     if dtype not in _ELEMENTS:
         names = ", ".join(str(known) for known in _ELEMENTS)

@@ -22,9 +22,9 @@ SHORT: Final = {"float32": "f32", "float16": "f16", "bfloat16": "bf16", "int32":
 GROUP: Final = 256 * 4  # elements that one work group of an elementwise kernel covers
 
 
-def check_arrays(operation: str, **arrays: Array | None) -> None:
-    """Raise InvalidUsageError unless all (None apart) are arrays of one device that is open."""
-    given = {name: array for name, array in arrays.items() if array is not None}
+def check_arrays(operation: str, out: Array | None, **operands: Array) -> None:
+    """Raise InvalidUsageError unless all are arrays of one device that is open; only ``out`` may be None."""
+    given = operands if out is None else {**operands, "out": out}
     for name, array in given.items():
         if not isinstance(array, Array):
             raise InvalidUsageError(f"{operation}: {name} is a vkpar.Array, not {type(array).__name__}")

@@ -33,7 +33,7 @@ def cast(a: Array, dtype: object, *, out: Array | None = None) -> Array:
         UnsupportedError: a type that devices do not convert, such as float64.
     """
     target = dtypes.resolve(dtype)
-    check_arrays("cast", a=a, out=out)
+    check_arrays("cast", out, a=a)
     if a.dtype != target:
         check_float("cast", a.dtype, target)
     if out is not None:

@@ -36,7 +36,7 @@ def add(a: Array, b: Array, *, out: Array | None = None) -> Array:
             ``out``, or one that shares memory with an operand without being that operand.
         UnsupportedError: a type that devices do not compute, such as float64.
     """
-    check_arrays("add", a=a, b=b, out=out)
+    check_arrays("add", out, a=a, b=b)
     if b.shape != a.shape and not (a.ndim and b.shape == a.shape[-1:]):
         raise InvalidUsageError(
             f"add: b has shape {b.shape}; with a of shape {a.shape} it has that shape"

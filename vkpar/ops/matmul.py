@@ -77,7 +77,7 @@ def matmul(a: Array, b: Array, *, out: Array | None = None, transpose_b: bool = 
         InvalidUsageError: not an array, a closed one, one of another device; shapes that do not fit; a wrong ``out``.
         UnsupportedError: a type that devices do not compute, such as float64; a row too long for one binding.
     """
-    check_arrays("matmul", a=a, b=b, out=out)
+    check_arrays("matmul", out, a=a, b=b)
     m, n, k = _shape(a, b, transpose_b)
     check_float("matmul", a.dtype, b.dtype)
     result = dtypes.result_type(a.dtype, b.dtype) if dtype is None else dtypes.resolve(dtype)

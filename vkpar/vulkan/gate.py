@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import Counter
 
@@ -19,9 +20,12 @@ class Gate:
         self._what = what
         self._inside: Counter[int] = Counter()
         self._changed = threading.Condition(threading.RLock())
+        self._process = os.getpid()
         self.is_shut = False
 
     def __enter__(self) -> None:
+        if os.getpid() != self._process:
+            raise InvalidUsageError(f"{self._what} was opened before a fork; open it in the child, a spawned process")
         thread = threading.get_ident()
         with self._changed:
             if self.is_shut and not self._inside[thread]:

@@ -103,7 +103,7 @@ def reflect(spirv: bytes) -> Interface:
         raise InvalidUsageError("not a SPIR-V module: a kernel is GLSL text or SPIR-V bytes")
     try:
         return _Reader(spirv).interface()
-    except (LookupError, UnicodeDecodeError) as error:  # too few words, an id that nothing declares, a broken name
+    except (LookupError, ValueError) as error:  # too few words, an id that nothing declares, a broken name
         raise InvalidUsageError("a malformed SPIR-V module") from error
 
 
@@ -129,7 +129,8 @@ class _Op:
 
     ENTRY, MODE, CAPABILITY = 15, 16, 17
     BOOL, INT, FLOAT, VECTOR, MATRIX, ARRAY, RUNTIME_ARRAY, STRUCT = 20, 21, 22, 23, 24, 28, 29, 30
-    FIRST_TYPE, LAST_TYPE, POINTER, FORWARD_POINTER = 19, 31, 32, 39
+    POINTER, FORWARD_POINTER = 32, 39
+    TYPES = frozenset({*range(19, 33), FORWARD_POINTER, 4456, 4472, 5341, 5358})
     CONSTANT, COMPOSITE, SPEC_CONSTANT, SPEC_COMPOSITE, SPEC_OP = 43, 44, 50, 51, 52
     FUNCTION, FUNCTION_END, CALL, VARIABLE = 54, 56, 57, 59
     DECORATE, MEMBER_DECORATE, MODE_ID = 71, 72, 331
@@ -162,7 +163,7 @@ class _Reader:
         self._version = (self._words[1] >> 16 & 0xFF, self._words[1] >> 8 & 0xFF)
         self._capabilities: set[int] = set()
         self._entries: dict[str, tuple[int, tuple[int, ...]]] = {}  # function and variables by name
-        self._local_sizes: dict[int, tuple[int, ...]] = {}
+        self._local_sizes: dict[int, tuple[int, int, int]] = {}
         self._functions: set[int] = set()
         self._calls: set[int] = set()
         self._marks: dict[tuple[int, ...], int] = {}  # by target (and member) and decoration
@@ -182,11 +183,11 @@ class _Reader:
         while at < len(self._words):
             count, opcode = self._words[at] >> 16, self._words[at] & 0xFFFF
             if count == 0 or at + count > len(self._words):
-                raise InvalidUsageError("a malformed SPIR-V module")
+                raise ValueError("an instruction that does not fit")
             self._instruction(opcode, self._words[at + 1 : at + count])
             at += count
         if opcode != _Op.FUNCTION_END or not self._calls <= self._functions:
-            raise InvalidUsageError("a malformed SPIR-V module: it ends too early")
+            raise ValueError("functions that are cut off")
 
     def _instruction(self, opcode: int, words: tuple[int, ...]) -> None:
         if opcode == _Op.CAPABILITY:
@@ -196,7 +197,7 @@ class _Reader:
         elif opcode in (_Op.DECORATE, _Op.MEMBER_DECORATE):
             place = 2 if opcode == _Op.DECORATE else 3
             self._marks[words[:place]] = words[place] if len(words) > place else 1
-        elif _Op.FIRST_TYPE <= opcode <= _Op.POINTER or opcode == _Op.FORWARD_POINTER:
+        elif opcode in _Op.TYPES:
             self._type(opcode, words[0], words[1:])
         elif _Op.CONSTANT <= opcode <= _Op.SPEC_OP:
             self._constant(opcode, words)
@@ -209,11 +210,11 @@ class _Reader:
 
     def _entry(self, opcode: int, words: tuple[int, ...]) -> None:
         if opcode == _Op.ENTRY and words[0] == _COMPUTE:
-            raw = struct.pack(f"<{len(words) - 2}I", *words[2:])
-            name = raw[: raw.index(b"\0")] if b"\0" in raw else b"\xff"
-            self._entries[name.decode()] = (words[1], words[3 + len(name) // 4 :])
+            raw = struct.pack(f"<{len(words[2:])}I", *words[2:])
+            end = raw.index(b"\0")
+            self._entries[raw[:end].decode()] = (words[1], words[3 + end // 4 :])
         elif opcode == _Op.MODE and words[1] == _LOCAL_SIZE:
-            self._local_sizes[words[0]] = words[2:5]
+            self._local_sizes[words[0]] = (words[2], words[3], words[4])
         elif opcode == _Op.MODE_ID and words[1] == _LOCAL_SIZE_ID:
             self._foreign = "LocalSizeId (compile for Vulkan 1.2)"
 
@@ -291,18 +292,17 @@ class _Reader:
 
     def _made_entry(self, function: int, variables: tuple[int, ...]) -> Entry:
         if function not in self._functions:
-            raise InvalidUsageError("a malformed SPIR-V module: an entry point without its function")
-        x, y, z = self._local_size(function)
+            raise ValueError("an entry point without its function")
         # Before SPIR-V 1.4 entry points do not list the shared variables that they use.
         shared = sum(
             self._sizes[self._pointers[pointer]]
             for pointer, variable, storage in self._variables
             if storage == _Storage.WORKGROUP and (variable in variables or self._version < (1, 4))
         )
-        return Entry((x, y, z), shared)
+        return Entry(self._local_size(function), shared)
 
-    def _local_size(self, function: int) -> tuple[int, ...]:
-        for (target, *_), value in self._marks.items():
-            if value == _WORKGROUP_SIZE and (target, _Mark.BUILT_IN) in self._marks and target in self._composites:
-                return tuple(self._constants[part] for part in (*self._composites[target], 0, 0, 0)[:3])
-        return (*self._local_sizes.get(function, ()), 0, 0, 0)[:3]
+    def _local_size(self, function: int) -> tuple[int, int, int]:
+        for composite, parts in self._composites.items():
+            if self._marks.get((composite, _Mark.BUILT_IN)) == _WORKGROUP_SIZE:
+                return (self._constants[parts[0]], self._constants[parts[1]], self._constants[parts[2]])
+        return self._local_sizes.get(function, (0, 0, 0))

@@ -19,6 +19,7 @@ _VENDORS = {
     0x10005: "Mesa",
     0x106B: "Apple",
 }
+_SUBGROUP_OPERATIONS = ("basic", "vote", "arithmetic", "ballot", "shuffle", "shuffle_relative", "clustered", "quad")
 _TYPES = ("other", "integrated", "discrete", "virtual", "cpu")
 
 
@@ -61,11 +62,12 @@ class Features:
     foreign_queue_family: bool
     cooperative_matrix: tuple[str, ...]
     subgroup_size: int
+    subgroup_operations: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Limits:
-    """The driver's limits, in bytes where not said otherwise."""
+    """The driver's limits, in bytes where not said otherwise; ``max_storage_buffers`` counts those of one kernel."""
 
     max_storage_buffer_range: int
     max_allocation: int
@@ -77,6 +79,7 @@ class Limits:
     max_push_constants: int
     host_import_alignment: int
     timestamp_period_ns: float
+    max_storage_buffers: int
 
 
 @dataclass(frozen=True)
@@ -221,7 +224,15 @@ class _Queried:
             foreign_queue_family="VK_EXT_queue_family_foreign" in self._extensions,
             cooperative_matrix=_cooperative_matrix(self._handle, self._extensions),
             subgroup_size=int(self.vulkan11.subgroupSize),
+            subgroup_operations=self._subgroup_operations(),
         )
+
+    def _subgroup_operations(self) -> tuple[str, ...]:
+        """Return the kinds of subgroup operations that compute shaders have, in the order of VkSubgroupFeatureFlags."""
+        if not self.vulkan11.subgroupSupportedStages & self._vk.vk.VK_SHADER_STAGE_COMPUTE_BIT:
+            return ()
+        found = self.vulkan11.subgroupSupportedOperations
+        return tuple(name for bit, name in enumerate(_SUBGROUP_OPERATIONS) if found & (1 << bit))
 
     def _timeline_export(self) -> bool:
         """True where a timeline can be exported to, and imported from, an OPAQUE_FD."""
@@ -255,6 +266,11 @@ class _Queried:
             max_push_constants=found.maxPushConstantsSize,
             host_import_alignment=int(self.host_memory.minImportedHostPointerAlignment) if self.host_memory else 0,
             timestamp_period_ns=float(found.timestampPeriod),
+            max_storage_buffers=min(
+                found.maxPerStageDescriptorStorageBuffers,
+                found.maxDescriptorSetStorageBuffers,
+                found.maxPerStageResources,
+            ),
         )
 
 

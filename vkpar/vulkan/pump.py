@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import Any, Protocol
 
 from vkpar import env
-from vkpar.errors import CommunicatorError, OutOfMemoryError, UnsupportedError
+from vkpar.errors import CommunicatorError, InvalidUsageError, OutOfMemoryError, UnsupportedError
 from vkpar.vulkan import api
 
 # Every queue of the process sees all submissions in one total order: see the deadlock note in docs/algorithms.md.
@@ -323,7 +323,13 @@ def make_queue(handles: QueueHandles) -> QueuePort:
 
 
 def make_group(queues: Sequence[Any], nslots: int) -> GroupPort:
-    """Return a group over one queue per rank, with a table of ``nslots`` slots."""
+    """Return a group over one queue per rank, with a table of ``nslots`` slots.
+
+    Raises:
+        InvalidUsageError: queues of the C helper beside queues of the Python fallback.
+    """
+    if len({type(queue) for queue in queues}) > 1:
+        raise InvalidUsageError("some devices were opened with VKPAR_PUMP=c, others with python; open them alike")
     if isinstance(queues[0], CQueue):
         return CGroup(queues, nslots)
     from vkpar.vulkan import pump_python

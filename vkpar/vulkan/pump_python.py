@@ -26,7 +26,7 @@ def uninterrupted() -> Iterator[None]:
         return
     held: list[int] = []
     try:
-        signal.signal(signal.SIGINT, lambda number, frame: held.append(number))
+        signal.signal(signal.SIGINT, lambda number, _: held.append(number))
         yield
     finally:
         signal.signal(signal.SIGINT, before)

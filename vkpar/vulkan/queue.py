@@ -18,7 +18,7 @@ from vkpar.vulkan.semaphore import TimelineSemaphore
 
 _MAX_FRAMES = 128
 _SETS_PER_FRAME = 4
-_DESCRIPTORS_PER_FRAME = 64
+DESCRIPTORS_PER_FRAME = 64
 _SLICE_NS = 100_000_000
 
 
@@ -29,7 +29,7 @@ class Frame:
         with ExitStack() as undo:
             self._pool = CommandPool(device, family)
             undo.callback(self._pool.close)
-            self._descriptors = DescriptorPool(device, _SETS_PER_FRAME, _DESCRIPTORS_PER_FRAME)
+            self._descriptors = DescriptorPool(device, _SETS_PER_FRAME, DESCRIPTORS_PER_FRAME)
             undo.callback(self._descriptors.close)
             self.commands: CommandBuffer = self._pool.allocate()
             undo.pop_all()

@@ -1,0 +1,74 @@
+"""Pipelines and their layouts: made once, by whichever thread comes first, and nothing is left of a failure."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import vkpar
+from vkpar.vulkan import api, kernel, shader
+from vkpar.vulkan.kernel import PipelineCache
+
+pytestmark = pytest.mark.device
+
+
+@pytest.fixture
+def cache(device: vkpar.Device) -> Iterator[PipelineCache]:
+    """An empty cache on the device."""
+    made = PipelineCache(device.logical.handle)
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("fails", ["vkCreateDescriptorSetLayout", "vkCreatePipelineLayout"])
+def test_a_layout_that_fails_leaves_nothing(cache: PipelineCache, fails: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    vk = api.load()
+    create = vk.create
+
+    def failing(kind: str, *given: Any) -> Any:
+        if fails == f"vkCreate{kind}":
+            raise vkpar.OutOfMemoryError("VK_ERROR_OUT_OF_HOST_MEMORY", fails)
+        return create(kind, *given)
+
+    before = vk.live()
+    monkeypatch.setattr(vk, "create", failing)
+    with pytest.raises(vkpar.OutOfMemoryError, match=fails):
+        cache.layout(2, 8)
+    assert vk.live() == before
+    monkeypatch.undo()
+    assert cache.layout(2, 8) is cache.layout(2, 8)
+
+
+def test_a_pipeline_that_fails_leaves_nothing(cache: PipelineCache, monkeypatch: pytest.MonkeyPatch) -> None:
+    vk = api.load()
+    cache.layout(3, 24)
+    before = vk.live()
+
+    def failing(self: Any, *given: Any) -> Any:
+        raise vkpar.OutOfMemoryError("VK_ERROR_OUT_OF_DEVICE_MEMORY", "vkCreateComputePipelines")
+
+    monkeypatch.setattr(kernel.Pipeline, "_create", failing)
+    with pytest.raises(vkpar.OutOfMemoryError):
+        cache.get("add", shader.shipped("add_f32_f32"), "main", 3, 24)
+    assert vk.live() == before
+
+
+def test_threads_share_one_layout(cache: PipelineCache, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Slow(kernel.PipelineLayout):
+        def __init__(self, *given: Any) -> None:
+            time.sleep(0.05)
+            super().__init__(*given)
+
+    monkeypatch.setattr(kernel, "PipelineLayout", Slow)
+    found: list[Any] = []
+    threads = [threading.Thread(target=lambda: found.append(cache.layout(2, 8))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert len(found) == 4
+    assert len(set(map(id, found))) == 1

@@ -1,0 +1,60 @@
+"""Arguments that are no arrays, copies that overlap, and settings that do not fit the ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import Rigs, require
+from reducing import devices_of
+
+import vkpar
+from vkpar import InvalidUsageError, UnsupportedError
+
+pytestmark = pytest.mark.rig
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda a: vkpar.add(a, None),
+        lambda a: vkpar.add(None, a),
+        lambda a: vkpar.add(None, None),
+        lambda a: vkpar.add(None, None, out=a),
+        lambda a: vkpar.matmul(None, None),
+        lambda a: vkpar.matmul(a, None),
+        lambda a: vkpar.cast(None, "f4"),
+        lambda a: vkpar.cast(None, "f4", out=a),
+        lambda a: vkpar.add(a, a, out=[a]),
+    ],
+)
+def test_operands_that_are_no_arrays(rigs: Rigs, call: Callable[[Any], object]) -> None:
+    for device in devices_of(rigs, "LS"):
+        a = device.zeros((4, 4))
+        submitted = device.logical.compute.last
+        with pytest.raises(InvalidUsageError, match=r"is a vkpar\.Array, not"):
+            call(a)
+        assert device.logical.compute.last == submitted
+
+
+def test_more_ranks_than_one_kernel_sums() -> None:
+    require("llvmpipe")
+    with ExitStack() as stack:
+        devices = [stack.enter_context(device) for device in vkpar.open_devices("llvmpipe*17")]
+        for algorithm in ("two_shot", "direct", "naive"):
+            comm = stack.enter_context(vkpar.Communicator(devices, algorithm=algorithm))
+            arrays = [device.array(np.ones(10, np.float32)) for device in devices]
+            with pytest.raises(UnsupportedError, match=f"{algorithm} sums at most 16 ranks; there are 17"):
+                comm.all_reduce(arrays)
+
+
+def test_staging_larger_than_a_rank_can_bind(rigs: Rigs, settings_override: Callable[..., None]) -> None:
+    devices = devices_of(rigs, "LS")
+    settings_override(staging_bytes=min(device.limits.max_storage_buffer_range for device in devices) + (1 << 20))
+    with vkpar.Communicator(devices, wire="f32") as comm:
+        arrays = [device.array(np.full(1_000_003, rank + 1, np.float32)) for rank, device in enumerate(devices)]
+        comm.all_reduce(arrays).wait()
+        assert all(np.all(array.numpy() == 3) for array in arrays)
