@@ -549,7 +549,6 @@ def test_use_after_a_fork_is_refused() -> None:
     assert printed.split() == ["True"] * 9 + ["0"]
 
 
-@pytest.mark.xfail(strict=True, reason="Work.wait and done do not look at the process")
 def test_work_after_a_fork_is_refused() -> None:
     printed = forked(
         """

@@ -10,8 +10,9 @@ from vkpar.errors import InvalidUsageError
 from vkpar.vulkan.physical import DeviceInfo
 
 AUTO = "auto"
+# Measured on one to four H200s, see docs/algorithms.md: a ring pays off between two ranks and large messages only.
 _DIRECT_BYTES = 32 << 10
-_TWO_SHOT_BYTES = 1 << 20
+_RING_BYTES = 4 << 20
 
 
 def check(name: str) -> str:
@@ -56,6 +57,6 @@ def choose(name: str, ranks: Sequence[DeviceInfo], wire_nbytes: int, *, complete
         return TABLE["ring"]
     if wire_nbytes <= _DIRECT_BYTES and same:
         return TABLE["direct"]
-    if wire_nbytes <= _TWO_SHOT_BYTES or not complete:
-        return TABLE["two_shot"]
-    return TABLE["ring"]
+    if n == 2 and wire_nbytes > _RING_BYTES and complete:
+        return TABLE["ring"]
+    return TABLE["two_shot"]

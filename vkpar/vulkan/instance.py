@@ -210,6 +210,11 @@ def get() -> Instance:
         return _instance
 
 
+def validating() -> bool:
+    """Say whether the validation layer is on."""
+    return _instance is not None and _instance.validating
+
+
 def raise_messages() -> None:
     """Raise pending validation messages, if an instance exists.
 

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from vkpar.errors import DeviceLostError, WaitTimeoutError
-from vkpar.vulkan import api, pump
+from vkpar.vulkan import api, instance, pump
 from vkpar.vulkan.buffer import BufferRange
 from vkpar.vulkan.command import CommandBuffer, CommandPool, DescriptorPool
 from vkpar.vulkan.gate import Gate
@@ -186,8 +186,15 @@ class Queue:
                 elif now - since >= patience:
                     return False
         except DeviceLostError:
-            pass
+            return True
+        if instance.validating() and self._info.features.timeline_export:
+            self._settle()
         return True
+
+    def _settle(self) -> None:
+        """Let the validation layer know: it does not take waits for exportable timelines as proof of completion."""
+        with pump.enqueue_lock:
+            self._vk.check(self._vk.lib.vkQueueWaitIdle(self.handle), "vkQueueWaitIdle")
 
     def close(self) -> None:
         """Destroy frames and timeline; nothing may be pending."""
