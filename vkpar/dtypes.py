@@ -64,7 +64,7 @@ def resolve(dtype: object) -> DType:
         return bfloat16
     try:
         native = np.dtype(dtype).newbyteorder("=")  # type: ignore[call-overload]
-    except TypeError as error:
+    except (TypeError, ValueError, SyntaxError) as error:
         raise InvalidUsageError(f"not a dtype: {dtype!r}") from error
     if dtype is None or native.kind not in "biufc":
         raise InvalidUsageError(f"arrays hold plain numbers, not {native}")
