@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from vkpar.array import Array
@@ -98,13 +98,19 @@ class ProgramCache:
             or sum(entry.nbytes for entry in entries) > _MOST_SCRATCH
         )
 
-    def sweep(self, reached: Sequence[int]) -> None:
-        """Free what nobody can ask for again and is done, given the ranks' timeline values."""
+    def sweep(self, reached: Sequence[int], confirm: Callable[[], None]) -> None:
+        """Free what nobody can ask for again and is done, given the ranks' timeline values.
+
+        ``confirm`` is called before anything is freed.
+        """
         while self._dead:
             entry = self._entries.pop(self._dead.popleft(), None)
             if entry is not None:
                 self._stale.append(entry)
-        for entry in [entry for entry in self._stale if entry.done(reached)]:
+        finished = [entry for entry in self._stale if entry.done(reached)]
+        if finished:
+            confirm()
+        for entry in finished:
             self._stale.remove(entry)
             entry.close()
 

@@ -206,7 +206,7 @@ class Communicator:
         wires.check(dtype, wire)
         if self._algorithm != tuner.AUTO:
             tuner.choose(self._algorithm, self._infos, 0)
-        self._cache.sweep(self.reached())
+        self._cache.sweep(self.reached(), self._rig.confirm)
         if operands.targets[0].size == 0:
             entry = Entry([])
         elif self.nranks == 1:

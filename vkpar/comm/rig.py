@@ -73,6 +73,11 @@ class Rig:
         """Return the typed error for what stopped the bridge."""
         return api.load().error(result, "vkWaitSemaphores", "in the bridge between ranks")
 
+    def confirm(self) -> None:
+        """Let the validation layer see that what the ranks' timelines say is done."""
+        for device in self.devices:
+            device.compute.confirm()
+
     def drain(self, values: Sequence[int], patience: float) -> list[int]:
         """Wait for each rank's timeline value; return the ranks that stood still for ``patience`` seconds."""
         pairs = enumerate(zip(self.devices, values, strict=True))

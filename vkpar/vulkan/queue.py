@@ -126,6 +126,7 @@ class Queue:
         """Return a frame that is not pending; None where as many as allowed are."""
         if self._frames and self._frames[0].value <= self.timeline.value():
             frame = self._frames.popleft()
+            self.confirm()
             frame.reset()
             return frame
         return Frame(self._device, self.family) if len(self._frames) < _MAX_FRAMES else None
@@ -187,14 +188,14 @@ class Queue:
                     return False
         except DeviceLostError:
             return True
-        if instance.validating() and self._info.features.timeline_export:
-            self._settle()
+        self.confirm()
         return True
 
-    def _settle(self) -> None:
-        """Let the validation layer know: it does not take waits for exportable timelines as proof of completion."""
-        with pump.enqueue_lock:
-            self._vk.check(self._vk.lib.vkQueueWaitIdle(self.handle), "vkQueueWaitIdle")
+    def confirm(self) -> None:
+        """Before freeing what is done, let the validation layer know: it ignores the values of exported timelines."""
+        if instance.validating() and self.timeline.exported:
+            with pump.enqueue_lock:
+                self._vk.check(self._vk.lib.vkQueueWaitIdle(self.handle), "vkQueueWaitIdle")
 
     def close(self) -> None:
         """Destroy frames and timeline; nothing may be pending."""

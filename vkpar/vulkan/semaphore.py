@@ -14,11 +14,15 @@ class TimelineSemaphore:
         device: the VkDevice.
         exportable: make it exportable as an OPAQUE_FD.
         host_only: no queue will ever signal it.
+
+    Attributes:
+        exported: True once :meth:`export_fd` was called.
     """
 
     def __init__(self, device: Any, *, exportable: bool = False, host_only: bool = False) -> None:
         vk = self._vk = api.load()
         self._device = device
+        self.exported = False
         export = vk.ffi.NULL
         if exportable:
             handle_type = vk.vk.VK_EXTERNAL_SEMAPHORE_HANDLE_TYPE_OPAQUE_FD_BIT
@@ -53,6 +57,7 @@ class TimelineSemaphore:
         )
         made = vk.ffi.new("int*")
         vk.check(function(self._device, info, made), "vkGetSemaphoreFdKHR")
+        self.exported = True
         return int(made[0])
 
     def import_fd(self, fd: int) -> None:
