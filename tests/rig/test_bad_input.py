@@ -124,7 +124,6 @@ def test_unknown_wires(comm: vkpar.Communicator, wire: Any) -> None:
         vkpar.Communicator(comm.devices, wire=wire)
 
 
-@pytest.mark.xfail(strict=True, reason="an empty wire is taken for the communicator's")
 def test_an_empty_wire(comm: vkpar.Communicator) -> None:
     arrays = [device.zeros(100) for device in comm.devices]
     refused(comm, InvalidUsageError, "wire", lambda: comm.all_reduce(arrays, wire=""))
@@ -143,7 +142,6 @@ def test_unknown_ops(comm: vkpar.Communicator, op: Any) -> None:
     refused(comm, InvalidUsageError, "op", lambda: comm.all_reduce(arrays, op=op))
 
 
-@pytest.mark.xfail(strict=True, reason="TypeError: the cache key cannot be hashed")
 @pytest.mark.parametrize("options", [{"op": ["sum"]}, {"wire": ["f16"]}, {"wire": {}}])
 def test_names_that_are_no_text(rigs: Rigs, options: dict[str, Any]) -> None:
     with vkpar.Communicator(devices_of(rigs, "LL")) as comm:
@@ -278,7 +276,6 @@ def test_a_closed_device(rigs: Rigs, letters: str) -> None:
     opened[0].close()
 
 
-@pytest.mark.xfail(strict=True, reason="AttributeError: a group of C queues takes a Python queue")
 @pytest.mark.parametrize("pumps", [("c", "python"), ("python", "c")])
 def test_devices_of_both_pumps(rigs: Rigs, pumps: tuple[str, str]) -> None:
     """Either it works or it is refused when the communicator is made."""

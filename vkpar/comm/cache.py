@@ -46,7 +46,7 @@ class Entry:
 
     def done(self, reached: Sequence[int]) -> bool:
         """Say whether every submission is done, from the ranks' timeline values."""
-        return all(now >= value for p in self.programs for now, value in zip(reached, p.values, strict=True))
+        return all(now >= value for p in self.programs for now, value in zip(reached, p.pending(), strict=True))
 
     def close(self) -> None:
         """Free the programs; all must be done."""
@@ -119,7 +119,7 @@ class ProgramCache:
         values = [0] * nranks
         for entry in (*self._entries.values(), *self._stale):
             for program in entry.programs:
-                values = [max(pair) for pair in zip(values, program.values, strict=True)]
+                values = [max(pair) for pair in zip(values, program.pending(), strict=True)]
         return values
 
     def close(self) -> None:

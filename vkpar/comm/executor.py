@@ -50,20 +50,22 @@ class Program:
         self.batches = len(batches)
         self.values = [0] * len(recorders)
         self.starts = [0] * len(recorders)
+        self._noted = True
 
     def enqueue(self) -> None:
         """Submit every batch in one step that cannot be interrupted half-way."""
-        try:
-            values = self._port.enqueue()
-        except BaseException:
-            self._note(self._port.last())  # it may have been submitted: an interrupt can come right after
-            raise
-        self._note(values)
+        self._noted = False  # until the values are: an interrupt can come right after the submits
+        self._note(self._port.enqueue())
+        self._noted = True
 
     def _note(self, values: Sequence[int]) -> None:
         pairs = list(zip(values, self._per_rank, strict=True))
         self.values = [value if number else 0 for value, number in pairs]
         self.starts = [value - number if number else 0 for value, number in pairs]
+
+    def pending(self) -> list[int]:
+        """Return, by rank, a timeline value at which no submission is pending any more."""
+        return self.values if self._noted else self._port.last()
 
     def close(self) -> None:
         """Free the command buffers; the last submission must be done."""
