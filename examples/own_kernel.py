@@ -18,7 +18,7 @@ void main() {
 """
 
 x = np.linspace(-1, 1, 1001, dtype=np.float32)
-for device in vkpar.open_devices("all"):
+for device in vkpar.open_devices():
     scale = vkpar.Kernel(device, SCALE)
     array = device.array(x)
     scale(-(-x.size // 64), array, push=struct.pack("If", x.size, 2.0))

@@ -4,7 +4,7 @@ import numpy as np
 
 import vkpar
 
-devices = vkpar.open_devices("all")
+devices = vkpar.open_devices()
 if len(devices) == 1:
     devices = [*devices, *vkpar.open_devices(str(devices[0].info.index))]
 rng = np.random.default_rng(1)

@@ -6,7 +6,7 @@ import itertools
 import math
 import operator
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -234,6 +234,17 @@ class Array:
             raise UnsupportedError("slices with a step are not supported; take a[i:j]")
         rows = max(0, stop - start)
         return Array(self._storage, self._offset + start * row, (rows, *self.shape[1:]), self.dtype)
+
+    def __iter__(self) -> Iterator[Array]:
+        """Yield views of the rows along the first axis."""
+        return (self[row] for row in range(len(self)))
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+        """Return a copy for NumPy; ``copy=False`` raises ValueError, since the elements live on a device."""
+        if copy is False:
+            raise ValueError("an array on a device cannot be seen without a copy; use numpy()")
+        values = self.numpy()
+        return values if dtype is None else values.astype(dtype, copy=False)
 
     def to(self, device: Device) -> Array:
         """Return a copy on ``device`` (the array itself where it lives there already).

@@ -93,6 +93,7 @@ def _parser() -> argparse.ArgumentParser:
 
     bench = commands.add_parser("bench", help="measure and check", description="Measure and check.")
     bench.set_defaults(run=lambda _: _show_help(bench))
+    _add_json(bench)
     benches = bench.add_subparsers(title="benchmarks", metavar="BENCHMARK")
     _add_all_reduce(benches)
     _add_matmul(benches)
@@ -102,11 +103,15 @@ def _parser() -> argparse.ArgumentParser:
 def _command(commands: Any, name: str, run: Callable[[Any], int], text: str) -> argparse.ArgumentParser:
     made: argparse.ArgumentParser = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
     made.set_defaults(run=run)
+    _add_json(made)
+    return made
+
+
+def _add_json(parser: argparse.ArgumentParser) -> None:
     # Suppressed, so that a --json before the command is not undone.
-    made.add_argument(
+    parser.add_argument(
         "--json", action="store_true", default=argparse.SUPPRESS, help="print one JSON document and nothing else"
     )
-    return made
 
 
 def _add_devices(parser: argparse.ArgumentParser, text: str) -> None:
@@ -140,7 +145,7 @@ def _add_all_reduce(benches: Any) -> None:
     parser.add_argument("--wire", default="f16", metavar="WIRE", help=_WIRE_HELP)
     names = ", ".join(("auto", *TABLE))
     parser.add_argument("--algorithm", default="auto", metavar="NAME", help=f"{names} (default: auto)")
-    parser.add_argument("--transport", default="auto", metavar="NAME", help="auto, staged or mapped (default: auto)")
+    parser.add_argument("--transport", default="auto", metavar="NAME", help="auto or staged (default: auto)")
     parser.add_argument("--dtype", default="float32", choices=all_reduce.DTYPES, help="default: float32")
     parser.add_argument("--op", default="sum", choices=all_reduce.OPS, help="default: sum")
 

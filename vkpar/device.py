@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import itertools
 import logging
 import weakref
 from collections import deque
@@ -12,11 +13,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from vkpar import dtypes, env
-from vkpar.errors import DeviceLostError, VkparError
-from vkpar.vulkan import api, instance, physical, selector
+from vkpar.errors import DeviceLostError, InvalidUsageError, VkparError
+from vkpar.vulkan import api, instance, physical
 from vkpar.vulkan.buffer import BufferRange
 from vkpar.vulkan.device import LogicalDevice
 from vkpar.vulkan.physical import DeviceInfo, Limits
+from vkpar.vulkan.selector import default as default_devices
+from vkpar.vulkan.selector import select
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -39,6 +42,7 @@ class Device:
     def __init__(self, info: DeviceInfo) -> None:
         close_orphans()
         self.info = info
+        self._number = next(_numbers)
         self._children: weakref.WeakSet[Any] = weakref.WeakSet()
         self._logical = LogicalDevice(info)
         _open_devices.add(self)
@@ -76,7 +80,8 @@ class Device:
 
         Args:
             source: anything that ``np.asarray`` takes; it may be changed as soon as the call returns.
-            dtype: the element type, that of ``source`` by default; ``"bfloat16"`` takes float values, rounded to
+            dtype: the element type, that of ``source`` by default (float64 for Python floats, which can be stored
+                but not computed: ask for ``"float32"``); ``"bfloat16"`` takes float values, rounded to
                 nearest even, or uint16 bit patterns as they are.
 
         Raises:
@@ -175,9 +180,10 @@ class Device:
 
     def __repr__(self) -> str:
         state = " closed" if self.closed else ""
-        return f"<vkpar.Device {self.info.index}: {self.name}{state}>"
+        return f"<vkpar.Device #{self._number}: {self.name}{state}>"
 
 
+_numbers = itertools.count(1)
 _open_devices: weakref.WeakSet[Device] = weakref.WeakSet()
 
 # Devices and communicators that were dropped without close(): a finalizer must not wait, so they are closed later.
@@ -209,21 +215,23 @@ def enumerate_devices() -> list[DeviceInfo]:
     return physical.enumerate_devices()
 
 
-def open_devices(selector_text: str | None = None) -> list[Device]:
+def open_devices(selector: str | int | None = None) -> list[Device]:
     """Open the devices that a selector names; their order is the rank order.
 
     Args:
-        selector_text: parts joined by ``&``: an index, a UUID, a PCI address, a piece of a name, vendor or driver,
-            ``all``, ``gpu`` or ``cpu``; ``*N`` opens N logical devices of each match. By default the value of
-            ``VKPAR_DEVICES``, else all discrete GPUs, else the integrated ones, else the CPU drivers.
+        selector: an index, or text: parts joined by ``&``: an index, a UUID, a PCI address, a piece of a name, vendor
+            or driver, ``all``, ``gpu`` or ``cpu``; ``*N`` opens N logical devices of each match. By default the value
+            of ``VKPAR_DEVICES``, else all discrete GPUs, else the integrated ones, else the CPU drivers.
 
     Raises:
         InvalidUsageError: nothing matches; the message lists the devices.
         UnsupportedError: no loader, no driver, or a device that lacks what vkpar needs.
     """
+    if not isinstance(selector, (str, int, type(None))):
+        raise InvalidUsageError(f"a selector is an index or text such as '0&1', not {selector!r}")
     found = enumerate_devices()
-    text = selector_text if selector_text is not None else env.get().devices
-    chosen = selector.select(text, found) if text else selector.default(found)
+    text = env.get().devices if selector is None else str(selector)
+    chosen = select(text, found) if text or selector is not None else default_devices(found)
     if not text:
         _log.info("opening %s", ", ".join(info.name for info in chosen))
     opened: list[Device] = []

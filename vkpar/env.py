@@ -30,9 +30,9 @@ class Environment:
     algorithm: str = _setting("VKPAR_ALGORITHM", "algorithm of every collective that does not name one", "auto")
     transport: str = _setting(
         "VKPAR_TRANSPORT",
-        "how ranks reach the staging memory: auto, staged or mapped",
+        "how ranks reach the staging memory: auto or staged",
         "auto",
-        ("auto", "staged", "mapped"),
+        ("auto", "staged"),
     )
     pump: str = _setting("VKPAR_PUMP", "enqueue and bridge helper: auto, c or python", "auto", ("auto", "c", "python"))
     staging_bytes: int = _setting(

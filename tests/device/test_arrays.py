@@ -512,3 +512,13 @@ def test_regions(device: vkpar.Device) -> None:
 def test_arrays_larger_than_one_memory_block(device: vkpar.Device) -> None:
     want = np.arange(40 << 18, dtype=np.int32)
     same(device.array(want), want)
+
+
+def test_rows_and_numpy_take_a_copy(device: vkpar.Device) -> None:
+    values = np.arange(12, dtype=np.float32).reshape(4, 3)
+    array = device.array(values)
+    assert [row.numpy().tolist() for row in array] == values.tolist()
+    assert np.array_equal(np.asarray(array), values)
+    assert np.asarray(array, np.float64).dtype == np.float64
+    with pytest.raises(ValueError, match="without a copy"):
+        array.__array__(copy=False)

@@ -58,3 +58,19 @@ def test_staging_larger_than_a_rank_can_bind(rigs: Rigs, settings_override: Call
         arrays = [device.array(np.full(1_000_003, rank + 1, np.float32)) for rank, device in enumerate(devices)]
         comm.all_reduce(arrays).wait()
         assert all(np.all(array.numpy() == 3) for array in arrays)
+
+
+def test_one_rank_waits_for_what_it_reduces_in_place(rigs: Rigs) -> None:
+    devices = rigs("llvmpipe*1")
+    with vkpar.Communicator(devices) as comm:
+        square = devices[0].array(np.ones((256, 256), np.float32))
+        product = vkpar.matmul(square, square)
+        wanted = devices[0].logical.compute.last
+        comm.all_reduce([product]).wait()
+        assert devices[0].logical.compute.reached >= wanted
+
+
+@pytest.mark.parametrize("selector", [["llvmpipe"], 1.5, b"llvmpipe"])
+def test_selectors_that_are_no_text(selector: object) -> None:
+    with pytest.raises(vkpar.InvalidUsageError, match="selector is an index or text"):
+        vkpar.open_devices(selector)  # type: ignore[arg-type]

@@ -57,7 +57,9 @@ def plan(ranks: Sequence[DeviceInfo]) -> list[Link]:
                 links.append(Link(src, dst, kind, reason))
     blocked = next((link for link in links if wanted == NATIVE and link.kind != NATIVE), None)
     if blocked:
-        raise UnsupportedError(f"VKPAR_LINK=native: rank {blocked.src} to rank {blocked.dst}: {blocked.reason}")
+        raise UnsupportedError(
+            f"VKPAR_LINK=native: rank {blocked.src} to rank {blocked.dst}: {blocked.reason}; take auto"
+        )
     return links
 
 

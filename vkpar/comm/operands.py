@@ -60,7 +60,10 @@ def _check_list(devices: Sequence[Device], arrays: Sequence[Array | None], name:
         if not isinstance(array, Array):
             raise InvalidUsageError(f"{name}[{rank}] is a {type(array).__name__}, not a vkpar.Array; see Device.array")
         if array.device is not devices[rank]:
-            raise InvalidUsageError(f"{name}[{rank}] is on {array.device!r}, but rank {rank} is {devices[rank]!r}")
+            owner = next((f" (rank {other})" for other, device in enumerate(devices) if device is array.device), "")
+            raise InvalidUsageError(
+                f"{name}[{rank}] is on {array.device!r}{owner}, but rank {rank} is {devices[rank]!r}"
+            )
 
 
 def _target(rank: int, array: Array | None, out: Array | None) -> Array:

@@ -107,4 +107,4 @@ def check(dtype: DType, wire: str) -> None:
         raise InvalidUsageError(f"unknown wire {wire!r}; there are {', '.join(NAMES)}")
     if dtype not in _ELEMENTS:
         names = ", ".join(str(known) for known in _ELEMENTS)
-        raise UnsupportedError(f"all_reduce sums {names}; cast {dtype} first")
+        raise UnsupportedError(f"all_reduce sums {names}, not {dtype}; make it with device.array(x, 'float32')")

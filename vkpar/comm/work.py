@@ -29,8 +29,10 @@ class Work:
         self._communicator = communicator
         self._op = op
         self._sequence = sequence
-        self._values = [0] * communicator.nranks if program is None else list(program.values)
-        self._starts = [0] * communicator.nranks if program is None else list(program.starts)
+        # Without a program the result is what earlier work on the devices leaves.
+        earlier = [device.compute.last for device in communicator.rig.devices] if program is None else []
+        self._values = earlier if program is None else list(program.values)
+        self._starts = earlier if program is None else list(program.starts)
         self._keep: tuple[Any, ...] | None = keep
 
     def wait(self, timeout: float | None = None) -> None:
