@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import functools
 import threading
-import weakref
 from collections import Counter
 from typing import Any
 
@@ -37,7 +36,6 @@ class Api:
         self.ffi = module.ffi
         self.lib = module.lib
         self._names = _result_names(module)
-        self._kept: weakref.WeakKeyDictionary[Any, list[Any]] = weakref.WeakKeyDictionary()
         self._live: Counter[str] = Counter()
         self._lock = threading.RLock()  # a finalizer may destroy handles in the middle of a count
 
@@ -50,31 +48,31 @@ class Api:
         members_of = dict(self.ffi.typeof(name).fields)
         if "sType" in members_of:
             made.sType = getattr(self.vk, name).__defaults__[0]
-        kept = []
+        kept: list[Any] = []
         for key, value in members.items():
             plain = members_of[key].type.kind == "pointer" and isinstance(value, (list, bytes, str))
-            item = self._array(members_of[key].type, value) if plain else value
+            item = self._array(members_of[key].type, value, kept) if plain else value
             kept.append(item)
             setattr(made, key, item)
-        self._kept[made] = kept
-        return made
+        # The destructor holds what the struct points to. It is a built-in method because Python drops a Ctrl-C that
+        # lands in a finalizer written in Python.
+        return self.ffi.gc(made, kept.append)
 
-    def _array(self, pointer: Any, value: list[Any] | bytes | str) -> Any:
+    def _array(self, pointer: Any, value: list[Any] | bytes | str, kept: list[Any]) -> Any:
+        """Return a C array of ``value`` for a member of type ``pointer``; ``kept`` gets what it points to."""
         if isinstance(value, str):
             return self.ffi.new("char[]", value.encode())
         if isinstance(value, bytes):
-            raw = self.ffi.new("char[]", value)
-            made = self.ffi.cast(pointer, raw)
-        elif pointer.item.cname == "char *":
-            raw = [self.ffi.new("char[]", text.encode()) for text in value]
-            made = self.ffi.new("char*[]", raw)
-        elif pointer.item.kind == "struct":
-            raw = list(value)
-            made = self.ffi.new(f"{pointer.item.cname}[]", [item[0] for item in value])
-        else:
-            return self.ffi.new(f"{pointer.item.cname}[]", list(value))
-        self._kept[made] = [raw]
-        return made
+            kept.append(self.ffi.new("char[]", value))
+            return self.ffi.cast(pointer, kept[-1])
+        if pointer.item.cname == "char *":
+            texts = [self.ffi.new("char[]", text.encode()) for text in value]
+            kept.append(texts)
+            return self.ffi.new("char*[]", texts)
+        if pointer.item.kind == "struct":
+            kept.append(list(value))
+            return self.ffi.new(f"{pointer.item.cname}[]", [item[0] for item in value])
+        return self.ffi.new(f"{pointer.item.cname}[]", list(value))
 
     def check(self, result: int, call: str, detail: str = "") -> None:
         """Raise the typed error that a negative ``result`` of ``call`` stands for.
