@@ -29,7 +29,7 @@ def steps(problem: Problem) -> Iterator[Step]:
     ring = _Ring(problem)
     for first in range(0, max(map(len, parts)), in_flight):
         lanes = range(first, first + in_flight)
-        ring.start(lanes)
+        ring.start()
         for time in range(2 * problem.nranks - 1):
             for lane in lanes:
                 spans = [part[lane] if lane < len(part) else None for part in parts]
@@ -44,7 +44,8 @@ class _Ring:
         self._turn = [problem.generation * (problem.slots.per_rank // 2)] * problem.nranks
         self._held: dict[tuple[int, int], int] = {}  # (lane, chunk) -> the slot that holds it now
 
-    def start(self, lanes: range) -> None:
+    def start(self) -> None:
+        """Forget the lanes before: their sums are everywhere."""
         self._held.clear()
 
     def round(self, time: int, lane: int, spans: list[Span | None]) -> Iterator[Step]:
