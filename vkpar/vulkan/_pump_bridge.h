@@ -1,34 +1,81 @@
-/* The bridge: a thread per source queue waits on one timeline at a time and signals the destinations' own. */
+/* The bridge: a thread per source queue waits on one timeline at a time, copies slots where source and destination
+ * do not share memory, and signals the destinations' own timelines.
+ */
 #ifndef VKPAR_PUMP_BRIDGE_H
 #define VKPAR_PUMP_BRIDGE_H
 
 #include "_pump_types.h"
 
-static void advance(vkp_group *g, uint32_t dst) {
+static void fail(vkp_group *g, int32_t result) {
+    if (g->error == SUCCESS) __atomic_store_n(&g->error, result, __ATOMIC_RELEASE);
+}
+
+/* Why nothing more may be enqueued; SUCCESS where it may. */
+static int32_t refusal(vkp_group *g) { return g->error != SUCCESS ? g->error : g->aborted ? UNKNOWN : SUCCESS; }
+
+/* Signals dst's entries that have all they wait for, oldest first, and returns how many these are. Each gets its own
+ * signal: validation layers before 1.3.296 stall for 10 s on a wait for a value that a greater one has skipped. */
+static uint64_t advance(vkp_group *g, uint32_t dst) {
     local *l = &g->locals[dst];
-    uint64_t done = l->done;
-    while (done < l->tail && l->missing[done % l->capacity] == 0) done++;
-    if (done == l->done) return;
-    signal_info info = {STYPE_SIGNAL, NULL, l->semaphore, done};
-    int32_t result = g->queues[dst]->signal(g->queues[dst]->device, &info);
-    if (result == SUCCESS) l->done = done;
-    else if (g->error == SUCCESS) g->error = result;
+    uint64_t before = l->done;
+    while (l->done < l->tail && l->missing[l->done % l->capacity] == 0) {
+        signal_info info = {STYPE_SIGNAL, NULL, l->semaphore, l->done + 1};
+        int32_t result = g->queues[dst]->signal(g->queues[dst]->device, &info);
+        if (result != SUCCESS) { fail(g, result); break; }
+        l->done++;
+    }
+    return l->done - before;
 }
 
-static void record_latency(vkp_group *g, uint64_t ns) {
-    uint32_t bucket = 0;
-    while (ns > 1 && bucket < HISTOGRAM - 1) { ns >>= 1; bucket++; }
-    g->histogram[bucket]++;
+/* Lets every parked batch run, now and for good: park and enqueue refuse from here on. */
+static void release(vkp_group *g) {
+    g->aborted = 1;
+    for (uint32_t r = 0; r < g->n; r++) {
+        local *l = &g->locals[r];
+        for (uint64_t i = l->done; i < l->tail; i++) l->missing[i % l->capacity] = 0;
+        g->waiters[r].head = g->waiters[r].tail;
+        advance(g, r);
+    }
 }
 
+static uint32_t bucket(uint64_t ns) {
+    if (ns < 4) return (uint32_t)ns;
+    uint32_t power = 63 - (uint32_t)__builtin_clzll(ns), index = 4 * (power - 1) + (ns >> (power - 2) & 3);
+    return index < HISTOGRAM ? index : HISTOGRAM - 1;
+}
+
+static char *slot_of(vkp_group *g, uint32_t rank, uint32_t slot) {
+    return (char *)(uintptr_t)((g->mirror[rank] ? g->mirror[rank] : g->shared) + g->offset[slot]);
+}
+
+/* Copies a slot while others take the lock: it may be large. False where an abort came meanwhile.
+ *
+ * Nobody else touches the bytes. The batch that wrote them is done, and had itself waited for the slot's older writer
+ * and all its readers, in whatever memory they had it: nobody uses the target any more. This content's readers are
+ * parked until the copy is done, and the next writer waits for them. Copies of one content are all among its writer's
+ * needs, so one thread makes them, in order.
+ */
+static int copy_slot(vkp_group *g, need item) {
+    pthread_mutex_unlock(&g->lock);
+    memcpy(slot_of(g, item.dst, item.slot), slot_of(g, item.src, item.slot), g->size[item.slot]);
+    pthread_mutex_lock(&g->lock);
+    g->copies++;
+    g->copied_bytes += g->size[item.slot];
+    return !g->aborted;
+}
+
+/* Delivers what the counter allows. What is parked meanwhile is left to the next look: its latency begins there. */
 static void deliver(waiter *w, uint64_t counter, uint64_t seen) {
     vkp_group *g = w->group;
-    while (w->head < w->tail && w->needs[w->head % w->capacity].value <= counter) {
-        need item = w->needs[w->head++ % w->capacity];
+    for (uint64_t tail = w->tail; w->head < tail && !g->stop && g->error == SUCCESS;) {
+        need item = w->needs[w->head % w->capacity];
+        if (item.value > counter) return;
+        if (item.slot != NO_SLOT && !copy_slot(g, item)) return; /* the abort has taken the item back */
+        w->head++;
         g->locals[item.dst].missing[item.entry % g->locals[item.dst].capacity]--;
-        advance(g, item.dst);
-        g->bridges++;
-        record_latency(g, now_ns() - seen);
+        uint64_t entries = advance(g, item.dst);
+        g->bridges += entries;
+        g->histogram[bucket(now_ns() - seen)] += entries;
     }
 }
 
@@ -59,14 +106,16 @@ static void *bridge(void *argument) {
         uint64_t seen = now_ns();
         pthread_mutex_lock(&g->lock);
         if (result == SUCCESS) deliver(w, counter, seen);
-        else if (result != TIMEOUT && g->error == SUCCESS) g->error = result;
+        else if (result != TIMEOUT) fail(g, result);
     }
     pthread_mutex_unlock(&g->lock);
     return NULL;
 }
 
-static int grow_needs(waiter *w) {
-    uint64_t capacity = w->capacity ? 2 * w->capacity : 256;
+static int make_room(waiter *w, uint64_t count) {
+    uint64_t capacity = w->capacity ? w->capacity : 256;
+    while (capacity - (w->tail - w->head) < count) capacity *= 2;
+    if (capacity == w->capacity) return 1;
     need *needs = malloc(capacity * sizeof *needs);
     if (!needs) return 0;
     for (uint64_t i = w->head; i < w->tail; i++) needs[i % capacity] = w->needs[i % w->capacity];
@@ -87,26 +136,25 @@ static int grow_local(local *l) {
     return 1;
 }
 
-/* Parks dst's next batch until all sources are there; *value is what its local timeline will then say. */
-static int32_t park(vkp_group *g, uint32_t dst, const uint32_t *sources, const uint64_t *values, uint32_t count,
-                    uint64_t *value) {
+/* Parks dst's next batch until all needs are met; *value is what its local timeline will then say. */
+static int32_t park(vkp_group *g, uint32_t dst, const need *needs, uint32_t count, uint64_t *value) {
     local *l = &g->locals[dst];
-    int32_t result = SUCCESS;
     pthread_mutex_lock(&g->lock);
-    if (l->tail - l->done == l->capacity && !grow_local(l)) { result = OUT_OF_HOST_MEMORY; goto end; }
-    for (uint32_t i = 0; i < count; i++) {
-        waiter *w = &g->waiters[sources[i]];
-        if (w->tail - w->head == w->capacity && !grow_needs(w)) { result = OUT_OF_HOST_MEMORY; goto end; }
+    int32_t result = refusal(g);
+    if (result == SUCCESS && l->tail - l->done == l->capacity && !grow_local(l)) result = OUT_OF_HOST_MEMORY;
+    for (uint32_t i = 0; i < count && result == SUCCESS; i++)
+        if (!make_room(&g->waiters[needs[i].src], count)) result = OUT_OF_HOST_MEMORY;
+    if (result == SUCCESS) {
+        l->missing[l->tail % l->capacity] = count;
+        for (uint32_t i = 0; i < count; i++) {
+            waiter *w = &g->waiters[needs[i].src];
+            need *item = &w->needs[w->tail % w->capacity];
+            *item = needs[i];
+            item->entry = l->tail;
+            if (w->head == w->tail++) pthread_cond_signal(&w->wake);
+        }
+        *value = ++l->tail;
     }
-    l->missing[l->tail % l->capacity] = count;
-    for (uint32_t i = 0; i < count; i++) {
-        waiter *w = &g->waiters[sources[i]];
-        need item = {values[i], l->tail, dst};
-        if (w->head == w->tail) pthread_cond_signal(&w->wake);
-        w->needs[w->tail++ % w->capacity] = item;
-    }
-    *value = ++l->tail;
-end:
     pthread_mutex_unlock(&g->lock);
     return result;
 }

@@ -9,11 +9,13 @@
 #include <string.h>
 #include <time.h>
 
-enum { SUCCESS = 0, TIMEOUT = 2, OUT_OF_HOST_MEMORY = -1 };
+enum { SUCCESS = 0, TIMEOUT = 2, OUT_OF_HOST_MEMORY = -1, UNKNOWN = -13 };
 enum { STYPE_SUBMIT_INFO = 4, STYPE_TIMELINE_SUBMIT = 1000207003, STYPE_WAIT = 1000207004, STYPE_SIGNAL = 1000207005 };
 enum { STAGE_ALL_COMMANDS = 0x00010000 };
-enum { HISTOGRAM = 32 };
+enum { HISTOGRAM = 128 };                /* four buckets per power of two of a nanosecond, see bucket_ns in pump.py */
+enum { WAITS = 2 };                      /* a batch has at most so many waits more than there are ranks */
 static const uint64_t SLICE_NS = 100000000ull;
+static const uint32_t NO_SLOT = UINT32_MAX;
 
 typedef struct {
     int32_t type; const void *next;
@@ -39,13 +41,15 @@ typedef int32_t (*counter_fn)(void *, uint64_t, uint64_t *);
 
 typedef struct vkp_queue {
     void *device, *queue;
-    uint64_t timeline, last;             /* last: the highest value that a submitted batch will signal */
+    uint64_t timeline, last;             /* last: the highest value that a submitted batch will signal; Python reads it
+                                            without a lock */
     struct vkp_queue *sibling;           /* the device's other queue: each submission waits for all of it */
     uint64_t sibling_waited;
     submit_fn submit; wait_fn wait; signal_fn signal; counter_fn counter;
 } vkp_queue;
 
-typedef struct { uint64_t value, entry; uint32_t dst; } need;
+/* dst's entry waits until src's timeline has value and then, unless slot is NO_SLOT, until that slot was copied. */
+typedef struct { uint64_t value, entry; uint32_t src, dst, slot; } need;
 
 typedef struct {
     struct vkp_group *group;
@@ -70,13 +74,17 @@ typedef struct vkp_group {
     uint64_t *waited;                    /* [dst * n + src]: highest value of src that dst's queue waits for */
     uint32_t *writer; uint64_t *written; /* per slot: last writer and its value */
     uint64_t *read;                      /* [slot * n + rank]: value of rank's last read of the slot's content */
+    uint64_t shared, *mirror;            /* host addresses: the memory that ranks share; a rank's own instead, or 0 */
+    uint64_t *offset, *size;             /* per slot, in bytes; the same in every such memory */
+    uint8_t *fetched;                    /* [slot * (n + 1) + memory]: a parked need copies the slot's content there,
+                                            memory being a mapped rank, or n for the shared one */
     local *locals;
     waiter *waiters;
     pthread_mutex_t lock;
-    int stop;
-    int32_t error;
+    int stop, aborted;
+    int32_t error;                       /* Python reads it without the lock */
     uint64_t spin_ns;
-    uint64_t bridges, spins, blocks, histogram[HISTOGRAM];
+    uint64_t bridges, spins, blocks, copies, copied_bytes, histogram[HISTOGRAM];
 } vkp_group;
 
 typedef struct {
@@ -85,8 +93,11 @@ typedef struct {
     uint32_t *rank, *read_start, *reads, *write_start, *writes;
     void **commands;
     submit_info *submits; timeline_info *timelines;
+    uint64_t *gates, *gate_values;       /* per batch: one more semaphore to wait for, or 0 */
     uint64_t *waits, *wait_values, *signals, *signal_values, *required;
     uint32_t *stages, *first;            /* first[r]: where rank r's batches begin in submits */
+    need *needs;                         /* of the batch that is being built: what its rank's bridge is to wait for */
+    uint32_t nneeds;
 } vkp_program;
 
 static uint64_t now_ns(void) {

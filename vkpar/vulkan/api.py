@@ -149,7 +149,11 @@ class Api:
             for item in filled:
                 item.sType = getattr(self.vk, type_name).__defaults__[0]
         self.check(function(*arguments, number, filled) or 0, call)
-        return filled[0 : number[0]]
+        if number[0] == len(filled):
+            return filled
+        fewer = self.ffi.new(f"{type_name}[]", number[0])  # a slice would not keep the array alive
+        self.ffi.memmove(fewer, filled, self.ffi.sizeof(fewer))
+        return fewer
 
     def text(self, chars: Any) -> str:
         """Return a C string as text."""

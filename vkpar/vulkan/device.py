@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from vkpar import env
-from vkpar.errors import InvalidUsageError, OutOfMemoryError, UnsupportedError
+from vkpar.errors import DeviceLostError, InvalidUsageError, OutOfMemoryError, UnsupportedError
 from vkpar.vulkan import api, instance
 from vkpar.vulkan.buffer import Buffer, BufferRange
 from vkpar.vulkan.gate import Gate
@@ -78,9 +78,8 @@ class LogicalDevice:
         Raises:
             InvalidUsageError, ValidationError
         """
-        if self.closed:
-            raise InvalidUsageError(f"{self.info.name} is closed")
-        instance.get()
+        with self.gate:
+            instance.get()
         instance.raise_messages()
 
     def allocate(self, nbytes: int) -> Buffer:
@@ -223,8 +222,9 @@ class LogicalDevice:
     def quarantine(self) -> None:
         """Give the device up: work on it does not end, so its handles are leaked and later use is refused."""
         self.quarantined = True
-        self.gate.is_shut = True
-        _log.error("%s stood still for %s s; its handles are leaked", self.info.name, _DRAIN_SECONDS)
+        why = "quarantined: it did not finish its work"
+        self.gate.refuse(lambda: DeviceLostError("VK_ERROR_DEVICE_LOST", self.info.name, why))
+        _log.error("%s does not finish its work; it is given up and its handles are leaked", self.info.name)
 
 
 def _require(info: DeviceInfo) -> None:

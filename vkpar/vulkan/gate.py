@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import threading
 from collections import Counter
+from collections.abc import Callable
 
-from vkpar.errors import InvalidUsageError
+from vkpar.errors import InvalidUsageError, VkparError
 
 
 class Gate:
@@ -22,12 +23,15 @@ class Gate:
         self._changed = threading.Condition(threading.RLock())
         self._process = os.getpid()
         self.is_shut = False
+        self._refusal: Callable[[], VkparError] | None = None
 
     def __enter__(self) -> None:
         if os.getpid() != self._process:
             raise InvalidUsageError(f"{self._what} was opened before a fork; open it in the child, a spawned process")
         thread = threading.get_ident()
         with self._changed:
+            if self._refusal is not None:
+                raise self._refusal()
             if self.is_shut and not self._inside[thread]:
                 raise InvalidUsageError(f"{self._what} is closed")
             self._inside[thread] += 1
@@ -39,6 +43,12 @@ class Gate:
             if not self._inside[thread]:
                 del self._inside[thread]
                 self._changed.notify_all()
+
+    def refuse(self, error: Callable[[], VkparError]) -> None:
+        """Shut without waiting for anyone: from now on every call raises what ``error`` makes, nested ones too."""
+        with self._changed:
+            self._refusal = error
+            self.is_shut = True
 
     def shut(self) -> None:
         """Refuse further calls and wait until the other threads' are done.

@@ -79,8 +79,13 @@ class Allocator:
         self._lock = threading.Lock()
         self.used = 0
 
-    def allocate(self, nbytes: int, purpose: str = "device") -> Buffer:
+    def allocate(self, nbytes: int, purpose: str = "device", *, alone: bool = False) -> Buffer:
         """Return a new buffer, aligned to 256 bytes and padded to a multiple of 16 or more.
+
+        Args:
+            nbytes: its size.
+            purpose: ``device``, ``upload`` or ``readback``.
+            alone: give it a block of its own.
 
         Raises:
             UnsupportedError: more than the driver allows in one allocation.
@@ -93,7 +98,7 @@ class Allocator:
                 f"{self._info.limits.max_allocation} bytes (maxMemoryAllocationSize)"
             )
         with self._lock:
-            block, offset = self._place(reserved, purpose)
+            block, offset = self._place(reserved, purpose, alone)
             self.used += reserved
         mapped = block.mapped + offset if block.mapped else 0
         return Buffer(block.buffer, offset, nbytes, reserved, mapped, block)
@@ -111,13 +116,13 @@ class Allocator:
     def _has_other_empty(self, block: _Block) -> bool:
         return any(b is not block and b.empty and b.purpose == block.purpose for b in self._blocks)
 
-    def _place(self, nbytes: int, purpose: str) -> tuple[_Block, int]:
-        for block in self._blocks:
+    def _place(self, nbytes: int, purpose: str, alone: bool) -> tuple[_Block, int]:
+        for block in [] if alone else self._blocks:
             if block.purpose == purpose and not block.dedicated:
                 offset = block.take(nbytes)
                 if offset is not None:
                     return block, offset
-        dedicated = nbytes > self._block_bytes() // 2
+        dedicated = alone or nbytes > self._block_bytes() // 2
         block = self._new_block(nbytes if dedicated else self._block_bytes(), purpose, dedicated)
         self._blocks.append(block)
         offset = block.take(nbytes)
@@ -217,6 +222,12 @@ def free_memory(device: Any, memory: Any) -> None:
     vk.count("DeviceMemory", -1)
 
 
+def host_view(address: int, nbytes: int) -> Any:
+    """Return a writable cffi buffer over ``nbytes`` of host memory."""
+    ffi = api.load().ffi
+    return ffi.buffer(ffi.cast("char*", address), nbytes)
+
+
 class HostArena:
     """Private anonymous host memory that several devices import.
 
@@ -239,8 +250,7 @@ class HostArena:
 
     def view(self, offset: int, nbytes: int) -> Any:
         """Return a writable cffi buffer over ``nbytes`` from ``offset``."""
-        ffi = api.load().ffi
-        return ffi.buffer(ffi.cast("char*", self.address + offset), nbytes)
+        return host_view(self.address + offset, nbytes)
 
     def close(self) -> None:
         """Unmap it; every import must be closed before."""

@@ -22,33 +22,64 @@ from vkpar.vulkan import api
 # Every queue of the process sees all submissions in one total order: see the deadlock note in docs/algorithms.md.
 enqueue_lock = threading.RLock()
 
-HISTOGRAM_BUCKETS = 32
+HISTOGRAM_BUCKETS = 128
+
+
+def bucket_ns(index: int) -> int:
+    """Return the least latency in ns of a histogram bucket; there are four buckets per power of two."""
+    return index if index < 4 else (4 + index % 4) << (index // 4 - 1)
+
+
+def bucket_of(ns: int) -> int:
+    """Return the bucket that counts a latency; the last one takes all from 7.5 s up."""
+    power = ns.bit_length() - 1
+    return min(ns if ns < 4 else 4 * (power - 1) + (ns >> power - 2 & 3), HISTOGRAM_BUCKETS - 1)
 
 
 @dataclass(frozen=True)
 class Batch:
-    """One submission: ``command`` on ``rank``'s queue, and the slots that it reads and writes."""
+    """One submission: ``command`` on ``rank``'s queue, and the slots that it reads and writes.
+
+    It waits for the value on ``gate``, a timeline of the rank's device, too: a test holds it up that way.
+    """
 
     rank: int
     command: Any
     reads: tuple[int, ...] = ()
     writes: tuple[int, ...] = ()
+    gate: tuple[Any, int] | None = None
 
 
 @dataclass(frozen=True)
 class BridgeStats:
-    """What the bridge threads did: bridged waits, how the source was seen, latency by powers of two of a ns."""
+    """What the bridge threads did.
+
+    Attributes:
+        bridges: batches that they let run (not those that an abort did).
+        spins: looks at a source that saw it while spinning; ``blocks``: those that had to block.
+        copies: slots that they copied, ``copied_bytes`` in all.
+        histogram: for each of ``bridges`` the time from seeing the last source that it took, copies included, to the
+            signal having been made; the i-th number counts those from ``bucket_ns(i)`` up.
+        pending_by_rank: batches still parked, by destination.
+    """
 
     bridges: int
     spins: int
     blocks: int
-    pending: int
+    copies: int
+    copied_bytes: int
     histogram: tuple[int, ...]
+    pending_by_rank: tuple[int, ...]
+
+    @property
+    def pending(self) -> int:
+        """Batches still parked."""
+        return sum(self.pending_by_rank)
 
 
 @dataclass(frozen=True)
 class QueueHandles:
-    """The raw handles and entry points of a queue."""
+    """The raw handles and entry points of a queue, in the order in which ``vkp_queue_new`` takes them."""
 
     device: Any
     queue: Any
@@ -80,7 +111,10 @@ class ProgramPort(Protocol):
     """Batches that are enqueued together."""
 
     def enqueue(self) -> list[int]:
-        """Submit every batch in one uninterruptible step; return each rank's last timeline value."""
+        """Submit every batch in one uninterruptible step; return each rank's last timeline value.
+
+        A failure aborts the group; on an aborted group nothing is submitted.
+        """
 
     def last(self) -> list[int]:
         """Return each rank's last timeline value, whatever was submitted to its queue."""
@@ -98,6 +132,15 @@ class GroupPort(Protocol):
     def set_local(self, dst: int, semaphore: Any) -> None:
         """Name the timeline of ``dst``'s device that only the host signals."""
 
+    def set_slots(self, base: int, offsets: Sequence[int], sizes: Sequence[int]) -> None:
+        """Give the host address of the memory that ranks share, and each slot's first byte in it and length."""
+
+    def set_mapped(self, rank: int, address: int) -> None:
+        """Let ``rank`` have its slots at ``address``, laid out alike; no link to or from it is native.
+
+        What it reads of others, and others of it, the bridge copies: see ``copy_slot`` in ``_pump_bridge.h``.
+        """
+
     def start(self, spin_ns: int) -> None:
         """Start a waiter thread per source rank that is bridged somewhere."""
 
@@ -105,10 +148,10 @@ class GroupPort(Protocol):
         """Prepare ``batches``, given in one global order."""
 
     def stop(self) -> None:
-        """End the waiter threads; parked batches stay parked."""
+        """End the waiter threads, after the copy that each is at; parked batches stay parked."""
 
     def abort(self) -> None:
-        """Let every parked batch run, its data undefined, so that the queues drain."""
+        """Let every parked batch run, its data undefined, so that the queues drain; nothing is enqueued any more."""
 
     def error(self) -> int:
         """Return the VkResult that stopped the bridge, 0 where none did."""
@@ -117,7 +160,7 @@ class GroupPort(Protocol):
         """Return the counters."""
 
     def close(self) -> None:
-        """Free what the port holds; call :meth:`stop` first."""
+        """Stop, and free what the port holds."""
 
 
 class CQueue:
@@ -125,27 +168,15 @@ class CQueue:
 
     def __init__(self, handles: QueueHandles) -> None:
         self._c = _c_helper()
-        address = api.load().address
-        self.handle = self._c.lib.vkp_queue_new(
-            *(
-                address(item)
-                for item in (
-                    handles.device,
-                    handles.queue,
-                    handles.timeline,
-                    handles.submit,
-                    handles.wait,
-                    handles.signal,
-                    handles.counter,
-                )
-            )
-        )
+        self.handle = self._c.lib.vkp_queue_new(*map(api.load().address, vars(handles).values()))
         _require(self._c, self.handle, "vkp_queue_new")
+        # Read in place: a C call gives up the GIL, and getting it back takes up to 5 ms beside a busy thread.
+        self._last = self._c.lib.vkp_queue_last_word(self.handle)
         self._value = self._c.ffi.new("uint64_t*")
 
     @property
     def last(self) -> int:
-        return int(self._c.lib.vkp_queue_last(self.handle))
+        return int(self._last[0])
 
     def pair(self, other: CQueue) -> None:
         self._c.lib.vkp_queue_pair(self.handle, other.handle)
@@ -160,6 +191,7 @@ class CQueue:
 
     def close(self) -> None:
         if self.handle is not None:
+            self._last = self._c.ffi.new("uint64_t*", self._last[0])
             self._c.lib.vkp_queue_free(self.handle)
             self.handle = None
 
@@ -171,6 +203,7 @@ class CProgram:
         self._c, self._queues = c, queues
         nranks = len(queues)
         ffi, address = c.ffi, api.load().address
+        gates = [batch.gate or (c.ffi.NULL, 0) for batch in batches]
         read_start, reads = _flatten([batch.reads for batch in batches])
         write_start, writes = _flatten([batch.writes for batch in batches])
         self.handle = c.lib.vkp_program_new(
@@ -182,6 +215,8 @@ class CProgram:
             ffi.new("uint32_t[]", reads),
             ffi.new("uint32_t[]", write_start),
             ffi.new("uint32_t[]", writes),
+            ffi.new("uint64_t[]", [address(semaphore) for semaphore, _ in gates]),
+            ffi.new("uint64_t[]", [value for _, value in gates]),
         )
         _require(c, self.handle, "vkp_program_new")
         self._values = ffi.new("uint64_t[]", nranks)
@@ -213,12 +248,20 @@ class CGroup:
         handles = self._c.ffi.new("vkp_queue*[]", [queue.handle for queue in queues])
         self.handle = self._c.lib.vkp_group_new(len(queues), handles, nslots)
         _require(self._c, self.handle, "vkp_group_new")
+        self._error = self._c.lib.vkp_group_error_word(self.handle)  # read in place, as CQueue's
 
     def set_native(self, dst: int, src: int, semaphore: Any) -> None:
         self._c.lib.vkp_group_native(self.handle, dst, src, api.load().address(semaphore))
 
     def set_local(self, dst: int, semaphore: Any) -> None:
         self._c.lib.vkp_group_local(self.handle, dst, api.load().address(semaphore))
+
+    def set_slots(self, base: int, offsets: Sequence[int], sizes: Sequence[int]) -> None:
+        new = self._c.ffi.new
+        self._c.lib.vkp_group_slots(self.handle, base, new("uint64_t[]", offsets), new("uint64_t[]", sizes))
+
+    def set_mapped(self, rank: int, address: int) -> None:
+        self._c.lib.vkp_group_mapped(self.handle, rank, address)
 
     def start(self, spin_ns: int) -> None:
         error = self._c.lib.vkp_group_start(self.handle, spin_ns)
@@ -233,19 +276,23 @@ class CGroup:
             self._c.lib.vkp_group_stop(self.handle)
 
     def abort(self) -> None:
-        self._c.lib.vkp_group_abort(self.handle)
+        if self.handle is not None:
+            self._c.lib.vkp_group_abort(self.handle)
 
     def error(self) -> int:
-        return int(self._c.lib.vkp_group_error(self.handle))
+        return int(self._error[0])
 
     def stats(self) -> BridgeStats:
-        out = self._c.ffi.new("uint64_t[]", 4 + HISTOGRAM_BUCKETS)
+        out = self._c.ffi.new("uint64_t[]", 5 + HISTOGRAM_BUCKETS + len(self._queues))
         self._c.lib.vkp_group_stats(self.handle, out)
-        numbers = [int(number) for number in out]
-        return BridgeStats(numbers[0], numbers[1], numbers[2], numbers[3], tuple(numbers[4:]))
+        bridges, spins, blocks, copies, copied_bytes, *rest = self._c.ffi.unpack(out, len(out))
+        histogram, pending = tuple(rest[:HISTOGRAM_BUCKETS]), tuple(rest[HISTOGRAM_BUCKETS:])
+        return BridgeStats(bridges, spins, blocks, copies, copied_bytes, histogram, pending)
 
     def close(self) -> None:
         if self.handle is not None:
+            self.stop()
+            self._error = self._c.ffi.new("int32_t*", self._error[0])
             self._c.lib.vkp_group_free(self.handle)
             self.handle = None
 
@@ -282,7 +329,8 @@ def _flatten(parts: Sequence[Sequence[int]]) -> tuple[list[int], list[int]]:
 
 
 def _enqueue_failed(result: int, rank: int, values: Sequence[int]) -> Exception:
-    error = api.load().error(result, "vkQueueSubmit", f"rank {rank}; timelines at {list(values)}")
+    what = f"rank {rank}" if rank < len(values) else "nothing was submitted, the group is aborted"
+    error = api.load().error(result, "vkQueueSubmit", f"{what}; timelines at {list(values)}")
     error.rank = rank  # type: ignore[attr-defined]
     return error
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 from pathlib import Path
@@ -20,22 +21,24 @@ ffibuilder.cdef(
                              uint64_t signal, uint64_t counter);
     void vkp_queue_free(vkp_queue *);
     void vkp_queue_pair(vkp_queue *, vkp_queue *);
-    uint64_t vkp_queue_last(vkp_queue *);
+    const uint64_t *vkp_queue_last_word(vkp_queue *);
     int32_t vkp_submit(vkp_queue *, uint64_t command, uint64_t *value);
     int32_t vkp_wait(vkp_queue **, const uint64_t *values, uint32_t n, uint64_t timeout_ns, uint64_t spin_ns,
                      uint32_t *reached);
     vkp_group *vkp_group_new(uint32_t n, vkp_queue **, uint32_t nslots);
     void vkp_group_native(vkp_group *, uint32_t dst, uint32_t src, uint64_t semaphore);
     void vkp_group_local(vkp_group *, uint32_t dst, uint64_t semaphore);
+    void vkp_group_slots(vkp_group *, uint64_t shared, const uint64_t *offsets, const uint64_t *sizes);
+    void vkp_group_mapped(vkp_group *, uint32_t rank, uint64_t address);
     int vkp_group_start(vkp_group *, uint64_t spin_ns);
     void vkp_group_stop(vkp_group *);
     void vkp_group_abort(vkp_group *);
-    int32_t vkp_group_error(vkp_group *);
+    const int32_t *vkp_group_error_word(vkp_group *);
     void vkp_group_stats(vkp_group *, uint64_t *out);
     void vkp_group_free(vkp_group *);
     vkp_program *vkp_program_new(vkp_group *, uint32_t nbatches, const uint32_t *rank, const uint64_t *commands,
                                  const uint32_t *read_start, const uint32_t *reads, const uint32_t *write_start,
-                                 const uint32_t *writes);
+                                 const uint32_t *writes, const uint64_t *gates, const uint64_t *gate_values);
     void vkp_program_free(vkp_program *);
     int32_t vkp_enqueue(vkp_program *, uint64_t *values, uint32_t *failed);
     """
@@ -54,7 +57,9 @@ def build_in_place() -> Path:
     """Compile the helper beside its source and return the library's path."""
     with tempfile.TemporaryDirectory() as scratch:
         made = Path(ffibuilder.compile(tmpdir=scratch))
-        return Path(shutil.copy(made, _HERE / made.name))
+        target = _HERE / made.name
+        os.replace(shutil.copy(made, f"{target}.new"), target)  # it may be loaded: not overwritten in place
+        return target
 
 
 if __name__ == "__main__":

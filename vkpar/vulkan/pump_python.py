@@ -5,15 +5,14 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from vkpar.vulkan import api
-from vkpar.vulkan.pump import HISTOGRAM_BUCKETS, Batch, BridgeStats, QueueHandles, _enqueue_failed, enqueue_lock
+from vkpar.vulkan.pump import Batch, QueueHandles, _enqueue_failed, enqueue_lock
+from vkpar.vulkan.pump_python_bridge import Bridge, Failed, Need, check
 
-_SLICE_NS = 100_000_000
 _TIMEOUT = 2
 
 
@@ -124,184 +123,70 @@ class Submission:
         )
 
 
-class _Local:
-    """A destination's own timeline and the batches parked on it, oldest first."""
-
-    def __init__(self) -> None:
-        self.semaphore: Any = None
-        self.done = 0
-        self.parked: deque[list[int]] = deque()  # each entry: [sources still missing]
-
-
-class PyGroup:
-    """A group in Python; its waiter threads are daemons."""
+class PyGroup(Bridge):
+    """A group in Python."""
 
     def __init__(self, queues: Sequence[PyQueue], nslots: int) -> None:
-        n = len(queues)
-        self.queues = list(queues)
-        self._native: dict[tuple[int, int], Any] = {}
-        self._waited = [[0] * n for _ in range(n)]
+        super().__init__(queues)
+        self._waited = [[0] * len(queues) for _ in queues]
         self._writer = [(0, 0)] * nslots
         self._readers: list[dict[int, int]] = [{} for _ in range(nslots)]
-        self._locals = [_Local() for _ in range(n)]
-        self._needs: list[deque[tuple[int, int, list[int]]]] = [deque() for _ in range(n)]
-        self._lock = threading.Lock()
-        self._wakes = [threading.Condition(self._lock) for _ in range(n)]
-        self._threads: list[threading.Thread] = []
-        self._stop = False
-        self._error = 0
-        self._spin_ns = 0
-        self._counts = {"bridges": 0, "spins": 0, "blocks": 0}
-        self._histogram = [0] * HISTOGRAM_BUCKETS
-
-    def set_native(self, dst: int, src: int, semaphore: Any) -> None:
-        self._native[dst, src] = semaphore
-
-    def set_local(self, dst: int, semaphore: Any) -> None:
-        self._locals[dst].semaphore = semaphore
-
-    def start(self, spin_ns: int) -> None:
-        self._spin_ns = spin_ns
-        ranks = range(len(self.queues))
-        for src in ranks:
-            if any(dst != src and (dst, src) not in self._native for dst in ranks):
-                thread = threading.Thread(target=self._bridge, args=(src,), name=f"vkpar-bridge-{src}", daemon=True)
-                thread.start()
-                self._threads.append(thread)
+        self._fetched: list[set[int]] = [set() for _ in range(nslots)]  # memories that a parked need copies the slot to
 
     def program(self, batches: Sequence[Batch]) -> PyProgram:
         return PyProgram(self, batches)
 
-    def stop(self) -> None:
-        with self._lock:
-            self._stop = True
-            for wake in self._wakes:
-                wake.notify()
-        for thread in self._threads:
-            thread.join()
-        self._threads.clear()
-
-    def abort(self) -> None:
-        with self._lock:
-            for rank, local in enumerate(self._locals):
-                for missing in local.parked:
-                    missing[0] = 0
-                self._needs[rank].clear()
-                self._advance(rank)
-
-    def error(self) -> int:
-        with self._lock:
-            return self._error
-
-    def stats(self) -> BridgeStats:
-        with self._lock:
-            pending = sum(len(local.parked) for local in self._locals)
-            return BridgeStats(**self._counts, pending=pending, histogram=tuple(self._histogram))
-
-    def close(self) -> None:
-        """Nothing is held outside Python."""
-
-    def _bridge(self, src: int) -> None:
-        needs = self._needs[src]
-        with self._lock:
-            while not self._stop:
-                if not needs or self._error:
-                    self._wakes[src].wait()
-                    continue
-                value = needs[0][0]
-                self._lock.release()
-                try:
-                    result, counter, seen = self._watch(src, value)
-                finally:
-                    self._lock.acquire()
-                if result < 0:
-                    self._error = self._error or result
-                elif counter >= value:
-                    self._deliver(src, counter, seen)
-
-    def _watch(self, src: int, value: int) -> tuple[int, int, int]:
-        queue, start = self.queues[src], time.monotonic_ns()
-        try:
-            counter = queue.counter()
-            while counter < value and time.monotonic_ns() - start < self._spin_ns:
-                counter = queue.counter()
-            if counter >= value:
-                self._counts["spins"] += 1
-            else:
-                self._counts["blocks"] += 1
-                queue.wait(value, _SLICE_NS)
-                counter = queue.counter()
-        except Exception as error:
-            result = getattr(api.load().vk, getattr(error, "result", ""), -13)
-            return int(result), 0, 0
-        return 0, counter, time.monotonic_ns()
-
-    def _deliver(self, src: int, counter: int, seen: int) -> None:
-        needs = self._needs[src]
-        while needs and needs[0][0] <= counter:
-            _, dst, missing = needs.popleft()
-            missing[0] -= 1
-            self._advance(dst)
-            self._counts["bridges"] += 1
-            bucket = min(HISTOGRAM_BUCKETS - 1, max(1, time.monotonic_ns() - seen).bit_length() - 1)
-            self._histogram[bucket] += 1
-
-    def _advance(self, dst: int) -> None:
-        local, before = self._locals[dst], self._locals[dst].done
-        while local.parked and local.parked[0][0] == 0:
-            local.parked.popleft()
-            local.done += 1
-        if local.done == before:
-            return
-        vk = api.load()
-        info = vk.struct("VkSemaphoreSignalInfo", semaphore=local.semaphore, value=local.done)
-        handles = self.queues[dst].handles
-        result = handles.signal(handles.device, info)
-        if result < 0:
-            self._error = self._error or result
-
-    def park(self, dst: int, sources: Sequence[tuple[int, int]]) -> tuple[Any, int]:
-        """Park ``dst``'s next batch until all ``sources`` (rank, value) are there; return the wait that it makes."""
-        with self._lock:
-            local, missing = self._locals[dst], [len(sources)]
-            local.parked.append(missing)
-            for src, value in sources:
-                self._needs[src].append((value, dst, missing))
-                self._wakes[src].notify()
-            return local.semaphore, local.done + len(local.parked)
-
     def waits_for(self, batch: Batch, value: int) -> list[tuple[Any, int]]:
         """Return the semaphores and values that ``batch``, which will signal ``value``, waits for."""
-        native, bridged = [], []
-        for src, wanted in enumerate(self._required(batch, value)):
+        waits: list[tuple[Any, int]] = []
+        required, needs = self._collect(batch, value)
+        for src, wanted in enumerate(required):
             if wanted <= self._waited[batch.rank][src]:
                 continue
             self._waited[batch.rank][src] = wanted
-            if (batch.rank, src) in self._native:
-                native.append((self._native[batch.rank, src], wanted))
+            if (batch.rank, src) in self.native:
+                waits.append((self.native[batch.rank, src], wanted))
             elif not self.queues[src].wait(wanted, 0):
-                bridged.append((src, wanted))
-        if bridged:
-            native.append(self.park(batch.rank, bridged))
-        return native + self.queues[batch.rank].sibling_wait()
+                needs.append(Need(wanted, src))
+        if needs:
+            waits.append(self.park(batch.rank, needs))
+        if batch.gate:
+            waits.append(batch.gate)
+        return waits + self.queues[batch.rank].sibling_wait()
 
-    def _required(self, batch: Batch, value: int) -> list[int]:
-        required = [0] * len(self.queues)
+    def _collect(self, batch: Batch, value: int) -> tuple[list[int], list[Need]]:
+        required, needs = [0] * len(self.queues), []
 
         def require(src: int, wanted: int) -> None:
             if src != batch.rank:
                 required[src] = max(required[src], wanted)
 
         for slot in batch.reads:
-            require(*self._writer[slot])
+            need = self._fetch(batch.rank, slot)
+            if need:
+                needs.append(need)
+            else:
+                require(*self._writer[slot])
             self._readers[slot][batch.rank] = value
         for slot in batch.writes:
             require(*self._writer[slot])
             for reader in self._readers[slot].items():
                 require(*reader)
             self._readers[slot].clear()
+            self._fetched[slot].clear()
             self._writer[slot] = (batch.rank, value)
-        return required
+        return required, needs
+
+    def _fetch(self, rank: int, slot: int) -> Need | None:
+        """Return the need of a reader that does not share the writer's memory, None where it does."""
+        source, value = self._writer[slot]
+        memory = self.memory(rank)
+        if not value or self.memory(source) == memory:
+            return None
+        need = Need(value, source, None if memory in self._fetched[slot] else slot)
+        self._fetched[slot].add(memory)
+        self._waited[rank][source] = max(self._waited[rank][source], value)
+        return need
 
 
 class PyProgram:
@@ -323,9 +208,29 @@ class PyProgram:
         return [queue.last for queue in self._group.queues]
 
     def _enqueue(self) -> tuple[int, int]:
+        """Return a VkResult, and the first rank that was not submitted; after a failure the group is aborted."""
+        queues = self._group.queues
+        waited = [queue.sibling_waited for queue in queues]
+        late = len(queues)
+        try:
+            following, submissions = self._build()
+            self._group.check_usable()
+            for late, queue in enumerate(queues):
+                if submissions[late]:
+                    check(queue.send(submissions[late]))
+                queue.last = following[late]
+        except BaseException as error:
+            for rank in range(late % len(queues), len(queues)):  # what was not submitted has not waited
+                queues[rank].sibling_waited = waited[rank]
+            self._group.abort()
+            if not isinstance(error, Failed):
+                raise
+            return error.result, late
+        return 0, len(queues)
+
+    def _build(self) -> tuple[list[int], list[list[Submission]]]:
         queues = self._group.queues
         following = [queue.last for queue in queues]
-        waited = [queue.sibling_waited for queue in queues]
         submissions: list[list[Submission]] = [[] for _ in queues]
         for batch in self._batches:
             following[batch.rank] += 1
@@ -333,15 +238,7 @@ class PyProgram:
             waits = self._group.waits_for(batch, value)
             timeline = queues[batch.rank].handles.timeline
             submissions[batch.rank].append(Submission(timeline, batch.command, waits, value))
-        for rank, queue in enumerate(queues):
-            if submissions[rank]:
-                result = queue.send(submissions[rank])
-                if result < 0:
-                    for late in range(rank, len(queues)):  # what was not submitted has not waited
-                        queues[late].sibling_waited = waited[late]
-                    return result, rank
-            queue.last = following[rank]
-        return 0, len(queues)
+        return following, submissions
 
     def close(self) -> None:
         """Nothing is held outside Python."""

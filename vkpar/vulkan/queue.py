@@ -174,18 +174,23 @@ class Queue:
     def drained(self, patience: float, value: int | None = None) -> bool:
         """Wait until everything submitted, or ``value``, is done; works after the gate was shut.
 
-        False where the timeline stood still for ``patience`` seconds. A lost device runs nothing any more, so it
-        counts as drained.
+        False where the timeline stood still for ``patience`` seconds.
         """
         wanted = self.last if value is None else value
         seen, since = -1, time.monotonic()
+        while not self.passed(wanted):
+            reached, now = self.timeline.value(), time.monotonic()
+            if reached != seen:
+                seen, since = reached, now
+            elif now - since >= patience:
+                return False
+        return True
+
+    def passed(self, value: int, seconds: float = 0.1) -> bool:
+        """Wait for ``value``, ``seconds`` at most; works after the gate was shut. A lost device has passed all."""
         try:
-            while not pump.wait([self.port], [wanted], _SLICE_NS):
-                reached, now = self.timeline.value(), time.monotonic()
-                if reached != seen:
-                    seen, since = reached, now
-                elif now - since >= patience:
-                    return False
+            if not pump.wait([self.port], [value], int(seconds * 1e9)):
+                return False
         except DeviceLostError:
             return True
         self.confirm()
