@@ -1,18 +1,31 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
-// Sums the slots that arrived and the rank's own elements, in rank order; stores the sum in the array, sends it, or
-// both. Publishing is a sum of the own elements alone.
+// Reduces the slots that arrived and the rank's own elements, in rank order; stores the result in the array, sends it,
+// or both. Publishing is a reduction of the own elements alone.
 // variants: gpu: LANES=32 GROUP=256 | cpu: LANES=1 GROUP=8
-// variants: f32_scaled_scaled: ELEM=ELEM_F32 IN_WIRE=WIRE_SCALED_F16 OUT_WIRE=WIRE_SCALED_F16 | f32_word_word: ELEM=ELEM_F32 IN_WIRE=WIRE_WORD OUT_WIRE=WIRE_WORD | f32_bhalf_bhalf: ELEM=ELEM_F32 IN_WIRE=WIRE_BF16 OUT_WIRE=WIRE_BF16 | f16_half_half: ELEM=ELEM_F16 IN_WIRE=WIRE_F16 OUT_WIRE=WIRE_F16 | f16_word_word: ELEM=ELEM_F16 IN_WIRE=WIRE_WORD OUT_WIRE=WIRE_WORD | f16_word_half: ELEM=ELEM_F16 IN_WIRE=WIRE_WORD OUT_WIRE=WIRE_F16 | bf16_bhalf_bhalf: ELEM=ELEM_BF16 IN_WIRE=WIRE_BF16 OUT_WIRE=WIRE_BF16 | bf16_word_word: ELEM=ELEM_BF16 IN_WIRE=WIRE_WORD OUT_WIRE=WIRE_WORD | bf16_word_bhalf: ELEM=ELEM_BF16 IN_WIRE=WIRE_WORD OUT_WIRE=WIRE_BF16 | int_word_word: ELEM=ELEM_INT IN_WIRE=WIRE_WORD OUT_WIRE=WIRE_WORD
-// variants: whole: | tail: TAIL
+// variants: f32_scaled_scaled: ELEM=ELEM_F32 IN_WIRE=WIRE_SCALED_F16 OUT_WIRE=WIRE_SCALED_F16 | f32_word_word: ELEM=ELEM_F32 IN_WIRE=WIRE_WORD OUT_WIRE=WIRE_WORD | f32_bhalf_bhalf: ELEM=ELEM_F32 IN_WIRE=WIRE_BF16 OUT_WIRE=WIRE_BF16 | f32_q8_q8: ELEM=ELEM_F32 IN_WIRE=WIRE_Q8 OUT_WIRE=WIRE_Q8 | f16_half_half: ELEM=ELEM_F16 IN_WIRE=WIRE_F16 OUT_WIRE=WIRE_F16 | f16_word_word: ELEM=ELEM_F16 IN_WIRE=WIRE_WORD OUT_WIRE=WIRE_WORD | f16_word_half: ELEM=ELEM_F16 IN_WIRE=WIRE_WORD OUT_WIRE=WIRE_F16 | bf16_bhalf_bhalf: ELEM=ELEM_BF16 IN_WIRE=WIRE_BF16 OUT_WIRE=WIRE_BF16 | bf16_word_word: ELEM=ELEM_BF16 IN_WIRE=WIRE_WORD OUT_WIRE=WIRE_WORD | bf16_word_bhalf: ELEM=ELEM_BF16 IN_WIRE=WIRE_WORD OUT_WIRE=WIRE_BF16 | int_word_word: ELEM=ELEM_INT IN_WIRE=WIRE_WORD OUT_WIRE=WIRE_WORD
+// variants: whole: | tail: TAIL | whole_any: ANY | tail_any: TAIL ANY
+// Those named any do every op and can measure; the others sum. A constant chooses the op at no cost where drivers fold
+// it. SwiftShader does not, and runs both sides of a branch, so that a sum would take half as long again.
 #include "common/wire.glsl"
 
 layout(constant_id = 0) const uint SOURCES = 1u;
 layout(constant_id = 1) const bool HAS_OWN = true;
 layout(constant_id = 2) const bool TO_ARRAY = true;
 layout(constant_id = 3) const bool TO_SLOT = true;
+layout(constant_id = 5) const bool AVERAGE = false;
+#ifdef ANY
+layout(constant_id = 4) const uint OP = 0u;     // the codes of vkpar/comm/wires.py
+layout(constant_id = 6) const uint ORDER = 0u;  // of what max and min compare
+layout(constant_id = 7) const bool MEASURE = false;
+#else
+const uint OP = 0u, ORDER = 0u;
+const bool MEASURE = false;
+#endif
 
-const bool SCALED = TO_SLOT && OUT_WIRE == WIRE_SCALED_F16;
+const uint OP_PROD = 1u, OP_MAX = 2u, OP_MIN = 3u;
+const uint ORDER_UINT = 2u;  // 0: float32, 1: int32
+const bool SCALED = TO_SLOT && (OUT_WIRE == WIRE_SCALED_F16 || OUT_WIRE == WIRE_Q8);
 const uint MOST_SOURCES = 16u;
 
 layout(push_constant) uniform Push {
@@ -21,13 +34,36 @@ layout(push_constant) uniform Push {
     uint source_at;              // its first element in the source array's binding
     uint target_at;              // and in the target array's
     uint own_at;                 // how many slots come before the own elements in rank order
-    uint tail;                   // 16-byte units from a slot's start to its shifts
+    uint tail;                   // 16-byte units from a slot's start to its scales
     uint out_slot;               // first 16-byte unit of the slot to fill
-    uint slots[MOST_SOURCES];    // and of those that arrived
+    float factor;                // what an average multiplies the sum by
+    uint slots[MOST_SOURCES];    // first 16-byte units of those that arrived
 };
 
-uvec4 plus(uvec4 a, uvec4 b) {
-    return IS_INT ? a + b : floatBitsToUint(uintBitsToFloat(a) + uintBitsToFloat(b));
+// Signed integers in the order of what the bits stand for. NaN wins: it is the largest for max, the smallest for min.
+ivec4 key(uvec4 bits) {
+    if (IS_INT) {
+        return ivec4(ORDER == ORDER_UINT ? bits ^ 0x80000000u : bits);
+    }
+    ivec4 ordered = ivec4(bits ^ (uvec4(ivec4(bits) >> 31) & 0x7FFFFFFFu));
+    int nan = OP == OP_MAX ? 0x7FFFFFFF : -0x7FFFFFFF - 1;
+    return mix(ordered, ivec4(nan), greaterThan(bits & 0x7FFFFFFFu, uvec4(0x7F800000u)));
+}
+
+uvec4 extreme(uvec4 a, uvec4 b) {
+    ivec4 x = key(a), y = key(b);
+    return mix(a, b, OP == OP_MAX ? greaterThan(y, x) : lessThan(y, x));
+}
+
+uvec4 combined(uvec4 a, uvec4 b) {
+    if (OP == OP_MAX || OP == OP_MIN) {
+        return extreme(a, b);
+    }
+    if (IS_INT) {
+        return OP == OP_PROD ? a * b : a + b;
+    }
+    vec4 x = uintBitsToFloat(a), y = uintBitsToFloat(b);
+    return floatBitsToUint(OP == OP_PROD ? x * y : x + y);
 }
 
 Eight term(uint index, uint unit, uint n) {
@@ -38,68 +74,125 @@ Eight term(uint index, uint unit, uint n) {
     return decode_raw(IN_WIRE, load_raw(IN_WIRE, slot, tail, unit));
 }
 
+// Loops that surely run test at their end: SwiftShader runs the body of a tested one once more, with nothing enabled.
 Eight total(uint unit, uint n) {
-    Eight sum = term(0u, unit, n);
-    for (uint i = 1u; i < SOURCES + (HAS_OWN ? 1u : 0u); i++) {
-        Eight next = term(i, unit, n);
-        sum = Eight(plus(sum.low, next.low), plus(sum.high, next.high));
+    uint terms = SOURCES + (HAS_OWN ? 1u : 0u);
+    Eight result = term(0u, unit, n);
+    if (terms > 1u) {
+        uint i = 1u;
+        do {
+            Eight next = term(i, unit, n);
+            result = Eight(combined(result.low, next.low), combined(result.high, next.high));
+            i++;
+        } while (i < terms);
     }
-    return sum;
+    if (AVERAGE && !IS_INT) {
+        result = eight_of_floats(uintBitsToFloat(result.low) * factor, uintBitsToFloat(result.high) * factor);
+    }
+    return result;
 }
 
-void finish(uint unit, uint n, Eight sum, int shift) {
+#ifdef ANY
+// What encoding did: the bits of the largest finite error, and how many blocks plain float16 would not have held well.
+layout(set = 0, binding = 3, std430) buffer Report { uint report[]; };
+
+uint worst = 0u;
+
+uint largest_error(uvec4 sent, uvec4 meant) {
+    return largest_finite(Eight(flushed(uintBitsToFloat(sent) - uintBitsToFloat(meant)), uvec4(0u)));
+}
+
+void note_error(Eight sent, Eight meant) {
+    if (MEASURE && !IS_INT) {
+        worst = max(worst, max(largest_error(sent.low, meant.low), largest_error(sent.high, meant.high)));
+    }
+}
+
+// To be called once an invocation; `largest` belongs to the block, for its first invocation.
+void report_errors(bool first, uint largest) {
+    if (!MEASURE || !TO_SLOT) {
+        return;
+    }
+    if (worst > 0u) {
+        atomicMax(report[0], worst);
+    }
+    bool overflows = largest >= 0x477FF000u, subnormal = largest > 0u && largest < 0x38800000u;  // 65520 and 2^-14
+    if (OUT_WIRE == WIRE_SCALED_F16 && first && (overflows || subnormal)) {
+        atomicAdd(report[1], 1u);
+    }
+}
+#else
+void note_error(Eight sent, Eight meant) {}
+void report_errors(bool first, uint largest) {}
+#endif
+
+void finish(uint unit, uint n, Eight result, Scale scale) {
     if (TO_SLOT) {
-        Raw raw = encode_raw(OUT_WIRE, sum, shift);
+        Raw raw = encode_raw(OUT_WIRE, result, scale);
         store_raw(OUT_WIRE, out_slot, tail, unit, raw);
-        sum = decode_raw(OUT_WIRE, raw);  // the owner keeps what the others will read
+        Eight sent = decode_raw(OUT_WIRE, raw);
+        note_error(sent, result);
+        result = sent;  // the owner keeps what the others will read
     }
     if (TO_ARRAY && (IS_WHOLE || n > 0u)) {
-        store_elements(target_at + 8u * unit, n, sum);
+        store_elements(target_at + 8u * unit, n, result);
     }
 }
 
+const uint PER_SCALE = OUT_WIRE == WIRE_Q8 ? Q8_UNITS : BLOCK / 8u;  // units that share a scale
+
 #if LANES == 1
-// One invocation per block, for processors: the sums are computed twice where a block's largest value is needed first.
+// One invocation per block, for processors: the sums are computed twice where their largest value is needed first.
 void main() {
     uint block = first_block + gl_GlobalInvocationID.x;
     if (block * BLOCK >= count) {
         return;
     }
-    uint first = block * ROUNDS;
-    uint largest = 0u;
-    if (SCALED) {
-        for (uint unit = first; unit < first + ROUNDS; unit++) {
-            largest = max(largest, largest_finite(total(unit, elements_left(count, unit))));
+    uint end = block * ROUNDS, largest = 0u;
+    do {
+        uint first = end, unit = first;
+        end = first + PER_SCALE;
+        largest = 0u;
+        if (SCALED) {
+            do {
+                largest = max(largest, largest_finite(total(unit, elements_left(count, unit))));
+                unit++;
+            } while (unit < end);
         }
-    }
-    for (uint unit = first; unit < first + ROUNDS; unit++) {
-        uint n = elements_left(count, unit);
-        finish(unit, n, total(unit, n), shift_of(largest));
-    }
+        Scale scale = scale_of(OUT_WIRE, largest);
+        unit = first;
+        do {
+            uint n = elements_left(count, unit);
+            finish(unit, n, total(unit, n), scale);
+            unit++;
+        } while (unit < end);
+    } while (end < (block + 1u) * ROUNDS);
+    report_errors(true, largest);
 }
 #else
-shared uint block_largest[BLOCKS_PER_GROUP];
+shared uint largest_of[GROUP / PER_SCALE];
 
 // 32 invocations per block, eight elements each.
 void main() {
-    uint local_block = gl_LocalInvocationID.x / LANES;
+    uint sharing = gl_LocalInvocationID.x / PER_SCALE;
     uint unit = first_block * LANES + gl_GlobalInvocationID.x;
     uint n = elements_left(count, unit);
     bool inside = unit / LANES * BLOCK < count;
-    Eight sum = Eight(uvec4(0u), uvec4(0u));
+    Eight result = Eight(uvec4(0u), uvec4(0u));
     if (inside) {
-        sum = total(unit, n);
+        result = total(unit, n);
     }
     uint largest = 0u;
     if (SCALED) {
-        if (unit % LANES == 0u) block_largest[local_block] = 0u;
+        if (unit % PER_SCALE == 0u) largest_of[sharing] = 0u;
         barrier();
-        atomicMax(block_largest[local_block], largest_finite(sum));
+        atomicMax(largest_of[sharing], largest_finite(result));
         barrier();
-        largest = block_largest[local_block];
+        largest = largest_of[sharing];
     }
     if (inside) {
-        finish(unit, n, sum, shift_of(largest));
+        finish(unit, n, result, scale_of(OUT_WIRE, largest));
+        report_errors(unit % LANES == 0u, largest);
     }
 }
 #endif

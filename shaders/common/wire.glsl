@@ -1,5 +1,5 @@
-// How elements cross a link. A slot holds blocks of 256 elements: payloads first, then, for the scaled wire, one
-// shift per block in the slot's tail. LANES invocations share a block, eight elements at a time each.
+// How elements cross a link. A slot holds blocks of 256 elements: payloads first, then, for wires with scales, those of
+// each block in the slot's tail. LANES invocations share a block, eight elements at a time each.
 // Macros give LANES, GROUP (invocations of a work-group), ELEM (the array's type) and TAIL, defined where the last
 // block is cut short: types are no specialization constants, because SwiftShader does not fold those.
 #ifndef VKPAR_WIRE_GLSL
@@ -9,7 +9,7 @@
 
 // The codes of vkpar/comm/wires.py.
 const uint ELEM_F32 = 0u, ELEM_F16 = 1u, ELEM_BF16 = 2u, ELEM_INT = 3u;
-const uint WIRE_WORD = 0u, WIRE_F16 = 1u, WIRE_BF16 = 2u, WIRE_SCALED_F16 = 3u;
+const uint WIRE_WORD = 0u, WIRE_F16 = 1u, WIRE_BF16 = 2u, WIRE_SCALED_F16 = 3u, WIRE_Q8 = 4u;
 
 const uint BLOCK = 256u;
 const uint PER_LANE = BLOCK / LANES;
@@ -23,6 +23,7 @@ layout(set = 0, binding = 0, std430) readonly buffer Source4 { uvec4 source_word
 layout(set = 0, binding = 1, std430) buffer Target { uint target_word[]; };
 layout(set = 0, binding = 1, std430) buffer Target4 { uvec4 target_word4[]; };
 layout(set = 0, binding = 2, std430) buffer Slots { uint slot_word[]; };
+layout(set = 0, binding = 2, std430) buffer Slots2 { uvec2 slot_word2[]; };
 layout(set = 0, binding = 2, std430) buffer Slots4 { uvec4 slot_word4[]; };
 
 #ifdef TAIL
@@ -69,25 +70,38 @@ uvec4 canonical(uvec4 bits) {
     return mix(bits, uvec4(0x7FC00000u), greaterThan(bits & 0x7FFFFFFFu, uvec4(0x7F800000u)));
 }
 
-// ---- the scaled wire: block values times 2^shift, so that the largest finite one lies in [2^14, 2^15) ----
-
-const int LARGEST_SHIFT = 126;  // 2^shift and 2^-shift stay normal
-const int SMALLEST_SHIFT = -113;
-
-int shift_of(uint largest) {
-    return largest == 0u ? 0 : clamp(141 - int(largest >> 23), SMALLEST_SHIFT, LARGEST_SHIFT);
-}
-
-float power_of_two(int exponent) {
-    return uintBitsToFloat(uint(exponent + 127) << 23);
-}
-
 uint largest_finite(Eight v) {
     uvec4 a = v.low & 0x7FFFFFFFu, b = v.high & 0x7FFFFFFFu;
     a = mix(a, uvec4(0u), greaterThanEqual(a, uvec4(0x7F800000u)));
     b = mix(b, uvec4(0u), greaterThanEqual(b, uvec4(0x7F800000u)));
     a = max(a, b);
     return max(max(a.x, a.y), max(a.z, a.w));
+}
+
+// Results below the smallest normal float32 become zero on every driver, whether it flushes them or not.
+uvec4 flushed(vec4 v) {
+    uvec4 bits = floatBitsToUint(v);
+    return mix(bits, bits & 0x80000000u, lessThan(bits & 0x7FFFFFFFu, uvec4(0x00800000u)));
+}
+
+// What elements that share a scale are multiplied by before they are rounded, and the word that tells the reader.
+struct Scale {
+    float multiplier;
+    uint word;
+};
+
+// ---- the scaled wire: block values times 2^shift, so that the largest finite one lies in [2^14, 2^15) ----
+
+const int LARGEST_SHIFT = 126;  // 2^shift and 2^-shift stay normal
+const int SMALLEST_SHIFT = -113;
+
+float power_of_two(int exponent) {
+    return uintBitsToFloat(uint(exponent + 127) << 23);
+}
+
+Scale half_scale(uint largest) {
+    int shift = largest == 0u ? 0 : clamp(141 - int(largest >> 23), SMALLEST_SHIFT, LARGEST_SHIFT);
+    return Scale(power_of_two(shift), uint(shift));
 }
 
 // At the smallest shift a value may round up to 2^15, which stands for 2^128: the largest half below is sent instead.
@@ -97,79 +111,129 @@ uint saturated(uint word) {
     return word - take;
 }
 
-uvec4 scaled_encode(Eight v, int shift) {
-    float scale = power_of_two(shift);
-    Eight scaled = eight_of_floats(uintBitsToFloat(v.low) * scale, uintBitsToFloat(v.high) * scale);
+uvec4 scaled_encode(Eight v, Scale scale) {
+    float factor = scale.multiplier;
+    Eight scaled = eight_of_floats(uintBitsToFloat(v.low) * factor, uintBitsToFloat(v.high) * factor);
     uvec4 words = halves_of_eight(WIRE_F16, scaled);
-    if (shift == SMALLEST_SHIFT) {
+    if (int(scale.word) == SMALLEST_SHIFT) {
         words = uvec4(saturated(words.x), saturated(words.y), saturated(words.z), saturated(words.w));
     }
     return words;
 }
 
-// Results below the smallest normal float32 become zero on every driver, whether it flushes them or not.
-uvec4 flushed(vec4 v) {
-    uvec4 bits = floatBitsToUint(v);
-    return mix(bits, bits & 0x80000000u, lessThan(bits & 0x7FFFFFFFu, uvec4(0x00800000u)));
-}
-
-Eight scaled_decode(uvec4 words, int shift) {
-    float scale = power_of_two(-shift);
+Eight scaled_decode(uvec4 words, uint word) {
+    float scale = power_of_two(-int(word));
     Eight v = eight_of_halves(WIRE_F16, words);
     return Eight(flushed(uintBitsToFloat(v.low) * scale), flushed(uintBitsToFloat(v.high) * scale));
 }
 
+// ---- the q8 wire: 32 elements share a float32 scale s; a code c of -126 .. 126 stands for c s ----
+// Every step is one that all drivers do alike (integers, single products), so that they encode the same bits; float
+// division is not. docs/algorithms.md derives the error.
+
+const uint Q8_UNITS = 4u;  // of eight elements
+const int Q8_MOST = 126, Q8_INF = 127, Q8_NAN = -128;  // -127 is -Inf
+const float Q8_PART = 1.0 / 126.0;
+
+// The largest magnitude m is rounded up to 13 bits and kept from 2^-118 (below, scales would not be normal) to the last
+// such number: 126 s must not overflow. The scale is m / 126; the multiplier 126 / m, rounded down to 19 bits at least.
+Scale q8_scale(uint largest) {
+    uint m = clamp((largest + 0x7FFu) & 0xFFFFF800u, 0x04800000u, 0x7F7FF800u);
+    uint mantissa = m & 0x007FFFFFu, exponent = m >> 23;
+    uint quotient = (uint(Q8_MOST) << 25) / ((mantissa | 0x00800000u) >> 11);
+    uint multiplier = floatBitsToUint(float(quotient)) + ((114u - exponent) << 23);
+    precise float part = uintBitsToFloat(mantissa | 0x3F800000u) * Q8_PART;
+    return Scale(uintBitsToFloat(multiplier), floatBitsToUint(part) + ((exponent - 127u) << 23));
+}
+
+uint q8_encode_four(uvec4 bits, float multiplier) {
+    uvec4 magnitude = bits & 0x7FFFFFFFu;
+    ivec4 codes = ivec4(roundEven(uintBitsToFloat(bits) * multiplier));
+    ivec4 special = mix(ivec4(Q8_INF), ivec4(-Q8_INF), notEqual(bits, magnitude));
+    special = mix(special, ivec4(Q8_NAN), greaterThan(magnitude, uvec4(0x7F800000u)));
+    codes = mix(codes, special, greaterThanEqual(magnitude, uvec4(0x7F800000u))) & 0xFF;
+    return uint(codes.x | (codes.y << 8) | (codes.z << 16) | (codes.w << 24));
+}
+
+uvec4 q8_decode_four(uint word, float scale) {
+    ivec4 codes = ivec4(word << 24, word << 16, word << 8, word) >> 24;
+    precise vec4 values = vec4(codes) * scale;
+    uvec4 special = mix(uvec4(0x7F800000u), uvec4(0xFF800000u), lessThan(codes, ivec4(0)));
+    special = mix(special, uvec4(0x7FC00000u), equal(codes, ivec4(Q8_NAN)));
+    return mix(floatBitsToUint(values), special, greaterThan(abs(codes), ivec4(Q8_MOST)));
+}
+
 // ---- slots: `at` is a slot's first 16-byte unit; `unit` counts eight elements from its start ----
+
+bool has_scales(uint wire) {
+    return wire == WIRE_SCALED_F16 || wire == WIRE_Q8;
+}
+
+// Units of eight elements that share a scale.
+uint units_per_scale(uint wire) {
+    return wire == WIRE_Q8 ? Q8_UNITS : BLOCK / 8u;
+}
+
+Scale scale_of(uint wire, uint largest) {
+    return wire == WIRE_Q8 ? q8_scale(largest) : half_scale(largest);
+}
 
 struct Raw {
     uvec4 w0, w1;  // w1 is used by the 4-byte wire alone
-    int shift;
+    uint scale;
 };
 
-bool is_word_wire(uint wire) {
-    return wire == WIRE_WORD;
-}
-
 Raw load_raw(uint wire, uint at, uint tail, uint unit) {
-    Raw raw = Raw(uvec4(0u), uvec4(0u), 0);
-    if (is_word_wire(wire)) {
+    Raw raw = Raw(uvec4(0u), uvec4(0u), 0u);
+    if (wire == WIRE_WORD) {
         raw.w0 = slot_word4[at + 2u * unit];
         raw.w1 = slot_word4[at + 2u * unit + 1u];
+    } else if (wire == WIRE_Q8) {
+        raw.w0.xy = slot_word2[2u * at + unit];
     } else {
         raw.w0 = slot_word4[at + unit];
     }
-    if (wire == WIRE_SCALED_F16) {
-        raw.shift = int(slot_word[4u * (at + tail) + unit / (BLOCK / 8u)]);
+    if (has_scales(wire)) {
+        raw.scale = slot_word[4u * (at + tail) + unit / units_per_scale(wire)];
     }
     return raw;
 }
 
 void store_raw(uint wire, uint at, uint tail, uint unit, Raw raw) {
-    if (is_word_wire(wire)) {
+    if (wire == WIRE_WORD) {
         slot_word4[at + 2u * unit] = raw.w0;
         slot_word4[at + 2u * unit + 1u] = raw.w1;
+    } else if (wire == WIRE_Q8) {
+        slot_word2[2u * at + unit] = raw.w0.xy;
     } else {
         slot_word4[at + unit] = raw.w0;
     }
-    if (wire == WIRE_SCALED_F16 && unit % (BLOCK / 8u) == 0u) {
-        slot_word[4u * (at + tail) + unit / (BLOCK / 8u)] = uint(raw.shift);
+    if (has_scales(wire) && unit % units_per_scale(wire) == 0u) {
+        slot_word[4u * (at + tail) + unit / units_per_scale(wire)] = raw.scale;
     }
 }
 
 Eight decode_raw(uint wire, Raw raw) {
-    if (is_word_wire(wire)) {
+    if (wire == WIRE_WORD) {
         return Eight(raw.w0, raw.w1);
     }
-    return wire == WIRE_SCALED_F16 ? scaled_decode(raw.w0, raw.shift) : eight_of_halves(wire, raw.w0);
+    if (wire == WIRE_Q8) {
+        float scale = uintBitsToFloat(raw.scale);
+        return Eight(q8_decode_four(raw.w0.x, scale), q8_decode_four(raw.w0.y, scale));
+    }
+    return wire == WIRE_SCALED_F16 ? scaled_decode(raw.w0, raw.scale) : eight_of_halves(wire, raw.w0);
 }
 
-Raw encode_raw(uint wire, Eight v, int shift) {
-    Raw raw = Raw(uvec4(0u), uvec4(0u), shift);
-    if (is_word_wire(wire)) {
+Raw encode_raw(uint wire, Eight v, Scale scale) {
+    Raw raw = Raw(uvec4(0u), uvec4(0u), scale.word);
+    if (wire == WIRE_WORD) {
         raw.w0 = canonical(v.low);
         raw.w1 = canonical(v.high);
+    } else if (wire == WIRE_Q8) {
+        raw.w0.x = q8_encode_four(v.low, scale.multiplier);
+        raw.w0.y = q8_encode_four(v.high, scale.multiplier);
     } else if (wire == WIRE_SCALED_F16) {
-        raw.w0 = scaled_encode(v, shift);
+        raw.w0 = scaled_encode(v, scale);
     } else {
         raw.w0 = halves_of_eight(wire, v);
     }

@@ -14,25 +14,40 @@ from vkpar.comm.algorithms import TABLE
 from vkpar.comm.schedule import BLOCK
 
 NARROW = [dtypes.float16, dtypes.bfloat16, dtypes.int32, dtypes.uint32]
+CHOSEN = {"f16": wires.SCALED_HALF, "bf16": wires.BHALF, "f32": wires.WORD, "q8": wires.Q8}
+COMPARED = ("max", "min")
 
 
+@pytest.mark.parametrize("op", wires.OPS)
 @pytest.mark.parametrize("name", TABLE)
-@pytest.mark.parametrize(("wire", "chosen"), [("f16", wires.SCALED_HALF), ("bf16", wires.BHALF), ("f32", wires.WORD)])
-def test_float32_travels_as_asked(name: str, wire: str, chosen: wires.Format) -> None:
-    plan = wires.plan(dtypes.float32, wire, TABLE[name])
+@pytest.mark.parametrize("wire", wires.NAMES)
+def test_float32_travels_as_asked_unless_it_is_only_compared(name: str, wire: str, op: str) -> None:
+    plan = wires.plan(dtypes.float32, wire, TABLE[name], op)
+    chosen = wires.WORD if op in COMPARED else CHOSEN[wire]
     assert (plan.element, plan.contribution, plan.final) == ("f32", chosen, chosen)
 
 
 @pytest.mark.parametrize("dtype", NARROW, ids=str)
 @pytest.mark.parametrize("name", TABLE)
-@pytest.mark.parametrize("wire", wires.NAMES)
-def test_other_types_travel_exactly(dtype: dtypes.DType, name: str, wire: str) -> None:
-    plan = wires.plan(dtype, wire, TABLE[name])
+@pytest.mark.parametrize(("wire", "op"), [*((wire, "sum") for wire in wires.NAMES), *(("f16", op) for op in wires.OPS)])
+def test_other_types_travel_exactly(dtype: dtypes.DType, name: str, wire: str, op: str) -> None:
+    plan = wires.plan(dtype, wire, TABLE[name], op)
     assert plan.final.payload == dtype.itemsize * BLOCK
     assert plan.final.tail == 0
-    # An unfinished sum of halves needs float32; a contribution by itself does not.
-    wide = dtype.itemsize == 4 or TABLE[name].sums_travel
+    # An unfinished sum of halves needs float32; a contribution by itself does not, nor does the largest of some.
+    wide = dtype.itemsize == 4 or (TABLE[name].sums_travel and op not in COMPARED)
     assert plan.contribution.payload == (4 if wide else 2) * BLOCK
+
+
+def test_what_is_only_moved_travels_as_words() -> None:
+    assert wires.moved() == wires.WirePlan("int", wires.WORD, wires.WORD)
+
+
+def test_codes_of_the_kernels() -> None:
+    assert wires.OPS == {"sum": 0, "prod": 1, "max": 2, "min": 3, "avg": 0}
+    assert [wires.order(dtype) for dtype in (dtypes.float32, *NARROW)] == [0, 0, 0, 1, 2]
+    assert [wires.variant(wires.OPS[op]) for op in wires.OPS] == ["", "_any", "_any", "_any", ""]
+    assert wires.variant(0, measure=True) == "_any"
 
 
 @given(
@@ -61,6 +76,7 @@ def test_blocks_and_tail_fit_the_slot(dtype: dtypes.DType, wire: str, name: str,
         (dtypes.float32, "f16", 2 * BLOCK + 4),
         (dtypes.float32, "bf16", 2 * BLOCK),
         (dtypes.float32, "f32", 4 * BLOCK),
+        (dtypes.float32, "q8", BLOCK + 8 * 4),
         (dtypes.float16, "f16", 2 * BLOCK),
         (dtypes.bfloat16, "f32", 2 * BLOCK),
         (dtypes.int32, "f16", 4 * BLOCK),
@@ -70,17 +86,18 @@ def test_message_sizes(dtype: dtypes.DType, wire: str, nbytes: int) -> None:
     assert wires.message_nbytes(dtype, wire, 0) == 0
     assert wires.message_nbytes(dtype, wire, 1) == wires.message_nbytes(dtype, wire, BLOCK) == nbytes
     assert wires.message_nbytes(dtype, wire, 10 * BLOCK + 1) == 11 * nbytes
+    assert wires.message_nbytes(dtype, wire, 1, "max") == dtype.itemsize * BLOCK
 
 
 @pytest.mark.parametrize("wire", ["", "F16", "fp16", "float32", None, 16])
 def test_unknown_wires(wire: str) -> None:
-    with pytest.raises(InvalidUsageError, match="f16, bf16, f32"):
+    with pytest.raises(InvalidUsageError, match="f16, bf16, f32, q8"):
         wires.check(dtypes.float32, wire)
 
 
 @pytest.mark.parametrize("dtype", ["float64", "int64", "uint8", "bool", "complex64", "uint16"])
 def test_dtypes_that_are_not_summed(dtype: str) -> None:
-    with pytest.raises(UnsupportedError, match="float32, float16, bfloat16, int32, uint32"):
+    with pytest.raises(UnsupportedError, match="collectives reduce float32, float16, bfloat16, int32, uint32"):
         wires.check(dtypes.resolve(dtype), "f16")
 
 
@@ -88,11 +105,13 @@ def test_every_plan_has_its_kernels() -> None:
     import importlib.resources
 
     folder = importlib.resources.files("vkpar").joinpath("spirv")
-    for dtype, wire, algorithm in itertools.product([dtypes.float32, *NARROW], wires.NAMES, TABLE.values()):
-        plan = wires.plan(dtype, wire, algorithm)
+    dtypes_wires_ops = itertools.product([dtypes.float32, *NARROW], wires.NAMES, wires.OPS)
+    for (dtype, wire, op), algorithm in itertools.product(dtypes_wires_ops, TABLE.values()):
+        plan = wires.plan(dtype, wire, algorithm, op)
         for processor, part in itertools.product(("cpu", "gpu"), ("whole", "tail")):
-            for out in {plan.contribution.name, plan.final.name}:
-                reduce = f"wire_reduce_{processor}_{plan.element}_{plan.contribution.name}_{out}_{part}.spv"
+            for out, measure in itertools.product({plan.contribution.name, plan.final.name}, (False, True)):
+                end = f"{part}{wires.variant(wires.OPS[op], measure)}"
+                reduce = f"wire_reduce_{processor}_{plan.element}_{plan.contribution.name}_{out}_{end}.spv"
                 assert folder.joinpath(reduce).is_file(), reduce
             forward = f"wire_forward_{processor}_{plan.element}_{plan.final.name}_{part}.spv"
             assert folder.joinpath(forward).is_file(), forward

@@ -20,6 +20,12 @@ _ELEMENTS = {
 }
 
 
+# Codes of the wire kernels: what they do (an average is a sum times a factor), and how max and min order bits.
+OPS = {"sum": 0, "prod": 1, "max": 2, "min": 3, "avg": 0}
+_ORDERS = {dtypes.int32: 1, dtypes.uint32: 2}
+_EXACT_OPS = ("max", "min")
+
+
 @dataclass(frozen=True)
 class Format:
     """A slot's layout: ``payload`` bytes a block, and ``tail`` bytes a block after all payloads."""
@@ -33,6 +39,7 @@ WORD = Format("word", 4 * BLOCK)
 HALF = Format("half", 2 * BLOCK)
 BHALF = Format("bhalf", 2 * BLOCK)
 SCALED_HALF = Format("scaled", 2 * BLOCK, 4)
+Q8 = Format("q8", BLOCK, BLOCK // 8)  # a float32 scale for 32 elements
 
 _EXACT = {
     dtypes.float32: WORD,
@@ -41,7 +48,7 @@ _EXACT = {
     dtypes.int32: WORD,
     dtypes.uint32: WORD,
 }
-_FLOAT32 = {"f16": SCALED_HALF, "bf16": BHALF, "f32": WORD}
+_FLOAT32 = {"f16": SCALED_HALF, "bf16": BHALF, "f32": WORD, "q8": Q8}
 
 NAMES = tuple(_FLOAT32)
 
@@ -70,31 +77,52 @@ class WirePlan:
         return slot_nbytes // self.nbytes_per_block
 
     def tail_at(self, slot_nbytes: int) -> int:
-        """Return the byte of a slot at which the shifts of the scaled wire begin."""
-        return self.blocks(slot_nbytes) * SCALED_HALF.payload
+        """Return the byte of a slot at which the scales begin, for formats that have any."""
+        return self.blocks(slot_nbytes) * self.final.payload
 
 
-def plan(dtype: DType, wire: str, algorithm: Algorithm) -> WirePlan:
+def plan(dtype: DType, wire: str, algorithm: Algorithm, op: str = "sum") -> WirePlan:
     """Return the formats for arrays of ``dtype``; only float32 can lose precision on a wire.
 
     Raises:
         InvalidUsageError: an unknown wire.
-        UnsupportedError: a dtype that collectives do not sum.
+        UnsupportedError: a dtype that collectives do not reduce.
     """
     check(dtype, wire)
-    if dtype == dtypes.float32:
-        chosen = _FLOAT32[wire]
-        return WirePlan(_ELEMENTS[dtype], chosen, chosen)
-    exact = _EXACT[dtype]
-    # An unfinished sum of halves is kept in float32, so that it is rounded to the dtype once, by its owner.
-    contribution = WORD if algorithm.sums_travel else exact
-    return WirePlan(_ELEMENTS[dtype], contribution, exact)
+    final = _final(dtype, wire, op)
+    # An unfinished sum of halves is kept in float32, so that it is rounded to the dtype once, by its owner; the
+    # largest of halves is one of them.
+    widened = algorithm.sums_travel and dtype != dtypes.float32 and op not in _EXACT_OPS
+    return WirePlan(_ELEMENTS[dtype], WORD if widened else final, final)
 
 
-def message_nbytes(dtype: DType, wire: str, count: int) -> int:
+def moved() -> WirePlan:
+    """Return the formats of movements of data, whose bits travel as words."""
+    return WirePlan("int", WORD, WORD)
+
+
+def order(dtype: DType) -> int:
+    """Return the wire kernels' code of how max and min order elements of ``dtype``."""
+    return _ORDERS.get(dtype, 0)
+
+
+def variant(code: int, measure: bool = False) -> str:
+    """Return the end of the name of the wire_reduce kernel that does the op of that code, and measures if asked to.
+
+    Sums have kernels of their own, because drivers without a GPU pay for what the others can do besides.
+    """
+    return "_any" if code or measure else ""
+
+
+def message_nbytes(dtype: DType, wire: str, count: int, op: str = "sum") -> int:
     """Return the bytes of ``count`` finished elements in slots."""
-    final = _FLOAT32[wire] if dtype == dtypes.float32 else _EXACT[dtype]
+    final = _final(dtype, wire, op)
     return -(-count // BLOCK) * (final.payload + final.tail)
+
+
+def _final(dtype: DType, wire: str, op: str) -> Format:
+    """Return how finished elements travel: the largest of numbers is one of them, so max and min lose nothing."""
+    return _FLOAT32[wire] if dtype == dtypes.float32 and op not in _EXACT_OPS else _EXACT[dtype]
 
 
 def check(dtype: DType, wire: str) -> None:
@@ -107,4 +135,4 @@ def check(dtype: DType, wire: str) -> None:
         raise InvalidUsageError(f"unknown wire {wire!r}; there are {', '.join(NAMES)}")
     if dtype not in _ELEMENTS:
         names = ", ".join(str(known) for known in _ELEMENTS)
-        raise UnsupportedError(f"all_reduce sums {names}, not {dtype}; make it with device.array(x, 'float32')")
+        raise UnsupportedError(f"collectives reduce {names}, not {dtype}; make it with device.array(x, 'float32')")

@@ -1,0 +1,399 @@
+"""The wire kernels by themselves, against the NumPy model: every format and op, whole blocks and one cut short.
+
+Slots lie in an ordinary array, here with a pattern around everything that the kernels may write.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import FULL
+from hypothesis import given
+from hypothesis import strategies as st
+from reducing import (
+    FORMATS,
+    INTEGERS,
+    Numbers,
+    Wires,
+    from_dtype,
+    integers,
+    largest_of,
+    reals,
+    stored,
+    through,
+    to_dtype,
+)
+
+import vkpar
+from vkpar import dtypes
+from vkpar.comm import wires
+from vkpar.comm.algorithms import TABLE
+from vkpar.comm.schedule import BLOCK, MOST_SOURCES
+
+pytestmark = pytest.mark.device
+
+BLOCKS_PER_GROUP = 8
+SLOT = 16 << 10  # bytes
+PATTERN = 0xA5
+PROCESSORS = ("cpu", "gpu")
+OPS = ("sum", "prod", "max", "min", "avg")
+NORMAL = 2.0**-126
+
+
+@dataclass
+class Kernels:
+    """Runs the wire kernels on arrays of one device.
+
+    Args:
+        device: where.
+        dtype: the arrays' type.
+        form: how contributions and results travel.
+        processor: ``"cpu"`` or ``"gpu"``: either kernel runs anywhere.
+    """
+
+    device: vkpar.Device
+    dtype: str
+    form: str | None
+    processor: str
+    op: str = "sum"
+    sums_travel: bool = False
+    measure: bool = False
+    slots: vkpar.Array = field(init=False)
+    report: vkpar.Array = field(init=False)
+
+    def __post_init__(self) -> None:
+        algorithm = TABLE["ring" if self.sums_travel else "two_shot"]
+        self.plan = wires.plan(dtypes.resolve(self.dtype), self.form or "f16", algorithm, self.op)
+        self.slots = self.device.array(np.full(SLOT * (MOST_SOURCES + 2), PATTERN, np.uint8))
+        self.report = self.device.zeros(2, "uint32")
+
+    def reduce(
+        self,
+        count: int,
+        *,
+        own: Numbers | None = None,
+        own_at: int = 0,
+        sources: Sequence[int] = (),
+        target: vkpar.Array | None = None,
+        out: int | None = None,
+        final: bool = True,
+        contributors: int = 1,
+    ) -> None:
+        """Reduce slots and own elements into an array, a slot, or both."""
+        average = self.op == "avg" and final
+        several = len(sources) + (own is not None) > 1
+        code = wires.OPS[self.op] if several else 0
+        order = wires.order(dtypes.resolve(self.dtype))
+        flags = (own is not None, target is not None, out is not None)
+        constants = (len(sources), *flags, code, average, order, self.measure)
+        push = struct.pack("<5If", 0, 0, own_at, self.plan.tail_at(SLOT) // 16, _at(out), 1 / contributors)
+        push += struct.pack(f"<{MOST_SOURCES}I", *(_at(slot) for slot in sources), *[0] * (MOST_SOURCES - len(sources)))
+        last = self.plan.final if final else self.plan.contribution
+        name = f"wire_reduce_{self.processor}_{self.plan.element}_{self.plan.contribution.name}_{last.name}"
+        source = self.slots if own is None else self.device.array(own, self.dtype)
+        self._dispatch(name, wires.variant(code, self.measure), count, source, target, push, constants)
+
+    def forward(self, count: int, slot: int, target: vkpar.Array | None, out: int | None = None) -> None:
+        """Store a slot in an array, pass it on, or both."""
+        push = struct.pack("<4I", 0, self.plan.tail_at(SLOT) // 16, _at(slot), _at(out)).ljust(88, b"\0")
+        name = f"wire_forward_{self.processor}_{self.plan.element}_{self.plan.final.name}"
+        self._dispatch(name, "", count, self.slots, target, push, (target is not None, out is not None))
+
+    def _dispatch(
+        self,
+        name: str,
+        variant: str,
+        count: int,
+        source: vkpar.Array,
+        target: vkpar.Array | None,
+        push: bytes,
+        constants: Sequence[int],
+    ) -> None:
+        whole = count // BLOCK
+        bound = [source, self.slots if target is None else target, self.slots, self.report]
+        for part, first, blocks, end in (
+            ("whole", 0, whole, whole * BLOCK),
+            ("tail", whole, -(-count // BLOCK), count),
+        ):
+            groups = -(-(blocks - first) // BLOCKS_PER_GROUP)
+            if groups:
+                self.device.dispatch(
+                    f"{name}_{part}{variant}",
+                    [array.window()[0] for array in bound],
+                    struct.pack("<2I", end, first) + push,
+                    (groups, 1, 1),
+                    tuple(map(int, constants)),
+                )
+
+    def target(self, count: int) -> vkpar.Array:
+        """Return an array for ``count`` elements and eight more, which must stay as they are."""
+        raw = np.full((count + 8) * dtypes.resolve(self.dtype).itemsize, PATTERN, np.uint8)
+        return self.device.array(raw.view(dtypes.resolve(self.dtype).numpy), self.dtype)
+
+    def held(self, slot: int, count: int, final: bool = True) -> Numbers:
+        """Return the values that a slot stands for; what lies around its blocks must be untouched."""
+        form, blocks = self.plan.final if final else self.plan.contribution, -(-count // BLOCK)
+        raw = self.slots.numpy()[slot * SLOT : (slot + 1) * SLOT]
+        payload, tail_at = blocks * form.payload, self.plan.tail_at(SLOT)
+        tail = tail_at + blocks * form.tail
+        ends = (payload, tail_at if form.tail else SLOT), (tail if form.tail else SLOT, SLOT)
+        assert all(np.all(raw[start:end] == PATTERN) for start, end in ends)
+        return _decoded(raw[:payload], raw[tail_at:tail], form, self.dtype)[:count]
+
+
+def _at(slot: int | None) -> int:
+    return 0 if slot is None else slot * SLOT // 16
+
+
+def _decoded(payload: Numbers, tail: Numbers, form: wires.Format, dtype: str) -> Numbers:
+    """Return what a slot's bytes stand for, as docs/algorithms.md describes them."""
+    if form is wires.WORD:
+        return payload.view(dtype if dtype in INTEGERS else np.float32)
+    if form is wires.BHALF:
+        return from_dtype(payload.view(np.uint16), "bfloat16")
+    if form is wires.Q8:
+        codes, scales = payload.view(np.int8).astype(np.int32), tail.view(np.float32).repeat(32)
+        special = np.select([codes == -128, codes == 127, codes == -127], [np.nan, np.inf, -np.inf])
+        values = np.clip(codes, -126, 126).astype(np.float32) * scales
+        return np.where(np.abs(codes) > 126, special, values).astype(np.float32)
+    values = payload.view(np.float16).astype(np.float32)
+    if form is wires.HALF:
+        return values
+    scaled = np.ldexp(values, -tail.view(np.int32).repeat(BLOCK))
+    return np.where(np.abs(scaled) < NORMAL, np.copysign(np.float32(0), scaled), scaled)
+
+
+def check_same(got: Numbers, want: Numbers) -> None:
+    """Compare bits, any NaN with any."""
+    assert got.dtype == want.dtype
+    nans = np.isnan(want) if want.dtype.kind == "f" else np.zeros(want.size, bool)
+    assert np.array_equal(nans, np.isnan(got) if want.dtype.kind == "f" else nans)
+    wrong = np.flatnonzero((got.view(f"u{got.itemsize}") != want.view(f"u{want.itemsize}")) & ~nans)
+    assert wrong.size == 0, f"{wrong.size} differ, first {wrong[0]}: {got[wrong[0]]!r}, not {want[wrong[0]]!r}"
+
+
+def check_target(kernels: Kernels, target: vkpar.Array, want: Numbers) -> None:
+    """Check the elements, NaN's bits too, and that those behind them are untouched."""
+    got, want = target.numpy(), stored(want, kernels.dtype)
+    assert np.all(got[want.size :].view(np.uint8) == PATTERN)
+    check_same(got[: want.size], want)
+    nans = np.isnan(want) if want.dtype.kind == "f" else np.zeros(want.size, bool)
+    assert np.array_equal(got[: want.size][nans].view(np.uint8), want[nans].view(np.uint8))
+
+
+def check_all(kernels: Kernels, parts: Sequence[Numbers], own_at: int) -> None:
+    """Publish all parts but one, reduce them and that one, and forward the result: each against the model."""
+    count, n = parts[0].size, len(parts)
+    values = [from_dtype(part, kernels.dtype) for part in parts]
+    model = Wires(kernels.plan, kernels.op, n)
+    with np.errstate(all="ignore"):
+        others = [rank for rank in range(n) if rank != own_at]
+        for slot, rank in enumerate(others):
+            kernels.reduce(count, own=parts[rank], out=slot, final=False)
+            check_same(kernels.held(slot, count, final=False), model.encode(values[rank], final=False))
+        terms = [x if rank == own_at else model.encode(x, final=False) for rank, x in enumerate(values)]
+        want = model.finish(functools.reduce(model.combine, terms))
+        sent = model.encode(want, final=True)
+        both, alone, last = (kernels.target(count) for _ in range(3))
+        inputs: dict[str, Any] = {"own": parts[own_at], "own_at": own_at, "sources": range(n - 1), "contributors": n}
+        kernels.reduce(count, **inputs, target=both, out=MOST_SOURCES)
+        kernels.reduce(count, **inputs, target=alone)
+        kernels.forward(count, MOST_SOURCES, last, MOST_SOURCES + 1)
+        check_target(kernels, alone, want)
+        for target in (both, last):
+            check_target(kernels, target, sent)
+        check_same(kernels.held(MOST_SOURCES, count), sent)
+        raw = kernels.slots.numpy().reshape(-1, SLOT)
+        assert np.array_equal(raw[MOST_SOURCES], raw[MOST_SOURCES + 1])
+
+
+def values_of(rng: np.random.Generator, dtype: str, count: int, n: int, op: str, size: float = 1.0) -> list[Numbers]:
+    with np.errstate(over="ignore"):  # some of the largest become Inf
+        return integers(rng, dtype, count, n) if dtype in INTEGERS else reals(rng, dtype, count, n, size, op)
+
+
+PRODUCT = [item for item in itertools.product(FORMATS, OPS) if item[0][0] not in INTEGERS or item[1] != "avg"]
+BOTH = [(PROCESSORS[turn], *item) for turn in (0, 1) for item in PRODUCT]
+CASES = BOTH if FULL else [(PROCESSORS[index % 2], *item) for index, item in enumerate(PRODUCT)]
+FLOATS = [item for item in PRODUCT if item[0][0] not in INTEGERS]
+
+
+@pytest.mark.parametrize(("processor", "form", "op"), CASES, ids=str)
+def test_formats_and_ops(
+    device: vkpar.Device, rng: np.random.Generator, processor: str, form: tuple[str, str | None], op: str
+) -> None:
+    kernels = Kernels(device, *form, processor, op)
+    check_all(kernels, values_of(rng, form[0], 3 * BLOCK + 77, 3, op), own_at=1)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "op"),
+    [(dtype, op) for dtype in ("float16", "bfloat16") for op in (OPS if FULL else ("sum", "max", "avg"))],
+)
+def test_halves_whose_sums_travel(device: vkpar.Device, rng: np.random.Generator, dtype: str, op: str) -> None:
+    kernels = Kernels(device, dtype, None, "cpu", op, sums_travel=True)
+    check_all(kernels, values_of(rng, dtype, 300, 3, op), own_at=2)
+
+
+@given(
+    form=st.sampled_from(FORMATS),
+    op=st.sampled_from(OPS),
+    processor=st.sampled_from(PROCESSORS),
+    count=st.integers(1, 9 * BLOCK) | st.sampled_from([255, 256, 257, 511, 512]),
+    n=st.integers(1, 5),
+    size=st.sampled_from([1e-30, 1e-9, 1.0, 1e9, 1e30, 1e37]),
+    seed=st.integers(0, 1 << 32),
+    data=st.data(),
+)
+def test_any_reduction(
+    device: vkpar.Device,
+    form: tuple[str, str | None],
+    op: str,
+    processor: str,
+    count: int,
+    n: int,
+    size: float,
+    seed: int,
+    data: st.DataObject,
+) -> None:
+    dtype = form[0]
+    if dtype in INTEGERS and op == "avg":
+        op = "max"
+    if dtype != "float32" or op == "prod":
+        size = 1.0
+    parts = values_of(np.random.default_rng(seed), dtype, count, n, op, size)
+    check_all(Kernels(device, *form, processor, op), parts, own_at=data.draw(st.integers(0, n - 1)))
+
+
+@pytest.mark.parametrize("processor", PROCESSORS)
+def test_as_many_slots_as_one_kernel_reads(device: vkpar.Device, rng: np.random.Generator, processor: str) -> None:
+    check_all(Kernels(device, "float32", "f16", processor), reals(rng, "float32", 500, MOST_SOURCES), own_at=15)
+    kernels = Kernels(device, "int32", None, processor, "max")
+    parts = integers(rng, "int32", 500, MOST_SOURCES)
+    for slot, part in enumerate(parts):
+        kernels.reduce(500, own=part, out=slot, final=False)
+    target = kernels.target(500)
+    kernels.reduce(500, sources=range(MOST_SOURCES), target=target)
+    check_target(kernels, target, np.max(parts, axis=0))
+
+
+# ---- numbers of every kind ----
+
+SPECIAL = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0, -1.5, 3e4, 1e-3, 3.4e38, -3.4e38], np.float32)
+SMALL = np.array([1e-45, -1e-45, 1e-40, -1e-40, NORMAL, -NORMAL, 1.5 * NORMAL], np.float32)
+
+
+def pairs(values: Numbers) -> list[Numbers]:
+    """Return every value beside every other, among ordinary ones."""
+    values = np.concatenate([values, np.linspace(-1, 1, 9, dtype=np.float32)])
+    return [np.repeat(values, values.size), np.tile(values, values.size)]
+
+
+@pytest.mark.parametrize(("form", "op"), FLOATS if FULL else FLOATS[::2], ids=str)
+def test_special_values(device: vkpar.Device, form: tuple[str, str | None], op: str) -> None:
+    """NaN and Inf arrive and leave the rest of their block alone; what is only compared or copied keeps every bit."""
+    compared = op in ("max", "min")
+    values = np.concatenate([SPECIAL, SMALL, -np.array([np.nan], np.float32)]) if compared else SPECIAL
+    with np.errstate(over="ignore"):
+        parts = [to_dtype(part, form[0]) for part in pairs(values)]
+    for own_at in (0, 1):
+        check_all(Kernels(device, *form, PROCESSORS[own_at], op), parts, own_at)
+
+
+def any_bits(rng: np.random.Generator, count: int) -> Numbers:
+    """Return floats of all kinds, whose exponents are anywhere, in groups of 32 where they are close together."""
+    exponents = rng.integers(0, 255, -(-count // 32)).repeat(32)[:count] - rng.integers(0, 12, count)
+    bits = (np.clip(exponents, 0, 254).astype(np.uint32) << 23) | rng.integers(0, 1 << 23, count, np.uint32)
+    bits[rng.integers(0, 100, count) == 0] = 0x7F800000
+    bits[rng.integers(0, 100, count) == 0] = 0x7FC00123
+    edges = rng.integers(0, 8, count) == 0
+    bits[edges] |= 0x007FFFFF - rng.integers(0, 3, count, np.uint32)[edges]
+    return (bits | (rng.integers(0, 2, count, np.uint32) << 31)).view(np.float32)
+
+
+@pytest.mark.parametrize("processor", PROCESSORS)
+@pytest.mark.parametrize("wire", ["bf16", "f32", "q8"])
+def test_every_driver_encodes_any_floats_alike(
+    device: vkpar.Device, rng: np.random.Generator, wire: str, processor: str
+) -> None:
+    """Subnormals included: these wires have no arithmetic that a driver may flush."""
+    kernels = Kernels(device, "float32", wire, processor)
+    blocks = SLOT // kernels.plan.nbytes_per_block
+    for count in [blocks * BLOCK] * 4 + [blocks * BLOCK - 3]:
+        values = any_bits(rng, count)
+        target = kernels.target(count)
+        kernels.reduce(count, own=values, target=target, out=0)
+        want = through(values, kernels.plan.final)
+        check_same(kernels.held(0, count), want)
+        check_target(kernels, target, want)
+        if wire == "q8":
+            finite = np.isfinite(values)
+            error = np.abs(want[finite].astype(np.float64) - values[finite])
+            assert np.all(error <= np.maximum(largest_of(values, 32)[finite].astype(np.float64), 2.0**-118) / 251)
+
+
+@pytest.mark.parametrize("size", [1e-30, 1e-9, 1.0, 1e9, 1e37])
+@pytest.mark.parametrize(("wire", "relative"), [("f16", 2.0**-11), ("q8", 2 / 251)])
+def test_relative_errors_of_any_size(
+    device: vkpar.Device, rng: np.random.Generator, wire: str, relative: float, size: float
+) -> None:
+    values = (size * rng.uniform(0.5, 1.0, 1000)).astype(np.float32)
+    kernels = Kernels(device, "float32", wire, "cpu")
+    kernels.reduce(1000, own=values, out=0)
+    assert np.all(np.abs(kernels.held(0, 1000).astype(np.float64) - values) <= relative * values.astype(np.float64))
+
+
+# ---- measuring ----
+
+
+@pytest.mark.parametrize("processor", PROCESSORS)
+@pytest.mark.parametrize("form", FORMATS, ids=str)
+def test_the_largest_error_is_measured(
+    device: vkpar.Device, rng: np.random.Generator, form: tuple[str, str | None], processor: str
+) -> None:
+    kernels = Kernels(device, *form, processor, measure=True)
+    worst = np.float32(0)
+    for count in (2 * BLOCK, 700):
+        parts = values_of(rng, form[0], count, 2, "sum")
+        kernels.measure = False
+        kernels.reduce(count, own=parts[0], out=0, final=False)
+        before = kernels.report.numpy()
+        kernels.measure = True
+        kernels.reduce(count, own=parts[1], sources=[0], out=1)
+        kernels.reduce(count, own=parts[1], sources=[0], target=kernels.target(count))
+        first, second = (from_dtype(part, form[0]) for part in parts)
+        total = through(first, kernels.plan.contribution) + second
+        if form[0] not in INTEGERS:
+            worst = max(worst, np.max(np.abs(total - through(total, kernels.plan.final))))
+        assert kernels.report.numpy()[0] == worst.view(np.uint32) >= before[0]
+    assert (worst == 0) == (kernels.plan.final is wires.WORD)
+
+
+@pytest.mark.parametrize("processor", PROCESSORS)
+def test_errors_that_are_not_finite_do_not_count(device: vkpar.Device, processor: str) -> None:
+    kernels = Kernels(device, "float32", "bf16", processor, measure=True)
+    kernels.reduce(4, own=np.array([np.inf, np.nan, 3.4e38, 1.0 + 2.0**-9], np.float32), out=0)
+    assert np.array_equal(kernels.held(0, 4), np.array([np.inf, np.nan, np.inf, 1], np.float32), equal_nan=True)
+    assert kernels.report.numpy().view(np.float32)[0] == np.float32(2.0**-9)
+
+
+@pytest.mark.parametrize("processor", PROCESSORS)
+def test_blocks_that_plain_halves_would_not_hold(device: vkpar.Device, processor: str) -> None:
+    below = np.nextafter(np.float32(2.0**-14), np.float32(0))
+    kinds = [(65519, 0), (65520, 1), (2.0**-14, 0), (below, 1), (0, 0), (1e30, 1), (1e-30, 1), (np.inf, 0)]
+    values = np.zeros((len(kinds), BLOCK), np.float32)
+    values[np.arange(len(kinds)), np.arange(len(kinds)) * 30] = [-kind[0] for kind in kinds]
+    values[-1, 3] = 1
+    want = sum(kind[1] for kind in kinds)
+    for wire, times in (("f16", want), ("q8", 0), ("f32", 0)):
+        kernels = Kernels(device, "float32", wire, processor, measure=True)
+        for turn in (1, 2):
+            kernels.reduce(values.size - 100, own=values.reshape(-1)[: values.size - 100], out=0)
+            assert kernels.report.numpy()[1] == turn * times
