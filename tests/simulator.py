@@ -1,89 +1,53 @@
-"""Runs schedules without a GPU: one in-order queue per rank, heads taken in random order, steps that overlap.
+"""Runs schedules without a GPU: in-order queues, one to three a rank, heads taken in random order, overlapping steps.
 
 What a step waits for is worked out exactly as the pump does when it enqueues (``collect`` and ``build_waits`` in
 ``vkpar/vulkan/_pump.c``): the writers of the slots that it reads, and every reader and the writer of the contents
-that it overwrites, as of the global order; a value that the queue has waited for before is left out. The state of the
-slots lives on from one program to the next, as it does on devices.
+that it overwrites, as of the global order; a value that the queue has waited for before is left out. Where a rank has
+several queues, the blocks of its arrays are waited for in the same way. The state of slots and arrays lives on from
+one program to the next, as it does on devices.
 
 A step begins when its waits are met and it is the head of its queue; it ends some time later, while steps of other
-queues begin and end. It reads at both moments and must find the generation of each slot that the global order says.
+queues begin and end. It reads at both moments and must find the generation of each slot and block that the global
+order says.
 """
 
 from __future__ import annotations
 
+import graphlib
 import itertools
 import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
 
-import numpy as np
-import numpy.typing as npt
+from running import Call, Codec, Content, Counts, Maybe, Plain, Run, ScheduleError, part
 
-from vkpar.comm.schedule import BLOCK, Forward, Problem, Reduce, SlotSet, Span, Step
+from vkpar.comm.schedule import BLOCK, Action, Forward, Meet, Problem, Reduce, SlotSet, Span, Step
 
-Numbers = npt.NDArray[Any]
+__all__ = ["Call", "Counts", "Plain", "ScheduleError", "Simulator", "problem"]
 
-
-class ScheduleError(AssertionError):
-    """The schedule, or the rule of what waits for what, is wrong."""
-
-
-class Codec(Protocol):
-    """How sums are written into slots and read back."""
-
-    def encode(self, values: Numbers, *, final: bool) -> Any:
-        """Return what a slot holds for ``values``."""
-
-    def decode(self, raw: Any) -> Numbers:
-        """Return the values that a slot stands for."""
-
-
-class Plain:
-    """Slots hold the numbers as they are."""
-
-    def encode(self, values: Numbers, *, final: bool) -> Any:
-        return values.copy()
-
-    def decode(self, raw: Any) -> Numbers:
-        return raw
+Resource = tuple[str, int]  # ("slot", its id) or ("block", its address)
 
 
 @dataclass
-class Content:
-    """What a slot holds.
+class Queued:
+    """A step in its queue.
 
     Attributes:
-        generation: which step of the global order wrote it.
-        owner: the rank that finished the sum; None for contributions and unfinished sums.
-        hops: how many links its data crossed, on the longest way, before it was written.
+        generation: its place in the global order, from 1.
+        needs: by queue, how many of its steps must be done, by the rule; ``waits``: those not waited for before.
+        finds: what it reads or overwrites, and whose contents must be there when it begins.
     """
 
-    generation: int
-    span: Span
-    owner: int | None
-    hops: int
-    raw: Any
-
-
-@dataclass
-class _Queued:
     step: Step
+    run: Run
     generation: int
-    waits: list[tuple[int, int]]  # (rank, number of its steps that must be done)
-    expected: dict[int, int]  # slot that it reads -> generation
+    queue: int
+    reads: list[Resource]
+    writes: list[Resource]
+    needs: dict[int, int] = field(default_factory=dict)
+    waits: dict[int, int] = field(default_factory=dict)
+    finds: dict[Resource, int] = field(default_factory=dict)
     running: bool = False
-
-
-@dataclass
-class Counts:
-    """What a schedule did, by rank, and the longest chain of links that any data crossed."""
-
-    steps: list[int]
-    sent_blocks: list[int]
-    hops: int = 0
-    talked: set[tuple[int, int]] = field(default_factory=set)  # (reader, writer)
-    finished: list[Numbers] = field(default_factory=list)  # per rank: how often it finished each element
 
 
 class Simulator:
@@ -92,83 +56,118 @@ class Simulator:
     Args:
         slots: the slots.
         seed: of the random order.
+        queues: how many a rank has; each phase's steps go to one of them.
         last_reader_only: wait for the last reader of a slot instead of all of them (wrong from three ranks on).
+        slots_only: do not wait for a rank's own use of its arrays (wrong from two queues on).
     """
 
-    def __init__(self, slots: SlotSet, seed: int = 0, *, last_reader_only: bool = False) -> None:
-        n = self.nranks = slots.nranks
+    def __init__(
+        self,
+        slots: SlotSet,
+        seed: int = 0,
+        *,
+        queues: int = 1,
+        last_reader_only: bool = False,
+        slots_only: bool = False,
+    ) -> None:
+        self.nranks = slots.nranks
         self.slots = slots
+        self._queues = queues
         self._random = random.Random(seed)
         self._last_reader_only = last_reader_only
-        self._content: dict[int, Content] = {}
-        self._being_written: dict[int, int] = {}
-        self._writer: dict[int, tuple[int, int]] = {}
-        self._written: dict[int, int] = {}  # slot -> generation of the last write in the global order
-        self._readers: dict[int, dict[int, int]] = {}
-        self._waited = [[0] * n for _ in range(n)]
-        self._enqueued = [0] * n
-        self._done = [0] * n
+        self._slots_only = slots_only
+        number = self.nranks * queues
+        self._phases: list[dict[str, int]] = [{} for _ in range(self.nranks)]
+        # As of the global order:
+        self._written: dict[Resource, int] = {}
+        self._writer: dict[Resource, tuple[int, int]] = {}
+        self._readers: dict[Resource, dict[int, int]] = {}
+        self._waited: list[dict[int, int]] = [{} for _ in range(number)]
+        self._enqueued = [0] * number
         self._generations = itertools.count(1)
+        # As the devices are at it:
+        self._there: dict[Resource, int] = {}
+        self._being_written: dict[Resource, int] = {}
+        self._content: dict[int, Content] = {}
+        self._done = [0] * number
 
     def owner_of(self, slot: int) -> int:
         """Return the rank that a slot belongs to."""
         return (slot - self.slots.base) // self.slots.per_rank
 
     def run(
-        self, steps: Iterable[Step], arrays: Sequence[Numbers | None], targets: Sequence[Numbers], codec: Codec
+        self, steps: Iterable[Step], arrays: Sequence[Maybe], targets: Sequence[Maybe], codec: Codec | None = None
     ) -> Counts:
         """Run one collective to its end: rank r adds ``arrays[r]`` and its result goes to ``targets[r]``."""
-        return self.run_all([(steps, arrays, targets)], codec)[0]
+        return self.run_all([Call(steps, arrays, targets, codec or Plain())])[0]
 
-    def run_all(
-        self, calls: Sequence[tuple[Iterable[Step], Sequence[Numbers | None], Sequence[Numbers]]], codec: Codec
-    ) -> list[Counts]:
+    def run_all(self, calls: Sequence[Call]) -> list[Counts]:
         """Enqueue several collectives back to back, then run all of them to their end."""
-        queues: list[list[tuple[_Queued, _Run]]] = [[] for _ in range(self.nranks)]
-        runs = []
-        for steps, arrays, targets in calls:
-            run = _Run(self, arrays, targets, codec)
-            runs.append(run)
-            for step in steps:
-                queues[step.rank].append((self._enqueue(step), run))
-        self._drain(queues)
+        queues, runs = self.enqueue(calls)
+        self.drain(queues)
         return [run.counts for run in runs]
 
     # --- what the pump does when it enqueues ---
 
-    def _enqueue(self, step: Step) -> _Queued:
-        rank, generation = step.rank, next(self._generations)
-        self._check_slots(step)
-        value = self._enqueued[rank] = self._enqueued[rank] + 1
-        expected = {slot: self._written.get(slot, 0) for slot in step.reads}
-        if not all(expected.values()):
+    def enqueue(self, calls: Sequence[Call]) -> tuple[list[list[Queued]], list[Run]]:
+        """Return the queues with the steps of ``calls``, and what runs them."""
+        queues: list[list[Queued]] = [[] for _ in self._enqueued]
+        runs = []
+        for call in calls:
+            runs.append(Run(self.owner_of, self.nranks, self.slots.blocks, call))
+            for step in call.steps:
+                item = self._enqueue(step, runs[-1])
+                queues[item.queue].append(item)
+        return queues, runs
+
+    def _enqueue(self, step: Step, run: Run) -> Queued:
+        self._check(step)
+        reads: list[Resource] = [("slot", slot) for slot in step.reads]
+        writes: list[Resource] = [("slot", slot) for slot in step.writes]
+        if not all(resource in self._written for resource in reads):
             raise ScheduleError(f"{step} reads a slot that nothing wrote")
-        required = [0] * self.nranks
+        if self._queues > 1:
+            reads += (block for action in step.actions for block in _own_blocks(action, run.arrays[step.rank]))
+            writes += (block for action in step.actions for block in _stored_blocks(action, run.targets[step.rank]))
+        item = Queued(step, run, next(self._generations), self._queue_of(step), reads, writes)
+        self._enqueued[item.queue] += 1
+        item.finds = {resource: self._written.get(resource, 0) for resource in (*reads, *writes)}
+        self._require(item)
+        waited = self._waited[item.queue]
+        item.waits = {queue: value for queue, value in item.needs.items() if value > waited.get(queue, 0)}
+        waited.update(item.waits)
+        return item
 
-        def require(source: int, wanted: int) -> None:
-            if source != rank:
-                required[source] = max(required[source], wanted)
+    def _queue_of(self, step: Step) -> int:
+        """Return the queue of a step: a rank's phases take its queues in turn, from a random one on."""
+        phases = self._phases[step.rank]
+        if step.phase not in phases:
+            phases[step.phase] = (len(phases) + self._random.randrange(self._queues)) % self._queues
+        return step.rank * self._queues + phases[step.phase]
 
-        for slot in step.reads:
-            require(*self._writer[slot])
-            readers = self._readers.setdefault(slot, {})
+    def _require(self, item: Queued) -> None:
+        value = self._enqueued[item.queue]
+
+        def require(resource: Resource, queue: int, wanted: int) -> None:
+            if queue != item.queue and not (self._slots_only and resource[0] == "block"):
+                item.needs[queue] = max(item.needs.get(queue, 0), wanted)
+
+        for resource in item.reads:
+            if resource in self._writer:
+                require(resource, *self._writer[resource])
+            readers = self._readers.setdefault(resource, {})
             if self._last_reader_only:
                 readers.clear()
-            readers[rank] = value
-        for slot in step.writes:
-            require(*self._writer.get(slot, (rank, 0)))
-            for reader in self._readers.pop(slot, {}).items():
-                require(*reader)
-            self._writer[slot] = (rank, value)
-            self._written[slot] = generation
-        waits = []
-        for source, wanted in enumerate(required):
-            if wanted > self._waited[rank][source]:
-                self._waited[rank][source] = wanted
-                waits.append((source, wanted))
-        return _Queued(step, generation, waits, expected)
+            readers[item.queue] = value
+        for resource in item.writes:
+            if resource in self._writer:
+                require(resource, *self._writer[resource])
+            for reader in self._readers.pop(resource, {}).items():
+                require(resource, *reader)
+            self._writer[resource] = (item.queue, value)
+            self._written[resource] = item.generation
 
-    def _check_slots(self, step: Step) -> None:
+    def _check(self, step: Step) -> None:
         if len(set(step.writes)) != len(step.writes) or set(step.writes) & set(step.reads):
             raise ScheduleError(f"the actions of {step} share a slot")
         for slot in step.writes:
@@ -177,120 +176,105 @@ class Simulator:
         last = self.slots.base + self.slots.nranks * self.slots.per_rank
         if not all(self.slots.base <= slot < last for slot in (*step.reads, *step.writes)):
             raise ScheduleError(f"{step} uses slots that it was not given")
+        end = stored_end = 0
+        for span, stored in sorted(_touched(step), key=lambda pair: pair[0].start):
+            if span.start < stored_end or (stored and span.start < end):
+                raise ScheduleError(f"the actions of {step} share elements")
+            end = max(end, span.start + span.count)
+            stored_end = end if stored else stored_end
+
+    def graph(self, queues: Sequence[Sequence[Queued]]) -> dict[tuple[int, int], set[tuple[int, int]]]:
+        """Return, for each step (its queue and number in it), those that it comes after.
+
+        Edges are program order, waits for data, and waits for the reuse of slots and arrays.
+        """
+        after: dict[tuple[int, int], set[tuple[int, int]]] = {}
+        for queue, items in enumerate(queues):
+            first = self._enqueued[queue] - len(items) + 1
+            for number, item in enumerate(items, first):
+                after[queue, number] = {*item.needs.items(), *([(queue, number - 1)] if number > first else [])}
+        return after
 
     # --- what the devices do ---
 
-    def _drain(self, queues: list[list[tuple[_Queued, _Run]]]) -> None:
-        heads = [0] * self.nranks
-        while True:
-            waiting = [rank for rank in range(self.nranks) if heads[rank] < len(queues[rank])]
-            if not waiting:
-                return
-            ready = [rank for rank in waiting if self._ready(queues[rank][heads[rank]][0])]
-            if not ready:
-                stuck = (str(queues[rank][heads[rank]][0].step) for rank in waiting)
+    def drain(self, queues: Sequence[Sequence[Queued]]) -> None:
+        """Run all steps in a random order that the queues and the waits allow."""
+        heads = [0] * len(queues)
+        waiting = [queue for queue, items in enumerate(queues) if items]
+        while waiting:
+            first = self._random.randrange(len(waiting))
+            turned = (*waiting[first:], *waiting[:first])
+            queue = next((queue for queue in turned if self._ready(queues[queue][heads[queue]])), None)
+            if queue is None:
+                stuck = (str(queues[queue][heads[queue]].step) for queue in waiting)
                 raise ScheduleError("deadlock: " + "; ".join(stuck))
-            rank = self._random.choice(ready)
-            item, run = queues[rank][heads[rank]]
+            item = queues[queue][heads[queue]]
             if not item.running:
-                self._begin(item, run)
-            else:
-                self._end(item, run)
-                heads[rank] += 1
+                self._begin(item)
+                continue
+            self._end(item)
+            heads[queue] += 1
+            if heads[queue] == len(queues[queue]):
+                waiting.remove(queue)
 
-    def _ready(self, item: _Queued) -> bool:
-        return item.running or all(self._done[rank] >= value for rank, value in item.waits)
+    def _ready(self, item: Queued) -> bool:
+        return item.running or all(self._done[queue] >= value for queue, value in item.waits.items())
 
-    def _begin(self, item: _Queued, run: _Run) -> None:
+    def _begin(self, item: Queued) -> None:
         item.running = True
-        self._check_reads(item)
-        for slot in item.step.writes:
-            if slot in self._being_written:
-                raise ScheduleError(f"two steps write slot {slot} at the same time")
-            self._being_written[slot] = item.generation
+        item.run.counts.events.append(("begin", item.step))
+        self._check_found(item, item.finds)
+        for resource in item.writes:
+            self._being_written[resource] = item.generation
 
-    def _check_reads(self, item: _Queued) -> None:
-        for slot, generation in item.expected.items():
-            if slot in self._being_written:
-                raise ScheduleError(f"{item.step} reads slot {slot} while it is written")
-            found = self._content.get(slot)
-            if found is None or found.generation != generation:
-                raise ScheduleError(f"{item.step} finds the wrong contents in slot {slot}")
+    def _check_found(self, item: Queued, resources: Iterable[Resource]) -> None:
+        for resource in resources:
+            if self._being_written.get(resource, item.generation) != item.generation:
+                raise ScheduleError(f"{item.step} uses {resource} while it is written")
+            if self._there.get(resource, 0) != item.finds[resource]:
+                raise ScheduleError(f"{item.step} finds the wrong contents in {resource}")
 
-    def _end(self, item: _Queued, run: _Run) -> None:
-        self._check_reads(item)
-        for slot, content in run.execute(item.step, item.generation, self._content).items():
-            del self._being_written[slot]
-            self._content[slot] = content
-        self._done[item.step.rank] += 1
-
-
-class _Run:
-    """The arrays of one collective."""
-
-    def __init__(
-        self, simulator: Simulator, arrays: Sequence[Numbers | None], targets: Sequence[Numbers], codec: Codec
-    ) -> None:
-        self._simulator = simulator
-        self._arrays = arrays
-        self._targets = targets
-        self._codec = codec
-        n = simulator.nranks
-        finished = [np.zeros(target.size, np.int64) for target in targets]
-        self.counts = Counts([0] * n, [0] * n, finished=finished)
-
-    def execute(self, step: Step, generation: int, content: dict[int, Content]) -> dict[int, Content]:
-        """Do what ``step`` does; return what it writes into slots."""
-        counts, written = self.counts, {}
-        counts.steps[step.rank] += 1
-        hops = max((content[slot].hops + 1 for slot in step.reads), default=0)
-        counts.hops = max(counts.hops, hops)
-        counts.talked |= {(step.rank, self._simulator.owner_of(slot)) for slot in step.reads}
-        for action in step.actions:
-            do = self._reduce if isinstance(action, Reduce) else self._forward
-            raw, owner = do(step.rank, action, content)  # type: ignore[arg-type]
-            if action.out_slot is not None:
-                if action.span.blocks > self._simulator.slots.blocks:
-                    raise ScheduleError(f"{action} does not fit a slot")
-                counts.sent_blocks[step.rank] += action.span.blocks
-                written[action.out_slot] = Content(generation, action.span, owner, hops, raw)
-        return written
-
-    def _reduce(self, rank: int, action: Reduce, content: dict[int, Content]) -> tuple[Any, int | None]:
-        for slot in action.sources:
-            if content[slot].span != action.span or content[slot].owner is not None:
-                raise ScheduleError(f"{action} sums {content[slot]}")
-        terms = [self._codec.decode(content[slot].raw) for slot in action.sources]
-        if action.own_at is not None:
-            array = self._arrays[rank]
-            if array is None:
-                raise ScheduleError(f"rank {rank} has nothing to add")
-            terms.insert(action.own_at, array[_part(action.span)])
-        total = terms[0].copy()
-        for term in terms[1:]:
-            total = total + term
-        raw = None
-        if action.out_slot is not None:
-            raw = self._codec.encode(total, final=action.final)
-            total = self._codec.decode(raw)
-        if action.to_array:
-            self._targets[rank][_part(action.span)] = total
-        if action.final:
-            self.counts.finished[rank][_part(action.span)] += 1
-        return raw, rank if action.final else None
-
-    def _forward(self, rank: int, action: Forward, content: dict[int, Content]) -> tuple[Any, int | None]:
-        held = content[action.slot]
-        if held.span != action.span or held.owner is None or held.owner == rank:
-            raise ScheduleError(f"rank {rank} forwards {held}")
-        self._targets[rank][_part(action.span)] = self._codec.decode(held.raw)
-        return held.raw, held.owner
+    def _end(self, item: Queued) -> None:
+        self._check_found(item, item.reads)
+        self._content |= item.run.execute(item.step, self._content)
+        for resource in item.writes:
+            del self._being_written[resource]
+            self._there[resource] = item.generation
+        item.run.counts.events.append(("end", item.step))
+        self._done[item.queue] += 1
 
 
-def _part(span: Span) -> slice:
-    if span.start % BLOCK:
-        raise ScheduleError(f"{span} does not start at a block")
-    return slice(span.start, span.start + span.count)
+def check_acyclic(simulator: Simulator, queues: Sequence[Sequence[Queued]]) -> None:
+    """Check that some order satisfies program order and all waits; ``graphlib.CycleError`` where none does."""
+    graphlib.TopologicalSorter(simulator.graph(queues)).prepare()
+
+
+def _touched(step: Step) -> Iterable[tuple[Span, bool]]:
+    """Yield the spans of a rank's arrays that a step uses, and whether it stores there."""
+    for action in step.actions:
+        if isinstance(action, Forward):
+            yield action.span, True
+        elif isinstance(action, Reduce) and (action.to_array or action.own_at is not None):
+            yield action.span, action.to_array
+
+
+def _own_blocks(action: Action, array: Maybe) -> Iterable[Resource]:
+    own = isinstance(action, Reduce) and action.own_at is not None
+    return _blocks(action, array) if own else ()
+
+
+def _stored_blocks(action: Action, array: Maybe) -> Iterable[Resource]:
+    stored = isinstance(action, Forward) or (isinstance(action, Reduce) and action.to_array)
+    return _blocks(action, array) if stored else ()
+
+
+def _blocks(action: Action, array: Maybe) -> list[Resource]:
+    """Return the blocks of an array by their addresses, which are those of another where the two are in one place."""
+    if array is None or isinstance(action, Meet):
+        return []
+    start, nbytes = array.__array_interface__["data"][0], array.itemsize
+    span = part(action.span)
+    return [("block", start + element * nbytes) for element in range(span.start, span.stop, BLOCK)]
 
 
 def problem(
@@ -299,6 +283,10 @@ def problem(
     slots: SlotSet,
     silent: Iterable[int] = (),
     generation: int = 0,
+    *,
+    root: int | None = None,
+    parts: tuple[Span, ...] | None = None,
 ) -> Problem:
     """Return the problem in which all ranks but the ``silent`` ones contribute."""
-    return Problem(nranks, count, slots, tuple(r for r in range(nranks) if r not in set(silent)), generation)
+    contributors = tuple(rank for rank in range(nranks) if rank not in set(silent))
+    return Problem(nranks, count, slots, contributors, generation, root, parts)

@@ -1,125 +1,179 @@
-"""Every algorithm's schedule, run by the simulator: no deadlock, no race, right sums, the published costs."""
+"""Every reduction's schedule, run by the simulator: no deadlock, no race, right sums, the published costs."""
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Iterator, Sequence
+import itertools
+import os
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from simulator import Counts, Plain, ScheduleError, Simulator, _Run, problem
+from running import Call, Counts, Plain
+from scheduling import (
+    PAIRS,
+    all_gather,
+    all_to_all,
+    broadcast,
+    data,
+    movement,
+    posed,
+    received,
+    reduction,
+    run,
+    run_one,
+    slots_for,
+    split,
+)
+from simulator import Simulator, check_acyclic, problem
 
 from vkpar import InvalidUsageError, UnsupportedError
-from vkpar.comm.algorithms import TABLE, Algorithm
-from vkpar.comm.schedule import BLOCK, MOST_SOURCES, Forward, Reduce, SlotSet, Step
+from vkpar.comm.algorithms import TABLE, meet
+from vkpar.comm.schedule import BLOCK, MOST_SOURCES, Problem, Reduce, SlotSet
 
+FULL = os.environ.get("VKPAR_TEST_FULL") == "1"
 ALGORITHMS = list(TABLE)
 RANKS = range(1, 9)
 COUNTS = (1, 255, 256, 257, 1000, 1024, 2560, 5000)
 
 
-def slots_for(algorithm: Algorithm, nranks: int, blocks: int, extra: int = 0, base: int = 0) -> SlotSet:
-    """Return the fewest slots that the algorithm takes, and ``extra`` more a rank."""
-    return SlotSet(nranks, algorithm.least_slots(nranks) + extra, blocks, base)
-
-
-def data(nranks: int, count: int, silent: Sequence[int], dtype: type) -> list[np.ndarray | None]:
-    """Return integer-valued arrays, so that every order of summation gives the same sum."""
-    rng = np.random.default_rng(count)
-    made = [rng.integers(-(1 << 40), 1 << 40, count).astype(dtype) for _ in range(nranks)]
-    return [None if rank in silent else array for rank, array in enumerate(made)]
-
-
-def run(
-    name: str,
-    nranks: int,
-    count: int,
-    slots: SlotSet,
-    silent: Sequence[int] = (),
-    *,
-    dtype: type = np.int64,
-    calls: int = 2,
-    seed: int = 0,
-    in_place: bool = True,
-) -> list[Counts]:
-    """Run ``calls`` collectives back to back over the same slots, generations in turn, and check the sums."""
-    enqueued, expected, results = [], [], []
-    for call in range(calls):
-        arrays = data(nranks, count, silent, dtype)
-        expected.append(sum(array for array in arrays if array is not None))
-        stale = [np.full(count, 777, dtype) for _ in range(nranks)]
-        targets = [a if in_place and a is not None else stale[r] for r, a in enumerate(arrays)]
-        steps = TABLE[name].steps(problem(nranks, count, slots, silent, call % 2))
-        enqueued.append((steps, arrays, targets))
-        results.append(targets)
-    counts = Simulator(slots, seed).run_all(enqueued, Plain())
-    for want, targets in zip(expected, results, strict=True):
-        for rank, target in enumerate(targets):
-            assert np.array_equal(target, want), f"rank {rank}"
-    return counts
-
-
-def check_ownership(name: str, counts: Counts) -> None:
-    """Each element is finished by one rank; with direct, by none: every rank sums for itself."""
+def check_ownership(name: str, given: Problem, counts: Counts) -> None:
+    """Each element that anybody receives is finished by one rank; with direct, by none: every rank sums for itself."""
     finished = sum(counts.finished)
-    assert np.all(finished == (0 if TABLE[name].every_rank_sums else 1))
+    wanted = np.zeros(given.count, np.int64)
+    for rank in range(given.nranks):
+        for span in received(given, rank):
+            wanted[span.start : span.start + span.count] = 0 if TABLE[name].every_rank_sums else 1
+    assert np.array_equal(finished, wanted)
+
+
+def check(name: str, collective: str, counts: list[int], slots: SlotSet, silent: list[int], seed: int) -> None:
+    """Run three calls back to back, with as many queues, in place or not, and with any root, as ``seed`` says."""
+    problems = [posed(collective, counts, slots, silent, call % 2, (seed + call) % slots.nranks) for call in range(3)]
+    dtype = (np.int64, np.float64)[seed % 2]
+    calls = [reduction(name, each, dtype=dtype, in_place=bool(seed % 3), seed=i) for i, each in enumerate(problems)]
+    for each, done in zip(problems, run(calls, slots, seed=seed, queues=1 + seed % 3), strict=True):
+        check_ownership(name, each, done)
 
 
 @pytest.mark.parametrize("nranks", RANKS)
-@pytest.mark.parametrize("name", ALGORITHMS)
-def test_sums_and_ownership(name: str, nranks: int) -> None:
+@pytest.mark.parametrize(("name", "collective"), PAIRS)
+def test_sums_and_ownership(name: str, collective: str, nranks: int) -> None:
     for seed, count in enumerate(COUNTS):
         slots = slots_for(TABLE[name], nranks, blocks=1 + seed % 3, extra=seed % 4, base=seed)
-        dtype = (np.int64, np.float64)[seed % 2]
-        for counts in run(name, nranks, count, slots, dtype=dtype, calls=3, seed=seed, in_place=bool(seed % 3)):
-            check_ownership(name, counts)
+        silent = [rank for rank in range(nranks) if rank % 3 == 1] if seed % 4 == 3 else []
+        check(name, collective, split(count, nranks), slots, silent, seed)
+
+
+@pytest.mark.parametrize("nranks", range(9, MOST_SOURCES + 1) if FULL else (9, 11, MOST_SOURCES))
+@pytest.mark.parametrize(("name", "collective"), PAIRS)
+def test_many_ranks(name: str, collective: str, nranks: int) -> None:
+    silent = [0, nranks - 1] if nranks % 2 else []
+    check(name, collective, split(5001, nranks), slots_for(TABLE[name], nranks, 2, nranks % 4), silent, nranks)
 
 
 @given(
-    st.sampled_from(ALGORITHMS),
+    st.sampled_from(PAIRS),
     st.integers(1, 8),
-    st.integers(1, 5000),
     st.integers(1, 5),
-    st.integers(0, 5),
+    st.integers(0, 9),
     st.integers(0, 1 << 30),
     st.data(),
 )
 def test_any_problem(
-    name: str, nranks: int, count: int, blocks: int, extra: int, seed: int, draw: st.DataObject
+    pair: tuple[str, str], nranks: int, blocks: int, extra: int, seed: int, draw: st.DataObject
 ) -> None:
+    name, collective = pair
     silent = draw.draw(st.sets(st.integers(0, nranks - 1), max_size=nranks - 1))
-    slots = slots_for(TABLE[name], nranks, blocks, extra)
-    for counts in run(name, nranks, count, slots, sorted(silent), calls=3, seed=seed, in_place=bool(seed % 2)):
-        check_ownership(name, counts)
+    counts = draw.draw(st.lists(st.integers(0, 700) | st.integers(0, 3000), min_size=nranks, max_size=nranks))
+    check(name, collective, counts, slots_for(TABLE[name], nranks, blocks, extra), sorted(silent), seed)
 
 
-@pytest.mark.parametrize("seed", range(20))
-@pytest.mark.parametrize("name", ALGORITHMS)
-def test_any_order_of_the_queues(name: str, seed: int) -> None:
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize(("name", "collective"), PAIRS)
+def test_any_order_of_the_queues(name: str, collective: str, seed: int) -> None:
     """The fewest slots, many segments, several calls in flight: where a missing wait would show."""
     nranks = 3 + seed % 3
-    run(name, nranks, 5000, slots_for(TABLE[name], nranks, 1), silent=[seed % nranks] * (seed % 2), calls=4, seed=seed)
+    slots = slots_for(TABLE[name], nranks, 1)
+    check(name, collective, split(5000, nranks), slots, [seed % nranks] * (seed % 2), seed)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_all_kinds_back_to_back(seed: int) -> None:
+    """Algorithms, collectives, sizes and generations alternate over the same slots in one run."""
+    nranks = 2 + seed % 4
+    slots = SlotSet(nranks, 2 * nranks + seed % 3, 1 + seed % 2, base=seed)
+    moves = [all_gather(split(3000, nranks)), broadcast(nranks, 1500, seed % nranks)]
+    moves.append(all_to_all([[300] * nranks] * nranks))
+    calls = []
+    for index, (name, collective) in enumerate(PAIRS):
+        counts = split((5000, 100, 1300)[index % 3], nranks)
+        silent = [index % nranks] if index % 2 else []
+        each = posed(collective, counts, slots, silent, index // 2 % 2, index % nranks)
+        calls.append(reduction(name, each, in_place=bool(index % 3), seed=index))
+        calls.append(movement(moves[index % 3], slots, index % 2, seed=index))
+    run(calls, slots, seed=seed, queues=1 + seed % 3)
+
+
+@pytest.mark.parametrize(("nranks", "queues"), [(1, 3), (2, 1), (2, 3), (3, 1), (3, 2), (5, 1), (5, 3), (8, 2)])
+@pytest.mark.parametrize(("name", "collective"), PAIRS)
+def test_program_order_and_waits_are_acyclic(name: str, collective: str, nranks: int, queues: int) -> None:
+    slots = slots_for(TABLE[name], nranks, 1)
+    calls = [reduction(name, posed(collective, split(5000, nranks), slots, (), call % 2)).call for call in range(2)] + [
+        Call(meet.steps(slots), [None] * nranks, [None] * nranks)
+    ]
+    simulator = Simulator(slots, queues=queues)
+    waiting, _ = simulator.enqueue(calls)
+    check_acyclic(simulator, waiting)
+    simulator.drain(waiting)
+
+
+# ---- published costs ----
+
+
+def blocks_of(nranks: int, each: int) -> list[int]:
+    """Return parts of ``each`` blocks."""
+    return [each * BLOCK] * nranks
 
 
 @pytest.mark.parametrize("nranks", range(2, 9))
 @pytest.mark.parametrize("segments", [1, 2, 3])
 def test_ring_moves_what_was_published(nranks: int, segments: int) -> None:
     """Patarasuk and Yuan 2009: 2(n-1) steps, of which each sends 1/n of the array, to the next rank alone."""
-    blocks = 6 * nranks
     slots = SlotSet(nranks, 2, 6 // segments)
-    (counts,) = run("ring", nranks, blocks * BLOCK, slots, calls=1)
+    counts = run_one("ring", posed("all_reduce", blocks_of(nranks, 6), slots))
     assert counts.hops == 2 * (nranks - 1)
     assert counts.steps == [segments * (2 * nranks - 1)] * nranks
-    assert counts.sent_blocks == [2 * (nranks - 1) * blocks // nranks] * nranks
+    assert counts.sent_blocks == counts.read_blocks == [2 * (nranks - 1) * 6] * nranks
     assert counts.talked == {(rank, (rank - 1) % nranks) for rank in range(nranks)}
+
+
+@pytest.mark.parametrize("nranks", range(2, 9))
+def test_half_a_ring_scatters(nranks: int) -> None:
+    counts = run_one("ring", posed("reduce_scatter", blocks_of(nranks, 6), SlotSet(nranks, 2, 3)))
+    assert counts.hops == nranks - 1
+    assert counts.steps == [2 * nranks] * nranks
+    assert counts.sent_blocks == counts.read_blocks == [(nranks - 1) * 6] * nranks
+    assert counts.talked == {(rank, (rank - 1) % nranks) for rank in range(nranks)}
+
+
+@pytest.mark.parametrize("nranks", range(2, 9))
+def test_a_ring_ends_at_the_root(nranks: int) -> None:
+    """The root takes each sum from its owner: one hop after the reduce-scatter."""
+    root = nranks // 2
+    counts = run_one("ring", posed("reduce", blocks_of(nranks, 6), SlotSet(nranks, 2, 3), root=root))
+    assert counts.hops == nranks
+    assert counts.steps == [2 * nranks + 2 * (rank == root) for rank in range(nranks)]
+    assert counts.sent_blocks == [6 * (nranks - (rank == root)) for rank in range(nranks)]
+    assert counts.read_blocks == [6 * (nranks - 1) * (1 + (rank == root)) for rank in range(nranks)]
+    assert all((rank - writer) % nranks == 1 or rank == root for rank, writer in counts.talked)
 
 
 @pytest.mark.parametrize("nranks", range(2, 9))
 @pytest.mark.parametrize("count", [1, 300, 5000])
 def test_ring_sends_as_much_for_any_count(nranks: int, count: int) -> None:
-    (counts,) = run("ring", nranks, count, SlotSet(nranks, 4, 3), calls=1)
+    counts = run_one("ring", problem(nranks, count, SlotSet(nranks, 4, 3)))
     assert sum(counts.sent_blocks) == 2 * (nranks - 1) * -(-count // BLOCK)
     assert counts.hops == 2 * (nranks - 1)
 
@@ -127,146 +181,158 @@ def test_ring_sends_as_much_for_any_count(nranks: int, count: int) -> None:
 @pytest.mark.parametrize("nranks", range(2, 9))
 def test_two_shot_takes_two_hops(nranks: int) -> None:
     """Each rank publishes what the others own, (n-1)/n of the array, and its own sum, 1/n."""
-    blocks = 3 * nranks
-    (counts,) = run("two_shot", nranks, blocks * BLOCK, SlotSet(nranks, 2 * nranks, 3), calls=1)
+    slots = SlotSet(nranks, 2 * nranks, 3)
+    counts = run_one("two_shot", posed("all_reduce", blocks_of(nranks, 3), slots))
     assert counts.hops == 2
-    assert counts.sent_blocks == [blocks] * nranks
+    assert counts.sent_blocks == [3 * nranks] * nranks
+    assert counts.read_blocks == [2 * 3 * (nranks - 1)] * nranks
     assert counts.steps == [3] * nranks
-
-
-@pytest.mark.parametrize("nranks", range(2, 9))
-def test_direct_takes_one_hop(nranks: int) -> None:
-    (counts,) = run("direct", nranks, 4 * BLOCK, SlotSet(nranks, 2, 4), calls=1)
+    root = nranks - 1
+    counts = run_one("two_shot", posed("reduce", blocks_of(nranks, 3), slots, root=root))
+    assert counts.hops == 2
+    assert counts.steps == [2 + (rank == root) for rank in range(nranks)]
+    assert counts.sent_blocks == [3 * (nranks - (rank == root)) for rank in range(nranks)]
+    assert counts.read_blocks == [3 * (nranks - 1) * (1 + (rank == root)) for rank in range(nranks)]
+    counts = run_one("two_shot", posed("reduce_scatter", blocks_of(nranks, 3), slots))
     assert counts.hops == 1
-    assert counts.sent_blocks == [4] * nranks
+    assert counts.sent_blocks == counts.read_blocks == [3 * (nranks - 1)] * nranks
     assert counts.steps == [2] * nranks
 
 
 @pytest.mark.parametrize("nranks", range(2, 9))
-def test_naive_goes_through_rank_zero(nranks: int) -> None:
-    (counts,) = run("naive", nranks, 4 * BLOCK, SlotSet(nranks, 2, 4), calls=1)
+def test_direct_takes_one_hop(nranks: int) -> None:
+    counts = run_one("direct", problem(nranks, 4 * BLOCK, SlotSet(nranks, 2, 4)))
+    assert counts.hops == 1
+    assert counts.sent_blocks == [4] * nranks
+    assert counts.read_blocks == [4 * nranks] * nranks
+    assert counts.steps == [2] * nranks
+
+
+@pytest.mark.parametrize("nranks", range(2, 9))
+def test_naive_goes_through_one_rank(nranks: int) -> None:
+    counts = run_one("naive", problem(nranks, 4 * BLOCK, SlotSet(nranks, 2, 4)))
     assert counts.hops == 2
     assert counts.sent_blocks == [4] * nranks
+    assert counts.read_blocks == [4 * (nranks - 1)] + [4] * (nranks - 1)
+    assert counts.steps == [1] + [2] * (nranks - 1)
     assert all(0 in pair for pair in counts.talked)
     assert counts.finished[0].all()
+    root = nranks - 1
+    counts = run_one("naive", problem(nranks, 4 * BLOCK, SlotSet(nranks, 2, 4), root=root))
+    assert counts.hops == 1
+    assert counts.sent_blocks == [4] * root + [0]
+    assert counts.read_blocks == [0] * root + [4 * root]
+    assert counts.steps == [1] * nranks
+    assert counts.finished[root].all()
+
+
+# ---- what the rest is told of them ----
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_replicas_agree_on_owners_but_not_on_direct(name: str) -> None:
+def test_who_sums_and_what_travels(name: str) -> None:
     """Only direct lets every rank sum; it must say so, because mixed rigs rely on it."""
-    steps = list(TABLE[name].steps(problem(3, 2000, slots_for(TABLE[name], 3, 2))))
-    summed_for_all = any(
-        isinstance(action, Reduce) and action.to_array and not action.final for step in steps for action in step.actions
-    )
-    assert summed_for_all == TABLE[name].every_rank_sums
-    partial = any(
-        isinstance(action, Reduce) and action.sources and action.out_slot is not None and not action.final
-        for step in steps
-        for action in step.actions
-    )
+    steps = list(TABLE[name].steps(problem(4, 2000, slots_for(TABLE[name], 4, 2))))
+    reduces = [action for step in steps for action in step.actions if isinstance(action, Reduce)]
+    assert any(each.to_array and not each.final for each in reduces) == TABLE[name].every_rank_sums
+    partial = any(each.sources and each.out_slot is not None and not each.final for each in reduces)
     assert partial == TABLE[name].sums_travel
 
 
+@pytest.mark.parametrize("nranks", [1, 2, 3, 5, 8])
+@pytest.mark.parametrize(("name", "collective"), PAIRS)
+def test_the_order_of_summation_is_fixed(name: str, collective: str, nranks: int) -> None:
+    """Whatever the slots and their number: the ranks' order, in a ring from each chunk's first rank on."""
+    orders = []
+    for blocks, extra in ((1, 0), (2, 3), (9, 2 * nranks)):
+        slots = slots_for(TABLE[name], nranks, blocks, extra)
+        each = posed(collective, split(4000, nranks), slots, root=nranks - 1)
+        total = _tuples_of(name, each, _Concatenation())
+        assert all(sorted(order) == list(range(nranks)) for order in total if order)
+        orders.append(total)
+        if name in ("two_shot", "direct", "naive"):
+            assert set(total) <= {tuple(range(nranks)), ()}
+        elif name == "ring":
+            assert all((after - rank) % nranks == 1 for order in total for rank, after in itertools.pairwise(order))
+    assert orders[0] == orders[1] == orders[2]
+
+
+def _tuples_of(name: str, given: Problem, codec: Any) -> list[tuple[int, ...]]:
+    """Sum arrays whose elements are (rank,), and return the elements that any rank received."""
+    arrays, targets = [np.empty(given.count, object) for _ in range(given.nranks)], []
+    for rank, array in enumerate(arrays):
+        array[:] = [(rank,)] * given.count
+        targets.append(np.empty(given.count, object))
+    Simulator(given.slots, seed=given.nranks).run(TABLE[name].steps(given), arrays, targets, codec)
+    return [next((target[i] for target in targets if target[i]), ()) for i in range(given.count)]
+
+
+class _Concatenation(Plain):
+    """Says + for tuples."""
+
+    def combine(self, a: Any, b: Any) -> Any:
+        return a + b
+
+
+class _Average(Plain):
+    """Adds, and divides what is finished."""
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+
+    def finish(self, total: Any) -> Any:
+        return total / self._number
+
+
+class _Largest(Plain):
+    def combine(self, a: Any, b: Any) -> Any:
+        return np.maximum(a, b)
+
+
+@pytest.mark.parametrize("nranks", [1, 2, 3, 6])
+@pytest.mark.parametrize(("name", "collective"), PAIRS)
+def test_other_operations(name: str, collective: str, nranks: int) -> None:
+    slots = slots_for(TABLE[name], nranks, 2)
+    given = posed(collective, split(2000, nranks), slots, root=nranks - 1)
+    arrays = data(nranks, given.count, (), np.float64)
+    for codec, want in ((_Average(nranks), np.sum(arrays, 0) / nranks), (_Largest(), np.max(arrays, 0))):
+        targets = [np.zeros(given.count) for _ in range(nranks)]
+        Simulator(slots).run(TABLE[name].steps(given), arrays, targets, codec)
+        for rank, target in enumerate(targets):
+            for span in received(given, rank):
+                where = slice(span.start, span.start + span.count)
+                assert np.array_equal(target[where], want[where])
+
+
 @pytest.mark.parametrize("nranks", RANKS)
-@pytest.mark.parametrize("name", ALGORITHMS)
-def test_fewer_slots_than_least_are_refused(name: str, nranks: int) -> None:
+@pytest.mark.parametrize(("name", "collective"), PAIRS)
+def test_fewer_slots_than_least_are_refused(name: str, collective: str, nranks: int) -> None:
     algorithm = TABLE[name]
     fewer = SlotSet(nranks, algorithm.least_slots(nranks) - 1, 4)
     with pytest.raises(InvalidUsageError, match=f"{name} needs {algorithm.least_slots(nranks)} slots"):
-        list(algorithm.steps(problem(nranks, 100, fewer)))
+        list(algorithm.steps(posed(collective, split(100, nranks), fewer)))
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
-def test_more_ranks_than_a_kernel_sums(name: str) -> None:
+@pytest.mark.parametrize(("name", "collective"), PAIRS)
+def test_more_ranks_than_a_kernel_sums(name: str, collective: str) -> None:
     nranks = MOST_SOURCES + 1
-    slots = slots_for(TABLE[name], nranks, 1)
+    given = posed(collective, split(5000, nranks), slots_for(TABLE[name], nranks, 1))
     if name == "ring":
-        run(name, nranks, 5000, slots, calls=1)
+        run_one(name, given)
     else:
         with pytest.raises(UnsupportedError, match=str(MOST_SOURCES)):
-            list(TABLE[name].steps(problem(nranks, 100, slots)))
-
-
-# ---- the simulator finds what is wrong ----
-
-
-def fails(steps: Sequence[Step], slots: SlotSet, count: int, *, last_reader_only: bool = False) -> bool:
-    """Say whether any of some random orders shows that ``steps`` are wrong."""
-    arrays = data(slots.nranks, count, (), np.int64)
-    want = sum(array for array in arrays if array is not None)
-    for seed in range(30):
-        mine = [array.copy() for array in arrays if array is not None]
-        try:
-            Simulator(slots, seed, last_reader_only=last_reader_only).run(steps, mine, mine, Plain())
-        except ScheduleError:
-            return True
-        if not all(np.array_equal(array, want) for array in mine):
-            return True
-    return False
-
-
-def with_slots(steps: Sequence[Step], change: dict[int, int]) -> Iterator[Step]:
-    """Yield the steps with other slots."""
-
-    def other(slot: int | None) -> int | None:
-        return slot if slot is None else change.get(slot, slot)
-
-    for step in steps:
-        actions = [
-            dataclasses.replace(
-                action,
-                sources=tuple(change.get(slot, slot) for slot in action.sources),
-                out_slot=other(action.out_slot),
-            )
-            if isinstance(action, Reduce)
-            else dataclasses.replace(action, slot=change.get(action.slot, action.slot), out_slot=other(action.out_slot))
-            for action in step.actions
-        ]
-        yield dataclasses.replace(step, actions=tuple(actions))
+            list(TABLE[name].steps(given))
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_a_slot_that_is_reused_too_early_is_found(name: str) -> None:
+def test_other_collectives_are_refused(name: str) -> None:
     slots = slots_for(TABLE[name], 3, 1)
-    steps = list(TABLE[name].steps(problem(3, 5000, slots)))
-    assert not fails(steps, slots, 5000)
-    merged = {slot: slot - slot % slots.per_rank for slot in range(3 * slots.per_rank)}
-    assert fails(list(with_slots(steps, merged)), slots, 5000)
+    for collective in {"all_reduce", "reduce", "reduce_scatter"} - TABLE[name].collectives:
+        with pytest.raises(UnsupportedError, match=f"{name} does no {collective}"):
+            list(TABLE[name].steps(posed(collective, [10, 10, 10], slots)))
 
 
-def test_a_reader_that_nobody_waits_for_is_found() -> None:
-    """Direct's slots are read by all ranks: to wait for the last one of them alone is a race from three ranks on."""
-    slots = SlotSet(4, 2, 1)
-    steps = list(TABLE["direct"].steps(problem(4, 5000, slots)))
-    assert not fails(steps, slots, 5000)
-    assert fails(steps, slots, 5000, last_reader_only=True)
-
-
-def test_a_deadlock_is_found() -> None:
-    """Two queues that take two collectives in opposite orders wait for each other."""
-    slots = SlotSet(2, 2, 1)
-    simulator = Simulator(slots)
-    arrays = [array for array in data(2, 100, (), np.int64) if array is not None]
-    steps = list(TABLE["direct"].steps(problem(2, 100, slots)))
-    queued = [simulator._enqueue(step) for step in steps]
-    queues = [[item for item in queued if item.step.rank == rank] for rank in range(2)]
-    runs = _Run(simulator, arrays, arrays, Plain())
-    reversed_queues = [[(item, runs) for item in reversed(queue)] for queue in queues]
-    with pytest.raises(ScheduleError, match="deadlock"):
-        simulator._drain(reversed_queues)
-
-
-def test_a_step_out_of_the_global_order_is_found() -> None:
-    slots = SlotSet(3, 2, 1)
-    steps = list(TABLE["ring"].steps(problem(3, 2000, slots)))
-    assert fails(list(reversed(steps)), slots, 2000)
-    assert fails([step for step in steps if step is not steps[4]], slots, 2000)
-
-
-def test_a_forward_of_an_unfinished_sum_is_found() -> None:
-    slots = SlotSet(2, 2, 4)
-    steps = list(TABLE["naive"].steps(problem(2, 100, slots)))
-    final = next(step for step in steps if step.phase == "reduce")
-    broken = dataclasses.replace(final, actions=(dataclasses.replace(final.actions[0], final=False),))
-    assert isinstance(steps[-1].actions[0], Forward)
-    assert fails([broken if step is final else step for step in steps], slots, 100)
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_slots_fit_the_arena(name: str) -> None:
+    """A communicator has two slots for each rank on each rank."""
+    assert all(TABLE[name].least_slots(nranks) <= max(2 * nranks, 2) for nranks in range(1, MOST_SOURCES + 1))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,13 +13,16 @@ from vkpar.comm.schedule import (
     BLOCK,
     MOST_SOURCES,
     Forward,
+    Meet,
     Problem,
     Reduce,
     SlotSet,
     Span,
     Step,
     chunks,
+    interleaved,
     pipelined,
+    require,
     require_slots,
     segments,
 )
@@ -81,19 +86,50 @@ def test_a_step_knows_its_slots() -> None:
     step = Step(1, "x", (Reduce(span, (4, 7), 1, out_slot=2, final=True), Forward(span, 9, 3), Forward(span, 8)))
     assert step.reads == (4, 7, 9, 8)
     assert step.writes == (2, 3)
+    assert Step(0, "arrive", (Meet(out_slot=5),)).writes == (5,)
+    assert Step(0, "leave", (Meet((5, 6)), Meet((1,), 2))).reads == (5, 6, 1)
 
 
-def test_slots_and_ranks_that_do_not_do() -> None:
-    def given_(nranks: int, per_rank: int) -> Problem:
-        return Problem(nranks, 10, SlotSet(nranks, per_rank, 1), tuple(range(nranks)))
+def posed(nranks: int, per_rank: int, **more: Any) -> Problem:
+    """Return a problem of 1000 elements."""
+    return Problem(nranks, 1000, SlotSet(nranks, per_rank, 1), tuple(range(nranks)), **more)
 
-    require_slots(given_(MOST_SOURCES, 3), "naive", 3)
-    require_slots(given_(MOST_SOURCES + 1, 3), "ring", 3)
+
+def test_slots_ranks_and_collectives_that_do_not_do() -> None:
+    every = {"all_reduce", "reduce", "reduce_scatter"}
+    require(posed(MOST_SOURCES, 3), "naive", 3, every)
+    require(posed(MOST_SOURCES + 1, 3), "ring", 3, every, most_ranks=None)
     with pytest.raises(InvalidUsageError, match="naive needs 3 slots a rank; there are 2"):
-        require_slots(given_(2, 2), "naive", 3)
+        require(posed(2, 2), "naive", 3, every)
+    with pytest.raises(InvalidUsageError, match="exchange needs 2 slots a rank; there are 1"):
+        require_slots(SlotSet(2, 1, 1), "exchange", 2)
     for per_rank in (3, 2):
         with pytest.raises(UnsupportedError, match="naive sums at most 16 ranks; there are 17"):
-            require_slots(given_(MOST_SOURCES + 1, per_rank), "naive", 3)
+            require(posed(MOST_SOURCES + 1, per_rank), "naive", 3, every)
+    for given_ in (posed(2, 3), posed(2, 3, root=0), posed(2, 3, parts=(Span(0, 256), Span(256, 744)))):
+        with pytest.raises(UnsupportedError, match=f"naive does no {given_.collective}$"):
+            require(given_, "naive", 3, every - {given_.collective})
+
+
+def test_who_owns_and_who_receives_what() -> None:
+    ranks = range(3)
+    everywhere = posed(3, 2)
+    assert everywhere.collective == "all_reduce"
+    assert everywhere.chunks() == chunks(1000, 3)
+    assert all(everywhere.receives(rank, chunk) for rank in ranks for chunk in ranks)
+    assert all(everywhere.sent(chunk) for chunk in ranks)
+    rooted = posed(3, 2, root=0)
+    assert rooted.collective == "reduce"
+    assert [[rooted.receives(rank, chunk) for rank in ranks] for chunk in ranks] == [[True, False, False]] * 3
+    assert [rooted.sent(chunk) for chunk in ranks] == [False, True, True]
+    parts = (Span(0, 300), Span(512, 0), Span(512, 488))
+    scattered = posed(3, 2, parts=parts)
+    assert scattered.collective == "reduce_scatter"
+    assert scattered.chunks() == list(parts)
+    assert all(scattered.receives(rank, chunk) == (rank == chunk) for rank in ranks for chunk in ranks)
+    assert not any(scattered.sent(chunk) for chunk in ranks)
+    assert not posed(1, 2).sent(0)
+    assert [Problem(3, 9, SlotSet(3, 2, 1), (0, 2)).contributes(rank) for rank in ranks] == [True, False, True]
 
 
 @given(st.lists(st.integers(1, 3), max_size=5))
@@ -107,3 +143,13 @@ def test_pipelined_keeps_each_segment_in_order(sizes: list[int]) -> None:
         if segment and number:
             before = [order.index(f"{segment - 1}.{stage}") for stage in range(1, sizes[segment - 1])]
             assert all(order.index(f"{segment}.0") < place for place in before)
+
+
+@given(st.lists(st.integers(1, 6), max_size=6), st.integers(1, 4))
+def test_interleaved_keeps_segments_apart(sizes: list[int], sets: int) -> None:
+    stages = [[[Step(0, f"{segment}.{stage}", ())] for stage in range(number)] for segment, number in enumerate(sizes)]
+    order = [step.phase for step in interleaved(stages, sets)]
+    assert sorted(order) == sorted(stage[0].phase for segment in stages for stage in segment)
+    places = [[order.index(f"{segment}.{stage}") for stage in range(number)] for segment, number in enumerate(sizes)]
+    assert all(each == sorted(each) for each in places)
+    assert all(max(before) < min(after) for before, after in zip(places, places[sets:], strict=False))

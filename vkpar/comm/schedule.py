@@ -1,15 +1,18 @@
 """Schedules: what each rank does, in one global order, without Vulkan and without threads.
 
 A *chunk* is the part of an array that one rank owns and sums; a *segment* is the part of a chunk that is in flight
-at once; a *slot* is the staging cell that holds a segment. Each step is one submission on its rank's queue. Because
+at once; a *slot* is the staging cell that holds a segment. Each step is one submission on a queue of its rank. Because
 a step reads only slots that earlier steps of the global order wrote, and every queue takes its steps in that order,
 no schedule can deadlock; the tests run every algorithm through a simulator that checks both.
+
+Elements are counted in a *virtual* space that all ranks share. Where a virtual element lies in a rank's source and
+target arrays, if it lies there at all, is for the executor to know.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 
 from vkpar.errors import InvalidUsageError, UnsupportedError
@@ -20,7 +23,7 @@ MOST_SOURCES = 16  # slots that one kernel can sum
 
 @dataclass(frozen=True)
 class Span:
-    """``count`` elements of the whole array from ``start``, a multiple of :data:`BLOCK`."""
+    """``count`` elements of the virtual space from ``start``, a multiple of :data:`BLOCK`."""
 
     start: int
     count: int
@@ -47,6 +50,11 @@ class Reduce:
     out_slot: int | None = None
     final: bool = False
 
+    @property
+    def reads(self) -> tuple[int, ...]:
+        """The slots that it reads."""
+        return self.sources
+
 
 @dataclass(frozen=True)
 class Forward:
@@ -56,10 +64,31 @@ class Forward:
     slot: int
     out_slot: int | None = None
 
+    @property
+    def reads(self) -> tuple[int, ...]:
+        """The slot that it reads."""
+        return (self.slot,)
+
+
+@dataclass(frozen=True)
+class Meet:
+    """Wait for the tokens in ``sources`` and leave one in ``out_slot``; no data moves."""
+
+    sources: tuple[int, ...] = ()
+    out_slot: int | None = None
+
+    @property
+    def reads(self) -> tuple[int, ...]:
+        """The slots that it waits for."""
+        return self.sources
+
+
+Action = Reduce | Forward | Meet
+
 
 @dataclass(frozen=True)
 class Step:
-    """One submission on ``rank``'s queue; its actions touch different elements and slots.
+    """One submission on a queue of ``rank``; its actions touch different elements and slots.
 
     Attributes:
         phase: what the step is for, such as ``"reduce-scatter"``.
@@ -67,15 +96,12 @@ class Step:
 
     rank: int
     phase: str
-    actions: tuple[Reduce | Forward, ...]
+    actions: tuple[Action, ...]
 
     @property
     def reads(self) -> tuple[int, ...]:
         """The slots that the step reads."""
-        read: list[int] = []
-        for action in self.actions:
-            read += action.sources if isinstance(action, Reduce) else (action.slot,)
-        return tuple(read)
+        return tuple(slot for action in self.actions for slot in action.reads)
 
     @property
     def writes(self) -> tuple[int, ...]:
@@ -103,13 +129,15 @@ class SlotSet:
 
 @dataclass(frozen=True)
 class Problem:
-    """What an algorithm is to schedule.
+    """The reduction that an algorithm is to schedule: to all ranks, to ``root``, or rank r's part of it to rank r.
 
     Attributes:
-        count: elements of the array on every rank.
+        count: elements of the virtual space.
         contributors: the ranks that add their elements, in order; the others only receive.
         generation: 0 or 1; calls that alternate it use different slots first, so that one call need not wait until
             the slots of the one before are read.
+        root: the one rank that receives (reduce).
+        parts: what each rank receives (reduce_scatter); ``count`` is the end of the last.
     """
 
     nranks: int
@@ -117,10 +145,42 @@ class Problem:
     slots: SlotSet
     contributors: tuple[int, ...]
     generation: int = 0
+    root: int | None = None
+    parts: tuple[Span, ...] | None = None
+
+    @property
+    def collective(self) -> str:
+        """``"all_reduce"``, ``"reduce"`` or ``"reduce_scatter"``."""
+        if self.parts is not None:
+            return "reduce_scatter"
+        return "all_reduce" if self.root is None else "reduce"
 
     def contributes(self, rank: int) -> bool:
         """Say whether ``rank`` adds its elements."""
         return rank in self.contributors
+
+    def chunks(self) -> list[Span]:
+        """Return what each rank owns; it may be empty."""
+        return chunks(self.count, self.nranks) if self.parts is None else list(self.parts)
+
+    def receives(self, rank: int, chunk: int) -> bool:
+        """Say whether ``rank`` is to hold the sum of ``chunk``, the one that the rank of that number owns."""
+        if self.parts is not None:
+            return rank == chunk
+        return self.root is None or rank == self.root
+
+    def sent(self, chunk: int) -> bool:
+        """Say whether any rank but its owner receives ``chunk``."""
+        return any(self.receives(rank, chunk) for rank in range(self.nranks) if rank != chunk)
+
+
+@dataclass(frozen=True)
+class Move:
+    """Elements of rank ``source`` that ``targets``, other ranks, are to hold as well."""
+
+    span: Span
+    source: int
+    targets: tuple[int, ...]
 
 
 def chunks(count: int, nranks: int) -> list[Span]:
@@ -137,16 +197,33 @@ def segments(span: Span, most_blocks: int, at_least: int = 1) -> list[Span]:
     return [Span(span.start + start, end - start) for start, end in itertools.pairwise(edges)]
 
 
-def require_slots(problem: Problem, algorithm: str, least: int) -> None:
-    """Refuse more ranks than one kernel can sum, or a slot set with fewer than ``least`` slots a rank.
+def require_slots(slots: SlotSet, algorithm: str, least: int) -> None:
+    """Refuse a slot set with fewer than ``least`` slots a rank.
+
+    Raises:
+        InvalidUsageError
+    """
+    if slots.per_rank < least:
+        raise InvalidUsageError(f"{algorithm} needs {least} slots a rank; there are {slots.per_rank}")
+
+
+def require(
+    problem: Problem,
+    algorithm: str,
+    least: int,
+    collectives: Container[str],
+    most_ranks: int | None = MOST_SOURCES,
+) -> None:
+    """Refuse what ``algorithm`` cannot schedule: other collectives, more ranks, or fewer slots a rank.
 
     Raises:
         UnsupportedError, InvalidUsageError
     """
-    if algorithm != "ring" and problem.nranks > MOST_SOURCES:
-        raise UnsupportedError(f"{algorithm} sums at most {MOST_SOURCES} ranks; there are {problem.nranks}")
-    if problem.slots.per_rank < least:
-        raise InvalidUsageError(f"{algorithm} needs {least} slots a rank; there are {problem.slots.per_rank}")
+    if problem.collective not in collectives:
+        raise UnsupportedError(f"{algorithm} does no {problem.collective}")
+    if most_ranks is not None and problem.nranks > most_ranks:
+        raise UnsupportedError(f"{algorithm} sums at most {most_ranks} ranks; there are {problem.nranks}")
+    require_slots(problem.slots, algorithm, least)
 
 
 def pipelined(stages: Sequence[Sequence[Sequence[Step]]]) -> Iterator[Step]:
@@ -162,3 +239,22 @@ def pipelined(stages: Sequence[Sequence[Sequence[Step]]]) -> Iterator[Step]:
             yield from stages[index + 1][0]
         for later in stage[1:]:
             yield from later
+
+
+def interleaved(stages: Sequence[Sequence[Sequence[Step]]], sets: int) -> Iterator[Step]:
+    """Yield the stages of consecutive segments so that ``sets`` of them are under way at a time, evenly apart.
+
+    A segment is through before the one ``sets`` later begins, so that the two can use the same slots.
+
+    Args:
+        stages: per segment, its stages; per stage, the steps of all ranks.
+        sets: how many segments may be under way.
+    """
+    longest = max(map(len, stages), default=0)
+    apart = -(-longest // sets)
+    for time in range(apart * (len(stages) - 1) + longest):
+        newest = time // apart
+        for index in range(max(0, newest - sets + 1), min(newest + 1, len(stages))):
+            at = time - index * apart
+            if at < len(stages[index]):
+                yield from stages[index][at]

@@ -1,12 +1,18 @@
-"""The AllReduce algorithms: each turns a problem into steps. This is the one table of their names."""
+"""The algorithms: each turns a problem into steps.
+
+:data:`TABLE` is the one table of the reductions' names. Two are no reductions, and have no choice: ``exchange`` moves
+data (``exchange.steps(moves, slots, generation)``), ``meet`` is the barrier (``meet.steps(slots, generation)``).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from vkpar.comm.algorithms import direct, naive, ring, two_shot
+from vkpar.comm.algorithms import direct, exchange, meet, naive, ring, tree, two_shot
 from vkpar.comm.schedule import Problem, Step
+
+__all__ = ["TABLE", "Algorithm", "exchange", "meet"]
 
 
 @dataclass(frozen=True)
@@ -14,6 +20,7 @@ class Algorithm:
     """An algorithm and what the rest needs to know of it.
 
     Attributes:
+        collectives: which of ``"all_reduce"``, ``"reduce"`` and ``"reduce_scatter"`` it does.
         sums_travel: unfinished sums cross links, so that contributions must be sent wide enough to hold them.
         every_rank_sums: replicas agree only where all ranks run the same driver on the same device model.
         least_slots: the fewest slots a rank, from the number of ranks.
@@ -22,6 +29,7 @@ class Algorithm:
     name: str
     steps: Callable[[Problem], Iterator[Step]]
     least_slots: Callable[[int], int]
+    collectives: frozenset[str]
     sums_travel: bool = False
     every_rank_sums: bool = False
 
@@ -29,9 +37,10 @@ class Algorithm:
 TABLE: dict[str, Algorithm] = {
     algorithm.name: algorithm
     for algorithm in (
-        Algorithm("ring", ring.steps, ring.least_slots, sums_travel=True),
-        Algorithm("two_shot", two_shot.steps, two_shot.least_slots),
-        Algorithm("direct", direct.steps, direct.least_slots, every_rank_sums=True),
-        Algorithm("naive", naive.steps, naive.least_slots),
+        Algorithm("ring", ring.steps, ring.least_slots, ring.COLLECTIVES, sums_travel=True),
+        Algorithm("two_shot", two_shot.steps, two_shot.least_slots, two_shot.COLLECTIVES),
+        Algorithm("direct", direct.steps, direct.least_slots, direct.COLLECTIVES, every_rank_sums=True),
+        Algorithm("tree", tree.steps, tree.least_slots, tree.COLLECTIVES, sums_travel=True),
+        Algorithm("naive", naive.steps, naive.least_slots, naive.COLLECTIVES),
     )
 }

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from vkpar.comm.schedule import Problem, Reduce, Span, Step, pipelined, require_slots, segments
+from vkpar.comm.schedule import Problem, Reduce, Span, Step, pipelined, require, segments
+
+COLLECTIVES = frozenset({"all_reduce"})
 
 
 def least_slots(_nranks: int) -> int:
@@ -17,7 +19,7 @@ def least_slots(_nranks: int) -> int:
 
 def steps(problem: Problem) -> Iterator[Step]:
     """Yield the steps; every rank sums every segment."""
-    require_slots(problem, "direct", least_slots(problem.nranks))
+    require(problem, "direct", least_slots(problem.nranks), COLLECTIVES)
     parts = segments(Span(0, problem.count), problem.slots.blocks)
     return pipelined([_stages(problem, index + problem.generation, span) for index, span in enumerate(parts)])
 

@@ -1,23 +1,16 @@
 """Two-shot: every rank publishes what the others own, each owner sums and publishes, every rank gathers: two hops.
 
-Each contribution is encoded once and each sum once, whatever the number of ranks.
+Each contribution is encoded once and each sum once, whatever the number of ranks. In a reduce only the root gathers;
+a reduce_scatter ends with the owners' sums.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from vkpar.comm.schedule import (
-    Forward,
-    Problem,
-    Reduce,
-    Span,
-    Step,
-    chunks,
-    pipelined,
-    require_slots,
-    segments,
-)
+from vkpar.comm.schedule import Forward, Problem, Reduce, Span, Step, pipelined, require, segments
+
+COLLECTIVES = frozenset({"all_reduce", "reduce", "reduce_scatter"})
 
 
 def least_slots(nranks: int) -> int:
@@ -27,8 +20,8 @@ def least_slots(nranks: int) -> int:
 
 def steps(problem: Problem) -> Iterator[Step]:
     """Yield the steps; rank r owns chunk r."""
-    require_slots(problem, "two_shot", least_slots(problem.nranks))
-    parts = [segments(chunk, problem.slots.blocks) for chunk in chunks(problem.count, problem.nranks)]
+    require(problem, "two_shot", least_slots(problem.nranks), COLLECTIVES)
+    parts = [segments(chunk, problem.slots.blocks) for chunk in problem.chunks()]
     rounds = []
     for index in range(max(map(len, parts))):
         spans = {owner: part[index] for owner, part in enumerate(parts) if index < len(part)}
@@ -69,12 +62,16 @@ class _Round:
             self._spans[owner],
             tuple(self._slot(rank, owner) for rank in others),
             own_at,
-            to_array=True,
-            out_slot=self._slot(owner, owner),
+            to_array=self._problem.receives(owner, owner),
+            out_slot=self._slot(owner, owner) if self._problem.sent(owner) else None,
             final=True,
         )
         return Step(owner, "reduce", (action,))
 
     def _gather(self, rank: int) -> Step:
-        actions = (Forward(span, self._slot(owner, owner)) for owner, span in self._spans.items() if owner != rank)
+        actions = (
+            Forward(span, self._slot(owner, owner))
+            for owner, span in self._spans.items()
+            if owner != rank and self._problem.receives(rank, owner)
+        )
         return Step(rank, "gather", tuple(actions))
