@@ -1,4 +1,4 @@
-"""The command line: ``vkpar devices``, ``demo``, ``env``, ``bench all_reduce`` and ``bench matmul``."""
+"""The command line: ``vkpar devices``, ``demo``, ``env`` and, from :mod:`vkpar.bench.commands`, ``bench``."""
 
 from __future__ import annotations
 
@@ -8,15 +8,12 @@ import os
 import platform
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, fields
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Final
 
 import vkpar
 from vkpar import env
-from vkpar.bench import all_reduce, matmul
-from vkpar.bench.table import parse_size
-from vkpar.comm.algorithms import TABLE
-from vkpar.comm.wires import NAMES
+from vkpar.bench.commands import WIRE_HELP, add_benchmarks, add_command, add_devices, add_json
 from vkpar.errors import UnsupportedError, VkparError
 from vkpar.vulkan import api, instance, pump, selector, shader
 
@@ -29,9 +26,6 @@ if TYPE_CHECKING:
 _OK: Final = 0
 _ERROR: Final = 2  # wrong usage or a failed call; 1 says that a check failed
 _INTERRUPTED: Final = 130
-_WIRE_HELP: Final = f"how float32 crosses a link: {', '.join(NAMES)} (default: f16)"
-
-_T = TypeVar("_T")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -78,115 +72,25 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--json", action="store_true", help="print one JSON document and nothing else")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
 
-    devices = _command(commands, "devices", _devices, "list the devices: drivers, memory, features")
-    _add_devices(devices, "only those that it names")
+    devices = add_command(commands, "devices", _devices, "list the devices: drivers, memory, features")
+    add_devices(devices, "only those that it names")
     devices.add_argument(
         "-v", "--verbose", action="store_true", help="a block per device: limits, heaps, queues, UUIDs"
     )
 
-    demo = _command(commands, "demo", _demo, "verify an AllReduce and run a real model split over the rig")
-    _add_devices(demo, "the rig; by default all GPUs, or virtual ranks of the only device")
+    demo = add_command(commands, "demo", _demo, "verify an AllReduce and run a real model split over the rig")
+    add_devices(demo, "the rig; by default all GPUs, or virtual ranks of the only device")
     demo.add_argument("--weights", metavar="FILE", help="trimmed model weights, for machines without the model package")
-    demo.add_argument("--wire", default="f16", metavar="WIRE", help=_WIRE_HELP)
+    demo.add_argument("--wire", default="f16", metavar="WIRE", help=WIRE_HELP)
 
-    _command(commands, "env", _env, "show the VKPAR_* variables, versions and helpers")
+    add_command(commands, "env", _env, "show the VKPAR_* variables, versions and helpers")
 
     bench = commands.add_parser("bench", help="measure and check", description="Measure and check.")
     bench.set_defaults(run=lambda _: _show_help(bench))
-    _add_json(bench)
+    add_json(bench)
     benches = bench.add_subparsers(title="benchmarks", metavar="BENCHMARK")
-    _add_all_reduce(benches)
-    _add_matmul(benches)
+    add_benchmarks(benches)
     return parser
-
-
-def _command(commands: Any, name: str, run: Callable[[Any], int], text: str) -> argparse.ArgumentParser:
-    made: argparse.ArgumentParser = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
-    made.set_defaults(run=run)
-    _add_json(made)
-    return made
-
-
-def _add_json(parser: argparse.ArgumentParser) -> None:
-    # Suppressed, so that a --json before the command is not undone.
-    parser.add_argument(
-        "--json", action="store_true", default=argparse.SUPPRESS, help="print one JSON document and nothing else"
-    )
-
-
-def _add_devices(parser: argparse.ArgumentParser, text: str) -> None:
-    selector = "an index, UUID, PCI address, piece of a name, all, gpu or cpu, joined by &, *N for N of each"
-    parser.add_argument("--devices", metavar="SELECTOR", help=f"{text}: {selector}")
-
-
-def _add_counts(parser: argparse.ArgumentParser, iters: int, warmup: int) -> None:
-    for short, long, least, default, text in (
-        ("-n", "--iters", 1, iters, "timed calls"),
-        ("-w", "--warmup_iters", 0, warmup, "calls before them"),
-        ("-c", "--check", 0, 1, "checked calls, 0 for none"),
-    ):
-        parser.add_argument(
-            short, long, type=_whole(least), default=default, metavar="N", help=f"{text} (default: {default})"
-        )
-
-
-def _add_all_reduce(benches: Any) -> None:
-    parser = _command(benches, "all_reduce", _bench(all_reduce), "time and check the AllReduce, as nccl-tests does")
-    size = _argument(parse_size)
-    parser.add_argument(
-        "-b", "--minbytes", type=size, metavar="SIZE", help="first size, such as 8, 64K, 1M (default: 8K)"
-    )
-    parser.add_argument("-e", "--maxbytes", type=size, metavar="SIZE", help="last size (default: 32M)")
-    parser.add_argument(
-        "-f", "--stepfactor", type=_whole(2), default=4, metavar="N", help="from size to size (default: 4)"
-    )
-    _add_counts(parser, all_reduce.Options.iters, all_reduce.Options.warmup_iters)
-    _add_devices(parser, "the rig; by default the GPUs, or two virtual ranks of the only device")
-    parser.add_argument("--wire", default="f16", metavar="WIRE", help=_WIRE_HELP)
-    names = ", ".join(("auto", *TABLE))
-    parser.add_argument("--algorithm", default="auto", metavar="NAME", help=f"{names} (default: auto)")
-    parser.add_argument("--transport", default="auto", metavar="NAME", help="auto or staged (default: auto)")
-    parser.add_argument("--dtype", default="float32", choices=all_reduce.DTYPES, help="default: float32")
-    parser.add_argument("--op", default="sum", choices=all_reduce.OPS, help="default: sum")
-
-
-def _add_matmul(benches: Any) -> None:
-    parser = _command(benches, "matmul", _bench(matmul), "time and check the matrix product, device by device")
-    _add_devices(parser, "what to measure; by default the GPUs")
-    sizes = _argument(matmul.parse_shapes)
-    parser.add_argument(
-        "--sizes", type=sizes, metavar="M,N,K[;...]", help="default: squares of 1024 to 4096, on CPUs of 128 to 512"
-    )
-    parser.add_argument(
-        "--dtypes",
-        type=_argument(matmul.parse_dtypes),
-        default=matmul.Options.dtypes,
-        metavar="TYPES",
-        help=f"among {', '.join(matmul.DTYPES)} (default: {','.join(matmul.Options.dtypes)})",
-    )
-    parser.add_argument("--transpose-b", action="store_true", help="give the second matrix as (N, K)")
-    _add_counts(parser, matmul.Options.iters, matmul.Options.warmup_iters)
-
-
-def _argument(parse: Callable[[str], _T]) -> Callable[[str], _T]:
-    """Make an argparse type of a function that raises :class:`VkparError`, keeping its message."""
-
-    def convert(text: str) -> _T:
-        try:
-            return parse(text)
-        except VkparError as error:
-            raise argparse.ArgumentTypeError(str(error)) from error
-
-    return convert
-
-
-def _whole(least: int) -> Callable[[str], int]:
-    def convert(text: str) -> int:
-        if not text.isdecimal() or int(text) < least:
-            raise argparse.ArgumentTypeError(f"{text!r}: expected a whole number from {least}")
-        return int(text)
-
-    return convert
 
 
 def _without_command(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
@@ -210,16 +114,6 @@ def _demo(options: argparse.Namespace) -> int:
     from vkpar.demo import main as demo
 
     return demo.run(options.devices, options.weights, options.wire, options.json)
-
-
-def _bench(module: Any) -> Callable[[argparse.Namespace], int]:
-    """Return the command that runs ``module`` with the parsed arguments that its ``Options`` name."""
-
-    def run(options: argparse.Namespace) -> int:
-        chosen = {item.name: getattr(options, item.name) for item in fields(module.Options)}
-        return int(module.run(module.Options(**chosen), as_json=options.json))
-
-    return run
 
 
 def _env(options: argparse.Namespace) -> int:

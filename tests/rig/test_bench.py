@@ -2,50 +2,30 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import subprocess
 import sys
+import threading
+from collections import Counter
 from typing import Any
 
-import numpy as np
 import pytest
+from benching import QUICK, TWO, Idle, corrupt, run_json
 from children import child_environment, run_child
 from conftest import require
 
 import vkpar
 from vkpar import cli
-from vkpar.bench import matmul
+from vkpar.bench import exact, host, matmul, selfcheck
+from vkpar.bench.collectives import TABLE
+from vkpar.vulkan import api, pump
 
 pytestmark = pytest.mark.rig
-
-TWO = ["--devices", "llvmpipe*2"]
-QUICK = ["-n", "2", "-w", "1"]
 
 
 @pytest.fixture(autouse=True)
 def _driver() -> None:
     require("llvmpipe")
-
-
-def run_json(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, dict[str, Any]]:
-    """Run a command with ``--json`` and return its status and the document; stderr must be empty."""
-    status = cli.main([*arguments, "--json"])
-    captured = capsys.readouterr()
-    assert captured.err == ""
-    return status, json.loads(captured.out)
-
-
-def corrupt(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make every read of an array give one wrong element."""
-    read = vkpar.Array.numpy
-
-    def wrong(array: vkpar.Array) -> np.ndarray[Any, Any]:
-        host = read(array)
-        host.reshape(-1)[host.size // 2] += 1
-        return host
-
-    monkeypatch.setattr(vkpar.Array, "numpy", wrong)
 
 
 def test_all_reduce_prints_a_table(capsys: pytest.CaptureFixture[str]) -> None:
@@ -70,7 +50,7 @@ def test_all_reduce_counts_nothing_wrong_for_any_dtype(dtype: str, capsys: pytes
 
 
 @pytest.mark.parametrize("wire", ["f16", "bf16", "f32"])
-@pytest.mark.parametrize("algorithm", ["ring", "two_shot", "direct", "naive"])
+@pytest.mark.parametrize("algorithm", ["ring", "two_shot", "direct", "tree", "naive"])
 def test_all_reduce_is_exact_on_every_wire(wire: str, algorithm: str, capsys: pytest.CaptureFixture[str]) -> None:
     options = ["--devices", "llvmpipe*3", "--wire", wire, "--algorithm", algorithm, "-b", "40012", "-e", "40012"]
     status, found = run_json(capsys, "bench", "all_reduce", *options, *QUICK)
@@ -79,12 +59,122 @@ def test_all_reduce_is_exact_on_every_wire(wire: str, algorithm: str, capsys: py
     assert found["links"][0]["kind"] in ("native", "bridged")
     assert len(found["ranks"]) == 3
     (row,) = found["rows"]
+    assert row["algorithm"] == algorithm
     assert set(row) == {"size", "count", "type", "redop", "algorithm", "out_of_place", "in_place", "host_us"}
     for half in (row["out_of_place"], row["in_place"]):
         assert set(half) == {"time_us", "algbw_gbps", "busbw_gbps", "wrong"}
         assert half["busbw_gbps"] == pytest.approx(half["algbw_gbps"] * 4 / 3)
         assert half["algbw_gbps"] == pytest.approx(row["size"] / half["time_us"] / 1e3)
     assert row["host_us"] > 0
+
+
+# --- bench all ---
+
+
+def test_all_checks_every_collective(capsys: pytest.CaptureFixture[str]) -> None:
+    status, found = run_json(capsys, "bench", "all", *TWO, "--sizes", "24,4012")
+    assert (status, found["wrong"], found["ok"], found["nranks"]) == (0, 0, True, 2)
+    ops = [(row["collective"], row["op"]) for row in found["rows"]]
+    assert ops[:5] == [("all_reduce", op) for op in exact.OPS]
+    assert list(dict(ops)) == list(TABLE)
+    cells = {(row["collective"], row["op"]): row["cells"] for row in found["rows"]}
+    assert list(cells["all_reduce", "sum"]) == ["f16", "bf16", "q8", "f32", "float16", "bfloat16", "int32", "uint32"]
+    assert list(cells["all_reduce", "max"]) == ["f32", "float16", "bfloat16", "int32", "uint32"]
+    assert "int32" not in cells["all_reduce", "avg"]
+    assert cells["barrier", None] == {}
+    bounded = {name for name, cell in cells["all_reduce", "avg"].items() if cell["bound"]}
+    assert bounded == {"q8"}
+    for key, row in cells.items():
+        in_place = TABLE[key[0]].in_place
+        assert {(cell["wrong"], cell["calls"]) for cell in row.values()} <= {(0, 4 if in_place else 2)}
+
+
+def test_all_prints_a_table_and_can_fail(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    corrupt(monkeypatch)
+    monkeypatch.setattr(selfcheck, "TABLE", {name: TABLE[name] for name in ("reduce", "send_recv", "barrier")})
+    assert cli.main(["bench", "all", "--devices", "llvmpipe*3", "--sizes", "4012"]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    rows = [line.split() for line in lines if not line.startswith("#")]
+    assert [row[:-1] for row in rows] == [
+        ["reduce", "sum", "2", "2", "~2", "2", "2", "2", "2", "2", "16"],
+        ["send_recv", *"----", *"33333", "5"],
+        ["barrier", *"-" * 9, "1"],
+    ]
+    assert "# Wrong elements : 31 FAILED (22 calls)" in lines
+
+
+# --- bench host ---
+
+
+def test_host_prints_quiet_busy_and_their_ratio(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["bench", "host", *TWO, "-n", "3", "-w", "1"]) == 0
+    rows = [line.split() for line in capsys.readouterr().out.splitlines() if not line.startswith("#")]
+    assert [(row[0], len(row)) for row in rows] == [("quiet", 6), ("paced", 6), ("busy", 6), ("ratio", 6)]
+    status, found = run_json(capsys, "bench", "host", *TWO, "-n", "3", "-w", "1", "--size", "1K")
+    assert (status, found["options"]["size"], found["nranks"]) == (0, 1024, 2)
+    for state in ("quiet_us", "paced_us", "busy_us", "ratio"):
+        assert set(found[state]) == {"enqueue", "wait", "whole", "mean", "bridge"}
+        assert all(value > 0 for value in found[state].values())
+    assert not [thread for thread in threading.enumerate() if thread.name == "vkpar-bench-busy"]
+
+
+def test_a_busy_thread_counts_until_the_end() -> None:
+    with host.busy_thread():
+        (thread,) = [thread for thread in threading.enumerate() if thread.name == "vkpar-bench-busy"]
+        assert thread.is_alive()
+    assert not thread.is_alive()
+
+
+class Counting:
+    """A library whose functions are counted, by the thread that made it."""
+
+    def __init__(self, lib: Any, calls: Counter[str]) -> None:
+        self._lib, self._calls, self._thread = lib, calls, threading.get_ident()
+
+    def __getattr__(self, name: str) -> Any:
+        function = getattr(self._lib, name)
+
+        def call(*arguments: Any) -> Any:
+            if threading.get_ident() == self._thread:
+                self._calls[name] += 1
+            return function(*arguments)
+
+        return call if callable(function) else function
+
+
+class Helper:
+    """The C helper's module with a counted library."""
+
+    def __init__(self, helper: Any, calls: Counter[str]) -> None:
+        self.ffi, self.lib = helper.ffi, Counting(helper.lib, calls)
+
+
+@pytest.mark.parametrize("name", ["all_reduce", "barrier"])
+def test_a_call_gives_up_the_gil_once_to_enqueue_and_once_to_wait(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if pump.kind() != "c":
+        pytest.skip("needs the C helper")
+    calls: Counter[str] = Counter()
+    helper = Helper(pump._c_helper(), calls)
+    monkeypatch.setattr(pump, "_c_helper", lambda: helper)
+    monkeypatch.setattr(api.load(), "lib", Counting(api.load().lib, calls))
+    devices = vkpar.open_devices("llvmpipe*3")
+    try:
+        with vkpar.Communicator(devices) as communicator:
+            arrays = [device.zeros(2048, "float32") for device in devices]
+            launch = communicator.barrier if name == "barrier" else lambda: communicator.all_reduce(arrays)
+            launch().wait()
+            launch().wait()
+            assert calls["vkp_enqueue"] >= 2
+            for _ in range(3):
+                calls.clear()
+                work = launch()
+                assert calls == {"vkp_enqueue": 1}
+                calls.clear()
+                work.wait()
+                assert calls == {"vkp_wait": 1}
+    finally:
+        for device in devices:
+            device.close()
 
 
 def test_all_reduce_over_two_vendors(capsys: pytest.CaptureFixture[str]) -> None:
@@ -122,10 +212,6 @@ def test_wrong_elements_are_counted_and_fail(
 def test_a_result_that_was_never_written_is_wrong(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    class Idle:
-        def wait(self) -> None:
-            """Wait for nothing."""
-
     monkeypatch.setattr(vkpar.Communicator, "all_reduce", lambda *arguments, **options: Idle())
     status, found = run_json(capsys, "bench", "all_reduce", *TWO, *QUICK, "-b", "4K", "-e", "4K")
     assert status == 1
@@ -147,12 +233,18 @@ def test_errors_of_the_library_end_with_status_2(capsys: pytest.CaptureFixture[s
         ([*TWO, "--algorithm", "magic"], "unknown algorithm 'magic'"),
         ([*TWO, "--wire", "q9"], "unknown wire 'q9'"),
         ([*TWO, "-b", "2M", "-e", "1M"], "minbytes"),
+        ([*TWO, "--transport", "pigeon"], "unknown transport 'pigeon'"),
     ):
         assert cli.main(["bench", "all_reduce", *arguments, "--json"]) == 2
         captured = capsys.readouterr()
         assert captured.out == ""
         assert captured.err.startswith("vkpar: error: ")
         assert said in captured.err
+
+
+def test_a_root_that_is_no_rank_ends_with_status_2(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["bench", "broadcast", *TWO, "--root", "2"]) == 2
+    assert capsys.readouterr() == ("", "vkpar: error: root is a rank from 0 to 1, not 2\n")
 
 
 @pytest.mark.parametrize("transposed", [False, True])

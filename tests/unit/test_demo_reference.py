@@ -353,7 +353,7 @@ def test_trim_script_without_the_package_fails_with_a_hint(trim_weights, tmp_pat
     assert "pip install" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("arguments", [{"weights": "/nothing.safetensors"}, {"wire": "q8"}])
+@pytest.mark.parametrize("arguments", [{"weights": "/nothing.safetensors"}, {"wire": "q9"}, {"wire": "q8"}])
 def test_a_demo_that_cannot_run_ends_in_failed(arguments):
     stream = io.StringIO()
     assert main.run(**arguments, stream=stream) == 1

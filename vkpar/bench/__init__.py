@@ -1,5 +1,6 @@
 """Benchmarks that check what they time, with the flags and the columns of nccl-tests.
 
-``all_reduce.run`` and ``matmul.run`` are what the command line calls; ``exact`` makes data on which every correct
-result is exact, ``table`` turns sizes, bandwidths and rows into text and back.
+``commands`` puts them on the command line. ``sweep`` times one of the collectives, which ``collectives`` lists, by
+size; ``selfcheck`` checks all of them, ``host`` says what a call costs on the host, ``matmul`` times products.
+``exact`` makes data on which every correct result is exact, or derives a bound; ``frame`` is what all runs share.
 """

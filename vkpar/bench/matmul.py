@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 import time
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from statistics import median
 from typing import Any, Final, TextIO
 
@@ -14,7 +15,7 @@ from numpy.random import default_rng
 
 import vkpar
 from vkpar import dtypes
-from vkpar.bench import exact, table
+from vkpar.bench import exact, frame, table
 from vkpar.demo import rig
 from vkpar.device import Device
 from vkpar.dtypes import DType
@@ -124,10 +125,8 @@ class Report:
 
     def as_dict(self) -> dict[str, Any]:
         """Return everything, ready for JSON."""
-        wrong = [number for number in self.wrong() if number is not None]
-        plain = asdict(self)
-        plain["rows"] = [asdict(row) | {"against_numpy": row.against_numpy} for row in self.rows]
-        return plain | {"benchmark": "matmul", "wrong": sum(wrong) if wrong else None, "ok": not any(wrong)}
+        rows = [asdict(row) | {"against_numpy": row.against_numpy} for row in self.rows]
+        return frame.document("matmul", asdict(self) | {"rows": rows}, self.wrong())
 
 
 def parse_shapes(text: str) -> tuple[Shape, ...]:
@@ -180,23 +179,21 @@ def run(options: Options, *, as_json: bool = False, stream: TextIO | None = None
     Raises:
         VkparError: what the library raises.
     """
-    target = stream if stream is not None else sys.stdout
-    emit = table.Lines(target, quiet=as_json)
+    return frame.run(partial(_start, options), as_json=as_json, stream=stream)
+
+
+def _start(options: Options, stack: ExitStack) -> tuple[Report, Iterator[Row]]:
+    devices = [stack.enter_context(device) for device in vkpar.open_devices(options.devices)]
+    report = Report(options, table.versions(), [_describe(number, device) for number, device in enumerate(devices)])
+    return report, _rows(options, devices)
+
+
+def _rows(options: Options, devices: Sequence[Device]) -> Iterator[Row]:
     numpy_seconds: dict[Shape, float] = {}
-    with ExitStack() as stack:
-        devices = [stack.enter_context(device) for device in vkpar.open_devices(options.devices)]
-        report = Report(options, table.versions(), [_describe(i, device) for i, device in enumerate(devices)])
-        emit(*report.header())
-        for number, device in enumerate(devices):
-            for shape in options.sizes_of(device):
-                for name in options.dtypes:
-                    row = _Product(options, device, shape, dtypes.resolve(name)).row(number, numpy_seconds)
-                    report.rows.append(row)
-                    emit(row.text())
-        emit(*report.footer())
-    if as_json:
-        table.as_json(report.as_dict(), target)
-    return 1 if any(report.wrong()) else 0
+    for number, device in enumerate(devices):
+        for shape in options.sizes_of(device):
+            for name in options.dtypes:
+                yield _Product(options, device, shape, dtypes.resolve(name)).row(number, numpy_seconds)
 
 
 def _describe(number: int, device: Device) -> dict[str, Any]:

@@ -40,16 +40,8 @@ def steps(least: int, most: int, factor: int) -> Iterator[int]:
 
 
 def algbw(nbytes: int, seconds: float) -> float:
-    """Return the algorithm bandwidth: bytes of one rank's array over the time, in GB/s of 10^9 bytes."""
+    """Return the algorithm bandwidth: a collective's size over the time, in GB/s of 10^9 bytes."""
     return nbytes / seconds / 1e9 if seconds > 0 else 0.0
-
-
-def busbw(bandwidth: float, nranks: int) -> float:
-    """Return the bus bandwidth of an all_reduce: what each rank's link carries each way, whatever the number of ranks.
-
-    Every rank must send and receive 2(n-1)/n of the array, hence the factor.
-    """
-    return bandwidth * 2 * (nranks - 1) / nranks
 
 
 def fixed(value: float, width: int) -> str:

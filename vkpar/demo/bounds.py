@@ -6,9 +6,14 @@ multiply-adds or without, then errs by at most gamma(K) * sum |a_k b_k| with gam
 
 Wire. A number that crosses a link is rounded: relative error 2^-11 (f16), 2^-8 (bf16), 0 (f32). f16 has a power-of-two
 scale for each block, which puts the block's largest magnitude at 2^14 or more; what falls below f16's normal range of
-2^-14 then errs by half its spacing, 2^-25, which is 2^-39 of that magnitude. No algorithm encodes a contribution more
-often than the ring does with n ranks: n - 1 hops to its owner and once more for the sum. With S = sum over the ranks
-of |contribution| the all_reduce errs by at most ((1 + wire)(1 + U))^n - 1 times S. One rank has no wire.
+2^-14 then errs by half its spacing, 2^-25, which is 2^-39 of that magnitude. q8 sends x as the whole number nearest to
+126 x / m, m being the largest magnitude of 32 elements, rounded up by less than 2^-12 of itself: half a step is
+m / 252. Its multiplier is rounded down by less than 2^-18.9 and its scale by a few U, which adds less than 2^-18 |x|.
+
+No algorithm encodes a contribution more often than the ring does with n ranks: n - 1 hops to its owner and once more
+for the sum. With S = sum over the ranks of |contribution| the all_reduce errs by at most growth - 1 times S, growth
+being ((1 + wire)(1 + U))^n; shares of a block's largest magnitude add growth ((1 + block)^n - 1) times the largest S of
+the block. One rank has no wire.
 
 Block. With h = x W1 + b1, g = gelu(h), y = g W2 + b2, elementwise and K1 = hidden:
 
@@ -47,7 +52,7 @@ GELU_BEND: Final = 0.4
 class Wire:
     """What a wire does to a number: ``relative`` error, ``block`` error relative to the block's largest magnitude.
 
-    Integers up to ``exact`` cross it unchanged.
+    Integers up to ``exact`` cross it unchanged; 0 says that none but zero does for sure.
     """
 
     relative: float
@@ -55,7 +60,12 @@ class Wire:
     exact: int
 
 
-WIRES: Final = {"f16": Wire(2.0**-11, 2.0**-39, 2**11), "bf16": Wire(2.0**-8, 0.0, 2**8), "f32": Wire(0.0, 0.0, 2**24)}
+WIRES: Final = {
+    "f16": Wire(2.0**-11, 2.0**-39, 2**11),
+    "bf16": Wire(2.0**-8, 0.0, 2**8),
+    "f32": Wire(0.0, 0.0, 2**24),
+    "q8": Wire(2.0**-18, (1.0 + 2.0**-11) / 252.0, 0),
+}
 
 
 def wire_of(name: str) -> Wire:
@@ -92,7 +102,7 @@ def all_reduce_bound(contributions: Sequence[F64], wire: str, uncertain: float =
     total = np.sum([np.abs(part) for part in contributions], axis=0)
     growth = ((1.0 + properties.relative) * (1.0 + U)) ** nranks
     largest = float(np.max(total, initial=0.0)) + uncertain
-    floor = nranks * growth * properties.block * largest * math.sqrt(total.size)
+    floor = growth * math.expm1(nranks * math.log1p(properties.block)) * largest * math.sqrt(total.size)
     return (growth - 1.0) * (_norm(total) + uncertain) + floor
 
 

@@ -66,7 +66,8 @@ def run(
 
 
 def _run(console: Console, found: report.Report, selector: str | None, path: str | None, repeats: int) -> None:
-    wire_of(found.wire)
+    if not wire_of(found.wire).exact:
+        raise vkpar.InvalidUsageError(f"the demo checks exact sums first, which {found.wire!r} does not carry")
     model = weights.load(path)
     found.model = f"all-MiniLM-L6-v2 ({model.source})"
     found.tokens = int(model.mask.sum())

@@ -1,0 +1,202 @@
+"""The benchmarks' part of the command line, and what its other commands share with it."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+from dataclasses import fields
+from typing import Any, Final, TypeVar
+
+from vkpar.bench import host, matmul, selfcheck, sweep
+from vkpar.bench.collectives import TABLE, Collective
+from vkpar.bench.exact import OPS
+from vkpar.bench.table import parse_size
+from vkpar.comm.algorithms import TABLE as ALGORITHMS
+from vkpar.comm.rig import TRANSPORTS
+from vkpar.comm.wires import NAMES
+from vkpar.errors import VkparError
+
+WIRE_HELP: Final = f"how float32 crosses a link: {', '.join(NAMES)} (default: f16)"
+_RIG: Final = "the rig; by default the GPUs, or two virtual ranks of the only device"
+
+_T = TypeVar("_T")
+
+
+# ---- what all commands share ----
+
+
+def add_command(commands: Any, name: str, run: Callable[[Any], int], text: str) -> argparse.ArgumentParser:
+    """Add the command ``name``, which calls ``run`` with the parsed arguments; ``text`` says what it does."""
+    made: argparse.ArgumentParser = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
+    made.set_defaults(run=run)
+    add_json(made)
+    return made
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+    """Let ``parser`` take ``--json``."""
+    # Suppressed, so that a --json before the command is not undone.
+    parser.add_argument(
+        "--json", action="store_true", default=argparse.SUPPRESS, help="print one JSON document and nothing else"
+    )
+
+
+def add_devices(parser: argparse.ArgumentParser, text: str) -> None:
+    """Let ``parser`` take ``--devices``; ``text`` says what they are for."""
+    selector = "an index, UUID, PCI address, piece of a name, all, gpu or cpu, joined by &, *N for N of each"
+    parser.add_argument("--devices", metavar="SELECTOR", help=f"{text}: {selector}")
+
+
+# ---- the benchmarks ----
+
+
+def add_benchmarks(benches: Any) -> None:
+    """Add every benchmark to the sub-commands of ``vkpar bench``."""
+    for collective in TABLE.values():
+        _add_collective(benches, collective)
+    _add_all(benches)
+    _add_host(benches)
+    _add_matmul(benches)
+
+
+def _add_collective(benches: Any, collective: Collective) -> None:
+    name = collective.name
+    text = f"time and check {name}, as nccl-tests does" if collective.moves else f"time {name}"
+    parser = add_command(benches, name, _run(sweep), text)
+    parser.set_defaults(collective=name)
+    if collective.moves:
+        _add_sizes(parser)
+    _add_counts(parser, sweep.Options, check=collective.moves)
+    add_devices(parser, _RIG)
+    _add_transport(parser)
+    if collective.moves:
+        dtypes = sweep.REDUCED if collective.reduces else sweep.MOVED
+        _add_choice(parser, "--dtype", "TYPE", dtypes)
+    if collective.reduces:
+        parser.add_argument("--wire", default="f16", metavar="WIRE", help=WIRE_HELP)
+        _add_algorithm(parser)
+        _add_choice(parser, "--op", "OP", OPS)
+    if collective.rooted:
+        parser.add_argument("--root", type=_whole(0), default=0, metavar="RANK", help="the one rank (default: 0)")
+
+
+def _add_choice(parser: argparse.ArgumentParser, name: str, metavar: str, choices: Sequence[str]) -> None:
+    """Add an option with the first of ``choices`` as its default."""
+    text = f"{', '.join(choices)} (default: {choices[0]})"
+    parser.add_argument(name, default=choices[0], choices=choices, metavar=metavar, help=text)
+
+
+def _add_sizes(parser: argparse.ArgumentParser) -> None:
+    size = _argument(parse_size)
+    parser.add_argument(
+        "-b", "--minbytes", type=size, metavar="SIZE", help="first size, such as 8, 64K, 1M (default: 8K)"
+    )
+    parser.add_argument("-e", "--maxbytes", type=size, metavar="SIZE", help="last size (default: 32M)")
+    parser.add_argument(
+        "-f", "--stepfactor", type=_whole(2), default=4, metavar="N", help="from size to size (default: 4)"
+    )
+
+
+def _add_counts(parser: argparse.ArgumentParser, defaults: Any, *, check: bool = True) -> None:
+    for short, long, least, default, text in (
+        ("-n", "--iters", 1, defaults.iters, "timed calls"),
+        ("-w", "--warmup_iters", 0, defaults.warmup_iters, "calls before them"),
+    ):
+        parser.add_argument(
+            short, long, type=_whole(least), default=default, metavar="N", help=f"{text} (default: {default})"
+        )
+    if check:
+        _add_check(parser, 0, "checked calls, 0 for none")
+
+
+def _add_check(parser: argparse.ArgumentParser, least: int, text: str) -> None:
+    parser.add_argument("-c", "--check", type=_whole(least), default=1, metavar="N", help=f"{text} (default: 1)")
+
+
+def _add_algorithm(parser: argparse.ArgumentParser) -> None:
+    names = ", ".join(("auto", *ALGORITHMS))
+    parser.add_argument("--algorithm", default="auto", metavar="NAME", help=f"{names} (default: auto)")
+
+
+def _add_transport(parser: argparse.ArgumentParser) -> None:
+    names = ", ".join(TRANSPORTS)
+    parser.add_argument("--transport", default="auto", metavar="NAME", help=f"{names} (default: auto)")
+
+
+def _add_all(benches: Any) -> None:
+    text = "check every collective on a few sizes of every dtype and wire"
+    parser = add_command(benches, "all", _run(selfcheck), text)
+    add_devices(parser, _RIG)
+    parser.add_argument(
+        "--sizes",
+        type=_argument(selfcheck.parse_sizes),
+        default=selfcheck.SIZES,
+        metavar="SIZE[,...]",
+        help=f"default: {','.join(map(str, selfcheck.SIZES))}",
+    )
+    _add_check(parser, 1, "calls of each kind")
+    _add_transport(parser)
+    _add_algorithm(parser)
+
+
+def _add_host(benches: Any) -> None:
+    text = "time a small all_reduce on the host, alone and beside a busy Python thread"
+    parser = add_command(benches, "host", _run(host), text)
+    size = _argument(parse_size)
+    parser.add_argument("--size", type=size, default=host.SIZE, metavar="SIZE", help="of the message (default: 8K)")
+    _add_counts(parser, host.Options, check=False)
+    add_devices(parser, _RIG)
+    _add_transport(parser)
+
+
+def _add_matmul(benches: Any) -> None:
+    parser = add_command(benches, "matmul", _run(matmul), "time and check the matrix product, device by device")
+    add_devices(parser, "what to measure; by default the GPUs")
+    sizes = _argument(matmul.parse_shapes)
+    parser.add_argument(
+        "--sizes", type=sizes, metavar="M,N,K[;...]", help="default: squares of 1024 to 4096, on CPUs of 128 to 512"
+    )
+    parser.add_argument(
+        "--dtypes",
+        type=_argument(matmul.parse_dtypes),
+        default=matmul.Options.dtypes,
+        metavar="TYPES",
+        help=f"among {', '.join(matmul.DTYPES)} (default: {','.join(matmul.Options.dtypes)})",
+    )
+    parser.add_argument("--transpose-b", action="store_true", help="give the second matrix as (N, K)")
+    _add_counts(parser, matmul.Options)
+
+
+def _run(module: Any) -> Callable[[argparse.Namespace], int]:
+    """Return the command that runs ``module`` with the parsed arguments that its ``Options`` name."""
+
+    def run(options: argparse.Namespace) -> int:
+        names = [item.name for item in fields(module.Options) if hasattr(options, item.name)]
+        chosen = module.Options(**{name: getattr(options, name) for name in names})
+        return int(module.run(chosen, as_json=options.json))
+
+    return run
+
+
+# ---- arguments ----
+
+
+def _argument(parse: Callable[[str], _T]) -> Callable[[str], _T]:
+    """Make an argparse type of a function that raises :class:`VkparError`, keeping its message."""
+
+    def convert(text: str) -> _T:
+        try:
+            return parse(text)
+        except VkparError as error:
+            raise argparse.ArgumentTypeError(str(error)) from error
+
+    return convert
+
+
+def _whole(least: int) -> Callable[[str], int]:
+    def convert(text: str) -> int:
+        if not text.isdecimal() or int(text) < least:
+            raise argparse.ArgumentTypeError(f"{text!r}: expected a whole number from {least}")
+        return int(text)
+
+    return convert

@@ -1,0 +1,159 @@
+"""What all benchmarks do around their measurements: open the rig, print rows as they come, or one JSON document."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any, Protocol, TextIO
+
+import vkpar
+from vkpar import env
+from vkpar.bench import table
+from vkpar.comm.communicator import Communicator
+from vkpar.demo import rig
+from vkpar.device import Device
+from vkpar.errors import InvalidUsageError
+
+
+class Row(Protocol):
+    """One line of a table."""
+
+    def text(self) -> str:
+        """Return the row under the report's header."""
+
+
+class Report(Protocol):
+    """Everything of one run; ``rows`` are added as they are measured."""
+
+    rows: list[Any]
+
+    def header(self) -> list[str]:
+        """Return the lines above the table."""
+
+    def footer(self) -> list[str]:
+        """Return the lines below the table."""
+
+    def wrong(self) -> list[int | None]:
+        """Return the wrong elements of everything measured; None where nothing was checked."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return everything, ready for JSON."""
+
+
+# Opens what is measured, to be closed with the stack, and returns the report and an iterator that measures row by row.
+Start = Callable[[ExitStack], tuple[Report, Iterator[Row]]]
+
+
+def run(start: Start, *, as_json: bool = False, stream: TextIO | None = None) -> int:
+    """Measure, and print a row as soon as it is there.
+
+    Args:
+        start: opens what is measured.
+        as_json: print one JSON document at the end, and nothing else.
+        stream: where to print; standard output by default.
+
+    Returns:
+        the exit status: 0, or 1 where any element was wrong.
+
+    Raises:
+        VkparError: what the library raises, for wrong options before anything runs.
+    """
+    target = stream if stream is not None else sys.stdout
+    emit = table.Lines(target, quiet=as_json)
+    with ExitStack() as stack:
+        report, rows = start(stack)
+        emit(*report.header())
+        for row in rows:
+            report.rows.append(row)
+            emit(row.text())
+        emit(*report.footer())
+    if as_json:
+        table.as_json(report.as_dict(), target)
+    return 1 if any(report.wrong()) else 0
+
+
+@dataclass(frozen=True)
+class Rig:
+    """What a communicator runs on, as reports describe it."""
+
+    versions: dict[str, str]
+    ranks: list[rig.RankInfo]
+    links: list[rig.LinkGroup]
+    explanation: str
+
+    @property
+    def nranks(self) -> int:
+        """Number of ranks."""
+        return len(self.ranks)
+
+    def lines(self) -> list[str]:
+        """Return the header lines that name the ranks and their links."""
+        ranks = [
+            f"# Rank {rank.rank}: {rank.name} [{rank.vendor}, {rank.driver}] {rank.transport}" for rank in self.ranks
+        ]
+        links = [f"# Links: {len(group.pairs)} {group.kind} ({group.reason})" for group in self.links]
+        return [*ranks, *links, f"# {self.explanation}"]
+
+
+def open_communicator(
+    stack: ExitStack, selector: str | None, *, wire: str = "f16", algorithm: str = "auto", transport: str = "auto"
+) -> tuple[Communicator, Rig]:
+    """Open devices and a communicator over them, closed with ``stack``; return it and its description.
+
+    A single device that nobody asked for by name is opened twice: two virtual ranks.
+
+    Raises:
+        VkparError: what opening them raises.
+    """
+    devices = vkpar.open_devices(selector)
+    if selector is None and not env.get().devices and len(devices) == 1:
+        devices += vkpar.open_devices(str(devices[0].info.index))
+    for device in devices:
+        stack.enter_context(device)
+    communicator = stack.enter_context(Communicator(devices, wire=wire, algorithm=algorithm, transport=transport))
+    return communicator, _describe(devices, communicator)
+
+
+def _describe(devices: Sequence[Device], communicator: Communicator) -> Rig:
+    return Rig(
+        versions=table.versions(),
+        ranks=[
+            rig.describe_rank(rank, device.info, transport)
+            for rank, (device, transport) in enumerate(zip(devices, communicator.transports(), strict=True))
+        ],
+        links=rig.describe_links(communicator),
+        explanation=rig.explain(devices),
+    )
+
+
+def document(benchmark: str, plain: dict[str, Any], wrong: Sequence[int | None]) -> dict[str, Any]:
+    """Return a report's JSON document.
+
+    Args:
+        benchmark: its name.
+        plain: the report's fields; those of a ``rig`` among them go to the top.
+        wrong: the wrong elements of everything measured, None where nothing was checked.
+    """
+    described = plain.pop("rig", None)
+    rig_fields = {} if described is None else {**described, "nranks": len(described["ranks"])}
+    checked = [number for number in wrong if number is not None]
+    outcome = {"wrong": sum(checked) if checked else None, "ok": not any(checked)}
+    return {"benchmark": benchmark, **plain, **rig_fields, **outcome}
+
+
+def requested_algorithm(name: str) -> str:
+    """Return the algorithm that a run asks for, ``VKPAR_ALGORITHM`` taken into account."""
+    return env.get().algorithm if name == "auto" else name
+
+
+def check_root(root: int, nranks: int) -> int:
+    """Return ``root`` if there is such a rank.
+
+    Raises:
+        InvalidUsageError
+    """
+    if not 0 <= root < nranks:
+        raise InvalidUsageError(f"root is a rank from 0 to {nranks - 1}, not {root}")
+    return root

@@ -1,0 +1,204 @@
+"""``vkpar bench all``: every collective on a few sizes of every dtype and wire, checked and not timed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from typing import Any, Final, TextIO
+
+from vkpar import dtypes
+from vkpar.bench import frame, table
+from vkpar.bench.collectives import TABLE, Collective, Setting
+from vkpar.bench.exact import OPS
+from vkpar.bench.trial import Trial, terms_of
+from vkpar.comm.communicator import Communicator
+from vkpar.errors import InvalidUsageError
+
+# A few elements, several blocks and a piece that nothing divides, several segments.
+SIZES: Final = (24, 40_012, 2_000_004)
+_WIRES: Final = ("f16", "bf16", "q8", "f32")
+_DTYPES: Final = ("float16", "bfloat16", "int32", "uint32")
+_WIDTHS: Final = dict.fromkeys(_WIRES, 7) | {"float16": 9, "bfloat16": 10, "int32": 7, "uint32": 8}
+_TITLES: Final = (
+    f"#{'':22}{'float32 by wire':>28}",
+    f"#{'collective':>15}{'op':>6} " + "".join(name.rjust(width) for name, width in _WIDTHS.items())
+    + f"{'calls':>7}{'time':>7}",
+    f"#{'(s)':>98}",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Options:
+    """What to check.
+
+    Attributes:
+        devices: selector of the rig; None for the default one, with two virtual ranks where it is a single device.
+        sizes: in bytes, each rounded down to whole elements, at least one.
+        check: calls of each kind, each on fresh data.
+    """
+
+    devices: str | None = None
+    sizes: tuple[int, ...] = SIZES
+    algorithm: str = "auto"
+    transport: str = "auto"
+    check: int = 1
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One dtype, or float32 on one wire: wrong elements of all its calls, and the largest bound, 0.0 for equality."""
+
+    wrong: int
+    calls: int
+    bound: float
+
+    def text(self) -> str:
+        """Return the number of wrong elements, marked where a bound was applied."""
+        return f"~{self.wrong}" if self.bound else str(self.wrong)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One collective, with one op where it has any.
+
+    Attributes:
+        cells: by wire, those of float32, and by dtype.
+    """
+
+    collective: str
+    op: str | None
+    cells: dict[str, Cell]
+    calls: int
+    seconds: float
+
+    def text(self) -> str:
+        """Return the row under the header."""
+        cells = ((self.cells[name].text() if name in self.cells else "-").rjust(_WIDTHS[name]) for name in _WIDTHS)
+        return f"{self.collective:>16}{self.op or '-':>6} {''.join(cells)}{self.calls:>7}{self.seconds:>7.2f}"
+
+
+@dataclass
+class Report:
+    """Everything of one run; ``algorithm`` is the requested one."""
+
+    options: Options
+    algorithm: str
+    rig: frame.Rig
+    rows: list[Row] = field(default_factory=list)
+
+    def wrong(self) -> list[int | None]:
+        """Return the wrong elements of every cell."""
+        return [cell.wrong for row in self.rows for cell in row.cells.values()]
+
+    def header(self) -> list[str]:
+        """Return the lines above the table."""
+        options = self.options
+        return [
+            f"# vkpar {self.rig.versions['vkpar']} bench all: wrong elements by collective",
+            f"# sizes {', '.join(map(str, options.sizes))} bytes, out of place and in place, check {options.check}",
+            f"# algorithm {self.algorithm}, transport {options.transport}, pump {self.rig.versions['pump']}",
+            "#",
+            *self.rig.lines(),
+            "#",
+            *_TITLES,
+        ]
+
+    def footer(self) -> list[str]:
+        """Return the lines below the table."""
+        calls = sum(row.calls for row in self.rows)
+        return [
+            "#",
+            f"# Wrong elements : {table.verdict(self.wrong())} ({calls} calls)",
+            "# Every element must be equal to the true result; where ~ stands, within a derived bound of it.",
+        ]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return everything, ready for JSON."""
+        return frame.document("all", asdict(self), self.wrong())
+
+
+def parse_sizes(text: str) -> tuple[int, ...]:
+    """Return the sizes in bytes that ``text`` lists, joined by commas.
+
+    Raises:
+        InvalidUsageError: one that is no size.
+    """
+    return tuple(table.parse_size(part) for part in text.split(","))
+
+
+def run(options: Options, *, as_json: bool = False, stream: TextIO | None = None) -> int:
+    """Check every collective and print a row for each as soon as it is there.
+
+    Args:
+        options: what to check.
+        as_json: print one JSON document at the end, and nothing else.
+        stream: where to print; standard output by default.
+
+    Returns:
+        the exit status: 0, or 1 where any element was wrong.
+
+    Raises:
+        VkparError: what the library raises.
+    """
+    return frame.run(partial(_start, options), as_json=as_json, stream=stream)
+
+
+def _start(options: Options, stack: ExitStack) -> tuple[Report, Iterator[Row]]:
+    if not options.sizes or options.check < 1:
+        raise InvalidUsageError("there is nothing to check: give at least one size, and check from 1")
+    communicator, rig = frame.open_communicator(
+        stack, options.devices, algorithm=options.algorithm, transport=options.transport
+    )
+    report = Report(options, frame.requested_algorithm(options.algorithm), rig)
+    return report, _rows(options, communicator)
+
+
+def _rows(options: Options, communicator: Communicator) -> Iterator[Row]:
+    for collective in TABLE.values():
+        ops: Sequence[str | None] = (None,)
+        if collective.reduces:
+            ops = OPS if collective.name == "all_reduce" else OPS[:1]  # the others run the same kernels
+        for op in ops:
+            yield _row(options, communicator, collective, op)
+
+
+def _row(options: Options, communicator: Communicator, collective: Collective, op: str | None) -> Row:
+    start = time.perf_counter()
+    cells, calls = {}, 0
+    if collective.moves:
+        for name, setting in _settings(communicator, collective, op).items():
+            cells[name] = _cell(options, communicator, collective, setting)
+        calls = sum(cell.calls for cell in cells.values())
+    else:
+        for _ in range(options.check):
+            communicator.barrier().wait()
+            calls += 1
+    return Row(collective.name, op, cells, calls, time.perf_counter() - start)
+
+
+def _settings(communicator: Communicator, collective: Collective, op: str | None) -> dict[str, Setting]:
+    """Return what each column stands for; what always travels exactly is checked in the exact wire's column."""
+    made = {}
+    wires = _WIRES if collective.reduces and op not in ("max", "min") else _WIRES[-1:]
+    for name in (*wires, *_DTYPES):
+        dtype = dtypes.resolve("float32" if name in wires else name)
+        wire = name if name in wires else "f32"
+        root = communicator.nranks - 1
+        if op != "avg" or dtype.is_float:
+            made[name] = Setting(communicator.devices, dtype, 0, op or "sum", root, wire)
+    return made
+
+
+def _cell(options: Options, communicator: Communicator, collective: Collective, setting: Setting) -> Cell:
+    wrong, calls = 0, 0
+    for nbytes in options.sizes:
+        sized = setting.of(max(nbytes, setting.dtype.itemsize))
+        for in_place in (False, True) if collective.in_place else (False,):
+            trial = Trial(collective, communicator, sized, in_place=in_place)
+            wrong += sum(trial.wrong() for _ in range(options.check))
+            calls += options.check
+    terms = terms_of(collective, setting)
+    return Cell(wrong, calls, 0.0 if terms is None else terms.bound)
