@@ -1,34 +1,42 @@
-"""What a reduction must give: exact sums, error bounds, and a bit-for-bit model of the wires.
+"""What a reduction must give: exact results, error bounds, and a bit-for-bit model of the wires.
 
 **The model** runs the algorithm's own schedule (see ``simulator``) in NumPy float32, with the wires written down once
-more. Slots and segments are of other sizes than on devices: they must not change a bit.
+more. Slots and segments are of other sizes than on devices: they must not change a bit. All drivers encode alike, so
+this holds for every wire; only what some drivers do with numbers below 2^-126, taking them for zero, is left open.
 
-**Error of the scaled half wire** (``shaders/common/wire.glsl``). A block of 256 values, the largest finite one M in
-magnitude, is sent as halves of v * 2^s, where s brings M into [2^14, 2^15); s is clamped to [-113, 126]. Multiplying
-by 2^s is exact. A half has 11 significand bits and steps of 2^-24 at least, so rounding moves the scaled value by at
-most max(2^-11 |v| 2^s, 2^-25). Undone, and with 2^14 <= M 2^s, that is
+**Error of an encoding**, of v in a block whose largest finite magnitude is M (``shaders/common/wire.glsl``).
 
-    |decode(encode(v)) - v| <= max(2^-11 |v|, 2^-39 M).
+- ``f16``: max(2^-11 |v|, 2^-39 M) + 2^-126. A block of 256 is sent as halves of v 2^s, where s brings M into
+  [2^14, 2^15); s is clamped to [-113, 126]. Multiplying by 2^s is exact. A half has 11 significand bits and steps of
+  2^-24 at least, so rounding moves the scaled value by at most max(2^-11 |v| 2^s, 2^-25), and 2^14 <= M 2^s. From
+  M = 2^127 on (s = -113) a value that rounds up to 2^15, which stands for 2^128, is sent as the largest half below
+  instead: half a step more, so 2^-10 |v|. Where M < 2^-112, s stops at 126; halves' steps of 2^-24 then stand for
+  2^-150, under float32's smallest number. Decoded values below 2^-126 become zero.
+- ``bf16``: 8 significand bits and float32's exponents, so 2^-8 |v|, and 2^-126 where subnormals are flushed.
+- ``q8``: max(M, 2^-118) / 251, in blocks of 32. The scale S is m/126, with m being M rounded up to 13 bits, and
+  values are multiplied by W = 126/m, rounded down in steps of 1/516096 at most. The code is the whole number next to
+  v W: half of S off, which is m/252, and v (1 - W S) besides, of which docs/algorithms.md shows that they stay below.
+- ``f32`` adds nothing. Halves travel as they are, or in float32; their result is rounded once.
 
-- From M = 2^127 on (s = -113, its least) a value that rounds up to 2^15, which stands for 2^128, is sent as the
-  largest half below instead: half a step more, so 2^-10 |v|.
-- Where M < 2^-112, s stops at 126; halves' steps of 2^-24 then stand for 2^-150, under float32's smallest number.
-- Decoded values below 2^-126 become zero: 2^-126 more.
+**Error of a result.** The same schedule is run on pairs of a number and a bound of its error (``Errors``). A sum adds
+the errors of its terms and rounds by 2^-24 of its bound; in a product each error is multiplied by the other's bound;
+an average divides the error of its sum, and rounds twice. What is encoded has its error, so |v| and M are as much
+larger. For a sum, with A the sum of the magnitudes and L that of every contribution's M, it is to first order
 
-``bf16`` has 8 significand bits and float32's exponents: 2^-8 |v|, and 2^-126 where subnormals are flushed; ``f32``
-adds nothing.
+    k (2^-11 A + 2^-39 L) + (n - 1) 2^-24 A
 
-**Error of a sum.** With A the sum of the contributions' magnitudes, every partial sum is at most A, and A's largest in
-the block bounds every M. Encodings: the ring encodes each of its n - 1 unfinished sums and the result, n in all;
-two_shot and naive encode each contribution (errors add up to at most one encoding of A, n times its absolute part)
-and the result; direct the contributions alone. Each float32 addition rounds by 2^-24 of at most A, n - 1 times. The
-errors so far are themselves encoded again, which (1 + 2^-8)^n covers.
+with k the encodings that any contribution goes through: 1 in direct; in two_shot and naive 2, its own and the
+result's; n in the ring, of each of the n - 1 unfinished sums and the result. In the tree every rank sends each
+unfinished sum once. Those that are equally far from the owner have no contribution in common: together they too are
+at most A and L. They are at most ceil(log2 n) sends away (folding is one, where n is no power of two), and the owner
+encodes the result, so that k = ceil(log2 n) + 1.
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,9 +53,10 @@ from vkpar.comm.schedule import BLOCK, SlotSet
 
 Numbers = npt.NDArray[Any]
 POOLS = {"L": "llvmpipe*8", "S": "swiftshader*3"}
-ALGORITHMS = ("ring", "two_shot", "direct", "naive")
-FORMATS = [("float32", "f16"), ("float32", "bf16"), ("float32", "f32")]
-FORMATS += [(dtype, None) for dtype in ("float16", "bfloat16", "int32", "uint32")]
+ALGORITHMS = ("ring", "two_shot", "direct", "tree", "naive")
+INTEGERS = ("int32", "uint32")
+FORMATS: list[tuple[str, str | None]] = [("float32", wire) for wire in ("f16", "bf16", "f32", "q8")]
+FORMATS += [(dtype, None) for dtype in ("float16", "bfloat16", *INTEGERS)]
 
 
 def mixed(letters: str) -> bool:
@@ -83,115 +92,119 @@ def from_dtype(elements: Numbers, dtype: str) -> Numbers:
     return elements.astype(np.float32) if dtype == "float16" else elements
 
 
-def integers(rng: np.random.Generator, dtype: str, count: int, nranks: int) -> list[Numbers]:
-    """Return values whose sums every dtype and wire holds exactly: small whole numbers; whole words for integers.
+def integers(rng: np.random.Generator, dtype: str, count: int, nranks: int, op: str = "sum") -> list[Numbers]:
+    """Return values whose results every dtype, and every wire but q8, holds exactly; whole words for integers.
 
-    bfloat16 holds whole numbers to 256, so n values must stay within 256 / n.
+    bfloat16 holds whole numbers to 256, so n terms must stay within 256 / n, and factors are 1 or 2.
     """
-    if dtype in ("int32", "uint32"):
+    if dtype in INTEGERS:
         info = np.iinfo(dtype)
         return [rng.integers(info.min, info.max, count, dtype, endpoint=True) for _ in range(nranks)]
+    if op == "prod":
+        return [to_dtype(rng.choice([-2.0, -1.0, 1.0, 2.0], count), dtype) for _ in range(nranks)]
     most = 256 // nranks
     return [to_dtype(rng.integers(-most, most, count, endpoint=True).astype(np.float32), dtype) for _ in range(nranks)]
 
 
-def exact_sum(parts: Sequence[Numbers], dtype: str) -> Numbers:
-    """Return the sum of such values; integers wrap."""
-    if dtype in ("int32", "uint32"):
-        return np.sum(np.stack(parts), axis=0, dtype=parts[0].dtype)
-    return to_dtype(np.sum([from_dtype(part, dtype) for part in parts], axis=0, dtype=np.float32), dtype)
+def exact_sum(parts: Sequence[Numbers], dtype: str, op: str = "sum") -> Numbers:
+    """Return the sum of such values, or what else ``op`` makes of them; integers wrap."""
+    return to_dtype(functools.reduce(lambda a, b: combined(a, b, op), [from_dtype(p, dtype) for p in parts]), dtype)
 
 
-def reals(rng: np.random.Generator, dtype: str, count: int, nranks: int, size: float = 1.0) -> list[Numbers]:
-    """Return normally distributed values whose sizes differ by six orders from block to block and in each block."""
+def reals(
+    rng: np.random.Generator, dtype: str, count: int, nranks: int, size: float = 1.0, op: str = "sum"
+) -> list[Numbers]:
+    """Return normal values whose sizes differ by six orders from block to block and in each block; factors by less."""
+    if op == "prod":
+        sizes = size * 2.0 ** rng.uniform(-8 / nranks, 8 / nranks, (nranks, count))
+        return [to_dtype(part * rng.choice([-1.0, 1.0], count), dtype) for part in sizes]
     spread = 10.0 ** rng.uniform(-3, 3, -(-count // BLOCK)).repeat(BLOCK)[:count] if dtype == "float32" else 1.0
     within = 10.0 ** rng.uniform(-3, 0, count)
     return [to_dtype(size * spread * within * rng.standard_normal(count), dtype) for _ in range(nranks)]
 
 
-# ---- bounds ----
-
-_WIRE_ERRORS = {"f16": (2.0**-11, 2.0**-39), "bf16": (2.0**-8, 0.0), "f32": (0.0, 0.0)}
-_ROUNDING = {"float32": 0.0, "float16": 2.0**-11, "bfloat16": 2.0**-8}
-
-
-def bound(parts: Sequence[Numbers], algorithm: str, wire: str) -> Numbers:
-    """Return how far each element of a float32 sum may be from the true one; see the module's text."""
-    n = len(parts)
-    magnitude = np.sum(np.abs(np.stack(parts).astype(np.float64)), axis=0)
-    largest = np.array([block.max(initial=0) for block in np.split(magnitude, range(BLOCK, magnitude.size, BLOCK))])
-    largest = largest.repeat(BLOCK)[: magnitude.size]
-    relative, absolute = _WIRE_ERRORS[wire]
-    relative = np.where(largest >= 2.0**127, 2 * relative, relative)
-    encodings, pieces = {"ring": (n, n), "direct": (1, n)}.get(algorithm, (2, n + 1))
-    error = encodings * relative * magnitude + pieces * absolute * largest + (n - 1) * 2.0**-24 * magnitude
-    return error * (1 + 2.0**-8) ** n + (n + 1) * 2.0**-126
-
-
-def check_bound(got: Numbers, parts: Sequence[Numbers], dtype: str, algorithm: str, wire: str | None) -> None:
-    """Check a sum of floats against float64.
-
-    Halves travel exactly and are summed in float32, so that only that and the rounding of the result count.
-    """
-    values = [from_dtype(part, dtype) for part in parts]
-    true = np.sum(np.stack(values).astype(np.float64), axis=0)
-    error = bound(values, algorithm, wire or "f32")
-    error = error + _ROUNDING[dtype] * (np.abs(true) + error) + (2.0**-25 if dtype == "float16" else 0)
-    wrong = np.flatnonzero(~(np.abs(from_dtype(got, dtype).astype(np.float64) - true) <= error))
-    assert wrong.size == 0, f"{wrong.size} elements, first {wrong[0]}: {got[wrong[0]]} for {true[wrong[0]]}"
-
-
 # ---- the model ----
 
 
-def _canonical(values: Numbers) -> Numbers:
-    bits = values.view(np.uint32).copy()
-    bits[np.isnan(values)] = 0x7FC00000
-    return bits.view(np.float32)
+def _keys(values: Numbers, nan: int) -> Numbers:
+    """Return integers in the order of the values, -0 under +0; NaN as told."""
+    if values.dtype != np.float32:
+        return values
+    bits = values.view(np.int32)
+    return np.where(np.isnan(values), nan, bits ^ ((bits >> 31) & 0x7FFFFFFF))
+
+
+def combined(a: Numbers, b: Numbers, op: str) -> Numbers:
+    """Return what the kernels make of two terms."""
+    if op == "prod":
+        return a * b
+    if op == "max":
+        return np.where(_keys(b, 2**31 - 1) > _keys(a, 2**31 - 1), b, a)
+    return np.where(_keys(b, -(2**31)) < _keys(a, -(2**31)), b, a) if op == "min" else a + b
+
+
+def canonical(values: Numbers) -> Numbers:
+    """Return float32 values with every NaN as 0x7FC00000."""
+    return np.where(np.isnan(values), np.float32(np.nan), values)
 
 
 def _flushed(values: Numbers) -> Numbers:
-    bits = values.view(np.uint32)
-    return np.where(np.abs(values) < np.float32(2.0**-126), bits & 0x80000000, bits).astype(np.uint32).view(np.float32)
+    return np.where(np.abs(values) < np.float32(2.0**-126), np.copysign(np.float32(0), values), values)
+
+
+def largest_of(values: Numbers, size: int) -> Numbers:
+    """Return, for each element, the largest finite magnitude of its ``size`` neighbours that share a scale."""
+    padded = np.zeros(-(-values.size // size) * size, values.dtype)
+    padded[: values.size] = np.where(np.isfinite(values), np.abs(values), 0)
+    return padded.reshape(-1, size).max(axis=1).repeat(size)[: values.size]
 
 
 def _scaled(values: Numbers) -> Numbers:
-    """Return one block after the scaled wire."""
-    finite = np.abs(values[np.isfinite(values)])
-    largest = finite.max(initial=np.float32(0)).astype(np.float32)
-    exponent = int(largest.view(np.uint32)) >> 23
-    shift = int(np.clip(141 - exponent, -113, 126)) if largest else 0
-    with np.errstate(all="ignore"):
-        halves = (values * np.float32(2.0**shift)).astype(np.float16)
-        if shift == -113:
-            rounded_up = np.abs(halves) == np.float16(2.0**15)
-            halves[rounded_up] = np.copysign(np.float16(32752), halves[rounded_up])
-        return _flushed(halves.astype(np.float32) * np.float32(2.0**-shift))
+    """Return values after the scaled wire."""
+    largest = largest_of(values, BLOCK)
+    exponent = (largest.view(np.uint32) >> 23).astype(np.int32)
+    shift = np.where(largest > 0, np.clip(141 - exponent, -113, 126), 0)
+    halves = np.ldexp(values, shift).astype(np.float16)
+    too_large = (shift == -113) & (np.abs(halves) == 2.0**15)
+    halves[too_large] = np.copysign(np.float16(32752), halves[too_large])
+    return _flushed(np.ldexp(halves.astype(np.float32), -shift))
 
 
-def _blocks(values: Numbers) -> list[Numbers]:
-    return np.split(values, range(BLOCK, values.size, BLOCK))
+def _eights(values: Numbers) -> Numbers:
+    """Return values after q8."""
+    largest = largest_of(values, 32).view(np.uint32)
+    rounded = np.clip((largest + 0x7FF) & 0xFFFFF800, 0x04800000, 0x7F7FF800).astype(np.uint32)
+    mantissa, exponent = rounded & 0x7FFFFF, (rounded >> 23).astype(np.int32)
+    steps = (126 << 25) // ((mantissa | 0x800000) >> 11)
+    codes = np.rint(values * np.ldexp(steps.astype(np.float32), 114 - exponent))
+    unit = (mantissa | 0x3F800000).view(np.float32) * np.float32(1 / 126)
+    # A code of zero has no sign.
+    return np.where(np.isfinite(values), codes * np.ldexp(unit, exponent - 127) + np.float32(0), values)
 
 
 def through(values: Numbers, form: wires.Format) -> Numbers:
     """Return what is left of float32 values (or integers) after a format."""
     if values.dtype != np.float32:
         return values
-    if form is wires.WORD:
-        return _canonical(values)
-    if form is wires.SCALED_HALF:
-        return np.concatenate([_scaled(block) for block in _blocks(values)])
     with np.errstate(all="ignore"):
-        if form is wires.HALF:
-            return values.astype(np.float16).astype(np.float32)
-    return from_dtype(bfloat16_bits(values), "bfloat16")
+        if form is wires.SCALED_HALF:
+            values = _scaled(values)
+        elif form is wires.Q8:
+            values = _eights(values)
+        elif form is wires.HALF:
+            values = values.astype(np.float16).astype(np.float32)
+        elif form is wires.BHALF:
+            values = from_dtype(bfloat16_bits(values), "bfloat16")
+    return canonical(values)
 
 
 @dataclass
 class Wires:
-    """The simulator's codec for a plan."""
+    """The simulator's codec that makes the bits of a plan."""
 
     plan: wires.WirePlan
+    op: str = "sum"
+    contributors: int = 1
 
     def encode(self, values: Numbers, *, final: bool) -> Numbers:
         return through(values, self.plan.final if final else self.plan.contribution)
@@ -199,63 +212,150 @@ class Wires:
     def decode(self, raw: Numbers) -> Numbers:
         return raw
 
+    def combine(self, a: Numbers, b: Numbers) -> Numbers:
+        return combined(a, b, self.op)
 
-def modelled(
-    parts: Sequence[Numbers | None], dtype: str, algorithm: str, wire: str | None, *, blocks: int = 7
-) -> Numbers:
-    """Return the bits that every rank must hold after the reduction."""
+    def finish(self, total: Numbers) -> Numbers:
+        return total * np.float32(1 / self.contributors) if self.op == "avg" else total
+
+
+class Errors(Wires):
+    """The simulator's codec for bounds: of a complex number, the real part is exact, the imaginary its error's bound.
+
+    Numbers below 2^-126 may be taken for zero wherever they are used or made.
+    """
+
+    def encode(self, values: Numbers, *, final: bool) -> Numbers:
+        form = self.plan.final if final else self.plan.contribution
+        most, tiny = np.abs(values.real) + values.imag, 2.0**-126
+        if form is wires.SCALED_HALF:
+            largest = largest_of(most, BLOCK)
+            relative = np.where(largest >= 2.0**127, 2.0**-10, 2.0**-11)
+            return values + 1j * (np.maximum(relative * most, 2.0**-39 * largest) + tiny)
+        if form is wires.Q8:
+            return values + 1j * np.maximum(largest_of(most, 32), 2.0**-118) / 251
+        # A half is rounded at the end, see bound(): contributions are halves already.
+        return values + 1j * (2.0**-8 * most + tiny) if self.plan.element == "f32" and form is wires.BHALF else values
+
+    def combine(self, a: Numbers, b: Numbers) -> Numbers:
+        tiny = 2.0**-126
+        if self.op in ("max", "min"):
+            pick = np.maximum if self.op == "max" else np.minimum
+            return pick(a.real, b.real) + 1j * np.maximum(a.imag, b.imag)
+        if self.op == "prod":
+            exact, errors = a.real * b.real, (a.imag + tiny, b.imag + tiny)
+            error = np.abs(a.real) * errors[1] + np.abs(b.real) * errors[0] + errors[0] * errors[1]
+        else:
+            exact, error = a.real + b.real, a.imag + b.imag + 2 * tiny
+        return exact + 1j * (error + 2.0**-24 * (np.abs(exact) + error) + tiny)
+
+    def finish(self, total: Numbers) -> Numbers:
+        if self.op != "avg":
+            return total
+        mean = total / self.contributors
+        return mean + 1j * (2.0**-23 * 1.0001 * (np.abs(mean.real) + mean.imag) + 2 * 2.0**-126)
+
+
+def _simulated(
+    codec: Callable[..., Wires],
+    parts: Sequence[Numbers | None],
+    dtype: str,
+    algorithm: str,
+    wire: str | None,
+    op: str,
+    number: Any,
+    blocks: int = 7,
+) -> list[Numbers]:
+    """Run the algorithm's schedule and return every rank's result, in ``number``."""
     n, count = len(parts), next(part.size for part in parts if part is not None)
     chosen = TABLE[algorithm]
     slots = SlotSet(n, chosen.least_slots(n) + 1, blocks)
     silent = [rank for rank, part in enumerate(parts) if part is None]
-    values = [None if part is None else from_dtype(part, dtype).copy() for part in parts]
-    targets = [np.zeros(count, np.float32 if dtype not in ("int32", "uint32") else dtype) for _ in parts]
-    plan = wires.plan(dtypes.resolve(dtype), wire or "f16", chosen)
+    values = [None if part is None else from_dtype(part, dtype).astype(number) for part in parts]
+    targets = [np.zeros(count, number) for _ in parts]
+    plan = wires.plan(dtypes.resolve(dtype), wire or "f16", chosen, op)
     steps = chosen.steps(problem(n, count, slots, silent))
     with np.errstate(all="ignore"):
-        Simulator(slots).run(steps, values, targets, Wires(plan))
-        results = [_stored(target, dtype) for target in targets]
+        Simulator(slots).run(steps, values, targets, codec(plan, op, n - len(silent)))
+    return targets
+
+
+def modelled(
+    parts: Sequence[Numbers | None], dtype: str, algorithm: str, wire: str | None, op: str = "sum", *, blocks: int = 7
+) -> Numbers:
+    """Return the bits that every rank must hold after the reduction."""
+    number = dtype if dtype in INTEGERS else np.float32
+    results = _simulated(Wires, parts, dtype, algorithm, wire, op, number, blocks)
+    with np.errstate(all="ignore"):
+        results = [stored(result, dtype) for result in results]
     assert all(result.tobytes() == results[0].tobytes() for result in results)
     return results[0]
 
 
-def _stored(values: Numbers, dtype: str) -> Numbers:
+def stored(values: Numbers, dtype: str) -> Numbers:
+    """Return the elements that an array holds for float32 values (or integers)."""
     if dtype == "float32":
-        return _canonical(values)
+        return canonical(values)
     elements = to_dtype(values, dtype)
     if dtype == "float16":
         elements[np.isnan(elements)] = np.array(0x7E00, np.uint16).view(np.float16)
     return elements
 
 
-def chosen_algorithm(comm: vkpar.Communicator, dtype: str, wire: str | None, count: int, *, complete: bool) -> str:
-    """Return what ``auto`` takes."""
-    message = wires.message_nbytes(dtypes.resolve(dtype), wire or "f16", count)
-    return tuner.choose("auto", [device.info for device in comm.devices], message, complete=complete).name
+# ---- bounds ----
+
+_ROUNDING = {"float32": 0.0, "float16": 2.0**-11, "bfloat16": 2.0**-8}
+_REFERENCES: dict[str, Callable[..., Numbers]] = {"sum": np.sum, "prod": np.prod, "max": np.max, "min": np.min}
+
+
+def bound(
+    parts: Sequence[Numbers | None], dtype: str, algorithm: str, wire: str | None, op: str = "sum"
+) -> tuple[Numbers, Numbers]:
+    """Return the float64 result, and how far each element of the reduction's may be from it."""
+    values = [from_dtype(part, dtype).astype(np.float64) for part in parts if part is not None]
+    true = _REFERENCES.get(op, np.mean)(np.stack(values), axis=0)
+    if len(parts) == 1:
+        return true, np.zeros_like(true)
+    results = _simulated(Errors, parts, dtype, algorithm, wire, op, np.complex128)
+    error = np.max([result.imag for result in results], axis=0)
+    error = error + _ROUNDING[dtype] * (np.abs(true) + error)
+    return true, error + {"float16": 2.0**-25, "bfloat16": 2.0**-126}.get(dtype, 0.0)
+
+
+def check_bound(
+    got: Numbers, parts: Sequence[Numbers | None], dtype: str, algorithm: str, wire: str | None, op: str = "sum"
+) -> None:
+    """Check a result of floats against float64."""
+    true, error = bound(parts, dtype, algorithm, wire, op)
+    wrong = np.flatnonzero(~(np.abs(from_dtype(got, dtype).astype(np.float64) - true) <= error))
+    assert wrong.size == 0, f"{wrong.size} elements, first {wrong[0]}: {got[wrong[0]]} for {true[wrong[0]]}"
 
 
 # ---- running ----
 
 
+def chosen_algorithm(
+    comm: vkpar.Communicator, dtype: str, wire: str | None, count: int, *, complete: bool, op: str = "sum"
+) -> str:
+    """Return what ``auto`` takes."""
+    message = wires.message_nbytes(dtypes.resolve(dtype), wire or "f16", count, op)
+    return tuner.choose("auto", [device.info for device in comm.devices], message, complete=complete).name
+
+
 def reduced(
-    comm: vkpar.Communicator,
-    parts: Sequence[Numbers | None],
-    dtype: str,
-    *,
-    wire: str | None = None,
-    in_place: bool = True,
+    comm: vkpar.Communicator, parts: Sequence[Numbers | None], dtype: str, *, in_place: bool = True, **options: Any
 ) -> list[Numbers]:
-    """Reduce and return every rank's result; what was not to change must not have."""
+    """Reduce with ``op`` and ``wire`` and return every rank's result; what was not to change must not have."""
     count = next(part.size for part in parts if part is not None)
     arrays = [None if p is None else d.array(p, dtype) for d, p in zip(comm.devices, parts, strict=True)]
     if in_place:
-        comm.all_reduce(arrays, wire=wire).wait()
+        comm.all_reduce(arrays, **options).wait()
         return [array.numpy() for array in arrays if array is not None]
     stale = to_dtype(np.full(count, 77.0), dtype)
     out = [device.array(stale, dtype) for device in comm.devices]
-    comm.all_reduce(arrays, out=out, wire=wire).wait()
+    comm.all_reduce(arrays, out=out, **options).wait()
     for array, part in zip(arrays, parts, strict=True):
-        assert array is None or array.numpy().tobytes() == part.tobytes()
+        assert array is None or part is None or array.numpy().tobytes() == part.tobytes()
     return [array.numpy() for array in out]
 
 
@@ -273,22 +373,26 @@ def check_reduction(
     algorithm: str,
     wire: str | None,
     *,
+    op: str = "sum",
     in_place: bool = True,
     exact: bool = False,
 ) -> Numbers:
-    """Reduce; check the replicas, the bits that the model gives, and the sum (exactly, or within the bound)."""
+    """Reduce; check the replicas, the bits that the model gives, and the result (exactly, or within the bound).
+
+    Averages and q8 round whole numbers too, so that the bound is what holds for them.
+    """
     given = [part for part in parts if part is not None]
     if algorithm == "auto":
         complete = len(given) == len(parts)
-        algorithm = chosen_algorithm(comm, dtype, wire, given[0].size, complete=complete)
-    explicit = wire if dtype == "float32" else None
-    got = check_identical(reduced(comm, parts, dtype, wire=explicit, in_place=in_place))
+        algorithm = chosen_algorithm(comm, dtype, wire, given[0].size, complete=complete, op=op)
+    explicit = wire if dtype == "float32" and op not in ("max", "min") else None
+    got = check_identical(reduced(comm, parts, dtype, wire=explicit, op=op, in_place=in_place))
     if comm.nranks > 1 and got.size:
-        want = modelled(parts, dtype, algorithm, wire)
+        want = modelled(parts, dtype, algorithm, wire, op)
         wrong = np.flatnonzero(got.view(f"u{got.itemsize}") != want.view(f"u{want.itemsize}"))
         assert wrong.size == 0, f"{wrong.size} elements differ from the model, first {wrong[0]}: {got[wrong[0]]}"
-    if exact:
-        assert np.array_equal(got, exact_sum(given, dtype))
-    elif dtype.startswith(("float", "bfloat")):
-        check_bound(got, given, dtype, algorithm, wire)
+    if exact and op != "avg" and (explicit != "q8" or comm.nranks == 1):
+        assert np.array_equal(got, exact_sum(given, dtype, op))
+    elif dtype not in INTEGERS and got.size:
+        check_bound(got, parts, dtype, algorithm, wire, op)
     return got

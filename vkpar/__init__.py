@@ -4,6 +4,7 @@ Importing the package loads no Vulkan; the first call that lists or opens device
 """
 
 from vkpar.array import Array, copy
+from vkpar.comm import pairs as _pairs  # noqa: F401  (registers how arrays go from device to device)
 from vkpar.comm.communicator import Communicator
 from vkpar.comm.work import Work
 from vkpar.device import Device, enumerate_devices, open_devices

@@ -67,6 +67,7 @@ class Storage:
         self.device = device
         self.nbytes = nbytes
         self.serial = next(_serials)
+        self.held_by: Any = None  # a group of collectives that was not left yet
         self.buffer: Buffer | None = logical.allocate(nbytes) if nbytes else None
         if self.buffer is not None:
             weakref.finalize(self, logical.retire, self.buffer).atexit = False
@@ -271,6 +272,8 @@ class Array:
             InvalidUsageError: it has no elements, or its device is closed.
         """
         self.device.logical.check_open()
+        if self._storage.held_by is not None:
+            self._storage.held_by.refuse(self)
         if self._storage.buffer is None:
             raise InvalidUsageError("an array without elements has no memory")
         return self._storage.buffer
@@ -352,6 +355,8 @@ def overlaps(a: Array, b: Array) -> bool:
 def copy(source: Array, target: Array) -> None:
     """Copy ``source`` to ``target``, of equal shape and dtype, on the same device or on another; they may overlap.
 
+    The copy runs in program order on both devices; between two of them it takes the links of a communicator.
+
     Raises:
         InvalidUsageError: no arrays, or shapes or dtypes that differ.
     """
@@ -364,8 +369,8 @@ def copy(source: Array, target: Array) -> None:
         )
     if source.device is target.device:
         target.copy_from(source)
-    else:
-        target.write(source.read())
+    elif source.size:
+        source.device.carrier_to(target.device).move(source, target)
 
 
 def _shape(shape: int | Sequence[int]) -> tuple[int, ...]:

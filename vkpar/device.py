@@ -5,15 +5,16 @@ from __future__ import annotations
 import atexit
 import itertools
 import logging
+import threading
 import weakref
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from vkpar import dtypes, env
-from vkpar.errors import DeviceLostError, InvalidUsageError, VkparError
+from vkpar.errors import InvalidUsageError, VkparError
 from vkpar.vulkan import api, instance, physical
 from vkpar.vulkan.buffer import BufferRange
 from vkpar.vulkan.device import LogicalDevice
@@ -44,6 +45,7 @@ class Device:
         self.info = info
         self._number = next(_numbers)
         self._children: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._pairs: list[Any] = []  # what was made for copies to other devices
         self._logical = LogicalDevice(info)
         _open_devices.add(self)
 
@@ -65,8 +67,6 @@ class Device:
             InvalidUsageError: the device is closed.
             DeviceLostError: the device was quarantined.
         """
-        if self._logical.quarantined:
-            raise DeviceLostError("VK_ERROR_DEVICE_LOST", self.name, "quarantined: it did not finish its work")
         self._logical.check_open()
         return self._logical
 
@@ -150,6 +150,19 @@ class Device:
         """Close ``child``, something with ``close()`` and ``check_results()``, before this device."""
         self._children.add(child)
 
+    def carrier_to(self, other: Device) -> Any:
+        """Return what copies arrays between this device and ``other``: something with ``move(source, target)``.
+
+        That is a communicator of both where there is one, else one made for the two.
+        """
+        assert connect is not None, "vkpar.comm.pairs is imported with the package"
+        with _connecting:
+            for child in list(self._children):
+                if child.carries(self, other):
+                    return child
+            self._pairs.append(connect(self, other))
+            return self._pairs[-1]
+
     def check_results(self) -> None:
         """Refuse to pass on what a failed communicator may have left in this device's arrays.
 
@@ -166,6 +179,7 @@ class Device:
         """
         for child in list(self._children):
             child.close()
+        self._pairs.clear()
         self._logical.close()
 
     def __del__(self) -> None:
@@ -184,6 +198,10 @@ class Device:
 
 
 _numbers = itertools.count(1)
+_connecting = threading.Lock()
+
+# Makes what carries arrays between two devices; set by vkpar.comm, which lies above this module.
+connect: Callable[[Device, Device], Any] | None = None
 _open_devices: weakref.WeakSet[Device] = weakref.WeakSet()
 
 # Devices and communicators that were dropped without close(): a finalizer must not wait, so they are closed later.

@@ -30,15 +30,18 @@ class Environment:
     algorithm: str = _setting("VKPAR_ALGORITHM", "algorithm of every collective that does not name one", "auto")
     transport: str = _setting(
         "VKPAR_TRANSPORT",
-        "how ranks reach the staging memory: auto or staged",
+        "how ranks reach the staging memory: auto, staged (imported) or mapped (copied by the host)",
         "auto",
-        ("auto", "staged"),
+        ("auto", "staged", "mapped"),
     )
     pump: str = _setting("VKPAR_PUMP", "enqueue and bridge helper: auto, c or python", "auto", ("auto", "c", "python"))
     staging_bytes: int = _setting(
         "VKPAR_STAGING_BYTES", "bytes of all slots of a communicator (0: half the last-level cache)", 0
     )
     ring_bytes: int = _setting("VKPAR_RING_BYTES", "bytes of a device's upload and download ring", 16 << 20)
+    debug: str = _setting(
+        "VKPAR_DEBUG", "checks of new communicators: slots (their generations), wire (what it loses), or both: a,b", ""
+    )
     spin_us: int | None = _setting(
         "VKPAR_SPIN_US", "microseconds that waits spin before they block (unset: chosen by the rig)", None
     )

@@ -237,14 +237,14 @@ devices = vkpar.open_devices("llvmpipe*2")
 comm = vkpar.Communicator(devices, algorithm="ring")
 arrays = [device.array(np.ones(1000, np.float32)) for device in devices]
 comm.all_reduce(arrays).wait()
-note = Program._note
+note = Program.note
 
 def interrupted(self, values):
-    Program._note = note
+    Program.note = note
     raise KeyboardInterrupt
 
 with parked(devices[0]) as release:
-    Program._note = interrupted
+    Program.note = interrupted
     try:
         comm.all_reduce(arrays)
     except KeyboardInterrupt:

@@ -7,6 +7,7 @@ import gc
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -79,12 +80,14 @@ def test_opening_and_closing_leaves_nothing(pump: str) -> None:
     """
     check(
         f"""
+        sys.path.insert(0, {str(Path(__file__).parents[1])!r})
+        from handles import held
         devices = rig()
         arrays = ones(devices)
 
         def state():
             gc.collect()
-            return api.load().live(), len(os.listdir("/proc/self/task")), len(os.listdir("/proc/self/fd"))
+            return held(devices), len(os.listdir("/proc/self/task")), len(os.listdir("/proc/self/fd"))
 
         def resident():
             return int(open("/proc/self/statm").read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
@@ -373,10 +376,10 @@ def test_the_watchdog_lets_slow_work_go_on(rigs: Rigs) -> None:
 
 
 CLOSE_WHILE_STUCK = """
-    import vkpar.comm.communicator as module
+    import vkpar.comm.lifecycle as module
     sys.path.insert(0, sys.argv[2])
     from parking import parked
-    module._DRAIN_SECONDS = 0.3
+    module._PATIENCE = 0.3
     devices = rig()
     comm = vkpar.Communicator(devices)
     arrays = ones(devices)
@@ -399,7 +402,6 @@ CLOSE_WHILE_STUCK = """
 def test_closing_while_a_queue_is_stuck() -> None:
     """close() returns; what may still run is not freed but left alone."""
     import textwrap
-    from pathlib import Path
 
     if not env.get().validation:
         pytest.skip("shows under the validation layer alone")
@@ -418,7 +420,7 @@ def test_closing_with_a_long_backlog() -> None:
     check(
         """
         import logging
-        import vkpar.comm.communicator as module
+        import vkpar.comm.lifecycle as module
         logging.getLogger("vkpar").setLevel(logging.CRITICAL)
         module._DRAIN_SECONDS = 0.05
         devices = rig()

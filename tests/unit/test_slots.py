@@ -41,13 +41,18 @@ def check(arena: slots.Arena, nranks: int) -> None:
         for slot in range(region.base, region.base + region.number):
             start = region.byte_of(slot)
             assert start % 4096 == 0
-            taken.append((start, start + region.slot_nbytes))
+            assert region.stamp_of(slot) >= start + region.slot_nbytes
+            taken.append((start, region.stamp_of(slot) + 16))
             ids.append(slot)
     assert ids == list(range(arena.nslots))
     taken.sort()
     assert taken[0][0] == 0
     assert all(end <= start for (_, end), (start, _) in itertools.pairwise(taken))
-    assert taken[-1][1] <= arena.memory.nbytes
+    assert taken[-1][1] <= arena.report_of(0)
+    assert arena.report_of(nranks - 1) + 256 <= arena.memory.nbytes
+    offsets, sizes = arena.layout()
+    assert list(zip(offsets, [start for start, _ in sorted(taken)], strict=True)) == [(o, o) for o in offsets]
+    assert all(offset + size <= end for offset, size, (end, _) in zip(offsets, sizes, taken[1:], strict=False))
 
 
 @given(
@@ -120,9 +125,10 @@ def test_last_level_cache(
 
 
 def test_a_region_as_a_schedule_sees_it() -> None:
-    region = slots.Region(nranks=3, per_rank=4, slot_nbytes=8192, base=10, offset=4096)
+    region = slots.Region(nranks=3, per_rank=4, slot_nbytes=8192, stride=12288, base=10, offset=4096)
     seen = region.slot_set(7)
     assert (seen.nranks, seen.per_rank, seen.blocks, seen.base) == (3, 4, 7, 10)
     assert region.byte_of(seen.slot(0, 0)) == 4096
-    assert region.byte_of(seen.slot(2, 3)) == 4096 + 11 * 8192
-    assert region.nbytes == 12 * 8192
+    assert region.byte_of(seen.slot(2, 3)) == 4096 + 11 * 12288
+    assert region.stamp_of(seen.slot(0, 1)) == 4096 + 12288 + 8192
+    assert region.nbytes == 12 * 12288

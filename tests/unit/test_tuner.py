@@ -47,7 +47,7 @@ def test_known_names(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["", "Ring", "butterfly", None])
 def test_unknown_names_are_refused(name: str) -> None:
-    with pytest.raises(InvalidUsageError, match="auto, ring, two_shot, direct, naive"):
+    with pytest.raises(InvalidUsageError, match="auto, ring, two_shot, direct, tree, naive"):
         tuner.check(name)
 
 

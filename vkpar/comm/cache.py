@@ -21,13 +21,16 @@ class Entry:
     Attributes:
         programs: alternatives over different slots, used in turn; empty where there is nothing to do.
         scratch: aligned stand-ins that the programs use in place of arrays that wide accesses cannot reach.
+        label: what the flight recorder says of it.
     """
 
-    def __init__(self, programs: list[Program], scratch: Sequence[Array] = ()) -> None:
+    def __init__(
+        self, programs: list[Program], scratch: Sequence[Array] = (), label: dict[str, Any] | None = None
+    ) -> None:
         self.programs = programs
         self.scratch = tuple(scratch)
+        self.label = label or {}
         self.finalizers: list[weakref.finalize[Any, Any]] = []
-        self._turn = 0
 
     @property
     def batches(self) -> int:
@@ -39,10 +42,9 @@ class Entry:
         """Bytes of the stand-ins."""
         return sum(array.nbytes for array in self.scratch)
 
-    def next(self) -> Program:
-        """Return the program whose turn it is."""
-        self._turn = (self._turn + 1) % len(self.programs)
-        return self.programs[self._turn]
+    def program(self, turn: int) -> Program:
+        """Return the program to run in the communicator's collective number ``turn``: neighbours use other slots."""
+        return self.programs[turn % len(self.programs)]
 
     def done(self, reached: Sequence[int]) -> bool:
         """Say whether every submission is done, from the ranks' timeline values."""
@@ -81,7 +83,10 @@ class ProgramCache:
         return entry
 
     def add(self, key: Any, entry: Entry, arrays: Iterable[Array]) -> None:
-        """Keep ``entry`` until one of ``arrays`` is gone or room is needed."""
+        """Keep ``entry`` until one of ``arrays`` is gone or room is needed; it replaces an older one."""
+        older = self._entries.pop(key, None)
+        if older is not None:
+            self._stale.append(older)
         self._entries[key] = entry
         for array in arrays:
             finalizer = weakref.finalize(array.storage, self._dead.append, key)

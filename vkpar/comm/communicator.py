@@ -1,63 +1,63 @@
-"""The communicator: ranks, their links and slots, and the collectives on them."""
+"""The communicator: collectives over the devices of a rig."""
 
 from __future__ import annotations
 
-import logging
-import os
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from typing import Any
 
 from vkpar import dtypes, env
 from vkpar.array import Array
-from vkpar.comm import links, tuner, wires
-from vkpar.comm.algorithms import TABLE
-from vkpar.comm.cache import Entry, ProgramCache
-from vkpar.comm.executor import Copies, Executor, Program
-from vkpar.comm.operands import Operands, checked
-from vkpar.comm.rig import Rig
-from vkpar.comm.schedule import BLOCK, Problem, Step
-from vkpar.comm.slots import Region
+from vkpar.comm import collectives, debug, selftest, tuner, wires
+from vkpar.comm.cache import Entry
+from vkpar.comm.collectives import Request
+from vkpar.comm.debug import SlotChecks, WireReports
+from vkpar.comm.flights import Flight
+from vkpar.comm.group import Group
+from vkpar.comm.lifecycle import Lifecycle
+from vkpar.comm.operands import Arrays
+from vkpar.comm.recording import Recording
+from vkpar.comm.rig import AUTO, TRANSPORTS
 from vkpar.comm.work import Work
-from vkpar.device import Device, close_orphans, orphans
-from vkpar.errors import CommunicatorError, InvalidUsageError, UnsupportedError
-from vkpar.vulkan.gate import Gate
-
-_log = logging.getLogger("vkpar")
-_OPS = ("sum",)
-_LATER_OPS = ("avg", "max", "min", "prod")
-_TRANSPORTS = ("auto", "staged")
-_ALTERNATED_BATCHES = 8  # a rank; shorter programs are recorded twice, over different slots
-_DRAIN_SECONDS = 10.0
-
-# What ranks that never finished may still use: kept for the life of the process.
-_abandoned: list[Any] = []
+from vkpar.device import Device, close_orphans
+from vkpar.errors import CommunicatorError, InvalidUsageError
 
 
-class Communicator:
+class Communicator(Lifecycle):
     """Collectives over devices of any vendors; rank r is the r-th device.
 
-    It is a context manager and ``close`` may be called twice; closing a device closes its communicators.
+    Every collective is enqueued and returns a :class:`~vkpar.comm.work.Work`; later work on the same devices sees the
+    results without waiting for it. ``arrays[r]`` lives on rank r. The arrays of a collective have equal dtypes: sums
+    and the like take float32, float16, bfloat16, int32 and uint32, whatever is only moved takes any dtype.
+
+    All ranks get the same bits, whatever the drivers. A communicator is a context manager, and ``close`` may be called
+    twice; closing a device closes its communicators.
 
     Args:
         devices: one opened device per rank, each once.
-        wire: how float32 crosses links: ``f16`` (scaled in blocks of 256; an error of 2^-11 of the element or 2^-39 of
-            the block's largest, whichever is larger, each time), ``bf16`` or ``f32`` (exact).
-        algorithm: ``auto``, ``ring``, ``two_shot``, ``direct`` or ``naive``.
-        transport: ``auto`` or ``staged``: all ranks import the same host memory.
+        wire: how float32 crosses links in sums, averages and products: ``f16`` (scaled in blocks of 256; an error of
+            2^-11 of the element or 2^-39 of the block's largest, whichever is larger, each time), ``bf16``, ``q8``
+            (8 bits and a scale for 32 elements) or ``f32`` (exact). docs/algorithms.md has the bounds.
+        algorithm: ``auto``, ``ring``, ``two_shot``, ``direct``, ``tree`` or ``naive``, for all_reduce; reduce and
+            reduce_scatter take it where it does them, else ``two_shot``.
+        transport: ``auto``, ``staged`` (all ranks import the same host memory) or ``mapped`` (the host copies between
+            them), or one of them per rank; ``auto`` maps where a driver cannot import.
         timeout: seconds without progress after which a pending collective fails.
         deterministic: take built-in thresholds and equal chunks (both always hold at present).
 
     Attributes:
         devices: the devices, in rank order.
+        timeout: the timeout in seconds.
 
     Raises:
         InvalidUsageError: no devices, one twice, or an unknown option.
-        UnsupportedError: a device that cannot import host memory, or ``VKPAR_LINK=native`` where a link cannot be.
+        UnsupportedError: ``staged`` on a device that cannot import host memory, or ``VKPAR_LINK=native`` where a link
+            cannot be.
+        CommunicatorError: the self-test found that a link does not pass on what a rank writes.
     """
 
-    _gate: Gate | None = None  # until the constructor is through
+    _staging_nbytes: int | None = None
 
     def __init__(
         self,
@@ -65,127 +65,212 @@ class Communicator:
         *,
         wire: str = "f16",
         algorithm: str = "auto",
-        transport: str = "auto",
+        transport: str | Sequence[str] = "auto",
         timeout: float = 30.0,
         deterministic: bool = False,
     ) -> None:
         close_orphans()
         self.devices = _checked_devices(devices)
         wires.check(dtypes.float32, wire)
-        _check_transport(env.get().transport if transport == "auto" else transport)
+        transports = _checked_transports(transport, len(self.devices))
         self.timeout = _checked_timeout(timeout)
         self.deterministic = deterministic
-        self._wire = wire
         chosen = tuner.check(algorithm)
-        self._algorithm = tuner.check(env.get().algorithm) if chosen == tuner.AUTO else chosen
-        self._process = os.getpid()
-        self._lock = threading.RLock()  # the cache and what is recorded into it
-        self._closing = threading.RLock()
-        self._freed = False
-        self._cache = ProgramCache()
-        self._sequence = 0
-        self._failure: BaseException | None = None
+        chosen = tuner.check(env.get().algorithm) if chosen == tuner.AUTO else chosen
+        wanted = debug.wanted()
+        self._groups: dict[int, Group] = {}
         with ExitStack() as undo:
-            self._rig = Rig([device.logical for device in self.devices])
-            undo.callback(self._rig.close)
-            self._executor = Executor(self._rig.devices, self._rig.transports, self._rig.group)
-            self._gate = Gate("the communicator")
+            self._open(transports, self._staging_nbytes, undo)
+            self._recording = Recording(self._rig, chosen, wire)
             for device in self.devices:
                 device.adopt(self)
             undo.pop_all()
+        try:
+            selftest.run(self)
+            self._debug(wanted)
+        except BaseException as error:
+            if isinstance(error, CommunicatorError):
+                self.fail(error)  # what never ends is not waited for
+            self.close()
+            raise
+        self._sequence = 0
 
-    @property
-    def nranks(self) -> int:
-        """Number of ranks."""
-        return len(self.devices)
+    def _debug(self, wanted: frozenset[str]) -> None:
+        executor = self._recording.executor
+        if debug.SLOTS in wanted:
+            self._checks = executor.checks = SlotChecks(self._rig)
+        if debug.WIRE in wanted:
+            self._reports = executor.reports = WireReports(self.devices)
 
-    @property
-    def rig(self) -> Rig:
-        """What the communicator owns on its devices."""
-        return self._rig
-
-    def links(self) -> list[links.Link]:
-        """Return how each ordered pair of ranks is linked, and why."""
-        return list(self._rig.links)
-
-    def transports(self) -> list[str]:
-        """Return how each rank reaches the staging memory."""
-        return [transport.name for transport in self._rig.transports]
-
-    @property
-    def gate(self) -> Gate:
-        """Every call passes it; shut by :meth:`close`."""
-        assert self._gate is not None
-        return self._gate
-
-    @property
-    def closed(self) -> bool:
-        """True once :meth:`close` was called."""
-        return self.gate.is_shut
-
-    def reached(self) -> list[int]:
-        """Return each rank's timeline value now."""
-        with self.gate:
-            return [device.compute.reached for device in self._rig.devices]
-
-    def stats(self) -> dict[str, Any]:
-        """Return counters: collectives, cached command buffers, what the bridge did.
-
-        ``bridge_latency_ns`` counts, by powers of two, the time from seeing a source's value to signalling.
-        """
-        with self.gate:
-            bridge = self._rig.group.stats()
-            return {
-                "collectives": self._sequence,
-                "cached_programs": len(self._cache),
-                "cached_batches": self._cache.batches,
-                "bridges": bridge.bridges,
-                "bridges_pending": bridge.pending,
-                "bridge_spins": bridge.spins,
-                "bridge_blocks": bridge.blocks,
-                "bridge_latency_ns": {1 << power: number for power, number in enumerate(bridge.histogram) if number},
-                "staging_bytes": self._rig.arena.memory.nbytes,
-            }
+    # ---- collectives ----
 
     def all_reduce(
-        self,
-        arrays: Sequence[Array | None],
-        *,
-        op: str = "sum",
-        out: Sequence[Array] | None = None,
-        wire: str | None = None,
+        self, arrays: Arrays, *, op: str = "sum", out: Arrays | None = None, wire: str | None = None
     ) -> Work:
-        """Sum ``arrays`` over the ranks; every rank gets the same bits.
+        """Sum ``arrays`` over the ranks; every rank gets the result.
 
         Args:
-            arrays: ``arrays[r]`` lives on rank r; equal counts and dtypes (float32, float16, bfloat16, int32,
-                uint32). Where ``out[r]`` is given it may be None or of size zero: that rank adds nothing.
-            op: ``"sum"``; integers wrap.
+            arrays: equal counts and dtypes. Where ``out[r]`` is given, ``arrays[r]`` may be None or of size zero: that
+                rank adds nothing.
+            op: ``sum``, ``prod``, ``max``, ``min`` or ``avg`` (the sum divided by the number of ranks that contribute;
+                floats only). Integers wrap; max and min propagate NaN, and -0 is less than 0.
             out: where the results go; in place by default. ``out[r]`` is ``arrays[r]`` or shares no byte with it.
-            wire: overrides the communicator's wire, for float32 only: all other types travel exactly.
-
-        Returns:
-            A :class:`~vkpar.comm.work.Work`; later work on the same devices sees the result without waiting for it.
+            wire: overrides the communicator's wire, for sum, avg and prod of float32 only: all else travels exactly.
 
         Raises:
             InvalidUsageError: unequal counts, an array on the wrong rank, a partial overlap, an unknown name.
-            UnsupportedError: a dtype or op that is not supported.
+            UnsupportedError: a dtype that is not supported.
             CommunicatorError: the communicator has failed before.
         """
+        return self._run(
+            ("all_reduce", arrays, out, op, wire),
+            lambda: collectives.all_reduce(self.devices, arrays, op, out, wire),
+            (arrays, out),
+        )
+
+    def reduce_scatter(
+        self, arrays: Arrays, *, op: str = "sum", out: Arrays | None = None, wire: str | None = None
+    ) -> Work:
+        """Sum ``arrays`` over the ranks; rank r gets part r of the flat result, cut as ``numpy.array_split`` cuts.
+
+        Args:
+            arrays: equal counts and dtypes; None or of size zero where a rank adds nothing.
+            op: as in :meth:`all_reduce`.
+            out: needed: ``out[r]`` has part r's count. It may be that very part of ``arrays[r]``.
+            wire: as in :meth:`all_reduce`.
+
+        Raises:
+            InvalidUsageError, UnsupportedError, CommunicatorError: as :meth:`all_reduce` does.
+        """
+        return self._run(
+            ("reduce_scatter", arrays, out, op, wire),
+            lambda: collectives.reduce_scatter(self.devices, arrays, op, out, wire),
+            (arrays, out),
+        )
+
+    def reduce(
+        self, arrays: Arrays, root: int = 0, *, op: str = "sum", out: Array | None = None, wire: str | None = None
+    ) -> Work:
+        """Sum ``arrays`` over the ranks; ``root`` alone gets the result, in place or in ``out``.
+
+        Args:
+            arrays: equal counts and dtypes; None or of size zero where a rank adds nothing.
+            root: the rank that gets the result.
+            op: as in :meth:`all_reduce`.
+            out: an array on ``root``.
+            wire: as in :meth:`all_reduce`.
+
+        Raises:
+            InvalidUsageError, UnsupportedError, CommunicatorError: as :meth:`all_reduce` does.
+        """
+        return self._run(
+            ("reduce", arrays, (out,), op, wire, root),
+            lambda: collectives.reduce(self.devices, arrays, root, op, out, wire),
+            (arrays, out),
+        )
+
+    def all_gather(self, arrays: Arrays, *, out: Arrays | None = None) -> Work:
+        """Give every rank all arrays, flat, one after the other in rank order; their counts may differ.
+
+        Args:
+            arrays: one dtype; None or of size zero where a rank gives nothing.
+            out: needed: every ``out[r]`` has the sum of the counts. ``arrays[r]`` may be its own place in ``out[r]``.
+
+        Raises:
+            InvalidUsageError: wrong counts, dtypes or ranks, or a partial overlap.
+            CommunicatorError: the communicator has failed before.
+        """
+        return self._run(
+            ("all_gather", arrays, out), lambda: collectives.all_gather(self.devices, arrays, out), (arrays, out)
+        )
+
+    def broadcast(self, arrays: Arrays, root: int = 0) -> Work:
+        """Copy ``arrays[root]`` into the arrays of all other ranks, of the same count and dtype.
+
+        Raises:
+            InvalidUsageError: wrong counts, dtypes or ranks.
+            CommunicatorError: the communicator has failed before.
+        """
+        return self._run(
+            ("broadcast", arrays, (), root), lambda: collectives.broadcast(self.devices, arrays, root), (arrays,)
+        )
+
+    def all_to_all(self, arrays: Arrays, *, out: Arrays | None = None) -> Work:
+        """Send part q of each flat array, cut as ``numpy.array_split`` cuts, to rank q.
+
+        Args:
+            arrays: equal counts and dtypes.
+            out: needed: ``out[q]`` gets part q of every rank's array in rank order: n times that part's count. It
+                shares no byte with ``arrays[q]``.
+
+        Raises:
+            InvalidUsageError: wrong counts, dtypes or ranks, or an overlap.
+            CommunicatorError: the communicator has failed before.
+        """
+        return self._run(
+            ("all_to_all", arrays, out), lambda: collectives.all_to_all(self.devices, arrays, out), (arrays, out)
+        )
+
+    def send_recv(self, pairs: Sequence[tuple[Array, Array]]) -> Work:
+        """Copy each pair's first array to its second, of the same count and dtype, on any two ranks.
+
+        All copies read what the arrays held before; no two destinations may overlap.
+
+        Raises:
+            InvalidUsageError: wrong counts, dtypes or ranks, or an overlap.
+            CommunicatorError: the communicator has failed before.
+        """
+        sources, targets = _unzipped(pairs)
+        return self._run(
+            ("send_recv", sources, targets), lambda: collectives.send_recv(self.devices, pairs), (sources, targets)
+        )
+
+    def barrier(self) -> Work:
+        """Let no rank's later work start before all ranks' earlier work is done.
+
+        Raises:
+            CommunicatorError: the communicator has failed before.
+        """
+        return self._run(("barrier", (), ()), collectives.barrier, ())
+
+    def group(self) -> Group:
+        """Return a context: what is asked for inside it is enqueued when it is left, in one submission a queue.
+
+        They run in the order given. Until then their arrays cannot be used, and their works not be waited for. Where
+        the block raises, nothing is submitted. A group belongs to the thread that opened it.
+        """
+        return Group(self)
+
+    # ---- how they run ----
+
+    def _run(self, call: tuple[Any, ...], check: Callable[[], Request], keep: tuple[Any, ...]) -> Work:
+        """Enqueue what was recorded for the same call before, else check, record and enqueue it."""
         with self.gate:
             self._check_usable()
-            key = (_keys(arrays), None if out is None else _keys(out), op, wire)
+            group = self._groups.get(threading.get_ident()) if self._groups else None
+            key = _key(call, group)
+            if group is not None:
+                return group.add(key, check(), Work(self, keep))
             with self._lock:
-                entry = self._cache.get(key) if isinstance(op, str) and isinstance(wire, (str, type(None))) else None
+                entry = self._cache.get(key) if self._checks is None else None
                 if entry is None:
-                    entry = self._prepare(key, arrays, op, out, wire)
-                return self._launch(entry, (arrays, out))
+                    request = check()
+                    self._sweep()
+                    entry = self._record(key, request)
+                return self._launch(entry, call[0], Work(self, keep))
 
-    def _launch(self, entry: Entry, keep: tuple[Any, ...]) -> Work:
-        self._sequence += 1
+    def _sweep(self) -> None:
+        self._cache.sweep(self.reached(), self._rig.confirm)
+
+    def _record(self, key: Any, request: Request) -> Entry:
+        entry = self._recording.entry(request)
+        self._cache.add(key, entry, request.arrays)
+        return entry
+
+    def _launch(self, entry: Entry, name: str, work: Work) -> Work:
         if not entry.programs:
-            return Work(self, "all_reduce", self._sequence, None, keep)
-        program = entry.next()
+            return self._track(name, entry, self._last(), work)
+        program = entry.program(self._sequence)
         try:
             program.enqueue()
         except KeyboardInterrupt:
@@ -193,161 +278,136 @@ class Communicator:
         except BaseException as error:
             self.fail(error)
             self.check_failure()
-        return Work(self, "all_reduce", self._sequence, program, keep)
+        return self._track(name, entry, (program.values, program.starts, program.phases), work)
 
-    def _prepare(
-        self, key: Any, arrays: Sequence[Array | None], op: str, out: Sequence[Array] | None, wire: str | None
-    ) -> Entry:
-        """Check everything, record, and keep what was recorded."""
-        _check_op(op)
-        operands = checked(self.devices, arrays, out)
-        dtype = operands.targets[0].dtype
-        if wire is not None and dtype != dtypes.float32:
-            raise InvalidUsageError(f"{dtype} travels exactly; wire= is for float32")
-        wire = self._wire if wire is None else wire
-        wires.check(dtype, wire)
-        if self._algorithm != tuner.AUTO:
-            tuner.choose(self._algorithm, self._infos, 0)
-        self._cache.sweep(self.reached(), self._rig.confirm)
-        if operands.targets[0].size == 0:
-            entry = Entry([])
-        elif self.nranks == 1:
-            entry = Entry(self._record_copy(operands))
-        else:
-            aligned, copies, scratch = _aligned(operands)
-            entry = Entry(self._record(aligned, copies, wire), scratch)
-        self._cache.add(key, entry, operands.alive)
-        return entry
+    def _last(self) -> tuple[Sequence[int], Sequence[int], Sequence[Any]]:
+        """Return what a collective without batches waits for: what earlier work on the devices leaves."""
+        last = [device.compute.last for device in self._rig.devices]
+        return last, last, ()
 
-    @property
-    def _infos(self) -> list[Any]:
-        return [device.info for device in self.devices]
+    def _track(self, name: str, entry: Entry, when: tuple[Any, Any, Any], work: Work) -> Work:
+        self._sequence += 1
+        flight = Flight(name, self._sequence, entry.label, *when)
+        self._flights.add(flight)
+        self._watchdog.watch(flight)
+        return work.launch(flight)
 
-    def _record(self, operands: Operands, copies: Copies, wire: str) -> list[Program]:
-        dtype, count = operands.targets[0].dtype, operands.targets[0].size
-        contributors = operands.contributors
-        message = wires.message_nbytes(dtype, wire, count)
-        algorithm = tuner.choose(self._algorithm, self._infos, message, complete=len(contributors) == self.nranks)
-        plan = wires.plan(dtype, wire, algorithm)
-        region = self._region(-(-count // BLOCK), plan)
-        slots = region.slot_set(plan.blocks(region.slot_nbytes))
+    # ---- groups ----
 
-        def record(generation: int) -> Program:
-            problem = Problem(self.nranks, count, slots, contributors, generation)
-            return self._executor.record(algorithm.steps(problem), plan, region, operands, copies)
-
-        first = record(0)
-        return [first, record(1)] if first.batches <= _ALTERNATED_BATCHES * self.nranks else [first]
-
-    def _record_copy(self, operands: Operands) -> list[Program]:
-        """Return what a single rank runs: a copy to its destination, nothing in place."""
-        source, target = operands.sources[0], operands.targets[0]
-        assert source is not None
-        if source.storage is target.storage and source.byte_offset == target.byte_offset:
-            return []
-        plan = wires.plan(target.dtype, self._wire, TABLE["naive"])
-        copies = Copies(after={0: (source, target)})
-        return [self._executor.record([Step(0, "copy", ())], plan, self._rig.arena.small, operands, copies)]
-
-    def _region(self, blocks: int, plan: wires.WirePlan) -> Region:
-        small, large = self._rig.arena.small, self._rig.arena.large
-        return small if blocks <= plan.blocks(small.slot_nbytes) else large
-
-    def fail(self, cause: BaseException) -> None:
-        """Poison the communicator with its first failure and let what is parked run out."""
-        if self._failure is None:
-            self._failure = cause
-            _log.error("the communicator failed: %s", cause)
-            self._rig.group.abort()
-
-    def check_failure(self) -> None:
-        """Raise what has made the communicator unusable.
+    def enter_group(self, group: Group) -> None:
+        """Put this thread's collectives off until ``group`` is left.
 
         Raises:
-            CommunicatorError: its ``__cause__`` is the first failure.
+            InvalidUsageError: this thread has a group open already.
         """
-        if self._failure is None and not self._freed:
-            result = self._rig.group.error()
-            if result:
-                self.fail(self._rig.bridge_error(result))
-        if self._failure is not None:
-            details = getattr(self._failure, "details", {})
-            raise CommunicatorError(f"the communicator failed: {self._failure}", details) from self._failure
+        with self.gate:
+            self._check_usable()
+            if threading.get_ident() in self._groups:
+                raise InvalidUsageError("groups do not nest: this thread has one open on the communicator")
+            self._groups[threading.get_ident()] = group
 
-    def check_results(self) -> None:
-        """Raise as :meth:`check_failure` does, unless the communicator was closed since.
+    def leave_group(self, group: Group, *, enqueue: bool) -> None:
+        """Enqueue the group's collectives, or drop them.
 
         Raises:
-            CommunicatorError
+            CommunicatorError: the communicator has failed.
         """
-        if not self.closed:
+        self._groups.pop(threading.get_ident(), None)
+        group.release()
+        launched = False
+        try:
+            if enqueue and group.items:
+                with self.gate, self._lock:
+                    self._check_usable()
+                    self._launch_group(group)
+            launched = enqueue
+        finally:
+            if not launched:
+                for _, _, work in group.items:
+                    work.drop()
+
+    def _launch_group(self, group: Group) -> None:
+        self._sweep()
+        entries = []
+        for key, request, _ in group.items:
+            entry = self._cache.get(key) if self._checks is None else None
+            entries.append(self._record(key, request) if entry is None else entry)
+        busy = [entry for entry in entries if entry.programs]
+        programs = [entry.program(self._sequence + index) for index, entry in enumerate(busy)]
+        joined = self._recording.executor.joined(programs)
+        try:
+            for program in programs:
+                program.expect()
+            values = joined.enqueue()
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            self.fail(error)
             self.check_failure()
+            raise
+        finally:
+            joined.close()
+        left = [values[rank] - sum(len(p.phases[rank]) for p in programs) for rank in range(self.nranks)]
+        following = iter(programs)
+        for entry, (_, request, work) in zip(entries, group.items, strict=True):
+            if not entry.programs:
+                self._track(request.name, entry, self._last(), work)
+                continue
+            program = next(following)
+            left = [value + len(program.phases[rank]) for rank, value in enumerate(left)]
+            program.note(left)
+            self._track(request.name, entry, (program.values, program.starts, program.phases), work)
+
+    # ---- copies between devices ----
+
+    def carries(self, source: Device, target: Device) -> bool:
+        """Say whether :meth:`move` can copy from one device to the other now."""
+        usable = not self.closed and not self.failed and threading.get_ident() not in self._groups
+        return usable and source in self.devices and target in self.devices
+
+    def move(self, source: Array, target: Array) -> None:
+        """Enqueue a copy between two ranks' devices."""
+        self.send_recv([(source, target)])
 
     def _check_usable(self) -> None:
         self.check_failure()
         for device in self.devices:
             device.logical.check_open()
 
-    def close(self) -> None:
-        """Wait for pending collectives (abort them where nothing moves for 10 s) and free everything.
-
-        A close that was interrupted goes on at the next call. In a forked child nothing is touched.
-        """
-        if self._gate is None:
-            return
-        if os.getpid() != self._process:
-            self._gate.is_shut = True
-            return
-        with self._closing:
-            self._gate.shut()
-            if not self._freed:
-                self._close()
-
-    def _close(self) -> None:
-        wanted = self._cache.pending(self.nranks)
-        late = self._rig.drain(wanted, _DRAIN_SECONDS)
-        if late:
-            self.fail(CommunicatorError(f"closed while ranks {late} stood still for {_DRAIN_SECONDS} s"))
-            late = self._rig.drain(wanted, _DRAIN_SECONDS)
-        if late:
-            self._abandon(late)
-        else:
-            self._cache.close()
-            self._rig.close()
-        self._freed = True
-
-    def _abandon(self, late: Sequence[int]) -> None:
-        """Leave alone what ranks that never finish may still use."""
-        self._rig.group.stop()
-        for rank in late:
-            self._rig.devices[rank].quarantine()
-        _abandoned.append((self._rig, self._cache))
-
-    def join(self) -> None:
-        """Wait until a close that another thread has begun is through."""
-        with self._closing:
-            pass
-
     def __enter__(self) -> Communicator:
         return self
 
-    def __exit__(self, *exception: object) -> None:
-        self.close()
 
-    def __del__(self) -> None:
-        if self._gate is not None and not self._gate.is_shut:
-            orphans.append(self)
+def _key(call: tuple[Any, ...], group: Group | None) -> Any:
+    """Return what identifies a call: names and arrays' memory; whatever is no array makes a key that no entry has.
 
-    def __repr__(self) -> str:
-        return f"<vkpar.Communicator of {self.nranks}: {', '.join(device.name for device in self.devices)}>"
-
-
-def _keys(arrays: Any) -> Any:
-    """Return what identifies arrays' memory and type; whatever is no array makes a key that no entry has."""
+    Raises:
+        InvalidUsageError: an array that is pending in a group.
+    """
+    name, arrays, out, *options = call
     try:
-        return tuple([None if array is None else array.key for array in arrays])
+        key = (name, _keys(arrays, group), None if out is None else _keys(out, group), *options)
+        hash(key)
     except (AttributeError, TypeError):
         return object()
+    return key
+
+
+def _keys(arrays: Any, group: Group | None) -> tuple[Any, ...]:
+    keys = []
+    for array in arrays:
+        if array is not None and array.storage.held_by not in (None, group):
+            array.storage.held_by.refuse(array)
+        keys.append(None if array is None else array.key)
+    return tuple(keys)
+
+
+def _unzipped(pairs: Any) -> tuple[Any, Any]:
+    """Return the pairs' first and second items; whatever is no pair is left for the check to refuse."""
+    try:
+        return tuple(first for first, _ in pairs), tuple(second for _, second in pairs)
+    except (TypeError, ValueError):
+        return pairs, ()
 
 
 def _checked_devices(devices: Sequence[Device]) -> tuple[Device, ...]:
@@ -365,35 +425,9 @@ def _checked_timeout(timeout: float) -> float:
     return float(timeout)
 
 
-def _check_transport(name: str) -> None:
-    if not isinstance(name, str) or name not in _TRANSPORTS:
-        raise InvalidUsageError(f"unknown transport {name!r}; there are {', '.join(_TRANSPORTS)}")
-
-
-def _check_op(op: str) -> None:
-    if op in _LATER_OPS:
-        raise UnsupportedError(f"all_reduce does not do {op!r} yet; it does {', '.join(_OPS)}")
-    if op not in _OPS:
-        raise InvalidUsageError(f"unknown op {op!r}; there is {', '.join(_OPS)}")
-
-
-def _aligned(operands: Operands) -> tuple[Operands, Copies, list[Array]]:
-    """Replace arrays that wide accesses cannot reach; return the copies that this takes, and the stand-ins."""
-    copies = Copies()
-    scratch: list[Array] = []
-    sources, targets = list(operands.sources), list(operands.targets)
-    for rank, (source, target) in enumerate(zip(operands.sources, operands.targets, strict=True)):
-        if not target.is_aligned():
-            targets[rank] = _stand_in(target, scratch)
-            copies.after[rank] = (targets[rank], target)
-        if source is not None and not source.is_aligned():
-            in_place = source.key == target.key
-            stand_in = targets[rank] if in_place else _stand_in(source, scratch)
-            sources[rank] = stand_in
-            copies.before[rank] = (source, stand_in)
-    return Operands(sources, targets), copies, scratch
-
-
-def _stand_in(array: Array, scratch: list[Array]) -> Array:
-    scratch.append(Array.allocate(array.device, array.shape, array.dtype))
-    return scratch[-1]
+def _checked_transports(transport: str | Sequence[str], nranks: int) -> list[str]:
+    wanted = env.get().transport if transport == AUTO else transport
+    listed = [wanted] * nranks if isinstance(wanted, str) else list(wanted) if isinstance(wanted, Sequence) else []
+    if len(listed) != nranks or not all(isinstance(name, str) and name in TRANSPORTS for name in listed):
+        raise InvalidUsageError(f"unknown transport {transport!r}; there are {', '.join(TRANSPORTS)}, or one a rank")
+    return listed

@@ -3,65 +3,107 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Any
 
-from vkpar.array import Array
-from vkpar.comm.operands import Operands
+from vkpar.comm.debug import SlotChecks, WireReports
+from vkpar.comm.placement import Operands, Placement
+from vkpar.comm.rig import Rig
 from vkpar.comm.schedule import BLOCK, MOST_SOURCES, Forward, Reduce, Span, Step
 from vkpar.comm.slots import Region
-from vkpar.comm.transports.staged import StagedTransport
-from vkpar.comm.wires import WirePlan
-from vkpar.vulkan.buffer import BufferRange, SharedBuffer
+from vkpar.comm.wires import OPS, WirePlan, variant
+from vkpar.vulkan.buffer import BufferRange
 from vkpar.vulkan.command import CommandBuffer, CommandPool, DescriptorPool
-from vkpar.vulkan.device import LogicalDevice
-from vkpar.vulkan.pump import Batch, GroupPort, ProgramPort
+from vkpar.vulkan.pump import Batch, ProgramPort
 
 _UNIT = 16  # bytes that the wire kernels count slots in
 _BLOCKS_PER_GROUP = 8  # of both kernel variants, see shaders/wire_*.comp
-_PUSH_WORDS = 7 + MOST_SOURCES
+_PUSH_WORDS = 8 + MOST_SOURCES
 _PUSH = struct.Struct(f"<{_PUSH_WORDS}I")
 _SETS_PER_POOL = 32
-_BINDINGS = 3
+_BINDINGS = 4
+
+# For tests: what a step waits for besides, a semaphore of its rank's device and a value.
+Gates = Callable[[Step], "tuple[Any, int] | None"]
 
 
 @dataclass(frozen=True)
-class Copies:
-    """Copies that belong to a collective: by rank, (from, to) before its first step and after its last."""
+class Arithmetic:
+    """How the kernels of a program read, sum and write.
 
-    before: dict[int, tuple[Array, Array]] = field(default_factory=dict)
-    after: dict[int, tuple[Array, Array]] = field(default_factory=dict)
+    Attributes:
+        order: how max and min compare, see :func:`vkpar.comm.wires.order`.
+        contributors: what an average divides by.
+    """
+
+    plan: WirePlan
+    op: str = "sum"
+    order: int = 0
+    contributors: int = 1
+
+    def constants(self, action: Reduce) -> tuple[int, ...]:
+        """Return the specialization constants that ``action`` asks for; a single term is not compared."""
+        terms = len(action.sources) + (action.own_at is not None)
+        several = terms > 1
+        return (
+            len(action.sources),
+            int(action.own_at is not None),
+            int(action.to_array),
+            int(action.out_slot is not None),
+            OPS[self.op] if several else 0,
+            int(self.op == "avg" and (action.final or action.to_array)),
+            self.order if several and self.op in ("max", "min") else 0,
+        )
+
+    @property
+    def factor_bits(self) -> int:
+        """The float32 bits of what an average is multiplied by."""
+        bits: int = struct.unpack("<I", struct.pack("<f", 1.0 / self.contributors))[0]
+        return bits
 
 
 class Program:
     """A recorded collective, submitted as often as wanted.
 
     Attributes:
-        batches: number of command buffers.
+        batches: number of command buffers; ``phases[r]`` says what each of rank r's is for.
         values: each rank's timeline value of the last submission, 0 where it has no part.
         starts: the value that each rank's timeline has when nothing else keeps its first batch from running.
     """
 
-    def __init__(self, recorders: Sequence[_Recorder], batches: Sequence[Batch], port: ProgramPort) -> None:
+    def __init__(self, recorders: Sequence[_Recorder], steps: Sequence[Step], listed: Sequence[Batch], port: Any):
         self._recorders = recorders
-        self._port = port
-        self._per_rank = [sum(batch.rank == rank for batch in batches) for rank in range(len(recorders))]
-        self.batches = len(batches)
-        self.values = [0] * len(recorders)
-        self.starts = [0] * len(recorders)
+        self._port: ProgramPort = port
+        self.listed = tuple(listed)
+        nranks = len(port.last())
+        self.phases = tuple(tuple(step.phase for step in steps if step.rank == rank) for rank in range(nranks))
+        self.batches = len(listed)
+        self.values = [0] * nranks
+        self.starts = [0] * nranks
         self._noted = True
+
+    @property
+    def uses_slots(self) -> list[bool]:
+        """Say of every batch whether it reads or writes a slot."""
+        return [bool(batch.reads or batch.writes) for batch in self.listed]
 
     def enqueue(self) -> None:
         """Submit every batch in one step that cannot be interrupted half-way."""
-        self._noted = False  # until the values are: an interrupt can come right after the submits
-        self._note(self._port.enqueue())
-        self._noted = True
+        self.expect()
+        self.note(self._port.enqueue())
 
-    def _note(self, values: Sequence[int]) -> None:
-        pairs = list(zip(values, self._per_rank, strict=True))
+    def expect(self) -> None:
+        """Count as pending until :meth:`note`: an interrupt can come right after the submits."""
+        self._noted = False
+
+    def note(self, values: Sequence[int]) -> None:
+        """Remember what a submission will signal: ``values`` by rank, 0 or any value where it has no batch."""
+        pairs = [(value, len(phases)) for value, phases in zip(values, self.phases, strict=True)]
         self.values = [value if number else 0 for value, number in pairs]
         self.starts = [value - number if number else 0 for value, number in pairs]
+        self._noted = True
 
     def pending(self) -> list[int]:
         """Return, by rank, a timeline value at which no submission is pending any more."""
@@ -77,82 +119,90 @@ class Program:
 class _Recorder:
     """Records one rank's steps of one program."""
 
-    def __init__(
-        self,
-        device: LogicalDevice,
-        slots: SharedBuffer,
-        region: Region,
-        wires: WirePlan,
-        source: Array | None,
-        target: Array,
-    ) -> None:
-        self._device = device
-        self._slots = slots
+    def __init__(self, executor: Executor, rank: int, region: Region, doing: Arithmetic, operands: Operands) -> None:
+        self._device = executor.rig.devices[rank]
+        self._slots = executor.rig.transports[rank].shared()
+        self._report = executor.reports.range(rank) if executor.reports else None
+        self._checks = executor.checks
+        self._rank = rank
         self._region = region
-        self._wires = wires
-        self._source: Array | None = source if source is not None else target
-        self._target: Array | None = target
-        self._commands = CommandPool(device.handle, device.compute.family)
+        self._doing = doing
+        self._operands: Operands | None = operands
+        self._commands = CommandPool(self._device.handle, self._device.compute.family)
         self._pools: list[DescriptorPool] = []
-        self._sets: dict[tuple[BufferRange, BufferRange], object] = {}
-        self._processor = "cpu" if device.info.is_cpu else "gpu"
-        self._tail = wires.tail_at(region.slot_nbytes) // _UNIT
+        self._sets: dict[tuple[BufferRange, ...], Any] = {}
+        self._processor = "cpu" if self._device.info.is_cpu else "gpu"
+        self._tail = doing.plan.tail_at(region.slot_nbytes) // _UNIT
 
-    def record(
-        self, step: Step, before: tuple[Array, Array] | None, after: tuple[Array, Array] | None
-    ) -> CommandBuffer:
-        """Return a reusable command buffer that does ``step``, between two copies where they are given."""
+    def record(self, step: Step, *, first: bool, last: bool) -> CommandBuffer:
+        """Return a reusable command buffer that does ``step``, with the rank's copies around all of them."""
+        assert self._operands is not None
+        copies = self._operands.copies
         commands = self._commands.allocate()
         commands.begin(reusable=True)
         commands.record_acquire(self._slots)
-        if before:
-            commands.record_copy(before[0].bytes_range(), before[1].bytes_range())
+        for source, target in copies.before.get(self._rank, ()) if first else ():
+            commands.record_copy(source, target)
+        if first and self._rank in copies.before:
             commands.record_order()
-        for action in step.actions:
-            if isinstance(action, Reduce):
-                self._record_reduce(commands, action)
-            else:
-                self._record_forward(commands, action)
-        if after:
+        if self._checks:
+            self._checks.record_before(self, commands, step)
+        self._record_actions(commands, step)
+        if self._checks:
+            self._checks.record_after(self, commands, step)
+        if last and self._rank in copies.after:
             commands.record_order()
-            commands.record_copy(after[0].bytes_range(), after[1].bytes_range())
+            for source, target in copies.after[self._rank]:
+                commands.record_copy(source, target)
         commands.record_release(self._slots)
         commands.end()
         return commands
 
+    def _record_actions(self, commands: CommandBuffer, step: Step) -> None:
+        for action in step.actions:
+            if isinstance(action, Reduce):
+                self._record_reduce(commands, action)
+            elif isinstance(action, Forward):
+                self._record_forward(commands, action)
+
     def _record_reduce(self, commands: CommandBuffer, action: Reduce) -> None:
-        out = self._wires.final if action.final else self._wires.contribution
-        formats = f"{self._wires.element}_{self._wires.contribution.name}_{out.name}"
-        constants = (
-            len(action.sources),
-            int(action.own_at is not None),
-            int(action.to_array),
-            int(action.out_slot is not None),
-        )
-        source_at, target_at, descriptors = self._bind(action.span)
+        plan = self._doing.plan
+        out = plan.final if action.final else plan.contribution
+        formats = f"{plan.element}_{plan.contribution.name}_{out.name}"
+        operands = self._operands
+        assert operands is not None
+        source = self._window(operands.sources[self._rank], action.span) if action.own_at is not None else None
+        target = self._window(operands.targets[self._rank], action.span) if action.to_array else None
+        descriptors, source_at, target_at = self._bind(source, target)
         push = (
             source_at,
             target_at,
             action.own_at or 0,
             self._tail,
             self._unit(action.out_slot),
+            self._doing.factor_bits,
             *(self._unit(slot) for slot in action.sources),
         )
-        self._dispatch(commands, f"wire_reduce_{self._processor}_{formats}", constants, descriptors, push, action.span)
+        constants = (*self._doing.constants(action), int(self._report is not None))
+        kernel = f"wire_reduce_{self._processor}_{formats}"
+        ending = variant(constants[4], measure=self._report is not None)
+        self._dispatch(commands, (kernel, ending), constants, descriptors, push, action.span)
 
     def _record_forward(self, commands: CommandBuffer, action: Forward) -> None:
-        formats = f"{self._wires.element}_{self._wires.final.name}"
-        constants = (1, int(action.out_slot is not None))
-        _, target_at, descriptors = self._bind(action.span)
+        plan = self._doing.plan
+        assert self._operands is not None
+        target = self._window(self._operands.targets[self._rank], action.span)
+        descriptors, _, target_at = self._bind(None, target)
         push = (target_at, self._tail, self._unit(action.slot), self._unit(action.out_slot))
-        self._dispatch(commands, f"wire_forward_{self._processor}_{formats}", constants, descriptors, push, action.span)
+        kernel = f"wire_forward_{self._processor}_{plan.element}_{plan.final.name}"
+        self._dispatch(commands, (kernel, ""), (1, int(action.out_slot is not None)), descriptors, push, action.span)
 
     def _dispatch(
         self,
         commands: CommandBuffer,
-        kernel: str,
+        kernel: tuple[str, str],
         constants: tuple[int, ...],
-        descriptors: object,
+        descriptors: Any,
         push: tuple[int, ...],
         span: Span,
     ) -> None:
@@ -161,42 +211,54 @@ class _Recorder:
         launches = (("whole", 0, whole, whole * BLOCK), ("tail", whole, span.blocks - whole, span.count))
         for part, first, number, count in launches:
             if number:
-                name = f"{kernel}_{part}"
+                name = f"{kernel[0]}_{part}{kernel[1]}"
                 pipeline = self._device.pipelines.shipped(name, _BINDINGS, _PUSH.size, constants)
                 words = (count, first, *push)
                 packed = _PUSH.pack(*words, *([0] * (_PUSH_WORDS - len(words))))
                 commands.record_dispatch(pipeline, descriptors, packed, (-(-number // _BLOCKS_PER_GROUP), 1, 1))
 
+    def record_small(self, commands: CommandBuffer, kernel: str, push: bytes) -> None:
+        """Record one work-group of a kernel that binds the slots alone, ordered against what is around it."""
+        pipeline = self._device.pipelines.shipped(kernel, 1, len(push))
+        descriptors = self._descriptors((self._slots.range,), pipeline.layout)
+        commands.record_order()
+        commands.record_dispatch(pipeline, descriptors, push, (1, 1, 1))
+        commands.record_order()
+
     def _unit(self, slot: int | None) -> int:
         return 0 if slot is None else self._region.byte_of(slot) // _UNIT
 
-    def _bind(self, span: Span) -> tuple[int, int, object]:
-        """Return the span's first element in the bindings of source and target, and the descriptor set."""
-        source, source_at = self._window(self._source, span)
-        target, target_at = self._window(self._target, span)
-        key = (source, target)
-        if key not in self._sets:
-            self._sets[key] = self._descriptors([source, target, self._slots.range])
-        return source_at, target_at, self._sets[key]
-
-    def _window(self, array: Array | None, span: Span) -> tuple[BufferRange, int]:
-        assert array is not None
+    def _window(self, placement: Placement, span: Span) -> tuple[BufferRange, int]:
+        """Return a bindable range that holds ``span``, and the index of its first element there."""
+        array, at = placement.find(span.start)
         whole, first = array.window()
         if whole.nbytes <= self._device.info.limits.max_storage_buffer_range:
-            return whole, first + span.start
-        return array.window(span.start, span.count)
+            return whole, first + at
+        return array.window(at, span.count)
 
-    def _descriptors(self, ranges: list[BufferRange]) -> object:
-        if len(self._sets) % _SETS_PER_POOL == 0:
-            self._pools.append(DescriptorPool(self._device.handle, _SETS_PER_POOL, _SETS_PER_POOL * _BINDINGS))
+    def _bind(
+        self, source: tuple[BufferRange, int] | None, target: tuple[BufferRange, int] | None
+    ) -> tuple[Any, int, int]:
+        """Return the descriptor set, and the first element's index in source and target; the slots fill in."""
+        unused = (self._slots.range, 0)
+        source, target = source or target or unused, target or source or unused
+        ranges = (source[0], target[0], self._slots.range, self._report or self._slots.range)
         layout = self._device.pipelines.layout(_BINDINGS, _PUSH.size)
-        return self._pools[-1].allocate(layout.set_layout, ranges)
+        return self._descriptors(ranges, layout), source[1], target[1]
+
+    def _descriptors(self, ranges: tuple[BufferRange, ...], layout: Any) -> Any:
+        if ranges not in self._sets:
+            if len(self._sets) % _SETS_PER_POOL == 0:
+                self._pools.append(DescriptorPool(self._device.handle, _SETS_PER_POOL, _SETS_PER_POOL * _BINDINGS))
+            self._sets[ranges] = self._pools[-1].allocate(layout.set_layout, list(ranges))
+        return self._sets[ranges]
 
     def seal(self) -> None:
         """Let go of the arrays: what is recorded must not keep them alive."""
-        self._source = self._target = None
+        self._operands = None
 
     def close(self) -> None:
+        """Free the command buffers and descriptor sets."""
         for pool in self._pools:
             pool.close()
         self._pools.clear()
@@ -204,40 +266,47 @@ class _Recorder:
 
 
 class Executor:
-    """Records programs for the ranks of one communicator."""
+    """Records programs for the ranks of one communicator.
 
-    def __init__(
-        self, devices: Sequence[LogicalDevice], transports: Sequence[StagedTransport], group: GroupPort
-    ) -> None:
-        self._devices = devices
-        self._transports = transports
-        self._group = group
+    Attributes:
+        reports: where kernels write what the wire loses; None where that is not measured.
+        checks: the generations of the slots; None where they are not checked.
+        gates: for tests, what steps wait for besides.
+    """
 
-    def record(
-        self, steps: Iterable[Step], wires: WirePlan, region: Region, operands: Operands, copies: Copies
-    ) -> Program:
+    def __init__(self, rig: Rig, reports: WireReports | None = None, checks: SlotChecks | None = None) -> None:
+        self.rig = rig
+        self.reports = reports
+        self.checks = checks
+        self.gates: Gates | None = None
+
+    def record(self, steps: Iterable[Step], doing: Arithmetic, region: Region, operands: Operands) -> Program:
         """Record ``steps``, whose slots lie in ``region``, over ``operands``."""
         listed = list(steps)
+        busy = {step.rank for step in listed}
+        listed += [Step(rank, "copy", ()) for rank in sorted(operands.copies.ranks - busy)]
         first: dict[int, int] = {}
         last: dict[int, int] = {}
         for index, step in enumerate(listed):
             first.setdefault(step.rank, index)
             last[step.rank] = index
         with ExitStack() as undo:
-            recorders = []
-            for rank, source in enumerate(operands.sources):
-                device, shared = self._devices[rank], self._transports[rank].shared()
-                recorder = _Recorder(device, shared, region, wires, source, operands.targets[rank])
-                undo.callback(recorder.close)
-                recorders.append(recorder)
+            recorders: dict[int, _Recorder] = {}
             batches = []
             for index, step in enumerate(listed):
-                before = copies.before.get(step.rank) if first[step.rank] == index else None
-                after = copies.after.get(step.rank) if last[step.rank] == index else None
-                commands = recorders[step.rank].record(step, before, after)
-                batches.append(Batch(step.rank, commands.handle, step.reads, step.writes))
-            for recorder in recorders:
+                rank = step.rank
+                if rank not in recorders:
+                    recorders[rank] = _Recorder(self, rank, region, doing, operands)
+                    undo.callback(recorders[rank].close)
+                commands = recorders[rank].record(step, first=first[rank] == index, last=last[rank] == index)
+                gate = self.gates(step) if self.gates else None
+                batches.append(Batch(rank, commands.handle, step.reads, step.writes, gate))
+            for recorder in recorders.values():
                 recorder.seal()
-            program = Program(recorders, batches, self._group.program(batches))
+            port = self.rig.group.program(batches)
             undo.pop_all()
-            return program
+            return Program(list(recorders.values()), listed, batches, port)
+
+    def joined(self, programs: Sequence[Program]) -> ProgramPort:
+        """Return a program of the pump's that submits several at once; close it after use."""
+        return self.rig.group.program([batch for program in programs for batch in program.listed])

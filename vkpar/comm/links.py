@@ -7,7 +7,7 @@ import logging
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
@@ -42,8 +42,8 @@ class Link:
     reason: str
 
 
-def plan(ranks: Sequence[DeviceInfo]) -> list[Link]:
-    """Decide every ordered pair's link.
+def plan(ranks: Sequence[DeviceInfo], mapped: Collection[int] = ()) -> list[Link]:
+    """Decide every ordered pair's link; ``mapped`` ranks' slots are copied by the host, so it must pass them on.
 
     Raises:
         UnsupportedError: ``VKPAR_LINK=native`` and a pair that cannot be native.
@@ -53,7 +53,12 @@ def plan(ranks: Sequence[DeviceInfo]) -> list[Link]:
     for src, source in enumerate(ranks):
         for dst, target in enumerate(ranks):
             if src != dst:
-                kind, reason = (BRIDGED, "VKPAR_LINK=bridged") if wanted == BRIDGED else _decide(source, target)
+                if wanted == BRIDGED:
+                    kind, reason = BRIDGED, "VKPAR_LINK=bridged"
+                elif src in mapped or dst in mapped:
+                    kind, reason = BRIDGED, "the host copies what a mapped rank reads and writes"
+                else:
+                    kind, reason = _decide(source, target)
                 links.append(Link(src, dst, kind, reason))
     blocked = next((link for link in links if wanted == NATIVE and link.kind != NATIVE), None)
     if blocked:

@@ -3,89 +3,137 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from vkpar.array import Array, overlaps
+from vkpar.comm.placement import Part
 from vkpar.device import Device
+from vkpar.dtypes import DType
 from vkpar.errors import InvalidUsageError
 
-
-@dataclass(frozen=True)
-class Operands:
-    """Rank r's arrays: it adds ``sources[r]`` (None: nothing) and its result goes to ``targets[r]``."""
-
-    sources: Sequence[Array | None]
-    targets: Sequence[Array]
-
-    @property
-    def contributors(self) -> tuple[int, ...]:
-        """The ranks that add something."""
-        return tuple(rank for rank, array in enumerate(self.sources) if array is not None)
-
-    @property
-    def alive(self) -> list[Array]:
-        """Every array, each once."""
-        named = (*self.sources, *self.targets)
-        return list({id(array): array for array in named if array is not None}.values())
+Arrays = Sequence[Array | None]
 
 
-def checked(devices: Sequence[Device], arrays: Sequence[Array | None], out: Sequence[Array] | None) -> Operands:
-    """Return the operands of a reduction to every rank.
+def check_list(devices: Sequence[Device], arrays: Arrays, name: str) -> None:
+    """Refuse anything but one array (or None) per rank, each on its rank's device.
 
     Raises:
-        InvalidUsageError: a wrong number of arrays, an array on the wrong rank, unequal counts or dtypes, a partial
-            overlap, a rank without a destination, or no rank that contributes.
+        InvalidUsageError
     """
-    _check_list(devices, arrays, "arrays")
-    if out is not None:
-        _check_list(devices, out, "out")
-    targets = [_target(rank, arrays[rank], None if out is None else out[rank]) for rank in range(len(devices))]
-    count = max(array.size for array in targets)
-    sources = [None if array is None or (array.size == 0 and count) else array for array in arrays]
-    _check_alike(targets, sources)
-    for rank, (source, target) in enumerate(zip(sources, targets, strict=True)):
-        _check_aliasing(rank, source, target)
-    if all(source is None for source in sources):
-        raise InvalidUsageError("no rank contributes: every array is None or of size zero")
-    return Operands(sources, targets)
-
-
-def _check_list(devices: Sequence[Device], arrays: Sequence[Array | None], name: str) -> None:
     if not isinstance(arrays, Sequence) or len(arrays) != len(devices):
         given = len(arrays) if isinstance(arrays, Sequence) else type(arrays).__name__
         raise InvalidUsageError(f"{name} takes one array per rank, {len(devices)} of them; got {given}")
     for rank, array in enumerate(arrays):
-        if array is None:
-            continue
-        if not isinstance(array, Array):
-            raise InvalidUsageError(f"{name}[{rank}] is a {type(array).__name__}, not a vkpar.Array; see Device.array")
-        if array.device is not devices[rank]:
-            owner = next((f" (rank {other})" for other, device in enumerate(devices) if device is array.device), "")
-            raise InvalidUsageError(
-                f"{name}[{rank}] is on {array.device!r}{owner}, but rank {rank} is {devices[rank]!r}"
-            )
+        if array is not None:
+            check_array(devices, rank, array, f"{name}[{rank}]")
 
 
-def _target(rank: int, array: Array | None, out: Array | None) -> Array:
-    target = array if out is None else out
-    if target is None:
-        raise InvalidUsageError(f"rank {rank} has no destination: give out[{rank}], or an array to reduce in place")
-    return target
+def check_array(devices: Sequence[Device], rank: int, array: Array, name: str) -> None:
+    """Refuse what is no array, or one on another device than ``rank``'s.
+
+    Raises:
+        InvalidUsageError
+    """
+    if not isinstance(array, Array):
+        raise InvalidUsageError(f"{name} is a {type(array).__name__}, not a vkpar.Array; see Device.array")
+    if array.device is not devices[rank]:
+        owner = next((f" (rank {other})" for other, device in enumerate(devices) if device is array.device), "")
+        raise InvalidUsageError(f"{name} is on {array.device!r}{owner}, but rank {rank} is {devices[rank]!r}")
 
 
-def _check_alike(targets: Sequence[Array], sources: Sequence[Array | None]) -> None:
-    first = targets[0]
-    for name, arrays in (("destination", targets), ("array", sources)):
+def check_rank(devices: Sequence[Device], rank: int) -> int:
+    """Return ``rank`` if there is such a rank.
+
+    Raises:
+        InvalidUsageError
+    """
+    if isinstance(rank, bool) or not isinstance(rank, int) or not 0 <= rank < len(devices):
+        raise InvalidUsageError(f"root is a rank from 0 to {len(devices) - 1}, not {rank!r}")
+    return rank
+
+
+def rank_of(devices: Sequence[Device], array: Array, name: str) -> int:
+    """Return the rank that ``array`` lives on.
+
+    Raises:
+        InvalidUsageError: no array, or one on a device of another communicator.
+    """
+    if not isinstance(array, Array):
+        raise InvalidUsageError(f"{name} is a {type(array).__name__}, not a vkpar.Array; see Device.array")
+    for rank, device in enumerate(devices):
+        if device is array.device:
+            return rank
+    raise InvalidUsageError(f"{name} is on {array.device!r}, which is no rank of this communicator")
+
+
+def contributions(arrays: Arrays, count: int) -> list[Array | None]:
+    """Return the arrays, None for those that contribute nothing to a reduction of ``count`` elements."""
+    return [None if array is None or (array.size == 0 and count) else array for array in arrays]
+
+
+def check_contributors(sources: Arrays) -> tuple[int, ...]:
+    """Return the ranks that contribute.
+
+    Raises:
+        InvalidUsageError: none does.
+    """
+    ranks = tuple(rank for rank, array in enumerate(sources) if array is not None)
+    if not ranks:
+        raise InvalidUsageError("no rank contributes: every array is None or of size zero")
+    return ranks
+
+
+def largest(arrays: Arrays) -> int:
+    """Return the most elements that any of the arrays has."""
+    return max((array.size for array in arrays if array is not None), default=0)
+
+
+def check_alike(count: int, dtype: DType, **named: Arrays) -> None:
+    """Refuse arrays of other counts or dtypes; the keywords say what they are.
+
+    Raises:
+        InvalidUsageError
+    """
+    for name, arrays in named.items():
         for rank, array in enumerate(arrays):
-            if array is not None and (array.size != first.size or array.dtype != first.dtype):
+            if array is not None and (array.size != count or array.dtype != dtype):
                 raise InvalidUsageError(
-                    f"rank {rank}'s {name} has {array.size} {array.dtype}, rank 0's destination {first.size} "
-                    f"{first.dtype}: counts and dtypes must agree"
+                    f"rank {rank}'s {name} has {array.size} {array.dtype}, expected {count} {dtype}: "
+                    "counts and dtypes must agree"
                 )
 
 
-def _check_aliasing(rank: int, source: Array | None, target: Array) -> None:
-    if source is None or not overlaps(source, target):
-        return
-    if source.byte_offset != target.byte_offset:
-        raise InvalidUsageError(f"rank {rank}: out overlaps the array in part; it must be the same or apart")
+def check_out(devices: Sequence[Device], out: Arrays | None, counts: Sequence[int], dtype: DType) -> list[Array]:
+    """Return ``out``: an array per rank, rank r's of ``counts[r]`` elements.
+
+    Raises:
+        InvalidUsageError
+    """
+    if out is None:
+        raise InvalidUsageError(f"out is needed: arrays of {list(counts)} elements, by rank")
+    check_list(devices, out, "out")
+    made = []
+    for rank, (array, count) in enumerate(zip(out, counts, strict=True)):
+        if array is None or array.size != count or array.dtype != dtype:
+            given = "None" if array is None else f"{array.size} {array.dtype}"
+            raise InvalidUsageError(f"out[{rank}] is {given}; this needs {count} {dtype}")
+        made.append(array)
+    return made
+
+
+def check_aliasing(rank: int, sources: Sequence[Part], targets: Sequence[Part]) -> None:
+    """Refuse destinations that share bytes with one another, or with a source that is not the very same piece.
+
+    Raises:
+        InvalidUsageError
+    """
+    for index, target in enumerate(targets):
+        if any(overlaps(target.array, other.array) for other in targets[:index]):
+            raise InvalidUsageError(f"rank {rank}: two destinations overlap")
+        for source in sources:
+            same = source.start == target.start and _bytes(source.array) == _bytes(target.array)
+            if overlaps(source.array, target.array) and not same:
+                raise InvalidUsageError(f"rank {rank}: out overlaps the array in part; it must be the same or apart")
+
+
+def _bytes(array: Array) -> tuple[int, int]:
+    return array.byte_offset, array.nbytes

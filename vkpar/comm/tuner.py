@@ -12,7 +12,7 @@ from vkpar.vulkan.physical import DeviceInfo
 AUTO = "auto"
 # Measured on one to four H200s, see docs/algorithms.md: a ring pays off between two ranks and large messages only.
 _DIRECT_BYTES = 32 << 10
-_RING_BYTES = 4 << 20
+_RING_BYTES = 8 << 20
 
 
 def check(name: str) -> str:

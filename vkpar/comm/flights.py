@@ -1,0 +1,106 @@
+"""What was enqueued: a record per collective, the recorder of the last ones, and how each is described."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+_KEPT = 256
+
+
+class Flight:
+    """One collective under way, or done.
+
+    Attributes:
+        op: the collective's name; ``sequence``: its number in its communicator.
+        label: dtype, count, algorithm and the like.
+        values: by rank, the timeline value at which its last batch is done, 0 where it has none.
+        starts: by rank, the value at which its first batch may start.
+        phases: by rank, what each of its batches is for.
+        enqueued: seconds of the monotonic clock.
+    """
+
+    __slots__ = ("enqueued", "label", "op", "phases", "sequence", "starts", "values")
+
+    def __init__(
+        self,
+        op: str,
+        sequence: int,
+        label: dict[str, Any],
+        values: Sequence[int],
+        starts: Sequence[int],
+        phases: Sequence[Sequence[str]],
+    ) -> None:
+        self.op = op
+        self.sequence = sequence
+        self.label = label
+        self.values = values
+        self.starts = starts
+        self.phases = phases
+        self.enqueued = time.monotonic()
+
+    def done(self, reached: Sequence[int]) -> bool:
+        """Say whether every rank's timeline is there."""
+        return all(now >= value for now, value in zip(reached, self.values, strict=True))
+
+    def started(self, reached: Sequence[int]) -> bool:
+        """Say whether nothing earlier keeps any rank from starting."""
+        return all(now >= value for now, value in zip(reached, self.starts, strict=True))
+
+    def step(self, rank: int, reached: int) -> str:
+        """Return which of its steps ``rank`` has not finished, such as ``"gather (3 of 3)"``."""
+        phases = self.phases[rank] if self.phases else ()
+        if not phases or reached >= self.values[rank]:
+            return "done"
+        if reached < self.starts[rank]:
+            return "waiting for earlier work"
+        index = reached - self.starts[rank]
+        return f"{phases[index]} ({index + 1} of {len(phases)})"
+
+    def ranks(self, names: Sequence[str], reached: Sequence[int]) -> list[dict[str, Any]]:
+        """Return each rank's device, step and wanted and reached timeline values."""
+        return [
+            {"rank": rank, "device": name, "step": self.step(rank, now), "wanted": wanted, "reached": now}
+            for rank, (name, wanted, now) in enumerate(zip(names, self.values, reached, strict=True))
+        ]
+
+    def describe(self, names: Sequence[str], reached: Sequence[int]) -> str:
+        """Return one line on who is where."""
+        waiting = [
+            f"rank {item['rank']} ({item['device']}) at {item['reached']} of {item['wanted']} in {item['step']}"
+            for item in self.ranks(names, reached)
+            if item["reached"] < item["wanted"]
+        ]
+        return f"{self.op} #{self.sequence}: {', '.join(waiting) or 'all ranks done'}"
+
+
+class FlightRecorder:
+    """The last collectives of a communicator."""
+
+    def __init__(self) -> None:
+        self._flights: deque[Flight] = deque(maxlen=_KEPT)
+
+    def add(self, flight: Flight) -> None:
+        """Remember a collective that was enqueued."""
+        self._flights.append(flight)
+
+    def document(self, names: Sequence[str], reached: Sequence[int] | None) -> list[dict[str, Any]]:
+        """Return the records, oldest first, ready for JSON; ``reached`` is None where nobody can tell any more."""
+        now = time.monotonic()
+        return [self._record(flight, names, reached, now) for flight in list(self._flights)]
+
+    def _record(
+        self, flight: Flight, names: Sequence[str], reached: Sequence[int] | None, now: float
+    ) -> dict[str, Any]:
+        made = {
+            "sequence": flight.sequence,
+            "op": flight.op,
+            **flight.label,
+            "seconds_ago": round(now - flight.enqueued, 6),
+            "done": None if reached is None else flight.done(reached),
+        }
+        if reached is None:
+            return {**made, "wanted": list(flight.values)}
+        return {**made, "ranks": flight.ranks(names, reached)}

@@ -1,0 +1,311 @@
+"""A communicator's life: what it owns, how it fails, how it is closed."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import threading
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from vkpar.comm import links
+from vkpar.comm.cache import ProgramCache
+from vkpar.comm.debug import SlotChecks, WireReports
+from vkpar.comm.flights import Flight, FlightRecorder
+from vkpar.comm.rig import Rig
+from vkpar.comm.watchdog import Watchdog
+from vkpar.device import Device, orphans
+from vkpar.errors import CommunicatorError, VulkanError
+from vkpar.vulkan.gate import Gate
+
+_log = logging.getLogger("vkpar")
+_PATIENCE = 10.0  # seconds without progress until a closed or failed communicator gives up a device
+
+# What ranks that never finished may still use: kept for the life of the process.
+_abandoned: list[Any] = []
+
+
+class Lifecycle:
+    """Owns the rig, the recorded programs and the watchdog; the collectives are in :class:`Communicator`.
+
+    Attributes:
+        devices: the devices, in rank order.
+        timeout: seconds without progress after which a pending collective fails.
+    """
+
+    _gate: Gate | None = None  # until the constructor is through
+    devices: tuple[Device, ...]
+    timeout: float
+
+    def _open(self, transports: Sequence[str], staging_nbytes: int | None, undo: ExitStack) -> None:
+        self._process = os.getpid()
+        self._lock = threading.RLock()  # the cache and what is recorded into it
+        self._closing = threading.RLock()
+        self._freed = False
+        self._cache = ProgramCache()
+        self._sequence = 0
+        self._failure: BaseException | None = None
+        self._flights = FlightRecorder()
+        self._checks: SlotChecks | None = None
+        self._reports: WireReports | None = None
+        self._rig = Rig([device.logical for device in self.devices], transports, staging_nbytes)
+        undo.callback(self._rig.close)
+        self._gate = Gate("the communicator")
+        self._watchdog = Watchdog(self)
+
+    # ---- what it is ----
+
+    @property
+    def nranks(self) -> int:
+        """Number of ranks."""
+        return len(self.devices)
+
+    @property
+    def rig(self) -> Rig:
+        """What the communicator owns on its devices."""
+        return self._rig
+
+    def links(self) -> list[links.Link]:
+        """Return how each ordered pair of ranks is linked, and why."""
+        return list(self._rig.links)
+
+    def transports(self) -> list[str]:
+        """Return how each rank reaches the staging memory."""
+        return [transport.name for transport in self._rig.transports]
+
+    @property
+    def gate(self) -> Gate:
+        """Every call passes it; shut by :meth:`close`."""
+        assert self._gate is not None
+        return self._gate
+
+    @property
+    def closed(self) -> bool:
+        """True once :meth:`close` was called."""
+        return self.gate.is_shut
+
+    @property
+    def failed(self) -> bool:
+        """True once something has made the communicator unusable."""
+        return self._failure is not None
+
+    def reached(self) -> list[int]:
+        """Return each rank's timeline value now."""
+        with self.gate:
+            return self._rig.reached()
+
+    def stats(self) -> dict[str, Any]:
+        """Return counters: collectives, cached command buffers, what the bridge did.
+
+        ``bridge_latency_ns`` counts bridged waits by the time from seeing a source's value to signalling: keys are the
+        lower edges of the classes, in ns. With ``VKPAR_DEBUG=wire``, ``wire_largest_error`` is the largest absolute
+        error of any float32 that was encoded, and ``wire_scaled_blocks`` the number of blocks of 256 that plain
+        float16 could not hold; reading them waits for what is pending.
+        """
+        with self.gate:
+            made = {
+                "collectives": self._sequence,
+                "cached_programs": len(self._cache),
+                "cached_batches": self._cache.batches,
+                **self._rig.bridge_counters(),
+                "staging_bytes": self._rig.arena.memory.nbytes,
+            }
+        return {**made, **self._reports.read()} if self._reports else made
+
+    def dump(self, path: str | os.PathLike[str] | None = None) -> str:
+        """Return the flight recorder as JSON, and write it to ``path`` where that is given.
+
+        It holds the last 256 collectives with every rank's step and wanted and reached timeline values, the links,
+        the counters and the failure; a failed or closed communicator can be asked too.
+        """
+        alive = not self.closed
+        names = [device.name for device in self.devices]
+        reached = self._reached_now() if alive else None
+        document = {
+            "ranks": [
+                {"rank": rank, "device": name, "transport": transport, "reached": None if reached is None else value}
+                for rank, (name, transport, value) in enumerate(
+                    zip(names, self.transports(), reached or [0] * self.nranks, strict=True)
+                )
+            ],
+            "links": [{"src": x.src, "dst": x.dst, "kind": x.kind, "reason": x.reason} for x in self.links()],
+            "closed": not alive,
+            "failure": None if self._failure is None else str(self._failure),
+            "timeout": self.timeout,
+            "bridge": self._rig.bridge_counters() if alive else None,
+            "operations": self._flights.document(names, reached),
+        }
+        text = json.dumps(document, indent=1)
+        if path is not None:
+            Path(path).write_text(text + "\n")
+        return text
+
+    # ---- failure ----
+
+    def _reached_now(self) -> list[int]:
+        """Return each rank's timeline value, -1 where the device cannot tell any more."""
+        values = []
+        for device in self._rig.devices:
+            try:
+                values.append(device.compute.timeline.value())
+            except VulkanError:
+                values.append(-1)
+        return values
+
+    def describe(self, flight: Flight) -> tuple[str, dict[str, Any]]:
+        """Return where each rank is in ``flight``: in words, and as details for an error."""
+        names = [device.name for device in self.devices]
+        reached = list(flight.values) if self.closed else self._reached_now()
+        counters = {} if self.closed else self._rig.bridge_counters()
+        pending = counters.get("bridges_pending", 0)
+        details = {
+            "op": flight.op,
+            "sequence": flight.sequence,
+            **flight.label,
+            "ranks": flight.ranks(names, reached),
+            "bridges_pending": pending,
+            "bridges_pending_by_rank": counters.get("bridges_pending_by_rank", []),
+        }
+        return f"{flight.describe(names, reached)}; {pending} bridged waits pending", details
+
+    def stalled(self, flight: Flight) -> None:
+        """Fail because nothing of ``flight`` moves."""
+        with self.gate:
+            text, details = self.describe(flight)
+        self.fail(CommunicatorError(f"{text}; no timeline advanced for {self.timeout} s", details))
+
+    def fail(self, cause: BaseException) -> None:
+        """Poison the communicator with its first failure and let what is parked run out."""
+        if self._failure is None:
+            self._failure = cause
+            _log.error("the communicator failed: %s", cause)
+            self._rig.group.abort()
+
+    def look(self) -> list[int] | None:
+        """Return each rank's timeline value; None once the communicator has failed, which this may notice.
+
+        Raises:
+            InvalidUsageError: it is closed.
+        """
+        with self.gate:
+            if self._failure is None:
+                self._notice_bridge_error()
+            try:
+                return None if self.failed else self._rig.reached()
+            except VulkanError as error:
+                self.fail(error)
+                return None
+
+    def _notice_bridge_error(self) -> None:
+        result = self._rig.group.error()
+        if result:
+            self.fail(self._rig.bridge_error(result))
+
+    def check_failure(self) -> None:
+        """Raise what has made the communicator unusable.
+
+        Raises:
+            CommunicatorError: its ``__cause__`` is the first failure.
+        """
+        if self._failure is None and not self._freed:
+            self._notice_bridge_error()
+        if self._failure is not None:
+            details = getattr(self._failure, "details", {})
+            raise CommunicatorError(f"the communicator failed: {self._failure}", details) from self._failure
+
+    def check_results(self) -> None:
+        """Raise as :meth:`check_failure` does, unless the communicator was closed since.
+
+        Raises:
+            CommunicatorError
+        """
+        if not self.closed:
+            self.check_failure()
+
+    def check_slots(self) -> None:
+        """With ``VKPAR_DEBUG=slots``: fail where a rank has read a slot of the wrong generation.
+
+        Raises:
+            CommunicatorError
+        """
+        if self._checks is None or self.closed:
+            return
+        try:
+            self._checks.check()
+        except CommunicatorError as error:
+            self.fail(error)
+            raise
+
+    def settle(self) -> None:
+        """After a failure: wait until the queues have run out, and give up the devices on which they do not."""
+        if not self._closing.acquire(blocking=False):
+            return  # a close does it
+        try:
+            if not self._freed:
+                late = self._drain()
+                if late:
+                    self._abandon(late)
+        finally:
+            self._closing.release()
+
+    # ---- the end ----
+
+    def close(self) -> None:
+        """Wait for pending collectives (abort them where nothing moves for 10 s) and free everything.
+
+        A close that was interrupted goes on at the next call. In a forked child nothing is touched.
+        """
+        if self._gate is None:
+            return
+        if os.getpid() != self._process:
+            self._gate.is_shut = True
+            return
+        self._watchdog.stop()
+        with self._closing:
+            self._gate.shut()
+            if not self._freed:
+                self._close()
+
+    def _close(self) -> None:
+        late = self._drain()
+        if late and not self.failed:
+            self.fail(CommunicatorError(f"closed while ranks {late} stood still for {_PATIENCE} s"))
+            late = self._drain()
+        if late:
+            self._abandon(late)
+            return
+        self._cache.close()
+        self._rig.close()
+        self._freed = True
+
+    def _drain(self) -> list[int]:
+        with self._lock:
+            wanted = self._cache.pending(self.nranks)
+        return self._rig.drain(wanted, _PATIENCE)
+
+    def _abandon(self, late: Sequence[int]) -> None:
+        """Leave alone what ranks that never finish may still use."""
+        self._rig.group.stop()
+        for rank in late:
+            self._rig.devices[rank].quarantine()
+        _abandoned.append((self._rig, self._cache))
+        self._freed = True
+
+    def join(self) -> None:
+        """Wait until a close that another thread has begun is through."""
+        with self._closing:
+            pass
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if self._gate is not None and not self._gate.is_shut:
+            orphans.append(self)
+
+    def __repr__(self) -> str:
+        state = " closed" if self._gate is not None and self.closed else " failed" if self.failed else ""
+        return f"<vkpar.Communicator of {self.nranks}: {', '.join(device.name for device in self.devices)}{state}>"

@@ -1,0 +1,149 @@
+"""Where each rank keeps the elements that a schedule names: arrays, laid out in one virtual element space."""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from vkpar import dtypes
+from vkpar.array import Array
+from vkpar.comm.schedule import BLOCK, Span
+from vkpar.vulkan.buffer import BufferRange
+
+WORD = 4  # bytes; whatever is moved and not summed travels as words
+
+Copy = tuple[BufferRange, BufferRange]
+
+
+@dataclass(frozen=True)
+class Part:
+    """A flat array whose elements a schedule calls ``start`` and after."""
+
+    start: int
+    array: Array
+
+
+class Placement:
+    """One rank's parts; they do not overlap."""
+
+    def __init__(self, parts: Iterable[Part]) -> None:
+        self.parts = sorted((part for part in parts if part.array.size), key=lambda part: part.start)
+        self._starts = [part.start for part in self.parts]
+
+    def find(self, start: int) -> tuple[Array, int]:
+        """Return the array that holds virtual element ``start``, and the element's index in it."""
+        part = self.parts[bisect.bisect_right(self._starts, start) - 1]
+        return part.array, start - part.start
+
+
+@dataclass
+class Copies:
+    """Copies on the ranks' devices that belong to a collective: by rank, before its first step and after its last."""
+
+    before: dict[int, list[Copy]] = field(default_factory=dict)
+    after: dict[int, list[Copy]] = field(default_factory=dict)
+
+    @property
+    def ranks(self) -> set[int]:
+        """The ranks that copy anything."""
+        return {*self.before, *self.after}
+
+
+@dataclass
+class Operands:
+    """What a program reads and writes, by rank.
+
+    Attributes:
+        scratch: aligned stand-ins in place of arrays that wide accesses cannot reach.
+    """
+
+    sources: list[Placement]
+    targets: list[Placement]
+    copies: Copies = field(default_factory=Copies)
+    scratch: list[Array] = field(default_factory=list)
+
+
+def flat(array: Array) -> Array:
+    """Return the array as one dimension."""
+    return array.reshape(-1)
+
+
+def slots_of(counts: Sequence[int]) -> list[Span]:
+    """Lay pieces of ``counts`` elements one after the other, each from a multiple of :data:`BLOCK`."""
+    spans, start = [], 0
+    for count in counts:
+        spans.append(Span(start, count))
+        start += -(-count // BLOCK) * BLOCK
+    return spans
+
+
+def summed(sources: Sequence[Sequence[Part]], targets: Sequence[Sequence[Part]]) -> Operands:
+    """Return operands for a reduction: elements as they are, stand-ins where they are not aligned.
+
+    Each rank's parts are given; a target part may be a source part of the same rank.
+    """
+    made = Operands([], [])
+    for rank, (given, wanted) in enumerate(zip(sources, targets, strict=True)):
+        stand_ins: dict[tuple[int, object], Array] = {}
+        made.sources.append(Placement(_source(made, rank, part, stand_ins) for part in given))
+        made.targets.append(Placement(_target(made, rank, part, stand_ins) for part in wanted))
+    return made
+
+
+def moved(sources: Sequence[Sequence[Part]], targets: Sequence[Sequence[Part]]) -> Operands:
+    """Return operands for a movement: every part as 32-bit words, stand-ins where its bytes are not aligned words.
+
+    The parts' starts count words (see :func:`words`).
+    """
+    made = Operands([], [])
+    for rank, (given, wanted) in enumerate(zip(sources, targets, strict=True)):
+        made.sources.append(Placement(_word_source(made, rank, part) for part in given))
+        made.targets.append(Placement(_word_target(made, rank, part) for part in wanted))
+    return made
+
+
+def words(array: Array) -> int:
+    """Return how many 32-bit words hold the array's bytes."""
+    return -(-array.nbytes // WORD)
+
+
+def _source(made: Operands, rank: int, part: Part, stand_ins: dict[tuple[int, object], Array]) -> Part:
+    if part.array.size == 0 or part.array.is_aligned():
+        return part
+    stand_in = stand_ins[part.start, part.array.key] = _stand_in(made, part.array)
+    made.copies.before.setdefault(rank, []).append((part.array.bytes_range(), stand_in.bytes_range()))
+    return Part(part.start, stand_in)
+
+
+def _target(made: Operands, rank: int, part: Part, stand_ins: dict[tuple[int, object], Array]) -> Part:
+    if part.array.size == 0 or part.array.is_aligned():
+        return part
+    stand_in = stand_ins.get((part.start, part.array.key)) or _stand_in(made, part.array)
+    made.copies.after.setdefault(rank, []).append((stand_in.bytes_range(), part.array.bytes_range()))
+    return Part(part.start, stand_in)
+
+
+def _word_source(made: Operands, rank: int, part: Part) -> Part:
+    if part.array.size == 0 or part.array.is_aligned():
+        return Part(part.start, _as_words(part.array))  # allocations are padded: the last word may be read whole
+    stand_in = _stand_in(made, part.array)
+    made.copies.before.setdefault(rank, []).append((part.array.bytes_range(), stand_in.bytes_range()))
+    return Part(part.start, _as_words(stand_in))
+
+
+def _word_target(made: Operands, rank: int, part: Part) -> Part:
+    if part.array.size == 0 or (part.array.is_aligned() and part.array.nbytes % WORD == 0):
+        return Part(part.start, _as_words(part.array))
+    stand_in = _stand_in(made, part.array)
+    made.copies.after.setdefault(rank, []).append((stand_in.bytes_range(), part.array.bytes_range()))
+    return Part(part.start, _as_words(stand_in))
+
+
+def _as_words(array: Array) -> Array:
+    return Array(array.storage, array.byte_offset, (words(array),), dtypes.uint32)
+
+
+def _stand_in(made: Operands, array: Array) -> Array:
+    made.scratch.append(Array.allocate(array.device, array.shape, array.dtype))
+    return made.scratch[-1]

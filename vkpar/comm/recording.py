@@ -1,0 +1,145 @@
+"""Turns a checked request into programs: which algorithm, which wire, which slots."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from vkpar.comm import tuner, wires
+from vkpar.comm.algorithms import TABLE, Algorithm, exchange, meet
+from vkpar.comm.cache import Entry
+from vkpar.comm.collectives import Movement, Reduction, Request
+from vkpar.comm.executor import Arithmetic, Executor, Program
+from vkpar.comm.placement import Operands
+from vkpar.comm.rig import Rig
+from vkpar.comm.schedule import BLOCK, MOST_SOURCES, Problem, SlotSet, Step
+from vkpar.comm.slots import Region
+
+_ALTERNATED_BATCHES = 8  # a rank; shorter programs are recorded twice, over different slots
+
+Steps = Callable[[SlotSet, int], Iterator[Step]]  # of a set of slots and a generation
+
+
+class Recording:
+    """Records the requests of one communicator.
+
+    Args:
+        rig: what the communicator owns on its devices.
+        algorithm: the one to take, or ``"auto"``.
+        wire: how float32 crosses links where a request does not say.
+    """
+
+    def __init__(self, rig: Rig, algorithm: str, wire: str) -> None:
+        self._rig = rig
+        self._infos = [device.info for device in rig.devices]
+        self._algorithm = algorithm
+        self._wire = wire
+        self.executor = Executor(rig)
+
+    @property
+    def nranks(self) -> int:
+        """Number of ranks."""
+        return len(self._infos)
+
+    def entry(self, request: Request) -> Entry:
+        """Record ``request``.
+
+        Raises:
+            InvalidUsageError: the algorithm cannot run on this rig.
+            OutOfMemoryError: no room for stand-ins of arrays that are not aligned.
+        """
+        if isinstance(request, Reduction):
+            return self._reduction(request)
+        if isinstance(request, Movement):
+            return self._movement(request)
+        return self._programs(request.label(), Operands([], []), wires.moved(), self._rig.arena.small, meet.steps)
+
+    def _reduction(self, request: Reduction) -> Entry:
+        wire = self._wire if request.wire is None else request.wire
+        assert request.dtype is not None
+        message = wires.message_nbytes(request.dtype, wire, request.count, request.op)
+        if self._algorithm != tuner.AUTO:
+            tuner.choose(self._algorithm, self._infos, 0)  # refuse it on rigs that it cannot run on
+        if request.count == 0:
+            return Entry([], label=request.label())
+        if self.nranks == 1:
+            return self._programs(request.label(), _alone(request), wires.moved(), self._rig.arena.small, _no_steps)
+        algorithm = self._choose(request, message)
+        plan = wires.plan(request.dtype, wire, algorithm, request.op)
+        label = {**request.label(), "algorithm": algorithm.name, "wire": plan.final.name}
+
+        def steps(slots: SlotSet, generation: int) -> Iterator[Step]:
+            problem = Problem(
+                self.nranks,
+                request.space,
+                slots,
+                request.contributors,
+                generation,
+                root=request.root,
+                parts=request.parts,
+            )
+            return algorithm.steps(problem)
+
+        arithmetic = Arithmetic(plan, request.op, wires.order(request.dtype), len(request.contributors))
+        region = self._region(request.space, plan)
+        return self._programs(label, request.operands(), plan, region, steps, arithmetic)
+
+    def _choose(self, request: Reduction, message: int) -> Algorithm:
+        """Return the algorithm: the wanted one where it does this collective."""
+        complete = len(request.contributors) == self.nranks
+        algorithm = tuner.choose(self._algorithm, self._infos, message, complete=complete)
+        if request.name in algorithm.collectives:
+            return algorithm
+        return TABLE["two_shot" if self.nranks <= MOST_SOURCES else "ring"]
+
+    def _movement(self, request: Movement) -> Entry:
+        moves, plan = request.moves(), wires.moved()
+        operands = request.operands(self.nranks)
+        if not moves and not operands.copies.ranks:
+            return Entry([], label=request.label())
+
+        def steps(slots: SlotSet, generation: int) -> Iterator[Step]:
+            return exchange.steps(moves, slots, generation)
+
+        largest = max((move.span.count for move in moves), default=0)
+        return self._programs(request.label(), operands, plan, self._region(largest, plan), steps)
+
+    def _region(self, count: int, plan: wires.WirePlan) -> Region:
+        small, large = self._rig.arena.small, self._rig.arena.large
+        return small if -(-count // BLOCK) <= plan.blocks(small.slot_nbytes) else large
+
+    def _programs(
+        self,
+        label: dict[str, Any],
+        operands: Operands,
+        plan: wires.WirePlan,
+        region: Region,
+        steps: Steps,
+        arithmetic: Arithmetic | None = None,
+    ) -> Entry:
+        slots = region.slot_set(plan.blocks(region.slot_nbytes))
+        doing = Arithmetic(plan) if arithmetic is None else arithmetic
+
+        def record(generation: int) -> Program:
+            return self.executor.record(steps(slots, generation), doing, region, operands)
+
+        first = record(0)
+        if not first.batches:
+            first.close()
+            return Entry([], label=label)
+        short = first.batches <= _ALTERNATED_BATCHES * self.nranks and slots.per_rank > 1
+        programs = [first, record(1)] if short and any(first.uses_slots) else [first]
+        return Entry(programs, operands.scratch, label)
+
+
+def _alone(request: Reduction) -> Operands:
+    """Return what a single rank does: a copy to its destination, nothing in place."""
+    made = Operands([], [])
+    for source, target in zip(request.sources[0], request.targets[0], strict=True):
+        if source.array.size and source.array.key[:2] != target.array.key[:2]:
+            made.copies.before.setdefault(0, []).append((source.array.bytes_range(), target.array.bytes_range()))
+    return made
+
+
+def _no_steps(_slots: SlotSet, _generation: int) -> Iterator[Step]:
+    return iter(())

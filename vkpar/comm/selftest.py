@@ -1,0 +1,66 @@
+"""The data self-test: what every rank writes into its slots must reach every other rank, again and again.
+
+Vulkan has no rule that makes one vendor's writes to shared host memory visible to another vendor's device, and drivers
+were seen that keep what they read from it cached. So each communicator passes patterns round before it is used.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from vkpar.array import Array
+from vkpar.errors import CommunicatorError, WaitTimeoutError
+
+if TYPE_CHECKING:
+    from vkpar.comm.communicator import Communicator
+
+_ROUNDS = 3  # in one submission: the third one reads the slots of the first again
+_WORDS = 1024
+_SECONDS = 30.0
+
+
+def run(communicator: Communicator) -> None:
+    """Gather patterns from all ranks on all ranks, several times in one submission.
+
+    Raises:
+        CommunicatorError: a rank got wrong data, or none within 30 s or the communicator's timeout.
+    """
+    n = communicator.nranks
+    if n == 1:
+        return
+    sent = _patterns(n)
+    arrays = [device.array(rows) for device, rows in zip(communicator.devices, sent, strict=True)]
+    out = [device.zeros((_ROUNDS, n * _WORDS), "uint32") for device in communicator.devices]
+    with communicator.group():
+        works = [
+            communicator.all_gather([array[turn] for array in arrays], out=[array[turn] for array in out])
+            for turn in range(_ROUNDS)
+        ]
+    try:
+        works[-1].wait(min(_SECONDS, communicator.timeout))
+    except WaitTimeoutError as error:
+        raise CommunicatorError(f"the self-test of the links did not end: {error}", error.details) from error
+    for rank, array in enumerate(out):
+        _check(communicator, sent, rank, array)
+
+
+def _patterns(nranks: int) -> list[np.ndarray[Any, Any]]:
+    """Return, by rank, rows of words that differ between ranks, rounds and places."""
+    place = np.arange(_ROUNDS * _WORDS, dtype=np.uint32).reshape(_ROUNDS, _WORDS)
+    return [(place + np.uint32(rank * _ROUNDS * _WORDS)) * np.uint32(2654435761) for rank in range(nranks)]
+
+
+def _check(communicator: Communicator, sent: list[np.ndarray[Any, Any]], rank: int, array: Array) -> None:
+    got = array.numpy().reshape(_ROUNDS, communicator.nranks, _WORDS)
+    for source, rows in enumerate(sent):
+        wrong = int(np.count_nonzero(got[:, source] != rows))
+        if wrong:
+            kinds = {(link.src, link.dst): link.kind for link in communicator.links()}
+            names = [device.name for device in communicator.devices]
+            raise CommunicatorError(
+                f"self-test: rank {rank} ({names[rank]}) read {wrong} of {_ROUNDS * _WORDS} words of rank {source} "
+                f"({names[source]}) wrong over a {kinds.get((source, rank), 'local')} link",
+                {"src": source, "dst": rank, "wrong": wrong, "transports": communicator.transports()},
+            )

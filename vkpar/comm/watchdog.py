@@ -1,0 +1,109 @@
+"""The watchdog: a thread that fails a communicator whose oldest collective stands still."""
+
+from __future__ import annotations
+
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from vkpar.comm.flights import Flight
+from vkpar.errors import InvalidUsageError
+
+if TYPE_CHECKING:
+    from vkpar.comm.lifecycle import Lifecycle
+
+_SHORTEST, _LONGEST = 0.02, 0.25  # seconds between two looks
+_IDLE_LOOKS = 8  # without anything pending, before the thread parks
+
+
+class Watchdog:
+    """Looks at a communicator's timelines a few times within its timeout; parked while nothing is pending.
+
+    It holds the communicator weakly: one that is dropped must not be kept alive by its own thread.
+    """
+
+    def __init__(self, communicator: Lifecycle) -> None:
+        self._communicator = weakref.ref(communicator)
+        self._patience = communicator.timeout
+        self._tick = min(_LONGEST, max(_SHORTEST, self._patience / 8))
+        self._pending: deque[Flight] = deque()
+        self._wake = threading.Condition()
+        self._parked = True
+        self._stopped = False
+        self._thread: threading.Thread | None = None
+
+    def watch(self, flight: Flight) -> None:
+        """Look after a collective that was enqueued, in order."""
+        self._pending.append(flight)
+        if self._parked:
+            with self._wake:
+                if self._thread is None and not self._stopped:
+                    self._thread = threading.Thread(target=self._run, name="vkpar-watchdog", daemon=True)
+                    self._thread.start()
+                self._parked = False
+                self._wake.notify()
+
+    def stop(self) -> None:
+        """End the thread; it may be in the middle of giving up a device that hangs."""
+        with self._wake:
+            self._stopped = True
+            self._wake.notify()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def _run(self) -> None:
+        progress = _Progress(self._patience)
+        idle = 0
+        while self._rest(idle):
+            communicator = self._communicator()
+            if communicator is None or communicator.closed or not self._look(communicator, progress):
+                return
+            del communicator
+            idle = 0 if self._pending else idle + 1
+
+    def _rest(self, idle: int) -> bool:
+        """Sleep for a tick, or until there is something to do; False when it is time to end."""
+        with self._wake:
+            self._parked = idle > _IDLE_LOOKS
+            if self._pending:  # looked at after the flag was set, as watch() sets and looks in the other order
+                self._parked = False
+            while self._parked and not self._stopped:
+                self._wake.wait()
+            if not self._stopped:
+                self._wake.wait(self._tick)
+            return not self._stopped
+
+    def _look(self, communicator: Lifecycle, progress: _Progress) -> bool:
+        """Drop what is done; fail the communicator where the oldest collective stands still. False at the end."""
+        try:
+            reached = communicator.look()
+        except InvalidUsageError:
+            return False  # closed since
+        while reached is not None and self._pending and self._pending[0].done(reached):
+            self._pending.popleft()
+        if reached is not None and self._pending and progress.stalled(self._pending[0], reached):
+            communicator.stalled(self._pending[0])
+        if not communicator.failed:
+            return True
+        communicator.settle()
+        return False
+
+
+class _Progress:
+    """Watches timelines for standing still since the oldest collective could start."""
+
+    def __init__(self, patience: float) -> None:
+        self._patience = patience
+        self._flight: Flight | None = None
+        self._seen: Sequence[int] = ()
+        self._since = 0.0
+
+    def stalled(self, flight: Flight, reached: Sequence[int]) -> bool:
+        """Say whether nothing has moved for too long."""
+        now = time.monotonic()
+        if flight is not self._flight or not flight.started(reached) or reached != self._seen:
+            self._flight, self._seen, self._since = flight, reached, now
+        return now - self._since >= self._patience
