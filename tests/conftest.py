@@ -30,8 +30,8 @@ settings.load_profile("full" if FULL else "sample")
 KNOWN = ("llvmpipe", "swiftshader")
 
 
-def _validation_wanted() -> bool:
-    return os.environ.get("VKPAR_VALIDATION", "1") != "0"
+# Before anything reads the settings.
+os.environ.setdefault("VKPAR_VALIDATION", "1")
 
 
 def _open_instance() -> list[vkpar.DeviceInfo]:
@@ -54,8 +54,6 @@ def found() -> list[vkpar.DeviceInfo]:
     """Return the physical devices, an empty list where there is no driver."""
     global _found, _missing
     if _found is None:
-        if _validation_wanted():
-            os.environ["VKPAR_VALIDATION"] = "1"
         try:
             _found = _open_instance()
         except vkpar.UnsupportedError as error:

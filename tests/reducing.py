@@ -36,6 +36,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -52,7 +53,8 @@ from vkpar.comm.algorithms import TABLE
 from vkpar.comm.schedule import BLOCK, SlotSet
 
 Numbers = npt.NDArray[Any]
-POOLS = {"L": "llvmpipe*8", "S": "swiftshader*3"}
+# The drivers of test rigs by letter. VKPAR_TEST_L="0&1&0&1&0&1&0&1" runs the same rigs on two GPUs, not on lavapipe.
+POOLS = {"L": os.environ.get("VKPAR_TEST_L", "llvmpipe*8"), "S": "swiftshader*3"}
 ALGORITHMS = ("ring", "two_shot", "direct", "tree", "naive")
 INTEGERS = ("int32", "uint32")
 FORMATS: list[tuple[str, str | None]] = [("float32", wire) for wire in ("f16", "bf16", "f32", "q8")]
@@ -70,7 +72,7 @@ def algorithms_for(letters: str) -> tuple[str, ...]:
 
 
 def devices_of(rigs: Any, letters: str) -> list[vkpar.Device]:
-    """Return opened devices, one per letter: L is llvmpipe, S is SwiftShader; shared by all rigs of the run."""
+    """Return opened devices, one per letter: L is llvmpipe (see POOLS), S is SwiftShader; shared by the whole run."""
     pools = {letter: iter(rigs(POOLS[letter])) for letter in dict.fromkeys(letters)}
     return [next(pools[letter]) for letter in letters]
 

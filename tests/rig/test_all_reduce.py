@@ -9,8 +9,6 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pytest
 from conftest import FULL, Rigs, require
-from hypothesis import given
-from hypothesis import strategies as st
 from parking import parked
 from reducing import (
     ALGORITHMS,
@@ -24,7 +22,6 @@ from reducing import (
     exact_sum,
     from_dtype,
     integers,
-    mixed,
     modelled,
     reals,
     reduced,
@@ -137,40 +134,6 @@ def test_auto_over_all_sizes(rig: Open, rng: np.random.Generator) -> None:
     comm = rig("LL")
     for count in (0, 1, 16_000, 16_500, 300_000, 600_000):
         check_reduction(comm, reals(rng, "float32", count, 2), "float32", "auto", "f16")
-
-
-@given(
-    letters=st.sampled_from(["LL", "LLL", "LLLL", "LS", "SL", "SS"]),
-    algorithm=st.sampled_from([*ALGORITHMS, "auto"]),
-    form=st.sampled_from(FORMATS),
-    count=st.integers(0, 2000) | st.sampled_from([255, 256, 257, 511, 512, 513]),
-    in_place=st.booleans(),
-    exact=st.booleans(),
-    seed=st.integers(0, 1 << 32),
-    data=st.data(),
-)
-def test_any_reduction(
-    rigs: Rigs,
-    letters: str,
-    algorithm: str,
-    form: tuple[str, str | None],
-    count: int,
-    in_place: bool,
-    exact: bool,
-    seed: int,
-    data: st.DataObject,
-) -> None:
-    dtype, wire = form
-    if algorithm == "direct" and mixed(letters):
-        algorithm = "auto"
-    rng, n = np.random.default_rng(seed), len(letters)
-    make = integers if exact or dtype in ("int32", "uint32") else reals
-    parts: list[Numbers | None] = list(make(rng, dtype, count, n))
-    if not in_place and count:
-        for rank in data.draw(st.sets(st.integers(0, n - 1), max_size=n - 1), label="silent"):
-            parts[rank] = None
-    with vkpar.Communicator(devices_of(rigs, letters), algorithm=algorithm) as comm:
-        check_reduction(comm, parts, dtype, algorithm, wire, in_place=in_place, exact=make is integers)
 
 
 def test_arrays_larger_than_a_binding(rig: Open) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 from vkpar.array import Array
@@ -50,12 +50,12 @@ class Entry:
         """Say whether every submission is done, from the ranks' timeline values."""
         return all(now >= value for p in self.programs for now, value in zip(reached, p.pending(), strict=True))
 
-    def close(self) -> None:
-        """Free the programs; all must be done."""
+    def close(self, late: Collection[int] = ()) -> None:
+        """Free the programs, but for the command buffers of ``late`` ranks; all others must be done."""
         for finalizer in self.finalizers:
             finalizer.detach()
         for program in self.programs:
-            program.close()
+            program.close(late)
         self.programs, self.scratch = [], ()
 
 
@@ -127,9 +127,13 @@ class ProgramCache:
                 values = [max(pair) for pair in zip(values, program.pending(), strict=True)]
         return values
 
-    def close(self) -> None:
-        """Free everything; all must be done."""
+    def scratch(self) -> list[Array]:
+        """Return every entry's stand-ins."""
+        return [array for entry in (*self._entries.values(), *self._stale) for array in entry.scratch]
+
+    def close(self, late: Collection[int] = ()) -> None:
+        """Free everything, but for what is on ``late`` ranks; all others must be done."""
         for entry in (*self._entries.values(), *self._stale):
-            entry.close()
+            entry.close(late)
         self._entries.clear()
         self._stale.clear()

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Any
 
 from vkpar import dtypes, env
 from vkpar.array import Array
-from vkpar.comm import collectives, debug, selftest, tuner, wires
+from vkpar.comm import collectives, debug, options, selftest, tuner, wires
 from vkpar.comm.cache import Entry
 from vkpar.comm.collectives import Request
 from vkpar.comm.debug import SlotChecks, WireReports
 from vkpar.comm.flights import Flight
 from vkpar.comm.group import Group
+from vkpar.comm.keys import key_of
 from vkpar.comm.lifecycle import Lifecycle
 from vkpar.comm.operands import Arrays
 from vkpar.comm.recording import Recording
-from vkpar.comm.rig import AUTO, TRANSPORTS
 from vkpar.comm.work import Work
 from vkpar.device import Device, close_orphans
 from vkpar.errors import CommunicatorError, InvalidUsageError
@@ -70,10 +70,10 @@ class Communicator(Lifecycle):
         deterministic: bool = False,
     ) -> None:
         close_orphans()
-        self.devices = _checked_devices(devices)
+        self.devices = options.devices(devices)
         wires.check(dtypes.float32, wire)
-        transports = _checked_transports(transport, len(self.devices))
-        self.timeout = _checked_timeout(timeout)
+        transports = options.transports(transport, len(self.devices))
+        self.timeout = options.timeout(timeout)
         self.deterministic = deterministic
         chosen = tuner.check(algorithm)
         chosen = tuner.check(env.get().algorithm) if chosen == tuner.AUTO else chosen
@@ -248,7 +248,7 @@ class Communicator(Lifecycle):
         with self.gate:
             self._check_usable()
             group = self._groups.get(threading.get_ident()) if self._groups else None
-            key = _key(call, group)
+            key = key_of(call, group)
             if group is not None:
                 return group.add(key, check(), Work(self, keep))
             with self._lock:
@@ -378,56 +378,9 @@ class Communicator(Lifecycle):
         return self
 
 
-def _key(call: tuple[Any, ...], group: Group | None) -> Any:
-    """Return what identifies a call: names and arrays' memory; whatever is no array makes a key that no entry has.
-
-    Raises:
-        InvalidUsageError: an array that is pending in a group.
-    """
-    name, arrays, out, *options = call
-    try:
-        key = (name, _keys(arrays, group), None if out is None else _keys(out, group), *options)
-        hash(key)
-    except (AttributeError, TypeError):
-        return object()
-    return key
-
-
-def _keys(arrays: Any, group: Group | None) -> tuple[Any, ...]:
-    keys = []
-    for array in arrays:
-        if array is not None and array.storage.held_by not in (None, group):
-            array.storage.held_by.refuse(array)
-        keys.append(None if array is None else array.key)
-    return tuple(keys)
-
-
 def _unzipped(pairs: Any) -> tuple[Any, Any]:
     """Return the pairs' first and second items; whatever is no pair is left for the check to refuse."""
     try:
         return tuple(first for first, _ in pairs), tuple(second for _, second in pairs)
     except (TypeError, ValueError):
         return pairs, ()
-
-
-def _checked_devices(devices: Sequence[Device]) -> tuple[Device, ...]:
-    listed = tuple(devices) if isinstance(devices, Iterable) else ()
-    if not listed or not all(isinstance(device, Device) for device in listed):
-        raise InvalidUsageError("a communicator takes a list of opened devices; see vkpar.open_devices")
-    if len(set(map(id, listed))) != len(listed):
-        raise InvalidUsageError("a device is named twice; open it twice for two virtual ranks: open_devices('name*2')")
-    return listed
-
-
-def _checked_timeout(timeout: float) -> float:
-    if not isinstance(timeout, (int, float)) or not timeout > 0:
-        raise InvalidUsageError(f"timeout must be a positive number of seconds, not {timeout!r}")
-    return float(timeout)
-
-
-def _checked_transports(transport: str | Sequence[str], nranks: int) -> list[str]:
-    wanted = env.get().transport if transport == AUTO else transport
-    listed = [wanted] * nranks if isinstance(wanted, str) else list(wanted) if isinstance(wanted, Sequence) else []
-    if len(listed) != nranks or not all(isinstance(name, str) and name in TRANSPORTS for name in listed):
-        raise InvalidUsageError(f"unknown transport {transport!r}; there are {', '.join(TRANSPORTS)}, or one a rank")
-    return listed

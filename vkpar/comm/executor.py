@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
@@ -109,11 +109,12 @@ class Program:
         """Return, by rank, a timeline value at which no submission is pending any more."""
         return self.values if self._noted else self._port.last()
 
-    def close(self) -> None:
-        """Free the command buffers; the last submission must be done."""
+    def close(self, late: Collection[int] = ()) -> None:
+        """Free the command buffers but for those of ``late`` ranks; the last submission must be done on the others."""
         self._port.close()
         for recorder in self._recorders:
-            recorder.close()
+            if recorder.rank not in late:
+                recorder.close()
 
 
 class _Recorder:
@@ -124,7 +125,7 @@ class _Recorder:
         self._slots = executor.rig.transports[rank].shared()
         self._report = executor.reports.range(rank) if executor.reports else None
         self._checks = executor.checks
-        self._rank = rank
+        self.rank = rank
         self._region = region
         self._doing = doing
         self._operands: Operands | None = operands
@@ -141,18 +142,18 @@ class _Recorder:
         commands = self._commands.allocate()
         commands.begin(reusable=True)
         commands.record_acquire(self._slots)
-        for source, target in copies.before.get(self._rank, ()) if first else ():
+        for source, target in copies.before.get(self.rank, ()) if first else ():
             commands.record_copy(source, target)
-        if first and self._rank in copies.before:
+        if first and self.rank in copies.before:
             commands.record_order()
         if self._checks:
             self._checks.record_before(self, commands, step)
         self._record_actions(commands, step)
         if self._checks:
             self._checks.record_after(self, commands, step)
-        if last and self._rank in copies.after:
+        if last and self.rank in copies.after:
             commands.record_order()
-            for source, target in copies.after[self._rank]:
+            for source, target in copies.after[self.rank]:
                 commands.record_copy(source, target)
         commands.record_release(self._slots)
         commands.end()
@@ -171,8 +172,8 @@ class _Recorder:
         formats = f"{plan.element}_{plan.contribution.name}_{out.name}"
         operands = self._operands
         assert operands is not None
-        source = self._window(operands.sources[self._rank], action.span) if action.own_at is not None else None
-        target = self._window(operands.targets[self._rank], action.span) if action.to_array else None
+        source = self._window(operands.sources[self.rank], action.span) if action.own_at is not None else None
+        target = self._window(operands.targets[self.rank], action.span) if action.to_array else None
         descriptors, source_at, target_at = self._bind(source, target)
         push = (
             source_at,
@@ -191,7 +192,7 @@ class _Recorder:
     def _record_forward(self, commands: CommandBuffer, action: Forward) -> None:
         plan = self._doing.plan
         assert self._operands is not None
-        target = self._window(self._operands.targets[self._rank], action.span)
+        target = self._window(self._operands.targets[self.rank], action.span)
         descriptors, _, target_at = self._bind(None, target)
         push = (target_at, self._tail, self._unit(action.slot), self._unit(action.out_slot))
         kernel = f"wire_forward_{self._processor}_{plan.element}_{plan.final.name}"

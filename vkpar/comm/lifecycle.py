@@ -287,11 +287,14 @@ class Lifecycle:
         return self._rig.drain(wanted, _PATIENCE)
 
     def _abandon(self, late: Sequence[int]) -> None:
-        """Leave alone what ranks that never finish may still use."""
-        self._rig.group.stop()
+        """Give up the devices of ranks that never finish; what they may still use is left alone."""
         for rank in late:
             self._rig.devices[rank].quarantine()
-        _abandoned.append((self._rig, self._cache))
+        with self._lock:
+            scratch = self._cache.scratch()
+            self._cache.close(late)
+        self._rig.abandon(late)
+        _abandoned.append((self._rig, scratch))
         self._freed = True
 
     def join(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -61,16 +61,17 @@ class Rig:
         with ExitStack() as undo:
             self.arena = Arena(len(devices), alignment, most, staging_nbytes)
             undo.callback(self.arena.close)
+            self._of_rank = [undo.enter_context(ExitStack()) for _ in devices]
             for rank, device in enumerate(devices):
                 transport = _transport(device, self.arena, transports[rank])
-                undo.callback(transport.close)
+                self._of_rank[rank].callback(transport.close)
                 self.transports.append(transport)
             mapped = {rank for rank, transport in enumerate(self.transports) if transport.mirror}
             self.links = links.plan(infos, mapped)
             self.group = pump.make_group(self.ports, self.arena.nslots)
             undo.callback(self.group.close)
             self._share_slots()
-            self._connect(undo)
+            self._connect()
             undo.callback(self.group.stop)
             self.group.start(self.spin_ns)
             self._resources = undo.pop_all()
@@ -81,15 +82,15 @@ class Rig:
             if transport.mirror:
                 self.group.set_mapped(rank, transport.mirror)
 
-    def _connect(self, undo: ExitStack) -> None:
+    def _connect(self) -> None:
         for link in self.links:
             if link.kind == links.NATIVE:
                 shared = links.share(self.devices[link.src].compute, self.devices[link.dst])
-                undo.callback(shared.close)
+                self._of_rank[link.dst].callback(shared.close)
                 self.group.set_native(link.dst, link.src, shared.handle)
         for dst in sorted({link.dst for link in self.links if link.kind == links.BRIDGED}):
             local = TimelineSemaphore(self.devices[dst].handle, host_only=True)
-            undo.callback(local.close)
+            self._of_rank[dst].callback(local.close)
             self.group.set_local(dst, local.handle)
 
     def reached(self) -> list[int]:
@@ -130,6 +131,13 @@ class Rig:
             if reached != seen:
                 seen, since = reached, time.monotonic()
         return late
+
+    def abandon(self, late: Collection[int]) -> None:
+        """Stop the bridge and free what is on all ranks but the ``late`` ones, which still use theirs."""
+        self.group.close()
+        for rank, own in enumerate(self._of_rank):
+            if rank not in late:
+                own.close()
 
     def close(self) -> None:
         """Stop the bridge and free everything; no submission of the group may be pending."""

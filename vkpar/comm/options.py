@@ -1,0 +1,48 @@
+"""Checks of what a communicator is made with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from vkpar import env
+from vkpar.comm.rig import AUTO, TRANSPORTS
+from vkpar.device import Device
+from vkpar.errors import InvalidUsageError
+
+
+def devices(given: Sequence[Device]) -> tuple[Device, ...]:
+    """Return the devices: opened ones, each once.
+
+    Raises:
+        InvalidUsageError
+    """
+    listed = tuple(given) if isinstance(given, Iterable) else ()
+    if not listed or not all(isinstance(device, Device) for device in listed):
+        raise InvalidUsageError("a communicator takes a list of opened devices; see vkpar.open_devices")
+    if len(set(map(id, listed))) != len(listed):
+        raise InvalidUsageError("a device is named twice; open it twice for two virtual ranks: open_devices('name*2')")
+    return listed
+
+
+def timeout(seconds: float) -> float:
+    """Return a positive number of seconds.
+
+    Raises:
+        InvalidUsageError
+    """
+    if not isinstance(seconds, (int, float)) or not seconds > 0:
+        raise InvalidUsageError(f"timeout must be a positive number of seconds, not {seconds!r}")
+    return float(seconds)
+
+
+def transports(given: str | Sequence[str], nranks: int) -> list[str]:
+    """Return a transport's name per rank, the settings' one in place of ``auto``.
+
+    Raises:
+        InvalidUsageError
+    """
+    wanted = env.get().transport if given == AUTO else given
+    listed = [wanted] * nranks if isinstance(wanted, str) else list(wanted) if isinstance(wanted, Sequence) else []
+    if len(listed) != nranks or not all(isinstance(name, str) and name in TRANSPORTS for name in listed):
+        raise InvalidUsageError(f"unknown transport {given!r}; there are {', '.join(TRANSPORTS)}, or one a rank")
+    return listed
