@@ -77,6 +77,11 @@ def devices_of(rigs: Any, letters: str) -> list[vkpar.Device]:
     return [next(pools[letter]) for letter in letters]
 
 
+def fresh_devices(rigs: Any, letters: str) -> list[vkpar.Device]:
+    """Return devices of the test's own, one per letter."""
+    return [vkpar.open_devices(str(device.info.index))[0] for device in devices_of(rigs, letters)]
+
+
 # ---- values ----
 
 

@@ -10,7 +10,7 @@ from conftest import Rigs
 from hypothesis import given
 from hypothesis import strategies as st
 from parking import parked
-from reducing import Numbers, check_identical, devices_of, exact_sum, integers, reduced, to_dtype
+from reducing import Numbers, check_identical, devices_of, exact_sum, fresh_devices, integers, reduced, to_dtype
 
 import vkpar
 from vkpar import InvalidUsageError, UnsupportedError
@@ -394,7 +394,7 @@ def test_copies_do_not_wait(rigs: Rigs) -> None:
 
 
 def test_copies_prefer_a_communicator_that_is_there(rigs: Rigs) -> None:
-    devices = vkpar.open_devices("llvmpipe*2") if devices_of(rigs, "LL") else []
+    devices = fresh_devices(rigs, "LL")
     try:
         with vkpar.Communicator(devices) as comm:
             array = devices[0].array(np.ones(10, np.float32))

@@ -16,7 +16,7 @@ from children import child_environment, run_child
 from conftest import Rigs, found, require
 from delays import Delays
 from parking import parked
-from reducing import check_identical, devices_of, exact_sum, integers
+from reducing import check_identical, devices_of, exact_sum, fresh_devices, integers
 
 import vkpar
 from vkpar import CommunicatorError, DeviceLostError, InvalidUsageError, WaitTimeoutError, env
@@ -37,12 +37,10 @@ def pump_kind(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def mixed(pump_kind: str) -> Iterator[list[vkpar.Device]]:
+def mixed(rigs: Rigs, pump_kind: str) -> Iterator[list[vkpar.Device]]:
     """Devices of two drivers, the test's own."""
-    require("llvmpipe")
-    require("swiftshader")
     with env.override(pump=pump_kind):
-        devices = vkpar.open_devices("llvmpipe*2&swiftshader")
+        devices = fresh_devices(rigs, "LLS")
     yield devices
     for device in devices:
         device.close()

@@ -14,7 +14,7 @@ import pytest
 from children import check_child, child_environment, run_child
 from conftest import FULL, Rigs, has, require
 from parking import parked
-from reducing import devices_of
+from reducing import devices_of, fresh_devices
 
 import vkpar
 from vkpar import CommunicatorError, InvalidUsageError, WaitTimeoutError, env
@@ -54,11 +54,6 @@ def check(code: str, **variables: str) -> str:
 def validated() -> dict[str, str]:
     """Return the variables that turn validation on where this run has it."""
     return {"VKPAR_VALIDATION": "1"} if env.get().validation else {}
-
-
-def fresh(rigs: Rigs, letters: str) -> list[vkpar.Device]:
-    """Return devices of the test's own."""
-    return [vkpar.open_devices(str(device.info.index))[0] for device in devices_of(rigs, letters)]
 
 
 def settled(devices: list[vkpar.Device]) -> dict[str, int]:
@@ -124,7 +119,7 @@ def test_opening_and_closing_devices_leaves_nothing() -> None:
 
 
 def test_closing_a_device_closes_its_communicators(rigs: Rigs) -> None:
-    devices = fresh(rigs, "LS")
+    devices = fresh_devices(rigs, "LS")
     first, second = vkpar.Communicator(devices), vkpar.Communicator(devices[::-1])
     arrays = [device.array(np.ones(100_000, np.float32)) for device in devices]
     first.all_reduce(arrays)
@@ -207,7 +202,7 @@ def test_exit_by_an_exception() -> None:
 
 
 def test_arrays_that_come_and_go_leave_nothing(rigs: Rigs) -> None:
-    devices = fresh(rigs, "LL")
+    devices = fresh_devices(rigs, "LL")
     with vkpar.Communicator(devices) as comm:
         used = []
         for _ in range(40):
@@ -221,7 +216,7 @@ def test_arrays_that_come_and_go_leave_nothing(rigs: Rigs) -> None:
 
 
 def test_arrays_of_one_rank_leave_nothing(rigs: Rigs) -> None:
-    (device,) = fresh(rigs, "L")
+    (device,) = fresh_devices(rigs, "L")
     with vkpar.Communicator([device]) as comm:
         out = device.zeros(1 << 16)
         for _ in range(40):
@@ -238,7 +233,7 @@ def test_arrays_of_one_rank_leave_nothing(rigs: Rigs) -> None:
 def test_out_may_be_another_view_of_the_same_elements_on_one_rank(rigs: Rigs) -> None:
     if not env.get().validation:
         pytest.skip("shows under the validation layer alone")
-    (device,) = fresh(rigs, "L")
+    (device,) = fresh_devices(rigs, "L")
     with vkpar.Communicator([device]) as comm:
         a = device.array(np.arange(100, dtype=np.float32))
         comm.all_reduce([a], out=[a[:]]).wait()
@@ -342,7 +337,7 @@ def test_a_wait_in_another_thread(rigs: Rigs) -> None:
 
 
 def test_the_watchdog_poisons(rigs: Rigs) -> None:
-    devices = fresh(rigs, "LS")
+    devices = fresh_devices(rigs, "LS")
     comm = vkpar.Communicator(devices, timeout=0.3)
     arrays = [device.array(np.ones(1000, np.float32)) for device in devices]
     with parked(devices[0]):

@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import FULL, Rigs, require
+from conftest import FULL, Rigs
 from delays import Delays
 from handles import held
-from reducing import devices_of
+from reducing import devices_of, fresh_devices
 
 import vkpar
 from vkpar import env
@@ -159,12 +159,10 @@ def test_ten_thousand_alternating_collectives(rigs: Rigs) -> None:
 
 
 @pytest.mark.parametrize("pump", ["c", "python"])
-def test_two_communicators_in_opposite_order(pump: str) -> None:
+def test_two_communicators_in_opposite_order(rigs: Rigs, pump: str) -> None:
     """Two threads, the same devices in opposite rank order: right, and no deadlock."""
-    require("llvmpipe")
-    require("swiftshader")
     with env.override(pump=pump):
-        devices = vkpar.open_devices("llvmpipe*2&swiftshader")
+        devices = fresh_devices(rigs, "LLS")
     failures: list[BaseException] = []
 
     def work(order: list[vkpar.Device], seed: int, algorithm: str) -> None:
