@@ -202,14 +202,15 @@ def test_exit_by_an_exception() -> None:
 
 
 def test_arrays_that_come_and_go_leave_nothing(rigs: Rigs) -> None:
+    """A leak would add an array a turn. A stand-in that was freed counts until the fills after it are done: one more."""
     devices = fresh_devices(rigs, "LL")
     with vkpar.Communicator(devices) as comm:
         used = []
         for _ in range(40):
             comm.all_reduce([device.zeros(1 << 16)[1:] for device in devices]).wait()
             gc.collect()
-            used.append([device.logical.allocator.used for device in devices])
-        assert max(used[20:]) <= max(used[:20])
+            used.append(max(device.logical.allocator.used for device in devices))
+        assert max(used[20:]) <= max(used[:20]) + (1 << 18)
         assert comm.stats()["cached_programs"] <= 2
     for device in devices:
         device.close()
