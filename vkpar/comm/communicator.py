@@ -372,7 +372,7 @@ class Communicator(Lifecycle):
     def _check_usable(self) -> None:
         self.check_failure()
         for device in self.devices:
-            device.logical.check_open()
+            _ = device.logical  # raises where it is closed
 
     def __enter__(self) -> Communicator:
         return self
