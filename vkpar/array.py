@@ -6,7 +6,7 @@ import itertools
 import math
 import operator
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -67,10 +67,14 @@ class Storage:
         self.device = device
         self.nbytes = nbytes
         self.serial = next(_serials)
-        self.held_by: Any = None  # a group of collectives that was not left yet
+        self.held_by: Callable[[], object] | None = None  # a group of collectives, weakly
         self.buffer: Buffer | None = logical.allocate(nbytes) if nbytes else None
         if self.buffer is not None:
             weakref.finalize(self, logical.retire, self.buffer).atexit = False
+
+    def holder(self) -> object:
+        """Return the group of collectives that names this memory and was not left yet, None for none."""
+        return None if self.held_by is None else self.held_by()
 
 
 class Array:
@@ -147,6 +151,13 @@ class Array:
         """
         if region is not None:
             return self[region].read(out=out)
+        made = self.fetch(out)
+        if self.size:
+            self.device.check_results()
+        return made
+
+    def fetch(self, out: np.ndarray[Any, Any] | None = None) -> np.ndarray[Any, Any]:
+        """Copy to the host as :meth:`read` does, without asking whether a communicator of the device has failed."""
         logical = self.device.logical
         if out is None:
             out = np.empty(self.shape, self.dtype.numpy)
@@ -154,7 +165,6 @@ class Array:
         if self.size:
             logical.download(self.buffer, self._offset, as_bytes(out))
             logical.check_open()
-            self.device.check_results()
         return out
 
     def _check_target(self, out: np.ndarray[Any, Any]) -> None:
@@ -272,11 +282,20 @@ class Array:
             InvalidUsageError: it has no elements, or its device is closed.
         """
         self.device.logical.check_open()
-        if self._storage.held_by is not None:
-            self._storage.held_by.refuse(self)
+        self.check_free()
         if self._storage.buffer is None:
             raise InvalidUsageError("an array without elements has no memory")
         return self._storage.buffer
+
+    def check_free(self, group: object = None) -> None:
+        """Refuse use while a group of collectives, another one than ``group``, names the array and was not left.
+
+        Raises:
+            InvalidUsageError
+        """
+        holder = self._storage.holder()
+        if holder is not None and holder is not group:
+            raise InvalidUsageError(f"{self!r} is pending in a group of collectives that was not left yet")
 
     @property
     def storage(self) -> Storage:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from vkpar import dtypes, env
-from vkpar.errors import InvalidUsageError, VkparError
+from vkpar.errors import InvalidUsageError
 from vkpar.vulkan import api, instance, physical
 from vkpar.vulkan.buffer import BufferRange
 from vkpar.vulkan.device import LogicalDevice
@@ -160,6 +160,10 @@ class Device:
             for child in list(self._children):
                 if child.carries(self, other):
                     return child
+            for pair in [*self._pairs, *other._pairs]:
+                if pair.failed:  # its failure was raised where its copies were read
+                    pair.close()
+            self._pairs = [pair for pair in self._pairs if not pair.closed]
             self._pairs.append(connect(self, other))
             return self._pairs[-1]
 
@@ -175,9 +179,11 @@ class Device:
     def close(self) -> None:
         """Wait for pending work and free everything; a second call does nothing.
 
-        Where nothing moves for 10 s the device is given up: its handles are leaked.
+        Where nothing moves for 30 s the device is given up: its handles are leaked.
         """
-        for child in list(self._children):
+        close_orphans()  # a garbage collector may have dropped communicators of this device
+        self._logical.refuse_calls()  # no communicator is made from now on
+        for child in [*self._children, *self._pairs]:
             child.close()
         self._pairs.clear()
         self._logical.close()
@@ -220,7 +226,7 @@ def close_orphans() -> None:
 def _close_quietly(item: Any) -> None:
     try:
         item.close()
-    except VkparError:
+    except Exception:
         _log.exception("closing %r failed", item)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
@@ -339,6 +340,49 @@ def test_a_group_left_by_an_exception_submits_nothing(rig: Open) -> None:
     assert comm.reached() == before
     with pytest.raises(InvalidUsageError, match="nothing was submitted"):
         works[0].wait()
+    assert np.all(arrays[0].numpy() == 1)
+    comm.all_reduce(arrays).wait()
+    assert np.all(arrays[0].numpy() == 2)
+
+
+def test_a_group_is_used_once_by_its_thread(rig: Open) -> None:
+    comm = rig("LL")
+    arrays = [device.array(np.ones(10, np.float32)) for device in comm.devices]
+    group = comm.group()
+    with group:
+        comm.all_reduce(arrays)
+    with pytest.raises(InvalidUsageError, match="once"), group:
+        pass
+    assert np.all(arrays[0].numpy() == 2)
+    other = comm.group()
+    other.__enter__()
+    work = comm.all_reduce(arrays)
+    refused: list[BaseException] = []
+
+    def leave() -> None:
+        try:
+            other.__exit__(None, None, None)
+        except InvalidUsageError as error:
+            refused.append(error)
+
+    thread = threading.Thread(target=leave)
+    thread.start()
+    thread.join()
+    assert "thread" in str(refused[0])
+    with pytest.raises(InvalidUsageError, match="nothing was submitted"):
+        work.wait()
+    comm.all_reduce(arrays).wait()
+    assert np.all(arrays[1].numpy() == 4)
+
+
+def test_a_group_that_is_forgotten_lets_its_arrays_go(rig: Open) -> None:
+    """As an interrupt in the middle of leaving would leave it."""
+    comm = rig("LL")
+    arrays = [device.array(np.ones(10, np.float32)) for device in comm.devices]
+    group = comm.group()
+    group.__enter__()
+    comm.all_reduce(arrays)
+    del group
     assert np.all(arrays[0].numpy() == 1)
     comm.all_reduce(arrays).wait()
     assert np.all(arrays[0].numpy() == 2)

@@ -189,6 +189,9 @@ def test_a_device_that_never_drains_is_given_up(mixed: list[vkpar.Device], monke
         for use in (arrays[2].numpy, stuck.synchronize, lambda: stuck.zeros(3), lambda: vkpar.Communicator(mixed)):
             with pytest.raises(DeviceLostError, match="quarantined"):
                 use()
+        document = json.loads(comm.dump())
+        assert "no timeline advanced" in document["failure"]
+        assert comm.stats()["bridges_pending"] == 0
         comm.close()
         comm.close()
         check_works(sane)
@@ -249,6 +252,58 @@ def test_a_kernel_that_does_not_end() -> None:
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr
     assert time.monotonic() - start < 40
+
+
+def test_a_busy_device_is_not_a_broken_one(mixed: list[vkpar.Device]) -> None:
+    """Neither the self-test nor a close takes long earlier work for a failure."""
+    with parked(mixed[0]) as release:
+        copied = mixed[0].zeros(10).contiguous_copy()
+        timer = threading.Timer(1.0, release)
+        timer.start()
+        comm = vkpar.Communicator(mixed, timeout=0.3)
+        timer.join()
+        assert not copied.numpy().any()
+    comm.close()
+    check_works(mixed)
+
+
+def test_a_failed_copy_is_told_once_and_the_next_one_works(mixed: list[vkpar.Device]) -> None:
+    source = mixed[0].array(np.arange(5, dtype=np.float32))
+    source.to(mixed[2])
+    (pair,) = mixed[0]._pairs
+    pair.fail(RuntimeError("pulled out"))
+    with pytest.raises(CommunicatorError, match="pulled out"):
+        source.numpy()
+    assert np.array_equal(source.to(mixed[2]).numpy(), np.arange(5))
+    assert np.array_equal(source.numpy(), np.arange(5))
+
+
+def test_a_new_communicator_beside_a_failed_one(mixed: list[vkpar.Device]) -> None:
+    failed = vkpar.Communicator(mixed)
+    failed.fail(RuntimeError("pulled out"))
+    with vkpar.Communicator(mixed) as comm:
+        comm.barrier().wait()
+    failed.close()
+    check_works(mixed)
+
+
+def test_the_details_of_a_failed_submit(mixed: list[vkpar.Device], monkeypatch: pytest.MonkeyPatch) -> None:
+    comm = vkpar.Communicator(mixed)
+    arrays = ones(mixed)
+    comm.all_reduce(arrays).wait()
+
+    def refusing(self: Any) -> None:
+        raise DeviceLostError("VK_ERROR_DEVICE_LOST", "vkQueueSubmit", "rank 1")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(executor.Program, "enqueue", refusing)
+        with pytest.raises(CommunicatorError) as caught:
+            comm.all_reduce(arrays)
+    assert isinstance(caught.value.__cause__, DeviceLostError)
+    assert (caught.value.details["op"], caught.value.details["sequence"]) == ("all_reduce", 2)
+    assert json.loads(comm.dump())["operations"][-1]["sequence"] == 2
+    comm.close()
+    check_works(mixed)
 
 
 # ---- the flight recorder ----

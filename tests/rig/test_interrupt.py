@@ -24,7 +24,7 @@ from vkpar import env
 from vkpar.vulkan import pump, pump_python
 
 pytestmark = pytest.mark.rig
-TIMES = 200 if FULL else 15
+TIMES = 200 if FULL else 16
 
 LOOPS = {
     # No more in flight than a few seconds take: at its end a process waits for what it queued.
@@ -32,6 +32,9 @@ LOOPS = {
     "waited": "comm.all_reduce(arrays).wait()",
     "views": "comm.all_reduce([array[1:] for array in arrays]).wait()",
     "transfers": "arrays[0].write(host); comm.all_reduce(arrays); arrays[1].numpy()",
+    "groups": "with comm.group(): comm.all_reduce(arrays); comm.broadcast(arrays); comm.barrier()",
+    "copies": "arrays[0].to(devices[1]).numpy()",
+    "communicators": "vkpar.Communicator(devices).close()",
     "new arrays": "comm.all_reduce([device.array(host) for device in devices]).wait()",
 }
 CHILD = """
@@ -289,6 +292,51 @@ def test_an_interrupt_after_a_plain_submit(own_devices: list[vkpar.Device], monk
         copied = [array.contiguous_copy() for _ in range(5)]
         release()
     assert not any(copy.numpy().any() for copy in copied)
+
+
+@pytest.mark.parametrize("call", ["vkp_program_free", "vkp_group_free", "vkp_queue_free"])
+def test_an_interrupted_close_goes_on(call: str) -> None:
+    """What was freed before the interrupt is not freed again."""
+    require("llvmpipe")
+    if pump.kind() != "c":
+        pytest.skip("the C helper was not built")
+    found()
+    code = f"""
+    import os, signal
+    import numpy as np
+    import vkpar
+    from vkpar.vulkan import pump
+
+    class Interrupting:
+        def __init__(self, real):
+            self.ffi, self._lib, self.lib, self.left = real.ffi, real.lib, self, 0
+        def __getattr__(self, name):
+            function = getattr(self._lib, name)
+            if name != "{call}" or not self.left:
+                return function
+            def interrupted(*arguments):
+                self.left = 0
+                result = function(*arguments)
+                os.kill(os.getpid(), signal.SIGINT)
+                return result
+            return interrupted
+
+    helper = Interrupting(pump._c_helper())
+    pump._c_helper = lambda: helper
+    devices = vkpar.open_devices("llvmpipe*2")
+    comm = vkpar.Communicator(devices)
+    comm.all_reduce([device.zeros(1000) for device in devices]).wait()
+    interrupts, helper.left = 0, 1
+    for item in (comm, *devices):
+        for _ in range(2):
+            try:
+                item.close()
+            except KeyboardInterrupt:
+                interrupts += 1
+    assert interrupts == 1, interrupts
+    print("closed")
+    """
+    assert check_child(code, environment=child_environment(VKPAR_VALIDATION="0")) == "closed\n"
 
 
 def test_interrupts_while_waiting_leave_the_work(own_devices: list[vkpar.Device]) -> None:

@@ -377,7 +377,7 @@ CLOSE_WHILE_STUCK = """
     from parking import parked
     module._PATIENCE = 0.3
     devices = rig()
-    comm = vkpar.Communicator(devices)
+    comm = vkpar.Communicator(devices, timeout=0.3)
     arrays = ones(devices)
     with parked(devices[0]):
         comm.all_reduce(arrays)

@@ -73,7 +73,10 @@ class ProgramCache:
     @property
     def batches(self) -> int:
         """Number of command buffers held."""
-        return sum(entry.batches for entry in (*self._entries.values(), *self._stale))
+        return sum(entry.batches for entry in self._all())
+
+    def _all(self) -> list[Entry]:
+        return [*self._entries.values(), *self._stale]
 
     def get(self, key: Any) -> Entry | None:
         """Return the entry of ``key``, now the most recently used one."""
@@ -94,6 +97,12 @@ class ProgramCache:
             entry.finalizers.append(finalizer)
         while len(self._entries) > 1 and self._full():
             self._stale.append(self._entries.popitem(last=False)[1])
+
+    def discard(self, key: Any, entry: Entry) -> None:
+        """Forget an entry that was never run; it is freed with the next ones."""
+        if self._entries.get(key) is entry:
+            del self._entries[key]
+        self._stale.append(entry)
 
     def _full(self) -> bool:
         entries = self._entries.values()
@@ -122,18 +131,18 @@ class ProgramCache:
     def pending(self, nranks: int) -> list[int]:
         """Return the highest timeline value that any program was submitted with, by rank."""
         values = [0] * nranks
-        for entry in (*self._entries.values(), *self._stale):
+        for entry in self._all():
             for program in entry.programs:
                 values = [max(pair) for pair in zip(values, program.pending(), strict=True)]
         return values
 
     def scratch(self) -> list[Array]:
         """Return every entry's stand-ins."""
-        return [array for entry in (*self._entries.values(), *self._stale) for array in entry.scratch]
+        return [array for entry in self._all() for array in entry.scratch]
 
     def close(self, late: Collection[int] = ()) -> None:
         """Free everything, but for what is on ``late`` ranks; all others must be done."""
-        for entry in (*self._entries.values(), *self._stale):
-            entry.close(late)
-        self._entries.clear()
-        self._stale.clear()
+        while self._entries:
+            self._stale.append(self._entries.popitem()[1])
+        while self._stale:
+            self._stale.pop().close(late)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from vkpar import dtypes, env
@@ -13,11 +14,12 @@ from vkpar.comm import collectives, debug, options, selftest, tuner, wires
 from vkpar.comm.cache import Entry
 from vkpar.comm.collectives import Request
 from vkpar.comm.debug import SlotChecks, WireReports
-from vkpar.comm.flights import Flight
+from vkpar.comm.executor import Program
+from vkpar.comm.flights import Flight, FlightRecorder
 from vkpar.comm.group import Group
 from vkpar.comm.keys import key_of
 from vkpar.comm.lifecycle import Lifecycle
-from vkpar.comm.operands import Arrays
+from vkpar.comm.operands import Arrays, check_rank
 from vkpar.comm.recording import Recording
 from vkpar.comm.work import Work
 from vkpar.device import Device, close_orphans
@@ -78,8 +80,11 @@ class Communicator(Lifecycle):
         chosen = tuner.check(algorithm)
         chosen = tuner.check(env.get().algorithm) if chosen == tuner.AUTO else chosen
         wanted = debug.wanted()
-        self._groups: dict[int, Group] = {}
-        with ExitStack() as undo:
+        self._groups: dict[int, weakref.ref[Group]] = {}  # by thread
+        with ExitStack() as inside, ExitStack() as undo:
+            for device in self.devices:  # none of them is closed meanwhile
+                inside.enter_context(device.logical.gate.lock())
+                device.logical.gate.check()
             self._open(transports, self._staging_nbytes, undo)
             self._recording = Recording(self._rig, chosen, wire)
             for device in self.devices:
@@ -94,6 +99,7 @@ class Communicator(Lifecycle):
             self.close()
             raise
         self._sequence = 0
+        self._flights = FlightRecorder()
 
     def _debug(self, wanted: frozenset[str]) -> None:
         executor = self._recording.executor
@@ -112,8 +118,8 @@ class Communicator(Lifecycle):
         Args:
             arrays: equal counts and dtypes. Where ``out[r]`` is given, ``arrays[r]`` may be None or of size zero: that
                 rank adds nothing.
-            op: ``sum``, ``prod``, ``max``, ``min`` or ``avg`` (the sum divided by the number of ranks that contribute;
-                floats only). Integers wrap; max and min propagate NaN, and -0 is less than 0.
+            op: ``sum``, ``prod``, ``max``, ``min`` or ``avg`` (the sum times the float32 nearest to 1 over the number
+                of ranks that contribute; floats only). Integers wrap; max and min propagate NaN, and -0 is less than 0.
             out: where the results go; in place by default. ``out[r]`` is ``arrays[r]`` or shares no byte with it.
             wire: overrides the communicator's wire, for sum, avg and prod of float32 only: all else travels exactly.
 
@@ -163,6 +169,7 @@ class Communicator(Lifecycle):
         Raises:
             InvalidUsageError, UnsupportedError, CommunicatorError: as :meth:`all_reduce` does.
         """
+        root = check_rank(self.devices, root)
         return self._run(
             ("reduce", arrays, (out,), op, wire, root),
             lambda: collectives.reduce(self.devices, arrays, root, op, out, wire),
@@ -191,6 +198,7 @@ class Communicator(Lifecycle):
             InvalidUsageError: wrong counts, dtypes or ranks.
             CommunicatorError: the communicator has failed before.
         """
+        root = check_rank(self.devices, root)
         return self._run(
             ("broadcast", arrays, (), root), lambda: collectives.broadcast(self.devices, arrays, root), (arrays,)
         )
@@ -245,9 +253,10 @@ class Communicator(Lifecycle):
 
     def _run(self, call: tuple[Any, ...], check: Callable[[], Request], keep: tuple[Any, ...]) -> Work:
         """Enqueue what was recorded for the same call before, else check, record and enqueue it."""
-        with self.gate:
+        with self.gate.lock():
+            self.gate.check()
             self._check_usable()
-            group = self._groups.get(threading.get_ident()) if self._groups else None
+            group = self._group()
             key = key_of(call, group)
             if group is not None:
                 return group.add(key, check(), Work(self, keep))
@@ -264,35 +273,56 @@ class Communicator(Lifecycle):
 
     def _record(self, key: Any, request: Request) -> Entry:
         entry = self._recording.entry(request)
-        self._cache.add(key, entry, request.arrays)
+        try:
+            self._cache.add(key, entry, request.arrays)
+        except BaseException:
+            self._cache.discard(key, entry)  # an interrupt
+            raise
         return entry
 
     def _launch(self, entry: Entry, name: str, work: Work) -> Work:
         if not entry.programs:
-            return self._track(name, entry, self._last(), work)
+            self._track(name, entry, None, work)
+            return work
         program = entry.program(self._sequence)
-        try:
+        flight = self._track(name, entry, program, work)
+        with self._failing([flight]):
             program.enqueue()
-        except KeyboardInterrupt:
-            raise  # every batch was submitted, or none
+        flight.land(program.values, program.starts)
+        return work
+
+    @contextmanager
+    def _failing(self, flights: Sequence[Flight]) -> Iterator[None]:
+        """Fail the communicator where an enqueue does; an interrupt comes before all submits or after them."""
+        try:
+            yield
         except BaseException as error:
-            self.fail(error)
+            if not isinstance(error, KeyboardInterrupt):
+                self.fail(error, flights[0])
+            last = self._rig.last()
+            for flight in flights:
+                flight.land(last, last)
             self.check_failure()
-        return self._track(name, entry, (program.values, program.starts, program.phases), work)
+            raise
 
-    def _last(self) -> tuple[Sequence[int], Sequence[int], Sequence[Any]]:
-        """Return what a collective without batches waits for: what earlier work on the devices leaves."""
-        last = [device.compute.last for device in self._rig.devices]
-        return last, last, ()
-
-    def _track(self, name: str, entry: Entry, when: tuple[Any, Any, Any], work: Work) -> Work:
+    def _track(self, name: str, entry: Entry, program: Program | None, work: Work) -> Flight:
+        """Take down what is about to be enqueued; without a program it waits for what earlier work leaves."""
         self._sequence += 1
-        flight = Flight(name, self._sequence, entry.label, *when)
+        flight = Flight(name, self._sequence, entry.label, program.phases if program else (), self._rig.last)
+        if program is None:
+            last = self._rig.last()
+            flight.land(last, last)
         self._flights.add(flight)
+        work.launch(flight)
         self._watchdog.watch(flight)
-        return work.launch(flight)
+        return flight
 
     # ---- groups ----
+
+    def _group(self) -> Group | None:
+        """Return the group that this thread has open."""
+        held = self._groups.get(threading.get_ident()) if self._groups else None
+        return None if held is None else held()
 
     def enter_group(self, group: Group) -> None:
         """Put this thread's collectives off until ``group`` is left.
@@ -300,69 +330,73 @@ class Communicator(Lifecycle):
         Raises:
             InvalidUsageError: this thread has a group open already.
         """
-        with self.gate:
+        with self.gate.lock():
+            self.gate.check()
             self._check_usable()
-            if threading.get_ident() in self._groups:
+            if self._group() is not None:
                 raise InvalidUsageError("groups do not nest: this thread has one open on the communicator")
-            self._groups[threading.get_ident()] = group
+            self._groups[group.thread] = weakref.ref(group)
 
     def leave_group(self, group: Group, *, enqueue: bool) -> None:
         """Enqueue the group's collectives, or drop them.
 
         Raises:
             CommunicatorError: the communicator has failed.
+            InvalidUsageError: another thread's group.
         """
-        self._groups.pop(threading.get_ident(), None)
-        group.release()
-        launched = False
+        self._groups.pop(group.thread, None)
+        items = group.take()
         try:
-            if enqueue and group.items:
-                with self.gate, self._lock:
+            if threading.get_ident() != group.thread:
+                raise InvalidUsageError("a group is left by the thread that opened it; nothing was submitted")
+            if enqueue and items:
+                with self.gate.lock(), self._lock:
+                    self.gate.check()
                     self._check_usable()
-                    self._launch_group(group)
-            launched = enqueue
+                    self._launch_group(items)
         finally:
-            if not launched:
-                for _, _, work in group.items:
-                    work.drop()
+            for _, _, work in items:
+                work.drop()  # but for those that were enqueued
 
-    def _launch_group(self, group: Group) -> None:
+    def _launch_group(self, items: Sequence[tuple[Any, Request, Work]]) -> None:
         self._sweep()
         entries = []
-        for key, request, _ in group.items:
+        for key, request, _ in items:
             entry = self._cache.get(key) if self._checks is None else None
             entries.append(self._record(key, request) if entry is None else entry)
-        busy = [entry for entry in entries if entry.programs]
-        programs = [entry.program(self._sequence + index) for index, entry in enumerate(busy)]
-        joined = self._recording.executor.joined(programs)
+        programs = [
+            entry.program(self._sequence + index) if entry.programs else None for index, entry in enumerate(entries)
+        ]
+        real = [program for program in programs if program is not None]
+        joined = self._recording.executor.joined(real)
+        before = self._rig.last()
+        flights: list[Flight] = []
         try:
-            for program in programs:
+            for entry, program, (_, request, work) in zip(entries, programs, items, strict=True):
+                flights.append(self._track(request.name, entry, program, work))
+            for program in real:
                 program.expect()
-            values = joined.enqueue()
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:
-            self.fail(error)
-            self.check_failure()
+            with self._failing(flights):
+                values = joined.enqueue()
+        except BaseException:
+            if self._rig.last() == before:  # nothing was submitted
+                for _, _, work in items:
+                    work.recall()
             raise
         finally:
             joined.close()
-        left = [values[rank] - sum(len(p.phases[rank]) for p in programs) for rank in range(self.nranks)]
-        following = iter(programs)
-        for entry, (_, request, work) in zip(entries, group.items, strict=True):
-            if not entry.programs:
-                self._track(request.name, entry, self._last(), work)
-                continue
-            program = next(following)
-            left = [value + len(program.phases[rank]) for rank, value in enumerate(left)]
-            program.note(left)
-            self._track(request.name, entry, (program.values, program.starts, program.phases), work)
+        left = [value - sum(len(program.phases[rank]) for program in real) for rank, value in enumerate(values)]
+        for program, flight in zip(programs, flights, strict=True):
+            if program is not None:
+                left = [value + len(program.phases[rank]) for rank, value in enumerate(left)]
+                program.note(left)
+                flight.land(program.values, program.starts)
 
     # ---- copies between devices ----
 
     def carries(self, source: Device, target: Device) -> bool:
         """Say whether :meth:`move` can copy from one device to the other now."""
-        usable = not self.closed and not self.failed and threading.get_ident() not in self._groups
+        usable = not self.closed and not self.failed and self._group() is None
         return usable and source in self.devices and target in self.devices
 
     def move(self, source: Array, target: Array) -> None:

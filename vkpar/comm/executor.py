@@ -260,9 +260,8 @@ class _Recorder:
 
     def close(self) -> None:
         """Free the command buffers and descriptor sets."""
-        for pool in self._pools:
-            pool.close()
-        self._pools.clear()
+        while self._pools:
+            self._pools.pop().close()
         self._commands.close()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 _KEPT = 256
@@ -16,42 +16,57 @@ class Flight:
     Attributes:
         op: the collective's name; ``sequence``: its number in its communicator.
         label: dtype, count, algorithm and the like.
-        values: by rank, the timeline value at which its last batch is done, 0 where it has none.
-        starts: by rank, the value at which its first batch may start.
         phases: by rank, what each of its batches is for.
+        starts: by rank, the value at which its first batch may start; None until :meth:`land`.
         enqueued: seconds of the monotonic clock.
+
+    Args:
+        pending: returns, by rank, a value at which nothing is pending, for as long as it has not landed: an interrupt
+            can come right after the submits.
     """
 
-    __slots__ = ("enqueued", "label", "op", "phases", "sequence", "starts", "values")
+    __slots__ = ("_pending", "_values", "enqueued", "label", "op", "phases", "sequence", "starts")
 
     def __init__(
         self,
         op: str,
         sequence: int,
         label: dict[str, Any],
-        values: Sequence[int],
-        starts: Sequence[int],
         phases: Sequence[Sequence[str]],
+        pending: Callable[[], Sequence[int]],
     ) -> None:
         self.op = op
         self.sequence = sequence
         self.label = label
-        self.values = values
-        self.starts = starts
         self.phases = phases
+        self.starts: Sequence[int] | None = None
         self.enqueued = time.monotonic()
+        self._values: Sequence[int] | None = None
+        self._pending = pending
+
+    def land(self, values: Sequence[int], starts: Sequence[int]) -> None:
+        """Take down what was submitted."""
+        self.starts = starts
+        self._values = values
+
+    @property
+    def values(self) -> Sequence[int]:
+        """By rank, the timeline value at which its last batch is done, 0 where it has none."""
+        return self._pending() if self._values is None else self._values
 
     def done(self, reached: Sequence[int]) -> bool:
-        """Say whether every rank's timeline is there."""
-        return all(now >= value for now, value in zip(reached, self.values, strict=True))
+        """Say whether it was enqueued and every rank's timeline is there."""
+        return self.starts is not None and all(now >= value for now, value in zip(reached, self.values, strict=True))
 
     def started(self, reached: Sequence[int]) -> bool:
         """Say whether nothing earlier keeps any rank from starting."""
-        return all(now >= value for now, value in zip(reached, self.starts, strict=True))
+        return self.starts is not None and all(now >= value for now, value in zip(reached, self.starts, strict=True))
 
     def step(self, rank: int, reached: int) -> str:
         """Return which of its steps ``rank`` has not finished, such as ``"gather (3 of 3)"``."""
         phases = self.phases[rank] if self.phases else ()
+        if self.starts is None:
+            return "being enqueued"
         if not phases or reached >= self.values[rank]:
             return "done"
         if reached < self.starts[rank]:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from vkpar.array import Array
 from vkpar.comm.collectives import Request
 from vkpar.comm.work import Work
 from vkpar.errors import InvalidUsageError
@@ -23,32 +23,30 @@ class Group:
 
     def __init__(self, communicator: Communicator) -> None:
         self._communicator = communicator
-        self._thread = threading.get_ident()
+        self._used = False
+        self.thread = threading.get_ident()
         self.items: list[tuple[Any, Request, Work]] = []
 
     def add(self, key: Any, request: Request, work: Work) -> Work:
         """Put a checked collective off until the group is left."""
         self.items.append((key, request, work))
         for array in request.arrays:
-            array.storage.held_by = self
+            array.storage.held_by = weakref.ref(self)  # a group that an interrupt cut short lets go by itself
         return work
 
-    def refuse(self, array: Array) -> None:
-        """Say why ``array`` cannot be used now.
-
-        Raises:
-            InvalidUsageError
-        """
-        raise InvalidUsageError(f"{array!r} is pending in a group of collectives that was not left yet")
-
-    def release(self) -> None:
-        """Let the arrays be used again."""
-        for _, request, _ in self.items:
+    def take(self) -> list[tuple[Any, Request, Work]]:
+        """Return the collectives, and let their arrays be used again."""
+        items, self.items = self.items, []
+        for _, request, _ in items:
             for array in request.arrays:
-                if array.storage.held_by is self:
+                if array.storage.holder() is self:
                     array.storage.held_by = None
+        return items
 
     def __enter__(self) -> Group:
+        if self._used or self.thread != threading.get_ident():
+            raise InvalidUsageError("a group is entered once, by the thread that asked for it")
+        self._used = True
         self._communicator.enter_group(self)
         return self
 

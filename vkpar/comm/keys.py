@@ -23,7 +23,7 @@ def key_of(call: tuple[Any, ...], group: Any) -> Any:
 def _keys(arrays: Any, group: Any) -> tuple[Any, ...]:
     keys = []
     for array in arrays:
-        if array is not None and array.storage.held_by not in (None, group):
-            array.storage.held_by.refuse(array)
+        if array is not None and array.storage.held_by is not None:
+            array.check_free(group)
         keys.append(None if array is None else array.key)
     return tuple(keys)

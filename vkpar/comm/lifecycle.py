@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import threading
 from collections.abc import Sequence
@@ -22,7 +23,7 @@ from vkpar.errors import CommunicatorError, VulkanError
 from vkpar.vulkan.gate import Gate
 
 _log = logging.getLogger("vkpar")
-_PATIENCE = 10.0  # seconds without progress until a closed or failed communicator gives up a device
+_PATIENCE = 10.0  # seconds without progress until a device is given up, at least
 
 # What ranks that never finished may still use: kept for the life of the process.
 _abandoned: list[Any] = []
@@ -48,13 +49,15 @@ class Lifecycle:
         self._cache = ProgramCache()
         self._sequence = 0
         self._failure: BaseException | None = None
+        self._failure_details: dict[str, Any] = {}
         self._flights = FlightRecorder()
         self._checks: SlotChecks | None = None
         self._reports: WireReports | None = None
         self._rig = Rig([device.logical for device in self.devices], transports, staging_nbytes)
         undo.callback(self._rig.close)
-        self._gate = Gate("the communicator")
         self._watchdog = Watchdog(self)
+        undo.callback(self._watchdog.stop)
+        self._gate = Gate("the communicator")
 
     # ---- what it is ----
 
@@ -94,7 +97,8 @@ class Lifecycle:
 
     def reached(self) -> list[int]:
         """Return each rank's timeline value now."""
-        with self.gate:
+        with self.gate.lock():
+            self.gate.check()
             return self._rig.reached()
 
     def stats(self) -> dict[str, Any]:
@@ -105,7 +109,8 @@ class Lifecycle:
         error of any float32 that was encoded, and ``wire_scaled_blocks`` the number of blocks of 256 that plain
         float16 could not hold; reading them waits for what is pending.
         """
-        with self.gate:
+        with self.gate.lock():
+            self.gate.check()
             made = {
                 "collectives": self._sequence,
                 "cached_programs": len(self._cache),
@@ -134,7 +139,7 @@ class Lifecycle:
             "links": [{"src": x.src, "dst": x.dst, "kind": x.kind, "reason": x.reason} for x in self.links()],
             "closed": not alive,
             "failure": None if self._failure is None else str(self._failure),
-            "timeout": self.timeout,
+            "timeout": self.timeout if math.isfinite(self.timeout) else None,
             "bridge": self._rig.bridge_counters() if alive else None,
             "operations": self._flights.document(names, reached),
         }
@@ -173,13 +178,24 @@ class Lifecycle:
 
     def stalled(self, flight: Flight) -> None:
         """Fail because nothing of ``flight`` moves."""
-        with self.gate:
+        with self.gate.lock():
+            self.gate.check()
             text, details = self.describe(flight)
         self.fail(CommunicatorError(f"{text}; no timeline advanced for {self.timeout} s", details))
 
-    def fail(self, cause: BaseException) -> None:
-        """Poison the communicator with its first failure and let what is parked run out."""
+    def _details(self, cause: BaseException, flight: Flight | None) -> dict[str, Any]:
+        """Return what is known of a failure: its own details, else where ``flight`` or the oldest pending one is."""
+        own: dict[str, Any] = getattr(cause, "details", {})
+        flight = flight or self._watchdog.oldest(self._reached_now())
+        if own or flight is None:
+            return own
+        rank = {"rank": cause.rank} if hasattr(cause, "rank") else {}
+        return {**self.describe(flight)[1], **rank}
+
+    def fail(self, cause: BaseException, flight: Flight | None = None) -> None:
+        """Poison the communicator with its first failure, that of ``flight``, and let what is parked run out."""
         if self._failure is None:
+            self._failure_details = self._details(cause, flight)
             self._failure = cause
             _log.error("the communicator failed: %s", cause)
             self._rig.group.abort()
@@ -190,7 +206,8 @@ class Lifecycle:
         Raises:
             InvalidUsageError: it is closed.
         """
-        with self.gate:
+        with self.gate.lock():
+            self.gate.check()
             if self._failure is None:
                 self._notice_bridge_error()
             try:
@@ -213,8 +230,8 @@ class Lifecycle:
         if self._failure is None and not self._freed:
             self._notice_bridge_error()
         if self._failure is not None:
-            details = getattr(self._failure, "details", {})
-            raise CommunicatorError(f"the communicator failed: {self._failure}", details) from self._failure
+            text = f"the communicator failed: {self._failure}"
+            raise CommunicatorError(text, self._failure_details) from self._failure
 
     def check_results(self) -> None:
         """Raise as :meth:`check_failure` does, unless the communicator was closed since.
@@ -254,9 +271,10 @@ class Lifecycle:
     # ---- the end ----
 
     def close(self) -> None:
-        """Wait for pending collectives (abort them where nothing moves for 10 s) and free everything.
+        """Wait for pending collectives and free everything.
 
-        A close that was interrupted goes on at the next call. In a forked child nothing is touched.
+        Where nothing moves for 10 s, or for the communicator's timeout if that is longer, they are aborted. A close
+        that was interrupted goes on at the next call. In a forked child nothing is touched.
         """
         if self._gate is None:
             return
@@ -272,7 +290,7 @@ class Lifecycle:
     def _close(self) -> None:
         late = self._drain()
         if late and not self.failed:
-            self.fail(CommunicatorError(f"closed while ranks {late} stood still for {_PATIENCE} s"))
+            self.fail(CommunicatorError(f"closed while ranks {late} stood still for {self._patience:g} s"))
             late = self._drain()
         if late:
             self._abandon(late)
@@ -282,25 +300,27 @@ class Lifecycle:
         self._freed = True
 
     def _drain(self) -> list[int]:
-        with self._lock:
-            wanted = self._cache.pending(self.nranks)
-        return self._rig.drain(wanted, _PATIENCE)
+        """Wait for pending work, without the lock: its holder may wait for a device that hangs."""
+        return self._rig.drain(self._cache.pending(self.nranks), self._patience)
+
+    @property
+    def _patience(self) -> float:
+        return max(_PATIENCE, self.timeout)
 
     def _abandon(self, late: Sequence[int]) -> None:
         """Give up the devices of ranks that never finish; what they may still use is left alone."""
         for rank in late:
             self._rig.devices[rank].quarantine()
-        with self._lock:
-            scratch = self._cache.scratch()
-            self._cache.close(late)
+        scratch = self._cache.scratch()
+        self._cache.close(late)
         self._rig.abandon(late)
         _abandoned.append((self._rig, scratch))
         self._freed = True
 
-    def join(self) -> None:
-        """Wait until a close that another thread has begun is through."""
+    def passed(self, ranks: Sequence[int], values: Sequence[int]) -> bool:
+        """After a close: say whether the ranks' timelines have those values; a close that is through waited for all."""
         with self._closing:
-            pass
+            return self._freed or all(self._rig.devices[rank].compute.passed(values[rank]) for rank in ranks)
 
     def __exit__(self, *exception: object) -> None:
         self.close()

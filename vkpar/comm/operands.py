@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from vkpar.array import Array, overlaps
 from vkpar.comm.placement import Part
 from vkpar.device import Device
@@ -46,9 +48,9 @@ def check_rank(devices: Sequence[Device], rank: int) -> int:
     Raises:
         InvalidUsageError
     """
-    if isinstance(rank, bool) or not isinstance(rank, int) or not 0 <= rank < len(devices):
+    if isinstance(rank, bool) or not isinstance(rank, (int, np.integer)) or not 0 <= rank < len(devices):
         raise InvalidUsageError(f"root is a rank from 0 to {len(devices) - 1}, not {rank!r}")
-    return rank
+    return int(rank)
 
 
 def rank_of(devices: Sequence[Device], array: Array, name: str) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from typing import Any
 
 from vkpar.comm import tuner, wires
@@ -123,13 +124,19 @@ class Recording:
         def record(generation: int) -> Program:
             return self.executor.record(steps(slots, generation), doing, region, operands)
 
-        first = record(0)
-        if not first.batches:
-            first.close()
-            return Entry([], label=label)
-        short = first.batches <= _ALTERNATED_BATCHES * self.nranks and slots.per_rank > 1
-        programs = [first, record(1)] if short and any(first.uses_slots) else [first]
+        with ExitStack() as undo:
+            programs = [record(0)]
+            undo.callback(programs[0].close)
+            if not programs[0].batches:
+                return Entry([], label=label)
+            if self._is_short(programs[0], slots):
+                programs.append(record(1))
+            undo.pop_all()
         return Entry(programs, operands.scratch, label)
+
+    def _is_short(self, program: Program, slots: SlotSet) -> bool:
+        few = program.batches <= _ALTERNATED_BATCHES * self.nranks
+        return few and slots.per_rank > 1 and any(program.uses_slots)
 
 
 def _alone(request: Reduction) -> Operands:

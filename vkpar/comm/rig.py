@@ -97,6 +97,10 @@ class Rig:
         """Return each rank's timeline value now."""
         return [device.compute.reached for device in self.devices]
 
+    def last(self) -> list[int]:
+        """Return, by rank, the timeline value at which all that was submitted is done."""
+        return [device.compute.last for device in self.devices]
+
     def bridge_counters(self) -> dict[str, Any]:
         """Return what the bridge threads did, for ``stats`` and errors."""
         bridge = self.group.stats()
@@ -133,8 +137,11 @@ class Rig:
         return late
 
     def abandon(self, late: Collection[int]) -> None:
-        """Stop the bridge and free what is on all ranks but the ``late`` ones, which still use theirs."""
-        self.group.close()
+        """Stop the bridge and free what is on all ranks but the ``late`` ones, which still use theirs.
+
+        The group stays: its counters can be asked for after a failure.
+        """
+        self.group.stop()
         for rank, own in enumerate(self._of_rank):
             if rank not in late:
                 own.close()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 import weakref
 from collections import deque
 from collections.abc import Sequence
+from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
 from vkpar.comm.flights import Flight
@@ -22,7 +24,8 @@ _IDLE_LOOKS = 8  # without anything pending, before the thread parks
 class Watchdog:
     """Looks at a communicator's timelines a few times within its timeout; parked while nothing is pending.
 
-    It holds the communicator weakly: one that is dropped must not be kept alive by its own thread.
+    It holds the communicator weakly: one that is dropped must not be kept alive by its own thread. It is woken through
+    a queue that is implemented in C: an interrupt cannot leave that locked.
     """
 
     def __init__(self, communicator: Lifecycle) -> None:
@@ -30,33 +33,33 @@ class Watchdog:
         self._patience = communicator.timeout
         self._tick = min(_LONGEST, max(_SHORTEST, self._patience / 8))
         self._pending: deque[Flight] = deque()
-        self._wake = threading.Condition()
+        self._wake: SimpleQueue[None] = SimpleQueue()
         self._parked = True
         self._stopped = False
-        self._thread: threading.Thread | None = None
+        self._thread = threading.Thread(target=self._run, name="vkpar-watchdog", daemon=True)
+        self._thread.start()
 
     def watch(self, flight: Flight) -> None:
-        """Look after a collective that was enqueued, in order."""
+        """Look after a collective, in the order of enqueueing."""
         self._pending.append(flight)
         if self._parked:
-            with self._wake:
-                if self._thread is None and not self._stopped:
-                    self._thread = threading.Thread(target=self._run, name="vkpar-watchdog", daemon=True)
-                    self._thread.start()
-                self._parked = False
-                self._wake.notify()
+            self._wake.put(None)
+
+    def oldest(self, reached: Sequence[int]) -> Flight | None:
+        """Return the oldest collective that is not done, given the ranks' timeline values."""
+        return next((flight for flight in list(self._pending) if not flight.done(reached)), None)
 
     def stop(self) -> None:
         """End the thread; it may be in the middle of giving up a device that hangs."""
-        with self._wake:
-            self._stopped = True
-            self._wake.notify()
-        if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join()
+        self._stopped = True
+        self._wake.put(None)
+        if self._thread is not threading.current_thread():
+            while self._thread.is_alive():
+                self._thread.join(_LONGEST)
 
     def _run(self) -> None:
         progress = _Progress(self._patience)
-        idle = 0
+        idle = _IDLE_LOOKS + 1
         while self._rest(idle):
             communicator = self._communicator()
             if communicator is None or communicator.closed or not self._look(communicator, progress):
@@ -66,15 +69,13 @@ class Watchdog:
 
     def _rest(self, idle: int) -> bool:
         """Sleep for a tick, or until there is something to do; False when it is time to end."""
-        with self._wake:
-            self._parked = idle > _IDLE_LOOKS
-            if self._pending:  # looked at after the flag was set, as watch() sets and looks in the other order
-                self._parked = False
-            while self._parked and not self._stopped:
-                self._wake.wait()
-            if not self._stopped:
-                self._wake.wait(self._tick)
-            return not self._stopped
+        self._parked = idle > _IDLE_LOOKS
+        if self._parked and not self._pending:  # in the other order than watch() has them: one of the two sees it
+            self._wake.get()
+        self._parked = False
+        with contextlib.suppress(Empty):
+            self._wake.get(timeout=0 if self._stopped else self._tick)
+        return not self._stopped
 
     def _look(self, communicator: Lifecycle, progress: _Progress) -> bool:
         """Drop what is done; fail the communicator where the oldest collective stands still. False at the end."""
@@ -82,7 +83,7 @@ class Watchdog:
             reached = communicator.look()
         except InvalidUsageError:
             return False  # closed since
-        while reached is not None and self._pending and self._pending[0].done(reached):
+        while reached is not None and self._pending and (self._pending[0].done(reached) or self._was_cut_short()):
             self._pending.popleft()
         if reached is not None and self._pending and progress.stalled(self._pending[0], reached):
             communicator.stalled(self._pending[0])
@@ -90,6 +91,10 @@ class Watchdog:
             return True
         communicator.settle()
         return False
+
+    def _was_cut_short(self) -> bool:
+        """Say whether the oldest collective was interrupted before it was taken down: the next one was already."""
+        return self._pending[0].starts is None and len(self._pending) > 1 and self._pending[1].starts is not None
 
 
 class _Progress:

@@ -26,7 +26,7 @@ class Work:
 
     def __init__(self, communicator: Communicator, keep: tuple[Any, ...]) -> None:
         self._communicator = communicator
-        self._keep: tuple[Any, ...] | None = keep
+        self._keep: tuple[Any, ...] | None = keep  # until the work is done
         self._flight: Flight | None = None
         self._dropped = False
 
@@ -36,9 +36,14 @@ class Work:
         return self
 
     def drop(self) -> None:
-        """Never enqueue: the group that it belonged to was left by an exception."""
-        self._dropped = True
-        self._keep = None
+        """Never enqueue what was not: the group that it belonged to was left by an exception."""
+        if self._flight is None:
+            self._dropped = True
+            self._keep = None
+
+    def recall(self) -> None:
+        """Take :meth:`launch` back: nothing was submitted after all."""
+        self._flight = None
 
     def wait(self, timeout: float | None = None) -> None:
         """Block until every rank has its result; Ctrl-C is answered within 100 ms.
@@ -75,14 +80,14 @@ class Work:
         active = [rank for rank, value in enumerate(flight.values) if value]
         rig = self._communicator.rig
         try:
-            with self._communicator.gate:
+            with self._communicator.gate.lock():
+                self._communicator.gate.check()
                 ports, values = [rig.ports[rank] for rank in active], [flight.values[rank] for rank in active]
                 return pump.wait(ports, values, max(0, min(left, _SLICE_NS)), rig.spin_ns) == len(active)
         except InvalidUsageError:
             if not self._communicator.closed:
                 raise
-            self._communicator.join()  # a close waits for all pending work
-            return True
+            return self._communicator.passed(active, flight.values)
         except VulkanError as error:
             self._communicator.fail(error)
             self._communicator.check_failure()

@@ -40,9 +40,9 @@ class CommandPool:
 
     def close(self) -> None:
         """Free the pool with its command buffers; none may be pending."""
-        if self.handle is not None:
-            self._vk.destroy("CommandPool", self._device, self.handle)
-            self.handle = None
+        handle, self.handle = self.handle, None  # an interrupted close must not free it twice
+        if handle is not None:
+            self._vk.destroy("CommandPool", self._device, handle)
 
 
 @functools.cache
@@ -193,6 +193,6 @@ class DescriptorPool:
 
     def close(self) -> None:
         """Destroy the pool with its sets."""
-        if self.handle is not None:
-            self._vk.destroy("DescriptorPool", self._device, self.handle)
-            self.handle = None
+        handle, self.handle = self.handle, None
+        if handle is not None:
+            self._vk.destroy("DescriptorPool", self._device, handle)

@@ -24,7 +24,7 @@ from vkpar.vulkan.staging import Staging
 
 _log = logging.getLogger("vkpar")
 _EXTENSIONS = ("VK_EXT_external_memory_host", "VK_KHR_external_semaphore_fd", "VK_EXT_queue_family_foreign")
-_DRAIN_SECONDS = 10.0
+_DRAIN_SECONDS = 30.0
 
 
 class LogicalDevice:
@@ -78,9 +78,7 @@ class LogicalDevice:
         Raises:
             InvalidUsageError, ValidationError
         """
-        if self.gate.is_shut:
-            with self.gate:  # raises what it was shut for
-                pass
+        self.gate.check()
         instance.get().raise_messages()
 
     def allocate(self, nbytes: int) -> Buffer:
@@ -89,7 +87,8 @@ class LogicalDevice:
         Raises:
             OutOfMemoryError, UnsupportedError
         """
-        with self.gate:
+        with self.gate.lock():
+            self.gate.check()
             self.reap()
             while True:
                 try:
@@ -127,12 +126,14 @@ class LogicalDevice:
 
     def upload(self, source: Any, target: Buffer, offset: int) -> None:
         """Copy flat uint8 ``source`` to ``target`` from byte ``offset``; ``source`` is free on return."""
-        with self.gate:
+        with self.gate.lock():
+            self.gate.check()
             self.staging.upload(source, target, offset)
 
     def download(self, source: Buffer, offset: int, target: Any) -> None:
         """Fill flat uint8 ``target`` from byte ``offset`` of ``source``; returns when it is there."""
-        with self.gate:
+        with self.gate.lock():
+            self.gate.check()
             self.staging.download(source, offset, target)
 
     def dispatch(
@@ -192,6 +193,11 @@ class LogicalDevice:
         deadline = None if timeout is None else time.monotonic() + timeout
         for queue in (self.compute, self.transfer):
             queue.wait(queue.last, None if deadline is None else max(0.0, deadline - time.monotonic()))
+
+    def refuse_calls(self) -> None:
+        """Let no call begin any more, and wait for those under way in other threads; nothing in a forked child."""
+        if os.getpid() == self._process:
+            self.gate.shut()
 
     def close(self) -> None:
         """Wait for pending work, then free everything; a device that does not drain is left alone and counted.

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import os
 import threading
-from collections import Counter
 from collections.abc import Callable
+from typing import Any
 
 from vkpar.errors import InvalidUsageError, VkparError
 
 
 class Gate:
-    """Open until :meth:`shut`; calls pass through it with ``with``, nested ones too.
+    """Open until :meth:`shut`; a call holds its thread's lock while it is inside.
+
+    Calls look like this; only ``with`` on a lock that is implemented in C cannot be cut in two by an interrupt::
+
+        with gate.lock():
+            gate.check()
 
     Args:
         what: the object's name in the error that a call gets after the gate was shut.
@@ -19,46 +24,41 @@ class Gate:
 
     def __init__(self, what: str) -> None:
         self._what = what
-        self._inside: Counter[int] = Counter()
-        self._lock = threading.RLock()
-        self._changed = threading.Condition(self._lock)
+        self._locks: dict[int, Any] = {}  # by thread
         self._process = os.getpid()
-        self.is_shut = False
         self._refusal: Callable[[], VkparError] | None = None
+        self.is_shut = False
 
-    def __enter__(self) -> None:
+    def lock(self) -> Any:
+        """Return the lock that this thread holds while it is inside; it may be taken again inside.
+
+        Raises:
+            InvalidUsageError: in a forked child.
+        """
         if os.getpid() != self._process:
             raise InvalidUsageError(f"{self._what} was opened before a fork; open it in the child, a spawned process")
         thread = threading.get_ident()
-        with self._lock:
-            if self._refusal is not None:
-                raise self._refusal()
-            if self.is_shut and not self._inside[thread]:
-                raise InvalidUsageError(f"{self._what} is closed")
-            self._inside[thread] += 1
+        lock = self._locks.get(thread)
+        return self._locks.setdefault(thread, threading.RLock()) if lock is None else lock
 
-    def __exit__(self, *exception: object) -> None:
-        thread = threading.get_ident()
-        with self._lock:
-            self._inside[thread] -= 1
-            if not self._inside[thread]:
-                del self._inside[thread]
-                if self.is_shut:
-                    self._changed.notify_all()
+    def check(self) -> None:
+        """Refuse a call after the gate was shut, those too that are inside.
+
+        Raises:
+            InvalidUsageError: closed; or whatever :meth:`refuse` was given.
+        """
+        if self.is_shut:
+            raise self._refusal() if self._refusal else InvalidUsageError(f"{self._what} is closed")
 
     def refuse(self, error: Callable[[], VkparError]) -> None:
-        """Shut without waiting for anyone: from now on every call raises what ``error`` makes, nested ones too."""
-        with self._lock:
-            self._refusal = error
-            self.is_shut = True
+        """Shut without waiting for anyone: from now on every call raises what ``error`` makes."""
+        self._refusal = error
+        self.is_shut = True
 
     def shut(self) -> None:
-        """Refuse further calls and wait until the other threads' are done.
-
-        Calls of this thread are not waited for: an interrupt may have cut one short before it could count itself out.
-        """
-        thread = threading.get_ident()
-        with self._lock:
-            self.is_shut = True
-            while any(number for inside, number in self._inside.items() if inside != thread):
-                self._changed.wait()
+        """Refuse further calls and wait until the other threads' are done."""
+        self.is_shut = True
+        for thread, lock in list(self._locks.items()):
+            if thread != threading.get_ident():
+                with lock:
+                    pass

@@ -139,9 +139,7 @@ class PipelineCache:
     def close(self) -> None:
         """Destroy everything; nothing may be pending."""
         with self._lock:
-            for pipeline in self._pipelines.values():
-                pipeline.close()
-            for layout in self._layouts.values():
-                layout.close()
-            self._pipelines.clear()
-            self._layouts.clear()
+            while self._pipelines:
+                self._pipelines.popitem()[1].close()
+            while self._layouts:
+                self._layouts.popitem()[1].close()

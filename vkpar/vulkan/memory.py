@@ -186,9 +186,8 @@ class Allocator:
     def close(self) -> None:
         """Free every block; nothing may be pending on the device."""
         with self._lock:
-            for block in self._blocks:
-                self._destroy(block)
-            self._blocks.clear()
+            while self._blocks:
+                self._destroy(self._blocks.pop())
             self.used = 0
 
 
@@ -318,7 +317,7 @@ class HostImport:
 
     def close(self) -> None:
         """Drop the import; nothing that uses it may be pending."""
-        if self.buffer is not None:
-            self._vk.destroy("Buffer", self._device, self.buffer)
+        buffer, self.buffer = self.buffer, None
+        if buffer is not None:
+            self._vk.destroy("Buffer", self._device, buffer)
             free_memory(self._device, self._memory)
-            self.buffer = None

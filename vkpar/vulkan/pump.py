@@ -190,10 +190,10 @@ class CQueue:
         return value
 
     def close(self) -> None:
-        if self.handle is not None:
+        handle, self.handle = self.handle, None  # an interrupted close must not free it twice
+        if handle is not None:
             self._last = self._c.ffi.new("uint64_t*", self._last[0])
-            self._c.lib.vkp_queue_free(self.handle)
-            self.handle = None
+            self._c.lib.vkp_queue_free(handle)
 
 
 class CProgram:
@@ -234,9 +234,9 @@ class CProgram:
         return [queue.last for queue in self._queues]
 
     def close(self) -> None:
-        if self.handle is not None:
-            self._c.lib.vkp_program_free(self.handle)
-            self.handle = None
+        handle, self.handle = self.handle, None
+        if handle is not None:
+            self._c.lib.vkp_program_free(handle)
 
 
 class CGroup:
@@ -293,8 +293,8 @@ class CGroup:
         if self.handle is not None:
             self.stop()
             self._error = self._c.ffi.new("int32_t*", self._error[0])
-            self._c.lib.vkp_group_free(self.handle)
-            self.handle = None
+            handle, self.handle = self.handle, None
+            self._c.lib.vkp_group_free(handle)
 
 
 class Waiter:

@@ -109,13 +109,15 @@ class Queue:
         Raises:
             InvalidUsageError: the device is closed.
         """
-        with self._gate:
+        with self._gate.lock():
+            self._gate.check()
             return self.timeline.value()
 
     def run(self, record: Callable[[Frame], None]) -> int:
         """Record into a free frame, submit it, return its timeline value."""
         while True:
-            with self._gate, pump.enqueue_lock:
+            with self._gate.lock(), pump.enqueue_lock:
+                self._gate.check()
                 frame = self._free_frame()
                 if frame is not None:
                     return self._run_in(frame, record)
@@ -161,7 +163,8 @@ class Queue:
 
     def _wait_slice(self, value: int, deadline: float | None) -> bool:
         left = _SLICE_NS if deadline is None else int((deadline - time.monotonic()) * 1e9)
-        with self._gate:
+        with self._gate.lock():
+            self._gate.check()
             return pump.wait([self.port], [value], max(0, min(left, _SLICE_NS))) == 1
 
     def _timeout(self, value: int, timeout: float | None) -> WaitTimeoutError:
@@ -204,8 +207,7 @@ class Queue:
 
     def close(self) -> None:
         """Destroy frames and timeline; nothing may be pending."""
-        for frame in self._frames:
-            frame.close()
-        self._frames.clear()
+        while self._frames:
+            self._frames.pop().close()
         self.port.close()
         self.timeline.close()

@@ -74,7 +74,7 @@ class TimelineSemaphore:
 
     def close(self) -> None:
         """Destroy the semaphore; no submission that uses it may be pending."""
-        if self.handle is not None:
-            instance.mark_host_only(self._vk.address(self.handle), host_only=False)
-            self._vk.destroy("Semaphore", self._device, self.handle)
-            self.handle = None
+        handle, self.handle = self.handle, None
+        if handle is not None:
+            instance.mark_host_only(self._vk.address(handle), host_only=False)
+            self._vk.destroy("Semaphore", self._device, handle)
