@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import zlib
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -110,6 +111,22 @@ def rigs() -> Iterator[Rigs]:
     shared = Rigs()
     yield shared
     shared.close()
+
+
+@pytest.fixture
+def rig(rigs: Rigs) -> Iterator[Callable[..., vkpar.Communicator]]:
+    """Give a function that opens a communicator on the devices that letters name; see ``reducing.devices_of``."""
+    from reducing import devices_of
+
+    opened: list[vkpar.Communicator] = []
+
+    def make(letters: str, **options: Any) -> vkpar.Communicator:
+        opened.append(vkpar.Communicator(devices_of(rigs, letters), **options))
+        return opened[-1]
+
+    yield make
+    for comm in opened:
+        comm.close()
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

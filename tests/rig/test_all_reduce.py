@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
-from conftest import FULL, Rigs, require
+from conftest import FULL, require
 from parking import parked
 from reducing import (
     ALGORITHMS,
@@ -18,7 +18,6 @@ from reducing import (
     check_bound,
     check_identical,
     check_reduction,
-    devices_of,
     exact_sum,
     from_dtype,
     integers,
@@ -38,20 +37,6 @@ Open = Callable[..., vkpar.Communicator]
 COUNTS = (1, 255, 256, 257, 1000)
 LARGE = (65_537, 100_003)
 MIXED = ["LS", "SL", "LLS", "LSL", "SLL", "SSL", "SLS", "LSS", "LSLS", "SLLS"]
-
-
-@pytest.fixture
-def rig(rigs: Rigs) -> Iterator[Open]:
-    """Give a function that opens a communicator on the devices that letters name; see ``devices_of``."""
-    opened: list[vkpar.Communicator] = []
-
-    def make(letters: str, **options: object) -> vkpar.Communicator:
-        opened.append(vkpar.Communicator(devices_of(rigs, letters), **options))  # type: ignore[arg-type]
-        return opened[-1]
-
-    yield make
-    for comm in opened:
-        comm.close()
 
 
 def sampled(items: list[tuple], every: int) -> list[tuple]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
@@ -21,20 +21,6 @@ Open = Callable[..., vkpar.Communicator]
 RIGS = ["L", "LL", "LS", "LLL", "SLS", "LSLS"]
 MOVED = ["float32", "float16", "bfloat16", "int8", "float64", "uint32"]
 COUNTS = (0, 1, 7, 255, 257, 1000, 40_001)
-
-
-@pytest.fixture
-def rig(rigs: Rigs) -> Iterator[Open]:
-    """Give a function that opens a communicator on the devices that letters name."""
-    opened: list[vkpar.Communicator] = []
-
-    def make(letters: str, **options: object) -> vkpar.Communicator:
-        opened.append(vkpar.Communicator(devices_of(rigs, letters), **options))  # type: ignore[arg-type]
-        return opened[-1]
-
-    yield make
-    for comm in opened:
-        comm.close()
 
 
 def bits(rng: np.random.Generator, dtype: str, count: int) -> Numbers:
