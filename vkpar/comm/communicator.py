@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 from vkpar import dtypes, env
@@ -222,7 +222,7 @@ class Communicator(Lifecycle):
     def send_recv(self, pairs: Sequence[tuple[Array, Array]]) -> Work:
         """Copy each pair's first array to its second, of the same count and dtype, on any two ranks.
 
-        All copies read what the arrays held before; no two destinations may overlap.
+        No destination may overlap another one, or another pair's source: to swap two arrays, copy one of them first.
 
         Raises:
             InvalidUsageError: wrong counts, dtypes or ranks, or an overlap.
@@ -286,16 +286,14 @@ class Communicator(Lifecycle):
             return work
         program = entry.program(self._sequence)
         flight = self._track(name, entry, program, work)
-        with self._failing([flight]):
-            program.enqueue()
+        self._submitted(program.enqueue, [flight])
         flight.land(program.values, program.starts)
         return work
 
-    @contextmanager
-    def _failing(self, flights: Sequence[Flight]) -> Iterator[None]:
-        """Fail the communicator where an enqueue does; an interrupt comes before all submits or after them."""
+    def _submitted(self, enqueue: Callable[[], Any], flights: Sequence[Flight]) -> Any:
+        """Call ``enqueue``; its failure is the communicator's. An interrupt comes before all submits or after them."""
         try:
-            yield
+            return enqueue()
         except BaseException as error:
             if not isinstance(error, KeyboardInterrupt):
                 self.fail(error, flights[0])
@@ -376,8 +374,7 @@ class Communicator(Lifecycle):
                 flights.append(self._track(request.name, entry, program, work))
             for program in real:
                 program.expect()
-            with self._failing(flights):
-                values = joined.enqueue()
+            values = self._submitted(joined.enqueue, flights)
         except BaseException:
             if self._rig.last() == before:  # nothing was submitted
                 for _, _, work in items:
@@ -409,6 +406,7 @@ class Communicator(Lifecycle):
             _ = device.logical  # raises where it is closed
 
     def __enter__(self) -> Communicator:
+        self.gate.check()
         return self
 
 

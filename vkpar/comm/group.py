@@ -43,6 +43,9 @@ class Group:
                     array.storage.held_by = None
         return items
 
+    def __repr__(self) -> str:
+        return f"<vkpar group of {len(self.items)} collectives, not enqueued>"
+
     def __enter__(self) -> Group:
         if self._used or self.thread != threading.get_ident():
             raise InvalidUsageError("a group is entered once, by the thread that asked for it")

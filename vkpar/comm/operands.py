@@ -95,13 +95,16 @@ def check_alike(count: int, dtype: DType, **named: Arrays) -> None:
     Raises:
         InvalidUsageError
     """
-    for name, arrays in named.items():
-        for rank, array in enumerate(arrays):
-            if array is not None and (array.size != count or array.dtype != dtype):
-                raise InvalidUsageError(
-                    f"rank {rank}'s {name} has {array.size} {array.dtype}, expected {count} {dtype}: "
-                    "counts and dtypes must agree"
-                )
+    given = [
+        (f"rank {rank}'s {name} has {array.size} {array.dtype}", array)
+        for name, arrays in named.items()
+        for rank, array in enumerate(arrays)
+        if array is not None
+    ]
+    for text, array in given:
+        if array.size != count or array.dtype != dtype:
+            other = next((o for o, b in given if b.size != array.size or b.dtype != array.dtype), f"{count} {dtype}")
+            raise InvalidUsageError(f"{text}, {other}: counts and dtypes must agree")
 
 
 def check_out(devices: Sequence[Device], out: Arrays | None, counts: Sequence[int], dtype: DType) -> list[Array]:
@@ -132,9 +135,14 @@ def check_aliasing(rank: int, sources: Sequence[Part], targets: Sequence[Part]) 
         if any(overlaps(target.array, other.array) for other in targets[:index]):
             raise InvalidUsageError(f"rank {rank}: two destinations overlap")
         for source in sources:
-            same = source.start == target.start and _bytes(source.array) == _bytes(target.array)
-            if overlaps(source.array, target.array) and not same:
+            if not overlaps(source.array, target.array):
+                continue
+            if _bytes(source.array) != _bytes(target.array):
                 raise InvalidUsageError(f"rank {rank}: out overlaps the array in part; it must be the same or apart")
+            if source.start != target.start:
+                raise InvalidUsageError(
+                    f"rank {rank}: a destination overlaps what is sent elsewhere; they must be apart"
+                )
 
 
 def _bytes(array: Array) -> tuple[int, int]:

@@ -15,6 +15,7 @@ from vkpar.comm.placement import Operands
 from vkpar.comm.rig import Rig
 from vkpar.comm.schedule import BLOCK, MOST_SOURCES, Problem, SlotSet, Step
 from vkpar.comm.slots import Region
+from vkpar.dtypes import float32
 
 _ALTERNATED_BATCHES = 8  # a rank; shorter programs are recorded twice, over different slots
 
@@ -67,7 +68,8 @@ class Recording:
             return self._programs(request.label(), _alone(request), wires.moved(), self._rig.arena.small, _no_steps)
         algorithm = self._choose(request, message)
         plan = wires.plan(request.dtype, wire, algorithm, request.op)
-        label = {**request.label(), "algorithm": algorithm.name, "wire": plan.final.name}
+        exact = request.dtype != float32 or request.op in ("max", "min")
+        label = {**request.label(), "algorithm": algorithm.name, "wire": "exact" if exact else wire}
 
         def steps(slots: SlotSet, generation: int) -> Iterator[Step]:
             problem = Problem(

@@ -135,4 +135,5 @@ def check(dtype: DType, wire: str) -> None:
         raise InvalidUsageError(f"unknown wire {wire!r}; there are {', '.join(NAMES)}")
     if dtype not in _ELEMENTS:
         names = ", ".join(str(known) for known in _ELEMENTS)
-        raise UnsupportedError(f"collectives reduce {names}, not {dtype}; make it with device.array(x, 'float32')")
+        wanted = "float32" if dtype.is_float else "int32"
+        raise UnsupportedError(f"collectives reduce {names}, not {dtype}; make it with device.array(x, '{wanted}')")
