@@ -47,10 +47,10 @@ from simulator import Simulator, problem
 
 import vkpar
 from vkpar import dtypes
-from vkpar.array import bfloat16_bits
 from vkpar.comm import tuner, wires
 from vkpar.comm.algorithms import TABLE
 from vkpar.comm.schedule import BLOCK, SlotSet
+from vkpar.dtypes import bfloat16_bits
 
 Numbers = npt.NDArray[Any]
 # The drivers of test rigs by letter. VKPAR_TEST_L="0&1&0&1&0&1&0&1" runs the same rigs on two GPUs, not on lavapipe.

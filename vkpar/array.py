@@ -45,15 +45,8 @@ def host_elements(source: ArrayLike, dtype: object = None) -> HostElements:
     own = dtypes.resolve(values.dtype)
     wanted = own if dtype is None else dtypes.resolve(dtype)
     if wanted == dtypes.bfloat16 and values.dtype != np.uint16:
-        return HostElements(bfloat16_bits(values.astype(np.float32, copy=False)), wanted)
+        return HostElements(dtypes.bfloat16_bits(values.astype(np.float32, copy=False)), wanted)
     return HostElements(values.astype(wanted.numpy, copy=False), wanted)
-
-
-def bfloat16_bits(values: np.ndarray[Any, Any]) -> np.ndarray[Any, np.dtype[np.uint16]]:
-    """Round float32 to bfloat16 bit patterns, to nearest even; NaN becomes 0x7FC0."""
-    bits = values.view(np.uint32)
-    rounded = (bits.astype(np.uint64) + 0x7FFF + ((bits >> 16) & 1)) >> 16
-    return np.where(np.isnan(values), 0x7FC0, rounded).astype(np.uint16)
 
 
 _serials = itertools.count(1)

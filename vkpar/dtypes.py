@@ -85,3 +85,10 @@ def result_type(*dtypes: DType) -> DType:
     if all(dtype in (float16, float32) for dtype in others):
         return float32
     raise UnsupportedError("bfloat16 mixes with float16 and float32 only; cast first")
+
+
+def bfloat16_bits(values: np.ndarray[Any, Any]) -> np.ndarray[Any, np.dtype[np.uint16]]:
+    """Round float32 to bfloat16 bit patterns, to nearest even; NaN becomes 0x7FC0."""
+    bits = values.view(np.uint32)
+    rounded = (bits.astype(np.uint64) + 0x7FFF + ((bits >> 16) & 1)) >> 16
+    return np.where(np.isnan(values), 0x7FC0, rounded).astype(np.uint16)

@@ -14,7 +14,6 @@ from vkpar.bench import table
 from vkpar.comm.communicator import Communicator
 from vkpar.demo import rig
 from vkpar.device import Device
-from vkpar.errors import InvalidUsageError
 
 
 class Row(Protocol):
@@ -146,14 +145,3 @@ def document(benchmark: str, plain: dict[str, Any], wrong: Sequence[int | None])
 def requested_algorithm(name: str) -> str:
     """Return the algorithm that a run asks for, ``VKPAR_ALGORITHM`` taken into account."""
     return env.get().algorithm if name == "auto" else name
-
-
-def check_root(root: int, nranks: int) -> int:
-    """Return ``root`` if there is such a rank.
-
-    Raises:
-        InvalidUsageError
-    """
-    if not 0 <= root < nranks:
-        raise InvalidUsageError(f"root is a rank from 0 to {nranks - 1}, not {root}")
-    return root

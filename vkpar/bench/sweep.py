@@ -16,6 +16,7 @@ from vkpar.bench import frame, table
 from vkpar.bench.collectives import TABLE, Collective, Launch, Setting
 from vkpar.bench.trial import Trial, terms_of
 from vkpar.comm.communicator import Communicator
+from vkpar.comm.operands import check_rank
 from vkpar.errors import InvalidUsageError
 
 REDUCED: Final = ("float32", "float16", "bfloat16", "int32", "uint32")
@@ -233,7 +234,7 @@ def _start(options: Options, stack: ExitStack) -> tuple[Report, Iterator[Row]]:
     communicator, rig = frame.open_communicator(
         stack, options.devices, wire=options.wire, algorithm=options.algorithm, transport=options.transport
     )
-    frame.check_root(options.root, rig.nranks)
+    check_rank(communicator.devices, options.root)
     setting = Setting(communicator.devices, dtypes.resolve(options.dtype), 0, options.op, options.root, options.wire)
     algorithm = frame.requested_algorithm(options.algorithm)
     report = Report(options, algorithm, _check_text(options, setting), rig)

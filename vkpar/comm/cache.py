@@ -79,8 +79,11 @@ class ProgramCache:
         return [*self._entries.values(), *self._stale]
 
     def get(self, key: Any) -> Entry | None:
-        """Return the entry of ``key``, now the most recently used one."""
-        entry = self._entries.get(key)
+        """Return the entry of ``key``, now the most recently used one; a key that cannot be hashed has none."""
+        try:
+            entry = self._entries.get(key)
+        except TypeError:
+            return None
         if entry is not None:
             self._entries.move_to_end(key)
         return entry

@@ -235,7 +235,7 @@ def _check_op(op: str, dtype: DType, wire: str | None) -> None:
     wires.check(dtype, "f32" if wire is None else wire)
     if op == "avg" and not dtype.is_float:
         raise InvalidUsageError(f"avg is for floats; sum {dtype} and divide, rounding as you like")
-    if wire is not None and (dtype != float32 or op in ("max", "min")):
+    if wire is not None and wires.is_exact(dtype, op):
         what = f"{op} of {dtype}" if dtype == float32 else str(dtype)
         raise InvalidUsageError(f"{what} travels exactly; wire= is for sums, averages and products of float32")
 

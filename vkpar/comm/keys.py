@@ -13,11 +13,9 @@ def key_of(call: tuple[Any, ...], group: Any) -> Any:
     """
     name, arrays, out, *options = call
     try:
-        key = (name, _keys(arrays, group), None if out is None else _keys(out, group), *options)
-        hash(key)
+        return (name, _keys(arrays, group), None if out is None else _keys(out, group), *options)
     except (AttributeError, TypeError):
         return object()
-    return key
 
 
 def _keys(arrays: Any, group: Any) -> tuple[Any, ...]:

@@ -94,12 +94,13 @@ def summed(sources: Sequence[Sequence[Part]], targets: Sequence[Sequence[Part]])
 def moved(sources: Sequence[Sequence[Part]], targets: Sequence[Sequence[Part]]) -> Operands:
     """Return operands for a movement: every part as 32-bit words, stand-ins where its bytes are not aligned words.
 
-    The parts' starts count words (see :func:`words`).
+    The parts' starts count words (see :func:`words`). Allocations are padded, so that a source's last word may be read
+    whole; a target's is written whole, which takes a stand-in.
     """
     made = Operands([], [])
     for rank, (given, wanted) in enumerate(zip(sources, targets, strict=True)):
-        made.sources.append(Placement(_word_source(made, rank, part) for part in given))
-        made.targets.append(Placement(_word_target(made, rank, part) for part in wanted))
+        made.sources.append(Placement(_in_words(_source(made, rank, part, {})) for part in given))
+        made.targets.append(Placement(_in_words(_target(made, rank, part, {}, unit=WORD)) for part in wanted))
     return made
 
 
@@ -116,32 +117,20 @@ def _source(made: Operands, rank: int, part: Part, stand_ins: dict[tuple[int, ob
     return Part(part.start, stand_in)
 
 
-def _target(made: Operands, rank: int, part: Part, stand_ins: dict[tuple[int, object], Array]) -> Part:
-    if part.array.size == 0 or part.array.is_aligned():
+def _target(
+    made: Operands, rank: int, part: Part, stand_ins: dict[tuple[int, object], Array], *, unit: int = 1
+) -> Part:
+    """Return the part, or a stand-in where it is not aligned or no multiple of ``unit`` bytes."""
+    if part.array.size == 0 or (part.array.is_aligned() and part.array.nbytes % unit == 0):
         return part
     stand_in = stand_ins.get((part.start, part.array.key)) or _stand_in(made, part.array)
     made.copies.after.setdefault(rank, []).append((stand_in.bytes_range(), part.array.bytes_range()))
     return Part(part.start, stand_in)
 
 
-def _word_source(made: Operands, rank: int, part: Part) -> Part:
-    if part.array.size == 0 or part.array.is_aligned():
-        return Part(part.start, _as_words(part.array))  # allocations are padded: the last word may be read whole
-    stand_in = _stand_in(made, part.array)
-    made.copies.before.setdefault(rank, []).append((part.array.bytes_range(), stand_in.bytes_range()))
-    return Part(part.start, _as_words(stand_in))
-
-
-def _word_target(made: Operands, rank: int, part: Part) -> Part:
-    if part.array.size == 0 or (part.array.is_aligned() and part.array.nbytes % WORD == 0):
-        return Part(part.start, _as_words(part.array))
-    stand_in = _stand_in(made, part.array)
-    made.copies.after.setdefault(rank, []).append((stand_in.bytes_range(), part.array.bytes_range()))
-    return Part(part.start, _as_words(stand_in))
-
-
-def _as_words(array: Array) -> Array:
-    return Array(array.storage, array.byte_offset, (words(array),), dtypes.uint32)
+def _in_words(part: Part) -> Part:
+    array = part.array
+    return Part(part.start, Array(array.storage, array.byte_offset, (words(array),), dtypes.uint32))
 
 
 def _stand_in(made: Operands, array: Array) -> Array:

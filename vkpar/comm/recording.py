@@ -15,7 +15,6 @@ from vkpar.comm.placement import Operands
 from vkpar.comm.rig import Rig
 from vkpar.comm.schedule import BLOCK, MOST_SOURCES, Problem, SlotSet, Step
 from vkpar.comm.slots import Region
-from vkpar.dtypes import float32
 
 _ALTERNATED_BATCHES = 8  # a rank; shorter programs are recorded twice, over different slots
 
@@ -60,15 +59,13 @@ class Recording:
         wire = self._wire if request.wire is None else request.wire
         assert request.dtype is not None
         message = wires.message_nbytes(request.dtype, wire, request.count, request.op)
-        if self._algorithm != tuner.AUTO:
-            tuner.choose(self._algorithm, self._infos, 0)  # refuse it on rigs that it cannot run on
+        algorithm = self._choose(request, message)  # refuses one that cannot run on this rig, whatever the count
         if request.count == 0:
             return Entry([], label=request.label())
         if self.nranks == 1:
             return self._programs(request.label(), _alone(request), wires.moved(), self._rig.arena.small, _no_steps)
-        algorithm = self._choose(request, message)
         plan = wires.plan(request.dtype, wire, algorithm, request.op)
-        exact = request.dtype != float32 or request.op in ("max", "min")
+        exact = wires.is_exact(request.dtype, request.op)
         label = {**request.label(), "algorithm": algorithm.name, "wire": "exact" if exact else wire}
 
         def steps(slots: SlotSet, generation: int) -> Iterator[Step]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import time
 from collections.abc import Collection, Sequence
 from contextlib import ExitStack
 from typing import Any
@@ -18,6 +17,7 @@ from vkpar.comm.transports.staged import StagedTransport
 from vkpar.errors import DeviceLostError, UnsupportedError, VulkanError
 from vkpar.vulkan import api, pump
 from vkpar.vulkan.device import LogicalDevice
+from vkpar.vulkan.queue import drain
 from vkpar.vulkan.semaphore import TimelineSemaphore
 
 _log = logging.getLogger("vkpar")
@@ -126,15 +126,7 @@ class Rig:
 
     def drain(self, values: Sequence[int], patience: float) -> list[int]:
         """Wait for each rank's timeline value; return the late ranks where none moved for ``patience`` seconds."""
-        queues = [device.compute for device in self.devices]
-        late, seen, since = list(range(len(queues))), [-1], time.monotonic()
-        while late and time.monotonic() - since < patience:
-            queues[late[0]].passed(values[late[0]])
-            late = [rank for rank in late if not queues[rank].passed(values[rank], 0)]
-            reached = [queues[rank].timeline.value() for rank in late]
-            if reached != seen:
-                seen, since = reached, time.monotonic()
-        return late
+        return drain([device.compute for device in self.devices], values, patience)
 
     def abandon(self, late: Collection[int]) -> None:
         """Stop the bridge and free what is on all ranks but the ``late`` ones, which still use theirs.

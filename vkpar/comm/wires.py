@@ -114,6 +114,11 @@ def variant(code: int, measure: bool = False) -> str:
     return "_any" if code or measure else ""
 
 
+def is_exact(dtype: DType, op: str) -> bool:
+    """Say whether elements of ``dtype`` travel exactly in ``op``, whatever the wire."""
+    return dtype != dtypes.float32 or op in _EXACT_OPS
+
+
 def message_nbytes(dtype: DType, wire: str, count: int, op: str = "sum") -> int:
     """Return the bytes of ``count`` finished elements in slots."""
     final = _final(dtype, wire, op)
@@ -122,7 +127,7 @@ def message_nbytes(dtype: DType, wire: str, count: int, op: str = "sum") -> int:
 
 def _final(dtype: DType, wire: str, op: str) -> Format:
     """Return how finished elements travel: the largest of numbers is one of them, so max and min lose nothing."""
-    return _FLOAT32[wire] if dtype == dtypes.float32 and op not in _EXACT_OPS else _EXACT[dtype]
+    return _EXACT[dtype] if is_exact(dtype, op) else _FLOAT32[wire]
 
 
 def check(dtype: DType, wire: str) -> None:

@@ -19,7 +19,7 @@ from vkpar.vulkan.gate import Gate
 from vkpar.vulkan.kernel import Pipeline, PipelineCache
 from vkpar.vulkan.memory import Allocator
 from vkpar.vulkan.physical import DeviceInfo, QueueFamily
-from vkpar.vulkan.queue import Frame, Queue
+from vkpar.vulkan.queue import Frame, Queue, drain
 from vkpar.vulkan.staging import Staging
 
 _log = logging.getLogger("vkpar")
@@ -213,7 +213,8 @@ class LogicalDevice:
                 self._close()
 
     def _close(self) -> None:
-        if not (self.compute.drained(_DRAIN_SECONDS) and self.transfer.drained(_DRAIN_SECONDS)):
+        queues = (self.compute, self.transfer)
+        if drain(queues, [queue.last for queue in queues], _DRAIN_SECONDS):
             self.quarantine()
             return
         self._freed = True

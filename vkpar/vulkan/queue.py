@@ -174,21 +174,6 @@ class Queue:
             {"device": self._info.name, "queue": self.label, "wanted": value, "reached": reached},
         )
 
-    def drained(self, patience: float, value: int | None = None) -> bool:
-        """Wait until everything submitted, or ``value``, is done; works after the gate was shut.
-
-        False where the timeline stood still for ``patience`` seconds.
-        """
-        wanted = self.last if value is None else value
-        seen, since = -1, time.monotonic()
-        while not self.passed(wanted):
-            reached, now = self.timeline.value(), time.monotonic()
-            if reached != seen:
-                seen, since = reached, now
-            elif now - since >= patience:
-                return False
-        return True
-
     def passed(self, value: int, seconds: float = 0.1) -> bool:
         """Wait for ``value``, ``seconds`` at most; works after the gate was shut. A lost device has passed all."""
         try:
@@ -211,3 +196,19 @@ class Queue:
             self._frames.pop().close()
         self.port.close()
         self.timeline.close()
+
+
+def drain(queues: Sequence[Queue], values: Sequence[int], patience: float) -> list[int]:
+    """Wait for each queue's timeline value; works after their gates were shut.
+
+    Returns:
+        the numbers of those that are late where none of them moved for ``patience`` seconds.
+    """
+    late, seen, since = list(range(len(queues))), [-1], time.monotonic()
+    while late and time.monotonic() - since < patience:
+        queues[late[0]].passed(values[late[0]])
+        late = [index for index in late if not queues[index].passed(values[index], 0)]
+        reached = [queues[index].timeline.value() for index in late]
+        if reached != seen:
+            seen, since = reached, time.monotonic()
+    return late
