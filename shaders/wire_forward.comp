@@ -18,11 +18,7 @@ layout(push_constant) uniform Push {
     uint out_slot;   // and of the slot to fill
 };
 
-void main() {
-    uint block = first_block + gl_WorkGroupID.x * BLOCKS_PER_GROUP + gl_LocalInvocationID.x / LANES;
-    if (block * BLOCK >= count) {
-        return;
-    }
+void forward(uint block) {
     uint first = block * (BLOCK / 8u) + gl_LocalInvocationID.x % LANES;
     for (uint i = 0u; i < ROUNDS; i++) {
         uint unit = first + i * LANES;
@@ -35,4 +31,18 @@ void main() {
             store_elements(target_at + 8u * unit, n, decode_raw(WIRE, raw));
         }
     }
+}
+
+void main() {
+    uint block = first_block + gl_WorkGroupID.x * BLOCKS_PER_GROUP + gl_LocalInvocationID.x / LANES;
+#if LANES == 1
+    if (block * BLOCK < count) {
+        forward(block);
+    }
+#else
+    while (block * BLOCK < count) {
+        forward(block);
+        block += gl_NumWorkGroups.x * BLOCKS_PER_GROUP;
+    }
+#endif
 }

@@ -170,29 +170,35 @@ void main() {
     report_errors(true, largest);
 }
 #else
-shared uint largest_of[GROUP / PER_SCALE];
+shared uint largest_of[2][GROUP / PER_SCALE];  // of this round and of the one before, which some may still read
 
-// 32 invocations per block, eight elements each.
+// 32 invocations per block, eight elements each, round after round: with no more groups than keep the link busy, the
+// writes of one round go out while the next one's reads come in.
 void main() {
-    uint sharing = gl_LocalInvocationID.x / PER_SCALE;
-    uint unit = first_block * LANES + gl_GlobalInvocationID.x;
-    uint n = elements_left(count, unit);
-    bool inside = unit / LANES * BLOCK < count;
-    Eight result = Eight(uvec4(0u), uvec4(0u));
-    if (inside) {
-        result = total(unit, n);
-    }
-    uint largest = 0u;
-    if (SCALED) {
-        if (unit % PER_SCALE == 0u) largest_of[sharing] = 0u;
-        barrier();
-        atomicMax(largest_of[sharing], largest_finite(result));
-        barrier();
-        largest = largest_of[sharing];
-    }
-    if (inside) {
-        finish(unit, n, result, scale_of(OUT_WIRE, largest));
-        report_errors(unit % LANES == 0u, largest);
+    uint sharing = gl_LocalInvocationID.x / PER_SCALE, turn = 0u;
+    uint base = first_block * LANES + gl_WorkGroupID.x * GROUP;
+    while (base / LANES * BLOCK < count) {
+        uint unit = base + gl_LocalInvocationID.x;
+        uint n = elements_left(count, unit);
+        bool inside = unit / LANES * BLOCK < count;
+        Eight result = Eight(uvec4(0u), uvec4(0u));
+        if (inside) {
+            result = total(unit, n);
+        }
+        uint largest = 0u;
+        if (SCALED) {
+            if (unit % PER_SCALE == 0u) largest_of[turn][sharing] = 0u;
+            barrier();
+            atomicMax(largest_of[turn][sharing], largest_finite(result));
+            barrier();
+            largest = largest_of[turn][sharing];
+            turn ^= 1u;
+        }
+        if (inside) {
+            finish(unit, n, result, scale_of(OUT_WIRE, largest));
+            report_errors(unit % LANES == 0u, largest);
+        }
+        base += gl_NumWorkGroups.x * GROUP;
     }
 }
 #endif

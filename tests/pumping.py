@@ -104,7 +104,7 @@ class Stand:
         """Return a batch that expects words in the slots that it reads and leaves words in those that it writes."""
         commands = self.pools[rank].allocate()
         commands.begin(reusable=True)
-        commands.record_acquire(self.shared[rank])
+        commands.record_acquire(self.shared[rank], [self.shared[rank].range])
         for slot, word in reads.items():
             cell = self._buffer(rank, self.nbytes)
             commands.record_copy(self.slot(rank, slot), cell.range())
@@ -113,7 +113,7 @@ class Stand:
         for slot, word in writes.items():
             where = self.slot(rank, slot)
             api.load().lib.vkCmdFillBuffer(commands.handle, where.buffer, where.offset, where.nbytes, word)
-        commands.record_release(self.shared[rank])
+        commands.record_release(self.shared[rank], [self.shared[rank].range])
         commands.end()
         gate = None
         if gated:

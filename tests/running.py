@@ -147,13 +147,14 @@ class Run:
                 raise ScheduleError(f"{action} sums {content[slot]}")
         terms = [self._codec.decode(content[slot].raw) for slot in action.sources]
         if action.own_at is not None:
-            terms.insert(action.own_at, _elements(self.arrays[rank], rank, action.span))
+            own = self.targets if action.own_stored else self.arrays
+            terms.insert(action.own_at, _elements(own[rank], rank, action.span))
         if not terms:
             raise ScheduleError(f"{action} sums nothing")
         total = terms[0].copy()
         for term in terms[1:]:
             total = self._combine(total, term)
-        if self._finish and (action.final or action.to_array):
+        if self._finish and action.finishes:
             total = self._finish(total)
         raw = None
         if action.out_slot is not None:

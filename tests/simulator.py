@@ -127,7 +127,8 @@ class Simulator:
         if not all(resource in self._written for resource in reads):
             raise ScheduleError(f"{step} reads a slot that nothing wrote")
         if self._queues > 1:
-            reads += (block for action in step.actions for block in _own_blocks(action, run.arrays[step.rank]))
+            own = (_own(action, run, step.rank) for action in step.actions)
+            reads += itertools.chain.from_iterable(own)
             writes += (block for action in step.actions for block in _stored_blocks(action, run.targets[step.rank]))
         item = Queued(step, run, next(self._generations), self._queue_of(step), reads, writes)
         self._enqueued[item.queue] += 1
@@ -258,9 +259,10 @@ def _touched(step: Step) -> Iterable[tuple[Span, bool]]:
             yield action.span, action.to_array
 
 
-def _own_blocks(action: Action, array: Maybe) -> Iterable[Resource]:
-    own = isinstance(action, Reduce) and action.own_at is not None
-    return _blocks(action, array) if own else ()
+def _own(action: Action, run: Run, rank: int) -> Iterable[Resource]:
+    if not isinstance(action, Reduce) or action.own_at is None:
+        return ()
+    return _blocks(action, (run.targets if action.own_stored else run.arrays)[rank])
 
 
 def _stored_blocks(action: Action, array: Maybe) -> Iterable[Resource]:

@@ -183,11 +183,19 @@ struct Raw {
     uint scale;
 };
 
+// The 4-byte wire: all first halves of a block's units, then all second halves, so that neighbouring invocations touch
+// neighbouring bytes. Returns where the first half is; the second is HALVES_APART further.
+const uint HALVES_APART = BLOCK / 8u;
+
+uint word_unit(uint at, uint unit) {
+    return at + 2u * unit - unit % HALVES_APART;
+}
+
 Raw load_raw(uint wire, uint at, uint tail, uint unit) {
     Raw raw = Raw(uvec4(0u), uvec4(0u), 0u);
     if (wire == WIRE_WORD) {
-        raw.w0 = slot_word4[at + 2u * unit];
-        raw.w1 = slot_word4[at + 2u * unit + 1u];
+        raw.w0 = slot_word4[word_unit(at, unit)];
+        raw.w1 = slot_word4[word_unit(at, unit) + HALVES_APART];
     } else if (wire == WIRE_Q8) {
         raw.w0.xy = slot_word2[2u * at + unit];
     } else {
@@ -201,8 +209,8 @@ Raw load_raw(uint wire, uint at, uint tail, uint unit) {
 
 void store_raw(uint wire, uint at, uint tail, uint unit, Raw raw) {
     if (wire == WIRE_WORD) {
-        slot_word4[at + 2u * unit] = raw.w0;
-        slot_word4[at + 2u * unit + 1u] = raw.w1;
+        slot_word4[word_unit(at, unit)] = raw.w0;
+        slot_word4[word_unit(at, unit) + HALVES_APART] = raw.w1;
     } else if (wire == WIRE_Q8) {
         slot_word2[2u * at + unit] = raw.w0.xy;
     } else {

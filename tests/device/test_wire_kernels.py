@@ -154,8 +154,9 @@ def _at(slot: int | None) -> int:
 
 def _decoded(payload: Numbers, tail: Numbers, form: wires.Format, dtype: str) -> Numbers:
     """Return what a slot's bytes stand for, as docs/algorithms.md describes them."""
-    if form is wires.WORD:
-        return payload.view(dtype if dtype in INTEGERS else np.float32)
+    if form is wires.WORD:  # of every eight elements, a block has all first halves before all second ones
+        halves = payload.view(dtype if dtype in INTEGERS else np.float32).reshape(-1, 2, BLOCK // 8, 4)
+        return halves.swapaxes(1, 2).reshape(-1)
     if form is wires.BHALF:
         return from_dtype(payload.view(np.uint16), "bfloat16")
     if form is wires.Q8:

@@ -204,7 +204,7 @@ def test_direct_takes_one_hop(nranks: int) -> None:
     counts = run_one("direct", problem(nranks, 4 * BLOCK, SlotSet(nranks, 2, 4)))
     assert counts.hops == 1
     assert counts.sent_blocks == [4] * nranks
-    assert counts.read_blocks == [4 * nranks] * nranks
+    assert counts.read_blocks == [4 * (nranks - 1)] * nranks
     assert counts.steps == [2] * nranks
 
 
@@ -234,7 +234,7 @@ def test_who_sums_and_what_travels(name: str) -> None:
     """Only direct lets every rank sum; it must say so, because mixed rigs rely on it."""
     steps = list(TABLE[name].steps(problem(4, 2000, slots_for(TABLE[name], 4, 2))))
     reduces = [action for step in steps for action in step.actions if isinstance(action, Reduce)]
-    assert any(each.to_array and not each.final for each in reduces) == TABLE[name].every_rank_sums
+    assert any(each.finishes and not each.final for each in reduces) == TABLE[name].every_rank_sums
     partial = any(each.sources and each.out_slot is not None and not each.final for each in reduces)
     assert partial == TABLE[name].sums_travel
 

@@ -65,8 +65,10 @@ def _add_collective(benches: Any, collective: Collective) -> None:
     parser = add_command(benches, name, _run(sweep), text)
     parser.set_defaults(collective=name)
     if collective.moves:
-        _add_sizes(parser)
-    _add_counts(parser, sweep.Options, check=collective.moves)
+        add_sizes(parser)
+    add_counts(parser, sweep.Options, check=collective.moves, auto=True)
+    if collective.in_place:
+        parser.add_argument("--in-place", dest="in_place_only", action="store_true", help="measure in place only")
     add_devices(parser, _RIG)
     _add_transport(parser)
     if collective.moves:
@@ -77,7 +79,14 @@ def _add_collective(benches: Any, collective: Collective) -> None:
         _add_algorithm(parser)
         _add_choice(parser, "--op", "OP", OPS)
     if collective.rooted:
-        parser.add_argument("--root", type=_whole(0), default=0, metavar="RANK", help="the one rank (default: 0)")
+        parser.add_argument("--root", type=whole(0), default=0, metavar="RANK", help="the one rank (default: 0)")
+    _add_profile(parser)
+
+
+def _add_profile(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--profile", action="store_true", help="say where the time of the last size goes, step by step")
+    text = "write those steps as Chrome trace events, for chrome://tracing or ui.perfetto.dev"
+    parser.add_argument("--trace", metavar="FILE", help=text)
 
 
 def _add_choice(parser: argparse.ArgumentParser, name: str, metavar: str, choices: Sequence[str]) -> None:
@@ -86,31 +95,42 @@ def _add_choice(parser: argparse.ArgumentParser, name: str, metavar: str, choice
     parser.add_argument(name, default=choices[0], choices=choices, metavar=metavar, help=text)
 
 
-def _add_sizes(parser: argparse.ArgumentParser) -> None:
+def add_sizes(parser: argparse.ArgumentParser) -> None:
+    """Let ``parser`` take the sizes of a sweep."""
     size = _argument(parse_size)
     parser.add_argument(
         "-b", "--minbytes", type=size, metavar="SIZE", help="first size, such as 8, 64K, 1M (default: 8K)"
     )
     parser.add_argument("-e", "--maxbytes", type=size, metavar="SIZE", help="last size (default: 32M)")
     parser.add_argument(
-        "-f", "--stepfactor", type=_whole(2), default=4, metavar="N", help="from size to size (default: 4)"
+        "-f", "--stepfactor", type=whole(2), default=4, metavar="N", help="from size to size (default: 4)"
+    )
+    parser.add_argument(
+        "--sizes",
+        dest="sizelist",
+        type=_argument(selfcheck.parse_sizes),
+        default=(),
+        metavar="SIZE[,...]",
+        help="these sizes, in place of -b, -e and -f",
     )
 
 
-def _add_counts(parser: argparse.ArgumentParser, defaults: Any, *, check: bool = True) -> None:
-    for short, long, least, default, text in (
-        ("-n", "--iters", 1, defaults.iters, "timed calls"),
-        ("-w", "--warmup_iters", 0, defaults.warmup_iters, "calls before them"),
+def add_counts(parser: argparse.ArgumentParser, defaults: Any, *, check: bool = True, auto: bool = False) -> None:
+    """Let ``parser`` take numbers of calls; ``auto`` adds that choice for the timed ones."""
+    timed = "timed calls, or auto: about 0.2 s of them, 5 to 1000" if auto else "timed calls"
+    for short, long, convert, default, text in (
+        ("-n", "--iters", _iters if auto else whole(1), defaults.iters, timed),
+        ("-w", "--warmup_iters", whole(0), defaults.warmup_iters, "calls before them"),
     ):
         parser.add_argument(
-            short, long, type=_whole(least), default=default, metavar="N", help=f"{text} (default: {default})"
+            short, long, type=convert, default=default, metavar="N", help=f"{text} (default: {default})"
         )
     if check:
         _add_check(parser, 0, "checked calls, 0 for none")
 
 
 def _add_check(parser: argparse.ArgumentParser, least: int, text: str) -> None:
-    parser.add_argument("-c", "--check", type=_whole(least), default=1, metavar="N", help=f"{text} (default: 1)")
+    parser.add_argument("-c", "--check", type=whole(least), default=1, metavar="N", help=f"{text} (default: 1)")
 
 
 def _add_algorithm(parser: argparse.ArgumentParser) -> None:
@@ -144,7 +164,7 @@ def _add_host(benches: Any) -> None:
     parser = add_command(benches, "host", _run(host), text)
     size = _argument(parse_size)
     parser.add_argument("--size", type=size, default=host.SIZE, metavar="SIZE", help="of the message (default: 8K)")
-    _add_counts(parser, host.Options, check=False)
+    add_counts(parser, host.Options, check=False)
     add_devices(parser, _RIG)
     _add_transport(parser)
 
@@ -164,7 +184,7 @@ def _add_matmul(benches: Any) -> None:
         help=f"among {', '.join(matmul.DTYPES)} (default: {','.join(matmul.Options.dtypes)})",
     )
     parser.add_argument("--transpose-b", action="store_true", help="give the second matrix as (N, K)")
-    _add_counts(parser, matmul.Options)
+    add_counts(parser, matmul.Options)
 
 
 def _run(module: Any) -> Callable[[argparse.Namespace], int]:
@@ -193,10 +213,22 @@ def _argument(parse: Callable[[str], _T]) -> Callable[[str], _T]:
     return convert
 
 
-def _whole(least: int) -> Callable[[str], int]:
+def whole(least: int) -> Callable[[str], int]:
+    """Return an argparse type that takes whole numbers from ``least``."""
+
     def convert(text: str) -> int:
         if not text.isdecimal() or int(text) < least:
             raise argparse.ArgumentTypeError(f"{text!r}: expected a whole number from {least}")
         return int(text)
 
     return convert
+
+
+def _iters(text: str) -> int | None:
+    """Return a number of timed calls, None for ``auto``."""
+    if text == "auto":
+        return None
+    try:
+        return whole(1)(text)
+    except argparse.ArgumentTypeError as error:
+        raise argparse.ArgumentTypeError(f"{error}, or auto") from error

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any, Protocol, TextIO
+from typing import Any, Final, Protocol, TextIO
 
 import vkpar
 from vkpar import env
@@ -14,6 +14,10 @@ from vkpar.bench import table
 from vkpar.comm.communicator import Communicator
 from vkpar.demo import rig
 from vkpar.device import Device
+
+# What ``-n auto`` aims at: so long a measurement, of so many calls.
+AUTO_SECONDS: Final = 0.2
+AUTO_CALLS: Final = (5, 1000)
 
 
 class Row(Protocol):
@@ -140,6 +144,20 @@ def document(benchmark: str, plain: dict[str, Any], wrong: Sequence[int | None])
     checked = [number for number in wrong if number is not None]
     outcome = {"wrong": sum(checked) if checked else None, "ok": not any(checked)}
     return {"benchmark": benchmark, **plain, **rig_fields, **outcome}
+
+
+def enough_calls(time_calls: Callable[[int], float]) -> int:
+    """Return how many calls ``-n auto`` times: about 0.2 s of them, but from 5 to 1000.
+
+    Args:
+        time_calls: makes so many calls, waits for them, and returns the seconds that they took.
+    """
+    least, most = AUTO_CALLS
+    calls = 1
+    # One call's time is mostly that of its wait where messages are small, hence more and more of them.
+    while (seconds := time_calls(calls)) < AUTO_SECONDS / 10 and calls < most:
+        calls = min(2 * calls, most)
+    return min(max(round(AUTO_SECONDS * calls / seconds), least), most) if seconds > 0 else most
 
 
 def requested_algorithm(name: str) -> str:

@@ -4,26 +4,27 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from statistics import fmean, median
 from typing import Any, Final, TextIO
 
 from vkpar import dtypes
-from vkpar.bench import frame, table
+from vkpar.bench import frame, profiled, table
 from vkpar.bench.collectives import TABLE, Collective, Launch, Setting
 from vkpar.bench.trial import Trial, terms_of
 from vkpar.comm.communicator import Communicator
 from vkpar.comm.operands import check_rank
+from vkpar.comm.profile import Profile
 from vkpar.errors import InvalidUsageError
 
 REDUCED: Final = ("float32", "float16", "bfloat16", "int32", "uint32")
 MOVED: Final = (*REDUCED, "float64", "int64", "uint64", "int8", "uint8")
 MINBYTES: Final = 8 << 10
 MAXBYTES: Final = 32 << 20
-_HEADER: Final = (
+HEADER: Final = (
     f"#{'':36}{'out-of-place':>22}{'':8}{'in-place':>18}",
     f"#{'size':>10}{'count':>11}{'type':>9}{'redop':>6}"
     + f"{'time':>9}{'algbw':>7}{'busbw':>7}{'#wrong':>7}" * 2
@@ -42,10 +43,13 @@ class Options:
         minbytes: the first size; None for 8 KiB, or ``maxbytes`` where that is less.
         maxbytes: the last size; None for 32 MiB, or ``minbytes`` where that is more.
         stepfactor: each size is that many times the one before.
-        iters: timed calls, queued back to back with one wait at the end.
+        iters: timed calls, queued back to back with one wait at the end; None for as many as fill a fifth of a second.
         warmup_iters: calls before them.
         check: checked calls, each on fresh data.
+        sizelist: sizes in bytes, in place of ``minbytes``, ``maxbytes`` and ``stepfactor``.
+        in_place_only: leave the out-of-place half out, where the collective has the other one.
         root: the rank that gives or gets, in a broadcast or a reduce.
+        profile: say where the time of the last size goes; ``trace`` is a file to write its steps to.
     """
 
     collective: str = "all_reduce"
@@ -53,7 +57,7 @@ class Options:
     minbytes: int | None = None
     maxbytes: int | None = None
     stepfactor: int = 4
-    iters: int = 20
+    iters: int | None = 20
     warmup_iters: int = 5
     check: int = 1
     wire: str = "f16"
@@ -62,6 +66,10 @@ class Options:
     dtype: str = "float32"
     op: str = "sum"
     root: int = 0
+    sizelist: tuple[int, ...] = ()
+    in_place_only: bool = False
+    profile: bool = False
+    trace: str | None = None
 
     @property
     def case(self) -> Collective:
@@ -92,7 +100,18 @@ class Options:
         if not 1 <= least <= most:
             raise InvalidUsageError(f"minbytes ({least}) must be from 1 to maxbytes ({most})")
         width = dtypes.resolve(self.dtype).itemsize
-        return [nbytes // width * width for nbytes in table.steps(least, most, self.stepfactor)]
+        return [nbytes // width * width for nbytes in self.sizelist or table.steps(least, most, self.stepfactor)]
+
+    def describe(self) -> str:
+        """Return what is measured how often, as the header says it."""
+        iters = "auto" if self.iters is None else self.iters
+        counts = f"warmup iters {self.warmup_iters} iters {iters}"
+        if not self.case.moves:
+            return counts
+        sizes = self.sizes()
+        span = f"minbytes {sizes[0]} maxbytes {sizes[-1]} stepfactor {self.stepfactor}"
+        listed = f"sizes {','.join(map(str, sizes))}" if self.sizelist else span
+        return f"{listed} {counts} check {self.check}"
 
 
 @dataclass(frozen=True)
@@ -117,8 +136,10 @@ class Row:
     Attributes:
         type: of the elements; None where there are none. ``redop`` is the reduction's op.
         algorithm: the one that was taken; None where there is no choice.
+        out_of_place: None where only the other was measured.
         in_place: None where the collective has no such form.
         host_us: the median time in which the call returned.
+        iters: timed calls of each half.
     """
 
     size: int
@@ -126,22 +147,23 @@ class Row:
     type: str | None
     redop: str | None
     algorithm: str | None
-    out_of_place: Measurement
+    out_of_place: Measurement | None
     in_place: Measurement | None
     host_us: float
+    iters: int = 20
 
     def halves(self) -> list[Measurement]:
         """Return what was measured."""
         return [half for half in (self.out_of_place, self.in_place) if half is not None]
 
     def text(self) -> str:
-        """Return the row under :data:`_HEADER`."""
+        """Return the row under :data:`HEADER`."""
         nothing = "".join("N/A".rjust(width) for width in (9, 7, 7, 7))
-        in_place = nothing if self.in_place is None else self.in_place.text()
-        kind = f"{self.type or 'none':>9}{self.redop or 'none':>6}"
-        return (
-            f"{self.size:>11}{self.count:>11}{kind}{self.out_of_place.text()}{in_place}{table.fixed(self.host_us, 8)}"
+        out_of_place, in_place = (
+            nothing if half is None else half.text() for half in (self.out_of_place, self.in_place)
         )
+        kind = f"{self.type or 'none':>9}{self.redop or 'none':>6}"
+        return f"{self.size:>11}{self.count:>11}{kind}{out_of_place}{in_place}{table.fixed(self.host_us, 8)}"
 
 
 @dataclass
@@ -153,6 +175,7 @@ class Report:
     check: str
     rig: frame.Rig
     rows: list[Row] = field(default_factory=list)
+    profile: Profile | None = None
 
     def wrong(self) -> list[int | None]:
         """Return the wrong elements of every half row."""
@@ -165,18 +188,15 @@ class Report:
 
     def header(self) -> list[str]:
         """Return the lines above the table."""
-        options, case, sizes = self.options, self.options.case, self.options.sizes()
-        span = f"minbytes {sizes[0]} maxbytes {sizes[-1]} stepfactor {options.stepfactor} " if case.moves else ""
-        checks = f" check {options.check}" if case.moves else ""
         return [
-            f"# vkpar {self.rig.versions['vkpar']} bench {case.name}",
-            f"# {span}warmup iters {options.warmup_iters} iters {options.iters}{checks}",
+            f"# vkpar {self.rig.versions['vkpar']} bench {self.options.case.name}",
+            f"# {self.options.describe()}",
             f"# {', '.join(self._choices())}",
             f"# check {self.check}",
             "#",
             *self.rig.lines(),
             "#",
-            *_HEADER,
+            *HEADER,
         ]
 
     def _choices(self) -> Iterator[str]:
@@ -204,11 +224,14 @@ class Report:
                 "a rank's traffic each way.",
             ]
         last = "# time: calls queued back to back, one wait at the end; host: median time until the call returns."
-        return [*lines, last]
+        shown = self.profile if self.options.profile else None
+        return [*lines, last, *(profiled.lines(shown, self.options.sizes()[-1]) if shown else ())]
 
     def as_dict(self) -> dict[str, Any]:
         """Return everything, ready for JSON."""
-        plain = asdict(self) | {"average_busbw_gbps": self.average_busbw()}
+        plain = asdict(replace(self, profile=None)) | {"average_busbw_gbps": self.average_busbw()}
+        plain["profile"] = profiled.document(self.profile) if self.profile and self.options.profile else None
+        plain["iters"] = [row.pop("iters") for row in plain["rows"]]
         return frame.document(self.options.collective, plain, self.wrong())
 
 
@@ -238,7 +261,15 @@ def _start(options: Options, stack: ExitStack) -> tuple[Report, Iterator[Row]]:
     setting = Setting(communicator.devices, dtypes.resolve(options.dtype), 0, options.op, options.root, options.wire)
     algorithm = frame.requested_algorithm(options.algorithm)
     report = Report(options, algorithm, _check_text(options, setting), rig)
-    return report, (_row(options, communicator, setting.of(nbytes)) for nbytes in sizes)
+    return report, _rows(report, communicator, [setting.of(nbytes) for nbytes in sizes])
+
+
+def _rows(report: Report, communicator: Communicator, settings: Sequence[Setting]) -> Iterator[Row]:
+    options = report.options
+    for setting in settings:
+        yield _row(options, communicator, setting)
+    if options.profile or options.trace:
+        report.profile = profiled.take(options, communicator, settings[-1])
 
 
 def _check_text(options: Options, setting: Setting) -> str:
@@ -251,11 +282,14 @@ def _check_text(options: Options, setting: Setting) -> str:
 def _row(options: Options, communicator: Communicator, setting: Setting) -> Row:
     """Time, then check, out of place and in place."""
     case = options.case
-    separate, host = _measure(options, communicator, setting, in_place=False)
-    in_place = None
+    separate, in_place, iters = None, None, options.iters
+    host: list[float] = []
+    if not (case.in_place and options.in_place_only):
+        separate, iters, host = _measure(options, communicator, setting, iters, in_place=False)
     if case.in_place:
-        in_place, more = _measure(options, communicator, setting, in_place=True)
+        in_place, iters, more = _measure(options, communicator, setting, iters, in_place=True)
         host += more
+    assert iters is not None  # one of the two was measured
     return Row(
         size=setting.nbytes,
         count=setting.count,
@@ -265,6 +299,7 @@ def _row(options: Options, communicator: Communicator, setting: Setting) -> Row:
         out_of_place=separate,
         in_place=in_place,
         host_us=1e6 * median(host),
+        iters=iters,
     )
 
 
@@ -275,31 +310,35 @@ def _taken_algorithm(communicator: Communicator, name: str) -> str | None:
 
 
 def _measure(
-    options: Options, communicator: Communicator, setting: Setting, *, in_place: bool
-) -> tuple[Measurement, list[float]]:
+    options: Options, communicator: Communicator, setting: Setting, iters: int | None, *, in_place: bool
+) -> tuple[Measurement, int, list[float]]:
+    """Return one half, the calls that were timed for it, and each call's time on the host in seconds."""
     trial = Trial(options.case, communicator, setting, in_place=in_place)
     trial.upload()
-    seconds, host = _time(options, communicator, trial.launch)
+    for _ in range(options.warmup_iters):
+        trial.launch()
+    if iters is None:
+        iters = frame.enough_calls(lambda calls: _time(calls, communicator, trial.launch)[0])
+    seconds, host = _time(iters, communicator, trial.launch)
     checked = options.check if options.case.moves else 0
     wrong = sum(trial.wrong() for _ in range(checked)) if checked else None
-    bandwidth = table.algbw(setting.nbytes, seconds)
-    return Measurement(1e6 * seconds, bandwidth, bandwidth * options.case.factor(setting.nranks), wrong), host
+    bandwidth = table.algbw(setting.nbytes, seconds / iters)
+    factor = options.case.factor(setting.nranks)
+    return Measurement(1e6 * seconds / iters, bandwidth, bandwidth * factor, wrong), iters, host
 
 
-def _time(options: Options, communicator: Communicator, launch: Launch) -> tuple[float, list[float]]:
-    """Return the time of one call, and each call's time on the host, in seconds.
+def _time(calls: int, communicator: Communicator, launch: Launch) -> tuple[float, list[float]]:
+    """Return the time of all calls, and each one's on the host, in seconds.
 
     In place, the numbers of a reduction grow from call to call and may overflow: the time does not depend on them.
     """
-    for _ in range(options.warmup_iters):
-        launch()
     for device in communicator.devices:
         device.synchronize()
     host = []
     start = time.perf_counter()
-    for _ in range(options.iters):
+    for _ in range(calls):
         before = time.perf_counter()
         work = launch()
         host.append(time.perf_counter() - before)
     work.wait()
-    return (time.perf_counter() - start) / options.iters, host
+    return time.perf_counter() - start, host

@@ -42,9 +42,13 @@ class Entry:
         """Bytes of the stand-ins."""
         return sum(array.nbytes for array in self.scratch)
 
-    def program(self, turn: int) -> Program:
+    def program(self, turn: int, taken: Collection[Program | None] = ()) -> Program:
         """Return the program to run in the communicator's collective number ``turn``: neighbours use other slots."""
         return self.programs[turn % len(self.programs)]
+
+    def used_up(self, taken: Collection[Program | None]) -> bool:
+        """Say whether none is left beside those ``taken`` for the same submission: here one may run twice in it."""
+        return False
 
     def done(self, reached: Sequence[int]) -> bool:
         """Say whether every submission is done, from the ranks' timeline values."""
@@ -59,16 +63,54 @@ class Entry:
         self.programs, self.scratch = [], ()
 
 
-class ProgramCache:
-    """Entries by key, the least recently used first, bounded in number, command buffers and stand-in bytes."""
+class TimedEntry(Entry):
+    """One collective under a profile: a program is free for its next run once the times of the last one were read.
 
-    def __init__(self) -> None:
+    Args:
+        generations: how many sets of slots the programs use in turn, the first program the first set.
+    """
+
+    def __init__(
+        self, programs: list[Program], scratch: Sequence[Array], label: dict[str, Any], generations: int
+    ) -> None:
+        super().__init__(programs, scratch, label)
+        self._waiting = [(program, number % generations) for number, program in enumerate(programs)]  # longest first
+        self._generations = generations
+
+    def program(self, turn: int, taken: Collection[Program | None] = ()) -> Program:
+        """Return the one that ran longest ago, over the slots that ``turn`` is to use where one of these is left.
+
+        Raises:
+            CommunicatorError, InvalidUsageError: the communicator failed or was closed while this waited for its run.
+        """
+        free = [pair for pair in self._waiting if pair[0] not in taken]
+        pair = next((pair for pair in free if pair[1] == turn % self._generations), free[0])
+        if pair[0].watch is not None:
+            pair[0].watch.clear()
+        self._waiting = [other for other in self._waiting if other is not pair] + [pair]
+        return pair[0]
+
+    def used_up(self, taken: Collection[Program | None]) -> bool:
+        """Say whether none is left beside those ``taken`` for the same submission: each can run in it once."""
+        return all(program in taken for program in self.programs)
+
+
+class ProgramCache:
+    """Entries by key, the least recently used first, bounded in number, command buffers and stand-in bytes.
+
+    Args:
+        outer: the cache that this one stands before for a while: its entries are freed and waited for here, too, but
+            neither found nor pushed out.
+    """
+
+    def __init__(self, outer: ProgramCache | None = None) -> None:
+        self._outer = outer
         self._entries: OrderedDict[Any, Entry] = OrderedDict()
         self._dead: deque[Any] = deque()  # keys whose arrays are gone; appended by finalizers, in any thread
         self._stale: list[Entry] = []
 
     def __len__(self) -> int:
-        return len(self._entries)
+        return len(self._entries) + (0 if self._outer is None else len(self._outer))
 
     @property
     def batches(self) -> int:
@@ -76,7 +118,7 @@ class ProgramCache:
         return sum(entry.batches for entry in self._all())
 
     def _all(self) -> list[Entry]:
-        return [*self._entries.values(), *self._stale]
+        return [*self._entries.values(), *self._stale, *(() if self._outer is None else self._outer._all())]
 
     def get(self, key: Any) -> Entry | None:
         """Return the entry of ``key``, now the most recently used one; a key that cannot be hashed has none."""
@@ -124,6 +166,8 @@ class ProgramCache:
             entry = self._entries.pop(self._dead.popleft(), None)
             if entry is not None:
                 self._stale.append(entry)
+        if self._outer is not None:
+            self._outer.sweep(reached, confirm)
         finished = [entry for entry in self._stale if entry.done(reached)]
         if finished:
             confirm()
@@ -143,8 +187,18 @@ class ProgramCache:
         """Return every entry's stand-ins."""
         return [array for entry in self._all() for array in entry.scratch]
 
+    def fold(self) -> ProgramCache:
+        """Return the outer cache; it frees the entries of this one when they are done."""
+        assert self._outer is not None
+        self._outer._stale += [*self._entries.values(), *self._stale]
+        self._entries.clear()
+        self._stale.clear()
+        return self._outer
+
     def close(self, late: Collection[int] = ()) -> None:
         """Free everything, but for what is on ``late`` ranks; all others must be done."""
+        if self._outer is not None:
+            self._outer.close(late)
         while self._entries:
             self._stale.append(self._entries.popitem()[1])
         while self._stale:

@@ -20,6 +20,7 @@ from vkpar.comm.group import Group
 from vkpar.comm.keys import key_of
 from vkpar.comm.lifecycle import Lifecycle
 from vkpar.comm.operands import Arrays, check_rank
+from vkpar.comm.profile import Profile
 from vkpar.comm.recording import Recording
 from vkpar.comm.work import Work
 from vkpar.device import Device, close_orphans
@@ -249,6 +250,17 @@ class Communicator(Lifecycle):
         """
         return Group(self)
 
+    def profile(self) -> Profile:
+        """Return a context: what is enqueued inside it is timed, step by step; see :class:`Profile`.
+
+        Only inside it are collectives recorded with timestamps. Profiles of a communicator do not nest.
+
+        Raises:
+            UnsupportedError: when it is entered, where a device's compute queue writes no timestamps.
+            InvalidUsageError: when it is entered, inside another profile of the communicator.
+        """
+        return Profile(self)
+
     # ---- how they run ----
 
     def _run(self, call: tuple[Any, ...], check: Callable[[], Request], keep: tuple[Any, ...]) -> Work:
@@ -264,12 +276,9 @@ class Communicator(Lifecycle):
                 entry = self._cache.get(key) if self._checks is None else None
                 if entry is None:
                     request = check()
-                    self._sweep()
+                    self.sweep()
                     entry = self._record(key, request)
                 return self._launch(entry, call[0], Work(self, keep))
-
-    def _sweep(self) -> None:
-        self._cache.sweep(self.reached(), self._rig.confirm)
 
     def _record(self, key: Any, request: Request) -> Entry:
         entry = self._recording.entry(request)
@@ -310,6 +319,8 @@ class Communicator(Lifecycle):
         if program is None:
             last = self._rig.last()
             flight.land(last, last)
+        elif program.watch is not None:
+            program.watch.start(flight)
         self._flights.add(flight)
         work.launch(flight)
         self._watchdog.watch(flight)
@@ -357,14 +368,15 @@ class Communicator(Lifecycle):
                 work.drop()  # but for those that were enqueued
 
     def _launch_group(self, items: Sequence[tuple[Any, Request, Work]]) -> None:
-        self._sweep()
-        entries = []
-        for key, request, _ in items:
+        self.sweep()
+        entries: list[Entry] = []
+        programs: list[Program | None] = []
+        for index, (key, request, _) in enumerate(items):
             entry = self._cache.get(key) if self._checks is None else None
-            entries.append(self._record(key, request) if entry is None else entry)
-        programs = [
-            entry.program(self._sequence + index) if entry.programs else None for index, entry in enumerate(entries)
-        ]
+            if entry is None or entry.used_up(programs):
+                entry = self._record(key, request)
+            entries.append(entry)
+            programs.append(entry.program(self._sequence + index, programs) if entry.programs else None)
         real = [program for program in programs if program is not None]
         joined = self._recording.executor.joined(real)
         before = self._rig.last()

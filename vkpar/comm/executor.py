@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from vkpar.comm.placement import Operands, Placement
 from vkpar.comm.rig import Rig
 from vkpar.comm.schedule import BLOCK, MOST_SOURCES, Forward, Reduce, Span, Step
 from vkpar.comm.slots import Region
+from vkpar.comm.timing import Collector, RankTimer, Stopwatch
 from vkpar.comm.wires import OPS, WirePlan, variant
 from vkpar.vulkan.buffer import BufferRange
 from vkpar.vulkan.command import CommandBuffer, CommandPool, DescriptorPool
@@ -20,6 +22,9 @@ from vkpar.vulkan.pump import Batch, ProgramPort
 
 _UNIT = 16  # bytes that the wire kernels count slots in
 _BLOCKS_PER_GROUP = 8  # of both kernel variants, see shaders/wire_*.comp
+# Work-groups of a GPU's kernel. With so few, all of them reading at first and writing at last is no matter: measured on
+# H200s a link carries 33 GB/s each way with 64 to 132 of them, 28 with 16 and 24 with all at once.
+_MOST_GROUPS = 64
 _PUSH_WORDS = 8 + MOST_SOURCES
 _PUSH = struct.Struct(f"<{_PUSH_WORDS}I")
 _SETS_PER_POOL = 32
@@ -53,7 +58,7 @@ class Arithmetic:
             int(action.to_array),
             int(action.out_slot is not None),
             OPS[self.op] if several else 0,
-            int(self.op == "avg" and (action.final or action.to_array)),
+            int(self.op == "avg" and action.finishes),
             self.order if several and self.op in ("max", "min") else 0,
         )
 
@@ -71,10 +76,19 @@ class Program:
         batches: number of command buffers; ``phases[r]`` says what each of rank r's is for.
         values: each rank's timeline value of the last submission, 0 where it has no part.
         starts: the value that each rank's timeline has when nothing else keeps its first batch from running.
+        watch: takes the steps' times; None outside profiles.
     """
 
-    def __init__(self, recorders: Sequence[_Recorder], steps: Sequence[Step], listed: Sequence[Batch], port: Any):
+    def __init__(
+        self,
+        recorders: Sequence[_Recorder],
+        steps: Sequence[Step],
+        listed: Sequence[Batch],
+        port: Any,
+        watch: Stopwatch | None = None,
+    ):
         self._recorders = recorders
+        self.watch = watch
         self._port: ProgramPort = port
         self.listed = tuple(listed)
         nranks = len(port.last())
@@ -111,6 +125,8 @@ class Program:
 
     def close(self, late: Collection[int] = ()) -> None:
         """Free the command buffers but for those of ``late`` ranks; the last submission must be done on the others."""
+        if self.watch is not None:
+            self.watch.close(late)
         self._port.close()
         for recorder in self._recorders:
             if recorder.rank not in late:
@@ -118,9 +134,18 @@ class Program:
 
 
 class _Recorder:
-    """Records one rank's steps of one program."""
+    """Records one rank's steps of one program; ``timer`` has their times written, where it is given."""
 
-    def __init__(self, executor: Executor, rank: int, region: Region, doing: Arithmetic, operands: Operands) -> None:
+    def __init__(
+        self,
+        executor: Executor,
+        rank: int,
+        region: Region,
+        doing: Arithmetic,
+        operands: Operands,
+        timer: RankTimer | None = None,
+    ) -> None:
+        self.timer = timer
         self._device = executor.rig.devices[rank]
         self._slots = executor.rig.transports[rank].shared()
         self._report = executor.reports.range(rank) if executor.reports else None
@@ -141,7 +166,9 @@ class _Recorder:
         copies = self._operands.copies
         commands = self._commands.allocate()
         commands.begin(reusable=True)
-        commands.record_acquire(self._slots)
+        if self.timer:
+            self.timer.record_begin(commands)
+        commands.record_acquire(self._slots, self._ranges(step.reads))
         for source, target in copies.before.get(self.rank, ()) if first else ():
             commands.record_copy(source, target)
         if first and self.rank in copies.before:
@@ -155,7 +182,9 @@ class _Recorder:
             commands.record_order()
             for source, target in copies.after[self.rank]:
                 commands.record_copy(source, target)
-        commands.record_release(self._slots)
+        commands.record_release(self._slots, self._ranges(step.writes))
+        if self.timer:
+            self.timer.record_end(commands)
         commands.end()
         return commands
 
@@ -172,7 +201,8 @@ class _Recorder:
         formats = f"{plan.element}_{plan.contribution.name}_{out.name}"
         operands = self._operands
         assert operands is not None
-        source = self._window(operands.sources[self.rank], action.span) if action.own_at is not None else None
+        own = (operands.targets if action.own_stored else operands.sources)[self.rank]
+        source = self._window(own, action.span) if action.own_at is not None else None
         target = self._window(operands.targets[self.rank], action.span) if action.to_array else None
         descriptors, source_at, target_at = self._bind(source, target)
         push = (
@@ -216,7 +246,11 @@ class _Recorder:
                 pipeline = self._device.pipelines.shipped(name, _BINDINGS, _PUSH.size, constants)
                 words = (count, first, *push)
                 packed = _PUSH.pack(*words, *([0] * (_PUSH_WORDS - len(words))))
-                commands.record_dispatch(pipeline, descriptors, packed, (-(-number // _BLOCKS_PER_GROUP), 1, 1))
+                commands.record_dispatch(pipeline, descriptors, packed, (self._groups(number), 1, 1))
+
+    def _groups(self, blocks: int) -> int:
+        groups = -(-blocks // _BLOCKS_PER_GROUP)
+        return groups if self._processor == "cpu" else min(groups, _MOST_GROUPS)
 
     def record_small(self, commands: CommandBuffer, kernel: str, push: bytes) -> None:
         """Record one work-group of a kernel that binds the slots alone, ordered against what is around it."""
@@ -225,6 +259,13 @@ class _Recorder:
         commands.record_order()
         commands.record_dispatch(pipeline, descriptors, push, (1, 1, 1))
         commands.record_order()
+
+    def _ranges(self, slots: Sequence[int]) -> list[BufferRange]:
+        """Return where ``slots`` lie; the whole of the staging memory where checks touch more than that."""
+        if self._checks:
+            return [self._slots.range]
+        whole, nbytes = self._slots.range, self._region.stride
+        return [BufferRange(whole.buffer, whole.offset + self._region.byte_of(slot), nbytes) for slot in slots]
 
     def _unit(self, slot: int | None) -> int:
         return 0 if slot is None else self._region.byte_of(slot) // _UNIT
@@ -262,6 +303,8 @@ class _Recorder:
         """Free the command buffers and descriptor sets."""
         while self._pools:
             self._pools.pop().close()
+        if self.timer:
+            self.timer.close()
         self._commands.close()
 
 
@@ -272,6 +315,7 @@ class Executor:
         reports: where kernels write what the wire loses; None where that is not measured.
         checks: the generations of the slots; None where they are not checked.
         gates: for tests, what steps wait for besides.
+        collector: takes the times of what is recorded; None outside profiles.
     """
 
     def __init__(self, rig: Rig, reports: WireReports | None = None, checks: SlotChecks | None = None) -> None:
@@ -279,6 +323,7 @@ class Executor:
         self.reports = reports
         self.checks = checks
         self.gates: Gates | None = None
+        self.collector: Collector | None = None
 
     def record(self, steps: Iterable[Step], doing: Arithmetic, region: Region, operands: Operands) -> Program:
         """Record ``steps``, whose slots lie in ``region``, over ``operands``."""
@@ -292,11 +337,12 @@ class Executor:
             last[step.rank] = index
         with ExitStack() as undo:
             recorders: dict[int, _Recorder] = {}
+            timers = self._timers(listed, undo)
             batches = []
             for index, step in enumerate(listed):
                 rank = step.rank
                 if rank not in recorders:
-                    recorders[rank] = _Recorder(self, rank, region, doing, operands)
+                    recorders[rank] = _Recorder(self, rank, region, doing, operands, timers.get(rank))
                     undo.callback(recorders[rank].close)
                 commands = recorders[rank].record(step, first=first[rank] == index, last=last[rank] == index)
                 gate = self.gates(step) if self.gates else None
@@ -305,7 +351,17 @@ class Executor:
                 recorder.seal()
             port = self.rig.group.program(batches)
             undo.pop_all()
-            return Program(list(recorders.values()), listed, batches, port)
+            watch = self.collector.stopwatch(listed, doing.plan, timers) if self.collector else None
+            return Program(list(recorders.values()), listed, batches, port, watch)
+
+    def _timers(self, steps: Sequence[Step], undo: ExitStack) -> dict[int, RankTimer]:
+        """Return a timer per rank that has steps, in a profile."""
+        counts = Counter(step.rank for step in steps) if self.collector else {}
+        timers = {}
+        for rank, number in counts.items():
+            timers[rank] = RankTimer(self.rig.devices[rank], number)
+            undo.callback(timers[rank].close)
+        return timers
 
     def joined(self, programs: Sequence[Program]) -> ProgramPort:
         """Return a program of the pump's that submits several at once; close it after use."""

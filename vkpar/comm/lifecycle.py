@@ -8,9 +8,9 @@ import math
 import os
 import threading
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vkpar.comm import links
 from vkpar.comm.cache import ProgramCache
@@ -19,8 +19,12 @@ from vkpar.comm.flights import Flight, FlightRecorder
 from vkpar.comm.rig import Rig
 from vkpar.comm.watchdog import Watchdog
 from vkpar.device import Device, orphans
-from vkpar.errors import CommunicatorError, VulkanError
+from vkpar.errors import CommunicatorError, InvalidUsageError, VulkanError
 from vkpar.vulkan.gate import Gate
+
+if TYPE_CHECKING:
+    from vkpar.comm.profile import Profile
+    from vkpar.comm.recording import Recording
 
 _log = logging.getLogger("vkpar")
 _PATIENCE = 10.0  # seconds without progress until a device is given up, at least
@@ -38,6 +42,8 @@ class Lifecycle:
     """
 
     _gate: Gate | None = None  # until the constructor is through
+    _recording: Recording
+    _profile: Profile | None = None
     devices: tuple[Device, ...]
     timeout: float
 
@@ -268,6 +274,59 @@ class Lifecycle:
         finally:
             self._closing.release()
 
+    # ---- profiles ----
+
+    def check_profile(self) -> None:
+        """Refuse a profile inside a profile.
+
+        Raises:
+            CommunicatorError: the communicator has failed.
+            InvalidUsageError: it is closed, or a profile is under way.
+        """
+        with self.gate.lock():
+            self.gate.check()
+            self.check_failure()
+            if self._profile is not None:
+                raise InvalidUsageError("profiles do not nest: a communicator has one at a time")
+
+    def begin_profile(self, profile: Profile) -> None:
+        """From now on record every collective anew, with timestamps.
+
+        Raises:
+            CommunicatorError, InvalidUsageError: as :meth:`check_profile` does.
+        """
+        with self.gate.lock(), self._lock:
+            self.check_profile()
+            self._profile = profile
+            self._cache = ProgramCache(self._cache)
+            self._recording.executor.collector = profile.collector
+
+    def end_timing(self) -> None:
+        """Go back to what was recorded before the profile; what it timed is freed once it is done."""
+        with self._lock:
+            if self._recording.executor.collector is not None:
+                self._recording.executor.collector = None
+                self._cache = self._cache.fold()
+
+    def end_profile(self, profile: Profile, *, calibrate: bool) -> None:
+        """Let ``profile`` read what is done, and free what was recorded for it."""
+        try:
+            with self.gate.lock(), self._lock:
+                self.gate.check()
+                profile.collector.read_done()
+        except InvalidUsageError:
+            self.close()  # another thread closes it, and reads: wait for that
+        profile.finish(calibrate=calibrate and not self.failed)
+        self._profile = None
+        with suppress(InvalidUsageError), self.gate.lock(), self._lock:
+            self.gate.check()
+            if not self.failed:
+                self.sweep()
+
+    def sweep(self) -> None:
+        """Free recorded collectives that nobody can ask for again and that are done."""
+        self._cache.sweep(self.reached(), self._rig.confirm)
+
     # ---- the end ----
 
     def close(self) -> None:
@@ -295,6 +354,10 @@ class Lifecycle:
         if late:
             self._abandon(late)
             return
+        if self._profile is not None:
+            with suppress(VulkanError):  # a lost device
+                self._profile.collector.read_done()
+            self._profile.finish(calibrate=False)
         self._cache.close()
         self._rig.close()
         self._freed = True

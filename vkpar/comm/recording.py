@@ -8,7 +8,7 @@ from typing import Any
 
 from vkpar.comm import tuner, wires
 from vkpar.comm.algorithms import TABLE, Algorithm, exchange, meet
-from vkpar.comm.cache import Entry
+from vkpar.comm.cache import Entry, TimedEntry
 from vkpar.comm.collectives import Movement, Reduction, Request
 from vkpar.comm.executor import Arithmetic, Executor, Program
 from vkpar.comm.placement import Operands
@@ -17,6 +17,8 @@ from vkpar.comm.schedule import BLOCK, MOST_SOURCES, Problem, SlotSet, Step
 from vkpar.comm.slots import Region
 
 _ALTERNATED_BATCHES = 8  # a rank; shorter programs are recorded twice, over different slots
+_TIMED_PROGRAMS = 8  # alternates in a profile, where a program runs again only when its times were read
+_TIMED_BATCHES = 4096  # of all alternates together, but for the least that keeps the queues busy
 
 Steps = Callable[[SlotSet, int], Iterator[Step]]  # of a set of slots and a generation
 
@@ -128,10 +130,20 @@ class Recording:
             undo.callback(programs[0].close)
             if not programs[0].batches:
                 return Entry([], label=label)
-            if self._is_short(programs[0], slots):
-                programs.append(record(1))
+            generations = 2 if self._is_short(programs[0], slots) else 1
+            for number in range(1, self._alternates(programs[0].batches, generations)):
+                programs.append(record(number % generations))
+                undo.callback(programs[-1].close)
             undo.pop_all()
+        if self.executor.collector is not None:
+            return TimedEntry(programs, operands.scratch, label, generations)
         return Entry(programs, operands.scratch, label)
+
+    def _alternates(self, batches: int, generations: int) -> int:
+        """Return how often a program of so many batches is recorded."""
+        if self.executor.collector is None or self.executor.checks is not None:
+            return generations
+        return max(2, min(_TIMED_PROGRAMS, _TIMED_BATCHES // batches))
 
     def _is_short(self, program: Program, slots: SlotSet) -> bool:
         few = program.batches <= _ALTERNATED_BATCHES * self.nranks

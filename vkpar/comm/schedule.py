@@ -41,6 +41,7 @@ class Reduce:
     Attributes:
         own_at: how many sources come before the own elements; None where the rank adds nothing.
         out_slot: where the sum is sent; ``final`` tells a finished sum from a contribution.
+        own_stored: the own elements are what an earlier step of the rank stored, not what the array held before.
     """
 
     span: Span
@@ -49,11 +50,17 @@ class Reduce:
     to_array: bool = False
     out_slot: int | None = None
     final: bool = False
+    own_stored: bool = False
 
     @property
     def reads(self) -> tuple[int, ...]:
         """The slots that it reads."""
         return self.sources
+
+    @property
+    def finishes(self) -> bool:
+        """Nothing is added any more: it is sent as a finished sum, or stored and not sent."""
+        return self.final or (self.to_array and self.out_slot is None)
 
 
 @dataclass(frozen=True)
@@ -138,6 +145,8 @@ class Problem:
             the slots of the one before are read.
         root: the one rank that receives (reduce).
         parts: what each rank receives (reduce_scatter); ``count`` is the end of the last.
+        shares: of the whole, what each rank owns (not with ``parts``); None for equal chunks.
+        order: the ranks in ring order; None for 0, 1, 2 and so on.
     """
 
     nranks: int
@@ -147,6 +156,8 @@ class Problem:
     generation: int = 0
     root: int | None = None
     parts: tuple[Span, ...] | None = None
+    shares: tuple[float, ...] | None = None
+    order: tuple[int, ...] | None = None
 
     @property
     def collective(self) -> str:
@@ -161,7 +172,7 @@ class Problem:
 
     def chunks(self) -> list[Span]:
         """Return what each rank owns; it may be empty."""
-        return chunks(self.count, self.nranks) if self.parts is None else list(self.parts)
+        return chunks(self.count, self.nranks, self.shares) if self.parts is None else list(self.parts)
 
     def receives(self, rank: int, chunk: int) -> bool:
         """Say whether ``rank`` is to hold the sum of ``chunk``, the one that the rank of that number owns."""
@@ -183,10 +194,17 @@ class Move:
     targets: tuple[int, ...]
 
 
-def chunks(count: int, nranks: int) -> list[Span]:
-    """Cut ``count`` elements into one span per rank, of equal numbers of blocks but for one; some may be empty."""
+def chunks(count: int, nranks: int, shares: Sequence[float] | None = None) -> list[Span]:
+    """Cut ``count`` elements into one span per rank; some may be empty.
+
+    They have equal numbers of blocks but for one, or blocks in proportion to ``shares``.
+    """
     blocks = -(-count // BLOCK)
-    edges = [min(count, blocks * rank // nranks * BLOCK) for rank in range(nranks + 1)]
+    if shares is None:
+        edges = [min(count, blocks * rank // nranks * BLOCK) for rank in range(nranks + 1)]
+    else:
+        ends = [min(1.0, part / sum(shares)) for part in itertools.accumulate(shares)]
+        edges = [0, *(min(count, round(blocks * end) * BLOCK) for end in ends[:-1]), count]
     return [Span(start, end - start) for start, end in itertools.pairwise(edges)]
 
 
@@ -195,6 +213,22 @@ def segments(span: Span, most_blocks: int, at_least: int = 1) -> list[Span]:
     pieces = min(span.blocks, max(at_least, -(-span.blocks // most_blocks)))
     edges = [min(span.count, span.blocks * piece // pieces * BLOCK) for piece in range(pieces + 1)] if pieces else []
     return [Span(span.start + start, end - start) for start, end in itertools.pairwise(edges)]
+
+
+def ramped(span: Span, most_blocks: int) -> list[Span]:
+    """Cut a span as :func:`segments` does, but for shorter pieces at both ends of a long one.
+
+    While the first segment is published nothing else can move, nor while the last one is gathered.
+    """
+    first, second = most_blocks // 4, most_blocks // 2
+    if not first or span.blocks < 3 * most_blocks:
+        return segments(span, most_blocks)
+    middle = span.blocks - 2 * (first + second)
+    pieces = -(-middle // most_blocks)
+    between = [first + second + middle * piece // pieces for piece in range(pieces + 1)]
+    edges = [0, first, *between, span.blocks - first, span.blocks]
+    cuts = [min(span.count, edge * BLOCK) for edge in edges]
+    return [Span(span.start + start, end - start) for start, end in itertools.pairwise(cuts)]
 
 
 def require_slots(slots: SlotSet, algorithm: str, least: int) -> None:
@@ -239,6 +273,31 @@ def pipelined(stages: Sequence[Sequence[Sequence[Step]]]) -> Iterator[Step]:
             yield from stages[index + 1][0]
         for later in stage[1:]:
             yield from later
+
+
+def overlapped(stages: Sequence[Sequence[Sequence[Step]]], apart: int) -> Iterator[Step]:
+    """Yield the stages of consecutive segments so that a rank does all of them at a time, each of another segment.
+
+    What a rank has to do at one time is one step: its kernels read and write slots at the same time, so that both
+    directions of its link are busy. A step reads what was written ``apart`` times earlier.
+
+    Args:
+        stages: per segment, its stages; per stage, the steps of all ranks.
+        apart: times between two stages of a segment; 2 leaves one time for the signal to arrive.
+    """
+    longest = max(map(len, stages), default=0)
+    for time in range(len(stages) + apart * (longest - 1)):
+        due = [stages[time - apart * at][at] for at in reversed(range(longest)) if _has(stages, time - apart * at, at)]
+        ranks: dict[int, list[Step]] = {}
+        for step in itertools.chain.from_iterable(due):
+            ranks.setdefault(step.rank, []).append(step)
+        for rank, steps in sorted(ranks.items()):
+            phase = "+".join(dict.fromkeys(step.phase for step in steps))
+            yield Step(rank, phase, tuple(action for step in steps for action in step.actions))
+
+
+def _has(stages: Sequence[Sequence[Sequence[Step]]], segment: int, stage: int) -> bool:
+    return 0 <= segment < len(stages) and stage < len(stages[segment])
 
 
 def interleaved(stages: Sequence[Sequence[Sequence[Step]]], sets: int) -> Iterator[Step]:

@@ -72,54 +72,79 @@ class CommandBuffer:
         """Finish recording."""
         self._vk.check(self._vk.lib.vkEndCommandBuffer(self.handle), "vkEndCommandBuffer")
 
-    def _record_barrier(self, stages: tuple[int, int], accesses: tuple[int, int]) -> None:
-        null = self._vk.ffi.NULL
+    def _record_barriers(
+        self, stages: tuple[int, int], accesses: tuple[int, int], transfers: Sequence[dict[str, Any]] = ()
+    ) -> None:
+        """Record one barrier for all memory, and ownership transfers with it: apart they would wait twice."""
+        ffi = self._vk.ffi
+        buffers = ffi.new("VkBufferMemoryBarrier[]", transfers) if transfers else ffi.NULL
         self._vk.lib.vkCmdPipelineBarrier(
-            self.handle, stages[0], stages[1], 0, 1, _barrier(*accesses), 0, null, 0, null
+            self.handle, *stages, 0, 1, _barrier(*accesses), len(transfers), buffers, 0, ffi.NULL
         )
 
     def record_order(self) -> None:
         """Order everything before on the queue against everything after."""
         c = self._vk.vk
         every = c.VK_PIPELINE_STAGE_ALL_COMMANDS_BIT
-        self._record_barrier(
+        self._record_barriers(
             (every, every), (c.VK_ACCESS_MEMORY_WRITE_BIT, c.VK_ACCESS_MEMORY_READ_BIT | c.VK_ACCESS_MEMORY_WRITE_BIT)
         )
 
-    def record_acquire(self, shared: SharedBuffer) -> None:
-        """Make what the host and other devices wrote to ``shared`` visible; order against earlier work."""
-        c = self._vk.vk
-        every = c.VK_PIPELINE_STAGE_ALL_COMMANDS_BIT
-        read_write = c.VK_ACCESS_MEMORY_READ_BIT | c.VK_ACCESS_MEMORY_WRITE_BIT
-        written = c.VK_ACCESS_HOST_WRITE_BIT | c.VK_ACCESS_MEMORY_WRITE_BIT
-        self._record_barrier((c.VK_PIPELINE_STAGE_HOST_BIT | every, every), (written, read_write))
-        if shared.foreign:
-            self._record_transfer(shared, (_FOREIGN, shared.family), (0, read_write))
+    def record_acquire(self, shared: SharedBuffer, ranges: Sequence[BufferRange]) -> None:
+        """Order what follows against earlier work; make what others wrote to ``ranges`` of ``shared`` visible to it.
 
-    def record_release(self, shared: SharedBuffer | None = None) -> None:
-        """Make what this queue wrote available to the host and, in ``shared``, to other devices."""
+        It orders kernels and copies, all that a program consists of: wider scopes take longer.
+        """
         c = self._vk.vk
-        if shared is not None and shared.foreign:
-            written = c.VK_ACCESS_MEMORY_WRITE_BIT | c.VK_ACCESS_MEMORY_READ_BIT
-            self._record_transfer(shared, (shared.family, _FOREIGN), (written, 0))
-        self._record_barrier(
+        work, accesses = self._work()
+        stages, written = work, accesses
+        if ranges:
+            stages, written = work | c.VK_PIPELINE_STAGE_HOST_BIT, accesses | c.VK_ACCESS_HOST_WRITE_BIT
+        transfers = self._transfers(shared, (_FOREIGN, shared.family), (0, accesses), ranges)
+        self._record_barriers((stages, work), (written, accesses), transfers)
+
+    def record_release(self, shared: SharedBuffer, ranges: Sequence[BufferRange]) -> None:
+        """Make what this queue wrote to ``ranges`` of ``shared`` available to the host and to other devices."""
+        if not ranges:
+            return
+        c = self._vk.vk
+        work, accesses = self._work()
+        transfers = self._transfers(shared, (shared.family, _FOREIGN), (accesses, 0), ranges)
+        stages = work | c.VK_PIPELINE_STAGE_HOST_BIT
+        self._record_barriers((work, stages), (accesses, c.VK_ACCESS_HOST_READ_BIT), transfers)
+
+    def record_host_release(self) -> None:
+        """Make what this queue wrote available to the host."""
+        c = self._vk.vk
+        self._record_barriers(
             (c.VK_PIPELINE_STAGE_ALL_COMMANDS_BIT, c.VK_PIPELINE_STAGE_HOST_BIT),
             (c.VK_ACCESS_MEMORY_WRITE_BIT, c.VK_ACCESS_HOST_READ_BIT),
         )
 
-    def _record_transfer(self, shared: SharedBuffer, families: tuple[int, int], accesses: tuple[int, int]) -> None:
-        vk, every = self._vk, self._vk.vk.VK_PIPELINE_STAGE_ALL_COMMANDS_BIT
-        barrier = vk.struct(
-            "VkBufferMemoryBarrier",
-            srcAccessMask=accesses[0],
-            dstAccessMask=accesses[1],
-            srcQueueFamilyIndex=families[0],
-            dstQueueFamilyIndex=families[1],
-            buffer=shared.range.buffer,
-            offset=shared.range.offset,
-            size=shared.range.nbytes,
-        )
-        vk.lib.vkCmdPipelineBarrier(self.handle, every, every, 0, 0, vk.ffi.NULL, 1, barrier, 0, vk.ffi.NULL)
+    def _work(self) -> tuple[int, int]:
+        """Return the stages of kernels and copies, and their accesses."""
+        c = self._vk.vk
+        accesses = c.VK_ACCESS_SHADER_READ_BIT | c.VK_ACCESS_SHADER_WRITE_BIT
+        accesses |= c.VK_ACCESS_TRANSFER_READ_BIT | c.VK_ACCESS_TRANSFER_WRITE_BIT
+        return c.VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT | c.VK_PIPELINE_STAGE_TRANSFER_BIT, accesses
+
+    def _transfers(
+        self, shared: SharedBuffer, families: tuple[int, int], accesses: tuple[int, int], ranges: Sequence[BufferRange]
+    ) -> list[dict[str, Any]]:
+        """Return the ownership transfers of ``ranges`` that ``shared`` asks for."""
+        return [
+            {
+                "sType": self._vk.vk.VK_STRUCTURE_TYPE_BUFFER_MEMORY_BARRIER,
+                "srcAccessMask": accesses[0],
+                "dstAccessMask": accesses[1],
+                "srcQueueFamilyIndex": families[0],
+                "dstQueueFamilyIndex": families[1],
+                "buffer": item.buffer,
+                "offset": item.offset,
+                "size": item.nbytes,
+            }
+            for item in (ranges if shared.foreign else ())
+        ]
 
     def record_copy(self, source: BufferRange, target: BufferRange) -> None:
         """Copy ``source`` to ``target``, of equal length; any byte offset will do."""
@@ -145,6 +170,15 @@ class CommandBuffer:
                 self.handle, pipeline.layout.handle, stage, 0, len(push), vk.ffi.from_buffer(push)
             )
         vk.lib.vkCmdDispatch(self.handle, *groups)
+
+    def record_reset(self, queries: Any, first: int, number: int) -> None:
+        """Empty ``number`` queries of the VkQueryPool ``queries``: each is filled once after that."""
+        self._vk.lib.vkCmdResetQueryPool(self.handle, queries, first, number)
+
+    def record_timestamp(self, queries: Any, index: int) -> None:
+        """Write the device's counter once everything before on the queue is done."""
+        every = self._vk.vk.VK_PIPELINE_STAGE_ALL_COMMANDS_BIT
+        self._vk.lib.vkCmdWriteTimestamp(self.handle, every, queries, index)
 
 
 class DescriptorPool:

@@ -24,6 +24,7 @@ from vkpar.vulkan.staging import Staging
 
 _log = logging.getLogger("vkpar")
 _EXTENSIONS = ("VK_EXT_external_memory_host", "VK_KHR_external_semaphore_fd", "VK_EXT_queue_family_foreign")
+CLOCK_EXTENSIONS = ("VK_EXT_calibrated_timestamps", "VK_KHR_calibrated_timestamps")  # the first one there is enabled
 _DRAIN_SECONDS = 30.0
 
 
@@ -277,6 +278,7 @@ def _create(info: DeviceInfo, families: list[int]) -> Any:
     two.features.shaderInt16 = features.int16
     two.features.shaderInt64 = features.int64
     extensions = [name for name in _EXTENSIONS if name in info.extensions]
+    extensions += [name for name in CLOCK_EXTENSIONS if name in info.extensions][:1]
     create = vk.struct(
         "VkDeviceCreateInfo",
         pNext=two,

@@ -101,7 +101,7 @@ class Staging:
             frame.commands.record_order()
             frame.commands.record_copy(source, target)
             if to_host:
-                frame.commands.record_release()
+                frame.commands.record_host_release()
 
         return self._queue.run(record)
 

@@ -21,7 +21,7 @@ def least_slots(_nranks: int) -> int:
 
 
 def steps(problem: Problem) -> Iterator[Step]:
-    """Yield the steps; rank r owns chunk r, which starts its way at rank r + 1."""
+    """Yield the steps; rank r owns chunk r, which starts its way at the rank after r."""
     require(problem, "ring", least_slots(problem.nranks), COLLECTIVES, most_ranks=None)
     in_flight = problem.slots.per_rank // 2
     parts = [
@@ -47,6 +47,7 @@ class _Ring:
 
     def __init__(self, problem: Problem) -> None:
         n = problem.nranks
+        self._order = problem.order or tuple(range(n))
         self.rounds = {"all_reduce": 2 * n - 1, "reduce": n + 1, "reduce_scatter": n}[problem.collective]
         self._problem = problem
         self._turn = [problem.generation * (problem.slots.per_rank // 2)] * n
@@ -63,8 +64,8 @@ class _Ring:
             yield from self._collect(self._problem.root, lane, spans)
             return
         sent: dict[tuple[int, int], int] = {}
-        for rank in range(n):
-            chunk = (rank - 1 - time) % n
+        for place, rank in enumerate(self._order):
+            chunk = self._order[(place - 1 - time) % n]
             span = spans[chunk]
             if span is None:
                 continue

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from vkpar.comm.schedule import Forward, Problem, Reduce, Span, Step, pipelined, require, segments
+from vkpar.comm.schedule import Forward, Problem, Reduce, Span, Step, overlapped, ramped, require
 
 COLLECTIVES = frozenset({"all_reduce", "reduce", "reduce_scatter"})
 
@@ -21,20 +21,28 @@ def least_slots(nranks: int) -> int:
 def steps(problem: Problem) -> Iterator[Step]:
     """Yield the steps; rank r owns chunk r."""
     require(problem, "two_shot", least_slots(problem.nranks), COLLECTIVES)
-    parts = [segments(chunk, problem.slots.blocks) for chunk in problem.chunks()]
+    sets = problem.slots.per_rank // problem.nranks
+    parts = [ramped(chunk, problem.slots.blocks) for chunk in problem.chunks()]
     rounds = []
     for index in range(max(map(len, parts))):
         spans = {owner: part[index] for owner, part in enumerate(parts) if index < len(part)}
-        rounds.append(_Round(problem, index + problem.generation, spans).stages())
-    return pipelined(rounds)
+        turn = (index + problem.generation * (sets // 2)) % sets
+        rounds.append(_Round(problem, turn * problem.nranks, spans).stages())
+    return overlapped(rounds, sets // 2)
 
 
 class _Round:
-    """One segment of every chunk; rounds take the two slot sets in turn."""
+    """One segment of every chunk.
 
-    def __init__(self, problem: Problem, turn: int, spans: dict[int, Span]) -> None:
+    Args:
+        problem: what is to be done.
+        first: the first slot of the set to use, on every rank.
+        spans: the segments, by owner.
+    """
+
+    def __init__(self, problem: Problem, first: int, spans: dict[int, Span]) -> None:
         self._problem = problem
-        self._first = turn % 2 * problem.nranks
+        self._first = first
         self._spans = spans
 
     def _slot(self, rank: int, owner: int) -> int:
