@@ -1,9 +1,11 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 // Stores what a slot holds in the array and passes the slot's bits on as they are: nothing is encoded again.
-// variants: gpu: LANES=32 GROUP=256 | cpu: LANES=1 GROUP=8
+// variants: gpu: LANES=32 GROUP=256 | cpu: LANES=1 GROUP=8 | texel: LANES=1 GROUP=8 TEXELS
 // variants: f32_scaled: ELEM=ELEM_F32 WIRE=WIRE_SCALED_F16 | f32_word: ELEM=ELEM_F32 WIRE=WIRE_WORD | f32_bhalf: ELEM=ELEM_F32 WIRE=WIRE_BF16 | f32_q8: ELEM=ELEM_F32 WIRE=WIRE_Q8 | f16_half: ELEM=ELEM_F16 WIRE=WIRE_F16 | bf16_bhalf: ELEM=ELEM_BF16 WIRE=WIRE_BF16 | int_word: ELEM=ELEM_INT WIRE=WIRE_WORD
 // variants: whole: | tail: TAIL
+#define IN_WIRE WIRE
+#define OUT_WIRE WIRE
 #include "common/wire.glsl"
 
 layout(constant_id = 0) const bool TO_ARRAY = true;
@@ -18,30 +20,37 @@ layout(push_constant) uniform Push {
     uint out_slot;   // and of the slot to fill
 };
 
-void forward(uint block) {
-    uint first = block * (BLOCK / 8u) + gl_LocalInvocationID.x % LANES;
-    for (uint i = 0u; i < ROUNDS; i++) {
+void forward(uint first, uint number) {
+    for (uint i = 0u; i < number; i++) {
         uint unit = first + i * LANES;
-        uint n = elements_left(count, unit);
+        uvec2 n = elements_left(count, unit);
         Raw raw = load_raw(WIRE, in_slot, tail, unit);
         if (TO_SLOT) {
             store_raw(WIRE, out_slot, tail, unit, raw);
         }
-        if (TO_ARRAY && (IS_WHOLE || n > 0u)) {
-            store_elements(target_at + 8u * unit, n, decode_raw(WIRE, raw));
+        if (TO_ARRAY && (IS_WHOLE || n.x > 0u)) {
+            store_elements(target_at, unit, n, decode_raw(WIRE, raw));
         }
     }
 }
 
 void main() {
-    uint block = first_block + gl_WorkGroupID.x * BLOCKS_PER_GROUP + gl_LocalInvocationID.x / LANES;
-#if LANES == 1
+#ifdef TEXELS
+    for (uint i = gl_SubgroupID; i < GROUP; i += gl_NumSubgroups) {
+        uint block = first_block + gl_WorkGroupID.x * GROUP + i;
+        if (block * BLOCK < count) {
+            forward(first_unit(block), units_of_invocation());
+        }
+    }
+#elif LANES == 1
+    uint block = first_block + gl_GlobalInvocationID.x;
     if (block * BLOCK < count) {
-        forward(block);
+        forward(block * ROUNDS, ROUNDS);
     }
 #else
+    uint block = first_block + gl_WorkGroupID.x * BLOCKS_PER_GROUP + gl_LocalInvocationID.x / LANES;
     while (block * BLOCK < count) {
-        forward(block);
+        forward(block * LANES + gl_LocalInvocationID.x % LANES, ROUNDS);
         block += gl_NumWorkGroups.x * BLOCKS_PER_GROUP;
     }
 #endif

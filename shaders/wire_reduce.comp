@@ -2,7 +2,7 @@
 #extension GL_GOOGLE_include_directive : require
 // Reduces the slots that arrived and the rank's own elements, in rank order; stores the result in the array, sends it,
 // or both. Publishing is a reduction of the own elements alone.
-// variants: gpu: LANES=32 GROUP=256 | cpu: LANES=1 GROUP=8
+// variants: gpu: LANES=32 GROUP=256 | cpu: LANES=1 GROUP=8 | texel: LANES=1 GROUP=8 TEXELS
 // variants: f32_scaled_scaled: ELEM=ELEM_F32 IN_WIRE=WIRE_SCALED_F16 OUT_WIRE=WIRE_SCALED_F16 | f32_word_word: ELEM=ELEM_F32 IN_WIRE=WIRE_WORD OUT_WIRE=WIRE_WORD | f32_bhalf_bhalf: ELEM=ELEM_F32 IN_WIRE=WIRE_BF16 OUT_WIRE=WIRE_BF16 | f32_q8_q8: ELEM=ELEM_F32 IN_WIRE=WIRE_Q8 OUT_WIRE=WIRE_Q8 | f16_half_half: ELEM=ELEM_F16 IN_WIRE=WIRE_F16 OUT_WIRE=WIRE_F16 | f16_word_word: ELEM=ELEM_F16 IN_WIRE=WIRE_WORD OUT_WIRE=WIRE_WORD | f16_word_half: ELEM=ELEM_F16 IN_WIRE=WIRE_WORD OUT_WIRE=WIRE_F16 | bf16_bhalf_bhalf: ELEM=ELEM_BF16 IN_WIRE=WIRE_BF16 OUT_WIRE=WIRE_BF16 | bf16_word_word: ELEM=ELEM_BF16 IN_WIRE=WIRE_WORD OUT_WIRE=WIRE_WORD | bf16_word_bhalf: ELEM=ELEM_BF16 IN_WIRE=WIRE_WORD OUT_WIRE=WIRE_BF16 | int_word_word: ELEM=ELEM_INT IN_WIRE=WIRE_WORD OUT_WIRE=WIRE_WORD
 // variants: whole: | tail: TAIL | whole_any: ANY | tail_any: TAIL ANY
 // Those named any do every op and can measure; the others sum. A constant chooses the op at no cost where drivers fold
@@ -14,6 +14,7 @@ layout(constant_id = 1) const bool HAS_OWN = true;
 layout(constant_id = 2) const bool TO_ARRAY = true;
 layout(constant_id = 3) const bool TO_SLOT = true;
 layout(constant_id = 5) const bool AVERAGE = false;
+layout(constant_id = 8) const uint OWN_AT = 0u;  // how many slots come before the own elements in rank order
 #ifdef ANY
 layout(constant_id = 4) const uint OP = 0u;     // the codes of vkpar/comm/wires.py
 layout(constant_id = 6) const uint ORDER = 0u;  // of what max and min compare
@@ -33,7 +34,6 @@ layout(push_constant) uniform Push {
     uint first_block;            // the first block of it that this launch does
     uint source_at;              // its first element in the source array's binding
     uint target_at;              // and in the target array's
-    uint own_at;                 // how many slots come before the own elements in rank order
     uint tail;                   // 16-byte units from a slot's start to its scales
     uint out_slot;               // first 16-byte unit of the slot to fill
     float factor;                // what an average multiplies the sum by
@@ -66,16 +66,16 @@ uvec4 combined(uvec4 a, uvec4 b) {
     return floatBitsToUint(OP == OP_PROD ? x * y : x + y);
 }
 
-Eight term(uint index, uint unit, uint n) {
-    if (HAS_OWN && index == own_at) {
-        return load_elements(source_at + 8u * unit, n);
+Eight term(uint index, uint unit, uvec2 n) {
+    if (HAS_OWN && index == OWN_AT) {
+        return load_elements(source_at, unit, n);
     }
-    uint slot = slots[HAS_OWN && index > own_at ? index - 1u : index];
+    uint slot = slots[HAS_OWN && index > OWN_AT ? index - 1u : index];
     return decode_raw(IN_WIRE, load_raw(IN_WIRE, slot, tail, unit));
 }
 
 // Loops that surely run test at their end: SwiftShader runs the body of a tested one once more, with nothing enabled.
-Eight total(uint unit, uint n) {
+Eight total(uint unit, uvec2 n) {
     uint terms = SOURCES + (HAS_OWN ? 1u : 0u);
     Eight result = term(0u, unit, n);
     if (terms > 1u) {
@@ -126,7 +126,7 @@ void note_error(Eight sent, Eight meant) {}
 void report_errors(bool first, uint largest) {}
 #endif
 
-void finish(uint unit, uint n, Eight result, Scale scale) {
+void finish(uint unit, uvec2 n, Eight result, Scale scale) {
     if (TO_SLOT) {
         Raw raw = encode_raw(OUT_WIRE, result, scale);
         store_raw(OUT_WIRE, out_slot, tail, unit, raw);
@@ -134,43 +134,73 @@ void finish(uint unit, uint n, Eight result, Scale scale) {
         note_error(sent, result);
         result = sent;  // the owner keeps what the others will read
     }
-    if (TO_ARRAY && (IS_WHOLE || n > 0u)) {
-        store_elements(target_at + 8u * unit, n, result);
+    if (TO_ARRAY && (IS_WHOLE || n.x > 0u)) {
+        store_elements(target_at, unit, n, result);
     }
 }
 
 const uint PER_SCALE = OUT_WIRE == WIRE_Q8 ? Q8_UNITS : BLOCK / 8u;  // units that share a scale
 
 #if LANES == 1
-// One invocation per block, for processors: the sums are computed twice where their largest value is needed first.
+// For processors: the sums are computed twice where their largest value is needed first.
+uint largest_of(uint unit, uint end) {
+    uint largest = 0u;
+    if (SCALED) {
+        do {
+            largest = max(largest, largest_finite(total(unit, elements_left(count, unit))));
+            unit++;
+        } while (unit < end);
+    }
+    return largest;
+}
+
+void finish_all(uint unit, uint end, uint largest) {
+    Scale scale = scale_of(OUT_WIRE, largest);
+    do {
+        uvec2 n = elements_left(count, unit);
+        finish(unit, n, total(unit, n), scale);
+        unit++;
+    } while (unit < end);
+}
+
+#ifdef TEXELS
+// One subgroup per block: what its invocations read at a time lies close together.
+void main() {
+    uint step = min(PER_SCALE, units_of_invocation());
+    for (uint i = gl_SubgroupID; i < GROUP; i += gl_NumSubgroups) {
+        uint block = first_block + gl_WorkGroupID.x * GROUP + i;
+        if (block * BLOCK >= count) {
+            return;
+        }
+        uint unit = first_unit(block), end = unit + units_of_invocation(), largest = 0u;
+        for (; unit < end; unit += step) {
+            largest = largest_of(unit, unit + step);
+            if (SCALED && step < PER_SCALE) {
+                largest = subgroupMax(largest);
+            }
+            finish_all(unit, unit + step, largest);
+        }
+        report_errors(subgroupElect(), largest);
+    }
+}
+#else
+// One invocation per block.
 void main() {
     uint block = first_block + gl_GlobalInvocationID.x;
     if (block * BLOCK >= count) {
         return;
     }
-    uint end = block * ROUNDS, largest = 0u;
+    uint unit = block * ROUNDS, largest = 0u;
     do {
-        uint first = end, unit = first;
-        end = first + PER_SCALE;
-        largest = 0u;
-        if (SCALED) {
-            do {
-                largest = max(largest, largest_finite(total(unit, elements_left(count, unit))));
-                unit++;
-            } while (unit < end);
-        }
-        Scale scale = scale_of(OUT_WIRE, largest);
-        unit = first;
-        do {
-            uint n = elements_left(count, unit);
-            finish(unit, n, total(unit, n), scale);
-            unit++;
-        } while (unit < end);
-    } while (end < (block + 1u) * ROUNDS);
+        largest = largest_of(unit, unit + PER_SCALE);
+        finish_all(unit, unit + PER_SCALE, largest);
+        unit += PER_SCALE;
+    } while (unit < (block + 1u) * ROUNDS);
     report_errors(true, largest);
 }
+#endif
 #else
-shared uint largest_of[2][GROUP / PER_SCALE];  // of this round and of the one before, which some may still read
+shared uint largest_in[2][GROUP / PER_SCALE];  // of this round and of the one before, which some may still read
 
 // 32 invocations per block, eight elements each, round after round: with no more groups than keep the link busy, the
 // writes of one round go out while the next one's reads come in.
@@ -179,7 +209,7 @@ void main() {
     uint base = first_block * LANES + gl_WorkGroupID.x * GROUP;
     while (base / LANES * BLOCK < count) {
         uint unit = base + gl_LocalInvocationID.x;
-        uint n = elements_left(count, unit);
+        uvec2 n = elements_left(count, unit);
         bool inside = unit / LANES * BLOCK < count;
         Eight result = Eight(uvec4(0u), uvec4(0u));
         if (inside) {
@@ -187,11 +217,11 @@ void main() {
         }
         uint largest = 0u;
         if (SCALED) {
-            if (unit % PER_SCALE == 0u) largest_of[turn][sharing] = 0u;
+            if (unit % PER_SCALE == 0u) largest_in[turn][sharing] = 0u;
             barrier();
-            atomicMax(largest_of[turn][sharing], largest_finite(result));
+            atomicMax(largest_in[turn][sharing], largest_finite(result));
             barrier();
-            largest = largest_of[turn][sharing];
+            largest = largest_in[turn][sharing];
             turn ^= 1u;
         }
         if (inside) {

@@ -33,6 +33,7 @@ KNOWN = ("llvmpipe", "swiftshader")
 
 # Before anything reads the settings.
 os.environ.setdefault("VKPAR_VALIDATION", "1")
+os.environ.setdefault("VKPAR_TUNING", "off")  # tests name what they run; those of the tuner turn it on
 
 
 def _open_instance() -> list[vkpar.DeviceInfo]:

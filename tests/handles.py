@@ -13,7 +13,7 @@ def held(devices: Iterable[vkpar.Device]) -> dict[str, int]:
     counts = dict(api.load().live())
     for device in devices:
         logical = device._logical
-        for queue in {id(queue): queue for queue in (logical.compute, logical.transfer)}.values():
+        for queue in logical.queues:
             counts["CommandPool"] -= len(queue._frames)
             counts["DescriptorPool"] -= len(queue._frames)
     return counts

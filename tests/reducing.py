@@ -50,6 +50,7 @@ from vkpar import dtypes
 from vkpar.comm import tuner, wires
 from vkpar.comm.algorithms import TABLE
 from vkpar.comm.schedule import BLOCK, SlotSet
+from vkpar.comm.tuner import Plan
 from vkpar.dtypes import bfloat16_bits
 
 Numbers = npt.NDArray[Any]
@@ -272,8 +273,9 @@ def _simulated(
     op: str,
     number: Any,
     blocks: int = 7,
+    speeds: Sequence[float] = (),
 ) -> list[Numbers]:
-    """Run the algorithm's schedule and return every rank's result, in ``number``."""
+    """Run the algorithm's schedule and return every rank's result, in ``number``; ``speeds`` are the links'."""
     n, count = len(parts), next(part.size for part in parts if part is not None)
     chosen = TABLE[algorithm]
     slots = SlotSet(n, chosen.least_slots(n) + 1, blocks)
@@ -281,18 +283,26 @@ def _simulated(
     values = [None if part is None else from_dtype(part, dtype).astype(number) for part in parts]
     targets = [np.zeros(count, number) for _ in parts]
     plan = wires.plan(dtypes.resolve(dtype), wire or "f16", chosen, op)
-    steps = chosen.steps(problem(n, count, slots, silent))
+    weighted = tuner.weighted(Plan(chosen), speeds)
+    steps = chosen.steps(problem(n, count, slots, silent, shares=weighted.shares, order=weighted.order))
     with np.errstate(all="ignore"):
         Simulator(slots).run(steps, values, targets, codec(plan, op, n - len(silent)))
     return targets
 
 
 def modelled(
-    parts: Sequence[Numbers | None], dtype: str, algorithm: str, wire: str | None, op: str = "sum", *, blocks: int = 7
+    parts: Sequence[Numbers | None],
+    dtype: str,
+    algorithm: str,
+    wire: str | None,
+    op: str = "sum",
+    *,
+    blocks: int = 7,
+    speeds: Sequence[float] = (),
 ) -> Numbers:
     """Return the bits that every rank must hold after the reduction."""
     number = dtype if dtype in INTEGERS else np.float32
-    results = _simulated(Wires, parts, dtype, algorithm, wire, op, number, blocks)
+    results = _simulated(Wires, parts, dtype, algorithm, wire, op, number, blocks, speeds)
     with np.errstate(all="ignore"):
         results = [stored(result, dtype) for result in results]
     assert all(result.tobytes() == results[0].tobytes() for result in results)
@@ -341,12 +351,10 @@ def check_bound(
 # ---- running ----
 
 
-def chosen_algorithm(
-    comm: vkpar.Communicator, dtype: str, wire: str | None, count: int, *, complete: bool, op: str = "sum"
-) -> str:
+def chosen_algorithm(comm: vkpar.Communicator, dtype: str, wire: str | None, count: int, op: str = "sum") -> str:
     """Return what ``auto`` takes."""
     message = wires.message_nbytes(dtypes.resolve(dtype), wire or "f16", count, op)
-    return tuner.choose("auto", [device.info for device in comm.devices], message, complete=complete).name
+    return tuner.choose("auto", [device.info for device in comm.devices], message, comm.tuning).algorithm.name
 
 
 def reduced(
@@ -390,12 +398,11 @@ def check_reduction(
     """
     given = [part for part in parts if part is not None]
     if algorithm == "auto":
-        complete = len(given) == len(parts)
-        algorithm = chosen_algorithm(comm, dtype, wire, given[0].size, complete=complete, op=op)
+        algorithm = chosen_algorithm(comm, dtype, wire, given[0].size, op)
     explicit = wire if dtype == "float32" and op not in ("max", "min") else None
     got = check_identical(reduced(comm, parts, dtype, wire=explicit, op=op, in_place=in_place))
     if comm.nranks > 1 and got.size:
-        want = modelled(parts, dtype, algorithm, wire, op)
+        want = modelled(parts, dtype, algorithm, wire, op, speeds=comm.tuning.speeds)
         wrong = np.flatnonzero(got.view(f"u{got.itemsize}") != want.view(f"u{want.itemsize}"))
         assert wrong.size == 0, f"{wrong.size} elements differ from the model, first {wrong[0]}: {got[wrong[0]]}"
     if exact and op != "avg" and (explicit != "q8" or comm.nranks == 1):

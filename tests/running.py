@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from vkpar.comm.schedule import BLOCK, Forward, Meet, Reduce, Span, Step
+from vkpar.comm.schedule import BLOCK, Copy, Forward, Meet, Reduce, Span, Step
 
 Numbers = npt.NDArray[Any]
 Maybe = Numbers | None
@@ -113,28 +113,36 @@ class Run:
         finished = [np.zeros(size, np.int64) for _ in range(nranks)]
         self.counts = Counts([0] * nranks, [0] * nranks, [0] * nranks, finished)
 
-    def execute(self, step: Step, content: dict[int, Content]) -> dict[int, Content]:
-        """Do what ``step`` does; return what it writes into slots."""
+    def execute(self, step: Step, content: dict[int, Content], rank: int) -> dict[int, Content]:
+        """Do what ``step`` does on a queue of ``rank``; return what it writes into slots."""
         counts, written = self.counts, {}
-        counts.steps[step.rank] += 1
+        counts.steps[rank] += 1
         hops = max((content[slot].hops + 1 for slot in step.reads), default=0)
         counts.hops = max(counts.hops, hops)
-        counts.talked |= {(step.rank, self._owner_of(slot)) for slot in step.reads}
+        counts.talked |= {(rank, self._owner_of(slot)) for slot in step.reads}
         for action in step.actions:
-            if isinstance(action, Meet):
+            if isinstance(action, Copy):
+                made = self._copy(action, content)
+            elif isinstance(action, Meet):
                 self._meet(action, content)
                 made = Content(None, None, hops, None)
             else:
                 do = self._reduce if isinstance(action, Reduce) else self._forward
-                raw, owner = do(step.rank, action, content)  # type: ignore[arg-type]
+                raw, owner = do(rank, action, content)  # type: ignore[arg-type]
                 made = Content(action.span, owner, hops, raw)
-                counts.read_blocks[step.rank] += action.span.blocks * len(action.reads)
-                counts.sent_blocks[step.rank] += action.span.blocks * (action.out_slot is not None)
+                counts.read_blocks[rank] += action.span.blocks * len(action.reads)
+                counts.sent_blocks[rank] += action.span.blocks * (action.out_slot is not None)
             if action.out_slot is not None:
                 if made.span and made.span.blocks > self._slot_blocks:
                     raise ScheduleError(f"{action} does not fit a slot")
                 written[action.out_slot] = made
         return written
+
+    def _copy(self, action: Copy, content: dict[int, Content]) -> Content:
+        held = content[action.slot]
+        if held.span != action.span or action.final != (held.owner is not None):
+            raise ScheduleError(f"{action} copies {held}")
+        return held
 
     def _meet(self, action: Meet, content: dict[int, Content]) -> None:
         for slot in action.sources:

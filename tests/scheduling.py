@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from running import Call, Codec, Counts, Plain, part
-from simulator import Simulator, problem
+from simulator import Simulator, problem, shared_slots
 
 from vkpar.comm.algorithms import TABLE, Algorithm, exchange
+from vkpar.comm.lanes import Lanes, through_copies
 from vkpar.comm.schedule import BLOCK, Move, Problem, SlotSet, Span
 
 Numbers = npt.NDArray[Any]
@@ -125,11 +126,19 @@ def movement(moves: Sequence[Move], slots: SlotSet, generation: int = 0, *, seed
 
 
 def run(
-    expected: Sequence[Expected], slots: SlotSet, *, seed: int = 0, queues: int = 1, **faults: bool
+    expected: Sequence[Expected],
+    slots: SlotSet,
+    *,
+    seed: int = 0,
+    queues: int = 1,
+    lanes: Lanes | None = None,
+    **faults: bool,
 ) -> list[Counts]:
-    """Run the calls back to back over the same slots and check what they must give."""
+    """Run the calls back to back over the same slots and check what they must give; through copies with ``lanes``."""
+    for item in expected if lanes else ():
+        item.call.steps = through_copies(item.call.steps, lanes, shared_slots(slots))
     before = [[None if array is None else array.copy() for array in item.call.arrays] for item in expected]
-    counts = Simulator(slots, seed, queues=queues, **faults).run_all([item.call for item in expected])
+    counts = Simulator(slots, seed, queues=queues, lanes=lanes, **faults).run_all([item.call for item in expected])
     for item, arrays in zip(expected, before, strict=True):
         item.check()
         for array, copy, target in zip(item.call.arrays, arrays, item.call.targets, strict=True):

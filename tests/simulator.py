@@ -3,7 +3,8 @@
 What a step waits for is worked out exactly as the pump does when it enqueues (``collect`` and ``build_waits`` in
 ``vkpar/vulkan/_pump.c``): the writers of the slots that it reads, and every reader and the writer of the contents
 that it overwrites, as of the global order; a value that the queue has waited for before is left out. Where a rank has
-several queues, the blocks of its arrays are waited for in the same way. The state of slots and arrays lives on from
+several queues, the blocks of its arrays are waited for in the same way; not with ``Lanes``, of which a rank's kernels
+have one. The state of slots and arrays lives on from
 one program to the next, as it does on devices.
 
 A step begins when its waits are met and it is the head of its queue; it ends some time later, while steps of other
@@ -21,6 +22,7 @@ from dataclasses import dataclass, field
 
 from running import Call, Codec, Content, Counts, Maybe, Plain, Run, ScheduleError, part
 
+from vkpar.comm.lanes import Lanes, copies
 from vkpar.comm.schedule import BLOCK, Action, Forward, Meet, Problem, Reduce, SlotSet, Span, Step
 
 __all__ = ["Call", "Counts", "Plain", "ScheduleError", "Simulator", "problem"]
@@ -59,6 +61,7 @@ class Simulator:
         queues: how many a rank has; each phase's steps go to one of them.
         last_reader_only: wait for the last reader of a slot instead of all of them (wrong from three ranks on).
         slots_only: do not wait for a rank's own use of its arrays (wrong from two queues on).
+        lanes: the steps went through ``through_copies``: these are the queues.
     """
 
     def __init__(
@@ -69,14 +72,17 @@ class Simulator:
         queues: int = 1,
         last_reader_only: bool = False,
         slots_only: bool = False,
+        lanes: Lanes | None = None,
     ) -> None:
         self.nranks = slots.nranks
+        self.nshared = shared_slots(slots)
+        self._lanes = lanes
         self.slots = slots
         self._queues = queues
         self._random = random.Random(seed)
         self._last_reader_only = last_reader_only
         self._slots_only = slots_only
-        number = self.nranks * queues
+        number = len(lanes.ranks) if lanes else self.nranks * queues
         self._phases: list[dict[str, int]] = [{} for _ in range(self.nranks)]
         # As of the global order:
         self._written: dict[Resource, int] = {}
@@ -93,6 +99,8 @@ class Simulator:
 
     def owner_of(self, slot: int) -> int:
         """Return the rank that a slot belongs to."""
+        if slot >= self.nshared:
+            return slot // self.nshared - 1
         return (slot - self.slots.base) // self.slots.per_rank
 
     def run(
@@ -140,11 +148,16 @@ class Simulator:
         return item
 
     def _queue_of(self, step: Step) -> int:
-        """Return the queue of a step: a rank's phases take its queues in turn, from a random one on."""
+        """Return the queue of a step: its lane; or a rank's phases take its queues in turn, from a random one on."""
+        if self._lanes:
+            return step.rank
         phases = self._phases[step.rank]
         if step.phase not in phases:
             phases[step.phase] = (len(phases) + self._random.randrange(self._queues)) % self._queues
         return step.rank * self._queues + phases[step.phase]
+
+    def _rank_of(self, step: Step) -> int:
+        return self._lanes.ranks[step.rank] if self._lanes else step.rank
 
     def _require(self, item: Queued) -> None:
         value = self._enqueued[item.queue]
@@ -171,12 +184,17 @@ class Simulator:
     def _check(self, step: Step) -> None:
         if len(set(step.writes)) != len(step.writes) or set(step.writes) & set(step.reads):
             raise ScheduleError(f"the actions of {step} share a slot")
-        for slot in step.writes:
-            if self.owner_of(slot) != step.rank:
-                raise ScheduleError(f"rank {step.rank} writes a slot of rank {self.owner_of(slot)}")
-        last = self.slots.base + self.slots.nranks * self.slots.per_rank
-        if not all(self.slots.base <= slot < last for slot in (*step.reads, *step.writes)):
-            raise ScheduleError(f"{step} uses slots that it was not given")
+        rank = self._rank_of(step)
+        for verb, slots in (("writes", step.writes), ("reads", [x for x in step.reads if x >= self.nshared])):
+            for slot in slots:
+                if self.owner_of(slot) != rank:
+                    raise ScheduleError(f"{step} of rank {rank} {verb} a slot of rank {self.owner_of(slot)}")
+        given = self._lanes is None or copies(step) or all(isinstance(action, Meet) for action in step.actions)
+        for slot in (*step.reads, *step.writes):
+            if not self.slots.base <= slot % self.nshared or (slot >= self.nshared and not self._lanes):
+                raise ScheduleError(f"{step} uses slots that it was not given")
+            if slot < self.nshared and not given:
+                raise ScheduleError(f"the kernels of {step} use a slot that ranks share")
         end = stored_end = 0
         for span, stored in sorted(_touched(step), key=lambda pair: pair[0].start):
             if span.start < stored_end or (stored and span.start < end):
@@ -237,12 +255,17 @@ class Simulator:
 
     def _end(self, item: Queued) -> None:
         self._check_found(item, item.reads)
-        self._content |= item.run.execute(item.step, self._content)
+        self._content |= item.run.execute(item.step, self._content, self._rank_of(item.step))
         for resource in item.writes:
             del self._being_written[resource]
             self._there[resource] = item.generation
         item.run.counts.events.append(("end", item.step))
         self._done[item.queue] += 1
+
+
+def shared_slots(slots: SlotSet) -> int:
+    """Return how many slots there are, those before the given ones counted in."""
+    return slots.base + slots.nranks * slots.per_rank
 
 
 def check_acyclic(simulator: Simulator, queues: Sequence[Sequence[Queued]]) -> None:
@@ -288,7 +311,9 @@ def problem(
     *,
     root: int | None = None,
     parts: tuple[Span, ...] | None = None,
+    shares: tuple[float, ...] | None = None,
+    order: tuple[int, ...] | None = None,
 ) -> Problem:
     """Return the problem in which all ranks but the ``silent`` ones contribute."""
     contributors = tuple(rank for rank in range(nranks) if rank not in set(silent))
-    return Problem(nranks, count, slots, contributors, generation, root, parts)
+    return Problem(nranks, count, slots, contributors, generation, root, parts, shares, order)

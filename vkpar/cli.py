@@ -1,4 +1,4 @@
-"""The command line: ``vkpar devices``, ``demo``, ``env`` and, from :mod:`vkpar.bench.commands`, ``bench``."""
+"""The command line: ``vkpar devices``, ``demo``, ``tune``, ``env`` and, from :mod:`vkpar.bench.commands`, ``bench``."""
 
 from __future__ import annotations
 
@@ -12,15 +12,12 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
 import vkpar
-from vkpar import env
+from vkpar import console, env
 from vkpar.bench.commands import WIRE_HELP, add_benchmarks, add_command, add_devices, add_json
 from vkpar.errors import UnsupportedError, VkparError
 from vkpar.vulkan import api, instance, pump, selector, shader
 
 if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.table import Table
-
     from vkpar.vulkan.physical import DeviceInfo, Heap, QueueFamily
 
 _OK: Final = 0
@@ -83,6 +80,10 @@ def _parser() -> argparse.ArgumentParser:
     demo.add_argument("--weights", metavar="FILE", help="trimmed model weights, for machines without the model package")
     demo.add_argument("--wire", default="f16", metavar="WIRE", help=WIRE_HELP)
 
+    tune = add_command(commands, "tune", _tune, "show what a rig's collectives take at which size, or measure it again")
+    add_devices(tune, "the rig; a single device is opened twice")
+    tune.add_argument("--redo", action="store_true", help="measure again, and keep that")
+
     add_command(commands, "env", _env, "show the VKPAR_* variables, versions and helpers")
 
     bench = commands.add_parser("bench", help="measure and check", description="Measure and check.")
@@ -116,6 +117,12 @@ def _demo(options: argparse.Namespace) -> int:
     return demo.run(options.devices, options.weights, options.wire, options.json)
 
 
+def _tune(options: argparse.Namespace) -> int:
+    from vkpar import tune
+
+    return tune.run(options.devices, redo=options.redo, as_json=options.json)
+
+
 def _env(options: argparse.Namespace) -> int:
     rows = env.describe()
     about = {
@@ -127,14 +134,14 @@ def _env(options: argparse.Namespace) -> int:
     }
     if options.json:
         return _print_json({**about, "variables": rows})
-    console = _console()
-    table = _table("variable", "value", "default", "meaning")
+    terminal = console.console()
+    table = console.table("variable", "value", "default", "meaning")
     for row in rows:
         changed = "bold" if row["value"] != row["default"] else ""
         table.add_row(row["variable"], _setting(row["value"]), _setting(row["default"]), row["meaning"], style=changed)
-    console.print(table)
-    console.print()
-    console.print(_pairs({name.replace("_", " "): str(value) for name, value in about.items()}))
+    terminal.print(table)
+    terminal.print()
+    terminal.print(console.pairs({name.replace("_", " "): str(value) for name, value in about.items()}))
     return _OK
 
 
@@ -174,19 +181,19 @@ def _devices(options: argparse.Namespace) -> int:
         infos = [info for info in infos if info.index in wanted]
     if options.json:
         return _print_json({"vkpar": vkpar.__version__, "devices": [info.as_dict() for info in infos]})
-    console = _console()
+    terminal = console.console()
     if options.verbose:
         for info in infos:
-            console.print(f"{info.index}: {info.name}", style="bold")
-            console.print(_pairs(_details(info)))
-            console.print()
+            terminal.print(f"{info.index}: {info.name}", style="bold")
+            terminal.print(console.pairs(_details(info)))
+            terminal.print()
         return _OK
-    table = _table("#", "device", "type, memory", "PCI, UUID", "queues", "features")
+    table = console.table("#", "device", "type, memory", "PCI, UUID", "queues", "features")
     for info in infos:
         table.add_row(str(info.index), *("\n".join(cell) for cell in _cells(info)), ", ".join(_features(info)))
         table.add_section()
-    console.print(table)
-    console.print("queues: number and abilities (Graphics, Compute, Transfer). More: -v, --json.", style="dim")
+    terminal.print(table)
+    terminal.print("queues: number and abilities (Graphics, Compute, Transfer). More: -v, --json.", style="dim")
     return _OK
 
 
@@ -263,31 +270,3 @@ def _gib(nbytes: int) -> str:
 
 def _limit(value: Any) -> str:
     return " x ".join(map(str, value)) if isinstance(value, (tuple, list)) else f"{value:,}"
-
-
-def _console() -> Console:
-    from rich.console import Console
-
-    return Console(markup=False, highlight=False, emoji=False)
-
-
-def _table(*columns: str) -> Table:
-    """Make a table whose last column gives way first."""
-    from rich import box
-    from rich.table import Table
-
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
-    for column in columns:
-        table.add_column(column, overflow="fold", justify="right" if column == "#" else "left")
-    return table
-
-
-def _pairs(rows: Mapping[str, str]) -> Table:
-    from rich.table import Table
-
-    table = Table.grid(padding=(0, 2, 0, 0))
-    table.add_column(style="dim", no_wrap=True)
-    table.add_column(overflow="fold")
-    for name, text in rows.items():
-        table.add_row(f"  {name}", text)
-    return table

@@ -34,6 +34,12 @@ class Environment:
         "auto",
         ("auto", "staged", "mapped"),
     )
+    path: str = _setting(
+        "VKPAR_PATH",
+        "how reductions reach the slots: fused (kernels in place), copies (copy queues, around kernels on own memory)",
+        "auto",
+        ("auto", "fused", "copies"),
+    )
     pump: str = _setting("VKPAR_PUMP", "enqueue and bridge helper: auto, c or python", "auto", ("auto", "c", "python"))
     staging_bytes: int = _setting(
         "VKPAR_STAGING_BYTES", "bytes of all slots of a communicator (0: half the last-level cache)", 0
@@ -42,6 +48,13 @@ class Environment:
     debug: str = _setting(
         "VKPAR_DEBUG", "checks of new communicators: slots (their generations), wire (what it loses), or both: a,b", ""
     )
+    tuning: str = _setting(
+        "VKPAR_TUNING",
+        "auto measures a rig at its first use and keeps the result; off takes built-in thresholds",
+        "auto",
+        ("auto", "off"),
+    )
+    cache_dir: str = _setting("VKPAR_CACHE_DIR", "where tunings are kept (empty: vkpar in the user's cache)", "")
     spin_us: int | None = _setting(
         "VKPAR_SPIN_US", "microseconds that waits spin before they block (unset: chosen by the rig)", None
     )

@@ -1,9 +1,14 @@
 // How elements cross a link. A slot holds blocks of 256 elements: payloads first, then, for wires with scales, those of
 // each block in the slot's tail. LANES invocations share a block, eight elements at a time each.
-// Macros give LANES, GROUP (invocations of a work-group), ELEM (the array's type) and TAIL, defined where the last
-// block is cut short: types are no specialization constants, because SwiftShader does not fold those.
+// Macros give LANES, GROUP (invocations of a work-group), ELEM (the array's type), IN_WIRE and OUT_WIRE (what slots
+// hold), TEXELS, defined where arrays and slots are read as texel buffers, and TAIL, defined where the last block is cut
+// short: types are no specialization constants, because SwiftShader does not fold those.
 #ifndef VKPAR_WIRE_GLSL
 #define VKPAR_WIRE_GLSL
+
+#ifdef TEXELS
+#extension GL_KHR_shader_subgroup_arithmetic : require
+#endif
 
 #include "halfs.glsl"
 
@@ -34,10 +39,69 @@ const bool IS_WHOLE = true;
 const bool IS_INT = ELEM == ELEM_INT;
 const bool IS_HALF = ELEM == ELEM_F16 || ELEM == ELEM_BF16;
 
-// Eight consecutive elements, as the bits of float32 or as integers.
+// Eight elements, as the bits of float32 or as integers: consecutive ones, as a rule. Where arrays and slots alike have
+// 16 bytes for four elements, invocations that share a block take four of its first half and the same of its second,
+// so that neighbours touch neighbouring bytes.
 struct Eight {
     uvec4 low, high;
 };
+
+const bool IS_SPLIT = LANES > 1 && !IS_HALF && IN_WIRE == WIRE_WORD && OUT_WIRE == WIRE_WORD;
+const uint APART = IS_SPLIT ? BLOCK / 8u : 1u;  // from the low four to the high four, in fours
+
+// The low four of a unit, in fours from the start.
+uint low_four(uint unit) {
+    return IS_SPLIT ? 2u * unit - unit % APART : 2u * unit;
+}
+
+#ifdef TEXELS
+// lavapipe reads a texel of each lane in one go, and storage buffers word by word.
+layout(set = 0, binding = 4) uniform usamplerBuffer source_texels;
+layout(set = 0, binding = 5) uniform usamplerBuffer slot_texels;
+
+// A subgroup does a block; each of its invocations has as many consecutive units.
+uint units_of_invocation() {
+    return BLOCK / 8u / min(gl_SubgroupSize, GROUP);
+}
+
+uint first_unit(uint block) {
+    return block * (BLOCK / 8u) + gl_SubgroupInvocationID * units_of_invocation();
+}
+
+uvec4 source_four(uint i) {
+    return texelFetch(source_texels, int(i));
+}
+
+uvec4 slot_four(uint i) {
+    return texelFetch(slot_texels, int(i));
+}
+
+uvec2 slot_two(uint i) {
+    uvec4 four = slot_four(i / 2u);
+    return i % 2u == 0u ? four.xy : four.zw;
+}
+
+uint slot_one(uint i) {
+    uvec2 two = slot_two(i / 2u);
+    return i % 2u == 0u ? two.x : two.y;
+}
+#else
+uvec4 source_four(uint i) {
+    return source_word4[i];
+}
+
+uvec4 slot_four(uint i) {
+    return slot_word4[i];
+}
+
+uvec2 slot_two(uint i) {
+    return slot_word2[i];
+}
+
+uint slot_one(uint i) {
+    return slot_word[i];
+}
+#endif
 
 vec2 half_pair(uint wire, uint word) {
     return wire == WIRE_F16 ? f16_word_to_f32_pair(word) : bf16_word_to_f32_pair(word);
@@ -183,34 +247,26 @@ struct Raw {
     uint scale;
 };
 
-// The 4-byte wire: all first halves of a block's units, then all second halves, so that neighbouring invocations touch
-// neighbouring bytes. Returns where the first half is; the second is HALVES_APART further.
-const uint HALVES_APART = BLOCK / 8u;
-
-uint word_unit(uint at, uint unit) {
-    return at + 2u * unit - unit % HALVES_APART;
-}
-
 Raw load_raw(uint wire, uint at, uint tail, uint unit) {
     Raw raw = Raw(uvec4(0u), uvec4(0u), 0u);
     if (wire == WIRE_WORD) {
-        raw.w0 = slot_word4[word_unit(at, unit)];
-        raw.w1 = slot_word4[word_unit(at, unit) + HALVES_APART];
+        raw.w0 = slot_four(at + low_four(unit));
+        raw.w1 = slot_four(at + low_four(unit) + APART);
     } else if (wire == WIRE_Q8) {
-        raw.w0.xy = slot_word2[2u * at + unit];
+        raw.w0.xy = slot_two(2u * at + unit);
     } else {
-        raw.w0 = slot_word4[at + unit];
+        raw.w0 = slot_four(at + unit);
     }
     if (has_scales(wire)) {
-        raw.scale = slot_word[4u * (at + tail) + unit / units_per_scale(wire)];
+        raw.scale = slot_one(4u * (at + tail) + unit / units_per_scale(wire));
     }
     return raw;
 }
 
 void store_raw(uint wire, uint at, uint tail, uint unit, Raw raw) {
     if (wire == WIRE_WORD) {
-        slot_word4[word_unit(at, unit)] = raw.w0;
-        slot_word4[word_unit(at, unit) + HALVES_APART] = raw.w1;
+        slot_word4[at + low_four(unit)] = raw.w0;
+        slot_word4[at + low_four(unit) + APART] = raw.w1;
     } else if (wire == WIRE_Q8) {
         slot_word2[2u * at + unit] = raw.w0.xy;
     } else {
@@ -248,64 +304,78 @@ Raw encode_raw(uint wire, Eight v, Scale scale) {
     return raw;
 }
 
-// ---- arrays: `e` is an element index in the binding, a multiple of eight; n of the eight elements exist ----
+// ---- arrays: `at` is the first element's index in the binding; n of the low and the high four of a unit exist ----
 
 uint element_wire() {
     return ELEM == ELEM_F16 ? WIRE_F16 : WIRE_BF16;
 }
 
-Eight load_elements(uint e, uint n) {
+bool all_exist(uvec2 n) {
+    return IS_WHOLE || n.x + n.y == 8u;
+}
+
+Eight load_elements(uint at, uint unit, uvec2 n) {
     if (IS_HALF) {
+        uint e = at + 8u * unit, some = n.x + n.y;
         uvec4 words = uvec4(0u);
-        if (IS_WHOLE || n == 8u) {
-            words = source_word4[e / 8u];
+        if (all_exist(n)) {
+            words = source_four(e / 8u);
         } else {
-            for (uint i = 0u; 2u * i < n; i++) {
-                words[i] = source_word[e / 2u + i] & (2u * i + 1u < n ? 0xFFFFFFFFu : 0xFFFFu);
+            for (uint i = 0u; 2u * i < some; i++) {
+                words[i] = source_word[e / 2u + i] & (2u * i + 1u < some ? 0xFFFFFFFFu : 0xFFFFu);
             }
         }
         return eight_of_halves(element_wire(), words);
     }
+    uint e = at + 4u * low_four(unit);
     uvec4 low = uvec4(0u), high = uvec4(0u);
-    if (IS_WHOLE || n == 8u) {
-        low = source_word4[e / 4u];
-        high = source_word4[e / 4u + 1u];
+    if (all_exist(n)) {
+        low = source_four(e / 4u);
+        high = source_four(e / 4u + APART);
     } else {
-        for (uint i = 0u; i < min(n, 4u); i++) low[i] = source_word[e + i];
-        for (uint i = 4u; i < n; i++) high[i - 4u] = source_word[e + i];
+        for (uint i = 0u; i < n.x; i++) low[i] = source_word[e + i];
+        for (uint i = 0u; i < n.y; i++) high[i] = source_word[e + 4u * APART + i];
     }
     return Eight(low, high);
 }
 
-void store_elements(uint e, uint n, Eight v) {
+void store_elements(uint at, uint unit, uvec2 n, Eight v) {
     if (IS_HALF) {
+        uint e = at + 8u * unit, some = n.x + n.y;
         uvec4 words = halves_of_eight(element_wire(), v);
-        if (IS_WHOLE || n == 8u) {
+        if (all_exist(n)) {
             target_word4[e / 8u] = words;
             return;
         }
-        for (uint i = 0u; 2u * i < n; i++) {
-            bool whole = 2u * i + 1u < n;  // else the word's other half may belong to a neighbouring view
+        for (uint i = 0u; 2u * i < some; i++) {
+            bool whole = 2u * i + 1u < some;  // else the word's other half may belong to a neighbouring view
             target_word[e / 2u + i] =
                 whole ? words[i] : (target_word[e / 2u + i] & 0xFFFF0000u) | (words[i] & 0xFFFFu);
         }
         return;
     }
+    uint e = at + 4u * low_four(unit);
     uvec4 low = canonical(v.low), high = canonical(v.high);
-    if (IS_WHOLE || n == 8u) {
+    if (all_exist(n)) {
         target_word4[e / 4u] = low;
-        target_word4[e / 4u + 1u] = high;
+        target_word4[e / 4u + APART] = high;
         return;
     }
-    for (uint i = 0u; i < min(n, 4u); i++) target_word[e + i] = low[i];
-    for (uint i = 4u; i < n; i++) target_word[e + i] = high[i - 4u];
+    for (uint i = 0u; i < n.x; i++) target_word[e + i] = low[i];
+    for (uint i = 0u; i < n.y; i++) target_word[e + 4u * APART + i] = high[i];
 }
 
-uint elements_left(uint count, uint unit) {
+uint left_of_four(uint count, uint four) {
+    return count > 4u * four ? min(count - 4u * four, 4u) : 0u;
+}
+
+// How many of the low and of the high four of a unit exist: no high one without all of the low ones.
+uvec2 elements_left(uint count, uint unit) {
     if (IS_WHOLE) {
-        return 8u;
+        return uvec2(4u);
     }
-    return count > 8u * unit ? min(count - 8u * unit, 8u) : 0u;
+    uint low = low_four(unit);
+    return uvec2(left_of_four(count, low), left_of_four(count, low + APART));
 }
 
 #endif

@@ -36,13 +36,16 @@ from vkpar import dtypes
 from vkpar.comm import wires
 from vkpar.comm.algorithms import TABLE
 from vkpar.comm.schedule import BLOCK, MOST_SOURCES
+from vkpar.vulkan.buffer import BufferRange
+from vkpar.vulkan.command import DescriptorPool
+from vkpar.vulkan.queue import Frame
 
 pytestmark = pytest.mark.device
 
 BLOCKS_PER_GROUP = 8
 SLOT = 16 << 10  # bytes
 PATTERN = 0xA5
-PROCESSORS = ("cpu", "gpu")
+PROCESSORS = ("texel", "gpu", "cpu")
 OPS = ("sum", "prod", "max", "min", "avg")
 NORMAL = 2.0**-126
 
@@ -55,7 +58,7 @@ class Kernels:
         device: where.
         dtype: the arrays' type.
         form: how contributions and results travel.
-        processor: ``"cpu"`` or ``"gpu"``: either kernel runs anywhere.
+        processor: ``"cpu"`` or ``"gpu"``, which run anywhere, or ``"texel"``, for which others take ``"cpu"``.
     """
 
     device: vkpar.Device
@@ -73,6 +76,8 @@ class Kernels:
         self.plan = wires.plan(dtypes.resolve(self.dtype), self.form or "f16", algorithm, self.op)
         self.slots = self.device.array(np.full(SLOT * (MOST_SOURCES + 2), PATTERN, np.uint8))
         self.report = self.device.zeros(2, "uint32")
+        if self.processor == "texel" and wires.processor(self.device.logical.info) != "texel":
+            self.processor = "cpu"
 
     def reduce(
         self,
@@ -92,8 +97,8 @@ class Kernels:
         code = wires.OPS[self.op] if several else 0
         order = wires.order(dtypes.resolve(self.dtype))
         flags = (own is not None, target is not None, out is not None)
-        constants = (len(sources), *flags, code, average, order, self.measure)
-        push = struct.pack("<5If", 0, 0, own_at, self.plan.tail_at(SLOT) // 16, _at(out), 1 / contributors)
+        constants = (len(sources), *flags, code, average, order, self.measure, own_at)
+        push = struct.pack("<4If", 0, 0, self.plan.tail_at(SLOT) // 16, _at(out), 1 / contributors)
         push += struct.pack(f"<{MOST_SOURCES}I", *(_at(slot) for slot in sources), *[0] * (MOST_SOURCES - len(sources)))
         last = self.plan.final if final else self.plan.contribution
         name = f"wire_reduce_{self.processor}_{self.plan.element}_{self.plan.contribution.name}_{last.name}"
@@ -102,7 +107,7 @@ class Kernels:
 
     def forward(self, count: int, slot: int, target: vkpar.Array | None, out: int | None = None) -> None:
         """Store a slot in an array, pass it on, or both."""
-        push = struct.pack("<4I", 0, self.plan.tail_at(SLOT) // 16, _at(slot), _at(out)).ljust(88, b"\0")
+        push = struct.pack("<4I", 0, self.plan.tail_at(SLOT) // 16, _at(slot), _at(out)).ljust(84, b"\0")
         name = f"wire_forward_{self.processor}_{self.plan.element}_{self.plan.final.name}"
         self._dispatch(name, "", count, self.slots, target, push, (target is not None, out is not None))
 
@@ -124,13 +129,37 @@ class Kernels:
         ):
             groups = -(-(blocks - first) // BLOCKS_PER_GROUP)
             if groups:
-                self.device.dispatch(
+                self._launch(
                     f"{name}_{part}{variant}",
                     [array.window()[0] for array in bound],
                     struct.pack("<2I", end, first) + push,
                     (groups, 1, 1),
                     tuple(map(int, constants)),
                 )
+
+    def _launch(
+        self,
+        name: str,
+        ranges: list[BufferRange],
+        push: bytes,
+        groups: tuple[int, int, int],
+        constants: tuple[int, ...],
+    ) -> None:
+        if self.processor != "texel":
+            self.device.dispatch(name, ranges, push, groups, constants)
+            return
+        logical = self.device.logical
+        pipeline = logical.pipelines.shipped(name, len(ranges), len(push), constants, wires.TEXELS)
+        pool = DescriptorPool(logical.handle, 1, len(ranges), wires.TEXELS)
+        descriptors = pool.allocate(pipeline.layout.set_layout, ranges, (ranges[0], ranges[2]))
+
+        def record(frame: Frame) -> None:
+            frame.commands.record_order()
+            frame.commands.record_dispatch(pipeline, descriptors, push, groups)
+
+        logical.compute.run(record)
+        logical.synchronize()
+        pool.close()
 
     def target(self, count: int) -> vkpar.Array:
         """Return an array for ``count`` elements and eight more, which must stay as they are."""
@@ -154,9 +183,8 @@ def _at(slot: int | None) -> int:
 
 def _decoded(payload: Numbers, tail: Numbers, form: wires.Format, dtype: str) -> Numbers:
     """Return what a slot's bytes stand for, as docs/algorithms.md describes them."""
-    if form is wires.WORD:  # of every eight elements, a block has all first halves before all second ones
-        halves = payload.view(dtype if dtype in INTEGERS else np.float32).reshape(-1, 2, BLOCK // 8, 4)
-        return halves.swapaxes(1, 2).reshape(-1)
+    if form is wires.WORD:
+        return payload.view(dtype if dtype in INTEGERS else np.float32)
     if form is wires.BHALF:
         return from_dtype(payload.view(np.uint16), "bfloat16")
     if form is wires.Q8:
@@ -220,9 +248,15 @@ def values_of(rng: np.random.Generator, dtype: str, count: int, n: int, op: str,
         return integers(rng, dtype, count, n) if dtype in INTEGERS else reals(rng, dtype, count, n, size, op)
 
 
+def test_which_kernels_run_where(device: vkpar.Device) -> None:
+    info = device.logical.info
+    expected = {"llvmpipe": "texel", "SwiftShader driver": "cpu"}.get(info.driver_name, "cpu" if info.is_cpu else "gpu")
+    assert wires.processor(info) == expected
+
+
 PRODUCT = [item for item in itertools.product(FORMATS, OPS) if item[0][0] not in INTEGERS or item[1] != "avg"]
-BOTH = [(PROCESSORS[turn], *item) for turn in (0, 1) for item in PRODUCT]
-CASES = BOTH if FULL else [(PROCESSORS[index % 2], *item) for index, item in enumerate(PRODUCT)]
+EVERY = [(processor, *item) for processor in PROCESSORS for item in PRODUCT]
+CASES = EVERY if FULL else [(PROCESSORS[index % 2], *item) for index, item in enumerate(PRODUCT)]
 FLOATS = [item for item in PRODUCT if item[0][0] not in INTEGERS]
 
 

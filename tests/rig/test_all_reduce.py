@@ -405,6 +405,32 @@ def test_patterns_of_nan_are_integers_too(rig: Open) -> None:
         assert got.tobytes() == parts[0].tobytes()
 
 
+def laid_into(host: Numbers, at: int) -> Numbers:
+    """Return ``host`` with ``at`` ones before it and five behind."""
+    return np.concatenate([np.ones(at, host.dtype), host, np.ones(5, host.dtype)])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int32"])
+@pytest.mark.parametrize("letters", ["LL", "LS", "SS"])
+def test_exact_formats_of_views_and_tails(rig: Open, rng: np.random.Generator, letters: str, dtype: str) -> None:
+    """Where elements are copied into slots and back, what lies around them stays, and NaNs become one of a kind."""
+    for algorithm in algorithms_for(letters):
+        comm = rig(letters, algorithm=algorithm, wire="f32")
+        for count, at in ((1, 0), (257, 4), (1003, 1), (50_001, 8)):
+            parts = integers(rng, dtype, count, 2)
+            want = exact_sum(parts, dtype)
+            if dtype != "int32":
+                quiet, signalling = (0x7FC00123, 0xFF800001) if dtype == "float32" else (0x7E12, 0xFC01)
+                for part, nan in zip(parts, (quiet, signalling), strict=True):
+                    part.view(f"u{part.itemsize}")[0] = nan
+                parts[1].view(f"u{want.itemsize}")[-1] = signalling
+                want.view(f"u{want.itemsize}")[[0, -1]] = 0x7FC00000 if dtype == "float32" else 0x7E00
+            whole = [device.array(laid_into(part, at)) for device, part in zip(comm.devices, parts, strict=True)]
+            comm.all_reduce([array[at : at + count] for array in whole]).wait()
+            for array in whole:
+                assert array.numpy().tobytes() == laid_into(want, at).tobytes()
+
+
 # ---- the same bits again ----
 
 

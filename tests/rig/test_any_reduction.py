@@ -27,6 +27,7 @@ from reducing import (
 )
 
 import vkpar
+from vkpar.comm.tuner import Choice, Tuning
 
 pytestmark = pytest.mark.rig
 OPS = ("sum", "prod", "max", "min", "avg")
@@ -86,6 +87,8 @@ def check_special(comm: vkpar.Communicator, parts: list[Numbers], dtype: str, op
     in_place=st.booleans(),
     values=st.sampled_from(["exact", "reals", "special"]),
     transport=st.sampled_from(["auto", "auto", "mapped"]),
+    segment=st.sampled_from([0, 0, 1, 2000, 9000]),
+    speeds=st.none() | st.lists(st.sampled_from([1.0, 2.0, 9.0]), min_size=8, max_size=8),
     seed=st.integers(0, 1 << 32),
     data=st.data(),
 )
@@ -100,16 +103,21 @@ def test_any_reduction(
     in_place: bool,
     values: str,
     transport: str,
+    segment: int,
+    speeds: list[float] | None,
     seed: int,
     data: st.DataObject,
 ) -> None:
+    """By every plan that a tuning can hold: any algorithm, any segments, any links."""
     dtype, wire = form
     if algorithm == "direct" and mixed(letters):
         algorithm = "auto"
     if op == "avg" and dtype in INTEGERS:
         op = "sum"
     rng, n = np.random.default_rng(seed), len(letters)
-    with vkpar.Communicator(devices_of(rigs, letters), algorithm=algorithm, transport=transport) as comm:
+    with vkpar.Communicator(devices_of(rigs, letters), transport=transport) as comm:
+        choices = (Choice(None, algorithm, segment),) if algorithm != "auto" else ()
+        comm._adopt(Tuning(choices, tuple(speeds[:n]) if speeds else ()))
         if values == "special" and dtype not in INTEGERS:
             check_special(comm, special(rng, dtype, count, n), dtype, op, wire)
             return

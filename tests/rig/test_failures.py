@@ -510,8 +510,8 @@ def test_the_self_test_finds_a_broken_link(mixed: list[vkpar.Device], monkeypatc
     private = Arena(3, 4096, 64 << 20)
     real = staged.HostImport
 
-    def elsewhere(handle: Any, info: Any, arena: Any, family: int) -> Any:
-        return real(handle, info, private.memory if handle == mixed[2].logical.handle else arena, family)
+    def elsewhere(handle: Any, info: Any, arena: Any, *rest: Any) -> Any:
+        return real(handle, info, private.memory if handle == mixed[2].logical.handle else arena, *rest)
 
     monkeypatch.setattr(staged, "HostImport", elsewhere)
     try:

@@ -369,13 +369,12 @@ def use(comm: vkpar.Communicator, arrays: list[vkpar.Array], rng: np.random.Gene
 
 
 def left(devices: list[vkpar.Device]) -> dict[str, int]:
-    """Return the handles held once all is done, but for pipelines and memory, which are kept for the next use."""
+    """Return the handles held once all is done, but for pipelines, layouts and memory, kept for the next use."""
+    kept = ("Pipeline", "PipelineLayout", "DescriptorSetLayout", "DeviceMemory")
     for device in devices:
         device.synchronize()
         device.logical.reap()
-    return {
-        kind: number for kind, number in held(devices).items() if kind not in ("Pipeline", "DeviceMemory") and number
-    }
+    return {kind: number for kind, number in held(devices).items() if kind not in kept and number}
 
 
 # ---- what it writes ----

@@ -14,7 +14,7 @@ from simulator import Simulator, check_acyclic
 
 from vkpar import InvalidUsageError
 from vkpar.comm.algorithms import exchange, meet
-from vkpar.comm.schedule import BLOCK, Meet, Move, SlotSet, Span, Step
+from vkpar.comm.schedule import BLOCK, Forward, Meet, Move, SlotSet, Span, Step
 
 RANKS = range(1, 9)
 COUNTS = (0, 1, 256, 1000, 5000)
@@ -106,9 +106,9 @@ def test_no_target_waits_for_all_sources_at_once() -> None:
     """With one slot a round, every rank reads from one other in each round of an all_to_all."""
     slots = SlotSet(5, 2, 1)
     steps = exchange.steps(all_to_all([[BLOCK] * 5] * 5), slots)
-    gathers = [step for step in steps if step.phase == "gather"]
+    gathers = [step for step in steps if "gather" in step.phase]
     assert len(gathers) == 5 * 4
-    assert all(len(step.actions) == 1 for step in gathers)
+    assert all(sum(isinstance(action, Forward) for action in step.actions) == 1 for step in gathers)
 
 
 def test_generations_use_different_slots() -> None:

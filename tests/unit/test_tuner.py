@@ -12,6 +12,7 @@ from vkpar import DeviceInfo, InvalidUsageError
 from vkpar.comm import tuner
 from vkpar.comm.algorithms import TABLE
 from vkpar.comm.schedule import MOST_SOURCES
+from vkpar.comm.tuner import Choice, Plan, Tuning
 
 
 def fake(**changes: object) -> DeviceInfo:
@@ -35,9 +36,9 @@ DIFFERENT = [
 KIB, MIB = 1 << 10, 1 << 20
 
 
-def chosen(ranks: list[DeviceInfo], nbytes: int, name: str = "auto", *, complete: bool = True) -> str:
+def chosen(ranks: list[DeviceInfo], nbytes: int, name: str = "auto") -> str:
     """Return the name of the algorithm taken."""
-    return tuner.choose(name, ranks, nbytes, complete=complete).name
+    return tuner.choose(name, ranks, nbytes).algorithm.name
 
 
 @pytest.mark.parametrize("name", ["auto", *TABLE])
@@ -53,11 +54,10 @@ def test_unknown_names_are_refused(name: str) -> None:
 
 def test_auto_goes_by_size_and_rig() -> None:
     assert chosen(SAME, 8 * KIB) == "direct"
-    assert chosen(SAME, MIB) == "two_shot"
-    assert chosen(SAME, 64 * MIB) == "ring"
+    assert chosen(SAME, 4 * MIB) == "two_shot"
+    assert chosen(SAME * 4, 512 * KIB) == "two_shot"
     for mixed in DIFFERENT:
         assert chosen(mixed, 8 * KIB) == "two_shot"
-        assert chosen(mixed, 64 * MIB) == "ring"
 
 
 @pytest.mark.parametrize("mixed", DIFFERENT)
@@ -81,11 +81,37 @@ def test_many_ranks_take_the_ring() -> None:
     assert chosen([fake()] * MOST_SOURCES, 1) == "direct"
 
 
-@given(st.integers(0, 1 << 40), st.booleans(), st.integers(1, 20), st.booleans())
-def test_auto_is_a_pure_function_and_never_direct_on_mixed_rigs(
-    nbytes: int, same: bool, nranks: int, complete: bool
-) -> None:
+@given(st.integers(0, 1 << 40), st.booleans(), st.integers(1, 20))
+def test_auto_is_a_pure_function_and_never_direct_on_mixed_rigs(nbytes: int, same: bool, nranks: int) -> None:
     ranks = [fake(device_uuid=str(rank), driver_uuid="d" if same or not rank else "e") for rank in range(nranks)]
-    first = tuner.choose("auto", ranks, nbytes, complete=complete)
-    assert tuner.choose("auto", ranks, nbytes, complete=complete) is first
-    assert tuner.uniform(ranks) or not first.every_rank_sums
+    first = tuner.choose("auto", ranks, nbytes)
+    assert tuner.choose("auto", ranks, nbytes) == first
+    assert tuner.uniform(ranks) or not first.algorithm.every_rank_sums
+    assert tuner.segment_nbytes(first, nranks, nbytes) > 0
+
+
+# ---- with what was measured ----
+
+TUNING = Tuning((Choice(KIB, "tree"), Choice(MIB, "two_shot", 64 * KIB), Choice(None, "ring", 2 * MIB)), (1.0, 1.0))
+
+
+def test_a_tuning_goes_by_size() -> None:
+    wanted = [(0, "tree", 0), (KIB, "tree", 0), (KIB + 1, "two_shot", 64 * KIB), (1 << 40, "ring", 2 * MIB)]
+    for nbytes, name, segment in wanted:
+        assert tuner.choose("auto", SAME, nbytes, TUNING) == Plan(TABLE[name], segment)
+    assert tuner.choose("naive", SAME, KIB, TUNING) == Plan(TABLE["naive"])
+    assert tuner.choose("ring", SAME, 8 * MIB, TUNING) == Plan(TABLE["ring"], 2 * MIB)  # its segments hold
+
+
+def test_unequal_links_have_weights() -> None:
+    tuning = Tuning(speeds=(10.0, 1.0, 10.0))
+    ring = tuner.choose("ring", [fake()] * 3, MIB, tuning)
+    assert ring.order == (1, 0, 2)
+    assert ring.shares == pytest.approx((0.0, 1.0, 0.0), abs=1e-6)
+    shot = tuner.choose("two_shot", [fake()] * 3, MIB, tuning)
+    assert shot.order is None
+    assert shot.shares == pytest.approx((0.5, 0.0, 0.5), abs=1e-6)
+    for name in ("direct", "tree", "naive"):
+        assert tuner.choose(name, [fake()] * 3, MIB, tuning) == Plan(TABLE[name])
+    even = Tuning(speeds=(10.0, 7.0, 10.0))
+    assert tuner.choose("ring", [fake()] * 3, MIB, even) == Plan(TABLE["ring"])

@@ -51,7 +51,7 @@ class Entry:
         return False
 
     def done(self, reached: Sequence[int]) -> bool:
-        """Say whether every submission is done, from the ranks' timeline values."""
+        """Say whether every submission is done, from the lanes' timeline values."""
         return all(now >= value for p in self.programs for now, value in zip(reached, p.pending(), strict=True))
 
     def close(self, late: Collection[int] = ()) -> None:
@@ -158,7 +158,7 @@ class ProgramCache:
         )
 
     def sweep(self, reached: Sequence[int], confirm: Callable[[], None]) -> None:
-        """Free what nobody can ask for again and is done, given the ranks' timeline values.
+        """Free what nobody can ask for again and is done, given the lanes' timeline values.
 
         ``confirm`` is called before anything is freed.
         """
@@ -175,9 +175,9 @@ class ProgramCache:
             self._stale.remove(entry)
             entry.close()
 
-    def pending(self, nranks: int) -> list[int]:
-        """Return the highest timeline value that any program was submitted with, by rank."""
-        values = [0] * nranks
+    def pending(self, nlanes: int) -> list[int]:
+        """Return the highest timeline value that any program was submitted with, by lane."""
+        values = [0] * nlanes
         for entry in self._all():
             for program in entry.programs:
                 values = [max(pair) for pair in zip(values, program.pending(), strict=True)]

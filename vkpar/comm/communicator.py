@@ -2,32 +2,29 @@
 
 from __future__ import annotations
 
-import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any
 
 from vkpar import dtypes, env
 from vkpar.array import Array
-from vkpar.comm import collectives, debug, options, selftest, tuner, wires
-from vkpar.comm.cache import Entry
-from vkpar.comm.collectives import Request
+from vkpar.comm import collectives, debug, measure, options, selftest, tuner, tuningfile, wires
 from vkpar.comm.debug import SlotChecks, WireReports
-from vkpar.comm.executor import Program
-from vkpar.comm.flights import Flight, FlightRecorder
+from vkpar.comm.flights import FlightRecorder
 from vkpar.comm.group import Group
-from vkpar.comm.keys import key_of
-from vkpar.comm.lifecycle import Lifecycle
+from vkpar.comm.launching import Launching
 from vkpar.comm.operands import Arrays, check_rank
 from vkpar.comm.profile import Profile
 from vkpar.comm.recording import Recording
+from vkpar.comm.tuner import Tuning
 from vkpar.comm.work import Work
 from vkpar.device import Device, close_orphans
 from vkpar.errors import CommunicatorError, InvalidUsageError
+from vkpar.vulkan import instance
 
 
-class Communicator(Lifecycle):
+class Communicator(Launching):
     """Collectives over devices of any vendors; rank r is the r-th device.
 
     Every collective is enqueued and returns a :class:`~vkpar.comm.work.Work`; later work on the same devices sees the
@@ -47,7 +44,7 @@ class Communicator(Lifecycle):
         transport: ``auto``, ``staged`` (all ranks import the same host memory) or ``mapped`` (the host copies between
             them), or one of them per rank; ``auto`` maps where a driver cannot import.
         timeout: seconds without progress after which a pending collective fails.
-        deterministic: take built-in thresholds and equal chunks (both always hold at present).
+        deterministic: take built-in thresholds and equal chunks, whatever was measured on the rig.
 
     Attributes:
         devices: the devices, in rank order.
@@ -61,6 +58,7 @@ class Communicator(Lifecycle):
     """
 
     _staging_nbytes: int | None = None
+    _tunes = True
 
     def __init__(
         self,
@@ -86,13 +84,14 @@ class Communicator(Lifecycle):
             for device in self.devices:  # none of them is closed meanwhile
                 inside.enter_context(device.logical.gate.lock())
                 device.logical.gate.check()
-            self._open(transports, self._staging_nbytes, undo)
+            self._open(transports, self._staging_nbytes, undo, tunes=self._is_tuned())
             self._recording = Recording(self._rig, chosen, wire)
             for device in self.devices:
                 device.adopt(self)
             undo.pop_all()
         try:
             selftest.run(self)
+            self._tune()
             self._debug(wanted)
         except BaseException as error:
             if isinstance(error, CommunicatorError):
@@ -101,6 +100,47 @@ class Communicator(Lifecycle):
             raise
         self._sequence = 0
         self._flights = FlightRecorder()
+
+    def _tune(self) -> None:
+        """Take what was measured on this rig before, or measure it; the plan is fixed from here on."""
+        if not self._is_tuned():
+            return
+        tuning = self._kept
+        if tuning is None and not instance.validating():  # the layer's checks take longer than the work
+            tuning = self.measure()
+        if tuning is not None:
+            self._adopt(tuning)
+
+    def _is_tuned(self) -> bool:
+        return self._tunes and not self.deterministic and self.nranks > 1 and env.get().tuning != "off"
+
+    def measure(self, seconds: float = measure.SECONDS) -> Tuning:
+        """Measure the rig and keep the tuning for communicators that are opened from now on.
+
+        Its own plan stays as it is. Nothing else should run on the devices meanwhile.
+
+        Args:
+            seconds: about how long it may take; sizes that are not reached keep their built-in choices.
+
+        Raises:
+            InvalidUsageError: a single rank.
+            CommunicatorError: the communicator has failed.
+        """
+        if self.nranks == 1:
+            raise InvalidUsageError("there is nothing to measure on a single rank")
+        tuning = measure.run(self, seconds)
+        tuningfile.save(self._rig, tuning)
+        return tuning
+
+    def _adopt(self, tuning: Tuning) -> None:
+        self._recording.tuning = tuning
+        if tuning.spin_us is not None and env.get().spin_us is None:
+            self._rig.spin_ns = 1000 * tuning.spin_us
+
+    @property
+    def tuning(self) -> Tuning:
+        """What the communicator's plan rests on."""
+        return self._recording.tuning
 
     def _debug(self, wanted: frozenset[str]) -> None:
         executor = self._recording.executor
@@ -261,146 +301,6 @@ class Communicator(Lifecycle):
         """
         return Profile(self)
 
-    # ---- how they run ----
-
-    def _run(self, call: tuple[Any, ...], check: Callable[[], Request], keep: tuple[Any, ...]) -> Work:
-        """Enqueue what was recorded for the same call before, else check, record and enqueue it."""
-        with self.gate.lock():
-            self.gate.check()
-            self._check_usable()
-            group = self._group()
-            key = key_of(call, group)
-            if group is not None:
-                return group.add(key, check(), Work(self, keep))
-            with self._lock:
-                entry = self._cache.get(key) if self._checks is None else None
-                if entry is None:
-                    request = check()
-                    self.sweep()
-                    entry = self._record(key, request)
-                return self._launch(entry, call[0], Work(self, keep))
-
-    def _record(self, key: Any, request: Request) -> Entry:
-        entry = self._recording.entry(request)
-        try:
-            self._cache.add(key, entry, request.arrays)
-        except BaseException:
-            self._cache.discard(key, entry)  # an interrupt
-            raise
-        return entry
-
-    def _launch(self, entry: Entry, name: str, work: Work) -> Work:
-        if not entry.programs:
-            self._track(name, entry, None, work)
-            return work
-        program = entry.program(self._sequence)
-        flight = self._track(name, entry, program, work)
-        self._submitted(program.enqueue, [flight])
-        flight.land(program.values, program.starts)
-        return work
-
-    def _submitted(self, enqueue: Callable[[], Any], flights: Sequence[Flight]) -> Any:
-        """Call ``enqueue``; its failure is the communicator's. An interrupt comes before all submits or after them."""
-        try:
-            return enqueue()
-        except BaseException as error:
-            if not isinstance(error, KeyboardInterrupt):
-                self.fail(error, flights[0])
-            last = self._rig.last()
-            for flight in flights:
-                flight.land(last, last)
-            self.check_failure()
-            raise
-
-    def _track(self, name: str, entry: Entry, program: Program | None, work: Work) -> Flight:
-        """Take down what is about to be enqueued; without a program it waits for what earlier work leaves."""
-        self._sequence += 1
-        flight = Flight(name, self._sequence, entry.label, program.phases if program else (), self._rig.last)
-        if program is None:
-            last = self._rig.last()
-            flight.land(last, last)
-        elif program.watch is not None:
-            program.watch.start(flight)
-        self._flights.add(flight)
-        work.launch(flight)
-        self._watchdog.watch(flight)
-        return flight
-
-    # ---- groups ----
-
-    def _group(self) -> Group | None:
-        """Return the group that this thread has open."""
-        held = self._groups.get(threading.get_ident()) if self._groups else None
-        return None if held is None else held()
-
-    def enter_group(self, group: Group) -> None:
-        """Put this thread's collectives off until ``group`` is left.
-
-        Raises:
-            InvalidUsageError: this thread has a group open already.
-        """
-        with self.gate.lock():
-            self.gate.check()
-            self._check_usable()
-            if self._group() is not None:
-                raise InvalidUsageError("groups do not nest: this thread has one open on the communicator")
-            self._groups[group.thread] = weakref.ref(group)
-
-    def leave_group(self, group: Group, *, enqueue: bool) -> None:
-        """Enqueue the group's collectives, or drop them.
-
-        Raises:
-            CommunicatorError: the communicator has failed.
-            InvalidUsageError: another thread's group.
-        """
-        self._groups.pop(group.thread, None)
-        items = group.take()
-        try:
-            if threading.get_ident() != group.thread:
-                raise InvalidUsageError("a group is left by the thread that opened it; nothing was submitted")
-            if enqueue and items:
-                with self.gate.lock(), self._lock:
-                    self.gate.check()
-                    self._check_usable()
-                    self._launch_group(items)
-        finally:
-            for _, _, work in items:
-                work.drop()  # but for those that were enqueued
-
-    def _launch_group(self, items: Sequence[tuple[Any, Request, Work]]) -> None:
-        self.sweep()
-        entries: list[Entry] = []
-        programs: list[Program | None] = []
-        for index, (key, request, _) in enumerate(items):
-            entry = self._cache.get(key) if self._checks is None else None
-            if entry is None or entry.used_up(programs):
-                entry = self._record(key, request)
-            entries.append(entry)
-            programs.append(entry.program(self._sequence + index, programs) if entry.programs else None)
-        real = [program for program in programs if program is not None]
-        joined = self._recording.executor.joined(real)
-        before = self._rig.last()
-        flights: list[Flight] = []
-        try:
-            for entry, program, (_, request, work) in zip(entries, programs, items, strict=True):
-                flights.append(self._track(request.name, entry, program, work))
-            for program in real:
-                program.expect()
-            values = self._submitted(joined.enqueue, flights)
-        except BaseException:
-            if self._rig.last() == before:  # nothing was submitted
-                for _, _, work in items:
-                    work.recall()
-            raise
-        finally:
-            joined.close()
-        left = [value - sum(len(program.phases[rank]) for program in real) for rank, value in enumerate(values)]
-        for program, flight in zip(programs, flights, strict=True):
-            if program is not None:
-                left = [value + len(program.phases[rank]) for rank, value in enumerate(left)]
-                program.note(left)
-                flight.land(program.values, program.starts)
-
     # ---- copies between devices ----
 
     def carries(self, source: Device, target: Device) -> bool:
@@ -411,11 +311,6 @@ class Communicator(Lifecycle):
     def move(self, source: Array, target: Array) -> None:
         """Enqueue a copy between two ranks' devices."""
         self.send_recv([(source, target)])
-
-    def _check_usable(self) -> None:
-        self.check_failure()
-        for device in self.devices:
-            _ = device.logical  # raises where it is closed
 
     def __enter__(self) -> Communicator:
         self.gate.check()

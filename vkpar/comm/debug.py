@@ -12,7 +12,7 @@ from vkpar.array import Array
 from vkpar.comm.schedule import Step
 from vkpar.comm.slots import Arena
 from vkpar.device import Device
-from vkpar.errors import CommunicatorError, InvalidUsageError
+from vkpar.errors import CommunicatorError, InvalidUsageError, UnsupportedError
 from vkpar.vulkan.buffer import BufferRange
 from vkpar.vulkan.command import CommandBuffer
 
@@ -45,9 +45,14 @@ class SlotChecks:
 
     A writer marks its slots as being written, then stamps them with their new generation; a reader compares before
     and after it reads. Recorded programs hold the generations, so that nothing is replayed while this is on.
+
+    Raises:
+        UnsupportedError: the rig copies slots, which is not followed.
     """
 
     def __init__(self, rig: Rig) -> None:
+        if rig.copies:
+            raise UnsupportedError("VKPAR_DEBUG=slots does not follow slots through copies; take VKPAR_PATH=fused")
         self._rig = rig
         self._arena: Arena = rig.arena
         self._generations = [_FREE] * rig.arena.nslots

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import operator
 import struct
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
+from vkpar.comm import lanes
+from vkpar.comm.copying import CopyRecorder
 from vkpar.comm.debug import SlotChecks, WireReports
 from vkpar.comm.placement import Operands, Placement
 from vkpar.comm.rig import Rig
 from vkpar.comm.schedule import BLOCK, MOST_SOURCES, Forward, Reduce, Span, Step
 from vkpar.comm.slots import Region
-from vkpar.comm.timing import Collector, RankTimer, Stopwatch
-from vkpar.comm.wires import OPS, WirePlan, variant
+from vkpar.comm.timing import Collector, RankTimer, Stopwatch, timers_of
+from vkpar.comm.verbatim import Copier
+from vkpar.comm.wires import OPS, TEXELS, WirePlan, processor, variant
 from vkpar.vulkan.buffer import BufferRange
 from vkpar.vulkan.command import CommandBuffer, CommandPool, DescriptorPool
 from vkpar.vulkan.pump import Batch, ProgramPort
@@ -25,7 +28,7 @@ _BLOCKS_PER_GROUP = 8  # of both kernel variants, see shaders/wire_*.comp
 # Work-groups of a GPU's kernel. With so few, all of them reading at first and writing at last is no matter: measured on
 # H200s a link carries 33 GB/s each way with 64 to 132 of them, 28 with 16 and 24 with all at once.
 _MOST_GROUPS = 64
-_PUSH_WORDS = 8 + MOST_SOURCES
+_PUSH_WORDS = 7 + MOST_SOURCES
 _PUSH = struct.Struct(f"<{_PUSH_WORDS}I")
 _SETS_PER_POOL = 32
 _BINDINGS = 4
@@ -73,15 +76,15 @@ class Program:
     """A recorded collective, submitted as often as wanted.
 
     Attributes:
-        batches: number of command buffers; ``phases[r]`` says what each of rank r's is for.
-        values: each rank's timeline value of the last submission, 0 where it has no part.
-        starts: the value that each rank's timeline has when nothing else keeps its first batch from running.
+        batches: number of command buffers; ``phases[i]`` says what each of lane i's is for.
+        values: each lane's timeline value of the last submission, 0 where it has no part.
+        starts: the value that each lane's timeline has when nothing else keeps its first batch from running.
         watch: takes the steps' times; None outside profiles.
     """
 
     def __init__(
         self,
-        recorders: Sequence[_Recorder],
+        recorders: Sequence[_Recorder | CopyRecorder],
         steps: Sequence[Step],
         listed: Sequence[Batch],
         port: Any,
@@ -91,11 +94,13 @@ class Program:
         self.watch = watch
         self._port: ProgramPort = port
         self.listed = tuple(listed)
-        nranks = len(port.last())
-        self.phases = tuple(tuple(step.phase for step in steps if step.rank == rank) for rank in range(nranks))
+        nlanes = len(port.last())
+        self.phases = tuple(tuple(step.phase for step in steps if step.rank == lane) for lane in range(nlanes))
+        self._counts = [len(phases) for phases in self.phases]
+        self._idle = 0 in self._counts
         self.batches = len(listed)
-        self.values = [0] * nranks
-        self.starts = [0] * nranks
+        self.values = [0] * nlanes
+        self.starts = [0] * nlanes
         self._noted = True
 
     @property
@@ -113,14 +118,15 @@ class Program:
         self._noted = False
 
     def note(self, values: Sequence[int]) -> None:
-        """Remember what a submission will signal: ``values`` by rank, 0 or any value where it has no batch."""
-        pairs = [(value, len(phases)) for value, phases in zip(values, self.phases, strict=True)]
-        self.values = [value if number else 0 for value, number in pairs]
-        self.starts = [value - number if number else 0 for value, number in pairs]
+        """Remember what a submission will signal: ``values`` by lane, 0 or any value where it has no batch."""
+        if self._idle:
+            values = [value if number else 0 for value, number in zip(values, self._counts, strict=True)]
+        self.values = list(values)
+        self.starts = list(map(operator.sub, values, self._counts))
         self._noted = True
 
     def pending(self) -> list[int]:
-        """Return, by rank, a timeline value at which no submission is pending any more."""
+        """Return, by lane, a timeline value at which no submission is pending any more."""
         return self.values if self._noted else self._port.last()
 
     def close(self, late: Collection[int] = ()) -> None:
@@ -134,7 +140,10 @@ class Program:
 
 
 class _Recorder:
-    """Records one rank's steps of one program; ``timer`` has their times written, where it is given."""
+    """Records one rank's kernels of one program; ``timer`` has their times written, where it is given.
+
+    ``copies`` says that they work on the rank's own copies of the slots.
+    """
 
     def __init__(
         self,
@@ -144,10 +153,14 @@ class _Recorder:
         doing: Arithmetic,
         operands: Operands,
         timer: RankTimer | None = None,
+        *,
+        copies: bool = False,
     ) -> None:
         self.timer = timer
         self._device = executor.rig.devices[rank]
-        self._slots = executor.rig.transports[rank].shared()
+        self._copies = copies
+        self._nslots = executor.rig.arena.nslots
+        self._slots = (executor.rig.own_slots if copies else executor.rig.transports)[rank].shared()
         self._report = executor.reports.range(rank) if executor.reports else None
         self._checks = executor.checks
         self.rank = rank
@@ -157,7 +170,10 @@ class _Recorder:
         self._commands = CommandPool(self._device.handle, self._device.compute.family)
         self._pools: list[DescriptorPool] = []
         self._sets: dict[tuple[BufferRange, ...], Any] = {}
-        self._processor = "cpu" if self._device.info.is_cpu else "gpu"
+        self._processor = processor(self._device.info)
+        self._texels = TEXELS if self._processor == "texel" else 0
+        is_cpu = self._device.info.is_cpu
+        self._copier = Copier(doing.plan, operands, rank, self._bytes_of) if is_cpu else None
         self._tail = doing.plan.tail_at(region.slot_nbytes) // _UNIT
 
     def record(self, step: Step, *, first: bool, last: bool) -> CommandBuffer:
@@ -191,9 +207,13 @@ class _Recorder:
     def _record_actions(self, commands: CommandBuffer, step: Step) -> None:
         for action in step.actions:
             if isinstance(action, Reduce):
-                self._record_reduce(commands, action)
-            elif isinstance(action, Forward):
+                left = self._copier.record_reduce(commands, action) if self._copier else action
+                if left is not None:
+                    self._record_reduce(commands, left)
+            elif isinstance(action, Forward) and not (self._copier and self._copier.record_forward(commands, action)):
                 self._record_forward(commands, action)
+        if self._copier:
+            self._copier.record_late(commands)
 
     def _record_reduce(self, commands: CommandBuffer, action: Reduce) -> None:
         plan = self._doing.plan
@@ -208,13 +228,12 @@ class _Recorder:
         push = (
             source_at,
             target_at,
-            action.own_at or 0,
             self._tail,
             self._unit(action.out_slot),
             self._doing.factor_bits,
             *(self._unit(slot) for slot in action.sources),
         )
-        constants = (*self._doing.constants(action), int(self._report is not None))
+        constants = (*self._doing.constants(action), int(self._report is not None), action.own_at or 0)
         kernel = f"wire_reduce_{self._processor}_{formats}"
         ending = variant(constants[4], measure=self._report is not None)
         self._dispatch(commands, (kernel, ending), constants, descriptors, push, action.span)
@@ -243,14 +262,14 @@ class _Recorder:
         for part, first, number, count in launches:
             if number:
                 name = f"{kernel[0]}_{part}{kernel[1]}"
-                pipeline = self._device.pipelines.shipped(name, _BINDINGS, _PUSH.size, constants)
+                pipeline = self._device.pipelines.shipped(name, _BINDINGS, _PUSH.size, constants, self._texels)
                 words = (count, first, *push)
                 packed = _PUSH.pack(*words, *([0] * (_PUSH_WORDS - len(words))))
                 commands.record_dispatch(pipeline, descriptors, packed, (self._groups(number), 1, 1))
 
     def _groups(self, blocks: int) -> int:
         groups = -(-blocks // _BLOCKS_PER_GROUP)
-        return groups if self._processor == "cpu" else min(groups, _MOST_GROUPS)
+        return min(groups, _MOST_GROUPS) if self._processor == "gpu" else groups
 
     def record_small(self, commands: CommandBuffer, kernel: str, push: bytes) -> None:
         """Record one work-group of a kernel that binds the slots alone, ordered against what is around it."""
@@ -261,14 +280,20 @@ class _Recorder:
         commands.record_order()
 
     def _ranges(self, slots: Sequence[int]) -> list[BufferRange]:
-        """Return where ``slots`` lie; the whole of the staging memory where checks touch more than that."""
+        """Return where shared ``slots`` lie; the whole of the staging memory where checks touch more than that."""
+        if self._copies:
+            return []
         if self._checks:
             return [self._slots.range]
         whole, nbytes = self._slots.range, self._region.stride
         return [BufferRange(whole.buffer, whole.offset + self._region.byte_of(slot), nbytes) for slot in slots]
 
     def _unit(self, slot: int | None) -> int:
-        return 0 if slot is None else self._region.byte_of(slot) // _UNIT
+        return 0 if slot is None else self._region.byte_of(slot % self._nslots) // _UNIT
+
+    def _bytes_of(self, slot: int, nbytes: int) -> BufferRange:
+        whole = self._slots.range
+        return BufferRange(whole.buffer, whole.offset + self._unit(slot) * _UNIT, nbytes)
 
     def _window(self, placement: Placement, span: Span) -> tuple[BufferRange, int]:
         """Return a bindable range that holds ``span``, and the index of its first element there."""
@@ -285,19 +310,21 @@ class _Recorder:
         unused = (self._slots.range, 0)
         source, target = source or target or unused, target or source or unused
         ranges = (source[0], target[0], self._slots.range, self._report or self._slots.range)
-        layout = self._device.pipelines.layout(_BINDINGS, _PUSH.size)
-        return self._descriptors(ranges, layout), source[1], target[1]
+        layout = self._device.pipelines.layout(_BINDINGS, _PUSH.size, self._texels)
+        texels = (source[0], self._slots.range)[: self._texels]
+        return self._descriptors(ranges, layout, texels), source[1], target[1]
 
-    def _descriptors(self, ranges: tuple[BufferRange, ...], layout: Any) -> Any:
+    def _descriptors(self, ranges: tuple[BufferRange, ...], layout: Any, texels: Sequence[BufferRange] = ()) -> Any:
         if ranges not in self._sets:
             if len(self._sets) % _SETS_PER_POOL == 0:
-                self._pools.append(DescriptorPool(self._device.handle, _SETS_PER_POOL, _SETS_PER_POOL * _BINDINGS))
-            self._sets[ranges] = self._pools[-1].allocate(layout.set_layout, list(ranges))
+                numbers = (_SETS_PER_POOL, _SETS_PER_POOL * _BINDINGS, _SETS_PER_POOL * self._texels)
+                self._pools.append(DescriptorPool(self._device.handle, *numbers))
+            self._sets[ranges] = self._pools[-1].allocate(layout.set_layout, list(ranges), texels)
         return self._sets[ranges]
 
     def seal(self) -> None:
         """Let go of the arrays: what is recorded must not keep them alive."""
-        self._operands = None
+        self._operands = self._copier = None
 
     def close(self) -> None:
         """Free the command buffers and descriptor sets."""
@@ -325,43 +352,61 @@ class Executor:
         self.gates: Gates | None = None
         self.collector: Collector | None = None
 
-    def record(self, steps: Iterable[Step], doing: Arithmetic, region: Region, operands: Operands) -> Program:
-        """Record ``steps``, whose slots lie in ``region``, over ``operands``."""
+    def record(
+        self,
+        steps: Iterable[Step],
+        doing: Arithmetic,
+        region: Region,
+        operands: Operands,
+        *,
+        copies: bool = False,
+    ) -> Program:
+        """Record ``steps``, whose slots lie in ``region``, over ``operands``.
+
+        Args:
+            steps: by rank, in one global order.
+            doing: what the kernels do.
+            region: the slots.
+            operands: the arrays.
+            copies: have copy queues move the slots around the kernels; the rig was opened for that.
+
+        Raises:
+            UnsupportedError: in a profile, a copy queue without timestamps.
+        """
         listed = list(steps)
         busy = {step.rank for step in listed}
         listed += [Step(rank, "copy", ()) for rank in sorted(operands.copies.ranks - busy)]
-        first: dict[int, int] = {}
-        last: dict[int, int] = {}
-        for index, step in enumerate(listed):
-            first.setdefault(step.rank, index)
-            last[step.rank] = index
+        if copies:
+            listed = list(lanes.through_copies(listed, self.rig.lanes, self.rig.arena.nslots))
+        keys = [(step.rank, lanes.copies(step)) for step in listed]
+        first: dict[tuple[int, bool], int] = {}
+        last: dict[tuple[int, bool], int] = {}
+        for index, key in enumerate(keys):
+            first.setdefault(key, index)
+            last[key] = index
         with ExitStack() as undo:
-            recorders: dict[int, _Recorder] = {}
-            timers = self._timers(listed, undo)
+            recorders: dict[tuple[int, bool], _Recorder | CopyRecorder] = {}
+            timers = timers_of(listed, self.rig, undo) if self.collector else {}
             batches = []
-            for index, step in enumerate(listed):
-                rank = step.rank
-                if rank not in recorders:
-                    recorders[rank] = _Recorder(self, rank, region, doing, operands, timers.get(rank))
-                    undo.callback(recorders[rank].close)
-                commands = recorders[rank].record(step, first=first[rank] == index, last=last[rank] == index)
+            for index, (key, step) in enumerate(zip(keys, listed, strict=True)):
+                lane, timer = step.rank, timers.get(step.rank)
+                if key not in recorders:
+                    recorders[key] = (
+                        CopyRecorder(self.rig, lane, region, doing.plan, timer)
+                        if lanes.copies(step)
+                        else _Recorder(self, lane, region, doing, operands, timer, copies=copies)
+                    )
+                    undo.callback(recorders[key].close)
+                commands = recorders[key].record(step, first=first[key] == index, last=last[key] == index)
                 gate = self.gates(step) if self.gates else None
-                batches.append(Batch(rank, commands.handle, step.reads, step.writes, gate))
+                batches.append(Batch(lane, commands.handle, step.reads, step.writes, gate))
             for recorder in recorders.values():
                 recorder.seal()
             port = self.rig.group.program(batches)
             undo.pop_all()
-            watch = self.collector.stopwatch(listed, doing.plan, timers) if self.collector else None
+            ranks = self.rig.lanes.ranks
+            watch = self.collector.stopwatch(listed, doing.plan, timers, ranks) if self.collector else None
             return Program(list(recorders.values()), listed, batches, port, watch)
-
-    def _timers(self, steps: Sequence[Step], undo: ExitStack) -> dict[int, RankTimer]:
-        """Return a timer per rank that has steps, in a profile."""
-        counts = Counter(step.rank for step in steps) if self.collector else {}
-        timers = {}
-        for rank, number in counts.items():
-            timers[rank] = RankTimer(self.rig.devices[rank], number)
-            undo.callback(timers[rank].close)
-        return timers
 
     def joined(self, programs: Sequence[Program]) -> ProgramPort:
         """Return a program of the pump's that submits several at once; close it after use."""

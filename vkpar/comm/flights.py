@@ -9,6 +9,8 @@ from typing import Any
 
 _KEPT = 256
 
+Place = tuple[int, str]  # of a lane: whose it is, and the name of its queue
+
 
 class Flight:
     """One collective under way, or done.
@@ -16,12 +18,12 @@ class Flight:
     Attributes:
         op: the collective's name; ``sequence``: its number in its communicator.
         label: dtype, count, algorithm and the like.
-        phases: by rank, what each of its batches is for.
-        starts: by rank, the value at which its first batch may start; None until :meth:`land`.
+        phases: by lane (see ``lanes``), what each of its batches is for.
+        starts: by lane, the value at which its first batch may start; None until :meth:`land`.
         enqueued: seconds of the monotonic clock.
 
     Args:
-        pending: returns, by rank, a value at which nothing is pending, for as long as it has not landed: an interrupt
+        pending: returns, by lane, a value at which nothing is pending, for as long as it has not landed: an interrupt
             can come right after the submits.
     """
 
@@ -51,41 +53,41 @@ class Flight:
 
     @property
     def values(self) -> Sequence[int]:
-        """By rank, the timeline value at which its last batch is done, 0 where it has none."""
+        """By lane, the timeline value at which its last batch is done, 0 where it has none."""
         return self._pending() if self._values is None else self._values
 
     def done(self, reached: Sequence[int]) -> bool:
-        """Say whether it was enqueued and every rank's timeline is there."""
+        """Say whether it was enqueued and every lane's timeline is there."""
         return self.starts is not None and all(now >= value for now, value in zip(reached, self.values, strict=True))
 
     def started(self, reached: Sequence[int]) -> bool:
-        """Say whether nothing earlier keeps any rank from starting."""
+        """Say whether nothing earlier keeps any lane from starting."""
         return self.starts is not None and all(now >= value for now, value in zip(reached, self.starts, strict=True))
 
-    def step(self, rank: int, reached: int) -> str:
-        """Return which of its steps ``rank`` has not finished, such as ``"gather (3 of 3)"``."""
-        phases = self.phases[rank] if self.phases else ()
+    def step(self, lane: int, reached: int) -> str:
+        """Return which of its steps ``lane`` has not finished, such as ``"gather (3 of 3)"``."""
+        phases = self.phases[lane] if self.phases else ()
         if self.starts is None:
             return "being enqueued"
-        if not phases or reached >= self.values[rank]:
+        if not phases or reached >= self.values[lane]:
             return "done"
-        if reached < self.starts[rank]:
+        if reached < self.starts[lane]:
             return "waiting for earlier work"
-        index = reached - self.starts[rank]
+        index = reached - self.starts[lane]
         return f"{phases[index]} ({index + 1} of {len(phases)})"
 
-    def ranks(self, names: Sequence[str], reached: Sequence[int]) -> list[dict[str, Any]]:
-        """Return each rank's device, step and wanted and reached timeline values."""
+    def ranks(self, places: Sequence[Place], reached: Sequence[int]) -> list[dict[str, Any]]:
+        """Return each lane's rank, device, step and wanted and reached timeline values."""
         return [
-            {"rank": rank, "device": name, "step": self.step(rank, now), "wanted": wanted, "reached": now}
-            for rank, (name, wanted, now) in enumerate(zip(names, self.values, reached, strict=True))
+            {"rank": rank, "device": name, "step": self.step(lane, now), "wanted": wanted, "reached": now}
+            for lane, ((rank, name), wanted, now) in enumerate(zip(places, self.values, reached, strict=True))
         ]
 
-    def describe(self, names: Sequence[str], reached: Sequence[int]) -> str:
+    def describe(self, places: Sequence[Place], reached: Sequence[int]) -> str:
         """Return one line on who is where."""
         waiting = [
             f"rank {item['rank']} ({item['device']}) at {item['reached']} of {item['wanted']} in {item['step']}"
-            for item in self.ranks(names, reached)
+            for item in self.ranks(places, reached)
             if item["reached"] < item["wanted"]
         ]
         return f"{self.op} #{self.sequence}: {', '.join(waiting) or 'all ranks done'}"
@@ -101,13 +103,13 @@ class FlightRecorder:
         """Remember a collective that was enqueued."""
         self._flights.append(flight)
 
-    def document(self, names: Sequence[str], reached: Sequence[int] | None) -> list[dict[str, Any]]:
+    def document(self, places: Sequence[Place], reached: Sequence[int] | None) -> list[dict[str, Any]]:
         """Return the records, oldest first, ready for JSON; ``reached`` is None where nobody can tell any more."""
         now = time.monotonic()
-        return [self._record(flight, names, reached, now) for flight in list(self._flights)]
+        return [self._record(flight, places, reached, now) for flight in list(self._flights)]
 
     def _record(
-        self, flight: Flight, names: Sequence[str], reached: Sequence[int] | None, now: float
+        self, flight: Flight, places: Sequence[Place], reached: Sequence[int] | None, now: float
     ) -> dict[str, Any]:
         made = {
             "sequence": flight.sequence,
@@ -118,4 +120,4 @@ class FlightRecorder:
         }
         if reached is None:
             return {**made, "wanted": list(flight.values)}
-        return {**made, "ranks": flight.ranks(names, reached)}
+        return {**made, "ranks": flight.ranks(places, reached)}

@@ -16,6 +16,7 @@ from vkpar.comm import links
 from vkpar.comm.cache import ProgramCache
 from vkpar.comm.debug import SlotChecks, WireReports
 from vkpar.comm.flights import Flight, FlightRecorder
+from vkpar.comm.opening import open_rig
 from vkpar.comm.rig import Rig
 from vkpar.comm.watchdog import Watchdog
 from vkpar.device import Device, orphans
@@ -47,7 +48,7 @@ class Lifecycle:
     devices: tuple[Device, ...]
     timeout: float
 
-    def _open(self, transports: Sequence[str], staging_nbytes: int | None, undo: ExitStack) -> None:
+    def _open(self, transports: Sequence[str], staging_nbytes: int | None, undo: ExitStack, *, tunes: bool) -> None:
         self._process = os.getpid()
         self._lock = threading.RLock()  # the cache and what is recorded into it
         self._closing = threading.RLock()
@@ -59,7 +60,8 @@ class Lifecycle:
         self._flights = FlightRecorder()
         self._checks: SlotChecks | None = None
         self._reports: WireReports | None = None
-        self._rig = Rig([device.logical for device in self.devices], transports, staging_nbytes)
+        logical = [device.logical for device in self.devices]
+        self._rig, self._kept = open_rig(logical, transports, staging_nbytes, tunes=tunes)
         undo.callback(self._rig.close)
         self._watchdog = Watchdog(self)
         undo.callback(self._watchdog.stop)
@@ -102,7 +104,7 @@ class Lifecycle:
         return self._failure is not None
 
     def reached(self) -> list[int]:
-        """Return each rank's timeline value now."""
+        """Return each lane's timeline value now: the ranks', then those of the queues that copy slots."""
         with self.gate.lock():
             self.gate.check()
             return self._rig.reached()
@@ -133,21 +135,19 @@ class Lifecycle:
         the counters and the failure; a failed or closed communicator can be asked too.
         """
         alive = not self.closed
-        names = [device.name for device in self.devices]
-        reached = self._reached_now() if alive else None
+        places, transports = self._rig.places, self.transports()
+        reached = self._rig.values() if alive else None
         document = {
             "ranks": [
-                {"rank": rank, "device": name, "transport": transport, "reached": None if reached is None else value}
-                for rank, (name, transport, value) in enumerate(
-                    zip(names, self.transports(), reached or [0] * self.nranks, strict=True)
-                )
+                {"rank": rank, "device": name, "transport": transports[rank], "reached": reached and reached[lane]}
+                for lane, (rank, name) in enumerate(places)
             ],
             "links": [{"src": x.src, "dst": x.dst, "kind": x.kind, "reason": x.reason} for x in self.links()],
             "closed": not alive,
             "failure": None if self._failure is None else str(self._failure),
             "timeout": self.timeout if math.isfinite(self.timeout) else None,
             "bridge": self._rig.bridge_counters() if alive else None,
-            "operations": self._flights.document(names, reached),
+            "operations": self._flights.document(places, reached),
         }
         text = json.dumps(document, indent=1)
         if path is not None:
@@ -156,31 +156,21 @@ class Lifecycle:
 
     # ---- failure ----
 
-    def _reached_now(self) -> list[int]:
-        """Return each rank's timeline value, -1 where the device cannot tell any more."""
-        values = []
-        for device in self._rig.devices:
-            try:
-                values.append(device.compute.timeline.value())
-            except VulkanError:
-                values.append(-1)
-        return values
-
     def describe(self, flight: Flight) -> tuple[str, dict[str, Any]]:
         """Return where each rank is in ``flight``: in words, and as details for an error."""
-        names = [device.name for device in self.devices]
-        reached = list(flight.values) if self.closed else self._reached_now()
+        places = self._rig.places
+        reached = list(flight.values) if self.closed else self._rig.values()
         counters = {} if self.closed else self._rig.bridge_counters()
         pending = counters.get("bridges_pending", 0)
         details = {
             "op": flight.op,
             "sequence": flight.sequence,
             **flight.label,
-            "ranks": flight.ranks(names, reached),
+            "ranks": flight.ranks(places, reached),
             "bridges_pending": pending,
             "bridges_pending_by_rank": counters.get("bridges_pending_by_rank", []),
         }
-        return f"{flight.describe(names, reached)}; {pending} bridged waits pending", details
+        return f"{flight.describe(places, reached)}; {pending} bridged waits pending", details
 
     def stalled(self, flight: Flight) -> None:
         """Fail because nothing of ``flight`` moves."""
@@ -192,10 +182,10 @@ class Lifecycle:
     def _details(self, cause: BaseException, flight: Flight | None) -> dict[str, Any]:
         """Return what is known of a failure: its own details, else where ``flight`` or the oldest pending one is."""
         own: dict[str, Any] = getattr(cause, "details", {})
-        flight = flight or self._watchdog.oldest(self._reached_now())
+        flight = flight or self._watchdog.oldest(self._rig.values())
         if own or flight is None:
             return own
-        rank = {"rank": cause.rank} if hasattr(cause, "rank") else {}
+        rank = {"rank": self._rig.lanes.ranks[cause.rank]} if hasattr(cause, "rank") else {}
         return {**self.describe(flight)[1], **rank}
 
     def fail(self, cause: BaseException, flight: Flight | None = None) -> None:
@@ -207,7 +197,7 @@ class Lifecycle:
             self._rig.group.abort()
 
     def look(self) -> list[int] | None:
-        """Return each rank's timeline value; None once the communicator has failed, which this may notice.
+        """Return each lane's timeline value; None once the communicator has failed, which this may notice.
 
         Raises:
             InvalidUsageError: it is closed.
@@ -364,7 +354,7 @@ class Lifecycle:
 
     def _drain(self) -> list[int]:
         """Wait for pending work, without the lock: its holder may wait for a device that hangs."""
-        return self._rig.drain(self._cache.pending(self.nranks), self._patience)
+        return self._rig.drain(self._cache.pending(len(self._rig.queues)), self._patience)
 
     @property
     def _patience(self) -> float:
@@ -380,10 +370,10 @@ class Lifecycle:
         _abandoned.append((self._rig, scratch))
         self._freed = True
 
-    def passed(self, ranks: Sequence[int], values: Sequence[int]) -> bool:
-        """After a close: say whether the ranks' timelines have those values; a close that is through waited for all."""
+    def passed(self, lanes: Sequence[int], values: Sequence[int]) -> bool:
+        """After a close: say whether the lanes' timelines have those values; a close that is through waited for all."""
         with self._closing:
-            return self._freed or all(self._rig.devices[rank].compute.passed(values[rank]) for rank in ranks)
+            return self._freed or all(self._rig.queues[lane].passed(values[lane]) for lane in lanes)
 
     def __exit__(self, *exception: object) -> None:
         self.close()

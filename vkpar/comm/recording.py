@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
 
+from vkpar import env
 from vkpar.comm import tuner, wires
-from vkpar.comm.algorithms import TABLE, Algorithm, exchange, meet
+from vkpar.comm.algorithms import TABLE, exchange, meet
 from vkpar.comm.cache import Entry, TimedEntry
 from vkpar.comm.collectives import Movement, Reduction, Request
 from vkpar.comm.executor import Arithmetic, Executor, Program
@@ -15,6 +16,7 @@ from vkpar.comm.placement import Operands
 from vkpar.comm.rig import Rig
 from vkpar.comm.schedule import BLOCK, MOST_SOURCES, Problem, SlotSet, Step
 from vkpar.comm.slots import Region
+from vkpar.comm.tuner import Plan, Tuning
 
 _ALTERNATED_BATCHES = 8  # a rank; shorter programs are recorded twice, over different slots
 _TIMED_PROGRAMS = 8  # alternates in a profile, where a program runs again only when its times were read
@@ -30,13 +32,18 @@ class Recording:
         rig: what the communicator owns on its devices.
         algorithm: the one to take, or ``"auto"``.
         wire: how float32 crosses links where a request does not say.
+
+    Attributes:
+        tuning: what is known of the rig; not to be changed once anything was recorded for the caller.
     """
 
-    def __init__(self, rig: Rig, algorithm: str, wire: str) -> None:
+    def __init__(self, rig: Rig, algorithm: str, wire: str, tuning: Tuning | None = None) -> None:
         self._rig = rig
         self._infos = [device.info for device in rig.devices]
         self._algorithm = algorithm
         self._wire = wire
+        self.tuning = tuning or Tuning()
+        self._copies = env.get().path == "copies"
         self.executor = Executor(rig)
 
     @property
@@ -44,31 +51,32 @@ class Recording:
         """Number of ranks."""
         return len(self._infos)
 
-    def entry(self, request: Request) -> Entry:
-        """Record ``request``.
+    def entry(self, request: Request, wanted: Plan | None = None) -> Entry:
+        """Record ``request``; a reduction goes as ``wanted`` says, or as the tuning does.
 
         Raises:
             InvalidUsageError: the algorithm cannot run on this rig.
             OutOfMemoryError: no room for stand-ins of arrays that are not aligned.
         """
         if isinstance(request, Reduction):
-            return self._reduction(request)
+            return self._reduction(request, wanted)
         if isinstance(request, Movement):
             return self._movement(request)
         return self._programs(request.label(), Operands([], []), wires.moved(), self._rig.arena.small, meet.steps)
 
-    def _reduction(self, request: Reduction) -> Entry:
+    def _reduction(self, request: Reduction, wanted: Plan | None) -> Entry:
         wire = self._wire if request.wire is None else request.wire
         assert request.dtype is not None
         message = wires.message_nbytes(request.dtype, wire, request.count, request.op)
-        algorithm = self._choose(request, message)  # refuses one that cannot run on this rig, whatever the count
+        # Refuses what cannot run on this rig, whatever the count.
+        plan = self._choose(request, message) if wanted is None else wanted
         if request.count == 0:
             return Entry([], label=request.label())
         if self.nranks == 1:
             return self._programs(request.label(), _alone(request), wires.moved(), self._rig.arena.small, _no_steps)
-        plan = wires.plan(request.dtype, wire, algorithm, request.op)
+        formats = wires.plan(request.dtype, wire, plan.algorithm, request.op)
         exact = wires.is_exact(request.dtype, request.op)
-        label = {**request.label(), "algorithm": algorithm.name, "wire": "exact" if exact else wire}
+        label = {**request.label(), "algorithm": plan.algorithm.name, "wire": "exact" if exact else wire}
 
         def steps(slots: SlotSet, generation: int) -> Iterator[Step]:
             problem = Problem(
@@ -79,20 +87,24 @@ class Recording:
                 generation,
                 root=request.root,
                 parts=request.parts,
+                shares=plan.shares,
+                order=plan.order,
             )
-            return algorithm.steps(problem)
+            return plan.algorithm.steps(problem)
 
-        arithmetic = Arithmetic(plan, request.op, wires.order(request.dtype), len(request.contributors))
-        region = self._region(request.space, plan)
-        return self._programs(label, request.operands(), plan, region, steps, arithmetic)
+        arithmetic = Arithmetic(formats, request.op, wires.order(request.dtype), len(request.contributors))
+        region = self._region(request.space, formats)
+        segment = tuner.segment_nbytes(plan, self.nranks, message)
+        copies = plan.copies or self._copies
+        return self._programs(label, request.operands(), formats, region, steps, arithmetic, segment, copies=copies)
 
-    def _choose(self, request: Reduction, message: int) -> Algorithm:
-        """Return the algorithm: the wanted one where it does this collective."""
-        complete = len(request.contributors) == self.nranks
-        algorithm = tuner.choose(self._algorithm, self._infos, message, complete=complete)
-        if request.name in algorithm.collectives:
-            return algorithm
-        return TABLE["two_shot" if self.nranks <= MOST_SOURCES else "ring"]
+    def _choose(self, request: Reduction, message: int) -> Plan:
+        """Return how it goes: by the wanted algorithm where that does this collective."""
+        plan = tuner.choose(self._algorithm, self._infos, message, self.tuning)
+        if request.name in plan.algorithm.collectives:
+            return plan
+        other = TABLE["two_shot" if self.nranks <= MOST_SOURCES else "ring"]
+        return tuner.weighted(Plan(other), self.tuning.speeds)
 
     def _movement(self, request: Movement) -> Entry:
         moves, plan = request.moves(), wires.moved()
@@ -118,12 +130,18 @@ class Recording:
         region: Region,
         steps: Steps,
         arithmetic: Arithmetic | None = None,
+        segment_nbytes: int | None = None,
+        *,
+        copies: bool = False,
     ) -> Entry:
-        slots = region.slot_set(plan.blocks(region.slot_nbytes))
+        most = region.slot_nbytes if segment_nbytes is None else min(segment_nbytes, region.slot_nbytes)
+        slots = region.slot_set(max(1, plan.blocks(most)))
         doing = Arithmetic(plan) if arithmetic is None else arithmetic
+        copies = copies and self._rig.copies
+        label = {**label, "path": "copies"} if copies else label
 
         def record(generation: int) -> Program:
-            return self.executor.record(steps(slots, generation), doing, region, operands)
+            return self.executor.record(steps(slots, generation), doing, region, operands, copies=copies)
 
         with ExitStack() as undo:
             programs = [record(0)]

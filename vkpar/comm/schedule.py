@@ -90,7 +90,28 @@ class Meet:
         return self.sources
 
 
-Action = Reduce | Forward | Meet
+@dataclass(frozen=True)
+class Copy:
+    """Copy what ``slot`` holds for ``span`` to ``out_slot``: one of them is a rank's own copy of the other.
+
+    Attributes:
+        final: it is a finished sum, not a contribution; the two may be laid out differently.
+        sends: the copy is sent, to the slot that ranks share; else what ranks share is fetched.
+    """
+
+    span: Span
+    slot: int
+    out_slot: int
+    final: bool = False
+    sends: bool = False
+
+    @property
+    def reads(self) -> tuple[int, ...]:
+        """The slot that it reads."""
+        return (self.slot,)
+
+
+Action = Reduce | Forward | Meet | Copy
 
 
 @dataclass(frozen=True)
@@ -98,6 +119,7 @@ class Step:
     """One submission on a queue of ``rank``; its actions touch different elements and slots.
 
     Attributes:
+        rank: whose queue it is; after :func:`vkpar.comm.lanes.through_copies` the number of a lane.
         phase: what the step is for, such as ``"reduce-scatter"``.
     """
 

@@ -40,6 +40,25 @@ def run(communicator: Communicator) -> None:
     works[-1].wait()
     for rank, array in enumerate(out):
         _check(communicator, sent, rank, array)
+    if communicator.rig.copies:
+        _run_sums(communicator, sent)
+
+
+def _run_sums(communicator: Communicator, sent: list[np.ndarray[Any, Any]]) -> None:
+    """Sum the patterns as well: reductions reach the slots by other queues than movements do."""
+    arrays = [device.array(rows) for device, rows in zip(communicator.devices, sent, strict=True)]
+    with communicator.group():
+        works = [communicator.all_reduce([array[turn] for array in arrays]) for turn in range(_ROUNDS)]
+    works[-1].wait()
+    total = np.add.reduce(sent, dtype=np.uint32)
+    for rank, array in enumerate(arrays):
+        wrong = int(np.count_nonzero(array.fetch().reshape(total.shape) != total))
+        if wrong:
+            name = communicator.devices[rank].name
+            raise CommunicatorError(
+                f"self-test: rank {rank} ({name}) has {wrong} of {total.size} wrong sums through copies",
+                {"dst": rank, "wrong": wrong, "transports": communicator.transports()},
+            )
 
 
 def _patterns(nranks: int) -> list[np.ndarray[Any, Any]]:

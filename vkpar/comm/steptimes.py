@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any, Protocol
 
-from vkpar.comm.timing import Run
+from vkpar.comm.timing import Planned, Run
 
 
 class Clock(Protocol):
@@ -26,12 +26,13 @@ class StepTime:
         device: the name of the rank's device.
         phase: what the step is for, such as ``"publish"``, ``"reduce"`` or ``"gather"``.
         index: its number among the rank's steps of this collective.
-        begin: when the rank's queue had done everything before and began; ``end`` when its results were written.
+        begin: when its queue had done everything before and began; ``end`` when its results were written.
         received_nbytes: wire bytes that it read from slots; ``sent_nbytes`` those that it wrote to slots.
-        wait: from the end of the rank's step before, or from the enqueueing where that was later, to ``begin``.
+        wait: from the end of its queue's step before, or from the enqueueing where that was later, to ``begin``.
         bridge: the part of ``wait`` after the last step that it reads from had ended, where the link from there is
             bridged: the host's way, with its copies for mapped ranks; 0 on native links.
         sources: the steps whose slots it reads, as rank and index.
+        lane: the number of its queue; None for the rank's own, that of the kernels.
     """
 
     sequence: int
@@ -47,6 +48,7 @@ class StepTime:
     wait: float
     bridge: float
     sources: tuple[tuple[int, int], ...] = ()
+    lane: int | None = None
 
     @property
     def seconds(self) -> float:
@@ -66,17 +68,13 @@ def step_times(
         bridged: the links, as source and destination, that the host passes on.
     """
     made: list[StepTime] = []
-    before = [float("-inf")] * len(names)  # when each rank's last step ended
+    before: dict[int, float] = {}  # when each lane's last step ended
     for run in sorted(runs, key=lambda run: run.sequence):
-        moments = {
-            (rank, index): (lines[rank].seconds(begin, run.enqueued), lines[rank].seconds(end, run.enqueued))
-            for rank, spans in run.ticks.items()
-            for index, (begin, end) in enumerate(spans)
-        }
+        moments = {(step.rank, step.index): _moments(step, run, lines[step.rank]) for step in run.steps}
         for step in run.steps:
             begin, end = moments[step.rank, step.index]
-            ready = max(run.enqueued, before[step.rank])
-            before[step.rank] = end
+            ready = max(run.enqueued, before.get(step.lane, run.enqueued))
+            before[step.lane] = end
             wait = max(0.0, begin - ready)
             last = max(((moments[source][1], source[0]) for source in step.sources), default=(begin, step.rank))
             passed_on = max(0.0, begin - max(ready, last[0])) if (last[1], step.rank) in bridged else 0.0
@@ -95,9 +93,17 @@ def step_times(
                     wait,
                     passed_on,
                     step.sources,
+                    None if step.lane == step.rank else step.lane,
                 )
             )
     return tuple(made)
+
+
+def _moments(step: Planned, run: Run, line: Clock) -> tuple[float, float]:
+    """Return when ``step`` began and ended."""
+    lane, number = step.place or (step.rank, step.index)
+    begin, end = run.ticks[lane][number]
+    return line.seconds(begin, run.enqueued), line.seconds(end, run.enqueued)
 
 
 # ---- summaries ----
@@ -178,17 +184,25 @@ def _cells(row: PhaseSummary) -> tuple[str, ...]:
 
 
 def trace_events(steps: Sequence[StepTime], names: Sequence[str]) -> dict[str, Any]:
-    """Return a Chrome trace-event document: a process per rank, with a thread of steps and one of their waits."""
+    """Return a Chrome trace-event document: a process per rank, with a thread of steps and one of waits per queue."""
     origin = min((step.begin - step.wait for step in steps), default=0.0)
     events: list[dict[str, Any]] = []
+    copying: dict[int, dict[int, int]] = {rank: {} for rank in range(len(names))}  # lanes to threads
+    for rank, lane in sorted({(step.rank, step.lane) for step in steps if step.lane is not None}):
+        copying[rank][lane] = 2 + 2 * len(copying[rank])
     for rank, name in enumerate(names):
         events.append(_named("process_name", rank, 0, f"rank {rank}: {name}"))
-        events += [_named("thread_name", rank, thread, text) for thread, text in enumerate(("steps", "waits"))]
+        for thread in (0, *copying[rank].values()):
+            kind = "copies" if thread else "steps"
+            events.append(_named("thread_name", rank, thread, kind))
+            events.append(_named("thread_name", rank, thread + 1, f"waits of {kind}" if thread else "waits"))
     for step in steps:
-        events.append(_slice(step.phase, step, 0, step.begin - origin, step.seconds))
+        thread = 0 if step.lane is None else copying[step.rank][step.lane]
+        events.append(_slice(step.phase, step, thread, step.begin - origin, step.seconds))
         native = step.wait - step.bridge
         waits = (("wait", step.wait, native), ("bridge", step.bridge, step.bridge))
-        events += [_slice(what, step, 1, step.begin - ago - origin, took) for what, ago, took in waits if took > 0]
+        at = step.begin - origin
+        events += [_slice(what, step, thread + 1, at - ago, took) for what, ago, took in waits if took > 0]
     return {"traceEvents": events, "displayTimeUnit": "ns", "otherData": {"origin_monotonic_seconds": origin}}
 
 

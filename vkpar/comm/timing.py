@@ -6,14 +6,16 @@ run they are read; several alternates of a program let calls be queued meanwhile
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from vkpar.comm.flights import Flight
-from vkpar.comm.schedule import Forward, Meet, Reduce, Step
+from vkpar.comm.schedule import Action, Copy, Forward, Meet, Reduce, Step
 from vkpar.comm.wires import Format, WirePlan
-from vkpar.errors import VulkanError
+from vkpar.errors import UnsupportedError, VulkanError
 from vkpar.vulkan import pump
 from vkpar.vulkan.command import CommandBuffer
 from vkpar.vulkan.device import LogicalDevice
@@ -21,6 +23,7 @@ from vkpar.vulkan.query import QueryPool
 
 if TYPE_CHECKING:
     from vkpar.comm.lifecycle import Lifecycle
+    from vkpar.comm.rig import Rig
 
 _SLICE_NS = 100_000_000
 
@@ -35,6 +38,7 @@ class Planned:
         index: its number among its rank's steps.
         received_nbytes: what it reads from slots, scales included; ``sent_nbytes`` what it writes to them.
         sources: the steps, as rank and index, that wrote what it reads.
+        place: its lane and its number among that lane's steps, where the rank has several.
     """
 
     rank: int
@@ -43,49 +47,81 @@ class Planned:
     received_nbytes: int = 0
     sent_nbytes: int = 0
     sources: tuple[tuple[int, int], ...] = ()
+    place: tuple[int, int] | None = None
+
+    @property
+    def lane(self) -> int:
+        """The number of its queue."""
+        return self.place[0] if self.place else self.rank
 
 
-def planned(steps: Sequence[Step], plan: WirePlan) -> tuple[Planned, ...]:
-    """Return what is known of ``steps``, given in one global order, before they run."""
-    number: dict[int, int] = {}
+def planned(steps: Sequence[Step], plan: WirePlan, ranks: Sequence[int] = ()) -> tuple[Planned, ...]:
+    """Return what is known of ``steps``, given in one global order, before they run.
+
+    ``ranks`` says, by lane, whose lane it is; without it every rank has one of its number.
+    """
+    number: Counter[int] = Counter()
+    places: Counter[int] = Counter()
     writers: dict[int, tuple[int, int]] = {}  # by slot
     made = []
     for step in steps:
-        index = number.get(step.rank, 0)
-        number[step.rank] = index + 1
+        rank = ranks[step.rank] if ranks else step.rank
+        index, place = number[rank], (step.rank, places[step.rank])
+        number[rank] += 1
+        places[step.rank] += 1
         sources = tuple(dict.fromkeys(writers[slot] for slot in step.reads if slot in writers))
-        made.append(Planned(step.rank, step.phase, index, _received(step, plan), _sent(step, plan), sources))
-        writers.update(dict.fromkeys(step.writes, (step.rank, index)))
+        received, sent = _received(step, plan), _sent(step, plan)
+        elsewhere = None if place == (rank, index) else place
+        made.append(Planned(rank, step.phase, index, received, sent, sources, elsewhere))
+        writers.update(dict.fromkeys(step.writes, (rank, index)))
     return tuple(made)
 
 
 def _received(step: Step, plan: WirePlan) -> int:
-    formats = [(action, plan.contribution if isinstance(action, Reduce) else plan.final) for action in step.actions]
+    reading = [action for action in step.actions if not (isinstance(action, Copy) and action.sends)]
+    formats = [(action, plan.contribution if _unfinished(action) else plan.final) for action in reading]
     return sum(_nbytes(action, form) * len(action.reads) for action, form in formats)
+
+
+def _unfinished(action: Action) -> bool:
+    """Say whether ``action`` reads contributions or unfinished sums."""
+    return isinstance(action, Reduce) or (isinstance(action, Copy) and not action.final)
 
 
 def _sent(step: Step, plan: WirePlan) -> int:
     sending = [action for action in step.actions if action.out_slot is not None]
-    final = [isinstance(action, Forward) or (isinstance(action, Reduce) and action.final) for action in sending]
+    sending = [action for action in sending if not isinstance(action, Copy) or action.sends]
+    final = [isinstance(action, Forward) or (isinstance(action, (Reduce, Copy)) and action.final) for action in sending]
     formats = [plan.final if last else plan.contribution for last in final]
     return sum(_nbytes(action, form) for action, form in zip(sending, formats, strict=True))
 
 
-def _nbytes(action: Reduce | Forward | Meet, form: Format) -> int:
+def _nbytes(action: Action, form: Format) -> int:
     """Return the bytes of one slot that ``action`` fills or reads: whole blocks, the last one's too."""
     return 0 if isinstance(action, Meet) else action.span.blocks * (form.payload + form.tail)
 
 
 class RankTimer:
-    """The timestamps of one rank's steps in one program.
+    """The timestamps of one lane's steps in one program.
 
     Args:
         device: the rank's device.
         steps: how many there are.
+        family: the queue family that writes them; None for that of the kernels.
+
+    Raises:
+        UnsupportedError: it does not write what the kernels' family writes.
     """
 
-    def __init__(self, device: LogicalDevice, steps: int) -> None:
+    def __init__(self, device: LogicalDevice, steps: int, family: int | None = None) -> None:
+        family = device.compute.family if family is None else family
+        bits = {item.index: item.timestamp_bits for item in device.info.queue_families}
+        if bits[family] != bits[device.compute.family]:
+            raise UnsupportedError(f"{device.info.name} has other timestamps, or none, on its copy queues")
         self._pool = QueryPool(device.handle, 2 * steps)
+        self._by_host = family != device.compute.family  # queues that only copy cannot empty queries
+        if self._by_host:
+            self._pool.reset()
         self._next = 0
 
     def record_begin(self, commands: CommandBuffer) -> None:
@@ -93,7 +129,8 @@ class RankTimer:
 
         The barrier that comes next makes lavapipe write it now.
         """
-        commands.record_reset(self._pool.handle, self._next, 2)
+        if not self._by_host:
+            commands.record_reset(self._pool.handle, self._next, 2)
         commands.record_timestamp(self._pool.handle, self._next)
 
     def record_end(self, commands: CommandBuffer) -> None:
@@ -102,13 +139,28 @@ class RankTimer:
         self._next += 2
 
     def read(self) -> list[Span] | None:
-        """Return each step's begin and end; None where they were not all written. The rank's part is done."""
+        """Return each step's begin and end; None where they were not all written. The lane's part is done."""
         values = self._pool.read()
+        if self._by_host:
+            self._pool.reset()
         return None if values is None else list(zip(values[::2], values[1::2], strict=True))
 
     def close(self) -> None:
         """Destroy the queries; they are not in use."""
         self._pool.close()
+
+
+def timers_of(steps: Iterable[Step], rig: Rig, undo: ExitStack) -> dict[int, RankTimer]:
+    """Return a timer for each lane that has ``steps``; ``undo`` closes them.
+
+    Raises:
+        UnsupportedError: as :class:`RankTimer` does.
+    """
+    timers = {}
+    for lane, number in Counter(step.rank for step in steps).items():
+        timers[lane] = RankTimer(rig.devices[rig.lanes.ranks[lane]], number, rig.queues[lane].family)
+        undo.callback(timers[lane].close)
+    return timers
 
 
 @dataclass(frozen=True)
@@ -117,7 +169,7 @@ class Run:
 
     Attributes:
         enqueued: seconds of ``time.monotonic``.
-        ticks: by rank, each step's counter values.
+        ticks: by lane, each step's counter values.
     """
 
     sequence: int
@@ -128,7 +180,7 @@ class Run:
 
 
 class Stopwatch:
-    """Of one program: its timers by rank, and the run whose times were not read yet."""
+    """Of one program: its timers by lane, and the run whose times were not read yet."""
 
     def __init__(self, collector: Collector, steps: tuple[Planned, ...], timers: dict[int, RankTimer]) -> None:
         self._collector = collector
@@ -186,9 +238,11 @@ class Collector:
         self._pending: dict[Stopwatch, None] = {}  # in the order of enqueueing
         self.runs: list[Run] = []
 
-    def stopwatch(self, steps: Sequence[Step], plan: WirePlan, timers: dict[int, RankTimer]) -> Stopwatch:
-        """Return the stopwatch of a program that was recorded with ``timers``."""
-        return Stopwatch(self, planned(steps, plan), timers)
+    def stopwatch(
+        self, steps: Sequence[Step], plan: WirePlan, timers: dict[int, RankTimer], ranks: Sequence[int] = ()
+    ) -> Stopwatch:
+        """Return the stopwatch of a program that was recorded with ``timers``, by lane; ``ranks`` says whose lanes."""
+        return Stopwatch(self, planned(steps, plan, ranks), timers)
 
     def watch(self, watch: Stopwatch) -> None:
         """Count ``watch`` among those that run."""
@@ -207,14 +261,14 @@ class Collector:
         communicator = self._communicator
         assert communicator is not None
         ports = communicator.rig.ports
-        active = [rank for rank, value in enumerate(flight.values) if value]
-        wanted = [flight.values[rank] for rank in active]
+        active = [lane for lane, value in enumerate(flight.values) if value]
+        wanted = [flight.values[lane] for lane in active]
         done = 0
         while done < len(active):
             communicator.check_failure()
             with communicator.gate.lock():
                 communicator.gate.check()
-                done = pump.wait([ports[rank] for rank in active], wanted, _SLICE_NS, communicator.rig.spin_ns)
+                done = pump.wait([ports[lane] for lane in active], wanted, _SLICE_NS, communicator.rig.spin_ns)
         communicator.check_failure()
 
     def read_done(self) -> None:
@@ -228,7 +282,7 @@ class Collector:
         communicator = self._communicator
         if communicator is None or communicator.failed:
             return
-        reached = [device.compute.timeline.value() for device in communicator.rig.devices]
+        reached = [queue.timeline.value() for queue in communicator.rig.queues]
         done = [watch for watch in self._pending if watch.flight is None or watch.flight.done(reached)]
         if done:
             communicator.rig.confirm()

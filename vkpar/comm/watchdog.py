@@ -43,6 +43,7 @@ class Watchdog:
         """Look after a collective, in the order of enqueueing."""
         self._pending.append(flight)
         if self._parked:
+            self._parked = False  # the next ones need not wake it, too: that takes longer than an enqueue
             self._wake.put(None)
 
     def oldest(self, reached: Sequence[int]) -> Flight | None:
@@ -74,7 +75,11 @@ class Watchdog:
             self._wake.get()
         self._parked = False
         with contextlib.suppress(Empty):
-            self._wake.get(timeout=0 if self._stopped else self._tick)
+            while True:  # what is left would cut the rests to come short
+                self._wake.get_nowait()
+        if not self._stopped:
+            with contextlib.suppress(Empty):
+                self._wake.get(timeout=self._tick)  # stop() alone wakes it now
         return not self._stopped
 
     def _look(self, communicator: Lifecycle, progress: _Progress) -> bool:

@@ -9,6 +9,7 @@ from vkpar.comm.algorithms import Algorithm
 from vkpar.comm.schedule import BLOCK
 from vkpar.dtypes import DType
 from vkpar.errors import InvalidUsageError, UnsupportedError
+from vkpar.vulkan.physical import DeviceInfo
 
 # Parts of the wire kernels' names, see the variants in shaders/wire_*.comp.
 _ELEMENTS = {
@@ -50,7 +51,10 @@ _EXACT = {
 }
 _FLOAT32 = {"f16": SCALED_HALF, "bf16": BHALF, "f32": WORD, "q8": Q8}
 
+_VERBATIM = {"f32": WORD, "int": WORD, "f16": HALF, "bf16": BHALF}
+
 NAMES = tuple(_FLOAT32)
+TEXELS = 2  # texel buffers of the kernels that read through them: the source, the slots
 
 
 @dataclass(frozen=True)
@@ -66,6 +70,15 @@ class WirePlan:
     element: str
     contribution: Format
     final: Format
+
+    def is_verbatim(self, form: Format) -> bool:
+        """Say whether slots of ``form`` hold the elements' bytes as an array does, one after the other."""
+        return form is _VERBATIM[self.element]
+
+    @property
+    def moves(self) -> bool:
+        """Say whether elements are integers, or only moved: their bits are never changed."""
+        return self.element == "int"
 
     @property
     def nbytes_per_block(self) -> int:
@@ -112,6 +125,13 @@ def variant(code: int, measure: bool = False) -> str:
     Sums have kernels of their own, because drivers without a GPU pay for what the others can do besides.
     """
     return "_any" if code or measure else ""
+
+
+def processor(info: DeviceInfo) -> str:
+    """Return which of the wire kernels run on a device: ``"gpu"``, ``"cpu"`` or, through texel buffers, ``"texel"``."""
+    if not info.is_cpu:
+        return "gpu"
+    return "texel" if info.reads_texels and "arithmetic" in info.features.subgroup_operations else "cpu"
 
 
 def is_exact(dtype: DType, op: str) -> bool:

@@ -12,7 +12,7 @@ from vkpar.errors import InvalidUsageError, VkparError, VulkanError, WaitTimeout
 from vkpar.vulkan import instance, pump
 
 if TYPE_CHECKING:
-    from vkpar.comm.communicator import Communicator
+    from vkpar.comm.lifecycle import Lifecycle
 
 _SLICE_NS = 100_000_000
 
@@ -24,7 +24,7 @@ class Work:
     be waited for until the group is left.
     """
 
-    def __init__(self, communicator: Communicator, keep: tuple[Any, ...]) -> None:
+    def __init__(self, communicator: Lifecycle, keep: tuple[Any, ...]) -> None:
         self._communicator = communicator
         self._keep: tuple[Any, ...] | None = keep  # until the work is done
         self._flight: Flight | None = None

@@ -22,11 +22,13 @@ class SharedBuffer:
     Attributes:
         foreign: hand it over with ownership transfers from and to VK_QUEUE_FAMILY_FOREIGN_EXT. Without them NVIDIA
             GPUs keep what they read from host memory cached from one batch of a submission to the next.
+        kernels: the family runs kernels; where it does not, its barriers cannot name them.
     """
 
     range: BufferRange
     family: int
     foreign: bool
+    kernels: bool = True
 
 
 @dataclass(eq=False)

@@ -8,6 +8,7 @@ from typing import Any
 
 from vkpar.vulkan import api
 from vkpar.vulkan.buffer import BufferRange, SharedBuffer
+from vkpar.vulkan.physical import TEXEL
 
 _FOREIGN = 0xFFFFFFFD  # VK_QUEUE_FAMILY_FOREIGN_EXT
 
@@ -96,7 +97,7 @@ class CommandBuffer:
         It orders kernels and copies, all that a program consists of: wider scopes take longer.
         """
         c = self._vk.vk
-        work, accesses = self._work()
+        work, accesses = self._work(shared)
         stages, written = work, accesses
         if ranges:
             stages, written = work | c.VK_PIPELINE_STAGE_HOST_BIT, accesses | c.VK_ACCESS_HOST_WRITE_BIT
@@ -108,7 +109,7 @@ class CommandBuffer:
         if not ranges:
             return
         c = self._vk.vk
-        work, accesses = self._work()
+        work, accesses = self._work(shared)
         transfers = self._transfers(shared, (shared.family, _FOREIGN), (accesses, 0), ranges)
         stages = work | c.VK_PIPELINE_STAGE_HOST_BIT
         self._record_barriers((work, stages), (accesses, c.VK_ACCESS_HOST_READ_BIT), transfers)
@@ -121,12 +122,15 @@ class CommandBuffer:
             (c.VK_ACCESS_MEMORY_WRITE_BIT, c.VK_ACCESS_HOST_READ_BIT),
         )
 
-    def _work(self) -> tuple[int, int]:
-        """Return the stages of kernels and copies, and their accesses."""
+    def _work(self, shared: SharedBuffer) -> tuple[int, int]:
+        """Return the stages of copies and, where the family runs them, of kernels, and their accesses."""
         c = self._vk.vk
-        accesses = c.VK_ACCESS_SHADER_READ_BIT | c.VK_ACCESS_SHADER_WRITE_BIT
-        accesses |= c.VK_ACCESS_TRANSFER_READ_BIT | c.VK_ACCESS_TRANSFER_WRITE_BIT
-        return c.VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT | c.VK_PIPELINE_STAGE_TRANSFER_BIT, accesses
+        stages = c.VK_PIPELINE_STAGE_TRANSFER_BIT
+        accesses = c.VK_ACCESS_TRANSFER_READ_BIT | c.VK_ACCESS_TRANSFER_WRITE_BIT
+        if shared.kernels:
+            stages |= c.VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT
+            accesses |= c.VK_ACCESS_SHADER_READ_BIT | c.VK_ACCESS_SHADER_WRITE_BIT
+        return stages, accesses
 
     def _transfers(
         self, shared: SharedBuffer, families: tuple[int, int], accesses: tuple[int, int], ranges: Sequence[BufferRange]
@@ -182,19 +186,21 @@ class CommandBuffer:
 
 
 class DescriptorPool:
-    """Descriptor sets of storage buffers; a set is written once, at its allocation."""
+    """Descriptor sets of storage buffers, and of texel buffers; a set is written once, at its allocation."""
 
-    def __init__(self, device: Any, sets: int, descriptors: int) -> None:
+    def __init__(self, device: Any, sets: int, descriptors: int, texels: int = 0) -> None:
         vk = self._vk = api.load()
         self._device = device
-        size = vk.struct(
-            "VkDescriptorPoolSize", type=vk.vk.VK_DESCRIPTOR_TYPE_STORAGE_BUFFER, descriptorCount=descriptors
-        )
-        info = vk.struct("VkDescriptorPoolCreateInfo", maxSets=sets, poolSizeCount=1, pPoolSizes=size)
+        self._views: dict[BufferRange, Any] = {}
+        kinds = [(vk.vk.VK_DESCRIPTOR_TYPE_STORAGE_BUFFER, descriptors)]
+        if texels:
+            kinds.append((vk.vk.VK_DESCRIPTOR_TYPE_UNIFORM_TEXEL_BUFFER, texels))
+        sizes = [vk.struct("VkDescriptorPoolSize", type=kind, descriptorCount=number) for kind, number in kinds]
+        info = vk.struct("VkDescriptorPoolCreateInfo", maxSets=sets, poolSizeCount=len(sizes), pPoolSizes=sizes)
         self.handle = vk.create("DescriptorPool", device, info)
 
-    def allocate(self, layout: Any, ranges: Sequence[BufferRange]) -> Any:
-        """Return a set of ``layout`` that names ``ranges`` in binding order."""
+    def allocate(self, layout: Any, ranges: Sequence[BufferRange], texels: Sequence[BufferRange] = ()) -> Any:
+        """Return a set of ``layout`` that names ``ranges`` in binding order, then ``texels`` as texels of 16 bytes."""
         vk = self._vk
         info = vk.struct(
             "VkDescriptorSetAllocateInfo", descriptorPool=self.handle, descriptorSetCount=1, pSetLayouts=[layout]
@@ -203,6 +209,8 @@ class DescriptorPool:
         vk.check(vk.lib.vkAllocateDescriptorSets(self._device, info, made), "vkAllocateDescriptorSets")
         if ranges:
             self._write(made[0], ranges)
+        for binding, item in enumerate(texels, start=len(ranges)):
+            self._write_texels(made[0], binding, item)
         return made[0]
 
     def _write(self, descriptors: Any, ranges: Sequence[BufferRange]) -> None:
@@ -221,8 +229,34 @@ class DescriptorPool:
         )
         vk.lib.vkUpdateDescriptorSets(self._device, 1, write, 0, vk.ffi.NULL)
 
+    def _write_texels(self, descriptors: Any, binding: int, item: BufferRange) -> None:
+        vk = self._vk
+        if item not in self._views:
+            info = vk.struct(
+                "VkBufferViewCreateInfo",
+                buffer=item.buffer,
+                format=vk.vk.VK_FORMAT_R32G32B32A32_UINT,
+                offset=item.offset,
+                range=item.nbytes // TEXEL * TEXEL,
+            )
+            self._views[item] = vk.create("BufferView", self._device, info)
+        write = vk.struct(
+            "VkWriteDescriptorSet",
+            dstSet=descriptors,
+            dstBinding=binding,
+            descriptorCount=1,
+            descriptorType=vk.vk.VK_DESCRIPTOR_TYPE_UNIFORM_TEXEL_BUFFER,
+            pTexelBufferView=vk.ffi.new("VkBufferView[1]", [self._views[item]]),
+        )
+        vk.lib.vkUpdateDescriptorSets(self._device, 1, write, 0, vk.ffi.NULL)
+
+    def _drop_views(self) -> None:
+        while self._views:
+            self._vk.destroy("BufferView", self._device, self._views.popitem()[1])
+
     def reset(self) -> None:
         """Free all sets; none may be in use by a pending submission."""
+        self._drop_views()
         self._vk.check(self._vk.lib.vkResetDescriptorPool(self._device, self.handle, 0), "vkResetDescriptorPool")
 
     def close(self) -> None:
@@ -230,3 +264,4 @@ class DescriptorPool:
         handle, self.handle = self.handle, None
         if handle is not None:
             self._vk.destroy("DescriptorPool", self._device, handle)
+        self._drop_views()

@@ -50,8 +50,11 @@ class LogicalDevice:
         self.quarantined = False
         _require(info)
         compute, transfer = _choose_families(info)
+        self._second: Queue | None = None
+        self._has_second = compute != transfer and _has_second(info, transfer)
+        families = {compute: 1, transfer: 1 + self._has_second}
         with ExitStack() as undo:
-            self.handle: Any = _create(info, sorted({compute, transfer}))
+            self.handle: Any = _create(info, families)
             undo.callback(lambda: self._vk.destroy("Device", None, self.handle))
             self.compute = self._queue(compute, "compute", undo)
             self.transfer = self.compute
@@ -67,6 +70,24 @@ class LogicalDevice:
         queue = Queue(self.handle, self.info, family, label, self.gate)
         undo.callback(queue.close)
         return queue
+
+    @property
+    def queues(self) -> list[Queue]:
+        """The queues that work can be pending on."""
+        queues = [self.compute] if self.transfer is self.compute else [self.compute, self.transfer]
+        return queues if self._second is None else [*queues, self._second]
+
+    def copy_queues(self) -> list[Queue]:
+        """Return the queues that copy beside the kernels: one that copies in, and one out where there is a second.
+
+        There are none where the compute queue does everything. The second one is opened here; it waits for nothing
+        but what it is told to, so that what it copies must be ordered by its submissions.
+        """
+        with self.gate.lock():
+            self.gate.check()
+            if self._has_second and self._second is None:
+                self._second = Queue(self.handle, self.info, self.transfer.family, "transfer", self.gate, index=1)
+            return self.queues[1:]
 
     @property
     def closed(self) -> bool:
@@ -192,7 +213,7 @@ class LogicalDevice:
             WaitTimeoutError: ``timeout`` seconds were not enough.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
-        for queue in (self.compute, self.transfer):
+        for queue in self.queues:
             queue.wait(queue.last, None if deadline is None else max(0.0, deadline - time.monotonic()))
 
     def refuse_calls(self) -> None:
@@ -214,7 +235,7 @@ class LogicalDevice:
                 self._close()
 
     def _close(self) -> None:
-        queues = (self.compute, self.transfer)
+        queues = self.queues
         if drain(queues, [queue.last for queue in queues], _DRAIN_SECONDS):
             self.quarantine()
             return
@@ -223,9 +244,8 @@ class LogicalDevice:
         self.staging.close()
         self.pipelines.close()
         self.allocator.close()
-        if self.transfer is not self.compute:
-            self.transfer.close()
-        self.compute.close()
+        for queue in reversed(queues):
+            queue.close()
         self._vk.destroy("Device", None, self.handle)
 
     def quarantine(self) -> None:
@@ -257,19 +277,28 @@ def _choose_families(info: DeviceInfo) -> tuple[int, int]:
     return compute.index, copy.index
 
 
-def _create(info: DeviceInfo, families: list[int]) -> Any:
+def _has_second(info: DeviceInfo, family: int) -> bool:
+    """Say whether a second queue of ``family``, for another copy engine, is to be had and may be wanted."""
+    several = any(item.index == family and item.count > 1 for item in info.queue_families)
+    return several and env.get().path != "fused"
+
+
+def _create(info: DeviceInfo, families: dict[int, int]) -> Any:
+    """Create the VkDevice with so many queues of each family."""
     vk = api.load()
     features = info.features
-    priority = [1.0]
     queues = [
-        vk.struct("VkDeviceQueueCreateInfo", queueFamilyIndex=family, queueCount=1, pQueuePriorities=priority)
-        for family in families
+        vk.struct(
+            "VkDeviceQueueCreateInfo", queueFamilyIndex=family, queueCount=number, pQueuePriorities=[1.0] * number
+        )
+        for family, number in sorted(families.items())
     ]
     eleven = vk.struct("VkPhysicalDeviceVulkan11Features", storageBuffer16BitAccess=features.storage_16bit)
     twelve = vk.struct(
         "VkPhysicalDeviceVulkan12Features",
         pNext=eleven,
         timelineSemaphore=1,
+        hostQueryReset=1,  # every driver of Vulkan 1.2 has it
         storageBuffer8BitAccess=features.storage_8bit,
         shaderFloat16=features.float16,
         shaderInt8=features.int8,

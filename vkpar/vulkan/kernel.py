@@ -12,23 +12,25 @@ from vkpar.vulkan import api, shader
 
 
 class PipelineLayout:
-    """Set 0 with ``bindings`` storage buffers, and ``push_nbytes`` of push constants."""
+    """Set 0 with ``bindings`` storage buffers and then ``texels`` texel buffers; ``push_nbytes`` of push constants."""
 
-    def __init__(self, device: Any, bindings: int, push_nbytes: int) -> None:
+    def __init__(self, device: Any, bindings: int, push_nbytes: int, texels: int = 0) -> None:
         vk = self._vk = api.load()
         self._device = device
         stage = vk.vk.VK_SHADER_STAGE_COMPUTE_BIT
+        kinds = [vk.vk.VK_DESCRIPTOR_TYPE_STORAGE_BUFFER] * bindings
+        kinds += [vk.vk.VK_DESCRIPTOR_TYPE_UNIFORM_TEXEL_BUFFER] * texels
         entries = [
             vk.struct(
                 "VkDescriptorSetLayoutBinding",
                 binding=index,
-                descriptorType=vk.vk.VK_DESCRIPTOR_TYPE_STORAGE_BUFFER,
+                descriptorType=kind,
                 descriptorCount=1,
                 stageFlags=stage,
             )
-            for index in range(bindings)
+            for index, kind in enumerate(kinds)
         ]
-        info = vk.struct("VkDescriptorSetLayoutCreateInfo", bindingCount=bindings, pBindings=entries)
+        info = vk.struct("VkDescriptorSetLayoutCreateInfo", bindingCount=len(entries), pBindings=entries)
         push = [vk.struct("VkPushConstantRange", stageFlags=stage, offset=0, size=push_nbytes)] if push_nbytes else []
         with ExitStack() as undo:
             self.set_layout = vk.create("DescriptorSetLayout", device, info)
@@ -108,32 +110,41 @@ class PipelineCache:
 
     def __init__(self, device: Any) -> None:
         self._device = device
-        self._layouts: dict[tuple[int, int], PipelineLayout] = {}
+        self._layouts: dict[tuple[int, int, int], PipelineLayout] = {}
         self._pipelines: dict[tuple[Any, ...], Pipeline] = {}
         self._lock = threading.RLock()
 
-    def shipped(self, name: str, bindings: int, push_nbytes: int, constants: tuple[int, ...] = ()) -> Pipeline:
+    def shipped(
+        self, name: str, bindings: int, push_nbytes: int, constants: tuple[int, ...] = (), texels: int = 0
+    ) -> Pipeline:
         """Return the pipeline of the built-in kernel ``name``."""
-        return self.get(name, shader.shipped(name), "main", bindings, push_nbytes, constants)
+        return self.get(name, shader.shipped(name), "main", bindings, push_nbytes, constants, texels)
 
     def get(
-        self, key: Any, spirv: bytes, entry: str, bindings: int, push_nbytes: int, constants: tuple[int, ...] = ()
+        self,
+        key: Any,
+        spirv: bytes,
+        entry: str,
+        bindings: int,
+        push_nbytes: int,
+        constants: tuple[int, ...] = (),
+        texels: int = 0,
     ) -> Pipeline:
         """Return the pipeline known by ``key`` and the rest, made at the first call."""
-        full = (key, entry, bindings, push_nbytes, constants)
+        full = (key, entry, bindings, push_nbytes, constants, texels)
         with self._lock:
             pipeline = self._pipelines.get(full)
             if pipeline is None:
-                layout = self.layout(bindings, push_nbytes)
+                layout = self.layout(bindings, push_nbytes, texels)
                 pipeline = self._pipelines[full] = Pipeline(self._device, spirv, entry, layout, constants)
             return pipeline
 
-    def layout(self, bindings: int, push_nbytes: int) -> PipelineLayout:
-        """Return the layout of ``bindings`` storage buffers and ``push_nbytes`` of push constants."""
-        key = (bindings, push_nbytes)
+    def layout(self, bindings: int, push_nbytes: int, texels: int = 0) -> PipelineLayout:
+        """Return the layout of so many storage buffers, then texel buffers, and bytes of push constants."""
+        key = (bindings, push_nbytes, texels)
         with self._lock:
             if key not in self._layouts:
-                self._layouts[key] = PipelineLayout(self._device, bindings, push_nbytes)
+                self._layouts[key] = PipelineLayout(self._device, bindings, push_nbytes, texels)
             return self._layouts[key]
 
     def close(self) -> None:

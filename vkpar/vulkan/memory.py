@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import threading
+from collections.abc import Collection
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
@@ -136,7 +137,7 @@ class Allocator:
     def _new_block(self, nbytes: int, purpose: str, dedicated: bool) -> _Block:
         vk = self._vk
         with ExitStack() as undo:
-            buffer = create_buffer(self._device, nbytes, self._families)
+            buffer = create_buffer(self._device, self._info, nbytes, self._families)
             undo.callback(vk.destroy, "Buffer", self._device, buffer)
             needs = vk.ffi.new("VkMemoryRequirements*")
             vk.lib.vkGetBufferMemoryRequirements(self._device, buffer, needs)
@@ -191,7 +192,7 @@ class Allocator:
             self.used = 0
 
 
-def create_buffer(device: Any, nbytes: int, families: list[int], *, host_import: bool = False) -> Any:
+def create_buffer(device: Any, info: DeviceInfo, nbytes: int, families: list[int], *, host_import: bool = False) -> Any:
     """Return a VkBuffer for storage and copies, shared by ``families``."""
     vk = api.load()
     constants = vk.vk
@@ -200,18 +201,20 @@ def create_buffer(device: Any, nbytes: int, families: list[int], *, host_import:
         handle_type = constants.VK_EXTERNAL_MEMORY_HANDLE_TYPE_HOST_ALLOCATION_BIT_EXT
         external = vk.struct("VkExternalMemoryBufferCreateInfo", handleTypes=handle_type)
     shared = len(families) > 1
-    info = vk.struct(
+    texels = constants.VK_BUFFER_USAGE_UNIFORM_TEXEL_BUFFER_BIT if info.reads_texels else 0
+    create = vk.struct(
         "VkBufferCreateInfo",
         pNext=external,
         size=nbytes,
         usage=constants.VK_BUFFER_USAGE_STORAGE_BUFFER_BIT
         | constants.VK_BUFFER_USAGE_TRANSFER_SRC_BIT
-        | constants.VK_BUFFER_USAGE_TRANSFER_DST_BIT,
+        | constants.VK_BUFFER_USAGE_TRANSFER_DST_BIT
+        | texels,
         sharingMode=constants.VK_SHARING_MODE_CONCURRENT if shared else constants.VK_SHARING_MODE_EXCLUSIVE,
         queueFamilyIndexCount=len(families) if shared else 0,
         pQueueFamilyIndices=families if shared else [],
     )
-    return vk.create("Buffer", device, info)
+    return vk.create("Buffer", device, create)
 
 
 def free_memory(device: Any, memory: Any) -> None:
@@ -259,13 +262,15 @@ class HostArena:
 
 
 class HostImport:
-    """A :class:`HostArena` as queue family ``family`` of one device sees it.
+    """A :class:`HostArena` as queue family ``family`` of one device sees it, and ``others`` that copy to and from it.
 
     Raises:
         UnsupportedError: the driver cannot import this memory as a storage buffer.
     """
 
-    def __init__(self, device: Any, info: DeviceInfo, arena: HostArena, family: int) -> None:
+    def __init__(
+        self, device: Any, info: DeviceInfo, arena: HostArena, family: int, others: Collection[int] = ()
+    ) -> None:
         vk = self._vk = api.load()
         self._device = device
         self._family = family
@@ -273,8 +278,10 @@ class HostImport:
         self._arena = arena
         if not info.features.host_import:
             raise UnsupportedError(f"{info.name} lacks VK_EXT_external_memory_host")
+        # Where it changes owners, each batch takes what it uses from the foreign family, whichever had it before.
+        families = [family] if self._foreign else sorted({family, *others})
         with ExitStack() as undo:
-            self.buffer = create_buffer(device, arena.nbytes, [family], host_import=True)
+            self.buffer = create_buffer(device, info, arena.nbytes, families, host_import=True)
             undo.callback(vk.destroy, "Buffer", device, self.buffer)
             self._memory = self._import(info)
             undo.callback(free_memory, device, self._memory)

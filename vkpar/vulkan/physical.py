@@ -19,6 +19,7 @@ _VENDORS = {
     0x10005: "Mesa",
     0x106B: "Apple",
 }
+TEXEL = 16  # bytes of those that kernels read
 _SUBGROUP_OPERATIONS = ("basic", "vote", "arithmetic", "ballot", "shuffle", "shuffle_relative", "clustered", "quad")
 _TYPES = ("other", "integrated", "discrete", "virtual", "cpu")
 
@@ -80,6 +81,7 @@ class Limits:
     host_import_alignment: int
     timestamp_period_ns: float
     max_storage_buffers: int
+    max_texel_buffer_elements: int
 
 
 @dataclass(frozen=True)
@@ -118,6 +120,15 @@ class DeviceInfo:
     def is_cpu(self) -> bool:
         """True for a driver that runs on the host's processor."""
         return self.type == "cpu"
+
+    @property
+    def reads_texels(self) -> bool:
+        """True for a CPU driver whose texel buffers reach all that can be bound: its kernels read fast through them.
+
+        That is lavapipe, which reads one texel of every lane in one go, and storage buffers word by word.
+        """
+        reach = self.limits.max_texel_buffer_elements * TEXEL
+        return self.is_cpu and reach >= self.limits.max_storage_buffer_range
 
     @property
     def memory_bytes(self) -> int:
@@ -271,6 +282,7 @@ class _Queried:
                 found.maxDescriptorSetStorageBuffers,
                 found.maxPerStageResources,
             ),
+            max_texel_buffer_elements=found.maxTexelBufferElements,
         )
 
 

@@ -52,6 +52,10 @@ class QueryPool:
         vk.check(result, "vkGetQueryPoolResults")
         return vk.ffi.unpack(found, self._number) if result == vk.vk.VK_SUCCESS else None
 
+    def reset(self) -> None:
+        """Empty all queries, as queues that only copy cannot; no batch that uses them may be pending."""
+        self._vk.device_function(self._device, "vkResetQueryPool")(self._device, self.handle, 0, self._number)
+
     def close(self) -> None:
         """Destroy the pool; no batch that uses it may be pending."""
         handle, self.handle = self.handle, None

@@ -60,15 +60,16 @@ class Queue:
     Args:
         device: the VkDevice.
         info: the physical device.
-        family: the queue family, of which the first queue is taken.
+        family: the queue family.
         label: ``compute`` or ``transfer``, for messages.
         gate: shut before the queue is closed.
+        index: which of the family's queues it is.
 
     Attributes:
         port: the pump's view of the queue.
     """
 
-    def __init__(self, device: Any, info: DeviceInfo, family: int, label: str, gate: Gate) -> None:
+    def __init__(self, device: Any, info: DeviceInfo, family: int, label: str, gate: Gate, index: int = 0) -> None:
         vk = self._vk = api.load()
         self._device = device
         self._info = info
@@ -76,7 +77,7 @@ class Queue:
         self.family = family
         self.label = label
         made = vk.ffi.new("VkQueue*")
-        vk.lib.vkGetDeviceQueue(device, family, 0, made)
+        vk.lib.vkGetDeviceQueue(device, family, index, made)
         self.handle = made[0]
         self._frames: deque[Frame] = deque()  # oldest submission first
         with ExitStack() as undo:

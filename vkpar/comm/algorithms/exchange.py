@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
-from vkpar.comm.schedule import Forward, Move, Reduce, SlotSet, Span, Step, pipelined, require_slots, segments
+from vkpar.comm.schedule import Forward, Move, Reduce, SlotSet, Span, Step, overlapped, require_slots, segments
 
 _Piece = tuple[Span, int, tuple[int, ...]]  # a segment, the slot that it goes through, and who takes it
 
@@ -42,7 +42,7 @@ def steps(moves: Iterable[Move], slots: SlotSet, generation: int = 0) -> Iterato
         {source: pieces[first : first + half] for source, pieces in sources.items()}
         for first in range(0, longest, half)
     )
-    return pipelined([_stages(pieces) for pieces in rounds])
+    return overlapped([_stages(pieces) for pieces in rounds], 1)
 
 
 def _distance(move: Move, nranks: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 from vkpar.comm.slots import Arena
@@ -15,6 +16,11 @@ NAME = "staged"
 class StagedTransport:
     """One rank's view of the arena.
 
+    Args:
+        device: the rank's device.
+        arena: the staging memory.
+        families: the queue families besides that of the kernels which copy slots.
+
     Attributes:
         mirror: 0, the rank has none.
 
@@ -25,9 +31,9 @@ class StagedTransport:
     name = NAME
     mirror = 0
 
-    def __init__(self, device: LogicalDevice, arena: Arena) -> None:
+    def __init__(self, device: LogicalDevice, arena: Arena, families: Collection[int] = ()) -> None:
         self._arena = arena
-        self._import = HostImport(device.handle, device.info, arena.memory, device.compute.family)
+        self._import = HostImport(device.handle, device.info, arena.memory, device.compute.family, families)
 
     def shared(self) -> SharedBuffer:
         """Return the arena as the rank's command buffers name it."""

@@ -1,0 +1,50 @@
+"""Opens a rig with the lanes that its plan needs, and brings what was measured on it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from vkpar import env
+from vkpar.comm import debug, tuningfile
+from vkpar.comm.rig import AUTO, Rig
+from vkpar.comm.tuner import Tuning
+from vkpar.errors import OutOfMemoryError, UnsupportedError
+from vkpar.vulkan import instance
+from vkpar.vulkan.device import LogicalDevice
+
+
+def open_rig(
+    devices: Sequence[LogicalDevice], transports: Sequence[str], staging_nbytes: int | None, *, tunes: bool
+) -> tuple[Rig, Tuning | None]:
+    """Return the rig, and what was measured on it before.
+
+    Copy lanes are opened where the settings ask for them, where the tuning does, and where it is yet to be measured.
+
+    Args:
+        devices: the ranks' logical devices.
+        transports: by rank: ``auto``, ``staged`` or ``mapped``.
+        staging_nbytes: bytes for all slots; None for the settings'.
+        tunes: whether a tuning is to be taken, or measured where there is none.
+
+    Raises:
+        UnsupportedError, OutOfMemoryError: as :class:`Rig` does.
+    """
+    path = env.get().path
+    rig = Rig(devices, transports, staging_nbytes, copies=path == "copies")
+    if not tunes:
+        return rig, None
+    kept = tuningfile.load(rig)
+    wants_copies = kept.copies if kept else not instance.validating()
+    if path != AUTO or not wants_copies or not _can_copy(rig):
+        return rig, kept
+    rig.close()
+    try:
+        return Rig(devices, transports, staging_nbytes, copies=True), kept
+    except (UnsupportedError, OutOfMemoryError):
+        return Rig(devices, transports, staging_nbytes), kept
+
+
+def _can_copy(rig: Rig) -> bool:
+    """Say whether every rank imports the slots and has a queue that copies beside its kernels."""
+    queues = all(device.transfer is not device.compute for device in rig.devices)
+    return queues and not any(transport.mirror for transport in rig.transports) and debug.SLOTS not in debug.wanted()

@@ -1,0 +1,132 @@
+"""``vkpar tune``: what was measured on a rig, and what its collectives take at which size."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from vkpar import console
+from vkpar.bench import frame
+from vkpar.comm import tuner, tuningfile, weights
+from vkpar.comm.algorithms import TABLE
+from vkpar.comm.tuner import Plan, Trial, Tuning
+from vkpar.errors import InvalidUsageError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from vkpar.comm.communicator import Communicator
+
+
+_COPIES = "copies"  # two_shot around copies of the slots
+_EQUAL = "="  # chunks, although links differ
+
+
+_WAYS = [way for name in TABLE for way in (name, f"{name}{_EQUAL}")]
+
+
+def run(devices: str | None, *, redo: bool, as_json: bool) -> int:
+    """Print the tuning of a rig, measured now where it was not before.
+
+    Args:
+        devices: selector of the rig.
+        redo: measure again.
+        as_json: print one JSON document and nothing else.
+
+    Raises:
+        VkparError: what opening the rig raises.
+    """
+    with ExitStack() as stack:
+        communicator, described = frame.open_communicator(stack, devices)
+        if communicator.nranks == 1:
+            raise InvalidUsageError("a tuning is of two ranks or more; open a device twice with 'name*2'")
+        if redo or tuningfile.load(communicator.rig) is None:
+            communicator.measure()
+        file = tuningfile.path(communicator.rig)
+        tuning = tuningfile.load(communicator.rig) or communicator.tuning
+        if as_json:
+            print(json.dumps(_document(communicator, tuning, str(file)), indent=2))
+            return 0
+        terminal = console.console()
+        for line in described.lines():
+            terminal.print(line)
+        terminal.print()
+        terminal.print(_table(tuning.trials))
+        terminal.print()
+        terminal.print(console.pairs(_about(communicator, tuning, str(file))))
+    return 0
+
+
+def _document(communicator: Communicator, tuning: Tuning, file: str) -> dict[str, Any]:
+    ring = tuner.weighted(Plan(TABLE["ring"]), tuning.speeds)
+    shares = tuner.weighted(Plan(TABLE["two_shot"]), tuning.speeds).shares
+    return {
+        "file": file,
+        "rig": tuningfile.describe(communicator.rig),
+        **asdict(tuning),
+        "ring_order": ring.order,
+        "ring_shares": ring.shares,
+        "two_shot_shares": shares,
+    }
+
+
+def _table(trials: Sequence[Trial]) -> Table:
+    """Return a row per size: each algorithm's best time, the chosen one marked."""
+    names = [name for name in [*_WAYS, _COPIES] if any(_way(trial) == name for trial in trials)]
+    made = console.table("wire", "float32", *names, "segment", "vs naive")
+    for column in made.columns:
+        column.justify = "right"
+        column.no_wrap = True
+    for wire_nbytes in dict.fromkeys(trial.wire_nbytes for trial in trials):
+        here = [trial for trial in trials if trial.wire_nbytes == wire_nbytes]
+        best = {name: min((t.seconds for t in here if _way(t) == name), default=None) for name in names}
+        chosen = next(trial for trial in here if trial.chosen)
+        times = [_time(best[name], marked=name == _way(chosen)) for name in names]
+        naive = best.get("naive")
+        gain = "-" if naive is None else f"{naive / chosen.seconds:.1f}x"
+        segment = _size(chosen.segment_nbytes) if chosen.segment_nbytes else "by size"
+        made.add_row(_size(wire_nbytes), _size(2 * wire_nbytes), *times, segment, gain)
+    return made
+
+
+def _way(trial: Trial) -> str:
+    if trial.copies:
+        return _COPIES
+    return f"{trial.algorithm}{_EQUAL}" if trial.equal else trial.algorithm
+
+
+def _time(seconds: float | None, *, marked: bool) -> str:
+    return "-" if seconds is None else f"{'* ' if marked else ''}{1e6 * seconds:.0f}"
+
+
+def _size(nbytes: int) -> str:
+    for unit, name in ((1 << 20, "MiB"), (1 << 10, "KiB")):
+        if nbytes >= unit:
+            return f"{nbytes / unit:.4g} {name}"
+    return f"{nbytes} B"
+
+
+def _about(communicator: Communicator, tuning: Tuning, file: str) -> dict[str, str]:
+    made = {
+        "*": "taken at that size; times in microseconds, each algorithm's best",
+        "origin": tuning.origin,
+        "links": ", ".join(f"rank {rank} {speed / 1e9:.2f} GB/s" for rank, speed in enumerate(tuning.speeds)) or "-",
+    }
+    if weights.differ(tuning.speeds):
+        made["="] = "chunks are equal although links differ"
+        ring = tuner.weighted(Plan(TABLE["ring"]), tuning.speeds)
+        shares = tuner.weighted(Plan(TABLE["two_shot"]), tuning.speeds).shares
+        made["ring"] = f"order {' '.join(map(str, ring.order or ()))}, shares by rank {_shares(ring.shares)}"
+        made["two_shot"] = f"shares by rank {_shares(shares)}"
+    else:
+        made["shares"] = "equal: no link is more than 1.5 times as fast as another"
+    made["waits"] = f"spin {communicator.rig.spin_ns / 1000:.0f} us, then block"
+    made["file"] = file
+    return made
+
+
+def _shares(shares: Sequence[float] | None) -> str:
+    return " ".join(f"{100 * share:.0f}%" for share in shares or ())
