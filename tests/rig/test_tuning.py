@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from children import check_child, child_environment
 from conftest import Rigs
 from handles import held
 from reducing import fresh_devices
@@ -120,6 +121,27 @@ def test_measuring_leaves_nothing_behind(rigs: Rigs) -> None:
     finally:
         for device in devices:
             device.close()
+
+
+def test_the_first_opening_measures_and_the_second_does_not(cache: Path, rig: Open) -> None:
+    """In a process without the validation layer, which would be measured itself."""
+    rig("LL")
+    code = """
+        import vkpar
+        devices = vkpar.open_devices("llvmpipe*2")
+        for _ in range(2):
+            with vkpar.Communicator(devices) as comm:
+                print(comm.tuning.origin, hash(comm.tuning))
+        with vkpar.Communicator(devices, deterministic=True) as comm:
+            print(comm.tuning.origin)
+    """
+    environment = child_environment(VKPAR_TUNING=None, VKPAR_CACHE_DIR=str(cache))
+    first, second, third = check_child(code, environment=environment).splitlines()
+    assert first == second
+    assert first.startswith(MEASURED)
+    assert third == BUILT_IN
+    (file,) = cache.iterdir()
+    assert json.loads(file.read_text())["trials"]
 
 
 def test_a_single_rank_has_nothing_to_measure(rig: Open) -> None:
