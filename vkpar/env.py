@@ -36,7 +36,7 @@ class Environment:
     )
     path: str = _setting(
         "VKPAR_PATH",
-        "how reductions reach the slots: fused (kernels in place), copies (copy queues, around kernels on own memory)",
+        "how reductions reach the slots: fused (kernels in place), copies (copy queues around them), auto (as tuned)",
         "auto",
         ("auto", "fused", "copies"),
     )
@@ -50,9 +50,9 @@ class Environment:
     )
     tuning: str = _setting(
         "VKPAR_TUNING",
-        "auto measures a rig at its first use and keeps the result; off takes built-in thresholds",
+        "auto measures a rig at its first use and keeps the result, redo at every use; off takes built-in thresholds",
         "auto",
-        ("auto", "off"),
+        ("auto", "redo", "off"),
     )
     cache_dir: str = _setting("VKPAR_CACHE_DIR", "where tunings are kept (empty: vkpar in the user's cache)", "")
     spin_us: int | None = _setting(

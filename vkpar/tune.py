@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from vkpar import console
+from vkpar import console, env
 from vkpar.bench import frame
 from vkpar.comm import tuner, tuningfile, weights
 from vkpar.comm.algorithms import TABLE
@@ -40,23 +40,24 @@ def run(devices: str | None, *, redo: bool, as_json: bool) -> int:
         VkparError: what opening the rig raises.
     """
     with ExitStack() as stack:
+        if redo:
+            stack.enter_context(env.override(tuning="redo"))
         communicator, described = frame.open_communicator(stack, devices)
         if communicator.nranks == 1:
             raise InvalidUsageError("a tuning is of two ranks or more; open a device twice with 'name*2'")
-        if redo or tuningfile.load(communicator.rig) is None:
-            communicator.measure()
-        file = tuningfile.path(communicator.rig)
-        tuning = tuningfile.load(communicator.rig) or communicator.tuning
+        tuning, path = communicator.tuning, tuningfile.path(communicator.rig)
+        file = str(path) if path is not None and path.exists() else "not kept"
         if as_json:
-            print(json.dumps(_document(communicator, tuning, str(file)), indent=2))
+            print(json.dumps(_document(communicator, tuning, file), indent=2))
             return 0
         terminal = console.console()
         for line in described.lines():
             terminal.print(line)
         terminal.print()
-        terminal.print(_table(tuning.trials))
-        terminal.print()
-        terminal.print(console.pairs(_about(communicator, tuning, str(file))))
+        if tuning.trials:
+            terminal.print(_table(tuning.trials))
+            terminal.print()
+        terminal.print(console.pairs(_about(communicator, tuning, file)))
     return 0
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import logging
+import threading
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -16,8 +18,9 @@ from reducing import fresh_devices
 
 import vkpar
 from vkpar import InvalidUsageError, cli
-from vkpar.comm import tuningfile
-from vkpar.comm.tuner import BUILT_IN, MEASURED, Tuning
+from vkpar.comm import measure, opening, selftest, tuningfile
+from vkpar.comm.tuner import BUILT_IN, MEASURED, Choice, Tuning
+from vkpar.vulkan import instance
 
 pytestmark = pytest.mark.rig
 Open = Callable[..., vkpar.Communicator]
@@ -38,7 +41,7 @@ def test_a_rig_is_measured_once(rig: Open, letters: str, cache: Path) -> None:
     assert comm.tuning == before  # its own plan is fixed
     assert found.origin == MEASURED
     assert len(found.speeds) == len(letters)
-    assert found.choices[-1].up_to is None
+    assert found.choices[-1].up_to == 2 * max(trial.wire_nbytes for trial in found.trials)
     for size in {trial.wire_nbytes for trial in found.trials}:
         here = [trial for trial in found.trials if trial.wire_nbytes == size]
         (chosen,) = [trial for trial in here if trial.chosen]
@@ -63,7 +66,12 @@ def test_what_was_measured_can_be_left_aside(rig: Open, settings_override: Calla
         {"speeds": [1.0]},
         {"speeds": [1.0, 0.0]},
         {"choices": [{"up_to": None, "algorithm": "butterfly", "segment_nbytes": 0}]},
-        {"choices": [{"up_to": 5, "algorithm": "ring", "segment_nbytes": 0}]},
+        {"choices": [{"up_to": 5, "algorithm": "ring"}, {"up_to": 5, "algorithm": "tree"}]},
+        {"choices": [{"up_to": 5.5, "algorithm": "ring"}]},
+        {"choices": [{"up_to": None, "algorithm": "ring", "segment_nbytes": 700000.5}]},
+        {"spin_us": -5},
+        {"speeds": [float("inf"), 1.0]},
+        {"trials": [{"wire_nbytes": 9, "algorithm": "ring", "segment_nbytes": 0, "seconds": 0.5}]},
         {"choices": [{"up_to": None, "algorithm": "ring", "segment_nbytes": -1}]},
         {"trials": None},
     ],
@@ -142,6 +150,71 @@ def test_the_first_opening_measures_and_the_second_does_not(cache: Path, rig: Op
     assert third == BUILT_IN
     (file,) = cache.iterdir()
     assert json.loads(file.read_text())["trials"]
+
+
+def test_copies_are_tried_where_they_can_be(
+    rig: Open, monkeypatch: pytest.MonkeyPatch, settings_override: Callable[..., None]
+) -> None:
+    """CPU drivers have no copy queue: here copies are steps of the compute queue."""
+    monkeypatch.setattr(opening, "_can_copy", lambda _rig: True)
+    monkeypatch.setattr(instance, "validating", lambda: False)
+    monkeypatch.setattr(measure, "SECONDS", 0.0)
+    monkeypatch.setattr(measure, "_LEAST_COPIED", 0)
+    settings_override(tuning="redo")
+    comm = rig("LL")
+    assert comm.rig.copies
+    assert any(trial.copies for trial in comm.tuning.trials)
+    tuning = Tuning((Choice(None, "two_shot", copies=True),), (1.0, 1.0), origin=MEASURED)
+    tuningfile.save(comm.rig, tuning)
+    settings_override(tuning="auto")
+    copying = rig("LL")
+    assert copying.tuning == tuning
+    arrays = [device.array(np.full(5000, 2.0, np.float32)) for device in copying.devices]
+    copying.all_reduce(arrays).wait()
+    assert json.loads(copying.dump())["operations"][-1]["path"] == "copies"
+    assert (arrays[1].numpy() == 4.0).all()
+
+
+def test_wrong_copies_are_not_used(rig: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    comm = rig("LL")
+    monkeypatch.setattr(comm.rig, "own_slots", [object()])
+    monkeypatch.setattr(selftest, "_run_sums", Mock(side_effect=selftest.WrongSums("1 wrong sum")))
+    assert comm.rig.copies
+    selftest._run_copies(comm, [])
+    assert not comm.rig.copies
+    assert not comm._recording.through_copies
+
+
+def test_no_measuring_inside_groups_and_profiles_or_after_close(rig: Open) -> None:
+    comm = rig("LL")
+    with pytest.raises(InvalidUsageError, match="group or a profile"), comm.group():
+        comm.measure()
+    with pytest.raises(InvalidUsageError, match="group or a profile"), comm.profile():
+        comm.measure()
+    comm.close()
+    with pytest.raises(InvalidUsageError, match="closed"):
+        comm.measure()
+
+
+def test_a_close_in_another_thread_ends_the_measuring(rig: Open) -> None:
+    comm = rig("LL")
+    closer = threading.Timer(0.15, comm.close)
+    closer.start()
+    with pytest.raises(InvalidUsageError, match="closed"):
+        comm.measure(30.0)
+    closer.join(20.0)
+    assert not closer.is_alive()
+
+
+def test_without_a_home_nothing_is_kept(
+    rig: Open, monkeypatch: pytest.MonkeyPatch, settings_override: Callable[..., None]
+) -> None:
+    settings_override(cache_dir="")
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", Mock(side_effect=RuntimeError("no home")))
+    comm = rig("LL")
+    assert tuningfile.path(comm.rig) is None
+    assert tuningfile.save(comm.rig, Tuning(speeds=(1.0, 1.0))) is None
 
 
 def test_a_single_rank_has_nothing_to_measure(rig: Open) -> None:

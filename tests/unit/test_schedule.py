@@ -21,7 +21,9 @@ from vkpar.comm.schedule import (
     Step,
     chunks,
     interleaved,
+    overlapped,
     pipelined,
+    ramped,
     require,
     require_slots,
     segments,
@@ -143,6 +145,46 @@ def test_pipelined_keeps_each_segment_in_order(sizes: list[int]) -> None:
         if segment and number:
             before = [order.index(f"{segment - 1}.{stage}") for stage in range(1, sizes[segment - 1])]
             assert all(order.index(f"{segment}.0") < place for place in before)
+
+
+@given(st.lists(st.integers(0, 4), max_size=6), st.integers(1, 3))
+def test_overlapped_does_all_that_is_due_in_one_step_a_rank(sizes: list[int], nranks: int) -> None:
+    """Stage k of segment s runs at time s + k; a rank has one step at a time, the oldest segment first."""
+    stages = [
+        [
+            [Step(rank, f"{stage}", (Meet((), 100 * segment + 10 * stage + rank),)) for rank in range(nranks)]
+            for stage in range(number)
+        ]
+        for segment, number in enumerate(sizes)
+    ]
+    steps = list(overlapped(stages))
+    times: dict[int, int] = {}
+    for rank in range(nranks):
+        mine = [step for step in steps if step.rank == rank]
+        due = sorted({segment + stage for segment, number in enumerate(sizes) for stage in range(number)})
+        assert len(mine) == len(due)
+        for time, step in zip(due, mine, strict=True):
+            segments_done = [slot // 100 for slot in step.writes]
+            assert segments_done == sorted(segments_done)
+            assert all(slot // 100 + slot % 100 // 10 == time for slot in step.writes)
+            times |= dict.fromkeys(step.writes, time)
+    assert len(times) == nranks * sum(sizes)
+
+
+@given(st.integers(0, 100_000), st.integers(1, 64))
+def test_ramped_covers_the_span_with_short_ends(count: int, most: int) -> None:
+    span = Span(512, count)
+    pieces = ramped(span, most)
+    assert sum(piece.count for piece in pieces) == count
+    assert all(1 <= piece.blocks <= most and piece.start % BLOCK == 0 for piece in pieces)
+    at = span.start
+    for piece in pieces:
+        assert piece.start == at
+        at += piece.count
+    if span.blocks >= 3 * most and most >= 4:
+        lengths = [piece.blocks for piece in pieces]
+        assert lengths[:2] == [most // 4, most // 2]
+        assert lengths[-2:] == [most // 2, most // 4]
 
 
 @given(st.lists(st.integers(1, 6), max_size=6), st.integers(1, 4))

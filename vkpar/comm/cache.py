@@ -108,6 +108,7 @@ class ProgramCache:
         self._entries: OrderedDict[Any, Entry] = OrderedDict()
         self._dead: deque[Any] = deque()  # keys whose arrays are gone; appended by finalizers, in any thread
         self._stale: list[Entry] = []
+        self._held: list[Entry] = []
 
     def __len__(self) -> int:
         return len(self._entries) + (0 if self._outer is None else len(self._outer))
@@ -118,7 +119,12 @@ class ProgramCache:
         return sum(entry.batches for entry in self._all())
 
     def _all(self) -> list[Entry]:
-        return [*self._entries.values(), *self._stale, *(() if self._outer is None else self._outer._all())]
+        return [
+            *self._entries.values(),
+            *self._held,
+            *self._stale,
+            *(() if self._outer is None else self._outer._all()),
+        ]
 
     def get(self, key: Any) -> Entry | None:
         """Return the entry of ``key``, now the most recently used one; a key that cannot be hashed has none."""
@@ -142,6 +148,16 @@ class ProgramCache:
             entry.finalizers.append(finalizer)
         while len(self._entries) > 1 and self._full():
             self._stale.append(self._entries.popitem(last=False)[1])
+
+    def hold(self, entry: Entry) -> None:
+        """Keep an entry that nobody can ask for until :meth:`let_go`."""
+        self._held.append(entry)
+
+    def let_go(self, entry: Entry) -> None:
+        """Free a held entry when it is done; one that went with the cache is gone already."""
+        if entry in self._held:
+            self._held.remove(entry)
+            self._stale.append(entry)
 
     def discard(self, key: Any, entry: Entry) -> None:
         """Forget an entry that was never run; it is freed with the next ones."""
@@ -201,5 +217,7 @@ class ProgramCache:
             self._outer.close(late)
         while self._entries:
             self._stale.append(self._entries.popitem()[1])
+        while self._held:
+            self._stale.append(self._held.pop())
         while self._stale:
             self._stale.pop().close(late)

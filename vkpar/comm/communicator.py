@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import weakref
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -20,8 +21,11 @@ from vkpar.comm.recording import Recording
 from vkpar.comm.tuner import Tuning
 from vkpar.comm.work import Work
 from vkpar.device import Device, close_orphans
-from vkpar.errors import CommunicatorError, InvalidUsageError
+from vkpar.errors import CommunicatorError, InvalidUsageError, OutOfMemoryError
 from vkpar.vulkan import instance
+
+_log = logging.getLogger("vkpar")
+_LEAST_TIMEOUT = 1.0  # seconds: a slower step than that, of a rig that is being measured, is no failure
 
 
 class Communicator(Launching):
@@ -106,8 +110,11 @@ class Communicator(Launching):
         if not self._is_tuned():
             return
         tuning = self._kept
-        if tuning is None and not instance.validating():  # the layer's checks take longer than the work
-            tuning = self.measure()
+        if tuning is None and not instance.validating() and self.timeout >= _LEAST_TIMEOUT:
+            try:
+                tuning = self.measure()
+            except OutOfMemoryError as error:
+                _log.warning("the rig is not measured: %s", error)
         if tuning is not None:
             self._adopt(tuning)
 
@@ -123,13 +130,19 @@ class Communicator(Launching):
             seconds: about how long it may take; sizes that are not reached keep their built-in choices.
 
         Raises:
-            InvalidUsageError: a single rank.
+            InvalidUsageError: a single rank; inside a group or a profile; closed, perhaps meanwhile.
+            OutOfMemoryError: no room for arrays of a few MiB.
             CommunicatorError: the communicator has failed.
         """
-        if self.nranks == 1:
-            raise InvalidUsageError("there is nothing to measure on a single rank")
-        tuning = measure.run(self, seconds)
-        tuningfile.save(self._rig, tuning)
+        with self.gate.lock():  # a close in another thread waits
+            self.gate.check()
+            self._check_usable()
+            if self.nranks == 1:
+                raise InvalidUsageError("there is nothing to measure on a single rank")
+            if self._group() is not None or self._profile is not None:
+                raise InvalidUsageError("a rig is not measured inside a group or a profile")
+            tuning = measure.run(self, seconds)
+            tuningfile.save(self._rig, tuning)
         return tuning
 
     def _adopt(self, tuning: Tuning) -> None:

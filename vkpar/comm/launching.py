@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from vkpar.array import Array
@@ -55,16 +56,16 @@ class Launching(Lifecycle):
             raise
         return entry
 
-    def rehearse(self, request: Request, plan: Plan) -> Rehearsal:
+    def _rehearse(self, request: Request, plan: Plan) -> Rehearsal:
         """Return a context in which ``request`` can be run as ``plan`` says, whatever the tuning does."""
-        return Rehearsal(self, request.name, self._recording.entry(request, plan), request.arrays)
+        return Rehearsal(self, request.name, lambda: self._recording.entry(request, plan), request.arrays)
 
-    def rehearse_steps(
+    def _rehearse_steps(
         self, steps: Iterable[Step], doing: Arithmetic, region: Region, operands: Operands, arrays: Sequence[Array]
     ) -> Rehearsal:
         """Return a context in which ``steps`` over ``operands``, parts of ``arrays``, can be run."""
-        program = self._recording.executor.record(steps, doing, region, operands)
-        return Rehearsal(self, "steps", Entry([program]), arrays)
+        executor = self._recording.executor
+        return Rehearsal(self, "steps", lambda: Entry([executor.record(steps, doing, region, operands)]), arrays)
 
     def _launch(self, entry: Entry, name: str, work: Work) -> Work:
         if not entry.programs:
@@ -191,25 +192,43 @@ class Rehearsal:
     Args:
         communicator: whose it is.
         name: what the flight recorder calls it.
-        entry: what was recorded.
+        record: records it.
         keep: the arrays that it uses.
     """
 
-    def __init__(self, communicator: Launching, name: str, entry: Entry, keep: Sequence[Array]) -> None:
+    def __init__(self, communicator: Launching, name: str, record: Callable[[], Entry], keep: Sequence[Array]) -> None:
         self._communicator = communicator
         self._name = name
-        self._entry = entry
+        self._record = record
         self._keep = tuple(keep)
 
     def launch(self) -> Work:
-        """Enqueue it once more."""
+        """Enqueue it once more.
+
+        Raises:
+            CommunicatorError: the communicator has failed.
+            InvalidUsageError: it is closed.
+        """
         communicator = self._communicator
         with communicator.gate.lock(), communicator._lock:
             communicator.gate.check()
+            communicator._check_usable()
             return communicator._launch(self._entry, self._name, Work(communicator, self._keep))
 
     def __enter__(self) -> Rehearsal:
+        communicator = self._communicator
+        with communicator.gate.lock(), communicator._lock:
+            communicator.gate.check()
+            communicator._check_usable()
+            self._entry = self._record()
+            communicator._cache.hold(self._entry)
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._communicator._cache.discard(self, self._entry)
+        communicator = self._communicator
+        with communicator.gate.lock(), communicator._lock:
+            communicator._cache.let_go(self._entry)
+            with suppress(InvalidUsageError):  # closed: all of it goes with the cache
+                communicator.gate.check()
+                if not communicator.failed:
+                    communicator.sweep()

@@ -266,7 +266,7 @@ class Lifecycle:
 
     # ---- profiles ----
 
-    def check_profile(self) -> None:
+    def _check_profile(self) -> None:
         """Refuse a profile inside a profile.
 
         Raises:
@@ -279,26 +279,26 @@ class Lifecycle:
             if self._profile is not None:
                 raise InvalidUsageError("profiles do not nest: a communicator has one at a time")
 
-    def begin_profile(self, profile: Profile) -> None:
+    def _begin_profile(self, profile: Profile) -> None:
         """From now on record every collective anew, with timestamps.
 
         Raises:
-            CommunicatorError, InvalidUsageError: as :meth:`check_profile` does.
+            CommunicatorError, InvalidUsageError: as :meth:`_check_profile` does.
         """
         with self.gate.lock(), self._lock:
-            self.check_profile()
+            self._check_profile()
             self._profile = profile
             self._cache = ProgramCache(self._cache)
             self._recording.executor.collector = profile.collector
 
-    def end_timing(self) -> None:
+    def _end_timing(self) -> None:
         """Go back to what was recorded before the profile; what it timed is freed once it is done."""
         with self._lock:
             if self._recording.executor.collector is not None:
                 self._recording.executor.collector = None
                 self._cache = self._cache.fold()
 
-    def end_profile(self, profile: Profile, *, calibrate: bool) -> None:
+    def _end_profile(self, profile: Profile, *, calibrate: bool) -> None:
         """Let ``profile`` read what is done, and free what was recorded for it."""
         try:
             with self.gate.lock(), self._lock:
@@ -306,8 +306,10 @@ class Lifecycle:
                 profile.collector.read_done()
         except InvalidUsageError:
             self.close()  # another thread closes it, and reads: wait for that
+        finally:
+            if self._profile is profile:
+                self._profile = None
         profile.finish(calibrate=calibrate and not self.failed)
-        self._profile = None
         with suppress(InvalidUsageError), self.gate.lock(), self._lock:
             self.gate.check()
             if not self.failed:

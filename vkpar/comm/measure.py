@@ -5,8 +5,6 @@ Every size tries the naive algorithm too, so that whatever is chosen is at least
 
 from __future__ import annotations
 
-import itertools
-import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -14,7 +12,7 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from vkpar import dtypes, env
-from vkpar.comm import collectives, tuner, wires
+from vkpar.comm import collectives, tuner, weights, wires
 from vkpar.comm.algorithms import TABLE
 from vkpar.comm.executor import Arithmetic
 from vkpar.comm.placement import Operands, Part, Placement
@@ -51,6 +49,8 @@ def run(communicator: Communicator, seconds: float = SECONDS) -> Tuning:
     """
     end = time.monotonic() + seconds
     speeds = _speeds(communicator)
+    if weights.differ(speeds):  # or one of them was held up
+        speeds = tuple(map(max, speeds, _speeds(communicator)))
     tuning = Tuning(speeds=speeds, origin=tuner.MEASURED)
     found = list(_sizes(communicator, tuning, end))
     spin = _spin_us(communicator)
@@ -60,10 +60,11 @@ def run(communicator: Communicator, seconds: float = SECONDS) -> Tuning:
 
 
 def _choices(chosen: list[Trial]) -> tuple[Choice, ...]:
-    """Return what to take between the sizes that were measured: each up to the geometric mean with the next."""
+    """Return what to take: each up to the geometric mean with the next size, beyond which built-in choices go on."""
     merged: list[Choice] = []
-    for trial, after in itertools.zip_longest(chosen, chosen[1:]):
-        up_to = None if after is None else math.isqrt(trial.wire_nbytes * after.wire_nbytes)
+    for trial in chosen:
+        # Sizes lie a factor of four apart.
+        up_to = None if trial.wire_nbytes == _SIZES[-1] else 2 * trial.wire_nbytes
         choice = Choice(up_to, trial.algorithm, trial.segment_nbytes, trial.copies, trial.equal)
         if merged and replace(merged[-1], up_to=up_to) == choice:
             merged.pop()
@@ -107,7 +108,7 @@ def _candidates(
         name = plan.algorithm.name
         if number > 0 and (name in dropped or (name != "naive" and time.monotonic() > end)):
             continue
-        with communicator.rehearse(request, plan) as rehearsal:
+        with communicator._rehearse(request, plan) as rehearsal:
             rehearsal.launch().wait()  # the pipelines are made
             seconds = _seconds(rehearsal.launch, 1)
             if seconds < _TOO_LONG:
@@ -155,10 +156,12 @@ def _spin_us(communicator: Communicator) -> int | None:
     if not usual or env.get().spin_us is not None:
         return None
     latencies = []
-    for spin_ns in (usual, 0):
-        rig.spin_ns = spin_ns
-        latencies.append(median(_seconds(communicator.barrier, 1) for _ in range(_LATENCIES)))
-    rig.spin_ns = usual
+    try:
+        for spin_ns in (usual, 0):
+            rig.spin_ns = spin_ns
+            latencies.append(median(_seconds(communicator.barrier, 1) for _ in range(_LATENCIES)))
+    finally:
+        rig.spin_ns = usual
     spinning, blocking = latencies
     return 0 if blocking <= spinning else None
 
@@ -177,7 +180,7 @@ def _speeds(communicator: Communicator) -> tuple[float, ...]:
         gather = Step(rank, "gather", (Forward(span, slots.slot(rank, 0)),))
         operands = Operands(places, places)
         steps = [publish, gather] * _TURNS
-        with communicator.rehearse_steps(steps, Arithmetic(formats), region, operands, arrays) as rehearsal:
+        with communicator._rehearse_steps(steps, Arithmetic(formats), region, operands, arrays) as rehearsal:
             rehearsal.launch().wait()  # the pipelines are made
             seconds = min(_seconds(rehearsal.launch, 1) for _ in range(_ROUNDS))
         speeds.append(_TURNS * slots.blocks * formats.nbytes_per_block / seconds)

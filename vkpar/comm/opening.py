@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 
 from vkpar import env
 from vkpar.comm import debug, tuningfile
@@ -30,14 +31,14 @@ def open_rig(
         UnsupportedError, OutOfMemoryError: as :class:`Rig` does.
     """
     path = env.get().path
-    rig = Rig(devices, transports, staging_nbytes, copies=path == "copies")
-    if not tunes:
-        return rig, None
-    kept = tuningfile.load(rig)
-    wants_copies = kept.copies if kept else not instance.validating()
-    if path != AUTO or not wants_copies or not _can_copy(rig):
-        return rig, kept
-    rig.close()
+    with ExitStack() as undo:
+        rig = Rig(devices, transports, staging_nbytes, copies=path == "copies")
+        undo.callback(rig.close)
+        kept = tuningfile.load(rig) if tunes and env.get().tuning != "redo" else None
+        wants_copies = kept.copies if kept else tunes and not instance.validating()
+        if path != AUTO or not wants_copies or not _can_copy(rig):
+            undo.pop_all()
+            return rig, kept
     try:
         return Rig(devices, transports, staging_nbytes, copies=True), kept
     except (UnsupportedError, OutOfMemoryError):

@@ -147,11 +147,17 @@ class Profile:
         communicator = self._communicator
         if communicator is None or self._entered:
             raise InvalidUsageError("a profile is entered once: ask the communicator for another one")
-        communicator.check_profile()
+        communicator._check_profile()
         self._device_clocks = [DeviceClock(device.logical) for device in communicator.devices]
         self._starts = [clock.sample(_patience(communicator)) for clock in self._device_clocks]
-        communicator.begin_profile(self)
         self._entered = True
+        try:
+            communicator._begin_profile(self)
+        except BaseException:
+            if communicator._profile is self:  # an interrupt: nobody will leave it
+                communicator._end_timing()
+                communicator._end_profile(self, calibrate=False)
+            raise
         return self
 
     def __exit__(
@@ -160,14 +166,14 @@ class Profile:
         communicator = self._communicator
         if communicator is None:
             return  # it was closed inside the block
-        communicator.end_timing()
+        communicator._end_timing()
         try:
             if kind is None:
                 for flight in self.collector.flights():
                     Work(communicator, ()).launch(flight).wait()
                     communicator.check_failure()
         finally:
-            communicator.end_profile(self, calibrate=kind is None)
+            communicator._end_profile(self, calibrate=kind is None)
 
     def finish(self, *, calibrate: bool) -> None:
         """Work out the steps of what was read so far; a second call does nothing.

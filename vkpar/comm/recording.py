@@ -35,6 +35,7 @@ class Recording:
 
     Attributes:
         tuning: what is known of the rig; not to be changed once anything was recorded for the caller.
+        through_copies: whether every reduction goes through copies of the slots, where the rig has them.
     """
 
     def __init__(self, rig: Rig, algorithm: str, wire: str, tuning: Tuning | None = None) -> None:
@@ -43,7 +44,7 @@ class Recording:
         self._algorithm = algorithm
         self._wire = wire
         self.tuning = tuning or Tuning()
-        self._copies = env.get().path == "copies"
+        self.through_copies = env.get().path == "copies"
         self.executor = Executor(rig)
 
     @property
@@ -95,7 +96,7 @@ class Recording:
         arithmetic = Arithmetic(formats, request.op, wires.order(request.dtype), len(request.contributors))
         region = self._region(request.space, formats)
         segment = tuner.segment_nbytes(plan, self.nranks, message)
-        copies = plan.copies or self._copies
+        copies = plan.copies or self.through_copies
         return self._programs(label, request.operands(), formats, region, steps, arithmetic, segment, copies=copies)
 
     def _choose(self, request: Reduction, message: int) -> Plan:

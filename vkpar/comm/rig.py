@@ -66,6 +66,7 @@ class Rig:
         self.devices = list(devices)
         self._open_lanes(copies)
         self.own_slots: list[OwnSlots] = []
+        self._trusts_copies = True
         infos = [device.info for device in devices]
         most = min(min(info.limits.max_storage_buffer_range, info.limits.max_allocation) for info in infos)
         alignment = max(info.limits.host_import_alignment for info in infos)
@@ -106,7 +107,11 @@ class Rig:
     @property
     def copies(self) -> bool:
         """True where programs may have their kernels work on copies of the slots."""
-        return bool(self.own_slots)
+        return bool(self.own_slots) and self._trusts_copies
+
+    def distrust_copies(self) -> None:
+        """Do without copies from now on: a test found them wrong."""
+        self._trusts_copies = False
 
     def _share_slots(self) -> None:
         offsets, sizes = self.arena.layout()

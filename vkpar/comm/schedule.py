@@ -297,19 +297,18 @@ def pipelined(stages: Sequence[Sequence[Sequence[Step]]]) -> Iterator[Step]:
             yield from later
 
 
-def overlapped(stages: Sequence[Sequence[Sequence[Step]]], apart: int) -> Iterator[Step]:
+def overlapped(stages: Sequence[Sequence[Sequence[Step]]]) -> Iterator[Step]:
     """Yield the stages of consecutive segments so that a rank does all of them at a time, each of another segment.
 
     What a rank has to do at one time is one step: its kernels read and write slots at the same time, so that both
-    directions of its link are busy. A step reads what was written ``apart`` times earlier.
+    directions of its link are busy. A step reads what was written one time earlier.
 
     Args:
         stages: per segment, its stages; per stage, the steps of all ranks.
-        apart: times between two stages of a segment; 2 leaves one time for the signal to arrive.
     """
     longest = max(map(len, stages), default=0)
-    for time in range(len(stages) + apart * (longest - 1)):
-        due = [stages[time - apart * at][at] for at in reversed(range(longest)) if _has(stages, time - apart * at, at)]
+    for time in range(len(stages) + longest - 1):
+        due = [stages[time - at][at] for at in reversed(range(longest)) if _has(stages, time - at, at)]
         ranks: dict[int, list[Step]] = {}
         for step in itertools.chain.from_iterable(due):
             ranks.setdefault(step.rank, []).append(step)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from vkpar.comm import weights
 from vkpar.comm.algorithms import TABLE, Algorithm
 from vkpar.comm.schedule import MOST_SOURCES
-from vkpar.errors import InvalidUsageError
+from vkpar.errors import InvalidUsageError, UnsupportedError
 from vkpar.vulkan.physical import DeviceInfo
 
 AUTO = "auto"
@@ -69,7 +69,7 @@ class Tuning:
     """What was found out about a rig, or is taken for granted.
 
     Attributes:
-        choices: by rising size; the last one takes all.
+        choices: by rising size; beyond the last one the built-in choices hold.
         speeds: bytes per second that each rank's link carries each way; empty where they count as equal.
         spin_us: microseconds that a wait spins before it blocks; None for the rig's own rule.
         origin: ``"built in"`` or ``"measured"``.
@@ -88,7 +88,7 @@ class Tuning:
         return any(choice.copies for choice in self.choices)
 
     def choice(self, wire_nbytes: int) -> Choice | None:
-        """Return what a message of that size takes; None where nothing was measured."""
+        """Return what a message of that size takes; None where the built-in choice does."""
         return next((item for item in self.choices if item.up_to is None or wire_nbytes <= item.up_to), None)
 
 
@@ -132,7 +132,10 @@ def require(name: str, ranks: Sequence[DeviceInfo]) -> None:
 
     Raises:
         InvalidUsageError: an unknown one, or ``direct`` where the ranks' sums may differ.
+        UnsupportedError: more ranks than it can sum.
     """
+    if len(ranks) > MOST_SOURCES and check(name) != "ring":
+        raise UnsupportedError(f"{name} sums at most {MOST_SOURCES} ranks; there are {len(ranks)}")
     if TABLE[check(name)].every_rank_sums and not uniform(ranks):
         raise InvalidUsageError(
             f"{name} needs the same driver and device model on every rank, or replicas could differ; "
@@ -151,6 +154,7 @@ def choose(name: str, ranks: Sequence[DeviceInfo], wire_nbytes: int, tuning: Tun
 
     Raises:
         InvalidUsageError: ``direct`` where the ranks' sums may differ.
+        UnsupportedError: more ranks than the named algorithm can sum.
     """
     tuning = tuning or Tuning()
     choice = tuning.choice(wire_nbytes) or Choice(None, _by_size(ranks, wire_nbytes))
@@ -172,7 +176,7 @@ def weighted(plan: Plan, speeds: Sequence[float]) -> Plan:
     """Return the plan with shares, and in a ring an order, for links that are not equally fast."""
     if not weights.differ(speeds):
         return plan
-    if plan.algorithm.name == "two_shot":
+    if plan.algorithm.name == "two_shot" and len(speeds) > 2:  # of two ranks, each reads one chunk whatever its size
         return replace(plan, shares=weights.two_shot(speeds))
     if plan.algorithm.name != "ring":
         return plan

@@ -19,7 +19,8 @@ from vkpar import env
 from vkpar.comm import tuner
 from vkpar.comm.rig import Rig
 from vkpar.comm.tuner import MEASURED, Choice, Trial, Tuning
-from vkpar.vulkan import pump
+from vkpar.errors import UnsupportedError
+from vkpar.vulkan import instance, pump
 from vkpar.vulkan.physical import DeviceInfo
 
 _log = logging.getLogger("vkpar")
@@ -44,57 +45,94 @@ def describe(rig: Rig) -> dict[str, Any]:
         "ranks": ranks,
         "links": [link.kind for link in rig.links],
         "slot_bytes": rig.arena.large.slot_nbytes,
+        # What changes times, or what is tried.
         "path": env.get().path,
+        "spin_us": env.get().spin_us,
+        "debug": env.get().debug,
+        "validation": instance.validating(),
         "pump": pump.kind(),
         "cores": len(os.sched_getaffinity(0)),
     }
 
 
-def path(rig: Rig) -> Path:
-    """Return the rig's file, in ``VKPAR_CACHE_DIR``."""
+def path(rig: Rig) -> Path | None:
+    """Return the rig's file, in ``VKPAR_CACHE_DIR``; None where the user has no home and says no directory."""
     text = json.dumps(describe(rig), sort_keys=True)
-    return directory() / f"tuning-{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
+    folder = directory()
+    return folder and folder / f"tuning-{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
 
 
-def directory() -> Path:
-    """Return ``VKPAR_CACHE_DIR``, else ``vkpar`` in the user's cache directory."""
-    if env.get().cache_dir:
-        return Path(env.get().cache_dir).expanduser()
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "vkpar"
+def directory() -> Path | None:
+    """Return ``VKPAR_CACHE_DIR``, else ``vkpar`` in the user's cache directory; None where there is none."""
+    named, cache = env.get().cache_dir, os.environ.get("XDG_CACHE_HOME")
+    try:
+        if named:
+            return Path(named).expanduser()
+        return (Path(cache) if cache else Path.home() / ".cache") / "vkpar"
+    except RuntimeError:  # no home directory
+        return None
 
 
 def load(rig: Rig) -> Tuning | None:
     """Return what was measured on the rig before; None where there is nothing, or nothing that can be used."""
     file = path(rig)
+    if file is None:
+        return None
     try:
         return _parse(json.loads(file.read_text()), [device.info for device in rig.devices])
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, UnsupportedError) as error:
         _log.warning("%s cannot be used, the rig is measured again: %s", file, error)
         return None
 
 
 def _parse(document: dict[str, Any], ranks: Sequence[DeviceInfo]) -> Tuning:
-    choices = tuple(Choice(**choice) for choice in document["choices"])
-    speeds = tuple(map(float, document["speeds"]))
-    trials = tuple(Trial(**trial) for trial in document["trials"])
-    for choice in choices:
-        tuner.require(choice.algorithm, ranks)
-        if choice.segment_nbytes < 0:
-            raise ValueError("a negative segment")
+    choices = tuple(_choice(raw, ranks) for raw in document["choices"])
     sizes = [math.inf if choice.up_to is None else choice.up_to for choice in choices]
-    if choices and (sizes[-1] != math.inf or sizes != sorted(set(sizes))):
-        raise ValueError("the sizes do not rise to the last, which takes all")
-    if len(speeds) != len(ranks) or not all(speed > 0 for speed in speeds):
+    if sizes != sorted(set(sizes)):
+        raise ValueError("the sizes do not rise")
+    speeds = tuple(map(float, document["speeds"]))
+    if len(speeds) != len(ranks) or not all(0 < speed < math.inf for speed in speeds):
         raise ValueError("not one speed a rank")
-    spin = document["spin_us"]
-    return Tuning(choices, speeds, None if spin is None else int(spin), MEASURED, trials)
+    trials = tuple(_trial(raw) for raw in document["trials"])
+    if {trial.wire_nbytes for trial in trials} != {trial.wire_nbytes for trial in trials if trial.chosen}:
+        raise ValueError("a size without a choice")
+    return Tuning(choices, speeds, _natural(document["spin_us"], optional=True), MEASURED, trials)
+
+
+def _choice(raw: dict[str, Any], ranks: Sequence[DeviceInfo]) -> Choice:
+    choice = Choice(**raw)
+    tuner.require(choice.algorithm, ranks)
+    _natural(choice.up_to, optional=True)
+    _natural(choice.segment_nbytes)
+    return choice
+
+
+def _trial(raw: dict[str, Any]) -> Trial:
+    trial = Trial(**raw)
+    tuner.check(trial.algorithm)
+    _natural(trial.wire_nbytes)
+    _natural(trial.segment_nbytes)
+    if not isinstance(trial.seconds, float) or not 0 < trial.seconds < math.inf:
+        raise ValueError("a trial without a time")
+    return trial
+
+
+def _natural(value: Any, *, optional: bool = False) -> int | None:
+    if value is None and optional:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise ValueError(f"{value!r} is no natural number")
+    return value
 
 
 def save(rig: Rig, tuning: Tuning) -> Path | None:
     """Keep what was measured; return the file, None where it cannot be written (that is logged)."""
     file = path(rig)
+    if file is None:
+        _log.warning("the tuning is not kept: there is no home directory; VKPAR_CACHE_DIR may name another one")
+        return None
     document = {**asdict(tuning), "rig": describe(rig)}
     try:
         file.parent.mkdir(parents=True, exist_ok=True)

@@ -42,8 +42,7 @@ class Watchdog:
     def watch(self, flight: Flight) -> None:
         """Look after a collective, in the order of enqueueing."""
         self._pending.append(flight)
-        if self._parked:
-            self._parked = False  # the next ones need not wake it, too: that takes longer than an enqueue
+        if self._parked and self._wake.empty():  # else it is being woken; waking takes longer than an enqueue
             self._wake.put(None)
 
     def oldest(self, reached: Sequence[int]) -> Flight | None:
@@ -79,7 +78,7 @@ class Watchdog:
                 self._wake.get_nowait()
         if not self._stopped:
             with contextlib.suppress(Empty):
-                self._wake.get(timeout=self._tick)  # stop() alone wakes it now
+                self._wake.get(timeout=self._tick)  # stop() wakes it, and at most one watch() that came late
         return not self._stopped
 
     def _look(self, communicator: Lifecycle, progress: _Progress) -> bool:

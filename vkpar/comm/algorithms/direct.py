@@ -21,7 +21,7 @@ def steps(problem: Problem) -> Iterator[Step]:
     """Yield the steps; every rank sums every segment."""
     require(problem, "direct", least_slots(problem.nranks), COLLECTIVES)
     parts = ramped(Span(0, problem.count), problem.slots.blocks)
-    return overlapped([_stages(problem, index + problem.generation, span) for index, span in enumerate(parts)], 1)
+    return overlapped([_stages(problem, index + problem.generation, span) for index, span in enumerate(parts)])
 
 
 def _stages(problem: Problem, turn: int, span: Span) -> list[list[Step]]:

@@ -42,7 +42,7 @@ def steps(moves: Iterable[Move], slots: SlotSet, generation: int = 0) -> Iterato
         {source: pieces[first : first + half] for source, pieces in sources.items()}
         for first in range(0, longest, half)
     )
-    return overlapped([_stages(pieces) for pieces in rounds], 1)
+    return overlapped([_stages(pieces) for pieces in rounds])
 
 
 def _distance(move: Move, nranks: int) -> int:

@@ -28,7 +28,7 @@ def steps(problem: Problem) -> Iterator[Step]:
         spans = {owner: part[index] for owner, part in enumerate(parts) if index < len(part)}
         turn = (index + problem.generation * (sets // 2)) % sets
         rounds.append(_Round(problem, turn * problem.nranks, spans).stages())
-    return overlapped(rounds, sets // 2)
+    return overlapped(rounds)
 
 
 class _Round:
