@@ -46,7 +46,8 @@ def run(devices: str | None, *, redo: bool, as_json: bool) -> int:
         if communicator.nranks == 1:
             raise InvalidUsageError("a tuning is of two ranks or more; open a device twice with 'name*2'")
         tuning, path = communicator.tuning, tuningfile.path(communicator.rig)
-        file = str(path) if path is not None and path.exists() else "not kept"
+        kept = tuning.origin == tuner.MEASURED and path is not None and path.exists()
+        file = str(path) if kept else "none"
         if as_json:
             print(json.dumps(_document(communicator, tuning, file), indent=2))
             return 0
