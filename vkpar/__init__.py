@@ -12,6 +12,7 @@ from vkpar.dtypes import DType, bfloat16
 from vkpar.errors import (
     CommunicatorError,
     DeviceLostError,
+    DLPackError,
     InvalidUsageError,
     OutOfMemoryError,
     ShaderCompileError,
@@ -21,6 +22,7 @@ from vkpar.errors import (
     VulkanError,
     WaitTimeoutError,
 )
+from vkpar.host import HostArray, from_dlpack, host_array, register_host
 from vkpar.kernel import Kernel
 from vkpar.ops import add, cast, matmul
 from vkpar.vulkan.physical import DeviceInfo
@@ -31,10 +33,12 @@ __all__ = [
     "Array",
     "Communicator",
     "CommunicatorError",
+    "DLPackError",
     "DType",
     "Device",
     "DeviceInfo",
     "DeviceLostError",
+    "HostArray",
     "InvalidUsageError",
     "Kernel",
     "OutOfMemoryError",
@@ -50,6 +54,9 @@ __all__ = [
     "cast",
     "copy",
     "enumerate_devices",
+    "from_dlpack",
+    "host_array",
     "matmul",
     "open_devices",
+    "register_host",
 ]

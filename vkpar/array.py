@@ -4,24 +4,30 @@ from __future__ import annotations
 
 import itertools
 import math
-import operator
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, overload
 
 import numpy as np
 
 from vkpar import dtypes
-from vkpar.device import Device, as_bytes
+from vkpar.device import Device, as_bytes, dimensions
 from vkpar.dtypes import DType
-from vkpar.errors import InvalidUsageError, UnsupportedError
+from vkpar.errors import DLPackError, InvalidUsageError, UnsupportedError
+from vkpar.host import HostArray
 from vkpar.vulkan.buffer import Buffer, BufferRange
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
+_Target = TypeVar("_Target", "np.ndarray[Any, Any]", HostArray)
+
 WIDE = 16  # bytes of the widest access in the built-in kernels
+_NO_DLPACK = (
+    "device memory of Vulkan has no DLPack device that others could use; "
+    "hand over array.numpy(), or a vkpar.HostArray that the array was read into"
+)
 
 
 @dataclass(frozen=True)
@@ -32,21 +38,30 @@ class HostElements:
     dtype: DType
 
 
-def host_elements(source: ArrayLike, dtype: object = None) -> HostElements:
+def host_elements(source: ArrayLike | HostArray, dtype: object = None) -> HostElements:
     """Return ``source`` as the NumPy elements of ``dtype`` (its own by default).
 
     Raises:
-        InvalidUsageError: not an array of plain numbers.
+        InvalidUsageError: not an array of plain numbers, or a closed :class:`HostArray`.
     """
+    values, own = _plain(source)
+    wanted = own if dtype is None else dtypes.resolve(dtype)
+    if own == dtypes.bfloat16 != wanted:
+        values = dtypes.from_bfloat16(values, wanted.numpy)
+    if wanted == dtypes.bfloat16 and values.dtype != np.uint16:
+        return HostElements(dtypes.bfloat16_bits(values.astype(np.float32, copy=False)), wanted)
+    return HostElements(values.astype(wanted.numpy, copy=False), wanted)
+
+
+def _plain(source: ArrayLike | HostArray) -> tuple[np.ndarray[Any, Any], DType]:
+    """Return what NumPy sees of ``source``, and the dtype that it stands for."""
+    if isinstance(source, HostArray):
+        return source.numpy(), source.dtype
     try:
         values = np.asarray(source)
     except (TypeError, ValueError) as error:
         raise InvalidUsageError(f"no array of numbers: {error}") from error
-    own = dtypes.resolve(values.dtype)
-    wanted = own if dtype is None else dtypes.resolve(dtype)
-    if wanted == dtypes.bfloat16 and values.dtype != np.uint16:
-        return HostElements(dtypes.bfloat16_bits(values.astype(np.float32, copy=False)), wanted)
-    return HostElements(values.astype(wanted.numpy, copy=False), wanted)
+    return values, dtypes.resolve(values.dtype)
 
 
 _serials = itertools.count(1)
@@ -95,7 +110,7 @@ class Array:
         Raises:
             InvalidUsageError, OutOfMemoryError
         """
-        dims = _shape(shape)
+        dims = dimensions(shape)
         return cls(Storage(device, math.prod(dims) * dtype.itemsize), 0, dims, dtype)
 
     @property
@@ -132,19 +147,35 @@ class Array:
         """
         return self.read()
 
-    def read(self, region: Any = None, *, out: np.ndarray[Any, Any] | None = None) -> np.ndarray[Any, Any]:
+    @overload
+    def read(self, region: Any = None, *, out: None = None) -> np.ndarray[Any, Any]: ...
+
+    @overload
+    def read(self, region: Any = None, *, out: _Target) -> _Target: ...
+
+    def read(
+        self, region: Any = None, *, out: np.ndarray[Any, Any] | HostArray | None = None
+    ) -> np.ndarray[Any, Any] | HostArray:
         """Copy to the host, into ``out`` where it is given (same shape and dtype), and return it.
 
         Args:
             region: rows along the first axis, as in ``a[region]``; all by default.
-            out: a writable, C-contiguous array.
+            out: a writable, C-contiguous array, or a :class:`HostArray`. The device copies straight to host memory
+                that it has imported; once an interrupted call has raised, that copy may still go on.
 
         Raises:
-            InvalidUsageError: ``out`` is read-only, not C-contiguous, or of another shape or dtype.
+            InvalidUsageError: ``out`` is read-only, not C-contiguous, of another shape or dtype, or closed.
         """
         if region is not None:
-            return self[region].read(out=out)
-        made = self.fetch(out)
+            found: np.ndarray[Any, Any] | HostArray = self[region].read(out=out)
+            return found
+        if isinstance(out, HostArray):
+            if dtypes.bfloat16 == out.dtype != self.dtype:
+                raise InvalidUsageError(f"cannot read {self.dtype} into {out.dtype}")
+            self.fetch(out.numpy())
+            made: np.ndarray[Any, Any] | HostArray = out
+        else:
+            made = self.fetch(out)
         if self.size:
             self.device.check_results()
         return made
@@ -170,11 +201,12 @@ class Array:
         if not out.flags.c_contiguous:
             raise InvalidUsageError("cannot read into an array that is not C-contiguous")
 
-    def write(self, source: ArrayLike, region: Any = None) -> None:
+    def write(self, source: ArrayLike | HostArray, region: Any = None) -> None:
         """Replace the contents by ``source``, of the same shape; it may be changed once the call returns.
 
         Args:
-            source: anything that ``np.asarray`` takes.
+            source: anything that ``np.asarray`` takes, or a :class:`HostArray`. From host memory that the device has
+                imported (and elements that need no conversion) it copies straight, and the call waits for that.
             region: rows along the first axis, as in ``a[region]``; all by default.
 
         Raises:
@@ -244,11 +276,36 @@ class Array:
         return (self[row] for row in range(len(self)))
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
-        """Return a copy for NumPy; ``copy=False`` raises ValueError, since the elements live on a device."""
+        """Return a copy for NumPy, by the rules of NumPy 2.
+
+        Args:
+            dtype: convert to it. bfloat16 comes as its bits without it or with uint16, else as its values.
+            copy: None and True alike make the one copy that a download is.
+
+        Raises:
+            ValueError: ``copy=False``, since the elements live on a device.
+            TypeError: no NumPy dtype.
+        """
         if copy is False:
             raise ValueError("an array on a device cannot be seen without a copy; use numpy()")
+        wanted = self.dtype.numpy if dtype is None else np.dtype(dtype)
         values = self.numpy()
-        return values if dtype is None else values.astype(dtype, copy=False)
+        if self.dtype == dtypes.bfloat16:
+            return dtypes.from_bfloat16(values, wanted)
+        return values.astype(wanted, copy=False)
+
+    def __dlpack_device__(self) -> NoReturn:
+        """Refuse: see :meth:`__dlpack__`."""
+        raise DLPackError(_NO_DLPACK)
+
+    def __dlpack__(self, **how: Any) -> NoReturn:
+        """Refuse: what DLPack consumers could do with the memory of a Vulkan device is not defined.
+
+        Raises:
+            DLPackError: always; it is a BufferError, as the protocol asks. :meth:`numpy`, and a :class:`HostArray`
+                that it is read into, can be handed over.
+        """
+        raise DLPackError(_NO_DLPACK)
 
     def to(self, device: Device) -> Array:
         """Return a copy on ``device`` (the array itself where it lives there already).
@@ -383,13 +440,3 @@ def copy(source: Array, target: Array) -> None:
         target.copy_from(source)
     elif source.size:
         source.device.carrier_to(target.device).move(source, target)
-
-
-def _shape(shape: int | Sequence[int]) -> tuple[int, ...]:
-    try:
-        dims = tuple(operator.index(dim) for dim in (shape if isinstance(shape, Iterable) else (shape,)))
-    except TypeError:
-        dims = (-1,)
-    if any(dim < 0 for dim in dims):
-        raise InvalidUsageError(f"bad shape {shape!r}: dimensions are whole numbers from 0")
-    return dims

@@ -5,10 +5,11 @@ from __future__ import annotations
 import atexit
 import itertools
 import logging
+import operator
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -276,6 +277,21 @@ def _close_all() -> None:
         _close_quietly(device)
     if api.loaded() and not api.load().live().get("Device"):
         instance.close()
+
+
+def dimensions(shape: int | Sequence[int]) -> tuple[int, ...]:
+    """Return ``shape`` as a tuple of dimensions.
+
+    Raises:
+        InvalidUsageError: no shape, or a negative dimension.
+    """
+    try:
+        dims = tuple(operator.index(dim) for dim in (shape if isinstance(shape, Iterable) else (shape,)))
+    except TypeError:
+        dims = (-1,)
+    if any(dim < 0 for dim in dims):
+        raise InvalidUsageError(f"bad shape {shape!r}: dimensions are whole numbers from 0")
+    return dims
 
 
 def as_bytes(values: np.ndarray[Any, Any]) -> np.ndarray[Any, np.dtype[np.uint8]]:

@@ -87,6 +87,13 @@ def result_type(*dtypes: DType) -> DType:
     raise UnsupportedError("bfloat16 mixes with float16 and float32 only; cast first")
 
 
+def from_bfloat16(bits: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+    """Return the values of bfloat16 bit patterns as ``dtype``; for uint16, which holds them, the bits themselves."""
+    if dtype == np.uint16:
+        return bits.astype(dtype, copy=False)
+    return (bits.astype(np.uint32) << 16).view(np.float32).astype(dtype, copy=False)
+
+
 def bfloat16_bits(values: np.ndarray[Any, Any]) -> np.ndarray[Any, np.dtype[np.uint16]]:
     """Round float32 to bfloat16 bit patterns, to nearest even; NaN becomes 0x7FC0."""
     bits = values.view(np.uint32)

@@ -17,6 +17,10 @@ class UnsupportedError(VkparError):
     """A device, driver or machine lacks something that the call needs; the message names it."""
 
 
+class DLPackError(UnsupportedError, BufferError):
+    """Elements that DLPack cannot hand over from or to where they are."""
+
+
 class ShaderCompileError(VkparError):
     """GLSL that does not compile.
 

@@ -164,7 +164,8 @@ def _result_names(module: Any) -> dict[int, str]:
     names: dict[int, str] = {}
     for name, value in vars(module).items():
         if isinstance(value, int) and (name.startswith("VK_ERROR_") or name in ("VK_SUCCESS", "VK_TIMEOUT")):
-            names.setdefault(value, name)
+            # Errors are negative; the package forgets the sign of those that extensions bring.
+            names.setdefault(-abs(value) if name.startswith("VK_ERROR_") else value, name)
     return names
 
 

@@ -16,8 +16,9 @@ from vkpar.errors import DeviceLostError, InvalidUsageError, OutOfMemoryError, U
 from vkpar.vulkan import api, instance
 from vkpar.vulkan.buffer import Buffer, BufferRange
 from vkpar.vulkan.gate import Gate
+from vkpar.vulkan.imports import HostImports, HostWindow
 from vkpar.vulkan.kernel import Pipeline, PipelineCache
-from vkpar.vulkan.memory import Allocator
+from vkpar.vulkan.memory import Allocator, HostBlock
 from vkpar.vulkan.physical import DeviceInfo, QueueFamily
 from vkpar.vulkan.queue import Frame, Queue, drain
 from vkpar.vulkan.staging import Staging
@@ -64,6 +65,7 @@ class LogicalDevice:
             self.allocator = Allocator(self.handle, info, (compute, transfer))
             self.pipelines = PipelineCache(self.handle)
             self.staging = Staging(self.allocator, self.transfer, env.get().ring_bytes)
+            self.imports = HostImports(self.handle, info, self.transfer, kernels=transfer == compute)
             undo.pop_all()
 
     def _queue(self, family: int, label: str, undo: ExitStack) -> Queue:
@@ -136,7 +138,8 @@ class LogicalDevice:
             self._retired.append((self.compute.last, self.transfer.last, buffer))
 
     def reap(self) -> None:
-        """Release the retired buffers whose work is done."""
+        """Release the retired buffers, and the imports nobody can reach any more, whose work is done."""
+        self.imports.reap()
         if not self._retired or not self._reaping.acquire(blocking=False):
             return
         try:
@@ -150,13 +153,33 @@ class LogicalDevice:
         """Copy flat uint8 ``source`` to ``target`` from byte ``offset``; ``source`` is free on return."""
         with self.gate.lock():
             self.gate.check()
-            self.staging.upload(source, target, offset)
+            if not self.imports.upload(source, target.range(offset, source.size)):
+                self.staging.upload(source, target, offset)
 
     def download(self, source: Buffer, offset: int, target: Any) -> None:
         """Fill flat uint8 ``target`` from byte ``offset`` of ``source``; returns when it is there."""
         with self.gate.lock():
             self.gate.check()
-            self.staging.download(source, offset, target)
+            if not self.imports.download(source.range(offset, target.size), target):
+                self.staging.download(source, offset, target)
+
+    def import_host(self, block: HostBlock) -> HostWindow:
+        """Let copies from and to ``block`` go straight, until :meth:`drop_import`, or until it is retired.
+
+        Raises:
+            UnsupportedError: the driver cannot import it.
+            OutOfMemoryError: it cannot pin so much.
+        """
+        with self.gate.lock():
+            self.gate.check()
+            self.reap()
+            return self.imports.add(block)
+
+    def drop_import(self, window: HostWindow) -> None:
+        """Wait for the copies from and to ``window``, then forget it; the device's own close does so too."""
+        with self.gate.lock():
+            if not self.gate.is_shut:
+                self.imports.drop(window, lambda: self.gate.is_shut)
 
     def dispatch(
         self, pipeline: Pipeline, ranges: Sequence[BufferRange], push: bytes, groups: tuple[int, int, int]
@@ -242,6 +265,7 @@ class LogicalDevice:
         self._freed = True
         self._retired.clear()
         self.staging.close()
+        self.imports.close()
         self.pipelines.close()
         self.allocator.close()
         for queue in reversed(queues):
@@ -251,6 +275,7 @@ class LogicalDevice:
     def quarantine(self) -> None:
         """Give the device up: work on it does not end, so its handles are leaked and later use is refused."""
         self.quarantined = True
+        self.imports.leak()
         why = "quarantined: it did not finish its work"
         self.gate.refuse(lambda: DeviceLostError("VK_ERROR_DEVICE_LOST", self.info.name, why))
         _log.error("%s does not finish its work; it is given up and its handles are leaked", self.info.name)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import mmap
+import os
 import threading
+import weakref
 from collections.abc import Collection
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -249,6 +252,7 @@ class HostArena:
         ffi = api.load().ffi
         base = api.load().address(ffi.from_buffer(self._map))
         self.address = round_up(base, alignment)
+        _arenas.add(self)
 
     def view(self, offset: int, nbytes: int) -> Any:
         """Return a writable cffi buffer over ``nbytes`` from ``offset``."""
@@ -260,16 +264,47 @@ class HostArena:
             self._map.close()
             self._map = None
 
+    def forget(self) -> None:
+        """Never unmap it: in a forked child it is not there, and other memory may have taken its place."""
+        if self._map is not None:
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._map))
+            self._map = None
+
+
+_arenas: weakref.WeakSet[HostArena] = weakref.WeakSet()
+
+
+def _forget_arenas() -> None:
+    for arena in list(_arenas):
+        arena.forget()
+
+
+os.register_at_fork(after_in_child=_forget_arenas)
+
+
+@dataclass(frozen=True)
+class HostBlock:
+    """``nbytes`` of host memory from ``address``, which ``owner`` keeps alive."""
+
+    address: int
+    nbytes: int
+    owner: Any = field(repr=False)
+
 
 class HostImport:
-    """A :class:`HostArena` as queue family ``family`` of one device sees it, and ``others`` that copy to and from it.
+    """Host memory as queue family ``family`` of one device sees it, and ``others`` that copy to and from it.
 
     Raises:
         UnsupportedError: the driver cannot import this memory as a storage buffer.
     """
 
     def __init__(
-        self, device: Any, info: DeviceInfo, arena: HostArena, family: int, others: Collection[int] = ()
+        self,
+        device: Any,
+        info: DeviceInfo,
+        arena: HostArena | HostBlock,
+        family: int,
+        others: Collection[int] = (),
     ) -> None:
         vk = self._vk = api.load()
         self._device = device
@@ -319,7 +354,7 @@ class HostImport:
         raise UnsupportedError(f"{info.name} cannot import host memory as coherent storage")
 
     def shared(self) -> SharedBuffer:
-        """Return the whole arena as command buffers name it."""
+        """Return all of it as command buffers name it."""
         return SharedBuffer(BufferRange(self.buffer, 0, self._arena.nbytes), self._family, self._foreign)
 
     def close(self) -> None:
