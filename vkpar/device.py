@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
     from vkpar.array import Array
+    from vkpar.host import HostArray
 
 _log = logging.getLogger("vkpar")
 
@@ -76,11 +77,12 @@ class Device:
         """True after :meth:`close`."""
         return self._logical.closed
 
-    def array(self, source: ArrayLike, dtype: object = None) -> Array:
+    def array(self, source: ArrayLike | HostArray, dtype: object = None) -> Array:
         """Return a new array with a copy of ``source``, of any shape, strides and size.
 
         Args:
-            source: anything that ``np.asarray`` takes; it may be changed as soon as the call returns.
+            source: anything that ``np.asarray`` takes, or a :class:`HostArray`; it may be changed as soon as the call
+                returns.
             dtype: the element type, that of ``source`` by default (float64 for Python floats, which can be stored
                 but not computed: ask for ``"float32"``); ``"bfloat16"`` takes float values, rounded to
                 nearest even, or uint16 bit patterns as they are.

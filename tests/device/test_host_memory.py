@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import sys
 import threading
 import time
@@ -12,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from children import check_child
+from children import check_child, child_environment
 from handles import held
 from hypothesis import given
 from hypothesis import strategies as st
@@ -566,7 +567,7 @@ def test_threads(device: vkpar.Device) -> None:
 
 
 FORK = """
-    import os, sys
+    import ctypes, gc, os, sys
     import numpy as np
     import vkpar
     device = vkpar.open_devices(sys.argv[1])[0]
@@ -583,10 +584,18 @@ FORK = """
                 use()
             except vkpar.InvalidUsageError as error:
                 print("fork" in str(error), flush=True)
-        address, nbytes = other._memory.block.address, other._memory.block.nbytes
-        other = None
+        # What the child has put in its place stays.
+        libc = ctypes.CDLL(None)
+        libc.mmap.restype = ctypes.c_void_p
+        libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t] + [ctypes.c_int] * 3 + [ctypes.c_long]
+        places = [(item._memory.block.address, item._memory.block.nbytes) for item in (h, other)]
+        for address, nbytes in places:
+            assert libc.mmap(address, nbytes, 3, 0x100022, -1, 0) == address  # FIXED_NOREPLACE: the place is free
+            ctypes.memset(address, 5, nbytes)
         h.close()
-        h = None
+        h = other = None
+        gc.collect()
+        assert all(ctypes.string_at(address, nbytes) == bytes([5]) * nbytes for address, nbytes in places)
         os._exit(0)
     print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
     h.numpy()[:] = 8  # the device sees the parent's pages
@@ -615,6 +624,54 @@ def test_open_ones_do_not_trouble_the_end(device: vkpar.Device) -> None:
         """,
         str(device.info.index),
     )
+
+
+GIVEN_UP = """
+    import gc, logging, sys, threading, time
+    import vkpar
+    from parking import parked
+    from vkpar.vulkan import device as logical
+    logical._DRAIN_SECONDS = 0.2
+    logging.getLogger("vkpar").setLevel(logging.CRITICAL)
+    device = vkpar.open_devices(sys.argv[1])[0]
+    h = vkpar.host_array(1000, "int32", device)
+    made, view = device.zeros(1000, "int32"), h.numpy()
+    device.synchronize()
+
+    def read():
+        try:
+            made.read(out=view)
+        except vkpar.VkparError as error:
+            print(type(error).__name__)
+
+    with parked(device) as release:
+        submitted = device.logical.transfer.last
+        reading = threading.Thread(target=read)
+        reading.start()
+        while device.logical.transfer.last == submitted:
+            time.sleep(0.005)
+        closing = threading.Thread(target=h.close)
+        closing.start()
+        time.sleep(0.05)
+        device.close()
+        reading.join(10)
+        closing.join(10)
+        print(h.closed, device._logical.quarantined, h.devices)
+        address = view.ctypes.data
+        del h, view, reading, closing
+    del device, made, submitted, release  # the device may copy at any time: the memory stays
+    gc.collect()
+    with open("/proc/self/maps") as maps:
+        ranges = [[int(end, 16) for end in line.split()[0].split("-")] for line in maps]
+    print(any(start <= address < end for start, end in ranges))
+"""
+
+
+def test_a_device_that_is_given_up(device: vkpar.Device) -> None:
+    printed = check_child(
+        GIVEN_UP, str(device.info.index), environment=child_environment(PYTHONPATH=os.pathsep.join(sys.path))
+    )
+    assert printed.split() == ["InvalidUsageError", "True", "True", "()", "True"]
 
 
 # ---- DLPack ----
