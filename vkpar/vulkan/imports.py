@@ -119,6 +119,8 @@ class HostImports:
             given_up: says that the device is closing, and will free the import itself.
         """
         with self._lock:
+            if window not in self._windows:
+                return
             window.retired = True
             value = self._queue.last if window.copies else 0
         while value and not self._queue.passed(value):
