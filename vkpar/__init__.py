@@ -22,8 +22,10 @@ from vkpar.errors import (
     WaitTimeoutError,
 )
 from vkpar.kernel import Kernel
+from vkpar.memory import MemoryPlan, plan_memory
 from vkpar.ops import add, cast, matmul
 from vkpar.vulkan.physical import DeviceInfo
+from vkpar.vulkan.usage import DeviceMemory, HeapMemory
 
 __version__ = "0.1.0"
 
@@ -35,8 +37,11 @@ __all__ = [
     "Device",
     "DeviceInfo",
     "DeviceLostError",
+    "DeviceMemory",
+    "HeapMemory",
     "InvalidUsageError",
     "Kernel",
+    "MemoryPlan",
     "OutOfMemoryError",
     "ShaderCompileError",
     "UnsupportedError",
@@ -52,4 +57,5 @@ __all__ = [
     "enumerate_devices",
     "matmul",
     "open_devices",
+    "plan_memory",
 ]

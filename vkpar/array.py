@@ -8,6 +8,7 @@ import operator
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from vkpar.device import Device, as_bytes
 from vkpar.dtypes import DType
 from vkpar.errors import InvalidUsageError, UnsupportedError
 from vkpar.vulkan.buffer import Buffer, BufferRange
+from vkpar.vulkan.usage import ARRAYS
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -55,14 +57,15 @@ _serials = itertools.count(1)
 class Storage:
     """The memory behind an array and its views; given back when the last of them goes."""
 
-    def __init__(self, device: Device, nbytes: int) -> None:
+    def __init__(self, device: Device, nbytes: int, label: Callable[[], str] | None = None) -> None:
         logical = device.logical
         self.device = device
         self.nbytes = nbytes
         self.serial = next(_serials)
         self.held_by: Callable[[], object] | None = None  # a group of collectives, weakly
-        self.buffer: Buffer | None = logical.allocate(nbytes) if nbytes else None
-        if self.buffer is not None:
+        self.buffer: Buffer | None = None
+        if nbytes:
+            self.buffer = logical.allocate(nbytes, purpose=ARRAYS, label=label)
             weakref.finalize(self, logical.retire, self.buffer).atexit = False
 
     def holder(self) -> object:
@@ -96,7 +99,8 @@ class Array:
             InvalidUsageError, OutOfMemoryError
         """
         dims = _shape(shape)
-        return cls(Storage(device, math.prod(dims) * dtype.itemsize), 0, dims, dtype)
+        label = partial("array {} {}".format, dims, dtype)
+        return cls(Storage(device, math.prod(dims) * dtype.itemsize, label), 0, dims, dtype)
 
     @property
     def size(self) -> int:
@@ -202,7 +206,7 @@ class Array:
         at_end = self._offset + self.nbytes == self._storage.nbytes
         nbytes = -(-self.nbytes // 4) * 4 if at_end else self.nbytes
         if self._offset % 4 == 0 and nbytes % 4 == 0:
-            logical.zero(self.buffer.range(self._offset, nbytes))
+            logical.fill(self.buffer.range(self._offset, nbytes), 0)
         else:
             self.write(np.zeros(self.shape, self.dtype.numpy))
 
