@@ -186,6 +186,8 @@ def test_devices_in_detail(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
         "abcdef00-1111-2222-3333-444444444444",
         "0: 140.0 GiB device-local, budget 138.0 GiB, used 2.0 GiB",
         "1: 512.0 GiB host",
+        "readback: type 0 of heap 0",
+        "device: type 0 of heap 0",
         "1: 2 x transfer, no timestamps",
         "16x16x32 f16*f16->f32",
         *(f"{item.name} " for item in fields(Limits)),

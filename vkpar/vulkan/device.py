@@ -69,7 +69,8 @@ class LogicalDevice:
             self.pipelines = PipelineCache(self.handle)
             self.staging = Staging(self.allocator, self.transfer, env.get().ring_bytes)
             undo.pop_all()
-        _opened.add(self)
+        with _opening:
+            _opened.add(self)
 
     def _queue(self, family: int, label: str, undo: ExitStack) -> Queue:
         queue = Queue(self.handle, self.info, family, label, self.gate)
@@ -142,9 +143,10 @@ class LogicalDevice:
     def _trim_others(self) -> int:
         """Free the empty blocks of the other devices opened on this card; return their bytes."""
         own = (self.info.driver_uuid, self.info.device_uuid)
-        others = [device for device in list(_opened) if device is not self and not device.closed]
-        cards = [device for device in others if (device.info.driver_uuid, device.info.device_uuid) == own]
-        return sum(device.allocator.trim() for device in cards)
+        with _opening:
+            others = [device for device in _opened if device is not self and not device.closed]
+        same = [device for device in others if (device.info.driver_uuid, device.info.device_uuid) == own]
+        return sum(device.allocator.trim() for device in same)
 
     def trim(self) -> int:
         """Free the memory that is kept for later; return how many bytes."""
@@ -312,6 +314,7 @@ class LogicalDevice:
 
 
 _opened: weakref.WeakSet[LogicalDevice] = weakref.WeakSet()
+_opening = threading.Lock()  # held while that changes or is walked
 
 
 def _require(info: DeviceInfo) -> None:

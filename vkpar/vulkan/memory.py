@@ -98,9 +98,9 @@ class Allocator:
                 piece = self._take(reserved, kind, alone)
                 backing: _Backing = piece.block.backing
                 mapped = backing.mapped + piece.offset if backing.mapped else 0
-                buffer = Buffer(backing.buffer, piece.offset, nbytes, piece.nbytes, mapped, piece, purpose, label)
+                buffer = Buffer(backing.buffer, piece.offset, nbytes, reserved, mapped, piece, purpose, label)
                 self._live.add(buffer)
-                self._books.buffer(purpose, backing.heap, piece.nbytes)
+                self._books.buffer(purpose, backing.heap, reserved)
         except OutOfMemoryError as error:
             raise OutOfMemoryError(error.result, error.call, self._state(nbytes, kind)) from error
         return buffer

@@ -78,7 +78,7 @@ class Block:
 
 
 class Piece(NamedTuple):
-    """A part of a block: ``nbytes`` (those asked for, or a few more) from ``offset``."""
+    """A part of a block: ``nbytes`` from ``offset``; more than asked for where a kept block of its own serves."""
 
     block: Block
     offset: int

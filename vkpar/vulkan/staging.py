@@ -32,7 +32,7 @@ class _Ring:
     def __init__(self, allocator: Allocator, nbytes: int, kind: str) -> None:
         self.cell_nbytes = max(nbytes // _CELLS // ALIGNMENT * ALIGNMENT, ALIGNMENT)
         self._allocator = allocator
-        self._buffer: Buffer = allocator.allocate(self.cell_nbytes * _CELLS, kind, purpose=STAGING)
+        self._buffer: Buffer = allocator.allocate(self.cell_nbytes * _CELLS, kind, purpose=STAGING, alone=True)
         ffi = api.load().ffi
         raw = ffi.buffer(ffi.cast("char*", self._buffer.mapped), self._buffer.nbytes)
         host = np.frombuffer(raw, np.uint8)

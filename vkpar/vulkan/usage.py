@@ -23,7 +23,7 @@ class HeapMemory:
         device_local: it is the device's own memory.
         total: its size.
         used: what buffers of this device hold of it, padding included.
-        cached: what else of it this device's blocks hold: free pieces, and empty blocks kept for later.
+        cached: what else of it this device's blocks hold: free pieces, blocks kept for later, the driver's rounding.
         imported: host memory that communicators brought in as memory of this heap; it takes none of the heap.
         budget: what the driver lets this process have of it now (VK_EXT_memory_budget), what it has already included;
             None where the driver does not say.
