@@ -51,7 +51,8 @@ def allocator(device: vkpar.Device) -> Iterator[Allocator]:
 def trim_all() -> None:
     """Free what open devices keep for later."""
     for opened in list(_open_devices):
-        opened.trim()
+        if not opened.closed:
+            opened.trim()
 
 
 def check_apart(buffers: list[Buffer]) -> None:
@@ -395,7 +396,7 @@ def test_ten_thousand_arrays_and_views(fresh: vkpar.Device, rng: np.random.Gener
     """Random arrays come and go; each holds a value of its own to its end, and nothing overlaps or leaks."""
     live = fresh.logical.allocator._live
     held: list[tuple[vkpar.Array, int]] = []
-    worst = 0.0
+    worst, idle = 0.0, []
     with env.override(debug="memory"):
         for turn in range(10_000):
             if held and (rng.random() < 0.5 or len(held) > 200):
@@ -411,11 +412,15 @@ def test_ten_thousand_arrays_and_views(fresh: vkpar.Device, rng: np.random.Gener
                 held.append((fresh.array(np.full(count, value, np.int32)) if value else fresh.empty(count), value))
             if turn % 500 == 499:
                 check_apart(list(live))
-                worst = max(worst, fresh.memory().fragmentation)
+                fresh.synchronize()
+                memory = fresh.memory()
+                worst = max(worst, memory.fragmentation)
+                idle.append((memory.cached - memory.trimmable) / (memory.used + memory.cached - memory.trimmable))
     memory = fresh.memory()
     assert memory.arrays == sum(buffer.reserved for buffer in live if buffer.purpose == "arrays")
-    print(f"{fresh.name}: {memory.arrays} bytes in arrays, {memory.cached} free; fragmentation {worst:.2f} at most")
-    assert worst < 0.5
+    print(f"{fresh.name}: {memory.arrays} bytes in arrays; fragmentation {worst:.2f} at most, {max(idle):.2f} idle")
+    assert worst < 0.75
+    assert max(idle) < 0.7  # of a few MiB, in at least one block a class
     assert all(set(np.unique(array.numpy())) == {value} for array, value in held if value and array.size)
     held.clear()
     del array

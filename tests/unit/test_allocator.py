@@ -120,11 +120,11 @@ def traffic(pool: Pool, rng: random.Random, turns: int, kind: str = "device") ->
     held: list[Piece] = []
     worst = 0.0
     for _ in range(turns):
-        if held and rng.random() < 0.5:
+        if rng.random() < len(held) / 600:  # settles at 300 pieces
             pool.give(held.pop(rng.randrange(len(held))))
         else:
             held.append(pool.take(padded(int(2 ** rng.uniform(4, 24))), kind))
-        if len(held) > 50:
+        if len(held) > 200:
             nbytes = sum(block.nbytes for block in pool.blocks() if not block.free.empty)
             worst = max(worst, 1 - sum(piece.nbytes for piece in held) / nbytes)
     return sum(piece.nbytes for piece in held), worst
@@ -136,7 +136,8 @@ def test_random_traffic_fragments_little() -> None:
     used, idle = traffic(pool, random.Random(1), 4000)
     room = pool.room()
     print(f"{used >> 20} MiB in use, {room.free >> 20} free, {room.fragmentation:.2f} fragmented, {idle:.2f} idle")
-    assert room.fragmentation < 0.5
+    assert room.fragmentation < 0.6
+    assert idle < 0.6
     assert 0 < room.largest <= room.whole <= room.free
 
 
@@ -162,8 +163,8 @@ def test_a_class_grows_only_while_its_blocks_are_used() -> None:
         (65792, 16 * MIB),
         (MIB, 16 * MIB),
         (MIB + 256, 64 * MIB),
-        (32 * MIB, 64 * MIB),
-        (32 * MIB + 256, 32 * MIB + 256),
+        (16 * MIB, 64 * MIB),
+        (16 * MIB + 256, 16 * MIB + 256),
         (1 << 35, 1 << 35),
     ],
 )

@@ -10,7 +10,7 @@ pieces up to       in blocks of
 4 KiB              1 MiB
 64 KiB             4 MiB
 1 MiB              16 MiB
-32 MiB             64 MiB
+16 MiB             64 MiB
 more               their own size
 =================  ==========
 
@@ -19,9 +19,10 @@ No block is larger than a sixteenth of the heap (but of 1 MiB at least); a piece
 Fragmentation is bounded by that. A block is added to a class only where none of its blocks has a free piece of the
 size asked for, ``r``. A block with ``n`` pieces in use has at most ``n + 1`` free ones then, all smaller than ``r``:
 less than ``2 * n * r`` bytes of it lie idle, and ``n`` times the class's smallest size or more are in use. Sizes within
-a class differ 16-fold (32-fold in the last one), so a class grows only while its blocks hold less than 32 (64) idle
-bytes for each one in use, whatever was allocated and freed in whichever order. Only an adversary gets near that: in the
-random traffic of the tests, most of what is free is in its block's largest piece.
+a class differ 16-fold, so a class grows only while its blocks hold less than 32 idle bytes for each one in use,
+whatever was allocated and freed in whichever order. Only an adversary gets near that: in random traffic an eighth to
+two fifths of the blocks in use is idle (docs/memory.md). One class for all sizes leaves three quarters idle where most
+pieces are small, since a single one keeps a large block.
 """
 
 from __future__ import annotations
@@ -32,8 +33,14 @@ from typing import Any, NamedTuple
 from vkpar.vulkan.freelist import FreeList
 
 ALIGNMENT = 256  # the largest minStorageBufferOffsetAlignment that Vulkan allows
-_CLASSES = ((4 << 10, 1 << 20), (64 << 10, 4 << 20), (1 << 20, 16 << 20), (32 << 20, 64 << 20))
-_OWN = len(_CLASSES)  # the class of pieces with blocks of their own
+# By class: the largest piece, and the bytes of a block.
+SIZE_CLASSES: tuple[tuple[int, int], ...] = (
+    (4 << 10, 1 << 20),
+    (64 << 10, 4 << 20),
+    (1 << 20, 16 << 20),
+    (16 << 20, 64 << 20),
+)
+_OWN = -1  # the class of pieces with blocks of their own
 _HEAP_SHARE = 16  # a block is a sixteenth of the heap at most
 _LEAST_BLOCK = 1 << 20
 _CACHE_SHARE = 8  # empty blocks that are kept take an eighth of the heap at most
@@ -108,7 +115,7 @@ class Pool:
         most: int | None = None,
     ) -> None:
         self._make, self._drop = make, drop
-        heap_nbytes = heap_nbytes or _CLASSES[-1][1] * _HEAP_SHARE
+        heap_nbytes = heap_nbytes or SIZE_CLASSES[-1][1] * _HEAP_SHARE
         self._most_block = max(heap_nbytes // _HEAP_SHARE // ALIGNMENT * ALIGNMENT, _LEAST_BLOCK)
         if most is not None:
             self._most_block = max(min(self._most_block, most // ALIGNMENT * ALIGNMENT), ALIGNMENT)
@@ -119,7 +126,7 @@ class Pool:
 
     def size_class(self, nbytes: int) -> tuple[int, int]:
         """Return the class of a piece of ``nbytes``, and the size of the block that it is put into."""
-        for number, (largest, block) in enumerate(_CLASSES):
+        for number, (largest, block) in enumerate(SIZE_CLASSES):
             block_nbytes = min(block, self._most_block)
             if nbytes <= min(largest, block_nbytes // 2):
                 return number, block_nbytes
@@ -143,7 +150,7 @@ class Pool:
     def _with_room(self, nbytes: int, kind: str, number: int) -> Block | None:
         """Return the oldest block with room, so that younger ones become empty; of the own ones the smallest."""
         blocks = self._blocks.get((kind, number), [])
-        if number < _OWN:
+        if number != _OWN:
             return next((block for block in blocks if block.free.largest >= nbytes), None)
         fitting = [b for b in blocks if b.free.empty and 0 <= b.nbytes - nbytes <= b.nbytes // _WASTE_SHARE]
         return min(fitting, key=lambda block: block.nbytes, default=None)
