@@ -243,10 +243,12 @@ def test_threads_share_an_allocator(allocator: Allocator) -> None:
 @pytest.fixture
 def fresh(device: vkpar.Device) -> Iterator[vkpar.Device]:
     """Open the device anew, so that nothing is allocated on it; all its handles must be gone after its close."""
+    trim_all()
     before = api.load().live()
     (made,) = vkpar.open_devices(device.info.index)
     yield made
     made.close()
+    trim_all()
     assert api.load().live() == before
 
 
