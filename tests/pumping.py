@@ -76,7 +76,7 @@ class Stand:
         return SharedBuffer(mirror.range(), logical.compute.family, False)
 
     def _buffer(self, rank: int, nbytes: int) -> Any:
-        buffer = self.logical[rank].allocator.allocate(nbytes, "readback")
+        buffer = self.logical[rank].allocator.allocate(nbytes, "readback", purpose="slots")
         self._undo.callback(self.logical[rank].allocator.release, buffer)
         bytes_at(buffer.mapped, nbytes)[:] = 0
         return buffer

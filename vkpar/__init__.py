@@ -24,8 +24,10 @@ from vkpar.errors import (
 )
 from vkpar.host import HostArray, from_dlpack, host_array, register_host
 from vkpar.kernel import Kernel
+from vkpar.memory import MemoryPlan, plan_memory
 from vkpar.ops import add, cast, matmul
 from vkpar.vulkan.physical import DeviceInfo
+from vkpar.vulkan.usage import DeviceMemory, HeapMemory
 
 __version__ = "0.1.0"
 
@@ -38,9 +40,12 @@ __all__ = [
     "Device",
     "DeviceInfo",
     "DeviceLostError",
+    "DeviceMemory",
+    "HeapMemory",
     "HostArray",
     "InvalidUsageError",
     "Kernel",
+    "MemoryPlan",
     "OutOfMemoryError",
     "ShaderCompileError",
     "UnsupportedError",
@@ -58,5 +63,6 @@ __all__ = [
     "host_array",
     "matmul",
     "open_devices",
+    "plan_memory",
     "register_host",
 ]

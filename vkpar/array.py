@@ -7,6 +7,7 @@ import math
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, overload
 
 import numpy as np
@@ -17,6 +18,7 @@ from vkpar.dtypes import DType
 from vkpar.errors import DLPackError, InvalidUsageError, UnsupportedError
 from vkpar.host import HostArray
 from vkpar.vulkan.buffer import Buffer, BufferRange
+from vkpar.vulkan.usage import ARRAYS
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -70,14 +72,15 @@ _serials = itertools.count(1)
 class Storage:
     """The memory behind an array and its views; given back when the last of them goes."""
 
-    def __init__(self, device: Device, nbytes: int) -> None:
+    def __init__(self, device: Device, nbytes: int, label: Callable[[], str] | None = None) -> None:
         logical = device.logical
         self.device = device
         self.nbytes = nbytes
         self.serial = next(_serials)
         self.held_by: Callable[[], object] | None = None  # a group of collectives, weakly
-        self.buffer: Buffer | None = logical.allocate(nbytes) if nbytes else None
-        if self.buffer is not None:
+        self.buffer: Buffer | None = None
+        if nbytes:
+            self.buffer = logical.allocate(nbytes, purpose=ARRAYS, label=label)
             weakref.finalize(self, logical.retire, self.buffer).atexit = False
 
     def holder(self) -> object:
@@ -111,7 +114,8 @@ class Array:
             InvalidUsageError, OutOfMemoryError
         """
         dims = dimensions(shape)
-        return cls(Storage(device, math.prod(dims) * dtype.itemsize), 0, dims, dtype)
+        label = partial("array {} {}".format, dims, dtype)
+        return cls(Storage(device, math.prod(dims) * dtype.itemsize, label), 0, dims, dtype)
 
     @property
     def size(self) -> int:
@@ -234,7 +238,7 @@ class Array:
         at_end = self._offset + self.nbytes == self._storage.nbytes
         nbytes = -(-self.nbytes // 4) * 4 if at_end else self.nbytes
         if self._offset % 4 == 0 and nbytes % 4 == 0:
-            logical.zero(self.buffer.range(self._offset, nbytes))
+            logical.fill(self.buffer.range(self._offset, nbytes), 0)
         else:
             self.write(np.zeros(self.shape, self.dtype.numpy))
 

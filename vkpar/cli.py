@@ -15,7 +15,7 @@ import vkpar
 from vkpar import console, env
 from vkpar.bench.commands import WIRE_HELP, add_benchmarks, add_command, add_devices, add_json
 from vkpar.errors import UnsupportedError, VkparError
-from vkpar.vulkan import api, instance, pump, selector, shader
+from vkpar.vulkan import api, instance, memtypes, pump, selector, shader
 
 if TYPE_CHECKING:
     from vkpar.vulkan.physical import DeviceInfo, Heap, QueueFamily
@@ -235,6 +235,7 @@ def _details(info: DeviceInfo) -> dict[str, str]:
         "device UUID": info.device_uuid,
         "driver UUID": info.driver_uuid,
         "heaps": "\n".join(map(_heap, info.heaps)),
+        "memory taken": "\n".join(_taken(info, kind) for kind in memtypes.KINDS),
         "queue families": "\n".join(map(_family, info.queue_families)),
         "features": ", ".join(name for name, there in flags.items() if there) or "-",
         "without": ", ".join(name for name, there in flags.items() if not there) or "-",
@@ -249,6 +250,15 @@ def _heap(heap: Heap) -> str:
     local = "device-local" if heap.device_local else "host"
     budget = "" if heap.budget is None else f", budget {_gib(heap.budget)}, used {_gib(heap.used or 0)}"
     return f"{heap.index}: {_gib(heap.nbytes)} {local}{budget}"
+
+
+def _taken(info: DeviceInfo, kind: str) -> str:
+    """Say which memory is taken for arrays (``device``), for uploads and for reads."""
+    try:
+        number = memtypes.choose(info, kind)
+    except UnsupportedError:
+        return f"{kind}: none"
+    return f"{kind}: type {number} of heap {info.memory_types[number][1]}"
 
 
 def _family(family: QueueFamily) -> str:

@@ -22,6 +22,7 @@ from vkpar.vulkan.device import LogicalDevice
 from vkpar.vulkan.physical import DeviceInfo, Limits
 from vkpar.vulkan.selector import default as default_devices
 from vkpar.vulkan.selector import select
+from vkpar.vulkan.usage import DeviceMemory
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -148,6 +149,27 @@ class Device:
         """
         self.logical.synchronize(timeout)
         instance.raise_messages()
+
+    def memory(self) -> DeviceMemory:
+        """Return what the device's memory is used for now: bytes by heap and by purpose, and the driver's budgets.
+
+        Budgets are read afresh at each call (VK_EXT_memory_budget; None where the driver lacks it). Arrays that were
+        dropped count until the work on them is done.
+
+        Raises:
+            InvalidUsageError: the device is closed.
+        """
+        return self.logical.memory()
+
+    def trim(self) -> int:
+        """Give memory that is kept for later arrays back to the driver; return how many bytes.
+
+        Only blocks without any array in them go. An allocation that finds no room does this by itself.
+
+        Raises:
+            InvalidUsageError: the device is closed.
+        """
+        return self.logical.trim()
 
     def adopt(self, child: Any) -> None:
         """Close ``child``, something with ``close()`` and ``check_results()``, before this device."""

@@ -12,6 +12,7 @@ from vkpar.errors import InvalidUsageError
 
 _TRUE = {"1", "true", "yes", "on"}
 _FALSE = {"0", "false", "no", "off"}
+DEBUG_CHECKS = ("slots", "wire", "memory")
 
 
 def _setting(variable: str, meaning: str, default: Any, choices: tuple[str, ...] = ()) -> Any:
@@ -45,8 +46,14 @@ class Environment:
         "VKPAR_STAGING_BYTES", "bytes of all slots of a communicator (0: half the last-level cache)", 0
     )
     ring_bytes: int = _setting("VKPAR_RING_BYTES", "bytes of a device's upload and download ring", 16 << 20)
+    max_memory: int = _setting(
+        "VKPAR_MAX_MEMORY", "bytes that the arrays of a device may take (0: what the device has)", 0
+    )
     debug: str = _setting(
-        "VKPAR_DEBUG", "checks of new communicators: slots (their generations), wire (what it loses), or both: a,b", ""
+        "VKPAR_DEBUG",
+        "checks, joined by commas: of communicators slots (their generations) and wire (what it loses); memory (new"
+        " arrays hold ones in every bit: NaN, -1)",
+        "",
     )
     tuning: str = _setting(
         "VKPAR_TUNING",
@@ -97,6 +104,21 @@ def get() -> Environment:
     if _current is None:
         _current = _read()
     return _current
+
+
+def debug_checks() -> frozenset[str]:
+    """Return the checks that ``VKPAR_DEBUG`` names.
+
+    Raises:
+        InvalidUsageError: an unknown one.
+    """
+    text = get().debug
+    if not text:
+        return frozenset()
+    names = frozenset(name.strip() for name in text.split(",") if name.strip())
+    if names - set(DEBUG_CHECKS):
+        raise InvalidUsageError(f"VKPAR_DEBUG={text!r}: there are {', '.join(DEBUG_CHECKS)}")
+    return names
 
 
 @contextmanager

@@ -17,7 +17,8 @@ from vkpar.dtypes import DType
 from vkpar.errors import DLPackError, InvalidUsageError, OutOfMemoryError, UnsupportedError
 from vkpar.vulkan.device import LogicalDevice
 from vkpar.vulkan.imports import HostWindow
-from vkpar.vulkan.memory import HostArena, HostBlock, round_up
+from vkpar.vulkan.memory import HostArena, HostBlock
+from vkpar.vulkan.pool import round_up
 
 if TYPE_CHECKING:
     from vkpar.array import Array

@@ -34,7 +34,7 @@ def test_a_misuse_is_raised_by_the_next_public_call(device: vkpar.Device) -> Non
         inside = made.bytes_range()
 
         def misuse():  # vkCmdFillBuffer takes multiples of four
-            device.logical.zero(BufferRange(inside.buffer, inside.offset + 1, 6))
+            device.logical.fill(BufferRange(inside.buffer, inside.offset + 1, 6), 0)
 
         for call in (made.numpy, lambda: device.zeros(3), device.synchronize, lambda: made.write(np.zeros(100))):
             misuse()
@@ -64,7 +64,7 @@ def test_work_and_collectives_raise_it_too(device: vkpar.Device) -> None:
             a, b = device.zeros(100), device.zeros(100)
             inside = a.bytes_range()
             work = comm.all_reduce([a], out=[b])
-            device.logical.zero(BufferRange(inside.buffer, inside.offset + 1, 6))
+            device.logical.fill(BufferRange(inside.buffer, inside.offset + 1, 6), 0)
             for call in (work.wait, lambda: comm.all_reduce([a]).wait()):
                 try:
                     call()

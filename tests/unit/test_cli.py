@@ -9,45 +9,14 @@ from typing import Any
 
 import pytest
 from children import check_child, run_child
+from infos import fake_info
 
 import vkpar
 from vkpar import cli
 from vkpar.bench import collectives, host, matmul, selfcheck, sweep
 from vkpar.errors import UnsupportedError, ValidationError
 from vkpar.vulkan import api
-from vkpar.vulkan.physical import DeviceInfo, Features, Heap, Limits, QueueFamily
-
-
-def fake_info(index: int = 0, **changes: Any) -> DeviceInfo:
-    """Return a GPU that no machine has."""
-    shapes = tuple(f"16x16x{k} f16*f16->f32" for k in (8, 16, 32))
-    flags: dict[str, Any] = {item.name: True for item in fields(Features)}
-    members: dict[str, Any] = {
-        "index": index,
-        "name": "Fancy [bold]GPU[/] 9000",
-        "vendor": "NVIDIA",
-        "vendor_id": 0x10DE,
-        "device_id": 0x2335,
-        "type": "discrete",
-        "driver_name": "NVIDIA",
-        "driver_id": 4,
-        "driver_info": "580.82.07",
-        "driver_version": 1,
-        "api_version": (1, 4, 312),
-        "driver_uuid": "00000000-1111-2222-3333-444444444444",
-        "device_uuid": f"abcdef0{index}-1111-2222-3333-444444444444",
-        "pci_address": "0000:65:00.0",
-        "heaps": (Heap(0, 140 << 30, True, 138 << 30, 2 << 30), Heap(1, 512 << 30, False, None, None)),
-        "queue_families": (QueueFamily(0, 16, True, True, True, 64), QueueFamily(1, 2, False, True, False, 0)),
-        "features": Features(
-            **flags | {"cooperative_matrix": shapes, "subgroup_size": 32, "subgroup_operations": ("basic",)}
-        ),
-        "limits": Limits(1 << 32, 1 << 40, 16, (1, 2, 3), (4, 5, 6), 1024, 49152, 256, 4096, 1.0, 1 << 20, 1 << 27),
-        "extensions": frozenset({"VK_KHR_b", "VK_KHR_a"}),
-        "memory_types": ((7, 0),),
-        "handle": None,
-    }
-    return DeviceInfo(**(members | changes))
+from vkpar.vulkan.physical import DeviceInfo, Limits
 
 
 @pytest.fixture
@@ -217,6 +186,8 @@ def test_devices_in_detail(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
         "abcdef00-1111-2222-3333-444444444444",
         "0: 140.0 GiB device-local, budget 138.0 GiB, used 2.0 GiB",
         "1: 512.0 GiB host",
+        "readback: type 0 of heap 0",
+        "device: type 0 of heap 0",
         "1: 2 x transfer, no timestamps",
         "16x16x32 f16*f16->f32",
         *(f"{item.name} " for item in fields(Limits)),

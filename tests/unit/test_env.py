@@ -69,6 +69,7 @@ def test_false_words(fresh: Setter, text: str) -> None:
         ("VKPAR_STAGING_BYTES", "-1"),
         ("VKPAR_STAGING_BYTES", "many"),
         ("VKPAR_RING_BYTES", "0x10"),
+        ("VKPAR_MAX_MEMORY", "2G"),
         ("VKPAR_RING_BYTES", "²"),
     ],
 )
@@ -86,7 +87,9 @@ def test_a_bad_value_can_be_corrected(fresh: Setter) -> None:
     assert env.get().pump == "python"
 
 
-@pytest.mark.parametrize(("variable", "value"), [("VKPAR_STAGING_BYTES", 1 << 20), ("VKPAR_RING_BYTES", 4096)])
+@pytest.mark.parametrize(
+    ("variable", "value"), [("VKPAR_STAGING_BYTES", 1 << 20), ("VKPAR_RING_BYTES", 4096), ("VKPAR_MAX_MEMORY", 1 << 40)]
+)
 def test_numbers(fresh: Setter, variable: str, value: int) -> None:
     fresh(**{variable: str(value)})
     by_variable = {row["variable"]: row["value"] for row in env.describe()}
@@ -112,6 +115,14 @@ def test_override_refuses_unknown_fields(fresh: Setter) -> None:
     with pytest.raises(TypeError), env.override(speed=11):
         pass
     assert env.get() == env.Environment()
+
+
+def test_debug_checks(fresh: Setter) -> None:
+    assert env.debug_checks() == frozenset()
+    with env.override(debug=" memory, slots,"):
+        assert env.debug_checks() == {"memory", "slots"}
+    with env.override(debug="wire,fire"), pytest.raises(InvalidUsageError, match="there are slots, wire, memory"):
+        env.debug_checks()
 
 
 def test_settings_are_frozen(fresh: Setter) -> None:

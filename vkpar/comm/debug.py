@@ -12,7 +12,7 @@ from vkpar.array import Array
 from vkpar.comm.schedule import Step
 from vkpar.comm.slots import Arena
 from vkpar.device import Device
-from vkpar.errors import CommunicatorError, InvalidUsageError, UnsupportedError
+from vkpar.errors import CommunicatorError, UnsupportedError
 from vkpar.vulkan.buffer import BufferRange
 from vkpar.vulkan.command import CommandBuffer
 
@@ -33,11 +33,7 @@ def wanted() -> frozenset[str]:
     Raises:
         InvalidUsageError: an unknown one.
     """
-    names = frozenset(name.strip() for name in env.get().debug.split(",") if name.strip())
-    unknown = names - {SLOTS, WIRE}
-    if unknown:
-        raise InvalidUsageError(f"VKPAR_DEBUG={env.get().debug!r}: there are {SLOTS} and {WIRE}")
-    return names
+    return env.debug_checks()
 
 
 class SlotChecks:

@@ -9,7 +9,8 @@ from pathlib import Path
 from vkpar import env
 from vkpar.comm.schedule import MOST_SOURCES, SlotSet
 from vkpar.errors import UnsupportedError
-from vkpar.vulkan.memory import HostArena, round_up
+from vkpar.vulkan.memory import HostArena
+from vkpar.vulkan.pool import round_up
 
 _STAMP_BYTES = 256  # after each slot: its generation, where that is checked
 _REPORT_BYTES = 256  # per rank, after all slots: the first wrong generation that it found

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
+
+from vkpar.vulkan.pool import Piece
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,9 @@ class Buffer:
         offset: bytes into that VkBuffer.
         nbytes: the size asked for; ``reserved`` bytes are taken.
         mapped: host address of the first byte, 0 where the memory is not mapped.
+        piece: the part of a block that it is.
+        purpose: what it was booked for.
+        label: says what it holds, for messages.
     """
 
     handle: Any
@@ -47,7 +53,9 @@ class Buffer:
     nbytes: int
     reserved: int
     mapped: int
-    block: Any = field(repr=False)
+    piece: Piece = field(repr=False)
+    purpose: str = ""
+    label: Callable[[], str] | None = None
 
     def range(self, start: int = 0, nbytes: int | None = None) -> BufferRange:
         """Return ``nbytes`` (all the rest by default) from byte ``start``."""

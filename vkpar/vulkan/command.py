@@ -157,9 +157,9 @@ class CommandBuffer:
         )
         self._vk.lib.vkCmdCopyBuffer(self.handle, source.buffer, target.buffer, 1, region)
 
-    def record_zeros(self, target: BufferRange) -> None:
-        """Fill ``target`` with zero bytes; offset and length are multiples of 4 (VUID-vkCmdFillBuffer-size-00028)."""
-        self._vk.lib.vkCmdFillBuffer(self.handle, target.buffer, target.offset, target.nbytes, 0)
+    def record_fill(self, target: BufferRange, word: int) -> None:
+        """Fill ``target`` with a 32-bit word; offset and size are multiples of 4 (VUID-vkCmdFillBuffer-size-00028)."""
+        self._vk.lib.vkCmdFillBuffer(self.handle, target.buffer, target.offset, target.nbytes, word)
 
     def record_dispatch(self, pipeline: Any, descriptors: Any, push: bytes, groups: tuple[int, int, int]) -> None:
         """Run ``groups`` work-groups of ``pipeline`` on the buffers that ``descriptors`` names."""

@@ -6,8 +6,9 @@ import logging
 import os
 import threading
 import time
+import weakref
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -19,14 +20,16 @@ from vkpar.vulkan.gate import Gate
 from vkpar.vulkan.imports import HostImports, HostWindow
 from vkpar.vulkan.kernel import Pipeline, PipelineCache
 from vkpar.vulkan.memory import Allocator, HostBlock
-from vkpar.vulkan.physical import DeviceInfo, QueueFamily
+from vkpar.vulkan.physical import DeviceInfo, QueueFamily, read_heaps
 from vkpar.vulkan.queue import Frame, Queue, drain
 from vkpar.vulkan.staging import Staging
+from vkpar.vulkan.usage import ARRAYS, SLOTS, STAGING, Books, DeviceMemory
 
 _log = logging.getLogger("vkpar")
 _EXTENSIONS = ("VK_EXT_external_memory_host", "VK_KHR_external_semaphore_fd", "VK_EXT_queue_family_foreign")
 CLOCK_EXTENSIONS = ("VK_EXT_calibrated_timestamps", "VK_KHR_calibrated_timestamps")  # the first one there is enabled
 _DRAIN_SECONDS = 30.0
+_MEMORY_CHECK, _UNWRITTEN = "memory", 0xFFFFFFFF  # NaN in every float type, -1 in every signed one
 
 
 class LogicalDevice:
@@ -62,11 +65,14 @@ class LogicalDevice:
             if transfer != compute:
                 self.transfer = self._queue(transfer, "transfer", undo)
                 self.compute.port.pair(self.transfer.port)
-            self.allocator = Allocator(self.handle, info, (compute, transfer))
+            self.books = Books()
+            self.allocator = Allocator(self.handle, info, (compute, transfer), self.books)
             self.pipelines = PipelineCache(self.handle)
             self.staging = Staging(self.allocator, self.transfer, env.get().ring_bytes)
             self.imports = HostImports(self.handle, info, self.transfer, kernels=transfer == compute)
             undo.pop_all()
+        with _opening:
+            _opened.add(self)
 
     def _queue(self, family: int, label: str, undo: ExitStack) -> Queue:
         queue = Queue(self.handle, self.info, family, label, self.gate)
@@ -105,8 +111,16 @@ class LogicalDevice:
         self.gate.check()
         instance.get().raise_messages()
 
-    def allocate(self, nbytes: int) -> Buffer:
-        """Return a new buffer of device memory; where there is no room, wait for what is about to be given back.
+    def allocate(self, nbytes: int, *, purpose: str, label: Callable[[], str] | None = None) -> Buffer:
+        """Return a new buffer of device memory.
+
+        Where there is no room, what other devices on the same card keep for later is freed, then what is about to be
+        given back is waited for.
+
+        Args:
+            nbytes: its size.
+            purpose: what it is booked for: ``arrays`` or ``slots``.
+            label: says what it holds, for messages.
 
         Raises:
             OutOfMemoryError, UnsupportedError
@@ -114,12 +128,55 @@ class LogicalDevice:
         with self.gate.lock():
             self.gate.check()
             self.reap()
+            trimmed = False
             while True:
                 try:
-                    return self.allocator.allocate(nbytes)
+                    buffer = self.allocator.allocate(nbytes, purpose=purpose, label=label)
                 except OutOfMemoryError:
-                    if not self._wait_for_retired():
+                    if not trimmed and self._trim_others():
+                        trimmed = True
+                    elif not self._wait_for_retired():
                         raise
+                else:
+                    if purpose == ARRAYS and _MEMORY_CHECK in env.debug_checks():
+                        self.fill(buffer.range(0, buffer.reserved), _UNWRITTEN)
+                    return buffer
+
+    def _trim_others(self) -> int:
+        """Free the empty blocks of the other devices opened on this card; return their bytes."""
+        own = (self.info.driver_uuid, self.info.device_uuid)
+        with _opening:
+            others = [device for device in _opened if device is not self and not device.closed]
+        same = [device for device in others if (device.info.driver_uuid, device.info.device_uuid) == own]
+        return sum(device.allocator.trim() for device in same)
+
+    def trim(self) -> int:
+        """Free the memory that is kept for later; return how many bytes."""
+        with self.gate.lock():
+            self.gate.check()
+            self.reap()
+            return self.allocator.trim()
+
+    def memory(self) -> DeviceMemory:
+        """Return what the memory is used for now; the budgets are read afresh."""
+        with self.gate.lock():
+            self.gate.check()
+            self.reap()
+            buffers, blocks = self.books.counts
+            room = self.allocator.room()
+            return DeviceMemory(
+                heaps=self.books.heaps(read_heaps(self.info)),
+                arrays=self.books.of(ARRAYS),
+                staging=self.books.of(STAGING),
+                slots=self.books.of(SLOTS),
+                pipelines=len(self.pipelines),
+                limit=env.get().max_memory,
+                buffers=buffers,
+                blocks=blocks,
+                trimmable=self.allocator.trimmable,
+                largest_free=room.largest,
+                fragmentation=room.fragmentation,
+            )
 
     def _wait_for_retired(self) -> bool:
         """Wait until the oldest retired buffer is released; False where there is none."""
@@ -220,12 +277,12 @@ class LogicalDevice:
 
         return self.compute.run(record)
 
-    def zero(self, target: BufferRange) -> int:
-        """Fill with zero bytes, in program order."""
+    def fill(self, target: BufferRange, word: int) -> int:
+        """Fill with a 32-bit word, in program order; offset and length are multiples of 4."""
 
         def record(frame: Frame) -> None:
             frame.commands.record_order()
-            frame.commands.record_zeros(target)
+            frame.commands.record_fill(target, word)
 
         return self.compute.run(record)
 
@@ -279,6 +336,10 @@ class LogicalDevice:
         why = "quarantined: it did not finish its work"
         self.gate.refuse(lambda: DeviceLostError("VK_ERROR_DEVICE_LOST", self.info.name, why))
         _log.error("%s does not finish its work; it is given up and its handles are leaked", self.info.name)
+
+
+_opened: weakref.WeakSet[LogicalDevice] = weakref.WeakSet()
+_opening = threading.Lock()  # held while that changes or is walked
 
 
 def _require(info: DeviceInfo) -> None:

@@ -114,6 +114,9 @@ class PipelineCache:
         self._pipelines: dict[tuple[Any, ...], Pipeline] = {}
         self._lock = threading.RLock()
 
+    def __len__(self) -> int:
+        return len(self._pipelines)
+
     def shipped(
         self, name: str, bindings: int, push_nbytes: int, constants: tuple[int, ...] = (), texels: int = 0
     ) -> Pipeline:

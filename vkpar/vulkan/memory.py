@@ -1,156 +1,180 @@
-"""The sub-allocator: few VkDeviceMemory blocks, one VkBuffer over each, first fit inside."""
+"""The sub-allocator: few VkDeviceMemory blocks, one VkBuffer over each, pieces of them as buffers."""
 
 from __future__ import annotations
 
 import ctypes
+import heapq
 import mmap
 import os
 import threading
 import weakref
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
-from vkpar.errors import OutOfMemoryError, UnsupportedError
-from vkpar.vulkan import api
+from vkpar import env
+from vkpar.errors import DeviceLostError, OutOfMemoryError, UnsupportedError
+from vkpar.vulkan import api, memtypes, physical
 from vkpar.vulkan.buffer import Buffer, BufferRange, SharedBuffer
+from vkpar.vulkan.memtypes import HOST_CACHED, HOST_COHERENT, HOST_VISIBLE
 from vkpar.vulkan.physical import DeviceInfo
+from vkpar.vulkan.pool import Piece, Pool, Room, padded, round_up
+from vkpar.vulkan.usage import ARRAYS, Books
 
-ALIGNMENT = 256  # the largest minStorageBufferOffsetAlignment that Vulkan allows
-_BLOCK_BYTES = 64 << 20
-
-DEVICE_LOCAL, HOST_VISIBLE, HOST_COHERENT, HOST_CACHED = 1, 2, 4, 8
-# Property sets by falling preference; the first one that a memory type has is taken.
-_PREFERENCES = {
-    "device": ((DEVICE_LOCAL,), ()),
-    "upload": ((HOST_VISIBLE, HOST_COHERENT),),
-    "readback": ((HOST_VISIBLE, HOST_COHERENT, HOST_CACHED), (HOST_VISIBLE, HOST_COHERENT)),
-}
+_LARGEST_USERS = 3  # named where memory runs out
 
 
-def round_up(number: int, multiple: int) -> int:
-    """Return the smallest multiple of ``multiple`` that is at least ``number``."""
-    return -(-number // multiple) * multiple
+class _Backing(NamedTuple):
+    """What Vulkan has behind a block; ``nbytes`` is what it takes of the heap."""
 
-
-@dataclass(eq=False)
-class _Block:
     memory: Any
     buffer: Any
-    nbytes: int
-    purpose: str
     mapped: int
-    dedicated: bool
-    free: list[tuple[int, int]] = field(default_factory=list)  # (offset, nbytes), by offset, never adjacent
-
-    def take(self, nbytes: int) -> int | None:
-        for index, (offset, room) in enumerate(self.free):
-            if room >= nbytes:
-                self.free[index : index + 1] = [(offset + nbytes, room - nbytes)] if room > nbytes else []
-                return offset
-        return None
-
-    def give(self, offset: int, nbytes: int) -> None:
-        merged: list[tuple[int, int]] = []
-        for start, room in sorted([*self.free, (offset, nbytes)]):
-            if merged and merged[-1][0] + merged[-1][1] == start:
-                merged[-1] = (merged[-1][0], merged[-1][1] + room)
-            else:
-                merged.append((start, room))
-        self.free = merged
-
-    @property
-    def empty(self) -> bool:
-        return self.free == [(0, self.nbytes)]
+    heap: int
+    nbytes: int
 
 
 class Allocator:
-    """Hands out pieces of a device's memory for a purpose: ``device``, ``upload`` or ``readback``.
+    """Hands out pieces of a device's memory; :mod:`~vkpar.vulkan.pool` says which, ``memtypes`` of what kind.
 
     Args:
         device: the VkDevice.
         info: what the device is.
         families: the queue families that use the buffers.
+        books: where everything is booked; its own by default.
     """
 
-    def __init__(self, device: Any, info: DeviceInfo, families: tuple[int, ...]) -> None:
+    def __init__(self, device: Any, info: DeviceInfo, families: tuple[int, ...], books: Books | None = None) -> None:
         self._vk = api.load()
         self._device = device
         self._info = info
         self._families = sorted(set(families))
-        self._blocks: list[_Block] = []
+        self._books = books or Books()
+        self._pool = Pool(info.memory_bytes, self._new_block, self._destroy, info.limits.max_allocation)
+        self._live: set[Buffer] = set()
         self._lock = threading.Lock()
-        self.used = 0
 
-    def allocate(self, nbytes: int, purpose: str = "device", *, alone: bool = False) -> Buffer:
-        """Return a new buffer, aligned to 256 bytes and padded to a multiple of 16 or more.
+    @property
+    def used(self) -> int:
+        """Bytes that its buffers hold, padding included."""
+        with self._lock:
+            return sum(buffer.reserved for buffer in self._live)
+
+    @property
+    def trimmable(self) -> int:
+        """Bytes of blocks that :meth:`trim` would free."""
+        return self._pool.trimmable
+
+    def allocate(
+        self,
+        nbytes: int,
+        kind: str = memtypes.DEVICE,
+        *,
+        purpose: str,
+        label: Callable[[], str] | None = None,
+        alone: bool = False,
+    ) -> Buffer:
+        """Return a new buffer, aligned to 256 bytes and padded to a multiple of that.
+
+        Where memory runs out, the empty blocks are freed and it is tried again, at last in a block of its own size.
 
         Args:
             nbytes: its size.
-            purpose: ``device``, ``upload`` or ``readback``.
+            kind: ``device``, ``upload`` or ``readback``.
+            purpose: what it is booked for: ``arrays``, ``staging`` or ``slots``.
+            label: says what it holds, for messages.
             alone: give it a block of its own.
 
         Raises:
-            UnsupportedError: more than the driver allows in one allocation.
-            OutOfMemoryError: no memory is left.
+            UnsupportedError: more than the driver allows in one allocation, or no such memory.
+            OutOfMemoryError: no memory is left, or ``VKPAR_MAX_MEMORY`` does not allow so much.
         """
-        reserved = round_up(max(nbytes, 1), ALIGNMENT)
+        reserved = padded(nbytes)
         if reserved > self._info.limits.max_allocation:
             raise UnsupportedError(
                 f"{nbytes} bytes asked of {self._info.name}, whose largest allocation is "
                 f"{self._info.limits.max_allocation} bytes (maxMemoryAllocationSize)"
             )
+        try:
+            with self._lock:
+                self._check_limit(reserved, purpose)
+                piece = self._take(reserved, kind, alone)
+                backing: _Backing = piece.block.backing
+                mapped = backing.mapped + piece.offset if backing.mapped else 0
+                buffer = Buffer(backing.buffer, piece.offset, nbytes, reserved, mapped, piece, purpose, label)
+                self._live.add(buffer)
+                self._books.buffer(purpose, backing.heap, reserved)
+        except OutOfMemoryError as error:
+            raise OutOfMemoryError(error.result, error.call, self._state(nbytes, kind)) from error
+        return buffer
+
+    def _check_limit(self, reserved: int, purpose: str) -> None:
+        limit = env.get().max_memory
+        if limit and purpose == ARRAYS and self._books.of(ARRAYS) + reserved > limit:
+            raise OutOfMemoryError("VK_ERROR_OUT_OF_DEVICE_MEMORY", f"an allocation within VKPAR_MAX_MEMORY={limit}")
+
+    def _take(self, reserved: int, kind: str, alone: bool) -> Piece:
+        try:
+            return self._pool.take(reserved, kind, alone=alone)
+        except OutOfMemoryError:
+            self._pool.trim()
+            try:
+                return self._pool.take(reserved, kind, alone=alone)
+            except OutOfMemoryError:
+                if alone:
+                    raise
+            return self._pool.take(reserved, kind, alone=True)
+
+    def _state(self, nbytes: int, kind: str) -> str:
+        """Say what was asked for and what there is, for the error that nothing is left."""
+        heap = self._books.heaps(physical.read_heaps(self._info))[memtypes.heap_of(self._info, kind)]
+        budget = "no budget known" if heap.budget is None else f"a budget of {heap.budget}"
         with self._lock:
-            block, offset = self._place(reserved, purpose, alone)
-            self.used += reserved
-        mapped = block.mapped + offset if block.mapped else 0
-        return Buffer(block.buffer, offset, nbytes, reserved, mapped, block)
+            users = heapq.nlargest(_LARGEST_USERS, self._live, key=lambda buffer: buffer.reserved)
+        named = "; ".join(
+            f"{buffer.label() if buffer.label else buffer.purpose}: {buffer.nbytes} bytes" for buffer in users
+        )
+        return (
+            f"{nbytes} bytes asked of {self._info.name}; heap {heap.index} has {heap.total} bytes and {budget}, of "
+            f"which this device uses {heap.used} and keeps {heap.cached} free in its blocks; "
+            f"largest users: {named or 'none'}"
+        )
 
     def release(self, buffer: Buffer) -> None:
-        """Take a buffer back; no pending submission may use it."""
+        """Take a buffer back; no pending submission may use it. A second call does nothing."""
         with self._lock:
-            block: _Block = buffer.block
-            block.give(buffer.offset, buffer.reserved)
-            self.used -= buffer.reserved
-            if block.empty and (block.dedicated or self._has_other_empty(block)):
-                self._blocks.remove(block)
-                self._destroy(block)
+            if buffer in self._live:
+                self._live.remove(buffer)
+                self._books.buffer(buffer.purpose, buffer.piece.block.backing.heap, buffer.reserved, -1)
+                self._pool.give(buffer.piece)
 
-    def _has_other_empty(self, block: _Block) -> bool:
-        return any(b is not block and b.empty and b.purpose == block.purpose for b in self._blocks)
+    def trim(self) -> int:
+        """Free the empty blocks that are kept for later; return how many bytes they had."""
+        with self._lock:
+            return self._pool.trim()
 
-    def _place(self, nbytes: int, purpose: str, alone: bool) -> tuple[_Block, int]:
-        for block in [] if alone else self._blocks:
-            if block.purpose == purpose and not block.dedicated:
-                offset = block.take(nbytes)
-                if offset is not None:
-                    return block, offset
-        dedicated = alone or nbytes > self._block_bytes() // 2
-        block = self._new_block(nbytes if dedicated else self._block_bytes(), purpose, dedicated)
-        self._blocks.append(block)
-        offset = block.take(nbytes)
-        assert offset is not None
-        return block, offset
+    def room(self) -> Room:
+        """Return how much is free in the blocks, and in what pieces."""
+        with self._lock:
+            return self._pool.room()
 
-    def _block_bytes(self) -> int:
-        share = self._info.memory_bytes // 16 or _BLOCK_BYTES
-        return min(_BLOCK_BYTES, max(share // ALIGNMENT * ALIGNMENT, 1 << 20))
-
-    def _new_block(self, nbytes: int, purpose: str, dedicated: bool) -> _Block:
+    def _new_block(self, nbytes: int, kind: str) -> _Backing:
         vk = self._vk
         with ExitStack() as undo:
             buffer = create_buffer(self._device, self._info, nbytes, self._families)
             undo.callback(vk.destroy, "Buffer", self._device, buffer)
             needs = vk.ffi.new("VkMemoryRequirements*")
             vk.lib.vkGetBufferMemoryRequirements(self._device, buffer, needs)
-            kind = self._memory_type(needs.memoryTypeBits, purpose)
-            memory = self._allocate_memory(int(needs.size), kind)
+            number = memtypes.choose(self._info, kind, needs.memoryTypeBits)
+            memory = self._allocate_memory(int(needs.size), number)
             undo.callback(free_memory, self._device, memory)
             vk.check(vk.lib.vkBindBufferMemory(self._device, buffer, memory, 0), "vkBindBufferMemory")
-            mapped = 0 if purpose == "device" else self._map(memory, nbytes)
+            mapped = 0 if kind == memtypes.DEVICE else self._map(memory, nbytes)
             undo.pop_all()
-        return _Block(memory, buffer, nbytes, purpose, mapped, dedicated, [(0, nbytes)])
+        made = _Backing(memory, buffer, mapped, self._info.memory_types[number][1], int(needs.size))
+        self._books.block(made.heap, made.nbytes)
+        return made
 
     def _allocate_memory(self, nbytes: int, kind: int) -> Any:
         vk = self._vk
@@ -158,23 +182,11 @@ class Allocator:
         info = vk.struct("VkMemoryAllocateInfo", allocationSize=nbytes, memoryTypeIndex=kind)
         result = vk.lib.vkAllocateMemory(self._device, info, vk.ffi.NULL, made)
         if result < 0:
-            heap = self._info.heaps[self._info.memory_types[kind][1]]
-            detail = (
-                f"{nbytes} bytes on {self._info.name}, heap {heap.index} of {heap.nbytes} bytes; "
-                f"{self.used} bytes in use by this device's arrays"
-            )
-            error = vk.error(result, "vkAllocateMemory", detail)
-            raise error if isinstance(error, OutOfMemoryError) else OutOfMemoryError(error.result, error.call, detail)
+            error = vk.error(result, "vkAllocateMemory")
+            known = isinstance(error, (OutOfMemoryError, DeviceLostError))
+            raise error if known else OutOfMemoryError(error.result, error.call)
         vk.count("DeviceMemory", 1)
         return made[0]
-
-    def _memory_type(self, allowed: int, purpose: str) -> int:
-        for wanted in _PREFERENCES[purpose]:
-            mask = sum(wanted)
-            for index, (flags, _) in enumerate(self._info.memory_types):
-                if allowed & (1 << index) and flags & mask == mask:
-                    return index
-        raise UnsupportedError(f"{self._info.name} has no {purpose} memory")
 
     def _map(self, memory: Any, nbytes: int) -> int:
         vk = self._vk
@@ -183,16 +195,18 @@ class Allocator:
         vk.check(result, "vkMapMemory")
         return vk.address(pointer[0])
 
-    def _destroy(self, block: _Block) -> None:
-        self._vk.destroy("Buffer", self._device, block.buffer)
-        free_memory(self._device, block.memory)
+    def _destroy(self, backing: _Backing) -> None:
+        self._vk.destroy("Buffer", self._device, backing.buffer)
+        free_memory(self._device, backing.memory)
+        self._books.block(backing.heap, backing.nbytes, -1)
 
     def close(self) -> None:
         """Free every block; nothing may be pending on the device."""
         with self._lock:
-            while self._blocks:
-                self._destroy(self._blocks.pop())
-            self.used = 0
+            for buffer in self._live:
+                self._books.buffer(buffer.purpose, buffer.piece.block.backing.heap, buffer.reserved, -1)
+            self._live.clear()
+            self._pool.clear()
 
 
 def create_buffer(device: Any, info: DeviceInfo, nbytes: int, families: list[int], *, host_import: bool = False) -> Any:
@@ -328,6 +342,7 @@ class HostImport:
         pointer = vk.ffi.cast("void*", self._arena.address)
         handle_type = vk.vk.VK_EXTERNAL_MEMORY_HANDLE_TYPE_HOST_ALLOCATION_BIT_EXT
         kind = self._memory_type(info, pointer, handle_type)
+        self.heap = info.memory_types[kind][1]
         chain = vk.struct("VkImportMemoryHostPointerInfoEXT", handleType=handle_type, pHostPointer=pointer)
         allocate = vk.struct(
             "VkMemoryAllocateInfo", pNext=chain, allocationSize=self._arena.nbytes, memoryTypeIndex=kind

@@ -290,6 +290,11 @@ def _uuid(raw: Any) -> str:
     return str(uuid.UUID(bytes=bytes(raw)))
 
 
+def read_heaps(info: DeviceInfo) -> tuple[Heap, ...]:
+    """Return the heaps of a device with what the driver says of them now; the process's instance must be open."""
+    return _heaps(info.handle, info.extensions)
+
+
 def _heaps(handle: Any, extensions: frozenset[str]) -> tuple[Heap, ...]:
     vk = api.load()
     has_budget = "VK_EXT_memory_budget" in extensions

@@ -10,8 +10,11 @@ import numpy as np
 
 from vkpar.vulkan import api
 from vkpar.vulkan.buffer import Buffer, BufferRange
-from vkpar.vulkan.memory import ALIGNMENT, Allocator
+from vkpar.vulkan.memory import Allocator
+from vkpar.vulkan.memtypes import READBACK, UPLOAD
+from vkpar.vulkan.pool import ALIGNMENT
 from vkpar.vulkan.queue import Frame, Queue
+from vkpar.vulkan.usage import STAGING
 
 _CELLS = 4
 
@@ -26,10 +29,10 @@ class _Cell:
 class _Ring:
     """Cells of one direction, taken in turn; a cell is free once its last copy is done."""
 
-    def __init__(self, allocator: Allocator, nbytes: int, purpose: str) -> None:
+    def __init__(self, allocator: Allocator, nbytes: int, kind: str) -> None:
         self.cell_nbytes = max(nbytes // _CELLS // ALIGNMENT * ALIGNMENT, ALIGNMENT)
         self._allocator = allocator
-        self._buffer: Buffer = allocator.allocate(self.cell_nbytes * _CELLS, purpose)
+        self._buffer: Buffer = allocator.allocate(self.cell_nbytes * _CELLS, kind, purpose=STAGING, alone=True)
         ffi = api.load().ffi
         raw = ffi.buffer(ffi.cast("char*", self._buffer.mapped), self._buffer.nbytes)
         host = np.frombuffer(raw, np.uint8)
@@ -59,15 +62,15 @@ class Staging:
         self._rings: dict[str, _Ring] = {}
         self._lock = threading.Lock()
 
-    def _ring(self, purpose: str) -> _Ring:
-        if purpose not in self._rings:
-            self._rings[purpose] = _Ring(self._allocator, self._nbytes, purpose)
-        return self._rings[purpose]
+    def _ring(self, kind: str) -> _Ring:
+        if kind not in self._rings:
+            self._rings[kind] = _Ring(self._allocator, self._nbytes, kind)
+        return self._rings[kind]
 
     def upload(self, source: np.ndarray[Any, np.dtype[np.uint8]], target: Buffer, offset: int) -> None:
         """Copy ``source`` (flat bytes) to ``target`` from byte ``offset``; ``source`` is free on return."""
         with self._lock:
-            ring = self._ring("upload")
+            ring = self._ring(UPLOAD)
             for start in range(0, source.size, ring.cell_nbytes):
                 piece = source[start : start + ring.cell_nbytes]
                 cell = ring.next()
@@ -79,7 +82,7 @@ class Staging:
     def download(self, source: Buffer, offset: int, target: np.ndarray[Any, np.dtype[np.uint8]]) -> None:
         """Fill ``target`` (flat bytes) from byte ``offset`` of ``source``; returns when it is there."""
         with self._lock:
-            ring = self._ring("readback")
+            ring = self._ring(READBACK)
             pending: list[tuple[_Cell, int, int]] = []
             for start in range(0, target.size, ring.cell_nbytes):
                 if len(pending) == _CELLS:

@@ -8,6 +8,8 @@ from vkpar.comm.slots import Arena
 from vkpar.vulkan.buffer import SharedBuffer
 from vkpar.vulkan.device import LogicalDevice
 from vkpar.vulkan.memory import Allocator, host_view
+from vkpar.vulkan.memtypes import READBACK
+from vkpar.vulkan.usage import SLOTS
 
 NAME = "mapped"
 
@@ -28,8 +30,8 @@ class MappedTransport:
         # One queue family alone: the buffer changes owners, which none that is shared between families could.
         self._family = device.compute.family
         self._foreign = device.info.features.foreign_queue_family
-        self._memory = Allocator(device.handle, device.info, (self._family,))
-        self._buffer = self._memory.allocate(arena.memory.nbytes, "readback", alone=True)
+        self._memory = Allocator(device.handle, device.info, (self._family,), device.books)
+        self._buffer = self._memory.allocate(arena.memory.nbytes, READBACK, purpose=SLOTS, alone=True)
         self.mirror = self._buffer.mapped
         self.view(0, arena.memory.nbytes)[:] = bytes(arena.memory.nbytes)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from vkpar.vulkan.buffer import Buffer, SharedBuffer
 from vkpar.vulkan.device import LogicalDevice
+from vkpar.vulkan.usage import SLOTS
 
 
 class OwnSlots:
@@ -19,7 +20,7 @@ class OwnSlots:
 
     def __init__(self, device: LogicalDevice, nbytes: int) -> None:
         self._device = device
-        self._buffer: Buffer | None = device.allocate(nbytes)
+        self._buffer: Buffer | None = device.allocate(nbytes, purpose=SLOTS)
 
     def shared(self) -> SharedBuffer:
         """Return them as the rank's command buffers name them; nobody else sees them."""

@@ -9,6 +9,7 @@ from vkpar.comm.slots import Arena
 from vkpar.vulkan.buffer import SharedBuffer
 from vkpar.vulkan.device import LogicalDevice
 from vkpar.vulkan.memory import HostImport
+from vkpar.vulkan.usage import SLOTS
 
 NAME = "staged"
 
@@ -33,7 +34,10 @@ class StagedTransport:
 
     def __init__(self, device: LogicalDevice, arena: Arena, families: Collection[int] = ()) -> None:
         self._arena = arena
+        self._books = device.books
         self._import = HostImport(device.handle, device.info, arena.memory, device.compute.family, families)
+        self._booked = arena.memory.nbytes
+        self._books.imported(SLOTS, self._import.heap, self._booked)
 
     def shared(self) -> SharedBuffer:
         """Return the arena as the rank's command buffers name it."""
@@ -46,3 +50,5 @@ class StagedTransport:
     def close(self) -> None:
         """Drop the import."""
         self._import.close()
+        booked, self._booked = self._booked, 0
+        self._books.imported(SLOTS, self._import.heap, booked, -1)

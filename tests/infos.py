@@ -1,0 +1,40 @@
+"""A device that no machine has, for tests without Vulkan."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+from vkpar.vulkan.physical import DeviceInfo, Features, Heap, Limits, QueueFamily
+
+
+def fake_info(index: int = 0, **changes: Any) -> DeviceInfo:
+    """Return a GPU that no machine has."""
+    shapes = tuple(f"16x16x{k} f16*f16->f32" for k in (8, 16, 32))
+    flags: dict[str, Any] = {item.name: True for item in fields(Features)}
+    members: dict[str, Any] = {
+        "index": index,
+        "name": "Fancy [bold]GPU[/] 9000",
+        "vendor": "NVIDIA",
+        "vendor_id": 0x10DE,
+        "device_id": 0x2335,
+        "type": "discrete",
+        "driver_name": "NVIDIA",
+        "driver_id": 4,
+        "driver_info": "580.82.07",
+        "driver_version": 1,
+        "api_version": (1, 4, 312),
+        "driver_uuid": "00000000-1111-2222-3333-444444444444",
+        "device_uuid": f"abcdef0{index}-1111-2222-3333-444444444444",
+        "pci_address": "0000:65:00.0",
+        "heaps": (Heap(0, 140 << 30, True, 138 << 30, 2 << 30), Heap(1, 512 << 30, False, None, None)),
+        "queue_families": (QueueFamily(0, 16, True, True, True, 64), QueueFamily(1, 2, False, True, False, 0)),
+        "features": Features(
+            **flags | {"cooperative_matrix": shapes, "subgroup_size": 32, "subgroup_operations": ("basic",)}
+        ),
+        "limits": Limits(1 << 32, 1 << 40, 16, (1, 2, 3), (4, 5, 6), 1024, 49152, 256, 4096, 1.0, 1 << 20, 1 << 27),
+        "extensions": frozenset({"VK_KHR_b", "VK_KHR_a"}),
+        "memory_types": ((7, 0),),
+        "handle": None,
+    }
+    return DeviceInfo(**(members | changes))

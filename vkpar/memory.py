@@ -1,0 +1,144 @@
+"""What a set of arrays would take of devices, before anything is allocated."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from vkpar import dtypes, env
+from vkpar.device import Device
+from vkpar.errors import InvalidUsageError
+from vkpar.vulkan import memtypes
+from vkpar.vulkan.physical import DeviceInfo
+from vkpar.vulkan.pool import Pool, padded
+
+
+@dataclass(frozen=True)
+class MemoryPlan:
+    """What arrays would take of one device; all sizes are bytes.
+
+    Attributes:
+        rank: the device's place in the list given.
+        device: its name.
+        arrays: how many of the arrays it would hold.
+        nbytes: their elements.
+        reserved: the same with alignment and padding.
+        blocks: Vulkan allocations that a device without any would make for them, of ``block_nbytes`` together (a driver
+            may round each of them up).
+        largest: the largest single allocation, to be compared with ``max_allocation`` (maxMemoryAllocationSize).
+        heap: the heap that arrays come from.
+        available: what the heap has left for this process: its budget where the driver tells it, else its size, less
+            what is in use. Of a :class:`~vkpar.Device` it is read afresh and counts what ``trim`` would free; of a
+            :class:`~vkpar.DeviceInfo` it is that of its enumeration.
+        limit: what ``VKPAR_MAX_MEMORY`` leaves for further arrays; None without a limit.
+        fits: every array may be allocated, and all of them together fit what is available and allowed.
+    """
+
+    rank: int
+    device: str
+    arrays: int
+    nbytes: int
+    reserved: int
+    blocks: int
+    block_nbytes: int
+    largest: int
+    max_allocation: int
+    heap: int
+    available: int
+    limit: int | None
+    fits: bool
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return everything as plain data, ready for JSON."""
+        return asdict(self)
+
+
+def plan_memory(devices: Sequence[Device | DeviceInfo], arrays: Iterable[Sequence[Any]]) -> tuple[MemoryPlan, ...]:
+    """Return what arrays would take of each device; nothing is allocated.
+
+    The arithmetic is that of the allocator, on a device that has no memory yet. What collectives take besides
+    (see ``Device.memory().slots``) and the ring for uploads and downloads are not counted.
+
+    Args:
+        devices: opened devices, or what :func:`vkpar.enumerate_devices` lists; their order gives the ranks.
+        arrays: ``(shape, dtype)`` for one on every device, ``(shape, dtype, rank)`` for one on ``devices[rank]``.
+
+    Raises:
+        InvalidUsageError: no devices, a bad shape or dtype, or a rank that there is not; a device that is closed.
+        UnsupportedError: a device without memory for arrays.
+    """
+    devices = list(devices)
+    for device in devices:
+        if not isinstance(device, (Device, DeviceInfo)):
+            raise InvalidUsageError(f"expected devices or what enumerate_devices() lists, not {type(device).__name__}")
+    if not devices:
+        raise InvalidUsageError("a plan needs at least one device")
+    sizes: list[list[int]] = [[] for _ in devices]
+    for array in arrays:
+        nbytes, rank = _nbytes(array, len(devices))
+        for of_rank in sizes if rank is None else [sizes[rank]]:
+            of_rank.append(nbytes)
+    return tuple(_plan(rank, device, sizes[rank]) for rank, device in enumerate(devices))
+
+
+def _nbytes(array: Sequence[Any], nranks: int) -> tuple[int, int | None]:
+    """Return an array's bytes, and its rank where it has one."""
+    if isinstance(array, str) or not isinstance(array, Sequence) or len(array) not in (2, 3):
+        raise InvalidUsageError(f"an array is (shape, dtype) or (shape, dtype, rank), not {array!r}")
+    try:
+        shape = array[0] if isinstance(array[0], Iterable) else (array[0],)
+        dims = [operator.index(dim) for dim in shape]
+        rank = operator.index(array[2]) if len(array) == 3 else None
+    except TypeError as error:
+        raise InvalidUsageError(f"shapes and ranks are whole numbers: {array!r}") from error
+    if any(dim < 0 for dim in dims):
+        raise InvalidUsageError(f"bad shape {array[0]!r}: dimensions are whole numbers from 0")
+    if rank is not None and not 0 <= rank < nranks:
+        raise InvalidUsageError(f"rank {rank} of {nranks} devices")
+    return math.prod(dims) * dtypes.resolve(array[1]).itemsize, rank
+
+
+def _plan(rank: int, device: Device | DeviceInfo, sizes: list[int]) -> MemoryPlan:
+    info = device.info if isinstance(device, Device) else device
+    held: list[int] = []  # the blocks' sizes
+
+    most = info.limits.max_allocation
+    pool = Pool(info.memory_bytes, lambda nbytes, _: held.append(nbytes), lambda _: None, most)
+    reserved = [pool.take(padded(nbytes), memtypes.DEVICE).nbytes for nbytes in sizes if nbytes]
+    heap = memtypes.heap_of(info, memtypes.DEVICE)
+    available, limit = _room(device, heap)
+    total = sum(reserved)
+    fits = sum(held) <= available and max(held, default=0) <= most and (limit is None or total <= limit)
+    return MemoryPlan(
+        rank=rank,
+        device=info.name,
+        arrays=len(sizes),
+        nbytes=sum(sizes),
+        reserved=total,
+        blocks=len(held),
+        block_nbytes=sum(held),
+        largest=max(held, default=0),
+        max_allocation=most,
+        heap=heap,
+        available=available,
+        limit=limit,
+        fits=fits,
+    )
+
+
+def _room(device: Device | DeviceInfo, heap: int) -> tuple[int, int | None]:
+    """Return what the heap has left, and what ``VKPAR_MAX_MEMORY`` leaves."""
+    limit = env.get().max_memory or None
+    if isinstance(device, DeviceInfo):
+        found = device.heaps[heap]
+        return max(0, (found.nbytes if found.budget is None else found.budget) - (found.used or 0)), limit
+    memory = device.memory()
+    now = memory.heaps[heap]
+    if now.budget is None:
+        left = now.total - now.used - now.cached
+    else:
+        left = now.budget - (now.process_used or 0)
+    return max(0, left + memory.trimmable), None if limit is None else max(0, limit - memory.arrays)

@@ -1,0 +1,64 @@
+"""Which type of memory is taken for what: a pure function of what the driver lists.
+
+========  =====================================================================================================
+kind      the first of these that the driver has, and among equals the first that it lists
+========  =====================================================================================================
+device    device-local and not host-visible; device-local; host-visible and coherent; host-visible
+upload    host-visible and coherent, not device-local; host-visible and coherent
+readback  host-visible, coherent and cached, not device-local; the same, device-local; host-visible and coherent
+========  =====================================================================================================
+
+``device`` is for arrays and for copies of the slots, ``upload`` and ``readback`` for the ring through which arrays are
+written and read, ``readback`` also for the slots of a rank that cannot import host memory. Types that need a feature
+which is not enabled (protected, lazily allocated, AMD's device-coherent ones) are never taken. Memory that is full is
+not replaced by another kind: arrays that silently lie in host memory would be slower by orders of magnitude.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from vkpar.errors import UnsupportedError
+from vkpar.vulkan.physical import DeviceInfo
+
+DEVICE_LOCAL, HOST_VISIBLE, HOST_COHERENT, HOST_CACHED = 1, 2, 4, 8
+_NEVER = 0x10 | 0x20 | 0x40 | 0x80  # lazily allocated, protected, device-coherent and device-uncached (AMD)
+_HOST = HOST_VISIBLE | HOST_COHERENT
+DEVICE, UPLOAD, READBACK = "device", "upload", "readback"
+
+
+class _Wish(NamedTuple):
+    flags: int
+    without: int = 0
+
+
+_PREFERENCES = {
+    DEVICE: (_Wish(DEVICE_LOCAL, HOST_VISIBLE), _Wish(DEVICE_LOCAL), _Wish(_HOST), _Wish(HOST_VISIBLE)),
+    UPLOAD: (_Wish(_HOST, DEVICE_LOCAL), _Wish(_HOST)),
+    READBACK: (_Wish(_HOST | HOST_CACHED, DEVICE_LOCAL), _Wish(_HOST | HOST_CACHED), _Wish(_HOST)),
+}
+KINDS = tuple(_PREFERENCES)
+
+
+def choose(info: DeviceInfo, kind: str, allowed: int = -1) -> int:
+    """Return the index of the memory type for ``kind``.
+
+    Args:
+        info: the device.
+        kind: ``device``, ``upload`` or ``readback``.
+        allowed: the types that a buffer takes (memoryTypeBits); all by default.
+
+    Raises:
+        UnsupportedError: the device has no such memory.
+    """
+    for wish in _PREFERENCES[kind]:
+        for index, (flags, _) in enumerate(info.memory_types):
+            fits = flags & wish.flags == wish.flags and not flags & (wish.without | _NEVER)
+            if fits and allowed & (1 << index):
+                return index
+    raise UnsupportedError(f"{info.name} has no {kind} memory")
+
+
+def heap_of(info: DeviceInfo, kind: str) -> int:
+    """Return the index of the heap that memory of ``kind`` comes from; raises as :func:`choose` does."""
+    return info.memory_types[choose(info, kind)][1]

@@ -1,0 +1,149 @@
+"""What a device's memory is used for: books that are kept where memory is taken, and a picture of them."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from vkpar.vulkan.physical import Heap
+
+ARRAYS, STAGING, SLOTS = "arrays", "staging", "slots"
+PURPOSES = (ARRAYS, STAGING, SLOTS)
+
+
+@dataclass(frozen=True)
+class HeapMemory:
+    """A heap as one opened device uses it; all numbers are bytes.
+
+    Attributes:
+        index: its number.
+        device_local: it is the device's own memory.
+        total: its size.
+        used: what buffers of this device hold of it, padding included.
+        cached: what else of it this device's blocks hold: free pieces, blocks kept for later, the driver's rounding.
+        imported: host memory that communicators brought in as memory of this heap; it takes none of the heap.
+        budget: what the driver lets this process have of it now (VK_EXT_memory_budget), what it has already included;
+            None where the driver does not say.
+        process_used: what the driver says that the whole process has of it, other devices opened on the same card and
+            the driver's own needs included; None where it does not say.
+    """
+
+    index: int
+    device_local: bool
+    total: int
+    used: int
+    cached: int
+    imported: int
+    budget: int | None
+    process_used: int | None
+
+
+@dataclass(frozen=True)
+class DeviceMemory:
+    """What an opened device's memory is used for at one moment; see :meth:`vkpar.Device.memory`. Numbers are bytes.
+
+    Attributes:
+        heaps: one per heap.
+        arrays: what arrays hold, those included that are dropped while work on them is pending.
+        staging: the ring through which arrays are written and read, made at the first write and the first read.
+        slots: the staging memory of the device's communicators: imported, mapped, or copied into device memory. Ranks
+            import the same host memory: what several of them report is there once.
+        pipelines: how many pipelines the device keeps; Vulkan does not tell how many bytes they take.
+        limit: what ``VKPAR_MAX_MEMORY`` lets arrays have; 0 for no limit.
+        buffers: how many buffers there are; they lie in ``blocks`` Vulkan allocations.
+        trimmable: what :meth:`vkpar.Device.trim` would give back, a part of the cached bytes.
+        largest_free: the largest free piece in any block.
+        fragmentation: the share of the free bytes that lie outside their block's largest piece, from 0 to 1.
+    """
+
+    heaps: tuple[HeapMemory, ...]
+    arrays: int
+    staging: int
+    slots: int
+    pipelines: int
+    limit: int
+    buffers: int
+    blocks: int
+    trimmable: int
+    largest_free: int
+    fragmentation: float
+
+    @property
+    def used(self) -> int:
+        """Bytes that buffers hold, on all heaps."""
+        return sum(heap.used for heap in self.heaps)
+
+    @property
+    def cached(self) -> int:
+        """Bytes that blocks hold and no buffer does, on all heaps."""
+        return sum(heap.cached for heap in self.heaps)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return everything as plain data, ready for JSON."""
+        return {
+            **asdict(self),
+            "heaps": [asdict(heap) for heap in self.heaps],
+            "used": self.used,
+            "cached": self.cached,
+        }
+
+
+class Books:
+    """What one opened device has taken, by purpose and by heap; may be written to from any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._purposes: Counter[str] = Counter()
+        self._buffers = 0
+        self._used: Counter[int] = Counter()
+        self._blocks: Counter[int] = Counter()
+        self._imported: Counter[int] = Counter()
+        self._number = 0
+
+    def buffer(self, purpose: str, heap: int, nbytes: int, sign: int = 1) -> None:
+        """Book a buffer of ``nbytes`` in a block of ``heap``, or with ``sign`` -1 that it is gone."""
+        with self._lock:
+            self._purposes[purpose] += sign * nbytes
+            self._used[heap] += sign * nbytes
+            self._buffers += sign
+
+    def block(self, heap: int, nbytes: int, sign: int = 1) -> None:
+        """Book a block that takes ``nbytes`` of ``heap``, or that it is gone."""
+        with self._lock:
+            self._blocks[heap] += sign * nbytes
+            self._number += sign
+
+    def imported(self, purpose: str, heap: int, nbytes: int, sign: int = 1) -> None:
+        """Book host memory that was imported as memory of ``heap``, or that it is gone."""
+        with self._lock:
+            self._purposes[purpose] += sign * nbytes
+            self._imported[heap] += sign * nbytes
+
+    def of(self, purpose: str) -> int:
+        """Return the bytes booked for ``purpose``."""
+        return self._purposes[purpose]
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        """The numbers of buffers and of blocks."""
+        return self._buffers, self._number
+
+    def heaps(self, found: Sequence[Heap]) -> tuple[HeapMemory, ...]:
+        """Return the books of each heap beside what the driver says about it."""
+        with self._lock:
+            return tuple(
+                HeapMemory(
+                    index=heap.index,
+                    device_local=heap.device_local,
+                    total=heap.nbytes,
+                    used=self._used[heap.index],
+                    cached=self._blocks[heap.index] - self._used[heap.index],
+                    imported=self._imported[heap.index],
+                    budget=heap.budget,
+                    process_used=heap.used,
+                )
+                for heap in found
+            )
