@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, overload
 import numpy as np
 
 from vkpar import dtypes
-from vkpar.device import Device, as_bytes, dimensions
+from vkpar.device import Device, Shaped, as_bytes, dimensions
 from vkpar.dtypes import DType
 from vkpar.errors import DLPackError, InvalidUsageError, UnsupportedError
 from vkpar.host import HostArray
@@ -88,7 +88,7 @@ class Storage:
         return None if self.held_by is None else self.held_by()
 
 
-class Array:
+class Array(Shaped):
     """An n-dimensional array on a device, in C order; made by ``Device.array``, ``empty`` and ``zeros``.
 
     Attributes:
@@ -116,26 +116,6 @@ class Array:
         dims = dimensions(shape)
         label = partial("array {} {}".format, dims, dtype)
         return cls(Storage(device, math.prod(dims) * dtype.itemsize, label), 0, dims, dtype)
-
-    @property
-    def size(self) -> int:
-        """Number of elements."""
-        return math.prod(self.shape)
-
-    @property
-    def ndim(self) -> int:
-        """Number of dimensions."""
-        return len(self.shape)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all elements."""
-        return self.size * self.dtype.itemsize
-
-    def __len__(self) -> int:
-        if not self.shape:
-            raise InvalidUsageError("a 0-dimensional array has no length")
-        return self.shape[0]
 
     def __repr__(self) -> str:
         return f"<vkpar.Array {self.shape} {self.dtype} on {self.device.name}>"

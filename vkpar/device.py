@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import itertools
 import logging
+import math
 import operator
 import threading
 import weakref
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from vkpar import dtypes, env
+from vkpar.dtypes import DType
 from vkpar.errors import InvalidUsageError
 from vkpar.vulkan import api, instance, physical
 from vkpar.vulkan.buffer import BufferRange
@@ -301,6 +303,38 @@ def _close_all() -> None:
         _close_quietly(device)
     if api.loaded() and not api.load().live().get("Device"):
         instance.close()
+
+
+class Shaped:
+    """What all n-dimensional arrays say of themselves.
+
+    Attributes:
+        shape: the dimensions.
+        dtype: the type of the elements.
+    """
+
+    shape: tuple[int, ...]
+    dtype: DType
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def ndim(self) -> int:
+        """Number of dimensions."""
+        return len(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all elements."""
+        return self.size * self.dtype.itemsize
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise InvalidUsageError("a 0-dimensional array has no length")
+        return self.shape[0]
 
 
 def dimensions(shape: int | Sequence[int]) -> tuple[int, ...]:

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from vkpar import dtypes
-from vkpar.device import Device, dimensions
+from vkpar.device import Device, Shaped, dimensions
 from vkpar.dtypes import DType
 from vkpar.errors import DLPackError, InvalidUsageError, OutOfMemoryError, UnsupportedError
 from vkpar.vulkan.device import LogicalDevice
 from vkpar.vulkan.imports import HostWindow
-from vkpar.vulkan.memory import HostArena, HostBlock
+from vkpar.vulkan.memory import HostArena, HostBlock, check_size
 from vkpar.vulkan.pool import round_up
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class _Memory:
             self.windows.pop()
 
 
-class HostArray:
+class HostArray(Shaped):
     """An n-dimensional array in host memory that devices have imported; see :func:`host_array`.
 
     ``Array.write(h)``, ``array.read(out=h)`` and ``device.array(h)`` make the device copy straight from and to this
@@ -87,21 +87,6 @@ class HostArray:
         self.dtype = dtype
 
     @property
-    def size(self) -> int:
-        """Number of elements."""
-        return math.prod(self.shape)
-
-    @property
-    def ndim(self) -> int:
-        """Number of dimensions."""
-        return len(self.shape)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all elements."""
-        return self.size * self.dtype.itemsize
-
-    @property
     def devices(self) -> tuple[Device, ...]:
         """The devices that it is imported into; one that was closed is not."""
         return tuple(device for device in self._devices if not device.closed) if not self.closed else ()
@@ -110,11 +95,6 @@ class HostArray:
     def closed(self) -> bool:
         """True after :meth:`close`."""
         return self._memory is None
-
-    def __len__(self) -> int:
-        if not self.shape:
-            raise InvalidUsageError("a 0-dimensional array has no length")
-        return self.shape[0]
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else f"for {', '.join(device.name for device in self.devices) or 'no device'}"
@@ -226,7 +206,8 @@ def host_array(shape: int | Sequence[int], dtype: object, devices: Device | Iter
     opened = _opened(devices)
     nbytes = math.prod(dims) * kind.itemsize
     alignment = _alignment(opened)
-    _check_size(opened, round_up(nbytes, alignment))
+    for device in opened:
+        check_size(device.info, nbytes, round_up(nbytes, alignment))
     block = _allocate(nbytes, alignment) if nbytes else _nothing()
     return HostArray(_Memory(block, dims, kind.numpy, opened), dims, kind, opened)
 
@@ -264,7 +245,8 @@ def register_host(array: np.ndarray[Any, Any], devices: Device | Iterable[Device
             f"0x{address:x} is {address % alignment} bytes past one, the length {array.nbytes} is "
             f"{array.nbytes % alignment} past one"
         )
-    _check_size(opened, array.nbytes)
+    for device in opened:
+        check_size(device.info, array.nbytes, array.nbytes)
     block = HostBlock(address, array.nbytes, array) if array.nbytes else _nothing()
     return HostArray(_Memory(block, array.shape, kind.numpy, opened), array.shape, kind, opened)
 
@@ -284,15 +266,6 @@ def _opened(devices: Device | Iterable[Device]) -> list[Device]:
 
 def _alignment(devices: list[Device]) -> int:
     return max(1, *(device.limits.host_import_alignment for device in devices))
-
-
-def _check_size(devices: list[Device], nbytes: int) -> None:
-    for device in devices:
-        if nbytes > device.limits.max_allocation:
-            raise UnsupportedError(
-                f"{nbytes} bytes for {device.name}, whose largest allocation is "
-                f"{device.limits.max_allocation} bytes (maxMemoryAllocationSize)"
-            )
 
 
 def _allocate(nbytes: int, alignment: int) -> HostBlock:

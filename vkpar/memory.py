@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from vkpar import dtypes, env
-from vkpar.device import Device
+from vkpar.device import Device, dimensions
 from vkpar.errors import InvalidUsageError
 from vkpar.vulkan import memtypes
 from vkpar.vulkan.physical import DeviceInfo
@@ -88,14 +88,11 @@ def _nbytes(array: Sequence[Any], nranks: int) -> tuple[int, int | None]:
     """Return an array's bytes, and its rank where it has one."""
     if isinstance(array, str) or not isinstance(array, Sequence) or len(array) not in (2, 3):
         raise InvalidUsageError(f"an array is (shape, dtype) or (shape, dtype, rank), not {array!r}")
+    dims = dimensions(array[0])
     try:
-        shape = array[0] if isinstance(array[0], Iterable) else (array[0],)
-        dims = [operator.index(dim) for dim in shape]
         rank = operator.index(array[2]) if len(array) == 3 else None
     except TypeError as error:
-        raise InvalidUsageError(f"shapes and ranks are whole numbers: {array!r}") from error
-    if any(dim < 0 for dim in dims):
-        raise InvalidUsageError(f"bad shape {array[0]!r}: dimensions are whole numbers from 0")
+        raise InvalidUsageError(f"ranks are whole numbers: {array!r}") from error
     if rank is not None and not 0 <= rank < nranks:
         raise InvalidUsageError(f"rank {rank} of {nranks} devices")
     return math.prod(dims) * dtypes.resolve(array[1]).itemsize, rank

@@ -63,16 +63,21 @@ def run(devices: str | None, *, redo: bool, as_json: bool) -> int:
 
 
 def _document(communicator: Communicator, tuning: Tuning, file: str) -> dict[str, Any]:
-    ring = tuner.weighted(Plan(TABLE["ring"]), tuning.speeds)
-    shares = tuner.weighted(Plan(TABLE["two_shot"]), tuning.speeds).shares
+    ring, two_shot = _weighted(tuning)
     return {
         "file": file,
         "rig": tuningfile.describe(communicator.rig),
         **asdict(tuning),
         "ring_order": ring.order,
         "ring_shares": ring.shares,
-        "two_shot_shares": shares,
+        "two_shot_shares": two_shot.shares,
     }
+
+
+def _weighted(tuning: Tuning) -> tuple[Plan, Plan]:
+    """Return how a ring and a two-shot exchange go."""
+    ring, two_shot = (tuner.weighted(Plan(TABLE[name]), tuning.speeds) for name in ("ring", "two_shot"))
+    return ring, two_shot
 
 
 def _table(trials: Sequence[Trial]) -> Table:
@@ -119,10 +124,9 @@ def _about(communicator: Communicator, tuning: Tuning, file: str) -> dict[str, s
     }
     if weights.differ(tuning.speeds):
         made["="] = "chunks are equal although links differ"
-        ring = tuner.weighted(Plan(TABLE["ring"]), tuning.speeds)
-        shares = tuner.weighted(Plan(TABLE["two_shot"]), tuning.speeds).shares
+        ring, two_shot = _weighted(tuning)
         made["ring"] = f"order {' '.join(map(str, ring.order or ()))}, shares by rank {_shares(ring.shares)}"
-        made["two_shot"] = f"shares by rank {_shares(shares)}"
+        made["two_shot"] = f"shares by rank {_shares(two_shot.shares)}"
     else:
         made["shares"] = "equal: no link is more than 1.5 times as fast as another"
     made["waits"] = f"spin {communicator.rig.spin_ns / 1000:.0f} us, then block"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -12,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from parking import parked
+from threads import in_threads
 
 import vkpar
 from vkpar import InvalidUsageError, UnsupportedError, env
@@ -400,24 +400,13 @@ def test_program_order(device: vkpar.Device) -> None:
 
 
 def test_threads_with_their_own_arrays(device: vkpar.Device) -> None:
-    failures: list[BaseException] = []
-
     def work(seed: int) -> None:
         rng = np.random.default_rng(seed)
-        try:
-            for _ in range(25):
-                want = rng.integers(0, 1 << 30, int(rng.integers(1, 3000)), np.int32)
-                same(device.array(want), want)
-        except BaseException as error:
-            failures.append(error)
+        for _ in range(25):
+            want = rng.integers(0, 1 << 30, int(rng.integers(1, 3000)), np.int32)
+            same(device.array(want), want)
 
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert not failures
-    assert not any(thread.is_alive() for thread in threads)
+    in_threads(work)
 
 
 def test_memory_of_dropped_arrays_is_used_again(reopen: Callable[..., vkpar.Device]) -> None:

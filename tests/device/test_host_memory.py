@@ -18,6 +18,7 @@ from handles import held
 from hypothesis import given
 from hypothesis import strategies as st
 from parking import parked
+from threads import in_threads
 
 import vkpar
 from vkpar import DLPackError, HostArray, InvalidUsageError, UnsupportedError
@@ -572,32 +573,22 @@ def test_a_device_closed_after_an_interrupt(fresh: vkpar.Device, monkeypatch: py
 
 
 def test_threads(device: vkpar.Device) -> None:
-    failures: list[BaseException] = []
     shared = vkpar.host_array((4, 5000), "int32", device)
 
     def work(number: int) -> None:
-        try:
-            for turn in range(15):
-                with vkpar.host_array(2000, "int32", device) as own:
-                    want = fill(own.numpy(), turn)
-                    made = device.array(own)
-                    row = shared.numpy()[number]
-                    mine = fill(row, turn + 100)
-                    other = device.array(row)
-                    row.fill(0)
-                    same(other.read(out=row), mine)
-                    same(made.numpy(), want)
-        except BaseException as error:
-            failures.append(error)
+        for turn in range(15):
+            with vkpar.host_array(2000, "int32", device) as own:
+                want = fill(own.numpy(), turn)
+                made = device.array(own)
+                row = shared.numpy()[number]
+                mine = fill(row, turn + 100)
+                other = device.array(row)
+                row.fill(0)
+                same(other.read(out=row), mine)
+                same(made.numpy(), want)
 
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
+    in_threads(work)
     shared.close()
-    assert not failures
-    assert not any(thread.is_alive() for thread in threads)
 
 
 FORK = """

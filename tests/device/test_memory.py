@@ -6,7 +6,6 @@ import gc
 import itertools
 import json
 import random
-import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -15,6 +14,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from threads import in_threads
 
 import vkpar
 from vkpar import InvalidUsageError, OutOfMemoryError, UnsupportedError, env
@@ -210,30 +210,20 @@ def test_host_arenas_are_aligned(device: vkpar.Device, nbytes: int, alignment: i
 
 
 def test_threads_share_an_allocator(allocator: Allocator) -> None:
-    failures: list[BaseException] = []
-
     def work(seed: int) -> None:
         chance, held = random.Random(seed), list[Buffer]()
-        try:
-            for _ in range(300):
-                if held and chance.random() < 0.4:
-                    allocator.release(held.pop(chance.randrange(len(held))))
-                elif chance.random() < 0.1:
-                    allocator.trim()
-                else:
-                    held.append(take(allocator, int(2 ** chance.uniform(0, 20))))
-            check_apart(list(allocator._live.copy()))
-            for buffer in held:
-                allocator.release(buffer)
-        except BaseException as error:
-            failures.append(error)
+        for _ in range(300):
+            if held and chance.random() < 0.4:
+                allocator.release(held.pop(chance.randrange(len(held))))
+            elif chance.random() < 0.1:
+                allocator.trim()
+            else:
+                held.append(take(allocator, int(2 ** chance.uniform(0, 20))))
+        check_apart(list(allocator._live.copy()))
+        for buffer in held:
+            allocator.release(buffer)
 
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert not failures
+    in_threads(work)
     assert (allocator.used, allocator.room().fragmentation) == (0, 0)
 
 

@@ -20,7 +20,7 @@ from reducing import check_identical, devices_of, exact_sum, fresh_devices, inte
 
 import vkpar
 from vkpar import CommunicatorError, DeviceLostError, InvalidUsageError, WaitTimeoutError, env
-from vkpar.comm import debug, executor, lifecycle
+from vkpar.comm import executor, lifecycle
 from vkpar.comm.slots import Arena
 from vkpar.comm.transports import staged
 from vkpar.errors import UnsupportedError
@@ -438,7 +438,7 @@ def test_slot_checks_stay_silent_on_everything(rigs: Rigs, rng: np.random.Genera
 
 def test_an_unknown_check() -> None:
     with env.override(debug="slots,fire"), pytest.raises(InvalidUsageError, match="fire"):
-        debug.wanted()
+        env.debug_checks()
 
 
 def test_what_the_wire_loses_can_be_asked(rigs: Rigs) -> None:

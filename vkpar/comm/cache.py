@@ -158,6 +158,8 @@ class ProgramCache:
         if entry in self._held:
             self._held.remove(entry)
             self._stale.append(entry)
+        elif self._outer is not None:
+            self._outer.let_go(entry)
 
     def discard(self, key: Any, entry: Entry) -> None:
         """Forget an entry that was never run; it is freed with the next ones."""
@@ -207,8 +209,10 @@ class ProgramCache:
         """Return the outer cache; it frees the entries of this one when they are done."""
         assert self._outer is not None
         self._outer._stale += [*self._entries.values(), *self._stale]
+        self._outer._held += self._held
         self._entries.clear()
         self._stale.clear()
+        self._held.clear()
         return self._outer
 
     def close(self, late: Collection[int] = ()) -> None:

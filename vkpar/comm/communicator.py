@@ -82,7 +82,7 @@ class Communicator(Launching):
         self.deterministic = deterministic
         chosen = tuner.check(algorithm)
         chosen = tuner.check(env.get().algorithm) if chosen == tuner.AUTO else chosen
-        wanted = debug.wanted()
+        wanted = env.debug_checks()
         self._groups: dict[int, weakref.ref[Group]] = {}  # by thread
         with ExitStack() as inside, ExitStack() as undo:
             for device in self.devices:  # none of them is closed meanwhile

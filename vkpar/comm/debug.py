@@ -7,7 +7,6 @@ import struct
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from vkpar import env
 from vkpar.array import Array
 from vkpar.comm.schedule import Step
 from vkpar.comm.slots import Arena
@@ -25,15 +24,6 @@ _PAIRS = 8  # of one launch of slot_check
 _CHECK = struct.Struct(f"<{4 + 2 * _PAIRS}I")
 _REPORT = struct.Struct("<4I")
 _FREE = 0  # the generation of a slot that is being written
-
-
-def wanted() -> frozenset[str]:
-    """Return the checks that ``VKPAR_DEBUG`` names.
-
-    Raises:
-        InvalidUsageError: an unknown one.
-    """
-    return env.debug_checks()
 
 
 class SlotChecks:

@@ -55,10 +55,10 @@ class Copier:
 
     def _record_publish(self, commands: CommandBuffer, action: Reduce) -> None:
         assert action.out_slot is not None
-        stored = self._stored(action.span) if action.to_array or action.own_stored else None
-        own = stored if stored and action.own_stored else _elements(self._operands.sources[self._rank], action.span)
+        own = _elements(self._operands.sources[self._rank], action.span)
         commands.record_copy(own, self._bytes_of(action.out_slot, own.nbytes))
-        if stored and stored != own:
+        stored = self._stored(action.span) if action.to_array else own
+        if stored != own:
             commands.record_copy(own, stored)
 
     def record_forward(self, commands: CommandBuffer, action: Forward) -> bool:

@@ -91,11 +91,7 @@ class Allocator:
             OutOfMemoryError: no memory is left, or ``VKPAR_MAX_MEMORY`` does not allow so much.
         """
         reserved = padded(nbytes)
-        if reserved > self._info.limits.max_allocation:
-            raise UnsupportedError(
-                f"{nbytes} bytes asked of {self._info.name}, whose largest allocation is "
-                f"{self._info.limits.max_allocation} bytes (maxMemoryAllocationSize)"
-            )
+        check_size(self._info, nbytes, reserved)
         try:
             with self._lock:
                 self._check_limit(reserved, purpose)
@@ -207,6 +203,19 @@ class Allocator:
                 self._books.buffer(buffer.purpose, buffer.piece.block.backing.heap, buffer.reserved, -1)
             self._live.clear()
             self._pool.clear()
+
+
+def check_size(info: DeviceInfo, nbytes: int, reserved: int) -> None:
+    """Refuse ``nbytes`` that take ``reserved`` bytes, more than the driver allows in one allocation.
+
+    Raises:
+        UnsupportedError
+    """
+    most = info.limits.max_allocation
+    if reserved > most:
+        raise UnsupportedError(
+            f"{nbytes} bytes asked of {info.name}, whose largest allocation is {most} bytes (maxMemoryAllocationSize)"
+        )
 
 
 def create_buffer(device: Any, info: DeviceInfo, nbytes: int, families: list[int], *, host_import: bool = False) -> Any:
