@@ -149,6 +149,21 @@ def device(request: pytest.FixtureRequest, rigs: Rigs) -> vkpar.Device:
     return rigs(request.param)[0]
 
 
+@pytest.fixture
+def reopen(device: vkpar.Device) -> Iterator[Callable[..., vkpar.Device]]:
+    """Give a function that opens the same physical device once more, under changed settings."""
+    opened: list[vkpar.Device] = []
+
+    def make(**settings: object) -> vkpar.Device:
+        with env.override(**settings):
+            opened.extend(vkpar.open_devices(str(device.info.index)))
+        return opened[-1]
+
+    yield make
+    for item in opened:
+        item.close()
+
+
 @pytest.fixture(autouse=True)
 def _no_validation_messages() -> Iterator[None]:
     """Fail a test during which the validation layer spoke."""

@@ -32,7 +32,9 @@ def fake_info(index: int = 0, **changes: Any) -> DeviceInfo:
         "features": Features(
             **flags | {"cooperative_matrix": shapes, "subgroup_size": 32, "subgroup_operations": ("basic",)}
         ),
-        "limits": Limits(1 << 32, 1 << 40, 16, (1, 2, 3), (4, 5, 6), 1024, 49152, 256, 4096, 1.0, 1 << 20, 1 << 27),
+        "limits": Limits(
+            1 << 32, 1 << 40, 1 << 40, 16, (1, 2, 3), (4, 5, 6), 1024, 49152, 256, 4096, 1.0, 1 << 20, 1 << 27
+        ),
         "extensions": frozenset({"VK_KHR_b", "VK_KHR_a"}),
         "memory_types": ((7, 0),),
         "handle": None,

@@ -23,7 +23,7 @@ from vkpar.errors import (
     WaitTimeoutError,
 )
 from vkpar.host import HostArray, from_dlpack, host_array, register_host
-from vkpar.kernel import Kernel
+from vkpar.kernel import Kernel, pieces
 from vkpar.memory import MemoryPlan, plan_memory
 from vkpar.ops import add, cast, matmul
 from vkpar.vulkan.physical import DeviceInfo
@@ -63,6 +63,7 @@ __all__ = [
     "host_array",
     "matmul",
     "open_devices",
+    "pieces",
     "plan_memory",
     "register_host",
 ]

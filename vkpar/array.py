@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import math
-import weakref
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, overload
 
@@ -15,10 +12,13 @@ import numpy as np
 from vkpar import dtypes
 from vkpar.device import Device, Shaped, as_bytes, dimensions
 from vkpar.dtypes import DType
+from vkpar.elements import host_elements
 from vkpar.errors import DLPackError, InvalidUsageError, UnsupportedError
 from vkpar.host import HostArray
-from vkpar.vulkan.buffer import Buffer, BufferRange
-from vkpar.vulkan.usage import ARRAYS
+from vkpar.storage import Storage
+from vkpar.vulkan.buffer import BufferRange
+from vkpar.vulkan.pool import ALIGNMENT, round_up
+from vkpar.vulkan.subbuffers import SubBuffers
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -30,62 +30,6 @@ _NO_DLPACK = (
     "device memory of Vulkan has no DLPack device that others could use; "
     "hand over array.numpy(), or a vkpar.HostArray that the array was read into"
 )
-
-
-@dataclass(frozen=True)
-class HostElements:
-    """Host values ready to upload: C-contiguous or not, with the dtype that they stand for."""
-
-    values: np.ndarray[Any, Any]
-    dtype: DType
-
-
-def host_elements(source: ArrayLike | HostArray, dtype: object = None) -> HostElements:
-    """Return ``source`` as the NumPy elements of ``dtype`` (its own by default).
-
-    Raises:
-        InvalidUsageError: not an array of plain numbers, or a closed :class:`HostArray`.
-    """
-    values, own = _plain(source)
-    wanted = own if dtype is None else dtypes.resolve(dtype)
-    if own == dtypes.bfloat16 != wanted:
-        values = dtypes.from_bfloat16(values, wanted.numpy)
-    if wanted == dtypes.bfloat16 and values.dtype != np.uint16:
-        return HostElements(dtypes.bfloat16_bits(values.astype(np.float32, copy=False)), wanted)
-    return HostElements(values.astype(wanted.numpy, copy=False), wanted)
-
-
-def _plain(source: ArrayLike | HostArray) -> tuple[np.ndarray[Any, Any], DType]:
-    """Return what NumPy sees of ``source``, and the dtype that it stands for."""
-    if isinstance(source, HostArray):
-        return source.numpy(), source.dtype
-    try:
-        values = np.asarray(source)
-    except (TypeError, ValueError) as error:
-        raise InvalidUsageError(f"no array of numbers: {error}") from error
-    return values, dtypes.resolve(values.dtype)
-
-
-_serials = itertools.count(1)
-
-
-class Storage:
-    """The memory behind an array and its views; given back when the last of them goes."""
-
-    def __init__(self, device: Device, nbytes: int, label: Callable[[], str] | None = None) -> None:
-        logical = device.logical
-        self.device = device
-        self.nbytes = nbytes
-        self.serial = next(_serials)
-        self.held_by: Callable[[], object] | None = None  # a group of collectives, weakly
-        self.buffer: Buffer | None = None
-        if nbytes:
-            self.buffer = logical.allocate(nbytes, purpose=ARRAYS, label=label)
-            weakref.finalize(self, logical.retire, self.buffer).atexit = False
-
-    def holder(self) -> object:
-        """Return the group of collectives that names this memory and was not left yet, None for none."""
-        return None if self.held_by is None else self.held_by()
 
 
 class Array(Shaped):
@@ -118,7 +62,31 @@ class Array(Shaped):
         return cls(Storage(device, math.prod(dims) * dtype.itemsize, label), 0, dims, dtype)
 
     def __repr__(self) -> str:
-        return f"<vkpar.Array {self.shape} {self.dtype} on {self.device.name}>"
+        state = ", closed" if self.closed else ""
+        return f"<vkpar.Array {self.shape} {self.dtype} on {self.device.name}{state}>"
+
+    # --- life ---
+
+    @property
+    def closed(self) -> bool:
+        """True after :meth:`close`, that of a view that shares the memory included."""
+        return self._storage.closed
+
+    def close(self) -> None:
+        """Give the memory back once the work submitted so far is done; a second call does nothing.
+
+        It takes all views of the memory along. Arrays that are dropped give theirs back by themselves.
+
+        Raises:
+            InvalidUsageError: it is pending in a group of collectives that was not left yet.
+        """
+        self._storage.close()
+
+    def __enter__(self) -> Array:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
 
     # --- host ---
 
@@ -171,7 +139,7 @@ class Array(Shaped):
             out = np.empty(self.shape, self.dtype.numpy)
         self._check_target(out)
         if self.size:
-            logical.download(self.buffer, self._offset, as_bytes(out))
+            logical.download(self.ranges(), as_bytes(out))
             logical.check_open()
         return out
 
@@ -204,7 +172,7 @@ class Array(Shaped):
         if host.shape != self.shape:
             raise InvalidUsageError(f"cannot write {host.shape} into {self.shape}")
         if self.size:
-            logical.upload(as_bytes(np.ascontiguousarray(host)), self.buffer, self._offset)
+            logical.upload(as_bytes(np.ascontiguousarray(host)), self.ranges())
 
     def fill_zeros(self) -> None:
         """Set every element to zero, in program order.
@@ -218,7 +186,7 @@ class Array(Shaped):
         at_end = self._offset + self.nbytes == self._storage.nbytes
         nbytes = -(-self.nbytes // 4) * 4 if at_end else self.nbytes
         if self._offset % 4 == 0 and nbytes % 4 == 0:
-            logical.fill(self.buffer.range(self._offset, nbytes), 0)
+            logical.fill(self.memory.ranges(self._offset, nbytes), 0)
         else:
             self.write(np.zeros(self.shape, self.dtype.numpy))
 
@@ -309,27 +277,21 @@ class Array(Shaped):
     # --- for kernels and collectives ---
 
     @property
-    def buffer(self) -> Buffer:
-        """The memory behind it.
+    def memory(self) -> SubBuffers:
+        """The memory that it shares with its views.
 
         Raises:
-            InvalidUsageError: it has no elements, or its device is closed.
+            InvalidUsageError: it has no elements, was closed, or its device is closed.
         """
-        self.device.logical.check_open()
-        self.check_free()
-        if self._storage.buffer is None:
-            raise InvalidUsageError("an array without elements has no memory")
-        return self._storage.buffer
+        return self._storage.memory
 
     def check_free(self, group: object = None) -> None:
-        """Refuse use while a group of collectives, another one than ``group``, names the array and was not left.
+        """Refuse use after :meth:`close`, and while another group of collectives than ``group`` names the array.
 
         Raises:
             InvalidUsageError
         """
-        holder = self._storage.holder()
-        if holder is not None and holder is not group:
-            raise InvalidUsageError(f"{self!r} is pending in a group of collectives that was not left yet")
+        self._storage.check_free(group)
 
     @property
     def storage(self) -> Storage:
@@ -341,22 +303,40 @@ class Array(Shaped):
         """Bytes from the start of its storage."""
         return self._offset
 
-    def bytes_range(self) -> BufferRange:
-        """Return exactly its bytes."""
-        return self.buffer.range(self._offset, self.nbytes)
+    def ranges(self) -> list[BufferRange]:
+        """Return exactly its bytes, a range for each sub-buffer that holds some of them."""
+        return self.memory.ranges(self._offset, self.nbytes)
 
     def window(self, start: int = 0, count: int | None = None) -> tuple[BufferRange, int]:
         """Return a bindable range over elements ``start`` to ``start + count``, and the first one's index in it.
 
         The range begins at or before the element, as the device's offset alignment asks, and ends at a multiple of
         16 bytes (allocations are padded).
+
+        Raises:
+            InvalidUsageError: the elements lie in more than one sub-buffer.
         """
         count = self.size - start if count is None else count
+        memory, first, nbytes = self.memory, self._offset + start * self.dtype.itemsize, count * self.dtype.itemsize
+        exact = memory.range(first, nbytes)
+        buffer, offset = memory.resolve(first)
+        aligned = offset // ALIGNMENT * ALIGNMENT
+        end = min(round_up(offset + nbytes, WIDE), buffer.reserved)
+        whole = BufferRange(exact.buffer, exact.offset - (offset - aligned), end - aligned)
+        return whole, (offset - aligned) // self.dtype.itemsize
+
+    def reach(self, start: int = 0) -> int:
+        """Return how many elements from ``start`` on one binding of a kernel covers; none at the end."""
+        if start == self.size:
+            return 0
         first = self._offset + start * self.dtype.itemsize
-        last = first + count * self.dtype.itemsize
-        aligned = first // 256 * 256
-        nbytes = min(-(-last // WIDE) * WIDE, self.buffer.reserved) - aligned
-        return self.buffer.range(aligned, nbytes), (first - aligned) // self.dtype.itemsize
+        most = self.device.limits.max_storage_buffer_range // WIDE * WIDE - first % ALIGNMENT
+        return min(self.size - start, min(most, self.memory.reach(first)) // self.dtype.itemsize)
+
+    def has_borders_at(self, nbytes: int) -> bool:
+        """Say whether sub-buffers begin and end only at multiples of ``nbytes`` from its first byte."""
+        inside = range(self._offset + 1, self._offset + self.nbytes)
+        return all((border - self._offset) % nbytes == 0 for border in self.memory.borders if border in inside)
 
     def is_aligned(self, nbytes: int = WIDE) -> bool:
         """Say whether its first byte sits on a multiple of ``nbytes``."""
@@ -378,11 +358,13 @@ class Array(Shaped):
         if source.nbytes != self.nbytes:
             raise InvalidUsageError(f"cannot copy {source.nbytes} bytes into {self.nbytes}")
         logical = self.device.logical
+        for array in (self, source):
+            array.check_free()
         if not self.size or (overlaps(self, source) and self._offset == source.byte_offset):
             return
         if overlaps(self, source):
             source = source.contiguous_copy()
-        logical.copy(source.bytes_range(), self.bytes_range())
+        logical.copy(source.ranges(), self.ranges())
 
 
 def check_same_device(*arrays: Array) -> None:

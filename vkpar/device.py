@@ -94,7 +94,8 @@ class Device:
             InvalidUsageError: not an array of plain numbers.
             OutOfMemoryError: the device has no room.
         """
-        from vkpar.array import Array, host_elements
+        from vkpar.array import Array
+        from vkpar.elements import host_elements
 
         host = host_elements(source, dtype)
         made = Array.allocate(self, host.values.shape, host.dtype)

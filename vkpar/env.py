@@ -49,6 +49,12 @@ class Environment:
     max_memory: int = _setting(
         "VKPAR_MAX_MEMORY", "bytes that the arrays of a device may take (0: what the device has)", 0
     )
+    max_buffer: int = _setting(
+        "VKPAR_MAX_BUFFER", "bytes of a buffer: larger arrays take several (0: what the driver allows)", 0
+    )
+    max_binding: int = _setting(
+        "VKPAR_MAX_BINDING", "bytes that a kernel binds at a time, all slots included (0: what the driver allows)", 0
+    )
     debug: str = _setting(
         "VKPAR_DEBUG",
         "checks, joined by commas: of communicators slots (their generations) and wire (what it loses); memory (new"

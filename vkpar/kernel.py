@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import operator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from vkpar.array import WIDE, Array, check_same_device
@@ -13,6 +14,8 @@ from vkpar.errors import InvalidUsageError, UnsupportedError
 from vkpar.vulkan import queue, shader
 from vkpar.vulkan.buffer import BufferRange
 from vkpar.vulkan.interface import Entry, Interface, missing, reflect
+
+_PIECE = 256  # elements: pieces begin at multiples, which every device can bind if the array's own begin does
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -96,9 +99,55 @@ class Kernel:
             check_same_device(*arrays)
             if arrays[0].device is not self.device:
                 raise InvalidUsageError(f"the kernel is on {self.device!r}, the arrays are on {arrays[0].device!r}")
-        for array in arrays:
+        for number, array in enumerate(arrays):
             if not array.size:
                 raise InvalidUsageError("a kernel cannot bind an array without elements")
+            if array.memory.reach(array.byte_offset) < array.nbytes:
+                raise UnsupportedError(
+                    f"binding {number}: {array!r} lies in several buffers of at most {array.device.limits.max_buffer} "
+                    "bytes each, and a kernel sees one; run it on each part that vkpar.pieces() gives"
+                )
+
+
+def pieces(*arrays: Array) -> Iterator[tuple[Array, ...]]:
+    """Cut arrays of one size into flat views that kernels can bind, all at the same elements.
+
+    An array of more bytes than the device has in one buffer, or binds at once, cannot be given to a :class:`Kernel`
+    whole. What works element by element runs on the pieces instead::
+
+        for x, y in vkpar.pieces(a, b):
+            kernel(-(-x.size // 256), x, y)
+
+    Args:
+        arrays: of the same size, on one device; arrays that can be bound as they are come in one piece.
+
+    Raises:
+        InvalidUsageError: other sizes, arrays of several devices, or closed ones.
+        UnsupportedError: views that no cut suits, since their borders do not lie 256 elements apart from their starts.
+    """
+    check_same_device(*arrays)
+    total = arrays[0].size if arrays else 0
+    if any(array.size != total for array in arrays):
+        raise InvalidUsageError(f"pieces of arrays of different sizes: {', '.join(str(a.size) for a in arrays)}")
+    flat = [array.reshape(-1) for array in arrays]
+    start = 0
+    while start < total:
+        count = min(_bindable(array, start) for array in flat)
+        if count < total - start:
+            count = count // _PIECE * _PIECE
+        if not count:
+            raise UnsupportedError(
+                f"no piece from element {start} on suits all of {', '.join(map(repr, arrays))}: their sub-buffers' "
+                f"borders lie at no common multiple of {_PIECE} elements; take copies of views"
+            )
+        yield tuple(array[start : start + count] for array in flat)
+        start += count
+
+
+def _bindable(array: Array, start: int) -> int:
+    """Return how many elements from ``start`` on a kernel can bind."""
+    room = array.memory.reach(array.byte_offset + start * array.dtype.itemsize)
+    return min(array.size - start, min(room, array.device.limits.max_storage_buffer_range) // array.dtype.itemsize)
 
 
 def _as_bytes(source: ReadableBuffer, what: str) -> bytes:
@@ -110,11 +159,13 @@ def _as_bytes(source: ReadableBuffer, what: str) -> bytes:
 
 def _range(array: Array) -> BufferRange:
     """Return what a kernel may touch: the array's bytes, and the padding where no other array can follow."""
+    exact = array.memory.range(array.byte_offset, array.nbytes)
     if array.byte_offset + array.nbytes < array.storage.nbytes:
-        return array.bytes_range()
-    padded = min(-(-array.nbytes // WIDE) * WIDE, array.buffer.reserved - array.byte_offset)
+        return exact
+    buffer, offset = array.memory.resolve(array.byte_offset)
+    padded = min(-(-array.nbytes // WIDE) * WIDE, buffer.reserved - offset)
     most = array.device.limits.max_storage_buffer_range
-    return array.buffer.range(array.byte_offset, max(array.nbytes, min(padded, most)))
+    return BufferRange(exact.buffer, exact.offset, max(array.nbytes, min(padded, most)))
 
 
 def _check_interface(interface: Interface, entry: str) -> None:

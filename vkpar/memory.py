@@ -14,6 +14,7 @@ from vkpar.errors import InvalidUsageError
 from vkpar.vulkan import memtypes
 from vkpar.vulkan.physical import DeviceInfo
 from vkpar.vulkan.pool import Pool, padded
+from vkpar.vulkan.subbuffers import cut
 
 
 @dataclass(frozen=True)
@@ -28,13 +29,13 @@ class MemoryPlan:
         reserved: the same with alignment and padding.
         blocks: Vulkan allocations that a device without any would make for them, of ``block_nbytes`` together (a driver
             may round each of them up).
-        largest: the largest single allocation, to be compared with ``max_allocation`` (maxMemoryAllocationSize).
+        largest: the largest single allocation; arrays above ``max_buffer`` bytes take several.
         heap: the heap that arrays come from.
         available: what the heap has left for this process: its budget where the driver tells it, else its size, less
             what is in use. Of a :class:`~vkpar.Device` it is read afresh and counts what ``trim`` would free; of a
             :class:`~vkpar.DeviceInfo` it is that of its enumeration.
         limit: what ``VKPAR_MAX_MEMORY`` leaves for further arrays; None without a limit.
-        fits: every array may be allocated, and all of them together fit what is available and allowed.
+        fits: all arrays together fit what is available and allowed.
     """
 
     rank: int
@@ -45,7 +46,7 @@ class MemoryPlan:
     blocks: int
     block_nbytes: int
     largest: int
-    max_allocation: int
+    max_buffer: int
     heap: int
     available: int
     limit: int | None
@@ -102,13 +103,14 @@ def _plan(rank: int, device: Device | DeviceInfo, sizes: list[int]) -> MemoryPla
     info = device.info if isinstance(device, Device) else device
     held: list[int] = []  # the blocks' sizes
 
-    most = info.limits.max_allocation
-    pool = Pool(info.memory_bytes, lambda nbytes, _: held.append(nbytes), lambda _: None, most)
-    reserved = [pool.take(padded(nbytes), memtypes.DEVICE).nbytes for nbytes in sizes if nbytes]
+    most = info.limits.max_buffer
+    pool = Pool(info.memory_bytes, lambda nbytes, _: held.append(nbytes), lambda _: None, info.limits.max_allocation)
+    buffers = [nbytes for size in sizes for nbytes in cut(size, most)]
+    reserved = [pool.take(padded(nbytes), memtypes.DEVICE).nbytes for nbytes in buffers]
     heap = memtypes.heap_of(info, memtypes.DEVICE)
     available, limit = _room(device, heap)
     total = sum(reserved)
-    fits = sum(held) <= available and max(held, default=0) <= most and (limit is None or total <= limit)
+    fits = sum(held) <= available and (limit is None or total <= limit)
     return MemoryPlan(
         rank=rank,
         device=info.name,
@@ -118,7 +120,7 @@ def _plan(rank: int, device: Device | DeviceInfo, sizes: list[int]) -> MemoryPla
         blocks=len(held),
         block_nbytes=sum(held),
         largest=max(held, default=0),
-        max_allocation=most,
+        max_buffer=most,
         heap=heap,
         available=available,
         limit=limit,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -19,21 +19,6 @@ from vkpar import InvalidUsageError, UnsupportedError, env
 pytestmark = pytest.mark.device
 DTYPES = ["bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"]
 DTYPES += ["float16", "float32", "float64", "complex64"]
-
-
-@pytest.fixture
-def reopen(device: vkpar.Device) -> Iterator[Callable[..., vkpar.Device]]:
-    """Give a function that opens the same physical device once more, under changed settings."""
-    opened: list[vkpar.Device] = []
-
-    def make(**settings: object) -> vkpar.Device:
-        with env.override(**settings):
-            opened.extend(vkpar.open_devices(str(device.info.index)))
-        return opened[-1]
-
-    yield make
-    for item in opened:
-        item.close()
 
 
 def same(array: vkpar.Array, want: np.ndarray) -> None:
@@ -446,7 +431,7 @@ def test_use_after_close(reopen: Callable[..., vkpar.Device]) -> None:
         lambda: made.write(np.zeros((4, 2))),
         lambda: made.copy_from(made),
         lambda: vkpar.copy(made, made),
-        lambda: made.buffer,
+        lambda: made.memory,
         lambda: closing.zeros(3),
         lambda: closing.empty(0),
         lambda: closing.array([1.0]),

@@ -106,8 +106,8 @@ def test_views(device: vkpar.Device, data: st.DataObject) -> None:
     np.testing.assert_array_equal(around.numpy(), target)
 
 
-def test_windows(device: vkpar.Device, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launch, "range_limit", lambda device: 5000)
+def test_windows(reopen: Callable[..., vkpar.Device], rng: np.random.Generator) -> None:
+    device = reopen(max_binding=5000)
     values = rng.standard_normal(5001).astype(np.float32)
     halves = vkpar.cast(device.array(values), "float16")
     np.testing.assert_array_equal(halves.numpy(), values.astype(np.float16))

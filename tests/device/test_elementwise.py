@@ -115,11 +115,10 @@ def test_special_values(device: vkpar.Device) -> None:
         np.testing.assert_array_equal(vkpar.add(device.array(a16), device.array(b16)).numpy(), a16 + b16)
 
 
-@pytest.mark.parametrize("length", [0, 100, 3000])
-def test_windows(device: vkpar.Device, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch, length: int) -> None:
+@pytest.mark.parametrize("length", [0, 100, 3000, 3001])
+def test_windows(reopen: Callable[..., vkpar.Device], rng: np.random.Generator, length: int) -> None:
     """Arrays, and biases, beyond one binding: parts of 1024 elements here."""
-    monkeypatch.setattr(launch, "range_limit", lambda device: 5000)
-    monkeypatch.setattr(elementwise, "range_limit", lambda device: 5000)
+    device = reopen(max_binding=5000)
     a = normal(rng, (3, length) if length else 5000, "float32")
     b = normal(rng, length or 5000, "float16")
     out = vkpar.add(device.array(a), device.array(b, "float16"))

@@ -31,10 +31,10 @@ def test_a_misuse_is_raised_by_the_next_public_call(device: vkpar.Device) -> Non
         device = vkpar.open_devices(sys.argv[1])[0]
         made = device.zeros(100)
         assert not made.numpy().any()
-        inside = made.bytes_range()
+        inside = made.ranges()[0]
 
         def misuse():  # vkCmdFillBuffer takes multiples of four
-            device.logical.fill(BufferRange(inside.buffer, inside.offset + 1, 6), 0)
+            device.logical.fill([BufferRange(inside.buffer, inside.offset + 1, 6)], 0)
 
         for call in (made.numpy, lambda: device.zeros(3), device.synchronize, lambda: made.write(np.zeros(100))):
             misuse()
@@ -62,9 +62,9 @@ def test_work_and_collectives_raise_it_too(device: vkpar.Device) -> None:
 
         with vkpar.open_devices(sys.argv[1])[0] as device, vkpar.Communicator([device]) as comm:
             a, b = device.zeros(100), device.zeros(100)
-            inside = a.bytes_range()
+            inside = a.ranges()[0]
             work = comm.all_reduce([a], out=[b])
-            device.logical.fill(BufferRange(inside.buffer, inside.offset + 1, 6), 0)
+            device.logical.fill([BufferRange(inside.buffer, inside.offset + 1, 6)], 0)
             for call in (work.wait, lambda: comm.all_reduce([a]).wait()):
                 try:
                     call()

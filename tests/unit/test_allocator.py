@@ -291,7 +291,7 @@ def test_plans() -> None:
 def test_plans_say_what_does_not_fit() -> None:
     info = fake_info()
     (large,) = vkpar.plan_memory([info], [((1 << 40,), "uint8"), (1, "uint8")])
-    assert large.largest == large.max_allocation == 1 << 40
+    assert large.largest == large.max_buffer == 1 << 40
     assert not large.fits
     (many,) = vkpar.plan_memory([info], [((1 << 30,), "uint8")] * 137)
     assert (many.blocks, many.fits) == (137, False)

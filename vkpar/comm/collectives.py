@@ -112,7 +112,7 @@ class Movement(Request):
                     local.append((rank, piece.source, target))
         made = placement.moved(sources, targets)
         for rank, source, target in local:
-            made.copies.before.setdefault(rank, []).append((source.bytes_range(), target.bytes_range()))
+            made.copies.before.setdefault(rank, []).append((source.ranges(), target.ranges()))
         return made
 
 

@@ -16,7 +16,7 @@ from vkpar.vulkan.buffer import BufferRange
 from vkpar.vulkan.command import CommandBuffer
 
 if TYPE_CHECKING:
-    from vkpar.comm.executor import _Recorder
+    from vkpar.comm.recorder import Recorder
     from vkpar.comm.rig import Rig
 
 SLOTS, WIRE = "slots", "wire"
@@ -44,12 +44,12 @@ class SlotChecks:
         self._generations = [_FREE] * rig.arena.nslots
         self._numbers = itertools.count(1)
 
-    def record_before(self, recorder: _Recorder, commands: CommandBuffer, step: Step) -> None:
+    def record_before(self, recorder: Recorder, commands: CommandBuffer, step: Step) -> None:
         """Record what comes before the step's own kernels."""
         self._launch(recorder, commands, step, [(slot, self._generations[slot]) for slot in step.reads], write=False)
         self._launch(recorder, commands, step, [(slot, _FREE) for slot in step.writes], write=True)
 
-    def record_after(self, recorder: _Recorder, commands: CommandBuffer, step: Step) -> None:
+    def record_after(self, recorder: Recorder, commands: CommandBuffer, step: Step) -> None:
         """Record what comes after them, and count the step's writes."""
         self._launch(recorder, commands, step, [(slot, self._generations[slot]) for slot in step.reads], write=False)
         for slot in step.writes:
@@ -58,7 +58,7 @@ class SlotChecks:
 
     def _launch(
         self,
-        recorder: _Recorder,
+        recorder: Recorder,
         commands: CommandBuffer,
         step: Step,
         stamps: Sequence[tuple[int, int]],

@@ -11,12 +11,13 @@ from typing import Any
 from vkpar.array import Array
 from vkpar.comm.cache import Entry
 from vkpar.comm.collectives import Request
-from vkpar.comm.executor import Arithmetic, Program
+from vkpar.comm.executor import Program
 from vkpar.comm.flights import Flight
 from vkpar.comm.group import Group
 from vkpar.comm.keys import key_of
 from vkpar.comm.lifecycle import Lifecycle
 from vkpar.comm.placement import Operands
+from vkpar.comm.recorder import Arithmetic
 from vkpar.comm.schedule import Step
 from vkpar.comm.slots import Region
 from vkpar.comm.tuner import Plan

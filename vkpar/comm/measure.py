@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 from vkpar import dtypes, env
 from vkpar.comm import collectives, tuner, weights, wires
 from vkpar.comm.algorithms import TABLE
-from vkpar.comm.executor import Arithmetic
 from vkpar.comm.placement import Operands, Part, Placement
+from vkpar.comm.recorder import Arithmetic
 from vkpar.comm.schedule import BLOCK, MOST_SOURCES, Forward, Reduce, Span, Step
 from vkpar.comm.tuner import Choice, Plan, Trial, Tuning
 from vkpar.comm.work import Work

@@ -13,7 +13,7 @@ from vkpar.vulkan.buffer import BufferRange
 
 WORD = 4  # bytes; whatever is moved and not summed travels as words
 
-Copy = tuple[BufferRange, BufferRange]
+Copy = tuple[list[BufferRange], list[BufferRange]]  # of as many bytes
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ def slots_of(counts: Sequence[int]) -> list[Span]:
 
 
 def summed(sources: Sequence[Sequence[Part]], targets: Sequence[Sequence[Part]]) -> Operands:
-    """Return operands for a reduction: elements as they are, stand-ins where they are not aligned.
+    """Return operands for a reduction: elements as they are, stand-ins where kernels cannot reach them.
 
     Each rank's parts are given; a target part may be a source part of the same rank.
     """
@@ -92,14 +92,14 @@ def summed(sources: Sequence[Sequence[Part]], targets: Sequence[Sequence[Part]])
 
 
 def moved(sources: Sequence[Sequence[Part]], targets: Sequence[Sequence[Part]]) -> Operands:
-    """Return operands for a movement: every part as 32-bit words, stand-ins where its bytes are not aligned words.
+    """Return operands for a movement: every part as 32-bit words, stand-ins where kernels cannot reach these.
 
     The parts' starts count words (see :func:`words`). Allocations are padded, so that a source's last word may be read
     whole; a target's is written whole, which takes a stand-in.
     """
     made = Operands([], [])
     for rank, (given, wanted) in enumerate(zip(sources, targets, strict=True)):
-        made.sources.append(Placement(_in_words(_source(made, rank, part, {})) for part in given))
+        made.sources.append(Placement(_in_words(_source(made, rank, part, {}, unit=WORD)) for part in given))
         made.targets.append(Placement(_in_words(_target(made, rank, part, {}, unit=WORD)) for part in wanted))
     return made
 
@@ -109,23 +109,36 @@ def words(array: Array) -> int:
     return -(-array.nbytes // WORD)
 
 
-def _source(made: Operands, rank: int, part: Part, stand_ins: dict[tuple[int, object], Array]) -> Part:
-    if part.array.size == 0 or part.array.is_aligned():
+def _source(
+    made: Operands, rank: int, part: Part, stand_ins: dict[tuple[int, object], Array], *, unit: int = 0
+) -> Part:
+    if part.array.size == 0 or _is_reached(part.array, unit):
         return part
     stand_in = stand_ins[part.start, part.array.key] = _stand_in(made, part.array)
-    made.copies.before.setdefault(rank, []).append((part.array.bytes_range(), stand_in.bytes_range()))
+    made.copies.before.setdefault(rank, []).append((part.array.ranges(), stand_in.ranges()))
     return Part(part.start, stand_in)
 
 
 def _target(
-    made: Operands, rank: int, part: Part, stand_ins: dict[tuple[int, object], Array], *, unit: int = 1
+    made: Operands, rank: int, part: Part, stand_ins: dict[tuple[int, object], Array], *, unit: int = 0
 ) -> Part:
-    """Return the part, or a stand-in where it is not aligned or no multiple of ``unit`` bytes."""
-    if part.array.size == 0 or (part.array.is_aligned() and part.array.nbytes % unit == 0):
+    """Return the part, or a stand-in where kernels cannot reach it or it is no multiple of ``unit`` bytes."""
+    whole = not unit or part.array.nbytes % unit == 0
+    if part.array.size == 0 or (whole and _is_reached(part.array, unit)):
         return part
     stand_in = stand_ins.get((part.start, part.array.key)) or _stand_in(made, part.array)
-    made.copies.after.setdefault(rank, []).append((stand_in.bytes_range(), part.array.bytes_range()))
+    made.copies.after.setdefault(rank, []).append((stand_in.ranges(), part.array.ranges()))
     return Part(part.start, stand_in)
+
+
+def _is_reached(array: Array, unit: int) -> bool:
+    """Say whether wide accesses reach the array, and each of its blocks lies in one sub-buffer.
+
+    Args:
+        array: with elements.
+        unit: bytes of what blocks consist of; 0 for the array's elements.
+    """
+    return array.is_aligned() and array.has_borders_at(BLOCK * (unit or array.dtype.itemsize))
 
 
 def _in_words(part: Part) -> Part:

@@ -11,8 +11,9 @@ from vkpar.comm import tuner, wires
 from vkpar.comm.algorithms import TABLE, exchange, meet
 from vkpar.comm.cache import Entry, TimedEntry
 from vkpar.comm.collectives import Movement, Reduction, Request
-from vkpar.comm.executor import Arithmetic, Executor, Program
+from vkpar.comm.executor import Executor, Program
 from vkpar.comm.placement import Operands
+from vkpar.comm.recorder import Arithmetic
 from vkpar.comm.rig import Rig
 from vkpar.comm.schedule import BLOCK, MOST_SOURCES, Problem, SlotSet, Step
 from vkpar.comm.slots import Region
@@ -174,7 +175,7 @@ def _alone(request: Reduction) -> Operands:
     made = Operands([], [])
     for source, target in zip(request.sources[0], request.targets[0], strict=True):
         if source.array.size and source.array.key[:2] != target.array.key[:2]:
-            made.copies.before.setdefault(0, []).append((source.array.bytes_range(), target.array.bytes_range()))
+            made.copies.before.setdefault(0, []).append((source.array.ranges(), target.array.ranges()))
     return made
 
 

@@ -41,7 +41,7 @@ class Copier:
             return None
         if action.to_array and action.final:
             stored = self._stored(action.span)
-            self._late.append((stored, self._bytes_of(action.out_slot, stored.nbytes)))
+            self._late.append((stored, self._slot(action.out_slot, stored)))
             return replace(action, out_slot=None)
         return action
 
@@ -56,20 +56,20 @@ class Copier:
     def _record_publish(self, commands: CommandBuffer, action: Reduce) -> None:
         assert action.out_slot is not None
         own = _elements(self._operands.sources[self._rank], action.span)
-        commands.record_copy(own, self._bytes_of(action.out_slot, own.nbytes))
+        commands.record_copies(own, self._slot(action.out_slot, own))
         stored = self._stored(action.span) if action.to_array else own
         if stored != own:
-            commands.record_copy(own, stored)
+            commands.record_copies(own, stored)
 
     def record_forward(self, commands: CommandBuffer, action: Forward) -> bool:
         """Record ``action`` if copies can do it, and say so."""
         if not self._plan.is_verbatim(self._plan.final):
             return False
         stored = self._stored(action.span)
-        arrived = self._bytes_of(action.slot, stored.nbytes)
-        commands.record_copy(arrived, stored)
+        arrived = self._slot(action.slot, stored)
+        commands.record_copies(arrived, stored)
         if action.out_slot is not None:
-            commands.record_copy(arrived, self._bytes_of(action.out_slot, stored.nbytes))
+            commands.record_copies(arrived, self._slot(action.out_slot, stored))
         return True
 
     def record_late(self, commands: CommandBuffer) -> None:
@@ -77,13 +77,16 @@ class Copier:
         if self._late:
             commands.record_order()
         for stored, sent in self._late:
-            commands.record_copy(stored, sent)
+            commands.record_copies(stored, sent)
         self._late.clear()
 
-    def _stored(self, span: Span) -> BufferRange:
+    def _stored(self, span: Span) -> list[BufferRange]:
         return _elements(self._operands.targets[self._rank], span)
 
+    def _slot(self, slot: int, elements: list[BufferRange]) -> list[BufferRange]:
+        return [self._bytes_of(slot, sum(part.nbytes for part in elements))]
 
-def _elements(placement: Placement, span: Span) -> BufferRange:
+
+def _elements(placement: Placement, span: Span) -> list[BufferRange]:
     array, at = placement.find(span.start)
-    return array[at : at + span.count].bytes_range()
+    return array[at : at + span.count].ranges()

@@ -12,6 +12,7 @@ from vkpar.errors import InvalidUsageError, UnsupportedError
 
 if TYPE_CHECKING:
     from vkpar.device import Device
+    from vkpar.vulkan.buffer import BufferRange
 
 # The codes of shaders/common/elements.glsl.
 FLOATS: Final = {"float32": 0, "float16": 1, "bfloat16": 2}
@@ -65,11 +66,6 @@ def writable_in_place(out: Array) -> bool:
     return out.dtype.itemsize == 4 or out.window(0, 1)[1] % 2 == 0
 
 
-def range_limit(device: Device) -> int:
-    """Bytes of an array that one binding can cover, wherever in its buffer the array begins."""
-    return device.limits.max_storage_buffer_range // 256 * 256 - 256
-
-
 def fold_groups(device: Device, count: int) -> tuple[int, int, int]:
     """Return a two-dimensional grid of at least ``count`` work groups."""
     width, height, _ = device.limits.max_workgroup_count
@@ -79,11 +75,29 @@ def fold_groups(device: Device, count: int) -> tuple[int, int, int]:
     return -(-count // rows), rows, 1
 
 
-def spans(device: Device, total: int, itemsize: int) -> Iterator[tuple[int, int]]:
-    """Cut ``total`` elements into (start, count) parts that one binding covers."""
-    part = max(range_limit(device) // itemsize // GROUP, 1) * GROUP
-    for start in range(0, total, part):
-        yield start, min(part, total - start)
+def spans(total: int, *operands: tuple[Array, int], pairs: bool) -> Iterator[tuple[int, int]]:
+    """Cut ``total`` elements into (start, count) parts that one dispatch covers, with a binding for each operand.
+
+    Args:
+        total: how many elements.
+        operands: arrays, and which of their elements each begins at.
+        pairs: starts are even, since kernels write halves in pairs. Two elements of an array that is read may lie to
+            either side of a border between sub-buffers then: :func:`window` copies these.
+    """
+    start = 0
+    while start < total:
+        count = min(total - start, *(array.reach(first + start) for array, first in operands))
+        if count < total - start:
+            count = count // GROUP * GROUP or (max(count // 2, 1) * 2 if pairs else count)
+        yield start, count
+        start += count
+
+
+def window(array: Array, start: int, count: int) -> tuple[BufferRange, int]:
+    """Return a bindable range over elements, of a copy where they lie to either side of a border."""
+    if array.reach(start) >= count:
+        return array.window(start, count)
+    return array.reshape(-1)[start : start + count].contiguous_copy().window()
 
 
 def words(*values: int) -> bytes:

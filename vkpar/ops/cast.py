@@ -13,6 +13,7 @@ from vkpar.ops._launch import (
     check_overlap,
     fold_groups,
     spans,
+    window,
     words,
     writable_in_place,
 )
@@ -58,8 +59,8 @@ def convert(a: Array, out: Array) -> None:
         out.copy_from(aligned)
         return
     kernel = f"cast_{SHORT[a.dtype.name]}_{SHORT[out.dtype.name]}"
-    for start, count in spans(a.device, a.size, max(a.dtype.itemsize, out.dtype.itemsize)):
-        source, a_first = a.window(start, count)
+    for start, count in spans(a.size, (a, 0), (out, 0), pairs=out.dtype.itemsize == 2):
+        source, a_first = window(a, start, count)
         target, o_first = out.window(start, count)
         constants = (a_first % 4 == 0, o_first % 4 == 0)
         grid = fold_groups(a.device, -(-count // GROUP))

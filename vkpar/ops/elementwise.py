@@ -15,8 +15,8 @@ from vkpar.ops._launch import (
     check_out,
     check_overlap,
     fold_groups,
-    range_limit,
     spans,
+    window,
     words,
     writable_in_place,
 )
@@ -66,22 +66,31 @@ def _result_dtype(a: DType, b: DType) -> DType:
 
 
 def _launch(a: Array, b: Array, out: Array) -> None:
-    device = a.device
-    itemsize = max(array.dtype.itemsize for array in (a, b, out))
     bias = b.size if b.size != a.size else 0
-    if bias and b.nbytes > range_limit(device):
-        for row in range(0, a.size, bias):
-            for start, count in spans(device, bias, itemsize):
-                _dispatch(a, b, out, row + start, start, count, 0)
+    pairs = out.dtype.itemsize == 2
+    if not bias or b.reach() == bias:
+        operands = ((a, 0), (out, 0)) if bias else ((a, 0), (b, 0), (out, 0))
+        for start, count in spans(a.size, *operands, pairs=pairs):
+            _dispatch(a, b, out, start, start, count, bias)
         return
-    for start, count in spans(device, a.size, itemsize):
-        _dispatch(a, b, out, start, start, count, bias)
+    if pairs and bias % 2:  # so that every repetition begins at a pair
+        b = _twice(b)
+    for row in range(0, a.size, b.size):
+        for start, count in spans(min(b.size, a.size - row), (a, row), (b, 0), (out, row), pairs=pairs):
+            _dispatch(a, b, out, row + start, start, count, 0)
+
+
+def _twice(array: Array) -> Array:
+    made = array.device.empty((2, array.size), array.dtype)
+    for row in made:
+        row.copy_from(array)
+    return made.reshape(-1)
 
 
 def _dispatch(a: Array, b: Array, out: Array, start: int, b_start: int, count: int, bias: int) -> None:
     """Add ``count`` elements; ``bias`` is the length of b where it repeats, else 0."""
-    range_a, a_first = a.window(start, count)
-    range_b, b_first = b.window() if bias else b.window(b_start, count)
+    range_a, a_first = window(a, start, count)
+    range_b, b_first = b.window() if bias else window(b, b_start, count)
     range_o, o_first = out.window(start, count)
     phase = b_start % bias if bias else 0
     constants = (

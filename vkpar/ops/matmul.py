@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from vkpar import dtypes
 from vkpar.array import Array
-from vkpar.dtypes import DType
-from vkpar.errors import InvalidUsageError, UnsupportedError
+from vkpar.errors import InvalidUsageError
 from vkpar.ops._launch import (
     FLOATS,
     check_arrays,
@@ -16,11 +15,11 @@ from vkpar.ops._launch import (
     check_out,
     check_overlap,
     fold_groups,
-    range_limit,
     words,
     writable_in_place,
 )
 from vkpar.ops.cast import convert
+from vkpar.ops.tiling import Operand, Tile, tiles
 
 if TYPE_CHECKING:
     from vkpar.device import Device
@@ -52,15 +51,10 @@ class _Problem:
         """The device of both operands."""
         return self.a.device
 
-
-@dataclass(frozen=True)
-class _Plan:
-    """How a product is cut into dispatches: the kernel, and rows, columns and steps of K of each."""
-
-    kernel: str
-    m: int
-    n: int
-    k: int
+    @property
+    def b_row(self) -> int:
+        """Elements of a row of b as it is stored."""
+        return self.k if self.transpose_b else self.n
 
 
 def matmul(a: Array, b: Array, *, out: Array | None = None, transpose_b: bool = False, dtype: object = None) -> Array:
@@ -75,7 +69,7 @@ def matmul(a: Array, b: Array, *, out: Array | None = None, transpose_b: bool = 
 
     Raises:
         InvalidUsageError: not an array, a closed one, one of another device; shapes that do not fit; a wrong ``out``.
-        UnsupportedError: a type that devices do not compute, such as float64; a row too long for one binding.
+        UnsupportedError: a type that devices do not compute, such as float64.
     """
     check_arrays("matmul", out, a=a, b=b)
     m, n, k = _shape(a, b, transpose_b)
@@ -94,10 +88,9 @@ def matmul(a: Array, b: Array, *, out: Array | None = None, transpose_b: bool = 
     problem = _Problem(a, b, transpose_b, m, n, k)
     if n == 1:  # a column is a row of the transposed product, which reads both along K
         problem = _Problem(b, a, True, 1, m, k)
-    plan = _plan(problem)
     if out is None:
         out = device.empty((m, n), result)
-    _multiply(problem, plan, out)
+    _multiply(problem, _kernel(device, problem.m), out)
     return out
 
 
@@ -119,57 +112,34 @@ def _kernel(device: Device, m: int) -> str:
     return "matvec" if m <= _MATVEC_ROWS else "matmul_tiled"
 
 
-def _plan(problem: _Problem) -> _Plan:
-    """Cut the product so that every operand's part fits one binding.
-
-    Raises:
-        UnsupportedError: not even one row does.
-    """
-    device, m, n, k = problem.device, problem.m, problem.n, problem.k
-    kernel = _kernel(device, m)
-    limit = range_limit(device)
-
-    def rows_of(what: str, length: int, dtype: DType) -> int:
-        row = length * (4 if kernel == _SMALL else dtype.itemsize)
-        if row > limit:
-            raise UnsupportedError(
-                f"matmul of {problem.a.shape} by {problem.b.shape}: a row of {what} has {row} bytes, "
-                f"{device.info.name} binds at most {limit} (max_storage_buffer_range {limit + 256})"
-            )
-        return limit // row
-
-    part_m = min(rows_of("a", k, problem.a.dtype), rows_of("the result", n, dtypes.float32))
-    part_m = min(m, part_m, max(_MAX_WORK // (n * k), 128))
-    part_n, part_k = n, k
-    if problem.transpose_b:
-        part_n = min(n, rows_of("b", k, problem.b.dtype))
-    else:
-        part_k = min(k, rows_of("b", n, problem.b.dtype))
-    if kernel == _SMALL:
-        part_k = min(part_k, _MAX_TURNS)
-    return _Plan(kernel, _rounded(part_m, m), _rounded(part_n, n), _rounded(part_k, k))
+def _tiles(problem: _Problem, kernel: str, out: Array) -> list[Tile]:
+    """Cut the product into dispatches that are not too long, and of which each binds a part of every operand."""
+    m, n, k = problem.m, problem.n, problem.k
+    most = {"m": max(_MAX_WORK // (n * k), 128), "n": n, "k": _MAX_TURNS if kernel == _SMALL else k}
+    b_rows = ("n", "k") if problem.transpose_b else ("k", "n")
+    operands = (
+        Operand(problem.a.reach, k, "m", "k"),
+        Operand(problem.b.reach, problem.b_row, *b_rows),
+        Operand(out.reach, n, "m", "n"),
+    )
+    return list(tiles({"m": m, "n": n, "k": k}, most, operands))
 
 
-def _rounded(part: int, whole: int) -> int:
-    """Round a part down to whole tiles, or to wide loads, where it is not the whole."""
-    for step in (128, 4):
-        if step <= part < whole:
-            return part // step * step
-    return part
-
-
-def _multiply(problem: _Problem, plan: _Plan, out: Array) -> None:
+def _multiply(problem: _Problem, kernel: str, out: Array) -> None:
     """Multiply into ``out``, through a float32 matrix where kernels cannot write or add up in it directly."""
     direct = out.dtype.itemsize == 4
-    if plan.kernel == _SMALL:
+    if kernel == _SMALL:
         problem = replace(problem, a=_as_float32(problem.a), b=_as_float32(problem.b))
-    else:
-        direct = direct or (plan.k == problem.k and problem.n % 2 == 0 and writable_in_place(out))
-    target = out if direct else problem.device.empty((problem.m, problem.n), dtypes.float32)
-    for m0 in range(0, problem.m, plan.m):
-        for n0 in range(0, problem.n, plan.n):
-            for k0 in range(0, problem.k, plan.k):
-                _dispatch(problem, plan, target, (m0, n0, k0))
+    cut = _tiles(problem, kernel, out)
+    if kernel != _SMALL:
+        sums_up = any(tile["k"][0] for tile in cut)
+        direct = direct or (not sums_up and problem.n % 2 == 0 and writable_in_place(out))
+    target = out
+    if not direct:
+        target = problem.device.empty((problem.m, problem.n), dtypes.float32)
+        cut = _tiles(problem, kernel, target)
+    for tile in cut:
+        _dispatch(problem, kernel, target, tile)
     if target is not out:
         convert(target, out)
 
@@ -182,18 +152,17 @@ def _as_float32(array: Array) -> Array:
     return converted
 
 
-def _dispatch(problem: _Problem, plan: _Plan, out: Array, start: tuple[int, int, int]) -> None:
-    """Multiply the part of the product that begins at row, column and step of K ``start``."""
-    a, b, (m0, n0, k0) = problem.a, problem.b, start
-    m, n, k = min(plan.m, problem.m - m0), min(plan.n, problem.n - n0), min(plan.k, problem.k - k0)
-    b_row = problem.k if problem.transpose_b else problem.n
+def _dispatch(problem: _Problem, kernel: str, out: Array, tile: Tile) -> None:
+    """Multiply one tile of the product."""
+    a, b, b_row = problem.a, problem.b, problem.b_row
+    (m0, m), (n0, n), (k0, k) = tile["m"], tile["n"], tile["k"]
     range_a, a_first = _block(a, problem.k, m0, k0, m, k)
     range_b, b_first = _block(b, b_row, *((n0, k0, n, k) if problem.transpose_b else (k0, n0, k, n)))
     range_o, o_first = _block(out, problem.n, m0, n0, m, n)
-    groups, kernel, shape = _grid(plan.kernel, problem.transpose_b, m, n)
+    groups, spirv, shape = _grid(kernel, problem.transpose_b, m, n)
     constants: tuple[int, ...] = ()
     strides: tuple[int, ...] = (b_row,)
-    if plan.kernel == _SMALL:
+    if kernel == _SMALL:
         strides = (1, b_row) if problem.transpose_b else (b_row, 1)
     else:
         wide = (
@@ -204,7 +173,7 @@ def _dispatch(problem: _Problem, plan: _Plan, out: Array, start: tuple[int, int,
         constants = (*(FLOATS[x.dtype.name] for x in (a, b, out)), problem.transpose_b, *wide, *shape)
     push = words(m, n, k, a_first, b_first, o_first, problem.k, *strides, problem.n, k0 > 0)
     grid = fold_groups(problem.device, groups)
-    problem.device.dispatch(kernel, (range_a, range_b, range_o), push, grid, constants)
+    problem.device.dispatch(spirv, (range_a, range_b, range_o), push, grid, constants)
 
 
 def _block(array: Array, row: int, row0: int, column0: int, rows: int, columns: int) -> tuple[BufferRange, int]:

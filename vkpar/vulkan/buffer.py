@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +16,26 @@ class BufferRange:
     buffer: Any
     offset: int
     nbytes: int
+
+    def head(self, nbytes: int) -> BufferRange:
+        """Return the first ``nbytes``."""
+        return BufferRange(self.buffer, self.offset, nbytes)
+
+    def tail(self, nbytes: int) -> BufferRange | None:
+        """Return what follows the first ``nbytes``, None for nothing."""
+        left = self.nbytes - nbytes
+        return BufferRange(self.buffer, self.offset + nbytes, left) if left else None
+
+
+def paired(sources: Sequence[BufferRange], targets: Sequence[BufferRange]) -> Iterator[tuple[BufferRange, BufferRange]]:
+    """Yield what copies the bytes of ``sources``, one range after the other, to those of ``targets``, as many."""
+    left, right = iter(sources), iter(targets)
+    source, target = next(left, None), next(right, None)
+    while source is not None and target is not None:
+        nbytes = min(source.nbytes, target.nbytes)
+        yield source.head(nbytes), target.head(nbytes)
+        source = source.tail(nbytes) or next(left, None)
+        target = target.tail(nbytes) or next(right, None)
 
 
 @dataclass(frozen=True)

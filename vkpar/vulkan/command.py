@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from vkpar.vulkan import api
-from vkpar.vulkan.buffer import BufferRange, SharedBuffer
+from vkpar.vulkan.buffer import BufferRange, SharedBuffer, paired
 from vkpar.vulkan.physical import TEXEL
 
 _FOREIGN = 0xFFFFFFFD  # VK_QUEUE_FAMILY_FOREIGN_EXT
@@ -156,6 +156,11 @@ class CommandBuffer:
             "VkBufferCopy*", {"srcOffset": source.offset, "dstOffset": target.offset, "size": source.nbytes}
         )
         self._vk.lib.vkCmdCopyBuffer(self.handle, source.buffer, target.buffer, 1, region)
+
+    def record_copies(self, sources: Sequence[BufferRange], targets: Sequence[BufferRange]) -> None:
+        """Copy the bytes of ``sources`` to those of ``targets``, as many: neither need be cut as the other is."""
+        for source, target in paired(sources, targets):
+            self.record_copy(source, target)
 
     def record_fill(self, target: BufferRange, word: int) -> None:
         """Fill ``target`` with a 32-bit word; offset and size are multiples of 4 (VUID-vkCmdFillBuffer-size-00028)."""

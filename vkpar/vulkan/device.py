@@ -14,20 +14,19 @@ from typing import Any
 
 from vkpar import env
 from vkpar.errors import DeviceLostError, InvalidUsageError, OutOfMemoryError, UnsupportedError
-from vkpar.vulkan import api, instance
+from vkpar.vulkan import api, instance, making
 from vkpar.vulkan.buffer import Buffer, BufferRange
 from vkpar.vulkan.gate import Gate
 from vkpar.vulkan.imports import HostImports, HostWindow
 from vkpar.vulkan.kernel import Pipeline, PipelineCache
 from vkpar.vulkan.memory import Allocator, HostBlock
-from vkpar.vulkan.physical import DeviceInfo, QueueFamily, read_heaps
+from vkpar.vulkan.physical import DeviceInfo, read_heaps
 from vkpar.vulkan.queue import Frame, Queue, drain
 from vkpar.vulkan.staging import Staging
+from vkpar.vulkan.subbuffers import SubBuffers, cut
 from vkpar.vulkan.usage import ARRAYS, SLOTS, STAGING, Books, DeviceMemory
 
 _log = logging.getLogger("vkpar")
-_EXTENSIONS = ("VK_EXT_external_memory_host", "VK_KHR_external_semaphore_fd", "VK_EXT_queue_family_foreign")
-CLOCK_EXTENSIONS = ("VK_EXT_calibrated_timestamps", "VK_KHR_calibrated_timestamps")  # the first one there is enabled
 _DRAIN_SECONDS = 30.0
 _MEMORY_CHECK, _UNWRITTEN = "memory", 0xFFFFFFFF  # NaN in every float type, -1 in every signed one
 
@@ -52,13 +51,13 @@ class LogicalDevice:
         self._closing = threading.RLock()
         self._freed = False
         self.quarantined = False
-        _require(info)
-        compute, transfer = _choose_families(info)
+        making.require(info)
+        compute, transfer = making.choose_families(info)
         self._second: Queue | None = None
-        self._has_second = compute != transfer and _has_second(info, transfer)
+        self._has_second = compute != transfer and making.has_second(info, transfer)
         families = {compute: 1, transfer: 1 + self._has_second}
         with ExitStack() as undo:
-            self.handle: Any = _create(info, families)
+            self.handle: Any = making.create(info, families)
             undo.callback(lambda: self._vk.destroy("Device", None, self.handle))
             self.compute = self._queue(compute, "compute", undo)
             self.transfer = self.compute
@@ -111,6 +110,21 @@ class LogicalDevice:
         self.gate.check()
         instance.get().raise_messages()
 
+    def allocate_array(self, nbytes: int, label: Callable[[], str] | None = None) -> SubBuffers:
+        """Return memory for an array: as many new buffers as the driver's limits ask for.
+
+        Raises:
+            OutOfMemoryError, UnsupportedError
+        """
+        self.allocator.check_total(nbytes)
+        with ExitStack() as undo:
+            made = []
+            for size in cut(nbytes, self.info.limits.max_buffer):
+                made.append(self.allocate(size, purpose=ARRAYS, label=label))
+                undo.callback(self._retire, made[-1])
+            undo.pop_all()
+        return SubBuffers(made)
+
     def allocate(self, nbytes: int, *, purpose: str, label: Callable[[], str] | None = None) -> Buffer:
         """Return a new buffer of device memory.
 
@@ -139,7 +153,7 @@ class LogicalDevice:
                         raise
                 else:
                     if purpose == ARRAYS and _MEMORY_CHECK in env.debug_checks():
-                        self.fill(buffer.range(0, buffer.reserved), _UNWRITTEN)
+                        self.fill([buffer.range(0, buffer.reserved)], _UNWRITTEN)
                     return buffer
 
     def _trim_others(self) -> int:
@@ -189,10 +203,14 @@ class LogicalDevice:
         self.reap()
         return True
 
-    def retire(self, buffer: Buffer) -> None:
-        """Release ``buffer`` once all work submitted so far is done; safe in a finalizer."""
+    def retire(self, memory: SubBuffers) -> None:
+        """Release an array's memory once all work submitted so far is done; safe in a finalizer."""
         if not self.closed:
-            self._retired.append((self.compute.last, self.transfer.last, buffer))
+            for buffer in memory.buffers:
+                self._retire(buffer)
+
+    def _retire(self, buffer: Buffer) -> None:
+        self._retired.append((self.compute.last, self.transfer.last, buffer))
 
     def reap(self) -> None:
         """Release the retired buffers, and the imports nobody can reach any more, whose work is done."""
@@ -206,19 +224,19 @@ class LogicalDevice:
         finally:
             self._reaping.release()
 
-    def upload(self, source: Any, target: Buffer, offset: int) -> None:
-        """Copy flat uint8 ``source`` to ``target`` from byte ``offset``; ``source`` is free on return."""
+    def upload(self, source: Any, target: Sequence[BufferRange]) -> None:
+        """Copy flat uint8 ``source`` to ``target``, of as many bytes; ``source`` is free on return."""
         with self.gate.lock():
             self.gate.check()
-            if not self.imports.upload(source, target.range(offset, source.size)):
-                self.staging.upload(source, target, offset)
+            if not self.imports.upload(source, target):
+                self.staging.upload(source, target)
 
-    def download(self, source: Buffer, offset: int, target: Any) -> None:
-        """Fill flat uint8 ``target`` from byte ``offset`` of ``source``; returns when it is there."""
+    def download(self, source: Sequence[BufferRange], target: Any) -> None:
+        """Fill flat uint8 ``target`` from ``source``, of as many bytes; returns when it is there."""
         with self.gate.lock():
             self.gate.check()
-            if not self.imports.download(source.range(offset, target.size), target):
-                self.staging.download(source, offset, target)
+            if not self.imports.download(source, target):
+                self.staging.download(source, target)
 
     def import_host(self, block: HostBlock) -> HostWindow:
         """Let copies from and to ``block`` go straight, until :meth:`drop_import`, or until it is retired.
@@ -268,21 +286,22 @@ class LogicalDevice:
         if any(wanted > most for wanted, most in zip(groups, limits.max_workgroup_count, strict=True)):
             raise InvalidUsageError(f"{groups} work-groups; {self.info.name} allows {limits.max_workgroup_count}")
 
-    def copy(self, source: BufferRange, target: BufferRange) -> int:
-        """Copy bytes on the device, in program order."""
+    def copy(self, source: Sequence[BufferRange], target: Sequence[BufferRange]) -> int:
+        """Copy bytes on the device, in program order; both have as many."""
 
         def record(frame: Frame) -> None:
             frame.commands.record_order()
-            frame.commands.record_copy(source, target)
+            frame.commands.record_copies(source, target)
 
         return self.compute.run(record)
 
-    def fill(self, target: BufferRange, word: int) -> int:
-        """Fill with a 32-bit word, in program order; offset and length are multiples of 4."""
+    def fill(self, target: Sequence[BufferRange], word: int) -> int:
+        """Fill with a 32-bit word, in program order; offsets and lengths are multiples of 4."""
 
         def record(frame: Frame) -> None:
             frame.commands.record_order()
-            frame.commands.record_fill(target, word)
+            for part in target:
+                frame.commands.record_fill(part, word)
 
         return self.compute.run(record)
 
@@ -340,66 +359,3 @@ class LogicalDevice:
 
 _opened: weakref.WeakSet[LogicalDevice] = weakref.WeakSet()
 _opening = threading.Lock()  # held while that changes or is walked
-
-
-def _require(info: DeviceInfo) -> None:
-    if info.api_version < (1, 2, 0):
-        version = ".".join(str(part) for part in info.api_version)
-        raise UnsupportedError(f"{info.name} offers Vulkan {version}; vkpar needs 1.2")
-    if not info.features.timeline_semaphore:
-        raise UnsupportedError(f"{info.name} lacks timelineSemaphore")
-    if not any(family.compute for family in info.queue_families):
-        raise UnsupportedError(f"{info.name} has no compute queue")
-
-
-def _choose_families(info: DeviceInfo) -> tuple[int, int]:
-    """Return the compute family, and the family of a copy engine where there is one."""
-    compute = next(family for family in info.queue_families if family.compute)
-
-    def is_copy_engine(family: QueueFamily) -> bool:
-        return family.transfer and not family.compute and not family.graphics
-
-    copy = next((family for family in info.queue_families if is_copy_engine(family)), compute)
-    return compute.index, copy.index
-
-
-def _has_second(info: DeviceInfo, family: int) -> bool:
-    """Say whether a second queue of ``family``, for another copy engine, is to be had and may be wanted."""
-    several = any(item.index == family and item.count > 1 for item in info.queue_families)
-    return several and env.get().path != "fused"
-
-
-def _create(info: DeviceInfo, families: dict[int, int]) -> Any:
-    """Create the VkDevice with so many queues of each family."""
-    vk = api.load()
-    features = info.features
-    queues = [
-        vk.struct(
-            "VkDeviceQueueCreateInfo", queueFamilyIndex=family, queueCount=number, pQueuePriorities=[1.0] * number
-        )
-        for family, number in sorted(families.items())
-    ]
-    eleven = vk.struct("VkPhysicalDeviceVulkan11Features", storageBuffer16BitAccess=features.storage_16bit)
-    twelve = vk.struct(
-        "VkPhysicalDeviceVulkan12Features",
-        pNext=eleven,
-        timelineSemaphore=1,
-        hostQueryReset=1,  # every driver of Vulkan 1.2 has it
-        storageBuffer8BitAccess=features.storage_8bit,
-        shaderFloat16=features.float16,
-        shaderInt8=features.int8,
-    )
-    two = vk.struct("VkPhysicalDeviceFeatures2", pNext=twelve)
-    two.features.shaderInt16 = features.int16
-    two.features.shaderInt64 = features.int64
-    extensions = [name for name in _EXTENSIONS if name in info.extensions]
-    extensions += [name for name in CLOCK_EXTENSIONS if name in info.extensions][:1]
-    create = vk.struct(
-        "VkDeviceCreateInfo",
-        pNext=two,
-        queueCreateInfoCount=len(queues),
-        pQueueCreateInfos=queues,
-        enabledExtensionCount=len(extensions),
-        ppEnabledExtensionNames=extensions,
-    )
-    return vk.create("Device", info.handle, create, info.name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -78,15 +78,15 @@ class HostImports:
             self._windows.append(made)
         return made
 
-    def upload(self, source: _Bytes, target: BufferRange) -> bool:
+    def upload(self, source: _Bytes, target: Sequence[BufferRange]) -> bool:
         """Copy ``source`` to ``target`` and wait; do nothing and return False where it is not imported."""
         return bool(self._windows) and self._copy(source, target, to_host=False)
 
-    def download(self, source: BufferRange, target: _Bytes) -> bool:
+    def download(self, source: Sequence[BufferRange], target: _Bytes) -> bool:
         """Copy ``source`` to ``target`` and wait; do nothing and return False where that is not imported."""
         return bool(self._windows) and self._copy(target, source, to_host=True)
 
-    def _copy(self, host: _Bytes, other: BufferRange, *, to_host: bool) -> bool:
+    def _copy(self, host: _Bytes, other: Sequence[BufferRange], *, to_host: bool) -> bool:
         address = host.__array_interface__["data"][0]
         with self._lock:
             found = next((window for window in self._windows if window.holds(address, host.size)), None)
@@ -100,13 +100,11 @@ class HostImports:
             found.copies -= 1
         return True
 
-    def _submit(self, shared: SharedBuffer, host: BufferRange, other: BufferRange, to_host: bool) -> int:
+    def _submit(self, shared: SharedBuffer, host: BufferRange, other: Sequence[BufferRange], to_host: bool) -> int:
         def record(frame: Frame) -> None:
             frame.commands.record_acquire(shared, [host])
-            if to_host:
-                frame.commands.record_copy(other, host)
-            else:
-                frame.commands.record_copy(host, other)
+            pair = (other, [host]) if to_host else ([host], other)
+            frame.commands.record_copies(*pair)
             frame.commands.record_release(shared, [host])
 
         return self._queue.run(record)

@@ -105,6 +105,17 @@ class Allocator:
             raise OutOfMemoryError(error.result, error.call, self._state(nbytes, kind)) from error
         return buffer
 
+    def check_total(self, nbytes: int) -> None:
+        """Refuse memory for an array that is more than the heap has, before any of its sub-buffers is allocated.
+
+        Raises:
+            OutOfMemoryError
+        """
+        heap = memtypes.heap_of(self._info, memtypes.DEVICE)
+        if nbytes > self._info.heaps[heap].nbytes:
+            state = self._state(nbytes, memtypes.DEVICE)
+            raise OutOfMemoryError("VK_ERROR_OUT_OF_DEVICE_MEMORY", "an allocation within the heap", state)
+
     def _check_limit(self, reserved: int, purpose: str) -> None:
         limit = env.get().max_memory
         if limit and purpose == ARRAYS and self._books.of(ARRAYS) + reserved > limit:

@@ -6,6 +6,8 @@ import uuid
 from dataclasses import dataclass, field
 from typing import Any
 
+from vkpar import env
+from vkpar.errors import InvalidUsageError
 from vkpar.vulkan import api, instance
 
 _VENDORS = {
@@ -21,6 +23,7 @@ _VENDORS = {
 }
 TEXEL = 16  # bytes of those that kernels read
 _SUBGROUP_OPERATIONS = ("basic", "vote", "arithmetic", "ballot", "shuffle", "shuffle_relative", "clustered", "quad")
+_LEAST_LIMIT = 4096  # bytes: settings lower no limit below it
 _TYPES = ("other", "integrated", "discrete", "virtual", "cpu")
 
 
@@ -68,10 +71,14 @@ class Features:
 
 @dataclass(frozen=True)
 class Limits:
-    """The driver's limits, in bytes where not said otherwise; ``max_storage_buffers`` counts those of one kernel."""
+    """The driver's limits, in bytes where not said otherwise; ``max_storage_buffers`` counts those of one kernel.
+
+    ``VKPAR_MAX_BINDING`` and ``VKPAR_MAX_BUFFER`` lower the first and the third.
+    """
 
     max_storage_buffer_range: int
     max_allocation: int
+    max_buffer: int
     min_storage_buffer_offset_alignment: int
     max_workgroup_count: tuple[int, int, int]
     max_workgroup_size: tuple[int, int, int]
@@ -200,6 +207,9 @@ class _Queried:
         )
         self.pci = self._chained("VkPhysicalDevicePCIBusInfoPropertiesEXT", "VK_EXT_pci_bus_info", self.host_memory)
         last = self.pci or self.host_memory or vk.ffi.NULL
+        self.vulkan13 = None
+        if self._version() >= (1, 3, 0):
+            last = self.vulkan13 = vk.struct("VkPhysicalDeviceVulkan13Properties", pNext=last)
         self.vulkan11 = vk.struct("VkPhysicalDeviceVulkan11Properties", pNext=last)
         self.vulkan12 = vk.struct("VkPhysicalDeviceVulkan12Properties", pNext=self.vulkan11)
         self.properties = vk.struct("VkPhysicalDeviceProperties2", pNext=self.vulkan12)
@@ -208,6 +218,11 @@ class _Queried:
         self.features12 = vk.struct("VkPhysicalDeviceVulkan12Features", pNext=self.features11)
         self.features2 = vk.struct("VkPhysicalDeviceFeatures2", pNext=self.features12)
         vk.lib.vkGetPhysicalDeviceFeatures2(handle, self.features2)
+
+    def _version(self) -> tuple[int, int, int]:
+        base = self._vk.struct("VkPhysicalDeviceProperties")
+        self._vk.lib.vkGetPhysicalDeviceProperties(self._handle, base)
+        return api.version(base.apiVersion)
 
     def _chained(self, name: str, extension: str, after: Any = None) -> Any:
         if extension not in self._extensions:
@@ -264,11 +279,17 @@ class _Queried:
         )
         return bool(found.externalSemaphoreFeatures & both == both)
 
+    def _max_buffer(self) -> int:
+        """Return the most bytes of a buffer with memory of its own."""
+        most = int(self.vulkan11.maxMemoryAllocationSize)
+        return most if self.vulkan13 is None else min(most, int(self.vulkan13.maxBufferSize))
+
     def limits(self) -> Limits:
         found = self.properties.properties.limits
         return Limits(
-            max_storage_buffer_range=found.maxStorageBufferRange,
+            max_storage_buffer_range=_lowered(found.maxStorageBufferRange, "max_binding"),
             max_allocation=int(self.vulkan11.maxMemoryAllocationSize),
+            max_buffer=_lowered(self._max_buffer(), "max_buffer"),
             min_storage_buffer_offset_alignment=int(found.minStorageBufferOffsetAlignment),
             max_workgroup_count=tuple(found.maxComputeWorkGroupCount),
             max_workgroup_size=tuple(found.maxComputeWorkGroupSize),
@@ -284,6 +305,18 @@ class _Queried:
             ),
             max_texel_buffer_elements=found.maxTexelBufferElements,
         )
+
+
+def _lowered(limit: int, setting: str) -> int:
+    """Return what the driver allows, or what the setting does where that is less.
+
+    Raises:
+        InvalidUsageError: a setting below :data:`_LEAST_LIMIT`.
+    """
+    wanted: int = getattr(env.get(), setting)
+    if 0 < wanted < _LEAST_LIMIT:
+        raise InvalidUsageError(f"VKPAR_{setting.upper()}={wanted}: {_LEAST_LIMIT} bytes is the least")
+    return min(limit, wanted) if wanted else limit
 
 
 def _uuid(raw: Any) -> str:

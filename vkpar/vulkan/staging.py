@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,6 +53,23 @@ class _Ring:
         return cell
 
 
+def cells(ranges: Sequence[BufferRange], most: int) -> Iterator[list[BufferRange]]:
+    """Cut ``ranges`` into groups of ``most`` bytes, the last one of what is left."""
+    group: list[BufferRange] = []
+    room = most
+    for item in ranges:
+        left: BufferRange | None = item
+        while left is not None:
+            part = left.head(min(left.nbytes, room))
+            group.append(part)
+            left, room = left.tail(part.nbytes), room - part.nbytes
+            if not room:
+                yield group
+                group, room = [], most
+    if group:
+        yield group
+
+
 class Staging:
     """Copies between NumPy memory and a device, in pieces, on the queue given."""
 
@@ -67,31 +85,33 @@ class Staging:
             self._rings[kind] = _Ring(self._allocator, self._nbytes, kind)
         return self._rings[kind]
 
-    def upload(self, source: np.ndarray[Any, np.dtype[np.uint8]], target: Buffer, offset: int) -> None:
-        """Copy ``source`` (flat bytes) to ``target`` from byte ``offset``; ``source`` is free on return."""
+    def upload(self, source: np.ndarray[Any, np.dtype[np.uint8]], target: Sequence[BufferRange]) -> None:
+        """Copy ``source`` (flat bytes) to ``target``, of as many bytes; ``source`` is free on return."""
         with self._lock:
             ring = self._ring(UPLOAD)
-            for start in range(0, source.size, ring.cell_nbytes):
-                piece = source[start : start + ring.cell_nbytes]
+            start = 0
+            for parts in cells(target, ring.cell_nbytes):
+                nbytes = sum(part.nbytes for part in parts)
                 cell = ring.next()
                 self._queue.wait(cell.value)
-                cell.host[: piece.size] = piece
-                part = BufferRange(cell.buffer.buffer, cell.buffer.offset, piece.size)
-                cell.value = self._copy(part, target.range(offset + start, piece.size), to_host=False)
+                cell.host[:nbytes] = source[start : start + nbytes]
+                cell.value = self._copy([cell.buffer.head(nbytes)], parts, to_host=False)
+                start += nbytes
 
-    def download(self, source: Buffer, offset: int, target: np.ndarray[Any, np.dtype[np.uint8]]) -> None:
-        """Fill ``target`` (flat bytes) from byte ``offset`` of ``source``; returns when it is there."""
+    def download(self, source: Sequence[BufferRange], target: np.ndarray[Any, np.dtype[np.uint8]]) -> None:
+        """Fill ``target`` (flat bytes) from ``source``, of as many bytes; returns when it is there."""
         with self._lock:
             ring = self._ring(READBACK)
             pending: list[tuple[_Cell, int, int]] = []
-            for start in range(0, target.size, ring.cell_nbytes):
+            start = 0
+            for parts in cells(source, ring.cell_nbytes):
                 if len(pending) == _CELLS:
                     self._collect(target, *pending.pop(0))
-                count = min(ring.cell_nbytes, target.size - start)
+                nbytes = sum(part.nbytes for part in parts)
                 cell = ring.next()
-                part = BufferRange(cell.buffer.buffer, cell.buffer.offset, count)
-                cell.value = self._copy(source.range(offset + start, count), part, to_host=True)
-                pending.append((cell, start, count))
+                cell.value = self._copy(parts, [cell.buffer.head(nbytes)], to_host=True)
+                pending.append((cell, start, nbytes))
+                start += nbytes
             for item in pending:
                 self._collect(target, *item)
 
@@ -99,10 +119,10 @@ class Staging:
         self._queue.wait(cell.value)
         target[start : start + count] = cell.host[:count]
 
-    def _copy(self, source: BufferRange, target: BufferRange, *, to_host: bool) -> int:
+    def _copy(self, source: Sequence[BufferRange], target: Sequence[BufferRange], *, to_host: bool) -> int:
         def record(frame: Frame) -> None:
             frame.commands.record_order()
-            frame.commands.record_copy(source, target)
+            frame.commands.record_copies(source, target)
             if to_host:
                 frame.commands.record_host_release()
 
