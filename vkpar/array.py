@@ -135,6 +135,7 @@ class Array(Shaped):
     def fetch(self, out: np.ndarray[Any, Any] | None = None) -> np.ndarray[Any, Any]:
         """Copy to the host as :meth:`read` does, without asking whether a communicator of the device has failed."""
         logical = self.device.logical
+        self.check_free()
         if out is None:
             out = np.empty(self.shape, self.dtype.numpy)
         self._check_target(out)
@@ -168,6 +169,7 @@ class Array(Shaped):
             self[region].write(source)
             return
         logical = self.device.logical
+        self.check_free()
         host = host_elements(source, self.dtype).values
         if host.shape != self.shape:
             raise InvalidUsageError(f"cannot write {host.shape} into {self.shape}")
@@ -181,6 +183,7 @@ class Array(Shaped):
         zeros are uploaded otherwise.
         """
         logical = self.device.logical
+        self.check_free()
         if not self.size:
             return
         at_end = self._offset + self.nbytes == self._storage.nbytes

@@ -23,6 +23,7 @@ _VENDORS = {
 }
 TEXEL = 16  # bytes of those that kernels read
 _SUBGROUP_OPERATIONS = ("basic", "vote", "arithmetic", "ballot", "shuffle", "shuffle_relative", "clustered", "quad")
+_PADDING = 4096  # SwiftShader asks for a few bytes more than a buffer has, and refuses them at the limit
 _LEAST_LIMIT = 4096  # bytes: settings lower no limit below it
 _TYPES = ("other", "integrated", "discrete", "virtual", "cpu")
 
@@ -280,9 +281,11 @@ class _Queried:
         return bool(found.externalSemaphoreFeatures & both == both)
 
     def _max_buffer(self) -> int:
-        """Return the most bytes of a buffer with memory of its own."""
+        """Return the most bytes of a buffer with memory of its own, which the driver may pad."""
         most = int(self.vulkan11.maxMemoryAllocationSize)
-        return most if self.vulkan13 is None else min(most, int(self.vulkan13.maxBufferSize))
+        if self.vulkan13 is not None:
+            most = min(most, int(self.vulkan13.maxBufferSize))
+        return most - _PADDING
 
     def limits(self) -> Limits:
         found = self.properties.properties.limits
