@@ -177,7 +177,7 @@ def _pairs(environment: dict[str, str]) -> list[str]:
 
 
 def plot(results: Document, file: Path) -> None:
-    """Draw bus bandwidth and the ratio over the size."""
+    """Draw bus bandwidth and the ratio over the size, each round's least and most as bars beside one another."""
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -188,16 +188,16 @@ def plot(results: Document, file: Path) -> None:
     figure, (top, bottom) = pyplot.subplots(
         2, 1, figsize=(9, 6.6), sharex=True, height_ratios=(3, 1.3), layout="constrained"
     )
-    # Colours that the colour-blind can tell apart.
-    colours = ("#0072b2", "#009e73", "#cc79a7", "#56b4e9", "#e69f00")
+    # Colours that the colour-blind can tell apart, and markers for print.
+    styles = (("#0072b2", "o"), ("#009e73", "D"), ("#cc79a7", "^"), ("#56b4e9", "v"), ("#e69f00", "P"))
     for index, name in enumerate(names):
         own = [line for line in made if line.variant == name]
         label = "vkpar" if name == "vkpar" else f"vkpar, {name}"
-        colour = colours[index % len(colours)]
-        _curve(top, own, [line.busbw_gbps for line in own], colour, label=label)
-        _curve(bottom, own, [line.ratio for line in own], colour)
+        colour, marker = styles[index % len(styles)]
+        _curve(top, own, [line.busbw_gbps for line in own], index, colour, marker, label=label)
+        _curve(bottom, own, [line.ratio for line in own], index, colour, marker)
     first = [line for line in made if line.variant == names[0]]
-    _curve(top, first, [line.peer_busbw_gbps for line in first], "#d55e00", label=peer, marker="s", linestyle="--")
+    _curve(top, first, [line.peer_busbw_gbps for line in first], -1, "#d55e00", "s", label=peer, linestyle="--")
     bottom.axhline(1.0, color="#d55e00", linestyle="--", linewidth=1)
     _axes(top, bottom, peer, made)
     _titles(top, results)
@@ -205,10 +205,15 @@ def plot(results: Document, file: Path) -> None:
     pyplot.close(figure)
 
 
-def _curve(axes: Any, own: Sequence[Line], spreads: Sequence[Spread], colour: str, **style: Any) -> None:
-    sizes = [line.size for line in own]
-    axes.plot(sizes, [of.median for of in spreads], color=colour, **{"marker": "o", "markersize": 4.5} | style)
-    axes.fill_between(sizes, [of.least for of in spreads], [of.most for of in spreads], color=colour, alpha=0.2, lw=0)
+def _curve(
+    axes: Any, own: Sequence[Line], spreads: Sequence[Spread], place: int, colour: str, marker: str, **style: Any
+) -> None:
+    sizes = [line.size * 1.1**place for line in own]
+    middles = [of.median for of in spreads]
+    below = [of.median - of.least for of in spreads]
+    above = [of.most - of.median for of in spreads]
+    own_style: dict[str, Any] = {"marker": marker, "markersize": 5, "elinewidth": 1.2, "capsize": 3}
+    axes.errorbar(sizes, middles, yerr=(below, above), color=colour, **own_style | style)
 
 
 def _axes(top: Any, bottom: Any, peer: str, made: Sequence[Line]) -> None:
@@ -216,17 +221,16 @@ def _axes(top: Any, bottom: Any, peer: str, made: Sequence[Line]) -> None:
 
     sizes = sorted({line.size for line in made})
     top.set_ylabel("bus bandwidth (GB/s)")
-    top.set_ylim(bottom=0)
+    bandwidths = [of for line in made for of in (line.busbw_gbps, line.peer_busbw_gbps)]
+    if max(of.median for of in bandwidths) > 30 * min(of.median for of in bandwidths):
+        _log_y(top, ticker, min(of.least for of in bandwidths) / 1.3, max(of.most for of in bandwidths) * 1.3)
+    else:
+        top.set_ylim(bottom=0)
     top.legend(frameon=False, loc="upper left")
     bottom.set_ylabel(f"{peer} time /\nvkpar time")
     bottom.set_title("above the dashed line: vkpar is faster", loc="left", fontsize=8.5, color="0.3")
-    bottom.set_yscale("log")
-    bottom.set_ylim(
-        min(0.5, *(line.ratio.least / 1.1 for line in made)), max(2, *(line.ratio.most * 1.1 for line in made))
-    )
-    bottom.yaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
-    bottom.yaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:g}"))
-    bottom.yaxis.set_minor_locator(ticker.NullLocator())
+    least, most = min(line.ratio.least for line in made), max(line.ratio.most for line in made)
+    _log_y(bottom, ticker, min(0.5, least / 1.1), max(2, most * 1.1))
     bottom.set_xscale("log", base=2)
     bottom.set_xticks(sizes, [size_text(size) for size in sizes], rotation=30 if len(sizes) > 10 else 0)
     bottom.set_xticks([], minor=True)
@@ -237,6 +241,14 @@ def _axes(top: Any, bottom: Any, peer: str, made: Sequence[Line]) -> None:
         axes.spines[["top", "right"]].set_visible(False)
 
 
+def _log_y(axes: Any, ticker: Any, least: float, most: float) -> None:
+    axes.set_yscale("log")
+    axes.set_ylim(least, most)
+    axes.yaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
+    axes.yaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.yaxis.set_minor_locator(ticker.NullLocator())
+
+
 def _titles(top: Any, results: Document) -> None:
     peer, count = results["peer"], len(results["rounds"])
     variants = [of for name, of in results["libraries"].items() if name != peer]
@@ -245,11 +257,12 @@ def _titles(top: Any, results: Document) -> None:
     kinds = "/".join(dict.fromkeys(group["kind"] for of in variants for group in of["links"])) or "none"
     library = versions.get("mpi") or " ".join((peer, versions.get("nccl") or f"in torch {versions['torch']}"))
     ours = f"vkpar {one['versions']['vkpar']} ({results['commit']}), wire {wires}, links {kinds}"
+    host = results["host"]
     below = (
-        f"{devices(one)}\n"
+        f"{devices(one)}; {host['cpu']}, {host['cores']} cores\n"
         f"{ours}; {results['date'].split()[0]}\n"
         f"{library}: {results['libraries'][peer]['explanation']}\n"
-        f"lines: median of {count} round{'s' * (count > 1)} in turns; bands: least to most"
+        f"lines: median of {count} round{'s' * (count > 1)} in turns; bars: least to most"
     )
     top.set_title(
         f"AllReduce of float32, {one['nranks']} ranks: vkpar and {peer}", loc="left", pad=62, fontweight="bold"

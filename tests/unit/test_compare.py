@@ -221,8 +221,10 @@ def test_results_are_shown_again(machine: Machine, tmp_path: Path, capsys: pytes
     assert capsys.readouterr().out.splitlines() == list(comparison.lines(results))
 
 
-def test_the_picture(machine: Machine, tmp_path: Path) -> None:
+@pytest.mark.parametrize("sizes", [SIZES, (1 << 20, 4 << 20)], ids=["logarithmic", "linear"])
+def test_the_picture(sizes: tuple[int, ...], machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("matplotlib")
+    monkeypatch.setitem(globals(), "SIZES", sizes)
     comparison.plot(measured(), tmp_path / "x.png")
     assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")
 
