@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, settings
 
 import vkpar
 from vkpar import env
+from vkpar.vulkan import shader
 
 FULL = os.environ.get("VKPAR_TEST_FULL") == "1"
 REQUIRED = [name for name in os.environ.get("VKPAR_REQUIRE_DRIVERS", "").split(",") if name]
@@ -147,6 +148,13 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def device(request: pytest.FixtureRequest, rigs: Rigs) -> vkpar.Device:
     """One opened device of each driver in turn."""
     return rigs(request.param)[0]
+
+
+@pytest.fixture
+def compiler() -> None:
+    """Skip the test where there is nothing that compiles GLSL."""
+    if shader.compiler() is None:
+        pytest.skip("no GLSL compiler")
 
 
 @pytest.fixture

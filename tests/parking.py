@@ -1,4 +1,4 @@
-"""Holds up a device's queue, so that tests see work that is under way for as long as they want."""
+"""Holds up a device's queues, so that tests see work that is under way for as long as they want."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from vkpar.vulkan.semaphore import TimelineSemaphore
 
 @contextmanager
 def parked(device: vkpar.Device) -> Iterator[Callable[[], None]]:
-    """Hold up the device's compute queue until the given function is called, or the block ends."""
+    """Hold up every queue of the device until the given function is called, or the block ends."""
     vk, logical = api.load(), device.logical
+    queues = logical.queues
     gate = TimelineSemaphore(logical.handle, host_only=True)
     values = vk.struct("VkTimelineSemaphoreSubmitInfo", waitSemaphoreValueCount=1, pWaitSemaphoreValues=[1])
     info = vk.struct(
@@ -25,7 +26,8 @@ def parked(device: vkpar.Device) -> Iterator[Callable[[], None]]:
         pWaitDstStageMask=[vk.vk.VK_PIPELINE_STAGE_ALL_COMMANDS_BIT],
     )
     with enqueue_lock:
-        vk.check(vk.lib.vkQueueSubmit(logical.compute.handle, 1, info, vk.ffi.NULL), "vkQueueSubmit")
+        for queue in queues:
+            vk.check(vk.lib.vkQueueSubmit(queue.handle, 1, info, vk.ffi.NULL), "vkQueueSubmit")
     released = False
 
     def release() -> None:
@@ -39,5 +41,6 @@ def parked(device: vkpar.Device) -> Iterator[Callable[[], None]]:
     finally:
         release()
         with enqueue_lock:
-            vk.check(vk.lib.vkQueueWaitIdle(logical.compute.handle), "vkQueueWaitIdle")
+            for queue in queues:
+                vk.check(vk.lib.vkQueueWaitIdle(queue.handle), "vkQueueWaitIdle")
         gate.close()

@@ -48,9 +48,8 @@ def spirv(source: str) -> bytes:
 
 
 @pytest.fixture(autouse=True)
-def _needs_a_compiler() -> None:
-    if shader.compiler() is None:
-        pytest.skip("no GLSL compiler")
+def _needs_a_compiler(compiler: None) -> None:
+    """Skip every test of this file where there is no compiler."""
 
 
 @pytest.mark.parametrize("count", [1, 63, 64, 65, 1000])

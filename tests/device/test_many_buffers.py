@@ -142,7 +142,7 @@ def test_products_in_halves_are_rounded_once(small: vkpar.Device, rng: np.random
 # ---- the user's kernels ----
 
 
-def test_a_kernel_gets_pieces(small: vkpar.Device) -> None:
+def test_a_kernel_gets_pieces(small: vkpar.Device, compiler: None) -> None:
     kernel = vkpar.Kernel(small, STAMP)
     want = np.arange(10_000, dtype=np.uint32)
     a, b = small.array(want), small.zeros(10_000, "uint32")
@@ -169,7 +169,7 @@ def test_pieces(small: vkpar.Device) -> None:
         list(vkpar.pieces(small.zeros(5000)[64:4000]))
 
 
-def test_an_offset_that_cannot_be_bound(small: vkpar.Device) -> None:
+def test_an_offset_that_cannot_be_bound(small: vkpar.Device, compiler: None) -> None:
     alignment = small.limits.min_storage_buffer_offset_alignment
     if alignment <= 4:
         pytest.skip("every element can be bound")
@@ -182,7 +182,7 @@ def test_an_offset_that_cannot_be_bound(small: vkpar.Device) -> None:
 # ---- freed arrays ----
 
 
-def test_a_closed_array_is_refused(device: vkpar.Device) -> None:
+def test_a_closed_array_is_refused(device: vkpar.Device, compiler: None) -> None:
     before = device.memory().arrays
     a, b = device.zeros((3, 4)), device.zeros((3, 4))
     view = a[1:]
