@@ -91,9 +91,10 @@ def _weighted(tuning: Tuning, wire: str) -> tuple[Plan, Plan]:
 
 
 def _table(wire: str, trials: Sequence[Trial]) -> Table:
-    """Return a row per size: each algorithm's best time, the chosen one marked."""
+    """Return a row per size on the wire: each algorithm's best time, the chosen one marked."""
     names = [name for name in [*_WAYS, _COPIES] if any(_way(trial) == name for trial in trials)]
-    made = console.table(wire, "float32", *names, "segment", "vs naive")
+    narrow = any(trial.equal for trial in trials)  # the columns would not fit
+    made = console.table(wire, *names, "segment", *(() if narrow else ("float32", "vs naive")))
     for column in made.columns:
         column.justify = "right"
         column.no_wrap = True
@@ -105,7 +106,8 @@ def _table(wire: str, trials: Sequence[Trial]) -> Table:
         naive = best.get("naive")
         gain = "-" if naive is None else f"{naive / chosen.seconds:.1f}x"
         segment = _size(chosen.segment_nbytes) if chosen.segment_nbytes else "by size"
-        made.add_row(_size(wire_nbytes), _size(_FLOAT32[wire] * wire_nbytes), *times, segment, gain)
+        more = () if narrow else (_size(_FLOAT32[wire] * wire_nbytes), gain)
+        made.add_row(_size(wire_nbytes), *times, segment, *more)
     return made
 
 

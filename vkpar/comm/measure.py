@@ -93,7 +93,7 @@ def _sizes(communicator: Communicator, tuning: Tuning, wire: str, end: float) ->
     """Yield the trials of each size for as long as there is time; the first one's always."""
     dropped: set[str] = set()
     expected = 0.0
-    for wire_nbytes in _SIZES if wire == wires.CODED else [size for size in _SIZES if size >= _LEAST_PLAIN]:
+    for wire_nbytes in _sizes_of(wire):
         if expected > _TOO_LONG or (expected and time.monotonic() > end):
             return
         try:
@@ -104,6 +104,10 @@ def _sizes(communicator: Communicator, tuning: Tuning, wire: str, end: float) ->
         dropped |= {trial.algorithm for trial in trials if trial.seconds > _HOPELESS * best} & {"direct", "naive"}
         yield _marked(trials, best)
         expected = 4 * best
+
+
+def _sizes_of(wire: str) -> tuple[int, ...]:
+    return _SIZES if wire == wires.CODED else tuple(size for size in _SIZES if size >= _LEAST_PLAIN)
 
 
 def _marked(trials: list[Trial], best: float) -> list[Trial]:
