@@ -30,7 +30,7 @@ _ROUNDS, _MOST_CALLS = 3, 50
 _HOPELESS = 3.0  # times slower than the best: not tried at larger sizes
 _BETTER = 0.97  # of the built-in choice's time: else that stays
 _LEAST_COPIED = 256 << 10  # bytes on the wire: two more hops between a device's queues take as long as so many
-_LEAST_PLAIN = 256 << 10  # bytes on the wire: what smaller messages take does not depend on shares
+_LEAST_SHARED = 256 << 10  # bytes on the wire: the time of smaller messages hardly depends on shares
 _PLAIN_PART = 0.4  # of the time for trials: for the f32 wire, where ranks differ with it
 _LEAST_PART = 0.5  # of all the time: for trials, however long the costs took
 _ELEMENT = {wires.CODED: 2, wires.PLAIN: 4}  # bytes on the wire
@@ -56,7 +56,7 @@ def run(communicator: Communicator, seconds: float = SECONDS) -> Tuning:
     choices = _choices(found)
     if differs:
         also = _timed(communicator, tuning, wires.PLAIN, end)
-        choices += (*_up_to(choices, _LEAST_PLAIN // 2), *_choices(also))
+        choices += (*_up_to(choices, _LEAST_SHARED // 2), *_choices(also))
         found += also
     return replace(tuning, choices=choices, spin_us=_spin_us(communicator), trials=tuple(found))
 
@@ -86,7 +86,18 @@ def _choices(trials: Sequence[Trial]) -> tuple[Choice, ...]:
         if merged and replace(merged[-1], up_to=up_to) == choice:
             merged.pop()
         merged.append(choice)
-    return tuple(merged)
+    return (*merged, *_beyond(trials))
+
+
+def _beyond(trials: Sequence[Trial]) -> Iterator[Choice]:
+    """Yield the built-in choice with equal chunks for sizes not reached, where those were faster at the last one."""
+    if not trials:
+        return
+    here = [trial for trial in trials if trial.wire_nbytes == trials[-1].wire_nbytes]
+    first = here[0]
+    equal = [trial for trial in here if trial.equal and trial.algorithm == first.algorithm]
+    if _LEAST_SHARED <= first.wire_nbytes < _SIZES[-1] and equal and equal[0].seconds < first.seconds:
+        yield Choice(None, first.algorithm, equal=True, wire=first.wire)
 
 
 def _sizes(communicator: Communicator, tuning: Tuning, wire: str, end: float) -> Iterator[list[Trial]]:
@@ -107,7 +118,7 @@ def _sizes(communicator: Communicator, tuning: Tuning, wire: str, end: float) ->
 
 
 def _sizes_of(wire: str) -> tuple[int, ...]:
-    return _SIZES if wire == wires.CODED else tuple(size for size in _SIZES if size >= _LEAST_PLAIN)
+    return _SIZES if wire == wires.CODED else tuple(size for size in _SIZES if size >= _LEAST_SHARED)
 
 
 def _marked(trials: list[Trial], best: float) -> list[Trial]:

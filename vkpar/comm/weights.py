@@ -14,7 +14,7 @@ from dataclasses import dataclass, fields
 from vkpar.comm import minimax
 
 _WORTH = 1.5  # times faster: ranks closer together than that are taken as equal
-_CLEAR = 1.05  # times sooner that the slowest rank must be done: less may be an error of measurement
+_CLEAR = 1.1  # times sooner that the slowest rank must be done: less may be an error of measurement
 
 
 @dataclass(frozen=True)
