@@ -327,24 +327,35 @@ _REFERENCES: dict[str, Callable[..., Numbers]] = {"sum": np.sum, "prod": np.prod
 
 
 def bound(
-    parts: Sequence[Numbers | None], dtype: str, algorithm: str, wire: str | None, op: str = "sum"
+    parts: Sequence[Numbers | None],
+    dtype: str,
+    algorithm: str,
+    wire: str | None,
+    op: str = "sum",
+    costs: tuple[Costs, ...] = (),
 ) -> tuple[Numbers, Numbers]:
     """Return the float64 result, and how far each element of the reduction's may be from it."""
     values = [from_dtype(part, dtype).astype(np.float64) for part in parts if part is not None]
     true = _REFERENCES.get(op, np.mean)(np.stack(values), axis=0)
     if len(parts) == 1:
         return true, np.zeros_like(true)
-    results = _simulated(Errors, parts, dtype, algorithm, wire, op, np.complex128)
+    results = _simulated(Errors, parts, dtype, algorithm, wire, op, np.complex128, costs=costs)
     error = np.max([result.imag for result in results], axis=0)
     error = error + _ROUNDING[dtype] * (np.abs(true) + error)
     return true, error + {"float16": 2.0**-25, "bfloat16": 2.0**-126}.get(dtype, 0.0)
 
 
 def check_bound(
-    got: Numbers, parts: Sequence[Numbers | None], dtype: str, algorithm: str, wire: str | None, op: str = "sum"
+    got: Numbers,
+    parts: Sequence[Numbers | None],
+    dtype: str,
+    algorithm: str,
+    wire: str | None,
+    op: str = "sum",
+    costs: tuple[Costs, ...] = (),
 ) -> None:
     """Check a result of floats against float64."""
-    true, error = bound(parts, dtype, algorithm, wire, op)
+    true, error = bound(parts, dtype, algorithm, wire, op, costs)
     wrong = np.flatnonzero(~(np.abs(from_dtype(got, dtype).astype(np.float64) - true) <= error))
     assert wrong.size == 0, f"{wrong.size} elements, first {wrong[0]}: {got[wrong[0]]} for {true[wrong[0]]}"
 
@@ -403,13 +414,13 @@ def check_reduction(
         algorithm = chosen_algorithm(comm, dtype, wire, given[0].size, op)
     explicit = wire if dtype == "float32" and op not in ("max", "min") else None
     got = check_identical(reduced(comm, parts, dtype, wire=explicit, op=op, in_place=in_place))
+    costs = comm.tuning.costs_of(wires.timed_as(dtypes.resolve(dtype), wire or "f16", op))
     if comm.nranks > 1 and got.size:
-        costs = comm.tuning.costs_of(wires.timed_as(dtypes.resolve(dtype), wire or "f16", op))
         want = modelled(parts, dtype, algorithm, wire, op, costs=costs)
         wrong = np.flatnonzero(got.view(f"u{got.itemsize}") != want.view(f"u{want.itemsize}"))
         assert wrong.size == 0, f"{wrong.size} elements differ from the model, first {wrong[0]}: {got[wrong[0]]}"
     if exact and op != "avg" and (explicit != "q8" or comm.nranks == 1):
         assert np.array_equal(got, exact_sum(given, dtype, op))
     elif dtype not in INTEGERS and got.size:
-        check_bound(got, parts, dtype, algorithm, wire, op)
+        check_bound(got, parts, dtype, algorithm, wire, op, costs)
     return got
