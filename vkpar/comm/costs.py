@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from vkpar import dtypes
-from vkpar.comm import weights, wires
+from vkpar.comm import wires
 from vkpar.comm.algorithms import TABLE
 from vkpar.comm.executor import Arithmetic
 from vkpar.comm.placement import Operands, Part, Placement
@@ -28,16 +28,15 @@ _DIGITS = 4
 
 
 def measured(communicator: Communicator) -> tuple[Costs, ...]:
-    """Return the ranks' costs, by measured wire and rank; one rank works at a time."""
-    found: list[Costs] = []
-    for wire in wires.TIMED:
-        runner = _Runner(communicator, wire)
-        costs = [runner.costs(rank) for rank in range(communicator.nranks)]
-        if weights.differ(costs):  # or one of them was held up
-            again = [runner.costs(rank) for rank in range(communicator.nranks)]
-            costs = [_least(*pair) for pair in zip(costs, again, strict=True)]
-        found += costs
-    return tuple(found)
+    """Return the ranks' costs, by measured wire and rank; one rank works at a time.
+
+    Everything is measured twice, some time apart: what held a rank up once counts as nothing.
+    """
+    runners = [_Runner(communicator, wire) for wire in wires.TIMED]
+    first, second = (
+        [runner.costs(rank) for runner in runners for rank in range(communicator.nranks)] for _ in range(2)
+    )
+    return tuple(_least(*pair) for pair in zip(first, second, strict=True))
 
 
 def _least(first: Costs, second: Costs) -> Costs:
