@@ -51,6 +51,7 @@ from vkpar.comm import tuner, wires
 from vkpar.comm.algorithms import TABLE
 from vkpar.comm.schedule import BLOCK, SlotSet
 from vkpar.comm.tuner import Plan
+from vkpar.comm.weights import Costs
 from vkpar.dtypes import bfloat16_bits
 
 Numbers = npt.NDArray[Any]
@@ -273,9 +274,9 @@ def _simulated(
     op: str,
     number: Any,
     blocks: int = 7,
-    speeds: Sequence[float] = (),
+    costs: tuple[Costs, ...] = (),
 ) -> list[Numbers]:
-    """Run the algorithm's schedule and return every rank's result, in ``number``; ``speeds`` are the links'."""
+    """Run the algorithm's schedule and return every rank's result, in ``number``; ``costs`` are the ranks'."""
     n, count = len(parts), next(part.size for part in parts if part is not None)
     chosen = TABLE[algorithm]
     slots = SlotSet(n, chosen.least_slots(n) + 1, blocks)
@@ -283,7 +284,7 @@ def _simulated(
     values = [None if part is None else from_dtype(part, dtype).astype(number) for part in parts]
     targets = [np.zeros(count, number) for _ in parts]
     plan = wires.plan(dtypes.resolve(dtype), wire or "f16", chosen, op)
-    weighted = tuner.weighted(Plan(chosen), speeds)
+    weighted = tuner.weighted(Plan(chosen), costs)
     steps = chosen.steps(problem(n, count, slots, silent, shares=weighted.shares, order=weighted.order))
     with np.errstate(all="ignore"):
         Simulator(slots).run(steps, values, targets, codec(plan, op, n - len(silent)))
@@ -298,11 +299,11 @@ def modelled(
     op: str = "sum",
     *,
     blocks: int = 7,
-    speeds: Sequence[float] = (),
+    costs: tuple[Costs, ...] = (),
 ) -> Numbers:
     """Return the bits that every rank must hold after the reduction."""
     number = dtype if dtype in INTEGERS else np.float32
-    results = _simulated(Wires, parts, dtype, algorithm, wire, op, number, blocks, speeds)
+    results = _simulated(Wires, parts, dtype, algorithm, wire, op, number, blocks, costs)
     with np.errstate(all="ignore"):
         results = [stored(result, dtype) for result in results]
     assert all(result.tobytes() == results[0].tobytes() for result in results)
@@ -326,24 +327,35 @@ _REFERENCES: dict[str, Callable[..., Numbers]] = {"sum": np.sum, "prod": np.prod
 
 
 def bound(
-    parts: Sequence[Numbers | None], dtype: str, algorithm: str, wire: str | None, op: str = "sum"
+    parts: Sequence[Numbers | None],
+    dtype: str,
+    algorithm: str,
+    wire: str | None,
+    op: str = "sum",
+    costs: tuple[Costs, ...] = (),
 ) -> tuple[Numbers, Numbers]:
     """Return the float64 result, and how far each element of the reduction's may be from it."""
     values = [from_dtype(part, dtype).astype(np.float64) for part in parts if part is not None]
     true = _REFERENCES.get(op, np.mean)(np.stack(values), axis=0)
     if len(parts) == 1:
         return true, np.zeros_like(true)
-    results = _simulated(Errors, parts, dtype, algorithm, wire, op, np.complex128)
+    results = _simulated(Errors, parts, dtype, algorithm, wire, op, np.complex128, costs=costs)
     error = np.max([result.imag for result in results], axis=0)
     error = error + _ROUNDING[dtype] * (np.abs(true) + error)
     return true, error + {"float16": 2.0**-25, "bfloat16": 2.0**-126}.get(dtype, 0.0)
 
 
 def check_bound(
-    got: Numbers, parts: Sequence[Numbers | None], dtype: str, algorithm: str, wire: str | None, op: str = "sum"
+    got: Numbers,
+    parts: Sequence[Numbers | None],
+    dtype: str,
+    algorithm: str,
+    wire: str | None,
+    op: str = "sum",
+    costs: tuple[Costs, ...] = (),
 ) -> None:
     """Check a result of floats against float64."""
-    true, error = bound(parts, dtype, algorithm, wire, op)
+    true, error = bound(parts, dtype, algorithm, wire, op, costs)
     wrong = np.flatnonzero(~(np.abs(from_dtype(got, dtype).astype(np.float64) - true) <= error))
     assert wrong.size == 0, f"{wrong.size} elements, first {wrong[0]}: {got[wrong[0]]} for {true[wrong[0]]}"
 
@@ -354,7 +366,8 @@ def check_bound(
 def chosen_algorithm(comm: vkpar.Communicator, dtype: str, wire: str | None, count: int, op: str = "sum") -> str:
     """Return what ``auto`` takes."""
     message = wires.message_nbytes(dtypes.resolve(dtype), wire or "f16", count, op)
-    return tuner.choose("auto", [device.info for device in comm.devices], message, comm.tuning).algorithm.name
+    timed = wires.timed_as(dtypes.resolve(dtype), wire or "f16", op)
+    return tuner.choose("auto", [device.info for device in comm.devices], message, comm.tuning, timed).algorithm.name
 
 
 def reduced(
@@ -401,12 +414,13 @@ def check_reduction(
         algorithm = chosen_algorithm(comm, dtype, wire, given[0].size, op)
     explicit = wire if dtype == "float32" and op not in ("max", "min") else None
     got = check_identical(reduced(comm, parts, dtype, wire=explicit, op=op, in_place=in_place))
+    costs = comm.tuning.costs_of(wires.timed_as(dtypes.resolve(dtype), wire or "f16", op))
     if comm.nranks > 1 and got.size:
-        want = modelled(parts, dtype, algorithm, wire, op, speeds=comm.tuning.speeds)
+        want = modelled(parts, dtype, algorithm, wire, op, costs=costs)
         wrong = np.flatnonzero(got.view(f"u{got.itemsize}") != want.view(f"u{want.itemsize}"))
         assert wrong.size == 0, f"{wrong.size} elements differ from the model, first {wrong[0]}: {got[wrong[0]]}"
     if exact and op != "avg" and (explicit != "q8" or comm.nranks == 1):
         assert np.array_equal(got, exact_sum(given, dtype, op))
     elif dtype not in INTEGERS and got.size:
-        check_bound(got, parts, dtype, algorithm, wire, op)
+        check_bound(got, parts, dtype, algorithm, wire, op, costs)
     return got

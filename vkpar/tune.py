@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from vkpar import console, env
 from vkpar.bench import frame
-from vkpar.comm import tuner, tuningfile, weights
+from vkpar.comm import tuner, tuningfile, wires
 from vkpar.comm.algorithms import TABLE
 from vkpar.comm.tuner import Plan, Trial, Tuning
+from vkpar.comm.weights import ROLES, Costs
 from vkpar.errors import InvalidUsageError
 
 if TYPE_CHECKING:
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
 
 
 _COPIES = "copies"  # two_shot around copies of the slots
-_EQUAL = "="  # chunks, although links differ
+_EQUAL = "="  # chunks, although ranks differ
+_FLOAT32 = {wires.CODED: 2, wires.PLAIN: 1}  # bytes of an array for one on the wire
 
 
 _WAYS = [way for name in TABLE for way in (name, f"{name}{_EQUAL}")]
@@ -55,35 +57,44 @@ def run(devices: str | None, *, redo: bool, as_json: bool) -> int:
         for line in described.lines():
             terminal.print(line)
         terminal.print()
-        if tuning.trials:
-            terminal.print(_table(tuning.trials))
+        for wire in wires.TIMED:
+            trials = [trial for trial in tuning.trials if trial.wire == wire]
+            if trials:
+                terminal.print(_table(wire, trials))
+                terminal.print()
+        if tuning.costs:
+            terminal.print(_costs(tuning.costs))
             terminal.print()
         terminal.print(console.pairs(_about(communicator, tuning, file)))
     return 0
 
 
 def _document(communicator: Communicator, tuning: Tuning, file: str) -> dict[str, Any]:
-    ring, two_shot = _weighted(tuning)
     return {
         "file": file,
         "rig": tuningfile.describe(communicator.rig),
         **asdict(tuning),
-        "ring_order": ring.order,
-        "ring_shares": ring.shares,
-        "two_shot_shares": two_shot.shares,
+        "speeds": tuning.speeds,
+        "weights": {wire: _weights(tuning, wire) for wire in wires.TIMED},
     }
 
 
-def _weighted(tuning: Tuning) -> tuple[Plan, Plan]:
-    """Return how a ring and a two-shot exchange go."""
-    ring, two_shot = (tuner.weighted(Plan(TABLE[name]), tuning.speeds) for name in ("ring", "two_shot"))
+def _weights(tuning: Tuning, wire: str) -> dict[str, Any]:
+    ring, two_shot = _weighted(tuning, wire)
+    return {"ring_order": ring.order, "ring_shares": ring.shares, "two_shot_shares": two_shot.shares}
+
+
+def _weighted(tuning: Tuning, wire: str) -> tuple[Plan, Plan]:
+    """Return how a ring and a two-shot exchange go with a measured wire."""
+    ring, two_shot = (tuner.weighted(Plan(TABLE[name]), tuning.costs_of(wire)) for name in ("ring", "two_shot"))
     return ring, two_shot
 
 
-def _table(trials: Sequence[Trial]) -> Table:
-    """Return a row per size: each algorithm's best time, the chosen one marked."""
+def _table(wire: str, trials: Sequence[Trial]) -> Table:
+    """Return a row per size on the wire: each algorithm's best time, the chosen one marked."""
     names = [name for name in [*_WAYS, _COPIES] if any(_way(trial) == name for trial in trials)]
-    made = console.table("wire", "float32", *names, "segment", "vs naive")
+    narrow = any(trial.equal for trial in trials)  # the columns would not fit
+    made = console.table(wire, *names, "segment", *(() if narrow else ("float32", "vs naive")))
     for column in made.columns:
         column.justify = "right"
         column.no_wrap = True
@@ -95,7 +106,8 @@ def _table(trials: Sequence[Trial]) -> Table:
         naive = best.get("naive")
         gain = "-" if naive is None else f"{naive / chosen.seconds:.1f}x"
         segment = _size(chosen.segment_nbytes) if chosen.segment_nbytes else "by size"
-        made.add_row(_size(wire_nbytes), _size(2 * wire_nbytes), *times, segment, gain)
+        more = () if narrow else (_size(_FLOAT32[wire] * wire_nbytes), gain)
+        made.add_row(_size(wire_nbytes), *times, segment, *more)
     return made
 
 
@@ -116,19 +128,35 @@ def _size(nbytes: int) -> str:
     return f"{nbytes} B"
 
 
+def _costs(costs: Sequence[Costs]) -> Table:
+    """Return a row per wire and rank: at how many GB/s it does what."""
+    made = console.table("GB/s", "rank", *ROLES)
+    for column in made.columns:
+        column.justify = "right"
+    for wire in wires.TIMED:
+        for rank, each in enumerate(cost for cost in costs if cost.wire == wire):
+            made.add_row(wire, str(rank), *(f"{1e-9 / getattr(each, role):.3g}" for role in ROLES))
+    return made
+
+
 def _about(communicator: Communicator, tuning: Tuning, file: str) -> dict[str, str]:
     made = {
         "*": "taken at that size; times in microseconds, each algorithm's best",
         "origin": tuning.origin,
         "links": ", ".join(f"rank {rank} {speed / 1e9:.2f} GB/s" for rank, speed in enumerate(tuning.speeds)) or "-",
     }
-    if weights.differ(tuning.speeds):
-        made["="] = "chunks are equal although links differ"
-        ring, two_shot = _weighted(tuning)
-        made["ring"] = f"order {' '.join(map(str, ring.order or ()))}, shares by rank {_shares(ring.shares)}"
-        made["two_shot"] = f"shares by rank {_shares(two_shot.shares)}"
+    weighed: dict[str, str] = {}
+    for wire in wires.TIMED:
+        ring, two_shot = _weighted(tuning, wire)
+        if ring.shares is not None:
+            order = " ".join(map(str, ring.order or ()))
+            weighed[f"ring {wire}"] = f"order {order}, shares by rank {_shares(ring.shares)}"
+        if two_shot.shares is not None:
+            weighed[f"two_shot {wire}"] = f"shares by rank {_shares(two_shot.shares)}"
+    if weighed:
+        made |= {_EQUAL: "chunks are equal although ranks differ", **weighed}
     else:
-        made["shares"] = "equal: no link is more than 1.5 times as fast as another"
+        made["shares"] = "equal: no rank is 1.5 times as slow as another, or others gain nothing"
     made["waits"] = f"spin {communicator.rig.spin_ns / 1000:.0f} us, then block"
     made["file"] = file
     return made

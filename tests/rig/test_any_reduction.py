@@ -28,6 +28,7 @@ from reducing import (
 
 import vkpar
 from vkpar.comm.tuner import Choice, Tuning
+from vkpar.comm.weights import ROLES, Costs
 
 pytestmark = pytest.mark.rig
 OPS = ("sum", "prod", "max", "min", "avg")
@@ -35,6 +36,7 @@ RIGS = st.integers(1, 8).map(lambda n: "L" * n) | st.lists(st.sampled_from("LLS"
     lambda letters: "".join(letters) if letters.count("S") <= 3 else "LSLSL"
 )
 COUNTS = st.integers(0, 2000) | st.sampled_from([255, 256, 257, 511, 512, 513]) | st.integers(0, 100_003)
+COSTS = functools.partial(st.builds, Costs, **dict.fromkeys(ROLES, st.sampled_from([1e-10, 1e-10, 2e-10, 3e-9])))
 SPECIAL = np.array([np.nan, np.inf, -np.inf, 1e-40, -1e-42, 2.0**-126, 0.0, -0.0, 1e30, -1e30], np.float32)
 
 
@@ -88,7 +90,7 @@ def check_special(comm: vkpar.Communicator, parts: list[Numbers], dtype: str, op
     values=st.sampled_from(["exact", "reals", "special"]),
     transport=st.sampled_from(["auto", "auto", "mapped"]),
     segment=st.sampled_from([0, 0, 1, 2000, 9000]),
-    speeds=st.none() | st.lists(st.sampled_from([1.0, 2.0, 9.0]), min_size=8, max_size=8),
+    costs=st.none() | st.tuples(*[COSTS(st.just("f16"))] * 8, *[COSTS(st.just("f32"))] * 8),
     seed=st.integers(0, 1 << 32),
     data=st.data(),
 )
@@ -104,11 +106,11 @@ def test_any_reduction(
     values: str,
     transport: str,
     segment: int,
-    speeds: list[float] | None,
+    costs: tuple[Costs, ...] | None,
     seed: int,
     data: st.DataObject,
 ) -> None:
-    """By every plan that a tuning can hold: any algorithm, any segments, any links."""
+    """By every plan that a tuning can hold: any algorithm, any segments, any costs."""
     dtype, wire = form
     if algorithm == "direct" and mixed(letters):
         algorithm = "auto"
@@ -117,7 +119,7 @@ def test_any_reduction(
     rng, n = np.random.default_rng(seed), len(letters)
     with vkpar.Communicator(devices_of(rigs, letters), transport=transport) as comm:
         choices = (Choice(None, algorithm, segment),) if algorithm != "auto" else ()
-        comm._adopt(Tuning(choices, tuple(speeds[:n]) if speeds else ()))
+        comm._adopt(Tuning(choices, costs[:n] + costs[8 : 8 + n] if costs else ()))
         if values == "special" and dtype not in INTEGERS:
             check_special(comm, special(rng, dtype, count, n), dtype, op, wire)
             return

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 import threading
+import time
 from collections.abc import Callable
+from dataclasses import asdict, replace
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -13,16 +16,18 @@ import numpy as np
 import pytest
 from children import check_child, child_environment
 from conftest import Rigs
+from costing import links, processor
 from handles import held
 from reducing import fresh_devices
 
 import vkpar
 from vkpar import InvalidUsageError, cli
-from vkpar.comm import measure, opening, selftest, tuningfile
-from vkpar.comm.tuner import BUILT_IN, MEASURED, Choice, Tuning
+from vkpar.comm import measure, opening, selftest, tuner, tuningfile
+from vkpar.comm.tuner import BUILT_IN, MEASURED, Choice, Trial, Tuning
 from vkpar.vulkan import instance
 
 pytestmark = pytest.mark.rig
+EVEN = links((1.0, 1.0)) + links((1.0, 1.0), "f32")
 Open = Callable[..., vkpar.Communicator]
 
 
@@ -40,10 +45,14 @@ def test_a_rig_is_measured_once(rig: Open, letters: str, cache: Path) -> None:
     found = comm.measure(0.2)
     assert comm.tuning == before  # its own plan is fixed
     assert found.origin == MEASURED
-    assert len(found.speeds) == len(letters)
-    assert found.choices[-1].up_to == 2 * max(trial.wire_nbytes for trial in found.trials)
-    for size in {trial.wire_nbytes for trial in found.trials}:
-        here = [trial for trial in found.trials if trial.wire_nbytes == size]
+    assert [each.wire for each in found.costs] == ["f16"] * len(letters) + ["f32"] * len(letters)
+    for wire in {trial.wire for trial in found.trials}:
+        largest = max(trial.wire_nbytes for trial in found.trials if trial.wire == wire)
+        assert [choice.up_to for choice in found.choices if choice.wire == wire and choice.up_to is not None][
+            -1
+        ] == 2 * largest
+    for key in {(trial.wire, trial.wire_nbytes) for trial in found.trials}:
+        here = [trial for trial in found.trials if (trial.wire, trial.wire_nbytes) == key]
         (chosen,) = [trial for trial in here if trial.chosen]
         assert chosen.seconds <= min(trial.seconds for trial in here if trial.algorithm == "naive")
     assert [file.name for file in cache.iterdir()] == [tuningfile.path(comm.rig).name]
@@ -63,14 +72,21 @@ def test_what_was_measured_can_be_left_aside(rig: Open, settings_override: Calla
 @pytest.mark.parametrize(
     "change",
     [
-        {"speeds": [1.0]},
-        {"speeds": [1.0, 0.0]},
+        {"costs": []},
+        {"costs": [asdict(each) for each in EVEN[:3]]},
+        {"costs": [asdict(each) for each in (*EVEN[2:], *EVEN[:2])]},
+        {"costs": [{**asdict(each), "meet": 0.0} for each in EVEN]},
+        {"costs": [{**asdict(each), "own": float("inf")} for each in EVEN]},
+        {"costs": [{**asdict(each), "own": "1"} for each in EVEN]},
+        {"costs": [{**asdict(each), "wire": "q8"} for each in EVEN]},
+        {"costs": [{"wire": each.wire, "publish": 1.0} for each in EVEN]},
+        {"speeds": [1.0, 1.0], "costs": None},
+        {"choices": [{"up_to": None, "algorithm": "ring", "wire": "bf16"}]},
         {"choices": [{"up_to": None, "algorithm": "butterfly", "segment_nbytes": 0}]},
         {"choices": [{"up_to": 5, "algorithm": "ring"}, {"up_to": 5, "algorithm": "tree"}]},
         {"choices": [{"up_to": 5.5, "algorithm": "ring"}]},
         {"choices": [{"up_to": None, "algorithm": "ring", "segment_nbytes": 700000.5}]},
         {"spin_us": -5},
-        {"speeds": [float("inf"), 1.0]},
         {"trials": [{"wire_nbytes": 9, "algorithm": "ring", "segment_nbytes": 0, "seconds": 0.5}]},
         {"choices": [{"up_to": None, "algorithm": "ring", "segment_nbytes": -1}]},
         {"trials": None},
@@ -80,7 +96,7 @@ def test_a_file_that_makes_no_sense_is_not_used(
     rig: Open, caplog: pytest.LogCaptureFixture, change: dict[str, object]
 ) -> None:
     comm = rig("LL")
-    tuningfile.save(comm.rig, Tuning(speeds=(1.0, 1.0), origin=MEASURED))
+    tuningfile.save(comm.rig, Tuning(costs=EVEN, origin=MEASURED))
     file = tuningfile.path(comm.rig)
     assert tuningfile.load(comm.rig) is not None
     file.write_text(json.dumps({**json.loads(file.read_text()), **change}))
@@ -93,7 +109,7 @@ def test_a_file_that_makes_no_sense_is_not_used(
 
 def test_direct_is_refused_where_replicas_could_differ(rig: Open) -> None:
     same, mixed = rig("LL"), rig("LS")
-    tuningfile.save(same.rig, Tuning((), (1.0, 1.0), origin=MEASURED))
+    tuningfile.save(same.rig, Tuning((), EVEN, origin=MEASURED))
     document = json.loads(tuningfile.path(same.rig).read_text())
     document["choices"] = [{"up_to": None, "algorithm": "direct", "segment_nbytes": 0}]
     for comm in (same, mixed):
@@ -109,7 +125,7 @@ def test_a_directory_that_cannot_be_written_is_logged(
     settings_override(cache_dir=str(cache / "file"))
     comm = rig("LL")
     with caplog.at_level(logging.WARNING, "vkpar"):
-        assert tuningfile.save(comm.rig, Tuning(speeds=(1.0, 1.0))) is None
+        assert tuningfile.save(comm.rig, Tuning(costs=EVEN)) is None
     assert "not kept" in caplog.text
 
 
@@ -164,7 +180,7 @@ def test_copies_are_tried_where_they_can_be(
     comm = rig("LL")
     assert comm.rig.copies
     assert any(trial.copies for trial in comm.tuning.trials)
-    tuning = Tuning((Choice(None, "two_shot", copies=True),), (1.0, 1.0), origin=MEASURED)
+    tuning = Tuning((Choice(None, "two_shot", copies=True),), EVEN, origin=MEASURED)
     tuningfile.save(comm.rig, tuning)
     settings_override(tuning="auto")
     copying = rig("LL")
@@ -175,6 +191,63 @@ def test_copies_are_tried_where_they_can_be(
     assert (arrays[1].numpy() == 4.0).all()
 
 
+def test_sizes_beyond_take_the_chunks_that_were_faster() -> None:
+    trials = [
+        Trial(1 << 20, "two_shot", 0, 0.3, wire="f32"),
+        Trial(1 << 20, "two_shot", 0, 0.2, equal=True, wire="f32"),
+    ]
+    best = replace(trials[1], chosen=True)
+    up_to = Choice(2 << 20, "two_shot", equal=True, wire="f32")
+    beyond = Choice(None, "two_shot", equal=True, wire="f32")
+    assert measure._choices([trials[0], best]) == (up_to, beyond)
+    faster = replace(trials[0], seconds=0.1, chosen=True)
+    assert measure._choices([faster, trials[1]]) == (replace(up_to, equal=False),)
+    small = [replace(trial, wire_nbytes=4096) for trial in (trials[0], best)]
+    assert measure._choices(small) == (replace(up_to, up_to=8192),)
+
+
+def test_ranks_that_differ_try_shares(rig: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With both wires: the ring and two_shot, weighted and equal; what is kept holds for each wire."""
+    slow = (processor(20e9, 20e9), processor(20e9, 20e9), processor(10e9, 0.2e9))
+    costs = links((9e9, 9e9, 1e9)) + slow
+    monkeypatch.setattr(measure, "measured", lambda _comm: costs)
+    monkeypatch.setattr(measure, "_sizes_of", lambda _wire: (256 << 10,))
+    comm = rig("LLS")
+    found = comm.measure(20.0)
+    for wire in ("f16", "f32"):
+        tried = {(trial.algorithm, trial.equal) for trial in found.trials if trial.wire == wire}
+        assert tried >= {("ring", False), ("ring", True), ("two_shot", False), ("two_shot", True), ("naive", False)}
+        assert any(choice.wire == wire for choice in found.choices)
+    comm.close()
+    again = rig("LLS")
+    assert again.tuning == found
+    assert again.tuning.costs == costs
+
+
+@pytest.mark.parametrize("algorithm", ["ring", "two_shot"])
+@pytest.mark.parametrize("slow", range(3))
+def test_shares_follow_the_wire(rig: Open, algorithm: str, slow: int) -> None:
+    """The plan of each wire is its own; all ranks get the same bits with a rank that owns nothing, at any size."""
+    costs = [processor(20e9, 20e9)] * 3
+    costs[slow] = processor(10e9, 0.2e9)
+    comm = rig("LLS", algorithm=algorithm)
+    comm._adopt(Tuning(costs=links((1.0, 1.0, 1.0)) + tuple(costs)))
+    for wire, count in itertools.product(("f16", "f32"), (1, 255, 257, 1000, 70_000, 1 << 20)):
+        rng = np.random.default_rng(count)
+        parts = [rng.standard_normal(count).astype(np.float32) for _ in range(3)]
+        arrays = [device.array(part) for device, part in zip(comm.devices, parts, strict=True)]
+        comm.all_reduce(arrays, wire=wire).wait()
+        first, *others = [array.numpy() for array in arrays]
+        assert all(first.tobytes() == other.tobytes() for other in others)
+        assert np.allclose(first, sum(parts), rtol=0.01, atol=0.01)
+    plans = [
+        tuner.choose(algorithm, [device.info for device in comm.devices], 1 << 20, comm.tuning, w)
+        for w in ("f16", "f32")
+    ]
+    assert plans[0].shares is None
+    assert plans[1].shares is not None
+
+
 def test_wrong_copies_are_not_used(rig: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     comm = rig("LL")
     monkeypatch.setattr(comm.rig, "own_slots", [object()])
@@ -183,6 +256,33 @@ def test_wrong_copies_are_not_used(rig: Open, monkeypatch: pytest.MonkeyPatch) -
     selftest._run_copies(comm, [])
     assert not comm.rig.copies
     assert not comm._recording.through_copies
+
+
+def test_the_command_shows_shares(
+    capsys: pytest.CaptureFixture[str], rig: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In 80 columns, nothing cut."""
+    comm = rig("LLS")
+    slow = (processor(20e9, 20e9), processor(20e9, 20e9), processor(10e9, 0.2e9))
+    ways = [("ring", False), ("ring", True), ("two_shot", False), ("two_shot", True), ("tree", False), ("naive", False)]
+    trials = [
+        Trial(256 << 10, name, 0, 0.054321, equal=equal, chosen=(name, equal) == ("two_shot", False), wire=wire)
+        for wire, (name, equal) in itertools.product(("f16", "f32"), ways)
+    ]
+    tuning = Tuning((), links((9e9, 9e9, 1e9)) + slow, origin=MEASURED, trials=tuple(trials))
+    tuningfile.save(comm.rig, tuning)
+    comm.close()
+    monkeypatch.setenv("COLUMNS", "80")
+    assert cli.main(["tune", "--devices", "llvmpipe*2&swiftshader"]) == 0
+    text = capsys.readouterr().out
+    assert text.count("* 54321") == 2
+    for word in ("ring=", "two_shot=", "GB/s", "exchange", "ring f16", "two_shot f32", "50% 50% 0%", "0.2 "):
+        assert word in text
+    assert max(map(len, text.splitlines())) <= 80
+    assert cli.main(["tune", "--devices", "llvmpipe*2&swiftshader", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["weights"]["f32"]["two_shot_shares"] == [0.5, 0.5, 0.0]
+    assert document["speeds"] == pytest.approx([4.5e9, 4.5e9, 0.5e9])
 
 
 def test_no_measuring_inside_groups_and_profiles_or_after_close(rig: Open) -> None:
@@ -206,6 +306,20 @@ def test_a_close_in_another_thread_ends_the_measuring(rig: Open) -> None:
     assert not closer.is_alive()
 
 
+def test_a_close_that_waits_for_a_call_lets_its_waits_end(rig: Open) -> None:
+    """As in the moment between a launch and its wait while a rig is measured."""
+    comm = rig("LL")
+    with comm.gate.lock():
+        work = comm.barrier()
+        closer = threading.Thread(target=comm.close)
+        closer.start()
+        while not comm.gate.is_shut:
+            time.sleep(0.001)
+        work.wait(20.0)
+    closer.join(20.0)
+    assert not closer.is_alive()
+
+
 def test_without_a_home_nothing_is_kept(
     rig: Open, monkeypatch: pytest.MonkeyPatch, settings_override: Callable[..., None]
 ) -> None:
@@ -214,7 +328,7 @@ def test_without_a_home_nothing_is_kept(
     monkeypatch.setattr(Path, "home", Mock(side_effect=RuntimeError("no home")))
     comm = rig("LL")
     assert tuningfile.path(comm.rig) is None
-    assert tuningfile.save(comm.rig, Tuning(speeds=(1.0, 1.0))) is None
+    assert tuningfile.save(comm.rig, Tuning(costs=EVEN)) is None
 
 
 def test_a_single_rank_has_nothing_to_measure(rig: Open) -> None:

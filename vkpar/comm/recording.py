@@ -71,7 +71,7 @@ class Recording:
         assert request.dtype is not None
         message = wires.message_nbytes(request.dtype, wire, request.count, request.op)
         # Refuses what cannot run on this rig, whatever the count.
-        plan = self._choose(request, message) if wanted is None else wanted
+        plan = self._choose(request, message, wire) if wanted is None else wanted
         if request.count == 0:
             return Entry([], label=request.label())
         if self.nranks == 1:
@@ -100,13 +100,15 @@ class Recording:
         copies = plan.copies or self.through_copies
         return self._programs(label, request.operands(), formats, region, steps, arithmetic, segment, copies=copies)
 
-    def _choose(self, request: Reduction, message: int) -> Plan:
+    def _choose(self, request: Reduction, message: int, wire: str) -> Plan:
         """Return how it goes: by the wanted algorithm where that does this collective."""
-        plan = tuner.choose(self._algorithm, self._infos, message, self.tuning)
+        assert request.dtype is not None
+        timed = wires.timed_as(request.dtype, wire, request.op)
+        plan = tuner.choose(self._algorithm, self._infos, message, self.tuning, timed)
         if request.name in plan.algorithm.collectives:
             return plan
         other = TABLE["two_shot" if self.nranks <= MOST_SOURCES else "ring"]
-        return tuner.weighted(Plan(other), self.tuning.speeds)
+        return tuner.weighted(Plan(other), self.tuning.costs_of(timed))
 
     def _movement(self, request: Movement) -> Entry:
         moves, plan = request.moves(), wires.moved()

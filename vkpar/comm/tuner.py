@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
-from vkpar.comm import weights
+from vkpar.comm import weights, wires
 from vkpar.comm.algorithms import TABLE, Algorithm
 from vkpar.comm.schedule import MOST_SOURCES
+from vkpar.comm.weights import Costs
 from vkpar.errors import InvalidUsageError, UnsupportedError
 from vkpar.vulkan.physical import DeviceInfo
 
@@ -33,6 +35,7 @@ class Choice:
         segment_nbytes: bytes of a segment on the wire, at most a slot's; 0 to go by the size.
         copies: the kernels work on copies of the slots.
         equal: chunks are equal although links differ.
+        wire: the wire that it was measured with.
     """
 
     up_to: int | None
@@ -40,6 +43,7 @@ class Choice:
     segment_nbytes: int = 0
     copies: bool = False
     equal: bool = False
+    wire: str = wires.CODED
 
 
 @dataclass(frozen=True)
@@ -53,6 +57,7 @@ class Trial:
         copies: whether the kernels worked on copies of the slots.
         equal: whether chunks were equal although links differ.
         chosen: whether the tuning takes it.
+        wire: the wire of the messages.
     """
 
     wire_nbytes: int
@@ -62,6 +67,7 @@ class Trial:
     copies: bool = False
     equal: bool = False
     chosen: bool = False
+    wire: str = wires.CODED
 
 
 @dataclass(frozen=True)
@@ -69,15 +75,16 @@ class Tuning:
     """What was found out about a rig, or is taken for granted.
 
     Attributes:
-        choices: by rising size; beyond the last one the built-in choices hold.
-        speeds: bytes per second that each rank's link carries each way; empty where they count as equal.
+        choices: by wire and rising size; beyond a wire's last one the built-in choices hold. What was not measured
+            with the f32 wire takes the choices, and the costs, of the f16 wire.
+        costs: what the roles of an exchange cost, by wire and rank; empty where ranks count as equally fast.
         spin_us: microseconds that a wait spins before it blocks; None for the rig's own rule.
         origin: ``"built in"`` or ``"measured"``.
         trials: what was timed, for people to read.
     """
 
     choices: tuple[Choice, ...] = ()
-    speeds: tuple[float, ...] = ()
+    costs: tuple[Costs, ...] = ()
     spin_us: int | None = None
     origin: str = BUILT_IN
     trials: tuple[Trial, ...] = ()
@@ -87,9 +94,29 @@ class Tuning:
         """True where some messages go through copies of the slots."""
         return any(choice.copies for choice in self.choices)
 
-    def choice(self, wire_nbytes: int) -> Choice | None:
+    @property
+    def speeds(self) -> tuple[float, ...]:
+        """Bytes per second that each rank publishes and gathers again with the f16 wire; empty if not measured."""
+        return tuple(1 / each.seconds(("publish", "gather")) for each in self.costs_of(wires.CODED))
+
+    def costs_of(self, wire: str) -> tuple[Costs, ...]:
+        """Return the ranks' costs with a wire that is measured, see :func:`vkpar.comm.wires.timed_as`."""
+        return _of(self.costs, wire)
+
+    def choice(self, wire_nbytes: int, wire: str = wires.CODED) -> Choice | None:
         """Return what a message of that size takes; None where the built-in choice does."""
-        return next((item for item in self.choices if item.up_to is None or wire_nbytes <= item.up_to), None)
+        choices = _of(self.choices, wire)
+        return next((item for item in choices if item.up_to is None or wire_nbytes <= item.up_to), None)
+
+
+Measured = TypeVar("Measured", Choice, Costs)
+
+
+def _of(items: tuple[Measured, ...], wire: str) -> tuple[Measured, ...]:
+    """Return the items of ``wire``; where there are none, those of the f16 wire."""
+    return tuple(item for item in items if item.wire == wire) or tuple(
+        item for item in items if item.wire == wires.CODED
+    )
 
 
 @dataclass(frozen=True)
@@ -143,7 +170,13 @@ def require(name: str, ranks: Sequence[DeviceInfo]) -> None:
         )
 
 
-def choose(name: str, ranks: Sequence[DeviceInfo], wire_nbytes: int, tuning: Tuning | None = None) -> Plan:
+def choose(
+    name: str,
+    ranks: Sequence[DeviceInfo],
+    wire_nbytes: int,
+    tuning: Tuning | None = None,
+    wire: str = wires.CODED,
+) -> Plan:
     """Return how a message of ``wire_nbytes`` on the wire goes.
 
     Args:
@@ -151,18 +184,19 @@ def choose(name: str, ranks: Sequence[DeviceInfo], wire_nbytes: int, tuning: Tun
         ranks: the devices.
         wire_nbytes: bytes of the whole array as it travels.
         tuning: of the rig; the built-in thresholds by default.
+        wire: the measured wire whose choices and costs apply, see :func:`vkpar.comm.wires.timed_as`.
 
     Raises:
         InvalidUsageError: ``direct`` where the ranks' sums may differ.
         UnsupportedError: more ranks than the named algorithm can sum.
     """
     tuning = tuning or Tuning()
-    choice = tuning.choice(wire_nbytes) or Choice(None, _by_size(ranks, wire_nbytes))
+    choice = tuning.choice(wire_nbytes, wire) or Choice(None, _by_size(ranks, wire_nbytes))
     if name != AUTO:
         require(name, ranks)
         choice = choice if choice.algorithm == name else Choice(None, name)
     plan = Plan(TABLE[choice.algorithm], choice.segment_nbytes, copies=choice.copies)
-    return plan if choice.equal else weighted(plan, tuning.speeds)
+    return plan if choice.equal else weighted(plan, tuning.costs_of(wire))
 
 
 def _by_size(ranks: Sequence[DeviceInfo], wire_nbytes: int) -> str:
@@ -172,15 +206,18 @@ def _by_size(ranks: Sequence[DeviceInfo], wire_nbytes: int) -> str:
     return "direct" if wire_nbytes * max(1, n - 1) <= _DIRECT_BYTES and uniform(ranks) else "two_shot"
 
 
-def weighted(plan: Plan, speeds: Sequence[float]) -> Plan:
-    """Return the plan with shares, and in a ring an order, for links that are not equally fast."""
-    if not weights.differ(speeds):
-        return plan
-    if plan.algorithm.name == "two_shot" and len(speeds) > 2:  # of two ranks, each reads one chunk whatever its size
-        return replace(plan, shares=weights.two_shot(speeds))
-    if plan.algorithm.name != "ring":
-        return plan
-    return replace(plan, order=weights.order(speeds), shares=weights.ring(speeds))
+def weighted(plan: Plan, costs: tuple[Costs, ...]) -> Plan:
+    """Return the plan with shares, and in a ring an order, where ranks are not equally fast and that gains.
+
+    Args:
+        plan: with equal chunks.
+        costs: the ranks' with the wire.
+    """
+    if plan.algorithm.name == "two_shot":
+        return replace(plan, shares=weights.two_shot(costs))
+    if plan.algorithm.name == "ring" and (found := weights.ring(costs)):
+        return replace(plan, order=found[0], shares=found[1])
+    return plan
 
 
 def segment_nbytes(plan: Plan, nranks: int, wire_nbytes: int) -> int:

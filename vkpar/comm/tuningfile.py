@@ -16,15 +16,16 @@ from typing import Any
 
 import vkpar
 from vkpar import env
-from vkpar.comm import tuner
+from vkpar.comm import tuner, wires
 from vkpar.comm.rig import Rig
 from vkpar.comm.tuner import MEASURED, Choice, Trial, Tuning
+from vkpar.comm.weights import ROLES, Costs
 from vkpar.errors import UnsupportedError
 from vkpar.vulkan import instance, pump
 from vkpar.vulkan.physical import DeviceInfo
 
 _log = logging.getLogger("vkpar")
-_FORMAT = 1
+_FORMAT = 2
 
 
 def describe(rig: Rig) -> dict[str, Any]:
@@ -89,29 +90,48 @@ def load(rig: Rig) -> Tuning | None:
 
 def _parse(document: dict[str, Any], ranks: Sequence[DeviceInfo]) -> Tuning:
     choices = tuple(_choice(raw, ranks) for raw in document["choices"])
-    sizes = [math.inf if choice.up_to is None else choice.up_to for choice in choices]
-    if sizes != sorted(set(sizes)):
-        raise ValueError("the sizes do not rise")
-    speeds = tuple(map(float, document["speeds"]))
-    if len(speeds) != len(ranks) or not all(0 < speed < math.inf for speed in speeds):
-        raise ValueError("not one speed a rank")
+    for wire in wires.TIMED:
+        sizes = [math.inf if choice.up_to is None else choice.up_to for choice in choices if choice.wire == wire]
+        if sizes != sorted(set(sizes)):
+            raise ValueError("the sizes do not rise")
+    costs = tuple(_costs(raw) for raw in document["costs"])
+    if [each.wire for each in costs] != [wire for wire in wires.TIMED for _ in ranks]:
+        raise ValueError("not the costs of every rank with every measured wire")
     trials = tuple(_trial(raw) for raw in document["trials"])
-    if {trial.wire_nbytes for trial in trials} != {trial.wire_nbytes for trial in trials if trial.chosen}:
+    sizes_of = [{(t.wire, t.wire_nbytes) for t in trials if t.chosen or not chosen} for chosen in (False, True)]
+    if sizes_of[0] != sizes_of[1]:
         raise ValueError("a size without a choice")
-    return Tuning(choices, speeds, _natural(document["spin_us"], optional=True), MEASURED, trials)
+    return Tuning(choices, costs, _natural(document["spin_us"], optional=True), MEASURED, trials)
 
 
 def _choice(raw: dict[str, Any], ranks: Sequence[DeviceInfo]) -> Choice:
     choice = Choice(**raw)
     tuner.require(choice.algorithm, ranks)
+    _timed(choice.wire)
     _natural(choice.up_to, optional=True)
     _natural(choice.segment_nbytes)
     return choice
 
 
+def _costs(raw: dict[str, Any]) -> Costs:
+    costs = Costs(**raw)
+    _timed(costs.wire)
+    for role in ROLES:
+        seconds = getattr(costs, role)
+        if not isinstance(seconds, float) or not 0 < seconds < math.inf:
+            raise ValueError(f"{role} without a cost")
+    return costs
+
+
+def _timed(wire: Any) -> None:
+    if wire not in wires.TIMED:
+        raise ValueError(f"{wire!r} is no wire that is measured")
+
+
 def _trial(raw: dict[str, Any]) -> Trial:
     trial = Trial(**raw)
     tuner.check(trial.algorithm)
+    _timed(trial.wire)
     _natural(trial.wire_nbytes)
     _natural(trial.segment_nbytes)
     if not isinstance(trial.seconds, float) or not 0 < trial.seconds < math.inf:

@@ -54,6 +54,7 @@ _FLOAT32 = {"f16": SCALED_HALF, "bf16": BHALF, "f32": WORD, "q8": Q8}
 _VERBATIM = {"f32": WORD, "int": WORD, "f16": HALF, "bf16": BHALF}
 
 NAMES = tuple(_FLOAT32)
+CODED, PLAIN = TIMED = ("f16", "f32")  # the wires that a rig is measured with
 TEXELS = 2  # texel buffers of the kernels that read through them: the source, the slots
 
 
@@ -137,6 +138,14 @@ def processor(info: DeviceInfo) -> str:
 def is_exact(dtype: DType, op: str) -> bool:
     """Say whether elements of ``dtype`` travel exactly in ``op``, whatever the wire."""
     return dtype != dtypes.float32 or op in _EXACT_OPS
+
+
+def timed_as(dtype: DType, wire: str, op: str = "sum") -> str:
+    """Return the measured wire that takes about as long.
+
+    That is ``"f32"`` where finished sums lie in slots as in arrays, so that processors copy them, else ``"f16"``.
+    """
+    return PLAIN if _final(dtype, wire, op) is _EXACT[dtype] else CODED
 
 
 def message_nbytes(dtype: DType, wire: str, count: int, op: str = "sum") -> int:

@@ -41,6 +41,11 @@ class Gate:
         lock = self._locks.get(thread)
         return self._locks.setdefault(thread, threading.RLock()) if lock is None else lock
 
+    def is_inside(self) -> bool:
+        """Say whether this thread is inside: nothing is freed before it leaves."""
+        lock = self._locks.get(threading.get_ident())
+        return lock is not None and bool(lock._is_owned())
+
     def check(self) -> None:
         """Refuse a call after the gate was shut, those too that are inside.
 
