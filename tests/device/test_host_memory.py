@@ -592,7 +592,8 @@ def test_threads(device: vkpar.Device) -> None:
 
 
 FORK = """
-    import ctypes, gc, os, sys
+    import ctypes, gc, os, sys, warnings
+    warnings.filterwarnings("ignore", category=DeprecationWarning)  # of forks, where a driver has threads
     import numpy as np
     import vkpar
     device = vkpar.open_devices(sys.argv[1])[0]

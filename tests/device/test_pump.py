@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import random
 import threading
@@ -25,13 +26,16 @@ RANKS = 3
 OUT_OF_HOST_MEMORY, DEVICE_LOST = -1, -4
 
 
-@pytest.fixture(scope="module", params=["c", "python"])
+@pytest.fixture(scope="module", params=["c", "python", "c, naps", "python, naps"])
 def devices(request: pytest.FixtureRequest) -> Iterator[list[vkpar.Device]]:
-    """Devices of each pump."""
+    """Devices of each pump, waiting as for processors and as for GPUs."""
     require("llvmpipe")
-    if request.param == "c" and pump.kind() != "c":
+    kind, *naps = request.param.split(", ")
+    if kind == "c" and pump.kind() != "c":
         pytest.skip("the C helper was not built")
-    with env.override(pump=request.param):
+    make = functools.partial(pump.make_queue, naps=bool(naps))
+    with env.override(pump=kind), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pump, "make_queue", lambda handles, **_: make(handles))
         opened = vkpar.open_devices(f"llvmpipe*{RANKS}")
     yield opened
     for device in opened:

@@ -166,10 +166,11 @@ class GroupPort(Protocol):
 class CQueue:
     """A queue driven by the C helper."""
 
-    def __init__(self, handles: QueueHandles) -> None:
+    def __init__(self, handles: QueueHandles, *, naps: bool = False) -> None:
         self._c = _c_helper()
         self.handle = self._c.lib.vkp_queue_new(*map(api.load().address, vars(handles).values()))
         _require(self._c, self.handle, "vkp_queue_new")
+        self._c.lib.vkp_queue_naps(self.handle, naps)
         # Read in place: a C call gives up the GIL, and getting it back takes up to 5 ms beside a busy thread.
         self._last = self._c.lib.vkp_queue_last_word(self.handle)
         self._value = self._c.ffi.new("uint64_t*")
@@ -361,13 +362,19 @@ def kind() -> str:
     return "python" if wanted == "python" or not _c_available() else "c"
 
 
-def make_queue(handles: QueueHandles) -> QueuePort:
-    """Return the port of a queue."""
+def make_queue(handles: QueueHandles, *, naps: bool = False) -> QueuePort:
+    """Return the port of a queue.
+
+    Args:
+        handles: of Vulkan.
+        naps: waits look at the timeline every 60 us or so for their first 20 ms, and block only then: some GPUs'
+            drivers wake blocked threads up to 7 ms late.
+    """
     if kind() == "c":
-        return CQueue(handles)
+        return CQueue(handles, naps=naps)
     from vkpar.vulkan import pump_python
 
-    return pump_python.PyQueue(handles)
+    return pump_python.PyQueue(handles, naps=naps)
 
 
 def make_group(queues: Sequence[Any], nslots: int) -> GroupPort:

@@ -83,7 +83,7 @@ class Queue:
         with ExitStack() as undo:
             self.timeline = TimelineSemaphore(device, exportable=info.features.timeline_export)
             undo.callback(self.timeline.close)
-            self.port = pump.make_queue(self._handles())
+            self.port = pump.make_queue(self._handles(), naps=not info.is_cpu)
             undo.pop_all()
 
     def _handles(self) -> pump.QueueHandles:
