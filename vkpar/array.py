@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, overload
 
 import numpy as np
 
-from vkpar import dtypes
+from vkpar import dtypes, transfer
 from vkpar.device import Device, Shaped, as_bytes, dimensions
 from vkpar.dtypes import DType
 from vkpar.elements import host_elements
 from vkpar.errors import DLPackError, InvalidUsageError, UnsupportedError
 from vkpar.host import HostArray
+from vkpar.region import Region, select
 from vkpar.storage import Storage
 from vkpar.vulkan.buffer import BufferRange
 from vkpar.vulkan.pool import ALIGNMENT, round_up
@@ -118,40 +119,31 @@ class Array(Shaped):
         Raises:
             InvalidUsageError: ``out`` is read-only, not C-contiguous, of another shape or dtype, or closed.
         """
-        if region is not None:
-            found: np.ndarray[Any, Any] | HostArray = self[region].read(out=out)
-            return found
         if isinstance(out, HostArray):
             if dtypes.bfloat16 == out.dtype != self.dtype:
                 raise InvalidUsageError(f"cannot read {self.dtype} into {out.dtype}")
-            self.fetch(out.numpy())
+            self.fetch(out.numpy(), region)
             made: np.ndarray[Any, Any] | HostArray = out
         else:
-            made = self.fetch(out)
-        if self.size:
+            made = self.fetch(out, region)
+        if math.prod(made.shape):
             self.device.check_results()
         return made
 
-    def fetch(self, out: np.ndarray[Any, Any] | None = None) -> np.ndarray[Any, Any]:
+    def fetch(self, out: np.ndarray[Any, Any] | None = None, region: Any = None) -> np.ndarray[Any, Any]:
         """Copy to the host as :meth:`read` does, without asking whether a communicator of the device has failed."""
         logical = self.device.logical
+        found = select(... if region is None else region, self.shape)
         if out is None:
-            out = np.empty(self.shape, self.dtype.numpy)
-        self._check_target(out)
-        if self.size:
-            logical.download(self.ranges(), as_bytes(out))
+            out = np.empty(found.shape, self.dtype.numpy)
+        _check_target(out, found.shape, self.dtype)
+        if out.size:
+            if found.is_contiguous:
+                logical.download(self._view(found).ranges(), as_bytes(out))
+            else:
+                transfer.read(logical, self.memory, self._offset // self.dtype.itemsize, found, out)
             logical.check_open()
         return out
-
-    def _check_target(self, out: np.ndarray[Any, Any]) -> None:
-        if not isinstance(out, np.ndarray):
-            raise InvalidUsageError(f"cannot read into a {type(out).__name__}; out is a NumPy array")
-        if out.shape != self.shape or out.dtype != self.dtype.numpy:
-            raise InvalidUsageError(f"cannot read {self.shape} {self.dtype} into {out.shape} {out.dtype}")
-        if not out.flags.writeable:
-            raise InvalidUsageError("cannot read into a read-only array")
-        if not out.flags.c_contiguous:
-            raise InvalidUsageError("cannot read into an array that is not C-contiguous")
 
     def write(self, source: ArrayLike | HostArray, region: Any = None) -> None:
         """Replace the contents by ``source``, of the same shape; it may be changed once the call returns.
@@ -164,15 +156,18 @@ class Array(Shaped):
         Raises:
             InvalidUsageError: another shape, or values that are not plain numbers.
         """
-        if region is not None:
-            self[region].write(source)
-            return
         logical = self.device.logical
+        found = select(... if region is None else region, self.shape)
         host = host_elements(source, self.dtype).values
-        if host.shape != self.shape:
-            raise InvalidUsageError(f"cannot write {host.shape} into {self.shape}")
-        if self.size:
-            logical.upload(as_bytes(np.ascontiguousarray(host)), self.ranges())
+        if host.shape != found.shape:
+            raise InvalidUsageError(f"cannot write {host.shape} into {found.shape}")
+        if not host.size:
+            return
+        host = np.ascontiguousarray(host)
+        if found.is_contiguous:
+            logical.upload(as_bytes(host), self._view(found).ranges())
+        else:
+            transfer.write(logical, self.memory, self._offset // self.dtype.itemsize, found, host)
 
     def fill_zeros(self) -> None:
         """Set every element to zero, in program order.
@@ -206,22 +201,24 @@ class Array(Shaped):
         return Array(self._storage, self._offset, dims, self.dtype)
 
     def __getitem__(self, key: Any) -> Array:
-        """Return a view of rows ``i:j`` (or of row ``i``) along the first axis."""
-        if not self.shape:
-            raise InvalidUsageError("a 0-dimensional array cannot be sliced")
-        row = math.prod(self.shape[1:]) * self.dtype.itemsize
-        if isinstance(key, (int, np.integer)):
-            index = int(key) + (len(self) if key < 0 else 0)
-            if not 0 <= index < len(self):
-                raise InvalidUsageError(f"row {key} of an array of {len(self)} rows")
-            return Array(self._storage, self._offset + index * row, self.shape[1:], self.dtype)
-        if not isinstance(key, slice):
-            raise InvalidUsageError("an array is sliced along its first axis: a[i:j] or a[i]")
-        start, stop, step = key.indices(len(self))
-        if step != 1:
-            raise UnsupportedError("slices with a step are not supported; take a[i:j]")
-        rows = max(0, stop - start)
-        return Array(self._storage, self._offset + start * row, (rows, *self.shape[1:]), self.dtype)
+        """Return a view of elements that lie side by side, by NumPy's basic indexing: ``a[i:j]``, ``a[2, 3:5]``.
+
+        Raises:
+            InvalidUsageError: another kind of key, or a number out of range.
+            UnsupportedError: elements that do not lie side by side, such as those of columns or of slices with a step.
+        """
+        found = select(key, self.shape)
+        if not found.is_contiguous:
+            raise UnsupportedError(
+                f"{key!r} of an array {self.shape} selects elements that do not lie side by side, as columns and slices "
+                "with a step do; read(region) and write(x, region) take such regions, views do not"
+            )
+        return self._view(found)
+
+    def _view(self, region: Region) -> Array:
+        """Return a view of a contiguous region."""
+        offset = self._offset + region.box.start * self.dtype.itemsize
+        return Array(self._storage, offset, region.shape, self.dtype)
 
     def __iter__(self) -> Iterator[Array]:
         """Yield views of the rows along the first axis."""
@@ -365,6 +362,18 @@ class Array(Shaped):
         if overlaps(self, source):
             source = source.contiguous_copy()
         logical.copy(source.ranges(), self.ranges())
+
+
+def _check_target(out: np.ndarray[Any, Any], shape: tuple[int, ...], dtype: DType) -> None:
+    """Refuse what elements of ``shape`` and ``dtype`` cannot be read into."""
+    if not isinstance(out, np.ndarray):
+        raise InvalidUsageError(f"cannot read into a {type(out).__name__}; out is a NumPy array")
+    if out.shape != shape or out.dtype != dtype.numpy:
+        raise InvalidUsageError(f"cannot read {shape} {dtype} into {out.shape} {out.dtype}")
+    if not out.flags.writeable:
+        raise InvalidUsageError("cannot read into a read-only array")
+    if not out.flags.c_contiguous:
+        raise InvalidUsageError("cannot read into an array that is not C-contiguous")
 
 
 def check_same_device(*arrays: Array) -> None:

@@ -1,0 +1,203 @@
+"""Regions on their way between the host and a device: packed into the cells of the staging ring."""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from vkpar.region import Box, Region, boxes, taken
+from vkpar.vulkan.buffer import BufferRange
+from vkpar.vulkan.device import LogicalDevice
+from vkpar.vulkan.pool import ALIGNMENT, round_up
+from vkpar.vulkan.queue import Frame
+from vkpar.vulkan.staging import Load
+from vkpar.vulkan.subbuffers import SubBuffers
+
+_Values = np.ndarray[Any, Any]
+
+_AXES = 6  # that shaders/common/region.glsl takes
+_GROUP = 256  # words that one of its work-groups moves
+_PAD = 16  # boxes begin at multiples of it in a cell
+FORCED = None
+
+
+def read(logical: LogicalDevice, memory: SubBuffers, first: int, region: Region, out: _Values) -> None:
+    """Fill ``out`` from a region that has elements; returns when it is there.
+
+    Args:
+        logical: the device.
+        memory: what holds the array.
+        first: the place in it of the array's first element, in elements.
+        region: of the array.
+        out: C-contiguous, of the region's shape and of the array's element type.
+    """
+    logical.receive(_Transfer(logical, memory, first, region, out, to_host=True).loads())
+
+
+def write(logical: LogicalDevice, memory: SubBuffers, first: int, region: Region, source: _Values) -> None:
+    """Replace a region that has elements by ``source``, which is free on return; the arguments are those of read."""
+    logical.send(_Transfer(logical, memory, first, region, source, to_host=False).loads())
+
+
+@dataclass(frozen=True)
+class _Way:
+    """How boxes are packed: by a kernel, or by copies that take along what lies between the ``inner`` last axes."""
+
+    kernel: bool
+    inner: int
+
+
+def _way(box: Box, itemsize: int, *, to_host: bool, is_cpu: bool) -> _Way:
+    if FORCED is not None:
+        return _Way(*FORCED)
+    return _Way(True, 0)
+
+
+class _Transfer:
+    def __init__(
+        self,
+        logical: LogicalDevice,
+        memory: SubBuffers,
+        first: int,
+        region: Region,
+        values: _Values,
+        *,
+        to_host: bool,
+    ) -> None:
+        self._logical = logical
+        self._memory = memory
+        self._values = region.arranged(values)
+        self._itemsize = values.itemsize
+        self._to_host = to_host
+        self._box = Box(first + region.box.start, region.box.counts, region.box.strides)
+        self._way = _way(self._box, self._itemsize, to_host=to_host, is_cpu=logical.info.is_cpu)
+        self._binding = logical.info.limits.max_storage_buffer_range // _PAD * _PAD
+        self._window: tuple[int, int, BufferRange] | None = None
+
+    def loads(self) -> Iterator[Load]:
+        """Yield what fills one cell after the other."""
+        room = self._logical.staging.cell_nbytes
+        if self._way.kernel:
+            room = min(room, self._binding)
+        group: list[tuple[Box, int]] = []
+        used = 0
+        ndim = _AXES - 1 if self._way.kernel else len(self._box.counts)
+        for box in boxes(self._box, self._reach, room // self._itemsize, inner=self._way.inner, ndim=ndim):
+            nbytes = round_up(taken(box, self._way.inner) * self._itemsize, _PAD)
+            if used + nbytes > room:
+                yield self._load(group)
+                group, used = [], 0
+            group.append((box, used))
+            used += nbytes
+        yield self._load(group)
+
+    def _reach(self, place: int) -> int:
+        """Return how many elements from a place on lie in one buffer and, where a kernel packs them, in a binding."""
+        at = place * self._itemsize
+        held = self._memory.reach(at)
+        return (min(held, self._binding - at % ALIGNMENT) if self._way.kernel else held) // self._itemsize
+
+    def _load(self, group: list[tuple[Box, int]]) -> Load:
+        def host(cell: np.ndarray[Any, np.dtype[np.uint8]]) -> None:
+            for box, at in group:
+                packed = self._packed(box, cell, at)
+                if self._to_host:
+                    self._values[box.index] = packed
+                else:
+                    packed[...] = self._values[box.index]
+
+        if self._way.kernel:
+            dispatches = [self._dispatch(box, at) for box, at in group]
+            return Load(self._logical.compute, host, lambda frame, cell: self._record_kernels(frame, cell, dispatches))
+        copies = [self._copies(box, at) for box, at in group]
+        return Load(self._logical.transfer, host, lambda frame, cell: self._record_copies(frame, cell, copies))
+
+    def _packed(self, box: Box, cell: np.ndarray[Any, np.dtype[np.uint8]], at: int) -> _Values:
+        """Return a view of a box's elements in a cell."""
+        outer = max(len(box.counts) - self._way.inner, 0)
+        strides = [stride * self._itemsize for stride in box.strides]
+        step = box.span(self._way.inner) * self._itemsize
+        for axis in reversed(range(outer)):
+            strides[axis], step = step, step * box.counts[axis]
+        return np.ndarray(box.counts, self._values.dtype, cell.data, at, strides)
+
+    # --- copies ---
+
+    def _copies(self, box: Box, at: int) -> tuple[Any, np.ndarray[Any, np.dtype[np.uint64]]]:
+        """Return the buffer, and a row for each run: its offset there, its offset in the cell, bytes."""
+        outer = max(len(box.counts) - self._way.inner, 0)
+        nbytes = box.span(self._way.inner) * self._itemsize
+        buffer, offset = self._memory.resolve(box.start * self._itemsize)
+        places = np.array([buffer.offset + offset], np.uint64)
+        for count, stride in zip(box.counts[:outer], box.strides[:outer], strict=True):
+            steps = np.arange(count, dtype=np.uint64) * np.uint64(stride * self._itemsize)
+            places = (places[:, None] + steps).ravel()
+        rows = np.empty((len(places), 3), np.uint64)
+        rows[:, 0] = places
+        rows[:, 1] = at + np.arange(len(places), dtype=np.uint64) * np.uint64(nbytes)
+        rows[:, 2] = nbytes
+        return buffer.handle, rows
+
+    def _record_copies(self, frame: Frame, cell: BufferRange, copies: Iterable[tuple[Any, Any]]) -> None:
+        for buffer, rows in copies:
+            rows[:, 1] += np.uint64(cell.offset)
+            if self._to_host:
+                frame.commands.record_regions(buffer, cell.buffer, rows)
+            else:
+                frame.commands.record_regions(cell.buffer, buffer, rows[:, [1, 0, 2]])
+
+    # --- kernels ---
+
+    def _dispatch(self, box: Box, at: int) -> tuple[Any, BufferRange, bytes, tuple[int, int, int]]:
+        """Return the pipeline, the array's binding, push constants and groups that move a box."""
+        window, first = self._bound(box)
+        unit, counts, strides = _units(box, self._itemsize, first)
+        axes = len(counts)
+        count = math.prod(counts)
+        empty = [1] * (_AXES - axes)
+        push = struct.pack(
+            f"={3 + 2 * _AXES}I", first // unit, at // 4, count, *counts, *empty, *strides, *empty
+        )
+        name = f"region_{'pack' if self._to_host else 'unpack'}_u{unit}"
+        pipeline = self._logical.pipelines.shipped(name, 2, len(push), (axes,))
+        groups = -(-count * unit // (4 * _GROUP))
+        rows = -(-groups // self._logical.info.limits.max_workgroup_count[0])
+        return pipeline, window, push, (-(-groups // rows), rows, 1)
+
+    def _bound(self, box: Box) -> tuple[BufferRange, int]:
+        """Return a binding that holds a box, the one before where that does, and the first byte's place in it."""
+        start = box.start * self._itemsize
+        end = start + box.span(len(box.counts)) * self._itemsize
+        if self._window is None or not self._window[0] <= start < end <= self._window[1]:
+            low = start // ALIGNMENT * ALIGNMENT
+            nbytes = min(self._binding, self._memory.reach(low))
+            self._window = (low, low + nbytes, self._memory.range(low, nbytes))
+        return self._window[2], start - self._window[0]
+
+    def _record_kernels(
+        self, frame: Frame, cell: BufferRange, dispatches: Iterable[tuple[Any, BufferRange, bytes, tuple[int, int, int]]]
+    ) -> None:
+        bound = cell.head(min(cell.nbytes, self._binding))
+        sets: dict[BufferRange, Any] = {}
+        for pipeline, window, push, groups in dispatches:
+            if window not in sets:
+                sets[window] = frame.descriptors(pipeline.layout.set_layout, [window, bound])
+            frame.commands.record_dispatch(pipeline, sets[window], push, groups)
+
+
+def _units(box: Box, itemsize: int, first: int) -> tuple[int, list[int], list[int]]:
+    """Return the largest unit of 1, 2 or 4 bytes that a box is made of, and its axes in units."""
+    axes = [(count, stride * itemsize) for count, stride in zip(box.counts, box.strides, strict=True) if count > 1]
+    run = itemsize
+    if axes and axes[-1][1] == itemsize:
+        run = axes.pop()[0] * itemsize
+    unit = math.gcd(4, first, run, *(stride for _, stride in axes))
+    axes = [(count, stride // unit) for count, stride in axes]
+    if run > unit or not axes:
+        axes.append((run // unit, 1))
+    return unit, [count for count, _ in axes], [stride for _, stride in axes]
