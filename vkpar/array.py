@@ -15,7 +15,7 @@ from vkpar.dtypes import DType
 from vkpar.elements import host_elements
 from vkpar.errors import DLPackError, InvalidUsageError, UnsupportedError
 from vkpar.host import HostArray
-from vkpar.region import Region, select
+from vkpar.region import Region, select, sliced
 from vkpar.storage import Storage
 from vkpar.vulkan.buffer import BufferRange
 from vkpar.vulkan.pool import ALIGNMENT, round_up
@@ -112,36 +112,45 @@ class Array(Shaped):
         """Copy to the host, into ``out`` where it is given (same shape and dtype), and return it.
 
         Args:
-            region: rows along the first axis, as in ``a[region]``; all by default.
+            region: what NumPy's basic indexing takes: whole numbers, slices with any step, ``...``, a tuple of these;
+                all by default. It travels in pieces of a quarter of ``VKPAR_RING_BYTES``, each in one submission.
             out: a writable, C-contiguous array, or a :class:`HostArray`. The device copies straight to host memory
                 that it has imported; once an interrupted call has raised, that copy may still go on.
 
         Raises:
-            InvalidUsageError: ``out`` is read-only, not C-contiguous, of another shape or dtype, or closed.
+            InvalidUsageError: ``out`` is read-only, not C-contiguous, of another shape or dtype, or closed; a region
+                out of range, or one with another kind of key.
         """
+        found = None if region is None else select(region, self.shape)
+        if found is not None and found.is_contiguous:
+            made: np.ndarray[Any, Any] | HostArray = self._view(found).read(out=out)
+            return made
         if isinstance(out, HostArray):
             if dtypes.bfloat16 == out.dtype != self.dtype:
                 raise InvalidUsageError(f"cannot read {self.dtype} into {out.dtype}")
-            self.fetch(out.numpy(), region)
-            made: np.ndarray[Any, Any] | HostArray = out
+            self.fetch(out.numpy(), found)
+            made = out
         else:
-            made = self.fetch(out, region)
-        if math.prod(made.shape):
+            made = self.fetch(out, found)
+        if self.size:
             self.device.check_results()
         return made
 
-    def fetch(self, out: np.ndarray[Any, Any] | None = None, region: Any = None) -> np.ndarray[Any, Any]:
-        """Copy to the host as :meth:`read` does, without asking whether a communicator of the device has failed."""
+    def fetch(self, out: np.ndarray[Any, Any] | None = None, region: Region | None = None) -> np.ndarray[Any, Any]:
+        """Copy to the host as :meth:`read` does, without asking whether a communicator of the device has failed.
+
+        A ``region`` is one that is not contiguous.
+        """
         logical = self.device.logical
-        found = select(... if region is None else region, self.shape)
+        shape = self.shape if region is None else region.shape
         if out is None:
-            out = np.empty(found.shape, self.dtype.numpy)
-        _check_target(out, found.shape, self.dtype)
+            out = np.empty(shape, self.dtype.numpy)
+        transfer.check_target(out, shape, self.dtype)
         if out.size:
-            if found.is_contiguous:
-                logical.download(self._view(found).ranges(), as_bytes(out))
+            if region is None:
+                logical.download(self.ranges(), as_bytes(out))
             else:
-                transfer.read(logical, self.memory, self._offset // self.dtype.itemsize, found, out)
+                transfer.read(logical, self.memory, self._offset // self.dtype.itemsize, region, out)
             logical.check_open()
         return out
 
@@ -151,21 +160,25 @@ class Array(Shaped):
         Args:
             source: anything that ``np.asarray`` takes, or a :class:`HostArray`. From host memory that the device has
                 imported (and elements that need no conversion) it copies straight, and the call waits for that.
-            region: rows along the first axis, as in ``a[region]``; all by default.
+            region: as in :meth:`read`; what lies outside it stays.
 
         Raises:
-            InvalidUsageError: another shape, or values that are not plain numbers.
+            InvalidUsageError: a shape that is not the region's, values that are not plain numbers, or a bad region.
         """
+        found = None if region is None else select(region, self.shape)
+        if found is not None and found.is_contiguous:
+            self._view(found).write(source)
+            return
         logical = self.device.logical
-        found = select(... if region is None else region, self.shape)
+        shape = self.shape if found is None else found.shape
         host = host_elements(source, self.dtype).values
-        if host.shape != found.shape:
-            raise InvalidUsageError(f"cannot write {host.shape} into {found.shape}")
+        if host.shape != shape:
+            raise InvalidUsageError(f"cannot write {host.shape} into {shape}")
         if not host.size:
             return
         host = np.ascontiguousarray(host)
-        if found.is_contiguous:
-            logical.upload(as_bytes(host), self._view(found).ranges())
+        if found is None:
+            logical.upload(as_bytes(host), self.ranges())
         else:
             transfer.write(logical, self.memory, self._offset // self.dtype.itemsize, found, host)
 
@@ -207,11 +220,15 @@ class Array(Shaped):
             InvalidUsageError: another kind of key, or a number out of range.
             UnsupportedError: elements that do not lie side by side, such as those of columns or of slices with a step.
         """
+        if isinstance(key, slice) and key.step is None and self.shape:  # often taken: kept short
+            first, rows, _ = sliced(key, self.shape[0])
+            row = math.prod(self.shape[1:]) * self.dtype.itemsize
+            return Array(self._storage, self._offset + first * row, (rows, *self.shape[1:]), self.dtype)
         found = select(key, self.shape)
         if not found.is_contiguous:
             raise UnsupportedError(
-                f"{key!r} of an array {self.shape} selects elements that do not lie side by side, as columns and slices "
-                "with a step do; read(region) and write(x, region) take such regions, views do not"
+                f"{key!r} of an array {self.shape}: a view has elements that lie side by side, not columns or slices "
+                "with a step; read(region) and write(x, region) take these"
             )
         return self._view(found)
 
@@ -362,18 +379,6 @@ class Array(Shaped):
         if overlaps(self, source):
             source = source.contiguous_copy()
         logical.copy(source.ranges(), self.ranges())
-
-
-def _check_target(out: np.ndarray[Any, Any], shape: tuple[int, ...], dtype: DType) -> None:
-    """Refuse what elements of ``shape`` and ``dtype`` cannot be read into."""
-    if not isinstance(out, np.ndarray):
-        raise InvalidUsageError(f"cannot read into a {type(out).__name__}; out is a NumPy array")
-    if out.shape != shape or out.dtype != dtype.numpy:
-        raise InvalidUsageError(f"cannot read {shape} {dtype} into {out.shape} {out.dtype}")
-    if not out.flags.writeable:
-        raise InvalidUsageError("cannot read into a read-only array")
-    if not out.flags.c_contiguous:
-        raise InvalidUsageError("cannot read into an array that is not C-contiguous")
 
 
 def check_same_device(*arrays: Array) -> None:

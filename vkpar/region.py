@@ -80,7 +80,7 @@ class Region:
 
     def arranged(self, values: np.ndarray[Any, np.dtype[_T]]) -> np.ndarray[Any, np.dtype[_T]]:
         """Return a view of C-contiguous ``values`` of the region's shape, with the axes and the order of its box."""
-        backwards = tuple(slice(None, None, -1 if flip else 1) for flip in self.flips)
+        backwards: tuple[Any, ...] = tuple(slice(None, None, -1 if flip else 1) for flip in self.flips)
         return values.reshape(self.box.counts)[(*backwards, ...)]
 
 
@@ -100,7 +100,7 @@ def select(key: Any, shape: tuple[int, ...]) -> Region:
     for item, length in zip(_expanded(key, len(shape)), shape, strict=True):
         stride = stride // length if length else 0
         if isinstance(item, slice):
-            first, count, step = _sliced(item, length)
+            first, count, step = sliced(item, length)
             result.append(count)
             start += (first + min(step, 0) * (count - 1)) * stride
             axes.append((count, abs(step) * stride, step < 0))
@@ -137,7 +137,7 @@ def _place(item: Any, length: int) -> int:
     return place % length
 
 
-def _sliced(item: slice, length: int) -> tuple[int, int, int]:
+def sliced(item: slice, length: int) -> tuple[int, int, int]:
     """Return the first place, the number of places and the step of a slice."""
     try:
         places = range(*item.indices(length))

@@ -6,10 +6,12 @@ import math
 import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
+from vkpar.dtypes import DType
+from vkpar.errors import InvalidUsageError
 from vkpar.region import Box, Region, boxes, taken
 from vkpar.vulkan.buffer import BufferRange
 from vkpar.vulkan.device import LogicalDevice
@@ -20,10 +22,30 @@ from vkpar.vulkan.subbuffers import SubBuffers
 
 _Values = np.ndarray[Any, Any]
 
-_AXES = 6  # that shaders/common/region.glsl takes
-_GROUP = 256  # words that one of its work-groups moves
-_PAD = 16  # boxes begin at multiples of it in a cell
-FORCED = None
+_AXES: Final = 6  # that shaders/common/region.glsl takes
+_GROUP: Final = 256  # words that one of its work-groups moves
+_PAD: Final = 16  # boxes begin at multiples of it in a cell
+
+# Of one run of a copy, and of a byte that a kernel packs, on CPU drivers and on GPUs; of the first use of a kernel.
+_CPU: Final = (1 << 10, 12.0)
+_GPU: Final = (32 << 10, 1.25)
+_LAUNCH: Final = 64 << 10
+
+
+def check_target(out: np.ndarray[Any, Any], shape: tuple[int, ...], dtype: DType) -> None:
+    """Refuse what elements of ``shape`` and ``dtype`` cannot be read into.
+
+    Raises:
+        InvalidUsageError
+    """
+    if not isinstance(out, np.ndarray):
+        raise InvalidUsageError(f"cannot read into a {type(out).__name__}; out is a NumPy array")
+    if out.shape != shape or out.dtype != dtype.numpy:
+        raise InvalidUsageError(f"cannot read {shape} {dtype} into {out.shape} {out.dtype}")
+    if not out.flags.writeable:
+        raise InvalidUsageError("cannot read into a read-only array")
+    if not out.flags.c_contiguous:
+        raise InvalidUsageError("cannot read into an array that is not C-contiguous")
 
 
 def read(logical: LogicalDevice, memory: SubBuffers, first: int, region: Region, out: _Values) -> None:
@@ -45,17 +67,28 @@ def write(logical: LogicalDevice, memory: SubBuffers, first: int, region: Region
 
 
 @dataclass(frozen=True)
-class _Way:
+class Way:
     """How boxes are packed: by a kernel, or by copies that take along what lies between the ``inner`` last axes."""
 
     kernel: bool
     inner: int
 
 
-def _way(box: Box, itemsize: int, *, to_host: bool, is_cpu: bool) -> _Way:
-    if FORCED is not None:
-        return _Way(*FORCED)
-    return _Way(True, 0)
+def choose(box: Box, itemsize: int, *, to_host: bool, is_cpu: bool) -> Way:
+    """Return the way that should take least time, all costs told in bytes of a plain copy.
+
+    Reads on CPU drivers may take along what lies between the elements, for NumPy to drop: the driver's own threads
+    pack more slowly. Writes must leave it alone, and on GPUs it would travel over the bus.
+    """
+    cost_of_run, cost_of_byte = _CPU if is_cpu else _GPU
+    run = int(box.strides[-1] == 1)
+
+    def by_copies(inner: int) -> int:
+        return taken(box, inner) * itemsize + math.prod(box.counts[: len(box.counts) - inner]) * cost_of_run
+
+    inner = min(range(run, 1 + (len(box.counts) if to_host and is_cpu else run)), key=by_copies)
+    by_kernel = box.size * itemsize * cost_of_byte + _LAUNCH
+    return Way(True, 0) if by_kernel < by_copies(inner) else Way(False, inner)
 
 
 class _Transfer:
@@ -75,7 +108,7 @@ class _Transfer:
         self._itemsize = values.itemsize
         self._to_host = to_host
         self._box = Box(first + region.box.start, region.box.counts, region.box.strides)
-        self._way = _way(self._box, self._itemsize, to_host=to_host, is_cpu=logical.info.is_cpu)
+        self._way = choose(self._box, self._itemsize, to_host=to_host, is_cpu=logical.info.is_cpu)
         self._binding = logical.info.limits.max_storage_buffer_range // _PAD * _PAD
         self._window: tuple[int, int, BufferRange] | None = None
 
@@ -160,9 +193,7 @@ class _Transfer:
         axes = len(counts)
         count = math.prod(counts)
         empty = [1] * (_AXES - axes)
-        push = struct.pack(
-            f"={3 + 2 * _AXES}I", first // unit, at // 4, count, *counts, *empty, *strides, *empty
-        )
+        push = struct.pack(f"={3 + 2 * _AXES}I", first // unit, at // 4, count, *counts, *empty, *strides, *empty)
         name = f"region_{'pack' if self._to_host else 'unpack'}_u{unit}"
         pipeline = self._logical.pipelines.shipped(name, 2, len(push), (axes,))
         groups = -(-count * unit // (4 * _GROUP))
@@ -180,7 +211,10 @@ class _Transfer:
         return self._window[2], start - self._window[0]
 
     def _record_kernels(
-        self, frame: Frame, cell: BufferRange, dispatches: Iterable[tuple[Any, BufferRange, bytes, tuple[int, int, int]]]
+        self,
+        frame: Frame,
+        cell: BufferRange,
+        dispatches: Iterable[tuple[Any, BufferRange, bytes, tuple[int, int, int]]],
     ) -> None:
         bound = cell.head(min(cell.nbytes, self._binding))
         sets: dict[BufferRange, Any] = {}
