@@ -13,6 +13,7 @@ from vkpar.vulkan.buffer import BufferRange, SharedBuffer, paired
 from vkpar.vulkan.physical import TEXEL
 
 _FOREIGN = 0xFFFFFFFD  # VK_QUEUE_FAMILY_FOREIGN_EXT
+_REGIONS = 256  # that one call copies: the validation layer compares all of a call's regions with each other
 
 
 class CommandPool:
@@ -166,9 +167,10 @@ class CommandBuffer:
 
     def record_regions(self, source: Any, target: Any, regions: np.ndarray[Any, np.dtype[np.uint64]]) -> None:
         """Copy parts of a VkBuffer to another one: rows of offset in ``source``, offset in ``target``, bytes."""
-        ffi = self._vk.ffi
-        rows = ffi.from_buffer("VkBufferCopy[]", np.ascontiguousarray(regions))
-        self._vk.lib.vkCmdCopyBuffer(self.handle, source, target, len(regions), rows)
+        rows = self._vk.ffi.from_buffer("VkBufferCopy[]", np.ascontiguousarray(regions))
+        for start in range(0, len(regions), _REGIONS):
+            number = min(_REGIONS, len(regions) - start)
+            self._vk.lib.vkCmdCopyBuffer(self.handle, source, target, number, rows + start)
 
     def record_fill(self, target: BufferRange, word: int) -> None:
         """Fill ``target`` with a 32-bit word; offset and size are multiples of 4 (VUID-vkCmdFillBuffer-size-00028)."""
