@@ -21,13 +21,17 @@ from vkpar.vulkan.staging import Load
 from vkpar.vulkan.subbuffers import SubBuffers
 
 _Values = np.ndarray[Any, Any]
+_Bytes = np.ndarray[Any, np.dtype[np.uint8]]
+_Copies = tuple[Any, np.ndarray[Any, np.dtype[np.uint64]]]  # the buffer, and a row for each run
+_Dispatch = tuple[Any, BufferRange, bytes, tuple[int, int, int]]  # pipeline, the array's binding, constants, groups
 
 _AXES: Final = 6  # that shaders/common/region.glsl takes
 _GROUP: Final = 256  # words that one of its work-groups moves
 _PAD: Final = 16  # boxes begin at multiples of it in a cell
 _MARGIN: Final = 64
 
-# Of one run of a copy, and of a byte that a kernel packs, on CPU drivers and on GPUs; of the first use of a kernel.
+# The cost of a run of a copy and of a byte that a kernel packs, on CPU drivers (measured) and on GPUs (estimated), and
+# that of a kernel's launch; all in bytes of a plain copy.
 _CPU: Final = (1 << 10, 12.0)
 _GPU: Final = (32 << 10, 1.25)
 _LAUNCH: Final = 64 << 10
@@ -93,6 +97,8 @@ def choose(box: Box, itemsize: int, *, to_host: bool, is_cpu: bool) -> Way:
 
 
 class _Transfer:
+    """A region on its way, cut into boxes that share cells; see :func:`read` for the arguments."""
+
     def __init__(
         self,
         logical: LogicalDevice,
@@ -149,7 +155,7 @@ class _Transfer:
         return (min(held, self._binding - at % ALIGNMENT) if self._way.kernel else held) // self._itemsize
 
     def _load(self, group: list[tuple[Box, int]]) -> Load:
-        def host(cell: np.ndarray[Any, np.dtype[np.uint8]]) -> None:
+        def host(cell: _Bytes) -> None:
             for box, at in group:
                 packed = self._packed(box, cell, at)
                 if self._to_host:
@@ -163,7 +169,7 @@ class _Transfer:
         copies = [self._copies(box, at) for box, at in group]
         return Load(self._logical.transfer, host, lambda frame, cell: self._record_copies(frame, cell, copies))
 
-    def _packed(self, box: Box, cell: np.ndarray[Any, np.dtype[np.uint8]], at: int) -> _Values:
+    def _packed(self, box: Box, cell: _Bytes, at: int) -> _Values:
         """Return a view of a box's elements in a cell."""
         outer = max(len(box.counts) - self._way.inner, 0)
         strides = [stride * self._itemsize for stride in box.strides]
@@ -174,7 +180,7 @@ class _Transfer:
 
     # --- copies ---
 
-    def _copies(self, box: Box, at: int) -> tuple[Any, np.ndarray[Any, np.dtype[np.uint64]]]:
+    def _copies(self, box: Box, at: int) -> _Copies:
         """Return the buffer, and a row for each run: its offset there, its offset in the cell, bytes."""
         outer = max(len(box.counts) - self._way.inner, 0)
         nbytes = box.span(self._way.inner) * self._itemsize
@@ -189,18 +195,18 @@ class _Transfer:
         rows[:, 2] = nbytes
         return buffer.handle, rows
 
-    def _record_copies(self, frame: Frame, cell: BufferRange, copies: Iterable[tuple[Any, Any]]) -> None:
+    def _record_copies(self, frame: Frame, cell: BufferRange, copies: Iterable[_Copies]) -> None:
         for buffer, rows in copies:
-            rows[:, 1] += np.uint64(cell.offset)
+            placed = rows + np.array([0, cell.offset, 0], np.uint64)
             if self._to_host:
-                frame.commands.record_regions(buffer, cell.buffer, rows)
+                frame.commands.record_regions(buffer, cell.buffer, placed)
             else:
-                frame.commands.record_regions(cell.buffer, buffer, rows[:, [1, 0, 2]])
+                frame.commands.record_regions(cell.buffer, buffer, placed[:, [1, 0, 2]])
 
     # --- kernels ---
 
-    def _dispatch(self, box: Box, at: int) -> tuple[Any, BufferRange, bytes, tuple[int, int, int]]:
-        """Return the pipeline, the array's binding, push constants and groups that move a box."""
+    def _dispatch(self, box: Box, at: int) -> _Dispatch:
+        """Return what moves a box to or from byte ``at`` of a cell."""
         window, first = self._bound(box)
         unit, counts, strides = _units(box, self._itemsize, first)
         axes = len(counts)
@@ -227,7 +233,7 @@ class _Transfer:
         self,
         frame: Frame,
         cell: BufferRange,
-        dispatches: Iterable[tuple[Any, BufferRange, bytes, tuple[int, int, int]]],
+        dispatches: Iterable[_Dispatch],
     ) -> None:
         bound = cell.head(min(cell.nbytes, self._binding))
         sets: dict[BufferRange, Any] = {}

@@ -187,6 +187,21 @@ def test_a_region_that_fits_a_cell_takes_one_submission(
         same(made.numpy(), want)
 
 
+@pytest.mark.parametrize("way", ["kernel", "runs"])
+def test_a_region_of_just_a_cell(
+    reopen: Callable[..., vkpar.Device], monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    force(monkeypatch, way)
+    device = reopen(ring_bytes=4 * 4096)
+    want = np.arange(3 * 32 * 64, dtype=np.float32).reshape(-1, 64)
+    made = device.array(want)
+    for rows in (31, 32, 33, 96):
+        key = (slice(rows), slice(32))
+        before = submitted(device)
+        same(made.read(key), want[key].copy())
+        assert submitted(device) == before + {31: 1, 32: 1, 33: 2, 96: 4}[rows]  # 31 rows of 128 bytes a cell
+
+
 def test_nothing_of_the_full_size_is_allocated(small: vkpar.Device, monkeypatch: pytest.MonkeyPatch) -> None:
     made = small.zeros((64, 1024))
     for way in WAYS:
