@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import struct
+import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
@@ -79,11 +80,11 @@ class Way:
     inner: int
 
 
-def choose(box: Box, itemsize: int, *, to_host: bool, is_cpu: bool) -> Way:
+def choose(box: Box, itemsize: int, most: int, *, to_host: bool, is_cpu: bool) -> Way:
     """Return the way that should take least time, all costs told in bytes of a plain copy.
 
-    Reads on CPU drivers may take along what lies between the elements, for NumPy to drop: the driver's own threads
-    pack more slowly. Writes must leave it alone, and on GPUs it would travel over the bus.
+    Reads on CPU drivers may take along what lies between the elements, ``most`` bytes in all, for NumPy to drop: the
+    driver's own threads pack more slowly. Writes must leave it alone, and on GPUs it would travel over the bus.
     """
     cost_of_run, cost_of_byte = _CPU if is_cpu else _GPU
     run = int(box.strides[-1] == 1)
@@ -91,7 +92,9 @@ def choose(box: Box, itemsize: int, *, to_host: bool, is_cpu: bool) -> Way:
     def by_copies(inner: int) -> int:
         return taken(box, inner) * itemsize + math.prod(box.counts[: len(box.counts) - inner]) * cost_of_run
 
-    inner = min(range(run, 1 + (len(box.counts) if to_host and is_cpu else run)), key=by_copies)
+    widest = len(box.counts) if to_host and is_cpu else run
+    inners = (inner for inner in range(run, widest + 1) if inner == run or taken(box, inner) * itemsize <= most)
+    inner = min(inners, key=by_copies)
     by_kernel = box.size * itemsize * cost_of_byte + _LAUNCH
     return Way(True, 0) if by_kernel < by_copies(inner) else Way(False, inner)
 
@@ -115,13 +118,17 @@ class _Transfer:
         self._itemsize = values.itemsize
         self._to_host = to_host
         self._box = Box(first + region.box.start, region.box.counts, region.box.strides)
-        self._way = choose(self._box, self._itemsize, to_host=to_host, is_cpu=logical.info.is_cpu)
+        staging, nbytes = logical.staging, values.nbytes
+        most = staging.ring_nbytes if nbytes <= staging.cell_nbytes else sys.maxsize  # in one submission, if it fits
+        self._way = choose(self._box, self._itemsize, most, to_host=to_host, is_cpu=logical.info.is_cpu)
+        self._wide = nbytes <= staging.cell_nbytes < taken(self._box, self._way.inner) * self._itemsize
         self._binding = logical.info.limits.max_storage_buffer_range // _PAD * _PAD
         self._window: tuple[int, int, BufferRange] | None = None
 
     def loads(self) -> Iterator[Load]:
         """Yield what fills one cell after the other."""
-        room = self._logical.staging.cell_nbytes
+        staging = self._logical.staging
+        room = staging.ring_nbytes if self._wide else staging.cell_nbytes
         if self._way.kernel:
             room = min(room, self._binding)
         margin = self._margin(room)
@@ -167,7 +174,12 @@ class _Transfer:
             dispatches = [self._dispatch(box, at) for box, at in group]
             return Load(self._logical.compute, host, lambda frame, cell: self._record_kernels(frame, cell, dispatches))
         copies = [self._copies(box, at) for box, at in group]
-        return Load(self._logical.transfer, host, lambda frame, cell: self._record_copies(frame, cell, copies))
+        return Load(
+            self._logical.transfer,
+            host,
+            lambda frame, cell: self._record_copies(frame, cell, copies),
+            wide=self._wide,
+        )
 
     def _packed(self, box: Box, cell: _Bytes, at: int) -> _Values:
         """Return a view of a box's elements in a cell."""

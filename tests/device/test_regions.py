@@ -29,7 +29,7 @@ WAYS = ["chosen", "kernel", "runs", "all"]
 def force(monkeypatch: pytest.MonkeyPatch, way: str) -> None:
     """Let regions be packed in one way: by kernels, by copies of runs, or by copies of all that lies between."""
 
-    def choose(box: Box, itemsize: int, *, to_host: bool, is_cpu: bool) -> transfer.Way:
+    def choose(box: Box, itemsize: int, most: int, *, to_host: bool, is_cpu: bool) -> transfer.Way:
         run = int(box.strides[-1] == 1)
         return transfer.Way(way == "kernel", 0 if way == "kernel" else 9 if way == "all" and to_host else run)
 
@@ -202,6 +202,21 @@ def test_a_region_of_just_a_cell(
         assert submitted(device) == before + {31: 1, 32: 1, 33: 2, 96: 4}[rows]  # 31 rows of 128 bytes a cell
 
 
+@pytest.mark.parametrize("step", [2, 3, 4, 16])
+def test_gaps_do_not_count(reopen: Callable[..., vkpar.Device], step: int) -> None:
+    device = reopen(ring_bytes=4 * 4096)
+    want = np.arange(32 * step * 32 * step, dtype=np.float32).reshape(32 * step, -1)
+    made = device.array(want)
+    for key in ((slice(None, None, step), slice(None, None, step)), (slice(1, None, step), slice(None, None, -step))):
+        before = submitted(device)
+        same(made.read(key), want[key].copy())
+        assert submitted(device) == before + 1
+        before = submitted(device)
+        made.write(want[key], key)
+        assert submitted(device) == before + 1
+    same(made.numpy(), want)
+
+
 def test_nothing_of_the_full_size_is_allocated(small: vkpar.Device, monkeypatch: pytest.MonkeyPatch) -> None:
     made = small.zeros((64, 1024))
     for way in WAYS:
@@ -358,5 +373,6 @@ def test_closed_arrays(device: vkpar.Device) -> None:
 )
 def test_ways(shape: tuple[int, ...], key: Any, to_host: bool, is_cpu: bool, way: tuple[bool, int]) -> None:
     box = vkpar.region.select(key, shape).box
-    assert transfer.choose(box, 4, to_host=to_host, is_cpu=is_cpu) == transfer.Way(*way)
+    assert transfer.choose(box, 4, 1 << 30, to_host=to_host, is_cpu=is_cpu) == transfer.Way(*way)
+    assert transfer.choose(box, 4, 0, to_host=to_host, is_cpu=is_cpu).inner <= 1
     assert box.size == math.prod(np.empty(shape, "V0")[key].shape)

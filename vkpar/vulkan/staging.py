@@ -31,11 +31,13 @@ class Load:
         queue: what the device's part runs on.
         host: copies between the bytes of a cell and the host's memory.
         record: records the device's part, between a cell and the device's memory.
+        wide: takes all cells as one; to the host only.
     """
 
     queue: Queue
     host: Callable[[_Bytes], None]
     record: Callable[[Frame, BufferRange], None]
+    wide: bool = False
 
 
 @dataclass
@@ -66,6 +68,7 @@ class _Ring:
             )
             for index in range(_CELLS)
         ]
+        self.whole = _Cell(self._buffer.range(), host)
         self._turn = 0
 
     def next(self) -> _Cell:
@@ -102,10 +105,12 @@ class Staging:
 
     Attributes:
         cell_nbytes: what one cell holds.
+        ring_nbytes: what all of one direction hold.
     """
 
     def __init__(self, allocator: Allocator, queue: Queue, nbytes: int) -> None:
         self.cell_nbytes = max(nbytes // _CELLS // ALIGNMENT * ALIGNMENT, ALIGNMENT)
+        self.ring_nbytes = self.cell_nbytes * _CELLS
         self._allocator = allocator
         self._queue = queue
         self._rings: dict[str, _Ring] = {}
@@ -146,10 +151,12 @@ class Staging:
         with self._lock:
             ring = self._ring(READBACK)
             pending: deque[tuple[_Cell, Load]] = deque()
+            wide = False
             for load in loads:
-                if len(pending) == _CELLS:
+                while len(pending) >= (1 if load.wide or wide else _CELLS):
                     self._collect(*pending.popleft())
-                cell = ring.next()
+                wide = load.wide
+                cell = ring.whole if wide else ring.next()
                 self._submit(cell, load, to_host=True)
                 pending.append((cell, load))
             for item in pending:
