@@ -14,6 +14,8 @@ from vkpar.errors import InvalidUsageError
 
 _T = TypeVar("_T", bound=np.generic)
 
+_SMALL_GAP = 16  # elements
+
 
 @dataclass(frozen=True)
 class Box:
@@ -47,6 +49,15 @@ class Box:
         """Return how many elements of memory lie from the first one to the last along the ``inner`` last axes."""
         axes = range(max(len(self.counts) - inner, 0), len(self.counts))
         return 1 + sum((self.counts[axis] - 1) * self.strides[axis] for axis in axes)
+
+    def pitch(self, inner: int) -> int:
+        """Return how many elements from one :meth:`span` to the next it takes up: with a small gap behind the last.
+
+        With the gap, spans that begin at whole cache lines stay there.
+        """
+        if not 0 < inner <= len(self.counts) or self.strides[-inner] > _SMALL_GAP:
+            return self.span(inner)
+        return self.counts[-inner] * self.strides[-inner]
 
     def rows(self, start: int, stop: int) -> Box:
         """Return places ``start`` to ``stop`` along the first axis."""
@@ -195,10 +206,11 @@ def _fitting(box: Box, reach: int, most: int, inner: int) -> int:
     if inner > behind:
         by_size = (most - row_span) // box.strides[0] + 1
     else:
-        by_size = most // taken(box.row(0), inner)
+        by_size = most // (math.prod(box.counts[1 : len(box.counts) - inner]) * box.pitch(inner))
     return max(0, min(box.counts[0], by_span, by_size))
 
 
 def taken(box: Box, inner: int) -> int:
     """Return how many elements ``box`` takes up, with what lies between them along its ``inner`` last axes."""
-    return math.prod(box.counts[: max(len(box.counts) - inner, 0)]) * box.span(inner)
+    outer = box.counts[: max(len(box.counts) - inner, 0)]
+    return math.prod(outer) * box.pitch(inner) if outer else box.span(inner)

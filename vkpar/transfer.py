@@ -185,7 +185,7 @@ class _Transfer:
         """Return a view of a box's elements in a cell."""
         outer = max(len(box.counts) - self._way.inner, 0)
         strides = [stride * self._itemsize for stride in box.strides]
-        step = box.span(self._way.inner) * self._itemsize
+        step = box.pitch(self._way.inner) * self._itemsize
         for axis in reversed(range(outer)):
             strides[axis], step = step, step * box.counts[axis]
         return np.ndarray(box.counts, self._values.dtype, cell.data, at, strides)
@@ -203,7 +203,9 @@ class _Transfer:
             places = (places[:, None] + steps).ravel()
         rows = np.empty((len(places), 3), np.uint64)
         rows[:, 0] = places
-        rows[:, 1] = at + np.arange(len(places), dtype=np.uint64) * np.uint64(nbytes)
+        rows[:, 1] = at + np.arange(len(places), dtype=np.uint64) * np.uint64(
+            box.pitch(self._way.inner) * self._itemsize
+        )
         rows[:, 2] = nbytes
         return buffer.handle, rows
 
