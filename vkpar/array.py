@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, overload
 
 import numpy as np
 
-from vkpar import dtypes
+from vkpar import dtypes, transfer
 from vkpar.device import Device, Shaped, as_bytes, dimensions
 from vkpar.dtypes import DType
 from vkpar.elements import host_elements
 from vkpar.errors import DLPackError, InvalidUsageError, UnsupportedError
 from vkpar.host import HostArray
+from vkpar.region import Region, select, sliced
 from vkpar.storage import Storage
 from vkpar.vulkan.buffer import BufferRange
 from vkpar.vulkan.pool import ALIGNMENT, round_up
@@ -111,48 +112,48 @@ class Array(Shaped):
         """Copy to the host, into ``out`` where it is given (same shape and dtype), and return it.
 
         Args:
-            region: rows along the first axis, as in ``a[region]``; all by default.
+            region: what NumPy's basic indexing takes: whole numbers, slices with any step, ``...``, a tuple of these;
+                all by default. It travels in pieces of a quarter of ``VKPAR_RING_BYTES``, each in one submission.
             out: a writable, C-contiguous array, or a :class:`HostArray`. The device copies straight to host memory
                 that it has imported; once an interrupted call has raised, that copy may still go on.
 
         Raises:
-            InvalidUsageError: ``out`` is read-only, not C-contiguous, of another shape or dtype, or closed.
+            InvalidUsageError: ``out`` is read-only, not C-contiguous, of another shape or dtype, or closed; a region
+                out of range, or one with another kind of key.
         """
-        if region is not None:
-            found: np.ndarray[Any, Any] | HostArray = self[region].read(out=out)
-            return found
+        found = None if region is None else select(region, self.shape)
+        if found is not None and found.is_contiguous:
+            made: np.ndarray[Any, Any] | HostArray = self._view(found).read(out=out)
+            return made
         if isinstance(out, HostArray):
             if dtypes.bfloat16 == out.dtype != self.dtype:
                 raise InvalidUsageError(f"cannot read {self.dtype} into {out.dtype}")
-            self.fetch(out.numpy())
-            made: np.ndarray[Any, Any] | HostArray = out
+            self.fetch(out.numpy(), found)
+            made = out
         else:
-            made = self.fetch(out)
+            made = self.fetch(out, found)
         if self.size:
             self.device.check_results()
         return made
 
-    def fetch(self, out: np.ndarray[Any, Any] | None = None) -> np.ndarray[Any, Any]:
-        """Copy to the host as :meth:`read` does, without asking whether a communicator of the device has failed."""
+    def fetch(self, out: np.ndarray[Any, Any] | None = None, region: Region | None = None) -> np.ndarray[Any, Any]:
+        """Copy to the host as :meth:`read` does, without asking whether a communicator of the device has failed.
+
+        A ``region`` is one that is not contiguous.
+        """
         logical = self.device.logical
         self.check_free()
+        shape = self.shape if region is None else region.shape
         if out is None:
-            out = np.empty(self.shape, self.dtype.numpy)
-        self._check_target(out)
-        if self.size:
-            logical.download(self.ranges(), as_bytes(out))
+            out = np.empty(shape, self.dtype.numpy)
+        transfer.check_target(out, shape, self.dtype)
+        if out.size:
+            if region is None:
+                logical.download(self.ranges(), as_bytes(out))
+            else:
+                transfer.read(logical, self.memory, self._offset // self.dtype.itemsize, region, out)
             logical.check_open()
         return out
-
-    def _check_target(self, out: np.ndarray[Any, Any]) -> None:
-        if not isinstance(out, np.ndarray):
-            raise InvalidUsageError(f"cannot read into a {type(out).__name__}; out is a NumPy array")
-        if out.shape != self.shape or out.dtype != self.dtype.numpy:
-            raise InvalidUsageError(f"cannot read {self.shape} {self.dtype} into {out.shape} {out.dtype}")
-        if not out.flags.writeable:
-            raise InvalidUsageError("cannot read into a read-only array")
-        if not out.flags.c_contiguous:
-            raise InvalidUsageError("cannot read into an array that is not C-contiguous")
 
     def write(self, source: ArrayLike | HostArray, region: Any = None) -> None:
         """Replace the contents by ``source``, of the same shape; it may be changed once the call returns.
@@ -160,21 +161,28 @@ class Array(Shaped):
         Args:
             source: anything that ``np.asarray`` takes, or a :class:`HostArray`. From host memory that the device has
                 imported (and elements that need no conversion) it copies straight, and the call waits for that.
-            region: rows along the first axis, as in ``a[region]``; all by default.
+            region: as in :meth:`read`; what lies outside it stays.
 
         Raises:
-            InvalidUsageError: another shape, or values that are not plain numbers.
+            InvalidUsageError: a shape that is not the region's, values that are not plain numbers, or a bad region.
         """
-        if region is not None:
-            self[region].write(source)
+        found = None if region is None else select(region, self.shape)
+        if found is not None and found.is_contiguous:
+            self._view(found).write(source)
             return
         logical = self.device.logical
         self.check_free()
+        shape = self.shape if found is None else found.shape
         host = host_elements(source, self.dtype).values
-        if host.shape != self.shape:
-            raise InvalidUsageError(f"cannot write {host.shape} into {self.shape}")
-        if self.size:
-            logical.upload(as_bytes(np.ascontiguousarray(host)), self.ranges())
+        if host.shape != shape:
+            raise InvalidUsageError(f"cannot write {host.shape} into {shape}")
+        if not host.size:
+            return
+        host = np.ascontiguousarray(host)
+        if found is None:
+            logical.upload(as_bytes(host), self.ranges())
+        else:
+            transfer.write(logical, self.memory, self._offset // self.dtype.itemsize, found, host)
 
     def fill_zeros(self) -> None:
         """Set every element to zero, in program order.
@@ -209,22 +217,28 @@ class Array(Shaped):
         return Array(self._storage, self._offset, dims, self.dtype)
 
     def __getitem__(self, key: Any) -> Array:
-        """Return a view of rows ``i:j`` (or of row ``i``) along the first axis."""
-        if not self.shape:
-            raise InvalidUsageError("a 0-dimensional array cannot be sliced")
-        row = math.prod(self.shape[1:]) * self.dtype.itemsize
-        if isinstance(key, (int, np.integer)):
-            index = int(key) + (len(self) if key < 0 else 0)
-            if not 0 <= index < len(self):
-                raise InvalidUsageError(f"row {key} of an array of {len(self)} rows")
-            return Array(self._storage, self._offset + index * row, self.shape[1:], self.dtype)
-        if not isinstance(key, slice):
-            raise InvalidUsageError("an array is sliced along its first axis: a[i:j] or a[i]")
-        start, stop, step = key.indices(len(self))
-        if step != 1:
-            raise UnsupportedError("slices with a step are not supported; take a[i:j]")
-        rows = max(0, stop - start)
-        return Array(self._storage, self._offset + start * row, (rows, *self.shape[1:]), self.dtype)
+        """Return a view of elements that lie side by side, by NumPy's basic indexing: ``a[i:j]``, ``a[2, 3:5]``.
+
+        Raises:
+            InvalidUsageError: another kind of key, or a number out of range.
+            UnsupportedError: elements that do not lie side by side, such as those of columns or of slices with a step.
+        """
+        if isinstance(key, slice) and key.step is None and self.shape:  # often taken: kept short
+            first, rows, _ = sliced(key, self.shape[0])
+            row = math.prod(self.shape[1:]) * self.dtype.itemsize
+            return Array(self._storage, self._offset + first * row, (rows, *self.shape[1:]), self.dtype)
+        found = select(key, self.shape)
+        if not found.is_contiguous:
+            raise UnsupportedError(
+                f"{key!r} of an array {self.shape}: a view has elements that lie side by side, not columns or slices "
+                "with a step; read(region) and write(x, region) take these"
+            )
+        return self._view(found)
+
+    def _view(self, region: Region) -> Array:
+        """Return a view of a contiguous region."""
+        offset = self._offset + region.box.start * self.dtype.itemsize
+        return Array(self._storage, offset, region.shape, self.dtype)
 
     def __iter__(self) -> Iterator[Array]:
         """Yield views of the rows along the first axis."""

@@ -6,11 +6,14 @@ import functools
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from vkpar.vulkan import api
 from vkpar.vulkan.buffer import BufferRange, SharedBuffer, paired
 from vkpar.vulkan.physical import TEXEL
 
 _FOREIGN = 0xFFFFFFFD  # VK_QUEUE_FAMILY_FOREIGN_EXT
+_REGIONS = 256  # that one call copies: the validation layer compares all of a call's regions with each other
 
 
 class CommandPool:
@@ -161,6 +164,13 @@ class CommandBuffer:
         """Copy the bytes of ``sources`` to those of ``targets``, as many: neither need be cut as the other is."""
         for source, target in paired(sources, targets):
             self.record_copy(source, target)
+
+    def record_regions(self, source: Any, target: Any, regions: np.ndarray[Any, np.dtype[np.uint64]]) -> None:
+        """Copy parts of a VkBuffer to another one: rows of offset in ``source``, offset in ``target``, bytes."""
+        rows = self._vk.ffi.from_buffer("VkBufferCopy[]", np.ascontiguousarray(regions))
+        for start in range(0, len(regions), _REGIONS):
+            number = min(_REGIONS, len(regions) - start)
+            self._vk.lib.vkCmdCopyBuffer(self.handle, source, target, number, rows + start)
 
     def record_fill(self, target: BufferRange, word: int) -> None:
         """Fill ``target`` with a 32-bit word; offset and size are multiples of 4 (VUID-vkCmdFillBuffer-size-00028)."""

@@ -8,7 +8,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -22,7 +22,7 @@ from vkpar.vulkan.kernel import Pipeline, PipelineCache
 from vkpar.vulkan.memory import Allocator, HostBlock
 from vkpar.vulkan.physical import DeviceInfo, read_heaps
 from vkpar.vulkan.queue import Frame, Queue, drain
-from vkpar.vulkan.staging import Staging
+from vkpar.vulkan.staging import Load, Staging
 from vkpar.vulkan.subbuffers import SubBuffers, cut
 from vkpar.vulkan.usage import ARRAYS, SLOTS, STAGING, Books, DeviceMemory
 
@@ -237,6 +237,18 @@ class LogicalDevice:
             self.gate.check()
             if not self.imports.download(source, target):
                 self.staging.download(source, target)
+
+    def send(self, loads: Iterable[Load]) -> None:
+        """Carry ``loads`` to the device through the staging ring; the host's memory is free on return."""
+        with self.gate.lock():
+            self.gate.check()
+            self.staging.send(loads)
+
+    def receive(self, loads: Iterable[Load]) -> None:
+        """Carry ``loads`` to the host through the staging ring; returns when they are there."""
+        with self.gate.lock():
+            self.gate.check()
+            self.staging.receive(loads)
 
     def import_host(self, block: HostBlock) -> HostWindow:
         """Let copies from and to ``block`` go straight, until :meth:`drop_import`, or until it is retired.

@@ -29,10 +29,12 @@ class Frame:
         with ExitStack() as undo:
             self._pool = CommandPool(device, family)
             undo.callback(self._pool.close)
-            self._descriptors = DescriptorPool(device, _SETS_PER_FRAME, DESCRIPTORS_PER_FRAME)
-            undo.callback(self._descriptors.close)
+            self._descriptors = [DescriptorPool(device, _SETS_PER_FRAME, DESCRIPTORS_PER_FRAME)]
+            undo.callback(self._descriptors[0].close)
             self.commands: CommandBuffer = self._pool.allocate()
             undo.pop_all()
+        self._device = device
+        self._sets = 0
         self.value = 0
 
     def begin(self) -> None:
@@ -41,16 +43,23 @@ class Frame:
 
     def reset(self) -> None:
         """Forget what was recorded; it must not be pending."""
-        self._descriptors.reset()
+        while len(self._descriptors) > 1:
+            self._descriptors.pop().close()
+        self._descriptors[0].reset()
+        self._sets = 0
         self._pool.reset()
 
     def descriptors(self, layout: Any, ranges: Sequence[BufferRange]) -> Any:
         """Return a descriptor set that lives as long as this frame's submission."""
-        return self._descriptors.allocate(layout, ranges)
+        if self._sets == _SETS_PER_FRAME * len(self._descriptors):
+            self._descriptors.append(DescriptorPool(self._device, _SETS_PER_FRAME, DESCRIPTORS_PER_FRAME))
+        self._sets += 1
+        return self._descriptors[-1].allocate(layout, ranges)
 
     def close(self) -> None:
         """Destroy the frame; it must not be pending."""
-        self._descriptors.close()
+        while self._descriptors:
+            self._descriptors.pop().close()
         self._pool.close()
 
 

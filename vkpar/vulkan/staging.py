@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,31 +20,55 @@ from vkpar.vulkan.usage import STAGING
 
 _CELLS = 4
 
+_Bytes = np.ndarray[Any, np.dtype[np.uint8]]
+
+
+@dataclass(frozen=True)
+class Load:
+    """What one cell carries, in one submission.
+
+    Attributes:
+        queue: what the device's part runs on.
+        host: copies between the bytes of a cell and the host's memory.
+        record: records the device's part, between a cell and the device's memory.
+        wide: takes all cells as one; to the host only.
+    """
+
+    queue: Queue
+    host: Callable[[_Bytes], None]
+    record: Callable[[Frame, BufferRange], None]
+    wide: bool = False
+
 
 @dataclass
 class _Cell:
     buffer: BufferRange
-    host: Any  # uint8 view of the mapped bytes
-    value: int = 0  # timeline value of its last copy
+    host: _Bytes  # the mapped bytes
+    queue: Queue | None = None  # what used it last
+    value: int = 0  # and that queue's timeline value then
+
+    def wait(self) -> None:
+        if self.queue is not None:
+            self.queue.wait(self.value)
 
 
 class _Ring:
     """Cells of one direction, taken in turn; a cell is free once its last copy is done."""
 
-    def __init__(self, allocator: Allocator, nbytes: int, kind: str) -> None:
-        self.cell_nbytes = max(nbytes // _CELLS // ALIGNMENT * ALIGNMENT, ALIGNMENT)
+    def __init__(self, allocator: Allocator, cell_nbytes: int, kind: str) -> None:
         self._allocator = allocator
-        self._buffer: Buffer = allocator.allocate(self.cell_nbytes * _CELLS, kind, purpose=STAGING, alone=True)
+        self._buffer: Buffer = allocator.allocate(cell_nbytes * _CELLS, kind, purpose=STAGING, alone=True)
         ffi = api.load().ffi
         raw = ffi.buffer(ffi.cast("char*", self._buffer.mapped), self._buffer.nbytes)
         host = np.frombuffer(raw, np.uint8)
         self.cells = [
             _Cell(
-                self._buffer.range(index * self.cell_nbytes, self.cell_nbytes),
-                host[index * self.cell_nbytes : (index + 1) * self.cell_nbytes],
+                self._buffer.range(index * cell_nbytes, cell_nbytes),
+                host[index * cell_nbytes : (index + 1) * cell_nbytes],
             )
             for index in range(_CELLS)
         ]
+        self.whole = _Cell(self._buffer.range(), host)
         self._turn = 0
 
     def next(self) -> _Cell:
@@ -71,63 +96,101 @@ def cells(ranges: Sequence[BufferRange], most: int) -> Iterator[list[BufferRange
 
 
 class Staging:
-    """Copies between NumPy memory and a device, in pieces, on the queue given."""
+    """Copies between NumPy memory and a device, in pieces.
+
+    Args:
+        allocator: where the rings come from.
+        queue: what plain copies run on.
+        nbytes: the size of a ring.
+
+    Attributes:
+        cell_nbytes: what one cell holds.
+        ring_nbytes: what all of one direction hold.
+    """
 
     def __init__(self, allocator: Allocator, queue: Queue, nbytes: int) -> None:
+        self.cell_nbytes = max(nbytes // _CELLS // ALIGNMENT * ALIGNMENT, ALIGNMENT)
+        self.ring_nbytes = self.cell_nbytes * _CELLS
         self._allocator = allocator
         self._queue = queue
-        self._nbytes = nbytes
         self._rings: dict[str, _Ring] = {}
         self._lock = threading.Lock()
 
     def _ring(self, kind: str) -> _Ring:
         if kind not in self._rings:
-            self._rings[kind] = _Ring(self._allocator, self._nbytes, kind)
+            self._rings[kind] = _Ring(self._allocator, self.cell_nbytes, kind)
         return self._rings[kind]
 
-    def upload(self, source: np.ndarray[Any, np.dtype[np.uint8]], target: Sequence[BufferRange]) -> None:
+    def upload(self, source: _Bytes, target: Sequence[BufferRange]) -> None:
         """Copy ``source`` (flat bytes) to ``target``, of as many bytes; ``source`` is free on return."""
+        self.send(self._plain(source, target, to_host=False))
+
+    def download(self, source: Sequence[BufferRange], target: _Bytes) -> None:
+        """Fill ``target`` (flat bytes) from ``source``, of as many bytes; returns when it is there."""
+        self.receive(self._plain(target, source, to_host=True))
+
+    def _plain(self, host: _Bytes, device: Sequence[BufferRange], *, to_host: bool) -> Iterator[Load]:
+        start = 0
+        for parts in cells(device, self.cell_nbytes):
+            nbytes = sum(part.nbytes for part in parts)
+            yield _plain_load(self._queue, host[start : start + nbytes], parts, to_host=to_host)
+            start += nbytes
+
+    def send(self, loads: Iterable[Load]) -> None:
+        """Carry ``loads`` to the device; the host's memory is free on return."""
         with self._lock:
             ring = self._ring(UPLOAD)
-            start = 0
-            for parts in cells(target, ring.cell_nbytes):
-                nbytes = sum(part.nbytes for part in parts)
+            for load in loads:
                 cell = ring.next()
-                self._queue.wait(cell.value)
-                cell.host[:nbytes] = source[start : start + nbytes]
-                cell.value = self._copy([cell.buffer.head(nbytes)], parts, to_host=False)
-                start += nbytes
+                cell.wait()
+                load.host(cell.host)
+                self._submit(cell, load, to_host=False)
 
-    def download(self, source: Sequence[BufferRange], target: np.ndarray[Any, np.dtype[np.uint8]]) -> None:
-        """Fill ``target`` (flat bytes) from ``source``, of as many bytes; returns when it is there."""
+    def receive(self, loads: Iterable[Load]) -> None:
+        """Carry ``loads`` to the host; returns when they are there."""
         with self._lock:
             ring = self._ring(READBACK)
-            pending: list[tuple[_Cell, int, int]] = []
-            start = 0
-            for parts in cells(source, ring.cell_nbytes):
-                if len(pending) == _CELLS:
-                    self._collect(target, *pending.pop(0))
-                nbytes = sum(part.nbytes for part in parts)
-                cell = ring.next()
-                cell.value = self._copy(parts, [cell.buffer.head(nbytes)], to_host=True)
-                pending.append((cell, start, nbytes))
-                start += nbytes
+            pending: deque[tuple[_Cell, Load]] = deque()
+            wide = False
+            for load in loads:
+                while len(pending) >= (1 if load.wide or wide else _CELLS):
+                    self._collect(*pending.popleft())
+                wide = load.wide
+                cell = ring.whole if wide else ring.next()
+                self._submit(cell, load, to_host=True)
+                pending.append((cell, load))
             for item in pending:
-                self._collect(target, *item)
+                self._collect(*item)
 
-    def _collect(self, target: np.ndarray[Any, np.dtype[np.uint8]], cell: _Cell, start: int, count: int) -> None:
-        self._queue.wait(cell.value)
-        target[start : start + count] = cell.host[:count]
+    def _collect(self, cell: _Cell, load: Load) -> None:
+        cell.wait()
+        load.host(cell.host)
 
-    def _copy(self, source: Sequence[BufferRange], target: Sequence[BufferRange], *, to_host: bool) -> int:
+    def _submit(self, cell: _Cell, load: Load, *, to_host: bool) -> None:
         def record(frame: Frame) -> None:
             frame.commands.record_order()
-            frame.commands.record_copies(source, target)
+            load.record(frame, cell.buffer)
             if to_host:
                 frame.commands.record_host_release()
 
-        return self._queue.run(record)
+        cell.queue, cell.value = load.queue, load.queue.run(record)
 
     def close(self) -> None:
         """Forget the rings; the allocator frees their memory."""
         self._rings.clear()
+
+
+def _plain_load(queue: Queue, values: _Bytes, parts: Sequence[BufferRange], *, to_host: bool) -> Load:
+    """Return what copies between ``values`` and ``parts``, one after the other."""
+
+    def host(cell: _Bytes) -> None:
+        if to_host:
+            values[:] = cell[: values.size]
+        else:
+            cell[: values.size] = values
+
+    def record(frame: Frame, cell: BufferRange) -> None:
+        packed = [cell.head(values.size)]
+        frame.commands.record_copies(*((parts, packed) if to_host else (packed, parts)))
+
+    return Load(queue, host, record)
