@@ -19,6 +19,7 @@ from vkpar.vulkan.buffer import Buffer, BufferRange
 from vkpar.vulkan.gate import Gate
 from vkpar.vulkan.imports import HostImports, HostWindow
 from vkpar.vulkan.kernel import Pipeline, PipelineCache
+from vkpar.vulkan.mapped import MappedArrays
 from vkpar.vulkan.memory import Allocator, HostBlock
 from vkpar.vulkan.physical import DeviceInfo, read_heaps
 from vkpar.vulkan.queue import Frame, Queue, drain
@@ -69,6 +70,10 @@ class LogicalDevice:
             self.pipelines = PipelineCache(self.handle)
             self.staging = Staging(self.allocator, self.transfer, env.get().ring_bytes)
             self.imports = HostImports(self.handle, info, self.transfer, kernels=transfer == compute)
+            self._straight: list[HostImports | MappedArrays] = [self.imports]
+            if env.get().ring == "auto":
+                fits_ring = env.get().ring_bytes  # such uploads need not wait there
+                self._straight.append(MappedArrays(self.transfer, self._reaping, fits_ring + 1))
             undo.pop_all()
         with _opening:
             _opened.add(self)
@@ -200,7 +205,7 @@ class LogicalDevice:
             return False
         self.compute.wait(compute)
         self.transfer.wait(transfer)
-        self.reap()
+        self.reap(patient=True)
         return True
 
     def retire(self, memory: SubBuffers) -> None:
@@ -212,10 +217,13 @@ class LogicalDevice:
     def _retire(self, buffer: Buffer) -> None:
         self._retired.append((self.compute.last, self.transfer.last, buffer))
 
-    def reap(self) -> None:
-        """Release the retired buffers, and the imports nobody can reach any more, whose work is done."""
+    def reap(self, *, patient: bool = False) -> None:
+        """Release the retired buffers, and the imports nobody can reach any more, whose work is done.
+
+        While the host copies from or to arrays nothing is released; ``patient`` waits for the end of that.
+        """
         self.imports.reap()
-        if not self._retired or not self._reaping.acquire(blocking=False):
+        if not self._retired or not self._reaping.acquire(blocking=patient):
             return
         try:
             compute, transfer = self.compute.timeline.value(), self.transfer.timeline.value()
@@ -228,14 +236,14 @@ class LogicalDevice:
         """Copy flat uint8 ``source`` to ``target``, of as many bytes; ``source`` is free on return."""
         with self.gate.lock():
             self.gate.check()
-            if not self.imports.upload(source, target):
+            if not any(way.upload(source, target) for way in self._straight):
                 self.staging.upload(source, target)
 
     def download(self, source: Sequence[BufferRange], target: Any) -> None:
         """Fill flat uint8 ``target`` from ``source``, of as many bytes; returns when it is there."""
         with self.gate.lock():
             self.gate.check()
-            if not self.imports.download(source, target):
+            if not any(way.download(source, target) for way in self._straight):
                 self.staging.download(source, target)
 
     def import_host(self, block: HostBlock) -> HostWindow:

@@ -9,10 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from vkpar import env
+from vkpar.errors import OutOfMemoryError
 from vkpar.vulkan import api
 from vkpar.vulkan.buffer import Buffer, BufferRange
 from vkpar.vulkan.memory import Allocator
-from vkpar.vulkan.memtypes import READBACK, UPLOAD
+from vkpar.vulkan.memtypes import HOST, READBACK, UPLOAD
 from vkpar.vulkan.pool import ALIGNMENT
 from vkpar.vulkan.queue import Frame, Queue
 from vkpar.vulkan.usage import STAGING
@@ -45,6 +47,11 @@ class _Ring:
             for index in range(_CELLS)
         ]
         self._turn = 0
+
+    @property
+    def memory_type(self) -> int:
+        """The index of the memory type that it lies in."""
+        return int(self._buffer.piece.block.backing.type)
 
     def next(self) -> _Cell:
         """Return the cell whose turn it is."""
@@ -80,10 +87,23 @@ class Staging:
         self._rings: dict[str, _Ring] = {}
         self._lock = threading.Lock()
 
+    @property
+    def memory_types(self) -> dict[str, int]:
+        """The indices of the memory types of the rings made so far: ``upload`` and ``readback``."""
+        return {kind: ring.memory_type for kind, ring in self._rings.items()}
+
     def _ring(self, kind: str) -> _Ring:
         if kind not in self._rings:
-            self._rings[kind] = _Ring(self._allocator, self._nbytes, kind)
+            self._rings[kind] = self._make(HOST if kind == UPLOAD and env.get().ring == "host" else kind)
         return self._rings[kind]
+
+    def _make(self, kind: str) -> _Ring:
+        try:
+            return _Ring(self._allocator, self._nbytes, kind)
+        except OutOfMemoryError:
+            if kind != UPLOAD:
+                raise
+        return _Ring(self._allocator, self._nbytes, HOST)  # arrays have filled the device's memory
 
     def upload(self, source: np.ndarray[Any, np.dtype[np.uint8]], target: Sequence[BufferRange]) -> None:
         """Copy ``source`` (flat bytes) to ``target``, of as many bytes; ``source`` is free on return."""
