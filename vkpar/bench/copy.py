@@ -89,7 +89,7 @@ class Row:
         times = "".join(table.fixed(value, 7) for value in (self.time_ms, self.least_ms, self.most_ms))
         beside = f"{table.fixed(self.raw_ms, 6)}{table.fixed(self.memcpy_ms, 7)}{table.fixed(self.bound_ms, 6)}"
         return (
-            f"{self.device:>4}{name:>14}{self.nbytes / 2**20:>6.4g}{times}{table.fixed(self.gbps, 6)}{beside}"
+            f"{self.device:>4}{name:>14}{self.nbytes / 2**20:>6.3g}{times}{table.fixed(self.gbps, 6)}{beside}"
             f"{self.ratio:>6.2f}{table.wrong_text(self.wrong):>6}"
         )
 

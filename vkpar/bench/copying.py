@@ -64,7 +64,8 @@ def most_bytes(device: Device) -> int:
     """Return how many bytes can be copied: four times as many for the array, as many again for each raw copy."""
     logical = device.logical
     memory = logical.memory()
-    limits = [device.limits.max_allocation]
+    # The array takes one buffer, of less than the largest: SwiftShader refuses one of as many bytes as it names.
+    limits = [max(device.limits.max_allocation // _SPREAD - 4096, 4096)]
     for kind in (memtypes.DEVICE, memtypes.UPLOAD, memtypes.READBACK):
         heap = memory.heaps[memtypes.heap_of(device.info, kind)]
         limits.append((heap.total if heap.budget is None else heap.budget) // (2 * _SPREAD))
@@ -169,4 +170,4 @@ class Copies:
 
 
 def _read(array: Array, region: Any, target: Elements | HostArray) -> None:
-    array.read(region, out=target)  # type: ignore[type-var]
+    array.read(region, out=target)

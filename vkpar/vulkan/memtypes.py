@@ -9,12 +9,12 @@ host      host-visible and coherent, not device-local; host-visible and coherent
 readback  host-visible, coherent and cached, not device-local; the same, device-local; host-visible and coherent
 ========  =====================================================================================================
 
-``device`` is for arrays and for copies of the slots, ``upload`` and ``readback`` for the rings through which arrays are
-written and read, ``host`` for uploads where that memory is full or not wanted, ``readback`` also for the slots of a rank
-that cannot import host memory. Device-local heaps of 256 MiB or less are windows that drivers use themselves. Types
-that need a feature which is not enabled (protected, lazily allocated, AMD's device-coherent ones) are never taken. Full
-device memory is not replaced by another kind: arrays that silently lie in host memory would be slower by orders of
-magnitude.
+``device`` is for arrays and for copies of the slots, ``upload`` and ``readback`` for the rings through which arrays
+are written and read, ``host`` for uploads where that memory is full or not wanted, ``readback`` also for the slots of
+a rank that cannot import host memory. Device-local heaps of 256 MiB or less are windows that drivers use themselves.
+Types that need a feature which is not enabled (protected, lazily allocated, AMD's device-coherent ones) are never
+taken. Full device memory is not replaced by another kind: arrays that silently lie in host memory would be slower by
+orders of magnitude.
 """
 
 from __future__ import annotations
