@@ -19,9 +19,9 @@ SIZE: Final = 256 << 20
 SHARE: Final = 0.8  # of the speed of a raw copy and a memcpy, one after the other
 _RAW_UPLOAD, _RAW_DOWNLOAD, _MEMCPY = "raw upload", "raw download", "memcpy"
 _HEADER: Final = (
-    f"#{'dev':>3}{'copy':>14}{'MiB':>6}{'time':>7}{'least':>7}{'most':>7}{'GB/s':>6}{'raw':>6}{'memcpy':>7}"
+    f"#{'dev':>3}{'copy':>14}{'MiB':>6}{'time':>6}{'least':>6}{'most':>6}{'GB/s':>6}{'raw':>6}{'memcpy':>7}"
     f"{'bound':>6}{'ratio':>6}{'wrong':>6}",
-    f"#{'':23}{'(ms)':>7}{'(ms)':>7}{'(ms)':>7}{'':6}{'(ms)':>6}{'(ms)':>7}{'(ms)':>6}",
+    f"#{'':23}{'(ms)':>6}{'(ms)':>6}{'(ms)':>6}{'':6}{'(ms)':>6}{'(ms)':>7}{'(ms)':>6}",
 )
 
 
@@ -86,7 +86,7 @@ class Row:
     def text(self) -> str:
         """Return the row under the header."""
         name = self.copy.replace("_", " ")
-        times = "".join(table.fixed(value, 7) for value in (self.time_ms, self.least_ms, self.most_ms))
+        times = "".join(table.fixed(value, 6) for value in (self.time_ms, self.least_ms, self.most_ms))
         beside = f"{table.fixed(self.raw_ms, 6)}{table.fixed(self.memcpy_ms, 7)}{table.fixed(self.bound_ms, 6)}"
         return (
             f"{self.device:>4}{name:>14}{self.nbytes / 2**20:>6.3g}{times}{table.fixed(self.gbps, 6)}{beside}"

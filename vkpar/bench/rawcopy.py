@@ -7,7 +7,6 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from vkpar import env
 from vkpar.array import Array
 from vkpar.device import Device
 from vkpar.vulkan import memtypes
@@ -55,18 +54,13 @@ def raw_copies(array: Array) -> Iterator[RawCopies]:
     logical = array.device.logical
     made: list[Buffer] = []
     try:
-        for kind in (upload_kind(), memtypes.READBACK):
+        for kind in (logical.staging.upload_kind, memtypes.READBACK):
             made.append(_touched(logical, array.nbytes, kind))
         yield RawCopies(array, *made)
     finally:
         logical.synchronize()
         for buffer in made:
             logical.allocator.release(buffer)
-
-
-def upload_kind() -> str:
-    """Return the kind of memory that the ring for uploads is made of where there is room."""
-    return memtypes.HOST if env.get().ring == "host" else memtypes.UPLOAD
 
 
 def _touched(logical: LogicalDevice, nbytes: int, kind: str) -> Buffer:

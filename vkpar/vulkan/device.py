@@ -14,7 +14,7 @@ from typing import Any
 
 from vkpar import env
 from vkpar.errors import DeviceLostError, InvalidUsageError, OutOfMemoryError, UnsupportedError
-from vkpar.vulkan import api, instance, making
+from vkpar.vulkan import api, instance, making, memtypes
 from vkpar.vulkan.buffer import Buffer, BufferRange
 from vkpar.vulkan.gate import Gate
 from vkpar.vulkan.imports import HostImports, HostWindow
@@ -68,12 +68,13 @@ class LogicalDevice:
             self.books = Books()
             self.allocator = Allocator(self.handle, info, (compute, transfer), self.books)
             self.pipelines = PipelineCache(self.handle)
-            self.staging = Staging(self.allocator, self.transfer, env.get().ring_bytes)
+            straight, ring_bytes = env.get().ring == "auto", env.get().ring_bytes
+            kind = memtypes.UPLOAD if straight else memtypes.HOST
+            self.staging = Staging(self.allocator, self.transfer, ring_bytes, kind)
             self.imports = HostImports(self.handle, info, self.transfer, kernels=transfer == compute)
             self._straight: list[HostImports | MappedArrays] = [self.imports]
-            if env.get().ring == "auto":
-                fits_ring = env.get().ring_bytes  # such uploads need not wait there
-                self._straight.append(MappedArrays(self.transfer, self._reaping, fits_ring + 1))
+            if straight:  # uploads that fit the ring need not wait there
+                self._straight.append(MappedArrays(self.transfer, self._reaping, ring_bytes + 1))
             undo.pop_all()
         with _opening:
             _opened.add(self)

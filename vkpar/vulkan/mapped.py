@@ -68,7 +68,7 @@ class MappedArrays:
 
 def _copy(target: _Bytes, source: _Bytes) -> None:
     distance = target.__array_interface__["data"][0] - source.__array_interface__["data"][0]
-    step = _PIECE if 0 < distance % _PAGE < _NEAR else source.size
+    step = _PIECE if 0 < distance % _PAGE < _NEAR else max(source.size, 1)
     for start in range(0, source.size, step):
         np.copyto(target[start : start + step], source[start : start + step])
 

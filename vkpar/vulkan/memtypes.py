@@ -50,7 +50,7 @@ _PREFERENCES = {
     HOST: _STAGED,
     READBACK: (_Wish(_HOST | HOST_CACHED, DEVICE_LOCAL), _Wish(_HOST | HOST_CACHED), _Wish(_HOST)),
 }
-KINDS = tuple(_PREFERENCES)
+KINDS = (DEVICE, UPLOAD, READBACK)  # those that are asked for first
 
 
 def choose(info: DeviceInfo, kind: str, allowed: int = -1) -> int:

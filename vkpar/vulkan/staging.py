@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from vkpar import env
 from vkpar.errors import OutOfMemoryError
 from vkpar.vulkan import api
 from vkpar.vulkan.buffer import Buffer, BufferRange
@@ -78,12 +77,17 @@ def cells(ranges: Sequence[BufferRange], most: int) -> Iterator[list[BufferRange
 
 
 class Staging:
-    """Copies between NumPy memory and a device, in pieces, on the queue given."""
+    """Copies between NumPy memory and a device, in pieces, on the queue given.
 
-    def __init__(self, allocator: Allocator, queue: Queue, nbytes: int) -> None:
+    Attributes:
+        upload_kind: the kind of memory that uploads go through where there is room.
+    """
+
+    def __init__(self, allocator: Allocator, queue: Queue, nbytes: int, upload_kind: str = UPLOAD) -> None:
         self._allocator = allocator
         self._queue = queue
         self._nbytes = nbytes
+        self.upload_kind = upload_kind
         self._rings: dict[str, _Ring] = {}
         self._lock = threading.Lock()
 
@@ -94,7 +98,7 @@ class Staging:
 
     def _ring(self, kind: str) -> _Ring:
         if kind not in self._rings:
-            self._rings[kind] = self._make(HOST if kind == UPLOAD and env.get().ring == "host" else kind)
+            self._rings[kind] = self._make(self.upload_kind if kind == UPLOAD else kind)
         return self._rings[kind]
 
     def _make(self, kind: str) -> _Ring:
