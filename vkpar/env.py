@@ -46,6 +46,13 @@ class Environment:
         "VKPAR_STAGING_BYTES", "bytes of all slots of a communicator (0: half the last-level cache)", 0
     )
     ring_bytes: int = _setting("VKPAR_RING_BYTES", "bytes of a device's upload and download ring", 16 << 20)
+    ring: str = _setting(
+        "VKPAR_RING",
+        "how arrays are written and read: auto (straight, where the host sees their memory; else through a ring, for"
+        " writes in resizable BAR where that is there) or host (through a ring in host memory)",
+        "auto",
+        ("auto", "host"),
+    )
     max_memory: int = _setting(
         "VKPAR_MAX_MEMORY", "bytes that the arrays of a device may take (0: what the device has)", 0
     )

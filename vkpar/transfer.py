@@ -16,6 +16,7 @@ from vkpar.errors import InvalidUsageError
 from vkpar.region import Box, Region, boxes, taken
 from vkpar.vulkan.buffer import BufferRange
 from vkpar.vulkan.device import LogicalDevice
+from vkpar.vulkan.memory import host_view
 from vkpar.vulkan.pool import ALIGNMENT, round_up
 from vkpar.vulkan.queue import Frame
 from vkpar.vulkan.staging import Load
@@ -30,6 +31,7 @@ _AXES: Final = 6  # that shaders/common/region.glsl takes
 _GROUP: Final = 256  # words that one of its work-groups moves
 _PAD: Final = 16  # boxes begin at multiples of it in a cell
 _MARGIN: Final = 64
+_ALL: Final = sys.maxsize
 
 # The cost of a run of a copy and of a byte that a kernel packs, on CPU drivers (measured) and on GPUs (estimated), and
 # that of a kernel's launch; all in bytes of a plain copy.
@@ -64,12 +66,14 @@ def read(logical: LogicalDevice, memory: SubBuffers, first: int, region: Region,
         region: of the array.
         out: C-contiguous, of the region's shape and of the array's element type.
     """
-    logical.receive(_Transfer(logical, memory, first, region, out, to_host=True).loads())
+    transfer = _Transfer(logical, memory, first, region, out, to_host=True)
+    logical.receive(transfer.loads(), memory, transfer.copy_straight)
 
 
 def write(logical: LogicalDevice, memory: SubBuffers, first: int, region: Region, source: _Values) -> None:
     """Replace a region that has elements by ``source``, which is free on return; the arguments are those of read."""
-    logical.send(_Transfer(logical, memory, first, region, source, to_host=False).loads())
+    transfer = _Transfer(logical, memory, first, region, source, to_host=False)
+    logical.send(transfer.loads(), memory, source.nbytes, transfer.copy_straight)
 
 
 @dataclass(frozen=True)
@@ -119,11 +123,23 @@ class _Transfer:
         self._to_host = to_host
         self._box = Box(first + region.box.start, region.box.counts, region.box.strides)
         staging, nbytes = logical.staging, values.nbytes
-        most = staging.ring_nbytes if nbytes <= staging.cell_nbytes else sys.maxsize  # in one submission, if it fits
+        most = staging.ring_nbytes if nbytes <= staging.cell_nbytes else _ALL  # in one submission, if it fits
         self._way = choose(self._box, self._itemsize, most, to_host=to_host, is_cpu=logical.info.is_cpu)
         self._wide = nbytes <= staging.cell_nbytes < taken(self._box, self._way.inner) * self._itemsize
         self._binding = logical.info.limits.max_storage_buffer_range // _PAD * _PAD
         self._window: tuple[int, int, BufferRange] | None = None
+
+    def copy_straight(self) -> None:
+        """Copy on the host, from or to memory that is mapped."""
+        for box in boxes(self._box, lambda place: self._memory.reach(place * self._itemsize) // self._itemsize, _ALL):
+            buffer, offset = self._memory.resolve(box.start * self._itemsize)
+            held = host_view(buffer.mapped + offset, box.span(len(box.counts)) * self._itemsize)
+            strides = [stride * self._itemsize for stride in box.strides]
+            elements: _Values = np.ndarray(box.counts, self._values.dtype, held, 0, strides)
+            if self._to_host:
+                self._values[box.index] = elements
+            else:
+                elements[...] = self._values[box.index]
 
     def loads(self) -> Iterator[Load]:
         """Yield what fills one cell after the other."""

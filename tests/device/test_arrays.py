@@ -365,8 +365,11 @@ def test_where_views_are_filled(
     assert bool(uploads) != on_device
 
 
-def test_arrays_larger_than_the_staging_ring(reopen: Callable[..., vkpar.Device], rng: np.random.Generator) -> None:
-    small = reopen(ring_bytes=4096)
+@pytest.mark.parametrize("ring", ["auto", "host"])
+def test_arrays_larger_than_the_staging_ring(
+    ring: str, reopen: Callable[..., vkpar.Device], rng: np.random.Generator
+) -> None:
+    small = reopen(ring_bytes=4096, ring=ring)
     for count in (1023, 1024, 1025, 4 * 1024, 50_001):
         want = rng.integers(0, 256, count, np.uint8)
         same(small.array(want), want)
@@ -376,8 +379,9 @@ def test_arrays_larger_than_the_staging_ring(reopen: Callable[..., vkpar.Device]
     same(made, want)
 
 
-def test_ring_of_less_than_a_cell(reopen: Callable[..., vkpar.Device]) -> None:
-    tiny = reopen(ring_bytes=1)
+@pytest.mark.parametrize("ring", ["auto", "host"])
+def test_ring_of_less_than_a_cell(ring: str, reopen: Callable[..., vkpar.Device]) -> None:
+    tiny = reopen(ring_bytes=1, ring=ring)
     same(tiny.array(np.arange(5000, dtype=np.int16)), np.arange(5000, dtype=np.int16))
 
 

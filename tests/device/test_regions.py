@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -16,14 +16,23 @@ from regions import keys, shapes
 from threads import in_threads
 
 import vkpar
-from vkpar import InvalidUsageError, transfer
+from vkpar import InvalidUsageError, env, transfer
 from vkpar.region import Box
 
 pytestmark = pytest.mark.device
 DTYPES = ["bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"]
 DTYPES += ["float16", "float32", "float64", "complex64", "complex128", "bfloat16"]
-SMALL = {"max_buffer": 4096, "max_binding": 4096, "ring_bytes": 4096}
+SMALL = {"max_buffer": 4096, "max_binding": 4096, "ring_bytes": 4096, "ring": "host"}
 WAYS = ["chosen", "kernel", "runs", "all"]
+
+
+@pytest.fixture(scope="module")
+def device(request: pytest.FixtureRequest) -> Iterator[vkpar.Device]:
+    """A device of each driver that copies through the ring, whether the host sees its memory or not."""
+    with env.override(ring="host"):
+        opened = vkpar.open_devices(request.param)[0]
+    with opened:
+        yield opened
 
 
 def force(monkeypatch: pytest.MonkeyPatch, way: str) -> None:
@@ -65,6 +74,24 @@ def check(made: vkpar.Array, want: np.ndarray, key: Any, seed: int) -> None:
 
 
 # ---- as NumPy does ----
+
+
+@given(st.data(), st.sampled_from(DTYPES), st.integers(0, 2**32 - 1))
+def test_regions_that_the_host_copies(
+    reopen: Callable[..., vkpar.Device], data: st.DataObject, dtype: str, seed: int
+) -> None:
+    """Where the host sees the memory, across sub-buffers; through the ring elsewhere, and for small writes."""
+    device = reopen(**{**SMALL, "ring": "auto", "ring_bytes": 1024})
+    shape = data.draw(shapes())
+    want = values_of(shape, dtype, seed)
+    made = device.empty(shape, dtype)
+    made.write(want)
+    check(made, want, data.draw(keys(shape)), seed)
+    want = values_of((40, 30, 7), dtype, seed)
+    made = device.array(want) if dtype != "bfloat16" else device.array(want, dtype)
+    for turn in range(3):
+        check(made, want, data.draw(keys(want.shape)), seed + turn)
+    device.close()
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -158,7 +185,7 @@ def test_neighbours_stay_across_borders(
 
 def test_grids_are_folded(reopen: Callable[..., vkpar.Device], monkeypatch: pytest.MonkeyPatch) -> None:
     force(monkeypatch, "kernel")
-    narrow = reopen()
+    narrow = reopen(ring="host")
     info = narrow.logical.info
     limits = replace(info.limits, max_workgroup_count=(3, 65535, 1))
     monkeypatch.setattr(narrow.logical, "info", replace(info, limits=limits))
@@ -192,7 +219,7 @@ def test_a_region_of_just_a_cell(
     reopen: Callable[..., vkpar.Device], monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
     force(monkeypatch, way)
-    device = reopen(ring_bytes=4 * 4096)
+    device = reopen(ring_bytes=4 * 4096, ring="host")
     want = np.arange(3 * 32 * 64, dtype=np.float32).reshape(-1, 64)
     made = device.array(want)
     for rows in (31, 32, 33, 96):
@@ -204,7 +231,7 @@ def test_a_region_of_just_a_cell(
 
 @pytest.mark.parametrize("step", [2, 3, 4, 16])
 def test_gaps_do_not_count(reopen: Callable[..., vkpar.Device], step: int) -> None:
-    device = reopen(ring_bytes=4 * 4096)
+    device = reopen(ring_bytes=4 * 4096, ring="host")
     want = np.arange(32 * step * 32 * step, dtype=np.float32).reshape(32 * step, -1)
     made = device.array(want)
     for key in ((slice(None, None, step), slice(None, None, step)), (slice(1, None, step), slice(None, None, -step))):

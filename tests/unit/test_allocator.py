@@ -16,6 +16,7 @@ import vkpar
 from vkpar import InvalidUsageError, UnsupportedError, env
 from vkpar.vulkan import memtypes
 from vkpar.vulkan.freelist import FreeList
+from vkpar.vulkan.physical import Heap
 from vkpar.vulkan.pool import ALIGNMENT, Piece, Pool, padded, round_up
 from vkpar.vulkan.usage import Books
 
@@ -231,12 +232,14 @@ def test_round_up(number: int, multiple: int) -> None:
 # ---- memory types ----
 
 VRAM, BAR, RAM, CACHED, LOCAL = 1, 1 | 2 | 4, 2 | 4, 2 | 4 | 8, 1 | 2 | 4 | 8
+HEAPS = tuple(Heap(index, size << 20, index != 1, None, None) for index, size in enumerate((16384, 65536, 256)))
 
 
 @pytest.mark.parametrize(
     ("types", "chosen"),
     [
-        ([(0, 1), (VRAM, 0), (RAM, 1), (CACHED, 1), (BAR, 0)], (1, 2, 3)),  # NVIDIA
+        ([(0, 1), (VRAM, 0), (RAM, 1), (CACHED, 1), (BAR, 2)], (1, 2, 3)),  # NVIDIA
+        ([(0, 1), (VRAM, 0), (RAM, 1), (CACHED, 1), (BAR, 0)], (1, 4, 3)),  # the same with resizable BAR
         ([(BAR, 2), (VRAM, 0), (CACHED, 1), (RAM, 1)], (1, 2, 2)),
         ([(0xC0 | VRAM, 0), (0xC0 | RAM, 1), (VRAM, 0), (RAM, 1), (CACHED, 1)], (2, 3, 4)),  # AMD's coherent ones
         ([(VRAM, 0), (BAR, 0), (LOCAL, 0)], (0, 1, 2)),  # integrated
@@ -246,17 +249,32 @@ VRAM, BAR, RAM, CACHED, LOCAL = 1, 1 | 2 | 4, 2 | 4, 2 | 4 | 8, 1 | 2 | 4 | 8
     ],
 )
 def test_memory_types(types: list[tuple[int, int]], chosen: tuple[int, int, int]) -> None:
-    info = fake_info(memory_types=tuple(types))
+    info = fake_info(memory_types=tuple(types), heaps=HEAPS)
     assert tuple(memtypes.choose(info, kind) for kind in memtypes.KINDS) == chosen
 
 
 def test_memory_types_that_a_buffer_does_not_take() -> None:
-    info = fake_info(memory_types=((VRAM, 0), (BAR, 0), (RAM, 1)))
+    info = fake_info(memory_types=((VRAM, 0), (BAR, 2), (RAM, 1)), heaps=HEAPS)
     assert memtypes.choose(info, "device", 0b110) == 1
     assert memtypes.choose(info, "device", 0b100) == 2
     with pytest.raises(UnsupportedError, match="no upload memory"):
         memtypes.choose(info, "upload", 0b001)
     assert memtypes.heap_of(info, "upload") == 1
+    assert memtypes.describe(info, 1) == "type 1 of heap 2 (device-local, host-visible, coherent)"
+    assert memtypes.describe(fake_info(memory_types=((0, 0),)), 0) == "type 0 of heap 0 (host)"
+
+
+def test_uploads_in_host_memory() -> None:
+    info = fake_info(memory_types=((VRAM, 0), (BAR, 0), (RAM, 1)), heaps=HEAPS)
+    assert (memtypes.choose(info, "upload"), memtypes.choose(info, "host")) == (1, 2)
+    assert memtypes.choose(info, "upload", 0b101) == 2
+
+
+@pytest.mark.parametrize("flags", [VRAM, BAR, RAM, CACHED, LOCAL])
+def test_arrays_are_mapped_where_the_host_reads_them_fast(flags: int) -> None:
+    info = fake_info(memory_types=((flags, 0),))
+    assert memtypes.is_mapped(info, "device", 0) == (flags in (CACHED, LOCAL))
+    assert memtypes.is_mapped(info, "upload", 0)
 
 
 # ---- books and plans ----

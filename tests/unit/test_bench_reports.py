@@ -12,7 +12,7 @@ import pytest
 
 import vkpar
 from vkpar import dtypes
-from vkpar.bench import collectives, frame, host, matmul, selfcheck, sweep, table
+from vkpar.bench import collectives, copy, frame, host, matmul, selfcheck, sweep, table
 from vkpar.demo.rig import LinkGroup, RankInfo
 from vkpar.errors import InvalidUsageError
 
@@ -291,3 +291,27 @@ def test_lines_are_written_as_they_come() -> None:
     table.Lines(stream, quiet=False)("a ", "b")
     table.Lines(stream, quiet=True)("c")
     assert stream.getvalue() == "a\nb\n"
+
+
+# --- copies ---
+
+
+def test_a_copy_is_held_against_a_raw_copy_and_a_memcpy() -> None:
+    row = copy.Row(0, "read_rows", 1 << 28, 30.0, 20.0, 40.0, raw_ms=6.0, memcpy_ms=10.0, factor=2, wrong=0)
+    assert (row.bound_ms, row.ratio) == (40.0, 0.75)
+    assert row.gbps == pytest.approx(2**28 / 30e-3 / 1e9)
+    assert row.text() == ("   0     read rows   256 30.00 20.00 40.00  8.95  6.00  10.00 40.00  0.75     0")
+    assert row.as_dict()["bound_ms"] == 40.0
+
+
+def test_copies_are_timed_in_turns() -> None:
+    seen: list[str] = []
+    calls = {name: (lambda name=name: seen.append(name)) for name in "abc"}
+
+    def seconds(call: Any) -> float:
+        call()
+        return float(len(seen))
+
+    times = copy.in_turns(calls, seconds, 2, 1)
+    assert seen == [*"abc"] * 3
+    assert times == {"a": [4e3, 7e3], "b": [5e3, 8e3], "c": [6e3, 9e3]}

@@ -13,7 +13,7 @@ from infos import fake_info
 
 import vkpar
 from vkpar import cli
-from vkpar.bench import collectives, host, matmul, selfcheck, sweep
+from vkpar.bench import collectives, copy, host, matmul, selfcheck, sweep
 from vkpar.errors import UnsupportedError, ValidationError
 from vkpar.vulkan import api
 from vkpar.vulkan.physical import DeviceInfo, Limits
@@ -33,7 +33,7 @@ def two_devices(monkeypatch: pytest.MonkeyPatch) -> None:
         ["demo"],
         ["env"],
         ["bench"],
-        *(["bench", name] for name in ("all", "host", "matmul", *collectives.TABLE)),
+        *(["bench", name] for name in ("all", "copy", "host", "matmul", *collectives.TABLE)),
     ],
 )
 def test_help(command: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -77,6 +77,9 @@ def test_importing_and_help_load_no_vulkan() -> None:
         (["bench", "barrier", "-c", "1"], "unrecognized arguments: -c 1"),
         (["bench", "all", "--sizes", "1K,X"], "argument --sizes: 'X' is no size"),
         (["bench", "all", "-c", "0"], "expected a whole number from 1"),
+        (["bench", "copy", "--size", "8X"], "argument --size: '8X' is no size"),
+        (["bench", "copy", "--copies", "upload,steps"], "there is no copy 'steps'; there are upload, download, "),
+        (["bench", "copy", "-n", "0"], "argument -n/--iters: '0': expected a whole number from 1"),
         (["bench", "host", "--size", "0"], "argument --size: '0' is no size"),
         (["bench", "scatter"], "invalid choice: 'scatter'"),
         (["bench", "matmul", "--sizes", "1,2"], "argument --sizes: '1,2' is no size"),
@@ -246,7 +249,7 @@ def test_arguments_reach_the_benchmarks(monkeypatch: pytest.MonkeyPatch) -> None
         return lambda options, *, as_json: seen.append((options, as_json)) or status
 
     monkeypatch.setattr(sweep, "run", record(1))
-    for module in (matmul, selfcheck, host):
+    for module in (matmul, selfcheck, host, copy):
         monkeypatch.setattr(module, "run", record(0))
     flags = ["-b", "8", "-e", "1M", "-f", "2", "-n", "3", "-w", "0", "-c", "0", "--devices", "x*2", "--wire", "f32"]
     flags += ["--algorithm", "ring", "--transport", "staged", "--dtype", "int32", "--op", "sum", "--json"]
@@ -259,22 +262,24 @@ def test_arguments_reach_the_benchmarks(monkeypatch: pytest.MonkeyPatch) -> None
     assert cli.main(["bench", "send_recv", "--dtype", "int8"]) == 1
     assert cli.main(["bench", "all", "--sizes", "8,1K", "-c", "2", "--algorithm", "tree", "--devices", "x"]) == 0
     assert cli.main(["bench", "host", "--size", "1K", "-n", "9", "-w", "0", "--devices", "x", "--json"]) == 0
+    assert cli.main(["bench", "copy", "--size", "1K", "--copies", "Upload,read rows", "-n", "9", "-c", "0"]) == 0
     assert seen[2:] == [
         (sweep.Options("reduce", root=1, op="max", wire="q8", transport="mapped"), False),
         (sweep.Options("send_recv", dtype="int8"), False),
         (selfcheck.Options("x", (8, 1024), "tree", "auto", 2), False),
         (host.Options("x", 1024, 9, 0), True),
+        (copy.Options(None, 1024, ("upload", "read_rows"), 9, check=0), False),
     ]
 
 
 def test_defaults_are_those_of_the_options(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Any] = []
-    for module in (sweep, matmul, selfcheck, host):
+    for module in (sweep, matmul, selfcheck, host, copy):
         monkeypatch.setattr(module, "run", lambda options, *, as_json: seen.append(options) or 0)
-    for name in ("matmul", "all", "host", *collectives.TABLE):
+    for name in ("matmul", "all", "host", "copy", *collectives.TABLE):
         cli.main(["bench", name])
-    assert seen[:3] == [matmul.Options(), selfcheck.Options(), host.Options()]
-    assert seen[3:] == [sweep.Options(name) for name in collectives.TABLE]
+    assert seen[:4] == [matmul.Options(), selfcheck.Options(), host.Options(), copy.Options()]
+    assert seen[4:] == [sweep.Options(name) for name in collectives.TABLE]
 
 
 def test_arguments_reach_the_demo(monkeypatch: pytest.MonkeyPatch) -> None:

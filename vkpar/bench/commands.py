@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import fields
 from typing import Any, Final, TypeVar
 
-from vkpar.bench import host, matmul, selfcheck, sweep
+from vkpar.bench import copy, host, matmul, selfcheck, sweep
 from vkpar.bench.collectives import TABLE, Collective
+from vkpar.bench.copying import COPIES
 from vkpar.bench.exact import OPS
 from vkpar.bench.table import parse_size
 from vkpar.comm.algorithms import TABLE as ALGORITHMS
@@ -57,6 +58,7 @@ def add_benchmarks(benches: Any) -> None:
     _add_all(benches)
     _add_host(benches)
     _add_matmul(benches)
+    _add_copy(benches)
 
 
 def _add_collective(benches: Any, collective: Collective) -> None:
@@ -185,6 +187,22 @@ def _add_matmul(benches: Any) -> None:
     )
     parser.add_argument("--transpose-b", action="store_true", help="give the second matrix as (N, K)")
     add_counts(parser, matmul.Options)
+
+
+def _add_copy(benches: Any) -> None:
+    text = "time and check writes and reads of arrays beside raw copies and a memcpy, device by device"
+    parser = add_command(benches, "copy", _run(copy), text)
+    add_devices(parser, "what to measure; by default the GPUs")
+    size = _argument(parse_size)
+    parser.add_argument("--size", type=size, default=copy.SIZE, metavar="SIZE", help="of each copy (default: 256M)")
+    parser.add_argument(
+        "--copies",
+        type=_argument(copy.parse_copies),
+        default=copy.Options.copies,
+        metavar="NAMES",
+        help=f"among {', '.join(COPIES)} (default: all)",
+    )
+    add_counts(parser, copy.Options)
 
 
 def _run(module: Any) -> Callable[[argparse.Namespace], int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Final, Protocol, TextIO
 
 import vkpar
@@ -129,6 +129,13 @@ def _describe(devices: Sequence[Device], communicator: Communicator) -> Rig:
         links=rig.describe_links(communicator),
         explanation=rig.explain(devices),
     )
+
+
+def describe_device(number: int, device: Device) -> dict[str, Any]:
+    """Return what reports say of the ``number``-th device where there are no ranks."""
+    described = asdict(rig.describe_rank(number, device.info, ""))
+    del described["rank"], described["transport"]
+    return {"device": number, **described}
 
 
 def document(benchmark: str, plain: dict[str, Any], wrong: Sequence[int | None]) -> dict[str, Any]:

@@ -16,7 +16,6 @@ from numpy.random import default_rng
 import vkpar
 from vkpar import dtypes
 from vkpar.bench import exact, frame, table
-from vkpar.demo import rig
 from vkpar.device import Device
 from vkpar.dtypes import DType
 from vkpar.errors import InvalidUsageError
@@ -184,7 +183,8 @@ def run(options: Options, *, as_json: bool = False, stream: TextIO | None = None
 
 def _start(options: Options, stack: ExitStack) -> tuple[Report, Iterator[Row]]:
     devices = [stack.enter_context(device) for device in vkpar.open_devices(options.devices)]
-    report = Report(options, table.versions(), [_describe(number, device) for number, device in enumerate(devices)])
+    described = [frame.describe_device(number, device) for number, device in enumerate(devices)]
+    report = Report(options, table.versions(), described)
     return report, _rows(options, devices)
 
 
@@ -194,12 +194,6 @@ def _rows(options: Options, devices: Sequence[Device]) -> Iterator[Row]:
         for shape in options.sizes_of(device):
             for name in options.dtypes:
                 yield _Product(options, device, shape, dtypes.resolve(name)).row(number, numpy_seconds)
-
-
-def _describe(number: int, device: Device) -> dict[str, Any]:
-    described = asdict(rig.describe_rank(number, device.info, ""))
-    del described["rank"], described["transport"]
-    return {"device": number, **described}
 
 
 class _Product:

@@ -11,20 +11,25 @@ from vkpar.vulkan.pool import Piece
 
 @dataclass(frozen=True)
 class BufferRange:
-    """``nbytes`` of a VkBuffer from ``offset``: what a descriptor or a copy names."""
+    """``nbytes`` of a VkBuffer from ``offset``: what a descriptor or a copy names.
+
+    ``mapped`` is the host address of the first byte, 0 where the host does not see it.
+    """
 
     buffer: Any
     offset: int
     nbytes: int
+    mapped: int = 0
 
     def head(self, nbytes: int) -> BufferRange:
         """Return the first ``nbytes``."""
-        return BufferRange(self.buffer, self.offset, nbytes)
+        return BufferRange(self.buffer, self.offset, nbytes, self.mapped)
 
     def tail(self, nbytes: int) -> BufferRange | None:
         """Return what follows the first ``nbytes``, None for nothing."""
         left = self.nbytes - nbytes
-        return BufferRange(self.buffer, self.offset + nbytes, left) if left else None
+        mapped = self.mapped and self.mapped + nbytes
+        return BufferRange(self.buffer, self.offset + nbytes, left, mapped) if left else None
 
 
 def paired(sources: Sequence[BufferRange], targets: Sequence[BufferRange]) -> Iterator[tuple[BufferRange, BufferRange]]:
@@ -79,4 +84,5 @@ class Buffer:
 
     def range(self, start: int = 0, nbytes: int | None = None) -> BufferRange:
         """Return ``nbytes`` (all the rest by default) from byte ``start``."""
-        return BufferRange(self.handle, self.offset + start, self.nbytes - start if nbytes is None else nbytes)
+        nbytes = self.nbytes - start if nbytes is None else nbytes
+        return BufferRange(self.handle, self.offset + start, nbytes, self.mapped and self.mapped + start)

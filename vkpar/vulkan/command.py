@@ -117,12 +117,12 @@ class CommandBuffer:
         stages = work | c.VK_PIPELINE_STAGE_HOST_BIT
         self._record_barriers((work, stages), (accesses, c.VK_ACCESS_HOST_READ_BIT), transfers)
 
-    def record_host_release(self) -> None:
-        """Make what this queue wrote available to the host."""
+    def record_host_release(self, *, rewrites: bool = False) -> None:
+        """Make what this queue wrote available to the host, which may overwrite it if it ``rewrites``."""
         c = self._vk.vk
         self._record_barriers(
             (c.VK_PIPELINE_STAGE_ALL_COMMANDS_BIT, c.VK_PIPELINE_STAGE_HOST_BIT),
-            (c.VK_ACCESS_MEMORY_WRITE_BIT, c.VK_ACCESS_HOST_READ_BIT),
+            (c.VK_ACCESS_MEMORY_WRITE_BIT, c.VK_ACCESS_HOST_READ_BIT | (c.VK_ACCESS_HOST_WRITE_BIT if rewrites else 0)),
         )
 
     def _work(self, shared: SharedBuffer) -> tuple[int, int]:

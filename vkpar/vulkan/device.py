@@ -14,11 +14,12 @@ from typing import Any
 
 from vkpar import env
 from vkpar.errors import DeviceLostError, InvalidUsageError, OutOfMemoryError, UnsupportedError
-from vkpar.vulkan import api, instance, making
+from vkpar.vulkan import api, instance, making, memtypes
 from vkpar.vulkan.buffer import Buffer, BufferRange
 from vkpar.vulkan.gate import Gate
 from vkpar.vulkan.imports import HostImports, HostWindow
 from vkpar.vulkan.kernel import Pipeline, PipelineCache
+from vkpar.vulkan.mapped import MappedArrays
 from vkpar.vulkan.memory import Allocator, HostBlock
 from vkpar.vulkan.physical import DeviceInfo, read_heaps
 from vkpar.vulkan.queue import Frame, Queue, drain
@@ -67,8 +68,15 @@ class LogicalDevice:
             self.books = Books()
             self.allocator = Allocator(self.handle, info, (compute, transfer), self.books)
             self.pipelines = PipelineCache(self.handle)
-            self.staging = Staging(self.allocator, self.transfer, env.get().ring_bytes)
+            straight, ring_bytes = env.get().ring == "auto", env.get().ring_bytes
+            kind = memtypes.UPLOAD if straight else memtypes.HOST
+            self.staging = Staging(self.allocator, self.transfer, ring_bytes, kind)
             self.imports = HostImports(self.handle, info, self.transfer, kernels=transfer == compute)
+            self._straight: list[HostImports | MappedArrays] = [self.imports]
+            self._mapped: MappedArrays | None = None
+            if straight:  # uploads that fit the ring need not wait there
+                self._mapped = MappedArrays(self.transfer, self._reaping, ring_bytes + 1)
+                self._straight.append(self._mapped)
             undo.pop_all()
         with _opening:
             _opened.add(self)
@@ -200,7 +208,7 @@ class LogicalDevice:
             return False
         self.compute.wait(compute)
         self.transfer.wait(transfer)
-        self.reap()
+        self.reap(patient=True)
         return True
 
     def retire(self, memory: SubBuffers) -> None:
@@ -212,10 +220,13 @@ class LogicalDevice:
     def _retire(self, buffer: Buffer) -> None:
         self._retired.append((self.compute.last, self.transfer.last, buffer))
 
-    def reap(self) -> None:
-        """Release the retired buffers, and the imports nobody can reach any more, whose work is done."""
+    def reap(self, *, patient: bool = False) -> None:
+        """Release the retired buffers, and the imports nobody can reach any more, whose work is done.
+
+        While the host copies from or to arrays nothing is released; ``patient`` waits for the end of that.
+        """
         self.imports.reap()
-        if not self._retired or not self._reaping.acquire(blocking=False):
+        if not self._retired or not self._reaping.acquire(blocking=patient):
             return
         try:
             compute, transfer = self.compute.timeline.value(), self.transfer.timeline.value()
@@ -228,27 +239,36 @@ class LogicalDevice:
         """Copy flat uint8 ``source`` to ``target``, of as many bytes; ``source`` is free on return."""
         with self.gate.lock():
             self.gate.check()
-            if not self.imports.upload(source, target):
+            if not any(way.upload(source, target) for way in self._straight):
                 self.staging.upload(source, target)
 
     def download(self, source: Sequence[BufferRange], target: Any) -> None:
         """Fill flat uint8 ``target`` from ``source``, of as many bytes; returns when it is there."""
         with self.gate.lock():
             self.gate.check()
-            if not self.imports.download(source, target):
+            if not any(way.download(source, target) for way in self._straight):
                 self.staging.download(source, target)
 
-    def send(self, loads: Iterable[Load]) -> None:
-        """Carry ``loads`` to the device through the staging ring; the host's memory is free on return."""
-        with self.gate.lock():
-            self.gate.check()
-            self.staging.send(loads)
+    def send(self, loads: Iterable[Load], memory: SubBuffers, nbytes: int, straight: Callable[[], None]) -> None:
+        """Carry ``nbytes`` to the device; the host's memory is free on return.
 
-    def receive(self, loads: Iterable[Load]) -> None:
-        """Carry ``loads`` to the host through the staging ring; returns when they are there."""
+        Args:
+            loads: how the staging ring carries them.
+            memory: where to.
+            nbytes: how many.
+            straight: writes them to ``memory`` where that is mapped.
+        """
         with self.gate.lock():
             self.gate.check()
-            self.staging.receive(loads)
+            if self._mapped is None or not self._mapped.write(memory.whole, nbytes, straight):
+                self.staging.send(loads)
+
+    def receive(self, loads: Iterable[Load], memory: SubBuffers, straight: Callable[[], None]) -> None:
+        """Carry ``loads`` to the host; returns when they are there. The arguments are those of :meth:`send`."""
+        with self.gate.lock():
+            self.gate.check()
+            if self._mapped is None or not self._mapped.read(memory.whole, straight):
+                self.staging.receive(loads)
 
     def import_host(self, block: HostBlock) -> HostWindow:
         """Let copies from and to ``block`` go straight, until :meth:`drop_import`, or until it is retired.

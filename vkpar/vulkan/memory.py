@@ -26,13 +26,14 @@ _LARGEST_USERS = 3  # named where memory runs out
 
 
 class _Backing(NamedTuple):
-    """What Vulkan has behind a block; ``nbytes`` is what it takes of the heap."""
+    """What Vulkan has behind a block; ``nbytes`` is what it takes of the heap, ``type`` the memory's type."""
 
     memory: Any
     buffer: Any
     mapped: int
     heap: int
     nbytes: int
+    type: int
 
 
 class Allocator:
@@ -177,9 +178,9 @@ class Allocator:
             memory = self._allocate_memory(int(needs.size), number)
             undo.callback(free_memory, self._device, memory)
             vk.check(vk.lib.vkBindBufferMemory(self._device, buffer, memory, 0), "vkBindBufferMemory")
-            mapped = 0 if kind == memtypes.DEVICE else self._map(memory, nbytes)
+            mapped = self._map(memory, nbytes) if memtypes.is_mapped(self._info, kind, number) else 0
             undo.pop_all()
-        made = _Backing(memory, buffer, mapped, self._info.memory_types[number][1], int(needs.size))
+        made = _Backing(memory, buffer, mapped, self._info.memory_types[number][1], int(needs.size), number)
         self._books.block(made.heap, made.nbytes)
         return made
 

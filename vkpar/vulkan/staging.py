@@ -10,10 +10,11 @@ from typing import Any
 
 import numpy as np
 
+from vkpar.errors import OutOfMemoryError
 from vkpar.vulkan import api
 from vkpar.vulkan.buffer import Buffer, BufferRange
 from vkpar.vulkan.memory import Allocator
-from vkpar.vulkan.memtypes import READBACK, UPLOAD
+from vkpar.vulkan.memtypes import HOST, READBACK, UPLOAD
 from vkpar.vulkan.pool import ALIGNMENT
 from vkpar.vulkan.queue import Frame, Queue
 from vkpar.vulkan.usage import STAGING
@@ -71,6 +72,11 @@ class _Ring:
         self.whole = _Cell(self._buffer.range(), host)
         self._turn = 0
 
+    @property
+    def memory_type(self) -> int:
+        """The index of the memory type that it lies in."""
+        return int(self._buffer.piece.block.backing.type)
+
     def next(self) -> _Cell:
         """Return the cell whose turn it is."""
         cell = self.cells[self._turn]
@@ -102,24 +108,39 @@ class Staging:
         allocator: where the rings come from.
         queue: what plain copies run on.
         nbytes: the size of a ring.
+        upload_kind: the kind of memory that uploads go through where there is room.
 
     Attributes:
         cell_nbytes: what one cell holds.
         ring_nbytes: what all of one direction hold.
     """
 
-    def __init__(self, allocator: Allocator, queue: Queue, nbytes: int) -> None:
+    def __init__(self, allocator: Allocator, queue: Queue, nbytes: int, upload_kind: str = UPLOAD) -> None:
         self.cell_nbytes = max(nbytes // _CELLS // ALIGNMENT * ALIGNMENT, ALIGNMENT)
         self.ring_nbytes = self.cell_nbytes * _CELLS
+        self.upload_kind = upload_kind
         self._allocator = allocator
         self._queue = queue
         self._rings: dict[str, _Ring] = {}
         self._lock = threading.Lock()
 
+    @property
+    def memory_types(self) -> dict[str, int]:
+        """The indices of the memory types of the rings made so far: ``upload`` and ``readback``."""
+        return {kind: ring.memory_type for kind, ring in self._rings.items()}
+
     def _ring(self, kind: str) -> _Ring:
         if kind not in self._rings:
-            self._rings[kind] = _Ring(self._allocator, self.cell_nbytes, kind)
+            self._rings[kind] = self._make(self.upload_kind if kind == UPLOAD else kind)
         return self._rings[kind]
+
+    def _make(self, kind: str) -> _Ring:
+        try:
+            return _Ring(self._allocator, self.cell_nbytes, kind)
+        except OutOfMemoryError:
+            if kind != UPLOAD:
+                raise
+        return _Ring(self._allocator, self.cell_nbytes, HOST)  # arrays have filled the device's memory
 
     def upload(self, source: _Bytes, target: Sequence[BufferRange]) -> None:
         """Copy ``source`` (flat bytes) to ``target``, of as many bytes; ``source`` is free on return."""

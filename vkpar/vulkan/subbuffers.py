@@ -45,6 +45,11 @@ class SubBuffers:
         """The addresses at which a buffer begins and another ends."""
         return self._starts[1:]
 
+    @property
+    def whole(self) -> list[BufferRange]:
+        """All of its bytes."""
+        return [buffer.range() for buffer in self.buffers]
+
     def resolve(self, address: int) -> tuple[Buffer, int]:
         """Return the buffer that holds the byte at ``address``, and the byte's offset in it.
 
