@@ -16,6 +16,7 @@ from vkpar.errors import InvalidUsageError
 from vkpar.region import Box, Region, boxes, taken
 from vkpar.vulkan.buffer import BufferRange
 from vkpar.vulkan.device import LogicalDevice
+from vkpar.vulkan.mapped import collide
 from vkpar.vulkan.memory import host_view
 from vkpar.vulkan.pool import ALIGNMENT, round_up
 from vkpar.vulkan.queue import Frame
@@ -32,6 +33,7 @@ _GROUP: Final = 256  # words that one of its work-groups moves
 _PAD: Final = 16  # boxes begin at multiples of it in a cell
 _MARGIN: Final = 64
 _ALL: Final = sys.maxsize
+_LONG: Final = 2048  # bytes: shorter rows are copied in another way
 
 # The cost of a run of a copy and of a byte that a kernel packs, on CPU drivers (measured) and on GPUs (estimated), and
 # that of a kernel's launch; all in bytes of a plain copy.
@@ -67,7 +69,7 @@ def read(logical: LogicalDevice, memory: SubBuffers, first: int, region: Region,
         out: C-contiguous, of the region's shape and of the array's element type.
     """
     transfer = _Transfer(logical, memory, first, region, out, to_host=True)
-    logical.receive(transfer.loads(), memory, transfer.copy_straight)
+    logical.receive(transfer.loads(), memory, None if transfer.collides() else transfer.copy_straight)
 
 
 def write(logical: LogicalDevice, memory: SubBuffers, first: int, region: Region, source: _Values) -> None:
@@ -128,6 +130,12 @@ class _Transfer:
         self._wide = nbytes <= staging.cell_nbytes < taken(self._box, self._way.inner) * self._itemsize
         self._binding = logical.info.limits.max_storage_buffer_range // _PAD * _PAD
         self._window: tuple[int, int, BufferRange] | None = None
+
+    def collides(self) -> bool:
+        """Say whether long rows lie so that the host should not copy them straight; cells are placed better."""
+        buffer, offset = self._memory.resolve(self._box.start * self._itemsize)
+        row = self._box.counts[-1] * self._itemsize if self._box.strides[-1] == 1 else 0
+        return row >= _LONG and collide(self._values.ctypes.data, buffer.mapped + offset)
 
     def copy_straight(self) -> None:
         """Copy on the host, from or to memory that is mapped."""

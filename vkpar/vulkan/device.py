@@ -263,11 +263,14 @@ class LogicalDevice:
             if self._mapped is None or not self._mapped.write(memory.whole, nbytes, straight):
                 self.staging.send(loads)
 
-    def receive(self, loads: Iterable[Load], memory: SubBuffers, straight: Callable[[], None]) -> None:
-        """Carry ``loads`` to the host; returns when they are there. The arguments are those of :meth:`send`."""
+    def receive(self, loads: Iterable[Load], memory: SubBuffers, straight: Callable[[], None] | None) -> None:
+        """Carry ``loads`` to the host; returns when they are there. The arguments are those of :meth:`send`.
+
+        None for ``straight`` has the ring carry them, wherever ``memory`` is.
+        """
         with self.gate.lock():
             self.gate.check()
-            if self._mapped is None or not self._mapped.read(memory.whole, straight):
+            if self._mapped is None or straight is None or not self._mapped.read(memory.whole, straight):
                 self.staging.receive(loads)
 
     def import_host(self, block: HostBlock) -> HostWindow:
