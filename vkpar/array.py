@@ -335,11 +335,11 @@ class Array(Shaped):
         """
         count = self.size - start if count is None else count
         memory, first, nbytes = self.memory, self._offset + start * self.dtype.itemsize, count * self.dtype.itemsize
-        exact = memory.range(first, nbytes)
+        memory.range(first, nbytes)  # refuses elements in several
         buffer, offset = memory.resolve(first)
         aligned = offset // ALIGNMENT * ALIGNMENT
         end = min(round_up(offset + nbytes, WIDE), buffer.reserved)
-        whole = BufferRange(exact.buffer, exact.offset - (offset - aligned), end - aligned)
+        whole = buffer.range(aligned, end - aligned, memory)
         return whole, (offset - aligned) // self.dtype.itemsize
 
     def reach(self, start: int = 0) -> int:

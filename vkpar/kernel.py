@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import operator
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from vkpar.array import WIDE, Array, check_same_device
@@ -126,13 +126,19 @@ def pieces(*arrays: Array) -> Iterator[tuple[Array, ...]]:
         UnsupportedError: views that no cut suits, since their borders do not lie 256 elements apart from their starts.
     """
     check_same_device(*arrays)
+    for array in arrays:
+        array.check_free()
     total = arrays[0].size if arrays else 0
     if any(array.size != total for array in arrays):
         raise InvalidUsageError(f"pieces of arrays of different sizes: {', '.join(str(a.size) for a in arrays)}")
     flat = [array.reshape(-1) for array in arrays]
+    return iter([tuple(array[start:stop] for array in flat) for start, stop in _cuts(flat, total)])
+
+
+def _cuts(arrays: Sequence[Array], total: int) -> Iterator[tuple[int, int]]:
     start = 0
     while start < total:
-        count = min(_bindable(array, start) for array in flat)
+        count = min(_bindable(array, start) for array in arrays)
         if count < total - start:
             count = count // _PIECE * _PIECE
         if not count:
@@ -140,7 +146,7 @@ def pieces(*arrays: Array) -> Iterator[tuple[Array, ...]]:
                 f"no piece from element {start} on suits all of {', '.join(map(repr, arrays))}: their sub-buffers' "
                 f"borders lie at no common multiple of {_PIECE} elements; take copies of views"
             )
-        yield tuple(array[start : start + count] for array in flat)
+        yield start, start + count
         start += count
 
 
@@ -159,13 +165,12 @@ def _as_bytes(source: ReadableBuffer, what: str) -> bytes:
 
 def _range(array: Array) -> BufferRange:
     """Return what a kernel may touch: the array's bytes, and the padding where no other array can follow."""
-    exact = array.memory.range(array.byte_offset, array.nbytes)
+    memory = array.memory
     if array.byte_offset + array.nbytes < array.storage.nbytes:
-        return exact
-    buffer, offset = array.memory.resolve(array.byte_offset)
-    padded = min(-(-array.nbytes // WIDE) * WIDE, buffer.reserved - offset)
+        return memory.range(array.byte_offset, array.nbytes)
+    padded = min(-(-array.nbytes // WIDE) * WIDE, memory.reach(array.byte_offset))
     most = array.device.limits.max_storage_buffer_range
-    return BufferRange(exact.buffer, exact.offset, max(array.nbytes, min(padded, most)))
+    return memory.range(array.byte_offset, max(array.nbytes, min(padded, most)))
 
 
 def _check_interface(interface: Interface, entry: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import weakref
 from collections.abc import Callable
 
 from vkpar.device import Device
@@ -19,34 +18,43 @@ class Storage:
     Attributes:
         nbytes: its size.
         serial: what tells it from all others of this process.
-        held_by: None where anybody may use it; else what is to be asked through :meth:`check_free`.
+        held_by: the group of collectives that names it and was not left yet, weakly; None for none.
+        closed: True after :meth:`close`.
     """
 
     def __init__(self, device: Device, nbytes: int, label: Callable[[], str] | None = None) -> None:
         self.device = device
         self.nbytes = nbytes
         self.serial = next(_serials)
-        self.held_by: Callable[[], object] | None = None  # a group of collectives, weakly
+        self.held_by: Callable[[], object] | None = None
         self.closed = False
-        self._memory: SubBuffers | None = None
         logical = device.logical
-        if nbytes:
-            self._memory = logical.allocate_array(nbytes, label)
-            self._finalizer = weakref.finalize(self, logical.retire, self._memory)
-            self._finalizer.atexit = False
+        self._memory: SubBuffers | None = logical.allocate_array(nbytes, label) if nbytes else None
 
     @property
     def memory(self) -> SubBuffers:
-        """The buffers.
+        """The buffers; they stay for as long as somebody holds them, whoever closes this meanwhile.
 
         Raises:
             InvalidUsageError: there are none, they were given back, or the device is closed.
         """
         self.device.logical.check_open()
         self.check_free()
-        if self._memory is None:
+        memory = self.pin()
+        if memory is None:
             raise InvalidUsageError("an array without elements has no memory")
-        return self._memory
+        return memory
+
+    def pin(self) -> SubBuffers | None:
+        """Return what keeps the memory from being given back; None where there is none.
+
+        Raises:
+            InvalidUsageError: it was given back.
+        """
+        memory = self._memory
+        if self.closed:
+            raise InvalidUsageError("the memory of this array was given back by close(), its own or that of a view")
+        return memory
 
     def holder(self) -> object:
         """Return the group of collectives that names this memory and was not left yet, None for none."""
@@ -58,28 +66,20 @@ class Storage:
         Raises:
             InvalidUsageError
         """
-        if self.held_by is None:
-            return
-        if self.closed:
-            raise InvalidUsageError("the memory of this array was given back by close(), its own or that of a view")
+        self.pin()
         holder = self.holder()
         if holder is not None and holder is not group:
             raise InvalidUsageError("the array is pending in a group of collectives that was not left yet")
 
     def close(self) -> None:
-        """Give the memory back once the work submitted so far is done; a second call does nothing.
+        """Give the memory back once the calls under way and the work submitted so far are done.
+
+        A second call does nothing.
 
         Raises:
             InvalidUsageError: a group of collectives names it and was not left yet.
         """
-        if self.closed:
-            return
-        self.check_free()
-        self.closed = True
-        self.held_by = _nobody
-        if self._memory is not None:
-            self._finalizer()
-
-
-def _nobody() -> None:
-    """Hold what was given back."""
+        if not self.closed:
+            self.check_free()
+            self.closed = True
+            self._memory = None

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import struct
+import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import pytest
+from conftest import FULL
 from hypothesis import given
 from hypothesis import strategies as st
 
 import vkpar
 from vkpar import InvalidUsageError, OutOfMemoryError, UnsupportedError, env
 
+matmul_module = importlib.import_module("vkpar.ops.matmul")
 pytestmark = pytest.mark.device
 SMALL = {"max_buffer": 8192, "max_binding": 4352, "ring_bytes": 20_000}
 FLOATS = ("float32", "float16", "bfloat16")
@@ -34,6 +40,13 @@ def small(device: vkpar.Device) -> Iterator[vkpar.Device]:
     """The physical device once more, with sub-buffers of 8 KiB and bindings of half that."""
     with env.override(**SMALL), vkpar.open_devices(str(device.info.index))[0] as opened:
         yield opened
+
+
+def force(monkeypatch: pytest.MonkeyPatch, device: vkpar.Device, kernel: str) -> None:
+    """Have products use a kernel of GPUs, on lavapipe too."""
+    if "SwiftShader" in device.name and not FULL:
+        pytest.skip("SwiftShader compiles each variant of these kernels for seconds; lavapipe runs them")
+    monkeypatch.setattr(matmul_module, "_kernel", lambda device, m: kernel)
 
 
 def values(rng: np.random.Generator, count: int, dtype: str) -> np.ndarray[Any, Any]:
@@ -108,11 +121,17 @@ def test_casts_of_views_anywhere(small: vkpar.Device, data: st.DataObject) -> No
     np.testing.assert_array_equal(numbers(out), [*[99] * before, *host[before:], 99, 99])
 
 
+@pytest.mark.parametrize("kernel", ["default", "matvec", "matmul_tiled"])
 @given(st.data())
-def test_products_over_borders(small: vkpar.Device, data: st.DataObject) -> None:
+def test_products_over_borders(
+    small: vkpar.Device, monkeypatch: pytest.MonkeyPatch, kernel: str, data: st.DataObject
+) -> None:
     """Rows longer than a binding, rows across borders of sub-buffers, views that begin anywhere."""
+    if kernel != "default":
+        force(monkeypatch, small, kernel)
     rng = np.random.default_rng(data.draw(st.integers(0, 1 << 30)))
-    m, n, k = data.draw(st.sampled_from([(70, 41, 60), (3, 1500, 5), (5, 4, 2600), (1, 130, 90), (90, 1, 70)]))
+    sizes = [(70, 41, 60), (3, 1500, 5), (4, 4, 2600), (1, 130, 90), (90, 1, 70), (2, 8, 1366), (3, 1366, 8)]
+    m, n, k = data.draw(st.sampled_from(sizes if kernel != "matvec" else [size for size in sizes if size[0] <= 4]))
     transpose_b = data.draw(st.booleans())
     dtype = data.draw(st.sampled_from(FLOATS))
 
@@ -124,8 +143,35 @@ def test_products_over_borders(small: vkpar.Device, data: st.DataObject) -> None
 
     x, a = operand(m, k)
     y, b = operand(n, k) if transpose_b else operand(k, n)
+    want = x @ (y.T if transpose_b else y)
     found = vkpar.matmul(a, b, transpose_b=transpose_b, dtype="float32")
-    np.testing.assert_array_equal(found.numpy(), x @ (y.T if transpose_b else y))
+    np.testing.assert_array_equal(found.numpy(), want)
+    halves = vkpar.matmul(a, b, transpose_b=transpose_b, dtype="float16")
+    np.testing.assert_array_equal(halves.numpy(), want.astype(np.float16))
+
+
+@pytest.mark.parametrize("m", [1, 2, 8])
+def test_halves_of_a_product_cut_after_an_odd_number_of_rows(
+    reopen: Callable[..., vkpar.Device], monkeypatch: pytest.MonkeyPatch, m: int
+) -> None:
+    """Three rows of b fill a sub-buffer: kernels of GPUs write halves in pairs."""
+    device = reopen(max_buffer=3 * 4096)
+    force(monkeypatch, device, "matvec" if m <= 4 else "matmul_tiled")
+    x = (np.arange(m * 2048) % 3 - 1).reshape(m, 2048).astype(np.float16)
+    y = (np.arange(8 * 2048) % 5 - 2).reshape(8, 2048).astype(np.float16)
+    want = x.astype(np.float64) @ y.T.astype(np.float64)
+    found = vkpar.matmul(device.array(x), device.array(y), transpose_b=True)
+    np.testing.assert_array_equal(found.numpy(), want.astype(np.float16))
+    column = vkpar.matmul(device.array(y), device.array(x[:1].T.copy()))
+    np.testing.assert_array_equal(column.numpy()[:, 0], want[0].astype(np.float16))
+
+
+def test_halves_on_both_sides_of_a_border(reopen: Callable[..., vkpar.Device]) -> None:
+    """Both operands' pairs lie across a border: neither's copy may take the other's place."""
+    device = reopen(max_buffer=4096)
+    for _ in range(30):
+        a, b = (device.array(np.full(4000, value, np.float16))[1:] for value in (1, 2))
+        np.testing.assert_array_equal(vkpar.add(a, b).numpy(), 3)
 
 
 def test_products_in_halves_are_rounded_once(small: vkpar.Device, rng: np.random.Generator) -> None:
@@ -166,7 +212,7 @@ def test_pieces(small: vkpar.Device) -> None:
     with pytest.raises(InvalidUsageError, match="different sizes"):
         list(vkpar.pieces(a, b[1:]))
     with pytest.raises(UnsupportedError, match="take copies of views"):
-        list(vkpar.pieces(small.zeros(5000)[64:4000]))
+        vkpar.pieces(small.zeros(5000)[64:4000])  # before any piece is handed out
 
 
 def test_an_offset_that_cannot_be_bound(small: vkpar.Device, compiler: None) -> None:
@@ -235,6 +281,68 @@ def test_closing_waits_for_nothing_and_breaks_nothing(device: vkpar.Device) -> N
         nothing.numpy()
 
 
+@pytest.mark.parametrize("ring", ["auto", "host"])
+def test_closing_beside_other_threads_calls(reopen: Callable[..., vkpar.Device], ring: str) -> None:
+    """A call under way keeps the memory: nobody else gets it before the call's work is done."""
+    device = reopen(ring=ring, ring_bytes=1 << 16)
+    ones = device.array(np.ones(50_000, np.float32))
+    values = np.full(500_000, 7.0, np.float32)
+
+    def use(array: vkpar.Array, large: vkpar.Array) -> None:
+        with contextlib.suppress(InvalidUsageError):
+            large.write(values)
+            while True:
+                vkpar.add(array, ones, out=array)
+
+    for _ in range(20):
+        array, large = device.zeros(50_000), device.empty(500_000)
+        worker = threading.Thread(target=use, args=(array, large))
+        worker.start()
+        time.sleep(0.001)
+        large.close()
+        array.close()
+        others = [device.zeros(50_000), device.zeros(500_000)]
+        worker.join()
+        for other in others:
+            np.testing.assert_array_equal(other.numpy(), 0)
+
+
+def test_closing_beside_a_collective(device: vkpar.Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A collective that has found its arrays open runs on their memory, recorded or not."""
+    with vkpar.Communicator([device]) as comm:
+        a, b = device.array(np.ones(1000, np.float32)), device.zeros(1000)
+        comm.all_reduce([a], out=[b]).wait()
+        launch = comm._launch
+
+        def close_first(*arguments: Any) -> Any:
+            a.close()
+            taken.append(device.zeros(1000))
+            return launch(*arguments)
+
+        taken: list[vkpar.Array] = []
+        b.fill_zeros()
+        monkeypatch.setattr(comm, "_launch", close_first)
+        comm.all_reduce([a], out=[b]).wait()
+        np.testing.assert_array_equal(b.numpy(), 1)
+        monkeypatch.undo()
+        with pytest.raises(InvalidUsageError, match="close"):
+            comm.all_reduce([a], out=[b])
+
+
+def test_a_group_does_not_open_what_was_closed(device: vkpar.Device) -> None:
+    with vkpar.Communicator([device]) as comm:
+        a = device.zeros(10)
+        with comm.group():
+            comm.all_reduce([a])
+            with pytest.raises(InvalidUsageError, match="pending in a group"):
+                a.close()
+        a.close()
+        with comm.group(), pytest.raises(InvalidUsageError, match="close"):
+            comm.all_reduce([a])
+        with pytest.raises(InvalidUsageError, match="close"):
+            a.numpy()
+
+
 # ---- the real limits ----
 
 
@@ -274,6 +382,15 @@ def test_an_allocation_that_fails_half_way_leaves_nothing(small: vkpar.Device) -
         small.empty(100_000, "uint8")
     small.synchronize()
     assert small.memory().arrays <= before.arrays
+
+
+def test_what_is_left_is_said_of_whole_arrays(reopen: Callable[..., vkpar.Device]) -> None:
+    device = reopen(max_buffer=8192)
+    kept = device.empty((100, 1000), "uint8")
+    with env.override(max_memory=150_000), pytest.raises(OutOfMemoryError) as caught:
+        device.empty(100_001, "uint8")
+    assert "100001 bytes asked of" in str(caught.value)
+    assert f"array {kept.shape} uint8: 100000 bytes" in str(caught.value)
 
 
 def test_limits_have_a_least(device: vkpar.Device) -> None:

@@ -143,7 +143,7 @@ class ProgramCache:
             self._stale.append(older)
         self._entries[key] = entry
         for array in arrays:
-            finalizer = weakref.finalize(array.storage, self._dead.append, key)
+            finalizer = weakref.finalize(array.storage.pin() or array.storage, self._dead.append, key)
             finalizer.atexit = False
             entry.finalizers.append(finalizer)
         while len(self._entries) > 1 and self._full():

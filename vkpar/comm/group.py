@@ -26,10 +26,12 @@ class Group:
         self._used = False
         self.thread = threading.get_ident()
         self.items: list[tuple[Any, Request, Work]] = []
+        self._pins: list[Any] = []
 
-    def add(self, key: Any, request: Request, work: Work) -> Work:
-        """Put a checked collective off until the group is left."""
+    def add(self, key: Any, request: Request, work: Work, pins: list[Any]) -> Work:
+        """Put a checked collective off until the group is left; ``pins`` keep its arrays' memory until then."""
         self.items.append((key, request, work))
+        self._pins += pins
         for array in request.arrays:
             array.storage.held_by = weakref.ref(self)  # a group that an interrupt cut short lets go by itself
         return work

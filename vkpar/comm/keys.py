@@ -5,23 +5,31 @@ from __future__ import annotations
 from typing import Any
 
 
-def key_of(call: tuple[Any, ...], group: Any) -> Any:
-    """Return what identifies a call: names and arrays' memory; whatever is no array makes a key that no entry has.
+def key_of(call: tuple[Any, ...], group: Any) -> tuple[Any, list[Any]]:
+    """Return what identifies a call, and what keeps its arrays' memory until it is submitted.
+
+    The key is of names and arrays' memory; whatever is no array makes one that no entry has.
 
     Raises:
-        InvalidUsageError: an array that is pending in a group.
+        InvalidUsageError: an array that was closed, or is pending in a group.
     """
     name, arrays, out, *options = call
+    pins: list[Any] = []
     try:
-        return (name, _keys(arrays, group), None if out is None else _keys(out, group), *options)
+        return (name, _keys(arrays, group, pins), None if out is None else _keys(out, group, pins), *options), pins
     except (AttributeError, TypeError):
-        return object()
+        return object(), pins
 
 
-def _keys(arrays: Any, group: Any) -> tuple[Any, ...]:
-    keys = []
+def _keys(arrays: Any, group: Any, pins: list[Any]) -> tuple[Any, ...]:
+    keys: list[Any] = []
     for array in arrays:
-        if array is not None and array.storage.held_by is not None:
-            array.check_free(group)
-        keys.append(None if array is None else array.key)
+        if array is None:
+            keys.append(None)
+            continue
+        storage = array.storage
+        pins.append(storage.pin())
+        if storage.held_by is not None:
+            storage.check_free(group)
+        keys.append(array.key)
     return tuple(keys)

@@ -37,9 +37,9 @@ class Launching(Lifecycle):
             self.gate.check()
             self._check_usable()
             group = self._group()
-            key = key_of(call, group)
+            key, pins = key_of(call, group)  # the arrays' memory stays until the call is submitted
             if group is not None:
-                return group.add(key, check(), Work(self, keep))
+                return group.add(key, check(), Work(self, keep), pins)
             with self._lock:
                 entry = self._cache.get(key) if self._checks is None else None
                 if entry is None:

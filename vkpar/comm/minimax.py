@@ -7,6 +7,7 @@ from collections.abc import Sequence
 _SPREAD = 0.005  # of the least maximum: what may be given up so that shares are alike
 _SLACK = 0.01  # the same, and shares too small to be worth their steps left out
 _CRUMB = 0.02  # the largest share that may be left out
+_LEAST_CELL = 1e-6  # of the largest: less counts as that, and would cost the method its digits
 _EPSILON = 1e-12
 _STEEP_PIVOTS = 10  # a column
 _MOST_PIVOTS = 10_000  # far more than any rig takes; what is reached by then is feasible
@@ -31,7 +32,7 @@ def shares(rows: Rows) -> tuple[float, ...]:
         rows: positive numbers.
     """
     scale = max(map(max, rows))
-    scaled = [[cell / scale for cell in row] for row in rows]
+    scaled = [[max(cell / scale, _LEAST_CELL) for cell in row] for row in rows]
     least = 1 / sum(_most(scaled, [1.0] * len(rows)))
     limit = (1 + _SPREAD) * least
     # As shares are y / sum(y) and the largest y is 1, the largest sum of y has the most even shares.
@@ -74,6 +75,8 @@ def _most(rows: Rows, limits: Sequence[float]) -> list[float]:
             break
         enters = min(rising)[-1]
         usable = [at for at, row in enumerate(table) if row[enters] > _EPSILON]
+        if not usable:
+            break
         leaves = min(usable, key=lambda at: (table[at][-1] / table[at][enters], inside[at]))
         _exchange([*table, goal], leaves, enters)
         outside[enters], inside[leaves] = inside[leaves], outside[enters]

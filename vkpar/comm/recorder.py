@@ -246,12 +246,13 @@ class Recorder:
         source, target = piece.source or piece.target or unused, piece.target or piece.source or unused
         ranges = (source[0], target[0], self._slots.range, self._report or self._slots.range)
         layout = self._device.pipelines.layout(_BINDINGS, _PUSH.size, self._texels)
-        texels = (source[0], self._slots.range)[: self._texels]
+        texels = (source[0].bare, self._slots.range)[: self._texels]
         skipped = piece.first * BLOCK
         descriptors = self._descriptors(ranges, layout, texels)
         return descriptors, (source[1] - skipped) % _WORD, (target[1] - skipped) % _WORD
 
     def _descriptors(self, ranges: tuple[BufferRange, ...], layout: Any, texels: Sequence[BufferRange] = ()) -> Any:
+        ranges = tuple(item.bare for item in ranges)  # what is recorded keeps no array
         if ranges not in self._sets:
             if len(self._sets) % _SETS_PER_POOL == 0:
                 numbers = (_SETS_PER_POOL, _SETS_PER_POOL * _BINDINGS, _SETS_PER_POOL * self._texels)

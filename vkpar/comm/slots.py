@@ -93,7 +93,10 @@ class Arena:
         self._reports = self.large.offset + self.large.nbytes
         nbytes = self._reports + reports
         if nbytes > most:
-            raise UnsupportedError(f"{nranks} ranks need {nbytes} bytes of staging; their devices bind {most}")
+            raise UnsupportedError(
+                f"{nranks} ranks need {nbytes} bytes of staging; their devices bind {most} (maxStorageBufferRange, or "
+                "VKPAR_MAX_BINDING)"
+            )
         self.memory = HostArena(nbytes, alignment)
 
     @property

@@ -26,6 +26,8 @@ from vkpar.vulkan.physical import DeviceInfo
 
 _log = logging.getLogger("vkpar")
 _FORMAT = 2
+_LEAST_COST, _MOST_COST = 1e-15, 1.0  # seconds per byte
+_MOST_SPIN_US = 1_000_000
 
 
 def describe(rig: Rig) -> dict[str, Any]:
@@ -101,7 +103,10 @@ def _parse(document: dict[str, Any], ranks: Sequence[DeviceInfo]) -> Tuning:
     sizes_of = [{(t.wire, t.wire_nbytes) for t in trials if t.chosen or not chosen} for chosen in (False, True)]
     if sizes_of[0] != sizes_of[1]:
         raise ValueError("a size without a choice")
-    return Tuning(choices, costs, _natural(document["spin_us"], optional=True), MEASURED, trials)
+    spin_us = _natural(document["spin_us"], optional=True)
+    if spin_us is not None and spin_us > _MOST_SPIN_US:
+        raise ValueError(f"waits that spin for {spin_us} us")
+    return Tuning(choices, costs, spin_us, MEASURED, trials)
 
 
 def _choice(raw: dict[str, Any], ranks: Sequence[DeviceInfo]) -> Choice:
@@ -110,6 +115,7 @@ def _choice(raw: dict[str, Any], ranks: Sequence[DeviceInfo]) -> Choice:
     _timed(choice.wire)
     _natural(choice.up_to, optional=True)
     _natural(choice.segment_nbytes)
+    _flags(choice.copies, choice.equal)
     return choice
 
 
@@ -118,8 +124,8 @@ def _costs(raw: dict[str, Any]) -> Costs:
     _timed(costs.wire)
     for role in ROLES:
         seconds = getattr(costs, role)
-        if not isinstance(seconds, float) or not 0 < seconds < math.inf:
-            raise ValueError(f"{role} without a cost")
+        if not isinstance(seconds, float) or not _LEAST_COST < seconds < _MOST_COST:
+            raise ValueError(f"{role} without a cost that can be")
     return costs
 
 
@@ -134,9 +140,15 @@ def _trial(raw: dict[str, Any]) -> Trial:
     _timed(trial.wire)
     _natural(trial.wire_nbytes)
     _natural(trial.segment_nbytes)
+    _flags(trial.copies, trial.equal, trial.chosen)
     if not isinstance(trial.seconds, float) or not 0 < trial.seconds < math.inf:
         raise ValueError("a trial without a time")
     return trial
+
+
+def _flags(*values: Any) -> None:
+    if not all(isinstance(value, bool) for value in values):
+        raise ValueError("a choice that is neither true nor false")
 
 
 def _natural(value: Any, *, optional: bool = False) -> int | None:

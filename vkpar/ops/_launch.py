@@ -24,13 +24,15 @@ GROUP: Final = 256 * 4  # elements that one work group of an elementwise kernel 
 
 
 def check_arrays(operation: str, out: Array | None, **operands: Array) -> None:
-    """Raise InvalidUsageError unless all are arrays of one device that is open; only ``out`` may be None."""
+    """Raise InvalidUsageError unless all are arrays of one device, nothing of it closed; only ``out`` may be None."""
     given = operands if out is None else {**operands, "out": out}
     for name, array in given.items():
         if not isinstance(array, Array):
             raise InvalidUsageError(f"{operation}: {name} is a vkpar.Array, not {type(array).__name__}")
     check_same_device(*given.values())
     next(iter(given.values())).device.logical  # noqa: B018  (refuses a closed device)
+    for array in given.values():
+        array.check_free()
 
 
 def check_out(operation: str, out: Array, shape: tuple[int, ...], dtype: DType) -> None:

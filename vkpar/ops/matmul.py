@@ -132,8 +132,8 @@ def _multiply(problem: _Problem, kernel: str, out: Array) -> None:
         problem = replace(problem, a=_as_float32(problem.a), b=_as_float32(problem.b))
     cut = _tiles(problem, kernel, out)
     if kernel != _SMALL:
-        sums_up = any(tile["k"][0] for tile in cut)
-        direct = direct or (not sums_up and problem.n % 2 == 0 and writable_in_place(out))
+        whole = not any(tile["k"][0] or tile["n"][0] % 2 for tile in cut)  # nothing is added up, no pair is cut
+        direct = direct or (whole and problem.n % 2 == 0 and writable_in_place(out))
     target = out
     if not direct:
         target = problem.device.empty((problem.m, problem.n), dtypes.float32)

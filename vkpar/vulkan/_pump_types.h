@@ -15,7 +15,7 @@ enum { STAGE_ALL_COMMANDS = 0x00010000 };
 enum { HISTOGRAM = 128 };                /* four buckets per power of two of a nanosecond, see bucket_ns in pump.py */
 enum { WAITS = 2 };                      /* a batch has at most so many waits more than there are ranks */
 static const uint64_t SLICE_NS = 100000000ull;
-/* Of each wait, the first part and how long is slept in it at a time: about 60 us with the kernel's own delay. */
+/* A wait's first part, and how long is slept in it at a time: about 60 us with the kernel's own delay. */
 static const uint64_t NAPPING_NS = 20000000ull;
 #define NAP_NS 10000
 static const uint32_t NO_SLOT = UINT32_MAX;
@@ -49,6 +49,7 @@ typedef struct vkp_queue {
     struct vkp_queue *sibling;           /* the device's other queue: each submission waits for all of it */
     uint64_t sibling_waited;
     int naps;                            /* the driver wakes blocked threads late */
+    uint64_t awaited, since;             /* the value last waited for, and when that began */
     submit_fn submit; wait_fn wait; signal_fn signal; counter_fn counter;
 } vkp_queue;
 
@@ -110,18 +111,21 @@ static uint64_t now_ns(void) {
     return (uint64_t)t.tv_sec * 1000000000ull + (uint64_t)t.tv_nsec;
 }
 
-/* Blocks, but looks now and then for a while before that, where the driver wakes blocked threads late. */
+/* Blocks, but looks now and then for a while before that, where the driver wakes blocked threads late. A wait that goes
+ * on with the next call (nobody waited for another value meanwhile) is not new: it blocks at once. */
 static int32_t wait_one(vkp_queue *q, uint64_t value, uint64_t timeout) {
     static const struct timespec nap = {0, NAP_NS};
-    uint64_t start = now_ns(), spent = 0, counter = 0;
-    for (uint64_t most = q->naps && timeout > NAPPING_NS ? NAPPING_NS : q->naps ? timeout : 0; spent < most;) {
+    uint64_t start = now_ns(), now = start, counter = 0;
+    if (q->naps && __atomic_exchange_n(&q->awaited, value, __ATOMIC_RELAXED) != value)
+        __atomic_store_n(&q->since, start, __ATOMIC_RELAXED);
+    while (q->naps && now - start < timeout && now - __atomic_load_n(&q->since, __ATOMIC_RELAXED) < NAPPING_NS) {
         int32_t result = q->counter(q->device, q->timeline, &counter);
         if (result != SUCCESS || counter >= value) return result;
         nanosleep(&nap, NULL);
-        spent = now_ns() - start;
+        now = now_ns();
     }
     wait_info info = {STYPE_WAIT, NULL, 0, 1, &q->timeline, &value};
-    return q->wait(q->device, &info, spent < timeout ? timeout - spent : 0);
+    return q->wait(q->device, &info, now - start < timeout ? timeout - (now - start) : 0);
 }
 
 #endif

@@ -13,23 +13,31 @@ from vkpar.vulkan.pool import Piece
 class BufferRange:
     """``nbytes`` of a VkBuffer from ``offset``: what a descriptor or a copy names.
 
-    ``mapped`` is the host address of the first byte, 0 where the host does not see it.
+    Attributes:
+        mapped: the host address of the first byte, 0 where the host does not see it.
+        owner: what gives the memory back when nobody holds it any more; None where others see to that.
     """
 
     buffer: Any
     offset: int
     nbytes: int
     mapped: int = 0
+    owner: Any = field(default=None, repr=False, compare=False)
+
+    @property
+    def bare(self) -> BufferRange:
+        """The same without its owner, for those that outlive the memory."""
+        return BufferRange(self.buffer, self.offset, self.nbytes, self.mapped)
 
     def head(self, nbytes: int) -> BufferRange:
         """Return the first ``nbytes``."""
-        return BufferRange(self.buffer, self.offset, nbytes, self.mapped)
+        return BufferRange(self.buffer, self.offset, nbytes, self.mapped, self.owner)
 
     def tail(self, nbytes: int) -> BufferRange | None:
         """Return what follows the first ``nbytes``, None for nothing."""
         left = self.nbytes - nbytes
         mapped = self.mapped and self.mapped + nbytes
-        return BufferRange(self.buffer, self.offset + nbytes, left, mapped) if left else None
+        return BufferRange(self.buffer, self.offset + nbytes, left, mapped, self.owner) if left else None
 
 
 def paired(sources: Sequence[BufferRange], targets: Sequence[BufferRange]) -> Iterator[tuple[BufferRange, BufferRange]]:
@@ -82,7 +90,7 @@ class Buffer:
     purpose: str = ""
     label: Callable[[], str] | None = None
 
-    def range(self, start: int = 0, nbytes: int | None = None) -> BufferRange:
+    def range(self, start: int = 0, nbytes: int | None = None, owner: Any = None) -> BufferRange:
         """Return ``nbytes`` (all the rest by default) from byte ``start``."""
         nbytes = self.nbytes - start if nbytes is None else nbytes
-        return BufferRange(self.handle, self.offset + start, nbytes, self.mapped and self.mapped + start)
+        return BufferRange(self.handle, self.offset + start, nbytes, self.mapped and self.mapped + start, owner)

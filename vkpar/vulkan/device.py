@@ -75,7 +75,7 @@ class LogicalDevice:
             self._straight: list[HostImports | MappedArrays] = [self.imports]
             self._mapped: MappedArrays | None = None
             if straight:  # uploads that fit the ring need not wait there
-                self._mapped = MappedArrays(self.transfer, self._reaping, ring_bytes + 1)
+                self._mapped = MappedArrays(self.transfer, ring_bytes + 1)
                 self._straight.append(self._mapped)
             undo.pop_all()
         with _opening:
@@ -121,19 +121,25 @@ class LogicalDevice:
     def allocate_array(self, nbytes: int, label: Callable[[], str] | None = None) -> SubBuffers:
         """Return memory for an array: as many new buffers as the driver's limits ask for.
 
+        It is given back when nobody holds it any more and the work submitted until then is done.
+
         Raises:
             OutOfMemoryError, UnsupportedError
         """
         self.allocator.check_total(nbytes)
         with ExitStack() as undo:
-            made = []
+            buffers = []
             for size in cut(nbytes, self.info.limits.max_buffer):
-                made.append(self.allocate(size, purpose=ARRAYS, label=label))
-                undo.callback(self._retire, made[-1])
+                buffers.append(self.allocate(size, purpose=ARRAYS, label=label, total=nbytes))
+                undo.callback(self._retire, buffers[-1:])
+            made = SubBuffers(buffers)
+            weakref.finalize(made, self._retire, made.buffers).atexit = False
             undo.pop_all()
-        return SubBuffers(made)
+        return made
 
-    def allocate(self, nbytes: int, *, purpose: str, label: Callable[[], str] | None = None) -> Buffer:
+    def allocate(
+        self, nbytes: int, *, purpose: str, label: Callable[[], str] | None = None, total: int | None = None
+    ) -> Buffer:
         """Return a new buffer of device memory.
 
         Where there is no room, what other devices on the same card keep for later is freed, then what is about to be
@@ -143,6 +149,7 @@ class LogicalDevice:
             nbytes: its size.
             purpose: what it is booked for: ``arrays`` or ``slots``.
             label: says what it holds, for messages.
+            total: bytes of all that it is a part of, for messages.
 
         Raises:
             OutOfMemoryError, UnsupportedError
@@ -153,7 +160,7 @@ class LogicalDevice:
             trimmed = False
             while True:
                 try:
-                    buffer = self.allocator.allocate(nbytes, purpose=purpose, label=label)
+                    buffer = self.allocator.allocate(nbytes, purpose=purpose, label=label, total=total)
                 except OutOfMemoryError:
                     if not trimmed and self._trim_others():
                         trimmed = True
@@ -208,25 +215,19 @@ class LogicalDevice:
             return False
         self.compute.wait(compute)
         self.transfer.wait(transfer)
-        self.reap(patient=True)
+        self.reap()
         return True
 
-    def retire(self, memory: SubBuffers) -> None:
-        """Release an array's memory once all work submitted so far is done; safe in a finalizer."""
+    def _retire(self, buffers: Sequence[Buffer]) -> None:
+        """Release buffers once all work submitted so far is done; safe in a finalizer."""
         if not self.closed:
-            for buffer in memory.buffers:
-                self._retire(buffer)
+            for buffer in buffers:
+                self._retired.append((self.compute.last, self.transfer.last, buffer))
 
-    def _retire(self, buffer: Buffer) -> None:
-        self._retired.append((self.compute.last, self.transfer.last, buffer))
-
-    def reap(self, *, patient: bool = False) -> None:
-        """Release the retired buffers, and the imports nobody can reach any more, whose work is done.
-
-        While the host copies from or to arrays nothing is released; ``patient`` waits for the end of that.
-        """
+    def reap(self) -> None:
+        """Release the retired buffers, and the imports nobody can reach any more, whose work is done."""
         self.imports.reap()
-        if not self._retired or not self._reaping.acquire(blocking=patient):
+        if not self._retired or not self._reaping.acquire(blocking=False):
             return
         try:
             compute, transfer = self.compute.timeline.value(), self.transfer.timeline.value()

@@ -70,7 +70,7 @@ def create(info: DeviceInfo, families: dict[int, int]) -> Any:
     two.features.shaderInt64 = features.int64
     extensions = [name for name in _EXTENSIONS if name in info.extensions]
     extensions += [name for name in CLOCK_EXTENSIONS if name in info.extensions][:1]
-    create = vk.struct(
+    asked = vk.struct(
         "VkDeviceCreateInfo",
         pNext=two,
         queueCreateInfoCount=len(queues),
@@ -78,4 +78,4 @@ def create(info: DeviceInfo, families: dict[int, int]) -> Any:
         enabledExtensionCount=len(extensions),
         ppEnabledExtensionNames=extensions,
     )
-    return vk.create("Device", info.handle, create, info.name)
+    return vk.create("Device", info.handle, asked, info.name)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -29,13 +28,11 @@ class MappedArrays:
 
     Args:
         queue: what is waited for, with all that the device was given before.
-        keeping: held meanwhile: no array's memory may be freed by those who do not have it.
         least: uploads of fewer bytes are left to others, who need not wait for the device.
     """
 
-    def __init__(self, queue: Queue, keeping: threading.Lock, least: int) -> None:
+    def __init__(self, queue: Queue, least: int) -> None:
         self._queue = queue
-        self._keeping = keeping
         self._least = least
 
     def upload(self, source: _Bytes, target: Sequence[BufferRange]) -> bool:
@@ -57,9 +54,8 @@ class MappedArrays:
     def _run(self, memory: Iterable[BufferRange], copy: Callable[[], None], *, rewrites: bool) -> bool:
         if not all(part.mapped for part in memory):
             return False
-        with self._keeping:
-            self._hand_over(rewrites=rewrites)
-            copy()
+        self._hand_over(rewrites=rewrites)
+        copy()
         return True
 
     def _hand_over(self, *, rewrites: bool) -> None:

@@ -75,6 +75,7 @@ class Allocator:
         purpose: str,
         label: Callable[[], str] | None = None,
         alone: bool = False,
+        total: int | None = None,
     ) -> Buffer:
         """Return a new buffer, aligned to 256 bytes and padded to a multiple of that.
 
@@ -86,6 +87,7 @@ class Allocator:
             purpose: what it is booked for: ``arrays``, ``staging`` or ``slots``.
             label: says what it holds, for messages.
             alone: give it a block of its own.
+            total: bytes of all that it is a part of, for messages.
 
         Raises:
             UnsupportedError: more than the driver allows in one allocation, or no such memory.
@@ -103,7 +105,7 @@ class Allocator:
                 self._live.add(buffer)
                 self._books.buffer(purpose, backing.heap, reserved)
         except OutOfMemoryError as error:
-            raise OutOfMemoryError(error.result, error.call, self._state(nbytes, kind)) from error
+            raise OutOfMemoryError(error.result, error.call, self._state(total or nbytes, kind, label)) from error
         return buffer
 
     def check_total(self, nbytes: int) -> None:
@@ -116,6 +118,11 @@ class Allocator:
         if nbytes > self._info.heaps[heap].nbytes:
             state = self._state(nbytes, memtypes.DEVICE)
             raise OutOfMemoryError("VK_ERROR_OUT_OF_DEVICE_MEMORY", "an allocation within the heap", state)
+        try:
+            with self._lock:
+                self._check_limit(nbytes, ARRAYS)
+        except OutOfMemoryError as error:
+            raise OutOfMemoryError(error.result, error.call, self._state(nbytes, memtypes.DEVICE)) from error
 
     def _check_limit(self, reserved: int, purpose: str) -> None:
         limit = env.get().max_memory
@@ -134,20 +141,27 @@ class Allocator:
                     raise
             return self._pool.take(reserved, kind, alone=True)
 
-    def _state(self, nbytes: int, kind: str) -> str:
-        """Say what was asked for and what there is, for the error that nothing is left."""
+    def _state(self, nbytes: int, kind: str, asking: Callable[[], str] | None = None) -> str:
+        """Say what was asked for, which ``asking`` labels, and what there is, for the error that nothing is left."""
         heap = self._books.heaps(physical.read_heaps(self._info))[memtypes.heap_of(self._info, kind)]
         budget = "no budget known" if heap.budget is None else f"a budget of {heap.budget}"
-        with self._lock:
-            users = heapq.nlargest(_LARGEST_USERS, self._live, key=lambda buffer: buffer.reserved)
-        named = "; ".join(
-            f"{buffer.label() if buffer.label else buffer.purpose}: {buffer.nbytes} bytes" for buffer in users
-        )
+        largest = heapq.nlargest(_LARGEST_USERS, self._users(asking).items(), key=lambda user: user[1])
+        named = "; ".join(f"{name() if callable(name) else name}: {held} bytes" for name, held in largest)
         return (
             f"{nbytes} bytes asked of {self._info.name}; heap {heap.index} has {heap.total} bytes and {budget}, of "
             f"which this device uses {heap.used} and keeps {heap.cached} free in its blocks; "
             f"largest users: {named or 'none'}"
         )
+
+    def _users(self, asking: Callable[[], str] | None) -> dict[Callable[[], str] | str, int]:
+        """Return the bytes of everything but what ``asking`` labels; the buffers of an array share a label."""
+        users: dict[Callable[[], str] | str, int] = {}
+        with self._lock:
+            for buffer in self._live:
+                if asking is None or buffer.label is not asking:
+                    user = buffer.label or buffer.purpose
+                    users[user] = users.get(user, 0) + buffer.nbytes
+        return users
 
     def release(self, buffer: Buffer) -> None:
         """Take a buffer back; no pending submission may use it. A second call does nothing."""

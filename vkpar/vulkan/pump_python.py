@@ -41,6 +41,7 @@ class PyQueue:
     def __init__(self, handles: QueueHandles, *, naps: bool = False) -> None:
         self.handles = handles
         self._naps = naps
+        self._awaited, self._since = 0, 0  # the value last waited for, and when that began
         self.last = 0
         self._sibling: PyQueue | None = None
         self.sibling_waited = 0
@@ -98,15 +99,17 @@ class PyQueue:
     def wait(self, value: int, timeout_ns: int) -> bool:
         """Block until the timeline has ``value``, perhaps after naps; False when the time ran out."""
         vk = api.load()
-        start, spent = time.monotonic_ns(), 0
-        while self._naps and spent < min(timeout_ns, _NAPPING_NS):
+        start = now = time.monotonic_ns()
+        if self._awaited != value:
+            self._awaited, self._since = value, start
+        while self._naps and now - start < timeout_ns and now - self._since < _NAPPING_NS:
             if self.counter() >= value:
                 return True
             time.sleep(_NAP_SECONDS)
-            spent = time.monotonic_ns() - start
+            now = time.monotonic_ns()
         values = vk.ffi.new("uint64_t[]", [value])
         info = vk.struct("VkSemaphoreWaitInfo", semaphoreCount=1, pSemaphores=self._timeline, pValues=values)
-        result = self.handles.wait(self.handles.device, info, max(0, timeout_ns - spent))
+        result = self.handles.wait(self.handles.device, info, max(0, timeout_ns - (now - start)))
         vk.check(result, "vkWaitSemaphores")
         return bool(result != _TIMEOUT)
 

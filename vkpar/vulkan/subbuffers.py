@@ -23,7 +23,8 @@ def cut(nbytes: int, most: int) -> list[int]:
 class SubBuffers:
     """An ordered list of buffers behind one range of addresses, which begin at 0.
 
-    An address is resolved by bisection over where the buffers begin, whoever asks for it.
+    An address is resolved by bisection over where the buffers begin, whoever asks for it. The memory is given back when
+    nobody holds this object any more, and ranges hold it: what a call was given stays until it has submitted its work.
 
     Attributes:
         buffers: in order; all but the last are multiples of :data:`GRANULE`.
@@ -48,7 +49,7 @@ class SubBuffers:
     @property
     def whole(self) -> list[BufferRange]:
         """All of its bytes."""
-        return [buffer.range() for buffer in self.buffers]
+        return [buffer.range(owner=self) for buffer in self.buffers]
 
     def resolve(self, address: int) -> tuple[Buffer, int]:
         """Return the buffer that holds the byte at ``address``, and the byte's offset in it.
@@ -80,7 +81,7 @@ class SubBuffers:
                 f"{nbytes} bytes from byte {start} of an array's memory lie in more than one of its "
                 f"{len(self)} sub-buffers"
             )
-        return buffer.range(offset, nbytes)
+        return buffer.range(offset, nbytes, self)
 
     def ranges(self, start: int, nbytes: int) -> list[BufferRange]:
         """Return ``nbytes`` from ``start``, a range for each buffer that holds some of them."""
@@ -88,6 +89,6 @@ class SubBuffers:
         while start < end:
             buffer, offset = self.resolve(start)
             held = min(end - start, buffer.reserved - offset)
-            made.append(buffer.range(offset, held))
+            made.append(buffer.range(offset, held, self))
             start += held
         return made
