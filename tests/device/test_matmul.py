@@ -153,16 +153,6 @@ def test_a_split_over_rows_columns_and_k(
     np.testing.assert_array_equal(halves.numpy(), a @ b)
 
 
-@pytest.mark.parametrize("transpose_b", [False, True])
-def test_rows_beyond_one_binding(
-    reopen: Callable[..., vkpar.Device], rng: np.random.Generator, kernel: str, transpose_b: bool
-) -> None:
-    device = reopen(max_binding=4352)
-    for m, n, k in ((2, 3, 2500), (3, 2500, 2), (1, 1300, 1300)):
-        a, b = integers(rng, m, k), integers(rng, k, n)
-        np.testing.assert_array_equal(multiply(device, a, b, transpose_b).numpy(), a @ b)
-
-
 def test_many_work_groups_fold(
     device: vkpar.Device, rng: np.random.Generator, kernel: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
