@@ -84,3 +84,11 @@ def test_the_scale_does_not_matter() -> None:
     rows = [[3e-10, 1e-10, 2e-10], [1e-10, 9e-10, 2e-10], [4e-9, 1e-9, 7e-9]]
     shares = minimax.shares(rows)
     assert minimax.shares([[cell * 2.0**60 for cell in row] for row in rows]) == shares
+
+
+@given(st.lists(st.lists(st.integers(-12, 12), min_size=3, max_size=3), min_size=3, max_size=3))
+def test_costs_of_any_span_have_shares(powers: list[list[int]]) -> None:
+    shares = minimax.shares([[10.0**power for power in row] for row in powers])
+    assert len(shares) == 3
+    assert abs(sum(shares) - 1) < 1e-9
+    assert min(shares) >= 0

@@ -124,7 +124,7 @@ def _costs(raw: dict[str, Any]) -> Costs:
     _timed(costs.wire)
     for role in ROLES:
         seconds = getattr(costs, role)
-        if not isinstance(seconds, float) or not _LEAST_COST < seconds < _MOST_COST:
+        if not isinstance(seconds, float) or not _LEAST_COST <= seconds <= _MOST_COST:
             raise ValueError(f"{role} without a cost that can be")
     return costs
 
