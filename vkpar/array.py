@@ -76,7 +76,8 @@ class Array(Shaped):
     def close(self) -> None:
         """Give the memory back once the work submitted so far is done; a second call does nothing.
 
-        It takes all views of the memory along. Arrays that are dropped give theirs back by themselves.
+        It is the memory that is closed: closing a view closes the array that it is a view of, and all other views.
+        Arrays that are dropped give theirs back by themselves.
 
         Raises:
             InvalidUsageError: it is pending in a group of collectives that was not left yet.
@@ -84,6 +85,7 @@ class Array(Shaped):
         self._storage.close()
 
     def __enter__(self) -> Array:
+        self.check_free()
         return self
 
     def __exit__(self, *exception: object) -> None:

@@ -15,7 +15,7 @@ from vkpar.vulkan import queue, shader
 from vkpar.vulkan.buffer import BufferRange
 from vkpar.vulkan.interface import Entry, Interface, missing, reflect
 
-_PIECE = 256  # elements: pieces begin at multiples, which every device can bind if the array's own begin does
+_PIECE = 256  # elements: at multiples every device can bind, if it can at the array's own begin
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -123,7 +123,7 @@ def pieces(*arrays: Array) -> Iterator[tuple[Array, ...]]:
 
     Raises:
         InvalidUsageError: other sizes, arrays of several devices, or closed ones.
-        UnsupportedError: views that no cut suits, since their borders do not lie 256 elements apart from their starts.
+        UnsupportedError: views that no cut suits: a buffer of one ends where another cannot be bound.
     """
     check_same_device(*arrays)
     for array in arrays:
@@ -139,15 +139,21 @@ def _cuts(arrays: Sequence[Array], total: int) -> Iterator[tuple[int, int]]:
     start = 0
     while start < total:
         count = min(_bindable(array, start) for array in arrays)
-        if count < total - start:
+        if count < total - start and not all(_can_begin(array, start + count) for array in arrays):
             count = count // _PIECE * _PIECE
         if not count:
             raise UnsupportedError(
-                f"no piece from element {start} on suits all of {', '.join(map(repr, arrays))}: their sub-buffers' "
-                f"borders lie at no common multiple of {_PIECE} elements; take copies of views"
+                f"no piece from element {start} on suits all of {', '.join(map(repr, arrays))}: a sub-buffer of one "
+                "ends where another cannot be bound; take view.contiguous_copy() of those that are views"
             )
         yield start, start + count
         start += count
+
+
+def _can_begin(array: Array, start: int) -> bool:
+    """Say whether the device can bind the array from element ``start`` on."""
+    at = array.byte_offset + start * array.dtype.itemsize
+    return at % array.device.limits.min_storage_buffer_offset_alignment == 0
 
 
 def _bindable(array: Array, start: int) -> int:

@@ -127,7 +127,9 @@ def _expanded(key: Any, ndim: int) -> list[Any]:
     """Return an item of the key for each axis."""
     items = list(key) if isinstance(key, tuple) else [key]
     dots = [place for place, item in enumerate(items) if item is Ellipsis]
-    if len(dots) > 1 or len(items) - len(dots) > ndim:
+    if len(dots) > 1:
+        raise InvalidUsageError(f"... stands in a key once: {key!r}")
+    if len(items) - len(dots) > ndim:
         raise InvalidUsageError(f"too many indices for {ndim} dimensions: {key!r}")
     at = dots[0] if dots else len(items)
     return [*items[:at], *[slice(None)] * (ndim - len(items) + len(dots)), *items[at + 1 :]]

@@ -49,7 +49,7 @@ def check_target(out: np.ndarray[Any, Any], shape: tuple[int, ...], dtype: DType
         InvalidUsageError
     """
     if not isinstance(out, np.ndarray):
-        raise InvalidUsageError(f"cannot read into a {type(out).__name__}; out is a NumPy array")
+        raise InvalidUsageError(f"cannot read into {type(out).__name__}; out is a NumPy array or a HostArray")
     if out.shape != shape or out.dtype != dtype.numpy:
         raise InvalidUsageError(f"cannot read {shape} {dtype} into {out.shape} {out.dtype}")
     if not out.flags.writeable:

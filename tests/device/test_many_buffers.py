@@ -211,8 +211,11 @@ def test_pieces(small: vkpar.Device) -> None:
     assert [x.shape for (x,) in vkpar.pieces(small.zeros((2, 5)))] == [(10,)]
     with pytest.raises(InvalidUsageError, match="different sizes"):
         list(vkpar.pieces(a, b[1:]))
-    with pytest.raises(UnsupportedError, match="take copies of views"):
-        vkpar.pieces(small.zeros(5000)[64:4000])  # before any piece is handed out
+    alike = list(vkpar.pieces(a[1:], a[1:]))  # borders need not lie at multiples of anything
+    assert sum(x.size for x, _ in alike) == 6000
+    if small.limits.min_storage_buffer_offset_alignment > 4:
+        with pytest.raises(UnsupportedError, match="contiguous_copy"):
+            vkpar.pieces(small.zeros(5000)[1:4001], small.zeros(4000))  # before any piece is handed out
 
 
 def test_an_offset_that_cannot_be_bound(small: vkpar.Device, compiler: None) -> None:
