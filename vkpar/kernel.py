@@ -14,6 +14,7 @@ from vkpar.errors import InvalidUsageError, UnsupportedError
 from vkpar.vulkan import queue, shader
 from vkpar.vulkan.buffer import BufferRange
 from vkpar.vulkan.interface import Entry, Interface, missing, reflect
+from vkpar.vulkan.pool import round_up
 
 _PIECE = 256  # elements: at multiples every device can bind, if it can at the array's own begin
 
@@ -174,7 +175,7 @@ def _range(array: Array) -> BufferRange:
     memory = array.memory
     if array.byte_offset + array.nbytes < array.storage.nbytes:
         return memory.range(array.byte_offset, array.nbytes)
-    padded = min(-(-array.nbytes // WIDE) * WIDE, memory.reach(array.byte_offset))
+    padded = min(round_up(array.nbytes, WIDE), memory.reach(array.byte_offset))
     most = array.device.limits.max_storage_buffer_range
     return memory.range(array.byte_offset, max(array.nbytes, min(padded, most)))
 

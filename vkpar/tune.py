@@ -24,9 +24,6 @@ if TYPE_CHECKING:
 
 _COPIES = "copies"  # two_shot around copies of the slots
 _EQUAL = "="  # chunks, although ranks differ
-_FLOAT32 = {wires.CODED: 2, wires.PLAIN: 1}  # bytes of an array for one on the wire
-
-
 _WAYS = [way for name in TABLE for way in (name, f"{name}{_EQUAL}")]
 
 
@@ -106,7 +103,7 @@ def _table(wire: str, trials: Sequence[Trial]) -> Table:
         naive = best.get("naive")
         gain = "-" if naive is None else f"{naive / chosen.seconds:.1f}x"
         segment = _size(chosen.segment_nbytes) if chosen.segment_nbytes else "by size"
-        more = () if narrow else (_size(_FLOAT32[wire] * wire_nbytes), gain)
+        more = () if narrow else (_size(4 * wire_nbytes // wires.TIMED_NBYTES[wire]), gain)
         made.add_row(_size(wire_nbytes), *times, segment, *more)
     return made
 

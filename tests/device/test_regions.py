@@ -84,11 +84,10 @@ def test_regions_that_the_host_copies(
     device = reopen(**{**SMALL, "ring": "auto", "ring_bytes": 1024})
     shape = data.draw(shapes())
     want = values_of(shape, dtype, seed)
-    made = device.empty(shape, dtype)
-    made.write(want)
+    made = device.array(want, dtype)
     check(made, want, data.draw(keys(shape)), seed)
     want = values_of((40, 30, 7), dtype, seed)
-    made = device.array(want) if dtype != "bfloat16" else device.array(want, dtype)
+    made = device.array(want, dtype)
     for turn in range(3):
         check(made, want, data.draw(keys(want.shape)), seed + turn)
     device.close()
@@ -102,8 +101,7 @@ def test_regions_of_any_array(
     force(monkeypatch, way)
     shape = data.draw(shapes())
     want = values_of(shape, dtype, seed)
-    made = device.empty(shape, dtype)
-    made.write(want)
+    made = device.array(want, dtype)
     for turn in range(2):
         check(made, want, data.draw(keys(shape)), seed + turn)
 
@@ -113,8 +111,7 @@ def test_regions_of_any_array(
 def test_every_dtype(device: vkpar.Device, monkeypatch: pytest.MonkeyPatch, way: str, dtype: str) -> None:
     force(monkeypatch, way)
     want = values_of((7, 9, 11), dtype, 1)
-    made = device.empty(want.shape, dtype)
-    made.write(want)
+    made = device.array(want, dtype)
     for key in ((slice(1, None, 2), slice(2, 7), slice(3, None)), (..., slice(1, None, 3)), (slice(None), 4, 5)):
         check(made, want, key, 2)
         check(made[1:6, :, :], want[1:6], key, 3)
@@ -124,8 +121,7 @@ def test_every_dtype(device: vkpar.Device, monkeypatch: pytest.MonkeyPatch, way:
 @given(st.data(), st.sampled_from(DTYPES), st.integers(0, 2**32 - 1))
 def test_regions_of_views_of_views(device: vkpar.Device, data: st.DataObject, dtype: str, seed: int) -> None:
     want = values_of((9, 5, 7), dtype, seed)
-    made = device.empty(want.shape, dtype)
-    made.write(want)
+    made = device.array(want, dtype)
     start, stop = sorted(data.draw(st.tuples(st.integers(0, 9), st.integers(0, 9))))
     view, part = made[start:stop].reshape(-1, 7, 5), want[start:stop].reshape(-1, 7, 5)
     if len(part):
@@ -140,8 +136,7 @@ def test_seven_axes(device: vkpar.Device, monkeypatch: pytest.MonkeyPatch) -> No
     force(monkeypatch, "kernel")
     for dtype in ("uint8", "float16", "complex128"):
         want = values_of((3, 3, 3, 3, 3, 3, 3), dtype, 5)
-        made = device.empty(want.shape, dtype)
-        made.write(want)
+        made = device.array(want, dtype)
         check(made, want, (slice(None, None, 2),) * 7, 6)
         check(made, want, (slice(1, None), slice(None, None, -2)) * 3, 7)
 
@@ -163,8 +158,7 @@ def test_regions_across_all_limits(
     force(monkeypatch, way)
     shape = data.draw(st.sampled_from([(20000,), (37, 211), (5, 13, 157), (101, 3, 3, 5), (2, 3, 5, 7, 11), (3, 4099)]))
     want = values_of(shape, dtype, seed)
-    made = small.empty(shape, dtype)
-    made.write(want)
+    made = small.array(want, dtype)
     check(made, want, data.draw(keys(shape)), seed)
 
 
@@ -175,8 +169,7 @@ def test_neighbours_stay_across_borders(
 ) -> None:
     force(monkeypatch, way)
     want = values_of((67, 331), dtype, 8)
-    made = small.empty(want.shape, dtype)
-    made.write(want)
+    made = small.array(want, dtype)
     assert len(made.memory) > 1
     for key in ((slice(1, None, 2), slice(5, 320)), (slice(None), slice(3, None, 7)), (slice(None, None, -1), 330)):
         check(made[1:66], want[1:66], key, 9)

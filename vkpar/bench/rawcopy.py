@@ -12,7 +12,7 @@ from vkpar.device import Device
 from vkpar.vulkan import memtypes
 from vkpar.vulkan.buffer import Buffer, BufferRange
 from vkpar.vulkan.device import LogicalDevice
-from vkpar.vulkan.memory import host_view
+from vkpar.vulkan.memory import host_bytes
 from vkpar.vulkan.queue import Frame
 from vkpar.vulkan.usage import STAGING
 
@@ -65,7 +65,7 @@ def raw_copies(array: Array) -> Iterator[RawCopies]:
 
 def _touched(logical: LogicalDevice, nbytes: int, kind: str) -> Buffer:
     buffer = logical.allocator.allocate(nbytes, kind, purpose=STAGING, alone=True)
-    np.frombuffer(host_view(buffer.mapped, nbytes), np.uint8)[:] = 1
+    host_bytes(buffer.mapped, nbytes)[:] = 1
     return buffer
 
 

@@ -25,21 +25,19 @@ class Group:
         self._communicator = communicator
         self._used = False
         self.thread = threading.get_ident()
-        self.items: list[tuple[Any, Request, Work]] = []
-        self._pins: list[Any] = []
+        self.items: list[tuple[Any, Request, Work, list[Any]]] = []
 
     def add(self, key: Any, request: Request, work: Work, pins: list[Any]) -> Work:
         """Put a checked collective off until the group is left; ``pins`` keep its arrays' memory until then."""
-        self.items.append((key, request, work))
-        self._pins += pins
+        self.items.append((key, request, work, pins))
         for array in request.arrays:
             array.storage.held_by = weakref.ref(self)  # a group that an interrupt cut short lets go by itself
         return work
 
-    def take(self) -> list[tuple[Any, Request, Work]]:
+    def take(self) -> list[tuple[Any, Request, Work, list[Any]]]:
         """Return the collectives, and let their arrays be used again."""
         items, self.items = self.items, []
-        for _, request, _ in items:
+        for _, request, *_ in items:
             for array in request.arrays:
                 if array.storage.holder() is self:
                     array.storage.held_by = None

@@ -143,14 +143,14 @@ class Launching(Lifecycle):
                     self._check_usable()
                     self._launch_group(items)
         finally:
-            for _, _, work in items:
+            for _, _, work, _ in items:
                 work.drop()  # but for those that were enqueued
 
-    def _launch_group(self, items: Sequence[tuple[Any, Request, Work]]) -> None:
+    def _launch_group(self, items: Sequence[tuple[Any, Request, Work, list[Any]]]) -> None:
         self.sweep()
         entries: list[Entry] = []
         programs: list[Program | None] = []
-        for index, (key, request, _) in enumerate(items):
+        for index, (key, request, *_) in enumerate(items):
             entry = self._cache.get(key) if self._checks is None else None
             if entry is None or entry.used_up(programs):
                 entry = self._record(key, request)
@@ -161,14 +161,14 @@ class Launching(Lifecycle):
         before = self._rig.last()
         flights: list[Flight] = []
         try:
-            for entry, program, (_, request, work) in zip(entries, programs, items, strict=True):
+            for entry, program, (_, request, work, _) in zip(entries, programs, items, strict=True):
                 flights.append(self._track(request.name, entry, program, work))
             for program in real:
                 program.expect()
             values = self._submitted(joined.enqueue, flights)
         except BaseException:
             if self._rig.last() == before:  # nothing was submitted
-                for _, _, work in items:
+                for _, _, work, _ in items:
                     work.recall()
             raise
         finally:

@@ -35,7 +35,6 @@ _LEAST_COPIED = 256 << 10  # bytes on the wire: two more hops between a device's
 _LEAST_SHARED = 256 << 10  # bytes on the wire: the time of smaller messages hardly depends on shares
 _PLAIN_PART = 0.4  # of the time for trials: for the f32 wire, where ranks differ with it
 _LEAST_PART = 0.5  # of all the time: for trials, however long the costs took
-_ELEMENT = {wires.CODED: 2, wires.PLAIN: 4}  # bytes on the wire
 _LATENCIES = 20
 
 
@@ -139,7 +138,7 @@ def _trials(
 
     What held one of them up once counts as nothing then.
     """
-    count = wire_nbytes // _ELEMENT[wire]
+    count = wire_nbytes // wires.TIMED_NBYTES[wire]
     arrays = [device.zeros(count, dtypes.float32) for device in communicator.devices]
     request = collectives.all_reduce(communicator.devices, arrays, "sum", None, wire)
     plans, times = list[Plan](), list[float]()

@@ -55,6 +55,7 @@ _VERBATIM = {"f32": WORD, "int": WORD, "f16": HALF, "bf16": BHALF}
 
 NAMES = tuple(_FLOAT32)
 CODED, PLAIN = TIMED = ("f16", "f32")  # the wires that a rig is measured with
+TIMED_NBYTES = {CODED: 2, PLAIN: 4}  # bytes of a float32 there
 TEXELS = 2  # texel buffers of the kernels that read through them: the source, the slots
 
 

@@ -72,11 +72,8 @@ class LogicalDevice:
             kind = memtypes.UPLOAD if straight else memtypes.HOST
             self.staging = Staging(self.allocator, self.transfer, ring_bytes, kind)
             self.imports = HostImports(self.handle, info, self.transfer, kernels=transfer == compute)
-            self._straight: list[HostImports | MappedArrays] = [self.imports]
-            self._mapped: MappedArrays | None = None
-            if straight:  # uploads that fit the ring need not wait there
-                self._mapped = MappedArrays(self.transfer, ring_bytes + 1)
-                self._straight.append(self._mapped)
+            # Uploads that fit the ring need not wait there.
+            self._mapped = MappedArrays(self.transfer, ring_bytes + 1) if straight else None
             undo.pop_all()
         with _opening:
             _opened.add(self)
@@ -240,15 +237,17 @@ class LogicalDevice:
         """Copy flat uint8 ``source`` to ``target``, of as many bytes; ``source`` is free on return."""
         with self.gate.lock():
             self.gate.check()
-            if not any(way.upload(source, target) for way in self._straight):
-                self.staging.upload(source, target)
+            if self.imports.upload(source, target) or (self._mapped and self._mapped.upload(source, target)):
+                return
+            self.staging.upload(source, target)
 
     def download(self, source: Sequence[BufferRange], target: Any) -> None:
         """Fill flat uint8 ``target`` from ``source``, of as many bytes; returns when it is there."""
         with self.gate.lock():
             self.gate.check()
-            if not any(way.download(source, target) for way in self._straight):
-                self.staging.download(source, target)
+            if self.imports.download(source, target) or (self._mapped and self._mapped.download(source, target)):
+                return
+            self.staging.download(source, target)
 
     def send(self, loads: Iterable[Load], memory: SubBuffers, nbytes: int, straight: Callable[[], None]) -> None:
         """Carry ``nbytes`` to the device; the host's memory is free on return.

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from vkpar.vulkan.buffer import BufferRange
-from vkpar.vulkan.memory import host_view
+from vkpar.vulkan.memory import host_bytes
 from vkpar.vulkan.queue import Frame, Queue
 
 _Bytes = np.ndarray[Any, np.dtype[np.uint8]]
@@ -70,14 +70,14 @@ class MappedArrays:
 def _copy_to(target: Sequence[BufferRange], source: _Bytes) -> None:
     start = 0
     for part in target:
-        _copy(_bytes(part), source[start : start + part.nbytes])
+        _copy(host_bytes(part.mapped, part.nbytes), source[start : start + part.nbytes])
         start += part.nbytes
 
 
 def _copy_from(source: Sequence[BufferRange], target: _Bytes) -> None:
     start = 0
     for part in source:
-        _copy(target[start : start + part.nbytes], _bytes(part))
+        _copy(target[start : start + part.nbytes], host_bytes(part.mapped, part.nbytes))
         start += part.nbytes
 
 
@@ -85,7 +85,3 @@ def _copy(target: _Bytes, source: _Bytes) -> None:
     step = _PIECE if collide(target.ctypes.data, source.ctypes.data) else max(source.size, 1)
     for start in range(0, source.size, step):
         np.copyto(target[start : start + step], source[start : start + step])
-
-
-def _bytes(part: BufferRange) -> _Bytes:
-    return np.frombuffer(host_view(part.mapped, part.nbytes), np.uint8)

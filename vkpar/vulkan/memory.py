@@ -13,6 +13,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from vkpar import env
 from vkpar.errors import DeviceLostError, OutOfMemoryError, UnsupportedError
 from vkpar.vulkan import api, memtypes, physical
@@ -280,6 +282,11 @@ def host_view(address: int, nbytes: int) -> Any:
     """Return a writable cffi buffer over ``nbytes`` of host memory."""
     ffi = api.load().ffi
     return ffi.buffer(ffi.cast("char*", address), nbytes)
+
+
+def host_bytes(address: int, nbytes: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    """Return ``nbytes`` of host memory as a writable NumPy array."""
+    return np.frombuffer(host_view(address, nbytes), np.uint8)
 
 
 class HostArena:

@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 
 from vkpar.errors import OutOfMemoryError
-from vkpar.vulkan import api
 from vkpar.vulkan.buffer import Buffer, BufferRange
-from vkpar.vulkan.memory import Allocator
+from vkpar.vulkan.memory import Allocator, host_bytes
 from vkpar.vulkan.memtypes import HOST, READBACK, UPLOAD
 from vkpar.vulkan.pool import ALIGNMENT
 from vkpar.vulkan.queue import Frame, Queue
@@ -59,9 +58,7 @@ class _Ring:
     def __init__(self, allocator: Allocator, cell_nbytes: int, kind: str) -> None:
         self._allocator = allocator
         self._buffer: Buffer = allocator.allocate(cell_nbytes * _CELLS, kind, purpose=STAGING, alone=True)
-        ffi = api.load().ffi
-        raw = ffi.buffer(ffi.cast("char*", self._buffer.mapped), self._buffer.nbytes)
-        host = np.frombuffer(raw, np.uint8)
+        host = host_bytes(self._buffer.mapped, self._buffer.nbytes)
         self.cells = [
             _Cell(
                 self._buffer.range(index * cell_nbytes, cell_nbytes),
