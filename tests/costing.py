@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from vkpar.comm.weights import Costs
+from vkpar.comm.plan.shares import Costs
 
 
 def links(speeds: Sequence[float], wire: str = "f16") -> tuple[Costs, ...]:

@@ -7,7 +7,7 @@ import threading
 from typing import Any
 
 import vkpar
-from vkpar.comm.schedule import Step
+from vkpar.comm.schedule.steps import Step
 from vkpar.vulkan.semaphore import TimelineSemaphore
 
 

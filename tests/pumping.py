@@ -12,9 +12,9 @@ import numpy as np
 
 import vkpar
 from vkpar.vulkan import api, pump
-from vkpar.vulkan.buffer import BufferRange, SharedBuffer
 from vkpar.vulkan.command import CommandPool
-from vkpar.vulkan.memory import HostArena, HostImport
+from vkpar.vulkan.memory.buffer import BufferRange, SharedBuffer
+from vkpar.vulkan.memory.memory import HostArena, HostImport
 from vkpar.vulkan.pump import Batch
 from vkpar.vulkan.semaphore import TimelineSemaphore
 

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from vkpar.comm.schedule import BLOCK, Copy, Forward, Meet, Reduce, Span, Step
+from vkpar.comm.schedule.steps import BLOCK, Copy, Forward, Meet, Reduce, Span, Step
 
 Numbers = npt.NDArray[Any]
 Maybe = Numbers | None

@@ -22,8 +22,8 @@ from dataclasses import dataclass, field
 
 from running import Call, Codec, Content, Counts, Maybe, Plain, Run, ScheduleError, part
 
-from vkpar.comm.lanes import Lanes, copies
-from vkpar.comm.schedule import BLOCK, Action, Forward, Meet, Problem, Reduce, SlotSet, Span, Step
+from vkpar.comm.schedule.slot_copies import Lanes, copies
+from vkpar.comm.schedule.steps import BLOCK, Action, Forward, Meet, Problem, Reduce, SlotSet, Span, Step
 
 __all__ = ["Call", "Counts", "Plain", "ScheduleError", "Simulator", "problem"]
 

@@ -3,10 +3,10 @@
 Importing the package loads no Vulkan; the first call that lists or opens devices does.
 """
 
-from vkpar.array import Array, copy
+from vkpar.arrays.array import Array, copy
 from vkpar.comm import pairs as _pairs  # noqa: F401  (registers how arrays go from device to device)
 from vkpar.comm.communicator import Communicator
-from vkpar.comm.work import Work
+from vkpar.comm.engine.work import Work
 from vkpar.device import Device, enumerate_devices, open_devices
 from vkpar.dtypes import DType, bfloat16
 from vkpar.errors import (
@@ -26,8 +26,8 @@ from vkpar.host import HostArray, from_dlpack, host_array, register_host
 from vkpar.kernel import Kernel, pieces
 from vkpar.memory import MemoryPlan, plan_memory
 from vkpar.ops import add, cast, matmul
+from vkpar.vulkan.memory.accounting import DeviceMemory, HeapMemory
 from vkpar.vulkan.physical import DeviceInfo
-from vkpar.vulkan.usage import DeviceMemory, HeapMemory
 
 __version__ = "0.1.0"
 

@@ -15,7 +15,9 @@ import vkpar
 from vkpar import console, env
 from vkpar.bench.commands import WIRE_HELP, add_benchmarks, add_command, add_devices, add_json
 from vkpar.errors import UnsupportedError, VkparError
-from vkpar.vulkan import api, instance, memtypes, pump, selector, shader
+from vkpar.vulkan import api, instance, pump, selector
+from vkpar.vulkan.memory import memtypes
+from vkpar.vulkan.pipelines import shader
 
 if TYPE_CHECKING:
     from vkpar.vulkan.physical import DeviceInfo, Heap, QueueFamily

@@ -19,17 +19,17 @@ from vkpar import dtypes, env
 from vkpar.dtypes import DType
 from vkpar.errors import InvalidUsageError
 from vkpar.vulkan import api, instance, physical
-from vkpar.vulkan.buffer import BufferRange
 from vkpar.vulkan.device import LogicalDevice
+from vkpar.vulkan.memory.accounting import DeviceMemory
+from vkpar.vulkan.memory.buffer import BufferRange
 from vkpar.vulkan.physical import DeviceInfo, Limits
 from vkpar.vulkan.selector import default as default_devices
 from vkpar.vulkan.selector import select
-from vkpar.vulkan.usage import DeviceMemory
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
-    from vkpar.array import Array
+    from vkpar.arrays.array import Array
     from vkpar.host import HostArray
 
 _log = logging.getLogger("vkpar")
@@ -94,8 +94,8 @@ class Device:
             InvalidUsageError: not an array of plain numbers.
             OutOfMemoryError: the device has no room.
         """
-        from vkpar.array import Array
-        from vkpar.elements import host_elements
+        from vkpar.arrays.array import Array
+        from vkpar.arrays.elements import host_elements
 
         host = host_elements(source, dtype)
         made = Array.allocate(self, host.values.shape, host.dtype)
@@ -109,7 +109,7 @@ class Device:
             InvalidUsageError: a negative dimension or an unknown dtype.
             OutOfMemoryError: the device has no room.
         """
-        from vkpar.array import Array
+        from vkpar.arrays.array import Array
 
         return Array.allocate(self, shape, dtypes.resolve(dtype))
 

@@ -16,12 +16,12 @@ from vkpar.device import Device, Shaped, dimensions
 from vkpar.dtypes import DType
 from vkpar.errors import DLPackError, InvalidUsageError, OutOfMemoryError, UnsupportedError
 from vkpar.vulkan.device import LogicalDevice
-from vkpar.vulkan.imports import HostWindow
-from vkpar.vulkan.memory import HostArena, HostBlock, check_size
-from vkpar.vulkan.pool import round_up
+from vkpar.vulkan.memory.imports import HostWindow
+from vkpar.vulkan.memory.memory import HostArena, HostBlock, check_size
+from vkpar.vulkan.memory.pool import round_up
 
 if TYPE_CHECKING:
-    from vkpar.array import Array
+    from vkpar.arrays.array import Array
 
 _CPU = 1  # kDLCPU
 _HOST_DEVICES = {_CPU, 3, 11, 13}  # what NumPy can read in place: kDLCUDAHost, kDLROCMHost and kDLCUDAManaged too

@@ -8,13 +8,14 @@ import operator
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from vkpar.array import WIDE, Array, check_same_device
+from vkpar.arrays.array import WIDE, Array, check_same_device
 from vkpar.device import Device
 from vkpar.errors import InvalidUsageError, UnsupportedError
-from vkpar.vulkan import queue, shader
-from vkpar.vulkan.buffer import BufferRange
-from vkpar.vulkan.interface import Entry, Interface, missing, reflect
-from vkpar.vulkan.pool import round_up
+from vkpar.vulkan import queue
+from vkpar.vulkan.memory.buffer import BufferRange
+from vkpar.vulkan.memory.pool import round_up
+from vkpar.vulkan.pipelines import shader
+from vkpar.vulkan.pipelines.interface import Entry, Interface, missing, reflect
 
 _PIECE = 256  # elements: at multiples every device can bind, if it can at the array's own begin
 

@@ -11,10 +11,10 @@ from typing import Any
 from vkpar import dtypes, env
 from vkpar.device import Device, dimensions
 from vkpar.errors import InvalidUsageError
-from vkpar.vulkan import memtypes
+from vkpar.vulkan.memory import memtypes
+from vkpar.vulkan.memory.pool import Pool, padded
+from vkpar.vulkan.memory.subbuffers import cut
 from vkpar.vulkan.physical import DeviceInfo
-from vkpar.vulkan.pool import Pool, padded
-from vkpar.vulkan.subbuffers import cut
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from vkpar import console, env
 from vkpar.bench import frame
-from vkpar.comm import tuner, tuningfile, wires
-from vkpar.comm.algorithms import TABLE
-from vkpar.comm.tuner import Plan, Trial, Tuning
-from vkpar.comm.weights import ROLES, Costs
+from vkpar.comm import wires
+from vkpar.comm.plan import choose as tuner
+from vkpar.comm.plan.choose import Plan, Trial, Tuning
+from vkpar.comm.plan.shares import ROLES, Costs
+from vkpar.comm.schedule.algorithms.table import TABLE
+from vkpar.comm.tune import store as tuningfile
 from vkpar.errors import InvalidUsageError
 
 if TYPE_CHECKING:

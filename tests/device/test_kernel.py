@@ -12,7 +12,7 @@ import pytest
 
 import vkpar
 from vkpar import InvalidUsageError, ShaderCompileError, UnsupportedError
-from vkpar.vulkan import shader
+from vkpar.vulkan.pipelines import shader
 
 pytestmark = pytest.mark.device
 

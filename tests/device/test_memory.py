@@ -19,10 +19,11 @@ from threads import in_threads
 import vkpar
 from vkpar import InvalidUsageError, OutOfMemoryError, UnsupportedError, env
 from vkpar.device import _open_devices
-from vkpar.vulkan import api, memtypes
-from vkpar.vulkan.buffer import Buffer
-from vkpar.vulkan.memory import Allocator, HostArena
-from vkpar.vulkan.pool import ALIGNMENT
+from vkpar.vulkan import api
+from vkpar.vulkan.memory import memtypes
+from vkpar.vulkan.memory.buffer import Buffer
+from vkpar.vulkan.memory.memory import Allocator, HostArena
+from vkpar.vulkan.memory.pool import ALIGNMENT
 
 pytestmark = pytest.mark.device
 KINDS = ["device", "upload", "readback"]

@@ -16,8 +16,9 @@ from regions import keys, shapes
 from threads import in_threads
 
 import vkpar
-from vkpar import InvalidUsageError, env, transfer
-from vkpar.region import Box
+from vkpar import InvalidUsageError, env
+from vkpar.arrays import transfer
+from vkpar.arrays.region import Box
 
 pytestmark = pytest.mark.device
 DTYPES = ["bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"]
@@ -392,7 +393,7 @@ def test_closed_arrays(device: vkpar.Device) -> None:
     ],
 )
 def test_ways(shape: tuple[int, ...], key: Any, to_host: bool, is_cpu: bool, way: tuple[bool, int]) -> None:
-    box = vkpar.region.select(key, shape).box
+    box = vkpar.arrays.region.select(key, shape).box
     assert transfer.choose(box, 4, 1 << 30, to_host=to_host, is_cpu=is_cpu) == transfer.Way(*way)
     assert transfer.choose(box, 4, 0, to_host=to_host, is_cpu=is_cpu).inner <= 1
     assert box.size == math.prod(np.empty(shape, "V0")[key].shape)

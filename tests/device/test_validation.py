@@ -26,7 +26,7 @@ def test_a_misuse_is_raised_by_the_next_public_call(device: vkpar.Device) -> Non
         import sys
         import numpy as np
         import vkpar
-        from vkpar.vulkan.buffer import BufferRange
+        from vkpar.vulkan.memory.buffer import BufferRange
 
         device = vkpar.open_devices(sys.argv[1])[0]
         made = device.zeros(100)
@@ -58,7 +58,7 @@ def test_work_and_collectives_raise_it_too(device: vkpar.Device) -> None:
         import sys
         import numpy as np
         import vkpar
-        from vkpar.vulkan.buffer import BufferRange
+        from vkpar.vulkan.memory.buffer import BufferRange
 
         with vkpar.open_devices(sys.argv[1])[0] as device, vkpar.Communicator([device]) as comm:
             a, b = device.zeros(100), device.zeros(100)

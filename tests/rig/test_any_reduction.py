@@ -27,8 +27,8 @@ from reducing import (
 )
 
 import vkpar
-from vkpar.comm.tuner import Choice, Tuning
-from vkpar.comm.weights import ROLES, Costs
+from vkpar.comm.plan.choose import Choice, Tuning
+from vkpar.comm.plan.shares import ROLES, Costs
 
 pytestmark = pytest.mark.rig
 OPS = ("sum", "prod", "max", "min", "avg")

@@ -20,9 +20,10 @@ from reducing import check_identical, devices_of, exact_sum, fresh_devices, inte
 
 import vkpar
 from vkpar import CommunicatorError, DeviceLostError, InvalidUsageError, WaitTimeoutError, env
-from vkpar.comm import executor, lifecycle
-from vkpar.comm.slots import Arena
-from vkpar.comm.transports import staged
+from vkpar.comm.engine import lifecycle
+from vkpar.comm.record import builder as executor
+from vkpar.comm.rig.arena import Arena
+from vkpar.comm.rig.transports import staged
 from vkpar.errors import UnsupportedError
 from vkpar.vulkan import pump
 
@@ -112,7 +113,7 @@ def test_work_before_the_collective_may_take_longer_than_the_timeout(mixed: list
 
 
 def test_the_watchdog_parks_and_wakes(rigs: Rigs, monkeypatch: pytest.MonkeyPatch) -> None:
-    from vkpar.comm import watchdog
+    from vkpar.comm.engine import watchdog
 
     monkeypatch.setattr(watchdog, "_LONGEST", 0.02)
     monkeypatch.setattr(watchdog, "_IDLE_LOOKS", 1)
@@ -476,7 +477,7 @@ def test_a_device_without_host_import_is_mapped(
         return real(handle, info, *rest)
 
     monkeypatch.setattr(staged, "HostImport", refusing)
-    monkeypatch.setattr("vkpar.comm.rig._told", set())
+    monkeypatch.setattr("vkpar.comm.rig.rig._told", set())
     with caplog.at_level(logging.WARNING, "vkpar"):
         for _ in range(2):
             with vkpar.Communicator(mixed) as comm:
@@ -526,7 +527,7 @@ def test_the_self_test_finds_a_broken_link(mixed: list[vkpar.Device], monkeypatc
 def test_the_self_test_finds_a_link_that_never_signals(
     mixed: list[vkpar.Device], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from vkpar.comm import rig
+    from vkpar.comm.rig import rig
 
     real = rig.pump.make_group
 

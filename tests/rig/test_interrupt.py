@@ -232,7 +232,7 @@ import sys
 import threading
 import numpy as np
 import vkpar
-from vkpar.comm.executor import Program
+from vkpar.comm.record.builder import Program
 sys.path.insert(0, sys.argv[1])
 from parking import parked
 

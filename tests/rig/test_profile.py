@@ -18,8 +18,8 @@ from reducing import algorithms_for, fresh_devices
 
 import vkpar
 from vkpar import CommunicatorError, InvalidUsageError, UnsupportedError, cli, env
-from vkpar.comm.links import BRIDGED
-from vkpar.comm.profile import Profile
+from vkpar.comm.observe.profile import Profile
+from vkpar.comm.rig.links import BRIDGED
 from vkpar.comm.wires import BLOCK, SCALED_HALF
 from vkpar.vulkan import pump, query
 
@@ -245,7 +245,7 @@ def test_profiles_do_not_nest(rig: Open, rng: np.random.Generator) -> None:
         with pytest.raises(InvalidUsageError, match="profiles do not nest"), comm.profile():
             pass
         comm.all_reduce(arrays)
-        assert (profile.steps, repr(profile)) == ((), "<vkpar.comm.profile.Profile of 0 steps, under way>")
+        assert (profile.steps, repr(profile)) == ((), "<vkpar.comm.observe.profile.Profile of 0 steps, under way>")
     assert len(sequences(profile)) == 1
     with pytest.raises(InvalidUsageError, match="entered once"), profile:
         pass

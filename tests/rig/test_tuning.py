@@ -22,8 +22,11 @@ from reducing import fresh_devices
 
 import vkpar
 from vkpar import InvalidUsageError, cli
-from vkpar.comm import measure, opening, selftest, tuner, tuningfile
-from vkpar.comm.tuner import BUILT_IN, MEASURED, Choice, Trial, Tuning
+from vkpar.comm import selftest
+from vkpar.comm.plan import choose as tuner
+from vkpar.comm.plan.choose import BUILT_IN, MEASURED, Choice, Trial, Tuning
+from vkpar.comm.tune import measure, opening
+from vkpar.comm.tune import store as tuningfile
 from vkpar.vulkan import instance
 
 pytestmark = pytest.mark.rig

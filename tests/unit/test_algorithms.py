@@ -29,8 +29,9 @@ from scheduling import (
 from simulator import Simulator, check_acyclic, problem
 
 from vkpar import InvalidUsageError, UnsupportedError
-from vkpar.comm.algorithms import TABLE, meet
-from vkpar.comm.schedule import BLOCK, MOST_SOURCES, Problem, Reduce, SlotSet
+from vkpar.comm.schedule.algorithms import barrier as meet
+from vkpar.comm.schedule.algorithms.table import TABLE
+from vkpar.comm.schedule.steps import BLOCK, MOST_SOURCES, Problem, Reduce, SlotSet
 
 FULL = os.environ.get("VKPAR_TEST_FULL") == "1"
 ALGORITHMS = list(TABLE)

@@ -14,11 +14,11 @@ from infos import fake_info
 
 import vkpar
 from vkpar import InvalidUsageError, UnsupportedError, env
-from vkpar.vulkan import memtypes
-from vkpar.vulkan.freelist import FreeList
+from vkpar.vulkan.memory import memtypes
+from vkpar.vulkan.memory.accounting import Books
+from vkpar.vulkan.memory.freelist import FreeList
+from vkpar.vulkan.memory.pool import ALIGNMENT, Piece, Pool, padded, round_up
 from vkpar.vulkan.physical import Heap
-from vkpar.vulkan.pool import ALIGNMENT, Piece, Pool, padded, round_up
-from vkpar.vulkan.usage import Books
 
 MIB = 1 << 20
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from vkpar.comm.cache import Entry, ProgramCache
+from vkpar.comm.engine.cache import Entry, ProgramCache
 
 
 @pytest.mark.parametrize("held_in", ["outer", "inner"])

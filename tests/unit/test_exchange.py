@@ -13,8 +13,9 @@ from scheduling import all_gather, all_to_all, broadcast, movement, run, spans_o
 from simulator import Simulator, check_acyclic
 
 from vkpar import InvalidUsageError
-from vkpar.comm.algorithms import exchange, meet
-from vkpar.comm.schedule import BLOCK, Forward, Meet, Move, SlotSet, Span, Step
+from vkpar.comm.schedule.algorithms import barrier as meet
+from vkpar.comm.schedule.algorithms import p2p as exchange
+from vkpar.comm.schedule.steps import BLOCK, Forward, Meet, Move, SlotSet, Span, Step
 
 RANKS = range(1, 9)
 COUNTS = (0, 1, 256, 1000, 5000)

@@ -11,8 +11,9 @@ import pytest
 from scheduling import PAIRS, Expected, all_gather, all_to_all, broadcast, movement, posed, reduction, slots_for, split
 from simulator import ScheduleError, Simulator, check_acyclic, problem
 
-from vkpar.comm.algorithms import TABLE, exchange
-from vkpar.comm.schedule import BLOCK, Forward, Meet, Reduce, SlotSet, Span, Step
+from vkpar.comm.schedule.algorithms import p2p as exchange
+from vkpar.comm.schedule.algorithms.table import TABLE
+from vkpar.comm.schedule.steps import BLOCK, Forward, Meet, Reduce, SlotSet, Span, Step
 
 MOVES = {
     "all_gather": all_gather(split(5000, 3)),

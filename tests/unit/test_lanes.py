@@ -13,11 +13,12 @@ from scheduling import PAIRS, posed, reduction, run, slots_for, split
 from simulator import Simulator, check_acyclic, shared_slots
 
 from vkpar.comm import wires
-from vkpar.comm.algorithms import TABLE, meet
-from vkpar.comm.lanes import IN, OUT, Lanes, copies, own_slot, through_copies
-from vkpar.comm.schedule import BLOCK, Copy, Forward, Reduce, SlotSet, Span, Step
-from vkpar.comm.steptimes import step_times, trace_events
-from vkpar.comm.timing import Planned, Run, planned
+from vkpar.comm.observe.steptimes import step_times, trace_events
+from vkpar.comm.record.timestamps import Planned, Run, planned
+from vkpar.comm.schedule.algorithms import barrier as meet
+from vkpar.comm.schedule.algorithms.table import TABLE
+from vkpar.comm.schedule.slot_copies import IN, OUT, Lanes, copies, own_slot, through_copies
+from vkpar.comm.schedule.steps import BLOCK, Copy, Forward, Reduce, SlotSet, Span, Step
 
 RANKS = range(1, 9)
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from vkpar import VulkanError
-from vkpar.comm import links
+from vkpar.comm.rig import links
 
 
 class FakeTimeline:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vkpar.comm import minimax
+from vkpar.comm.plan import minimax
 
 Rows = list[list[float]]
 NUMBERS = st.floats(1e-3, 1e3) | st.floats(0.5, 2) | st.sampled_from([1.0, 2.0, 100.0])

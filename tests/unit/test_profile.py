@@ -11,11 +11,13 @@ from hypothesis import strategies as st
 
 from vkpar import dtypes
 from vkpar.comm import wires
-from vkpar.comm.algorithms import TABLE, exchange, meet
-from vkpar.comm.profile import ClockLine
-from vkpar.comm.schedule import BLOCK, Forward, Meet, Move, Problem, Reduce, SlotSet, Span, Step
-from vkpar.comm.steptimes import StepTime, step_times, summarize, table, trace_events
-from vkpar.comm.timing import Planned, Run, planned
+from vkpar.comm.observe.profile import ClockLine
+from vkpar.comm.observe.steptimes import StepTime, step_times, summarize, table, trace_events
+from vkpar.comm.record.timestamps import Planned, Run, planned
+from vkpar.comm.schedule.algorithms import barrier as meet
+from vkpar.comm.schedule.algorithms import p2p as exchange
+from vkpar.comm.schedule.algorithms.table import TABLE
+from vkpar.comm.schedule.steps import BLOCK, Forward, Meet, Move, Problem, Reduce, SlotSet, Span, Step
 from vkpar.vulkan.query import Sample
 
 US = 1e-6

@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vkpar import InvalidUsageError
-from vkpar.vulkan import shader
-from vkpar.vulkan.interface import Entry, Interface, missing, reflect
 from vkpar.vulkan.physical import Features
+from vkpar.vulkan.pipelines import shader
+from vkpar.vulkan.pipelines.interface import Entry, Interface, missing, reflect
 
 MAGIC = 0x07230203
 SHIPPED = sorted(

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from regions import keys, shapes
 
 from vkpar import InvalidUsageError
-from vkpar.region import Box, boxes, select, taken
+from vkpar.arrays.region import Box, boxes, select, taken
 
 
 def elements(box: Box) -> np.ndarray:

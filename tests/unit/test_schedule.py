@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vkpar import InvalidUsageError, UnsupportedError
-from vkpar.comm.schedule import (
+from vkpar.comm.schedule.steps import (
     BLOCK,
     MOST_SOURCES,
     Forward,

@@ -11,10 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vkpar import DeviceInfo, InvalidUsageError, dtypes
-from vkpar.comm import tuner, wires
-from vkpar.comm.algorithms import TABLE
-from vkpar.comm.schedule import MOST_SOURCES
-from vkpar.comm.tuner import Choice, Plan, Tuning
+from vkpar.comm import wires
+from vkpar.comm.plan import choose as tuner
+from vkpar.comm.plan.choose import Choice, Plan, Tuning
+from vkpar.comm.schedule.algorithms.table import TABLE
+from vkpar.comm.schedule.steps import MOST_SOURCES
 
 
 def fake(**changes: object) -> DeviceInfo:

@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 from scheduling import reduction, run, slots_for
 from simulator import problem
 
-from vkpar.comm import minimax, weights
-from vkpar.comm.algorithms import TABLE
-from vkpar.comm.schedule import BLOCK, Action, Forward, Problem, Reduce, chunks
-from vkpar.comm.weights import ROLES, Costs
+from vkpar.comm.plan import minimax
+from vkpar.comm.plan import shares as weights
+from vkpar.comm.plan.shares import ROLES, Costs
+from vkpar.comm.schedule.algorithms.table import TABLE
+from vkpar.comm.schedule.steps import BLOCK, Action, Forward, Problem, Reduce, chunks
 
 SPEEDS = st.lists(st.floats(0.1, 10), min_size=1, max_size=8)
 ROLES_OF = {"ring": weights.ring_roles, "two_shot": weights.two_shot_roles}

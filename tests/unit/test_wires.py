@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from vkpar import InvalidUsageError, UnsupportedError, dtypes
 from vkpar.comm import wires
-from vkpar.comm.algorithms import TABLE
-from vkpar.comm.schedule import BLOCK
+from vkpar.comm.schedule.algorithms.table import TABLE
+from vkpar.comm.schedule.steps import BLOCK
 
 NARROW = [dtypes.float16, dtypes.bfloat16, dtypes.int32, dtypes.uint32]
 CHOSEN = {"f16": wires.SCALED_HALF, "bf16": wires.BHALF, "f32": wires.WORD, "q8": wires.Q8}

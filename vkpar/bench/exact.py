@@ -29,7 +29,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.random import Generator  # imported here: NumPy's lazy import can swallow a Ctrl-C
 
-from vkpar.array import Array
+from vkpar.arrays.array import Array
 from vkpar.demo.bounds import U, wire_of
 from vkpar.dtypes import DType, bfloat16, bfloat16_bits, float32
 from vkpar.errors import InvalidUsageError

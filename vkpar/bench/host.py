@@ -18,7 +18,7 @@ from functools import partial
 from statistics import fmean, median
 from typing import Any, Final, TextIO
 
-from vkpar.array import Array
+from vkpar.arrays.array import Array
 from vkpar.bench import frame, table
 from vkpar.comm.communicator import Communicator
 from vkpar.dtypes import float32

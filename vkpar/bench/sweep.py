@@ -16,8 +16,8 @@ from vkpar.bench import frame, profiled, table
 from vkpar.bench.collectives import TABLE, Collective, Launch, Setting
 from vkpar.bench.trial import Trial, terms_of
 from vkpar.comm.communicator import Communicator
-from vkpar.comm.operands import check_rank
-from vkpar.comm.profile import Profile
+from vkpar.comm.observe.profile import Profile
+from vkpar.comm.requests.checks import check_rank
 from vkpar.errors import InvalidUsageError
 
 REDUCED: Final = ("float32", "float16", "bfloat16", "int32", "uint32")

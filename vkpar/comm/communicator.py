@@ -9,17 +9,22 @@ from contextlib import ExitStack
 from typing import Any
 
 from vkpar import dtypes, env
-from vkpar.array import Array
-from vkpar.comm import collectives, debug, measure, options, selftest, tuner, tuningfile, wires
-from vkpar.comm.debug import SlotChecks, WireReports
-from vkpar.comm.flights import FlightRecorder
-from vkpar.comm.group import Group
-from vkpar.comm.launching import Launching
-from vkpar.comm.operands import Arrays, check_rank
-from vkpar.comm.profile import Profile
-from vkpar.comm.recording import Recording
-from vkpar.comm.tuner import Tuning
-from vkpar.comm.work import Work
+from vkpar.arrays.array import Array
+from vkpar.comm import options, selftest, wires
+from vkpar.comm.engine.flights import FlightRecorder
+from vkpar.comm.engine.group import Group
+from vkpar.comm.engine.launching import Launching
+from vkpar.comm.engine.work import Work
+from vkpar.comm.observe.profile import Profile
+from vkpar.comm.plan import choose as tuner
+from vkpar.comm.plan.choose import Tuning
+from vkpar.comm.record import checks as debug
+from vkpar.comm.record.checks import SlotChecks, WireReports
+from vkpar.comm.record.recording import Recording
+from vkpar.comm.requests import collectives
+from vkpar.comm.requests.checks import Arrays, check_rank
+from vkpar.comm.tune import measure
+from vkpar.comm.tune import store as tuningfile
 from vkpar.device import Device, close_orphans
 from vkpar.errors import CommunicatorError, InvalidUsageError, OutOfMemoryError
 from vkpar.vulkan import instance
@@ -31,9 +36,10 @@ _LEAST_TIMEOUT = 1.0  # seconds: a slower step than that, of a rig that is being
 class Communicator(Launching):
     """Collectives over devices of any vendors; rank r is the r-th device.
 
-    Every collective is enqueued and returns a :class:`~vkpar.comm.work.Work`; later work on the same devices sees the
-    results without waiting for it. ``arrays[r]`` lives on rank r. The arrays of a collective have equal dtypes: sums
-    and the like take float32, float16, bfloat16, int32 and uint32, whatever is only moved takes any dtype.
+    Every collective is enqueued and returns a :class:`~vkpar.comm.engine.work.Work`; later work on the same devices
+    sees the results without waiting for it. ``arrays[r]`` lives on rank r. The arrays of a collective have equal
+    dtypes: sums and the like take float32, float16, bfloat16, int32 and uint32, whatever is only moved takes any
+    dtype.
 
     All ranks get the same bits, whatever the drivers. A communicator is a context manager, and ``close`` may be called
     twice; closing a device closes its communicators.

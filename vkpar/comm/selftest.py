@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from vkpar.array import Array
+from vkpar.arrays.array import Array
 from vkpar.errors import CommunicatorError
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from vkpar import dtypes
-from vkpar.comm.algorithms import Algorithm
-from vkpar.comm.schedule import BLOCK
+from vkpar.comm.schedule.algorithms.table import Algorithm
+from vkpar.comm.schedule.steps import BLOCK
 from vkpar.dtypes import DType
 from vkpar.errors import InvalidUsageError, UnsupportedError
 from vkpar.vulkan.physical import DeviceInfo

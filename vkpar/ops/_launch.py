@@ -6,13 +6,13 @@ import struct
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
-from vkpar.array import Array, check_same_device, overlaps
+from vkpar.arrays.array import Array, check_same_device, overlaps
 from vkpar.dtypes import DType
 from vkpar.errors import InvalidUsageError, UnsupportedError
 
 if TYPE_CHECKING:
     from vkpar.device import Device
-    from vkpar.vulkan.buffer import BufferRange
+    from vkpar.vulkan.memory.buffer import BufferRange
 
 # The codes of shaders/common/elements.glsl.
 FLOATS: Final = {"float32": 0, "float16": 1, "bfloat16": 2}

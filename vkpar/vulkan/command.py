@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from vkpar.vulkan import api
-from vkpar.vulkan.buffer import BufferRange, SharedBuffer, paired
+from vkpar.vulkan.memory.buffer import BufferRange, SharedBuffer, paired
 from vkpar.vulkan.physical import TEXEL
 
 _FOREIGN = 0xFFFFFFFD  # VK_QUEUE_FAMILY_FOREIGN_EXT

@@ -14,18 +14,20 @@ from typing import Any
 
 from vkpar import env
 from vkpar.errors import DeviceLostError, InvalidUsageError, OutOfMemoryError, UnsupportedError
-from vkpar.vulkan import api, instance, making, memtypes
-from vkpar.vulkan.buffer import Buffer, BufferRange
+from vkpar.vulkan import api, instance
+from vkpar.vulkan import create as making
 from vkpar.vulkan.gate import Gate
-from vkpar.vulkan.imports import HostImports, HostWindow
-from vkpar.vulkan.kernel import Pipeline, PipelineCache
-from vkpar.vulkan.mapped import MappedArrays
-from vkpar.vulkan.memory import Allocator, HostBlock
+from vkpar.vulkan.memory import memtypes
+from vkpar.vulkan.memory.accounting import ARRAYS, SLOTS, STAGING, Books, DeviceMemory
+from vkpar.vulkan.memory.buffer import Buffer, BufferRange
+from vkpar.vulkan.memory.imports import HostImports, HostWindow
+from vkpar.vulkan.memory.mapped import MappedArrays
+from vkpar.vulkan.memory.memory import Allocator, HostBlock
+from vkpar.vulkan.memory.subbuffers import SubBuffers, cut
 from vkpar.vulkan.physical import DeviceInfo, read_heaps
+from vkpar.vulkan.pipelines.kernel import Pipeline, PipelineCache
 from vkpar.vulkan.queue import Frame, Queue, drain
 from vkpar.vulkan.staging import Load, Staging
-from vkpar.vulkan.subbuffers import SubBuffers, cut
-from vkpar.vulkan.usage import ARRAYS, SLOTS, STAGING, Books, DeviceMemory
 
 _log = logging.getLogger("vkpar")
 _DRAIN_SECONDS = 30.0

@@ -10,8 +10,8 @@ from typing import Any
 
 from vkpar.errors import UnsupportedError
 from vkpar.vulkan import api, instance, pump
+from vkpar.vulkan.create import CLOCK_EXTENSIONS
 from vkpar.vulkan.device import LogicalDevice
-from vkpar.vulkan.making import CLOCK_EXTENSIONS
 from vkpar.vulkan.queue import Frame
 
 MEASURED = "measured"

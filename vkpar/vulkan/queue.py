@@ -10,9 +10,9 @@ from typing import Any
 
 from vkpar.errors import DeviceLostError, WaitTimeoutError
 from vkpar.vulkan import api, instance, pump
-from vkpar.vulkan.buffer import BufferRange
 from vkpar.vulkan.command import CommandBuffer, CommandPool, DescriptorPool
 from vkpar.vulkan.gate import Gate
+from vkpar.vulkan.memory.buffer import BufferRange
 from vkpar.vulkan.physical import DeviceInfo
 from vkpar.vulkan.semaphore import TimelineSemaphore
 

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 
 from vkpar.errors import OutOfMemoryError
-from vkpar.vulkan.buffer import Buffer, BufferRange
-from vkpar.vulkan.memory import Allocator, host_bytes
-from vkpar.vulkan.memtypes import HOST, READBACK, UPLOAD
-from vkpar.vulkan.pool import ALIGNMENT
+from vkpar.vulkan.memory.accounting import STAGING
+from vkpar.vulkan.memory.buffer import Buffer, BufferRange
+from vkpar.vulkan.memory.memory import Allocator, host_bytes
+from vkpar.vulkan.memory.memtypes import HOST, READBACK, UPLOAD
+from vkpar.vulkan.memory.pool import ALIGNMENT
 from vkpar.vulkan.queue import Frame, Queue
-from vkpar.vulkan.usage import STAGING
 
 _CELLS = 4
 

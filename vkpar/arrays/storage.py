@@ -1,0 +1,85 @@
+"""The memory behind an array and its views."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+
+from vkpar.device import Device
+from vkpar.errors import InvalidUsageError
+from vkpar.vulkan.memory.subbuffers import SubBuffers
+
+_serials = itertools.count(1)
+
+
+class Storage:
+    """A device's memory for one array and its views; given back when the last of them goes, or by :meth:`close`.
+
+    Attributes:
+        nbytes: its size.
+        serial: what tells it from all others of this process.
+        held_by: the group of collectives that names it and was not left yet, weakly; None for none.
+        closed: True after :meth:`close`.
+    """
+
+    def __init__(self, device: Device, nbytes: int, label: Callable[[], str] | None = None) -> None:
+        self.device = device
+        self.nbytes = nbytes
+        self.serial = next(_serials)
+        self.held_by: Callable[[], object] | None = None
+        self.closed = False
+        logical = device.logical
+        self._memory: SubBuffers | None = logical.allocate_array(nbytes, label) if nbytes else None
+
+    @property
+    def memory(self) -> SubBuffers:
+        """The buffers; they stay for as long as somebody holds them, whoever closes this meanwhile.
+
+        Raises:
+            InvalidUsageError: there are none, they were given back, or the device is closed.
+        """
+        self.device.logical.check_open()
+        self.check_free()
+        memory = self.pin()
+        if memory is None:
+            raise InvalidUsageError("an array without elements has no memory")
+        return memory
+
+    def pin(self) -> SubBuffers | None:
+        """Return what keeps the memory from being given back; None where there is none.
+
+        Raises:
+            InvalidUsageError: it was given back.
+        """
+        memory = self._memory
+        if self.closed:
+            raise InvalidUsageError("the memory of this array was given back by close(), its own or that of a view")
+        return memory
+
+    def holder(self) -> object:
+        """Return the group of collectives that names this memory and was not left yet, None for none."""
+        return None if self.held_by is None else self.held_by()
+
+    def check_free(self, group: object = None) -> None:
+        """Refuse use after :meth:`close`, and while another group of collectives than ``group`` names the memory.
+
+        Raises:
+            InvalidUsageError
+        """
+        self.pin()
+        holder = self.holder()
+        if holder is not None and holder is not group:
+            raise InvalidUsageError("the array is pending in a group of collectives that was not left yet")
+
+    def close(self) -> None:
+        """Give the memory back once the calls under way and the work submitted so far are done.
+
+        A second call does nothing.
+
+        Raises:
+            InvalidUsageError: a group of collectives names it and was not left yet.
+        """
+        if not self.closed:
+            self.check_free()
+            self.closed = True
+            self._memory = None

@@ -1,0 +1,224 @@
+"""Measures a rig once, in about two seconds: what roles cost each rank, which algorithm and segments at which size.
+
+Every size tries the naive algorithm too, so that whatever is chosen is at least as fast there.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from statistics import median
+from typing import TYPE_CHECKING
+
+from vkpar import dtypes, env
+from vkpar.comm import wires
+from vkpar.comm.plan import choose as tuner
+from vkpar.comm.plan import shares as weights
+from vkpar.comm.plan.choose import Choice, Plan, Trial, Tuning
+from vkpar.comm.requests import collectives
+from vkpar.comm.requests.collectives import Request
+from vkpar.comm.schedule.algorithms.table import TABLE
+from vkpar.comm.schedule.steps import MOST_SOURCES
+from vkpar.comm.tune.costs import measured, seconds_of
+from vkpar.errors import OutOfMemoryError
+
+if TYPE_CHECKING:
+    from vkpar.comm.communicator import Communicator
+
+SECONDS = 2.0
+_SIZES = tuple(4 << (10 + 2 * step) for step in range(8))  # bytes on the wire: 4 KiB to 64 MiB
+_TOO_LONG = 0.15  # seconds of one call
+_ROUND = 0.003  # seconds that a round of calls should take
+_ROUNDS, _MOST_CALLS = 3, 50
+_HOPELESS = 3.0  # times slower than the best: not tried at larger sizes
+_BETTER = 0.97  # of the built-in choice's time: else that stays
+_LEAST_COPIED = 256 << 10  # bytes on the wire: two more hops between a device's queues take as long as so many
+_LEAST_SHARED = 256 << 10  # bytes on the wire: the time of smaller messages hardly depends on shares
+_PLAIN_PART = 0.4  # of the time for trials: for the f32 wire, where ranks differ with it
+_LEAST_PART = 0.5  # of all the time: for trials, however long the costs took
+_LATENCIES = 20
+
+
+def run(communicator: Communicator, seconds: float = SECONDS) -> Tuning:
+    """Measure ``communicator``'s rig; nothing else may run on it meanwhile.
+
+    Args:
+        communicator: with two ranks or more.
+        seconds: about how long it may take; what is not reached keeps its built-in choice.
+
+    Raises:
+        CommunicatorError: the communicator failed.
+    """
+    end = time.monotonic() + seconds
+    tuning = Tuning(costs=measured(communicator), origin=tuner.MEASURED)
+    now = time.monotonic()
+    end = max(end, now + _LEAST_PART * seconds)  # some processors compile for a second
+    differs = weights.differ(tuning.costs_of(wires.PLAIN))
+    found = _timed(communicator, tuning, wires.CODED, end - _PLAIN_PART * (end - now) if differs else end)
+    choices = _choices(found)
+    if differs:
+        also = _timed(communicator, tuning, wires.PLAIN, end)
+        choices += (*_up_to(choices, _LEAST_SHARED // 2), *_choices(also))
+        found += also
+    return replace(tuning, choices=choices, spin_us=_spin_us(communicator), trials=tuple(found))
+
+
+def _timed(communicator: Communicator, tuning: Tuning, wire: str, end: float) -> list[Trial]:
+    return [trial for size in _sizes(communicator, tuning, wire, end) for trial in size]
+
+
+def _up_to(choices: Sequence[Choice], nbytes: int) -> Iterator[Choice]:
+    """Yield what small messages take, of what was measured with the f16 wire, for the f32 wire."""
+    for choice in choices:
+        whole = choice.up_to is not None and choice.up_to < nbytes
+        yield replace(choice, up_to=choice.up_to if whole else nbytes, wire=wires.PLAIN)
+        if not whole:
+            return
+
+
+def _choices(trials: Sequence[Trial]) -> tuple[Choice, ...]:
+    """Return what to take: each up to the geometric mean with the next size, beyond which built-in choices go on."""
+    merged: list[Choice] = []
+    for trial in trials:
+        if not trial.chosen:
+            continue
+        # Sizes lie a factor of four apart.
+        up_to = None if trial.wire_nbytes == _SIZES[-1] else 2 * trial.wire_nbytes
+        choice = Choice(up_to, trial.algorithm, trial.segment_nbytes, trial.copies, trial.equal, trial.wire)
+        if merged and replace(merged[-1], up_to=up_to) == choice:
+            merged.pop()
+        merged.append(choice)
+    return (*merged, *_beyond(trials))
+
+
+def _beyond(trials: Sequence[Trial]) -> Iterator[Choice]:
+    """Yield the built-in choice with equal chunks for sizes not reached, where those were faster at the last one."""
+    if not trials:
+        return
+    here = [trial for trial in trials if trial.wire_nbytes == trials[-1].wire_nbytes]
+    first = here[0]
+    equal = [trial for trial in here if trial.equal and trial.algorithm == first.algorithm]
+    if _LEAST_SHARED <= first.wire_nbytes < _SIZES[-1] and equal and equal[0].seconds < first.seconds:
+        yield Choice(None, first.algorithm, equal=True, wire=first.wire)
+
+
+def _sizes(communicator: Communicator, tuning: Tuning, wire: str, end: float) -> Iterator[list[Trial]]:
+    """Yield the trials of each size for as long as there is time; the first one's always."""
+    dropped: set[str] = set()
+    expected = 0.0
+    for wire_nbytes in _sizes_of(wire):
+        if expected > _TOO_LONG or (expected and time.monotonic() > end):
+            return
+        try:
+            trials = _trials(communicator, tuning, wire, wire_nbytes, dropped, end)
+        except OutOfMemoryError:
+            return
+        best = min(trial.seconds for trial in trials)
+        dropped |= {trial.algorithm for trial in trials if trial.seconds > _HOPELESS * best} & {"direct", "naive"}
+        yield _marked(trials, best)
+        expected = 4 * best
+
+
+def _sizes_of(wire: str) -> tuple[int, ...]:
+    return _SIZES if wire == wires.CODED else tuple(size for size in _SIZES if size >= _LEAST_SHARED)
+
+
+def _marked(trials: list[Trial], best: float) -> list[Trial]:
+    """Mark the one to take: the first, the built-in choice, unless another is clearly, or naive at all, faster."""
+    stays = best > _BETTER * trials[0].seconds
+    if any(trial.algorithm == "naive" and trial.seconds < trials[0].seconds for trial in trials):
+        stays = False
+    taken = 0 if stays else [trial.seconds for trial in trials].index(best)
+    return [replace(trial, chosen=index == taken) for index, trial in enumerate(trials)]
+
+
+def _trials(
+    communicator: Communicator, tuning: Tuning, wire: str, wire_nbytes: int, dropped: set[str], end: float
+) -> list[Trial]:
+    """Time the plans for one size; where another is faster than the built-in one, both again, in turns.
+
+    What held one of them up once counts as nothing then.
+    """
+    count = wire_nbytes // wires.TIMED_NBYTES[wire]
+    arrays = [device.zeros(count, dtypes.float32) for device in communicator.devices]
+    request = collectives.all_reduce(communicator.devices, arrays, "sum", None, wire)
+    plans, times = list[Plan](), list[float]()
+    for plan in _plans(communicator, tuning, wire, wire_nbytes):
+        name = plan.algorithm.name
+        if plans and (name in dropped or (name != "naive" and time.monotonic() > end)):
+            continue
+        plans.append(plan)
+        times += _times(communicator, request, [plan])
+    best = times.index(min(times))
+    if best and times[0] < _TOO_LONG:
+        again = _times(communicator, request, [plans[0], plans[best]])
+        times[0], times[best] = min(times[0], again[0]), min(times[best], again[1])
+    return [
+        Trial(
+            wire_nbytes,
+            plan.algorithm.name,
+            plan.segment_nbytes,
+            seconds,
+            plan.copies,
+            equal=plan.shares is None and tuner.weighted(plan, tuning.costs_of(wire)) != plan,
+            wire=wire,
+        )
+        for plan, seconds in zip(plans, times, strict=True)
+    ]
+
+
+def _times(communicator: Communicator, request: Request, plans: Sequence[Plan]) -> list[float]:
+    """Return the seconds of a call by each of ``plans``, timed in turns."""
+    with ExitStack() as open_ones:
+        launches = [open_ones.enter_context(communicator._rehearse(request, plan)).launch for plan in plans]
+        for launch in launches:
+            launch().wait()  # the pipelines are made
+        seconds = [seconds_of(launch, 1) for launch in launches]
+        if max(seconds) > _TOO_LONG:
+            return seconds
+        calls = [max(2, min(_MOST_CALLS, int(_ROUND / one))) for one in seconds]
+        rounds = [[seconds_of(*pair) for pair in zip(launches, calls, strict=True)] for _ in range(_ROUNDS)]
+        return [median(column) for column in zip(*rounds, strict=True)]
+
+
+def _plans(communicator: Communicator, tuning: Tuning, wire: str, wire_nbytes: int) -> Iterator[Plan]:
+    """Yield the built-in plan, then all others that the rig can take, each once; those with shares first."""
+    ranks, n = [device.info for device in communicator.devices], communicator.nranks
+    costs = tuning.costs_of(wire)
+    names = ["naive", "two_shot", "tree"] if n <= MOST_SOURCES else []
+    names += ["direct"] if tuner.uniform(ranks) else []
+    first = tuner.choose(tuner.AUTO, ranks, wire_nbytes, Tuning(costs=tuning.costs), wire)
+    yield first
+    slot = communicator.rig.arena.large.slot_nbytes
+    plans = [tuner.weighted(Plan(TABLE[name]), costs) for name in [first.algorithm.name, *names, "ring"]]
+    for plan in sorted(dict.fromkeys(plans), key=lambda plan: (plan != first, plan.shares is None)):
+        name = plan.algorithm.name
+        usual = min(slot, tuner.segment_nbytes(plan, n, wire_nbytes))
+        other = {min(slot, factor * usual // 2) for factor in (1, 4)} - {usual}
+        longest = wire_nbytes if name == "direct" else wire_nbytes // n
+        if plan != first:
+            yield plan
+        if plan.shares is not None:
+            yield Plan(TABLE[name])
+        if longest > usual and name != "naive":
+            yield from (replace(plan, segment_nbytes=nbytes) for nbytes in sorted(other))
+        if name == "two_shot" and communicator.rig.copies and wire_nbytes >= _LEAST_COPIED:
+            yield replace(plan, copies=True)
+
+
+def _spin_us(communicator: Communicator) -> int | None:
+    """Return 0 where a wait that blocks at once is as fast as one that spins first; None leaves it to the rig."""
+    rig, usual = communicator.rig, communicator.rig.spin_ns
+    if not usual or env.get().spin_us is not None:
+        return None
+    latencies = []
+    try:
+        for spin_ns in (usual, 0):
+            rig.spin_ns = spin_ns
+            latencies.append(median(seconds_of(communicator.barrier, 1) for _ in range(_LATENCIES)))
+    finally:
+        rig.spin_ns = usual
+    spinning, blocking = latencies
+    return 0 if blocking <= spinning else None
