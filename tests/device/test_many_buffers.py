@@ -315,7 +315,7 @@ def test_closing_beside_a_collective(device: vkpar.Device, monkeypatch: pytest.M
     with vkpar.Communicator([device]) as comm:
         a, b = device.array(np.ones(1000, np.float32)), device.zeros(1000)
         comm.all_reduce([a], out=[b]).wait()
-        launch = comm._launch
+        launch = comm._engine._launch
 
         def close_first(*arguments: Any) -> Any:
             a.close()

@@ -602,7 +602,7 @@ def python_devices() -> Iterator[list[vkpar.Device]]:
 @pytest.mark.parametrize("algorithm", ["ring", "two_shot", "naive"])
 def test_the_python_pump(python_devices: list[vkpar.Device], rng: np.random.Generator, algorithm: str) -> None:
     with vkpar.Communicator(python_devices, algorithm=algorithm) as comm:
-        assert type(comm.rig.group).__name__ == "PyGroup"
+        assert type(comm._engine.rig.group).__name__ == "PyGroup"
         for count in (1, 700, 20_000):
             check_reduction(comm, reals(rng, "float32", count, 3), "float32", algorithm, "f16")
             check_reduction(comm, integers(rng, "int32", count, 3), "int32", algorithm, None, exact=True)
@@ -621,7 +621,7 @@ def test_the_c_pump_is_what_this_run_uses(rig: Open) -> None:
     if pump.kind() != "c":
         pytest.skip("the C helper was not built")
     comm = rig("LL")
-    assert type(comm.rig.group).__name__ == "CGroup"
+    assert type(comm._engine.rig.group).__name__ == "CGroup"
 
 
 @pytest.mark.parametrize("letters", ["LLL", "SL"])

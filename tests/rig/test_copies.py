@@ -76,8 +76,8 @@ def test_the_bits_of_the_fused_path(rig: Open, opened: Open, rng: np.random.Gene
     counts = (1, 700, 65_537) if FULL else (700, 65_537)
     for number, algorithm in enumerate(algorithms_for(letters)):
         fused, through = rig(letters, algorithm=algorithm), opened(letters, algorithm=algorithm)
-        assert through.rig.copies
-        assert not fused.rig.copies
+        assert through._engine.rig.copies
+        assert not fused._engine.rig.copies
         some = FORMATS[:4] if letters == "LL" else FORMATS[number % 4 : number % 4 + 1]
         for turn, (dtype, wire) in enumerate(FORMATS if FULL else some):
             make = integers if dtype in ("int32", "uint32") else reals
@@ -223,8 +223,8 @@ def several(
 
 def test_lanes_of_their_own(several: list[vkpar.Device], rng: np.random.Generator) -> None:
     with vkpar.Communicator(several, algorithm="ring") as comm, Delays(comm, 7, share=0.05):
-        lanes = comm.rig.lanes
-        assert len(comm.rig.queues) == len(lanes.ranks) == len(comm.reached()) in (6, 9)
+        lanes = comm._engine.rig.lanes
+        assert len(comm._engine.rig.queues) == len(lanes.ranks) == len(comm._engine.rig.reached()) in (6, 9)
         assert set(lanes.into) & set(range(3)) == set()
         for count in (300, 40_003):
             parts = integers(rng, "float32", count, 3)
@@ -245,7 +245,7 @@ def test_lanes_in_profiles_and_failures(several: list[vkpar.Device]) -> None:
         comm.all_reduce(arrays)
     copied = [step for step in profile.steps if step.phase.startswith("copy")]
     assert len(copied) > 3
-    assert all(step.lane is not None and comm.rig.lanes.ranks[step.lane] == step.rank for step in copied)
+    assert all(step.lane is not None and comm._engine.rig.lanes.ranks[step.lane] == step.rank for step in copied)
     assert all(step.lane is None for step in profile.steps if step not in copied)
     assert len({(step.rank, step.index) for step in profile.steps}) == len(profile.steps)
     with parked(several[2]) as release:
@@ -254,7 +254,7 @@ def test_lanes_in_profiles_and_failures(several: list[vkpar.Device]) -> None:
             work.wait()
         release()
     ranks = caught.value.details["ranks"]
-    assert [item["rank"] for item in ranks] == list(comm.rig.lanes.ranks)
+    assert [item["rank"] for item in ranks] == list(comm._engine.rig.lanes.ranks)
     assert [item["device"] for item in ranks][:3] == [device.name for device in several]
     assert all("(copies" in item["device"] for item in ranks[3:])
     comm.close()

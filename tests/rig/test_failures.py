@@ -20,8 +20,8 @@ from reducing import check_identical, devices_of, exact_sum, fresh_devices, inte
 
 import vkpar
 from vkpar import CommunicatorError, DeviceLostError, InvalidUsageError, WaitTimeoutError, env
-from vkpar.comm.engine import lifecycle
-from vkpar.comm.record import builder as executor
+from vkpar.comm.engine import engine as lifecycle
+from vkpar.comm.record import program as executor
 from vkpar.comm.rig.arena import Arena
 from vkpar.comm.rig.transports import staged
 from vkpar.errors import UnsupportedError
@@ -122,7 +122,7 @@ def test_the_watchdog_parks_and_wakes(rigs: Rigs, monkeypatch: pytest.MonkeyPatc
         for _ in range(3):
             comm.all_reduce(ones(devices)).wait()
             time.sleep(0.2)
-            assert comm._watchdog._parked
+            assert comm._engine._watchdog._parked
         arrays = ones(devices)
         with parked(devices[0]) as release:
             work = comm.all_reduce(arrays)
@@ -139,7 +139,7 @@ def test_a_dead_proxy(mixed: list[vkpar.Device]) -> None:
     comm = vkpar.Communicator(mixed, timeout=0.5)
     arrays = ones(mixed)
     comm.all_reduce(arrays).wait()
-    comm.rig.group.stop()
+    comm._engine.rig.group.stop()
     start = time.monotonic()
     work = comm.all_reduce(arrays)
     with pytest.raises(CommunicatorError, match="no timeline advanced") as caught:
@@ -161,7 +161,7 @@ def test_an_error_in_the_bridge_is_noticed_by_itself(mixed: list[vkpar.Device], 
     comm.all_reduce(arrays).wait()
     with parked(mixed[0]) as release:
         work = comm.all_reduce(arrays)
-        group: Any = comm.rig.group
+        group: Any = comm._engine.rig.group
         group._error = -4  # VK_ERROR_DEVICE_LOST
         with pytest.raises(CommunicatorError) as caught:
             work.wait(20)
@@ -203,7 +203,7 @@ ENDLESS = """
     import sys, time
     import numpy as np
     import vkpar
-    from vkpar.comm import lifecycle
+    from vkpar.comm.engine import engine as lifecycle
     from vkpar.vulkan import device as logical
     lifecycle._PATIENCE = logical._DRAIN_SECONDS = 0.5
     devices = vkpar.open_devices(sys.argv[1])
@@ -272,7 +272,7 @@ def test_a_failed_copy_is_told_once_and_the_next_one_works(mixed: list[vkpar.Dev
     source = mixed[0].array(np.arange(5, dtype=np.float32))
     source.to(mixed[2])
     (pair,) = mixed[0]._pairs
-    pair.fail(RuntimeError("pulled out"))
+    pair._engine.health.fail(RuntimeError("pulled out"))
     with pytest.raises(CommunicatorError, match="pulled out"):
         source.numpy()
     assert np.array_equal(source.to(mixed[2]).numpy(), np.arange(5))
@@ -281,7 +281,7 @@ def test_a_failed_copy_is_told_once_and_the_next_one_works(mixed: list[vkpar.Dev
 
 def test_a_new_communicator_beside_a_failed_one(mixed: list[vkpar.Device]) -> None:
     failed = vkpar.Communicator(mixed)
-    failed.fail(RuntimeError("pulled out"))
+    failed._engine.health.fail(RuntimeError("pulled out"))
     with vkpar.Communicator(mixed) as comm:
         comm.barrier().wait()
     failed.close()
@@ -366,7 +366,7 @@ def late_reader_is_right(comm: vkpar.Communicator) -> bool:
             late = step.rank == 2 and step.phase == "gather"
             return (delays._timelines[2].handle, 1) if late else None
 
-        comm._recording.executor.gates = gate
+        comm._engine.builder.recorder.gates = gate
         arrays = ones(list(comm.devices))
         arrays[2].fill_zeros()
         comm.broadcast(arrays, 0)

@@ -162,7 +162,7 @@ class InterruptingHelper:
 
 def interrupt_after_submit(monkeypatch: pytest.MonkeyPatch, comm: vkpar.Communicator) -> None:
     """Arrange an interrupt: between the submits of two ranks in Python, right after the one call in C."""
-    if isinstance(comm.rig.ports[0], pump_python.PyQueue):
+    if isinstance(comm._engine.rig.ports[0], pump_python.PyQueue):
         send, sent = pump_python.PyQueue.send, []
 
         def sending(self: pump_python.PyQueue, submissions: Any) -> int:
@@ -174,7 +174,7 @@ def interrupt_after_submit(monkeypatch: pytest.MonkeyPatch, comm: vkpar.Communic
 
         monkeypatch.setattr(pump_python.PyQueue, "send", sending)
     else:
-        for entry in comm._cache._entries.values():
+        for entry in comm._engine.cache._entries.values():
             for program in entry.programs:
                 port: Any = program._port
                 monkeypatch.setattr(port, "_c", InterruptingHelper(port._c, "vkp_enqueue"))
@@ -232,7 +232,7 @@ import sys
 import threading
 import numpy as np
 import vkpar
-from vkpar.comm.record.builder import Program
+from vkpar.comm.record.program import Program
 sys.path.insert(0, sys.argv[1])
 from parking import parked
 

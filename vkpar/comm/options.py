@@ -8,6 +8,7 @@ from vkpar import env
 from vkpar.comm.rig.rig import AUTO, TRANSPORTS
 from vkpar.device import Device
 from vkpar.errors import InvalidUsageError
+from vkpar.timeouts import seconds
 
 
 def devices(given: Sequence[Device]) -> tuple[Device, ...]:
@@ -24,15 +25,16 @@ def devices(given: Sequence[Device]) -> tuple[Device, ...]:
     return listed
 
 
-def timeout(seconds: float) -> float:
-    """Return a positive number of seconds.
+def timeout(given: float) -> float:
+    """Return a positive number of seconds; infinity lets collectives take for ever.
 
     Raises:
-        InvalidUsageError
+        InvalidUsageError: ``given`` is no number, NaN, zero or negative.
     """
-    if not isinstance(seconds, (int, float)) or not seconds > 0:
-        raise InvalidUsageError(f"timeout must be a positive number of seconds, not {seconds!r}")
-    return float(seconds)
+    found = seconds(given)
+    if not found:
+        raise InvalidUsageError("timeout must be a positive number of seconds; every collective takes longer than 0")
+    return found
 
 
 def transports(given: str | Sequence[str], nranks: int) -> list[str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import threading
-import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -14,6 +13,7 @@ from typing import Any
 
 from vkpar import env
 from vkpar.errors import DeviceLostError, InvalidUsageError, OutOfMemoryError, UnsupportedError
+from vkpar.timeouts import Deadline
 from vkpar.vulkan import api, instance
 from vkpar.vulkan import create as making
 from vkpar.vulkan.gate import Gate
@@ -347,10 +347,11 @@ class LogicalDevice:
 
         Raises:
             WaitTimeoutError: ``timeout`` seconds were not enough.
+            InvalidUsageError: the device is closed; or ``timeout`` is no number, NaN or negative.
         """
-        deadline = None if timeout is None else time.monotonic() + timeout
+        deadline = Deadline(timeout)
         for queue in self.queues:
-            queue.wait(queue.last, None if deadline is None else max(0.0, deadline - time.monotonic()))
+            queue.wait(queue.last, deadline)
 
     def refuse_calls(self) -> None:
         """Let no call begin any more, and wait for those under way in other threads; nothing in a forked child."""

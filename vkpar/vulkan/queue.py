@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from vkpar.errors import DeviceLostError, WaitTimeoutError
+from vkpar.timeouts import Deadline
 from vkpar.vulkan import api, instance, pump
 from vkpar.vulkan.command import CommandBuffer, CommandPool, DescriptorPool
 from vkpar.vulkan.gate import Gate
@@ -158,24 +159,23 @@ class Queue:
             self._frames.append(frame)
         return frame.value
 
-    def wait(self, value: int, timeout: float | None = None) -> None:
+    def wait(self, value: int, timeout: float | Deadline | None = None) -> None:
         """Block until the timeline has ``value``; Ctrl-C is answered within 100 ms.
 
         Raises:
             WaitTimeoutError: ``timeout`` seconds were not enough.
             DeviceLostError: the device is gone.
-            InvalidUsageError: the device is closed.
+            InvalidUsageError: the device is closed; or ``timeout`` is no number, NaN or negative.
         """
-        deadline = None if timeout is None else time.monotonic() + timeout
+        deadline = timeout if isinstance(timeout, Deadline) else Deadline(timeout)
         while not self._wait_slice(value, deadline):
-            if deadline is not None and time.monotonic() >= deadline:
-                raise self._timeout(value, timeout)
+            if deadline.passed:
+                raise self._timeout(value, deadline.timeout)
 
-    def _wait_slice(self, value: int, deadline: float | None) -> bool:
-        left = _SLICE_NS if deadline is None else int((deadline - time.monotonic()) * 1e9)
+    def _wait_slice(self, value: int, deadline: Deadline) -> bool:
         with self._gate.lock():
             self._gate.check()
-            return pump.wait([self.port], [value], max(0, min(left, _SLICE_NS))) == 1
+            return pump.wait([self.port], [value], deadline.left_ns(_SLICE_NS)) == 1
 
     def _timeout(self, value: int, timeout: float | None) -> WaitTimeoutError:
         reached = self.timeline.value()

@@ -105,6 +105,11 @@ class Rig:
         self.ports: list[Any] = [queue.port for queue in self.queues]
 
     @property
+    def nranks(self) -> int:
+        """Number of ranks."""
+        return len(self.devices)
+
+    @property
     def copies(self) -> bool:
         """True where programs may have their kernels work on copies of the slots."""
         return bool(self.own_slots) and self._trusts_copies
