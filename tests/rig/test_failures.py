@@ -20,7 +20,7 @@ from reducing import check_identical, devices_of, exact_sum, fresh_devices, inte
 
 import vkpar
 from vkpar import CommunicatorError, DeviceLostError, InvalidUsageError, WaitTimeoutError, env
-from vkpar.comm.engine import engine as lifecycle
+from vkpar.comm.engine import closing
 from vkpar.comm.record import program as executor
 from vkpar.comm.rig.arena import Arena
 from vkpar.comm.rig.transports import staged
@@ -122,7 +122,7 @@ def test_the_watchdog_parks_and_wakes(rigs: Rigs, monkeypatch: pytest.MonkeyPatc
         for _ in range(3):
             comm.all_reduce(ones(devices)).wait()
             time.sleep(0.2)
-            assert comm._engine._watchdog._parked
+            assert comm._engine._watchdog.parked
         arrays = ones(devices)
         with parked(devices[0]) as release:
             work = comm.all_reduce(arrays)
@@ -176,7 +176,7 @@ def test_an_error_in_the_bridge_is_noticed_by_itself(mixed: list[vkpar.Device], 
 
 def test_a_device_that_never_drains_is_given_up(mixed: list[vkpar.Device], monkeypatch: pytest.MonkeyPatch) -> None:
     """The waiting reader gets a typed error; the other devices go on."""
-    monkeypatch.setattr(lifecycle, "_PATIENCE", 0.4)
+    monkeypatch.setattr(closing, "_PATIENCE", 0.4)
     stuck, sane = mixed[2], mixed[:2]
     comm = vkpar.Communicator(mixed, timeout=0.4)
     arrays = ones(mixed)
@@ -203,9 +203,9 @@ ENDLESS = """
     import sys, time
     import numpy as np
     import vkpar
-    from vkpar.comm.engine import engine as lifecycle
+    from vkpar.comm.engine import closing
     from vkpar.vulkan import device as logical
-    lifecycle._PATIENCE = logical._DRAIN_SECONDS = 0.5
+    closing._PATIENCE = logical._DRAIN_SECONDS = 0.5
     devices = vkpar.open_devices(sys.argv[1])
     endless = vkpar.Kernel(devices[-1], '''
         #version 450

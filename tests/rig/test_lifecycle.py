@@ -372,7 +372,7 @@ def test_the_watchdog_lets_slow_work_go_on(rigs: Rigs) -> None:
 
 
 CLOSE_WHILE_STUCK = """
-    import vkpar.comm.engine.engine as module
+    import vkpar.comm.engine.closing as module
     sys.path.insert(0, sys.argv[2])
     from parking import parked
     module._PATIENCE = 0.3
@@ -416,7 +416,7 @@ def test_closing_with_a_long_backlog() -> None:
     check(
         """
         import logging
-        import vkpar.comm.engine.engine as module
+        import vkpar.comm.engine.closing as module
         logging.getLogger("vkpar").setLevel(logging.CRITICAL)
         module._DRAIN_SECONDS = 0.05
         devices = rig()

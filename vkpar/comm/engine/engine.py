@@ -23,8 +23,9 @@ from typing import Any, Protocol
 from vkpar import env
 from vkpar.arrays.array import Array
 from vkpar.comm.engine.cache import ProgramCache
+from vkpar.comm.engine.closing import Closer
 from vkpar.comm.engine.flights import Flight
-from vkpar.comm.engine.group import Group, Item
+from vkpar.comm.engine.group import Group, Item, OpenGroups
 from vkpar.comm.engine.health import Health
 from vkpar.comm.engine.watchdog import Watchdog
 from vkpar.comm.engine.work import Work
@@ -38,14 +39,11 @@ from vkpar.comm.requests import collectives
 from vkpar.comm.requests.keys import Call
 from vkpar.comm.rig.rig import Rig
 from vkpar.device import Device, orphans
-from vkpar.errors import CommunicatorError, InvalidUsageError, VulkanError
+from vkpar.errors import InvalidUsageError, VulkanError
 from vkpar.vulkan import instance
 
-_PATIENCE = 10.0  # seconds without progress until a device is given up, at least
-_MOST_PENDING, _MOST_PENDING_BATCHES = 1024, 32768  # of a communicator: more wait for room
-
-# What ranks that never finished may still use: kept for the life of the process.
-_abandoned: list[Any] = []
+# Collectives that one communicator may have under way: always so few, at most so many, and at most so many batches.
+_FEW_PENDING, _MOST_PENDING, _MOST_PENDING_BATCHES = 16, 1024, 32768
 
 
 class Profile(Protocol):
@@ -84,10 +82,12 @@ class Engine:
         self._process = os.getpid()
         self._lock = threading.RLock()
         self._cache = ProgramCache()
-        self._groups: dict[int, weakref.ref[Group]] = {}  # by thread
+        self._groups = OpenGroups()
+        self._closer = Closer(self.health, self._cache)
+        self._validating = instance.validating()
         self._gates = [device.gate for device in rig.devices]
         self._flights = self.health.flights
-        self._watchdog = Watchdog(self.health, weakref.WeakMethod(self.settle))
+        self._watchdog = Watchdog(self.health, weakref.WeakMethod(self._closer.settle))
 
     @property
     def cache(self) -> ProgramCache:
@@ -129,13 +129,14 @@ class Engine:
         health = self.health
         with health.gate.lock():
             health.gate.check()
-            self.check_usable()
-            group = self._group() if self._groups else None
+            if health.failure is not None or self._validating or True in [gate.is_shut for gate in self._gates]:
+                self.check_usable()
+            group = self._groups.current() if self._groups.by_thread else None
             key, pins = call.key(group)  # the arrays' memory stays until the call is submitted
             if group is not None:
                 return group.add(Item(key, call, self._unrecorded(key, call), Work(health, call), pins))
             with self._lock:
-                entry = self._cached(key)
+                entry = self._cache.get(key) if health.checks is None else None
                 if entry is None:
                     request = collectives.check(self.devices, call)
                     self.sweep()
@@ -150,13 +151,10 @@ class Engine:
             InvalidUsageError, DeviceLostError: a device is closed, or was given up.
             ValidationError: the validation layer has reported something since the last call.
         """
-        if self.health.failure is not None:
-            self.health.check_failure()
+        self.health.check_failure()
         for gate in self._gates:
-            if gate.is_shut:
-                gate.check()
-        if instance.validating():
-            instance.raise_messages()
+            gate.check()
+        instance.raise_messages()
 
     def _cached(self, key: Any) -> Entry | None:
         return self._cache.get(key) if self.health.checks is None else None
@@ -175,27 +173,41 @@ class Engine:
         return entry
 
     def _launch(self, entry: Entry, name: str, keep: object) -> Work:
-        program = entry.program(self.sequence) if entry.programs else None
-        if program is not None:
+        if not entry.programs:
+            return Work(self.health, keep, self._track_nothing(name, entry))
+        program = entry.program(self.sequence)
+        if len(self._flights.pending) > _FEW_PENDING:
             self._make_room(program.batches)
         flight = self._track(name, entry, program)
         work = Work(self.health, keep, flight)
-        if program is not None:
-            self._submit(program.enqueue, [flight])
-            flight.mark_submitted(program.values, program.starts)
+        try:
+            program.enqueue()
+        except BaseException as error:
+            self._refused(error, [flight])
+            raise
+        flight.mark_submitted(program.values, program.starts)
         return work
 
-    def _track(self, name: str, entry: Entry, program: Program | None) -> Flight:
-        """Note what is about to be submitted; without a program it is done when all earlier work is."""
+    def _track(self, name: str, entry: Entry, program: Program) -> Flight:
+        """Note what is about to be submitted."""
         self.sequence += 1
-        flight = Flight(name, self.sequence, entry.label, program.phases if program else (), self.rig.last)
-        if program is None:
-            last = self.rig.last()
-            flight.mark_submitted(last, last)
-        elif program.watch is not None:
+        flight = Flight(name, self.sequence, entry.label, program.phases, self.rig.last)
+        if program.watch is not None:
             program.watch.start(flight)
         self._flights.add(flight)
-        self._watchdog.wake()
+        if self._watchdog.parked:
+            self._watchdog.wake()
+        return flight
+
+    def _track_nothing(self, name: str, entry: Entry) -> Flight:
+        """Note a collective without a program: it is done when all earlier work is."""
+        self.sequence += 1
+        last = self.rig.last()
+        flight = Flight(name, self.sequence, entry.label, (), self.rig.last)
+        flight.mark_submitted(last, last)
+        self._flights.add(flight)
+        if self._watchdog.parked:
+            self._watchdog.wake()
         return flight
 
     def _make_room(self, batches: int) -> None:
@@ -204,32 +216,28 @@ class Engine:
         Raises:
             CommunicatorError, InvalidUsageError: the communicator failed or was closed meanwhile.
         """
-        most = max(2, min(_MOST_PENDING, _MOST_PENDING_BATCHES // max(1, batches)))
+        most = max(_FEW_PENDING, min(_MOST_PENDING, _MOST_PENDING_BATCHES // max(1, batches)))
         pending = self._flights.pending
-        while len(pending) >= most:
+        while len(pending) > most:
             reached = self.health.look()
             self.health.check_failure()
             if reached is not None:
                 self._flights.drop_done(reached)
-            if len(pending) >= most:
+            if len(pending) > most:
                 self.health.wait_slice(pending[len(pending) // 2])
 
-    def _submit(self, enqueue: Callable[[], Any], flights: Sequence[Flight]) -> Any:
-        """Call ``enqueue``; its failure is the communicator's. An interrupt comes before all submits or after them.
+    def _refused(self, error: BaseException, flights: Sequence[Flight]) -> None:
+        """Fail because ``flights`` were not submitted; an interrupt comes before all submits or after them.
 
         Raises:
             CommunicatorError: the submission failed, or was refused.
         """
-        try:
-            return enqueue()
-        except BaseException as error:
-            if not isinstance(error, KeyboardInterrupt):
-                self.health.fail_enqueue(error, flights[0])
-            last = self.rig.last()
-            for flight in flights:
-                flight.mark_submitted(last, last)
-            self.health.check_failure()
-            raise
+        if not isinstance(error, KeyboardInterrupt):
+            self.health.fail_enqueue(error, flights[0])
+        last = self.rig.last()
+        for flight in flights:
+            flight.mark_submitted(last, last)
+        self.health.check_failure()
 
     # ---- programs apart from the cache, for measuring ----
 
@@ -269,25 +277,18 @@ class Engine:
         """Return a context that puts this thread's collectives off until it is left."""
         return Group(self._enter_group, self._leave_group)
 
-    def _group(self) -> Group | None:
-        """Return the group that this thread has open."""
-        held = self._groups.get(threading.get_ident())
-        return None if held is None else held()
-
     def in_group(self) -> bool:
         """Say whether this thread has a group open."""
-        return self._group() is not None
+        return self._groups.current() is not None
 
     def _enter_group(self, group: Group) -> None:
         with self.health.gate.lock():
             self.health.gate.check()
             self.check_usable()
-            if self._group() is not None:
-                raise InvalidUsageError("groups do not nest: this thread has one open on the communicator")
-            self._groups[group.thread] = weakref.ref(group)
+            self._groups.enter(group)
 
     def _leave_group(self, group: Group, *, enqueue: bool) -> None:
-        self._groups.pop(group.thread, None)
+        self._groups.leave(group)
         items = group.take()
         try:
             if threading.get_ident() != group.thread:
@@ -329,15 +330,18 @@ class Engine:
         flights: list[Flight] = []
         try:
             for item, entry, program in zip(items, entries, programs, strict=True):
-                flights.append(self._track(item.call.name, entry, program))
+                name = item.call.name
+                flights.append(self._track(name, entry, program) if program else self._track_nothing(name, entry))
                 item.work.mark_submitted(flights[-1])
             for program in real:
                 program.expect()
-            return flights, self._submit(port.enqueue, flights)
-        except BaseException:
+            return flights, port.enqueue()
+        except BaseException as error:
             if self.rig.last() == before:  # nothing was submitted
                 for item in items:
                     item.work.mark_submitted(None)
+            if flights:
+                self._refused(error, flights)
             raise
 
     # ---- copies between two ranks' devices ----
@@ -416,19 +420,6 @@ class Engine:
         """Free recorded collectives that nobody can ask for again and that are done."""
         self._cache.sweep(self.rig.reached(), self.rig.confirm)
 
-    def settle(self) -> None:
-        """After a failure: wait until the queues have run out, and give up the devices on which they do not."""
-        health = self.health
-        if not health.closing.acquire(blocking=False):
-            return  # a close does it
-        try:
-            if not health.freed:
-                late = self._drain()
-                if late:
-                    self._abandon(late)
-        finally:
-            health.closing.release()
-
     @property
     def closed(self) -> bool:
         """True once :meth:`close` was called."""
@@ -447,42 +438,14 @@ class Engine:
         self._watchdog.stop()
         with health.closing:
             health.gate.shut()
-            if not health.freed:
-                self._close()
+            self._closer.close(self._read_last)
 
-    def _close(self) -> None:
-        late = self._drain()
-        if late and not self.health.failed:
-            self.health.fail(CommunicatorError(f"closed while ranks {late} stood still for {self._patience:g} s"))
-            late = self._drain()
-        if late:
-            self._abandon(late)
-            return
+    def _read_last(self) -> None:
+        """Let an open profile read what can still be read."""
         if self.profile is not None:
             with suppress(VulkanError):  # a lost device
                 self.profile.collector.read_done()
             self.profile.finish(calibrate=False)
-        self._cache.close()
-        self.rig.close()
-        self.health.freed = True
-
-    def _drain(self) -> list[int]:
-        """Wait for pending work, without the lock: its holder may wait for a device that hangs."""
-        return self.rig.drain(self._cache.pending(len(self.rig.queues)), self._patience)
-
-    @property
-    def _patience(self) -> float:
-        return max(_PATIENCE, self.health.timeout)
-
-    def _abandon(self, late: Sequence[int]) -> None:
-        """Give up the devices of ranks that never finish; what they may still use is left alone."""
-        for rank in late:
-            self.rig.devices[rank].quarantine()
-        scratch = self._cache.scratch()
-        self._cache.close(late)
-        self.rig.abandon(late)
-        _abandoned.append((self.rig, scratch))
-        self.health.freed = True
 
     def __del__(self) -> None:
         if hasattr(self, "_watchdog") and not self.closed:

@@ -78,3 +78,33 @@ class Group:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._leave(self, enqueue=kind is None)
+
+
+class OpenGroups:
+    """The groups that are open on one communicator, one a thread at most.
+
+    Attributes:
+        by_thread: the groups by their threads' numbers; a dropped group counts as left.
+    """
+
+    def __init__(self) -> None:
+        self.by_thread: dict[int, weakref.ref[Group]] = {}
+
+    def current(self) -> Group | None:
+        """Return the group that this thread has open."""
+        held = self.by_thread.get(threading.get_ident())
+        return None if held is None else held()
+
+    def enter(self, group: Group) -> None:
+        """Open a group of this thread.
+
+        Raises:
+            InvalidUsageError: this thread has a group open already.
+        """
+        if self.current() is not None:
+            raise InvalidUsageError("groups do not nest: this thread has one open on the communicator")
+        self.by_thread[group.thread] = weakref.ref(group)
+
+    def leave(self, group: Group) -> None:
+        """Close a group."""
+        self.by_thread.pop(group.thread, None)

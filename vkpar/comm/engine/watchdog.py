@@ -23,6 +23,9 @@ class Watchdog:
     It holds the communicator weakly, because its own thread must not keep a dropped communicator alive. It is woken
     through a queue that is implemented in C: an interrupt cannot leave that locked.
 
+    Attributes:
+        parked: True while only :meth:`wake` makes it look.
+
     Args:
         health: what it looks at.
         settle: called, for as long as it exists, after a failure: a weak method.
@@ -35,14 +38,14 @@ class Watchdog:
         self._patience = health.timeout
         self._tick = min(_LONGEST, max(_SHORTEST, self._patience / 8))
         self._wake: SimpleQueue[None] = SimpleQueue()
-        self._parked = True
+        self.parked = True
         self._stopped = False
         self._thread = threading.Thread(target=self._run, name="vkpar-watchdog", daemon=True)
         self._thread.start()
 
     def wake(self) -> None:
         """Look after a collective that was added to the pending ones."""
-        if self._parked and self._wake.empty():  # else it is being woken; waking takes longer than an enqueue
+        if self.parked and self._wake.empty():  # else it is being woken; waking takes longer than an enqueue
             self._wake.put(None)
 
     def stop(self) -> None:
@@ -65,11 +68,11 @@ class Watchdog:
 
     def _rest(self, idle: int) -> bool:
         """Sleep for a tick, or until there is something to do; False when it is time to end."""
-        self._parked = idle > _IDLE_LOOKS
+        self.parked = idle > _IDLE_LOOKS
         # A caller adds and then wakes, this thread parks and then looks: one of the two sees the other.
-        if self._parked and not self._pending:
+        if self.parked and not self._pending:
             self._wake.get()
-        self._parked = False
+        self.parked = False
         with contextlib.suppress(Empty):
             while True:  # left-over tokens would cut the next rests short
                 self._wake.get_nowait()
