@@ -41,7 +41,6 @@ class Environment:
         "auto",
         ("auto", "fused", "copies"),
     )
-    pump: str = _setting("VKPAR_PUMP", "enqueue and bridge helper: auto, c or python", "auto", ("auto", "c", "python"))
     staging_bytes: int = _setting(
         "VKPAR_STAGING_BYTES", "bytes of all slots of a communicator (0: half the last-level cache)", 0
     )

@@ -16,7 +16,7 @@ from vkpar.comm.rig import Rig
 from vkpar.comm.schedule import Step
 from vkpar.comm.slots import Region
 from vkpar.comm.timing import Collector, RankTimer, Stopwatch, timers_of
-from vkpar.vulkan.pump import Batch, ProgramPort
+from vkpar.vulkan.pump.ports import Batch, ProgramPort
 
 # For tests: what a step waits for besides, a semaphore of its rank's device and a value.
 Gates = Callable[[Step], "tuple[Any, int] | None"]

@@ -11,7 +11,8 @@ from vkpar.comm.links import share
 from vkpar.vulkan import physical
 from vkpar.vulkan.command import CommandPool
 from vkpar.vulkan.device import LogicalDevice
-from vkpar.vulkan.pump import Batch, make_group
+from vkpar.vulkan.pump.native import CGroup
+from vkpar.vulkan.pump.ports import Batch
 
 _HOPS = 8
 _SECONDS = 10.0
@@ -25,7 +26,7 @@ def hop(first: LogicalDevice, second: LogicalDevice) -> None:
         VulkanError: the driver refuses.
     """
     devices = (first, second)
-    group = make_group([device.compute.port for device in devices], nslots=2)
+    group = CGroup([device.compute.port for device in devices], nslots=2)
     shared = [share(first.compute, second), share(second.compute, first)]
     pools = [CommandPool(device.handle, device.compute.family) for device in devices]
     try:
