@@ -1,10 +1,11 @@
 """Builds the C helper; everything else about the package is in pyproject.toml."""
 
 import importlib.util
+import os
 from pathlib import Path
 from types import ModuleType
 
-from setuptools import setup
+from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 from setuptools.errors import PlatformError
 
@@ -21,6 +22,13 @@ def load_pump_build() -> ModuleType:
     return module
 
 
+def helper_extension() -> Extension:
+    """Describe the helper; generated code goes into build/, never next to the hand-written _pump.c of the same name."""
+    extension: Extension = pump_build.make_builder().distutils_extension(tmpdir="build/cffi")
+    extension.depends = [os.path.relpath(path) for path in extension.depends]  # what setuptools asks for
+    return extension
+
+
 class BuildHelper(build_ext):
     """Says in one line what a build of the helper lacks."""
 
@@ -33,8 +41,7 @@ class BuildHelper(build_ext):
 
 pump_build = load_pump_build()
 setup(
-    # Generated code goes into build/, never next to the hand-written _pump.c of the same name.
-    ext_modules=[pump_build.make_builder().distutils_extension(tmpdir="build/cffi")],
+    ext_modules=[helper_extension()],
     cmdclass={"build_ext": BuildHelper},
     options={"bdist_wheel": {"py_limited_api": "cp310"}} if pump_build.LIMITED_API else {},
 )
