@@ -11,6 +11,7 @@ from contextlib import contextmanager
 
 import numpy as np
 import pytest
+from children import check_child
 from conftest import FULL, require
 from pumping import SLOT, Stand, bytes_at, stand, until
 
@@ -35,6 +36,31 @@ def devices(request: pytest.FixtureRequest) -> Iterator[list[vkpar.Device]]:
         yield opened
     for device in opened:
         device.close()
+
+
+# ---- no helper ----
+
+
+def test_without_the_helper_devices_are_listed_and_not_opened() -> None:
+    require("llvmpipe")
+    printed = check_child(
+        """
+        import sys
+        sys.modules["vkpar.vulkan.pump._pump"] = None
+        import vkpar
+        from vkpar.vulkan import api
+        assert vkpar.enumerate_devices()
+        for _ in range(2):
+            try:
+                vkpar.open_devices("llvmpipe")
+            except vkpar.UnsupportedError as error:
+                print(error)
+        assert api.load().live() == {"Instance": 1}, api.load().live()
+        """
+    )
+    lines = printed.splitlines()
+    assert len(lines) == 2
+    assert all("apt install gcc" in line and "python -m vkpar.vulkan.pump.build" in line for line in lines)
 
 
 # ---- gates ----

@@ -601,6 +601,19 @@ def test_forced_bridges(
     assert sum(stats["bridge_latency_ns"].values()) == stats["bridges"]
 
 
+@pytest.mark.parametrize("letters", ["LL", "SS", "LS"])
+def test_links_that_are_tried_say_why_they_are_bridged(
+    rig: Open, letters: str, settings_override: Callable[..., None]
+) -> None:
+    """Neither CPU driver shares timelines: none is imported, which would crash SwiftShader."""
+    settings_override(link="try")
+    comm = rig(letters)
+    if any(device.logical.info.features.timeline_export for device in comm.devices):
+        pytest.skip("this driver shares timelines")
+    assert {link.kind for link in comm.links()} == {"bridged"}
+    assert all("does not share timelines (OPAQUE_FD)" in link.reason for link in comm.links())
+
+
 def test_what_a_communicator_tells(rig: Open) -> None:
     comm = rig("LL")
     arrays = [device.zeros(100) for device in comm.devices]
