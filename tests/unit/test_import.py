@@ -41,7 +41,7 @@ def test_describing_settings_and_types_loads_no_vulkan() -> None:
         import numpy as np
         import vkpar
         from vkpar import dtypes, env
-        from vkpar.vulkan.pipelines import interface, shader
+        from vkpar.vulkan import interface, shader
         env.describe()
         assert dtypes.resolve("bf16") == vkpar.bfloat16
         assert set(interface.reflect(shader.shipped("matvec_rows")).entries) == {"main"}

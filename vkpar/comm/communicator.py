@@ -36,10 +36,9 @@ _LEAST_TIMEOUT = 1.0  # seconds: a slower step than that, of a rig that is being
 class Communicator(Launching):
     """Collectives over devices of any vendors; rank r is the r-th device.
 
-    Every collective is enqueued and returns a :class:`~vkpar.comm.engine.work.Work`; later work on the same devices
-    sees the results without waiting for it. ``arrays[r]`` lives on rank r. The arrays of a collective have equal
-    dtypes: sums and the like take float32, float16, bfloat16, int32 and uint32, whatever is only moved takes any
-    dtype.
+    Every collective is enqueued and returns a :class:`~vkpar.comm.engine.work.Work`; later work on the same devices sees the
+    results without waiting for it. ``arrays[r]`` lives on rank r. The arrays of a collective have equal dtypes: sums
+    and the like take float32, float16, bfloat16, int32 and uint32, whatever is only moved takes any dtype.
 
     All ranks get the same bits, whatever the drivers. A communicator is a context manager, and ``close`` may be called
     twice; closing a device closes its communicators.

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from vkpar.comm.engine.flights import Flight
 from vkpar.errors import InvalidUsageError, VkparError, VulkanError, WaitTimeoutError
-from vkpar.vulkan import instance, pump
+from vkpar.vulkan import instance
+from vkpar.vulkan.pump import native
 
 if TYPE_CHECKING:
     from vkpar.comm.engine.lifecycle import Lifecycle
@@ -83,7 +84,7 @@ class Work:
             with self._communicator.gate.lock():
                 self._communicator.gate.check()
                 ports, values = [rig.ports[rank] for rank in active], [flight.values[rank] for rank in active]
-                return pump.wait(ports, values, max(0, min(left, _SLICE_NS)), rig.spin_ns) == len(active)
+                return native.wait(ports, values, max(0, min(left, _SLICE_NS)), rig.spin_ns) == len(active)
         except InvalidUsageError:
             if not self._communicator.closed:
                 raise

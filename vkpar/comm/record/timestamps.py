@@ -16,9 +16,9 @@ from vkpar.comm.engine.flights import Flight
 from vkpar.comm.schedule.steps import Action, Copy, Forward, Meet, Reduce, Step
 from vkpar.comm.wires import Format, WirePlan
 from vkpar.errors import UnsupportedError, VulkanError
-from vkpar.vulkan import pump
 from vkpar.vulkan.command import CommandBuffer
 from vkpar.vulkan.device import LogicalDevice
+from vkpar.vulkan.pump import native
 from vkpar.vulkan.query import QueryPool
 
 if TYPE_CHECKING:
@@ -268,7 +268,7 @@ class Collector:
             communicator.check_failure()
             with communicator.gate.lock():
                 communicator.gate.check()
-                done = pump.wait([ports[lane] for lane in active], wanted, _SLICE_NS, communicator.rig.spin_ns)
+                done = native.wait([ports[lane] for lane in active], wanted, _SLICE_NS, communicator.rig.spin_ns)
         communicator.check_failure()
 
     def read_done(self) -> None:
