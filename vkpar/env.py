@@ -26,7 +26,11 @@ class Environment:
     devices: str = _setting("VKPAR_DEVICES", "selector of the devices that open_devices() opens", "")
     validation: bool = _setting("VKPAR_VALIDATION", "turn the Vulkan validation layer on, raise what it reports", False)
     link: str = _setting(
-        "VKPAR_LINK", "links between ranks: auto, native or bridged", "auto", ("auto", "native", "bridged")
+        "VKPAR_LINK",
+        "links between ranks: auto, native or bridged; try lets two devices of any one driver that can share timelines"
+        " take the self-test, and goes native where they pass",
+        "auto",
+        ("auto", "native", "bridged", "try"),
     )
     algorithm: str = _setting("VKPAR_ALGORITHM", "algorithm of every collective that does not name one", "auto")
     transport: str = _setting(
@@ -41,7 +45,6 @@ class Environment:
         "auto",
         ("auto", "fused", "copies"),
     )
-    pump: str = _setting("VKPAR_PUMP", "enqueue and bridge helper: auto, c or python", "auto", ("auto", "c", "python"))
     staging_bytes: int = _setting(
         "VKPAR_STAGING_BYTES", "bytes of all slots of a communicator (0: half the last-level cache)", 0
     )

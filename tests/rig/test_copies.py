@@ -12,6 +12,7 @@ from conftest import FULL, Rigs
 from delays import Delays
 from handles import held
 from parking import parked
+from queues import queues_apart
 from reducing import (
     FORMATS,
     Numbers,
@@ -26,7 +27,6 @@ from reducing import (
 
 import vkpar
 from vkpar import CommunicatorError, UnsupportedError, WaitTimeoutError, env
-from vkpar.vulkan import pump_python
 from vkpar.vulkan.device import LogicalDevice
 from vkpar.vulkan.query import QueryPool
 from vkpar.vulkan.queue import Queue
@@ -47,9 +47,9 @@ def opened(rig: Open) -> Open:
 
 
 @pytest.fixture
-def own(request: pytest.FixtureRequest, rigs: Rigs) -> Iterator[list[vkpar.Device]]:
-    """Devices of two drivers, the test's own; with the helper that the test names, if it does."""
-    with env.override(pump=getattr(request, "param", "auto"), path="copies"):
+def own(rigs: Rigs) -> Iterator[list[vkpar.Device]]:
+    """Devices of two drivers, the test's own."""
+    with env.override(path="copies"):
         devices = fresh_devices(rigs, "LLS")
         yield devices
     for device in devices:
@@ -124,7 +124,7 @@ def test_silent_ranks_and_arrays_that_are_not_aligned(opened: Open, rng: np.rand
         assert np.array_equal(array.numpy(), np.pad(parts[0] + parts[2], (1, 1)))
 
 
-@pytest.mark.parametrize(("own", "algorithm"), [("auto", "ring"), ("python", "tree")], indirect=["own"])
+@pytest.mark.parametrize("algorithm", ["ring", "tree"])
 def test_steps_that_are_held_up(own: list[vkpar.Device], rng: np.random.Generator, algorithm: str) -> None:
     with vkpar.Communicator(own, algorithm=algorithm) as comm, Delays(comm, 5, share=0.1):
         pending = []
@@ -185,10 +185,7 @@ def json_of(comm: vkpar.Communicator) -> str:
 def several(
     request: pytest.FixtureRequest, rigs: Rigs, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[list[vkpar.Device]]:
-    """Devices that pretend to have that many copy queues: timelines beside that of their one queue.
-
-    What shares a queue must be submitted in the global order, not lane by lane.
-    """
+    """Devices that pretend to have that many copy queues beside their one queue."""
     made: dict[LogicalDevice, list[Queue]] = {}
 
     def queues_of(device: LogicalDevice) -> list[Queue]:
@@ -199,23 +196,15 @@ def several(
             ]
         return made[device]
 
-    def enqueue(program: pump_python.PyProgram) -> tuple[int, int]:
-        queues = program._group.queues
-        following, submissions = program._build()
-        program._group.check_usable()
-        for batch in program._batches:
-            queues[batch.rank].send([submissions[batch.rank].pop(0)])
-        for queue, value in zip(queues, following, strict=True):
-            queue.last = value
-        return 0, len(queues)
-
     monkeypatch.setattr(LogicalDevice, "copy_queues", queues_of)
-    monkeypatch.setattr(pump_python.PyProgram, "_enqueue", enqueue)
-    with env.override(pump="python", path="copies"):
+    with env.override(path="copies"), queues_apart(monkeypatch):
         devices = fresh_devices(rigs, "LLS")
         yield devices
+        for device in devices:
+            device.synchronize(60)
+            for queue in made.get(device.logical, ()):
+                queue.wait(queue.last, 60)
     for device in devices:
-        device.synchronize(60)
         for queue in made.pop(device.logical, ()):
             queue.close()
         device.close()

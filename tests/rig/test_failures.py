@@ -7,6 +7,7 @@ import logging
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,23 +26,17 @@ from vkpar.comm.record import program as executor
 from vkpar.comm.rig.arena import Arena
 from vkpar.comm.rig.transports import staged
 from vkpar.errors import UnsupportedError
-from vkpar.vulkan import pump
+from vkpar.vulkan import api
+from vkpar.vulkan.pump.ports import QueueHandles
+from vkpar.vulkan.queue import Queue
 
 pytestmark = pytest.mark.rig
 
 
-@pytest.fixture(params=["c", "python"])
-def pump_kind(request: pytest.FixtureRequest) -> str:
-    if request.param == "c" and pump.kind() != "c":
-        pytest.skip("the C helper was not built")
-    return str(request.param)
-
-
 @pytest.fixture
-def mixed(rigs: Rigs, pump_kind: str) -> Iterator[list[vkpar.Device]]:
+def mixed(rigs: Rigs) -> Iterator[list[vkpar.Device]]:
     """Devices of two drivers, the test's own."""
-    with env.override(pump=pump_kind):
-        devices = fresh_devices(rigs, "LLS")
+    devices = fresh_devices(rigs, "LLS")
     yield devices
     for device in devices:
         device.close()
@@ -152,23 +147,38 @@ def test_a_dead_proxy(mixed: list[vkpar.Device]) -> None:
     check_works(mixed)
 
 
-def test_an_error_in_the_bridge_is_noticed_by_itself(mixed: list[vkpar.Device], pump_kind: str) -> None:
+def test_an_error_in_the_bridge_is_noticed_by_itself(rigs: Rigs, monkeypatch: pytest.MonkeyPatch) -> None:
     """A wait that fails in a bridge thread ends the communicator, with the call's error as the cause."""
-    if pump_kind == "c":
-        pytest.skip("only the Python bridge can be made to fail from outside")
+    lost, real, fakes = threading.Event(), Queue._handles, []
+
+    def handles(queue: Queue) -> QueueHandles:
+        true = real(queue)
+
+        def counter(device: Any, semaphore: Any, value: Any) -> int:
+            bridging = threading.current_thread().name.startswith("Dummy")  # Python did not start the thread
+            return -4 if bridging and lost.is_set() else int(true.counter(device, semaphore, value))
+
+        fakes.append(api.load().ffi.callback("PFN_vkGetSemaphoreCounterValue", counter))
+        return replace(true, counter=fakes[-1])
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Queue, "_handles", handles)
+        mixed = fresh_devices(rigs, "LLS")
     comm = vkpar.Communicator(mixed, timeout=30)
     arrays = ones(mixed)
     comm.all_reduce(arrays).wait()
     with parked(mixed[0]) as release:
         work = comm.all_reduce(arrays)
-        group: Any = comm._engine.rig.group
-        group._error = -4  # VK_ERROR_DEVICE_LOST
+        lost.set()
         with pytest.raises(CommunicatorError) as caught:
             work.wait(20)
         assert isinstance(caught.value.__cause__, DeviceLostError)
+        lost.clear()
         release()
     comm.close()
     check_works(mixed)
+    for device in mixed:
+        device.close()
 
 
 # ---- devices that do not finish ----
@@ -529,14 +539,14 @@ def test_the_self_test_finds_a_link_that_never_signals(
 ) -> None:
     from vkpar.comm.rig import rig
 
-    real = rig.pump.make_group
+    real = rig.CGroup
 
     def never(queues: Any, nslots: int) -> Any:
         group = real(queues, nslots)
         monkeypatch.setattr(group, "start", lambda spin_ns: None)
         return group
 
-    monkeypatch.setattr(rig.pump, "make_group", never)
+    monkeypatch.setattr(rig, "CGroup", never)
     with pytest.raises(CommunicatorError, match=r"self-test of the links did not end|no timeline advanced"):
         vkpar.Communicator(mixed, timeout=0.5)
     monkeypatch.undo()

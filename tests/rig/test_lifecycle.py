@@ -66,8 +66,7 @@ def settled(devices: list[vkpar.Device]) -> dict[str, int]:
 # ---- opening and closing ----
 
 
-@pytest.mark.parametrize("pump", ["c", "python"])
-def test_opening_and_closing_leaves_nothing(pump: str) -> None:
+def test_opening_and_closing_leaves_nothing() -> None:
     """200 communicators: the same handles, threads and file descriptors, and no growth of memory.
 
     The bound: 180 communicators after the warm-up may add 4 MiB, 23 KiB each. One leaked command pool, thread stack
@@ -100,7 +99,6 @@ def test_opening_and_closing_leaves_nothing(pump: str) -> None:
             device.close()
         assert api.load().live() == {{"Instance": 1}}, api.load().live()
         """,
-        VKPAR_PUMP=pump,
     )
 
 
@@ -170,8 +168,7 @@ def test_dropped_devices_are_clean_at_exit() -> None:
     assert printed == ""  # the layer prints what it finds once nobody listens
 
 
-@pytest.mark.parametrize("pump", ["c", "python"])
-def test_exit_without_closing_anything(pump: str) -> None:
+def test_exit_without_closing_anything() -> None:
     printed = check(
         """
         devices = rig()
@@ -182,7 +179,6 @@ def test_exit_without_closing_anything(pump: str) -> None:
         work = [comm.all_reduce(arrays), other.all_reduce(arrays[::-1]), comm.all_reduce(views)]
         print("end")
         """,
-        VKPAR_PUMP=pump,
         **validated(),
     )
     assert printed == "end\n"

@@ -21,7 +21,7 @@ from vkpar import CommunicatorError, InvalidUsageError, UnsupportedError, cli, e
 from vkpar.comm.observe.profile import Profile
 from vkpar.comm.rig.links import BRIDGED
 from vkpar.comm.wires import BLOCK, SCALED_HALF
-from vkpar.vulkan import pump, query
+from vkpar.vulkan import query
 
 pytestmark = pytest.mark.rig
 Open = Callable[..., vkpar.Communicator]
@@ -189,11 +189,8 @@ def test_groups(rig: Open, rng: np.random.Generator) -> None:
     assert others[0].numpy().tobytes() == others[1].numpy().tobytes()
 
 
-@pytest.mark.parametrize("kind", ["c", "python"])
-def test_forced_bridges_and_both_pumps(rigs: Rigs, rng: np.random.Generator, kind: str) -> None:
-    if kind == "c" and pump.kind() != "c":
-        pytest.skip("the C helper was not built")
-    with env.override(pump=kind, link="bridged"):
+def test_forced_bridges(rigs: Rigs, rng: np.random.Generator) -> None:
+    with env.override(link="bridged"):
         devices = fresh_devices(rigs, "LL")
         with vkpar.Communicator(devices) as comm:
             arrays = arrays_of(comm, rng, 5000)

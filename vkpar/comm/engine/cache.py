@@ -12,7 +12,7 @@ from typing import Any
 from vkpar.arrays.array import Array
 from vkpar.comm.record.entry import Entry
 from vkpar.comm.record.program import Program
-from vkpar.vulkan.pump import ProgramPort
+from vkpar.vulkan.pump.ports import ProgramPort
 
 _MOST_ENTRIES = 1024
 _MOST_BATCHES = 8192

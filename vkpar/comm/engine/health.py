@@ -12,8 +12,8 @@ from vkpar.comm.engine.flights import Flight, FlightRecorder
 from vkpar.comm.record.checks import SlotChecks
 from vkpar.comm.rig.rig import Rig
 from vkpar.errors import CommunicatorError, InvalidUsageError, VulkanError
-from vkpar.vulkan import pump
 from vkpar.vulkan.gate import Gate
+from vkpar.vulkan.pump import native
 
 _log = logging.getLogger("vkpar")
 _SLICE_NS = 100_000_000  # of a wait: Ctrl-C and a failure are answered within it
@@ -75,7 +75,7 @@ class Health:
                 self.gate.check()
                 ports = [rig.ports[lane] for lane in active]
                 left = max(0, min(timeout_ns, _SLICE_NS))
-                return pump.wait(ports, wanted, left, rig.spin_ns) == len(active)
+                return native.wait(ports, wanted, left, rig.spin_ns) == len(active)
         except InvalidUsageError:
             if not self.closed:
                 raise

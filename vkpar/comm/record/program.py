@@ -16,7 +16,7 @@ from vkpar.comm.rig.arena import Region
 from vkpar.comm.rig.rig import Rig
 from vkpar.comm.schedule import slot_copies as lanes
 from vkpar.comm.schedule.steps import Step
-from vkpar.vulkan.pump import Batch, ProgramPort
+from vkpar.vulkan.pump.ports import Batch, ProgramPort
 
 # For tests: what a step waits for besides, a semaphore of its rank's device and a value.
 Gates = Callable[[Step], "tuple[Any, int] | None"]

@@ -22,7 +22,7 @@ from vkpar.comm.plan.choose import MEASURED, Choice, Trial, Tuning
 from vkpar.comm.plan.shares import ROLES, Costs
 from vkpar.comm.rig.rig import Rig
 from vkpar.errors import UnsupportedError
-from vkpar.vulkan import instance, pump
+from vkpar.vulkan import instance
 from vkpar.vulkan.physical import DeviceInfo
 
 _log = logging.getLogger("vkpar")
@@ -32,7 +32,7 @@ _MOST_SPIN_US = 1_000_000
 
 
 def describe(rig: Rig) -> dict[str, Any]:
-    """Return what a tuning depends on: devices, drivers, links, transports, memory, the helper, cores, the version."""
+    """Return what a tuning depends on: devices, drivers, links, transports, memory, cores, the version."""
     ranks = [
         {
             "name": device.info.name,
@@ -54,7 +54,6 @@ def describe(rig: Rig) -> dict[str, Any]:
         "spin_us": env.get().spin_us,
         "debug": env.get().debug,
         "validation": instance.validating(),
-        "pump": pump.kind(),
         "cores": len(os.sched_getaffinity(0)),
     }
 
