@@ -324,7 +324,7 @@ def test_closing_beside_a_collective(device: vkpar.Device, monkeypatch: pytest.M
 
         taken: list[vkpar.Array] = []
         b.fill_zeros()
-        monkeypatch.setattr(comm, "_launch", close_first)
+        monkeypatch.setattr(comm._engine, "_launch", close_first)
         comm.all_reduce([a], out=[b]).wait()
         np.testing.assert_array_equal(b.numpy(), 1)
         monkeypatch.undo()

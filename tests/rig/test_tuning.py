@@ -260,7 +260,7 @@ def test_wrong_copies_are_not_used(rig: Open, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(comm._engine.rig, "own_slots", [object()])
     monkeypatch.setattr(selftest, "_run_sums", Mock(side_effect=selftest.WrongSums("1 wrong sum")))
     assert comm._engine.rig.copies
-    selftest._run_copies(comm, [])
+    selftest._run_copies(comm._engine, [])
     assert not comm._engine.rig.copies
     assert not comm._engine.builder.through_copies
 
