@@ -26,7 +26,7 @@ class Recorded:
 
 
 def entry(batches: int = 1) -> Entry:
-    programs: list[Any] = [Recorded(batches)]
+    programs: dict[int, Any] = {0: Recorded(batches)}
     return Entry(programs)
 
 
@@ -106,7 +106,7 @@ def test_programs_that_were_joined_share_a_port_until_one_is_freed() -> None:
     first, second = entry(), entry()
     cache.add("first", first, [])
     cache.add("second", second, [])
-    programs = [*first.programs, *second.programs]
+    programs = [*first.programs.values(), *second.programs.values()]
     assert cache.joined(programs, join) is cache.joined(programs, join)
     assert cache.joined(programs[::-1], join) is made[1]
     cache.retire_all()

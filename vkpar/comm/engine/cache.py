@@ -156,7 +156,7 @@ class ProgramCache:
         """Return the highest timeline value that any program was submitted with, by lane."""
         values = [0] * nlanes
         for entry in self._all():
-            for program in entry.programs:
+            for program in list(entry.programs.values()):
                 values = [max(pair) for pair in zip(values, program.pending(), strict=True)]
         return values
 

@@ -140,7 +140,7 @@ class Engine:
                 if entry is None:
                     request = collectives.check(self.devices, call)
                     self.sweep()
-                    entry = self._record(key, request)
+                    entry = self._record(key, request, self.sequence)
                 return self._launch(entry, call.name, call)
 
     def check_usable(self) -> None:
@@ -163,8 +163,8 @@ class Engine:
         with self._lock:
             return None if self._cached(key) else collectives.check(self.devices, call)
 
-    def _record(self, key: Any, request: collectives.Request) -> Entry:
-        entry = self.builder.entry(request)
+    def _record(self, key: Any, request: collectives.Request, turn: int) -> Entry:
+        entry = self.builder.entry(request, turn=turn)
         try:
             self._cache.add(key, entry, request.arrays)
         except BaseException:
@@ -309,7 +309,8 @@ class Engine:
         for index, item in enumerate(items):
             entry = self._cached(item.key)
             if entry is None or entry.used_up(programs):
-                entry = self._record(item.key, item.request or collectives.check(self.devices, item.call))
+                request = item.request or collectives.check(self.devices, item.call)
+                entry = self._record(item.key, request, self.sequence + index)
             entries.append(entry)
             programs.append(entry.program(self.sequence + index, programs) if entry.programs else None)
         self._make_room(sum(program.batches for program in programs if program is not None))

@@ -23,6 +23,7 @@ from vkpar.comm.schedule.algorithms.table import TABLE
 from vkpar.comm.schedule.steps import BLOCK, MOST_SOURCES, Problem, SlotSet, Step
 
 _ALTERNATED_BATCHES = 8  # a rank; shorter programs are recorded twice, over different slots
+_GENERATIONS = 2  # sets of slots that short programs use in turn
 _TIMED_PROGRAMS = 8  # alternates in a profile, where a program runs again only when its times were read
 _TIMED_BATCHES = 4096  # of all alternates together, but for the least that keeps the queues busy
 
@@ -57,29 +58,36 @@ class ProgramBuilder:
         """Number of ranks."""
         return len(self._infos)
 
-    def entry(self, request: Request, wanted: Plan | None = None) -> Entry:
+    def entry(self, request: Request, wanted: Plan | None = None, turn: int = 0) -> Entry:
         """Record ``request``; a reduction goes as ``wanted`` says, or as the tuning does.
+
+        Args:
+            request: a checked call.
+            wanted: which way a reduction takes; None for that of the tuning.
+            turn: the number of the communicator's collective that it is recorded for.
 
         Raises:
             InvalidUsageError: the algorithm cannot run on this rig.
             OutOfMemoryError: no room for stand-ins of arrays that are not aligned.
         """
         if isinstance(request, Reduction):
-            return self._reduction(request, wanted)
+            return self._reduction(request, wanted, turn)
         if isinstance(request, Movement):
-            return self._movement(request)
-        return self._programs(request.label(), Operands([], []), wires.moved(), self._rig.arena.small, meet.steps)
+            return self._movement(request, turn)
+        return self._programs(request.label(), Operands([], []), wires.moved(), self._rig.arena.small, meet.steps, turn)
 
-    def _reduction(self, request: Reduction, wanted: Plan | None) -> Entry:
+    def _reduction(self, request: Reduction, wanted: Plan | None, turn: int) -> Entry:
         wire = self._wire if request.wire is None else request.wire
         assert request.dtype is not None
         message = wires.message_nbytes(request.dtype, wire, request.count, request.op)
         # Refuses what cannot run on this rig, whatever the count.
         plan = self._choose(request, message, wire) if wanted is None else wanted
         if request.count == 0:
-            return Entry([], label=request.label())
+            return Entry({}, label=request.label())
         if self.nranks == 1:
-            return self._programs(request.label(), _alone(request), wires.moved(), self._rig.arena.small, _no_steps)
+            return self._programs(
+                request.label(), _alone(request), wires.moved(), self._rig.arena.small, _no_steps, turn
+            )
         formats = wires.plan(request.dtype, wire, plan.algorithm, request.op)
         exact = wires.is_exact(request.dtype, request.op)
         label = {**request.label(), "algorithm": plan.algorithm.name, "wire": "exact" if exact else wire}
@@ -102,7 +110,8 @@ class ProgramBuilder:
         region = self._region(request.space, formats)
         segment = tuner.segment_nbytes(plan, self.nranks, message)
         copies = plan.copies or self.through_copies
-        return self._programs(label, request.operands(), formats, region, steps, arithmetic, segment, copies=copies)
+        operands = request.operands()
+        return self._programs(label, operands, formats, region, steps, turn, arithmetic, segment, copies=copies)
 
     def _choose(self, request: Reduction, message: int, wire: str) -> Plan:
         """Return how it goes: by the wanted algorithm where that does this collective."""
@@ -114,17 +123,17 @@ class ProgramBuilder:
         other = TABLE["two_shot" if self.nranks <= MOST_SOURCES else "ring"]
         return tuner.weighted(Plan(other), self.tuning.costs_of(timed))
 
-    def _movement(self, request: Movement) -> Entry:
+    def _movement(self, request: Movement, turn: int) -> Entry:
         moves, plan = request.moves(), wires.moved()
         operands = request.operands(self.nranks)
         if not moves and not operands.copies.ranks:
-            return Entry([], label=request.label())
+            return Entry({}, label=request.label())
 
         def steps(slots: SlotSet, generation: int) -> Iterator[Step]:
             return exchange.steps(moves, slots, generation)
 
         largest = max((move.span.count for move in moves), default=0)
-        return self._programs(request.label(), operands, plan, self._region(largest, plan), steps)
+        return self._programs(request.label(), operands, plan, self._region(largest, plan), steps, turn)
 
     def _region(self, count: int, plan: wires.WirePlan) -> Region:
         small, large = self._rig.arena.small, self._rig.arena.large
@@ -137,6 +146,7 @@ class ProgramBuilder:
         plan: wires.WirePlan,
         region: Region,
         steps: Steps,
+        turn: int,
         arithmetic: Arithmetic | None = None,
         segment_nbytes: int | None = None,
         *,
@@ -151,25 +161,35 @@ class ProgramBuilder:
         def record(generation: int) -> Program:
             return self.recorder.record(steps(slots, generation), doing, region, operands, copies=copies)
 
+        generation = turn % _GENERATIONS if self.recorder.collector is None else 0
+        first = record(generation)
+        if not first.batches:
+            first.close()
+            return Entry({}, label=label)
+        generations = _GENERATIONS if self._is_short(first, slots) else 1
+        if self.recorder.collector is not None:
+            return self._timed(first, record, generations, operands, label)
+        return Entry({generation % generations: first}, operands.scratch, label, generations, record)
+
+    def _timed(
+        self,
+        first: Program,
+        record: Callable[[int], Program],
+        generations: int,
+        operands: Operands,
+        label: dict[str, Any],
+    ) -> TimedEntry:
+        """Return an entry of many alternates, since each is free again only once its times were read."""
+        most = max(2, min(_TIMED_PROGRAMS, _TIMED_BATCHES // first.batches))
+        number = generations if self.recorder.checks is not None else most
         with ExitStack() as undo:
-            programs = [record(0)]
-            undo.callback(programs[0].close)
-            if not programs[0].batches:
-                return Entry([], label=label)
-            generations = 2 if self._is_short(programs[0], slots) else 1
-            for number in range(1, self._alternates(programs[0].batches, generations)):
-                programs.append(record(number % generations))
+            programs = [first]
+            undo.callback(first.close)
+            while len(programs) < number:
+                programs.append(record(len(programs) % generations))
                 undo.callback(programs[-1].close)
             undo.pop_all()
-        if self.recorder.collector is not None:
-            return TimedEntry(programs, operands.scratch, label, generations)
-        return Entry(programs, operands.scratch, label)
-
-    def _alternates(self, batches: int, generations: int) -> int:
-        """Return how often a program of so many batches is recorded."""
-        if self.recorder.collector is None or self.recorder.checks is not None:
-            return generations
-        return max(2, min(_TIMED_PROGRAMS, _TIMED_BATCHES // batches))
+        return TimedEntry(programs, operands.scratch, label, generations)
 
     def _is_short(self, program: Program, slots: SlotSet) -> bool:
         few = program.batches <= _ALTERNATED_BATCHES * self.nranks

@@ -64,4 +64,4 @@ def steps_alone(
 ) -> Rehearsal:
     """Return a context in which ``steps`` over ``operands``, parts of ``arrays``, can be run."""
     recorder = engine.builder.recorder
-    return Rehearsal(engine, "steps", lambda: Entry([recorder.record(steps, doing, region, operands)]), arrays)
+    return Rehearsal(engine, "steps", lambda: Entry({0: recorder.record(steps, doing, region, operands)}), arrays)

@@ -188,7 +188,8 @@ def _flatten(parts: Sequence[Sequence[int]]) -> tuple[list[int], list[int]]:
 def _enqueue_failed(result: int, rank: int, values: Sequence[int]) -> Exception:
     what = f"rank {rank}" if rank < len(values) else "nothing was submitted, the group is aborted"
     error = api.load().error(result, "vkQueueSubmit", f"{what}; timelines at {list(values)}")
-    error.rank = rank  # type: ignore[attr-defined]
+    if rank < len(values):
+        error.rank = rank  # type: ignore[attr-defined]
     return error
 
 
