@@ -145,7 +145,7 @@ def _cuts(arrays: Sequence[Array], total: int) -> Iterator[tuple[int, int]]:
         if not count:
             raise UnsupportedError(
                 f"no piece from element {start} on suits all of {', '.join(map(repr, arrays))}: a sub-buffer of one "
-                "ends where another cannot be bound; take view.contiguous_copy() of those that are views"
+                "ends where another cannot be bound; take view.copy() of those that are views"
             )
         yield start, start + count
         start += count
