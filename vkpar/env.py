@@ -74,7 +74,9 @@ class Environment:
         "auto",
         ("auto", "redo", "off"),
     )
-    cache_dir: str = _setting("VKPAR_CACHE_DIR", "where tunings are kept (empty: vkpar in the user's cache)", "")
+    cache_dir: str = _setting(
+        "VKPAR_CACHE_DIR", "where tunings and compiled kernels are kept (empty: vkpar in the user's cache)", ""
+    )
     spin_us: int | None = _setting(
         "VKPAR_SPIN_US", "microseconds that waits spin before they block (unset: chosen by the rig)", None
     )
