@@ -14,6 +14,7 @@ import pytest
 import vkpar
 from vkpar import InvalidUsageError, ShaderCompileError, UnsupportedError
 from vkpar.vulkan import api, shader
+from vkpar.vulkan.command import DescriptorPool
 
 pytestmark = pytest.mark.device
 
@@ -586,3 +587,33 @@ def test_too_many_groups_say_how_to_spread_them(device: vkpar.Device) -> None:
         kernel(most + 1, device.zeros(4, "uint32"))
     assert f"such as ({-(-(most + 1) // 2)}, 2)" in str(caught.value)
     assert "gl_NumWorkGroups" in str(caught.value)
+
+
+# --- VKPAR_DEBUG=alignment ---
+
+
+def test_every_device_can_act_as_the_strictest(reopen: Callable[..., vkpar.Device]) -> None:
+    strict = reopen(debug="alignment")
+    assert strict.limits.min_storage_buffer_offset_alignment == 256
+    whole = strict.zeros(200, "uint32")
+    kernel = vkpar.Kernel(strict, STAMP.replace("VALUE", "5"))
+    for rows in (4, 16, 32):
+        with pytest.raises(InvalidUsageError, match=r"multiple of 256\b"):
+            kernel(1, whole[rows : rows + 9])
+    kernel(1, whole[64:73])
+    assert list(np.flatnonzero(whole.numpy())) == [64]
+
+
+def test_an_unaligned_binding_is_refused_wherever_it_comes_from(
+    device: vkpar.Device, settings_override: Callable[..., None]
+) -> None:
+    settings_override(debug="alignment")
+    layout = device.logical.pipelines.layout(1, 0)
+    pool = DescriptorPool(device.logical.handle, 2, 2)
+    try:
+        inside = device.zeros(200).ranges()[0]
+        pool.allocate(layout.set_layout, [inside])
+        with pytest.raises(InvalidUsageError, match="VKPAR_DEBUG=alignment"):
+            pool.allocate(layout.set_layout, [inside.tail(128)])  # type: ignore[list-item]
+    finally:
+        pool.close()

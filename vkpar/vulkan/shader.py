@@ -117,10 +117,19 @@ class _Shaderc:
         from cffi import FFI
 
         self.ffi = FFI()
-        self.ffi.cdef(self._CDEF)
-        self.lib = self._open()
+        self._opened = self._open()
         self.path = self._loaded()
-        self.compiler = self.lib.shaderc_compiler_initialize()
+
+    @functools.cached_property
+    def lib(self) -> Any:
+        """The library's functions; reading their declarations takes longer than a kernel that is kept."""
+        self.ffi.cdef(self._CDEF)
+        return self._opened
+
+    @functools.cached_property
+    def compiler(self) -> Any:
+        """A compiler, for the life of the process."""
+        return self.lib.shaderc_compiler_initialize()
 
     def _open(self) -> Any:
         for name in ("libshaderc.so.1", "libshaderc_shared.so.1", "libshaderc_shared.so"):
