@@ -125,6 +125,7 @@ class PipelineCache:
         self._device = device
         self._queue = queue
         self._leased: weakref.WeakValueDictionary[tuple[Any, ...], Pipeline] = weakref.WeakValueDictionary()
+        self._closed = False
         self._alive: dict[int, Any] = {}  # the handles of all leased pipelines that were not destroyed, by address
         self._dropped: deque[tuple[int, int]] = deque()  # the last submission that may use it, and the address
         self._layouts: dict[tuple[int, int, int], PipelineLayout] = {}
@@ -175,7 +176,8 @@ class PipelineCache:
 
     def _drop(self, address: int) -> None:
         """Note that nobody holds a pipeline any more; safe in a finalizer."""
-        self._dropped.append((self._queue.last if self._queue else 0, address))
+        if not self._closed:  # the queue may be gone, too
+            self._dropped.append((self._queue.last if self._queue else 0, address))
 
     def reap(self) -> None:
         """Destroy the dropped pipelines whose work is done."""
@@ -210,6 +212,7 @@ class PipelineCache:
 
     def close(self) -> None:
         """Destroy everything; nothing may be pending."""
+        self._closed = True
         with self._lock:
             while self._pipelines:
                 self._pipelines.popitem()[1].close()
