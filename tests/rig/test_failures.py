@@ -98,7 +98,7 @@ def test_a_failure_says_who_where_and_what(mixed: list[vkpar.Device]) -> None:
 def test_work_before_the_collective_may_take_longer_than_the_timeout(mixed: list[vkpar.Device]) -> None:
     """The clock starts when the collective could."""
     with vkpar.Communicator(mixed, timeout=0.3) as comm, parked(mixed[1]) as release:
-        copied = mixed[1].zeros(10).contiguous_copy()  # earlier work, which has a value on the timeline
+        copied = mixed[1].zeros(10).copy()  # earlier work, which has a value on the timeline
         timer = threading.Timer(1.0, release)
         timer.start()
         arrays = ones(mixed)
@@ -268,7 +268,7 @@ def test_a_kernel_that_does_not_end() -> None:
 def test_a_busy_device_is_not_a_broken_one(mixed: list[vkpar.Device]) -> None:
     """Neither the self-test nor a close takes long earlier work for a failure."""
     with parked(mixed[0]) as release:
-        copied = mixed[0].zeros(10).contiguous_copy()
+        copied = mixed[0].zeros(10).copy()
         timer = threading.Timer(1.0, release)
         timer.start()
         comm = vkpar.Communicator(mixed, timeout=0.3)

@@ -7,21 +7,27 @@ from collections.abc import Iterable, Sequence
 from vkpar import env
 from vkpar.comm.rig.rig import AUTO, TRANSPORTS
 from vkpar.device import Device
-from vkpar.errors import InvalidUsageError
+from vkpar.errors import InvalidUsageError, UnsupportedError
 from vkpar.timeouts import seconds
+from vkpar.vulkan import instance
 
 
 def devices(given: Sequence[Device]) -> tuple[Device, ...]:
     """Return the devices: opened ones, each once.
 
     Raises:
-        InvalidUsageError
+        InvalidUsageError, UnsupportedError
     """
     listed = tuple(given) if isinstance(given, Iterable) else ()
     if not listed or not all(isinstance(device, Device) for device in listed):
         raise InvalidUsageError("a communicator takes a list of opened devices; see vkpar.open_devices")
     if len(set(map(id, listed))) != len(listed):
         raise InvalidUsageError("a device is named twice; open it twice for two virtual ranks: open_devices('name*2')")
+    if len(listed) > 1 and instance.watching():
+        raise UnsupportedError(
+            "with VKPAR_VALIDATION=gpu the validation layer waits for each submission, and ranks wait for each other, "
+            "so that they would wait for ever: watch kernels on one device at a time, or take VKPAR_VALIDATION=1"
+        )
     return listed
 
 

@@ -69,7 +69,7 @@ class LogicalDevice:
                 self.compute.port.pair(self.transfer.port)
             self.books = Books()
             self.allocator = Allocator(self.handle, info, (compute, transfer), self.books)
-            self.pipelines = PipelineCache(self.handle)
+            self.pipelines = PipelineCache(self.handle, self.compute)
             straight, ring_bytes = env.get().ring == "auto", env.get().ring_bytes
             kind = memtypes.UPLOAD if straight else memtypes.HOST
             self.staging = Staging(self.allocator, self.transfer, ring_bytes, kind)
@@ -226,6 +226,7 @@ class LogicalDevice:
     def reap(self) -> None:
         """Release the retired buffers, and the imports nobody can reach any more, whose work is done."""
         self.imports.reap()
+        self.pipelines.reap()
         if not self._retired or not self._reaping.acquire(blocking=False):
             return
         try:

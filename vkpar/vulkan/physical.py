@@ -9,6 +9,7 @@ from typing import Any
 from vkpar import env
 from vkpar.errors import InvalidUsageError
 from vkpar.vulkan import api, instance
+from vkpar.vulkan.memory.pool import ALIGNMENT
 
 _VENDORS = {
     0x1002: "AMD",
@@ -293,7 +294,7 @@ class _Queried:
             max_storage_buffer_range=_lowered(found.maxStorageBufferRange, "max_binding"),
             max_allocation=int(self.vulkan11.maxMemoryAllocationSize),
             max_buffer=_lowered(self._max_buffer(), "max_buffer"),
-            min_storage_buffer_offset_alignment=int(found.minStorageBufferOffsetAlignment),
+            min_storage_buffer_offset_alignment=_alignment(int(found.minStorageBufferOffsetAlignment)),
             max_workgroup_count=tuple(found.maxComputeWorkGroupCount),
             max_workgroup_size=tuple(found.maxComputeWorkGroupSize),
             max_workgroup_invocations=found.maxComputeWorkGroupInvocations,
@@ -308,6 +309,11 @@ class _Queried:
             ),
             max_texel_buffer_elements=found.maxTexelBufferElements,
         )
+
+
+def _alignment(limit: int) -> int:
+    """Return where buffers may be bound: what the driver says, or what the strictest do with VKPAR_DEBUG=alignment."""
+    return ALIGNMENT if "alignment" in env.debug_checks() else limit
 
 
 def _lowered(limit: int, setting: str) -> int:
