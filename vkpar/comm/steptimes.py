@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any, Protocol
 
+from vkpar import text
 from vkpar.comm.timing import Planned, Run
 
 
@@ -162,15 +163,7 @@ _COLUMNS = ("rank", "phase", "steps", "median us", "total us", "recv GB/s", "sen
 
 def table(rows: Iterable[PhaseSummary]) -> list[str]:
     """Return aligned lines: a header and one per row."""
-    cells = [_COLUMNS, *(_cells(row) for row in rows)]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    return [
-        "  ".join(
-            text.ljust(width) if number == 1 else text.rjust(width)
-            for number, (text, width) in enumerate(zip(line, widths, strict=True))
-        )
-        for line in cells
-    ]
+    return text.columns([_COLUMNS, *(_cells(row) for row in rows)], left=(1,))
 
 
 def _cells(row: PhaseSummary) -> tuple[str, ...]:

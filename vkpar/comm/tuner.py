@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
+from vkpar import env
 from vkpar.comm import weights, wires
 from vkpar.comm.algorithms import TABLE, Algorithm
 from vkpar.comm.schedule import MOST_SOURCES
@@ -16,6 +17,7 @@ from vkpar.vulkan.physical import DeviceInfo
 
 AUTO = "auto"
 BUILT_IN, MEASURED = "built in", "measured"
+env.register("algorithm", (AUTO, *TABLE))
 
 # Measured on two H200s, see docs/performance.md: one hop beats two until its n - 1 times as many bytes take longer.
 _DIRECT_BYTES = 1280 << 10
