@@ -15,9 +15,9 @@ from children import child_environment, run_child
 from conftest import require
 
 import vkpar
-from vkpar import cli
 from vkpar.bench import exact, host, matmul, selfcheck
 from vkpar.bench.collectives import TABLE
+from vkpar.cli import main as cli
 from vkpar.vulkan import api, pump
 
 pytestmark = pytest.mark.rig
@@ -285,7 +285,7 @@ def test_devices_and_env_on_this_machine(capsys: pytest.CaptureFixture[str]) -> 
     assert found["vulkan_loader"].startswith("1.")
 
 
-CHILD = "import sys; from vkpar import cli; sys.exit(cli.main(sys.argv[1:]))"
+CHILD = "import sys; from vkpar.cli import main as cli; sys.exit(cli.main(sys.argv[1:]))"
 LONG = ["bench", "all_reduce", *TWO, "-b", "8K", "-e", "8K", "-n", "1000000"]
 
 

@@ -10,9 +10,9 @@ from benching import QUICK, TWO, Idle, corrupt, run_json, skip_self_test
 from conftest import require
 
 import vkpar
-from vkpar import cli
 from vkpar.bench import exact
 from vkpar.bench.collectives import TABLE
+from vkpar.cli import main as cli
 
 pytestmark = pytest.mark.rig
 

@@ -17,7 +17,8 @@ from parking import parked
 from reducing import algorithms_for, fresh_devices
 
 import vkpar
-from vkpar import CommunicatorError, InvalidUsageError, UnsupportedError, cli, env
+from vkpar import CommunicatorError, InvalidUsageError, UnsupportedError, env
+from vkpar.cli import main as cli
 from vkpar.comm.links import BRIDGED
 from vkpar.comm.profile import Profile
 from vkpar.comm.wires import BLOCK, SCALED_HALF

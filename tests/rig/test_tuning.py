@@ -21,7 +21,8 @@ from handles import held
 from reducing import fresh_devices
 
 import vkpar
-from vkpar import InvalidUsageError, cli
+from vkpar import InvalidUsageError
+from vkpar.cli import main as cli
 from vkpar.comm import measure, opening, selftest, tuner, tuningfile
 from vkpar.comm.tuner import BUILT_IN, MEASURED, Choice, Trial, Tuning
 from vkpar.vulkan import instance

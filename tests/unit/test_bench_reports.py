@@ -13,8 +13,8 @@ import pytest
 import vkpar
 from vkpar import dtypes
 from vkpar.bench import collectives, copy, frame, host, matmul, selfcheck, sweep, table
-from vkpar.demo.rig import LinkGroup, RankInfo
 from vkpar.errors import InvalidUsageError
+from vkpar.topology import LinkGroup, RankInfo
 
 # --- sizes, bandwidths, numbers ---
 

@@ -34,8 +34,8 @@ from vkpar.bench import frame, sweep, table
 from vkpar.bench.collectives import TABLE
 from vkpar.bench.commands import add_counts, add_json, add_sizes, whole
 from vkpar.bench.exact import Host, Terms
-from vkpar.demo.rig import RankInfo
 from vkpar.errors import InvalidUsageError, UnsupportedError, VkparError
+from vkpar.topology import RankInfo
 
 WRONG: Final = 1  # exit statuses, as those of vkpar
 ERROR: Final = 2

@@ -9,10 +9,9 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final, Protocol, TextIO
 
 import vkpar
-from vkpar import env
+from vkpar import env, topology
 from vkpar.bench import table
 from vkpar.comm.communicator import Communicator
-from vkpar.demo import rig
 from vkpar.device import Device
 
 # What ``-n auto`` aims at: so long a measurement, of so many calls.
@@ -82,8 +81,8 @@ class Rig:
     """What a communicator runs on, as reports describe it."""
 
     versions: dict[str, str]
-    ranks: list[rig.RankInfo]
-    links: list[rig.LinkGroup]
+    ranks: list[topology.RankInfo]
+    links: list[topology.LinkGroup]
     explanation: str
 
     @property
@@ -123,17 +122,17 @@ def _describe(devices: Sequence[Device], communicator: Communicator) -> Rig:
     return Rig(
         versions=table.versions(),
         ranks=[
-            rig.describe_rank(rank, device.info, transport)
+            topology.describe_rank(rank, device.info, transport)
             for rank, (device, transport) in enumerate(zip(devices, communicator.transports(), strict=True))
         ],
-        links=rig.describe_links(communicator),
-        explanation=rig.explain(devices),
+        links=topology.describe_links(communicator),
+        explanation=topology.explain(devices),
     )
 
 
 def describe_device(number: int, device: Device) -> dict[str, Any]:
     """Return what reports say of the ``number``-th device where there are no ranks."""
-    described = asdict(rig.describe_rank(number, device.info, ""))
+    described = asdict(topology.describe_rank(number, device.info, ""))
     del described["rank"], described["transport"]
     return {"device": number, **described}
 

@@ -111,6 +111,13 @@ class Communicator(Launching):
             return
         tuning = self._kept
         if tuning is None and not instance.validating() and self.timeout >= _LEAST_TIMEOUT:
+            kept = tuningfile.path(self._rig)
+            _log.info(
+                "measuring this rig once, for about %.0f s: which algorithm suits which size (%s; VKPAR_TUNING=off leaves"
+                " that)",
+                measure.SECONDS,
+                f"kept in {kept}" if kept else "not kept: no home directory",
+            )
             try:
                 tuning = self.measure()
             except OutOfMemoryError as error:

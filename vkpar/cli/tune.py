@@ -8,8 +8,9 @@ from contextlib import ExitStack
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from vkpar import console, env
+from vkpar import env
 from vkpar.bench import frame
+from vkpar.cli import console
 from vkpar.comm import tuner, tuningfile, wires
 from vkpar.comm.algorithms import TABLE
 from vkpar.comm.tuner import Plan, Trial, Tuning
