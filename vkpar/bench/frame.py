@@ -22,8 +22,8 @@ AUTO_CALLS: Final = (5, 1000)
 class Row(Protocol):
     """One line of a table."""
 
-    def text(self) -> str:
-        """Return the row under the report's header."""
+    def text(self, width: int | None = None) -> str:
+        """Return the row under the report's header, for a terminal of ``width`` columns where there is one."""
 
 
 class Report(Protocol):
@@ -31,8 +31,8 @@ class Report(Protocol):
 
     rows: list[Any]
 
-    def header(self) -> list[str]:
-        """Return the lines above the table."""
+    def header(self, width: int | None = None) -> list[str]:
+        """Return the lines above the table; one that is too wide for ``width`` columns leaves columns out."""
 
     def footer(self) -> list[str]:
         """Return the lines below the table."""
@@ -66,10 +66,10 @@ def run(start: Start, *, as_json: bool = False, stream: TextIO | None = None) ->
     emit = table.Lines(target, quiet=as_json)
     with ExitStack() as stack:
         report, rows = start(stack)
-        emit(*report.header())
+        emit(*report.header(emit.width))
         for row in rows:
             report.rows.append(row)
-            emit(row.text())
+            emit(row.text(emit.width))
         emit(*report.footer())
     if as_json:
         table.as_json(report.as_dict(), target)

@@ -158,12 +158,13 @@ def _summary(steps: Sequence[StepTime]) -> PhaseSummary:
     )
 
 
-_COLUMNS = ("rank", "phase", "steps", "median us", "total us", "recv GB/s", "sent GB/s", "wait us", "bridge us")
+_COLUMNS = ("rank", "phase", "steps", "median", "total", "received", "sent", "wait", "bridge")
+_UNITS = ("", "", "", "(us)", "(us)", "(GB/s)", "(GB/s)", "(us)", "(us)")
 
 
 def table(rows: Iterable[PhaseSummary]) -> list[str]:
-    """Return aligned lines: a header and one per row."""
-    return text.columns([_COLUMNS, *(_cells(row) for row in rows)], left=(1,))
+    """Return aligned lines: titles, units, and one per row."""
+    return text.columns([_COLUMNS, _UNITS, *(_cells(row) for row in rows)], left=(1,))
 
 
 def _cells(row: PhaseSummary) -> tuple[str, ...]:
