@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Sequence
+from typing import Any, TextIO
 
 _UNITS = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
+
+_BLANKS = re.compile(r" +((?:\x1b\[[0-9;]*m)*) *\n")
 
 
 def units(nbytes: int) -> str:
@@ -32,3 +36,17 @@ def columns(rows: Iterable[Sequence[str]], *, left: Collection[int] = ()) -> lis
         for row in cells
     )
     return [line.rstrip() for line in lines]
+
+
+class Trimmed:
+    """A stream that drops the blanks at the ends of lines, which tables are padded with; all else is the stream's."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, written: str) -> int:
+        """Write without blanks before line ends, those before a colour's end included."""
+        return self._stream.write(_BLANKS.sub(r"\1\n", written))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)

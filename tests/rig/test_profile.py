@@ -389,7 +389,7 @@ def test_reports(rig: Open, rng: np.random.Generator, tmp_path: Path) -> None:
     text = str(profile).splitlines()
     assert [line.split(":")[0] for line in text[:2]] == ["rank 0", "rank 1"]
     assert text[2].split()[:2] == ["rank", "phase"]
-    assert len(text) == 3 + len(profile.summary())
+    assert len(text) == 4 + len(profile.summary())
     document = json.loads(json.dumps(profile.as_dict()))
     assert set(document) == {"clocks", "summary", "steps"}
     assert len(document["steps"]) == len(profile.steps)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import sys
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Final, TextIO
+from typing import TYPE_CHECKING, Final, TextIO, cast
 
 import numpy as np
 from rich.console import Console
 
 import vkpar
-from vkpar import topology
+from vkpar import text, topology
 from vkpar.demo import checks, reference, report, weights
 from vkpar.demo.bounds import feed_forward_bound
 from vkpar.demo.feedforward import SplitFeedForward
@@ -51,7 +51,8 @@ def run(
         the exit status: 0 for OK, 1 for a check that FAILED, 2 for an error of vkpar (FAILED too, it is not raised).
     """
     target = stream if stream is not None else sys.stdout
-    console = Console(file=target, quiet=as_json, markup=False, highlight=False, emoji=False)
+    trimmed = cast("TextIO", text.Trimmed(target))
+    console = Console(file=trimmed, quiet=as_json, markup=False, highlight=False, emoji=False)
     found = report.Report(wire)
     failure: dict[str, str] = {}
     try:
