@@ -207,8 +207,8 @@ def _lacking(device: Device, names: list[str]) -> str:
     refused = [name for name in names if name not in OF_DEVICES]
     if refused:
         return (
-            f"the kernel needs {', '.join(refused)} (SPIR-V capabilities), which vkpar turns on for no device: "
-            "write the kernel without them"
+            f"the kernel needs {', '.join(refused)} (SPIR-V capabilities), which vkpar turns on for no device, "
+            f"{device} included: write the kernel without them"
         )
     return (
         f"the kernel needs {', '.join(names)} (SPIR-V capabilities), which {device} does not have: write the kernel "

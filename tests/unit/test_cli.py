@@ -106,6 +106,10 @@ def test_without_a_command_the_help_is_shown(command: list[str], capsys: pytest.
     captured = capsys.readouterr()
     assert captured.err.startswith("usage: vkpar")
     assert captured.out == ""
+    assert cli.main([*command, "--json"]) == 2
+    captured = capsys.readouterr()
+    assert "needs a command" in json.loads(captured.out)["message"]
+    assert captured.err == ""
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:

@@ -128,7 +128,7 @@ def _parser() -> argparse.ArgumentParser:
     add_command(commands, "env", _env, "show the VKPAR_* variables, versions and helpers")
 
     bench = commands.add_parser("bench", help="measure and check", description="Measure and check.")
-    bench.set_defaults(run=lambda _: _show_help(bench))
+    bench.set_defaults(run=lambda options: _show_help(bench, options))
     add_json(bench)
     benches = bench.add_subparsers(title="benchmarks", metavar="BENCHMARK")
     add_benchmarks(benches)
@@ -137,12 +137,14 @@ def _parser() -> argparse.ArgumentParser:
 
 def _without_command(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
     if not options.version:
-        return _show_help(parser)
+        return _show_help(parser, options)
     print(json.dumps({"version": vkpar.__version__}) if options.json else f"vkpar {vkpar.__version__}")
     return _OK
 
 
-def _show_help(parser: argparse.ArgumentParser) -> int:
+def _show_help(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
+    if options.json:
+        raise _Misuse(f"{parser.prog} needs a command; --help lists them", parser.format_usage())
     parser.print_help(sys.stderr)
     return _ERROR
 
