@@ -117,6 +117,12 @@ class Communicator(Launching):
             return
         tuning = self._kept
         if tuning is None and not instance.validating() and self.timeout >= _LEAST_TIMEOUT:
+            kept = tuningfile.path(self._rig) or "no file: there is no home directory"
+            _log.info(
+                "measuring this rig, once, for about %.0f s: which algorithm is fast at which size (kept in %s)",
+                measure.SECONDS,
+                kept,
+            )
             try:
                 tuning = self.measure()
             except OutOfMemoryError as error:

@@ -386,4 +386,4 @@ class Lifecycle:
 
     def __repr__(self) -> str:
         state = " closed" if self._gate is not None and self.closed else " failed" if self.failed else ""
-        return f"<vkpar.Communicator of {self.nranks}: {', '.join(device.name for device in self.devices)}{state}>"
+        return f"<vkpar.Communicator of {self.nranks}: {', '.join(map(str, self.devices))}{state}>"
