@@ -97,7 +97,7 @@ class HostArray(Shaped):
         return self._memory is None
 
     def __repr__(self) -> str:
-        state = "closed" if self.closed else f"for {', '.join(device.name for device in self.devices) or 'no device'}"
+        state = "closed" if self.closed else f"for {', '.join(map(str, self.devices)) or 'no device'}"
         return f"<vkpar.HostArray {self.shape} {self.dtype} {state}>"
 
     def _open(self) -> _Memory:
@@ -260,7 +260,7 @@ def _opened(devices: Device | Iterable[Device]) -> list[Device]:
         if not isinstance(device, Device):
             raise InvalidUsageError(f"expected an opened vkpar.Device, not {type(device).__name__}")
         if not device.logical.info.features.host_import:
-            raise UnsupportedError(f"{device.name} cannot import host memory (VK_EXT_external_memory_host)")
+            raise UnsupportedError(f"{device} cannot import host memory (VK_EXT_external_memory_host)")
     if not found:
         raise InvalidUsageError("name at least one opened device")
     return list(dict.fromkeys(found))

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
+from vkpar import env, text
 from vkpar.comm import wires
 from vkpar.comm.plan import shares as weights
-from vkpar.comm.plan.shares import Costs
+from vkpar.comm.plan.shares import ROLES, Costs
 from vkpar.comm.schedule.algorithms.table import TABLE, Algorithm
 from vkpar.comm.schedule.steps import MOST_SOURCES
 from vkpar.errors import InvalidUsageError, UnsupportedError
@@ -17,6 +18,7 @@ from vkpar.vulkan.physical import DeviceInfo
 
 AUTO = "auto"
 BUILT_IN, MEASURED = "built in", "measured"
+env.register("algorithm", (AUTO, *TABLE))
 
 # Measured on two H200s, see docs/performance.md: one hop beats two until its n - 1 times as many bytes take longer.
 _DIRECT_BYTES = 1280 << 10
@@ -108,6 +110,21 @@ class Tuning:
         """Return what a message of that size takes; None where the built-in choice does."""
         choices = _of(self.choices, wire)
         return next((item for item in choices if item.up_to is None or wire_nbytes <= item.up_to), None)
+
+    def __str__(self) -> str:
+        """Return a table for each measured wire, of times by size and algorithm, and one of what each role costs."""
+        if not self.trials and not self.costs:
+            return "built-in thresholds: nothing was measured on this rig"
+        tables = [trial_table(wire, rows) for wire, rows in self.by_wire().items()]
+        tables += [cost_table(self.costs)] if self.costs else []
+        lines = [line for rows in tables for line in (*text.columns(rows), "")]
+        notes = ["times in microseconds, each algorithm's best; *: taken at that size"] if self.trials else []
+        return "\n".join([f"{self.origin} on this rig", "", *lines, *notes]).rstrip()
+
+    def by_wire(self) -> dict[str, list[Trial]]:
+        """Return the trials of each wire that was measured."""
+        found = {wire: [trial for trial in self.trials if trial.wire == wire] for wire in wires.TIMED}
+        return {wire: trials for wire, trials in found.items() if trials}
 
 
 Measured = TypeVar("Measured", Choice, Costs)
@@ -227,3 +244,47 @@ def segment_nbytes(plan: Plan, nranks: int, wire_nbytes: int) -> int:
         return plan.segment_nbytes
     chunk = wire_nbytes if plan.algorithm.every_rank_sums else wire_nbytes // nranks
     return max(_LEAST_SEGMENT, math.isqrt(chunk * _GAP_BYTES))
+
+
+# ---- tables for people ----
+
+_COPIES = "copies"  # two_shot around copies of the slots
+EQUAL_MARK = "="  # chunks, although ranks differ
+_WAYS = [way for name in TABLE for way in (name, f"{name}{EQUAL_MARK}")]
+
+
+def trial_table(wire: str, trials: Sequence[Trial]) -> list[tuple[str, ...]]:
+    """Return titles, then a row per size on the wire: each algorithm's best time, the chosen one marked."""
+    names = [name for name in [*_WAYS, _COPIES] if any(_way(trial) == name for trial in trials)]
+    narrow = any(trial.equal for trial in trials)  # the columns would not fit
+    rows = [(wire, *names, "segment", *(() if narrow else ("float32", "vs naive")))]
+    for wire_nbytes in dict.fromkeys(trial.wire_nbytes for trial in trials):
+        here = [trial for trial in trials if trial.wire_nbytes == wire_nbytes]
+        best = {name: min((t.seconds for t in here if _way(t) == name), default=None) for name in names}
+        chosen = next(trial for trial in here if trial.chosen)
+        times = [_time(best[name], marked=name == _way(chosen)) for name in names]
+        naive = best.get("naive")
+        gain = "-" if naive is None else f"{naive / chosen.seconds:.1f}x"
+        segment = text.units(chosen.segment_nbytes) if chosen.segment_nbytes else "by size"
+        more = () if narrow else (text.units(4 * wire_nbytes // wires.TIMED_NBYTES[wire]), gain)
+        rows.append((text.units(wire_nbytes), *times, segment, *more))
+    return rows
+
+
+def _way(trial: Trial) -> str:
+    if trial.copies:
+        return _COPIES
+    return f"{trial.algorithm}{EQUAL_MARK}" if trial.equal else trial.algorithm
+
+
+def _time(seconds: float | None, *, marked: bool) -> str:
+    return "-" if seconds is None else f"{'* ' if marked else ''}{1e6 * seconds:.0f}"
+
+
+def cost_table(costs: Sequence[Costs]) -> list[tuple[str, ...]]:
+    """Return titles, then a row per wire and rank: at how many GB/s it does what."""
+    rows = [("GB/s", "rank", *ROLES)]
+    for wire in wires.TIMED:
+        for rank, each in enumerate(cost for cost in costs if cost.wire == wire):
+            rows.append((wire, str(rank), *(f"{1e-9 / getattr(each, role):.3g}" for role in ROLES)))
+    return rows
