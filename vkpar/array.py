@@ -20,6 +20,7 @@ from vkpar.storage import Storage
 from vkpar.vulkan.buffer import BufferRange
 from vkpar.vulkan.pool import ALIGNMENT, round_up
 from vkpar.vulkan.subbuffers import SubBuffers
+from vkpar.vulkan.usage import ARRAYS
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -52,15 +53,22 @@ class Array(Shaped):
         self.key = (storage.serial, offset, shape, dtype.name)
 
     @classmethod
-    def allocate(cls, device: Device, shape: int | Sequence[int], dtype: DType) -> Array:
+    def allocate(cls, device: Device, shape: int | Sequence[int], dtype: DType, purpose: str = ARRAYS) -> Array:
         """Return a new array with undefined contents.
+
+        Args:
+            device: where it lives.
+            shape: its dimensions.
+            dtype: of its elements.
+            purpose: what ``Device.memory()`` counts it as.
 
         Raises:
             InvalidUsageError, OutOfMemoryError
         """
         dims = dimensions(shape)
-        label = partial("array {} {}".format, dims, dtype)
-        return cls(Storage(device, math.prod(dims) * dtype.itemsize, label), 0, dims, dtype)
+        what = "array" if purpose == ARRAYS else purpose
+        label = partial("{} {} {}".format, what, dims, dtype)
+        return cls(Storage(device, math.prod(dims) * dtype.itemsize, label, purpose), 0, dims, dtype)
 
     def __repr__(self) -> str:
         state = ", closed" if self.closed else ""

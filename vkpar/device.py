@@ -21,6 +21,7 @@ from vkpar.errors import InvalidUsageError
 from vkpar.vulkan import api, instance, physical
 from vkpar.vulkan.buffer import BufferRange
 from vkpar.vulkan.device import LogicalDevice
+from vkpar.vulkan.interrupts import uninterrupted
 from vkpar.vulkan.physical import DeviceInfo, Limits
 from vkpar.vulkan.selector import default as default_devices
 from vkpar.vulkan.selector import select
@@ -51,7 +52,8 @@ class Device:
         self._number = next(_numbers)
         self._children: weakref.WeakSet[Any] = weakref.WeakSet()
         self._pairs: list[Any] = []  # what was made for copies to other devices
-        self._logical = LogicalDevice(info)
+        with uninterrupted():
+            self._logical = LogicalDevice(info)
         _open_devices.add(self)
 
     @property

@@ -10,6 +10,7 @@ from vkpar import dtypes
 from vkpar.array import Array
 from vkpar.comm.schedule import BLOCK, Span
 from vkpar.vulkan.buffer import BufferRange
+from vkpar.vulkan.usage import BOUNCE_BUFFERS
 
 WORD = 4  # bytes; whatever is moved and not summed travels as words
 
@@ -147,5 +148,5 @@ def _in_words(part: Part) -> Part:
 
 
 def _stand_in(made: Operands, array: Array) -> Array:
-    made.scratch.append(Array.allocate(array.device, array.shape, array.dtype))
+    made.scratch.append(Array.allocate(array.device, array.shape, array.dtype, BOUNCE_BUFFERS))
     return made.scratch[-1]
