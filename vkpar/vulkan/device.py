@@ -169,15 +169,19 @@ class LogicalDevice:
     def relief(self) -> Iterator[None]:
         """Free what can be spared, what costs least first; yield whenever an allocation may find room now.
 
-        What other devices on the same card keep for later goes first, then what is about to be given back is waited
-        for, and at last the keepers drop what they have.
+        What is free by now goes first, then what other devices on the same card keep for later, then what is about to be
+        given back is waited for, and at last the keepers drop what they have.
         """
+        self.reap()
+        yield
         if self._trim_others():
             yield
         while self._wait_for_retired():
             yield
         for keeper in list(self.keepers):
             if keeper.evict():
+                self.reap()
+                yield
                 while self._wait_for_retired():
                     yield
 
@@ -220,7 +224,6 @@ class LogicalDevice:
 
     def _wait_for_retired(self) -> bool:
         """Wait until the oldest buffer that nobody holds is released; False where there is none."""
-        self.reap()
         try:
             compute, transfer, _ = self._retired[0]
         except IndexError:
