@@ -36,6 +36,7 @@ from vkpar.vulkan.usage import ARRAYS, LIMITED, Books
 
 _Made = TypeVar("_Made")
 
+_SPENT = object()  # there is no more relief
 _LARGEST_USERS = 3  # named where memory runs out
 
 
@@ -59,7 +60,7 @@ class _Backing:
 
 
 def _no_relief() -> Iterator[None]:
-    return iter(())
+    yield from ()
 
 
 class Allocator:
@@ -172,16 +173,13 @@ class Allocator:
         asked: Callable[[], tuple[int, str, Callable[[], str] | None]],
     ) -> _Made:
         """Return what ``attempt`` does, tried again after each measure of ``relief``; say what was asked for in vain."""
-        try:
-            return attempt()
-        except OutOfMemoryError as error:
-            failure = error
-        for _ in relief():
+        measures = relief()
+        while True:
             try:
                 return attempt()
-            except OutOfMemoryError as error:
-                failure = error
-        raise OutOfMemoryError(failure.result, failure.call, self._state(*asked())) from failure
+            except OutOfMemoryError as error:  # kept no longer: its traceback holds the frames of what asked
+                if next(measures, _SPENT) is _SPENT:
+                    raise OutOfMemoryError(error.result, error.call, self._state(*asked())) from error
 
     def _hand_out(
         self, nbytes: int, kind: str, purpose: str, label: Callable[[], str] | None, alone: bool
