@@ -1,8 +1,7 @@
-"""Interrupts leave a device as it was: nothing booked that nobody holds, no handle that nobody frees, no other error."""
+"""Interrupts leave a device as it was: nothing booked that nobody holds, no handle lost, no other error."""
 
 from __future__ import annotations
 
-import gc
 import inspect
 import itertools
 import sys
@@ -103,7 +102,7 @@ def test_random_interrupts(device: vkpar.Device, by: str) -> None:
 
 
 class Interrupt:
-    """Interrupts a block where Python looks for signals for the ``number``-th time: as a call begins or has returned."""
+    """Interrupts a block the ``number``-th time that a call begins or has returned: Python looks for signals then."""
 
     def __init__(self, number: int) -> None:
         self.left = number

@@ -102,23 +102,21 @@ class Buffer:
 class Lease(weakref.ref[Buffer]):
     """What an allocator keeps of a buffer that it handed out: it does not keep the buffer alive.
 
-    A buffer that nobody holds any more is told of by its lease: ``dropped``, a method of a built-in type, is called with
-    it. So nothing written in Python runs where a buffer dies: an interrupt there would be lost, with half of the work.
+    A buffer that nobody holds any more is told of by its lease: ``dropped``, a method of a built-in type, is called
+    with it. So nothing written in Python runs where a buffer dies: an interrupt there would be lost.
 
     Attributes:
         piece: the part of a block that the buffer is.
         nbytes: the size that was asked for; ``reserved`` bytes are taken.
         purpose: what it is booked for.
         label: says what it holds, for messages.
+        heap: the heap that the block lies in.
     """
 
     __slots__ = ("label", "nbytes", "piece", "purpose", "reserved")
 
-    def __new__(cls, buffer: Buffer, dropped: Callable[[Any], object]) -> Lease:
-        return super().__new__(cls, buffer, dropped)
-
     def __init__(self, buffer: Buffer, dropped: Callable[[Any], object]) -> None:
-        super().__init__(buffer, dropped)
+        super().__init__(buffer, dropped)  # type: ignore[call-arg]
         self.piece, self.nbytes, self.reserved = buffer.piece, buffer.nbytes, buffer.reserved
         self.purpose, self.label = buffer.purpose, buffer.label
 

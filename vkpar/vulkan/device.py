@@ -116,6 +116,11 @@ class LogicalDevice:
         """True once :meth:`close` was called."""
         return self.gate.is_shut
 
+    @property
+    def done(self) -> bool:
+        """True once nothing is left to close."""
+        return self._freed or self.quarantined
+
     def check_open(self) -> None:
         """Refuse use after close, after a fork, and raise what the validation layer has reported.
 
@@ -125,9 +130,7 @@ class LogicalDevice:
         self.gate.check()
         instance.get().raise_messages()
 
-    def allocate_array(
-        self, nbytes: int, label: Callable[[], str] | None = None, purpose: str = ARRAYS
-    ) -> SubBuffers:
+    def allocate_array(self, nbytes: int, label: Callable[[], str] | None = None, purpose: str = ARRAYS) -> SubBuffers:
         """Return memory for an array: as many new buffers as the driver's limits ask for.
 
         It is given back when nobody holds it any more and the work submitted until then is done.
@@ -169,8 +172,8 @@ class LogicalDevice:
     def relief(self) -> Iterator[None]:
         """Free what can be spared, what costs least first; yield whenever an allocation may find room now.
 
-        What is free by now goes first, then what other devices on the same card keep for later, then what is about to be
-        given back is waited for, and at last the keepers drop what they have.
+        What is free by now goes first, then what other devices on the same card keep for later, then what is about to
+        be given back is waited for, and at last the keepers drop what they have.
         """
         self.reap()
         yield

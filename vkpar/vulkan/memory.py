@@ -172,7 +172,7 @@ class Allocator:
         relief: Callable[[], Iterator[None]],
         asked: Callable[[], tuple[int, str, Callable[[], str] | None]],
     ) -> _Made:
-        """Return what ``attempt`` does, tried again after each measure of ``relief``; say what was asked for in vain."""
+        """Return what ``attempt`` does, after each measure of ``relief`` once more; say what was ``asked`` in vain."""
         measures = relief()
         while True:
             try:
@@ -181,9 +181,7 @@ class Allocator:
                 if next(measures, _SPENT) is _SPENT:
                     raise OutOfMemoryError(error.result, error.call, self._state(*asked())) from error
 
-    def _hand_out(
-        self, nbytes: int, kind: str, purpose: str, label: Callable[[], str] | None, alone: bool
-    ) -> Buffer:
+    def _hand_out(self, nbytes: int, kind: str, purpose: str, label: Callable[[], str] | None, alone: bool) -> Buffer:
         reserved = padded(nbytes)
         with self._lock:
             self._mend()

@@ -52,7 +52,7 @@ class DeviceMemory:
         staging: the ring through which arrays are written and read, made at the first write and the first read.
         slots: the staging memory of the device's communicators: imported, mapped, or copied into device memory. Ranks
             import the same host memory: what several of them report is there once.
-        bounce_buffers: what collectives keep in place of views that kernels cannot reach; it goes where memory runs out.
+        bounce_buffers: what collectives keep in place of views that kernels cannot reach, until memory runs out.
         pipelines: how many pipelines the device keeps; Vulkan does not tell how many bytes they take.
         limit: what ``VKPAR_MAX_MEMORY`` lets arrays and bounce buffers have; 0 for no limit.
         buffers: how many buffers there are; they lie in ``blocks`` Vulkan allocations.
@@ -92,6 +92,10 @@ class DeviceMemory:
             "used": self.used,
             "cached": self.cached,
         }
+
+
+def _on(heap: int, counts: Counter[tuple[str, int]]) -> int:
+    return sum(nbytes for (_, where), nbytes in counts.copy().items() if where == heap)
 
 
 class Books:
@@ -156,10 +160,8 @@ class Books:
     def _on(self, heap: int) -> tuple[int, int, int]:
         """Return the bytes used, held in blocks, and imported, of one heap."""
         every = (self, *self._parts)
-        used, imported = (
-            sum(nbytes for books in every for (_, where), nbytes in getattr(books, name).copy().items() if where == heap)
-            for name in ("_used", "_imported")
-        )
+        used = sum(_on(heap, books._used) for books in every)
+        imported = sum(_on(heap, books._imported) for books in every)
         return used, sum(books._blocks[heap] for books in every), imported
 
     def heaps(self, found: Sequence[Heap]) -> tuple[HeapMemory, ...]:
