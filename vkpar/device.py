@@ -21,7 +21,6 @@ from vkpar.errors import InvalidUsageError
 from vkpar.vulkan import api, instance, physical
 from vkpar.vulkan.buffer import BufferRange
 from vkpar.vulkan.device import LogicalDevice
-from vkpar.vulkan.interrupts import uninterrupted
 from vkpar.vulkan.physical import DeviceInfo, Limits
 from vkpar.vulkan.selector import default as default_devices
 from vkpar.vulkan.selector import select
@@ -52,10 +51,11 @@ class Device:
         self._number = next(_numbers)
         self._children: weakref.WeakSet[Any] = weakref.WeakSet()
         self._pairs: list[Any] = []  # what was made for copies to other devices
-        with uninterrupted():
-            self._logical = LogicalDevice(info)
-            _owners[self._logical] = weakref.ref(self)
+        self._logical = LogicalDevice(info, self._own)
         _open_devices.add(self)
+
+    def _own(self, logical: LogicalDevice) -> None:
+        _owners[logical] = weakref.ref(self)
 
     @property
     def name(self) -> str:
@@ -245,7 +245,8 @@ _open_devices: weakref.WeakSet[Device] = weakref.WeakSet()
 # Devices and communicators that were dropped without close(): a finalizer must not wait, so they are closed later.
 orphans: deque[Any] = deque()
 
-# The Vulkan side of every device that was not closed: that of a device whose finalizer was interrupted is found here.
+# The Vulkan side of every device that is not closed, from before it is opened: that of a device whose opening was
+# interrupted, or its finalizer, is found here.
 _owners: dict[LogicalDevice, weakref.ref[Device]] = {}
 
 

@@ -11,6 +11,7 @@ import pytest
 import vkpar
 from vkpar import OutOfMemoryError, env
 from vkpar.comm import cache
+from vkpar.device import _open_devices
 from vkpar.vulkan import api
 
 COUNT = 50_000
@@ -24,12 +25,21 @@ def devices(request: pytest.FixtureRequest) -> Iterator[list[vkpar.Device]]:
     for name in ("llvmpipe", "swiftshader"):
         if name in request.param:
             require(name)
+    trim_all()  # what other devices keep goes where memory runs out
     before = api.load().live()
     made = vkpar.open_devices(request.param)
     yield made
     for device in made:
         device.close()
+    trim_all()
     assert api.load().live() == before
+
+
+def trim_all() -> None:
+    """Free what open devices keep for later."""
+    for opened in list(_open_devices):
+        if not opened.closed:
+            opened.trim()
 
 
 def views(devices: list[vkpar.Device], count: int = COUNT) -> list[vkpar.Array]:

@@ -42,6 +42,10 @@ class Keeper(Protocol):
 class LogicalDevice:
     """A VkDevice with what belongs to it.
 
+    Args:
+        info: the physical device.
+        own: told of this object before anything is made: whoever that is may close it where an interrupt comes.
+
     Attributes:
         info: the physical device.
         gate: every call passes it; shut by :meth:`close`.
@@ -50,7 +54,7 @@ class LogicalDevice:
         keepers: who keeps memory for later, held weakly: they are asked for it before an allocation fails.
     """
 
-    def __init__(self, info: DeviceInfo) -> None:
+    def __init__(self, info: DeviceInfo, own: Callable[[LogicalDevice], None] | None = None) -> None:
         self.info = info
         self._vk = api.load()
         self._process = os.getpid()
@@ -59,15 +63,17 @@ class LogicalDevice:
         self._reaping = threading.Lock()
         self.keepers: weakref.WeakSet[Keeper] = weakref.WeakSet()
         self._closing = threading.RLock()
-        self._drained = self._freed = False
+        self._is_open = self._drained = self._freed = False
         self.quarantined = False
         making.require(info)
+        self._made = self._vk.making("Device", info.handle)
+        if own is not None:
+            own(self)
         compute, transfer = making.choose_families(info)
         self._second: Queue | None = None
         self._has_second = compute != transfer and making.has_second(info, transfer)
         families = {compute: 1, transfer: 1 + self._has_second}
         with ExitStack() as undo:
-            self._made = self._vk.making("Device", info.handle)
             undo.callback(self._vk.discard, self._made, None)
             self.handle: Any = making.create(info, families, self._made)
             self.compute = self._queue(compute, "compute", undo)
@@ -84,6 +90,7 @@ class LogicalDevice:
             self.imports = HostImports(self.handle, info, self.transfer, kernels=transfer == compute)
             # Uploads that fit the ring need not wait there.
             self._mapped = MappedArrays(self.transfer, ring_bytes + 1) if straight else None
+            self._is_open = True
             undo.pop_all()
         with _opening:
             _opened.add(self)
@@ -393,6 +400,10 @@ class LogicalDevice:
                 self._close()
 
     def _close(self) -> None:
+        if not self._is_open:
+            self._vk.discard(self._made, None)
+            self._freed = True
+            return
         queues = self.queues
         if not self._drained and drain(queues, [queue.last for queue in queues], _DRAIN_SECONDS):
             self.quarantine()

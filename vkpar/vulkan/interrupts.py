@@ -1,7 +1,7 @@
-"""Holds back Ctrl-C over what cannot be made one step: opening a device, enqueueing without the C helper.
+"""Holds back Ctrl-C over what cannot be made one step: enqueueing without the C helper.
 
-It costs two system calls. What runs often is safe without it: see the heads of :mod:`~vkpar.vulkan.memory` (buffers)
-and :mod:`~vkpar.vulkan.api` (handles).
+It costs two system calls, and holds no other signal. What can be made of single steps is safe without it: see the heads
+of :mod:`~vkpar.vulkan.memory` (buffers) and :mod:`~vkpar.vulkan.api` (handles).
 """
 
 from __future__ import annotations
