@@ -1,4 +1,4 @@
-"""Ctrl-C is held back while work is enqueued, and is never lost."""
+"""Ctrl-C is held back over what cannot be cut in two, and is never lost."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from children import check_child, run_child
 
-from vkpar.vulkan import pump_python
-from vkpar.vulkan.pump_python import uninterrupted
+from vkpar.vulkan import interrupts
+from vkpar.vulkan.interrupts import uninterrupted
 
 
 @contextlib.contextmanager
@@ -62,7 +62,7 @@ def test_the_default_action_still_ends_the_process() -> None:
     done = run_child(
         """
         import signal
-        from vkpar.vulkan.pump_python import uninterrupted
+        from vkpar.vulkan.interrupts import uninterrupted
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         with uninterrupted():
             signal.raise_signal(signal.SIGINT)
@@ -84,7 +84,7 @@ def test_an_interrupt_at_the_edge_leaves_no_handler(monkeypatch: pytest.MonkeyPa
         return before
 
     with handler(signal.default_int_handler):
-        monkeypatch.setattr(pump_python.signal, "signal", interrupted)
+        monkeypatch.setattr(interrupts.signal, "signal", interrupted)
         with pytest.raises(KeyboardInterrupt), uninterrupted():
             pass
         monkeypatch.undo()
@@ -109,9 +109,9 @@ def test_a_handler_that_is_not_pythons_is_left_alone() -> None:
     check_child(
         """
         import signal
-        from vkpar.vulkan import pump_python
-        pump_python.signal.getsignal = lambda number: None
-        with pump_python.uninterrupted():
+        from vkpar.vulkan import interrupts
+        interrupts.signal.getsignal = lambda number: None
+        with interrupts.uninterrupted():
             pass
         """
     )

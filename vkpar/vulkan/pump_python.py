@@ -2,37 +2,18 @@
 
 from __future__ import annotations
 
-import signal
-import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 from vkpar.errors import VulkanError
 from vkpar.vulkan import api
+from vkpar.vulkan.interrupts import uninterrupted
 from vkpar.vulkan.pump import Batch, QueueHandles, _enqueue_failed, enqueue_lock
 from vkpar.vulkan.pump_python_bridge import Bridge, Failed, Need, check
 
 _TIMEOUT = 2
 _NAPPING_NS, _NAP_SECONDS = 20_000_000, 10e-6  # as in _pump_types.h
-
-
-@contextmanager
-def uninterrupted() -> Iterator[None]:
-    """Hold back Ctrl-C until the block is done, then deliver it (Python runs handlers in the main thread only)."""
-    before = signal.getsignal(signal.SIGINT)
-    if before is None or threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    held: list[int] = []
-    try:
-        signal.signal(signal.SIGINT, lambda number, _: held.append(number))
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-        if held:
-            signal.raise_signal(signal.SIGINT)
 
 
 class PyQueue:

@@ -12,7 +12,7 @@ from vkpar.comm.record.builder import Program
 
 _MOST_ENTRIES = 1024
 _MOST_BATCHES = 8192
-_MOST_SCRATCH = 256 << 20  # bytes
+_MOST_SCRATCH = 64 << 20  # bytes on a device
 
 
 class Entry:
@@ -39,8 +39,9 @@ class Entry:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the stand-ins."""
-        return sum(array.nbytes for array in self.scratch)
+        """Bytes of the stand-ins, on the device that has most of them."""
+        devices = [array.device for array in self.scratch]
+        return max((sum(a.nbytes for a in self.scratch if a.device is device) for device in set(devices)), default=0)
 
     def program(self, turn: int, taken: Collection[Program | None] = ()) -> Program:
         """Return the program to run in the communicator's collective number ``turn``: neighbours use other slots."""
@@ -98,6 +99,8 @@ class TimedEntry(Entry):
 class ProgramCache:
     """Entries by key, the least recently used first, bounded in number, command buffers and stand-in bytes.
 
+    An entry whose stand-ins alone are more than that is freed as soon as it is done and a sweep comes.
+
     Args:
         outer: the cache that this one stands before for a while: its entries are freed and waited for here, too, but
             neither found nor pushed out.
@@ -141,6 +144,9 @@ class ProgramCache:
         older = self._entries.pop(key, None)
         if older is not None:
             self._stale.append(older)
+        if entry.nbytes > _MOST_SCRATCH:
+            self._stale.append(entry)
+            return
         self._entries[key] = entry
         for array in arrays:
             finalizer = weakref.finalize(array.storage.pin() or array.storage, self._dead.append, key)
@@ -148,6 +154,13 @@ class ProgramCache:
             entry.finalizers.append(finalizer)
         while len(self._entries) > 1 and self._full():
             self._stale.append(self._entries.popitem(last=False)[1])
+
+    def evict(self, spared: Collection[Entry]) -> list[Entry]:
+        """Let go of what has stand-ins, but for ``spared``; return all of that which a sweep is going to free."""
+        keys = [key for key, entry in self._entries.items() if entry.nbytes and entry not in spared]
+        self._stale.extend(map(self._entries.pop, keys))  # an interrupt finds each in one place
+        left = [] if self._outer is None else self._outer.evict(spared)
+        return [*left, *(entry for entry in self._stale if entry.nbytes and entry not in spared)]
 
     def hold(self, entry: Entry) -> None:
         """Keep an entry that nobody can ask for until :meth:`let_go`."""

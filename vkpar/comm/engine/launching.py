@@ -143,12 +143,14 @@ class Launching(Lifecycle):
                     self._check_usable()
                     self._launch_group(items)
         finally:
+            self._picked = ()
             for _, _, work, _ in items:
                 work.drop()  # but for those that were enqueued
 
     def _launch_group(self, items: Sequence[tuple[Any, Request, Work, list[Any]]]) -> None:
         self.sweep()
         entries: list[Entry] = []
+        self._picked = entries
         programs: list[Program | None] = []
         for index, (key, request, *_) in enumerate(items):
             entry = self._cache.get(key) if self._checks is None else None

@@ -7,12 +7,12 @@ import logging
 import math
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import ExitStack, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vkpar.comm.engine.cache import ProgramCache
+from vkpar.comm.engine.cache import Entry, ProgramCache
 from vkpar.comm.engine.flights import Flight, FlightRecorder
 from vkpar.comm.engine.watchdog import Watchdog
 from vkpar.comm.record.checks import SlotChecks, WireReports
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from vkpar.comm.record.recording import Recording
 
 _log = logging.getLogger("vkpar")
+_EVICTION_SECONDS = 1.0  # that an eviction waits for another thread's call
 _PATIENCE = 10.0  # seconds without progress until a device is given up, at least
 
 # What ranks that never finished may still use: kept for the life of the process.
@@ -54,6 +55,7 @@ class Lifecycle:
         self._closing = threading.RLock()
         self._freed = False
         self._cache = ProgramCache()
+        self._picked: Collection[Entry] = ()  # what a group under way is about to enqueue
         self._sequence = 0
         self._failure: BaseException | None = None
         self._failure_details: dict[str, Any] = {}
@@ -66,6 +68,8 @@ class Lifecycle:
         self._watchdog = Watchdog(self)
         undo.callback(self._watchdog.stop)
         self._gate = Gate("the communicator")
+        for device in logical:
+            device.keepers.add(self)
 
     # ---- what it is ----
 
@@ -318,6 +322,32 @@ class Lifecycle:
     def sweep(self) -> None:
         """Free recorded collectives that nobody can ask for again and that are done."""
         self._cache.sweep(self.reached(), self._rig.confirm)
+
+    def evict(self) -> bool:
+        """Free the bounce buffers that recorded collectives keep, once these are done; say whether there were any.
+
+        An allocation that finds no room asks for it, in any thread. Where another thread holds the communicator for
+        long, nothing is freed: it may be waiting for the thread that asks.
+        """
+        taken: list[bool] = []
+        try:
+            taken.extend(map(self._lock.acquire, (True,), (_EVICTION_SECONDS,)))  # an interrupt finds both done or none
+            return taken[0] and self._evict()
+        finally:
+            if True in taken:
+                self._lock.release()
+
+    def _evict(self) -> bool:
+        with self.gate.lock(), suppress(InvalidUsageError, VulkanError):  # a closed or a lost device
+            self.gate.check()
+            entries = [] if self.failed else self._cache.evict(self._picked)
+            for program in [program for entry in entries for program in entry.programs]:
+                for queue, value in zip(self._rig.queues, program.pending(), strict=True):
+                    queue.wait(value)
+            if entries:
+                self.sweep()
+                return True
+        return False
 
     # ---- the end ----
 
