@@ -75,7 +75,7 @@ class Entry:
         """Free the programs, but for the command buffers of ``late`` ranks; all others must be done."""
         for finalizer in self.finalizers:
             finalizer.detach()
-        programs, self.programs, self.scratch = self.programs, {}, ()
+        programs, self.programs, self.scratch, self._record = self.programs, {}, (), None
         for program in programs.values():
             program.close(late)
 
