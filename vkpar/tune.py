@@ -14,7 +14,7 @@ from vkpar.comm import wires
 from vkpar.comm.plan import choose as tuner
 from vkpar.comm.plan.choose import Plan, Trial, Tuning
 from vkpar.comm.plan.shares import ROLES, Costs
-from vkpar.comm.schedule.algorithms.table import TABLE
+from vkpar.comm.schedule.algorithms.table import BASELINE, TABLE
 from vkpar.comm.tune import store as tuningfile
 from vkpar.errors import InvalidUsageError
 
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 _COPIES = "copies"  # two_shot around copies of the slots
 _EQUAL = "="  # chunks, although ranks differ
-_WAYS = [way for name in TABLE for way in (name, f"{name}{_EQUAL}")]
 
 
 def run(devices: str | None, *, redo: bool, as_json: bool) -> int:
@@ -74,26 +73,22 @@ def _document(communicator: Communicator, tuning: Tuning, file: str) -> dict[str
         "rig": tuningfile.describe(communicator.rig),
         **asdict(tuning),
         "speeds": tuning.speeds,
-        "weights": {wire: _weights(tuning, wire) for wire in wires.TIMED},
+        "weights": {wire: {f"{k}_shares": v for k, v in _shares_of(tuning, wire).items()} for wire in wires.TIMED},
     }
 
 
-def _weights(tuning: Tuning, wire: str) -> dict[str, Any]:
-    ring, two_shot = _weighted(tuning, wire)
-    return {"ring_order": ring.order, "ring_shares": ring.shares, "two_shot_shares": two_shot.shares}
-
-
-def _weighted(tuning: Tuning, wire: str) -> tuple[Plan, Plan]:
-    """Return how a ring and a two-shot exchange go with a measured wire."""
-    ring, two_shot = (tuner.weighted(Plan(TABLE[name]), tuning.costs_of(wire)) for name in ("ring", "two_shot"))
-    return ring, two_shot
+def _shares_of(tuning: Tuning, wire: str) -> dict[str, tuple[float, ...] | None]:
+    """Return, by algorithm that takes shares, those that the ranks have with a measured wire; None for equal chunks."""
+    plans = [Plan(algorithm) for algorithm in TABLE.values() if algorithm.takes_shares]
+    return {plan.algorithm.name: tuner.weighted(plan, tuning.costs_of(wire)).shares for plan in plans}
 
 
 def _table(wire: str, trials: Sequence[Trial]) -> Table:
     """Return a row per size on the wire: each algorithm's best time, the chosen one marked."""
-    names = [name for name in [*_WAYS, _COPIES] if any(_way(trial) == name for trial in trials)]
+    ways = [way for name in TABLE for way in (name, f"{name}{_EQUAL}")]
+    names = [name for name in [*ways, _COPIES] if any(_way(trial) == name for trial in trials)]
     narrow = any(trial.equal for trial in trials)  # the columns would not fit
-    made = console.table(wire, *names, "segment", *(() if narrow else ("float32", "vs naive")))
+    made = console.table(wire, *names, "segment", *(() if narrow else ("float32", f"vs {BASELINE.name}")))
     for column in made.columns:
         column.justify = "right"
         column.no_wrap = True
@@ -102,8 +97,8 @@ def _table(wire: str, trials: Sequence[Trial]) -> Table:
         best = {name: min((t.seconds for t in here if _way(t) == name), default=None) for name in names}
         chosen = next(trial for trial in here if trial.chosen)
         times = [_time(best[name], marked=name == _way(chosen)) for name in names]
-        naive = best.get("naive")
-        gain = "-" if naive is None else f"{naive / chosen.seconds:.1f}x"
+        baseline = best.get(BASELINE.name)
+        gain = "-" if baseline is None else f"{baseline / chosen.seconds:.1f}x"
         segment = _size(chosen.segment_nbytes) if chosen.segment_nbytes else "by size"
         more = () if narrow else (_size(4 * wire_nbytes // wires.TIMED_NBYTES[wire]), gain)
         made.add_row(_size(wire_nbytes), *times, segment, *more)
@@ -144,14 +139,12 @@ def _about(communicator: Communicator, tuning: Tuning, file: str) -> dict[str, s
         "origin": tuning.origin,
         "links": ", ".join(f"rank {rank} {speed / 1e9:.2f} GB/s" for rank, speed in enumerate(tuning.speeds)) or "-",
     }
-    weighed: dict[str, str] = {}
-    for wire in wires.TIMED:
-        ring, two_shot = _weighted(tuning, wire)
-        if ring.shares is not None:
-            order = " ".join(map(str, ring.order or ()))
-            weighed[f"ring {wire}"] = f"order {order}, shares by rank {_shares(ring.shares)}"
-        if two_shot.shares is not None:
-            weighed[f"two_shot {wire}"] = f"shares by rank {_shares(two_shot.shares)}"
+    weighed = {
+        f"{name} {wire}": f"shares by rank {' '.join(f'{100 * share:.0f}%' for share in shares)}"
+        for wire in wires.TIMED
+        for name, shares in _shares_of(tuning, wire).items()
+        if shares is not None
+    }
     if weighed:
         made |= {_EQUAL: "chunks are equal although ranks differ", **weighed}
     else:
@@ -159,7 +152,3 @@ def _about(communicator: Communicator, tuning: Tuning, file: str) -> dict[str, s
     made["waits"] = f"spin {communicator.rig.spin_ns / 1000:.0f} us, then block"
     made["file"] = file
     return made
-
-
-def _shares(shares: Sequence[float] | None) -> str:
-    return " ".join(f"{100 * share:.0f}%" for share in shares or ())

@@ -8,18 +8,14 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from vkpar.comm import wires
-from vkpar.comm.plan import shares as weights
-from vkpar.comm.plan.shares import Costs
+from vkpar.comm.plan.shares import Costs, shares
 from vkpar.comm.schedule.algorithms.table import TABLE, Algorithm
-from vkpar.comm.schedule.steps import MOST_SOURCES
-from vkpar.errors import InvalidUsageError, UnsupportedError
+from vkpar.errors import InvalidUsageError
 from vkpar.vulkan.physical import DeviceInfo
 
 AUTO = "auto"
 BUILT_IN, MEASURED = "built in", "measured"
 
-# Measured on two H200s, see docs/performance.md: one hop beats two until its n - 1 times as many bytes take longer.
-_DIRECT_BYTES = 1280 << 10
 # A segment should take about as long as the gaps between batches that it costs: its bytes are the mean of these, what
 # a link carries in such a gap, and the rank's chunk.
 _GAP_BYTES = 1280 << 10
@@ -97,8 +93,8 @@ class Tuning:
 
     @property
     def speeds(self) -> tuple[float, ...]:
-        """Bytes per second that each rank publishes and gathers again with the f16 wire; empty if not measured."""
-        return tuple(1 / each.seconds(("publish", "gather")) for each in self.costs_of(wires.CODED))
+        """Bytes per second that each rank sends and takes at a time with the f16 wire; empty if not measured."""
+        return tuple(1 / each.exchange for each in self.costs_of(wires.CODED))
 
     def costs_of(self, wire: str) -> tuple[Costs, ...]:
         """Return the ranks' costs with a wire that is measured, see :func:`vkpar.comm.wires.timed_as`."""
@@ -126,14 +122,12 @@ class Plan:
 
     Attributes:
         segment_nbytes: bytes of a segment on the wire, at most a slot's; 0 to go by the size.
-        order: the ranks in ring order; None for their own.
         shares: of the array, what each rank owns; None for equal chunks.
         copies: the kernels work on copies of the slots, where the rig has them.
     """
 
     algorithm: Algorithm
     segment_nbytes: int = 0
-    order: tuple[int, ...] | None = None
     shares: tuple[float, ...] | None = None
     copies: bool = False
 
@@ -155,20 +149,42 @@ def uniform(ranks: Sequence[DeviceInfo]) -> bool:
     return len(marks) == 1
 
 
-def require(name: str, ranks: Sequence[DeviceInfo]) -> None:
-    """Refuse an algorithm that cannot run on the rig.
+def agrees(algorithm: Algorithm, ranks: Sequence[DeviceInfo]) -> bool:
+    """Say whether all ranks get the same bits from the algorithm."""
+    return not algorithm.every_rank_sums or uniform(ranks)
+
+
+def require(name: str, ranks: Sequence[DeviceInfo]) -> Algorithm:
+    """Return the algorithm of that name if it can run on the rig.
 
     Raises:
-        InvalidUsageError: an unknown one, or ``direct`` where the ranks' sums may differ.
-        UnsupportedError: more ranks than it can sum.
+        InvalidUsageError: there is none of that name, or its sums may differ from rank to rank (``direct``).
+        UnsupportedError: there are more ranks than it can sum.
     """
-    if len(ranks) > MOST_SOURCES and check(name) != "ring":
-        raise UnsupportedError(f"{name} sums at most {MOST_SOURCES} ranks; there are {len(ranks)}")
-    if TABLE[check(name)].every_rank_sums and not uniform(ranks):
+    algorithm = TABLE[check(name)]
+    algorithm.check_ranks(len(ranks))
+    if not agrees(algorithm, ranks):
+        others = " or ".join(other.name for other in candidates(ranks) if other.built_in_nbytes)
         raise InvalidUsageError(
             f"{name} needs the same driver and device model on every rank, or replicas could differ; "
-            "take auto, two_shot or ring"
+            f"take auto, {others}"
         )
+    return algorithm
+
+
+def candidates(ranks: Sequence[DeviceInfo], collective: str = "all_reduce") -> list[Algorithm]:
+    """Return the algorithms that do ``collective`` on the rig, in the table's order."""
+    return [
+        algorithm
+        for algorithm in TABLE.values()
+        if collective in algorithm.collectives and len(ranks) <= algorithm.most_ranks and agrees(algorithm, ranks)
+    ]
+
+
+def built_in(ranks: Sequence[DeviceInfo], wire_nbytes: int, collective: str = "all_reduce") -> Algorithm:
+    """Return the algorithm that ``collective`` takes where nothing was measured and none is asked for."""
+    crossing = wire_nbytes * max(1, len(ranks) - 1)
+    return next(each for each in candidates(ranks, collective) if crossing <= each.built_in_nbytes)
 
 
 def choose(
@@ -177,6 +193,7 @@ def choose(
     wire_nbytes: int,
     tuning: Tuning | None = None,
     wire: str = wires.CODED,
+    collective: str = "all_reduce",
 ) -> Plan:
     """Return how a message of ``wire_nbytes`` on the wire goes.
 
@@ -186,44 +203,40 @@ def choose(
         wire_nbytes: bytes of the whole array as it travels.
         tuning: of the rig; the built-in thresholds by default.
         wire: the measured wire whose choices and costs apply, see :func:`vkpar.comm.wires.timed_as`.
+        collective: where the algorithm does not do it, the built-in choice does.
 
     Raises:
         InvalidUsageError: ``direct`` where the ranks' sums may differ.
         UnsupportedError: more ranks than the named algorithm can sum.
     """
     tuning = tuning or Tuning()
-    choice = tuning.choice(wire_nbytes, wire) or Choice(None, _by_size(ranks, wire_nbytes))
+    choice = tuning.choice(wire_nbytes, wire) or Choice(None, built_in(ranks, wire_nbytes).name)
     if name != AUTO:
         require(name, ranks)
         choice = choice if choice.algorithm == name else Choice(None, name)
+    if collective not in TABLE[choice.algorithm].collectives:
+        choice = Choice(None, built_in(ranks, wire_nbytes, collective).name)
     plan = Plan(TABLE[choice.algorithm], choice.segment_nbytes, copies=choice.copies)
     return plan if choice.equal else weighted(plan, tuning.costs_of(wire))
 
 
-def _by_size(ranks: Sequence[DeviceInfo], wire_nbytes: int) -> str:
-    n = len(ranks)
-    if n > MOST_SOURCES:
-        return "ring"
-    return "direct" if wire_nbytes * max(1, n - 1) <= _DIRECT_BYTES and uniform(ranks) else "two_shot"
-
-
 def weighted(plan: Plan, costs: tuple[Costs, ...]) -> Plan:
-    """Return the plan with shares, and in a ring an order, where ranks are not equally fast and that gains.
+    """Return the plan with shares, where its algorithm takes some and ranks are not equally fast.
 
     Args:
         plan: with equal chunks.
         costs: the ranks' with the wire.
     """
-    if plan.algorithm.name == "two_shot":
-        return replace(plan, shares=weights.two_shot(costs))
-    if plan.algorithm.name == "ring" and (found := weights.ring(costs)):
-        return replace(plan, order=found[0], shares=found[1])
-    return plan
+    return replace(plan, shares=shares(costs)) if plan.algorithm.takes_shares else plan
 
 
 def segment_nbytes(plan: Plan, nranks: int, wire_nbytes: int) -> int:
     """Return the bytes of a segment on the wire, slots aside, for a message of ``wire_nbytes``."""
     if plan.segment_nbytes:
         return plan.segment_nbytes
-    chunk = wire_nbytes if plan.algorithm.every_rank_sums else wire_nbytes // nranks
-    return max(_LEAST_SEGMENT, math.isqrt(chunk * _GAP_BYTES))
+    return max(_LEAST_SEGMENT, math.isqrt(chunk_nbytes(plan.algorithm, nranks, wire_nbytes) * _GAP_BYTES))
+
+
+def chunk_nbytes(algorithm: Algorithm, nranks: int, wire_nbytes: int) -> int:
+    """Return the bytes on the wire that one rank sums of a message of ``wire_nbytes``, with equal chunks."""
+    return wire_nbytes if algorithm.every_rank_sums else wire_nbytes // nranks

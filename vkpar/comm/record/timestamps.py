@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from vkpar.comm.engine.flights import Flight
-from vkpar.comm.schedule.steps import Action, Copy, Forward, Meet, Reduce, Step
+from vkpar.comm.schedule.steps import Action, Barrier, Copy, Forward, Reduce, Step
 from vkpar.comm.wires import Format, WirePlan
 from vkpar.errors import UnsupportedError, VulkanError
 from vkpar.vulkan import pump
@@ -98,7 +98,7 @@ def _sent(step: Step, plan: WirePlan) -> int:
 
 def _nbytes(action: Action, form: Format) -> int:
     """Return the bytes of one slot that ``action`` fills or reads: whole blocks, the last one's too."""
-    return 0 if isinstance(action, Meet) else action.span.blocks * (form.payload + form.tail)
+    return 0 if isinstance(action, Barrier) else action.span.blocks * (form.payload + form.tail)
 
 
 class RankTimer:

@@ -1,6 +1,6 @@
 """Measures a rig once, in about two seconds: what roles cost each rank, which algorithm and segments at which size.
 
-Every size tries the naive algorithm too, so that whatever is chosen is at least as fast there.
+Every size tries the table's baseline too, so that the choice is at least as fast there.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from vkpar.comm.plan import shares as weights
 from vkpar.comm.plan.choose import Choice, Plan, Trial, Tuning
 from vkpar.comm.requests import collectives
 from vkpar.comm.requests.collectives import Request
-from vkpar.comm.schedule.algorithms.table import TABLE
-from vkpar.comm.schedule.steps import MOST_SOURCES
+from vkpar.comm.schedule.algorithms.table import BASELINE, TABLE
 from vkpar.comm.tune.costs import measured, seconds_of
 from vkpar.errors import OutOfMemoryError
 
@@ -116,7 +115,11 @@ def _sizes(communicator: Communicator, tuning: Tuning, wire: str, end: float) ->
         except OutOfMemoryError:
             return
         best = min(trial.seconds for trial in trials)
-        dropped |= {trial.algorithm for trial in trials if trial.seconds > _HOPELESS * best} & {"direct", "naive"}
+        dropped |= {
+            trial.algorithm
+            for trial in trials
+            if trial.seconds > _HOPELESS * best and TABLE[trial.algorithm].reads_whole
+        }
         yield _marked(trials, best)
         expected = 4 * best
 
@@ -126,9 +129,9 @@ def _sizes_of(wire: str) -> tuple[int, ...]:
 
 
 def _marked(trials: list[Trial], best: float) -> list[Trial]:
-    """Mark the one to take: the first, the built-in choice, unless another is clearly, or naive at all, faster."""
+    """Mark the trial to take: the built-in choice, unless another is clearly faster, or the baseline faster at all."""
     stays = best > _BETTER * trials[0].seconds
-    if any(trial.algorithm == "naive" and trial.seconds < trials[0].seconds for trial in trials):
+    if any(trial.algorithm == BASELINE.name and trial.seconds < trials[0].seconds for trial in trials):
         stays = False
     taken = 0 if stays else [trial.seconds for trial in trials].index(best)
     return [replace(trial, chosen=index == taken) for index, trial in enumerate(trials)]
@@ -147,7 +150,7 @@ def _trials(
     plans, times = list[Plan](), list[float]()
     for plan in _plans(communicator, tuning, wire, wire_nbytes):
         name = plan.algorithm.name
-        if plans and (name in dropped or (name != "naive" and time.monotonic() > end)):
+        if plans and (name in dropped or (name != BASELINE.name and time.monotonic() > end)):
             continue
         plans.append(plan)
         times += _times(communicator, request, [plan])
@@ -187,24 +190,22 @@ def _plans(communicator: Communicator, tuning: Tuning, wire: str, wire_nbytes: i
     """Yield the built-in plan, then all others that the rig can take, each once; those with shares first."""
     ranks, n = [device.info for device in communicator.devices], communicator.nranks
     costs = tuning.costs_of(wire)
-    names = ["naive", "two_shot", "tree"] if n <= MOST_SOURCES else []
-    names += ["direct"] if tuner.uniform(ranks) else []
     first = tuner.choose(tuner.AUTO, ranks, wire_nbytes, Tuning(costs=tuning.costs), wire)
     yield first
     slot = communicator.rig.arena.large.slot_nbytes
-    plans = [tuner.weighted(Plan(TABLE[name]), costs) for name in [first.algorithm.name, *names, "ring"]]
-    for plan in sorted(dict.fromkeys(plans), key=lambda plan: (plan != first, plan.shares is None)):
-        name = plan.algorithm.name
+    others = [algorithm for algorithm in tuner.candidates(ranks) if algorithm.tuned and algorithm != first.algorithm]
+    plans = [first, *(tuner.weighted(Plan(algorithm), costs) for algorithm in others)]
+    for plan in sorted(plans, key=lambda plan: (plan != first, plan.shares is None, plan.algorithm != BASELINE)):
+        algorithm = plan.algorithm
         usual = min(slot, tuner.segment_nbytes(plan, n, wire_nbytes))
         other = {min(slot, factor * usual // 2) for factor in (1, 4)} - {usual}
-        longest = wire_nbytes if name == "direct" else wire_nbytes // n
         if plan != first:
             yield plan
         if plan.shares is not None:
-            yield Plan(TABLE[name])
-        if longest > usual and name != "naive":
+            yield Plan(algorithm)
+        if algorithm.tunes_segments and tuner.chunk_nbytes(algorithm, n, wire_nbytes) > usual:
             yield from (replace(plan, segment_nbytes=nbytes) for nbytes in sorted(other))
-        if name == "two_shot" and communicator.rig.copies and wire_nbytes >= _LEAST_COPIED:
+        if algorithm.tunes_copies and communicator.rig.copies and wire_nbytes >= _LEAST_COPIED:
             yield replace(plan, copies=True)
 
 

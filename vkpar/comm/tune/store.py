@@ -26,7 +26,7 @@ from vkpar.vulkan import instance, pump
 from vkpar.vulkan.physical import DeviceInfo
 
 _log = logging.getLogger("vkpar")
-_FORMAT = 2
+_FORMAT = 3
 _LEAST_COST, _MOST_COST = 1e-15, 1.0  # seconds per byte
 _MOST_SPIN_US = 1_000_000
 
