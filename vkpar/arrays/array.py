@@ -12,18 +12,20 @@ import numpy as np
 from vkpar import dtypes
 from vkpar.arrays import transfer
 from vkpar.arrays.elements import host_elements
+from vkpar.arrays.host import HostArray
 from vkpar.arrays.region import Region, select, sliced
+from vkpar.arrays.shape import Shaped, as_bytes, dimensions
 from vkpar.arrays.storage import Storage
-from vkpar.device import Device, Shaped, as_bytes, dimensions
 from vkpar.dtypes import DType
 from vkpar.errors import DLPackError, InvalidUsageError, UnsupportedError
-from vkpar.host import HostArray
 from vkpar.vulkan.memory.buffer import BufferRange
 from vkpar.vulkan.memory.pool import ALIGNMENT, round_up
 from vkpar.vulkan.memory.subbuffers import SubBuffers
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
+
+    from vkpar.device import Device
 
 _Target = TypeVar("_Target", "np.ndarray[Any, Any]", HostArray)
 
@@ -288,7 +290,7 @@ class Array(Shaped):
         """
         if device is self.device:
             return self
-        if not isinstance(device, Device):
+        if not isinstance(device, type(self.device)):
             raise InvalidUsageError(f"expected an opened vkpar.Device, not {type(device).__name__}")
         made = Array.allocate(device, self.shape, self.dtype)
         copy(self, made)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from vkpar.device import Device
 from vkpar.errors import InvalidUsageError
 from vkpar.vulkan.memory.subbuffers import SubBuffers
+
+if TYPE_CHECKING:
+    from vkpar.device import Device
 
 _serials = itertools.count(1)
 

@@ -14,8 +14,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import vkpar
 from vkpar import env
+from vkpar._version import __version__
 from vkpar.comm import wires
 from vkpar.comm.plan import choose as tuner
 from vkpar.comm.plan.choose import MEASURED, Choice, Trial, Tuning
@@ -45,7 +45,7 @@ def describe(rig: Rig) -> dict[str, Any]:
     ]
     return {
         "format": _FORMAT,
-        "vkpar": vkpar.__version__,
+        "vkpar": __version__,
         "ranks": ranks,
         "links": [link.kind for link in rig.links],
         "slot_bytes": rig.arena.large.slot_nbytes,

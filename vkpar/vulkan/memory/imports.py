@@ -12,8 +12,8 @@ import numpy as np
 from vkpar.errors import UnsupportedError, VulkanError
 from vkpar.vulkan.memory.buffer import BufferRange, SharedBuffer
 from vkpar.vulkan.memory.memory import HostBlock, HostImport
+from vkpar.vulkan.memory.queues import CopyQueue
 from vkpar.vulkan.physical import DeviceInfo
-from vkpar.vulkan.queue import Frame, Queue
 
 _Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
@@ -52,7 +52,7 @@ class HostImports:
         kernels: that queue runs kernels too.
     """
 
-    def __init__(self, device: Any, info: DeviceInfo, queue: Queue, *, kernels: bool) -> None:
+    def __init__(self, device: Any, info: DeviceInfo, queue: CopyQueue, *, kernels: bool) -> None:
         self._device = device
         self._info = info
         self._queue = queue
@@ -101,7 +101,7 @@ class HostImports:
         return True
 
     def _submit(self, shared: SharedBuffer, host: BufferRange, other: Sequence[BufferRange], to_host: bool) -> int:
-        def record(frame: Frame) -> None:
+        def record(frame: Any) -> None:
             frame.commands.record_acquire(shared, [host])
             pair = (other, [host]) if to_host else ([host], other)
             frame.commands.record_copies(*pair)

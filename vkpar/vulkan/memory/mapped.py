@@ -9,7 +9,7 @@ import numpy as np
 
 from vkpar.vulkan.memory.buffer import BufferRange
 from vkpar.vulkan.memory.memory import host_bytes
-from vkpar.vulkan.queue import Frame, Queue
+from vkpar.vulkan.memory.queues import CopyQueue
 
 _Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
@@ -31,7 +31,7 @@ class MappedArrays:
         least: uploads of fewer bytes are left to others, who need not wait for the device.
     """
 
-    def __init__(self, queue: Queue, least: int) -> None:
+    def __init__(self, queue: CopyQueue, least: int) -> None:
         self._queue = queue
         self._least = least
 
@@ -61,7 +61,7 @@ class MappedArrays:
     def _hand_over(self, *, rewrites: bool) -> None:
         """Wait until the host may read the memory, or write to it; what it writes the next submission sees."""
 
-        def record(frame: Frame) -> None:
+        def record(frame: Any) -> None:
             frame.commands.record_host_release(rewrites=rewrites)
 
         self._queue.wait(self._queue.run(record))
