@@ -31,7 +31,7 @@ def _retire(windows: _Windows) -> None:
 
 
 class HostMemory:
-    """The bytes behind a :class:`HostArray`: base of all NumPy arrays over them; imported until no one has one."""
+    """The bytes behind a :class:`HostArray`, base of all NumPy arrays over them and imported until the last one goes."""
 
     def __init__(self, block: HostBlock, shape: tuple[int, ...], dtype: np.dtype[Any], devices: list[Device]) -> None:
         self.block = block
@@ -82,7 +82,7 @@ class HostArray(Shaped):
 
     @property
     def devices(self) -> tuple[Device, ...]:
-        """The devices that it is imported into; one that was closed is not."""
+        """The open devices that have imported the memory."""
         return tuple(device for device in self._devices if not device.closed) if not self.closed else ()
 
     @property
@@ -115,7 +115,7 @@ class HostArray(Shaped):
 
     @property
     def __array_interface__(self) -> dict[str, Any]:
-        """What NumPy needs to see the memory; raises as :meth:`numpy` does."""
+        """The address, shape and type for NumPy; raises as :meth:`numpy` does."""
         self._exposed = self._open()
         return dict(self._exposed.__array_interface__)
 

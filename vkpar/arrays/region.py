@@ -35,7 +35,7 @@ class Box:
 
     @property
     def index(self) -> tuple[int | slice, ...]:
-        """What selects it from an array of the region's ``counts``."""
+        """The index of the box in an array of the region's ``counts``."""
         return (*self.lead, slice(self.first, self.first + self.counts[0])) if self.counts else self.lead
 
     @property
@@ -45,7 +45,7 @@ class Box:
 
     @property
     def span(self) -> int:
-        """How many elements of memory lie from the first one to the last, with what lies between them."""
+        """How many elements of memory it reaches over, from the first one to the last, gaps included."""
         return 1 + sum((count - 1) * stride for count, stride in zip(self.counts, self.strides, strict=True))
 
     @property

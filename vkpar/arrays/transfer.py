@@ -41,10 +41,10 @@ _GPU_RUN: Final = 128 << 10
 
 
 def check_target(out: np.ndarray[Any, Any], shape: tuple[int, ...], dtype: DType) -> None:
-    """Refuse what elements of ``shape`` and ``dtype`` cannot be read into.
+    """Refuse an ``out`` that elements of ``shape`` and ``dtype`` cannot be read into.
 
     Raises:
-        InvalidUsageError
+        InvalidUsageError: no NumPy array, a read-only one, one of another shape or dtype, or one not C-contiguous.
     """
     if not isinstance(out, np.ndarray):
         raise InvalidUsageError(f"cannot read into {type(out).__name__}; out is a NumPy array or a HostArray")
@@ -57,12 +57,12 @@ def check_target(out: np.ndarray[Any, Any], shape: tuple[int, ...], dtype: DType
 
 
 def read(logical: LogicalDevice, memory: SubBuffers, first: int, region: Region, out: _Values) -> None:
-    """Fill ``out`` from a region that has elements; returns when it is there.
+    """Fill ``out`` from a region that has elements; return once it is filled.
 
     Args:
         logical: the device.
-        memory: what holds the array.
-        first: the place in it of the array's first element, in elements.
+        memory: the buffers that hold the array.
+        first: where in ``memory`` the array begins, in elements.
         region: of the array.
         out: C-contiguous, of the region's shape and of the array's element type.
     """
@@ -71,7 +71,7 @@ def read(logical: LogicalDevice, memory: SubBuffers, first: int, region: Region,
 
 
 def write(logical: LogicalDevice, memory: SubBuffers, first: int, region: Region, source: _Values) -> None:
-    """Replace a region that has elements by ``source``, which is free on return; the arguments are those of read."""
+    """Replace a region that has elements by ``source``, which may change on return; otherwise as :func:`read`."""
     transfer = _Transfer(logical, memory, first, region, source, to_host=False)
     logical.send(transfer.loads(), memory, source.nbytes, transfer.copy_straight)
 
@@ -105,7 +105,7 @@ class _Transfer:
         self._window: tuple[int, int, BufferRange] | None = None
 
     def collides(self) -> bool:
-        """Say whether long rows lie so that the host should not copy them straight; cells are placed better."""
+        """Say whether rows are long and lie where the host copies slowly; the cells of the ring lie better."""
         buffer, offset = self._memory.resolve(self._box.start * self._itemsize)
         row = self._box.counts[-1] * self._itemsize if self._box.strides[-1] == 1 else 0
         return row >= _LONG and collide(self._values.ctypes.data, buffer.mapped + offset)
@@ -123,7 +123,7 @@ class _Transfer:
                 elements[...] = self._values[box.index]
 
     def loads(self) -> Iterator[Load]:
-        """Yield what fills one cell after the other."""
+        """Yield the loads that fill one cell after the other."""
         room = self._logical.staging.cell_nbytes
         if self._packs:
             room = min(room, self._binding)
@@ -144,8 +144,8 @@ class _Transfer:
         """Return where in a cell the first box begins.
 
         Cells begin at a page, and NumPy's large arrays 16 bytes behind one. Some processors copy rows between such
-        places at a quarter of their speed, so cells that hold many rows are begun a little later, unless that would
-        spoil a region which just fits.
+        places at a quarter of their speed, so the rows of a cell that holds many begin a little later, unless a region
+        would just not fit then.
         """
         row = self._box.row(0).size * self._itemsize
         fits = room - _MARGIN < self._box.size * self._itemsize <= room
@@ -200,7 +200,7 @@ class _Transfer:
     # --- kernels ---
 
     def _dispatch(self, box: Box, at: int) -> _Dispatch:
-        """Return what moves a box to or from byte ``at`` of a cell."""
+        """Return the dispatch that moves a box to or from byte ``at`` of a cell."""
         window, first = self._bound(box)
         unit, counts, strides = _units(box, self._itemsize, first)
         axes = len(counts)

@@ -24,7 +24,7 @@ _LEAST_SEGMENT = 512 << 10
 
 @dataclass(frozen=True)
 class Choice:
-    """What messages up to a size take.
+    """The way that messages up to a size take.
 
     Attributes:
         up_to: the largest bytes on the wire; None for all.
@@ -69,12 +69,12 @@ class Trial:
 
 @dataclass(frozen=True)
 class Tuning:
-    """What was found out about a rig, or is taken for granted.
+    """The choices of a rig, measured or built in.
 
     Attributes:
-        choices: by wire and rising size; beyond a wire's last one the built-in choices hold. What was not measured
-            with the f32 wire takes the choices, and the costs, of the f16 wire.
-        costs: what the roles of an exchange cost, by wire and rank; empty where ranks count as equally fast.
+        choices: by wire and rising size; beyond a wire's last choice the built-in ones hold. Where the f32 wire was
+            not measured, the choices and the costs of the f16 wire hold for it too.
+        costs: the costs of both roles of a rank, by wire and rank; empty where ranks count as equally fast.
         spin_us: microseconds that a wait spins before it blocks; None for the rig's own rule.
         origin: ``"built in"`` or ``"measured"``.
         trials: what was timed, for people to read.
@@ -101,7 +101,7 @@ class Tuning:
         return _of(self.costs, wire)
 
     def choice(self, wire_nbytes: int, wire: str = wires.CODED) -> Choice | None:
-        """Return what a message of that size takes; None where the built-in choice does."""
+        """Return the choice for a message of that size; None where the built-in choice holds."""
         choices = _of(self.choices, wire)
         return next((item for item in choices if item.up_to is None or wire_nbytes <= item.up_to), None)
 
@@ -136,7 +136,7 @@ def check(name: str) -> str:
     """Return ``name`` if it is an algorithm or ``"auto"``.
 
     Raises:
-        InvalidUsageError
+        InvalidUsageError: there is no algorithm of that name.
     """
     if not isinstance(name, str) or (name != AUTO and name not in TABLE):
         raise InvalidUsageError(f"unknown algorithm {name!r}; there are auto, {', '.join(TABLE)}")
@@ -195,7 +195,7 @@ def choose(
     wire: str = wires.CODED,
     collective: str = "all_reduce",
 ) -> Plan:
-    """Return how a message of ``wire_nbytes`` on the wire goes.
+    """Return the plan of a message of ``wire_nbytes`` on the wire.
 
     Args:
         name: an algorithm, or ``"auto"``.

@@ -23,10 +23,10 @@ class Costs:
     """Seconds that one rank takes per byte on the wire in each role.
 
     Attributes:
-        wire: which one they are of, see :func:`vkpar.comm.wires.timed_as`.
-        exchange: its own elements go to a slot and, at a time, a finished sum from a slot to the array, per byte of
-            one of them.
-        reduce: the slots of all other ranks and its own elements are summed to the array and a slot.
+        wire: with which they were measured, see :func:`vkpar.comm.wires.timed_as`.
+        exchange: the rank publishes its own elements in a slot while it gathers a finished sum from another; per byte
+            of one of the two.
+        reduce: the rank sums the slots of all others and its own elements to its array and a slot.
     """
 
     wire: str
@@ -54,9 +54,10 @@ def slowest(costs: Sequence[Costs], shares: Sequence[float]) -> float:
 
 @functools.lru_cache
 def shares(costs: tuple[Costs, ...]) -> tuple[float, ...] | None:
-    """Return each rank's share of the array, so that the slowest is done as early as it can be.
+    """Return each rank's share of the array: those with which the slowest rank is done earliest.
 
-    None where ranks are about equally fast, or where that would not be done clearly earlier than equal chunks.
+    None where ranks are about equally fast, or where the slowest would not be done clearly earlier than with equal
+    chunks.
     """
     if not differ(costs):
         return None

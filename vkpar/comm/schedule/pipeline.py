@@ -78,10 +78,10 @@ def pipelined(stages: Sequence[Stages]) -> Iterator[Step]:
 
 
 def overlapped(stages: Sequence[Stages]) -> Iterator[Step]:
-    """Yield the stages of consecutive segments so that a rank does all of them at a time, each of another segment.
+    """Yield the stages of consecutive segments so that a rank does one stage of each of several segments at a time.
 
-    What a rank has to do at one time is one step: its kernels read and write slots at the same time, so that both
-    directions of its link are busy. A step reads what was written one time earlier.
+    All that is due on a rank at one time is one step, whose kernels read and write slots at the same time, so that both
+    directions of the rank's link are busy. A step reads slots that were written one time earlier.
 
     Args:
         stages: per segment, its stages; per stage, the steps of all ranks.

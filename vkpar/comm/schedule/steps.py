@@ -40,7 +40,7 @@ class Reduce:
     Attributes:
         own_at: how many sources come before the own elements; None where the rank adds nothing.
         out_slot: where the sum is sent; ``final`` tells a finished sum from a contribution.
-        own_stored: the own elements are what an earlier step of the rank stored, not what the array held before.
+        own_stored: the own elements are those that an earlier step of the rank stored, not those of its source.
     """
 
     span: Span
@@ -58,7 +58,7 @@ class Reduce:
 
     @property
     def finishes(self) -> bool:
-        """Nothing is added any more: it is sent as a finished sum, or stored and not sent."""
+        """True where nothing is added to the sum any more: it is sent as a finished one, or stored and not sent."""
         return self.final or (self.to_array and self.out_slot is None)
 
 
@@ -94,8 +94,8 @@ class Copy:
     """Copy what ``slot`` holds for ``span`` to ``out_slot``: one of them is a rank's own copy of the other.
 
     Attributes:
-        final: it is a finished sum, not a contribution; the two may be laid out differently.
-        sends: the copy is sent, to the slot that ranks share; else what ranks share is fetched.
+        final: the slot holds a finished sum, not a contribution; the two may be laid out differently.
+        sends: ``out_slot`` is the one that ranks share; otherwise ``slot`` is.
     """
 
     span: Span
@@ -171,8 +171,8 @@ class Problem:
     Attributes:
         count: elements of the virtual space.
         contributors: the ranks that add their elements, in order; the others only receive.
-        generation: 0 or 1; calls that alternate it use different slots first, so that one call need not wait until
-            the slots of the one before are read.
+        generation: 0 or 1; calls of different generations begin with different slots, so that a call need not wait
+            until the slots of the call before it are read.
         root: the one rank that receives (reduce).
         parts: what each rank receives (reduce_scatter); ``count`` is the end of the last.
         shares: of the whole, what each rank owns (not with ``parts``); None for equal chunks.

@@ -31,7 +31,7 @@ _DIGITS = 4
 def measured(communicator: Communicator) -> tuple[Costs, ...]:
     """Return the ranks' costs, by measured wire and rank; one rank works at a time.
 
-    Everything is measured twice, some time apart: what held a rank up once counts as nothing.
+    Everything is measured twice, some time apart, and the better time counts: something may hold a rank up once.
     """
     runners = [_Runner(communicator, wire) for wire in wires.TIMED]
     first, second = (

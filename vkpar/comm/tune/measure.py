@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from vkpar import dtypes, env
 from vkpar.comm import wires
 from vkpar.comm.plan import choose as tuner
-from vkpar.comm.plan import shares as weights
+from vkpar.comm.plan import shares
 from vkpar.comm.plan.choose import Choice, Plan, Trial, Tuning
 from vkpar.comm.requests import collectives
 from vkpar.comm.requests.collectives import Request
@@ -41,11 +41,11 @@ _LATENCIES = 20
 
 
 def run(communicator: Communicator, seconds: float = SECONDS) -> Tuning:
-    """Measure ``communicator``'s rig; nothing else may run on it meanwhile.
+    """Return what was measured on ``communicator``'s rig, on which nothing else may run meanwhile.
 
     Args:
         communicator: with two ranks or more.
-        seconds: about how long it may take; what is not reached keeps its built-in choice.
+        seconds: about how long the measuring may take; sizes that it does not reach keep the built-in choice.
 
     Raises:
         CommunicatorError: the communicator failed.
@@ -54,7 +54,7 @@ def run(communicator: Communicator, seconds: float = SECONDS) -> Tuning:
     tuning = Tuning(costs=measured(communicator), origin=tuner.MEASURED)
     now = time.monotonic()
     end = max(end, now + _LEAST_PART * seconds)  # some processors compile for a second
-    differs = weights.differ(tuning.costs_of(wires.PLAIN))
+    differs = shares.differ(tuning.costs_of(wires.PLAIN))
     found = _timed(communicator, tuning, wires.CODED, end - _PLAIN_PART * (end - now) if differs else end)
     choices = _choices(found)
     if differs:
@@ -69,7 +69,7 @@ def _timed(communicator: Communicator, tuning: Tuning, wire: str, end: float) ->
 
 
 def _up_to(choices: Sequence[Choice], nbytes: int) -> Iterator[Choice]:
-    """Yield what small messages take, of what was measured with the f16 wire, for the f32 wire."""
+    """Yield, for the f32 wire, the choices of the f16 wire for messages of up to ``nbytes``."""
     for choice in choices:
         whole = choice.up_to is not None and choice.up_to < nbytes
         yield replace(choice, up_to=choice.up_to if whole else nbytes, wire=wires.PLAIN)
@@ -78,7 +78,7 @@ def _up_to(choices: Sequence[Choice], nbytes: int) -> Iterator[Choice]:
 
 
 def _choices(trials: Sequence[Trial]) -> tuple[Choice, ...]:
-    """Return what to take: each up to the geometric mean with the next size, beyond which built-in choices go on."""
+    """Return the choices: each holds up to the geometric mean with the next size, the built-in ones after the last."""
     merged: list[Choice] = []
     for trial in trials:
         if not trial.chosen:
@@ -93,7 +93,7 @@ def _choices(trials: Sequence[Trial]) -> tuple[Choice, ...]:
 
 
 def _beyond(trials: Sequence[Trial]) -> Iterator[Choice]:
-    """Yield the built-in choice with equal chunks for sizes not reached, where those were faster at the last one."""
+    """Yield the built-in choice with equal chunks for larger sizes, where equal chunks were faster at the last size."""
     if not trials:
         return
     here = [trial for trial in trials if trial.wire_nbytes == trials[-1].wire_nbytes]
@@ -104,7 +104,7 @@ def _beyond(trials: Sequence[Trial]) -> Iterator[Choice]:
 
 
 def _sizes(communicator: Communicator, tuning: Tuning, wire: str, end: float) -> Iterator[list[Trial]]:
-    """Yield the trials of each size for as long as there is time; the first one's always."""
+    """Yield the trials of each size for as long as there is time; those of the first size always."""
     dropped: set[str] = set()
     expected = 0.0
     for wire_nbytes in _sizes_of(wire):
@@ -140,9 +140,9 @@ def _marked(trials: list[Trial], best: float) -> list[Trial]:
 def _trials(
     communicator: Communicator, tuning: Tuning, wire: str, wire_nbytes: int, dropped: set[str], end: float
 ) -> list[Trial]:
-    """Time the plans for one size; where another is faster than the built-in one, both again, in turns.
+    """Time the plans for one size; where a plan is faster than the built-in one, time both again, in turns.
 
-    What held one of them up once counts as nothing then.
+    The better time of each counts, so that a plan which something held up once does not lose by it.
     """
     count = wire_nbytes // wires.TIMED_NBYTES[wire]
     arrays = [device.zeros(count, dtypes.float32) for device in communicator.devices]

@@ -78,7 +78,7 @@ def directory() -> Path | None:
 
 
 def load(rig: Rig) -> Tuning | None:
-    """Return what was measured on the rig before; None where there is nothing, or nothing that can be used."""
+    """Return the tuning that was kept for the rig; None where there is no file, or one that makes no sense (logged)."""
     file = path(rig)
     if file is None:
         return None
@@ -161,7 +161,7 @@ def _natural(value: Any, *, optional: bool = False) -> int | None:
 
 
 def save(rig: Rig, tuning: Tuning) -> Path | None:
-    """Keep what was measured; return the file, None where it cannot be written (that is logged)."""
+    """Keep the tuning; return the file, or None where it cannot be written (logged)."""
     file = path(rig)
     if file is None:
         _log.warning("the tuning is not kept: there is no home directory; VKPAR_CACHE_DIR may name another one")

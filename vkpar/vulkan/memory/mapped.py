@@ -19,7 +19,7 @@ _NEAR, _PAGE, _PIECE = 512, 4096, 4 << 20
 
 
 def collide(target: int, source: int) -> bool:
-    """Say whether copies between these addresses are slow ones."""
+    """Say whether copies between these addresses are slow."""
     return 0 < (target - source) % _PAGE < _NEAR
 
 
@@ -27,8 +27,8 @@ class MappedArrays:
     """Copies between NumPy memory and mapped memory of one device, once its work is done.
 
     Args:
-        queue: what is waited for, with all that the device was given before.
-        least: uploads of fewer bytes are left to others, who need not wait for the device.
+        queue: the device's; a copy waits for all work that it was given before.
+        least: bytes of the smallest upload; smaller ones go through the ring, which need not wait for the device.
     """
 
     def __init__(self, queue: CopyQueue, least: int) -> None:
