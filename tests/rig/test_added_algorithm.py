@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -83,7 +84,9 @@ def test_a_communicator_takes_it(rig: Open, letters: str) -> None:
 
 
 @pytest.mark.rig
-def test_the_tuner_times_it(rig: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("tuned", [True, False])
+def test_the_tuner_times_it(rig: Open, monkeypatch: pytest.MonkeyPatch, tuned: bool) -> None:
+    monkeypatch.setitem(TABLE, "chain", replace(CHAIN, tuned=tuned))
     monkeypatch.setattr(measure, "_sizes_of", lambda _wire: (256 << 10,))
     comm = rig("LL")
-    assert {trial.algorithm for trial in comm.measure(20.0).trials} == set(TABLE)
+    assert {trial.algorithm for trial in comm.measure(20.0).trials} == set(TABLE) - (set() if tuned else {"chain"})

@@ -86,6 +86,7 @@ def test_what_was_measured_can_be_left_aside(rig: Open, settings_override: Calla
         {"spin_us": 10**30},
         {"costs": [{**asdict(each), "wire": "q8"} for each in EVEN]},
         {"costs": [{"wire": each.wire, "exchange": 1.0} for each in EVEN]},
+        {"costs": [{**asdict(each), "publish": 1e-9} for each in EVEN]},
         {"speeds": [1.0, 1.0], "costs": None},
         {"choices": [{"up_to": None, "algorithm": "ring", "wire": "bf16"}]},
         {"choices": [{"up_to": None, "algorithm": "butterfly", "segment_nbytes": 0}]},

@@ -31,7 +31,7 @@ def _retire(windows: _Windows) -> None:
 
 
 class HostMemory:
-    """The bytes behind a :class:`HostArray`, base of all NumPy arrays over them and imported until the last one goes."""
+    """The bytes behind a :class:`HostArray`, base of all NumPy arrays over them, imported until the last one goes."""
 
     def __init__(self, block: HostBlock, shape: tuple[int, ...], dtype: np.dtype[Any], devices: list[Device]) -> None:
         self.block = block
