@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import vkpar
 from vkpar.vulkan import api
-from vkpar.vulkan.pump import enqueue_lock
+from vkpar.vulkan.pump.ports import enqueue_lock
 from vkpar.vulkan.semaphore import TimelineSemaphore
 
 

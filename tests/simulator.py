@@ -1,7 +1,7 @@
 """Runs schedules without a GPU: in-order queues, one to three a rank, heads taken in random order, overlapping steps.
 
 What a step waits for is worked out exactly as the pump does when it enqueues (``collect`` and ``build_waits`` in
-``vkpar/vulkan/_pump.c``): the writers of the slots that it reads, and every reader and the writer of the contents
+``vkpar/vulkan/pump/_pump.c``): the writers of the slots that it reads, and every reader and the writer of the contents
 that it overwrites, as of the global order; a value that the queue has waited for before is left out. Where a rank has
 several queues, the blocks of its arrays are waited for in the same way; not with ``Lanes``, of which a rank's kernels
 have one. The state of slots and arrays lives on from

@@ -15,9 +15,10 @@ import vkpar
 from vkpar import console, env
 from vkpar.bench.commands import WIRE_HELP, add_benchmarks, add_command, add_devices, add_json
 from vkpar.errors import UnsupportedError, VkparError
-from vkpar.vulkan import api, instance, pump, selector
+from vkpar.vulkan import api, instance, selector
 from vkpar.vulkan.memory import memtypes
 from vkpar.vulkan.pipelines import shader
+from vkpar.vulkan.pump import native
 
 if TYPE_CHECKING:
     from vkpar.vulkan.physical import DeviceInfo, Heap, QueueFamily
@@ -130,7 +131,7 @@ def _env(options: argparse.Namespace) -> int:
     about = {
         "vkpar": vkpar.__version__,
         "python": platform.python_version(),
-        "pump": _or_error(pump.kind),
+        "pump": _or_error(lambda: str(native.helper().__file__)),
         "glsl_compiler": shader.compiler() or "none: install libshaderc1 or glslang-tools",
         **_loader(),
     }

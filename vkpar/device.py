@@ -134,9 +134,10 @@ class Device:
         """Block until everything given to the device is done.
 
         Args:
-            timeout: seconds; None waits for ever (Ctrl-C works).
+            timeout: seconds from 0 up; None and infinity wait for ever (Ctrl-C works).
 
         Raises:
+            InvalidUsageError: ``timeout`` is no number, NaN or negative; or the device is closed.
             WaitTimeoutError: the time ran out; the work goes on.
             DeviceLostError: the device is gone.
         """

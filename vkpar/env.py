@@ -12,7 +12,7 @@ from vkpar.errors import InvalidUsageError
 
 _TRUE = {"1", "true", "yes", "on"}
 _FALSE = {"0", "false", "no", "off"}
-DEBUG_CHECKS = ("slots", "wire", "memory")
+DEBUG_CHECKS = ("slots", "wire", "memory", "alignment")
 
 
 def _setting(variable: str, meaning: str, default: Any, choices: tuple[str, ...] = ()) -> Any:
@@ -24,9 +24,19 @@ class Environment:
     """The settings that vkpar takes from the environment at the first open; an empty variable counts as unset."""
 
     devices: str = _setting("VKPAR_DEVICES", "selector of the devices that open_devices() opens", "")
-    validation: bool = _setting("VKPAR_VALIDATION", "turn the Vulkan validation layer on, raise what it reports", False)
+    validation: bool | str = _setting(
+        "VKPAR_VALIDATION",
+        "1 turns the Vulkan validation layer on and raises what it reports; gpu has it watch every access of kernels,"
+        " too",
+        False,
+        ("gpu",),
+    )
     link: str = _setting(
-        "VKPAR_LINK", "links between ranks: auto, native or bridged", "auto", ("auto", "native", "bridged")
+        "VKPAR_LINK",
+        "links between ranks: auto, native or bridged; try lets two devices of any one driver that can share timelines"
+        " take the self-test, and goes native where they pass",
+        "auto",
+        ("auto", "native", "bridged", "try"),
     )
     algorithm: str = _setting("VKPAR_ALGORITHM", "algorithm of every collective that does not name one", "auto")
     transport: str = _setting(
@@ -41,7 +51,6 @@ class Environment:
         "auto",
         ("auto", "fused", "copies"),
     )
-    pump: str = _setting("VKPAR_PUMP", "enqueue and bridge helper: auto, c or python", "auto", ("auto", "c", "python"))
     staging_bytes: int = _setting(
         "VKPAR_STAGING_BYTES", "bytes of all slots of a communicator (0: half the last-level cache)", 0
     )
@@ -65,7 +74,8 @@ class Environment:
     debug: str = _setting(
         "VKPAR_DEBUG",
         "checks, joined by commas: of communicators slots (their generations) and wire (what it loses); memory (new"
-        " arrays hold ones in every bit: NaN, -1)",
+        " arrays hold ones in every bit: NaN, -1); alignment (kernels bind at multiples of 256 bytes only, as on the"
+        " strictest devices)",
         "",
     )
     tuning: str = _setting(
@@ -74,7 +84,9 @@ class Environment:
         "auto",
         ("auto", "redo", "off"),
     )
-    cache_dir: str = _setting("VKPAR_CACHE_DIR", "where tunings are kept (empty: vkpar in the user's cache)", "")
+    cache_dir: str = _setting(
+        "VKPAR_CACHE_DIR", "where tunings and compiled kernels are kept (empty: vkpar in the user's cache)", ""
+    )
     spin_us: int | None = _setting(
         "VKPAR_SPIN_US", "microseconds that waits spin before they block (unset: chosen by the rig)", None
     )
@@ -82,8 +94,10 @@ class Environment:
 
 def _parse(variable: str, text: str, default: Any, choices: tuple[str, ...]) -> Any:
     if isinstance(default, bool):
+        if text.lower() in choices:
+            return text.lower()
         if text.lower() not in _TRUE | _FALSE:
-            raise InvalidUsageError(f"{variable}={text!r}: expected 0 or 1")
+            raise InvalidUsageError(f"{variable}={text!r}: expected {', '.join(('0', '1', *choices))}")
         return text.lower() in _TRUE
     if isinstance(default, int) or default is None:
         if not text.isdecimal():

@@ -17,6 +17,10 @@ class UnsupportedError(VkparError):
     """A device, driver or machine lacks something that the call needs; the message names it."""
 
 
+class OperandError(UnsupportedError, TypeError):
+    """An operator, or a function of NumPy, that does not take arrays on devices; the message says what does."""
+
+
 class DLPackError(UnsupportedError, BufferError):
     """Elements that DLPack cannot hand over from or to where they are."""
 

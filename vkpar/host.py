@@ -64,6 +64,8 @@ def register_host(array: np.ndarray[Any, Any], devices: Device | Iterable[Device
     if not isinstance(array, np.ndarray):
         raise InvalidUsageError(f"cannot register a {type(array).__name__}; it takes a NumPy array")
     kind = dtypes.resolve(array.dtype)
+    if kind == dtypes.bfloat16:
+        array = array.view(kind.numpy)
     if array.dtype != kind.numpy:
         raise InvalidUsageError(f"cannot register {array.dtype}: it is not in native byte order")
     if not array.flags.writeable:

@@ -45,7 +45,7 @@ def run(devices: str | None, *, redo: bool, as_json: bool) -> int:
         communicator, described = frame.open_communicator(stack, devices)
         if communicator.nranks == 1:
             raise InvalidUsageError("a tuning is of two ranks or more; open a device twice with 'name*2'")
-        tuning, path = communicator.tuning, tuningfile.path(communicator.rig)
+        tuning, path = communicator.tuning, tuningfile.path(communicator._engine.rig)
         kept = tuning.origin == tuner.MEASURED and path is not None and path.exists()
         file = str(path) if kept else "none"
         if as_json:
@@ -70,7 +70,7 @@ def run(devices: str | None, *, redo: bool, as_json: bool) -> int:
 def _document(communicator: Communicator, tuning: Tuning, file: str) -> dict[str, Any]:
     return {
         "file": file,
-        "rig": tuningfile.describe(communicator.rig),
+        "rig": tuningfile.describe(communicator._engine.rig),
         **asdict(tuning),
         "speeds": tuning.speeds,
         "weights": {wire: {f"{k}_shares": v for k, v in _shares_of(tuning, wire).items()} for wire in wires.TIMED},
@@ -149,6 +149,6 @@ def _about(communicator: Communicator, tuning: Tuning, file: str) -> dict[str, s
         made |= {_EQUAL: "chunks are equal although ranks differ", **weighed}
     else:
         made["shares"] = "equal: no rank is 1.5 times as slow as another, or others gain nothing"
-    made["waits"] = f"spin {communicator.rig.spin_ns / 1000:.0f} us, then block"
+    made["waits"] = f"spin {communicator._engine.rig.spin_ns / 1000:.0f} us, then block"
     made["file"] = file
     return made

@@ -214,7 +214,7 @@ def test_pieces(small: vkpar.Device) -> None:
     alike = list(vkpar.pieces(a[1:], a[1:]))  # borders need not lie at multiples of anything
     assert sum(x.size for x, _ in alike) == 6000
     if small.limits.min_storage_buffer_offset_alignment > 4:
-        with pytest.raises(UnsupportedError, match="contiguous_copy"):
+        with pytest.raises(UnsupportedError, match="copy"):
             vkpar.pieces(small.zeros(5000)[1:4001], small.zeros(4000))  # before any piece is handed out
 
 
@@ -315,7 +315,7 @@ def test_closing_beside_a_collective(device: vkpar.Device, monkeypatch: pytest.M
     with vkpar.Communicator([device]) as comm:
         a, b = device.array(np.ones(1000, np.float32)), device.zeros(1000)
         comm.all_reduce([a], out=[b]).wait()
-        launch = comm._launch
+        launch = comm._engine._launch
 
         def close_first(*arguments: Any) -> Any:
             a.close()
@@ -324,7 +324,7 @@ def test_closing_beside_a_collective(device: vkpar.Device, monkeypatch: pytest.M
 
         taken: list[vkpar.Array] = []
         b.fill_zeros()
-        monkeypatch.setattr(comm, "_launch", close_first)
+        monkeypatch.setattr(comm._engine, "_launch", close_first)
         comm.all_reduce([a], out=[b]).wait()
         np.testing.assert_array_equal(b.numpy(), 1)
         monkeypatch.undo()

@@ -13,7 +13,7 @@ from conftest import Rigs
 from reducing import devices_of
 
 import vkpar
-from vkpar import InvalidUsageError, UnsupportedError, env
+from vkpar import InvalidUsageError, UnsupportedError
 
 pytestmark = pytest.mark.rig
 
@@ -274,21 +274,3 @@ def test_a_closed_device(rigs: Rigs, letters: str) -> None:
     assert np.all(arrays[0].numpy() == 2)
     comm.close()
     opened[0].close()
-
-
-@pytest.mark.parametrize("pumps", [("c", "python"), ("python", "c")])
-def test_devices_of_both_pumps(rigs: Rigs, pumps: tuple[str, str]) -> None:
-    """Either it works or it is refused when the communicator is made."""
-    devices_of(rigs, "LL")
-    opened = []
-    for pump in pumps:
-        with env.override(pump=pump):
-            opened += vkpar.open_devices("llvmpipe")
-    try:
-        with vkpar.Communicator(opened) as comm:
-            check_works(comm)
-    except (InvalidUsageError, UnsupportedError):
-        pass
-    finally:
-        for device in opened:
-            device.close()

@@ -18,7 +18,8 @@ import vkpar
 from vkpar import cli
 from vkpar.bench import exact, host, matmul, selfcheck
 from vkpar.bench.collectives import TABLE
-from vkpar.vulkan import api, pump
+from vkpar.vulkan import api
+from vkpar.vulkan.pump import native
 
 pytestmark = pytest.mark.rig
 
@@ -151,11 +152,9 @@ class Helper:
 
 @pytest.mark.parametrize("name", ["all_reduce", "barrier"])
 def test_a_call_gives_up_the_gil_once_to_enqueue_and_once_to_wait(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    if pump.kind() != "c":
-        pytest.skip("needs the C helper")
     calls: Counter[str] = Counter()
-    helper = Helper(pump._c_helper(), calls)
-    monkeypatch.setattr(pump, "_c_helper", lambda: helper)
+    helper = Helper(native.helper(), calls)
+    monkeypatch.setattr(native, "helper", lambda: helper)
     monkeypatch.setattr(api.load(), "lib", Counting(api.load().lib, calls))
     devices = vkpar.open_devices("llvmpipe*3")
     try:

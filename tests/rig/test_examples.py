@@ -31,6 +31,14 @@ def test_example_runs(example: Path) -> None:
     assert "OK" in done.stdout
 
 
+def test_own_kernel_takes_more_elements_than_one_dimension_of_groups() -> None:
+    source = (ROOT / "examples" / "own_kernel.py").read_text()
+    assert source.count("1001") == 1
+    done = _run(source.replace("1001", "4_200_001"))
+    assert done.returncode == 0, done.stderr
+    assert "OK" in done.stdout
+
+
 def test_readme_examples_run() -> None:
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     assert len(blocks) == 2

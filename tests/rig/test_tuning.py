@@ -58,7 +58,7 @@ def test_a_rig_is_measured_once(rig: Open, letters: str, cache: Path) -> None:
         here = [trial for trial in found.trials if (trial.wire, trial.wire_nbytes) == key]
         (chosen,) = [trial for trial in here if trial.chosen]
         assert chosen.seconds <= min(trial.seconds for trial in here if trial.algorithm == "naive")
-    assert [file.name for file in cache.iterdir()] == [tuningfile.path(comm.rig).name]
+    assert [file.name for file in cache.iterdir()] == [tuningfile.path(comm._engine.rig).name]
     comm.close()
     assert rig(letters).tuning == found
 
@@ -104,26 +104,26 @@ def test_a_file_that_makes_no_sense_is_not_used(
     rig: Open, caplog: pytest.LogCaptureFixture, change: dict[str, object]
 ) -> None:
     comm = rig("LL")
-    tuningfile.save(comm.rig, Tuning(costs=EVEN, origin=MEASURED))
-    file = tuningfile.path(comm.rig)
-    assert tuningfile.load(comm.rig) is not None
+    tuningfile.save(comm._engine.rig, Tuning(costs=EVEN, origin=MEASURED))
+    file = tuningfile.path(comm._engine.rig)
+    assert tuningfile.load(comm._engine.rig) is not None
     file.write_text(json.dumps({**json.loads(file.read_text()), **change}))
     with caplog.at_level(logging.WARNING, "vkpar"):
-        assert tuningfile.load(comm.rig) is None
+        assert tuningfile.load(comm._engine.rig) is None
     assert str(file) in caplog.text
     file.write_text("{")
-    assert tuningfile.load(comm.rig) is None
+    assert tuningfile.load(comm._engine.rig) is None
 
 
 def test_direct_is_refused_where_replicas_could_differ(rig: Open) -> None:
     same, mixed = rig("LL"), rig("LS")
-    tuningfile.save(same.rig, Tuning((), EVEN, origin=MEASURED))
-    document = json.loads(tuningfile.path(same.rig).read_text())
+    tuningfile.save(same._engine.rig, Tuning((), EVEN, origin=MEASURED))
+    document = json.loads(tuningfile.path(same._engine.rig).read_text())
     document["choices"] = [{"up_to": None, "algorithm": "direct", "segment_nbytes": 0}]
     for comm in (same, mixed):
-        tuningfile.path(comm.rig).write_text(json.dumps(document))
-    assert tuningfile.load(same.rig) is not None
-    assert tuningfile.load(mixed.rig) is None
+        tuningfile.path(comm._engine.rig).write_text(json.dumps(document))
+    assert tuningfile.load(same._engine.rig) is not None
+    assert tuningfile.load(mixed._engine.rig) is None
 
 
 def test_a_directory_that_cannot_be_written_is_logged(
@@ -133,7 +133,7 @@ def test_a_directory_that_cannot_be_written_is_logged(
     settings_override(cache_dir=str(cache / "file"))
     comm = rig("LL")
     with caplog.at_level(logging.WARNING, "vkpar"):
-        assert tuningfile.save(comm.rig, Tuning(costs=EVEN)) is None
+        assert tuningfile.save(comm._engine.rig, Tuning(costs=EVEN)) is None
     assert "not kept" in caplog.text
 
 
@@ -186,10 +186,10 @@ def test_copies_are_tried_where_they_can_be(
     monkeypatch.setattr(measure, "_LEAST_COPIED", 0)
     settings_override(tuning="redo")
     comm = rig("LL")
-    assert comm.rig.copies
+    assert comm._engine.rig.copies
     assert any(trial.copies for trial in comm.tuning.trials)
     tuning = Tuning((Choice(None, "two_shot", copies=True),), EVEN, origin=MEASURED)
-    tuningfile.save(comm.rig, tuning)
+    tuningfile.save(comm._engine.rig, tuning)
     settings_override(tuning="auto")
     copying = rig("LL")
     assert copying.tuning == tuning
@@ -239,7 +239,7 @@ def test_shares_follow_the_wire(rig: Open, slow: int) -> None:
     costs = [processor(20e9, 20e9)] * 3
     costs[slow] = processor(10e9, 0.2e9)
     comm = rig("LLS", algorithm="two_shot")
-    comm._adopt(Tuning(costs=links((1.0, 1.0, 1.0)) + tuple(costs)))
+    comm._engine.adopt(Tuning(costs=links((1.0, 1.0, 1.0)) + tuple(costs)))
     for wire, count in itertools.product(("f16", "f32"), (1, 255, 257, 1000, 70_000, 1 << 20)):
         rng = np.random.default_rng(count)
         parts = [rng.standard_normal(count).astype(np.float32) for _ in range(3)]
@@ -258,12 +258,12 @@ def test_shares_follow_the_wire(rig: Open, slow: int) -> None:
 
 def test_wrong_copies_are_not_used(rig: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     comm = rig("LL")
-    monkeypatch.setattr(comm.rig, "own_slots", [object()])
+    monkeypatch.setattr(comm._engine.rig, "own_slots", [object()])
     monkeypatch.setattr(selftest, "_run_sums", Mock(side_effect=selftest.WrongSums("1 wrong sum")))
-    assert comm.rig.copies
-    selftest._run_copies(comm, [])
-    assert not comm.rig.copies
-    assert not comm._recording.through_copies
+    assert comm._engine.rig.copies
+    selftest._run_copies(comm._engine, [])
+    assert not comm._engine.rig.copies
+    assert not comm._engine.builder.through_copies
 
 
 def test_the_command_shows_shares(
@@ -278,7 +278,7 @@ def test_the_command_shows_shares(
         for wire, (name, equal) in itertools.product(("f16", "f32"), ways)
     ]
     tuning = Tuning((), links((9e9, 9e9, 1e9)) + slow, origin=MEASURED, trials=tuple(trials))
-    tuningfile.save(comm.rig, tuning)
+    tuningfile.save(comm._engine.rig, tuning)
     comm.close()
     monkeypatch.setenv("COLUMNS", "80")
     assert cli.main(["tune", "--devices", "llvmpipe*2&swiftshader"]) == 0
@@ -317,11 +317,11 @@ def test_a_close_in_another_thread_ends_the_measuring(rig: Open) -> None:
 def test_a_close_that_waits_for_a_call_lets_its_waits_end(rig: Open) -> None:
     """As in the moment between a launch and its wait while a rig is measured."""
     comm = rig("LL")
-    with comm.gate.lock():
+    with comm._engine.health.gate.lock():
         work = comm.barrier()
         closer = threading.Thread(target=comm.close)
         closer.start()
-        while not comm.gate.is_shut:
+        while not comm._engine.health.gate.is_shut:
             time.sleep(0.001)
         work.wait(20.0)
     closer.join(20.0)
@@ -335,8 +335,8 @@ def test_without_a_home_nothing_is_kept(
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setattr(Path, "home", Mock(side_effect=RuntimeError("no home")))
     comm = rig("LL")
-    assert tuningfile.path(comm.rig) is None
-    assert tuningfile.save(comm.rig, Tuning(costs=EVEN)) is None
+    assert tuningfile.path(comm._engine.rig) is None
+    assert tuningfile.save(comm._engine.rig, Tuning(costs=EVEN)) is None
 
 
 def test_a_single_rank_has_nothing_to_measure(rig: Open) -> None:

@@ -63,7 +63,6 @@ def test_false_words(fresh: Setter, text: str) -> None:
         ("VKPAR_VALIDATION", "maybe"),
         ("VKPAR_VALIDATION", "2"),
         ("VKPAR_LINK", "telepathic"),
-        ("VKPAR_PUMP", "rust"),
         ("VKPAR_TRANSPORT", "pigeon"),
         ("VKPAR_STAGING_BYTES", "1.5"),
         ("VKPAR_STAGING_BYTES", "-1"),
@@ -80,11 +79,11 @@ def test_bad_values_name_the_variable(fresh: Setter, variable: str, text: str) -
 
 
 def test_a_bad_value_can_be_corrected(fresh: Setter) -> None:
-    fresh(VKPAR_PUMP="rust")
-    with pytest.raises(InvalidUsageError, match="auto, c, python"):
+    fresh(VKPAR_RING="square")
+    with pytest.raises(InvalidUsageError, match="auto, host"):
         env.get()
-    fresh(VKPAR_PUMP="python")
-    assert env.get().pump == "python"
+    fresh(VKPAR_RING="host")
+    assert env.get().ring == "host"
 
 
 @pytest.mark.parametrize(
@@ -98,8 +97,8 @@ def test_numbers(fresh: Setter, variable: str, value: int) -> None:
 
 def test_override_nests_and_ends_on_an_error(fresh: Setter) -> None:
     def fails() -> None:
-        with env.override(pump="python"):
-            assert (env.get().link, env.get().pump) == ("bridged", "python")
+        with env.override(ring="host"):
+            assert (env.get().link, env.get().ring) == ("bridged", "host")
             raise RuntimeError
 
     fresh(VKPAR_DEVICES="cpu")

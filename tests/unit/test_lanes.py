@@ -13,8 +13,9 @@ from scheduling import PAIRS, posed, reduction, run, slots_for, split
 from simulator import Simulator, check_acyclic, shared_slots
 
 from vkpar.comm import wires
+from vkpar.comm.observe.collector import Run
 from vkpar.comm.observe.steptimes import step_times, trace_events
-from vkpar.comm.record.timestamps import Planned, Run, planned
+from vkpar.comm.record.timestamps import Planned, planned
 from vkpar.comm.schedule.algorithms import barrier
 from vkpar.comm.schedule.algorithms.table import TABLE
 from vkpar.comm.schedule.slot_copies import IN, OUT, Lanes, copies, own_slot, through_copies

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from vkpar import dtypes
 from vkpar.comm import wires
-from vkpar.comm.observe.profile import ClockLine
+from vkpar.comm.observe.clocks import ClockLine
+from vkpar.comm.observe.collector import Run
 from vkpar.comm.observe.steptimes import StepTime, step_times, summarize, table, trace_events
-from vkpar.comm.record.timestamps import Planned, Run, planned
+from vkpar.comm.record.timestamps import Planned, planned
 from vkpar.comm.schedule.algorithms import barrier, p2p
 from vkpar.comm.schedule.algorithms.table import TABLE
 from vkpar.comm.schedule.steps import BLOCK, Barrier, Forward, Move, Problem, Reduce, SlotSet, Span, Step

@@ -10,17 +10,25 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, overload
 import numpy as np
 
 from vkpar import dtypes
-from vkpar.arrays import transfer
+from vkpar.arrays import printing, transfer
 from vkpar.arrays.elements import host_elements
 from vkpar.arrays.host import HostArray
 from vkpar.arrays.region import Region, select, sliced
 from vkpar.arrays.shape import Shaped, as_bytes, dimensions
 from vkpar.arrays.storage import Storage
 from vkpar.dtypes import DType
-from vkpar.errors import DLPackError, InvalidUsageError, UnsupportedError
+from vkpar.errors import (
+    CommunicatorError,
+    DLPackError,
+    InvalidUsageError,
+    OperandError,
+    UnsupportedError,
+    VulkanError,
+)
 from vkpar.vulkan.memory.buffer import BufferRange
-from vkpar.vulkan.memory.pool import ALIGNMENT, round_up
+from vkpar.vulkan.memory.pool import round_up
 from vkpar.vulkan.memory.subbuffers import SubBuffers
+from vkpar.vulkan.physical import ALIGNMENT
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -34,6 +42,21 @@ _NO_DLPACK = (
     "device memory of Vulkan has no DLPack device that others could use; "
     "hand over array.numpy(), or a vkpar.HostArray that the array was read into"
 )
+
+_NO_COMPARISON = (
+    "arrays on devices are not compared: write a.numpy() == b.numpy() to compare elements, or `a is b` to ask whether "
+    "two names are the same array (`any(x is a for x in arrays)` in place of `a in arrays`)"
+)
+
+
+def _no_function(name: str) -> str:
+    """Return what to write in place of a NumPy function that was given an array on a device."""
+    ours = {"add": "vkpar.add(a, b)", "matmul": "vkpar.matmul(a, b)", "dot": "vkpar.matmul(a, b)"}.get(name)
+    return (
+        f"NumPy's {name} would download the array: "
+        + (f"write {ours}, with arrays of one device, to compute there, or " if ours else "write ")
+        + f"np.{name} of array.numpy() to compute on the host"
+    )
 
 
 class Array(Shaped):
@@ -67,7 +90,19 @@ class Array(Shaped):
 
     def __repr__(self) -> str:
         state = ", closed" if self.closed else ""
-        return f"<vkpar.Array {self.shape} {self.dtype} on {self.device.name}{state}>"
+        return f"<vkpar.Array {self.shape} {self.dtype} on {self.device}{state}>"
+
+    def __str__(self) -> str:
+        """Return the values as NumPy prints them, with shape, dtype and device; a few of them where there are many.
+
+        It waits for the work that writes them. Where they cannot be read (a closed array, one that is pending in a
+        group, a lost device) it says why instead; ``repr`` never reads.
+        """
+        try:
+            values = printing.excerpt(self.shape, self.dtype, self.read)
+        except (InvalidUsageError, VulkanError, CommunicatorError) as error:
+            return f"{self!r}: {error}"
+        return printing.text(values, self.shape, f"{self.dtype}, device={str(self.device)!r}")
 
     # --- life ---
 
@@ -268,6 +303,20 @@ class Array(Shaped):
             return dtypes.from_bfloat16(values, wanted)
         return values.astype(wanted, copy=False)
 
+    def __array_ufunc__(self, ufunc: Any, method: str, *operands: Any, **how: Any) -> NoReturn:
+        """Refuse: NumPy's functions would download the array without a word.
+
+        Raises:
+            OperandError: always; the message says what to write.
+        """
+        raise OperandError(_no_function(ufunc.__name__))
+
+    def __array_function__(self, function: Any, types: Any, arguments: tuple[Any, ...], how: dict[str, Any]) -> Any:
+        """Refuse as :meth:`__array_ufunc__` does; ``np.shape``, ``np.ndim`` and ``np.size`` read nothing and work."""
+        if function in (np.shape, np.ndim, np.size) and arguments[1:] == () and not how:
+            return {np.shape: self.shape, np.ndim: self.ndim, np.size: self.size}[function]
+        raise OperandError(_no_function(function.__name__))
+
     def __dlpack_device__(self) -> NoReturn:
         """Refuse: see :meth:`__dlpack__`."""
         raise DLPackError(_NO_DLPACK)
@@ -295,6 +344,67 @@ class Array(Shaped):
         made = Array.allocate(device, self.shape, self.dtype)
         copy(self, made)
         return made
+
+    def copy(self) -> Array:
+        """Return a copy on the same device, made in program order; it starts where every kernel can bind it.
+
+        Raises:
+            InvalidUsageError: closed, or pending in a group of collectives.
+            OutOfMemoryError: the device has no room.
+        """
+        self.check_free()
+        made = Array.allocate(self.device, self.shape, self.dtype)
+        made.copy_from(self)
+        return made
+
+    # --- as a number ---
+
+    def item(self) -> Any:
+        """Return the only element as a Python number, once all work that writes it is done.
+
+        Raises:
+            InvalidUsageError: several elements, or none.
+        """
+        if self.size != 1:
+            raise InvalidUsageError(f"an array {self.shape} is no single number; numpy() returns its {self.size}")
+        values = self.numpy()
+        if self.dtype == dtypes.bfloat16:
+            values = dtypes.from_bfloat16(values, np.dtype(np.float32))
+        return values.item()
+
+    def __bool__(self) -> bool:
+        """Return whether the only element is not zero; raises as :meth:`item` does."""
+        if self.size != 1:
+            raise InvalidUsageError(
+                f"the truth of an array {self.shape} is ambiguous: write array.size, or array.numpy().any() or .all()"
+            )
+        return bool(self.item())
+
+    def __float__(self) -> float:
+        """Return the only element; raises as :meth:`item` does."""
+        return float(self.item())
+
+    def __int__(self) -> int:
+        """Return the only element, rounded toward zero; raises as :meth:`item` does."""
+        return int(self.item())
+
+    def __complex__(self) -> complex:
+        """Return the only element; raises as :meth:`item` does."""
+        return complex(self.item())
+
+    def __eq__(self, other: object) -> NoReturn:
+        """Refuse: devices do not compare yet, and whether two names are one array is no answer.
+
+        Raises:
+            OperandError: always; the message says what to write.
+        """
+        raise OperandError(_NO_COMPARISON)
+
+    def __ne__(self, other: object) -> NoReturn:
+        """Refuse as :meth:`__eq__` does."""
+        raise OperandError(_NO_COMPARISON)
+
+    __hash__ = object.__hash__  # by identity: arrays are keys of what is kept for them
 
     # --- for kernels and collectives ---
 
@@ -364,12 +474,6 @@ class Array(Shaped):
         """Say whether its first byte sits on a multiple of ``nbytes``."""
         return self._offset % nbytes == 0
 
-    def contiguous_copy(self) -> Array:
-        """Return a fresh copy on the same device, aligned to 256 bytes."""
-        made = Array.allocate(self.device, self.shape, self.dtype)
-        made.copy_from(self)
-        return made
-
     def copy_from(self, source: Array) -> None:
         """Copy the bytes of ``source``, of the same length and device, in program order; they may overlap.
 
@@ -385,7 +489,7 @@ class Array(Shaped):
         if not self.size or (overlaps(self, source) and self._offset == source.byte_offset):
             return
         if overlaps(self, source):
-            source = source.contiguous_copy()
+            source = source.copy()
         logical.copy(source.ranges(), self.ranges())
 
 

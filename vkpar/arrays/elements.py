@@ -47,4 +47,5 @@ def _plain(source: ArrayLike | HostArray) -> tuple[np.ndarray[Any, Any], DType]:
         values = np.asarray(source)
     except (TypeError, ValueError) as error:
         raise InvalidUsageError(f"no array of numbers: {error}") from error
-    return values, dtypes.resolve(values.dtype)
+    dtype = dtypes.resolve(values.dtype)
+    return (values.view(np.uint16) if dtype == dtypes.bfloat16 else values), dtype

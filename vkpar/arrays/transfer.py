@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from vkpar import dtypes
 from vkpar.arrays.region import Box, Region, boxes
 from vkpar.dtypes import DType
 from vkpar.errors import InvalidUsageError
@@ -17,8 +18,9 @@ from vkpar.vulkan.device import LogicalDevice
 from vkpar.vulkan.memory.buffer import BufferRange
 from vkpar.vulkan.memory.mapped import collide
 from vkpar.vulkan.memory.memory import host_view
-from vkpar.vulkan.memory.pool import ALIGNMENT, round_up
+from vkpar.vulkan.memory.pool import round_up
 from vkpar.vulkan.memory.subbuffers import SubBuffers
+from vkpar.vulkan.physical import ALIGNMENT
 from vkpar.vulkan.queue import Frame
 from vkpar.vulkan.staging import Load
 
@@ -48,7 +50,8 @@ def check_target(out: np.ndarray[Any, Any], shape: tuple[int, ...], dtype: DType
     """
     if not isinstance(out, np.ndarray):
         raise InvalidUsageError(f"cannot read into {type(out).__name__}; out is a NumPy array or a HostArray")
-    if out.shape != shape or out.dtype != dtype.numpy:
+    same = out.dtype == dtype.numpy or (dtype == dtypes.bfloat16 and dtypes.is_ml_bfloat16(out.dtype))
+    if out.shape != shape or not same:
         raise InvalidUsageError(f"cannot read {shape} {dtype} into {out.shape} {out.dtype}")
     if not out.flags.writeable:
         raise InvalidUsageError("cannot read into a read-only array")

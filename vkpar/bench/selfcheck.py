@@ -99,7 +99,7 @@ class Report:
         return [
             f"# vkpar {self.rig.versions['vkpar']} bench all: wrong elements by collective",
             f"# sizes {', '.join(map(str, options.sizes))} bytes, out of place and in place, check {options.check}",
-            f"# algorithm {self.algorithm}, transport {options.transport}, pump {self.rig.versions['pump']}",
+            f"# algorithm {self.algorithm}, transport {options.transport}",
             "#",
             *self.rig.lines(),
             "#",

@@ -210,7 +210,6 @@ class Report:
             yield f"wire {options.wire}" + (f" ({exactly} travels exactly)" if exactly else "")
             yield f"algorithm {self.algorithm}"
         yield f"transport {options.transport}"
-        yield f"pump {self.rig.versions['pump']}"
 
     def footer(self) -> list[str]:
         """Return the lines below the table."""

@@ -11,7 +11,6 @@ import numpy as np
 
 import vkpar
 from vkpar.errors import InvalidUsageError
-from vkpar.vulkan import pump
 
 _SIZE: Final = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
 _UNITS: Final = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}
@@ -67,12 +66,11 @@ def verdict(wrong: Sequence[int | None]) -> str:
 
 
 def versions() -> dict[str, str]:
-    """Return what ran: versions and the enqueue helper."""
+    """Return what ran: the versions of vkpar, Python and NumPy."""
     return {
         "vkpar": vkpar.__version__,
         "python": platform.python_version(),
         "numpy": np.__version__,
-        "pump": pump.kind(),
     }
 
 

@@ -99,7 +99,7 @@ def window(array: Array, start: int, count: int) -> tuple[BufferRange, int]:
     """Return a bindable range over elements, of a copy where they lie to either side of a border."""
     if array.reach(start) >= count:
         return array.window(start, count)
-    return array.reshape(-1)[start : start + count].contiguous_copy().window()
+    return array.reshape(-1)[start : start + count].copy().window()
 
 
 def words(*values: int) -> bytes:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import threading
-import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -14,6 +13,7 @@ from typing import Any
 
 from vkpar import env
 from vkpar.errors import DeviceLostError, InvalidUsageError, OutOfMemoryError, UnsupportedError
+from vkpar.timeouts import Deadline
 from vkpar.vulkan import api, instance
 from vkpar.vulkan import create as making
 from vkpar.vulkan.gate import Gate
@@ -69,7 +69,7 @@ class LogicalDevice:
                 self.compute.port.pair(self.transfer.port)
             self.books = Books()
             self.allocator = Allocator(self.handle, info, (compute, transfer), self.books)
-            self.pipelines = PipelineCache(self.handle)
+            self.pipelines = PipelineCache(self.handle, self.compute)
             straight, ring_bytes = env.get().ring == "auto", env.get().ring_bytes
             kind = memtypes.UPLOAD if straight else memtypes.HOST
             self.staging = Staging(self.allocator, self.transfer, ring_bytes, kind)
@@ -226,6 +226,7 @@ class LogicalDevice:
     def reap(self) -> None:
         """Release the retired buffers, and the imports nobody can reach any more, whose work is done."""
         self.imports.reap()
+        self.pipelines.reap()
         if not self._retired or not self._reaping.acquire(blocking=False):
             return
         try:
@@ -347,10 +348,11 @@ class LogicalDevice:
 
         Raises:
             WaitTimeoutError: ``timeout`` seconds were not enough.
+            InvalidUsageError: the device is closed; or ``timeout`` is no number, NaN or negative.
         """
-        deadline = None if timeout is None else time.monotonic() + timeout
+        deadline = Deadline(timeout)
         for queue in self.queues:
-            queue.wait(queue.last, None if deadline is None else max(0.0, deadline - time.monotonic()))
+            queue.wait(queue.last, deadline)
 
     def refuse_calls(self) -> None:
         """Let no call begin any more, and wait for those under way in other threads; nothing in a forked child."""

@@ -26,6 +26,10 @@ _PENDING_HOST_SIGNAL = "VUID-VkSemaphoreSignalInfo-value-03259"
 _LAYER_STALLED = "UNASSIGNED-VkSemaphore-state-timeout"
 _HOST_SIGNALS_FIXED = (1, 3, 296)
 
+# What the layer says of GPU-assisted validation itself: it does without something, or altogether.
+_GPU_NOTES = ("UNASSIGNED-GPU-Assisted", "WARNING-GPU-Assisted", "WARNING-Setting-Limit-Adjusted")
+_GPU_EXTENSION = "VK_EXT_validation_features"
+
 _host_only_timelines: set[int] = set()
 
 
@@ -43,13 +47,16 @@ class Instance:
     Attributes:
         handle: the VkInstance.
         validating: True when the validation layer is on.
+        watching: True when it watches every access of kernels, too. Each submission waits for its end then.
     """
 
     def __init__(self) -> None:
         self._vk = api.load()
         self._process = os.getpid()
-        self.validating = env.get().validation
+        self.validating = bool(env.get().validation)
+        self.watching = env.get().validation == "gpu"
         self._messages: list[str] = []
+        self._notes: list[str] = []
         self._layer_version = (0, 0, 0)
         self._callback: Any = None
         self._messenger: Any = None
@@ -60,13 +67,16 @@ class Instance:
 
     def _create(self) -> Any:
         vk = self._vk
-        layers, extensions = [], []
+        layers, extensions, features = [], [], vk.ffi.NULL
         if self.validating:
             self._layer_version = _require_validation_layer()
             layers, extensions = [_VALIDATION_LAYER], ["VK_EXT_debug_utils"]
+            if self.watching:
+                features = self._watch(extensions)
         application = vk.struct("VkApplicationInfo", pApplicationName="vkpar", apiVersion=_API_VERSION)
         info = vk.struct(
             "VkInstanceCreateInfo",
+            pNext=features,
             pApplicationInfo=application,
             enabledLayerCount=len(layers),
             ppEnabledLayerNames=layers,
@@ -79,6 +89,31 @@ class Instance:
             if error.result == "VK_ERROR_INCOMPATIBLE_DRIVER":
                 raise UnsupportedError(_NO_DRIVER) from error
             raise
+
+    def _watch(self, extensions: list[str]) -> Any:
+        """Return what asks the layer for GPU-assisted validation; nothing, and a warning, where it lacks that."""
+        vk, c = self._vk, self._vk.vk
+        named = _VALIDATION_LAYER.encode()
+        there = vk.enumerate("VkExtensionProperties", vk.lib.vkEnumerateInstanceExtensionProperties, named)
+        if all(vk.text(item.extensionName) != _GPU_EXTENSION for item in there):
+            self.watching = False
+            _log.warning(
+                "VKPAR_VALIDATION=gpu: the validation layer %s has no GPU-assisted validation (%s); accesses of "
+                "kernels are not watched, the rest is validated",
+                ".".join(map(str, self._layer_version)),
+                _GPU_EXTENSION,
+            )
+            return vk.ffi.NULL
+        extensions.append(_GPU_EXTENSION)
+        enabled = [
+            c.VK_VALIDATION_FEATURE_ENABLE_GPU_ASSISTED_EXT,
+            c.VK_VALIDATION_FEATURE_ENABLE_GPU_ASSISTED_RESERVE_BINDING_SLOT_EXT,
+        ]
+        return vk.struct(
+            "VkValidationFeaturesEXT",
+            enabledValidationFeatureCount=len(enabled),
+            pEnabledValidationFeatures=enabled,
+        )
 
     def _create_messenger(self) -> Any:
         vk = self._vk
@@ -98,8 +133,14 @@ class Instance:
 
     def _on_message(self, severity: int, kind: int, data: Any, user: Any) -> int:
         if not self._is_false_alarm(data):
-            self._messages.append(self._vk.text(data.pMessage))
+            kept = self._notes if self._is_note(data) else self._messages
+            kept.append(self._vk.text(data.pMessage))
         return 0
+
+    def _is_note(self, data: Any) -> bool:
+        """Say whether a message is about what GPU-assisted validation does without."""
+        named = data.pMessageIdName != self._vk.ffi.NULL
+        return self.watching and named and self._vk.text(data.pMessageIdName).startswith(_GPU_NOTES)
 
     def _is_false_alarm(self, data: Any) -> bool:
         if self._layer_version >= _HOST_SIGNALS_FIXED or data.pMessageIdName == self._vk.ffi.NULL:
@@ -115,6 +156,8 @@ class Instance:
         Raises:
             ValidationError
         """
+        while self._notes:
+            _log.warning("VKPAR_VALIDATION=gpu: %s", self._notes.pop(0))
         if self._messages:
             messages, self._messages = self._messages, []
             raise ValidationError(messages)
@@ -213,6 +256,11 @@ def get() -> Instance:
 def validating() -> bool:
     """Say whether the validation layer is on."""
     return _instance is not None and _instance.validating
+
+
+def watching() -> bool:
+    """Say whether the layer watches every access of kernels, and each submission waits for its end."""
+    return _instance is not None and _instance.watching
 
 
 def raise_messages() -> None:

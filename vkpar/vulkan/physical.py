@@ -27,6 +27,8 @@ _PADDING = 4096  # SwiftShader asks for a few bytes more than a buffer has, and 
 _LEAST_LIMIT = 4096  # bytes: settings lower no limit below it
 _TYPES = ("other", "integrated", "discrete", "virtual", "cpu")
 
+ALIGNMENT = 256  # the largest minStorageBufferOffsetAlignment that Vulkan allows
+
 
 @dataclass(frozen=True)
 class Heap:
@@ -293,7 +295,7 @@ class _Queried:
             max_storage_buffer_range=_lowered(found.maxStorageBufferRange, "max_binding"),
             max_allocation=int(self.vulkan11.maxMemoryAllocationSize),
             max_buffer=_lowered(self._max_buffer(), "max_buffer"),
-            min_storage_buffer_offset_alignment=int(found.minStorageBufferOffsetAlignment),
+            min_storage_buffer_offset_alignment=_alignment(int(found.minStorageBufferOffsetAlignment)),
             max_workgroup_count=tuple(found.maxComputeWorkGroupCount),
             max_workgroup_size=tuple(found.maxComputeWorkGroupSize),
             max_workgroup_invocations=found.maxComputeWorkGroupInvocations,
@@ -308,6 +310,11 @@ class _Queried:
             ),
             max_texel_buffer_elements=found.maxTexelBufferElements,
         )
+
+
+def _alignment(limit: int) -> int:
+    """Return where buffers may be bound: what the driver says, or what the strictest do with VKPAR_DEBUG=alignment."""
+    return ALIGNMENT if "alignment" in env.debug_checks() else limit
 
 
 def _lowered(limit: int, setting: str) -> int:

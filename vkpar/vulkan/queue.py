@@ -9,11 +9,14 @@ from contextlib import ExitStack
 from typing import Any
 
 from vkpar.errors import DeviceLostError, WaitTimeoutError
-from vkpar.vulkan import api, instance, pump
+from vkpar.timeouts import Deadline
+from vkpar.vulkan import api, instance
 from vkpar.vulkan.command import CommandBuffer, CommandPool, DescriptorPool
 from vkpar.vulkan.gate import Gate
 from vkpar.vulkan.memory.buffer import BufferRange
 from vkpar.vulkan.physical import DeviceInfo
+from vkpar.vulkan.pump import native
+from vkpar.vulkan.pump.ports import QueueHandles, enqueue_lock
 from vkpar.vulkan.semaphore import TimelineSemaphore
 
 _MAX_FRAMES = 128
@@ -92,12 +95,12 @@ class Queue:
         with ExitStack() as undo:
             self.timeline = TimelineSemaphore(device, exportable=info.features.timeline_export)
             undo.callback(self.timeline.close)
-            self.port = pump.make_queue(self._handles(), naps=not info.is_cpu)
+            self.port = native.CQueue(self._handles(), naps=not info.is_cpu)
             undo.pop_all()
 
-    def _handles(self) -> pump.QueueHandles:
+    def _handles(self) -> QueueHandles:
         device, function = self._device, self._vk.device_function
-        return pump.QueueHandles(
+        return QueueHandles(
             device=device,
             queue=self.handle,
             timeline=self.timeline.handle,
@@ -126,7 +129,7 @@ class Queue:
     def run(self, record: Callable[[Frame], None]) -> int:
         """Record into a free frame, submit it, return its timeline value."""
         while True:
-            with self._gate.lock(), pump.enqueue_lock:
+            with self._gate.lock(), enqueue_lock:
                 self._gate.check()
                 frame = self._free_frame()
                 if frame is not None:
@@ -158,24 +161,23 @@ class Queue:
             self._frames.append(frame)
         return frame.value
 
-    def wait(self, value: int, timeout: float | None = None) -> None:
+    def wait(self, value: int, timeout: float | Deadline | None = None) -> None:
         """Block until the timeline has ``value``; Ctrl-C is answered within 100 ms.
 
         Raises:
             WaitTimeoutError: ``timeout`` seconds were not enough.
             DeviceLostError: the device is gone.
-            InvalidUsageError: the device is closed.
+            InvalidUsageError: the device is closed; or ``timeout`` is no number, NaN or negative.
         """
-        deadline = None if timeout is None else time.monotonic() + timeout
+        deadline = timeout if isinstance(timeout, Deadline) else Deadline(timeout)
         while not self._wait_slice(value, deadline):
-            if deadline is not None and time.monotonic() >= deadline:
-                raise self._timeout(value, timeout)
+            if deadline.passed:
+                raise self._timeout(value, deadline.timeout)
 
-    def _wait_slice(self, value: int, deadline: float | None) -> bool:
-        left = _SLICE_NS if deadline is None else int((deadline - time.monotonic()) * 1e9)
+    def _wait_slice(self, value: int, deadline: Deadline) -> bool:
         with self._gate.lock():
             self._gate.check()
-            return pump.wait([self.port], [value], max(0, min(left, _SLICE_NS))) == 1
+            return native.wait([self.port], [value], deadline.left_ns(_SLICE_NS)) == 1
 
     def _timeout(self, value: int, timeout: float | None) -> WaitTimeoutError:
         reached = self.timeline.value()
@@ -187,7 +189,7 @@ class Queue:
     def passed(self, value: int, seconds: float = 0.1) -> bool:
         """Wait for ``value``, ``seconds`` at most; works after the gate was shut. A lost device has passed all."""
         try:
-            if not pump.wait([self.port], [value], int(seconds * 1e9)):
+            if not native.wait([self.port], [value], int(seconds * 1e9)):
                 return False
         except DeviceLostError:
             return True
@@ -197,7 +199,7 @@ class Queue:
     def confirm(self) -> None:
         """Before freeing what is done, let the validation layer know: it ignores the values of exported timelines."""
         if instance.validating() and self.timeline.exported:
-            with pump.enqueue_lock:
+            with enqueue_lock:
                 self._vk.check(self._vk.lib.vkQueueWaitIdle(self.handle), "vkQueueWaitIdle")
 
     def close(self) -> None:

@@ -15,7 +15,7 @@ from vkpar.vulkan.memory.accounting import STAGING
 from vkpar.vulkan.memory.buffer import Buffer, BufferRange
 from vkpar.vulkan.memory.memory import Allocator, host_bytes
 from vkpar.vulkan.memory.memtypes import HOST, READBACK, UPLOAD
-from vkpar.vulkan.memory.pool import ALIGNMENT
+from vkpar.vulkan.physical import ALIGNMENT
 from vkpar.vulkan.queue import Frame, Queue
 
 _CELLS = 4

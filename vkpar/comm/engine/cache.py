@@ -2,152 +2,108 @@
 
 from __future__ import annotations
 
+import itertools
+import random
 import weakref
-from collections import OrderedDict, deque
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 from vkpar.arrays.array import Array
-from vkpar.comm.record.builder import Program
+from vkpar.comm.record.entry import Entry
+from vkpar.comm.record.program import Program
+from vkpar.vulkan.pump.ports import ProgramPort
 
 _MOST_ENTRIES = 1024
 _MOST_BATCHES = 8192
 _MOST_SCRATCH = 256 << 20  # bytes
-
-
-class Entry:
-    """One collective on certain arrays.
-
-    Attributes:
-        programs: alternatives over different slots, used in turn; empty where there is nothing to do.
-        scratch: aligned stand-ins that the programs use in place of arrays that wide accesses cannot reach.
-        label: what the flight recorder says of it.
-    """
-
-    def __init__(
-        self, programs: list[Program], scratch: Sequence[Array] = (), label: dict[str, Any] | None = None
-    ) -> None:
-        self.programs = programs
-        self.scratch = tuple(scratch)
-        self.label = label or {}
-        self.finalizers: list[weakref.finalize[Any, Any]] = []
-
-    @property
-    def batches(self) -> int:
-        """Number of command buffers."""
-        return sum(program.batches for program in self.programs)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the stand-ins."""
-        return sum(array.nbytes for array in self.scratch)
-
-    def program(self, turn: int, taken: Collection[Program | None] = ()) -> Program:
-        """Return the program to run in the communicator's collective number ``turn``: neighbours use other slots."""
-        return self.programs[turn % len(self.programs)]
-
-    def used_up(self, taken: Collection[Program | None]) -> bool:
-        """Say whether none is left beside those ``taken`` for the same submission: here one may run twice in it."""
-        return False
-
-    def done(self, reached: Sequence[int]) -> bool:
-        """Say whether every submission is done, from the lanes' timeline values."""
-        return all(now >= value for p in self.programs for now, value in zip(reached, p.pending(), strict=True))
-
-    def close(self, late: Collection[int] = ()) -> None:
-        """Free the programs, but for the command buffers of ``late`` ranks; all others must be done."""
-        for finalizer in self.finalizers:
-            finalizer.detach()
-        for program in self.programs:
-            program.close(late)
-        self.programs, self.scratch = [], ()
-
-
-class TimedEntry(Entry):
-    """One collective under a profile: a program is free for its next run once the times of the last one were read.
-
-    Args:
-        generations: how many sets of slots the programs use in turn, the first program the first set.
-    """
-
-    def __init__(
-        self, programs: list[Program], scratch: Sequence[Array], label: dict[str, Any], generations: int
-    ) -> None:
-        super().__init__(programs, scratch, label)
-        self._waiting = [(program, number % generations) for number, program in enumerate(programs)]  # longest first
-        self._generations = generations
-
-    def program(self, turn: int, taken: Collection[Program | None] = ()) -> Program:
-        """Return the one that ran longest ago, over the slots that ``turn`` is to use where one of these is left.
-
-        Raises:
-            CommunicatorError, InvalidUsageError: the communicator failed or was closed while this waited for its run.
-        """
-        free = [pair for pair in self._waiting if pair[0] not in taken]
-        pair = next((pair for pair in free if pair[1] == turn % self._generations), free[0])
-        if pair[0].watch is not None:
-            pair[0].watch.clear()
-        self._waiting = [other for other in self._waiting if other is not pair] + [pair]
-        return pair[0]
-
-    def used_up(self, taken: Collection[Program | None]) -> bool:
-        """Say whether none is left beside those ``taken`` for the same submission: each can run in it once."""
-        return all(program in taken for program in self.programs)
+_MOST_JOINED = 256
 
 
 class ProgramCache:
-    """Entries by key, the least recently used first, bounded in number, command buffers and stand-in bytes.
+    """Entries by key, bounded in number, command buffers and stand-in bytes.
 
-    Args:
-        outer: the cache that this one stands before for a while: its entries are freed and waited for here, too, but
-            neither found nor pushed out.
+    Where there is no room, any older entry goes, by lot: calls that go round in a cycle a little longer than the cache
+    still find most of it, where the least recently used entry would always be the next one to be asked for.
     """
 
-    def __init__(self, outer: ProgramCache | None = None) -> None:
-        self._outer = outer
-        self._entries: OrderedDict[Any, Entry] = OrderedDict()
+    def __init__(self) -> None:
+        self._entries: dict[Any, Entry] = {}  # in the order of adding
+        # Of the entries; after an interrupt they may be wrong until the next count.
+        self._batches = self._scratch_nbytes = 0
+        self._lots = random.Random(0)
         self._dead: deque[Any] = deque()  # keys whose arrays are gone; appended by finalizers, in any thread
         self._stale: list[Entry] = []
         self._held: list[Entry] = []
+        self._joined: dict[tuple[int, ...], ProgramPort] = {}
 
     def __len__(self) -> int:
-        return len(self._entries) + (0 if self._outer is None else len(self._outer))
+        return len(self._entries)
 
     @property
     def batches(self) -> int:
         """Number of command buffers held."""
         return sum(entry.batches for entry in self._all())
 
-    def _all(self) -> list[Entry]:
-        return [
-            *self._entries.values(),
-            *self._held,
-            *self._stale,
-            *(() if self._outer is None else self._outer._all()),
-        ]
+    def _all(self) -> Iterator[Entry]:
+        return itertools.chain(list(self._entries.values()), list(self._held), list(self._stale))
 
     def get(self, key: Any) -> Entry | None:
-        """Return the entry of ``key``, now the most recently used one; a key that cannot be hashed has none."""
+        """Return the entry of ``key``; a key that cannot be hashed has none."""
         try:
-            entry = self._entries.get(key)
+            return self._entries.get(key)
         except TypeError:
             return None
-        if entry is not None:
-            self._entries.move_to_end(key)
-        return entry
 
     def add(self, key: Any, entry: Entry, arrays: Iterable[Array]) -> None:
         """Keep ``entry`` until one of ``arrays`` is gone or room is needed; it replaces an older one."""
-        older = self._entries.pop(key, None)
-        if older is not None:
-            self._stale.append(older)
+        self._retire(key)
         self._entries[key] = entry
+        self._batches += entry.batches
+        self._scratch_nbytes += entry.nbytes
         for array in arrays:
             finalizer = weakref.finalize(array.storage.pin() or array.storage, self._dead.append, key)
             finalizer.atexit = False
             entry.finalizers.append(finalizer)
-        while len(self._entries) > 1 and self._full():
-            self._stale.append(self._entries.popitem(last=False)[1])
+        while len(self._entries) > 1 and self._is_full():
+            self._retire(self._drawn())
+
+    def _is_full(self) -> bool:
+        if self._fits():
+            return False
+        self._count()
+        return not self._fits()
+
+    def _fits(self) -> bool:
+        few = len(self._entries) <= _MOST_ENTRIES and self._batches <= _MOST_BATCHES
+        return few and self._scratch_nbytes <= _MOST_SCRATCH
+
+    def _count(self) -> None:
+        self._batches = sum(entry.batches for entry in self._entries.values())
+        self._scratch_nbytes = sum(entry.nbytes for entry in self._entries.values())
+
+    def _drawn(self) -> Any:
+        """Return the key of any entry but the newest."""
+        return next(itertools.islice(self._entries, self._lots.randrange(len(self._entries) - 1), None))
+
+    def _retire(self, key: Any) -> None:
+        """Forget the entry of ``key``, if there is one; it is freed when it is done."""
+        entry = self._entries.pop(key, None)
+        if entry is not None:
+            self._stale.append(entry)
+            self._batches -= entry.batches
+            self._scratch_nbytes -= entry.nbytes
+
+    def retire_all(self) -> None:
+        """Forget every entry: whatever is asked for next is recorded anew."""
+        for key in list(self._entries):
+            self._retire(key)
+
+    def evict_scratch(self) -> None:
+        """Forget every entry with stand-ins, whose memory is needed elsewhere."""
+        for key, entry in list(self._entries.items()):
+            if entry.nbytes:
+                self._retire(key)
 
     def hold(self, entry: Entry) -> None:
         """Keep an entry that nobody can ask for until :meth:`let_go`."""
@@ -158,22 +114,28 @@ class ProgramCache:
         if entry in self._held:
             self._held.remove(entry)
             self._stale.append(entry)
-        elif self._outer is not None:
-            self._outer.let_go(entry)
 
     def discard(self, key: Any, entry: Entry) -> None:
         """Forget an entry that was never run; it is freed with the next ones."""
         if self._entries.get(key) is entry:
-            del self._entries[key]
-        self._stale.append(entry)
+            self._retire(key)
+        else:
+            self._stale.append(entry)
 
-    def _full(self) -> bool:
-        entries = self._entries.values()
-        return (
-            len(entries) > _MOST_ENTRIES
-            or sum(entry.batches for entry in entries) > _MOST_BATCHES
-            or sum(entry.nbytes for entry in entries) > _MOST_SCRATCH
-        )
+    def joined(self, programs: Sequence[Program], join: Callable[[Sequence[Program]], ProgramPort]) -> ProgramPort:
+        """Return the port that submits ``programs`` together; the same programs get the same port again."""
+        key = tuple(map(id, programs))
+        port = self._joined.get(key)
+        if port is None:
+            if len(self._joined) >= _MOST_JOINED:
+                self._part()
+            port = self._joined[key] = join(programs)
+        return port
+
+    def _part(self) -> None:
+        """Close the ports of joined programs: some of the programs are about to go."""
+        while self._joined:
+            self._joined.popitem()[1].close()
 
     def sweep(self, reached: Sequence[int], confirm: Callable[[], None]) -> None:
         """Free what nobody can ask for again and is done, given the lanes' timeline values.
@@ -181,13 +143,10 @@ class ProgramCache:
         ``confirm`` is called before anything is freed.
         """
         while self._dead:
-            entry = self._entries.pop(self._dead.popleft(), None)
-            if entry is not None:
-                self._stale.append(entry)
-        if self._outer is not None:
-            self._outer.sweep(reached, confirm)
+            self._retire(self._dead.popleft())
         finished = [entry for entry in self._stale if entry.done(reached)]
         if finished:
+            self._part()
             confirm()
         for entry in finished:
             self._stale.remove(entry)
@@ -197,7 +156,7 @@ class ProgramCache:
         """Return the highest timeline value that any program was submitted with, by lane."""
         values = [0] * nlanes
         for entry in self._all():
-            for program in entry.programs:
+            for program in list(entry.programs.values()):
                 values = [max(pair) for pair in zip(values, program.pending(), strict=True)]
         return values
 
@@ -205,20 +164,9 @@ class ProgramCache:
         """Return every entry's stand-ins."""
         return [array for entry in self._all() for array in entry.scratch]
 
-    def fold(self) -> ProgramCache:
-        """Return the outer cache; it frees the entries of this one when they are done."""
-        assert self._outer is not None
-        self._outer._stale += [*self._entries.values(), *self._stale]
-        self._outer._held += self._held
-        self._entries.clear()
-        self._stale.clear()
-        self._held.clear()
-        return self._outer
-
     def close(self, late: Collection[int] = ()) -> None:
         """Free everything, but for what is on ``late`` ranks; all others must be done."""
-        if self._outer is not None:
-            self._outer.close(late)
+        self._part()
         while self._entries:
             self._stale.append(self._entries.popitem()[1])
         while self._held:

@@ -1,7 +1,8 @@
-"""What was enqueued: a record per collective, the recorder of the last ones, and how each is described."""
+"""What was enqueued: a record per collective, those under way, the last ones, and how each is described."""
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -18,13 +19,13 @@ class Flight:
     Attributes:
         op: the collective's name; ``sequence``: its number in its communicator.
         label: dtype, count, algorithm and the like.
-        phases: by lane (see ``lanes``), what each of its batches is for.
-        starts: by lane, the value at which its first batch may start; None until :meth:`land`.
+        phases: by lane (see ``Lanes``), what each of its batches is for.
+        starts: by lane, the value at which its first batch may start; None until :meth:`mark_submitted`.
         enqueued: seconds of the monotonic clock.
 
     Args:
-        pending: returns, by lane, a value at which nothing is pending, for as long as it has not landed: an interrupt
-            can come right after the submits.
+        pending: returns, by lane, a value at which nothing is pending; used until :meth:`mark_submitted`, because an
+            interrupt can come right after the submits.
     """
 
     __slots__ = ("_pending", "_values", "enqueued", "label", "op", "phases", "sequence", "starts")
@@ -46,8 +47,8 @@ class Flight:
         self._values: Sequence[int] | None = None
         self._pending = pending
 
-    def land(self, values: Sequence[int], starts: Sequence[int]) -> None:
-        """Take down what was submitted."""
+    def mark_submitted(self, values: Sequence[int], starts: Sequence[int]) -> None:
+        """Note, by lane, the timeline values at which the collective is done and may start."""
         self.starts = starts
         self._values = values
 
@@ -57,7 +58,7 @@ class Flight:
         return self._pending() if self._values is None else self._values
 
     def done(self, reached: Sequence[int]) -> bool:
-        """Say whether it was enqueued and every lane's timeline is there."""
+        """Say whether it was submitted and every lane's timeline is there."""
         return self.starts is not None and all(now >= value for now, value in zip(reached, self.values, strict=True))
 
     def started(self, reached: Sequence[int]) -> bool:
@@ -94,19 +95,46 @@ class Flight:
 
 
 class FlightRecorder:
-    """The last collectives of a communicator."""
+    """The collectives of a communicator: those under way, and the last 256 for people to read.
+
+    Attributes:
+        pending: the collectives under way, in the order of enqueueing; some may be done already.
+    """
 
     def __init__(self) -> None:
-        self._flights: deque[Flight] = deque(maxlen=_KEPT)
+        self._kept: deque[Flight] = deque(maxlen=_KEPT)
+        self.pending: deque[Flight] = deque()
+        self._dropping = threading.Lock()
 
     def add(self, flight: Flight) -> None:
-        """Remember a collective that was enqueued."""
-        self._flights.append(flight)
+        """Remember a collective that is about to be submitted."""
+        self._kept.append(flight)
+        self.pending.append(flight)
+
+    def oldest(self, reached: Sequence[int]) -> Flight | None:
+        """Return the oldest collective that is not done, given the lanes' timeline values."""
+        return next((flight for flight in list(self.pending) if not flight.done(reached)), None)
+
+    def drop_done(self, reached: Sequence[int]) -> None:
+        """Forget, from the oldest on, what is done; so also what an interrupt kept from being marked as submitted."""
+        pending = self.pending
+        with self._dropping:
+            while pending and (pending[0].done(reached) or self._was_cut_short()):
+                pending.popleft()
+
+    def _was_cut_short(self) -> bool:
+        """Say whether an interrupt hit the oldest collective: a later one was marked as submitted, it was not."""
+        pending = self.pending
+        return len(pending) > 1 and pending[0].starts is None and pending[1].starts is not None
+
+    def forget(self) -> None:
+        """Keep nothing of what was recorded so far for people to read."""
+        self._kept.clear()
 
     def document(self, places: Sequence[Place], reached: Sequence[int] | None) -> list[dict[str, Any]]:
         """Return the records, oldest first, ready for JSON; ``reached`` is None where nobody can tell any more."""
         now = time.monotonic()
-        return [self._record(flight, places, reached, now) for flight in list(self._flights)]
+        return [self._record(flight, places, reached, now) for flight in list(self._kept)]
 
     def _record(
         self, flight: Flight, places: Sequence[Place], reached: Sequence[int] | None, now: float

@@ -6,16 +6,12 @@ import contextlib
 import threading
 import time
 import weakref
-from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING
 
 from vkpar.comm.engine.flights import Flight
+from vkpar.comm.engine.health import Health
 from vkpar.errors import InvalidUsageError
-
-if TYPE_CHECKING:
-    from vkpar.comm.engine.lifecycle import Lifecycle
 
 _SHORTEST, _LONGEST = 0.02, 0.25  # seconds between two looks
 _IDLE_LOOKS = 8  # without anything pending, before the thread parks
@@ -24,30 +20,33 @@ _IDLE_LOOKS = 8  # without anything pending, before the thread parks
 class Watchdog:
     """Looks at a communicator's timelines a few times within its timeout; parked while nothing is pending.
 
-    It holds the communicator weakly: one that is dropped must not be kept alive by its own thread. It is woken through
-    a queue that is implemented in C: an interrupt cannot leave that locked.
+    It holds the communicator weakly, because its own thread must not keep a dropped communicator alive. It is woken
+    through a queue that is implemented in C: an interrupt cannot leave that locked.
+
+    Attributes:
+        parked: True while only :meth:`wake` makes it look.
+
+    Args:
+        health: what it looks at.
+        settle: called, for as long as it exists, after a failure: a weak method.
     """
 
-    def __init__(self, communicator: Lifecycle) -> None:
-        self._communicator = weakref.ref(communicator)
-        self._patience = communicator.timeout
+    def __init__(self, health: Health, settle: weakref.ref[Callable[[], None]]) -> None:
+        self._health = weakref.ref(health)
+        self._settle = settle
+        self._pending = health.flights.pending
+        self._patience = health.timeout
         self._tick = min(_LONGEST, max(_SHORTEST, self._patience / 8))
-        self._pending: deque[Flight] = deque()
         self._wake: SimpleQueue[None] = SimpleQueue()
-        self._parked = True
+        self.parked = True
         self._stopped = False
         self._thread = threading.Thread(target=self._run, name="vkpar-watchdog", daemon=True)
         self._thread.start()
 
-    def watch(self, flight: Flight) -> None:
-        """Look after a collective, in the order of enqueueing."""
-        self._pending.append(flight)
-        if self._parked and self._wake.empty():  # else it is being woken; waking takes longer than an enqueue
+    def wake(self) -> None:
+        """Look after a collective that was added to the pending ones."""
+        if self.parked and self._wake.empty():  # else it is being woken; waking takes longer than an enqueue
             self._wake.put(None)
-
-    def oldest(self, reached: Sequence[int]) -> Flight | None:
-        """Return the oldest collective that is not done, given the ranks' timeline values."""
-        return next((flight for flight in list(self._pending) if not flight.done(reached)), None)
 
     def stop(self) -> None:
         """End the thread; it may be in the middle of giving up a device that hangs."""
@@ -61,44 +60,44 @@ class Watchdog:
         progress = _Progress(self._patience)
         idle = _IDLE_LOOKS + 1
         while self._rest(idle):
-            communicator = self._communicator()
-            if communicator is None or communicator.closed or not self._look(communicator, progress):
+            health = self._health()
+            if health is None or health.closed or not self._look(health, progress):
                 return
-            del communicator
+            del health
             idle = 0 if self._pending else idle + 1
 
     def _rest(self, idle: int) -> bool:
         """Sleep for a tick, or until there is something to do; False when it is time to end."""
-        self._parked = idle > _IDLE_LOOKS
-        if self._parked and not self._pending:  # in the other order than watch() has them: one of the two sees it
+        self.parked = idle > _IDLE_LOOKS
+        # A caller adds and then wakes, this thread parks and then looks: one of the two sees the other.
+        if self.parked and not self._pending:
             self._wake.get()
-        self._parked = False
+        self.parked = False
         with contextlib.suppress(Empty):
-            while True:  # what is left would cut the rests to come short
+            while True:  # left-over tokens would cut the next rests short
                 self._wake.get_nowait()
         if not self._stopped:
             with contextlib.suppress(Empty):
-                self._wake.get(timeout=self._tick)  # stop() wakes it, and at most one watch() that came late
+                self._wake.get(timeout=self._tick)  # stop() wakes it, and at most one late wake()
         return not self._stopped
 
-    def _look(self, communicator: Lifecycle, progress: _Progress) -> bool:
+    def _look(self, health: Health, progress: _Progress) -> bool:
         """Drop what is done; fail the communicator where the oldest collective stands still. False at the end."""
         try:
-            reached = communicator.look()
+            reached = health.look()
+            if reached is not None:
+                health.flights.drop_done(reached)
+                oldest = next(iter(list(self._pending)), None)
+                if oldest is not None and progress.stalled(oldest, reached):
+                    health.fail_stalled(oldest)
         except InvalidUsageError:
             return False  # closed since
-        while reached is not None and self._pending and (self._pending[0].done(reached) or self._was_cut_short()):
-            self._pending.popleft()
-        if reached is not None and self._pending and progress.stalled(self._pending[0], reached):
-            communicator.stalled(self._pending[0])
-        if not communicator.failed:
+        if not health.failed:
             return True
-        communicator.settle()
+        settle = self._settle()
+        if settle is not None:
+            settle()
         return False
-
-    def _was_cut_short(self) -> bool:
-        """Say whether the oldest collective was interrupted before it was taken down: the next one was already."""
-        return self._pending[0].starts is None and len(self._pending) > 1 and self._pending[1].starts is not None
 
 
 class _Progress:

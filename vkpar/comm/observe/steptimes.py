@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any, Protocol
 
-from vkpar.comm.record.timestamps import Planned, Run
+from vkpar.comm.observe.collector import Run
+from vkpar.comm.record.timestamps import Planned
 
 
 class Clock(Protocol):

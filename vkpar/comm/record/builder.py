@@ -1,174 +1,204 @@
-"""Records schedules into command buffers: the one place where algorithms, wires and transports meet."""
+"""Turns a checked request into programs: which algorithm, which wire, which slots."""
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
 
-from vkpar.comm.record.checks import SlotChecks, WireReports
-from vkpar.comm.record.kernels import Arithmetic, Recorder
-from vkpar.comm.record.slot_copies import CopyRecorder
-from vkpar.comm.record.timestamps import Collector, RankTimer, Stopwatch, timers_of
+from vkpar import env
+from vkpar.comm import wires
+from vkpar.comm.plan import choose as tuner
+from vkpar.comm.plan.choose import Plan, Tuning
+from vkpar.comm.record.entry import Entry, TimedEntry
+from vkpar.comm.record.kernels import Arithmetic
+from vkpar.comm.record.program import Program, StepRecorder
+from vkpar.comm.requests.collectives import Movement, Reduction, Request
 from vkpar.comm.requests.operands import Operands
 from vkpar.comm.rig.arena import Region
 from vkpar.comm.rig.rig import Rig
-from vkpar.comm.schedule import slot_copies as lanes
-from vkpar.comm.schedule.steps import Step
-from vkpar.vulkan.pump import Batch, ProgramPort
+from vkpar.comm.schedule.algorithms import barrier, p2p
+from vkpar.comm.schedule.steps import BLOCK, Problem, SlotSet, Step
 
-# For tests: what a step waits for besides, a semaphore of its rank's device and a value.
-Gates = Callable[[Step], "tuple[Any, int] | None"]
+_ALTERNATED_BATCHES = 8  # a rank; shorter programs are recorded twice, over different slots
+_GENERATIONS = 2  # sets of slots that short programs use in turn
+_TIMED_PROGRAMS = 8  # alternates in a profile, where a program runs again only when its times were read
+_TIMED_BATCHES = 4096  # of all alternates together, but for the least that keeps the queues busy
+
+Steps = Callable[[SlotSet, int], Iterator[Step]]  # of a set of slots and a generation
 
 
-class Program:
-    """A recorded collective, submitted as often as wanted.
+class ProgramBuilder:
+    """Records the requests of one communicator.
+
+    Args:
+        rig: what the communicator owns on its devices.
+        algorithm: the one to take, or ``"auto"``.
+        wire: how float32 crosses links where a request does not say.
 
     Attributes:
-        batches: number of command buffers; ``phases[i]`` says what each of lane i's is for.
-        values: each lane's timeline value of the last submission, 0 where it has no part.
-        starts: the value that each lane's timeline has when nothing else keeps its first batch from running.
-        watch: takes the steps' times; None outside profiles.
+        tuning: what is known of the rig; not to be changed once anything was recorded for the caller.
+        through_copies: whether every reduction goes through copies of the slots, where the rig has them.
+        recorder: records the steps.
     """
 
-    def __init__(
-        self,
-        recorders: Sequence[Recorder | CopyRecorder],
-        steps: Sequence[Step],
-        listed: Sequence[Batch],
-        port: Any,
-        watch: Stopwatch | None = None,
-    ):
-        self._recorders = recorders
-        self.watch = watch
-        self._port: ProgramPort = port
-        self.listed = tuple(listed)
-        nlanes = len(port.last())
-        self.phases = tuple(tuple(step.phase for step in steps if step.rank == lane) for lane in range(nlanes))
-        self._counts = [len(phases) for phases in self.phases]
-        self._idle = 0 in self._counts
-        self.batches = len(listed)
-        self.values = [0] * nlanes
-        self.starts = [0] * nlanes
-        self._noted = True
+    def __init__(self, rig: Rig, algorithm: str, wire: str, tuning: Tuning | None = None) -> None:
+        self._rig = rig
+        self._infos = [device.info for device in rig.devices]
+        self._algorithm = algorithm
+        self._wire = wire
+        self.tuning = tuning or Tuning()
+        self.through_copies = env.get().path == "copies"
+        self.recorder = StepRecorder(rig)
 
     @property
-    def uses_slots(self) -> list[bool]:
-        """Say of every batch whether it reads or writes a slot."""
-        return [bool(batch.reads or batch.writes) for batch in self.listed]
+    def nranks(self) -> int:
+        """Number of ranks."""
+        return len(self._infos)
 
-    def enqueue(self) -> None:
-        """Submit every batch in one step that cannot be interrupted half-way."""
-        self.expect()
-        self.note(self._port.enqueue())
-
-    def expect(self) -> None:
-        """Count as pending until :meth:`note`: an interrupt can come right after the submits."""
-        self._noted = False
-
-    def note(self, values: Sequence[int]) -> None:
-        """Remember what a submission will signal: ``values`` by lane, 0 or any value where it has no batch."""
-        if self._idle:
-            values = [value if number else 0 for value, number in zip(values, self._counts, strict=True)]
-        self.values = list(values)
-        self.starts = list(map(operator.sub, values, self._counts))
-        self._noted = True
-
-    def pending(self) -> list[int]:
-        """Return, by lane, a timeline value at which no submission is pending any more."""
-        return self.values if self._noted else self._port.last()
-
-    def close(self, late: Collection[int] = ()) -> None:
-        """Free the command buffers but for those of ``late`` ranks; the last submission must be done on the others."""
-        if self.watch is not None:
-            self.watch.close(late)
-        self._port.close()
-        for recorder in self._recorders:
-            if recorder.rank not in late:
-                recorder.close()
-
-
-class Executor:
-    """Records programs for the ranks of one communicator.
-
-    Attributes:
-        reports: where kernels write what the wire loses; None where that is not measured.
-        checks: the generations of the slots; None where they are not checked.
-        gates: for tests, what steps wait for besides.
-        collector: takes the times of what is recorded; None outside profiles.
-    """
-
-    def __init__(self, rig: Rig, reports: WireReports | None = None, checks: SlotChecks | None = None) -> None:
-        self.rig = rig
-        self.reports = reports
-        self.checks = checks
-        self.gates: Gates | None = None
-        self.collector: Collector | None = None
-
-    def record(
-        self,
-        steps: Iterable[Step],
-        doing: Arithmetic,
-        region: Region,
-        operands: Operands,
-        *,
-        copies: bool = False,
-    ) -> Program:
-        """Record ``steps``, whose slots lie in ``region``, over ``operands``.
+    def entry(self, request: Request, wanted: Plan | None = None, turn: int = 0) -> Entry:
+        """Record ``request``; a reduction goes as ``wanted`` says, or as the tuning does.
 
         Args:
-            steps: by rank, in one global order.
-            doing: what the kernels do.
-            region: the slots.
-            operands: the arrays.
-            copies: have copy queues move the slots around the kernels; the rig was opened for that.
+            request: a checked call.
+            wanted: which way a reduction takes; None for that of the tuning.
+            turn: the number of the communicator's collective that it is recorded for.
 
         Raises:
-            UnsupportedError: in a profile, a copy queue without timestamps.
+            InvalidUsageError: the algorithm cannot run on this rig.
+            OutOfMemoryError: no room for stand-ins of arrays that are not aligned.
         """
-        listed = list(steps)
-        busy = {step.rank for step in listed}
-        listed += [Step(rank, "copy", ()) for rank in sorted(operands.copies.ranks - busy)]
-        if copies:
-            listed = list(lanes.through_copies(listed, self.rig.lanes, self.rig.arena.nslots))
-        keys = [(step.rank, lanes.copies(step)) for step in listed]
-        first: dict[tuple[int, bool], int] = {}
-        last: dict[tuple[int, bool], int] = {}
-        for index, key in enumerate(keys):
-            first.setdefault(key, index)
-            last[key] = index
-        with ExitStack() as undo:
-            recorders: dict[tuple[int, bool], Recorder | CopyRecorder] = {}
-            timers = timers_of(listed, self.rig, undo) if self.collector else {}
-            batches = []
-            for index, (key, step) in enumerate(zip(keys, listed, strict=True)):
-                lane, timer = step.rank, timers.get(step.rank)
-                if key not in recorders:
-                    recorders[key] = (
-                        CopyRecorder(self.rig, lane, region, doing.plan, timer)
-                        if lanes.copies(step)
-                        else self._recorder(lane, region, doing, operands, timer, copies=copies)
-                    )
-                    undo.callback(recorders[key].close)
-                commands = recorders[key].record(step, first=first[key] == index, last=last[key] == index)
-                gate = self.gates(step) if self.gates else None
-                batches.append(Batch(lane, commands.handle, step.reads, step.writes, gate))
-            for recorder in recorders.values():
-                recorder.seal()
-            port = self.rig.group.program(batches)
-            undo.pop_all()
-            ranks = self.rig.lanes.ranks
-            watch = self.collector.stopwatch(listed, doing.plan, timers, ranks) if self.collector else None
-            return Program(list(recorders.values()), listed, batches, port, watch)
-
-    def _recorder(
-        self, rank: int, region: Region, doing: Arithmetic, operands: Operands, timer: RankTimer | None, *, copies: bool
-    ) -> Recorder:
-        return Recorder(
-            self.rig, rank, region, doing, operands, timer, copies=copies, reports=self.reports, checks=self.checks
+        if isinstance(request, Reduction):
+            return self._reduction(request, wanted, turn)
+        if isinstance(request, Movement):
+            return self._movement(request, turn)
+        return self._programs(
+            request.label(), Operands([], []), wires.moved(), self._rig.arena.small, barrier.steps, turn
         )
 
-    def joined(self, programs: Sequence[Program]) -> ProgramPort:
-        """Return a program of the pump's that submits several at once; close it after use."""
-        return self.rig.group.program([batch for program in programs for batch in program.listed])
+    def _reduction(self, request: Reduction, wanted: Plan | None, turn: int) -> Entry:
+        wire = self._wire if request.wire is None else request.wire
+        assert request.dtype is not None
+        message = wires.message_nbytes(request.dtype, wire, request.count, request.op)
+        # Refuses what cannot run on this rig, whatever the count.
+        plan = self._choose(request, message, wire) if wanted is None else wanted
+        if request.count == 0:
+            return Entry({}, label=request.label())
+        if self.nranks == 1:
+            return self._programs(
+                request.label(), _alone(request), wires.moved(), self._rig.arena.small, _no_steps, turn
+            )
+        formats = wires.plan(request.dtype, wire, plan.algorithm, request.op)
+        exact = wires.is_exact(request.dtype, request.op)
+        label = {**request.label(), "algorithm": plan.algorithm.name, "wire": "exact" if exact else wire}
+
+        def steps(slots: SlotSet, generation: int) -> Iterator[Step]:
+            problem = Problem(
+                self.nranks,
+                request.space,
+                slots,
+                request.contributors,
+                generation,
+                root=request.root,
+                parts=request.parts,
+                shares=plan.shares,
+            )
+            return plan.algorithm.steps(problem)
+
+        arithmetic = Arithmetic(formats, request.op, wires.order(request.dtype), len(request.contributors))
+        region = self._region(request.space, formats)
+        segment = tuner.segment_nbytes(plan, self.nranks, message)
+        copies = plan.copies or self.through_copies
+        operands = request.operands()
+        return self._programs(label, operands, formats, region, steps, turn, arithmetic, segment, copies=copies)
+
+    def _choose(self, request: Reduction, message: int, wire: str) -> Plan:
+        """Return how it goes: by the wanted algorithm where that does this collective."""
+        assert request.dtype is not None
+        timed = wires.timed_as(request.dtype, wire, request.op)
+        return tuner.choose(self._algorithm, self._infos, message, self.tuning, timed, request.name)
+
+    def _movement(self, request: Movement, turn: int) -> Entry:
+        moves, plan = request.moves(), wires.moved()
+        operands = request.operands(self.nranks)
+        if not moves and not operands.copies.ranks:
+            return Entry({}, label=request.label())
+
+        def steps(slots: SlotSet, generation: int) -> Iterator[Step]:
+            return p2p.steps(moves, slots, generation)
+
+        largest = max((move.span.count for move in moves), default=0)
+        return self._programs(request.label(), operands, plan, self._region(largest, plan), steps, turn)
+
+    def _region(self, count: int, plan: wires.WirePlan) -> Region:
+        small, large = self._rig.arena.small, self._rig.arena.large
+        return small if -(-count // BLOCK) <= plan.blocks(small.slot_nbytes) else large
+
+    def _programs(
+        self,
+        label: dict[str, Any],
+        operands: Operands,
+        plan: wires.WirePlan,
+        region: Region,
+        steps: Steps,
+        turn: int,
+        arithmetic: Arithmetic | None = None,
+        segment_nbytes: int | None = None,
+        *,
+        copies: bool = False,
+    ) -> Entry:
+        most = region.slot_nbytes if segment_nbytes is None else min(segment_nbytes, region.slot_nbytes)
+        slots = region.slot_set(max(1, plan.blocks(most)))
+        doing = Arithmetic(plan) if arithmetic is None else arithmetic
+        copies = copies and self._rig.copies
+        label = {**label, "path": "copies"} if copies else label
+
+        def record(generation: int) -> Program:
+            return self.recorder.record(steps(slots, generation), doing, region, operands, copies=copies)
+
+        generation = turn % _GENERATIONS if self.recorder.collector is None else 0
+        first = record(generation)
+        if not first.batches:
+            first.close()
+            return Entry({}, label=label)
+        generations = _GENERATIONS if self._is_short(first, slots) else 1
+        if self.recorder.collector is not None:
+            return self._timed(first, record, generations, operands, label)
+        return Entry({generation % generations: first}, operands.scratch, label, generations, record)
+
+    def _timed(
+        self,
+        first: Program,
+        record: Callable[[int], Program],
+        generations: int,
+        operands: Operands,
+        label: dict[str, Any],
+    ) -> TimedEntry:
+        """Return an entry of many alternates, since each is free again only once its times were read."""
+        most = max(2, min(_TIMED_PROGRAMS, _TIMED_BATCHES // first.batches))
+        number = generations if self.recorder.checks is not None else most
+        with ExitStack() as undo:
+            programs = [first]
+            undo.callback(first.close)
+            while len(programs) < number:
+                programs.append(record(len(programs) % generations))
+                undo.callback(programs[-1].close)
+            undo.pop_all()
+        return TimedEntry(programs, operands.scratch, label, generations)
+
+    def _is_short(self, program: Program, slots: SlotSet) -> bool:
+        few = program.batches <= _ALTERNATED_BATCHES * self.nranks
+        return few and slots.per_rank > 1 and any(program.uses_slots)
+
+
+def _alone(request: Reduction) -> Operands:
+    """Return what a single rank does: a copy to its destination, nothing in place."""
+    made = Operands([], [])
+    for source, target in zip(request.sources[0], request.targets[0], strict=True):
+        if source.array.size and source.array.key[:2] != target.array.key[:2]:
+            made.copies.before.setdefault(0, []).append((source.array.ranges(), target.array.ranges()))
+    return made
+
+
+def _no_steps(_slots: SlotSet, _generation: int) -> Iterator[Step]:
+    return iter(())

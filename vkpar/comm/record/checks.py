@@ -5,25 +5,29 @@ from __future__ import annotations
 import itertools
 import struct
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from vkpar.arrays.array import Array
 from vkpar.comm.rig.arena import Arena
+from vkpar.comm.rig.rig import Rig
 from vkpar.comm.schedule.steps import Step
 from vkpar.device import Device
 from vkpar.errors import CommunicatorError, UnsupportedError
 from vkpar.vulkan.command import CommandBuffer
 from vkpar.vulkan.memory.buffer import BufferRange
 
-if TYPE_CHECKING:
-    from vkpar.comm.record.kernels import Recorder
-    from vkpar.comm.rig.rig import Rig
-
 SLOTS, WIRE = "slots", "wire"
 _PAIRS = 8  # of one launch of slot_check
 _CHECK = struct.Struct(f"<{4 + 2 * _PAIRS}I")
 _REPORT = struct.Struct("<4I")
 _FREE = 0  # the generation of a slot that is being written
+
+
+class SmallKernels(Protocol):
+    """Records built-in kernels that touch single words."""
+
+    def record_small(self, commands: CommandBuffer, name: str, push: bytes) -> None:
+        """Record kernel ``name`` over the staging memory."""
 
 
 class SlotChecks:
@@ -44,12 +48,12 @@ class SlotChecks:
         self._generations = [_FREE] * rig.arena.nslots
         self._numbers = itertools.count(1)
 
-    def record_before(self, recorder: Recorder, commands: CommandBuffer, step: Step) -> None:
+    def record_before(self, recorder: SmallKernels, commands: CommandBuffer, step: Step) -> None:
         """Record what comes before the step's own kernels."""
         self._launch(recorder, commands, step, [(slot, self._generations[slot]) for slot in step.reads], write=False)
         self._launch(recorder, commands, step, [(slot, _FREE) for slot in step.writes], write=True)
 
-    def record_after(self, recorder: Recorder, commands: CommandBuffer, step: Step) -> None:
+    def record_after(self, recorder: SmallKernels, commands: CommandBuffer, step: Step) -> None:
         """Record what comes after them, and count the step's writes."""
         self._launch(recorder, commands, step, [(slot, self._generations[slot]) for slot in step.reads], write=False)
         for slot in step.writes:
@@ -58,7 +62,7 @@ class SlotChecks:
 
     def _launch(
         self,
-        recorder: Recorder,
+        recorder: SmallKernels,
         commands: CommandBuffer,
         step: Step,
         stamps: Sequence[tuple[int, int]],

@@ -1,8 +1,4 @@
-"""When the steps of collectives ran: the timestamps that a profile has recorded around them, and their reading.
-
-A program that is recorded for a profile has a :class:`Stopwatch`. Its queries hold one run, so that before the next
-run they are read; several alternates of a program let calls be queued meanwhile.
-"""
+"""Timestamps around the steps of a program: what a profile has recorded, and how the device's counters are read."""
 
 from __future__ import annotations
 
@@ -10,22 +6,15 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
-from vkpar.comm.engine.flights import Flight
+from vkpar.comm.rig.rig import Rig
 from vkpar.comm.schedule.steps import Action, Barrier, Copy, Forward, Reduce, Step
 from vkpar.comm.wires import Format, WirePlan
-from vkpar.errors import UnsupportedError, VulkanError
-from vkpar.vulkan import pump
+from vkpar.errors import UnsupportedError
 from vkpar.vulkan.command import CommandBuffer
 from vkpar.vulkan.device import LogicalDevice
 from vkpar.vulkan.query import QueryPool
-
-if TYPE_CHECKING:
-    from vkpar.comm.engine.lifecycle import Lifecycle
-    from vkpar.comm.rig.rig import Rig
-
-_SLICE_NS = 100_000_000
 
 Span = tuple[int, int]  # a device's counter when a step began, and when it ended
 
@@ -163,150 +152,26 @@ def timers_of(steps: Iterable[Step], rig: Rig, undo: ExitStack) -> dict[int, Ran
     return timers
 
 
-@dataclass(frozen=True)
-class Run:
-    """One collective that ran.
+class Stopwatch(Protocol):
+    """Takes the times of one program's runs; its queries hold one run, which is read before the next one begins."""
 
-    Attributes:
-        enqueued: seconds of ``time.monotonic``.
-        ticks: by lane, each step's counter values.
-    """
-
-    sequence: int
-    op: str
-    enqueued: float
-    steps: tuple[Planned, ...]
-    ticks: dict[int, list[Span]]
-
-
-class Stopwatch:
-    """Of one program: its timers by lane, and the run whose times were not read yet."""
-
-    def __init__(self, collector: Collector, steps: tuple[Planned, ...], timers: dict[int, RankTimer]) -> None:
-        self._collector = collector
-        self._steps = steps
-        self._timers = timers
-        self.flight: Flight | None = None
-
-    def start(self, flight: Flight) -> None:
-        """Take down that the program is about to be enqueued; its times before were read."""
-        self.flight = flight
-        self._collector.watch(self)
+    def start(self, flight: Any) -> None:
+        """Note that the program is about to be enqueued as ``flight``."""
 
     def clear(self) -> None:
-        """Make it ready for the next run: wait for the one before, if there is any, and read its times.
-
-        Raises:
-            CommunicatorError, InvalidUsageError: the communicator failed or was closed meanwhile.
-        """
-        if self.flight is not None:
-            self._collector.wait(self.flight)
-            self._collector.read_done()
-
-    def read(self) -> Run | None:
-        """Return the run that is done; None where it never ran: an interrupt came before it was submitted."""
-        flight, self.flight = self.flight, None
-        if flight is None or not self._was_submitted(flight):
-            return None
-        ticks = {rank: timer.read() for rank, timer in self._timers.items()}
-        whole = {rank: spans for rank, spans in ticks.items() if spans is not None}
-        if len(whole) < len(ticks):
-            return None
-        return Run(flight.sequence, flight.op, flight.enqueued, self._steps, whole)
-
-    def _was_submitted(self, flight: Flight) -> bool:
-        """Say whether each of its ranks was given one batch a step; an interrupted one does not know."""
-        starts = flight.starts
-        return starts is not None and all(
-            flight.values[rank] - starts[rank] == len(flight.phases[rank]) for rank in self._timers
-        )
+        """Wait for the run before, if there is any, and read its times."""
 
     def close(self, late: Collection[int]) -> None:
         """Read what can still be read: the program is about to be freed, done but for its part on ``late`` ranks."""
-        self._collector.drop(self, read=not late)
 
 
-class Collector:
-    """Gathers what ran while a profile is open.
-
-    Attributes:
-        runs: in the order in which they were read.
-    """
-
-    def __init__(self, communicator: Lifecycle) -> None:
-        self._communicator: Lifecycle | None = communicator
-        self._pending: dict[Stopwatch, None] = {}  # in the order of enqueueing
-        self.runs: list[Run] = []
+class Collector(Protocol):
+    """Gathers the times of what is recorded while a profile is open."""
 
     def stopwatch(
-        self, steps: Sequence[Step], plan: WirePlan, timers: dict[int, RankTimer], ranks: Sequence[int] = ()
+        self, steps: Sequence[Step], plan: WirePlan, timers: dict[int, RankTimer], ranks: Sequence[int]
     ) -> Stopwatch:
-        """Return the stopwatch of a program that was recorded with ``timers``, by lane; ``ranks`` says whose lanes."""
-        return Stopwatch(self, planned(steps, plan, ranks), timers)
-
-    def watch(self, watch: Stopwatch) -> None:
-        """Count ``watch`` among those that run."""
-        self._pending[watch] = None
-
-    def flights(self) -> list[Flight]:
-        """Return the collectives that were not read yet."""
-        return [watch.flight for watch in list(self._pending) if watch.flight is not None]
-
-    def wait(self, flight: Flight) -> None:
-        """Block until ``flight`` is done. The caller may hold the communicator's gate: a close waits for it.
-
-        Raises:
-            CommunicatorError, InvalidUsageError: the communicator failed or was closed meanwhile.
-        """
-        communicator = self._communicator
-        assert communicator is not None
-        ports = communicator.rig.ports
-        active = [lane for lane, value in enumerate(flight.values) if value]
-        wanted = [flight.values[lane] for lane in active]
-        done = 0
-        while done < len(active):
-            communicator.check_failure()
-            with communicator.gate.lock():
-                communicator.gate.check()
-                done = pump.wait([ports[lane] for lane in active], wanted, _SLICE_NS, communicator.rig.spin_ns)
-        communicator.check_failure()
+        """Return the stopwatch of a program recorded with ``timers``, by lane; ``ranks`` says whose lanes."""
 
     def read_done(self) -> None:
-        """Read the times of all that is done, not only of what is wanted now: lavapipe waits at each look.
-
-        Who calls holds the communicator's gate, or closes it: the devices' may be shut by then.
-
-        Raises:
-            VulkanError: a device is lost.
-        """
-        communicator = self._communicator
-        if communicator is None or communicator.failed:
-            return
-        reached = [queue.timeline.value() for queue in communicator.rig.queues]
-        done = [watch for watch in self._pending if watch.flight is None or watch.flight.done(reached)]
-        if done:
-            communicator.rig.confirm()
-        for watch in done:
-            self._take(watch)
-
-    def _take(self, watch: Stopwatch) -> None:
-        self._pending.pop(watch, None)
-        run = watch.read()
-        if run is not None:
-            self.runs.append(run)
-
-    def drop(self, watch: Stopwatch, *, read: bool) -> None:
-        """Forget ``watch``, with its times where they cannot be read any more."""
-        communicator = self._communicator
-        if watch in self._pending and read and communicator is not None and not communicator.failed:
-            try:
-                self._take(watch)
-            except VulkanError as error:
-                communicator.fail(error)  # the device is lost: whoever frees goes on freeing
-        self._pending.pop(watch, None)
-        watch.flight = None
-
-    def close(self) -> None:
-        """Take nothing more down."""
-        self._communicator = None
-        self._pending.clear()
+        """Read the times of all that is done."""

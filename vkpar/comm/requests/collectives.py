@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,6 +22,7 @@ from vkpar.comm.requests.checks import (
     largest,
     rank_of,
 )
+from vkpar.comm.requests.keys import Call
 from vkpar.comm.requests.operands import Operands, Part, flat, slots_of, words
 from vkpar.comm.schedule.steps import Move, Span
 from vkpar.device import Device
@@ -316,14 +317,24 @@ def all_to_all(devices: Sequence[Device], arrays: Arrays, out: Arrays | None) ->
     return _movement(ALL_TO_ALL, pieces, nranks, _alive(arrays, targets), dtype, given[0].size)
 
 
+def unzipped(pairs: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """Return the pairs' sources and targets.
+
+    Raises:
+        InvalidUsageError: something else than pairs was given.
+    """
+    try:
+        return tuple(source for source, _ in pairs), tuple(target for _, target in pairs)
+    except (TypeError, ValueError) as error:
+        raise InvalidUsageError("send_recv takes (source, target) pairs of arrays") from error
+
+
 def send_recv(devices: Sequence[Device], pairs: Sequence[tuple[Array, Array]]) -> Request:
     """Check a send_recv.
 
     Raises:
         InvalidUsageError
     """
-    if not isinstance(pairs, Sequence) or not all(isinstance(pair, Sequence) and len(pair) == 2 for pair in pairs):
-        raise InvalidUsageError("send_recv takes (source, target) pairs of arrays")
     pieces = []
     for index, (source, target) in enumerate(pairs):
         rank = rank_of(devices, source, f"the source of pair {index}")
@@ -375,3 +386,28 @@ def _cut(array: Array, counts: Sequence[int], spans: Sequence[Span]) -> list[Par
 def _alive(*named: Arrays) -> list[Array]:
     """Return every array, each once."""
     return list({id(array): array for arrays in named for array in arrays if array is not None}.values())
+
+
+_CHECKS: dict[str, Callable[[Sequence[Device], Call], Request]] = {
+    ALL_REDUCE: lambda devices, call: all_reduce(devices, call.arrays, call.op, call.out, call.wire),
+    REDUCE: lambda devices, call: reduce(devices, call.arrays, call.root, call.op, _only(call.out), call.wire),
+    REDUCE_SCATTER: lambda devices, call: reduce_scatter(devices, call.arrays, call.op, call.out, call.wire),
+    ALL_GATHER: lambda devices, call: all_gather(devices, call.arrays, call.out),
+    BROADCAST: lambda devices, call: broadcast(devices, call.arrays, call.root),
+    ALL_TO_ALL: lambda devices, call: all_to_all(devices, call.arrays, call.out),
+    SEND_RECV: lambda devices, call: send_recv(devices, list(zip(call.arrays, call.out, strict=True))),
+    BARRIER: lambda _devices, _call: barrier(),
+}
+
+
+def check(devices: Sequence[Device], call: Call) -> Request:
+    """Return the request that ``call`` makes of ``devices``.
+
+    Raises:
+        InvalidUsageError, UnsupportedError: the call is wrong; the message says how.
+    """
+    return _CHECKS[call.name](devices, call)
+
+
+def _only(out: Sequence[Array | None] | None) -> Array | None:
+    return None if out is None else out[0]

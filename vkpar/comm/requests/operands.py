@@ -126,7 +126,9 @@ def _target(
     whole = not unit or part.array.nbytes % unit == 0
     if part.array.size == 0 or (whole and _is_reached(part.array, unit)):
         return part
-    stand_in = stand_ins.get((part.start, part.array.key)) or _stand_in(made, part.array)
+    stand_in = stand_ins.get((part.start, part.array.key))
+    if stand_in is None:
+        stand_in = _stand_in(made, part.array)
     made.copies.after.setdefault(rank, []).append((stand_in.ranges(), part.array.ranges()))
     return Part(part.start, stand_in)
 

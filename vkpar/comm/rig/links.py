@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import functools
+import hashlib
+import json
 import logging
 import os
+import secrets
 import subprocess
 import sys
 from collections.abc import Collection, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
+import vkpar
 from vkpar import env
 from vkpar.errors import UnsupportedError, VulkanError
 from vkpar.vulkan.device import LogicalDevice
@@ -19,12 +23,19 @@ from vkpar.vulkan.queue import Queue
 from vkpar.vulkan.semaphore import TimelineSemaphore
 
 _log = logging.getLogger("vkpar")
-NATIVE, BRIDGED = "native", "bridged"
+NATIVE, BRIDGED, TRY = "native", "bridged", "try"
 
 # Drivers on which timelines were measured to work between two GPUs, which Vulkan does not promise. VkDriverId 4 is
 # VK_DRIVER_ID_NVIDIA_PROPRIETARY.
 _MEASURED_DRIVERS = {4: "NVIDIA proprietary"}
 _SELF_TEST_SECONDS = 60.0
+_CHILD = """
+import json, sys
+job = json.load(sys.stdin)
+sys.path += job.pop("path")
+from vkpar.comm import linktest
+linktest.main(**job)
+"""
 
 
 @dataclass(frozen=True)
@@ -58,17 +69,21 @@ def plan(ranks: Sequence[DeviceInfo], mapped: Collection[int] = ()) -> list[Link
                 elif src in mapped or dst in mapped:
                     kind, reason = BRIDGED, "the host copies what a mapped rank reads and writes"
                 else:
-                    kind, reason = _decide(source, target)
+                    kind, reason = _decide(source, target, trying=wanted == TRY)
                 links.append(Link(src, dst, kind, reason))
     blocked = next((link for link in links if wanted == NATIVE and link.kind != NATIVE), None)
     if blocked:
         raise UnsupportedError(
             f"VKPAR_LINK=native: rank {blocked.src} to rank {blocked.dst}: {blocked.reason}; take auto"
         )
+    for kind, reason in dict.fromkeys((link.kind, link.reason) for link in links):
+        pairs = " ".join(f"{link.src}-{link.dst}" for link in links if (link.kind, link.reason) == (kind, reason))
+        _log.info("links %s are %s: %s", pairs, kind, reason)
     return links
 
 
-def _decide(source: DeviceInfo, target: DeviceInfo) -> tuple[str, str]:
+def _decide(source: DeviceInfo, target: DeviceInfo, *, trying: bool) -> tuple[str, str]:
+    # First of all: importing a timeline into a driver that cannot take it ends the process.
     for info in (source, target):
         if not info.features.timeline_export:
             return BRIDGED, f"{info.driver_name} does not share timelines (OPAQUE_FD)"
@@ -76,25 +91,61 @@ def _decide(source: DeviceInfo, target: DeviceInfo) -> tuple[str, str]:
         return BRIDGED, "different drivers"
     if source.device_uuid == target.device_uuid:
         return NATIVE, "same device and driver"
-    if source.driver_id not in _MEASURED_DRIVERS or not sys.platform.startswith("linux"):
-        return BRIDGED, f"{source.driver_name} is not known to share timelines between devices"
-    if not _self_test(*sorted((source.device_uuid, target.device_uuid))):
-        return BRIDGED, "the timeline self-test failed"
-    return NATIVE, f"{_MEASURED_DRIVERS[source.driver_id]} driver, self-test passed"
+    measured = _MEASURED_DRIVERS.get(source.driver_id) if sys.platform.startswith("linux") else None
+    if measured is None and not trying:
+        return BRIDGED, (
+            f"{source.driver_name} is not known to share timelines between devices; VKPAR_LINK=try finds out"
+        )
+    problem = _self_test(*sorted((source.device_uuid, target.device_uuid)))
+    if problem:
+        return BRIDGED, f"the timeline self-test failed: {problem}"
+    return NATIVE, f"{measured or source.driver_name} driver, self-test passed{'' if measured else ' (VKPAR_LINK=try)'}"
 
 
 @functools.cache
-def _self_test(first: str, second: str) -> bool:
-    """Pass timelines between two devices, by UUID, in a child process: a driver that cannot may crash it."""
-    command = [sys.executable, "-m", "vkpar.comm.rig.linktest", first, second]
+def _self_test(first: str, second: str) -> str:
+    """Pass timelines between two devices, by UUID, in a child process; return why that failed, "" where it passed.
+
+    A driver that cannot pass them may crash the process that tries. The child looks for modules in the standard
+    library, then where this process has vkpar from, then where this process looks, so that what lies in the current
+    directory is not run. It passes by a proof that only the test can give: how far the timelines got in as many hops
+    as were drawn here.
+    """
+    hops, nonce = 8 + secrets.randbelow(8), secrets.token_hex(16)
+    job = {"path": _search_path(), "devices": [first, second], "hops": hops, "nonce": nonce}
+    command = [sys.executable, "-I", "-S", "-c", _CHILD]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_SELF_TEST_SECONDS, check=False)
+        done = subprocess.run(
+            command, input=json.dumps(job), capture_output=True, text=True, timeout=_SELF_TEST_SECONDS, check=False
+        )
     except subprocess.TimeoutExpired:
-        _log.warning("the timeline self-test between %s and %s did not end", first, second)
-        return False
+        problem = f"it did not end within {_SELF_TEST_SECONDS:g} s"
+    except OSError as error:
+        problem = f"it could not be started: {error}"
+    else:
+        problem = _problem(done, proof(nonce, [hops - hops // 2, hops // 2]))
+    if problem:
+        _log.warning("the timeline self-test between %s and %s failed: %s", first, second, problem)
+    return problem
+
+
+def _search_path() -> list[str]:
+    """Return where the child looks for what is not in the standard library; an empty entry is the current directory."""
+    mine = os.path.dirname(os.path.dirname(os.path.abspath(vkpar.__file__)))
+    return [mine, *(os.path.abspath(entry) for entry in sys.path if entry)]
+
+
+def proof(nonce: str, reached: Sequence[int]) -> str:
+    """Return what the child prints: a digest of the parent's number and of each timeline's steps."""
+    return hashlib.sha256(f"{nonce} {list(reached)}".encode()).hexdigest()
+
+
+def _problem(done: subprocess.CompletedProcess[str], wanted: str) -> str:
     if done.returncode != 0:
-        _log.warning("the timeline self-test between %s and %s failed: %s", first, second, done.stderr[-500:])
-    return done.returncode == 0
+        how = f"status {done.returncode}" if done.returncode > 0 else f"signal {-done.returncode}"
+        words = done.stderr.strip().splitlines() or ["it said nothing"]
+        return f"it ended with {how}: {words[-1][-300:]}"
+    return "" if wanted in done.stdout.split() else "it ended without proof of having run"
 
 
 def share(source: Queue, target: LogicalDevice) -> TimelineSemaphore:

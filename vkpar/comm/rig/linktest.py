@@ -1,38 +1,39 @@
-"""The self-test of native links: ``python -m vkpar.comm.rig.linktest UUID UUID`` hops timelines both ways and back.
+"""The child process of the self-test of native links (``links._self_test``): it hops between timelines, to and fro.
 
-Exit status 0 means that each device's queue waited for, and saw, what the other's queue signalled.
+It prints its proof once each device's queue waited for, and saw, what the other's queue signalled.
 """
 
 from __future__ import annotations
 
-import sys
+from collections.abc import Sequence
 
-from vkpar.comm.rig.links import share
+from vkpar.comm.rig.links import proof, share
 from vkpar.vulkan import physical
 from vkpar.vulkan.command import CommandPool
 from vkpar.vulkan.device import LogicalDevice
-from vkpar.vulkan.pump import Batch, make_group
+from vkpar.vulkan.pump.native import CGroup
+from vkpar.vulkan.pump.ports import Batch
 
-_HOPS = 8
 _SECONDS = 10.0
 
 
-def hop(first: LogicalDevice, second: LogicalDevice) -> None:
-    """Pass a token to and fro between two queues through each other's timelines.
+def hop(first: LogicalDevice, second: LogicalDevice, hops: int) -> list[int]:
+    """Pass a token to and fro between two queues through each other's timelines; return how far each timeline got.
 
     Raises:
         WaitTimeoutError: the token was lost.
         VulkanError: the driver refuses.
     """
     devices = (first, second)
-    group = make_group([device.compute.port for device in devices], nslots=2)
+    group = CGroup([device.compute.port for device in devices], nslots=2)
     shared = [share(first.compute, second), share(second.compute, first)]
+    before = [device.compute.reached for device in devices]
     pools = [CommandPool(device.handle, device.compute.family) for device in devices]
     try:
         group.set_native(1, 0, shared[0].handle)
         group.set_native(0, 1, shared[1].handle)
         batches = []
-        for turn in range(_HOPS):
+        for turn in range(hops):
             rank = turn % 2
             commands = pools[rank].allocate()
             commands.begin()
@@ -43,6 +44,7 @@ def hop(first: LogicalDevice, second: LogicalDevice) -> None:
         for device in devices:
             device.compute.wait(device.compute.last, _SECONDS)
         program.close()
+        return [device.compute.reached - was for device, was in zip(devices, before, strict=True)]
     finally:
         for semaphore in shared:
             semaphore.close()
@@ -51,15 +53,11 @@ def hop(first: LogicalDevice, second: LogicalDevice) -> None:
         group.close()
 
 
-def main(arguments: list[str]) -> int:
-    """Run the test between the two devices named by UUID."""
+def main(devices: Sequence[str], hops: int, nonce: str) -> None:
+    """Run the test between the two devices named by UUID and print the proof."""
     by_uuid = {info.device_uuid: info for info in physical.enumerate_devices()}
-    first, second = (LogicalDevice(by_uuid[uuid]) for uuid in arguments)
-    hop(first, second)
+    first, second = (LogicalDevice(by_uuid[uuid]) for uuid in devices)
+    reached = hop(first, second, hops)
     first.close()
     second.close()
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    print(proof(nonce, reached))

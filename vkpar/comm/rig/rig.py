@@ -18,8 +18,10 @@ from vkpar.comm.rig.transports.own import OwnSlots
 from vkpar.comm.rig.transports.staged import StagedTransport
 from vkpar.comm.schedule.slot_copies import Lanes
 from vkpar.errors import DeviceLostError, UnsupportedError, VulkanError
-from vkpar.vulkan import api, pump
+from vkpar.vulkan import api
 from vkpar.vulkan.device import LogicalDevice
+from vkpar.vulkan.pump.native import CGroup
+from vkpar.vulkan.pump.ports import bucket_ns
 from vkpar.vulkan.queue import Queue, drain
 from vkpar.vulkan.semaphore import TimelineSemaphore
 
@@ -85,7 +87,7 @@ class Rig:
                     self._of_rank[rank].callback(self.own_slots[-1].close)
             mapped = {rank for rank, transport in enumerate(self.transports) if transport.mirror}
             self.links = links.plan(infos, mapped)
-            self.group = pump.make_group(self.ports, self.arena.nslots * (1 + len(self.own_slots)))
+            self.group = CGroup(self.ports, self.arena.nslots * (1 + len(self.own_slots)))
             undo.callback(self.group.close)
             self._share_slots()
             self._connect()
@@ -103,6 +105,11 @@ class Rig:
             kinds = ("copies in", "copies out") if len(queues) > 1 else ("copies",)
             self.places += [(rank, f"{self.devices[rank].info.name} ({kind})") for kind in kinds[: len(queues)]]
         self.ports: list[Any] = [queue.port for queue in self.queues]
+
+    @property
+    def nranks(self) -> int:
+        """Number of ranks."""
+        return len(self.devices)
 
     @property
     def copies(self) -> bool:
@@ -176,7 +183,7 @@ class Rig:
             "bridge_blocks": bridge.blocks,
             "bridge_copies": bridge.copies,
             "bridge_copied_bytes": bridge.copied_bytes,
-            "bridge_latency_ns": {pump.bucket_ns(index): n for index, n in enumerate(bridge.histogram) if n},
+            "bridge_latency_ns": {bucket_ns(index): n for index, n in enumerate(bridge.histogram) if n},
         }
 
     def bridge_error(self, result: int) -> VulkanError:

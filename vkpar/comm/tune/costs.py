@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from vkpar import dtypes
 from vkpar.comm import wires
+from vkpar.comm.engine.engine import Engine
 from vkpar.comm.engine.work import Work
 from vkpar.comm.plan.shares import ROLES, Costs
 from vkpar.comm.record.kernels import Arithmetic
@@ -15,10 +15,8 @@ from vkpar.comm.requests.operands import Operands, Part, Placement
 from vkpar.comm.schedule.algorithms.table import TABLE
 from vkpar.comm.schedule.primitives import recv_copy, recv_reduce_copy_send, send
 from vkpar.comm.schedule.steps import BLOCK, MOST_SOURCES, Action, SlotSet, Span, Step
+from vkpar.comm.tune.rehearsal import steps_alone
 from vkpar.comm.wires import WirePlan
-
-if TYPE_CHECKING:
-    from vkpar.comm.communicator import Communicator
 
 # Bytes of a step and how many follow each other: the first that take long enough to be measured.
 Tries = tuple[tuple[int, int], ...]
@@ -28,15 +26,13 @@ _ROUNDS = 3
 _DIGITS = 4
 
 
-def measured(communicator: Communicator) -> tuple[Costs, ...]:
+def measured(engine: Engine) -> tuple[Costs, ...]:
     """Return the ranks' costs, by measured wire and rank; one rank works at a time.
 
     Everything is measured twice, some time apart, and the better time counts: something may hold a rank up once.
     """
-    runners = [_Runner(communicator, wire) for wire in wires.TIMED]
-    first, second = (
-        [runner.costs(rank) for runner in runners for rank in range(communicator.nranks)] for _ in range(2)
-    )
+    runners = [_Runner(engine, wire) for wire in wires.TIMED]
+    first, second = ([runner.costs(rank) for runner in runners for rank in range(engine.rig.nranks)] for _ in range(2))
     return tuple(_least(*pair) for pair in zip(first, second, strict=True))
 
 
@@ -56,16 +52,16 @@ def seconds_of(launch: Callable[[], Work], calls: int) -> float:
 class _Runner:
     """Runs single roles with one wire, over arrays of zeros and a rank's own slots."""
 
-    def __init__(self, communicator: Communicator, wire: str) -> None:
-        self._communicator = communicator
+    def __init__(self, engine: Engine, wire: str) -> None:
+        self._engine = engine
         self._wire = wire
-        self._region = communicator.rig.arena.large
+        self._region = engine.rig.arena.large
         self._formats: WirePlan = wires.plan(dtypes.float32, wire, TABLE["two_shot"])
         most = self._formats.blocks(min(self._region.slot_nbytes, _TRIES[-1][0])) * BLOCK
-        self._arrays = [device.zeros(2 * most, dtypes.float32) for device in communicator.devices]
+        self._arrays = [device.zeros(2 * most, dtypes.float32) for device in engine.devices]
         self._places = [Placement([Part(0, array)]) for array in self._arrays]
         self._tries: dict[tuple[int, str], Tries] = {
-            (rank, role): _TRIES for rank in range(communicator.nranks) for role in ROLES
+            (rank, role): _TRIES for rank in range(engine.rig.nranks) for role in ROLES
         }
 
     def costs(self, rank: int) -> Costs:
@@ -87,7 +83,7 @@ class _Runner:
         span = Span(0, slots.blocks * BLOCK)
         beside = Span(span.count, span.count)
         to, other = slots.slot(rank, 0), slots.slot(rank, 1)
-        most = min(self._communicator.nranks, MOST_SOURCES) - 1
+        most = min(self._engine.rig.nranks, MOST_SOURCES) - 1
         others = tuple(slots.slot(rank, at) for at in range(1, most + 1))
         actions: dict[str, tuple[Action, ...]] = {
             "exchange": (send(span, to), recv_copy(beside, other)),
@@ -97,8 +93,7 @@ class _Runner:
 
     def _seconds(self, steps: list[Step]) -> float:
         operands = Operands(self._places, self._places)
-        with self._communicator._rehearse_steps(
-            steps, Arithmetic(self._formats), self._region, operands, self._arrays
-        ) as rehearsal:
+        doing = Arithmetic(self._formats)
+        with steps_alone(self._engine, steps, doing, self._region, operands, self._arrays) as rehearsal:
             rehearsal.launch().wait()  # the pipelines are made
             return min(seconds_of(rehearsal.launch, 1) for _ in range(_ROUNDS))

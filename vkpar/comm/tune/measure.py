@@ -10,21 +10,21 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from statistics import median
-from typing import TYPE_CHECKING
 
 from vkpar import dtypes, env
 from vkpar.comm import wires
+from vkpar.comm.engine.engine import Engine
+from vkpar.comm.engine.work import Work
 from vkpar.comm.plan import choose as tuner
 from vkpar.comm.plan import shares
 from vkpar.comm.plan.choose import Choice, Plan, Trial, Tuning
 from vkpar.comm.requests import collectives
 from vkpar.comm.requests.collectives import Request
+from vkpar.comm.requests.keys import Call
 from vkpar.comm.schedule.algorithms.table import BASELINE, TABLE
 from vkpar.comm.tune.costs import measured, seconds_of
+from vkpar.comm.tune.rehearsal import request_by
 from vkpar.errors import OutOfMemoryError
-
-if TYPE_CHECKING:
-    from vkpar.comm.communicator import Communicator
 
 SECONDS = 2.0
 _SIZES = tuple(4 << (10 + 2 * step) for step in range(8))  # bytes on the wire: 4 KiB to 64 MiB
@@ -40,32 +40,32 @@ _LEAST_PART = 0.5  # of all the time: for trials, however long the costs took
 _LATENCIES = 20
 
 
-def run(communicator: Communicator, seconds: float = SECONDS) -> Tuning:
-    """Return what was measured on ``communicator``'s rig, on which nothing else may run meanwhile.
+def run(engine: Engine, seconds: float = SECONDS) -> Tuning:
+    """Return what was measured on ``engine``'s rig, on which nothing else may run meanwhile.
 
     Args:
-        communicator: with two ranks or more.
+        engine: of a communicator with two ranks or more.
         seconds: about how long the measuring may take; sizes that it does not reach keep the built-in choice.
 
     Raises:
         CommunicatorError: the communicator failed.
     """
     end = time.monotonic() + seconds
-    tuning = Tuning(costs=measured(communicator), origin=tuner.MEASURED)
+    tuning = Tuning(costs=measured(engine), origin=tuner.MEASURED)
     now = time.monotonic()
     end = max(end, now + _LEAST_PART * seconds)  # some processors compile for a second
     differs = shares.differ(tuning.costs_of(wires.PLAIN))
-    found = _timed(communicator, tuning, wires.CODED, end - _PLAIN_PART * (end - now) if differs else end)
+    found = _timed(engine, tuning, wires.CODED, end - _PLAIN_PART * (end - now) if differs else end)
     choices = _choices(found)
     if differs:
-        also = _timed(communicator, tuning, wires.PLAIN, end)
+        also = _timed(engine, tuning, wires.PLAIN, end)
         choices += (*_up_to(choices, _LEAST_SHARED // 2), *_choices(also))
         found += also
-    return replace(tuning, choices=choices, spin_us=_spin_us(communicator), trials=tuple(found))
+    return replace(tuning, choices=choices, spin_us=_spin_us(engine), trials=tuple(found))
 
 
-def _timed(communicator: Communicator, tuning: Tuning, wire: str, end: float) -> list[Trial]:
-    return [trial for size in _sizes(communicator, tuning, wire, end) for trial in size]
+def _timed(engine: Engine, tuning: Tuning, wire: str, end: float) -> list[Trial]:
+    return [trial for size in _sizes(engine, tuning, wire, end) for trial in size]
 
 
 def _up_to(choices: Sequence[Choice], nbytes: int) -> Iterator[Choice]:
@@ -103,7 +103,7 @@ def _beyond(trials: Sequence[Trial]) -> Iterator[Choice]:
         yield Choice(None, first.algorithm, equal=True, wire=first.wire)
 
 
-def _sizes(communicator: Communicator, tuning: Tuning, wire: str, end: float) -> Iterator[list[Trial]]:
+def _sizes(engine: Engine, tuning: Tuning, wire: str, end: float) -> Iterator[list[Trial]]:
     """Yield the trials of each size for as long as there is time; those of the first size always."""
     dropped: set[str] = set()
     expected = 0.0
@@ -111,7 +111,7 @@ def _sizes(communicator: Communicator, tuning: Tuning, wire: str, end: float) ->
         if expected > _TOO_LONG or (expected and time.monotonic() > end):
             return
         try:
-            trials = _trials(communicator, tuning, wire, wire_nbytes, dropped, end)
+            trials = _trials(engine, tuning, wire, wire_nbytes, dropped, end)
         except OutOfMemoryError:
             return
         best = min(trial.seconds for trial in trials)
@@ -137,26 +137,24 @@ def _marked(trials: list[Trial], best: float) -> list[Trial]:
     return [replace(trial, chosen=index == taken) for index, trial in enumerate(trials)]
 
 
-def _trials(
-    communicator: Communicator, tuning: Tuning, wire: str, wire_nbytes: int, dropped: set[str], end: float
-) -> list[Trial]:
+def _trials(engine: Engine, tuning: Tuning, wire: str, wire_nbytes: int, dropped: set[str], end: float) -> list[Trial]:
     """Time the plans for one size; where a plan is faster than the built-in one, time both again, in turns.
 
     The better time of each counts, so that a plan which something held up once does not lose by it.
     """
     count = wire_nbytes // wires.TIMED_NBYTES[wire]
-    arrays = [device.zeros(count, dtypes.float32) for device in communicator.devices]
-    request = collectives.all_reduce(communicator.devices, arrays, "sum", None, wire)
+    arrays = [device.zeros(count, dtypes.float32) for device in engine.devices]
+    request = collectives.all_reduce(engine.devices, arrays, "sum", None, wire)
     plans, times = list[Plan](), list[float]()
-    for plan in _plans(communicator, tuning, wire, wire_nbytes):
+    for plan in _plans(engine, tuning, wire, wire_nbytes):
         name = plan.algorithm.name
         if plans and (name in dropped or (name != BASELINE.name and time.monotonic() > end)):
             continue
         plans.append(plan)
-        times += _times(communicator, request, [plan])
+        times += _times(engine, request, [plan])
     best = times.index(min(times))
     if best and times[0] < _TOO_LONG:
-        again = _times(communicator, request, [plans[0], plans[best]])
+        again = _times(engine, request, [plans[0], plans[best]])
         times[0], times[best] = min(times[0], again[0]), min(times[best], again[1])
     return [
         Trial(
@@ -172,10 +170,10 @@ def _trials(
     ]
 
 
-def _times(communicator: Communicator, request: Request, plans: Sequence[Plan]) -> list[float]:
+def _times(engine: Engine, request: Request, plans: Sequence[Plan]) -> list[float]:
     """Return the seconds of a call by each of ``plans``, timed in turns."""
     with ExitStack() as open_ones:
-        launches = [open_ones.enter_context(communicator._rehearse(request, plan)).launch for plan in plans]
+        launches = [open_ones.enter_context(request_by(engine, request, plan)).launch for plan in plans]
         for launch in launches:
             launch().wait()  # the pipelines are made
         seconds = [seconds_of(launch, 1) for launch in launches]
@@ -186,13 +184,13 @@ def _times(communicator: Communicator, request: Request, plans: Sequence[Plan]) 
         return [median(column) for column in zip(*rounds, strict=True)]
 
 
-def _plans(communicator: Communicator, tuning: Tuning, wire: str, wire_nbytes: int) -> Iterator[Plan]:
+def _plans(engine: Engine, tuning: Tuning, wire: str, wire_nbytes: int) -> Iterator[Plan]:
     """Yield the built-in plan, then all others that the rig can take, each once; those with shares first."""
-    ranks, n = [device.info for device in communicator.devices], communicator.nranks
+    ranks, n = [device.info for device in engine.devices], engine.rig.nranks
     costs = tuning.costs_of(wire)
     first = tuner.choose(tuner.AUTO, ranks, wire_nbytes, Tuning(costs=tuning.costs), wire)
     yield first
-    slot = communicator.rig.arena.large.slot_nbytes
+    slot = engine.rig.arena.large.slot_nbytes
     others = [algorithm for algorithm in tuner.candidates(ranks) if algorithm.tuned and algorithm != first.algorithm]
     plans = [first, *(tuner.weighted(Plan(algorithm), costs) for algorithm in others)]
     for plan in sorted(plans, key=lambda plan: (plan != first, plan.shares is None, plan.algorithm != BASELINE)):
@@ -205,20 +203,24 @@ def _plans(communicator: Communicator, tuning: Tuning, wire: str, wire_nbytes: i
             yield Plan(algorithm)
         if algorithm.tunes_segments and tuner.chunk_nbytes(algorithm, n, wire_nbytes) > usual:
             yield from (replace(plan, segment_nbytes=nbytes) for nbytes in sorted(other))
-        if algorithm.tunes_copies and communicator.rig.copies and wire_nbytes >= _LEAST_COPIED:
+        if algorithm.tunes_copies and engine.rig.copies and wire_nbytes >= _LEAST_COPIED:
             yield replace(plan, copies=True)
 
 
-def _spin_us(communicator: Communicator) -> int | None:
+def _spin_us(engine: Engine) -> int | None:
     """Return 0 where a wait that blocks at once is as fast as one that spins first; None leaves it to the rig."""
-    rig, usual = communicator.rig, communicator.rig.spin_ns
+    rig, usual = engine.rig, engine.rig.spin_ns
     if not usual or env.get().spin_us is not None:
         return None
     latencies = []
+
+    def barrier() -> Work:
+        return engine.run(Call(collectives.BARRIER))
+
     try:
         for spin_ns in (usual, 0):
             rig.spin_ns = spin_ns
-            latencies.append(median(seconds_of(communicator.barrier, 1) for _ in range(_LATENCIES)))
+            latencies.append(median(seconds_of(barrier, 1) for _ in range(_LATENCIES)))
     finally:
         rig.spin_ns = usual
     spinning, blocking = latencies

@@ -7,14 +7,12 @@ import json
 import logging
 import math
 import os
-import tempfile
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from vkpar import env
+from vkpar import cachedir, env
 from vkpar._version import __version__
 from vkpar.comm import wires
 from vkpar.comm.plan import choose as tuner
@@ -22,7 +20,7 @@ from vkpar.comm.plan.choose import MEASURED, Choice, Trial, Tuning
 from vkpar.comm.plan.shares import ROLES, Costs
 from vkpar.comm.rig.rig import Rig
 from vkpar.errors import UnsupportedError
-from vkpar.vulkan import instance, pump
+from vkpar.vulkan import instance
 from vkpar.vulkan.physical import DeviceInfo
 
 _log = logging.getLogger("vkpar")
@@ -32,7 +30,7 @@ _MOST_SPIN_US = 1_000_000
 
 
 def describe(rig: Rig) -> dict[str, Any]:
-    """Return what a tuning depends on: devices, drivers, links, transports, memory, the helper, cores, the version."""
+    """Return what a tuning depends on: devices, drivers, links, transports, memory, cores, the version."""
     ranks = [
         {
             "name": device.info.name,
@@ -54,7 +52,6 @@ def describe(rig: Rig) -> dict[str, Any]:
         "spin_us": env.get().spin_us,
         "debug": env.get().debug,
         "validation": instance.validating(),
-        "pump": pump.kind(),
         "cores": len(os.sched_getaffinity(0)),
     }
 
@@ -62,19 +59,8 @@ def describe(rig: Rig) -> dict[str, Any]:
 def path(rig: Rig) -> Path | None:
     """Return the rig's file, in ``VKPAR_CACHE_DIR``; None where the user has no home and says no directory."""
     text = json.dumps(describe(rig), sort_keys=True)
-    folder = directory()
+    folder = cachedir.directory()
     return folder and folder / f"tuning-{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
-
-
-def directory() -> Path | None:
-    """Return ``VKPAR_CACHE_DIR``, else ``vkpar`` in the user's cache directory; None where there is none."""
-    named, cache = env.get().cache_dir, os.environ.get("XDG_CACHE_HOME")
-    try:
-        if named:
-            return Path(named).expanduser()
-        return (Path(cache) if cache else Path.home() / ".cache") / "vkpar"
-    except RuntimeError:  # no home directory
-        return None
 
 
 def load(rig: Rig) -> Tuning | None:
@@ -83,9 +69,8 @@ def load(rig: Rig) -> Tuning | None:
     if file is None:
         return None
     try:
-        return _parse(json.loads(file.read_text()), [device.info for device in rig.devices])
-    except FileNotFoundError:
-        return None
+        kept = cachedir.read(file.name)
+        return None if kept is None else _parse(json.loads(kept), [device.info for device in rig.devices])
     except (OSError, ValueError, KeyError, TypeError, UnsupportedError) as error:
         _log.warning("%s cannot be used, the rig is measured again: %s", file, error)
         return None
@@ -161,24 +146,14 @@ def _natural(value: Any, *, optional: bool = False) -> int | None:
 
 
 def save(rig: Rig, tuning: Tuning) -> Path | None:
-    """Keep the tuning; return the file, or None where it cannot be written (logged)."""
+    """Keep the tuning; return the file, or None where it cannot be written, or not safely (logged)."""
     file = path(rig)
     if file is None:
         _log.warning("the tuning is not kept: there is no home directory; VKPAR_CACHE_DIR may name another one")
         return None
     document = {**asdict(tuning), "rig": describe(rig)}
     try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=file.parent, suffix=".json")
-        try:
-            with os.fdopen(handle, "w") as stream:
-                json.dump(document, stream, indent=2)
-            os.replace(name, file)  # readers see the old file or the new one
-        except BaseException:
-            with suppress(OSError):
-                os.unlink(name)
-            raise
+        return cachedir.write(file.name, json.dumps(document, indent=2).encode())
     except OSError as error:
         _log.warning("the tuning is not kept: %s", error)
         return None
-    return file

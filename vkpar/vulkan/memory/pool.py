@@ -30,9 +30,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+from vkpar import env
 from vkpar.vulkan.memory.freelist import FreeList
+from vkpar.vulkan.physical import ALIGNMENT
 
-ALIGNMENT = 256  # the largest minStorageBufferOffsetAlignment that Vulkan allows
 # By class: the largest piece, and the bytes of a block.
 SIZE_CLASSES: tuple[tuple[int, int], ...] = (
     (4 << 10, 1 << 20),
@@ -119,14 +120,16 @@ class Pool:
         self._most_block = max(heap_nbytes // _HEAP_SHARE // ALIGNMENT * ALIGNMENT, _LEAST_BLOCK)
         if most is not None:
             self._most_block = max(min(self._most_block, most // ALIGNMENT * ALIGNMENT), ALIGNMENT)
-        self._most_cached = heap_nbytes // _CACHE_SHARE
+        # The layer that watches kernels knows whole blocks only: with VKPAR_VALIDATION=gpu none holds two pieces.
+        self._alone = env.get().validation == "gpu"
+        self._most_cached = 0 if self._alone else heap_nbytes // _CACHE_SHARE
         self._blocks: dict[tuple[str, int], list[Block]] = {}
         self._empty: dict[Block, None] = {}  # the longest empty first
         self.trimmable = 0
 
     def size_class(self, nbytes: int) -> tuple[int, int]:
         """Return the class of a piece of ``nbytes``, and the size of the block that it is put into."""
-        for number, (largest, block) in enumerate(SIZE_CLASSES):
+        for number, (largest, block) in enumerate(() if self._alone else SIZE_CLASSES):
             block_nbytes = min(block, self._most_block)
             if nbytes <= min(largest, block_nbytes // 2):
                 return number, block_nbytes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from vkpar.vulkan.physical import Features
 
 _MAGIC: Final = 0x07230203
 _HEADER: Final = 5  # words
+_OFFSET: Final = re.compile(r"vkpar_offset_(0|[1-9]\d{0,3})")  # push constants that vkpar fills, by binding
 
 # Capabilities that every device has, those that a member of Features allows, and those of subgroup operations.
 _ALWAYS: Final = {0: "Matrix", 1: "Shader"}
@@ -83,6 +85,9 @@ class Interface:
         bindings: storage-buffer bindings of set 0.
         foreign: what it uses beyond those and push constants, in words; empty where nothing.
         push_nbytes: bytes of its push-constant block.
+        readonly: the bindings that it declares it does not write.
+        offsets: (binding, byte of the push-constant block) of the members named ``vkpar_offset_<binding>``.
+        given_nbytes: bytes of the push-constant block before those, which are its last.
     """
 
     version: tuple[int, int]
@@ -91,6 +96,9 @@ class Interface:
     bindings: frozenset[int]
     foreign: str
     push_nbytes: int
+    readonly: frozenset[int] = frozenset()
+    offsets: tuple[tuple[int, int], ...] = ()
+    given_nbytes: int = 0
 
 
 def reflect(spirv: bytes) -> Interface:
@@ -103,6 +111,8 @@ def reflect(spirv: bytes) -> Interface:
         raise InvalidUsageError("not a SPIR-V module: a kernel is GLSL text or SPIR-V bytes")
     try:
         return _Reader(spirv).interface()
+    except InvalidUsageError:
+        raise
     except (LookupError, ValueError) as error:  # too few words, an id that nothing declares, a broken name
         raise InvalidUsageError("a malformed SPIR-V module") from error
 
@@ -127,7 +137,7 @@ def missing(capabilities: Iterable[int], features: Features) -> list[str]:
 class _Op:
     """Opcodes."""
 
-    ENTRY, MODE, CAPABILITY = 15, 16, 17
+    MEMBER_NAME, ENTRY, MODE, CAPABILITY = 6, 15, 16, 17
     BOOL, INT, FLOAT, VECTOR, MATRIX, ARRAY, RUNTIME_ARRAY, STRUCT = 20, 21, 22, 23, 24, 28, 29, 30
     POINTER, FORWARD_POINTER = 32, 39
     TYPES = frozenset({*range(19, 33), FORWARD_POINTER, 4456, 4472, 5341, 5358})
@@ -140,7 +150,7 @@ class _Mark:
     """Decorations."""
 
     BUFFER_BLOCK, ROW_MAJOR, ARRAY_STRIDE, MATRIX_STRIDE, BUILT_IN = 3, 4, 6, 7, 11
-    BINDING, SET, OFFSET = 33, 34, 35
+    NON_WRITABLE, BINDING, SET, OFFSET = 24, 33, 34, 35
 
 
 class _Storage:
@@ -153,6 +163,13 @@ _COMPUTE: Final = 5
 _LOCAL_SIZE: Final = 17
 _LOCAL_SIZE_ID: Final = 38
 _WORKGROUP_SIZE: Final = 25  # a built-in
+
+
+def _text(words: tuple[int, ...]) -> tuple[str, int]:
+    """Return the text that ``words`` begin with, and how many of them it takes."""
+    raw = struct.pack(f"<{len(words)}I", *words)
+    end = raw.index(b"\0")
+    return raw[:end].decode(), end // 4 + 1
 
 
 class _Reader:
@@ -173,6 +190,9 @@ class _Reader:
         self._vectors: dict[int, int] = {}  # elements of each vector type, of each column of a matrix type
         self._columns: dict[int, int] = {}
         self._arrays: set[int] = set()
+        self._words32: set[int] = set()  # integer types of 32 bits
+        self._members: dict[int, tuple[int, ...]] = {}  # types of the members of each struct type
+        self._offset_names: dict[tuple[int, int], int] = {}  # struct and member: the binding
         self._pointers: dict[int, int] = {}
         self._variables: list[tuple[int, int, int]] = []
         self._foreign = ""
@@ -194,6 +214,10 @@ class _Reader:
             self._capabilities.add(words[0])
         elif opcode in (_Op.ENTRY, _Op.MODE, _Op.MODE_ID):
             self._entry(opcode, words)
+        elif opcode == _Op.MEMBER_NAME:
+            found = _OFFSET.fullmatch(_text(words[2:])[0])
+            if found:
+                self._offset_names[words[0], words[1]] = int(found[1])
         elif opcode in (_Op.DECORATE, _Op.MEMBER_DECORATE):
             place = 2 if opcode == _Op.DECORATE else 3
             self._marks[words[:place]] = words[place] if len(words) > place else 1
@@ -210,9 +234,8 @@ class _Reader:
 
     def _entry(self, opcode: int, words: tuple[int, ...]) -> None:
         if opcode == _Op.ENTRY and words[0] == _COMPUTE:
-            raw = struct.pack(f"<{len(words[2:])}I", *words[2:])
-            end = raw.index(b"\0")
-            self._entries[raw[:end].decode()] = (words[1], words[3 + end // 4 :])
+            name, taken = _text(words[2:])
+            self._entries[name] = (words[1], words[2 + taken :])
         elif opcode == _Op.MODE and words[1] == _LOCAL_SIZE:
             self._local_sizes[words[0]] = (words[2], words[3], words[4])
         elif opcode == _Op.MODE_ID and words[1] == _LOCAL_SIZE_ID:
@@ -230,6 +253,8 @@ class _Reader:
         size = 0
         if opcode in (_Op.INT, _Op.FLOAT):
             size = words[0] // 8
+            if opcode == _Op.INT and words[0] == 32:
+                self._words32.add(kind)
         elif opcode == _Op.BOOL:
             size = 4
         elif opcode in (_Op.VECTOR, _Op.MATRIX):
@@ -240,6 +265,7 @@ class _Reader:
             stride = self._marks.get((kind, _Mark.ARRAY_STRIDE)) or self._sizes[words[0]]
             size = stride * self._constants[words[1]]
         elif opcode == _Op.STRUCT:
+            self._members[kind] = words
             size = self._struct_size(kind, words)
         elif opcode in (_Op.POINTER, _Op.FORWARD_POINTER):
             size = 8
@@ -262,14 +288,21 @@ class _Reader:
         return size
 
     def interface(self) -> Interface:
-        bindings, push = set(), 0
+        bindings, push, offsets, given = set(), 0, {}, 0
+        written = set()
         for pointer, variable, storage in self._variables:
             kind = self._pointers[pointer]
             if storage == _Storage.PUSH:
                 push = max(push, self._sizes[kind])
+                block, before = self._offsets(kind)
+                offsets.update(block)
+                given = max(given, before)
             elif storage in (_Storage.BUFFER, _Storage.UNIFORM, _Storage.UNIFORM_CONSTANT):
                 self._foreign = self._foreign or self._foreign_buffer(kind, variable, storage)
-                bindings.add(self._marks.get((variable, _Mark.BINDING), 0))
+                binding = self._marks.get((variable, _Mark.BINDING), 0)
+                bindings.add(binding)
+                if not self._is_readonly(variable, kind):
+                    written.add(binding)
         return Interface(
             version=self._version,
             capabilities=frozenset(self._capabilities),
@@ -277,7 +310,34 @@ class _Reader:
             bindings=frozenset(bindings),
             foreign=self._foreign,
             push_nbytes=push,
+            readonly=frozenset(bindings - written),
+            offsets=tuple(sorted(offsets.items())),
+            given_nbytes=given,
         )
+
+    def _is_readonly(self, variable: int, kind: int) -> bool:
+        """Say whether a buffer is declared ``readonly``: the variable, or every member of its block."""
+        if (variable, _Mark.NON_WRITABLE) in self._marks:
+            return True
+        members = range(len(self._members.get(kind, ())))
+        return bool(members) and all((kind, member, _Mark.NON_WRITABLE) in self._marks for member in members)
+
+    def _offsets(self, block: int) -> tuple[dict[int, int], int]:
+        """Return where a push-constant block takes offsets, by binding, and the bytes before these."""
+        found, others = {}, 0
+        for index, member in enumerate(self._members.get(block, ())):
+            at = self._marks.get((block, index, _Mark.OFFSET), 0)
+            binding = self._offset_names.get((block, index))
+            if binding is None:
+                others = max(others, at + self._sizes[member])
+            elif member not in self._words32:
+                raise InvalidUsageError(f"vkpar_offset_{binding} is to be a uint or an int")
+            else:
+                found[binding] = at
+        given = min(found.values(), default=self._sizes[block])
+        if others > given:
+            raise InvalidUsageError("the members vkpar_offset_<binding> are to be the last of the push constants")
+        return found, given
 
     def _foreign_buffer(self, kind: int, variable: int, storage: int) -> str:
         """Return why a variable is no plain storage buffer of set 0; nothing where it is one."""

@@ -4,12 +4,27 @@ from __future__ import annotations
 
 import struct
 import threading
+import weakref
+from collections import deque
 from collections.abc import Sequence
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, Protocol
 
 from vkpar.vulkan import api
 from vkpar.vulkan.pipelines import shader
+
+
+class KernelQueue(Protocol):
+    """What the cache asks of a queue, which lies above it: see :class:`vkpar.vulkan.queue.Queue`."""
+
+    timeline: Any
+
+    @property
+    def last(self) -> int:
+        """The timeline value that the newest submission will signal."""
+
+    def confirm(self) -> None:
+        """Let the validation layer see that what is done is done."""
 
 
 class PipelineLayout:
@@ -107,16 +122,29 @@ class Pipeline:
 
 
 class PipelineCache:
-    """The pipelines of one device, by kernel, entry, constants and layout."""
+    """The pipelines of one device, by kernel, entry, constants and layout.
 
-    def __init__(self, device: Any) -> None:
+    Those of the built-in kernels stay; those that are leased go when nobody holds them any more and what was submitted
+    until then is done. Work that is recorded to be submitted later must hold its pipelines.
+
+    Args:
+        device: the VkDevice.
+        queue: where leased pipelines run; None where there are none.
+    """
+
+    def __init__(self, device: Any, queue: KernelQueue | None = None) -> None:
         self._device = device
+        self._queue = queue
+        self._leased: weakref.WeakValueDictionary[tuple[Any, ...], Pipeline] = weakref.WeakValueDictionary()
+        self._closed = False
+        self._alive: dict[int, Any] = {}  # the handles of all leased pipelines that were not destroyed, by address
+        self._dropped: deque[tuple[int, int]] = deque()  # the last submission that may use it, and the address
         self._layouts: dict[tuple[int, int, int], PipelineLayout] = {}
         self._pipelines: dict[tuple[Any, ...], Pipeline] = {}
         self._lock = threading.RLock()
 
     def __len__(self) -> int:
-        return len(self._pipelines)
+        return len(self._pipelines) + len(self._alive)
 
     def shipped(
         self, name: str, bindings: int, push_nbytes: int, constants: tuple[int, ...] = (), texels: int = 0
@@ -143,6 +171,48 @@ class PipelineCache:
                 pipeline = self._pipelines[full] = Pipeline(self._device, spirv, entry, layout, constants)
             return pipeline
 
+    def lease(self, key: Any, spirv: bytes, entry: str, bindings: int, push_nbytes: int) -> Pipeline:
+        """Return the pipeline known by ``key`` and the rest; it lives as long as somebody holds what is returned."""
+        full = (key, entry, bindings, push_nbytes)
+        self.reap()
+        with self._lock:
+            pipeline = self._leased.get(full)
+            if pipeline is None:
+                pipeline = Pipeline(self._device, spirv, entry, self.layout(bindings, push_nbytes))
+                address = api.load().address(pipeline.handle)
+                self._alive[address] = pipeline.handle
+                weakref.finalize(pipeline, self._drop, address).atexit = False
+                self._leased[full] = pipeline
+            return pipeline
+
+    def _drop(self, address: int) -> None:
+        """Note that nobody holds a pipeline any more; safe in a finalizer."""
+        if not self._closed:  # the queue may be gone, too
+            self._dropped.append((self._queue.last if self._queue else 0, address))
+
+    def reap(self) -> None:
+        """Destroy the dropped pipelines whose work is done."""
+        if not self._dropped:
+            return
+        reached = self._queue.timeline.value() if self._queue else 0
+        # No lock: an interrupt would leave it taken. A pipeline that an interrupt loses here goes with the device.
+        while self._dropped:
+            try:
+                last, address = self._dropped.popleft()
+            except IndexError:  # another thread was faster
+                return
+            if last > reached:
+                self._dropped.appendleft((last, address))
+                return
+            if self._queue:
+                self._queue.confirm()
+            self._destroy(address)
+
+    def _destroy(self, address: int) -> None:
+        handle = self._alive.pop(address, None)
+        if handle is not None:
+            api.load().destroy("Pipeline", self._device, handle)
+
     def layout(self, bindings: int, push_nbytes: int, texels: int = 0) -> PipelineLayout:
         """Return the layout of so many storage buffers, then texel buffers, and bytes of push constants."""
         key = (bindings, push_nbytes, texels)
@@ -153,8 +223,12 @@ class PipelineCache:
 
     def close(self) -> None:
         """Destroy everything; nothing may be pending."""
+        self._closed = True
         with self._lock:
             while self._pipelines:
                 self._pipelines.popitem()[1].close()
+            for address in list(self._alive):
+                self._destroy(address)
+            self._dropped.clear()
             while self._layouts:
                 self._layouts.popitem()[1].close()

@@ -1,8 +1,7 @@
 /* The hot path without the interpreter: submit, enqueue a program of batches, bridge timelines, wait.
  *
  * Vulkan's functions arrive as pointers, so nothing is linked and no Vulkan header is needed. Every function that
- * submits is called under the process-wide enqueue lock that the Python side holds. pump_python.py is the same
- * logic in Python; keep the two alike.
+ * submits is called under the process-wide enqueue lock that the Python side holds.
  */
 #include "_pump_bridge.h"
 #include "_pump_types.h"
