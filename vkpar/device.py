@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import itertools
 import logging
 import threading
 import weakref
@@ -43,7 +42,6 @@ class Device:
     def __init__(self, info: DeviceInfo) -> None:
         close_orphans()
         self.info = info
-        self._number = next(_numbers)
         self._children: weakref.WeakSet[Any] = weakref.WeakSet()
         self._pairs: list[Any] = []  # what was made for copies to other devices
         self._logical = LogicalDevice(info)
@@ -219,10 +217,12 @@ class Device:
 
     def __repr__(self) -> str:
         state = " closed" if self.closed else ""
-        return f"<vkpar.Device #{self._number}: {self.name}{state}>"
+        return f"<vkpar.Device {self._logical.label}{state}>"
+
+    def __str__(self) -> str:
+        return self._logical.label
 
 
-_numbers = itertools.count(1)
 _connecting = threading.Lock()
 
 # Makes what carries arrays between two devices; set by vkpar.comm, which lies above this module.
@@ -273,10 +273,7 @@ def open_devices(selector: str | int | None = None) -> list[Device]:
     if not isinstance(selector, (str, int, type(None))):
         raise InvalidUsageError(f"a selector is an index or text such as '0&1', not {selector!r}")
     found = enumerate_devices()
-    text = env.get().devices if selector is None else str(selector)
-    chosen = select(text, found) if text or selector is not None else default_devices(found)
-    if not text:
-        _log.info("opening %s", ", ".join(info.name for info in chosen))
+    chosen = select(str(selector), found) if selector is not None else _default(found)
     opened: list[Device] = []
     try:
         for info in chosen:
@@ -286,6 +283,19 @@ def open_devices(selector: str | int | None = None) -> list[Device]:
             device.close()
         raise
     return opened
+
+
+def _default(found: list[DeviceInfo]) -> list[DeviceInfo]:
+    """Return what ``VKPAR_DEVICES`` names, else the best kind of device that there is."""
+    text = env.get().devices
+    if text:
+        try:
+            return select(text, found)
+        except InvalidUsageError as error:
+            raise InvalidUsageError(f"VKPAR_DEVICES={text!r}: {error}") from error
+    chosen = default_devices(found)
+    _log.info("opening %s", ", ".join(info.name for info in chosen))
+    return chosen
 
 
 @atexit.register

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import Field, dataclass, field, fields, replace
 from typing import Any
 
 from vkpar.errors import InvalidUsageError
@@ -15,8 +15,20 @@ _FALSE = {"0", "false", "no", "off"}
 DEBUG_CHECKS = ("slots", "wire", "memory", "alignment")
 
 
-def _setting(variable: str, meaning: str, default: Any, choices: tuple[str, ...] = ()) -> Any:
-    return field(default=default, metadata={"variable": variable, "meaning": meaning, "choices": choices})
+_registered: dict[str, tuple[str, ...]] = {}
+
+
+def register(name: str, choices: tuple[str, ...]) -> None:
+    """Let the setting ``name`` take ``choices`` only: for choices that stand in a table of a layer above."""
+    _registered[name] = choices
+
+
+def _setting(
+    variable: str, meaning: str, default: Any, choices: tuple[str, ...] = (), *, several: bool = False, least: int = 0
+) -> Any:
+    """Return a field: ``several`` choices may be joined by commas, numbers are 0 or from ``least``."""
+    limits = {"choices": choices, "several": several, "least": least}
+    return field(default=default, metadata={"variable": variable, "meaning": meaning, **limits})
 
 
 @dataclass(frozen=True)
@@ -66,10 +78,13 @@ class Environment:
         "VKPAR_MAX_MEMORY", "bytes that the arrays of a device may take (0: what the device has)", 0
     )
     max_buffer: int = _setting(
-        "VKPAR_MAX_BUFFER", "bytes of a buffer: larger arrays take several (0: what the driver allows)", 0
+        "VKPAR_MAX_BUFFER", "bytes of a buffer: larger arrays take several (0: what the driver allows)", 0, least=4096
     )
     max_binding: int = _setting(
-        "VKPAR_MAX_BINDING", "bytes that a kernel binds at a time, all slots included (0: what the driver allows)", 0
+        "VKPAR_MAX_BINDING",
+        "bytes that a kernel binds at a time, all slots included (0: what the driver allows)",
+        0,
+        least=4096,
     )
     debug: str = _setting(
         "VKPAR_DEBUG",
@@ -77,6 +92,8 @@ class Environment:
         " arrays hold ones in every bit: NaN, -1); alignment (kernels bind at multiples of 256 bytes only, as on the"
         " strictest devices)",
         "",
+        DEBUG_CHECKS,
+        several=True,
     )
     tuning: str = _setting(
         "VKPAR_TUNING",
@@ -92,30 +109,54 @@ class Environment:
     )
 
 
-def _parse(variable: str, text: str, default: Any, choices: tuple[str, ...]) -> Any:
+def _parse(entry: Field[Any], text: str) -> Any:
+    """Return the value that ``text`` gives the setting ``entry``."""
+    meta, default = entry.metadata, entry.default
+    choices = meta["choices"] or _registered.get(entry.name, ())
     if isinstance(default, bool):
         if text.lower() in choices:
             return text.lower()
         if text.lower() not in _TRUE | _FALSE:
-            raise InvalidUsageError(f"{variable}={text!r}: expected {', '.join(('0', '1', *choices))}")
+            raise _bad(entry, text, f"expected {' or '.join(('0', '1', *choices))}")
         return text.lower() in _TRUE
     if isinstance(default, int) or default is None:
         if not text.isdecimal():
-            raise InvalidUsageError(f"{variable}={text!r}: expected a whole number")
-        return int(text)
-    if choices and text not in choices:
-        raise InvalidUsageError(f"{variable}={text!r}: expected one of {', '.join(choices)}")
+            raise _bad(entry, text, "expected a whole number")
+        value = int(text)
+        if 0 < value < meta["least"]:
+            raise _bad(entry, text, f"expected 0, or {meta['least']} bytes or more")
+        return value
+    if choices and not set(_named(text) if meta["several"] else [text]) <= set(choices):
+        expected = "expected names, joined by commas, among" if meta["several"] else "expected one of"
+        raise _bad(entry, text, f"{expected} {', '.join(choices)}")
     return text
+
+
+def _bad(entry: Field[Any], text: str, why: str) -> InvalidUsageError:
+    return InvalidUsageError(f"{entry.metadata['variable']}={text!r}: {why}")
+
+
+def _named(text: str) -> frozenset[str]:
+    """Return the names in a list that is joined by commas."""
+    return frozenset(name.strip() for name in text.split(",") if name.strip())
 
 
 def _read() -> Environment:
     values = {}
     for entry in fields(Environment):
-        meta = entry.metadata
-        text = os.environ.get(meta["variable"])
+        text = os.environ.get(entry.metadata["variable"])
         if text:
-            values[entry.name] = _parse(meta["variable"], text, entry.default, meta["choices"])
+            values[entry.name] = _parse(entry, text)
     return Environment(**values)
+
+
+def _checked(settings: Environment, names: Collection[str]) -> Environment:
+    """Return ``settings``, of which the fields ``names`` have passed the checks of their variables."""
+    for entry in fields(Environment):
+        value = getattr(settings, entry.name)
+        if entry.name in names and value is not None and value != "":
+            _parse(entry, str(value))
+    return settings
 
 
 _current: Environment | None = None
@@ -134,26 +175,20 @@ def get() -> Environment:
 
 
 def debug_checks() -> frozenset[str]:
-    """Return the checks that ``VKPAR_DEBUG`` names.
-
-    Raises:
-        InvalidUsageError: an unknown one.
-    """
-    text = get().debug
-    if not text:
-        return frozenset()
-    names = frozenset(name.strip() for name in text.split(",") if name.strip())
-    if names - set(DEBUG_CHECKS):
-        raise InvalidUsageError(f"VKPAR_DEBUG={text!r}: there are {', '.join(DEBUG_CHECKS)}")
-    return names
+    """Return the checks that ``VKPAR_DEBUG`` names."""
+    return _named(get().debug)
 
 
 @contextmanager
 def override(**values: Any) -> Iterator[Environment]:
-    """Replace settings by field name for the length of a ``with`` block (for tests)."""
+    """Replace settings by field name for the length of a ``with`` block (for tests).
+
+    Raises:
+        InvalidUsageError: a value that its variable could not have.
+    """
     global _current
     before = get()
-    _current = replace(before, **values)
+    _current = _checked(replace(before, **values), values)
     try:
         yield _current
     finally:

@@ -43,10 +43,14 @@ class VulkanError(VkparError):
     Attributes:
         result: the name of the VkResult, such as ``VK_ERROR_INITIALIZATION_FAILED``.
         call: the Vulkan function that returned it.
+
+    Args:
+        detail: what the message adds to both.
+        message: the whole message, where a sentence says more than the name of the call.
     """
 
-    def __init__(self, result: str, call: str, detail: str = "") -> None:
-        super().__init__(f"{call} failed: {result}" + (f" ({detail})" if detail else ""))
+    def __init__(self, result: str, call: str, detail: str = "", *, message: str = "") -> None:
+        super().__init__(message or f"{call} failed: {result}" + (f" ({detail})" if detail else ""))
         self.result = result
         self.call = call
 

@@ -94,7 +94,7 @@ def _opened(devices: Device | Iterable[Device]) -> list[Device]:
         if not isinstance(device, Device):
             raise InvalidUsageError(f"expected an opened vkpar.Device, not {type(device).__name__}")
         if not device.logical.info.features.host_import:
-            raise UnsupportedError(f"{device.name} cannot import host memory (VK_EXT_external_memory_host)")
+            raise UnsupportedError(f"{device} cannot import host memory (VK_EXT_external_memory_host)")
     if not found:
         raise InvalidUsageError("name at least one opened device")
     return list(dict.fromkeys(found))

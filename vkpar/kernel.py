@@ -18,7 +18,7 @@ from vkpar.vulkan.memory.buffer import BufferRange
 from vkpar.vulkan.memory.pool import round_up
 from vkpar.vulkan.physical import ALIGNMENT
 from vkpar.vulkan.pipelines import shader
-from vkpar.vulkan.pipelines.interface import Entry, Interface, missing, reflect
+from vkpar.vulkan.pipelines.interface import OF_DEVICES, Entry, Interface, missing, reflect
 from vkpar.vulkan.pipelines.kernel import Pipeline
 
 _SUFFIXES = (".comp", ".glsl", ".spv", ".cs", ".frag", ".vert", ".hlsl", ".slang")
@@ -290,18 +290,30 @@ def _check_interface(interface: Interface, entry: str) -> None:
 def _check_features(device: Device, interface: Interface) -> None:
     newest = (1, 6) if device.info.api_version >= (1, 3, 0) else (1, 5)
     if interface.version > newest:
-        raise UnsupportedError(f"SPIR-V {_dotted(interface.version)}; {device.name} takes {_dotted(newest)} at most")
+        raise UnsupportedError(f"SPIR-V {_dotted(interface.version)}; {device} takes {_dotted(newest)} at most")
     lacking = missing(interface.capabilities, device.info.features)
     if lacking:
-        raise UnsupportedError(
-            f"the kernel needs the SPIR-V capabilities {', '.join(lacking)}, which {device.name} or vkpar lacks"
+        raise UnsupportedError(_lacking(device, lacking))
+
+
+def _lacking(device: Device, names: list[str]) -> str:
+    """Say which capabilities the kernel must do without, and where it need not."""
+    refused = [name for name in names if name not in OF_DEVICES]
+    if refused:
+        return (
+            f"the kernel needs {', '.join(refused)} (SPIR-V capabilities), which vkpar turns on for no device, "
+            f"{device} included: write the kernel without them"
         )
+    return (
+        f"the kernel needs {', '.join(names)} (SPIR-V capabilities), which {device} does not have: write the kernel "
+        "without them, or run it on a device that has them (vkpar devices -v)"
+    )
 
 
 def _check_limits(device: Device, interface: Interface, entry: Entry) -> None:
     limits, size = device.limits, entry.local_size
     if any(wanted > most for wanted, most in zip(size, limits.max_workgroup_size, strict=True)):
-        raise UnsupportedError(f"a local size of {size}; {device.name} allows {limits.max_workgroup_size}")
+        raise UnsupportedError(f"a local size of {size}; {device} allows {limits.max_workgroup_size}")
     buffers = min(limits.max_storage_buffers, queue.DESCRIPTORS_PER_FRAME)
     for what, wanted, most in (
         ("storage buffers", len(interface.bindings), buffers),
@@ -310,7 +322,7 @@ def _check_limits(device: Device, interface: Interface, entry: Entry) -> None:
         ("bytes of push constants", interface.push_nbytes, limits.max_push_constants),
     ):
         if wanted > most:
-            raise UnsupportedError(f"{wanted} {what}; {device.name} allows {most}")
+            raise UnsupportedError(f"{wanted} {what}; {device} allows {most}")
     if interface.push_nbytes % 4:
         raise UnsupportedError(f"{interface.push_nbytes} bytes of push constants; their number is a multiple of 4")
 

@@ -373,7 +373,7 @@ def test_the_real_limits(device: vkpar.Device) -> None:
 
 def test_more_than_the_heap_names_the_heap(device: vkpar.Device) -> None:
     heap = max((heap for heap in device.info.heaps if heap.device_local), key=lambda heap: heap.nbytes)
-    pattern = rf"{heap.nbytes + 1} bytes asked of .*heap {heap.index} has {heap.nbytes} bytes"
+    pattern = rf"an array of {heap.nbytes + 1} bytes .*heap {heap.index}, has {heap.nbytes} bytes"
     with pytest.raises(OutOfMemoryError, match=pattern):
         device.empty(heap.nbytes + 1, "uint8")
 
@@ -396,10 +396,7 @@ def test_what_is_left_is_said_of_whole_arrays(reopen: Callable[..., vkpar.Device
     assert f"array {kept.shape} uint8: 100000 bytes" in str(caught.value)
 
 
-def test_limits_have_a_least(device: vkpar.Device) -> None:
+def test_limits_have_a_least() -> None:
     for name in ("max_buffer", "max_binding"):
-        with (
-            env.override(**{name: 4095}),
-            pytest.raises(InvalidUsageError, match=f"VKPAR_{name.upper()}=4095: 4096"),
-        ):
-            vkpar.open_devices(str(device.info.index))
+        with pytest.raises(InvalidUsageError, match=f"VKPAR_{name.upper()}='4095': expected 0, or 4096"):
+            env.override(**{name: 4095}).__enter__()

@@ -432,8 +432,6 @@ def test_new_arrays_are_poisoned_where_that_is_asked_for(fresh: vkpar.Device) ->
         assert np.isnan(fresh.empty(1001, "float16").numpy()).all()
         assert (fresh.empty((3, 5), "int8").numpy() == -1).all()
         assert fresh.zeros(7).numpy().sum() == 0
-    with env.override(debug="nonsense"), pytest.raises(InvalidUsageError, match="slots, wire, memory"):
-        fresh.empty(3)
     assert fresh.memory().arrays >= 0
 
 

@@ -20,7 +20,7 @@ from parking import parked
 from reducing import check_identical, devices_of, exact_sum, fresh_devices, integers
 
 import vkpar
-from vkpar import CommunicatorError, DeviceLostError, InvalidUsageError, WaitTimeoutError, env
+from vkpar import CommunicatorError, DeviceLostError, WaitTimeoutError, env
 from vkpar.comm.engine import closing
 from vkpar.comm.record import program as executor
 from vkpar.comm.rig.arena import Arena
@@ -445,11 +445,6 @@ def test_slot_checks_stay_silent_on_everything(rigs: Rigs, rng: np.random.Genera
                 want = exact_sum(parts, "float32").astype(np.float64) * 9
                 assert np.array_equal(check_identical([array.numpy() for array in arrays]), want)
             comm.check_slots()
-
-
-def test_an_unknown_check() -> None:
-    with env.override(debug="slots,fire"), pytest.raises(InvalidUsageError, match="fire"):
-        env.debug_checks()
 
 
 def test_what_the_wire_loses_can_be_asked(rigs: Rigs) -> None:

@@ -17,7 +17,8 @@ from parking import parked
 from reducing import algorithms_for, fresh_devices
 
 import vkpar
-from vkpar import CommunicatorError, InvalidUsageError, UnsupportedError, cli, env
+from vkpar import CommunicatorError, InvalidUsageError, UnsupportedError, env
+from vkpar.cli import main as cli
 from vkpar.comm.observe.profile import Profile
 from vkpar.comm.rig.links import BRIDGED
 from vkpar.comm.wires import BLOCK, SCALED_HALF
@@ -386,7 +387,7 @@ def test_reports(rig: Open, rng: np.random.Generator, tmp_path: Path) -> None:
     text = str(profile).splitlines()
     assert [line.split(":")[0] for line in text[:2]] == ["rank 0", "rank 1"]
     assert text[2].split()[:2] == ["rank", "phase"]
-    assert len(text) == 3 + len(profile.summary())
+    assert len(text) == 4 + len(profile.summary())
     document = json.loads(json.dumps(profile.as_dict()))
     assert set(document) == {"clocks", "summary", "steps"}
     assert len(document["steps"]) == len(profile.steps)

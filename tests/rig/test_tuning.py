@@ -14,14 +14,15 @@ from unittest.mock import Mock
 
 import numpy as np
 import pytest
-from children import check_child, child_environment
-from conftest import Rigs
+from children import check_child, child_environment, run_child
+from conftest import Rigs, require
 from costing import links, processor
 from handles import held
 from reducing import fresh_devices
 
 import vkpar
-from vkpar import InvalidUsageError, cli
+from vkpar import InvalidUsageError
+from vkpar.cli import main as cli
 from vkpar.comm import selftest
 from vkpar.comm.plan import choose as tuner
 from vkpar.comm.plan.choose import BUILT_IN, MEASURED, Choice, Trial, Tuning
@@ -356,3 +357,16 @@ def test_the_command_shows_and_measures(capsys: pytest.CaptureFixture[str], rig:
         assert word in text
     assert cli.main(["tune", "--devices", "llvmpipe"]) == 2
     assert "two ranks" in capsys.readouterr().err
+
+
+def test_a_command_that_measures_a_rig_says_so_once(cache: Path) -> None:
+    require("llvmpipe")
+    environment = child_environment(VKPAR_VALIDATION="0", VKPAR_TUNING="auto", VKPAR_CACHE_DIR=str(cache))
+    code = "import sys; from vkpar.cli.main import main; sys.exit(main(['bench', 'barrier', *sys.argv[1:]]))"
+    arguments = ["--devices", "llvmpipe*2", "-n", "1", "-w", "0", "--json"]
+    first, second = (run_child(code, *arguments, environment=environment) for _ in range(2))
+    (kept,) = cache.iterdir()
+    said = "vkpar: measuring this rig, once, for about 2 s: which algorithm is fast at which size"
+    assert (first.returncode, first.stderr) == (0, f"{said} (kept in {kept})\n")
+    assert (second.returncode, second.stderr) == (0, "")
+    assert json.loads(first.stdout)["ok"]

@@ -13,8 +13,8 @@ import pytest
 import vkpar
 from vkpar import dtypes
 from vkpar.bench import collectives, copy, frame, host, matmul, selfcheck, sweep, table
-from vkpar.demo.rig import LinkGroup, RankInfo
 from vkpar.errors import InvalidUsageError
+from vkpar.topology import LinkGroup, RankInfo
 
 # --- sizes, bandwidths, numbers ---
 
@@ -315,3 +315,45 @@ def test_copies_are_timed_in_turns() -> None:
     times = copy.in_turns(calls, seconds, 2, 1)
     assert seen == [*"abc"] * 3
     assert times == {"a": [4e3, 7e3], "b": [5e3, 8e3], "c": [6e3, 9e3]}
+
+
+# --- terminals ---
+
+
+@pytest.mark.parametrize("width", [80, 100])
+def test_tables_fit_the_terminal(width: int) -> None:
+    whole = report(row(0), row(None, 1_019_453.9))
+    cells = {name: selfcheck.Cell(0, 4, 0.25) for name in ("q8", "f32", "float16", "bfloat16", "int32", "uint32")}
+    checked = selfcheck.Row("reduce_scatter", "prod", cells, 8, 12.5)
+    for made in (whole, selfcheck.Report(selfcheck.Options(), "auto", fake_rig(), [checked])):
+        lines = [*made.header(width)[-3:], *(line.text(width) for line in made.rows)]
+        assert max(map(len, lines)) <= width
+        assert len({len(line) for line in lines[1:]}) == 1
+    assert "# type float32, redop sum, wire f16, algorithm ring, transport auto, pump c" in whole.header(width)
+    assert whole.rows[0].text(width).split() == ["8192", *["12.50", "3.00", "4.50", "0"] * 2, "17.25"]
+
+
+def test_integers_share_a_column_of_a_narrow_terminal() -> None:
+    cells = {"f32": selfcheck.Cell(0, 4, 0.0), "int32": selfcheck.Cell(2, 4, 0.0), "uint32": selfcheck.Cell(3, 4, 0.0)}
+    made = selfcheck.Row("all_gather", None, cells, 8, 0.5)
+    assert made.text(80).split() == ["all_gather", "-", *"---", "0", "-", "-", "5", "0.50"]
+
+
+def test_files_and_pipes_get_whole_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    stream = io.StringIO()
+    lines = table.Lines(stream, quiet=False)
+    lines(f"# {'word ' * 40}")
+    assert lines.width is None
+    assert stream.getvalue() == f"# {'word ' * 40}".rstrip() + "\n"
+
+
+def test_wrapped_comments_stay_comments(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    stream = io.StringIO()
+    table.Lines(stream, quiet=False)(f"# {'word ' * 40}", "  1 row  " + "9" * 90, "#")
+    *comments, number, last = stream.getvalue().splitlines()
+    assert len(comments) == 3
+    assert all(line.startswith("#") and len(line) <= 80 and line == line.rstrip() for line in comments)
+    assert " ".join(comments).split().count("word") == 40
+    assert (number, last) == ("  1 row  " + "9" * 90, "#")

@@ -91,7 +91,7 @@ class HostArray(Shaped):
         return self._memory is None
 
     def __repr__(self) -> str:
-        state = "closed" if self.closed else f"for {', '.join(device.name for device in self.devices) or 'no device'}"
+        state = "closed" if self.closed else f"for {', '.join(map(str, self.devices)) or 'no device'}"
         return f"<vkpar.HostArray {self.shape} {self.dtype} {state}>"
 
     def _open(self) -> HostMemory:

@@ -81,7 +81,7 @@ class Row:
             is_ratio=True,
         )
 
-    def text(self) -> str:
+    def text(self, width: int | None = None) -> str:
         """Return the row under the header."""
         cells = [
             "N/A".rjust(12) if value is None else f"{value:.3g}x".rjust(12) if self.is_ratio else table.fixed(value, 12)
@@ -107,7 +107,7 @@ class Report:
         """Return nothing: no element is checked."""
         return []
 
-    def header(self) -> list[str]:
+    def header(self, width: int | None = None) -> list[str]:
         """Return the lines above the table."""
         options = self.options
         return [

@@ -116,6 +116,11 @@ class Communicator:
         if not self._is_tuned():
             return
         if kept is None and not instance.validating() and self.timeout >= _LEAST_TIMEOUT:
+            _log.info(
+                "measuring this rig, once, for about %.0f s: which algorithm is fast at which size (kept in %s)",
+                measure.SECONDS,
+                store.path(self._engine.rig) or "no file: there is no home directory",
+            )
             try:
                 kept = self.measure()
             except OutOfMemoryError as error:
@@ -353,4 +358,4 @@ class Communicator:
 
     def __repr__(self) -> str:
         state = " closed" if self.closed else " failed" if self.failed else ""
-        return f"<vkpar.Communicator of {self.nranks}: {', '.join(device.name for device in self.devices)}{state}>"
+        return f"<vkpar.Communicator of {self.nranks}: {', '.join(map(str, self.devices))}{state}>"

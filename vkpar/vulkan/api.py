@@ -191,6 +191,11 @@ def version(packed: int) -> tuple[int, int, int]:
     return (int(packed) >> 22 & 0x7F, int(packed) >> 12 & 0x3FF, int(packed) & 0xFFF)
 
 
+def dotted(version: tuple[int, ...]) -> str:
+    """Return a version as text."""
+    return ".".join(map(str, version))
+
+
 def loaded() -> bool:
     """Say whether :func:`load` has succeeded in this process."""
     return load.cache_info().currsize > 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import threading
@@ -31,6 +32,7 @@ from vkpar.vulkan.staging import Load, Staging
 
 _log = logging.getLogger("vkpar")
 _DRAIN_SECONDS = 30.0
+_numbers = itertools.count(1)
 _MEMORY_CHECK, _UNWRITTEN = "memory", 0xFFFFFFFF  # NaN in every float type, -1 in every signed one
 
 
@@ -39,6 +41,7 @@ class LogicalDevice:
 
     Attributes:
         info: the physical device.
+        label: its name and a number that no other device of the process has, for messages.
         gate: every call passes it; shut by :meth:`close`.
         compute: the queue that kernels run on.
         transfer: the queue that uploads and downloads run on; the compute queue where there is no other.
@@ -48,7 +51,8 @@ class LogicalDevice:
         self.info = info
         self._vk = api.load()
         self._process = os.getpid()
-        self.gate = Gate(info.name)
+        self.label = f"{info.name} #{next(_numbers)}"
+        self.gate = Gate(self.label)
         self._retired: deque[tuple[int, int, Buffer]] = deque()
         self._reaping = threading.Lock()
         self._closing = threading.RLock()
@@ -68,7 +72,7 @@ class LogicalDevice:
                 self.transfer = self._queue(transfer, "transfer", undo)
                 self.compute.port.pair(self.transfer.port)
             self.books = Books()
-            self.allocator = Allocator(self.handle, info, (compute, transfer), self.books)
+            self.allocator = Allocator(self.handle, info, (compute, transfer), self.books, self.label)
             self.pipelines = PipelineCache(self.handle, self.compute)
             straight, ring_bytes = env.get().ring == "auto", env.get().ring_bytes
             kind = memtypes.UPLOAD if straight else memtypes.HOST
@@ -312,17 +316,17 @@ class LogicalDevice:
         for item in ranges:
             if item.nbytes > limits.max_storage_buffer_range:
                 raise UnsupportedError(
-                    f"a kernel on {self.info.name} can bind {limits.max_storage_buffer_range} bytes "
+                    f"a kernel on {self.label} can bind {limits.max_storage_buffer_range} bytes "
                     f"(maxStorageBufferRange), not {item.nbytes}"
                 )
             if item.offset % limits.min_storage_buffer_offset_alignment:
                 raise InvalidUsageError(
-                    f"an array that starts at byte {item.offset} of its buffer cannot be bound on {self.info.name}: "
+                    f"an array that starts at byte {item.offset} of its buffer cannot be bound on {self.label}: "
                     f"the offset must be a multiple of {limits.min_storage_buffer_offset_alignment} "
                     "(minStorageBufferOffsetAlignment)"
                 )
         if any(wanted > most for wanted, most in zip(groups, limits.max_workgroup_count, strict=True)):
-            raise InvalidUsageError(f"{groups} work-groups; {self.info.name} allows {limits.max_workgroup_count}")
+            raise InvalidUsageError(f"{groups} work-groups; {self.label} allows {limits.max_workgroup_count}")
 
     def copy(self, source: Sequence[BufferRange], target: Sequence[BufferRange]) -> int:
         """Copy bytes on the device, in program order; both have as many."""
@@ -392,8 +396,8 @@ class LogicalDevice:
         self.quarantined = True
         self.imports.leak()
         why = "quarantined: it did not finish its work"
-        self.gate.refuse(lambda: DeviceLostError("VK_ERROR_DEVICE_LOST", self.info.name, why))
-        _log.error("%s does not finish its work; it is given up and its handles are leaked", self.info.name)
+        self.gate.refuse(lambda: DeviceLostError("VK_ERROR_DEVICE_LOST", self.label, why))
+        _log.error("%s does not finish its work; it is given up and its handles are leaked", self.label)
 
 
 _opened: weakref.WeakSet[LogicalDevice] = weakref.WeakSet()

@@ -14,6 +14,14 @@ from vkpar.vulkan import api
 _log = logging.getLogger("vkpar")
 _VALIDATION_LAYER = "VK_LAYER_KHRONOS_validation"
 _NO_DRIVER = "no Vulkan driver found: install your GPU's driver, or mesa-vulkan-drivers for a CPU one"
+_NO_DEVICE = (
+    "a Vulkan driver is installed, but it reaches no device. In a container, hand the GPU in (docker run --device "
+    "/dev/dri, or --gpus all with NVIDIA_DRIVER_CAPABILITIES=all). Elsewhere, see that the card is listed by lspci, "
+    "that its kernel driver is loaded, and that you may open /dev/dri/renderD* (groups render and video). "
+    "mesa-vulkan-drivers adds a CPU device, which needs no card"
+)
+_REPLACING = ("VK_DRIVER_FILES", "VK_ICD_FILENAMES")  # name the drivers to load, in place of the installed ones
+_FILTERING = ("VK_LOADER_DRIVERS_SELECT", "VK_LOADER_DRIVERS_DISABLE")
 _API_VERSION = (1 << 22) | (3 << 12)
 
 # False alarms of layers before 1.3.296, which track host signals wrongly
@@ -87,7 +95,7 @@ class Instance:
             return vk.create("Instance", None, info)
         except VulkanError as error:
             if error.result == "VK_ERROR_INCOMPATIBLE_DRIVER":
-                raise UnsupportedError(_NO_DRIVER) from error
+                raise UnsupportedError(no_driver()) from error
             raise
 
     def _watch(self, extensions: list[str]) -> Any:
@@ -170,12 +178,16 @@ class Instance:
         """
         vk = self._vk
         if self._physical is None:
-            found = vk.enumerate(
-                "VkPhysicalDevice", vk.lib.vkEnumeratePhysicalDevices, self.handle, call="vkEnumeratePhysicalDevices"
-            )
+            call = "vkEnumeratePhysicalDevices"
+            try:
+                found = vk.enumerate("VkPhysicalDevice", vk.lib.vkEnumeratePhysicalDevices, self.handle, call=call)
+            except VulkanError as error:
+                if error.result in ("VK_ERROR_INITIALIZATION_FAILED", "VK_ERROR_INCOMPATIBLE_DRIVER"):
+                    raise UnsupportedError(f"{_no_device()} ({call}: {error.result})") from error
+                raise
             self._physical = list(found)
         if not self._physical:
-            raise UnsupportedError(_NO_DRIVER)
+            raise UnsupportedError(_no_device())
         return self._physical
 
     def check_process(self) -> None:
@@ -198,6 +210,29 @@ class Instance:
         self.handle = None
         for message in self._messages:
             _log.error("validation layer: %s", message)
+
+
+def no_driver() -> str:
+    """Return what is wrong, and what to do, where the loader finds no driver."""
+    for variable in _REPLACING:
+        value = os.environ.get(variable)
+        if value:
+            lost = [path for path in value.split(os.pathsep) if path and not os.path.exists(path)]
+            why = f"there is no {' nor '.join(lost)}" if lost else "none of them loads (VK_LOADER_DEBUG=error says why)"
+            return (
+                f"no Vulkan driver found: {variable}={value} names the only drivers that may be loaded, and {why}. "
+                "Correct the variable, or unset it to use the installed drivers"
+            )
+    filters = " ".join(f"{name}={os.environ[name]}" for name in _FILTERING if os.environ.get(name))
+    if filters:
+        return f"no Vulkan driver found: {filters} may leave none of the installed ones. Correct or unset it"
+    return _NO_DRIVER
+
+
+def _no_device() -> str:
+    """Return the same for drivers that offer no device."""
+    named = next((name for name in (*_REPLACING, *_FILTERING) if os.environ.get(name)), None)
+    return f"{_NO_DEVICE}; {named}={os.environ[named]} may keep other drivers from being asked" if named else _NO_DEVICE
 
 
 def loader_version() -> tuple[int, int, int]:

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from vkpar import env
-from vkpar.errors import InvalidUsageError
 from vkpar.vulkan import api, instance
 
 _VENDORS = {
@@ -24,7 +23,6 @@ _VENDORS = {
 TEXEL = 16  # bytes of those that kernels read
 _SUBGROUP_OPERATIONS = ("basic", "vote", "arithmetic", "ballot", "shuffle", "shuffle_relative", "clustered", "quad")
 _PADDING = 4096  # SwiftShader asks for a few bytes more than a buffer has, and refuses them at the limit
-_LEAST_LIMIT = 4096  # bytes: settings lower no limit below it
 _TYPES = ("other", "integrated", "discrete", "virtual", "cpu")
 
 ALIGNMENT = 256  # the largest minStorageBufferOffsetAlignment that Vulkan allows
@@ -318,14 +316,8 @@ def _alignment(limit: int) -> int:
 
 
 def _lowered(limit: int, setting: str) -> int:
-    """Return what the driver allows, or what the setting does where that is less.
-
-    Raises:
-        InvalidUsageError: a setting below :data:`_LEAST_LIMIT`.
-    """
+    """Return what the driver allows, or what the setting does where that is less."""
     wanted: int = getattr(env.get(), setting)
-    if 0 < wanted < _LEAST_LIMIT:
-        raise InvalidUsageError(f"VKPAR_{setting.upper()}={wanted}: {_LEAST_LIMIT} bytes is the least")
     return min(limit, wanted) if wanted else limit
 
 

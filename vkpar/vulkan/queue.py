@@ -182,7 +182,7 @@ class Queue:
     def _timeout(self, value: int, timeout: float | None) -> WaitTimeoutError:
         reached = self.timeline.value()
         return WaitTimeoutError(
-            f"{self._info.name}: the {self.label} queue's timeline is at {reached}, not at {value}, after {timeout} s",
+            f"{self._gate.what}: the {self.label} queue's timeline is at {reached}, not at {value}, after {timeout} s",
             {"device": self._info.name, "queue": self.label, "wanted": value, "reached": reached},
         )
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any, Protocol
 
+from vkpar import text
 from vkpar.comm.observe.collector import Run
 from vkpar.comm.record.timestamps import Planned
 
@@ -158,20 +159,13 @@ def _summary(steps: Sequence[StepTime]) -> PhaseSummary:
     )
 
 
-_COLUMNS = ("rank", "phase", "steps", "median us", "total us", "recv GB/s", "sent GB/s", "wait us", "bridge us")
+_COLUMNS = ("rank", "phase", "steps", "median", "total", "received", "sent", "wait", "bridge")
+_UNITS = ("", "", "", "(us)", "(us)", "(GB/s)", "(GB/s)", "(us)", "(us)")
 
 
 def table(rows: Iterable[PhaseSummary]) -> list[str]:
-    """Return aligned lines: a header and one per row."""
-    cells = [_COLUMNS, *(_cells(row) for row in rows)]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    return [
-        "  ".join(
-            text.ljust(width) if number == 1 else text.rjust(width)
-            for number, (text, width) in enumerate(zip(line, widths, strict=True))
-        )
-        for line in cells
-    ]
+    """Return aligned lines: titles, units, and one per row."""
+    return text.columns([_COLUMNS, _UNITS, *(_cells(row) for row in rows)], left=(1,))
 
 
 def _cells(row: PhaseSummary) -> tuple[str, ...]:

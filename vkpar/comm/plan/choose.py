@@ -7,14 +7,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
+from vkpar import env, text
 from vkpar.comm import wires
-from vkpar.comm.plan.shares import Costs, shares
-from vkpar.comm.schedule.algorithms.table import TABLE, Algorithm
+from vkpar.comm.plan.shares import ROLES, Costs, shares
+from vkpar.comm.schedule.algorithms.table import BASELINE, TABLE, Algorithm
 from vkpar.errors import InvalidUsageError
 from vkpar.vulkan.physical import DeviceInfo
 
 AUTO = "auto"
 BUILT_IN, MEASURED = "built in", "measured"
+env.register("algorithm", (AUTO, *TABLE))
 
 # A segment should take about as long as the gaps between batches that it costs: its bytes are the mean of these, what
 # a link carries in such a gap, and the rank's chunk.
@@ -104,6 +106,21 @@ class Tuning:
         """Return the choice for a message of that size; None where the built-in choice holds."""
         choices = _of(self.choices, wire)
         return next((item for item in choices if item.up_to is None or wire_nbytes <= item.up_to), None)
+
+    def __str__(self) -> str:
+        """Return a table for each measured wire, of times by size and algorithm, and one of what each role costs."""
+        if not self.trials and not self.costs:
+            return "built-in thresholds: nothing was measured on this rig"
+        tables = [trial_table(wire, rows) for wire, rows in self.by_wire().items()]
+        tables += [cost_table(self.costs)] if self.costs else []
+        lines = [line for rows in tables for line in (*text.columns(rows), "")]
+        notes = ["times in microseconds, each algorithm's best; *: taken at that size"] if self.trials else []
+        return "\n".join([f"{self.origin} on this rig", "", *lines, *notes]).rstrip()
+
+    def by_wire(self) -> dict[str, list[Trial]]:
+        """Return the trials of each wire that was measured."""
+        found = {wire: [trial for trial in self.trials if trial.wire == wire] for wire in wires.TIMED}
+        return {wire: trials for wire, trials in found.items() if trials}
 
 
 Measured = TypeVar("Measured", Choice, Costs)
@@ -240,3 +257,47 @@ def segment_nbytes(plan: Plan, nranks: int, wire_nbytes: int) -> int:
 def chunk_nbytes(algorithm: Algorithm, nranks: int, wire_nbytes: int) -> int:
     """Return the bytes on the wire that one rank sums of a message of ``wire_nbytes``, with equal chunks."""
     return wire_nbytes if algorithm.every_rank_sums else wire_nbytes // nranks
+
+
+# ---- tables for people ----
+
+_COPIES = "copies"  # two_shot around copies of the slots
+EQUAL_MARK = "="  # chunks, although ranks differ
+
+
+def trial_table(wire: str, trials: Sequence[Trial]) -> list[tuple[str, ...]]:
+    """Return titles, then a row per size on the wire: each algorithm's best time, the chosen one marked."""
+    ways = [way for name in TABLE for way in (name, f"{name}{EQUAL_MARK}")]
+    names = [name for name in [*ways, _COPIES] if any(_way(trial) == name for trial in trials)]
+    narrow = any(trial.equal for trial in trials)  # the columns would not fit
+    rows = [(wire, *names, "segment", *(() if narrow else ("float32", f"vs {BASELINE.name}")))]
+    for wire_nbytes in dict.fromkeys(trial.wire_nbytes for trial in trials):
+        here = [trial for trial in trials if trial.wire_nbytes == wire_nbytes]
+        best = {name: min((t.seconds for t in here if _way(t) == name), default=None) for name in names}
+        chosen = next(trial for trial in here if trial.chosen)
+        times = [_time(best[name], marked=name == _way(chosen)) for name in names]
+        baseline = best.get(BASELINE.name)
+        gain = "-" if baseline is None else f"{baseline / chosen.seconds:.1f}x"
+        segment = text.units(chosen.segment_nbytes) if chosen.segment_nbytes else "by size"
+        more = () if narrow else (text.units(4 * wire_nbytes // wires.TIMED_NBYTES[wire]), gain)
+        rows.append((text.units(wire_nbytes), *times, segment, *more))
+    return rows
+
+
+def _way(trial: Trial) -> str:
+    if trial.copies:
+        return _COPIES
+    return f"{trial.algorithm}{EQUAL_MARK}" if trial.equal else trial.algorithm
+
+
+def _time(seconds: float | None, *, marked: bool) -> str:
+    return "-" if seconds is None else f"{'* ' if marked else ''}{1e6 * seconds:.0f}"
+
+
+def cost_table(costs: Sequence[Costs]) -> list[tuple[str, ...]]:
+    """Return titles, then a row per wire and rank: at how many GB/s it does what."""
+    rows = [("GB/s", "rank", *ROLES)]
+    for wire in wires.TIMED:
+        for rank, each in enumerate(cost for cost in costs if cost.wire == wire):
+            rows.append((wire, str(rank), *(f"{1e-9 / getattr(each, role):.3g}" for role in ROLES)))
+    return rows

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from vkpar import text
 from vkpar.vulkan.physical import Heap
 
 ARRAYS, STAGING, SLOTS = "arrays", "staging", "slots"
@@ -81,6 +82,21 @@ class DeviceMemory:
         """Bytes that blocks hold and no buffer does, on all heaps."""
         return sum(heap.cached for heap in self.heaps)
 
+    def __str__(self) -> str:
+        """Return a table of the heaps, and a few lines on what they are used for."""
+        titles = ("heap", "kind", "total", "used", "cached", "imported", "budget", "process")
+        limit = f" of {text.units(self.limit)} that VKPAR_MAX_MEMORY allows" if self.limit else ""
+        return "\n".join(
+            [
+                *text.columns([titles, *map(_cells, self.heaps)], left=(1,)),
+                f"arrays {text.units(self.arrays)}{limit}, staging {text.units(self.staging)}, slots "
+                f"{text.units(self.slots)}",
+                f"buffers {self.buffers}, blocks {self.blocks}, pipelines {self.pipelines}; trim() would free "
+                f"{text.units(self.trimmable)}",
+                f"largest free piece {text.units(self.largest_free)}, fragmentation {self.fragmentation:.0%}",
+            ]
+        )
+
     def as_dict(self) -> dict[str, Any]:
         """Return everything as plain data, ready for JSON."""
         return {
@@ -89,6 +105,12 @@ class DeviceMemory:
             "used": self.used,
             "cached": self.cached,
         }
+
+
+def _cells(heap: HeapMemory) -> tuple[str, ...]:
+    sizes = (heap.total, heap.used, heap.cached, heap.imported, heap.budget, heap.process_used)
+    shown = ("-" if nbytes is None else text.units(nbytes) for nbytes in sizes)
+    return (str(heap.index), "device-local" if heap.device_local else "host", *shown)
 
 
 class Books:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from vkpar import env
+from vkpar import env, text
 from vkpar.errors import DeviceLostError, OutOfMemoryError, UnsupportedError
 from vkpar.vulkan import api, physical
 from vkpar.vulkan.memory import memtypes
@@ -47,12 +47,16 @@ class Allocator:
         info: what the device is.
         families: the queue families that use the buffers.
         books: where everything is booked; its own by default.
+        name: the device's, for messages; the driver's name for it by default.
     """
 
-    def __init__(self, device: Any, info: DeviceInfo, families: tuple[int, ...], books: Books | None = None) -> None:
+    def __init__(
+        self, device: Any, info: DeviceInfo, families: tuple[int, ...], books: Books | None = None, name: str = ""
+    ) -> None:
         self._vk = api.load()
         self._device = device
         self._info = info
+        self._name = name or info.name
         self._families = sorted(set(families))
         self._books = books or Books()
         self._pool = Pool(info.memory_bytes, self._new_block, self._destroy, info.limits.max_allocation)
@@ -117,10 +121,14 @@ class Allocator:
         Raises:
             OutOfMemoryError
         """
-        heap = memtypes.heap_of(self._info, memtypes.DEVICE)
-        if nbytes > self._info.heaps[heap].nbytes:
-            state = self._state(nbytes, memtypes.DEVICE)
-            raise OutOfMemoryError("VK_ERROR_OUT_OF_DEVICE_MEMORY", "an allocation within the heap", state)
+        heap = self._info.heaps[memtypes.heap_of(self._info, memtypes.DEVICE)]
+        if nbytes > heap.nbytes:
+            message = (
+                f"an array of {nbytes} bytes ({text.units(nbytes)}) does not fit {self._name}: its memory, heap "
+                f"{heap.index}, has {heap.nbytes} bytes ({text.units(heap.nbytes)}) in all. Store smaller elements, or "
+                "split the array over several devices; vkpar.plan_memory says beforehand what fits"
+            )
+            raise OutOfMemoryError("VK_ERROR_OUT_OF_DEVICE_MEMORY", "vkAllocateMemory", message=message)
         try:
             with self._lock:
                 self._check_limit(nbytes, ARRAYS)
@@ -151,7 +159,7 @@ class Allocator:
         largest = heapq.nlargest(_LARGEST_USERS, self._users(asking).items(), key=lambda user: user[1])
         named = "; ".join(f"{name() if callable(name) else name}: {held} bytes" for name, held in largest)
         return (
-            f"{nbytes} bytes asked of {self._info.name}; heap {heap.index} has {heap.total} bytes and {budget}, of "
+            f"{nbytes} bytes asked of {self._name}; heap {heap.index} has {heap.total} bytes and {budget}, of "
             f"which this device uses {heap.used} and keeps {heap.cached} free in its blocks; "
             f"largest users: {named or 'none'}"
         )

@@ -117,6 +117,10 @@ def reflect(spirv: bytes) -> Interface:
         raise InvalidUsageError("a malformed SPIR-V module") from error
 
 
+OF_DEVICES: Final = frozenset(name for name, _ in (*_BY_FEATURE.values(), *_BY_SUBGROUP.values()))
+"""The capabilities that some devices have and vkpar turns on where they are; it turns on the others nowhere."""
+
+
 def missing(capabilities: Iterable[int], features: Features) -> list[str]:
     """Return the names of the capabilities that devices with ``features``, as vkpar opens them, do not have."""
     names = []

@@ -8,13 +8,13 @@ from contextlib import ExitStack
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from vkpar import console, env
-from vkpar.bench import frame
+from vkpar import env
+from vkpar.bench import frame, table
+from vkpar.cli import console
 from vkpar.comm import wires
 from vkpar.comm.plan import choose as tuner
-from vkpar.comm.plan.choose import Plan, Trial, Tuning
-from vkpar.comm.plan.shares import ROLES, Costs
-from vkpar.comm.schedule.algorithms.table import BASELINE, TABLE
+from vkpar.comm.plan.choose import Plan, Tuning
+from vkpar.comm.schedule.algorithms.table import TABLE
 from vkpar.comm.tune import store as tuningfile
 from vkpar.errors import InvalidUsageError
 
@@ -22,10 +22,6 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from vkpar.comm.communicator import Communicator
-
-
-_COPIES = "copies"  # two_shot around copies of the slots
-_EQUAL = "="  # chunks, although ranks differ
 
 
 def run(devices: str | None, *, redo: bool, as_json: bool) -> int:
@@ -53,15 +49,13 @@ def run(devices: str | None, *, redo: bool, as_json: bool) -> int:
             return 0
         terminal = console.console()
         for line in described.lines():
-            terminal.print(line)
+            terminal.print(*table.wrapped(line, terminal.width), sep="\n")
         terminal.print()
-        for wire in wires.TIMED:
-            trials = [trial for trial in tuning.trials if trial.wire == wire]
-            if trials:
-                terminal.print(_table(wire, trials))
-                terminal.print()
+        for wire, trials in tuning.by_wire().items():
+            terminal.print(_table(tuner.trial_table(wire, trials)))
+            terminal.print()
         if tuning.costs:
-            terminal.print(_costs(tuning.costs))
+            terminal.print(_table(tuner.cost_table(tuning.costs)))
             terminal.print()
         terminal.print(console.pairs(_about(communicator, tuning, file)))
     return 0
@@ -83,53 +77,14 @@ def _shares_of(tuning: Tuning, wire: str) -> dict[str, tuple[float, ...] | None]
     return {plan.algorithm.name: tuner.weighted(plan, tuning.costs_of(wire)).shares for plan in plans}
 
 
-def _table(wire: str, trials: Sequence[Trial]) -> Table:
-    """Return a row per size on the wire: each algorithm's best time, the chosen one marked."""
-    ways = [way for name in TABLE for way in (name, f"{name}{_EQUAL}")]
-    names = [name for name in [*ways, _COPIES] if any(_way(trial) == name for trial in trials)]
-    narrow = any(trial.equal for trial in trials)  # the columns would not fit
-    made = console.table(wire, *names, "segment", *(() if narrow else ("float32", f"vs {BASELINE.name}")))
+def _table(rows: Sequence[Sequence[str]]) -> Table:
+    """Make a table of titles and rows, all to the right."""
+    made = console.table(*rows[0])
     for column in made.columns:
         column.justify = "right"
         column.no_wrap = True
-    for wire_nbytes in dict.fromkeys(trial.wire_nbytes for trial in trials):
-        here = [trial for trial in trials if trial.wire_nbytes == wire_nbytes]
-        best = {name: min((t.seconds for t in here if _way(t) == name), default=None) for name in names}
-        chosen = next(trial for trial in here if trial.chosen)
-        times = [_time(best[name], marked=name == _way(chosen)) for name in names]
-        baseline = best.get(BASELINE.name)
-        gain = "-" if baseline is None else f"{baseline / chosen.seconds:.1f}x"
-        segment = _size(chosen.segment_nbytes) if chosen.segment_nbytes else "by size"
-        more = () if narrow else (_size(4 * wire_nbytes // wires.TIMED_NBYTES[wire]), gain)
-        made.add_row(_size(wire_nbytes), *times, segment, *more)
-    return made
-
-
-def _way(trial: Trial) -> str:
-    if trial.copies:
-        return _COPIES
-    return f"{trial.algorithm}{_EQUAL}" if trial.equal else trial.algorithm
-
-
-def _time(seconds: float | None, *, marked: bool) -> str:
-    return "-" if seconds is None else f"{'* ' if marked else ''}{1e6 * seconds:.0f}"
-
-
-def _size(nbytes: int) -> str:
-    for unit, name in ((1 << 20, "MiB"), (1 << 10, "KiB")):
-        if nbytes >= unit:
-            return f"{nbytes / unit:.4g} {name}"
-    return f"{nbytes} B"
-
-
-def _costs(costs: Sequence[Costs]) -> Table:
-    """Return a row per wire and rank: at how many GB/s it does what."""
-    made = console.table("GB/s", "rank", *ROLES)
-    for column in made.columns:
-        column.justify = "right"
-    for wire in wires.TIMED:
-        for rank, each in enumerate(cost for cost in costs if cost.wire == wire):
-            made.add_row(wire, str(rank), *(f"{1e-9 / getattr(each, role):.3g}" for role in ROLES))
+    for row in rows[1:]:
+        made.add_row(*row)
     return made
 
 
@@ -146,7 +101,7 @@ def _about(communicator: Communicator, tuning: Tuning, file: str) -> dict[str, s
         if shares is not None
     }
     if weighed:
-        made |= {_EQUAL: "chunks are equal although ranks differ", **weighed}
+        made |= {tuner.EQUAL_MARK: "chunks are equal although ranks differ", **weighed}
     else:
         made["shares"] = "equal: no rank is 1.5 times as slow as another, or others gain nothing"
     made["waits"] = f"spin {communicator._engine.rig.spin_ns / 1000:.0f} us, then block"

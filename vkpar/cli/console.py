@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO, cast
+
+from vkpar import text
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -11,10 +14,10 @@ if TYPE_CHECKING:
 
 
 def console() -> Console:
-    """Return the terminal, with no text taken for markup."""
+    """Return the terminal, with no text taken for markup and no blanks at the ends of lines."""
     from rich.console import Console
 
-    return Console(markup=False, highlight=False, emoji=False)
+    return Console(file=cast("TextIO", text.Trimmed(sys.stdout)), markup=False, highlight=False, emoji=False)
 
 
 def table(*columns: str) -> Table:
@@ -35,6 +38,6 @@ def pairs(rows: Mapping[str, str]) -> Table:
     made = Table.grid(padding=(0, 2, 0, 0))
     made.add_column(style="dim", no_wrap=True)
     made.add_column(overflow="fold")
-    for name, text in rows.items():
-        made.add_row(f"  {name}", text)
+    for name, shown in rows.items():
+        made.add_row(f"  {name}", shown)
     return made
