@@ -13,8 +13,8 @@ import sys
 from collections.abc import Collection, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from pathlib import Path
 
-import vkpar
 from vkpar import env
 from vkpar.errors import UnsupportedError, VulkanError
 from vkpar.vulkan.device import LogicalDevice
@@ -33,7 +33,7 @@ _CHILD = """
 import json, sys
 job = json.load(sys.stdin)
 sys.path += job.pop("path")
-from vkpar.comm import linktest
+from vkpar.comm.rig import linktest
 linktest.main(**job)
 """
 
@@ -131,7 +131,7 @@ def _self_test(first: str, second: str) -> str:
 
 def _search_path() -> list[str]:
     """Return where the child looks for what is not in the standard library; an empty entry is the current directory."""
-    mine = os.path.dirname(os.path.dirname(os.path.abspath(vkpar.__file__)))
+    mine = str(Path(__file__).resolve().parents[3])
     return [mine, *(os.path.abspath(entry) for entry in sys.path if entry)]
 
 
