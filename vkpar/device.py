@@ -44,8 +44,11 @@ class Device:
         self.info = info
         self._children: weakref.WeakSet[Any] = weakref.WeakSet()
         self._pairs: list[Any] = []  # what was made for copies to other devices
-        self._logical = LogicalDevice(info)
+        self._logical = LogicalDevice(info, self._own)
         _open_devices.add(self)
+
+    def _own(self, logical: LogicalDevice) -> None:
+        _owners[logical] = weakref.ref(self)
 
     @property
     def name(self) -> str:
@@ -204,9 +207,10 @@ class Device:
             child.close()
         self._pairs.clear()
         self._logical.close()
+        _owners.pop(self._logical, None)
 
     def __del__(self) -> None:
-        if hasattr(self, "_logical") and not self._logical.closed:
+        if hasattr(self, "_logical") and not self._logical.done:  # a close may have been interrupted
             orphans.append(self)
 
     def __enter__(self) -> Device:
@@ -232,6 +236,10 @@ _open_devices: weakref.WeakSet[Device] = weakref.WeakSet()
 # Devices and communicators that were dropped without close(): a finalizer must not wait, so they are closed later.
 orphans: deque[Any] = deque()
 
+# The Vulkan side of every device that is not closed, from before it is opened: that of a device whose opening was
+# interrupted, or its finalizer, is found here.
+_owners: dict[LogicalDevice, weakref.ref[Device]] = {}
+
 
 def close_orphans() -> None:
     """Close what was dropped without ``close()``: communicators before the devices that they run on."""
@@ -240,6 +248,10 @@ def close_orphans() -> None:
         dropped.append(orphans.popleft())
     for item in sorted(dropped, key=lambda item: isinstance(item, Device)):
         _close_quietly(item)
+    for logical, owner in _owners.copy().items():
+        if owner() is None:
+            _close_quietly(logical)
+            _owners.pop(logical, None)
 
 
 def _close_quietly(item: Any) -> None:

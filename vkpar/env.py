@@ -75,7 +75,9 @@ class Environment:
         ("auto", "host"),
     )
     max_memory: int = _setting(
-        "VKPAR_MAX_MEMORY", "bytes that the arrays of a device may take (0: what the device has)", 0
+        "VKPAR_MAX_MEMORY",
+        "bytes that the arrays of a device may take, bounce buffers included (0: what the device has)",
+        0,
     )
     max_buffer: int = _setting(
         "VKPAR_MAX_BUFFER", "bytes of a buffer: larger arrays take several (0: what the driver allows)", 0, least=4096

@@ -342,6 +342,13 @@ def test_what_is_about_to_be_given_back_is_waited_for(fresh: vkpar.Device) -> No
             assert made.numpy()[3] == value
 
 
+def test_dropped_arrays_are_released_before_the_limit_is_looked_at(fresh: vkpar.Device) -> None:
+    with env.override(max_memory=1 << 20):
+        for _ in range(10):
+            kept = fresh.empty(100_000)  # two of them fit, three do not
+        assert kept.nbytes <= fresh.memory().arrays <= 1 << 20
+
+
 class Scarce:
     """The loader, with so many bytes for vkAllocateMemory; counts what it refused."""
 

@@ -25,6 +25,7 @@ from vkpar.errors import (
     UnsupportedError,
     VulkanError,
 )
+from vkpar.vulkan.memory.accounting import ARRAYS
 from vkpar.vulkan.memory.buffer import BufferRange
 from vkpar.vulkan.memory.pool import round_up
 from vkpar.vulkan.memory.subbuffers import SubBuffers
@@ -78,15 +79,22 @@ class Array(Shaped):
         self.key = (storage.serial, offset, shape, dtype.name)
 
     @classmethod
-    def allocate(cls, device: Device, shape: int | Sequence[int], dtype: DType) -> Array:
+    def allocate(cls, device: Device, shape: int | Sequence[int], dtype: DType, purpose: str = ARRAYS) -> Array:
         """Return a new array with undefined contents.
+
+        Args:
+            device: where it lives.
+            shape: its dimensions.
+            dtype: of its elements.
+            purpose: what ``Device.memory()`` counts it as.
 
         Raises:
             InvalidUsageError, OutOfMemoryError
         """
         dims = dimensions(shape)
-        label = partial("array {} {}".format, dims, dtype)
-        return cls(Storage(device, math.prod(dims) * dtype.itemsize, label), 0, dims, dtype)
+        what = "array" if purpose == ARRAYS else purpose
+        label = partial("{} {} {}".format, what, dims, dtype)
+        return cls(Storage(device, math.prod(dims) * dtype.itemsize, label, purpose), 0, dims, dtype)
 
     def __repr__(self) -> str:
         state = ", closed" if self.closed else ""

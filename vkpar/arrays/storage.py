@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from vkpar.errors import InvalidUsageError
+from vkpar.vulkan.memory.accounting import ARRAYS
 from vkpar.vulkan.memory.subbuffers import SubBuffers
 
 if TYPE_CHECKING:
@@ -25,14 +26,16 @@ class Storage:
         closed: True after :meth:`close`.
     """
 
-    def __init__(self, device: Device, nbytes: int, label: Callable[[], str] | None = None) -> None:
+    def __init__(
+        self, device: Device, nbytes: int, label: Callable[[], str] | None = None, purpose: str = ARRAYS
+    ) -> None:
         self.device = device
         self.nbytes = nbytes
         self.serial = next(_serials)
         self.held_by: Callable[[], object] | None = None
         self.closed = False
         logical = device.logical
-        self._memory: SubBuffers | None = logical.allocate_array(nbytes, label) if nbytes else None
+        self._memory: SubBuffers | None = logical.allocate_array(nbytes, label, purpose) if nbytes else None
 
     @property
     def memory(self) -> SubBuffers:

@@ -45,8 +45,8 @@ def has_second(info: DeviceInfo, family: int) -> bool:
     return several and env.get().path != "fused"
 
 
-def create(info: DeviceInfo, families: dict[int, int]) -> Any:
-    """Create the VkDevice with so many queues of each family."""
+def create(info: DeviceInfo, families: dict[int, int], made: api.Making) -> Any:
+    """Create the VkDevice with so many queues of each family; it is recorded as ``made``."""
     vk = api.load()
     features = info.features
     queues = [
@@ -78,4 +78,4 @@ def create(info: DeviceInfo, families: dict[int, int]) -> Any:
         enabledExtensionCount=len(extensions),
         ppEnabledExtensionNames=extensions,
     )
-    return vk.create("Device", info.handle, asked, info.name)
+    return vk.create("Device", info.handle, asked, info.name, made)

@@ -8,19 +8,19 @@ import os
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, Protocol
 
 from vkpar import env
-from vkpar.errors import DeviceLostError, InvalidUsageError, OutOfMemoryError, UnsupportedError
+from vkpar.errors import DeviceLostError, InvalidUsageError, UnsupportedError
 from vkpar.timeouts import Deadline
 from vkpar.vulkan import api, instance
 from vkpar.vulkan import create as making
 from vkpar.vulkan.gate import Gate
 from vkpar.vulkan.memory import memtypes
-from vkpar.vulkan.memory.accounting import ARRAYS, SLOTS, STAGING, Books, DeviceMemory
-from vkpar.vulkan.memory.buffer import Buffer, BufferRange
+from vkpar.vulkan.memory.accounting import ARRAYS, BOUNCE_BUFFERS, LIMITED, SLOTS, STAGING, Books, DeviceMemory
+from vkpar.vulkan.memory.buffer import Buffer, BufferRange, Lease
 from vkpar.vulkan.memory.imports import HostImports, HostWindow
 from vkpar.vulkan.memory.mapped import MappedArrays
 from vkpar.vulkan.memory.memory import Allocator, HostBlock
@@ -36,8 +36,19 @@ _numbers = itertools.count(1)
 _MEMORY_CHECK, _UNWRITTEN = "memory", 0xFFFFFFFF  # NaN in every float type, -1 in every signed one
 
 
+class Keeper(Protocol):
+    """Keeps memory of a device for later; see :attr:`LogicalDevice.keepers`."""
+
+    def evict(self) -> bool:
+        """Drop what can be made again, once it is not in use any more; say whether there was any."""
+
+
 class LogicalDevice:
     """A VkDevice with what belongs to it.
+
+    Args:
+        info: the physical device.
+        own: told of this object before anything is made: whoever that is may close it where an interrupt comes.
 
     Attributes:
         info: the physical device.
@@ -45,34 +56,39 @@ class LogicalDevice:
         gate: every call passes it; shut by :meth:`close`.
         compute: the queue that kernels run on.
         transfer: the queue that uploads and downloads run on; the compute queue where there is no other.
+        keepers: who keeps memory for later, held weakly: they are asked for it before an allocation fails.
     """
 
-    def __init__(self, info: DeviceInfo) -> None:
+    def __init__(self, info: DeviceInfo, own: Callable[[LogicalDevice], None] | None = None) -> None:
         self.info = info
         self._vk = api.load()
         self._process = os.getpid()
         self.label = f"{info.name} #{next(_numbers)}"
         self.gate = Gate(self.label)
-        self._retired: deque[tuple[int, int, Buffer]] = deque()
+        self._retired: deque[tuple[int, int, Lease]] = deque()  # with the timelines' values that they wait for
         self._reaping = threading.Lock()
+        self.keepers: weakref.WeakSet[Keeper] = weakref.WeakSet()
         self._closing = threading.RLock()
-        self._freed = False
+        self._is_open = self._drained = self._freed = False
         self.quarantined = False
         making.require(info)
+        self._made = self._vk.making("Device", info.handle)
+        if own is not None:
+            own(self)
         compute, transfer = making.choose_families(info)
         self._second: Queue | None = None
         self._has_second = compute != transfer and making.has_second(info, transfer)
         families = {compute: 1, transfer: 1 + self._has_second}
         with ExitStack() as undo:
-            self.handle: Any = making.create(info, families)
-            undo.callback(lambda: self._vk.destroy("Device", None, self.handle))
+            undo.callback(self._vk.discard, self._made, None)
+            self.handle: Any = making.create(info, families, self._made)
             self.compute = self._queue(compute, "compute", undo)
             self.transfer = self.compute
             if transfer != compute:
                 self.transfer = self._queue(transfer, "transfer", undo)
                 self.compute.port.pair(self.transfer.port)
             self.books = Books()
-            self.allocator = Allocator(self.handle, info, (compute, transfer), self.books, self.label)
+            self.allocator = Allocator(self.handle, info, (compute, transfer), self.books, self.relief, self.label)
             self.pipelines = PipelineCache(self.handle, self.compute)
             straight, ring_bytes = env.get().ring == "auto", env.get().ring_bytes
             kind = memtypes.UPLOAD if straight else memtypes.HOST
@@ -80,6 +96,7 @@ class LogicalDevice:
             self.imports = HostImports(self.handle, info, self.transfer, kernels=transfer == compute)
             # Uploads that fit the ring need not wait there.
             self._mapped = MappedArrays(self.transfer, ring_bytes + 1) if straight else None
+            self._is_open = True
             undo.pop_all()
         with _opening:
             _opened.add(self)
@@ -112,6 +129,11 @@ class LogicalDevice:
         """True once :meth:`close` was called."""
         return self.gate.is_shut
 
+    @property
+    def done(self) -> bool:
+        """True once nothing is left to close."""
+        return self._freed or self.quarantined
+
     def check_open(self) -> None:
         """Refuse use after close, after a fork, and raise what the validation layer has reported.
 
@@ -121,7 +143,7 @@ class LogicalDevice:
         self.gate.check()
         instance.get().raise_messages()
 
-    def allocate_array(self, nbytes: int, label: Callable[[], str] | None = None) -> SubBuffers:
+    def allocate_array(self, nbytes: int, label: Callable[[], str] | None = None, purpose: str = ARRAYS) -> SubBuffers:
         """Return memory for an array: as many new buffers as the driver's limits ask for.
 
         It is given back when nobody holds it any more and the work submitted until then is done.
@@ -129,28 +151,23 @@ class LogicalDevice:
         Raises:
             OutOfMemoryError, UnsupportedError
         """
-        self.allocator.check_total(nbytes)
-        with ExitStack() as undo:
-            buffers = []
-            for size in cut(nbytes, self.info.limits.max_buffer):
-                buffers.append(self.allocate(size, purpose=ARRAYS, label=label, total=nbytes))
-                undo.callback(self._retire, buffers[-1:])
-            made = SubBuffers(buffers)
-            weakref.finalize(made, self._retire, made.buffers).atexit = False
-            undo.pop_all()
-        return made
+        with self.gate.lock():
+            self.gate.check()
+            self.reap()
+            self.allocator.check_total(nbytes, purpose)
+            sizes = cut(nbytes, self.info.limits.max_buffer)
+            return SubBuffers([self.allocate(size, purpose=purpose, label=label, total=nbytes) for size in sizes])
 
     def allocate(
         self, nbytes: int, *, purpose: str, label: Callable[[], str] | None = None, total: int | None = None
     ) -> Buffer:
-        """Return a new buffer of device memory.
+        """Return a new buffer of device memory, which is given back as :meth:`allocate_array` says.
 
-        Where there is no room, what other devices on the same card keep for later is freed, then what is about to be
-        given back is waited for.
+        Where there is no room, there is :meth:`relief`.
 
         Args:
             nbytes: its size.
-            purpose: what it is booked for: ``arrays`` or ``slots``.
+            purpose: what it is booked for: ``arrays``, ``bounce buffers`` or ``slots``.
             label: says what it holds, for messages.
             total: bytes of all that it is a part of, for messages.
 
@@ -160,19 +177,29 @@ class LogicalDevice:
         with self.gate.lock():
             self.gate.check()
             self.reap()
-            trimmed = False
-            while True:
-                try:
-                    buffer = self.allocator.allocate(nbytes, purpose=purpose, label=label, total=total)
-                except OutOfMemoryError:
-                    if not trimmed and self._trim_others():
-                        trimmed = True
-                    elif not self._wait_for_retired():
-                        raise
-                else:
-                    if purpose == ARRAYS and _MEMORY_CHECK in env.debug_checks():
-                        self.fill([buffer.range(0, buffer.reserved)], _UNWRITTEN)
-                    return buffer
+            buffer = self.allocator.allocate(nbytes, purpose=purpose, label=label, total=total)
+            if purpose in LIMITED and _MEMORY_CHECK in env.debug_checks():
+                self.fill([buffer.range(0, buffer.reserved)], _UNWRITTEN)
+            return buffer
+
+    def relief(self) -> Iterator[None]:
+        """Free what can be spared, what costs least first; yield whenever an allocation may find room now.
+
+        What is free by now goes first, then what other devices on the same card keep for later, then what is about to
+        be given back is waited for, and at last the keepers drop what they have.
+        """
+        self.reap()
+        yield
+        if self._trim_others():
+            yield
+        while self._wait_for_retired():
+            yield
+        for keeper in list(self.keepers):
+            if keeper.evict():
+                self.reap()
+                yield
+                while self._wait_for_retired():
+                    yield
 
     def _trim_others(self) -> int:
         """Free the empty blocks of the other devices opened on this card; return their bytes."""
@@ -194,13 +221,14 @@ class LogicalDevice:
         with self.gate.lock():
             self.gate.check()
             self.reap()
-            buffers, blocks = self.books.counts
             room = self.allocator.room()
+            buffers, blocks = self.books.counts
             return DeviceMemory(
                 heaps=self.books.heaps(read_heaps(self.info)),
                 arrays=self.books.of(ARRAYS),
                 staging=self.books.of(STAGING),
                 slots=self.books.of(SLOTS),
+                bounce_buffers=self.books.of(BOUNCE_BUFFERS),
                 pipelines=len(self.pipelines),
                 limit=env.get().max_memory,
                 buffers=buffers,
@@ -211,7 +239,7 @@ class LogicalDevice:
             )
 
     def _wait_for_retired(self) -> bool:
-        """Wait until the oldest retired buffer is released; False where there is none."""
+        """Wait until the oldest buffer that nobody holds is released; False where there is none."""
         try:
             compute, transfer, _ = self._retired[0]
         except IndexError:
@@ -221,24 +249,27 @@ class LogicalDevice:
         self.reap()
         return True
 
-    def _retire(self, buffers: Sequence[Buffer]) -> None:
-        """Release buffers once all work submitted so far is done; safe in a finalizer."""
-        if not self.closed:
-            for buffer in buffers:
-                self._retired.append((self.compute.last, self.transfer.last, buffer))
-
     def reap(self) -> None:
-        """Release the retired buffers, and the imports nobody can reach any more, whose work is done."""
+        """Release the buffers, and the imports, that nobody can reach any more and whose work is done.
+
+        An interrupt leaves a buffer in the queue that it came from, so that it may be in both; the second release of it
+        does nothing.
+        """
         self.imports.reap()
         self.pipelines.reap()
-        if not self._retired or not self._reaping.acquire(blocking=False):
+        dropped = self.allocator.dropped
+        if not dropped and not self._retired:
             return
-        try:
+        with self._reaping:
+            while dropped:
+                self._retired.append((self.compute.last, self.transfer.last, dropped[0]))
+                dropped.popleft()
+            if not self._retired:
+                return
             compute, transfer = self.compute.timeline.value(), self.transfer.timeline.value()
             while self._retired and self._retired[0][0] <= compute and self._retired[0][1] <= transfer:
-                self.allocator.release(self._retired.popleft()[2])
-        finally:
-            self._reaping.release()
+                self.allocator.release(self._retired[0][2])
+                self._retired.popleft()
 
     def upload(self, source: Any, target: Sequence[BufferRange]) -> None:
         """Copy flat uint8 ``source`` to ``target``, of as many bytes; ``source`` is free on return."""
@@ -377,19 +408,23 @@ class LogicalDevice:
                 self._close()
 
     def _close(self) -> None:
+        if not self._is_open:
+            self._vk.discard(self._made, None)
+            self._freed = True
+            return
         queues = self.queues
-        if drain(queues, [queue.last for queue in queues], _DRAIN_SECONDS):
+        if not self._drained and drain(queues, [queue.last for queue in queues], _DRAIN_SECONDS):
             self.quarantine()
             return
-        self._freed = True
-        self._retired.clear()
+        self._drained = True
         self.staging.close()
         self.imports.close()
         self.pipelines.close()
         self.allocator.close()
         for queue in reversed(queues):
             queue.close()
-        self._vk.destroy("Device", None, self.handle)
+        self._vk.discard(self._made, None)
+        self._freed = True
 
     def quarantine(self) -> None:
         """Give the device up: work on it does not end, so its handles are leaked and later use is refused."""

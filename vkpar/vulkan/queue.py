@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -25,8 +26,21 @@ DESCRIPTORS_PER_FRAME = 64
 _SLICE_NS = 100_000_000
 
 
+def _nobody() -> None:
+    return None
+
+
+class _Call:
+    """Stands for a call under way: it is gone when that has ended, in whichever way."""
+
+
 class Frame:
-    """A command buffer and descriptor pool for one submission, used again once that is done."""
+    """A command buffer and descriptor pool for one submission, used again once that is done.
+
+    Attributes:
+        value: of the queue's timeline, at which it is done.
+        taken_by: the call that records into it: a signal's handler may make another in the midst of that.
+    """
 
     def __init__(self, device: Any, family: int) -> None:
         with ExitStack() as undo:
@@ -39,6 +53,12 @@ class Frame:
         self._device = device
         self._sets = 0
         self.value = 0
+        self.taken_by: Callable[[], _Call | None] = _nobody
+
+    @property
+    def is_taken(self) -> bool:
+        """True while a call records into it."""
+        return self.taken_by() is not None
 
     def begin(self) -> None:
         """Start recording."""
@@ -139,27 +159,35 @@ class Queue:
 
     def _free_frame(self) -> Frame | None:
         """Return a frame that is not pending; None where as many as allowed are."""
-        if self._frames and self._frames[0].value <= self.timeline.value():
-            frame = self._frames.popleft()
+        frames = self._frames
+        for _ in range(len(frames)):
+            if not frames[0].is_taken:
+                break
+            frames.rotate(-1)
+        # A value above the last was noted by a call that an interrupt ended before it submitted.
+        if frames and not frames[0].is_taken and not self.timeline.value() < frames[0].value <= self.last:
             self.confirm()
-            frame.reset()
-            return frame
-        return Frame(self._device, self.family) if len(self._frames) < _MAX_FRAMES else None
+            frames[0].reset()
+            return frames[0]
+        if len(frames) == _MAX_FRAMES:
+            return None
+        frames.appendleft(Frame(self._device, self.family))
+        return frames[0]
 
     def _run_in(self, frame: Frame, record: Callable[[Frame], None]) -> int:
-        before = self.last
-        try:
-            frame.begin()
-            record(frame)
-            frame.commands.end()
-            frame.value = self.port.submit(frame.commands.handle)
-        except BaseException:
-            if self.last > before:
-                frame.value = self.last  # it was submitted: the interrupt came right after
-            raise
-        finally:
-            self._frames.append(frame)
-        return frame.value
+        """Record into ``frame``, the first one, and submit it.
+
+        It stays in the queue, at its end, and says what it waits for before it is submitted: wherever an interrupt ends
+        this, it is there for later calls, and none takes it while it is pending.
+        """
+        call = _Call()
+        frame.taken_by = weakref.ref(call)
+        self._frames.rotate(-1)
+        frame.begin()
+        record(frame)
+        frame.commands.end()
+        frame.value = self.last + 1
+        return self.port.submit(frame.commands.handle)
 
     def wait(self, value: int, timeout: float | Deadline | None = None) -> None:
         """Block until the timeline has ``value``; Ctrl-C is answered within 100 ms.

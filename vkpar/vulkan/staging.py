@@ -43,19 +43,19 @@ class _Cell:
     buffer: BufferRange
     host: _Bytes  # the mapped bytes
     queue: Queue | None = None  # what used it last
-    value: int = 0  # and that queue's timeline value then
+    value: int | None = 0  # and that queue's timeline value then; None where an interrupt came before it was known
 
     def wait(self) -> None:
         if self.queue is not None:
-            self.queue.wait(self.value)
+            self.queue.wait(self.queue.last if self.value is None else self.value)
 
 
 class _Ring:
     """Cells of one direction, taken in turn; a cell is free once its last copy is done."""
 
-    def __init__(self, allocator: Allocator, cell_nbytes: int, kind: str) -> None:
-        self._allocator = allocator
-        self._buffer: Buffer = allocator.allocate(cell_nbytes * _CELLS, kind, purpose=STAGING, alone=True)
+    def __init__(self, allocator: Allocator, cell_nbytes: int, kind: str, *, spares: bool = False) -> None:
+        nbytes = cell_nbytes * _CELLS
+        self._buffer: Buffer = allocator.allocate(nbytes, kind, purpose=STAGING, alone=True, spares=spares)
         host = host_bytes(self._buffer.mapped, self._buffer.nbytes)
         self.cells = [
             _Cell(
@@ -130,7 +130,7 @@ class Staging:
 
     def _make(self, kind: str) -> _Ring:
         try:
-            return _Ring(self._allocator, self.cell_nbytes, kind)
+            return _Ring(self._allocator, self.cell_nbytes, kind, spares=kind == UPLOAD)
         except OutOfMemoryError:
             if kind != UPLOAD:
                 raise
@@ -186,7 +186,8 @@ class Staging:
             if to_host:
                 frame.commands.record_host_release()
 
-        cell.queue, cell.value = load.queue, load.queue.run(record)
+        cell.value, cell.queue = None, load.queue
+        cell.value = load.queue.run(record)
 
     def close(self) -> None:
         """Forget the rings; the allocator frees their memory."""

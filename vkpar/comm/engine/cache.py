@@ -16,7 +16,7 @@ from vkpar.vulkan.pump.ports import ProgramPort
 
 _MOST_ENTRIES = 1024
 _MOST_BATCHES = 8192
-_MOST_SCRATCH = 256 << 20  # bytes
+_MOST_SCRATCH = 64 << 20  # bytes on a device
 _MOST_JOINED = 256
 
 
@@ -24,7 +24,8 @@ class ProgramCache:
     """Entries by key, bounded in number, command buffers and stand-in bytes.
 
     Where there is no room, any older entry goes, by lot: calls that go round in a cycle a little longer than the cache
-    still find most of it, where the least recently used entry would always be the next one to be asked for.
+    still find most of it, where the least recently used entry would always be the next one to be asked for. An entry
+    whose stand-ins alone are more than that is freed as soon as it is done and a sweep comes.
     """
 
     def __init__(self) -> None:
@@ -57,7 +58,10 @@ class ProgramCache:
 
     def add(self, key: Any, entry: Entry, arrays: Iterable[Array]) -> None:
         """Keep ``entry`` until one of ``arrays`` is gone or room is needed; it replaces an older one."""
-        self._retire(key)
+        self._retire([key])
+        if entry.nbytes > _MOST_SCRATCH:
+            self._stale.append(entry)
+            return
         self._entries[key] = entry
         self._batches += entry.batches
         self._scratch_nbytes += entry.nbytes
@@ -66,7 +70,7 @@ class ProgramCache:
             finalizer.atexit = False
             entry.finalizers.append(finalizer)
         while len(self._entries) > 1 and self._is_full():
-            self._retire(self._drawn())
+            self._retire([self._drawn()])
 
     def _is_full(self) -> bool:
         if self._fits():
@@ -86,24 +90,22 @@ class ProgramCache:
         """Return the key of any entry but the newest."""
         return next(itertools.islice(self._entries, self._lots.randrange(len(self._entries) - 1), None))
 
-    def _retire(self, key: Any) -> None:
-        """Forget the entry of ``key``, if there is one; it is freed when it is done."""
-        entry = self._entries.pop(key, None)
-        if entry is not None:
-            self._stale.append(entry)
-            self._batches -= entry.batches
-            self._scratch_nbytes -= entry.nbytes
+    def _retire(self, keys: Iterable[Any]) -> None:
+        """Forget the entries of ``keys`` that there are; they are freed when they are done."""
+        found = [key for key in keys if key in self._entries]
+        entries = [self._entries[key] for key in found]
+        self._stale.extend(map(self._entries.pop, found))  # an interrupt finds each entry in one place
+        self._batches -= sum(entry.batches for entry in entries)
+        self._scratch_nbytes -= sum(entry.nbytes for entry in entries)
 
     def retire_all(self) -> None:
         """Forget every entry: whatever is asked for next is recorded anew."""
-        for key in list(self._entries):
-            self._retire(key)
+        self._retire(list(self._entries))
 
-    def evict_scratch(self) -> None:
-        """Forget every entry with stand-ins, whose memory is needed elsewhere."""
-        for key, entry in list(self._entries.items()):
-            if entry.nbytes:
-                self._retire(key)
+    def evict(self, spared: Collection[Entry]) -> list[Entry]:
+        """Let go of what has stand-ins, but for ``spared``; return all such entries that a sweep will free."""
+        self._retire([key for key, entry in self._entries.items() if entry.nbytes and entry not in spared])
+        return [entry for entry in self._stale if entry.nbytes and entry not in spared]
 
     def hold(self, entry: Entry) -> None:
         """Keep an entry that nobody can ask for until :meth:`let_go`."""
@@ -118,7 +120,7 @@ class ProgramCache:
     def discard(self, key: Any, entry: Entry) -> None:
         """Forget an entry that was never run; it is freed with the next ones."""
         if self._entries.get(key) is entry:
-            self._retire(key)
+            self._retire([key])
         else:
             self._stale.append(entry)
 
@@ -143,7 +145,8 @@ class ProgramCache:
         ``confirm`` is called before anything is freed.
         """
         while self._dead:
-            self._retire(self._dead.popleft())
+            self._retire([self._dead[0]])
+            self._dead.popleft()
         finished = [entry for entry in self._stale if entry.done(reached)]
         if finished:
             self._part()

@@ -18,12 +18,14 @@ import threading
 import weakref
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, Protocol
 
 from vkpar import env
 from vkpar.arrays.array import Array
 from vkpar.comm.engine.cache import ProgramCache
 from vkpar.comm.engine.closing import Closer
+from vkpar.comm.engine.eviction import Eviction
 from vkpar.comm.engine.flights import Flight
 from vkpar.comm.engine.group import Group, Item, OpenGroups
 from vkpar.comm.engine.health import Health
@@ -84,6 +86,10 @@ class Engine:
         self._cache = ProgramCache()
         self._groups = OpenGroups()
         self._closer = Closer(self.health, self._cache)
+        self._sweep = partial(_sweep, rig, self._cache)
+        self._eviction = Eviction(self.health, self._cache, self._lock, self._sweep)
+        for device in rig.devices:
+            device.keepers.add(self._eviction)
         self._validating = instance.validating()
         self._gates = [device.gate for device in rig.devices]
         self._flights = self.health.flights
@@ -299,12 +305,14 @@ class Engine:
                     self.check_usable()
                     self._launch_group(items)
         finally:
+            self._eviction.spared = ()
             for item in items:
                 item.work.drop()  # but for those that were enqueued
 
     def _launch_group(self, items: Sequence[Item]) -> None:
         self.sweep()
         entries: list[Entry] = []
+        self._eviction.spared = entries
         programs: list[Program | None] = []
         for index, item in enumerate(items):
             entry = self._cached(item.key)
@@ -419,7 +427,7 @@ class Engine:
 
     def sweep(self) -> None:
         """Free recorded collectives that nobody can ask for again and that are done."""
-        self._cache.sweep(self.rig.reached(), self.rig.confirm)
+        self._sweep()
 
     @property
     def closed(self) -> bool:
@@ -451,3 +459,7 @@ class Engine:
     def __del__(self) -> None:
         if hasattr(self, "_watchdog") and not self.closed:
             orphans.append(self)
+
+
+def _sweep(rig: Rig, cache: ProgramCache) -> None:
+    cache.sweep(rig.reached(), rig.confirm)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import weakref
+from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from vkpar.arrays.array import Array
 from vkpar.comm.record.program import Program
+from vkpar.device import Device
 
 
 class Entry:
@@ -22,7 +24,7 @@ class Entry:
 
     Attributes:
         programs: the programs recorded so far, by turn, over different slots; none where there is nothing to do.
-        nbytes: bytes of the stand-ins.
+        nbytes: bytes of the stand-ins, on the device that has most of them.
     """
 
     def __init__(
@@ -35,7 +37,7 @@ class Entry:
     ) -> None:
         self.programs = programs
         self.scratch = tuple(scratch)
-        self.nbytes = sum(array.nbytes for array in self.scratch)
+        self.nbytes = _most_on_a_device(self.scratch)
         self.label = label or {}
         self.finalizers: list[weakref.finalize[Any, Any]] = []
         self._alternates = alternates
@@ -76,6 +78,13 @@ class Entry:
         programs, self.programs, self.scratch = self.programs, {}, ()
         for program in programs.values():
             program.close(late)
+
+
+def _most_on_a_device(arrays: Sequence[Array]) -> int:
+    by_device: Counter[Device] = Counter()
+    for array in arrays:
+        by_device[array.device] += array.nbytes
+    return max(by_device.values(), default=0)
 
 
 class TimedEntry(Entry):

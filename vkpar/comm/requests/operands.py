@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from vkpar import dtypes
 from vkpar.arrays.array import Array
 from vkpar.comm.schedule.steps import BLOCK, Span
+from vkpar.vulkan.memory.accounting import BOUNCE_BUFFERS
 from vkpar.vulkan.memory.buffer import BufferRange
 
 WORD = 4  # bytes; whatever is moved and not summed travels as words
@@ -149,5 +150,5 @@ def _in_words(part: Part) -> Part:
 
 
 def _stand_in(made: Operands, array: Array) -> Array:
-    made.scratch.append(Array.allocate(array.device, array.shape, array.dtype))
+    made.scratch.append(Array.allocate(array.device, array.shape, array.dtype, BOUNCE_BUFFERS))
     return made.scratch[-1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -11,8 +12,8 @@ from typing import Any
 from vkpar import text
 from vkpar.vulkan.physical import Heap
 
-ARRAYS, STAGING, SLOTS = "arrays", "staging", "slots"
-PURPOSES = (ARRAYS, STAGING, SLOTS)
+ARRAYS, STAGING, SLOTS, BOUNCE_BUFFERS = "arrays", "staging", "slots", "bounce buffers"
+LIMITED = (ARRAYS, BOUNCE_BUFFERS)  # what VKPAR_MAX_MEMORY bounds
 
 
 @dataclass(frozen=True)
@@ -52,8 +53,9 @@ class DeviceMemory:
         staging: the ring through which arrays are written and read, made at the first write and the first read.
         slots: the staging memory of the device's communicators: imported, mapped, or copied into device memory. Ranks
             import the same host memory: what several of them report is there once.
+        bounce_buffers: what collectives keep in place of views that kernels cannot reach, until memory runs out.
         pipelines: how many pipelines the device keeps; Vulkan does not tell how many bytes they take.
-        limit: what ``VKPAR_MAX_MEMORY`` lets arrays have; 0 for no limit.
+        limit: what ``VKPAR_MAX_MEMORY`` lets arrays and bounce buffers have; 0 for no limit.
         buffers: how many buffers there are; they lie in ``blocks`` Vulkan allocations.
         trimmable: what :meth:`vkpar.Device.trim` would give back, a part of the cached bytes.
         largest_free: the largest free piece in any block.
@@ -64,6 +66,7 @@ class DeviceMemory:
     arrays: int
     staging: int
     slots: int
+    bounce_buffers: int
     pipelines: int
     limit: int
     buffers: int
@@ -113,59 +116,89 @@ def _cells(heap: HeapMemory) -> tuple[str, ...]:
     return (str(heap.index), "device-local" if heap.device_local else "host", *shown)
 
 
-class Books:
-    """What one opened device has taken, by purpose and by heap; may be written to from any thread."""
+def _on(heap: int, counts: Counter[tuple[str, int]]) -> int:
+    return sum(nbytes for (_, where), nbytes in counts.copy().items() if where == heap)
 
-    def __init__(self) -> None:
+
+class Books:
+    """What one opened device has taken, by purpose and by heap; may be written to from any thread.
+
+    An allocator has books of its own, which are a part of its device's: after an interrupt it writes them anew.
+
+    Args:
+        whole: the books that these are a part of, for as long as somebody holds these.
+    """
+
+    def __init__(self, whole: Books | None = None) -> None:
         self._lock = threading.RLock()
-        self._purposes: Counter[str] = Counter()
-        self._buffers = 0
-        self._used: Counter[int] = Counter()
+        self._parts: weakref.WeakSet[Books] = weakref.WeakSet()
+        self.clear()
+        if whole is not None:
+            whole._parts.add(self)
+
+    def clear(self) -> None:
+        """Forget everything, but for what the parts hold."""
+        # By purpose and heap, so that an entry is one step.
+        self._used: Counter[tuple[str, int]] = Counter()
+        self._imported: Counter[tuple[str, int]] = Counter()
+        self._buffers: Counter[int] = Counter()  # by heap, as the blocks: their number, and their bytes
+        self._number: Counter[int] = Counter()
         self._blocks: Counter[int] = Counter()
-        self._imported: Counter[int] = Counter()
-        self._number = 0
 
     def buffer(self, purpose: str, heap: int, nbytes: int, sign: int = 1) -> None:
         """Book a buffer of ``nbytes`` in a block of ``heap``, or with ``sign`` -1 that it is gone."""
         with self._lock:
-            self._purposes[purpose] += sign * nbytes
-            self._used[heap] += sign * nbytes
-            self._buffers += sign
+            self._used[purpose, heap] += sign * nbytes
+            self._buffers[heap] += sign
 
     def block(self, heap: int, nbytes: int, sign: int = 1) -> None:
         """Book a block that takes ``nbytes`` of ``heap``, or that it is gone."""
         with self._lock:
             self._blocks[heap] += sign * nbytes
-            self._number += sign
+            self._number[heap] += sign
 
     def imported(self, purpose: str, heap: int, nbytes: int, sign: int = 1) -> None:
         """Book host memory that was imported as memory of ``heap``, or that it is gone."""
         with self._lock:
-            self._purposes[purpose] += sign * nbytes
-            self._imported[heap] += sign * nbytes
+            self._imported[purpose, heap] += sign * nbytes
 
-    def of(self, purpose: str) -> int:
-        """Return the bytes booked for ``purpose``."""
-        return self._purposes[purpose]
+    def of(self, *purposes: str) -> int:
+        """Return the bytes booked for ``purposes``."""
+        with self._lock:
+            return sum(
+                nbytes
+                for books in (self, *self._parts)
+                for counts in (books._used, books._imported)
+                for (purpose, _), nbytes in counts.copy().items()
+                if purpose in purposes
+            )
 
     @property
     def counts(self) -> tuple[int, int]:
         """The numbers of buffers and of blocks."""
-        return self._buffers, self._number
+        every = (self, *self._parts)
+        return sum(books._buffers.total() for books in every), sum(books._number.total() for books in every)
+
+    def _on(self, heap: int) -> tuple[int, int, int]:
+        """Return the bytes used, held in blocks, and imported, of one heap."""
+        every = (self, *self._parts)
+        used = sum(_on(heap, books._used) for books in every)
+        imported = sum(_on(heap, books._imported) for books in every)
+        return used, sum(books._blocks[heap] for books in every), imported
 
     def heaps(self, found: Sequence[Heap]) -> tuple[HeapMemory, ...]:
         """Return the books of each heap beside what the driver says about it."""
         with self._lock:
-            return tuple(
-                HeapMemory(
-                    index=heap.index,
-                    device_local=heap.device_local,
-                    total=heap.nbytes,
-                    used=self._used[heap.index],
-                    cached=self._blocks[heap.index] - self._used[heap.index],
-                    imported=self._imported[heap.index],
-                    budget=heap.budget,
-                    process_used=heap.used,
-                )
-                for heap in found
-            )
+            return tuple(self._heap(heap, *self._on(heap.index)) for heap in found)
+
+    def _heap(self, heap: Heap, used: int, blocks: int, imported: int) -> HeapMemory:
+        return HeapMemory(
+            index=heap.index,
+            device_local=heap.device_local,
+            total=heap.nbytes,
+            used=used,
+            cached=blocks - used,
+            imported=imported,
+            budget=heap.budget,
+            process_used=heap.used,
+        )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -79,6 +80,7 @@ class Buffer:
         piece: the part of a block that it is.
         purpose: what it was booked for.
         label: says what it holds, for messages.
+        lease: what its allocator knows it by.
     """
 
     handle: Any
@@ -89,8 +91,41 @@ class Buffer:
     piece: Piece = field(repr=False)
     purpose: str = ""
     label: Callable[[], str] | None = None
+    lease: Lease = field(init=False, repr=False)
 
     def range(self, start: int = 0, nbytes: int | None = None, owner: Any = None) -> BufferRange:
         """Return ``nbytes`` (all the rest by default) from byte ``start``."""
         nbytes = self.nbytes - start if nbytes is None else nbytes
         return BufferRange(self.handle, self.offset + start, nbytes, self.mapped and self.mapped + start, owner)
+
+
+class Lease(weakref.ref[Buffer]):
+    """What an allocator keeps of a buffer that it handed out: it does not keep the buffer alive.
+
+    A buffer that nobody holds any more is told of by its lease: ``dropped``, a method of a built-in type, is called
+    with it. So nothing written in Python runs where a buffer dies: an interrupt there would be lost.
+
+    Attributes:
+        piece: the part of a block that the buffer is.
+        nbytes: the size that was asked for; ``reserved`` bytes are taken.
+        purpose: what it is booked for.
+        label: says what it holds, for messages.
+        heap: the heap that the block lies in.
+    """
+
+    __slots__ = ("label", "nbytes", "piece", "purpose", "reserved")
+
+    def __init__(self, buffer: Buffer, dropped: Callable[[Any], object]) -> None:
+        super().__init__(buffer, dropped)  # type: ignore[call-arg]
+        self.piece, self.nbytes, self.reserved = buffer.piece, buffer.nbytes, buffer.reserved
+        self.purpose, self.label = buffer.purpose, buffer.label
+
+    @property
+    def offset(self) -> int:
+        """Bytes from the start of the block."""
+        return self.piece.offset
+
+    @property
+    def heap(self) -> int:
+        """The heap that the block lies in."""
+        return int(self.piece.block.backing.heap)

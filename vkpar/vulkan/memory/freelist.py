@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections.abc import Iterable
 
 
 class FreeList:
@@ -25,6 +26,21 @@ class FreeList:
         self._by_size: list[tuple[int, int]] = [(nbytes, 0)]  # (bytes, offset), sorted
         self._ends: dict[int, int] = {0: nbytes}  # offset of a piece to its end
         self._starts: dict[int, int] = {nbytes: 0}  # and back
+
+    @classmethod
+    def around(cls, nbytes: int, taken: Iterable[tuple[int, int]]) -> FreeList:
+        """Return the list of a block of ``nbytes`` of which pieces, (offset, bytes), are taken and all else is free."""
+        made = cls(nbytes)
+        made._drop(0)
+        start = 0
+        for offset, held in sorted(taken):
+            if offset > start:
+                made._add(start, offset)
+            start = offset + held
+            made.free -= held
+        if start < nbytes:
+            made._add(start, nbytes)
+        return made
 
     def take(self, nbytes: int) -> int | None:
         """Take ``nbytes`` from the piece that fits best; return their offset, None where no piece holds them."""

@@ -1,4 +1,13 @@
-"""The sub-allocator: few VkDeviceMemory blocks, one VkBuffer over each, pieces of them as buffers."""
+"""The sub-allocator: few VkDeviceMemory blocks, one VkBuffer over each, pieces of them as buffers.
+
+An exception may come between any two steps in Python: an interrupt, in whichever signal's handler it is raised. One
+thing therefore says which pieces are in use, the set of leases, and a piece changes hands by one step: its lease goes
+into that set or leaves it. Free lists and books follow from the set. A flag is raised before anything is changed and
+lowered after everything is; who finds it raised makes free lists and books anew from the leases and the blocks. A block
+that was not finished, or not quite freed, is freed then (see :mod:`~vkpar.vulkan.api`): the allocator knows it from
+before the driver is asked for it. A buffer whose new holder an interrupt kept from getting it dies with the exception's
+traceback, as one does that is dropped, and its lease tells.
+"""
 
 from __future__ import annotations
 
@@ -8,35 +17,51 @@ import mmap
 import os
 import threading
 import weakref
-from collections.abc import Callable, Collection
+from collections import deque
+from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, TypeVar
 
 import numpy as np
 
 from vkpar import env, text
-from vkpar.errors import DeviceLostError, OutOfMemoryError, UnsupportedError
+from vkpar.errors import DeviceLostError, OutOfMemoryError, UnsupportedError, VulkanError
 from vkpar.vulkan import api, physical
 from vkpar.vulkan.memory import memtypes
-from vkpar.vulkan.memory.accounting import ARRAYS, Books
-from vkpar.vulkan.memory.buffer import Buffer, BufferRange, SharedBuffer
+from vkpar.vulkan.memory.accounting import ARRAYS, LIMITED, Books
+from vkpar.vulkan.memory.buffer import Buffer, BufferRange, Lease, SharedBuffer
 from vkpar.vulkan.memory.memtypes import HOST_CACHED, HOST_COHERENT, HOST_VISIBLE
 from vkpar.vulkan.memory.pool import Piece, Pool, Room, padded, round_up
 from vkpar.vulkan.physical import DeviceInfo
 
+_Made = TypeVar("_Made")
+
+_SPENT = object()  # there is no more relief
 _LARGEST_USERS = 3  # named where memory runs out
 
 
-class _Backing(NamedTuple):
-    """What Vulkan has behind a block; ``nbytes`` is what it takes of the heap, ``type`` the memory's type."""
+@dataclass(eq=False)
+class _Backing:
+    """What Vulkan has behind a block.
 
-    memory: Any
-    buffer: Any
-    mapped: int
-    heap: int
-    nbytes: int
-    type: int
+    Attributes:
+        handles: the buffer and its memory, as they are recorded.
+        heap: where it lies; ``nbytes`` is what it takes of that, ``type`` the memory's type.
+        whole: there is all of it.
+    """
+
+    handles: tuple[api.Making, api.Making]
+    buffer: Any = None
+    mapped: int = 0
+    heap: int = 0
+    nbytes: int = 0
+    type: int = 0
+    whole: bool = False
+
+
+def _no_relief() -> Iterator[None]:
+    yield from ()
 
 
 class Allocator:
@@ -46,33 +71,49 @@ class Allocator:
         device: the VkDevice.
         info: what the device is.
         families: the queue families that use the buffers.
-        books: where everything is booked; its own by default.
+        books: those of the device, of which the allocator's are a part; none by default.
+        relief: frees what can be spared where memory runs out, and yields whenever there may be room now.
         name: the device's, for messages; the driver's name for it by default.
+
+    Attributes:
+        dropped: the leases of buffers that nobody holds any more; they are in use until :meth:`release`.
     """
 
     def __init__(
-        self, device: Any, info: DeviceInfo, families: tuple[int, ...], books: Books | None = None, name: str = ""
+        self,
+        device: Any,
+        info: DeviceInfo,
+        families: tuple[int, ...],
+        books: Books | None = None,
+        relief: Callable[[], Iterator[None]] = _no_relief,
+        name: str = "",
     ) -> None:
         self._vk = api.load()
         self._device = device
         self._info = info
         self._name = name or info.name
         self._families = sorted(set(families))
-        self._books = books or Books()
+        self._books = Books(books)
+        self._all_books = books or self._books
+        self._relief = relief
         self._pool = Pool(info.memory_bytes, self._new_block, self._destroy, info.limits.max_allocation)
-        self._live: set[Buffer] = set()
+        self._live: set[Lease] = set()
+        self.dropped: deque[Lease] = deque()
         self._lock = threading.Lock()
+        self._torn = False  # free lists and books may not say what the leases do
+        self._unfinished: _Backing | None = None  # the newest block's, which may not be in the pool
 
     @property
     def used(self) -> int:
         """Bytes that its buffers hold, padding included."""
-        with self._lock:
-            return sum(buffer.reserved for buffer in self._live)
+        return sum(lease.reserved for lease in self._live.copy())
 
     @property
     def trimmable(self) -> int:
         """Bytes of blocks that :meth:`trim` would free."""
-        return self._pool.trimmable
+        with self._lock:
+            self._mend()
+            return self._pool.trimmable
 
     def allocate(
         self,
@@ -83,40 +124,35 @@ class Allocator:
         label: Callable[[], str] | None = None,
         alone: bool = False,
         total: int | None = None,
+        spares: bool = False,
     ) -> Buffer:
         """Return a new buffer, aligned to 256 bytes and padded to a multiple of that.
 
-        Where memory runs out, the empty blocks are freed and it is tried again, at last in a block of its own size.
+        Where memory runs out, the empty blocks are freed and it is tried again, at last in a block of its own size;
+        then with whatever relief there is.
 
         Args:
             nbytes: its size.
             kind: ``device``, ``upload`` or ``readback``.
-            purpose: what it is booked for: ``arrays``, ``staging`` or ``slots``.
+            purpose: what it is booked for, one of those in :mod:`~vkpar.vulkan.memory.accounting`.
             label: says what it holds, for messages.
             alone: give it a block of its own.
             total: bytes of all that it is a part of, for messages.
+            spares: ask for no relief, since something else will do.
 
         Raises:
             UnsupportedError: more than the driver allows in one allocation, or no such memory.
             OutOfMemoryError: no memory is left, or ``VKPAR_MAX_MEMORY`` does not allow so much.
         """
-        reserved = padded(nbytes)
-        check_size(self._info, nbytes, reserved)
-        try:
-            with self._lock:
-                self._check_limit(reserved, purpose)
-                piece = self._take(reserved, kind, alone)
-                backing: _Backing = piece.block.backing
-                mapped = backing.mapped + piece.offset if backing.mapped else 0
-                buffer = Buffer(backing.buffer, piece.offset, nbytes, reserved, mapped, piece, purpose, label)
-                self._live.add(buffer)
-                self._books.buffer(purpose, backing.heap, reserved)
-        except OutOfMemoryError as error:
-            raise OutOfMemoryError(error.result, error.call, self._state(total or nbytes, kind, label)) from error
-        return buffer
+        check_size(self._info, nbytes, padded(nbytes))
 
-    def check_total(self, nbytes: int) -> None:
-        """Refuse memory for an array that is more than the heap has, before any of its sub-buffers is allocated.
+        def attempt() -> Buffer:
+            return self._hand_out(nbytes, kind, purpose, label, alone)
+
+        return self._relieved(attempt, _no_relief if spares else self._relief, lambda: (total or nbytes, kind, label))
+
+    def check_total(self, nbytes: int, purpose: str = ARRAYS) -> None:
+        """Refuse memory for an array that is more than there may be, before any of its sub-buffers is allocated.
 
         Raises:
             OutOfMemoryError
@@ -129,15 +165,67 @@ class Allocator:
                 "split the array over several devices; vkpar.plan_memory says beforehand what fits"
             )
             raise OutOfMemoryError("VK_ERROR_OUT_OF_DEVICE_MEMORY", "vkAllocateMemory", message=message)
-        try:
+
+        def attempt() -> None:
             with self._lock:
-                self._check_limit(nbytes, ARRAYS)
-        except OutOfMemoryError as error:
-            raise OutOfMemoryError(error.result, error.call, self._state(nbytes, memtypes.DEVICE)) from error
+                self._mend()
+                self._check_limit(nbytes, purpose)
+
+        if env.get().max_memory:
+            self._relieved(attempt, self._relief, lambda: (nbytes, memtypes.DEVICE, None))
+
+    def _relieved(
+        self,
+        attempt: Callable[[], _Made],
+        relief: Callable[[], Iterator[None]],
+        asked: Callable[[], tuple[int, str, Callable[[], str] | None]],
+    ) -> _Made:
+        """Return what ``attempt`` does, after each measure of ``relief`` once more; say what was ``asked`` in vain."""
+        measures = relief()
+        while True:
+            try:
+                return attempt()
+            except OutOfMemoryError as error:  # kept no longer: its traceback holds the frames of what asked
+                if next(measures, _SPENT) is _SPENT:
+                    raise OutOfMemoryError(error.result, error.call, self._state(*asked())) from error
+
+    def _hand_out(self, nbytes: int, kind: str, purpose: str, label: Callable[[], str] | None, alone: bool) -> Buffer:
+        reserved = padded(nbytes)
+        with self._lock:
+            self._mend()
+            self._check_limit(reserved, purpose)
+            self._torn = True
+            piece = self._take(reserved, kind, alone)
+            backing: _Backing = piece.block.backing
+            mapped = backing.mapped + piece.offset if backing.mapped else 0
+            buffer = Buffer(backing.buffer, piece.offset, nbytes, reserved, mapped, piece, purpose, label)
+            buffer.lease = Lease(buffer, self.dropped.append)
+            self._live.add(buffer.lease)
+            self._books.buffer(purpose, backing.heap, reserved)
+            self._torn = False
+        return buffer
+
+    def _mend(self) -> None:
+        """Make free lists and books anew where the last change did not come to its end; the lock is held."""
+        if not self._torn:
+            return
+        blocks = list(self._pool.blocks())
+        if self._unfinished is not None and all(block.backing is not self._unfinished for block in blocks):
+            self._free(self._unfinished)
+        for block in blocks:
+            if not block.backing.whole:
+                self._free(block.backing)
+        self._pool.restore([lease.piece for lease in self._live], lambda backing: bool(backing.whole))
+        self._books.clear()
+        for block in self._pool.blocks():
+            self._books.block(block.backing.heap, block.backing.nbytes)
+        for lease in self._live:
+            self._books.buffer(lease.purpose, lease.heap, lease.reserved)
+        self._torn = False
 
     def _check_limit(self, reserved: int, purpose: str) -> None:
         limit = env.get().max_memory
-        if limit and purpose == ARRAYS and self._books.of(ARRAYS) + reserved > limit:
+        if limit and purpose in LIMITED and self._all_books.of(*LIMITED) + reserved > limit:
             raise OutOfMemoryError("VK_ERROR_OUT_OF_DEVICE_MEMORY", f"an allocation within VKPAR_MAX_MEMORY={limit}")
 
     def _take(self, reserved: int, kind: str, alone: bool) -> Piece:
@@ -154,7 +242,7 @@ class Allocator:
 
     def _state(self, nbytes: int, kind: str, asking: Callable[[], str] | None = None) -> str:
         """Say what was asked for, which ``asking`` labels, and what there is, for the error that nothing is left."""
-        heap = self._books.heaps(physical.read_heaps(self._info))[memtypes.heap_of(self._info, kind)]
+        heap = self._all_books.heaps(physical.read_heaps(self._info))[memtypes.heap_of(self._info, kind)]
         budget = "no budget known" if heap.budget is None else f"a budget of {heap.budget}"
         largest = heapq.nlargest(_LARGEST_USERS, self._users(asking).items(), key=lambda user: user[1])
         named = "; ".join(f"{name() if callable(name) else name}: {held} bytes" for name, held in largest)
@@ -167,59 +255,72 @@ class Allocator:
     def _users(self, asking: Callable[[], str] | None) -> dict[Callable[[], str] | str, int]:
         """Return the bytes of everything but what ``asking`` labels; the buffers of an array share a label."""
         users: dict[Callable[[], str] | str, int] = {}
-        with self._lock:
-            for buffer in self._live:
-                if asking is None or buffer.label is not asking:
-                    user = buffer.label or buffer.purpose
-                    users[user] = users.get(user, 0) + buffer.nbytes
+        for lease in self._live.copy():
+            if asking is None or lease.label is not asking:
+                user = lease.label or lease.purpose
+                users[user] = users.get(user, 0) + lease.nbytes
         return users
 
-    def release(self, buffer: Buffer) -> None:
+    def release(self, given: Buffer | Lease) -> None:
         """Take a buffer back; no pending submission may use it. A second call does nothing."""
+        lease = given.lease if isinstance(given, Buffer) else given
         with self._lock:
-            if buffer in self._live:
-                self._live.remove(buffer)
-                self._books.buffer(buffer.purpose, buffer.piece.block.backing.heap, buffer.reserved, -1)
-                self._pool.give(buffer.piece)
+            self._mend()
+            if lease in self._live:
+                self._torn = True
+                self._live.remove(lease)
+                self._books.buffer(lease.purpose, lease.heap, lease.reserved, -1)
+                self._pool.give(lease.piece)
+                self._torn = False
 
     def trim(self) -> int:
         """Free the empty blocks that are kept for later; return how many bytes they had."""
         with self._lock:
-            return self._pool.trim()
+            self._mend()
+            self._torn = True
+            freed = self._pool.trim()
+            self._torn = False
+            return freed
 
     def room(self) -> Room:
         """Return how much is free in the blocks, and in what pieces."""
         with self._lock:
+            self._mend()
             return self._pool.room()
 
     def _new_block(self, nbytes: int, kind: str) -> _Backing:
         vk = self._vk
-        with ExitStack() as undo:
-            buffer = create_buffer(self._device, self._info, nbytes, self._families)
-            undo.callback(vk.destroy, "Buffer", self._device, buffer)
-            needs = vk.ffi.new("VkMemoryRequirements*")
-            vk.lib.vkGetBufferMemoryRequirements(self._device, buffer, needs)
-            number = memtypes.choose(self._info, kind, needs.memoryTypeBits)
-            memory = self._allocate_memory(int(needs.size), number)
-            undo.callback(free_memory, self._device, memory)
-            vk.check(vk.lib.vkBindBufferMemory(self._device, buffer, memory, 0), "vkBindBufferMemory")
-            mapped = self._map(memory, nbytes) if memtypes.is_mapped(self._info, kind, number) else 0
-            undo.pop_all()
-        made = _Backing(memory, buffer, mapped, self._info.memory_types[number][1], int(needs.size), number)
+        made = _Backing((vk.making("Buffer", self._device), vk.making("DeviceMemory", self._device)))
+        self._unfinished = made
+        try:
+            self._fill(made, nbytes, kind)
+        except BaseException:
+            self._free(made)
+            raise
         self._books.block(made.heap, made.nbytes)
         return made
 
-    def _allocate_memory(self, nbytes: int, kind: int) -> Any:
+    def _fill(self, made: _Backing, nbytes: int, kind: str) -> None:
         vk = self._vk
-        made = vk.ffi.new("VkDeviceMemory*")
+        made.buffer = create_buffer(self._device, self._info, nbytes, self._families, made=made.handles[0])
+        needs = vk.ffi.new("VkMemoryRequirements*")
+        vk.lib.vkGetBufferMemoryRequirements(self._device, made.buffer, needs)
+        number = memtypes.choose(self._info, kind, needs.memoryTypeBits)
+        made.nbytes, made.heap, made.type = int(needs.size), self._info.memory_types[number][1], number
+        memory = self._allocate_memory(made.nbytes, number, made.handles[1])
+        vk.check(vk.lib.vkBindBufferMemory(self._device, made.buffer, memory, 0), "vkBindBufferMemory")
+        made.mapped = self._map(memory, nbytes) if memtypes.is_mapped(self._info, kind, number) else 0
+        made.whole = True
+
+    def _allocate_memory(self, nbytes: int, kind: int, made: api.Making) -> Any:
+        vk = self._vk
         info = vk.struct("VkMemoryAllocateInfo", allocationSize=nbytes, memoryTypeIndex=kind)
-        result = vk.lib.vkAllocateMemory(self._device, info, vk.ffi.NULL, made)
-        if result < 0:
-            error = vk.error(result, "vkAllocateMemory")
-            known = isinstance(error, (OutOfMemoryError, DeviceLostError))
-            raise error if known else OutOfMemoryError(error.result, error.call)
-        vk.count("DeviceMemory", 1)
-        return made[0]
+        try:
+            return vk.make(made, "vkAllocateMemory", self._device, info, vk.ffi.NULL)
+        except (OutOfMemoryError, DeviceLostError):
+            raise
+        except VulkanError as error:
+            raise OutOfMemoryError(error.result, error.call) from error
 
     def _map(self, memory: Any, nbytes: int) -> int:
         vk = self._vk
@@ -229,17 +330,23 @@ class Allocator:
         return vk.address(pointer[0])
 
     def _destroy(self, backing: _Backing) -> None:
-        self._vk.destroy("Buffer", self._device, backing.buffer)
-        free_memory(self._device, backing.memory)
+        self._free(backing)
         self._books.block(backing.heap, backing.nbytes, -1)
+
+    def _free(self, backing: _Backing) -> None:
+        """Free what there is of ``backing``; where that is interrupted, the next call goes on."""
+        backing.whole = False
+        for made in backing.handles:
+            self._vk.discard(made, self._device)
 
     def close(self) -> None:
         """Free every block; nothing may be pending on the device."""
         with self._lock:
-            for buffer in self._live:
-                self._books.buffer(buffer.purpose, buffer.piece.block.backing.heap, buffer.reserved, -1)
+            self._torn = True
             self._live.clear()
+            self._mend()
             self._pool.clear()
+            self._books.clear()
 
 
 def check_size(info: DeviceInfo, nbytes: int, reserved: int) -> None:
@@ -255,8 +362,16 @@ def check_size(info: DeviceInfo, nbytes: int, reserved: int) -> None:
         )
 
 
-def create_buffer(device: Any, info: DeviceInfo, nbytes: int, families: list[int], *, host_import: bool = False) -> Any:
-    """Return a VkBuffer for storage and copies, shared by ``families``."""
+def create_buffer(
+    device: Any,
+    info: DeviceInfo,
+    nbytes: int,
+    families: list[int],
+    *,
+    host_import: bool = False,
+    made: api.Making | None = None,
+) -> Any:
+    """Return a VkBuffer for storage and copies, shared by ``families``; it is recorded as ``made``."""
     vk = api.load()
     constants = vk.vk
     external = vk.ffi.NULL
@@ -277,14 +392,7 @@ def create_buffer(device: Any, info: DeviceInfo, nbytes: int, families: list[int
         queueFamilyIndexCount=len(families) if shared else 0,
         pQueueFamilyIndices=families if shared else [],
     )
-    return vk.create("Buffer", device, create)
-
-
-def free_memory(device: Any, memory: Any) -> None:
-    """Free a VkDeviceMemory."""
-    vk = api.load()
-    vk.lib.vkFreeMemory(device, memory, vk.ffi.NULL)
-    vk.count("DeviceMemory", -1)
+    return vk.create("Buffer", device, create, made=made)
 
 
 def host_view(address: int, nbytes: int) -> Any:
@@ -384,7 +492,7 @@ class HostImport:
             self.buffer = create_buffer(device, info, arena.nbytes, families, host_import=True)
             undo.callback(vk.destroy, "Buffer", device, self.buffer)
             self._memory = self._import(info)
-            undo.callback(free_memory, device, self._memory)
+            undo.callback(vk.destroy, "DeviceMemory", device, self._memory)
             vk.check(vk.lib.vkBindBufferMemory(device, self.buffer, self._memory, 0), "vkBindBufferMemory")
             undo.pop_all()
 
@@ -398,11 +506,9 @@ class HostImport:
         allocate = vk.struct(
             "VkMemoryAllocateInfo", pNext=chain, allocationSize=self._arena.nbytes, memoryTypeIndex=kind
         )
-        made = vk.ffi.new("VkDeviceMemory*")
+        made = vk.making("DeviceMemory", self._device)
         detail = f"import of {self._arena.nbytes} bytes of host memory on {info.name}"
-        vk.check(vk.lib.vkAllocateMemory(self._device, allocate, vk.ffi.NULL, made), "vkAllocateMemory", detail)
-        vk.count("DeviceMemory", 1)
-        return made[0]
+        return vk.make(made, "vkAllocateMemory", self._device, allocate, vk.ffi.NULL, detail=detail)
 
     def _memory_type(self, info: DeviceInfo, pointer: Any, handle_type: int) -> int:
         vk = self._vk
@@ -428,4 +534,4 @@ class HostImport:
         buffer, self.buffer = self.buffer, None
         if buffer is not None:
             self._vk.destroy("Buffer", self._device, buffer)
-            free_memory(self._device, self._memory)
+            self._vk.destroy("DeviceMemory", self._device, self._memory)

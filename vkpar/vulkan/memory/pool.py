@@ -27,7 +27,7 @@ pieces are small, since a single one keeps a large block.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from vkpar import env
@@ -168,14 +168,35 @@ class Pool:
         self.trimmable += block.nbytes
         if block.nbytes > self._most_cached:
             self._remove(block)
+        self._bound()
+
+    def _bound(self) -> None:
         while self.trimmable > self._most_cached:
             self._remove(next(iter(self._empty)))
 
     def _remove(self, block: Block) -> None:
+        """Drop an empty block; where that is interrupted, the block stays until :meth:`restore`."""
+        self._drop(block.backing)
+        self._blocks[block.kind, block.size_class].remove(block)
         del self._empty[block]
         self.trimmable -= block.nbytes
-        self._blocks[block.kind, block.size_class].remove(block)
-        self._drop(block.backing)
+
+    def restore(self, pieces: Iterable[Piece], is_whole: Callable[[Any], bool]) -> None:
+        """Make everything anew from the blocks there are and the ``pieces`` in use, after a call that did not end.
+
+        Args:
+            pieces: all that were taken and not given back.
+            is_whole: says of what ``make`` returned that it was not dropped.
+        """
+        taken: dict[Block, list[tuple[int, int]]] = {}
+        for piece in pieces:
+            taken.setdefault(piece.block, []).append((piece.offset, piece.nbytes))
+        self._blocks = {key: [b for b in blocks if is_whole(b.backing)] for key, blocks in self._blocks.items()}
+        for block in self.blocks():
+            block.free = FreeList.around(block.nbytes, taken.get(block, ()))
+        self._empty = {block: None for block in self.blocks() if block.free.empty}
+        self.trimmable = sum(block.nbytes for block in self._empty)
+        self._bound()
 
     def trim(self) -> int:
         """Drop the empty blocks; return how many bytes they had."""
@@ -188,9 +209,9 @@ class Pool:
         """Drop every block, in use or not."""
         self._empty.clear()
         self.trimmable = 0
-        while self._blocks:
-            for block in self._blocks.popitem()[1]:
-                self._drop(block.backing)
+        for block in self.blocks():
+            self._drop(block.backing)
+        self._blocks.clear()
 
     def blocks(self) -> Iterator[Block]:
         """Yield every block."""

@@ -110,11 +110,8 @@ class Pipeline:
             pSpecializationInfo=specialization,
         )
         info = vk.struct("VkComputePipelineCreateInfo", stage=stage[0], layout=self.layout.handle)
-        made = vk.ffi.new("VkPipeline[1]")
-        null = vk.ffi.NULL
-        vk.check(vk.lib.vkCreateComputePipelines(self._device, null, 1, info, null, made), "vkCreateComputePipelines")
-        vk.count("Pipeline", 1)
-        return made[0]
+        null, made = vk.ffi.NULL, vk.making("Pipeline", self._device)
+        return vk.make(made, "vkCreateComputePipelines", self._device, null, 1, info, null)
 
     def close(self) -> None:
         """Destroy the pipeline; no pending submission may use it."""
