@@ -286,7 +286,7 @@ def _simulated(
     targets = [np.zeros(count, number) for _ in parts]
     plan = wires.plan(dtypes.resolve(dtype), wire or "f16", chosen, op)
     weighted = tuner.weighted(Plan(chosen), costs)
-    steps = chosen.steps(problem(n, count, slots, silent, shares=weighted.shares, order=weighted.order))
+    steps = chosen.steps(problem(n, count, slots, silent, shares=weighted.shares))
     with np.errstate(all="ignore"):
         Simulator(slots).run(steps, values, targets, codec(plan, op, n - len(silent)))
     return targets

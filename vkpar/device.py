@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import atexit
 import logging
-import math
-import operator
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from vkpar import dtypes, env
-from vkpar.dtypes import DType
+from vkpar.arrays.array import Array
+from vkpar.arrays.elements import host_elements
+from vkpar.arrays.host import HostArray
 from vkpar.errors import InvalidUsageError
 from vkpar.vulkan import api, instance, physical
 from vkpar.vulkan.device import LogicalDevice
@@ -27,9 +25,6 @@ from vkpar.vulkan.selector import select
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
-
-    from vkpar.arrays.array import Array
-    from vkpar.host import HostArray
 
 _log = logging.getLogger("vkpar")
 
@@ -95,9 +90,6 @@ class Device:
             InvalidUsageError: not an array of plain numbers.
             OutOfMemoryError: the device has no room.
         """
-        from vkpar.arrays.array import Array
-        from vkpar.arrays.elements import host_elements
-
         host = host_elements(source, dtype)
         made = Array.allocate(self, host.values.shape, host.dtype)
         made.write(host.values)
@@ -110,8 +102,6 @@ class Device:
             InvalidUsageError: a negative dimension or an unknown dtype.
             OutOfMemoryError: the device has no room.
         """
-        from vkpar.arrays.array import Array
-
         return Array.allocate(self, shape, dtypes.resolve(dtype))
 
     def zeros(self, shape: int | Sequence[int], dtype: object = "float32") -> Array:
@@ -327,55 +317,3 @@ def _close_all() -> None:
         _close_quietly(device)
     if api.loaded() and not api.load().live().get("Device"):
         instance.close()
-
-
-class Shaped:
-    """What all n-dimensional arrays say of themselves.
-
-    Attributes:
-        shape: the dimensions.
-        dtype: the type of the elements.
-    """
-
-    shape: tuple[int, ...]
-    dtype: DType
-
-    @property
-    def size(self) -> int:
-        """Number of elements."""
-        return math.prod(self.shape)
-
-    @property
-    def ndim(self) -> int:
-        """Number of dimensions."""
-        return len(self.shape)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all elements."""
-        return self.size * self.dtype.itemsize
-
-    def __len__(self) -> int:
-        if not self.shape:
-            raise InvalidUsageError("a 0-dimensional array has no length")
-        return self.shape[0]
-
-
-def dimensions(shape: int | Sequence[int]) -> tuple[int, ...]:
-    """Return ``shape`` as a tuple of dimensions.
-
-    Raises:
-        InvalidUsageError: no shape, or a negative dimension.
-    """
-    try:
-        dims = tuple(operator.index(dim) for dim in (shape if isinstance(shape, Iterable) else (shape,)))
-    except TypeError:
-        dims = (-1,)
-    if any(dim < 0 for dim in dims):
-        raise InvalidUsageError(f"bad shape {shape!r}: dimensions are whole numbers from 0")
-    return dims
-
-
-def as_bytes(values: np.ndarray[Any, Any]) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """Return the flat bytes of a C-contiguous array, without a copy."""
-    return values.reshape(-1).view(np.uint8)

@@ -15,7 +15,8 @@ from vkpar.device import Device
 from vkpar.errors import InvalidUsageError, UnsupportedError
 from vkpar.vulkan import queue
 from vkpar.vulkan.memory.buffer import BufferRange
-from vkpar.vulkan.memory.pool import ALIGNMENT, round_up
+from vkpar.vulkan.memory.pool import round_up
+from vkpar.vulkan.physical import ALIGNMENT
 from vkpar.vulkan.pipelines import shader
 from vkpar.vulkan.pipelines.interface import OF_DEVICES, Entry, Interface, missing, reflect
 from vkpar.vulkan.pipelines.kernel import Pipeline

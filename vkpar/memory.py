@@ -9,7 +9,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from vkpar import dtypes, env, text
-from vkpar.device import Device, dimensions
+from vkpar.arrays.shape import dimensions
+from vkpar.device import Device
 from vkpar.errors import InvalidUsageError
 from vkpar.vulkan.memory import memtypes
 from vkpar.vulkan.memory.pool import Pool, padded

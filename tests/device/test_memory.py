@@ -23,7 +23,7 @@ from vkpar.vulkan import api
 from vkpar.vulkan.memory import memtypes
 from vkpar.vulkan.memory.buffer import Buffer
 from vkpar.vulkan.memory.memory import Allocator, HostArena
-from vkpar.vulkan.memory.pool import ALIGNMENT
+from vkpar.vulkan.physical import ALIGNMENT
 
 pytestmark = pytest.mark.device
 KINDS = ["device", "upload", "readback"]

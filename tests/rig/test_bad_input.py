@@ -152,7 +152,7 @@ def test_names_that_are_no_text(rigs: Rigs, options: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("algorithm", ["butterfly", "", "Ring", None, 1])
 def test_unknown_algorithms(comm: vkpar.Communicator, algorithm: Any) -> None:
-    with pytest.raises(InvalidUsageError, match="auto, ring"):
+    with pytest.raises(InvalidUsageError, match="auto, direct"):
         vkpar.Communicator(comm.devices, algorithm=algorithm)
 
 

@@ -17,8 +17,8 @@ from vkpar import InvalidUsageError, UnsupportedError, env
 from vkpar.vulkan.memory import memtypes
 from vkpar.vulkan.memory.accounting import Books
 from vkpar.vulkan.memory.freelist import FreeList
-from vkpar.vulkan.memory.pool import ALIGNMENT, Piece, Pool, padded, round_up
-from vkpar.vulkan.physical import Heap
+from vkpar.vulkan.memory.pool import Piece, Pool, padded, round_up
+from vkpar.vulkan.physical import ALIGNMENT, Heap
 
 MIB = 1 << 20
 

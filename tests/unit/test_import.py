@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import ast
+from pathlib import Path
+
 import pytest
 from children import check_child, child_environment
+
+import vkpar
 
 NO_LOADER = """
     import sys
@@ -112,3 +117,18 @@ def test_version_and_names() -> None:
         assert all(getattr(vkpar, name) is not None for name in vkpar.__all__)
         """
     )
+
+
+@pytest.mark.parametrize(
+    "module", sorted((Path(vkpar.__file__).parent / "arrays").glob("*.py")), ids=lambda file: file.stem
+)
+def test_arrays_know_devices_from_annotations_alone(module: Path) -> None:
+    """import-linter sees those three imports only as a whole, and would let one into a function."""
+    tree = ast.parse(module.read_text())
+    typing = [node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"]
+    allowed = {id(inner) for node in typing for inner in ast.walk(node)}
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.Import, ast.ImportFrom)) and id(node) not in allowed:
+            names = {node.module} if isinstance(node, ast.ImportFrom) else {alias.name for alias in node.names}
+            names |= {f"{node.module}.{a.name}" for a in node.names} if isinstance(node, ast.ImportFrom) else set()
+            assert "vkpar.device" not in names

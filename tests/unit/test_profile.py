@@ -15,10 +15,9 @@ from vkpar.comm.observe.clocks import ClockLine
 from vkpar.comm.observe.collector import Run
 from vkpar.comm.observe.steptimes import StepTime, step_times, summarize, table, trace_events
 from vkpar.comm.record.timestamps import Planned, planned
-from vkpar.comm.schedule.algorithms import barrier as meet
-from vkpar.comm.schedule.algorithms import p2p as exchange
+from vkpar.comm.schedule.algorithms import barrier, p2p
 from vkpar.comm.schedule.algorithms.table import TABLE
-from vkpar.comm.schedule.steps import BLOCK, Forward, Meet, Move, Problem, Reduce, SlotSet, Span, Step
+from vkpar.comm.schedule.steps import BLOCK, Barrier, Forward, Move, Problem, Reduce, SlotSet, Span, Step
 from vkpar.vulkan.query import Sample
 
 US = 1e-6
@@ -75,7 +74,7 @@ def test_bytes_and_sources_of_steps() -> None:
         Step(1, "publish", (Reduce(span, own_at=0, out_slot=2),)),
         Step(0, "reduce", (Reduce(span, (2, 1), to_array=True, out_slot=3, final=True),)),
         Step(1, "gather", (Forward(span, 3, 4),)),
-        Step(1, "meet", (Meet((4,), 5),)),
+        Step(1, "meet", (Barrier((4,), 5),)),
     ]
     found = planned(steps, PLAN)
     nbytes = 3 * SCALED
@@ -116,8 +115,8 @@ def test_all_that_is_read_was_written_by_an_earlier_step(name: str, nranks: int)
 def test_sources_of_movements_and_barriers() -> None:
     slots = SlotSet(3, 6, 4)
     moves = [Move(Span(rank * BLOCK * 9, BLOCK * 9), rank, ((rank + 1) % 3,)) for rank in range(3)]
-    check_sources(list(exchange.steps(moves, slots)))
-    check_sources(list(meet.steps(slots)))
+    check_sources(list(p2p.steps(moves, slots)))
+    check_sources(list(barrier.steps(slots)))
 
 
 def check_sources(steps: list[Step]) -> None:

@@ -12,9 +12,10 @@ import numpy as np
 from vkpar import dtypes
 from vkpar.arrays import printing, transfer
 from vkpar.arrays.elements import host_elements
+from vkpar.arrays.host import HostArray
 from vkpar.arrays.region import Region, select, sliced
+from vkpar.arrays.shape import Shaped, as_bytes, dimensions
 from vkpar.arrays.storage import Storage
-from vkpar.device import Device, Shaped, as_bytes, dimensions
 from vkpar.dtypes import DType
 from vkpar.errors import (
     CommunicatorError,
@@ -24,14 +25,16 @@ from vkpar.errors import (
     UnsupportedError,
     VulkanError,
 )
-from vkpar.host import HostArray
 from vkpar.vulkan.memory.accounting import ARRAYS
 from vkpar.vulkan.memory.buffer import BufferRange
-from vkpar.vulkan.memory.pool import ALIGNMENT, round_up
+from vkpar.vulkan.memory.pool import round_up
 from vkpar.vulkan.memory.subbuffers import SubBuffers
+from vkpar.vulkan.physical import ALIGNMENT
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
+
+    from vkpar.device import Device
 
 _Target = TypeVar("_Target", "np.ndarray[Any, Any]", HostArray)
 
@@ -104,7 +107,7 @@ class Array(Shaped):
         group, a lost device) it says why instead; ``repr`` never reads.
         """
         try:
-            values = printing.excerpt(self)
+            values = printing.excerpt(self.shape, self.dtype, self.read)
         except (InvalidUsageError, VulkanError, CommunicatorError) as error:
             return f"{self!r}: {error}"
         return printing.text(values, self.shape, f"{self.dtype}, device={str(self.device)!r}")
@@ -344,7 +347,7 @@ class Array(Shaped):
         """
         if device is self.device:
             return self
-        if not isinstance(device, Device):
+        if not isinstance(device, type(self.device)):
             raise InvalidUsageError(f"expected an opened vkpar.Device, not {type(device).__name__}")
         made = Array.allocate(device, self.shape, self.dtype)
         copy(self, made)

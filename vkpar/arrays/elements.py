@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from vkpar import dtypes
+from vkpar.arrays.host import HostArray
 from vkpar.dtypes import DType
 from vkpar.errors import InvalidUsageError
-from vkpar.host import HostArray
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike

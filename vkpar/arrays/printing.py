@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING, Any
+import math
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
 from vkpar import dtypes
-
-if TYPE_CHECKING:
-    from vkpar.arrays.array import Array
+from vkpar.dtypes import DType
 
 _Values = np.ndarray[Any, Any]
 
 
-def excerpt(array: Array) -> _Values:
-    """Return the elements that NumPy's print options show of ``array``, bfloat16 as float32.
+def excerpt(shape: tuple[int, ...], dtype: DType, read: Callable[[Any], _Values]) -> _Values:
+    """Return the elements that NumPy's print options show of an array, bfloat16 as float32; ``read`` takes a region.
 
     Where NumPy would leave some out, the result has one element, of any value, in place of those along each axis: with
     ``threshold=0`` NumPy leaves it out.
@@ -27,13 +27,13 @@ def excerpt(array: Array) -> _Values:
     """
     options = np.get_printoptions()
     edge = int(options["edgeitems"])
-    if array.size <= int(options["threshold"]):
-        values = array.numpy()
+    if math.prod(shape) <= int(options["threshold"]):
+        values = read(None)
     else:
-        values = np.zeros([min(length, 2 * edge + 1) for length in array.shape], array.dtype.numpy)
-        for parts in itertools.product(*(_edges(length, edge) for length in array.shape)):
-            values[tuple(to for _, to in parts)] = array.read(tuple(of for of, _ in parts))
-    if array.dtype == dtypes.bfloat16:
+        values = np.zeros([min(length, 2 * edge + 1) for length in shape], dtype.numpy)
+        for parts in itertools.product(*(_edges(length, edge) for length in shape)):
+            values[tuple(to for _, to in parts)] = read(tuple(of for of, _ in parts))
+    if dtype == dtypes.bfloat16:
         return dtypes.from_bfloat16(values, np.dtype(np.float32))
     return values
 

@@ -14,8 +14,6 @@ from vkpar.errors import InvalidUsageError
 
 _T = TypeVar("_T", bound=np.generic)
 
-_SMALL_GAP = 16  # elements
-
 
 @dataclass(frozen=True)
 class Box:
@@ -37,7 +35,7 @@ class Box:
 
     @property
     def index(self) -> tuple[int | slice, ...]:
-        """What selects it from an array of the region's ``counts``."""
+        """The index of the box in an array of the region's ``counts``."""
         return (*self.lead, slice(self.first, self.first + self.counts[0])) if self.counts else self.lead
 
     @property
@@ -45,19 +43,15 @@ class Box:
         """Number of elements."""
         return math.prod(self.counts)
 
-    def span(self, inner: int) -> int:
-        """Return how many elements of memory lie from the first one to the last along the ``inner`` last axes."""
-        axes = range(max(len(self.counts) - inner, 0), len(self.counts))
-        return 1 + sum((self.counts[axis] - 1) * self.strides[axis] for axis in axes)
+    @property
+    def span(self) -> int:
+        """How many elements of memory it reaches over, from the first one to the last, gaps included."""
+        return 1 + sum((count - 1) * stride for count, stride in zip(self.counts, self.strides, strict=True))
 
-    def pitch(self, inner: int) -> int:
-        """Return how many elements from one :meth:`span` to the next it takes up: with a small gap behind the last.
-
-        With the gap, spans that begin at whole cache lines stay there.
-        """
-        if not 0 < inner <= len(self.counts) or self.strides[-inner] > _SMALL_GAP:
-            return self.span(inner)
-        return self.counts[-inner] * self.strides[-inner]
+    @property
+    def run(self) -> int:
+        """How many elements lie side by side along the last axis."""
+        return self.counts[-1] if self.strides[-1:] == (1,) else 1
 
     def rows(self, start: int, stop: int) -> Box:
         """Return places ``start`` to ``stop`` along the first axis."""
@@ -175,44 +169,31 @@ def _collapsed(
     return counts, strides, flips
 
 
-def boxes(box: Box, reach: Callable[[int], int], most: int, *, inner: int = 0, ndim: int = 64) -> Iterator[Box]:
+def boxes(box: Box, reach: Callable[[int], int], most: int, *, ndim: int = 64) -> Iterator[Box]:
     """Cut ``box`` along its first axes into boxes, in order.
 
     Args:
         box: at least one element.
         reach: how many elements of memory from a place on may be spanned.
-        most: how many elements one of them may take up, at least one.
-        inner: along so many of the last axes they take up all that lies between them, too.
+        most: how many elements one of them may have, at least one.
         ndim: how many axes one of them may have.
     """
     while True:
         if not box.counts:
             yield box
             return
-        places = _fitting(box, reach(box.start), most, inner) if len(box.counts) <= ndim else 0
+        places = _fitting(box, reach(box.start), most) if len(box.counts) <= ndim else 0
         if places:
             yield box.rows(0, places)
         else:
-            yield from boxes(box.row(0), reach, most, inner=inner, ndim=ndim)
+            yield from boxes(box.row(0), reach, most, ndim=ndim)
             places = 1
         if places == box.counts[0]:
             return
         box = box.rows(places, box.counts[0])
 
 
-def _fitting(box: Box, reach: int, most: int, inner: int) -> int:
+def _fitting(box: Box, reach: int, most: int) -> int:
     """Return how many places along the first axis one box may have."""
-    behind = len(box.counts) - 1
-    row_span = box.span(behind)
-    by_span = (reach - row_span) // box.strides[0] + 1
-    if inner > behind:
-        by_size = (most - row_span) // box.strides[0] + 1
-    else:
-        by_size = most // (math.prod(box.counts[1 : len(box.counts) - inner]) * box.pitch(inner))
-    return max(0, min(box.counts[0], by_span, by_size))
-
-
-def taken(box: Box, inner: int) -> int:
-    """Return how many elements ``box`` takes up, with what lies between them along its ``inner`` last axes."""
-    outer = box.counts[: max(len(box.counts) - inner, 0)]
-    return math.prod(outer) * box.pitch(inner) if outer else box.span(inner)
+    by_span = (reach - box.row(0).span) // box.strides[0] + 1
+    return max(0, min(box.counts[0], by_span, most // math.prod(box.counts[1:])))

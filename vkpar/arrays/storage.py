@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from vkpar.device import Device
 from vkpar.errors import InvalidUsageError
 from vkpar.vulkan.memory.accounting import ARRAYS
 from vkpar.vulkan.memory.subbuffers import SubBuffers
+
+if TYPE_CHECKING:
+    from vkpar.device import Device
 
 _serials = itertools.count(1)
 
@@ -18,7 +21,7 @@ class Storage:
 
     Attributes:
         nbytes: its size.
-        serial: what tells it from all others of this process.
+        serial: a number that no other storage of this process has.
         held_by: the group of collectives that names it and was not left yet, weakly; None for none.
         closed: True after :meth:`close`.
     """
@@ -36,10 +39,10 @@ class Storage:
 
     @property
     def memory(self) -> SubBuffers:
-        """The buffers; they stay for as long as somebody holds them, whoever closes this meanwhile.
+        """The buffers, which stay for as long as somebody holds them, even if the storage is closed meanwhile.
 
         Raises:
-            InvalidUsageError: there are none, they were given back, or the device is closed.
+            InvalidUsageError: the array has no elements, its memory was given back, or the device is closed.
         """
         self.device.logical.check_open()
         self.check_free()
@@ -49,10 +52,10 @@ class Storage:
         return memory
 
     def pin(self) -> SubBuffers | None:
-        """Return what keeps the memory from being given back; None where there is none.
+        """Return the buffers, which are not given back while the caller holds them; None where there are none.
 
         Raises:
-            InvalidUsageError: it was given back.
+            InvalidUsageError: the memory was given back.
         """
         memory = self._memory
         if self.closed:
@@ -67,7 +70,7 @@ class Storage:
         """Refuse use after :meth:`close`, and while another group of collectives than ``group`` names the memory.
 
         Raises:
-            InvalidUsageError
+            InvalidUsageError: the memory was given back, or is pending in another group.
         """
         self.pin()
         holder = self.holder()

@@ -6,21 +6,21 @@ import math
 import struct
 import sys
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 
 from vkpar import dtypes
-from vkpar.arrays.region import Box, Region, boxes, taken
+from vkpar.arrays.region import Box, Region, boxes
 from vkpar.dtypes import DType
 from vkpar.errors import InvalidUsageError
 from vkpar.vulkan.device import LogicalDevice
 from vkpar.vulkan.memory.buffer import BufferRange
 from vkpar.vulkan.memory.mapped import collide
 from vkpar.vulkan.memory.memory import host_view
-from vkpar.vulkan.memory.pool import ALIGNMENT, round_up
+from vkpar.vulkan.memory.pool import round_up
 from vkpar.vulkan.memory.subbuffers import SubBuffers
+from vkpar.vulkan.physical import ALIGNMENT
 from vkpar.vulkan.queue import Frame
 from vkpar.vulkan.staging import Load
 
@@ -36,18 +36,17 @@ _MARGIN: Final = 64
 _ALL: Final = sys.maxsize
 _LONG: Final = 2048  # bytes: shorter rows are copied in another way
 
-# The cost of a run of a copy and of a byte that a kernel packs, on CPU drivers (measured) and on GPUs (estimated), and
-# that of a kernel's launch; all in bytes of a plain copy.
-_CPU: Final = (1 << 10, 12.0)
-_GPU: Final = (32 << 10, 1.25)
-_LAUNCH: Final = 64 << 10
+# Runs of at least so many bytes are copied one by one, shorter ones by a kernel. On CPU drivers a run costs as much as
+# 1 KiB of it, and a kernel takes 12 times as long as a copy (measured); copies of GPUs cost more to begin.
+_CPU_RUN: Final = 128
+_GPU_RUN: Final = 128 << 10
 
 
 def check_target(out: np.ndarray[Any, Any], shape: tuple[int, ...], dtype: DType) -> None:
-    """Refuse what elements of ``shape`` and ``dtype`` cannot be read into.
+    """Refuse an ``out`` that elements of ``shape`` and ``dtype`` cannot be read into.
 
     Raises:
-        InvalidUsageError
+        InvalidUsageError: no NumPy array, a read-only one, one of another shape or dtype, or one not C-contiguous.
     """
     if not isinstance(out, np.ndarray):
         raise InvalidUsageError(f"cannot read into {type(out).__name__}; out is a NumPy array or a HostArray")
@@ -61,12 +60,12 @@ def check_target(out: np.ndarray[Any, Any], shape: tuple[int, ...], dtype: DType
 
 
 def read(logical: LogicalDevice, memory: SubBuffers, first: int, region: Region, out: _Values) -> None:
-    """Fill ``out`` from a region that has elements; returns when it is there.
+    """Fill ``out`` from a region that has elements; return once it is filled.
 
     Args:
         logical: the device.
-        memory: what holds the array.
-        first: the place in it of the array's first element, in elements.
+        memory: the buffers that hold the array.
+        first: where in ``memory`` the array begins, in elements.
         region: of the array.
         out: C-contiguous, of the region's shape and of the array's element type.
     """
@@ -75,36 +74,14 @@ def read(logical: LogicalDevice, memory: SubBuffers, first: int, region: Region,
 
 
 def write(logical: LogicalDevice, memory: SubBuffers, first: int, region: Region, source: _Values) -> None:
-    """Replace a region that has elements by ``source``, which is free on return; the arguments are those of read."""
+    """Replace a region that has elements by ``source``, which may change on return; otherwise as :func:`read`."""
     transfer = _Transfer(logical, memory, first, region, source, to_host=False)
     logical.send(transfer.loads(), memory, source.nbytes, transfer.copy_straight)
 
 
-@dataclass(frozen=True)
-class Way:
-    """How boxes are packed: by a kernel, or by copies that take along what lies between the ``inner`` last axes."""
-
-    kernel: bool
-    inner: int
-
-
-def choose(box: Box, itemsize: int, most: int, *, to_host: bool, is_cpu: bool) -> Way:
-    """Return the way that should take least time, all costs told in bytes of a plain copy.
-
-    Reads on CPU drivers may take along what lies between the elements, ``most`` bytes in all, for NumPy to drop: the
-    driver's own threads pack more slowly. Writes must leave it alone, and on GPUs it would travel over the bus.
-    """
-    cost_of_run, cost_of_byte = _CPU if is_cpu else _GPU
-    run = int(box.strides[-1] == 1)
-
-    def by_copies(inner: int) -> int:
-        return taken(box, inner) * itemsize + math.prod(box.counts[: len(box.counts) - inner]) * cost_of_run
-
-    widest = len(box.counts) if to_host and is_cpu else run
-    inners = (inner for inner in range(run, widest + 1) if inner == run or taken(box, inner) * itemsize <= most)
-    inner = min(inners, key=by_copies)
-    by_kernel = box.size * itemsize * cost_of_byte + _LAUNCH
-    return Way(True, 0) if by_kernel < by_copies(inner) else Way(False, inner)
+def packs(box: Box, itemsize: int, *, is_cpu: bool) -> bool:
+    """Say whether a kernel packs ``box`` on that kind of device; else copies do, one for each run of elements."""
+    return box.run * itemsize < (_CPU_RUN if is_cpu else _GPU_RUN)
 
 
 class _Transfer:
@@ -126,15 +103,12 @@ class _Transfer:
         self._itemsize = values.itemsize
         self._to_host = to_host
         self._box = Box(first + region.box.start, region.box.counts, region.box.strides)
-        staging, nbytes = logical.staging, values.nbytes
-        most = staging.ring_nbytes if nbytes <= staging.cell_nbytes else _ALL  # in one submission, if it fits
-        self._way = choose(self._box, self._itemsize, most, to_host=to_host, is_cpu=logical.info.is_cpu)
-        self._wide = nbytes <= staging.cell_nbytes < taken(self._box, self._way.inner) * self._itemsize
+        self._packs = packs(self._box, self._itemsize, is_cpu=logical.info.is_cpu)
         self._binding = logical.info.limits.max_storage_buffer_range // _PAD * _PAD
         self._window: tuple[int, int, BufferRange] | None = None
 
     def collides(self) -> bool:
-        """Say whether long rows lie so that the host should not copy them straight; cells are placed better."""
+        """Say whether rows are long and lie where the host copies slowly; the cells of the ring lie better."""
         buffer, offset = self._memory.resolve(self._box.start * self._itemsize)
         row = self._box.counts[-1] * self._itemsize if self._box.strides[-1] == 1 else 0
         return row >= _LONG and collide(self._values.ctypes.data, buffer.mapped + offset)
@@ -143,7 +117,7 @@ class _Transfer:
         """Copy on the host, from or to memory that is mapped."""
         for box in boxes(self._box, lambda place: self._memory.reach(place * self._itemsize) // self._itemsize, _ALL):
             buffer, offset = self._memory.resolve(box.start * self._itemsize)
-            held = host_view(buffer.mapped + offset, box.span(len(box.counts)) * self._itemsize)
+            held = host_view(buffer.mapped + offset, box.span * self._itemsize)
             strides = [stride * self._itemsize for stride in box.strides]
             elements: _Values = np.ndarray(box.counts, self._values.dtype, held, 0, strides)
             if self._to_host:
@@ -152,17 +126,16 @@ class _Transfer:
                 elements[...] = self._values[box.index]
 
     def loads(self) -> Iterator[Load]:
-        """Yield what fills one cell after the other."""
-        staging = self._logical.staging
-        room = staging.ring_nbytes if self._wide else staging.cell_nbytes
-        if self._way.kernel:
+        """Yield the loads that fill one cell after the other."""
+        room = self._logical.staging.cell_nbytes
+        if self._packs:
             room = min(room, self._binding)
         margin = self._margin(room)
         group: list[tuple[Box, int]] = []
         used, most = margin, (room - margin) // self._itemsize
-        ndim = _AXES - 1 if self._way.kernel else len(self._box.counts)
-        for box in boxes(self._box, self._reach, most, inner=self._way.inner, ndim=ndim):
-            nbytes = round_up(taken(box, self._way.inner) * self._itemsize, _PAD)
+        ndim = _AXES - 1 if self._packs else len(self._box.counts)
+        for box in boxes(self._box, self._reach, most, ndim=ndim):
+            nbytes = round_up(box.size * self._itemsize, _PAD)
             if used + nbytes > room:
                 yield self._load(group)
                 group, used = [], margin
@@ -174,54 +147,40 @@ class _Transfer:
         """Return where in a cell the first box begins.
 
         Cells begin at a page, and NumPy's large arrays 16 bytes behind one. Some processors copy rows between such
-        places at a quarter of their speed, so cells that hold many rows are begun a little later, unless that would
-        spoil a region which just fits.
+        places at a quarter of their speed, so the rows of a cell that holds many begin a little later, unless a region
+        would just not fit then.
         """
-        row = taken(self._box.row(0), self._way.inner) * self._itemsize
-        fits = room - _MARGIN < taken(self._box, self._way.inner) * self._itemsize <= room
+        row = self._box.row(0).size * self._itemsize
+        fits = room - _MARGIN < self._box.size * self._itemsize <= room
         return 0 if fits or room < 16 * max(row, _MARGIN) else _MARGIN
 
     def _reach(self, place: int) -> int:
         """Return how many elements from a place on lie in one buffer and, where a kernel packs them, in a binding."""
         at = place * self._itemsize
         held = self._memory.reach(at)
-        return (min(held, self._binding - at % ALIGNMENT) if self._way.kernel else held) // self._itemsize
+        return (min(held, self._binding - at % ALIGNMENT) if self._packs else held) // self._itemsize
 
     def _load(self, group: list[tuple[Box, int]]) -> Load:
         def host(cell: _Bytes) -> None:
             for box, at in group:
-                packed = self._packed(box, cell, at)
+                packed: _Values = np.ndarray(box.counts, self._values.dtype, cell.data, at)
                 if self._to_host:
                     self._values[box.index] = packed
                 else:
                     packed[...] = self._values[box.index]
 
-        if self._way.kernel:
+        if self._packs:
             dispatches = [self._dispatch(box, at) for box, at in group]
             return Load(self._logical.compute, host, lambda frame, cell: self._record_kernels(frame, cell, dispatches))
         copies = [self._copies(box, at) for box, at in group]
-        return Load(
-            self._logical.transfer,
-            host,
-            lambda frame, cell: self._record_copies(frame, cell, copies),
-            wide=self._wide,
-        )
-
-    def _packed(self, box: Box, cell: _Bytes, at: int) -> _Values:
-        """Return a view of a box's elements in a cell."""
-        outer = max(len(box.counts) - self._way.inner, 0)
-        strides = [stride * self._itemsize for stride in box.strides]
-        step = box.pitch(self._way.inner) * self._itemsize
-        for axis in reversed(range(outer)):
-            strides[axis], step = step, step * box.counts[axis]
-        return np.ndarray(box.counts, self._values.dtype, cell.data, at, strides)
+        return Load(self._logical.transfer, host, lambda frame, cell: self._record_copies(frame, cell, copies))
 
     # --- copies ---
 
     def _copies(self, box: Box, at: int) -> _Copies:
         """Return the buffer, and a row for each run: its offset there, its offset in the cell, bytes."""
-        outer = max(len(box.counts) - self._way.inner, 0)
-        nbytes = box.span(self._way.inner) * self._itemsize
+        nbytes = box.run * self._itemsize
+        outer = len(box.counts) - (box.strides[-1:] == (1,))
         buffer, offset = self._memory.resolve(box.start * self._itemsize)
         places = np.array([buffer.offset + offset], np.uint64)
         for count, stride in zip(box.counts[:outer], box.strides[:outer], strict=True):
@@ -229,9 +188,7 @@ class _Transfer:
             places = (places[:, None] + steps).ravel()
         rows = np.empty((len(places), 3), np.uint64)
         rows[:, 0] = places
-        rows[:, 1] = at + np.arange(len(places), dtype=np.uint64) * np.uint64(
-            box.pitch(self._way.inner) * self._itemsize
-        )
+        rows[:, 1] = at + np.arange(len(places), dtype=np.uint64) * np.uint64(nbytes)
         rows[:, 2] = nbytes
         return buffer.handle, rows
 
@@ -246,7 +203,7 @@ class _Transfer:
     # --- kernels ---
 
     def _dispatch(self, box: Box, at: int) -> _Dispatch:
-        """Return what moves a box to or from byte ``at`` of a cell."""
+        """Return the dispatch that moves a box to or from byte ``at`` of a cell."""
         window, first = self._bound(box)
         unit, counts, strides = _units(box, self._itemsize, first)
         axes = len(counts)
@@ -262,7 +219,7 @@ class _Transfer:
     def _bound(self, box: Box) -> tuple[BufferRange, int]:
         """Return a binding that holds a box, the one before where that does, and the first byte's place in it."""
         start = box.start * self._itemsize
-        end = start + box.span(len(box.counts)) * self._itemsize
+        end = start + box.span * self._itemsize
         if self._window is None or not self._window[0] <= start < end <= self._window[1]:
             low = start // ALIGNMENT * ALIGNMENT
             nbytes = min(self._binding, self._memory.reach(low))

@@ -67,19 +67,14 @@ def _document(communicator: Communicator, tuning: Tuning, file: str) -> dict[str
         "rig": tuningfile.describe(communicator._engine.rig),
         **asdict(tuning),
         "speeds": tuning.speeds,
-        "weights": {wire: _weights(tuning, wire) for wire in wires.TIMED},
+        "weights": {wire: {f"{k}_shares": v for k, v in _shares_of(tuning, wire).items()} for wire in wires.TIMED},
     }
 
 
-def _weights(tuning: Tuning, wire: str) -> dict[str, Any]:
-    ring, two_shot = _weighted(tuning, wire)
-    return {"ring_order": ring.order, "ring_shares": ring.shares, "two_shot_shares": two_shot.shares}
-
-
-def _weighted(tuning: Tuning, wire: str) -> tuple[Plan, Plan]:
-    """Return how a ring and a two-shot exchange go with a measured wire."""
-    ring, two_shot = (tuner.weighted(Plan(TABLE[name]), tuning.costs_of(wire)) for name in ("ring", "two_shot"))
-    return ring, two_shot
+def _shares_of(tuning: Tuning, wire: str) -> dict[str, tuple[float, ...] | None]:
+    """Return, by algorithm that takes shares, those that the ranks have with a measured wire; None for equal chunks."""
+    plans = [Plan(algorithm) for algorithm in TABLE.values() if algorithm.takes_shares]
+    return {plan.algorithm.name: tuner.weighted(plan, tuning.costs_of(wire)).shares for plan in plans}
 
 
 def _table(rows: Sequence[Sequence[str]]) -> Table:
@@ -99,14 +94,12 @@ def _about(communicator: Communicator, tuning: Tuning, file: str) -> dict[str, s
         "origin": tuning.origin,
         "links": ", ".join(f"rank {rank} {speed / 1e9:.2f} GB/s" for rank, speed in enumerate(tuning.speeds)) or "-",
     }
-    weighed: dict[str, str] = {}
-    for wire in wires.TIMED:
-        ring, two_shot = _weighted(tuning, wire)
-        if ring.shares is not None:
-            order = " ".join(map(str, ring.order or ()))
-            weighed[f"ring {wire}"] = f"order {order}, shares by rank {_shares(ring.shares)}"
-        if two_shot.shares is not None:
-            weighed[f"two_shot {wire}"] = f"shares by rank {_shares(two_shot.shares)}"
+    weighed = {
+        f"{name} {wire}": f"shares by rank {' '.join(f'{100 * share:.0f}%' for share in shares)}"
+        for wire in wires.TIMED
+        for name, shares in _shares_of(tuning, wire).items()
+        if shares is not None
+    }
     if weighed:
         made |= {tuner.EQUAL_MARK: "chunks are equal although ranks differ", **weighed}
     else:
@@ -114,7 +107,3 @@ def _about(communicator: Communicator, tuning: Tuning, file: str) -> dict[str, s
     made["waits"] = f"spin {communicator._engine.rig.spin_ns / 1000:.0f} us, then block"
     made["file"] = file
     return made
-
-
-def _shares(shares: Sequence[float] | None) -> str:
-    return " ".join(f"{100 * share:.0f}%" for share in shares or ())

@@ -12,8 +12,7 @@ from vkpar import env
 from vkpar.errors import InvalidUsageError
 from vkpar.vulkan import api
 from vkpar.vulkan.memory.buffer import BufferRange, SharedBuffer, paired
-from vkpar.vulkan.memory.pool import ALIGNMENT
-from vkpar.vulkan.physical import TEXEL
+from vkpar.vulkan.physical import ALIGNMENT, TEXEL
 
 _FOREIGN = 0xFFFFFFFD  # VK_QUEUE_FAMILY_FOREIGN_EXT
 _REGIONS = 256  # that one call copies: the validation layer compares all of a call's regions with each other

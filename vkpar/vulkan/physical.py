@@ -8,7 +8,6 @@ from typing import Any
 
 from vkpar import env
 from vkpar.vulkan import api, instance
-from vkpar.vulkan.memory.pool import ALIGNMENT
 
 _VENDORS = {
     0x1002: "AMD",
@@ -25,6 +24,8 @@ TEXEL = 16  # bytes of those that kernels read
 _SUBGROUP_OPERATIONS = ("basic", "vote", "arithmetic", "ballot", "shuffle", "shuffle_relative", "clustered", "quad")
 _PADDING = 4096  # SwiftShader asks for a few bytes more than a buffer has, and refuses them at the limit
 _TYPES = ("other", "integrated", "discrete", "virtual", "cpu")
+
+ALIGNMENT = 256  # the largest minStorageBufferOffsetAlignment that Vulkan allows
 
 
 @dataclass(frozen=True)

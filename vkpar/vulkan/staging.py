@@ -15,7 +15,7 @@ from vkpar.vulkan.memory.accounting import STAGING
 from vkpar.vulkan.memory.buffer import Buffer, BufferRange
 from vkpar.vulkan.memory.memory import Allocator, host_bytes
 from vkpar.vulkan.memory.memtypes import HOST, READBACK, UPLOAD
-from vkpar.vulkan.memory.pool import ALIGNMENT
+from vkpar.vulkan.physical import ALIGNMENT
 from vkpar.vulkan.queue import Frame, Queue
 
 _CELLS = 4
@@ -31,13 +31,11 @@ class Load:
         queue: what the device's part runs on.
         host: copies between the bytes of a cell and the host's memory.
         record: records the device's part, between a cell and the device's memory.
-        wide: takes all cells as one; to the host only.
     """
 
     queue: Queue
     host: Callable[[_Bytes], None]
     record: Callable[[Frame, BufferRange], None]
-    wide: bool = False
 
 
 @dataclass
@@ -66,7 +64,6 @@ class _Ring:
             )
             for index in range(_CELLS)
         ]
-        self.whole = _Cell(self._buffer.range(), host)
         self._turn = 0
 
     @property
@@ -169,12 +166,10 @@ class Staging:
         with self._lock:
             ring = self._ring(READBACK)
             pending: deque[tuple[_Cell, Load]] = deque()
-            wide = False
             for load in loads:
-                while len(pending) >= (1 if load.wide or wide else _CELLS):
+                if len(pending) == _CELLS:
                     self._collect(*pending.popleft())
-                wide = load.wide
-                cell = ring.whole if wide else ring.next()
+                cell = ring.next()
                 self._submit(cell, load, to_host=True)
                 pending.append((cell, load))
             for item in pending:

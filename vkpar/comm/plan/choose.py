@@ -9,19 +9,15 @@ from typing import TypeVar
 
 from vkpar import env, text
 from vkpar.comm import wires
-from vkpar.comm.plan import shares as weights
-from vkpar.comm.plan.shares import ROLES, Costs
-from vkpar.comm.schedule.algorithms.table import TABLE, Algorithm
-from vkpar.comm.schedule.steps import MOST_SOURCES
-from vkpar.errors import InvalidUsageError, UnsupportedError
+from vkpar.comm.plan.shares import ROLES, Costs, shares
+from vkpar.comm.schedule.algorithms.table import BASELINE, TABLE, Algorithm
+from vkpar.errors import InvalidUsageError
 from vkpar.vulkan.physical import DeviceInfo
 
 AUTO = "auto"
 BUILT_IN, MEASURED = "built in", "measured"
 env.register("algorithm", (AUTO, *TABLE))
 
-# Measured on two H200s, see docs/performance.md: one hop beats two until its n - 1 times as many bytes take longer.
-_DIRECT_BYTES = 1280 << 10
 # A segment should take about as long as the gaps between batches that it costs: its bytes are the mean of these, what
 # a link carries in such a gap, and the rank's chunk.
 _GAP_BYTES = 1280 << 10
@@ -30,7 +26,7 @@ _LEAST_SEGMENT = 512 << 10
 
 @dataclass(frozen=True)
 class Choice:
-    """What messages up to a size take.
+    """The way that messages up to a size take.
 
     Attributes:
         up_to: the largest bytes on the wire; None for all.
@@ -75,12 +71,12 @@ class Trial:
 
 @dataclass(frozen=True)
 class Tuning:
-    """What was found out about a rig, or is taken for granted.
+    """The choices of a rig, measured or built in.
 
     Attributes:
-        choices: by wire and rising size; beyond a wire's last one the built-in choices hold. What was not measured
-            with the f32 wire takes the choices, and the costs, of the f16 wire.
-        costs: what the roles of an exchange cost, by wire and rank; empty where ranks count as equally fast.
+        choices: by wire and rising size; beyond a wire's last choice the built-in ones hold. Where the f32 wire was
+            not measured, the choices and the costs of the f16 wire hold for it too.
+        costs: the costs of both roles of a rank, by wire and rank; empty where ranks count as equally fast.
         spin_us: microseconds that a wait spins before it blocks; None for the rig's own rule.
         origin: ``"built in"`` or ``"measured"``.
         trials: what was timed, for people to read.
@@ -99,15 +95,15 @@ class Tuning:
 
     @property
     def speeds(self) -> tuple[float, ...]:
-        """Bytes per second that each rank publishes and gathers again with the f16 wire; empty if not measured."""
-        return tuple(1 / each.seconds(("publish", "gather")) for each in self.costs_of(wires.CODED))
+        """Bytes per second that each rank sends and takes at a time with the f16 wire; empty if not measured."""
+        return tuple(1 / each.exchange for each in self.costs_of(wires.CODED))
 
     def costs_of(self, wire: str) -> tuple[Costs, ...]:
         """Return the ranks' costs with a wire that is measured, see :func:`vkpar.comm.wires.timed_as`."""
         return _of(self.costs, wire)
 
     def choice(self, wire_nbytes: int, wire: str = wires.CODED) -> Choice | None:
-        """Return what a message of that size takes; None where the built-in choice does."""
+        """Return the choice for a message of that size; None where the built-in choice holds."""
         choices = _of(self.choices, wire)
         return next((item for item in choices if item.up_to is None or wire_nbytes <= item.up_to), None)
 
@@ -143,14 +139,12 @@ class Plan:
 
     Attributes:
         segment_nbytes: bytes of a segment on the wire, at most a slot's; 0 to go by the size.
-        order: the ranks in ring order; None for their own.
         shares: of the array, what each rank owns; None for equal chunks.
         copies: the kernels work on copies of the slots, where the rig has them.
     """
 
     algorithm: Algorithm
     segment_nbytes: int = 0
-    order: tuple[int, ...] | None = None
     shares: tuple[float, ...] | None = None
     copies: bool = False
 
@@ -159,7 +153,7 @@ def check(name: str) -> str:
     """Return ``name`` if it is an algorithm or ``"auto"``.
 
     Raises:
-        InvalidUsageError
+        InvalidUsageError: there is no algorithm of that name.
     """
     if not isinstance(name, str) or (name != AUTO and name not in TABLE):
         raise InvalidUsageError(f"unknown algorithm {name!r}; there are auto, {', '.join(TABLE)}")
@@ -172,20 +166,42 @@ def uniform(ranks: Sequence[DeviceInfo]) -> bool:
     return len(marks) == 1
 
 
-def require(name: str, ranks: Sequence[DeviceInfo]) -> None:
-    """Refuse an algorithm that cannot run on the rig.
+def agrees(algorithm: Algorithm, ranks: Sequence[DeviceInfo]) -> bool:
+    """Say whether all ranks get the same bits from the algorithm."""
+    return not algorithm.every_rank_sums or uniform(ranks)
+
+
+def require(name: str, ranks: Sequence[DeviceInfo]) -> Algorithm:
+    """Return the algorithm of that name if it can run on the rig.
 
     Raises:
-        InvalidUsageError: an unknown one, or ``direct`` where the ranks' sums may differ.
-        UnsupportedError: more ranks than it can sum.
+        InvalidUsageError: there is none of that name, or its sums may differ from rank to rank (``direct``).
+        UnsupportedError: there are more ranks than it can sum.
     """
-    if len(ranks) > MOST_SOURCES and check(name) != "ring":
-        raise UnsupportedError(f"{name} sums at most {MOST_SOURCES} ranks; there are {len(ranks)}")
-    if TABLE[check(name)].every_rank_sums and not uniform(ranks):
+    algorithm = TABLE[check(name)]
+    algorithm.check_ranks(len(ranks))
+    if not agrees(algorithm, ranks):
+        others = " or ".join(other.name for other in candidates(ranks) if other.built_in_nbytes)
         raise InvalidUsageError(
             f"{name} needs the same driver and device model on every rank, or replicas could differ; "
-            "take auto, two_shot or ring"
+            f"take auto, {others}"
         )
+    return algorithm
+
+
+def candidates(ranks: Sequence[DeviceInfo], collective: str = "all_reduce") -> list[Algorithm]:
+    """Return the algorithms that do ``collective`` on the rig, in the table's order."""
+    return [
+        algorithm
+        for algorithm in TABLE.values()
+        if collective in algorithm.collectives and len(ranks) <= algorithm.most_ranks and agrees(algorithm, ranks)
+    ]
+
+
+def built_in(ranks: Sequence[DeviceInfo], wire_nbytes: int, collective: str = "all_reduce") -> Algorithm:
+    """Return the algorithm that ``collective`` takes where nothing was measured and none is asked for."""
+    crossing = wire_nbytes * max(1, len(ranks) - 1)
+    return next(each for each in candidates(ranks, collective) if crossing <= each.built_in_nbytes)
 
 
 def choose(
@@ -194,8 +210,9 @@ def choose(
     wire_nbytes: int,
     tuning: Tuning | None = None,
     wire: str = wires.CODED,
+    collective: str = "all_reduce",
 ) -> Plan:
-    """Return how a message of ``wire_nbytes`` on the wire goes.
+    """Return the plan of a message of ``wire_nbytes`` on the wire.
 
     Args:
         name: an algorithm, or ``"auto"``.
@@ -203,68 +220,64 @@ def choose(
         wire_nbytes: bytes of the whole array as it travels.
         tuning: of the rig; the built-in thresholds by default.
         wire: the measured wire whose choices and costs apply, see :func:`vkpar.comm.wires.timed_as`.
+        collective: where the algorithm does not do it, the built-in choice does.
 
     Raises:
         InvalidUsageError: ``direct`` where the ranks' sums may differ.
         UnsupportedError: more ranks than the named algorithm can sum.
     """
     tuning = tuning or Tuning()
-    choice = tuning.choice(wire_nbytes, wire) or Choice(None, _by_size(ranks, wire_nbytes))
+    choice = tuning.choice(wire_nbytes, wire) or Choice(None, built_in(ranks, wire_nbytes).name)
     if name != AUTO:
         require(name, ranks)
         choice = choice if choice.algorithm == name else Choice(None, name)
+    if collective not in TABLE[choice.algorithm].collectives:
+        choice = Choice(None, built_in(ranks, wire_nbytes, collective).name)
     plan = Plan(TABLE[choice.algorithm], choice.segment_nbytes, copies=choice.copies)
     return plan if choice.equal else weighted(plan, tuning.costs_of(wire))
 
 
-def _by_size(ranks: Sequence[DeviceInfo], wire_nbytes: int) -> str:
-    n = len(ranks)
-    if n > MOST_SOURCES:
-        return "ring"
-    return "direct" if wire_nbytes * max(1, n - 1) <= _DIRECT_BYTES and uniform(ranks) else "two_shot"
-
-
 def weighted(plan: Plan, costs: tuple[Costs, ...]) -> Plan:
-    """Return the plan with shares, and in a ring an order, where ranks are not equally fast and that gains.
+    """Return the plan with shares, where its algorithm takes some and ranks are not equally fast.
 
     Args:
         plan: with equal chunks.
         costs: the ranks' with the wire.
     """
-    if plan.algorithm.name == "two_shot":
-        return replace(plan, shares=weights.two_shot(costs))
-    if plan.algorithm.name == "ring" and (found := weights.ring(costs)):
-        return replace(plan, order=found[0], shares=found[1])
-    return plan
+    return replace(plan, shares=shares(costs)) if plan.algorithm.takes_shares else plan
 
 
 def segment_nbytes(plan: Plan, nranks: int, wire_nbytes: int) -> int:
     """Return the bytes of a segment on the wire, slots aside, for a message of ``wire_nbytes``."""
     if plan.segment_nbytes:
         return plan.segment_nbytes
-    chunk = wire_nbytes if plan.algorithm.every_rank_sums else wire_nbytes // nranks
-    return max(_LEAST_SEGMENT, math.isqrt(chunk * _GAP_BYTES))
+    return max(_LEAST_SEGMENT, math.isqrt(chunk_nbytes(plan.algorithm, nranks, wire_nbytes) * _GAP_BYTES))
+
+
+def chunk_nbytes(algorithm: Algorithm, nranks: int, wire_nbytes: int) -> int:
+    """Return the bytes on the wire that one rank sums of a message of ``wire_nbytes``, with equal chunks."""
+    return wire_nbytes if algorithm.every_rank_sums else wire_nbytes // nranks
 
 
 # ---- tables for people ----
 
 _COPIES = "copies"  # two_shot around copies of the slots
 EQUAL_MARK = "="  # chunks, although ranks differ
-_WAYS = [way for name in TABLE for way in (name, f"{name}{EQUAL_MARK}")]
 
 
 def trial_table(wire: str, trials: Sequence[Trial]) -> list[tuple[str, ...]]:
     """Return titles, then a row per size on the wire: each algorithm's best time, the chosen one marked."""
-    names = [name for name in [*_WAYS, _COPIES] if any(_way(trial) == name for trial in trials)]
+    ways = [way for name in TABLE for way in (name, f"{name}{EQUAL_MARK}")]
+    names = [name for name in [*ways, _COPIES] if any(_way(trial) == name for trial in trials)]
     narrow = any(trial.equal for trial in trials)  # the columns would not fit
-    rows = [(wire, *names, "segment", *(() if narrow else ("float32", "vs naive")))]
+    rows = [(wire, *names, "segment", *(() if narrow else ("float32", f"vs {BASELINE.name}")))]
     for wire_nbytes in dict.fromkeys(trial.wire_nbytes for trial in trials):
         here = [trial for trial in trials if trial.wire_nbytes == wire_nbytes]
         best = {name: min((t.seconds for t in here if _way(t) == name), default=None) for name in names}
         chosen = next(trial for trial in here if trial.chosen)
         times = [_time(best[name], marked=name == _way(chosen)) for name in names]
-        naive = best.get("naive")
-        gain = "-" if naive is None else f"{naive / chosen.seconds:.1f}x"
+        baseline = best.get(BASELINE.name)
+        gain = "-" if baseline is None else f"{baseline / chosen.seconds:.1f}x"
         segment = text.units(chosen.segment_nbytes) if chosen.segment_nbytes else "by size"
         more = () if narrow else (text.units(4 * wire_nbytes // wires.TIMED_NBYTES[wire]), gain)
         rows.append((text.units(wire_nbytes), *times, segment, *more))

@@ -17,10 +17,8 @@ from vkpar.comm.requests.collectives import Movement, Reduction, Request
 from vkpar.comm.requests.operands import Operands
 from vkpar.comm.rig.arena import Region
 from vkpar.comm.rig.rig import Rig
-from vkpar.comm.schedule.algorithms import barrier as meet
-from vkpar.comm.schedule.algorithms import p2p as exchange
-from vkpar.comm.schedule.algorithms.table import TABLE
-from vkpar.comm.schedule.steps import BLOCK, MOST_SOURCES, Problem, SlotSet, Step
+from vkpar.comm.schedule.algorithms import barrier, p2p
+from vkpar.comm.schedule.steps import BLOCK, Problem, SlotSet, Step
 
 _ALTERNATED_BATCHES = 8  # a rank; shorter programs are recorded twice, over different slots
 _GENERATIONS = 2  # sets of slots that short programs use in turn
@@ -74,7 +72,9 @@ class ProgramBuilder:
             return self._reduction(request, wanted, turn)
         if isinstance(request, Movement):
             return self._movement(request, turn)
-        return self._programs(request.label(), Operands([], []), wires.moved(), self._rig.arena.small, meet.steps, turn)
+        return self._programs(
+            request.label(), Operands([], []), wires.moved(), self._rig.arena.small, barrier.steps, turn
+        )
 
     def _reduction(self, request: Reduction, wanted: Plan | None, turn: int) -> Entry:
         wire = self._wire if request.wire is None else request.wire
@@ -102,7 +102,6 @@ class ProgramBuilder:
                 root=request.root,
                 parts=request.parts,
                 shares=plan.shares,
-                order=plan.order,
             )
             return plan.algorithm.steps(problem)
 
@@ -117,11 +116,7 @@ class ProgramBuilder:
         """Return how it goes: by the wanted algorithm where that does this collective."""
         assert request.dtype is not None
         timed = wires.timed_as(request.dtype, wire, request.op)
-        plan = tuner.choose(self._algorithm, self._infos, message, self.tuning, timed)
-        if request.name in plan.algorithm.collectives:
-            return plan
-        other = TABLE["two_shot" if self.nranks <= MOST_SOURCES else "ring"]
-        return tuner.weighted(Plan(other), self.tuning.costs_of(timed))
+        return tuner.choose(self._algorithm, self._infos, message, self.tuning, timed, request.name)
 
     def _movement(self, request: Movement, turn: int) -> Entry:
         moves, plan = request.moves(), wires.moved()
@@ -130,7 +125,7 @@ class ProgramBuilder:
             return Entry({}, label=request.label())
 
         def steps(slots: SlotSet, generation: int) -> Iterator[Step]:
-            return exchange.steps(moves, slots, generation)
+            return p2p.steps(moves, slots, generation)
 
         largest = max((move.span.count for move in moves), default=0)
         return self._programs(request.label(), operands, plan, self._region(largest, plan), steps, turn)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from vkpar.comm.rig.rig import Rig
-from vkpar.comm.schedule.steps import Action, Copy, Forward, Meet, Reduce, Step
+from vkpar.comm.schedule.steps import Action, Barrier, Copy, Forward, Reduce, Step
 from vkpar.comm.wires import Format, WirePlan
 from vkpar.errors import UnsupportedError
 from vkpar.vulkan.command import CommandBuffer
@@ -87,7 +87,7 @@ def _sent(step: Step, plan: WirePlan) -> int:
 
 def _nbytes(action: Action, form: Format) -> int:
     """Return the bytes of one slot that ``action`` fills or reads: whole blocks, the last one's too."""
-    return 0 if isinstance(action, Meet) else action.span.blocks * (form.payload + form.tail)
+    return 0 if isinstance(action, Barrier) else action.span.blocks * (form.payload + form.tail)
 
 
 class RankTimer:

@@ -54,12 +54,12 @@ def copies(step: Step) -> bool:
 def through_copies(steps: Iterable[Step], lanes: Lanes, nslots: int) -> Iterator[Step]:
     """Yield ``steps`` with kernels that read and write their ranks' own slots, and copies around them.
 
-    Every step that this yields reads only slots that an earlier one wrote, as before, so that the order stays one in
-    which no lane can wait for ever.
+    Every yielded step reads only slots that an earlier step wrote, as every given step does, so that no lane can wait
+    for ever.
 
     Args:
         steps: in one global order, by rank.
-        lanes: where they and the copies run.
+        lanes: the queues that the steps and the copies run on.
         nslots: how many slots ranks share; :func:`own_slot` numbers the copies.
     """
     holders: dict[int, set[int]] = {}  # by shared slot, the ranks whose own copy is as new

@@ -1,6 +1,6 @@
 """Measures a rig once, in about two seconds: what roles cost each rank, which algorithm and segments at which size.
 
-Every size tries the naive algorithm too, so that whatever is chosen is at least as fast there.
+Every size tries the table's baseline too, so that the choice is at least as fast there.
 """
 
 from __future__ import annotations
@@ -16,13 +16,12 @@ from vkpar.comm import wires
 from vkpar.comm.engine.engine import Engine
 from vkpar.comm.engine.work import Work
 from vkpar.comm.plan import choose as tuner
-from vkpar.comm.plan import shares as weights
+from vkpar.comm.plan import shares
 from vkpar.comm.plan.choose import Choice, Plan, Trial, Tuning
 from vkpar.comm.requests import collectives
 from vkpar.comm.requests.collectives import Request
 from vkpar.comm.requests.keys import Call
-from vkpar.comm.schedule.algorithms.table import TABLE
-from vkpar.comm.schedule.steps import MOST_SOURCES
+from vkpar.comm.schedule.algorithms.table import BASELINE, TABLE
 from vkpar.comm.tune.costs import measured, seconds_of
 from vkpar.comm.tune.rehearsal import request_by
 from vkpar.errors import OutOfMemoryError
@@ -42,11 +41,11 @@ _LATENCIES = 20
 
 
 def run(engine: Engine, seconds: float = SECONDS) -> Tuning:
-    """Measure ``engine``'s rig; nothing else may run on it meanwhile.
+    """Return what was measured on ``engine``'s rig, on which nothing else may run meanwhile.
 
     Args:
         engine: of a communicator with two ranks or more.
-        seconds: about how long it may take; what is not reached keeps its built-in choice.
+        seconds: about how long the measuring may take; sizes that it does not reach keep the built-in choice.
 
     Raises:
         CommunicatorError: the communicator failed.
@@ -55,7 +54,7 @@ def run(engine: Engine, seconds: float = SECONDS) -> Tuning:
     tuning = Tuning(costs=measured(engine), origin=tuner.MEASURED)
     now = time.monotonic()
     end = max(end, now + _LEAST_PART * seconds)  # some processors compile for a second
-    differs = weights.differ(tuning.costs_of(wires.PLAIN))
+    differs = shares.differ(tuning.costs_of(wires.PLAIN))
     found = _timed(engine, tuning, wires.CODED, end - _PLAIN_PART * (end - now) if differs else end)
     choices = _choices(found)
     if differs:
@@ -70,7 +69,7 @@ def _timed(engine: Engine, tuning: Tuning, wire: str, end: float) -> list[Trial]
 
 
 def _up_to(choices: Sequence[Choice], nbytes: int) -> Iterator[Choice]:
-    """Yield what small messages take, of what was measured with the f16 wire, for the f32 wire."""
+    """Yield, for the f32 wire, the choices of the f16 wire for messages of up to ``nbytes``."""
     for choice in choices:
         whole = choice.up_to is not None and choice.up_to < nbytes
         yield replace(choice, up_to=choice.up_to if whole else nbytes, wire=wires.PLAIN)
@@ -79,7 +78,7 @@ def _up_to(choices: Sequence[Choice], nbytes: int) -> Iterator[Choice]:
 
 
 def _choices(trials: Sequence[Trial]) -> tuple[Choice, ...]:
-    """Return what to take: each up to the geometric mean with the next size, beyond which built-in choices go on."""
+    """Return the choices: each holds up to the geometric mean with the next size, the built-in ones after the last."""
     merged: list[Choice] = []
     for trial in trials:
         if not trial.chosen:
@@ -94,7 +93,7 @@ def _choices(trials: Sequence[Trial]) -> tuple[Choice, ...]:
 
 
 def _beyond(trials: Sequence[Trial]) -> Iterator[Choice]:
-    """Yield the built-in choice with equal chunks for sizes not reached, where those were faster at the last one."""
+    """Yield the built-in choice with equal chunks for larger sizes, where equal chunks were faster at the last size."""
     if not trials:
         return
     here = [trial for trial in trials if trial.wire_nbytes == trials[-1].wire_nbytes]
@@ -105,7 +104,7 @@ def _beyond(trials: Sequence[Trial]) -> Iterator[Choice]:
 
 
 def _sizes(engine: Engine, tuning: Tuning, wire: str, end: float) -> Iterator[list[Trial]]:
-    """Yield the trials of each size for as long as there is time; the first one's always."""
+    """Yield the trials of each size for as long as there is time; those of the first size always."""
     dropped: set[str] = set()
     expected = 0.0
     for wire_nbytes in _sizes_of(wire):
@@ -116,7 +115,11 @@ def _sizes(engine: Engine, tuning: Tuning, wire: str, end: float) -> Iterator[li
         except OutOfMemoryError:
             return
         best = min(trial.seconds for trial in trials)
-        dropped |= {trial.algorithm for trial in trials if trial.seconds > _HOPELESS * best} & {"direct", "naive"}
+        dropped |= {
+            trial.algorithm
+            for trial in trials
+            if trial.seconds > _HOPELESS * best and TABLE[trial.algorithm].reads_whole
+        }
         yield _marked(trials, best)
         expected = 4 * best
 
@@ -126,18 +129,18 @@ def _sizes_of(wire: str) -> tuple[int, ...]:
 
 
 def _marked(trials: list[Trial], best: float) -> list[Trial]:
-    """Mark the one to take: the first, the built-in choice, unless another is clearly, or naive at all, faster."""
+    """Mark the trial to take: the built-in choice, unless another is clearly faster, or the baseline faster at all."""
     stays = best > _BETTER * trials[0].seconds
-    if any(trial.algorithm == "naive" and trial.seconds < trials[0].seconds for trial in trials):
+    if any(trial.algorithm == BASELINE.name and trial.seconds < trials[0].seconds for trial in trials):
         stays = False
     taken = 0 if stays else [trial.seconds for trial in trials].index(best)
     return [replace(trial, chosen=index == taken) for index, trial in enumerate(trials)]
 
 
 def _trials(engine: Engine, tuning: Tuning, wire: str, wire_nbytes: int, dropped: set[str], end: float) -> list[Trial]:
-    """Time the plans for one size; where another is faster than the built-in one, both again, in turns.
+    """Time the plans for one size; where a plan is faster than the built-in one, time both again, in turns.
 
-    What held one of them up once counts as nothing then.
+    The better time of each counts, so that a plan which something held up once does not lose by it.
     """
     count = wire_nbytes // wires.TIMED_NBYTES[wire]
     arrays = [device.zeros(count, dtypes.float32) for device in engine.devices]
@@ -145,7 +148,7 @@ def _trials(engine: Engine, tuning: Tuning, wire: str, wire_nbytes: int, dropped
     plans, times = list[Plan](), list[float]()
     for plan in _plans(engine, tuning, wire, wire_nbytes):
         name = plan.algorithm.name
-        if plans and (name in dropped or (name != "naive" and time.monotonic() > end)):
+        if plans and (name in dropped or (name != BASELINE.name and time.monotonic() > end)):
             continue
         plans.append(plan)
         times += _times(engine, request, [plan])
@@ -185,24 +188,22 @@ def _plans(engine: Engine, tuning: Tuning, wire: str, wire_nbytes: int) -> Itera
     """Yield the built-in plan, then all others that the rig can take, each once; those with shares first."""
     ranks, n = [device.info for device in engine.devices], engine.rig.nranks
     costs = tuning.costs_of(wire)
-    names = ["naive", "two_shot", "tree"] if n <= MOST_SOURCES else []
-    names += ["direct"] if tuner.uniform(ranks) else []
     first = tuner.choose(tuner.AUTO, ranks, wire_nbytes, Tuning(costs=tuning.costs), wire)
     yield first
     slot = engine.rig.arena.large.slot_nbytes
-    plans = [tuner.weighted(Plan(TABLE[name]), costs) for name in [first.algorithm.name, *names, "ring"]]
-    for plan in sorted(dict.fromkeys(plans), key=lambda plan: (plan != first, plan.shares is None)):
-        name = plan.algorithm.name
+    others = [algorithm for algorithm in tuner.candidates(ranks) if algorithm.tuned and algorithm != first.algorithm]
+    plans = [first, *(tuner.weighted(Plan(algorithm), costs) for algorithm in others)]
+    for plan in sorted(plans, key=lambda plan: (plan != first, plan.shares is None, plan.algorithm != BASELINE)):
+        algorithm = plan.algorithm
         usual = min(slot, tuner.segment_nbytes(plan, n, wire_nbytes))
         other = {min(slot, factor * usual // 2) for factor in (1, 4)} - {usual}
-        longest = wire_nbytes if name == "direct" else wire_nbytes // n
         if plan != first:
             yield plan
         if plan.shares is not None:
-            yield Plan(TABLE[name])
-        if longest > usual and name != "naive":
+            yield Plan(algorithm)
+        if algorithm.tunes_segments and tuner.chunk_nbytes(algorithm, n, wire_nbytes) > usual:
             yield from (replace(plan, segment_nbytes=nbytes) for nbytes in sorted(other))
-        if name == "two_shot" and engine.rig.copies and wire_nbytes >= _LEAST_COPIED:
+        if algorithm.tunes_copies and engine.rig.copies and wire_nbytes >= _LEAST_COPIED:
             yield replace(plan, copies=True)
 
 

@@ -1,4 +1,4 @@
-"""Opens a rig with the lanes that its plan needs, and brings what was measured on it."""
+"""Opens a rig with the queues that its plan needs, and loads its tuning."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from vkpar.vulkan.device import LogicalDevice
 def open_rig(
     devices: Sequence[LogicalDevice], transports: Sequence[str], staging_nbytes: int | None, *, tunes: bool
 ) -> tuple[Rig, Tuning | None]:
-    """Return the rig, and what was measured on it before.
+    """Return the rig and its tuning; None in place of a tuning where there is none.
 
-    Copy lanes are opened where the settings ask for them, where the tuning does, and where it is yet to be measured.
+    Copy queues are opened where the settings or the tuning ask for them, and where the tuning is yet to be measured.
 
     Args:
         devices: the ranks' logical devices.

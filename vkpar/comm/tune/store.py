@@ -12,8 +12,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import vkpar
 from vkpar import cachedir, env
+from vkpar._version import __version__
 from vkpar.comm import wires
 from vkpar.comm.plan import choose as tuner
 from vkpar.comm.plan.choose import MEASURED, Choice, Trial, Tuning
@@ -24,7 +24,7 @@ from vkpar.vulkan import instance
 from vkpar.vulkan.physical import DeviceInfo
 
 _log = logging.getLogger("vkpar")
-_FORMAT = 2
+_FORMAT = 3
 _LEAST_COST, _MOST_COST = 1e-15, 1.0  # seconds per byte
 _MOST_SPIN_US = 1_000_000
 
@@ -43,7 +43,7 @@ def describe(rig: Rig) -> dict[str, Any]:
     ]
     return {
         "format": _FORMAT,
-        "vkpar": vkpar.__version__,
+        "vkpar": __version__,
         "ranks": ranks,
         "links": [link.kind for link in rig.links],
         "slot_bytes": rig.arena.large.slot_nbytes,
@@ -64,7 +64,7 @@ def path(rig: Rig) -> Path | None:
 
 
 def load(rig: Rig) -> Tuning | None:
-    """Return what was measured on the rig before; None where there is nothing, or nothing that can be used."""
+    """Return the tuning that was kept for the rig; None where there is no file, or one that makes no sense (logged)."""
     file = path(rig)
     if file is None:
         return None
@@ -146,7 +146,7 @@ def _natural(value: Any, *, optional: bool = False) -> int | None:
 
 
 def save(rig: Rig, tuning: Tuning) -> Path | None:
-    """Keep what was measured; return the file, None where it cannot be written, or not safely (that is logged)."""
+    """Keep the tuning; return the file, or None where it cannot be written, or not safely (logged)."""
     file = path(rig)
     if file is None:
         _log.warning("the tuning is not kept: there is no home directory; VKPAR_CACHE_DIR may name another one")

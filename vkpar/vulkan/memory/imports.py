@@ -12,8 +12,8 @@ import numpy as np
 from vkpar.errors import UnsupportedError, VulkanError
 from vkpar.vulkan.memory.buffer import BufferRange, SharedBuffer
 from vkpar.vulkan.memory.memory import HostBlock, HostImport
+from vkpar.vulkan.memory.queues import CopyQueue
 from vkpar.vulkan.physical import DeviceInfo
-from vkpar.vulkan.queue import Frame, Queue
 
 _Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
@@ -25,8 +25,8 @@ class HostWindow:
     """Host memory as one device sees it.
 
     Attributes:
-        copies: those begun whose end nobody has seen: under way, or interrupted.
-        retired: set where it is not to be found any more; a finalizer may set it.
+        copies: number of copies that were begun and not waited for to their end, interrupted ones included.
+        retired: no further copy may use it; a finalizer may set this.
     """
 
     block: HostBlock
@@ -37,7 +37,7 @@ class HostWindow:
     last: int = 0  # timeline value that a retired one with copies waits for
 
     def holds(self, address: int, nbytes: int) -> bool:
-        """Say whether all of these bytes lie in it."""
+        """Say whether all of these bytes lie in the window."""
         start = self.block.address
         return not self.retired and start <= address and address + nbytes <= start + self.block.nbytes
 
@@ -52,7 +52,7 @@ class HostImports:
         kernels: that queue runs kernels too.
     """
 
-    def __init__(self, device: Any, info: DeviceInfo, queue: Queue, *, kernels: bool) -> None:
+    def __init__(self, device: Any, info: DeviceInfo, queue: CopyQueue, *, kernels: bool) -> None:
         self._device = device
         self._info = info
         self._queue = queue
@@ -64,8 +64,8 @@ class HostImports:
         """Import ``block``.
 
         Raises:
-            UnsupportedError: the driver cannot.
-            OutOfMemoryError: it cannot pin so much.
+            UnsupportedError: the driver cannot import this kind of memory.
+            OutOfMemoryError: the driver cannot pin so much.
         """
         with self._lock:
             try:
@@ -79,11 +79,11 @@ class HostImports:
         return made
 
     def upload(self, source: _Bytes, target: Sequence[BufferRange]) -> bool:
-        """Copy ``source`` to ``target`` and wait; do nothing and return False where it is not imported."""
+        """Copy ``source`` to ``target`` and wait; do nothing and return False where ``source`` is not imported."""
         return bool(self._windows) and self._copy(source, target, to_host=False)
 
     def download(self, source: Sequence[BufferRange], target: _Bytes) -> bool:
-        """Copy ``source`` to ``target`` and wait; do nothing and return False where that is not imported."""
+        """Copy ``source`` to ``target`` and wait; do nothing and return False where ``target`` is not imported."""
         return bool(self._windows) and self._copy(target, source, to_host=True)
 
     def _copy(self, host: _Bytes, other: Sequence[BufferRange], *, to_host: bool) -> bool:
@@ -101,7 +101,7 @@ class HostImports:
         return True
 
     def _submit(self, shared: SharedBuffer, host: BufferRange, other: Sequence[BufferRange], to_host: bool) -> int:
-        def record(frame: Frame) -> None:
+        def record(frame: Any) -> None:
             frame.commands.record_acquire(shared, [host])
             pair = (other, [host]) if to_host else ([host], other)
             frame.commands.record_copies(*pair)

@@ -9,7 +9,7 @@ import numpy as np
 
 from vkpar.vulkan.memory.buffer import BufferRange
 from vkpar.vulkan.memory.memory import host_bytes
-from vkpar.vulkan.queue import Frame, Queue
+from vkpar.vulkan.memory.queues import CopyQueue
 
 _Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
@@ -19,7 +19,7 @@ _NEAR, _PAGE, _PIECE = 512, 4096, 4 << 20
 
 
 def collide(target: int, source: int) -> bool:
-    """Say whether copies between these addresses are slow ones."""
+    """Say whether copies between these addresses are slow."""
     return 0 < (target - source) % _PAGE < _NEAR
 
 
@@ -27,11 +27,11 @@ class MappedArrays:
     """Copies between NumPy memory and mapped memory of one device, once its work is done.
 
     Args:
-        queue: what is waited for, with all that the device was given before.
-        least: uploads of fewer bytes are left to others, who need not wait for the device.
+        queue: the device's; a copy waits for all work that it was given before.
+        least: bytes of the smallest upload; smaller ones go through the ring, which need not wait for the device.
     """
 
-    def __init__(self, queue: Queue, least: int) -> None:
+    def __init__(self, queue: CopyQueue, least: int) -> None:
         self._queue = queue
         self._least = least
 
@@ -61,7 +61,7 @@ class MappedArrays:
     def _hand_over(self, *, rewrites: bool) -> None:
         """Wait until the host may read the memory, or write to it; what it writes the next submission sees."""
 
-        def record(frame: Frame) -> None:
+        def record(frame: Any) -> None:
             frame.commands.record_host_release(rewrites=rewrites)
 
         self._queue.wait(self._queue.run(record))

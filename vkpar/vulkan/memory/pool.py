@@ -32,8 +32,8 @@ from typing import Any, NamedTuple
 
 from vkpar import env
 from vkpar.vulkan.memory.freelist import FreeList
+from vkpar.vulkan.physical import ALIGNMENT
 
-ALIGNMENT = 256  # the largest minStorageBufferOffsetAlignment that Vulkan allows
 # By class: the largest piece, and the bytes of a block.
 SIZE_CLASSES: tuple[tuple[int, int], ...] = (
     (4 << 10, 1 << 20),

@@ -8,13 +8,23 @@ import weakref
 from collections import deque
 from collections.abc import Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from vkpar.vulkan import api
 from vkpar.vulkan.pipelines import shader
 
-if TYPE_CHECKING:
-    from vkpar.vulkan.queue import Queue
+
+class KernelQueue(Protocol):
+    """What the cache asks of a queue, which lies above it: see :class:`vkpar.vulkan.queue.Queue`."""
+
+    timeline: Any
+
+    @property
+    def last(self) -> int:
+        """The timeline value that the newest submission will signal."""
+
+    def confirm(self) -> None:
+        """Let the validation layer see that what is done is done."""
 
 
 class PipelineLayout:
@@ -119,7 +129,7 @@ class PipelineCache:
         queue: where leased pipelines run; None where there are none.
     """
 
-    def __init__(self, device: Any, queue: Queue | None = None) -> None:
+    def __init__(self, device: Any, queue: KernelQueue | None = None) -> None:
         self._device = device
         self._queue = queue
         self._leased: weakref.WeakValueDictionary[tuple[Any, ...], Pipeline] = weakref.WeakValueDictionary()

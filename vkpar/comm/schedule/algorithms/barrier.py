@@ -1,10 +1,10 @@
-"""Meet, the barrier: every rank leaves a token, then waits for all others': one hop, no data."""
+"""Barrier: every rank leaves a token, then waits for all others': one hop, no data."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from vkpar.comm.schedule.steps import Meet, SlotSet, Step, require_slots
+from vkpar.comm.schedule.steps import Barrier, SlotSet, Step
 
 
 def least_slots(_nranks: int) -> int:
@@ -22,9 +22,9 @@ def steps(slots: SlotSet, generation: int = 0) -> Iterator[Step]:
     Raises:
         InvalidUsageError: no slots.
     """
-    require_slots(slots, "meet", least_slots(slots.nranks))
+    slots.require("barrier", least_slots(slots.nranks))
     tokens = [slots.slot(rank, generation) for rank in range(slots.nranks)]
     for rank, token in enumerate(tokens):
-        yield Step(rank, "arrive", (Meet(out_slot=token),))
+        yield Step(rank, "arrive", (Barrier(out_slot=token),))
     for rank, token in enumerate(tokens):
-        yield Step(rank, "leave", (Meet(tuple(other for other in tokens if other != token)),))
+        yield Step(rank, "leave", (Barrier(tuple(other for other in tokens if other != token)),))

@@ -1,15 +1,14 @@
-"""Direct: every rank publishes all of its elements and sums everybody's in rank order: one hop, n times the bytes.
+"""Direct, in prose one-shot: every rank publishes its elements and sums everybody's: one hop, n times the bytes.
 
-For small messages between ranks of the same device model, whose sums agree bit for bit.
+For small messages between ranks of the same device model, whose sums, all in rank order, agree bit for bit.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from vkpar.comm.schedule.steps import Problem, Reduce, Span, Step, overlapped, ramped, require
-
-COLLECTIVES = frozenset({"all_reduce"})
+from vkpar.comm.schedule.pipeline import overlapped, ramped
+from vkpar.comm.schedule.steps import Problem, Reduce, Span, Step
 
 
 def least_slots(_nranks: int) -> int:
@@ -19,7 +18,6 @@ def least_slots(_nranks: int) -> int:
 
 def steps(problem: Problem) -> Iterator[Step]:
     """Yield the steps; every rank sums every segment."""
-    require(problem, "direct", least_slots(problem.nranks), COLLECTIVES)
     parts = ramped(Span(0, problem.count), problem.slots.blocks)
     return overlapped([_stages(problem, index + problem.generation, span) for index, span in enumerate(parts)])
 
@@ -29,11 +27,11 @@ def _stages(problem: Problem, turn: int, span: Span) -> list[list[Step]]:
     publish = [
         Step(rank, "publish", (Reduce(span, own_at=0, to_array=True, out_slot=slot),)) for rank, slot in slots.items()
     ]
-    return [publish, [Step(rank, "reduce", (_reduce(rank, span, slots),)) for rank in range(problem.nranks)]]
+    return [publish, [Step(rank, "reduce", (_reduce(problem, rank, span, slots),)) for rank in range(problem.nranks)]]
 
 
-def _reduce(rank: int, span: Span, slots: dict[int, int]) -> Reduce:
-    """Sum what the others sent and, of the rank's own, what it sent: it has stored that, so none of it comes back."""
-    own_at = sum(other < rank for other in slots) if rank in slots else None
-    others = tuple(slot for other, slot in slots.items() if other != rank)
-    return Reduce(span, others, own_at, to_array=True, own_stored=True)
+def _reduce(problem: Problem, rank: int, span: Span, slots: dict[int, int]) -> Reduce:
+    """Sum what the others sent and what the rank itself sent, which it has stored: none of that comes back."""
+    others = [other for other in slots if other != rank]
+    sources = tuple(slots[other] for other in others)
+    return Reduce(span, sources, problem.own_at(rank, others), to_array=True, own_stored=True)

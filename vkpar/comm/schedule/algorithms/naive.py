@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from vkpar.comm.schedule.steps import Forward, Problem, Reduce, Span, Step, pipelined, require, segments
-
-COLLECTIVES = frozenset({"all_reduce", "reduce"})
+from vkpar.comm.schedule.pipeline import pipelined, segments
+from vkpar.comm.schedule.primitives import recv_copy, recv_reduce_copy_send, send
+from vkpar.comm.schedule.steps import Problem, Span, Step
 
 
 def least_slots(_nranks: int) -> int:
@@ -19,7 +19,6 @@ def least_slots(_nranks: int) -> int:
 
 def steps(problem: Problem) -> Iterator[Step]:
     """Yield the steps; the root, rank 0 where there is none, owns everything."""
-    require(problem, "naive", least_slots(problem.nranks), COLLECTIVES)
     parts = segments(Span(0, problem.count), problem.slots.blocks)
     return pipelined([_stages(problem, index + problem.generation, span) for index, span in enumerate(parts)])
 
@@ -28,15 +27,10 @@ def _stages(problem: Problem, turn: int, span: Span) -> list[list[Step]]:
     root = problem.root or 0
     slots = {rank: problem.slots.slot(rank, turn % 2) for rank in range(problem.nranks)}
     givers = [rank for rank in problem.contributors if rank != root]
-    gather = [Step(rank, "gather", (Reduce(span, own_at=0, out_slot=slots[rank]),)) for rank in givers]
-    total = Reduce(
-        span,
-        tuple(slots[rank] for rank in givers),
-        sum(rank < root for rank in givers) if problem.contributes(root) else None,
-        to_array=True,
-        out_slot=slots[root] if problem.sent(root) else None,
-        final=True,
-    )
     takers = [rank for rank in range(problem.nranks) if rank != root and problem.receives(rank, root)]
-    broadcast = [Step(rank, "broadcast", (Forward(span, slots[root]),)) for rank in takers]
-    return [gather, [Step(root, "reduce", (total,))], broadcast]
+    sources, to = tuple(slots[rank] for rank in givers), slots[root] if takers else None
+    return [
+        [Step(rank, "gather", (send(span, slots[rank]),)) for rank in givers],
+        [Step(root, "reduce", (recv_reduce_copy_send(span, sources, problem.own_at(root, givers), to),))],
+        [Step(rank, "broadcast", (recv_copy(span, slots[root]),)) for rank in takers],
+    ]

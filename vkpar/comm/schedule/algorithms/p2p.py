@@ -1,4 +1,4 @@
-"""Exchange: sources publish, targets gather, one hop: all_gather, broadcast, all_to_all and send_recv.
+"""P2P: sources publish, targets gather, one hop: all_gather, broadcast, all_to_all and send_recv.
 
 Nothing is summed, so every element is encoded once, by its source, and stored as it is read.
 """
@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
-from vkpar.comm.schedule.steps import Forward, Move, Reduce, SlotSet, Span, Step, overlapped, require_slots, segments
+from vkpar.comm.schedule.pipeline import overlapped, segments
+from vkpar.comm.schedule.primitives import recv_copy, send
+from vkpar.comm.schedule.steps import Forward, Move, SlotSet, Span, Step
 
 _Piece = tuple[Span, int, tuple[int, ...]]  # a segment, the slot that it goes through, and who takes it
 
@@ -29,7 +31,7 @@ def steps(moves: Iterable[Move], slots: SlotSet, generation: int = 0) -> Iterato
     Raises:
         InvalidUsageError: too few slots.
     """
-    require_slots(slots, "exchange", least_slots(slots.nranks))
+    slots.require("p2p", least_slots(slots.nranks))
     half = slots.per_rank // 2
     sources: defaultdict[int, list[_Piece]] = defaultdict(list)
     for move in sorted(moves, key=lambda move: _distance(move, slots.nranks)):
@@ -52,7 +54,7 @@ def _distance(move: Move, nranks: int) -> int:
 
 def _stages(sources: dict[int, list[_Piece]]) -> list[list[Step]]:
     publish = [
-        Step(source, "publish", tuple(Reduce(span, own_at=0, out_slot=slot, final=True) for span, slot, _ in pieces))
+        Step(source, "publish", tuple(send(span, slot, final=True) for span, slot, _ in pieces))
         for source, pieces in sorted(sources.items())
         if pieces
     ]
@@ -60,5 +62,5 @@ def _stages(sources: dict[int, list[_Piece]]) -> list[list[Step]]:
     for pieces in sources.values():
         for span, slot, targets in pieces:
             for target in targets:
-                gathered[target].append(Forward(span, slot))
+                gathered[target].append(recv_copy(span, slot))
     return [publish, [Step(target, "gather", tuple(actions)) for target, actions in sorted(gathered.items())]]

@@ -1,17 +1,18 @@
 """Ring: reduce-scatter, then all-gather, to the next rank each time.
 
 Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", 2009: 2(n-1) steps, each
-rank sends 2(n-1)/n of the array. A reduce_scatter is the first half; in a reduce the root takes every sum from its
-owner instead of the second.
+rank sends 2(n-1)/n of the array. A reduce_scatter is the first half. A reduce has another second half: the root takes
+every sum from the sum's owner.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from vkpar.comm.schedule.steps import Forward, Problem, Reduce, Span, Step, require, segments
+from vkpar.comm.schedule.pipeline import abreast, owned, segments
+from vkpar.comm.schedule.primitives import recv_copy, recv_copy_send, recv_reduce_copy_send, recv_reduce_send, send
+from vkpar.comm.schedule.steps import Action, Problem, Span, Step
 
-COLLECTIVES = frozenset({"all_reduce", "reduce", "reduce_scatter"})
 _WORTH_CUTTING = 1024  # blocks: a smaller segment takes longer to start than to send
 
 
@@ -22,82 +23,83 @@ def least_slots(_nranks: int) -> int:
 
 def steps(problem: Problem) -> Iterator[Step]:
     """Yield the steps; rank r owns chunk r, which starts its way at the rank after r."""
-    require(problem, "ring", least_slots(problem.nranks), COLLECTIVES, most_ranks=None)
     in_flight = problem.slots.per_rank // 2
     parts = [
         segments(chunk, problem.slots.blocks, min(in_flight, chunk.blocks // _WORTH_CUTTING))
-        for chunk in problem.chunks()
+        for chunk in owned(problem)
     ]
-    ring = _Ring(problem)
-    for first in range(0, max(map(len, parts)), in_flight):
-        lanes = range(first, first + in_flight)
-        ring.start()
-        for time in range(ring.rounds):
-            for lane in lanes:
-                spans = [part[lane] if lane < len(part) else None for part in parts]
-                yield from ring.round(time, lane, spans)
+    turns = [problem.generation * in_flight] * problem.nranks
+    rows = abreast(parts)
+    for first in range(0, len(rows), in_flight):
+        rings = [_Ring(problem, spans, turns) for spans in rows[first : first + in_flight]]
+        for time in range(_rounds(problem)):
+            for ring in rings:
+                yield from ring.round(time)
+
+
+def _rounds(problem: Problem) -> int:
+    n = problem.nranks
+    return {"all_reduce": 2 * n - 1, "reduce": n + 1, "reduce_scatter": n}[problem.collective]
 
 
 class _Ring:
-    """Which slot holds each chunk's segment on its way round.
+    """One segment of every chunk on its way round.
 
-    Attributes:
-        rounds: how many there are.
+    Args:
+        problem: what is to be done.
+        spans: the segments, by chunk.
+        turns: by rank, how many slots it has filled; shared by all segments.
     """
 
-    def __init__(self, problem: Problem) -> None:
-        n = problem.nranks
-        self._order = problem.order or tuple(range(n))
-        self.rounds = {"all_reduce": 2 * n - 1, "reduce": n + 1, "reduce_scatter": n}[problem.collective]
+    def __init__(self, problem: Problem, spans: dict[int, Span], turns: list[int]) -> None:
         self._problem = problem
-        self._turn = [problem.generation * (problem.slots.per_rank // 2)] * n
-        self._held: dict[tuple[int, int], int] = {}  # (lane, chunk) -> the slot that holds it now
+        self._spans = spans
+        self._turns = turns
+        self._held: dict[int, int] = {}  # by chunk, the slot that holds it now
 
-    def start(self) -> None:
-        """Forget the lanes before: their sums are everywhere."""
-        self._held.clear()
+    def round(self, time: int) -> Iterator[Step]:
+        """Yield what every rank does at ``time``; all of them read what was sent before this round.
 
-    def round(self, time: int, lane: int, spans: list[Span | None]) -> Iterator[Step]:
-        """Yield what every rank does with lane ``lane`` at ``time``; all read what was sent before this round."""
-        n = self._problem.nranks
-        if time >= n and self._problem.root is not None:
-            yield from self._collect(self._problem.root, lane, spans)
+        Rank r works on chunk r - 1 - time, modulo the ranks, as in NCCL (``runRing`` in its ``all_reduce.h``): chunk c
+        sets out from rank c + 1 at time 0 and moves on by a rank each time. Its owner c adds the last term at time
+        n - 1, and the finished sum passes the other ranks once more until time 2n - 2.
+        """
+        n, root = self._problem.nranks, self._problem.root
+        if time >= n and root is not None:
+            yield from self._collect(root)
             return
-        sent: dict[tuple[int, int], int] = {}
-        for place, rank in enumerate(self._order):
-            chunk = self._order[(place - 1 - time) % n]
-            span = spans[chunk]
-            if span is None:
-                continue
-            if time < n:
-                step = self._reduce(rank, lane, chunk, span, final=time == n - 1)
-            else:
-                step = self._forward(rank, lane, chunk, span, last=time == 2 * n - 2)
-            if step is not None:
-                yield step
-                for slot in step.writes:
-                    sent[lane, chunk] = slot
-        self._held.update(sent)
+        before = dict(self._held)
+        for rank in range(n):
+            chunk = (rank - 1 - time) % n
+            action = self._action(time, rank, chunk, before.get(chunk)) if chunk in self._spans else None
+            if action is not None:
+                yield Step(rank, "reduce-scatter" if time < n else "all-gather", (action,))
+                if action.out_slot is not None:
+                    self._held[chunk] = action.out_slot
 
-    def _reduce(self, rank: int, lane: int, chunk: int, span: Span, *, final: bool) -> Step | None:
-        held = self._held.get((lane, chunk))
+    def _action(self, time: int, rank: int, chunk: int, held: int | None) -> Action | None:
+        """Return what ``rank`` does with ``chunk``, which slot ``held`` holds; None where it has nothing yet."""
+        problem, span, n = self._problem, self._spans[chunk], self._problem.nranks
         sources = () if held is None else (held,)
-        own_at = len(sources) if self._problem.contributes(rank) else None
+        own_at = len(sources) if problem.contributes(rank) else None
         if own_at is None and not sources:
             return None
-        out_slot = self._take(rank) if not final or self._problem.sent(chunk) else None
-        stored = final and self._problem.receives(rank, chunk)
-        return Step(rank, "reduce-scatter", (Reduce(span, sources, own_at, stored, out_slot, final),))
+        if time == n - 1:
+            to = self._fill(rank) if problem.sent(chunk) else None
+            return recv_reduce_copy_send(span, sources, own_at, to, stored=problem.receives(rank, chunk))
+        if held is None:
+            return send(span, self._fill(rank))
+        if time < n - 1:
+            return recv_reduce_send(span, sources, own_at, self._fill(rank))
+        if time < 2 * n - 2:
+            return recv_copy_send(span, held, self._fill(rank))
+        return recv_copy(span, held)
 
-    def _forward(self, rank: int, lane: int, chunk: int, span: Span, *, last: bool) -> Step:
-        out_slot = None if last else self._take(rank)
-        return Step(rank, "all-gather", (Forward(span, self._held[lane, chunk], out_slot),))
-
-    def _collect(self, root: int, lane: int, spans: list[Span | None]) -> Iterator[Step]:
-        sums = [(chunk, span) for chunk, span in enumerate(spans) if span is not None and chunk != root]
+    def _collect(self, root: int) -> Iterator[Step]:
+        sums = tuple(recv_copy(span, self._held[chunk]) for chunk, span in self._spans.items() if chunk != root)
         if sums:
-            yield Step(root, "gather", tuple(Forward(span, self._held[lane, chunk]) for chunk, span in sums))
+            yield Step(root, "gather", sums)
 
-    def _take(self, rank: int) -> int:
-        self._turn[rank] += 1
-        return self._problem.slots.slot(rank, self._turn[rank] - 1)
+    def _fill(self, rank: int) -> int:
+        self._turns[rank] += 1
+        return self._problem.slots.slot(rank, self._turns[rank] - 1)

@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
-from vkpar.comm.schedule.steps import Forward, Problem, Reduce, Span, Step, chunks, interleaved, require, segments
-
-COLLECTIVES = frozenset({"all_reduce"})
+from vkpar.comm.schedule.pipeline import abreast, chunks, interleaved, segments
+from vkpar.comm.schedule.primitives import recv_copy, recv_copy_send, recv_reduce_copy_send, recv_reduce_send
+from vkpar.comm.schedule.steps import Problem, Reduce, Span, Step
 
 
 def least_slots(nranks: int) -> int:
@@ -29,14 +29,12 @@ def least_slots(nranks: int) -> int:
 def steps(problem: Problem) -> Iterator[Step]:
     """Yield the steps; rank r owns chunk r, if there is one of that number."""
     owners = least_slots(problem.nranks)
-    require(problem, "tree", owners, COLLECTIVES)
     sets = problem.slots.per_rank // owners
+    first = problem.generation * (sets // 2)
     parts = [segments(chunk, problem.slots.blocks) for chunk in chunks(problem.count, owners)]
-    rounds = []
-    for index in range(max(map(len, parts))):
-        spans = {owner: part[index] for owner, part in enumerate(parts) if index < len(part)}
-        turn = (index + problem.generation * (sets // 2)) % sets
-        rounds.append(_Round(problem, turn * owners, spans).stages())
+    rounds = [
+        _Round(problem, (first + index) % sets * owners, spans).stages() for index, spans in enumerate(abreast(parts))
+    ]
     return interleaved(rounds, sets)
 
 
@@ -83,25 +81,22 @@ class _Round:
         return Step(owner, "reduce", (self._sum(owner, owner, final=True),) if owner in self._spans else ())
 
     def _sum(self, rank: int, chunk: int, *, final: bool) -> Reduce:
-        senders = sorted(self._received[rank, chunk])
-        return Reduce(
-            self._spans[chunk],
-            tuple(self._slot(sender, chunk) for sender in senders),
-            sum(sender < rank for sender in senders) if self._problem.contributes(rank) else None,
-            to_array=final,
-            out_slot=self._slot(rank, chunk) if not final or self._problem.sent(chunk) else None,
-            final=final,
-        )
+        span, senders, to = self._spans[chunk], sorted(self._received[rank, chunk]), self._slot(rank, chunk)
+        sources, own_at = tuple(self._slot(sender, chunk) for sender in senders), self._problem.own_at(rank, senders)
+        if not final:
+            return recv_reduce_send(span, sources, own_at, to)
+        return recv_reduce_copy_send(span, sources, own_at, to if self._problem.sent(chunk) else None)
 
     def _take(self, rank: int, phase: str, sender: int, taken: Iterable[int]) -> Step:
         """Store finished chunks; pass them on where the rank 2, 4, ... times as far away, or a folded one, reads."""
         farthest = abs(rank - sender) >= self._owners // 2
         passes_on = rank < self._owners and (not farthest or rank + self._owners < self._problem.nranks)
-        actions = (
-            Forward(self._spans[chunk], self._slot(sender, chunk), self._slot(rank, chunk) if passes_on else None)
-            for chunk in taken
-            if chunk in self._spans
-        )
+        actions = []
+        for chunk in taken:
+            if chunk in self._spans:
+                span, source = self._spans[chunk], self._slot(sender, chunk)
+                to = self._slot(rank, chunk)
+                actions.append(recv_copy_send(span, source, to) if passes_on else recv_copy(span, source))
         return Step(rank, phase, tuple(actions))
 
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from vkpar.comm.schedule.steps import Forward, Problem, Reduce, Span, Step, overlapped, ramped, require
-
-COLLECTIVES = frozenset({"all_reduce", "reduce", "reduce_scatter"})
+from vkpar.comm.schedule.pipeline import abreast, overlapped, owned, ramped
+from vkpar.comm.schedule.primitives import recv_copy, recv_reduce_copy_send, send
+from vkpar.comm.schedule.steps import Problem, Span, Step
 
 
 def least_slots(nranks: int) -> int:
@@ -20,14 +20,13 @@ def least_slots(nranks: int) -> int:
 
 def steps(problem: Problem) -> Iterator[Step]:
     """Yield the steps; rank r owns chunk r."""
-    require(problem, "two_shot", least_slots(problem.nranks), COLLECTIVES)
     sets = problem.slots.per_rank // problem.nranks
-    parts = [ramped(chunk, problem.slots.blocks) for chunk in problem.chunks()]
-    rounds = []
-    for index in range(max(map(len, parts))):
-        spans = {owner: part[index] for owner, part in enumerate(parts) if index < len(part)}
-        turn = (index + problem.generation * (sets // 2)) % sets
-        rounds.append(_Round(problem, turn * problem.nranks, spans).stages())
+    first = problem.generation * (sets // 2)
+    parts = [ramped(chunk, problem.slots.blocks) for chunk in owned(problem)]
+    rounds = [
+        _Round(problem, (first + index) % sets * problem.nranks, spans).stages()
+        for index, spans in enumerate(abreast(parts))
+    ]
     return overlapped(rounds)
 
 
@@ -56,29 +55,23 @@ class _Round:
         return [[step for step in stage if step.actions] for stage in (publish, reduce, gather)]
 
     def _publish(self, rank: int) -> Step:
-        actions = (
-            Reduce(span, own_at=0, out_slot=self._slot(rank, owner))
-            for owner, span in self._spans.items()
-            if owner != rank
-        )
-        return Step(rank, "publish", tuple(actions))
+        sent = {owner: span for owner, span in self._spans.items() if owner != rank}
+        return Step(rank, "publish", tuple(send(span, self._slot(rank, owner)) for owner, span in sent.items()))
 
     def _reduce(self, owner: int) -> Step:
         others = [rank for rank in self._problem.contributors if rank != owner]
-        own_at = sum(rank < owner for rank in others) if self._problem.contributes(owner) else None
-        action = Reduce(
+        action = recv_reduce_copy_send(
             self._spans[owner],
             tuple(self._slot(rank, owner) for rank in others),
-            own_at,
-            to_array=self._problem.receives(owner, owner),
-            out_slot=self._slot(owner, owner) if self._problem.sent(owner) else None,
-            final=True,
+            self._problem.own_at(owner, others),
+            self._slot(owner, owner) if self._problem.sent(owner) else None,
+            stored=self._problem.receives(owner, owner),
         )
         return Step(owner, "reduce", (action,))
 
     def _gather(self, rank: int) -> Step:
         actions = (
-            Forward(span, self._slot(owner, owner))
+            recv_copy(span, self._slot(owner, owner))
             for owner, span in self._spans.items()
             if owner != rank and self._problem.receives(rank, owner)
         )
