@@ -36,9 +36,12 @@ def devices(request: pytest.FixtureRequest) -> Iterator[list[vkpar.Device]]:
 
 
 def trim_all() -> None:
-    """Free what open devices keep for later."""
+    """Free what open devices keep for later, and what was dropped on them."""
+    gc.collect()
     for opened in list(_open_devices):
         if not opened.closed:
+            opened.synchronize()
+            opened.logical.reap()
             opened.trim()
 
 

@@ -178,10 +178,27 @@ def test_a_group_of_repeated_calls_checks_and_records_nothing(rig: Open, monkeyp
 def test_alternates_are_recorded_when_they_are_first_used(rig: Open) -> None:
     comm = rig("LL")
     arrays = ones(comm)
-    counts = [comm.stats()["cached_batches"]]
+    counts = []
     for _ in range(4):
         comm.all_reduce(arrays, op="max").wait()
-        counts.append(comm.stats()["cached_batches"])
-    first, *more = (count - counts[0] for count in counts[1:])
-    assert first > 0
-    assert more == [2 * first] * 3
+        (*_, newest) = comm._engine.cache._entries.values()
+        counts.append(len(newest.programs))
+    assert counts == [1, 2, 2, 2]
+
+
+def test_recorded_collectives_keep_no_arrays(rigs: Rigs) -> None:
+    devices = fresh_devices(rigs, "LL")
+    with vkpar.Communicator(devices) as comm:
+        before = [device.memory().arrays for device in devices]
+        for count in (1000, 1001):
+            arrays = [device.array(np.ones(count + 1, np.float32)) for device in devices]
+            for _ in range(3):
+                comm.all_reduce(arrays).wait()
+                comm.all_reduce([array[1:] for array in arrays]).wait()
+            del arrays
+        comm.barrier().wait()
+        for device, was in zip(devices, before, strict=True):
+            device.logical.reap()
+            assert device.memory().arrays == was
+    for device in devices:
+        device.close()

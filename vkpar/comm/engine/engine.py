@@ -178,10 +178,23 @@ class Engine:
             raise
         return entry
 
+    def _turn(self, entry: Entry, call: Call, turn: int, taken: Sequence[Program | None]) -> Program | None:
+        """Return the program of ``turn`` that is none of ``taken``; None where there is nothing to do."""
+        if not entry.programs:
+            return None
+        return entry.program(turn, taken) or self._alternate(entry, call, turn)
+
+    def _alternate(self, entry: Entry, call: object, turn: int) -> Program:
+        """Record the program of ``turn`` that ``entry`` lacks, from the call that it was made for."""
+        assert isinstance(call, Call), "entries that no call finds have all their programs"
+        program = self.builder.program(collectives.check(self.devices, call), turn)
+        entry.add(turn, program)
+        return program
+
     def _launch(self, entry: Entry, name: str, keep: object) -> Work:
         if not entry.programs:
             return Work(self.health, keep, self._track_nothing(name, entry))
-        program = entry.program(self.sequence)
+        program = entry.program(self.sequence) or self._alternate(entry, keep, self.sequence)
         if len(self._flights.pending) > _FEW_PENDING:
             self._make_room(program.batches)
         flight = self._track(name, entry, program)
@@ -320,7 +333,7 @@ class Engine:
                 request = item.request or collectives.check(self.devices, item.call)
                 entry = self._record(item.key, request, self.sequence + index)
             entries.append(entry)
-            programs.append(entry.program(self.sequence + index, programs) if entry.programs else None)
+            programs.append(self._turn(entry, item.call, self.sequence + index, programs))
         self._make_room(sum(program.batches for program in programs if program is not None))
         flights, ends = self._submit_group(items, entries, programs)
         for program, flight in zip(reversed(programs), reversed(flights), strict=True):

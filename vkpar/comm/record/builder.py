@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import Any
 
 from vkpar import env
@@ -21,11 +22,33 @@ from vkpar.comm.schedule.algorithms import barrier, p2p
 from vkpar.comm.schedule.steps import BLOCK, Problem, SlotSet, Step
 
 _ALTERNATED_BATCHES = 8  # a rank; shorter programs are recorded twice, over different slots
-_GENERATIONS = 2  # sets of slots that short programs use in turn
+GENERATIONS = 2  # sets of slots that short programs use in turn
 _TIMED_PROGRAMS = 8  # alternates in a profile, where a program runs again only when its times were read
 _TIMED_BATCHES = 4096  # of all alternates together, but for the least that keeps the queues busy
 
 Steps = Callable[[SlotSet, int], Iterator[Step]]  # of a set of slots and a generation
+
+
+@dataclass(frozen=True)
+class _Recipe:
+    """All that a request's programs are recorded from.
+
+    Attributes:
+        label: what the flight recorder says of the collective.
+        operands: the arrays, or their stand-ins.
+        region: where the slots lie, and ``slots`` which ones are used.
+        doing: what the kernels do.
+        steps: the schedule, by slots and generation.
+        copies: copy queues move the slots around the kernels.
+    """
+
+    label: dict[str, Any]
+    operands: Operands
+    region: Region
+    slots: SlotSet
+    doing: Arithmetic
+    steps: Steps
+    copies: bool = False
 
 
 class ProgramBuilder:
@@ -56,41 +79,92 @@ class ProgramBuilder:
         """Number of ranks."""
         return len(self._infos)
 
-    def entry(self, request: Request, wanted: Plan | None = None, turn: int = 0) -> Entry:
+    def entry(self, request: Request, wanted: Plan | None = None, turn: int | None = None) -> Entry:
         """Record ``request``; a reduction goes as ``wanted`` says, or as the tuning does.
+
+        An entry holds none of the request's arrays, so that programs of other turns are recorded by :meth:`program`
+        when they are needed; where stand-ins are in the arrays' place, all of them are recorded now.
 
         Args:
             request: a checked call.
             wanted: which way a reduction takes; None for that of the tuning.
-            turn: the number of the communicator's collective that it is recorded for.
+            turn: the number of the communicator's collective that it is recorded for; None to record all turns.
 
         Raises:
             InvalidUsageError: the algorithm cannot run on this rig.
             OutOfMemoryError: no room for stand-ins of arrays that are not aligned.
         """
-        if isinstance(request, Reduction):
-            return self._reduction(request, wanted, turn)
-        if isinstance(request, Movement):
-            return self._movement(request, turn)
-        return self._programs(
-            request.label(), Operands([], []), wires.moved(), self._rig.arena.small, barrier.steps, turn
-        )
+        recipe = self._recipe(request, wanted)
+        if recipe is None:
+            return Entry({}, label=request.label())
+        if self.recorder.collector is not None:
+            return self._timed(recipe)
+        generation = (turn or 0) % GENERATIONS
+        first = self._record(recipe, generation)
+        if not first.batches:
+            first.close()
+            return Entry({}, label=recipe.label)
+        programs = {generation: first}
+        if not self._is_short(first, recipe.slots):
+            return Entry({0: first}, recipe.operands.scratch, recipe.label)
+        if turn is None or recipe.operands.scratch:
+            with ExitStack() as undo:
+                undo.callback(first.close)
+                programs[1 - generation] = self._record(recipe, 1 - generation)
+                undo.pop_all()
+        return Entry(programs, recipe.operands.scratch, recipe.label, GENERATIONS)
 
-    def _reduction(self, request: Reduction, wanted: Plan | None, turn: int) -> Entry:
+    def program(self, request: Request, turn: int) -> Program:
+        """Record ``request`` once more, for another turn, over the slots of that turn's generation.
+
+        Raises:
+            OutOfMemoryError: no room for command buffers.
+        """
+        recipe = self._recipe(request, None)
+        assert recipe is not None
+        return self._record(recipe, turn % GENERATIONS)
+
+    def _record(self, recipe: _Recipe, generation: int) -> Program:
+        steps = recipe.steps(recipe.slots, generation)
+        return self.recorder.record(steps, recipe.doing, recipe.region, recipe.operands, copies=recipe.copies)
+
+    def _timed(self, recipe: _Recipe) -> Entry:
+        """Return an entry of many alternates, since each is free again only once its times were read."""
+        with ExitStack() as undo:
+            programs = [self._record(recipe, 0)]
+            undo.callback(programs[0].close)
+            if not programs[0].batches:
+                return Entry({}, label=recipe.label)
+            generations = GENERATIONS if self._is_short(programs[0], recipe.slots) else 1
+            most = max(2, min(_TIMED_PROGRAMS, _TIMED_BATCHES // programs[0].batches))
+            while len(programs) < (generations if self.recorder.checks is not None else most):
+                programs.append(self._record(recipe, len(programs) % generations))
+                undo.callback(programs[-1].close)
+            undo.pop_all()
+        return TimedEntry(programs, recipe.operands.scratch, recipe.label, generations)
+
+    # ---- which way a request goes ----
+
+    def _recipe(self, request: Request, wanted: Plan | None) -> _Recipe | None:
+        """Return how ``request`` is recorded; None where there is nothing to do."""
+        if isinstance(request, Reduction):
+            return self._reduction(request, wanted)
+        if isinstance(request, Movement):
+            return self._movement(request)
+        return self._recipe_of(request, Operands([], []), wires.moved(), self._rig.arena.small, barrier.steps)
+
+    def _reduction(self, request: Reduction, wanted: Plan | None) -> _Recipe | None:
         wire = self._wire if request.wire is None else request.wire
         assert request.dtype is not None
         message = wires.message_nbytes(request.dtype, wire, request.count, request.op)
         # Refuses what cannot run on this rig, whatever the count.
         plan = self._choose(request, message, wire) if wanted is None else wanted
         if request.count == 0:
-            return Entry({}, label=request.label())
+            return None
         if self.nranks == 1:
-            return self._programs(
-                request.label(), _alone(request), wires.moved(), self._rig.arena.small, _no_steps, turn
-            )
+            return self._recipe_of(request, _alone(request), wires.moved(), self._rig.arena.small, _no_steps)
         formats = wires.plan(request.dtype, wire, plan.algorithm, request.op)
         exact = wires.is_exact(request.dtype, request.op)
-        label = {**request.label(), "algorithm": plan.algorithm.name, "wire": "exact" if exact else wire}
 
         def steps(slots: SlotSet, generation: int) -> Iterator[Step]:
             problem = Problem(
@@ -105,12 +179,19 @@ class ProgramBuilder:
             )
             return plan.algorithm.steps(problem)
 
-        arithmetic = Arithmetic(formats, request.op, wires.order(request.dtype), len(request.contributors))
         region = self._region(request.space, formats)
-        segment = tuner.segment_nbytes(plan, self.nranks, message)
-        copies = plan.copies or self.through_copies
-        operands = request.operands()
-        return self._programs(label, operands, formats, region, steps, turn, arithmetic, segment, copies=copies)
+        segment = min(tuner.segment_nbytes(plan, self.nranks, message), region.slot_nbytes)
+        copies = (plan.copies or self.through_copies) and self._rig.copies
+        label = {**request.label(), "algorithm": plan.algorithm.name, "wire": "exact" if exact else wire}
+        return _Recipe(
+            {**label, "path": "copies"} if copies else label,
+            request.operands(),
+            region,
+            region.slot_set(max(1, formats.blocks(segment))),
+            Arithmetic(formats, request.op, wires.order(request.dtype), len(request.contributors)),
+            steps,
+            copies,
+        )
 
     def _choose(self, request: Reduction, message: int, wire: str) -> Plan:
         """Return how it goes: by the wanted algorithm where that does this collective."""
@@ -118,73 +199,26 @@ class ProgramBuilder:
         timed = wires.timed_as(request.dtype, wire, request.op)
         return tuner.choose(self._algorithm, self._infos, message, self.tuning, timed, request.name)
 
-    def _movement(self, request: Movement, turn: int) -> Entry:
+    def _movement(self, request: Movement) -> _Recipe | None:
         moves, plan = request.moves(), wires.moved()
         operands = request.operands(self.nranks)
         if not moves and not operands.copies.ranks:
-            return Entry({}, label=request.label())
+            return None
 
         def steps(slots: SlotSet, generation: int) -> Iterator[Step]:
             return p2p.steps(moves, slots, generation)
 
         largest = max((move.span.count for move in moves), default=0)
-        return self._programs(request.label(), operands, plan, self._region(largest, plan), steps, turn)
+        return self._recipe_of(request, operands, plan, self._region(largest, plan), steps)
+
+    @staticmethod
+    def _recipe_of(request: Request, operands: Operands, plan: wires.WirePlan, region: Region, steps: Steps) -> _Recipe:
+        slots = region.slot_set(max(1, plan.blocks(region.slot_nbytes)))
+        return _Recipe(request.label(), operands, region, slots, Arithmetic(plan), steps)
 
     def _region(self, count: int, plan: wires.WirePlan) -> Region:
         small, large = self._rig.arena.small, self._rig.arena.large
         return small if -(-count // BLOCK) <= plan.blocks(small.slot_nbytes) else large
-
-    def _programs(
-        self,
-        label: dict[str, Any],
-        operands: Operands,
-        plan: wires.WirePlan,
-        region: Region,
-        steps: Steps,
-        turn: int,
-        arithmetic: Arithmetic | None = None,
-        segment_nbytes: int | None = None,
-        *,
-        copies: bool = False,
-    ) -> Entry:
-        most = region.slot_nbytes if segment_nbytes is None else min(segment_nbytes, region.slot_nbytes)
-        slots = region.slot_set(max(1, plan.blocks(most)))
-        doing = Arithmetic(plan) if arithmetic is None else arithmetic
-        copies = copies and self._rig.copies
-        label = {**label, "path": "copies"} if copies else label
-
-        def record(generation: int) -> Program:
-            return self.recorder.record(steps(slots, generation), doing, region, operands, copies=copies)
-
-        generation = turn % _GENERATIONS if self.recorder.collector is None else 0
-        first = record(generation)
-        if not first.batches:
-            first.close()
-            return Entry({}, label=label)
-        generations = _GENERATIONS if self._is_short(first, slots) else 1
-        if self.recorder.collector is not None:
-            return self._timed(first, record, generations, operands, label)
-        return Entry({generation % generations: first}, operands.scratch, label, generations, record)
-
-    def _timed(
-        self,
-        first: Program,
-        record: Callable[[int], Program],
-        generations: int,
-        operands: Operands,
-        label: dict[str, Any],
-    ) -> TimedEntry:
-        """Return an entry of many alternates, since each is free again only once its times were read."""
-        most = max(2, min(_TIMED_PROGRAMS, _TIMED_BATCHES // first.batches))
-        number = generations if self.recorder.checks is not None else most
-        with ExitStack() as undo:
-            programs = [first]
-            undo.callback(first.close)
-            while len(programs) < number:
-                programs.append(record(len(programs) % generations))
-                undo.callback(programs[-1].close)
-            undo.pop_all()
-        return TimedEntry(programs, operands.scratch, label, generations)
 
     def _is_short(self, program: Program, slots: SlotSet) -> bool:
         few = program.batches <= _ALTERNATED_BATCHES * self.nranks

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from vkpar.arrays.array import Array
@@ -19,8 +19,7 @@ class Entry:
         programs: the programs by turn, one at least unless there is nothing to do.
         scratch: aligned stand-ins that the programs use in place of arrays that wide accesses cannot reach.
         label: what the flight recorder says of the collective.
-        alternates: how many programs take turns.
-        record: records the program of a turn that is missing; None where none is.
+        alternates: how many programs take turns; those that ``programs`` lacks are added when they are needed.
 
     Attributes:
         programs: the programs recorded so far, by turn, over different slots; none where there is nothing to do.
@@ -33,7 +32,6 @@ class Entry:
         scratch: Sequence[Array] = (),
         label: dict[str, Any] | None = None,
         alternates: int = 1,
-        record: Callable[[int], Program] | None = None,
     ) -> None:
         self.programs = programs
         self.scratch = tuple(scratch)
@@ -41,25 +39,22 @@ class Entry:
         self.label = label or {}
         self.finalizers: list[weakref.finalize[Any, Any]] = []
         self._alternates = alternates
-        self._record = record
 
     @property
     def batches(self) -> int:
         """Number of command buffers."""
         return sum(program.batches for program in list(self.programs.values()))
 
-    def program(self, turn: int, taken: Collection[Program | None] = ()) -> Program:
+    def program(self, turn: int, taken: Collection[Program | None] = ()) -> Program | None:
         """Return the program to run in the communicator's collective number ``turn``: neighbours use other slots.
 
-        Raises:
-            OutOfMemoryError: no room for what a program needs that is recorded now.
+        None where it was not recorded yet: :meth:`add` takes it.
         """
-        turn %= self._alternates
-        program = self.programs.get(turn)
-        if program is None:
-            assert self._record is not None
-            program = self.programs[turn] = self._record(turn)
-        return program
+        return self.programs.get(turn % self._alternates)
+
+    def add(self, turn: int, program: Program) -> None:
+        """Take the program of a turn."""
+        self.programs[turn % self._alternates] = program
 
     def used_up(self, taken: Collection[Program | None]) -> bool:
         """Say whether none is left beside those ``taken`` for the same submission: here one may run twice in it."""
@@ -75,7 +70,7 @@ class Entry:
         """Free the programs, but for the command buffers of ``late`` ranks; all others must be done."""
         for finalizer in self.finalizers:
             finalizer.detach()
-        programs, self.programs, self.scratch, self._record = self.programs, {}, (), None
+        programs, self.programs, self.scratch = self.programs, {}, ()
         for program in programs.values():
             program.close(late)
 
