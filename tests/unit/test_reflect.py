@@ -183,7 +183,7 @@ def test_storage_buffers_as_spirv_1_0_has_them() -> None:
         (4433, "StorageBuffer16BitAccess", {"storage_16bit": True}),
         (4448, "StorageBuffer8BitAccess", {"storage_8bit": True}),
         (63, "GroupNonUniformArithmetic", {"subgroup_operations": ("basic", "arithmetic")}),
-        (10, "Float64", None),
+        (10, "Float64", {"float64": True}),
         (4435, "StoragePushConstant16", None),
         (99999, "number 99999", None),
     ],

@@ -209,12 +209,18 @@ def check(dtype: DType, wire: str) -> None:
         )
 
 
+def lacking(dtype: DType, infos: Sequence[DeviceInfo]) -> str | None:
+    """Return which of the ranks' devices cannot reduce ``dtype``, and why; None where all can."""
+    without = (rank for rank, info in enumerate(infos) if dtype.name == "float64" and not info.features.float64)
+    rank = next(without, None)
+    return None if rank is None else f"rank {rank}, {infos[rank].name}, lacks shaderFloat64"
+
+
 def check_devices(dtype: DType, infos: Sequence[DeviceInfo]) -> None:
     """Refuse a dtype that one of the ranks' devices cannot compute.
 
     Raises:
         UnsupportedError
     """
-    for rank, info in enumerate(infos):
-        if dtype.name == "float64" and not info.features.float64:
-            raise UnsupportedError(f"float64 is not reduced here: rank {rank}, {info.name}, lacks shaderFloat64")
+    if (reason := lacking(dtype, infos)) is not None:
+        raise UnsupportedError(f"{dtype} is not reduced on these devices, only moved: {reason}")
