@@ -9,11 +9,11 @@ covers all whole numbers that the type holds. A wrong element is one that differ
 **A bound** takes its place where no numbers survive: on the q8 wire, and in averages of float32 and float64 over a
 number of ranks that is no power of two. A wrong element then is one that is further from the true result, in float64,
 than that. Let B be the largest magnitude of any element of any rank. A sum of n such numbers, and every partial sum, is
-at most n B in magnitude, and a product B^n; call it S. A number v that crosses a link is off by at most ``relative`` |v|
-+ ``block`` times the largest magnitude in its block, see :mod:`vkpar.demo.bounds`, hence by (relative + block) S; an
-operation rounds by at most U S. Each rank but an element's owner encodes once on the element's way to the owner, the
-owner once the result, which makes n encodings for every algorithm; there are n - 1 operations. Errors are themselves
-encoded and added, so that with growth = (1 + relative + block) (1 + U)
+at most n B in magnitude, and a product B^n; call it S. A number v that crosses a link is off by at most ``relative``
+times its size + ``block`` times the largest magnitude in its block, see :mod:`vkpar.demo.bounds`, hence by (relative +
+block) S; an operation rounds by at most U S. Each rank but an element's owner encodes once on the element's way to the
+owner, the owner once the result, which makes n encodings for every algorithm; there are n - 1 operations. Errors are
+themselves encoded and added, so that with growth = (1 + relative + block) (1 + U)
 
     | result - true result | <= (growth^n (1 + U)^2 - 1) S.
 
