@@ -165,8 +165,8 @@ def test_what_is_refused(rig: Open) -> None:
         ("broadcast needs an array", lambda: comm.broadcast([None, b], 0, out=[a, b])),
         ("must agree", lambda: comm.broadcast([a, halves[1]], 0, out=[a, b])),
         (r"out\[1\]", lambda: comm.broadcast([a, None], 0, out=[a, halves[1]])),
-        ("in part", lambda: comm.all_to_all([outs[0][:100], b], out=[outs[0][50:150], b])),
-        ("in part", lambda: comm.all_to_all([a, b], out=[a[:50], outs[1][:150]], counts=[[10, 90], [40, 60]])),
+        ("overlaps", lambda: comm.all_to_all([outs[0][:100], b], out=[outs[0][50:150], b])),
+        ("overlaps", lambda: comm.all_to_all([a, b], out=[a[:50], outs[1][:150]], counts=[[10, 90], [40, 60]])),
     ]
     for match, call in bad:
         with pytest.raises(InvalidUsageError, match=match):

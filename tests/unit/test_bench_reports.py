@@ -81,7 +81,7 @@ def test_sizes_round_down_to_whole_elements() -> None:
 
 def test_an_unknown_collective_is_refused() -> None:
     with pytest.raises(InvalidUsageError, match="unknown collective 'shuffle'; there are all_reduce, "):
-        sweep.Options("scatter").sizes()
+        sweep.Options("shuffle").sizes()
 
 
 @pytest.mark.parametrize("nranks", [1, 2, 3, 5])

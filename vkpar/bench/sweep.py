@@ -86,6 +86,11 @@ class Options:
             raise InvalidUsageError(f"unknown collective {self.collective!r}; there are {', '.join(TABLE)}")
         return TABLE[self.collective]
 
+    @property
+    def taken_wire(self) -> str:
+        """The wire of a reduction: the named one, or what a call without it takes."""
+        return wires.chosen(self.op, env.get().wire) if self.wire is None else self.wire
+
     def sizes(self) -> list[int]:
         """Return the sizes in bytes, rounded down to whole elements.
 
@@ -211,7 +216,7 @@ class Report:
             exactly = (
                 options.dtype if options.dtype != "float32" else options.op if options.op in ("max", "min") else ""
             )
-            yield f"wire {options.wire}" + (f" ({exactly} travels exactly)" if exactly else "")
+            yield f"wire {options.taken_wire}" + (f" ({exactly} travels exactly)" if exactly else "")
             yield f"algorithm {self.algorithm}"
         yield f"transport {options.transport}"
         yield f"pump {self.rig.versions['pump']}"
@@ -258,7 +263,7 @@ def run(options: Options, *, as_json: bool = False, stream: TextIO | None = None
 
 def _start(options: Options, stack: ExitStack) -> tuple[Report, Iterator[Row]]:
     sizes = options.sizes()
-    wire = wires.chosen(options.op, env.get().wire) if options.wire is None else options.wire
+    wire = options.taken_wire
     options = replace(options, wire=wire)
     communicator, rig = frame.open_communicator(
         stack, options.devices, wire=wire, algorithm=options.algorithm, transport=options.transport
