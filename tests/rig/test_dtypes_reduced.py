@@ -186,7 +186,7 @@ def promised(parts: Sequence[Numbers], wire: str) -> Numbers:
     if wire == "f32":
         return total * n / 2**24
     largest = np.sum([largest_of(part, 256).astype(np.float64) for part in parts], axis=0)
-    return ((1 + 1 / 2000) ** n - 1) * (total + largest / 2**38)
+    return ((1 + 1 / 2000) ** n - 1) * (total + largest / 2**27)
 
 
 @pytest.mark.parametrize("algorithm", ["ring", "two_shot", "direct", "tree", "naive"])
