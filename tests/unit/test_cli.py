@@ -81,7 +81,7 @@ def test_importing_and_help_load_no_vulkan() -> None:
         (["bench", "copy", "--copies", "upload,steps"], "there is no copy 'steps'; there are upload, download, "),
         (["bench", "copy", "-n", "0"], "argument -n/--iters: '0': expected a whole number from 1"),
         (["bench", "host", "--size", "0"], "argument --size: '0' is no size"),
-        (["bench", "scatter"], "invalid choice: 'scatter'"),
+        (["bench", "shuffle"], "invalid choice: 'shuffle'"),
         (["bench", "matmul", "--sizes", "1,2"], "argument --sizes: '1,2' is no size"),
         (["bench", "matmul", "--dtypes", "int8"], "matmul does not take 'int8'"),
     ],
