@@ -63,6 +63,7 @@ def test_false_words(fresh: Setter, text: str) -> None:
         ("VKPAR_VALIDATION", "maybe"),
         ("VKPAR_VALIDATION", "2"),
         ("VKPAR_LINK", "telepathic"),
+        ("VKPAR_WIRE", "f8"),
         ("VKPAR_PUMP", "rust"),
         ("VKPAR_TRANSPORT", "pigeon"),
         ("VKPAR_STAGING_BYTES", "1.5"),

@@ -14,20 +14,28 @@ from vkpar.bench import frame, table
 from vkpar.bench.collectives import TABLE, Collective, Setting
 from vkpar.bench.exact import OPS
 from vkpar.bench.trial import Trial, terms_of
+from vkpar.comm import wires
 from vkpar.comm.communicator import Communicator
 from vkpar.errors import InvalidUsageError
 
 # A few elements, several blocks and a piece that nothing divides, several segments.
 SIZES: Final = (24, 40_012, 2_000_004)
 _WIRES: Final = ("f16", "bf16", "q8", "f32")
-_DTYPES: Final = ("float16", "bfloat16", "int32", "uint32")
-_WIDTHS: Final = dict.fromkeys(_WIRES, 7) | {"float16": 9, "bfloat16": 10, "int32": 7, "uint32": 8}
+_FLOATS: Final = {"f16": "float16", "bf16": "bfloat16", "f64": "float64"}
+_INTEGERS: Final = {bits: (f"int{bits}", f"uint{bits}") for bits in ("8", "16", "32", "64")}
+_DTYPES: Final = (*_FLOATS.values(), *(name for names in _INTEGERS.values() for name in names))
+# The columns: a title, and the cells that it counts.
+_COLUMNS: Final = (
+    *((name, (name,)) for name in _WIRES),
+    *((name, (dtype,)) for name, dtype in _FLOATS.items()),
+    *_INTEGERS.items(),
+)
+_WIDTH: Final = 5
 _TITLES: Final = (
-    f"#{'':22}{'float32 by wire':>28}",
-    f"#{'collective':>15}{'op':>6} " + "".join(name.rjust(width) for name, width in _WIDTHS.items())
-    + f"{'calls':>7}{'time':>7}",
-    f"#{'(s)':>98}",
-)  # fmt: skip
+    f"#{'':22}{'float32 by wire':>{4 * _WIDTH}}{'floats':>{3 * _WIDTH}}{'integers, bits':>{4 * _WIDTH}}",
+    f"#{'collective':>15}{'op':>6} " + "".join(name.rjust(_WIDTH) for name, _ in _COLUMNS) + f"{'calls':>7}{'time':>7}",
+    f"#{'(s)':>{22 + len(_COLUMNS) * _WIDTH + 14}}",
+)
 
 
 @dataclass(frozen=True)
@@ -55,9 +63,11 @@ class Cell:
     calls: int
     bound: float
 
-    def text(self) -> str:
-        """Return the number of wrong elements, marked where a bound was applied."""
-        return f"~{self.wrong}" if self.bound else str(self.wrong)
+
+def _text(cells: Sequence[Cell]) -> str:
+    """Return the number of wrong elements, marked where a bound was applied."""
+    wrong = sum(cell.wrong for cell in cells)
+    return "-" if not cells else f"~{wrong}" if any(cell.bound for cell in cells) else str(wrong)
 
 
 @dataclass(frozen=True)
@@ -76,8 +86,9 @@ class Row:
 
     def text(self) -> str:
         """Return the row under the header."""
-        cells = ((self.cells[name].text() if name in self.cells else "-").rjust(_WIDTHS[name]) for name in _WIDTHS)
-        return f"{self.collective:>16}{self.op or '-':>6} {''.join(cells)}{self.calls:>7}{self.seconds:>7.2f}"
+        columns = ([self.cells[name] for name in names if name in self.cells] for _, names in _COLUMNS)
+        cells = "".join(_text(column).rjust(_WIDTH) for column in columns)
+        return f"{self.collective:>16}{self.op or '-':>6} {cells}{self.calls:>7}{self.seconds:>7.2f}"
 
 
 @dataclass
@@ -113,6 +124,7 @@ class Report:
             "#",
             f"# Wrong elements : {table.verdict(self.wrong())} ({calls} calls)",
             "# Every element must be equal to the true result; where ~ stands, within a derived bound of it.",
+            "# -: always travels as f32's column says, or a device of the rig does not compute it.",
         ]
 
     def as_dict(self) -> dict[str, Any]:
@@ -180,14 +192,18 @@ def _row(options: Options, communicator: Communicator, collective: Collective, o
 
 
 def _settings(communicator: Communicator, collective: Collective, op: str | None) -> dict[str, Setting]:
-    """Return what each column stands for; what always travels exactly is checked in the exact wire's column."""
+    """Return what each cell stands for; what always travels exactly is checked in the exact wire's column.
+
+    Float64 is reduced only where every device computes it.
+    """
     made = {}
-    wires = _WIRES if collective.reduces and op not in ("max", "min") else _WIRES[-1:]
-    for name in (*wires, *_DTYPES):
-        dtype = dtypes.resolve("float32" if name in wires else name)
-        wire = name if name in wires else "f32"
+    infos = [device.info for device in communicator.devices]
+    lossy = _WIRES if collective.reduces and op not in ("max", "min") else _WIRES[-1:]
+    for name in (*lossy, *_DTYPES):
+        dtype = dtypes.resolve("float32" if name in lossy else name)
+        wire = name if name in lossy else "f32"
         root = communicator.nranks - 1
-        if op != "avg" or dtype.is_float:
+        if not collective.reduces or wires.lacking(dtype, infos) is None:
             made[name] = Setting(communicator.devices, dtype, 0, op or "sum", root, wire)
     return made
 

@@ -70,7 +70,7 @@ class Recording:
         return self._programs(request.label(), Operands([], []), wires.moved(), self._rig.arena.small, meet.steps)
 
     def _reduction(self, request: Reduction, wanted: Plan | None) -> Entry:
-        wire = self._wire if request.wire is None else request.wire
+        wire = wires.chosen(request.op, self._wire) if request.wire is None else request.wire
         assert request.dtype is not None
         message = wires.message_nbytes(request.dtype, wire, request.count, request.op)
         # Refuses what cannot run on this rig, whatever the count.
@@ -120,7 +120,7 @@ class Recording:
             return Entry([], label=request.label())
 
         def steps(slots: SlotSet, generation: int) -> Iterator[Step]:
-            return exchange.steps(moves, slots, generation)
+            return exchange.steps(moves, slots, generation, swaps=request.swaps)
 
         largest = max((move.span.count for move in moves), default=0)
         return self._programs(request.label(), operands, plan, self._region(largest, plan), steps)
