@@ -104,7 +104,7 @@ def test_unknown_wires(wire: str) -> None:
 def test_dtypes_that_are_not_summed(dtype: str, advice: str) -> None:
     with pytest.raises(UnsupportedError, match=f"do not reduce {dtype}, only float32, float16, .*{advice}") as caught:
         wires.check(dtypes.resolve(dtype), "f16")
-    assert "device.array" not in str(caught.value)
+    assert "int32')" not in str(caught.value)
 
 
 def test_a_device_without_float64_is_named() -> None:
@@ -163,8 +163,3 @@ def test_every_plan_has_its_kernels() -> None:
 def test_what_cannot_be_reduced_names_a_way_that_keeps_the_values(name: str, advice: str) -> None:
     with pytest.raises(UnsupportedError, match=advice):
         wires.check(dtypes.resolve(name), "f16")
-    with pytest.raises(UnsupportedError, match=r"device\.array\(x, 'int32'\)"):
-        wires.check(dtypes.resolve("bool"), "f16")
-    if dtypes.resolve("int64") not in wires._ELEMENTS:
-        with pytest.raises(UnsupportedError, match="fits 32 bits"):
-            wires.check(dtypes.resolve("int64"), "f16")

@@ -232,4 +232,4 @@ def _way_out(dtype: DType) -> str:
     if dtype.numpy.kind != "c":
         return ""
     parts = "x" if dtype.itemsize == 8 else "x.astype(np.complex64)"
-    return f"; sums of complex numbers are those of their parts: device.array({parts}.view(np.float32))"
+    return f"; its real and imaginary parts can be summed: device.array({parts}.view(np.float32))"
