@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING
 
 from vkpar.errors import InvalidUsageError
@@ -22,6 +22,8 @@ class Storage:
     Attributes:
         nbytes: its size.
         serial: a number that no other storage of this process has.
+        place: what no other memory in use has, in this process; it is the same where an array takes the memory of
+            another one that was dropped.
         held_by: the group of collectives that names it and was not left yet, weakly; None for none.
         closed: True after :meth:`close`.
     """
@@ -36,6 +38,7 @@ class Storage:
         self.closed = False
         logical = device.logical
         self._memory: SubBuffers | None = logical.allocate_array(nbytes, label, purpose) if nbytes else None
+        self.place: Hashable = self.serial if self._memory is None else self._memory.place
 
     @property
     def memory(self) -> SubBuffers:

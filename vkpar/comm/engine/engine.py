@@ -18,8 +18,7 @@ import threading
 import weakref
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from functools import partial
-from typing import Any, Protocol
+from typing import Protocol
 
 from vkpar import env
 from vkpar.arrays.array import Array
@@ -29,6 +28,7 @@ from vkpar.comm.engine.eviction import Eviction
 from vkpar.comm.engine.flights import Flight
 from vkpar.comm.engine.group import Group, Item, OpenGroups
 from vkpar.comm.engine.health import Health
+from vkpar.comm.engine.library import Library
 from vkpar.comm.engine.watchdog import Watchdog
 from vkpar.comm.engine.work import Work
 from vkpar.comm.plan.choose import Tuning
@@ -37,8 +37,7 @@ from vkpar.comm.record.builder import ProgramBuilder
 from vkpar.comm.record.entry import Entry
 from vkpar.comm.record.program import Program
 from vkpar.comm.record.timestamps import Collector
-from vkpar.comm.requests import calls, movements
-from vkpar.comm.requests.collectives import Request
+from vkpar.comm.requests import movements
 from vkpar.comm.requests.keys import Call
 from vkpar.comm.rig.rig import Rig
 from vkpar.device import Device, orphans
@@ -87,8 +86,8 @@ class Engine:
         self._cache = ProgramCache()
         self._groups = OpenGroups()
         self._closer = Closer(self.health, self._cache)
-        self._sweep = partial(_sweep, rig, self._cache)
-        self._eviction = Eviction(self.health, self._cache, self._lock, self._sweep)
+        self._library = Library(self.devices, rig, builder, self._cache)
+        self._eviction = Eviction(self.health, self._cache, self._lock, self._library.sweep)
         for device in rig.devices:
             device.keepers.add(self._eviction)
         self._validating = instance.validating()
@@ -104,6 +103,8 @@ class Engine:
     def adopt(self, tuning: Tuning) -> None:
         """Go by ``tuning`` from now on."""
         self.builder.tuning = tuning
+        with self._lock:
+            self._library.forget()
         if tuning.spin_us is not None and env.get().spin_us is None:
             self.rig.spin_ns = 1000 * tuning.spin_us
 
@@ -120,7 +121,9 @@ class Engine:
             recorder.reports = checks.WireReports(self.devices)
 
     def forget(self) -> None:
-        """Count collectives from here on: what came before were tests of the rig."""
+        """Count collectives from here on, and record them anew: what came before were tests of the rig."""
+        with self._lock:
+            self._library.forget()
         self.sequence = 0
         self._flights.forget()
 
@@ -141,13 +144,14 @@ class Engine:
             group = self._groups.current() if self._groups.by_thread else None
             key, pins = call.key(group)  # the arrays' memory stays until the call is submitted
             if group is not None:
-                return group.add(Item(key, call, self._unrecorded(key, call), Work(health, call), pins))
+                with self._lock:
+                    request = self._library.check(key, call)
+                return group.add(Item(key, call, request, Work(health, call), pins))
             with self._lock:
                 entry = self._cache.get(key) if health.checks is None else None
                 if entry is None:
-                    request = calls.check(self.devices, call)
-                    self.sweep()
-                    entry = self._record(key, request, self.sequence)
+                    self._library.sweep()
+                    entry = self._library.record(key, call, self.sequence)
                 return self._launch(entry, call.name, call)
 
     def check_usable(self) -> None:
@@ -163,39 +167,16 @@ class Engine:
             gate.check()
         instance.raise_messages()
 
-    def _cached(self, key: Any) -> Entry | None:
-        return self._cache.get(key) if self.health.checks is None else None
-
-    def _unrecorded(self, key: Any, call: Call) -> Request | None:
-        with self._lock:
-            return None if self._cached(key) else calls.check(self.devices, call)
-
-    def _record(self, key: Any, request: Request, turn: int) -> Entry:
-        entry = self.builder.entry(request, turn=turn)
-        try:
-            self._cache.add(key, entry, request.arrays)
-        except BaseException:
-            self._cache.discard(key, entry)  # an interrupt
-            raise
-        return entry
-
     def _turn(self, entry: Entry, call: Call, turn: int, taken: Sequence[Program | None]) -> Program | None:
         """Return the program of ``turn`` that is none of ``taken``; None where there is nothing to do."""
         if not entry.programs:
             return None
-        return entry.program(turn, taken) or self._alternate(entry, call, turn)
-
-    def _alternate(self, entry: Entry, call: object, turn: int) -> Program:
-        """Record the program of ``turn`` that ``entry`` lacks, from the call that it was made for."""
-        assert isinstance(call, Call), "entries that no call finds have all their programs"
-        program = self.builder.program(calls.check(self.devices, call), turn)
-        entry.add(turn, program)
-        return program
+        return entry.program(turn, taken) or self._library.program(entry, call, turn)
 
     def _launch(self, entry: Entry, name: str, keep: object) -> Work:
         if not entry.programs:
             return Work(self.health, keep, self._track_nothing(name, entry))
-        program = entry.program(self.sequence) or self._alternate(entry, keep, self.sequence)
+        program = entry.program(self.sequence) or self._library.program(entry, keep, self.sequence)
         if len(self._flights.pending) > _FEW_PENDING:
             self._make_room(program.batches)
         flight = self._track(name, entry, program)
@@ -289,7 +270,7 @@ class Engine:
             with suppress(InvalidUsageError):  # closed: all of it goes with the cache
                 self.health.gate.check()
                 if not self.health.failed:
-                    self.sweep()
+                    self._library.sweep()
 
     # ---- groups ----
 
@@ -319,20 +300,19 @@ class Engine:
                     self.check_usable()
                     self._launch_group(items)
         finally:
-            self._eviction.spared = ()
+            self._eviction.spared = self._library.spared = ()
             for item in items:
                 item.work.drop()  # but for those that were enqueued
 
     def _launch_group(self, items: Sequence[Item]) -> None:
-        self.sweep()
+        self._library.sweep()
         entries: list[Entry] = []
-        self._eviction.spared = entries
+        self._eviction.spared = self._library.spared = entries
         programs: list[Program | None] = []
         for index, item in enumerate(items):
-            entry = self._cached(item.key)
+            entry = self._library.find(item.key)
             if entry is None or entry.used_up(programs):
-                request = item.request or calls.check(self.devices, item.call)
-                entry = self._record(item.key, request, self.sequence + index)
+                entry = self._library.record(item.key, item.call, self.sequence + index, item.request)
             entries.append(entry)
             programs.append(self._turn(entry, item.call, self.sequence + index, programs))
         self._make_room(sum(program.batches for program in programs if program is not None))
@@ -435,13 +415,9 @@ class Engine:
         with suppress(InvalidUsageError), self.health.gate.lock(), self._lock:
             self.health.gate.check()
             if not self.health.failed:
-                self.sweep()
+                self._library.sweep()
 
     # ---- the end ----
-
-    def sweep(self) -> None:
-        """Free recorded collectives that nobody can ask for again and that are done."""
-        self._sweep()
 
     @property
     def closed(self) -> bool:
@@ -473,7 +449,3 @@ class Engine:
     def __del__(self) -> None:
         if hasattr(self, "_watchdog") and not self.closed:
             orphans.append(self)
-
-
-def _sweep(rig: Rig, cache: ProgramCache) -> None:
-    cache.sweep(rig.reached(), rig.confirm)
