@@ -137,8 +137,9 @@ class Device:
             constants: specialization constants 0, 1, ... (32-bit integers).
         """
         logical = self.logical
-        pipeline = logical.pipelines.shipped(kernel, len(bindings), len(push), constants)
-        logical.dispatch(pipeline, bindings, push, groups)
+        pushes = logical.pushes(len(bindings))
+        pipeline = logical.pipelines.shipped(kernel, len(bindings), len(push), constants, pushes=pushes)
+        logical.dispatch(kernel, pipeline, bindings, push, groups)
 
     def synchronize(self, timeout: float | None = None) -> None:
         """Block until everything given to the device is done.

@@ -12,7 +12,7 @@ from vkpar.errors import InvalidUsageError
 
 _TRUE = {"1", "true", "yes", "on"}
 _FALSE = {"0", "false", "no", "off"}
-DEBUG_CHECKS = ("slots", "wire", "memory")
+DEBUG_CHECKS = ("slots", "wire", "memory", "barriers")
 
 
 def _setting(variable: str, meaning: str, default: Any, choices: tuple[str, ...] = ()) -> Any:
@@ -65,7 +65,7 @@ class Environment:
     debug: str = _setting(
         "VKPAR_DEBUG",
         "checks, joined by commas: of communicators slots (their generations) and wire (what it loses); memory (new"
-        " arrays hold ones in every bit: NaN, -1)",
+        " arrays hold ones in every bit: NaN, -1); barriers (a full one before every operation)",
         "",
     )
     tuning: str = _setting(

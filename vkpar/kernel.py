@@ -87,8 +87,11 @@ class Kernel:
         self._check_call(arrays, constants)
         logical = self.device.logical
         ranges = [_range(array) for array in arrays]
-        pipeline = logical.pipelines.get(self._key, self._spirv, self._entry, len(arrays), len(constants))
-        logical.dispatch(pipeline, ranges, constants, dims)
+        pushes = logical.pushes(len(arrays))
+        pipeline = logical.pipelines.get(
+            self._key, self._spirv, self._entry, len(arrays), len(constants), pushes=pushes
+        )
+        logical.dispatch("Kernel", pipeline, ranges, constants, dims)
 
     def _check_call(self, arrays: tuple[Array, ...], push: bytes) -> None:
         declared = self._interface

@@ -286,7 +286,8 @@ def test_an_interrupt_after_a_plain_submit(own_devices: list[vkpar.Device], monk
 
                 patch.setattr(port, "send", sending)
             else:
-                patch.setattr(port, "_c", InterruptingHelper(port._c, "vkp_submit"))
+                stream: Any = device.logical.stream
+                patch.setattr(stream, "_lib", InterruptingLib(stream._lib, "vkp_fill"))
             with pytest.raises(KeyboardInterrupt):
                 array.fill_zeros()
         copied = [array.contiguous_copy() for _ in range(5)]

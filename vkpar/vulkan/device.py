@@ -24,11 +24,13 @@ from vkpar.vulkan.memory import Allocator, HostBlock
 from vkpar.vulkan.physical import DeviceInfo, read_heaps
 from vkpar.vulkan.queue import Frame, Queue, drain
 from vkpar.vulkan.staging import Load, Staging
+from vkpar.vulkan.stream import Stream, pushes
 from vkpar.vulkan.subbuffers import SubBuffers, cut
 from vkpar.vulkan.usage import ARRAYS, SLOTS, STAGING, Books, DeviceMemory
 
 _log = logging.getLogger("vkpar")
 _DRAIN_SECONDS = 30.0
+_BARRIERS = "barriers"
 _MEMORY_CHECK, _UNWRITTEN = "memory", 0xFFFFFFFF  # NaN in every float type, -1 in every signed one
 
 
@@ -40,6 +42,7 @@ class LogicalDevice:
         gate: every call passes it; shut by :meth:`close`.
         compute: the queue that kernels run on.
         transfer: the queue that uploads and downloads run on; the compute queue where there is no other.
+        stream: gathers what runs on the compute queue; None with the Python pump, where each runs by itself.
     """
 
     def __init__(self, info: DeviceInfo) -> None:
@@ -65,6 +68,11 @@ class LogicalDevice:
             if transfer != compute:
                 self.transfer = self._queue(transfer, "transfer", undo)
                 self.compute.port.pair(self.transfer.port)
+            self.stream: Stream | None = None
+            if hasattr(self.compute.port, "_c"):
+                self.stream = Stream(self.handle, self.compute, barriers=_BARRIERS in env.debug_checks())
+                undo.callback(self.stream.close)
+                self.compute.port.stream = self.transfer.port.stream = self.stream
             self.books = Books()
             self.allocator = Allocator(self.handle, info, (compute, transfer), self.books)
             self.pipelines = PipelineCache(self.handle)
@@ -291,20 +299,37 @@ class LogicalDevice:
             if not self.gate.is_shut:
                 self.imports.drop(window, lambda: self.gate.is_shut)
 
+    def pushes(self, bindings: int) -> bool:
+        """Say whether the descriptors of eager kernels with so many bindings are pushed."""
+        return self.stream is not None and pushes(self.info.extensions, bindings)
+
     def dispatch(
-        self, pipeline: Pipeline, ranges: Sequence[BufferRange], push: bytes, groups: tuple[int, int, int]
-    ) -> int:
-        """Run a kernel after everything before it; return the compute timeline's value that marks its end."""
-        self._check_ranges(ranges, groups)
+        self,
+        name: str,
+        pipeline: Pipeline,
+        ranges: Sequence[BufferRange],
+        push: bytes,
+        groups: tuple[int, int, int],
+    ) -> None:
+        """Run a kernel after everything before it, as part of the operation ``name``."""
+        self.check_ranges(ranges, groups)
+        if self.stream is not None:
+            self.stream.dispatch(name, pipeline, ranges, push, groups)
+            return
 
         def record(frame: Frame) -> None:
             descriptors = frame.descriptors(pipeline.layout.set_layout, ranges)
             frame.commands.record_order()
             frame.commands.record_dispatch(pipeline, descriptors, push, groups)
 
-        return self.compute.run(record)
+        self.compute.run(record)
 
-    def _check_ranges(self, ranges: Sequence[BufferRange], groups: tuple[int, int, int]) -> None:
+    def check_ranges(self, ranges: Sequence[BufferRange], groups: tuple[int, int, int]) -> None:
+        """Refuse what a kernel cannot bind or a dispatch cannot have.
+
+        Raises:
+            InvalidUsageError, UnsupportedError
+        """
         limits = self.info.limits
         for item in ranges:
             if item.nbytes > limits.max_storage_buffer_range:
@@ -321,24 +346,30 @@ class LogicalDevice:
         if any(wanted > most for wanted, most in zip(groups, limits.max_workgroup_count, strict=True)):
             raise InvalidUsageError(f"{groups} work-groups; {self.info.name} allows {limits.max_workgroup_count}")
 
-    def copy(self, source: Sequence[BufferRange], target: Sequence[BufferRange]) -> int:
+    def copy(self, source: Sequence[BufferRange], target: Sequence[BufferRange]) -> None:
         """Copy bytes on the device, in program order; both have as many."""
+        if self.stream is not None:
+            self.stream.copy("copy", source, target)
+            return
 
         def record(frame: Frame) -> None:
             frame.commands.record_order()
             frame.commands.record_copies(source, target)
 
-        return self.compute.run(record)
+        self.compute.run(record)
 
-    def fill(self, target: Sequence[BufferRange], word: int) -> int:
+    def fill(self, target: Sequence[BufferRange], word: int) -> None:
         """Fill with a 32-bit word, in program order; offsets and lengths are multiples of 4."""
+        if self.stream is not None:
+            self.stream.fill("fill", target, word)
+            return
 
         def record(frame: Frame) -> None:
             frame.commands.record_order()
             for part in target:
                 frame.commands.record_fill(part, word)
 
-        return self.compute.run(record)
+        self.compute.run(record)
 
     def synchronize(self, timeout: float | None = None) -> None:
         """Wait until everything submitted is done.
@@ -353,7 +384,12 @@ class LogicalDevice:
     def refuse_calls(self) -> None:
         """Let no call begin any more, and wait for those under way in other threads; nothing in a forked child."""
         if os.getpid() == self._process:
-            self.gate.shut()
+            self._shut()
+
+    def _shut(self) -> None:
+        self.gate.shut()
+        if self.stream is not None:
+            self.stream.refuse()
 
     def close(self) -> None:
         """Wait for pending work, then free everything; a device that does not drain is left alone and counted.
@@ -364,12 +400,15 @@ class LogicalDevice:
             self.gate.is_shut = True
             return
         with self._closing:
-            self.gate.shut()
+            self._shut()
             if not self._freed and not self.quarantined:
                 self._close()
 
     def _close(self) -> None:
         queues = self.queues
+        refused = self.stream.abandon() if self.stream is not None else None
+        if refused is not None:
+            _log.error("%s is closed with work that its driver has refused: %s", self.info.name, refused)
         if drain(queues, [queue.last for queue in queues], _DRAIN_SECONDS):
             self.quarantine()
             return
@@ -379,6 +418,8 @@ class LogicalDevice:
         self.imports.close()
         self.pipelines.close()
         self.allocator.close()
+        if self.stream is not None:
+            self.stream.close()
         for queue in reversed(queues):
             queue.close()
         self._vk.destroy("Device", None, self.handle)
@@ -386,6 +427,8 @@ class LogicalDevice:
     def quarantine(self) -> None:
         """Give the device up: work on it does not end, so its handles are leaked and later use is refused."""
         self.quarantined = True
+        if self.stream is not None:
+            self.stream.refuse()
         self.imports.leak()
         why = "quarantined: it did not finish its work"
         self.gate.refuse(lambda: DeviceLostError("VK_ERROR_DEVICE_LOST", self.info.name, why))

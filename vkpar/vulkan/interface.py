@@ -83,6 +83,7 @@ class Interface:
         bindings: storage-buffer bindings of set 0.
         foreign: what it uses beyond those and push constants, in words; empty where nothing.
         push_nbytes: bytes of its push-constant block.
+        read_only: bindings that it cannot write.
     """
 
     version: tuple[int, int]
@@ -91,6 +92,7 @@ class Interface:
     bindings: frozenset[int]
     foreign: str
     push_nbytes: int
+    read_only: frozenset[int] = frozenset()
 
 
 def reflect(spirv: bytes) -> Interface:
@@ -140,7 +142,7 @@ class _Mark:
     """Decorations."""
 
     BUFFER_BLOCK, ROW_MAJOR, ARRAY_STRIDE, MATRIX_STRIDE, BUILT_IN = 3, 4, 6, 7, 11
-    BINDING, SET, OFFSET = 33, 34, 35
+    NON_WRITABLE, BINDING, SET, OFFSET = 24, 33, 34, 35
 
 
 class _Storage:
@@ -173,6 +175,7 @@ class _Reader:
         self._vectors: dict[int, int] = {}  # elements of each vector type, of each column of a matrix type
         self._columns: dict[int, int] = {}
         self._arrays: set[int] = set()
+        self._members: dict[int, int] = {}  # how many each structure has
         self._pointers: dict[int, int] = {}
         self._variables: list[tuple[int, int, int]] = []
         self._foreign = ""
@@ -241,6 +244,7 @@ class _Reader:
             size = stride * self._constants[words[1]]
         elif opcode == _Op.STRUCT:
             size = self._struct_size(kind, words)
+            self._members[kind] = len(words)
         elif opcode in (_Op.POINTER, _Op.FORWARD_POINTER):
             size = 8
         if opcode == _Op.POINTER:
@@ -262,7 +266,7 @@ class _Reader:
         return size
 
     def interface(self) -> Interface:
-        bindings, push = set(), 0
+        bindings, written, push = set(), set(), 0
         for pointer, variable, storage in self._variables:
             kind = self._pointers[pointer]
             if storage == _Storage.PUSH:
@@ -270,6 +274,8 @@ class _Reader:
             elif storage in (_Storage.BUFFER, _Storage.UNIFORM, _Storage.UNIFORM_CONSTANT):
                 self._foreign = self._foreign or self._foreign_buffer(kind, variable, storage)
                 bindings.add(self._marks.get((variable, _Mark.BINDING), 0))
+                if not self._is_read_only(kind, variable):
+                    written.add(self._marks.get((variable, _Mark.BINDING), 0))
         return Interface(
             version=self._version,
             capabilities=frozenset(self._capabilities),
@@ -277,7 +283,14 @@ class _Reader:
             bindings=frozenset(bindings),
             foreign=self._foreign,
             push_nbytes=push,
+            read_only=frozenset(bindings - written),
         )
+
+    def _is_read_only(self, kind: int, variable: int) -> bool:
+        """Say whether a variable, or every member of its structure, is declared as not writable."""
+        members = range(self._members.get(kind, 0))
+        all_members = bool(members) and all((kind, member, _Mark.NON_WRITABLE) in self._marks for member in members)
+        return all_members or (variable, _Mark.NON_WRITABLE) in self._marks
 
     def _foreign_buffer(self, kind: int, variable: int, storage: int) -> str:
         """Return why a variable is no plain storage buffer of set 0; nothing where it is one."""

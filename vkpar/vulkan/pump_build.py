@@ -44,11 +44,12 @@ ffibuilder.cdef(
     int32_t vkp_enqueue(vkp_program *, uint64_t *values, uint32_t *failed);
     """
 )
+ffibuilder.cdef((_HERE / "_pump_launch_api.h").read_text())
 ffibuilder.set_source(
     "vkpar.vulkan._pump",
     (_HERE / "_pump.c").read_text(),
     include_dirs=[str(_HERE)],
-    depends=[str(_HERE / name) for name in ("_pump.c", "_pump_types.h", "_pump_bridge.h")],
+    depends=[str(path) for path in sorted(_HERE.glob("_pump*.[ch]"))],
     extra_compile_args=["-O2", "-std=gnu11"],
     libraries=["pthread"],
 )

@@ -43,6 +43,7 @@ class PyQueue:
         self._naps = naps
         self._awaited, self._since = 0, 0  # the value last waited for, and when that began
         self.last = 0
+        self.stream = None  # only the C helper gathers operations
         self._sibling: PyQueue | None = None
         self.sibling_waited = 0
         vk = api.load()
@@ -61,6 +62,10 @@ class PyQueue:
             return []
         self.sibling_waited = sibling.last
         return [(sibling.handles.timeline, sibling.last)]
+
+    def wait_idle(self, function: Any) -> None:
+        with enqueue_lock:
+            api.load().check(function(self.handles.queue), "vkQueueWaitIdle")
 
     def submit(self, command: Any) -> int:
         with enqueue_lock, uninterrupted():

@@ -76,13 +76,17 @@ class Queue:
 
     Attributes:
         port: the pump's view of the queue.
+        gate: shut before the queue is closed.
+        exportable: its timeline may be exported to other devices.
     """
 
     def __init__(self, device: Any, info: DeviceInfo, family: int, label: str, gate: Gate, index: int = 0) -> None:
         vk = self._vk = api.load()
         self._device = device
         self._info = info
-        self._gate = gate
+        self.gate = self._gate = gate
+        self.exportable = info.features.timeline_export
+        self.device_name = info.name
         self.family = family
         self.label = label
         made = vk.ffi.new("VkQueue*")
@@ -197,8 +201,7 @@ class Queue:
     def confirm(self) -> None:
         """Before freeing what is done, let the validation layer know: it ignores the values of exported timelines."""
         if instance.validating() and self.timeline.exported:
-            with pump.enqueue_lock:
-                self._vk.check(self._vk.lib.vkQueueWaitIdle(self.handle), "vkQueueWaitIdle")
+            self.port.wait_idle(self._vk.device_function(self._device, "vkQueueWaitIdle"))
 
     def close(self) -> None:
         """Destroy frames and timeline; nothing may be pending."""
