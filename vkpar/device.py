@@ -18,12 +18,14 @@ import numpy as np
 from vkpar import dtypes, env
 from vkpar.dtypes import DType
 from vkpar.errors import InvalidUsageError
+from vkpar.plans import Plans
 from vkpar.vulkan import api, instance, physical
 from vkpar.vulkan.buffer import BufferRange
 from vkpar.vulkan.device import LogicalDevice
 from vkpar.vulkan.physical import DeviceInfo, Limits
 from vkpar.vulkan.selector import default as default_devices
 from vkpar.vulkan.selector import select
+from vkpar.vulkan.subbuffers import SubBuffers
 from vkpar.vulkan.usage import DeviceMemory
 
 if TYPE_CHECKING:
@@ -43,6 +45,7 @@ class Device:
 
     Attributes:
         info: the physical device that it was opened on.
+        plans: of the operations that were called on its arrays.
     """
 
     def __init__(self, info: DeviceInfo) -> None:
@@ -52,6 +55,7 @@ class Device:
         self._children: weakref.WeakSet[Any] = weakref.WeakSet()
         self._pairs: list[Any] = []  # what was made for copies to other devices
         self._logical = LogicalDevice(info)
+        self.plans = Plans()
         _open_devices.add(self)
 
     @property
@@ -118,6 +122,21 @@ class Device:
         made = self.empty(shape, dtype)
         made.fill_zeros()
         return made
+
+    def allocate_array(self, nbytes: int, label: Callable[[], str] | None = None) -> SubBuffers:
+        """Return memory for an array: that of one that was dropped where the size is the same, else new memory.
+
+        Raises:
+            InvalidUsageError: the device is closed.
+            OutOfMemoryError, UnsupportedError: as :meth:`LogicalDevice.allocate_array` says.
+        """
+        logical = self._logical
+        if logical.serves:
+            memory = logical.recycler.take(nbytes, label)
+            if memory is not None:
+                return memory
+        logical.check_open()
+        return logical.allocate_array(nbytes, label)
 
     def dispatch(
         self,
@@ -345,6 +364,12 @@ def dimensions(shape: int | Sequence[int]) -> tuple[int, ...]:
     Raises:
         InvalidUsageError: no shape, or a negative dimension.
     """
+    if type(shape) is tuple:  # often taken: kept short
+        for dim in shape:
+            if type(dim) is not int or dim < 0:
+                break
+        else:
+            return shape
     try:
         dims = tuple(operator.index(dim) for dim in (shape if isinstance(shape, Iterable) else (shape,)))
     except TypeError:

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 from vkpar.array import WIDE, Array, check_same_device
 from vkpar.device import Device
 from vkpar.errors import InvalidUsageError, UnsupportedError
+from vkpar.plans import Plans, form_of
+from vkpar.plans import make as make_plan
 from vkpar.vulkan import queue, shader
 from vkpar.vulkan.buffer import BufferRange
 from vkpar.vulkan.interface import Entry, Interface, missing, reflect
@@ -67,6 +69,7 @@ class Kernel:
         _check_limits(device, interface, interface.entries[entry])
         self._spirv, self._entry, self._interface = spirv, entry, interface
         self._key = hashlib.sha256(spirv).hexdigest()
+        self._plans = Plans()
 
     def __call__(self, groups: int | tuple[int, ...], *arrays: Array, push: ReadableBuffer = b"") -> None:
         """Run it on ``arrays``, after all earlier work on the device; returns at once.
@@ -82,6 +85,8 @@ class Kernel:
                 or at an offset that the device cannot bind, or bad group numbers.
             UnsupportedError: an array larger than the device can bind.
         """
+        if type(push) is bytes and len(push) == self._interface.push_nbytes and self._run_plan(groups, arrays, push):
+            return
         dims = _groups(groups)
         constants = _as_bytes(push, "push constants are bytes or an array of plain numbers")
         self._check_call(arrays, constants)
@@ -92,6 +97,20 @@ class Kernel:
             self._key, self._spirv, self._entry, len(arrays), len(constants), pushes=pushes
         )
         logical.dispatch("Kernel", pipeline, ranges, constants, dims)
+        if arrays:
+            plan = make_plan(self.device, "Kernel", pipeline, arrays, ranges, dims)
+            if plan is not None:
+                self._plans.keep((dims, *map(form_of, arrays)), plan)
+
+    def _run_plan(self, groups: int | tuple[int, ...], arrays: tuple[Array, ...], push: bytes) -> bool:
+        """Run it by the plan of an earlier call; False, and nothing done, where there is none."""
+        dims = (groups, 1, 1) if type(groups) is int else _groups(groups)
+        try:
+            forms = [array.form or form_of(array) for array in arrays]
+        except AttributeError:  # not arrays: the long way says so
+            return False
+        plan = self._plans.known.get((dims, *forms))
+        return plan is not None and plan.run(arrays, push)
 
     def _check_call(self, arrays: tuple[Array, ...], push: bytes) -> None:
         declared = self._interface

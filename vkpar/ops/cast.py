@@ -11,6 +11,7 @@ from vkpar.ops._launch import (
     check_float,
     check_out,
     check_overlap,
+    dispatch,
     fold_groups,
     spans,
     window,
@@ -64,4 +65,4 @@ def convert(a: Array, out: Array) -> None:
         target, o_first = out.window(start, count)
         constants = (a_first % 4 == 0, o_first % 4 == 0)
         grid = fold_groups(a.device, -(-count // GROUP))
-        a.device.dispatch(kernel, (source, target), words(count, a_first, o_first), grid, constants)
+        dispatch("cast", kernel, (a, out), (source, target), words(count, a_first, o_first), grid, constants)

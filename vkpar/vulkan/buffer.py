@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from vkpar.vulkan import api
 from vkpar.vulkan.pool import Piece
 
 
@@ -89,6 +91,11 @@ class Buffer:
     piece: Piece = field(repr=False)
     purpose: str = ""
     label: Callable[[], str] | None = None
+
+    @functools.cached_property
+    def number(self) -> int:
+        """The handle as a number."""
+        return api.load().address(self.handle)
 
     def range(self, start: int = 0, nbytes: int | None = None, owner: Any = None) -> BufferRange:
         """Return ``nbytes`` (all the rest by default) from byte ``start``."""

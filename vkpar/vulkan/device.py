@@ -23,6 +23,7 @@ from vkpar.vulkan.mapped import MappedArrays
 from vkpar.vulkan.memory import Allocator, HostBlock
 from vkpar.vulkan.physical import DeviceInfo, read_heaps
 from vkpar.vulkan.queue import Frame, Queue, drain
+from vkpar.vulkan.recycle import Recycler
 from vkpar.vulkan.staging import Load, Staging
 from vkpar.vulkan.stream import Stream, pushes
 from vkpar.vulkan.subbuffers import SubBuffers, cut
@@ -51,10 +52,12 @@ class LogicalDevice:
         self._process = os.getpid()
         self.gate = Gate(info.name)
         self._retired: deque[tuple[int, int, Buffer]] = deque()
+        self.recycler = Recycler(info.heaps[memtypes.heap_of(info, memtypes.DEVICE)].nbytes)
         self._reaping = threading.Lock()
         self._closing = threading.RLock()
         self._freed = False
         self.quarantined = False
+        self._watched = instance.get() if instance.validating() else None
         making.require(info)
         compute, transfer = making.choose_families(info)
         self._second: Queue | None = None
@@ -114,6 +117,14 @@ class LogicalDevice:
         """True once :meth:`close` was called."""
         return self.gate.is_shut
 
+    @property
+    def serves(self) -> bool:
+        """True where there is nothing to check, and nothing to raise, before dropped memory is handed out again."""
+        watched = self._watched
+        if self.gate.is_shut or (watched is not None and watched.messages):
+            return False
+        return not env.get().debug or _MEMORY_CHECK not in env.debug_checks()
+
     def check_open(self) -> None:
         """Refuse use after close, after a fork, and raise what the validation layer has reported.
 
@@ -138,7 +149,7 @@ class LogicalDevice:
                 buffers.append(self.allocate(size, purpose=ARRAYS, label=label, total=nbytes))
                 undo.callback(self._retire, buffers[-1:])
             made = SubBuffers(buffers)
-            weakref.finalize(made, self._retire, made.buffers).atexit = False
+            self.recycler.hold(made)
             undo.pop_all()
         return made
 
@@ -161,7 +172,7 @@ class LogicalDevice:
         """
         with self.gate.lock():
             self.gate.check()
-            self.reap()
+            self.reap(everything=_MEMORY_CHECK in env.debug_checks())
             trimmed = False
             while True:
                 try:
@@ -188,14 +199,14 @@ class LogicalDevice:
         """Free the memory that is kept for later; return how many bytes."""
         with self.gate.lock():
             self.gate.check()
-            self.reap()
+            self.reap(everything=True)
             return self.allocator.trim()
 
     def memory(self) -> DeviceMemory:
         """Return what the memory is used for now; the budgets are read afresh."""
         with self.gate.lock():
             self.gate.check()
-            self.reap()
+            self.reap(everything=True)
             buffers, blocks = self.books.counts
             room = self.allocator.room()
             return DeviceMemory(
@@ -214,6 +225,7 @@ class LogicalDevice:
 
     def _wait_for_retired(self) -> bool:
         """Wait until the oldest retired buffer is released; False where there is none."""
+        self._retire(self.recycler.surplus(everything=True))
         try:
             compute, transfer, _ = self._retired[0]
         except IndexError:
@@ -223,15 +235,19 @@ class LogicalDevice:
         self.reap()
         return True
 
-    def _retire(self, buffers: Sequence[Buffer]) -> None:
-        """Release buffers once all work submitted so far is done; safe in a finalizer."""
+    def _retire(self, buffers: Iterable[Buffer]) -> None:
+        """Release buffers once all work given to the queues so far is done."""
         if not self.closed:
             for buffer in buffers:
                 self._retired.append((self.compute.last, self.transfer.last, buffer))
 
-    def reap(self) -> None:
-        """Release the retired buffers, and the imports nobody can reach any more, whose work is done."""
+    def reap(self, *, everything: bool = False) -> None:
+        """Release the retired buffers, and the imports nobody can reach any more, whose work is done.
+
+        With ``everything`` that goes for the dropped memory, too, that is kept for arrays of the same size.
+        """
         self.imports.reap()
+        self._retire(self.recycler.surplus(everything=everything))
         if not self._retired or not self._reaping.acquire(blocking=False):
             return
         try:
@@ -310,11 +326,12 @@ class LogicalDevice:
         ranges: Sequence[BufferRange],
         push: bytes,
         groups: tuple[int, int, int],
+        cost_ns: int = 0,
     ) -> None:
-        """Run a kernel after everything before it, as part of the operation ``name``."""
+        """Run a kernel after everything before it, as part of the operation ``name`` that may take ``cost_ns``."""
         self.check_ranges(ranges, groups)
         if self.stream is not None:
-            self.stream.dispatch(name, pipeline, ranges, push, groups)
+            self.stream.dispatch(name, pipeline, ranges, push, groups, cost_ns)
             return
 
         def record(frame: Frame) -> None:

@@ -43,13 +43,14 @@ class Instance:
     Attributes:
         handle: the VkInstance.
         validating: True when the validation layer is on.
+        messages: what it has reported since they were raised last.
     """
 
     def __init__(self) -> None:
         self._vk = api.load()
         self._process = os.getpid()
         self.validating = env.get().validation
-        self._messages: list[str] = []
+        self.messages: list[str] = []
         self._layer_version = (0, 0, 0)
         self._callback: Any = None
         self._messenger: Any = None
@@ -98,7 +99,7 @@ class Instance:
 
     def _on_message(self, severity: int, kind: int, data: Any, user: Any) -> int:
         if not self._is_false_alarm(data):
-            self._messages.append(self._vk.text(data.pMessage))
+            self.messages.append(self._vk.text(data.pMessage))
         return 0
 
     def _is_false_alarm(self, data: Any) -> bool:
@@ -115,8 +116,8 @@ class Instance:
         Raises:
             ValidationError
         """
-        if self._messages:
-            messages, self._messages = self._messages, []
+        if self.messages:
+            messages, self.messages = self.messages, []
             raise ValidationError(messages)
 
     def physical_devices(self) -> list[Any]:
@@ -153,7 +154,7 @@ class Instance:
             destroy(self.handle, self._messenger, self._vk.ffi.NULL)
         self._vk.destroy("Instance", None, self.handle)
         self.handle = None
-        for message in self._messages:
+        for message in self.messages:
             _log.error("validation layer: %s", message)
 
 

@@ -155,11 +155,17 @@ class Stream:
         self.settle(self.entry, plan, addresses, self.null if push is None else push)
 
     def dispatch(
-        self, name: str, pipeline: Pipeline, ranges: Sequence[BufferRange], push: bytes, groups: tuple[int, int, int]
+        self,
+        name: str,
+        pipeline: Pipeline,
+        ranges: Sequence[BufferRange],
+        push: bytes,
+        groups: tuple[int, int, int],
+        cost_ns: int = 0,
     ) -> None:
         """Append a dispatch on ``ranges``; raises as :meth:`launch` does."""
         own = len(push) <= 128
-        plan = self.plan(name, pipeline, [(item.nbytes, 0) for item in ranges], groups, push if own else b"")
+        plan = self.plan(name, pipeline, [(item.nbytes, 0) for item in ranges], groups, push if own else b"", cost_ns)
         self.launch(plan, self._packed((item.buffer, item.offset) for item in ranges), None if own else push)
 
     def copy(self, name: str, source: Sequence[BufferRange], target: Sequence[BufferRange]) -> None:
