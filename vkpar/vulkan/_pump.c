@@ -29,6 +29,7 @@ void vkp_queue_free(vkp_queue *q) { free(q); }
 void vkp_queue_naps(vkp_queue *q, int naps) { q->naps = naps; }
 void vkp_queue_pair(vkp_queue *a, vkp_queue *b) { a->sibling = b; b->sibling = a; }
 const uint64_t *vkp_queue_last_word(vkp_queue *q) { return &q->last; }
+const uint64_t *vkp_queue_submitted_word(vkp_queue *q) { return &q->submitted; }
 static void set_last(vkp_queue *q, uint64_t value) {
     __atomic_store_n(&q->submitted, value, __ATOMIC_RELEASE);
     __atomic_store_n(&q->last, value, __ATOMIC_RELEASE);

@@ -142,7 +142,7 @@ class LogicalDevice:
         Raises:
             OutOfMemoryError, UnsupportedError
         """
-        self.allocator.check_total(nbytes)
+        self._check_total(nbytes)
         with ExitStack() as undo:
             buffers = []
             for size in cut(nbytes, self.info.limits.max_buffer):
@@ -152,6 +152,17 @@ class LogicalDevice:
             self.recycler.hold(made)
             undo.pop_all()
         return made
+
+    def _check_total(self, nbytes: int) -> None:
+        """Refuse what there can be no room for, once all that was dropped is given back."""
+        with self.gate.lock():
+            self.gate.check()
+            while True:
+                try:
+                    return self.allocator.check_total(nbytes)
+                except OutOfMemoryError:
+                    if not self._wait_for_retired():
+                        raise
 
     def allocate(
         self, nbytes: int, *, purpose: str, label: Callable[[], str] | None = None, total: int | None = None
@@ -199,6 +210,8 @@ class LogicalDevice:
         """Free the memory that is kept for later; return how many bytes."""
         with self.gate.lock():
             self.gate.check()
+            if self.stream is not None:
+                self.stream.flush()
             self.reap(everything=True)
             return self.allocator.trim()
 

@@ -99,6 +99,10 @@ class QueuePort(Protocol):
     def last(self) -> int:
         """The highest timeline value that a submitted batch, or what the stream has gathered, will signal."""
 
+    @property
+    def submitted(self) -> int:
+        """The same without what the stream has gathered."""
+
     def pair(self, other: Any) -> None:
         """Make each submission wait for all that ``other``, a queue of the same device, was given before."""
 
@@ -178,12 +182,17 @@ class CQueue:
         self._c.lib.vkp_queue_naps(self.handle, naps)
         # Read in place: a C call gives up the GIL, and getting it back takes up to 5 ms beside a busy thread.
         self._last = self._c.lib.vkp_queue_last_word(self.handle)
+        self._submitted = self._c.lib.vkp_queue_submitted_word(self.handle)
         self._value = self._c.ffi.new("uint64_t*")
         self.stream: Any = None  # what gathers operations for the device's compute queue
 
     @property
     def last(self) -> int:
         return int(self._last[0])
+
+    @property
+    def submitted(self) -> int:
+        return int(self._submitted[0])
 
     def pair(self, other: CQueue) -> None:
         self._c.lib.vkp_queue_pair(self.handle, other.handle)
@@ -205,7 +214,7 @@ class CQueue:
     def close(self) -> None:
         handle, self.handle = self.handle, None  # an interrupted close must not free it twice
         if handle is not None:
-            self._last = self._c.ffi.new("uint64_t*", self._last[0])
+            self._last = self._submitted = self._c.ffi.new("uint64_t*", self._last[0])
             self._c.lib.vkp_queue_free(handle)
 
 
@@ -352,7 +361,8 @@ def _enqueue_failed(result: int, rank: int, values: Sequence[int], unsent: str =
     what = f"rank {rank}" if rank < len(values) else "nothing was submitted, the group is aborted"
     detail = f"{what}; timelines at {list(values)}" + (f"; {unsent}" if unsent else "")
     error = api.load().error(result, "vkQueueSubmit", detail)
-    error.rank = rank  # type: ignore[attr-defined]
+    if rank < len(values):
+        error.rank = rank  # type: ignore[attr-defined]
     return error
 
 

@@ -63,6 +63,10 @@ class PyQueue:
         self.sibling_waited = sibling.last
         return [(sibling.handles.timeline, sibling.last)]
 
+    @property
+    def submitted(self) -> int:
+        return self.last
+
     def wait_idle(self, function: Any) -> None:
         with enqueue_lock:
             api.load().check(function(self.handles.queue), "vkQueueWaitIdle")

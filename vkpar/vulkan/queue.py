@@ -189,9 +189,12 @@ class Queue:
         )
 
     def passed(self, value: int, seconds: float = 0.1) -> bool:
-        """Wait for ``value``, ``seconds`` at most; works after the gate was shut. A lost device has passed all."""
+        """Wait for ``value``, ``seconds`` at most; works after the gate was shut. A lost device has passed all.
+
+        What was gathered and not submitted is not pending.
+        """
         try:
-            if not pump.wait([self.port], [value], int(seconds * 1e9)):
+            if not pump.wait([self.port], [min(value, self.port.submitted)], int(seconds * 1e9)):
                 return False
         except DeviceLostError:
             return True
