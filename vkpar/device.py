@@ -25,6 +25,7 @@ from vkpar.vulkan.device import LogicalDevice
 from vkpar.vulkan.physical import DeviceInfo, Limits
 from vkpar.vulkan.selector import default as default_devices
 from vkpar.vulkan.selector import select
+from vkpar.vulkan.stream import Stream
 from vkpar.vulkan.subbuffers import SubBuffers
 from vkpar.vulkan.usage import DeviceMemory
 
@@ -78,6 +79,14 @@ class Device:
         """
         self._logical.check_open()
         return self._logical
+
+    @property
+    def stream(self) -> Stream | None:
+        """What gathers its operations, which itself refuses them once the device is closed.
+
+        None where there are messages to raise first, or none is there.
+        """
+        return self._logical.stream if self._logical.serves else None
 
     @property
     def closed(self) -> bool:

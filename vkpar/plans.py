@@ -48,7 +48,18 @@ class Plan:
         swapped: the first two bindings are the second and the first of them.
     """
 
-    __slots__ = ("_dispatch", "_entry", "_handle", "_null", "_pack", "_result", "_sizes", "_stream", "_swapped")
+    __slots__ = (
+        "_dispatch",
+        "_entry",
+        "_handle",
+        "_null",
+        "_pack",
+        "_result",
+        "_sizes",
+        "_stream",
+        "_swapped",
+        "_watched",
+    )
 
     def __init__(self, stream: Any, dispatch: Any, forms: Sequence[Form], *, swapped: bool = False) -> None:
         self._stream, self._dispatch = stream, dispatch
@@ -57,6 +68,7 @@ class Plan:
         self._sizes = tuple(form.nbytes for form in forms)
         self._result = forms[-1]
         self._swapped = swapped
+        self._watched = stream.watched  # where the validation layer speaks: its messages are raised by the long way
 
     def pair(self, a: Array, b: Array, out: Array | None, *, in_place: bool) -> Array | None:
         """Run it on two operands and return the result, a new array where ``out`` is None.
@@ -66,7 +78,8 @@ class Plan:
         """
         first, second = a.storage, b.storage
         pins = first.ready, second.ready
-        if pins[0] is None or pins[1] is None:
+        watched = self._watched
+        if pins[0] is None or pins[1] is None or (watched is not None and watched.messages):
             return None
         if out is None:
             form = self._result
@@ -95,6 +108,16 @@ class Plan:
             self._stream.resume(result, self._dispatch, addresses, self._null)
         return out
 
+    def single(self, a: Array, out: Array | None) -> Array | None:
+        """Run it on one operand, in other memory than that of the result, as :meth:`pair` does."""
+        if out is None:
+            form = self._result
+            out = type(a).fresh(a.device, form.shape, form.dtype, form.nbytes)
+            out.form = form
+        elif out.storage is a.storage:
+            return None
+        return out if self.run((a, out), b"") else None
+
     def _meets(self, array: Array, out: Array, index: int, in_place: bool) -> bool:
         """Say whether ``out`` shares bytes with an operand in another way than being it (if ``in_place``)."""
         apart = out.byte_offset - array.byte_offset
@@ -104,6 +127,8 @@ class Plan:
 
     def run(self, arrays: Sequence[Array], push: bytes) -> bool:
         """Run it on ``arrays``, which may share memory; False, and nothing done, where the long way has to be gone."""
+        if self._watched is not None and self._watched.messages:
+            return False
         pins: list[Any] = []
         addresses: list[int] = []
         for array in arrays:

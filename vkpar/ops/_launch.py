@@ -123,6 +123,16 @@ def run_pair(operation: str, a: Array, b: Array, out: Array | None, *options: ob
     return None if plan is None else plan.pair(a, b, out, in_place=in_place)
 
 
+def run_single(operation: str, a: Array, out: Array | None, *options: object) -> Array | None:
+    """Run an operation of one operand, which ``out`` may not share memory with, as :func:`run_pair` does."""
+    try:
+        forms = a.form or form_of(a), None if out is None else out.form or form_of(out)
+        plan = a.device.plans.known.get((operation, *forms, *options))
+    except (AttributeError, TypeError):  # not arrays: the long way says so
+        return None
+    return None if plan is None else plan.single(a, out)
+
+
 def key_of(operation: str, a: Array, b: Array, out: Array | None, *options: object) -> tuple[object, ...]:
     """Return what :func:`run_pair` finds a plan by."""
     return (operation, form_of(a), form_of(b), None if out is None else form_of(out), *options)

@@ -43,6 +43,8 @@ _FUNCTIONS: Final = (
     "vkCmdPushDescriptorSetKHR",
 )
 
+_PART: Final = struct.Struct("=5Q").pack
+
 _names: list[str] = []  # of operations, by the number that the helper keeps
 
 
@@ -87,6 +89,7 @@ class Stream:
 
     Attributes:
         handle: the helper's, for :attr:`Stream.entry`.
+        watched: the instance where the validation layer is on.
         entry: the helper's function that appends a dispatch; ``null`` stands for the plan's own push constants there.
     """
 
@@ -106,6 +109,8 @@ class Stream:
         self.handle = self._ffi.gc(made, self._lib.vkp_stream_free)
         self.entry = self._lib.vkp_launch
         self.null = self._ffi.NULL
+        self._copying = name_number("copy")
+        self.watched = instance.get() if instance.validating() else None
 
     def plan(
         self,
@@ -173,6 +178,10 @@ class Stream:
         pairs = list(paired(source, target))
         parts = self._packed((a.buffer, a.offset, b.buffer, b.offset, a.nbytes) for a, b in pairs)
         self.settle(self._lib.vkp_copy, name_number(name), len(pairs), parts)
+
+    def copy_part(self, source: int, start: int, target: int, at: int, nbytes: int) -> None:
+        """Append the copy of one piece, of VkBuffers given as numbers; raises as :meth:`launch` does."""
+        self.settle(self._lib.vkp_copy, self._copying, 1, _PART(source, start, target, at, nbytes))
 
     def fill(self, name: str, target: Sequence[BufferRange], word: int) -> None:
         """Append fills with a 32-bit word; offsets and lengths are multiples of 4. Raises as :meth:`launch` does."""
