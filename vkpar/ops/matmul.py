@@ -80,7 +80,7 @@ def matmul(a: Array, b: Array, *, out: Array | None = None, transpose_b: bool = 
         InvalidUsageError: not an array, a closed one, one of another device; shapes that do not fit; a wrong ``out``.
         UnsupportedError: a type that devices do not compute, such as float64.
     """
-    options = (bool(transpose_b), None if dtype is None else dtypes.resolve(dtype).name)
+    options = (bool(transpose_b), None if dtype is None else _name(dtype))
     done = run_pair("matmul", a, b, out, *options, in_place=False)
     if done is not None:
         return done
@@ -106,6 +106,14 @@ def matmul(a: Array, b: Array, *, out: Array | None = None, transpose_b: bool = 
         out = device.empty((m, n), result)
     _multiply(problem, _kernel(device, problem.m), out)
     return out
+
+
+def _name(dtype: object) -> str:
+    """Return a type's name; nothing for what is none, of which the checks speak in their turn."""
+    try:
+        return dtypes.resolve(dtype).name
+    except InvalidUsageError:
+        return ""
 
 
 def _shape(a: Array, b: Array, transpose_b: bool) -> tuple[int, int, int]:

@@ -458,7 +458,7 @@ class LogicalDevice:
         """Give the device up: work on it does not end, so its handles are leaked and later use is refused."""
         self.quarantined = True
         if self.stream is not None:
-            self.stream.refuse()
+            self.stream.close(leak=True)
         self.imports.leak()
         why = "quarantined: it did not finish its work"
         self.gate.refuse(lambda: DeviceLostError("VK_ERROR_DEVICE_LOST", self.info.name, why))

@@ -254,13 +254,13 @@ class Stream:
         try:
             self.flush()
         except VulkanError as error:
-            self._lib.vkp_stream_close(self.handle, True)
+            self.close(leak=True)
             return error
         return None
 
-    def close(self) -> None:
-        """Free the command buffers; nothing may be pending."""
-        self._lib.vkp_stream_close(self.handle, False)
+    def close(self, *, leak: bool = False) -> None:
+        """End its thread and free the command buffers, which may not be pending; ``leak`` leaves them alone."""
+        self._lib.vkp_stream_close(self.handle, leak)
 
 
 def pushes(extensions: Iterable[str], bindings: int) -> bool:
