@@ -1,30 +1,47 @@
-"""Builds the optional C helper; everything else about the package is in pyproject.toml."""
+"""Builds the C helper; everything else about the package is in pyproject.toml."""
 
 import importlib.util
+import os
 from pathlib import Path
+from types import ModuleType
 
 from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+from setuptools.errors import PlatformError
 
-PUMP_BUILD = Path(__file__).parent / "vkpar" / "vulkan" / "pump_build.py"
+PUMP_BUILD = Path(__file__).parent / "vkpar" / "vulkan" / "pump" / "build.py"
 
 
-def pump_extension() -> list[Extension]:
-    """Return the helper's extension, or nothing where it cannot be described; a failed build is no error."""
-    if not PUMP_BUILD.exists():
-        return []
+def load_pump_build() -> ModuleType:
+    """Load the helper's description without the package, which is not installed yet."""
     spec = importlib.util.spec_from_file_location("pump_build", PUMP_BUILD)
     assert spec is not None
     assert spec.loader is not None
-    pump_build = importlib.util.module_from_spec(spec)
-    try:
-        spec.loader.exec_module(pump_build)
-    except ImportError as error:  # cffi is missing: a build without isolation
-        print(f"vkpar: the C helper is left out: {error}")
-        return []
-    # Generated code goes into build/, never next to the hand-written _pump.c of the same name.
-    extension: Extension = pump_build.ffibuilder.distutils_extension(tmpdir="build/cffi")
-    extension.optional = True
-    return [extension]
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
-setup(ext_modules=pump_extension())
+def helper_extension() -> Extension:
+    """Describe the helper; generated code goes into build/, never next to the hand-written _pump.c of the same name."""
+    extension: Extension = pump_build.make_builder().distutils_extension(tmpdir="build/cffi")
+    extension.depends = [os.path.relpath(path) for path in extension.depends]  # what setuptools asks for
+    return extension
+
+
+class BuildHelper(build_ext):
+    """Says in one line what a build of the helper lacks."""
+
+    def run(self) -> None:
+        lack = pump_build.missing()
+        if lack:
+            raise PlatformError(lack)
+        super().run()
+
+
+pump_build = load_pump_build()
+setup(
+    ext_modules=[helper_extension()],
+    cmdclass={"build_ext": BuildHelper},
+    options={"bdist_wheel": {"py_limited_api": "cp310"}} if pump_build.LIMITED_API else {},
+)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import vkpar
-from vkpar import cli
+from vkpar.cli import main as cli
 from vkpar.comm import selftest
 
 TWO = ["--devices", "llvmpipe*2"]

@@ -8,7 +8,7 @@ import sys
 import textwrap
 from collections.abc import Mapping
 
-_DROPPED = ("VKPAR_VALIDATION", "VKPAR_PUMP", "VKPAR_LINK", "VKPAR_DEVICES", "VKPAR_STAGING_BYTES")
+_DROPPED = ("VKPAR_VALIDATION", "VKPAR_LINK", "VKPAR_DEVICES", "VKPAR_STAGING_BYTES")
 
 
 def child_environment(**changes: str | None) -> dict[str, str]:

@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, settings
 
 import vkpar
 from vkpar import env
-from vkpar.vulkan import shader
+from vkpar.vulkan.pipelines import shader
 
 FULL = os.environ.get("VKPAR_TEST_FULL") == "1"
 REQUIRED = [name for name in os.environ.get("VKPAR_REQUIRE_DRIVERS", "").split(",") if name]

@@ -7,7 +7,7 @@ import threading
 from typing import Any
 
 import vkpar
-from vkpar.comm.schedule import Step
+from vkpar.comm.schedule.steps import Step
 from vkpar.vulkan.semaphore import TimelineSemaphore
 
 
@@ -31,8 +31,8 @@ class Delays:
         self._choice, self._pause = random.Random(seed), random.Random(seed + 1)
         self._share, self._longest = share, longest
         self._timelines: list[TimelineSemaphore] = []
-        self._given = [0] * len(communicator.rig.lanes.ranks)
-        self._released = [0] * len(communicator.rig.lanes.ranks)
+        self._given = [0] * len(communicator._engine.rig.lanes.ranks)
+        self._released = [0] * len(communicator._engine.rig.lanes.ranks)
         self._changed = threading.Condition()
         self._stop = False
         self.held = 0
@@ -65,23 +65,23 @@ class Delays:
                 threading.Event().wait(self._pause.uniform(0, self._longest))
 
     def __enter__(self) -> Delays:
-        for rank in self._communicator.rig.lanes.ranks:
+        for rank in self._communicator._engine.rig.lanes.ranks:
             device = self._communicator.devices[rank]
             self._timelines.append(TimelineSemaphore(device.logical.handle, host_only=True))
         self._thread = threading.Thread(target=self._release, daemon=True)
         self._thread.start()
-        self._communicator._recording.executor.gates = self._gate
+        self._communicator._engine.builder.recorder.gates = self._gate
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self._communicator._recording.executor.gates = None
+        self._communicator._engine.builder.recorder.gates = None
         with self._changed:
             self._stop = True
             self._changed.notify()
         self._thread.join()
         for device in self._communicator.devices:
             device.synchronize(60)
-        with self._communicator._lock:
-            self._communicator._cache.close()  # what is recorded names the gates
+        with self._communicator._engine._lock:
+            self._communicator._engine.cache.close()  # what is recorded names the gates
         for timeline in self._timelines:
             timeline.close()

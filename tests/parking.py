@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import vkpar
 from vkpar.vulkan import api
-from vkpar.vulkan.pump import enqueue_lock
+from vkpar.vulkan.pump.ports import enqueue_lock
 from vkpar.vulkan.semaphore import TimelineSemaphore
 
 
@@ -25,8 +25,7 @@ def parked(device: vkpar.Device) -> Iterator[Callable[[], None]]:
         pWaitSemaphores=[gate.handle],
         pWaitDstStageMask=[vk.vk.VK_PIPELINE_STAGE_ALL_COMMANDS_BIT],
     )
-    if logical.stream is not None:
-        logical.stream.flush()  # so that its thread submits nothing meanwhile
+    logical.stream.flush()  # so that its thread submits nothing meanwhile
     with enqueue_lock:
         for queue in queues:
             vk.check(vk.lib.vkQueueSubmit(queue.handle, 1, info, vk.ffi.NULL), "vkQueueSubmit")

@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 
 import vkpar
-from vkpar.vulkan import api, pump
-from vkpar.vulkan.buffer import BufferRange, SharedBuffer
+from vkpar.vulkan import api
 from vkpar.vulkan.command import CommandPool
-from vkpar.vulkan.memory import HostArena, HostImport
-from vkpar.vulkan.pump import Batch
+from vkpar.vulkan.memory.buffer import BufferRange, SharedBuffer
+from vkpar.vulkan.memory.memory import HostArena, HostImport
+from vkpar.vulkan.pump import native
+from vkpar.vulkan.pump.ports import Batch
 from vkpar.vulkan.semaphore import TimelineSemaphore
 
 SLOT = 512
@@ -87,10 +88,10 @@ class Stand:
         made = {name: callback(types[name], fake) for name, fake in fakes.items()}
         self._undo.callback(made.clear)  # it must outlive the threads that call it
         handles = replace(self.logical[rank].compute._handles(), timeline=self.timelines[rank].handle, **made)
-        return self._keep(type(self.logical[rank].compute.port)(handles))  # of the device's pump, not the settings'
+        return self._keep(native.CQueue(handles))
 
     def _group(self) -> Any:
-        group = pump.make_group(self.ports, self.nslots)
+        group = native.CGroup(self.ports, self.nslots)
         slots = range(self.nslots)
         group.set_slots(self.arena.address, [self.nbytes * slot for slot in slots], [self.nbytes for _ in slots])
         for rank, address in self.mirrors.items():

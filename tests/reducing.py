@@ -47,11 +47,12 @@ from simulator import Simulator, problem
 
 import vkpar
 from vkpar import dtypes
-from vkpar.comm import tuner, wires
-from vkpar.comm.algorithms import TABLE
-from vkpar.comm.schedule import BLOCK, SlotSet
-from vkpar.comm.tuner import Plan
-from vkpar.comm.weights import Costs
+from vkpar.comm import wires
+from vkpar.comm.plan import choose as tuner
+from vkpar.comm.plan.choose import Plan
+from vkpar.comm.plan.shares import Costs
+from vkpar.comm.schedule.algorithms.table import TABLE
+from vkpar.comm.schedule.steps import BLOCK, SlotSet
 from vkpar.dtypes import bfloat16_bits
 
 Numbers = npt.NDArray[Any]
@@ -285,7 +286,7 @@ def _simulated(
     targets = [np.zeros(count, number) for _ in parts]
     plan = wires.plan(dtypes.resolve(dtype), wire or "f16", chosen, op)
     weighted = tuner.weighted(Plan(chosen), costs)
-    steps = chosen.steps(problem(n, count, slots, silent, shares=weighted.shares, order=weighted.order))
+    steps = chosen.steps(problem(n, count, slots, silent, shares=weighted.shares))
     with np.errstate(all="ignore"):
         Simulator(slots).run(steps, values, targets, codec(plan, op, n - len(silent)))
     return targets

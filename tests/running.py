@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from vkpar.comm.schedule import BLOCK, Copy, Forward, Meet, Reduce, Span, Step
+from vkpar.comm.schedule.steps import BLOCK, Barrier, Copy, Forward, Reduce, Span, Step
 
 Numbers = npt.NDArray[Any]
 Maybe = Numbers | None
@@ -123,8 +123,8 @@ class Run:
         for action in step.actions:
             if isinstance(action, Copy):
                 made = self._copy(action, content)
-            elif isinstance(action, Meet):
-                self._meet(action, content)
+            elif isinstance(action, Barrier):
+                self._barrier(action, content)
                 made = Content(None, None, hops, None)
             else:
                 do = self._reduce if isinstance(action, Reduce) else self._forward
@@ -144,7 +144,7 @@ class Run:
             raise ScheduleError(f"{action} copies {held}")
         return held
 
-    def _meet(self, action: Meet, content: dict[int, Content]) -> None:
+    def _barrier(self, action: Barrier, content: dict[int, Content]) -> None:
         for slot in action.sources:
             if content[slot].span is not None:
                 raise ScheduleError(f"{action} finds {content[slot]} instead of a token")

@@ -12,9 +12,10 @@ import numpy.typing as npt
 from running import Call, Codec, Counts, Plain, part
 from simulator import Simulator, problem, shared_slots
 
-from vkpar.comm.algorithms import TABLE, Algorithm, exchange
-from vkpar.comm.lanes import Lanes, through_copies
-from vkpar.comm.schedule import BLOCK, Move, Problem, SlotSet, Span
+from vkpar.comm.schedule.algorithms import p2p
+from vkpar.comm.schedule.algorithms.table import TABLE, Algorithm
+from vkpar.comm.schedule.slot_copies import Lanes, through_copies
+from vkpar.comm.schedule.steps import BLOCK, Move, Problem, SlotSet, Span
 
 Numbers = npt.NDArray[Any]
 PAIRS = [(name, collective) for name, algorithm in TABLE.items() for collective in sorted(algorithm.collectives)]
@@ -122,7 +123,7 @@ def movement(moves: Sequence[Move], slots: SlotSet, generation: int = 0, *, seed
     for move in moves:
         for rank in move.targets:
             results[rank][part(move.span)] = arrays[move.source][part(move.span)]
-    return Expected(Call(exchange.steps(moves, slots, generation), arrays, targets), results)
+    return Expected(Call(p2p.steps(moves, slots, generation), arrays, targets), results)
 
 
 def run(

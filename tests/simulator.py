@@ -1,7 +1,7 @@
 """Runs schedules without a GPU: in-order queues, one to three a rank, heads taken in random order, overlapping steps.
 
 What a step waits for is worked out exactly as the pump does when it enqueues (``collect`` and ``build_waits`` in
-``vkpar/vulkan/_pump.c``): the writers of the slots that it reads, and every reader and the writer of the contents
+``vkpar/vulkan/pump/_pump.c``): the writers of the slots that it reads, and every reader and the writer of the contents
 that it overwrites, as of the global order; a value that the queue has waited for before is left out. Where a rank has
 several queues, the blocks of its arrays are waited for in the same way; not with ``Lanes``, of which a rank's kernels
 have one. The state of slots and arrays lives on from
@@ -22,8 +22,8 @@ from dataclasses import dataclass, field
 
 from running import Call, Codec, Content, Counts, Maybe, Plain, Run, ScheduleError, part
 
-from vkpar.comm.lanes import Lanes, copies
-from vkpar.comm.schedule import BLOCK, Action, Forward, Meet, Problem, Reduce, SlotSet, Span, Step
+from vkpar.comm.schedule.slot_copies import Lanes, copies
+from vkpar.comm.schedule.steps import BLOCK, Action, Barrier, Forward, Problem, Reduce, SlotSet, Span, Step
 
 __all__ = ["Call", "Counts", "Plain", "ScheduleError", "Simulator", "problem"]
 
@@ -189,7 +189,7 @@ class Simulator:
             for slot in slots:
                 if self.owner_of(slot) != rank:
                     raise ScheduleError(f"{step} of rank {rank} {verb} a slot of rank {self.owner_of(slot)}")
-        given = self._lanes is None or copies(step) or all(isinstance(action, Meet) for action in step.actions)
+        given = self._lanes is None or copies(step) or all(isinstance(action, Barrier) for action in step.actions)
         for slot in (*step.reads, *step.writes):
             if not self.slots.base <= slot % self.nshared or (slot >= self.nshared and not self._lanes):
                 raise ScheduleError(f"{step} uses slots that it was not given")
@@ -295,7 +295,7 @@ def _stored_blocks(action: Action, array: Maybe) -> Iterable[Resource]:
 
 def _blocks(action: Action, array: Maybe) -> list[Resource]:
     """Return the blocks of an array by their addresses, which are those of another where the two are in one place."""
-    if array is None or isinstance(action, Meet):
+    if array is None or isinstance(action, Barrier):
         return []
     start, nbytes = array.__array_interface__["data"][0], array.itemsize
     span = part(action.span)
@@ -312,8 +312,7 @@ def problem(
     root: int | None = None,
     parts: tuple[Span, ...] | None = None,
     shares: tuple[float, ...] | None = None,
-    order: tuple[int, ...] | None = None,
 ) -> Problem:
     """Return the problem in which all ranks but the ``silent`` ones contribute."""
     contributors = tuple(rank for rank in range(nranks) if rank not in set(silent))
-    return Problem(nranks, count, slots, contributors, generation, root, parts, shares, order)
+    return Problem(nranks, count, slots, contributors, generation, root, parts, shares)

@@ -6,8 +6,8 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 
-from vkpar.vulkan import pool
-from vkpar.vulkan.pool import Piece, Pool, padded
+from vkpar.vulkan.memory import pool
+from vkpar.vulkan.memory.pool import Piece, Pool, padded
 
 TURNS, SEEDS = 20_000, 4
 TRAFFIC = ((4, 16, 2000), (4, 24, 300), (10, 22, 300), (4, 25, 1000))  # sizes from and to, as powers of two; pieces

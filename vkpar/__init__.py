@@ -3,10 +3,12 @@
 Importing the package loads no Vulkan; the first call that lists or opens devices does.
 """
 
-from vkpar.array import Array, copy
+from vkpar._version import __version__ as __version__
+from vkpar.arrays.array import Array, copy
+from vkpar.arrays.host import HostArray
 from vkpar.comm import pairs as _pairs  # noqa: F401  (registers how arrays go from device to device)
 from vkpar.comm.communicator import Communicator
-from vkpar.comm.work import Work
+from vkpar.comm.engine.work import Work
 from vkpar.device import Device, enumerate_devices, open_devices
 from vkpar.dtypes import DType, bfloat16
 from vkpar.errors import (
@@ -14,6 +16,7 @@ from vkpar.errors import (
     DeviceLostError,
     DLPackError,
     InvalidUsageError,
+    OperandError,
     OutOfMemoryError,
     ShaderCompileError,
     UnsupportedError,
@@ -22,14 +25,12 @@ from vkpar.errors import (
     VulkanError,
     WaitTimeoutError,
 )
-from vkpar.host import HostArray, from_dlpack, host_array, register_host
+from vkpar.host import from_dlpack, host_array, register_host
 from vkpar.kernel import Kernel, pieces
 from vkpar.memory import MemoryPlan, plan_memory
 from vkpar.ops import add, cast, matmul
+from vkpar.vulkan.memory.accounting import DeviceMemory, HeapMemory
 from vkpar.vulkan.physical import DeviceInfo
-from vkpar.vulkan.usage import DeviceMemory, HeapMemory
-
-__version__ = "0.1.0"
 
 __all__ = [
     "Array",
@@ -46,6 +47,7 @@ __all__ = [
     "InvalidUsageError",
     "Kernel",
     "MemoryPlan",
+    "OperandError",
     "OutOfMemoryError",
     "ShaderCompileError",
     "UnsupportedError",

@@ -2,7 +2,7 @@
 
 import sys
 
-from vkpar.cli import main
+from vkpar.cli.main import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -3,37 +3,31 @@
 from __future__ import annotations
 
 import atexit
-import itertools
 import logging
-import math
-import operator
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from vkpar import dtypes, env
-from vkpar.dtypes import DType
+from vkpar.arrays.array import Array
+from vkpar.arrays.elements import host_elements
+from vkpar.arrays.host import HostArray
 from vkpar.errors import InvalidUsageError
 from vkpar.plans import Plans
 from vkpar.vulkan import api, instance, physical
-from vkpar.vulkan.buffer import BufferRange
 from vkpar.vulkan.device import LogicalDevice
+from vkpar.vulkan.memory.accounting import ARRAYS, DeviceMemory
+from vkpar.vulkan.memory.buffer import BufferRange
+from vkpar.vulkan.memory.subbuffers import SubBuffers
 from vkpar.vulkan.physical import DeviceInfo, Limits
 from vkpar.vulkan.selector import default as default_devices
 from vkpar.vulkan.selector import select
 from vkpar.vulkan.stream import Stream
-from vkpar.vulkan.subbuffers import SubBuffers
-from vkpar.vulkan.usage import DeviceMemory
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
-
-    from vkpar.array import Array
-    from vkpar.host import HostArray
 
 _log = logging.getLogger("vkpar")
 
@@ -52,12 +46,14 @@ class Device:
     def __init__(self, info: DeviceInfo) -> None:
         close_orphans()
         self.info = info
-        self._number = next(_numbers)
         self._children: weakref.WeakSet[Any] = weakref.WeakSet()
         self._pairs: list[Any] = []  # what was made for copies to other devices
-        self._logical = LogicalDevice(info)
+        self._logical = LogicalDevice(info, self._own)
         self.plans = Plans()
         _open_devices.add(self)
+
+    def _own(self, logical: LogicalDevice) -> None:
+        _owners[logical] = weakref.ref(self)
 
     @property
     def name(self) -> str:
@@ -107,9 +103,6 @@ class Device:
             InvalidUsageError: not an array of plain numbers.
             OutOfMemoryError: the device has no room.
         """
-        from vkpar.array import Array
-        from vkpar.elements import host_elements
-
         host = host_elements(source, dtype)
         made = Array.allocate(self, host.values.shape, host.dtype)
         made.write(host.values)
@@ -122,8 +115,6 @@ class Device:
             InvalidUsageError: a negative dimension or an unknown dtype.
             OutOfMemoryError: the device has no room.
         """
-        from vkpar.array import Array
-
         return Array.allocate(self, shape, dtypes.resolve(dtype))
 
     def zeros(self, shape: int | Sequence[int], dtype: object = "float32") -> Array:
@@ -132,7 +123,7 @@ class Device:
         made.fill_zeros()
         return made
 
-    def allocate_array(self, nbytes: int, label: Callable[[], str] | None = None) -> SubBuffers:
+    def allocate_array(self, nbytes: int, label: Callable[[], str] | None, purpose: str) -> SubBuffers:
         """Return memory for an array: that of one that was dropped where the size is the same, else new memory.
 
         Raises:
@@ -140,12 +131,12 @@ class Device:
             OutOfMemoryError, UnsupportedError: as :meth:`LogicalDevice.allocate_array` says.
         """
         logical = self._logical
-        if logical.serves:
+        if purpose == ARRAYS and logical.serves:
             memory = logical.recycler.take(nbytes, label)
             if memory is not None:
                 return memory
         logical.check_open()
-        return logical.allocate_array(nbytes, label)
+        return logical.allocate_array(nbytes, label, purpose)
 
     def dispatch(
         self,
@@ -173,9 +164,10 @@ class Device:
         """Block until everything given to the device is done.
 
         Args:
-            timeout: seconds; None waits for ever (Ctrl-C works).
+            timeout: seconds from 0 up; None and infinity wait for ever (Ctrl-C works).
 
         Raises:
+            InvalidUsageError: ``timeout`` is no number, NaN or negative; or the device is closed.
             WaitTimeoutError: the time ran out; the work goes on.
             DeviceLostError: the device is gone.
         """
@@ -244,9 +236,10 @@ class Device:
             child.close()
         self._pairs.clear()
         self._logical.close()
+        _owners.pop(self._logical, None)
 
     def __del__(self) -> None:
-        if hasattr(self, "_logical") and not self._logical.closed:
+        if hasattr(self, "_logical") and not self._logical.done:  # a close may have been interrupted
             orphans.append(self)
 
     def __enter__(self) -> Device:
@@ -257,10 +250,12 @@ class Device:
 
     def __repr__(self) -> str:
         state = " closed" if self.closed else ""
-        return f"<vkpar.Device #{self._number}: {self.name}{state}>"
+        return f"<vkpar.Device {self._logical.label}{state}>"
+
+    def __str__(self) -> str:
+        return self._logical.label
 
 
-_numbers = itertools.count(1)
 _connecting = threading.Lock()
 
 # Makes what carries arrays between two devices; set by vkpar.comm, which lies above this module.
@@ -270,6 +265,10 @@ _open_devices: weakref.WeakSet[Device] = weakref.WeakSet()
 # Devices and communicators that were dropped without close(): a finalizer must not wait, so they are closed later.
 orphans: deque[Any] = deque()
 
+# The Vulkan side of every device that is not closed, from before it is opened: that of a device whose opening was
+# interrupted, or its finalizer, is found here.
+_owners: dict[LogicalDevice, weakref.ref[Device]] = {}
+
 
 def close_orphans() -> None:
     """Close what was dropped without ``close()``: communicators before the devices that they run on."""
@@ -278,6 +277,10 @@ def close_orphans() -> None:
         dropped.append(orphans.popleft())
     for item in sorted(dropped, key=lambda item: isinstance(item, Device)):
         _close_quietly(item)
+    for logical, owner in _owners.copy().items():
+        if owner() is None:
+            _close_quietly(logical)
+            _owners.pop(logical, None)
 
 
 def _close_quietly(item: Any) -> None:
@@ -311,10 +314,7 @@ def open_devices(selector: str | int | None = None) -> list[Device]:
     if not isinstance(selector, (str, int, type(None))):
         raise InvalidUsageError(f"a selector is an index or text such as '0&1', not {selector!r}")
     found = enumerate_devices()
-    text = env.get().devices if selector is None else str(selector)
-    chosen = select(text, found) if text or selector is not None else default_devices(found)
-    if not text:
-        _log.info("opening %s", ", ".join(info.name for info in chosen))
+    chosen = select(str(selector), found) if selector is not None else _default(found)
     opened: list[Device] = []
     try:
         for info in chosen:
@@ -326,6 +326,19 @@ def open_devices(selector: str | int | None = None) -> list[Device]:
     return opened
 
 
+def _default(found: list[DeviceInfo]) -> list[DeviceInfo]:
+    """Return what ``VKPAR_DEVICES`` names, else the best kind of device that there is."""
+    text = env.get().devices
+    if text:
+        try:
+            return select(text, found)
+        except InvalidUsageError as error:
+            raise InvalidUsageError(f"VKPAR_DEVICES={text!r}: {error}") from error
+    chosen = default_devices(found)
+    _log.info("opening %s", ", ".join(info.name for info in chosen))
+    return chosen
+
+
 @atexit.register
 def _close_all() -> None:
     close_orphans()
@@ -333,61 +346,3 @@ def _close_all() -> None:
         _close_quietly(device)
     if api.loaded() and not api.load().live().get("Device"):
         instance.close()
-
-
-class Shaped:
-    """What all n-dimensional arrays say of themselves.
-
-    Attributes:
-        shape: the dimensions.
-        dtype: the type of the elements.
-    """
-
-    shape: tuple[int, ...]
-    dtype: DType
-
-    @property
-    def size(self) -> int:
-        """Number of elements."""
-        return math.prod(self.shape)
-
-    @property
-    def ndim(self) -> int:
-        """Number of dimensions."""
-        return len(self.shape)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all elements."""
-        return self.size * self.dtype.itemsize
-
-    def __len__(self) -> int:
-        if not self.shape:
-            raise InvalidUsageError("a 0-dimensional array has no length")
-        return self.shape[0]
-
-
-def dimensions(shape: int | Sequence[int]) -> tuple[int, ...]:
-    """Return ``shape`` as a tuple of dimensions.
-
-    Raises:
-        InvalidUsageError: no shape, or a negative dimension.
-    """
-    if type(shape) is tuple:  # often taken: kept short
-        for dim in shape:
-            if type(dim) is not int or dim < 0:
-                break
-        else:
-            return shape
-    try:
-        dims = tuple(operator.index(dim) for dim in (shape if isinstance(shape, Iterable) else (shape,)))
-    except TypeError:
-        dims = (-1,)
-    if any(dim < 0 for dim in dims):
-        raise InvalidUsageError(f"bad shape {shape!r}: dimensions are whole numbers from 0")
-    return dims
-
-
-def as_bytes(values: np.ndarray[Any, Any]) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """Return the flat bytes of a C-contiguous array, without a copy."""
-    return values.reshape(-1).view(np.uint8)

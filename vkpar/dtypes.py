@@ -1,4 +1,7 @@
-"""Element types: everything ``np.dtype`` takes, plus ``"bfloat16"``, which NumPy sees as uint16."""
+"""Element types: everything ``np.dtype`` takes, plus ``"bfloat16"``, which NumPy sees as uint16.
+
+The bfloat16 of the package ``ml_dtypes`` (which safetensors and JAX give) is that type, too; it need not be installed.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from vkpar.errors import InvalidUsageError, UnsupportedError
+from vkpar.errors import InvalidUsageError, OperandError, UnsupportedError
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,6 +36,25 @@ class DType:
     def is_float(self) -> bool:
         """True for floating-point types, bfloat16 included."""
         return self.name == "bfloat16" or self.numpy.kind == "f"
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The NumPy type of the same name, so that ``np.zeros(a.shape, a.dtype)`` works.
+
+        Raises:
+            OperandError: NumPy has no type of that name (bfloat16).
+        """
+        if self.name == "bfloat16":
+            raise OperandError(
+                "NumPy has no bfloat16: write np.uint16 for its bits (what Array.numpy() gives), np.float32 for its "
+                "values, or ml_dtypes.bfloat16"
+            )
+        return self.numpy
+
+    @property
+    def __numpy_dtype__(self) -> np.dtype[Any]:
+        """The same, under the name that NumPy asks for from 2.4 on."""
+        return self.dtype
 
     def __eq__(self, other: object) -> bool:
         try:
@@ -80,10 +102,30 @@ def _resolve(dtype: object) -> DType:
     try:
         native = np.dtype(dtype).newbyteorder("=")  # type: ignore[call-overload]
     except (TypeError, ValueError, SyntaxError) as error:
-        raise InvalidUsageError(f"not a dtype: {dtype!r}") from error
+        raise InvalidUsageError(f"not a dtype: {dtype!r}{_way_out(dtype)}") from error
+    if is_ml_bfloat16(native):
+        return bfloat16
     if dtype is None or native.kind not in "biufc":
-        raise InvalidUsageError(f"arrays hold plain numbers, not {native}")
+        raise InvalidUsageError(f"arrays hold plain numbers, not {native}{_way_out(native)}")
     return DType(native.name, native)
+
+
+def is_ml_bfloat16(dtype: np.dtype[Any]) -> bool:
+    """Say whether a NumPy type is the bfloat16 of ``ml_dtypes``, which is not imported for that."""
+    return dtype.kind == "V" and dtype.name == "bfloat16"
+
+
+def _way_out(dtype: object) -> str:
+    """Return what to do about something that is no dtype of arrays, for the end of a message."""
+    if isinstance(dtype, (int, np.integer)):
+        return f"; a shape of several dimensions is a tuple, such as (3, {dtype})"
+    if not isinstance(dtype, np.dtype):
+        return ""
+    if dtype.kind == "O":
+        return " (rows of unequal lengths, or objects that are no numbers)"
+    if dtype.kind == "V" and dtype.names is None and dtype.name.startswith(("float", "int", "uint", "bfloat")):
+        return "; convert it first, such as with x.astype(np.float32)"
+    return ""
 
 
 def result_type(*dtypes: DType) -> DType:
@@ -106,6 +148,8 @@ def from_bfloat16(bits: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> np.ndarra
     """Return the values of bfloat16 bit patterns as ``dtype``; for uint16, which holds them, the bits themselves."""
     if dtype == np.uint16:
         return bits.astype(dtype, copy=False)
+    if is_ml_bfloat16(dtype):
+        return bits.view(dtype)
     return (bits.astype(np.uint32) << 16).view(np.float32).astype(dtype, copy=False)
 
 

@@ -3,20 +3,32 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import Field, dataclass, field, fields, replace
 from typing import Any
 
 from vkpar.errors import InvalidUsageError
 
 _TRUE = {"1", "true", "yes", "on"}
 _FALSE = {"0", "false", "no", "off"}
-DEBUG_CHECKS = ("slots", "wire", "memory", "barriers")
+DEBUG_CHECKS = ("slots", "wire", "memory", "alignment", "barriers")
 
 
-def _setting(variable: str, meaning: str, default: Any, choices: tuple[str, ...] = ()) -> Any:
-    return field(default=default, metadata={"variable": variable, "meaning": meaning, "choices": choices})
+_registered: dict[str, tuple[str, ...]] = {}
+
+
+def register(name: str, choices: tuple[str, ...]) -> None:
+    """Let the setting ``name`` take ``choices`` only: for choices that stand in a table of a layer above."""
+    _registered[name] = choices
+
+
+def _setting(
+    variable: str, meaning: str, default: Any, choices: tuple[str, ...] = (), *, several: bool = False, least: int = 0
+) -> Any:
+    """Return a field: ``several`` choices may be joined by commas, numbers are 0 or from ``least``."""
+    limits = {"choices": choices, "several": several, "least": least}
+    return field(default=default, metadata={"variable": variable, "meaning": meaning, **limits})
 
 
 @dataclass(frozen=True)
@@ -24,9 +36,19 @@ class Environment:
     """The settings that vkpar takes from the environment at the first open; an empty variable counts as unset."""
 
     devices: str = _setting("VKPAR_DEVICES", "selector of the devices that open_devices() opens", "")
-    validation: bool = _setting("VKPAR_VALIDATION", "turn the Vulkan validation layer on, raise what it reports", False)
+    validation: bool | str = _setting(
+        "VKPAR_VALIDATION",
+        "1 turns the Vulkan validation layer on and raises what it reports; gpu has it watch every access of kernels,"
+        " too",
+        False,
+        ("gpu",),
+    )
     link: str = _setting(
-        "VKPAR_LINK", "links between ranks: auto, native or bridged", "auto", ("auto", "native", "bridged")
+        "VKPAR_LINK",
+        "links between ranks: auto, native or bridged; try lets two devices of any one driver that can share timelines"
+        " take the self-test, and goes native where they pass",
+        "auto",
+        ("auto", "native", "bridged", "try"),
     )
     algorithm: str = _setting("VKPAR_ALGORITHM", "algorithm of every collective that does not name one", "auto")
     transport: str = _setting(
@@ -41,7 +63,6 @@ class Environment:
         "auto",
         ("auto", "fused", "copies"),
     )
-    pump: str = _setting("VKPAR_PUMP", "enqueue and bridge helper: auto, c or python", "auto", ("auto", "c", "python"))
     staging_bytes: int = _setting(
         "VKPAR_STAGING_BYTES", "bytes of all slots of a communicator (0: half the last-level cache)", 0
     )
@@ -54,19 +75,27 @@ class Environment:
         ("auto", "host"),
     )
     max_memory: int = _setting(
-        "VKPAR_MAX_MEMORY", "bytes that the arrays of a device may take (0: what the device has)", 0
+        "VKPAR_MAX_MEMORY",
+        "bytes that the arrays of a device may take, bounce buffers included (0: what the device has)",
+        0,
     )
     max_buffer: int = _setting(
-        "VKPAR_MAX_BUFFER", "bytes of a buffer: larger arrays take several (0: what the driver allows)", 0
+        "VKPAR_MAX_BUFFER", "bytes of a buffer: larger arrays take several (0: what the driver allows)", 0, least=4096
     )
     max_binding: int = _setting(
-        "VKPAR_MAX_BINDING", "bytes that a kernel binds at a time, all slots included (0: what the driver allows)", 0
+        "VKPAR_MAX_BINDING",
+        "bytes that a kernel binds at a time, all slots included (0: what the driver allows)",
+        0,
+        least=4096,
     )
     debug: str = _setting(
         "VKPAR_DEBUG",
         "checks, joined by commas: of communicators slots (their generations) and wire (what it loses); memory (new"
-        " arrays hold ones in every bit: NaN, -1); barriers (a full one before every operation)",
+        " arrays hold ones in every bit: NaN, -1); alignment (kernels bind at multiples of 256 bytes only, as on the"
+        " strictest devices); barriers (a full one before every operation)",
         "",
+        DEBUG_CHECKS,
+        several=True,
     )
     tuning: str = _setting(
         "VKPAR_TUNING",
@@ -74,34 +103,62 @@ class Environment:
         "auto",
         ("auto", "redo", "off"),
     )
-    cache_dir: str = _setting("VKPAR_CACHE_DIR", "where tunings are kept (empty: vkpar in the user's cache)", "")
+    cache_dir: str = _setting(
+        "VKPAR_CACHE_DIR", "where tunings and compiled kernels are kept (empty: vkpar in the user's cache)", ""
+    )
     spin_us: int | None = _setting(
         "VKPAR_SPIN_US", "microseconds that waits spin before they block (unset: chosen by the rig)", None
     )
 
 
-def _parse(variable: str, text: str, default: Any, choices: tuple[str, ...]) -> Any:
+def _parse(entry: Field[Any], text: str) -> Any:
+    """Return the value that ``text`` gives the setting ``entry``."""
+    meta, default = entry.metadata, entry.default
+    choices = meta["choices"] or _registered.get(entry.name, ())
     if isinstance(default, bool):
+        if text.lower() in choices:
+            return text.lower()
         if text.lower() not in _TRUE | _FALSE:
-            raise InvalidUsageError(f"{variable}={text!r}: expected 0 or 1")
+            raise _bad(entry, text, f"expected {' or '.join(('0', '1', *choices))}")
         return text.lower() in _TRUE
     if isinstance(default, int) or default is None:
         if not text.isdecimal():
-            raise InvalidUsageError(f"{variable}={text!r}: expected a whole number")
-        return int(text)
-    if choices and text not in choices:
-        raise InvalidUsageError(f"{variable}={text!r}: expected one of {', '.join(choices)}")
+            raise _bad(entry, text, "expected a whole number")
+        value = int(text)
+        if 0 < value < meta["least"]:
+            raise _bad(entry, text, f"expected 0, or {meta['least']} bytes or more")
+        return value
+    if choices and not set(_named(text) if meta["several"] else [text]) <= set(choices):
+        expected = "expected names, joined by commas, among" if meta["several"] else "expected one of"
+        raise _bad(entry, text, f"{expected} {', '.join(choices)}")
     return text
+
+
+def _bad(entry: Field[Any], text: str, why: str) -> InvalidUsageError:
+    return InvalidUsageError(f"{entry.metadata['variable']}={text!r}: {why}")
+
+
+def _named(text: str) -> frozenset[str]:
+    """Return the names in a list that is joined by commas."""
+    return frozenset(name.strip() for name in text.split(",") if name.strip())
 
 
 def _read() -> Environment:
     values = {}
     for entry in fields(Environment):
-        meta = entry.metadata
-        text = os.environ.get(meta["variable"])
+        text = os.environ.get(entry.metadata["variable"])
         if text:
-            values[entry.name] = _parse(meta["variable"], text, entry.default, meta["choices"])
+            values[entry.name] = _parse(entry, text)
     return Environment(**values)
+
+
+def _checked(settings: Environment, names: Collection[str]) -> Environment:
+    """Return ``settings``, of which the fields ``names`` have passed the checks of their variables."""
+    for entry in fields(Environment):
+        value = getattr(settings, entry.name)
+        if entry.name in names and value is not None and value != "":
+            _parse(entry, str(value))
+    return settings
 
 
 _current: Environment | None = None
@@ -120,26 +177,20 @@ def get() -> Environment:
 
 
 def debug_checks() -> frozenset[str]:
-    """Return the checks that ``VKPAR_DEBUG`` names.
-
-    Raises:
-        InvalidUsageError: an unknown one.
-    """
-    text = get().debug
-    if not text:
-        return frozenset()
-    names = frozenset(name.strip() for name in text.split(",") if name.strip())
-    if names - set(DEBUG_CHECKS):
-        raise InvalidUsageError(f"VKPAR_DEBUG={text!r}: there are {', '.join(DEBUG_CHECKS)}")
-    return names
+    """Return the checks that ``VKPAR_DEBUG`` names."""
+    return _named(get().debug)
 
 
 @contextmanager
 def override(**values: Any) -> Iterator[Environment]:
-    """Replace settings by field name for the length of a ``with`` block (for tests)."""
+    """Replace settings by field name for the length of a ``with`` block (for tests).
+
+    Raises:
+        InvalidUsageError: a value that its variable could not have.
+    """
     global _current
     before = get()
-    _current = replace(before, **values)
+    _current = _checked(replace(before, **values), values)
     try:
         yield _current
     finally:

@@ -17,6 +17,10 @@ class UnsupportedError(VkparError):
     """A device, driver or machine lacks something that the call needs; the message names it."""
 
 
+class OperandError(UnsupportedError, TypeError):
+    """An operator, or a function of NumPy, that does not take arrays on devices; the message says what does."""
+
+
 class DLPackError(UnsupportedError, BufferError):
     """Elements that DLPack cannot hand over from or to where they are."""
 
@@ -39,10 +43,14 @@ class VulkanError(VkparError):
     Attributes:
         result: the name of the VkResult, such as ``VK_ERROR_INITIALIZATION_FAILED``.
         call: the Vulkan function that returned it.
+
+    Args:
+        detail: what the message adds to both.
+        message: the whole message, where a sentence says more than the name of the call.
     """
 
-    def __init__(self, result: str, call: str, detail: str = "") -> None:
-        super().__init__(f"{call} failed: {result}" + (f" ({detail})" if detail else ""))
+    def __init__(self, result: str, call: str, detail: str = "", *, message: str = "") -> None:
+        super().__init__(message or f"{call} failed: {result}" + (f" ({detail})" if detail else ""))
         self.result = result
         self.call = call
 

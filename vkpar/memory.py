@@ -8,13 +8,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from vkpar import dtypes, env
-from vkpar.device import Device, dimensions
+from vkpar import dtypes, env, text
+from vkpar.arrays.shape import dimensions
+from vkpar.device import Device
 from vkpar.errors import InvalidUsageError
-from vkpar.vulkan import memtypes
+from vkpar.vulkan.memory import memtypes
+from vkpar.vulkan.memory.pool import Pool, padded
+from vkpar.vulkan.memory.subbuffers import cut
 from vkpar.vulkan.physical import DeviceInfo
-from vkpar.vulkan.pool import Pool, padded
-from vkpar.vulkan.subbuffers import cut
 
 
 @dataclass(frozen=True)
@@ -57,8 +58,31 @@ class MemoryPlan:
         return asdict(self)
 
 
-def plan_memory(devices: Sequence[Device | DeviceInfo], arrays: Iterable[Sequence[Any]]) -> tuple[MemoryPlan, ...]:
-    """Return what arrays would take of each device; nothing is allocated.
+class MemoryPlans(tuple[MemoryPlan, ...]):
+    """The plans of several devices, by rank: a tuple that prints as a table."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        """Return a line a device: how many arrays and bytes it would hold, what they take, and whether that fits."""
+        limited = any(plan.limit is not None for plan in self)
+        titles = ["rank", "arrays", "bytes", "taken", "left", *(["limit"] if limited else []), "fits", "device"]
+        rows = [_cells(plan, limited=limited) for plan in self]
+        return "\n".join(text.columns([titles, *rows], left=(len(titles) - 1,)))
+
+
+def _cells(plan: MemoryPlan, *, limited: bool) -> list[str]:
+    sizes = [plan.nbytes, plan.block_nbytes, plan.available]
+    shown = [text.units(nbytes) for nbytes in sizes]
+    if limited:
+        shown.append("-" if plan.limit is None else text.units(plan.limit))
+    return [str(plan.rank), str(plan.arrays), *shown, "yes" if plan.fits else "NO", plan.device]
+
+
+def plan_memory(devices: Sequence[Device | DeviceInfo], arrays: Iterable[Sequence[Any]]) -> MemoryPlans:
+    """Return what arrays would take of each device, in rank order, as a tuple that prints as a table.
+
+    Nothing is allocated.
 
     The arithmetic is that of the allocator, on a device that has no memory yet. What collectives take besides
     (see ``Device.memory().slots``) and the ring for uploads and downloads are not counted.
@@ -82,7 +106,7 @@ def plan_memory(devices: Sequence[Device | DeviceInfo], arrays: Iterable[Sequenc
         nbytes, rank = _nbytes(array, len(devices))
         for of_rank in sizes if rank is None else [sizes[rank]]:
             of_rank.append(nbytes)
-    return tuple(_plan(rank, device, sizes[rank]) for rank, device in enumerate(devices))
+    return MemoryPlans(_plan(rank, device, sizes[rank]) for rank, device in enumerate(devices))
 
 
 def _nbytes(array: Sequence[Any], nranks: int) -> tuple[int, int | None]:

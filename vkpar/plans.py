@@ -11,14 +11,14 @@ import struct
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from vkpar.vulkan.pool import ALIGNMENT
+from vkpar.vulkan.physical import ALIGNMENT
 
 if TYPE_CHECKING:
-    from vkpar.array import Array
+    from vkpar.arrays.array import Array
     from vkpar.device import Device
     from vkpar.dtypes import DType
-    from vkpar.vulkan.buffer import BufferRange
-    from vkpar.vulkan.kernel import Pipeline
+    from vkpar.vulkan.memory.buffer import BufferRange
+    from vkpar.vulkan.pipelines.kernel import Pipeline
 
 _MOST: Final = 4096  # plans, and forms, of a device
 
@@ -44,6 +44,7 @@ class Plan:
     Args:
         stream: of the device.
         dispatch: the stream's plan.
+        pipeline: its kernel.
         forms: of the arrays, in the order in which the operation takes them, its result last.
         swapped: the first two bindings are the second and the first of them.
     """
@@ -54,6 +55,7 @@ class Plan:
         "_handle",
         "_null",
         "_pack",
+        "_pipeline",
         "_result",
         "_sizes",
         "_stream",
@@ -61,8 +63,11 @@ class Plan:
         "_watched",
     )
 
-    def __init__(self, stream: Any, dispatch: Any, forms: Sequence[Form], *, swapped: bool = False) -> None:
+    def __init__(
+        self, stream: Any, dispatch: Any, pipeline: Pipeline, forms: Sequence[Form], *, swapped: bool = False
+    ) -> None:
         self._stream, self._dispatch = stream, dispatch
+        self._pipeline = pipeline  # it lives as long as the plan
         self._entry, self._handle, self._null = stream.entry, stream.handle, stream.null
         self._pack = struct.Struct(f"={2 * len(forms)}Q").pack
         self._sizes = tuple(form.nbytes for form in forms)
@@ -204,7 +209,7 @@ def make(
         swapped: the first two bindings are the second and the first operand.
     """
     stream = device.logical.stream
-    if stream is None or any(array.storage.ready is None for array in arrays):
+    if any(array.storage.ready is None for array in arrays):
         return None
     bindings = [
         (item.nbytes, array.storage.base + array.byte_offset - item.offset)
@@ -213,4 +218,5 @@ def make(
     forms = [form_of(array) for array in arrays]
     if swapped:
         forms[:2] = forms[1::-1]
-    return Plan(stream, stream.plan(name, pipeline, bindings, groups, push, cost_ns), forms, swapped=swapped)
+    dispatch = stream.plan(name, pipeline, bindings, groups, push, cost_ns)
+    return Plan(stream, dispatch, pipeline, forms, swapped=swapped)

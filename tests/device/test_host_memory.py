@@ -273,7 +273,7 @@ def test_numpy_sees_the_memory(device: vkpar.Device) -> None:
         assert address % max(4096, device.limits.host_import_alignment) == 0
         assert memoryview(h.numpy()).shape == (2, 3)
         assert np.add(h, 1).shape == (2, 3)
-        assert repr(h) == f"<vkpar.HostArray (2, 3) float32 for {device.name}>"
+        assert repr(h) == f"<vkpar.HostArray (2, 3) float32 for {device}>"
         buffer = h.__buffer__(0)
         assert (buffer.shape, buffer.format, buffer.readonly) == ((2, 3), "f", False)
 

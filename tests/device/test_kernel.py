@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import struct
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,9 @@ import pytest
 
 import vkpar
 from vkpar import InvalidUsageError, ShaderCompileError, UnsupportedError
-from vkpar.vulkan import shader
+from vkpar.vulkan import api
+from vkpar.vulkan.command import DescriptorPool
+from vkpar.vulkan.pipelines import shader
 
 pytestmark = pytest.mark.device
 
@@ -108,7 +111,7 @@ def test_views_at_offsets_that_the_device_can_bind(device: vkpar.Device, rows: i
         want[rows : rows + 8] = 5
         assert np.array_equal(whole.numpy(), want)
     else:
-        with pytest.raises(InvalidUsageError, match=rf"multiple of {alignment}\b"):
+        with pytest.raises(InvalidUsageError, match=rf"multiple of {alignment}\b.*vkpar_offset_0.*a\.copy\(\)"):
             kernel((4, 2), whole[rows : rows + 9])
         assert not whole.numpy().any()
 
@@ -436,3 +439,182 @@ def test_other_compilers(device: vkpar.Device, tool: str, monkeypatch: pytest.Mo
     with pytest.raises(ShaderCompileError) as caught:
         vkpar.Kernel(device, "#version 450\nvoid main() { x = 1; }")
     assert "'x'" in caught.value.log
+
+
+# --- views that begin anywhere ---
+
+SHIFTED = """
+#version 450
+layout(local_size_x = 64) in;
+layout(set = 0, binding = 0) buffer A { float a[]; };
+layout(set = 0, binding = 1) buffer B { float b[]; };
+layout(push_constant) uniform P { uint n; float by; uint vkpar_offset_1; uint vkpar_offset_0; };
+void main() {
+    uint i = gl_GlobalInvocationID.x;
+    if (i < n) b[vkpar_offset_1 + i] = by * a[vkpar_offset_0 + i];
+}
+"""
+
+
+@pytest.mark.parametrize("start", [0, 1, 3, 4, 16, 63, 64, 65, 100])
+def test_a_kernel_that_takes_offsets_takes_every_view(device: vkpar.Device, start: int) -> None:
+    kernel = vkpar.Kernel(device, SHIFTED)
+    host = np.arange(300, dtype=np.float32)
+    a, b = device.array(host), device.zeros(300)
+    kernel(2, a[start : start + 100], b[2 * start : 2 * start + 100], push=struct.pack("<If", 100, 3.0))
+    want = np.zeros(300, np.float32)
+    want[2 * start : 2 * start + 100] = 3 * host[start : start + 100]
+    assert np.array_equal(b.numpy(), want)
+    with pytest.raises(InvalidUsageError, match=r"8 bytes of push constants beside its vkpar_offset"):
+        kernel(2, a, b, push=bytes(16))
+
+
+def test_a_kernel_that_takes_an_offset_ends_where_its_view_does(device: vkpar.Device) -> None:
+    source = LENGTH.replace("void main", "layout(push_constant) uniform P { uint vkpar_offset_0; };\nvoid main")
+    kernel = vkpar.Kernel(device, source.replace("uint i = 0", "uint i = vkpar_offset_0"))
+    for start, stop in ((0, 71), (3, 10), (64, 70), (67, 71)):
+        whole = device.zeros(71, "uint32")
+        kernel(1, whole[start:stop])
+        want = np.zeros(71, np.uint32)
+        length = start % 64 + stop - start
+        want[start:stop] = start % 64 + -(-(stop - start) // 4) * 4 if stop == 71 else length
+        assert np.array_equal(whole.numpy(), want)
+
+
+def test_an_offset_of_a_binding_that_is_not_there(device: vkpar.Device) -> None:
+    with pytest.raises(InvalidUsageError, match="vkpar_offset_7"):
+        vkpar.Kernel(device, SHIFTED.replace("vkpar_offset_1", "vkpar_offset_7"))
+
+
+@pytest.mark.parametrize("start", [1, 3, 16, 64])
+def test_a_view_that_is_only_read_is_copied_aside(device: vkpar.Device, start: int) -> None:
+    kernel = vkpar.Kernel(device, SCALE)
+    host = np.arange(200, dtype=np.float32)
+    a, b, push = device.array(host), device.zeros(100), struct.pack("<If", 100, 2.0)
+    kernel(2, a[start : start + 100], b, push=push)
+    assert np.array_equal(b.numpy(), 2 * host[start : start + 100])
+    if 4 * start % device.limits.min_storage_buffer_offset_alignment == 0:
+        return
+    submitted = device.logical.compute.last
+    with pytest.raises(InvalidUsageError, match=r"binding 1: .*not declared readonly.*a\.copy\(\)"):
+        kernel(2, b, a[start : start + 100], push=push)
+    with pytest.raises(InvalidUsageError, match=r"binding 0: .*through another binding"):
+        kernel(2, a[start : start + 100], a, push=push)
+    assert device.logical.compute.last == submitted
+    assert np.array_equal(a.numpy(), host)
+
+
+# --- what kernels leave behind ---
+
+
+def numbered(number: int) -> str:
+    return STAMP.replace("VALUE", f"{number}u")
+
+
+def test_dropped_and_closed_kernels_free_their_pipelines(device: vkpar.Device) -> None:
+    made = device.zeros(4, "uint32")
+    device.synchronize()
+    device.logical.reap()
+    before, booked = api.load().live().get("Pipeline", 0), device.memory().pipelines
+    for number in range(6):
+        kernel = vkpar.Kernel(device, numbered(1000 + number))
+        kernel(4, made)
+        if number % 2:
+            kernel.close()
+            kernel.close()
+            with pytest.raises(InvalidUsageError, match="closed"):
+                kernel(4, made)
+        del kernel
+    assert list(made.numpy()) == [1005] * 4
+    device.synchronize()
+    device.logical.reap()
+    assert api.load().live().get("Pipeline", 0) == before
+    assert device.memory().pipelines == booked
+
+
+def test_a_pipeline_stays_until_its_work_is_done(device: vkpar.Device) -> None:
+    """The kernel is dropped while its dispatch waits for another; the next one of the same code is its own again."""
+    made = device.zeros(4, "uint32")
+    for _ in range(20):
+        with vkpar.Kernel(device, numbered(7)) as kernel:
+            assert not kernel.closed
+            kernel(4, made)
+        assert kernel.closed
+    assert list(made.numpy()) == [7] * 4
+
+
+def test_kernels_of_one_code_share_a_pipeline(device: vkpar.Device) -> None:
+    made = device.zeros(4, "uint32")
+    first, second = vkpar.Kernel(device, numbered(8)), vkpar.Kernel(device, numbered(8))
+    first(4, made)
+    number = api.load().live()["Pipeline"]
+    second(4, made)
+    assert api.load().live()["Pipeline"] == number
+    first.close()
+    second(4, made)
+    device.synchronize()
+    device.logical.reap()
+    assert api.load().live()["Pipeline"] == number
+    assert list(made.numpy()) == [8] * 4
+
+
+def test_a_device_closes_the_pipelines_of_kernels_that_live_on(device: vkpar.Device) -> None:
+    before = api.load().live()
+    other = vkpar.open_devices(str(device.info.index))[0]
+    made, kernel = other.zeros(4, "uint32"), vkpar.Kernel(other, numbered(9))
+    kernel(4, made)
+    other.close()
+    assert api.load().live() == before
+    kernel.close()
+    del kernel
+    assert api.load().live() == before
+
+
+# --- what is said ---
+
+
+@pytest.mark.parametrize("name", ["scale.comp", "shaders/scale.glsl", "kernel.spv", __file__])
+def test_the_name_of_a_file_is_no_source(device: vkpar.Device, name: str) -> None:
+    with pytest.raises(InvalidUsageError, match=r"name of a file.*read_text\(\)"):
+        vkpar.Kernel(device, name)
+    with pytest.raises(InvalidUsageError, match=r"read_text\(\)"):
+        vkpar.Kernel(device, Path(name))  # type: ignore[arg-type]
+
+
+def test_too_many_groups_say_how_to_spread_them(device: vkpar.Device) -> None:
+    most = device.limits.max_workgroup_count[0]
+    kernel = vkpar.Kernel(device, STAMP.replace("VALUE", "5"))
+    with pytest.raises(InvalidUsageError, match=r"two dimensions, such as \((\d+), (\d+)\)") as caught:
+        kernel(most + 1, device.zeros(4, "uint32"))
+    assert f"such as ({-(-(most + 1) // 2)}, 2)" in str(caught.value)
+    assert "gl_NumWorkGroups" in str(caught.value)
+
+
+# --- VKPAR_DEBUG=alignment ---
+
+
+def test_every_device_can_act_as_the_strictest(reopen: Callable[..., vkpar.Device]) -> None:
+    strict = reopen(debug="alignment")
+    assert strict.limits.min_storage_buffer_offset_alignment == 256
+    whole = strict.zeros(200, "uint32")
+    kernel = vkpar.Kernel(strict, STAMP.replace("VALUE", "5"))
+    for rows in (4, 16, 32):
+        with pytest.raises(InvalidUsageError, match=r"multiple of 256\b"):
+            kernel(1, whole[rows : rows + 9])
+    kernel(1, whole[64:73])
+    assert list(np.flatnonzero(whole.numpy())) == [64]
+
+
+def test_an_unaligned_binding_is_refused_wherever_it_comes_from(
+    device: vkpar.Device, settings_override: Callable[..., None]
+) -> None:
+    settings_override(debug="alignment")
+    layout = device.logical.pipelines.layout(1, 0)
+    pool = DescriptorPool(device.logical.handle, 2, 2)
+    try:
+        inside = device.zeros(200).ranges()[0]
+        pool.allocate(layout.set_layout, [inside])
+        with pytest.raises(InvalidUsageError, match="VKPAR_DEBUG=alignment"):
+            pool.allocate(layout.set_layout, [inside.tail(128)])  # type: ignore[list-item]
+    finally:
+        pool.close()

@@ -214,7 +214,7 @@ def test_pieces(small: vkpar.Device) -> None:
     alike = list(vkpar.pieces(a[1:], a[1:]))  # borders need not lie at multiples of anything
     assert sum(x.size for x, _ in alike) == 6000
     if small.limits.min_storage_buffer_offset_alignment > 4:
-        with pytest.raises(UnsupportedError, match="contiguous_copy"):
+        with pytest.raises(UnsupportedError, match="copy"):
             vkpar.pieces(small.zeros(5000)[1:4001], small.zeros(4000))  # before any piece is handed out
 
 
@@ -315,7 +315,7 @@ def test_closing_beside_a_collective(device: vkpar.Device, monkeypatch: pytest.M
     with vkpar.Communicator([device]) as comm:
         a, b = device.array(np.ones(1000, np.float32)), device.zeros(1000)
         comm.all_reduce([a], out=[b]).wait()
-        launch = comm._launch
+        launch = comm._engine._launch
 
         def close_first(*arguments: Any) -> Any:
             a.close()
@@ -324,7 +324,7 @@ def test_closing_beside_a_collective(device: vkpar.Device, monkeypatch: pytest.M
 
         taken: list[vkpar.Array] = []
         b.fill_zeros()
-        monkeypatch.setattr(comm, "_launch", close_first)
+        monkeypatch.setattr(comm._engine, "_launch", close_first)
         comm.all_reduce([a], out=[b]).wait()
         np.testing.assert_array_equal(b.numpy(), 1)
         monkeypatch.undo()
@@ -373,7 +373,7 @@ def test_the_real_limits(device: vkpar.Device) -> None:
 
 def test_more_than_the_heap_names_the_heap(device: vkpar.Device) -> None:
     heap = max((heap for heap in device.info.heaps if heap.device_local), key=lambda heap: heap.nbytes)
-    pattern = rf"{heap.nbytes + 1} bytes asked of .*heap {heap.index} has {heap.nbytes} bytes"
+    pattern = rf"an array of {heap.nbytes + 1} bytes .*heap {heap.index}, has {heap.nbytes} bytes"
     with pytest.raises(OutOfMemoryError, match=pattern):
         device.empty(heap.nbytes + 1, "uint8")
 
@@ -396,10 +396,7 @@ def test_what_is_left_is_said_of_whole_arrays(reopen: Callable[..., vkpar.Device
     assert f"array {kept.shape} uint8: 100000 bytes" in str(caught.value)
 
 
-def test_limits_have_a_least(device: vkpar.Device) -> None:
+def test_limits_have_a_least() -> None:
     for name in ("max_buffer", "max_binding"):
-        with (
-            env.override(**{name: 4095}),
-            pytest.raises(InvalidUsageError, match=f"VKPAR_{name.upper()}=4095: 4096"),
-        ):
-            vkpar.open_devices(str(device.info.index))
+        with pytest.raises(InvalidUsageError, match=f"VKPAR_{name.upper()}='4095': expected 0, or 4096"):
+            env.override(**{name: 4095}).__enter__()

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 import vkpar
-from vkpar.vulkan import api, kernel, shader
-from vkpar.vulkan.kernel import PipelineCache
+from vkpar.vulkan import api
+from vkpar.vulkan.pipelines import kernel, shader
+from vkpar.vulkan.pipelines.kernel import PipelineCache
 
 pytestmark = pytest.mark.device
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 import random
 import threading
@@ -12,34 +11,56 @@ from contextlib import contextmanager
 
 import numpy as np
 import pytest
+from children import check_child
 from conftest import FULL, require
 from pumping import SLOT, Stand, bytes_at, stand, until
 
 import vkpar
-from vkpar import env
 from vkpar.errors import DeviceLostError, OutOfMemoryError, VulkanError
-from vkpar.vulkan import pump
-from vkpar.vulkan.pump import Batch
+from vkpar.vulkan.pump import native, ports
+from vkpar.vulkan.pump.ports import Batch
 
 pytestmark = pytest.mark.device
 RANKS = 3
 OUT_OF_HOST_MEMORY, DEVICE_LOST = -1, -4
 
 
-@pytest.fixture(scope="module", params=["c", "python", "c, naps", "python, naps"])
+@pytest.fixture(scope="module", params=[False, True], ids=["blocks", "naps"])
 def devices(request: pytest.FixtureRequest) -> Iterator[list[vkpar.Device]]:
-    """Devices of each pump, waiting as for processors and as for GPUs."""
+    """Devices whose queues are waited for as processors' and as GPUs' are."""
     require("llvmpipe")
-    kind, *naps = request.param.split(", ")
-    if kind == "c" and pump.kind() != "c":
-        pytest.skip("the C helper was not built")
-    make = functools.partial(pump.make_queue, naps=bool(naps))
-    with env.override(pump=kind), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pump, "make_queue", lambda handles, **_: make(handles))
+    make = native.CQueue
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(native, "CQueue", lambda handles, **_: make(handles, naps=request.param))
         opened = vkpar.open_devices(f"llvmpipe*{RANKS}")
-    yield opened
+        yield opened
     for device in opened:
         device.close()
+
+
+# ---- no helper ----
+
+
+def test_without_the_helper_devices_are_listed_and_not_opened() -> None:
+    require("llvmpipe")
+    printed = check_child(
+        """
+        import sys
+        sys.modules["vkpar.vulkan.pump._pump"] = None
+        import vkpar
+        from vkpar.vulkan import api
+        assert vkpar.enumerate_devices()
+        for _ in range(2):
+            try:
+                vkpar.open_devices("llvmpipe")
+            except vkpar.UnsupportedError as error:
+                print(error)
+        assert api.load().live() == {"Instance": 1}, api.load().live()
+        """
+    )
+    lines = printed.splitlines()
+    assert len(lines) == 2
+    assert all("apt install gcc" in line and "python -m vkpar.vulkan.pump.build" in line for line in lines)
 
 
 # ---- gates ----
@@ -290,8 +311,7 @@ def test_a_dead_source(devices: list[vkpar.Device], monkeypatch: pytest.MonkeyPa
         dead.set()
         with monkeypatch.context() as patch:
             for owner in (s.group, *s.ports):
-                if hasattr(owner, "_c"):
-                    patch.setattr(owner, "_c", None)
+                patch.setattr(owner, "_c", None)
             until(s.group.error)
             assert s.group.error() == DEVICE_LOST
             assert [port.last for port in s.ports] == [1, 1, 0]
@@ -306,14 +326,14 @@ def test_a_dead_source(devices: list[vkpar.Device], monkeypatch: pytest.MonkeyPa
 
 
 def test_buckets() -> None:
-    edges = [pump.bucket_ns(index) for index in range(pump.HISTOGRAM_BUCKETS)]
+    edges = [ports.bucket_ns(index) for index in range(ports.HISTOGRAM_BUCKETS)]
     assert edges[:10] == [0, 1, 2, 3, 4, 5, 6, 7, 8, 10]
     assert all(low < high <= 1.25 * low for low, high in itertools.pairwise(edges[4:]))
     for index, edge in enumerate(edges):
-        assert pump.bucket_of(edge) == index
-        assert pump.bucket_of(max(edge - 1, 0)) == max(index - 1, 0)
+        assert ports.bucket_of(edge) == index
+        assert ports.bucket_of(max(edge - 1, 0)) == max(index - 1, 0)
     assert edges[-1] < 1e10 < 1 << 40
-    assert pump.bucket_of(1 << 40) == pump.HISTOGRAM_BUCKETS - 1
+    assert ports.bucket_of(1 << 40) == ports.HISTOGRAM_BUCKETS - 1
 
 
 def test_counters(devices: list[vkpar.Device]) -> None:
@@ -328,6 +348,6 @@ def test_counters(devices: list[vkpar.Device]) -> None:
         stats = s.group.stats()
         assert (stats.bridges, stats.copies, stats.copied_bytes) == (3, 2, 32 << 20)
         assert stats.blocks > 0
-        latencies = [pump.bucket_ns(index) for index, number in enumerate(stats.histogram) for _ in range(number)]
+        latencies = [ports.bucket_ns(index) for index, number in enumerate(stats.histogram) for _ in range(number)]
         assert latencies[0] < 200e6
         assert latencies[-1] > 32 << 20 >> 6  # no host copies 64 bytes a ns

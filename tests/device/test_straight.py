@@ -11,8 +11,9 @@ from parking import parked
 
 import vkpar
 from vkpar import OutOfMemoryError
-from vkpar.vulkan import api, mapped, memtypes
-from vkpar.vulkan.memory import Allocator
+from vkpar.vulkan import api
+from vkpar.vulkan.memory import mapped, memtypes
+from vkpar.vulkan.memory.memory import Allocator
 from vkpar.vulkan.staging import Staging
 
 RING = 1 << 16

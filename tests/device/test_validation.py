@@ -26,7 +26,7 @@ def test_a_misuse_is_raised_by_the_next_public_call(device: vkpar.Device) -> Non
         import sys
         import numpy as np
         import vkpar
-        from vkpar.vulkan.buffer import BufferRange
+        from vkpar.vulkan.memory.buffer import BufferRange
 
         device = vkpar.open_devices(sys.argv[1])[0]
         made = device.zeros(100)
@@ -58,7 +58,7 @@ def test_work_and_collectives_raise_it_too(device: vkpar.Device) -> None:
         import sys
         import numpy as np
         import vkpar
-        from vkpar.vulkan.buffer import BufferRange
+        from vkpar.vulkan.memory.buffer import BufferRange
 
         with vkpar.open_devices(sys.argv[1])[0] as device, vkpar.Communicator([device]) as comm:
             a, b = device.zeros(100), device.zeros(100)
@@ -131,3 +131,62 @@ def test_off_by_default() -> None:
         assert not instance.get().validating
         """
     )
+
+
+BEYOND = """
+#version 450
+layout(local_size_x = 64) in;
+layout(binding = 0) buffer A { float a[]; };
+layout(push_constant) uniform P { uint first; };
+void main() { a[first + gl_GlobalInvocationID.x] += 1.0; }
+"""
+
+
+def test_gpu_watches_every_access_of_kernels(device: vkpar.Device, compiler: None) -> None:
+    """64 floats are 256 bytes, as much as their memory is padded to; the same kernel is silent without ``gpu``."""
+    code = f"""
+        import struct, sys
+        import vkpar
+        from vkpar.vulkan import instance
+
+        device = vkpar.open_devices(sys.argv[1])[0]
+        print("watching" if instance.watching() else "not watching")
+        kernel = vkpar.Kernel(device, {BEYOND!r})
+        keep = [device.zeros(64) for _ in range(8)]
+        for first in (0, 1, 0, 1000):
+            try:
+                kernel(1, keep[3], push=struct.pack("<I", first))
+                device.synchronize()
+                print("silent")
+            except vkpar.ValidationError as error:
+                print("raised" if "out of bounds" in str(error) else error)
+        try:
+            vkpar.Communicator([device, vkpar.open_devices(sys.argv[1])[0]]).close()
+            print("ranks")
+        except vkpar.UnsupportedError as error:
+            print("refused" if "wait for each other" in str(error) else error)
+        """
+    done = run_child(code, str(device.info.index), environment=child_environment(VKPAR_VALIDATION="gpu"))
+    assert done.returncode == 0, done.stderr
+    printed = done.stdout.split("\n")
+    if printed[0] == "not watching":
+        assert "GPU-assisted" in done.stderr
+        pytest.skip("this validation layer does not watch kernels")
+    assert printed[1:-1] == ["silent", "raised", "silent", "raised", "refused"], done.stdout + done.stderr
+    done = run_child(code, str(device.info.index), environment=child_environment(**ON))
+    assert done.stdout.split("\n")[:-1] == ["not watching", *["silent"] * 4, "ranks"], done.stdout + done.stderr
+
+
+def test_gpu_says_so_where_the_layer_cannot_watch() -> None:
+    done = run_child(
+        """
+        import vkpar
+        from vkpar.vulkan import instance
+        instance._GPU_EXTENSION = "VK_EXT_that_nobody_has"
+        vkpar.enumerate_devices()
+        print(instance.watching(), instance.validating())
+        """,
+        environment=child_environment(VKPAR_VALIDATION="gpu"),
+    )
+    assert (done.returncode, done.stdout) == (0, "False True\n"), done.stderr
+    assert "no GPU-assisted validation" in done.stderr

@@ -34,10 +34,10 @@ from reducing import (
 import vkpar
 from vkpar import dtypes
 from vkpar.comm import wires
-from vkpar.comm.algorithms import TABLE
-from vkpar.comm.schedule import BLOCK, MOST_SOURCES
-from vkpar.vulkan.buffer import BufferRange
+from vkpar.comm.schedule.algorithms.table import TABLE
+from vkpar.comm.schedule.steps import BLOCK, MOST_SOURCES
 from vkpar.vulkan.command import DescriptorPool
+from vkpar.vulkan.memory.buffer import BufferRange
 from vkpar.vulkan.queue import Frame
 
 pytestmark = pytest.mark.device

@@ -27,8 +27,8 @@ from reducing import (
 )
 
 import vkpar
-from vkpar.comm.tuner import Choice, Tuning
-from vkpar.comm.weights import ROLES, Costs
+from vkpar.comm.plan.choose import Choice, Tuning
+from vkpar.comm.plan.shares import ROLES, Costs
 
 pytestmark = pytest.mark.rig
 OPS = ("sum", "prod", "max", "min", "avg")
@@ -119,7 +119,7 @@ def test_any_reduction(
     rng, n = np.random.default_rng(seed), len(letters)
     with vkpar.Communicator(devices_of(rigs, letters), transport=transport) as comm:
         choices = (Choice(None, algorithm, segment),) if algorithm != "auto" else ()
-        comm._adopt(Tuning(choices, costs[:n] + costs[8 : 8 + n] if costs else ()))
+        comm._engine.adopt(Tuning(choices, costs[:n] + costs[8 : 8 + n] if costs else ()))
         if values == "special" and dtype not in INTEGERS:
             check_special(comm, special(rng, dtype, count, n), dtype, op, wire)
             return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import sys
@@ -15,10 +16,11 @@ from children import child_environment, run_child
 from conftest import require
 
 import vkpar
-from vkpar import cli
 from vkpar.bench import exact, host, matmul, selfcheck
 from vkpar.bench.collectives import TABLE
-from vkpar.vulkan import api, pump
+from vkpar.cli import main as cli
+from vkpar.vulkan import api
+from vkpar.vulkan.pump import native
 
 pytestmark = pytest.mark.rig
 
@@ -180,11 +182,9 @@ class Helper:
 
 @pytest.mark.parametrize("name", ["all_reduce", "barrier"])
 def test_a_call_gives_up_the_gil_once_to_enqueue_and_once_to_wait(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    if pump.kind() != "c":
-        pytest.skip("needs the C helper")
     calls: Counter[str] = Counter()
-    helper = Helper(pump._c_helper(), calls)
-    monkeypatch.setattr(pump, "_c_helper", lambda: helper)
+    helper = Helper(native.helper(), calls)
+    monkeypatch.setattr(native, "helper", lambda: helper)
     monkeypatch.setattr(api.load(), "lib", Counting(api.load().lib, calls))
     devices = vkpar.open_devices("llvmpipe*3")
     try:
@@ -264,11 +264,15 @@ def test_errors_of_the_library_end_with_status_2(capsys: pytest.CaptureFixture[s
         ([*TWO, "-b", "2M", "-e", "1M"], "minbytes"),
         ([*TWO, "--transport", "pigeon"], "unknown transport 'pigeon'"),
     ):
-        assert cli.main(["bench", "all_reduce", *arguments, "--json"]) == 2
+        assert cli.main(["bench", "all_reduce", *arguments]) == 2
         captured = capsys.readouterr()
         assert captured.out == ""
         assert captured.err.startswith("vkpar: error: ")
         assert said in captured.err
+        status, found = run_json(capsys, "bench", "all_reduce", *arguments)
+        assert status == 2
+        assert said in found.pop("message")
+        assert found == {"ok": False, "type": "InvalidUsageError"}
 
 
 def test_a_root_that_is_no_rank_ends_with_status_2(capsys: pytest.CaptureFixture[str]) -> None:
@@ -314,7 +318,7 @@ def test_devices_and_env_on_this_machine(capsys: pytest.CaptureFixture[str]) -> 
     assert found["vulkan_loader"].startswith("1.")
 
 
-CHILD = "import sys; from vkpar import cli; sys.exit(cli.main(sys.argv[1:]))"
+CHILD = "import sys; from vkpar.cli import main as cli; sys.exit(cli.main(sys.argv[1:]))"
 LONG = ["bench", "all_reduce", *TWO, "-b", "8K", "-e", "8K", "-n", "1000000"]
 
 
@@ -322,10 +326,13 @@ def test_no_driver_is_one_line() -> None:
     nothing = child_environment(
         VK_DRIVER_FILES="/nonexistent", VK_ICD_FILENAMES="/nonexistent", VK_ADD_DRIVER_FILES=None
     )
-    done = run_child(CHILD, "devices", "--json", environment=nothing)
+    done = run_child(CHILD, "devices", environment=nothing)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("vkpar: error: no Vulkan driver found")
     assert done.stderr.count("\n") == 1
+    done = run_child(CHILD, "devices", "--json", environment=nothing)
+    assert (done.returncode, done.stderr) == (2, "")
+    assert json.loads(done.stdout)["type"] == "UnsupportedError"
 
 
 def test_ctrl_c_ends_with_130_and_no_traceback() -> None:

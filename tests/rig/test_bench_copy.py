@@ -11,8 +11,8 @@ from benching import QUICK, run_json
 from conftest import require
 
 import vkpar
-from vkpar import cli
 from vkpar.bench import copying
+from vkpar.cli import main as cli
 
 pytestmark = pytest.mark.rig
 

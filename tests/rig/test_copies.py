@@ -12,6 +12,7 @@ from conftest import FULL, Rigs
 from delays import Delays
 from handles import held
 from parking import parked
+from queues import queues_apart
 from reducing import (
     FORMATS,
     Numbers,
@@ -26,7 +27,6 @@ from reducing import (
 
 import vkpar
 from vkpar import CommunicatorError, UnsupportedError, WaitTimeoutError, env
-from vkpar.vulkan import pump_python
 from vkpar.vulkan.device import LogicalDevice
 from vkpar.vulkan.query import QueryPool
 from vkpar.vulkan.queue import Queue
@@ -47,9 +47,9 @@ def opened(rig: Open) -> Open:
 
 
 @pytest.fixture
-def own(request: pytest.FixtureRequest, rigs: Rigs) -> Iterator[list[vkpar.Device]]:
-    """Devices of two drivers, the test's own; with the helper that the test names, if it does."""
-    with env.override(pump=getattr(request, "param", "auto"), path="copies"):
+def own(rigs: Rigs) -> Iterator[list[vkpar.Device]]:
+    """Devices of two drivers, the test's own."""
+    with env.override(path="copies"):
         devices = fresh_devices(rigs, "LLS")
         yield devices
     for device in devices:
@@ -76,8 +76,8 @@ def test_the_bits_of_the_fused_path(rig: Open, opened: Open, rng: np.random.Gene
     counts = (1, 700, 65_537) if FULL else (700, 65_537)
     for number, algorithm in enumerate(algorithms_for(letters)):
         fused, through = rig(letters, algorithm=algorithm), opened(letters, algorithm=algorithm)
-        assert through.rig.copies
-        assert not fused.rig.copies
+        assert through._engine.rig.copies
+        assert not fused._engine.rig.copies
         some = FORMATS[:4] if letters == "LL" else FORMATS[number % 4 : number % 4 + 1]
         for turn, (dtype, wire) in enumerate(FORMATS if FULL else some):
             make = integers if dtype in ("int32", "uint32") else reals
@@ -124,7 +124,7 @@ def test_silent_ranks_and_arrays_that_are_not_aligned(opened: Open, rng: np.rand
         assert np.array_equal(array.numpy(), np.pad(parts[0] + parts[2], (1, 1)))
 
 
-@pytest.mark.parametrize(("own", "algorithm"), [("auto", "ring"), ("python", "tree")], indirect=["own"])
+@pytest.mark.parametrize("algorithm", ["ring", "tree"])
 def test_steps_that_are_held_up(own: list[vkpar.Device], rng: np.random.Generator, algorithm: str) -> None:
     with vkpar.Communicator(own, algorithm=algorithm) as comm, Delays(comm, 5, share=0.1):
         pending = []
@@ -185,10 +185,7 @@ def json_of(comm: vkpar.Communicator) -> str:
 def several(
     request: pytest.FixtureRequest, rigs: Rigs, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[list[vkpar.Device]]:
-    """Devices that pretend to have that many copy queues: timelines beside that of their one queue.
-
-    What shares a queue must be submitted in the global order, not lane by lane.
-    """
+    """Devices that pretend to have that many copy queues beside their one queue."""
     made: dict[LogicalDevice, list[Queue]] = {}
 
     def queues_of(device: LogicalDevice) -> list[Queue]:
@@ -199,23 +196,15 @@ def several(
             ]
         return made[device]
 
-    def enqueue(program: pump_python.PyProgram) -> tuple[int, int]:
-        queues = program._group.queues
-        following, submissions = program._build()
-        program._group.check_usable()
-        for batch in program._batches:
-            queues[batch.rank].send([submissions[batch.rank].pop(0)])
-        for queue, value in zip(queues, following, strict=True):
-            queue.last = value
-        return 0, len(queues)
-
     monkeypatch.setattr(LogicalDevice, "copy_queues", queues_of)
-    monkeypatch.setattr(pump_python.PyProgram, "_enqueue", enqueue)
-    with env.override(pump="python", path="copies"):
+    with env.override(path="copies"), queues_apart(monkeypatch):
         devices = fresh_devices(rigs, "LLS")
         yield devices
+        for device in devices:
+            device.synchronize(60)
+            for queue in made.get(device.logical, ()):
+                queue.wait(queue.last, 60)
     for device in devices:
-        device.synchronize(60)
         for queue in made.pop(device.logical, ()):
             queue.close()
         device.close()
@@ -223,8 +212,8 @@ def several(
 
 def test_lanes_of_their_own(several: list[vkpar.Device], rng: np.random.Generator) -> None:
     with vkpar.Communicator(several, algorithm="ring") as comm, Delays(comm, 7, share=0.05):
-        lanes = comm.rig.lanes
-        assert len(comm.rig.queues) == len(lanes.ranks) == len(comm.reached()) in (6, 9)
+        lanes = comm._engine.rig.lanes
+        assert len(comm._engine.rig.queues) == len(lanes.ranks) == len(comm._engine.rig.reached()) in (6, 9)
         assert set(lanes.into) & set(range(3)) == set()
         for count in (300, 40_003):
             parts = integers(rng, "float32", count, 3)
@@ -245,7 +234,7 @@ def test_lanes_in_profiles_and_failures(several: list[vkpar.Device]) -> None:
         comm.all_reduce(arrays)
     copied = [step for step in profile.steps if step.phase.startswith("copy")]
     assert len(copied) > 3
-    assert all(step.lane is not None and comm.rig.lanes.ranks[step.lane] == step.rank for step in copied)
+    assert all(step.lane is not None and comm._engine.rig.lanes.ranks[step.lane] == step.rank for step in copied)
     assert all(step.lane is None for step in profile.steps if step not in copied)
     assert len({(step.rank, step.index) for step in profile.steps}) == len(profile.steps)
     with parked(several[2]) as release:
@@ -254,7 +243,7 @@ def test_lanes_in_profiles_and_failures(several: list[vkpar.Device]) -> None:
             work.wait()
         release()
     ranks = caught.value.details["ranks"]
-    assert [item["rank"] for item in ranks] == list(comm.rig.lanes.ranks)
+    assert [item["rank"] for item in ranks] == list(comm._engine.rig.lanes.ranks)
     assert [item["device"] for item in ranks][:3] == [device.name for device in several]
     assert all("(copies" in item["device"] for item in ranks[3:])
     comm.close()

@@ -13,6 +13,12 @@ from conftest import found
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+BLOCK = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
+PAGES = {
+    page: blocks
+    for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    if (blocks := BLOCK.findall(page.read_text()))
+}
 
 
 def _run(source: str) -> subprocess.CompletedProcess[str]:
@@ -31,8 +37,41 @@ def test_example_runs(example: Path) -> None:
     assert "OK" in done.stdout
 
 
-def test_readme_examples_run() -> None:
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    assert len(blocks) == 2
-    done = _run("\n".join(blocks))  # a reader goes on where the block before ended
+def test_own_kernel_takes_more_elements_than_one_dimension_of_groups() -> None:
+    source = (ROOT / "examples" / "own_kernel.py").read_text()
+    assert source.count("1001") == 1
+    done = _run(source.replace("1001", "4_200_001"))
     assert done.returncode == 0, done.stderr
+    assert "OK" in done.stdout
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.stem)
+def test_the_blocks_of_a_page_run(page: Path) -> None:
+    done = _run("\n".join(PAGES[page]))  # a reader goes on where the block before ended
+    assert done.returncode == 0, done.stderr
+
+
+def test_pages_with_programs_are_found() -> None:
+    assert {"README", "arrays", "collectives"} <= {page.stem for page in PAGES}
+
+
+def test_every_page_is_in_the_index_and_every_link_leads_somewhere() -> None:
+    pages = sorted((ROOT / "docs").glob("*.md"))
+    index = (ROOT / "docs" / "README.md").read_text()
+    for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *pages]:
+        assert page.parent == ROOT or page.name == "README.md" or f"]({page.name})" in index
+        for target, anchor in re.findall(r"\]\(([^)#:]*)(?:#([^):]*))?\)", page.read_text()):
+            linked = page.parent / target if target else page
+            assert linked.exists(), f"{page.name}: {target}"
+            assert not anchor or anchor in _anchors(linked), f"{page.name}: {target}#{anchor}"
+
+
+def _anchors(page: Path) -> set[str]:
+    titles = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def test_contributing_names_files_that_exist() -> None:
+    rows = (ROOT / "CONTRIBUTING.md").read_text().split("## Where do I change X?")[1].split("## ")[0]
+    for path in re.findall(r"`((?:vkpar|shaders|tools|tests|docs)/[\w./*]*)`", rows):
+        assert list(ROOT.glob(path.rstrip("/"))), path

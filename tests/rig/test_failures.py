@@ -7,6 +7,7 @@ import logging
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,28 +20,23 @@ from parking import parked
 from reducing import check_identical, devices_of, exact_sum, fresh_devices, integers
 
 import vkpar
-from vkpar import CommunicatorError, DeviceLostError, InvalidUsageError, WaitTimeoutError, env
-from vkpar.comm import executor, lifecycle
-from vkpar.comm.slots import Arena
-from vkpar.comm.transports import staged
+from vkpar import CommunicatorError, DeviceLostError, WaitTimeoutError, env
+from vkpar.comm.engine import closing
+from vkpar.comm.record import program as executor
+from vkpar.comm.rig.arena import Arena
+from vkpar.comm.rig.transports import staged
 from vkpar.errors import UnsupportedError
-from vkpar.vulkan import pump
+from vkpar.vulkan import api
+from vkpar.vulkan.pump.ports import QueueHandles
+from vkpar.vulkan.queue import Queue
 
 pytestmark = pytest.mark.rig
 
 
-@pytest.fixture(params=["c", "python"])
-def pump_kind(request: pytest.FixtureRequest) -> str:
-    if request.param == "c" and pump.kind() != "c":
-        pytest.skip("the C helper was not built")
-    return str(request.param)
-
-
 @pytest.fixture
-def mixed(rigs: Rigs, pump_kind: str) -> Iterator[list[vkpar.Device]]:
+def mixed(rigs: Rigs) -> Iterator[list[vkpar.Device]]:
     """Devices of two drivers, the test's own."""
-    with env.override(pump=pump_kind):
-        devices = fresh_devices(rigs, "LLS")
+    devices = fresh_devices(rigs, "LLS")
     yield devices
     for device in devices:
         device.close()
@@ -102,7 +98,7 @@ def test_a_failure_says_who_where_and_what(mixed: list[vkpar.Device]) -> None:
 def test_work_before_the_collective_may_take_longer_than_the_timeout(mixed: list[vkpar.Device]) -> None:
     """The clock starts when the collective could."""
     with vkpar.Communicator(mixed, timeout=0.3) as comm, parked(mixed[1]) as release:
-        copied = mixed[1].zeros(10).contiguous_copy()  # earlier work, which has a value on the timeline
+        copied = mixed[1].zeros(10).copy()  # earlier work, which has a value on the timeline
         timer = threading.Timer(1.0, release)
         timer.start()
         arrays = ones(mixed)
@@ -112,7 +108,7 @@ def test_work_before_the_collective_may_take_longer_than_the_timeout(mixed: list
 
 
 def test_the_watchdog_parks_and_wakes(rigs: Rigs, monkeypatch: pytest.MonkeyPatch) -> None:
-    from vkpar.comm import watchdog
+    from vkpar.comm.engine import watchdog
 
     monkeypatch.setattr(watchdog, "_LONGEST", 0.02)
     monkeypatch.setattr(watchdog, "_IDLE_LOOKS", 1)
@@ -121,7 +117,7 @@ def test_the_watchdog_parks_and_wakes(rigs: Rigs, monkeypatch: pytest.MonkeyPatc
         for _ in range(3):
             comm.all_reduce(ones(devices)).wait()
             time.sleep(0.2)
-            assert comm._watchdog._parked
+            assert comm._engine._watchdog.parked
         arrays = ones(devices)
         with parked(devices[0]) as release:
             work = comm.all_reduce(arrays)
@@ -138,7 +134,7 @@ def test_a_dead_proxy(mixed: list[vkpar.Device]) -> None:
     comm = vkpar.Communicator(mixed, timeout=0.5)
     arrays = ones(mixed)
     comm.all_reduce(arrays).wait()
-    comm.rig.group.stop()
+    comm._engine.rig.group.stop()
     start = time.monotonic()
     work = comm.all_reduce(arrays)
     with pytest.raises(CommunicatorError, match="no timeline advanced") as caught:
@@ -151,23 +147,38 @@ def test_a_dead_proxy(mixed: list[vkpar.Device]) -> None:
     check_works(mixed)
 
 
-def test_an_error_in_the_bridge_is_noticed_by_itself(mixed: list[vkpar.Device], pump_kind: str) -> None:
+def test_an_error_in_the_bridge_is_noticed_by_itself(rigs: Rigs, monkeypatch: pytest.MonkeyPatch) -> None:
     """A wait that fails in a bridge thread ends the communicator, with the call's error as the cause."""
-    if pump_kind == "c":
-        pytest.skip("only the Python bridge can be made to fail from outside")
+    lost, real, fakes = threading.Event(), Queue._handles, []
+
+    def handles(queue: Queue) -> QueueHandles:
+        true = real(queue)
+
+        def counter(device: Any, semaphore: Any, value: Any) -> int:
+            bridging = threading.current_thread().name.startswith("Dummy")  # Python did not start the thread
+            return -4 if bridging and lost.is_set() else int(true.counter(device, semaphore, value))
+
+        fakes.append(api.load().ffi.callback("PFN_vkGetSemaphoreCounterValue", counter))
+        return replace(true, counter=fakes[-1])
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Queue, "_handles", handles)
+        mixed = fresh_devices(rigs, "LLS")
     comm = vkpar.Communicator(mixed, timeout=30)
     arrays = ones(mixed)
     comm.all_reduce(arrays).wait()
     with parked(mixed[0]) as release:
         work = comm.all_reduce(arrays)
-        group: Any = comm.rig.group
-        group._error = -4  # VK_ERROR_DEVICE_LOST
+        lost.set()
         with pytest.raises(CommunicatorError) as caught:
             work.wait(20)
         assert isinstance(caught.value.__cause__, DeviceLostError)
+        lost.clear()
         release()
     comm.close()
     check_works(mixed)
+    for device in mixed:
+        device.close()
 
 
 # ---- devices that do not finish ----
@@ -175,7 +186,7 @@ def test_an_error_in_the_bridge_is_noticed_by_itself(mixed: list[vkpar.Device], 
 
 def test_a_device_that_never_drains_is_given_up(mixed: list[vkpar.Device], monkeypatch: pytest.MonkeyPatch) -> None:
     """The waiting reader gets a typed error; the other devices go on."""
-    monkeypatch.setattr(lifecycle, "_PATIENCE", 0.4)
+    monkeypatch.setattr(closing, "_PATIENCE", 0.4)
     stuck, sane = mixed[2], mixed[:2]
     comm = vkpar.Communicator(mixed, timeout=0.4)
     arrays = ones(mixed)
@@ -202,9 +213,9 @@ ENDLESS = """
     import sys, time
     import numpy as np
     import vkpar
-    from vkpar.comm import lifecycle
+    from vkpar.comm.engine import closing
     from vkpar.vulkan import device as logical
-    lifecycle._PATIENCE = logical._DRAIN_SECONDS = 0.5
+    closing._PATIENCE = logical._DRAIN_SECONDS = 0.5
     devices = vkpar.open_devices(sys.argv[1])
     endless = vkpar.Kernel(devices[-1], '''
         #version 450
@@ -257,7 +268,7 @@ def test_a_kernel_that_does_not_end() -> None:
 def test_a_busy_device_is_not_a_broken_one(mixed: list[vkpar.Device]) -> None:
     """Neither the self-test nor a close takes long earlier work for a failure."""
     with parked(mixed[0]) as release:
-        copied = mixed[0].zeros(10).contiguous_copy()
+        copied = mixed[0].zeros(10).copy()
         timer = threading.Timer(1.0, release)
         timer.start()
         comm = vkpar.Communicator(mixed, timeout=0.3)
@@ -271,7 +282,7 @@ def test_a_failed_copy_is_told_once_and_the_next_one_works(mixed: list[vkpar.Dev
     source = mixed[0].array(np.arange(5, dtype=np.float32))
     source.to(mixed[2])
     (pair,) = mixed[0]._pairs
-    pair.fail(RuntimeError("pulled out"))
+    pair._engine.health.fail(RuntimeError("pulled out"))
     with pytest.raises(CommunicatorError, match="pulled out"):
         source.numpy()
     assert np.array_equal(source.to(mixed[2]).numpy(), np.arange(5))
@@ -280,7 +291,7 @@ def test_a_failed_copy_is_told_once_and_the_next_one_works(mixed: list[vkpar.Dev
 
 def test_a_new_communicator_beside_a_failed_one(mixed: list[vkpar.Device]) -> None:
     failed = vkpar.Communicator(mixed)
-    failed.fail(RuntimeError("pulled out"))
+    failed._engine.health.fail(RuntimeError("pulled out"))
     with vkpar.Communicator(mixed) as comm:
         comm.barrier().wait()
     failed.close()
@@ -365,7 +376,7 @@ def late_reader_is_right(comm: vkpar.Communicator) -> bool:
             late = step.rank == 2 and step.phase == "gather"
             return (delays._timelines[2].handle, 1) if late else None
 
-        comm._recording.executor.gates = gate
+        comm._engine.builder.recorder.gates = gate
         arrays = ones(list(comm.devices))
         arrays[2].fill_zeros()
         comm.broadcast(arrays, 0)
@@ -436,11 +447,6 @@ def test_slot_checks_stay_silent_on_everything(rigs: Rigs, rng: np.random.Genera
             comm.check_slots()
 
 
-def test_an_unknown_check() -> None:
-    with env.override(debug="slots,fire"), pytest.raises(InvalidUsageError, match="fire"):
-        env.debug_checks()
-
-
 def test_what_the_wire_loses_can_be_asked(rigs: Rigs) -> None:
     devices = devices_of(rigs, "LS")
     with env.override(debug="wire"):
@@ -476,7 +482,7 @@ def test_a_device_without_host_import_is_mapped(
         return real(handle, info, *rest)
 
     monkeypatch.setattr(staged, "HostImport", refusing)
-    monkeypatch.setattr("vkpar.comm.rig._told", set())
+    monkeypatch.setattr("vkpar.comm.rig.rig._told", set())
     with caplog.at_level(logging.WARNING, "vkpar"):
         for _ in range(2):
             with vkpar.Communicator(mixed) as comm:
@@ -526,16 +532,16 @@ def test_the_self_test_finds_a_broken_link(mixed: list[vkpar.Device], monkeypatc
 def test_the_self_test_finds_a_link_that_never_signals(
     mixed: list[vkpar.Device], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from vkpar.comm import rig
+    from vkpar.comm.rig import rig
 
-    real = rig.pump.make_group
+    real = rig.CGroup
 
     def never(queues: Any, nslots: int) -> Any:
         group = real(queues, nslots)
         monkeypatch.setattr(group, "start", lambda spin_ns: None)
         return group
 
-    monkeypatch.setattr(rig.pump, "make_group", never)
+    monkeypatch.setattr(rig, "CGroup", never)
     with pytest.raises(CommunicatorError, match=r"self-test of the links did not end|no timeline advanced"):
         vkpar.Communicator(mixed, timeout=0.5)
     monkeypatch.undo()

@@ -21,7 +21,6 @@ from reducing import check_identical, devices_of
 
 import vkpar
 from vkpar import env
-from vkpar.vulkan import pump, pump_python
 
 pytestmark = pytest.mark.rig
 TIMES = 200 if FULL else 16
@@ -53,11 +52,11 @@ while True:
 """
 
 
-def interrupt(code: str, arguments: list[str], pump_kind: str, delay: float) -> tuple[int, str]:
+def interrupt(code: str, arguments: list[str], delay: float) -> tuple[int, str]:
     """Start a child, interrupt it ``delay`` seconds after it is ready; return its status and stderr."""
     child = subprocess.Popen(
         [sys.executable, "-X", "faulthandler", "-c", code, *arguments],
-        env=child_environment(VKPAR_PUMP=pump_kind),
+        env=child_environment(),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -89,8 +88,7 @@ def test_interrupts_at_random_moments(number: int) -> None:
     selector = ("llvmpipe*2", "llvmpipe&swiftshader", "llvmpipe*4")[number % 3 if has("swiftshader") else 0]
     arguments = [selector, chance.choice(["auto", "ring", "two_shot"]), chance.choice(["300", "50000"])]
     code = CHILD.replace("LOOP", LOOPS[loop])
-    pump_kind = "python" if number % 4 == 3 or pump.kind() == "python" else "c"
-    status, errors = interrupt(code, arguments, pump_kind, chance.uniform(0, 0.4))
+    status, errors = interrupt(code, arguments, chance.uniform(0, 0.4))
     assert status in (130, -signal.SIGINT), errors
     assert "KeyboardInterrupt" in errors
     for sign in ("Fatal Python error", "Segmentation", "Error:", "validation"):
@@ -112,21 +110,18 @@ def test_an_interrupt_of_a_wait_on_stuck_work() -> None:
         work.wait()
     """
     folder = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    status, errors = interrupt(textwrap.dedent(code), ["", folder], "auto", 0.3)
+    status, errors = interrupt(textwrap.dedent(code), ["", folder], 0.3)
     assert status in (130, -signal.SIGINT), errors
 
 
 # ---- in the middle of an enqueue ----
 
 
-@pytest.fixture(params=["python", "c"])
-def own_devices(request: pytest.FixtureRequest, rigs: Rigs) -> Iterator[list[vkpar.Device]]:
-    """Three devices of the test's own, driven by each of the pumps."""
+@pytest.fixture
+def own_devices(rigs: Rigs) -> Iterator[list[vkpar.Device]]:
+    """Three devices of the test's own."""
     devices_of(rigs, "L")
-    if request.param == "c" and pump.kind() != "c":
-        pytest.skip("the C helper was not built")
-    with env.override(pump=request.param):
-        devices = vkpar.open_devices("llvmpipe*3")
+    devices = vkpar.open_devices("llvmpipe*3")
     yield devices
     for device in devices:
         device.close()
@@ -161,23 +156,11 @@ class InterruptingHelper:
 
 
 def interrupt_after_submit(monkeypatch: pytest.MonkeyPatch, comm: vkpar.Communicator) -> None:
-    """Arrange an interrupt: between the submits of two ranks in Python, right after the one call in C."""
-    if isinstance(comm.rig.ports[0], pump_python.PyQueue):
-        send, sent = pump_python.PyQueue.send, []
-
-        def sending(self: pump_python.PyQueue, submissions: Any) -> int:
-            result = send(self, submissions)
-            sent.append(self)
-            if len(sent) == 1:
-                os.kill(os.getpid(), signal.SIGINT)
-            return result
-
-        monkeypatch.setattr(pump_python.PyQueue, "send", sending)
-    else:
-        for entry in comm._cache._entries.values():
-            for program in entry.programs:
-                port: Any = program._port
-                monkeypatch.setattr(port, "_c", InterruptingHelper(port._c, "vkp_enqueue"))
+    """Arrange an interrupt right after the one call that submits all ranks."""
+    for entry in comm._engine.cache._entries.values():
+        for program in entry.programs.values():
+            port: Any = program._port
+            monkeypatch.setattr(port, "_c", InterruptingHelper(port._c, "vkp_enqueue"))
 
 
 def ones(devices: list[vkpar.Device]) -> list[vkpar.Array]:
@@ -185,12 +168,13 @@ def ones(devices: list[vkpar.Device]) -> list[vkpar.Array]:
 
 
 @pytest.mark.parametrize("algorithm", ["ring", "two_shot"])
-def test_an_interrupt_between_two_ranks(
+def test_an_interrupt_of_an_enqueue(
     own_devices: list[vkpar.Device], algorithm: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with vkpar.Communicator(own_devices, algorithm=algorithm) as comm:
         arrays = ones(own_devices)
-        comm.all_reduce(arrays).wait()
+        for _ in range(2):  # both programs that take turns are recorded
+            comm.all_reduce(arrays).wait()
         for array in arrays:
             array.write(np.ones(1000, np.float32))
         for device in own_devices:
@@ -214,7 +198,8 @@ def test_close_waits_for_what_was_interrupted(own_devices: list[vkpar.Device], m
     """An enqueue that was submitted counts, though the caller never got its Work."""
     comm = vkpar.Communicator(own_devices, algorithm="ring")
     arrays = ones(own_devices)
-    comm.all_reduce(arrays).wait()
+    for _ in range(2):  # both programs that take turns are recorded
+        comm.all_reduce(arrays).wait()
     with parked(own_devices[0]) as release:
         with monkeypatch.context() as patch:
             interrupt_after_submit(patch, comm)
@@ -224,7 +209,7 @@ def test_close_waits_for_what_was_interrupted(own_devices: list[vkpar.Device], m
         timer.start()
         comm.close()
         timer.join()
-    assert np.all(check_identical([array.numpy() for array in arrays]) == 9)
+    assert np.all(check_identical([array.numpy() for array in arrays]) == 27)
 
 
 NOTE_INTERRUPTED = """
@@ -232,7 +217,7 @@ import sys
 import threading
 import numpy as np
 import vkpar
-from vkpar.comm.executor import Program
+from vkpar.comm.record.program import Program
 sys.path.insert(0, sys.argv[1])
 from parking import parked
 
@@ -274,23 +259,13 @@ def test_an_interrupt_after_a_plain_submit(own_devices: list[vkpar.Device], monk
     """The frame of an upload or a copy is not used again while it may be pending."""
     device = own_devices[0]
     array = device.array(np.ones(1000, np.float32))
-    port: Any = device.logical.compute.port
     with parked(device) as release:
         with monkeypatch.context() as patch:
-            if isinstance(port, pump_python.PyQueue):
-                send = port.send
-
-                def sending(submissions: Any) -> int:
-                    os.kill(os.getpid(), signal.SIGINT)
-                    return send(submissions)
-
-                patch.setattr(port, "send", sending)
-            else:
-                stream: Any = device.logical.stream
-                patch.setattr(stream, "_lib", InterruptingLib(stream._lib, "vkp_fill"))
+            stream: Any = device.logical.stream
+            patch.setattr(stream, "_lib", InterruptingLib(stream._lib, "vkp_fill"))
             with pytest.raises(KeyboardInterrupt):
                 array.fill_zeros()
-        copied = [array.contiguous_copy() for _ in range(5)]
+        copied = [array.copy() for _ in range(5)]
         release()
     assert not any(copy.numpy().any() for copy in copied)
 
@@ -299,14 +274,12 @@ def test_an_interrupt_after_a_plain_submit(own_devices: list[vkpar.Device], monk
 def test_an_interrupted_close_goes_on(call: str) -> None:
     """What was freed before the interrupt is not freed again."""
     require("llvmpipe")
-    if pump.kind() != "c":
-        pytest.skip("the C helper was not built")
     found()
     code = f"""
     import os, signal
     import numpy as np
     import vkpar
-    from vkpar.vulkan import pump
+    from vkpar.vulkan.pump import native
 
     class Interrupting:
         def __init__(self, real):
@@ -322,8 +295,8 @@ def test_an_interrupted_close_goes_on(call: str) -> None:
                 return result
             return interrupted
 
-    helper = Interrupting(pump._c_helper())
-    pump._c_helper = lambda: helper
+    helper = Interrupting(native.helper())
+    native.helper = lambda: helper
     devices = vkpar.open_devices("llvmpipe*2")
     comm = vkpar.Communicator(devices)
     comm.all_reduce([device.zeros(1000) for device in devices]).wait()

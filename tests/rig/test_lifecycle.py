@@ -66,8 +66,7 @@ def settled(devices: list[vkpar.Device]) -> dict[str, int]:
 # ---- opening and closing ----
 
 
-@pytest.mark.parametrize("pump", ["c", "python"])
-def test_opening_and_closing_leaves_nothing(pump: str) -> None:
+def test_opening_and_closing_leaves_nothing() -> None:
     """200 communicators: the same handles, threads and file descriptors, and no growth of memory.
 
     The bound: 180 communicators after the warm-up may add 4 MiB, 23 KiB each. One leaked command pool, thread stack
@@ -100,7 +99,6 @@ def test_opening_and_closing_leaves_nothing(pump: str) -> None:
             device.close()
         assert api.load().live() == {{"Instance": 1}}, api.load().live()
         """,
-        VKPAR_PUMP=pump,
     )
 
 
@@ -170,8 +168,7 @@ def test_dropped_devices_are_clean_at_exit() -> None:
     assert printed == ""  # the layer prints what it finds once nobody listens
 
 
-@pytest.mark.parametrize("pump", ["c", "python"])
-def test_exit_without_closing_anything(pump: str) -> None:
+def test_exit_without_closing_anything() -> None:
     printed = check(
         """
         devices = rig()
@@ -182,7 +179,6 @@ def test_exit_without_closing_anything(pump: str) -> None:
         work = [comm.all_reduce(arrays), other.all_reduce(arrays[::-1]), comm.all_reduce(views)]
         print("end")
         """,
-        VKPAR_PUMP=pump,
         **validated(),
     )
     assert printed == "end\n"
@@ -372,7 +368,7 @@ def test_the_watchdog_lets_slow_work_go_on(rigs: Rigs) -> None:
 
 
 CLOSE_WHILE_STUCK = """
-    import vkpar.comm.lifecycle as module
+    import vkpar.comm.engine.closing as module
     sys.path.insert(0, sys.argv[2])
     from parking import parked
     module._PATIENCE = 0.3
@@ -416,7 +412,7 @@ def test_closing_with_a_long_backlog() -> None:
     check(
         """
         import logging
-        import vkpar.comm.lifecycle as module
+        import vkpar.comm.engine.closing as module
         logging.getLogger("vkpar").setLevel(logging.CRITICAL)
         module._DRAIN_SECONDS = 0.05
         devices = rig()

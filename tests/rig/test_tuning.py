@@ -14,16 +14,20 @@ from unittest.mock import Mock
 
 import numpy as np
 import pytest
-from children import check_child, child_environment
-from conftest import Rigs
+from children import check_child, child_environment, run_child
+from conftest import Rigs, require
 from costing import links, processor
 from handles import held
 from reducing import fresh_devices
 
 import vkpar
-from vkpar import InvalidUsageError, cli
-from vkpar.comm import measure, opening, selftest, tuner, tuningfile
-from vkpar.comm.tuner import BUILT_IN, MEASURED, Choice, Trial, Tuning
+from vkpar import InvalidUsageError
+from vkpar.cli import main as cli
+from vkpar.comm import selftest
+from vkpar.comm.plan import choose as tuner
+from vkpar.comm.plan.choose import BUILT_IN, MEASURED, Choice, Trial, Tuning
+from vkpar.comm.tune import measure, opening
+from vkpar.comm.tune import store as tuningfile
 from vkpar.vulkan import instance
 
 pytestmark = pytest.mark.rig
@@ -55,7 +59,7 @@ def test_a_rig_is_measured_once(rig: Open, letters: str, cache: Path) -> None:
         here = [trial for trial in found.trials if (trial.wire, trial.wire_nbytes) == key]
         (chosen,) = [trial for trial in here if trial.chosen]
         assert chosen.seconds <= min(trial.seconds for trial in here if trial.algorithm == "naive")
-    assert [file.name for file in cache.iterdir()] == [tuningfile.path(comm.rig).name]
+    assert [file.name for file in cache.iterdir()] == [tuningfile.path(comm._engine.rig).name]
     comm.close()
     assert rig(letters).tuning == found
 
@@ -75,14 +79,15 @@ def test_what_was_measured_can_be_left_aside(rig: Open, settings_override: Calla
         {"costs": []},
         {"costs": [asdict(each) for each in EVEN[:3]]},
         {"costs": [asdict(each) for each in (*EVEN[2:], *EVEN[:2])]},
-        {"costs": [{**asdict(each), "meet": 0.0} for each in EVEN]},
-        {"costs": [{**asdict(each), "own": float("inf")} for each in EVEN]},
-        {"costs": [{**asdict(each), "own": "1"} for each in EVEN]},
-        {"costs": [{**asdict(each), "own": 1e-300} for each in EVEN]},
-        {"costs": [{**asdict(each), "own": 1e3} for each in EVEN]},
+        {"costs": [{**asdict(each), "reduce": 0.0} for each in EVEN]},
+        {"costs": [{**asdict(each), "exchange": float("inf")} for each in EVEN]},
+        {"costs": [{**asdict(each), "exchange": "1"} for each in EVEN]},
+        {"costs": [{**asdict(each), "exchange": 1e-300} for each in EVEN]},
+        {"costs": [{**asdict(each), "exchange": 1e3} for each in EVEN]},
         {"spin_us": 10**30},
         {"costs": [{**asdict(each), "wire": "q8"} for each in EVEN]},
-        {"costs": [{"wire": each.wire, "publish": 1.0} for each in EVEN]},
+        {"costs": [{"wire": each.wire, "exchange": 1.0} for each in EVEN]},
+        {"costs": [{**asdict(each), "publish": 1e-9} for each in EVEN]},
         {"speeds": [1.0, 1.0], "costs": None},
         {"choices": [{"up_to": None, "algorithm": "ring", "wire": "bf16"}]},
         {"choices": [{"up_to": None, "algorithm": "butterfly", "segment_nbytes": 0}]},
@@ -100,26 +105,26 @@ def test_a_file_that_makes_no_sense_is_not_used(
     rig: Open, caplog: pytest.LogCaptureFixture, change: dict[str, object]
 ) -> None:
     comm = rig("LL")
-    tuningfile.save(comm.rig, Tuning(costs=EVEN, origin=MEASURED))
-    file = tuningfile.path(comm.rig)
-    assert tuningfile.load(comm.rig) is not None
+    tuningfile.save(comm._engine.rig, Tuning(costs=EVEN, origin=MEASURED))
+    file = tuningfile.path(comm._engine.rig)
+    assert tuningfile.load(comm._engine.rig) is not None
     file.write_text(json.dumps({**json.loads(file.read_text()), **change}))
     with caplog.at_level(logging.WARNING, "vkpar"):
-        assert tuningfile.load(comm.rig) is None
+        assert tuningfile.load(comm._engine.rig) is None
     assert str(file) in caplog.text
     file.write_text("{")
-    assert tuningfile.load(comm.rig) is None
+    assert tuningfile.load(comm._engine.rig) is None
 
 
 def test_direct_is_refused_where_replicas_could_differ(rig: Open) -> None:
     same, mixed = rig("LL"), rig("LS")
-    tuningfile.save(same.rig, Tuning((), EVEN, origin=MEASURED))
-    document = json.loads(tuningfile.path(same.rig).read_text())
+    tuningfile.save(same._engine.rig, Tuning((), EVEN, origin=MEASURED))
+    document = json.loads(tuningfile.path(same._engine.rig).read_text())
     document["choices"] = [{"up_to": None, "algorithm": "direct", "segment_nbytes": 0}]
     for comm in (same, mixed):
-        tuningfile.path(comm.rig).write_text(json.dumps(document))
-    assert tuningfile.load(same.rig) is not None
-    assert tuningfile.load(mixed.rig) is None
+        tuningfile.path(comm._engine.rig).write_text(json.dumps(document))
+    assert tuningfile.load(same._engine.rig) is not None
+    assert tuningfile.load(mixed._engine.rig) is None
 
 
 def test_a_directory_that_cannot_be_written_is_logged(
@@ -129,7 +134,7 @@ def test_a_directory_that_cannot_be_written_is_logged(
     settings_override(cache_dir=str(cache / "file"))
     comm = rig("LL")
     with caplog.at_level(logging.WARNING, "vkpar"):
-        assert tuningfile.save(comm.rig, Tuning(costs=EVEN)) is None
+        assert tuningfile.save(comm._engine.rig, Tuning(costs=EVEN)) is None
     assert "not kept" in caplog.text
 
 
@@ -182,10 +187,10 @@ def test_copies_are_tried_where_they_can_be(
     monkeypatch.setattr(measure, "_LEAST_COPIED", 0)
     settings_override(tuning="redo")
     comm = rig("LL")
-    assert comm.rig.copies
+    assert comm._engine.rig.copies
     assert any(trial.copies for trial in comm.tuning.trials)
     tuning = Tuning((Choice(None, "two_shot", copies=True),), EVEN, origin=MEASURED)
-    tuningfile.save(comm.rig, tuning)
+    tuningfile.save(comm._engine.rig, tuning)
     settings_override(tuning="auto")
     copying = rig("LL")
     assert copying.tuning == tuning
@@ -211,7 +216,7 @@ def test_sizes_beyond_take_the_chunks_that_were_faster() -> None:
 
 
 def test_ranks_that_differ_try_shares(rig: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With both wires: the ring and two_shot, weighted and equal; what is kept holds for each wire."""
+    """With both wires: two_shot, weighted and equal; what is kept holds for each wire."""
     slow = (processor(20e9, 20e9), processor(20e9, 20e9), processor(10e9, 0.2e9))
     costs = links((9e9, 9e9, 1e9)) + slow
     monkeypatch.setattr(measure, "measured", lambda _comm: costs)
@@ -220,7 +225,8 @@ def test_ranks_that_differ_try_shares(rig: Open, monkeypatch: pytest.MonkeyPatch
     found = comm.measure(20.0)
     for wire in ("f16", "f32"):
         tried = {(trial.algorithm, trial.equal) for trial in found.trials if trial.wire == wire}
-        assert tried >= {("ring", False), ("ring", True), ("two_shot", False), ("two_shot", True), ("naive", False)}
+        assert tried >= {("ring", False), ("two_shot", False), ("two_shot", True), ("naive", False)}
+        assert ("ring", True) not in tried
         assert any(choice.wire == wire for choice in found.choices)
     comm.close()
     again = rig("LLS")
@@ -228,14 +234,13 @@ def test_ranks_that_differ_try_shares(rig: Open, monkeypatch: pytest.MonkeyPatch
     assert again.tuning.costs == costs
 
 
-@pytest.mark.parametrize("algorithm", ["ring", "two_shot"])
 @pytest.mark.parametrize("slow", range(3))
-def test_shares_follow_the_wire(rig: Open, algorithm: str, slow: int) -> None:
+def test_shares_follow_the_wire(rig: Open, slow: int) -> None:
     """The plan of each wire is its own; all ranks get the same bits with a rank that owns nothing, at any size."""
     costs = [processor(20e9, 20e9)] * 3
     costs[slow] = processor(10e9, 0.2e9)
-    comm = rig("LLS", algorithm=algorithm)
-    comm._adopt(Tuning(costs=links((1.0, 1.0, 1.0)) + tuple(costs)))
+    comm = rig("LLS", algorithm="two_shot")
+    comm._engine.adopt(Tuning(costs=links((1.0, 1.0, 1.0)) + tuple(costs)))
     for wire, count in itertools.product(("f16", "f32"), (1, 255, 257, 1000, 70_000, 1 << 20)):
         rng = np.random.default_rng(count)
         parts = [rng.standard_normal(count).astype(np.float32) for _ in range(3)]
@@ -245,7 +250,7 @@ def test_shares_follow_the_wire(rig: Open, algorithm: str, slow: int) -> None:
         assert all(first.tobytes() == other.tobytes() for other in others)
         assert np.allclose(first, sum(parts), rtol=0.01, atol=0.01)
     plans = [
-        tuner.choose(algorithm, [device.info for device in comm.devices], 1 << 20, comm.tuning, w)
+        tuner.choose("two_shot", [device.info for device in comm.devices], 1 << 20, comm.tuning, w)
         for w in ("f16", "f32")
     ]
     assert plans[0].shares is None
@@ -254,12 +259,12 @@ def test_shares_follow_the_wire(rig: Open, algorithm: str, slow: int) -> None:
 
 def test_wrong_copies_are_not_used(rig: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     comm = rig("LL")
-    monkeypatch.setattr(comm.rig, "own_slots", [object()])
+    monkeypatch.setattr(comm._engine.rig, "own_slots", [object()])
     monkeypatch.setattr(selftest, "_run_sums", Mock(side_effect=selftest.WrongSums("1 wrong sum")))
-    assert comm.rig.copies
-    selftest._run_copies(comm, [])
-    assert not comm.rig.copies
-    assert not comm._recording.through_copies
+    assert comm._engine.rig.copies
+    selftest._run_copies(comm._engine, [])
+    assert not comm._engine.rig.copies
+    assert not comm._engine.builder.through_copies
 
 
 def test_the_command_shows_shares(
@@ -268,25 +273,25 @@ def test_the_command_shows_shares(
     """In 80 columns, nothing cut."""
     comm = rig("LLS")
     slow = (processor(20e9, 20e9), processor(20e9, 20e9), processor(10e9, 0.2e9))
-    ways = [("ring", False), ("ring", True), ("two_shot", False), ("two_shot", True), ("tree", False), ("naive", False)]
+    ways = [("ring", False), ("two_shot", False), ("two_shot", True), ("tree", False), ("naive", False)]
     trials = [
         Trial(256 << 10, name, 0, 0.054321, equal=equal, chosen=(name, equal) == ("two_shot", False), wire=wire)
         for wire, (name, equal) in itertools.product(("f16", "f32"), ways)
     ]
     tuning = Tuning((), links((9e9, 9e9, 1e9)) + slow, origin=MEASURED, trials=tuple(trials))
-    tuningfile.save(comm.rig, tuning)
+    tuningfile.save(comm._engine.rig, tuning)
     comm.close()
     monkeypatch.setenv("COLUMNS", "80")
     assert cli.main(["tune", "--devices", "llvmpipe*2&swiftshader"]) == 0
     text = capsys.readouterr().out
     assert text.count("* 54321") == 2
-    for word in ("ring=", "two_shot=", "GB/s", "exchange", "ring f16", "two_shot f32", "50% 50% 0%", "0.2 "):
+    for word in ("two_shot=", "GB/s", "exchange", "reduce", "two_shot f32", "50% 50% 0%", "0.1"):
         assert word in text
     assert max(map(len, text.splitlines())) <= 80
     assert cli.main(["tune", "--devices", "llvmpipe*2&swiftshader", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
-    assert document["weights"]["f32"]["two_shot_shares"] == [0.5, 0.5, 0.0]
-    assert document["speeds"] == pytest.approx([4.5e9, 4.5e9, 0.5e9])
+    assert document["weights"]["f32"] == {"two_shot_shares": [0.5, 0.5, 0.0]}
+    assert document["speeds"] == pytest.approx([9e9, 9e9, 1e9])
 
 
 def test_no_measuring_inside_groups_and_profiles_or_after_close(rig: Open) -> None:
@@ -313,11 +318,11 @@ def test_a_close_in_another_thread_ends_the_measuring(rig: Open) -> None:
 def test_a_close_that_waits_for_a_call_lets_its_waits_end(rig: Open) -> None:
     """As in the moment between a launch and its wait while a rig is measured."""
     comm = rig("LL")
-    with comm.gate.lock():
+    with comm._engine.health.gate.lock():
         work = comm.barrier()
         closer = threading.Thread(target=comm.close)
         closer.start()
-        while not comm.gate.is_shut:
+        while not comm._engine.health.gate.is_shut:
             time.sleep(0.001)
         work.wait(20.0)
     closer.join(20.0)
@@ -331,8 +336,8 @@ def test_without_a_home_nothing_is_kept(
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setattr(Path, "home", Mock(side_effect=RuntimeError("no home")))
     comm = rig("LL")
-    assert tuningfile.path(comm.rig) is None
-    assert tuningfile.save(comm.rig, Tuning(costs=EVEN)) is None
+    assert tuningfile.path(comm._engine.rig) is None
+    assert tuningfile.save(comm._engine.rig, Tuning(costs=EVEN)) is None
 
 
 def test_a_single_rank_has_nothing_to_measure(rig: Open) -> None:
@@ -352,3 +357,16 @@ def test_the_command_shows_and_measures(capsys: pytest.CaptureFixture[str], rig:
         assert word in text
     assert cli.main(["tune", "--devices", "llvmpipe"]) == 2
     assert "two ranks" in capsys.readouterr().err
+
+
+def test_a_command_that_measures_a_rig_says_so_once(cache: Path) -> None:
+    require("llvmpipe")
+    environment = child_environment(VKPAR_VALIDATION="0", VKPAR_TUNING="auto", VKPAR_CACHE_DIR=str(cache))
+    code = "import sys; from vkpar.cli.main import main; sys.exit(main(['bench', 'barrier', *sys.argv[1:]]))"
+    arguments = ["--devices", "llvmpipe*2", "-n", "1", "-w", "0", "--json"]
+    first, second = (run_child(code, *arguments, environment=environment) for _ in range(2))
+    (kept,) = cache.iterdir()
+    said = "vkpar: measuring this rig, once, for about 2 s: which algorithm is fast at which size"
+    assert (first.returncode, first.stderr) == (0, f"{said} (kept in {kept})\n")
+    assert (second.returncode, second.stderr) == (0, "")
+    assert json.loads(first.stdout)["ok"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import os
 from typing import Any
 
@@ -29,8 +30,9 @@ from scheduling import (
 from simulator import Simulator, check_acyclic, problem
 
 from vkpar import InvalidUsageError, UnsupportedError
-from vkpar.comm.algorithms import TABLE, meet
-from vkpar.comm.schedule import BLOCK, MOST_SOURCES, Problem, Reduce, SlotSet
+from vkpar.comm.schedule.algorithms import barrier
+from vkpar.comm.schedule.algorithms.table import BASELINE, TABLE
+from vkpar.comm.schedule.steps import BLOCK, MOST_SOURCES, Problem, Reduce, SlotSet
 
 FULL = os.environ.get("VKPAR_TEST_FULL") == "1"
 ALGORITHMS = list(TABLE)
@@ -121,7 +123,7 @@ def test_all_kinds_back_to_back(seed: int) -> None:
 def test_program_order_and_waits_are_acyclic(name: str, collective: str, nranks: int, queues: int) -> None:
     slots = slots_for(TABLE[name], nranks, 1)
     calls = [reduction(name, posed(collective, split(5000, nranks), slots, (), call % 2)).call for call in range(2)] + [
-        Call(meet.steps(slots), [None] * nranks, [None] * nranks)
+        Call(barrier.steps(slots), [None] * nranks, [None] * nranks)
     ]
     simulator = Simulator(slots, queues=queues)
     waiting, _ = simulator.enqueue(calls)
@@ -336,3 +338,13 @@ def test_other_collectives_are_refused(name: str) -> None:
 def test_slots_fit_the_arena(name: str) -> None:
     """A communicator has two slots for each rank on each rank."""
     assert all(TABLE[name].least_slots(nranks) <= max(2 * nranks, 2) for nranks in range(1, MOST_SOURCES + 1))
+
+
+def test_what_the_tuner_needs_of_the_table() -> None:
+    """The tuner times the baseline at every size, on every rig; the built-in choice finds a row for every rig."""
+    assert TABLE[BASELINE.name] is BASELINE
+    assert BASELINE.tuned
+    assert BASELINE.most_ranks == MOST_SOURCES
+    for collective in ("all_reduce", "reduce", "reduce_scatter"):
+        rows = [row for row in TABLE.values() if collective in row.collectives and not row.every_rank_sums]
+        assert any(row.built_in_nbytes == row.most_ranks == math.inf for row in rows)

@@ -14,11 +14,11 @@ from infos import fake_info
 
 import vkpar
 from vkpar import InvalidUsageError, UnsupportedError, env
-from vkpar.vulkan import memtypes
-from vkpar.vulkan.freelist import FreeList
-from vkpar.vulkan.physical import Heap
-from vkpar.vulkan.pool import ALIGNMENT, Piece, Pool, padded, round_up
-from vkpar.vulkan.usage import Books
+from vkpar.vulkan.memory import memtypes
+from vkpar.vulkan.memory.accounting import Books
+from vkpar.vulkan.memory.freelist import FreeList
+from vkpar.vulkan.memory.pool import Piece, Pool, padded, round_up
+from vkpar.vulkan.physical import ALIGNMENT, Heap
 
 MIB = 1 << 20
 
@@ -64,6 +64,20 @@ def test_the_best_fitting_piece_is_taken() -> None:
     assert free.take(40) == 400
     assert free.take(20) == 0
     assert free.take(281) is None
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 9)), max_size=20), st.integers(1, 9))
+def test_free_lists_around_what_is_taken(gaps: list[tuple[int, int]], tail: int) -> None:
+    taken, start = list[tuple[int, int]](), 0
+    for gap, size in gaps:
+        taken.append((start + gap, size))
+        start += gap + size
+    free = FreeList.around(start + tail, reversed(taken))
+    check_tiled(free, taken)
+    for piece in taken:
+        free.give(*piece)
+    assert free.pieces() == [(0, start + tail)]
+    assert FreeList.around(8, [(0, 8)]).pieces() == []
 
 
 class Driver:
@@ -212,6 +226,29 @@ def test_the_cache_is_bounded() -> None:
     assert driver.held == 61 * MIB  # what is larger than the cache does not empty it
 
 
+@pytest.mark.parametrize("torn", range(5))
+def test_a_pool_is_made_anew_from_what_is_in_use(torn: int) -> None:
+    driver, rng = Driver(), random.Random(torn)
+    pool = Pool(1 << 40, driver.make, driver.drop)
+    held = [pool.take(padded(rng.randrange(1, 300_000)), "device") for _ in range(100)]
+    for _ in range(50):
+        pool.give(held.pop(rng.randrange(len(held))))
+    own = pool.take(30 * MIB, "device")
+    pool.give(own)
+    before = pool.room()
+    for block in pool.blocks():  # as calls that did not end would leave it
+        block.free._by_size.clear()
+        block.free.free = torn
+    pool._empty.clear()
+    pool.trimmable = torn
+    pool.restore(held, lambda backing: bool(backing != own.block.backing))
+    assert own.block not in list(pool.blocks())
+    assert pool.room().free == before.free - 30 * MIB
+    for block in pool.blocks():
+        check_tiled(block.free, [(piece.offset, piece.nbytes) for piece in held if piece.block is block])
+    assert pool.trimmable == sum(block.nbytes for block in pool.blocks() if block.free.empty)
+
+
 def test_a_block_that_cannot_be_made_changes_nothing() -> None:
     driver = Driver(10 * MIB)
     pool = Pool(1 << 40, driver.make, driver.drop)
@@ -292,6 +329,12 @@ def test_books() -> None:
     assert (second.used, second.imported, second.budget) == (0, 64, None)
     assert [books.of(name) for name in ("arrays", "staging", "slots")] == [300, 200, 64]
     books.buffer("arrays", 0, 300, -1)
+    assert (books.of("arrays"), books.counts) == (0, (1, 1))
+    part = Books(books)
+    part.buffer("arrays", 0, 50)
+    part.block(0, 100)
+    assert (books.of("arrays", "slots"), part.of("arrays"), books.counts) == (114, 50, (2, 2))
+    part.clear()
     assert (books.of("arrays"), books.counts) == (0, (1, 1))
 
 

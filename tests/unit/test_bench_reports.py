@@ -13,8 +13,8 @@ import pytest
 import vkpar
 from vkpar import dtypes
 from vkpar.bench import collectives, copy, frame, host, matmul, selfcheck, sweep, table
-from vkpar.demo.rig import LinkGroup, RankInfo
 from vkpar.errors import InvalidUsageError
+from vkpar.topology import LinkGroup, RankInfo
 
 # --- sizes, bandwidths, numbers ---
 
@@ -137,7 +137,7 @@ def test_rates(gflops: float, text: str) -> None:
 def fake_rig() -> frame.Rig:
     rank = RankInfo(0, "Fancy GPU", "NVIDIA", "NVIDIA 580", "discrete", 1 << 30, "staged")
     links = [LinkGroup("native", [(0, 1), (1, 0)], "same device and driver")]
-    versions = {"vkpar": "0", "python": "3", "numpy": "2", "pump": "c"}
+    versions = {"vkpar": "0", "python": "3", "numpy": "2"}
     return frame.Rig(versions, [rank, rank], links, "Two ranks.")
 
 
@@ -163,7 +163,7 @@ def test_an_all_reduce_report_says_what_was_wrong(wrong: int | None, said: str, 
     assert plain["rows"][0]["out_of_place"] == {"time_us": 12.5, "algbw_gbps": 3.0, "busbw_gbps": 4.5, "wrong": wrong}
     assert (plain["benchmark"], plain["nranks"], plain["explanation"]) == ("all_reduce", 2, "Two ranks.")
     assert (plain["ranks"][0]["name"], plain["links"][0]["kind"]) == ("Fancy GPU", "native")
-    assert (plain["versions"]["pump"], plain["check"], "rig" in plain) == ("c", "exact: all", False)
+    assert (plain["versions"]["vkpar"], plain["check"], "rig" in plain) == ("0", "exact: all", False)
 
 
 def test_an_all_reduce_row_stands_under_its_header() -> None:
@@ -172,7 +172,7 @@ def test_an_all_reduce_row_stands_under_its_header() -> None:
     assert max(map(len, header[-3:])) <= 105
     assert "# Links: 2 native (same device and driver)" in header
     assert "# check exact: all" in header
-    assert "# wire f16, algorithm ring, transport auto, pump c" in header
+    assert "# wire f16, algorithm ring, transport auto" in header
     assert [len(line.text()) for line in made.rows] == [len(header[-2])] * 2
     assert made.rows[0].text().split() == [
         "8192",
@@ -203,7 +203,7 @@ def test_a_row_without_a_form_in_place_says_so() -> None:
     )
     assert made.rows[0].text().split()[2:] == ["int8", "none", "12.50", "3.00", "4.50", "0", *["N/A"] * 4, "17.25"]
     assert len(made.rows[0].text()) == len(made.header()[-2])
-    assert "# root 1, transport auto, pump c" in made.header()
+    assert "# root 1, transport auto" in made.header()
     assert made.wrong() == [0]
     assert made.as_dict()["rows"][0]["in_place"] is None
     assert made.as_dict()["average_busbw_gbps"] == 4.5
@@ -212,10 +212,10 @@ def test_a_row_without_a_form_in_place_says_so() -> None:
 @pytest.mark.parametrize(
     ("given", "line"),
     [
-        ({"dtype": "int32"}, "# wire f16 (int32 travels exactly), algorithm ring, transport auto, pump c"),
-        ({"op": "max", "wire": "q8"}, "# wire q8 (max travels exactly), algorithm ring, transport auto, pump c"),
-        ({"collective": "reduce", "root": 1}, "# root 1, wire f16, algorithm ring, transport auto, pump c"),
-        ({"collective": "all_gather"}, "# transport auto, pump c"),
+        ({"dtype": "int32"}, "# wire f16 (int32 travels exactly), algorithm ring, transport auto"),
+        ({"op": "max", "wire": "q8"}, "# wire q8 (max travels exactly), algorithm ring, transport auto"),
+        ({"collective": "reduce", "root": 1}, "# root 1, wire f16, algorithm ring, transport auto"),
+        ({"collective": "all_gather"}, "# transport auto"),
     ],
 )
 def test_a_header_names_what_plays_a_part(given: dict[str, Any], line: str) -> None:
@@ -315,3 +315,45 @@ def test_copies_are_timed_in_turns() -> None:
     times = copy.in_turns(calls, seconds, 2, 1)
     assert seen == [*"abc"] * 3
     assert times == {"a": [4e3, 7e3], "b": [5e3, 8e3], "c": [6e3, 9e3]}
+
+
+# --- terminals ---
+
+
+@pytest.mark.parametrize("width", [80, 100])
+def test_tables_fit_the_terminal(width: int) -> None:
+    whole = report(row(0), row(None, 1_019_453.9))
+    cells = {name: selfcheck.Cell(0, 4, 0.25) for name in ("q8", "f32", "float16", "bfloat16", "int32", "uint32")}
+    checked = selfcheck.Row("reduce_scatter", "prod", cells, 8, 12.5)
+    for made in (whole, selfcheck.Report(selfcheck.Options(), "auto", fake_rig(), [checked])):
+        lines = [*made.header(width)[-3:], *(line.text(width) for line in made.rows)]
+        assert max(map(len, lines)) <= width
+        assert len({len(line) for line in lines[1:]}) == 1
+    assert "# type float32, redop sum, wire f16, algorithm ring, transport auto" in whole.header(width)
+    assert whole.rows[0].text(width).split() == ["8192", *["12.50", "3.00", "4.50", "0"] * 2, "17.25"]
+
+
+def test_integers_share_a_column_of_a_narrow_terminal() -> None:
+    cells = {"f32": selfcheck.Cell(0, 4, 0.0), "int32": selfcheck.Cell(2, 4, 0.0), "uint32": selfcheck.Cell(3, 4, 0.0)}
+    made = selfcheck.Row("all_gather", None, cells, 8, 0.5)
+    assert made.text(80).split() == ["all_gather", "-", *"---", "0", "-", "-", "5", "0.50"]
+
+
+def test_files_and_pipes_get_whole_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    stream = io.StringIO()
+    lines = table.Lines(stream, quiet=False)
+    lines(f"# {'word ' * 40}")
+    assert lines.width is None
+    assert stream.getvalue() == f"# {'word ' * 40}".rstrip() + "\n"
+
+
+def test_wrapped_comments_stay_comments(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    stream = io.StringIO()
+    table.Lines(stream, quiet=False)(f"# {'word ' * 40}", "  1 row  " + "9" * 90, "#")
+    *comments, number, last = stream.getvalue().splitlines()
+    assert len(comments) == 3
+    assert all(line.startswith("#") and len(line) <= 80 and line == line.rstrip() for line in comments)
+    assert " ".join(comments).split().count("word") == 40
+    assert (number, last) == ("  1 row  " + "9" * 90, "#")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,11 +14,12 @@ from children import check_child, run_child
 from infos import fake_info
 
 import vkpar
-from vkpar import cli
 from vkpar.bench import collectives, copy, host, matmul, selfcheck, sweep
+from vkpar.cli import main as cli
 from vkpar.errors import UnsupportedError, ValidationError
 from vkpar.vulkan import api
 from vkpar.vulkan.physical import DeviceInfo, Limits
+from vkpar.vulkan.pump import native
 
 
 @pytest.fixture
@@ -50,7 +53,7 @@ def test_importing_and_help_load_no_vulkan() -> None:
     check_child(
         """
         import contextlib, io, sys
-        from vkpar import cli
+        from vkpar.cli import main as cli
         from vkpar.vulkan import api
         for command in ([], ["bench", "all_reduce"], ["devices"]):
             with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()):
@@ -87,12 +90,17 @@ def test_importing_and_help_load_no_vulkan() -> None:
     ],
 )
 def test_wrong_arguments_end_with_status_2(command: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as leaving:
-        cli.main(command)
-    assert leaving.value.code == 2
+    assert cli.main(command) == 2
     captured = capsys.readouterr()
+    assert captured.err.startswith("usage: vkpar")
     assert said in captured.err
     assert captured.out == ""
+    assert cli.main([*command, "--json"]) == 2
+    captured = capsys.readouterr()
+    found = json.loads(captured.out)
+    assert said in found.pop("message")
+    assert found == {"ok": False, "type": "InvalidUsageError"}
+    assert captured.err == ""
 
 
 @pytest.mark.parametrize("command", [[], ["bench"]])
@@ -101,6 +109,10 @@ def test_without_a_command_the_help_is_shown(command: list[str], capsys: pytest.
     captured = capsys.readouterr()
     assert captured.err.startswith("usage: vkpar")
     assert captured.out == ""
+    assert cli.main([*command, "--json"]) == 2
+    captured = capsys.readouterr()
+    assert "needs a command" in json.loads(captured.out)["message"]
+    assert captured.err == ""
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
@@ -119,12 +131,10 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
         (KeyboardInterrupt(), 130, "vkpar: interrupted\n"),
     ],
 )
-@pytest.mark.parametrize("as_json", [[], ["--json"]])
 def test_errors_are_one_line_and_a_status(
     error: BaseException,
     status: int,
     said: str,
-    as_json: list[str],
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -132,8 +142,16 @@ def test_errors_are_one_line_and_a_status(
         raise error
 
     monkeypatch.setattr(vkpar, "enumerate_devices", fail)
-    assert cli.main(["devices", *as_json]) == status
+    assert cli.main(["devices"]) == status
     assert capsys.readouterr() == ("", said)
+    assert cli.main(["devices", "--json"]) == status
+    shown = capsys.readouterr()
+    if status == 2:
+        message = said.removeprefix("vkpar: error: ").rstrip()
+        assert json.loads(shown.out) == {"ok": False, "type": type(error).__name__, "message": message}
+        assert shown.err == ""
+    else:
+        assert shown == ("", said)
 
 
 def test_a_closed_pipe_is_no_error() -> None:
@@ -143,13 +161,13 @@ def test_a_closed_pipe_is_no_error() -> None:
         read, write = os.pipe()
         os.close(read)
         os.dup2(write, 1)
-        from vkpar import cli
+        from vkpar.cli import main as cli
         sys.exit(cli.main(sys.argv[1:]))
         """,
         "env",
     )
     assert (done.returncode, done.stderr) == (0, "")
-    done = run_child("import sys; sys.stdout = open('/dev/full', 'w'); from vkpar import cli; cli.main(['env'])")
+    done = run_child("import sys; sys.stdout = open('/dev/full', 'w'); from vkpar.cli.main import main; main(['env'])")
     assert done.returncode != 0  # a full disk is one
 
 
@@ -221,7 +239,7 @@ def test_env(monkeypatch: pytest.MonkeyPatch, settings_override: Any, capsys: py
     assert cli.main(["env", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["vkpar"] == vkpar.__version__
-    assert found["pump"] in ("c", "python")
+    assert Path(found["pump"]).name.startswith("_pump.")
     assert found["vulkan_loader"] == "no Vulkan loader found"
     link = next(item for item in found["variables"] if item["variable"] == "VKPAR_LINK")
     assert (link["value"], link["default"]) == ("bridged", "auto")
@@ -232,14 +250,12 @@ def test_env(monkeypatch: pytest.MonkeyPatch, settings_override: Any, capsys: py
     assert re.search(r"VKPAR_LINK +bridged +auto +links between ranks", shown)
 
 
-def test_env_says_why_there_is_no_pump(settings_override: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    from vkpar.vulkan import pump
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pump, "_c_available", lambda: False)
-        settings_override(pump="c")
+def test_env_says_why_there_is_no_pump(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    native.helper.cache_clear()
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "vkpar.vulkan.pump._pump", None)
         assert cli.main(["env", "--json"]) == 0
-    assert "was not built" in json.loads(capsys.readouterr().out)["pump"]
+    assert "C helper cannot be loaded" in json.loads(capsys.readouterr().out)["pump"]
 
 
 def test_arguments_reach_the_benchmarks(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from vkpar import cli
 from vkpar.bench import frame, sweep
+from vkpar.cli import main as cli
 from vkpar.errors import InvalidUsageError, UnsupportedError
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools" / "peers"))

@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from vkpar.demo import bounds, main, reference, report, rig, weights
+from vkpar import testing, topology
+from vkpar.demo import bounds, checks, main, reference, report, weights
 from vkpar.demo.feedforward import GELU_GLSL, StepTimes, split_layer, split_width
 from vkpar.errors import InvalidUsageError, UnsupportedError
 
@@ -213,21 +214,21 @@ def test_block_bound_covers_rounding_and_catches_a_slip(nranks, wire):
     bias = layer["output.dense.bias"]
     for slip in (found - bias, found + bias, found + (nranks - 1 or 1) * bias):
         assert np.linalg.norm(slip - expected) > bound
-    assert bounds.relative(bound, expected) < {"f16": 0.02, "bf16": 0.12, "f32": 0.001}[wire]
+    assert testing.relative(bound, expected) < {"f16": 0.02, "bf16": 0.12, "f32": 0.001}[wire]
 
 
 @pytest.mark.parametrize(("wire", "digits"), [("f16", 2**-11), ("bf16", 2**-8)])
 def test_all_reduce_bound_counts_the_rings_encodings(wire, digits):
     parts = [np.ones(100), -np.ones(100), np.ones(100)]
-    assert bounds.all_reduce_bound(parts, wire) == pytest.approx(3 * digits * 3 * 10, rel=0.01)
-    assert bounds.all_reduce_bound(parts[:1], wire) == 0.0
-    assert bounds.all_reduce_bound(parts, "f32") < 1e-4
+    assert testing.all_reduce_bound(parts, wire) == pytest.approx(3 * digits * 3 * 10, rel=0.01)
+    assert testing.all_reduce_bound(parts[:1], wire) == 0.0
+    assert testing.all_reduce_bound(parts, "f32") < 1e-4
 
 
 def test_relative_of_nothing():
-    assert bounds.relative(np.zeros(3), np.zeros(3)) == 0.0
-    assert bounds.relative(np.ones(3), np.zeros(3)) == float("inf")
-    assert not bounds.relative(np.full(3, np.nan), np.ones(3)) <= 1.0
+    assert testing.relative(np.zeros(3), np.zeros(3)) == 0.0
+    assert testing.relative(np.ones(3), np.zeros(3)) == float("inf")
+    assert not testing.relative(np.full(3, np.nan), np.ones(3)) <= 1.0
 
 
 def test_a_trimmed_file_gives_the_model_back(tmp_path):
@@ -356,13 +357,14 @@ def test_trim_script_without_the_package_fails_with_a_hint(trim_weights, tmp_pat
 @pytest.mark.parametrize("arguments", [{"weights": "/nothing.safetensors"}, {"wire": "q9"}, {"wire": "q8"}])
 def test_a_demo_that_cannot_run_ends_in_failed(arguments):
     stream = io.StringIO()
-    assert main.run(**arguments, stream=stream) == 1
+    assert main.run(**arguments, stream=stream) == 2
     assert stream.getvalue().strip().splitlines()[-1].startswith("FAILED: InvalidUsageError: ")
     stream = io.StringIO()
-    assert main.run(**arguments, stream=stream, as_json=True) == 1
+    assert main.run(**arguments, stream=stream, as_json=True) == 2
     found = json.loads(stream.getvalue())
     assert (found["ok"], found["layers"]) == (False, [])
-    assert found["summary"].startswith("FAILED: ")
+    assert found["type"] == "InvalidUsageError"
+    assert found["summary"] == f"FAILED: InvalidUsageError: {found['message']}"
 
 
 @pytest.mark.parametrize(
@@ -380,12 +382,12 @@ def test_tables_fit_the_terminal(width):
     names = ("llvmpipe (LLVM 15.0.6, 256 bits)", "SwiftShader Device (Subzero)", "NVIDIA GeForce RTX 4090 Laptop GPU")
     found = report.Report("f16", model="all-MiniLM-L6-v2", rig="Three ranks.", tokens=86)
     found.ranks = [
-        rig.RankInfo(i, name, "NVIDIA", name, "integrated", 8 << 40, "staged") for i, name in enumerate(names)
+        topology.RankInfo(i, name, "NVIDIA", name, "integrated", 8 << 40, "staged") for i, name in enumerate(names)
     ]
     found.links = [
-        rig.LinkGroup("bridged", [(i, j) for i in range(8) for j in range(8)], "no driver shares a timeline")
+        topology.LinkGroup("bridged", [(i, j) for i in range(8) for j in range(8)], "no driver shares a timeline")
     ]
-    found.all_reduce = [rig.AllReduceCheck(100_000_003, 1, 2.5e-4, 1e-3, 100_000_003, 123_456.0)]
+    found.all_reduce = [checks.AllReduceCheck(100_000_003, 1, 2.5e-4, 1e-3, 100_000_003, 123_456.0)]
     found.layers = [report.LayerResult(0, float("nan"), 1e-3, 33_024, StepTimes(123_456.0, 999.0, 1e7))]
     similar = report.Similarities(list(weights.SENTENCES), np.full((6, 6), -0.123).tolist(), [1.0] * 6, True)
     report.show_rig(console, found)

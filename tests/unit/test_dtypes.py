@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vkpar import InvalidUsageError, UnsupportedError, dtypes
+from vkpar.arrays.elements import host_elements
 from vkpar.dtypes import bfloat16_bits
-from vkpar.elements import host_elements
 
 PLAIN = ["bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float16", "float32"]
 PLAIN += ["float64", "complex64"]

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable, Iterator
 
 import pytest
+from children import child_environment, run_child
 
 from vkpar import InvalidUsageError, env
 
@@ -63,7 +64,6 @@ def test_false_words(fresh: Setter, text: str) -> None:
         ("VKPAR_VALIDATION", "maybe"),
         ("VKPAR_VALIDATION", "2"),
         ("VKPAR_LINK", "telepathic"),
-        ("VKPAR_PUMP", "rust"),
         ("VKPAR_TRANSPORT", "pigeon"),
         ("VKPAR_STAGING_BYTES", "1.5"),
         ("VKPAR_STAGING_BYTES", "-1"),
@@ -71,6 +71,11 @@ def test_false_words(fresh: Setter, text: str) -> None:
         ("VKPAR_RING_BYTES", "0x10"),
         ("VKPAR_MAX_MEMORY", "2G"),
         ("VKPAR_RING_BYTES", "²"),
+        ("VKPAR_MAX_BUFFER", "4095"),
+        ("VKPAR_MAX_BINDING", "1"),
+        ("VKPAR_DEBUG", "bogus"),
+        ("VKPAR_DEBUG", "slots,bogus"),
+        ("VKPAR_ALGORITHM", "butterfly"),
     ],
 )
 def test_bad_values_name_the_variable(fresh: Setter, variable: str, text: str) -> None:
@@ -80,11 +85,11 @@ def test_bad_values_name_the_variable(fresh: Setter, variable: str, text: str) -
 
 
 def test_a_bad_value_can_be_corrected(fresh: Setter) -> None:
-    fresh(VKPAR_PUMP="rust")
-    with pytest.raises(InvalidUsageError, match="auto, c, python"):
+    fresh(VKPAR_RING="square")
+    with pytest.raises(InvalidUsageError, match="auto, host"):
         env.get()
-    fresh(VKPAR_PUMP="python")
-    assert env.get().pump == "python"
+    fresh(VKPAR_RING="host")
+    assert env.get().ring == "host"
 
 
 @pytest.mark.parametrize(
@@ -98,8 +103,8 @@ def test_numbers(fresh: Setter, variable: str, value: int) -> None:
 
 def test_override_nests_and_ends_on_an_error(fresh: Setter) -> None:
     def fails() -> None:
-        with env.override(pump="python"):
-            assert (env.get().link, env.get().pump) == ("bridged", "python")
+        with env.override(ring="host"):
+            assert (env.get().link, env.get().ring) == ("bridged", "host")
             raise RuntimeError
 
     fresh(VKPAR_DEVICES="cpu")
@@ -121,8 +126,9 @@ def test_debug_checks(fresh: Setter) -> None:
     assert env.debug_checks() == frozenset()
     with env.override(debug=" memory, slots,"):
         assert env.debug_checks() == {"memory", "slots"}
-    with env.override(debug="wire,fire"), pytest.raises(InvalidUsageError, match="there are slots, wire, memory"):
-        env.debug_checks()
+    with pytest.raises(InvalidUsageError, match=r"VKPAR_DEBUG='wire,fire': .*slots, wire, memory"):
+        env.override(debug="wire,fire").__enter__()
+    assert env.debug_checks() == frozenset()
 
 
 def test_settings_are_frozen(fresh: Setter) -> None:
@@ -137,3 +143,20 @@ def test_describe_has_a_row_per_variable(fresh: Setter) -> None:
     assert rows["VKPAR_ALGORITHM"]["value"] == "ring"
     assert rows["VKPAR_ALGORITHM"]["default"] == "auto"
     assert all(row["meaning"] and row["variable"].startswith("VKPAR_") for row in rows.values())
+
+
+def test_every_algorithm_may_be_named(fresh: Setter) -> None:
+    from vkpar.comm.schedule.algorithms.table import TABLE
+
+    for name in ("auto", *TABLE):
+        with env.override(algorithm=name):
+            assert env.get().algorithm == name
+
+
+def test_a_bad_variable_ends_the_first_command() -> None:
+    done = run_child(
+        "from vkpar.__main__ import main; import sys; sys.exit(main(['env']))",
+        environment=child_environment(VKPAR_DEBUG="bogus"),
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith("vkpar: error: VKPAR_DEBUG='bogus'")

@@ -13,8 +13,8 @@ from scheduling import all_gather, all_to_all, broadcast, movement, run, spans_o
 from simulator import Simulator, check_acyclic
 
 from vkpar import InvalidUsageError
-from vkpar.comm.algorithms import exchange, meet
-from vkpar.comm.schedule import BLOCK, Forward, Meet, Move, SlotSet, Span, Step
+from vkpar.comm.schedule.algorithms import barrier, p2p
+from vkpar.comm.schedule.steps import BLOCK, Barrier, Forward, Move, SlotSet, Span, Step
 
 RANKS = range(1, 9)
 COUNTS = (0, 1, 256, 1000, 5000)
@@ -105,7 +105,7 @@ def test_pairs_send_and_receive() -> None:
 def test_no_target_waits_for_all_sources_at_once() -> None:
     """With one slot a round, every rank reads from one other in each round of an all_to_all."""
     slots = SlotSet(5, 2, 1)
-    steps = exchange.steps(all_to_all([[BLOCK] * 5] * 5), slots)
+    steps = p2p.steps(all_to_all([[BLOCK] * 5] * 5), slots)
     gathers = [step for step in steps if "gather" in step.phase]
     assert len(gathers) == 5 * 4
     assert all(sum(isinstance(action, Forward) for action in step.actions) == 1 for step in gathers)
@@ -113,14 +113,14 @@ def test_no_target_waits_for_all_sources_at_once() -> None:
 
 def test_generations_use_different_slots() -> None:
     slots = SlotSet(3, 5, 1, base=7)
-    first, second = (list(exchange.steps(all_gather([2 * BLOCK] * 3), slots, generation)) for generation in (0, 1))
+    first, second = (list(p2p.steps(all_gather([2 * BLOCK] * 3), slots, generation)) for generation in (0, 1))
     assert not {slot for step in first for slot in step.writes} & {slot for step in second for slot in step.writes}
 
 
 def test_nothing_to_move_takes_no_step() -> None:
     slots = SlotSet(3, 2, 1)
     for moves in ([], [Move(Span(0, 0), 0, (1, 2))], [Move(Span(0, 100), 2, ())]):
-        assert list(exchange.steps(moves, slots)) == []
+        assert list(p2p.steps(moves, slots)) == []
 
 
 @pytest.mark.parametrize("queues", [1, 2, 3])
@@ -135,10 +135,10 @@ def test_program_order_and_waits_are_acyclic(queues: int) -> None:
 
 @pytest.mark.parametrize("nranks", RANKS)
 def test_fewer_slots_than_least_are_refused(nranks: int) -> None:
-    with pytest.raises(InvalidUsageError, match="exchange needs 2 slots"):
-        list(exchange.steps([], SlotSet(nranks, exchange.least_slots(nranks) - 1, 1)))
-    with pytest.raises(InvalidUsageError, match="meet needs 1 slots"):
-        list(meet.steps(SlotSet(nranks, meet.least_slots(nranks) - 1, 1)))
+    with pytest.raises(InvalidUsageError, match="p2p needs 2 slots"):
+        list(p2p.steps([], SlotSet(nranks, p2p.least_slots(nranks) - 1, 1)))
+    with pytest.raises(InvalidUsageError, match="barrier needs 1 slots"):
+        list(barrier.steps(SlotSet(nranks, barrier.least_slots(nranks) - 1, 1)))
 
 
 # ---- the barrier ----
@@ -159,13 +159,13 @@ def met(steps: Sequence[Step], slots: SlotSet, seed: int) -> bool:
 def test_nobody_leaves_before_all_arrived(nranks: int) -> None:
     for seed in range(6):
         slots = SlotSet(nranks, 1 + seed % 3, 1, base=seed)
-        assert met(list(meet.steps(slots, seed % 2)), slots, seed)
+        assert met(list(barrier.steps(slots, seed % 2)), slots, seed)
 
 
 @pytest.mark.parametrize("nranks", RANKS)
 def test_a_barrier_takes_one_hop_and_no_data(nranks: int) -> None:
     slots, none = SlotSet(nranks, 2, 1), [None] * nranks
-    calls = [Call(meet.steps(slots, generation), none, none) for generation in (0, 1, 0)]
+    calls = [Call(barrier.steps(slots, generation), none, none) for generation in (0, 1, 0)]
     for counts in Simulator(slots, nranks).run_all(calls):
         assert counts.hops == (nranks > 1)
         assert counts.steps == [2] * nranks
@@ -174,8 +174,8 @@ def test_a_barrier_takes_one_hop_and_no_data(nranks: int) -> None:
 
 def test_a_barrier_that_misses_a_rank_is_found() -> None:
     slots = SlotSet(3, 1, 1)
-    steps = list(meet.steps(slots))
-    assert isinstance(steps[3].actions[0], Meet)
-    blind = [*steps[:3], Step(0, "leave", (Meet(steps[3].actions[0].sources[:1]),)), *steps[4:]]
+    steps = list(barrier.steps(slots))
+    assert isinstance(steps[3].actions[0], Barrier)
+    blind = [*steps[:3], Step(0, "leave", (Barrier(steps[3].actions[0].sources[:1]),)), *steps[4:]]
     assert not all(met(blind, slots, seed) for seed in range(20))
     assert not met(steps[:5], slots, 0)

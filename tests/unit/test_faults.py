@@ -11,28 +11,29 @@ import pytest
 from scheduling import PAIRS, Expected, all_gather, all_to_all, broadcast, movement, posed, reduction, slots_for, split
 from simulator import ScheduleError, Simulator, check_acyclic, problem
 
-from vkpar.comm.algorithms import TABLE, exchange
-from vkpar.comm.schedule import BLOCK, Forward, Meet, Reduce, SlotSet, Span, Step
+from vkpar.comm.schedule.algorithms import p2p
+from vkpar.comm.schedule.algorithms.table import TABLE
+from vkpar.comm.schedule.steps import BLOCK, Barrier, Forward, Reduce, SlotSet, Span, Step
 
 MOVES = {
     "all_gather": all_gather(split(5000, 3)),
     "broadcast": broadcast(3, 2500, 1),
     "all_to_all": all_to_all([[600] * 3] * 3),
 }
-KINDS = [*PAIRS, *(("exchange", movement) for movement in MOVES)]
+KINDS = [*PAIRS, *(("p2p", movement) for movement in MOVES)]
 
 Edit = Callable[[list[Step]], Sequence[Step]]
 
 
 def least(name: str, nranks: int = 3) -> SlotSet:
     """Return the fewest slots, of one block."""
-    return SlotSet(nranks, 2, 1) if name == "exchange" else slots_for(TABLE[name], nranks, 1)
+    return SlotSet(nranks, 2, 1) if name == "p2p" else slots_for(TABLE[name], nranks, 1)
 
 
 def made(kind: tuple[str, str], slots: SlotSet, call: int = 0, *, count: int = 5000) -> Expected:
     """Return a call of a kind."""
     name, collective = kind
-    if name == "exchange":
+    if name == "p2p":
         return movement(MOVES[collective], slots, call % 2, seed=call)
     return reduction(name, posed(collective, split(count, slots.nranks), slots, (), call % 2), seed=call)
 
@@ -109,7 +110,7 @@ def test_steps_out_of_the_global_order_are_found(kind: tuple[str, str]) -> None:
 
 @pytest.mark.parametrize(
     ("name", "nranks", "queues"),
-    [("direct", 4, 1), ("two_shot", 4, 3), ("naive", 4, 2), ("tree", 5, 3), ("tree", 6, 3), ("exchange", 3, 1)],
+    [("direct", 4, 1), ("two_shot", 4, 3), ("naive", 4, 2), ("tree", 5, 3), ("tree", 6, 3), ("p2p", 3, 1)],
 )
 def test_a_reader_that_nobody_waits_for_is_found(name: str, nranks: int, queues: int) -> None:
     """Slots that several ranks read: to wait for the last one of them alone is a race from three ranks on.
@@ -120,7 +121,7 @@ def test_a_reader_that_nobody_waits_for_is_found(name: str, nranks: int, queues:
     slots = least(name, nranks)
 
     def make() -> list[Expected]:
-        return [made((name, "broadcast" if name == "exchange" else "all_reduce"), slots, call) for call in range(2)]
+        return [made((name, "broadcast" if name == "p2p" else "all_reduce"), slots, call) for call in range(2)]
 
     assert not fails(make, slots, tries=10, queues=queues)
     assert fails(make, slots, queues=queues, last_reader_only=True)
@@ -199,9 +200,9 @@ def test_a_step_that_makes_no_sense_is_found(actions: tuple[Reduce, ...], messag
 def test_a_token_is_no_data() -> None:
     slots = SlotSet(2, 2, 1)
     arrays = [np.zeros(9, np.int64), np.zeros(9, np.int64)]
-    token, data = Step(0, "x", (Meet(out_slot=0),)), Step(0, "x", (Reduce(Span(0, 9), own_at=0, out_slot=0),))
+    token, data = Step(0, "x", (Barrier(out_slot=0),)), Step(0, "x", (Reduce(Span(0, 9), own_at=0, out_slot=0),))
     with pytest.raises(ScheduleError, match="instead of a token"):
-        Simulator(slots).run([data, Step(1, "y", (Meet((0,)),))], arrays, arrays)
+        Simulator(slots).run([data, Step(1, "y", (Barrier((0,)),))], arrays, arrays)
     with pytest.raises(ScheduleError, match="sums"):
         Simulator(slots).run([token, Step(1, "y", (Reduce(Span(0, 9), (0,)),))], arrays, arrays)
 
@@ -211,4 +212,4 @@ def test_a_move_to_its_own_source_is_found() -> None:
     moves = [dataclasses.replace(move, targets=(0, 1)) for move in broadcast(2, BLOCK, 0)]
     arrays = [np.zeros(BLOCK, np.int64), np.zeros(BLOCK, np.int64)]
     with pytest.raises(ScheduleError, match="forwards"):
-        Simulator(slots).run(exchange.steps(moves, slots), arrays, arrays)
+        Simulator(slots).run(p2p.steps(moves, slots), arrays, arrays)

@@ -13,11 +13,13 @@ from scheduling import PAIRS, posed, reduction, run, slots_for, split
 from simulator import Simulator, check_acyclic, shared_slots
 
 from vkpar.comm import wires
-from vkpar.comm.algorithms import TABLE, meet
-from vkpar.comm.lanes import IN, OUT, Lanes, copies, own_slot, through_copies
-from vkpar.comm.schedule import BLOCK, Copy, Forward, Reduce, SlotSet, Span, Step
-from vkpar.comm.steptimes import step_times, trace_events
-from vkpar.comm.timing import Planned, Run, planned
+from vkpar.comm.observe.collector import Run
+from vkpar.comm.observe.steptimes import step_times, trace_events
+from vkpar.comm.record.timestamps import Planned, planned
+from vkpar.comm.schedule.algorithms import barrier
+from vkpar.comm.schedule.algorithms.table import TABLE
+from vkpar.comm.schedule.slot_copies import IN, OUT, Lanes, copies, own_slot, through_copies
+from vkpar.comm.schedule.steps import BLOCK, Copy, Forward, Reduce, SlotSet, Span, Step
 
 RANKS = range(1, 9)
 
@@ -62,7 +64,7 @@ def test_what_a_rank_has_is_not_copied_again() -> None:
 
 
 def test_tokens_and_empty_steps_stay_as_they_are() -> None:
-    steps = [*meet.steps(SlotSet(2, 2, 1)), Step(1, "copy", ())]
+    steps = [*barrier.steps(SlotSet(2, 2, 1)), Step(1, "copy", ())]
     assert list(through_copies(steps, Lanes.of([2, 2]), 4)) == steps
 
 
@@ -101,7 +103,7 @@ def test_program_order_and_waits_are_acyclic(name: str, collective: str, nranks:
     for call in range(2):
         each = reduction(name, posed(collective, split(3000, nranks), slots, (), call)).call
         calls.append(Call(through_copies(each.steps, lanes, shared_slots(slots)), each.arrays, each.targets))
-        calls.append(Call(meet.steps(slots), [None] * nranks, [None] * nranks))
+        calls.append(Call(barrier.steps(slots), [None] * nranks, [None] * nranks))
     simulator = Simulator(slots, queues, lanes=lanes)
     waiting, _ = simulator.enqueue(calls)
     check_acyclic(simulator, waiting)

@@ -11,11 +11,13 @@ from hypothesis import strategies as st
 
 from vkpar import dtypes
 from vkpar.comm import wires
-from vkpar.comm.algorithms import TABLE, exchange, meet
-from vkpar.comm.profile import ClockLine
-from vkpar.comm.schedule import BLOCK, Forward, Meet, Move, Problem, Reduce, SlotSet, Span, Step
-from vkpar.comm.steptimes import StepTime, step_times, summarize, table, trace_events
-from vkpar.comm.timing import Planned, Run, planned
+from vkpar.comm.observe.clocks import ClockLine
+from vkpar.comm.observe.collector import Run
+from vkpar.comm.observe.steptimes import StepTime, step_times, summarize, table, trace_events
+from vkpar.comm.record.timestamps import Planned, planned
+from vkpar.comm.schedule.algorithms import barrier, p2p
+from vkpar.comm.schedule.algorithms.table import TABLE
+from vkpar.comm.schedule.steps import BLOCK, Barrier, Forward, Move, Problem, Reduce, SlotSet, Span, Step
 from vkpar.vulkan.query import Sample
 
 US = 1e-6
@@ -72,7 +74,7 @@ def test_bytes_and_sources_of_steps() -> None:
         Step(1, "publish", (Reduce(span, own_at=0, out_slot=2),)),
         Step(0, "reduce", (Reduce(span, (2, 1), to_array=True, out_slot=3, final=True),)),
         Step(1, "gather", (Forward(span, 3, 4),)),
-        Step(1, "meet", (Meet((4,), 5),)),
+        Step(1, "meet", (Barrier((4,), 5),)),
     ]
     found = planned(steps, PLAN)
     nbytes = 3 * SCALED
@@ -113,8 +115,8 @@ def test_all_that_is_read_was_written_by_an_earlier_step(name: str, nranks: int)
 def test_sources_of_movements_and_barriers() -> None:
     slots = SlotSet(3, 6, 4)
     moves = [Move(Span(rank * BLOCK * 9, BLOCK * 9), rank, ((rank + 1) % 3,)) for rank in range(3)]
-    check_sources(list(exchange.steps(moves, slots)))
-    check_sources(list(meet.steps(slots)))
+    check_sources(list(p2p.steps(moves, slots)))
+    check_sources(list(barrier.steps(slots)))
 
 
 def check_sources(steps: list[Step]) -> None:
@@ -215,8 +217,10 @@ def test_steps_that_took_no_time_have_no_rate() -> None:
 def test_a_table_is_aligned() -> None:
     lines = table(summarize(some_steps()))
     assert len({len(line) for line in lines}) == 1
+    assert len(lines[0]) <= 78
     assert lines[0].split()[:3] == ["rank", "phase", "steps"]
-    assert lines[1].split() == ["0", "publish", "2", "2.5", "5.0", "4.000", "2.000", "2.0", "0.5"]
+    assert lines[1].split() == ["(us)", "(us)", "(GB/s)", "(GB/s)", "(us)", "(us)"]
+    assert lines[2].split() == ["0", "publish", "2", "2.5", "5.0", "4.000", "2.000", "2.0", "0.5"]
     assert table([])[0].startswith("rank")
 
 

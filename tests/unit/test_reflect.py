@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vkpar import InvalidUsageError
-from vkpar.vulkan import shader
-from vkpar.vulkan.interface import Entry, Interface, missing, reflect
 from vkpar.vulkan.physical import Features
+from vkpar.vulkan.pipelines import shader
+from vkpar.vulkan.pipelines.interface import Entry, Interface, missing, reflect
 
 MAGIC = 0x07230203
 SHIPPED = sorted(
@@ -118,7 +118,48 @@ def test_everything_that_is_declared() -> None:
         bindings=frozenset({0, 3}),
         foreign="",
         push_nbytes=16 + 3 * 16,
+        given_nbytes=16 + 3 * 16,
     )
+
+
+def test_buffers_that_are_only_read() -> None:
+    declared = [*BUFFER, (32, 18, 12, 17), (59, 18, 20, 12), (59, 18, 21, 12)]
+    places = [(71, 20, 33, 0), (71, 21, 33, 1)]
+    assert reflect(module(*places, *declared)).readonly == frozenset()
+    assert reflect(module(*places, (71, 21, 24), *declared)).readonly == {1}  # the variable
+    assert reflect(module(*places, (72, 17, 0, 24), *declared)).readonly == {0, 1}  # every member of the block
+    alias = [(71, 20, 33, 0), (71, 21, 33, 0), (71, 21, 24)]
+    assert reflect(module(*alias, *declared)).readonly == frozenset()  # two names for one binding, one of them written
+
+
+def pushing(*members: tuple[str, int, int]) -> bytes:
+    """Return a module whose push constants are (name, type, offset): type 10 is a float, 12 a uint, 13 an int."""
+    names = [(6, 15, index, *name(text)) for index, (text, _, _) in enumerate(members)]
+    marks = [(72, 15, index, 35, at) for index, (_, _, at) in enumerate(members)]
+    types = [(22, 10, 32), (21, 12, 32, 0), (21, 13, 32, 1), (30, 15, *(kind for _, kind, _ in members))]
+    return module(*names, *marks, *types, (32, 16, 9, 15), (59, 16, 19, 9))
+
+
+def test_offsets_among_the_push_constants() -> None:
+    found = reflect(pushing(("n", 12, 0), ("by", 10, 4), ("vkpar_offset_2", 12, 12), ("vkpar_offset_0", 13, 8)))
+    assert found.offsets == ((0, 8), (2, 12))
+    assert (found.push_nbytes, found.given_nbytes) == (16, 8)
+    found = reflect(pushing(("vkpar_offset_0", 12, 0)))
+    assert (found.offsets, found.given_nbytes) == (((0, 0),), 0)
+    found = reflect(pushing(("vkpar_offset_x", 10, 0), ("vkpar_offset_01", 10, 4)))
+    assert (found.offsets, found.given_nbytes) == ((), 8)
+
+
+@pytest.mark.parametrize(
+    ("members", "message"),
+    [
+        ([("vkpar_offset_0", 12, 0), ("n", 12, 4)], "last of the push constants"),
+        ([("vkpar_offset_0", 10, 0)], "vkpar_offset_0 is to be a uint"),
+    ],
+)
+def test_offsets_that_vkpar_cannot_fill(members: list[tuple[str, int, int]], message: str) -> None:
+    with pytest.raises(InvalidUsageError, match=message):
+        reflect(pushing(*members))
 
 
 def test_shared_memory_before_entry_points_list_it() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,25 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vkpar import InvalidUsageError, UnsupportedError
-from vkpar.comm.schedule import (
-    BLOCK,
-    MOST_SOURCES,
-    Forward,
-    Meet,
-    Problem,
-    Reduce,
-    SlotSet,
-    Span,
-    Step,
-    chunks,
-    interleaved,
-    overlapped,
-    pipelined,
-    ramped,
-    require,
-    require_slots,
-    segments,
-)
+from vkpar.comm.schedule.algorithms.table import Algorithm
+from vkpar.comm.schedule.pipeline import abreast, chunks, interleaved, overlapped, owned, pipelined, ramped, segments
+from vkpar.comm.schedule.steps import BLOCK, MOST_SOURCES, Barrier, Forward, Problem, Reduce, SlotSet, Span, Step
 
 COUNTS = st.integers(0, 1 << 20) | st.integers(0, 40 * BLOCK) | st.integers(1, 1 << 40)
 
@@ -88,8 +74,8 @@ def test_a_step_knows_its_slots() -> None:
     step = Step(1, "x", (Reduce(span, (4, 7), 1, out_slot=2, final=True), Forward(span, 9, 3), Forward(span, 8)))
     assert step.reads == (4, 7, 9, 8)
     assert step.writes == (2, 3)
-    assert Step(0, "arrive", (Meet(out_slot=5),)).writes == (5,)
-    assert Step(0, "leave", (Meet((5, 6)), Meet((1,), 2))).reads == (5, 6, 1)
+    assert Step(0, "arrive", (Barrier(out_slot=5),)).writes == (5,)
+    assert Step(0, "leave", (Barrier((5, 6)), Barrier((1,), 2))).reads == (5, 6, 1)
 
 
 def posed(nranks: int, per_rank: int, **more: Any) -> Problem:
@@ -98,26 +84,27 @@ def posed(nranks: int, per_rank: int, **more: Any) -> Problem:
 
 
 def test_slots_ranks_and_collectives_that_do_not_do() -> None:
-    every = {"all_reduce", "reduce", "reduce_scatter"}
-    require(posed(MOST_SOURCES, 3), "naive", 3, every)
-    require(posed(MOST_SOURCES + 1, 3), "ring", 3, every, most_ranks=None)
-    with pytest.raises(InvalidUsageError, match="naive needs 3 slots a rank; there are 2"):
-        require(posed(2, 2), "naive", 3, every)
-    with pytest.raises(InvalidUsageError, match="exchange needs 2 slots a rank; there are 1"):
-        require_slots(SlotSet(2, 1, 1), "exchange", 2)
+    every = frozenset({"all_reduce", "reduce", "reduce_scatter"})
+    made = Algorithm("made", lambda _problem: iter(()), lambda _nranks: 3, every)
+    assert list(made.steps(posed(MOST_SOURCES, 3))) == []
+    assert list(replace(made, most_ranks=math.inf).steps(posed(MOST_SOURCES + 1, 3))) == []
+    with pytest.raises(InvalidUsageError, match="made needs 3 slots a rank; there are 2"):
+        made.steps(posed(2, 2))
+    with pytest.raises(InvalidUsageError, match="p2p needs 2 slots a rank; there are 1"):
+        SlotSet(2, 1, 1).require("p2p", 2)
     for per_rank in (3, 2):
-        with pytest.raises(UnsupportedError, match="naive sums at most 16 ranks; there are 17"):
-            require(posed(MOST_SOURCES + 1, per_rank), "naive", 3, every)
+        with pytest.raises(UnsupportedError, match="made sums at most 16 ranks; there are 17"):
+            made.steps(posed(MOST_SOURCES + 1, per_rank))
     for given_ in (posed(2, 3), posed(2, 3, root=0), posed(2, 3, parts=(Span(0, 256), Span(256, 744)))):
-        with pytest.raises(UnsupportedError, match=f"naive does no {given_.collective}$"):
-            require(given_, "naive", 3, every - {given_.collective})
+        with pytest.raises(UnsupportedError, match=f"made does no {given_.collective}$"):
+            replace(made, collectives=every - {given_.collective}).steps(given_)
 
 
 def test_who_owns_and_who_receives_what() -> None:
     ranks = range(3)
     everywhere = posed(3, 2)
     assert everywhere.collective == "all_reduce"
-    assert everywhere.chunks() == chunks(1000, 3)
+    assert owned(everywhere) == chunks(1000, 3)
     assert all(everywhere.receives(rank, chunk) for rank in ranks for chunk in ranks)
     assert all(everywhere.sent(chunk) for chunk in ranks)
     rooted = posed(3, 2, root=0)
@@ -127,11 +114,19 @@ def test_who_owns_and_who_receives_what() -> None:
     parts = (Span(0, 300), Span(512, 0), Span(512, 488))
     scattered = posed(3, 2, parts=parts)
     assert scattered.collective == "reduce_scatter"
-    assert scattered.chunks() == list(parts)
+    assert owned(scattered) == list(parts)
     assert all(scattered.receives(rank, chunk) == (rank == chunk) for rank in ranks for chunk in ranks)
     assert not any(scattered.sent(chunk) for chunk in ranks)
     assert not posed(1, 2).sent(0)
-    assert [Problem(3, 9, SlotSet(3, 2, 1), (0, 2)).contributes(rank) for rank in ranks] == [True, False, True]
+    some = Problem(3, 9, SlotSet(3, 2, 1), (0, 2))
+    assert [some.contributes(rank) for rank in ranks] == [True, False, True]
+    assert [some.own_at(rank, [other for other in (0, 2) if other != rank]) for rank in ranks] == [0, None, 1]
+
+
+def test_segments_abreast_leave_out_chunks_that_have_no_more() -> None:
+    first, second, other = Span(0, 256), Span(256, 256), Span(512, 9)
+    assert abreast([[first, second], [], [other]]) == [{0: first, 2: other}, {0: second}]
+    assert abreast([[], []]) == []
 
 
 @given(st.lists(st.integers(1, 3), max_size=5))
@@ -152,7 +147,7 @@ def test_overlapped_does_all_that_is_due_in_one_step_a_rank(sizes: list[int], nr
     """Stage k of segment s runs at time s + k; a rank has one step at a time, the oldest segment first."""
     stages = [
         [
-            [Step(rank, f"{stage}", (Meet((), 100 * segment + 10 * stage + rank),)) for rank in range(nranks)]
+            [Step(rank, f"{stage}", (Barrier((), 100 * segment + 10 * stage + rank),)) for rank in range(nranks)]
             for stage in range(number)
         ]
         for segment, number in enumerate(sizes)

@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vkpar import UnsupportedError, dtypes, env
-from vkpar.comm import slots, wires
-from vkpar.comm.algorithms import TABLE
+from vkpar.comm import wires
+from vkpar.comm.rig import arena as slots
+from vkpar.comm.schedule.algorithms.table import TABLE
 
 Override = Callable[..., None]
 

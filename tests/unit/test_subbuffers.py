@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from vkpar import InvalidUsageError
 from vkpar.ops.tiling import Operand, tiles
-from vkpar.vulkan.buffer import Buffer, BufferRange, paired
-from vkpar.vulkan.pool import Block, Piece, padded
-from vkpar.vulkan.subbuffers import GRANULE, SubBuffers, cut
+from vkpar.vulkan.memory.buffer import Buffer, BufferRange, paired
+from vkpar.vulkan.memory.pool import Block, Piece, padded
+from vkpar.vulkan.memory.subbuffers import GRANULE, SubBuffers, cut
 
 
 def made(*sizes: int) -> SubBuffers:

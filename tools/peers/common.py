@@ -34,8 +34,8 @@ from vkpar.bench import frame, sweep, table
 from vkpar.bench.collectives import TABLE
 from vkpar.bench.commands import add_counts, add_json, add_sizes, whole
 from vkpar.bench.exact import Host, Terms
-from vkpar.demo.rig import RankInfo
 from vkpar.errors import InvalidUsageError, UnsupportedError, VkparError
+from vkpar.topology import RankInfo
 
 WRONG: Final = 1  # exit statuses, as those of vkpar
 ERROR: Final = 2
@@ -210,7 +210,7 @@ class Report:
         """Return the wrong elements of every row, over all ranks."""
         return [half.wrong for half in self.halves()]
 
-    def header(self) -> list[str]:
+    def header(self, width: int | None = None) -> list[str]:
         """Return the lines above the table."""
         versions = ", ".join(f"{name} {version}" for name, version in self.rig.versions.items())
         settings = " ".join(f"{name}={value}" for name, value in self.environment.items())
@@ -222,7 +222,7 @@ class Report:
             "#",
             *self.rig.lines(),
             "#",
-            *sweep.HEADER,
+            *sweep.titles(width),
         ]
 
     def footer(self) -> list[str]:

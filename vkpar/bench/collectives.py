@@ -14,10 +14,10 @@ from typing import Final
 
 import numpy as np
 
-from vkpar.array import Array
+from vkpar.arrays.array import Array
 from vkpar.bench.exact import Host, Terms
 from vkpar.comm.communicator import Communicator
-from vkpar.comm.work import Work
+from vkpar.comm.engine.work import Work
 from vkpar.device import Device
 from vkpar.dtypes import DType
 

@@ -12,8 +12,8 @@ from vkpar.bench.collectives import TABLE, Collective
 from vkpar.bench.copying import COPIES
 from vkpar.bench.exact import OPS
 from vkpar.bench.table import parse_size
-from vkpar.comm.algorithms import TABLE as ALGORITHMS
-from vkpar.comm.rig import TRANSPORTS
+from vkpar.comm.rig.rig import TRANSPORTS
+from vkpar.comm.schedule.algorithms.table import TABLE as ALGORITHMS
 from vkpar.comm.wires import NAMES
 from vkpar.errors import VkparError
 

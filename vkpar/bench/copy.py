@@ -83,7 +83,7 @@ class Row:
         """Its speed in GB/s of 10^9 bytes."""
         return table.algbw(self.nbytes, self.time_ms / 1e3)
 
-    def text(self) -> str:
+    def text(self, width: int | None = None) -> str:
         """Return the row under the header."""
         name = self.copy.replace("_", " ")
         times = "".join(table.fixed(value, 6) for value in (self.time_ms, self.least_ms, self.most_ms))
@@ -111,7 +111,7 @@ class Report:
         """Return the wrong elements of every row."""
         return [row.wrong for row in self.rows]
 
-    def header(self) -> list[str]:
+    def header(self, width: int | None = None) -> list[str]:
         """Return the lines above the table."""
         options = self.options
         return [

@@ -11,13 +11,13 @@ from typing import Any, Final
 import numpy as np
 
 import vkpar
-from vkpar.array import Array
+from vkpar.arrays.array import Array
+from vkpar.arrays.host import HostArray
 from vkpar.bench import rawcopy
 from vkpar.device import Device
 from vkpar.dtypes import uint32
 from vkpar.errors import UnsupportedError
-from vkpar.host import HostArray
-from vkpar.vulkan import memtypes
+from vkpar.vulkan.memory import memtypes
 
 Elements = np.ndarray[Any, np.dtype[np.uint32]]
 

@@ -10,7 +10,7 @@ element is one that differs.
 that is no power of two. A wrong element then is one that is further from the true result, in float64, than that. Let B
 be the largest magnitude of any element of any rank. A sum of n such numbers, and every partial sum, is at most n B in
 magnitude, and a product B^n; call it S. A number v that crosses a link is off by at most ``relative`` |v| + ``block``
-times the largest magnitude in its block, see :mod:`vkpar.demo.bounds`, hence by (relative + block) S; an operation
+times the largest magnitude in its block, see :mod:`vkpar.testing`, hence by (relative + block) S; an operation
 rounds by at most U S. Each rank but an element's owner encodes once on the element's way to the owner, the owner once
 the result, which makes n encodings for every algorithm; there are n - 1 operations. Errors are themselves encoded and
 added, so that with growth = (1 + relative + block) (1 + U)
@@ -29,10 +29,10 @@ from typing import Any, Final
 import numpy as np
 from numpy.random import Generator  # imported here: NumPy's lazy import can swallow a Ctrl-C
 
-from vkpar.array import Array
-from vkpar.demo.bounds import U, wire_of
+from vkpar.arrays.array import Array
 from vkpar.dtypes import DType, bfloat16, bfloat16_bits, float32
 from vkpar.errors import InvalidUsageError
+from vkpar.testing import U, wire_of
 
 Host = np.ndarray[Any, Any]
 

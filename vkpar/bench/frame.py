@@ -9,10 +9,9 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final, Protocol, TextIO
 
 import vkpar
-from vkpar import env
+from vkpar import env, topology
 from vkpar.bench import table
 from vkpar.comm.communicator import Communicator
-from vkpar.demo import rig
 from vkpar.device import Device
 
 # What ``-n auto`` aims at: so long a measurement, of so many calls.
@@ -23,8 +22,8 @@ AUTO_CALLS: Final = (5, 1000)
 class Row(Protocol):
     """One line of a table."""
 
-    def text(self) -> str:
-        """Return the row under the report's header."""
+    def text(self, width: int | None = None) -> str:
+        """Return the row under the report's header, for a terminal of ``width`` columns where there is one."""
 
 
 class Report(Protocol):
@@ -32,8 +31,8 @@ class Report(Protocol):
 
     rows: list[Any]
 
-    def header(self) -> list[str]:
-        """Return the lines above the table."""
+    def header(self, width: int | None = None) -> list[str]:
+        """Return the lines above the table; one that is too wide for ``width`` columns leaves columns out."""
 
     def footer(self) -> list[str]:
         """Return the lines below the table."""
@@ -67,10 +66,10 @@ def run(start: Start, *, as_json: bool = False, stream: TextIO | None = None) ->
     emit = table.Lines(target, quiet=as_json)
     with ExitStack() as stack:
         report, rows = start(stack)
-        emit(*report.header())
+        emit(*report.header(emit.width))
         for row in rows:
             report.rows.append(row)
-            emit(row.text())
+            emit(row.text(emit.width))
         emit(*report.footer())
     if as_json:
         table.as_json(report.as_dict(), target)
@@ -82,8 +81,8 @@ class Rig:
     """What a communicator runs on, as reports describe it."""
 
     versions: dict[str, str]
-    ranks: list[rig.RankInfo]
-    links: list[rig.LinkGroup]
+    ranks: list[topology.RankInfo]
+    links: list[topology.LinkGroup]
     explanation: str
 
     @property
@@ -123,17 +122,17 @@ def _describe(devices: Sequence[Device], communicator: Communicator) -> Rig:
     return Rig(
         versions=table.versions(),
         ranks=[
-            rig.describe_rank(rank, device.info, transport)
+            topology.describe_rank(rank, device.info, transport)
             for rank, (device, transport) in enumerate(zip(devices, communicator.transports(), strict=True))
         ],
-        links=rig.describe_links(communicator),
-        explanation=rig.explain(devices),
+        links=topology.describe_links(communicator),
+        explanation=topology.explain(devices),
     )
 
 
 def describe_device(number: int, device: Device) -> dict[str, Any]:
     """Return what reports say of the ``number``-th device where there are no ranks."""
-    described = asdict(rig.describe_rank(number, device.info, ""))
+    described = asdict(topology.describe_rank(number, device.info, ""))
     del described["rank"], described["transport"]
     return {"device": number, **described}
 

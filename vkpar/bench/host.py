@@ -18,11 +18,11 @@ from functools import partial
 from statistics import fmean, median
 from typing import Any, Final, TextIO
 
-from vkpar.array import Array
+from vkpar.arrays.array import Array
 from vkpar.bench import frame, table
 from vkpar.comm.communicator import Communicator
 from vkpar.dtypes import float32
-from vkpar.vulkan import pump
+from vkpar.vulkan.pump.ports import bucket_ns, bucket_of
 
 SIZE: Final = 8 << 10
 _HEADER: Final = (
@@ -81,7 +81,7 @@ class Row:
             is_ratio=True,
         )
 
-    def text(self) -> str:
+    def text(self, width: int | None = None) -> str:
         """Return the row under the header."""
         cells = [
             "N/A".rjust(12) if value is None else f"{value:.3g}x".rjust(12) if self.is_ratio else table.fixed(value, 12)
@@ -107,13 +107,13 @@ class Report:
         """Return nothing: no element is checked."""
         return []
 
-    def header(self) -> list[str]:
+    def header(self, width: int | None = None) -> list[str]:
         """Return the lines above the table."""
         options = self.options
         return [
             f"# vkpar {self.rig.versions['vkpar']} bench host: medians of one all_reduce",
             f"# {options.size} bytes of float32, warmup iters {options.warmup_iters} iters {options.iters}, "
-            f"transport {options.transport}, pump {self.rig.versions['pump']}",
+            f"transport {options.transport}",
             "#",
             *self.rig.lines(),
             "#",
@@ -123,14 +123,9 @@ class Report:
     def footer(self) -> list[str]:
         """Return the lines below the table."""
         python = self.rig.versions["python"]
-        helper = (
-            "an all_reduce gives it up in two calls of the C helper, one to enqueue and one to wait"
-            if self.rig.versions["pump"] == "c"
-            else "without the C helper an all_reduce gives it up at every submission, and the bridge needs it too"
-        )
         return [
             "#",
-            f"# GIL: {helper}.",
+            "# GIL: an all_reduce gives it up in two calls of the C helper, one to enqueue and one to wait.",
             f"# busy: a thread counts in pure Python {python}; it keeps the GIL for {self.switch_interval_us:.0f} us "
             "at a time.",
             "# paced: without that thread, a pause of as long before each call; ratio: busy over paced.",
@@ -246,5 +241,5 @@ def median_class(before: Mapping[int, int], after: Mapping[int, int]) -> float |
     for edge, number in added.items():
         left -= number
         if number and left <= 0:
-            return (edge + pump.bucket_ns(pump.bucket_of(edge) + 1)) / 2
+            return (edge + bucket_ns(bucket_of(edge) + 1)) / 2
     return None

@@ -21,7 +21,7 @@ import vkpar
 from vkpar.bench import frame, table
 from vkpar.device import Device
 from vkpar.ops._launch import words
-from vkpar.vulkan import shader
+from vkpar.vulkan.pipelines import shader
 
 COUNT: Final = 64  # elements of a sum; the products are of (1, 64) with (64, 64)
 CHAIN: Final = 1000
@@ -82,7 +82,7 @@ class Row:
     total_us: float
     wrong: int | None
 
-    def text(self) -> str:
+    def text(self, width: int | None = None) -> str:
         """Return the row under the header."""
         return (
             f"{self.device:>5}  {self.operation:<20}{self.result:<8}{self.calls:>7}{table.fixed(self.host_us, 10)}"
@@ -104,7 +104,7 @@ class Report:
         """Return the wrong elements of every row."""
         return [row.wrong for row in self.rows]
 
-    def header(self) -> list[str]:
+    def header(self, width: int | None = None) -> list[str]:
         """Return the lines above the table."""
         return [
             f"# {self.subject} {self.versions[self.subject]} bench launch: medians a call",

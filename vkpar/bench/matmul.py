@@ -77,7 +77,7 @@ class Row:
         """NumPy's time over the device's: above 1 the device is faster."""
         return self.numpy_us / self.time_us if self.numpy_us is not None and self.time_us > 0 else None
 
-    def text(self) -> str:
+    def text(self, width: int | None = None) -> str:
         """Return the row under the header."""
         ratio = "-" if self.against_numpy is None else f"{self.against_numpy:.3g}x"
         shape = f"{self.m:>7}{self.n:>7}{self.k:>7}"
@@ -100,7 +100,7 @@ class Report:
         """Return the wrong elements of every row."""
         return [row.wrong for row in self.rows]
 
-    def header(self) -> list[str]:
+    def header(self, width: int | None = None) -> list[str]:
         """Return the lines above the table."""
         options = self.options
         lines = [

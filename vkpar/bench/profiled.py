@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from vkpar.bench.collectives import Setting
 from vkpar.bench.trial import Trial
 from vkpar.comm.communicator import Communicator
-from vkpar.comm.profile import Profile
+from vkpar.comm.observe.profile import Profile
 from vkpar.errors import InvalidUsageError
 
 if TYPE_CHECKING:

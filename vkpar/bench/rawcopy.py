@@ -7,14 +7,14 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from vkpar.array import Array
+from vkpar.arrays.array import Array
 from vkpar.device import Device
-from vkpar.vulkan import memtypes
-from vkpar.vulkan.buffer import Buffer, BufferRange
 from vkpar.vulkan.device import LogicalDevice
-from vkpar.vulkan.memory import host_bytes
+from vkpar.vulkan.memory import memtypes
+from vkpar.vulkan.memory.accounting import STAGING
+from vkpar.vulkan.memory.buffer import Buffer, BufferRange
+from vkpar.vulkan.memory.memory import host_bytes
 from vkpar.vulkan.queue import Frame
-from vkpar.vulkan.usage import STAGING
 
 
 class RawCopies:

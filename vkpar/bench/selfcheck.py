@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -21,13 +21,32 @@ from vkpar.errors import InvalidUsageError
 SIZES: Final = (24, 40_012, 2_000_004)
 _WIRES: Final = ("f16", "bf16", "q8", "f32")
 _DTYPES: Final = ("float16", "bfloat16", "int32", "uint32")
-_WIDTHS: Final = dict.fromkeys(_WIRES, 7) | {"float16": 9, "bfloat16": 10, "int32": 7, "uint32": 8}
-_TITLES: Final = (
-    f"#{'':22}{'float32 by wire':>28}",
-    f"#{'collective':>15}{'op':>6} " + "".join(name.rjust(width) for name, width in _WIDTHS.items())
-    + f"{'calls':>7}{'time':>7}",
-    f"#{'(s)':>98}",
-)  # fmt: skip
+_WIDTHS: Final = dict.fromkeys(_WIRES, 7) | {name: len(name) + 2 for name in _DTYPES}
+_INTEGERS: Final = tuple(name for name in _DTYPES if dtypes.resolve(name).numpy.kind in "iu" and name != "bfloat16")
+# For narrow terminals: integers share a column, and calls stand below the table alone.
+_NARROW: Final = (
+    dict.fromkeys(_WIRES, 5) | {name: len(name) + 1 for name in _DTYPES if name not in _INTEGERS} | {"integers": 9}
+)
+
+
+def _line(collective: str, op: str, cells: Mapping[str, str], calls: str, seconds: str, width: int | None) -> str:
+    """Return a line of the table, with the columns that a terminal of ``width`` columns can show."""
+    texts = "".join(cells.get(name, "-").rjust(space) for name, space in _WIDTHS.items())
+    line = f"{collective:>16}{op:>6} {texts}{calls:>7}{seconds:>7}"
+    if not table.is_narrow(width, line):
+        return line
+    texts = "".join(cells.get(name, "-").rjust(space) for name, space in _NARROW.items())
+    return f"{collective:>15}{op:>5}{texts}{seconds:>7}"
+
+
+def _titles(width: int | None) -> list[str]:
+    names = {name: name for name in (*_WIDTHS, *_NARROW)}
+    lines = [
+        _line("collective", "op", names, "calls", "time", width),
+        _line("", "", dict.fromkeys(names, ""), "", "(s)", width),
+    ]
+    end = lines[0].index(_WIRES[-1]) + len(_WIRES[-1])
+    return [f"#{line[1:]}" for line in ("float32 by wire".rjust(end), *lines)]
 
 
 @dataclass(frozen=True)
@@ -74,10 +93,12 @@ class Row:
     calls: int
     seconds: float
 
-    def text(self) -> str:
+    def text(self, width: int | None = None) -> str:
         """Return the row under the header."""
-        cells = ((self.cells[name].text() if name in self.cells else "-").rjust(_WIDTHS[name]) for name in _WIDTHS)
-        return f"{self.collective:>16}{self.op or '-':>6} {''.join(cells)}{self.calls:>7}{self.seconds:>7.2f}"
+        cells = {name: cell.text() for name, cell in self.cells.items()}
+        integers = [cell.wrong for name, cell in self.cells.items() if name in _INTEGERS]
+        cells |= {"integers": str(sum(integers))} if integers else {}
+        return _line(self.collective, self.op or "-", cells, str(self.calls), f"{self.seconds:.2f}", width)
 
 
 @dataclass
@@ -93,17 +114,17 @@ class Report:
         """Return the wrong elements of every cell."""
         return [cell.wrong for row in self.rows for cell in row.cells.values()]
 
-    def header(self) -> list[str]:
+    def header(self, width: int | None = None) -> list[str]:
         """Return the lines above the table."""
         options = self.options
         return [
             f"# vkpar {self.rig.versions['vkpar']} bench all: wrong elements by collective",
             f"# sizes {', '.join(map(str, options.sizes))} bytes, out of place and in place, check {options.check}",
-            f"# algorithm {self.algorithm}, transport {options.transport}, pump {self.rig.versions['pump']}",
+            f"# algorithm {self.algorithm}, transport {options.transport}",
             "#",
             *self.rig.lines(),
             "#",
-            *_TITLES,
+            *_titles(width),
         ]
 
     def footer(self) -> list[str]:

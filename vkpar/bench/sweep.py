@@ -16,8 +16,8 @@ from vkpar.bench import frame, profiled, table
 from vkpar.bench.collectives import TABLE, Collective, Launch, Setting
 from vkpar.bench.trial import Trial, terms_of
 from vkpar.comm.communicator import Communicator
-from vkpar.comm.operands import check_rank
-from vkpar.comm.profile import Profile
+from vkpar.comm.observe.profile import Profile
+from vkpar.comm.requests.checks import check_rank
 from vkpar.errors import InvalidUsageError
 
 REDUCED: Final = ("float32", "float16", "bfloat16", "int32", "uint32")
@@ -30,6 +30,12 @@ HEADER: Final = (
     + f"{'time':>9}{'algbw':>7}{'busbw':>7}{'#wrong':>7}" * 2
     + f"{'host':>8}",
     f"#{'(B)':>10}{'(elements)':>11}{'':15}" + f"{'(us)':>9}{'(GB/s)':>7}{'(GB/s)':>7}{'':7}" * 2 + f"{'(us)':>8}",
+)
+# For narrow terminals: what all rows have in common stands above the table, and the count is left out.
+_NARROW: Final = (
+    f"#{'':10}{'out-of-place':>22}{'':8}{'in-place':>18}",
+    f"#{'size':>10}" + f"{'time':>9}{'algbw':>7}{'busbw':>7}{'#wrong':>7}" * 2 + f"{'host':>8}",
+    f"#{'(B)':>10}" + f"{'(us)':>9}{'(GB/s)':>7}{'(GB/s)':>7}{'':7}" * 2 + f"{'(us)':>8}",
 )
 
 
@@ -156,14 +162,20 @@ class Row:
         """Return what was measured."""
         return [half for half in (self.out_of_place, self.in_place) if half is not None]
 
-    def text(self) -> str:
-        """Return the row under :data:`HEADER`."""
+    def text(self, width: int | None = None) -> str:
+        """Return the row under :data:`HEADER`, or what of it a terminal of ``width`` columns can show."""
         nothing = "".join("N/A".rjust(width) for width in (9, 7, 7, 7))
         out_of_place, in_place = (
             nothing if half is None else half.text() for half in (self.out_of_place, self.in_place)
         )
-        kind = f"{self.type or 'none':>9}{self.redop or 'none':>6}"
-        return f"{self.size:>11}{self.count:>11}{kind}{out_of_place}{in_place}{table.fixed(self.host_us, 8)}"
+        kind = f"{self.count:>11}{self.type or 'none':>9}{self.redop or 'none':>6}"
+        shown = "" if table.is_narrow(width, HEADER[1]) else kind
+        return f"{self.size:>11}{shown}{out_of_place}{in_place}{table.fixed(self.host_us, 8)}"
+
+
+def titles(width: int | None = None) -> tuple[str, ...]:
+    """Return the table's header, for a terminal of ``width`` columns where there is one."""
+    return _NARROW if table.is_narrow(width, HEADER[1]) else HEADER
 
 
 @dataclass
@@ -186,17 +198,20 @@ class Report:
         halves = [half.busbw_gbps for row in self.rows for half in row.halves()]
         return fmean(halves) if halves and self.options.case.moves else None
 
-    def header(self) -> list[str]:
+    def header(self, width: int | None = None) -> list[str]:
         """Return the lines above the table."""
+        narrow = table.is_narrow(width, HEADER[1])
+        common = [f"type {self.options.dtype}"] if narrow and self.options.case.moves else []
+        common += [f"redop {self.options.op}"] if narrow and self.options.case.reduces else []
         return [
             f"# vkpar {self.rig.versions['vkpar']} bench {self.options.case.name}",
             f"# {self.options.describe()}",
-            f"# {', '.join(self._choices())}",
+            f"# {', '.join([*common, *self._choices()])}",
             f"# check {self.check}",
             "#",
             *self.rig.lines(),
             "#",
-            *HEADER,
+            *titles(width),
         ]
 
     def _choices(self) -> Iterator[str]:
@@ -210,7 +225,6 @@ class Report:
             yield f"wire {options.wire}" + (f" ({exactly} travels exactly)" if exactly else "")
             yield f"algorithm {self.algorithm}"
         yield f"transport {options.transport}"
-        yield f"pump {self.rig.versions['pump']}"
 
     def footer(self) -> list[str]:
         """Return the lines below the table."""

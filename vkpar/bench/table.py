@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import re
+import shutil
+import textwrap
 from collections.abc import Iterator, Sequence
 from typing import Any, Final, TextIO
 
@@ -11,9 +14,9 @@ import numpy as np
 
 import vkpar
 from vkpar.errors import InvalidUsageError
-from vkpar.vulkan import pump
 
 _SIZE: Final = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
+_LEAST_WIDTH: Final = 40  # columns: what a narrower terminal breaks is not worth wrapping
 _UNITS: Final = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}
 
 
@@ -67,27 +70,45 @@ def verdict(wrong: Sequence[int | None]) -> str:
 
 
 def versions() -> dict[str, str]:
-    """Return what ran: versions and the enqueue helper."""
+    """Return what ran: the versions of vkpar, Python and NumPy."""
     return {
         "vkpar": vkpar.__version__,
         "python": platform.python_version(),
         "numpy": np.__version__,
-        "pump": pump.kind(),
     }
 
 
 class Lines:
-    """Lines of a report, each written out as soon as it is known; ``quiet`` drops them all."""
+    """Lines of a report, each written out as soon as it is known; ``quiet`` drops them all.
+
+    Attributes:
+        width: columns of the terminal that they go to, where comments are wrapped; None for files and pipes.
+    """
 
     def __init__(self, stream: TextIO, *, quiet: bool) -> None:
         self._stream = stream
         self._quiet = quiet
+        terminal = stream.isatty() or "COLUMNS" in os.environ
+        self.width = max(shutil.get_terminal_size().columns, _LEAST_WIDTH) if terminal else None
 
     def __call__(self, *lines: str) -> None:
         """Print ``lines``."""
         if not self._quiet:
             for line in lines:
-                print(line.rstrip(), file=self._stream, flush=True)
+                for part in wrapped(line.rstrip(), self.width):
+                    print(part, file=self._stream, flush=True)
+
+
+def wrapped(line: str, width: int | None) -> list[str]:
+    """Return a comment line as lines of at most ``width`` columns, each of them a comment; other lines as they are."""
+    if width is None or len(line) <= width or not line.startswith("#"):
+        return [line]
+    return textwrap.wrap(line, width, subsequent_indent="#   ", break_long_words=False, break_on_hyphens=False)
+
+
+def is_narrow(width: int | None, line: str) -> bool:
+    """Say whether the table that ``line`` belongs to is too wide for a terminal of ``width`` columns."""
+    return width is not None and len(line) > width
 
 
 def as_json(document: dict[str, Any], stream: TextIO) -> None:

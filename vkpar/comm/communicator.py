@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import logging
-import weakref
+import os
 from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any
 
 from vkpar import dtypes, env
-from vkpar.array import Array
-from vkpar.comm import collectives, debug, measure, options, selftest, tuner, tuningfile, wires
-from vkpar.comm.debug import SlotChecks, WireReports
-from vkpar.comm.flights import FlightRecorder
-from vkpar.comm.group import Group
-from vkpar.comm.launching import Launching
-from vkpar.comm.operands import Arrays, check_rank
-from vkpar.comm.profile import Profile
-from vkpar.comm.recording import Recording
-from vkpar.comm.tuner import Tuning
-from vkpar.comm.work import Work
+from vkpar.arrays.array import Array
+from vkpar.comm import options, selftest, wires
+from vkpar.comm.engine.engine import Engine
+from vkpar.comm.engine.group import Group
+from vkpar.comm.engine.work import Work
+from vkpar.comm.observe import report
+from vkpar.comm.observe.profile import Profile
+from vkpar.comm.plan import choose
+from vkpar.comm.plan.choose import Tuning
+from vkpar.comm.record.builder import ProgramBuilder
+from vkpar.comm.requests import collectives
+from vkpar.comm.requests.checks import Arrays, check_rank
+from vkpar.comm.requests.keys import Call
+from vkpar.comm.rig.links import Link
+from vkpar.comm.tune import measure, opening, store
 from vkpar.device import Device, close_orphans
 from vkpar.errors import CommunicatorError, InvalidUsageError, OutOfMemoryError
 from vkpar.vulkan import instance
@@ -28,12 +32,13 @@ _log = logging.getLogger("vkpar")
 _LEAST_TIMEOUT = 1.0  # seconds: a slower step than that, of a rig that is being measured, is no failure
 
 
-class Communicator(Launching):
+class Communicator:
     """Collectives over devices of any vendors; rank r is the r-th device.
 
-    Every collective is enqueued and returns a :class:`~vkpar.comm.work.Work`; later work on the same devices sees the
-    results without waiting for it. ``arrays[r]`` lives on rank r. The arrays of a collective have equal dtypes: sums
-    and the like take float32, float16, bfloat16, int32 and uint32, whatever is only moved takes any dtype.
+    Every collective is enqueued and returns a :class:`~vkpar.comm.engine.work.Work`; later work on the same devices
+    sees the results without waiting for it. ``arrays[r]`` lives on rank r. The arrays of a collective have equal
+    dtypes: sums and the like take float32, float16, bfloat16, int32 and uint32, whatever is only moved takes any
+    dtype.
 
     All ranks get the same bits, whatever the drivers. A communicator is a context manager, and ``close`` may be called
     twice; closing a device closes its communicators.
@@ -80,43 +85,48 @@ class Communicator(Launching):
         transports = options.transports(transport, len(self.devices))
         self.timeout = options.timeout(timeout)
         self.deterministic = deterministic
-        chosen = tuner.check(algorithm)
-        chosen = tuner.check(env.get().algorithm) if chosen == tuner.AUTO else chosen
+        chosen = choose.check(algorithm)
+        chosen = choose.check(env.get().algorithm) if chosen == choose.AUTO else chosen
         wanted = env.debug_checks()
-        self._groups: dict[int, weakref.ref[Group]] = {}  # by thread
-        with ExitStack() as inside, ExitStack() as undo:
+        with ExitStack() as inside:
             for device in self.devices:  # none of them is closed meanwhile
                 inside.enter_context(device.logical.gate.lock())
                 device.logical.gate.check()
-            self._open(transports, self._staging_nbytes, undo, tunes=self._is_tuned())
-            self._recording = Recording(self._rig, chosen, wire)
+            logical = [device.logical for device in self.devices]
+            rig, kept = opening.open_rig(logical, transports, self._staging_nbytes, tunes=self._is_tuned())
+            with ExitStack() as undo:
+                undo.callback(rig.close)
+                self._engine = Engine(self.devices, rig, ProgramBuilder(rig, chosen, wire), self.timeout)
+                undo.pop_all()
             for device in self.devices:
-                device.adopt(self)
-            undo.pop_all()
+                device.adopt(self._engine)
         try:
-            selftest.run(self)
-            self._tune()
-            self._debug(wanted)
+            selftest.run(self._engine)
+            self._tune(kept)
+            self._engine.check_more(wanted)
         except BaseException as error:
             if isinstance(error, CommunicatorError):
-                self.fail(error)  # what never ends is not waited for
+                self._engine.health.fail(error)  # what never ends is not waited for
             self.close()
             raise
-        self._sequence = 0
-        self._flights = FlightRecorder()
+        self._engine.forget()
 
-    def _tune(self) -> None:
+    def _tune(self, kept: Tuning | None) -> None:
         """Take what was measured on this rig before, or measure it; the plan is fixed from here on."""
         if not self._is_tuned():
             return
-        tuning = self._kept
-        if tuning is None and not instance.validating() and self.timeout >= _LEAST_TIMEOUT:
+        if kept is None and not instance.validating() and self.timeout >= _LEAST_TIMEOUT:
+            _log.info(
+                "measuring this rig, once, for about %.0f s: which algorithm is fast at which size (kept in %s)",
+                measure.SECONDS,
+                store.path(self._engine.rig) or "no file: there is no home directory",
+            )
             try:
-                tuning = self.measure()
+                kept = self.measure()
             except OutOfMemoryError as error:
                 _log.warning("the rig is not measured: %s", error)
-        if tuning is not None:
-            self._adopt(tuning)
+        if kept is not None:
+            self._engine.adopt(kept)
 
     def _is_tuned(self) -> bool:
         return self._tunes and not self.deterministic and self.nranks > 1 and env.get().tuning != "off"
@@ -134,33 +144,68 @@ class Communicator(Launching):
             OutOfMemoryError: no room for arrays of a few MiB.
             CommunicatorError: the communicator has failed.
         """
-        with self.gate.lock():  # a close in another thread waits
-            self.gate.check()
-            self._check_usable()
+        engine = self._engine
+        with engine.health.gate.lock():  # a close in another thread waits
+            engine.health.gate.check()
+            engine.check_usable()
             if self.nranks == 1:
                 raise InvalidUsageError("there is nothing to measure on a single rank")
-            if self._group() is not None or self._profile is not None:
+            if engine.in_group() or engine.profile is not None:
                 raise InvalidUsageError("a rig is not measured inside a group or a profile")
-            tuning = measure.run(self, seconds)
-            tuningfile.save(self._rig, tuning)
+            tuning = measure.run(engine, seconds)
+            store.save(engine.rig, tuning)
         return tuning
 
-    def _adopt(self, tuning: Tuning) -> None:
-        self._recording.tuning = tuning
-        if tuning.spin_us is not None and env.get().spin_us is None:
-            self._rig.spin_ns = 1000 * tuning.spin_us
+    # ---- what it is ----
+
+    @property
+    def nranks(self) -> int:
+        """Number of ranks."""
+        return len(self.devices)
 
     @property
     def tuning(self) -> Tuning:
-        """What the communicator's plan rests on."""
-        return self._recording.tuning
+        """What was measured on the rig or is taken for granted; the plan of every collective follows from it."""
+        return self._engine.builder.tuning
 
-    def _debug(self, wanted: frozenset[str]) -> None:
-        executor = self._recording.executor
-        if debug.SLOTS in wanted:
-            self._checks = executor.checks = SlotChecks(self._rig)
-        if debug.WIRE in wanted:
-            self._reports = executor.reports = WireReports(self.devices)
+    def links(self) -> list[Link]:
+        """Return how each ordered pair of ranks is linked, and why."""
+        return list(self._engine.rig.links)
+
+    def transports(self) -> list[str]:
+        """Return how each rank reaches the staging memory."""
+        return [transport.name for transport in self._engine.rig.transports]
+
+    @property
+    def closed(self) -> bool:
+        """True once :meth:`close` was called."""
+        return self._engine.closed
+
+    @property
+    def failed(self) -> bool:
+        """True once something has made the communicator unusable."""
+        return self._engine.health.failed
+
+    def stats(self) -> dict[str, Any]:
+        """Return counters: collectives, cached command buffers, what the bridge did.
+
+        ``bridge_latency_ns`` counts bridged waits by the time from seeing a source's value to signalling: keys are the
+        lower edges of the classes, in ns. With ``VKPAR_DEBUG=wire``, ``wire_largest_error`` is the largest absolute
+        error of any float32 that was encoded, and ``wire_scaled_blocks`` the number of blocks of 256 that plain
+        float16 could not hold; reading them waits for what is pending.
+
+        Raises:
+            InvalidUsageError: the communicator is closed.
+        """
+        return report.stats(self._engine)
+
+    def dump(self, path: str | os.PathLike[str] | None = None) -> str:
+        """Return the flight recorder as JSON, and write it to ``path`` where that is given.
+
+        It holds the last 256 collectives with every rank's step and wanted and reached timeline values, the links,
+        the counters and the failure; a failed or closed communicator can be asked too.
+        """
+        return report.dump(self._engine, path)
 
     # ---- collectives ----
 
@@ -182,11 +227,7 @@ class Communicator(Launching):
             UnsupportedError: a dtype that is not supported.
             CommunicatorError: the communicator has failed before.
         """
-        return self._run(
-            ("all_reduce", arrays, out, op, wire),
-            lambda: collectives.all_reduce(self.devices, arrays, op, out, wire),
-            (arrays, out),
-        )
+        return self._engine.run(Call(collectives.ALL_REDUCE, arrays, out, op, wire))
 
     def reduce_scatter(
         self, arrays: Arrays, *, op: str = "sum", out: Arrays | None = None, wire: str | None = None
@@ -202,11 +243,7 @@ class Communicator(Launching):
         Raises:
             InvalidUsageError, UnsupportedError, CommunicatorError: as :meth:`all_reduce` does.
         """
-        return self._run(
-            ("reduce_scatter", arrays, out, op, wire),
-            lambda: collectives.reduce_scatter(self.devices, arrays, op, out, wire),
-            (arrays, out),
-        )
+        return self._engine.run(Call(collectives.REDUCE_SCATTER, arrays, out, op, wire))
 
     def reduce(
         self, arrays: Arrays, root: int = 0, *, op: str = "sum", out: Array | None = None, wire: str | None = None
@@ -224,11 +261,7 @@ class Communicator(Launching):
             InvalidUsageError, UnsupportedError, CommunicatorError: as :meth:`all_reduce` does.
         """
         root = check_rank(self.devices, root)
-        return self._run(
-            ("reduce", arrays, (out,), op, wire, root),
-            lambda: collectives.reduce(self.devices, arrays, root, op, out, wire),
-            (arrays, out),
-        )
+        return self._engine.run(Call(collectives.REDUCE, arrays, (out,), op, wire, root))
 
     def all_gather(self, arrays: Arrays, *, out: Arrays | None = None) -> Work:
         """Give every rank all arrays, flat, one after the other in rank order; their counts may differ.
@@ -241,9 +274,7 @@ class Communicator(Launching):
             InvalidUsageError: wrong counts, dtypes or ranks, or a partial overlap.
             CommunicatorError: the communicator has failed before.
         """
-        return self._run(
-            ("all_gather", arrays, out), lambda: collectives.all_gather(self.devices, arrays, out), (arrays, out)
-        )
+        return self._engine.run(Call(collectives.ALL_GATHER, arrays, out))
 
     def broadcast(self, arrays: Arrays, root: int = 0) -> Work:
         """Copy ``arrays[root]`` into the arrays of all other ranks, of the same count and dtype.
@@ -253,9 +284,7 @@ class Communicator(Launching):
             CommunicatorError: the communicator has failed before.
         """
         root = check_rank(self.devices, root)
-        return self._run(
-            ("broadcast", arrays, (), root), lambda: collectives.broadcast(self.devices, arrays, root), (arrays,)
-        )
+        return self._engine.run(Call(collectives.BROADCAST, arrays, root=root))
 
     def all_to_all(self, arrays: Arrays, *, out: Arrays | None = None) -> Work:
         """Send part q of each flat array, cut as ``numpy.array_split`` cuts, to rank q.
@@ -269,9 +298,7 @@ class Communicator(Launching):
             InvalidUsageError: wrong counts, dtypes or ranks, or an overlap.
             CommunicatorError: the communicator has failed before.
         """
-        return self._run(
-            ("all_to_all", arrays, out), lambda: collectives.all_to_all(self.devices, arrays, out), (arrays, out)
-        )
+        return self._engine.run(Call(collectives.ALL_TO_ALL, arrays, out))
 
     def send_recv(self, pairs: Sequence[tuple[Array, Array]]) -> Work:
         """Copy each pair's first array to its second, of the same count and dtype, on any two ranks.
@@ -282,10 +309,7 @@ class Communicator(Launching):
             InvalidUsageError: wrong counts, dtypes or ranks, or an overlap.
             CommunicatorError: the communicator has failed before.
         """
-        sources, targets = _unzipped(pairs)
-        return self._run(
-            ("send_recv", sources, targets), lambda: collectives.send_recv(self.devices, pairs), (sources, targets)
-        )
+        return self._engine.run(Call(collectives.SEND_RECV, *collectives.unzipped(pairs)))
 
     def barrier(self) -> Work:
         """Let no rank's later work start before all ranks' earlier work is done.
@@ -293,7 +317,7 @@ class Communicator(Launching):
         Raises:
             CommunicatorError: the communicator has failed before.
         """
-        return self._run(("barrier", (), ()), collectives.barrier, ())
+        return self._engine.run(Call(collectives.BARRIER))
 
     def group(self) -> Group:
         """Return a context: what is asked for inside it is enqueued when it is left, in one submission a queue.
@@ -301,7 +325,7 @@ class Communicator(Launching):
         They run in the order given. Until then their arrays cannot be used, and their works not be waited for. Where
         the block raises, nothing is submitted. A group belongs to the thread that opened it.
         """
-        return Group(self)
+        return self._engine.group()
 
     def profile(self) -> Profile:
         """Return a context: what is enqueued inside it is timed, step by step; see :class:`Profile`.
@@ -312,27 +336,26 @@ class Communicator(Launching):
             UnsupportedError: when it is entered, where a device's compute queue writes no timestamps.
             InvalidUsageError: when it is entered, inside another profile of the communicator.
         """
-        return Profile(self)
+        return Profile(self._engine)
 
-    # ---- copies between devices ----
+    # ---- the end ----
 
-    def carries(self, source: Device, target: Device) -> bool:
-        """Say whether :meth:`move` can copy from one device to the other now."""
-        usable = not self.closed and not self.failed and self._group() is None
-        return usable and source in self.devices and target in self.devices
+    def close(self) -> None:
+        """Wait for pending collectives and free everything; a second call does nothing.
 
-    def move(self, source: Array, target: Array) -> None:
-        """Enqueue a copy between two ranks' devices."""
-        self.send_recv([(source, target)])
+        Where nothing moves for 10 s, or for the communicator's timeout if that is longer, they are aborted. A close
+        that was interrupted goes on at the next call. In a forked child nothing is touched.
+        """
+        if hasattr(self, "_engine"):  # else the constructor has raised
+            self._engine.close()
 
     def __enter__(self) -> Communicator:
-        self.gate.check()
+        self._engine.health.gate.check()
         return self
 
+    def __exit__(self, *exception: object) -> None:
+        self.close()
 
-def _unzipped(pairs: Any) -> tuple[Any, Any]:
-    """Return the pairs' first and second items; whatever is no pair is left for the check to refuse."""
-    try:
-        return tuple(first for first, _ in pairs), tuple(second for _, second in pairs)
-    except (TypeError, ValueError):
-        return pairs, ()
+    def __repr__(self) -> str:
+        state = " closed" if self.closed else " failed" if self.failed else ""
+        return f"<vkpar.Communicator of {self.nranks}: {', '.join(map(str, self.devices))}{state}>"

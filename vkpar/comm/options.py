@@ -5,34 +5,42 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from vkpar import env
-from vkpar.comm.rig import AUTO, TRANSPORTS
+from vkpar.comm.rig.rig import AUTO, TRANSPORTS
 from vkpar.device import Device
-from vkpar.errors import InvalidUsageError
+from vkpar.errors import InvalidUsageError, UnsupportedError
+from vkpar.timeouts import seconds
+from vkpar.vulkan import instance
 
 
 def devices(given: Sequence[Device]) -> tuple[Device, ...]:
     """Return the devices: opened ones, each once.
 
     Raises:
-        InvalidUsageError
+        InvalidUsageError, UnsupportedError
     """
     listed = tuple(given) if isinstance(given, Iterable) else ()
     if not listed or not all(isinstance(device, Device) for device in listed):
         raise InvalidUsageError("a communicator takes a list of opened devices; see vkpar.open_devices")
     if len(set(map(id, listed))) != len(listed):
         raise InvalidUsageError("a device is named twice; open it twice for two virtual ranks: open_devices('name*2')")
+    if len(listed) > 1 and instance.watching():
+        raise UnsupportedError(
+            "with VKPAR_VALIDATION=gpu the validation layer waits for each submission, and ranks wait for each other, "
+            "so that they would wait for ever: watch kernels on one device at a time, or take VKPAR_VALIDATION=1"
+        )
     return listed
 
 
-def timeout(seconds: float) -> float:
-    """Return a positive number of seconds.
+def timeout(given: float) -> float:
+    """Return a positive number of seconds; infinity lets collectives take for ever.
 
     Raises:
-        InvalidUsageError
+        InvalidUsageError: ``given`` is no number, NaN, zero or negative.
     """
-    if not isinstance(seconds, (int, float)) or not seconds > 0:
-        raise InvalidUsageError(f"timeout must be a positive number of seconds, not {seconds!r}")
-    return float(seconds)
+    found = seconds(given)
+    if not found:
+        raise InvalidUsageError("timeout must be a positive number of seconds; every collective takes longer than 0")
+    return found
 
 
 def transports(given: str | Sequence[str], nranks: int) -> list[str]:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from vkpar import device as devices
+from vkpar.arrays.array import Array
 from vkpar.comm.communicator import Communicator
 from vkpar.device import Device
 
@@ -17,8 +16,12 @@ class PairCommunicator(Communicator):
     _staging_nbytes = _STAGING_BYTES
     _tunes = False
 
+    def move(self, source: Array, target: Array) -> None:
+        """Enqueue a copy between the two devices."""
+        self._engine.move(source, target)
 
-def connect(source: Device, target: Device) -> Any:
+
+def connect(source: Device, target: Device) -> PairCommunicator:
     """Return what carries arrays from ``source`` to ``target`` and back."""
     return PairCommunicator([source, target])
 

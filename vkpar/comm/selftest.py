@@ -7,15 +7,15 @@ were seen that keep what they read from it cached. So each communicator passes p
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from vkpar.array import Array
+from vkpar.arrays.array import Array
+from vkpar.comm.engine.engine import Engine
+from vkpar.comm.requests import collectives
+from vkpar.comm.requests.keys import Call
 from vkpar.errors import CommunicatorError
-
-if TYPE_CHECKING:
-    from vkpar.comm.communicator import Communicator
 
 _log = logging.getLogger("vkpar")
 _ROUNDS = 3  # in one submission: the third one reads the slots of the first again
@@ -26,59 +26,62 @@ class WrongSums(CommunicatorError):
     """Copies of the slots do not hold what they should."""
 
 
-def run(communicator: Communicator) -> None:
+def run(engine: Engine) -> None:
     """Gather patterns from all ranks on all ranks, several times in one submission.
 
     Raises:
         CommunicatorError: a rank got wrong data, or nothing moved for the communicator's timeout.
     """
-    n = communicator.nranks
+    n = engine.rig.nranks
     if n == 1:
         return
     sent = _patterns(n)
-    arrays = [device.array(rows) for device, rows in zip(communicator.devices, sent, strict=True)]
-    out = [device.zeros((_ROUNDS, n * _WORDS), "uint32") for device in communicator.devices]
-    with communicator.group():
+    arrays = [device.array(rows) for device, rows in zip(engine.devices, sent, strict=True)]
+    out = [device.zeros((_ROUNDS, n * _WORDS), "uint32") for device in engine.devices]
+    with engine.group():
         works = [
-            communicator.all_gather([array[turn] for array in arrays], out=[array[turn] for array in out])
+            engine.run(Call(collectives.ALL_GATHER, [array[turn] for array in arrays], [array[turn] for array in out]))
             for turn in range(_ROUNDS)
         ]
     works[-1].wait()
     for rank, array in enumerate(out):
-        _check(communicator, sent, rank, array)
-    if communicator.rig.copies:
-        _run_copies(communicator, sent)
+        _check(engine, sent, rank, array)
+    if engine.rig.copies:
+        _run_copies(engine, sent)
 
 
-def _run_copies(communicator: Communicator, sent: list[np.ndarray[Any, Any]]) -> None:
+def _run_copies(engine: Engine, sent: list[np.ndarray[Any, Any]]) -> None:
     """Test the copies of the slots; where they are wrong, do without them unless they were asked for."""
-    recording = communicator._recording
-    wanted, recording.through_copies = recording.through_copies, True
+    builder = engine.builder
+    wanted, builder.through_copies = builder.through_copies, True
     try:
-        _run_sums(communicator, sent)
+        _run_sums(engine, sent)
     except WrongSums as error:
         if wanted:
             raise
         _log.warning("copy queues are not used: %s", error)
-        communicator.rig.distrust_copies()
+        engine.rig.distrust_copies()
     finally:
-        recording.through_copies = wanted
+        builder.through_copies = wanted
 
 
-def _run_sums(communicator: Communicator, sent: list[np.ndarray[Any, Any]]) -> None:
+def _run_sums(engine: Engine, sent: list[np.ndarray[Any, Any]]) -> None:
     """Sum the patterns as well: reductions reach the slots by other queues than movements do."""
-    arrays = [device.array(rows) for device, rows in zip(communicator.devices, sent, strict=True)]
-    with communicator.group():
-        works = [communicator.all_reduce([array[turn] for array in arrays]) for turn in range(_ROUNDS)]
+    arrays = [device.array(rows) for device, rows in zip(engine.devices, sent, strict=True)]
+    with engine.group():
+        works = [
+            engine.run(Call(collectives.ALL_REDUCE, [array[turn] for array in arrays], op="sum"))
+            for turn in range(_ROUNDS)
+        ]
     works[-1].wait()
     total = np.add.reduce(sent, dtype=np.uint32)
     for rank, array in enumerate(arrays):
         wrong = int(np.count_nonzero(array.fetch().reshape(total.shape) != total))
         if wrong:
-            name = communicator.devices[rank].name
+            name = engine.devices[rank].name
             raise WrongSums(
                 f"self-test: rank {rank} ({name}) has {wrong} of {total.size} wrong sums through copies",
-                {"dst": rank, "wrong": wrong, "transports": communicator.transports()},
+                {"dst": rank, "wrong": wrong, "transports": _transports(engine)},
             )
 
 
@@ -88,15 +91,24 @@ def _patterns(nranks: int) -> list[np.ndarray[Any, Any]]:
     return [(place + np.uint32(rank * _ROUNDS * _WORDS)) * np.uint32(2654435761) for rank in range(nranks)]
 
 
-def _check(communicator: Communicator, sent: list[np.ndarray[Any, Any]], rank: int, array: Array) -> None:
-    got = array.fetch().reshape(_ROUNDS, communicator.nranks, _WORDS)
+def _check(engine: Engine, sent: list[np.ndarray[Any, Any]], rank: int, array: Array) -> None:
+    got = array.fetch().reshape(_ROUNDS, engine.rig.nranks, _WORDS)
     for source, rows in enumerate(sent):
         wrong = int(np.count_nonzero(got[:, source] != rows))
         if wrong:
-            kinds = {(link.src, link.dst): link.kind for link in communicator.links()}
-            names = [device.name for device in communicator.devices]
+            kinds = {(link.src, link.dst): link.kind for link in engine.rig.links}
+            names = [device.name for device in engine.devices]
             raise CommunicatorError(
                 f"self-test: rank {rank} ({names[rank]}) read {wrong} of {_ROUNDS * _WORDS} words of rank {source} "
                 f"({names[source]}) wrong over a {kinds.get((source, rank), 'local')} link",
-                {"src": source, "dst": rank, "wrong": wrong, "transports": communicator.transports()},
+                {
+                    "src": source,
+                    "dst": rank,
+                    "wrong": wrong,
+                    "transports": _transports(engine),
+                },
             )
+
+
+def _transports(engine: Engine) -> list[str]:
+    return [transport.name for transport in engine.rig.transports]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from vkpar import dtypes
-from vkpar.comm.algorithms import Algorithm
-from vkpar.comm.schedule import BLOCK
+from vkpar.comm.schedule.algorithms.table import Algorithm
+from vkpar.comm.schedule.steps import BLOCK
 from vkpar.dtypes import DType
 from vkpar.errors import InvalidUsageError, UnsupportedError
 from vkpar.vulkan.physical import DeviceInfo
@@ -170,5 +170,17 @@ def check(dtype: DType, wire: str) -> None:
         raise InvalidUsageError(f"unknown wire {wire!r}; there are {', '.join(NAMES)}")
     if dtype not in _ELEMENTS:
         names = ", ".join(str(known) for known in _ELEMENTS)
-        wanted = "float32" if dtype.is_float else "int32"
-        raise UnsupportedError(f"collectives reduce {names}, not {dtype}; make it with device.array(x, '{wanted}')")
+        raise UnsupportedError(f"collectives reduce {names}, not {dtype}; {_way_out(dtype)}")
+
+
+def _way_out(dtype: DType) -> str:
+    """Return what holds the elements of ``dtype``, or their parts, in a type that collectives reduce."""
+    if dtype.numpy.kind == "c":
+        parts = "x" if dtype.itemsize == 8 else "x.astype(np.complex64)"
+        return f"sums of complex numbers are those of their parts: device.array({parts}.view(np.float32))"
+    if dtype.numpy.kind in "iu" and dtype.itemsize == 8:
+        return (
+            "where every value, and every result, fits 32 bits, device.array(x.astype(np.int32)) does; else reduce on "
+            "the host, or split the values into parts of fewer bits"
+        )
+    return f"make it with device.array(x, '{'float32' if dtype.is_float else 'int32'}')"

@@ -5,16 +5,18 @@ from __future__ import annotations
 import json
 import sys
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Final, TextIO
+from typing import TYPE_CHECKING, Final, TextIO, cast
 
 import numpy as np
 from rich.console import Console
 
 import vkpar
-from vkpar.demo import reference, report, rig, weights
-from vkpar.demo.bounds import feed_forward_bound, relative, wire_of
+from vkpar import text, topology
+from vkpar.demo import checks, reference, report, weights
+from vkpar.demo.bounds import feed_forward_bound
 from vkpar.demo.feedforward import SplitFeedForward
 from vkpar.errors import VkparError
+from vkpar.testing import relative, wire_of
 
 if TYPE_CHECKING:
     from vkpar import Communicator, Device
@@ -34,11 +36,11 @@ def run(
     """Run the demo and say on its last line whether everything held.
 
     It holds when every all_reduce of integers is exact, every error against float64 is within the bound that
-    :mod:`vkpar.demo.bounds` derives, all ranks hold the same bits, and the sentence that the rig finds most similar to
-    each sentence is the one that float64 finds.
+    :mod:`vkpar.testing` and :mod:`vkpar.demo.bounds` derive, all ranks hold the same bits, and the sentence that the
+    rig finds most similar to each sentence is the one that float64 finds.
 
     Args:
-        selector: the rig's devices; None for ``VKPAR_DEVICES``, else all GPUs, see :func:`vkpar.demo.rig.choose`.
+        selector: the rig's devices; None for ``VKPAR_DEVICES``, else all GPUs, see :func:`vkpar.topology.choose`.
         weights: a trimmed file of ``tools/trim_weights.py``; None for the installed model package.
         wire: how float32 crosses a link: ``f16``, ``bf16`` or ``f32``.
         as_json: print one JSON object and nothing else.
@@ -46,23 +48,26 @@ def run(
         stream: where to print; standard output by default.
 
     Returns:
-        the exit status: 0 for OK, 1 for FAILED. Errors of vkpar end in FAILED, they are not raised.
+        the exit status: 0 for OK, 1 for a check that FAILED, 2 for an error of vkpar (FAILED too, it is not raised).
     """
     target = stream if stream is not None else sys.stdout
-    console = Console(file=target, quiet=as_json, markup=False, highlight=False, emoji=False)
+    trimmed = cast("TextIO", text.Trimmed(target))
+    console = Console(file=trimmed, quiet=as_json, markup=False, highlight=False, emoji=False)
     found = report.Report(wire)
+    failure: dict[str, str] = {}
     try:
         _run(console, found, selector, weights, repeats)
         problems = _problems(found)
         found.ok = not problems
         found.summary = _failure(problems) if problems else _success(found)
     except VkparError as error:
-        found.summary = f"FAILED: {type(error).__name__}: {error}"
+        failure = {"type": type(error).__name__, "message": str(error)}
+        found.summary = f"FAILED: {failure['type']}: {error}"
     if as_json:
-        print(json.dumps(found.as_dict(), indent=2), file=target)
+        print(json.dumps(found.as_dict() | failure, indent=2), file=target)
     else:
         console.print(f"\n{found.summary}", style="bold green" if found.ok else "bold red", soft_wrap=True)
-    return 0 if found.ok else 1
+    return 2 if failure else 0 if found.ok else 1
 
 
 def _run(console: Console, found: report.Report, selector: str | None, path: str | None, repeats: int) -> None:
@@ -72,17 +77,17 @@ def _run(console: Console, found: report.Report, selector: str | None, path: str
     found.model = f"all-MiniLM-L6-v2 ({model.source})"
     found.tokens = int(model.mask.sum())
     with ExitStack() as stack:
-        devices = vkpar.open_devices(rig.choose(selector))
+        devices = vkpar.open_devices(topology.choose(selector))
         for device in devices:
             stack.enter_context(device)
         communicator = stack.enter_context(vkpar.Communicator(devices, wire=found.wire))
         transports = communicator.transports()
-        found.ranks = [rig.describe_rank(rank, dev.info, transports[rank]) for rank, dev in enumerate(devices)]
-        found.links = rig.describe_links(communicator)
-        found.rig = rig.explain(devices)
+        found.ranks = [topology.describe_rank(rank, dev.info, transports[rank]) for rank, dev in enumerate(devices)]
+        found.links = topology.describe_links(communicator)
+        found.rig = topology.explain(devices)
         report.show_rig(console, found)
-        for count in rig.COUNTS:
-            found.all_reduce.append(rig.check_all_reduce(devices, communicator, found.wire, count, repeats))
+        for count in checks.COUNTS:
+            found.all_reduce.append(checks.check_all_reduce(devices, communicator, found.wire, count, repeats))
         report.show_all_reduce(console, found)
         found.similarities = _encode(found, model, devices, communicator, repeats)
         report.show_layers(console, found)
@@ -146,7 +151,7 @@ def _problems(found: report.Report) -> list[str]:
     return problems
 
 
-def _shortfalls(result: rig.AllReduceCheck | report.LayerResult) -> list[str]:
+def _shortfalls(result: checks.AllReduceCheck | report.LayerResult) -> list[str]:
     parts = [] if result.error <= result.bound else [f"error {result.error:.1e} (accepted {result.bound:.1e})"]
     return parts + ([f"{result.differing:,} elements differ between ranks"] if result.differing else [])
 

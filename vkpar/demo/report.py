@@ -11,8 +11,9 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from vkpar.demo.checks import AllReduceCheck
 from vkpar.demo.feedforward import StepTimes
-from vkpar.demo.rig import AllReduceCheck, LinkGroup, RankInfo
+from vkpar.topology import LinkGroup, RankInfo
 
 
 @dataclass(frozen=True)

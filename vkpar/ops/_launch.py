@@ -6,7 +6,7 @@ import struct
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
-from vkpar.array import Array, check_same_device, overlaps
+from vkpar.arrays.array import Array, check_same_device, overlaps
 from vkpar.dtypes import DType
 from vkpar.errors import InvalidUsageError, UnsupportedError
 from vkpar.plans import form_of
@@ -14,7 +14,7 @@ from vkpar.plans import make as make_plan
 
 if TYPE_CHECKING:
     from vkpar.device import Device
-    from vkpar.vulkan.buffer import BufferRange
+    from vkpar.vulkan.memory.buffer import BufferRange
 
 # The codes of shaders/common/elements.glsl.
 FLOATS: Final = {"float32": 0, "float16": 1, "bfloat16": 2}
@@ -101,7 +101,7 @@ def window(array: Array, start: int, count: int) -> tuple[BufferRange, int]:
     """Return a bindable range over elements, of a copy where they lie to either side of a border."""
     if array.reach(start) >= count:
         return array.window(start, count)
-    return array.reshape(-1)[start : start + count].contiguous_copy().window()
+    return array.reshape(-1)[start : start + count].copy().window()
 
 
 def run_pair(operation: str, a: Array, b: Array, out: Array | None, *options: object, in_place: bool) -> Array | None:

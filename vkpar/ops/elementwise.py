@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from vkpar import dtypes
-from vkpar.array import Array
+from vkpar.arrays.array import Array
 from vkpar.dtypes import DType
 from vkpar.errors import InvalidUsageError, UnsupportedError
 from vkpar.ops._launch import (

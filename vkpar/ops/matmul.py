@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from vkpar import dtypes
-from vkpar.array import Array
+from vkpar.arrays.array import Array
 from vkpar.errors import InvalidUsageError
 from vkpar.ops._launch import (
     FLOATS,
@@ -26,7 +26,7 @@ from vkpar.ops.tiling import Operand, Tile, tiles
 
 if TYPE_CHECKING:
     from vkpar.device import Device
-    from vkpar.vulkan.buffer import BufferRange
+    from vkpar.vulkan.memory.buffer import BufferRange
 
 # Turns of one invocation's loops in a dispatch: CPU drivers give wrong results, silently, beyond 65,535.
 _MAX_TURNS: Final = 49_152

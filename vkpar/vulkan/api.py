@@ -1,17 +1,29 @@
-"""The door to the Vulkan loader: raw cffi calls, structs, typed errors and the count of live handles.
+"""The door to the Vulkan loader: raw cffi calls, structs, typed errors and the record of live handles.
 
 Nothing is loaded before :func:`load`. Raw calls are used because the package's wrappers cost 25-42 us each.
+
+An interrupt loses no handle. Python runs signal handlers, and so raises what they raise, in the main thread when a call
+of Python's own returns and where a loop turns, never inside a function that is implemented in C. So:
+
+- A handle is written down by the call that makes it: what the driver fills, and the list that takes the call's result,
+  are in the record before, and ``list.extend`` makes the call and keeps the result.
+- A handle leaves the record by the call that destroys it: ``next`` drives both, over functions that are implemented in
+  C. An interrupt comes before both or after both, and a second call finds nothing to do.
+- What lost its owner to an interrupt is still in the record, and is destroyed with its device.
 """
 
 from __future__ import annotations
 
 import functools
-import threading
+import logging
+import operator
 from collections import Counter
+from dataclasses import dataclass, field
 from typing import Any
 
 from vkpar.errors import DeviceLostError, OutOfMemoryError, UnsupportedError, VulkanError
 
+_log = logging.getLogger("vkpar")
 _MEMORY_RESULTS = {
     "VK_ERROR_OUT_OF_HOST_MEMORY",
     "VK_ERROR_OUT_OF_DEVICE_MEMORY",
@@ -20,6 +32,24 @@ _MEMORY_RESULTS = {
 }
 # Object kinds whose parent is the instance itself, so that destroy takes no parent argument.
 _SELF_DESTROYING = {"Instance", "Device"}
+_DESTROYERS = {"DeviceMemory": "vkFreeMemory"}
+
+_Key = tuple[str, int, int, int]  # kind, parent's address, handle's, and a number that tells equal handles apart
+
+
+@dataclass(eq=False)
+class Making:
+    """A handle, from before the call that makes it: that call fills ``cell``, and its result goes to ``results``."""
+
+    kind: str
+    owner: int
+    cell: Any
+    results: list[int] = field(default_factory=list)
+
+    @property
+    def has_handle(self) -> bool:
+        """True once the call has made it."""
+        return bool(self.results) and self.results[0] >= 0 and bool(self.cell[0])
 
 
 class Api:
@@ -29,6 +59,7 @@ class Api:
         ffi: the cffi instance that knows the Vulkan types.
         lib: the loader's exported functions.
         vk: the constants (``vk.VK_SUCCESS`` and so on).
+        left: how many handles had lost their owners and were destroyed with their devices.
     """
 
     def __init__(self, module: Any) -> None:
@@ -36,8 +67,9 @@ class Api:
         self.ffi = module.ffi
         self.lib = module.lib
         self._names = _result_names(module)
-        self._live: Counter[str] = Counter()
-        self._lock = threading.RLock()  # a finalizer may destroy handles in the middle of a count
+        self.left = 0
+        self._live: dict[_Key, Making] = {}  # in the order in which they were made
+        self._making: dict[int, Making] = {}  # what calls make that are under way, or were interrupted
 
     def struct(self, name: str, **members: Any) -> Any:
         """Return a new zeroed struct ``name`` with its sType and ``members`` set; what they point to is kept alive.
@@ -96,35 +128,89 @@ class Api:
         """Return the VkResult's name, such as ``VK_ERROR_DEVICE_LOST``."""
         return self._names.get(result, f"VkResult {result}")
 
-    def create(self, kind: str, parent: Any, info: Any, detail: str = "") -> Any:
-        """Call ``vkCreate<kind>`` and count the new handle; ``parent`` is None for an instance."""
-        made = self.ffi.new(f"Vk{kind}*")
-        call = f"vkCreate{kind}"
-        arguments = [info, self.ffi.NULL, made]
-        if parent is not None:
-            arguments.insert(0, parent)
-        self.check(getattr(self.lib, call)(*arguments), call, detail)
-        self.count(kind, 1)
-        return made[0]
+    def making(self, kind: str, parent: Any) -> Making:
+        """Return what a handle of ``kind`` is going to be recorded as.
+
+        Who keeps it from before the handle is made can :meth:`discard` that, wherever an interrupt comes.
+        """
+        owner = 0 if kind in _SELF_DESTROYING else self.address(parent)
+        return Making(kind, owner, self.ffi.new(f"Vk{kind}[1]"))
+
+    def create(self, kind: str, parent: Any, info: Any, detail: str = "", made: Making | None = None) -> Any:
+        """Call ``vkCreate<kind>`` and record the new handle; ``parent`` is None for an instance."""
+        arguments = (info, self.ffi.NULL) if parent is None else (parent, info, self.ffi.NULL)
+        return self.make(made or self.making(kind, parent), f"vkCreate{kind}", *arguments, detail=detail)
+
+    def make(self, made: Making, call: str, *arguments: Any, detail: str = "") -> Any:
+        """Call ``call``, whose last argument is where it puts a new handle; record that as ``made`` and return it.
+
+        Raises:
+            DeviceLostError, OutOfMemoryError, VulkanError
+        """
+        self._making[id(made)] = made
+        function, given = getattr(self.lib, call), (*arguments, made.cell)
+        made.results.extend(map(function, *((argument,) for argument in given)))
+        self._record(made)
+        self.check(made.results[0], call, detail)
+        return made.cell[0]
+
+    def _record(self, made: Making) -> None:
+        """Record what ``made`` says; once more where an interrupt came before it was through."""
+        if made.has_handle:
+            key = (made.kind, made.owner, self.address(made.cell[0]), 0)
+            while self._live.get(key, made) is not made:  # drivers may give equal handles for equal objects
+                key = (*key[:3], key[3] + 1)
+            self._live[key] = made
+        self._making.pop(id(made), None)
 
     def destroy(self, kind: str, parent: Any, handle: Any) -> None:
-        """Call ``vkDestroy<kind>`` and uncount the handle."""
-        function = getattr(self.lib, f"vkDestroy{kind}")
-        if kind in _SELF_DESTROYING:
-            function(handle, self.ffi.NULL)
-        else:
-            function(parent, handle, self.ffi.NULL)
-        self.count(kind, -1)
+        """Destroy ``handle``; do nothing where that was done before."""
+        owner = 0 if kind in _SELF_DESTROYING else self.address(parent)
+        key = (kind, owner, self.address(handle), 0)
+        while (*key[:3], key[3] + 1) in self._live:
+            key = (*key[:3], key[3] + 1)
+        if key in self._live:
+            self._destroy(key, parent)
 
-    def count(self, kind: str, change: int) -> None:
-        """Add ``change`` to the number of live handles of ``kind``."""
-        with self._lock:
-            self._live[kind] += change
+    def discard(self, made: Making, parent: Any) -> None:
+        """Destroy what ``made`` stands for; do nothing where it never was made, or is destroyed.
+
+        What is left of a device's own goes with the device.
+        """
+        if id(made) in self._making:
+            self._record(made)
+        for key in [key for key, recorded in self._live.copy().items() if recorded is made]:
+            if made.kind == "Device":
+                self._destroy_left(made.cell[0])
+            self._destroy(key, parent)
+
+    def _destroy(self, key: _Key, parent: Any) -> None:
+        """Take a handle from the record and destroy it, in one step (see the head of the module)."""
+        function = getattr(self.lib, _DESTROYERS.get(key[0], f"vkDestroy{key[0]}"))
+        taken = map(operator.getitem, map(operator.attrgetter("cell"), map(self._live.pop, (key,))), (0,))
+        nothing = (self.ffi.NULL,)
+        if key[0] in _SELF_DESTROYING:
+            next(map(function, taken, nothing))
+        else:
+            next(map(function, (parent,), taken, nothing))
+
+    def _destroy_left(self, device: Any) -> None:
+        """Destroy what was made of ``device`` and has no owner: the newest first."""
+        owner = self.address(device)
+        for made in [made for made in self._making.copy().values() if made.owner == owner]:
+            self._record(made)
+        left = [key for key in list(self._live) if key[1] == owner]
+        self.left += len(left)
+        for key in reversed(left):
+            _log.info("%s %#x has no owner any more; it is destroyed with its device", key[0], key[2])
+            self._destroy(key, device)
 
     def live(self) -> dict[str, int]:
         """Return the handles created and not yet destroyed, by kind (kinds at zero left out)."""
-        with self._lock:
-            return {kind: number for kind, number in self._live.items() if number}
+        recorded = self._live.copy()
+        known = set(map(id, recorded.values()))
+        making = [made for made in self._making.copy().values() if made.has_handle and id(made) not in known]
+        return dict(Counter(made.kind for made in (*making, *recorded.values())))
 
     def address(self, handle: Any) -> int:
         """Return a handle or pointer as an integer."""
@@ -189,6 +275,11 @@ def load() -> Api:
 def version(packed: int) -> tuple[int, int, int]:
     """Return a VK_MAKE_API_VERSION number as (major, minor, patch)."""
     return (int(packed) >> 22 & 0x7F, int(packed) >> 12 & 0x3FF, int(packed) & 0xFFF)
+
+
+def dotted(version: tuple[int, ...]) -> str:
+    """Return a version as text."""
+    return ".".join(map(str, version))
 
 
 def loaded() -> bool:

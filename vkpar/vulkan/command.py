@@ -8,9 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from vkpar import env
+from vkpar.errors import InvalidUsageError
 from vkpar.vulkan import api
-from vkpar.vulkan.buffer import BufferRange, SharedBuffer, paired
-from vkpar.vulkan.physical import TEXEL
+from vkpar.vulkan.memory.buffer import BufferRange, SharedBuffer, paired
+from vkpar.vulkan.physical import ALIGNMENT, TEXEL
 
 _FOREIGN = 0xFFFFFFFD  # VK_QUEUE_FAMILY_FOREIGN_EXT
 _REGIONS = 256  # that one call copies: the validation layer compares all of a call's regions with each other
@@ -207,6 +209,7 @@ class DescriptorPool:
         vk = self._vk = api.load()
         self._device = device
         self._views: dict[BufferRange, Any] = {}
+        self._alignment = ALIGNMENT if "alignment" in env.debug_checks() else 1
         kinds = [(vk.vk.VK_DESCRIPTOR_TYPE_STORAGE_BUFFER, descriptors)]
         if texels:
             kinds.append((vk.vk.VK_DESCRIPTOR_TYPE_UNIFORM_TEXEL_BUFFER, texels))
@@ -220,6 +223,9 @@ class DescriptorPool:
         info = vk.struct(
             "VkDescriptorSetAllocateInfo", descriptorPool=self.handle, descriptorSetCount=1, pSetLayouts=[layout]
         )
+        for item in (*ranges, *texels):
+            if item.offset % self._alignment:
+                raise InvalidUsageError(f"VKPAR_DEBUG=alignment: a binding at byte {item.offset} of a buffer")
         made = vk.ffi.new("VkDescriptorSet[1]")
         vk.check(vk.lib.vkAllocateDescriptorSets(self._device, info, made), "vkAllocateDescriptorSets")
         if ranges:

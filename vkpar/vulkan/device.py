@@ -2,89 +2,111 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import threading
-import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, Protocol
 
 from vkpar import env
-from vkpar.errors import DeviceLostError, InvalidUsageError, OutOfMemoryError, UnsupportedError
-from vkpar.vulkan import api, instance, making, memtypes
-from vkpar.vulkan.buffer import Buffer, BufferRange
+from vkpar.errors import DeviceLostError, InvalidUsageError, UnsupportedError
+from vkpar.timeouts import Deadline
+from vkpar.vulkan import api, instance
+from vkpar.vulkan import create as making
 from vkpar.vulkan.gate import Gate
-from vkpar.vulkan.imports import HostImports, HostWindow
-from vkpar.vulkan.kernel import Pipeline, PipelineCache
-from vkpar.vulkan.mapped import MappedArrays
-from vkpar.vulkan.memory import Allocator, HostBlock
+from vkpar.vulkan.memory import memtypes
+from vkpar.vulkan.memory.accounting import ARRAYS, BOUNCE_BUFFERS, LIMITED, SLOTS, STAGING, Books, DeviceMemory
+from vkpar.vulkan.memory.buffer import Buffer, BufferRange, Lease
+from vkpar.vulkan.memory.imports import HostImports, HostWindow
+from vkpar.vulkan.memory.mapped import MappedArrays
+from vkpar.vulkan.memory.memory import Allocator, HostBlock
+from vkpar.vulkan.memory.recycle import Recycler
+from vkpar.vulkan.memory.subbuffers import SubBuffers, cut
 from vkpar.vulkan.physical import DeviceInfo, read_heaps
-from vkpar.vulkan.queue import Frame, Queue, drain
-from vkpar.vulkan.recycle import Recycler
+from vkpar.vulkan.pipelines.kernel import Pipeline, PipelineCache
+from vkpar.vulkan.queue import Queue, drain
 from vkpar.vulkan.staging import Load, Staging
 from vkpar.vulkan.stream import Stream, pushes
-from vkpar.vulkan.subbuffers import SubBuffers, cut
-from vkpar.vulkan.usage import ARRAYS, SLOTS, STAGING, Books, DeviceMemory
 
 _log = logging.getLogger("vkpar")
 _DRAIN_SECONDS = 30.0
 _BARRIERS = "barriers"
+_numbers = itertools.count(1)
 _MEMORY_CHECK, _UNWRITTEN = "memory", 0xFFFFFFFF  # NaN in every float type, -1 in every signed one
+
+
+class Keeper(Protocol):
+    """Keeps memory of a device for later; see :attr:`LogicalDevice.keepers`."""
+
+    def evict(self) -> bool:
+        """Drop what can be made again, once it is not in use any more; say whether there was any."""
 
 
 class LogicalDevice:
     """A VkDevice with what belongs to it.
 
+    Args:
+        info: the physical device.
+        own: told of this object before anything is made: whoever that is may close it where an interrupt comes.
+
     Attributes:
         info: the physical device.
+        label: its name and a number that no other device of the process has, for messages.
         gate: every call passes it; shut by :meth:`close`.
         compute: the queue that kernels run on.
         transfer: the queue that uploads and downloads run on; the compute queue where there is no other.
-        stream: gathers what runs on the compute queue; None with the Python pump, where each runs by itself.
+        stream: gathers what runs on the compute queue.
+        recycler: the memory of dropped arrays, for the next ones.
+        keepers: who keeps memory for later, held weakly: they are asked for it before an allocation fails.
     """
 
-    def __init__(self, info: DeviceInfo) -> None:
+    def __init__(self, info: DeviceInfo, own: Callable[[LogicalDevice], None] | None = None) -> None:
         self.info = info
         self._vk = api.load()
         self._process = os.getpid()
-        self.gate = Gate(info.name)
-        self._retired: deque[tuple[int, int, Buffer]] = deque()
+        self.label = f"{info.name} #{next(_numbers)}"
+        self.gate = Gate(self.label)
+        self._retired: deque[tuple[int, int, Lease]] = deque()  # with the timelines' values that they wait for
         self.recycler = Recycler(info.heaps[memtypes.heap_of(info, memtypes.DEVICE)].nbytes)
         self._reaping = threading.Lock()
+        self.keepers: weakref.WeakSet[Keeper] = weakref.WeakSet()
         self._closing = threading.RLock()
-        self._freed = False
+        self._is_open = self._drained = self._freed = False
         self.quarantined = False
         self._watched = instance.get() if instance.validating() else None
         making.require(info)
+        self._made = self._vk.making("Device", info.handle)
+        if own is not None:
+            own(self)
         compute, transfer = making.choose_families(info)
         self._second: Queue | None = None
         self._has_second = compute != transfer and making.has_second(info, transfer)
         families = {compute: 1, transfer: 1 + self._has_second}
         with ExitStack() as undo:
-            self.handle: Any = making.create(info, families)
-            undo.callback(lambda: self._vk.destroy("Device", None, self.handle))
+            undo.callback(self._vk.discard, self._made, None)
+            self.handle: Any = making.create(info, families, self._made)
             self.compute = self._queue(compute, "compute", undo)
             self.transfer = self.compute
             if transfer != compute:
                 self.transfer = self._queue(transfer, "transfer", undo)
                 self.compute.port.pair(self.transfer.port)
-            self.stream: Stream | None = None
-            if hasattr(self.compute.port, "_c"):
-                self.stream = Stream(self.handle, self.compute, barriers=_BARRIERS in env.debug_checks())
-                undo.callback(self.stream.close)
-                self.compute.port.stream = self.transfer.port.stream = self.stream
+            self.stream = Stream(self.handle, self.compute, barriers=_BARRIERS in env.debug_checks())
+            undo.callback(self.stream.close)
+            self.compute.port.stream = self.transfer.port.stream = self.stream
             self.books = Books()
-            self.allocator = Allocator(self.handle, info, (compute, transfer), self.books)
-            self.pipelines = PipelineCache(self.handle)
+            self.allocator = Allocator(self.handle, info, (compute, transfer), self.books, self.relief, self.label)
+            self.pipelines = PipelineCache(self.handle, self.compute)
             straight, ring_bytes = env.get().ring == "auto", env.get().ring_bytes
             kind = memtypes.UPLOAD if straight else memtypes.HOST
             self.staging = Staging(self.allocator, self.transfer, ring_bytes, kind)
             self.imports = HostImports(self.handle, info, self.transfer, kernels=transfer == compute)
             # Uploads that fit the ring need not wait there.
             self._mapped = MappedArrays(self.transfer, ring_bytes + 1) if straight else None
+            self._is_open = True
             undo.pop_all()
         with _opening:
             _opened.add(self)
@@ -125,6 +147,11 @@ class LogicalDevice:
             return False
         return not env.get().debug or _MEMORY_CHECK not in env.debug_checks()
 
+    @property
+    def done(self) -> bool:
+        """True once nothing is left to close."""
+        return self._freed or self.quarantined
+
     def check_open(self) -> None:
         """Refuse use after close, after a fork, and raise what the validation layer has reported.
 
@@ -134,7 +161,7 @@ class LogicalDevice:
         self.gate.check()
         instance.get().raise_messages()
 
-    def allocate_array(self, nbytes: int, label: Callable[[], str] | None = None) -> SubBuffers:
+    def allocate_array(self, nbytes: int, label: Callable[[], str] | None = None, purpose: str = ARRAYS) -> SubBuffers:
         """Return memory for an array: as many new buffers as the driver's limits ask for.
 
         It is given back when nobody holds it any more and the work submitted until then is done.
@@ -142,39 +169,24 @@ class LogicalDevice:
         Raises:
             OutOfMemoryError, UnsupportedError
         """
-        self._check_total(nbytes)
-        with ExitStack() as undo:
-            buffers = []
-            for size in cut(nbytes, self.info.limits.max_buffer):
-                buffers.append(self.allocate(size, purpose=ARRAYS, label=label, total=nbytes))
-                undo.callback(self._retire, buffers[-1:])
-            made = SubBuffers(buffers)
-            self.recycler.hold(made)
-            undo.pop_all()
-        return made
-
-    def _check_total(self, nbytes: int) -> None:
-        """Refuse what there can be no room for, once all that was dropped is given back."""
         with self.gate.lock():
             self.gate.check()
-            while True:
-                try:
-                    return self.allocator.check_total(nbytes)
-                except OutOfMemoryError:
-                    if not self._wait_for_retired():
-                        raise
+            self.reap()
+            self.allocator.check_total(nbytes, purpose)
+            sizes = cut(nbytes, self.info.limits.max_buffer)
+            made = SubBuffers([self.allocate(size, purpose=purpose, label=label, total=nbytes) for size in sizes])
+            return self.recycler.hold(made) if purpose == ARRAYS else made
 
     def allocate(
         self, nbytes: int, *, purpose: str, label: Callable[[], str] | None = None, total: int | None = None
     ) -> Buffer:
-        """Return a new buffer of device memory.
+        """Return a new buffer of device memory, which is given back as :meth:`allocate_array` says.
 
-        Where there is no room, what other devices on the same card keep for later is freed, then what is about to be
-        given back is waited for.
+        Where there is no room, there is :meth:`relief`.
 
         Args:
             nbytes: its size.
-            purpose: what it is booked for: ``arrays`` or ``slots``.
+            purpose: what it is booked for: ``arrays``, ``bounce buffers`` or ``slots``.
             label: says what it holds, for messages.
             total: bytes of all that it is a part of, for messages.
 
@@ -184,19 +196,30 @@ class LogicalDevice:
         with self.gate.lock():
             self.gate.check()
             self.reap(everything=_MEMORY_CHECK in env.debug_checks())
-            trimmed = False
-            while True:
-                try:
-                    buffer = self.allocator.allocate(nbytes, purpose=purpose, label=label, total=total)
-                except OutOfMemoryError:
-                    if not trimmed and self._trim_others():
-                        trimmed = True
-                    elif not self._wait_for_retired():
-                        raise
-                else:
-                    if purpose == ARRAYS and _MEMORY_CHECK in env.debug_checks():
-                        self.fill([buffer.range(0, buffer.reserved)], _UNWRITTEN)
-                    return buffer
+            buffer = self.allocator.allocate(nbytes, purpose=purpose, label=label, total=total)
+            if purpose in LIMITED and _MEMORY_CHECK in env.debug_checks():
+                self.fill([buffer.range(0, buffer.reserved)], _UNWRITTEN)
+            return buffer
+
+    def relief(self) -> Iterator[None]:
+        """Free what can be spared, what costs least first; yield whenever an allocation may find room now.
+
+        What is free by now goes first, memory of dropped arrays that is kept for the next ones too, then what other
+        devices on the same card keep for later, then what is about to be given back is waited for, and at last the
+        keepers drop what they have.
+        """
+        self.reap(everything=True)
+        yield
+        if self._trim_others():
+            yield
+        while self._wait_for_retired():
+            yield
+        for keeper in list(self.keepers):
+            if keeper.evict():
+                self.reap(everything=True)
+                yield
+                while self._wait_for_retired():
+                    yield
 
     def _trim_others(self) -> int:
         """Free the empty blocks of the other devices opened on this card; return their bytes."""
@@ -210,8 +233,7 @@ class LogicalDevice:
         """Free the memory that is kept for later; return how many bytes."""
         with self.gate.lock():
             self.gate.check()
-            if self.stream is not None:
-                self.stream.flush()
+            self.stream.flush()
             self.reap(everything=True)
             return self.allocator.trim()
 
@@ -220,13 +242,14 @@ class LogicalDevice:
         with self.gate.lock():
             self.gate.check()
             self.reap(everything=True)
-            buffers, blocks = self.books.counts
             room = self.allocator.room()
+            buffers, blocks = self.books.counts
             return DeviceMemory(
                 heaps=self.books.heaps(read_heaps(self.info)),
                 arrays=self.books.of(ARRAYS),
                 staging=self.books.of(STAGING),
                 slots=self.books.of(SLOTS),
+                bounce_buffers=self.books.of(BOUNCE_BUFFERS),
                 pipelines=len(self.pipelines),
                 limit=env.get().max_memory,
                 buffers=buffers,
@@ -237,8 +260,7 @@ class LogicalDevice:
             )
 
     def _wait_for_retired(self) -> bool:
-        """Wait until the oldest retired buffer is released; False where there is none."""
-        self._retire(self.recycler.surplus(everything=True))
+        """Wait until the oldest buffer that nobody holds is released; False where there is none."""
         try:
             compute, transfer, _ = self._retired[0]
         except IndexError:
@@ -248,27 +270,31 @@ class LogicalDevice:
         self.reap()
         return True
 
-    def _retire(self, buffers: Iterable[Buffer]) -> None:
-        """Release buffers once all work given to the queues so far is done."""
-        if not self.closed:
-            for buffer in buffers:
-                self._retired.append((self.compute.last, self.transfer.last, buffer))
-
     def reap(self, *, everything: bool = False) -> None:
-        """Release the retired buffers, and the imports nobody can reach any more, whose work is done.
+        """Release the buffers, and the imports, that nobody can reach any more and whose work is done.
 
-        With ``everything`` that goes for the dropped memory, too, that is kept for arrays of the same size.
+        With ``everything`` that goes for the memory of dropped arrays, too, that is kept for the next ones. An
+        interrupt leaves a buffer in the queue that it came from, so that it may be in both; the second release of it
+        does nothing.
         """
         self.imports.reap()
-        self._retire(self.recycler.surplus(everything=everything))
-        if not self._retired or not self._reaping.acquire(blocking=False):
+        self.pipelines.reap()
+        self.recycler.sort()
+        if everything:
+            self.recycler.evict()
+        dropped = self.allocator.dropped
+        if not dropped and not self._retired:
             return
-        try:
+        with self._reaping:
+            while dropped:
+                self._retired.append((self.compute.last, self.transfer.last, dropped[0]))
+                dropped.popleft()
+            if not self._retired:
+                return
             compute, transfer = self.compute.timeline.value(), self.transfer.timeline.value()
             while self._retired and self._retired[0][0] <= compute and self._retired[0][1] <= transfer:
-                self.allocator.release(self._retired.popleft()[2])
-        finally:
-            self._reaping.release()
+                self.allocator.release(self._retired[0][2])
+                self._retired.popleft()
 
     def upload(self, source: Any, target: Sequence[BufferRange]) -> None:
         """Copy flat uint8 ``source`` to ``target``, of as many bytes; ``source`` is free on return."""
@@ -330,7 +356,7 @@ class LogicalDevice:
 
     def pushes(self, bindings: int) -> bool:
         """Say whether the descriptors of eager kernels with so many bindings are pushed."""
-        return self.stream is not None and pushes(self.info.extensions, bindings)
+        return pushes(self.info.extensions, bindings)
 
     def dispatch(
         self,
@@ -343,16 +369,7 @@ class LogicalDevice:
     ) -> None:
         """Run a kernel after everything before it, as part of the operation ``name`` that may take ``cost_ns``."""
         self.check_ranges(ranges, groups)
-        if self.stream is not None:
-            self.stream.dispatch(name, pipeline, ranges, push, groups, cost_ns)
-            return
-
-        def record(frame: Frame) -> None:
-            descriptors = frame.descriptors(pipeline.layout.set_layout, ranges)
-            frame.commands.record_order()
-            frame.commands.record_dispatch(pipeline, descriptors, push, groups)
-
-        self.compute.run(record)
+        self.stream.dispatch(name, pipeline, ranges, push, groups, cost_ns)
 
     def check_ranges(self, ranges: Sequence[BufferRange], groups: tuple[int, int, int]) -> None:
         """Refuse what a kernel cannot bind or a dispatch cannot have.
@@ -364,52 +381,36 @@ class LogicalDevice:
         for item in ranges:
             if item.nbytes > limits.max_storage_buffer_range:
                 raise UnsupportedError(
-                    f"a kernel on {self.info.name} can bind {limits.max_storage_buffer_range} bytes "
+                    f"a kernel on {self.label} can bind {limits.max_storage_buffer_range} bytes "
                     f"(maxStorageBufferRange), not {item.nbytes}"
                 )
             if item.offset % limits.min_storage_buffer_offset_alignment:
                 raise InvalidUsageError(
-                    f"an array that starts at byte {item.offset} of its buffer cannot be bound on {self.info.name}: "
+                    f"an array that starts at byte {item.offset} of its buffer cannot be bound on {self.label}: "
                     f"the offset must be a multiple of {limits.min_storage_buffer_offset_alignment} "
                     "(minStorageBufferOffsetAlignment)"
                 )
         if any(wanted > most for wanted, most in zip(groups, limits.max_workgroup_count, strict=True)):
-            raise InvalidUsageError(f"{groups} work-groups; {self.info.name} allows {limits.max_workgroup_count}")
+            raise InvalidUsageError(f"{groups} work-groups; {self.label} allows {limits.max_workgroup_count}")
 
     def copy(self, source: Sequence[BufferRange], target: Sequence[BufferRange]) -> None:
         """Copy bytes on the device, in program order; both have as many."""
-        if self.stream is not None:
-            self.stream.copy("copy", source, target)
-            return
-
-        def record(frame: Frame) -> None:
-            frame.commands.record_order()
-            frame.commands.record_copies(source, target)
-
-        self.compute.run(record)
+        self.stream.copy("copy", source, target)
 
     def fill(self, target: Sequence[BufferRange], word: int) -> None:
         """Fill with a 32-bit word, in program order; offsets and lengths are multiples of 4."""
-        if self.stream is not None:
-            self.stream.fill("fill", target, word)
-            return
-
-        def record(frame: Frame) -> None:
-            frame.commands.record_order()
-            for part in target:
-                frame.commands.record_fill(part, word)
-
-        self.compute.run(record)
+        self.stream.fill("fill", target, word)
 
     def synchronize(self, timeout: float | None = None) -> None:
         """Wait until everything submitted is done.
 
         Raises:
             WaitTimeoutError: ``timeout`` seconds were not enough.
+            InvalidUsageError: the device is closed; or ``timeout`` is no number, NaN or negative.
         """
-        deadline = None if timeout is None else time.monotonic() + timeout
+        deadline = Deadline(timeout)
         for queue in self.queues:
-            queue.wait(queue.last, None if deadline is None else max(0.0, deadline - time.monotonic()))
+            queue.wait(queue.last, deadline)
 
     def refuse_calls(self) -> None:
         """Let no call begin any more, and wait for those under way in other threads; nothing in a forked child."""
@@ -418,7 +419,7 @@ class LogicalDevice:
 
     def _shut(self) -> None:
         self.gate.shut()
-        if self.stream is not None:
+        if self._is_open:
             self.stream.refuse()
 
     def close(self) -> None:
@@ -435,34 +436,36 @@ class LogicalDevice:
                 self._close()
 
     def _close(self) -> None:
+        if not self._is_open:
+            self._vk.discard(self._made, None)
+            self._freed = True
+            return
         queues = self.queues
-        refused = self.stream.abandon() if self.stream is not None else None
+        refused = self.stream.abandon()
         if refused is not None:
-            _log.error("%s is closed with work that its driver has refused: %s", self.info.name, refused)
-        if drain(queues, [queue.last for queue in queues], _DRAIN_SECONDS):
+            _log.error("%s is closed with work that its driver has refused: %s", self.label, refused)
+        if not self._drained and drain(queues, [queue.last for queue in queues], _DRAIN_SECONDS):
             self.quarantine()
             return
-        self._freed = True
-        self._retired.clear()
+        self._drained = True
         self.staging.close()
         self.imports.close()
         self.pipelines.close()
         self.allocator.close()
-        if self.stream is not None:
-            self.stream.close()
+        self.stream.close()
         for queue in reversed(queues):
             queue.close()
-        self._vk.destroy("Device", None, self.handle)
+        self._vk.discard(self._made, None)
+        self._freed = True
 
     def quarantine(self) -> None:
         """Give the device up: work on it does not end, so its handles are leaked and later use is refused."""
         self.quarantined = True
-        if self.stream is not None:
-            self.stream.close(leak=True)
+        self.stream.close(leak=True)
         self.imports.leak()
         why = "quarantined: it did not finish its work"
-        self.gate.refuse(lambda: DeviceLostError("VK_ERROR_DEVICE_LOST", self.info.name, why))
-        _log.error("%s does not finish its work; it is given up and its handles are leaked", self.info.name)
+        self.gate.refuse(lambda: DeviceLostError("VK_ERROR_DEVICE_LOST", self.label, why))
+        _log.error("%s does not finish its work; it is given up and its handles are leaked", self.label)
 
 
 _opened: weakref.WeakSet[LogicalDevice] = weakref.WeakSet()

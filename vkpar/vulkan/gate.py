@@ -23,7 +23,7 @@ class Gate:
     """
 
     def __init__(self, what: str) -> None:
-        self._what = what
+        self.what = what
         self._locks: dict[int, Any] = {}  # by thread
         self._process = os.getpid()
         self._refusal: Callable[[], VkparError] | None = None
@@ -36,7 +36,7 @@ class Gate:
             InvalidUsageError: in a forked child.
         """
         if os.getpid() != self._process:
-            raise InvalidUsageError(f"{self._what} was opened before a fork; open it in the child, a spawned process")
+            raise InvalidUsageError(f"{self.what} was opened before a fork; open it in the child, a spawned process")
         thread = threading.get_ident()
         lock = self._locks.get(thread)
         return self._locks.setdefault(thread, threading.RLock()) if lock is None else lock
@@ -53,7 +53,7 @@ class Gate:
             InvalidUsageError: closed; or whatever :meth:`refuse` was given.
         """
         if self.is_shut:
-            raise self._refusal() if self._refusal else InvalidUsageError(f"{self._what} is closed")
+            raise self._refusal() if self._refusal else InvalidUsageError(f"{self.what} is closed")
 
     def refuse(self, error: Callable[[], VkparError]) -> None:
         """Shut without waiting for anyone: from now on every call raises what ``error`` makes."""

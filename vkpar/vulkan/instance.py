@@ -14,6 +14,14 @@ from vkpar.vulkan import api
 _log = logging.getLogger("vkpar")
 _VALIDATION_LAYER = "VK_LAYER_KHRONOS_validation"
 _NO_DRIVER = "no Vulkan driver found: install your GPU's driver, or mesa-vulkan-drivers for a CPU one"
+_NO_DEVICE = (
+    "a Vulkan driver is installed, but it reaches no device. In a container, hand the GPU in (docker run --device "
+    "/dev/dri, or --gpus all with NVIDIA_DRIVER_CAPABILITIES=all). Elsewhere, see that the card is listed by lspci, "
+    "that its kernel driver is loaded, and that you may open /dev/dri/renderD* (groups render and video). "
+    "mesa-vulkan-drivers adds a CPU device, which needs no card"
+)
+_REPLACING = ("VK_DRIVER_FILES", "VK_ICD_FILENAMES")  # name the drivers to load, in place of the installed ones
+_FILTERING = ("VK_LOADER_DRIVERS_SELECT", "VK_LOADER_DRIVERS_DISABLE")
 _API_VERSION = (1 << 22) | (3 << 12)
 
 # False alarms of layers before 1.3.296, which track host signals wrongly
@@ -25,6 +33,10 @@ _API_VERSION = (1 << 22) | (3 << 12)
 _PENDING_HOST_SIGNAL = "VUID-VkSemaphoreSignalInfo-value-03259"
 _LAYER_STALLED = "UNASSIGNED-VkSemaphore-state-timeout"
 _HOST_SIGNALS_FIXED = (1, 3, 296)
+
+# What the layer says of GPU-assisted validation itself: it does without something, or altogether.
+_GPU_NOTES = ("UNASSIGNED-GPU-Assisted", "WARNING-GPU-Assisted", "WARNING-Setting-Limit-Adjusted")
+_GPU_EXTENSION = "VK_EXT_validation_features"
 
 _host_only_timelines: set[int] = set()
 
@@ -44,13 +56,16 @@ class Instance:
         handle: the VkInstance.
         validating: True when the validation layer is on.
         messages: what it has reported since they were raised last.
+        watching: True when it watches every access of kernels, too. Each submission waits for its end then.
     """
 
     def __init__(self) -> None:
         self._vk = api.load()
         self._process = os.getpid()
-        self.validating = env.get().validation
+        self.validating = bool(env.get().validation)
+        self.watching = env.get().validation == "gpu"
         self.messages: list[str] = []
+        self._notes: list[str] = []
         self._layer_version = (0, 0, 0)
         self._callback: Any = None
         self._messenger: Any = None
@@ -61,13 +76,16 @@ class Instance:
 
     def _create(self) -> Any:
         vk = self._vk
-        layers, extensions = [], []
+        layers, extensions, features = [], [], vk.ffi.NULL
         if self.validating:
             self._layer_version = _require_validation_layer()
             layers, extensions = [_VALIDATION_LAYER], ["VK_EXT_debug_utils"]
+            if self.watching:
+                features = self._watch(extensions)
         application = vk.struct("VkApplicationInfo", pApplicationName="vkpar", apiVersion=_API_VERSION)
         info = vk.struct(
             "VkInstanceCreateInfo",
+            pNext=features,
             pApplicationInfo=application,
             enabledLayerCount=len(layers),
             ppEnabledLayerNames=layers,
@@ -78,8 +96,33 @@ class Instance:
             return vk.create("Instance", None, info)
         except VulkanError as error:
             if error.result == "VK_ERROR_INCOMPATIBLE_DRIVER":
-                raise UnsupportedError(_NO_DRIVER) from error
+                raise UnsupportedError(no_driver()) from error
             raise
+
+    def _watch(self, extensions: list[str]) -> Any:
+        """Return what asks the layer for GPU-assisted validation; nothing, and a warning, where it lacks that."""
+        vk, c = self._vk, self._vk.vk
+        named = _VALIDATION_LAYER.encode()
+        there = vk.enumerate("VkExtensionProperties", vk.lib.vkEnumerateInstanceExtensionProperties, named)
+        if all(vk.text(item.extensionName) != _GPU_EXTENSION for item in there):
+            self.watching = False
+            _log.warning(
+                "VKPAR_VALIDATION=gpu: the validation layer %s has no GPU-assisted validation (%s); accesses of "
+                "kernels are not watched, the rest is validated",
+                ".".join(map(str, self._layer_version)),
+                _GPU_EXTENSION,
+            )
+            return vk.ffi.NULL
+        extensions.append(_GPU_EXTENSION)
+        enabled = [
+            c.VK_VALIDATION_FEATURE_ENABLE_GPU_ASSISTED_EXT,
+            c.VK_VALIDATION_FEATURE_ENABLE_GPU_ASSISTED_RESERVE_BINDING_SLOT_EXT,
+        ]
+        return vk.struct(
+            "VkValidationFeaturesEXT",
+            enabledValidationFeatureCount=len(enabled),
+            pEnabledValidationFeatures=enabled,
+        )
 
     def _create_messenger(self) -> Any:
         vk = self._vk
@@ -99,8 +142,14 @@ class Instance:
 
     def _on_message(self, severity: int, kind: int, data: Any, user: Any) -> int:
         if not self._is_false_alarm(data):
-            self.messages.append(self._vk.text(data.pMessage))
+            kept = self._notes if self._is_note(data) else self.messages
+            kept.append(self._vk.text(data.pMessage))
         return 0
+
+    def _is_note(self, data: Any) -> bool:
+        """Say whether a message is about what GPU-assisted validation does without."""
+        named = data.pMessageIdName != self._vk.ffi.NULL
+        return self.watching and named and self._vk.text(data.pMessageIdName).startswith(_GPU_NOTES)
 
     def _is_false_alarm(self, data: Any) -> bool:
         if self._layer_version >= _HOST_SIGNALS_FIXED or data.pMessageIdName == self._vk.ffi.NULL:
@@ -116,6 +165,8 @@ class Instance:
         Raises:
             ValidationError
         """
+        while self._notes:
+            _log.warning("VKPAR_VALIDATION=gpu: %s", self._notes.pop(0))
         if self.messages:
             messages, self.messages = self.messages, []
             raise ValidationError(messages)
@@ -128,12 +179,16 @@ class Instance:
         """
         vk = self._vk
         if self._physical is None:
-            found = vk.enumerate(
-                "VkPhysicalDevice", vk.lib.vkEnumeratePhysicalDevices, self.handle, call="vkEnumeratePhysicalDevices"
-            )
+            call = "vkEnumeratePhysicalDevices"
+            try:
+                found = vk.enumerate("VkPhysicalDevice", vk.lib.vkEnumeratePhysicalDevices, self.handle, call=call)
+            except VulkanError as error:
+                if error.result in ("VK_ERROR_INITIALIZATION_FAILED", "VK_ERROR_INCOMPATIBLE_DRIVER"):
+                    raise UnsupportedError(f"{_no_device()} ({call}: {error.result})") from error
+                raise
             self._physical = list(found)
         if not self._physical:
-            raise UnsupportedError(_NO_DRIVER)
+            raise UnsupportedError(_no_device())
         return self._physical
 
     def check_process(self) -> None:
@@ -156,6 +211,29 @@ class Instance:
         self.handle = None
         for message in self.messages:
             _log.error("validation layer: %s", message)
+
+
+def no_driver() -> str:
+    """Return what is wrong, and what to do, where the loader finds no driver."""
+    for variable in _REPLACING:
+        value = os.environ.get(variable)
+        if value:
+            lost = [path for path in value.split(os.pathsep) if path and not os.path.exists(path)]
+            why = f"there is no {' nor '.join(lost)}" if lost else "none of them loads (VK_LOADER_DEBUG=error says why)"
+            return (
+                f"no Vulkan driver found: {variable}={value} names the only drivers that may be loaded, and {why}. "
+                "Correct the variable, or unset it to use the installed drivers"
+            )
+    filters = " ".join(f"{name}={os.environ[name]}" for name in _FILTERING if os.environ.get(name))
+    if filters:
+        return f"no Vulkan driver found: {filters} may leave none of the installed ones. Correct or unset it"
+    return _NO_DRIVER
+
+
+def _no_device() -> str:
+    """Return the same for drivers that offer no device."""
+    named = next((name for name in (*_REPLACING, *_FILTERING) if os.environ.get(name)), None)
+    return f"{_NO_DEVICE}; {named}={os.environ[named]} may keep other drivers from being asked" if named else _NO_DEVICE
 
 
 def loader_version() -> tuple[int, int, int]:
@@ -214,6 +292,11 @@ def get() -> Instance:
 def validating() -> bool:
     """Say whether the validation layer is on."""
     return _instance is not None and _instance.validating
+
+
+def watching() -> bool:
+    """Say whether the layer watches every access of kernels, and each submission waits for its end."""
+    return _instance is not None and _instance.watching
 
 
 def raise_messages() -> None:

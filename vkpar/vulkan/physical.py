@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from vkpar import env
-from vkpar.errors import InvalidUsageError
 from vkpar.vulkan import api, instance
 
 _VENDORS = {
@@ -24,8 +23,9 @@ _VENDORS = {
 TEXEL = 16  # bytes of those that kernels read
 _SUBGROUP_OPERATIONS = ("basic", "vote", "arithmetic", "ballot", "shuffle", "shuffle_relative", "clustered", "quad")
 _PADDING = 4096  # SwiftShader asks for a few bytes more than a buffer has, and refuses them at the limit
-_LEAST_LIMIT = 4096  # bytes: settings lower no limit below it
 _TYPES = ("other", "integrated", "discrete", "virtual", "cpu")
+
+ALIGNMENT = 256  # the largest minStorageBufferOffsetAlignment that Vulkan allows
 
 
 @dataclass(frozen=True)
@@ -293,7 +293,7 @@ class _Queried:
             max_storage_buffer_range=_lowered(found.maxStorageBufferRange, "max_binding"),
             max_allocation=int(self.vulkan11.maxMemoryAllocationSize),
             max_buffer=_lowered(self._max_buffer(), "max_buffer"),
-            min_storage_buffer_offset_alignment=int(found.minStorageBufferOffsetAlignment),
+            min_storage_buffer_offset_alignment=_alignment(int(found.minStorageBufferOffsetAlignment)),
             max_workgroup_count=tuple(found.maxComputeWorkGroupCount),
             max_workgroup_size=tuple(found.maxComputeWorkGroupSize),
             max_workgroup_invocations=found.maxComputeWorkGroupInvocations,
@@ -310,15 +310,14 @@ class _Queried:
         )
 
 
-def _lowered(limit: int, setting: str) -> int:
-    """Return what the driver allows, or what the setting does where that is less.
+def _alignment(limit: int) -> int:
+    """Return where buffers may be bound: what the driver says, or what the strictest do with VKPAR_DEBUG=alignment."""
+    return ALIGNMENT if "alignment" in env.debug_checks() else limit
 
-    Raises:
-        InvalidUsageError: a setting below :data:`_LEAST_LIMIT`.
-    """
+
+def _lowered(limit: int, setting: str) -> int:
+    """Return what the driver allows, or what the setting does where that is less."""
     wanted: int = getattr(env.get(), setting)
-    if 0 < wanted < _LEAST_LIMIT:
-        raise InvalidUsageError(f"VKPAR_{setting.upper()}={wanted}: {_LEAST_LIMIT} bytes is the least")
     return min(limit, wanted) if wanted else limit
 
 

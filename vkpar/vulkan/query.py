@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from vkpar.errors import UnsupportedError
-from vkpar.vulkan import api, instance, pump
+from vkpar.vulkan import api, instance
+from vkpar.vulkan.create import CLOCK_EXTENSIONS
 from vkpar.vulkan.device import LogicalDevice
-from vkpar.vulkan.making import CLOCK_EXTENSIONS
+from vkpar.vulkan.pump import native
 from vkpar.vulkan.queue import Frame
 
 MEASURED = "measured"
@@ -157,7 +158,7 @@ class _Lone:
         value = queue.run(self._record)
         with self._device.gate.lock():
             self._device.gate.check()
-            pump.wait([queue.port], [value], _SPIN_NS, _SPIN_NS)
+            native.wait([queue.port], [value], _SPIN_NS, _SPIN_NS)
         after = time.monotonic()
         queue.wait(value)
         ticks = self._pool.read()

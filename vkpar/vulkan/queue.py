@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Any
 
 from vkpar.errors import DeviceLostError, WaitTimeoutError
-from vkpar.vulkan import api, instance, pump
-from vkpar.vulkan.buffer import BufferRange
+from vkpar.timeouts import Deadline
+from vkpar.vulkan import api, instance
 from vkpar.vulkan.command import CommandBuffer, CommandPool, DescriptorPool
 from vkpar.vulkan.gate import Gate
+from vkpar.vulkan.memory.buffer import BufferRange
 from vkpar.vulkan.physical import DeviceInfo
+from vkpar.vulkan.pump import native
+from vkpar.vulkan.pump.ports import QueueHandles, enqueue_lock
 from vkpar.vulkan.semaphore import TimelineSemaphore
 
 _MAX_FRAMES = 128
@@ -22,8 +26,21 @@ DESCRIPTORS_PER_FRAME = 64
 _SLICE_NS = 100_000_000
 
 
+def _nobody() -> None:
+    return None
+
+
+class _Call:
+    """Stands for a call under way: it is gone when that has ended, in whichever way."""
+
+
 class Frame:
-    """A command buffer and descriptor pool for one submission, used again once that is done."""
+    """A command buffer and descriptor pool for one submission, used again once that is done.
+
+    Attributes:
+        value: of the queue's timeline, at which it is done; None until that is known.
+        taken_by: the call that records into it: a signal's handler may make another in the midst of that.
+    """
 
     def __init__(self, device: Any, family: int) -> None:
         with ExitStack() as undo:
@@ -35,7 +52,13 @@ class Frame:
             undo.pop_all()
         self._device = device
         self._sets = 0
-        self.value = 0
+        self.value: int | None = 0
+        self.taken_by: Callable[[], _Call | None] = _nobody
+
+    @property
+    def is_taken(self) -> bool:
+        """True while a call records into it."""
+        return self.taken_by() is not None
 
     def begin(self) -> None:
         """Start recording."""
@@ -96,12 +119,12 @@ class Queue:
         with ExitStack() as undo:
             self.timeline = TimelineSemaphore(device, exportable=info.features.timeline_export)
             undo.callback(self.timeline.close)
-            self.port = pump.make_queue(self._handles(), naps=not info.is_cpu)
+            self.port = native.CQueue(self._handles(), naps=not info.is_cpu)
             undo.pop_all()
 
-    def _handles(self) -> pump.QueueHandles:
+    def _handles(self) -> QueueHandles:
         device, function = self._device, self._vk.device_function
-        return pump.QueueHandles(
+        return QueueHandles(
             device=device,
             queue=self.handle,
             timeline=self.timeline.handle,
@@ -130,61 +153,70 @@ class Queue:
     def run(self, record: Callable[[Frame], None]) -> int:
         """Record into a free frame, submit it, return its timeline value."""
         while True:
-            with self._gate.lock(), pump.enqueue_lock:
+            with self._gate.lock(), enqueue_lock:
                 self._gate.check()
                 frame = self._free_frame()
                 if frame is not None:
                     return self._run_in(frame, record)
-                oldest = self._frames[0].value
+                oldest = self._frames[0].value or 0
             self.wait(oldest)
 
     def _free_frame(self) -> Frame | None:
         """Return a frame that is not pending; None where as many as allowed are."""
-        if self._frames and self._frames[0].value <= self.timeline.value():
-            frame = self._frames.popleft()
+        frames = self._frames
+        for _ in range(len(frames)):
+            if not frames[0].is_taken:
+                break
+            frames.rotate(-1)
+        if frames and frames[0].value is None and not frames[0].is_taken:
+            frames[0].value = self.last  # an interrupt ended a call, before it submitted or after
+        if frames and not frames[0].is_taken and (frames[0].value or 0) <= self.timeline.value():
             self.confirm()
-            frame.reset()
-            return frame
-        return Frame(self._device, self.family) if len(self._frames) < _MAX_FRAMES else None
+            frames[0].reset()
+            return frames[0]
+        if len(frames) == _MAX_FRAMES:
+            return None
+        frames.appendleft(Frame(self._device, self.family))
+        return frames[0]
 
     def _run_in(self, frame: Frame, record: Callable[[Frame], None]) -> int:
-        before = self.last
-        try:
-            frame.begin()
-            record(frame)
-            frame.commands.end()
-            frame.value = self.port.submit(frame.commands.handle)
-        except BaseException:
-            if self.last > before:
-                frame.value = self.last  # it was submitted: the interrupt came right after
-            raise
-        finally:
-            self._frames.append(frame)
-        return frame.value
+        """Record into ``frame``, the first one, and submit it.
 
-    def wait(self, value: int, timeout: float | None = None) -> None:
+        It stays in the queue, at its end, and says what it waits for before it is submitted: wherever an interrupt ends
+        this, it is there for later calls, and none takes it while it is pending.
+        """
+        call = _Call()
+        frame.taken_by = weakref.ref(call)
+        self._frames.rotate(-1)
+        frame.begin()
+        record(frame)
+        frame.commands.end()
+        frame.value = None
+        frame.value = value = self.port.submit(frame.commands.handle)
+        return value
+
+    def wait(self, value: int, timeout: float | Deadline | None = None) -> None:
         """Block until the timeline has ``value``; Ctrl-C is answered within 100 ms.
 
         Raises:
             WaitTimeoutError: ``timeout`` seconds were not enough.
             DeviceLostError: the device is gone.
-            InvalidUsageError: the device is closed.
+            InvalidUsageError: the device is closed; or ``timeout`` is no number, NaN or negative.
         """
-        deadline = None if timeout is None else time.monotonic() + timeout
+        deadline = timeout if isinstance(timeout, Deadline) else Deadline(timeout)
         while not self._wait_slice(value, deadline):
-            if deadline is not None and time.monotonic() >= deadline:
-                raise self._timeout(value, timeout)
+            if deadline.passed:
+                raise self._timeout(value, deadline.timeout)
 
-    def _wait_slice(self, value: int, deadline: float | None) -> bool:
-        left = _SLICE_NS if deadline is None else int((deadline - time.monotonic()) * 1e9)
+    def _wait_slice(self, value: int, deadline: Deadline) -> bool:
         with self._gate.lock():
             self._gate.check()
-            return pump.wait([self.port], [value], max(0, min(left, _SLICE_NS))) == 1
+            return native.wait([self.port], [value], deadline.left_ns(_SLICE_NS)) == 1
 
     def _timeout(self, value: int, timeout: float | None) -> WaitTimeoutError:
         reached = self.timeline.value()
         return WaitTimeoutError(
-            f"{self._info.name}: the {self.label} queue's timeline is at {reached}, not at {value}, after {timeout} s",
+            f"{self._gate.what}: the {self.label} queue's timeline is at {reached}, not at {value}, after {timeout} s",
             {"device": self._info.name, "queue": self.label, "wanted": value, "reached": reached},
         )
 
@@ -194,7 +226,7 @@ class Queue:
         What was gathered and not submitted is not pending.
         """
         try:
-            if not pump.wait([self.port], [min(value, self.port.submitted)], int(seconds * 1e9)):
+            if not native.wait([self.port], [min(value, self.port.submitted)], int(seconds * 1e9)):
                 return False
         except DeviceLostError:
             return True

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 
 from vkpar.errors import OutOfMemoryError
-from vkpar.vulkan.buffer import Buffer, BufferRange
-from vkpar.vulkan.memory import Allocator, host_bytes
-from vkpar.vulkan.memtypes import HOST, READBACK, UPLOAD
-from vkpar.vulkan.pool import ALIGNMENT
+from vkpar.vulkan.memory.accounting import STAGING
+from vkpar.vulkan.memory.buffer import Buffer, BufferRange
+from vkpar.vulkan.memory.memory import Allocator, host_bytes
+from vkpar.vulkan.memory.memtypes import HOST, READBACK, UPLOAD
+from vkpar.vulkan.physical import ALIGNMENT
 from vkpar.vulkan.queue import Frame, Queue
-from vkpar.vulkan.usage import STAGING
 
 _CELLS = 4
 
@@ -31,13 +31,11 @@ class Load:
         queue: what the device's part runs on.
         host: copies between the bytes of a cell and the host's memory.
         record: records the device's part, between a cell and the device's memory.
-        wide: takes all cells as one; to the host only.
     """
 
     queue: Queue
     host: Callable[[_Bytes], None]
     record: Callable[[Frame, BufferRange], None]
-    wide: bool = False
 
 
 @dataclass
@@ -45,19 +43,19 @@ class _Cell:
     buffer: BufferRange
     host: _Bytes  # the mapped bytes
     queue: Queue | None = None  # what used it last
-    value: int = 0  # and that queue's timeline value then
+    value: int | None = 0  # and that queue's timeline value then; None where an interrupt came before it was known
 
     def wait(self) -> None:
         if self.queue is not None:
-            self.queue.wait(self.value)
+            self.queue.wait(self.queue.last if self.value is None else self.value)
 
 
 class _Ring:
     """Cells of one direction, taken in turn; a cell is free once its last copy is done."""
 
-    def __init__(self, allocator: Allocator, cell_nbytes: int, kind: str) -> None:
-        self._allocator = allocator
-        self._buffer: Buffer = allocator.allocate(cell_nbytes * _CELLS, kind, purpose=STAGING, alone=True)
+    def __init__(self, allocator: Allocator, cell_nbytes: int, kind: str, *, spares: bool = False) -> None:
+        nbytes = cell_nbytes * _CELLS
+        self._buffer: Buffer = allocator.allocate(nbytes, kind, purpose=STAGING, alone=True, spares=spares)
         host = host_bytes(self._buffer.mapped, self._buffer.nbytes)
         self.cells = [
             _Cell(
@@ -66,7 +64,6 @@ class _Ring:
             )
             for index in range(_CELLS)
         ]
-        self.whole = _Cell(self._buffer.range(), host)
         self._turn = 0
 
     @property
@@ -133,7 +130,7 @@ class Staging:
 
     def _make(self, kind: str) -> _Ring:
         try:
-            return _Ring(self._allocator, self.cell_nbytes, kind)
+            return _Ring(self._allocator, self.cell_nbytes, kind, spares=kind == UPLOAD)
         except OutOfMemoryError:
             if kind != UPLOAD:
                 raise
@@ -169,12 +166,10 @@ class Staging:
         with self._lock:
             ring = self._ring(READBACK)
             pending: deque[tuple[_Cell, Load]] = deque()
-            wide = False
             for load in loads:
-                while len(pending) >= (1 if load.wide or wide else _CELLS):
+                if len(pending) == _CELLS:
                     self._collect(*pending.popleft())
-                wide = load.wide
-                cell = ring.whole if wide else ring.next()
+                cell = ring.next()
                 self._submit(cell, load, to_host=True)
                 pending.append((cell, load))
             for item in pending:
@@ -191,7 +186,8 @@ class Staging:
             if to_host:
                 frame.commands.record_host_release()
 
-        cell.queue, cell.value = load.queue, load.queue.run(record)
+        cell.value, cell.queue = None, load.queue
+        cell.value = load.queue.run(record)
 
     def close(self) -> None:
         """Forget the rings; the allocator frees their memory."""

@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from vkpar.errors import InvalidUsageError, OutOfMemoryError, VulkanError
 from vkpar.vulkan import api, instance
-from vkpar.vulkan.buffer import BufferRange, paired
-from vkpar.vulkan.kernel import Pipeline
+from vkpar.vulkan.memory.buffer import BufferRange, paired
+from vkpar.vulkan.pipelines.kernel import Pipeline
 from vkpar.vulkan.queue import Queue
 
 # What the C helper's entries return besides VkResults.

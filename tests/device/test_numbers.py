@@ -1,0 +1,237 @@
+"""Arrays as Python and NumPy meet them: one element as a number, comparisons, NumPy's functions, dtypes, printing."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import vkpar
+from vkpar import InvalidUsageError, OperandError, dtypes
+
+pytestmark = pytest.mark.device
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "float64", "int8", "int64", "uint32", "bool", "complex64"])
+@pytest.mark.parametrize("shape", [(), (1,), (1, 1)])
+def test_one_element_is_a_number(device: vkpar.Device, dtype: str, shape: tuple[int, ...]) -> None:
+    for value in (0, 1):
+        host = np.full(shape, value, dtype)
+        array = device.array(host)
+        assert bool(array) is bool(value)
+        assert array.item() == host.item()
+        assert type(array.item()) is type(host.item())
+        assert complex(array) == value
+        if dtype != "complex64":
+            assert (float(array), int(array)) == (value, value)
+
+
+def test_one_bfloat16_is_its_value(device: vkpar.Device) -> None:
+    array = device.array(-1.5, "bfloat16")
+    assert (array.item(), float(array), int(array), bool(array)) == (-1.5, -1.5, -1, True)
+
+
+@pytest.mark.parametrize("shape", [(2,), (0,), (1, 3)])
+@pytest.mark.parametrize("convert", [bool, float, int, complex, operator.not_, vkpar.Array.item])
+def test_several_elements_are_none(device: vkpar.Device, shape: tuple[int, ...], convert: Callable[..., Any]) -> None:
+    with pytest.raises(InvalidUsageError, match=r"numpy\(\)"):
+        convert(device.zeros(shape))
+
+
+def test_comparisons_never_tell_whether_names_are_one_array(device: vkpar.Device) -> None:
+    a, b = device.zeros(3), device.zeros(3)
+    for compare in (operator.eq, operator.ne):
+        for other in (a, b, 0, None, np.zeros(3)):
+            for pair in ((a, other), (other, a)):
+                with pytest.raises(OperandError, match=r"a\.numpy\(\)|array\.numpy\(\)"):
+                    compare(*pair)
+    with pytest.raises(OperandError):
+        a in [b]  # noqa: B015
+    assert a in [b, a][1:]  # Python asks for identity first
+    assert len({a, b, a}) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "call"),
+    [
+        ("exp", np.exp),
+        ("add", lambda a: np.add(a, a)),
+        ("add", lambda a: np.ones(3) + a),
+        ("multiply", lambda a: np.float32(2) * a),
+        ("add", np.add.reduce),
+        ("matmul", lambda a: np.ones((3, 3)) @ a),
+        ("concatenate", lambda a: np.concatenate([a, a])),
+        ("sum", np.sum),
+        ("zeros_like", np.zeros_like),
+        ("array_equal", lambda a: np.array_equal(a, np.ones(3))),
+    ],
+)
+def test_functions_of_numpy_do_not_download(device: vkpar.Device, name: str, call: Callable[..., Any]) -> None:
+    array = device.array(np.ones(3, np.float32))
+    submitted = device.logical.transfer.last, device.logical.compute.last
+    with pytest.raises(TypeError, match=rf"NumPy's {name} .*array\.numpy\(\)") as caught:
+        call(array)
+    assert isinstance(caught.value, OperandError)
+    assert (device.logical.transfer.last, device.logical.compute.last) == submitted
+
+
+def test_what_numpy_reads_and_what_it_need_not_read(device: vkpar.Device) -> None:
+    host = np.arange(6, dtype=np.float32).reshape(2, 3)
+    array = device.array(host)
+    assert np.array_equal(np.asarray(array), host)
+    assert np.array_equal(np.array(array, dtype=np.float64), host)
+    assert (np.shape(array), np.ndim(array), np.size(array)) == ((2, 3), 2, 6)
+    np.testing.assert_array_equal(np.zeros(array.shape, array.dtype), np.zeros((2, 3), np.float32))
+    assert np.empty(3, array.dtype).dtype == np.float32
+    with pytest.raises(TypeError, match=r"np\.uint16.*np\.float32.*ml_dtypes\.bfloat16"):
+        np.zeros(3, device.zeros(3, "bfloat16").dtype)
+
+
+def test_bfloat16_of_ml_dtypes(device: vkpar.Device) -> None:
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    kind = ml_dtypes.bfloat16
+    host = np.array([[1.5, -2.0, np.inf], [3.0e38, 1e-30, 0.0]], np.float32).astype(kind)
+    bits = host.view(np.uint16)
+    for source in (host, host[:, ::-1][:, ::-1], host.tolist()):
+        array = device.array(source, kind)
+        assert array.dtype == dtypes.bfloat16
+        assert np.array_equal(array.numpy(), bits)
+    array = device.array(host)
+    assert array.dtype == "bfloat16"
+    assert array.dtype == kind
+    back = np.asarray(array, kind)
+    assert back.dtype == kind
+    assert np.array_equal(back.view(np.uint16), bits)
+    assert np.array_equal(np.asarray(device.array(host, "float32")), host.astype(np.float32))
+    for made in (device.zeros((2, 3), kind), device.empty((2, 3), np.dtype(kind))):
+        assert made.dtype == dtypes.bfloat16
+        made.write(host)
+        made.write(host[:, 1], np.s_[:, 1])
+        out = np.zeros((2, 3), kind)
+        assert made.read(out=out) is out
+        assert np.array_equal(out.view(np.uint16), bits)
+        assert np.array_equal(made.read(np.s_[:, ::2], out=out[:, :2].copy()).view(np.uint16), bits[:, ::2])
+    assert np.array_equal(vkpar.cast(device.array(host.astype(np.float32)), kind).numpy(), bits)
+    assert np.array_equal(np.asarray(device.array(host.astype(np.float32)), kind).view(np.uint16), bits)
+    assert device.array(host[0, 0]).item() == 1.5
+    with pytest.raises(InvalidUsageError, match="float8"):
+        device.array(host.astype(ml_dtypes.float8_e4m3fn))
+
+
+def test_host_memory_of_ml_dtypes(device: vkpar.Device) -> None:
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    if not device.info.features.host_import:
+        pytest.skip("no import of host memory")
+    with (
+        vkpar.host_array(4096, ml_dtypes.bfloat16, device) as made,
+        vkpar.register_host(made.numpy().view(ml_dtypes.bfloat16), device) as registered,
+    ):
+        assert made.dtype == registered.dtype == dtypes.bfloat16
+        registered.numpy()[:] = 0x3F80
+        assert float(device.array(registered)[4095:]) == 1.0
+
+
+# --- printing ---
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        np.arange(6, dtype=np.float32).reshape(2, 3) / 4,
+        np.array([1e-20, np.nan, -np.inf], np.float32),
+        np.array(7, np.int32),
+        np.array([True, False]),
+        np.arange(5000, dtype=np.float32) - 2500,
+        np.arange(40 * 50 * 3, dtype=np.int16).reshape(40, 50, 3),
+        np.arange(2.0**11).reshape((2,) * 11),
+    ],
+    ids=lambda host: f"{host.shape}-{host.dtype}",
+)
+def test_printing_shows_what_numpy_shows(device: vkpar.Device, host: np.ndarray[Any, Any]) -> None:
+    shown = np.array2string(host, separator=", ", prefix="vkpar.Array(")
+    assert (
+        str(device.array(host))
+        == f"vkpar.Array({shown}, shape={host.shape}, dtype={host.dtype}, device={str(device)!r})"
+    )
+
+
+def test_printing_follows_numpys_options_and_reads_no_more_than_it_shows(
+    device: vkpar.Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    array = device.array(np.arange(200 * 300, dtype=np.float32).reshape(200, 300))
+    read, fetched = vkpar.Array.fetch, []
+
+    def counting(self: vkpar.Array, *given: Any) -> Any:
+        fetched.append(found := read(self, *given))
+        return found
+
+    monkeypatch.setattr(vkpar.Array, "fetch", counting)
+    with np.printoptions(threshold=10, edgeitems=2):
+        text = str(array)
+    assert sum(values.size for values in fetched) == 16
+    assert text.count("...") == 5
+    assert "5.9999e+04" in text
+
+
+def test_printing_bfloat16_and_nothing(device: vkpar.Device) -> None:
+    assert "[ 1.5, -2. ]" in str(device.array([1.5, -2.0], "bfloat16"))
+    assert "dtype=bfloat16" in str(device.zeros(2, "bfloat16"))
+    assert str(device.zeros((0, 3))).startswith("vkpar.Array([], shape=(0, 3), dtype=float32")
+
+
+def test_printing_what_cannot_be_read_says_why(device: vkpar.Device) -> None:
+    other = vkpar.open_devices(str(device.info.index))[0]
+    closed, lost = other.zeros(3), other.zeros(3)
+    closed.close()
+    assert "given back by close()" in str(closed)
+    with vkpar.Communicator([other]) as comm, comm.group():
+        comm.all_reduce([lost], out=[pending := other.zeros(3)])
+        before = other.logical.compute.last
+        for text in (str(pending), repr(pending), f"{pending}"):
+            assert "(3,) float32" in text
+        assert "pending in a group" in str(pending)
+        assert other.logical.compute.last == before
+    other.synchronize()
+    other.close()
+    assert "(3,) float32" in repr(lost)
+    assert "closed" in str(lost)
+
+
+def test_printing_after_the_device_was_lost(device: vkpar.Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    array = device.zeros(3)
+
+    def gone(*given: Any) -> None:
+        raise vkpar.DeviceLostError("VK_ERROR_DEVICE_LOST", "vkWaitSemaphores")
+
+    monkeypatch.setattr(device.logical, "download", gone)
+    assert "VK_ERROR_DEVICE_LOST" in str(array)
+    assert "VK_ERROR" not in repr(array)
+
+
+def test_devices_of_one_name_are_told_apart(device: vkpar.Device) -> None:
+    with vkpar.open_devices(str(device.info.index))[0] as other:
+        assert repr(device.zeros(3)) != repr(other.zeros(3))
+        with pytest.raises(InvalidUsageError, match="different devices") as caught:
+            vkpar.add(device.zeros(3), other.zeros(3))
+        first, second = str(caught.value).partition("different devices:")[2].split(" and ")
+        assert first.strip() != second.strip()
+
+
+def test_copies_are_aligned_and_apart(device: vkpar.Device) -> None:
+    array = device.array(np.arange(10, dtype=np.float32))
+    made = array[3:7].copy()
+    array.fill_zeros()
+    assert np.array_equal(made.numpy(), np.arange(3, 7, dtype=np.float32))
+    assert made.is_aligned(256)
+    array.close()
+    with pytest.raises(InvalidUsageError, match="given back"):
+        array.copy()
+
+
+def test_a_dtype_in_place_of_a_dimension(device: vkpar.Device) -> None:
+    for make in (device.zeros, device.empty):
+        with pytest.raises(InvalidUsageError, match=r"not a dtype: 4; .*tuple.*\(3, 4\)"):
+            make(3, 4)

@@ -1,0 +1,72 @@
+"""The set-up's steps: quiet where they work, the end of the log where they do not."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+SETUP = Path(__file__).parents[2] / "tools" / "lib" / "setup.sh"
+STUBS = """
+VENV=env
+mkdir -p env/bin vkpar/vulkan/pump fake
+cat >env/bin/python <<'END'
+#!/bin/sh
+[ "$1" != -c ] || exec echo python3.9-dev
+[ -e compiler ] || { echo it needs a compiler; exit 1; }
+END
+cat >fake/apt-get <<'END'
+#!/bin/sh
+echo many words of apt
+[ "$*" = "-q update" ] || INSTALL
+END
+printf '#!/bin/sh\\nexit 0\\n' >fake/apt-cache
+chmod +x env/bin/python fake/*
+as_root() { "$@"; }
+PATH=$PWD/fake:$PATH
+setup_toolchain
+"""
+
+
+def bash(folder: Path, code: str) -> subprocess.CompletedProcess[str]:
+    script = f"set -euo pipefail\nsource {SETUP}\n{code}"
+    return subprocess.run(["bash", "-c", script], cwd=folder, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_a_step_that_works_says_nothing(tmp_path: Path) -> None:
+    done = bash(tmp_path, "logged sh -c 'echo WARNING: no such location; echo two >&2'")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    log = (tmp_path / ".cache" / "setup.log").read_text()
+    assert "$ sh -c" in log
+    assert "WARNING: no such location\ntwo\n" in log
+
+
+def test_a_step_that_fails_shows_the_end_of_the_log(tmp_path: Path) -> None:
+    done = bash(tmp_path, "logged sh -c 'seq 100; echo why >&2; exit 3' || die 'the step failed'\necho 'not reached'")
+    assert (done.returncode, done.stdout) == (1, "")
+    lines = [line.strip() for line in done.stderr.splitlines()]
+    assert "setup.log" in lines[0]
+    assert lines[-3:] == ["100", "why", "error: the step failed"]
+    assert len(lines) < 30
+    assert "\n1\n" in (tmp_path / ".cache" / "setup.log").read_text()
+
+
+@pytest.mark.parametrize(
+    ("installs", "status", "words"), [(": >compiler", 0, "there"), (":", 1, "error: it needs a compiler")]
+)
+def test_the_toolchain_is_installed_where_it_is_missing(tmp_path: Path, installs: str, status: int, words: str) -> None:
+    done = bash(tmp_path, STUBS.replace("INSTALL", installs))
+    said = done.stdout + done.stderr
+    assert done.returncode == status, said
+    assert words in said.splitlines()[-1]
+    assert "apt: installing gcc libc6-dev python3.9-dev" in said
+    assert "many words" not in said
+
+
+def test_without_apt_the_packages_are_named(tmp_path: Path) -> None:
+    code = 'have() { [ "$1" != apt-get ] && command -v "$1"; }\n' + STUBS
+    done = bash(tmp_path, code)
+    assert done.returncode == 1
+    assert "install by hand" in done.stderr
+    assert "gcc libc6-dev python3-dev" in done.stderr

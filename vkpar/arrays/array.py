@@ -1,0 +1,561 @@
+"""Arrays: a shape and a dtype over a device's memory."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, overload
+
+import numpy as np
+
+from vkpar import dtypes
+from vkpar.arrays import printing, transfer
+from vkpar.arrays.elements import host_elements
+from vkpar.arrays.host import HostArray
+from vkpar.arrays.region import Region, select, sliced
+from vkpar.arrays.shape import Shaped, as_bytes, dimensions
+from vkpar.arrays.storage import Storage
+from vkpar.dtypes import DType
+from vkpar.errors import (
+    CommunicatorError,
+    DLPackError,
+    InvalidUsageError,
+    OperandError,
+    UnsupportedError,
+    VulkanError,
+)
+from vkpar.vulkan.memory.accounting import ARRAYS
+from vkpar.vulkan.memory.buffer import BufferRange
+from vkpar.vulkan.memory.pool import round_up
+from vkpar.vulkan.memory.subbuffers import SubBuffers
+from vkpar.vulkan.physical import ALIGNMENT
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+    from vkpar.device import Device
+    from vkpar.plans import Form
+
+_Target = TypeVar("_Target", "np.ndarray[Any, Any]", HostArray)
+
+_LABEL = "{} {} {}".format
+WIDE = 16  # bytes of the widest access in the built-in kernels
+_NO_DLPACK = (
+    "device memory of Vulkan has no DLPack device that others could use; "
+    "hand over array.numpy(), or a vkpar.HostArray that the array was read into"
+)
+
+_NO_COMPARISON = (
+    "arrays on devices are not compared: write a.numpy() == b.numpy() to compare elements, or `a is b` to ask whether "
+    "two names are the same array (`any(x is a for x in arrays)` in place of `a in arrays`)"
+)
+
+
+def _no_function(name: str) -> str:
+    """Return what to write in place of a NumPy function that was given an array on a device."""
+    ours = {"add": "vkpar.add(a, b)", "matmul": "vkpar.matmul(a, b)", "dot": "vkpar.matmul(a, b)"}.get(name)
+    return (
+        f"NumPy's {name} would download the array: "
+        + (f"write {ours}, with arrays of one device, to compute there, or " if ours else "write ")
+        + f"np.{name} of array.numpy() to compute on the host"
+    )
+
+
+class Array(Shaped):
+    """An n-dimensional array on a device, in C order; made by ``Device.array``, ``empty`` and ``zeros``.
+
+    Attributes:
+        device: where it lives.
+        shape: its dimensions; ``size`` elements, ``nbytes`` bytes.
+        dtype: a :class:`vkpar.dtypes.DType`, equal to the NumPy dtype of the same name.
+        key: what identifies its memory, shape and dtype in this process.
+        storage: what it shares with its views.
+        byte_offset: bytes from the start of its storage.
+        form: all of it that plans depend on; None until one asks for it.
+    """
+
+    form: Form | None = None
+
+    def __init__(self, storage: Storage, offset: int, shape: tuple[int, ...], dtype: DType) -> None:
+        self.storage = storage
+        self.byte_offset = offset
+        self.device = storage.device
+        self.shape = shape
+        self.dtype = dtype
+        self.key = (storage.serial, offset, shape, dtype.name)
+
+    @classmethod
+    def allocate(cls, device: Device, shape: int | Sequence[int], dtype: DType, purpose: str = ARRAYS) -> Array:
+        """Return a new array with undefined contents.
+
+        Args:
+            device: where it lives.
+            shape: its dimensions.
+            dtype: of its elements.
+            purpose: what ``Device.memory()`` counts it as.
+
+        Raises:
+            InvalidUsageError, OutOfMemoryError
+        """
+        if type(shape) is int and shape >= 0:  # often taken: kept short
+            return cls.fresh(device, (shape,), dtype, shape * dtype.itemsize, purpose)
+        dims = dimensions(shape)
+        return cls.fresh(device, dims, dtype, math.prod(dims) * dtype.itemsize, purpose)
+
+    @classmethod
+    def fresh(cls, device: Device, shape: tuple[int, ...], dtype: DType, nbytes: int, purpose: str = ARRAYS) -> Array:
+        """Return a new array of ``nbytes`` with undefined contents, nothing of which is checked."""
+        label = partial(_LABEL, "array" if purpose == ARRAYS else purpose, shape, dtype)
+        return cls(Storage(device, nbytes, label, purpose), 0, shape, dtype)
+
+    def __repr__(self) -> str:
+        state = ", closed" if self.closed else ""
+        return f"<vkpar.Array {self.shape} {self.dtype} on {self.device}{state}>"
+
+    def __str__(self) -> str:
+        """Return the values as NumPy prints them, with shape, dtype and device; a few of them where there are many.
+
+        It waits for the work that writes them. Where they cannot be read (a closed array, one that is pending in a
+        group, a lost device) it says why instead; ``repr`` never reads.
+        """
+        try:
+            values = printing.excerpt(self.shape, self.dtype, self.read)
+        except (InvalidUsageError, VulkanError, CommunicatorError) as error:
+            return f"{self!r}: {error}"
+        return printing.text(values, self.shape, f"{self.dtype}, device={str(self.device)!r}")
+
+    # --- life ---
+
+    @property
+    def closed(self) -> bool:
+        """True after :meth:`close`, that of a view that shares the memory included."""
+        return self.storage.closed
+
+    def close(self) -> None:
+        """Give the memory back once the work submitted so far is done; a second call does nothing.
+
+        It is the memory that is closed: closing a view closes the array that it is a view of, and all other views.
+        Arrays that are dropped give theirs back by themselves.
+
+        Raises:
+            InvalidUsageError: it is pending in a group of collectives that was not left yet.
+        """
+        self.storage.close()
+
+    def __enter__(self) -> Array:
+        self.check_free()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    # --- host ---
+
+    def numpy(self) -> np.ndarray[Any, Any]:
+        """Return a copy on the host, once all work that writes it is done (bfloat16 comes as uint16).
+
+        Raises:
+            InvalidUsageError: the device is closed.
+            DeviceLostError: the device is gone.
+        """
+        return self.read()
+
+    @overload
+    def read(self, region: Any = None, *, out: None = None) -> np.ndarray[Any, Any]: ...
+
+    @overload
+    def read(self, region: Any = None, *, out: _Target) -> _Target: ...
+
+    def read(
+        self, region: Any = None, *, out: np.ndarray[Any, Any] | HostArray | None = None
+    ) -> np.ndarray[Any, Any] | HostArray:
+        """Copy to the host, into ``out`` where it is given (same shape and dtype), and return it.
+
+        Args:
+            region: what NumPy's basic indexing takes: whole numbers, slices with any step, ``...``, a tuple of these;
+                all by default. It travels in pieces of a quarter of ``VKPAR_RING_BYTES``, each in one submission.
+            out: a writable, C-contiguous array, or a :class:`HostArray`. The device copies straight to host memory
+                that it has imported; once an interrupted call has raised, that copy may still go on.
+
+        Raises:
+            InvalidUsageError: ``out`` is read-only, not C-contiguous, of another shape or dtype, or closed; a region
+                out of range, or one with another kind of key.
+        """
+        found = None if region is None else select(region, self.shape)
+        if found is not None and found.is_contiguous:
+            made: np.ndarray[Any, Any] | HostArray = self._view(found).read(out=out)
+            return made
+        if isinstance(out, HostArray):
+            if dtypes.bfloat16 == out.dtype != self.dtype:
+                raise InvalidUsageError(f"cannot read {self.dtype} into {out.dtype}")
+            self.fetch(out.numpy(), found)
+            made = out
+        else:
+            made = self.fetch(out, found)
+        if self.size:
+            self.device.check_results()
+        return made
+
+    def fetch(self, out: np.ndarray[Any, Any] | None = None, region: Region | None = None) -> np.ndarray[Any, Any]:
+        """Copy to the host as :meth:`read` does, without asking whether a communicator of the device has failed.
+
+        A ``region`` is one that is not contiguous.
+        """
+        logical = self.device.logical
+        self.check_free()
+        shape = self.shape if region is None else region.shape
+        if out is None:
+            out = np.empty(shape, self.dtype.numpy)
+        transfer.check_target(out, shape, self.dtype)
+        if out.size:
+            if region is None:
+                logical.download(self.ranges(), as_bytes(out))
+            else:
+                transfer.read(logical, self.memory, self.byte_offset // self.dtype.itemsize, region, out)
+            logical.check_open()
+        return out
+
+    def write(self, source: ArrayLike | HostArray, region: Any = None) -> None:
+        """Replace the contents by ``source``, of the same shape; it may be changed once the call returns.
+
+        Args:
+            source: anything that ``np.asarray`` takes, or a :class:`HostArray`. From host memory that the device has
+                imported (and elements that need no conversion) it copies straight, and the call waits for that.
+            region: as in :meth:`read`; what lies outside it stays.
+
+        Raises:
+            InvalidUsageError: a shape that is not the region's, values that are not plain numbers, or a bad region.
+        """
+        found = None if region is None else select(region, self.shape)
+        if found is not None and found.is_contiguous:
+            self._view(found).write(source)
+            return
+        logical = self.device.logical
+        self.check_free()
+        shape = self.shape if found is None else found.shape
+        host = host_elements(source, self.dtype).values
+        if host.shape != shape:
+            raise InvalidUsageError(f"cannot write {host.shape} into {shape}")
+        if not host.size:
+            return
+        host = np.ascontiguousarray(host)
+        if found is None:
+            logical.upload(as_bytes(host), self.ranges())
+        else:
+            transfer.write(logical, self.memory, self.byte_offset // self.dtype.itemsize, found, host)
+
+    def fill_zeros(self) -> None:
+        """Set every element to zero, in program order.
+
+        The device does it where the bytes begin and end at multiples of 4 (the end of the array's memory is one);
+        zeros are uploaded otherwise.
+        """
+        logical = self.device.logical
+        self.check_free()
+        if not self.size:
+            return
+        at_end = self.byte_offset + self.nbytes == self.storage.nbytes
+        nbytes = -(-self.nbytes // 4) * 4 if at_end else self.nbytes
+        if self.byte_offset % 4 == 0 and nbytes % 4 == 0:
+            logical.fill(self.memory.ranges(self.byte_offset, nbytes), 0)
+        else:
+            self.write(np.zeros(self.shape, self.dtype.numpy))
+
+    # --- views ---
+
+    def reshape(self, *shape: Any) -> Array:
+        """Return a view with another shape of the same size; one dimension may be -1.
+
+        Raises:
+            InvalidUsageError: the sizes differ.
+        """
+        wanted = shape[0] if len(shape) == 1 and not isinstance(shape[0], int) else shape
+        try:
+            dims = np.empty(self.shape, np.dtype("V0")).reshape(wanted).shape
+        except (ValueError, TypeError) as error:
+            raise InvalidUsageError(f"cannot reshape {self.shape} to {wanted}") from error
+        return Array(self.storage, self.byte_offset, dims, self.dtype)
+
+    def __getitem__(self, key: Any) -> Array:
+        """Return a view of elements that lie side by side, by NumPy's basic indexing: ``a[i:j]``, ``a[2, 3:5]``.
+
+        Raises:
+            InvalidUsageError: another kind of key, or a number out of range.
+            UnsupportedError: elements that do not lie side by side, such as those of columns or of slices with a step.
+        """
+        if isinstance(key, slice) and key.step is None and self.shape:  # often taken: kept short
+            first, rows, _ = sliced(key, self.shape[0])
+            row = math.prod(self.shape[1:]) * self.dtype.itemsize
+            return Array(self.storage, self.byte_offset + first * row, (rows, *self.shape[1:]), self.dtype)
+        found = select(key, self.shape)
+        if not found.is_contiguous:
+            raise UnsupportedError(
+                f"{key!r} of an array {self.shape}: a view has elements that lie side by side, not columns or slices "
+                "with a step; read(region) and write(x, region) take these"
+            )
+        return self._view(found)
+
+    def _view(self, region: Region) -> Array:
+        """Return a view of a contiguous region."""
+        offset = self.byte_offset + region.box.start * self.dtype.itemsize
+        return Array(self.storage, offset, region.shape, self.dtype)
+
+    def __iter__(self) -> Iterator[Array]:
+        """Yield views of the rows along the first axis."""
+        return (self[row] for row in range(len(self)))
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+        """Return a copy for NumPy, by the rules of NumPy 2.
+
+        Args:
+            dtype: convert to it. bfloat16 comes as its bits without it or with uint16, else as its values.
+            copy: None and True alike make the one copy that a download is.
+
+        Raises:
+            ValueError: ``copy=False``, since the elements live on a device.
+            TypeError: no NumPy dtype.
+        """
+        if copy is False:
+            raise ValueError("an array on a device cannot be seen without a copy; use numpy()")
+        wanted = self.dtype.numpy if dtype is None else np.dtype(dtype)
+        values = self.numpy()
+        if self.dtype == dtypes.bfloat16:
+            return dtypes.from_bfloat16(values, wanted)
+        return values.astype(wanted, copy=False)
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *operands: Any, **how: Any) -> NoReturn:
+        """Refuse: NumPy's functions would download the array without a word.
+
+        Raises:
+            OperandError: always; the message says what to write.
+        """
+        raise OperandError(_no_function(ufunc.__name__))
+
+    def __array_function__(self, function: Any, types: Any, arguments: tuple[Any, ...], how: dict[str, Any]) -> Any:
+        """Refuse as :meth:`__array_ufunc__` does; ``np.shape``, ``np.ndim`` and ``np.size`` read nothing and work."""
+        if function in (np.shape, np.ndim, np.size) and arguments[1:] == () and not how:
+            return {np.shape: self.shape, np.ndim: self.ndim, np.size: self.size}[function]
+        raise OperandError(_no_function(function.__name__))
+
+    def __dlpack_device__(self) -> NoReturn:
+        """Refuse: see :meth:`__dlpack__`."""
+        raise DLPackError(_NO_DLPACK)
+
+    def __dlpack__(self, **how: Any) -> NoReturn:
+        """Refuse: what DLPack consumers could do with the memory of a Vulkan device is not defined.
+
+        Raises:
+            DLPackError: always; it is a BufferError, as the protocol asks. :meth:`numpy`, and a :class:`HostArray`
+                that it is read into, can be handed over.
+        """
+        raise DLPackError(_NO_DLPACK)
+
+    def to(self, device: Device) -> Array:
+        """Return a copy on ``device`` (the array itself where it lives there already).
+
+        Raises:
+            InvalidUsageError: no opened device, or a closed one.
+            OutOfMemoryError: the device has no room.
+        """
+        if device is self.device:
+            return self
+        if not isinstance(device, type(self.device)):
+            raise InvalidUsageError(f"expected an opened vkpar.Device, not {type(device).__name__}")
+        made = Array.allocate(device, self.shape, self.dtype)
+        copy(self, made)
+        return made
+
+    def copy(self) -> Array:
+        """Return a copy on the same device, made in program order; it starts where every kernel can bind it.
+
+        Raises:
+            InvalidUsageError: closed, or pending in a group of collectives.
+            OutOfMemoryError: the device has no room.
+        """
+        self.check_free()
+        made = Array.allocate(self.device, self.shape, self.dtype)
+        made.copy_from(self)
+        return made
+
+    # --- as a number ---
+
+    def item(self) -> Any:
+        """Return the only element as a Python number, once all work that writes it is done.
+
+        Raises:
+            InvalidUsageError: several elements, or none.
+        """
+        if self.size != 1:
+            raise InvalidUsageError(f"an array {self.shape} is no single number; numpy() returns its {self.size}")
+        values = self.numpy()
+        if self.dtype == dtypes.bfloat16:
+            values = dtypes.from_bfloat16(values, np.dtype(np.float32))
+        return values.item()
+
+    def __bool__(self) -> bool:
+        """Return whether the only element is not zero; raises as :meth:`item` does."""
+        if self.size != 1:
+            raise InvalidUsageError(
+                f"the truth of an array {self.shape} is ambiguous: write array.size, or array.numpy().any() or .all()"
+            )
+        return bool(self.item())
+
+    def __float__(self) -> float:
+        """Return the only element; raises as :meth:`item` does."""
+        return float(self.item())
+
+    def __int__(self) -> int:
+        """Return the only element, rounded toward zero; raises as :meth:`item` does."""
+        return int(self.item())
+
+    def __complex__(self) -> complex:
+        """Return the only element; raises as :meth:`item` does."""
+        return complex(self.item())
+
+    def __eq__(self, other: object) -> NoReturn:
+        """Refuse: devices do not compare yet, and whether two names are one array is no answer.
+
+        Raises:
+            OperandError: always; the message says what to write.
+        """
+        raise OperandError(_NO_COMPARISON)
+
+    def __ne__(self, other: object) -> NoReturn:
+        """Refuse as :meth:`__eq__` does."""
+        raise OperandError(_NO_COMPARISON)
+
+    __hash__ = object.__hash__  # by identity: arrays are keys of what is kept for them
+
+    # --- for kernels and collectives ---
+
+    @property
+    def memory(self) -> SubBuffers:
+        """The memory that it shares with its views.
+
+        Raises:
+            InvalidUsageError: it has no elements, was closed, or its device is closed.
+        """
+        return self.storage.memory
+
+    def check_free(self, group: object = None) -> None:
+        """Refuse use after :meth:`close`, and while another group of collectives than ``group`` names the array.
+
+        Raises:
+            InvalidUsageError
+        """
+        self.storage.check_free(group)
+
+    def ranges(self) -> list[BufferRange]:
+        """Return exactly its bytes, a range for each sub-buffer that holds some of them."""
+        return self.memory.ranges(self.byte_offset, self.nbytes)
+
+    def window(self, start: int = 0, count: int | None = None) -> tuple[BufferRange, int]:
+        """Return a bindable range over elements ``start`` to ``start + count``, and the first one's index in it.
+
+        The range begins at or before the element, as the device's offset alignment asks, and ends at a multiple of
+        16 bytes (allocations are padded).
+
+        Raises:
+            InvalidUsageError: the elements lie in more than one sub-buffer.
+        """
+        count = self.size - start if count is None else count
+        memory, first, nbytes = self.memory, self.byte_offset + start * self.dtype.itemsize, count * self.dtype.itemsize
+        memory.range(first, nbytes)  # refuses elements in several
+        buffer, offset = memory.resolve(first)
+        aligned = offset // ALIGNMENT * ALIGNMENT
+        end = min(round_up(offset + nbytes, WIDE), buffer.reserved)
+        whole = buffer.range(aligned, end - aligned, memory)
+        return whole, (offset - aligned) // self.dtype.itemsize
+
+    def reach(self, start: int = 0) -> int:
+        """Return how many elements from ``start`` on one binding of a kernel covers; none at the end."""
+        if start == self.size:
+            return 0
+        first = self.byte_offset + start * self.dtype.itemsize
+        most = self.device.limits.max_storage_buffer_range // WIDE * WIDE - first % ALIGNMENT
+        return min(self.size - start, min(most, self.memory.reach(first)) // self.dtype.itemsize)
+
+    def has_borders_at(self, nbytes: int) -> bool:
+        """Say whether sub-buffers begin and end only at multiples of ``nbytes`` from its first byte."""
+        inside = range(self.byte_offset + 1, self.byte_offset + self.nbytes)
+        return all((border - self.byte_offset) % nbytes == 0 for border in self.memory.borders if border in inside)
+
+    def is_aligned(self, nbytes: int = WIDE) -> bool:
+        """Say whether its first byte sits on a multiple of ``nbytes``."""
+        return self.byte_offset % nbytes == 0
+
+    def copy_from(self, source: Array) -> None:
+        """Copy the bytes of ``source``, of the same length and device, in program order; they may overlap.
+
+        Raises:
+            InvalidUsageError: another length, another device, or a closed one.
+        """
+        check_same_device(self, source)
+        nbytes = self.nbytes
+        if source.nbytes != nbytes:
+            raise InvalidUsageError(f"cannot copy {source.nbytes} bytes into {self.nbytes}")
+        if self._copy_at_once(source, nbytes):
+            return
+        logical = self.device.logical
+        for array in (self, source):
+            array.check_free()
+        if not self.size or (overlaps(self, source) and self.byte_offset == source.byte_offset):
+            return
+        if overlaps(self, source):
+            source = source.copy()
+        logical.copy(source.ranges(), self.ranges())
+
+    def _copy_at_once(self, source: Array, nbytes: int) -> bool:
+        """Copy from other memory where there is nothing to look closer at; False, and nothing done, where there is."""
+        there, here = source.storage, self.storage
+        pins = there.ready, here.ready
+        if there is here or not nbytes or pins[0] is None or pins[1] is None:
+            return False
+        stream = self.device.stream
+        if stream is None:
+            return False
+        start, at = there.base + source.byte_offset, here.base + self.byte_offset
+        stream.copy_part(there.number, start, here.number, at, nbytes)
+        return True
+
+
+def check_same_device(*arrays: Array) -> None:
+    """Refuse arrays of different devices.
+
+    Raises:
+        InvalidUsageError
+    """
+    for array in arrays:
+        if not isinstance(array, Array):
+            raise InvalidUsageError(f"expected a vkpar.Array, not {type(array).__name__}; see Device.array")
+        if array.device is not arrays[0].device:
+            raise InvalidUsageError(f"arrays on different devices: {arrays[0]!r} and {array!r}")
+
+
+def overlaps(a: Array, b: Array) -> bool:
+    """Say whether two arrays share any byte."""
+    if a.storage is not b.storage:
+        return False
+    return a.byte_offset < b.byte_offset + b.nbytes and b.byte_offset < a.byte_offset + a.nbytes
+
+
+def copy(source: Array, target: Array) -> None:
+    """Copy ``source`` to ``target``, of equal shape and dtype, on the same device or on another; they may overlap.
+
+    The copy runs in program order on both devices; between two of them it takes the links of a communicator.
+
+    Raises:
+        InvalidUsageError: no arrays, or shapes or dtypes that differ.
+    """
+    for array in (source, target):
+        if not isinstance(array, Array):
+            raise InvalidUsageError(f"expected a vkpar.Array, not {type(array).__name__}; see Device.array")
+    if source.shape != target.shape or source.dtype != target.dtype:
+        raise InvalidUsageError(
+            f"cannot copy {source.shape} {source.dtype} to {target.shape} {target.dtype}; shapes and dtypes must agree"
+        )
+    if source.device is target.device:
+        target.copy_from(source)
+    elif source.size:
+        source.device.carrier_to(target.device).move(source, target)

@@ -1,0 +1,113 @@
+"""The memory behind an array and its views."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from vkpar.errors import InvalidUsageError
+from vkpar.vulkan.memory.accounting import ARRAYS
+from vkpar.vulkan.memory.subbuffers import SubBuffers
+
+if TYPE_CHECKING:
+    from vkpar.device import Device
+
+_serials = itertools.count(1)
+
+
+class Storage:
+    """A device's memory for one array and its views; given back when the last of them goes, or by :meth:`close`.
+
+    Attributes:
+        nbytes: its size.
+        serial: a number that no other storage of this process has.
+        closed: True after :meth:`close`.
+        number: the VkBuffer that it lies in, and ``base`` where in that it begins; 0 where it lies in several.
+        ready: the memory where an operation may use it without further ado, None where it has to look closer: there is
+            none, it lies in several buffers, it was closed, or a group of collectives names it.
+    """
+
+    def __init__(
+        self, device: Device, nbytes: int, label: Callable[[], str] | None = None, purpose: str = ARRAYS
+    ) -> None:
+        self.device = device
+        self.nbytes = nbytes
+        self.serial = next(_serials)
+        self._held_by: Callable[[], object] | None = None
+        self.closed = False
+        self.number = self.base = 0
+        self.ready: SubBuffers | None = None
+        self._memory: SubBuffers | None = None
+        if not nbytes:
+            device.logical.check_open()
+            return
+        self._memory = memory = device.allocate_array(nbytes, label, purpose)
+        if len(memory.buffers) == 1:
+            buffer = memory.buffers[0]
+            self.number, self.base, self.ready = buffer.number, buffer.offset, memory
+
+    @property
+    def held_by(self) -> Callable[[], object] | None:
+        """The group of collectives that names it and was not left yet, weakly; None for none."""
+        return self._held_by
+
+    @held_by.setter
+    def held_by(self, group: Callable[[], object] | None) -> None:
+        self._held_by = group
+        self.ready = self._memory if group is None and self.number else None
+
+    @property
+    def memory(self) -> SubBuffers:
+        """The buffers, which stay for as long as somebody holds them, even if the storage is closed meanwhile.
+
+        Raises:
+            InvalidUsageError: the array has no elements, its memory was given back, or the device is closed.
+        """
+        self.device.logical.check_open()
+        self.check_free()
+        memory = self.pin()
+        if memory is None:
+            raise InvalidUsageError("an array without elements has no memory")
+        return memory
+
+    def pin(self) -> SubBuffers | None:
+        """Return the buffers, which are not given back while the caller holds them; None where there are none.
+
+        Raises:
+            InvalidUsageError: the memory was given back.
+        """
+        memory = self._memory
+        if self.closed:
+            raise InvalidUsageError("the memory of this array was given back by close(), its own or that of a view")
+        return memory
+
+    def holder(self) -> object:
+        """Return the group of collectives that names this memory and was not left yet, None for none."""
+        return None if self.held_by is None else self.held_by()
+
+    def check_free(self, group: object = None) -> None:
+        """Refuse use after :meth:`close`, and while another group of collectives than ``group`` names the memory.
+
+        Raises:
+            InvalidUsageError: the memory was given back, or is pending in another group.
+        """
+        self.pin()
+        holder = self.holder()
+        if holder is not None and holder is not group:
+            raise InvalidUsageError("the array is pending in a group of collectives that was not left yet")
+        if holder is None and self._held_by is not None:
+            self.held_by = None  # an interrupt has cut the group short
+
+    def close(self) -> None:
+        """Give the memory back once the calls under way and the work submitted so far are done.
+
+        A second call does nothing.
+
+        Raises:
+            InvalidUsageError: a group of collectives names it and was not left yet.
+        """
+        if not self.closed:
+            self.check_free()
+            self.closed = True
+            self.ready = self._memory = None

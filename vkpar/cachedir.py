@@ -1,0 +1,133 @@
+"""The folder of files that outlive the process: tunings and compiled kernels.
+
+What lies there is believed, so a folder that another user can write is not used. Every access opens the folder first
+and then names files relative to it, so that the folder that was checked is the one that is read.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from vkpar import env
+
+_log = logging.getLogger("vkpar")
+_refused: set[Path] = set()
+
+
+def directory() -> Path | None:
+    """Return ``VKPAR_CACHE_DIR``, else ``vkpar`` in the user's cache directory; None where there is none."""
+    named, cache = env.get().cache_dir, os.environ.get("XDG_CACHE_HOME")
+    try:
+        if named:
+            return Path(named).expanduser()
+        return (Path(cache) if cache else Path.home() / ".cache") / "vkpar"
+    except RuntimeError:  # no home directory
+        return None
+
+
+def read(name: str) -> bytes | None:
+    """Return what the file ``name`` of the folder holds; None where there is none, or none to be trusted.
+
+    Raises:
+        OSError: it is there and cannot be read.
+    """
+    try:
+        with _opened() as folder:
+            if folder is None:
+                return None
+            with os.fdopen(os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=folder), "rb") as stream:
+                return stream.read() if not _danger(os.fstat(stream.fileno())) else None
+    except FileNotFoundError:
+        return None
+
+
+def write(name: str, data: bytes) -> Path | None:
+    """Keep ``data`` as the file ``name``; readers see what was there before or all of it.
+
+    Returns:
+        The file; None where there is no folder to be trusted.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    where = directory()
+    if where is None:
+        return None
+    os.makedirs(where, mode=0o700, exist_ok=True)
+    with _opened() as folder:
+        if folder is None:
+            return None
+        made = f"{name}.{secrets.token_hex(8)}.tmp"
+        try:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+            with os.fdopen(os.open(made, flags, 0o600, dir_fd=folder), "wb") as stream:
+                stream.write(data)
+            os.replace(made, name, src_dir_fd=folder, dst_dir_fd=folder)
+        except BaseException:
+            with suppress(OSError):
+                os.unlink(made, dir_fd=folder)
+            raise
+    return where / name
+
+
+def prune(prefix: str, most: int) -> None:
+    """Delete the oldest of the files that begin with ``prefix``, a quarter of them, where there are more than ``most``.
+
+    Raises:
+        OSError: they cannot be listed.
+    """
+    with _opened() as folder:
+        if folder is None:
+            return
+        found = [name for name in os.listdir(folder) if name.startswith(prefix)]
+        if len(found) <= most:
+            return
+        ages: list[tuple[float, str]] = []
+        for name in found:
+            with suppress(FileNotFoundError):
+                ages.append((os.stat(name, dir_fd=folder).st_mtime, name))
+        for _, name in sorted(ages)[: len(found) - most + most // 4]:
+            with suppress(FileNotFoundError):
+                os.unlink(name, dir_fd=folder)
+
+
+@contextmanager
+def _opened() -> Iterator[int | None]:
+    """Open the folder; None, and one warning, where it is not to be trusted.
+
+    Raises:
+        OSError: there is none, or it cannot be opened.
+    """
+    where = directory()
+    if where is None:
+        yield None
+        return
+    folder = os.open(where, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        danger = _danger(os.fstat(folder))
+        if danger and where not in _refused:
+            _refused.add(where)
+            _log.warning(
+                "the cache folder %s is not used: %s. Make it yours alone (chmod 700), or name another in "
+                "VKPAR_CACHE_DIR",
+                where,
+                danger,
+            )
+        yield None if danger else folder
+    finally:
+        os.close(folder)
+
+
+def _danger(found: os.stat_result) -> str:
+    """Return why others can change a file or a folder; nothing where they cannot."""
+    if found.st_uid not in (os.geteuid(), 0):
+        return f"it belongs to another user ({found.st_uid})"
+    if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        return f"others can write it (mode {stat.S_IMODE(found.st_mode):o})"
+    return ""

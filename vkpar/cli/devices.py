@@ -1,0 +1,137 @@
+"""``vkpar devices``: what the machine's drivers offer, as a table or in detail."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import vkpar
+from vkpar.cli import console
+from vkpar.errors import UnsupportedError
+from vkpar.vulkan import api, selector
+from vkpar.vulkan.memory import memtypes
+
+if TYPE_CHECKING:
+    from vkpar.vulkan.physical import DeviceInfo, Heap, QueueFamily
+
+
+def run(devices: str | None, *, verbose: bool, as_json: bool) -> int:
+    """Print the devices that there are.
+
+    Args:
+        devices: selector of those to print; None for all.
+        verbose: print everything about each, in place of a table.
+        as_json: print one JSON document and nothing else.
+
+    Raises:
+        InvalidUsageError: the selector matches nothing.
+        UnsupportedError: no loader, no driver or no device.
+    """
+    infos = vkpar.enumerate_devices()
+    if devices is not None:
+        wanted = {info.index for info in selector.select(devices, infos)}
+        infos = [info for info in infos if info.index in wanted]
+    if as_json:
+        document = {"vkpar": vkpar.__version__, "devices": [info.as_dict() for info in infos]}
+        print(json.dumps(document, indent=2))
+        return 0
+    terminal = console.console()
+    if verbose:
+        for info in infos:
+            terminal.print(f"{info.index}: {info.name}", style="bold")
+            terminal.print(console.pairs(_details(info)))
+            terminal.print()
+        return 0
+    table = console.table("#", "device", "type, memory", "PCI, UUID", "queues", "features")
+    for info in infos:
+        table.add_row(str(info.index), *("\n".join(cell) for cell in _cells(info)), ", ".join(_features(info)))
+        table.add_section()
+    terminal.print(table)
+    terminal.print("queues: number and abilities (Graphics, Compute, Transfer). More: -v, --json.", style="dim")
+    return 0
+
+
+def _cells(info: DeviceInfo) -> tuple[list[str], ...]:
+    """Return the lines of a device's cells in the table, up to its features."""
+    queues = [f"{q.count} {''.join(name[0].upper() for name in _abilities(q)) or '-'}" for q in info.queue_families]
+    largest = max((heap for heap in info.heaps if heap.device_local), key=lambda heap: heap.nbytes, default=None)
+    budget, used = (largest.budget, largest.used) if largest else (None, None)
+    free = [] if budget is None else [f"{_gib(budget - (used or 0))} free"]
+    return (
+        [info.name, f"{info.vendor}, {info.driver_name}", _driver_version(info)],
+        [info.type, _gib(info.memory_bytes), *free],
+        [info.pci_address or "-", info.device_uuid[:8]],
+        queues,
+    )
+
+
+def _features(info: DeviceInfo) -> list[str]:
+    features = info.features
+    named = {
+        "16-bit storage": features.storage_16bit,
+        "f16": features.float16,
+        "host import": features.host_import,
+        "timeline export": features.timeline_export,
+        f"subgroup {features.subgroup_size}": True,
+        f"{len(features.cooperative_matrix)} coopmat shapes": bool(features.cooperative_matrix),
+    }
+    return [name for name, there in named.items() if there]
+
+
+def _details(info: DeviceInfo) -> dict[str, str]:
+    flags = {name: value for name, value in asdict(info.features).items() if isinstance(value, bool)}
+    return {
+        "vendor": f"{info.vendor} (0x{info.vendor_id:04x}), device 0x{info.device_id:04x}",
+        "driver": f"{info.driver_name} {_driver_version(info)} (id {info.driver_id})",
+        "Vulkan": ".".join(map(str, info.api_version)),
+        "type": info.type,
+        "PCI address": info.pci_address or "-",
+        "device UUID": info.device_uuid,
+        "driver UUID": info.driver_uuid,
+        "heaps": "\n".join(map(_heap, info.heaps)),
+        "memory taken": "\n".join(_taken(info, kind) for kind in memtypes.KINDS),
+        "queue families": "\n".join(map(_family, info.queue_families)),
+        "features": ", ".join(name for name, there in flags.items() if there) or "-",
+        "without": ", ".join(name for name, there in flags.items() if not there) or "-",
+        "subgroup size": str(info.features.subgroup_size),
+        "cooperative matrix": "\n".join(info.features.cooperative_matrix) or "-",
+        "limits": "\n".join(f"{name} {_limit(value)}" for name, value in asdict(info.limits).items()),
+        "extensions": f"{len(info.extensions)} (names: --json)",
+    }
+
+
+def _heap(heap: Heap) -> str:
+    local = "device-local" if heap.device_local else "host"
+    budget = "" if heap.budget is None else f", budget {_gib(heap.budget)}, used {_gib(heap.used or 0)}"
+    return f"{heap.index}: {_gib(heap.nbytes)} {local}{budget}"
+
+
+def _taken(info: DeviceInfo, kind: str) -> str:
+    """Say which memory is taken for arrays (``device``), for uploads and for reads."""
+    try:
+        number = memtypes.choose(info, kind)
+    except UnsupportedError:
+        return f"{kind}: none"
+    return f"{kind}: type {number} of heap {info.memory_types[number][1]}"
+
+
+def _family(family: QueueFamily) -> str:
+    stamps = f"{family.timestamp_bits}-bit timestamps" if family.timestamp_bits else "no timestamps"
+    return f"{family.index}: {family.count} x {' '.join(_abilities(family)) or 'other'}, {stamps}"
+
+
+def _abilities(family: QueueFamily) -> list[str]:
+    return [name for name in ("graphics", "compute", "transfer") if getattr(family, name)]
+
+
+def _driver_version(info: DeviceInfo) -> str:
+    return info.driver_info or api.dotted(api.version(info.driver_version))
+
+
+def _gib(nbytes: int) -> str:
+    return f"{nbytes / 2**30:.1f} GiB"
+
+
+def _limit(value: Any) -> str:
+    return " x ".join(map(str, value)) if isinstance(value, (tuple, list)) else f"{value:,}"

@@ -1,0 +1,178 @@
+"""``vkpar``: its commands, their arguments, and how a run ends."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final, NoReturn
+
+import vkpar
+from vkpar.bench.commands import WIRE_HELP, add_benchmarks, add_command, add_devices, add_json
+from vkpar.errors import InvalidUsageError, VkparError
+
+_OK: Final = 0
+_ERROR: Final = 2  # wrong usage or a failed call; 1 says that a check failed
+_INTERRUPTED: Final = 130
+
+
+class _Misuse(InvalidUsageError):
+    """Arguments that a command does not take; ``usage`` says which it takes."""
+
+    def __init__(self, message: str, usage: str) -> None:
+        super().__init__(message)
+        self.usage = usage
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser that raises what is wrong, where argparse would print it and exit."""
+
+    def error(self, message: str) -> NoReturn:
+        raise _Misuse(message, self.format_usage())
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command.
+
+    Args:
+        arguments: the command line without the program's name; that of the process by default.
+
+    Returns:
+        the exit status: 0, 1 for a failed check, 2 for an error, 130 after Ctrl-C.
+    """
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    try:
+        try:
+            options = _parser().parse_args(given)
+            with _progress():
+                return int(options.run(options))
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        return _closed_pipe()
+    except SystemExit as leaving:
+        if isinstance(leaving.__context__, BrokenPipeError):  # rich ends the program so
+            return _closed_pipe()
+        raise
+    except KeyboardInterrupt:
+        print("vkpar: interrupted", file=sys.stderr)
+        return _INTERRUPTED
+    except (VkparError, MemoryError) as error:
+        return _failed(error, as_json="--json" in given)
+
+
+def _failed(error: Exception, *, as_json: bool) -> int:
+    """Print what went wrong, as one JSON object on standard output where that is all that may be printed."""
+    message = str(error) or type(error).__name__
+    if as_json:
+        public = next(kind.__name__ for kind in type(error).__mro__ if not kind.__name__.startswith("_"))
+        return _print_json({"ok": False, "type": public, "message": message}, _ERROR)
+    if isinstance(error, _Misuse):
+        print(error.usage, end="", file=sys.stderr)
+    print(f"vkpar: error: {message}", file=sys.stderr)
+    return _ERROR
+
+
+@contextmanager
+def _progress() -> Iterator[None]:
+    """Show on standard error what the library logs, from what it is doing for a while to its warnings."""
+    logger = logging.getLogger("vkpar")
+    if logger.hasHandlers():
+        yield  # somebody else listens
+        return
+    handler, level = logging.StreamHandler(sys.stderr), logger.level
+    handler.setFormatter(logging.Formatter("vkpar: %(message)s"))
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
+
+
+def _closed_pipe() -> int:
+    """Take a reader that left early (``| head``) for a success; nothing more is written, at exit neither."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return _OK
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="vkpar", description="The Vulkan GPUs that you already have, of any vendors, working as one rig."
+    )
+    parser.set_defaults(run=lambda options: _without_command(parser, options), json=False)
+    parser.add_argument("--version", action="store_true", help="print the version")
+    parser.add_argument("--json", action="store_true", help="print one JSON document and nothing else")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND")
+
+    devices = add_command(commands, "devices", _devices, "list the devices: drivers, memory, features")
+    add_devices(devices, "only those that it names")
+    devices.add_argument(
+        "-v", "--verbose", action="store_true", help="a block per device: limits, heaps, queues, UUIDs"
+    )
+
+    demo = add_command(commands, "demo", _demo, "verify an AllReduce and run a real model split over the rig")
+    add_devices(demo, "the rig; by default all GPUs, or virtual ranks of the only device")
+    demo.add_argument("--weights", metavar="FILE", help="trimmed model weights, for machines without the model package")
+    demo.add_argument("--wire", default="f16", metavar="WIRE", help=WIRE_HELP)
+
+    tune = add_command(commands, "tune", _tune, "show what a rig's collectives take at which size, or measure it again")
+    add_devices(tune, "the rig; a single device is opened twice")
+    tune.add_argument("--redo", action="store_true", help="measure again, and keep that")
+
+    add_command(commands, "env", _env, "show the VKPAR_* variables, versions and helpers")
+
+    bench = commands.add_parser("bench", help="measure and check", description="Measure and check.")
+    bench.set_defaults(run=lambda options: _show_help(bench, options))
+    add_json(bench)
+    benches = bench.add_subparsers(title="benchmarks", metavar="BENCHMARK")
+    add_benchmarks(benches)
+    return parser
+
+
+def _without_command(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
+    if not options.version:
+        return _show_help(parser, options)
+    print(json.dumps({"version": vkpar.__version__}) if options.json else f"vkpar {vkpar.__version__}")
+    return _OK
+
+
+def _show_help(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
+    if options.json:
+        raise _Misuse(f"{parser.prog} needs a command; --help lists them", parser.format_usage())
+    parser.print_help(sys.stderr)
+    return _ERROR
+
+
+def _print_json(document: dict[str, Any], status: int = _OK) -> int:
+    print(json.dumps(document, indent=2))
+    return status
+
+
+def _devices(options: argparse.Namespace) -> int:
+    from vkpar.cli import devices
+
+    return devices.run(options.devices, verbose=options.verbose, as_json=options.json)
+
+
+def _demo(options: argparse.Namespace) -> int:
+    from vkpar.demo import main as demo
+
+    return demo.run(options.devices, options.weights, options.wire, options.json)
+
+
+def _tune(options: argparse.Namespace) -> int:
+    from vkpar.cli import tune
+
+    return tune.run(options.devices, redo=options.redo, as_json=options.json)
+
+
+def _env(options: argparse.Namespace) -> int:
+    from vkpar.cli import environment
+
+    return environment.run(as_json=options.json)

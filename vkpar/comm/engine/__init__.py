@@ -1,0 +1,1 @@
+"""Enqueue, wait, fail and close."""

@@ -1,0 +1,82 @@
+"""The end of a communicator: pending work is waited for, then everything is freed, or abandoned where it hangs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from vkpar.comm.engine.cache import ProgramCache
+from vkpar.comm.engine.health import Health
+from vkpar.errors import CommunicatorError
+
+_PATIENCE = 10.0  # seconds without progress until a device is given up, at least
+
+# What ranks that never finished may still use: kept for the life of the process.
+_abandoned: list[Any] = []
+
+
+class Closer:
+    """Frees a communicator's rig and its recorded programs.
+
+    Args:
+        health: of the communicator; ``closing`` guards all that is done here.
+        cache: the recorded programs.
+    """
+
+    def __init__(self, health: Health, cache: ProgramCache) -> None:
+        self._health = health
+        self._rig = health.rig
+        self._cache = cache
+
+    def settle(self) -> None:
+        """After a failure: wait until the queues have run out, and give up the devices on which they do not."""
+        health = self._health
+        if not health.closing.acquire(blocking=False):
+            return  # a close does it
+        try:
+            late = [] if health.freed else self._drain()
+            if late:
+                self._abandon(late)
+        finally:
+            health.closing.release()
+
+    def close(self, read_last: Callable[[], None]) -> None:
+        """Wait for pending work and free everything; the caller holds ``closing`` and has shut the gate.
+
+        Where nothing moves for 10 s, or for the communicator's timeout if that is longer, the work is aborted. A second
+        call does nothing; one after an interrupt goes on.
+
+        Args:
+            read_last: called once all work is done, before anything is freed.
+        """
+        if self._health.freed:
+            return
+        late = self._drain()
+        if late and not self._health.failed:
+            self._health.fail(CommunicatorError(f"closed while ranks {late} stood still for {self._patience:g} s"))
+            late = self._drain()
+        if late:
+            self._abandon(late)
+            return
+        read_last()
+        self._cache.close()
+        self._rig.close()
+        self._health.freed = True
+
+    def _drain(self) -> list[int]:
+        """Wait for pending work, without the engine's lock: its holder may wait for a device that hangs."""
+        return self._rig.drain(self._cache.pending(len(self._rig.queues)), self._patience)
+
+    @property
+    def _patience(self) -> float:
+        return max(_PATIENCE, self._health.timeout)
+
+    def _abandon(self, late: Sequence[int]) -> None:
+        """Give up the devices of ranks that never finish; what they may still use is left alone."""
+        for rank in late:
+            self._rig.devices[rank].quarantine()
+        scratch = self._cache.scratch()
+        self._cache.close(late)
+        self._rig.abandon(late)
+        _abandoned.append((self._rig, scratch))
+        self._health.freed = True

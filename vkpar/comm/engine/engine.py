@@ -1,0 +1,478 @@
+"""The engine of a communicator: collectives are found or recorded, enqueued, failed, and freed at the end.
+
+Locks are taken in this order, and any of them may be left out:
+
+1. the gate of the communicator (``Health.gate``), a lock per thread: whoever closes waits for every thread inside;
+2. ``Engine._lock``: the cache and what is recorded into it;
+3. ``Health.closing``: pending work is waited for in order to free it;
+4. the process-wide enqueue lock of :mod:`vkpar.vulkan.pump`, inside single calls of the pump.
+
+Pending work is waited for without ``_lock``: its holder may wait for a device that hangs. An engine that is dropped
+without :meth:`Engine.close` is closed later; nothing below it refers to it strongly, and the watchdog only weakly.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any, Protocol
+
+from vkpar import env
+from vkpar.arrays.array import Array
+from vkpar.comm.engine.cache import ProgramCache
+from vkpar.comm.engine.closing import Closer
+from vkpar.comm.engine.eviction import Eviction
+from vkpar.comm.engine.flights import Flight
+from vkpar.comm.engine.group import Group, Item, OpenGroups
+from vkpar.comm.engine.health import Health
+from vkpar.comm.engine.watchdog import Watchdog
+from vkpar.comm.engine.work import Work
+from vkpar.comm.plan.choose import Tuning
+from vkpar.comm.record import checks
+from vkpar.comm.record.builder import ProgramBuilder
+from vkpar.comm.record.entry import Entry
+from vkpar.comm.record.program import Program
+from vkpar.comm.record.timestamps import Collector
+from vkpar.comm.requests import collectives
+from vkpar.comm.requests.keys import Call
+from vkpar.comm.rig.rig import Rig
+from vkpar.device import Device, orphans
+from vkpar.errors import InvalidUsageError, VulkanError
+from vkpar.vulkan import instance
+
+# Collectives that one communicator may have under way: always so few, at most so many, and at most so many batches.
+_FEW_PENDING, _MOST_PENDING, _MOST_PENDING_BATCHES = 16, 1024, 32768
+
+
+class Profile(Protocol):
+    """What an engine knows of the profile that is open on it."""
+
+    @property
+    def collector(self) -> Collector:
+        """What takes the times."""
+
+    def finish(self, *, calibrate: bool) -> None:
+        """Work out the times of what was read so far."""
+
+
+class Engine:
+    """Enqueues the collectives of one communicator.
+
+    Args:
+        devices: the devices, in rank order.
+        rig: what the ranks share; the engine frees it.
+        builder: records requests.
+        timeout: seconds without progress after which a pending collective fails.
+
+    Attributes:
+        health: whether the communicator can be used.
+        sequence: the number of collectives so far.
+        profile: the profile that is open; None for none.
+    """
+
+    def __init__(self, devices: Sequence[Device], rig: Rig, builder: ProgramBuilder, timeout: float) -> None:
+        self.devices = tuple(devices)
+        self.rig = rig
+        self.builder = builder
+        self.health = Health(rig, timeout)
+        self.sequence = 0
+        self.profile: Profile | None = None
+        self._process = os.getpid()
+        self._lock = threading.RLock()
+        self._cache = ProgramCache()
+        self._groups = OpenGroups()
+        self._closer = Closer(self.health, self._cache)
+        self._sweep = partial(_sweep, rig, self._cache)
+        self._eviction = Eviction(self.health, self._cache, self._lock, self._sweep)
+        for device in rig.devices:
+            device.keepers.add(self._eviction)
+        self._validating = instance.validating()
+        self._gates = [device.gate for device in rig.devices]
+        self._flights = self.health.flights
+        self._watchdog = Watchdog(self.health, weakref.WeakMethod(self._closer.settle))
+
+    @property
+    def cache(self) -> ProgramCache:
+        """The recorded collectives."""
+        return self._cache
+
+    def adopt(self, tuning: Tuning) -> None:
+        """Go by ``tuning`` from now on."""
+        self.builder.tuning = tuning
+        if tuning.spin_us is not None and env.get().spin_us is None:
+            self.rig.spin_ns = 1000 * tuning.spin_us
+
+    def check_more(self, wanted: Collection[str]) -> None:
+        """Turn on what ``VKPAR_DEBUG`` asks for.
+
+        Raises:
+            UnsupportedError: the rig copies slots, and their generations are to be checked.
+        """
+        recorder = self.builder.recorder
+        if checks.SLOTS in wanted:
+            self.health.checks = recorder.checks = checks.SlotChecks(self.rig)
+        if checks.WIRE in wanted:
+            recorder.reports = checks.WireReports(self.devices)
+
+    def forget(self) -> None:
+        """Count collectives from here on: what came before were tests of the rig."""
+        self.sequence = 0
+        self._flights.forget()
+
+    # ---- enqueueing ----
+
+    def run(self, call: Call) -> Work:
+        """Enqueue what was recorded for the same call before, else check, record and enqueue it.
+
+        Raises:
+            InvalidUsageError, UnsupportedError: the call is wrong; nothing was submitted.
+            CommunicatorError: the communicator has failed.
+        """
+        health = self.health
+        with health.gate.lock():
+            health.gate.check()
+            if health.failure is not None or self._validating or True in [gate.is_shut for gate in self._gates]:
+                self.check_usable()
+            group = self._groups.current() if self._groups.by_thread else None
+            key, pins = call.key(group)  # the arrays' memory stays until the call is submitted
+            if group is not None:
+                return group.add(Item(key, call, self._unrecorded(key, call), Work(health, call), pins))
+            with self._lock:
+                entry = self._cache.get(key) if health.checks is None else None
+                if entry is None:
+                    request = collectives.check(self.devices, call)
+                    self.sweep()
+                    entry = self._record(key, request, self.sequence)
+                return self._launch(entry, call.name, call)
+
+    def check_usable(self) -> None:
+        """Refuse a call that would not come to anything.
+
+        Raises:
+            CommunicatorError: the communicator has failed.
+            InvalidUsageError, DeviceLostError: a device is closed, or was given up.
+            ValidationError: the validation layer has reported something since the last call.
+        """
+        self.health.check_failure()
+        for gate in self._gates:
+            gate.check()
+        instance.raise_messages()
+
+    def _cached(self, key: Any) -> Entry | None:
+        return self._cache.get(key) if self.health.checks is None else None
+
+    def _unrecorded(self, key: Any, call: Call) -> collectives.Request | None:
+        with self._lock:
+            return None if self._cached(key) else collectives.check(self.devices, call)
+
+    def _record(self, key: Any, request: collectives.Request, turn: int) -> Entry:
+        entry = self.builder.entry(request, turn=turn)
+        try:
+            self._cache.add(key, entry, request.arrays)
+        except BaseException:
+            self._cache.discard(key, entry)  # an interrupt
+            raise
+        return entry
+
+    def _turn(self, entry: Entry, call: Call, turn: int, taken: Sequence[Program | None]) -> Program | None:
+        """Return the program of ``turn`` that is none of ``taken``; None where there is nothing to do."""
+        if not entry.programs:
+            return None
+        return entry.program(turn, taken) or self._alternate(entry, call, turn)
+
+    def _alternate(self, entry: Entry, call: object, turn: int) -> Program:
+        """Record the program of ``turn`` that ``entry`` lacks, from the call that it was made for."""
+        assert isinstance(call, Call), "entries that no call finds have all their programs"
+        program = self.builder.program(collectives.check(self.devices, call), turn)
+        entry.add(turn, program)
+        return program
+
+    def _launch(self, entry: Entry, name: str, keep: object) -> Work:
+        if not entry.programs:
+            return Work(self.health, keep, self._track_nothing(name, entry))
+        program = entry.program(self.sequence) or self._alternate(entry, keep, self.sequence)
+        if len(self._flights.pending) > _FEW_PENDING:
+            self._make_room(program.batches)
+        flight = self._track(name, entry, program)
+        work = Work(self.health, keep, flight)
+        try:
+            program.enqueue()
+        except BaseException as error:
+            self._refused(error, [flight])
+            raise
+        flight.mark_submitted(program.values, program.starts)
+        return work
+
+    def _track(self, name: str, entry: Entry, program: Program) -> Flight:
+        """Note what is about to be submitted."""
+        self.sequence += 1
+        flight = Flight(name, self.sequence, entry.label, program.phases, self.rig.last)
+        if program.watch is not None:
+            program.watch.start(flight)
+        self._flights.add(flight)
+        if self._watchdog.parked:
+            self._watchdog.wake()
+        return flight
+
+    def _track_nothing(self, name: str, entry: Entry) -> Flight:
+        """Note a collective without a program: it is done when all earlier work is."""
+        self.sequence += 1
+        last = self.rig.last()
+        flight = Flight(name, self.sequence, entry.label, (), self.rig.last)
+        flight.mark_submitted(last, last)
+        self._flights.add(flight)
+        if self._watchdog.parked:
+            self._watchdog.wake()
+        return flight
+
+    def _make_room(self, batches: int) -> None:
+        """Wait where too much is under way, as a queue does that is full.
+
+        Raises:
+            CommunicatorError, InvalidUsageError: the communicator failed or was closed meanwhile.
+        """
+        most = max(_FEW_PENDING, min(_MOST_PENDING, _MOST_PENDING_BATCHES // max(1, batches)))
+        pending = self._flights.pending
+        while len(pending) > most:
+            reached = self.health.look()
+            self.health.check_failure()
+            if reached is not None:
+                self._flights.drop_done(reached)
+            if len(pending) > most:
+                self.health.wait_slice(pending[len(pending) // 2])
+
+    def _refused(self, error: BaseException, flights: Sequence[Flight]) -> None:
+        """Fail because ``flights`` were not submitted; an interrupt comes before all submits or after them.
+
+        Raises:
+            CommunicatorError: the submission failed, or was refused.
+        """
+        if not isinstance(error, KeyboardInterrupt):
+            self.health.fail_enqueue(error, flights[0])
+        last = self.rig.last()
+        for flight in flights:
+            flight.mark_submitted(last, last)
+        self.health.check_failure()
+
+    # ---- programs apart from the cache, for measuring ----
+
+    def hold(self, record: Callable[[], Entry]) -> Entry:
+        """Record an entry that no call finds; :meth:`let_go` frees it."""
+        with self.health.gate.lock(), self._lock:
+            self.health.gate.check()
+            self.check_usable()
+            entry = record()
+            self._cache.hold(entry)
+        return entry
+
+    def launch_held(self, entry: Entry, name: str, keep: object) -> Work:
+        """Enqueue a held entry.
+
+        Raises:
+            CommunicatorError: the communicator has failed.
+            InvalidUsageError: the communicator is closed.
+        """
+        with self.health.gate.lock(), self._lock:
+            self.health.gate.check()
+            self.check_usable()
+            return self._launch(entry, name, keep)
+
+    def let_go(self, entry: Entry) -> None:
+        """Free a held entry once it is done."""
+        with self.health.gate.lock(), self._lock:
+            self._cache.let_go(entry)
+            with suppress(InvalidUsageError):  # closed: all of it goes with the cache
+                self.health.gate.check()
+                if not self.health.failed:
+                    self.sweep()
+
+    # ---- groups ----
+
+    def group(self) -> Group:
+        """Return a context that puts this thread's collectives off until it is left."""
+        return Group(self._enter_group, self._leave_group)
+
+    def in_group(self) -> bool:
+        """Say whether this thread has a group open."""
+        return self._groups.current() is not None
+
+    def _enter_group(self, group: Group) -> None:
+        with self.health.gate.lock():
+            self.health.gate.check()
+            self.check_usable()
+            self._groups.enter(group)
+
+    def _leave_group(self, group: Group, *, enqueue: bool) -> None:
+        self._groups.leave(group)
+        items = group.take()
+        try:
+            if threading.get_ident() != group.thread:
+                raise InvalidUsageError("a group is left by the thread that opened it; nothing was submitted")
+            if enqueue and items:
+                with self.health.gate.lock(), self._lock:
+                    self.health.gate.check()
+                    self.check_usable()
+                    self._launch_group(items)
+        finally:
+            self._eviction.spared = ()
+            for item in items:
+                item.work.drop()  # but for those that were enqueued
+
+    def _launch_group(self, items: Sequence[Item]) -> None:
+        self.sweep()
+        entries: list[Entry] = []
+        self._eviction.spared = entries
+        programs: list[Program | None] = []
+        for index, item in enumerate(items):
+            entry = self._cached(item.key)
+            if entry is None or entry.used_up(programs):
+                request = item.request or collectives.check(self.devices, item.call)
+                entry = self._record(item.key, request, self.sequence + index)
+            entries.append(entry)
+            programs.append(self._turn(entry, item.call, self.sequence + index, programs))
+        self._make_room(sum(program.batches for program in programs if program is not None))
+        flights, ends = self._submit_group(items, entries, programs)
+        for program, flight in zip(reversed(programs), reversed(flights), strict=True):
+            if program is not None:
+                program.note(ends)
+                flight.mark_submitted(program.values, program.starts)
+                ends = [value - len(phases) for value, phases in zip(ends, program.phases, strict=True)]
+
+    def _submit_group(
+        self, items: Sequence[Item], entries: Sequence[Entry], programs: Sequence[Program | None]
+    ) -> tuple[list[Flight], list[int]]:
+        """Submit all programs at once; return their flights, and each lane's last timeline value."""
+        real = [program for program in programs if program is not None]
+        port = self._cache.joined(real, self.builder.recorder.joined)
+        before = self.rig.last()
+        flights: list[Flight] = []
+        try:
+            for item, entry, program in zip(items, entries, programs, strict=True):
+                name = item.call.name
+                flights.append(self._track(name, entry, program) if program else self._track_nothing(name, entry))
+                item.work.mark_submitted(flights[-1])
+            for program in real:
+                program.expect()
+            return flights, port.enqueue()
+        except BaseException as error:
+            if self.rig.last() == before:  # nothing was submitted
+                for item in items:
+                    item.work.mark_submitted(None)
+            if flights:
+                self._refused(error, flights)
+            raise
+
+    # ---- copies between two ranks' devices ----
+
+    def carries(self, source: Device, target: Device) -> bool:
+        """Say whether :meth:`move` can copy from one device to the other now."""
+        usable = not self.closed and not self.health.failed and not self.in_group()
+        return usable and source in self.devices and target in self.devices
+
+    def move(self, source: Array, target: Array) -> None:
+        """Enqueue a copy between two ranks' devices."""
+        self.run(Call(collectives.SEND_RECV, (source,), (target,)))
+
+    def check_results(self) -> None:
+        """Refuse to pass on what a failure may have left in arrays.
+
+        Raises:
+            CommunicatorError: the communicator has failed and is open.
+        """
+        self.health.check_results()
+
+    # ---- profiles ----
+
+    def check_unprofiled(self) -> None:
+        """Refuse a profile inside a profile.
+
+        Raises:
+            CommunicatorError: the communicator has failed.
+            InvalidUsageError: the communicator is closed, or a profile is open.
+        """
+        with self.health.gate.lock():
+            self.health.gate.check()
+            self.health.check_failure()
+            if self.profile is not None:
+                raise InvalidUsageError("profiles do not nest: a communicator has one at a time")
+
+    def begin_profile(self, profile: Profile) -> None:
+        """Record every collective anew from now on, with timestamps.
+
+        Raises:
+            CommunicatorError, InvalidUsageError: as :meth:`check_unprofiled` does.
+        """
+        with self.health.gate.lock(), self._lock:
+            self.check_unprofiled()
+            self.profile = profile
+            self._cache.retire_all()
+            self.builder.recorder.collector = profile.collector
+
+    def end_timing(self) -> None:
+        """Record every collective anew, without timestamps; what was timed is freed once it is done."""
+        with self._lock:
+            if self.builder.recorder.collector is not None:
+                self.builder.recorder.collector = None
+                self._cache.retire_all()
+
+    def end_profile(self, profile: Profile, *, calibrate: bool) -> None:
+        """Let ``profile`` read what is done, and free what was recorded for it."""
+        try:
+            with self.health.gate.lock(), self._lock:
+                self.health.gate.check()
+                profile.collector.read_done()
+        except InvalidUsageError:
+            self.close()  # another thread closes it, and reads: wait for that
+        finally:
+            if self.profile is profile:
+                self.profile = None
+        profile.finish(calibrate=calibrate and not self.health.failed)
+        with suppress(InvalidUsageError), self.health.gate.lock(), self._lock:
+            self.health.gate.check()
+            if not self.health.failed:
+                self.sweep()
+
+    # ---- the end ----
+
+    def sweep(self) -> None:
+        """Free recorded collectives that nobody can ask for again and that are done."""
+        self._sweep()
+
+    @property
+    def closed(self) -> bool:
+        """True once :meth:`close` was called."""
+        return self.health.closed
+
+    def close(self) -> None:
+        """Wait for pending collectives and free everything.
+
+        Where nothing moves for 10 s, or for the communicator's timeout if that is longer, they are aborted. A close
+        that was interrupted goes on at the next call. In a forked child nothing is touched.
+        """
+        health = self.health
+        if os.getpid() != self._process:
+            health.gate.is_shut = True
+            return
+        self._watchdog.stop()
+        with health.closing:
+            health.gate.shut()
+            self._closer.close(self._read_last)
+
+    def _read_last(self) -> None:
+        """Let an open profile read what can still be read."""
+        if self.profile is not None:
+            with suppress(VulkanError):  # a lost device
+                self.profile.collector.read_done()
+            self.profile.finish(calibrate=False)
+
+    def __del__(self) -> None:
+        if hasattr(self, "_watchdog") and not self.closed:
+            orphans.append(self)
+
+
+def _sweep(rig: Rig, cache: ProgramCache) -> None:
+    cache.sweep(rig.reached(), rig.confirm)

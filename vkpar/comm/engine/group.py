@@ -1,0 +1,110 @@
+"""Groups: several collectives that are enqueued together, in one submission per queue."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+from vkpar.comm.engine.work import Work
+from vkpar.comm.requests.collectives import Request
+from vkpar.comm.requests.keys import Call
+from vkpar.errors import InvalidUsageError
+
+
+@dataclass(frozen=True)
+class Item:
+    """One collective of a group.
+
+    Attributes:
+        key: what a recorded program is found by.
+        request: the checked call; None where a program was recorded for the same call before.
+        pins: what keeps the arrays' memory until the group is submitted.
+    """
+
+    key: Any
+    call: Call
+    request: Request | None
+    work: Work
+    pins: list[Any]
+
+
+class Group:
+    """The collectives that one thread asked for inside ``with communicator.group():``.
+
+    The arrays that they name cannot be used until the group is left: work on them would run before the collectives.
+
+    Args:
+        enter: called with the group when the block is entered.
+        leave: called with the group when the block is left, and with ``enqueue=``: False after an exception.
+    """
+
+    def __init__(self, enter: Callable[[Group], None], leave: Callable[..., None]) -> None:
+        self._enter, self._leave = enter, leave
+        self._used = False
+        self.thread = threading.get_ident()
+        self.items: list[Item] = []
+
+    def add(self, item: Item) -> Work:
+        """Put a collective off until the group is left."""
+        self.items.append(item)
+        for array in item.call.given():
+            array.storage.held_by = weakref.ref(self)  # a group that an interrupt cut short lets go by itself
+        return item.work
+
+    def take(self) -> list[Item]:
+        """Return the collectives, and let their arrays be used again."""
+        items, self.items = self.items, []
+        for item in items:
+            for array in item.call.given():
+                if array.storage.holder() is self:
+                    array.storage.held_by = None
+        return items
+
+    def __repr__(self) -> str:
+        return f"<vkpar group of {len(self.items)} collectives, not enqueued>"
+
+    def __enter__(self) -> Group:
+        if self._used or self.thread != threading.get_ident():
+            raise InvalidUsageError("a group is entered once, by the thread that asked for it")
+        self._used = True
+        self._enter(self)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._leave(self, enqueue=kind is None)
+
+
+class OpenGroups:
+    """The groups that are open on one communicator, one a thread at most.
+
+    Attributes:
+        by_thread: the groups by their threads' numbers; a dropped group counts as left.
+    """
+
+    def __init__(self) -> None:
+        self.by_thread: dict[int, weakref.ref[Group]] = {}
+
+    def current(self) -> Group | None:
+        """Return the group that this thread has open."""
+        held = self.by_thread.get(threading.get_ident())
+        return None if held is None else held()
+
+    def enter(self, group: Group) -> None:
+        """Open a group of this thread.
+
+        Raises:
+            InvalidUsageError: this thread has a group open already.
+        """
+        if self.current() is not None:
+            raise InvalidUsageError("groups do not nest: this thread has one open on the communicator")
+        self.by_thread[group.thread] = weakref.ref(group)
+
+    def leave(self, group: Group) -> None:
+        """Close a group."""
+        self.by_thread.pop(group.thread, None)

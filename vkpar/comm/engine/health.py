@@ -1,0 +1,199 @@
+"""Whether a communicator can be used: its first failure, its gate, and what is told of it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Sequence
+from contextlib import nullcontext
+from typing import Any
+
+from vkpar.comm.engine.flights import Flight, FlightRecorder
+from vkpar.comm.record.checks import SlotChecks
+from vkpar.comm.rig.rig import Rig
+from vkpar.errors import CommunicatorError, InvalidUsageError, VulkanError
+from vkpar.vulkan.gate import Gate
+from vkpar.vulkan.pump import native
+
+_log = logging.getLogger("vkpar")
+_SLICE_NS = 100_000_000  # of a wait: Ctrl-C and a failure are answered within it
+
+
+class Health:
+    """The state of a communicator that works, watchdogs and collectors look at.
+
+    Args:
+        rig: what the ranks share.
+        timeout: seconds without progress after which a pending collective fails.
+
+    Attributes:
+        gate: every call passes it; shut by a close.
+        flights: the collectives under way.
+        failure: what made the communicator unusable; None while it is usable.
+        checks: the generations of the slots; None where they are not checked.
+        closing: held while pending work is waited for, in order to free or to abandon it.
+        freed: True once everything was freed or abandoned.
+    """
+
+    def __init__(self, rig: Rig, timeout: float) -> None:
+        self.rig = rig
+        self.timeout = timeout
+        self.gate = Gate("the communicator")
+        self.flights = FlightRecorder()
+        self.failure: BaseException | None = None
+        self.checks: SlotChecks | None = None
+        self.closing = threading.RLock()
+        self.freed = False
+        self._details: dict[str, Any] = {}
+
+    @property
+    def closed(self) -> bool:
+        """True once the communicator was closed."""
+        return self.gate.is_shut
+
+    @property
+    def failed(self) -> bool:
+        """True once something has made the communicator unusable."""
+        return self.failure is not None
+
+    # ---- waiting ----
+
+    def wait_slice(self, flight: Flight, timeout_ns: int = _SLICE_NS) -> bool:
+        """Wait for ``flight``, at most ``timeout_ns`` and one slice; say whether it is done.
+
+        Raises:
+            CommunicatorError: the wait itself failed, for example because a device is lost; the communicator is
+                poisoned then.
+            InvalidUsageError: a device is closed.
+        """
+        values = flight.values
+        active = [lane for lane, value in enumerate(values) if value]
+        wanted = [values[lane] for lane in active]
+        rig = self.rig
+        try:
+            with self.gate.lock():
+                self.gate.check()
+                ports = [rig.ports[lane] for lane in active]
+                left = max(0, min(timeout_ns, _SLICE_NS))
+                return native.wait(ports, wanted, left, rig.spin_ns) == len(active)
+        except InvalidUsageError:
+            if not self.closed:
+                raise
+            return self._passed(active, wanted)
+        except VulkanError as error:
+            self.fail(error)
+            self.check_failure()
+            raise
+
+    def _passed(self, lanes: Sequence[int], values: Sequence[int]) -> bool:
+        """After a close: say whether the lanes' timelines have ``values``; a finished close has waited for them."""
+        with nullcontext() if self.gate.is_inside() else self.closing:  # a close inside waits for this thread
+            queues = self.rig.queues
+            return self.freed or all(queues[lane].passed(value) for lane, value in zip(lanes, values, strict=True))
+
+    def look(self) -> list[int] | None:
+        """Return each lane's timeline value; None once the communicator has failed, which this call may notice.
+
+        Raises:
+            InvalidUsageError: the communicator is closed.
+        """
+        with self.gate.lock():
+            self.gate.check()
+            self._notice_bridge_error()
+            try:
+                return None if self.failed else self.rig.reached()
+            except VulkanError as error:
+                self.fail(error)
+                return None
+
+    # ---- failure ----
+
+    def fail(self, cause: BaseException, flight: Flight | None = None) -> None:
+        """Poison the communicator with its first failure, that of ``flight``, and let parked batches run out."""
+        if self.failure is None:
+            self._details = self._details_of(cause, flight)
+            self.failure = cause
+            _log.error("the communicator failed: %s", cause)
+            self.rig.group.abort()
+
+    def fail_enqueue(self, cause: BaseException, flight: Flight) -> None:
+        """Poison the communicator because ``flight`` was refused: by the bridge's own error where there is one."""
+        self._notice_bridge_error()
+        self.fail(cause, flight)
+
+    def fail_stalled(self, flight: Flight) -> None:
+        """Poison the communicator because nothing of ``flight`` moves.
+
+        Raises:
+            InvalidUsageError: the communicator is closed.
+        """
+        with self.gate.lock():
+            self.gate.check()
+            text, details = self.describe(flight)
+        self.fail(CommunicatorError(f"{text}; no timeline advanced for {self.timeout} s", details))
+
+    def _notice_bridge_error(self) -> None:
+        result = 0 if self.failed or self.freed else self.rig.group.error()
+        if result:
+            self.fail(self.rig.bridge_error(result))
+
+    def check_failure(self) -> None:
+        """Raise what has made the communicator unusable.
+
+        Raises:
+            CommunicatorError: the communicator has failed; ``__cause__`` is the first failure.
+        """
+        self._notice_bridge_error()
+        if self.failure is not None:
+            raise CommunicatorError(f"the communicator failed: {self.failure}", self._details) from self.failure
+
+    def check_results(self) -> None:
+        """Raise as :meth:`check_failure` does, unless the communicator was closed since.
+
+        Raises:
+            CommunicatorError: the communicator has failed and is open.
+        """
+        if not self.closed:
+            self.check_failure()
+
+    def check_slots(self) -> None:
+        """With ``VKPAR_DEBUG=slots``: fail where a rank has read a slot of the wrong generation.
+
+        Raises:
+            CommunicatorError: a rank has read such a slot.
+        """
+        if self.checks is None or self.closed:
+            return
+        try:
+            self.checks.check()
+        except CommunicatorError as error:
+            self.fail(error)
+            raise
+
+    # ---- what it says ----
+
+    def describe(self, flight: Flight) -> tuple[str, dict[str, Any]]:
+        """Return where each rank is in ``flight``: in words, and as details for an error."""
+        places = self.rig.places
+        reached = list(flight.values) if self.closed else self.rig.values()
+        counters = {} if self.closed else self.rig.bridge_counters()
+        pending = counters.get("bridges_pending", 0)
+        details = {
+            "op": flight.op,
+            "sequence": flight.sequence,
+            **flight.label,
+            "ranks": flight.ranks(places, reached),
+            "bridges_pending": pending,
+            "bridges_pending_by_rank": counters.get("bridges_pending_by_rank", []),
+        }
+        return f"{flight.describe(places, reached)}; {pending} bridged waits pending", details
+
+    def _details_of(self, cause: BaseException, flight: Flight | None) -> dict[str, Any]:
+        """Return the details of ``cause``, else where ``flight`` or the oldest pending collective is."""
+        own: dict[str, Any] = getattr(cause, "details", {})
+        flight = flight or self.flights.oldest(self.rig.values())
+        if own or flight is None:
+            return own
+        lane = getattr(cause, "rank", None)
+        rank = {} if lane is None else {"rank": self.rig.lanes.ranks[lane]}
+        return {**self.describe(flight)[1], **rank}

@@ -1,0 +1,109 @@
+"""A collective under way."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Generator
+from typing import Any
+
+from vkpar.comm.engine.flights import Flight
+from vkpar.comm.engine.health import Health
+from vkpar.errors import InvalidUsageError, VkparError, WaitTimeoutError
+from vkpar.timeouts import Deadline
+from vkpar.vulkan import instance
+
+_FOR_EVER_NS = 1 << 62
+
+
+class Work:
+    """A collective that was enqueued; it holds the arrays until it is done.
+
+    ``await work`` waits in a thread of the event loop's executor. Inside a ``group`` it is not enqueued yet: it cannot
+    be waited for until the group is left.
+    """
+
+    def __init__(self, health: Health, keep: object, flight: Flight | None = None) -> None:
+        self._health = health
+        self._keep: object | None = keep  # until the work is done
+        self._flight = flight
+        self._dropped = False
+
+    def mark_submitted(self, flight: Flight | None) -> None:
+        """Follow ``flight``; None takes that back, because nothing was submitted after all."""
+        self._flight = flight
+
+    def drop(self) -> None:
+        """Give up a collective that was never enqueued, because an exception ended its group."""
+        if self._flight is None:
+            self._dropped = True
+            self._keep = None
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Block until every rank has its result; Ctrl-C is answered within 100 ms.
+
+        Args:
+            timeout: seconds from 0 up; None and infinity wait as long as the work makes progress (see
+                ``Communicator(timeout=)``).
+
+        Raises:
+            WaitTimeoutError: ``timeout`` ran out; nothing changed, the work goes on.
+            CommunicatorError: the communicator failed; the result is undefined.
+            InvalidUsageError: the work belongs to a group that was not left, or left by an exception; or ``timeout``
+                is no number, NaN or negative.
+        """
+        deadline = Deadline(timeout)
+        flight = self._submitted()
+        if self._keep is None:
+            return
+        health = self._health
+        health.check_failure()
+        while not health.wait_slice(flight, deadline.left_ns(_FOR_EVER_NS)):
+            health.check_failure()
+            if deadline.passed:
+                text, details = health.describe(flight)
+                raise WaitTimeoutError(f"{text}; not done after {timeout} s", details)
+        self._finish()
+
+    def _submitted(self) -> Flight:
+        if self._flight is None:
+            why = "was left by an exception: nothing was submitted" if self._dropped else "was not left yet"
+            raise InvalidUsageError(f"this collective belongs to a group that {why}")
+        return self._flight
+
+    def _finish(self) -> None:
+        self._health.check_failure()
+        self._health.check_slots()
+        self._keep = None
+        instance.raise_messages()
+
+    def done(self) -> bool:
+        """Say, without waiting, whether every rank has its result.
+
+        Raises:
+            CommunicatorError: the communicator failed.
+            InvalidUsageError: the work belongs to a group that was not left, or left by an exception.
+        """
+        flight = self._submitted()
+        if self._keep is None:
+            return True
+        self._health.check_failure()
+        if not self._health.wait_slice(flight, 0):
+            return False
+        self._finish()
+        return True
+
+    def exception(self) -> VkparError | None:
+        """Return what :meth:`wait` would raise now, None where the work is done or still under way."""
+        try:
+            self.done()
+        except VkparError as error:
+            return error
+        return None
+
+    def __await__(self) -> Generator[Any, None, None]:
+        return asyncio.get_running_loop().run_in_executor(None, self.wait).__await__()
+
+    def __repr__(self) -> str:
+        if self._flight is None:
+            return "<vkpar.Work not enqueued>"
+        return f"<vkpar.Work {self._flight.op} #{self._flight.sequence}>"

@@ -1,0 +1,1 @@
+"""For people: reports, profiles and traces."""

@@ -1,0 +1,55 @@
+"""What a communicator says of itself: counters, and the flight recorder as JSON."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from pathlib import Path
+from typing import Any
+
+from vkpar.comm.engine.engine import Engine
+
+
+def stats(engine: Engine) -> dict[str, Any]:
+    """Return counters: collectives, cached command buffers, and what the bridge did.
+
+    Raises:
+        InvalidUsageError: the communicator is closed.
+    """
+    health, cache = engine.health, engine.cache
+    with health.gate.lock():
+        health.gate.check()
+        made = {
+            "collectives": engine.sequence,
+            "cached_programs": len(cache),
+            "cached_batches": cache.batches,
+            **engine.rig.bridge_counters(),
+            "staging_bytes": engine.rig.arena.memory.nbytes,
+        }
+    reports = engine.builder.recorder.reports
+    return {**made, **reports.read()} if reports else made
+
+
+def dump(engine: Engine, path: str | os.PathLike[str] | None) -> str:
+    """Return the flight recorder as JSON, and write it to ``path`` where that is given."""
+    rig, health = engine.rig, engine.health
+    alive = not engine.closed
+    transports = [transport.name for transport in rig.transports]
+    reached = rig.values() if alive else None
+    document = {
+        "ranks": [
+            {"rank": rank, "device": name, "transport": transports[rank], "reached": reached and reached[lane]}
+            for lane, (rank, name) in enumerate(rig.places)
+        ],
+        "links": [{"src": x.src, "dst": x.dst, "kind": x.kind, "reason": x.reason} for x in rig.links],
+        "closed": not alive,
+        "failure": None if health.failure is None else str(health.failure),
+        "timeout": health.timeout if math.isfinite(health.timeout) else None,
+        "bridge": rig.bridge_counters() if alive else None,
+        "operations": health.flights.document(rig.places, reached),
+    }
+    text = json.dumps(document, indent=1)
+    if path is not None:
+        Path(path).write_text(text + "\n")
+    return text

@@ -1,0 +1,216 @@
+"""The times of single steps: their records, and what tables and traces make of them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any, Protocol
+
+from vkpar import text
+from vkpar.comm.observe.collector import Run
+from vkpar.comm.record.timestamps import Planned
+
+
+class Clock(Protocol):
+    """What turns a device's counter into seconds of the host's clock."""
+
+    def seconds(self, ticks: int, near: float) -> float:
+        """Return the moment of ``ticks``, which is not far from ``near`` seconds."""
+
+
+@dataclass(frozen=True)
+class StepTime:
+    """One step of one collective on one rank; times are in seconds, moments those of ``time.monotonic``.
+
+    Attributes:
+        sequence: the collective's number in its communicator, from 1; ``op`` its name.
+        device: the name of the rank's device.
+        phase: what the step is for, such as ``"publish"``, ``"reduce"`` or ``"gather"``.
+        index: its number among the rank's steps of this collective.
+        begin: when its queue had done everything before and began; ``end`` when its results were written.
+        received_nbytes: wire bytes that it read from slots; ``sent_nbytes`` those that it wrote to slots.
+        wait: from the end of its queue's step before, or from the enqueueing where that was later, to ``begin``.
+        bridge: the part of ``wait`` after the last step that it reads from had ended, where the link from there is
+            bridged: the host's way, with its copies for mapped ranks; 0 on native links.
+        sources: the steps whose slots it reads, as rank and index.
+        lane: the number of its queue; None for the rank's own, that of the kernels.
+    """
+
+    sequence: int
+    op: str
+    rank: int
+    device: str
+    phase: str
+    index: int
+    begin: float
+    end: float
+    received_nbytes: int
+    sent_nbytes: int
+    wait: float
+    bridge: float
+    sources: tuple[tuple[int, int], ...] = ()
+    lane: int | None = None
+
+    @property
+    def seconds(self) -> float:
+        """How long it took."""
+        return self.end - self.begin
+
+
+def step_times(
+    runs: Iterable[Run], lines: Sequence[Clock], names: Sequence[str], bridged: Collection[tuple[int, int]]
+) -> tuple[StepTime, ...]:
+    """Return the steps of ``runs`` in the order of enqueueing.
+
+    Args:
+        runs: what ran.
+        lines: by rank, what brings the device's counter to seconds.
+        names: the devices', by rank.
+        bridged: the links, as source and destination, that the host passes on.
+    """
+    made: list[StepTime] = []
+    before: dict[int, float] = {}  # when each lane's last step ended
+    for run in sorted(runs, key=lambda run: run.sequence):
+        moments = {(step.rank, step.index): _moments(step, run, lines[step.rank]) for step in run.steps}
+        for step in run.steps:
+            begin, end = moments[step.rank, step.index]
+            ready = max(run.enqueued, before.get(step.lane, run.enqueued))
+            before[step.lane] = end
+            wait = max(0.0, begin - ready)
+            last = max(((moments[source][1], source[0]) for source in step.sources), default=(begin, step.rank))
+            passed_on = max(0.0, begin - max(ready, last[0])) if (last[1], step.rank) in bridged else 0.0
+            made.append(
+                StepTime(
+                    run.sequence,
+                    run.op,
+                    step.rank,
+                    names[step.rank],
+                    step.phase,
+                    step.index,
+                    begin,
+                    end,
+                    step.received_nbytes,
+                    step.sent_nbytes,
+                    wait,
+                    passed_on,
+                    step.sources,
+                    None if step.lane == step.rank else step.lane,
+                )
+            )
+    return tuple(made)
+
+
+def _moments(step: Planned, run: Run, line: Clock) -> tuple[float, float]:
+    """Return when ``step`` began and ended."""
+    lane, number = step.place or (step.rank, step.index)
+    begin, end = run.ticks[lane][number]
+    return line.seconds(begin, run.enqueued), line.seconds(end, run.enqueued)
+
+
+# ---- summaries ----
+
+
+@dataclass(frozen=True)
+class PhaseSummary:
+    """All steps of one phase on one rank.
+
+    Attributes:
+        steps: how many.
+        median_us: of a step; ``total_us`` of all.
+        received_gbps: 10^9 wire bytes a second that steps read from slots while they ran; ``sent_gbps`` wrote to them.
+        wait_us: what the steps waited, in all; ``bridge_us`` the part that bridged links took.
+    """
+
+    rank: int
+    device: str
+    phase: str
+    steps: int
+    median_us: float
+    total_us: float
+    received_gbps: float
+    sent_gbps: float
+    wait_us: float
+    bridge_us: float
+
+
+def summarize(steps: Iterable[StepTime]) -> list[PhaseSummary]:
+    """Return a row per rank and phase, phases in the order in which they first ran."""
+    groups: dict[tuple[int, str], list[StepTime]] = {}
+    for step in steps:
+        groups.setdefault((step.rank, step.phase), []).append(step)
+    return [_summary(groups[key]) for key in sorted(groups, key=lambda key: key[0])]
+
+
+def _summary(steps: Sequence[StepTime]) -> PhaseSummary:
+    total = sum(step.seconds for step in steps)
+    per_second = 1e-9 / total if total > 0 else 0.0
+    return PhaseSummary(
+        steps[0].rank,
+        steps[0].device,
+        steps[0].phase,
+        len(steps),
+        median_us=1e6 * median(step.seconds for step in steps),
+        total_us=1e6 * total,
+        received_gbps=per_second * sum(step.received_nbytes for step in steps),
+        sent_gbps=per_second * sum(step.sent_nbytes for step in steps),
+        wait_us=1e6 * sum(step.wait for step in steps),
+        bridge_us=1e6 * sum(step.bridge for step in steps),
+    )
+
+
+_COLUMNS = ("rank", "phase", "steps", "median", "total", "received", "sent", "wait", "bridge")
+_UNITS = ("", "", "", "(us)", "(us)", "(GB/s)", "(GB/s)", "(us)", "(us)")
+
+
+def table(rows: Iterable[PhaseSummary]) -> list[str]:
+    """Return aligned lines: titles, units, and one per row."""
+    return text.columns([_COLUMNS, _UNITS, *(_cells(row) for row in rows)], left=(1,))
+
+
+def _cells(row: PhaseSummary) -> tuple[str, ...]:
+    times = row.median_us, row.total_us, row.wait_us, row.bridge_us
+    middle, total, wait, bridge = (f"{value:.1f}" for value in times)
+    rates = f"{row.received_gbps:.3f}", f"{row.sent_gbps:.3f}"
+    return (str(row.rank), row.phase, str(row.steps), middle, total, *rates, wait, bridge)
+
+
+# ---- traces ----
+
+
+def trace_events(steps: Sequence[StepTime], names: Sequence[str]) -> dict[str, Any]:
+    """Return a Chrome trace-event document: a process per rank, with a thread of steps and one of waits per queue."""
+    origin = min((step.begin - step.wait for step in steps), default=0.0)
+    events: list[dict[str, Any]] = []
+    copying: dict[int, dict[int, int]] = {rank: {} for rank in range(len(names))}  # lanes to threads
+    for rank, lane in sorted({(step.rank, step.lane) for step in steps if step.lane is not None}):
+        copying[rank][lane] = 2 + 2 * len(copying[rank])
+    for rank, name in enumerate(names):
+        events.append(_named("process_name", rank, 0, f"rank {rank}: {name}"))
+        for thread in (0, *copying[rank].values()):
+            kind = "copies" if thread else "steps"
+            events.append(_named("thread_name", rank, thread, kind))
+            events.append(_named("thread_name", rank, thread + 1, f"waits of {kind}" if thread else "waits"))
+    for step in steps:
+        thread = 0 if step.lane is None else copying[step.rank][step.lane]
+        events.append(_slice(step.phase, step, thread, step.begin - origin, step.seconds))
+        native = step.wait - step.bridge
+        waits = (("wait", step.wait, native), ("bridge", step.bridge, step.bridge))
+        at = step.begin - origin
+        events += [_slice(what, step, thread + 1, at - ago, took) for what, ago, took in waits if took > 0]
+    return {"traceEvents": events, "displayTimeUnit": "ns", "otherData": {"origin_monotonic_seconds": origin}}
+
+
+def _named(kind: str, rank: int, thread: int, name: str) -> dict[str, Any]:
+    return {"ph": "M", "name": kind, "pid": rank, "tid": thread, "args": {"name": name}}
+
+
+def _slice(name: str, step: StepTime, thread: int, begin: float, seconds: float) -> dict[str, Any]:
+    numbers = {
+        "sequence": step.sequence,
+        "step": step.index,
+        "received_nbytes": step.received_nbytes,
+        "sent_nbytes": step.sent_nbytes,
+    }
+    place = {"pid": step.rank, "tid": thread, "ts": 1e6 * begin, "dur": 1e6 * seconds}
+    return {"ph": "X", "name": name, "cat": step.op, **place, "args": numbers}

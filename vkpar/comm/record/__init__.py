@@ -1,0 +1,1 @@
+"""A schedule as command buffers; nothing here submits."""

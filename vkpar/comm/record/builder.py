@@ -1,0 +1,238 @@
+"""Turns a checked request into programs: which algorithm, which wire, which slots."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+from vkpar import env
+from vkpar.comm import wires
+from vkpar.comm.plan import choose as tuner
+from vkpar.comm.plan.choose import Plan, Tuning
+from vkpar.comm.record.entry import Entry, TimedEntry
+from vkpar.comm.record.kernels import Arithmetic
+from vkpar.comm.record.program import Program, StepRecorder
+from vkpar.comm.requests.collectives import Movement, Reduction, Request
+from vkpar.comm.requests.operands import Operands
+from vkpar.comm.rig.arena import Region
+from vkpar.comm.rig.rig import Rig
+from vkpar.comm.schedule.algorithms import barrier, p2p
+from vkpar.comm.schedule.steps import BLOCK, Problem, SlotSet, Step
+
+_ALTERNATED_BATCHES = 8  # a rank; shorter programs are recorded twice, over different slots
+GENERATIONS = 2  # sets of slots that short programs use in turn
+_TIMED_PROGRAMS = 8  # alternates in a profile, where a program runs again only when its times were read
+_TIMED_BATCHES = 4096  # of all alternates together, but for the least that keeps the queues busy
+
+Steps = Callable[[SlotSet, int], Iterator[Step]]  # of a set of slots and a generation
+
+
+@dataclass(frozen=True)
+class _Recipe:
+    """All that a request's programs are recorded from.
+
+    Attributes:
+        label: what the flight recorder says of the collective.
+        operands: the arrays, or their stand-ins.
+        region: where the slots lie, and ``slots`` which ones are used.
+        doing: what the kernels do.
+        steps: the schedule, by slots and generation.
+        copies: copy queues move the slots around the kernels.
+    """
+
+    label: dict[str, Any]
+    operands: Operands
+    region: Region
+    slots: SlotSet
+    doing: Arithmetic
+    steps: Steps
+    copies: bool = False
+
+
+class ProgramBuilder:
+    """Records the requests of one communicator.
+
+    Args:
+        rig: what the communicator owns on its devices.
+        algorithm: the one to take, or ``"auto"``.
+        wire: how float32 crosses links where a request does not say.
+
+    Attributes:
+        tuning: what is known of the rig; not to be changed once anything was recorded for the caller.
+        through_copies: whether every reduction goes through copies of the slots, where the rig has them.
+        recorder: records the steps.
+    """
+
+    def __init__(self, rig: Rig, algorithm: str, wire: str, tuning: Tuning | None = None) -> None:
+        self._rig = rig
+        self._infos = [device.info for device in rig.devices]
+        self._algorithm = algorithm
+        self._wire = wire
+        self.tuning = tuning or Tuning()
+        self.through_copies = env.get().path == "copies"
+        self.recorder = StepRecorder(rig)
+
+    @property
+    def nranks(self) -> int:
+        """Number of ranks."""
+        return len(self._infos)
+
+    def entry(self, request: Request, wanted: Plan | None = None, turn: int | None = None) -> Entry:
+        """Record ``request``; a reduction goes as ``wanted`` says, or as the tuning does.
+
+        An entry holds none of the request's arrays, so that programs of other turns are recorded by :meth:`program`
+        when they are needed; where stand-ins are in the arrays' place, all of them are recorded now.
+
+        Args:
+            request: a checked call.
+            wanted: which way a reduction takes; None for that of the tuning.
+            turn: the number of the communicator's collective that it is recorded for; None to record all turns.
+
+        Raises:
+            InvalidUsageError: the algorithm cannot run on this rig.
+            OutOfMemoryError: no room for stand-ins of arrays that are not aligned.
+        """
+        recipe = self._recipe(request, wanted)
+        if recipe is None:
+            return Entry({}, label=request.label())
+        if self.recorder.collector is not None:
+            return self._timed(recipe)
+        generation = (turn or 0) % GENERATIONS
+        first = self._record(recipe, generation)
+        if not first.batches:
+            first.close()
+            return Entry({}, label=recipe.label)
+        programs = {generation: first}
+        if not self._is_short(first, recipe.slots):
+            return Entry({0: first}, recipe.operands.scratch, recipe.label)
+        if turn is None or recipe.operands.scratch:
+            with ExitStack() as undo:
+                undo.callback(first.close)
+                programs[1 - generation] = self._record(recipe, 1 - generation)
+                undo.pop_all()
+        return Entry(programs, recipe.operands.scratch, recipe.label, GENERATIONS)
+
+    def program(self, request: Request, turn: int) -> Program:
+        """Record ``request`` once more, for another turn, over the slots of that turn's generation.
+
+        Raises:
+            OutOfMemoryError: no room for command buffers.
+        """
+        recipe = self._recipe(request, None)
+        assert recipe is not None
+        return self._record(recipe, turn % GENERATIONS)
+
+    def _record(self, recipe: _Recipe, generation: int) -> Program:
+        steps = recipe.steps(recipe.slots, generation)
+        return self.recorder.record(steps, recipe.doing, recipe.region, recipe.operands, copies=recipe.copies)
+
+    def _timed(self, recipe: _Recipe) -> Entry:
+        """Return an entry of many alternates, since each is free again only once its times were read."""
+        with ExitStack() as undo:
+            programs = [self._record(recipe, 0)]
+            undo.callback(programs[0].close)
+            if not programs[0].batches:
+                return Entry({}, label=recipe.label)
+            generations = GENERATIONS if self._is_short(programs[0], recipe.slots) else 1
+            most = max(2, min(_TIMED_PROGRAMS, _TIMED_BATCHES // programs[0].batches))
+            while len(programs) < (generations if self.recorder.checks is not None else most):
+                programs.append(self._record(recipe, len(programs) % generations))
+                undo.callback(programs[-1].close)
+            undo.pop_all()
+        return TimedEntry(programs, recipe.operands.scratch, recipe.label, generations)
+
+    # ---- which way a request goes ----
+
+    def _recipe(self, request: Request, wanted: Plan | None) -> _Recipe | None:
+        """Return how ``request`` is recorded; None where there is nothing to do."""
+        if isinstance(request, Reduction):
+            return self._reduction(request, wanted)
+        if isinstance(request, Movement):
+            return self._movement(request)
+        return self._recipe_of(request, Operands([], []), wires.moved(), self._rig.arena.small, barrier.steps)
+
+    def _reduction(self, request: Reduction, wanted: Plan | None) -> _Recipe | None:
+        wire = self._wire if request.wire is None else request.wire
+        assert request.dtype is not None
+        message = wires.message_nbytes(request.dtype, wire, request.count, request.op)
+        # Refuses what cannot run on this rig, whatever the count.
+        plan = self._choose(request, message, wire) if wanted is None else wanted
+        if request.count == 0:
+            return None
+        if self.nranks == 1:
+            return self._recipe_of(request, _alone(request), wires.moved(), self._rig.arena.small, _no_steps)
+        formats = wires.plan(request.dtype, wire, plan.algorithm, request.op)
+        exact = wires.is_exact(request.dtype, request.op)
+
+        def steps(slots: SlotSet, generation: int) -> Iterator[Step]:
+            problem = Problem(
+                self.nranks,
+                request.space,
+                slots,
+                request.contributors,
+                generation,
+                root=request.root,
+                parts=request.parts,
+                shares=plan.shares,
+            )
+            return plan.algorithm.steps(problem)
+
+        region = self._region(request.space, formats)
+        segment = min(tuner.segment_nbytes(plan, self.nranks, message), region.slot_nbytes)
+        copies = (plan.copies or self.through_copies) and self._rig.copies
+        label = {**request.label(), "algorithm": plan.algorithm.name, "wire": "exact" if exact else wire}
+        return _Recipe(
+            {**label, "path": "copies"} if copies else label,
+            request.operands(),
+            region,
+            region.slot_set(max(1, formats.blocks(segment))),
+            Arithmetic(formats, request.op, wires.order(request.dtype), len(request.contributors)),
+            steps,
+            copies,
+        )
+
+    def _choose(self, request: Reduction, message: int, wire: str) -> Plan:
+        """Return how it goes: by the wanted algorithm where that does this collective."""
+        assert request.dtype is not None
+        timed = wires.timed_as(request.dtype, wire, request.op)
+        return tuner.choose(self._algorithm, self._infos, message, self.tuning, timed, request.name)
+
+    def _movement(self, request: Movement) -> _Recipe | None:
+        moves, plan = request.moves(), wires.moved()
+        operands = request.operands(self.nranks)
+        if not moves and not operands.copies.ranks:
+            return None
+
+        def steps(slots: SlotSet, generation: int) -> Iterator[Step]:
+            return p2p.steps(moves, slots, generation)
+
+        largest = max((move.span.count for move in moves), default=0)
+        return self._recipe_of(request, operands, plan, self._region(largest, plan), steps)
+
+    @staticmethod
+    def _recipe_of(request: Request, operands: Operands, plan: wires.WirePlan, region: Region, steps: Steps) -> _Recipe:
+        slots = region.slot_set(max(1, plan.blocks(region.slot_nbytes)))
+        return _Recipe(request.label(), operands, region, slots, Arithmetic(plan), steps)
+
+    def _region(self, count: int, plan: wires.WirePlan) -> Region:
+        small, large = self._rig.arena.small, self._rig.arena.large
+        return small if -(-count // BLOCK) <= plan.blocks(small.slot_nbytes) else large
+
+    def _is_short(self, program: Program, slots: SlotSet) -> bool:
+        few = program.batches <= _ALTERNATED_BATCHES * self.nranks
+        return few and slots.per_rank > 1 and any(program.uses_slots)
+
+
+def _alone(request: Reduction) -> Operands:
+    """Return what a single rank does: a copy to its destination, nothing in place."""
+    made = Operands([], [])
+    for source, target in zip(request.sources[0], request.targets[0], strict=True):
+        if source.array.size and source.array.key[:2] != target.array.key[:2]:
+            made.copies.before.setdefault(0, []).append((source.array.ranges(), target.array.ranges()))
+    return made
+
+
+def _no_steps(_slots: SlotSet, _generation: int) -> Iterator[Step]:
+    return iter(())

@@ -1,0 +1,114 @@
+"""One collective on certain arrays, recorded: the programs that take turns."""
+
+from __future__ import annotations
+
+import weakref
+from collections import Counter
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from vkpar.arrays.array import Array
+from vkpar.comm.record.program import Program
+from vkpar.device import Device
+
+
+class Entry:
+    """One collective on certain arrays.
+
+    Args:
+        programs: the programs by turn, one at least unless there is nothing to do.
+        scratch: aligned stand-ins that the programs use in place of arrays that wide accesses cannot reach.
+        label: what the flight recorder says of the collective.
+        alternates: how many programs take turns; those that ``programs`` lacks are added when they are needed.
+
+    Attributes:
+        programs: the programs recorded so far, by turn, over different slots; none where there is nothing to do.
+        nbytes: bytes of the stand-ins, on the device that has most of them.
+    """
+
+    def __init__(
+        self,
+        programs: dict[int, Program],
+        scratch: Sequence[Array] = (),
+        label: dict[str, Any] | None = None,
+        alternates: int = 1,
+    ) -> None:
+        self.programs = programs
+        self.scratch = tuple(scratch)
+        self.nbytes = _most_on_a_device(self.scratch)
+        self.label = label or {}
+        self.finalizers: list[weakref.finalize[Any, Any]] = []
+        self._alternates = alternates
+
+    @property
+    def batches(self) -> int:
+        """Number of command buffers."""
+        return sum(program.batches for program in list(self.programs.values()))
+
+    def program(self, turn: int, taken: Collection[Program | None] = ()) -> Program | None:
+        """Return the program to run in the communicator's collective number ``turn``: neighbours use other slots.
+
+        None where it was not recorded yet: :meth:`add` takes it.
+        """
+        return self.programs.get(turn % self._alternates)
+
+    def add(self, turn: int, program: Program) -> None:
+        """Take the program of a turn."""
+        self.programs[turn % self._alternates] = program
+
+    def used_up(self, taken: Collection[Program | None]) -> bool:
+        """Say whether none is left beside those ``taken`` for the same submission: here one may run twice in it."""
+        return False
+
+    def done(self, reached: Sequence[int]) -> bool:
+        """Say whether every submission is done, from the lanes' timeline values."""
+        return all(
+            now >= value for p in self.programs.values() for now, value in zip(reached, p.pending(), strict=True)
+        )
+
+    def close(self, late: Collection[int] = ()) -> None:
+        """Free the programs, but for the command buffers of ``late`` ranks; all others must be done."""
+        for finalizer in self.finalizers:
+            finalizer.detach()
+        programs, self.programs, self.scratch = self.programs, {}, ()
+        for program in programs.values():
+            program.close(late)
+
+
+def _most_on_a_device(arrays: Sequence[Array]) -> int:
+    by_device: Counter[Device] = Counter()
+    for array in arrays:
+        by_device[array.device] += array.nbytes
+    return max(by_device.values(), default=0)
+
+
+class TimedEntry(Entry):
+    """One collective under a profile: a program is free for its next run once the times of the last one were read.
+
+    Args:
+        generations: how many sets of slots the programs use in turn, the first program the first set.
+    """
+
+    def __init__(
+        self, programs: list[Program], scratch: Sequence[Array], label: dict[str, Any], generations: int
+    ) -> None:
+        super().__init__(dict(enumerate(programs)), scratch, label)
+        self._waiting = [(program, number % generations) for number, program in enumerate(programs)]  # longest first
+        self._generations = generations
+
+    def program(self, turn: int, taken: Collection[Program | None] = ()) -> Program:
+        """Return the one that ran longest ago, over the slots that ``turn`` is to use where one of these is left.
+
+        Raises:
+            CommunicatorError, InvalidUsageError: the communicator failed or was closed while this waited for its run.
+        """
+        free = [pair for pair in self._waiting if pair[0] not in taken]
+        pair = next((pair for pair in free if pair[1] == turn % self._generations), free[0])
+        if pair[0].watch is not None:
+            pair[0].watch.clear()
+        self._waiting = [other for other in self._waiting if other is not pair] + [pair]
+        return pair[0]
+
+    def used_up(self, taken: Collection[Program | None]) -> bool:
+        """Say whether none is left beside those ``taken`` for the same submission: each can run in it once."""
+        return all(program in taken for program in self.programs.values())

@@ -1,0 +1,307 @@
+"""Records one rank's kernels: what each action of a schedule binds, pushes and dispatches."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from vkpar.comm.record.checks import SlotChecks, WireReports
+from vkpar.comm.record.plain_copies import Copier
+from vkpar.comm.record.timestamps import RankTimer
+from vkpar.comm.requests.operands import Operands, Placement
+from vkpar.comm.rig.arena import Region
+from vkpar.comm.rig.rig import Rig
+from vkpar.comm.schedule.steps import BLOCK, MOST_SOURCES, Forward, Reduce, Span, Step
+from vkpar.comm.wires import OPS, TEXELS, WirePlan, processor, variant
+from vkpar.vulkan.command import CommandBuffer, CommandPool, DescriptorPool
+from vkpar.vulkan.memory.buffer import BufferRange
+
+_UNIT = 16  # bytes that the wire kernels count slots in
+_BLOCKS_PER_GROUP = 8  # of both kernel variants, see shaders/wire_*.comp
+# Work-groups of a GPU's kernel. With so few, all of them reading at first and writing at last is no matter: measured on
+# H200s a link carries 33 GB/s each way with 64 to 132 of them, 28 with 16 and 24 with all at once.
+_MOST_GROUPS = 64
+_PUSH_WORDS = 7 + MOST_SOURCES
+_PUSH = struct.Struct(f"<{_PUSH_WORDS}I")
+_SETS_PER_POOL = 32
+_BINDINGS = 4
+_WORD = 1 << 32
+
+
+@dataclass(frozen=True)
+class Arithmetic:
+    """How the kernels of a program read, sum and write.
+
+    Attributes:
+        order: how max and min compare, see :func:`vkpar.comm.wires.order`.
+        contributors: what an average divides by.
+    """
+
+    plan: WirePlan
+    op: str = "sum"
+    order: int = 0
+    contributors: int = 1
+
+    def constants(self, action: Reduce) -> tuple[int, ...]:
+        """Return the specialization constants that ``action`` asks for; a single term is not compared."""
+        terms = len(action.sources) + (action.own_at is not None)
+        several = terms > 1
+        return (
+            len(action.sources),
+            int(action.own_at is not None),
+            int(action.to_array),
+            int(action.out_slot is not None),
+            OPS[self.op] if several else 0,
+            int(self.op == "avg" and action.finishes),
+            self.order if several and self.op in ("max", "min") else 0,
+        )
+
+    @property
+    def factor_bits(self) -> int:
+        """The float32 bits of what an average is multiplied by."""
+        bits: int = struct.unpack("<I", struct.pack("<f", 1.0 / self.contributors))[0]
+        return bits
+
+
+class Recorder:
+    """Records one rank's kernels of one program; ``timer`` has their times written, where it is given.
+
+    ``copies`` says that they work on the rank's own copies of the slots.
+    """
+
+    def __init__(
+        self,
+        rig: Rig,
+        rank: int,
+        region: Region,
+        doing: Arithmetic,
+        operands: Operands,
+        timer: RankTimer | None = None,
+        *,
+        copies: bool = False,
+        reports: WireReports | None = None,
+        checks: SlotChecks | None = None,
+    ) -> None:
+        self.timer = timer
+        self._device = rig.devices[rank]
+        self._copies = copies
+        self._nslots = rig.arena.nslots
+        self._slots = (rig.own_slots if copies else rig.transports)[rank].shared()
+        self._report = reports.range(rank) if reports else None
+        self._checks = checks
+        self.rank = rank
+        self._region = region
+        self._doing = doing
+        self._operands: Operands | None = operands
+        self._commands = CommandPool(self._device.handle, self._device.compute.family)
+        self._pools: list[DescriptorPool] = []
+        self._sets: dict[tuple[BufferRange, ...], Any] = {}
+        self._processor = processor(self._device.info)
+        self._texels = TEXELS if self._processor == "texel" else 0
+        is_cpu = self._device.info.is_cpu
+        self._copier = Copier(doing.plan, operands, rank, self._bytes_of) if is_cpu else None
+        self._tail = doing.plan.tail_at(region.slot_nbytes) // _UNIT
+
+    def record(self, step: Step, *, first: bool, last: bool) -> CommandBuffer:
+        """Return a reusable command buffer that does ``step``, with the rank's copies around all of them."""
+        assert self._operands is not None
+        copies = self._operands.copies
+        commands = self._commands.allocate()
+        commands.begin(reusable=True)
+        if self.timer:
+            self.timer.record_begin(commands)
+        commands.record_acquire(self._slots, self._ranges(step.reads))
+        for source, target in copies.before.get(self.rank, ()) if first else ():
+            commands.record_copies(source, target)
+        if first and self.rank in copies.before:
+            commands.record_order()
+        if self._checks:
+            self._checks.record_before(self, commands, step)
+        self._record_actions(commands, step)
+        if self._checks:
+            self._checks.record_after(self, commands, step)
+        if last and self.rank in copies.after:
+            commands.record_order()
+            for source, target in copies.after[self.rank]:
+                commands.record_copies(source, target)
+        commands.record_release(self._slots, self._ranges(step.writes))
+        if self.timer:
+            self.timer.record_end(commands)
+        commands.end()
+        return commands
+
+    def _record_actions(self, commands: CommandBuffer, step: Step) -> None:
+        for action in step.actions:
+            if isinstance(action, Reduce):
+                left = self._copier.record_reduce(commands, action) if self._copier else action
+                if left is not None:
+                    self._record_reduce(commands, left)
+            elif isinstance(action, Forward) and not (self._copier and self._copier.record_forward(commands, action)):
+                self._record_forward(commands, action)
+        if self._copier:
+            self._copier.record_late(commands)
+
+    def _record_reduce(self, commands: CommandBuffer, action: Reduce) -> None:
+        plan, operands = self._doing.plan, self._operands
+        assert operands is not None
+        out = plan.final if action.final else plan.contribution
+        constants = (*self._doing.constants(action), int(self._report is not None), action.own_at or 0)
+        ending = variant(constants[4], measure=self._report is not None)
+        own = (operands.targets if action.own_stored else operands.sources)[self.rank]
+        source = own if action.own_at is not None else None
+        target = operands.targets[self.rank] if action.to_array else None
+        push = (
+            self._tail,
+            self._unit(action.out_slot),
+            self._doing.factor_bits,
+            *(self._unit(slot) for slot in action.sources),
+        )
+        kernel = f"wire_reduce_{self._processor}_{plan.element}_{plan.contribution.name}_{out.name}"
+        for piece in self._pieces(action.span, source, target):
+            descriptors, source_at, target_at = self._bind(piece)
+            self._dispatch(commands, (kernel, ending), constants, descriptors, (source_at, target_at, *push), piece)
+
+    def _record_forward(self, commands: CommandBuffer, action: Forward) -> None:
+        plan = self._doing.plan
+        assert self._operands is not None
+        push = (self._tail, self._unit(action.slot), self._unit(action.out_slot))
+        constants = (1, int(action.out_slot is not None))
+        kernel = f"wire_forward_{self._processor}_{plan.element}_{plan.final.name}"
+        for piece in self._pieces(action.span, None, self._operands.targets[self.rank]):
+            descriptors, _, target_at = self._bind(piece)
+            self._dispatch(commands, (kernel, ""), constants, descriptors, (target_at, *push), piece)
+
+    def _pieces(self, span: Span, source: Placement | None, target: Placement | None) -> Iterator[_Piece]:
+        """Cut ``span`` into whole blocks of which one binding each covers source and target, where they are given."""
+        first, places = 0, [place for place in (source, target) if place is not None]
+        while first < span.blocks:
+            left = span.count - first * BLOCK
+            reached = min((_reach(place, span.start + first * BLOCK) for place in places), default=left)
+            blocks = span.blocks - first if reached >= left else reached // BLOCK
+            count = min(left, blocks * BLOCK)
+            at = span.start + first * BLOCK
+            windows = [None if place is None else _window(place, at, count) for place in (source, target)]
+            yield _Piece(first, blocks, first * BLOCK + count, windows[0], windows[1])
+            first += blocks
+
+    def _dispatch(
+        self,
+        commands: CommandBuffer,
+        kernel: tuple[str, str],
+        constants: tuple[int, ...],
+        descriptors: Any,
+        push: tuple[int, ...],
+        piece: _Piece,
+    ) -> None:
+        """Record the whole blocks, then a block that is cut short: only that launch pays for the checks."""
+        whole = piece.end // BLOCK
+        launches = (
+            ("whole", piece.first, whole - piece.first, whole * BLOCK),
+            ("tail", whole, piece.first + piece.blocks - whole, piece.end),
+        )
+        for part, first, number, end in launches:
+            if number:
+                name = f"{kernel[0]}_{part}{kernel[1]}"
+                pipeline = self._device.pipelines.shipped(name, _BINDINGS, _PUSH.size, constants, self._texels)
+                words = (end, first, *push)
+                packed = _PUSH.pack(*words, *([0] * (_PUSH_WORDS - len(words))))
+                commands.record_dispatch(pipeline, descriptors, packed, (self._groups(number), 1, 1))
+
+    def _groups(self, blocks: int) -> int:
+        groups = -(-blocks // _BLOCKS_PER_GROUP)
+        return min(groups, _MOST_GROUPS) if self._processor == "gpu" else groups
+
+    def record_small(self, commands: CommandBuffer, kernel: str, push: bytes) -> None:
+        """Record one work-group of a kernel that binds the slots alone, ordered against what is around it."""
+        pipeline = self._device.pipelines.shipped(kernel, 1, len(push))
+        descriptors = self._descriptors((self._slots.range,), pipeline.layout)
+        commands.record_order()
+        commands.record_dispatch(pipeline, descriptors, push, (1, 1, 1))
+        commands.record_order()
+
+    def _ranges(self, slots: Sequence[int]) -> list[BufferRange]:
+        """Return where shared ``slots`` lie; the whole of the staging memory where checks touch more than that."""
+        if self._copies:
+            return []
+        if self._checks:
+            return [self._slots.range]
+        whole, nbytes = self._slots.range, self._region.stride
+        return [BufferRange(whole.buffer, whole.offset + self._region.byte_of(slot), nbytes) for slot in slots]
+
+    def _unit(self, slot: int | None) -> int:
+        return 0 if slot is None else self._region.byte_of(slot % self._nslots) // _UNIT
+
+    def _bytes_of(self, slot: int, nbytes: int) -> BufferRange:
+        whole = self._slots.range
+        return BufferRange(whole.buffer, whole.offset + self._unit(slot) * _UNIT, nbytes)
+
+    def _bind(self, piece: _Piece) -> tuple[Any, int, int]:
+        """Return the descriptor set, and where in source and target the span's first element would be: modulo 2^32.
+
+        Kernels count from that one. What is not given is filled in.
+        """
+        unused = (self._slots.range, 0)
+        source, target = piece.source or piece.target or unused, piece.target or piece.source or unused
+        ranges = (source[0], target[0], self._slots.range, self._report or self._slots.range)
+        layout = self._device.pipelines.layout(_BINDINGS, _PUSH.size, self._texels)
+        texels = (source[0].bare, self._slots.range)[: self._texels]
+        skipped = piece.first * BLOCK
+        descriptors = self._descriptors(ranges, layout, texels)
+        return descriptors, (source[1] - skipped) % _WORD, (target[1] - skipped) % _WORD
+
+    def _descriptors(self, ranges: tuple[BufferRange, ...], layout: Any, texels: Sequence[BufferRange] = ()) -> Any:
+        ranges = tuple(item.bare for item in ranges)  # what is recorded keeps no array
+        if ranges not in self._sets:
+            if len(self._sets) % _SETS_PER_POOL == 0:
+                numbers = (_SETS_PER_POOL, _SETS_PER_POOL * _BINDINGS, _SETS_PER_POOL * self._texels)
+                self._pools.append(DescriptorPool(self._device.handle, *numbers))
+            self._sets[ranges] = self._pools[-1].allocate(layout.set_layout, list(ranges), texels)
+        return self._sets[ranges]
+
+    def seal(self) -> None:
+        """Let go of the arrays: what is recorded must not keep them alive."""
+        self._operands = self._copier = None
+
+    def close(self) -> None:
+        """Free the command buffers and descriptor sets."""
+        while self._pools:
+            self._pools.pop().close()
+        if self.timer:
+            self.timer.close()
+        self._commands.close()
+
+
+_Window = tuple[BufferRange, int]
+
+
+class _Piece(NamedTuple):
+    """Some blocks of a span.
+
+    Attributes:
+        first: the first of them, of the span's.
+        blocks: how many.
+        end: the elements of the span up to their last one.
+        source: a range that holds them, and the first one's index there; ``target`` likewise.
+    """
+
+    first: int
+    blocks: int
+    end: int
+    source: _Window | None
+    target: _Window | None
+
+
+def _reach(placement: Placement, start: int) -> int:
+    array, at = placement.find(start)
+    return array.reach(at)
+
+
+def _window(placement: Placement, start: int, count: int) -> _Window:
+    """Return a bindable range that holds ``count`` elements, the array's own where that can be bound."""
+    array, at = placement.find(start)
+    if array.reach() < array.size:
+        return array.window(at, count)
+    whole, first = array.window()
+    return whole, first + at

@@ -1,0 +1,177 @@
+"""Timestamps around the steps of a program: what a profile has recorded, and how the device's counters are read."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from vkpar.comm.rig.rig import Rig
+from vkpar.comm.schedule.steps import Action, Barrier, Copy, Forward, Reduce, Step
+from vkpar.comm.wires import Format, WirePlan
+from vkpar.errors import UnsupportedError
+from vkpar.vulkan.command import CommandBuffer
+from vkpar.vulkan.device import LogicalDevice
+from vkpar.vulkan.query import QueryPool
+
+Span = tuple[int, int]  # a device's counter when a step began, and when it ended
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A step as it was recorded.
+
+    Attributes:
+        index: its number among its rank's steps.
+        received_nbytes: what it reads from slots, scales included; ``sent_nbytes`` what it writes to them.
+        sources: the steps, as rank and index, that wrote what it reads.
+        place: its lane and its number among that lane's steps, where the rank has several.
+    """
+
+    rank: int
+    phase: str
+    index: int
+    received_nbytes: int = 0
+    sent_nbytes: int = 0
+    sources: tuple[tuple[int, int], ...] = ()
+    place: tuple[int, int] | None = None
+
+    @property
+    def lane(self) -> int:
+        """The number of its queue."""
+        return self.place[0] if self.place else self.rank
+
+
+def planned(steps: Sequence[Step], plan: WirePlan, ranks: Sequence[int] = ()) -> tuple[Planned, ...]:
+    """Return what is known of ``steps``, given in one global order, before they run.
+
+    ``ranks`` says, by lane, whose lane it is; without it every rank has one of its number.
+    """
+    number: Counter[int] = Counter()
+    places: Counter[int] = Counter()
+    writers: dict[int, tuple[int, int]] = {}  # by slot
+    made = []
+    for step in steps:
+        rank = ranks[step.rank] if ranks else step.rank
+        index, place = number[rank], (step.rank, places[step.rank])
+        number[rank] += 1
+        places[step.rank] += 1
+        sources = tuple(dict.fromkeys(writers[slot] for slot in step.reads if slot in writers))
+        received, sent = _received(step, plan), _sent(step, plan)
+        elsewhere = None if place == (rank, index) else place
+        made.append(Planned(rank, step.phase, index, received, sent, sources, elsewhere))
+        writers.update(dict.fromkeys(step.writes, (rank, index)))
+    return tuple(made)
+
+
+def _received(step: Step, plan: WirePlan) -> int:
+    reading = [action for action in step.actions if not (isinstance(action, Copy) and action.sends)]
+    formats = [(action, plan.contribution if _unfinished(action) else plan.final) for action in reading]
+    return sum(_nbytes(action, form) * len(action.reads) for action, form in formats)
+
+
+def _unfinished(action: Action) -> bool:
+    """Say whether ``action`` reads contributions or unfinished sums."""
+    return isinstance(action, Reduce) or (isinstance(action, Copy) and not action.final)
+
+
+def _sent(step: Step, plan: WirePlan) -> int:
+    sending = [action for action in step.actions if action.out_slot is not None]
+    sending = [action for action in sending if not isinstance(action, Copy) or action.sends]
+    final = [isinstance(action, Forward) or (isinstance(action, (Reduce, Copy)) and action.final) for action in sending]
+    formats = [plan.final if last else plan.contribution for last in final]
+    return sum(_nbytes(action, form) for action, form in zip(sending, formats, strict=True))
+
+
+def _nbytes(action: Action, form: Format) -> int:
+    """Return the bytes of one slot that ``action`` fills or reads: whole blocks, the last one's too."""
+    return 0 if isinstance(action, Barrier) else action.span.blocks * (form.payload + form.tail)
+
+
+class RankTimer:
+    """The timestamps of one lane's steps in one program.
+
+    Args:
+        device: the rank's device.
+        steps: how many there are.
+        family: the queue family that writes them; None for that of the kernels.
+
+    Raises:
+        UnsupportedError: it does not write what the kernels' family writes.
+    """
+
+    def __init__(self, device: LogicalDevice, steps: int, family: int | None = None) -> None:
+        family = device.compute.family if family is None else family
+        bits = {item.index: item.timestamp_bits for item in device.info.queue_families}
+        if bits[family] != bits[device.compute.family]:
+            raise UnsupportedError(f"{device.info.name} has other timestamps, or none, on its copy queues")
+        self._pool = QueryPool(device.handle, 2 * steps)
+        self._by_host = family != device.compute.family  # queues that only copy cannot empty queries
+        if self._by_host:
+            self._pool.reset()
+        self._next = 0
+
+    def record_begin(self, commands: CommandBuffer) -> None:
+        """Record the begin of the next step, before anything else: its own barriers belong to it.
+
+        The barrier that comes next makes lavapipe write it now.
+        """
+        if not self._by_host:
+            commands.record_reset(self._pool.handle, self._next, 2)
+        commands.record_timestamp(self._pool.handle, self._next)
+
+    def record_end(self, commands: CommandBuffer) -> None:
+        """Record its end, after everything else."""
+        commands.record_timestamp(self._pool.handle, self._next + 1)
+        self._next += 2
+
+    def read(self) -> list[Span] | None:
+        """Return each step's begin and end; None where they were not all written. The lane's part is done."""
+        values = self._pool.read()
+        if self._by_host:
+            self._pool.reset()
+        return None if values is None else list(zip(values[::2], values[1::2], strict=True))
+
+    def close(self) -> None:
+        """Destroy the queries; they are not in use."""
+        self._pool.close()
+
+
+def timers_of(steps: Iterable[Step], rig: Rig, undo: ExitStack) -> dict[int, RankTimer]:
+    """Return a timer for each lane that has ``steps``; ``undo`` closes them.
+
+    Raises:
+        UnsupportedError: as :class:`RankTimer` does.
+    """
+    timers = {}
+    for lane, number in Counter(step.rank for step in steps).items():
+        timers[lane] = RankTimer(rig.devices[rig.lanes.ranks[lane]], number, rig.queues[lane].family)
+        undo.callback(timers[lane].close)
+    return timers
+
+
+class Stopwatch(Protocol):
+    """Takes the times of one program's runs; its queries hold one run, which is read before the next one begins."""
+
+    def start(self, flight: Any) -> None:
+        """Note that the program is about to be enqueued as ``flight``."""
+
+    def clear(self) -> None:
+        """Wait for the run before, if there is any, and read its times."""
+
+    def close(self, late: Collection[int]) -> None:
+        """Read what can still be read: the program is about to be freed, done but for its part on ``late`` ranks."""
+
+
+class Collector(Protocol):
+    """Gathers the times of what is recorded while a profile is open."""
+
+    def stopwatch(
+        self, steps: Sequence[Step], plan: WirePlan, timers: dict[int, RankTimer], ranks: Sequence[int]
+    ) -> Stopwatch:
+        """Return the stopwatch of a program recorded with ``timers``, by lane; ``ranks`` says whose lanes."""
+
+    def read_done(self) -> None:
+        """Read the times of all that is done."""

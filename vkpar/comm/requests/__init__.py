@@ -1,0 +1,1 @@
+"""What was asked: collectives, checked before anything is recorded."""

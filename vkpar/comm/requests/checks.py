@@ -1,0 +1,149 @@
+"""Checks of what a collective is given, before anything is recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from vkpar.arrays.array import Array, overlaps
+from vkpar.comm.requests.operands import Part
+from vkpar.device import Device
+from vkpar.dtypes import DType
+from vkpar.errors import InvalidUsageError
+
+Arrays = Sequence[Array | None]
+
+
+def check_list(devices: Sequence[Device], arrays: Arrays, name: str) -> None:
+    """Refuse anything but one array (or None) per rank, each on its rank's device.
+
+    Raises:
+        InvalidUsageError
+    """
+    if not isinstance(arrays, Sequence) or len(arrays) != len(devices):
+        given = len(arrays) if isinstance(arrays, Sequence) else type(arrays).__name__
+        raise InvalidUsageError(f"{name} takes one array per rank, {len(devices)} of them; got {given}")
+    for rank, array in enumerate(arrays):
+        if array is not None:
+            check_array(devices, rank, array, f"{name}[{rank}]")
+
+
+def check_array(devices: Sequence[Device], rank: int, array: Array, name: str) -> None:
+    """Refuse what is no array, or one on another device than ``rank``'s.
+
+    Raises:
+        InvalidUsageError
+    """
+    if not isinstance(array, Array):
+        raise InvalidUsageError(f"{name} is a {type(array).__name__}, not a vkpar.Array; see Device.array")
+    if array.device is not devices[rank]:
+        owner = next((f" (rank {other})" for other, device in enumerate(devices) if device is array.device), "")
+        raise InvalidUsageError(f"{name} is on {array.device!r}{owner}, but rank {rank} is {devices[rank]!r}")
+
+
+def check_rank(devices: Sequence[Device], rank: int) -> int:
+    """Return ``rank`` if there is such a rank.
+
+    Raises:
+        InvalidUsageError
+    """
+    if isinstance(rank, bool) or not isinstance(rank, (int, np.integer)) or not 0 <= rank < len(devices):
+        raise InvalidUsageError(f"root is a rank from 0 to {len(devices) - 1}, not {rank!r}")
+    return int(rank)
+
+
+def rank_of(devices: Sequence[Device], array: Array, name: str) -> int:
+    """Return the rank that ``array`` lives on.
+
+    Raises:
+        InvalidUsageError: no array, or one on a device of another communicator.
+    """
+    if not isinstance(array, Array):
+        raise InvalidUsageError(f"{name} is a {type(array).__name__}, not a vkpar.Array; see Device.array")
+    for rank, device in enumerate(devices):
+        if device is array.device:
+            return rank
+    raise InvalidUsageError(f"{name} is on {array.device!r}, which is no rank of this communicator")
+
+
+def contributions(arrays: Arrays, count: int) -> list[Array | None]:
+    """Return the arrays, None for those that contribute nothing to a reduction of ``count`` elements."""
+    return [None if array is None or (array.size == 0 and count) else array for array in arrays]
+
+
+def check_contributors(sources: Arrays) -> tuple[int, ...]:
+    """Return the ranks that contribute.
+
+    Raises:
+        InvalidUsageError: none does.
+    """
+    ranks = tuple(rank for rank, array in enumerate(sources) if array is not None)
+    if not ranks:
+        raise InvalidUsageError("no rank contributes: every array is None or of size zero")
+    return ranks
+
+
+def largest(arrays: Arrays) -> int:
+    """Return the most elements that any of the arrays has."""
+    return max((array.size for array in arrays if array is not None), default=0)
+
+
+def check_alike(count: int, dtype: DType, **named: Arrays) -> None:
+    """Refuse arrays of other counts or dtypes; the keywords say what they are.
+
+    Raises:
+        InvalidUsageError
+    """
+    given = [
+        (f"rank {rank}'s {name} has {array.size} {array.dtype}", array)
+        for name, arrays in named.items()
+        for rank, array in enumerate(arrays)
+        if array is not None
+    ]
+    for text, array in given:
+        if array.size != count or array.dtype != dtype:
+            other = next((o for o, b in given if b.size != array.size or b.dtype != array.dtype), f"{count} {dtype}")
+            raise InvalidUsageError(f"{text}, {other}: counts and dtypes must agree")
+
+
+def check_out(devices: Sequence[Device], out: Arrays | None, counts: Sequence[int], dtype: DType) -> list[Array]:
+    """Return ``out``: an array per rank, rank r's of ``counts[r]`` elements.
+
+    Raises:
+        InvalidUsageError
+    """
+    if out is None:
+        raise InvalidUsageError(f"out is needed: arrays of {list(counts)} elements, by rank")
+    check_list(devices, out, "out")
+    made = []
+    for rank, (array, count) in enumerate(zip(out, counts, strict=True)):
+        if array is None or array.size != count or array.dtype != dtype:
+            given = "None" if array is None else f"{array.size} {array.dtype}"
+            raise InvalidUsageError(f"out[{rank}] is {given}; this needs {count} {dtype}")
+        made.append(array)
+    return made
+
+
+def check_aliasing(rank: int, sources: Sequence[Part], targets: Sequence[Part]) -> None:
+    """Refuse destinations that share bytes with one another, or with a source that is not the very same piece.
+
+    Raises:
+        InvalidUsageError
+    """
+    for index, target in enumerate(targets):
+        if any(overlaps(target.array, other.array) for other in targets[:index]):
+            raise InvalidUsageError(f"rank {rank}: two destinations overlap")
+        for source in sources:
+            if not overlaps(source.array, target.array):
+                continue
+            if _bytes(source.array) != _bytes(target.array):
+                raise InvalidUsageError(f"rank {rank}: out overlaps the array in part; it must be the same or apart")
+            if source.start != target.start:
+                raise InvalidUsageError(
+                    f"rank {rank}: a destination overlaps what is sent elsewhere; they must be apart"
+                )
+
+
+def _bytes(array: Array) -> tuple[int, int]:
+    return array.byte_offset, array.nbytes

@@ -1,0 +1,69 @@
+"""The arguments of a call, and what identifies the call, so that a repeated one finds what was recorded for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from vkpar.arrays.array import Array
+
+
+@dataclass(frozen=True)
+class Call:
+    """The arguments of one collective as its caller gave them, not checked yet.
+
+    Attributes:
+        name: the collective's.
+        arrays: by rank, what goes in; of ``send_recv`` the pairs' sources.
+        out: by rank, where the results go; of ``send_recv`` the pairs' targets.
+        op: what a reduction does.
+        wire: how float32 crosses links.
+        root: the rank that gives or gets all.
+    """
+
+    name: str
+    arrays: Any = ()
+    out: Any = None
+    op: Any = None
+    wire: Any = None
+    root: Any = None
+
+    def key(self, group: object) -> tuple[Any, list[Any]]:
+        """Return what identifies the call, and what keeps its arrays' memory until it is submitted.
+
+        The key consists of names and of the arrays' memory. Where something else stands in place of an array, the key
+        is a new object, which no recorded program has.
+
+        Args:
+            group: the group that may name the arrays.
+
+        Raises:
+            InvalidUsageError: an array was closed, or another group of collectives names it.
+        """
+        pins: list[Any] = []
+        try:
+            arrays = _memory_of(self.arrays, group, pins)
+            out = None if self.out is None else _memory_of(self.out, group, pins)
+        except (AttributeError, TypeError):
+            return object(), pins
+        return (self.name, arrays, out, self.op, self.wire, self.root), pins
+
+    def given(self) -> Iterator[Array]:
+        """Yield the arrays that the call names; it was checked, or one like it."""
+        for arrays in (self.arrays, self.out or ()):
+            yield from (array for array in arrays if array is not None)
+
+
+def _memory_of(arrays: Any, group: object, pins: list[Any]) -> tuple[Any, ...]:
+    keys: list[Any] = []
+    for array in arrays:
+        if array is None:
+            keys.append(None)
+            continue
+        storage = array.storage
+        pins.append(storage.pin())
+        if storage.held_by is not None:
+            storage.check_free(group)
+        keys.append(array.key)
+    return tuple(keys)

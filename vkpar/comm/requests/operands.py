@@ -1,0 +1,154 @@
+"""Where each rank keeps the elements that a schedule names: arrays, laid out in one virtual element space."""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from vkpar import dtypes
+from vkpar.arrays.array import Array
+from vkpar.comm.schedule.steps import BLOCK, Span
+from vkpar.vulkan.memory.accounting import BOUNCE_BUFFERS
+from vkpar.vulkan.memory.buffer import BufferRange
+
+WORD = 4  # bytes; whatever is moved and not summed travels as words
+
+Copy = tuple[list[BufferRange], list[BufferRange]]  # of as many bytes
+
+
+@dataclass(frozen=True)
+class Part:
+    """A flat array whose elements a schedule calls ``start`` and after."""
+
+    start: int
+    array: Array
+
+
+class Placement:
+    """One rank's parts; they do not overlap."""
+
+    def __init__(self, parts: Iterable[Part]) -> None:
+        self.parts = sorted((part for part in parts if part.array.size), key=lambda part: part.start)
+        self._starts = [part.start for part in self.parts]
+
+    def find(self, start: int) -> tuple[Array, int]:
+        """Return the array that holds virtual element ``start``, and the element's index in it."""
+        part = self.parts[bisect.bisect_right(self._starts, start) - 1]
+        return part.array, start - part.start
+
+
+@dataclass
+class Copies:
+    """Copies on the ranks' devices that belong to a collective: by rank, before its first step and after its last."""
+
+    before: dict[int, list[Copy]] = field(default_factory=dict)
+    after: dict[int, list[Copy]] = field(default_factory=dict)
+
+    @property
+    def ranks(self) -> set[int]:
+        """The ranks that copy anything."""
+        return {*self.before, *self.after}
+
+
+@dataclass
+class Operands:
+    """What a program reads and writes, by rank.
+
+    Attributes:
+        scratch: aligned stand-ins in place of arrays that wide accesses cannot reach.
+    """
+
+    sources: list[Placement]
+    targets: list[Placement]
+    copies: Copies = field(default_factory=Copies)
+    scratch: list[Array] = field(default_factory=list)
+
+
+def flat(array: Array) -> Array:
+    """Return the array as one dimension."""
+    return array.reshape(-1)
+
+
+def slots_of(counts: Sequence[int]) -> list[Span]:
+    """Lay pieces of ``counts`` elements one after the other, each from a multiple of :data:`BLOCK`."""
+    spans, start = [], 0
+    for count in counts:
+        spans.append(Span(start, count))
+        start += -(-count // BLOCK) * BLOCK
+    return spans
+
+
+def summed(sources: Sequence[Sequence[Part]], targets: Sequence[Sequence[Part]]) -> Operands:
+    """Return operands for a reduction: elements as they are, stand-ins where kernels cannot reach them.
+
+    Each rank's parts are given; a target part may be a source part of the same rank.
+    """
+    made = Operands([], [])
+    for rank, (given, wanted) in enumerate(zip(sources, targets, strict=True)):
+        stand_ins: dict[tuple[int, object], Array] = {}
+        made.sources.append(Placement(_source(made, rank, part, stand_ins) for part in given))
+        made.targets.append(Placement(_target(made, rank, part, stand_ins) for part in wanted))
+    return made
+
+
+def moved(sources: Sequence[Sequence[Part]], targets: Sequence[Sequence[Part]]) -> Operands:
+    """Return operands for a movement: every part as 32-bit words, stand-ins where kernels cannot reach these.
+
+    The parts' starts count words (see :func:`words`). Allocations are padded, so that a source's last word may be read
+    whole; a target's is written whole, which takes a stand-in.
+    """
+    made = Operands([], [])
+    for rank, (given, wanted) in enumerate(zip(sources, targets, strict=True)):
+        made.sources.append(Placement(_in_words(_source(made, rank, part, {}, unit=WORD)) for part in given))
+        made.targets.append(Placement(_in_words(_target(made, rank, part, {}, unit=WORD)) for part in wanted))
+    return made
+
+
+def words(array: Array) -> int:
+    """Return how many 32-bit words hold the array's bytes."""
+    return -(-array.nbytes // WORD)
+
+
+def _source(
+    made: Operands, rank: int, part: Part, stand_ins: dict[tuple[int, object], Array], *, unit: int = 0
+) -> Part:
+    if part.array.size == 0 or _is_reached(part.array, unit):
+        return part
+    stand_in = stand_ins[part.start, part.array.key] = _stand_in(made, part.array)
+    made.copies.before.setdefault(rank, []).append((part.array.ranges(), stand_in.ranges()))
+    return Part(part.start, stand_in)
+
+
+def _target(
+    made: Operands, rank: int, part: Part, stand_ins: dict[tuple[int, object], Array], *, unit: int = 0
+) -> Part:
+    """Return the part, or a stand-in where kernels cannot reach it or it is no multiple of ``unit`` bytes."""
+    whole = not unit or part.array.nbytes % unit == 0
+    if part.array.size == 0 or (whole and _is_reached(part.array, unit)):
+        return part
+    stand_in = stand_ins.get((part.start, part.array.key))
+    if stand_in is None:
+        stand_in = _stand_in(made, part.array)
+    made.copies.after.setdefault(rank, []).append((stand_in.ranges(), part.array.ranges()))
+    return Part(part.start, stand_in)
+
+
+def _is_reached(array: Array, unit: int) -> bool:
+    """Say whether wide accesses reach the array, and each of its blocks lies in one sub-buffer.
+
+    Args:
+        array: with elements.
+        unit: bytes of what blocks consist of; 0 for the array's elements.
+    """
+    return array.is_aligned() and array.has_borders_at(BLOCK * (unit or array.dtype.itemsize))
+
+
+def _in_words(part: Part) -> Part:
+    array = part.array
+    return Part(part.start, Array(array.storage, array.byte_offset, (words(array),), dtypes.uint32))
+
+
+def _stand_in(made: Operands, array: Array) -> Array:
+    made.scratch.append(Array.allocate(array.device, array.shape, array.dtype, BOUNCE_BUFFERS))
+    return made.scratch[-1]

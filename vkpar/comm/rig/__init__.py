@@ -1,0 +1,1 @@
+"""What the ranks share: staging memory, links and transports."""

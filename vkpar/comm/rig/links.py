@@ -1,0 +1,163 @@
+"""Links between ranks: native where the drivers share timelines, else bridged by the host."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import logging
+import os
+import secrets
+import subprocess
+import sys
+from collections.abc import Collection, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from vkpar import env
+from vkpar.errors import UnsupportedError, VulkanError
+from vkpar.vulkan.device import LogicalDevice
+from vkpar.vulkan.physical import DeviceInfo
+from vkpar.vulkan.queue import Queue
+from vkpar.vulkan.semaphore import TimelineSemaphore
+
+_log = logging.getLogger("vkpar")
+NATIVE, BRIDGED, TRY = "native", "bridged", "try"
+
+# Drivers on which timelines were measured to work between two GPUs, which Vulkan does not promise. VkDriverId 4 is
+# VK_DRIVER_ID_NVIDIA_PROPRIETARY.
+_MEASURED_DRIVERS = {4: "NVIDIA proprietary"}
+_SELF_TEST_SECONDS = 60.0
+_CHILD = """
+import json, sys
+job = json.load(sys.stdin)
+sys.path += job.pop("path")
+from vkpar.comm.rig import linktest
+linktest.main(**job)
+"""
+
+
+@dataclass(frozen=True)
+class Link:
+    """How rank ``dst`` learns that rank ``src`` is done.
+
+    Attributes:
+        kind: ``native`` (dst's queue waits on src's own timeline) or ``bridged`` (the host passes it on).
+        reason: why it is of that kind.
+    """
+
+    src: int
+    dst: int
+    kind: str
+    reason: str
+
+
+def plan(ranks: Sequence[DeviceInfo], mapped: Collection[int] = ()) -> list[Link]:
+    """Decide every ordered pair's link; ``mapped`` ranks' slots are copied by the host, so it must pass them on.
+
+    Raises:
+        UnsupportedError: ``VKPAR_LINK=native`` and a pair that cannot be native.
+    """
+    wanted = env.get().link
+    links = []
+    for src, source in enumerate(ranks):
+        for dst, target in enumerate(ranks):
+            if src != dst:
+                if wanted == BRIDGED:
+                    kind, reason = BRIDGED, "VKPAR_LINK=bridged"
+                elif src in mapped or dst in mapped:
+                    kind, reason = BRIDGED, "the host copies what a mapped rank reads and writes"
+                else:
+                    kind, reason = _decide(source, target, trying=wanted == TRY)
+                links.append(Link(src, dst, kind, reason))
+    blocked = next((link for link in links if wanted == NATIVE and link.kind != NATIVE), None)
+    if blocked:
+        raise UnsupportedError(
+            f"VKPAR_LINK=native: rank {blocked.src} to rank {blocked.dst}: {blocked.reason}; take auto"
+        )
+    for kind, reason in dict.fromkeys((link.kind, link.reason) for link in links):
+        pairs = " ".join(f"{link.src}-{link.dst}" for link in links if (link.kind, link.reason) == (kind, reason))
+        _log.info("links %s are %s: %s", pairs, kind, reason)
+    return links
+
+
+def _decide(source: DeviceInfo, target: DeviceInfo, *, trying: bool) -> tuple[str, str]:
+    # First of all: importing a timeline into a driver that cannot take it ends the process.
+    for info in (source, target):
+        if not info.features.timeline_export:
+            return BRIDGED, f"{info.driver_name} does not share timelines (OPAQUE_FD)"
+    if source.driver_uuid != target.driver_uuid:
+        return BRIDGED, "different drivers"
+    if source.device_uuid == target.device_uuid:
+        return NATIVE, "same device and driver"
+    measured = _MEASURED_DRIVERS.get(source.driver_id) if sys.platform.startswith("linux") else None
+    if measured is None and not trying:
+        return BRIDGED, (
+            f"{source.driver_name} is not known to share timelines between devices; VKPAR_LINK=try finds out"
+        )
+    problem = _self_test(*sorted((source.device_uuid, target.device_uuid)))
+    if problem:
+        return BRIDGED, f"the timeline self-test failed: {problem}"
+    return NATIVE, f"{measured or source.driver_name} driver, self-test passed{'' if measured else ' (VKPAR_LINK=try)'}"
+
+
+@functools.cache
+def _self_test(first: str, second: str) -> str:
+    """Pass timelines between two devices, by UUID, in a child process; return why that failed, "" where it passed.
+
+    A driver that cannot pass them may crash the process that tries. The child looks for modules in the standard
+    library, then where this process has vkpar from, then where this process looks, so that what lies in the current
+    directory is not run. It passes by a proof that only the test can give: how far the timelines got in as many hops
+    as were drawn here.
+    """
+    hops, nonce = 8 + secrets.randbelow(8), secrets.token_hex(16)
+    job = {"path": _search_path(), "devices": [first, second], "hops": hops, "nonce": nonce}
+    command = [sys.executable, "-I", "-S", "-c", _CHILD]
+    try:
+        done = subprocess.run(
+            command, input=json.dumps(job), capture_output=True, text=True, timeout=_SELF_TEST_SECONDS, check=False
+        )
+    except subprocess.TimeoutExpired:
+        problem = f"it did not end within {_SELF_TEST_SECONDS:g} s"
+    except OSError as error:
+        problem = f"it could not be started: {error}"
+    else:
+        problem = _problem(done, proof(nonce, [hops - hops // 2, hops // 2]))
+    if problem:
+        _log.warning("the timeline self-test between %s and %s failed: %s", first, second, problem)
+    return problem
+
+
+def _search_path() -> list[str]:
+    """Return where the child looks for what is not in the standard library; an empty entry is the current directory."""
+    mine = str(Path(__file__).resolve().parents[3])
+    return [mine, *(os.path.abspath(entry) for entry in sys.path if entry)]
+
+
+def proof(nonce: str, reached: Sequence[int]) -> str:
+    """Return what the child prints: a digest of the parent's number and of each timeline's steps."""
+    return hashlib.sha256(f"{nonce} {list(reached)}".encode()).hexdigest()
+
+
+def _problem(done: subprocess.CompletedProcess[str], wanted: str) -> str:
+    if done.returncode != 0:
+        how = f"status {done.returncode}" if done.returncode > 0 else f"signal {-done.returncode}"
+        words = done.stderr.strip().splitlines() or ["it said nothing"]
+        return f"it ended with {how}: {words[-1][-300:]}"
+    return "" if wanted in done.stdout.split() else "it ended without proof of having run"
+
+
+def share(source: Queue, target: LogicalDevice) -> TimelineSemaphore:
+    """Return ``source``'s timeline as ``target``'s device knows it; only for native links."""
+    with ExitStack() as undo:
+        imported = TimelineSemaphore(target.handle)
+        undo.callback(imported.close)
+        descriptor = source.timeline.export_fd()
+        try:
+            imported.import_fd(descriptor)
+        except VulkanError:
+            os.close(descriptor)  # the driver did not take it
+            raise
+        undo.pop_all()
+    return imported

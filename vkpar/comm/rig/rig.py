@@ -1,0 +1,244 @@
+"""What a communicator owns on its devices: staging, links, and the pump's group."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+from collections.abc import Collection, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+from vkpar import env
+from vkpar.comm.rig import links
+from vkpar.comm.rig.arena import Arena
+from vkpar.comm.rig.transports import mapped, staged
+from vkpar.comm.rig.transports.mapped import MappedTransport
+from vkpar.comm.rig.transports.own import OwnSlots
+from vkpar.comm.rig.transports.staged import StagedTransport
+from vkpar.comm.schedule.slot_copies import Lanes
+from vkpar.errors import DeviceLostError, UnsupportedError, VulkanError
+from vkpar.vulkan import api
+from vkpar.vulkan.device import LogicalDevice
+from vkpar.vulkan.pump.native import CGroup
+from vkpar.vulkan.pump.ports import bucket_ns
+from vkpar.vulkan.queue import Queue, drain
+from vkpar.vulkan.semaphore import TimelineSemaphore
+
+_log = logging.getLogger("vkpar")
+Transport = StagedTransport | MappedTransport
+AUTO = "auto"
+TRANSPORTS = (AUTO, staged.NAME, mapped.NAME)
+# Longer than most hops between GPUs: a blocked wait on NVIDIA takes 0.1 to 7 ms to wake.
+_SPIN_NS = 500_000
+
+
+class Rig:
+    """The ranks' devices, tied together.
+
+    Args:
+        devices: the ranks' logical devices.
+        transports: by rank: ``auto``, ``staged`` or ``mapped``.
+        staging_nbytes: bytes for all slots; None for the settings'.
+        copies: make ready for programs whose kernels work on copies of the slots.
+
+    Attributes:
+        lanes: the queues that programs run on, by number; the first n are the ranks' compute queues.
+        queues: by lane; ``ports`` as the pump knows them, ``places`` the rank of each and a name for it.
+        own_slots: by rank, where its copies of the slots are; empty without ``copies``.
+        links: one per ordered pair.
+        arena: the staging memory.
+        transports: how each rank reaches it.
+        group: the pump's group.
+        spin_ns: how long waits spin before they block: only where all ranks are GPUs and cores are to spare.
+
+    Raises:
+        UnsupportedError: ``staged`` or ``copies`` on a device that cannot import host memory, or links that cannot be.
+        OutOfMemoryError: no room for copies of the slots.
+    """
+
+    def __init__(
+        self,
+        devices: Sequence[LogicalDevice],
+        transports: Sequence[str],
+        staging_nbytes: int | None = None,
+        *,
+        copies: bool = False,
+    ) -> None:
+        self.devices = list(devices)
+        self._open_lanes(copies)
+        self.own_slots: list[OwnSlots] = []
+        self._trusts_copies = True
+        infos = [device.info for device in devices]
+        most = min(min(info.limits.max_storage_buffer_range, info.limits.max_allocation) for info in infos)
+        alignment = max(info.limits.host_import_alignment for info in infos)
+        self.spin_ns = _spin_ns(devices, len(self.queues))
+        self.transports: list[Transport] = []
+        with ExitStack() as undo:
+            self.arena = Arena(len(devices), alignment, most, staging_nbytes)
+            undo.callback(self.arena.close)
+            self._of_rank = [undo.enter_context(ExitStack()) for _ in devices]
+            for rank, device in enumerate(devices):
+                transport = _transport(device, self.arena, transports[rank], copies)
+                self._of_rank[rank].callback(transport.close)
+                self.transports.append(transport)
+                if copies:
+                    self.own_slots.append(OwnSlots(device, self.arena.memory.nbytes))
+                    self._of_rank[rank].callback(self.own_slots[-1].close)
+            mapped = {rank for rank, transport in enumerate(self.transports) if transport.mirror}
+            self.links = links.plan(infos, mapped)
+            self.group = CGroup(self.ports, self.arena.nslots * (1 + len(self.own_slots)))
+            undo.callback(self.group.close)
+            self._share_slots()
+            self._connect()
+            undo.callback(self.group.stop)
+            self.group.start(self.spin_ns)
+            self._resources = undo.pop_all()
+
+    def _open_lanes(self, copies: bool) -> None:
+        added = [device.copy_queues() if copies else [] for device in self.devices]
+        self.lanes = Lanes.of([len(queues) for queues in added])
+        self.queues: list[Queue] = [device.compute for device in self.devices]
+        self.places = [(rank, device.info.name) for rank, device in enumerate(self.devices)]
+        for rank, queues in enumerate(added):
+            self.queues += queues
+            kinds = ("copies in", "copies out") if len(queues) > 1 else ("copies",)
+            self.places += [(rank, f"{self.devices[rank].info.name} ({kind})") for kind in kinds[: len(queues)]]
+        self.ports: list[Any] = [queue.port for queue in self.queues]
+
+    @property
+    def nranks(self) -> int:
+        """Number of ranks."""
+        return len(self.devices)
+
+    @property
+    def copies(self) -> bool:
+        """True where programs may have their kernels work on copies of the slots."""
+        return bool(self.own_slots) and self._trusts_copies
+
+    def distrust_copies(self) -> None:
+        """Do without copies from now on: a test found them wrong."""
+        self._trusts_copies = False
+
+    def _share_slots(self) -> None:
+        offsets, sizes = self.arena.layout()
+        unshared = [0] * (len(offsets) * len(self.own_slots))
+        self.group.set_slots(self.arena.memory.address, offsets + unshared, sizes + unshared)
+        for rank, transport in enumerate(self.transports):
+            if transport.mirror:
+                self.group.set_mapped(rank, transport.mirror)
+
+    def _connect(self) -> None:
+        lanes_of: dict[int, list[int]] = {rank: [] for rank in range(len(self.devices))}
+        for lane, rank in enumerate(self.lanes.ranks):
+            lanes_of[rank].append(lane)
+        for own in lanes_of.values():
+            for dst, src in itertools.permutations(own, 2):
+                self.group.set_native(dst, src, self.queues[src].timeline.handle)
+        for link in self.links:
+            for src in lanes_of[link.src] if link.kind == links.NATIVE else ():
+                shared = links.share(self.queues[src], self.devices[link.dst])
+                self._of_rank[link.dst].callback(shared.close)
+                for dst in lanes_of[link.dst]:
+                    self.group.set_native(dst, src, shared.handle)
+        for rank in sorted({link.dst for link in self.links if link.kind == links.BRIDGED}):
+            for dst in lanes_of[rank]:
+                local = TimelineSemaphore(self.devices[rank].handle, host_only=True)
+                self._of_rank[rank].callback(local.close)
+                self.group.set_local(dst, local.handle)
+
+    def reached(self) -> list[int]:
+        """Return each lane's timeline value now.
+
+        Raises:
+            InvalidUsageError: a device is closed.
+        """
+        return [queue.reached for queue in self.queues]
+
+    def values(self) -> list[int]:
+        """Return the same while a device may be about to close; -1 where it cannot tell any more."""
+        values = []
+        for queue in self.queues:
+            try:
+                values.append(queue.timeline.value())
+            except VulkanError:
+                values.append(-1)
+        return values
+
+    def last(self) -> list[int]:
+        """Return, by lane, the timeline value at which all that was submitted is done."""
+        return [queue.last for queue in self.queues]
+
+    def bridge_counters(self) -> dict[str, Any]:
+        """Return what the bridge threads did, for ``stats`` and errors."""
+        bridge = self.group.stats()
+        by_rank = [0] * len(self.devices)
+        for rank, number in zip(self.lanes.ranks, bridge.pending_by_rank, strict=True):
+            by_rank[rank] += number
+        return {
+            "bridges": bridge.bridges,
+            "bridges_pending": bridge.pending,
+            "bridges_pending_by_rank": by_rank,
+            "bridge_spins": bridge.spins,
+            "bridge_blocks": bridge.blocks,
+            "bridge_copies": bridge.copies,
+            "bridge_copied_bytes": bridge.copied_bytes,
+            "bridge_latency_ns": {bucket_ns(index): n for index, n in enumerate(bridge.histogram) if n},
+        }
+
+    def bridge_error(self, result: int) -> VulkanError:
+        """Return the typed error for what stopped the bridge."""
+        return api.load().error(result, "vkWaitSemaphores", "in the bridge between ranks")
+
+    def confirm(self) -> None:
+        """Let the validation layer see that what the lanes' timelines say is done."""
+        for queue in self.queues:
+            queue.confirm()
+
+    def drain(self, values: Sequence[int], patience: float) -> list[int]:
+        """Wait for each lane's timeline value; return the late ranks where none moved for ``patience`` seconds."""
+        return sorted({self.lanes.ranks[lane] for lane in drain(self.queues, values, patience)})
+
+    def abandon(self, late: Collection[int]) -> None:
+        """Stop the bridge and free what is on all ranks but the ``late`` ones, which still use theirs.
+
+        The group stays: its counters can be asked for after a failure.
+        """
+        self.group.stop()
+        for rank, own in enumerate(self._of_rank):
+            if rank not in late:
+                own.close()
+
+    def close(self) -> None:
+        """Stop the bridge and free everything; no submission of the group may be pending."""
+        self._resources.close()
+
+
+def _transport(device: LogicalDevice, arena: Arena, wanted: str, copies: bool) -> Transport:
+    """Return the wanted transport; ``auto`` maps where the driver cannot import the memory and nothing is copied."""
+    if wanted == mapped.NAME:
+        if copies:
+            raise UnsupportedError(f"copies need imported memory; {device.info.name} is to be mapped (transport)")
+        return MappedTransport(device, arena)
+    try:
+        return StagedTransport(device, arena, {queue.family for queue in device.queues} if copies else ())
+    except (UnsupportedError, VulkanError) as error:
+        if wanted == staged.NAME or isinstance(error, DeviceLostError):
+            raise
+        if copies:
+            raise UnsupportedError(f"copies need imported memory: {error}") from error
+        if device.info.device_uuid not in _told:
+            _told.add(device.info.device_uuid)
+            _log.warning("%s: the host copies its slots (transport mapped): %s", device.info.name, error)
+        return MappedTransport(device, arena)
+
+
+_told: set[str] = set()  # devices whose fallback was logged
+
+
+def _spin_ns(devices: Sequence[LogicalDevice], waiters: int) -> int:
+    wanted = env.get().spin_us
+    if wanted is not None:
+        return 1000 * wanted
+    cores = len(os.sched_getaffinity(0))
+    return _SPIN_NS if cores > waiters and not any(device.info.is_cpu for device in devices) else 0

@@ -1,0 +1,1 @@
+"""How ranks reach the staging memory."""

@@ -1,0 +1,1 @@
+"""The algorithms, a short file each, and the table of them."""

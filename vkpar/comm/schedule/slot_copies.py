@@ -1,0 +1,106 @@
+"""Lanes: the queues of a rig by number, and schedules whose kernels work on copies of the slots.
+
+Lane r is rank r's compute queue. Further lanes are queues of the ranks' copy engines, which move slots between the
+memory that ranks share and each rank's own: one lane for each direction, so that the next segment comes in and the
+last one goes out while the kernel works on a third. No Vulkan here: the rig says which lane is which queue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from vkpar.comm.schedule.steps import Action, Copy, Forward, Reduce, Step
+
+IN, OUT = "copy in", "copy out"  # the phases of steps that copy
+
+
+@dataclass(frozen=True)
+class Lanes:
+    """Which rank each lane belongs to, and which lanes copy.
+
+    Attributes:
+        ranks: by lane, the rank whose device it is on; the first n are the ranks' compute queues.
+        into: by rank, the lane that copies slots into its memory; the rank's own number where the compute queue does.
+        out: by rank, the lane that copies them back.
+    """
+
+    ranks: tuple[int, ...]
+    into: tuple[int, ...]
+    out: tuple[int, ...]
+
+    @classmethod
+    def of(cls, queues: Sequence[int]) -> Lanes:
+        """Return the lanes of ranks that have so many copy queues each: none, one for both directions, or two."""
+        ranks, into, out = list(range(len(queues))), [], []
+        for rank, number in enumerate(queues):
+            added = range(len(ranks), len(ranks) + min(number, 2))
+            into.append(added[0] if added else rank)
+            out.append(added[-1] if added else rank)
+            ranks += [rank] * len(added)
+        return cls(tuple(ranks), tuple(into), tuple(out))
+
+
+def own_slot(rank: int, slot: int, nslots: int) -> int:
+    """Return the id of ``rank``'s own copy of ``slot``, one of ``nslots`` that ranks share."""
+    return nslots * (1 + rank) + slot
+
+
+def copies(step: Step) -> bool:
+    """Say whether ``step`` copies slots and does nothing else."""
+    return bool(step.actions) and all(isinstance(action, Copy) for action in step.actions)
+
+
+def through_copies(steps: Iterable[Step], lanes: Lanes, nslots: int) -> Iterator[Step]:
+    """Yield ``steps`` with kernels that read and write their ranks' own slots, and copies around them.
+
+    Every yielded step reads only slots that an earlier step wrote, as every given step does, so that no lane can wait
+    for ever.
+
+    Args:
+        steps: in one global order, by rank.
+        lanes: the queues that the steps and the copies run on.
+        nslots: how many slots ranks share; :func:`own_slot` numbers the copies.
+    """
+    holders: dict[int, set[int]] = {}  # by shared slot, the ranks whose own copy is as new
+    for step in steps:
+        rank = step.rank
+        fetched: list[Copy] = []
+        for action in step.actions:
+            if isinstance(action, (Reduce, Forward)):
+                missing = [slot for slot in action.reads if rank not in holders.setdefault(slot, set())]
+                fetched += [_fetched(action, rank, slot, nslots) for slot in missing]
+        for copy in fetched:
+            holders[copy.slot].add(rank)
+        sent = [copy for action in step.actions for copy in _sent(action, rank, nslots)]
+        holders.update({slot: set() for slot in step.writes})
+        holders.update({copy.out_slot: {rank} for copy in sent})
+        if fetched:
+            yield Step(lanes.into[rank], IN, tuple(fetched))
+        yield replace(step, actions=tuple(_own(action, rank, nslots) for action in step.actions))
+        if sent:
+            yield Step(lanes.out[rank], OUT, tuple(sent))
+
+
+def _fetched(action: Reduce | Forward, rank: int, slot: int, nslots: int) -> Copy:
+    return Copy(action.span, slot, own_slot(rank, slot, nslots), final=isinstance(action, Forward))
+
+
+def _sent(action: Action, rank: int, nslots: int) -> Iterator[Copy]:
+    if isinstance(action, (Reduce, Forward)) and action.out_slot is not None:
+        final = isinstance(action, Forward) or action.final
+        yield Copy(action.span, own_slot(rank, action.out_slot, nslots), action.out_slot, final, sends=True)
+
+
+def _own(action: Action, rank: int, nslots: int) -> Action:
+    """Return the action on the rank's own slots; tokens stay in the shared ones."""
+
+    def own(slot: int) -> int:
+        return own_slot(rank, slot, nslots)
+
+    if not isinstance(action, (Reduce, Forward)):
+        return action
+    out_slot = None if action.out_slot is None else own(action.out_slot)
+    if isinstance(action, Reduce):
+        return replace(action, sources=tuple(map(own, action.sources)), out_slot=out_slot)
+    return replace(action, slot=own(action.slot), out_slot=out_slot)

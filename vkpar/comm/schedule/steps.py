@@ -1,0 +1,227 @@
+"""Schedules: what each rank does, in one global order, without Vulkan and without threads.
+
+A *chunk* is the part of an array that one rank owns and sums; a *segment* is the part of a chunk that is in flight
+at once; a *slot* is the staging cell that holds a segment. Each step is one submission on a queue of its rank. Because
+a step reads only slots that earlier steps of the global order wrote, and every queue takes its steps in that order,
+no schedule can deadlock; the tests run every algorithm through a simulator that checks both.
+
+Elements are counted in a *virtual* space that all ranks share. A rank's operands say where a virtual element lies in
+its source and target arrays, if the element lies there at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from vkpar.errors import InvalidUsageError
+
+BLOCK = 256  # elements that share a scale on the wire; every chunk and segment starts at a multiple
+MOST_SOURCES = 16  # slots that one kernel can sum
+
+
+@dataclass(frozen=True)
+class Span:
+    """``count`` elements of the virtual space from ``start``, a multiple of :data:`BLOCK`."""
+
+    start: int
+    count: int
+
+    @property
+    def blocks(self) -> int:
+        """Blocks that the span fills, the last one perhaps in part."""
+        return -(-self.count // BLOCK)
+
+
+@dataclass(frozen=True)
+class Reduce:
+    """Sum ``sources`` and, at place ``own_at`` in rank order, the rank's own elements; store, send, or both.
+
+    Attributes:
+        own_at: how many sources come before the own elements; None where the rank adds nothing.
+        out_slot: where the sum is sent; ``final`` tells a finished sum from a contribution.
+        own_stored: the own elements are those that an earlier step of the rank stored, not those of its source.
+    """
+
+    span: Span
+    sources: tuple[int, ...] = ()
+    own_at: int | None = None
+    to_array: bool = False
+    out_slot: int | None = None
+    final: bool = False
+    own_stored: bool = False
+
+    @property
+    def reads(self) -> tuple[int, ...]:
+        """The slots that it reads."""
+        return self.sources
+
+    @property
+    def finishes(self) -> bool:
+        """True where nothing is added to the sum any more: it is sent as a finished one, or stored and not sent."""
+        return self.final or (self.to_array and self.out_slot is None)
+
+
+@dataclass(frozen=True)
+class Forward:
+    """Store the finished sum that ``slot`` holds and pass its bits on to ``out_slot`` unchanged."""
+
+    span: Span
+    slot: int
+    out_slot: int | None = None
+
+    @property
+    def reads(self) -> tuple[int, ...]:
+        """The slot that it reads."""
+        return (self.slot,)
+
+
+@dataclass(frozen=True)
+class Barrier:
+    """Wait for the tokens in ``sources`` and leave one in ``out_slot``; no data moves."""
+
+    sources: tuple[int, ...] = ()
+    out_slot: int | None = None
+
+    @property
+    def reads(self) -> tuple[int, ...]:
+        """The slots that it waits for."""
+        return self.sources
+
+
+@dataclass(frozen=True)
+class Copy:
+    """Copy what ``slot`` holds for ``span`` to ``out_slot``: one of them is a rank's own copy of the other.
+
+    Attributes:
+        final: the slot holds a finished sum, not a contribution; the two may be laid out differently.
+        sends: ``out_slot`` is the one that ranks share; otherwise ``slot`` is.
+    """
+
+    span: Span
+    slot: int
+    out_slot: int
+    final: bool = False
+    sends: bool = False
+
+    @property
+    def reads(self) -> tuple[int, ...]:
+        """The slot that it reads."""
+        return (self.slot,)
+
+
+Action = Reduce | Forward | Barrier | Copy
+
+
+@dataclass(frozen=True)
+class Step:
+    """One submission on a queue of ``rank``; its actions touch different elements and slots.
+
+    Attributes:
+        rank: whose queue it is; after :func:`vkpar.comm.schedule.slot_copies.through_copies` the number of a lane.
+        phase: what the step is for, such as ``"reduce-scatter"``.
+    """
+
+    rank: int
+    phase: str
+    actions: tuple[Action, ...]
+
+    @property
+    def reads(self) -> tuple[int, ...]:
+        """The slots that the step reads."""
+        return tuple(slot for action in self.actions for slot in action.reads)
+
+    @property
+    def writes(self) -> tuple[int, ...]:
+        """The slots that the step fills."""
+        return tuple(action.out_slot for action in self.actions if action.out_slot is not None)
+
+
+@dataclass(frozen=True)
+class SlotSet:
+    """The slots that a schedule may use: ``per_rank`` of each rank, of ``blocks`` blocks each.
+
+    Attributes:
+        base: the id of the first slot; rank r's slots follow those of rank r - 1.
+    """
+
+    nranks: int
+    per_rank: int
+    blocks: int
+    base: int = 0
+
+    def slot(self, rank: int, index: int) -> int:
+        """Return the id of ``rank``'s slot ``index`` (taken in turn)."""
+        return self.base + rank * self.per_rank + index % self.per_rank
+
+    def require(self, algorithm: str, least: int) -> None:
+        """Refuse fewer than ``least`` slots a rank, which ``algorithm`` needs.
+
+        Raises:
+            InvalidUsageError: there are fewer.
+        """
+        if self.per_rank < least:
+            raise InvalidUsageError(f"{algorithm} needs {least} slots a rank; there are {self.per_rank}")
+
+
+@dataclass(frozen=True)
+class Problem:
+    """The reduction that an algorithm is to schedule: to all ranks, to ``root``, or rank r's part of it to rank r.
+
+    Attributes:
+        count: elements of the virtual space.
+        contributors: the ranks that add their elements, in order; the others only receive.
+        generation: 0 or 1; calls of different generations begin with different slots, so that a call need not wait
+            until the slots of the call before it are read.
+        root: the one rank that receives (reduce).
+        parts: what each rank receives (reduce_scatter); ``count`` is the end of the last.
+        shares: of the whole, what each rank owns (not with ``parts``); None for equal chunks.
+    """
+
+    nranks: int
+    count: int
+    slots: SlotSet
+    contributors: tuple[int, ...]
+    generation: int = 0
+    root: int | None = None
+    parts: tuple[Span, ...] | None = None
+    shares: tuple[float, ...] | None = None
+
+    @property
+    def collective(self) -> str:
+        """``"all_reduce"``, ``"reduce"`` or ``"reduce_scatter"``."""
+        if self.parts is not None:
+            return "reduce_scatter"
+        return "all_reduce" if self.root is None else "reduce"
+
+    def contributes(self, rank: int) -> bool:
+        """Say whether ``rank`` adds its elements."""
+        return rank in self.contributors
+
+    def own_at(self, rank: int, senders: Collection[int]) -> int | None:
+        """Return the place of ``rank``'s own elements among those of ``senders``, in rank order; None if it adds none.
+
+        Args:
+            rank: the rank that sums.
+            senders: the other ranks whose elements it sums.
+        """
+        return sum(other < rank for other in senders) if self.contributes(rank) else None
+
+    def receives(self, rank: int, chunk: int) -> bool:
+        """Say whether ``rank`` is to hold the sum of ``chunk``, the one that the rank of that number owns."""
+        if self.parts is not None:
+            return rank == chunk
+        return self.root is None or rank == self.root
+
+    def sent(self, chunk: int) -> bool:
+        """Say whether any rank but its owner receives ``chunk``."""
+        return any(self.receives(rank, chunk) for rank in range(self.nranks) if rank != chunk)
+
+
+@dataclass(frozen=True)
+class Move:
+    """Elements of rank ``source`` that ``targets``, other ranks, are to hold as well."""
+
+    span: Span
+    source: int
+    targets: tuple[int, ...]

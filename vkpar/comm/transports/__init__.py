@@ -1,1 +1,0 @@
-"""How ranks reach the staging slots."""

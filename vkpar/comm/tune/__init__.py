@@ -1,0 +1,1 @@
+"""Measure a rig, and keep what was found."""

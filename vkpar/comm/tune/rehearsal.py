@@ -1,0 +1,67 @@
+"""Programs apart from a communicator's own, for measuring: recorded, run as often as wanted, forgotten."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from vkpar.arrays.array import Array
+from vkpar.comm.engine.engine import Engine
+from vkpar.comm.engine.work import Work
+from vkpar.comm.plan.choose import Plan
+from vkpar.comm.record.entry import Entry
+from vkpar.comm.record.kernels import Arithmetic
+from vkpar.comm.requests.collectives import Request
+from vkpar.comm.requests.operands import Operands
+from vkpar.comm.rig.arena import Region
+from vkpar.comm.schedule.steps import Step
+
+
+class Rehearsal:
+    """A collective that no call finds, freed at the end of the ``with`` block.
+
+    Args:
+        engine: whose rig it runs on.
+        name: what the flight recorder calls it.
+        record: records it.
+        keep: the arrays that it uses.
+    """
+
+    def __init__(self, engine: Engine, name: str, record: Callable[[], Entry], keep: Sequence[Array]) -> None:
+        self._engine = engine
+        self._name = name
+        self._record = record
+        self._keep = tuple(keep)
+
+    def launch(self) -> Work:
+        """Enqueue it once.
+
+        Raises:
+            CommunicatorError: the communicator has failed.
+            InvalidUsageError: the communicator is closed.
+        """
+        return self._engine.launch_held(self._entry, self._name, self._keep)
+
+    def __enter__(self) -> Rehearsal:
+        self._entry = self._engine.hold(self._record)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._engine.let_go(self._entry)
+
+
+def request_by(engine: Engine, request: Request, plan: Plan) -> Rehearsal:
+    """Return a context in which ``request`` can be run as ``plan`` says, whatever the tuning does."""
+    return Rehearsal(engine, request.name, lambda: engine.builder.entry(request, plan), request.arrays)
+
+
+def steps_alone(
+    engine: Engine,
+    steps: Iterable[Step],
+    doing: Arithmetic,
+    region: Region,
+    operands: Operands,
+    arrays: Sequence[Array],
+) -> Rehearsal:
+    """Return a context in which ``steps`` over ``operands``, parts of ``arrays``, can be run."""
+    recorder = engine.builder.recorder
+    return Rehearsal(engine, "steps", lambda: Entry({0: recorder.record(steps, doing, region, operands)}), arrays)

@@ -1,1 +1,0 @@
-"""Splits of a model over ranks."""

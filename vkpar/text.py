@@ -1,0 +1,52 @@
+"""Numbers and tables as plain text, for messages and for objects that print themselves."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any, TextIO
+
+_UNITS = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
+
+_BLANKS = re.compile(r" +((?:\x1b\[[0-9;]*m)*) *\n")
+
+
+def units(nbytes: int) -> str:
+    """Return a number of bytes with the largest unit that it reaches, four digits at most: ``1.5 MiB``, ``80 B``."""
+    for size, name in _UNITS:
+        if nbytes >= size:
+            return f"{nbytes / size:.4g} {name}"
+    return f"{nbytes} B"
+
+
+def columns(rows: Iterable[Sequence[str]], *, left: Collection[int] = ()) -> list[str]:
+    """Return rows of cells as lines with aligned columns, two blanks between them and none at the ends.
+
+    Args:
+        rows: the header, then the rows; each has as many cells.
+        left: the columns that are aligned to the left; the others go to the right, as numbers do.
+    """
+    cells = list(rows)
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    lines = (
+        "  ".join(
+            cell.ljust(width) if number in left else cell.rjust(width)
+            for number, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        for row in cells
+    )
+    return [line.rstrip() for line in lines]
+
+
+class Trimmed:
+    """A stream that drops the blanks at the ends of lines, which tables are padded with; all else is the stream's."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, written: str) -> int:
+        """Write without blanks before line ends, those before a colour's end included."""
+        return self._stream.write(_BLANKS.sub(r"\1\n", written))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)

@@ -1,0 +1,54 @@
+"""How long a call may wait: any number of seconds from 0 up, infinity included."""
+
+from __future__ import annotations
+
+import math
+import time
+from numbers import Real
+
+from vkpar.errors import InvalidUsageError
+
+_NS = 1_000_000_000
+
+
+def seconds(given: object, name: str = "timeout") -> float:
+    """Return ``given`` as a float; a number too large for one is infinity.
+
+    Raises:
+        InvalidUsageError: ``given`` is no number, NaN or negative; the message calls it ``name``.
+    """
+    if isinstance(given, Real) and not isinstance(given, bool):
+        try:
+            value = float(given)
+        except OverflowError:
+            value = math.copysign(math.inf, 1 if abs(given) == given else -1)
+        if value >= 0:
+            return value
+    raise InvalidUsageError(f"{name} must be a number of seconds from 0 up (or math.inf), not {given!r}")
+
+
+class Deadline:
+    """The moment at which a wait gives up; never where no timeout was given.
+
+    Args:
+        timeout: seconds from now; None for ever.
+
+    Attributes:
+        timeout: the same.
+
+    Raises:
+        InvalidUsageError: ``timeout`` is no number, NaN or negative.
+    """
+
+    def __init__(self, timeout: float | None) -> None:
+        self.timeout = timeout
+        self._end = math.inf if timeout is None else time.monotonic() + seconds(timeout)
+
+    def left_ns(self, most: int) -> int:
+        """Return the nanoseconds that are left, from 0 to ``most``."""
+        return int(max(0.0, min((self._end - time.monotonic()) * _NS, most)))
+
+    @property
+    def passed(self) -> bool:
+        """True once no time is left."""
+        return time.monotonic() >= self._end

@@ -1,0 +1,86 @@
+"""How a VkDevice is made: which queue families, features and extensions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from vkpar import env
+from vkpar.errors import UnsupportedError
+from vkpar.vulkan import api
+from vkpar.vulkan.physical import DeviceInfo, QueueFamily
+
+_EXTENSIONS = (
+    "VK_EXT_external_memory_host",
+    "VK_KHR_external_semaphore_fd",
+    "VK_EXT_queue_family_foreign",
+    "VK_KHR_push_descriptor",
+)
+CLOCK_EXTENSIONS = ("VK_EXT_calibrated_timestamps", "VK_KHR_calibrated_timestamps")  # the first one there is enabled
+
+
+def require(info: DeviceInfo) -> None:
+    """Refuse a device that lacks what vkpar needs.
+
+    Raises:
+        UnsupportedError
+    """
+    if info.api_version < (1, 2, 0):
+        version = ".".join(str(part) for part in info.api_version)
+        raise UnsupportedError(f"{info.name} offers Vulkan {version}; vkpar needs 1.2")
+    if not info.features.timeline_semaphore:
+        raise UnsupportedError(f"{info.name} lacks timelineSemaphore")
+    if not any(family.compute for family in info.queue_families):
+        raise UnsupportedError(f"{info.name} has no compute queue")
+
+
+def choose_families(info: DeviceInfo) -> tuple[int, int]:
+    """Return the compute family, and the family of a copy engine where there is one."""
+    compute = next(family for family in info.queue_families if family.compute)
+
+    def is_copy_engine(family: QueueFamily) -> bool:
+        return family.transfer and not family.compute and not family.graphics
+
+    copy = next((family for family in info.queue_families if is_copy_engine(family)), compute)
+    return compute.index, copy.index
+
+
+def has_second(info: DeviceInfo, family: int) -> bool:
+    """Say whether a second queue of ``family``, for another copy engine, is to be had and may be wanted."""
+    several = any(item.index == family and item.count > 1 for item in info.queue_families)
+    return several and env.get().path != "fused"
+
+
+def create(info: DeviceInfo, families: dict[int, int], made: api.Making) -> Any:
+    """Create the VkDevice with so many queues of each family; it is recorded as ``made``."""
+    vk = api.load()
+    features = info.features
+    queues = [
+        vk.struct(
+            "VkDeviceQueueCreateInfo", queueFamilyIndex=family, queueCount=number, pQueuePriorities=[1.0] * number
+        )
+        for family, number in sorted(families.items())
+    ]
+    eleven = vk.struct("VkPhysicalDeviceVulkan11Features", storageBuffer16BitAccess=features.storage_16bit)
+    twelve = vk.struct(
+        "VkPhysicalDeviceVulkan12Features",
+        pNext=eleven,
+        timelineSemaphore=1,
+        hostQueryReset=1,  # every driver of Vulkan 1.2 has it
+        storageBuffer8BitAccess=features.storage_8bit,
+        shaderFloat16=features.float16,
+        shaderInt8=features.int8,
+    )
+    two = vk.struct("VkPhysicalDeviceFeatures2", pNext=twelve)
+    two.features.shaderInt16 = features.int16
+    two.features.shaderInt64 = features.int64
+    extensions = [name for name in _EXTENSIONS if name in info.extensions]
+    extensions += [name for name in CLOCK_EXTENSIONS if name in info.extensions][:1]
+    asked = vk.struct(
+        "VkDeviceCreateInfo",
+        pNext=two,
+        queueCreateInfoCount=len(queues),
+        pQueueCreateInfos=queues,
+        enabledExtensionCount=len(extensions),
+        ppEnabledExtensionNames=extensions,
+    )
+    return vk.create("Device", info.handle, asked, info.name, made)

@@ -1,0 +1,98 @@
+"""One range of bytes over several buffers, for arrays that no single buffer may hold."""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+from collections.abc import Sequence
+
+from vkpar.errors import InvalidUsageError
+from vkpar.vulkan.memory.buffer import Buffer, BufferRange
+
+# Sub-buffers but for the last are multiples of it: 256 elements of up to 16 bytes, so that a border between two of them
+# lies between two blocks of a collective and at an offset that every device can bind.
+GRANULE = 4096
+
+
+def cut(nbytes: int, most: int) -> list[int]:
+    """Return the sizes of the sub-buffers for ``nbytes`` where none may have more than ``most`` bytes."""
+    most = max(most // GRANULE, 1) * GRANULE
+    return [min(most, nbytes - start) for start in range(0, nbytes, most)]
+
+
+class SubBuffers:
+    """An ordered list of buffers behind one range of addresses, which begin at 0.
+
+    An address is resolved by bisection over where the buffers begin, whoever asks for it. The memory is given back when
+    nobody holds this object any more, and ranges hold it: what a call was given stays until it has submitted its work.
+
+    Attributes:
+        buffers: in order; all but the last are multiples of :data:`GRANULE`.
+        nbytes: bytes of them all.
+    """
+
+    def __init__(self, buffers: Sequence[Buffer]) -> None:
+        self.buffers = tuple(buffers)
+        if len(self.buffers) == 1:  # by far the most
+            self._starts, self.nbytes = [0], self.buffers[0].nbytes
+            self._reserved = self.buffers[0].reserved
+            return
+        ends = list(itertools.accumulate(buffer.nbytes for buffer in self.buffers))
+        self._starts = [0, *ends[:-1]]
+        self.nbytes = ends[-1]
+        self._reserved = self._starts[-1] + self.buffers[-1].reserved
+
+    def __len__(self) -> int:
+        return len(self.buffers)
+
+    @property
+    def borders(self) -> list[int]:
+        """The addresses at which a buffer begins and another ends."""
+        return self._starts[1:]
+
+    @property
+    def whole(self) -> list[BufferRange]:
+        """All of its bytes."""
+        return [buffer.range(owner=self) for buffer in self.buffers]
+
+    def resolve(self, address: int) -> tuple[Buffer, int]:
+        """Return the buffer that holds the byte at ``address``, and the byte's offset in it.
+
+        The last buffer is padded: its padding can be resolved, too.
+
+        Raises:
+            InvalidUsageError: there is no such byte.
+        """
+        if not 0 <= address < self._reserved:
+            raise InvalidUsageError(f"byte {address} of an array's memory, which has {self.nbytes} bytes")
+        index = bisect.bisect_right(self._starts, address) - 1
+        return self.buffers[index], address - self._starts[index]
+
+    def reach(self, address: int) -> int:
+        """Return how many bytes there are from ``address`` on in the same buffer, padding included."""
+        buffer, offset = self.resolve(address)
+        return buffer.reserved - offset
+
+    def range(self, start: int, nbytes: int) -> BufferRange:
+        """Return ``nbytes`` from ``start``, as far as into the padding.
+
+        Raises:
+            InvalidUsageError: they do not lie in one buffer.
+        """
+        buffer, offset = self.resolve(start)
+        if offset + nbytes > buffer.reserved:
+            raise InvalidUsageError(
+                f"{nbytes} bytes from byte {start} of an array's memory lie in more than one of its "
+                f"{len(self)} sub-buffers"
+            )
+        return buffer.range(offset, nbytes, self)
+
+    def ranges(self, start: int, nbytes: int) -> list[BufferRange]:
+        """Return ``nbytes`` from ``start``, a range for each buffer that holds some of them."""
+        made, end = [], start + nbytes
+        while start < end:
+            buffer, offset = self.resolve(start)
+            held = min(end - start, buffer.reserved - offset)
+            made.append(buffer.range(offset, held, self))
+            start += held
+        return made

@@ -1,0 +1,1 @@
+"""Shaders, what they declare, and pipelines."""

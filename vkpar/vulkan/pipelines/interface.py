@@ -1,0 +1,372 @@
+"""What a SPIR-V module declares and needs of a device: read from its words, without a compiler and without Vulkan."""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from vkpar.errors import InvalidUsageError
+from vkpar.vulkan.physical import Features
+
+_MAGIC: Final = 0x07230203
+_HEADER: Final = 5  # words
+_OFFSET: Final = re.compile(r"vkpar_offset_(0|[1-9]\d{0,3})")  # push constants that vkpar fills, by binding
+
+# Capabilities that every device has, those that a member of Features allows, and those of subgroup operations.
+_ALWAYS: Final = {0: "Matrix", 1: "Shader"}
+_BY_FEATURE: Final = {
+    9: ("Float16", "float16"),
+    11: ("Int64", "int64"),
+    22: ("Int16", "int16"),
+    39: ("Int8", "int8"),
+    4433: ("StorageBuffer16BitAccess", "storage_16bit"),
+    4448: ("StorageBuffer8BitAccess", "storage_8bit"),
+}
+_BY_SUBGROUP: Final = {
+    61: ("GroupNonUniform", "basic"),
+    62: ("GroupNonUniformVote", "vote"),
+    63: ("GroupNonUniformArithmetic", "arithmetic"),
+    64: ("GroupNonUniformBallot", "ballot"),
+    65: ("GroupNonUniformShuffle", "shuffle"),
+    66: ("GroupNonUniformShuffleRelative", "shuffle_relative"),
+    67: ("GroupNonUniformClustered", "clustered"),
+    68: ("GroupNonUniformQuad", "quad"),
+}
+# Names for messages about the others.
+_REFUSED: Final = {
+    4: "Addresses",
+    5: "Linkage",
+    6: "Kernel",
+    10: "Float64",
+    12: "Int64Atomics",
+    30: "StorageBufferArrayDynamicIndexing",
+    4434: "UniformAndStorageBuffer16BitAccess",
+    4435: "StoragePushConstant16",
+    4441: "VariablePointersStorageBuffer",
+    4442: "VariablePointers",
+    4449: "UniformAndStorageBuffer8BitAccess",
+    4450: "StoragePushConstant8",
+    5116: "BFloat16TypeKHR",
+    5302: "RuntimeDescriptorArray",
+    5345: "VulkanMemoryModel",
+    5347: "PhysicalStorageBufferAddresses",
+    5357: "CooperativeMatrixNV",
+    6018: "DotProductInput4x8BitPacked",
+    6019: "DotProduct",
+    6022: "CooperativeMatrixKHR",
+    6033: "AtomicFloat32AddEXT",
+}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A compute entry point.
+
+    Attributes:
+        local_size: invocations of a work-group in x, y and z; zeros where the module does not say.
+        shared_nbytes: the least that its shared memory takes.
+    """
+
+    local_size: tuple[int, int, int]
+    shared_nbytes: int
+
+
+@dataclass(frozen=True)
+class Interface:
+    """What a SPIR-V module declares.
+
+    Attributes:
+        version: of SPIR-V.
+        capabilities: their numbers; see :func:`missing`.
+        entries: its compute entry points by name.
+        bindings: storage-buffer bindings of set 0.
+        foreign: what it uses beyond those and push constants, in words; empty where nothing.
+        push_nbytes: bytes of its push-constant block.
+        readonly: the bindings that it declares it does not write.
+        offsets: (binding, byte of the push-constant block) of the members named ``vkpar_offset_<binding>``.
+        given_nbytes: bytes of the push-constant block before those, which are its last.
+    """
+
+    version: tuple[int, int]
+    capabilities: frozenset[int]
+    entries: dict[str, Entry]
+    bindings: frozenset[int]
+    foreign: str
+    push_nbytes: int
+    readonly: frozenset[int] = frozenset()
+    offsets: tuple[tuple[int, int], ...] = ()
+    given_nbytes: int = 0
+
+
+def reflect(spirv: bytes) -> Interface:
+    """Read a module's interface (SPIR-V specification, section 2.3: a stream of words).
+
+    Raises:
+        InvalidUsageError: not SPIR-V, or a module that is cut short or contradicts itself where this looks.
+    """
+    if len(spirv) < 4 * _HEADER or len(spirv) % 4 or struct.unpack_from("<I", spirv)[0] != _MAGIC:
+        raise InvalidUsageError("not a SPIR-V module: a kernel is GLSL text or SPIR-V bytes")
+    try:
+        return _Reader(spirv).interface()
+    except InvalidUsageError:
+        raise
+    except (LookupError, ValueError) as error:  # too few words, an id that nothing declares, a broken name
+        raise InvalidUsageError("a malformed SPIR-V module") from error
+
+
+OF_DEVICES: Final = frozenset(name for name, _ in (*_BY_FEATURE.values(), *_BY_SUBGROUP.values()))
+"""The capabilities that some devices have and vkpar turns on where they are; it turns on the others nowhere."""
+
+
+def missing(capabilities: Iterable[int], features: Features) -> list[str]:
+    """Return the names of the capabilities that devices with ``features``, as vkpar opens them, do not have."""
+    names = []
+    for number in sorted(capabilities):
+        if number in _BY_FEATURE:
+            name, feature = _BY_FEATURE[number]
+            there = bool(getattr(features, feature))
+        elif number in _BY_SUBGROUP:
+            name, operation = _BY_SUBGROUP[number]
+            there = operation in features.subgroup_operations
+        else:
+            name, there = _REFUSED.get(number, f"number {number}"), number in _ALWAYS
+        if not there:
+            names.append(name)
+    return names
+
+
+class _Op:
+    """Opcodes."""
+
+    MEMBER_NAME, ENTRY, MODE, CAPABILITY = 6, 15, 16, 17
+    BOOL, INT, FLOAT, VECTOR, MATRIX, ARRAY, RUNTIME_ARRAY, STRUCT = 20, 21, 22, 23, 24, 28, 29, 30
+    POINTER, FORWARD_POINTER = 32, 39
+    TYPES = frozenset({*range(19, 33), FORWARD_POINTER, 4456, 4472, 5341, 5358})
+    CONSTANT, COMPOSITE, SPEC_CONSTANT, SPEC_COMPOSITE, SPEC_OP = 43, 44, 50, 51, 52
+    FUNCTION, FUNCTION_END, CALL, VARIABLE = 54, 56, 57, 59
+    DECORATE, MEMBER_DECORATE, MODE_ID = 71, 72, 331
+
+
+class _Mark:
+    """Decorations."""
+
+    BUFFER_BLOCK, ROW_MAJOR, ARRAY_STRIDE, MATRIX_STRIDE, BUILT_IN = 3, 4, 6, 7, 11
+    NON_WRITABLE, BINDING, SET, OFFSET = 24, 33, 34, 35
+
+
+class _Storage:
+    """Storage classes."""
+
+    UNIFORM_CONSTANT, UNIFORM, WORKGROUP, PUSH, BUFFER = 0, 2, 4, 9, 12
+
+
+_COMPUTE: Final = 5
+_LOCAL_SIZE: Final = 17
+_LOCAL_SIZE_ID: Final = 38
+_WORKGROUP_SIZE: Final = 25  # a built-in
+
+
+def _text(words: tuple[int, ...]) -> tuple[str, int]:
+    """Return the text that ``words`` begin with, and how many of them it takes."""
+    raw = struct.pack(f"<{len(words)}I", *words)
+    end = raw.index(b"\0")
+    return raw[:end].decode(), end // 4 + 1
+
+
+class _Reader:
+    """One pass over the instructions that declare an interface; what they name, they name after its declaration."""
+
+    def __init__(self, spirv: bytes) -> None:
+        self._words = struct.unpack(f"<{len(spirv) // 4}I", spirv)
+        self._version = (self._words[1] >> 16 & 0xFF, self._words[1] >> 8 & 0xFF)
+        self._capabilities: set[int] = set()
+        self._entries: dict[str, tuple[int, tuple[int, ...]]] = {}  # function and variables by name
+        self._local_sizes: dict[int, tuple[int, int, int]] = {}
+        self._functions: set[int] = set()
+        self._calls: set[int] = set()
+        self._marks: dict[tuple[int, ...], int] = {}  # by target (and member) and decoration
+        self._constants: dict[int, int] = {}
+        self._composites: dict[int, tuple[int, ...]] = {}
+        self._sizes: dict[int, int] = {}  # bytes of each type
+        self._vectors: dict[int, int] = {}  # elements of each vector type, of each column of a matrix type
+        self._columns: dict[int, int] = {}
+        self._arrays: set[int] = set()
+        self._words32: set[int] = set()  # integer types of 32 bits
+        self._members: dict[int, tuple[int, ...]] = {}  # types of the members of each struct type
+        self._offset_names: dict[tuple[int, int], int] = {}  # struct and member: the binding
+        self._pointers: dict[int, int] = {}
+        self._variables: list[tuple[int, int, int]] = []
+        self._foreign = ""
+        self._read()
+
+    def _read(self) -> None:
+        at, opcode = _HEADER, 0
+        while at < len(self._words):
+            count, opcode = self._words[at] >> 16, self._words[at] & 0xFFFF
+            if count == 0 or at + count > len(self._words):
+                raise ValueError("an instruction that does not fit")
+            self._instruction(opcode, self._words[at + 1 : at + count])
+            at += count
+        if opcode != _Op.FUNCTION_END or not self._calls <= self._functions:
+            raise ValueError("functions that are cut off")
+
+    def _instruction(self, opcode: int, words: tuple[int, ...]) -> None:
+        if opcode == _Op.CAPABILITY:
+            self._capabilities.add(words[0])
+        elif opcode in (_Op.ENTRY, _Op.MODE, _Op.MODE_ID):
+            self._entry(opcode, words)
+        elif opcode == _Op.MEMBER_NAME:
+            found = _OFFSET.fullmatch(_text(words[2:])[0])
+            if found:
+                self._offset_names[words[0], words[1]] = int(found[1])
+        elif opcode in (_Op.DECORATE, _Op.MEMBER_DECORATE):
+            place = 2 if opcode == _Op.DECORATE else 3
+            self._marks[words[:place]] = words[place] if len(words) > place else 1
+        elif opcode in _Op.TYPES:
+            self._type(opcode, words[0], words[1:])
+        elif _Op.CONSTANT <= opcode <= _Op.SPEC_OP:
+            self._constant(opcode, words)
+        elif opcode == _Op.VARIABLE:
+            self._variables.append((words[0], words[1], words[2]))
+        elif opcode == _Op.FUNCTION:
+            self._functions.add(words[1])
+        elif opcode == _Op.CALL:
+            self._calls.add(words[2])
+
+    def _entry(self, opcode: int, words: tuple[int, ...]) -> None:
+        if opcode == _Op.ENTRY and words[0] == _COMPUTE:
+            name, taken = _text(words[2:])
+            self._entries[name] = (words[1], words[2 + taken :])
+        elif opcode == _Op.MODE and words[1] == _LOCAL_SIZE:
+            self._local_sizes[words[0]] = (words[2], words[3], words[4])
+        elif opcode == _Op.MODE_ID and words[1] == _LOCAL_SIZE_ID:
+            self._foreign = "LocalSizeId (compile for Vulkan 1.2)"
+
+    def _constant(self, opcode: int, words: tuple[int, ...]) -> None:
+        if opcode in (_Op.CONSTANT, _Op.SPEC_CONSTANT):
+            self._constants[words[1]] = words[2] | (words[3] << 32 if len(words) > 3 else 0)
+        elif opcode in (_Op.COMPOSITE, _Op.SPEC_COMPOSITE):
+            self._composites[words[1]] = words[2:]
+        elif opcode == _Op.SPEC_OP:
+            self._constants[words[1]] = 0  # computed from others: sizes are at least what is known
+
+    def _type(self, opcode: int, kind: int, words: tuple[int, ...]) -> None:
+        size = 0
+        if opcode in (_Op.INT, _Op.FLOAT):
+            size = words[0] // 8
+            if opcode == _Op.INT and words[0] == 32:
+                self._words32.add(kind)
+        elif opcode == _Op.BOOL:
+            size = 4
+        elif opcode in (_Op.VECTOR, _Op.MATRIX):
+            size = self._sizes[words[0]] * words[1]
+            self._vectors[kind] = words[1] if opcode == _Op.VECTOR else self._vectors[words[0]]
+            self._columns[kind] = words[1]
+        elif opcode == _Op.ARRAY:
+            stride = self._marks.get((kind, _Mark.ARRAY_STRIDE)) or self._sizes[words[0]]
+            size = stride * self._constants[words[1]]
+        elif opcode == _Op.STRUCT:
+            self._members[kind] = words
+            size = self._struct_size(kind, words)
+        elif opcode in (_Op.POINTER, _Op.FORWARD_POINTER):
+            size = 8
+        if opcode == _Op.POINTER:
+            self._pointers[kind] = words[1]
+        if opcode in (_Op.ARRAY, _Op.RUNTIME_ARRAY):
+            self._arrays.add(kind)
+        self._sizes[kind] = size
+
+    def _struct_size(self, kind: int, members: tuple[int, ...]) -> int:
+        end = size = 0
+        for index, member in enumerate(members):
+            nbytes = self._sizes[member]
+            stride = self._marks.get((kind, index, _Mark.MATRIX_STRIDE))
+            if stride and member in self._columns:
+                rows = (kind, index, _Mark.ROW_MAJOR) in self._marks
+                nbytes = stride * (self._vectors if rows else self._columns)[member]
+            end = self._marks.get((kind, index, _Mark.OFFSET), end) + nbytes
+            size = max(size, end)
+        return size
+
+    def interface(self) -> Interface:
+        bindings, push, offsets, given = set(), 0, {}, 0
+        written = set()
+        for pointer, variable, storage in self._variables:
+            kind = self._pointers[pointer]
+            if storage == _Storage.PUSH:
+                push = max(push, self._sizes[kind])
+                block, before = self._offsets(kind)
+                offsets.update(block)
+                given = max(given, before)
+            elif storage in (_Storage.BUFFER, _Storage.UNIFORM, _Storage.UNIFORM_CONSTANT):
+                self._foreign = self._foreign or self._foreign_buffer(kind, variable, storage)
+                binding = self._marks.get((variable, _Mark.BINDING), 0)
+                bindings.add(binding)
+                if not self._is_readonly(variable, kind):
+                    written.add(binding)
+        return Interface(
+            version=self._version,
+            capabilities=frozenset(self._capabilities),
+            entries={name: self._made_entry(*entry) for name, entry in self._entries.items()},
+            bindings=frozenset(bindings),
+            foreign=self._foreign,
+            push_nbytes=push,
+            readonly=frozenset(bindings - written),
+            offsets=tuple(sorted(offsets.items())),
+            given_nbytes=given,
+        )
+
+    def _is_readonly(self, variable: int, kind: int) -> bool:
+        """Say whether a buffer is declared ``readonly``: the variable, or every member of its block."""
+        if (variable, _Mark.NON_WRITABLE) in self._marks:
+            return True
+        members = range(len(self._members.get(kind, ())))
+        return bool(members) and all((kind, member, _Mark.NON_WRITABLE) in self._marks for member in members)
+
+    def _offsets(self, block: int) -> tuple[dict[int, int], int]:
+        """Return where a push-constant block takes offsets, by binding, and the bytes before these."""
+        found, others = {}, 0
+        for index, member in enumerate(self._members.get(block, ())):
+            at = self._marks.get((block, index, _Mark.OFFSET), 0)
+            binding = self._offset_names.get((block, index))
+            if binding is None:
+                others = max(others, at + self._sizes[member])
+            elif member not in self._words32:
+                raise InvalidUsageError(f"vkpar_offset_{binding} is to be a uint or an int")
+            else:
+                found[binding] = at
+        given = min(found.values(), default=self._sizes[block])
+        if others > given:
+            raise InvalidUsageError("the members vkpar_offset_<binding> are to be the last of the push constants")
+        return found, given
+
+    def _foreign_buffer(self, kind: int, variable: int, storage: int) -> str:
+        """Return why a variable is no plain storage buffer of set 0; nothing where it is one."""
+        if storage == _Storage.UNIFORM_CONSTANT:
+            return "an image, a sampler or a texel buffer"
+        if kind in self._arrays:
+            return "an array of buffers at one binding"
+        if storage == _Storage.UNIFORM and (kind, _Mark.BUFFER_BLOCK) not in self._marks:
+            return "a uniform buffer"
+        in_set = self._marks.get((variable, _Mark.SET), 0)
+        return f"descriptor set {in_set}" if in_set else ""
+
+    def _made_entry(self, function: int, variables: tuple[int, ...]) -> Entry:
+        if function not in self._functions:
+            raise ValueError("an entry point without its function")
+        # Before SPIR-V 1.4 entry points do not list the shared variables that they use.
+        shared = sum(
+            self._sizes[self._pointers[pointer]]
+            for pointer, variable, storage in self._variables
+            if storage == _Storage.WORKGROUP and (variable in variables or self._version < (1, 4))
+        )
+        return Entry(self._local_size(function), shared)
+
+    def _local_size(self, function: int) -> tuple[int, int, int]:
+        for composite, parts in self._composites.items():
+            if self._marks.get((composite, _Mark.BUILT_IN)) == _WORKGROUP_SIZE:
+                return (self._constants[parts[0]], self._constants[parts[1]], self._constants[parts[2]])
+        return self._local_sizes.get(function, (0, 0, 0))

@@ -1,0 +1,257 @@
+"""Compute pipelines, made on first use and kept by their device."""
+
+from __future__ import annotations
+
+import functools
+import struct
+import threading
+import weakref
+from collections import deque
+from collections.abc import Sequence
+from contextlib import ExitStack
+from typing import Any, Protocol
+
+from vkpar.vulkan import api
+from vkpar.vulkan.pipelines import shader
+from vkpar.vulkan.pipelines.interface import reflect
+
+
+class KernelQueue(Protocol):
+    """What the cache asks of a queue, which lies above it: see :class:`vkpar.vulkan.queue.Queue`."""
+
+    timeline: Any
+
+    @property
+    def last(self) -> int:
+        """The timeline value that the newest submission will signal."""
+
+    def confirm(self) -> None:
+        """Let the validation layer see that what is done is done."""
+
+
+class PipelineLayout:
+    """Set 0 with ``bindings`` storage buffers and then ``texels`` texel buffers; ``push_nbytes`` of push constants.
+
+    With ``pushes`` the buffers are named by vkCmdPushDescriptorSetKHR, else by a descriptor set.
+    """
+
+    def __init__(self, device: Any, bindings: int, push_nbytes: int, texels: int = 0, *, pushes: bool = False) -> None:
+        vk = self._vk = api.load()
+        self._device = device
+        self.push_nbytes, self.pushes = push_nbytes, pushes
+        stage = vk.vk.VK_SHADER_STAGE_COMPUTE_BIT
+        kinds = [vk.vk.VK_DESCRIPTOR_TYPE_STORAGE_BUFFER] * bindings
+        kinds += [vk.vk.VK_DESCRIPTOR_TYPE_UNIFORM_TEXEL_BUFFER] * texels
+        entries = [
+            vk.struct(
+                "VkDescriptorSetLayoutBinding",
+                binding=index,
+                descriptorType=kind,
+                descriptorCount=1,
+                stageFlags=stage,
+            )
+            for index, kind in enumerate(kinds)
+        ]
+        flags = vk.vk.VK_DESCRIPTOR_SET_LAYOUT_CREATE_PUSH_DESCRIPTOR_BIT_KHR if pushes else 0
+        info = vk.struct("VkDescriptorSetLayoutCreateInfo", flags=flags, bindingCount=len(entries), pBindings=entries)
+        push = [vk.struct("VkPushConstantRange", stageFlags=stage, offset=0, size=push_nbytes)] if push_nbytes else []
+        with ExitStack() as undo:
+            self.set_layout = vk.create("DescriptorSetLayout", device, info)
+            undo.callback(vk.destroy, "DescriptorSetLayout", device, self.set_layout)
+            info = vk.struct(
+                "VkPipelineLayoutCreateInfo",
+                setLayoutCount=1,
+                pSetLayouts=[self.set_layout],
+                pushConstantRangeCount=len(push),
+                pPushConstantRanges=push,
+            )
+            self.handle = vk.create("PipelineLayout", device, info)
+            undo.pop_all()
+
+    def close(self) -> None:
+        """Destroy the layouts."""
+        self._vk.destroy("PipelineLayout", self._device, self.handle)
+        self._vk.destroy("DescriptorSetLayout", self._device, self.set_layout)
+
+
+class Pipeline:
+    """A compute pipeline.
+
+    Attributes:
+        layout: its :class:`PipelineLayout`.
+        spirv: its module.
+    """
+
+    def __init__(
+        self, device: Any, spirv: bytes, entry: str, layout: PipelineLayout, constants: Sequence[int] = ()
+    ) -> None:
+        vk = self._vk = api.load()
+        self._device = device
+        self.layout = layout
+        self.spirv = spirv
+        code = vk.ffi.new("uint32_t[]", list(struct.unpack(f"<{len(spirv) // 4}I", spirv)))
+        info = vk.struct("VkShaderModuleCreateInfo", codeSize=len(spirv), pCode=code)
+        module = vk.create("ShaderModule", device, info)
+        try:
+            self.handle = self._create(module, entry, constants)
+        finally:
+            vk.destroy("ShaderModule", device, module)
+
+    def _create(self, module: Any, entry: str, constants: Sequence[int]) -> Any:
+        vk = self._vk
+        entries = [
+            vk.struct("VkSpecializationMapEntry", constantID=index, offset=4 * index, size=4)
+            for index in range(len(constants))
+        ]
+        data = struct.pack(f"<{len(constants)}i", *constants)
+        specialization = vk.struct(
+            "VkSpecializationInfo",
+            mapEntryCount=len(entries),
+            pMapEntries=entries,
+            dataSize=len(data),
+            pData=data,
+        )
+        stage = vk.struct(
+            "VkPipelineShaderStageCreateInfo",
+            stage=vk.vk.VK_SHADER_STAGE_COMPUTE_BIT,
+            module=module,
+            pName=entry,
+            pSpecializationInfo=specialization,
+        )
+        info = vk.struct("VkComputePipelineCreateInfo", stage=stage[0], layout=self.layout.handle)
+        null, made = vk.ffi.NULL, vk.making("Pipeline", self._device)
+        return vk.make(made, "vkCreateComputePipelines", self._device, null, 1, info, null)
+
+    @functools.cached_property
+    def read_only(self) -> frozenset[int]:
+        """The bindings that it cannot write."""
+        return reflect(self.spirv).readonly
+
+    def close(self) -> None:
+        """Destroy the pipeline; no pending submission may use it."""
+        self._vk.destroy("Pipeline", self._device, self.handle)
+
+
+class PipelineCache:
+    """The pipelines of one device, by kernel, entry, constants and layout.
+
+    Those of the built-in kernels stay; those that are leased go when nobody holds them any more and what was submitted
+    until then is done. Work that is recorded to be submitted later must hold its pipelines.
+
+    Args:
+        device: the VkDevice.
+        queue: where leased pipelines run; None where there are none.
+    """
+
+    def __init__(self, device: Any, queue: KernelQueue | None = None) -> None:
+        self._device = device
+        self._queue = queue
+        self._leased: weakref.WeakValueDictionary[tuple[Any, ...], Pipeline] = weakref.WeakValueDictionary()
+        self._closed = False
+        self._alive: dict[int, Any] = {}  # the handles of all leased pipelines that were not destroyed, by address
+        self._dropped: deque[tuple[int, int]] = deque()  # the last submission that may use it, and the address
+        self._layouts: dict[tuple[int, int, int, bool], PipelineLayout] = {}
+        self._pipelines: dict[tuple[Any, ...], Pipeline] = {}
+        self._lock = threading.RLock()
+
+    def __len__(self) -> int:
+        return len(self._pipelines) + len(self._alive)
+
+    def shipped(
+        self,
+        name: str,
+        bindings: int,
+        push_nbytes: int,
+        constants: tuple[int, ...] = (),
+        texels: int = 0,
+        *,
+        pushes: bool = False,
+    ) -> Pipeline:
+        """Return the pipeline of the built-in kernel ``name``."""
+        return self.get(name, shader.shipped(name), "main", bindings, push_nbytes, constants, texels, pushes=pushes)
+
+    def get(
+        self,
+        key: Any,
+        spirv: bytes,
+        entry: str,
+        bindings: int,
+        push_nbytes: int,
+        constants: tuple[int, ...] = (),
+        texels: int = 0,
+        *,
+        pushes: bool = False,
+    ) -> Pipeline:
+        """Return the pipeline known by ``key`` and the rest, made at the first call."""
+        full = (key, entry, bindings, push_nbytes, constants, texels, pushes)
+        with self._lock:
+            pipeline = self._pipelines.get(full)
+            if pipeline is None:
+                layout = self.layout(bindings, push_nbytes, texels, pushes=pushes)
+                pipeline = self._pipelines[full] = Pipeline(self._device, spirv, entry, layout, constants)
+            return pipeline
+
+    def lease(
+        self, key: Any, spirv: bytes, entry: str, bindings: int, push_nbytes: int, *, pushes: bool = False
+    ) -> Pipeline:
+        """Return the pipeline known by ``key`` and the rest; it lives as long as somebody holds what is returned."""
+        full = (key, entry, bindings, push_nbytes, pushes)
+        self.reap()
+        with self._lock:
+            pipeline = self._leased.get(full)
+            if pipeline is None:
+                layout = self.layout(bindings, push_nbytes, pushes=pushes)
+                pipeline = Pipeline(self._device, spirv, entry, layout)
+                address = api.load().address(pipeline.handle)
+                self._alive[address] = pipeline.handle
+                weakref.finalize(pipeline, self._drop, address).atexit = False
+                self._leased[full] = pipeline
+            return pipeline
+
+    def _drop(self, address: int) -> None:
+        """Note that nobody holds a pipeline any more; safe in a finalizer."""
+        if not self._closed:  # the queue may be gone, too
+            self._dropped.append((self._queue.last if self._queue else 0, address))
+
+    def reap(self) -> None:
+        """Destroy the dropped pipelines whose work is done."""
+        if not self._dropped:
+            return
+        reached = self._queue.timeline.value() if self._queue else 0
+        # No lock: an interrupt would leave it taken. A pipeline that an interrupt loses here goes with the device.
+        while self._dropped:
+            try:
+                last, address = self._dropped.popleft()
+            except IndexError:  # another thread was faster
+                return
+            if last > reached:
+                self._dropped.appendleft((last, address))
+                return
+            if self._queue:
+                self._queue.confirm()
+            self._destroy(address)
+
+    def _destroy(self, address: int) -> None:
+        handle = self._alive.pop(address, None)
+        if handle is not None:
+            api.load().destroy("Pipeline", self._device, handle)
+
+    def layout(self, bindings: int, push_nbytes: int, texels: int = 0, *, pushes: bool = False) -> PipelineLayout:
+        """Return the layout of so many storage buffers, then texel buffers, and bytes of push constants."""
+        key = (bindings, push_nbytes, texels, pushes)
+        with self._lock:
+            if key not in self._layouts:
+                self._layouts[key] = PipelineLayout(self._device, bindings, push_nbytes, texels, pushes=pushes)
+            return self._layouts[key]
+
+    def close(self) -> None:
+        """Destroy everything; nothing may be pending."""
+        self._closed = True
+        with self._lock:
+            while self._pipelines:
+                self._pipelines.popitem()[1].close()
+            for address in list(self._alive):
+                self._destroy(address)
+            self._dropped.clear()
+            while self._layouts:
+                self._layouts.popitem()[1].close()

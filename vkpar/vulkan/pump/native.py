@@ -1,0 +1,241 @@
+"""The binding of the C helper ``_pump``, which submits, enqueues programs of batches, bridges timelines and waits."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any
+
+from vkpar.errors import CommunicatorError, OutOfMemoryError, UnsupportedError
+from vkpar.vulkan import api
+from vkpar.vulkan.pump.ports import HISTOGRAM_BUCKETS, Batch, BridgeStats, QueueHandles, enqueue_lock
+
+
+class CQueue:
+    """A queue's submissions, counted on its timeline.
+
+    Args:
+        handles: of Vulkan.
+        naps: waits look at the timeline every 60 us or so for their first 20 ms, and block only then: some GPUs'
+            drivers wake blocked threads up to 7 ms late.
+    """
+
+    def __init__(self, handles: QueueHandles, *, naps: bool = False) -> None:
+        self._c = helper()
+        self.handle = self._c.lib.vkp_queue_new(*map(api.load().address, vars(handles).values()))
+        _require(self._c, self.handle, "vkp_queue_new")
+        self._c.lib.vkp_queue_naps(self.handle, naps)
+        # Read in place: a C call gives up the GIL, and getting it back takes up to 5 ms beside a busy thread.
+        self._last = self._c.lib.vkp_queue_last_word(self.handle)
+        self._submitted = self._c.lib.vkp_queue_submitted_word(self.handle)
+        self._value = self._c.ffi.new("uint64_t*")
+        self.stream: Any = None  # what gathers operations for the device's compute queue
+
+    @property
+    def last(self) -> int:
+        """The highest timeline value that a submitted batch, or what the stream has gathered, will signal."""
+        return int(self._last[0])
+
+    @property
+    def submitted(self) -> int:
+        """The same without what the stream has gathered."""
+        return int(self._submitted[0])
+
+    def pair(self, other: CQueue) -> None:
+        self._c.lib.vkp_queue_pair(self.handle, other.handle)
+
+    def submit(self, command: Any) -> int:
+        vk = api.load()
+        with enqueue_lock:
+            result = self._c.lib.vkp_submit(self.handle, vk.address(command), self._value)
+            value = int(self._value[0])
+        vk.check(result, "vkQueueSubmit", _unsent([self]))
+        return value
+
+    def wait_idle(self, function: Any) -> None:
+        """Call vkQueueWaitIdle, the ``function``, with no submission meanwhile."""
+        with enqueue_lock:
+            result = self._c.lib.vkp_queue_idle(self.handle, api.load().address(function))
+        api.load().check(result, "vkQueueWaitIdle")
+
+    def close(self) -> None:
+        handle, self.handle = self.handle, None  # an interrupted close must not free it twice
+        if handle is not None:
+            self._last = self._submitted = self._c.ffi.new("uint64_t*", self._last[0])
+            self._c.lib.vkp_queue_free(handle)
+
+
+class CProgram:
+    """A program held by the C helper."""
+
+    def __init__(self, c: Any, group: Any, queues: Sequence[CQueue], batches: Sequence[Batch]) -> None:
+        self._c, self._queues = c, queues
+        nranks = len(queues)
+        ffi, address = c.ffi, api.load().address
+        gates = [batch.gate or (c.ffi.NULL, 0) for batch in batches]
+        read_start, reads = _flatten([batch.reads for batch in batches])
+        write_start, writes = _flatten([batch.writes for batch in batches])
+        self.handle = c.lib.vkp_program_new(
+            group,
+            len(batches),
+            ffi.new("uint32_t[]", [batch.rank for batch in batches]),
+            ffi.new("uint64_t[]", [address(batch.command) for batch in batches]),
+            ffi.new("uint32_t[]", read_start),
+            ffi.new("uint32_t[]", reads),
+            ffi.new("uint32_t[]", write_start),
+            ffi.new("uint32_t[]", writes),
+            ffi.new("uint64_t[]", [address(semaphore) for semaphore, _ in gates]),
+            ffi.new("uint64_t[]", [value for _, value in gates]),
+        )
+        _require(c, self.handle, "vkp_program_new")
+        self._values = ffi.new("uint64_t[]", nranks)
+        self._failed = ffi.new("uint32_t*")
+
+    def enqueue(self) -> list[int]:
+        with enqueue_lock:
+            result = self._c.lib.vkp_enqueue(self.handle, self._values, self._failed)
+            values = self._c.ffi.unpack(self._values, len(self._queues))
+        if result < 0:
+            raise _enqueue_failed(result, int(self._failed[0]), values, _unsent(self._queues))
+        return list(values)
+
+    def last(self) -> list[int]:
+        return [queue.last for queue in self._queues]
+
+    def close(self) -> None:
+        handle, self.handle = self.handle, None
+        if handle is not None:
+            self._c.lib.vkp_program_free(handle)
+
+
+class CGroup:
+    """A group held by the C helper: its waiter threads never take the GIL."""
+
+    def __init__(self, queues: Sequence[CQueue], nslots: int) -> None:
+        self._c = helper()
+        self._queues = queues
+        handles = self._c.ffi.new("vkp_queue*[]", [queue.handle for queue in queues])
+        self.handle = self._c.lib.vkp_group_new(len(queues), handles, nslots)
+        _require(self._c, self.handle, "vkp_group_new")
+        self._error = self._c.lib.vkp_group_error_word(self.handle)  # read in place, as CQueue's
+
+    def set_native(self, dst: int, src: int, semaphore: Any) -> None:
+        self._c.lib.vkp_group_native(self.handle, dst, src, api.load().address(semaphore))
+
+    def set_local(self, dst: int, semaphore: Any) -> None:
+        self._c.lib.vkp_group_local(self.handle, dst, api.load().address(semaphore))
+
+    def set_slots(self, base: int, offsets: Sequence[int], sizes: Sequence[int]) -> None:
+        new = self._c.ffi.new
+        self._c.lib.vkp_group_slots(self.handle, base, new("uint64_t[]", offsets), new("uint64_t[]", sizes))
+
+    def set_mapped(self, rank: int, address: int) -> None:
+        self._c.lib.vkp_group_mapped(self.handle, rank, address)
+
+    def start(self, spin_ns: int) -> None:
+        error = self._c.lib.vkp_group_start(self.handle, spin_ns)
+        if error:
+            raise CommunicatorError(f"cannot start a bridge thread: errno {error}")
+
+    def program(self, batches: Sequence[Batch]) -> CProgram:
+        return CProgram(self._c, self.handle, self._queues, batches)
+
+    def stop(self) -> None:
+        if self.handle is not None:
+            self._c.lib.vkp_group_stop(self.handle)
+
+    def abort(self) -> None:
+        if self.handle is not None:
+            self._c.lib.vkp_group_abort(self.handle)
+
+    def error(self) -> int:
+        return int(self._error[0])
+
+    def stats(self) -> BridgeStats:
+        out = self._c.ffi.new("uint64_t[]", 5 + HISTOGRAM_BUCKETS + len(self._queues))
+        self._c.lib.vkp_group_stats(self.handle, out)
+        bridges, spins, blocks, copies, copied_bytes, *rest = self._c.ffi.unpack(out, len(out))
+        histogram, pending = tuple(rest[:HISTOGRAM_BUCKETS]), tuple(rest[HISTOGRAM_BUCKETS:])
+        return BridgeStats(bridges, spins, blocks, copies, copied_bytes, histogram, pending)
+
+    def close(self) -> None:
+        if self.handle is not None:
+            self.stop()
+            self._error = self._c.ffi.new("int32_t*", self._error[0])
+            handle, self.handle = self.handle, None
+            self._c.lib.vkp_group_free(handle)
+
+
+class Waiter:
+    """A prepared wait for one timeline value per queue."""
+
+    def __init__(self, queues: Sequence[CQueue]) -> None:
+        self._c = helper()
+        self._handles = self._c.ffi.new("vkp_queue*[]", [queue.handle for queue in queues])
+        self._queues = queues
+
+    def wait(self, values: Sequence[int], timeout_ns: int, spin_ns: int) -> int:
+        ffi = self._c.ffi
+        reached = ffi.new("uint32_t*")
+        wanted = ffi.new("uint64_t[]", values)
+        result = self._c.lib.vkp_wait(self._handles, wanted, len(self._queues), timeout_ns, spin_ns, reached)
+        if result < 0:
+            unsent = _unsent(self._queues)
+            raise api.load().error(result, "vkQueueSubmit" if unsent else "vkWaitSemaphores", unsent)
+        return int(reached[0])
+
+
+def _unsent(queues: Sequence[CQueue]) -> str:
+    """Say which operations the drivers have refused to take; empty for none."""
+    return "; ".join(filter(None, (queue.stream.unsent() for queue in queues if queue.stream is not None)))
+
+
+def _require(c: Any, handle: Any, call: str) -> None:
+    if handle == c.ffi.NULL:
+        raise OutOfMemoryError("VK_ERROR_OUT_OF_HOST_MEMORY", call)
+
+
+def _flatten(parts: Sequence[Sequence[int]]) -> tuple[list[int], list[int]]:
+    start = [0]
+    flat: list[int] = []
+    for part in parts:
+        flat += part
+        start.append(len(flat))
+    return start, flat
+
+
+def _enqueue_failed(result: int, rank: int, values: Sequence[int], unsent: str) -> Exception:
+    what = f"rank {rank}" if rank < len(values) else "nothing was submitted, the group is aborted"
+    detail = f"{what}; timelines at {list(values)}" + (f"; {unsent}" if unsent else "")
+    error = api.load().error(result, "vkQueueSubmit", detail)
+    if rank < len(values):
+        error.rank = rank  # type: ignore[attr-defined]
+    return error
+
+
+@functools.cache
+def helper() -> ModuleType:
+    """Return the compiled helper, with its functions in ``lib``.
+
+    Raises:
+        UnsupportedError: the helper was not built, or does not load into this Python.
+    """
+    try:
+        return importlib.import_module("vkpar.vulkan.pump._pump")
+    except ImportError as error:
+        raise UnsupportedError(
+            f"vkpar's C helper cannot be loaded ({error}): with a C compiler and the Python headers there (Debian and "
+            "Ubuntu: apt install gcc libc6-dev python3-dev) reinstall vkpar; in a clone run "
+            "python -m vkpar.vulkan.pump.build"
+        ) from error
+
+
+def wait(queues: Sequence[CQueue], values: Sequence[int], timeout_ns: int, spin_ns: int = 0) -> int:
+    """Wait until each queue's timeline has its value; return how many, in order, have it (all: success).
+
+    Raises:
+        VulkanError: the wait failed, for example because the device was lost.
+    """
+    return Waiter(queues).wait(values, timeout_ns, spin_ns) if queues else 0
