@@ -3,10 +3,11 @@
 // Reduces the slots that arrived and the rank's own elements, in rank order; stores the result in the array, sends it,
 // or both. Publishing is a reduction of the own elements alone.
 // variants: gpu: LANES=32 GROUP=256 | cpu: LANES=1 GROUP=8 | texel: LANES=1 GROUP=8 TEXELS
-// variants: f32_scaled_scaled: ELEM=ELEM_F32 IN_WIRE=WIRE_SCALED_F16 OUT_WIRE=WIRE_SCALED_F16 | f32_word_word: ELEM=ELEM_F32 IN_WIRE=WIRE_WORD OUT_WIRE=WIRE_WORD | f32_bhalf_bhalf: ELEM=ELEM_F32 IN_WIRE=WIRE_BF16 OUT_WIRE=WIRE_BF16 | f32_q8_q8: ELEM=ELEM_F32 IN_WIRE=WIRE_Q8 OUT_WIRE=WIRE_Q8 | f16_half_half: ELEM=ELEM_F16 IN_WIRE=WIRE_F16 OUT_WIRE=WIRE_F16 | f16_word_word: ELEM=ELEM_F16 IN_WIRE=WIRE_WORD OUT_WIRE=WIRE_WORD | f16_word_half: ELEM=ELEM_F16 IN_WIRE=WIRE_WORD OUT_WIRE=WIRE_F16 | bf16_bhalf_bhalf: ELEM=ELEM_BF16 IN_WIRE=WIRE_BF16 OUT_WIRE=WIRE_BF16 | bf16_word_word: ELEM=ELEM_BF16 IN_WIRE=WIRE_WORD OUT_WIRE=WIRE_WORD | bf16_word_bhalf: ELEM=ELEM_BF16 IN_WIRE=WIRE_WORD OUT_WIRE=WIRE_BF16 | int_word_word: ELEM=ELEM_INT IN_WIRE=WIRE_WORD OUT_WIRE=WIRE_WORD
+// variants: f32_scaled_scaled: ELEM=ELEM_F32 IN_WIRE=WIRE_SCALED_F16 OUT_WIRE=WIRE_SCALED_F16 | f32_word_word: ELEM=ELEM_F32 IN_WIRE=WIRE_WORD OUT_WIRE=WIRE_WORD | f32_bhalf_bhalf: ELEM=ELEM_F32 IN_WIRE=WIRE_BF16 OUT_WIRE=WIRE_BF16 | f32_q8_q8: ELEM=ELEM_F32 IN_WIRE=WIRE_Q8 OUT_WIRE=WIRE_Q8 | f16_half_half: ELEM=ELEM_F16 IN_WIRE=WIRE_F16 OUT_WIRE=WIRE_F16 | f16_word_word: ELEM=ELEM_F16 IN_WIRE=WIRE_WORD OUT_WIRE=WIRE_WORD | f16_word_half: ELEM=ELEM_F16 IN_WIRE=WIRE_WORD OUT_WIRE=WIRE_F16 | bf16_bhalf_bhalf: ELEM=ELEM_BF16 IN_WIRE=WIRE_BF16 OUT_WIRE=WIRE_BF16 | bf16_word_word: ELEM=ELEM_BF16 IN_WIRE=WIRE_WORD OUT_WIRE=WIRE_WORD | bf16_word_bhalf: ELEM=ELEM_BF16 IN_WIRE=WIRE_WORD OUT_WIRE=WIRE_BF16 | int_word_word: ELEM=ELEM_INT IN_WIRE=WIRE_WORD OUT_WIRE=WIRE_WORD | i8_word_word: ELEM=ELEM_I8 IN_WIRE=WIRE_WORD OUT_WIRE=WIRE_WORD | i16_word_word: ELEM=ELEM_I16 IN_WIRE=WIRE_WORD OUT_WIRE=WIRE_WORD | i64_word_word: ELEM=ELEM_I64 IN_WIRE=WIRE_WORD OUT_WIRE=WIRE_WORD | f64_word_word: ELEM=ELEM_F64 IN_WIRE=WIRE_WORD OUT_WIRE=WIRE_WORD DOUBLES
 // variants: whole: | tail: TAIL | whole_any: ANY | tail_any: TAIL ANY
-// Those named any do every op and can measure; the others sum. A constant chooses the op at no cost where drivers fold
-// it. SwiftShader does not, and runs both sides of a branch, so that a sum would take half as long again.
+// Those named any do every op and can measure; the others sum, and average floats. A constant chooses the op at no cost
+// where drivers fold it. SwiftShader does not, and runs both sides of a branch, so that a sum would take half as long
+// again.
 #include "common/wire.glsl"
 
 layout(constant_id = 0) const uint SOURCES = 1u;
@@ -24,8 +25,6 @@ const uint OP = 0u, ORDER = 0u;
 const bool MEASURE = false;
 #endif
 
-const uint OP_PROD = 1u, OP_MAX = 2u, OP_MIN = 3u;
-const uint ORDER_UINT = 2u;  // 0: float32, 1: int32
 const bool SCALED = TO_SLOT && (OUT_WIRE == WIRE_SCALED_F16 || OUT_WIRE == WIRE_Q8);
 const uint MOST_SOURCES = 16u;
 
@@ -36,35 +35,11 @@ layout(push_constant) uniform Push {
     uint target_at;              // and in the target array's
     uint tail;                   // 16-byte units from a slot's start to its scales
     uint out_slot;               // first 16-byte unit of the slot to fill
-    float factor;                // what an average multiplies the sum by
+    uvec2 factor;                // the bits of what an average multiplies a sum of floats by, or divides integers by
     uint slots[MOST_SOURCES];    // first 16-byte units of those that arrived
 };
 
-// Signed integers in the order of what the bits stand for. NaN wins: it is the largest for max, the smallest for min.
-ivec4 key(uvec4 bits) {
-    if (IS_INT) {
-        return ivec4(ORDER == ORDER_UINT ? bits ^ 0x80000000u : bits);
-    }
-    ivec4 ordered = ivec4(bits ^ (uvec4(ivec4(bits) >> 31) & 0x7FFFFFFFu));
-    int nan = OP == OP_MAX ? 0x7FFFFFFF : -0x7FFFFFFF - 1;
-    return mix(ordered, ivec4(nan), greaterThan(bits & 0x7FFFFFFFu, uvec4(0x7F800000u)));
-}
-
-uvec4 extreme(uvec4 a, uvec4 b) {
-    ivec4 x = key(a), y = key(b);
-    return mix(a, b, OP == OP_MAX ? greaterThan(y, x) : lessThan(y, x));
-}
-
-uvec4 combined(uvec4 a, uvec4 b) {
-    if (OP == OP_MAX || OP == OP_MIN) {
-        return extreme(a, b);
-    }
-    if (IS_INT) {
-        return OP == OP_PROD ? a * b : a + b;
-    }
-    vec4 x = uintBitsToFloat(a), y = uintBitsToFloat(b);
-    return floatBitsToUint(OP == OP_PROD ? x * y : x + y);
-}
+#include "common/combine.glsl"
 
 Eight term(uint index, uint unit, uvec2 n) {
     if (HAS_OWN && index == OWN_AT) {
@@ -86,10 +61,7 @@ Eight total(uint unit, uvec2 n) {
             i++;
         } while (i < terms);
     }
-    if (AVERAGE && !IS_INT) {
-        result = eight_of_floats(uintBitsToFloat(result.low) * factor, uintBitsToFloat(result.high) * factor);
-    }
-    return result;
+    return Eight(finished(result.low), finished(result.high));
 }
 
 #ifdef ANY
@@ -103,7 +75,7 @@ uint largest_error(uvec4 sent, uvec4 meant) {
 }
 
 void note_error(Eight sent, Eight meant) {
-    if (MEASURE && !IS_INT) {
+    if (MEASURE && !IS_WORDS) {
         worst = max(worst, max(largest_error(sent.low, meant.low), largest_error(sent.high, meant.high)));
     }
 }

@@ -47,6 +47,7 @@ from simulator import Simulator, problem
 
 import vkpar
 from vkpar import dtypes
+from vkpar.bench.exact import truncated_quotient
 from vkpar.comm import wires
 from vkpar.comm.plan import choose as tuner
 from vkpar.comm.plan.choose import Plan
@@ -59,7 +60,7 @@ Numbers = npt.NDArray[Any]
 # The drivers of test rigs by letter. VKPAR_TEST_L="0&1&0&1&0&1&0&1" runs the same rigs on two GPUs, not on lavapipe.
 POOLS = {"L": os.environ.get("VKPAR_TEST_L", "llvmpipe*8"), "S": "swiftshader*3"}
 ALGORITHMS = ("ring", "two_shot", "direct", "tree", "naive")
-INTEGERS = ("int32", "uint32")
+INTEGERS = ("int32", "uint32", "int8", "uint8", "int16", "uint16", "int64", "uint64")
 FORMATS: list[tuple[str, str | None]] = [("float32", wire) for wire in ("f16", "bf16", "f32", "q8")]
 FORMATS += [(dtype, None) for dtype in ("float16", "bfloat16", *INTEGERS)]
 
@@ -226,7 +227,11 @@ class Wires:
         return combined(a, b, self.op)
 
     def finish(self, total: Numbers) -> Numbers:
-        return total * np.float32(1 / self.contributors) if self.op == "avg" else total
+        if self.op != "avg":
+            return total
+        if total.dtype.kind in "iu":
+            return truncated_quotient(total, self.contributors)
+        return total * np.float32(1 / self.contributors)
 
 
 class Errors(Wires):

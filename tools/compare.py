@@ -123,7 +123,7 @@ class Options:
 
     def vkpar(self, variant: Variant) -> Library:
         """Return how a variant is run."""
-        settings = {"wire": self.sweep.wire} | variant.settings
+        settings = ({} if self.sweep.wire is None else {"wire": self.sweep.wire}) | variant.settings
         devices = [] if self.sweep.devices is None else ["--devices", self.sweep.devices]
         flags = [word for name, value in settings.items() for word in (f"--{name}", value)]
         command = [sys.executable, "-m", "vkpar", "bench", "all_reduce", "--in-place", *devices, *flags]

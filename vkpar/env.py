@@ -57,6 +57,12 @@ class Environment:
         "auto",
         ("auto", "staged", "mapped"),
     )
+    wire: str = _setting(
+        "VKPAR_WIRE",
+        "how sums and averages of float32 cross links where a communicator is not told: f16, bf16, f32 (exact) or q8",
+        "f16",
+        ("f16", "bf16", "f32", "q8"),
+    )
     path: str = _setting(
         "VKPAR_PATH",
         "how reductions reach the slots: fused (kernels in place), copies (copy queues around them), auto (as tuned)",

@@ -12,8 +12,10 @@
 
 #include "halfs.glsl"
 
-// The codes of vkpar/comm/wires.py.
+// What arrays hold; elements of the last four are counted, moved and stored as words, of which each holds several or half
+// of one. Wires: what slots hold.
 const uint ELEM_F32 = 0u, ELEM_F16 = 1u, ELEM_BF16 = 2u, ELEM_INT = 3u;
+const uint ELEM_I8 = 4u, ELEM_I16 = 5u, ELEM_I64 = 6u, ELEM_F64 = 7u;
 const uint WIRE_WORD = 0u, WIRE_F16 = 1u, WIRE_BF16 = 2u, WIRE_SCALED_F16 = 3u, WIRE_Q8 = 4u;
 
 const uint BLOCK = 256u;
@@ -36,7 +38,7 @@ const bool IS_WHOLE = false;
 #else
 const bool IS_WHOLE = true;
 #endif
-const bool IS_INT = ELEM == ELEM_INT;
+const bool IS_WORDS = ELEM >= ELEM_INT;  // 32 bits at a time, which no wire changes
 const bool IS_HALF = ELEM == ELEM_F16 || ELEM == ELEM_BF16;
 
 // Eight elements, as the bits of float32 or as integers: consecutive ones, as a rule. Where arrays and slots alike have
@@ -128,7 +130,7 @@ uvec4 halves_of_eight(uint wire, Eight v) {
 
 // Integers as they are; any NaN as the one that every driver agrees on.
 uvec4 canonical(uvec4 bits) {
-    if (IS_INT) {
+    if (IS_WORDS) {
         return bits;
     }
     return mix(bits, uvec4(0x7FC00000u), greaterThan(bits & 0x7FFFFFFFu, uvec4(0x7F800000u)));

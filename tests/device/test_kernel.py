@@ -234,7 +234,7 @@ def test_shared_memory_over_the_limit(device: vkpar.Device) -> None:
 @pytest.mark.parametrize(
     ("name", "extensions", "body", "feature"),
     [
-        ("Float64", "", "void main() { double d = double(a[0]); a[1] = uint(d * d); }", None),
+        ("Float64", "", "void main() { double d = double(a[0]); a[1] = uint(d * d); }", "float64"),
         ("Int64", "ARB_gpu_shader_int64", "void main() { uint64_t d = a[0]; a[1] = uint((d * d) >> 3); }", "int64"),
         (
             "StoragePushConstant16",

@@ -17,8 +17,8 @@ import pytest
 from conftest import FULL
 from hypothesis import given
 from hypothesis import strategies as st
+from reducing import FORMATS as ALL_FORMATS
 from reducing import (
-    FORMATS,
     INTEGERS,
     Numbers,
     Wires,
@@ -34,6 +34,7 @@ from reducing import (
 import vkpar
 from vkpar import dtypes
 from vkpar.comm import wires
+from vkpar.comm.record.kernels import Arithmetic
 from vkpar.comm.schedule.algorithms.table import TABLE
 from vkpar.comm.schedule.steps import BLOCK, MOST_SOURCES
 from vkpar.vulkan.command import DescriptorPool
@@ -46,6 +47,8 @@ BLOCKS_PER_GROUP = 8
 SLOT = 16 << 10  # bytes
 PATTERN = 0xA5
 PROCESSORS = ("texel", "gpu", "cpu")
+FORMATS = [form for form in ALL_FORMATS if not wires.in_words(dtypes.resolve(form[0]))]
+WORDY = [form[0] for form in ALL_FORMATS if wires.in_words(dtypes.resolve(form[0]))]
 OPS = ("sum", "prod", "max", "min", "avg")
 NORMAL = 2.0**-126
 
@@ -98,17 +101,19 @@ class Kernels:
         order = wires.order(dtypes.resolve(self.dtype))
         flags = (own is not None, target is not None, out is not None)
         constants = (len(sources), *flags, code, average, order, self.measure, own_at)
-        push = struct.pack("<4If", 0, 0, self.plan.tail_at(SLOT) // 16, _at(out), 1 / contributors)
+        doing = Arithmetic(self.plan, self.op, contributors=contributors)
+        push = struct.pack("<6I", 0, 0, self.plan.tail_at(SLOT) // 16, _at(out), *doing.factor_words)
         push += struct.pack(f"<{MOST_SOURCES}I", *(_at(slot) for slot in sources), *[0] * (MOST_SOURCES - len(sources)))
         last = self.plan.final if final else self.plan.contribution
         name = f"wire_reduce_{self.processor}_{self.plan.element}_{self.plan.contribution.name}_{last.name}"
         source = self.slots if own is None else self.device.array(own, self.dtype)
-        self._dispatch(name, wires.variant(code, self.measure), count, source, target, push, constants)
+        ending = wires.variant(code, self.measure, average and self.plan.moves)
+        self._dispatch(name, ending, count, source, target, push, constants)
 
     def forward(self, count: int, slot: int, target: vkpar.Array | None, out: int | None = None) -> None:
         """Store a slot in an array, pass it on, or both."""
-        push = struct.pack("<4I", 0, self.plan.tail_at(SLOT) // 16, _at(slot), _at(out)).ljust(84, b"\0")
-        name = f"wire_forward_{self.processor}_{self.plan.element}_{self.plan.final.name}"
+        push = struct.pack("<4I", 0, self.plan.tail_at(SLOT) // 16, _at(slot), _at(out)).ljust(88, b"\0")
+        name = f"wire_forward_{self.processor}_{self.plan.forwarded}_{self.plan.final.name}"
         self._dispatch(name, "", count, self.slots, target, push, (target is not None, out is not None))
 
     def _dispatch(
@@ -254,7 +259,7 @@ def test_which_kernels_run_where(device: vkpar.Device) -> None:
     assert wires.processor(info) == expected
 
 
-PRODUCT = [item for item in itertools.product(FORMATS, OPS) if item[0][0] not in INTEGERS or item[1] != "avg"]
+PRODUCT = list(itertools.product(FORMATS, OPS))
 EVERY = [(processor, *item) for processor in PROCESSORS for item in PRODUCT]
 CASES = EVERY if FULL else [(PROCESSORS[index % 2], *item) for index, item in enumerate(PRODUCT)]
 FLOATS = [item for item in PRODUCT if item[0][0] not in INTEGERS]
@@ -299,8 +304,6 @@ def test_any_reduction(
     data: st.DataObject,
 ) -> None:
     dtype = form[0]
-    if dtype in INTEGERS and op == "avg":
-        op = "max"
     if dtype != "float32" or op == "prod":
         size = 1.0
     parts = values_of(np.random.default_rng(seed), dtype, count, n, op, size)
@@ -317,6 +320,75 @@ def test_as_many_slots_as_one_kernel_reads(device: vkpar.Device, rng: np.random.
     target = kernels.target(500)
     kernels.reduce(500, sources=range(MOST_SOURCES), target=target)
     check_target(kernels, target, np.max(parts, axis=0))
+
+
+# ---- elements that are counted as words ----
+
+
+def edges(rng: np.random.Generator, dtype: str, count: int, n: int) -> list[Numbers]:
+    """Return any integers, among them many of the largest, the smallest, and those around zero."""
+    info = np.iinfo(dtype)
+    some = np.array([info.min, info.min + 1, info.max, info.max - 1, 0, 1, 2, info.max // 2 + 1], dtype)
+    parts = integers(rng, dtype, count, n)
+    for part in parts:
+        where = rng.random(count) < 0.5
+        part[where] = rng.choice(some, int(where.sum()))
+    return parts
+
+
+def check_words(kernels: Kernels, parts: Sequence[Numbers], own_at: int, want: Numbers) -> None:
+    """Publish all parts but one, reduce them and that one, and forward the result; ``want`` has whole words."""
+    words = parts[0].nbytes // 4
+    for slot, part in enumerate(part for rank, part in enumerate(parts) if rank != own_at):
+        kernels.reduce(words, own=part, out=slot, final=False)
+    both, last = (kernels.target(want.size) for _ in range(2))
+    inputs: dict[str, Any] = {"own": parts[own_at], "own_at": own_at, "sources": range(len(parts) - 1)}
+    kernels.reduce(words, **inputs, contributors=len(parts), target=both, out=MOST_SOURCES)
+    kernels.forward(words, MOST_SOURCES, last)
+    for target in (both, last):
+        got = target.numpy()
+        check_same(got[: want.size], want)
+        assert np.all(got[want.size :].view(np.uint8) == PATTERN)
+
+
+@pytest.mark.parametrize("processor", PROCESSORS)
+@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("dtype", WORDY)
+def test_integers_of_any_width(
+    device: vkpar.Device, rng: np.random.Generator, dtype: str, op: str, processor: str
+) -> None:
+    kernels = Kernels(device, dtype, None, processor, op)
+    parts = edges(rng, dtype, (2 * BLOCK + 76) * 4 // np.dtype(dtype).itemsize, 3)
+    model = Wires(kernels.plan, op, 3)
+    with np.errstate(over="ignore"):
+        want = model.finish(functools.reduce(model.combine, parts))
+    check_words(kernels, parts, OPS.index(op) % 3, want)
+
+
+@pytest.mark.parametrize("processor", PROCESSORS)
+@pytest.mark.parametrize("op", OPS)
+def test_doubles(device: vkpar.Device, rng: np.random.Generator, op: str, processor: str) -> None:
+    """Bit for bit as NumPy computes them in rank order: NaN canonical, NaN wins, -0 below +0, subnormals kept."""
+    if not device.info.features.float64:
+        pytest.skip(f"{device.info.name} lacks shaderFloat64")
+    special = np.array([np.nan, -np.nan, np.inf, -np.inf, 0.0, -0.0, 5e-324, -1e-310, 1.7e308, 1.0, 2.0**-1022])
+    pairs = [np.repeat(special, special.size), np.tile(special, special.size)]
+    parts = [np.concatenate([part, rng.standard_normal(479) * 10.0 ** rng.integers(-300, 300, 479)]) for part in pairs]
+    with np.errstate(all="ignore"):
+        if op in ("max", "min"):
+            a, b = parts
+            before = (a < b) | ((a == b) & (np.signbit(a) > np.signbit(b)))
+            want = np.where(before if op == "min" else ~before, a, b)
+            want = np.where(np.isnan(a) | np.isnan(b), np.nan, want)
+        else:
+            want = parts[0] * parts[1] if op == "prod" else parts[0] + parts[1]
+            want = want * 0.5 if op == "avg" else want
+    want = np.where(np.isnan(want), np.nan, want)
+    kernels = Kernels(device, "float64", None, processor, op)
+    check_words(kernels, parts, 1, want)
+    alone = kernels.target(parts[0].size)
+    kernels.reduce(parts[0].nbytes // 4, own=parts[0], target=alone)
+    assert alone.numpy()[: parts[0].size].tobytes() == np.where(np.isnan(parts[0]), np.nan, parts[0]).tobytes()
 
 
 # ---- numbers of every kind ----

@@ -114,8 +114,6 @@ def test_any_reduction(
     dtype, wire = form
     if algorithm == "direct" and mixed(letters):
         algorithm = "auto"
-    if op == "avg" and dtype in INTEGERS:
-        op = "sum"
     rng, n = np.random.default_rng(seed), len(letters)
     with vkpar.Communicator(devices_of(rigs, letters), transport=transport) as comm:
         choices = (Choice(None, algorithm, segment),) if algorithm != "auto" else ()

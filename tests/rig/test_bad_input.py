@@ -87,7 +87,7 @@ def test_counts_and_dtypes_that_differ(comm: vkpar.Communicator) -> None:
 
 
 def test_dtypes_that_are_not_summed(comm: vkpar.Communicator) -> None:
-    for dtype in ("float64", "int64", "uint8", "bool", "complex64", "uint16"):
+    for dtype in ("bool", "complex64", "complex128"):
         arrays = [device.zeros(100, dtype) for device in comm.devices]
         refused(comm, UnsupportedError, dtype, functools.partial(comm.all_reduce, arrays))
 

@@ -80,9 +80,10 @@ def test_all_checks_every_collective(capsys: pytest.CaptureFixture[str]) -> None
     assert ops[:5] == [("all_reduce", op) for op in exact.OPS]
     assert list(dict(ops)) == list(TABLE)
     cells = {(row["collective"], row["op"]): row["cells"] for row in found["rows"]}
-    assert list(cells["all_reduce", "sum"]) == ["f16", "bf16", "q8", "f32", "float16", "bfloat16", "int32", "uint32"]
-    assert list(cells["all_reduce", "max"]) == ["f32", "float16", "bfloat16", "int32", "uint32"]
-    assert "int32" not in cells["all_reduce", "avg"]
+    others = ["float16", "bfloat16", "float64"]
+    others += [f"{sign}int{bits}" for bits in (8, 16, 32, 64) for sign in ("", "u")]
+    assert list(cells["all_reduce", "sum"]) == ["f16", "bf16", "q8", "f32", *others]
+    assert list(cells["all_reduce", "max"]) == list(cells["scatter", None]) == ["f32", *others]
     assert cells["barrier", None] == {}
     bounded = {name for name, cell in cells["all_reduce", "avg"].items() if cell["bound"]}
     assert bounded == {"q8"}
@@ -98,11 +99,11 @@ def test_all_prints_a_table_and_can_fail(monkeypatch: pytest.MonkeyPatch, capsys
     lines = capsys.readouterr().out.splitlines()
     rows = [line.split() for line in lines if not line.startswith("#")]
     assert [row[:-1] for row in rows] == [
-        ["reduce", "sum", "2", "2", "~2", "2", "2", "2", "2", "2", "16"],
-        ["send_recv", *"----", *"33333", "5"],
-        ["barrier", *"-" * 9, "1"],
+        ["reduce", "sum", "2", "2", "~2", "2", "2", "2", "2", "4", "4", "4", "4", "30"],
+        ["send_recv", *"----", *"3333", *"6666", "12"],
+        ["barrier", *"-" * 12, "1"],
     ]
-    assert "# Wrong elements : 31 FAILED (22 calls)" in lines
+    assert "# Wrong elements : 66 FAILED (43 calls)" in lines
 
 
 # --- bench launch ---

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import numpy as np
@@ -39,34 +38,30 @@ def test_every_collective_counts_nothing_wrong(name: str, nranks: int, capsys: p
     assert found["check"].startswith("exact: ")
     for row in found["rows"]:
         halves = [row["out_of_place"], row["in_place"]]
-        assert (halves[1] is not None) is (name in ("all_reduce", "reduce_scatter", "reduce", "all_gather"))
+        assert (halves[1] is not None) is (name != "send_recv")
         assert [half["wrong"] for half in halves if half] == [0] * (1 + made.in_place)
         assert row["redop"] == ("sum" if made.reduces else None)
         for half in filter(None, halves):
             assert half["busbw_gbps"] == pytest.approx(half["algbw_gbps"] * made.factor(nranks))
 
 
-@pytest.mark.parametrize("name", ["broadcast", "reduce_scatter"])
+@pytest.mark.parametrize("name", ["send_recv", "reduce_scatter"])
 def test_a_table_of_every_form(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["bench", name, *TWO, *QUICK, "-b", "4K", "-e", "4K"]) == 0
     (row,) = [line.split() for line in capsys.readouterr().out.splitlines() if not line.startswith("#")]
     assert len(row) == 13
-    assert row[:4] == ["4096", "1024", "float32", "none" if name == "broadcast" else "sum"]
-    assert (row[7], row[11]) == ("0", "N/A" if name == "broadcast" else "0")
+    assert row[:4] == ["4096", "1024", "float32", "none" if name == "send_recv" else "sum"]
+    assert (row[7], row[11]) == ("0", "N/A" if name == "send_recv" else "0")
 
 
 @pytest.mark.parametrize("op", exact.OPS)
-@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "int32", "uint32"])
-def test_ops_are_exact_or_refused(op: str, dtype: str, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["bench", "reduce_scatter", *TWO, *QUICK, "--op", op, "--dtype", dtype, "-b", "4012", "-e", "4012"]
-    if op == "avg" and "int" in dtype:
-        assert cli.main([*arguments, "--json"]) == 2
-        found = json.loads(capsys.readouterr().out)
-        assert found == {"ok": False, "type": "InvalidUsageError", "message": f"avg is for floats, not for {dtype}"}
-        return
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float64", "int32", "uint32", "int8", "int64"])
+def test_ops_are_exact(op: str, dtype: str, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["bench", "reduce_scatter", *TWO, *QUICK, "--op", op, "-d", dtype, "-b", "4012", "-e", "4012"]
     status, found = run_json(capsys, *arguments)
     assert (status, found["wrong"], found["rows"][0]["redop"]) == (0, 0, op)
     assert found["check"].startswith("exact: ")
+    assert found["options"]["wire"] == ("f32" if op == "prod" else "f16")
 
 
 @pytest.mark.parametrize(
@@ -124,7 +119,7 @@ def test_a_wrong_element_of_any_collective_is_counted(
 ) -> None:
     corrupt(monkeypatch)
     status, found = run_json(capsys, "bench", name, *TWO, *QUICK, "--dtype", "int32", "-b", "4K", "-e", "4K")
-    forms, results = 1 + TABLE[name].in_place, 1 if name == "reduce" else 2
+    forms, results = 1 + TABLE[name].in_place, 1 if name in ("reduce", "gather") else 2
     assert (status, found["wrong"], found["ok"]) == (1, forms * results, False)
 
 
@@ -135,10 +130,10 @@ def test_what_was_never_moved_is_wrong(
     skip_self_test(monkeypatch)
     monkeypatch.setattr(vkpar.Communicator, name, lambda *arguments, **options: Idle())
     status, found = run_json(capsys, "bench", name, *TWO, *QUICK, "-b", "4K", "-e", "4K")
-    half = 1024 if name == "broadcast" else 2048  # the root has its own
-    assert (status, found["rows"][0]["out_of_place"]["wrong"]) == (1, half)
-    if name == "all_gather":
-        assert found["rows"][0]["in_place"]["wrong"] == 1024
+    row, half = found["rows"][0], {"scatter": 1024, "gather": 1024}.get(name, 2048)
+    assert (status, row["out_of_place"]["wrong"]) == (1, half)
+    if TABLE[name].in_place:  # some, or half of all, have their own
+        assert row["in_place"]["wrong"] == {"scatter": 512, "gather": 512}.get(name, 1024)
 
 
 def test_a_barrier_is_timed(capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,7 +16,7 @@ from reducing import check_identical, devices_of, fresh_devices
 import vkpar
 from vkpar import CommunicatorError, InvalidUsageError, WaitTimeoutError
 from vkpar.comm.engine import engine
-from vkpar.comm.requests import collectives
+from vkpar.comm.requests import calls
 
 pytestmark = pytest.mark.rig
 Open = Callable[..., vkpar.Communicator]
@@ -163,8 +163,8 @@ def test_a_group_of_repeated_calls_checks_and_records_nothing(rig: Open, monkeyp
         for _ in range(2):  # programs that take turns
             comm.all_reduce(arrays, op="max")
     made = comm.stats()["cached_batches"]
-    check = Mock(side_effect=collectives.check)
-    monkeypatch.setattr(engine.collectives, "check", check)
+    check = Mock(side_effect=calls.check)
+    monkeypatch.setattr(engine.calls, "check", check)
     for _ in range(3):
         with comm.group():
             works = [comm.all_reduce(arrays, op="max") for arrays in pairs]

@@ -10,7 +10,6 @@ import pytest
 from vkpar import dtypes
 from vkpar.bench import exact
 from vkpar.comm import wires
-from vkpar.errors import InvalidUsageError
 
 
 @pytest.mark.parametrize("nranks", [1, 2, 8, 64])
@@ -56,20 +55,16 @@ def reduced(terms: exact.Terms, parts: list[np.ndarray[Any, Any]]) -> np.ndarray
 
 
 @pytest.mark.parametrize("nranks", [1, 2, 3, 4, 7, 8, 16])
-@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "int32", "uint32"])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float64", "int32", "uint32", "int8", "uint64"])
 @pytest.mark.parametrize("op", exact.OPS)
 @pytest.mark.parametrize("wire", ["f16", "bf16", "f32"])
 def test_reductions_are_exact_in_every_order(
     op: str, dtype: str, wire: str, nranks: int, rng: np.random.Generator
 ) -> None:
     resolved = dtypes.resolve(dtype)
-    if op == "avg" and not resolved.is_float:
-        with pytest.raises(InvalidUsageError, match="avg is for floats, not for"):
-            exact.Terms(op, resolved, wire, nranks)
-        return
     terms = exact.Terms(op, resolved, wire, nranks)
     power_of_two = nranks & (nranks - 1) == 0
-    assert terms.is_exact is (op != "avg" or power_of_two or dtype != "float32")
+    assert terms.is_exact is (op != "avg" or power_of_two or dtype not in ("float32", "float64"))
     assert (terms.bound == 0.0) is terms.is_exact
     parts = [terms.draw(rng, 500) for _ in range(nranks)]
     want = reduced(terms, parts)
@@ -78,7 +73,8 @@ def test_reductions_are_exact_in_every_order(
     if not resolved.is_float:
         assert want.dtype == resolved.numpy
     elif terms.is_exact:
-        significant = {"float32": {"f16": 11, "bf16": 8, "f32": 24}[wire], "float16": 11, "bfloat16": 8}[dtype]
+        wires_bits = {"f16": 11, "bf16": 8, "f32": 24}
+        significant = {"float32": wires_bits[wire], "float16": 11, "bfloat16": 8, "float64": 53}[dtype]
         bits = 24 if op in ("max", "min") and dtype == "float32" else significant
         values = exact.values(want, resolved).astype(np.float64)
         for numbers in (values, *parts):
@@ -87,6 +83,20 @@ def test_reductions_are_exact_in_every_order(
         true = np.array(parts, np.float64)
         operations: dict[str, Any] = {"sum": np.sum, "prod": np.prod, "max": np.max, "min": np.min, "avg": np.mean}
         assert np.array_equal(values, operations[op](true, axis=0))
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "int32", "int64", "uint64"])
+def test_averages_of_integers_are_sums_that_wrap_divided_toward_zero(dtype: str) -> None:
+    info = np.iinfo(dtype)
+    numbers = np.array([info.min, info.min + 1, info.max, info.max - 1, 0, 1, 7], dtype)
+    for divisor in (1, 2, 3, 7, 300):
+        want = [abs(int(number)) // divisor * (-1 if number < 0 else 1) for number in numbers]
+        if divisor > 1 or info.min == 0:
+            assert exact.truncated_quotient(numbers, divisor).tolist() == want
+    terms = exact.Terms("avg", dtypes.resolve(dtype), "f32", 2)
+    assert reduced(terms, [np.array([info.max], dtype), np.array([3], dtype)]).tolist() == [
+        1 if info.min == 0 else -(-(info.min + 2) // 2)
+    ]
 
 
 def encoded_q8(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

@@ -64,6 +64,7 @@ def test_false_words(fresh: Setter, text: str) -> None:
         ("VKPAR_VALIDATION", "maybe"),
         ("VKPAR_VALIDATION", "2"),
         ("VKPAR_LINK", "telepathic"),
+        ("VKPAR_WIRE", "f8"),
         ("VKPAR_TRANSPORT", "pigeon"),
         ("VKPAR_STAGING_BYTES", "1.5"),
         ("VKPAR_STAGING_BYTES", "-1"),

@@ -14,7 +14,7 @@ from simulator import Simulator, check_acyclic
 
 from vkpar import InvalidUsageError
 from vkpar.comm.schedule.algorithms import barrier, p2p
-from vkpar.comm.schedule.steps import BLOCK, Barrier, Forward, Move, SlotSet, Span, Step
+from vkpar.comm.schedule.steps import BLOCK, Barrier, Forward, Move, Reduce, SlotSet, Span, Step
 
 RANKS = range(1, 9)
 COUNTS = (0, 1, 256, 1000, 5000)
@@ -109,6 +109,37 @@ def test_no_target_waits_for_all_sources_at_once() -> None:
     gathers = [step for step in steps if "gather" in step.phase]
     assert len(gathers) == 5 * 4
     assert all(sum(isinstance(action, Forward) for action in step.actions) == 1 for step in gathers)
+
+
+@pytest.mark.parametrize("nranks", range(2, 9))
+@pytest.mark.parametrize("per_rank", [2, 4, 5, 16])
+def test_swaps_are_published_before_either_end_is_stored(nranks: int, per_rank: int) -> None:
+    """Where a piece comes, the one that goes back was sent from, in an earlier step of the rank."""
+    counts = [[BLOCK * (1 + (a * b + a + b) % 5) + a * b for b in range(nranks)] for a in range(nranks)]
+    moves = all_to_all(counts)
+    slots = SlotSet(nranks, per_rank, 2)
+    back = {(move.source, target): move.span for move in moves for target in move.targets}
+    sent: set[tuple[int, int, int]] = set()  # rank, to whom, and from which element of the piece on
+    slot_of: dict[int, tuple[int, int, int]] = {}
+    for step in p2p.steps(moves, slots, swaps=True):
+        published = [action for action in step.actions if isinstance(action, Reduce)]
+        stored = [action for action in step.actions if isinstance(action, Forward)]
+        for action in stored:
+            source, start, count = slot_of[action.slot]
+            twin = back[step.rank, source]
+            assert (step.rank, source, start) in sent, "what lies there was not sent yet"
+            assert start + count <= twin.count
+        for action in published:
+            ends = next(
+                (target, span)
+                for (source, target), span in back.items()
+                if source == step.rank and span.start <= action.span.start < span.start + span.count
+            )
+            offset = action.span.start - ends[1].start
+            assert action.out_slot is not None
+            slot_of[action.out_slot] = (step.rank, offset, action.span.count)
+            sent.add((step.rank, ends[0], offset))
+    assert len(sent) >= nranks * (nranks - 1)
 
 
 def test_generations_use_different_slots() -> None:

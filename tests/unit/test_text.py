@@ -40,14 +40,15 @@ def test_memory_prints_as_a_table() -> None:
         HeapMemory(0, True, 140 << 30, 3 << 20, 61 << 20, 0, 138 << 30, 2 << 30),
         HeapMemory(1, False, 512 << 30, 0, 0, 1 << 20, None, None),
     )
-    memory = DeviceMemory(heaps, 2 << 20, 1 << 20, 1 << 20, 7, 1 << 30, 3, 1, 0, 61 << 20, 0.25)
+    memory = DeviceMemory(heaps, 2 << 20, 1 << 20, 1 << 20, 3 << 10, 7, 1 << 30, 3, 1, 0, 61 << 20, 0.25)
     lines = str(memory).splitlines()
     assert lines[0].split() == ["heap", "kind", "total", "used", "cached", "imported", "budget", "process"]
     assert lines[1].split() == [
         *["0", "device-local", "140", "GiB", "3", "MiB", "61", "MiB", "0", "B", "138", "GiB", "2", "GiB"]
     ]
     assert lines[2].split()[-4:] == ["1", "MiB", "-", "-"]
-    assert "arrays 2 MiB of 1 GiB that VKPAR_MAX_MEMORY allows, staging 1 MiB, slots 1 MiB" in lines
+    assert "arrays 2 MiB of 1 GiB that VKPAR_MAX_MEMORY allows" in lines
+    assert "staging 1 MiB, slots 1 MiB, bounce buffers 3 KiB" in lines
     assert "largest free piece 61 MiB, fragmentation 25%" in lines
     assert max(map(len, lines)) <= 80
 

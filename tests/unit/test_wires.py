@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from infos import fake_info
 
-from vkpar import InvalidUsageError, UnsupportedError, dtypes
+from vkpar import InvalidUsageError, UnsupportedError, dtypes, env
 from vkpar.comm import wires
 from vkpar.comm.schedule.algorithms.table import TABLE
 from vkpar.comm.schedule.steps import BLOCK
 
 NARROW = [dtypes.float16, dtypes.bfloat16, dtypes.int32, dtypes.uint32]
+WORDY = [dtypes.resolve(name) for name in ("int8", "uint8", "int16", "uint16", "int64", "uint64", "float64")]
 CHOSEN = {"f16": wires.SCALED_HALF, "bf16": wires.BHALF, "f32": wires.WORD, "q8": wires.Q8}
 COMPARED = ("max", "min")
 
@@ -45,9 +48,9 @@ def test_what_is_only_moved_travels_as_words() -> None:
 
 def test_codes_of_the_kernels() -> None:
     assert wires.OPS == {"sum": 0, "prod": 1, "max": 2, "min": 3, "avg": 0}
-    assert [wires.order(dtype) for dtype in (dtypes.float32, *NARROW)] == [0, 0, 0, 1, 2]
+    assert [wires.order(dtype) for dtype in (dtypes.float32, *NARROW, *WORDY)] == [0, 0, 0, 1, 2, *[1, 2] * 3, 0]
     assert [wires.variant(wires.OPS[op]) for op in wires.OPS] == ["", "_any", "_any", "_any", ""]
-    assert wires.variant(0, measure=True) == "_any"
+    assert wires.variant(0, measure=True) == wires.variant(0, divides=True) == "_any"
 
 
 @given(
@@ -95,25 +98,62 @@ def test_unknown_wires(wire: str) -> None:
         wires.check(dtypes.float32, wire)
 
 
-@pytest.mark.parametrize("dtype", ["float64", "int64", "uint8", "bool", "complex64", "uint16"])
-def test_dtypes_that_are_not_summed(dtype: str) -> None:
-    with pytest.raises(UnsupportedError, match="collectives reduce float32, float16, bfloat16, int32, uint32"):
+@pytest.mark.parametrize(
+    ("dtype", "advice"), [("bool", "of uint8 are any and all"), ("complex64", "real and imaginary")]
+)
+def test_dtypes_that_are_not_summed(dtype: str, advice: str) -> None:
+    with pytest.raises(UnsupportedError, match=f"do not reduce {dtype}, only float32, float16, .*{advice}") as caught:
         wires.check(dtypes.resolve(dtype), "f16")
+    assert "int32')" not in str(caught.value)
+
+
+def test_a_device_without_float64_is_named() -> None:
+    able, unable = fake_info(), fake_info(1, name="Plain")
+    unable = dataclasses.replace(unable, features=dataclasses.replace(unable.features, float64=False))
+    double = dtypes.resolve("float64")
+    wires.check_devices(double, [able, able])
+    wires.check_devices(dtypes.resolve("int64"), [able, unable])
+    assert wires.lacking(double, [able, unable]) == "rank 1, Plain, lacks shaderFloat64"
+    with pytest.raises(UnsupportedError, match="float64 is not reduced on these devices, only moved: rank 1, Plain"):
+        wires.check_devices(double, [able, unable])
+
+
+@pytest.mark.parametrize("dtype", WORDY)
+def test_what_is_not_32_bits_wide_travels_as_whole_words(dtype: dtypes.DType) -> None:
+    assert wires.in_words(dtype)
+    for algorithm, op in itertools.product(TABLE.values(), wires.OPS):
+        plan = wires.plan(dtype, "q8", algorithm, op)
+        assert (plan.contribution, plan.final) == (wires.WORD, wires.WORD)
+        assert plan.is_verbatim(wires.WORD)
+        assert plan.moves is (not dtype.is_float)
+    per_block = wires.WORD.payload // dtype.itemsize
+    assert wires.message_nbytes(dtype, "f16", per_block) == wires.WORD.payload
+    assert wires.message_nbytes(dtype, "f16", per_block + 1) == 2 * wires.WORD.payload
+
+
+def test_products_travel_exactly_unless_a_wire_is_named() -> None:
+    assert [wires.chosen(op, "q8") for op in wires.OPS] == ["q8", "f32", "q8", "q8", "q8"]
+
+
+def test_the_default_wire_can_be_any() -> None:
+    (choices,) = (item.metadata["choices"] for item in dataclasses.fields(env.Environment) if item.name == "wire")
+    assert set(choices) == set(wires.NAMES)
 
 
 def test_every_plan_has_its_kernels() -> None:
     import importlib.resources
 
     folder = importlib.resources.files("vkpar").joinpath("spirv")
-    dtypes_wires_ops = itertools.product([dtypes.float32, *NARROW], wires.NAMES, wires.OPS)
+    dtypes_wires_ops = itertools.product([dtypes.float32, *NARROW, *WORDY], wires.NAMES, wires.OPS)
     for (dtype, wire, op), algorithm in itertools.product(dtypes_wires_ops, TABLE.values()):
         plan = wires.plan(dtype, wire, algorithm, op)
-        for processor, part in itertools.product(("cpu", "gpu"), ("whole", "tail")):
+        divides = op == "avg" and not dtype.is_float
+        for processor, part in itertools.product(("cpu", "gpu", "texel"), ("whole", "tail")):
             for out, measure in itertools.product({plan.contribution.name, plan.final.name}, (False, True)):
-                end = f"{part}{wires.variant(wires.OPS[op], measure)}"
+                end = f"{part}{wires.variant(wires.OPS[op], measure, divides)}"
                 reduce = f"wire_reduce_{processor}_{plan.element}_{plan.contribution.name}_{out}_{end}.spv"
                 assert folder.joinpath(reduce).is_file(), reduce
-            forward = f"wire_forward_{processor}_{plan.element}_{plan.final.name}_{part}.spv"
+            forward = f"wire_forward_{processor}_{plan.forwarded}_{plan.final.name}_{part}.spv"
             assert folder.joinpath(forward).is_file(), forward
 
 
@@ -123,8 +163,3 @@ def test_every_plan_has_its_kernels() -> None:
 def test_what_cannot_be_reduced_names_a_way_that_keeps_the_values(name: str, advice: str) -> None:
     with pytest.raises(UnsupportedError, match=advice):
         wires.check(dtypes.resolve(name), "f16")
-    with pytest.raises(UnsupportedError, match=r"device\.array\(x, 'int32'\)"):
-        wires.check(dtypes.resolve("bool"), "f16")
-    if dtypes.resolve("int64") not in wires._ELEMENTS:
-        with pytest.raises(UnsupportedError, match="fits 32 bits"):
-            wires.check(dtypes.resolve("int64"), "f16")

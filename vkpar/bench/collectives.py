@@ -1,8 +1,8 @@
 """The collectives as the benchmarks see them: a few callbacks each, in one table.
 
 As in nccl-tests, a collective's *size* is that of the largest array that a rank gives or gets: the gathered result of
-an all_gather, the array that each rank gives to a reduce_scatter or an all_to_all. Its *bus factor* turns size / time
-into what each rank's link carries each way.
+an all_gather or a gather, the array that is scattered, the one that each rank gives to a reduce_scatter or an
+all_to_all. Its *bus factor* turns size / time into what each rank's link carries each way.
 """
 
 from __future__ import annotations
@@ -169,16 +169,51 @@ def _all_gather(communicator: Communicator, buffers: Buffers, _setting: Setting)
     return partial(communicator.all_gather, buffers.sources, out=buffers.results)
 
 
-def _broadcast_arrays(setting: Setting, _in_place: bool) -> Buffers:
-    results = setting.arrays()
-    return Buffers([result if rank == setting.root else None for rank, result in enumerate(results)], results)
+def _broadcast_arrays(setting: Setting, in_place: bool) -> Buffers:
+    results, root = setting.arrays(), setting.root
+    given = results[root] if in_place else setting.devices[root].empty(setting.count, setting.dtype)
+    return Buffers([given if rank == root else None for rank in range(setting.nranks)], results)
 
 
 def _broadcast(communicator: Communicator, buffers: Buffers, setting: Setting) -> Launch:
-    return partial(communicator.broadcast, buffers.results, setting.root)
+    root = setting.root
+    if buffers.sources[root] is buffers.results[root]:
+        return partial(communicator.broadcast, buffers.results, root)
+    return partial(communicator.broadcast, buffers.sources, root, out=buffers.results)
 
 
-def _all_to_all_arrays(setting: Setting, _in_place: bool) -> Buffers:
+def _scatter_arrays(setting: Setting, in_place: bool) -> Buffers:
+    root = setting.root
+    given = setting.devices[root].empty(setting.count, setting.dtype)
+    results = setting.arrays(setting.parts)
+    if in_place:
+        results[root] = given[setting.spans[root]]
+    return Buffers([given if rank == root else None for rank in range(setting.nranks)], results)
+
+
+def _scatter(communicator: Communicator, buffers: Buffers, setting: Setting) -> Launch:
+    (given,) = buffers.given()
+    return partial(communicator.scatter, given, setting.root, out=buffers.results)
+
+
+def _gather_arrays(setting: Setting, in_place: bool) -> Buffers:
+    root = setting.root
+    taken = setting.devices[root].empty(setting.count, setting.dtype)
+    sources = setting.arrays(setting.parts)
+    if in_place:
+        sources[root] = taken[setting.spans[root]]
+    return Buffers(sources, [taken if rank == root else None for rank in range(setting.nranks)])
+
+
+def _gather(communicator: Communicator, buffers: Buffers, setting: Setting) -> Launch:
+    return partial(communicator.gather, buffers.sources, setting.root, out=buffers.results[setting.root])
+
+
+def _all_to_all_arrays(setting: Setting, in_place: bool) -> Buffers:
+    """In place parts are equal: as many elements as the ranks divide."""
+    if in_place:
+        sources = setting.arrays([setting.count - setting.count % setting.nranks] * setting.nranks)
+        return Buffers(sources, sources)
     return Buffers(setting.arrays(), setting.arrays([setting.nranks * part for part in setting.parts]))
 
 
@@ -254,14 +289,41 @@ TABLE: Final = {
             _once,
             "1",
             rooted=True,
+            in_place=True,
+        ),
+        Collective(
+            "scatter",
+            _scatter_arrays,
+            _scatter,
+            lambda given, setting: [given[0][span] for span in setting.spans],
+            _everywhere(1.0),
+            "(n-1)/n",
+            rooted=True,
+            in_place=True,
+        ),
+        Collective(
+            "gather",
+            _gather_arrays,
+            _gather,
+            lambda given, setting: [
+                np.concatenate(given) if rank == setting.root else None for rank in range(setting.nranks)
+            ],
+            _everywhere(1.0),
+            "(n-1)/n",
+            rooted=True,
+            in_place=True,
         ),
         Collective(
             "all_to_all",
             _all_to_all_arrays,
             _all_to_all,
-            lambda given, setting: [np.concatenate([part[span] for part in given]) for span in setting.spans],
+            lambda given, setting: [
+                np.concatenate(parts)
+                for parts in zip(*(np.array_split(part, setting.nranks) for part in given), strict=True)
+            ],
             _everywhere(1.0),
             "(n-1)/n",
+            in_place=True,
         ),
         Collective(
             "send_recv",

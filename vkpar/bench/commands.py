@@ -75,10 +75,10 @@ def _add_collective(benches: Any, collective: Collective) -> None:
     add_devices(parser, _RIG)
     _add_transport(parser)
     if collective.moves:
-        dtypes = sweep.REDUCED if collective.reduces else sweep.MOVED
-        _add_choice(parser, "--dtype", "TYPE", dtypes)
+        _add_choice(parser, "--dtype", "TYPE", sweep.DTYPES, short="-d")
     if collective.reduces:
-        parser.add_argument("--wire", default="f16", metavar="WIRE", help=WIRE_HELP)
+        text = f"how float32 crosses a link: {', '.join(NAMES)} (default: f32 for prod, else VKPAR_WIRE, or f16)"
+        parser.add_argument("--wire", metavar="WIRE", help=text)
         _add_algorithm(parser)
         _add_choice(parser, "--op", "OP", OPS)
     if collective.rooted:
@@ -92,10 +92,14 @@ def _add_profile(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--trace", metavar="FILE", help=text)
 
 
-def _add_choice(parser: argparse.ArgumentParser, name: str, metavar: str, choices: Sequence[str]) -> None:
+def _add_choice(
+    parser: argparse.ArgumentParser, name: str, metavar: str, choices: Sequence[str], *, short: str | None = None
+) -> None:
     """Add an option with the first of ``choices`` as its default."""
     text = f"{', '.join(choices)} (default: {choices[0]})"
-    parser.add_argument(name, default=choices[0], choices=choices, metavar=metavar, help=text)
+    parser.add_argument(
+        *([short] if short else []), name, default=choices[0], choices=choices, metavar=metavar, help=text
+    )
 
 
 def add_sizes(parser: argparse.ArgumentParser) -> None:

@@ -3,21 +3,22 @@
 **Exact data.** Floats are whole numbers so small that no sum of them is rounded, on the wire neither; factors are plus
 or minus 2^-1, 1 or 2, so that products are powers of two; what is divided by a number of ranks that is no power of two
 is a multiple of it, so that rounding the quotient to a half gives it back. Integers are any bits, factors odd ones:
-sums and products wrap. Whatever is only moved, or compared, covers all whole numbers that the type holds. A wrong
-element is one that differs.
+sums and products wrap, and averages are such sums divided, rounded toward zero. Whatever is only moved, or compared,
+covers all whole numbers that the type holds. A wrong element is one that differs.
 
-**A bound** takes its place where no numbers survive: on the q8 wire, and in averages of float32 over a number of ranks
-that is no power of two. A wrong element then is one that is further from the true result, in float64, than that. Let B
-be the largest magnitude of any element of any rank. A sum of n such numbers, and every partial sum, is at most n B in
-magnitude, and a product B^n; call it S. A number v that crosses a link is off by at most ``relative`` |v| + ``block``
-times the largest magnitude in its block, see :mod:`vkpar.testing`, hence by (relative + block) S; an operation
-rounds by at most U S. Each rank but an element's owner encodes once on the element's way to the owner, the owner once
-the result, which makes n encodings for every algorithm; there are n - 1 operations. Errors are themselves encoded and
-added, so that with growth = (1 + relative + block) (1 + U)
+**A bound** takes its place where no numbers survive: on the q8 wire, and in averages of float32 and float64 over a
+number of ranks that is no power of two. A wrong element then is one that is further from the true result, in float64,
+than that. Let B be the largest magnitude of any element of any rank. A sum of n such numbers, and every partial sum, is
+at most n B in magnitude, and a product B^n; call it S. A number v that crosses a link is off by at most ``relative``
+times its size + ``block`` times the largest magnitude in its block, see :mod:`vkpar.testing`, hence by (relative +
+block) S; an operation rounds by at most U S. Each rank but an element's owner encodes once on the element's way to the
+owner, the owner once the result, which makes n encodings for every algorithm; there are n - 1 operations. Errors are
+themselves encoded and added, so that with growth = (1 + relative + block) (1 + U)
 
     | result - true result | <= (growth^n (1 + U)^2 - 1) S.
 
-An average multiplies the sum by 1/n, rounded: two roundings more, hence the square, and S is B.
+An average multiplies the sum by 1/n, rounded: two roundings more, hence the square, and S is B. For float64, which no
+wire rounds, U is 2^-53, and the true result in float64 is rounded as well: a cube.
 """
 
 from __future__ import annotations
@@ -31,7 +32,6 @@ from numpy.random import Generator  # imported here: NumPy's lazy import can swa
 
 from vkpar.arrays.array import Array
 from vkpar.dtypes import DType, bfloat16, bfloat16_bits, float32
-from vkpar.errors import InvalidUsageError
 from vkpar.testing import U, wire_of
 
 Host = np.ndarray[Any, Any]
@@ -84,19 +84,12 @@ class Terms:
     Attributes:
         op: one of :data:`OPS`.
         wire: how float32 crosses links.
-
-    Raises:
-        InvalidUsageError: an average of integers.
     """
 
     op: str
     dtype: DType
     wire: str
     nranks: int
-
-    def __post_init__(self) -> None:
-        if self.op == "avg" and not self.dtype.is_float:
-            raise InvalidUsageError(f"avg is for floats, not for {self.dtype}")
 
     @property
     def takes_wire(self) -> bool:
@@ -106,10 +99,10 @@ class Terms:
     @property
     def is_exact(self) -> bool:
         """True where every correct result is exact."""
-        if self.nranks == 1 or not self.takes_wire:
+        if self.nranks == 1 or not (self.takes_wire or self._is_double):
             return True
         divides = self.op != "avg" or self._halves
-        return divides and wire_of(self.wire).exact > 0
+        return divides and (self._is_double or wire_of(self.wire).exact > 0)
 
     @property
     def bound(self) -> float:
@@ -118,6 +111,8 @@ class Terms:
             return 0.0
         wire, n = wire_of(self.wire), self.nranks
         growth = ((1.0 + wire.relative + wire.block) * (1.0 + U)) ** n * (1.0 + U) ** 2
+        if self._is_double:
+            growth = 1.0 + (n + 3) * 2.0**-53 * 1.0001  # the power, to more digits than float64 has
         largest = float(self._largest)
         return (growth - 1.0) * {"sum": n * largest, "avg": largest, "prod": largest**n}[self.op]
 
@@ -154,8 +149,14 @@ class Terms:
 
     def finish(self, total: Host) -> Host:
         """Return the true result: as the dtype holds it where that is exact, else in float64."""
+        if self.op == "avg" and not self.dtype.is_float:
+            return truncated_quotient(total, self.nranks)
         result = total if self.op != "avg" else np.divide(total, self.nranks, dtype=np.float64)
         return rounded(result, self.dtype) if self.is_exact else result.astype(np.float64)
+
+    @property
+    def _is_double(self) -> bool:
+        return self.dtype.name == "float64"
 
     @property
     def _halves(self) -> bool:
@@ -163,11 +164,19 @@ class Terms:
 
     @property
     def _multiples(self) -> bool:
-        return self.is_exact and not self._halves
+        return self.is_exact and not self._halves and self.dtype.is_float
 
     @property
     def _largest(self) -> int:
         return 1 if self.op == "prod" else largest_term(self.dtype, self.wire, self.nranks)
+
+
+def truncated_quotient(numbers: Host, divisor: int) -> Host:
+    """Return integers divided by a positive one, rounded toward zero, as NumPy's ``//`` does not."""
+    negative = numbers < 0
+    magnitudes = np.where(negative, -numbers, numbers).view(f"u{numbers.itemsize}").astype(np.uint64)
+    quotients = (magnitudes // np.uint64(divisor)).astype(numbers.dtype)
+    return np.where(negative, -quotients, quotients)
 
 
 def poison(array: Array) -> None:

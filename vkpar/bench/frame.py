@@ -100,7 +100,7 @@ class Rig:
 
 
 def open_communicator(
-    stack: ExitStack, selector: str | None, *, wire: str = "f16", algorithm: str = "auto", transport: str = "auto"
+    stack: ExitStack, selector: str | None, *, wire: str | None = None, algorithm: str = "auto", transport: str = "auto"
 ) -> tuple[Communicator, Rig]:
     """Open devices and a communicator over them, closed with ``stack``; return it and its description.
 

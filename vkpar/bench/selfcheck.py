@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -14,39 +14,45 @@ from vkpar.bench import frame, table
 from vkpar.bench.collectives import TABLE, Collective, Setting
 from vkpar.bench.exact import OPS
 from vkpar.bench.trial import Trial, terms_of
+from vkpar.comm import wires
 from vkpar.comm.communicator import Communicator
 from vkpar.errors import InvalidUsageError
 
 # A few elements, several blocks and a piece that nothing divides, several segments.
 SIZES: Final = (24, 40_012, 2_000_004)
 _WIRES: Final = ("f16", "bf16", "q8", "f32")
-_DTYPES: Final = ("float16", "bfloat16", "int32", "uint32")
-_WIDTHS: Final = dict.fromkeys(_WIRES, 7) | {name: len(name) + 2 for name in _DTYPES}
-_INTEGERS: Final = tuple(name for name in _DTYPES if dtypes.resolve(name).numpy.kind in "iu" and name != "bfloat16")
-# For narrow terminals: integers share a column, and calls stand below the table alone.
-_NARROW: Final = (
-    dict.fromkeys(_WIRES, 5) | {name: len(name) + 1 for name in _DTYPES if name not in _INTEGERS} | {"integers": 9}
+_FLOATS: Final = {"f16": "float16", "bf16": "bfloat16", "f64": "float64"}
+_INTEGERS: Final = {bits: (f"int{bits}", f"uint{bits}") for bits in ("8", "16", "32", "64")}
+_DTYPES: Final = (*_FLOATS.values(), *(name for names in _INTEGERS.values() for name in names))
+# The columns: a title, and the cells that it counts.
+_COLUMNS: Final = (
+    *((name, (name,)) for name in _WIRES),
+    *((name, (dtype,)) for name, dtype in _FLOATS.items()),
+    *_INTEGERS.items(),
 )
+# Characters of a column; in narrow terminals, where the calls stand below the table alone.
+_WIDTHS: Final = [5] * len(_COLUMNS)
+_NARROW_WIDTHS: Final = [max(4, len(name) + 1) for name, _ in _COLUMNS]
 
 
-def _line(collective: str, op: str, cells: Mapping[str, str], calls: str, seconds: str, width: int | None) -> str:
+def _line(collective: str, op: str, cells: Sequence[str], calls: str, seconds: str, width: int | None) -> str:
     """Return a line of the table, with the columns that a terminal of ``width`` columns can show."""
-    texts = "".join(cells.get(name, "-").rjust(space) for name, space in _WIDTHS.items())
-    line = f"{collective:>16}{op:>6} {texts}{calls:>7}{seconds:>7}"
+    line = f"{collective:>16}{op:>6} {''.join(map(str.rjust, cells, _WIDTHS))}{calls:>7}{seconds:>7}"
     if not table.is_narrow(width, line):
         return line
-    texts = "".join(cells.get(name, "-").rjust(space) for name, space in _NARROW.items())
-    return f"{collective:>15}{op:>5}{texts}{seconds:>7}"
+    return f"{collective:>15}{op:>5}{''.join(map(str.rjust, cells, _NARROW_WIDTHS))}{seconds:>7}"
 
 
 def _titles(width: int | None) -> list[str]:
-    names = {name: name for name in (*_WIDTHS, *_NARROW)}
-    lines = [
-        _line("collective", "op", names, "calls", "time", width),
-        _line("", "", dict.fromkeys(names, ""), "", "(s)", width),
-    ]
-    end = lines[0].index(_WIRES[-1]) + len(_WIRES[-1])
-    return [f"#{line[1:]}" for line in ("float32 by wire".rjust(end), *lines)]
+    names = [name for name, _ in _COLUMNS]
+    line = _line("collective", "op", names, "calls", "time", width)
+    units = _line("", "", [""] * len(names), "", "(s)", width)
+    groups = {"float32 by wire": _WIRES[-1], "floats": [*_FLOATS][-1], "integers, bits": [*_INTEGERS][-1]}
+    over, at = "", 0
+    for title, last in groups.items():
+        at = line.index(f" {last}", at) + 1 + len(last)
+        over = over + title.rjust(at - len(over))
+    return [f"#{text[1:]}".rstrip() for text in (over, line, units)]
 
 
 @dataclass(frozen=True)
@@ -74,9 +80,11 @@ class Cell:
     calls: int
     bound: float
 
-    def text(self) -> str:
-        """Return the number of wrong elements, marked where a bound was applied."""
-        return f"~{self.wrong}" if self.bound else str(self.wrong)
+
+def _text(cells: Sequence[Cell]) -> str:
+    """Return the number of wrong elements, marked where a bound was applied."""
+    wrong = sum(cell.wrong for cell in cells)
+    return "-" if not cells else f"~{wrong}" if any(cell.bound for cell in cells) else str(wrong)
 
 
 @dataclass(frozen=True)
@@ -95,9 +103,8 @@ class Row:
 
     def text(self, width: int | None = None) -> str:
         """Return the row under the header."""
-        cells = {name: cell.text() for name, cell in self.cells.items()}
-        integers = [cell.wrong for name, cell in self.cells.items() if name in _INTEGERS]
-        cells |= {"integers": str(sum(integers))} if integers else {}
+        columns = ([self.cells[name] for name in names if name in self.cells] for _, names in _COLUMNS)
+        cells = [_text(column) for column in columns]
         return _line(self.collective, self.op or "-", cells, str(self.calls), f"{self.seconds:.2f}", width)
 
 
@@ -134,6 +141,7 @@ class Report:
             "#",
             f"# Wrong elements : {table.verdict(self.wrong())} ({calls} calls)",
             "# Every element must be equal to the true result; where ~ stands, within a derived bound of it.",
+            "# -: always travels as f32's column says, or a device of the rig does not compute it.",
         ]
 
     def as_dict(self) -> dict[str, Any]:
@@ -201,14 +209,18 @@ def _row(options: Options, communicator: Communicator, collective: Collective, o
 
 
 def _settings(communicator: Communicator, collective: Collective, op: str | None) -> dict[str, Setting]:
-    """Return what each column stands for; what always travels exactly is checked in the exact wire's column."""
+    """Return what each cell stands for; what always travels exactly is checked in the exact wire's column.
+
+    Float64 is reduced only where every device computes it.
+    """
     made = {}
-    wires = _WIRES if collective.reduces and op not in ("max", "min") else _WIRES[-1:]
-    for name in (*wires, *_DTYPES):
-        dtype = dtypes.resolve("float32" if name in wires else name)
-        wire = name if name in wires else "f32"
+    infos = [device.info for device in communicator.devices]
+    lossy = _WIRES if collective.reduces and op not in ("max", "min") else _WIRES[-1:]
+    for name in (*lossy, *_DTYPES):
+        dtype = dtypes.resolve("float32" if name in lossy else name)
+        wire = name if name in lossy else "f32"
         root = communicator.nranks - 1
-        if op != "avg" or dtype.is_float:
+        if not collective.reduces or wires.lacking(dtype, infos) is None:
             made[name] = Setting(communicator.devices, dtype, 0, op or "sum", root, wire)
     return made
 

@@ -11,17 +11,20 @@ from functools import partial
 from statistics import fmean, median
 from typing import Any, Final, TextIO
 
-from vkpar import dtypes
+from vkpar import dtypes, env
 from vkpar.bench import frame, profiled, table
 from vkpar.bench.collectives import TABLE, Collective, Launch, Setting
 from vkpar.bench.trial import Trial, terms_of
+from vkpar.comm import wires
 from vkpar.comm.communicator import Communicator
 from vkpar.comm.observe.profile import Profile
 from vkpar.comm.requests.checks import check_rank
 from vkpar.errors import InvalidUsageError
 
-REDUCED: Final = ("float32", "float16", "bfloat16", "int32", "uint32")
-MOVED: Final = (*REDUCED, "float64", "int64", "uint64", "int8", "uint8")
+DTYPES: Final = (
+    *("float32", "float16", "bfloat16", "float64"),
+    *("int32", "uint32", "int64", "uint64", "int16", "uint16", "int8", "uint8"),
+)
 MINBYTES: Final = 8 << 10
 MAXBYTES: Final = 32 << 20
 HEADER: Final = (
@@ -54,7 +57,8 @@ class Options:
         check: checked calls, each on fresh data.
         sizelist: sizes in bytes, in place of ``minbytes``, ``maxbytes`` and ``stepfactor``.
         in_place_only: leave the out-of-place half out, where the collective has the other one.
-        root: the rank that gives or gets, in a broadcast or a reduce.
+        wire: how float32 crosses links; None for what a call without it takes.
+        root: the rank that gives or gets, where there is one.
         profile: say where the time of the last size goes; ``trace`` is a file to write its steps to.
     """
 
@@ -66,7 +70,7 @@ class Options:
     iters: int | None = 20
     warmup_iters: int = 5
     check: int = 1
-    wire: str = "f16"
+    wire: str | None = None
     algorithm: str = "auto"
     transport: str = "auto"
     dtype: str = "float32"
@@ -87,6 +91,11 @@ class Options:
         if self.collective not in TABLE:
             raise InvalidUsageError(f"unknown collective {self.collective!r}; there are {', '.join(TABLE)}")
         return TABLE[self.collective]
+
+    @property
+    def taken_wire(self) -> str:
+        """The wire of a reduction: the named one, or what a call without it takes."""
+        return wires.chosen(self.op, env.get().wire) if self.wire is None else self.wire
 
     def sizes(self) -> list[int]:
         """Return the sizes in bytes, rounded down to whole elements.
@@ -222,7 +231,7 @@ class Report:
             exactly = (
                 options.dtype if options.dtype != "float32" else options.op if options.op in ("max", "min") else ""
             )
-            yield f"wire {options.wire}" + (f" ({exactly} travels exactly)" if exactly else "")
+            yield f"wire {options.taken_wire}" + (f" ({exactly} travels exactly)" if exactly else "")
             yield f"algorithm {self.algorithm}"
         yield f"transport {options.transport}"
 
@@ -268,11 +277,13 @@ def run(options: Options, *, as_json: bool = False, stream: TextIO | None = None
 
 def _start(options: Options, stack: ExitStack) -> tuple[Report, Iterator[Row]]:
     sizes = options.sizes()
+    wire = options.taken_wire
+    options = replace(options, wire=wire)
     communicator, rig = frame.open_communicator(
-        stack, options.devices, wire=options.wire, algorithm=options.algorithm, transport=options.transport
+        stack, options.devices, wire=wire, algorithm=options.algorithm, transport=options.transport
     )
     check_rank(communicator.devices, options.root)
-    setting = Setting(communicator.devices, dtypes.resolve(options.dtype), 0, options.op, options.root, options.wire)
+    setting = Setting(communicator.devices, dtypes.resolve(options.dtype), 0, options.op, options.root, wire)
     algorithm = frame.requested_algorithm(options.algorithm)
     report = Report(options, algorithm, _check_text(options, setting), rig)
     return report, _rows(report, communicator, [setting.of(nbytes) for nbytes in sizes])

@@ -14,11 +14,7 @@ from vkpar.comm.communicator import Communicator
 
 
 def terms_of(collective: Collective, setting: Setting) -> Terms | None:
-    """Return what the ranks contribute to a reduction, None for what is only moved.
-
-    Raises:
-        InvalidUsageError: an op that the dtype does not have.
-    """
+    """Return what the ranks contribute to a reduction, None for what is only moved."""
     return Terms(setting.op, setting.dtype, setting.wire, setting.nranks) if collective.reduces else None
 
 

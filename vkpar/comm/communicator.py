@@ -19,8 +19,8 @@ from vkpar.comm.observe.profile import Profile
 from vkpar.comm.plan import choose
 from vkpar.comm.plan.choose import Tuning
 from vkpar.comm.record.builder import ProgramBuilder
-from vkpar.comm.requests import collectives
-from vkpar.comm.requests.checks import Arrays, check_rank
+from vkpar.comm.requests import collectives, movements
+from vkpar.comm.requests.checks import Arrays, check_count_rows, check_counts, check_rank
 from vkpar.comm.requests.keys import Call
 from vkpar.comm.rig.links import Link
 from vkpar.comm.tune import measure, opening, store
@@ -37,17 +37,19 @@ class Communicator:
 
     Every collective is enqueued and returns a :class:`~vkpar.comm.engine.work.Work`; later work on the same devices
     sees the results without waiting for it. ``arrays[r]`` lives on rank r. The arrays of a collective have equal
-    dtypes: sums and the like take float32, float16, bfloat16, int32 and uint32, whatever is only moved takes any
-    dtype.
+    dtypes: sums and the like take float32, float16, bfloat16, all integers of 8 to 64 bits, and float64 where every
+    device computes it; whatever is only moved takes any dtype.
+
+    **Sums of float32 are rounded to half precision on the way by default**, as :meth:`all_reduce` says; ``wire="f32"``
+    here, ``VKPAR_WIRE=f32`` or ``wire="f32"`` at the call sends them as they are. Everything else travels exactly.
 
     All ranks get the same bits, whatever the drivers. A communicator is a context manager, and ``close`` may be called
     twice; closing a device closes its communicators.
 
     Args:
         devices: one opened device per rank, each once.
-        wire: how float32 crosses links in sums, averages and products: ``f16`` (scaled in blocks of 256; an error of
-            2^-11 of the element or 2^-39 of the block's largest, whichever is larger, each time), ``bf16``, ``q8``
-            (8 bits and a scale for 32 elements) or ``f32`` (exact). docs/algorithms.md has the bounds.
+        wire: how float32 crosses links in sums and averages: ``f16`` (scaled in blocks of 256), ``bf16``, ``q8`` (8
+            bits and a scale for 32 elements) or ``f32`` (exact); by default ``VKPAR_WIRE``, or ``f16`` without it.
         algorithm: ``auto``, ``ring``, ``two_shot``, ``direct``, ``tree`` or ``naive``, for all_reduce; reduce and
             reduce_scatter take it where it does them, else ``two_shot``.
         transport: ``auto``, ``staged`` (all ranks import the same host memory) or ``mapped`` (the host copies between
@@ -73,7 +75,7 @@ class Communicator:
         self,
         devices: Sequence[Device],
         *,
-        wire: str = "f16",
+        wire: str | None = None,
         algorithm: str = "auto",
         transport: str | Sequence[str] = "auto",
         timeout: float = 30.0,
@@ -81,6 +83,7 @@ class Communicator:
     ) -> None:
         close_orphans()
         self.devices = options.devices(devices)
+        wire = env.get().wire if wire is None else wire
         wires.check(dtypes.float32, wire)
         transports = options.transports(transport, len(self.devices))
         self.timeout = options.timeout(timeout)
@@ -214,41 +217,61 @@ class Communicator:
     ) -> Work:
         """Sum ``arrays`` over the ranks; every rank gets the result.
 
+        On their way sums and averages of float32 are rounded to half precision, unless the wire is ``f32``. A sum over
+        n ranks on the ``f16`` wire differs from the true one by at most ((1 + 1/2000)^n - 1) (A + L / 2^27), which is
+        about n/2000 of A: A is the sum of the magnitudes that the ranks give for the element, and L that of each rank's
+        largest one in its block of 256. On the ``f32`` wire it differs by at most n/2^24 of A. docs/algorithms.md
+        derives both bounds, and those of the other wires; numbers below 2^-126 may be taken for zero.
+
         Args:
             arrays: equal counts and dtypes. Where ``out[r]`` is given, ``arrays[r]`` may be None or of size zero: that
                 rank adds nothing.
-            op: ``sum``, ``prod``, ``max``, ``min`` or ``avg`` (the sum times the float32 nearest to 1 over the number
-                of ranks that contribute; floats only). Integers wrap; max and min propagate NaN, and -0 is less than 0.
+            op: ``sum``, ``prod``, ``max``, ``min`` or ``avg`` (the sum times 1 over the number of ranks that
+                contribute, in float32 or float64; of integers the sum, wrapped, divided by it and rounded toward zero,
+                as NCCL does). Integers wrap; max and min propagate NaN, and -0 is less than 0.
             out: where the results go; in place by default. ``out[r]`` is ``arrays[r]`` or shares no byte with it.
-            wire: overrides the communicator's wire, for sum, avg and prod of float32 only: all else travels exactly.
+            wire: overrides the communicator's wire, for sum and avg of float32; products travel exactly unless it is
+                given here, and all else always does.
 
         Raises:
             InvalidUsageError: unequal counts, an array on the wrong rank, a partial overlap, an unknown name.
-            UnsupportedError: a dtype that is not supported.
+            UnsupportedError: a dtype that collectives do not reduce, or float64 where a device lacks ``shaderFloat64``.
             CommunicatorError: the communicator has failed before.
         """
         return self._engine.run(Call(collectives.ALL_REDUCE, arrays, out, op, wire))
 
     def reduce_scatter(
-        self, arrays: Arrays, *, op: str = "sum", out: Arrays | None = None, wire: str | None = None
+        self,
+        arrays: Arrays,
+        *,
+        op: str = "sum",
+        out: Arrays | None = None,
+        wire: str | None = None,
+        counts: Sequence[int] | None = None,
     ) -> Work:
-        """Sum ``arrays`` over the ranks; rank r gets part r of the flat result, cut as ``numpy.array_split`` cuts.
+        """Sum ``arrays`` over the ranks; rank r gets part r of the flat result.
+
+        Sums of float32 are rounded to half precision on their way, unless the wire is ``f32``: see :meth:`all_reduce`.
 
         Args:
             arrays: equal counts and dtypes; None or of size zero where a rank adds nothing.
             op: as in :meth:`all_reduce`.
             out: needed: ``out[r]`` has part r's count. It may be that very part of ``arrays[r]``.
             wire: as in :meth:`all_reduce`.
+            counts: how many elements each part has; cut as ``numpy.array_split`` cuts by default.
 
         Raises:
             InvalidUsageError, UnsupportedError, CommunicatorError: as :meth:`all_reduce` does.
         """
-        return self._engine.run(Call(collectives.REDUCE_SCATTER, arrays, out, op, wire))
+        parts = None if counts is None else check_counts(counts, self.nranks)
+        return self._engine.run(Call(collectives.REDUCE_SCATTER, arrays, out, op, wire, counts=parts))
 
     def reduce(
         self, arrays: Arrays, root: int = 0, *, op: str = "sum", out: Array | None = None, wire: str | None = None
     ) -> Work:
         """Sum ``arrays`` over the ranks; ``root`` alone gets the result, in place or in ``out``.
+
+        Sums of float32 are rounded to half precision on their way, unless the wire is ``f32``: see :meth:`all_reduce`.
 
         Args:
             arrays: equal counts and dtypes; None or of size zero where a rank adds nothing.
@@ -274,31 +297,80 @@ class Communicator:
             InvalidUsageError: wrong counts, dtypes or ranks, or a partial overlap.
             CommunicatorError: the communicator has failed before.
         """
-        return self._engine.run(Call(collectives.ALL_GATHER, arrays, out))
+        return self._engine.run(Call(movements.ALL_GATHER, arrays, out))
 
-    def broadcast(self, arrays: Arrays, root: int = 0) -> Work:
-        """Copy ``arrays[root]`` into the arrays of all other ranks, of the same count and dtype.
+    def broadcast(self, arrays: Arrays, root: int = 0, *, out: Arrays | None = None) -> Work:
+        """Copy ``arrays[root]`` into the arrays of all other ranks, or into ``out`` on every rank.
+
+        Args:
+            arrays: equal counts and dtypes; the others than ``arrays[root]`` may be None where ``out`` is given.
+            root: the rank whose array is copied.
+            out: ``out[r]`` has the count of ``arrays[root]``. ``out[root]`` may be that very array.
 
         Raises:
-            InvalidUsageError: wrong counts, dtypes or ranks.
+            InvalidUsageError: wrong counts, dtypes or ranks, or a partial overlap.
             CommunicatorError: the communicator has failed before.
         """
         root = check_rank(self.devices, root)
-        return self._engine.run(Call(collectives.BROADCAST, arrays, root=root))
+        return self._engine.run(Call(movements.BROADCAST, arrays, out, root=root))
 
-    def all_to_all(self, arrays: Arrays, *, out: Arrays | None = None) -> Work:
-        """Send part q of each flat array, cut as ``numpy.array_split`` cuts, to rank q.
+    def scatter(
+        self, array: Array, root: int = 0, *, out: Arrays | None = None, counts: Sequence[int] | None = None
+    ) -> Work:
+        """Give rank r part r of the flat ``array``, which lives on rank ``root``.
 
         Args:
-            arrays: equal counts and dtypes.
-            out: needed: ``out[q]`` gets part q of every rank's array in rank order: n times that part's count. It
-                shares no byte with ``arrays[q]``.
+            array: any dtype.
+            root: the rank that gives.
+            out: needed: ``out[r]`` has part r's count. ``out[root]`` may be that very part of ``array``.
+            counts: how many elements each part has; cut as ``numpy.array_split`` cuts by default.
 
         Raises:
-            InvalidUsageError: wrong counts, dtypes or ranks, or an overlap.
+            InvalidUsageError: wrong counts, dtypes or ranks, or a partial overlap.
             CommunicatorError: the communicator has failed before.
         """
-        return self._engine.run(Call(collectives.ALL_TO_ALL, arrays, out))
+        root = check_rank(self.devices, root)
+        parts = None if counts is None else check_counts(counts, self.nranks)
+        return self._engine.run(Call(movements.SCATTER, (array,), out, root=root, counts=parts))
+
+    def gather(self, arrays: Arrays, root: int = 0, *, out: Array | None = None) -> Work:
+        """Give rank ``root`` all arrays, flat, one after the other in rank order; their counts may differ.
+
+        Args:
+            arrays: one dtype; None or of size zero where a rank gives nothing.
+            root: the rank that gets.
+            out: needed: an array on ``root`` of the sum of the counts. ``arrays[root]`` may be its own place in it.
+
+        Raises:
+            InvalidUsageError: wrong counts, dtypes or ranks, or a partial overlap.
+            CommunicatorError: the communicator has failed before.
+        """
+        root = check_rank(self.devices, root)
+        return self._engine.run(Call(movements.GATHER, arrays, (out,), root=root))
+
+    def all_to_all(
+        self,
+        arrays: Arrays,
+        *,
+        out: Arrays | None = None,
+        counts: Sequence[int] | Sequence[Sequence[int]] | None = None,
+    ) -> Work:
+        """Send part q of each flat array to rank q.
+
+        Args:
+            arrays: one dtype, and equal counts unless ``counts`` says otherwise; with it, None or of size zero where a
+                rank gives nothing.
+            out: needed: ``out[q]`` gets part q of every rank's array in rank order, one after the other. It may be
+                ``arrays[q]`` itself where q sends as many elements to each rank as it gets from there.
+            counts: ``counts[r][q]`` elements go from rank r to rank q; one row for all ranks where they send alike. Cut
+                as ``numpy.array_split`` cuts by default.
+
+        Raises:
+            InvalidUsageError: wrong counts, dtypes or ranks, or a partial overlap.
+            CommunicatorError: the communicator has failed before.
+        """
+        rows = None if counts is None else check_count_rows(counts, self.nranks)
+        return self._engine.run(Call(movements.ALL_TO_ALL, arrays, out, counts=rows))
 
     def send_recv(self, pairs: Sequence[tuple[Array, Array]]) -> Work:
         """Copy each pair's first array to its second, of the same count and dtype, on any two ranks.
@@ -309,7 +381,7 @@ class Communicator:
             InvalidUsageError: wrong counts, dtypes or ranks, or an overlap.
             CommunicatorError: the communicator has failed before.
         """
-        return self._engine.run(Call(collectives.SEND_RECV, *collectives.unzipped(pairs)))
+        return self._engine.run(Call(movements.SEND_RECV, *movements.unzipped(pairs)))
 
     def barrier(self) -> Work:
         """Let no rank's later work start before all ranks' earlier work is done.

@@ -13,7 +13,7 @@ import numpy as np
 
 from vkpar.arrays.array import Array
 from vkpar.comm.engine.engine import Engine
-from vkpar.comm.requests import collectives
+from vkpar.comm.requests import collectives, movements
 from vkpar.comm.requests.keys import Call
 from vkpar.errors import CommunicatorError
 
@@ -40,7 +40,7 @@ def run(engine: Engine) -> None:
     out = [device.zeros((_ROUNDS, n * _WORDS), "uint32") for device in engine.devices]
     with engine.group():
         works = [
-            engine.run(Call(collectives.ALL_GATHER, [array[turn] for array in arrays], [array[turn] for array in out]))
+            engine.run(Call(movements.ALL_GATHER, [array[turn] for array in arrays], [array[turn] for array in out]))
             for turn in range(_ROUNDS)
         ]
     works[-1].wait()

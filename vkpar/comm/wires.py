@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from vkpar import dtypes
@@ -11,19 +12,24 @@ from vkpar.dtypes import DType
 from vkpar.errors import InvalidUsageError, UnsupportedError
 from vkpar.vulkan.physical import DeviceInfo
 
-# Parts of the wire kernels' names, see the variants in shaders/wire_*.comp.
+# Parts of the wire kernels' names, see the variants in shaders/wire_*.comp. Signed or not, integers add up alike.
 _ELEMENTS = {
     dtypes.float32: "f32",
     dtypes.float16: "f16",
     dtypes.bfloat16: "bf16",
     dtypes.int32: "int",
     dtypes.uint32: "int",
+    **{dtypes.resolve(f"{sign}int{bits}"): f"i{bits}" for bits in (8, 16, 64) for sign in ("", "u")},
+    dtypes.resolve("float64"): "f64",
 }
+_INTEGERS = ("int", "i8", "i16", "i64")
+_IN_WORDS = ("i8", "i16", "i64", "f64")  # what is no 32 bits wide and travels as it is: counted as words
+_WORD_NBYTES = 4
 
 
-# Codes of the wire kernels: what they do (an average is a sum times a factor), and how max and min order bits.
+# Codes of the wire kernels: what they do (an average is a sum that is scaled at the end), and what integers' bits mean.
 OPS = {"sum": 0, "prod": 1, "max": 2, "min": 3, "avg": 0}
-_ORDERS = {dtypes.int32: 1, dtypes.uint32: 2}
+_SIGNED, _UNSIGNED = 1, 2
 _EXACT_OPS = ("max", "min")
 
 
@@ -42,16 +48,10 @@ BHALF = Format("bhalf", 2 * BLOCK)
 SCALED_HALF = Format("scaled", 2 * BLOCK, 4)
 Q8 = Format("q8", BLOCK, BLOCK // 8)  # a float32 scale for 32 elements
 
-_EXACT = {
-    dtypes.float32: WORD,
-    dtypes.float16: HALF,
-    dtypes.bfloat16: BHALF,
-    dtypes.int32: WORD,
-    dtypes.uint32: WORD,
-}
 _FLOAT32 = {"f16": SCALED_HALF, "bf16": BHALF, "f32": WORD, "q8": Q8}
+_HALVES = {"f16": HALF, "bf16": BHALF}
 
-_VERBATIM = {"f32": WORD, "int": WORD, "f16": HALF, "bf16": BHALF}
+# By NumPy's kind, what else can be done.
 
 NAMES = tuple(_FLOAT32)
 CODED, PLAIN = TIMED = ("f16", "f32")  # the wires that a rig is measured with
@@ -75,12 +75,17 @@ class WirePlan:
 
     def is_verbatim(self, form: Format) -> bool:
         """Say whether slots of ``form`` hold the elements' bytes as an array does, one after the other."""
-        return form is _VERBATIM[self.element]
+        return form is _HALVES.get(self.element, WORD)
 
     @property
     def moves(self) -> bool:
         """Say whether elements are integers, or only moved: their bits are never changed."""
-        return self.element == "int"
+        return self.element in _INTEGERS
+
+    @property
+    def forwarded(self) -> str:
+        """Return the element type of the kernels that pass finished elements on."""
+        return "int" if self.element in _IN_WORDS else self.element
 
     @property
     def nbytes_per_block(self) -> int:
@@ -107,7 +112,7 @@ def plan(dtype: DType, wire: str, algorithm: Algorithm, op: str = "sum") -> Wire
     final = _final(dtype, wire, op)
     # An unfinished sum of halves is kept in float32, so that it is rounded to the dtype once, by its owner; the
     # largest of halves is one of them.
-    widened = algorithm.sums_travel and dtype != dtypes.float32 and op not in _EXACT_OPS
+    widened = algorithm.sums_travel and final in (HALF, BHALF) and dtype != dtypes.float32 and op not in _EXACT_OPS
     return WirePlan(_ELEMENTS[dtype], WORD if widened else final, final)
 
 
@@ -117,16 +122,22 @@ def moved() -> WirePlan:
 
 
 def order(dtype: DType) -> int:
-    """Return the wire kernels' code of how max and min order elements of ``dtype``."""
-    return _ORDERS.get(dtype, 0)
+    """Return the wire kernels' code of what the bits of ``dtype`` mean where they are compared or divided."""
+    return {"i": _SIGNED, "u": _UNSIGNED}.get(dtype.numpy.kind, 0) if dtype != dtypes.bfloat16 else 0
 
 
-def variant(code: int, measure: bool = False) -> str:
-    """Return the end of the name of the wire_reduce kernel that does the op of that code, and measures if asked to.
+def variant(code: int, measure: bool = False, divides: bool = False) -> str:
+    """Return the end of the name of the wire_reduce kernel that does the op of that code.
 
-    Sums have kernels of their own, because drivers without a GPU pay for what the others can do besides.
+    Sums, and averages of floats, have kernels of their own, because drivers without a GPU pay for what the others can
+    do besides.
+
+    Args:
+        code: of the op, see :data:`OPS`.
+        measure: it measures what encoding loses.
+        divides: it finishes an average of integers.
     """
-    return "_any" if code or measure else ""
+    return "_any" if code or measure or divides else ""
 
 
 def processor(info: DeviceInfo) -> str:
@@ -136,9 +147,26 @@ def processor(info: DeviceInfo) -> str:
     return "texel" if info.reads_texels and "arithmetic" in info.features.subgroup_operations else "cpu"
 
 
+def in_words(dtype: DType) -> bool:
+    """Say whether a reduction counts 32-bit words in place of elements of ``dtype``.
+
+    No driver without 8-bit or 16-bit storage, or 64-bit integers, need be left out, because kernels see nothing but
+    words.
+    """
+    return _ELEMENTS.get(dtype) in _IN_WORDS
+
+
 def is_exact(dtype: DType, op: str) -> bool:
     """Say whether elements of ``dtype`` travel exactly in ``op``, whatever the wire."""
     return dtype != dtypes.float32 or op in _EXACT_OPS
+
+
+def chosen(op: str, default: str) -> str:
+    """Return the wire of an op that was asked for without one, of a communicator whose default is given.
+
+    Errors of factors are multiplied by all other factors, so that products travel exactly.
+    """
+    return PLAIN if op == "prod" else default
 
 
 def timed_as(dtype: DType, wire: str, op: str = "sum") -> str:
@@ -146,18 +174,23 @@ def timed_as(dtype: DType, wire: str, op: str = "sum") -> str:
 
     That is ``"f32"`` where finished sums lie in slots as in arrays, so that processors copy them, else ``"f16"``.
     """
-    return PLAIN if _final(dtype, wire, op) is _EXACT[dtype] else CODED
+    return PLAIN if _final(dtype, wire, op) is _exact(dtype) else CODED
 
 
 def message_nbytes(dtype: DType, wire: str, count: int, op: str = "sum") -> int:
     """Return the bytes of ``count`` finished elements in slots."""
     final = _final(dtype, wire, op)
-    return -(-count // BLOCK) * (final.payload + final.tail)
+    units = -(-count * dtype.itemsize // _WORD_NBYTES) if in_words(dtype) else count
+    return -(-units // BLOCK) * (final.payload + final.tail)
+
+
+def _exact(dtype: DType) -> Format:
+    return _HALVES.get(_ELEMENTS[dtype], WORD)
 
 
 def _final(dtype: DType, wire: str, op: str) -> Format:
     """Return how finished elements travel: the largest of numbers is one of them, so max and min lose nothing."""
-    return _EXACT[dtype] if is_exact(dtype, op) else _FLOAT32[wire]
+    return _exact(dtype) if is_exact(dtype, op) else _FLOAT32[wire]
 
 
 def check(dtype: DType, wire: str) -> None:
@@ -169,18 +202,34 @@ def check(dtype: DType, wire: str) -> None:
     if not isinstance(wire, str) or wire not in _FLOAT32:
         raise InvalidUsageError(f"unknown wire {wire!r}; there are {', '.join(NAMES)}")
     if dtype not in _ELEMENTS:
-        names = ", ".join(str(known) for known in _ELEMENTS)
-        raise UnsupportedError(f"collectives reduce {names}, not {dtype}; {_way_out(dtype)}")
+        raise UnsupportedError(
+            f"collectives do not reduce {dtype}, only {', '.join(str(known) for known in _ELEMENTS)}; all dtypes can "
+            f"be moved (all_gather, broadcast){_way_out(dtype)}"
+        )
+
+
+def lacking(dtype: DType, infos: Sequence[DeviceInfo]) -> str | None:
+    """Return which of the ranks' devices cannot reduce ``dtype``, and why; None where all can."""
+    without = (rank for rank, info in enumerate(infos) if dtype.name == "float64" and not info.features.float64)
+    rank = next(without, None)
+    return None if rank is None else f"rank {rank}, {infos[rank].name}, lacks shaderFloat64"
+
+
+def check_devices(dtype: DType, infos: Sequence[DeviceInfo]) -> None:
+    """Refuse a dtype that one of the ranks' devices cannot compute.
+
+    Raises:
+        UnsupportedError
+    """
+    if (reason := lacking(dtype, infos)) is not None:
+        raise UnsupportedError(f"{dtype} is not reduced on these devices, only moved: {reason}")
 
 
 def _way_out(dtype: DType) -> str:
     """Return what holds the elements of ``dtype``, or their parts, in a type that collectives reduce."""
-    if dtype.numpy.kind == "c":
-        parts = "x" if dtype.itemsize == 8 else "x.astype(np.complex64)"
-        return f"sums of complex numbers are those of their parts: device.array({parts}.view(np.float32))"
-    if dtype.numpy.kind in "iu" and dtype.itemsize == 8:
-        return (
-            "where every value, and every result, fits 32 bits, device.array(x.astype(np.int32)) does; else reduce on "
-            "the host, or split the values into parts of fewer bits"
-        )
-    return f"make it with device.array(x, '{'float32' if dtype.is_float else 'int32'}')"
+    if dtype.numpy.kind == "b":
+        return "; max and min of uint8 are any and all"
+    if dtype.numpy.kind != "c":
+        return ""
+    parts = "x" if dtype.itemsize == 8 else "x.astype(np.complex64)"
+    return f"; its real and imaginary parts can be summed: device.array({parts}.view(np.float32))"

@@ -73,6 +73,7 @@ def create(info: DeviceInfo, families: dict[int, int], made: api.Making) -> Any:
     two = vk.struct("VkPhysicalDeviceFeatures2", pNext=twelve)
     two.features.shaderInt16 = features.int16
     two.features.shaderInt64 = features.int64
+    two.features.shaderFloat64 = features.float64
     extensions = [name for name in _EXTENSIONS if name in info.extensions]
     extensions += [name for name in CLOCK_EXTENSIONS if name in info.extensions][:1]
     asked = vk.struct(

@@ -61,6 +61,7 @@ class Features:
     int8: bool
     int16: bool
     int64: bool
+    float64: bool
     timeline_semaphore: bool
     host_import: bool
     timeline_export: bool
@@ -245,6 +246,7 @@ class _Queried:
             int8=bool(twelve.shaderInt8),
             int16=bool(core.shaderInt16),
             int64=bool(core.shaderInt64),
+            float64=bool(core.shaderFloat64),
             timeline_semaphore=bool(twelve.timelineSemaphore),
             host_import=self.host_memory is not None,
             timeline_export=self._timeline_export(),

@@ -37,7 +37,8 @@ from vkpar.comm.record.builder import ProgramBuilder
 from vkpar.comm.record.entry import Entry
 from vkpar.comm.record.program import Program
 from vkpar.comm.record.timestamps import Collector
-from vkpar.comm.requests import collectives
+from vkpar.comm.requests import calls, movements
+from vkpar.comm.requests.collectives import Request
 from vkpar.comm.requests.keys import Call
 from vkpar.comm.rig.rig import Rig
 from vkpar.device import Device, orphans
@@ -144,7 +145,7 @@ class Engine:
             with self._lock:
                 entry = self._cache.get(key) if health.checks is None else None
                 if entry is None:
-                    request = collectives.check(self.devices, call)
+                    request = calls.check(self.devices, call)
                     self.sweep()
                     entry = self._record(key, request, self.sequence)
                 return self._launch(entry, call.name, call)
@@ -165,11 +166,11 @@ class Engine:
     def _cached(self, key: Any) -> Entry | None:
         return self._cache.get(key) if self.health.checks is None else None
 
-    def _unrecorded(self, key: Any, call: Call) -> collectives.Request | None:
+    def _unrecorded(self, key: Any, call: Call) -> Request | None:
         with self._lock:
-            return None if self._cached(key) else collectives.check(self.devices, call)
+            return None if self._cached(key) else calls.check(self.devices, call)
 
-    def _record(self, key: Any, request: collectives.Request, turn: int) -> Entry:
+    def _record(self, key: Any, request: Request, turn: int) -> Entry:
         entry = self.builder.entry(request, turn=turn)
         try:
             self._cache.add(key, entry, request.arrays)
@@ -187,7 +188,7 @@ class Engine:
     def _alternate(self, entry: Entry, call: object, turn: int) -> Program:
         """Record the program of ``turn`` that ``entry`` lacks, from the call that it was made for."""
         assert isinstance(call, Call), "entries that no call finds have all their programs"
-        program = self.builder.program(collectives.check(self.devices, call), turn)
+        program = self.builder.program(calls.check(self.devices, call), turn)
         entry.add(turn, program)
         return program
 
@@ -330,7 +331,7 @@ class Engine:
         for index, item in enumerate(items):
             entry = self._cached(item.key)
             if entry is None or entry.used_up(programs):
-                request = item.request or collectives.check(self.devices, item.call)
+                request = item.request or calls.check(self.devices, item.call)
                 entry = self._record(item.key, request, self.sequence + index)
             entries.append(entry)
             programs.append(self._turn(entry, item.call, self.sequence + index, programs))
@@ -375,7 +376,7 @@ class Engine:
 
     def move(self, source: Array, target: Array) -> None:
         """Enqueue a copy between two ranks' devices."""
-        self.run(Call(collectives.SEND_RECV, (source,), (target,)))
+        self.run(Call(movements.SEND_RECV, (source,), (target,)))
 
     def check_results(self) -> None:
         """Refuse to pass on what a failure may have left in arrays.

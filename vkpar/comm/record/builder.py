@@ -154,7 +154,7 @@ class ProgramBuilder:
         return self._recipe_of(request, Operands([], []), wires.moved(), self._rig.arena.small, barrier.steps)
 
     def _reduction(self, request: Reduction, wanted: Plan | None) -> _Recipe | None:
-        wire = self._wire if request.wire is None else request.wire
+        wire = wires.chosen(request.op, self._wire) if request.wire is None else request.wire
         assert request.dtype is not None
         message = wires.message_nbytes(request.dtype, wire, request.count, request.op)
         # Refuses what cannot run on this rig, whatever the count.
@@ -206,7 +206,7 @@ class ProgramBuilder:
             return None
 
         def steps(slots: SlotSet, generation: int) -> Iterator[Step]:
-            return p2p.steps(moves, slots, generation)
+            return p2p.steps(moves, slots, generation, swaps=request.swaps)
 
         largest = max((move.span.count for move in moves), default=0)
         return self._recipe_of(request, operands, plan, self._region(largest, plan), steps)

@@ -23,7 +23,7 @@ _BLOCKS_PER_GROUP = 8  # of both kernel variants, see shaders/wire_*.comp
 # Work-groups of a GPU's kernel. With so few, all of them reading at first and writing at last is no matter: measured on
 # H200s a link carries 33 GB/s each way with 64 to 132 of them, 28 with 16 and 24 with all at once.
 _MOST_GROUPS = 64
-_PUSH_WORDS = 7 + MOST_SOURCES
+_PUSH_WORDS = 8 + MOST_SOURCES
 _PUSH = struct.Struct(f"<{_PUSH_WORDS}I")
 _SETS_PER_POOL = 32
 _BINDINGS = 4
@@ -35,7 +35,7 @@ class Arithmetic:
     """How the kernels of a program read, sum and write.
 
     Attributes:
-        order: how max and min compare, see :func:`vkpar.comm.wires.order`.
+        order: what integers' bits mean, see :func:`vkpar.comm.wires.order`.
         contributors: what an average divides by.
     """
 
@@ -55,14 +55,22 @@ class Arithmetic:
             int(action.out_slot is not None),
             OPS[self.op] if several else 0,
             int(self.op == "avg" and action.finishes),
-            self.order if several and self.op in ("max", "min") else 0,
+            self.order if (several and self.op in ("max", "min")) or self.divides(action) else 0,
         )
 
+    def divides(self, action: Reduce) -> bool:
+        """Say whether ``action`` finishes an average of integers."""
+        return self.op == "avg" and action.finishes and self.plan.moves
+
     @property
-    def factor_bits(self) -> int:
-        """The float32 bits of what an average is multiplied by."""
-        bits: int = struct.unpack("<I", struct.pack("<f", 1.0 / self.contributors))[0]
-        return bits
+    def factor_words(self) -> tuple[int, int]:
+        """The bits of what a sum of floats is multiplied by for its average; what one of integers is divided by."""
+        if self.plan.moves:
+            return self.contributors, 0
+        factor = 1.0 / self.contributors
+        packed = struct.pack("<d", factor) if self.plan.element == "f64" else struct.pack("<f4x", factor)
+        low, high = struct.unpack("<2I", packed)
+        return low, high
 
 
 class Recorder:
@@ -148,14 +156,14 @@ class Recorder:
         assert operands is not None
         out = plan.final if action.final else plan.contribution
         constants = (*self._doing.constants(action), int(self._report is not None), action.own_at or 0)
-        ending = variant(constants[4], measure=self._report is not None)
+        ending = variant(constants[4], self._report is not None, self._doing.divides(action))
         own = (operands.targets if action.own_stored else operands.sources)[self.rank]
         source = own if action.own_at is not None else None
         target = operands.targets[self.rank] if action.to_array else None
         push = (
             self._tail,
             self._unit(action.out_slot),
-            self._doing.factor_bits,
+            *self._doing.factor_words,
             *(self._unit(slot) for slot in action.sources),
         )
         kernel = f"wire_reduce_{self._processor}_{plan.element}_{plan.contribution.name}_{out.name}"
@@ -168,7 +176,7 @@ class Recorder:
         assert self._operands is not None
         push = (self._tail, self._unit(action.slot), self._unit(action.out_slot))
         constants = (1, int(action.out_slot is not None))
-        kernel = f"wire_forward_{self._processor}_{plan.element}_{plan.final.name}"
+        kernel = f"wire_forward_{self._processor}_{plan.forwarded}_{plan.final.name}"
         for piece in self._pieces(action.span, None, self._operands.targets[self.rank]):
             descriptors, _, target_at = self._bind(piece)
             self._dispatch(commands, (kernel, ""), constants, descriptors, (target_at, *push), piece)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import bisect
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
-from vkpar.arrays.array import Array, overlaps
+from vkpar.arrays.array import Array
 from vkpar.comm.requests.operands import Part
 from vkpar.device import Device
 from vkpar.dtypes import DType
@@ -125,25 +128,71 @@ def check_out(devices: Sequence[Device], out: Arrays | None, counts: Sequence[in
     return made
 
 
-def check_aliasing(rank: int, sources: Sequence[Part], targets: Sequence[Part]) -> None:
-    """Refuse destinations that share bytes with one another, or with a source that is not the very same piece.
+def check_counts(counts: Any, nranks: int) -> tuple[int, ...]:
+    """Return ``counts``: a whole number of elements per rank.
 
     Raises:
         InvalidUsageError
     """
-    for index, target in enumerate(targets):
-        if any(overlaps(target.array, other.array) for other in targets[:index]):
+    made = tuple(counts) if isinstance(counts, Iterable) else ()
+    if len(made) != nranks or not all(_is_count(count) for count in made):
+        raise InvalidUsageError(f"counts takes one whole number of elements per rank, {nranks} of them; got {counts!r}")
+    return tuple(map(int, made))
+
+
+def check_count_rows(counts: Any, nranks: int) -> tuple[tuple[int, ...], ...]:
+    """Return ``counts`` as one row per rank; a single row stands for all of them.
+
+    Raises:
+        InvalidUsageError
+    """
+    rows = tuple(counts) if isinstance(counts, Iterable) else ()
+    if not rows or all(_is_count(item) for item in rows):
+        return (check_counts(counts, nranks),) * nranks
+    if len(rows) != nranks:
+        raise InvalidUsageError(f"counts takes one row for all ranks, or {nranks} rows, one per rank; got {len(rows)}")
+    return tuple(check_counts(row, nranks) for row in rows)
+
+
+def _is_count(count: Any) -> bool:
+    return isinstance(count, (int, np.integer)) and not isinstance(count, bool) and int(count) >= 0
+
+
+def check_aliasing(
+    rank: int, sources: Sequence[Part], targets: Sequence[Part], partners: Mapping[int, int] | None = None
+) -> None:
+    """Refuse destinations that share bytes with one another, or with a source that is not the very same piece.
+
+    Args:
+        rank: whose they are.
+        sources: what it gives.
+        targets: what it gets.
+        partners: by start of a source, that of the target that may have its bytes; its own where it is not named.
+
+    Raises:
+        InvalidUsageError
+    """
+    placed = sorted((*_place(target.array), target.start) for target in targets if target.array.size)
+    for (storage, _, end, _), (other, first, _, _) in itertools.pairwise(placed):
+        if storage == other and first < end:
             raise InvalidUsageError(f"rank {rank}: two destinations overlap")
-        for source in sources:
-            if not overlaps(source.array, target.array):
+    begins = [target[:2] for target in placed]
+    for source in sources:
+        if not source.array.size:
+            continue
+        storage, first, end = _place(source.array)
+        after = bisect.bisect_right(begins, (storage, first))
+        for other, begin, stop, start in placed[max(0, after - 1) : after + 1]:  # no others can overlap it
+            if other != storage or begin >= end or stop <= first:
                 continue
-            if _bytes(source.array) != _bytes(target.array):
+            if (begin, stop) != (first, end):
                 raise InvalidUsageError(f"rank {rank}: out overlaps the array in part; it must be the same or apart")
-            if source.start != target.start:
+            if start != (partners or {}).get(source.start, source.start):
                 raise InvalidUsageError(
                     f"rank {rank}: a destination overlaps what is sent elsewhere; they must be apart"
                 )
 
 
-def _bytes(array: Array) -> tuple[int, int]:
-    return array.byte_offset, array.nbytes
+def _place(array: Array) -> tuple[int, int, int]:
+    """Return the number of the array's storage, and its first byte there and the one after its last."""
+    return array.storage.serial, array.byte_offset, array.byte_offset + array.nbytes

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,17 +20,15 @@ from vkpar.comm.requests.checks import (
     check_rank,
     contributions,
     largest,
-    rank_of,
 )
-from vkpar.comm.requests.keys import Call
-from vkpar.comm.requests.operands import Operands, Part, flat, slots_of, words
+from vkpar.comm.requests.operands import Operands, Part, flat, slots_of, words, words_of
 from vkpar.comm.schedule.steps import Move, Span
 from vkpar.device import Device
 from vkpar.dtypes import DType, float32
 from vkpar.errors import InvalidUsageError
 
 ALL_REDUCE, REDUCE, REDUCE_SCATTER = "all_reduce", "reduce", "reduce_scatter"
-ALL_GATHER, BROADCAST, ALL_TO_ALL, SEND_RECV, BARRIER = "all_gather", "broadcast", "all_to_all", "send_recv", "barrier"
+BARRIER = "barrier"
 
 
 @dataclass(frozen=True)
@@ -58,7 +56,7 @@ class Reduction(Request):
     """Arrays that are summed (or multiplied, compared) element by element.
 
     Attributes:
-        space: elements of the schedule's virtual space.
+        space: elements of the schedule's virtual space, or words: see :func:`vkpar.comm.wires.in_words`.
         root: the only rank that gets the result; ``parts``: what each rank gets; all get all where both are None.
     """
 
@@ -73,7 +71,8 @@ class Reduction(Request):
 
     def operands(self) -> Operands:
         """Return the arrays as programs read and write them."""
-        return placement.summed(self.sources, self.targets)
+        assert self.dtype is not None
+        return placement.summed(self.sources, self.targets, in_words=wires.in_words(self.dtype))
 
     def label(self) -> dict[str, Any]:
         """Return what the flight recorder says of it."""
@@ -83,9 +82,20 @@ class Reduction(Request):
 
 @dataclass(frozen=True)
 class Movement(Request):
-    """Pieces of arrays that are moved as they are; a piece whose source and target share a rank is copied there."""
+    """Pieces of arrays that are moved as they are; a piece whose source and target share a rank is copied there.
 
-    pieces: tuple[_Piece, ...] = ()
+    Attributes:
+        root: the one rank that gives, or gets, everything.
+        swaps: a piece may lie where the one that comes back for it will.
+    """
+
+    pieces: tuple[Piece, ...] = ()
+    root: int | None = None
+    swaps: bool = False
+
+    def label(self) -> dict[str, Any]:
+        """Return what the flight recorder says of it."""
+        return super().label() | ({} if self.root is None else {"root": self.root})
 
     def spans(self) -> list[Span]:
         """Return where each piece lies in the virtual space, in words."""
@@ -124,7 +134,7 @@ class Barrier(Request):
 
 
 @dataclass(frozen=True)
-class _Piece:
+class Piece:
     """``source`` on ``rank`` goes to ``targets``, by rank."""
 
     rank: int
@@ -146,7 +156,7 @@ def all_reduce(devices: Sequence[Device], arrays: Arrays, op: str, out: Arrays |
         check_list(devices, out, "out")
     targets = [_target(rank, array, None if out is None else out[rank]) for rank, array in enumerate(arrays)]
     sources = contributions(arrays, largest(targets))
-    return _reduction(ALL_REDUCE, op, wire, sources, targets, {})
+    return _reduction(ALL_REDUCE, devices, op, wire, sources, targets, {})
 
 
 def reduce(
@@ -164,10 +174,17 @@ def reduce(
     targets: list[Array | None] = [None] * len(devices)
     targets[root] = _target(root, arrays[root], out)
     sources = contributions(arrays, largest([*arrays, *targets]))
-    return _reduction(REDUCE, op, wire, sources, targets, {"root": root})
+    return _reduction(REDUCE, devices, op, wire, sources, targets, {"root": root})
 
 
-def reduce_scatter(devices: Sequence[Device], arrays: Arrays, op: str, out: Arrays | None, wire: str | None) -> Request:
+def reduce_scatter(
+    devices: Sequence[Device],
+    arrays: Arrays,
+    op: str,
+    out: Arrays | None,
+    wire: str | None,
+    counts: Sequence[int] | None = None,
+) -> Request:
     """Check a reduce_scatter.
 
     Raises:
@@ -177,17 +194,17 @@ def reduce_scatter(devices: Sequence[Device], arrays: Arrays, op: str, out: Arra
     sources = contributions(arrays, largest(arrays))
     check_contributors(sources)
     first = next(array for array in sources if array is not None)
-    _check_op(op, first.dtype, wire)
+    _check_op(devices, op, first.dtype, wire)
     check_alike(first.size, first.dtype, array=sources)
-    counts = _split(first.size, len(devices))
+    counts = parts_of(first.size, len(devices), counts)
     targets = check_out(devices, out, counts, first.dtype)
-    spans = slots_of(counts)
-    source_parts = [[] if array is None else _cut(array, counts, spans) for array in sources]
+    spans = slots_of([_units(count, first.dtype) for count in counts])
+    source_parts = [[] if array is None else cut(array, counts, spans) for array in sources]
     target_parts = [[Part(span.start, flat(array))] for span, array in zip(spans, targets, strict=True)]
     return _checked(
         Reduction(
             REDUCE_SCATTER,
-            _alive(sources, targets),
+            alive(sources, targets),
             first.dtype,
             first.size,
             op,
@@ -202,21 +219,27 @@ def reduce_scatter(devices: Sequence[Device], arrays: Arrays, op: str, out: Arra
 
 
 def _reduction(
-    name: str, op: str, wire: str | None, sources: Arrays, targets: Sequence[Array | None], more: dict[str, Any]
+    name: str,
+    devices: Sequence[Device],
+    op: str,
+    wire: str | None,
+    sources: Arrays,
+    targets: Sequence[Array | None],
+    more: dict[str, Any],
 ) -> Request:
     first = next(array for array in targets if array is not None)
     count = largest([*sources, *targets])
-    _check_op(op, first.dtype, wire)
+    _check_op(devices, op, first.dtype, wire)
     check_alike(count, first.dtype, destination=targets, array=sources)
     return _checked(
         Reduction(
             name,
-            _alive(sources, targets),
+            alive(sources, targets),
             first.dtype,
             count,
             op,
             wire,
-            count,
+            _units(count, first.dtype),
             check_contributors(sources),
             sources=[[] if array is None else [Part(0, flat(array))] for array in sources],
             targets=[[] if array is None else [Part(0, flat(array))] for array in targets],
@@ -231,12 +254,16 @@ def _checked(request: Reduction) -> Reduction:
     return request
 
 
-def _check_op(op: str, dtype: DType, wire: str | None) -> None:
+def _units(count: int, dtype: DType) -> int:
+    """Return how many elements a schedule sees in ``count`` of ``dtype``."""
+    return words_of(count * dtype.itemsize) if wires.in_words(dtype) else count
+
+
+def _check_op(devices: Sequence[Device], op: str, dtype: DType, wire: str | None) -> None:
     if not isinstance(op, str) or op not in wires.OPS:
         raise InvalidUsageError(f"unknown op {op!r}; there are {', '.join(wires.OPS)}")
     wires.check(dtype, "f32" if wire is None else wire)
-    if op == "avg" and not dtype.is_float:
-        raise InvalidUsageError(f"avg is for floats; sum {dtype} and divide, rounding as you like")
+    wires.check_devices(dtype, [device.info for device in devices])
     if wire is not None and wires.is_exact(dtype, op):
         what = f"{op} of {dtype}" if dtype == float32 else str(dtype)
         raise InvalidUsageError(f"{what} travels exactly; wire= is for sums, averages and products of float32")
@@ -249,133 +276,32 @@ def _target(rank: int, array: Array | None, out: Array | None) -> Array:
     return target
 
 
-# ---- movements ----
-
-
-def all_gather(devices: Sequence[Device], arrays: Arrays, out: Arrays | None) -> Request:
-    """Check an all_gather.
-
-    Raises:
-        InvalidUsageError
-    """
-    check_list(devices, arrays, "arrays")
-    given = [array for array in arrays if array is not None]
-    if not given:
-        raise InvalidUsageError("all_gather needs at least one array")
-    dtype = given[0].dtype
-    for rank, array in enumerate(arrays):
-        if array is not None and array.dtype != dtype:
-            raise InvalidUsageError(f"rank {rank}'s array is {array.dtype}, another {dtype}: dtypes must agree")
-    counts = [0 if array is None else array.size for array in arrays]
-    targets = check_out(devices, out, [sum(counts)] * len(devices), dtype)
-    starts = [sum(counts[:rank]) for rank in range(len(counts))]
-    pieces = []
-    for rank, array in enumerate(arrays):
-        if array is not None and array.size:
-            start, end = starts[rank], starts[rank] + array.size
-            places = {other: flat(target)[start:end] for other, target in enumerate(targets)}
-            pieces.append(_Piece(rank, flat(array), places))
-    return _movement(ALL_GATHER, pieces, len(devices), _alive(arrays, targets), dtype, sum(counts))
-
-
-def broadcast(devices: Sequence[Device], arrays: Arrays, root: int) -> Request:
-    """Check a broadcast.
-
-    Raises:
-        InvalidUsageError
-    """
-    check_list(devices, arrays, "arrays")
-    source = arrays[check_rank(devices, root)]
-    if source is None or any(array is None for array in arrays):
-        raise InvalidUsageError("broadcast needs an array on every rank: it writes into them")
-    check_alike(source.size, source.dtype, array=arrays)
-    places = {rank: flat(array) for rank, array in enumerate(arrays) if array is not None}
-    return _movement(
-        BROADCAST, [_Piece(root, flat(source), places)], len(devices), _alive(arrays), source.dtype, source.size
-    )
-
-
-def all_to_all(devices: Sequence[Device], arrays: Arrays, out: Arrays | None) -> Request:
-    """Check an all_to_all.
-
-    Raises:
-        InvalidUsageError
-    """
-    check_list(devices, arrays, "arrays")
-    if any(array is None for array in arrays):
-        raise InvalidUsageError("all_to_all needs an array on every rank")
-    given = [array for array in arrays if array is not None]
-    dtype, nranks = given[0].dtype, len(devices)
-    check_alike(given[0].size, dtype, array=given)
-    counts = _split(given[0].size, nranks)
-    targets = check_out(devices, out, [nranks * count for count in counts], dtype)
-    pieces = []
-    for rank, array in enumerate(given):
-        for other, part in enumerate(_cut(array, counts, slots_of(counts))):
-            place = flat(targets[other])[rank * counts[other] : (rank + 1) * counts[other]]
-            pieces.append(_Piece(rank, part.array, {other: place}))
-    return _movement(ALL_TO_ALL, pieces, nranks, _alive(arrays, targets), dtype, given[0].size)
-
-
-def unzipped(pairs: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    """Return the pairs' sources and targets.
-
-    Raises:
-        InvalidUsageError: something else than pairs was given.
-    """
-    try:
-        return tuple(source for source, _ in pairs), tuple(target for _, target in pairs)
-    except (TypeError, ValueError) as error:
-        raise InvalidUsageError("send_recv takes (source, target) pairs of arrays") from error
-
-
-def send_recv(devices: Sequence[Device], pairs: Sequence[tuple[Array, Array]]) -> Request:
-    """Check a send_recv.
-
-    Raises:
-        InvalidUsageError
-    """
-    pieces = []
-    for index, (source, target) in enumerate(pairs):
-        rank = rank_of(devices, source, f"the source of pair {index}")
-        other = rank_of(devices, target, f"the target of pair {index}")
-        if source.size != target.size or source.dtype != target.dtype:
-            raise InvalidUsageError(
-                f"pair {index}: {source.size} {source.dtype} to {target.size} {target.dtype}; they must agree"
-            )
-        pieces.append(_Piece(rank, flat(source), {other: flat(target)}))
-    arrays = [array for pair in pairs for array in pair]
-    dtype = arrays[0].dtype if arrays else None
-    return _movement(SEND_RECV, pieces, len(devices), _alive(arrays), dtype, sum(piece.source.size for piece in pieces))
-
-
 def barrier() -> Request:
     """Return a barrier."""
     return Barrier(BARRIER, [])
 
 
-def _movement(
-    name: str, pieces: Sequence[_Piece], nranks: int, arrays: list[Array], dtype: DType | None, count: int
-) -> Request:
-    request = Movement(name, arrays, dtype, count, tuple(pieces))
-    spans = request.spans()
-    for rank in range(nranks):
-        pairs = list(zip(request.pieces, spans, strict=True))
-        sources = [Part(span.start, piece.source) for piece, span in pairs if piece.rank == rank]
-        targets = [Part(span.start, piece.targets[rank]) for piece, span in pairs if rank in piece.targets]
-        check_aliasing(rank, sources, targets)
-    return request
-
-
 # ---- shared ----
 
 
-def _split(count: int, nranks: int) -> list[int]:
+def split(count: int, nranks: int) -> list[int]:
     """Return the sizes of the parts into which ``numpy.array_split`` cuts."""
     return [count // nranks + (rank < count % nranks) for rank in range(nranks)]
 
 
-def _cut(array: Array, counts: Sequence[int], spans: Sequence[Span]) -> list[Part]:
+def parts_of(count: int, nranks: int, counts: Sequence[int] | None) -> list[int]:
+    """Return the sizes of the parts that ranks get: ``counts``, or as equal as can be.
+
+    Raises:
+        InvalidUsageError: they do not add up to ``count``.
+    """
+    if counts is not None and sum(counts) != count:
+        raise InvalidUsageError(f"counts add up to {sum(counts)}; the array has {count} elements")
+    return split(count, nranks) if counts is None else list(counts)
+
+
+def cut(array: Array, counts: Sequence[int], spans: Sequence[Span]) -> list[Part]:
+    """Return consecutive parts of the flat array, of so many elements each, to which a schedule gives those spans."""
     parts, at, whole = [], 0, flat(array)
     for count, span in zip(counts, spans, strict=True):
         parts.append(Part(span.start, whole[at : at + count]))
@@ -383,31 +309,6 @@ def _cut(array: Array, counts: Sequence[int], spans: Sequence[Span]) -> list[Par
     return parts
 
 
-def _alive(*named: Arrays) -> list[Array]:
+def alive(*named: Arrays) -> list[Array]:
     """Return every array, each once."""
     return list({id(array): array for arrays in named for array in arrays if array is not None}.values())
-
-
-_CHECKS: dict[str, Callable[[Sequence[Device], Call], Request]] = {
-    ALL_REDUCE: lambda devices, call: all_reduce(devices, call.arrays, call.op, call.out, call.wire),
-    REDUCE: lambda devices, call: reduce(devices, call.arrays, call.root, call.op, _only(call.out), call.wire),
-    REDUCE_SCATTER: lambda devices, call: reduce_scatter(devices, call.arrays, call.op, call.out, call.wire),
-    ALL_GATHER: lambda devices, call: all_gather(devices, call.arrays, call.out),
-    BROADCAST: lambda devices, call: broadcast(devices, call.arrays, call.root),
-    ALL_TO_ALL: lambda devices, call: all_to_all(devices, call.arrays, call.out),
-    SEND_RECV: lambda devices, call: send_recv(devices, list(zip(call.arrays, call.out, strict=True))),
-    BARRIER: lambda _devices, _call: barrier(),
-}
-
-
-def check(devices: Sequence[Device], call: Call) -> Request:
-    """Return the request that ``call`` makes of ``devices``.
-
-    Raises:
-        InvalidUsageError, UnsupportedError: the call is wrong; the message says how.
-    """
-    return _CHECKS[call.name](devices, call)
-
-
-def _only(out: Sequence[Array | None] | None) -> Array | None:
-    return None if out is None else out[0]

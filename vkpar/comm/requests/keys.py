@@ -20,6 +20,7 @@ class Call:
         op: what a reduction does.
         wire: how float32 crosses links.
         root: the rank that gives or gets all.
+        counts: how many elements each part has, as tuples; None for equal parts.
     """
 
     name: str
@@ -28,6 +29,7 @@ class Call:
     op: Any = None
     wire: Any = None
     root: Any = None
+    counts: Any = None
 
     def key(self, group: object) -> tuple[Any, list[Any]]:
         """Return what identifies the call, and what keeps its arrays' memory until it is submitted.
@@ -47,7 +49,7 @@ class Call:
             out = None if self.out is None else _memory_of(self.out, group, pins)
         except (AttributeError, TypeError):
             return object(), pins
-        return (self.name, arrays, out, self.op, self.wire, self.root), pins
+        return (self.name, arrays, out, self.op, self.wire, self.root, self.counts), pins
 
     def given(self) -> Iterator[Array]:
         """Yield the arrays that the call names; it was checked, or one like it."""

@@ -12,7 +12,7 @@ from vkpar.comm.schedule.steps import BLOCK, Span
 from vkpar.vulkan.memory.accounting import BOUNCE_BUFFERS
 from vkpar.vulkan.memory.buffer import BufferRange
 
-WORD = 4  # bytes; whatever is moved and not summed travels as words
+WORD = 4  # bytes; whatever is moved, and elements of other than 32 bits that are reduced exactly, travel as words
 
 Copy = tuple[list[BufferRange], list[BufferRange]]  # of as many bytes
 
@@ -79,16 +79,19 @@ def slots_of(counts: Sequence[int]) -> list[Span]:
     return spans
 
 
-def summed(sources: Sequence[Sequence[Part]], targets: Sequence[Sequence[Part]]) -> Operands:
+def summed(sources: Sequence[Sequence[Part]], targets: Sequence[Sequence[Part]], *, in_words: bool = False) -> Operands:
     """Return operands for a reduction: elements as they are, stand-ins where kernels cannot reach them.
 
-    Each rank's parts are given; a target part may be a source part of the same rank.
+    Each rank's parts are given; a target part may be a source part of the same rank. ``in_words`` takes them as
+    :func:`moved` does.
     """
-    made = Operands([], [])
+    made, unit = Operands([], []), WORD if in_words else 0
     for rank, (given, wanted) in enumerate(zip(sources, targets, strict=True)):
         stand_ins: dict[tuple[int, object], Array] = {}
-        made.sources.append(Placement(_source(made, rank, part, stand_ins) for part in given))
-        made.targets.append(Placement(_target(made, rank, part, stand_ins) for part in wanted))
+        found = [_source(made, rank, part, stand_ins, unit=unit) for part in given]
+        filled = [_target(made, rank, part, stand_ins, unit=unit) for part in wanted]
+        made.sources.append(Placement(map(_in_words, found) if in_words else found))
+        made.targets.append(Placement(map(_in_words, filled) if in_words else filled))
     return made
 
 
@@ -107,7 +110,12 @@ def moved(sources: Sequence[Sequence[Part]], targets: Sequence[Sequence[Part]]) 
 
 def words(array: Array) -> int:
     """Return how many 32-bit words hold the array's bytes."""
-    return -(-array.nbytes // WORD)
+    return words_of(array.nbytes)
+
+
+def words_of(nbytes: int) -> int:
+    """Return how many 32-bit words hold so many bytes."""
+    return -(-nbytes // WORD)
 
 
 def _source(

@@ -92,8 +92,9 @@ class DeviceMemory:
         return "\n".join(
             [
                 *text.columns([titles, *map(_cells, self.heaps)], left=(1,)),
-                f"arrays {text.units(self.arrays)}{limit}, staging {text.units(self.staging)}, slots "
-                f"{text.units(self.slots)}",
+                f"arrays {text.units(self.arrays)}{limit}",
+                f"staging {text.units(self.staging)}, slots {text.units(self.slots)}, bounce buffers "
+                f"{text.units(self.bounce_buffers)}",
                 f"buffers {self.buffers}, blocks {self.blocks}, pipelines {self.pipelines}; trim() would free "
                 f"{text.units(self.trimmable)}",
                 f"largest free piece {text.units(self.largest_free)}, fragmentation {self.fragmentation:.0%}",

@@ -19,6 +19,7 @@ _OFFSET: Final = re.compile(r"vkpar_offset_(0|[1-9]\d{0,3})")  # push constants 
 _ALWAYS: Final = {0: "Matrix", 1: "Shader"}
 _BY_FEATURE: Final = {
     9: ("Float16", "float16"),
+    10: ("Float64", "float64"),
     11: ("Int64", "int64"),
     22: ("Int16", "int16"),
     39: ("Int8", "int8"),
@@ -40,7 +41,6 @@ _REFUSED: Final = {
     4: "Addresses",
     5: "Linkage",
     6: "Kernel",
-    10: "Float64",
     12: "Int64Atomics",
     30: "StorageBufferArrayDynamicIndexing",
     4434: "UniformAndStorageBuffer16BitAccess",

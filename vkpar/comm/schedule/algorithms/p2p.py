@@ -1,4 +1,4 @@
-"""P2P: sources publish, targets gather, one hop: all_gather, broadcast, all_to_all and send_recv.
+"""P2P: sources publish, targets gather, one hop: all collectives that move data.
 
 Nothing is summed, so every element is encoded once, by its source, and stored as it is read.
 """
@@ -20,31 +20,41 @@ def least_slots(_nranks: int) -> int:
     return 2
 
 
-def steps(moves: Iterable[Move], slots: SlotSet, generation: int = 0) -> Iterator[Step]:
+def steps(moves: Iterable[Move], slots: SlotSet, generation: int = 0, *, swaps: bool = False) -> Iterator[Step]:
     """Yield the steps; in each round a source fills up to half of its slots, the two halves in turn.
 
     Args:
         moves: what goes where; moves to the same rank have spans of their own.
         slots: the slots.
         generation: see :class:`~vkpar.comm.schedule.steps.Problem`.
+        swaps: what comes from a rank may be stored where lies what goes to it, of as many elements: both are published
+            at the same time, before either is stored. Each move has one target then, and no two the same ends.
 
     Raises:
         InvalidUsageError: too few slots.
     """
     slots.require("p2p", least_slots(slots.nranks))
     half = slots.per_rank // 2
-    sources: defaultdict[int, list[_Piece]] = defaultdict(list)
-    for move in sorted(moves, key=lambda move: _distance(move, slots.nranks)):
-        for span in segments(move.span, slots.blocks) if move.targets else ():
-            index = len(sources[move.source]) + generation * half  # the halves follow each other
-            slot = slots.slot(move.source, index % (2 * half))
-            sources[move.source].append((span, slot, move.targets))
-    longest = max(map(len, sources.values()), default=0)
-    rounds = (
-        {source: pieces[first : first + half] for source, pieces in sources.items()}
-        for first in range(0, longest, half)
-    )
-    return overlapped([_stages(pieces) for pieces in rounds])
+    sources = _sources(moves, slots, generation * half, swaps=swaps)
+    last = max((number for pieces in sources.values() for number in pieces), default=-1)
+    rounds = (range(first, first + half) for first in range(0, last + 1, half))
+    return overlapped([_stages(_some(sources, numbers)) for numbers in rounds])
+
+
+def _some(sources: dict[int, dict[int, _Piece]], numbers: range) -> dict[int, list[_Piece]]:
+    return {source: [pieces[number] for number in numbers if number in pieces] for source, pieces in sources.items()}
+
+
+def _sources(moves: Iterable[Move], slots: SlotSet, first: int, *, swaps: bool) -> dict[int, dict[int, _Piece]]:
+    """Return every source's segments, numbered: without gaps, or so that both ends of a swap have the same number."""
+    n, in_turn = slots.nranks, slots.per_rank // 2 * 2  # the halves follow each other
+    found: defaultdict[int, dict[int, _Piece]] = defaultdict(dict)
+    for move in sorted(moves, key=lambda move: _distance(move, n)):
+        pieces = found[move.source]
+        for index, span in enumerate(segments(move.span, slots.blocks) if move.targets else ()):
+            number = index * n + (move.source + move.targets[0]) % n if swaps else len(pieces)
+            pieces[number] = span, slots.slot(move.source, (first + number) % in_turn), move.targets
+    return found
 
 
 def _distance(move: Move, nranks: int) -> int:
