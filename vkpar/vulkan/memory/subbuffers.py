@@ -33,6 +33,10 @@ class SubBuffers:
 
     def __init__(self, buffers: Sequence[Buffer]) -> None:
         self.buffers = tuple(buffers)
+        if len(self.buffers) == 1:  # by far the most
+            self._starts, self.nbytes = [0], self.buffers[0].nbytes
+            self._reserved = self.buffers[0].reserved
+            return
         ends = list(itertools.accumulate(buffer.nbytes for buffer in self.buffers))
         self._starts = [0, *ends[:-1]]
         self.nbytes = ends[-1]
@@ -44,8 +48,6 @@ class SubBuffers:
     @property
     def place(self) -> Hashable:
         """What no other memory in use has, in this process: the places of its buffers, and their borders."""
-        if len(self.buffers) == 1:
-            return self.buffers[0].place
         return tuple((buffer.place, buffer.nbytes) for buffer in self.buffers)
 
     @property
