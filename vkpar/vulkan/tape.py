@@ -40,6 +40,9 @@ class _Place(NamedTuple):
         return buffer.handle, buffer.offset + self.start
 
 
+_Named = tuple[_Place, int]  # where a range begins, and its bytes
+
+
 class Places:
     """Memory whose place may differ from take to take, numbered in the order given.
 
@@ -96,7 +99,7 @@ class Tape:
         self._buffers: list[list[Command]] = []
         self._copies: list[tuple[list[Any], _Place, _Place]] = []
         self._cells: dict[Any, Any] = {}  # of the sets, by what they name
-        self._named: list[tuple[Any, list[tuple[_Place, int]], list[tuple[_Place, int]]]] = []
+        self._named: list[tuple[Any, list[_Named], list[_Named]]] = []
         self._alignment = ALIGNMENT if "alignment" in env.debug_checks() else 1
         self._sets: _Sets | None = None
         flags = self._vk.vk.VK_COMMAND_BUFFER_USAGE_SIMULTANEOUS_USE_BIT
@@ -180,7 +183,7 @@ class _Sets:
         self,
         vk: api.Api,
         device: Any,
-        named: Sequence[tuple[Any, list[tuple[_Place, int]], list[tuple[_Place, int]]]],
+        named: Sequence[tuple[Any, list[_Named], list[_Named]]],
         cells: list[Any],
     ) -> None:
         self._vk, self._device, self._cells = vk, device, cells
@@ -239,15 +242,17 @@ class _Sets:
         self._vk.lib.vkUpdateDescriptorSets(self._device, len(self._targets), self._writes, 0, self._vk.ffi.NULL)
 
     def _make_views(self, take: Take, memory: Sequence[Buffer]) -> None:
-        take.drop_views()
-        made: dict[tuple[_Place, int], Any] = {}
-        for index, (place, nbytes) in enumerate(self._views):
-            if (place, nbytes) not in made:
+        """Have ``take`` view its texel buffers; of those that lie elsewhere than before, the old views go first."""
+        views = take.views
+        for item in [item for item in views if item[0].handle is None]:
+            self._vk.destroy("BufferView", self._device, views.pop(item))
+        for index, item in enumerate(self._views):
+            if item not in views:
+                place, nbytes = item
                 self._view.buffer, self._view.offset = place.among(memory)
                 self._view.range = nbytes // TEXEL * TEXEL
-                made[place, nbytes] = self._vk.create("BufferView", self._device, self._view)
-                take.views.append(made[place, nbytes])
-            self._texels[index] = made[place, nbytes]
+                views[item] = self._vk.create("BufferView", self._device, self._view)
+            self._texels[index] = views[item]
 
 
 def _pool_info(vk: api.Api, sets: int, buffers: int, texels: int) -> Any:
@@ -264,7 +269,7 @@ class Take:
 
     Attributes:
         handles: its command buffers, in the order in which the tape has them.
-        sets: its descriptor sets; ``views``: what they name as texel buffers.
+        sets: its descriptor sets; ``views``: the texel buffers that they name, by place and bytes.
     """
 
     def __init__(
@@ -272,7 +277,7 @@ class Take:
     ) -> None:
         self._vk = api.load()
         self._device = device
-        self.views: list[Any] = []
+        self.views: dict[_Named, Any] = {}
         self.sets: Any = None
         self._sets_pool: Any = None
         self._pool = CommandPool(device, family)
@@ -295,15 +300,11 @@ class Take:
         self._pool.reset()
         tape.record(self, memory)
 
-    def drop_views(self) -> None:
-        """Destroy the texel buffers' views."""
-        while self.views:
-            self._vk.destroy("BufferView", self._device, self.views.pop())
-
     def close(self) -> None:
         """Free the command buffers and the sets; none may be pending."""
         pool, self._sets_pool = self._sets_pool, None
         if pool is not None:
             self._vk.destroy("DescriptorPool", self._device, pool)
-        self.drop_views()
+        while self.views:
+            self._vk.destroy("BufferView", self._device, self.views.popitem()[1])
         self._pool.close()

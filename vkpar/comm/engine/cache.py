@@ -13,7 +13,7 @@ from vkpar.comm.record.program import Program
 from vkpar.comm.record.template import Template
 from vkpar.vulkan.pump.ports import ProgramPort
 
-_MOST_ENTRIES = 1024
+_MOST_ENTRIES = 2048
 _MOST_BATCHES = 8192
 _MOST_SCRATCH = 64 << 20  # bytes on a device
 _MOST_JOINED = 256
@@ -30,8 +30,9 @@ class ProgramCache:
 
     def __init__(self) -> None:
         self._entries: dict[Any, Entry] = {}  # in the order of adding
-        # Of the entries; after an interrupt they may be wrong until the next count.
+        # Of the entries; after an interrupt these may be wrong until the next count.
         self._batches = self._scratch_nbytes = 0
+        self._adds = 0  # since the last count
         self._lots = random.Random(0)
         self._keys: list[Any] = []  # to draw from: all of the entries', and some that are gone
         self._stale: list[Entry] = []
@@ -71,8 +72,12 @@ class ProgramCache:
         if entry in self._stale:  # a donor
             self._stale.remove(entry)
         self._keys.append(key)
-        self._batches += entry.batches
+        entry.counted = 0
+        self.grew(entry)
         self._scratch_nbytes += entry.nbytes
+        self._adds += 1
+        if self._adds > len(self._entries):
+            self._recount()
         while len(self._entries) > 1 and self._is_full():
             self._retire([self._drawn(key)])
 
@@ -100,18 +105,19 @@ class ProgramCache:
         self._retire([key])
         return entry
 
+    def grew(self, entry: Entry) -> None:
+        """Count the programs that were added to ``entry`` since it was."""
+        self._batches += entry.batches - entry.counted
+        entry.counted = entry.batches
+
     def _is_full(self) -> bool:
-        if self._fits():
-            return False
-        self._count()
-        return not self._fits()
-
-    def _fits(self) -> bool:
         few = len(self._entries) <= _MOST_ENTRIES and self._batches <= _MOST_BATCHES
-        return few and self._scratch_nbytes <= _MOST_SCRATCH
+        return not few or self._scratch_nbytes > _MOST_SCRATCH
 
-    def _count(self) -> None:
-        self._batches = sum(entry.batches for entry in self._entries.values())
+    def _recount(self) -> None:
+        """Count everything anew, once in so many entries, that it costs each of them little."""
+        self._adds = 0
+        self._batches = sum(entry.counted for entry in self._entries.values())
         self._scratch_nbytes = sum(entry.nbytes for entry in self._entries.values())
 
     def _drawn(self, newest: Any = _NONE) -> Any:
@@ -133,8 +139,9 @@ class ProgramCache:
         found = [key for key in keys if key in self._entries]
         entries = [self._entries[key] for key in found]
         self._stale.extend(map(self._entries.pop, found))  # an interrupt finds each entry in one place
-        self._batches -= sum(entry.batches for entry in entries)
-        self._scratch_nbytes -= sum(entry.nbytes for entry in entries)
+        for entry in entries:
+            self._batches -= entry.counted
+            self._scratch_nbytes -= entry.nbytes
 
     def retire_all(self) -> None:
         """Forget every entry: whatever is asked for next is recorded anew."""

@@ -96,10 +96,12 @@ class Library:
         if entry.template is None:
             program = self._builder.program(calls.check(self._devices, call), turn)
             entry.add(turn, program)
-            return program
-        form = form_of(call)
-        self._write(entry.template, call, turn, form)
-        return entry.template.program(entry, turn, form.memory)
+        else:
+            form = form_of(call)
+            self._write(entry.template, call, turn, form)
+            program = entry.template.program(entry, turn, form.memory)
+        self._cache.grew(entry)
+        return program
 
     def _recorded(self, template: Template, call: Call, turn: int, form: Form) -> Entry:
         """Return an entry of ``template`` over the call's memory."""

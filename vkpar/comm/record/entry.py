@@ -30,6 +30,7 @@ class Entry:
         spares: programs that were recorded over other memory, by turn: :meth:`Template.program` records them anew.
         blocks: the blocks of memory that the programs name: once one is gone, no call can ask for the entry.
         nbytes: bytes of the stand-ins, on the device that has most of them.
+        counted: the command buffers that its cache has counted.
     """
 
     def __init__(
@@ -44,6 +45,7 @@ class Entry:
         self.spares: dict[int, Program] = {}
         self.blocks: frozenset[Block] = frozenset()
         self.template = template
+        self.counted = 0
         self.scratch = tuple(scratch)
         self.nbytes = _most_on_a_device(self.scratch)
         self.label = label or {}

@@ -242,9 +242,9 @@ class Recorder:
         return BufferRange(whole.buffer, whole.offset + self._unit(slot) * _UNIT, nbytes)
 
     def _bind(self, piece: _Piece) -> tuple[Any, int, int]:
-        """Return the descriptor set as the tape has it, and where in source and target the span's first element would be: modulo 2^32.
+        """Return the tape's descriptor set, and where in source and target the span's first element would be.
 
-        Kernels count from that one. What is not given is filled in.
+        These two are modulo 2^32. Kernels count from that one. What is not given is filled in.
         """
         unused = (self._slots.range, 0)
         source, target = piece.source or piece.target or unused, piece.target or piece.source or unused
