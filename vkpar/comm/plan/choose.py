@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from vkpar import env, text
 from vkpar.comm import wires
-from vkpar.comm.plan.shares import ROLES, Costs, shares
+from vkpar.comm.plan.shares import ROLES, Costs, unequal
 from vkpar.comm.schedule.algorithms.table import BASELINE, TABLE, Algorithm
 from vkpar.errors import InvalidUsageError
 from vkpar.vulkan.physical import DeviceInfo
@@ -244,7 +244,7 @@ def weighted(plan: Plan, costs: tuple[Costs, ...]) -> Plan:
         plan: with equal chunks.
         costs: the ranks' with the wire.
     """
-    return replace(plan, shares=shares(costs)) if plan.algorithm.takes_shares else plan
+    return replace(plan, shares=unequal(costs)) if plan.algorithm.takes_shares else plan
 
 
 def segment_nbytes(plan: Plan, nranks: int, wire_nbytes: int) -> int:

@@ -53,7 +53,7 @@ def slowest(costs: Sequence[Costs], shares: Sequence[float]) -> float:
 
 
 @functools.lru_cache
-def shares(costs: tuple[Costs, ...]) -> tuple[float, ...] | None:
+def unequal(costs: tuple[Costs, ...]) -> tuple[float, ...] | None:
     """Return each rank's share of the array: those with which the slowest rank is done earliest.
 
     None where ranks are about equally fast, or where the slowest would not be done clearly earlier than with equal

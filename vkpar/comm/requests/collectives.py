@@ -8,7 +8,6 @@ from typing import Any
 
 from vkpar.arrays.array import Array, overlaps
 from vkpar.comm import wires
-from vkpar.comm.requests import operands as placement
 from vkpar.comm.requests.checks import (
     Arrays,
     check_aliasing,
@@ -21,7 +20,7 @@ from vkpar.comm.requests.checks import (
     contributions,
     largest,
 )
-from vkpar.comm.requests.operands import Operands, Part, flat, slots_of, words, words_of
+from vkpar.comm.requests.operands import Operands, Part, flat, moved, slots_of, summed, words, words_of
 from vkpar.comm.schedule.steps import Move, Span
 from vkpar.device import Device
 from vkpar.dtypes import DType, float32
@@ -72,7 +71,7 @@ class Reduction(Request):
     def operands(self) -> Operands:
         """Return the arrays as programs read and write them."""
         assert self.dtype is not None
-        return placement.summed(self.sources, self.targets, in_words=wires.in_words(self.dtype))
+        return summed(self.sources, self.targets, in_words=wires.in_words(self.dtype))
 
     def label(self) -> dict[str, Any]:
         """Return what the flight recorder says of it."""
@@ -122,7 +121,7 @@ class Movement(Request):
                     targets[rank].append(Part(span.start, target))
                 elif target.size and not overlaps(piece.source, target):
                     local.append((rank, piece.source, target))
-        made = placement.moved(sources, targets)
+        made = moved(sources, targets)
         for rank, source, target in local:
             made.copies.before.setdefault(rank, []).append((source.ranges(), target.ranges()))
         return made

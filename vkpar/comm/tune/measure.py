@@ -15,8 +15,7 @@ from vkpar import dtypes, env
 from vkpar.comm import wires
 from vkpar.comm.engine.engine import Engine
 from vkpar.comm.engine.work import Work
-from vkpar.comm.plan import choose as tuner
-from vkpar.comm.plan import shares
+from vkpar.comm.plan import choose, shares
 from vkpar.comm.plan.choose import Choice, Plan, Trial, Tuning
 from vkpar.comm.requests import collectives
 from vkpar.comm.requests.collectives import Request
@@ -51,7 +50,7 @@ def run(engine: Engine, seconds: float = SECONDS) -> Tuning:
         CommunicatorError: the communicator failed.
     """
     end = time.monotonic() + seconds
-    tuning = Tuning(costs=measured(engine), origin=tuner.MEASURED)
+    tuning = Tuning(costs=measured(engine), origin=choose.MEASURED)
     now = time.monotonic()
     end = max(end, now + _LEAST_PART * seconds)  # some processors compile for a second
     differs = shares.differ(tuning.costs_of(wires.PLAIN))
@@ -163,7 +162,7 @@ def _trials(engine: Engine, tuning: Tuning, wire: str, wire_nbytes: int, dropped
             plan.segment_nbytes,
             seconds,
             plan.copies,
-            equal=plan.shares is None and tuner.weighted(plan, tuning.costs_of(wire)) != plan,
+            equal=plan.shares is None and choose.weighted(plan, tuning.costs_of(wire)) != plan,
             wire=wire,
         )
         for plan, seconds in zip(plans, times, strict=True)
@@ -188,20 +187,20 @@ def _plans(engine: Engine, tuning: Tuning, wire: str, wire_nbytes: int) -> Itera
     """Yield the built-in plan, then all others that the rig can take, each once; those with shares first."""
     ranks, n = [device.info for device in engine.devices], engine.rig.nranks
     costs = tuning.costs_of(wire)
-    first = tuner.choose(tuner.AUTO, ranks, wire_nbytes, Tuning(costs=tuning.costs), wire)
+    first = choose.choose(choose.AUTO, ranks, wire_nbytes, Tuning(costs=tuning.costs), wire)
     yield first
     slot = engine.rig.arena.large.slot_nbytes
-    others = [algorithm for algorithm in tuner.candidates(ranks) if algorithm.tuned and algorithm != first.algorithm]
-    plans = [first, *(tuner.weighted(Plan(algorithm), costs) for algorithm in others)]
+    others = [algorithm for algorithm in choose.candidates(ranks) if algorithm.tuned and algorithm != first.algorithm]
+    plans = [first, *(choose.weighted(Plan(algorithm), costs) for algorithm in others)]
     for plan in sorted(plans, key=lambda plan: (plan != first, plan.shares is None, plan.algorithm != BASELINE)):
         algorithm = plan.algorithm
-        usual = min(slot, tuner.segment_nbytes(plan, n, wire_nbytes))
+        usual = min(slot, choose.segment_nbytes(plan, n, wire_nbytes))
         other = {min(slot, factor * usual // 2) for factor in (1, 4)} - {usual}
         if plan != first:
             yield plan
         if plan.shares is not None:
             yield Plan(algorithm)
-        if algorithm.tunes_segments and tuner.chunk_nbytes(algorithm, n, wire_nbytes) > usual:
+        if algorithm.tunes_segments and choose.chunk_nbytes(algorithm, n, wire_nbytes) > usual:
             yield from (replace(plan, segment_nbytes=nbytes) for nbytes in sorted(other))
         if algorithm.tunes_copies and engine.rig.copies and wire_nbytes >= _LEAST_COPIED:
             yield replace(plan, copies=True)

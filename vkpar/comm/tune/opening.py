@@ -7,9 +7,9 @@ from contextlib import ExitStack
 
 from vkpar import env
 from vkpar.comm.plan.choose import Tuning
-from vkpar.comm.record import checks as debug
+from vkpar.comm.record import checks
 from vkpar.comm.rig.rig import AUTO, Rig
-from vkpar.comm.tune import store as tuningfile
+from vkpar.comm.tune import store
 from vkpar.errors import OutOfMemoryError, UnsupportedError
 from vkpar.vulkan import instance
 from vkpar.vulkan.device import LogicalDevice
@@ -35,7 +35,7 @@ def open_rig(
     with ExitStack() as undo:
         rig = Rig(devices, transports, staging_nbytes, copies=path == "copies")
         undo.callback(rig.close)
-        kept = tuningfile.load(rig) if tunes and env.get().tuning != "redo" else None
+        kept = store.load(rig) if tunes and env.get().tuning != "redo" else None
         wants_copies = kept.copies if kept else tunes and not instance.validating()
         if path != AUTO or not wants_copies or not _can_copy(rig):
             undo.pop_all()
@@ -48,6 +48,6 @@ def open_rig(
 
 def _can_copy(rig: Rig) -> bool:
     """Say whether every rank imports the slots and has a queue that copies beside its kernels."""
-    if debug.SLOTS in env.debug_checks() or any(transport.mirror for transport in rig.transports):
+    if checks.SLOTS in env.debug_checks() or any(transport.mirror for transport in rig.transports):
         return False
     return all(device.transfer is not device.compute for device in rig.devices)

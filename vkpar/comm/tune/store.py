@@ -15,7 +15,7 @@ from typing import Any
 from vkpar import cachedir, env
 from vkpar._version import __version__
 from vkpar.comm import wires
-from vkpar.comm.plan import choose as tuner
+from vkpar.comm.plan import choose
 from vkpar.comm.plan.choose import MEASURED, Choice, Trial, Tuning
 from vkpar.comm.plan.shares import ROLES, Costs
 from vkpar.comm.rig.rig import Rig
@@ -97,7 +97,7 @@ def _parse(document: dict[str, Any], ranks: Sequence[DeviceInfo]) -> Tuning:
 
 def _choice(raw: dict[str, Any], ranks: Sequence[DeviceInfo]) -> Choice:
     choice = Choice(**raw)
-    tuner.require(choice.algorithm, ranks)
+    choose.require(choice.algorithm, ranks)
     _timed(choice.wire)
     _natural(choice.up_to, optional=True)
     _natural(choice.segment_nbytes)
@@ -122,7 +122,7 @@ def _timed(wire: Any) -> None:
 
 def _trial(raw: dict[str, Any]) -> Trial:
     trial = Trial(**raw)
-    tuner.check(trial.algorithm)
+    choose.check(trial.algorithm)
     _timed(trial.wire)
     _natural(trial.wire_nbytes)
     _natural(trial.segment_nbytes)
