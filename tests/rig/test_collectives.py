@@ -313,7 +313,7 @@ def test_what_is_pending_in_a_group_cannot_be_used(rig: Open) -> None:
 def test_a_group_left_by_an_exception_submits_nothing(rig: Open) -> None:
     comm = rig("LL")
     arrays = [device.array(np.ones(10, np.float32)) for device in comm.devices]
-    before = comm._engine.rig.reached()
+    before = comm._engine.rig.last()
     works = []
 
     def leave() -> None:
@@ -323,7 +323,7 @@ def test_a_group_left_by_an_exception_submits_nothing(rig: Open) -> None:
 
     with pytest.raises(RuntimeError):
         leave()
-    assert comm._engine.rig.reached() == before
+    assert comm._engine.rig.last() == before
     with pytest.raises(InvalidUsageError, match="nothing was submitted"):
         works[0].wait()
     assert np.all(arrays[0].numpy() == 1)

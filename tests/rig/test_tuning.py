@@ -97,6 +97,8 @@ def test_what_was_measured_can_be_left_aside(rig: Open, settings_override: Calla
         {"spin_us": -5},
         {"trials": [{"wire_nbytes": 9, "algorithm": "ring", "segment_nbytes": 0, "seconds": 0.5}]},
         {"choices": [{"up_to": None, "algorithm": "ring", "segment_nbytes": -1}]},
+        {"choices": [{"up_to": None, "algorithm": "ring", "segment_nbytes": 1}]},
+        {"choices": [{"up_to": None, "algorithm": "ring", "segment_nbytes": 1 << 40}]},
         {"trials": None},
     ],
 )
@@ -111,8 +113,9 @@ def test_a_file_that_makes_no_sense_is_not_used(
     with caplog.at_level(logging.WARNING, "vkpar"):
         assert store.load(comm._engine.rig) is None
     assert str(file) in caplog.text
-    file.write_text("{")
-    assert store.load(comm._engine.rig) is None
+    for text in ("{", "[" * 200_000, '{"choices":' * 100_000):
+        file.write_text(text)
+        assert store.load(comm._engine.rig) is None
 
 
 def test_direct_is_refused_where_replicas_could_differ(rig: Open) -> None:

@@ -21,7 +21,7 @@ env.register("algorithm", (AUTO, *TABLE))
 # A segment should take about as long as the gaps between batches that it costs: its bytes are the mean of these, what
 # a link carries in such a gap, and the rank's chunk.
 _GAP_BYTES = 1280 << 10
-_LEAST_SEGMENT = 512 << 10
+LEAST_SEGMENT = 512 << 10
 
 
 @dataclass(frozen=True)
@@ -251,7 +251,7 @@ def segment_nbytes(plan: Plan, nranks: int, wire_nbytes: int) -> int:
     """Return the bytes of a segment on the wire, slots aside, for a message of ``wire_nbytes``."""
     if plan.segment_nbytes:
         return plan.segment_nbytes
-    return max(_LEAST_SEGMENT, math.isqrt(chunk_nbytes(plan.algorithm, nranks, wire_nbytes) * _GAP_BYTES))
+    return max(LEAST_SEGMENT, math.isqrt(chunk_nbytes(plan.algorithm, nranks, wire_nbytes) * _GAP_BYTES))
 
 
 def chunk_nbytes(algorithm: Algorithm, nranks: int, wire_nbytes: int) -> int:

@@ -78,7 +78,7 @@ def plan(ranks: Sequence[DeviceInfo], mapped: Collection[int] = ()) -> list[Link
         )
     for kind, reason in dict.fromkeys((link.kind, link.reason) for link in links):
         pairs = " ".join(f"{link.src}-{link.dst}" for link in links if (link.kind, link.reason) == (kind, reason))
-        _log.info("links %s are %s: %s", pairs, kind, reason)
+        _log.log(logging.INFO if wanted == TRY else logging.DEBUG, "links %s are %s: %s", pairs, kind, reason)
     return links
 
 

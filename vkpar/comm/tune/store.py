@@ -70,14 +70,15 @@ def load(rig: Rig) -> Tuning | None:
         return None
     try:
         kept = cachedir.read(file.name)
-        return None if kept is None else _parse(json.loads(kept), [device.info for device in rig.devices])
-    except (OSError, ValueError, KeyError, TypeError, UnsupportedError) as error:
+        ranks = [device.info for device in rig.devices]
+        return None if kept is None else _parse(json.loads(kept), ranks, rig.arena.large.slot_nbytes)
+    except (OSError, ValueError, KeyError, TypeError, RecursionError, UnsupportedError) as error:
         _log.warning("%s cannot be used, the rig is measured again: %s", file, error)
         return None
 
 
-def _parse(document: dict[str, Any], ranks: Sequence[DeviceInfo]) -> Tuning:
-    choices = tuple(_choice(raw, ranks) for raw in document["choices"])
+def _parse(document: dict[str, Any], ranks: Sequence[DeviceInfo], slot_nbytes: int) -> Tuning:
+    choices = tuple(_choice(raw, ranks, slot_nbytes) for raw in document["choices"])
     for wire in wires.TIMED:
         sizes = [math.inf if choice.up_to is None else choice.up_to for choice in choices if choice.wire == wire]
         if sizes != sorted(set(sizes)):
@@ -85,7 +86,7 @@ def _parse(document: dict[str, Any], ranks: Sequence[DeviceInfo]) -> Tuning:
     costs = tuple(_costs(raw) for raw in document["costs"])
     if [each.wire for each in costs] != [wire for wire in wires.TIMED for _ in ranks]:
         raise ValueError("not the costs of every rank with every measured wire")
-    trials = tuple(_trial(raw) for raw in document["trials"])
+    trials = tuple(_trial(raw, slot_nbytes) for raw in document["trials"])
     sizes_of = [{(t.wire, t.wire_nbytes) for t in trials if t.chosen or not chosen} for chosen in (False, True)]
     if sizes_of[0] != sizes_of[1]:
         raise ValueError("a size without a choice")
@@ -95,12 +96,12 @@ def _parse(document: dict[str, Any], ranks: Sequence[DeviceInfo]) -> Tuning:
     return Tuning(choices, costs, spin_us, MEASURED, trials)
 
 
-def _choice(raw: dict[str, Any], ranks: Sequence[DeviceInfo]) -> Choice:
+def _choice(raw: dict[str, Any], ranks: Sequence[DeviceInfo], slot_nbytes: int) -> Choice:
     choice = Choice(**raw)
     choose.require(choice.algorithm, ranks)
     _timed(choice.wire)
     _natural(choice.up_to, optional=True)
-    _natural(choice.segment_nbytes)
+    _segment(choice.segment_nbytes, slot_nbytes)
     _flags(choice.copies, choice.equal)
     return choice
 
@@ -120,16 +121,22 @@ def _timed(wire: Any) -> None:
         raise ValueError(f"{wire!r} is no wire that is measured")
 
 
-def _trial(raw: dict[str, Any]) -> Trial:
+def _trial(raw: dict[str, Any], slot_nbytes: int) -> Trial:
     trial = Trial(**raw)
     choose.check(trial.algorithm)
     _timed(trial.wire)
     _natural(trial.wire_nbytes)
-    _natural(trial.segment_nbytes)
+    _segment(trial.segment_nbytes, slot_nbytes)
     _flags(trial.copies, trial.equal, trial.chosen)
     if not isinstance(trial.seconds, float) or not 0 < trial.seconds < math.inf:
         raise ValueError("a trial without a time")
     return trial
+
+
+def _segment(value: Any, slot_nbytes: int) -> None:
+    """Refuse segments that measuring never tries: so short ones would take thousands of batches for a few MiB."""
+    if _natural(value) and not min(tuner.LEAST_SEGMENT // 2, slot_nbytes) <= value <= slot_nbytes:
+        raise ValueError(f"segments of {value} bytes")
 
 
 def _flags(*values: Any) -> None:
