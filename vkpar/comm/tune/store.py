@@ -135,7 +135,7 @@ def _trial(raw: dict[str, Any], slot_nbytes: int) -> Trial:
 
 def _segment(value: Any, slot_nbytes: int) -> None:
     """Refuse segments that measuring never tries: so short ones would take thousands of batches for a few MiB."""
-    if _natural(value) and not min(tuner.LEAST_SEGMENT // 2, slot_nbytes) <= value <= slot_nbytes:
+    if _natural(value) and not min(choose.LEAST_SEGMENT // 2, slot_nbytes) <= value <= slot_nbytes:
         raise ValueError(f"segments of {value} bytes")
 
 
