@@ -17,7 +17,7 @@ from vkpar.comm.engine.engine import Engine
 from vkpar.comm.engine.work import Work
 from vkpar.comm.plan import choose, shares
 from vkpar.comm.plan.choose import Choice, Plan, Trial, Tuning
-from vkpar.comm.requests import collectives
+from vkpar.comm.requests import calls, collectives
 from vkpar.comm.requests.collectives import Request
 from vkpar.comm.requests.keys import Call
 from vkpar.comm.schedule.algorithms.table import BASELINE, TABLE
@@ -143,7 +143,7 @@ def _trials(engine: Engine, tuning: Tuning, wire: str, wire_nbytes: int, dropped
     """
     count = wire_nbytes // wires.TIMED_NBYTES[wire]
     arrays = [device.zeros(count, dtypes.float32) for device in engine.devices]
-    request = collectives.all_reduce(engine.devices, arrays, "sum", None, wire)
+    request = calls.check(engine.devices, Call(collectives.ALL_REDUCE, arrays, op="sum", wire=wire))
     plans, times = list[Plan](), list[float]()
     for plan in _plans(engine, tuning, wire, wire_nbytes):
         name = plan.algorithm.name
