@@ -153,7 +153,7 @@ class Communicator:
             engine.check_usable()
             if self.nranks == 1:
                 raise InvalidUsageError("there is nothing to measure on a single rank")
-            if engine.in_group() or engine.profile is not None:
+            if engine.in_group() or engine.profiling.profile is not None:
                 raise InvalidUsageError("a rig is not measured inside a group or a profile")
             tuning = measure.run(engine, seconds)
             store.save(engine.rig, tuning)

@@ -94,16 +94,16 @@ class Profile:
         engine = self._engine
         if engine is None or self._entered:
             raise InvalidUsageError("a profile is entered once: ask the communicator for another one")
-        engine.check_unprofiled()
+        engine.profiling.check_none()
         self._device_clocks = [DeviceClock(device.logical) for device in engine.devices]
         self._starts = [clock.sample(engine.health.timeout) for clock in self._device_clocks]
         self._entered = True
         try:
-            engine.begin_profile(self)
+            engine.profiling.begin(self)
         except BaseException:
-            if engine.profile is self:  # an interrupt: nobody will leave it
-                engine.end_timing()
-                engine.end_profile(self, calibrate=False)
+            if engine.profiling.profile is self:  # an interrupt: nobody will leave it
+                engine.profiling.end_timing()
+                engine.profiling.end(self, engine.close, calibrate=False)
             raise
         return self
 
@@ -113,12 +113,12 @@ class Profile:
         engine = self._engine
         if engine is None:
             return  # it was closed inside the block
-        engine.end_timing()
+        engine.profiling.end_timing()
         try:
             if kind is None:
                 self.collector.wait()
         finally:
-            engine.end_profile(self, calibrate=kind is None)
+            engine.profiling.end(self, engine.close, calibrate=kind is None)
 
     def finish(self, *, calibrate: bool) -> None:
         """Work out the steps of what was read so far; a second call does nothing.
