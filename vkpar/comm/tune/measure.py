@@ -21,9 +21,10 @@ from vkpar.comm.requests import calls, collectives
 from vkpar.comm.requests.collectives import Request
 from vkpar.comm.requests.keys import Call
 from vkpar.comm.schedule.algorithms.table import BASELINE, TABLE
+from vkpar.comm.tune import store
 from vkpar.comm.tune.costs import measured, seconds_of
 from vkpar.comm.tune.rehearsal import request_by
-from vkpar.errors import OutOfMemoryError
+from vkpar.errors import InvalidUsageError, OutOfMemoryError
 
 SECONDS = 2.0
 _SIZES = tuple(4 << (10 + 2 * step) for step in range(8))  # bytes on the wire: 4 KiB to 64 MiB
@@ -40,15 +41,30 @@ _LATENCIES = 20
 
 
 def run(engine: Engine, seconds: float = SECONDS) -> Tuning:
-    """Return what was measured on ``engine``'s rig, on which nothing else may run meanwhile.
+    """Measure ``engine``'s rig, on which nothing else may run meanwhile; keep the tuning in a file and return it.
 
     Args:
-        engine: of a communicator with two ranks or more.
-        seconds: about how long the measuring may take; sizes that it does not reach keep the built-in choice.
+        engine: the engine of a communicator.
+        seconds: about how long measuring may take; sizes that it does not reach keep the built-in choice.
 
     Raises:
-        CommunicatorError: the communicator failed.
+        InvalidUsageError: the communicator has a single rank, is inside a group or a profile, or is closed.
+        OutOfMemoryError: no room for arrays of a few MiB.
+        CommunicatorError: the communicator has failed.
     """
+    with engine.health.gate.lock():  # a close in another thread waits
+        engine.health.gate.check()
+        engine.check_usable()
+        if engine.rig.nranks == 1:
+            raise InvalidUsageError("there is nothing to measure on a single rank")
+        if engine.in_group() or engine.profiling.profile is not None:
+            raise InvalidUsageError("a rig is not measured inside a group or a profile")
+        tuning = _measured(engine, seconds)
+        store.save(engine.rig, tuning)
+    return tuning
+
+
+def _measured(engine: Engine, seconds: float) -> Tuning:
     end = time.monotonic() + seconds
     tuning = Tuning(costs=measured(engine), origin=choose.MEASURED)
     now = time.monotonic()
