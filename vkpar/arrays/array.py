@@ -539,4 +539,4 @@ def copy(source: Array, target: Array) -> None:
     if source.device is target.device:
         target.copy_from(source)
     elif source.size:
-        source.device.carrier_to(target.device).move(source, target)
+        source.device.peer_copier(target.device).move(source, target)

@@ -359,7 +359,7 @@ class Engine:
 
     # ---- copies between two ranks' devices ----
 
-    def carries(self, source: Device, target: Device) -> bool:
+    def copies_between(self, source: Device, target: Device) -> bool:
         """Say whether :meth:`move` can copy from one device to the other now."""
         usable = not self.closed and not self.health.failed and not self.in_group()
         return usable and source in self.devices and target in self.devices

@@ -1,6 +1,6 @@
-"""Measures a rig once, in about two seconds: what roles cost each rank, which algorithm and segments at which size.
+"""Measures a rig once, in about two seconds: the ranks' costs, and the best algorithm and segments by size.
 
-Every size tries the table's baseline too, so that the choice is at least as fast there.
+Every size tries the table's baseline too, so that no choice is slower than the baseline.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _ROUND = 0.003  # seconds that a round of calls should take
 _ROUNDS, _MOST_CALLS = 3, 50
 _HOPELESS = 3.0  # times slower than the best: not tried at larger sizes
 _BETTER = 0.97  # of the built-in choice's time: else that stays
-_LEAST_COPIED = 256 << 10  # bytes on the wire: two more hops between a device's queues take as long as so many
+_LEAST_COPIED = 256 << 10  # bytes on the wire: smaller messages take less time than two hops between queues
 _LEAST_SHARED = 256 << 10  # bytes on the wire: the time of smaller messages hardly depends on shares
 _PLAIN_PART = 0.4  # of the time for trials: for the f32 wire, where ranks differ with it
 _LEAST_PART = 0.5  # of all the time: for trials, however long the costs took
@@ -119,7 +119,7 @@ def _beyond(trials: Sequence[Trial]) -> Iterator[Choice]:
 
 
 def _sizes(engine: Engine, tuning: Tuning, wire: str, end: float) -> Iterator[list[Trial]]:
-    """Yield the trials of each size for as long as there is time; those of the first size always."""
+    """Yield the trials of each size for as long as there is time, and those of the first size always."""
     dropped: set[str] = set()
     expected = 0.0
     for wire_nbytes in _sizes_of(wire):
@@ -155,7 +155,7 @@ def _marked(trials: list[Trial], best: float) -> list[Trial]:
 def _trials(engine: Engine, tuning: Tuning, wire: str, wire_nbytes: int, dropped: set[str], end: float) -> list[Trial]:
     """Time the plans for one size; where a plan is faster than the built-in one, time both again, in turns.
 
-    The better time of each counts, so that a plan which something held up once does not lose by it.
+    The better time of each counts, so that a plan does not lose because something held it up once.
     """
     count = wire_nbytes // wires.TIMED_NBYTES[wire]
     arrays = [device.zeros(count, dtypes.float32) for device in engine.devices]

@@ -1,4 +1,4 @@
-"""Where a rig's tuning is kept: one JSON file per rig, named after what it depends on."""
+"""The files of tunings: one JSON file per rig, named after everything that the tuning depends on."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _MOST_SPIN_US = 1_000_000
 
 
 def describe(rig: Rig) -> dict[str, Any]:
-    """Return what a tuning depends on: devices, drivers, links, transports, memory, cores, the version."""
+    """Return everything that a tuning depends on: devices, drivers, links, transports, memory, cores, the version."""
     ranks = [
         {
             "name": device.info.name,
@@ -57,7 +57,7 @@ def describe(rig: Rig) -> dict[str, Any]:
 
 
 def path(rig: Rig) -> Path | None:
-    """Return the rig's file, in ``VKPAR_CACHE_DIR``; None where the user has no home and says no directory."""
+    """Return the rig's file, in ``VKPAR_CACHE_DIR``; None where that is not set and the user has no home."""
     text = json.dumps(describe(rig), sort_keys=True)
     folder = cachedir.directory()
     return folder and folder / f"tuning-{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"

@@ -20,7 +20,7 @@ class StagedTransport:
     Args:
         device: the rank's device.
         arena: the staging memory.
-        families: the queue families besides that of the kernels which copy slots.
+        families: the further queue families, which copy slots.
 
     Attributes:
         mirror: 0, the rank has none.
