@@ -25,6 +25,7 @@ def parked(device: vkpar.Device) -> Iterator[Callable[[], None]]:
         pWaitSemaphores=[gate.handle],
         pWaitDstStageMask=[vk.vk.VK_PIPELINE_STAGE_ALL_COMMANDS_BIT],
     )
+    logical.stream.flush()  # so that its thread submits nothing meanwhile
     with enqueue_lock:
         for queue in queues:
             vk.check(vk.lib.vkQueueSubmit(queue.handle, 1, info, vk.ffi.NULL), "vkQueueSubmit")
@@ -40,7 +41,6 @@ def parked(device: vkpar.Device) -> Iterator[Callable[[], None]]:
         yield release
     finally:
         release()
-        with enqueue_lock:
-            for queue in queues:
-                vk.check(vk.lib.vkQueueWaitIdle(queue.handle), "vkQueueWaitIdle")
+        for queue in queues:
+            queue.port.wait_idle(vk.device_function(logical.handle, "vkQueueWaitIdle"))
         gate.close()

@@ -15,13 +15,16 @@ from vkpar.arrays.array import Array
 from vkpar.arrays.elements import host_elements
 from vkpar.arrays.host import HostArray
 from vkpar.errors import InvalidUsageError
+from vkpar.plans import Plans
 from vkpar.vulkan import api, instance, physical
 from vkpar.vulkan.device import LogicalDevice
-from vkpar.vulkan.memory.accounting import DeviceMemory
+from vkpar.vulkan.memory.accounting import ARRAYS, DeviceMemory
 from vkpar.vulkan.memory.buffer import BufferRange
+from vkpar.vulkan.memory.subbuffers import SubBuffers
 from vkpar.vulkan.physical import DeviceInfo, Limits
 from vkpar.vulkan.selector import default as default_devices
 from vkpar.vulkan.selector import select
+from vkpar.vulkan.stream import Stream
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -37,6 +40,7 @@ class Device:
 
     Attributes:
         info: the physical device that it was opened on.
+        plans: of the operations that were called on its arrays.
     """
 
     def __init__(self, info: DeviceInfo) -> None:
@@ -45,6 +49,7 @@ class Device:
         self._children: weakref.WeakSet[Any] = weakref.WeakSet()
         self._pairs: list[Any] = []  # communicators made for copies to other devices
         self._logical = LogicalDevice(info, self._own)
+        self.plans = Plans()
         _open_devices.add(self)
 
     def _own(self, logical: LogicalDevice) -> None:
@@ -70,6 +75,14 @@ class Device:
         """
         self._logical.check_open()
         return self._logical
+
+    @property
+    def stream(self) -> Stream | None:
+        """What gathers its operations, which itself refuses them once the device is closed.
+
+        None where there are messages to raise first, or none is there.
+        """
+        return self._logical.stream if self._logical.serves else None
 
     @property
     def closed(self) -> bool:
@@ -110,6 +123,21 @@ class Device:
         made.fill_zeros()
         return made
 
+    def allocate_array(self, nbytes: int, label: Callable[[], str] | None, purpose: str) -> SubBuffers:
+        """Return memory for an array: that of one that was dropped where the size is the same, else new memory.
+
+        Raises:
+            InvalidUsageError: the device is closed.
+            OutOfMemoryError, UnsupportedError: as :meth:`LogicalDevice.allocate_array` says.
+        """
+        logical = self._logical
+        if purpose == ARRAYS and logical.serves:
+            memory = logical.recycler.take(nbytes, label)
+            if memory is not None:
+                return memory
+        logical.check_open()
+        return logical.allocate_array(nbytes, label, purpose)
+
     def dispatch(
         self,
         kernel: str,
@@ -128,8 +156,9 @@ class Device:
             constants: specialization constants 0, 1, ... (32-bit integers).
         """
         logical = self.logical
-        pipeline = logical.pipelines.shipped(kernel, len(bindings), len(push), constants)
-        logical.dispatch(pipeline, bindings, push, groups)
+        pushes = logical.pushes(len(bindings))
+        pipeline = logical.pipelines.shipped(kernel, len(bindings), len(push), constants, pushes=pushes)
+        logical.dispatch(kernel, pipeline, bindings, push, groups)
 
     def synchronize(self, timeout: float | None = None) -> None:
         """Block until everything given to the device is done.

@@ -5,7 +5,9 @@ The bfloat16 of the package ``ml_dtypes`` (which safetensors and JAX give) is th
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
@@ -25,7 +27,7 @@ class DType:
     name: str
     numpy: np.dtype[Any] = field(repr=False)
 
-    @property
+    @cached_property
     def itemsize(self) -> int:
         """Bytes of one element."""
         return int(self.numpy.itemsize)
@@ -80,8 +82,21 @@ def resolve(dtype: object) -> DType:
     Raises:
         InvalidUsageError: nothing that NumPy or vkpar knows, or a type without a fixed plain layout.
     """
-    if isinstance(dtype, DType):
+    if type(dtype) is DType:
         return dtype
+    try:
+        return _known[dtype]
+    except (KeyError, TypeError):
+        found = _resolve(dtype)
+    with suppress(TypeError):
+        _known[dtype] = found
+    return found
+
+
+_known: dict[object, DType] = {}  # what was asked for before
+
+
+def _resolve(dtype: object) -> DType:
     if isinstance(dtype, str) and dtype.lower() in ("bfloat16", "bf16"):
         return bfloat16
     try:

@@ -12,7 +12,7 @@ from vkpar.errors import InvalidUsageError
 
 _TRUE = {"1", "true", "yes", "on"}
 _FALSE = {"0", "false", "no", "off"}
-DEBUG_CHECKS = ("slots", "wire", "memory", "alignment")
+DEBUG_CHECKS = ("slots", "wire", "memory", "alignment", "barriers")
 
 
 _registered: dict[str, tuple[str, ...]] = {}
@@ -98,7 +98,7 @@ class Environment:
         "VKPAR_DEBUG",
         "checks, joined by commas: of communicators slots (their generations) and wire (what it loses); memory (new"
         " arrays hold ones in every bit: NaN, -1); alignment (kernels bind at multiples of 256 bytes only, as on the"
-        " strictest devices)",
+        " strictest devices); barriers (a full one before every operation)",
         "",
         DEBUG_CHECKS,
         several=True,

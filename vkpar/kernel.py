@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 from vkpar.arrays.array import WIDE, Array, check_same_device, overlaps
 from vkpar.device import Device
 from vkpar.errors import InvalidUsageError, UnsupportedError
+from vkpar.plans import Plans, form_of
+from vkpar.plans import make as make_plan
 from vkpar.vulkan import queue
 from vkpar.vulkan.memory.buffer import BufferRange
 from vkpar.vulkan.memory.pool import round_up
@@ -91,12 +93,14 @@ class Kernel:
         self._spirv, self._entry, self._interface = spirv, entry, interface
         self._key = hashlib.sha256(spirv).hexdigest()
         self._pipeline: Pipeline | None = None
+        self._plans = Plans()
         self.closed = False
 
     def close(self) -> None:
         """Free the pipeline once the work submitted so far is done; a second call does nothing."""
         self.closed = True
         self._pipeline = None
+        self._plans = Plans()
 
     def __enter__(self) -> Kernel:
         return self
@@ -120,6 +124,8 @@ class Kernel:
         """
         if self.closed:
             raise InvalidUsageError("this Kernel was closed")
+        if type(push) is bytes and len(push) == self._interface.push_nbytes and self._run_plan(groups, arrays, push):
+            return
         dims = _groups(groups)
         _check_groups(self.device, dims)
         constants = _as_bytes(push, "push constants are bytes or an array of plain numbers")
@@ -128,9 +134,26 @@ class Kernel:
         ranges, constants = self._bound(arrays, constants)
         pipeline = self._pipeline
         if pipeline is None:
-            pipeline = logical.pipelines.lease(self._key, self._spirv, self._entry, len(arrays), len(constants))
+            pushes = logical.pushes(len(arrays))
+            pipeline = logical.pipelines.lease(
+                self._key, self._spirv, self._entry, len(arrays), len(constants), pushes=pushes
+            )
             self._pipeline = None if self.closed else pipeline
-        logical.dispatch(pipeline, ranges, constants, dims)
+        logical.dispatch("Kernel", pipeline, ranges, constants, dims)
+        if arrays and not self._interface.offsets and all(_can_begin(array, 0) for array in arrays):
+            plan = make_plan(self.device, "Kernel", pipeline, arrays, ranges, dims)
+            if plan is not None and not self.closed:
+                self._plans.keep((dims, *map(form_of, arrays)), plan)
+
+    def _run_plan(self, groups: int | tuple[int, ...], arrays: tuple[Array, ...], push: bytes) -> bool:
+        """Run it by the plan of an earlier call; False, and nothing done, where there is none."""
+        dims = (groups, 1, 1) if type(groups) is int else _groups(groups)
+        try:
+            forms = [array.form or form_of(array) for array in arrays]
+        except AttributeError:  # not arrays: the long way says so
+            return False
+        plan = self._plans.known.get((dims, *forms))
+        return plan is not None and plan.run(arrays, push)
 
     def _bound(self, arrays: tuple[Array, ...], push: bytes) -> tuple[list[BufferRange], bytes]:
         """Return what each binding is given, and the push constants with the offsets that the kernel asks for."""

@@ -60,9 +60,9 @@ def test_a_pipeline_that_fails_leaves_nothing(cache: PipelineCache, monkeypatch:
 
 def test_threads_share_one_layout(cache: PipelineCache, monkeypatch: pytest.MonkeyPatch) -> None:
     class Slow(kernel.PipelineLayout):
-        def __init__(self, *given: Any) -> None:
+        def __init__(self, *given: Any, **named: Any) -> None:
             time.sleep(0.05)
-            super().__init__(*given)
+            super().__init__(*given, **named)
 
     monkeypatch.setattr(kernel, "PipelineLayout", Slow)
     found: list[Any] = []

@@ -106,6 +106,35 @@ def test_all_prints_a_table_and_can_fail(monkeypatch: pytest.MonkeyPatch, capsys
     assert "# Wrong elements : 66 FAILED (43 calls)" in lines
 
 
+# --- bench launch ---
+
+LAUNCH = ["bench", "launch", "--devices", "llvmpipe", "-n", "3", "-w", "1", "--repeat", "2"]
+
+
+def test_launch_times_small_operations(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(LAUNCH) == 0
+    said = capsys.readouterr().out.splitlines()
+    rows = [line for line in said if not line.startswith("#")]
+    assert len(rows) == 9
+    assert "# Wrong elements    : 0 OK" in said
+    status, found = run_json(capsys, *LAUNCH)
+    assert status == 0
+    assert [(row["operation"], row["result"], row["calls"], row["wrong"]) for row in found["rows"]] == [
+        *((name, result, 3, 0) for name in ("add", "matmul", "Kernel") for result in ("out=", "fresh")),
+        ("empty", "", 3, None),
+        ("dependent adds", "out=", 1000, 0),
+        ("independent adds", "out=", 1000, 0),
+    ]
+    assert all(0 < row["host_us"] <= row["total_us"] for row in found["rows"])
+
+
+def test_launch_sees_wrong_results(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    corrupt(monkeypatch)
+    status, found = run_json(capsys, *LAUNCH)
+    assert status == 1
+    assert [row["wrong"] for row in found["rows"]] == [1, 1, 1, 1, 1, 1, None, 1, 1000]
+
+
 # --- bench host ---
 
 

@@ -259,10 +259,10 @@ def test_an_interrupt_after_a_plain_submit(own_devices: list[vkpar.Device], monk
     """The frame of an upload or a copy is not used again while it may be pending."""
     device = own_devices[0]
     array = device.array(np.ones(1000, np.float32))
-    port: Any = device.logical.compute.port
     with parked(device) as release:
         with monkeypatch.context() as patch:
-            patch.setattr(port, "_c", InterruptingHelper(port._c, "vkp_submit"))
+            stream: Any = device.logical.stream
+            patch.setattr(stream, "_lib", InterruptingLib(stream._lib, "vkp_fill"))
             with pytest.raises(KeyboardInterrupt):
                 array.fill_zeros()
         copied = [array.copy() for _ in range(5)]

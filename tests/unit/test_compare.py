@@ -6,6 +6,7 @@ import json
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ import comparison
 import gloo
 import mpi
 import nccl
+import torch_launch
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -291,13 +293,19 @@ def test_wrong_usage_is_one_line_and_status_2(
 
 @pytest.mark.parametrize(
     ("module", "package"),
-    [(gloo, "torch: pip install torch"), (nccl, "torch: pip"), (mpi, "mpi4py: pip install mpi4py")],
+    [
+        (gloo, "torch: pip install torch"),
+        (torch_launch, "torch: pip install torch"),
+        (nccl, "torch: pip"),
+        (mpi, "mpi4py: pip install mpi4py"),
+    ],
 )
 def test_a_missing_package_is_named(
     module: Any, package: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(common, "find_spec", lambda name: None)
-    assert common.main(lambda: module.main(["--sizes", "8K"])) == 2
+    given = [] if module is torch_launch else ["--sizes", "8K"]
+    assert common.main(lambda: module.main(given)) == 2
     said = capsys.readouterr().err
     assert f"error: needs the package {package}" in said
     assert said.count("\n") == 1
@@ -441,3 +449,67 @@ def test_need_passes_what_is_there() -> None:
     common.need("json", "")
     with pytest.raises(UnsupportedError, match="needs the package no_such_thing: pip install it"):
         common.need("no_such_thing", "pip install it")
+
+
+# --- launching ---
+
+
+class _Tensor(np.ndarray):  # type: ignore[type-arg]
+    def zero_(self) -> None:
+        self[...] = 0
+
+
+class _Torch:
+    """As much of torch as the benchmark of small operations calls, on NumPy; ``fault`` is added to every product."""
+
+    __version__ = "0.0"
+    float32 = np.float32
+    cuda = SimpleNamespace(is_available=lambda: False)
+
+    def __init__(self, fault: float = 0.0) -> None:
+        self._fault = fault
+
+    @staticmethod
+    def device(kind: str) -> Any:
+        return SimpleNamespace(type=kind)
+
+    @staticmethod
+    def full(shape: Any, value: float, **_: Any) -> Any:
+        return np.full(shape, value, np.float32).view(_Tensor)
+
+    def ones(self, shape: Any, **_: Any) -> Any:
+        return self.full(shape, 1)
+
+    def zeros(self, shape: Any, **_: Any) -> Any:
+        return self.full(shape, 0)
+
+    empty = zeros
+
+    @staticmethod
+    def add(a: Any, b: Any, out: Any = None) -> Any:
+        return np.add(a, b, out=out)
+
+    def mm(self, a: Any, b: Any, out: Any = None) -> Any:
+        made = np.matmul(a, b, out=out)
+        made += self._fault
+        return made
+
+
+@pytest.mark.parametrize("fault", [0, 1])
+def test_small_operations_of_torch(
+    fault: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch", _Torch(fault))
+    monkeypatch.setattr(common, "need", lambda *_: None)
+    assert torch_launch.main(["-n", "3", "-w", "1", "--repeat", "2", "--json"]) == fault
+    found = json.loads(capsys.readouterr().out)
+    assert [(row["operation"], row["result"], row["wrong"]) for row in found["rows"]] == [
+        ("add", "out=", 0),
+        ("add", "fresh", 0),
+        ("matmul", "out=", 64 * fault),
+        ("matmul", "fresh", 64 * fault),
+        ("empty", "", None),
+        ("dependent adds", "out=", 0),
+        ("independent adds", "out=", 0),
+    ]
+    assert found["subject"] == "torch"

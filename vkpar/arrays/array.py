@@ -35,9 +35,11 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
     from vkpar.device import Device
+    from vkpar.plans import Form
 
 _Target = TypeVar("_Target", "np.ndarray[Any, Any]", HostArray)
 
+_LABEL = "{} {} {}".format
 WIDE = 16  # bytes of the widest access in the built-in kernels
 _NO_DLPACK = (
     "device memory of Vulkan has no DLPack device that others could use; "
@@ -68,11 +70,16 @@ class Array(Shaped):
         shape: its dimensions; ``size`` elements, ``nbytes`` bytes.
         dtype: a :class:`vkpar.dtypes.DType`, equal to the NumPy dtype of the same name.
         key: what identifies its memory, shape and dtype in this process.
+        storage: what it shares with its views.
+        byte_offset: bytes from the start of its storage.
+        form: all of it that plans depend on; None until one asks for it.
     """
 
+    form: Form | None = None
+
     def __init__(self, storage: Storage, offset: int, shape: tuple[int, ...], dtype: DType) -> None:
-        self._storage = storage
-        self._offset = offset  # bytes from the storage's start
+        self.storage = storage
+        self.byte_offset = offset
         self.device = storage.device
         self.shape = shape
         self.dtype = dtype
@@ -91,10 +98,16 @@ class Array(Shaped):
         Raises:
             InvalidUsageError, OutOfMemoryError
         """
+        if type(shape) is int and shape >= 0:  # often taken: kept short
+            return cls.fresh(device, (shape,), dtype, shape * dtype.itemsize, purpose)
         dims = dimensions(shape)
-        what = "array" if purpose == ARRAYS else purpose
-        label = partial("{} {} {}".format, what, dims, dtype)
-        return cls(Storage(device, math.prod(dims) * dtype.itemsize, label, purpose), 0, dims, dtype)
+        return cls.fresh(device, dims, dtype, math.prod(dims) * dtype.itemsize, purpose)
+
+    @classmethod
+    def fresh(cls, device: Device, shape: tuple[int, ...], dtype: DType, nbytes: int, purpose: str = ARRAYS) -> Array:
+        """Return a new array of ``nbytes`` with undefined contents, nothing of which is checked."""
+        label = partial(_LABEL, "array" if purpose == ARRAYS else purpose, shape, dtype)
+        return cls(Storage(device, nbytes, label, purpose), 0, shape, dtype)
 
     def __repr__(self) -> str:
         state = ", closed" if self.closed else ""
@@ -117,7 +130,7 @@ class Array(Shaped):
     @property
     def closed(self) -> bool:
         """True after :meth:`close`, that of a view that shares the memory included."""
-        return self._storage.closed
+        return self.storage.closed
 
     def close(self) -> None:
         """Give the memory back once the work submitted so far is done; a second call does nothing.
@@ -128,7 +141,7 @@ class Array(Shaped):
         Raises:
             InvalidUsageError: it is pending in a group of collectives that was not left yet.
         """
-        self._storage.close()
+        self.storage.close()
 
     def __enter__(self) -> Array:
         self.check_free()
@@ -199,7 +212,7 @@ class Array(Shaped):
             if region is None:
                 logical.download(self.ranges(), as_bytes(out))
             else:
-                transfer.read(logical, self.memory, self._offset // self.dtype.itemsize, region, out)
+                transfer.read(logical, self.memory, self.byte_offset // self.dtype.itemsize, region, out)
             logical.check_open()
         return out
 
@@ -230,7 +243,7 @@ class Array(Shaped):
         if found is None:
             logical.upload(as_bytes(host), self.ranges())
         else:
-            transfer.write(logical, self.memory, self._offset // self.dtype.itemsize, found, host)
+            transfer.write(logical, self.memory, self.byte_offset // self.dtype.itemsize, found, host)
 
     def fill_zeros(self) -> None:
         """Set every element to zero, in program order.
@@ -242,10 +255,10 @@ class Array(Shaped):
         self.check_free()
         if not self.size:
             return
-        at_end = self._offset + self.nbytes == self._storage.nbytes
+        at_end = self.byte_offset + self.nbytes == self.storage.nbytes
         nbytes = -(-self.nbytes // 4) * 4 if at_end else self.nbytes
-        if self._offset % 4 == 0 and nbytes % 4 == 0:
-            logical.fill(self.memory.ranges(self._offset, nbytes), 0)
+        if self.byte_offset % 4 == 0 and nbytes % 4 == 0:
+            logical.fill(self.memory.ranges(self.byte_offset, nbytes), 0)
         else:
             self.write(np.zeros(self.shape, self.dtype.numpy))
 
@@ -262,7 +275,7 @@ class Array(Shaped):
             dims = np.empty(self.shape, np.dtype("V0")).reshape(wanted).shape
         except (ValueError, TypeError) as error:
             raise InvalidUsageError(f"cannot reshape {self.shape} to {wanted}") from error
-        return Array(self._storage, self._offset, dims, self.dtype)
+        return Array(self.storage, self.byte_offset, dims, self.dtype)
 
     def __getitem__(self, key: Any) -> Array:
         """Return a view of elements that lie side by side, by NumPy's basic indexing: ``a[i:j]``, ``a[2, 3:5]``.
@@ -274,7 +287,7 @@ class Array(Shaped):
         if isinstance(key, slice) and key.step is None and self.shape:  # often taken: kept short
             first, rows, _ = sliced(key, self.shape[0])
             row = math.prod(self.shape[1:]) * self.dtype.itemsize
-            return Array(self._storage, self._offset + first * row, (rows, *self.shape[1:]), self.dtype)
+            return Array(self.storage, self.byte_offset + first * row, (rows, *self.shape[1:]), self.dtype)
         found = select(key, self.shape)
         if not found.is_contiguous:
             raise UnsupportedError(
@@ -285,8 +298,8 @@ class Array(Shaped):
 
     def _view(self, region: Region) -> Array:
         """Return a view of a contiguous region."""
-        offset = self._offset + region.box.start * self.dtype.itemsize
-        return Array(self._storage, offset, region.shape, self.dtype)
+        offset = self.byte_offset + region.box.start * self.dtype.itemsize
+        return Array(self.storage, offset, region.shape, self.dtype)
 
     def __iter__(self) -> Iterator[Array]:
         """Yield views of the rows along the first axis."""
@@ -423,7 +436,7 @@ class Array(Shaped):
         Raises:
             InvalidUsageError: it has no elements, was closed, or its device is closed.
         """
-        return self._storage.memory
+        return self.storage.memory
 
     def check_free(self, group: object = None) -> None:
         """Refuse use after :meth:`close`, and while another group of collectives than ``group`` names the array.
@@ -431,21 +444,11 @@ class Array(Shaped):
         Raises:
             InvalidUsageError
         """
-        self._storage.check_free(group)
-
-    @property
-    def storage(self) -> Storage:
-        """What it shares with its views."""
-        return self._storage
-
-    @property
-    def byte_offset(self) -> int:
-        """Bytes from the start of its storage."""
-        return self._offset
+        self.storage.check_free(group)
 
     def ranges(self) -> list[BufferRange]:
         """Return exactly its bytes, a range for each sub-buffer that holds some of them."""
-        return self.memory.ranges(self._offset, self.nbytes)
+        return self.memory.ranges(self.byte_offset, self.nbytes)
 
     def window(self, start: int = 0, count: int | None = None) -> tuple[BufferRange, int]:
         """Return a bindable range over elements ``start`` to ``start + count``, and the first one's index in it.
@@ -457,7 +460,7 @@ class Array(Shaped):
             InvalidUsageError: the elements lie in more than one sub-buffer.
         """
         count = self.size - start if count is None else count
-        memory, first, nbytes = self.memory, self._offset + start * self.dtype.itemsize, count * self.dtype.itemsize
+        memory, first, nbytes = self.memory, self.byte_offset + start * self.dtype.itemsize, count * self.dtype.itemsize
         memory.range(first, nbytes)  # refuses elements in several
         buffer, offset = memory.resolve(first)
         aligned = offset // ALIGNMENT * ALIGNMENT
@@ -469,18 +472,18 @@ class Array(Shaped):
         """Return how many elements from ``start`` on one binding of a kernel covers; none at the end."""
         if start == self.size:
             return 0
-        first = self._offset + start * self.dtype.itemsize
+        first = self.byte_offset + start * self.dtype.itemsize
         most = self.device.limits.max_storage_buffer_range // WIDE * WIDE - first % ALIGNMENT
         return min(self.size - start, min(most, self.memory.reach(first)) // self.dtype.itemsize)
 
     def has_borders_at(self, nbytes: int) -> bool:
         """Say whether sub-buffers begin and end only at multiples of ``nbytes`` from its first byte."""
-        inside = range(self._offset + 1, self._offset + self.nbytes)
-        return all((border - self._offset) % nbytes == 0 for border in self.memory.borders if border in inside)
+        inside = range(self.byte_offset + 1, self.byte_offset + self.nbytes)
+        return all((border - self.byte_offset) % nbytes == 0 for border in self.memory.borders if border in inside)
 
     def is_aligned(self, nbytes: int = WIDE) -> bool:
         """Say whether its first byte sits on a multiple of ``nbytes``."""
-        return self._offset % nbytes == 0
+        return self.byte_offset % nbytes == 0
 
     def copy_from(self, source: Array) -> None:
         """Copy the bytes of ``source``, of the same length and device, in program order; they may overlap.
@@ -489,16 +492,32 @@ class Array(Shaped):
             InvalidUsageError: another length, another device, or a closed one.
         """
         check_same_device(self, source)
-        if source.nbytes != self.nbytes:
+        nbytes = self.nbytes
+        if source.nbytes != nbytes:
             raise InvalidUsageError(f"cannot copy {source.nbytes} bytes into {self.nbytes}")
+        if self._copy_at_once(source, nbytes):
+            return
         logical = self.device.logical
         for array in (self, source):
             array.check_free()
-        if not self.size or (overlaps(self, source) and self._offset == source.byte_offset):
+        if not self.size or (overlaps(self, source) and self.byte_offset == source.byte_offset):
             return
         if overlaps(self, source):
             source = source.copy()
         logical.copy(source.ranges(), self.ranges())
+
+    def _copy_at_once(self, source: Array, nbytes: int) -> bool:
+        """Copy from other memory where there is nothing to look closer at; False, and nothing done, where there is."""
+        there, here = source.storage, self.storage
+        pins = there.ready, here.ready
+        if there is here or not nbytes or pins[0] is None or pins[1] is None:
+            return False
+        stream = self.device.stream
+        if stream is None:
+            return False
+        start, at = there.base + source.byte_offset, here.base + self.byte_offset
+        stream.copy_part(there.number, start, here.number, at, nbytes)
+        return True
 
 
 def check_same_device(*arrays: Array) -> None:

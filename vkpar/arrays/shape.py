@@ -51,6 +51,12 @@ def dimensions(shape: int | Sequence[int]) -> tuple[int, ...]:
     Raises:
         InvalidUsageError: no shape, or a negative dimension.
     """
+    if type(shape) is tuple:  # often taken: kept short
+        for dim in shape:
+            if type(dim) is not int or dim < 0:
+                break
+        else:
+            return shape
     try:
         dims = tuple(operator.index(dim) for dim in (shape if isinstance(shape, Iterable) else (shape,)))
     except TypeError:

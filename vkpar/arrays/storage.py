@@ -22,8 +22,10 @@ class Storage:
     Attributes:
         nbytes: its size.
         serial: a number that no other storage of this process has.
-        held_by: the group of collectives that names it and was not left yet, weakly; None for none.
         closed: True after :meth:`close`.
+        number: the VkBuffer that it lies in, and ``base`` where in that it begins; 0 where it lies in several.
+        ready: the memory where an operation may use it without further ado, None where it has to look closer: there is
+            none, it lies in several buffers, it was closed, or a group of collectives names it.
     """
 
     def __init__(
@@ -32,10 +34,28 @@ class Storage:
         self.device = device
         self.nbytes = nbytes
         self.serial = next(_serials)
-        self.held_by: Callable[[], object] | None = None
+        self._held_by: Callable[[], object] | None = None
         self.closed = False
-        logical = device.logical
-        self._memory: SubBuffers | None = logical.allocate_array(nbytes, label, purpose) if nbytes else None
+        self.number = self.base = 0
+        self.ready: SubBuffers | None = None
+        self._memory: SubBuffers | None = None
+        if not nbytes:
+            device.logical.check_open()
+            return
+        self._memory = memory = device.allocate_array(nbytes, label, purpose)
+        if len(memory.buffers) == 1:
+            buffer = memory.buffers[0]
+            self.number, self.base, self.ready = buffer.number, buffer.offset, memory
+
+    @property
+    def held_by(self) -> Callable[[], object] | None:
+        """The group of collectives that names it and was not left yet, weakly; None for none."""
+        return self._held_by
+
+    @held_by.setter
+    def held_by(self, group: Callable[[], object] | None) -> None:
+        self._held_by = group
+        self.ready = self._memory if group is None and self.number else None
 
     @property
     def memory(self) -> SubBuffers:
@@ -76,6 +96,8 @@ class Storage:
         holder = self.holder()
         if holder is not None and holder is not group:
             raise InvalidUsageError("the array is pending in a group of collectives that was not left yet")
+        if holder is None and self._held_by is not None:
+            self.held_by = None  # an interrupt has cut the group short
 
     def close(self) -> None:
         """Give the memory back once the calls under way and the work submitted so far are done.
@@ -88,4 +110,4 @@ class Storage:
         if not self.closed:
             self.check_free()
             self.closed = True
-            self._memory = None
+            self.ready = self._memory = None

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import fields
 from typing import Any, Final, TypeVar
 
-from vkpar.bench import copy, host, matmul, selfcheck, sweep
+from vkpar.bench import copy, host, launch, matmul, selfcheck, sweep
 from vkpar.bench.collectives import TABLE, Collective
 from vkpar.bench.copying import COPIES
 from vkpar.bench.exact import OPS
@@ -57,6 +57,7 @@ def add_benchmarks(benches: Any) -> None:
         _add_collective(benches, collective)
     _add_all(benches)
     _add_host(benches)
+    _add_launch(benches)
     _add_matmul(benches)
     _add_copy(benches)
 
@@ -173,6 +174,15 @@ def _add_host(benches: Any) -> None:
     add_counts(parser, host.Options, check=False)
     add_devices(parser, _RIG)
     _add_transport(parser)
+
+
+def _add_launch(benches: Any) -> None:
+    text = "time and check small operations on the host and in all, alone and in chains, device by device"
+    parser = add_command(benches, "launch", _run(launch), text)
+    add_devices(parser, "what to measure; by default the GPUs")
+    add_counts(parser, launch.Options)
+    repeat = launch.Options.repeat
+    parser.add_argument("--repeat", type=whole(1), default=repeat, metavar="N", help=f"runs (default: {repeat})")
 
 
 def _add_matmul(benches: Any) -> None:

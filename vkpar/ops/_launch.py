@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from vkpar.arrays.array import Array, check_same_device, overlaps
 from vkpar.dtypes import DType
 from vkpar.errors import InvalidUsageError, UnsupportedError
+from vkpar.plans import form_of
+from vkpar.plans import make as make_plan
 
 if TYPE_CHECKING:
     from vkpar.device import Device
@@ -100,6 +102,78 @@ def window(array: Array, start: int, count: int) -> tuple[BufferRange, int]:
     if array.reach(start) >= count:
         return array.window(start, count)
     return array.reshape(-1)[start : start + count].copy().window()
+
+
+def run_pair(operation: str, a: Array, b: Array, out: Array | None, *options: object, in_place: bool) -> Array | None:
+    """Run an operation of two operands by the plan of an earlier call; None, and nothing done, where there is none.
+
+    Args:
+        operation: its name.
+        a: an operand; none of the arrays is checked.
+        b: the other one.
+        out: where the result goes; None for a new array.
+        options: whatever else a plan depends on.
+        in_place: ``out`` may be an operand.
+    """
+    try:
+        forms = a.form or form_of(a), b.form or form_of(b), None if out is None else out.form or form_of(out)
+        plan = a.device.plans.known.get((operation, *forms, *options))
+    except (AttributeError, TypeError):  # not arrays: the long way says so
+        return None
+    return None if plan is None else plan.pair(a, b, out, in_place=in_place)
+
+
+def run_single(operation: str, a: Array, out: Array | None, *options: object) -> Array | None:
+    """Run an operation of one operand, which ``out`` may not share memory with, as :func:`run_pair` does."""
+    try:
+        forms = a.form or form_of(a), None if out is None else out.form or form_of(out)
+        plan = a.device.plans.known.get((operation, *forms, *options))
+    except (AttributeError, TypeError):  # not arrays: the long way says so
+        return None
+    return None if plan is None else plan.single(a, out)
+
+
+def key_of(operation: str, a: Array, b: Array, out: Array | None, *options: object) -> tuple[object, ...]:
+    """Return what :func:`run_pair` finds a plan by."""
+    return (operation, form_of(a), form_of(b), None if out is None else form_of(out), *options)
+
+
+def dispatch(
+    operation: str,
+    kernel: str,
+    arrays: Sequence[Array],
+    ranges: Sequence[BufferRange],
+    push: bytes,
+    groups: tuple[int, int, int],
+    constants: tuple[int, ...] = (),
+    *,
+    cost_ns: int = 0,
+    key: tuple[object, ...] | None = None,
+    swapped: bool = False,
+) -> None:
+    """Run a built-in kernel asynchronously, in program order, and keep its plan where there is a ``key`` for it.
+
+    Args:
+        operation: what it is a part of, for messages.
+        kernel: its name in the package's ``spirv`` folder.
+        arrays: by binding.
+        ranges: what the kernel sees of them.
+        push: the push constants.
+        groups: numbers of work-groups.
+        constants: specialization constants 0, 1, ... (32-bit integers).
+        cost_ns: an estimate of its time on a slow GPU; that of moving the bytes is the least.
+        key: what later calls find the plan by; it is all of the operation.
+        swapped: the first two arrays are the operation's second and first operand.
+    """
+    device = arrays[0].device
+    logical = device.logical
+    pushes = logical.pushes(len(ranges))
+    pipeline = logical.pipelines.shipped(kernel, len(ranges), len(push), constants, pushes=pushes)
+    logical.dispatch(operation, pipeline, ranges, push, groups, cost_ns)
+    if key is not None:
+        plan = make_plan(device, operation, pipeline, arrays, ranges, groups, push, cost_ns=cost_ns, swapped=swapped)
+        if plan is not None:
+            device.plans.keep(key, plan)
 
 
 def words(*values: int) -> bytes:

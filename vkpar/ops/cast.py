@@ -11,12 +11,15 @@ from vkpar.ops._launch import (
     check_float,
     check_out,
     check_overlap,
+    dispatch,
     fold_groups,
+    run_single,
     spans,
     window,
     words,
     writable_in_place,
 )
+from vkpar.plans import form_of
 
 
 def cast(a: Array, dtype: object, *, out: Array | None = None) -> Array:
@@ -34,9 +37,13 @@ def cast(a: Array, dtype: object, *, out: Array | None = None) -> Array:
         UnsupportedError: a type that devices do not convert, such as float64.
     """
     target = dtypes.resolve(dtype)
+    done = run_single("cast", a, out, target.name)
+    if done is not None:
+        return done
     check_arrays("cast", out, a=a)
     if a.dtype != target:
         check_float("cast", a.dtype, target)
+    given = out
     if out is not None:
         check_out("cast", out, a.shape, target)
         check_overlap("cast", out, a, in_place=a.dtype == target)
@@ -47,12 +54,15 @@ def cast(a: Array, dtype: object, *, out: Array | None = None) -> Array:
     if a.dtype == target:
         out.copy_from(a)
     else:
-        convert(a, out)
+        convert(a, out, ("cast", form_of(a), None if given is None else form_of(given), target.name))
     return out
 
 
-def convert(a: Array, out: Array) -> None:
-    """Convert checked, non-empty arrays of equal size and different floating-point types."""
+def convert(a: Array, out: Array, key: tuple[object, ...] | None = None) -> None:
+    """Convert checked, non-empty arrays of equal size and different floating-point types.
+
+    Where there is a ``key``, and one dispatch does it, its plan is kept.
+    """
     if not writable_in_place(out):
         aligned = a.device.empty(out.shape, out.dtype)
         convert(a, aligned)
@@ -64,4 +74,6 @@ def convert(a: Array, out: Array) -> None:
         target, o_first = out.window(start, count)
         constants = (a_first % 4 == 0, o_first % 4 == 0)
         grid = fold_groups(a.device, -(-count // GROUP))
-        a.device.dispatch(kernel, (source, target), words(count, a_first, o_first), grid, constants)
+        push = words(count, a_first, o_first)
+        kept = key if count == a.size else None
+        dispatch("cast", kernel, (a, out), (source, target), push, grid, constants, key=kept)

@@ -14,7 +14,10 @@ from vkpar.ops._launch import (
     check_arrays,
     check_out,
     check_overlap,
+    dispatch,
     fold_groups,
+    key_of,
+    run_pair,
     spans,
     window,
     words,
@@ -36,6 +39,9 @@ def add(a: Array, b: Array, *, out: Array | None = None) -> Array:
             ``out``, or one that shares memory with an operand without being that operand.
         UnsupportedError: a type that devices do not compute, such as float64.
     """
+    done = run_pair("add", a, b, out, in_place=True)
+    if done is not None:
+        return done
     check_arrays("add", out, a=a, b=b)
     if b.shape != a.shape and not (a.ndim and b.shape == a.shape[-1:]):
         raise InvalidUsageError(
@@ -43,6 +49,7 @@ def add(a: Array, b: Array, *, out: Array | None = None) -> Array:
             + (f" or {a.shape[-1:]}" if a.ndim else "")
         )
     dtype = _result_dtype(a.dtype, b.dtype)
+    given = out
     if out is None:
         out = a.device.empty(a.shape, dtype)
     else:
@@ -51,7 +58,7 @@ def add(a: Array, b: Array, *, out: Array | None = None) -> Array:
     if a.size == 0:
         return out
     target = out if writable_in_place(out) else a.device.empty(a.shape, dtype)
-    _launch(a, b, target)
+    _launch(a, b, target, None if target is not out else key_of("add", a, b, given))
     if target is not out:
         out.copy_from(target)
     return out
@@ -65,13 +72,14 @@ def _result_dtype(a: DType, b: DType) -> DType:
     return dtypes.result_type(a, b)
 
 
-def _launch(a: Array, b: Array, out: Array) -> None:
+def _launch(a: Array, b: Array, out: Array, key: tuple[object, ...] | None) -> None:
+    """Add in as many dispatches as it takes; ``key`` is what a plan is kept by where one does."""
     bias = b.size if b.size != a.size else 0
     pairs = out.dtype.itemsize == 2
     if not bias or b.reach() == bias:
         operands = ((a, 0), (out, 0)) if bias else ((a, 0), (b, 0), (out, 0))
         for start, count in spans(a.size, *operands, pairs=pairs):
-            _dispatch(a, b, out, start, start, count, bias)
+            _dispatch(a, b, out, start, start, count, bias, key if count == a.size else None)
         return
     if pairs and bias % 2:  # so that every repetition begins at a pair
         b = _twice(b)
@@ -87,7 +95,16 @@ def _twice(array: Array) -> Array:
     return made.reshape(-1)
 
 
-def _dispatch(a: Array, b: Array, out: Array, start: int, b_start: int, count: int, bias: int) -> None:
+def _dispatch(
+    a: Array,
+    b: Array,
+    out: Array,
+    start: int,
+    b_start: int,
+    count: int,
+    bias: int,
+    key: tuple[object, ...] | None = None,
+) -> None:
     """Add ``count`` elements; ``bias`` is the length of b where it repeats, else 0."""
     range_a, a_first = window(a, start, count)
     range_b, b_first = b.window() if bias else window(b, b_start, count)
@@ -102,4 +119,4 @@ def _dispatch(a: Array, b: Array, out: Array, start: int, b_start: int, count: i
     push = words(count, a_first, b_first, o_first, max(bias, 1), phase)
     kernel = f"add_{SHORT[a.dtype.name]}_{SHORT[b.dtype.name]}"
     grid = fold_groups(a.device, -(-count // GROUP))
-    a.device.dispatch(kernel, (range_a, range_b, range_o), push, grid, constants)
+    dispatch("add", kernel, (a, b, out), (range_a, range_b, range_o), push, grid, constants, key=key)

@@ -14,7 +14,10 @@ from vkpar.ops._launch import (
     check_float,
     check_out,
     check_overlap,
+    dispatch,
     fold_groups,
+    key_of,
+    run_pair,
     words,
     writable_in_place,
 )
@@ -29,6 +32,7 @@ if TYPE_CHECKING:
 _MAX_TURNS: Final = 49_152
 # Multiply-adds of a dispatch: beyond it a slow GPU could run into its driver's watchdog.
 _MAX_WORK: Final = 1 << 38
+_WORK_PER_NS: Final = 500  # multiply-adds of a slow GPU, for estimates
 _SMALL: Final = "matmul_small"
 _TILED_SHARED: Final = 2 * 16 * (128 + 4) * 4  # bytes of shared memory of the largest tile
 _MATVEC_ROWS: Final = 4
@@ -37,7 +41,10 @@ _BIG_TILES: Final = 64  # from so many 128 x 128 tiles on they fill a GPU
 
 @dataclass(frozen=True)
 class _Problem:
-    """Checked, non-empty operands: a is (m, k), b is (k, n), or (n, k) when transposed."""
+    """Checked, non-empty operands: a is (m, k), b is (k, n), or (n, k) when transposed.
+
+    Where one dispatch does it, its plan is kept by ``key``; ``swapped`` operands are those of the transposed product.
+    """
 
     a: Array
     b: Array
@@ -45,6 +52,8 @@ class _Problem:
     m: int
     n: int
     k: int
+    key: tuple[object, ...] | None = None
+    swapped: bool = False
 
     @property
     def device(self) -> Device:
@@ -71,6 +80,10 @@ def matmul(a: Array, b: Array, *, out: Array | None = None, transpose_b: bool = 
         InvalidUsageError: not an array, a closed one, one of another device; shapes that do not fit; a wrong ``out``.
         UnsupportedError: a type that devices do not compute, such as float64.
     """
+    options = (bool(transpose_b), None if dtype is None else _name(dtype))
+    done = run_pair("matmul", a, b, out, *options, in_place=False)
+    if done is not None:
+        return done
     check_arrays("matmul", out, a=a, b=b)
     m, n, k = _shape(a, b, transpose_b)
     check_float("matmul", a.dtype, b.dtype)
@@ -85,13 +98,22 @@ def matmul(a: Array, b: Array, *, out: Array | None = None, transpose_b: bool = 
             return device.zeros((m, n), result)
         out.fill_zeros()
         return out
-    problem = _Problem(a, b, transpose_b, m, n, k)
+    key = key_of("matmul", a, b, out, *options)
+    problem = _Problem(a, b, transpose_b, m, n, k, key)
     if n == 1:  # a column is a row of the transposed product, which reads both along K
-        problem = _Problem(b, a, True, 1, m, k)
+        problem = _Problem(b, a, True, 1, m, k, key, swapped=True)
     if out is None:
         out = device.empty((m, n), result)
     _multiply(problem, _kernel(device, problem.m), out)
     return out
+
+
+def _name(dtype: object) -> str:
+    """Return a type's name; nothing for what is none, of which the checks speak in their turn."""
+    try:
+        return dtypes.resolve(dtype).name
+    except InvalidUsageError:
+        return ""
 
 
 def _shape(a: Array, b: Array, transpose_b: bool) -> tuple[int, int, int]:
@@ -129,7 +151,9 @@ def _multiply(problem: _Problem, kernel: str, out: Array) -> None:
     """Multiply into ``out``, through a float32 matrix where kernels cannot write or add up in it directly."""
     direct = out.dtype.itemsize == 4
     if kernel == _SMALL:
-        problem = replace(problem, a=_as_float32(problem.a), b=_as_float32(problem.b))
+        narrow = problem.a.dtype != dtypes.float32 or problem.b.dtype != dtypes.float32
+        key = None if narrow else problem.key
+        problem = replace(problem, a=_as_float32(problem.a), b=_as_float32(problem.b), key=key)
     cut = _tiles(problem, kernel, out)
     if kernel != _SMALL:
         whole = not any(tile["k"][0] or tile["n"][0] % 2 for tile in cut)  # nothing is added up, no pair is cut
@@ -138,6 +162,8 @@ def _multiply(problem: _Problem, kernel: str, out: Array) -> None:
     if not direct:
         target = problem.device.empty((problem.m, problem.n), dtypes.float32)
         cut = _tiles(problem, kernel, target)
+    if target is not out or len(cut) > 1:
+        problem = replace(problem, key=None)
     for tile in cut:
         _dispatch(problem, kernel, target, tile)
     if target is not out:
@@ -173,7 +199,18 @@ def _dispatch(problem: _Problem, kernel: str, out: Array, tile: Tile) -> None:
         constants = (*(FLOATS[x.dtype.name] for x in (a, b, out)), problem.transpose_b, *wide, *shape)
     push = words(m, n, k, a_first, b_first, o_first, problem.k, *strides, problem.n, k0 > 0)
     grid = fold_groups(problem.device, groups)
-    problem.device.dispatch(spirv, (range_a, range_b, range_o), push, grid, constants)
+    dispatch(
+        "matmul",
+        spirv,
+        (a, b, out),
+        (range_a, range_b, range_o),
+        push,
+        grid,
+        constants,
+        cost_ns=m * n * k // _WORK_PER_NS,
+        key=problem.key,
+        swapped=problem.swapped,
+    )
 
 
 def _block(array: Array, row: int, row0: int, column0: int, rows: int, columns: int) -> tuple[BufferRange, int]:

@@ -9,7 +9,12 @@ from vkpar.errors import UnsupportedError
 from vkpar.vulkan import api
 from vkpar.vulkan.physical import DeviceInfo, QueueFamily
 
-_EXTENSIONS = ("VK_EXT_external_memory_host", "VK_KHR_external_semaphore_fd", "VK_EXT_queue_family_foreign")
+_EXTENSIONS = (
+    "VK_EXT_external_memory_host",
+    "VK_KHR_external_semaphore_fd",
+    "VK_EXT_queue_family_foreign",
+    "VK_KHR_push_descriptor",
+)
 CLOCK_EXTENSIONS = ("VK_EXT_calibrated_timestamps", "VK_KHR_calibrated_timestamps")  # the first one there is enabled
 
 

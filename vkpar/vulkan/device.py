@@ -24,14 +24,17 @@ from vkpar.vulkan.memory.buffer import Buffer, BufferRange, Lease
 from vkpar.vulkan.memory.imports import HostImports, HostWindow
 from vkpar.vulkan.memory.mapped import MappedArrays
 from vkpar.vulkan.memory.memory import Allocator, HostBlock
+from vkpar.vulkan.memory.recycle import Recycler
 from vkpar.vulkan.memory.subbuffers import SubBuffers, cut
 from vkpar.vulkan.physical import DeviceInfo, read_heaps
 from vkpar.vulkan.pipelines.kernel import Pipeline, PipelineCache
-from vkpar.vulkan.queue import Frame, Queue, drain
+from vkpar.vulkan.queue import Queue, drain
 from vkpar.vulkan.staging import Load, Staging
+from vkpar.vulkan.stream import Stream, pushes
 
 _log = logging.getLogger("vkpar")
 _DRAIN_SECONDS = 30.0
+_BARRIERS = "barriers"
 _numbers = itertools.count(1)
 _MEMORY_CHECK, _UNWRITTEN = "memory", 0xFFFFFFFF  # NaN in every float type, -1 in every signed one
 
@@ -56,6 +59,8 @@ class LogicalDevice:
         gate: every call passes it; shut by :meth:`close`.
         compute: the queue that kernels run on.
         transfer: the queue that uploads and downloads run on; the compute queue where there is no other.
+        stream: gathers what runs on the compute queue.
+        recycler: the memory of dropped arrays, for the next ones.
         keepers: who keeps memory for later, held weakly: they are asked for it before an allocation fails.
     """
 
@@ -66,11 +71,13 @@ class LogicalDevice:
         self.label = f"{info.name} #{next(_numbers)}"
         self.gate = Gate(self.label)
         self._retired: deque[tuple[int, int, Lease]] = deque()  # with the timelines' values that they wait for
+        self.recycler = Recycler(info.heaps[memtypes.heap_of(info, memtypes.DEVICE)].nbytes)
         self._reaping = threading.Lock()
         self.keepers: weakref.WeakSet[Keeper] = weakref.WeakSet()
         self._closing = threading.RLock()
         self._is_open = self._drained = self._freed = False
         self.quarantined = False
+        self._watched = instance.get() if instance.validating() else None
         making.require(info)
         self._made = self._vk.making("Device", info.handle)
         if own is not None:
@@ -87,6 +94,9 @@ class LogicalDevice:
             if transfer != compute:
                 self.transfer = self._queue(transfer, "transfer", undo)
                 self.compute.port.pair(self.transfer.port)
+            self.stream = Stream(self.handle, self.compute, barriers=_BARRIERS in env.debug_checks())
+            undo.callback(self.stream.close)
+            self.compute.port.stream = self.transfer.port.stream = self.stream
             self.books = Books()
             self.allocator = Allocator(self.handle, info, (compute, transfer), self.books, self.relief, self.label)
             self.pipelines = PipelineCache(self.handle, self.compute)
@@ -130,6 +140,14 @@ class LogicalDevice:
         return self.gate.is_shut
 
     @property
+    def serves(self) -> bool:
+        """True where there is nothing to check, and nothing to raise, before dropped memory is handed out again."""
+        watched = self._watched
+        if self.gate.is_shut or (watched is not None and watched.messages):
+            return False
+        return not env.get().debug or _MEMORY_CHECK not in env.debug_checks()
+
+    @property
     def done(self) -> bool:
         """True once nothing is left to close."""
         return self._freed or self.quarantined
@@ -156,7 +174,8 @@ class LogicalDevice:
             self.reap()
             self.allocator.check_total(nbytes, purpose)
             sizes = cut(nbytes, self.info.limits.max_buffer)
-            return SubBuffers([self.allocate(size, purpose=purpose, label=label, total=nbytes) for size in sizes])
+            made = SubBuffers([self.allocate(size, purpose=purpose, label=label, total=nbytes) for size in sizes])
+            return self.recycler.hold(made) if purpose == ARRAYS else made
 
     def allocate(
         self, nbytes: int, *, purpose: str, label: Callable[[], str] | None = None, total: int | None = None
@@ -176,7 +195,7 @@ class LogicalDevice:
         """
         with self.gate.lock():
             self.gate.check()
-            self.reap()
+            self.reap(everything=_MEMORY_CHECK in env.debug_checks())
             buffer = self.allocator.allocate(nbytes, purpose=purpose, label=label, total=total)
             if purpose in LIMITED and _MEMORY_CHECK in env.debug_checks():
                 self.fill([buffer.range(0, buffer.reserved)], _UNWRITTEN)
@@ -185,10 +204,11 @@ class LogicalDevice:
     def relief(self) -> Iterator[None]:
         """Free what can be spared, what costs least first; yield whenever an allocation may find room now.
 
-        What is free by now goes first, then what other devices on the same card keep for later, then what is about to
-        be given back is waited for, and at last the keepers drop what they have.
+        What is free by now goes first, memory of dropped arrays that is kept for the next ones too, then what other
+        devices on the same card keep for later, then what is about to be given back is waited for, and at last the
+        keepers drop what they have.
         """
-        self.reap()
+        self.reap(everything=True)
         yield
         if self._trim_others():
             yield
@@ -196,7 +216,7 @@ class LogicalDevice:
             yield
         for keeper in list(self.keepers):
             if keeper.evict():
-                self.reap()
+                self.reap(everything=True)
                 yield
                 while self._wait_for_retired():
                     yield
@@ -213,14 +233,15 @@ class LogicalDevice:
         """Free the memory that is kept for later; return how many bytes."""
         with self.gate.lock():
             self.gate.check()
-            self.reap()
+            self.stream.flush()
+            self.reap(everything=True)
             return self.allocator.trim()
 
     def memory(self) -> DeviceMemory:
         """Return what the memory is used for now; the budgets are read afresh."""
         with self.gate.lock():
             self.gate.check()
-            self.reap()
+            self.reap(everything=True)
             room = self.allocator.room()
             buffers, blocks = self.books.counts
             return DeviceMemory(
@@ -249,14 +270,18 @@ class LogicalDevice:
         self.reap()
         return True
 
-    def reap(self) -> None:
+    def reap(self, *, everything: bool = False) -> None:
         """Release the buffers, and the imports, that nobody can reach any more and whose work is done.
 
-        An interrupt leaves a buffer in the queue that it came from, so that it may be in both; the second release of it
+        With ``everything`` that goes for the memory of dropped arrays, too, that is kept for the next ones. An
+        interrupt leaves a buffer in the queue that it came from, so that it may be in both; the second release of it
         does nothing.
         """
         self.imports.reap()
         self.pipelines.reap()
+        self.recycler.sort()
+        if everything:
+            self.recycler.evict()
         dropped = self.allocator.dropped
         if not dropped and not self._retired:
             return
@@ -329,20 +354,29 @@ class LogicalDevice:
             if not self.gate.is_shut:
                 self.imports.drop(window, lambda: self.gate.is_shut)
 
+    def pushes(self, bindings: int) -> bool:
+        """Say whether the descriptors of eager kernels with so many bindings are pushed."""
+        return pushes(self.info.extensions, bindings)
+
     def dispatch(
-        self, pipeline: Pipeline, ranges: Sequence[BufferRange], push: bytes, groups: tuple[int, int, int]
-    ) -> int:
-        """Run a kernel after everything before it; return the compute timeline's value that marks its end."""
-        self._check_ranges(ranges, groups)
+        self,
+        name: str,
+        pipeline: Pipeline,
+        ranges: Sequence[BufferRange],
+        push: bytes,
+        groups: tuple[int, int, int],
+        cost_ns: int = 0,
+    ) -> None:
+        """Run a kernel after everything before it, as part of the operation ``name`` that may take ``cost_ns``."""
+        self.check_ranges(ranges, groups)
+        self.stream.dispatch(name, pipeline, ranges, push, groups, cost_ns)
 
-        def record(frame: Frame) -> None:
-            descriptors = frame.descriptors(pipeline.layout.set_layout, ranges)
-            frame.commands.record_order()
-            frame.commands.record_dispatch(pipeline, descriptors, push, groups)
+    def check_ranges(self, ranges: Sequence[BufferRange], groups: tuple[int, int, int]) -> None:
+        """Refuse what a kernel cannot bind or a dispatch cannot have.
 
-        return self.compute.run(record)
-
-    def _check_ranges(self, ranges: Sequence[BufferRange], groups: tuple[int, int, int]) -> None:
+        Raises:
+            InvalidUsageError, UnsupportedError
+        """
         limits = self.info.limits
         for item in ranges:
             if item.nbytes > limits.max_storage_buffer_range:
@@ -359,24 +393,13 @@ class LogicalDevice:
         if any(wanted > most for wanted, most in zip(groups, limits.max_workgroup_count, strict=True)):
             raise InvalidUsageError(f"{groups} work-groups; {self.label} allows {limits.max_workgroup_count}")
 
-    def copy(self, source: Sequence[BufferRange], target: Sequence[BufferRange]) -> int:
+    def copy(self, source: Sequence[BufferRange], target: Sequence[BufferRange]) -> None:
         """Copy bytes on the device, in program order; both have as many."""
+        self.stream.copy("copy", source, target)
 
-        def record(frame: Frame) -> None:
-            frame.commands.record_order()
-            frame.commands.record_copies(source, target)
-
-        return self.compute.run(record)
-
-    def fill(self, target: Sequence[BufferRange], word: int) -> int:
+    def fill(self, target: Sequence[BufferRange], word: int) -> None:
         """Fill with a 32-bit word, in program order; offsets and lengths are multiples of 4."""
-
-        def record(frame: Frame) -> None:
-            frame.commands.record_order()
-            for part in target:
-                frame.commands.record_fill(part, word)
-
-        return self.compute.run(record)
+        self.stream.fill("fill", target, word)
 
     def synchronize(self, timeout: float | None = None) -> None:
         """Wait until everything submitted is done.
@@ -392,7 +415,12 @@ class LogicalDevice:
     def refuse_calls(self) -> None:
         """Let no call begin any more, and wait for those under way in other threads; nothing in a forked child."""
         if os.getpid() == self._process:
-            self.gate.shut()
+            self._shut()
+
+    def _shut(self) -> None:
+        self.gate.shut()
+        if self._is_open:
+            self.stream.refuse()
 
     def close(self) -> None:
         """Wait for pending work, then free everything; a device that does not drain is left alone and counted.
@@ -403,7 +431,7 @@ class LogicalDevice:
             self.gate.is_shut = True
             return
         with self._closing:
-            self.gate.shut()
+            self._shut()
             if not self._freed and not self.quarantined:
                 self._close()
 
@@ -413,6 +441,9 @@ class LogicalDevice:
             self._freed = True
             return
         queues = self.queues
+        refused = self.stream.abandon()
+        if refused is not None:
+            _log.error("%s is closed with work that its driver has refused: %s", self.label, refused)
         if not self._drained and drain(queues, [queue.last for queue in queues], _DRAIN_SECONDS):
             self.quarantine()
             return
@@ -421,6 +452,7 @@ class LogicalDevice:
         self.imports.close()
         self.pipelines.close()
         self.allocator.close()
+        self.stream.close()
         for queue in reversed(queues):
             queue.close()
         self._vk.discard(self._made, None)
@@ -429,6 +461,7 @@ class LogicalDevice:
     def quarantine(self) -> None:
         """Give the device up: work on it does not end, so its handles are leaked and later use is refused."""
         self.quarantined = True
+        self.stream.close(leak=True)
         self.imports.leak()
         why = "quarantined: it did not finish its work"
         self.gate.refuse(lambda: DeviceLostError("VK_ERROR_DEVICE_LOST", self.label, why))

@@ -55,6 +55,7 @@ class Instance:
     Attributes:
         handle: the VkInstance.
         validating: True when the validation layer is on.
+        messages: what it has reported since they were raised last.
         watching: True when it watches every access of kernels, too. Each submission waits for its end then.
     """
 
@@ -63,7 +64,7 @@ class Instance:
         self._process = os.getpid()
         self.validating = bool(env.get().validation)
         self.watching = env.get().validation == "gpu"
-        self._messages: list[str] = []
+        self.messages: list[str] = []
         self._notes: list[str] = []
         self._layer_version = (0, 0, 0)
         self._callback: Any = None
@@ -141,7 +142,7 @@ class Instance:
 
     def _on_message(self, severity: int, kind: int, data: Any, user: Any) -> int:
         if not self._is_false_alarm(data):
-            kept = self._notes if self._is_note(data) else self._messages
+            kept = self._notes if self._is_note(data) else self.messages
             kept.append(self._vk.text(data.pMessage))
         return 0
 
@@ -166,8 +167,8 @@ class Instance:
         """
         while self._notes:
             _log.warning("VKPAR_VALIDATION=gpu: %s", self._notes.pop(0))
-        if self._messages:
-            messages, self._messages = self._messages, []
+        if self.messages:
+            messages, self.messages = self.messages, []
             raise ValidationError(messages)
 
     def physical_devices(self) -> list[Any]:
@@ -208,7 +209,7 @@ class Instance:
             destroy(self.handle, self._messenger, self._vk.ffi.NULL)
         self._vk.destroy("Instance", None, self.handle)
         self.handle = None
-        for message in self._messages:
+        for message in self.messages:
             _log.error("validation layer: %s", message)
 
 

@@ -38,7 +38,7 @@ class Frame:
     """A command buffer and descriptor pool for one submission, used again once that is done.
 
     Attributes:
-        value: of the queue's timeline, at which it is done.
+        value: of the queue's timeline, at which it is done; None until that is known.
         taken_by: the call that records into it: a signal's handler may make another in the midst of that.
     """
 
@@ -52,7 +52,7 @@ class Frame:
             undo.pop_all()
         self._device = device
         self._sets = 0
-        self.value = 0
+        self.value: int | None = 0
         self.taken_by: Callable[[], _Call | None] = _nobody
 
     @property
@@ -99,13 +99,17 @@ class Queue:
 
     Attributes:
         port: the pump's view of the queue.
+        gate: shut before the queue is closed.
+        exportable: its timeline may be exported to other devices.
     """
 
     def __init__(self, device: Any, info: DeviceInfo, family: int, label: str, gate: Gate, index: int = 0) -> None:
         vk = self._vk = api.load()
         self._device = device
         self._info = info
-        self._gate = gate
+        self.gate = self._gate = gate
+        self.exportable = info.features.timeline_export
+        self.device_name = info.name
         self.family = family
         self.label = label
         made = vk.ffi.new("VkQueue*")
@@ -154,7 +158,7 @@ class Queue:
                 frame = self._free_frame()
                 if frame is not None:
                     return self._run_in(frame, record)
-                oldest = self._frames[0].value
+                oldest = self._frames[0].value or 0
             self.wait(oldest)
 
     def _free_frame(self) -> Frame | None:
@@ -164,8 +168,9 @@ class Queue:
             if not frames[0].is_taken:
                 break
             frames.rotate(-1)
-        # A value above the last was noted by a call that an interrupt ended before it submitted.
-        if frames and not frames[0].is_taken and not self.timeline.value() < frames[0].value <= self.last:
+        if frames and frames[0].value is None and not frames[0].is_taken:
+            frames[0].value = self.last  # an interrupt ended a call, before it submitted or after
+        if frames and not frames[0].is_taken and (frames[0].value or 0) <= self.timeline.value():
             self.confirm()
             frames[0].reset()
             return frames[0]
@@ -186,8 +191,9 @@ class Queue:
         frame.begin()
         record(frame)
         frame.commands.end()
-        frame.value = self.last + 1
-        return self.port.submit(frame.commands.handle)
+        frame.value = None
+        frame.value = value = self.port.submit(frame.commands.handle)
+        return value
 
     def wait(self, value: int, timeout: float | Deadline | None = None) -> None:
         """Block until the timeline has ``value``; Ctrl-C is answered within 100 ms.
@@ -215,9 +221,12 @@ class Queue:
         )
 
     def passed(self, value: int, seconds: float = 0.1) -> bool:
-        """Wait for ``value``, ``seconds`` at most; works after the gate was shut. A lost device has passed all."""
+        """Wait for ``value``, ``seconds`` at most; works after the gate was shut. A lost device has passed all.
+
+        What was gathered and not submitted is not pending.
+        """
         try:
-            if not native.wait([self.port], [value], int(seconds * 1e9)):
+            if not native.wait([self.port], [min(value, self.port.submitted)], int(seconds * 1e9)):
                 return False
         except DeviceLostError:
             return True
@@ -227,8 +236,7 @@ class Queue:
     def confirm(self) -> None:
         """Before freeing what is done, let the validation layer know: it ignores the values of exported timelines."""
         if instance.validating() and self.timeline.exported:
-            with enqueue_lock:
-                self._vk.check(self._vk.lib.vkQueueWaitIdle(self.handle), "vkQueueWaitIdle")
+            self.port.wait_idle(self._vk.device_function(self._device, "vkQueueWaitIdle"))
 
     def close(self) -> None:
         """Destroy frames and timeline; nothing may be pending."""

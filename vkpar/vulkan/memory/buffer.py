@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from vkpar.vulkan import api
 from vkpar.vulkan.memory.pool import Piece
 
 
@@ -92,6 +94,11 @@ class Buffer:
     purpose: str = ""
     label: Callable[[], str] | None = None
     lease: Lease = field(init=False, repr=False)
+
+    @functools.cached_property
+    def number(self) -> int:
+        """The handle as a number."""
+        return api.load().address(self.handle)
 
     def range(self, start: int = 0, nbytes: int | None = None, owner: Any = None) -> BufferRange:
         """Return ``nbytes`` (all the rest by default) from byte ``start``."""

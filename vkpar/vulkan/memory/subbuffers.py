@@ -33,6 +33,10 @@ class SubBuffers:
 
     def __init__(self, buffers: Sequence[Buffer]) -> None:
         self.buffers = tuple(buffers)
+        if len(self.buffers) == 1:  # by far the most
+            self._starts, self.nbytes = [0], self.buffers[0].nbytes
+            self._reserved = self.buffers[0].reserved
+            return
         ends = list(itertools.accumulate(buffer.nbytes for buffer in self.buffers))
         self._starts = [0, *ends[:-1]]
         self.nbytes = ends[-1]

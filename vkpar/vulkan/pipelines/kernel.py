@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import struct
 import threading
 import weakref
@@ -12,6 +13,7 @@ from typing import Any, Protocol
 
 from vkpar.vulkan import api
 from vkpar.vulkan.pipelines import shader
+from vkpar.vulkan.pipelines.interface import reflect
 
 
 class KernelQueue(Protocol):
@@ -28,11 +30,15 @@ class KernelQueue(Protocol):
 
 
 class PipelineLayout:
-    """Set 0 with ``bindings`` storage buffers and then ``texels`` texel buffers; ``push_nbytes`` of push constants."""
+    """Set 0 with ``bindings`` storage buffers and then ``texels`` texel buffers; ``push_nbytes`` of push constants.
 
-    def __init__(self, device: Any, bindings: int, push_nbytes: int, texels: int = 0) -> None:
+    With ``pushes`` the buffers are named by vkCmdPushDescriptorSetKHR, else by a descriptor set.
+    """
+
+    def __init__(self, device: Any, bindings: int, push_nbytes: int, texels: int = 0, *, pushes: bool = False) -> None:
         vk = self._vk = api.load()
         self._device = device
+        self.push_nbytes, self.pushes = push_nbytes, pushes
         stage = vk.vk.VK_SHADER_STAGE_COMPUTE_BIT
         kinds = [vk.vk.VK_DESCRIPTOR_TYPE_STORAGE_BUFFER] * bindings
         kinds += [vk.vk.VK_DESCRIPTOR_TYPE_UNIFORM_TEXEL_BUFFER] * texels
@@ -46,7 +52,8 @@ class PipelineLayout:
             )
             for index, kind in enumerate(kinds)
         ]
-        info = vk.struct("VkDescriptorSetLayoutCreateInfo", bindingCount=len(entries), pBindings=entries)
+        flags = vk.vk.VK_DESCRIPTOR_SET_LAYOUT_CREATE_PUSH_DESCRIPTOR_BIT_KHR if pushes else 0
+        info = vk.struct("VkDescriptorSetLayoutCreateInfo", flags=flags, bindingCount=len(entries), pBindings=entries)
         push = [vk.struct("VkPushConstantRange", stageFlags=stage, offset=0, size=push_nbytes)] if push_nbytes else []
         with ExitStack() as undo:
             self.set_layout = vk.create("DescriptorSetLayout", device, info)
@@ -72,6 +79,7 @@ class Pipeline:
 
     Attributes:
         layout: its :class:`PipelineLayout`.
+        spirv: its module.
     """
 
     def __init__(
@@ -80,6 +88,7 @@ class Pipeline:
         vk = self._vk = api.load()
         self._device = device
         self.layout = layout
+        self.spirv = spirv
         code = vk.ffi.new("uint32_t[]", list(struct.unpack(f"<{len(spirv) // 4}I", spirv)))
         info = vk.struct("VkShaderModuleCreateInfo", codeSize=len(spirv), pCode=code)
         module = vk.create("ShaderModule", device, info)
@@ -113,6 +122,11 @@ class Pipeline:
         null, made = vk.ffi.NULL, vk.making("Pipeline", self._device)
         return vk.make(made, "vkCreateComputePipelines", self._device, null, 1, info, null)
 
+    @functools.cached_property
+    def read_only(self) -> frozenset[int]:
+        """The bindings that it cannot write."""
+        return reflect(self.spirv).readonly
+
     def close(self) -> None:
         """Destroy the pipeline; no pending submission may use it."""
         self._vk.destroy("Pipeline", self._device, self.handle)
@@ -136,7 +150,7 @@ class PipelineCache:
         self._closed = False
         self._alive: dict[int, Any] = {}  # the handles of all leased pipelines that were not destroyed, by address
         self._dropped: deque[tuple[int, int]] = deque()  # the last submission that may use it, and the address
-        self._layouts: dict[tuple[int, int, int], PipelineLayout] = {}
+        self._layouts: dict[tuple[int, int, int, bool], PipelineLayout] = {}
         self._pipelines: dict[tuple[Any, ...], Pipeline] = {}
         self._lock = threading.RLock()
 
@@ -144,10 +158,17 @@ class PipelineCache:
         return len(self._pipelines) + len(self._alive)
 
     def shipped(
-        self, name: str, bindings: int, push_nbytes: int, constants: tuple[int, ...] = (), texels: int = 0
+        self,
+        name: str,
+        bindings: int,
+        push_nbytes: int,
+        constants: tuple[int, ...] = (),
+        texels: int = 0,
+        *,
+        pushes: bool = False,
     ) -> Pipeline:
         """Return the pipeline of the built-in kernel ``name``."""
-        return self.get(name, shader.shipped(name), "main", bindings, push_nbytes, constants, texels)
+        return self.get(name, shader.shipped(name), "main", bindings, push_nbytes, constants, texels, pushes=pushes)
 
     def get(
         self,
@@ -158,24 +179,29 @@ class PipelineCache:
         push_nbytes: int,
         constants: tuple[int, ...] = (),
         texels: int = 0,
+        *,
+        pushes: bool = False,
     ) -> Pipeline:
         """Return the pipeline known by ``key`` and the rest, made at the first call."""
-        full = (key, entry, bindings, push_nbytes, constants, texels)
+        full = (key, entry, bindings, push_nbytes, constants, texels, pushes)
         with self._lock:
             pipeline = self._pipelines.get(full)
             if pipeline is None:
-                layout = self.layout(bindings, push_nbytes, texels)
+                layout = self.layout(bindings, push_nbytes, texels, pushes=pushes)
                 pipeline = self._pipelines[full] = Pipeline(self._device, spirv, entry, layout, constants)
             return pipeline
 
-    def lease(self, key: Any, spirv: bytes, entry: str, bindings: int, push_nbytes: int) -> Pipeline:
+    def lease(
+        self, key: Any, spirv: bytes, entry: str, bindings: int, push_nbytes: int, *, pushes: bool = False
+    ) -> Pipeline:
         """Return the pipeline known by ``key`` and the rest; it lives as long as somebody holds what is returned."""
-        full = (key, entry, bindings, push_nbytes)
+        full = (key, entry, bindings, push_nbytes, pushes)
         self.reap()
         with self._lock:
             pipeline = self._leased.get(full)
             if pipeline is None:
-                pipeline = Pipeline(self._device, spirv, entry, self.layout(bindings, push_nbytes))
+                layout = self.layout(bindings, push_nbytes, pushes=pushes)
+                pipeline = Pipeline(self._device, spirv, entry, layout)
                 address = api.load().address(pipeline.handle)
                 self._alive[address] = pipeline.handle
                 weakref.finalize(pipeline, self._drop, address).atexit = False
@@ -210,12 +236,12 @@ class PipelineCache:
         if handle is not None:
             api.load().destroy("Pipeline", self._device, handle)
 
-    def layout(self, bindings: int, push_nbytes: int, texels: int = 0) -> PipelineLayout:
+    def layout(self, bindings: int, push_nbytes: int, texels: int = 0, *, pushes: bool = False) -> PipelineLayout:
         """Return the layout of so many storage buffers, then texel buffers, and bytes of push constants."""
-        key = (bindings, push_nbytes, texels)
+        key = (bindings, push_nbytes, texels, pushes)
         with self._lock:
             if key not in self._layouts:
-                self._layouts[key] = PipelineLayout(self._device, bindings, push_nbytes, texels)
+                self._layouts[key] = PipelineLayout(self._device, bindings, push_nbytes, texels, pushes=pushes)
             return self._layouts[key]
 
     def close(self) -> None:

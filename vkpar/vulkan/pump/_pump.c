@@ -1,9 +1,11 @@
 /* The hot path without the interpreter: submit, enqueue a program of batches, bridge timelines, wait.
  *
  * Vulkan's functions arrive as pointers, so nothing is linked and no Vulkan header is needed. Every function that
- * submits is called under the process-wide enqueue lock that the Python side holds.
+ * submits, but for eager launches, is called under the process-wide enqueue lock that the Python side holds; all take the
+ * lock of _pump_launch.h.
  */
 #include "_pump_bridge.h"
+#include "_pump_launch.h"
 #include "_pump_types.h"
 
 /* ---- queues ---- */
@@ -26,27 +28,53 @@ void vkp_queue_free(vkp_queue *q) { free(q); }
 void vkp_queue_naps(vkp_queue *q, int naps) { q->naps = naps; }
 void vkp_queue_pair(vkp_queue *a, vkp_queue *b) { a->sibling = b; b->sibling = a; }
 const uint64_t *vkp_queue_last_word(vkp_queue *q) { return &q->last; }
-static void set_last(vkp_queue *q, uint64_t value) { __atomic_store_n(&q->last, value, __ATOMIC_RELEASE); }
+const uint64_t *vkp_queue_submitted_word(vkp_queue *q) { return &q->submitted; }
+static void set_last(vkp_queue *q, uint64_t value) {
+    __atomic_store_n(&q->submitted, value, __ATOMIC_RELEASE);
+    __atomic_store_n(&q->last, value, __ATOMIC_RELEASE);
+}
 
 static uint32_t add_sibling_wait(vkp_queue *q, uint64_t *waits, uint64_t *values, uint32_t count) {
-    if (q->sibling && q->sibling->last > q->sibling_waited) {
+    if (q->sibling && q->sibling->submitted > q->sibling_waited) {
         waits[count] = q->sibling->timeline;
-        values[count++] = q->sibling->last;
-        q->sibling_waited = q->sibling->last;
+        values[count++] = q->sibling->submitted;
+        q->sibling_waited = q->sibling->submitted;
     }
     return count;
 }
 
-int32_t vkp_submit(vkp_queue *q, uint64_t command, uint64_t *value) {
-    uint64_t waits[1], values[1], signalled = q->last + 1, before = q->sibling_waited;
+/* Submits a command buffer that signals `value`, the queue's next one. */
+static int32_t submit_one(vkp_queue *q, void *command, uint64_t value) {
+    uint64_t waits[1], values[1], before = q->sibling_waited;
     uint32_t stage = STAGE_ALL_COMMANDS;
     uint32_t count = add_sibling_wait(q, waits, values, 0);
-    void *commands[1] = {(void *)(uintptr_t)command};
-    timeline_info timeline = {STYPE_TIMELINE_SUBMIT, NULL, count, values, 1, &signalled};
+    void *commands[1] = {command};
+    timeline_info timeline = {STYPE_TIMELINE_SUBMIT, NULL, count, values, 1, &value};
     submit_info info = {STYPE_SUBMIT_INFO, &timeline, count, waits, &stage, 1, commands, 1, &q->timeline};
     int32_t result = q->submit(q->queue, 1, &info, 0);
-    if (result == SUCCESS) set_last(q, *value = signalled);
+    if (result == SUCCESS) set_last(q, value);
     else q->sibling_waited = before;
+    return result;
+}
+
+int32_t vkp_submit(vkp_queue *q, uint64_t command, uint64_t *value) {
+    pthread_mutex_lock(&entry);
+    int32_t result = flush_device(q);
+    if (result == SUCCESS) {
+        uint64_t next = q->last + 1;
+        result = submit_one(q, (void *)(uintptr_t)command, next);
+        if (result == SUCCESS) *value = next;
+    }
+    pthread_mutex_unlock(&entry);
+    return result;
+}
+
+/* Submits what a wait for `value` would wait for in vain. */
+static int32_t flush_for(vkp_queue *q, uint64_t value) {
+    if (__atomic_load_n(&q->submitted, __ATOMIC_ACQUIRE) >= value) return SUCCESS;
+    pthread_mutex_lock(&entry);
+    int32_t result = flush(q->stream);
+    pthread_mutex_unlock(&entry);
     return result;
 }
 
@@ -54,6 +82,11 @@ int32_t vkp_submit(vkp_queue *q, uint64_t command, uint64_t *value) {
 int32_t vkp_wait(vkp_queue **queues, const uint64_t *values, uint32_t n, uint64_t timeout_ns, uint64_t spin_ns,
                  uint32_t *reached) {
     uint64_t start = now_ns();
+    *reached = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        int32_t result = flush_for(queues[i], values[i]);
+        if (result != SUCCESS) return result;
+    }
     for (uint32_t i = 0; i < n; i++) {
         uint64_t counter = 0, spent;
         *reached = i;
@@ -340,19 +373,19 @@ static int32_t may_submit(vkp_group *g) {
     return result;
 }
 
-/* Submits every batch; values[r] is then the last value of rank r's queue. On an error the group is aborted. Then
- * *failed is the rank that was not submitted, those below it were; or the number of ranks where none was submitted. */
-int32_t vkp_enqueue(vkp_program *p, uint64_t *values, uint32_t *failed) {
+static int32_t enqueue(vkp_program *p, uint64_t *values, uint32_t *failed) {
     vkp_group *g = p->group;
     uint64_t next[g->n], sibling_waited[g->n];
     uint32_t fill[g->n];
+    int32_t result = SUCCESS;
     *failed = g->n;
+    for (uint32_t r = 0; r < g->n && result == SUCCESS; r++) result = flush_device(g->queues[r]);
     for (uint32_t r = 0; r < g->n; r++) {
         next[r] = g->queues[r]->last;
         sibling_waited[r] = g->queues[r]->sibling_waited;
         fill[r] = p->first[r];
     }
-    int32_t result = build(p, next, fill);
+    if (result == SUCCESS) result = build(p, next, fill);
     if (result == SUCCESS) result = may_submit(g);
     for (uint32_t r = 0; r < g->n && result == SUCCESS; r++) {
         uint32_t count = p->first[r + 1] - p->first[r];
@@ -367,5 +400,14 @@ int32_t vkp_enqueue(vkp_program *p, uint64_t *values, uint32_t *failed) {
         vkp_group_abort(g);
     }
     for (uint32_t r = 0; r < g->n; r++) values[r] = g->queues[r]->last;
+    return result;
+}
+
+/* Submits every batch; values[r] is then the last value of rank r's queue. On an error the group is aborted. Then
+ * *failed is the rank that was not submitted, those below it were; or the number of ranks where none was submitted. */
+int32_t vkp_enqueue(vkp_program *p, uint64_t *values, uint32_t *failed) {
+    pthread_mutex_lock(&entry);
+    int32_t result = enqueue(p, values, failed);
+    pthread_mutex_unlock(&entry);
     return result;
 }

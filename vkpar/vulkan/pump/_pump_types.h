@@ -45,7 +45,9 @@ typedef int32_t (*counter_fn)(void *, uint64_t, uint64_t *);
 typedef struct vkp_queue {
     void *device, *queue;
     uint64_t timeline, last;             /* last: the highest value that a submitted batch will signal; Python reads it
-                                            without a lock */
+                                            without a lock; the open buffer's counts, too */
+    uint64_t submitted;                  /* the same without that */
+    struct vkp_stream *stream;           /* what gathers operations for it, or NULL */
     struct vkp_queue *sibling;           /* the device's other queue: each submission waits for all of it */
     uint64_t sibling_waited;
     int naps;                            /* the driver wakes blocked threads late */

@@ -60,6 +60,7 @@ def make_builder() -> FFI:
 
     builder = FFI()
     builder.cdef(_DECLARATIONS)
+    builder.cdef((_HERE / "_pump_launch_api.h").read_text())
     builder.set_source(
         "vkpar.vulkan.pump._pump",
         (_HERE / "_pump.c").read_text(),

@@ -29,11 +29,19 @@ class CQueue:
         self._c.lib.vkp_queue_naps(self.handle, naps)
         # Read in place: a C call gives up the GIL, and getting it back takes up to 5 ms beside a busy thread.
         self._last = self._c.lib.vkp_queue_last_word(self.handle)
+        self._submitted = self._c.lib.vkp_queue_submitted_word(self.handle)
         self._value = self._c.ffi.new("uint64_t*")
+        self.stream: Any = None  # what gathers operations for the device's compute queue
 
     @property
     def last(self) -> int:
+        """The highest timeline value that a submitted batch, or what the stream has gathered, will signal."""
         return int(self._last[0])
+
+    @property
+    def submitted(self) -> int:
+        """The same without what the stream has gathered."""
+        return int(self._submitted[0])
 
     def pair(self, other: CQueue) -> None:
         self._c.lib.vkp_queue_pair(self.handle, other.handle)
@@ -43,13 +51,19 @@ class CQueue:
         with enqueue_lock:
             result = self._c.lib.vkp_submit(self.handle, vk.address(command), self._value)
             value = int(self._value[0])
-        vk.check(result, "vkQueueSubmit")
+        vk.check(result, "vkQueueSubmit", _unsent([self]))
         return value
+
+    def wait_idle(self, function: Any) -> None:
+        """Call vkQueueWaitIdle, the ``function``, with no submission meanwhile."""
+        with enqueue_lock:
+            result = self._c.lib.vkp_queue_idle(self.handle, api.load().address(function))
+        api.load().check(result, "vkQueueWaitIdle")
 
     def close(self) -> None:
         handle, self.handle = self.handle, None  # an interrupted close must not free it twice
         if handle is not None:
-            self._last = self._c.ffi.new("uint64_t*", self._last[0])
+            self._last = self._submitted = self._c.ffi.new("uint64_t*", self._last[0])
             self._c.lib.vkp_queue_free(handle)
 
 
@@ -84,7 +98,7 @@ class CProgram:
             result = self._c.lib.vkp_enqueue(self.handle, self._values, self._failed)
             values = self._c.ffi.unpack(self._values, len(self._queues))
         if result < 0:
-            raise _enqueue_failed(result, int(self._failed[0]), values)
+            raise _enqueue_failed(result, int(self._failed[0]), values, _unsent(self._queues))
         return list(values)
 
     def last(self) -> list[int]:
@@ -159,16 +173,23 @@ class Waiter:
 
     def __init__(self, queues: Sequence[CQueue]) -> None:
         self._c = helper()
-        self._queues = self._c.ffi.new("vkp_queue*[]", [queue.handle for queue in queues])
-        self._number = len(queues)
+        self._handles = self._c.ffi.new("vkp_queue*[]", [queue.handle for queue in queues])
+        self._queues = queues
 
     def wait(self, values: Sequence[int], timeout_ns: int, spin_ns: int) -> int:
         ffi = self._c.ffi
         reached = ffi.new("uint32_t*")
         wanted = ffi.new("uint64_t[]", values)
-        result = self._c.lib.vkp_wait(self._queues, wanted, self._number, timeout_ns, spin_ns, reached)
-        api.load().check(result, "vkWaitSemaphores")
+        result = self._c.lib.vkp_wait(self._handles, wanted, len(self._queues), timeout_ns, spin_ns, reached)
+        if result < 0:
+            unsent = _unsent(self._queues)
+            raise api.load().error(result, "vkQueueSubmit" if unsent else "vkWaitSemaphores", unsent)
         return int(reached[0])
+
+
+def _unsent(queues: Sequence[CQueue]) -> str:
+    """Say which operations the drivers have refused to take; empty for none."""
+    return "; ".join(filter(None, (queue.stream.unsent() for queue in queues if queue.stream is not None)))
 
 
 def _require(c: Any, handle: Any, call: str) -> None:
@@ -185,9 +206,10 @@ def _flatten(parts: Sequence[Sequence[int]]) -> tuple[list[int], list[int]]:
     return start, flat
 
 
-def _enqueue_failed(result: int, rank: int, values: Sequence[int]) -> Exception:
+def _enqueue_failed(result: int, rank: int, values: Sequence[int], unsent: str) -> Exception:
     what = f"rank {rank}" if rank < len(values) else "nothing was submitted, the group is aborted"
-    error = api.load().error(result, "vkQueueSubmit", f"{what}; timelines at {list(values)}")
+    detail = f"{what}; timelines at {list(values)}" + (f"; {unsent}" if unsent else "")
+    error = api.load().error(result, "vkQueueSubmit", detail)
     if rank < len(values):
         error.rank = rank  # type: ignore[attr-defined]
     return error

@@ -1,0 +1,587 @@
+"""Operations as they gather: program order, barriers, errors of a deferred submission, plans, dropped memory."""
+
+from __future__ import annotations
+
+import gc
+import random
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from children import check_child, child_environment
+from eager import SOURCE, OnDevice, OnHost, program, run, word
+from hypothesis import given
+from hypothesis import strategies as st
+from parking import parked
+from threads import in_threads
+
+import vkpar
+from vkpar import DeviceLostError, InvalidUsageError, OutOfMemoryError, VulkanError, env
+from vkpar.vulkan import api
+from vkpar.vulkan.queue import Queue
+from vkpar.vulkan.stream import Stream, StreamStats
+
+pytestmark = [pytest.mark.device, pytest.mark.usefixtures("compiler")]
+TESTS = str(Path(__file__).parents[1])
+
+
+def stream_of(device: vkpar.Device) -> Stream:
+    """Return what gathers the device's operations."""
+    return device.logical.stream
+
+
+def stats(device: vkpar.Device) -> StreamStats:
+    return stream_of(device).stats()
+
+
+@pytest.fixture
+def fresh(reopen: Callable[..., vkpar.Device]) -> vkpar.Device:
+    """The device, opened anew."""
+    return reopen()
+
+
+# ---- program order ----
+
+
+@given(st.integers(0, 1 << 30))
+def test_random_programs(device: vkpar.Device, seed: int) -> None:
+    """Views that overlap by any number of bytes, in place, through fresh arrays, with reads and writes between."""
+    steps = program(seed)
+    assert run(OnDevice(device), steps) == run(OnHost(), steps)
+
+
+def test_barriers_change_nothing(device: vkpar.Device, reopen: Callable[..., vkpar.Device]) -> None:
+    with env.override(debug="barriers"):
+        careful = reopen()
+    for seed in range(20):
+        steps = program(seed)
+        want = run(OnHost(), steps)
+        before = stats(careful)
+        assert run(OnDevice(device), steps) == run(OnDevice(careful), steps) == want
+        after = stats(careful)
+        assert after.barriers - before.barriers >= after.operations - before.operations
+
+
+def test_threads_have_programs_of_their_own(device: vkpar.Device) -> None:
+    def work(seed: int) -> None:
+        for turn in range(5):
+            steps = program(100 * seed + turn)
+            assert run(OnDevice(device), steps) == run(OnHost(), steps)
+
+    in_threads(work)
+
+
+def test_synchronizing_at_any_time_changes_nothing(device: vkpar.Device) -> None:
+    for seed in range(5):
+        steps, chance = program(seed), random.Random(seed)
+
+        def between(index: int, chance: random.Random = chance) -> None:
+            if chance.random() < 0.2:
+                chance.choice((device.synchronize, device.trim, gc.collect))()
+
+        assert run(OnDevice(device), steps, between) == run(OnHost(), steps)
+
+
+SYNCHRONIZATION = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from eager import OnDevice, OnHost, program, run
+import vkpar
+from vkpar.vulkan.pipelines.kernel import Pipeline
+
+(device,) = vkpar.open_devices(sys.argv[2])
+if sys.argv[3] == "blind":
+    Pipeline.read_only = frozenset(range(64))
+for seed in range(10):
+    steps = program(seed)
+    try:
+        same = run(OnDevice(device), steps) == run(OnHost(), steps)
+    except vkpar.ValidationError as error:
+        assert "SYNC-HAZARD" in str(error), error
+        print("found")
+        break
+    assert same or sys.argv[3] == "blind"
+try:
+    device.close()
+except vkpar.ValidationError:
+    pass
+"""
+
+
+@pytest.mark.parametrize("eyes", ["seeing", "blind"])
+def test_synchronization_validation(device: vkpar.Device, eyes: str) -> None:
+    """The layer finds no hazard; and it does find one where kernels are said to write nothing."""
+    if not env.get().validation:
+        pytest.skip("no validation layer")
+    variables = {
+        "VKPAR_VALIDATION": "1",
+        "VK_LAYER_ENABLES": "VK_VALIDATION_FEATURE_ENABLE_SYNCHRONIZATION_VALIDATION_EXT",
+    }
+    environment = child_environment(**variables)
+    said = check_child(SYNCHRONIZATION, TESTS, str(device.info.index), eyes, environment=environment, timeout=180)
+    assert ("found" in said) == (eyes == "blind")
+
+
+# ---- barriers ----
+
+
+def test_barriers_stand_only_where_something_is_shared(fresh: vkpar.Device) -> None:
+    a, b = fresh.zeros(1000), fresh.zeros(1000)
+    outs = [fresh.empty(1000) for _ in range(30)]
+    vkpar.add(a, b, out=outs[0])
+    fresh.synchronize()
+    with parked(fresh):
+        vkpar.add(a, b, out=outs[0])  # its submission is what the others wait behind
+        before = stats(fresh)
+        for out in outs:
+            vkpar.add(a, b, out=out)
+        apart = stats(fresh)
+        assert apart.barriers - before.barriers == 1 + apart.submissions - before.submissions
+        for _ in range(10):
+            vkpar.add(a, b, out=a)
+        chained = stats(fresh)
+        assert chained.barriers - apart.barriers >= 10
+
+
+def test_more_ranges_than_are_told_apart(fresh: vkpar.Device) -> None:
+    """A barrier makes room for more."""
+    a = fresh.array(np.arange(64, dtype=np.float32))
+    outs = [fresh.empty(64) for _ in range(500)]
+    before = stats(fresh).barriers
+    for number, out in enumerate(outs):
+        vkpar.add(a, a if number % 2 else outs[number - 1], out=out) if number else vkpar.copy(a, out)
+    for number, out in enumerate(outs):
+        want = np.arange(64) * (1 if number == 0 else 2 if number % 2 else 3)
+        assert np.array_equal(out.numpy(), want), number
+    assert stats(fresh).barriers > before
+
+
+# ---- the command buffers ----
+
+
+def test_nothing_grows(fresh: vkpar.Device) -> None:
+    a, one = fresh.zeros(100, "int32"), fresh.array(np.ones(100, np.int32))
+    for _ in range(10_000):
+        vkpar.add(a, one, out=a)
+    assert (a.numpy() == 10_000).all()
+    found = stats(fresh)
+    assert found.operations >= 10_000
+    assert found.buffers <= 32
+    assert found.descriptor_pools <= 32 * 16
+    for _ in range(2000):
+        vkpar.add(vkpar.add(a, one), one)
+    fresh.synchronize()
+    assert stats(fresh).buffers <= 32
+    assert fresh.memory().buffers <= 5
+
+
+def test_a_full_ring_waits_for_the_device(fresh: vkpar.Device) -> None:
+    a, one = fresh.zeros(100, "int32"), fresh.array(np.ones(100, np.int32))
+    vkpar.add(a, one, out=a)
+    fresh.synchronize()
+    with parked(fresh) as release:
+        timer = threading.Timer(0.5, release)
+        timer.start()
+        for _ in range(6000):
+            vkpar.add(a, one, out=a)
+        timer.join()
+    assert (a.numpy() == 6001).all()
+    assert stats(fresh).buffers <= 32
+
+
+def test_what_nobody_waits_for_runs(fresh: vkpar.Device) -> None:
+    a = fresh.zeros(100)
+    with parked(fresh):
+        for _ in range(5):
+            vkpar.add(a, a, out=a)
+        assert stats(fresh).gathered
+    wait_until(lambda: not stats(fresh).gathered)
+
+
+def test_a_frame_waits_for_its_own_submission(fresh: vkpar.Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What other threads launch while one submits an upload does not make its command buffer free too early."""
+    a, queue = fresh.zeros(100), fresh.logical.compute
+    vkpar.add(a, a, out=a)
+    fresh.synchronize()
+    submit = queue.port.submit
+
+    def submitting(command: Any) -> int:
+        vkpar.add(a, a, out=a)
+        return submit(command)
+
+    with parked(fresh):
+        vkpar.add(a, a, out=a)
+        monkeypatch.setattr(queue.port, "submit", submitting)
+        value = queue.run(lambda frame: None)
+        assert queue._frames[-1].value == value == queue.last
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 30) -> None:
+    """Wait for something that a thread of the helper's does."""
+    done = threading.Event()
+    for _ in range(int(seconds * 100)):
+        if condition():
+            return
+        done.wait(0.01)
+    raise AssertionError(f"not within {seconds} s")
+
+
+# ---- errors of a deferred submission ----
+
+
+_callbacks: list[Any] = []  # they outlive the devices
+
+
+class Driver:
+    """Stands before a driver; ``result`` is what it says to submissions, 0 for all well."""
+
+    def __init__(self) -> None:
+        self.result = 0
+
+    def handles(self, real: Callable[[Queue], Any]) -> Callable[[Queue], Any]:
+        """Return a stand-in for the function that collects a queue's handles."""
+        from dataclasses import replace
+
+        vk = api.load()
+
+        def wrapped(queue: Queue) -> Any:
+            found = real(queue)
+
+            def submit(*arguments: Any) -> int:
+                return self.result or int(found.submit(*arguments))
+
+            _callbacks.append(vk.ffi.callback("PFN_vkQueueSubmit", submit))
+            return replace(found, submit=_callbacks[-1])
+
+        return wrapped
+
+
+@pytest.fixture
+def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
+    """Let every queue that is opened from now on have a driver that can be told to fail."""
+    made = Driver()
+    monkeypatch.setattr(Queue, "_handles", made.handles(Queue._handles))
+    return made
+
+
+@pytest.mark.parametrize(("result", "error"), [(-1, OutOfMemoryError), (-4, DeviceLostError), (-13, VulkanError)])
+def test_errors_of_a_deferred_submission(
+    driver: Driver, reopen: Callable[..., vkpar.Device], result: int, error: type[VulkanError]
+) -> None:
+    """The next call says so, and every wait, until the driver takes it: then nothing is lost."""
+    device = reopen()
+    a, one = device.zeros(100, "int32"), device.array(np.ones(100, np.int32))
+    device.synchronize()
+    driver.result = result
+    vkpar.add(a, one, out=a)  # gathered; the driver's refusal is for the next call
+    calls: list[Callable[[], Any]] = [
+        lambda: vkpar.add(a, one, out=a),
+        lambda: vkpar.matmul(device.zeros((1, 4)), device.zeros((4, 4))),
+        a.fill_zeros,
+        a.numpy,
+        device.synchronize,
+        lambda: a.write(np.zeros(100, np.int32)),
+    ]
+    for call in calls:
+        with pytest.raises(error, match="add"):
+            call()
+    driver.result = 0
+    vkpar.add(a, one, out=a)
+    assert (a.numpy() == 2).all()
+
+
+def test_a_collective_after_a_refused_submission(driver: Driver, reopen: Callable[..., vkpar.Device]) -> None:
+    devices = [reopen(), reopen()]
+    with vkpar.Communicator(devices, deterministic=True) as comm:
+        arrays = [device.array(np.ones(100, np.int32)) for device in devices]
+        comm.all_reduce(arrays).wait()
+        driver.result = -1
+        vkpar.add(arrays[1], arrays[1], out=arrays[1])
+        with pytest.raises(vkpar.CommunicatorError, match="add"):
+            comm.all_reduce(arrays)
+        driver.result = 0
+    assert (arrays[1].numpy() == 4).all()
+
+
+def test_closing_with_refused_work(driver: Driver, reopen: Callable[..., vkpar.Device], caplog: Any) -> None:
+    device = reopen()
+    a = device.zeros(100)
+    device.synchronize()
+    driver.result = -1
+    vkpar.add(a, a, out=a)
+    device.close()
+    assert "add" in caplog.text
+    with pytest.raises(InvalidUsageError, match="closed"):
+        vkpar.add(a, a, out=a)
+
+
+# ---- plans ----
+
+
+def hits(device: vkpar.Device, call: Callable[[], Any]) -> Any:
+    """Run a call that a plan is kept for."""
+    call()
+    assert device.plans.known
+    return call()
+
+
+def test_checks_come_before_plans(device: vkpar.Device, rigs: Any) -> None:
+    """What a plan does not hold is looked at each time."""
+    a, b, out = (device.array(np.arange(100, dtype=np.float32)) for _ in range(3))
+    hits(device, lambda: vkpar.add(a, b, out=out))
+    both = device.zeros(200)
+    hits(device, lambda: vkpar.add(both[:100], b, out=both[100:]))
+    square, result = device.zeros((10, 10)), device.zeros((10, 10))
+    hits(device, lambda: vkpar.matmul(square, square, out=result))
+    with pytest.raises(InvalidUsageError, match="share memory"):
+        vkpar.add(both[:100], b, out=both[64:164])
+    with pytest.raises(InvalidUsageError, match="share memory"):
+        vkpar.matmul(square, square, out=square)
+    gone = device.zeros(100)
+    hits(device, lambda: vkpar.add(a, gone, out=out))
+    gone.close()
+    with pytest.raises(InvalidUsageError, match="given back"):
+        vkpar.add(a, gone, out=out)
+    for wrong in (np.zeros(100, np.float32), None, 1.0):
+        with pytest.raises(InvalidUsageError):
+            vkpar.add(a, wrong, out=out)  # type: ignore[arg-type]
+    with pytest.raises(InvalidUsageError, match="out is"):
+        vkpar.add(a, b, out=square)
+    hits(device, lambda: vkpar.add(a, a, out=a))
+
+
+def test_plans_are_of_one_device(device: vkpar.Device, fresh: vkpar.Device) -> None:
+    a, other = device.zeros(100), fresh.zeros(100)
+    hits(device, lambda: vkpar.add(a, a))
+    hits(fresh, lambda: vkpar.add(other, other))
+    with pytest.raises(InvalidUsageError, match="different devices"):
+        vkpar.add(a, other)
+    with pytest.raises(InvalidUsageError, match="different devices"):
+        vkpar.add(a, a, out=other)
+    fresh.close()
+    for call in (lambda: vkpar.add(other, other), lambda: vkpar.add(other, other, out=other), lambda: fresh.empty(3)):
+        with pytest.raises(InvalidUsageError, match="closed"):
+            call()
+
+
+def test_arrays_in_a_group_are_not_to_be_used(fresh: vkpar.Device, reopen: Callable[..., vkpar.Device]) -> None:
+    devices = [fresh, reopen()]
+    with vkpar.Communicator(devices, deterministic=True) as comm:
+        arrays = [device.array(np.ones(100, np.float32)) for device in devices]
+        hits(fresh, lambda: vkpar.add(arrays[0], arrays[0], out=arrays[0]))
+        with comm.group():
+            comm.all_reduce(arrays)
+            with pytest.raises(InvalidUsageError, match="group"):
+                vkpar.add(arrays[0], arrays[0], out=arrays[0])
+        assert (vkpar.add(arrays[0], arrays[1].to(fresh)).numpy() == 10).all()
+
+
+def test_kernels_by_plan(device: vkpar.Device) -> None:
+    kernel = vkpar.Kernel(device, SOURCE)
+    a, b = (device.array(np.arange(128, dtype=np.int32)) for _ in range(2))
+    want = np.arange(128, dtype=np.int32)
+    for turn, groups in enumerate((2, 2, (2,), (2, 1), (2, 1, 1), [2, 1])):
+        kernel(groups, a, b, push=word(turn))  # type: ignore[arg-type]
+        want = want * 3 + np.arange(128, dtype=np.int32) * turn
+    kernel(2, a, b, push=np.array([7], np.int32))
+    assert np.array_equal(b.numpy(), want * 3 + np.arange(128, dtype=np.int32) * 7)
+    for wrong in (2.0, (2.0, 1), "2", -1, (2, 1, 1, 1)):
+        with pytest.raises(InvalidUsageError):
+            kernel(wrong, a, b, push=word(1))  # type: ignore[arg-type]
+    with pytest.raises(InvalidUsageError, match="push constants"):
+        kernel(2, a, b)
+    with pytest.raises(InvalidUsageError, match="bindings"):
+        kernel(2, a, push=word(1))
+    with pytest.raises(InvalidUsageError):
+        kernel(2, a, np.zeros(128, np.int32), push=word(1))  # type: ignore[arg-type]
+
+
+def test_more_forms_than_are_kept(device: vkpar.Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("vkpar.plans._MOST", 8)
+    base = device.array(np.arange(1000, dtype=np.float32))
+    for count in [*range(1, 40), *range(40, 1, -1)]:
+        for _ in range(2):
+            assert np.array_equal(vkpar.add(base[:count], base[:count]).numpy(), 2 * np.arange(count))
+    assert len(device.plans.known) <= 8
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "int32"])
+@pytest.mark.parametrize("transpose", [False, True])
+def test_columns_by_plan(device: vkpar.Device, dtype: str, transpose: bool) -> None:
+    """A product with one column is the transposed one with one row: its plan takes the operands in that order."""
+    if dtype == "int32":
+        with pytest.raises(vkpar.UnsupportedError):
+            vkpar.matmul(device.zeros((3, 4), dtype), device.zeros((4, 1), dtype))
+        return
+    values = np.arange(12, dtype=np.float32).reshape(3, 4)
+    a = device.array(values, dtype)
+    for turn in range(3):
+        column = np.arange(4, dtype=np.float32)[:, None] + turn
+        b = device.array(column.T.copy() if transpose else column, dtype)
+        got = vkpar.matmul(a, b, transpose_b=transpose, dtype="float32")
+        assert np.array_equal(got.numpy(), values @ column)
+
+
+# ---- dropped memory ----
+
+
+def place(array: vkpar.Array) -> tuple[int, int]:
+    return array.storage.number, array.storage.base
+
+
+def test_dropped_memory_is_served_at_once(fresh: vkpar.Device) -> None:
+    """While the work on it is still under way: program order protects it."""
+    a, one = fresh.array(np.arange(100, dtype=np.int32)), fresh.array(np.ones(100, np.int32))
+    with parked(fresh):
+        first = vkpar.add(a, one)
+        second = vkpar.add(first, one)
+        was = place(first)
+        del first
+        third = vkpar.add(second, second)
+        assert place(third) == was
+        fresh.logical.reap()  # keeps it, too
+        del third
+        assert place(fresh.empty(100, "int32")) == was
+    assert np.array_equal(second.numpy(), np.arange(100) + 2)
+
+
+def test_views_keep_memory(fresh: vkpar.Device) -> None:
+    made = fresh.zeros(100)
+    was, view = place(made), made[10:20]
+    del made
+    assert place(fresh.empty(100)) != was
+    del view
+    assert place(fresh.empty(100)) == was
+
+
+def test_kept_memory_goes_where_it_is_needed(fresh: vkpar.Device) -> None:
+    with env.override(max_memory=3 << 20):
+        for nbytes in (1 << 20, 2 << 20, 3 << 20, 1 << 20, (2 << 20) + 256):
+            fresh.zeros(nbytes, "uint8")
+        kept = [fresh.zeros(1 << 20, "uint8") for _ in range(3)]
+        with pytest.raises(OutOfMemoryError, match="MAX_MEMORY"):
+            fresh.zeros(1, "uint8")
+    fresh.synchronize()
+    del kept
+    assert fresh.memory().arrays == 0
+    assert fresh.trim() > 0
+    assert fresh.memory().blocks <= 2  # the rings'
+
+
+def test_what_is_kept_is_bounded(fresh: vkpar.Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    recycler = fresh.logical.recycler
+    monkeypatch.setattr(recycler, "_most", 1 << 20)
+    for count in range(1, 400):
+        fresh.empty(256 * count, "uint8")
+        assert recycler._nbytes <= 1 << 20
+    fresh.synchronize()
+    fresh.logical.reap()
+    assert fresh.logical.allocator.used <= (2 << 20) + 2 * env.get().ring_bytes
+
+
+def test_threads_drop_and_take(fresh: vkpar.Device) -> None:
+    one = fresh.array(np.ones(100, np.int32))
+
+    def work(seed: int) -> None:
+        value = fresh.array(np.full(100, seed, np.int32))
+        for _ in range(200):
+            value = vkpar.add(vkpar.add(value, one), one)
+        assert (value.numpy() == seed + 400).all()
+
+    in_threads(work)
+    gc.collect()
+    assert fresh.memory().arrays <= 2 * 512
+
+
+# ---- interrupts, forks ----
+
+
+@pytest.fixture
+def alarms() -> Iterator[Callable[[float], None]]:
+    """Give a function that has an interrupt come after some seconds."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    yield lambda seconds: signal.setitimer(signal.ITIMER_REAL, seconds)  # type: ignore[func-returns-value]
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, before)
+
+
+def test_interrupts_at_any_time(fresh: vkpar.Device, alarms: Callable[[float], None]) -> None:
+    """Every operation runs once or not at all, and all goes on after it."""
+    a, one = fresh.zeros(100, "int32"), fresh.array(np.ones(100, np.int32))
+    vkpar.add(vkpar.add(a, a), a, out=a)  # makes the pipeline
+    chance, done, interrupted = random.Random(1), 0, 0
+    for _ in range(100):
+        try:
+            alarms(chance.uniform(1e-5, 2e-3))
+            while True:
+                vkpar.add(a, one, out=a)
+                done += 1
+                vkpar.add(a, one)
+        except KeyboardInterrupt:
+            interrupted += 1
+    alarms(0)
+    value = int(a.numpy()[0])
+    assert done <= value <= done + interrupted
+    assert (vkpar.add(a, one, out=a).numpy() == value + 1).all()
+
+
+FORKED = """
+import os
+import sys
+import numpy as np
+import vkpar
+
+(device,) = vkpar.open_devices(sys.argv[1])
+a = device.array(np.ones(10, np.float32))
+for _ in range(3):
+    vkpar.add(a, a, out=a)
+    device.empty(10)
+child = os.fork()
+if child == 0:
+    for call in (lambda: vkpar.add(a, a, out=a), lambda: vkpar.add(a, a), lambda: device.empty(10)):
+        try:
+            call()
+        except vkpar.InvalidUsageError as error:
+            assert "fork" in str(error), error
+        else:
+            os._exit(1)
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+assert (a.numpy() == 8).all()
+"""
+
+
+def test_a_forked_child_is_refused(device: vkpar.Device) -> None:
+    check_child(FORKED, str(device.info.index), environment=child_environment(VKPAR_VALIDATION="0"))
+
+
+def test_close_from_another_thread(reopen: Callable[..., vkpar.Device]) -> None:
+    """Launches go on until the device refuses them."""
+    device = reopen()
+    a = device.zeros(100)
+    vkpar.add(a, a, out=a)
+    started, said = threading.Event(), []
+
+    def launch() -> None:
+        try:
+            while True:
+                vkpar.add(a, a, out=a)
+                started.set()
+        except InvalidUsageError as error:
+            said.append(str(error))
+
+    thread = threading.Thread(target=launch)
+    thread.start()
+    started.wait(30)
+    device.close()
+    thread.join(30)
+    assert len(said) == 1
+    assert "clos" in said[0]

@@ -1,0 +1,112 @@
+"""Memory of arrays that nobody holds any more, kept at hand for the next array of the same size.
+
+Program order protects it: everything that runs on a device's queues runs in the order of the calls, so that what a new
+array is for comes after whatever the old one was used for. Nothing has to be waited for, as long as the memory stays
+with the device; before it goes back to the driver, or to another purpose, its last use has to be done.
+"""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from vkpar.vulkan.memory.buffer import Buffer
+from vkpar.vulkan.memory.subbuffers import SubBuffers
+from vkpar.vulkan.physical import ALIGNMENT
+
+_MOST_SHARE: Final = 16  # what is kept takes a sixteenth of the heap at most
+_MOST_BYTES: Final = 256 << 20
+
+_forks = [0]  # of this process, in which the devices of its parent are not to be used
+
+
+def _note_fork() -> None:
+    _forks[0] += 1
+
+
+os.register_at_fork(after_in_child=_note_fork)
+
+
+class _Holder(weakref.ref[SubBuffers]):
+    """Tells that the memory of an array is not held any more: a method of a built-in type is called with it.
+
+    So nothing written in Python runs where an array dies, and no interrupt is lost there.
+    """
+
+    __slots__ = ("buffers",)
+    buffers: tuple[Buffer, ...]
+
+
+class Recycler:
+    """The dropped memory of one device's arrays.
+
+    Args:
+        heap_nbytes: of the heap that arrays lie in; 0 where it is not known.
+    """
+
+    def __init__(self, heap_nbytes: int) -> None:
+        self._holders: set[_Holder] = set()
+        self._dropped: deque[_Holder] = deque()
+        self._idle: dict[int, deque[Buffer]] = {}  # by the bytes that they take
+        self._nbytes = 0  # of the idle ones, more or less: threads may race for the count
+        self._most = min(heap_nbytes // _MOST_SHARE or _MOST_BYTES, _MOST_BYTES)
+        self._forks = _forks[0]
+
+    def hold(self, memory: SubBuffers) -> SubBuffers:
+        """Take note of an array's memory: it comes back here when nobody holds it any more."""
+        holder = _Holder(memory, self._dropped.append)
+        holder.buffers = memory.buffers
+        self._holders.add(holder)
+        return memory
+
+    def take(self, nbytes: int, label: Callable[[], str] | None) -> SubBuffers | None:
+        """Return memory of so many bytes that was dropped before; None where there is none of that size.
+
+        Args:
+            nbytes: its size, padded as all memory is.
+            label: says what it holds, for messages.
+        """
+        if self._dropped:
+            self.sort()
+        idle = self._idle.get((nbytes + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT)
+        if not idle or self._forks != _forks[0]:
+            return None
+        try:
+            buffer = idle.pop()
+        except IndexError:  # another thread took it
+            return None
+        self._nbytes -= buffer.reserved
+        buffer.nbytes, buffer.label = nbytes, label
+        buffer.lease.nbytes, buffer.lease.label = nbytes, label
+        return self.hold(SubBuffers((buffer,)))
+
+    def sort(self) -> None:
+        """Keep what was dropped since the last call, as far as there is room."""
+        while self._dropped:
+            try:
+                holder = self._dropped.popleft()
+            except IndexError:  # another thread took it
+                return
+            self._holders.discard(holder)
+            buffers = holder.buffers
+            reserved = buffers[0].reserved
+            if buffers[1:] or reserved > self._most:
+                continue
+            if self._nbytes + reserved > self._most:
+                self.evict()  # sizes that nobody asks for again must not keep out those that somebody will
+            self._nbytes += reserved
+            idle = self._idle.get(reserved)
+            if idle is None:
+                idle = self._idle.setdefault(reserved, deque())
+            idle.append(buffers[0])
+
+    def evict(self) -> None:
+        """Keep nothing any more: the buffers go as all do that nobody holds."""
+        self._idle = {}
+        self._nbytes = 0
+        for holder in list(self._holders):
+            if holder() is None:  # an interrupt may have ended the call that was about to sort it
+                self._holders.discard(holder)

@@ -1,0 +1,575 @@
+/* Eager launching: a stream gathers a device's operations in an open command buffer of its compute queue.
+ *
+ * The open buffer is submitted when the device has run dry, when enough has gathered, and before anything that needs it:
+ * other submissions to the queue or its sibling, and waits for its value. Its value counts as the queue's last one from
+ * the first operation in it on. Barriers stand only where an operation touches bytes that one since the last barrier
+ * touched and one of the two writes them; each buffer begins with one. Every entry holds the lock below; a thread
+ * submits what nobody comes back to. Where a submit fails, the buffer stays as it is: the next call tries again, and
+ * says so before it appends anything.
+ */
+#ifndef VKPAR_PUMP_LAUNCH_H
+#define VKPAR_PUMP_LAUNCH_H
+
+#include "_pump_types.h"
+#include "_pump_launch_api.h"
+
+/* What an entry returns besides VkResults: no buffer is free, wait for the oldest; the stream was closed; a fork. */
+enum { BUSY = 1001, SHUT = 1002, FORKED = 1003 };
+enum {
+    FRAMES = 32,                         /* command buffers that may be pending */
+    ENOUGH = 64, MOST = 1024,            /* operations: worth a submission; that a buffer takes where none is free */
+    SPANS = 96,                          /* touched ranges that are told apart between two barriers */
+    NAMES = 8,                           /* different operations that an error names */
+    SETS = 64, DESCRIPTORS = 256,        /* of a descriptor pool, where the driver has no push descriptors */
+};
+static const uint64_t ENOUGH_NS = 1000000, LOOK_NS = 1000, TICK_NS = 200000;
+static const uint32_t IDLE_TICKS = 50;
+
+enum { S_POOL = 39, S_ALLOCATE = 40, S_BEGIN = 42, S_BARRIER = 46, S_DESCRIPTOR_POOL = 33, S_SETS = 34, S_WRITE = 35 };
+enum { STAGES = 0x800 | 0x1000, READS = 0x20 | 0x800, WRITES = 0x40 | 0x1000 }; /* of shaders and of copies */
+enum { STORAGE_BUFFER = 7, COMPUTE_POINT = 1, COMPUTE_STAGE = 0x20, ONE_TIME = 1, TRANSIENT = 1 };
+enum { POOL_EMPTY = -1000069000, POOL_FRAGMENTED = -12, DEVICE_LOST = -4 };
+
+typedef struct { int32_t type; const void *next; uint32_t flags, family; } pool_info;
+typedef struct { int32_t type; const void *next; uint64_t pool; int32_t level; uint32_t count; } allocate_info;
+typedef struct { int32_t type; const void *next; uint32_t flags; const void *inherited; } begin_info;
+typedef struct { int32_t type; const void *next; uint32_t written, read; } barrier_info;
+typedef struct { int32_t type; uint32_t count; } pool_size;
+typedef struct {
+    int32_t type; const void *next; uint32_t flags, sets, sizes; const pool_size *size;
+} descriptor_pool_info;
+typedef struct { int32_t type; const void *next; uint64_t pool; uint32_t count; const uint64_t *layouts; } sets_info;
+typedef struct { uint64_t buffer, offset, nbytes; } buffer_info;
+typedef struct {
+    int32_t type; const void *next; uint64_t set; uint32_t binding, element, count; int32_t kind;
+    const void *images; const buffer_info *buffers; const void *views;
+} write_info;
+typedef struct { uint64_t from, to, nbytes; } copy_info;
+typedef int32_t (*idle_fn)(void *);
+
+/* Entry points of the device, in the order in which Python gives them. */
+typedef struct {
+    int32_t (*create_pool)(void *, const pool_info *, const void *, uint64_t *);
+    void (*destroy_pool)(void *, uint64_t, const void *);
+    int32_t (*reset_pool)(void *, uint64_t, uint32_t);
+    int32_t (*allocate)(void *, const allocate_info *, void **);
+    int32_t (*begin)(void *, const begin_info *);
+    int32_t (*end)(void *);
+    void (*barrier)(void *, uint32_t, uint32_t, uint32_t, uint32_t, const barrier_info *, uint32_t, const void *,
+                    uint32_t, const void *);
+    void (*bind)(void *, int32_t, uint64_t);
+    void (*bind_sets)(void *, int32_t, uint64_t, uint32_t, uint32_t, const uint64_t *, uint32_t, const uint32_t *);
+    void (*push)(void *, uint64_t, uint32_t, uint32_t, uint32_t, const void *);
+    void (*dispatch)(void *, uint32_t, uint32_t, uint32_t);
+    void (*copy)(void *, uint64_t, uint64_t, uint32_t, const copy_info *);
+    void (*fill)(void *, uint64_t, uint64_t, uint64_t, uint32_t);
+    int32_t (*create_descriptors)(void *, const descriptor_pool_info *, const void *, uint64_t *);
+    void (*destroy_descriptors)(void *, uint64_t, const void *);
+    int32_t (*reset_descriptors)(void *, uint64_t, uint32_t);
+    int32_t (*allocate_sets)(void *, const sets_info *, uint64_t *);
+    void (*write_sets)(void *, uint32_t, const write_info *, uint32_t, const void *);
+    void (*push_set)(void *, int32_t, uint64_t, uint32_t, uint32_t, const write_info *); /* NULL: no such extension */
+} calls;
+
+typedef struct { uint64_t buffer, start, end; int writes; } span;
+
+/* Appends operations to a command buffer, whoever owns that: what was touched since the last barrier, what is bound. */
+typedef struct {
+    const calls *vk;
+    void *commands;
+    uint64_t bound;                      /* the pipeline */
+    span spans[SPANS];
+    uint32_t nspans;
+    int every;                           /* a barrier before each operation */
+    uint64_t barriers;
+} recorder;
+
+typedef struct {
+    uint64_t pool, value;                /* value: of the submission that it was last used for */
+    void *commands;
+    uint64_t *descriptors;               /* pools, where sets are written; those below `used` have sets in them */
+    uint32_t ndescriptors, used;
+} frame;
+
+struct vkp_stream {
+    vkp_queue *queue;
+    calls vk;
+    uint32_t family;
+    frame frames[FRAMES];                /* ring: those from head on are pending, oldest first */
+    uint32_t nframes, head, pending;
+    frame *open;
+    recorder to;
+    uint32_t count;                      /* operations in the open buffer */
+    uint64_t cost_ns, looked;
+    int sealed;                          /* it was ended, and its submit failed */
+    idle_fn wait_idle;                   /* the validation layer must be told what is done; else NULL */
+    int32_t broken;                      /* it could not be ended: what it held is lost, and every call says so */
+    uint32_t names[NAMES], nnames;
+    int refuses, shut, parked, stop, running;
+    pthread_t thread;
+    pthread_cond_t wake;
+    uint64_t operations, submissions;
+};
+
+static pthread_mutex_t entry = PTHREAD_MUTEX_INITIALIZER;
+static int forked;                       /* this process is a child of the one that made the streams */
+static void note_fork(void) { forked = 1; }
+
+static int32_t submit_one(vkp_queue *q, void *command, uint64_t value);
+
+/* ---- recording ---- */
+
+static void record_barrier(recorder *to) {
+    barrier_info all = {S_BARRIER, NULL, WRITES, READS | WRITES};
+    to->vk->barrier(to->commands, STAGES, STAGES, 0, 1, &all, 0, NULL, 0, NULL);
+    to->nspans = 0;
+    to->barriers++;
+}
+
+static int meets(const recorder *to, const span *other) {
+    for (uint32_t i = 0; i < to->nspans; i++) {
+        const span *s = &to->spans[i];
+        if (s->buffer == other->buffer && s->start < other->end && other->start < s->end && (s->writes | other->writes))
+            return 1;
+    }
+    return 0;
+}
+
+/* Comes before an operation that touches `spans`. One with more of them than fit has barriers on both sides. */
+static void order(recorder *to, const span *spans, uint32_t n) {
+    int wanted = to->every || to->nspans + n > SPANS;
+    for (uint32_t i = 0; i < n && !wanted; i++) wanted = meets(to, &spans[i]);
+    if (wanted) record_barrier(to);
+    for (uint32_t i = 0; i < n && n <= SPANS; i++) {
+        span *s = NULL;
+        for (uint32_t k = 0; k < to->nspans && !s; k++) {
+            span *known = &to->spans[k];
+            if (known->buffer == spans[i].buffer && known->start == spans[i].start && known->end == spans[i].end)
+                s = known;
+        }
+        if (s) s->writes |= spans[i].writes;
+        else to->spans[to->nspans++] = spans[i];
+    }
+}
+
+static void begin_recording(recorder *to, void *commands) {
+    to->commands = commands;
+    to->bound = 0;
+    record_barrier(to);                  /* submission order alone makes nothing visible */
+}
+
+static void record_dispatch(recorder *to, const vkp_plan *p, const buffer_info *buffers, uint64_t set,
+                            const void *push) {
+    const calls *vk = to->vk;
+    uint32_t n = p->bindings;
+    span spans[n ? n : 1];
+    for (uint32_t i = 0; i < n; i++) {
+        uint64_t start = buffers[i].offset;
+        spans[i] = (span){buffers[i].buffer, start, start + buffers[i].nbytes, p->binding[i].writes != 0};
+    }
+    order(to, spans, n);
+    if (to->bound != p->pipeline) vk->bind(to->commands, COMPUTE_POINT, p->pipeline);
+    to->bound = p->pipeline;
+    if (set) {
+        vk->bind_sets(to->commands, COMPUTE_POINT, p->layout, 0, 1, &set, 0, NULL);
+    } else if (n) {
+        write_info write = {S_WRITE, NULL, 0, 0, 0, n, STORAGE_BUFFER, NULL, buffers, NULL};
+        vk->push_set(to->commands, COMPUTE_POINT, p->layout, 0, 1, &write);
+    }
+    if (p->push_nbytes) vk->push(to->commands, p->layout, COMPUTE_STAGE, 0, p->push_nbytes, push);
+    vk->dispatch(to->commands, p->groups[0], p->groups[1], p->groups[2]);
+    if (n > SPANS) record_barrier(to);
+}
+
+/* ---- frames ---- */
+
+static int reached(vkp_queue *q, uint64_t value) {
+    uint64_t now = 0;
+    return q->counter(q->device, q->timeline, &now) == SUCCESS && now >= value;
+}
+
+static int32_t make_frame(vkp_stream *s, frame *f) {
+    pool_info info = {S_POOL, NULL, TRANSIENT, s->family};
+    int32_t result = s->vk.create_pool(s->queue->device, &info, NULL, &f->pool);
+    if (result != SUCCESS) return result;
+    allocate_info one = {S_ALLOCATE, NULL, f->pool, 0, 1};
+    result = s->vk.allocate(s->queue->device, &one, &f->commands);
+    if (result != SUCCESS) s->vk.destroy_pool(s->queue->device, f->pool, NULL);
+    return result;
+}
+
+static void destroy_frame(vkp_stream *s, frame *f) {
+    for (uint32_t i = 0; i < f->ndescriptors; i++)
+        s->vk.destroy_descriptors(s->queue->device, f->descriptors[i], NULL);
+    free(f->descriptors);
+    s->vk.destroy_pool(s->queue->device, f->pool, NULL);
+}
+
+/* Lets go of the frames that are done; those that are free lie behind the pending ones in the ring. */
+static void retire_frames(vkp_stream *s) {
+    uint64_t now = 0;
+    if (!s->pending || s->queue->counter(s->queue->device, s->queue->timeline, &now) != SUCCESS) return;
+    while (s->pending && s->frames[s->head].value <= now) {
+        s->head = (s->head + 1) % s->nframes;
+        s->pending--;
+    }
+}
+
+static int32_t reset_frame(vkp_stream *s, frame *f) {
+    int32_t result = s->wait_idle ? s->wait_idle(s->queue->queue) : SUCCESS;
+    if (result == SUCCESS) result = s->vk.reset_pool(s->queue->device, f->pool, 0);
+    for (uint32_t i = 0; i < f->used && result == SUCCESS; i++)
+        result = s->vk.reset_descriptors(s->queue->device, f->descriptors[i], 0);
+    f->used = 0;
+    return result;
+}
+
+/* Opens a buffer. The ring grows only while no frame is pending out of turn, so that its order stays. */
+static int32_t open_frame(vkp_stream *s) {
+    frame *f;
+    int32_t result;
+    if (s->pending == s->nframes) retire_frames(s);
+    if (s->pending < s->nframes) {
+        f = &s->frames[(s->head + s->pending) % s->nframes];
+        result = reset_frame(s, f);
+    } else if (s->nframes < FRAMES) {
+        if (s->head) {                   /* all are pending: turn the ring so that the oldest comes first */
+            frame turned[FRAMES];
+            for (uint32_t i = 0; i < s->nframes; i++) turned[i] = s->frames[(s->head + i) % s->nframes];
+            memcpy(s->frames, turned, s->nframes * sizeof *turned);
+            s->head = 0;
+        }
+        f = &s->frames[s->nframes];
+        memset(f, 0, sizeof *f);
+        result = make_frame(s, f);
+        if (result == SUCCESS) s->nframes++;
+    } else {
+        return BUSY;
+    }
+    if (result != SUCCESS) return result;
+    begin_info info = {S_BEGIN, NULL, ONE_TIME, NULL};
+    result = s->vk.begin(f->commands, &info);
+    if (result != SUCCESS) return result;
+    s->open = f;
+    s->sealed = 0;
+    s->count = s->nnames = 0;
+    s->cost_ns = 0;
+    begin_recording(&s->to, f->commands);
+    return SUCCESS;
+}
+
+static int32_t add_descriptors(vkp_stream *s, frame *f) {
+    uint64_t *more = realloc(f->descriptors, (f->ndescriptors + 1) * sizeof *more);
+    if (!more) return OUT_OF_HOST_MEMORY;
+    f->descriptors = more;
+    pool_size size = {STORAGE_BUFFER, DESCRIPTORS};
+    descriptor_pool_info info = {S_DESCRIPTOR_POOL, NULL, 0, SETS, 1, &size};
+    int32_t result = s->vk.create_descriptors(s->queue->device, &info, NULL, &f->descriptors[f->ndescriptors]);
+    if (result == SUCCESS) f->ndescriptors++;
+    return result;
+}
+
+static int32_t allocate_set(vkp_stream *s, uint64_t layout, uint64_t *set) {
+    frame *f = s->open;
+    for (int attempt = 0; ; attempt++) {
+        int32_t result = SUCCESS;
+        if (!f->used || attempt) {
+            if (f->used == f->ndescriptors) result = add_descriptors(s, f);
+            if (result != SUCCESS) return result;
+            f->used++;
+        }
+        sets_info info = {S_SETS, NULL, f->descriptors[f->used - 1], 1, &layout};
+        result = s->vk.allocate_sets(s->queue->device, &info, set);
+        if ((result != POOL_EMPTY && result != POOL_FRAGMENTED) || attempt) return result;
+    }
+}
+
+/* ---- the open buffer's life ---- */
+
+/* Submits it. On an error it stays: nothing in it is lost, and whoever comes next tries again. */
+static int32_t flush(vkp_stream *s) {
+    if (!s || !s->count) return s ? s->broken : SUCCESS;
+    if (s->shut || forked) return SUCCESS;
+    if (s->broken) return s->broken;
+    if (!s->sealed) {
+        int32_t result = s->vk.end(s->open->commands);
+        if (result != SUCCESS) return s->broken = result;
+    }
+    uint64_t value = s->queue->last;
+    int32_t result = submit_one(s->queue, s->open->commands, value);
+    s->sealed = result != SUCCESS;
+    if (result != SUCCESS) return result;
+    s->open->value = value;
+    s->open = NULL;
+    s->count = 0;
+    s->pending++;
+    s->submissions++;
+    return SUCCESS;
+}
+
+/* What both queues of a device were given so far. */
+static int32_t flush_device(vkp_queue *q) {
+    int32_t result = flush(q->stream);
+    return result == SUCCESS && q->sibling ? flush(q->sibling->stream) : result;
+}
+
+/* Gets the stream ready for one more operation, or says why it takes none; then nothing changed. */
+static int32_t ready(vkp_stream *s) {
+    if (forked) return FORKED;
+    if (s->shut || s->refuses) return SHUT;
+    if (s->broken) return s->broken;
+    if (s->sealed || s->count >= MOST) {
+        int32_t result = flush(s);
+        if (result != SUCCESS) return result;
+    }
+    return s->open ? SUCCESS : open_frame(s);
+}
+
+/* Counts one operation, and submits where it is time; a failure of that is the next call's. */
+static void appended(vkp_stream *s, uint32_t name, uint64_t cost_ns) {
+    vkp_queue *q = s->queue;
+    if (!s->count++) {
+        __atomic_store_n(&q->last, q->last + 1, __ATOMIC_RELEASE);
+        s->looked = 0;
+    }
+    s->operations++;
+    s->cost_ns += cost_ns;
+    uint32_t known = 0;
+    while (known < s->nnames && s->names[known] != name) known++;
+    if (known == s->nnames && known < NAMES) s->names[s->nnames++] = name;
+    uint64_t now = now_ns();
+    int submits = s->count >= ENOUGH || s->cost_ns >= ENOUGH_NS;
+    if (submits && s->pending >= FRAMES - 1) {
+        if (s->count % ENOUGH == 0) retire_frames(s);
+        submits = s->pending < FRAMES - 1; /* the last frame gathers on */
+    }
+    if (!submits && now - s->looked >= LOOK_NS) {
+        s->looked = now;
+        submits = reached(q, q->submitted);
+    }
+    if (submits) flush(s);
+    if (!s->count) return;
+    if (s->parked) pthread_cond_signal(&s->wake);
+}
+
+/* A thread: submits what was gathered and nobody came back to, once the device has run dry. */
+static void *attend(void *argument) {
+    vkp_stream *s = argument;
+    struct timespec tick = {0, (long)TICK_NS};
+    uint32_t idle = IDLE_TICKS;
+    pthread_mutex_lock(&entry);
+    while (!s->stop) {
+        if (idle >= IDLE_TICKS) {
+            s->parked = 1;
+            pthread_cond_wait(&s->wake, &entry);
+            s->parked = 0;
+            idle = 0;
+            continue;
+        }
+        pthread_mutex_unlock(&entry);
+        nanosleep(&tick, NULL);
+        pthread_mutex_lock(&entry);
+        idle = s->count ? 0 : idle + 1;
+        if (s->count && (s->sealed || s->broken)) idle = IDLE_TICKS; /* whoever calls next tries again */
+        else if (s->count && reached(s->queue, s->queue->submitted)) flush(s);
+    }
+    pthread_mutex_unlock(&entry);
+    return NULL;
+}
+
+void vkp_stream_free(vkp_stream *s);
+static void register_fork(void) { pthread_atfork(NULL, NULL, note_fork); }
+
+vkp_stream *vkp_stream_new(vkp_queue *q, uint32_t family, int barriers, uint64_t wait_idle, const uint64_t *functions) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    vkp_stream *s = calloc(1, sizeof *s);
+    if (!s) return NULL;
+    pthread_once(&once, register_fork);
+    memcpy(&s->vk, functions, sizeof s->vk);
+    s->queue = q;
+    s->family = family;
+    s->wait_idle = (idle_fn)(uintptr_t)wait_idle;
+    s->to.vk = &s->vk;
+    s->to.every = barriers;
+    pthread_cond_init(&s->wake, NULL);
+    s->running = pthread_create(&s->thread, NULL, attend, s) == 0;
+    if (!s->running) {
+        vkp_stream_free(s);
+        return NULL;
+    }
+    pthread_mutex_lock(&entry);
+    q->stream = s;
+    pthread_mutex_unlock(&entry);
+    return s;
+}
+
+/* Takes no operations any more; what it has it still submits. */
+void vkp_stream_refuse(vkp_stream *s) {
+    pthread_mutex_lock(&entry);
+    s->refuses = 1;
+    pthread_mutex_unlock(&entry);
+}
+
+/* Ends it; nothing that it submitted may be pending, unless its buffers are to leak. What was never submitted goes. */
+void vkp_stream_close(vkp_stream *s, int leak) {
+    pthread_mutex_lock(&entry);
+    int joins = s->running;
+    s->running = 0;
+    if (s->count && !s->shut) __atomic_store_n(&s->queue->last, s->queue->submitted, __ATOMIC_RELEASE);
+    if (!s->shut && s->queue->stream == s) s->queue->stream = NULL;
+    s->shut = s->stop = 1;
+    s->count = 0;
+    pthread_cond_signal(&s->wake);
+    pthread_mutex_unlock(&entry);
+    if (joins) pthread_join(s->thread, NULL);
+    while (s->nframes && !leak) destroy_frame(s, &s->frames[--s->nframes]);
+}
+
+void vkp_stream_free(vkp_stream *s) {
+    if (forked) return;                  /* its thread is not here */
+    vkp_stream_close(s, 1);
+    pthread_cond_destroy(&s->wake);
+    free(s);
+}
+
+/* ---- entries ---- */
+
+int32_t vkp_stream_flush(vkp_stream *s) {
+    if (forked) return FORKED;
+    pthread_mutex_lock(&entry);
+    int32_t result = s->shut ? SHUT : flush(s);
+    pthread_mutex_unlock(&entry);
+    return result;
+}
+
+/* The value that the oldest pending buffer signals, 0 where none is pending. */
+uint64_t vkp_stream_oldest(vkp_stream *s) {
+    pthread_mutex_lock(&entry);
+    uint64_t value = s->pending ? s->frames[s->head].value : 0;
+    pthread_mutex_unlock(&entry);
+    return value;
+}
+
+/* How many operations were not submitted though somebody tried, and up to `most` of their names. */
+uint32_t vkp_stream_unsent(vkp_stream *s, uint32_t *names, uint32_t most) {
+    pthread_mutex_lock(&entry);
+    uint32_t count = s->sealed || s->broken ? s->count : 0;
+    for (uint32_t i = 0; i < most; i++) names[i] = count && i < s->nnames ? s->names[i] : UINT32_MAX;
+    pthread_mutex_unlock(&entry);
+    return count;
+}
+
+/* out: operations, submissions, barriers, buffers, descriptor pools, operations gathered now. */
+void vkp_stream_stats(vkp_stream *s, uint64_t *out) {
+    pthread_mutex_lock(&entry);
+    out[0] = s->operations;
+    out[1] = s->submissions;
+    out[2] = s->to.barriers;
+    out[3] = s->nframes;
+    out[4] = 0;
+    for (uint32_t i = 0; i < s->nframes; i++) out[4] += s->frames[i].ndescriptors;
+    out[5] = s->count;
+    pthread_mutex_unlock(&entry);
+}
+
+static int32_t launch(vkp_stream *s, const vkp_plan *p, const uint64_t *addresses, const void *push) {
+    buffer_info buffers[p->bindings ? p->bindings : 1];
+    uint64_t set = 0;
+    int32_t result = ready(s);
+    if (result != SUCCESS) return result;
+    for (uint32_t i = 0; i < p->bindings; i++)
+        buffers[i] = (buffer_info){addresses[2 * i], addresses[2 * i + 1] - p->binding[i].back, p->binding[i].nbytes};
+    if (!p->pushes && p->bindings) {
+        result = allocate_set(s, p->set_layout, &set);
+        if (result != SUCCESS) return result;
+        write_info write = {S_WRITE, NULL, set, 0, 0, p->bindings, STORAGE_BUFFER, NULL, buffers, NULL};
+        s->vk.write_sets(s->queue->device, 1, &write, 0, NULL);
+    }
+    record_dispatch(&s->to, p, buffers, set, push ? push : p->push);
+    appended(s, p->name, p->cost_ns);
+    return SUCCESS;
+}
+
+/* Appends a dispatch. addresses: of each binding the buffer and the byte in it that `back` counts from, 64 bits each;
+ * push: the push constants, NULL for the plan's own. */
+int32_t vkp_launch(vkp_stream *s, const vkp_plan *p, const char *addresses, const char *push) {
+    uint64_t copied[p->bindings ? 2 * p->bindings : 1];
+    if (forked) return FORKED;
+    memcpy(copied, addresses, p->bindings * 2 * sizeof *copied);
+    pthread_mutex_lock(&entry);
+    int32_t result = launch(s, p, copied, push);
+    pthread_mutex_unlock(&entry);
+    return result;
+}
+
+static uint64_t cost_of(uint64_t nbytes) { return 1000 + nbytes / 100; } /* at 100 GB/s */
+
+typedef struct { uint64_t from, start, to, at, nbytes; } copy_part;
+typedef struct { uint64_t to, at, nbytes; } fill_part;
+
+/* Parts of one operation touch different bytes: they go by in groups with one look at what was touched before. */
+static void record_copies(recorder *to, const copy_part *parts, uint32_t n) {
+    for (uint32_t first = 0; first < n; first += SPANS / 2) {
+        uint32_t m = n - first < SPANS / 2 ? n - first : SPANS / 2;
+        span spans[SPANS];
+        for (uint32_t i = 0; i < m; i++) {
+            const copy_part *c = &parts[first + i];
+            spans[2 * i] = (span){c->from, c->start, c->start + c->nbytes, 0};
+            spans[2 * i + 1] = (span){c->to, c->at, c->at + c->nbytes, 1};
+        }
+        order(to, spans, 2 * m);
+        for (uint32_t i = 0; i < m; i++) {
+            const copy_part *c = &parts[first + i];
+            copy_info region = {c->start, c->at, c->nbytes};
+            to->vk->copy(to->commands, c->from, c->to, 1, &region);
+        }
+    }
+}
+
+/* Appends copies. parts: source buffer, offset, target buffer, offset, bytes. */
+int32_t vkp_copy(vkp_stream *s, uint32_t name, uint32_t n, const char *parts) {
+    if (forked) return FORKED;
+    copy_part *copied = malloc(n * sizeof *copied + 1);
+    if (!copied) return OUT_OF_HOST_MEMORY;
+    memcpy(copied, parts, n * sizeof *copied);
+    uint64_t nbytes = 0;
+    for (uint32_t i = 0; i < n; i++) nbytes += copied[i].nbytes;
+    pthread_mutex_lock(&entry);
+    int32_t result = ready(s);
+    if (result == SUCCESS) {
+        record_copies(&s->to, copied, n);
+        appended(s, name, cost_of(nbytes));
+    }
+    pthread_mutex_unlock(&entry);
+    free(copied);
+    return result;
+}
+
+/* Appends fills with a 32-bit word. parts: buffer, offset, bytes. */
+int32_t vkp_fill(vkp_stream *s, uint32_t name, uint32_t n, const char *parts, uint32_t word) {
+    if (forked) return FORKED;
+    pthread_mutex_lock(&entry);
+    int32_t result = ready(s);
+    uint64_t nbytes = 0;
+    for (uint32_t i = 0; i < n && result == SUCCESS; i++) {
+        fill_part part;
+        memcpy(&part, parts + i * sizeof part, sizeof part);
+        span touched = {part.to, part.at, part.at + part.nbytes, 1};
+        order(&s->to, &touched, 1);
+        s->vk.fill(s->to.commands, part.to, part.at, part.nbytes, word);
+        nbytes += part.nbytes;
+    }
+    if (result == SUCCESS) appended(s, name, cost_of(nbytes));
+    pthread_mutex_unlock(&entry);
+    return result;
+}
+
+/* Waits until the queue is idle, with no submission meanwhile: the function is vkQueueWaitIdle. */
+int32_t vkp_queue_idle(vkp_queue *q, uint64_t wait_idle) {
+    pthread_mutex_lock(&entry);
+    int32_t result = ((idle_fn)(uintptr_t)wait_idle)(q->queue);
+    pthread_mutex_unlock(&entry);
+    return result;
+}
+
+#endif

@@ -1,0 +1,24 @@
+/* What Python sees of _pump_launch.h: read by the C compiler and by cffi, so there are no directives in it. */
+typedef struct vkp_stream vkp_stream;
+/* Of a binding: the bytes that it covers, how far before the given address it begins, whether it is written. */
+typedef struct { uint64_t nbytes; uint32_t back, writes; } vkp_binding;
+/* A dispatch that lacks nothing but addresses, and push constants where it has none of its own. */
+typedef struct {
+    uint64_t pipeline, layout, set_layout;
+    uint32_t name, pushes, push_nbytes, bindings, groups[3], cost_ns;
+    uint8_t push[128];
+    vkp_binding binding[];
+} vkp_plan;
+vkp_stream *vkp_stream_new(vkp_queue *, uint32_t family, int barriers, uint64_t wait_idle, const uint64_t *functions);
+int32_t vkp_launch(vkp_stream *, const vkp_plan *, const char *addresses, const char *push);
+int32_t vkp_copy(vkp_stream *, uint32_t name, uint32_t n, const char *parts);
+int32_t vkp_fill(vkp_stream *, uint32_t name, uint32_t n, const char *parts, uint32_t word);
+const uint64_t *vkp_queue_submitted_word(vkp_queue *);
+int32_t vkp_stream_flush(vkp_stream *);
+uint64_t vkp_stream_oldest(vkp_stream *);
+uint32_t vkp_stream_unsent(vkp_stream *, uint32_t *names, uint32_t most);
+void vkp_stream_stats(vkp_stream *, uint64_t *out);
+void vkp_stream_refuse(vkp_stream *);
+void vkp_stream_close(vkp_stream *, int leak);
+void vkp_stream_free(vkp_stream *);
+int32_t vkp_queue_idle(vkp_queue *, uint64_t wait_idle);

@@ -1,0 +1,268 @@
+"""Eager launching: operations go by one call each into the open command buffer of a device's compute queue."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from vkpar.errors import InvalidUsageError, OutOfMemoryError, VulkanError
+from vkpar.vulkan import api, instance
+from vkpar.vulkan.memory.buffer import BufferRange, paired
+from vkpar.vulkan.pipelines.kernel import Pipeline
+from vkpar.vulkan.queue import Queue
+
+# What the C helper's entries return besides VkResults.
+_BUSY: Final = 1001
+_REFUSED: Final = (1002, 1003)  # closed; in a forked child
+_NAMES: Final = 8
+_NONE: Final = 0xFFFFFFFF
+PUSHED: Final = 32  # descriptors that every driver with VK_KHR_push_descriptor pushes at a time
+
+# Entry points in the order of `calls` in the helper; the last one is an extension's.
+_FUNCTIONS: Final = (
+    "vkCreateCommandPool",
+    "vkDestroyCommandPool",
+    "vkResetCommandPool",
+    "vkAllocateCommandBuffers",
+    "vkBeginCommandBuffer",
+    "vkEndCommandBuffer",
+    "vkCmdPipelineBarrier",
+    "vkCmdBindPipeline",
+    "vkCmdBindDescriptorSets",
+    "vkCmdPushConstants",
+    "vkCmdDispatch",
+    "vkCmdCopyBuffer",
+    "vkCmdFillBuffer",
+    "vkCreateDescriptorPool",
+    "vkDestroyDescriptorPool",
+    "vkResetDescriptorPool",
+    "vkAllocateDescriptorSets",
+    "vkUpdateDescriptorSets",
+    "vkCmdPushDescriptorSetKHR",
+)
+
+_PART: Final = struct.Struct("=5Q").pack
+
+_names: list[str] = []  # of operations, by the number that the helper keeps
+
+
+def name_number(name: str) -> int:
+    """Return the number under which the helper keeps the name of an operation."""
+    if name not in _names:
+        _names.append(name)
+    return _names.index(name)
+
+
+@dataclass(frozen=True)
+class StreamStats:
+    """What a stream has done.
+
+    Attributes:
+        operations: appended; ``submissions``: of gathered ones.
+        barriers: recorded, one at the begin of each command buffer included.
+        buffers: command buffers that exist; ``descriptor_pools`` that belong to them.
+        gathered: operations in the open command buffer now.
+    """
+
+    operations: int
+    submissions: int
+    barriers: int
+    buffers: int
+    descriptor_pools: int
+    gathered: int
+
+
+class Stream:
+    """The open command buffer of a compute queue, and those that it was before.
+
+    Operations run in the order of the calls; :attr:`Queue.last` counts the open buffer. Whatever is submitted to the
+    device's queues by other ways, and whoever waits for them, submits the open buffer first. Where a driver refuses
+    that, nothing in it is lost: the error is raised by the next call, which tries again first and appends nothing if
+    that fails, and by every wait.
+
+    Args:
+        device: the VkDevice.
+        queue: its compute queue, of the C helper.
+        barriers: put a full barrier before every operation.
+
+    Attributes:
+        handle: the helper's, for :attr:`Stream.entry`.
+        watched: the instance where the validation layer is on.
+        entry: the helper's function that appends a dispatch; ``null`` stands for the plan's own push constants there.
+    """
+
+    def __init__(self, device: Any, queue: Queue, *, barriers: bool = False) -> None:
+        vk = self._vk = api.load()
+        self._queue = queue
+        port: Any = queue.port
+        self._lib, self._ffi = port._c.lib, port._c.ffi
+        found = [vk.device_function(device, name) for name in _FUNCTIONS]
+        functions = self._ffi.new("uint64_t[]", [0 if each is None else vk.address(each) for each in found])
+        told = instance.validating() and queue.exportable
+        idle = vk.address(vk.device_function(device, "vkQueueWaitIdle")) if told else 0
+        made = self._lib.vkp_stream_new(port.handle, queue.family, barriers, idle, functions)
+        if made == self._ffi.NULL:
+            detail = "no memory, or no thread, for the device's open command buffer"
+            raise OutOfMemoryError("VK_ERROR_OUT_OF_HOST_MEMORY", "vkp_stream_new", detail)
+        self.handle = self._ffi.gc(made, self._lib.vkp_stream_free)
+        self.entry = self._lib.vkp_launch
+        self.null = self._ffi.NULL
+        self._copying = name_number("copy")
+        self.watched = instance.get() if instance.validating() else None
+
+    def plan(
+        self,
+        name: str,
+        pipeline: Pipeline,
+        bindings: Sequence[tuple[int, int]],
+        groups: tuple[int, int, int],
+        push: bytes = b"",
+        cost_ns: int = 0,
+    ) -> Any:
+        """Return a dispatch that lacks nothing but addresses.
+
+        Args:
+            name: of the operation, for errors.
+            pipeline: made for this stream (``pushes`` as :func:`pushes` says).
+            bindings: of each the bytes, and how far before the address given at the launch it begins.
+            groups: numbers of work-groups.
+            push: the push constants; empty where each launch brings its own.
+            cost_ns: an estimate of its time; that of moving the bytes is the least.
+        """
+        nbytes = sum(size for size, _ in bindings)
+        made = self._ffi.new("vkp_plan*", {"binding": len(bindings)})
+        layout = pipeline.layout
+        made.pipeline = self._vk.address(pipeline.handle)
+        made.layout, made.set_layout = self._vk.address(layout.handle), self._vk.address(layout.set_layout)
+        made.pushes, made.push_nbytes = layout.pushes, layout.push_nbytes
+        made.name, made.bindings, made.groups = name_number(name), len(bindings), groups
+        made.cost_ns = min(max(cost_ns, 1000 + nbytes // 100), _NONE)
+        self._ffi.memmove(made.push, push, len(push))
+        for index, (size, back) in enumerate(bindings):
+            item = made.binding[index]
+            item.nbytes, item.back, item.writes = size, back, index not in pipeline.read_only
+        return made
+
+    def launch(self, plan: Any, addresses: bytes, push: bytes | None = None) -> None:
+        """Append a dispatch.
+
+        Args:
+            plan: of :meth:`plan`.
+            addresses: packed, of each binding the VkBuffer and the byte in it from which the plan counts.
+            push: the push constants where the plan has none.
+
+        Raises:
+            VulkanError: what the driver said, now or when it was given what had gathered before.
+            InvalidUsageError, DeviceLostError: the device was closed or given up.
+        """
+        self.settle(self.entry, plan, addresses, self.null if push is None else push)
+
+    def dispatch(
+        self,
+        name: str,
+        pipeline: Pipeline,
+        ranges: Sequence[BufferRange],
+        push: bytes,
+        groups: tuple[int, int, int],
+        cost_ns: int = 0,
+    ) -> None:
+        """Append a dispatch on ``ranges``; raises as :meth:`launch` does."""
+        own = len(push) <= 128
+        plan = self.plan(name, pipeline, [(item.nbytes, 0) for item in ranges], groups, push if own else b"", cost_ns)
+        self.launch(plan, self._packed((item.buffer, item.offset) for item in ranges), None if own else push)
+
+    def copy(self, name: str, source: Sequence[BufferRange], target: Sequence[BufferRange]) -> None:
+        """Append copies of the bytes of ``source`` to ``target``, as many; raises as :meth:`launch` does."""
+        pairs = list(paired(source, target))
+        parts = self._packed((a.buffer, a.offset, b.buffer, b.offset, a.nbytes) for a, b in pairs)
+        self.settle(self._lib.vkp_copy, name_number(name), len(pairs), parts)
+
+    def copy_part(self, source: int, start: int, target: int, at: int, nbytes: int) -> None:
+        """Append the copy of one piece, of VkBuffers given as numbers; raises as :meth:`launch` does."""
+        self.settle(self._lib.vkp_copy, self._copying, 1, _PART(source, start, target, at, nbytes))
+
+    def fill(self, name: str, target: Sequence[BufferRange], word: int) -> None:
+        """Append fills with a 32-bit word; offsets and lengths are multiples of 4. Raises as :meth:`launch` does."""
+        parts = self._packed((item.buffer, item.offset, item.nbytes) for item in target)
+        self.settle(self._lib.vkp_fill, name_number(name), len(target), parts, word)
+
+    def _packed(self, rows: Iterable[tuple[Any, ...]]) -> bytes:
+        address = self._vk.address
+        flat = [item if isinstance(item, int) else address(item) for row in rows for item in row]
+        return struct.pack(f"={len(flat)}Q", *flat)
+
+    def settle(self, entry: Any, *arguments: Any) -> None:
+        """Call an entry of the helper; where all command buffers are pending, wait for the oldest and call it again."""
+        while True:
+            result = entry(self.handle, *arguments)
+            if result == 0:
+                return
+            self._make_way(result)
+
+    def resume(self, result: int, plan: Any, addresses: bytes, push: Any) -> None:
+        """Go on with a call of :attr:`entry` that appended nothing, as :meth:`launch` does, which see."""
+        self._make_way(result)
+        self.settle(self.entry, plan, addresses, push)
+
+    def _make_way(self, result: int) -> None:
+        if result != _BUSY:
+            raise self.error(result)
+        self._queue.wait(self._lib.vkp_stream_oldest(self.handle))
+
+    def error(self, result: int, call: str = "vkQueueSubmit") -> Exception:
+        """Return the typed error of what an entry returned."""
+        if result in _REFUSED:
+            try:
+                with self._queue.gate.lock():
+                    self._queue.gate.check()
+            except Exception as refusal:
+                return refusal
+            return InvalidUsageError("the device is closing")
+        return self._vk.error(result, call, self.unsent())
+
+    def unsent(self) -> str:
+        """Say which operations the driver refused so far; empty for none."""
+        found = self._ffi.new("uint32_t[]", _NAMES)
+        count = self._lib.vkp_stream_unsent(self.handle, found, _NAMES)
+        names = ", ".join(_names[number] for number in found if number != _NONE)
+        return f"{self._queue.device_name}: not submitted yet: {names} ({count} operations)" if count else ""
+
+    def flush(self) -> None:
+        """Submit what has gathered.
+
+        Raises:
+            VulkanError: what the driver says; everything stays gathered.
+        """
+        result = self._lib.vkp_stream_flush(self.handle)
+        if result < 0:
+            raise self.error(result)
+
+    def stats(self) -> StreamStats:
+        """Return the counters."""
+        out = self._ffi.new("uint64_t[]", 6)
+        self._lib.vkp_stream_stats(self.handle, out)
+        return StreamStats(*map(int, out))
+
+    def refuse(self) -> None:
+        """Take no operations any more; what has gathered is still submitted when somebody waits for it."""
+        self._lib.vkp_stream_refuse(self.handle)
+
+    def abandon(self) -> VulkanError | None:
+        """Submit what has gathered, or else drop it and return why: the device is about to be closed."""
+        try:
+            self.flush()
+        except VulkanError as error:
+            self.close(leak=True)
+            return error
+        return None
+
+    def close(self, *, leak: bool = False) -> None:
+        """End its thread and free the command buffers, which may not be pending; ``leak`` leaves them alone."""
+        self._lib.vkp_stream_close(self.handle, leak)
+
+
+def pushes(extensions: Iterable[str], bindings: int) -> bool:
+    """Say whether a stream pushes the descriptors of kernels with so many bindings."""
+    return "VK_KHR_push_descriptor" in extensions and bindings <= PUSHED
