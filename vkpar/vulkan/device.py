@@ -21,9 +21,10 @@ from vkpar.vulkan.gate import Gate
 from vkpar.vulkan.memory import memtypes
 from vkpar.vulkan.memory.accounting import ARRAYS, BOUNCE_BUFFERS, LIMITED, SLOTS, STAGING, Books, DeviceMemory
 from vkpar.vulkan.memory.buffer import Buffer, BufferRange, Lease
+from vkpar.vulkan.memory.hostmemory import HostBlock
 from vkpar.vulkan.memory.imports import HostImports, HostWindow
 from vkpar.vulkan.memory.mapped import MappedArrays
-from vkpar.vulkan.memory.memory import Allocator, HostBlock
+from vkpar.vulkan.memory.memory import Allocator
 from vkpar.vulkan.memory.recycle import Recycler
 from vkpar.vulkan.memory.subbuffers import SubBuffers, cut
 from vkpar.vulkan.physical import DeviceInfo, read_heaps

@@ -9,7 +9,7 @@ from pathlib import Path
 from vkpar import env
 from vkpar.comm.schedule.steps import MOST_SOURCES, SlotSet
 from vkpar.errors import UnsupportedError
-from vkpar.vulkan.memory.memory import HostArena
+from vkpar.vulkan.memory.hostmemory import HostArena
 from vkpar.vulkan.memory.pool import round_up
 
 _STAMP_BYTES = 256  # after each slot: its generation, where that is checked

@@ -9,7 +9,7 @@ from vkpar.comm.rig.arena import Arena
 from vkpar.vulkan.device import LogicalDevice
 from vkpar.vulkan.memory.accounting import SLOTS
 from vkpar.vulkan.memory.buffer import SharedBuffer
-from vkpar.vulkan.memory.memory import HostImport
+from vkpar.vulkan.memory.hostmemory import HostImport
 
 NAME = "staged"
 
