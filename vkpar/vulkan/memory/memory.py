@@ -144,10 +144,10 @@ class Allocator:
         return self._relieved(attempt, _no_relief if spares else self._relief, lambda: (total or nbytes, kind, label))
 
     def check_total(self, nbytes: int, purpose: str = ARRAYS) -> None:
-        """Refuse memory for an array that is more than there may be, before any of its sub-buffers is allocated.
+        """Refuse an array that is larger than its memory may be, before any of its sub-buffers is allocated.
 
         Raises:
-            OutOfMemoryError
+            OutOfMemoryError: the heap is smaller, or ``VKPAR_MAX_MEMORY`` does not allow so much.
         """
         heap = self._info.heaps[memtypes.heap_of(self._info, memtypes.DEVICE)]
         if nbytes > heap.nbytes:
@@ -342,10 +342,10 @@ class Allocator:
 
 
 def check_size(info: DeviceInfo, nbytes: int, reserved: int) -> None:
-    """Refuse ``nbytes`` that take ``reserved`` bytes, more than the driver allows in one allocation.
+    """Refuse an allocation of ``nbytes``, ``reserved`` with padding, that is larger than the driver allows.
 
     Raises:
-        UnsupportedError
+        UnsupportedError: it is larger.
     """
     most = info.limits.max_allocation
     if reserved > most:
