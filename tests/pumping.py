@@ -14,7 +14,7 @@ import vkpar
 from vkpar.vulkan import api
 from vkpar.vulkan.command import CommandPool
 from vkpar.vulkan.memory.buffer import BufferRange, SharedBuffer
-from vkpar.vulkan.memory.memory import HostArena, HostImport
+from vkpar.vulkan.memory.hostmemory import HostArena, HostImport
 from vkpar.vulkan.pump import native
 from vkpar.vulkan.pump.ports import Batch
 from vkpar.vulkan.semaphore import TimelineSemaphore

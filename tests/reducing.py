@@ -49,7 +49,7 @@ import vkpar
 from vkpar import dtypes
 from vkpar.bench.exact import truncated_quotient
 from vkpar.comm import wires
-from vkpar.comm.plan import choose as tuner
+from vkpar.comm.plan import choose
 from vkpar.comm.plan.choose import Plan
 from vkpar.comm.plan.shares import Costs
 from vkpar.comm.schedule.algorithms.table import TABLE
@@ -290,7 +290,7 @@ def _simulated(
     values = [None if part is None else from_dtype(part, dtype).astype(number) for part in parts]
     targets = [np.zeros(count, number) for _ in parts]
     plan = wires.plan(dtypes.resolve(dtype), wire or "f16", chosen, op)
-    weighted = tuner.weighted(Plan(chosen), costs)
+    weighted = choose.weighted(Plan(chosen), costs)
     steps = chosen.steps(problem(n, count, slots, silent, shares=weighted.shares))
     with np.errstate(all="ignore"):
         Simulator(slots).run(steps, values, targets, codec(plan, op, n - len(silent)))
@@ -373,7 +373,7 @@ def chosen_algorithm(comm: vkpar.Communicator, dtype: str, wire: str | None, cou
     """Return what ``auto`` takes."""
     message = wires.message_nbytes(dtypes.resolve(dtype), wire or "f16", count, op)
     timed = wires.timed_as(dtypes.resolve(dtype), wire or "f16", op)
-    return tuner.choose("auto", [device.info for device in comm.devices], message, comm.tuning, timed).algorithm.name
+    return choose.choose("auto", [device.info for device in comm.devices], message, comm.tuning, timed).algorithm.name
 
 
 def reduced(

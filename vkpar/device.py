@@ -47,7 +47,7 @@ class Device:
         close_orphans()
         self.info = info
         self._children: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._pairs: list[Any] = []  # what was made for copies to other devices
+        self._pairs: list[Any] = []  # communicators made for copies to other devices
         self._logical = LogicalDevice(info, self._own)
         self.plans = Plans()
         _open_devices.add(self)
@@ -196,28 +196,28 @@ class Device:
         return self.logical.trim()
 
     def adopt(self, child: Any) -> None:
-        """Close ``child``, something with ``close()`` and ``check_results()``, before this device."""
+        """Close ``child`` before this device; it is an object with ``close()`` and ``check_results()``."""
         self._children.add(child)
 
-    def carrier_to(self, other: Device) -> Any:
-        """Return what copies arrays between this device and ``other``: something with ``move(source, target)``.
+    def peer_copier(self, other: Device) -> Any:
+        """Return an object whose ``move(source, target)`` copies arrays between this device and ``other``.
 
-        That is a communicator of both where there is one, else one made for the two.
+        It is a communicator of both devices where there is one, else a communicator made for the two.
         """
-        assert connect is not None, "vkpar.comm.pairs is imported with the package"
+        assert make_peer_copier is not None, "vkpar.comm.pairs is imported with the package"
         with _connecting:
             for child in list(self._children):
-                if child.carries(self, other):
+                if child.copies_between(self, other):
                     return child
             for pair in [*self._pairs, *other._pairs]:
                 if pair.failed:  # its failure was raised where its copies were read
                     pair.close()
             self._pairs = [pair for pair in self._pairs if not pair.closed]
-            self._pairs.append(connect(self, other))
+            self._pairs.append(make_peer_copier(self, other))
             return self._pairs[-1]
 
     def check_results(self) -> None:
-        """Refuse to pass on what a failed communicator may have left in this device's arrays.
+        """Refuse to hand out arrays of this device whose contents a failed communicator may have left undefined.
 
         Raises:
             CommunicatorError: one of its communicators, not closed yet, has failed.
@@ -258,8 +258,8 @@ class Device:
 
 _connecting = threading.Lock()
 
-# Makes what carries arrays between two devices; set by vkpar.comm, which lies above this module.
-connect: Callable[[Device, Device], Any] | None = None
+# Makes the communicator that copies arrays between two devices; vkpar.comm, which lies above this module, sets it.
+make_peer_copier: Callable[[Device, Device], Any] | None = None
 _open_devices: weakref.WeakSet[Device] = weakref.WeakSet()
 
 # Devices and communicators that were dropped without close(): a finalizer must not wait, so they are closed later.
@@ -271,7 +271,7 @@ _owners: dict[LogicalDevice, weakref.ref[Device]] = {}
 
 
 def close_orphans() -> None:
-    """Close what was dropped without ``close()``: communicators before the devices that they run on."""
+    """Close the objects that were dropped without ``close()``: communicators before the devices that they run on."""
     dropped = []
     while orphans:
         dropped.append(orphans.popleft())

@@ -15,7 +15,8 @@ from vkpar.arrays.host import CPU, HostArray, HostMemory
 from vkpar.arrays.shape import dimensions
 from vkpar.device import Device
 from vkpar.errors import DLPackError, InvalidUsageError, OutOfMemoryError, UnsupportedError
-from vkpar.vulkan.memory.memory import HostArena, HostBlock, check_size
+from vkpar.vulkan.memory.hostmemory import HostArena, HostBlock
+from vkpar.vulkan.memory.memory import check_size
 from vkpar.vulkan.memory.pool import round_up
 
 _HOST_DEVICES = {CPU, 3, 11, 13}  # what NumPy can read in place: kDLCUDAHost, kDLROCMHost and kDLCUDAManaged too

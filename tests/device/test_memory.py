@@ -22,7 +22,8 @@ from vkpar.device import _open_devices
 from vkpar.vulkan import api
 from vkpar.vulkan.memory import memtypes
 from vkpar.vulkan.memory.buffer import Buffer
-from vkpar.vulkan.memory.memory import Allocator, HostArena
+from vkpar.vulkan.memory.hostmemory import HostArena
+from vkpar.vulkan.memory.memory import Allocator
 from vkpar.vulkan.physical import ALIGNMENT
 
 pytestmark = pytest.mark.device

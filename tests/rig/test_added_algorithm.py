@@ -11,7 +11,7 @@ from scheduling import posed, reduction, run, slots_for, split
 
 import vkpar
 from vkpar import InvalidUsageError, UnsupportedError
-from vkpar.comm.plan import choose as tuner
+from vkpar.comm.plan import choose
 from vkpar.comm.schedule.algorithms.table import TABLE, Algorithm
 from vkpar.comm.schedule.pipeline import pipelined, segments
 from vkpar.comm.schedule.primitives import recv_copy, recv_reduce_copy_send, recv_reduce_send
@@ -58,9 +58,9 @@ def test_the_simulator_runs_it(nranks: int) -> None:
 
 
 def test_the_row_is_asked_for_everything() -> None:
-    assert tuner.check("chain") == "chain"
+    assert choose.check("chain") == "chain"
     with pytest.raises(InvalidUsageError, match="naive, chain"):
-        tuner.check("train")
+        choose.check("train")
     six = posed("all_reduce", split(5000, 6), slots_for(CHAIN, 6, 1))
     with pytest.raises(UnsupportedError, match="chain sums at most 5 ranks; there are 6"):
         CHAIN.steps(six)

@@ -144,7 +144,7 @@ def test_what_is_kept_is_bounded(devices: list[vkpar.Device], monkeypatch: pytes
                 comm.all_reduce(given, wire="f32").wait()
                 assert all(device.memory().bounce_buffers <= COUNT * 4 * 6 for device in devices)
         comm.barrier().wait()
-        comm._engine._library.sweep()
+        comm._engine.sweep()
         gc.collect()
         for device in devices:
             device.synchronize()

@@ -22,7 +22,7 @@ from reducing import check_identical, devices_of, exact_sum, fresh_devices, inte
 import vkpar
 from vkpar import CommunicatorError, DeviceLostError, WaitTimeoutError, env
 from vkpar.comm.engine import closing
-from vkpar.comm.record import program as executor
+from vkpar.comm.record import program
 from vkpar.comm.rig.arena import Arena
 from vkpar.comm.rig.transports import staged
 from vkpar.errors import UnsupportedError
@@ -307,7 +307,7 @@ def test_the_details_of_a_failed_submit(mixed: list[vkpar.Device], monkeypatch: 
         raise DeviceLostError("VK_ERROR_DEVICE_LOST", "vkQueueSubmit", "rank 1")
 
     with monkeypatch.context() as patch:
-        patch.setattr(executor.Program, "enqueue", refusing)
+        patch.setattr(program.Program, "enqueue", refusing)
         with pytest.raises(CommunicatorError) as caught:
             comm.all_reduce(arrays)
     assert isinstance(caught.value.__cause__, DeviceLostError)
@@ -393,12 +393,12 @@ def late_reader_is_right(comm: vkpar.Communicator) -> bool:
 
 def forget_a_reader(monkeypatch: pytest.MonkeyPatch) -> None:
     """As upstream: nobody waits until the rank beyond the next one has read."""
-    real = executor.Batch
+    real = program.Batch
 
     def batch(rank: int, command: Any, reads: Any, writes: Any, gate: Any) -> Any:
         return real(rank, command, () if gate is not None else reads, writes, gate)
 
-    monkeypatch.setattr(executor, "Batch", batch)
+    monkeypatch.setattr(program, "Batch", batch)
 
 
 def test_a_slot_is_not_filled_before_its_last_reader(rigs: Rigs) -> None:
@@ -419,11 +419,11 @@ def test_slot_checks_find_the_race(rigs: Rigs, monkeypatch: pytest.MonkeyPatch) 
         comm = vkpar.Communicator(devices_of(rigs, "LLL"))
     with comm:
         assert late_reader_is_right(comm)
-        comm.check_slots()
+        comm._engine.health.check_slots()
         forget_a_reader(monkeypatch)
         late_reader_is_right(comm)
         with pytest.raises(CommunicatorError, match=r"rank 2 read slot \d+ at generation \d+, not \d+"):
-            comm.check_slots()
+            comm._engine.health.check_slots()
         assert comm.failed
 
 
@@ -444,7 +444,7 @@ def test_slot_checks_stay_silent_on_everything(rigs: Rigs, rng: np.random.Genera
                 work.wait()
                 want = exact_sum(parts, "float32").astype(np.float64) * 9
                 assert np.array_equal(check_identical([array.numpy() for array in arrays]), want)
-            comm.check_slots()
+            comm._engine.health.check_slots()
 
 
 def test_what_the_wire_loses_can_be_asked(rigs: Rigs) -> None:

@@ -341,7 +341,7 @@ def test_nothing_is_left(own: list[vkpar.Device], rng: np.random.Generator) -> N
                 if ending:
                     raise ending
             assert len(sequences(profile)) == 21
-            comm._engine._library.sweep()
+            comm._engine.sweep()
             assert left(own) == before
             assert comm.stats()["cached_batches"] == 0
 

@@ -24,10 +24,9 @@ import vkpar
 from vkpar import InvalidUsageError
 from vkpar.cli import main as cli
 from vkpar.comm import selftest
-from vkpar.comm.plan import choose as tuner
+from vkpar.comm.plan import choose
 from vkpar.comm.plan.choose import BUILT_IN, MEASURED, Choice, Trial, Tuning
-from vkpar.comm.tune import measure, opening
-from vkpar.comm.tune import store as tuningfile
+from vkpar.comm.tune import measure, opening, store
 from vkpar.vulkan import instance
 
 pytestmark = pytest.mark.rig
@@ -59,7 +58,7 @@ def test_a_rig_is_measured_once(rig: Open, letters: str, cache: Path) -> None:
         here = [trial for trial in found.trials if (trial.wire, trial.wire_nbytes) == key]
         (chosen,) = [trial for trial in here if trial.chosen]
         assert chosen.seconds <= min(trial.seconds for trial in here if trial.algorithm == "naive")
-    assert [file.name for file in cache.iterdir()] == [tuningfile.path(comm._engine.rig).name]
+    assert [file.name for file in cache.iterdir()] == [store.path(comm._engine.rig).name]
     comm.close()
     assert rig(letters).tuning == found
 
@@ -107,27 +106,27 @@ def test_a_file_that_makes_no_sense_is_not_used(
     rig: Open, caplog: pytest.LogCaptureFixture, change: dict[str, object]
 ) -> None:
     comm = rig("LL")
-    tuningfile.save(comm._engine.rig, Tuning(costs=EVEN, origin=MEASURED))
-    file = tuningfile.path(comm._engine.rig)
-    assert tuningfile.load(comm._engine.rig) is not None
+    store.save(comm._engine.rig, Tuning(costs=EVEN, origin=MEASURED))
+    file = store.path(comm._engine.rig)
+    assert store.load(comm._engine.rig) is not None
     file.write_text(json.dumps({**json.loads(file.read_text()), **change}))
     with caplog.at_level(logging.WARNING, "vkpar"):
-        assert tuningfile.load(comm._engine.rig) is None
+        assert store.load(comm._engine.rig) is None
     assert str(file) in caplog.text
     for text in ("{", "[" * 200_000, '{"choices":' * 100_000):
         file.write_text(text)
-        assert tuningfile.load(comm._engine.rig) is None
+        assert store.load(comm._engine.rig) is None
 
 
 def test_direct_is_refused_where_replicas_could_differ(rig: Open) -> None:
     same, mixed = rig("LL"), rig("LS")
-    tuningfile.save(same._engine.rig, Tuning((), EVEN, origin=MEASURED))
-    document = json.loads(tuningfile.path(same._engine.rig).read_text())
+    store.save(same._engine.rig, Tuning((), EVEN, origin=MEASURED))
+    document = json.loads(store.path(same._engine.rig).read_text())
     document["choices"] = [{"up_to": None, "algorithm": "direct", "segment_nbytes": 0}]
     for comm in (same, mixed):
-        tuningfile.path(comm._engine.rig).write_text(json.dumps(document))
-    assert tuningfile.load(same._engine.rig) is not None
-    assert tuningfile.load(mixed._engine.rig) is None
+        store.path(comm._engine.rig).write_text(json.dumps(document))
+    assert store.load(same._engine.rig) is not None
+    assert store.load(mixed._engine.rig) is None
 
 
 def test_a_directory_that_cannot_be_written_is_logged(
@@ -137,7 +136,7 @@ def test_a_directory_that_cannot_be_written_is_logged(
     settings_override(cache_dir=str(cache / "file"))
     comm = rig("LL")
     with caplog.at_level(logging.WARNING, "vkpar"):
-        assert tuningfile.save(comm._engine.rig, Tuning(costs=EVEN)) is None
+        assert store.save(comm._engine.rig, Tuning(costs=EVEN)) is None
     assert "not kept" in caplog.text
 
 
@@ -193,7 +192,7 @@ def test_copies_are_tried_where_they_can_be(
     assert comm._engine.rig.copies
     assert any(trial.copies for trial in comm.tuning.trials)
     tuning = Tuning((Choice(None, "two_shot", copies=True),), EVEN, origin=MEASURED)
-    tuningfile.save(comm._engine.rig, tuning)
+    store.save(comm._engine.rig, tuning)
     settings_override(tuning="auto")
     copying = rig("LL")
     assert copying.tuning == tuning
@@ -253,7 +252,7 @@ def test_shares_follow_the_wire(rig: Open, slow: int) -> None:
         assert all(first.tobytes() == other.tobytes() for other in others)
         assert np.allclose(first, sum(parts), rtol=0.01, atol=0.01)
     plans = [
-        tuner.choose("two_shot", [device.info for device in comm.devices], 1 << 20, comm.tuning, w)
+        choose.choose("two_shot", [device.info for device in comm.devices], 1 << 20, comm.tuning, w)
         for w in ("f16", "f32")
     ]
     assert plans[0].shares is None
@@ -282,7 +281,7 @@ def test_the_command_shows_shares(
         for wire, (name, equal) in itertools.product(("f16", "f32"), ways)
     ]
     tuning = Tuning((), links((9e9, 9e9, 1e9)) + slow, origin=MEASURED, trials=tuple(trials))
-    tuningfile.save(comm._engine.rig, tuning)
+    store.save(comm._engine.rig, tuning)
     comm.close()
     monkeypatch.setenv("COLUMNS", "80")
     assert cli.main(["tune", "--devices", "llvmpipe*2&swiftshader"]) == 0
@@ -339,8 +338,8 @@ def test_without_a_home_nothing_is_kept(
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setattr(Path, "home", Mock(side_effect=RuntimeError("no home")))
     comm = rig("LL")
-    assert tuningfile.path(comm._engine.rig) is None
-    assert tuningfile.save(comm._engine.rig, Tuning(costs=EVEN)) is None
+    assert store.path(comm._engine.rig) is None
+    assert store.save(comm._engine.rig, Tuning(costs=EVEN)) is None
 
 
 def test_a_single_rank_has_nothing_to_measure(rig: Open) -> None:

@@ -97,7 +97,8 @@ class Array(Shaped):
             purpose: what ``Device.memory()`` counts it as.
 
         Raises:
-            InvalidUsageError, OutOfMemoryError
+            InvalidUsageError: no shape, or a negative dimension.
+            OutOfMemoryError: the device has no room.
         """
         if type(shape) is int and shape >= 0:  # often taken: kept short
             return cls.fresh(device, (shape,), dtype, shape * dtype.itemsize, purpose)
@@ -443,7 +444,7 @@ class Array(Shaped):
         """Refuse use after :meth:`close`, and while another group of collectives than ``group`` names the array.
 
         Raises:
-            InvalidUsageError
+            InvalidUsageError: the array is closed, or pending in another group.
         """
         self.storage.check_free(group)
 
@@ -525,7 +526,7 @@ def check_same_device(*arrays: Array) -> None:
     """Refuse arrays of different devices.
 
     Raises:
-        InvalidUsageError
+        InvalidUsageError: they live on several devices, or one is no array.
     """
     for array in arrays:
         if not isinstance(array, Array):
@@ -559,4 +560,4 @@ def copy(source: Array, target: Array) -> None:
     if source.device is target.device:
         target.copy_from(source)
     elif source.size:
-        source.device.carrier_to(target.device).move(source, target)
+        source.device.peer_copier(target.device).move(source, target)

@@ -12,8 +12,8 @@ from vkpar.arrays.shape import Shaped
 from vkpar.dtypes import DType
 from vkpar.errors import DLPackError, InvalidUsageError
 from vkpar.vulkan.device import LogicalDevice
+from vkpar.vulkan.memory.hostmemory import HostBlock
 from vkpar.vulkan.memory.imports import HostWindow
-from vkpar.vulkan.memory.memory import HostBlock
 
 if TYPE_CHECKING:
     from vkpar.device import Device

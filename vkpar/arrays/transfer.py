@@ -16,8 +16,8 @@ from vkpar.dtypes import DType
 from vkpar.errors import InvalidUsageError
 from vkpar.vulkan.device import LogicalDevice
 from vkpar.vulkan.memory.buffer import BufferRange
+from vkpar.vulkan.memory.hostmemory import host_view
 from vkpar.vulkan.memory.mapped import collide
-from vkpar.vulkan.memory.memory import host_view
 from vkpar.vulkan.memory.pool import round_up
 from vkpar.vulkan.memory.subbuffers import SubBuffers
 from vkpar.vulkan.physical import ALIGNMENT

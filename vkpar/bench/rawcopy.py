@@ -13,7 +13,7 @@ from vkpar.vulkan.device import LogicalDevice
 from vkpar.vulkan.memory import memtypes
 from vkpar.vulkan.memory.accounting import STAGING
 from vkpar.vulkan.memory.buffer import Buffer, BufferRange
-from vkpar.vulkan.memory.memory import host_bytes
+from vkpar.vulkan.memory.hostmemory import host_bytes
 from vkpar.vulkan.queue import Frame
 
 

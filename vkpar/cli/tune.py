@@ -12,10 +12,10 @@ from vkpar import env
 from vkpar.bench import frame, table
 from vkpar.cli import console
 from vkpar.comm import wires
-from vkpar.comm.plan import choose as tuner
+from vkpar.comm.plan import choose
 from vkpar.comm.plan.choose import Plan, Tuning
 from vkpar.comm.schedule.algorithms.table import TABLE
-from vkpar.comm.tune import store as tuningfile
+from vkpar.comm.tune import store
 from vkpar.errors import InvalidUsageError
 
 if TYPE_CHECKING:
@@ -41,8 +41,8 @@ def run(devices: str | None, *, redo: bool, as_json: bool) -> int:
         communicator, described = frame.open_communicator(stack, devices)
         if communicator.nranks == 1:
             raise InvalidUsageError("a tuning is of two ranks or more; open a device twice with 'name*2'")
-        tuning, path = communicator.tuning, tuningfile.path(communicator._engine.rig)
-        kept = tuning.origin == tuner.MEASURED and path is not None and path.exists()
+        tuning, path = communicator.tuning, store.path(communicator._engine.rig)
+        kept = tuning.origin == choose.MEASURED and path is not None and path.exists()
         file = str(path) if kept else "none"
         if as_json:
             print(json.dumps(_document(communicator, tuning, file), indent=2))
@@ -52,10 +52,10 @@ def run(devices: str | None, *, redo: bool, as_json: bool) -> int:
             terminal.print(*table.wrapped(line, terminal.width), sep="\n")
         terminal.print()
         for wire, trials in tuning.by_wire().items():
-            terminal.print(_table(tuner.trial_table(wire, trials)))
+            terminal.print(_table(choose.trial_table(wire, trials)))
             terminal.print()
         if tuning.costs:
-            terminal.print(_table(tuner.cost_table(tuning.costs)))
+            terminal.print(_table(choose.cost_table(tuning.costs)))
             terminal.print()
         terminal.print(console.pairs(_about(communicator, tuning, file)))
     return 0
@@ -64,7 +64,7 @@ def run(devices: str | None, *, redo: bool, as_json: bool) -> int:
 def _document(communicator: Communicator, tuning: Tuning, file: str) -> dict[str, Any]:
     return {
         "file": file,
-        "rig": tuningfile.describe(communicator._engine.rig),
+        "rig": store.describe(communicator._engine.rig),
         **asdict(tuning),
         "speeds": tuning.speeds,
         "weights": {wire: {f"{k}_shares": v for k, v in _shares_of(tuning, wire).items()} for wire in wires.TIMED},
@@ -74,7 +74,7 @@ def _document(communicator: Communicator, tuning: Tuning, file: str) -> dict[str
 def _shares_of(tuning: Tuning, wire: str) -> dict[str, tuple[float, ...] | None]:
     """Return, by algorithm that takes shares, those that the ranks have with a measured wire; None for equal chunks."""
     plans = [Plan(algorithm) for algorithm in TABLE.values() if algorithm.takes_shares]
-    return {plan.algorithm.name: tuner.weighted(plan, tuning.costs_of(wire)).shares for plan in plans}
+    return {plan.algorithm.name: choose.weighted(plan, tuning.costs_of(wire)).shares for plan in plans}
 
 
 def _table(rows: Sequence[Sequence[str]]) -> Table:
@@ -101,7 +101,7 @@ def _about(communicator: Communicator, tuning: Tuning, file: str) -> dict[str, s
         if shares is not None
     }
     if weighed:
-        made |= {tuner.EQUAL_MARK: "chunks are equal although ranks differ", **weighed}
+        made |= {choose.EQUAL_MARK: "chunks are equal although ranks differ", **weighed}
     else:
         made["shares"] = "equal: no rank is 1.5 times as slow as another, or others gain nothing"
     made["waits"] = f"spin {communicator._engine.rig.spin_ns / 1000:.0f} us, then block"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -23,13 +22,9 @@ from vkpar.comm.requests import collectives, movements
 from vkpar.comm.requests.checks import Arrays, check_count_rows, check_counts, check_rank
 from vkpar.comm.requests.keys import Call
 from vkpar.comm.rig.links import Link
-from vkpar.comm.tune import measure, opening, store
+from vkpar.comm.tune import measure, opening
 from vkpar.device import Device, close_orphans
-from vkpar.errors import CommunicatorError, InvalidUsageError, OutOfMemoryError
-from vkpar.vulkan import instance
-
-_log = logging.getLogger("vkpar")
-_LEAST_TIMEOUT = 1.0  # seconds: a slower step than that, of a rig that is being measured, is no failure
+from vkpar.errors import CommunicatorError
 
 
 class Communicator:
@@ -37,8 +32,8 @@ class Communicator:
 
     Every collective is enqueued and returns a :class:`~vkpar.comm.engine.work.Work`; later work on the same devices
     sees the results without waiting for it. ``arrays[r]`` lives on rank r. The arrays of a collective have equal
-    dtypes: sums and the like take float32, float16, bfloat16, all integers of 8 to 64 bits, and float64 where every
-    device computes it; whatever is only moved takes any dtype.
+    dtypes: reductions take float32, float16, bfloat16, all integers of 8 to 64 bits, and float64 where every device
+    computes it; collectives that only move data take any dtype.
 
     **Sums of float32 are rounded to half precision on the way by default**, as :meth:`all_reduce` says; ``wire="f32"``
     here, ``VKPAR_WIRE=f32`` or ``wire="f32"`` at the call sends them as they are. Everything else travels exactly.
@@ -55,7 +50,7 @@ class Communicator:
         transport: ``auto``, ``staged`` (all ranks import the same host memory) or ``mapped`` (the host copies between
             them), or one of them per rank; ``auto`` maps where a driver cannot import.
         timeout: seconds without progress after which a pending collective fails.
-        deterministic: take built-in thresholds and equal chunks, whatever was measured on the rig.
+        deterministic: take built-in thresholds and equal chunks instead of the rig's tuning.
 
     Attributes:
         devices: the devices, in rank order.
@@ -64,7 +59,7 @@ class Communicator:
     Raises:
         InvalidUsageError: no devices, one twice, or an unknown option.
         UnsupportedError: ``staged`` on a device that cannot import host memory, or ``VKPAR_LINK=native`` where a link
-            cannot be.
+            cannot be native.
         CommunicatorError: the self-test found that a link does not pass on what a rank writes.
     """
 
@@ -92,7 +87,7 @@ class Communicator:
         chosen = choose.check(env.get().algorithm) if chosen == choose.AUTO else chosen
         wanted = env.debug_checks()
         with ExitStack() as inside:
-            for device in self.devices:  # none of them is closed meanwhile
+            for device in self.devices:  # no other thread closes one meanwhile
                 inside.enter_context(device.logical.gate.lock())
                 device.logical.gate.check()
             logical = [device.logical for device in self.devices]
@@ -105,31 +100,15 @@ class Communicator:
                 device.adopt(self._engine)
         try:
             selftest.run(self._engine)
-            self._tune(kept)
+            if self._is_tuned():
+                opening.tune(self._engine, kept)  # the plan is fixed from here on
             self._engine.check_more(wanted)
         except BaseException as error:
             if isinstance(error, CommunicatorError):
-                self._engine.health.fail(error)  # what never ends is not waited for
+                self._engine.health.fail(error)  # so that close() does not wait for work that never ends
             self.close()
             raise
         self._engine.forget()
-
-    def _tune(self, kept: Tuning | None) -> None:
-        """Take what was measured on this rig before, or measure it; the plan is fixed from here on."""
-        if not self._is_tuned():
-            return
-        if kept is None and not instance.validating() and self.timeout >= _LEAST_TIMEOUT:
-            _log.info(
-                "measuring this rig, once, for about %.0f s: which algorithm is fast at which size (kept in %s)",
-                measure.SECONDS,
-                store.path(self._engine.rig) or "no file: there is no home directory",
-            )
-            try:
-                kept = self.measure()
-            except OutOfMemoryError as error:
-                _log.warning("the rig is not measured: %s", error)
-        if kept is not None:
-            self._engine.adopt(kept)
 
     def _is_tuned(self) -> bool:
         return self._tunes and not self.deterministic and self.nranks > 1 and env.get().tuning != "off"
@@ -137,27 +116,17 @@ class Communicator:
     def measure(self, seconds: float = measure.SECONDS) -> Tuning:
         """Measure the rig and keep the tuning for communicators that are opened from now on.
 
-        Its own plan stays as it is. Nothing else should run on the devices meanwhile.
+        The communicator's own plan stays as it is. Nothing else should run on the devices meanwhile.
 
         Args:
-            seconds: about how long it may take; sizes that are not reached keep their built-in choices.
+            seconds: about how long measuring may take; sizes that it does not reach keep their built-in choices.
 
         Raises:
-            InvalidUsageError: a single rank; inside a group or a profile; closed, perhaps meanwhile.
+            InvalidUsageError: the communicator has a single rank, is inside a group or a profile, or is closed.
             OutOfMemoryError: no room for arrays of a few MiB.
             CommunicatorError: the communicator has failed.
         """
-        engine = self._engine
-        with engine.health.gate.lock():  # a close in another thread waits
-            engine.health.gate.check()
-            engine.check_usable()
-            if self.nranks == 1:
-                raise InvalidUsageError("there is nothing to measure on a single rank")
-            if engine.in_group() or engine.profile is not None:
-                raise InvalidUsageError("a rig is not measured inside a group or a profile")
-            tuning = measure.run(engine, seconds)
-            store.save(engine.rig, tuning)
-        return tuning
+        return measure.run(self._engine, seconds)
 
     # ---- what it is ----
 
@@ -168,7 +137,7 @@ class Communicator:
 
     @property
     def tuning(self) -> Tuning:
-        """What was measured on the rig or is taken for granted; the plan of every collective follows from it."""
+        """The rig's choices, measured or built in; the plan of every collective follows from them."""
         return self._engine.builder.tuning
 
     def links(self) -> list[Link]:
@@ -190,12 +159,12 @@ class Communicator:
         return self._engine.health.failed
 
     def stats(self) -> dict[str, Any]:
-        """Return counters: collectives, cached command buffers, what the bridge did.
+        """Return counters: collectives, cached command buffers, and the bridge's work.
 
         ``bridge_latency_ns`` counts bridged waits by the time from seeing a source's value to signalling: keys are the
         lower edges of the classes, in ns. With ``VKPAR_DEBUG=wire``, ``wire_largest_error`` is the largest absolute
         error of any float32 that was encoded, and ``wire_scaled_blocks`` the number of blocks of 256 that plain
-        float16 could not hold; reading them waits for what is pending.
+        float16 could not hold; reading them waits for pending collectives.
 
         Raises:
             InvalidUsageError: the communicator is closed.
@@ -205,8 +174,8 @@ class Communicator:
     def dump(self, path: str | os.PathLike[str] | None = None) -> str:
         """Return the flight recorder as JSON, and write it to ``path`` where that is given.
 
-        It holds the last 256 collectives with every rank's step and wanted and reached timeline values, the links,
-        the counters and the failure; a failed or closed communicator can be asked too.
+        The recorder holds the last 256 collectives with every rank's step and wanted and reached timeline values, the
+        links, the counters and the failure. It works on a failed or closed communicator too.
         """
         return report.dump(self._engine, path)
 
@@ -224,14 +193,14 @@ class Communicator:
         derives both bounds, and those of the other wires; numbers below 2^-126 may be taken for zero.
 
         Args:
-            arrays: equal counts and dtypes. Where ``out[r]`` is given, ``arrays[r]`` may be None or of size zero: that
-                rank adds nothing.
+            arrays: equal counts and dtypes. Where ``out[r]`` is given, ``arrays[r]`` may be None or of size zero: rank
+                r then adds nothing.
             op: ``sum``, ``prod``, ``max``, ``min`` or ``avg`` (the sum times 1 over the number of ranks that
                 contribute, in float32 or float64; of integers the sum, wrapped, divided by it and rounded toward zero,
                 as NCCL does). Integers wrap; max and min propagate NaN, and -0 is less than 0.
             out: where the results go; in place by default. ``out[r]`` is ``arrays[r]`` or shares no byte with it.
-            wire: overrides the communicator's wire, for sum and avg of float32; products travel exactly unless it is
-                given here, and all else always does.
+            wire: overrides the communicator's wire, for sum and avg of float32. Products of float32 travel exactly
+                unless a wire is given here; every other reduction always does.
 
         Raises:
             InvalidUsageError: unequal counts, an array on the wrong rank, a partial overlap, an unknown name.
@@ -303,7 +272,7 @@ class Communicator:
         """Copy ``arrays[root]`` into the arrays of all other ranks, or into ``out`` on every rank.
 
         Args:
-            arrays: equal counts and dtypes; the others than ``arrays[root]`` may be None where ``out`` is given.
+            arrays: equal counts and dtypes; where ``out`` is given, only ``arrays[root]`` is needed.
             root: the rank whose array is copied.
             out: ``out[r]`` has the count of ``arrays[root]``. ``out[root]`` may be that very array.
 
@@ -392,21 +361,22 @@ class Communicator:
         return self._engine.run(Call(collectives.BARRIER))
 
     def group(self) -> Group:
-        """Return a context: what is asked for inside it is enqueued when it is left, in one submission a queue.
+        """Return a context that enqueues the collectives of its block together, in one submission per queue.
 
-        They run in the order given. Until then their arrays cannot be used, and their works not be waited for. Where
-        the block raises, nothing is submitted. A group belongs to the thread that opened it.
+        The collectives run in the order of the calls. Until the block is left, their arrays cannot be used, and their
+        works cannot be waited for. Where the block raises, nothing is submitted. A group belongs to the thread that
+        opened it.
         """
         return self._engine.group()
 
     def profile(self) -> Profile:
-        """Return a context: what is enqueued inside it is timed, step by step; see :class:`Profile`.
+        """Return a context that times the collectives of its block, step by step; see :class:`Profile`.
 
-        Only inside it are collectives recorded with timestamps. Profiles of a communicator do not nest.
+        Collectives are recorded with timestamps only inside such a block. Profiles of a communicator do not nest.
 
         Raises:
-            UnsupportedError: when it is entered, where a device's compute queue writes no timestamps.
-            InvalidUsageError: when it is entered, inside another profile of the communicator.
+            UnsupportedError: on entering, where a device's compute queue writes no timestamps.
+            InvalidUsageError: on entering, inside another profile of the communicator.
         """
         return Profile(self._engine)
 
@@ -415,10 +385,10 @@ class Communicator:
     def close(self) -> None:
         """Wait for pending collectives and free everything; a second call does nothing.
 
-        Where nothing moves for 10 s, or for the communicator's timeout if that is longer, they are aborted. A close
-        that was interrupted goes on at the next call. In a forked child nothing is touched.
+        Where nothing moves for 10 s, or for the communicator's timeout if that is longer, the pending collectives are
+        aborted. After an interrupt, the next call continues the close. In a forked child nothing is touched.
         """
-        if hasattr(self, "_engine"):  # else the constructor has raised
+        if hasattr(self, "_engine"):  # it is missing where the constructor raised
             self._engine.close()
 
     def __enter__(self) -> Communicator:

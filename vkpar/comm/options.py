@@ -1,4 +1,4 @@
-"""Checks of what a communicator is made with."""
+"""Checks of a communicator's arguments."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from vkpar.vulkan import instance
 
 
 def devices(given: Sequence[Device]) -> tuple[Device, ...]:
-    """Return the devices: opened ones, each once.
+    """Return the devices.
 
     Raises:
-        InvalidUsageError, UnsupportedError
+        InvalidUsageError: no devices, something that is no opened device, or a device that is named twice.
+        UnsupportedError: several devices under ``VKPAR_VALIDATION=gpu``.
     """
     listed = tuple(given) if isinstance(given, Iterable) else ()
     if not listed or not all(isinstance(device, Device) for device in listed):
@@ -44,10 +45,10 @@ def timeout(given: float) -> float:
 
 
 def transports(given: str | Sequence[str], nranks: int) -> list[str]:
-    """Return a transport's name per rank, the settings' one in place of ``auto``.
+    """Return a transport's name per rank; ``VKPAR_TRANSPORT`` stands in for ``auto``.
 
     Raises:
-        InvalidUsageError
+        InvalidUsageError: an unknown name, or another number of names than ranks.
     """
     wanted = env.get().transport if given == AUTO else given
     listed = [wanted] * nranks if isinstance(wanted, str) else list(wanted) if isinstance(wanted, Sequence) else []

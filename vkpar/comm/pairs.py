@@ -1,8 +1,8 @@
-"""Copies between two devices that share no communicator: one of their own, made at the first copy."""
+"""Copies between two devices that share no communicator: the first copy makes one for the two."""
 
 from __future__ import annotations
 
-from vkpar import device as devices
+from vkpar import device
 from vkpar.arrays.array import Array
 from vkpar.comm.communicator import Communicator
 from vkpar.device import Device
@@ -11,7 +11,7 @@ _STAGING_BYTES = 8 << 20
 
 
 class PairCommunicator(Communicator):
-    """A communicator that only copies, with little staging memory."""
+    """A communicator for copies alone, with little staging memory."""
 
     _staging_nbytes = _STAGING_BYTES
     _tunes = False
@@ -21,9 +21,9 @@ class PairCommunicator(Communicator):
         self._engine.move(source, target)
 
 
-def connect(source: Device, target: Device) -> PairCommunicator:
-    """Return what carries arrays from ``source`` to ``target`` and back."""
+def make_peer_copier(source: Device, target: Device) -> PairCommunicator:
+    """Return a communicator that copies arrays from ``source`` to ``target`` and back."""
     return PairCommunicator([source, target])
 
 
-devices.connect = connect
+device.make_peer_copier = make_peer_copier

@@ -1,7 +1,7 @@
-"""The data self-test: what every rank writes into its slots must reach every other rank, again and again.
+"""The data self-test: every rank's writes to its slots must reach every other rank, again and again.
 
-Vulkan has no rule that makes one vendor's writes to shared host memory visible to another vendor's device, and drivers
-were seen that keep what they read from it cached. So each communicator passes patterns round before it is used.
+No rule of Vulkan makes one vendor's writes to shared host memory visible to another vendor's device, and some drivers
+keep in a cache what they read from it. So each communicator passes patterns round before it is used.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _WORDS = 1024
 
 
 class WrongSums(CommunicatorError):
-    """Copies of the slots do not hold what they should."""
+    """Sums through copies of the slots are wrong."""
 
 
 def run(engine: Engine) -> None:
@@ -51,7 +51,7 @@ def run(engine: Engine) -> None:
 
 
 def _run_copies(engine: Engine, sent: list[np.ndarray[Any, Any]]) -> None:
-    """Test the copies of the slots; where they are wrong, do without them unless they were asked for."""
+    """Test the copies of the slots; where sums are wrong, use none, or raise if ``VKPAR_PATH`` wants them."""
     builder = engine.builder
     wanted, builder.through_copies = builder.through_copies, True
     try:

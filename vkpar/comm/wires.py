@@ -23,14 +23,14 @@ _ELEMENTS = {
     dtypes.resolve("float64"): "f64",
 }
 _INTEGERS = ("int", "i8", "i16", "i64")
-_IN_WORDS = ("i8", "i16", "i64", "f64")  # what is no 32 bits wide and travels as it is: counted as words
+_IN_WORDS = ("i8", "i16", "i64", "f64")  # elements of other than 32 bits that travel exactly: counted as words
 _WORD_NBYTES = 4
 
 
 # Codes of the wire kernels: what they do (an average is a sum that is scaled at the end), and what integers' bits mean.
 OPS = {"sum": 0, "prod": 1, "max": 2, "min": 3, "avg": 0}
 _SIGNED, _UNSIGNED = 1, 2
-_EXACT_OPS = ("max", "min")
+_EXACT_OPS = ("max", "min")  # the largest of numbers is one of them, so that nothing is lost
 
 
 @dataclass(frozen=True)
@@ -50,8 +50,6 @@ Q8 = Format("q8", BLOCK, BLOCK // 8)  # a float32 scale for 32 elements
 
 _FLOAT32 = {"f16": SCALED_HALF, "bf16": BHALF, "f32": WORD, "q8": Q8}
 _HALVES = {"f16": HALF, "bf16": BHALF}
-
-# By NumPy's kind, what else can be done.
 
 NAMES = tuple(_FLOAT32)
 CODED, PLAIN = TIMED = ("f16", "f32")  # the wires that a rig is measured with
@@ -129,8 +127,7 @@ def order(dtype: DType) -> int:
 def variant(code: int, measure: bool = False, divides: bool = False) -> str:
     """Return the end of the name of the wire_reduce kernel that does the op of that code.
 
-    Sums, and averages of floats, have kernels of their own, because drivers without a GPU pay for what the others can
-    do besides.
+    Sums, and averages of floats, have kernels of their own, because CPU drivers pay for each branch of a kernel.
 
     Args:
         code: of the op, see :data:`OPS`.
@@ -150,8 +147,8 @@ def processor(info: DeviceInfo) -> str:
 def in_words(dtype: DType) -> bool:
     """Say whether a reduction counts 32-bit words in place of elements of ``dtype``.
 
-    No driver without 8-bit or 16-bit storage, or 64-bit integers, need be left out, because kernels see nothing but
-    words.
+    Kernels then see nothing but words, so that drivers without 8-bit or 16-bit storage, or without 64-bit integers,
+    take part too.
     """
     return _ELEMENTS.get(dtype) in _IN_WORDS
 
@@ -162,7 +159,7 @@ def is_exact(dtype: DType, op: str) -> bool:
 
 
 def chosen(op: str, default: str) -> str:
-    """Return the wire of an op that was asked for without one, of a communicator whose default is given.
+    """Return the wire of a call without ``wire=``, on a communicator whose wire is ``default``.
 
     Errors of factors are multiplied by all other factors, so that products travel exactly.
     """
@@ -170,9 +167,9 @@ def chosen(op: str, default: str) -> str:
 
 
 def timed_as(dtype: DType, wire: str, op: str = "sum") -> str:
-    """Return the measured wire that takes about as long.
+    """Return the measured wire whose times hold for messages of ``dtype`` on ``wire``.
 
-    That is ``"f32"`` where finished sums lie in slots as in arrays, so that processors copy them, else ``"f16"``.
+    It is ``"f32"`` where finished sums lie in slots as in arrays, so that processors copy them, else ``"f16"``.
     """
     return PLAIN if _final(dtype, wire, op) is _exact(dtype) else CODED
 
@@ -189,7 +186,7 @@ def _exact(dtype: DType) -> Format:
 
 
 def _final(dtype: DType, wire: str, op: str) -> Format:
-    """Return how finished elements travel: the largest of numbers is one of them, so max and min lose nothing."""
+    """Return how finished elements travel."""
     return _exact(dtype) if is_exact(dtype, op) else _FLOAT32[wire]
 
 
@@ -197,7 +194,8 @@ def check(dtype: DType, wire: str) -> None:
     """Refuse unknown wires and dtypes.
 
     Raises:
-        InvalidUsageError, UnsupportedError
+        InvalidUsageError: there is no wire of that name.
+        UnsupportedError: collectives do not reduce ``dtype``.
     """
     if not isinstance(wire, str) or wire not in _FLOAT32:
         raise InvalidUsageError(f"unknown wire {wire!r}; there are {', '.join(NAMES)}")
@@ -219,7 +217,7 @@ def check_devices(dtype: DType, infos: Sequence[DeviceInfo]) -> None:
     """Refuse a dtype that one of the ranks' devices cannot compute.
 
     Raises:
-        UnsupportedError
+        UnsupportedError: a device cannot; the message names its rank.
     """
     if (reason := lacking(dtype, infos)) is not None:
         raise UnsupportedError(f"{dtype} is not reduced on these devices, only moved: {reason}")

@@ -110,7 +110,9 @@ class Api:
         """Raise the typed error that a negative ``result`` of ``call`` stands for.
 
         Raises:
-            DeviceLostError, OutOfMemoryError, VulkanError
+            DeviceLostError: the device is lost.
+            OutOfMemoryError: the driver has no memory, or no further handles.
+            VulkanError: any other failure.
         """
         if result < 0:
             raise self.error(result, call, detail)
@@ -142,10 +144,10 @@ class Api:
         return self.make(made or self.making(kind, parent), f"vkCreate{kind}", *arguments, detail=detail)
 
     def make(self, made: Making, call: str, *arguments: Any, detail: str = "") -> Any:
-        """Call ``call``, whose last argument is where it puts a new handle; record that as ``made`` and return it.
+        """Call ``call``, which stores a new handle through its last argument; record the handle as ``made``, return it.
 
         Raises:
-            DeviceLostError, OutOfMemoryError, VulkanError
+            VulkanError: the call failed; raised as :meth:`check` does.
         """
         self._making[id(made)] = made
         function, given = getattr(self.lib, call), (*arguments, made.cell)

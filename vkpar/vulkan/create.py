@@ -1,4 +1,4 @@
-"""How a VkDevice is made: which queue families, features and extensions."""
+"""Creates a VkDevice: its queue families, features and extensions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def require(info: DeviceInfo) -> None:
     """Refuse a device that lacks what vkpar needs.
 
     Raises:
-        UnsupportedError
+        UnsupportedError: no Vulkan 1.2, no timeline semaphores, or no compute queue; the message says which.
     """
     if info.api_version < (1, 2, 0):
         version = ".".join(str(part) for part in info.api_version)

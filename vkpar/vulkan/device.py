@@ -21,9 +21,10 @@ from vkpar.vulkan.gate import Gate
 from vkpar.vulkan.memory import memtypes
 from vkpar.vulkan.memory.accounting import ARRAYS, BOUNCE_BUFFERS, LIMITED, SLOTS, STAGING, Books, DeviceMemory
 from vkpar.vulkan.memory.buffer import Buffer, BufferRange, Lease
+from vkpar.vulkan.memory.hostmemory import HostBlock
 from vkpar.vulkan.memory.imports import HostImports, HostWindow
 from vkpar.vulkan.memory.mapped import MappedArrays
-from vkpar.vulkan.memory.memory import Allocator, HostBlock
+from vkpar.vulkan.memory.memory import Allocator
 from vkpar.vulkan.memory.recycle import Recycler
 from vkpar.vulkan.memory.subbuffers import SubBuffers, cut
 from vkpar.vulkan.physical import DeviceInfo, read_heaps
@@ -153,10 +154,11 @@ class LogicalDevice:
         return self._freed or self.quarantined
 
     def check_open(self) -> None:
-        """Refuse use after close, after a fork, and raise what the validation layer has reported.
+        """Refuse use after close and after a fork; raise the validation layer's messages.
 
         Raises:
-            InvalidUsageError, ValidationError
+            InvalidUsageError: the device is closed, or was opened before a fork.
+            ValidationError: the validation layer has reported something since the last call.
         """
         self.gate.check()
         instance.get().raise_messages()
@@ -164,10 +166,11 @@ class LogicalDevice:
     def allocate_array(self, nbytes: int, label: Callable[[], str] | None = None, purpose: str = ARRAYS) -> SubBuffers:
         """Return memory for an array: as many new buffers as the driver's limits ask for.
 
-        It is given back when nobody holds it any more and the work submitted until then is done.
+        The memory is given back when it is no longer referenced and the work submitted until then is done.
 
         Raises:
-            OutOfMemoryError, UnsupportedError
+            OutOfMemoryError: no memory is left, or ``VKPAR_MAX_MEMORY`` does not allow so much.
+            UnsupportedError: the driver has no such memory.
         """
         with self.gate.lock():
             self.gate.check()
@@ -191,7 +194,8 @@ class LogicalDevice:
             total: bytes of all that it is a part of, for messages.
 
         Raises:
-            OutOfMemoryError, UnsupportedError
+            OutOfMemoryError: no memory is left, or ``VKPAR_MAX_MEMORY`` does not allow so much.
+            UnsupportedError: more than the driver allows in one allocation, or no such memory.
         """
         with self.gate.lock():
             self.gate.check()
@@ -355,8 +359,11 @@ class LogicalDevice:
                 self.imports.drop(window, lambda: self.gate.is_shut)
 
     def pushes(self, bindings: int) -> bool:
-        """Say whether the descriptors of eager kernels with so many bindings are pushed."""
-        return pushes(self.info.extensions, bindings)
+        """Say whether the descriptors of eager kernels with so many bindings are pushed.
+
+        GPU-assisted validation does not see pushed ones.
+        """
+        return pushes(self.info.extensions, bindings) and not instance.watching()
 
     def dispatch(
         self,
@@ -372,10 +379,11 @@ class LogicalDevice:
         self.stream.dispatch(name, pipeline, ranges, push, groups, cost_ns)
 
     def check_ranges(self, ranges: Sequence[BufferRange], groups: tuple[int, int, int]) -> None:
-        """Refuse what a kernel cannot bind or a dispatch cannot have.
+        """Refuse ranges that a kernel cannot bind, and numbers of work-groups that a dispatch cannot have.
 
         Raises:
-            InvalidUsageError, UnsupportedError
+            InvalidUsageError: a number of work-groups below 1 or above the device's limit.
+            UnsupportedError: a range above the device's limit.
         """
         limits = self.info.limits
         for item in ranges:

@@ -160,10 +160,10 @@ class Instance:
         return identifier == _LAYER_STALLED
 
     def raise_messages(self) -> None:
-        """Raise what the validation layer has reported since the last call.
+        """Raise the messages of the validation layer since the last call.
 
         Raises:
-            ValidationError
+            ValidationError: there are any.
         """
         while self._notes:
             _log.warning("VKPAR_VALIDATION=gpu: %s", self._notes.pop(0))
@@ -195,7 +195,7 @@ class Instance:
         """Refuse use in a forked child, where the drivers' threads do not exist.
 
         Raises:
-            InvalidUsageError
+            InvalidUsageError: this process is such a child.
         """
         if os.getpid() != self._process:
             raise InvalidUsageError("vkpar was opened before a fork: open devices in the child, in a spawned process")
@@ -303,7 +303,7 @@ def raise_messages() -> None:
     """Raise pending validation messages, if an instance exists.
 
     Raises:
-        ValidationError
+        ValidationError: the validation layer has reported something since the last call.
     """
     if _instance is not None and _instance.validating:
         _instance.raise_messages()

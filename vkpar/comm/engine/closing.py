@@ -1,4 +1,4 @@
-"""The end of a communicator: pending work is waited for, then everything is freed, or abandoned where it hangs."""
+"""The end of a communicator: it waits for pending work, then frees everything, or abandons a device that hangs."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from vkpar.comm.engine.cache import ProgramCache
 from vkpar.comm.engine.health import Health
 from vkpar.errors import CommunicatorError
 
-_PATIENCE = 10.0  # seconds without progress until a device is given up, at least
+_PATIENCE = 10.0  # seconds without progress after which a device is given up, at the earliest
 
-# What ranks that never finished may still use: kept for the life of the process.
+# Rigs and bounce buffers that ranks which never finished may still use: kept for the life of the process.
 _abandoned: list[Any] = []
 
 
@@ -19,7 +19,7 @@ class Closer:
     """Frees a communicator's rig and its recorded programs.
 
     Args:
-        health: of the communicator; ``closing`` guards all that is done here.
+        health: the communicator's health, whose ``closing`` lock guards everything here.
         cache: the recorded programs.
     """
 
@@ -29,10 +29,10 @@ class Closer:
         self._cache = cache
 
     def settle(self) -> None:
-        """After a failure: wait until the queues have run out, and give up the devices on which they do not."""
+        """After a failure, wait until the queues have run out; give up the devices whose queues do not."""
         health = self._health
         if not health.closing.acquire(blocking=False):
-            return  # a close does it
+            return  # a close is doing the same
         try:
             late = [] if health.freed else self._drain()
             if late:
@@ -44,7 +44,7 @@ class Closer:
         """Wait for pending work and free everything; the caller holds ``closing`` and has shut the gate.
 
         Where nothing moves for 10 s, or for the communicator's timeout if that is longer, the work is aborted. A second
-        call does nothing; one after an interrupt goes on.
+        call does nothing; after an interrupt, it continues the close.
 
         Args:
             read_last: called once all work is done, before anything is freed.
@@ -64,7 +64,7 @@ class Closer:
         self._health.freed = True
 
     def _drain(self) -> list[int]:
-        """Wait for pending work, without the engine's lock: its holder may wait for a device that hangs."""
+        """Wait for pending work and return the late ranks; the caller does not hold the engine's lock."""
         return self._rig.drain(self._cache.pending(len(self._rig.queues)), self._patience)
 
     @property
@@ -72,7 +72,7 @@ class Closer:
         return max(_PATIENCE, self._health.timeout)
 
     def _abandon(self, late: Sequence[int]) -> None:
-        """Give up the devices of ranks that never finish; what they may still use is left alone."""
+        """Give up the devices of the late ranks, which never finish, and keep the memory that they may still use."""
         for rank in late:
             self._rig.devices[rank].quarantine()
         scratch = self._cache.scratch()

@@ -2,13 +2,13 @@
 
 Locks are taken in this order, and any of them may be left out:
 
-1. the gate of the communicator (``Health.gate``), a lock per thread: whoever closes waits for every thread inside;
-2. ``Engine._lock``: the cache and what is recorded into it;
-3. ``Health.closing``: pending work is waited for in order to free it;
+1. the gate of the communicator (``Health.gate``), a lock per thread: a close waits for every thread inside;
+2. ``Engine._lock``, which guards the cache and what is recorded into it;
+3. ``Health.closing``, which a thread holds while it waits for pending work in order to free it;
 4. the process-wide enqueue lock of :mod:`vkpar.vulkan.pump`, inside single calls of the pump.
 
-Pending work is waited for without ``_lock``: its holder may wait for a device that hangs. An engine that is dropped
-without :meth:`Engine.close` is closed later; nothing below it refers to it strongly, and the watchdog only weakly.
+A thread waits for pending work without ``_lock``, because the lock's holder may wait for a device that hangs. An engine
+that is dropped without :meth:`Engine.close` is closed later: no object below it refers to it strongly.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import threading
 import weakref
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from typing import Protocol
+from typing import Any
 
 from vkpar import env
 from vkpar.arrays.array import Array
@@ -26,9 +26,10 @@ from vkpar.comm.engine.cache import ProgramCache
 from vkpar.comm.engine.closing import Closer
 from vkpar.comm.engine.eviction import Eviction
 from vkpar.comm.engine.flights import Flight
-from vkpar.comm.engine.group import Group, Item, OpenGroups
+from vkpar.comm.engine.group import Group, Member, OpenGroups
 from vkpar.comm.engine.health import Health
 from vkpar.comm.engine.library import Library
+from vkpar.comm.engine.profiling import Profiling
 from vkpar.comm.engine.watchdog import Watchdog
 from vkpar.comm.engine.work import Work
 from vkpar.comm.plan.choose import Tuning
@@ -36,27 +37,15 @@ from vkpar.comm.record import checks
 from vkpar.comm.record.builder import ProgramBuilder
 from vkpar.comm.record.entry import Entry
 from vkpar.comm.record.program import Program
-from vkpar.comm.record.timestamps import Collector
 from vkpar.comm.requests import movements
 from vkpar.comm.requests.keys import Call
 from vkpar.comm.rig.rig import Rig
 from vkpar.device import Device, orphans
-from vkpar.errors import InvalidUsageError, VulkanError
+from vkpar.errors import InvalidUsageError
 from vkpar.vulkan import instance
 
-# Collectives that one communicator may have under way: always so few, at most so many, and at most so many batches.
+# A communicator may always have the few collectives under way, and more up to the most collectives and batches.
 _FEW_PENDING, _MOST_PENDING, _MOST_PENDING_BATCHES = 16, 1024, 32768
-
-
-class Profile(Protocol):
-    """What an engine knows of the profile that is open on it."""
-
-    @property
-    def collector(self) -> Collector:
-        """What takes the times."""
-
-    def finish(self, *, calibrate: bool) -> None:
-        """Work out the times of what was read so far."""
 
 
 class Engine:
@@ -71,7 +60,8 @@ class Engine:
     Attributes:
         health: whether the communicator can be used.
         sequence: the number of collectives so far.
-        profile: the profile that is open; None for none.
+        cache: the recorded collectives.
+        profiling: the profile that is open.
     """
 
     def __init__(self, devices: Sequence[Device], rig: Rig, builder: ProgramBuilder, timeout: float) -> None:
@@ -80,14 +70,15 @@ class Engine:
         self.builder = builder
         self.health = Health(rig, timeout)
         self.sequence = 0
-        self.profile: Profile | None = None
         self._process = os.getpid()
         self._lock = threading.RLock()
-        self._cache = ProgramCache()
+        self.cache = ProgramCache()
         self._groups = OpenGroups()
-        self._closer = Closer(self.health, self._cache)
-        self._library = Library(self.devices, rig, builder, self._cache)
-        self._eviction = Eviction(self.health, self._cache, self._lock, self._library.sweep)
+        self._closer = Closer(self.health, self.cache)
+        self._library = Library(self.devices, rig, builder, self.cache)
+        self.sweep = self._library.sweep
+        self.profiling = Profiling(self.health, self.cache, self._lock, builder.recorder, self.sweep)
+        self._eviction = Eviction(self.health, self.cache, self._lock, self.sweep)
         for device in rig.devices:
             device.keepers.add(self._eviction)
         self._validating = instance.validating()
@@ -95,13 +86,8 @@ class Engine:
         self._flights = self.health.flights
         self._watchdog = Watchdog(self.health, weakref.WeakMethod(self._closer.settle))
 
-    @property
-    def cache(self) -> ProgramCache:
-        """The recorded collectives."""
-        return self._cache
-
     def adopt(self, tuning: Tuning) -> None:
-        """Go by ``tuning`` from now on."""
+        """Choose by ``tuning`` from now on."""
         self.builder.tuning = tuning
         with self._lock:
             self._library.forget()
@@ -109,7 +95,7 @@ class Engine:
             self.rig.spin_ns = 1000 * tuning.spin_us
 
     def check_more(self, wanted: Collection[str]) -> None:
-        """Turn on what ``VKPAR_DEBUG`` asks for.
+        """Turn on the checks that ``VKPAR_DEBUG`` names.
 
         Raises:
             UnsupportedError: the rig copies slots, and their generations are to be checked.
@@ -130,10 +116,11 @@ class Engine:
     # ---- enqueueing ----
 
     def run(self, call: Call) -> Work:
-        """Enqueue what was recorded for the same call before, else check, record and enqueue it.
+        """Enqueue the programs recorded for an equal call; check and record the call first where there are none.
 
         Raises:
-            InvalidUsageError, UnsupportedError: the call is wrong; nothing was submitted.
+            InvalidUsageError: an argument is wrong, or the communicator is closed; nothing was submitted.
+            UnsupportedError: collectives do not take the dtype on these devices; nothing was submitted.
             CommunicatorError: the communicator has failed.
         """
         health = self.health
@@ -146,20 +133,21 @@ class Engine:
             if group is not None:
                 with self._lock:
                     request = self._library.check(key, call)
-                return group.add(Item(key, call, request, Work(health, call), pins))
+                return group.add(Member(key, call, request, Work(health, call), pins))
             with self._lock:
-                entry = self._cache.get(key) if health.checks is None else None
+                entry = self.cache.get(key) if health.checks is None else None
                 if entry is None:
-                    self._library.sweep()
+                    self.sweep()
                     entry = self._library.record(key, call, self.sequence)
                 return self._launch(entry, call.name, call)
 
     def check_usable(self) -> None:
-        """Refuse a call that would not come to anything.
+        """Refuse a call on a communicator or a device that cannot be used.
 
         Raises:
             CommunicatorError: the communicator has failed.
-            InvalidUsageError, DeviceLostError: a device is closed, or was given up.
+            InvalidUsageError: a device is closed.
+            DeviceLostError: a device was given up.
             ValidationError: the validation layer has reported something since the last call.
         """
         self.health.check_failure()
@@ -168,7 +156,7 @@ class Engine:
         instance.raise_messages()
 
     def _turn(self, entry: Entry, call: Call, turn: int, taken: Sequence[Program | None]) -> Program | None:
-        """Return the program of ``turn`` that is none of ``taken``; None where there is nothing to do."""
+        """Return a program for ``turn`` beside the programs ``taken``; None where the collective does nothing."""
         if not entry.programs:
             return None
         return entry.program(turn, taken) or self._library.program(entry, call, turn)
@@ -190,7 +178,7 @@ class Engine:
         return work
 
     def _track(self, name: str, entry: Entry, program: Program) -> Flight:
-        """Note what is about to be submitted."""
+        """Take down a collective that is about to be submitted."""
         self.sequence += 1
         flight = Flight(name, self.sequence, entry.label, program.phases, self.rig.last)
         if program.watch is not None:
@@ -201,7 +189,7 @@ class Engine:
         return flight
 
     def _track_nothing(self, name: str, entry: Entry) -> Flight:
-        """Note a collective without a program: it is done when all earlier work is."""
+        """Take down a collective without a program, which is done when all earlier work is done."""
         self.sequence += 1
         last = self.rig.last()
         flight = Flight(name, self.sequence, entry.label, (), self.rig.last)
@@ -212,10 +200,11 @@ class Engine:
         return flight
 
     def _make_room(self, batches: int) -> None:
-        """Wait where too much is under way, as a queue does that is full.
+        """Wait while too many collectives are under way.
 
         Raises:
-            CommunicatorError, InvalidUsageError: the communicator failed or was closed meanwhile.
+            CommunicatorError: the communicator failed meanwhile.
+            InvalidUsageError: the communicator was closed meanwhile.
         """
         most = max(_FEW_PENDING, min(_MOST_PENDING, _MOST_PENDING_BATCHES // max(1, batches)))
         pending = self._flights.pending
@@ -228,10 +217,12 @@ class Engine:
                 self.health.wait_slice(pending[len(pending) // 2])
 
     def _refused(self, error: BaseException, flights: Sequence[Flight]) -> None:
-        """Fail because ``flights`` were not submitted; an interrupt comes before all submits or after them.
+        """Fail the communicator whose submission of ``flights`` raised ``error``.
+
+        An interrupt is no failure: it comes before all submits or after all of them.
 
         Raises:
-            CommunicatorError: the submission failed, or was refused.
+            CommunicatorError: the submission failed, or the communicator had failed before.
         """
         if not isinstance(error, KeyboardInterrupt):
             self.health.fail_enqueue(error, flights[0])
@@ -248,7 +239,7 @@ class Engine:
             self.health.gate.check()
             self.check_usable()
             entry = record()
-            self._cache.hold(entry)
+            self.cache.hold(entry)
         return entry
 
     def launch_held(self, entry: Entry, name: str, keep: object) -> Work:
@@ -266,16 +257,16 @@ class Engine:
     def let_go(self, entry: Entry) -> None:
         """Free a held entry once it is done."""
         with self.health.gate.lock(), self._lock:
-            self._cache.let_go(entry)
+            self.cache.let_go(entry)
             with suppress(InvalidUsageError):  # closed: all of it goes with the cache
                 self.health.gate.check()
                 if not self.health.failed:
-                    self._library.sweep()
+                    self.sweep()
 
     # ---- groups ----
 
     def group(self) -> Group:
-        """Return a context that puts this thread's collectives off until it is left."""
+        """Return a context that holds this thread's collectives back until the context is left."""
         return Group(self._enter_group, self._leave_group)
 
     def in_group(self) -> bool:
@@ -290,33 +281,33 @@ class Engine:
 
     def _leave_group(self, group: Group, *, enqueue: bool) -> None:
         self._groups.leave(group)
-        items = group.take()
+        members = group.take()
         try:
             if threading.get_ident() != group.thread:
                 raise InvalidUsageError("a group is left by the thread that opened it; nothing was submitted")
-            if enqueue and items:
+            if enqueue and members:
                 with self.health.gate.lock(), self._lock:
                     self.health.gate.check()
                     self.check_usable()
-                    self._launch_group(items)
+                    self._launch_group(members)
         finally:
             self._eviction.spared = self._library.spared = ()
-            for item in items:
-                item.work.drop()  # but for those that were enqueued
+            for member in members:
+                member.work.drop()  # does nothing where the collective was enqueued
 
-    def _launch_group(self, items: Sequence[Item]) -> None:
-        self._library.sweep()
+    def _launch_group(self, members: Sequence[Member]) -> None:
+        self.sweep()
         entries: list[Entry] = []
         self._eviction.spared = self._library.spared = entries
         programs: list[Program | None] = []
-        for index, item in enumerate(items):
-            entry = self._library.find(item.key)
+        for index, member in enumerate(members):
+            entry = self._library.find(member.key)
             if entry is None or entry.used_up(programs):
-                entry = self._library.record(item.key, item.call, self.sequence + index, item.request)
+                entry = self._library.record(member.key, member.call, self.sequence + index, member.request)
             entries.append(entry)
-            programs.append(self._turn(entry, item.call, self.sequence + index, programs))
+            programs.append(self._turn(entry, member.call, self.sequence + index, programs))
         self._make_room(sum(program.batches for program in programs if program is not None))
-        flights, ends = self._submit_group(items, entries, programs)
+        flights, ends = self._submit_group(members, entries, programs)
         for program, flight in zip(reversed(programs), reversed(flights), strict=True):
             if program is not None:
                 program.note(ends)
@@ -324,32 +315,32 @@ class Engine:
                 ends = [value - len(phases) for value, phases in zip(ends, program.phases, strict=True)]
 
     def _submit_group(
-        self, items: Sequence[Item], entries: Sequence[Entry], programs: Sequence[Program | None]
+        self, members: Sequence[Member], entries: Sequence[Entry], programs: Sequence[Program | None]
     ) -> tuple[list[Flight], list[int]]:
         """Submit all programs at once; return their flights, and each lane's last timeline value."""
         real = [program for program in programs if program is not None]
-        port = self._cache.joined(real, self.builder.recorder.joined)
+        port = self.cache.joined(real, self.builder.recorder.joined)
         before = self.rig.last()
         flights: list[Flight] = []
         try:
-            for item, entry, program in zip(items, entries, programs, strict=True):
-                name = item.call.name
+            for member, entry, program in zip(members, entries, programs, strict=True):
+                name = member.call.name
                 flights.append(self._track(name, entry, program) if program else self._track_nothing(name, entry))
-                item.work.mark_submitted(flights[-1])
+                member.work.mark_submitted(flights[-1])
             for program in real:
                 program.expect()
             return flights, port.enqueue()
         except BaseException as error:
             if self.rig.last() == before:  # nothing was submitted
-                for item in items:
-                    item.work.mark_submitted(None)
+                for member in members:
+                    member.work.mark_submitted(None)
             if flights:
                 self._refused(error, flights)
             raise
 
     # ---- copies between two ranks' devices ----
 
-    def carries(self, source: Device, target: Device) -> bool:
+    def copies_between(self, source: Device, target: Device) -> bool:
         """Say whether :meth:`move` can copy from one device to the other now."""
         usable = not self.closed and not self.health.failed and not self.in_group()
         return usable and source in self.devices and target in self.devices
@@ -359,63 +350,12 @@ class Engine:
         self.run(Call(movements.SEND_RECV, (source,), (target,)))
 
     def check_results(self) -> None:
-        """Refuse to pass on what a failure may have left in arrays.
+        """Refuse to hand out arrays whose contents a failure may have left undefined.
 
         Raises:
             CommunicatorError: the communicator has failed and is open.
         """
         self.health.check_results()
-
-    # ---- profiles ----
-
-    def check_unprofiled(self) -> None:
-        """Refuse a profile inside a profile.
-
-        Raises:
-            CommunicatorError: the communicator has failed.
-            InvalidUsageError: the communicator is closed, or a profile is open.
-        """
-        with self.health.gate.lock():
-            self.health.gate.check()
-            self.health.check_failure()
-            if self.profile is not None:
-                raise InvalidUsageError("profiles do not nest: a communicator has one at a time")
-
-    def begin_profile(self, profile: Profile) -> None:
-        """Record every collective anew from now on, with timestamps.
-
-        Raises:
-            CommunicatorError, InvalidUsageError: as :meth:`check_unprofiled` does.
-        """
-        with self.health.gate.lock(), self._lock:
-            self.check_unprofiled()
-            self.profile = profile
-            self._cache.retire_all()
-            self.builder.recorder.collector = profile.collector
-
-    def end_timing(self) -> None:
-        """Record every collective anew, without timestamps; what was timed is freed once it is done."""
-        with self._lock:
-            if self.builder.recorder.collector is not None:
-                self.builder.recorder.collector = None
-                self._cache.retire_all()
-
-    def end_profile(self, profile: Profile, *, calibrate: bool) -> None:
-        """Let ``profile`` read what is done, and free what was recorded for it."""
-        try:
-            with self.health.gate.lock(), self._lock:
-                self.health.gate.check()
-                profile.collector.read_done()
-        except InvalidUsageError:
-            self.close()  # another thread closes it, and reads: wait for that
-        finally:
-            if self.profile is profile:
-                self.profile = None
-        profile.finish(calibrate=calibrate and not self.health.failed)
-        with suppress(InvalidUsageError), self.health.gate.lock(), self._lock:
-            self.health.gate.check()
-            if not self.health.failed:
-                self._library.sweep()
 
     # ---- the end ----
 
@@ -425,10 +365,10 @@ class Engine:
         return self.health.closed
 
     def close(self) -> None:
-        """Wait for pending collectives and free everything.
+        """Wait for pending collectives and free everything; a second call does nothing.
 
-        Where nothing moves for 10 s, or for the communicator's timeout if that is longer, they are aborted. A close
-        that was interrupted goes on at the next call. In a forked child nothing is touched.
+        Where nothing moves for 10 s, or for the communicator's timeout if that is longer, the pending collectives are
+        aborted. After an interrupt, the next call continues the close. In a forked child nothing is touched.
         """
         health = self.health
         if os.getpid() != self._process:
@@ -437,14 +377,7 @@ class Engine:
         self._watchdog.stop()
         with health.closing:
             health.gate.shut()
-            self._closer.close(self._read_last)
-
-    def _read_last(self) -> None:
-        """Let an open profile read what can still be read."""
-        if self.profile is not None:
-            with suppress(VulkanError):  # a lost device
-                self.profile.collector.read_done()
-            self.profile.finish(calibrate=False)
+            self._closer.close(self.profiling.read_last)
 
     def __del__(self) -> None:
         if hasattr(self, "_watchdog") and not self.closed:

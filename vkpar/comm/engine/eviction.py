@@ -1,4 +1,4 @@
-"""Bounce buffers that recorded collectives keep are freed where a device runs out of memory."""
+"""Frees the bounce buffers of recorded collectives where a device runs out of memory."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from vkpar.comm.engine.health import Health
 from vkpar.comm.record.entry import Entry
 from vkpar.errors import InvalidUsageError, VulkanError
 
-_SECONDS = 1.0  # that an eviction waits for another thread's call
+_SECONDS = 1.0  # how long an eviction waits for another thread's call
 
 
 class Eviction:
     """Frees the bounce buffers of one communicator; its devices know it as a keeper.
 
     Args:
-        health: of the communicator.
+        health: the communicator's health.
         cache: the recorded collectives.
-        lock: the engine's, which guards the cache.
-        sweep: frees what is done and asked for no more.
+        lock: the engine's lock, which guards the cache.
+        sweep: frees the recorded collectives that no call finds any more and that are done.
 
     Attributes:
         spared: the entries that a group under way is about to enqueue.
@@ -34,8 +34,8 @@ class Eviction:
     def evict(self) -> bool:
         """Free bounce buffers once the collectives that use them are done; say whether there were any.
 
-        An allocation that finds no room asks for it, in any thread. Where another thread holds the communicator for
-        long, nothing is freed: it may be waiting for the thread that asks.
+        An allocation that finds no room calls this in its own thread. Where another thread holds the engine's lock for
+        long, nothing is freed, because that thread may be waiting for the allocating one.
         """
         taken: list[bool] = []
         try:

@@ -1,4 +1,4 @@
-"""What was enqueued: a record per collective, those under way, the last ones, and how each is described."""
+"""The flight recorder: a record of each collective under way and of the last ones, and their descriptions."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class Flight:
     """One collective under way, or done.
 
     Attributes:
-        op: the collective's name; ``sequence``: its number in its communicator.
-        label: dtype, count, algorithm and the like.
+        op: the collective's name; ``sequence`` is its number in its communicator.
+        label: its dtype, count, algorithm and the like.
         phases: by lane (see ``Lanes``), what each of its batches is for.
         starts: by lane, the value at which its first batch may start; None until :meth:`mark_submitted`.
-        enqueued: seconds of the monotonic clock.
+        enqueued: when it was enqueued, in seconds of the monotonic clock.
 
     Args:
         pending: returns, by lane, a value at which nothing is pending; used until :meth:`mark_submitted`, because an
@@ -66,7 +66,7 @@ class Flight:
         return self.starts is not None and all(now >= value for now, value in zip(reached, self.starts, strict=True))
 
     def step(self, lane: int, reached: int) -> str:
-        """Return which of its steps ``lane`` has not finished, such as ``"gather (3 of 3)"``."""
+        """Return the first step that ``lane`` has not finished, such as ``"gather (3 of 3)"``."""
         phases = self.phases[lane] if self.phases else ()
         if self.starts is None:
             return "being enqueued"
@@ -85,7 +85,7 @@ class Flight:
         ]
 
     def describe(self, places: Sequence[Place], reached: Sequence[int]) -> str:
-        """Return one line on who is where."""
+        """Return one line that says which step each rank is at."""
         waiting = [
             f"rank {item['rank']} ({item['device']}) at {item['reached']} of {item['wanted']} in {item['step']}"
             for item in self.ranks(places, reached)
@@ -116,23 +116,28 @@ class FlightRecorder:
         return next((flight for flight in list(self.pending) if not flight.done(reached)), None)
 
     def drop_done(self, reached: Sequence[int]) -> None:
-        """Forget, from the oldest on, what is done; so also what an interrupt kept from being marked as submitted."""
+        """Forget the oldest collectives that are done, and those that an interrupt kept from being marked."""
         pending = self.pending
         with self._dropping:
             while pending and (pending[0].done(reached) or self._was_cut_short()):
                 pending.popleft()
 
     def _was_cut_short(self) -> bool:
-        """Say whether an interrupt hit the oldest collective: a later one was marked as submitted, it was not."""
+        """Say whether an interrupt hit the oldest collective: a later one is marked as submitted, the oldest is not."""
         pending = self.pending
         return len(pending) > 1 and pending[0].starts is None and pending[1].starts is not None
 
     def forget(self) -> None:
-        """Keep nothing of what was recorded so far for people to read."""
+        """Forget the collectives so far, but for those under way."""
         self._kept.clear()
 
     def document(self, places: Sequence[Place], reached: Sequence[int] | None) -> list[dict[str, Any]]:
-        """Return the records, oldest first, ready for JSON; ``reached`` is None where nobody can tell any more."""
+        """Return the records, oldest first, ready for JSON.
+
+        Args:
+            places: each lane's rank and the name of its queue.
+            reached: each lane's timeline value; None once the communicator is closed.
+        """
         now = time.monotonic()
         return [self._record(flight, places, reached, now) for flight in list(self._kept)]
 

@@ -16,13 +16,13 @@ from vkpar.errors import InvalidUsageError
 
 
 @dataclass(frozen=True)
-class Item:
+class Member:
     """One collective of a group.
 
     Attributes:
-        key: what a recorded program is found by.
-        request: the checked call; None where a program was recorded for the same call before.
-        pins: what keeps the arrays' memory until the group is submitted.
+        key: the key of the call's recorded programs.
+        request: the checked call; None where programs were recorded for an equal call before.
+        pins: objects that keep the arrays' memory until the group is submitted.
     """
 
     key: Any
@@ -46,26 +46,26 @@ class Group:
         self._enter, self._leave = enter, leave
         self._used = False
         self.thread = threading.get_ident()
-        self.items: list[Item] = []
+        self.members: list[Member] = []
 
-    def add(self, item: Item) -> Work:
-        """Put a collective off until the group is left."""
-        self.items.append(item)
-        for array in item.call.given():
-            array.storage.held_by = weakref.ref(self)  # a group that an interrupt cut short lets go by itself
-        return item.work
+    def add(self, member: Member) -> Work:
+        """Hold a collective back until the group is left."""
+        self.members.append(member)
+        for array in member.call.given():
+            array.storage.held_by = weakref.ref(self)  # weak: an interrupt may drop the group
+        return member.work
 
-    def take(self) -> list[Item]:
-        """Return the collectives, and let their arrays be used again."""
-        items, self.items = self.items, []
-        for item in items:
-            for array in item.call.given():
+    def take(self) -> list[Member]:
+        """Return the collectives and release their arrays."""
+        members, self.members = self.members, []
+        for member in members:
+            for array in member.call.given():
                 if array.storage.holder() is self:
                     array.storage.held_by = None
-        return items
+        return members
 
     def __repr__(self) -> str:
-        return f"<vkpar group of {len(self.items)} collectives, not enqueued>"
+        return f"<vkpar group of {len(self.members)} collectives, not enqueued>"
 
     def __enter__(self) -> Group:
         if self._used or self.thread != threading.get_ident():
@@ -81,7 +81,7 @@ class Group:
 
 
 class OpenGroups:
-    """The groups that are open on one communicator, one a thread at most.
+    """The groups that are open on one communicator, at most one per thread.
 
     Attributes:
         by_thread: the groups by their threads' numbers; a dropped group counts as left.

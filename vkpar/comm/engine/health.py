@@ -1,4 +1,7 @@
-"""Whether a communicator can be used: its first failure, its gate, and what is told of it."""
+"""Whether a communicator can be used: its gate, its first failure, and the words for both.
+
+A timeout becomes an error here, in :meth:`Health.fail_stalled`; the watchdog calls it.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from vkpar.vulkan.gate import Gate
 from vkpar.vulkan.pump import native
 
 _log = logging.getLogger("vkpar")
-_SLICE_NS = 100_000_000  # of a wait: Ctrl-C and a failure are answered within it
+_SLICE_NS = 100_000_000  # longest wait in one piece, so that Ctrl-C and a failure are answered in time
 
 
 class Health:
@@ -27,12 +30,12 @@ class Health:
         timeout: seconds without progress after which a pending collective fails.
 
     Attributes:
-        gate: every call passes it; shut by a close.
+        gate: every call passes it; a close shuts it.
         flights: the collectives under way.
-        failure: what made the communicator unusable; None while it is usable.
+        failure: the error that made the communicator unusable; None while it is usable.
         checks: the generations of the slots; None where they are not checked.
-        closing: held while pending work is waited for, in order to free or to abandon it.
-        freed: True once everything was freed or abandoned.
+        closing: a lock that a thread holds while it waits for pending work in order to free or to abandon it.
+        freed: True once everything is freed or abandoned.
     """
 
     def __init__(self, rig: Rig, timeout: float) -> None:
@@ -86,13 +89,13 @@ class Health:
             raise
 
     def _passed(self, lanes: Sequence[int], values: Sequence[int]) -> bool:
-        """After a close: say whether the lanes' timelines have ``values``; a finished close has waited for them."""
+        """After a close, say whether the timelines of ``lanes`` reached ``values``; a finished close waited for all."""
         with nullcontext() if self.gate.is_inside() else self.closing:  # a close inside waits for this thread
             queues = self.rig.queues
             return self.freed or all(queues[lane].passed(value) for lane, value in zip(lanes, values, strict=True))
 
     def look(self) -> list[int] | None:
-        """Return each lane's timeline value; None once the communicator has failed, which this call may notice.
+        """Return each lane's timeline value; None once the communicator has failed, which this call may find out.
 
         Raises:
             InvalidUsageError: the communicator is closed.
@@ -109,7 +112,12 @@ class Health:
     # ---- failure ----
 
     def fail(self, cause: BaseException, flight: Flight | None = None) -> None:
-        """Poison the communicator with its first failure, that of ``flight``, and let parked batches run out."""
+        """Poison the communicator with ``cause``, unless it has failed before, and let parked batches run out.
+
+        Args:
+            cause: the failure.
+            flight: the collective that failed; None where ``cause`` concerns no single one.
+        """
         if self.failure is None:
             self._details = self._details_of(cause, flight)
             self.failure = cause
@@ -117,12 +125,12 @@ class Health:
             self.rig.group.abort()
 
     def fail_enqueue(self, cause: BaseException, flight: Flight) -> None:
-        """Poison the communicator because ``flight`` was refused: by the bridge's own error where there is one."""
+        """Poison the communicator because the submission of ``flight`` failed; an error of the bridge comes first."""
         self._notice_bridge_error()
         self.fail(cause, flight)
 
     def fail_stalled(self, flight: Flight) -> None:
-        """Poison the communicator because nothing of ``flight`` moves.
+        """Poison the communicator because ``flight`` made no progress for the timeout.
 
         Raises:
             InvalidUsageError: the communicator is closed.
@@ -138,7 +146,7 @@ class Health:
             self.fail(self.rig.bridge_error(result))
 
     def check_failure(self) -> None:
-        """Raise what has made the communicator unusable.
+        """Raise the failure that made the communicator unusable, if there is one.
 
         Raises:
             CommunicatorError: the communicator has failed; ``__cause__`` is the first failure.
@@ -170,10 +178,10 @@ class Health:
             self.fail(error)
             raise
 
-    # ---- what it says ----
+    # ---- descriptions ----
 
     def describe(self, flight: Flight) -> tuple[str, dict[str, Any]]:
-        """Return where each rank is in ``flight``: in words, and as details for an error."""
+        """Return which step of ``flight`` each rank is at, in words and as the details of an error."""
         places = self.rig.places
         reached = list(flight.values) if self.closed else self.rig.values()
         counters = {} if self.closed else self.rig.bridge_counters()
@@ -189,7 +197,7 @@ class Health:
         return f"{flight.describe(places, reached)}; {pending} bridged waits pending", details
 
     def _details_of(self, cause: BaseException, flight: Flight | None) -> dict[str, Any]:
-        """Return the details of ``cause``, else where ``flight`` or the oldest pending collective is."""
+        """Return the details of ``cause``; where it has none, those of ``flight`` or of the oldest pending flight."""
         own: dict[str, Any] = getattr(cause, "details", {})
         flight = flight or self.flights.oldest(self.rig.values())
         if own or flight is None:

@@ -14,7 +14,7 @@ from vkpar.comm.engine.health import Health
 from vkpar.errors import InvalidUsageError
 
 _SHORTEST, _LONGEST = 0.02, 0.25  # seconds between two looks
-_IDLE_LOOKS = 8  # without anything pending, before the thread parks
+_IDLE_LOOKS = 8  # looks that find nothing pending, before the thread parks
 
 
 class Watchdog:
@@ -27,8 +27,8 @@ class Watchdog:
         parked: True while only :meth:`wake` makes it look.
 
     Args:
-        health: what it looks at.
-        settle: called, for as long as it exists, after a failure: a weak method.
+        health: the communicator's health.
+        settle: a weak method that the watchdog calls after a failure, as long as it exists.
     """
 
     def __init__(self, health: Health, settle: weakref.ref[Callable[[], None]]) -> None:
@@ -44,12 +44,12 @@ class Watchdog:
         self._thread.start()
 
     def wake(self) -> None:
-        """Look after a collective that was added to the pending ones."""
+        """Wake the thread where it is parked: a collective is pending now."""
         if self.parked and self._wake.empty():  # else it is being woken; waking takes longer than an enqueue
             self._wake.put(None)
 
     def stop(self) -> None:
-        """End the thread; it may be in the middle of giving up a device that hangs."""
+        """End the thread and wait for it; it may be giving up a device that hangs."""
         self._stopped = True
         self._wake.put(None)
         if self._thread is not threading.current_thread():
@@ -67,9 +67,9 @@ class Watchdog:
             idle = 0 if self._pending else idle + 1
 
     def _rest(self, idle: int) -> bool:
-        """Sleep for a tick, or until there is something to do; False when it is time to end."""
+        """Sleep for a tick, or until something is pending; return False once the thread is to end."""
         self.parked = idle > _IDLE_LOOKS
-        # A caller adds and then wakes, this thread parks and then looks: one of the two sees the other.
+        # A caller adds a collective and then wakes; this thread parks and then looks: one of them sees the other.
         if self.parked and not self._pending:
             self._wake.get()
         self.parked = False
@@ -82,7 +82,10 @@ class Watchdog:
         return not self._stopped
 
     def _look(self, health: Health, progress: _Progress) -> bool:
-        """Drop what is done; fail the communicator where the oldest collective stands still. False at the end."""
+        """Forget finished collectives; fail the communicator where the oldest one stands still.
+
+        Returns False once the communicator is closed or has failed.
+        """
         try:
             reached = health.look()
             if reached is not None:
@@ -110,7 +113,7 @@ class _Progress:
         self._since = 0.0
 
     def stalled(self, flight: Flight, reached: Sequence[int]) -> bool:
-        """Say whether nothing has moved for too long."""
+        """Say whether no timeline has moved for the timeout since ``flight`` could start."""
         now = time.monotonic()
         if flight is not self._flight or not flight.started(reached) or reached != self._seen:
             self._flight, self._seen, self._since = flight, reached, now

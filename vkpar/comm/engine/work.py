@@ -29,7 +29,7 @@ class Work:
         self._dropped = False
 
     def mark_submitted(self, flight: Flight | None) -> None:
-        """Follow ``flight``; None takes that back, because nothing was submitted after all."""
+        """Follow ``flight``; None says that nothing was submitted after all."""
         self._flight = flight
 
     def drop(self) -> None:
@@ -48,8 +48,8 @@ class Work:
         Raises:
             WaitTimeoutError: ``timeout`` ran out; nothing changed, the work goes on.
             CommunicatorError: the communicator failed; the result is undefined.
-            InvalidUsageError: the work belongs to a group that was not left, or left by an exception; or ``timeout``
-                is no number, NaN or negative.
+            InvalidUsageError: the work belongs to a group that was not left yet, or was left by an exception; or
+                ``timeout`` is no number, NaN or negative.
         """
         deadline = Deadline(timeout)
         flight = self._submitted()
@@ -81,7 +81,7 @@ class Work:
 
         Raises:
             CommunicatorError: the communicator failed.
-            InvalidUsageError: the work belongs to a group that was not left, or left by an exception.
+            InvalidUsageError: the work belongs to a group that was not left yet, or was left by an exception.
         """
         flight = self._submitted()
         if self._keep is None:
@@ -93,7 +93,7 @@ class Work:
         return True
 
     def exception(self) -> VkparError | None:
-        """Return what :meth:`wait` would raise now, None where the work is done or still under way."""
+        """Return the error that :meth:`wait` would raise now; None where the work is done or still under way."""
         try:
             self.done()
         except VkparError as error:

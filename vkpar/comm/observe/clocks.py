@@ -8,16 +8,16 @@ _DRIFT = 1e-4  # of a device's clock against the host's, at most, where it was n
 
 
 class ClockLine:
-    """A device's counter in seconds of the host's clock: a line through what both said at two moments.
+    """A device's counter in seconds of the host's clock: a line through two samples of both clocks.
 
-    Of the slopes that the two samples' uncertainties allow, it has the one nearest to the driver's period, so that
+    Of the slopes that the samples' uncertainties allow, the line has the slope nearest to the driver's period, so that
     short profiles do not take uncertainty for drift.
 
     Args:
-        bits: valid bits of the counter, which begins anew after the last.
+        bits: valid bits of the counter, which begins anew when they overflow.
         period: seconds of a tick, as the driver says.
         start: both clocks at the start of the profile.
-        end: both at its end; None where the device could not be asked any more.
+        end: both clocks at its end; None where the device could not be asked any more.
 
     Attributes:
         slope: seconds of a tick.

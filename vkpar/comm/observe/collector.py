@@ -1,4 +1,4 @@
-"""Gathers when the steps of collectives ran, from the timestamps that a profile has recorded around them."""
+"""Gathers the times of collectives' steps from the timestamps that are recorded around them in a profile."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Run:
     """One collective that ran.
 
     Attributes:
-        enqueued: seconds of ``time.monotonic``.
+        enqueued: when it was enqueued, in seconds of ``time.monotonic``.
         ticks: by lane, each step's counter values.
     """
 
@@ -30,9 +30,9 @@ class Run:
 
 
 class Stopwatch:
-    """Of one program: its timers by lane, and the run whose times were not read yet.
+    """The timers of one program, by lane, and the run whose times were not read yet.
 
-    The queries hold one run, so that they are read before the next one; several alternates of a program let calls be
+    The timers' queries hold one run and are read before the next one; an entry has several programs, so that calls are
     queued meanwhile.
     """
 
@@ -43,22 +43,23 @@ class Stopwatch:
         self.flight: Flight | None = None
 
     def start(self, flight: Flight) -> None:
-        """Take down that the program is about to be enqueued; its times before were read."""
+        """Note that the program is about to be enqueued as ``flight``; the times of its last run were read."""
         self.flight = flight
         self._collector.watch(self)
 
     def clear(self) -> None:
-        """Make it ready for the next run: wait for the one before, if there is any, and read its times.
+        """Wait for the last run, if its times were not read yet, and read them: the program is free again.
 
         Raises:
-            CommunicatorError, InvalidUsageError: the communicator failed or was closed meanwhile.
+            CommunicatorError: the communicator failed meanwhile.
+            InvalidUsageError: the communicator was closed meanwhile.
         """
         if self.flight is not None:
             self._collector.wait_for(self.flight)
             self._collector.read_done()
 
     def read(self) -> Run | None:
-        """Return the run that is done; None where it never ran: an interrupt came before it was submitted."""
+        """Return the run, which is done; None where an interrupt came before its submission."""
         flight, self.flight = self.flight, None
         if flight is None or not self._was_submitted(flight):
             return None
@@ -69,14 +70,14 @@ class Stopwatch:
         return Run(flight.sequence, flight.op, flight.enqueued, self._steps, whole)
 
     def _was_submitted(self, flight: Flight) -> bool:
-        """Say whether each of its ranks was given one batch a step; an interrupted one does not know."""
+        """Say whether each of its ranks was given one batch a step; after an interrupt a flight does not know."""
         starts = flight.starts
         return starts is not None and all(
             flight.values[rank] - starts[rank] == len(flight.phases[rank]) for rank in self._timers
         )
 
     def close(self, late: Collection[int]) -> None:
-        """Read what can still be read: the program is about to be freed, done but for its part on ``late`` ranks."""
+        """Read the times if all ranks are done; the program is about to be freed, and ``late`` ranks never finish."""
         self._collector.drop(self, read=not late)
 
 
@@ -84,7 +85,7 @@ class Collector:
     """Gathers what ran while a profile is open.
 
     Attributes:
-        runs: in the order in which they were read.
+        runs: the collectives whose times were read, in the order of reading.
     """
 
     def __init__(self, health: Health) -> None:
@@ -95,27 +96,24 @@ class Collector:
     def stopwatch(
         self, steps: Sequence[Step], plan: WirePlan, timers: dict[int, RankTimer], ranks: Sequence[int] = ()
     ) -> Stopwatch:
-        """Return the stopwatch of a program that was recorded with ``timers``, by lane; ``ranks`` says whose lanes."""
+        """Return the stopwatch of a program recorded with ``timers``, by lane; ``ranks`` has each lane's rank."""
         return Stopwatch(self, planned(steps, plan, ranks), timers)
 
     def watch(self, watch: Stopwatch) -> None:
-        """Count ``watch`` among those that run."""
+        """Remember that the program of ``watch`` is under way."""
         self._pending[watch] = None
 
     def wait(self) -> None:
-        """Block until all that runs is done.
-
-        Raises:
-            CommunicatorError, InvalidUsageError: the communicator failed or was closed meanwhile.
-        """
+        """Block until all programs under way are done; raises as :meth:`wait_for` does."""
         for flight in [watch.flight for watch in list(self._pending) if watch.flight is not None]:
             self.wait_for(flight)
 
     def wait_for(self, flight: Flight) -> None:
-        """Block until ``flight`` is done. The caller may hold the communicator's gate: a close waits for it.
+        """Block until ``flight`` is done. The caller may hold the communicator's gate; a close waits for it.
 
         Raises:
-            CommunicatorError, InvalidUsageError: the communicator failed or was closed meanwhile.
+            CommunicatorError: the communicator failed meanwhile.
+            InvalidUsageError: the communicator was closed meanwhile.
         """
         health = self._health
         assert health is not None
@@ -125,9 +123,9 @@ class Collector:
         health.check_failure()
 
     def read_done(self) -> None:
-        """Read the times of all that is done, not only of what is wanted now: lavapipe waits at each look.
+        """Read the times of all programs that are done at once, because lavapipe waits at each look.
 
-        Who calls holds the communicator's gate, or closes it: the devices' may be shut by then.
+        The caller holds the communicator's gate or closes the communicator; the devices' gates may be shut by then.
 
         Raises:
             VulkanError: a device is lost.
@@ -149,17 +147,17 @@ class Collector:
             self.runs.append(run)
 
     def drop(self, watch: Stopwatch, *, read: bool) -> None:
-        """Forget ``watch``, with its times where they cannot be read any more."""
+        """Forget ``watch``, after reading its times where ``read`` says that they can be read."""
         health = self._health
         if watch in self._pending and read and health is not None and not health.failed:
             try:
                 self._take(watch)
             except VulkanError as error:
-                health.fail(error)  # the device is lost: whoever frees goes on freeing
+                health.fail(error)  # the device is lost; the caller goes on freeing
         self._pending.pop(watch, None)
         watch.flight = None
 
     def close(self) -> None:
-        """Take nothing more down."""
+        """Forget what is under way; nothing is read any more."""
         self._health = None
         self._pending.clear()

@@ -35,13 +35,14 @@ class RankClock:
 
 
 class Profile:
-    """What the collectives of one ``with communicator.profile() as profile:`` did; filled when the block is left.
+    """The steps of all collectives of one ``with communicator.profile() as profile:`` block, filled at its end.
 
-    Leaving it waits for them. Where the block raises, only what was done by then is taken down.
+    Leaving the block waits for its collectives. Where the block raises, the profile has only the collectives that were
+    done by then.
 
     Attributes:
         steps: every step of every collective, in the order of enqueueing, then of the schedule.
-        clocks: by rank, how times were brought to the host's clock.
+        clocks: by rank, how the device's times were brought to the host's clock.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -55,7 +56,7 @@ class Profile:
         self.steps: tuple[StepTime, ...] = ()
         self.clocks: tuple[RankClock, ...] = ()
 
-    # ---- what it says ----
+    # ---- reports ----
 
     def summary(self) -> list[PhaseSummary]:
         """Return a row per rank and phase: times, rates and waits."""
@@ -88,22 +89,22 @@ class Profile:
         state = "" if self.clocks else ", under way"
         return f"<vkpar.comm.observe.profile.Profile of {len(self.steps)} steps{state}>"
 
-    # ---- how it is made ----
+    # ---- taking it ----
 
     def __enter__(self) -> Profile:
         engine = self._engine
         if engine is None or self._entered:
             raise InvalidUsageError("a profile is entered once: ask the communicator for another one")
-        engine.check_unprofiled()
+        engine.profiling.check_none()
         self._device_clocks = [DeviceClock(device.logical) for device in engine.devices]
         self._starts = [clock.sample(engine.health.timeout) for clock in self._device_clocks]
         self._entered = True
         try:
-            engine.begin_profile(self)
+            engine.profiling.begin(self)
         except BaseException:
-            if engine.profile is self:  # an interrupt: nobody will leave it
-                engine.end_timing()
-                engine.end_profile(self, calibrate=False)
+            if engine.profiling.profile is self:  # an interrupt: nobody will leave it
+                engine.profiling.end_timing()
+                engine.profiling.end(self, engine.close, calibrate=False)
             raise
         return self
 
@@ -113,18 +114,18 @@ class Profile:
         engine = self._engine
         if engine is None:
             return  # it was closed inside the block
-        engine.end_timing()
+        engine.profiling.end_timing()
         try:
             if kind is None:
                 self.collector.wait()
         finally:
-            engine.end_profile(self, calibrate=kind is None)
+            engine.profiling.end(self, engine.close, calibrate=kind is None)
 
     def finish(self, *, calibrate: bool) -> None:
-        """Work out the steps of what was read so far; a second call does nothing.
+        """Work out the times of all steps that were read so far; a second call does nothing.
 
         Args:
-            calibrate: look at the devices' clocks once more, which may wait for what is pending.
+            calibrate: look at the devices' clocks once more, which may wait for pending work.
         """
         engine, self._engine = self._engine, None
         if engine is None:

@@ -1,4 +1,4 @@
-"""What a communicator says of itself: counters, and the flight recorder as JSON."""
+"""A communicator's reports: its counters, and the flight recorder as JSON."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from vkpar.comm.engine.engine import Engine
 
 
 def stats(engine: Engine) -> dict[str, Any]:
-    """Return counters: collectives, cached command buffers, and what the bridge did.
+    """Return counters: collectives, cached command buffers, and the bridge's work.
 
     Raises:
         InvalidUsageError: the communicator is closed.

@@ -1,4 +1,4 @@
-"""The times of single steps: their records, and what tables and traces make of them."""
+"""The times of single steps: their records, tables and traces."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from vkpar.comm.record.timestamps import Planned
 
 
 class Clock(Protocol):
-    """What turns a device's counter into seconds of the host's clock."""
+    """Turns a device's counter into seconds of the host's clock."""
 
     def seconds(self, ticks: int, near: float) -> float:
         """Return the moment of ``ticks``, which is not far from ``near`` seconds."""
@@ -21,20 +21,20 @@ class Clock(Protocol):
 
 @dataclass(frozen=True)
 class StepTime:
-    """One step of one collective on one rank; times are in seconds, moments those of ``time.monotonic``.
+    """One step of one collective on one rank; times are in seconds, and moments are values of ``time.monotonic``.
 
     Attributes:
         sequence: the collective's number in its communicator, from 1; ``op`` its name.
         device: the name of the rank's device.
         phase: what the step is for, such as ``"publish"``, ``"reduce"`` or ``"gather"``.
         index: its number among the rank's steps of this collective.
-        begin: when its queue had done everything before and began; ``end`` when its results were written.
-        received_nbytes: wire bytes that it read from slots; ``sent_nbytes`` those that it wrote to slots.
+        begin: when its queue began it, after all earlier work of the queue; ``end`` is when its results were written.
+        received_nbytes: wire bytes that it read from slots; ``sent_nbytes`` counts wire bytes that it wrote to slots.
         wait: from the end of its queue's step before, or from the enqueueing where that was later, to ``begin``.
-        bridge: the part of ``wait`` after the last step that it reads from had ended, where the link from there is
-            bridged: the host's way, with its copies for mapped ranks; 0 on native links.
+        bridge: the part of ``wait`` after the end of the last step that it reads from, where the link from that step's
+            rank is bridged: the host passed the signal on, and copied slots of mapped ranks. It is 0 on native links.
         sources: the steps whose slots it reads, as rank and index.
-        lane: the number of its queue; None for the rank's own, that of the kernels.
+        lane: the number of its queue, where that is a copy queue; None for the rank's compute queue.
     """
 
     sequence: int
@@ -64,10 +64,10 @@ def step_times(
     """Return the steps of ``runs`` in the order of enqueueing.
 
     Args:
-        runs: what ran.
-        lines: by rank, what brings the device's counter to seconds.
-        names: the devices', by rank.
-        bridged: the links, as source and destination, that the host passes on.
+        runs: the collectives that ran.
+        lines: by rank, what turns the device's counter into seconds.
+        names: by rank, the device's name.
+        bridged: the bridged links, as source and destination.
     """
     made: list[StepTime] = []
     before: dict[int, float] = {}  # when each lane's last step ended
@@ -116,10 +116,11 @@ class PhaseSummary:
     """All steps of one phase on one rank.
 
     Attributes:
-        steps: how many.
-        median_us: of a step; ``total_us`` of all.
-        received_gbps: 10^9 wire bytes a second that steps read from slots while they ran; ``sent_gbps`` wrote to them.
-        wait_us: what the steps waited, in all; ``bridge_us`` the part that bridged links took.
+        steps: how many steps there were.
+        median_us: the median time of a step; ``total_us`` is the time of all steps.
+        received_gbps: 10^9 wire bytes a second that the steps read from slots while they ran; ``sent_gbps`` is the same
+            for bytes written to slots.
+        wait_us: how long the steps waited, in all; ``bridge_us`` is the part that bridged links took.
     """
 
     rank: int

@@ -1,4 +1,4 @@
-"""Which way a reduction takes: the algorithm, the segments, the shares; a pure function of the tuning and the size."""
+"""The plan of a reduction: its algorithm, segments and shares, a pure function of the tuning and the size."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from vkpar import env, text
 from vkpar.comm import wires
-from vkpar.comm.plan.shares import ROLES, Costs, shares
+from vkpar.comm.plan.shares import ROLES, Costs, unequal
 from vkpar.comm.schedule.algorithms.table import BASELINE, TABLE, Algorithm
 from vkpar.errors import InvalidUsageError
 from vkpar.vulkan.physical import DeviceInfo
@@ -18,23 +18,23 @@ AUTO = "auto"
 BUILT_IN, MEASURED = "built in", "measured"
 env.register("algorithm", (AUTO, *TABLE))
 
-# A segment should take about as long as the gaps between batches that it costs: its bytes are the mean of these, what
-# a link carries in such a gap, and the rank's chunk.
+# A segment should take about as long as the gaps between batches that it costs. Its bytes are the geometric mean of
+# the bytes that a link carries in such a gap and the bytes of the rank's chunk.
 _GAP_BYTES = 1280 << 10
 LEAST_SEGMENT = 512 << 10
 
 
 @dataclass(frozen=True)
 class Choice:
-    """The way that messages up to a size take.
+    """How messages up to a size go.
 
     Attributes:
-        up_to: the largest bytes on the wire; None for all.
-        algorithm: its name.
-        segment_nbytes: bytes of a segment on the wire, at most a slot's; 0 to go by the size.
-        copies: the kernels work on copies of the slots.
-        equal: chunks are equal although links differ.
-        wire: the wire that it was measured with.
+        up_to: the most bytes on the wire of such a message; None for messages of any size.
+        algorithm: the algorithm's name.
+        segment_nbytes: bytes of a segment on the wire, at most a slot's; 0 where they follow from the size.
+        copies: whether the kernels work on copies of the slots.
+        equal: whether chunks are equal although ranks differ.
+        wire: the wire of the measured messages.
     """
 
     up_to: int | None
@@ -47,15 +47,15 @@ class Choice:
 
 @dataclass(frozen=True)
 class Trial:
-    """One candidate at one size.
+    """One candidate, timed at one size.
 
     Attributes:
         wire_nbytes: the array's bytes on the wire.
-        segment_nbytes: bytes of a segment; 0 where they go by the size.
-        seconds: of one call among several that are queued.
+        segment_nbytes: bytes of a segment; 0 where they follow from the size.
+        seconds: the time of one call among several that are queued.
         copies: whether the kernels worked on copies of the slots.
-        equal: whether chunks were equal although links differ.
-        chosen: whether the tuning takes it.
+        equal: whether chunks were equal although ranks differ.
+        chosen: whether the tuning chooses the candidate at this size.
         wire: the wire of the messages.
     """
 
@@ -74,12 +74,12 @@ class Tuning:
     """The choices of a rig, measured or built in.
 
     Attributes:
-        choices: by wire and rising size; beyond a wire's last choice the built-in ones hold. Where the f32 wire was
-            not measured, the choices and the costs of the f16 wire hold for it too.
+        choices: by wire and rising size; for sizes beyond a wire's last choice the built-in choices hold. Where the
+            f32 wire was not measured, the choices and the costs of the f16 wire hold for it too.
         costs: the costs of both roles of a rank, by wire and rank; empty where ranks count as equally fast.
         spin_us: microseconds that a wait spins before it blocks; None for the rig's own rule.
         origin: ``"built in"`` or ``"measured"``.
-        trials: what was timed, for people to read.
+        trials: the timed candidates, for people to read.
     """
 
     choices: tuple[Choice, ...] = ()
@@ -95,7 +95,7 @@ class Tuning:
 
     @property
     def speeds(self) -> tuple[float, ...]:
-        """Bytes per second that each rank sends and takes at a time with the f16 wire; empty if not measured."""
+        """Bytes per second that each rank sends while it receives as many, on the f16 wire; empty if not measured."""
         return tuple(1 / each.exchange for each in self.costs_of(wires.CODED))
 
     def costs_of(self, wire: str) -> tuple[Costs, ...]:
@@ -127,7 +127,7 @@ Measured = TypeVar("Measured", Choice, Costs)
 
 
 def _of(items: tuple[Measured, ...], wire: str) -> tuple[Measured, ...]:
-    """Return the items of ``wire``; where there are none, those of the f16 wire."""
+    """Return the items of ``wire``; where there are none, the items of the f16 wire."""
     return tuple(item for item in items if item.wire == wire) or tuple(
         item for item in items if item.wire == wires.CODED
     )
@@ -138,9 +138,9 @@ class Plan:
     """How one reduction goes.
 
     Attributes:
-        segment_nbytes: bytes of a segment on the wire, at most a slot's; 0 to go by the size.
-        shares: of the array, what each rank owns; None for equal chunks.
-        copies: the kernels work on copies of the slots, where the rig has them.
+        segment_nbytes: bytes of a segment on the wire, at most a slot's; 0 where they follow from the size.
+        shares: the share of the array that each rank owns; None for equal chunks.
+        copies: whether the kernels work on copies of the slots, where the rig has copies.
     """
 
     algorithm: Algorithm
@@ -175,8 +175,8 @@ def require(name: str, ranks: Sequence[DeviceInfo]) -> Algorithm:
     """Return the algorithm of that name if it can run on the rig.
 
     Raises:
-        InvalidUsageError: there is none of that name, or its sums may differ from rank to rank (``direct``).
-        UnsupportedError: there are more ranks than it can sum.
+        InvalidUsageError: no algorithm has that name, or its sums may differ from rank to rank (``direct``).
+        UnsupportedError: there are more ranks than the algorithm can sum.
     """
     algorithm = TABLE[check(name)]
     algorithm.check_ranks(len(ranks))
@@ -199,7 +199,7 @@ def candidates(ranks: Sequence[DeviceInfo], collective: str = "all_reduce") -> l
 
 
 def built_in(ranks: Sequence[DeviceInfo], wire_nbytes: int, collective: str = "all_reduce") -> Algorithm:
-    """Return the algorithm that ``collective`` takes where nothing was measured and none is asked for."""
+    """Return the algorithm that ``collective`` takes by default on a rig that was not measured."""
     crossing = wire_nbytes * max(1, len(ranks) - 1)
     return next(each for each in candidates(ranks, collective) if crossing <= each.built_in_nbytes)
 
@@ -218,9 +218,9 @@ def choose(
         name: an algorithm, or ``"auto"``.
         ranks: the devices.
         wire_nbytes: bytes of the whole array as it travels.
-        tuning: of the rig; the built-in thresholds by default.
+        tuning: the rig's tuning; the built-in thresholds by default.
         wire: the measured wire whose choices and costs apply, see :func:`vkpar.comm.wires.timed_as`.
-        collective: where the algorithm does not do it, the built-in choice does.
+        collective: the collective; where the chosen algorithm does not do it, the built-in choice is taken.
 
     Raises:
         InvalidUsageError: ``direct`` where the ranks' sums may differ.
@@ -238,17 +238,17 @@ def choose(
 
 
 def weighted(plan: Plan, costs: tuple[Costs, ...]) -> Plan:
-    """Return the plan with shares, where its algorithm takes some and ranks are not equally fast.
+    """Return the plan with shares, where its algorithm takes shares and the ranks are not equally fast.
 
     Args:
-        plan: with equal chunks.
-        costs: the ranks' with the wire.
+        plan: a plan with equal chunks.
+        costs: the ranks' costs on the wire.
     """
-    return replace(plan, shares=shares(costs)) if plan.algorithm.takes_shares else plan
+    return replace(plan, shares=unequal(costs)) if plan.algorithm.takes_shares else plan
 
 
 def segment_nbytes(plan: Plan, nranks: int, wire_nbytes: int) -> int:
-    """Return the bytes of a segment on the wire, slots aside, for a message of ``wire_nbytes``."""
+    """Return the bytes of a segment on the wire for a message of ``wire_nbytes``, whatever a slot holds."""
     if plan.segment_nbytes:
         return plan.segment_nbytes
     return max(LEAST_SEGMENT, math.isqrt(chunk_nbytes(plan.algorithm, nranks, wire_nbytes) * _GAP_BYTES))
@@ -262,7 +262,7 @@ def chunk_nbytes(algorithm: Algorithm, nranks: int, wire_nbytes: int) -> int:
 # ---- tables for people ----
 
 _COPIES = "copies"  # two_shot around copies of the slots
-EQUAL_MARK = "="  # chunks, although ranks differ
+EQUAL_MARK = "="  # after the name of an algorithm with equal chunks, where ranks differ
 
 
 def trial_table(wire: str, trials: Sequence[Trial]) -> list[tuple[str, ...]]:
@@ -295,7 +295,7 @@ def _time(seconds: float | None, *, marked: bool) -> str:
 
 
 def cost_table(costs: Sequence[Costs]) -> list[tuple[str, ...]]:
-    """Return titles, then a row per wire and rank: at how many GB/s it does what."""
+    """Return titles, then a row per wire and rank: its GB/s in each role."""
     rows = [("GB/s", "rank", *ROLES)]
     for wire in wires.TIMED:
         for rank, each in enumerate(cost for cost in costs if cost.wire == wire):

@@ -1,9 +1,9 @@
-"""Who sums how much in an exchange of two hops, where the ranks are not equally fast. Pure arithmetic on their costs.
+"""The share of the array that each rank sums in an exchange of two hops; pure arithmetic on the ranks' costs.
 
 Rank r sums its own chunk and exchanges the others': it publishes its elements of them and gathers their sums. With the
 share s of the array it takes s * reduce + (1 - s) * exchange seconds per byte. Both costs are measured, because ranks
-are slow in different ways: a narrow link is slow in both, a processor copies fast where elements travel as they are,
-and sums slowly.
+are slow in different ways: a narrow link is slow in both roles, while a processor sums slowly but copies fast where
+elements travel as they are.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 
-_WORTH = 1.5  # times faster: ranks closer together than that are taken as equal
-_CLEAR = 1.1  # times sooner that the slowest rank must be done: less may be an error of measurement
-_DIGITS = 12  # of a share
-_HALVINGS = 100  # of a bisection: costs are up to 2^50 apart, and have 53 bits
+_WORTH = 1.5  # ratio of the ranks' costs below which ranks count as equal
+_CLEAR = 1.1  # ratio of the times with equal and unequal chunks below which the gain may be an error of measurement
+_DIGITS = 12  # digits of a share
+_HALVINGS = 100  # steps of a bisection: costs are up to 2^50 apart, and have 53 bits
 
 
 @dataclass(frozen=True)
@@ -23,9 +23,9 @@ class Costs:
     """Seconds that one rank takes per byte on the wire in each role.
 
     Attributes:
-        wire: with which they were measured, see :func:`vkpar.comm.wires.timed_as`.
-        exchange: the rank publishes its own elements in a slot while it gathers a finished sum from another; per byte
-            of one of the two.
+        wire: the wire that they were measured with, see :func:`vkpar.comm.wires.timed_as`.
+        exchange: the rank publishes its own elements in a slot while it gathers as many finished sums from another
+            slot; seconds per byte published.
         reduce: the rank sums the slots of all others and its own elements to its array and a slot.
     """
 
@@ -34,7 +34,7 @@ class Costs:
     reduce: float
 
     def seconds(self, share: float) -> float:
-        """Return what the rank takes per byte of an array of which it sums ``share``."""
+        """Return the rank's seconds per byte of an array of which it sums ``share``."""
         return share * self.reduce + (1 - share) * self.exchange
 
 
@@ -53,11 +53,11 @@ def slowest(costs: Sequence[Costs], shares: Sequence[float]) -> float:
 
 
 @functools.lru_cache
-def shares(costs: tuple[Costs, ...]) -> tuple[float, ...] | None:
-    """Return each rank's share of the array: those with which the slowest rank is done earliest.
+def unequal(costs: tuple[Costs, ...]) -> tuple[float, ...] | None:
+    """Return each rank's share of the array, such that the slowest rank is done as early as possible.
 
-    None where ranks are about equally fast, or where the slowest would not be done clearly earlier than with equal
-    chunks.
+    Return None where ranks are about equally fast, or where the slowest rank would not be done clearly earlier than
+    with equal chunks.
     """
     if not differ(costs):
         return None
@@ -68,9 +68,9 @@ def shares(costs: tuple[Costs, ...]) -> tuple[float, ...] | None:
 def best(costs: Sequence[Costs]) -> tuple[float, ...]:
     """Return the shares with which the slowest rank is done earliest; among several such, the most even ones.
 
-    Whether all ranks can be done by a time is easy to say, since each of them then has a least and a most share: the
-    leasts must not sum up to more than one, nor the mosts to less. The earliest such time is found by bisection, and so
-    is the level to which shares are filled up between their leasts and mosts.
+    By a given time, a rank is done with any share between a least and a most one. All ranks can be done by that time
+    where the least shares sum up to at most one and the most shares to at least one. Bisection finds the earliest such
+    time, and then the level to which shares are filled up between their least and most.
     """
     latest = max(max(each.exchange, each.reduce) for each in costs)
     earliest = _least(lambda time: _feasible(_limits(costs, time)), latest)
@@ -84,7 +84,7 @@ def best(costs: Sequence[Costs]) -> tuple[float, ...]:
 
 
 def _limits(costs: Sequence[Costs], time: float) -> list[tuple[float, float]]:
-    """Return, by rank, the least and the most share with which it is done by ``time``; the least may be the larger."""
+    """Return each rank's least and most share with which it is done by ``time``; none will do where least > most."""
     limits = []
     for each in costs:
         more = each.reduce - each.exchange

@@ -22,7 +22,7 @@ def check_list(devices: Sequence[Device], arrays: Arrays, name: str) -> None:
     """Refuse anything but one array (or None) per rank, each on its rank's device.
 
     Raises:
-        InvalidUsageError
+        InvalidUsageError: no sequence, another number of arrays, or an array that :func:`check_array` refuses.
     """
     if not isinstance(arrays, Sequence) or len(arrays) != len(devices):
         given = len(arrays) if isinstance(arrays, Sequence) else type(arrays).__name__
@@ -33,10 +33,10 @@ def check_list(devices: Sequence[Device], arrays: Arrays, name: str) -> None:
 
 
 def check_array(devices: Sequence[Device], rank: int, array: Array, name: str) -> None:
-    """Refuse what is no array, or one on another device than ``rank``'s.
+    """Refuse anything but an array on the device of ``rank``; ``name`` is the argument's name in the message.
 
     Raises:
-        InvalidUsageError
+        InvalidUsageError: ``array`` is no :class:`~vkpar.Array`, or lives on another device.
     """
     if not isinstance(array, Array):
         raise InvalidUsageError(f"{name} is a {type(array).__name__}, not a vkpar.Array; see Device.array")
@@ -46,10 +46,10 @@ def check_array(devices: Sequence[Device], rank: int, array: Array, name: str) -
 
 
 def check_rank(devices: Sequence[Device], rank: int) -> int:
-    """Return ``rank`` if there is such a rank.
+    """Return the root ``rank`` as an int.
 
     Raises:
-        InvalidUsageError
+        InvalidUsageError: no whole number, or one that is no rank.
     """
     if isinstance(rank, bool) or not isinstance(rank, (int, np.integer)) or not 0 <= rank < len(devices):
         raise InvalidUsageError(f"root is a rank from 0 to {len(devices) - 1}, not {rank!r}")
@@ -71,7 +71,7 @@ def rank_of(devices: Sequence[Device], array: Array, name: str) -> int:
 
 
 def contributions(arrays: Arrays, count: int) -> list[Array | None]:
-    """Return the arrays, None for those that contribute nothing to a reduction of ``count`` elements."""
+    """Return ``arrays`` with None for each that contributes nothing to a reduction of ``count`` elements."""
     return [None if array is None or (array.size == 0 and count) else array for array in arrays]
 
 
@@ -93,10 +93,10 @@ def largest(arrays: Arrays) -> int:
 
 
 def check_alike(count: int, dtype: DType, **named: Arrays) -> None:
-    """Refuse arrays of other counts or dtypes; the keywords say what they are.
+    """Refuse arrays that have not ``count`` elements of ``dtype``; the keywords name them in the message.
 
     Raises:
-        InvalidUsageError
+        InvalidUsageError: an array has another count or dtype.
     """
     given = [
         (f"rank {rank}'s {name} has {array.size} {array.dtype}", array)
@@ -111,10 +111,10 @@ def check_alike(count: int, dtype: DType, **named: Arrays) -> None:
 
 
 def check_out(devices: Sequence[Device], out: Arrays | None, counts: Sequence[int], dtype: DType) -> list[Array]:
-    """Return ``out``: an array per rank, rank r's of ``counts[r]`` elements.
+    """Return ``out``: an array per rank; that of rank r has ``counts[r]`` elements of ``dtype``.
 
     Raises:
-        InvalidUsageError
+        InvalidUsageError: ``out`` is None, or an array is missing, on the wrong rank, or of another count or dtype.
     """
     if out is None:
         raise InvalidUsageError(f"out is needed: arrays of {list(counts)} elements, by rank")
@@ -132,7 +132,7 @@ def check_counts(counts: Any, nranks: int) -> tuple[int, ...]:
     """Return ``counts``: a whole number of elements per rank.
 
     Raises:
-        InvalidUsageError
+        InvalidUsageError: another number of counts, or a count that is negative or no whole number.
     """
     made = tuple(counts) if isinstance(counts, Iterable) else ()
     if len(made) != nranks or not all(_is_count(count) for count in made):
@@ -144,7 +144,7 @@ def check_count_rows(counts: Any, nranks: int) -> tuple[tuple[int, ...], ...]:
     """Return ``counts`` as one row per rank; a single row stands for all of them.
 
     Raises:
-        InvalidUsageError
+        InvalidUsageError: another number of rows, or a row that :func:`check_counts` refuses.
     """
     rows = tuple(counts) if isinstance(counts, Iterable) else ()
     if not rows or all(_is_count(item) for item in rows):
@@ -161,16 +161,17 @@ def _is_count(count: Any) -> bool:
 def check_aliasing(
     rank: int, sources: Sequence[Part], targets: Sequence[Part], partners: Mapping[int, int] | None = None
 ) -> None:
-    """Refuse destinations that share bytes with one another, or with a source that is not the very same piece.
+    """Refuse destinations that share bytes with one another, or with a source that is not exactly in their place.
 
     Args:
-        rank: whose they are.
-        sources: what it gives.
-        targets: what it gets.
-        partners: by start of a source, that of the target that may have its bytes; its own where it is not named.
+        rank: the rank whose arrays they are.
+        sources: the arrays that the rank gives.
+        targets: the arrays that the rank gets.
+        partners: by the start of a source, the start of the target that may take its place; a source that is not named
+            may be overwritten by the target of the same start alone.
 
     Raises:
-        InvalidUsageError
+        InvalidUsageError: such an overlap.
     """
     placed = sorted((*_place(target.array), target.start) for target in targets if target.array.size)
     for (storage, _, end, _), (other, first, _, _) in itertools.pairwise(placed):

@@ -1,4 +1,7 @@
-"""The collectives: each is checked here, and becomes a request that says what to move and to sum, and where."""
+"""The collectives that reduce, and the barrier: a call is checked here and becomes a request.
+
+A request says what to sum and what to move, and where.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,6 @@ from typing import Any
 
 from vkpar.arrays.array import Array, overlaps
 from vkpar.comm import wires
-from vkpar.comm.requests import operands as placement
 from vkpar.comm.requests.checks import (
     Arrays,
     check_aliasing,
@@ -21,7 +23,8 @@ from vkpar.comm.requests.checks import (
     contributions,
     largest,
 )
-from vkpar.comm.requests.operands import Operands, Part, flat, slots_of, words, words_of
+from vkpar.comm.requests.keys import Call
+from vkpar.comm.requests.operands import Operands, Part, flat, moved, slots_of, summed, words, words_of
 from vkpar.comm.schedule.steps import Move, Span
 from vkpar.device import Device
 from vkpar.dtypes import DType, float32
@@ -36,9 +39,9 @@ class Request:
     """A checked collective.
 
     Attributes:
-        name: the collective's.
-        arrays: everything that it names; what is recorded for it is dropped when one of them is gone.
-        dtype: of the arrays; ``count`` of their elements describe its size.
+        name: the collective's name.
+        arrays: every array that it names; what is recorded for it is freed when one of them is gone.
+        dtype: the arrays' dtype; ``count`` of their elements describe the collective's size.
     """
 
     name: str
@@ -57,7 +60,8 @@ class Reduction(Request):
 
     Attributes:
         space: elements of the schedule's virtual space, or words: see :func:`vkpar.comm.wires.in_words`.
-        root: the only rank that gets the result; ``parts``: what each rank gets; all get all where both are None.
+        root: the only rank that gets the result; ``parts``: the part that each rank gets. Where both are None, every
+            rank gets the whole result.
     """
 
     op: str = "sum"
@@ -72,7 +76,7 @@ class Reduction(Request):
     def operands(self) -> Operands:
         """Return the arrays as programs read and write them."""
         assert self.dtype is not None
-        return placement.summed(self.sources, self.targets, in_words=wires.in_words(self.dtype))
+        return summed(self.sources, self.targets, in_words=wires.in_words(self.dtype))
 
     def label(self) -> dict[str, Any]:
         """Return what the flight recorder says of it."""
@@ -82,14 +86,14 @@ class Reduction(Request):
 
 @dataclass(frozen=True)
 class Movement(Request):
-    """Pieces of arrays that are moved as they are; a piece whose source and target share a rank is copied there.
+    """Arrays that are moved as they are; a send to the sender's own rank is a copy there.
 
     Attributes:
         root: the one rank that gives, or gets, everything.
-        swaps: a piece may lie where the one that comes back for it will.
+        swaps: a rank may receive an array where the one that it sends to the same partner lies.
     """
 
-    pieces: tuple[Piece, ...] = ()
+    sends: tuple[Send, ...] = ()
     root: int | None = None
     swaps: bool = False
 
@@ -98,16 +102,15 @@ class Movement(Request):
         return super().label() | ({} if self.root is None else {"root": self.root})
 
     def spans(self) -> list[Span]:
-        """Return where each piece lies in the virtual space, in words."""
-        return slots_of([words(piece.source) for piece in self.pieces])
+        """Return where each send's elements lie in the virtual space, in words."""
+        return slots_of([words(send.source) for send in self.sends])
 
     def moves(self) -> list[Move]:
         """Return what crosses links."""
-        pairs = zip(self.pieces, self.spans(), strict=True)
         return [
-            Move(span, piece.rank, tuple(sorted(rank for rank in piece.targets if rank != piece.rank)))
-            for piece, span in pairs
-            if span.count and any(rank != piece.rank for rank in piece.targets)
+            Move(span, send.rank, tuple(sorted(rank for rank in send.targets if rank != send.rank)))
+            for send, span in zip(self.sends, self.spans(), strict=True)
+            if span.count and any(rank != send.rank for rank in send.targets)
         ]
 
     def operands(self, nranks: int) -> Operands:
@@ -115,14 +118,14 @@ class Movement(Request):
         sources: list[list[Part]] = [[] for _ in range(nranks)]
         targets: list[list[Part]] = [[] for _ in range(nranks)]
         local: list[tuple[int, Array, Array]] = []
-        for piece, span in zip(self.pieces, self.spans(), strict=True):
-            sources[piece.rank].append(Part(span.start, piece.source))
-            for rank, target in piece.targets.items():
-                if rank != piece.rank:
+        for send, span in zip(self.sends, self.spans(), strict=True):
+            sources[send.rank].append(Part(span.start, send.source))
+            for rank, target in send.targets.items():
+                if rank != send.rank:
                     targets[rank].append(Part(span.start, target))
-                elif target.size and not overlaps(piece.source, target):
-                    local.append((rank, piece.source, target))
-        made = placement.moved(sources, targets)
+                elif target.size and not overlaps(send.source, target):
+                    local.append((rank, send.source, target))
+        made = moved(sources, targets)
         for rank, source, target in local:
             made.copies.before.setdefault(rank, []).append((source.ranges(), target.ranges()))
         return made
@@ -134,8 +137,8 @@ class Barrier(Request):
 
 
 @dataclass(frozen=True)
-class Piece:
-    """``source`` on ``rank`` goes to ``targets``, by rank."""
+class Send:
+    """Rank ``rank`` sends the array ``source`` to ``targets``, by rank."""
 
     rank: int
     source: Array
@@ -145,72 +148,50 @@ class Piece:
 # ---- reductions ----
 
 
-def all_reduce(devices: Sequence[Device], arrays: Arrays, op: str, out: Arrays | None, wire: str | None) -> Request:
-    """Check an all_reduce.
-
-    Raises:
-        InvalidUsageError, UnsupportedError
-    """
-    check_list(devices, arrays, "arrays")
-    if out is not None:
-        check_list(devices, out, "out")
-    targets = [_target(rank, array, None if out is None else out[rank]) for rank, array in enumerate(arrays)]
-    sources = contributions(arrays, largest(targets))
-    return _reduction(ALL_REDUCE, devices, op, wire, sources, targets, {})
+def all_reduce(devices: Sequence[Device], call: Call) -> Request:
+    """Check an all_reduce; raises as :func:`vkpar.comm.requests.calls.check` does."""
+    check_list(devices, call.arrays, "arrays")
+    if call.out is not None:
+        check_list(devices, call.out, "out")
+    out = [None] * len(devices) if call.out is None else call.out
+    targets = [_target(rank, *pair) for rank, pair in enumerate(zip(call.arrays, out, strict=True))]
+    return _reduction(devices, call, contributions(call.arrays, largest(targets)), targets)
 
 
-def reduce(
-    devices: Sequence[Device], arrays: Arrays, root: int, op: str, out: Array | None, wire: str | None
-) -> Request:
-    """Check a reduce.
-
-    Raises:
-        InvalidUsageError, UnsupportedError
-    """
-    check_list(devices, arrays, "arrays")
-    check_rank(devices, root)
+def reduce(devices: Sequence[Device], call: Call) -> Request:
+    """Check a reduce; raises as :func:`vkpar.comm.requests.calls.check` does."""
+    check_list(devices, call.arrays, "arrays")
+    root, (out,) = check_rank(devices, call.root), call.out
     if out is not None:
         check_array(devices, root, out, "out")
     targets: list[Array | None] = [None] * len(devices)
-    targets[root] = _target(root, arrays[root], out)
-    sources = contributions(arrays, largest([*arrays, *targets]))
-    return _reduction(REDUCE, devices, op, wire, sources, targets, {"root": root})
+    targets[root] = _target(root, call.arrays[root], out)
+    return _reduction(devices, call, contributions(call.arrays, largest([*call.arrays, *targets])), targets)
 
 
-def reduce_scatter(
-    devices: Sequence[Device],
-    arrays: Arrays,
-    op: str,
-    out: Arrays | None,
-    wire: str | None,
-    counts: Sequence[int] | None = None,
-) -> Request:
-    """Check a reduce_scatter.
-
-    Raises:
-        InvalidUsageError, UnsupportedError
-    """
-    check_list(devices, arrays, "arrays")
-    sources = contributions(arrays, largest(arrays))
-    check_contributors(sources)
+def reduce_scatter(devices: Sequence[Device], call: Call) -> Request:
+    """Check a reduce_scatter; raises as :func:`vkpar.comm.requests.calls.check` does."""
+    check_list(devices, call.arrays, "arrays")
+    sources = contributions(call.arrays, largest(call.arrays))
+    contributors = check_contributors(sources)
     first = next(array for array in sources if array is not None)
-    _check_op(devices, op, first.dtype, wire)
+    _check_op(devices, call.op, first.dtype, call.wire)
     check_alike(first.size, first.dtype, array=sources)
-    counts = parts_of(first.size, len(devices), counts)
-    targets = check_out(devices, out, counts, first.dtype)
+    counts = parts_of(first.size, len(devices), call.counts)
+    targets = check_out(devices, call.out, counts, first.dtype)
     spans = slots_of([_units(count, first.dtype) for count in counts])
     source_parts = [[] if array is None else cut(array, counts, spans) for array in sources]
     target_parts = [[Part(span.start, flat(array))] for span, array in zip(spans, targets, strict=True)]
     return _checked(
         Reduction(
-            REDUCE_SCATTER,
+            call.name,
             alive(sources, targets),
             first.dtype,
             first.size,
-            op,
-            wire,
+            call.op,
+            call.wire,
             spans[-1].start + spans[-1].count if first.size else 0,
-            check_contributors(sources),
+            contributors,
             parts=tuple(spans),
             sources=source_parts,
             targets=target_parts,
@@ -218,32 +199,24 @@ def reduce_scatter(
     )
 
 
-def _reduction(
-    name: str,
-    devices: Sequence[Device],
-    op: str,
-    wire: str | None,
-    sources: Arrays,
-    targets: Sequence[Array | None],
-    more: dict[str, Any],
-) -> Request:
+def _reduction(devices: Sequence[Device], call: Call, sources: Arrays, targets: Sequence[Array | None]) -> Request:
     first = next(array for array in targets if array is not None)
     count = largest([*sources, *targets])
-    _check_op(devices, op, first.dtype, wire)
+    _check_op(devices, call.op, first.dtype, call.wire)
     check_alike(count, first.dtype, destination=targets, array=sources)
     return _checked(
         Reduction(
-            name,
+            call.name,
             alive(sources, targets),
             first.dtype,
             count,
-            op,
-            wire,
+            call.op,
+            call.wire,
             _units(count, first.dtype),
             check_contributors(sources),
+            call.root,
             sources=[[] if array is None else [Part(0, flat(array))] for array in sources],
             targets=[[] if array is None else [Part(0, flat(array))] for array in targets],
-            **more,
         )
     )
 
@@ -255,7 +228,7 @@ def _checked(request: Reduction) -> Reduction:
 
 
 def _units(count: int, dtype: DType) -> int:
-    """Return how many elements a schedule sees in ``count`` of ``dtype``."""
+    """Return how many elements of its virtual space a schedule counts for ``count`` elements of ``dtype``."""
     return words_of(count * dtype.itemsize) if wires.in_words(dtype) else count
 
 
@@ -276,9 +249,9 @@ def _target(rank: int, array: Array | None, out: Array | None) -> Array:
     return target
 
 
-def barrier() -> Request:
+def barrier(_devices: Sequence[Device], call: Call) -> Request:
     """Return a barrier."""
-    return Barrier(BARRIER, [])
+    return Barrier(call.name, [])
 
 
 # ---- shared ----
@@ -290,10 +263,10 @@ def split(count: int, nranks: int) -> list[int]:
 
 
 def parts_of(count: int, nranks: int, counts: Sequence[int] | None) -> list[int]:
-    """Return the sizes of the parts that ranks get: ``counts``, or as equal as can be.
+    """Return the sizes of the parts that ranks get: ``counts``, or the most equal ones.
 
     Raises:
-        InvalidUsageError: they do not add up to ``count``.
+        InvalidUsageError: ``counts`` do not add up to ``count``.
     """
     if counts is not None and sum(counts) != count:
         raise InvalidUsageError(f"counts add up to {sum(counts)}; the array has {count} elements")
@@ -301,7 +274,7 @@ def parts_of(count: int, nranks: int, counts: Sequence[int] | None) -> list[int]
 
 
 def cut(array: Array, counts: Sequence[int], spans: Sequence[Span]) -> list[Part]:
-    """Return consecutive parts of the flat array, of so many elements each, to which a schedule gives those spans."""
+    """Return consecutive parts of the flat array: part i, of ``counts[i]`` elements, begins at ``spans[i]``."""
     parts, at, whole = [], 0, flat(array)
     for count, span in zip(counts, spans, strict=True):
         parts.append(Part(span.start, whole[at : at + count]))

@@ -1,4 +1,4 @@
-"""The collectives that move data and compute nothing: each is checked here, and becomes a request."""
+"""The collectives that move data and compute nothing: a call is checked here and becomes a request."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import Any
 
 from vkpar.arrays.array import Array, overlaps
 from vkpar.comm.requests.checks import (
-    Arrays,
     check_aliasing,
     check_alike,
     check_array,
@@ -17,7 +16,8 @@ from vkpar.comm.requests.checks import (
     contributions,
     rank_of,
 )
-from vkpar.comm.requests.collectives import Movement, Piece, Request, alive, cut, parts_of, split
+from vkpar.comm.requests.collectives import Movement, Request, Send, alive, cut, parts_of, split
+from vkpar.comm.requests.keys import Call
 from vkpar.comm.requests.operands import Part, flat, slots_of
 from vkpar.comm.schedule.steps import Span
 from vkpar.device import Device
@@ -28,33 +28,27 @@ ALL_GATHER, BROADCAST, ALL_TO_ALL, SEND_RECV = "all_gather", "broadcast", "all_t
 SCATTER, GATHER = "scatter", "gather"
 
 
-def all_gather(devices: Sequence[Device], arrays: Arrays, out: Arrays | None) -> Request:
-    """Check an all_gather.
-
-    Raises:
-        InvalidUsageError
-    """
-    check_list(devices, arrays, "arrays")
-    dtype, counts = _common(ALL_GATHER, arrays)
-    targets = check_out(devices, out, [sum(counts)] * len(devices), dtype)
+def all_gather(devices: Sequence[Device], call: Call) -> Request:
+    """Check an all_gather; raises as :func:`vkpar.comm.requests.calls.check` does."""
+    check_list(devices, call.arrays, "arrays")
+    dtype, counts = _common(call)
+    targets = check_out(devices, call.out, [sum(counts)] * len(devices), dtype)
     starts = [sum(counts[:rank]) for rank in range(len(counts))]
-    pieces = []
-    for rank, array in enumerate(arrays):
+    sends = []
+    for rank, array in enumerate(call.arrays):
         if array is not None and array.size:
             start, end = starts[rank], starts[rank] + array.size
             places = {other: flat(target)[start:end] for other, target in enumerate(targets)}
-            pieces.append(Piece(rank, flat(array), places))
-    return _moved(Movement(ALL_GATHER, alive(arrays, targets), dtype, sum(counts), tuple(pieces)), len(devices))
+            sends.append(Send(rank, flat(array), places))
+    return _moved(devices, call, alive(call.arrays, targets), dtype, sum(counts), sends)
 
 
-def broadcast(devices: Sequence[Device], arrays: Arrays, root: int, out: Arrays | None = None) -> Request:
-    """Check a broadcast.
-
-    Raises:
-        InvalidUsageError
-    """
+def broadcast(devices: Sequence[Device], call: Call) -> Request:
+    """Check a broadcast; raises as :func:`vkpar.comm.requests.calls.check` does."""
+    arrays, out = call.arrays, call.out
     check_list(devices, arrays, "arrays")
-    source = arrays[check_rank(devices, root)]
+    root = check_rank(devices, call.root)
+    source = arrays[root]
     if source is None:
         raise InvalidUsageError(f"broadcast needs an array on every rank, or on rank {root}, its root, alone with out=")
     if out is None and any(array is None for array in arrays):
@@ -64,66 +58,44 @@ def broadcast(devices: Sequence[Device], arrays: Arrays, root: int, out: Arrays 
     counts = [source.size] * len(devices)
     targets = arrays if out is None else check_out(devices, out, counts, source.dtype)
     places = {rank: flat(array) for rank, array in enumerate(targets) if array is not None}
-    pieces = [Piece(root, flat(source), places)]
-    request = Movement(BROADCAST, alive(arrays, targets), source.dtype, source.size, tuple(pieces), root)
-    return _moved(request, len(devices))
+    return _moved(devices, call, alive(arrays, targets), source.dtype, source.size, [Send(root, flat(source), places)])
 
 
-def scatter(
-    devices: Sequence[Device], array: Array, root: int, out: Arrays | None, counts: Sequence[int] | None = None
-) -> Request:
-    """Check a scatter.
-
-    Raises:
-        InvalidUsageError
-    """
-    check_array(devices, check_rank(devices, root), array, "array")
-    counts = parts_of(array.size, len(devices), counts)
-    targets = check_out(devices, out, counts, array.dtype)
+def scatter(devices: Sequence[Device], call: Call) -> Request:
+    """Check a scatter; raises as :func:`vkpar.comm.requests.calls.check` does."""
+    (array,), root = call.arrays, check_rank(devices, call.root)
+    check_array(devices, root, array, "array")
+    counts = parts_of(array.size, len(devices), call.counts)
+    targets = check_out(devices, call.out, counts, array.dtype)
     parts = cut(array, counts, slots_of(counts))
-    pieces = [Piece(root, part.array, {rank: flat(targets[rank])}) for rank, part in enumerate(parts)]
-    request = Movement(SCATTER, alive([array], targets), array.dtype, array.size, tuple(pieces), root)
-    return _moved(request, len(devices))
+    sends = [Send(root, part.array, {rank: flat(targets[rank])}) for rank, part in enumerate(parts)]
+    return _moved(devices, call, alive([array], targets), array.dtype, array.size, sends)
 
 
-def gather(devices: Sequence[Device], arrays: Arrays, root: int, out: Array | None) -> Request:
-    """Check a gather.
-
-    Raises:
-        InvalidUsageError
-    """
-    check_list(devices, arrays, "arrays")
-    check_rank(devices, root)
-    dtype, counts = _common(GATHER, arrays)
+def gather(devices: Sequence[Device], call: Call) -> Request:
+    """Check a gather; raises as :func:`vkpar.comm.requests.calls.check` does."""
+    check_list(devices, call.arrays, "arrays")
+    root, (out,) = check_rank(devices, call.root), call.out
+    dtype, counts = _common(call)
     if out is None:
         raise InvalidUsageError(f"out is needed: an array of {sum(counts)} elements on rank {root}, the root")
     check_array(devices, root, out, "out")
     if out.size != sum(counts) or out.dtype != dtype:
         raise InvalidUsageError(f"out is {out.size} {out.dtype}; this needs {sum(counts)} {dtype}")
     places = cut(out, counts, slots_of(counts))
-    pieces = [
-        Piece(rank, flat(array), {root: place.array})
-        for rank, (array, place) in enumerate(zip(arrays, places, strict=True))
+    sends = [
+        Send(rank, flat(array), {root: place.array})
+        for rank, (array, place) in enumerate(zip(call.arrays, places, strict=True))
         if array is not None and array.size
     ]
-    request = Movement(GATHER, alive(arrays, [out]), dtype, out.size, tuple(pieces), root)
-    return _moved(request, len(devices))
+    return _moved(devices, call, alive(call.arrays, [out]), dtype, out.size, sends)
 
 
-def all_to_all(
-    devices: Sequence[Device],
-    arrays: Arrays,
-    out: Arrays | None,
-    counts: Sequence[Sequence[int]] | None = None,
-) -> Request:
-    """Check an all_to_all; ``counts[r][q]`` elements go from rank r to rank q.
-
-    Raises:
-        InvalidUsageError
-    """
+def all_to_all(devices: Sequence[Device], call: Call) -> Request:
+    """Check an all_to_all; raises as :func:`vkpar.comm.requests.calls.check` does."""
+    arrays, counts, nranks = call.arrays, call.counts, len(devices)
     check_list(devices, arrays, "arrays")
-    nranks = len(devices)
-    dtype, sizes = _common(ALL_TO_ALL, arrays)
+    dtype, sizes = _common(call)
     if counts is None:
         if any(array is None for array in arrays):
             raise InvalidUsageError("all_to_all needs an array on every rank, or counts=")
@@ -133,24 +105,23 @@ def all_to_all(
         if size != sum(row):
             raise InvalidUsageError(f"rank {rank}'s array has {size} elements; its counts add up to {sum(row)}")
     received = [[row[rank] for row in counts] for rank in range(nranks)]
-    targets = check_out(devices, out, [sum(column) for column in received], dtype)
+    targets = check_out(devices, call.out, [sum(column) for column in received], dtype)
     places = [cut(target, column, slots_of(column)) for target, column in zip(targets, received, strict=True)]
-    pieces = [
-        Piece(rank, part.array, {other: places[other][rank].array})
+    sends = [
+        Send(rank, part.array, {other: places[other][rank].array})
         for rank, (array, row) in enumerate(zip(arrays, counts, strict=True))
         if array is not None
         for other, part in enumerate(cut(array, row, slots_of(row)))
     ]
     swaps = any(array is not None and overlaps(array, target) for array, target in zip(arrays, targets, strict=True))
-    request = Movement(ALL_TO_ALL, alive(arrays, targets), dtype, max(sizes), tuple(pieces), swaps=swaps)
-    return _moved(request, nranks)
+    return _moved(devices, call, alive(arrays, targets), dtype, max(sizes), sends, swaps=swaps)
 
 
 def unzipped(pairs: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
     """Return the pairs' sources and targets.
 
     Raises:
-        InvalidUsageError: something else than pairs was given.
+        InvalidUsageError: ``pairs`` is no sequence of pairs.
     """
     try:
         return tuple(source for source, _ in pairs), tuple(target for _, target in pairs)
@@ -158,55 +129,55 @@ def unzipped(pairs: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
         raise InvalidUsageError("send_recv takes (source, target) pairs of arrays") from error
 
 
-def send_recv(devices: Sequence[Device], pairs: Sequence[tuple[Array, Array]]) -> Request:
-    """Check a send_recv.
-
-    Raises:
-        InvalidUsageError
-    """
-    pieces = []
-    for index, (source, target) in enumerate(pairs):
+def send_recv(devices: Sequence[Device], call: Call) -> Request:
+    """Check a send_recv; raises as :func:`vkpar.comm.requests.calls.check` does."""
+    sends = []
+    for index, (source, target) in enumerate(zip(call.arrays, call.out, strict=True)):
         rank = rank_of(devices, source, f"the source of pair {index}")
         other = rank_of(devices, target, f"the target of pair {index}")
         if source.size != target.size or source.dtype != target.dtype:
             raise InvalidUsageError(
                 f"pair {index}: {source.size} {source.dtype} to {target.size} {target.dtype}; they must agree"
             )
-        pieces.append(Piece(rank, flat(source), {other: flat(target)}))
-    arrays = [array for pair in pairs for array in pair]
-    dtype = arrays[0].dtype if arrays else None
-    count = sum(piece.source.size for piece in pieces)
-    return _moved(Movement(SEND_RECV, alive(arrays), dtype, count, tuple(pieces)), len(devices))
+        sends.append(Send(rank, flat(source), {other: flat(target)}))
+    dtype = call.arrays[0].dtype if call.arrays else None
+    return _moved(devices, call, alive(call.arrays, call.out), dtype, sum(send.source.size for send in sends), sends)
 
 
-def _moved(request: Movement, nranks: int) -> Request:
-    """Return the movement, whose destinations were checked."""
-    pairs = list(zip(request.pieces, request.spans(), strict=True))
-    partners = _partners(pairs) if request.swaps else {}
-    for rank in range(nranks):
-        sources = [Part(span.start, piece.source) for piece, span in pairs if piece.rank == rank]
-        targets = [Part(span.start, piece.targets[rank]) for piece, span in pairs if rank in piece.targets]
+def _moved(
+    devices: Sequence[Device],
+    call: Call,
+    arrays: list[Array],
+    dtype: DType | None,
+    count: int,
+    sends: Sequence[Send],
+    *,
+    swaps: bool = False,
+) -> Request:
+    """Return the movement once its destinations are checked."""
+    request = Movement(call.name, arrays, dtype, count, tuple(sends), call.root, swaps)
+    pairs = list(zip(sends, request.spans(), strict=True))
+    partners = _partners(pairs) if swaps else {}
+    for rank in range(len(devices)):
+        sources = [Part(span.start, send.source) for send, span in pairs if send.rank == rank]
+        targets = [Part(span.start, send.targets[rank]) for send, span in pairs if rank in send.targets]
         check_aliasing(rank, sources, targets, partners)
     return request
 
 
-def _partners(pairs: Sequence[tuple[Piece, Span]]) -> dict[int, int]:
-    """Return, by the start of each piece, that of the one that comes back for it: from its target to its source."""
-    starts = {(piece.rank, target): span.start for piece, span in pairs for target in piece.targets}
+def _partners(pairs: Sequence[tuple[Send, Span]]) -> dict[int, int]:
+    """Return the start of the send from a target back to its source, by the start of the send to that target."""
+    starts = {(send.rank, target): span.start for send, span in pairs for target in send.targets}
     return {start: starts.get((target, source), start) for (source, target), start in starts.items()}
 
 
-def _common(name: str, arrays: Arrays) -> tuple[DType, list[int]]:
-    """Return the dtype of arrays of which some may be None, and their counts.
-
-    Raises:
-        InvalidUsageError
-    """
-    given = [array for array in arrays if array is not None]
+def _common(call: Call) -> tuple[DType, list[int]]:
+    """Return the dtype of a call's arrays and their counts; an array that is None has the count 0."""
+    given = [array for array in call.arrays if array is not None]
     if not given:
-        raise InvalidUsageError(f"{name} needs at least one array")
+        raise InvalidUsageError(f"{call.name} needs at least one array")
     dtype = given[0].dtype
-    for rank, array in enumerate(arrays):
+    for rank, array in enumerate(call.arrays):
         if array is not None and array.dtype != dtype:
             raise InvalidUsageError(f"rank {rank}'s array is {array.dtype}, another {dtype}: dtypes must agree")
-    return dtype, [0 if array is None else array.size for array in arrays]
+    return dtype, [0 if array is None else array.size for array in call.arrays]

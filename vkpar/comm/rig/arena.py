@@ -9,7 +9,7 @@ from pathlib import Path
 from vkpar import env
 from vkpar.comm.schedule.steps import MOST_SOURCES, SlotSet
 from vkpar.errors import UnsupportedError
-from vkpar.vulkan.memory.memory import HostArena
+from vkpar.vulkan.memory.hostmemory import HostArena
 from vkpar.vulkan.memory.pool import round_up
 
 _STAMP_BYTES = 256  # after each slot: its generation, where that is checked
@@ -66,9 +66,9 @@ class Arena:
 
     Args:
         nranks: how many ranks share it.
-        alignment: what the ranks' drivers ask of imported host memory.
-        most: bytes that every rank can import and bind; the memory has no more, whatever the settings say.
-        wanted: bytes for all slots; None for the settings'.
+        alignment: the largest alignment that a rank's driver asks of imported host memory; 0 where none imports it.
+        most: the most bytes that every rank can import and bind, which no setting exceeds.
+        wanted: bytes for all slots; None for ``VKPAR_STAGING_BYTES`` or its default.
 
     Attributes:
         memory: the host memory that the ranks import.

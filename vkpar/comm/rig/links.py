@@ -54,10 +54,10 @@ class Link:
 
 
 def plan(ranks: Sequence[DeviceInfo], mapped: Collection[int] = ()) -> list[Link]:
-    """Decide every ordered pair's link; ``mapped`` ranks' slots are copied by the host, so it must pass them on.
+    """Decide every ordered pair's link; links of ``mapped`` ranks are bridged, since the host copies their slots.
 
     Raises:
-        UnsupportedError: ``VKPAR_LINK=native`` and a pair that cannot be native.
+        UnsupportedError: ``VKPAR_LINK=native``, and a pair's link cannot be native.
     """
     wanted = env.get().link
     links = []
@@ -106,10 +106,10 @@ def _decide(source: DeviceInfo, target: DeviceInfo, *, trying: bool) -> tuple[st
 def _self_test(first: str, second: str) -> str:
     """Pass timelines between two devices, by UUID, in a child process; return why that failed, "" where it passed.
 
-    A driver that cannot pass them may crash the process that tries. The child looks for modules in the standard
-    library, then where this process has vkpar from, then where this process looks, so that what lies in the current
-    directory is not run. It passes by a proof that only the test can give: how far the timelines got in as many hops
-    as were drawn here.
+    A driver that cannot pass them may crash the process that tries, hence the child. The child imports modules from the
+    standard library, then from where this process has vkpar, then from this process's search path, but nothing from the
+    current directory. The test passes by a proof that only a run can give: how far the timelines got in a number of
+    hops that is drawn here.
     """
     hops, nonce = 8 + secrets.randbelow(8), secrets.token_hex(16)
     job = {"path": _search_path(), "devices": [first, second], "hops": hops, "nonce": nonce}
@@ -130,7 +130,7 @@ def _self_test(first: str, second: str) -> str:
 
 
 def _search_path() -> list[str]:
-    """Return where the child looks for what is not in the standard library; an empty entry is the current directory."""
+    """Return the folders where the child looks for modules; no empty entry, which is the current directory."""
     mine = str(Path(__file__).resolve().parents[3])
     return [mine, *(os.path.abspath(entry) for entry in sys.path if entry)]
 

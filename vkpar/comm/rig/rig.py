@@ -1,4 +1,4 @@
-"""What a communicator owns on its devices: staging, links, and the pump's group."""
+"""The rig: a communicator's staging memory, links and queues on its devices."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Rig:
         devices: the ranks' logical devices.
         transports: by rank: ``auto``, ``staged`` or ``mapped``.
         staging_nbytes: bytes for all slots; None for the settings'.
-        copies: make ready for programs whose kernels work on copies of the slots.
+        copies: open copy queues, and memory for copies of the slots that kernels may work on.
 
     Attributes:
         lanes: the queues that programs run on, by number; the first n are the ranks' compute queues.
@@ -53,7 +53,8 @@ class Rig:
         spin_ns: how long waits spin before they block: only where all ranks are GPUs and cores are to spare.
 
     Raises:
-        UnsupportedError: ``staged`` or ``copies`` on a device that cannot import host memory, or links that cannot be.
+        UnsupportedError: ``staged`` or ``copies`` on a device that cannot import host memory, or a link that cannot be
+            native although ``VKPAR_LINK`` asks for it.
         OutOfMemoryError: no room for copies of the slots.
     """
 
@@ -117,7 +118,7 @@ class Rig:
         return bool(self.own_slots) and self._trusts_copies
 
     def distrust_copies(self) -> None:
-        """Do without copies from now on: a test found them wrong."""
+        """Use no copies of the slots from now on: a test found wrong data in them."""
         self._trusts_copies = False
 
     def _share_slots(self) -> None:
@@ -156,7 +157,7 @@ class Rig:
         return [queue.reached for queue in self.queues]
 
     def values(self) -> list[int]:
-        """Return the same while a device may be about to close; -1 where it cannot tell any more."""
+        """Return each lane's timeline value, -1 for a device that is closed; unlike :meth:`reached` it never raises."""
         values = []
         for queue in self.queues:
             try:
@@ -166,11 +167,11 @@ class Rig:
         return values
 
     def last(self) -> list[int]:
-        """Return, by lane, the timeline value at which all that was submitted is done."""
+        """Return, by lane, the timeline value at which all submitted work is done."""
         return [queue.last for queue in self.queues]
 
     def bridge_counters(self) -> dict[str, Any]:
-        """Return what the bridge threads did, for ``stats`` and errors."""
+        """Return the bridge threads' counters, for ``stats`` and errors."""
         bridge = self.group.stats()
         by_rank = [0] * len(self.devices)
         for rank, number in zip(self.lanes.ranks, bridge.pending_by_rank, strict=True):
@@ -187,11 +188,11 @@ class Rig:
         }
 
     def bridge_error(self, result: int) -> VulkanError:
-        """Return the typed error for what stopped the bridge."""
+        """Return the typed error for the VkResult that stopped the bridge."""
         return api.load().error(result, "vkWaitSemaphores", "in the bridge between ranks")
 
     def confirm(self) -> None:
-        """Let the validation layer see that what the lanes' timelines say is done."""
+        """Let the validation layer see that the work which the lanes' timelines have passed is done."""
         for queue in self.queues:
             queue.confirm()
 
@@ -200,9 +201,9 @@ class Rig:
         return sorted({self.lanes.ranks[lane] for lane in drain(self.queues, values, patience)})
 
     def abandon(self, late: Collection[int]) -> None:
-        """Stop the bridge and free what is on all ranks but the ``late`` ones, which still use theirs.
+        """Stop the bridge and free everything on all ranks but the ``late`` ones, which still use their memory.
 
-        The group stays: its counters can be asked for after a failure.
+        The pump's group stays, because its counters are read after a failure.
         """
         self.group.stop()
         for rank, own in enumerate(self._of_rank):
@@ -215,7 +216,13 @@ class Rig:
 
 
 def _transport(device: LogicalDevice, arena: Arena, wanted: str, copies: bool) -> Transport:
-    """Return the wanted transport; ``auto`` maps where the driver cannot import the memory and nothing is copied."""
+    """Return the wanted transport; ``auto`` takes ``mapped`` where the driver cannot import the memory.
+
+    Raises:
+        UnsupportedError: the driver cannot import the memory and ``staged`` or copies of the slots are wanted, or
+            ``mapped`` is wanted together with copies.
+        DeviceLostError: the device is lost.
+    """
     if wanted == mapped.NAME:
         if copies:
             raise UnsupportedError(f"copies need imported memory; {device.info.name} is to be mapped (transport)")

@@ -53,7 +53,7 @@ def ramped(span: Span, most_blocks: int) -> list[Span]:
 
 
 def abreast(parts: Sequence[Sequence[Span]]) -> list[dict[int, Span]]:
-    """Return the first segment of every chunk that has one, by chunk; then the second of every chunk, and so on.
+    """Return a row of the first segments, by chunk, then a row of the second ones, and so on.
 
     Args:
         parts: by chunk, its segments.
@@ -80,7 +80,7 @@ def pipelined(stages: Sequence[Stages]) -> Iterator[Step]:
 def overlapped(stages: Sequence[Stages]) -> Iterator[Step]:
     """Yield the stages of consecutive segments so that a rank does one stage of each of several segments at a time.
 
-    All that is due on a rank at one time is one step, whose kernels read and write slots at the same time, so that both
+    Everything that a rank does at one time is one step, whose kernels read and write slots at once, so that both
     directions of the rank's link are busy. A step reads slots that were written one time earlier.
 
     Args:
@@ -104,7 +104,7 @@ def _has(stages: Sequence[Stages], segment: int, stage: int) -> bool:
 def interleaved(stages: Sequence[Stages], sets: int) -> Iterator[Step]:
     """Yield the stages of consecutive segments so that ``sets`` of them are under way at a time, evenly apart.
 
-    A segment is through before the one ``sets`` later begins, so that the two can use the same slots.
+    A segment ends before the segment ``sets`` later begins, so that the two can use the same slots.
 
     Args:
         stages: per segment, its stages; per stage, the steps of all ranks.

@@ -1,4 +1,4 @@
-"""What a rank does with one segment, named as NCCL names the primitives of its kernels.
+"""A rank's actions on one segment, named after the primitives of NCCL's kernels.
 
 ``recv`` reads slots that other ranks filled, ``reduce`` adds the rank's own elements, ``copy`` stores in the rank's
 array, ``send`` fills a slot of the rank's own, which others read. See NCCL's ``src/device/primitives.h``.
@@ -15,7 +15,7 @@ def send(span: Span, to: int, *, final: bool = False) -> Reduce:
 
 
 def recv_reduce_send(span: Span, sources: tuple[int, ...], own_at: int | None, to: int) -> Reduce:
-    """Send an unfinished sum to slot ``to``: what ``sources`` hold and, at place ``own_at``, the own elements.
+    """Send an unfinished sum to slot ``to``: that of the slots ``sources`` and, at place ``own_at``, the own elements.
 
     ``own_at`` None leaves the own elements out.
     """
@@ -25,7 +25,7 @@ def recv_reduce_send(span: Span, sources: tuple[int, ...], own_at: int | None, t
 def recv_reduce_copy_send(
     span: Span, sources: tuple[int, ...], own_at: int | None, to: int | None, *, stored: bool = True
 ) -> Reduce:
-    """Finish a sum of what :func:`recv_reduce_send` takes; store it unless told not to, and send it where ``to`` says.
+    """Finish the sum of the same terms as :func:`recv_reduce_send`; store it if ``stored``, and send it to slot ``to``.
 
     ``to`` is None where no other rank receives the sum.
     """

@@ -54,8 +54,7 @@ def copies(step: Step) -> bool:
 def through_copies(steps: Iterable[Step], lanes: Lanes, nslots: int) -> Iterator[Step]:
     """Yield ``steps`` with kernels that read and write their ranks' own slots, and copies around them.
 
-    Every yielded step reads only slots that an earlier step wrote, as every given step does, so that no lane can wait
-    for ever.
+    Every yielded step reads only slots that an earlier step wrote, so that no queue waits for ever.
 
     Args:
         steps: in one global order, by rank.

@@ -39,8 +39,8 @@ class Reduce:
 
     Attributes:
         own_at: how many sources come before the own elements; None where the rank adds nothing.
-        out_slot: where the sum is sent; ``final`` tells a finished sum from a contribution.
-        own_stored: the own elements are those that an earlier step of the rank stored, not those of its source.
+        out_slot: the slot that the sum is sent to; ``final`` tells a finished sum from a contribution.
+        own_stored: the own elements are read from the target, where an earlier step stored them, not from the source.
     """
 
     span: Span
@@ -58,7 +58,7 @@ class Reduce:
 
     @property
     def finishes(self) -> bool:
-        """True where nothing is added to the sum any more: it is sent as a finished one, or stored and not sent."""
+        """True where the sum is finished: it is sent as final, or stored and not sent."""
         return self.final or (self.to_array and self.out_slot is None)
 
 
@@ -91,11 +91,11 @@ class Barrier:
 
 @dataclass(frozen=True)
 class Copy:
-    """Copy what ``slot`` holds for ``span`` to ``out_slot``: one of them is a rank's own copy of the other.
+    """Copy the elements ``span`` from ``slot`` to ``out_slot``; one of the slots is a rank's own copy of the other.
 
     Attributes:
-        final: the slot holds a finished sum, not a contribution; the two may be laid out differently.
-        sends: ``out_slot`` is the one that ranks share; otherwise ``slot`` is.
+        final: the slot holds a finished sum, not a contribution; these may be laid out differently.
+        sends: True where ``out_slot`` is the shared slot, False where ``slot`` is.
     """
 
     span: Span
@@ -142,7 +142,7 @@ class SlotSet:
     """The slots that a schedule may use: ``per_rank`` of each rank, of ``blocks`` blocks each.
 
     Attributes:
-        base: the id of the first slot; rank r's slots follow those of rank r - 1.
+        base: the id of the first slot; the slots of rank r follow the slots of rank r - 1.
     """
 
     nranks: int
@@ -151,7 +151,7 @@ class SlotSet:
     base: int = 0
 
     def slot(self, rank: int, index: int) -> int:
-        """Return the id of ``rank``'s slot ``index`` (taken in turn)."""
+        """Return the id of ``rank``'s slot number ``index``; the numbers begin anew after the last slot."""
         return self.base + rank * self.per_rank + index % self.per_rank
 
     def require(self, algorithm: str, least: int) -> None:
@@ -174,8 +174,8 @@ class Problem:
         generation: 0 or 1; calls of different generations begin with different slots, so that a call need not wait
             until the slots of the call before it are read.
         root: the one rank that receives (reduce).
-        parts: what each rank receives (reduce_scatter); ``count`` is the end of the last.
-        shares: of the whole, what each rank owns (not with ``parts``); None for equal chunks.
+        parts: the part that each rank receives (reduce_scatter); ``count`` is the end of the last one.
+        shares: the share of the whole that each rank owns (not with ``parts``); None for equal chunks.
     """
 
     nranks: int
@@ -199,7 +199,7 @@ class Problem:
         return rank in self.contributors
 
     def own_at(self, rank: int, senders: Collection[int]) -> int | None:
-        """Return the place of ``rank``'s own elements among those of ``senders``, in rank order; None if it adds none.
+        """Return how many of ``senders`` come before ``rank`` in rank order; None where ``rank`` adds no elements.
 
         Args:
             rank: the rank that sums.
@@ -208,7 +208,7 @@ class Problem:
         return sum(other < rank for other in senders) if self.contributes(rank) else None
 
     def receives(self, rank: int, chunk: int) -> bool:
-        """Say whether ``rank`` is to hold the sum of ``chunk``, the one that the rank of that number owns."""
+        """Say whether ``rank`` is to hold the sum of ``chunk``; rank r owns chunk r."""
         if self.parts is not None:
             return rank == chunk
         return self.root is None or rank == self.root

@@ -18,7 +18,7 @@ from vkpar.comm.schedule.steps import BLOCK, MOST_SOURCES, Action, SlotSet, Span
 from vkpar.comm.tune.rehearsal import steps_alone
 from vkpar.comm.wires import WirePlan
 
-# Bytes of a step and how many follow each other: the first that take long enough to be measured.
+# Bytes of a step, and how many steps follow each other; the first pair that takes long enough is measured.
 Tries = tuple[tuple[int, int], ...]
 _TRIES: Tries = ((64 << 10, 1), (256 << 10, 1), (1 << 20, 4))
 _ENOUGH = 0.0003  # seconds
@@ -29,7 +29,7 @@ _DIGITS = 4
 def measured(engine: Engine) -> tuple[Costs, ...]:
     """Return the ranks' costs, by measured wire and rank; one rank works at a time.
 
-    Everything is measured twice, some time apart, and the better time counts: something may hold a rank up once.
+    Each cost is measured twice, some time apart, and the lower one counts, since something may hold a rank up once.
     """
     runners = [_Runner(engine, wire) for wire in wires.TIMED]
     first, second = ([runner.costs(rank) for runner in runners for rank in range(engine.rig.nranks)] for _ in range(2))

@@ -1,6 +1,6 @@
-"""Measures a rig once, in about two seconds: what roles cost each rank, which algorithm and segments at which size.
+"""Measures a rig once, in about two seconds: the ranks' costs, and the best algorithm and segments by size.
 
-Every size tries the table's baseline too, so that the choice is at least as fast there.
+Every size tries the table's baseline too, so that no choice is slower than the baseline.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from vkpar import dtypes, env
 from vkpar.comm import wires
 from vkpar.comm.engine.engine import Engine
 from vkpar.comm.engine.work import Work
-from vkpar.comm.plan import choose as tuner
-from vkpar.comm.plan import shares
+from vkpar.comm.plan import choose, shares
 from vkpar.comm.plan.choose import Choice, Plan, Trial, Tuning
-from vkpar.comm.requests import collectives
+from vkpar.comm.requests import calls, collectives
 from vkpar.comm.requests.collectives import Request
 from vkpar.comm.requests.keys import Call
 from vkpar.comm.schedule.algorithms.table import BASELINE, TABLE
+from vkpar.comm.tune import store
 from vkpar.comm.tune.costs import measured, seconds_of
 from vkpar.comm.tune.rehearsal import request_by
-from vkpar.errors import OutOfMemoryError
+from vkpar.errors import InvalidUsageError, OutOfMemoryError
 
 SECONDS = 2.0
 _SIZES = tuple(4 << (10 + 2 * step) for step in range(8))  # bytes on the wire: 4 KiB to 64 MiB
@@ -33,7 +33,7 @@ _ROUND = 0.003  # seconds that a round of calls should take
 _ROUNDS, _MOST_CALLS = 3, 50
 _HOPELESS = 3.0  # times slower than the best: not tried at larger sizes
 _BETTER = 0.97  # of the built-in choice's time: else that stays
-_LEAST_COPIED = 256 << 10  # bytes on the wire: two more hops between a device's queues take as long as so many
+_LEAST_COPIED = 256 << 10  # bytes on the wire: smaller messages take less time than two hops between queues
 _LEAST_SHARED = 256 << 10  # bytes on the wire: the time of smaller messages hardly depends on shares
 _PLAIN_PART = 0.4  # of the time for trials: for the f32 wire, where ranks differ with it
 _LEAST_PART = 0.5  # of all the time: for trials, however long the costs took
@@ -41,17 +41,32 @@ _LATENCIES = 20
 
 
 def run(engine: Engine, seconds: float = SECONDS) -> Tuning:
-    """Return what was measured on ``engine``'s rig, on which nothing else may run meanwhile.
+    """Measure ``engine``'s rig, on which nothing else may run meanwhile; keep the tuning in a file and return it.
 
     Args:
-        engine: of a communicator with two ranks or more.
-        seconds: about how long the measuring may take; sizes that it does not reach keep the built-in choice.
+        engine: the engine of a communicator.
+        seconds: about how long measuring may take; sizes that it does not reach keep the built-in choice.
 
     Raises:
-        CommunicatorError: the communicator failed.
+        InvalidUsageError: the communicator has a single rank, is inside a group or a profile, or is closed.
+        OutOfMemoryError: no room for arrays of a few MiB.
+        CommunicatorError: the communicator has failed.
     """
+    with engine.health.gate.lock():  # a close in another thread waits
+        engine.health.gate.check()
+        engine.check_usable()
+        if engine.rig.nranks == 1:
+            raise InvalidUsageError("there is nothing to measure on a single rank")
+        if engine.in_group() or engine.profiling.profile is not None:
+            raise InvalidUsageError("a rig is not measured inside a group or a profile")
+        tuning = _measured(engine, seconds)
+        store.save(engine.rig, tuning)
+    return tuning
+
+
+def _measured(engine: Engine, seconds: float) -> Tuning:
     end = time.monotonic() + seconds
-    tuning = Tuning(costs=measured(engine), origin=tuner.MEASURED)
+    tuning = Tuning(costs=measured(engine), origin=choose.MEASURED)
     now = time.monotonic()
     end = max(end, now + _LEAST_PART * seconds)  # some processors compile for a second
     differs = shares.differ(tuning.costs_of(wires.PLAIN))
@@ -104,7 +119,7 @@ def _beyond(trials: Sequence[Trial]) -> Iterator[Choice]:
 
 
 def _sizes(engine: Engine, tuning: Tuning, wire: str, end: float) -> Iterator[list[Trial]]:
-    """Yield the trials of each size for as long as there is time; those of the first size always."""
+    """Yield the trials of each size for as long as there is time, and those of the first size always."""
     dropped: set[str] = set()
     expected = 0.0
     for wire_nbytes in _sizes_of(wire):
@@ -140,11 +155,11 @@ def _marked(trials: list[Trial], best: float) -> list[Trial]:
 def _trials(engine: Engine, tuning: Tuning, wire: str, wire_nbytes: int, dropped: set[str], end: float) -> list[Trial]:
     """Time the plans for one size; where a plan is faster than the built-in one, time both again, in turns.
 
-    The better time of each counts, so that a plan which something held up once does not lose by it.
+    The better time of each counts, so that a plan does not lose because something held it up once.
     """
     count = wire_nbytes // wires.TIMED_NBYTES[wire]
     arrays = [device.zeros(count, dtypes.float32) for device in engine.devices]
-    request = collectives.all_reduce(engine.devices, arrays, "sum", None, wire)
+    request = calls.check(engine.devices, Call(collectives.ALL_REDUCE, arrays, op="sum", wire=wire))
     plans, times = list[Plan](), list[float]()
     for plan in _plans(engine, tuning, wire, wire_nbytes):
         name = plan.algorithm.name
@@ -163,7 +178,7 @@ def _trials(engine: Engine, tuning: Tuning, wire: str, wire_nbytes: int, dropped
             plan.segment_nbytes,
             seconds,
             plan.copies,
-            equal=plan.shares is None and tuner.weighted(plan, tuning.costs_of(wire)) != plan,
+            equal=plan.shares is None and choose.weighted(plan, tuning.costs_of(wire)) != plan,
             wire=wire,
         )
         for plan, seconds in zip(plans, times, strict=True)
@@ -188,20 +203,20 @@ def _plans(engine: Engine, tuning: Tuning, wire: str, wire_nbytes: int) -> Itera
     """Yield the built-in plan, then all others that the rig can take, each once; those with shares first."""
     ranks, n = [device.info for device in engine.devices], engine.rig.nranks
     costs = tuning.costs_of(wire)
-    first = tuner.choose(tuner.AUTO, ranks, wire_nbytes, Tuning(costs=tuning.costs), wire)
+    first = choose.choose(choose.AUTO, ranks, wire_nbytes, Tuning(costs=tuning.costs), wire)
     yield first
     slot = engine.rig.arena.large.slot_nbytes
-    others = [algorithm for algorithm in tuner.candidates(ranks) if algorithm.tuned and algorithm != first.algorithm]
-    plans = [first, *(tuner.weighted(Plan(algorithm), costs) for algorithm in others)]
+    others = [algorithm for algorithm in choose.candidates(ranks) if algorithm.tuned and algorithm != first.algorithm]
+    plans = [first, *(choose.weighted(Plan(algorithm), costs) for algorithm in others)]
     for plan in sorted(plans, key=lambda plan: (plan != first, plan.shares is None, plan.algorithm != BASELINE)):
         algorithm = plan.algorithm
-        usual = min(slot, tuner.segment_nbytes(plan, n, wire_nbytes))
+        usual = min(slot, choose.segment_nbytes(plan, n, wire_nbytes))
         other = {min(slot, factor * usual // 2) for factor in (1, 4)} - {usual}
         if plan != first:
             yield plan
         if plan.shares is not None:
             yield Plan(algorithm)
-        if algorithm.tunes_segments and tuner.chunk_nbytes(algorithm, n, wire_nbytes) > usual:
+        if algorithm.tunes_segments and choose.chunk_nbytes(algorithm, n, wire_nbytes) > usual:
             yield from (replace(plan, segment_nbytes=nbytes) for nbytes in sorted(other))
         if algorithm.tunes_copies and engine.rig.copies and wire_nbytes >= _LEAST_COPIED:
             yield replace(plan, copies=True)

@@ -1,26 +1,31 @@
-"""Opens a rig with the queues that its plan needs, and loads its tuning."""
+"""Opens a rig with the queues that its plan needs, and loads its tuning or has it measured."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from contextlib import ExitStack
 
 from vkpar import env
+from vkpar.comm.engine.engine import Engine
 from vkpar.comm.plan.choose import Tuning
-from vkpar.comm.record import checks as debug
+from vkpar.comm.record import checks
 from vkpar.comm.rig.rig import AUTO, Rig
-from vkpar.comm.tune import store as tuningfile
+from vkpar.comm.tune import measure, store
 from vkpar.errors import OutOfMemoryError, UnsupportedError
 from vkpar.vulkan import instance
 from vkpar.vulkan.device import LogicalDevice
+
+_log = logging.getLogger("vkpar")
+_LEAST_TIMEOUT = 1.0  # seconds: a rig that is being measured may take longer for a step than a shorter timeout allows
 
 
 def open_rig(
     devices: Sequence[LogicalDevice], transports: Sequence[str], staging_nbytes: int | None, *, tunes: bool
 ) -> tuple[Rig, Tuning | None]:
-    """Return the rig and its tuning; None in place of a tuning where there is none.
+    """Return the rig and its kept tuning; None for the tuning where none was kept.
 
-    Copy queues are opened where the settings or the tuning ask for them, and where the tuning is yet to be measured.
+    The rig has copy queues where the settings or the tuning ask for them, and where a tuning is yet to be measured.
 
     Args:
         devices: the ranks' logical devices.
@@ -29,13 +34,14 @@ def open_rig(
         tunes: whether a tuning is to be taken, or measured where there is none.
 
     Raises:
-        UnsupportedError, OutOfMemoryError: as :class:`Rig` does.
+        UnsupportedError: the ranks' devices cannot take the transports, or be linked as the settings say.
+        OutOfMemoryError: a device has no room for its slots.
     """
     path = env.get().path
     with ExitStack() as undo:
         rig = Rig(devices, transports, staging_nbytes, copies=path == "copies")
         undo.callback(rig.close)
-        kept = tuningfile.load(rig) if tunes and env.get().tuning != "redo" else None
+        kept = store.load(rig) if tunes and env.get().tuning != "redo" else None
         wants_copies = kept.copies if kept else tunes and not instance.validating()
         if path != AUTO or not wants_copies or not _can_copy(rig):
             undo.pop_all()
@@ -46,8 +52,28 @@ def open_rig(
         return Rig(devices, transports, staging_nbytes), kept
 
 
+def tune(engine: Engine, kept: Tuning | None) -> None:
+    """Give the engine the tuning ``kept`` of its rig; measure the rig where there is none and it can be measured.
+
+    Raises:
+        CommunicatorError: the communicator failed while it was measured.
+    """
+    if kept is None and not instance.validating() and engine.health.timeout >= _LEAST_TIMEOUT:
+        _log.info(
+            "measuring this rig, once, for about %.0f s: which algorithm is fast at which size (kept in %s)",
+            measure.SECONDS,
+            store.path(engine.rig) or "no file: there is no home directory",
+        )
+        try:
+            kept = measure.run(engine)
+        except OutOfMemoryError as error:
+            _log.warning("the rig is not measured: %s", error)
+    if kept is not None:
+        engine.adopt(kept)
+
+
 def _can_copy(rig: Rig) -> bool:
     """Say whether every rank imports the slots and has a queue that copies beside its kernels."""
-    if debug.SLOTS in env.debug_checks() or any(transport.mirror for transport in rig.transports):
+    if checks.SLOTS in env.debug_checks() or any(transport.mirror for transport in rig.transports):
         return False
     return all(device.transfer is not device.compute for device in rig.devices)

@@ -1,4 +1,4 @@
-"""Programs apart from a communicator's own, for measuring: recorded, run as often as wanted, forgotten."""
+"""Programs for measuring, which no call of the communicator finds: recorded, run as often as wanted, freed."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class Rehearsal:
     """A collective that no call finds, freed at the end of the ``with`` block.
 
     Args:
-        engine: whose rig it runs on.
-        name: what the flight recorder calls it.
-        record: records it.
+        engine: the engine on whose rig it runs.
+        name: its name in the flight recorder.
+        record: returns its recorded programs.
         keep: the arrays that it uses.
     """
 
@@ -50,7 +50,7 @@ class Rehearsal:
 
 
 def request_by(engine: Engine, request: Request, plan: Plan) -> Rehearsal:
-    """Return a context in which ``request`` can be run as ``plan`` says, whatever the tuning does."""
+    """Return a context in which ``request`` can be run by ``plan``, whatever the tuning says."""
     return Rehearsal(engine, request.name, lambda: engine.builder.entry(request, plan), request.arrays)
 
 

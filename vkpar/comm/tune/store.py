@@ -1,4 +1,4 @@
-"""Where a rig's tuning is kept: one JSON file per rig, named after what it depends on."""
+"""The files of tunings: one JSON file per rig, named after everything that the tuning depends on."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 from vkpar import cachedir, env
 from vkpar._version import __version__
 from vkpar.comm import wires
-from vkpar.comm.plan import choose as tuner
+from vkpar.comm.plan import choose
 from vkpar.comm.plan.choose import MEASURED, Choice, Trial, Tuning
 from vkpar.comm.plan.shares import ROLES, Costs
 from vkpar.comm.rig.rig import Rig
@@ -30,7 +30,7 @@ _MOST_SPIN_US = 1_000_000
 
 
 def describe(rig: Rig) -> dict[str, Any]:
-    """Return what a tuning depends on: devices, drivers, links, transports, memory, cores, the version."""
+    """Return everything that a tuning depends on: devices, drivers, links, transports, memory, cores, the version."""
     ranks = [
         {
             "name": device.info.name,
@@ -57,7 +57,7 @@ def describe(rig: Rig) -> dict[str, Any]:
 
 
 def path(rig: Rig) -> Path | None:
-    """Return the rig's file, in ``VKPAR_CACHE_DIR``; None where the user has no home and says no directory."""
+    """Return the rig's file, in ``VKPAR_CACHE_DIR``; None where that is not set and the user has no home."""
     text = json.dumps(describe(rig), sort_keys=True)
     folder = cachedir.directory()
     return folder and folder / f"tuning-{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
@@ -98,7 +98,7 @@ def _parse(document: dict[str, Any], ranks: Sequence[DeviceInfo], slot_nbytes: i
 
 def _choice(raw: dict[str, Any], ranks: Sequence[DeviceInfo], slot_nbytes: int) -> Choice:
     choice = Choice(**raw)
-    tuner.require(choice.algorithm, ranks)
+    choose.require(choice.algorithm, ranks)
     _timed(choice.wire)
     _natural(choice.up_to, optional=True)
     _segment(choice.segment_nbytes, slot_nbytes)
@@ -123,7 +123,7 @@ def _timed(wire: Any) -> None:
 
 def _trial(raw: dict[str, Any], slot_nbytes: int) -> Trial:
     trial = Trial(**raw)
-    tuner.check(trial.algorithm)
+    choose.check(trial.algorithm)
     _timed(trial.wire)
     _natural(trial.wire_nbytes)
     _segment(trial.segment_nbytes, slot_nbytes)
@@ -135,7 +135,7 @@ def _trial(raw: dict[str, Any], slot_nbytes: int) -> Trial:
 
 def _segment(value: Any, slot_nbytes: int) -> None:
     """Refuse segments that measuring never tries: so short ones would take thousands of batches for a few MiB."""
-    if _natural(value) and not min(tuner.LEAST_SEGMENT // 2, slot_nbytes) <= value <= slot_nbytes:
+    if _natural(value) and not min(choose.LEAST_SEGMENT // 2, slot_nbytes) <= value <= slot_nbytes:
         raise ValueError(f"segments of {value} bytes")
 
 

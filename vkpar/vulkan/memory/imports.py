@@ -11,7 +11,7 @@ import numpy as np
 
 from vkpar.errors import UnsupportedError, VulkanError
 from vkpar.vulkan.memory.buffer import BufferRange, SharedBuffer
-from vkpar.vulkan.memory.memory import HostBlock, HostImport
+from vkpar.vulkan.memory.hostmemory import HostBlock, HostImport
 from vkpar.vulkan.memory.queues import CopyQueue
 from vkpar.vulkan.physical import DeviceInfo
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from vkpar.vulkan.memory.buffer import BufferRange
-from vkpar.vulkan.memory.memory import host_bytes
+from vkpar.vulkan.memory.hostmemory import host_bytes
 from vkpar.vulkan.memory.queues import CopyQueue
 
 _Bytes = np.ndarray[Any, np.dtype[np.uint8]]

@@ -8,7 +8,8 @@ from vkpar.comm.rig.arena import Arena
 from vkpar.vulkan.device import LogicalDevice
 from vkpar.vulkan.memory.accounting import SLOTS
 from vkpar.vulkan.memory.buffer import SharedBuffer
-from vkpar.vulkan.memory.memory import Allocator, host_view
+from vkpar.vulkan.memory.hostmemory import host_view
+from vkpar.vulkan.memory.memory import Allocator
 from vkpar.vulkan.memory.memtypes import READBACK
 
 NAME = "mapped"

@@ -9,7 +9,7 @@ from vkpar.comm.rig.arena import Arena
 from vkpar.vulkan.device import LogicalDevice
 from vkpar.vulkan.memory.accounting import SLOTS
 from vkpar.vulkan.memory.buffer import SharedBuffer
-from vkpar.vulkan.memory.memory import HostImport
+from vkpar.vulkan.memory.hostmemory import HostImport
 
 NAME = "staged"
 
@@ -20,7 +20,7 @@ class StagedTransport:
     Args:
         device: the rank's device.
         arena: the staging memory.
-        families: the queue families besides that of the kernels which copy slots.
+        families: the further queue families, which copy slots.
 
     Attributes:
         mirror: 0, the rank has none.

@@ -31,7 +31,7 @@ def _stages(problem: Problem, turn: int, span: Span) -> list[list[Step]]:
 
 
 def _reduce(problem: Problem, rank: int, span: Span, slots: dict[int, int]) -> Reduce:
-    """Sum what the others sent and what the rank itself sent, which it has stored: none of that comes back."""
+    """Sum the other ranks' elements and the rank's own, rounded as they were sent, which the rank stored."""
     others = [other for other in slots if other != rank]
     sources = tuple(slots[other] for other in others)
     return Reduce(span, sources, problem.own_at(rank, others), to_array=True, own_stored=True)

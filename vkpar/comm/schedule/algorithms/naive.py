@@ -1,6 +1,6 @@
-"""Naive: everyone sends all to one rank, which sums, and sends the result back unless it alone is to have it.
+"""Naive: every rank sends its elements to one rank, which sums them and sends the result to all that receive it.
 
-The oracle that the others are held to.
+The tests compare the other algorithms with this one.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""P2P: sources publish, targets gather, one hop: all collectives that move data.
+"""P2P: sources publish, targets gather, in one hop; the schedule of all collectives that move data.
 
-Nothing is summed, so every element is encoded once, by its source, and stored as it is read.
+Nothing is summed: the source encodes every element once, and the targets store it as they read it.
 """
 
 from __future__ import annotations
@@ -24,11 +24,12 @@ def steps(moves: Iterable[Move], slots: SlotSet, generation: int = 0, *, swaps: 
     """Yield the steps; in each round a source fills up to half of its slots, the two halves in turn.
 
     Args:
-        moves: what goes where; moves to the same rank have spans of their own.
+        moves: the elements to move; moves to the same rank have different spans.
         slots: the slots.
         generation: see :class:`~vkpar.comm.schedule.steps.Problem`.
-        swaps: what comes from a rank may be stored where lies what goes to it, of as many elements: both are published
-            at the same time, before either is stored. Each move has one target then, and no two the same ends.
+        swaps: a rank may store the elements from a partner where its own elements for that partner lie. Two ranks then
+            publish for each other at the same time, before either stores. Each move has one target, and no two moves
+            have the same source and target.
 
     Raises:
         InvalidUsageError: too few slots.
@@ -58,7 +59,7 @@ def _sources(moves: Iterable[Move], slots: SlotSet, first: int, *, swaps: bool) 
 
 
 def _distance(move: Move, nranks: int) -> int:
-    """Return how far on the first target is: sources that begin with different targets keep all of them busy."""
+    """Return how many ranks after the source the first target is, so that sources begin with different targets."""
     return min(((target - move.source) % nranks for target in move.targets), default=0)
 
 

@@ -1,8 +1,8 @@
 """Ring: reduce-scatter, then all-gather, to the next rank each time.
 
 Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", 2009: 2(n-1) steps, each
-rank sends 2(n-1)/n of the array. A reduce_scatter is the first half. A reduce has another second half: the root takes
-every sum from the sum's owner.
+rank sends 2(n-1)/n of the array. A reduce_scatter is the first half alone. In the second half of a reduce, the root
+takes every sum from its owner.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ class _Ring:
     """One segment of every chunk on its way round.
 
     Args:
-        problem: what is to be done.
+        problem: the reduction.
         spans: the segments, by chunk.
-        turns: by rank, how many slots it has filled; shared by all segments.
+        turns: by rank, how many slots the rank has filled; all segments share the list.
     """
 
     def __init__(self, problem: Problem, spans: dict[int, Span], turns: list[int]) -> None:
@@ -58,7 +58,7 @@ class _Ring:
         self._held: dict[int, int] = {}  # by chunk, the slot that holds it now
 
     def round(self, time: int) -> Iterator[Step]:
-        """Yield what every rank does at ``time``; all of them read what was sent before this round.
+        """Yield every rank's step at ``time``; the steps read slots that were filled before this round.
 
         Rank r works on chunk r - 1 - time, modulo the ranks, as in NCCL (``runRing`` in its ``all_reduce.h``): chunk c
         sets out from rank c + 1 at time 0 and moves on by a rank each time. Its owner c adds the last term at time
@@ -78,7 +78,7 @@ class _Ring:
                     self._held[chunk] = action.out_slot
 
     def _action(self, time: int, rank: int, chunk: int, held: int | None) -> Action | None:
-        """Return what ``rank`` does with ``chunk``, which slot ``held`` holds; None where it has nothing yet."""
+        """Return what ``rank`` does with ``chunk``, in slot ``held``; None where it has nothing to send."""
         problem, span, n = self._problem, self._spans[chunk], self._problem.nranks
         sources = () if held is None else (held,)
         own_at = len(sources) if problem.contributes(rank) else None

@@ -1,7 +1,7 @@
 """The one table of the algorithms that reduce: a row holds every fact that the rest of the library asks for.
 
-A further algorithm is one file with a ``steps`` function and one row. Two schedules are no reductions and have no
-choice: :mod:`~vkpar.comm.schedule.algorithms.p2p` moves data, :mod:`~vkpar.comm.schedule.algorithms.barrier` does not.
+A further algorithm is one file with a ``steps`` function and one row. Two schedules reduce nothing and have no row:
+:mod:`~vkpar.comm.schedule.algorithms.p2p` moves data, :mod:`~vkpar.comm.schedule.algorithms.barrier` only waits.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ _ALL_REDUCE = frozenset({"all_reduce"})
 
 @dataclass(frozen=True)
 class Algorithm:
-    """An algorithm and what the rest needs to know of it.
+    """An algorithm and the facts about it.
 
     Attributes:
         schedule: yields the steps of a problem that the row allows.
-        least_slots: the fewest slots a rank, from the number of ranks.
-        collectives: those of ``"all_reduce"``, ``"reduce"`` and ``"reduce_scatter"`` that it does.
+        least_slots: returns the fewest slots per rank for a number of ranks.
+        collectives: the collectives that it does, of ``"all_reduce"``, ``"reduce"`` and ``"reduce_scatter"``.
         most_ranks: the most ranks that it takes.
         sums_travel: unfinished sums cross links, so that contributions must be sent wide enough to hold them.
         every_rank_sums: every rank sums all elements; replicas agree only where all ranks run the same driver on the
             same device model.
         reads_whole: a rank reads the whole array of every other rank, so that large messages take too long.
         takes_shares: chunks may have unequal shares.
-        built_in_nbytes: the built-in choice takes it for messages whose bytes on the wire, times the other ranks, are
-            no more; 0 leaves it to those who ask for it, and to the tuner.
-        tuned: the tuner times it.
-        tunes_segments: the tuner tries longer and shorter segments, too.
-        tunes_copies: the tuner tries it through copies of the slots, too.
+        built_in_nbytes: the built-in choice takes it for messages whose bytes on the wire, times the number of other
+            ranks, are at most this; with 0 only a caller or a tuning takes it.
+        tuned: measuring a rig times it.
+        tunes_segments: measuring also tries longer and shorter segments.
+        tunes_copies: measuring also tries it through copies of the slots.
     """
 
     name: str
@@ -67,8 +67,8 @@ class Algorithm:
         """Return the steps that solve ``problem``, in one global order.
 
         Raises:
-            UnsupportedError: a collective that the algorithm does not do, or more ranks than it takes.
-            InvalidUsageError: fewer slots than it needs.
+            UnsupportedError: the algorithm does not do the collective, or takes fewer ranks.
+            InvalidUsageError: the algorithm needs more slots.
         """
         if problem.collective not in self.collectives:
             raise UnsupportedError(f"{self.name} does no {problem.collective}")
@@ -77,10 +77,10 @@ class Algorithm:
         return self.schedule(problem)
 
 
-# What every tuning must be at least as fast as, at every size.
+# Every tuning must be at least as fast as this algorithm, at every size.
 BASELINE = Algorithm("naive", naive.steps, naive.least_slots, _ROOTED, reads_whole=True, tunes_segments=False)
 
-# In the order in which the built-in choice asks them.
+# The built-in choice takes the first row that fits.
 TABLE: dict[str, Algorithm] = {
     algorithm.name: algorithm
     for algorithm in (

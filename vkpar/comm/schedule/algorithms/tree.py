@@ -1,8 +1,8 @@
 """Tree: recursive halving, then recursive doubling, with the rank 1, 2, 4, ... away.
 
 Rabenseifner, "Optimization of collective reduction operations", ICCS 2004 (Thakur, Rabenseifner and Gropp, 2005, for
-ranks that are no power of two): 2 log2 p steps, p the largest power of two within n. The ranks from p on hand what
-they have to the rank p below (folding) and get the result from it.
+ranks that are no power of two): 2 log2 p steps, where p is the largest power of two <= n. Rank p + i gives its elements
+to rank i (folding) and gets the result from it.
 
 No array holds an unfinished sum: what a rank received for a chunk stays in the senders' slots until the rank adds all
 of it to its own elements, in the ranks' order, and sends the chunk on, which it does once.
@@ -19,9 +19,10 @@ from vkpar.comm.schedule.steps import Problem, Reduce, Span, Step
 
 
 def least_slots(nranks: int) -> int:
-    """Return the fewest slots a rank: one per chunk, of which there are the largest power of two within ``nranks``.
+    """Return the fewest slots a rank: one per chunk. The chunks are as many as the largest power of two <= ``nranks``.
 
-    Doubling puts a chunk's sum where halving had the contribution to it: the sum is there only when that was read.
+    One slot per chunk will do: doubling puts a chunk's sum into the slot from which halving's contribution to that sum
+    was read before.
     """
     return 1 << (nranks.bit_length() - 1)
 
@@ -42,8 +43,8 @@ class _Round:
     """One segment of every chunk.
 
     Args:
-        problem: what is to be done.
-        first: the first of the slots to use; chunk c goes through the c-th from there on every rank.
+        problem: the reduction.
+        first: the first slot to use; on every rank, chunk c goes through slot ``first`` + c.
         spans: the segments, by chunk.
     """
 
@@ -88,7 +89,7 @@ class _Round:
         return recv_reduce_copy_send(span, sources, own_at, to if self._problem.sent(chunk) else None)
 
     def _take(self, rank: int, phase: str, sender: int, taken: Iterable[int]) -> Step:
-        """Store finished chunks; pass them on where the rank 2, 4, ... times as far away, or a folded one, reads."""
+        """Store finished chunks; pass them on where a rank farther away, or a folded rank, reads them next."""
         farthest = abs(rank - sender) >= self._owners // 2
         passes_on = rank < self._owners and (not farthest or rank + self._owners < self._problem.nranks)
         actions = []
@@ -101,5 +102,5 @@ class _Round:
 
 
 def _block(rank: int, size: int) -> range:
-    """Return the chunks that ``rank`` shares with none but the ``size`` - 1 nearest of its block."""
+    """Return the chunks of the block of ``size`` ranks, aligned to ``size``, that ``rank`` is in."""
     return range(rank & -size, (rank & -size) + size)

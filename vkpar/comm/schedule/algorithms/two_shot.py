@@ -34,7 +34,7 @@ class _Round:
     """One segment of every chunk.
 
     Args:
-        problem: what is to be done.
+        problem: the reduction.
         first: the first slot of the set to use, on every rank.
         spans: the segments, by owner.
     """

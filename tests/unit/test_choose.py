@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from vkpar import DeviceInfo, InvalidUsageError, dtypes
 from vkpar.comm import wires
-from vkpar.comm.plan import choose as tuner
+from vkpar.comm.plan import choose
 from vkpar.comm.plan.choose import Choice, Plan, Tuning
 from vkpar.comm.schedule.algorithms.table import TABLE
 from vkpar.comm.schedule.steps import MOST_SOURCES
@@ -41,18 +41,18 @@ KIB, MIB = 1 << 10, 1 << 20
 
 def chosen(ranks: list[DeviceInfo], nbytes: int, name: str = "auto") -> str:
     """Return the name of the algorithm taken."""
-    return tuner.choose(name, ranks, nbytes).algorithm.name
+    return choose.choose(name, ranks, nbytes).algorithm.name
 
 
 @pytest.mark.parametrize("name", ["auto", *TABLE])
 def test_known_names(name: str) -> None:
-    assert tuner.check(name) == name
+    assert choose.check(name) == name
 
 
 @pytest.mark.parametrize("name", ["", "Ring", "butterfly", None])
 def test_unknown_names_are_refused(name: str) -> None:
     with pytest.raises(InvalidUsageError, match="auto, direct, two_shot, ring, tree, naive"):
-        tuner.check(name)
+        choose.check(name)
 
 
 def test_auto_goes_by_size_and_rig() -> None:
@@ -65,8 +65,8 @@ def test_auto_goes_by_size_and_rig() -> None:
 
 @pytest.mark.parametrize("mixed", DIFFERENT)
 def test_direct_is_for_uniform_rigs(mixed: list[DeviceInfo]) -> None:
-    assert tuner.uniform(SAME)
-    assert not tuner.uniform(mixed)
+    assert choose.uniform(SAME)
+    assert not choose.uniform(mixed)
     assert chosen(SAME, 64 * MIB, "direct") == "direct"
     with pytest.raises(InvalidUsageError, match=r"same driver and device model.*take auto, two_shot or ring$"):
         chosen(mixed, 1, "direct")
@@ -87,10 +87,10 @@ def test_many_ranks_take_the_ring() -> None:
 @given(st.integers(0, 1 << 40), st.booleans(), st.integers(1, 20))
 def test_auto_is_a_pure_function_and_never_direct_on_mixed_rigs(nbytes: int, same: bool, nranks: int) -> None:
     ranks = [fake(device_uuid=str(rank), driver_uuid="d" if same or not rank else "e") for rank in range(nranks)]
-    first = tuner.choose("auto", ranks, nbytes)
-    assert tuner.choose("auto", ranks, nbytes) == first
-    assert tuner.uniform(ranks) or not first.algorithm.every_rank_sums
-    assert tuner.segment_nbytes(first, nranks, nbytes) > 0
+    first = choose.choose("auto", ranks, nbytes)
+    assert choose.choose("auto", ranks, nbytes) == first
+    assert choose.uniform(ranks) or not first.algorithm.every_rank_sums
+    assert choose.segment_nbytes(first, nranks, nbytes) > 0
 
 
 # ---- with what was measured ----
@@ -103,31 +103,31 @@ TUNING = Tuning(
 def test_a_tuning_goes_by_size() -> None:
     wanted = [(0, "tree", 0), (KIB, "tree", 0), (KIB + 1, "two_shot", 64 * KIB), (1 << 40, "ring", 2 * MIB)]
     for nbytes, name, segment in wanted:
-        assert tuner.choose("auto", SAME, nbytes, TUNING) == Plan(TABLE[name], segment)
-    assert tuner.choose("naive", SAME, KIB, TUNING) == Plan(TABLE["naive"])
-    assert tuner.choose("ring", SAME, 8 * MIB, TUNING) == Plan(TABLE["ring"], 2 * MIB)  # its segments hold
+        assert choose.choose("auto", SAME, nbytes, TUNING) == Plan(TABLE[name], segment)
+    assert choose.choose("naive", SAME, KIB, TUNING) == Plan(TABLE["naive"])
+    assert choose.choose("ring", SAME, 8 * MIB, TUNING) == Plan(TABLE["ring"], 2 * MIB)  # its segments hold
 
 
 def test_unequal_links_have_weights() -> None:
     tuning = Tuning(costs=links((10.0, 1.0, 10.0)))
-    shot = tuner.choose("two_shot", [fake()] * 3, MIB, tuning)
+    shot = choose.choose("two_shot", [fake()] * 3, MIB, tuning)
     assert shot.shares == pytest.approx((0.5, 0.0, 0.5))
     for name in ("direct", "ring", "tree", "naive"):
-        assert tuner.choose(name, [fake()] * 3, MIB, tuning) == Plan(TABLE[name])
+        assert choose.choose(name, [fake()] * 3, MIB, tuning) == Plan(TABLE[name])
     even = Tuning(costs=links((10.0, 7.0, 10.0)))
-    assert tuner.choose("two_shot", [fake()] * 3, MIB, even) == Plan(TABLE["two_shot"])
+    assert choose.choose("two_shot", [fake()] * 3, MIB, even) == Plan(TABLE["two_shot"])
     equal = replace(tuning, choices=(Choice(None, "two_shot", equal=True),))
-    assert tuner.choose("auto", [fake()] * 3, MIB, equal) == Plan(TABLE["two_shot"])
+    assert choose.choose("auto", [fake()] * 3, MIB, equal) == Plan(TABLE["two_shot"])
 
 
 def test_a_collective_that_the_algorithm_does_not_do_takes_the_built_in_choice() -> None:
     for ranks, name in ((SAME, "two_shot"), ([fake()] * (MOST_SOURCES + 1), "ring")):
         for collective in ("reduce", "reduce_scatter"):
-            assert tuner.choose("auto", ranks, 1, collective=collective).algorithm.name == name
+            assert choose.choose("auto", ranks, 1, collective=collective).algorithm.name == name
             for chosen in ("tree", "direct") if ranks is SAME else ():
-                assert tuner.choose(chosen, ranks, 1, collective=collective).algorithm.name == name
-    assert tuner.choose("naive", SAME, 1, collective="reduce").algorithm.name == "naive"
-    assert tuner.choose("naive", SAME, 1, collective="reduce_scatter").algorithm.name == "two_shot"
+                assert choose.choose(chosen, ranks, 1, collective=collective).algorithm.name == name
+    assert choose.choose("naive", SAME, 1, collective="reduce").algorithm.name == "naive"
+    assert choose.choose("naive", SAME, 1, collective="reduce_scatter").algorithm.name == "two_shot"
 
 
 def test_a_wire_has_its_own_choices_and_costs() -> None:
@@ -136,7 +136,7 @@ def test_a_wire_has_its_own_choices_and_costs() -> None:
     tuning = Tuning(choices, (*coded, *plain))
     wanted = {("f16", 1): "tree", ("f16", MIB): "ring", ("f32", 1): "naive", ("f32", MIB): "two_shot"}
     for (wire, nbytes), name in wanted.items():
-        plan = tuner.choose("auto", [fake()] * 3, nbytes, tuning, wire)
+        plan = choose.choose("auto", [fake()] * 3, nbytes, tuning, wire)
         assert plan.algorithm.name == name
         assert (plan.shares is not None) == (name == "two_shot")
     assert tuning.speeds == (1.0, 1.0, 1.0)
@@ -144,7 +144,7 @@ def test_a_wire_has_its_own_choices_and_costs() -> None:
 
 def test_the_f32_wire_takes_what_was_found_for_the_f16_wire_where_it_was_not_measured() -> None:
     tuning = Tuning((Choice(None, "ring"),), links((10.0, 1.0, 10.0)))
-    assert tuner.choose("auto", [fake()] * 3, MIB, tuning, "f32") == tuner.choose("auto", [fake()] * 3, MIB, tuning)
+    assert choose.choose("auto", [fake()] * 3, MIB, tuning, "f32") == choose.choose("auto", [fake()] * 3, MIB, tuning)
     assert tuning.costs_of("f32") == tuning.costs
 
 

@@ -14,8 +14,7 @@ from scheduling import reduction, run, slots_for
 from simplex import least_maximum
 from simulator import problem
 
-from vkpar.comm.plan import shares as weights
-from vkpar.comm.plan.shares import Costs
+from vkpar.comm.plan.shares import Costs, best, differ, slowest, unequal
 from vkpar.comm.schedule.algorithms.table import TABLE
 from vkpar.comm.schedule.pipeline import chunks, owned
 from vkpar.comm.schedule.steps import BLOCK, Action, Forward, Problem, Reduce
@@ -95,10 +94,10 @@ def test_weighted_sums_are_right(shares: tuple[float, ...], count: int, blocks: 
 @given(SPEEDS)
 def test_shares_are_shares(speeds: list[float]) -> None:
     costs = links(speeds)
-    shares = weights.shares(costs)
-    if not weights.differ(costs):
+    shares = unequal(costs)
+    if not differ(costs):
         assert shares is None
-    for found in (shares, weights.best(costs)):
+    for found in (shares, best(costs)):
         if found is not None:
             assert len(found) == len(speeds)
             assert min(found) >= 0
@@ -120,64 +119,64 @@ def test_no_shares_are_better(costs: tuple[Costs, ...]) -> None:
     """The simplex method finds none with which the slowest rank is done sooner."""
     n = len(costs)
     rows = [[each.reduce if owner == rank else each.exchange for owner in range(n)] for rank, each in enumerate(costs)]
-    assert weights.slowest(costs, weights.best(costs)) <= least_maximum(rows) * (1 + 1e-6)
+    assert slowest(costs, best(costs)) <= least_maximum(rows) * (1 + 1e-6)
 
 
 @given(rigs(2))
 def test_no_point_of_a_grid_is_better(costs: tuple[Costs, ...]) -> None:
     costs = costs[:4]
     points = (point for point in itertools.product(range(13), repeat=len(costs)) if sum(point) == 12)
-    least = min(weights.slowest(costs, [part / 12 for part in point]) for point in points)
-    assert weights.slowest(costs, weights.best(costs)) <= least * (1 + 1e-9)
+    least = min(slowest(costs, [part / 12 for part in point]) for point in points)
+    assert slowest(costs, best(costs)) <= least * (1 + 1e-9)
 
 
 @given(rigs(2), st.integers(0, 7), st.integers(0, 7))
 def test_shares_are_as_even_as_they_can_be(costs: tuple[Costs, ...], one: int, other: int) -> None:
     """Nothing can be taken from the largest share, or from any larger one for a smaller, in the same time."""
-    found = list(weights.best(costs))
-    n, before = len(found), weights.slowest(costs, found)
+    found = list(best(costs))
+    n, before = len(found), slowest(costs, found)
     more, fewer = max(one % n, other % n, key=found.__getitem__), min(one % n, other % n, key=found.__getitem__)
     moved = (found[more] - found[fewer]) / 4
     found[more] -= moved
     found[fewer] += moved
-    assert moved < 1e-6 or weights.slowest(costs, found) > before
+    assert moved < 1e-6 or slowest(costs, found) > before
 
 
 @given(st.lists(st.tuples(st.integers(-14, 0), st.integers(-14, 0)), min_size=1, max_size=5))
 def test_costs_of_any_span_have_shares(powers: list[tuple[int, int]]) -> None:
     """All that a tuning file may hold."""
-    found = weights.best([Costs("f16", 10.0**exchange, 10.0**reduce) for exchange, reduce in powers])
+    found = best([Costs("f16", 10.0**exchange, 10.0**reduce) for exchange, reduce in powers])
     assert abs(sum(found) - 1) < 1e-9
     assert min(found) >= 0
 
 
 @given(rigs())
 def test_shares_beat_equal_ones_clearly(costs: tuple[Costs, ...]) -> None:
-    if (shares := weights.shares(costs)) is not None:
-        assert weights.differ(costs)
-        equal = weights.slowest(costs, [1 / len(costs)] * len(costs))
-        assert weights.slowest(costs, shares) * 1.1 < equal
+    if (shares := unequal(costs)) is not None:
+        assert differ(costs)
+        equal = slowest(costs, [1 / len(costs)] * len(costs))
+        assert slowest(costs, shares) * 1.1 < equal
 
 
 def test_equal_ranks_have_equal_chunks() -> None:
     for n in range(1, 9):
-        assert weights.shares(links([3.0] * n)) is None
-        assert weights.best(links([3.0] * n)) == pytest.approx([1 / n] * n)
+        assert unequal(links([3.0] * n)) is None
+        assert best(links([3.0] * n)) == pytest.approx([1 / n] * n)
 
 
 def test_ranks_differ_from_half_as_fast_again() -> None:
-    assert not weights.differ(())
-    assert not weights.differ(links([1.0]))
-    assert not weights.differ(links([1.0, 1.4]))
-    assert weights.differ(links([1.0, 1.6]))
+    assert not differ(())
+    assert not differ(links([1.0]))
+    assert not differ(links([1.0, 1.4]))
+    assert differ(links([1.0, 1.6]))
 
 
 def test_a_slow_link_sums_less_in_two_shot() -> None:
     """Of an array of one it reads 1 + (n - 2) of its share."""
     for n in (3, 4, 8):
-        shares = weights.shares(links([1.0] + [10.0] * (n - 1)))
+        shares = unequal(links([1.0] + [10.0] * (n - 1)))
         assert shares == pytest.approx([0.0] + [1 / (n - 1)] * (n - 1))
-    assert weights.shares(links([1.0, 10.0])) is None  # each of two ranks reads one chunk, whatever its size
+    assert unequal(links([1.0, 10.0])) is None  # each of two ranks reads one chunk, whatever its size
 
 
 @pytest.mark.parametrize("slow", range(3))
@@ -185,7 +184,7 @@ def test_a_processor_that_copies_fast_does_not_sum(slow: int) -> None:
     """As SwiftShader does beside two cards on the f32 wire."""
     costs = [processor(20e9, 20e9)] * 3
     costs[slow] = processor(10e9, 0.2e9)
-    shares = weights.shares(tuple(costs))
+    shares = unequal(tuple(costs))
     assert shares == pytest.approx([0.0 if rank == slow else 0.5 for rank in range(3)])
 
 

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from vkpar import UnsupportedError, dtypes, env
 from vkpar.comm import wires
-from vkpar.comm.rig import arena as slots
+from vkpar.comm.rig.arena import Arena, Region, last_level_cache, staging_nbytes
 from vkpar.comm.schedule.algorithms.table import TABLE
+from vkpar.vulkan.memory.pool import round_up
 
 Override = Callable[..., None]
 
@@ -21,7 +22,7 @@ class FakeMemory:
     """Stands in for host memory, whose class needs the Vulkan package."""
 
     def __init__(self, nbytes: int, alignment: int) -> None:
-        self.nbytes = slots.round_up(nbytes, alignment)
+        self.nbytes = round_up(nbytes, alignment)
         self.alignment = alignment
 
     def close(self) -> None:
@@ -30,10 +31,10 @@ class FakeMemory:
 
 @pytest.fixture(autouse=True)
 def _no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(slots, "HostArena", FakeMemory)
+    monkeypatch.setattr("vkpar.comm.rig.arena.HostArena", FakeMemory)
 
 
-def check(arena: slots.Arena, nranks: int) -> None:
+def check(arena: Arena, nranks: int) -> None:
     """Check that no two slots overlap and that every slot is aligned and inside."""
     taken: list[tuple[int, int]] = []
     ids: list[int] = []
@@ -64,7 +65,7 @@ def check(arena: slots.Arena, nranks: int) -> None:
 )
 def test_slots_never_overlap(nranks: int, nbytes: int, alignment: int, most: int) -> None:
     with env.override(staging_bytes=nbytes):
-        arena = slots.Arena(nranks, alignment, most)
+        arena = Arena(nranks, alignment, most)
     check(arena, nranks)
     assert arena.memory.nbytes <= most
     assert arena.memory.alignment == alignment
@@ -80,8 +81,8 @@ def test_slots_never_overlap(nranks: int, nbytes: int, alignment: int, most: int
 @pytest.mark.parametrize("nbytes", [8 << 20, 64 << 20, 256 << 20])
 def test_staging_bytes_bounds_the_arena(nranks: int, nbytes: int, settings_override: Override) -> None:
     settings_override(staging_bytes=nbytes)
-    assert slots.staging_nbytes() == nbytes
-    arena = slots.Arena(nranks, 4096, 1 << 32)
+    assert staging_nbytes() == nbytes
+    arena = Arena(nranks, 4096, 1 << 32)
     least = arena.nslots * (64 << 10)
     assert arena.memory.nbytes <= max(nbytes, least)
     assert arena.memory.nbytes >= nbytes // 2
@@ -91,16 +92,16 @@ def test_staging_bytes_bounds_the_arena(nranks: int, nbytes: int, settings_overr
 def test_the_arena_is_no_larger_than_the_ranks_can_bind(nranks: int, settings_override: Override) -> None:
     settings_override(staging_bytes=1 << 30)
     for most in (1 << 27, (1 << 27) - 1):
-        arena = slots.Arena(nranks, 4096, most)
+        arena = Arena(nranks, 4096, most)
         check(arena, nranks)
         assert most // 2 <= arena.memory.nbytes <= most
     with pytest.raises(UnsupportedError, match="staging"):
-        slots.Arena(nranks, 4096, 1 << 14)
+        Arena(nranks, 4096, 1 << 14)
 
 
 def test_by_default_at_most_half_the_last_level_cache(settings_override: Override) -> None:
     settings_override(staging_bytes=0)
-    assert 0 < slots.staging_nbytes() <= slots.last_level_cache() // 2
+    assert 0 < staging_nbytes() <= last_level_cache() // 2
 
 
 @pytest.mark.parametrize(
@@ -121,12 +122,12 @@ def test_last_level_cache(
     for name, size in sizes.items():
         (folder / name).mkdir()
         (folder / name / "size").write_text(size + "\n")
-    monkeypatch.setattr(slots, "Path", lambda _: folder)
-    assert slots.last_level_cache.__wrapped__() == nbytes
+    monkeypatch.setattr("vkpar.comm.rig.arena.Path", lambda _: folder)
+    assert last_level_cache.__wrapped__() == nbytes
 
 
 def test_a_region_as_a_schedule_sees_it() -> None:
-    region = slots.Region(nranks=3, per_rank=4, slot_nbytes=8192, stride=12288, base=10, offset=4096)
+    region = Region(nranks=3, per_rank=4, slot_nbytes=8192, stride=12288, base=10, offset=4096)
     seen = region.slot_set(7)
     assert (seen.nranks, seen.per_rank, seen.blocks, seen.base) == (3, 4, 7, 10)
     assert region.byte_of(seen.slot(0, 0)) == 4096
