@@ -18,7 +18,6 @@ import threading
 import weakref
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from typing import Any
 
 from vkpar import env
 from vkpar.arrays.array import Array
