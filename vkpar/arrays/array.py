@@ -416,7 +416,9 @@ def check_same_device(*arrays: Array) -> None:
         if not isinstance(array, Array):
             raise InvalidUsageError(f"expected a vkpar.Array, not {type(array).__name__}; see Device.array")
         if array.device is not arrays[0].device:
-            raise InvalidUsageError(f"arrays on different devices: {arrays[0]!r} and {array!r}")
+            raise InvalidUsageError(
+                f"arrays on different devices: {arrays[0]!r} and {array!r}; copy one over with Array.to(device)"
+            )
 
 
 def overlaps(a: Array, b: Array) -> bool:

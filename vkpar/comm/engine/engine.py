@@ -181,6 +181,8 @@ class Engine:
 
     def _launch(self, entry: Entry, name: str, keep: object) -> Work:
         if not entry.programs:
+            if len(self._flights.pending) > _FEW_PENDING:
+                self._make_room(0)
             return Work(self.health, keep, self._track_nothing(name, entry))
         program = entry.program(self.sequence) or self._alternate(entry, keep, self.sequence)
         if len(self._flights.pending) > _FEW_PENDING:
