@@ -175,7 +175,7 @@ def test_a_group_of_repeated_calls_checks_and_records_nothing(rig: Open, monkeyp
             comm.all_reduce(arrays, op="max")
     made = comm.stats()["cached_batches"]
     check = Mock(side_effect=calls.check)
-    monkeypatch.setattr(engine.calls, "check", check)
+    monkeypatch.setattr(calls, "check", check)
     for _ in range(3):
         with comm.group():
             works = [comm.all_reduce(arrays, op="max") for arrays in pairs]
