@@ -125,8 +125,11 @@ class Engine:
         health = self.health
         with health.gate.lock():
             health.gate.check()
-            if health.failure is not None or self._validating or True in [gate.is_shut for gate in self._gates]:
+            if health.failure is not None or self._validating:
                 self.check_usable()
+            for gate in self._gates:
+                if gate.is_shut:
+                    gate.check()
             group = self._groups.current() if self._groups.by_thread else None
             key, pins = call.key(group)  # the arrays' memory stays until the call is submitted
             if group is not None:
