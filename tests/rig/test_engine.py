@@ -139,6 +139,17 @@ def test_calls_wait_where_too_many_are_under_way(rig: Open, monkeypatch: pytest.
         np.testing.assert_array_equal(array.numpy(), 1)
 
 
+def test_calls_that_move_nothing_are_not_piled_up(rig: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, most in (("_FEW_PENDING", 4), ("_MOST_PENDING", 8)):
+        monkeypatch.setattr(engine, name, most)
+    comm = rig("LS")
+    empty = [device.zeros(0) for device in comm.devices]
+    for _ in range(40):
+        work = comm.all_reduce(empty)
+        assert len(comm._engine.health.flights.pending) <= 8 + 1
+    work.wait(60)
+
+
 def test_a_failure_ends_the_wait_for_room(rigs: Rigs, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("_FEW_PENDING", "_MOST_PENDING"):
         monkeypatch.setattr(engine, name, 4)

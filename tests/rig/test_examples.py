@@ -72,6 +72,12 @@ def _anchors(page: Path) -> set[str]:
 
 
 def test_contributing_names_files_that_exist() -> None:
+    """A name without a folder is a file beside the one that its row names before."""
     rows = (ROOT / "CONTRIBUTING.md").read_text().split("## Where do I change X?")[1].split("## ")[0]
-    for path in re.findall(r"`((?:vkpar|shaders|tools|tests|docs)/[\w./*]*)`", rows):
-        assert list(ROOT.glob(path.rstrip("/"))), path
+    named = [re.findall(r"`([\w.*-]+(?:/[\w.*-]*)+|\w+\.(?:py|c|h|comp))`", row) for row in rows.splitlines()]
+    assert sum(map(len, named)) > 50
+    for paths in named:
+        folder = ""
+        for path in paths:
+            folder, whole = (path[: path.rindex("/") + 1], path) if "/" in path else (folder, folder + path)
+            assert list(ROOT.glob(whole.rstrip("/"))), f"{path} in a row of {paths}"

@@ -44,7 +44,6 @@ from vkpar.device import Device, orphans
 from vkpar.errors import InvalidUsageError
 from vkpar.vulkan import instance
 
-_IS_SHUT = operator.attrgetter("is_shut")
 # A communicator may always have the few collectives under way, and more up to the most collectives and batches.
 _FEW_PENDING, _MOST_PENDING, _MOST_PENDING_BATCHES = 16, 1024, 32768
 
@@ -132,8 +131,11 @@ class Engine:
                 return self._put_off(group, call)
         with health.gate.lock():
             health.gate.check()
-            if health.failure is not None or self._validating or True in map(_IS_SHUT, self._gates):
+            if health.failure is not None or self._validating:
                 self.check_usable()
+            for gate in self._gates:
+                if gate.is_shut:
+                    gate.check()
             key, _pins = call.key(None)  # the arrays' memory stays until the call is submitted
             with self._lock:
                 try:
@@ -148,9 +150,12 @@ class Engine:
     def _put_off(self, group: Group, call: Call) -> Work:
         """Put a call off until its group is left; nothing of the rig is touched where the call was recorded before."""
         health = self.health
-        if health.gate.is_shut or health.failure is not None or self._validating or True in map(_IS_SHUT, self._gates):
+        if health.gate.is_shut or health.failure is not None or self._validating:
             health.gate.check()
             self.check_usable()
+        for gate in self._gates:
+            if gate.is_shut:
+                gate.check()
         key, pins = call.key(group)
         request = None
         if self._library.find(key) is None:
@@ -175,6 +180,8 @@ class Engine:
 
     def _launch(self, entry: Entry, name: str, keep: object) -> Work:
         if not entry.programs:
+            if len(self._flights.pending) > _FEW_PENDING:
+                self._make_room(0)
             return Work(self.health, keep, self._track_nothing(name, entry))
         program = entry.program(self.sequence) or self._library.program(entry, keep, self.sequence)
         if len(self._flights.pending) > _FEW_PENDING:
