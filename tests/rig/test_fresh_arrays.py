@@ -166,9 +166,11 @@ def test_blocks_that_go_take_their_programs_along(rigs: Rigs, letters: str) -> N
             total = np.add.reduce(values)
             check_sum(arrays, [total] * len(devices))
             gone = {buffer.piece.block for array in arrays for buffer in array.memory.buffers}
-            for array in arrays if turn % 2 else ():
-                array.close()
-            del array, arrays
+            while arrays:
+                array = arrays.pop()
+                if turn % 2:
+                    array.close()
+            del array
             gc.collect()
             for device in devices:
                 device.synchronize()
@@ -318,5 +320,5 @@ def test_what_repeated_and_fresh_calls_cost(rigs: Rigs, monkeypatch: pytest.Monk
     assert repeated <= 60
     assert changes <= 15  # to the C helper and back
     assert recorded <= 700
-    assert grouped <= 4 * repeated + 60
+    assert grouped <= 4 * repeated
     comm.close()
