@@ -73,5 +73,9 @@ def _anchors(page: Path) -> set[str]:
 
 def test_contributing_names_files_that_exist() -> None:
     rows = (ROOT / "CONTRIBUTING.md").read_text().split("## Where do I change X?")[1].split("## ")[0]
-    for path in re.findall(r"`((?:vkpar|shaders|tools|tests|docs)/[\w./*]*)`", rows):
+    named = re.findall(r"`((?:vkpar|shaders|tools|tests|docs)/[\w./*]*)`", rows)
+    for path in named:
         assert list(ROOT.glob(path.rstrip("/"))), path
+    for package in ROOT.glob("vkpar/**/__init__.py"):
+        folder = package.parent.relative_to(ROOT).as_posix()
+        assert folder == "vkpar/spirv" or any(path.startswith(f"{folder}/") for path in named), folder
