@@ -536,9 +536,11 @@ def test_interrupts_at_any_time(fresh: vkpar.Device, alarms: Callable[[float], N
 FORKED = """
 import os
 import sys
+import warnings
 import numpy as np
 import vkpar
 
+warnings.filterwarnings("ignore", category=DeprecationWarning)  # of forks, where a driver has threads
 (device,) = vkpar.open_devices(sys.argv[1])
 a = device.array(np.ones(10, np.float32))
 for _ in range(3):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import itertools
 import sys
+import weakref
 from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
@@ -123,6 +124,8 @@ class Interrupt:
             event == "call" and frame.f_code.co_flags & inspect.CO_GENERATOR
         ):
             return  # it may be the end of a generator that was dropped, where Python looks for none
+        if frame.f_code.co_filename == weakref.WeakSet.add.__code__.co_filename:
+            return  # it may be the callback of a weak reference, whose exceptions Python reports and drops
         self.left -= 1
         if self.left < 0:
             self.fired = True

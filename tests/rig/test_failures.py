@@ -419,11 +419,11 @@ def test_slot_checks_find_the_race(rigs: Rigs, monkeypatch: pytest.MonkeyPatch) 
         comm = vkpar.Communicator(devices_of(rigs, "LLL"))
     with comm:
         assert late_reader_is_right(comm)
-        comm.check_slots()
+        comm._engine.health.check_slots()
         forget_a_reader(monkeypatch)
         late_reader_is_right(comm)
         with pytest.raises(CommunicatorError, match=r"rank 2 read slot \d+ at generation \d+, not \d+"):
-            comm.check_slots()
+            comm._engine.health.check_slots()
         assert comm.failed
 
 
@@ -444,7 +444,7 @@ def test_slot_checks_stay_silent_on_everything(rigs: Rigs, rng: np.random.Genera
                 work.wait()
                 want = exact_sum(parts, "float32").astype(np.float64) * 9
                 assert np.array_equal(check_identical([array.numpy() for array in arrays]), want)
-            comm.check_slots()
+            comm._engine.health.check_slots()
 
 
 def test_what_the_wire_loses_can_be_asked(rigs: Rigs) -> None:

@@ -359,8 +359,11 @@ class LogicalDevice:
                 self.imports.drop(window, lambda: self.gate.is_shut)
 
     def pushes(self, bindings: int) -> bool:
-        """Say whether the descriptors of eager kernels with so many bindings are pushed."""
-        return pushes(self.info.extensions, bindings)
+        """Say whether the descriptors of eager kernels with so many bindings are pushed.
+
+        GPU-assisted validation does not see pushed ones.
+        """
+        return pushes(self.info.extensions, bindings) and not instance.watching()
 
     def dispatch(
         self,

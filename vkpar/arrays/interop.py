@@ -1,0 +1,136 @@
+"""What Python's numbers and other libraries see of an array on a device."""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+import numpy as np
+
+from vkpar import dtypes
+from vkpar.arrays.shape import Shaped
+from vkpar.errors import DLPackError, InvalidUsageError, OperandError
+
+_NO_DLPACK = (
+    "device memory of Vulkan has no DLPack device that others could use; "
+    "hand over array.numpy(), or a vkpar.HostArray that the array was read into"
+)
+
+_NO_COMPARISON = (
+    "arrays on devices are not compared: write a.numpy() == b.numpy() to compare elements, or `a is b` to ask whether "
+    "two names are the same array (`any(x is a for x in arrays)` in place of `a in arrays`)"
+)
+
+
+def _no_function(name: str) -> str:
+    """Return what to write in place of a NumPy function that was given an array on a device."""
+    ours = {"add": "vkpar.add(a, b)", "matmul": "vkpar.matmul(a, b)", "dot": "vkpar.matmul(a, b)"}.get(name)
+    return (
+        f"NumPy's {name} would download the array: "
+        + (f"write {ours}, with arrays of one device, to compute there, or " if ours else "write ")
+        + f"np.{name} of array.numpy() to compute on the host"
+    )
+
+
+class Interoperable(Shaped):
+    """An array whose elements are read by :meth:`numpy`, and never without a word."""
+
+    def numpy(self) -> np.ndarray[Any, Any]:
+        """Return a copy of the elements on the host, once all work that writes them is done."""
+        raise NotImplementedError
+
+    # --- NumPy and DLPack ---
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+        """Return a copy for NumPy, by the rules of NumPy 2.
+
+        Args:
+            dtype: convert to it. bfloat16 comes as its bits without it or with uint16, else as its values.
+            copy: None and True alike make the one copy that a download is.
+
+        Raises:
+            ValueError: ``copy=False``, since the elements live on a device.
+            TypeError: no NumPy dtype.
+        """
+        if copy is False:
+            raise ValueError("an array on a device cannot be seen without a copy; use numpy()")
+        wanted = self.dtype.numpy if dtype is None else np.dtype(dtype)
+        values = self.numpy()
+        if self.dtype == dtypes.bfloat16:
+            return dtypes.from_bfloat16(values, wanted)
+        return values.astype(wanted, copy=False)
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *operands: Any, **how: Any) -> NoReturn:
+        """Refuse: NumPy's functions would download the array without a word.
+
+        Raises:
+            OperandError: always; the message says what to write.
+        """
+        raise OperandError(_no_function(ufunc.__name__))
+
+    def __array_function__(self, function: Any, types: Any, arguments: tuple[Any, ...], how: dict[str, Any]) -> Any:
+        """Refuse as :meth:`__array_ufunc__` does; ``np.shape``, ``np.ndim`` and ``np.size`` read nothing and work."""
+        if function in (np.shape, np.ndim, np.size) and arguments[1:] == () and not how:
+            return {np.shape: self.shape, np.ndim: self.ndim, np.size: self.size}[function]
+        raise OperandError(_no_function(function.__name__))
+
+    def __dlpack_device__(self) -> NoReturn:
+        """Refuse: see :meth:`__dlpack__`."""
+        raise DLPackError(_NO_DLPACK)
+
+    def __dlpack__(self, **how: Any) -> NoReturn:
+        """Refuse: what DLPack consumers could do with the memory of a Vulkan device is not defined.
+
+        Raises:
+            DLPackError: always; it is a BufferError, as the protocol asks. :meth:`numpy`, and a :class:`HostArray`
+                that it is read into, can be handed over.
+        """
+        raise DLPackError(_NO_DLPACK)
+
+    # --- as a number ---
+
+    def item(self) -> Any:
+        """Return the only element as a Python number, once all work that writes it is done.
+
+        Raises:
+            InvalidUsageError: several elements, or none.
+        """
+        if self.size != 1:
+            raise InvalidUsageError(f"an array {self.shape} is no single number; numpy() returns its {self.size}")
+        values = self.numpy()
+        if self.dtype == dtypes.bfloat16:
+            values = dtypes.from_bfloat16(values, np.dtype(np.float32))
+        return values.item()
+
+    def __bool__(self) -> bool:
+        """Return whether the only element is not zero; raises as :meth:`item` does."""
+        if self.size != 1:
+            raise InvalidUsageError(
+                f"the truth of an array {self.shape} is ambiguous: write array.size, or array.numpy().any() or .all()"
+            )
+        return bool(self.item())
+
+    def __float__(self) -> float:
+        """Return the only element; raises as :meth:`item` does."""
+        return float(self.item())
+
+    def __int__(self) -> int:
+        """Return the only element, rounded toward zero; raises as :meth:`item` does."""
+        return int(self.item())
+
+    def __complex__(self) -> complex:
+        """Return the only element; raises as :meth:`item` does."""
+        return complex(self.item())
+
+    def __eq__(self, other: object) -> NoReturn:
+        """Refuse: devices do not compare yet, and whether two names are one array is no answer.
+
+        Raises:
+            OperandError: always; the message says what to write.
+        """
+        raise OperandError(_NO_COMPARISON)
+
+    def __ne__(self, other: object) -> NoReturn:
+        """Refuse as :meth:`__eq__` does."""
+        raise OperandError(_NO_COMPARISON)
+
+    __hash__ = object.__hash__  # by identity: arrays are keys of what is kept for them
