@@ -70,7 +70,9 @@ class Delays:
             self._timelines.append(TimelineSemaphore(device.logical.handle, host_only=True))
         self._thread = threading.Thread(target=self._release, daemon=True)
         self._thread.start()
-        self._communicator._engine.builder.recorder.gates = self._gate
+        with self._communicator._engine._lock:
+            self._communicator._engine.builder.recorder.gates = self._gate
+            self._communicator._engine.cache.retire_all()  # what is recorded without gates
         return self
 
     def __exit__(self, *exception: object) -> None:

@@ -80,7 +80,7 @@ def register_host(array: np.ndarray[Any, Any], devices: Device | Iterable[Device
         raise InvalidUsageError(
             f"address and length must be multiples of {alignment} bytes (minImportedHostPointerAlignment): the address "
             f"0x{address:x} is {address % alignment} bytes past one, the length {array.nbytes} is "
-            f"{array.nbytes % alignment} past one"
+            f"{array.nbytes % alignment} past one; vkpar.host_array makes memory that is aligned so"
         )
     for device in opened:
         check_size(device.info, array.nbytes, array.nbytes)

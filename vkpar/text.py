@@ -8,7 +8,7 @@ from typing import Any, TextIO
 
 _UNITS = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 
-_BLANKS = re.compile(r" +((?:\x1b\[[0-9;]*m)*) *\n")
+_BLANKS = re.compile(r"(?: |\x1b\[[0-9;]*m)+\n")
 
 
 def units(nbytes: int) -> str:
@@ -45,8 +45,8 @@ class Trimmed:
         self._stream = stream
 
     def write(self, written: str) -> int:
-        """Write without blanks before line ends, those before a colour's end included."""
-        return self._stream.write(_BLANKS.sub(r"\1\n", written))
+        """Write without blanks before line ends, those among codes of colours included."""
+        return self._stream.write(_BLANKS.sub(lambda found: found[0].replace(" ", ""), written))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)

@@ -22,6 +22,7 @@ def seconds(given: object, name: str = "timeout") -> float:
             value = float(given)
         except OverflowError:
             value = math.copysign(math.inf, 1 if abs(given) == given else -1)
+            given = value  # thousands of digits help nobody, and Python refuses to print them
         if value >= 0:
             return value
     raise InvalidUsageError(f"{name} must be a number of seconds from 0 up (or math.inf), not {given!r}")

@@ -139,6 +139,17 @@ def test_calls_wait_where_too_many_are_under_way(rig: Open, monkeypatch: pytest.
         np.testing.assert_array_equal(array.numpy(), 1)
 
 
+def test_calls_that_move_nothing_are_not_piled_up(rig: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, most in (("_FEW_PENDING", 4), ("_MOST_PENDING", 8)):
+        monkeypatch.setattr(engine, name, most)
+    comm = rig("LS")
+    empty = [device.zeros(0) for device in comm.devices]
+    for _ in range(40):
+        work = comm.all_reduce(empty)
+        assert len(comm._engine.health.flights.pending) <= 8 + 1
+    work.wait(60)
+
+
 def test_a_failure_ends_the_wait_for_room(rigs: Rigs, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("_FEW_PENDING", "_MOST_PENDING"):
         monkeypatch.setattr(engine, name, 4)
@@ -164,7 +175,7 @@ def test_a_group_of_repeated_calls_checks_and_records_nothing(rig: Open, monkeyp
             comm.all_reduce(arrays, op="max")
     made = comm.stats()["cached_batches"]
     check = Mock(side_effect=calls.check)
-    monkeypatch.setattr(engine.calls, "check", check)
+    monkeypatch.setattr(calls, "check", check)
     for _ in range(3):
         with comm.group():
             works = [comm.all_reduce(arrays, op="max") for arrays in pairs]

@@ -51,7 +51,7 @@ def test_a_held_entry_stays_until_it_is_let_go(retires: bool) -> None:
 
 def test_a_retired_entry_is_found_no_more_and_is_freed() -> None:
     cache, one = ProgramCache(), entry()
-    cache.add("key", one, [])
+    cache.add("key", one)
     assert cache.get("key") is one
     cache.retire_all()
     assert cache.get("key") is None
@@ -66,7 +66,7 @@ def test_the_newest_entry_stays_where_there_is_no_room(monkeypatch: pytest.Monke
     monkeypatch.setattr(module, limit, 8)
     cache = ProgramCache()
     for number in range(100):
-        cache.add(number, entry(), [])
+        cache.add(number, entry())
         assert cache.get(number) is not None
         assert len(cache) == min(number + 1, 8)
         sweep(cache)
@@ -80,7 +80,7 @@ def test_a_cycle_a_little_longer_than_the_cache_is_mostly_found(monkeypatch: pyt
     for turn in range(20):
         for key in range(80):
             if cache.get(key) is None:
-                cache.add(key, entry(), [])
+                cache.add(key, entry())
             elif turn >= 10:
                 found += 1
         sweep(cache)
@@ -90,8 +90,8 @@ def test_a_cycle_a_little_longer_than_the_cache_is_mostly_found(monkeypatch: pyt
 def test_an_entry_larger_than_all_room_is_kept_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_MOST_BATCHES", 8)
     cache = ProgramCache()
-    cache.add("small", entry(), [])
-    cache.add("large", entry(9), [])
+    cache.add("small", entry())
+    cache.add("large", entry(9))
     assert cache.get("small") is None
     assert cache.get("large") is not None
 
@@ -104,8 +104,8 @@ def test_programs_that_were_joined_share_a_port_until_one_is_freed() -> None:
         return made[-1]
 
     first, second = entry(), entry()
-    cache.add("first", first, [])
-    cache.add("second", second, [])
+    cache.add("first", first)
+    cache.add("second", second)
     programs = [*first.programs.values(), *second.programs.values()]
     assert cache.joined(programs, join) is cache.joined(programs, join)
     assert cache.joined(programs[::-1], join) is made[1]

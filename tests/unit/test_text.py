@@ -85,6 +85,6 @@ def test_a_tuning_prints_as_tables() -> None:
 def test_lines_lose_their_blanks_and_keep_their_colours() -> None:
     stream = io.StringIO()
     trimmed = text.Trimmed(stream)
-    trimmed.write("a  \n\x1b[1mb   \x1b[0m  \n  c \nd ")
-    assert stream.getvalue() == "a\n\x1b[1mb\x1b[0m\n  c\nd "
+    trimmed.write("a  \n\x1b[1mb   \x1b[0m  \n  c \nd \x1b[2m  \x1b[0m\x1b[1m \x1b[0m \n ")
+    assert stream.getvalue() == "a\n\x1b[1mb\x1b[0m\n  c\nd\x1b[2m\x1b[0m\x1b[1m\x1b[0m\n "
     assert trimmed.isatty() is False

@@ -40,6 +40,11 @@ def test_what_is_no_such_number_is_refused(given: Any) -> None:
         seconds(given, "patience")
 
 
+def test_a_number_that_python_does_not_print_is_refused_too() -> None:
+    with pytest.raises(InvalidUsageError, match="not -inf"):
+        seconds(-(10**5000))
+
+
 @pytest.mark.parametrize("timeout", [None, math.inf, 1e300, 10**400, 3600])
 def test_a_far_deadline_leaves_the_most_that_is_asked_for(timeout: Any) -> None:
     deadline = Deadline(timeout)

@@ -49,7 +49,8 @@ class Array(Interoperable):
         device: where it lives.
         shape: its dimensions; ``size`` elements, ``nbytes`` bytes.
         dtype: a :class:`vkpar.dtypes.DType`, equal to the NumPy dtype of the same name.
-        key: what identifies its memory, shape and dtype in this process.
+        key: what identifies its memory, shape and dtype among the arrays of this process that are in use: an array
+            that takes the memory of one that was dropped may have its key, too.
         storage: what it shares with its views.
         byte_offset: bytes from the start of its storage.
         form: all of it that plans depend on; None until one asks for it.
@@ -63,7 +64,7 @@ class Array(Interoperable):
         self.device = storage.device
         self.shape = shape
         self.dtype = dtype
-        self.key = (storage.serial, offset, shape, dtype.name)
+        self.key = (storage.place, offset, shape, dtype.name)
 
     @classmethod
     def allocate(cls, device: Device, shape: int | Sequence[int], dtype: DType, purpose: str = ARRAYS) -> Array:
@@ -416,7 +417,9 @@ def check_same_device(*arrays: Array) -> None:
         if not isinstance(array, Array):
             raise InvalidUsageError(f"expected a vkpar.Array, not {type(array).__name__}; see Device.array")
         if array.device is not arrays[0].device:
-            raise InvalidUsageError(f"arrays on different devices: {arrays[0]!r} and {array!r}")
+            raise InvalidUsageError(
+                f"arrays on different devices: {arrays[0]!r} and {array!r}; copy one over with Array.to(device)"
+            )
 
 
 def overlaps(a: Array, b: Array) -> bool:

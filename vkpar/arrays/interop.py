@@ -21,9 +21,10 @@ _NO_COMPARISON = (
 )
 
 
-def _no_function(name: str) -> str:
-    """Return what to write in place of a NumPy function that was given an array on a device."""
+def _no_function(name: str, module: str | None = None) -> str:
+    """Return what to write in place of a function of NumPy, or of its ``module``, that was given an array."""
     ours = {"add": "vkpar.add(a, b)", "matmul": "vkpar.matmul(a, b)", "dot": "vkpar.matmul(a, b)"}.get(name)
+    name = ".".join([*(module or "numpy").split(".")[1:], name])  # linalg.norm
     return (
         f"NumPy's {name} would download the array: "
         + (f"write {ours}, with arrays of one device, to compute there, or " if ours else "write ")
@@ -65,13 +66,13 @@ class Interoperable(Shaped):
         Raises:
             OperandError: always; the message says what to write.
         """
-        raise OperandError(_no_function(ufunc.__name__))
+        raise OperandError(_no_function(ufunc.__name__ if method == "__call__" else f"{ufunc.__name__}.{method}"))
 
     def __array_function__(self, function: Any, types: Any, arguments: tuple[Any, ...], how: dict[str, Any]) -> Any:
         """Refuse as :meth:`__array_ufunc__` does; ``np.shape``, ``np.ndim`` and ``np.size`` read nothing and work."""
         if function in (np.shape, np.ndim, np.size) and arguments[1:] == () and not how:
             return {np.shape: self.shape, np.ndim: self.ndim, np.size: self.size}[function]
-        raise OperandError(_no_function(function.__name__))
+        raise OperandError(_no_function(function.__name__, function.__module__))
 
     def __dlpack_device__(self) -> NoReturn:
         """Refuse: see :meth:`__dlpack__`."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING
 
 from vkpar.errors import InvalidUsageError
@@ -22,6 +22,8 @@ class Storage:
     Attributes:
         nbytes: its size.
         serial: a number that no other storage of this process has.
+        place: what no other memory in use has, in this process; it is the same where an array takes the memory of
+            another one that was dropped.
         closed: True after :meth:`close`.
         number: the VkBuffer that it lies in, and ``base`` where in that it begins; 0 where it lies in several.
         ready: the memory where an operation may use it without further ado, None where it has to look closer: there is
@@ -39,6 +41,7 @@ class Storage:
         self.number = self.base = 0
         self.ready: SubBuffers | None = None
         self._memory: SubBuffers | None = None
+        self.place: Hashable = self.serial
         if not nbytes:
             device.logical.check_open()
             return
@@ -46,6 +49,9 @@ class Storage:
         if len(memory.buffers) == 1:
             buffer = memory.buffers[0]
             self.number, self.base, self.ready = buffer.number, buffer.offset, memory
+            self.place = buffer.place
+        else:
+            self.place = memory.place
 
     @property
     def held_by(self) -> Callable[[], object] | None:

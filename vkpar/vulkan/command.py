@@ -18,14 +18,18 @@ _FOREIGN = 0xFFFFFFFD  # VK_QUEUE_FAMILY_FOREIGN_EXT
 _REGIONS = 256  # that one call copies: the validation layer compares all of a call's regions with each other
 
 
+@functools.cache
+def _pool_info(family: int) -> Any:
+    return api.load().struct("VkCommandPoolCreateInfo", queueFamilyIndex=family)
+
+
 class CommandPool:
     """Command buffers of one queue family, freed together."""
 
     def __init__(self, device: Any, family: int) -> None:
         vk = self._vk = api.load()
         self._device = device
-        info = vk.struct("VkCommandPoolCreateInfo", queueFamilyIndex=family)
-        self.handle = vk.create("CommandPool", device, info)
+        self.handle = vk.create("CommandPool", device, _pool_info(family))
 
     def allocate(self) -> CommandBuffer:
         """Return a new, empty command buffer."""
@@ -39,6 +43,22 @@ class CommandPool:
         made = vk.ffi.new("VkCommandBuffer[1]")
         vk.check(vk.lib.vkAllocateCommandBuffers(self._device, info, made), "vkAllocateCommandBuffers")
         return CommandBuffer(made[0])
+
+    def allocate_many(self, number: int) -> list[Any]:
+        """Return the handles of so many new, empty command buffers."""
+        vk = self._vk
+        info = vk.ffi.new(
+            "VkCommandBufferAllocateInfo*",
+            {
+                "sType": vk.vk.VK_STRUCTURE_TYPE_COMMAND_BUFFER_ALLOCATE_INFO,
+                "commandPool": self.handle,
+                "level": vk.vk.VK_COMMAND_BUFFER_LEVEL_PRIMARY,
+                "commandBufferCount": number,
+            },
+        )
+        made = vk.ffi.new("VkCommandBuffer[]", number)
+        vk.check(vk.lib.vkAllocateCommandBuffers(self._device, info, made), "vkAllocateCommandBuffers")
+        return vk.ffi.unpack(made, number)
 
     def reset(self) -> None:
         """Empty all its command buffers; none may be pending."""
@@ -63,6 +83,10 @@ class CommandBuffer:
         self._vk = api.load()
         self.handle = handle
 
+    def _append(self, function: Any, *arguments: Any) -> None:
+        """Record one command: ``function``, of Vulkan's, with what follows the command buffer in its ``arguments``."""
+        function(self.handle, *arguments)
+
     def begin(self, *, reusable: bool = False) -> None:
         """Start over; ``reusable`` buffers may be submitted again while they are pending."""
         constants = self._vk.vk
@@ -84,8 +108,8 @@ class CommandBuffer:
         """Record one barrier for all memory, and ownership transfers with it: apart they would wait twice."""
         ffi = self._vk.ffi
         buffers = ffi.new("VkBufferMemoryBarrier[]", transfers) if transfers else ffi.NULL
-        self._vk.lib.vkCmdPipelineBarrier(
-            self.handle, *stages, 0, 1, _barrier(*accesses), len(transfers), buffers, 0, ffi.NULL
+        self._append(
+            self._vk.lib.vkCmdPipelineBarrier, *stages, 0, 1, _barrier(*accesses), len(transfers), buffers, 0, ffi.NULL
         )
 
     def record_order(self) -> None:
@@ -160,7 +184,7 @@ class CommandBuffer:
         region = self._vk.ffi.new(
             "VkBufferCopy*", {"srcOffset": source.offset, "dstOffset": target.offset, "size": source.nbytes}
         )
-        self._vk.lib.vkCmdCopyBuffer(self.handle, source.buffer, target.buffer, 1, region)
+        self._append(self._vk.lib.vkCmdCopyBuffer, source.buffer, target.buffer, 1, region)
 
     def record_copies(self, sources: Sequence[BufferRange], targets: Sequence[BufferRange]) -> None:
         """Copy the bytes of ``sources`` to those of ``targets``, as many: neither need be cut as the other is."""
@@ -172,34 +196,35 @@ class CommandBuffer:
         rows = self._vk.ffi.from_buffer("VkBufferCopy[]", np.ascontiguousarray(regions))
         for start in range(0, len(regions), _REGIONS):
             number = min(_REGIONS, len(regions) - start)
-            self._vk.lib.vkCmdCopyBuffer(self.handle, source, target, number, rows + start)
+            self._append(self._vk.lib.vkCmdCopyBuffer, source, target, number, rows + start)
 
     def record_fill(self, target: BufferRange, word: int) -> None:
         """Fill ``target`` with a 32-bit word; offset and size are multiples of 4 (VUID-vkCmdFillBuffer-size-00028)."""
-        self._vk.lib.vkCmdFillBuffer(self.handle, target.buffer, target.offset, target.nbytes, word)
+        self._append(self._vk.lib.vkCmdFillBuffer, target.buffer, target.offset, target.nbytes, word)
 
     def record_dispatch(self, pipeline: Any, descriptors: Any, push: bytes, groups: tuple[int, int, int]) -> None:
         """Run ``groups`` work-groups of ``pipeline`` on the buffers that ``descriptors`` names."""
+        self.record_bound(pipeline, self._vk.ffi.new("VkDescriptorSet[1]", [descriptors]), push, groups)
+
+    def record_bound(self, pipeline: Any, sets: Any, push: bytes, groups: tuple[int, int, int]) -> None:
+        """Do what :meth:`record_dispatch` does, with the descriptor set that the C array ``sets`` holds."""
         vk, c = self._vk, self._vk.vk
-        compute = c.VK_PIPELINE_BIND_POINT_COMPUTE
-        vk.lib.vkCmdBindPipeline(self.handle, compute, pipeline.handle)
-        sets = vk.ffi.new("VkDescriptorSet[1]", [descriptors])
-        vk.lib.vkCmdBindDescriptorSets(self.handle, compute, pipeline.layout.handle, 0, 1, sets, 0, vk.ffi.NULL)
+        compute, layout = c.VK_PIPELINE_BIND_POINT_COMPUTE, pipeline.layout.handle
+        self._append(vk.lib.vkCmdBindPipeline, compute, pipeline.handle)
+        self._append(vk.lib.vkCmdBindDescriptorSets, compute, layout, 0, 1, sets, 0, vk.ffi.NULL)
         if push:
             stage = c.VK_SHADER_STAGE_COMPUTE_BIT
-            vk.lib.vkCmdPushConstants(
-                self.handle, pipeline.layout.handle, stage, 0, len(push), vk.ffi.from_buffer(push)
-            )
-        vk.lib.vkCmdDispatch(self.handle, *groups)
+            self._append(vk.lib.vkCmdPushConstants, layout, stage, 0, len(push), vk.ffi.from_buffer(push))
+        self._append(vk.lib.vkCmdDispatch, *groups)
 
     def record_reset(self, queries: Any, first: int, number: int) -> None:
         """Empty ``number`` queries of the VkQueryPool ``queries``: each is filled once after that."""
-        self._vk.lib.vkCmdResetQueryPool(self.handle, queries, first, number)
+        self._append(self._vk.lib.vkCmdResetQueryPool, queries, first, number)
 
     def record_timestamp(self, queries: Any, index: int) -> None:
         """Write the device's counter once everything before on the queue is done."""
         every = self._vk.vk.VK_PIPELINE_STAGE_ALL_COMMANDS_BIT
-        self._vk.lib.vkCmdWriteTimestamp(self.handle, every, queries, index)
+        self._append(self._vk.lib.vkCmdWriteTimestamp, every, queries, index)
 
 
 class DescriptorPool:

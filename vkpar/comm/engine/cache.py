@@ -1,23 +1,23 @@
-"""Recorded collectives, kept for the next call on the same arrays."""
+"""Recorded collectives, kept for the next call over the same memory."""
 
 from __future__ import annotations
 
 import itertools
 import random
-import weakref
-from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 from vkpar.arrays.array import Array
 from vkpar.comm.record.entry import Entry
 from vkpar.comm.record.program import Program
+from vkpar.comm.record.template import Template
 from vkpar.vulkan.pump.ports import ProgramPort
 
-_MOST_ENTRIES = 1024
+_MOST_ENTRIES = 2048
 _MOST_BATCHES = 8192
 _MOST_SCRATCH = 64 << 20  # bytes on a device
 _MOST_JOINED = 256
+_NONE = object()
 
 
 class ProgramCache:
@@ -30,16 +30,22 @@ class ProgramCache:
 
     def __init__(self) -> None:
         self._entries: dict[Any, Entry] = {}  # in the order of adding
-        # Of the entries; after an interrupt they may be wrong until the next count.
+        # Of the entries; after an interrupt these may be wrong until the next count.
         self._batches = self._scratch_nbytes = 0
+        self._adds = 0  # since the last count
         self._lots = random.Random(0)
-        self._dead: deque[Any] = deque()  # keys whose arrays are gone; appended by finalizers, in any thread
+        self._keys: list[Any] = []  # to draw from: all of the entries', and some that are gone
         self._stale: list[Entry] = []
         self._held: list[Entry] = []
         self._joined: dict[tuple[int, ...], ProgramPort] = {}
 
     def __len__(self) -> int:
         return len(self._entries)
+
+    @property
+    def has_stale(self) -> bool:
+        """True where a sweep may find something to free."""
+        return bool(self._stale)
 
     @property
     def batches(self) -> int:
@@ -56,51 +62,94 @@ class ProgramCache:
         except TypeError:
             return None
 
-    def add(self, key: Any, entry: Entry, arrays: Iterable[Array]) -> None:
-        """Keep ``entry`` until one of ``arrays`` is gone or room is needed; it replaces an older one."""
+    def add(self, key: Any, entry: Entry) -> None:
+        """Keep ``entry`` until its memory is gone or room is needed; it replaces an older one."""
         self._retire([key])
         if entry.nbytes > _MOST_SCRATCH:
             self._stale.append(entry)
             return
         self._entries[key] = entry
-        self._batches += entry.batches
+        if entry in self._stale:  # a donor
+            self._stale.remove(entry)
+        self._keys.append(key)
+        entry.counted = 0
+        self.grew(entry)
         self._scratch_nbytes += entry.nbytes
-        for array in arrays:
-            finalizer = weakref.finalize(array.storage.pin() or array.storage, self._dead.append, key)
-            finalizer.atexit = False
-            entry.finalizers.append(finalizer)
+        self._adds += 1
+        if self._adds > len(self._entries):
+            self._recount()
         while len(self._entries) > 1 and self._is_full():
-            self._retire([self._drawn()])
+            self._retire([self._drawn(key)])
+
+    def donor(
+        self, template: Template, spared: Collection[Entry], reached: Callable[[], Sequence[int]]
+    ) -> Entry | None:
+        """Return an entry of ``template`` that is done and has to go, where there is no room for one more.
+
+        It is found no more, and is freed by the next sweep unless it is added again before.
+
+        Args:
+            template: what the entry is to be used for.
+            spared: entries that are about to be used.
+            reached: returns the lanes' timeline values.
+        """
+        if len(self._entries) < _MOST_ENTRIES and self._batches + template.batches <= _MOST_BATCHES:
+            return None
+        if len(self._entries) < 2:
+            return None
+        key = self._drawn()
+        entry = self._entries[key]
+        if entry.template is not template or entry in spared or not entry.done(reached()):
+            self._keys.append(key)
+            return None
+        self._retire([key])
+        return entry
+
+    def grew(self, entry: Entry) -> None:
+        """Count the programs that were added to ``entry`` since it was."""
+        self._batches += entry.batches - entry.counted
+        entry.counted = entry.batches
 
     def _is_full(self) -> bool:
-        if self._fits():
-            return False
-        self._count()
-        return not self._fits()
-
-    def _fits(self) -> bool:
         few = len(self._entries) <= _MOST_ENTRIES and self._batches <= _MOST_BATCHES
-        return few and self._scratch_nbytes <= _MOST_SCRATCH
+        return not few or self._scratch_nbytes > _MOST_SCRATCH
 
-    def _count(self) -> None:
-        self._batches = sum(entry.batches for entry in self._entries.values())
+    def _recount(self) -> None:
+        """Count everything anew, once in so many entries, that it costs each of them little."""
+        self._adds = 0
+        self._batches = sum(entry.counted for entry in self._entries.values())
         self._scratch_nbytes = sum(entry.nbytes for entry in self._entries.values())
 
-    def _drawn(self) -> Any:
-        """Return the key of any entry but the newest."""
-        return next(itertools.islice(self._entries, self._lots.randrange(len(self._entries) - 1), None))
+    def _drawn(self, newest: Any = _NONE) -> Any:
+        """Return the key of any entry but the newest, by lot, and draw it no more."""
+        if not len(self._entries) <= len(self._keys) <= 2 * len(self._entries):
+            self._keys = list(self._entries)
+        while True:
+            keys = self._keys
+            index = self._lots.randrange(len(keys))
+            key, keys[index] = keys[index], keys[-1]
+            keys.pop()
+            if key == newest:
+                keys.append(key)
+            elif key in self._entries:
+                return key
 
     def _retire(self, keys: Iterable[Any]) -> None:
         """Forget the entries of ``keys`` that there are; they are freed when they are done."""
         found = [key for key in keys if key in self._entries]
         entries = [self._entries[key] for key in found]
         self._stale.extend(map(self._entries.pop, found))  # an interrupt finds each entry in one place
-        self._batches -= sum(entry.batches for entry in entries)
-        self._scratch_nbytes -= sum(entry.nbytes for entry in entries)
+        for entry in entries:
+            self._batches -= entry.counted
+            self._scratch_nbytes -= entry.nbytes
 
     def retire_all(self) -> None:
         """Forget every entry: whatever is asked for next is recorded anew."""
         self._retire(list(self._entries))
+
+    def retire_gone(self) -> None:
+        """Forget the entries whose memory went back to the driver: no call can ask for them."""
+        self._retire([key for key, entry in list(self._entries.items()) if entry.is_gone()])
 
     def evict(self, spared: Collection[Entry]) -> list[Entry]:
         """Let go of what has stand-ins, but for ``spared``; return all such entries that a sweep will free."""
@@ -144,9 +193,6 @@ class ProgramCache:
 
         ``confirm`` is called before anything is freed.
         """
-        while self._dead:
-            self._retire([self._dead[0]])
-            self._dead.popleft()
         finished = [entry for entry in self._stale if entry.done(reached)]
         if finished:
             self._part()
@@ -159,7 +205,7 @@ class ProgramCache:
         """Return the highest timeline value that any program was submitted with, by lane."""
         values = [0] * nlanes
         for entry in self._all():
-            for program in list(entry.programs.values()):
+            for program in entry.all():
                 values = [max(pair) for pair in zip(values, program.pending(), strict=True)]
         return values
 

@@ -18,8 +18,6 @@ import threading
 import weakref
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from functools import partial
-from typing import Any
 
 from vkpar import env
 from vkpar.arrays.array import Array
@@ -29,6 +27,7 @@ from vkpar.comm.engine.eviction import Eviction
 from vkpar.comm.engine.flights import Flight
 from vkpar.comm.engine.group import Group, Member, OpenGroups
 from vkpar.comm.engine.health import Health
+from vkpar.comm.engine.library import Library
 from vkpar.comm.engine.profiling import Profiling
 from vkpar.comm.engine.watchdog import Watchdog
 from vkpar.comm.engine.work import Work
@@ -37,8 +36,7 @@ from vkpar.comm.record import checks
 from vkpar.comm.record.builder import ProgramBuilder
 from vkpar.comm.record.entry import Entry
 from vkpar.comm.record.program import Program
-from vkpar.comm.requests import calls, movements
-from vkpar.comm.requests.collectives import Request
+from vkpar.comm.requests import movements
 from vkpar.comm.requests.keys import Call
 from vkpar.comm.rig.rig import Rig
 from vkpar.device import Device, orphans
@@ -76,7 +74,8 @@ class Engine:
         self.cache = ProgramCache()
         self._groups = OpenGroups()
         self._closer = Closer(self.health, self.cache)
-        self.sweep = partial(_sweep, rig, self.cache)
+        self._library = Library(self.devices, rig, builder, self.cache)
+        self.sweep = self._library.sweep
         self.profiling = Profiling(self.health, self.cache, self._lock, builder.recorder, self.sweep)
         self._eviction = Eviction(self.health, self.cache, self._lock, self.sweep)
         for device in rig.devices:
@@ -89,6 +88,8 @@ class Engine:
     def adopt(self, tuning: Tuning) -> None:
         """Choose by ``tuning`` from now on."""
         self.builder.tuning = tuning
+        with self._lock:
+            self._library.forget()
         if tuning.spin_us is not None and env.get().spin_us is None:
             self.rig.spin_ns = 1000 * tuning.spin_us
 
@@ -105,7 +106,9 @@ class Engine:
             recorder.reports = checks.WireReports(self.devices)
 
     def forget(self) -> None:
-        """Count collectives from here on, without the tests of the rig that ran before."""
+        """Count collectives from here on, and record them anew: what came before were tests of the rig."""
+        with self._lock:
+            self._library.forget()
         self.sequence = 0
         self._flights.forget()
 
@@ -122,18 +125,22 @@ class Engine:
         health = self.health
         with health.gate.lock():
             health.gate.check()
-            if health.failure is not None or self._validating or True in [gate.is_shut for gate in self._gates]:
+            if health.failure is not None or self._validating:
                 self.check_usable()
+            for gate in self._gates:
+                if gate.is_shut:
+                    gate.check()
             group = self._groups.current() if self._groups.by_thread else None
             key, pins = call.key(group)  # the arrays' memory stays until the call is submitted
             if group is not None:
-                return group.add(Member(key, call, self._unrecorded(key, call), Work(health, call), pins))
+                with self._lock:
+                    request = self._library.check(key, call)
+                return group.add(Member(key, call, request, Work(health, call), pins))
             with self._lock:
                 entry = self.cache.get(key) if health.checks is None else None
                 if entry is None:
-                    request = calls.check(self.devices, call)
                     self.sweep()
-                    entry = self._record(key, request, self.sequence)
+                    entry = self._library.record(key, call, self.sequence)
                 return self._launch(entry, call.name, call)
 
     def check_usable(self) -> None:
@@ -150,39 +157,18 @@ class Engine:
             gate.check()
         instance.raise_messages()
 
-    def _cached(self, key: Any) -> Entry | None:
-        return self.cache.get(key) if self.health.checks is None else None
-
-    def _unrecorded(self, key: Any, call: Call) -> Request | None:
-        with self._lock:
-            return None if self._cached(key) else calls.check(self.devices, call)
-
-    def _record(self, key: Any, request: Request, turn: int) -> Entry:
-        entry = self.builder.entry(request, turn=turn)
-        try:
-            self.cache.add(key, entry, request.arrays)
-        except BaseException:
-            self.cache.discard(key, entry)  # an interrupt
-            raise
-        return entry
-
     def _turn(self, entry: Entry, call: Call, turn: int, taken: Sequence[Program | None]) -> Program | None:
         """Return a program for ``turn`` beside the programs ``taken``; None where the collective does nothing."""
         if not entry.programs:
             return None
-        return entry.program(turn, taken) or self._alternate(entry, call, turn)
-
-    def _alternate(self, entry: Entry, call: object, turn: int) -> Program:
-        """Record the program that ``entry`` lacks for ``turn``, from the call that the entry was recorded for."""
-        assert isinstance(call, Call), "entries that no call finds have all their programs"
-        program = self.builder.program(calls.check(self.devices, call), turn)
-        entry.add(turn, program)
-        return program
+        return entry.program(turn, taken) or self._library.program(entry, call, turn)
 
     def _launch(self, entry: Entry, name: str, keep: object) -> Work:
         if not entry.programs:
+            if len(self._flights.pending) > _FEW_PENDING:
+                self._make_room(0)
             return Work(self.health, keep, self._track_nothing(name, entry))
-        program = entry.program(self.sequence) or self._alternate(entry, keep, self.sequence)
+        program = entry.program(self.sequence) or self._library.program(entry, keep, self.sequence)
         if len(self._flights.pending) > _FEW_PENDING:
             self._make_room(program.batches)
         flight = self._track(name, entry, program)
@@ -309,20 +295,19 @@ class Engine:
                     self.check_usable()
                     self._launch_group(members)
         finally:
-            self._eviction.spared = ()
+            self._eviction.spared = self._library.spared = ()
             for member in members:
                 member.work.drop()  # does nothing where the collective was enqueued
 
     def _launch_group(self, members: Sequence[Member]) -> None:
         self.sweep()
         entries: list[Entry] = []
-        self._eviction.spared = entries
+        self._eviction.spared = self._library.spared = entries
         programs: list[Program | None] = []
         for index, member in enumerate(members):
-            entry = self._cached(member.key)
+            entry = self._library.find(member.key)
             if entry is None or entry.used_up(programs):
-                request = member.request or calls.check(self.devices, member.call)
-                entry = self._record(member.key, request, self.sequence + index)
+                entry = self._library.record(member.key, member.call, self.sequence + index, member.request)
             entries.append(entry)
             programs.append(self._turn(entry, member.call, self.sequence + index, programs))
         self._make_room(sum(program.batches for program in programs if program is not None))
@@ -401,8 +386,3 @@ class Engine:
     def __del__(self) -> None:
         if hasattr(self, "_watchdog") and not self.closed:
             orphans.append(self)
-
-
-def _sweep(rig: Rig, cache: ProgramCache) -> None:
-    """Free the recorded collectives that no call finds any more and that are done."""
-    cache.sweep(rig.reached(), rig.confirm)

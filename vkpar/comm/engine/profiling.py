@@ -9,7 +9,7 @@ from typing import Protocol
 
 from vkpar.comm.engine.cache import ProgramCache
 from vkpar.comm.engine.health import Health
-from vkpar.comm.record.program import StepRecorder
+from vkpar.comm.record.recorder import StepRecorder
 from vkpar.comm.record.timestamps import Collector
 from vkpar.errors import InvalidUsageError, VulkanError
 

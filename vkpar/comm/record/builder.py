@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
@@ -13,15 +13,21 @@ from vkpar.comm.plan import choose as tuner
 from vkpar.comm.plan.choose import Plan, Tuning
 from vkpar.comm.record.entry import Entry, TimedEntry
 from vkpar.comm.record.kernels import Arithmetic
-from vkpar.comm.record.program import Program, StepRecorder
+from vkpar.comm.record.program import Program
+from vkpar.comm.record.recorder import StepRecorder
+from vkpar.comm.record.score import Score
+from vkpar.comm.record.template import Template
 from vkpar.comm.requests.collectives import Movement, Reduction, Request
 from vkpar.comm.requests.operands import Operands
 from vkpar.comm.rig.arena import Region
 from vkpar.comm.rig.rig import Rig
 from vkpar.comm.schedule.algorithms import barrier, p2p
 from vkpar.comm.schedule.steps import BLOCK, Problem, SlotSet, Step
+from vkpar.vulkan.memory.buffer import Buffer
+from vkpar.vulkan.tape import Places
 
 _ALTERNATED_BATCHES = 8  # a rank; shorter programs are recorded twice, over different slots
+_MOST_WRITTEN = 512  # batches of a program that is kept written down for calls over other memory
 GENERATIONS = 2  # sets of slots that short programs use in turn
 _TIMED_PROGRAMS = 8  # alternates in a profile, where a program runs again only when its times were read
 _TIMED_BATCHES = 4096  # of all alternates together, but for the least that keeps the queues busy
@@ -79,16 +85,20 @@ class ProgramBuilder:
         """Number of ranks."""
         return len(self._infos)
 
-    def entry(self, request: Request, wanted: Plan | None = None, turn: int | None = None) -> Entry:
+    def entry(
+        self, request: Request, wanted: Plan | None = None, turn: int | None = None, memory: Sequence[Buffer] = ()
+    ) -> Entry:
         """Record ``request``; a reduction goes as ``wanted`` says, or as the tuning does.
 
-        An entry holds none of the request's arrays, so that programs of other turns are recorded by :meth:`program`
-        when they are needed; where stand-ins are in the arrays' place, all of them are recorded now.
+        An entry holds none of the request's arrays: programs of other turns are recorded by :meth:`program` when they
+        are needed, from the call that needs them. Where stand-ins are in the arrays' place, all of them are recorded
+        now, and the entry has no template.
 
         Args:
             request: a checked call.
             wanted: which way a reduction takes; None for that of the tuning.
             turn: the number of the communicator's collective that it is recorded for; None to record all turns.
+            memory: the buffers of the request's arrays, by which the template of the entry knows them.
 
         Raises:
             InvalidUsageError: the algorithm cannot run on this rig.
@@ -99,20 +109,25 @@ class ProgramBuilder:
             return Entry({}, label=request.label())
         if self.recorder.collector is not None:
             return self._timed(recipe)
-        generation = (turn or 0) % GENERATIONS
-        first = self._record(recipe, generation)
+        number = (turn or 0) % GENERATIONS
+        scores = {number: self._write(recipe, number, memory)}
+        first = scores[number]
         if not first.batches:
-            first.close()
             return Entry({}, label=recipe.label)
-        programs = {generation: first}
+        scratch, alternates = recipe.operands.scratch, GENERATIONS
         if not self._is_short(first, recipe.slots):
-            return Entry({0: first}, recipe.operands.scratch, recipe.label)
-        if turn is None or recipe.operands.scratch:
-            with ExitStack() as undo:
-                undo.callback(first.close)
-                programs[1 - generation] = self._record(recipe, 1 - generation)
-                undo.pop_all()
-        return Entry(programs, recipe.operands.scratch, recipe.label, GENERATIONS)
+            number, alternates, scores = 0, 1, {0: first}
+        elif turn is None or scratch:
+            scores[1 - number] = self._write(recipe, 1 - number, memory)
+        template = Template(recipe.label, alternates, scores)
+        programs: dict[int, Program] = {}
+        with ExitStack() as undo:
+            for index, score in scores.items():
+                programs[index] = score.program(memory)
+                undo.callback(programs[index].close)
+            undo.pop_all()
+        reusable = bool(memory) and not scratch and self.recorder.is_plain and first.batches <= _MOST_WRITTEN
+        return Entry(programs, scratch, recipe.label, alternates, template if reusable else None)
 
     def program(self, request: Request, turn: int) -> Program:
         """Record ``request`` once more, for another turn, over the slots of that turn's generation.
@@ -120,25 +135,30 @@ class ProgramBuilder:
         Raises:
             OutOfMemoryError: no room for command buffers.
         """
+        return self.score(request, turn, ()).program(())
+
+    def score(self, request: Request, turn: int, memory: Sequence[Buffer]) -> Score:
+        """Write ``request`` down once more, for another turn, as :meth:`entry` did."""
         recipe = self._recipe(request, None)
         assert recipe is not None
-        return self._record(recipe, turn % GENERATIONS)
+        return self._write(recipe, turn % GENERATIONS, memory)
 
-    def _record(self, recipe: _Recipe, generation: int) -> Program:
+    def _write(self, recipe: _Recipe, generation: int, memory: Sequence[Buffer]) -> Score:
         steps = recipe.steps(recipe.slots, generation)
-        return self.recorder.record(steps, recipe.doing, recipe.region, recipe.operands, copies=recipe.copies)
+        places = Places(memory)
+        return self.recorder.write(steps, recipe.doing, recipe.region, recipe.operands, places, copies=recipe.copies)
 
     def _timed(self, recipe: _Recipe) -> Entry:
         """Return an entry of many alternates, since each is free again only once its times were read."""
         with ExitStack() as undo:
-            programs = [self._record(recipe, 0)]
+            programs = [self._write(recipe, 0, ()).program(())]
             undo.callback(programs[0].close)
             if not programs[0].batches:
                 return Entry({}, label=recipe.label)
             generations = GENERATIONS if self._is_short(programs[0], recipe.slots) else 1
             most = max(2, min(_TIMED_PROGRAMS, _TIMED_BATCHES // programs[0].batches))
             while len(programs) < (generations if self.recorder.checks is not None else most):
-                programs.append(self._record(recipe, len(programs) % generations))
+                programs.append(self._write(recipe, len(programs) % generations, ()).program(()))
                 undo.callback(programs[-1].close)
             undo.pop_all()
         return TimedEntry(programs, recipe.operands.scratch, recipe.label, generations)
@@ -220,7 +240,7 @@ class ProgramBuilder:
         small, large = self._rig.arena.small, self._rig.arena.large
         return small if -(-count // BLOCK) <= plan.blocks(small.slot_nbytes) else large
 
-    def _is_short(self, program: Program, slots: SlotSet) -> bool:
+    def _is_short(self, program: Score | Program, slots: SlotSet) -> bool:
         few = program.batches <= _ALTERNATED_BATCHES * self.nranks
         return few and slots.per_rank > 1 and any(program.uses_slots)
 

@@ -1,29 +1,36 @@
-"""One collective on certain arrays, recorded: the programs that take turns."""
+"""One collective over certain memory, recorded: the programs that take turns."""
 
 from __future__ import annotations
 
-import weakref
 from collections import Counter
 from collections.abc import Collection, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vkpar.arrays.array import Array
 from vkpar.comm.record.program import Program
 from vkpar.device import Device
+from vkpar.vulkan.memory.pool import Block
+
+if TYPE_CHECKING:
+    from vkpar.comm.record.template import Template
 
 
 class Entry:
-    """One collective on certain arrays.
+    """One collective over certain memory.
 
     Args:
         programs: the programs by turn, one at least unless there is nothing to do.
         scratch: aligned stand-ins that the programs use in place of arrays that wide accesses cannot reach.
         label: what the flight recorder says of the collective.
         alternates: how many programs take turns; those that ``programs`` lacks are added when they are needed.
+        template: what the programs are recorded from over other memory; None where they cannot be.
 
     Attributes:
         programs: the programs recorded so far, by turn, over different slots; none where there is nothing to do.
+        spares: programs that were recorded over other memory, by turn: :meth:`Template.program` records them anew.
+        blocks: the blocks of memory that the programs name: once one is gone, no call can ask for the entry.
         nbytes: bytes of the stand-ins, on the device that has most of them.
+        counted: the command buffers that its cache has counted.
     """
 
     def __init__(
@@ -32,29 +39,37 @@ class Entry:
         scratch: Sequence[Array] = (),
         label: dict[str, Any] | None = None,
         alternates: int = 1,
+        template: Template | None = None,
     ) -> None:
         self.programs = programs
+        self.spares: dict[int, Program] = {}
+        self.blocks: frozenset[Block] = frozenset()
+        self.template = template
+        self.counted = 0
         self.scratch = tuple(scratch)
         self.nbytes = _most_on_a_device(self.scratch)
         self.label = label or {}
-        self.finalizers: list[weakref.finalize[Any, Any]] = []
-        self._alternates = alternates
+        self.alternates = alternates
 
     @property
     def batches(self) -> int:
         """Number of command buffers."""
-        return sum(program.batches for program in list(self.programs.values()))
+        return sum(program.batches for program in self.all())
+
+    def all(self) -> list[Program]:
+        """Return every program, the spare ones too."""
+        return [*self.programs.values(), *self.spares.values()]
 
     def program(self, turn: int, taken: Collection[Program | None] = ()) -> Program | None:
         """Return the program to run in the communicator's collective number ``turn``: neighbours use other slots.
 
         None where it was not recorded yet: :meth:`add` takes it.
         """
-        return self.programs.get(turn % self._alternates)
+        return self.programs.get(turn % self.alternates)
 
     def add(self, turn: int, program: Program) -> None:
         """Take the program of a turn."""
-        self.programs[turn % self._alternates] = program
+        self.programs[turn % self.alternates] = program
 
     def used_up(self, taken: Collection[Program | None]) -> bool:
         """Say whether none is left beside those ``taken`` for the same submission: here one may run twice in it."""
@@ -62,16 +77,21 @@ class Entry:
 
     def done(self, reached: Sequence[int]) -> bool:
         """Say whether every submission is done, from the lanes' timeline values."""
-        return all(
-            now >= value for p in self.programs.values() for now, value in zip(reached, p.pending(), strict=True)
-        )
+        return all(now >= value for p in self.all() for now, value in zip(reached, p.pending(), strict=True))
+
+    def is_gone(self) -> bool:
+        """Say whether memory that the programs name went back to the driver."""
+        return any(block.dropped for block in self.blocks)
+
+    def spare(self) -> None:
+        """Make spares of all programs; they are done."""
+        self.spares = {**self.spares, **self.programs}
+        self.programs = {}
 
     def close(self, late: Collection[int] = ()) -> None:
         """Free the programs, but for the command buffers of ``late`` ranks; all others must be done."""
-        for finalizer in self.finalizers:
-            finalizer.detach()
-        programs, self.programs, self.scratch = self.programs, {}, ()
-        for program in programs.values():
+        programs, self.programs, self.spares, self.scratch = self.all(), {}, {}, ()
+        for program in programs:
             program.close(late)
 
 

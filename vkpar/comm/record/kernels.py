@@ -1,4 +1,4 @@
-"""Records one rank's kernels: what each action of a schedule binds, pushes and dispatches."""
+"""Writes down one rank's kernels: what each action of a schedule binds, pushes and dispatches."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from vkpar.comm.rig.arena import Region
 from vkpar.comm.rig.rig import Rig
 from vkpar.comm.schedule.steps import BLOCK, MOST_SOURCES, Forward, Reduce, Span, Step
 from vkpar.comm.wires import OPS, TEXELS, WirePlan, processor, variant
-from vkpar.vulkan.command import CommandBuffer, CommandPool, DescriptorPool
+from vkpar.vulkan.command import CommandBuffer
 from vkpar.vulkan.memory.buffer import BufferRange
+from vkpar.vulkan.tape import Places, Tape
 
 _UNIT = 16  # bytes that the wire kernels count slots in
 _BLOCKS_PER_GROUP = 8  # of both kernel variants, see shaders/wire_*.comp
@@ -25,7 +26,6 @@ _BLOCKS_PER_GROUP = 8  # of both kernel variants, see shaders/wire_*.comp
 _MOST_GROUPS = 64
 _PUSH_WORDS = 8 + MOST_SOURCES
 _PUSH = struct.Struct(f"<{_PUSH_WORDS}I")
-_SETS_PER_POOL = 32
 _BINDINGS = 4
 _WORD = 1 << 32
 
@@ -74,9 +74,12 @@ class Arithmetic:
 
 
 class Recorder:
-    """Records one rank's kernels of one program; ``timer`` has their times written, where it is given.
+    """Writes down one rank's kernels of one program; ``timer`` has their times written, where it is given.
 
-    ``copies`` says that they work on the rank's own copies of the slots.
+    ``copies`` says that they work on the rank's own copies of the slots; ``places`` numbers the memory of the arrays.
+
+    Attributes:
+        rank: the rank; ``tape``: what was written down; ``timer``: as it was given.
     """
 
     def __init__(
@@ -91,6 +94,7 @@ class Recorder:
         copies: bool = False,
         reports: WireReports | None = None,
         checks: SlotChecks | None = None,
+        places: Places | None = None,
     ) -> None:
         self.timer = timer
         self._device = rig.devices[rank]
@@ -102,22 +106,18 @@ class Recorder:
         self.rank = rank
         self._region = region
         self._doing = doing
-        self._operands: Operands | None = operands
-        self._commands = CommandPool(self._device.handle, self._device.compute.family)
-        self._pools: list[DescriptorPool] = []
-        self._sets: dict[tuple[BufferRange, ...], Any] = {}
+        self._operands = operands
+        self.tape = Tape(self._device.handle, self._device.compute.family, places)
         self._processor = processor(self._device.info)
         self._texels = TEXELS if self._processor == "texel" else 0
         is_cpu = self._device.info.is_cpu
         self._copier = Copier(doing.plan, operands, rank, self._bytes_of) if is_cpu else None
         self._tail = doing.plan.tail_at(region.slot_nbytes) // _UNIT
 
-    def record(self, step: Step, *, first: bool, last: bool) -> CommandBuffer:
-        """Return a reusable command buffer that does ``step``, with the rank's copies around all of them."""
-        assert self._operands is not None
+    def record(self, step: Step, *, first: bool, last: bool) -> None:
+        """Write down a command buffer that does ``step``, with the rank's copies around all of them."""
         copies = self._operands.copies
-        commands = self._commands.allocate()
-        commands.begin(reusable=True)
+        commands = self.tape.commands()
         if self.timer:
             self.timer.record_begin(commands)
         commands.record_acquire(self._slots, self._ranges(step.reads))
@@ -137,8 +137,6 @@ class Recorder:
         commands.record_release(self._slots, self._ranges(step.writes))
         if self.timer:
             self.timer.record_end(commands)
-        commands.end()
-        return commands
 
     def _record_actions(self, commands: CommandBuffer, step: Step) -> None:
         for action in step.actions:
@@ -153,7 +151,6 @@ class Recorder:
 
     def _record_reduce(self, commands: CommandBuffer, action: Reduce) -> None:
         plan, operands = self._doing.plan, self._operands
-        assert operands is not None
         out = plan.final if action.final else plan.contribution
         constants = (*self._doing.constants(action), int(self._report is not None), action.own_at or 0)
         ending = variant(constants[4], self._report is not None, self._doing.divides(action))
@@ -173,7 +170,6 @@ class Recorder:
 
     def _record_forward(self, commands: CommandBuffer, action: Forward) -> None:
         plan = self._doing.plan
-        assert self._operands is not None
         push = (self._tail, self._unit(action.slot), self._unit(action.out_slot))
         constants = (1, int(action.out_slot is not None))
         kernel = f"wire_forward_{self._processor}_{plan.forwarded}_{plan.final.name}"
@@ -215,7 +211,7 @@ class Recorder:
                 pipeline = self._device.pipelines.shipped(name, _BINDINGS, _PUSH.size, constants, self._texels)
                 words = (end, first, *push)
                 packed = _PUSH.pack(*words, *([0] * (_PUSH_WORDS - len(words))))
-                commands.record_dispatch(pipeline, descriptors, packed, (self._groups(number), 1, 1))
+                commands.record_bound(pipeline, descriptors, packed, (self._groups(number), 1, 1))
 
     def _groups(self, blocks: int) -> int:
         groups = -(-blocks // _BLOCKS_PER_GROUP)
@@ -224,9 +220,9 @@ class Recorder:
     def record_small(self, commands: CommandBuffer, kernel: str, push: bytes) -> None:
         """Record one work-group of a kernel that binds the slots alone, ordered against what is around it."""
         pipeline = self._device.pipelines.shipped(kernel, 1, len(push))
-        descriptors = self._descriptors((self._slots.range,), pipeline.layout)
+        descriptors = self.tape.descriptors(pipeline.layout.set_layout, (self._slots.range,))
         commands.record_order()
-        commands.record_dispatch(pipeline, descriptors, push, (1, 1, 1))
+        commands.record_bound(pipeline, descriptors, push, (1, 1, 1))
         commands.record_order()
 
     def _ranges(self, slots: Sequence[int]) -> list[BufferRange]:
@@ -246,39 +242,18 @@ class Recorder:
         return BufferRange(whole.buffer, whole.offset + self._unit(slot) * _UNIT, nbytes)
 
     def _bind(self, piece: _Piece) -> tuple[Any, int, int]:
-        """Return the descriptor set, and where in source and target the span's first element would be: modulo 2^32.
+        """Return the tape's descriptor set, and where in source and target the span's first element would be.
 
-        Kernels count from that one. What is not given is filled in.
+        These two are modulo 2^32. Kernels count from that one. What is not given is filled in.
         """
         unused = (self._slots.range, 0)
         source, target = piece.source or piece.target or unused, piece.target or piece.source or unused
         ranges = (source[0], target[0], self._slots.range, self._report or self._slots.range)
         layout = self._device.pipelines.layout(_BINDINGS, _PUSH.size, self._texels)
-        texels = (source[0].bare, self._slots.range)[: self._texels]
+        texels = (source[0], self._slots.range)[: self._texels]
         skipped = piece.first * BLOCK
-        descriptors = self._descriptors(ranges, layout, texels)
+        descriptors = self.tape.descriptors(layout.set_layout, ranges, texels)
         return descriptors, (source[1] - skipped) % _WORD, (target[1] - skipped) % _WORD
-
-    def _descriptors(self, ranges: tuple[BufferRange, ...], layout: Any, texels: Sequence[BufferRange] = ()) -> Any:
-        ranges = tuple(item.bare for item in ranges)  # what is recorded keeps no array
-        if ranges not in self._sets:
-            if len(self._sets) % _SETS_PER_POOL == 0:
-                numbers = (_SETS_PER_POOL, _SETS_PER_POOL * _BINDINGS, _SETS_PER_POOL * self._texels)
-                self._pools.append(DescriptorPool(self._device.handle, *numbers))
-            self._sets[ranges] = self._pools[-1].allocate(layout.set_layout, list(ranges), texels)
-        return self._sets[ranges]
-
-    def seal(self) -> None:
-        """Let go of the arrays: what is recorded must not keep them alive."""
-        self._operands = self._copier = None
-
-    def close(self) -> None:
-        """Free the command buffers and descriptor sets."""
-        while self._pools:
-            self._pools.pop().close()
-        if self.timer:
-            self.timer.close()
-        self._commands.close()
 
 
 _Window = tuple[BufferRange, int]

@@ -13,22 +13,24 @@ from vkpar.comm.rig.arena import Region
 from vkpar.comm.rig.rig import Rig
 from vkpar.comm.schedule.steps import Copy, Step
 from vkpar.comm.wires import WirePlan
-from vkpar.vulkan.command import CommandBuffer, CommandPool
 from vkpar.vulkan.memory.buffer import BufferRange
+from vkpar.vulkan.tape import Tape
 
 _Piece = tuple[BufferRange, BufferRange]  # in the memory that ranks share, and in the rank's own
 
 
 class CopyRecorder:
-    """Records one lane's copies of one program; ``timer`` has their times written, where it is given.
+    """Writes down one lane's copies of one program; ``timer`` has their times written, where it is given.
 
     Attributes:
         rank: whose lane it is.
+        tape: what was written down.
+        timer: as it was given.
     """
 
     def __init__(self, rig: Rig, lane: int, region: Region, plan: WirePlan, timer: RankTimer | None = None) -> None:
         self.rank = rig.lanes.ranks[lane]
-        self._timer = timer
+        self.timer = timer
         device, queue = rig.devices[self.rank], rig.queues[lane]
         runs_kernels = queue.family == device.compute.family
         shared = rig.transports[self.rank].shared()
@@ -37,26 +39,23 @@ class CopyRecorder:
         self._nslots = rig.arena.nslots
         self._region = region
         self._plan = plan
-        self._commands = CommandPool(device.handle, queue.family)
+        self.tape = Tape(device.handle, queue.family)
 
-    def record(self, step: Step, **_: bool) -> CommandBuffer:
-        """Return a reusable command buffer that does the copies of ``step``, all of them in or all out."""
+    def record(self, step: Step, **_: bool) -> None:
+        """Write down a command buffer that does the copies of ``step``, all of them in or all out."""
         actions = [action for action in step.actions if isinstance(action, Copy)]
         sends = any(action.sends for action in actions)
         pieces = [piece for action in actions for piece in self._pieces(action)]
         shared = [there for there, _ in pieces]
-        commands = self._commands.allocate()
-        commands.begin(reusable=True)
-        if self._timer:
-            self._timer.record_begin(commands)
+        commands = self.tape.commands()
+        if self.timer:
+            self.timer.record_begin(commands)
         commands.record_acquire(self._shared, () if sends else shared)
         for there, here in pieces:
             commands.record_copy(here, there) if sends else commands.record_copy(there, here)
         commands.record_release(self._shared, shared if sends else ())
-        if self._timer:
-            self._timer.record_end(commands)
-        commands.end()
-        return commands
+        if self.timer:
+            self.timer.record_end(commands)
 
     def _pieces(self, action: Copy) -> Iterator[_Piece]:
         """Yield what of the slot is in use: the payloads of the blocks, and their scales where there are any."""
@@ -73,12 +72,3 @@ class CopyRecorder:
             BufferRange(there.buffer, there.offset + start, nbytes),
             BufferRange(here.buffer, here.offset + start, nbytes),
         )
-
-    def seal(self) -> None:
-        """Nothing of the arrays is held."""
-
-    def close(self) -> None:
-        """Free the command buffers."""
-        if self._timer:
-            self._timer.close()
-        self._commands.close()

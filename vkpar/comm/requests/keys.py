@@ -64,8 +64,10 @@ def _memory_of(arrays: Any, group: object, pins: list[Any]) -> tuple[Any, ...]:
             keys.append(None)
             continue
         storage = array.storage
-        pins.append(storage.pin())
-        if storage.held_by is not None:
+        memory = storage.ready
+        if memory is None:  # no memory, several buffers, closed, or named by a group
+            memory = storage.pin()
             storage.check_free(group)
+        pins.append(memory)
         keys.append(array.key)
     return tuple(keys)

@@ -80,6 +80,7 @@ class Buffer:
         nbytes: the size asked for; ``reserved`` bytes are taken.
         mapped: host address of the first byte, 0 where the memory is not mapped.
         piece: the part of a block that it is.
+        place: what no other piece of memory in use has, in this process: its block's number, and where in that it is.
         purpose: what it was booked for.
         label: says what it holds, for messages.
         lease: what its allocator knows it by.
@@ -94,6 +95,10 @@ class Buffer:
     purpose: str = ""
     label: Callable[[], str] | None = None
     lease: Lease = field(init=False, repr=False)
+    place: tuple[int, int] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self.place = (self.piece.block.serial, self.offset)
 
     @functools.cached_property
     def number(self) -> int:

@@ -107,6 +107,11 @@ class Allocator:
             self._mend()
             return self._pool.trimmable
 
+    @property
+    def ndropped(self) -> int:
+        """How many blocks went back to the driver so far."""
+        return self._pool.ndropped
+
     def allocate(
         self,
         nbytes: int,

@@ -27,6 +27,7 @@ pieces are small, since a single one keeps a large block.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
@@ -45,6 +46,7 @@ _OWN = -1  # the class of pieces with blocks of their own
 _HEAP_SHARE = 16  # a block is a sixteenth of the heap at most
 _LEAST_BLOCK = 1 << 20
 _CACHE_SHARE = 8  # empty blocks that are kept take an eighth of the heap at most
+_serials = itertools.count(1)
 _WASTE_SHARE = 8  # a kept block of its own serves requests that leave an eighth of it idle at most
 
 
@@ -66,6 +68,8 @@ class Block:
         dedicated: it holds one piece alone.
         backing: what the pool's ``make`` returned.
         free: which of its bytes are free.
+        serial: a number that no other block of this process has, had or will have.
+        dropped: its backing was given back.
     """
 
     def __init__(self, nbytes: int, kind: str, size_class: int, backing: Any) -> None:
@@ -73,6 +77,8 @@ class Block:
         self.size_class = size_class
         self.backing = backing
         self.free = FreeList(nbytes)
+        self.serial = next(_serials)
+        self.dropped = False
 
     @property
     def nbytes(self) -> int:
@@ -106,6 +112,7 @@ class Pool:
 
     Attributes:
         trimmable: bytes of the empty blocks.
+        ndropped: how many blocks were dropped so far.
     """
 
     def __init__(
@@ -125,7 +132,7 @@ class Pool:
         self._most_cached = 0 if self._alone else heap_nbytes // _CACHE_SHARE
         self._blocks: dict[tuple[str, int], list[Block]] = {}
         self._empty: dict[Block, None] = {}  # the longest empty first
-        self.trimmable = 0
+        self.trimmable = self.ndropped = 0
 
     def size_class(self, nbytes: int) -> tuple[int, int]:
         """Return the class of a piece of ``nbytes``, and the size of the block that it is put into."""
@@ -176,7 +183,7 @@ class Pool:
 
     def _remove(self, block: Block) -> None:
         """Drop an empty block; where that is interrupted, the block stays until :meth:`restore`."""
-        self._drop(block.backing)
+        self._give_back(block)
         self._blocks[block.kind, block.size_class].remove(block)
         del self._empty[block]
         self.trimmable -= block.nbytes
@@ -191,7 +198,11 @@ class Pool:
         taken: dict[Block, list[tuple[int, int]]] = {}
         for piece in pieces:
             taken.setdefault(piece.block, []).append((piece.offset, piece.nbytes))
-        self._blocks = {key: [b for b in blocks if is_whole(b.backing)] for key, blocks in self._blocks.items()}
+        for block in self.blocks():
+            if not is_whole(block.backing):
+                block.dropped = True
+                self.ndropped += 1
+        self._blocks = {key: [b for b in blocks if not b.dropped] for key, blocks in self._blocks.items()}
         for block in self.blocks():
             block.free = FreeList.around(block.nbytes, taken.get(block, ()))
         self._empty = {block: None for block in self.blocks() if block.free.empty}
@@ -210,8 +221,13 @@ class Pool:
         self._empty.clear()
         self.trimmable = 0
         for block in self.blocks():
-            self._drop(block.backing)
+            self._give_back(block)
         self._blocks.clear()
+
+    def _give_back(self, block: Block) -> None:
+        block.dropped = True
+        self.ndropped += 1
+        self._drop(block.backing)
 
     def blocks(self) -> Iterator[Block]:
         """Yield every block."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import bisect
 import itertools
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
 from vkpar.errors import InvalidUsageError
 from vkpar.vulkan.memory.buffer import Buffer, BufferRange
@@ -44,6 +44,11 @@ class SubBuffers:
 
     def __len__(self) -> int:
         return len(self.buffers)
+
+    @property
+    def place(self) -> Hashable:
+        """What no other memory in use has, in this process: the places of its buffers, and their borders."""
+        return tuple((buffer.place, buffer.nbytes) for buffer in self.buffers)
 
     @property
     def borders(self) -> list[int]:

@@ -67,31 +67,45 @@ class CQueue:
             self._c.lib.vkp_queue_free(handle)
 
 
-class CProgram:
-    """A program held by the C helper."""
+class CShape:
+    """What programs of the same batches but for the command buffers have in common, ready for the C helper.
+
+    Attributes:
+        nlanes: how many queues the group has.
+    """
 
     def __init__(self, c: Any, group: Any, queues: Sequence[CQueue], batches: Sequence[Batch]) -> None:
-        self._c, self._queues = c, queues
-        nranks = len(queues)
+        self._c, self._group, self._queues = c, group, queues
+        self.nlanes = len(queues)
         ffi, address = c.ffi, api.load().address
         gates = [batch.gate or (c.ffi.NULL, 0) for batch in batches]
         read_start, reads = _flatten([batch.reads for batch in batches])
         write_start, writes = _flatten([batch.writes for batch in batches])
-        self.handle = c.lib.vkp_program_new(
-            group,
-            len(batches),
-            ffi.new("uint32_t[]", [batch.rank for batch in batches]),
-            ffi.new("uint64_t[]", [address(batch.command) for batch in batches]),
-            ffi.new("uint32_t[]", read_start),
-            ffi.new("uint32_t[]", reads),
-            ffi.new("uint32_t[]", write_start),
-            ffi.new("uint32_t[]", writes),
+        self._number = len(batches)
+        self._ranks = ffi.new("uint32_t[]", [batch.rank for batch in batches])
+        self._slots = [ffi.new("uint32_t[]", words) for words in (read_start, reads, write_start, writes)]
+        self._gates = (
             ffi.new("uint64_t[]", [address(semaphore) for semaphore, _ in gates]),
             ffi.new("uint64_t[]", [value for _, value in gates]),
         )
-        _require(c, self.handle, "vkp_program_new")
-        self._values = ffi.new("uint64_t[]", nranks)
-        self._failed = ffi.new("uint32_t*")
+
+    def program(self, commands: list[Any]) -> CProgram:
+        """Return a program of the batches with these command buffers."""
+        c = self._c
+        handles = api.load().ffi.new("VkCommandBuffer[]", commands)
+        words = c.ffi.cast("uint64_t*", handles)
+        handle = c.lib.vkp_program_new(self._group, self._number, self._ranks, words, *self._slots, *self._gates)
+        _require(c, handle, "vkp_program_new")
+        return CProgram(c, handle, self._queues)
+
+
+class CProgram:
+    """A program held by the C helper."""
+
+    def __init__(self, c: Any, handle: Any, queues: Sequence[CQueue]) -> None:
+        self._c, self.handle, self._queues = c, handle, queues
+        self._values = c.ffi.new("uint64_t[]", len(queues))
+        self._failed = c.ffi.new("uint32_t*")
 
     def enqueue(self) -> list[int]:
         with enqueue_lock:
@@ -139,8 +153,11 @@ class CGroup:
         if error:
             raise CommunicatorError(f"cannot start a bridge thread: errno {error}")
 
+    def shape(self, batches: Sequence[Batch]) -> CShape:
+        return CShape(self._c, self.handle, self._queues, batches)
+
     def program(self, batches: Sequence[Batch]) -> CProgram:
-        return CProgram(self._c, self.handle, self._queues, batches)
+        return self.shape(batches).program([batch.command for batch in batches])
 
     def stop(self) -> None:
         if self.handle is not None:

@@ -1,0 +1,158 @@
+"""What a communicator has recorded: found for a call, recorded for it, or recorded over for it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable, Sequence
+
+from vkpar.comm.engine.cache import ProgramCache
+from vkpar.comm.record.builder import ProgramBuilder
+from vkpar.comm.record.entry import Entry
+from vkpar.comm.record.program import Program
+from vkpar.comm.record.template import Template
+from vkpar.comm.requests import calls
+from vkpar.comm.requests.collectives import Request
+from vkpar.comm.requests.forms import Form, form_of
+from vkpar.comm.requests.keys import Call
+from vkpar.comm.rig.rig import Rig
+from vkpar.device import Device
+
+_MOST_WRITTEN = 4096  # command buffers of all templates
+
+
+class Library:
+    """The recorded collectives of one communicator; its engine's lock is held at every call.
+
+    A call that was recorded is found by the memory that its arrays lie in. Where that is another one, but a call of the
+    same form was recorded before, nothing is checked or planned again: the template of the form is recorded over the
+    call's memory, and where the cache is full, into the command buffers of an entry that has to go anyway.
+
+    Args:
+        devices: by rank.
+        rig: what the ranks share.
+        builder: records requests.
+        cache: the entries.
+
+    Attributes:
+        spared: entries that a group under way is about to enqueue.
+    """
+
+    def __init__(self, devices: Sequence[Device], rig: Rig, builder: ProgramBuilder, cache: ProgramCache) -> None:
+        self.spared: Collection[Entry] = ()
+        self._devices, self._rig, self._builder, self._cache = devices, rig, builder, cache
+        self._templates: dict[Hashable, Template] = {}  # by form, the oldest first
+        self._ndropped = 0
+
+    def find(self, key: Hashable) -> Entry | None:
+        """Return what was recorded for the call of ``key``."""
+        return self._cache.get(key) if self._builder.recorder.checks is None else None
+
+    def check(self, key: Hashable, call: Call) -> Request | None:
+        """Check a call; None where that, or a call of its form, was checked before.
+
+        Raises:
+            InvalidUsageError, UnsupportedError: the call is wrong.
+        """
+        if self.find(key) is not None or self._template(self._form(call)) is not None:
+            return None
+        return calls.check(self._devices, call)
+
+    def record(self, key: Hashable, call: Call, turn: int, request: Request | None = None) -> Entry:
+        """Record a call, for the communicator's collective number ``turn``, and keep it by its ``key``.
+
+        Args:
+            key: what identifies the call.
+            call: its arrays are pinned.
+            turn: the number of the collective.
+            request: the checked call, where it was checked already.
+
+        Raises:
+            InvalidUsageError, UnsupportedError: the call is wrong.
+            OutOfMemoryError: no room for command buffers or stand-ins.
+        """
+        form = self._form(call)
+        template = self._template(form)
+        if form is None or template is None:
+            request = request or calls.check(self._devices, call)
+            entry = self._builder.entry(request, turn=turn, memory=form.memory if form else ())
+            if form is not None and entry.template is not None:
+                self._keep(form, entry.template)
+        else:
+            entry = self._recorded(template, call, turn, form)
+        try:
+            entry.blocks = frozenset(buffer.piece.block for buffer in form.memory) if form else frozenset()
+            self._cache.add(key, entry)
+        except BaseException:
+            self._cache.discard(key, entry)  # an interrupt
+            raise
+        return entry
+
+    def program(self, entry: Entry, call: object, turn: int) -> Program:
+        """Record the program of ``turn`` that ``entry`` lacks, from the call that it was made for.
+
+        Raises:
+            OutOfMemoryError: no room for command buffers.
+        """
+        assert isinstance(call, Call), "entries that no call finds have all their programs"
+        if entry.template is None:
+            program = self._builder.program(calls.check(self._devices, call), turn)
+            entry.add(turn, program)
+        else:
+            form = form_of(call)
+            self._write(entry.template, call, turn, form)
+            program = entry.template.program(entry, turn, form.memory)
+        self._cache.grew(entry)
+        return program
+
+    def _recorded(self, template: Template, call: Call, turn: int, form: Form) -> Entry:
+        """Return an entry of ``template`` over the call's memory."""
+        self._write(template, call, turn, form)
+        entry = self._cache.donor(template, self.spared, self._rig.reached)
+        if entry is None:
+            return template.entry(turn, form.memory)
+        entry.spare()
+        template.program(entry, turn, form.memory)
+        return entry
+
+    def _write(self, template: Template, call: Call, turn: int, form: Form) -> None:
+        """Write down the program of ``turn`` where ``template`` lacks it."""
+        if not template.has(turn):
+            request = calls.check(self._devices, call)
+            template.add(turn, self._builder.score(request, turn, form.memory))
+
+    def _form(self, call: Call) -> Form | None:
+        """Return the form of a call; None where a template would not do, and for what is no call at all."""
+        if not self._builder.recorder.is_plain:
+            return None
+        try:
+            form = form_of(call)
+            hash(form.key)
+        except (AttributeError, TypeError):
+            return None
+        return form
+
+    def _template(self, form: Form | None) -> Template | None:
+        return None if form is None else self._templates.get(form.key)
+
+    def _keep(self, form: Form, template: Template) -> None:
+        self._templates[form.key] = template
+        written = sum(kept.batches for kept in self._templates.values())
+        while written > _MOST_WRITTEN and len(self._templates) > 1:
+            written -= self._templates.pop(next(iter(self._templates))).batches
+
+    def forget(self) -> None:
+        """Plan and record every call anew from now on: what is known of the rig has changed."""
+        self._templates.clear()
+        self._cache.retire_all()
+
+    def sweep(self) -> None:
+        """Free what nobody can ask for again and is done.
+
+        Raises:
+            InvalidUsageError: a device is closed.
+        """
+        ndropped = sum(device.allocator.ndropped for device in self._rig.devices)
+        if ndropped != self._ndropped:
+            self._cache.retire_gone()
+            self._ndropped = ndropped
+        if self._cache.has_stale:
+            self._cache.sweep(self._rig.reached(), self._rig.confirm)

@@ -1,0 +1,139 @@
+"""Writes schedules down: the one place where algorithms, wires and transports meet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+from vkpar.comm.record.checks import SlotChecks, WireReports
+from vkpar.comm.record.kernels import Arithmetic, Recorder
+from vkpar.comm.record.program import Program
+from vkpar.comm.record.score import Part, Score
+from vkpar.comm.record.slot_copies import CopyRecorder
+from vkpar.comm.record.timestamps import Collector, RankTimer, timers_of
+from vkpar.comm.requests.operands import Operands
+from vkpar.comm.rig.arena import Region
+from vkpar.comm.rig.rig import Rig
+from vkpar.comm.schedule import slot_copies as lanes
+from vkpar.comm.schedule.steps import Step
+from vkpar.vulkan.pump.ports import ProgramPort
+from vkpar.vulkan.tape import Places
+
+# For tests: what a step waits for besides, a semaphore of its rank's device and a value.
+Gates = Callable[[Step], "tuple[Any, int] | None"]
+
+
+class StepRecorder:
+    """Records steps into the programs of one communicator.
+
+    Attributes:
+        reports: where kernels write what the wire loses; None where that is not measured.
+        checks: the generations of the slots; None where they are not checked.
+        gates: for tests, what steps wait for besides.
+        collector: takes the times of what is recorded; None outside profiles.
+    """
+
+    def __init__(self, rig: Rig, reports: WireReports | None = None, checks: SlotChecks | None = None) -> None:
+        self._rig = rig
+        self.reports = reports
+        self.checks = checks
+        self.gates: Gates | None = None
+        self.collector: Collector | None = None
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether what is written down holds for other calls too: it is neither timed, checked nor held up."""
+        return self.collector is None and self.checks is None and self.gates is None
+
+    def record(self, steps: Iterable[Step], doing: Arithmetic, region: Region, operands: Operands) -> Program:
+        """Record ``steps``, whose slots lie in ``region``, over ``operands``."""
+        return self.write(steps, doing, region, operands).program(())
+
+    def write(
+        self,
+        steps: Iterable[Step],
+        doing: Arithmetic,
+        region: Region,
+        operands: Operands,
+        places: Places | None = None,
+        *,
+        copies: bool = False,
+    ) -> Score:
+        """Write ``steps`` down, whose slots lie in ``region``, over ``operands``.
+
+        In a profile one program is recorded of what is returned; it closes the timers.
+
+        Args:
+            steps: by rank, in one global order.
+            doing: what the kernels do.
+            region: the slots.
+            operands: the arrays.
+            places: numbers the memory that the arrays lie in; memory without a number stays the same.
+            copies: have copy queues move the slots around the kernels; the rig was opened for that.
+
+        Raises:
+            UnsupportedError: in a profile, a copy queue without timestamps.
+        """
+        listed = list(steps)
+        busy = {step.rank for step in listed}
+        listed += [Step(rank, "copy", ()) for rank in sorted(operands.copies.ranks - busy)]
+        if copies:
+            listed = list(lanes.through_copies(listed, self._rig.lanes, self._rig.arena.nslots))
+        keys = [(step.rank, lanes.copies(step)) for step in listed]
+        first: dict[tuple[int, bool], int] = {}
+        last: dict[tuple[int, bool], int] = {}
+        for index, key in enumerate(keys):
+            first.setdefault(key, index)
+            last[key] = index
+        with ExitStack() as undo:
+            recorders: dict[tuple[int, bool], Recorder | CopyRecorder] = {}
+            timers = timers_of(listed, self._rig, undo) if self.collector else {}
+            for index, (key, step) in enumerate(zip(keys, listed, strict=True)):
+                lane, timer = step.rank, timers.get(step.rank)
+                if key not in recorders:
+                    recorders[key] = (
+                        CopyRecorder(self._rig, lane, region, doing.plan, timer)
+                        if lanes.copies(step)
+                        else self._recorder(lane, region, doing, operands, timer, places, copies=copies)
+                    )
+                recorders[key].record(step, first=first[key] == index, last=last[key] == index)
+            for recorder in recorders.values():
+                recorder.tape.seal()
+            numbers = {key: number for number, key in enumerate(recorders)}
+            parts = [Part(recorder.rank, recorder.tape, recorder.timer) for recorder in recorders.values()]
+            ranks = self._rig.lanes.ranks
+            watch = self.collector.stopwatch(listed, doing.plan, timers, ranks) if self.collector else None
+            gates = [self.gates(step) for step in listed] if self.gates else ()
+            numbered = [(step, numbers[key]) for step, key in zip(listed, keys, strict=True)]
+            score = Score(self._rig.group, parts, numbered, gates, watch)
+            undo.pop_all()
+            return score
+
+    def _recorder(
+        self,
+        rank: int,
+        region: Region,
+        doing: Arithmetic,
+        operands: Operands,
+        timer: RankTimer | None,
+        places: Places | None,
+        *,
+        copies: bool,
+    ) -> Recorder:
+        return Recorder(
+            self._rig,
+            rank,
+            region,
+            doing,
+            operands,
+            timer,
+            copies=copies,
+            reports=self.reports,
+            checks=self.checks,
+            places=places,
+        )
+
+    def joined(self, programs: Sequence[Program]) -> ProgramPort:
+        """Return a program of the pump's that submits several at once; close it after use."""
+        return self._rig.group.program([batch for program in programs for batch in program.listed])

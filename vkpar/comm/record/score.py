@@ -1,0 +1,91 @@
+"""A program written down, of which programs are recorded over whichever memory the arrays lie in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from typing import Any, NamedTuple
+
+from vkpar.comm.record.program import Program
+from vkpar.comm.record.timestamps import RankTimer, Stopwatch
+from vkpar.comm.schedule.steps import Step
+from vkpar.vulkan.memory.buffer import Buffer
+from vkpar.vulkan.pump.native import CGroup
+from vkpar.vulkan.pump.ports import Batch
+from vkpar.vulkan.tape import Take, Tape
+
+
+class Part(NamedTuple):
+    """What one lane does in a program: its tape; ``timer`` takes its times, None outside profiles."""
+
+    rank: int
+    tape: Tape
+    timer: RankTimer | None = None
+
+
+class Score:
+    """A program written down.
+
+    Args:
+        group: the pump's, which submits.
+        parts: the lanes' tapes.
+        steps: all steps in one global order, and by step the number of its part.
+        gates: by step, what it waits for besides; None for nothing.
+        watch: takes the times of the one program that is recorded; None outside profiles.
+
+    Attributes:
+        batches: number of command buffers.
+        uses_slots: by batch, whether it reads or writes a slot.
+    """
+
+    def __init__(
+        self,
+        group: CGroup,
+        parts: Sequence[Part],
+        steps: Sequence[tuple[Step, int]],
+        gates: Sequence[tuple[Any, int] | None] = (),
+        watch: Stopwatch | None = None,
+    ) -> None:
+        self._parts = parts
+        self._order = [part for _, part in steps]
+        self._watch = watch
+        self.batches = len(steps)
+        listed = [step for step, _ in steps]
+        self.uses_slots = [bool(step.reads or step.writes) for step in listed]
+        held = gates or [None] * len(listed)
+        self._batches = [
+            Batch(step.rank, None, step.reads, step.writes, gate) for step, gate in zip(listed, held, strict=True)
+        ]
+        self._shape = group.shape(self._batches)
+        self._phases = tuple(
+            tuple(step.phase for step in listed if step.rank == lane) for lane in range(self._shape.nlanes)
+        )
+
+    def program(self, memory: Sequence[Buffer]) -> Program:
+        """Record a program whose arrays lie in ``memory``, in the order of the places that the tapes were given.
+
+        Raises:
+            OutOfMemoryError: no room for command buffers.
+        """
+        with ExitStack() as undo:
+            takes: list[tuple[int, Take]] = []
+            for part in self._parts:
+                if part.timer is not None:
+                    undo.callback(part.timer.close)
+                takes.append((part.rank, part.tape.take(memory)))
+                undo.callback(takes[-1][1].close)
+            rest: list[Iterator[Any]] = [iter(take.handles) for _, take in takes]
+            commands = [next(rest[number]) for number in self._order]
+            port = self._shape.program(commands)
+            undo.pop_all()
+        timers = [(part.rank, part.timer) for part in self._parts if part.timer is not None]
+        return Program(takes, self._batches, commands, self._phases, port, timers, self._watch)
+
+    def record_over(self, program: Program, memory: Sequence[Buffer]) -> None:
+        """Record ``program``, which is one of this score, anew over other memory; its last submission must be done.
+
+        Raises:
+            OutOfMemoryError: no room for what is recorded; the program can only be closed then.
+        """
+        for part, (_, take) in zip(self._parts, program.takes, strict=True):
+            take.record_over(part.tape, memory)
