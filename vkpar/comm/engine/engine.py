@@ -321,7 +321,7 @@ class Engine:
     def _submit_group(
         self, members: Sequence[Member], entries: Sequence[Entry], programs: Sequence[Program | None]
     ) -> tuple[list[Flight], list[int]]:
-        """Submit all programs at once; return their flights, and each lane's last timeline value."""
+        """Submit all programs at once; return their flights, and each queue's last timeline value."""
         real = [program for program in programs if program is not None]
         port = self.cache.joined(real, self.builder.recorder.joined)
         before = self.rig.last()
