@@ -31,8 +31,8 @@ class Delays:
         self._choice, self._pause = random.Random(seed), random.Random(seed + 1)
         self._share, self._longest = share, longest
         self._timelines: list[TimelineSemaphore] = []
-        self._given = [0] * len(communicator._engine.rig.lanes.ranks)
-        self._released = [0] * len(communicator._engine.rig.lanes.ranks)
+        self._given = [0] * len(communicator._engine.rig.queue_map.ranks)
+        self._released = [0] * len(communicator._engine.rig.queue_map.ranks)
         self._changed = threading.Condition()
         self._stop = False
         self.held = 0
@@ -65,7 +65,7 @@ class Delays:
                 threading.Event().wait(self._pause.uniform(0, self._longest))
 
     def __enter__(self) -> Delays:
-        for rank in self._communicator._engine.rig.lanes.ranks:
+        for rank in self._communicator._engine.rig.queue_map.ranks:
             device = self._communicator.devices[rank]
             self._timelines.append(TimelineSemaphore(device.logical.handle, host_only=True))
         self._thread = threading.Thread(target=self._release, daemon=True)

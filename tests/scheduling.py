@@ -14,7 +14,7 @@ from simulator import Simulator, problem, shared_slots
 
 from vkpar.comm.schedule.algorithms import p2p
 from vkpar.comm.schedule.algorithms.table import TABLE, Algorithm
-from vkpar.comm.schedule.slot_copies import Lanes, through_copies
+from vkpar.comm.schedule.slot_copies import QueueMap, through_copies
 from vkpar.comm.schedule.steps import BLOCK, Move, Problem, SlotSet, Span
 
 Numbers = npt.NDArray[Any]
@@ -132,14 +132,16 @@ def run(
     *,
     seed: int = 0,
     queues: int = 1,
-    lanes: Lanes | None = None,
+    queue_map: QueueMap | None = None,
     **faults: bool,
 ) -> list[Counts]:
-    """Run the calls back to back over the same slots and check what they must give; through copies with ``lanes``."""
-    for item in expected if lanes else ():
-        item.call.steps = through_copies(item.call.steps, lanes, shared_slots(slots))
+    """Run the calls back to back over the same slots and check their results; through copies with ``queue_map``."""
+    for item in expected if queue_map else ():
+        item.call.steps = through_copies(item.call.steps, queue_map, shared_slots(slots))
     before = [[None if array is None else array.copy() for array in item.call.arrays] for item in expected]
-    counts = Simulator(slots, seed, queues=queues, lanes=lanes, **faults).run_all([item.call for item in expected])
+    counts = Simulator(slots, seed, queues=queues, queue_map=queue_map, **faults).run_all(
+        [item.call for item in expected]
+    )
     for item, arrays in zip(expected, before, strict=True):
         item.check()
         for array, copy, target in zip(item.call.arrays, arrays, item.call.targets, strict=True):

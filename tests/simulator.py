@@ -3,9 +3,8 @@
 What a step waits for is worked out exactly as the pump does when it enqueues (``collect`` and ``build_waits`` in
 ``vkpar/vulkan/pump/_pump.c``): the writers of the slots that it reads, and every reader and the writer of the contents
 that it overwrites, as of the global order; a value that the queue has waited for before is left out. Where a rank has
-several queues, the blocks of its arrays are waited for in the same way; not with ``Lanes``, of which a rank's kernels
-have one. The state of slots and arrays lives on from
-one program to the next, as it does on devices.
+several queues, the blocks of its arrays are waited for in the same way; with a ``QueueMap`` all kernels of a rank run
+on one queue. The state of slots and arrays lives on from one program to the next, as it does on devices.
 
 A step begins when its waits are met and it is the head of its queue; it ends some time later, while steps of other
 queues begin and end. It reads at both moments and must find the generation of each slot and block that the global
@@ -22,7 +21,7 @@ from dataclasses import dataclass, field
 
 from running import Call, Codec, Content, Counts, Maybe, Plain, Run, ScheduleError, part
 
-from vkpar.comm.schedule.slot_copies import Lanes, copies
+from vkpar.comm.schedule.slot_copies import QueueMap, copies
 from vkpar.comm.schedule.steps import BLOCK, Action, Barrier, Forward, Problem, Reduce, SlotSet, Span, Step
 
 __all__ = ["Call", "Counts", "Plain", "ScheduleError", "Simulator", "problem"]
@@ -61,7 +60,7 @@ class Simulator:
         queues: how many a rank has; each phase's steps go to one of them.
         last_reader_only: wait for the last reader of a slot instead of all of them (wrong from three ranks on).
         slots_only: do not wait for a rank's own use of its arrays (wrong from two queues on).
-        lanes: the steps went through ``through_copies``: these are the queues.
+        queue_map: the steps went through ``through_copies``: these are the queues.
     """
 
     def __init__(
@@ -72,17 +71,17 @@ class Simulator:
         queues: int = 1,
         last_reader_only: bool = False,
         slots_only: bool = False,
-        lanes: Lanes | None = None,
+        queue_map: QueueMap | None = None,
     ) -> None:
         self.nranks = slots.nranks
         self.nshared = shared_slots(slots)
-        self._lanes = lanes
+        self._queue_map = queue_map
         self.slots = slots
         self._queues = queues
         self._random = random.Random(seed)
         self._last_reader_only = last_reader_only
         self._slots_only = slots_only
-        number = len(lanes.ranks) if lanes else self.nranks * queues
+        number = len(queue_map.ranks) if queue_map else self.nranks * queues
         self._phases: list[dict[str, int]] = [{} for _ in range(self.nranks)]
         # As of the global order:
         self._written: dict[Resource, int] = {}
@@ -148,8 +147,8 @@ class Simulator:
         return item
 
     def _queue_of(self, step: Step) -> int:
-        """Return the queue of a step: its lane; or a rank's phases take its queues in turn, from a random one on."""
-        if self._lanes:
+        """Return the queue of a step: its number; or a rank's phases take its queues in turn, from a random one on."""
+        if self._queue_map:
             return step.rank
         phases = self._phases[step.rank]
         if step.phase not in phases:
@@ -157,7 +156,7 @@ class Simulator:
         return step.rank * self._queues + phases[step.phase]
 
     def _rank_of(self, step: Step) -> int:
-        return self._lanes.ranks[step.rank] if self._lanes else step.rank
+        return self._queue_map.ranks[step.rank] if self._queue_map else step.rank
 
     def _require(self, item: Queued) -> None:
         value = self._enqueued[item.queue]
@@ -189,9 +188,9 @@ class Simulator:
             for slot in slots:
                 if self.owner_of(slot) != rank:
                     raise ScheduleError(f"{step} of rank {rank} {verb} a slot of rank {self.owner_of(slot)}")
-        given = self._lanes is None or copies(step) or all(isinstance(action, Barrier) for action in step.actions)
+        given = self._queue_map is None or copies(step) or all(isinstance(action, Barrier) for action in step.actions)
         for slot in (*step.reads, *step.writes):
-            if not self.slots.base <= slot % self.nshared or (slot >= self.nshared and not self._lanes):
+            if not self.slots.base <= slot % self.nshared or (slot >= self.nshared and not self._queue_map):
                 raise ScheduleError(f"{step} uses slots that it was not given")
             if slot < self.nshared and not given:
                 raise ScheduleError(f"the kernels of {step} use a slot that ranks share")

@@ -61,7 +61,6 @@ class Environment:
         "VKPAR_WIRE",
         "how sums and averages of float32 cross links where a communicator is not told: f16, bf16, f32 (exact) or q8",
         "f16",
-        ("f16", "bf16", "f32", "q8"),
     )
     path: str = _setting(
         "VKPAR_PATH",

@@ -178,7 +178,7 @@ def json_of(comm: vkpar.Communicator) -> str:
     return text
 
 
-# ---- several lanes a rank ----
+# ---- several queues a rank ----
 
 
 @pytest.fixture(params=[1, 2])
@@ -210,11 +210,11 @@ def several(
         device.close()
 
 
-def test_lanes_of_their_own(several: list[vkpar.Device], rng: np.random.Generator) -> None:
+def test_queues_of_their_own(several: list[vkpar.Device], rng: np.random.Generator) -> None:
     with vkpar.Communicator(several, algorithm="ring") as comm, Delays(comm, 7, share=0.05):
-        lanes = comm._engine.rig.lanes
-        assert len(comm._engine.rig.queues) == len(lanes.ranks) == len(comm._engine.rig.reached()) in (6, 9)
-        assert set(lanes.into) & set(range(3)) == set()
+        queue_map = comm._engine.rig.queue_map
+        assert len(comm._engine.rig.queues) == len(queue_map.ranks) == len(comm._engine.rig.reached()) in (6, 9)
+        assert set(queue_map.into) & set(range(3)) == set()
         for count in (300, 40_003):
             parts = integers(rng, "float32", count, 3)
             arrays = [device.array(part) for device, part in zip(several, parts, strict=True)]
@@ -227,14 +227,14 @@ def test_lanes_of_their_own(several: list[vkpar.Device], rng: np.random.Generato
         assert np.array_equal(arrays[0].numpy(), exact_sum(parts, "float32"))
 
 
-def test_lanes_in_profiles_and_failures(several: list[vkpar.Device]) -> None:
+def test_queues_in_profiles_and_failures(several: list[vkpar.Device]) -> None:
     comm = vkpar.Communicator(several, timeout=0.4)
     arrays = ones(several, 5000)
     with comm.profile() as profile:
         comm.all_reduce(arrays)
     copied = [step for step in profile.steps if step.phase.startswith("copy")]
     assert len(copied) > 3
-    assert all(step.lane is not None and comm._engine.rig.lanes.ranks[step.lane] == step.rank for step in copied)
+    assert all(step.lane is not None and comm._engine.rig.queue_map.ranks[step.lane] == step.rank for step in copied)
     assert all(step.lane is None for step in profile.steps if step not in copied)
     assert len({(step.rank, step.index) for step in profile.steps}) == len(profile.steps)
     with parked(several[2]) as release:
@@ -243,7 +243,7 @@ def test_lanes_in_profiles_and_failures(several: list[vkpar.Device]) -> None:
             work.wait()
         release()
     ranks = caught.value.details["ranks"]
-    assert [item["rank"] for item in ranks] == list(comm._engine.rig.lanes.ranks)
+    assert [item["rank"] for item in ranks] == list(comm._engine.rig.queue_map.ranks)
     assert [item["device"] for item in ranks][:3] == [device.name for device in several]
     assert all("(copies" in item["device"] for item in ranks[3:])
     comm.close()

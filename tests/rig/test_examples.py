@@ -81,3 +81,10 @@ def test_contributing_names_files_that_exist() -> None:
         for path in paths:
             folder, whole = (path[: path.rindex("/") + 1], path) if "/" in path else (folder, folder + path)
             assert list(ROOT.glob(whole.rstrip("/"))), f"{path} in a row of {paths}"
+
+
+def test_contributing_has_a_row_per_package() -> None:
+    rows = (ROOT / "CONTRIBUTING.md").read_text().split("## Where do I change X?")[1].split("## ")[0]
+    for package in ROOT.glob("vkpar/*/**/__init__.py"):
+        folder = package.parent.relative_to(ROOT).as_posix()
+        assert folder == "vkpar/spirv" or f"`{folder}/" in rows, folder

@@ -134,11 +134,11 @@ def test_rates(gflops: float, text: str) -> None:
 # --- reports ---
 
 
-def fake_rig() -> frame.Rig:
+def fake_rig() -> frame.RigInfo:
     rank = RankInfo(0, "Fancy GPU", "NVIDIA", "NVIDIA 580", "discrete", 1 << 30, "staged")
     links = [LinkGroup("native", [(0, 1), (1, 0)], "same device and driver")]
     versions = {"vkpar": "0", "python": "3", "numpy": "2"}
-    return frame.Rig(versions, [rank, rank], links, "Two ranks.")
+    return frame.RigInfo(versions, [rank, rank], links, "Two ranks.")
 
 
 def report(*rows: sweep.Row, **options: Any) -> sweep.Report:

@@ -12,7 +12,7 @@ from vkpar.comm.record.entry import Entry
 
 
 class Recorded:
-    """A program of one command buffer on one lane, done at once."""
+    """A program of one command buffer on one queue, done at once."""
 
     def __init__(self, batches: int = 1) -> None:
         self.batches = batches

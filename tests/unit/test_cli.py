@@ -14,7 +14,7 @@ from children import check_child, run_child
 from infos import fake_info
 
 import vkpar
-from vkpar.bench import collectives, copy, host, matmul, selfcheck, sweep
+from vkpar.bench import collectives, copy, frame, host, matmul, selfcheck, sweep
 from vkpar.cli import main as cli
 from vkpar.errors import UnsupportedError, ValidationError
 from vkpar.vulkan import api
@@ -261,12 +261,11 @@ def test_env_says_why_there_is_no_pump(monkeypatch: pytest.MonkeyPatch, capsys: 
 def test_arguments_reach_the_benchmarks(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Any] = []
 
-    def record(status: int) -> Any:
-        return lambda options, *, as_json: seen.append((options, as_json)) or status
+    def run(start: Any, *, as_json: bool) -> int:
+        seen.append((*start.args, as_json))
+        return int(start.func is sweep.start)
 
-    monkeypatch.setattr(sweep, "run", record(1))
-    for module in (matmul, selfcheck, host, copy):
-        monkeypatch.setattr(module, "run", record(0))
+    monkeypatch.setattr(frame, "run", run)
     flags = ["-b", "8", "-e", "1M", "-f", "2", "-n", "3", "-w", "0", "-c", "0", "--devices", "x*2", "--wire", "f32"]
     flags += ["--algorithm", "ring", "--transport", "staged", "--dtype", "int32", "--op", "sum", "--json"]
     assert cli.main(["bench", "all_reduce", *flags]) == 1
@@ -290,8 +289,7 @@ def test_arguments_reach_the_benchmarks(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_defaults_are_those_of_the_options(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Any] = []
-    for module in (sweep, matmul, selfcheck, host, copy):
-        monkeypatch.setattr(module, "run", lambda options, *, as_json: seen.append(options) or 0)
+    monkeypatch.setattr(frame, "run", lambda start, *, as_json: seen.extend(start.args) or 0)
     for name in ("matmul", "all", "host", "copy", *collectives.TABLE):
         cli.main(["bench", name])
     assert seen[:4] == [matmul.Options(), selfcheck.Options(), host.Options(), copy.Options()]

@@ -66,7 +66,7 @@ class Peer(Protocol):
     name: str
     rank: int
     nranks: int
-    rig: frame.Rig
+    rig: frame.RigInfo
 
     def allocate(self, count: int) -> None:
         """Make the rank's array of ``count`` float32, in place of the one before."""
@@ -198,7 +198,7 @@ class Report:
     options: Options
     peer: str
     check: str
-    rig: frame.Rig
+    rig: frame.RigInfo
     environment: dict[str, str]
     rows: list[sweep.Row] = field(default_factory=list)
 
@@ -337,7 +337,7 @@ def _wrong(peer: Peer, terms: Terms, generator: np.random.Generator, count: int)
     return peer.total(int(np.count_nonzero(peer.read() != expected)))
 
 
-def describe(nranks: int, names: Sequence[str], note: str, *, driver: str, kind: str, **versions: str) -> frame.Rig:
+def describe(nranks: int, names: Sequence[str], note: str, *, driver: str, kind: str, **versions: str) -> frame.RigInfo:
     """Return the rig of a report.
 
     Args:
@@ -350,7 +350,7 @@ def describe(nranks: int, names: Sequence[str], note: str, *, driver: str, kind:
     """
     common = {"python": platform.python_version(), "numpy": np.__version__, "vkpar": vkpar.__version__}
     ranks = [RankInfo(rank, names[rank], _vendor(names[rank]), driver, kind, 0, "") for rank in range(nranks)]
-    return frame.Rig(versions | common, ranks, [], note)
+    return frame.RigInfo(versions | common, ranks, [], note)
 
 
 def _vendor(name: str) -> str:

@@ -16,7 +16,7 @@ from vkpar.bench.exact import Host
 class TorchPeer:
     """A rank of torch.distributed, ``backend`` being its library's name there."""
 
-    def __init__(self, name: str, backend: str, rank: int, nranks: int, rendezvous: str, rig: frame.Rig) -> None:
+    def __init__(self, name: str, backend: str, rank: int, nranks: int, rendezvous: str, rig: frame.RigInfo) -> None:
         import torch
         from torch import distributed
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Sequence
 from dataclasses import fields
+from functools import partial
 from typing import Any, Final, TypeVar
 
-from vkpar.bench import copy, host, launch, matmul, selfcheck, sweep
+from vkpar.bench import copy, frame, host, launch, matmul, selfcheck, sweep
 from vkpar.bench.collectives import TABLE, Collective
 from vkpar.bench.copying import COPIES
 from vkpar.bench.exact import OPS
@@ -225,7 +226,7 @@ def _run(module: Any) -> Callable[[argparse.Namespace], int]:
     def run(options: argparse.Namespace) -> int:
         names = [item.name for item in fields(module.Options) if hasattr(options, item.name)]
         chosen = module.Options(**{name: getattr(options, name) for name in names})
-        return int(module.run(chosen, as_json=options.json))
+        return frame.run(partial(module.start, chosen), as_json=options.json)
 
     return run
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
-from functools import partial
 from statistics import median
-from typing import Any, Final, TextIO
+from typing import Any, Final
 
 import vkpar
 from vkpar.bench import frame, rawcopy, table
@@ -166,24 +165,8 @@ def parse_copies(text: str) -> tuple[str, ...]:
     return names
 
 
-def run(options: Options, *, as_json: bool = False, stream: TextIO | None = None) -> int:
-    """Measure every copy on every device and print the rows of a device once they are there.
-
-    Args:
-        options: what to measure.
-        as_json: print one JSON document at the end, and nothing else.
-        stream: where to print; standard output by default.
-
-    Returns:
-        the exit status: 0, or 1 where any element was wrong.
-
-    Raises:
-        VkparError: what the library raises.
-    """
-    return frame.run(partial(_start, options), as_json=as_json, stream=stream)
-
-
-def _start(options: Options, stack: ExitStack) -> tuple[Report, Iterator[Row]]:
+def start(options: Options, stack: ExitStack) -> tuple[Report, Iterator[Row]]:
+    """Open what ``options`` name, closed with ``stack``; return the report and what measures its rows."""
     devices = [stack.enter_context(device) for device in vkpar.open_devices(options.devices)]
     described = [_describe(options, number, device) for number, device in enumerate(devices)]
     report = Report(options, table.versions(), described)

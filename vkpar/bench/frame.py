@@ -77,8 +77,8 @@ def run(start: Start, *, as_json: bool = False, stream: TextIO | None = None) ->
 
 
 @dataclass(frozen=True)
-class Rig:
-    """What a communicator runs on, as reports describe it."""
+class RigInfo:
+    """The rig of a communicator, as reports describe it."""
 
     versions: dict[str, str]
     ranks: list[topology.RankInfo]
@@ -101,7 +101,7 @@ class Rig:
 
 def open_communicator(
     stack: ExitStack, selector: str | None, *, wire: str | None = None, algorithm: str = "auto", transport: str = "auto"
-) -> tuple[Communicator, Rig]:
+) -> tuple[Communicator, RigInfo]:
     """Open devices and a communicator over them, closed with ``stack``; return it and its description.
 
     A single device that nobody asked for by name is opened twice: two virtual ranks.
@@ -118,8 +118,8 @@ def open_communicator(
     return communicator, _describe(devices, communicator)
 
 
-def _describe(devices: Sequence[Device], communicator: Communicator) -> Rig:
-    return Rig(
+def _describe(devices: Sequence[Device], communicator: Communicator) -> RigInfo:
+    return RigInfo(
         versions=table.versions(),
         ranks=[
             topology.describe_rank(rank, device.info, transport)

@@ -14,9 +14,8 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
-from functools import partial
 from statistics import fmean, median
-from typing import Any, Final, TextIO
+from typing import Any, Final
 
 from vkpar.arrays.array import Array
 from vkpar.bench import frame, table
@@ -100,7 +99,7 @@ class Report:
 
     options: Options
     switch_interval_us: float
-    rig: frame.Rig
+    rig: frame.RigInfo
     rows: list[Row] = field(default_factory=list)
 
     def wrong(self) -> list[int | None]:
@@ -141,24 +140,8 @@ class Report:
         return frame.document("host", plain, self.wrong())
 
 
-def run(options: Options, *, as_json: bool = False, stream: TextIO | None = None) -> int:
-    """Measure back to back, at a slow pace, and beside a busy thread; print them and the ratio of the last two.
-
-    Args:
-        options: what to measure.
-        as_json: print one JSON document at the end, and nothing else.
-        stream: where to print; standard output by default.
-
-    Returns:
-        the exit status, 0.
-
-    Raises:
-        VkparError: what the library raises.
-    """
-    return frame.run(partial(_start, options), as_json=as_json, stream=stream)
-
-
-def _start(options: Options, stack: ExitStack) -> tuple[Report, Iterator[Row]]:
+def start(options: Options, stack: ExitStack) -> tuple[Report, Iterator[Row]]:
+    """Open what ``options`` name, closed with ``stack``; return the report and what measures its rows."""
     communicator, rig = frame.open_communicator(stack, options.devices, transport=options.transport)
     count = max(1, options.size // float32.itemsize)
     arrays = [device.zeros(count, float32) for device in communicator.devices]

@@ -11,9 +11,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
-from functools import partial
 from statistics import median
-from typing import Any, Final, TextIO
+from typing import Any, Final
 
 import numpy as np
 
@@ -128,24 +127,8 @@ class Report:
         return frame.document("launch", asdict(self), self.wrong())
 
 
-def run(options: Options, *, as_json: bool = False, stream: TextIO | None = None) -> int:
-    """Measure every operation on every device.
-
-    Args:
-        options: what to measure.
-        as_json: print one JSON document at the end, and nothing else.
-        stream: where to print; standard output by default.
-
-    Returns:
-        the exit status: 0, or 1 where any element was wrong.
-
-    Raises:
-        VkparError: what the library raises.
-    """
-    return frame.run(partial(_start, options), as_json=as_json, stream=stream)
-
-
-def _start(options: Options, stack: ExitStack) -> tuple[Report, Iterator[Row]]:
+def start(options: Options, stack: ExitStack) -> tuple[Report, Iterator[Row]]:
+    """Open what ``options`` name, closed with ``stack``; return the report and what measures its rows."""
     devices = [stack.enter_context(device) for device in vkpar.open_devices(options.devices)]
     described = [frame.describe_device(number, device) for number, device in enumerate(devices)]
     return Report(options, "vkpar", table.versions(), described), _rows(options, devices)

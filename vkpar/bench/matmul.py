@@ -6,9 +6,8 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
-from functools import partial
 from statistics import median
-from typing import Any, Final, TextIO
+from typing import Any, Final
 
 import numpy as np
 from numpy.random import default_rng
@@ -164,24 +163,8 @@ def rate(gflops: float) -> str:
     return f"{gflops:.4g} GFLOP/s" if gflops >= 1 else f"{gflops:.3f} GFLOP/s"
 
 
-def run(options: Options, *, as_json: bool = False, stream: TextIO | None = None) -> int:
-    """Measure every product on every device and print a row for each as soon as it is there.
-
-    Args:
-        options: what to measure.
-        as_json: print one JSON document at the end, and nothing else.
-        stream: where to print; standard output by default.
-
-    Returns:
-        the exit status: 0, or 1 where any element was wrong.
-
-    Raises:
-        VkparError: what the library raises.
-    """
-    return frame.run(partial(_start, options), as_json=as_json, stream=stream)
-
-
-def _start(options: Options, stack: ExitStack) -> tuple[Report, Iterator[Row]]:
+def start(options: Options, stack: ExitStack) -> tuple[Report, Iterator[Row]]:
+    """Open what ``options`` name, closed with ``stack``; return the report and what measures its rows."""
     devices = [stack.enter_context(device) for device in vkpar.open_devices(options.devices)]
     described = [frame.describe_device(number, device) for number, device in enumerate(devices)]
     report = Report(options, table.versions(), described)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from vkpar.bench.checked import CheckedCollective
 from vkpar.bench.collectives import Setting
-from vkpar.bench.trial import Trial
 from vkpar.comm.communicator import Communicator
 from vkpar.comm.observe.profile import Profile
 from vkpar.errors import InvalidUsageError
@@ -22,15 +22,17 @@ def take(options: Options, communicator: Communicator, setting: Setting) -> Prof
     Raises:
         InvalidUsageError: the trace's file cannot be written.
     """
-    trial = Trial(options.case, communicator, setting, in_place=options.case.in_place and options.in_place_only)
-    trial.upload()
+    subject = CheckedCollective(
+        options.case, communicator, setting, in_place=options.case.in_place and options.in_place_only
+    )
+    subject.upload()
     for _ in range(options.warmup_iters):
-        trial.launch()
+        subject.launch()
     for device in communicator.devices:
         device.synchronize()
     with communicator.profile() as profile:
         for _ in range(options.iters or _CALLS):
-            trial.launch()
+            subject.launch()
     if options.trace:
         try:
             profile.trace(options.trace)

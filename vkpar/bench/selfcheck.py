@@ -6,14 +6,13 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
-from functools import partial
-from typing import Any, Final, TextIO
+from typing import Any, Final
 
 from vkpar import dtypes
 from vkpar.bench import frame, table
+from vkpar.bench.checked import CheckedCollective, terms_of
 from vkpar.bench.collectives import TABLE, Collective, Setting
 from vkpar.bench.exact import OPS
-from vkpar.bench.trial import Trial, terms_of
 from vkpar.comm import wires
 from vkpar.comm.communicator import Communicator
 from vkpar.errors import InvalidUsageError
@@ -114,7 +113,7 @@ class Report:
 
     options: Options
     algorithm: str
-    rig: frame.Rig
+    rig: frame.RigInfo
     rows: list[Row] = field(default_factory=list)
 
     def wrong(self) -> list[int | None]:
@@ -158,24 +157,8 @@ def parse_sizes(text: str) -> tuple[int, ...]:
     return tuple(table.parse_size(part) for part in text.split(","))
 
 
-def run(options: Options, *, as_json: bool = False, stream: TextIO | None = None) -> int:
-    """Check every collective and print a row for each as soon as it is there.
-
-    Args:
-        options: what to check.
-        as_json: print one JSON document at the end, and nothing else.
-        stream: where to print; standard output by default.
-
-    Returns:
-        the exit status: 0, or 1 where any element was wrong.
-
-    Raises:
-        VkparError: what the library raises.
-    """
-    return frame.run(partial(_start, options), as_json=as_json, stream=stream)
-
-
-def _start(options: Options, stack: ExitStack) -> tuple[Report, Iterator[Row]]:
+def start(options: Options, stack: ExitStack) -> tuple[Report, Iterator[Row]]:
+    """Open what ``options`` name, closed with ``stack``; return the report and what measures its rows."""
     if not options.sizes or options.check < 1:
         raise InvalidUsageError("there is nothing to check: give at least one size, and check from 1")
     communicator, rig = frame.open_communicator(
@@ -230,8 +213,8 @@ def _cell(options: Options, communicator: Communicator, collective: Collective, 
     for nbytes in options.sizes:
         sized = setting.of(max(nbytes, setting.dtype.itemsize))
         for in_place in (False, True) if collective.in_place else (False,):
-            trial = Trial(collective, communicator, sized, in_place=in_place)
-            wrong += sum(trial.wrong() for _ in range(options.check))
+            subject = CheckedCollective(collective, communicator, sized, in_place=in_place)
+            wrong += sum(subject.wrong() for _ in range(options.check))
             calls += options.check
     terms = terms_of(collective, setting)
     return Cell(wrong, calls, 0.0 if terms is None else terms.bound)

@@ -7,14 +7,13 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
 from statistics import fmean, median
-from typing import Any, Final, TextIO
+from typing import Any, Final
 
 from vkpar import dtypes, env
 from vkpar.bench import frame, profiled, table
+from vkpar.bench.checked import CheckedCollective, terms_of
 from vkpar.bench.collectives import TABLE, Collective, Launch, Setting
-from vkpar.bench.trial import Trial, terms_of
 from vkpar.comm import wires
 from vkpar.comm.communicator import Communicator
 from vkpar.comm.observe.profile import Profile
@@ -194,7 +193,7 @@ class Report:
     options: Options
     algorithm: str
     check: str
-    rig: frame.Rig
+    rig: frame.RigInfo
     rows: list[Row] = field(default_factory=list)
     profile: Profile | None = None
 
@@ -258,24 +257,8 @@ class Report:
         return frame.document(self.options.collective, plain, self.wrong())
 
 
-def run(options: Options, *, as_json: bool = False, stream: TextIO | None = None) -> int:
-    """Measure every size and print a row for each as soon as it is there.
-
-    Args:
-        options: what to measure.
-        as_json: print one JSON document at the end, and nothing else.
-        stream: where to print; standard output by default.
-
-    Returns:
-        the exit status: 0, or 1 where any element was wrong.
-
-    Raises:
-        VkparError: what the library raises, for wrong options before anything runs.
-    """
-    return frame.run(partial(_start, options), as_json=as_json, stream=stream)
-
-
-def _start(options: Options, stack: ExitStack) -> tuple[Report, Iterator[Row]]:
+def start(options: Options, stack: ExitStack) -> tuple[Report, Iterator[Row]]:
+    """Open what ``options`` name, closed with ``stack``; return the report and what measures its rows."""
     sizes = options.sizes()
     wire = options.taken_wire
     options = replace(options, wire=wire)
@@ -338,15 +321,15 @@ def _measure(
     options: Options, communicator: Communicator, setting: Setting, iters: int | None, *, in_place: bool
 ) -> tuple[Measurement, int, list[float]]:
     """Return one half, the calls that were timed for it, and each call's time on the host in seconds."""
-    trial = Trial(options.case, communicator, setting, in_place=in_place)
-    trial.upload()
+    subject = CheckedCollective(options.case, communicator, setting, in_place=in_place)
+    subject.upload()
     for _ in range(options.warmup_iters):
-        trial.launch()
+        subject.launch()
     if iters is None:
-        iters = frame.enough_calls(lambda calls: _time(calls, communicator, trial.launch)[0])
-    seconds, host = _time(iters, communicator, trial.launch)
+        iters = frame.enough_calls(lambda calls: _time(calls, communicator, subject.launch)[0])
+    seconds, host = _time(iters, communicator, subject.launch)
     checked = options.check if options.case.moves else 0
-    wrong = sum(trial.wrong() for _ in range(checked)) if checked else None
+    wrong = sum(subject.wrong() for _ in range(checked)) if checked else None
     bandwidth = table.algbw(setting.nbytes, seconds / iters)
     factor = options.case.factor(setting.nranks)
     return Measurement(1e6 * seconds / iters, bandwidth, bandwidth * factor, wrong), iters, host

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from vkpar import dtypes
+from vkpar import dtypes, env
 from vkpar.comm.schedule.algorithms.table import Algorithm
 from vkpar.comm.schedule.steps import BLOCK
 from vkpar.dtypes import DType
@@ -52,6 +52,7 @@ _FLOAT32 = {"f16": SCALED_HALF, "bf16": BHALF, "f32": WORD, "q8": Q8}
 _HALVES = {"f16": HALF, "bf16": BHALF}
 
 NAMES = tuple(_FLOAT32)
+env.register("wire", NAMES)
 CODED, PLAIN = TIMED = ("f16", "f32")  # the wires that a rig is measured with
 TIMED_NBYTES = {CODED: 2, PLAIN: 4}  # bytes of a float32 there
 TEXELS = 2  # texel buffers of the kernels that read through them: the source, the slots

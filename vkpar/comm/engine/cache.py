@@ -110,7 +110,7 @@ class ProgramCache:
         Args:
             template: what the entry is to be used for.
             spared: entries that are about to be used.
-            reached: returns the lanes' timeline values.
+            reached: returns the queues' timeline values.
         """
         if len(self.entries) < _MOST_ENTRIES and self._batches + template.batches <= _MOST_BATCHES:
             return None
@@ -220,7 +220,7 @@ class ProgramCache:
             self._joined.popitem()[1].close()
 
     def sweep(self, reached: Sequence[int], confirm: Callable[[], None]) -> None:
-        """Free what nobody can ask for again and is done, given the lanes' timeline values.
+        """Free what nobody can ask for again and is done, given the queues' timeline values.
 
         ``confirm`` is called before anything is freed.
         """
@@ -232,9 +232,9 @@ class ProgramCache:
             self._stale.remove(entry)
             entry.close()
 
-    def pending(self, nlanes: int) -> list[int]:
-        """Return the highest timeline value that any program was submitted with, by lane."""
-        values = [0] * nlanes
+    def pending(self, nqueues: int) -> list[int]:
+        """Return the highest timeline value that any program was submitted with, by queue."""
+        values = [0] * nqueues
         for entry in self._all():
             for program in entry.all():
                 values = [max(pair) for pair in zip(values, program.pending(), strict=True)]

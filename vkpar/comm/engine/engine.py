@@ -357,7 +357,7 @@ class Engine:
         return made
 
     def _submit_group(self, members: Sequence[Member], found: Together) -> tuple[list[Flight], list[int]]:
-        """Submit all programs at once; return their flights, and each lane's last timeline value."""
+        """Submit all programs at once; return their flights, and each queue's last timeline value."""
         before = self.rig.last()
         flights: list[Flight] = []
         try:

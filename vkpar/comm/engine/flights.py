@@ -10,7 +10,7 @@ from typing import Any
 
 _KEPT = 256
 
-Place = tuple[int, str]  # of a lane: whose it is, and the name of its queue
+Place = tuple[int, str]  # of a queue: whose it is, and the name of its queue
 
 
 class Flight:
@@ -19,12 +19,12 @@ class Flight:
     Attributes:
         op: the collective's name; ``sequence`` is its number in its communicator.
         label: its dtype, count, algorithm and the like.
-        phases: by lane (see ``Lanes``), what each of its batches is for.
-        starts: by lane, the value at which its first batch may start; None until :meth:`mark_submitted`.
+        phases: by queue (see ``QueueMap``), what each of its batches is for.
+        starts: by queue, the value at which its first batch may start; None until :meth:`mark_submitted`.
         enqueued: when it was enqueued, in seconds of the monotonic clock.
 
     Args:
-        pending: returns, by lane, a value at which nothing is pending; used until :meth:`mark_submitted`, because an
+        pending: returns, by queue, a value at which nothing is pending; used until :meth:`mark_submitted`, because an
             interrupt can come right after the submits.
     """
 
@@ -48,40 +48,40 @@ class Flight:
         self._pending = pending
 
     def mark_submitted(self, values: Sequence[int], starts: Sequence[int]) -> None:
-        """Note, by lane, the timeline values at which the collective is done and may start."""
+        """Note, by queue, the timeline values at which the collective is done and may start."""
         self.starts = starts
         self._values = values
 
     @property
     def values(self) -> Sequence[int]:
-        """By lane, the timeline value at which its last batch is done, 0 where it has none."""
+        """By queue, the timeline value at which its last batch is done, 0 where it has none."""
         return self._pending() if self._values is None else self._values
 
     def done(self, reached: Sequence[int]) -> bool:
-        """Say whether it was submitted and every lane's timeline is there."""
+        """Say whether it was submitted and every queue's timeline is there."""
         return self.starts is not None and all(now >= value for now, value in zip(reached, self.values, strict=True))
 
     def started(self, reached: Sequence[int]) -> bool:
-        """Say whether nothing earlier keeps any lane from starting."""
+        """Say whether nothing earlier keeps any queue from starting."""
         return self.starts is not None and all(now >= value for now, value in zip(reached, self.starts, strict=True))
 
-    def step(self, lane: int, reached: int) -> str:
-        """Return the first step that ``lane`` has not finished, such as ``"gather (3 of 3)"``."""
-        phases = self.phases[lane] if self.phases else ()
+    def step(self, queue: int, reached: int) -> str:
+        """Return the first step that ``queue`` has not finished, such as ``"gather (3 of 3)"``."""
+        phases = self.phases[queue] if self.phases else ()
         if self.starts is None:
             return "being enqueued"
-        if not phases or reached >= self.values[lane]:
+        if not phases or reached >= self.values[queue]:
             return "done"
-        if reached < self.starts[lane]:
+        if reached < self.starts[queue]:
             return "waiting for earlier work"
-        index = reached - self.starts[lane]
+        index = reached - self.starts[queue]
         return f"{phases[index]} ({index + 1} of {len(phases)})"
 
     def ranks(self, places: Sequence[Place], reached: Sequence[int]) -> list[dict[str, Any]]:
-        """Return each lane's rank, device, step and wanted and reached timeline values."""
+        """Return each queue's rank, device, step and wanted and reached timeline values."""
         return [
-            {"rank": rank, "device": name, "step": self.step(lane, now), "wanted": wanted, "reached": now}
-            for lane, ((rank, name), wanted, now) in enumerate(zip(places, self.values, reached, strict=True))
+            {"rank": rank, "device": name, "step": self.step(queue, now), "wanted": wanted, "reached": now}
+            for queue, ((rank, name), wanted, now) in enumerate(zip(places, self.values, reached, strict=True))
         ]
 
     def describe(self, places: Sequence[Place], reached: Sequence[int]) -> str:
@@ -112,7 +112,7 @@ class FlightRecorder:
         self.pending.append(flight)
 
     def oldest(self, reached: Sequence[int]) -> Flight | None:
-        """Return the oldest collective that is not done, given the lanes' timeline values."""
+        """Return the oldest collective that is not done, given the queues' timeline values."""
         return next((flight for flight in list(self.pending) if not flight.done(reached)), None)
 
     def drop_done(self, reached: Sequence[int]) -> None:
@@ -135,8 +135,8 @@ class FlightRecorder:
         """Return the records, oldest first, ready for JSON.
 
         Args:
-            places: each lane's rank and the name of its queue.
-            reached: each lane's timeline value; None once the communicator is closed.
+            places: each queue's rank and the name of its queue.
+            reached: each queue's timeline value; None once the communicator is closed.
         """
         now = time.monotonic()
         return [self._record(flight, places, reached, now) for flight in list(self._kept)]

@@ -70,13 +70,13 @@ class Health:
             InvalidUsageError: a device is closed.
         """
         values = flight.values
-        active = [lane for lane, value in enumerate(values) if value]
-        wanted = [values[lane] for lane in active]
+        active = [queue for queue, value in enumerate(values) if value]
+        wanted = [values[queue] for queue in active]
         rig = self.rig
         try:
             with self.gate.lock():
                 self.gate.check()
-                ports = [rig.ports[lane] for lane in active]
+                ports = [rig.ports[queue] for queue in active]
                 left = max(0, min(timeout_ns, _SLICE_NS))
                 return native.wait(ports, wanted, left, rig.spin_ns) == len(active)
         except InvalidUsageError:
@@ -88,14 +88,16 @@ class Health:
             self.check_failure()
             raise
 
-    def _passed(self, lanes: Sequence[int], values: Sequence[int]) -> bool:
-        """After a close, say whether the timelines of ``lanes`` reached ``values``; a finished close waited for all."""
+    def _passed(self, numbers: Sequence[int], values: Sequence[int]) -> bool:
+        """After a close, say whether these queues reached ``values``; a close that has finished waited for all."""
         with nullcontext() if self.gate.is_inside() else self.closing:  # a close inside waits for this thread
             queues = self.rig.queues
-            return self.freed or all(queues[lane].passed(value) for lane, value in zip(lanes, values, strict=True))
+            return self.freed or all(
+                queues[number].passed(value) for number, value in zip(numbers, values, strict=True)
+            )
 
     def look(self) -> list[int] | None:
-        """Return each lane's timeline value; None once the communicator has failed, which this call may find out.
+        """Return each queue's timeline value; None once the communicator has failed, which this call may find out.
 
         Raises:
             InvalidUsageError: the communicator is closed.
@@ -202,6 +204,6 @@ class Health:
         flight = flight or self.flights.oldest(self.rig.values())
         if own or flight is None:
             return own
-        lane = getattr(cause, "rank", None)
-        rank = {} if lane is None else {"rank": self.rig.lanes.ranks[lane]}
+        queue = getattr(cause, "rank", None)
+        rank = {} if queue is None else {"rank": self.rig.queue_map.ranks[queue]}
         return {**self.describe(flight)[1], **rank}

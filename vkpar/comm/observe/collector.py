@@ -19,7 +19,7 @@ class Run:
 
     Attributes:
         enqueued: when it was enqueued, in seconds of ``time.monotonic``.
-        ticks: by lane, each step's counter values.
+        ticks: by queue, each step's counter values.
     """
 
     sequence: int
@@ -30,7 +30,7 @@ class Run:
 
 
 class Stopwatch:
-    """The timers of one program, by lane, and the run whose times were not read yet.
+    """The timers of one program, by queue, and the run whose times were not read yet.
 
     The timers' queries hold one run and are read before the next one; an entry has several programs, so that calls are
     queued meanwhile.
@@ -96,7 +96,7 @@ class Collector:
     def stopwatch(
         self, steps: Sequence[Step], plan: WirePlan, timers: dict[int, RankTimer], ranks: Sequence[int] = ()
     ) -> Stopwatch:
-        """Return the stopwatch of a program recorded with ``timers``, by lane; ``ranks`` has each lane's rank."""
+        """Return the stopwatch of a program recorded with ``timers``, by queue; ``ranks`` has each queue's rank."""
         return Stopwatch(self, planned(steps, plan, ranks), timers)
 
     def watch(self, watch: Stopwatch) -> None:

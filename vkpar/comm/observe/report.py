@@ -39,8 +39,8 @@ def dump(engine: Engine, path: str | os.PathLike[str] | None) -> str:
     reached = rig.values() if alive else None
     document = {
         "ranks": [
-            {"rank": rank, "device": name, "transport": transports[rank], "reached": reached and reached[lane]}
-            for lane, (rank, name) in enumerate(rig.places)
+            {"rank": rank, "device": name, "transport": transports[rank], "reached": reached and reached[queue]}
+            for queue, (rank, name) in enumerate(rig.places)
         ],
         "links": [{"src": x.src, "dst": x.dst, "kind": x.kind, "reason": x.reason} for x in rig.links],
         "closed": not alive,

@@ -70,13 +70,13 @@ def step_times(
         bridged: the bridged links, as source and destination.
     """
     made: list[StepTime] = []
-    before: dict[int, float] = {}  # when each lane's last step ended
+    before: dict[int, float] = {}  # when each queue's last step ended
     for run in sorted(runs, key=lambda run: run.sequence):
         moments = {(step.rank, step.index): _moments(step, run, lines[step.rank]) for step in run.steps}
         for step in run.steps:
             begin, end = moments[step.rank, step.index]
-            ready = max(run.enqueued, before.get(step.lane, run.enqueued))
-            before[step.lane] = end
+            ready = max(run.enqueued, before.get(step.queue, run.enqueued))
+            before[step.queue] = end
             wait = max(0.0, begin - ready)
             last = max(((moments[source][1], source[0]) for source in step.sources), default=(begin, step.rank))
             passed_on = max(0.0, begin - max(ready, last[0])) if (last[1], step.rank) in bridged else 0.0
@@ -95,7 +95,7 @@ def step_times(
                     wait,
                     passed_on,
                     step.sources,
-                    None if step.lane == step.rank else step.lane,
+                    None if step.queue == step.rank else step.queue,
                 )
             )
     return tuple(made)
@@ -103,8 +103,8 @@ def step_times(
 
 def _moments(step: Planned, run: Run, line: Clock) -> tuple[float, float]:
     """Return when ``step`` began and ended."""
-    lane, number = step.place or (step.rank, step.index)
-    begin, end = run.ticks[lane][number]
+    queue, number = step.place or (step.rank, step.index)
+    begin, end = run.ticks[queue][number]
     return line.seconds(begin, run.enqueued), line.seconds(end, run.enqueued)
 
 
@@ -183,7 +183,7 @@ def trace_events(steps: Sequence[StepTime], names: Sequence[str]) -> dict[str, A
     """Return a Chrome trace-event document: a process per rank, with a thread of steps and one of waits per queue."""
     origin = min((step.begin - step.wait for step in steps), default=0.0)
     events: list[dict[str, Any]] = []
-    copying: dict[int, dict[int, int]] = {rank: {} for rank in range(len(names))}  # lanes to threads
+    copying: dict[int, dict[int, int]] = {rank: {} for rank in range(len(names))}  # by rank, queues to threads
     for rank, lane in sorted({(step.rank, step.lane) for step in steps if step.lane is not None}):
         copying[rank][lane] = 2 + 2 * len(copying[rank])
     for rank, name in enumerate(names):

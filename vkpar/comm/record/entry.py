@@ -76,7 +76,7 @@ class Entry:
         return False
 
     def done(self, reached: Sequence[int]) -> bool:
-        """Say whether every submission is done, from the lanes' timeline values."""
+        """Say whether every submission is done, from the queues' timeline values."""
         return all(now >= value for p in self.all() for now, value in zip(reached, p.pending(), strict=True))
 
     def is_gone(self) -> bool:

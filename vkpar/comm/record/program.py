@@ -18,16 +18,16 @@ class Program:
     Args:
         takes: by part of the score, its rank and what was recorded.
         listed: the batches in one global order, without their command buffers; ``commands``: these.
-        phases: by lane, what each of its batches is for.
+        phases: by queue, what each of its batches is for.
         port: submits all of them.
         timers: of a profile, with their ranks; they are closed with the program.
         watch: takes the steps' times; None outside profiles.
 
     Attributes:
         takes: as they were given.
-        batches: number of command buffers; ``counts[i]`` is that of lane i, ``phases[i]`` says what each is for.
-        values: each lane's timeline value of the last submission, 0 where it has no part.
-        starts: the value that each lane's timeline has when nothing else keeps its first batch from running.
+        batches: number of command buffers; ``counts[i]`` is that of queue i, ``phases[i]`` says what each is for.
+        values: each queue's timeline value of the last submission, 0 where it has no part.
+        starts: the value that each queue's timeline has when nothing else keeps its first batch from running.
         watch: as it was given.
     """
 
@@ -75,7 +75,7 @@ class Program:
         self._noted = False
 
     def note(self, values: Sequence[int]) -> None:
-        """Remember what a submission will signal: ``values`` by lane, 0 or any value where it has no batch."""
+        """Remember what a submission will signal: ``values`` by queue, 0 or any value where it has no batch."""
         if self._idle:
             values = [value if number else 0 for value, number in zip(values, self.counts, strict=True)]
         self.values = list(values)
@@ -83,7 +83,7 @@ class Program:
         self._noted = True
 
     def pending(self) -> list[int]:
-        """Return, by lane, a timeline value at which no submission is pending any more."""
+        """Return, by queue, a timeline value at which no submission is pending any more."""
         return self.values if self._noted else self._port.last()
 
     def close(self, late: Collection[int] = ()) -> None:

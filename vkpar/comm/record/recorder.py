@@ -15,7 +15,7 @@ from vkpar.comm.record.timestamps import Collector, RankTimer, timers_of
 from vkpar.comm.requests.operands import Operands
 from vkpar.comm.rig.arena import Region
 from vkpar.comm.rig.rig import Rig
-from vkpar.comm.schedule import slot_copies as lanes
+from vkpar.comm.schedule import slot_copies
 from vkpar.comm.schedule.steps import Step
 from vkpar.vulkan.pump.ports import ProgramPort
 from vkpar.vulkan.tape import Places
@@ -79,8 +79,8 @@ class StepRecorder:
         busy = {step.rank for step in listed}
         listed += [Step(rank, "copy", ()) for rank in sorted(operands.copies.ranks - busy)]
         if copies:
-            listed = list(lanes.through_copies(listed, self._rig.lanes, self._rig.arena.nslots))
-        keys = [(step.rank, lanes.copies(step)) for step in listed]
+            listed = list(slot_copies.through_copies(listed, self._rig.queue_map, self._rig.arena.nslots))
+        keys = [(step.rank, slot_copies.copies(step)) for step in listed]
         first: dict[tuple[int, bool], int] = {}
         last: dict[tuple[int, bool], int] = {}
         for index, key in enumerate(keys):
@@ -90,19 +90,19 @@ class StepRecorder:
             recorders: dict[tuple[int, bool], Recorder | CopyRecorder] = {}
             timers = timers_of(listed, self._rig, undo) if self.collector else {}
             for index, (key, step) in enumerate(zip(keys, listed, strict=True)):
-                lane, timer = step.rank, timers.get(step.rank)
+                queue, timer = step.rank, timers.get(step.rank)
                 if key not in recorders:
                     recorders[key] = (
-                        CopyRecorder(self._rig, lane, region, doing.plan, timer)
-                        if lanes.copies(step)
-                        else self._recorder(lane, region, doing, operands, timer, places, copies=copies)
+                        CopyRecorder(self._rig, queue, region, doing.plan, timer)
+                        if slot_copies.copies(step)
+                        else self._recorder(queue, region, doing, operands, timer, places, copies=copies)
                     )
                 recorders[key].record(step, first=first[key] == index, last=last[key] == index)
             for recorder in recorders.values():
                 recorder.seal()
             numbers = {key: number for number, key in enumerate(recorders)}
             parts = [Part(recorder.rank, recorder.tape, recorder.timer) for recorder in recorders.values()]
-            ranks = self._rig.lanes.ranks
+            ranks = self._rig.queue_map.ranks
             watch = self.collector.stopwatch(listed, doing.plan, timers, ranks) if self.collector else None
             gates = [self.gates(step) for step in listed] if self.gates else ()
             numbered = [(step, numbers[key]) for step, key in zip(listed, keys, strict=True)]

@@ -16,7 +16,7 @@ from vkpar.vulkan.tape import Take, Tape
 
 
 class Part(NamedTuple):
-    """What one lane does in a program: its tape; ``timer`` takes its times, None outside profiles."""
+    """What one queue does in a program: its tape; ``timer`` takes its times, None outside profiles."""
 
     rank: int
     tape: Tape
@@ -28,7 +28,7 @@ class Score:
 
     Args:
         group: the pump's, which submits.
-        parts: the lanes' tapes.
+        parts: the queues' tapes.
         steps: all steps in one global order, and by step the number of its part.
         gates: by step, what it waits for besides; None for nothing.
         watch: takes the times of the one program that is recorded; None outside profiles.
@@ -58,7 +58,7 @@ class Score:
         ]
         self._shape = group.shape(self._batches)
         self._phases = tuple(
-            tuple(step.phase for step in listed if step.rank == lane) for lane in range(self._shape.nlanes)
+            tuple(step.phase for step in listed if step.rank == queue) for queue in range(self._shape.nqueues)
         )
 
     def program(self, memory: Sequence[Buffer]) -> Program:

@@ -1,6 +1,7 @@
 """Reductions through copies: a rank's own copies of the slots, and the steps that move them to and fro.
 
-Kernels then run at the speed of the device's memory, and copy engines use the host link; see ``lanes``.
+Kernels then run at the speed of the device's memory, and copy engines use the host link. The steps come from
+:mod:`vkpar.comm.schedule.slot_copies`.
 """
 
 from __future__ import annotations
@@ -20,18 +21,18 @@ _Piece = tuple[BufferRange, BufferRange]  # in the memory that ranks share, and 
 
 
 class CopyRecorder:
-    """Writes down one lane's copies of one program; ``timer`` has their times written, where it is given.
+    """Writes down one queue's copies of one program; ``timer`` has their times written, where it is given.
 
     Attributes:
-        rank: whose lane it is.
+        rank: the rank that the queue belongs to.
         tape: what was written down.
         timer: as it was given.
     """
 
-    def __init__(self, rig: Rig, lane: int, region: Region, plan: WirePlan, timer: RankTimer | None = None) -> None:
-        self.rank = rig.lanes.ranks[lane]
+    def __init__(self, rig: Rig, number: int, region: Region, plan: WirePlan, timer: RankTimer | None = None) -> None:
+        self.rank = rig.queue_map.ranks[number]
         self.timer = timer
-        device, queue = rig.devices[self.rank], rig.queues[lane]
+        device, queue = rig.devices[self.rank], rig.queues[number]
         runs_kernels = queue.family == device.compute.family
         shared = rig.transports[self.rank].shared()
         self._shared = replace(shared, family=queue.family, kernels=runs_kernels)

@@ -27,7 +27,7 @@ class Planned:
         index: its number among its rank's steps.
         received_nbytes: what it reads from slots, scales included; ``sent_nbytes`` what it writes to them.
         sources: the steps, as rank and index, that wrote what it reads.
-        place: its lane and its number among that lane's steps, where the rank has several.
+        place: its queue and its number among that queue's steps, where the rank has several queues.
     """
 
     rank: int
@@ -39,7 +39,7 @@ class Planned:
     place: tuple[int, int] | None = None
 
     @property
-    def lane(self) -> int:
+    def queue(self) -> int:
         """The number of its queue."""
         return self.place[0] if self.place else self.rank
 
@@ -47,7 +47,7 @@ class Planned:
 def planned(steps: Sequence[Step], plan: WirePlan, ranks: Sequence[int] = ()) -> tuple[Planned, ...]:
     """Return what is known of ``steps``, given in one global order, before they run.
 
-    ``ranks`` says, by lane, whose lane it is; without it every rank has one of its number.
+    ``ranks`` has the rank of each queue; without it every rank has one queue, of its own number.
     """
     number: Counter[int] = Counter()
     places: Counter[int] = Counter()
@@ -91,7 +91,7 @@ def _nbytes(action: Action, form: Format) -> int:
 
 
 class RankTimer:
-    """The timestamps of one lane's steps in one program.
+    """The timestamps of one queue's steps in one program.
 
     Args:
         device: the rank's device.
@@ -128,7 +128,7 @@ class RankTimer:
         self._next += 2
 
     def read(self) -> list[Span] | None:
-        """Return each step's begin and end; None where they were not all written. The lane's part is done."""
+        """Return each step's begin and end; None where they were not all written. The queue's part is done."""
         values = self._pool.read()
         if self._by_host:
             self._pool.reset()
@@ -140,15 +140,15 @@ class RankTimer:
 
 
 def timers_of(steps: Iterable[Step], rig: Rig, undo: ExitStack) -> dict[int, RankTimer]:
-    """Return a timer for each lane that has ``steps``; ``undo`` closes them.
+    """Return a timer for each queue that has ``steps``; ``undo`` closes them.
 
     Raises:
         UnsupportedError: as :class:`RankTimer` does.
     """
     timers = {}
-    for lane, number in Counter(step.rank for step in steps).items():
-        timers[lane] = RankTimer(rig.devices[rig.lanes.ranks[lane]], number, rig.queues[lane].family)
-        undo.callback(timers[lane].close)
+    for queue, number in Counter(step.rank for step in steps).items():
+        timers[queue] = RankTimer(rig.devices[rig.queue_map.ranks[queue]], number, rig.queues[queue].family)
+        undo.callback(timers[queue].close)
     return timers
 
 
@@ -171,7 +171,7 @@ class Collector(Protocol):
     def stopwatch(
         self, steps: Sequence[Step], plan: WirePlan, timers: dict[int, RankTimer], ranks: Sequence[int]
     ) -> Stopwatch:
-        """Return the stopwatch of a program recorded with ``timers``, by lane; ``ranks`` says whose lanes."""
+        """Return the stopwatch of a program recorded with ``timers``, by queue; ``ranks`` has each queue's rank."""
 
     def read_done(self) -> None:
         """Read the times of all that is done."""

@@ -16,7 +16,7 @@ from vkpar.comm.rig.transports import mapped, staged
 from vkpar.comm.rig.transports.mapped import MappedTransport
 from vkpar.comm.rig.transports.own import OwnSlots
 from vkpar.comm.rig.transports.staged import StagedTransport
-from vkpar.comm.schedule.slot_copies import Lanes
+from vkpar.comm.schedule.slot_copies import QueueMap
 from vkpar.errors import DeviceLostError, UnsupportedError, VulkanError
 from vkpar.vulkan import api
 from vkpar.vulkan.device import LogicalDevice
@@ -43,8 +43,9 @@ class Rig:
         copies: open copy queues, and memory for copies of the slots that kernels may work on.
 
     Attributes:
-        lanes: the queues that programs run on, by number; the first n are the ranks' compute queues.
-        queues: by lane; ``ports`` as the pump knows them, ``places`` the rank of each and a name for it.
+        queues: the queues that programs run on; the first n are the ranks' compute queues. ``ports`` are the pump's
+            views of them, ``places`` has the rank and a name of each.
+        queue_map: the rank of each queue, and the queues that copy.
         own_slots: by rank, where its copies of the slots are; empty without ``copies``.
         links: one per ordered pair.
         arena: the staging memory.
@@ -67,7 +68,7 @@ class Rig:
         copies: bool = False,
     ) -> None:
         self.devices = list(devices)
-        self._open_lanes(copies)
+        self._open_queues(copies)
         self.own_slots: list[OwnSlots] = []
         self._trusts_copies = True
         infos = [device.info for device in devices]
@@ -96,9 +97,9 @@ class Rig:
             self.group.start(self.spin_ns)
             self._resources = undo.pop_all()
 
-    def _open_lanes(self, copies: bool) -> None:
+    def _open_queues(self, copies: bool) -> None:
         added = [device.copy_queues() if copies else [] for device in self.devices]
-        self.lanes = Lanes.of([len(queues) for queues in added])
+        self.queue_map = QueueMap.of([len(queues) for queues in added])
         self.queues: list[Queue] = [device.compute for device in self.devices]
         self.places = [(rank, device.info.name) for rank, device in enumerate(self.devices)]
         for rank, queues in enumerate(added):
@@ -130,26 +131,26 @@ class Rig:
                 self.group.set_mapped(rank, transport.mirror)
 
     def _connect(self) -> None:
-        lanes_of: dict[int, list[int]] = {rank: [] for rank in range(len(self.devices))}
-        for lane, rank in enumerate(self.lanes.ranks):
-            lanes_of[rank].append(lane)
-        for own in lanes_of.values():
+        queues_of: dict[int, list[int]] = {rank: [] for rank in range(len(self.devices))}
+        for queue, rank in enumerate(self.queue_map.ranks):
+            queues_of[rank].append(queue)
+        for own in queues_of.values():
             for dst, src in itertools.permutations(own, 2):
                 self.group.set_native(dst, src, self.queues[src].timeline.handle)
         for link in self.links:
-            for src in lanes_of[link.src] if link.kind == links.NATIVE else ():
+            for src in queues_of[link.src] if link.kind == links.NATIVE else ():
                 shared = links.share(self.queues[src], self.devices[link.dst])
                 self._of_rank[link.dst].callback(shared.close)
-                for dst in lanes_of[link.dst]:
+                for dst in queues_of[link.dst]:
                     self.group.set_native(dst, src, shared.handle)
         for rank in sorted({link.dst for link in self.links if link.kind == links.BRIDGED}):
-            for dst in lanes_of[rank]:
+            for dst in queues_of[rank]:
                 local = TimelineSemaphore(self.devices[rank].handle, host_only=True)
                 self._of_rank[rank].callback(local.close)
                 self.group.set_local(dst, local.handle)
 
     def reached(self) -> list[int]:
-        """Return each lane's timeline value now.
+        """Return each queue's timeline value now.
 
         Raises:
             InvalidUsageError: a device is closed.
@@ -157,7 +158,7 @@ class Rig:
         return [queue.reached for queue in self.queues]
 
     def values(self) -> list[int]:
-        """Return each lane's timeline value, -1 for a device that is closed; unlike :meth:`reached` it never raises."""
+        """Return each queue's timeline value, -1 for a device that is closed; it never raises."""
         values = []
         for queue in self.queues:
             try:
@@ -167,14 +168,14 @@ class Rig:
         return values
 
     def last(self) -> list[int]:
-        """Return, by lane, the timeline value at which all submitted work is done."""
+        """Return, by queue, the timeline value at which all submitted work is done."""
         return [queue.last for queue in self.queues]
 
     def bridge_counters(self) -> dict[str, Any]:
         """Return the bridge threads' counters, for ``stats`` and errors."""
         bridge = self.group.stats()
         by_rank = [0] * len(self.devices)
-        for rank, number in zip(self.lanes.ranks, bridge.pending_by_rank, strict=True):
+        for rank, number in zip(self.queue_map.ranks, bridge.pending_by_rank, strict=True):
             by_rank[rank] += number
         return {
             "bridges": bridge.bridges,
@@ -192,13 +193,13 @@ class Rig:
         return api.load().error(result, "vkWaitSemaphores", "in the bridge between ranks")
 
     def confirm(self) -> None:
-        """Let the validation layer see that the work which the lanes' timelines have passed is done."""
+        """Let the validation layer see that the work which the queues' timelines have passed is done."""
         for queue in self.queues:
             queue.confirm()
 
     def drain(self, values: Sequence[int], patience: float) -> list[int]:
-        """Wait for each lane's timeline value; return the late ranks where none moved for ``patience`` seconds."""
-        return sorted({self.lanes.ranks[lane] for lane in drain(self.queues, values, patience)})
+        """Wait for each queue's timeline value; return the late ranks where none moved for ``patience`` seconds."""
+        return sorted({self.queue_map.ranks[queue] for queue in drain(self.queues, values, patience)})
 
     def abandon(self, late: Collection[int]) -> None:
         """Stop the bridge and free everything on all ranks but the ``late`` ones, which still use their memory.

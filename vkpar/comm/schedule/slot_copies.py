@@ -1,8 +1,8 @@
-"""Lanes: the queues of a rig by number, and schedules whose kernels work on copies of the slots.
+"""The queues of a rig by number, and schedules whose kernels work on copies of the slots.
 
-Lane r is rank r's compute queue. Further lanes are queues of the ranks' copy engines, which move slots between the
-memory that ranks share and each rank's own: one lane for each direction, so that the next segment comes in and the
-last one goes out while the kernel works on a third. No Vulkan here: the rig says which lane is which queue.
+Queue r is rank r's compute queue. Further queues belong to the ranks' copy engines, which move slots between the memory
+that ranks share and each rank's own: one queue for each direction, so that the next segment comes in and the last one
+goes out while the kernel works on a third. No Vulkan here: the rig has the queues themselves.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ IN, OUT = "copy in", "copy out"  # the phases of steps that copy
 
 
 @dataclass(frozen=True)
-class Lanes:
-    """Which rank each lane belongs to, and which lanes copy.
+class QueueMap:
+    """The rank of each queue of a rig, and the queues that copy.
 
     Attributes:
-        ranks: by lane, the rank whose device it is on; the first n are the ranks' compute queues.
-        into: by rank, the lane that copies slots into its memory; the rank's own number where the compute queue does.
-        out: by rank, the lane that copies them back.
+        ranks: by queue, its rank; the first n are the ranks' compute queues.
+        into: by rank, the queue that copies slots into its memory; the compute queue where there is no other.
+        out: by rank, the queue that copies slots back.
     """
 
     ranks: tuple[int, ...]
@@ -30,8 +30,8 @@ class Lanes:
     out: tuple[int, ...]
 
     @classmethod
-    def of(cls, queues: Sequence[int]) -> Lanes:
-        """Return the lanes of ranks that have so many copy queues each: none, one for both directions, or two."""
+    def of(cls, queues: Sequence[int]) -> QueueMap:
+        """Return the map for ranks with these numbers of copy queues: none, one for both directions, or two."""
         ranks, into, out = list(range(len(queues))), [], []
         for rank, number in enumerate(queues):
             added = range(len(ranks), len(ranks) + min(number, 2))
@@ -51,14 +51,14 @@ def copies(step: Step) -> bool:
     return bool(step.actions) and all(isinstance(action, Copy) for action in step.actions)
 
 
-def through_copies(steps: Iterable[Step], lanes: Lanes, nslots: int) -> Iterator[Step]:
+def through_copies(steps: Iterable[Step], queue_map: QueueMap, nslots: int) -> Iterator[Step]:
     """Yield ``steps`` with kernels that read and write their ranks' own slots, and copies around them.
 
     Every yielded step reads only slots that an earlier step wrote, so that no queue waits for ever.
 
     Args:
         steps: in one global order, by rank.
-        lanes: the queues that the steps and the copies run on.
+        queue_map: the queues that the steps and the copies run on.
         nslots: how many slots ranks share; :func:`own_slot` numbers the copies.
     """
     holders: dict[int, set[int]] = {}  # by shared slot, the ranks whose own copy is as new
@@ -75,10 +75,10 @@ def through_copies(steps: Iterable[Step], lanes: Lanes, nslots: int) -> Iterator
         holders.update({slot: set() for slot in step.writes})
         holders.update({copy.out_slot: {rank} for copy in sent})
         if fetched:
-            yield Step(lanes.into[rank], IN, tuple(fetched))
+            yield Step(queue_map.into[rank], IN, tuple(fetched))
         yield replace(step, actions=tuple(_own(action, rank, nslots) for action in step.actions))
         if sent:
-            yield Step(lanes.out[rank], OUT, tuple(sent))
+            yield Step(queue_map.out[rank], OUT, tuple(sent))
 
 
 def _fetched(action: Reduce | Forward, rank: int, slot: int, nslots: int) -> Copy:

@@ -118,7 +118,7 @@ class Step:
     """One submission on a queue of ``rank``; its actions touch different elements and slots.
 
     Attributes:
-        rank: whose queue it is; after :func:`vkpar.comm.schedule.slot_copies.through_copies` the number of a lane.
+        rank: whose queue it is; after :func:`vkpar.comm.schedule.slot_copies.through_copies` the number of a queue.
         phase: what the step is for, such as ``"reduce-scatter"``.
     """
 

@@ -71,12 +71,12 @@ class CShape:
     """What programs of the same batches but for the command buffers have in common, ready for the C helper.
 
     Attributes:
-        nlanes: how many queues the group has.
+        nqueues: how many queues the group has.
     """
 
     def __init__(self, c: Any, group: Any, queues: Sequence[CQueue], batches: Sequence[Batch]) -> None:
         self._c, self._group, self._queues = c, group, queues
-        self.nlanes = len(queues)
+        self.nqueues = len(queues)
         ffi, address = c.ffi, api.load().address
         gates = [batch.gate or (c.ffi.NULL, 0) for batch in batches]
         read_start, reads = _flatten([batch.reads for batch in batches])

@@ -18,7 +18,7 @@ def terms_of(collective: Collective, setting: Setting) -> Terms | None:
     return Terms(setting.op, setting.dtype, setting.wire, setting.nranks) if collective.reduces else None
 
 
-class Trial:
+class CheckedCollective:
     """One collective's arrays, in place or not.
 
     Attributes:
