@@ -34,7 +34,7 @@ from vkpar.comm.engine.watchdog import Watchdog
 from vkpar.comm.engine.work import Work
 from vkpar.comm.plan.choose import Tuning
 from vkpar.comm.record import checks
-from vkpar.comm.record.builder import GENERATIONS, ProgramBuilder
+from vkpar.comm.record.builder import ProgramBuilder
 from vkpar.comm.record.entry import Entry
 from vkpar.comm.record.program import Program
 from vkpar.comm.requests import movements
@@ -126,7 +126,8 @@ class Engine:
         """
         health = self.health
         if self._groups.by_thread:
-            group = self._groups.current()
+            held = self._groups.by_thread.get(threading.get_ident())
+            group = None if held is None else held()
             if group is not None:
                 return self._put_off(group, call)
         with health.gate.lock():
@@ -150,20 +151,28 @@ class Engine:
     def _put_off(self, group: Group, call: Call) -> Work:
         """Put a call off until its group is left; nothing of the rig is touched where the call was recorded before."""
         health = self.health
+        self._check_open()
+        key, pins = call.key(group)
+        nretired, request = self.cache.nretired, None
+        try:
+            entry = self._recorded.get(key) if health.checks is None else None
+        except TypeError:  # an argument that cannot be hashed
+            entry = None
+        if entry is None:
+            with health.gate.lock(), self._lock:
+                health.gate.check()
+                request = self._library.check(call)
+        return group.add(Member(key, call, entry, nretired, request, Work(health, call), pins))
+
+    def _check_open(self) -> None:
+        """Refuse what :meth:`check_usable` does, and a closed communicator, in few steps where nothing is amiss."""
+        health = self.health
         if health.gate.is_shut or health.failure is not None or self._validating:
             health.gate.check()
             self.check_usable()
         for gate in self._gates:
             if gate.is_shut:
                 gate.check()
-        key, pins = call.key(group)
-        nretired = self.cache.nretired
-        entry, request = self._library.find(key), None
-        if entry is None:
-            with health.gate.lock(), self._lock:
-                health.gate.check()
-                request = self._library.check(call)
-        return group.add(Member(key, call, entry, nretired, request, Work(health, call), pins))
 
     def check_usable(self) -> None:
         """Refuse a call on a communicator or a device that cannot be used.
@@ -307,8 +316,7 @@ class Engine:
                 raise InvalidUsageError("a group is left by the thread that opened it; nothing was submitted")
             if enqueue and members:
                 with self.health.gate.lock(), self._lock:
-                    self.health.gate.check()
-                    self.check_usable()
+                    self._check_open()
                     self._launch_group(members)
         finally:
             self._eviction.spared = self._library.spared = ()
@@ -317,7 +325,9 @@ class Engine:
                     member.work.drop()
 
     def _launch_group(self, members: Sequence[Member]) -> None:
-        found = self._together(members)
+        entries: list[Entry] = []
+        self._eviction.spared = entries
+        found = self._library.together(members, self.sequence, entries)
         if len(self._flights.pending) > _FEW_PENDING:
             self._make_room(found.batches)
         flights, ends = self._submit_group(members, found)
@@ -327,35 +337,6 @@ class Engine:
                 flight.mark_submitted(program.values, program.starts)
                 ends = list(map(operator.sub, ends, program.counts))
 
-    def _together(self, members: Sequence[Member]) -> Together:
-        """Return the programs of a group, found or recorded."""
-        looked = [member.entry for member in members]
-        # What the members found is theirs where no entry was retired since the first of them looked.
-        known = None not in looked and members[0].nretired == self.cache.nretired
-        key = (self.sequence % GENERATIONS, *map(id, looked))
-        found = self.cache.together(key) if known else None
-        if found is not None:
-            return found
-        self.sweep()
-        entries: list[Entry] = []
-        self._eviction.spared = self._library.spared = entries
-        programs: list[Program | None] = []
-        for turn, member in enumerate(members, start=self.sequence):
-            entry = self._library.find(member.key)
-            if entry is None or entry.used_up(programs):
-                entry = self._library.record(member.key, member.call, turn, member.request)
-            entries.append(entry)
-            program = entry.program(turn, programs) if entry.programs else None
-            if program is None and entry.programs:
-                program = self._library.program(entry, member.call, turn)
-            programs.append(program)
-        real = [program for program in programs if program is not None]
-        port = self.cache.joined(real, self.builder.recorder.joined)
-        made = Together(entries, programs, port, sum(program.batches for program in real))
-        if known and members[0].nretired == self.cache.nretired and self.builder.recorder.is_plain:
-            self.cache.add_together(key, made)
-        return made
-
     def _submit_group(self, members: Sequence[Member], found: Together) -> tuple[list[Flight], list[int]]:
         """Submit all programs at once; return their flights, and each queue's last timeline value."""
         before = self.rig.last()
@@ -363,8 +344,9 @@ class Engine:
         try:
             for member, entry, program in zip(members, found.entries, found.programs, strict=True):
                 name = member.call.name
-                flights.append(self._track(name, entry, program) if program else self._track_nothing(name, entry))
-                member.work.flight = flights[-1]
+                flight = self._track(name, entry, program) if program else self._track_nothing(name, entry)
+                flights.append(flight)
+                member.work.flight = flight
                 if program is not None:
                     program.expect()
             return flights, found.port.enqueue()

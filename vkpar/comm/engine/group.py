@@ -10,31 +10,20 @@ from types import TracebackType
 from typing import Any
 
 from vkpar.arrays.storage import Storage
+from vkpar.comm.engine.library import Asked
 from vkpar.comm.engine.work import Work
-from vkpar.comm.record.entry import Entry
-from vkpar.comm.requests.collectives import Request
-from vkpar.comm.requests.keys import Call
 from vkpar.errors import InvalidUsageError
 from vkpar.vulkan.memory.subbuffers import SubBuffers
 
 
 @dataclass(slots=True)
-class Member:
+class Member(Asked):
     """One collective of a group.
 
     Attributes:
-        key: the key of the call's recorded programs.
-        entry: the programs recorded for an equal call before, which may be another call's when the group is left.
-        nretired: the cache's when the entry was found.
-        request: the checked call; None where it, or one of its form, was checked before.
         pins: objects that keep the arrays' memory until the group is submitted.
     """
 
-    key: Any
-    call: Call
-    entry: Entry | None
-    nretired: int
-    request: Request | None
     work: Work
     pins: list[Any]
 

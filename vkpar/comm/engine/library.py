@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Sequence
+from dataclasses import dataclass
 
-from vkpar.comm.engine.cache import ProgramCache
-from vkpar.comm.record.builder import ProgramBuilder
+from vkpar.comm.engine.cache import ProgramCache, Together
+from vkpar.comm.record.builder import GENERATIONS, ProgramBuilder
 from vkpar.comm.record.entry import Entry
 from vkpar.comm.record.program import Program
 from vkpar.comm.record.template import Template
@@ -17,6 +18,24 @@ from vkpar.comm.rig.rig import Rig
 from vkpar.device import Device
 
 _MOST_WRITTEN = 4096  # command buffers of all templates
+
+
+@dataclass(slots=True)
+class Asked:
+    """A call that is put off.
+
+    Attributes:
+        key: the key of the call's recorded programs.
+        entry: the programs recorded for an equal call before, which may be another call's by now.
+        nretired: the cache's when the entry was found.
+        request: the checked call; None where it, or one of its form, was checked before.
+    """
+
+    key: Hashable
+    call: Call
+    entry: Entry | None
+    nretired: int
+    request: Request | None
 
 
 class Library:
@@ -83,6 +102,43 @@ class Library:
             self._cache.discard(key, entry)  # an interrupt
             raise
         return entry
+
+    def together(self, members: Sequence[Asked], turn: int, entries: list[Entry]) -> Together:
+        """Return the programs of a group, found or recorded, for the collectives from number ``turn`` on.
+
+        Args:
+            members: the collectives.
+            turn: the number of the first of them.
+            entries: gets the members' entries; they stay as they are until all are found.
+
+        Raises:
+            OutOfMemoryError: no room for command buffers or stand-ins.
+        """
+        looked = [member.entry for member in members]
+        # What the members found is theirs where no entry was retired since the first of them looked.
+        known = None not in looked and members[0].nretired == self._cache.nretired
+        key = (turn % GENERATIONS, *map(id, looked))
+        found = self._cache.together(key) if known else None
+        if found is not None:
+            return found
+        self.sweep()
+        self.spared = entries
+        programs: list[Program | None] = []
+        for number, member in enumerate(members, start=turn):
+            entry = self.find(member.key)
+            if entry is None or entry.used_up(programs):
+                entry = self.record(member.key, member.call, number, member.request)
+            entries.append(entry)
+            program = entry.program(number, programs) if entry.programs else None
+            if program is None and entry.programs:
+                program = self.program(entry, member.call, number)
+            programs.append(program)
+        real = [program for program in programs if program is not None]
+        port = self._cache.joined(real, self._builder.recorder.joined)
+        made = Together(entries, programs, port, sum(program.batches for program in real))
+        if known and members[0].nretired == self._cache.nretired and self._builder.recorder.is_plain:
+            self._cache.add_together(key, made)
+        return made
 
     def program(self, entry: Entry, call: object, turn: int) -> Program:
         """Record the program of ``turn`` that ``entry`` lacks, from the call that it was made for.
