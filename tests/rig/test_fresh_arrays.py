@@ -311,7 +311,7 @@ def test_what_repeated_and_fresh_calls_cost(rigs: Rigs, monkeypatch: pytest.Monk
 
     for _ in range(4):
         comm.all_reduce(kept)
-    for _ in range(2):
+    for _ in range(4):  # groups that begin with either program
         comm.barrier()
         group()
     repeated, changes = count_calls(lambda: comm.all_reduce(kept), wait, 20)

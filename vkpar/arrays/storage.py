@@ -22,6 +22,7 @@ class Storage:
     Attributes:
         nbytes: its size.
         serial: a number that no other storage of this process has.
+        own: its memory; None where it has none, or gave it back.
         place: what no other memory in use has, in this process; it is the same where an array takes the memory of
             another one that was dropped.
         held_by: the group of collectives that names it and was not left yet, weakly; None for none. Who sets it sets
@@ -42,12 +43,12 @@ class Storage:
         self.closed = False
         self.number = self.base = 0
         self.ready: SubBuffers | None = None
-        self._memory: SubBuffers | None = None
+        self.own: SubBuffers | None = None
         self.place: Hashable = self.serial
         if not nbytes:
             device.logical.check_open()
             return
-        self._memory = memory = device.allocate_array(nbytes, label, purpose)
+        self.own = memory = device.allocate_array(nbytes, label, purpose)
         if len(memory.buffers) == 1:
             buffer = memory.buffers[0]
             self.number, self.base, self.ready = buffer.number, buffer.offset, memory
@@ -75,7 +76,7 @@ class Storage:
         Raises:
             InvalidUsageError: the memory was given back.
         """
-        memory = self._memory
+        memory = self.own
         if self.closed:
             raise InvalidUsageError("the memory of this array was given back by close(), its own or that of a view")
         return memory
@@ -95,7 +96,7 @@ class Storage:
         if holder is not None and holder is not group:
             raise InvalidUsageError("the array is pending in a group of collectives that was not left yet")
         if holder is None and (self.held_by is not None or (self.ready is None and self.number)):
-            self.ready = self._memory if self.number else None  # an interrupt has cut the group short
+            self.ready = self.own if self.number else None  # an interrupt has cut the group short
             self.held_by = None
 
     def close(self) -> None:
@@ -109,4 +110,4 @@ class Storage:
         if not self.closed:
             self.check_free()
             self.closed = True
-            self.ready = self._memory = None
+            self.ready = self.own = None

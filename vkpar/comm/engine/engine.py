@@ -192,11 +192,16 @@ class Engine:
         if not entry.programs:
             if len(self._flights.pending) > _FEW_PENDING:
                 self._make_room(0)
-            return Work(self.health, keep, self._track_nothing(name, entry))
+            flight = self._flight(name, entry, None)
+            self._track((flight,))
+            return Work(self.health, keep, flight)
         program = entry.program(self.sequence) or self._library.program(entry, keep, self.sequence)
         if len(self._flights.pending) > _FEW_PENDING:
             self._make_room(program.batches)
-        flight = self._track(name, entry, program)
+        flight = self._flight(name, entry, program)
+        self._flights.add((flight,))
+        if self._watchdog.parked:
+            self._watchdog.wake()
         work = Work(self.health, keep, flight)
         try:
             program.enqueue()
@@ -206,27 +211,24 @@ class Engine:
         flight.mark_submitted(program.values, program.starts)
         return work
 
-    def _track(self, name: str, entry: Entry, program: Program) -> Flight:
-        """Take down a collective that is about to be submitted."""
+    def _flight(self, name: str, entry: Entry, program: Program | None) -> Flight:
+        """Return the record of a collective that is about to be submitted; without a program, earlier work ends it."""
         self.sequence += 1
+        if program is None:
+            last = self.rig.last()
+            flight = Flight(name, self.sequence, entry.label, (), self.rig.last)
+            flight.mark_submitted(last, last)
+            return flight
         flight = Flight(name, self.sequence, entry.label, program.phases, self.rig.last)
         if program.watch is not None:
             program.watch.start(flight)
-        self._flights.add(flight)
-        if self._watchdog.parked:
-            self._watchdog.wake()
         return flight
 
-    def _track_nothing(self, name: str, entry: Entry) -> Flight:
-        """Take down a collective without a program, which is done when all earlier work is done."""
-        self.sequence += 1
-        last = self.rig.last()
-        flight = Flight(name, self.sequence, entry.label, (), self.rig.last)
-        flight.mark_submitted(last, last)
-        self._flights.add(flight)
+    def _track(self, flights: Sequence[Flight]) -> None:
+        """Take down collectives that are about to be submitted."""
+        self._flights.add(flights)
         if self._watchdog.parked:
             self._watchdog.wake()
-        return flight
 
     def _make_room(self, batches: int) -> None:
         """Wait while too many collectives are under way.
@@ -304,8 +306,7 @@ class Engine:
 
     def _enter_group(self, group: Group) -> None:
         with self.health.gate.lock():
-            self.health.gate.check()
-            self.check_usable()
+            self._check_open()
             self._groups.enter(group)
 
     def _leave_group(self, group: Group, *, enqueue: bool) -> None:
@@ -343,12 +344,12 @@ class Engine:
         flights: list[Flight] = []
         try:
             for member, entry, program in zip(members, found.entries, found.programs, strict=True):
-                name = member.call.name
-                flight = self._track(name, entry, program) if program else self._track_nothing(name, entry)
+                flight = self._flight(member.call.name, entry, program)
                 flights.append(flight)
                 member.work.flight = flight
                 if program is not None:
                     program.expect()
+            self._track(flights)
             return flights, found.port.enqueue()
         except BaseException as error:
             if self.rig.last() == before:  # nothing was submitted

@@ -106,10 +106,10 @@ class FlightRecorder:
         self.pending: deque[Flight] = deque()
         self._dropping = threading.Lock()
 
-    def add(self, flight: Flight) -> None:
-        """Remember a collective that is about to be submitted."""
-        self._kept.append(flight)
-        self.pending.append(flight)
+    def add(self, flights: Sequence[Flight]) -> None:
+        """Remember collectives that are about to be submitted."""
+        self._kept.extend(flights)
+        self.pending.extend(flights)
 
     def oldest(self, reached: Sequence[int]) -> Flight | None:
         """Return the oldest collective that is not done, given the queues' timeline values."""

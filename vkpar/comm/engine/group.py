@@ -9,11 +9,9 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
-from vkpar.arrays.storage import Storage
 from vkpar.comm.engine.library import Asked
 from vkpar.comm.engine.work import Work
 from vkpar.errors import InvalidUsageError
-from vkpar.vulkan.memory.subbuffers import SubBuffers
 
 
 @dataclass(slots=True)
@@ -43,19 +41,16 @@ class Group:
         self._used = False
         self.thread = threading.get_ident()
         self.members: list[Member] = []
-        self._held: list[tuple[Storage, SubBuffers | None]] = []  # and what each was ready with
         self._ref = weakref.ref(self)  # weak: an interrupt may drop the group
 
     def add(self, member: Member) -> Work:
         """Hold a collective back until the group is left."""
         self.members.append(member)
-        held, ref = self._held, self._ref
-        call = member.call
-        for array in call.arrays if call.out is None else (*call.arrays, *call.out):
-            if array is not None:
-                storage = array.storage
-                if storage.held_by is not ref:
-                    held.append((storage, storage.ready))
+        ref = self._ref
+        for arrays in (member.call.arrays, member.call.out or ()):
+            for array in arrays:
+                if array is not None:
+                    storage = array.storage
                     storage.held_by = ref
                     storage.ready = None
         return member.work
@@ -63,11 +58,14 @@ class Group:
     def take(self) -> list[Member]:
         """Return the collectives and release their arrays, which a close by another thread finds held until then."""
         members, self.members = self.members, []
-        held, self._held = self._held, []
-        for storage, ready in held:
-            if storage.held_by is self._ref:
-                storage.ready = ready
-                storage.held_by = None
+        ref = self._ref
+        for member in members:
+            for arrays in (member.call.arrays, member.call.out or ()):
+                for array in arrays:
+                    if array is not None and array.storage.held_by is ref:
+                        storage = array.storage
+                        storage.ready = storage.own if storage.number else None
+                        storage.held_by = None
         return members
 
     def __repr__(self) -> str:
