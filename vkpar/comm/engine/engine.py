@@ -314,7 +314,7 @@ class Engine:
         flights, ends = self._submit_group(members, entries, programs)
         for program, flight in zip(reversed(programs), reversed(flights), strict=True):
             if program is not None:
-                program.note(ends)
+                program.mark_submitted(ends)
                 flight.mark_submitted(program.values, program.starts)
                 ends = [value - len(phases) for value, phases in zip(ends, program.phases, strict=True)]
 
@@ -332,7 +332,7 @@ class Engine:
                 flights.append(self._track(name, entry, program) if program else self._track_nothing(name, entry))
                 member.work.mark_submitted(flights[-1])
             for program in real:
-                program.expect()
+                program.mark_submitting()
             return flights, port.enqueue()
         except BaseException as error:
             if self.rig.last() == before:  # nothing was submitted

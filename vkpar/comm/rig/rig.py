@@ -43,8 +43,8 @@ class Rig:
         copies: open copy queues, and memory for copies of the slots that kernels may work on.
 
     Attributes:
-        queues: the queues that programs run on; the first n are the ranks' compute queues. ``ports`` are the pump's views
-            of them, ``places`` has the rank and a name of each.
+        queues: the queues that programs run on; the first n are the ranks' compute queues. ``ports`` are the pump's
+            views of them, ``places`` has the rank and a name of each.
         queue_map: the rank of each queue, and the queues that copy.
         own_slots: by rank, where its copies of the slots are; empty without ``copies``.
         links: one per ordered pair.
