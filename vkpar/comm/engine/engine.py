@@ -323,7 +323,7 @@ class Engine:
         flights, ends = self._submit_group(members, found)
         for program, flight in zip(reversed(found.programs), reversed(flights), strict=True):
             if program is not None:
-                program.note(ends)
+                program.mark_submitted(ends)
                 flight.mark_submitted(program.values, program.starts)
                 ends = list(map(operator.sub, ends, program.counts))
 
@@ -366,7 +366,7 @@ class Engine:
                 flights.append(self._track(name, entry, program) if program else self._track_nothing(name, entry))
                 member.work.flight = flights[-1]
                 if program is not None:
-                    program.expect()
+                    program.mark_submitting()
             return flights, found.port.enqueue()
         except BaseException as error:
             if self.rig.last() == before:  # nothing was submitted
