@@ -71,12 +71,12 @@ class Delays:
         self._thread = threading.Thread(target=self._release, daemon=True)
         self._thread.start()
         with self._communicator._engine._lock:
-            self._communicator._engine.builder.recorder.gates = self._gate
+            self._communicator._engine.builder.recorder.holds = self._gate
             self._communicator._engine.cache.retire_all()  # what is recorded without gates
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self._communicator._engine.builder.recorder.gates = None
+        self._communicator._engine.builder.recorder.holds = None
         with self._changed:
             self._stop = True
             self._changed.notify()

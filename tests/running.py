@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from vkpar.comm.schedule.steps import BLOCK, Barrier, Copy, Forward, Reduce, Span, Step
+from vkpar.comm.schedule.steps import BLOCK, Barrier, Forward, Reduce, SlotCopy, Span, Step
 
 Numbers = npt.NDArray[Any]
 Maybe = Numbers | None
@@ -121,7 +121,7 @@ class Run:
         counts.hops = max(counts.hops, hops)
         counts.talked |= {(rank, self._owner_of(slot)) for slot in step.reads}
         for action in step.actions:
-            if isinstance(action, Copy):
+            if isinstance(action, SlotCopy):
                 made = self._copy(action, content)
             elif isinstance(action, Barrier):
                 self._barrier(action, content)
@@ -138,7 +138,7 @@ class Run:
                 written[action.out_slot] = made
         return written
 
-    def _copy(self, action: Copy, content: dict[int, Content]) -> Content:
+    def _copy(self, action: SlotCopy, content: dict[int, Content]) -> Content:
         held = content[action.slot]
         if held.span != action.span or action.final != (held.owner is not None):
             raise ScheduleError(f"{action} copies {held}")

@@ -243,7 +243,7 @@ class Driver:
         self.result = 0
 
     def handles(self, real: Callable[[Queue], Any]) -> Callable[[Queue], Any]:
-        """Return a stand-in for the function that collects a queue's handles."""
+        """Return a bounce buffer for the function that collects a queue's handles."""
         from dataclasses import replace
 
         vk = api.load()

@@ -34,7 +34,7 @@ from reducing import (
 import vkpar
 from vkpar import dtypes
 from vkpar.comm import wires
-from vkpar.comm.record.kernels import Arithmetic
+from vkpar.comm.record.kernels import ReduceSpec
 from vkpar.comm.schedule.algorithms.table import TABLE
 from vkpar.comm.schedule.steps import BLOCK, MOST_SOURCES
 from vkpar.vulkan.command import DescriptorPool
@@ -101,8 +101,8 @@ class Kernels:
         order = wires.order(dtypes.resolve(self.dtype))
         flags = (own is not None, target is not None, out is not None)
         constants = (len(sources), *flags, code, average, order, self.measure, own_at)
-        doing = Arithmetic(self.plan, self.op, contributors=contributors)
-        push = struct.pack("<6I", 0, 0, self.plan.tail_at(SLOT) // 16, _at(out), *doing.factor_words)
+        spec = ReduceSpec(self.plan, self.op, divisor=contributors)
+        push = struct.pack("<6I", 0, 0, self.plan.tail_at(SLOT) // 16, _at(out), *spec.factor_words)
         push += struct.pack(f"<{MOST_SOURCES}I", *(_at(slot) for slot in sources), *[0] * (MOST_SOURCES - len(sources)))
         last = self.plan.final if final else self.plan.contribution
         name = f"wire_reduce_{self.processor}_{self.plan.element}_{self.plan.contribution.name}_{last.name}"

@@ -122,7 +122,7 @@ def test_they_go_for_a_staging_ring(devices: list[vkpar.Device], monkeypatch: py
         real = allocator._allocate_memory
 
         def scarce(nbytes: int, *rest: object) -> object:
-            if device.logical.books.of("bounce buffers"):
+            if device.logical.accounting.of("bounce buffers"):
                 raise OutOfMemoryError("VK_ERROR_OUT_OF_DEVICE_MEMORY", "vkAllocateMemory")
             return real(nbytes, *rest)  # type: ignore[arg-type]
 
@@ -135,7 +135,7 @@ def test_they_go_for_a_staging_ring(devices: list[vkpar.Device], monkeypatch: py
 
 
 def test_what_is_kept_is_bounded(devices: list[vkpar.Device], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cache, "_MOST_SCRATCH", COUNT * 4 * 2 + 10_000)
+    monkeypatch.setattr(cache, "_MOST_BOUNCE_NBYTES", COUNT * 4 * 2 + 10_000)
     with vkpar.Communicator(devices) as comm:
         sets = [views(devices) for _ in range(5)]
         large = views(devices, COUNT * 3)

@@ -376,7 +376,7 @@ def late_reader_is_right(comm: vkpar.Communicator) -> bool:
             late = step.rank == 2 and step.phase == "gather"
             return (delays._timelines[2].handle, 1) if late else None
 
-        comm._engine.builder.recorder.gates = gate
+        comm._engine.builder.recorder.holds = gate
         arrays = ones(list(comm.devices))
         arrays[2].fill_zeros()
         comm.broadcast(arrays, 0)

@@ -198,7 +198,7 @@ def test_exit_by_an_exception() -> None:
 
 
 def test_arrays_that_come_and_go_leave_nothing(rigs: Rigs) -> None:
-    """A leak would add an array a turn; a stand-in that was freed counts until the fills after it are done."""
+    """A leak would add an array a turn; a bounce buffer that was freed counts until the fills after it are done."""
     devices = fresh_devices(rigs, "LL")
     with vkpar.Communicator(devices) as comm:
         used = []

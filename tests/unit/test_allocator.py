@@ -15,7 +15,7 @@ from infos import fake_info
 import vkpar
 from vkpar import InvalidUsageError, UnsupportedError, env
 from vkpar.vulkan.memory import memtypes
-from vkpar.vulkan.memory.accounting import Books
+from vkpar.vulkan.memory.accounting import Accounting
 from vkpar.vulkan.memory.freelist import FreeList
 from vkpar.vulkan.memory.pool import Piece, Pool, padded, round_up
 from vkpar.vulkan.physical import ALIGNMENT, Heap
@@ -314,28 +314,28 @@ def test_arrays_are_mapped_where_the_host_reads_them_fast(flags: int) -> None:
     assert memtypes.is_mapped(info, "upload", 0)
 
 
-# ---- books and plans ----
+# ---- accounting and plans ----
 
 
 def test_books() -> None:
-    info, books = fake_info(), Books()
-    books.block(0, 1000)
-    books.buffer("arrays", 0, 300)
-    books.buffer("staging", 0, 200)
-    books.imported("slots", 1, 64)
-    first, second = books.heaps(info.heaps)
+    info, accounting = fake_info(), Accounting()
+    accounting.block(0, 1000)
+    accounting.buffer("arrays", 0, 300)
+    accounting.buffer("staging", 0, 200)
+    accounting.imported("slots", 1, 64)
+    first, second = accounting.heaps(info.heaps)
     assert (first.used, first.cached, first.imported, first.total) == (500, 500, 0, 140 << 30)
     assert (first.budget, first.process_used) == (138 << 30, 2 << 30)
     assert (second.used, second.imported, second.budget) == (0, 64, None)
-    assert [books.of(name) for name in ("arrays", "staging", "slots")] == [300, 200, 64]
-    books.buffer("arrays", 0, 300, -1)
-    assert (books.of("arrays"), books.counts) == (0, (1, 1))
-    part = Books(books)
+    assert [accounting.of(name) for name in ("arrays", "staging", "slots")] == [300, 200, 64]
+    accounting.buffer("arrays", 0, 300, -1)
+    assert (accounting.of("arrays"), accounting.counts) == (0, (1, 1))
+    part = Accounting(accounting)
     part.buffer("arrays", 0, 50)
     part.block(0, 100)
-    assert (books.of("arrays", "slots"), part.of("arrays"), books.counts) == (114, 50, (2, 2))
+    assert (accounting.of("arrays", "slots"), part.of("arrays"), accounting.counts) == (114, 50, (2, 2))
     part.clear()
-    assert (books.of("arrays"), books.counts) == (0, (1, 1))
+    assert (accounting.of("arrays"), accounting.counts) == (0, (1, 1))
 
 
 def test_plans() -> None:

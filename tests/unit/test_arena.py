@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from vkpar import UnsupportedError, dtypes, env
 from vkpar.comm import wires
-from vkpar.comm.rig.arena import Arena, Region, last_level_cache, staging_nbytes
+from vkpar.comm.rig.arena import Arena, Slab, last_level_cache, staging_nbytes
 from vkpar.comm.schedule.algorithms.table import TABLE
 from vkpar.vulkan.memory.pool import round_up
 
@@ -38,13 +38,13 @@ def check(arena: Arena, nranks: int) -> None:
     """Check that no two slots overlap and that every slot is aligned and inside."""
     taken: list[tuple[int, int]] = []
     ids: list[int] = []
-    for region in (arena.small, arena.large):
-        assert region.number == nranks * region.per_rank
-        for slot in range(region.base, region.base + region.number):
-            start = region.byte_of(slot)
+    for slab in (arena.small, arena.large):
+        assert slab.number == nranks * slab.per_rank
+        for slot in range(slab.base, slab.base + slab.number):
+            start = slab.byte_of(slot)
             assert start % 4096 == 0
-            assert region.stamp_of(slot) >= start + region.slot_nbytes
-            taken.append((start, region.stamp_of(slot) + 16))
+            assert slab.stamp_of(slot) >= start + slab.slot_nbytes
+            taken.append((start, slab.stamp_of(slot) + 16))
             ids.append(slot)
     assert ids == list(range(arena.nslots))
     taken.sort()
@@ -126,11 +126,11 @@ def test_last_level_cache(
     assert last_level_cache.__wrapped__() == nbytes
 
 
-def test_a_region_as_a_schedule_sees_it() -> None:
-    region = Region(nranks=3, per_rank=4, slot_nbytes=8192, stride=12288, base=10, offset=4096)
-    seen = region.slot_set(7)
+def test_a_slab_as_a_schedule_sees_it() -> None:
+    slab = Slab(nranks=3, per_rank=4, slot_nbytes=8192, stride=12288, base=10, offset=4096)
+    seen = slab.slot_set(7)
     assert (seen.nranks, seen.per_rank, seen.blocks, seen.base) == (3, 4, 7, 10)
-    assert region.byte_of(seen.slot(0, 0)) == 4096
-    assert region.byte_of(seen.slot(2, 3)) == 4096 + 11 * 12288
-    assert region.stamp_of(seen.slot(0, 1)) == 4096 + 12288 + 8192
-    assert region.nbytes == 12 * 12288
+    assert slab.byte_of(seen.slot(0, 0)) == 4096
+    assert slab.byte_of(seen.slot(2, 3)) == 4096 + 11 * 12288
+    assert slab.stamp_of(seen.slot(0, 1)) == 4096 + 12288 + 8192
+    assert slab.nbytes == 12 * 12288

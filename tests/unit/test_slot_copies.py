@@ -19,7 +19,7 @@ from vkpar.comm.record.timestamps import Planned, planned
 from vkpar.comm.schedule.algorithms import barrier
 from vkpar.comm.schedule.algorithms.table import TABLE
 from vkpar.comm.schedule.slot_copies import IN, OUT, QueueMap, copies, own_slot, through_copies
-from vkpar.comm.schedule.steps import BLOCK, Copy, Forward, Reduce, SlotSet, Span, Step
+from vkpar.comm.schedule.steps import BLOCK, Forward, Reduce, SlotCopy, SlotSet, Span, Step
 
 RANKS = range(1, 9)
 
@@ -47,9 +47,9 @@ def test_a_step_becomes_three() -> None:
     span, queue_map = Span(0, 3 * BLOCK), QueueMap.of([2, 2])
     steps = [Step(0, "reduce", (Reduce(span, (1, 2), own_at=0, out_slot=0, final=True),))]
     first, kernel, last = through_copies(steps, queue_map, 4)
-    assert first == Step(2, IN, (Copy(span, 1, 5), Copy(span, 2, 6)))
+    assert first == Step(2, IN, (SlotCopy(span, 1, 5), SlotCopy(span, 2, 6)))
     assert kernel == Step(0, "reduce", (Reduce(span, (5, 6), own_at=0, out_slot=4, final=True),))
-    assert last == Step(3, OUT, (Copy(span, 4, 0, final=True, sends=True),))
+    assert last == Step(3, OUT, (SlotCopy(span, 4, 0, final=True, sends=True),))
     assert own_slot(1, 3, 4) == 11
     assert [copies(step) for step in (first, kernel, last)] == [True, False, True]
 

@@ -50,7 +50,7 @@ def has_second(info: DeviceInfo, family: int) -> bool:
     return several and env.get().path != "fused"
 
 
-def create(info: DeviceInfo, families: dict[int, int], made: api.Making) -> Any:
+def create_device(info: DeviceInfo, families: dict[int, int], made: api.Making) -> Any:
     """Create the VkDevice with so many queues of each family; it is recorded as ``made``."""
     vk = api.load()
     features = info.features

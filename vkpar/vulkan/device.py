@@ -15,11 +15,10 @@ from typing import Any, Protocol
 from vkpar import env
 from vkpar.errors import DeviceLostError, InvalidUsageError, UnsupportedError
 from vkpar.timeouts import Deadline
-from vkpar.vulkan import api, instance
-from vkpar.vulkan import create as making
+from vkpar.vulkan import api, create, instance
 from vkpar.vulkan.gate import Gate
 from vkpar.vulkan.memory import memtypes
-from vkpar.vulkan.memory.accounting import ARRAYS, BOUNCE_BUFFERS, LIMITED, SLOTS, STAGING, Books, DeviceMemory
+from vkpar.vulkan.memory.accounting import ARRAYS, BOUNCE_BUFFERS, LIMITED, SLOTS, STAGING, Accounting, DeviceMemory
 from vkpar.vulkan.memory.buffer import Buffer, BufferRange, Lease
 from vkpar.vulkan.memory.hostmemory import HostBlock
 from vkpar.vulkan.memory.imports import HostImports, HostWindow
@@ -79,17 +78,17 @@ class LogicalDevice:
         self._is_open = self._drained = self._freed = False
         self.quarantined = False
         self._watched = instance.get() if instance.validating() else None
-        making.require(info)
+        create.require(info)
         self._made = self._vk.making("Device", info.handle)
         if own is not None:
             own(self)
-        compute, transfer = making.choose_families(info)
+        compute, transfer = create.choose_families(info)
         self._second: Queue | None = None
-        self._has_second = compute != transfer and making.has_second(info, transfer)
+        self._has_second = compute != transfer and create.has_second(info, transfer)
         families = {compute: 1, transfer: 1 + self._has_second}
         with ExitStack() as undo:
             undo.callback(self._vk.discard, self._made, None)
-            self.handle: Any = making.create(info, families, self._made)
+            self.handle: Any = create.create_device(info, families, self._made)
             self.compute = self._queue(compute, "compute", undo)
             self.transfer = self.compute
             if transfer != compute:
@@ -98,8 +97,8 @@ class LogicalDevice:
             self.stream = Stream(self.handle, self.compute, barriers=_BARRIERS in env.debug_checks())
             undo.callback(self.stream.close)
             self.compute.port.stream = self.transfer.port.stream = self.stream
-            self.books = Books()
-            self.allocator = Allocator(self.handle, info, (compute, transfer), self.books, self.relief, self.label)
+            self.accounting = Accounting()
+            self.allocator = Allocator(self.handle, info, (compute, transfer), self.accounting, self.relief, self.label)
             self.pipelines = PipelineCache(self.handle, self.compute)
             straight, ring_bytes = env.get().ring == "auto", env.get().ring_bytes
             kind = memtypes.UPLOAD if straight else memtypes.HOST
@@ -247,13 +246,13 @@ class LogicalDevice:
             self.gate.check()
             self.reap(everything=True)
             room = self.allocator.room()
-            buffers, blocks = self.books.counts
+            buffers, blocks = self.accounting.counts
             return DeviceMemory(
-                heaps=self.books.heaps(read_heaps(self.info)),
-                arrays=self.books.of(ARRAYS),
-                staging=self.books.of(STAGING),
-                slots=self.books.of(SLOTS),
-                bounce_buffers=self.books.of(BOUNCE_BUFFERS),
+                heaps=self.accounting.heaps(read_heaps(self.info)),
+                arrays=self.accounting.of(ARRAYS),
+                staging=self.accounting.of(STAGING),
+                slots=self.accounting.of(SLOTS),
+                bounce_buffers=self.accounting.of(BOUNCE_BUFFERS),
                 pipelines=len(self.pipelines),
                 limit=env.get().max_memory,
                 buffers=buffers,

@@ -15,7 +15,7 @@ from vkpar.vulkan.pump.ports import ProgramPort
 
 _MOST_ENTRIES = 2048
 _MOST_BATCHES = 8192
-_MOST_SCRATCH = 64 << 20  # bytes on a device
+_MOST_BOUNCE_NBYTES = 64 << 20  # bytes on a device
 _MOST_JOINED = 256
 _NONE = object()
 
@@ -34,11 +34,11 @@ class Together(NamedTuple):
 
 
 class ProgramCache:
-    """Entries by key, bounded in number, command buffers and stand-in bytes.
+    """Entries by key, bounded in number, command buffers and bytes of bounce buffers.
 
     Where there is no room, any older entry goes, by lot: calls that go round in a cycle a little longer than the cache
     still find most of it, where the least recently used entry would always be the next one to be asked for. An entry
-    whose stand-ins alone are more than that is freed as soon as it is done and a sweep comes.
+    whose bounce buffers alone are more than that is freed as soon as it is done and a sweep comes.
 
     Attributes:
         entries: those that calls find, by key; only to be looked at.
@@ -48,7 +48,7 @@ class ProgramCache:
     def __init__(self) -> None:
         self.entries: dict[Any, Entry] = {}  # in the order of adding
         # Of the entries; after an interrupt these may be wrong until the next count.
-        self._batches = self._scratch_nbytes = 0
+        self._batches = self._bounce_nbytes = 0
         self._adds = 0  # since the last count
         self.nretired = 0
         self._lots = random.Random(0)
@@ -84,7 +84,7 @@ class ProgramCache:
     def add(self, key: Any, entry: Entry) -> None:
         """Keep ``entry`` until its memory is gone or room is needed; it replaces an older one."""
         self._retire([key])
-        if entry.nbytes > _MOST_SCRATCH:
+        if entry.nbytes > _MOST_BOUNCE_NBYTES:
             self._stale.append(entry)
             return
         self.entries[key] = entry
@@ -93,7 +93,7 @@ class ProgramCache:
         self._keys.append(key)
         entry.counted = 0
         self.grew(entry)
-        self._scratch_nbytes += entry.nbytes
+        self._bounce_nbytes += entry.nbytes
         self._adds += 1
         if self._adds > len(self.entries):
             self._recount()
@@ -131,13 +131,13 @@ class ProgramCache:
 
     def _is_full(self) -> bool:
         few = len(self.entries) <= _MOST_ENTRIES and self._batches <= _MOST_BATCHES
-        return not few or self._scratch_nbytes > _MOST_SCRATCH
+        return not few or self._bounce_nbytes > _MOST_BOUNCE_NBYTES
 
     def _recount(self) -> None:
         """Count everything anew, once in so many entries, that it costs each of them little."""
         self._adds = 0
         self._batches = sum(entry.counted for entry in self.entries.values())
-        self._scratch_nbytes = sum(entry.nbytes for entry in self.entries.values())
+        self._bounce_nbytes = sum(entry.nbytes for entry in self.entries.values())
 
     def _drawn(self, newest: Any = _NONE) -> Any:
         """Return the key of any entry but the newest, by lot, and draw it no more."""
@@ -163,7 +163,7 @@ class ProgramCache:
             self._together.clear()
         for entry in entries:
             self._batches -= entry.counted
-            self._scratch_nbytes -= entry.nbytes
+            self._bounce_nbytes -= entry.nbytes
 
     def retire_all(self) -> None:
         """Forget every entry: whatever is asked for next is recorded anew."""
@@ -174,7 +174,7 @@ class ProgramCache:
         self._retire([key for key, entry in list(self.entries.items()) if entry.is_gone()])
 
     def evict(self, spared: Collection[Entry]) -> list[Entry]:
-        """Let go of what has stand-ins, but for ``spared``; return all such entries that a sweep will free."""
+        """Let go of what has bounce buffers, but for ``spared``; return all such entries that a sweep will free."""
         self._retire([key for key, entry in self.entries.items() if entry.nbytes and entry not in spared])
         return [entry for entry in self._stale if entry.nbytes and entry not in spared]
 
@@ -240,9 +240,9 @@ class ProgramCache:
                 values = [max(pair) for pair in zip(values, program.pending(), strict=True)]
         return values
 
-    def scratch(self) -> list[Array]:
-        """Return every entry's stand-ins."""
-        return [array for entry in self._all() for array in entry.scratch]
+    def bounce_buffers(self) -> list[Array]:
+        """Return every entry's bounce buffers."""
+        return [array for entry in self._all() for array in entry.bounce_buffers]
 
     def close(self, late: Collection[int] = ()) -> None:
         """Free everything, but for what is on ``late`` ranks; all others must be done."""

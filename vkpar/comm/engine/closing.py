@@ -75,8 +75,8 @@ class Closer:
         """Give up the devices of the late ranks, which never finish, and keep the memory that they may still use."""
         for rank in late:
             self._rig.devices[rank].quarantine()
-        scratch = self._cache.scratch()
+        bounce_buffers = self._cache.bounce_buffers()
         self._cache.close(late)
         self._rig.abandon(late)
-        _abandoned.append((self._rig, scratch))
+        _abandoned.append((self._rig, bounce_buffers))
         self._health.freed = True

@@ -334,7 +334,7 @@ class Engine:
         flights, ends = self._submit_group(members, found)
         for program, flight in zip(reversed(found.programs), reversed(flights), strict=True):
             if program is not None:
-                program.note(ends)
+                program.mark_submitted(ends)
                 flight.mark_submitted(program.values, program.starts)
                 ends = list(map(operator.sub, ends, program.counts))
 
@@ -348,7 +348,7 @@ class Engine:
                 flights.append(flight)
                 member.work.flight = flight
                 if program is not None:
-                    program.expect()
+                    program.mark_submitting()
             self._track(flights)
             return flights, found.port.enqueue()
         except BaseException as error:

@@ -84,7 +84,7 @@ class Library:
 
         Raises:
             InvalidUsageError, UnsupportedError: the call is wrong.
-            OutOfMemoryError: no room for command buffers or stand-ins.
+            OutOfMemoryError: no room for command buffers or bounce buffers.
         """
         form = self._form(call)
         template = self._template(form)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from vkpar.comm.engine.flights import Flight
 from vkpar.comm.engine.health import Health
-from vkpar.comm.record.timestamps import Planned, RankTimer, Span, planned
+from vkpar.comm.record.timestamps import Planned, RankTimer, Ticks, planned
 from vkpar.comm.schedule.steps import Step
 from vkpar.comm.wires import WirePlan
 from vkpar.errors import VulkanError
@@ -26,7 +26,7 @@ class Run:
     op: str
     enqueued: float
     steps: tuple[Planned, ...]
-    ticks: dict[int, list[Span]]
+    ticks: dict[int, list[Ticks]]
 
 
 class Stopwatch:

@@ -9,17 +9,17 @@ from typing import Any
 
 from vkpar import env
 from vkpar.comm import wires
-from vkpar.comm.plan import choose as tuner
+from vkpar.comm.plan import choose
 from vkpar.comm.plan.choose import Plan, Tuning
 from vkpar.comm.record.entry import Entry, TimedEntry
-from vkpar.comm.record.kernels import Arithmetic
+from vkpar.comm.record.kernels import ReduceSpec
 from vkpar.comm.record.program import Program
 from vkpar.comm.record.recorder import StepRecorder
 from vkpar.comm.record.score import Score
 from vkpar.comm.record.template import Template
 from vkpar.comm.requests.collectives import Movement, Reduction, Request
 from vkpar.comm.requests.operands import Operands
-from vkpar.comm.rig.arena import Region
+from vkpar.comm.rig.arena import Slab
 from vkpar.comm.rig.rig import Rig
 from vkpar.comm.schedule.algorithms import barrier, p2p
 from vkpar.comm.schedule.steps import BLOCK, Problem, SlotSet, Step
@@ -41,18 +41,18 @@ class _Recipe:
 
     Attributes:
         label: what the flight recorder says of the collective.
-        operands: the arrays, or their stand-ins.
-        region: where the slots lie, and ``slots`` which ones are used.
-        doing: what the kernels do.
+        operands: the arrays, or their bounce buffers.
+        slab: where the slots lie, and ``slots`` which ones are used.
+        spec: what the reduction does.
         steps: the schedule, by slots and generation.
         copies: copy queues move the slots around the kernels.
     """
 
     label: dict[str, Any]
     operands: Operands
-    region: Region
+    slab: Slab
     slots: SlotSet
-    doing: Arithmetic
+    spec: ReduceSpec
     steps: Steps
     copies: bool = False
 
@@ -91,8 +91,8 @@ class ProgramBuilder:
         """Record ``request``; a reduction goes as ``wanted`` says, or as the tuning does.
 
         An entry holds none of the request's arrays: programs of other turns are recorded by :meth:`program` when they
-        are needed, from the call that needs them. Where stand-ins are in the arrays' place, all of them are recorded
-        now, and the entry has no template.
+        are needed, from the call that needs them. Where bounce buffers take the place of arrays, the programs of all
+        turns are recorded now, and the entry has no template.
 
         Args:
             request: a checked call.
@@ -102,7 +102,7 @@ class ProgramBuilder:
 
         Raises:
             InvalidUsageError: the algorithm cannot run on this rig.
-            OutOfMemoryError: no room for stand-ins of arrays that are not aligned.
+            OutOfMemoryError: no room for bounce buffers of arrays that are not aligned.
         """
         recipe = self._recipe(request, wanted)
         if recipe is None:
@@ -114,10 +114,10 @@ class ProgramBuilder:
         first = scores[number]
         if not first.batches:
             return Entry({}, label=recipe.label)
-        scratch, alternates = recipe.operands.scratch, GENERATIONS
+        bounce_buffers, alternates = recipe.operands.bounce_buffers, GENERATIONS
         if not self._is_short(first, recipe.slots):
             number, alternates, scores = 0, 1, {0: first}
-        elif turn is None or scratch:
+        elif turn is None or bounce_buffers:
             scores[1 - number] = self._write(recipe, 1 - number, memory)
         template = Template(recipe.label, alternates, scores)
         programs: dict[int, Program] = {}
@@ -126,8 +126,8 @@ class ProgramBuilder:
                 programs[index] = score.program(memory)
                 undo.callback(programs[index].close)
             undo.pop_all()
-        reusable = bool(memory) and not scratch and self.recorder.is_plain and first.batches <= _MOST_WRITTEN
-        return Entry(programs, scratch, recipe.label, alternates, template if reusable else None)
+        reusable = bool(memory) and not bounce_buffers and self.recorder.is_plain and first.batches <= _MOST_WRITTEN
+        return Entry(programs, bounce_buffers, recipe.label, alternates, template if reusable else None)
 
     def program(self, request: Request, turn: int) -> Program:
         """Record ``request`` once more, for another turn, over the slots of that turn's generation.
@@ -146,7 +146,7 @@ class ProgramBuilder:
     def _write(self, recipe: _Recipe, generation: int, memory: Sequence[Buffer]) -> Score:
         steps = recipe.steps(recipe.slots, generation)
         places = Places(memory)
-        return self.recorder.write(steps, recipe.doing, recipe.region, recipe.operands, places, copies=recipe.copies)
+        return self.recorder.write(steps, recipe.spec, recipe.slab, recipe.operands, places, copies=recipe.copies)
 
     def _timed(self, recipe: _Recipe) -> Entry:
         """Return an entry of many alternates, since each is free again only once its times were read."""
@@ -161,7 +161,7 @@ class ProgramBuilder:
                 programs.append(self._write(recipe, len(programs) % generations, ()).program(()))
                 undo.callback(programs[-1].close)
             undo.pop_all()
-        return TimedEntry(programs, recipe.operands.scratch, recipe.label, generations)
+        return TimedEntry(programs, recipe.operands.bounce_buffers, recipe.label, generations)
 
     # ---- which way a request goes ----
 
@@ -199,16 +199,16 @@ class ProgramBuilder:
             )
             return plan.algorithm.steps(problem)
 
-        region = self._region(request.space, formats)
-        segment = min(tuner.segment_nbytes(plan, self.nranks, message), region.slot_nbytes)
+        slab = self._slab(request.space, formats)
+        segment = min(choose.segment_nbytes(plan, self.nranks, message), slab.slot_nbytes)
         copies = (plan.copies or self.through_copies) and self._rig.copies
         label = {**request.label(), "algorithm": plan.algorithm.name, "wire": "exact" if exact else wire}
         return _Recipe(
             {**label, "path": "copies"} if copies else label,
             request.operands(),
-            region,
-            region.slot_set(max(1, formats.blocks(segment))),
-            Arithmetic(formats, request.op, wires.order(request.dtype), len(request.contributors)),
+            slab,
+            slab.slot_set(max(1, formats.blocks(segment))),
+            ReduceSpec(formats, request.op, wires.order(request.dtype), len(request.contributors)),
             steps,
             copies,
         )
@@ -217,7 +217,7 @@ class ProgramBuilder:
         """Return how it goes: by the wanted algorithm where that does this collective."""
         assert request.dtype is not None
         timed = wires.timed_as(request.dtype, wire, request.op)
-        return tuner.choose(self._algorithm, self._infos, message, self.tuning, timed, request.name)
+        return choose.choose(self._algorithm, self._infos, message, self.tuning, timed, request.name)
 
     def _movement(self, request: Movement) -> _Recipe | None:
         moves, plan = request.moves(), wires.moved()
@@ -229,14 +229,14 @@ class ProgramBuilder:
             return p2p.steps(moves, slots, generation, swaps=request.swaps)
 
         largest = max((move.span.count for move in moves), default=0)
-        return self._recipe_of(request, operands, plan, self._region(largest, plan), steps)
+        return self._recipe_of(request, operands, plan, self._slab(largest, plan), steps)
 
     @staticmethod
-    def _recipe_of(request: Request, operands: Operands, plan: wires.WirePlan, region: Region, steps: Steps) -> _Recipe:
-        slots = region.slot_set(max(1, plan.blocks(region.slot_nbytes)))
-        return _Recipe(request.label(), operands, region, slots, Arithmetic(plan), steps)
+    def _recipe_of(request: Request, operands: Operands, plan: wires.WirePlan, slab: Slab, steps: Steps) -> _Recipe:
+        slots = slab.slot_set(max(1, plan.blocks(slab.slot_nbytes)))
+        return _Recipe(request.label(), operands, slab, slots, ReduceSpec(plan), steps)
 
-    def _region(self, count: int, plan: wires.WirePlan) -> Region:
+    def _slab(self, count: int, plan: wires.WirePlan) -> Slab:
         small, large = self._rig.arena.small, self._rig.arena.large
         return small if -(-count // BLOCK) <= plan.blocks(small.slot_nbytes) else large
 

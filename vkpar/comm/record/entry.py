@@ -20,7 +20,7 @@ class Entry:
 
     Args:
         programs: the programs by turn, one at least unless there is nothing to do.
-        scratch: aligned stand-ins that the programs use in place of arrays that wide accesses cannot reach.
+        bounce_buffers: aligned bounce buffers that the programs use in place of arrays that wide accesses cannot reach.
         label: what the flight recorder says of the collective.
         alternates: how many programs take turns; those that ``programs`` lacks are added when they are needed.
         template: what the programs are recorded from over other memory; None where they cannot be.
@@ -29,14 +29,14 @@ class Entry:
         programs: the programs recorded so far, by turn, over different slots; none where there is nothing to do.
         spares: programs that were recorded over other memory, by turn: :meth:`Template.program` records them anew.
         blocks: the blocks of memory that the programs name: once one is gone, no call can ask for the entry.
-        nbytes: bytes of the stand-ins, on the device that has most of them.
+        nbytes: bytes of the bounce buffers, on the device that has most of them.
         counted: the command buffers that its cache has counted.
     """
 
     def __init__(
         self,
         programs: dict[int, Program],
-        scratch: Sequence[Array] = (),
+        bounce_buffers: Sequence[Array] = (),
         label: dict[str, Any] | None = None,
         alternates: int = 1,
         template: Template | None = None,
@@ -46,8 +46,8 @@ class Entry:
         self.blocks: frozenset[Block] = frozenset()
         self.template = template
         self.counted = 0
-        self.scratch = tuple(scratch)
-        self.nbytes = _most_on_a_device(self.scratch)
+        self.bounce_buffers = tuple(bounce_buffers)
+        self.nbytes = _most_on_a_device(self.bounce_buffers)
         self.label = label or {}
         self.alternates = alternates
 
@@ -90,7 +90,7 @@ class Entry:
 
     def close(self, late: Collection[int] = ()) -> None:
         """Free the programs, but for the command buffers of ``late`` ranks; all others must be done."""
-        programs, self.programs, self.spares, self.scratch = self.all(), {}, {}, ()
+        programs, self.programs, self.spares, self.bounce_buffers = self.all(), {}, {}, ()
         for program in programs:
             program.close(late)
 
@@ -110,9 +110,9 @@ class TimedEntry(Entry):
     """
 
     def __init__(
-        self, programs: list[Program], scratch: Sequence[Array], label: dict[str, Any], generations: int
+        self, programs: list[Program], bounce_buffers: Sequence[Array], label: dict[str, Any], generations: int
     ) -> None:
-        super().__init__(dict(enumerate(programs)), scratch, label)
+        super().__init__(dict(enumerate(programs)), bounce_buffers, label)
         self._waiting = [(program, number % generations) for number, program in enumerate(programs)]  # longest first
         self._generations = generations
 

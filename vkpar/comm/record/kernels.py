@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -11,7 +11,7 @@ from vkpar.comm.record.checks import SlotChecks, WireReports
 from vkpar.comm.record.plain_copies import Copier
 from vkpar.comm.record.timestamps import RankTimer
 from vkpar.comm.requests.operands import Operands, Placement
-from vkpar.comm.rig.arena import Region
+from vkpar.comm.rig.arena import Slab
 from vkpar.comm.rig.rig import Rig
 from vkpar.comm.schedule.steps import BLOCK, MOST_SOURCES, Forward, Reduce, Span, Step
 from vkpar.comm.wires import OPS, TEXELS, WirePlan, processor, variant
@@ -31,18 +31,20 @@ _WORD = 1 << 32
 
 
 @dataclass(frozen=True)
-class Arithmetic:
-    """How the kernels of a program read, sum and write.
+class ReduceSpec:
+    """What a reduction does, and the formats that its kernels read and write.
 
     Attributes:
+        plan: the formats; of a movement of data too.
+        op: the operation (NCCL's redop).
         order: what integers' bits mean, see :func:`vkpar.comm.wires.order`.
-        contributors: what an average divides by.
+        divisor: what an average divides by: the number of ranks that contribute.
     """
 
     plan: WirePlan
     op: str = "sum"
     order: int = 0
-    contributors: int = 1
+    divisor: int = 1
 
     def constants(self, action: Reduce) -> tuple[int, ...]:
         """Return the specialization constants that ``action`` asks for; a single term is not compared."""
@@ -64,10 +66,10 @@ class Arithmetic:
 
     @property
     def factor_words(self) -> tuple[int, int]:
-        """The bits of what a sum of floats is multiplied by for its average; what one of integers is divided by."""
+        """The bits of the factor that makes an average of a sum of floats; for integers, the divisor."""
         if self.plan.moves:
-            return self.contributors, 0
-        factor = 1.0 / self.contributors
+            return self.divisor, 0
+        factor = 1.0 / self.divisor
         packed = struct.pack("<d", factor) if self.plan.element == "f64" else struct.pack("<f4x", factor)
         low, high = struct.unpack("<2I", packed)
         return low, high
@@ -86,8 +88,8 @@ class Recorder:
         self,
         rig: Rig,
         rank: int,
-        region: Region,
-        doing: Arithmetic,
+        slab: Slab,
+        spec: ReduceSpec,
         operands: Operands,
         timer: RankTimer | None = None,
         *,
@@ -104,15 +106,16 @@ class Recorder:
         self._report = reports.range(rank) if reports else None
         self._checks = checks
         self.rank = rank
-        self._region = region
-        self._doing = doing
+        self._slab = slab
+        self._spec = spec
         self._operands = operands
         self.tape = Tape(self._device.handle, self._device.compute.family, places)
         self._processor = processor(self._device.info)
         self._texels = TEXELS if self._processor == "texel" else 0
         is_cpu = self._device.info.is_cpu
-        self._copier = Copier(doing.plan, operands, rank, self._bytes_of) if is_cpu else None
-        self._tail = doing.plan.tail_at(region.slot_nbytes) // _UNIT
+        bytes_of = _bytes_of(self._slots.range, slab, self._nslots)
+        self._copier = Copier(spec.plan, operands, rank, bytes_of) if is_cpu else None
+        self._tail = spec.plan.tail_at(slab.slot_nbytes) // _UNIT
 
     def record(self, step: Step, *, first: bool, last: bool) -> None:
         """Write down a command buffer that does ``step``, with the rank's copies around all of them."""
@@ -150,34 +153,34 @@ class Recorder:
             self._copier.record_late(commands)
 
     def _record_reduce(self, commands: CommandBuffer, action: Reduce) -> None:
-        plan, operands = self._doing.plan, self._operands
+        plan, operands = self._spec.plan, self._operands
         out = plan.final if action.final else plan.contribution
-        constants = (*self._doing.constants(action), int(self._report is not None), action.own_at or 0)
-        ending = variant(constants[4], self._report is not None, self._doing.divides(action))
+        constants = (*self._spec.constants(action), int(self._report is not None), action.own_at or 0)
+        ending = variant(constants[4], self._report is not None, self._spec.divides(action))
         own = (operands.targets if action.own_stored else operands.sources)[self.rank]
         source = own if action.own_at is not None else None
         target = operands.targets[self.rank] if action.to_array else None
         push = (
             self._tail,
             self._unit(action.out_slot),
-            *self._doing.factor_words,
+            *self._spec.factor_words,
             *(self._unit(slot) for slot in action.sources),
         )
         kernel = f"wire_reduce_{self._processor}_{plan.element}_{plan.contribution.name}_{out.name}"
-        for piece in self._pieces(action.span, source, target):
-            descriptors, source_at, target_at = self._bind(piece)
-            self._dispatch(commands, (kernel, ending), constants, descriptors, (source_at, target_at, *push), piece)
+        for run in self._runs(action.span, source, target):
+            descriptors, source_at, target_at = self._bind(run)
+            self._dispatch(commands, (kernel, ending), constants, descriptors, (source_at, target_at, *push), run)
 
     def _record_forward(self, commands: CommandBuffer, action: Forward) -> None:
-        plan = self._doing.plan
+        plan = self._spec.plan
         push = (self._tail, self._unit(action.slot), self._unit(action.out_slot))
         constants = (1, int(action.out_slot is not None))
         kernel = f"wire_forward_{self._processor}_{plan.forwarded}_{plan.final.name}"
-        for piece in self._pieces(action.span, None, self._operands.targets[self.rank]):
-            descriptors, _, target_at = self._bind(piece)
-            self._dispatch(commands, (kernel, ""), constants, descriptors, (target_at, *push), piece)
+        for run in self._runs(action.span, None, self._operands.targets[self.rank]):
+            descriptors, _, target_at = self._bind(run)
+            self._dispatch(commands, (kernel, ""), constants, descriptors, (target_at, *push), run)
 
-    def _pieces(self, span: Span, source: Placement | None, target: Placement | None) -> Iterator[_Piece]:
+    def _runs(self, span: Span, source: Placement | None, target: Placement | None) -> Iterator[_Run]:
         """Cut ``span`` into whole blocks of which one binding each covers source and target, where they are given."""
         first, places = 0, [place for place in (source, target) if place is not None]
         while first < span.blocks:
@@ -187,7 +190,7 @@ class Recorder:
             count = min(left, blocks * BLOCK)
             at = span.start + first * BLOCK
             windows = [None if place is None else _window(place, at, count) for place in (source, target)]
-            yield _Piece(first, blocks, first * BLOCK + count, windows[0], windows[1])
+            yield _Run(first, blocks, first * BLOCK + count, windows[0], windows[1])
             first += blocks
 
     def _dispatch(
@@ -197,13 +200,13 @@ class Recorder:
         constants: tuple[int, ...],
         descriptors: Any,
         push: tuple[int, ...],
-        piece: _Piece,
+        run: _Run,
     ) -> None:
         """Record the whole blocks, then a block that is cut short: only that launch pays for the checks."""
-        whole = piece.end // BLOCK
+        whole = run.end // BLOCK
         launches = (
-            ("whole", piece.first, whole - piece.first, whole * BLOCK),
-            ("tail", whole, piece.first + piece.blocks - whole, piece.end),
+            ("whole", run.first, whole - run.first, whole * BLOCK),
+            ("tail", whole, run.first + run.blocks - whole, run.end),
         )
         for part, first, number, end in launches:
             if number:
@@ -231,27 +234,23 @@ class Recorder:
             return []
         if self._checks:
             return [self._slots.range]
-        whole, nbytes = self._slots.range, self._region.stride
-        return [BufferRange(whole.buffer, whole.offset + self._region.byte_of(slot), nbytes) for slot in slots]
+        whole, nbytes = self._slots.range, self._slab.stride
+        return [BufferRange(whole.buffer, whole.offset + self._slab.byte_of(slot), nbytes) for slot in slots]
 
     def _unit(self, slot: int | None) -> int:
-        return 0 if slot is None else self._region.byte_of(slot % self._nslots) // _UNIT
+        return 0 if slot is None else self._slab.byte_of(slot % self._nslots) // _UNIT
 
-    def _bytes_of(self, slot: int, nbytes: int) -> BufferRange:
-        whole = self._slots.range
-        return BufferRange(whole.buffer, whole.offset + self._unit(slot) * _UNIT, nbytes)
-
-    def _bind(self, piece: _Piece) -> tuple[Any, int, int]:
+    def _bind(self, run: _Run) -> tuple[Any, int, int]:
         """Return the tape's descriptor set, and where in source and target the span's first element would be.
 
         These two are modulo 2^32. Kernels count from that one. What is not given is filled in.
         """
         unused = (self._slots.range, 0)
-        source, target = piece.source or piece.target or unused, piece.target or piece.source or unused
+        source, target = run.source or run.target or unused, run.target or run.source or unused
         ranges = (source[0], target[0], self._slots.range, self._report or self._slots.range)
         layout = self._device.pipelines.layout(_BINDINGS, _PUSH.size, self._texels)
         texels = (source[0], self._slots.range)[: self._texels]
-        skipped = piece.first * BLOCK
+        skipped = run.first * BLOCK
         descriptors = self.tape.descriptors(layout.set_layout, ranges, texels)
         return descriptors, (source[1] - skipped) % _WORD, (target[1] - skipped) % _WORD
 
@@ -264,7 +263,7 @@ class Recorder:
 _Window = tuple[BufferRange, int]
 
 
-class _Piece(NamedTuple):
+class _Run(NamedTuple):
     """Some blocks of a span.
 
     Attributes:
@@ -279,6 +278,14 @@ class _Piece(NamedTuple):
     end: int
     source: _Window | None
     target: _Window | None
+
+
+def _bytes_of(slots: BufferRange, slab: Slab, nslots: int) -> Callable[[int, int], BufferRange]:
+    """Return a function of a slot and a length in bytes that names so much from the slot's start.
+
+    The function knows no recorder: a circle of references would keep the arrays until Python looks for circles.
+    """
+    return lambda slot, nbytes: BufferRange(slots.buffer, slots.offset + slab.byte_of(slot % nslots), nbytes)
 
 
 def _reach(placement: Placement, start: int) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from vkpar.comm.requests.operands import Copy, Operands, Placement
+from vkpar.comm.requests.operands import Operands, Placement, RangeCopy
 from vkpar.comm.schedule.steps import Forward, Reduce, Span
 from vkpar.comm.wires import WirePlan
 from vkpar.vulkan.command import CommandBuffer
@@ -29,7 +29,7 @@ class Copier:
         self._operands = operands
         self._rank = rank
         self._bytes_of = bytes_of
-        self._late: list[Copy] = []
+        self._late: list[RangeCopy] = []
 
     def record_reduce(self, commands: CommandBuffer, action: Reduce) -> Reduce | None:
         """Record ``action``, or return what a kernel must do of it; the rest comes with :meth:`record_late`."""

@@ -52,7 +52,7 @@ class Program:
         self.batches = len(listed)
         self.values = [0] * len(phases)
         self.starts = [0] * len(phases)
-        self._noted = True
+        self._marked = True
 
     @property
     def listed(self) -> list[Batch]:
@@ -67,24 +67,24 @@ class Program:
 
     def enqueue(self) -> None:
         """Submit every batch in one step that cannot be interrupted half-way."""
-        self.expect()
-        self.note(self._port.enqueue())
+        self.mark_submitting()
+        self.mark_submitted(self._port.enqueue())
 
-    def expect(self) -> None:
-        """Count as pending until :meth:`note`: an interrupt can come right after the submits."""
-        self._noted = False
+    def mark_submitting(self) -> None:
+        """Count as pending until :meth:`mark_submitted`: an interrupt can come right after the submits."""
+        self._marked = False
 
-    def note(self, values: Sequence[int]) -> None:
+    def mark_submitted(self, values: Sequence[int]) -> None:
         """Remember what a submission will signal: ``values`` by queue, 0 or any value where it has no batch."""
         if self._idle:
             values = [value if number else 0 for value, number in zip(values, self.counts, strict=True)]
         self.values = list(values)
         self.starts = list(map(operator.sub, values, self.counts))
-        self._noted = True
+        self._marked = True
 
     def pending(self) -> list[int]:
         """Return, by queue, a timeline value at which no submission is pending any more."""
-        return self.values if self._noted else self._port.last()
+        return self.values if self._marked else self._port.last()
 
     def close(self, late: Collection[int] = ()) -> None:
         """Free the command buffers but for those of ``late`` ranks; the last submission must be done on the others."""

@@ -7,21 +7,21 @@ from contextlib import ExitStack
 from typing import Any
 
 from vkpar.comm.record.checks import SlotChecks, WireReports
-from vkpar.comm.record.kernels import Arithmetic, Recorder
+from vkpar.comm.record.kernels import Recorder, ReduceSpec
 from vkpar.comm.record.program import Program
 from vkpar.comm.record.score import Part, Score
 from vkpar.comm.record.slot_copies import CopyRecorder
 from vkpar.comm.record.timestamps import Collector, RankTimer, timers_of
 from vkpar.comm.requests.operands import Operands
-from vkpar.comm.rig.arena import Region
+from vkpar.comm.rig.arena import Slab
 from vkpar.comm.rig.rig import Rig
 from vkpar.comm.schedule import slot_copies
 from vkpar.comm.schedule.steps import Step
 from vkpar.vulkan.pump.ports import ProgramPort
 from vkpar.vulkan.tape import Places
 
-# For tests: what a step waits for besides, a semaphore of its rank's device and a value.
-Gates = Callable[[Step], "tuple[Any, int] | None"]
+# For tests: holds a step up until a semaphore of its rank's device has a value; None lets it go.
+Holds = Callable[[Step], "tuple[Any, int] | None"]
 
 
 class StepRecorder:
@@ -30,7 +30,7 @@ class StepRecorder:
     Attributes:
         reports: where kernels write what the wire loses; None where that is not measured.
         checks: the generations of the slots; None where they are not checked.
-        gates: for tests, what steps wait for besides.
+        holds: for tests, a semaphore and a value that a step waits for besides; None outside tests.
         collector: takes the times of what is recorded; None outside profiles.
     """
 
@@ -38,36 +38,36 @@ class StepRecorder:
         self._rig = rig
         self.reports = reports
         self.checks = checks
-        self.gates: Gates | None = None
+        self.holds: Holds | None = None
         self.collector: Collector | None = None
 
     @property
     def is_plain(self) -> bool:
         """Whether what is written down holds for other calls too: it is neither timed, checked nor held up."""
-        return self.collector is None and self.checks is None and self.gates is None
+        return self.collector is None and self.checks is None and self.holds is None
 
-    def record(self, steps: Iterable[Step], doing: Arithmetic, region: Region, operands: Operands) -> Program:
-        """Record ``steps``, whose slots lie in ``region``, over ``operands``."""
-        return self.write(steps, doing, region, operands).program(())
+    def record(self, steps: Iterable[Step], spec: ReduceSpec, slab: Slab, operands: Operands) -> Program:
+        """Record ``steps``, whose slots lie in ``slab``, over ``operands``."""
+        return self.write(steps, spec, slab, operands).program(())
 
     def write(
         self,
         steps: Iterable[Step],
-        doing: Arithmetic,
-        region: Region,
+        spec: ReduceSpec,
+        slab: Slab,
         operands: Operands,
         places: Places | None = None,
         *,
         copies: bool = False,
     ) -> Score:
-        """Write ``steps`` down, whose slots lie in ``region``, over ``operands``.
+        """Write ``steps`` down, whose slots lie in ``slab``, over ``operands``.
 
         In a profile one program is recorded of what is returned; it closes the timers.
 
         Args:
             steps: by rank, in one global order.
-            doing: what the kernels do.
-            region: the slots.
+            spec: what the reduction does.
+            slab: the slots.
             operands: the arrays.
             places: numbers the memory that the arrays lie in; memory without a number stays the same.
             copies: have copy queues move the slots around the kernels; the rig was opened for that.
@@ -93,9 +93,9 @@ class StepRecorder:
                 queue, timer = step.rank, timers.get(step.rank)
                 if key not in recorders:
                     recorders[key] = (
-                        CopyRecorder(self._rig, queue, region, doing.plan, timer)
+                        CopyRecorder(self._rig, queue, slab, spec.plan, timer)
                         if slot_copies.copies(step)
-                        else self._recorder(queue, region, doing, operands, timer, places, copies=copies)
+                        else self._recorder(queue, slab, spec, operands, timer, places, copies=copies)
                     )
                 recorders[key].record(step, first=first[key] == index, last=last[key] == index)
             for recorder in recorders.values():
@@ -103,18 +103,18 @@ class StepRecorder:
             numbers = {key: number for number, key in enumerate(recorders)}
             parts = [Part(recorder.rank, recorder.tape, recorder.timer) for recorder in recorders.values()]
             ranks = self._rig.queue_map.ranks
-            watch = self.collector.stopwatch(listed, doing.plan, timers, ranks) if self.collector else None
-            gates = [self.gates(step) for step in listed] if self.gates else ()
+            watch = self.collector.stopwatch(listed, spec.plan, timers, ranks) if self.collector else None
+            held = [self.holds(step) for step in listed] if self.holds else ()
             numbered = [(step, numbers[key]) for step, key in zip(listed, keys, strict=True)]
-            score = Score(self._rig.group, parts, numbered, gates, watch)
+            score = Score(self._rig.group, parts, numbered, held, watch)
             undo.pop_all()
             return score
 
     def _recorder(
         self,
         rank: int,
-        region: Region,
-        doing: Arithmetic,
+        slab: Slab,
+        spec: ReduceSpec,
         operands: Operands,
         timer: RankTimer | None,
         places: Places | None,
@@ -124,8 +124,8 @@ class StepRecorder:
         return Recorder(
             self._rig,
             rank,
-            region,
-            doing,
+            slab,
+            spec,
             operands,
             timer,
             copies=copies,

@@ -30,7 +30,7 @@ class Score:
         group: the pump's, which submits.
         parts: the queues' tapes.
         steps: all steps in one global order, and by step the number of its part.
-        gates: by step, what it waits for besides; None for nothing.
+        holds: by step, a semaphore and a value that it waits for besides; None for nothing.
         watch: takes the times of the one program that is recorded; None outside profiles.
 
     Attributes:
@@ -43,7 +43,7 @@ class Score:
         group: CGroup,
         parts: Sequence[Part],
         steps: Sequence[tuple[Step, int]],
-        gates: Sequence[tuple[Any, int] | None] = (),
+        holds: Sequence[tuple[Any, int] | None] = (),
         watch: Stopwatch | None = None,
     ) -> None:
         self._parts = parts
@@ -52,9 +52,9 @@ class Score:
         self.batches = len(steps)
         listed = [step for step, _ in steps]
         self.uses_slots = [bool(step.reads or step.writes) for step in listed]
-        held = gates or [None] * len(listed)
+        held = holds or [None] * len(listed)
         self._batches = [
-            Batch(step.rank, None, step.reads, step.writes, gate) for step, gate in zip(listed, held, strict=True)
+            Batch(step.rank, None, step.reads, step.writes, hold) for step, hold in zip(listed, held, strict=True)
         ]
         self._shape = group.shape(self._batches)
         self._phases = tuple(

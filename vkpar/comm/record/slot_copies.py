@@ -10,14 +10,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from vkpar.comm.record.timestamps import RankTimer
-from vkpar.comm.rig.arena import Region
+from vkpar.comm.rig.arena import Slab
 from vkpar.comm.rig.rig import Rig
-from vkpar.comm.schedule.steps import Copy, Step
+from vkpar.comm.schedule.steps import SlotCopy, Step
 from vkpar.comm.wires import WirePlan
 from vkpar.vulkan.memory.buffer import BufferRange
 from vkpar.vulkan.tape import Tape
 
-_Piece = tuple[BufferRange, BufferRange]  # in the memory that ranks share, and in the rank's own
+_RangePair = tuple[BufferRange, BufferRange]  # in the memory that ranks share, and in the rank's own
 
 
 class CopyRecorder:
@@ -29,7 +29,7 @@ class CopyRecorder:
         timer: as it was given.
     """
 
-    def __init__(self, rig: Rig, number: int, region: Region, plan: WirePlan, timer: RankTimer | None = None) -> None:
+    def __init__(self, rig: Rig, number: int, slab: Slab, plan: WirePlan, timer: RankTimer | None = None) -> None:
         self.rank = rig.queue_map.ranks[number]
         self.timer = timer
         device, queue = rig.devices[self.rank], rig.queues[number]
@@ -38,36 +38,36 @@ class CopyRecorder:
         self._shared = replace(shared, family=queue.family, kernels=runs_kernels)
         self._own = rig.own_slots[self.rank].shared().range
         self._nslots = rig.arena.nslots
-        self._region = region
+        self._slab = slab
         self._plan = plan
         self.tape = Tape(device.handle, queue.family)
 
     def record(self, step: Step, **_: bool) -> None:
         """Write down a command buffer that does the copies of ``step``, all of them in or all out."""
-        actions = [action for action in step.actions if isinstance(action, Copy)]
+        actions = [action for action in step.actions if isinstance(action, SlotCopy)]
         sends = any(action.sends for action in actions)
-        pieces = [piece for action in actions for piece in self._pieces(action)]
-        shared = [there for there, _ in pieces]
+        pairs = [pair for action in actions for pair in self._pairs(action)]
+        shared = [there for there, _ in pairs]
         commands = self.tape.commands()
         if self.timer:
             self.timer.record_begin(commands)
         commands.record_acquire(self._shared, () if sends else shared)
-        for there, here in pieces:
+        for there, here in pairs:
             commands.record_copy(here, there) if sends else commands.record_copy(there, here)
         commands.record_release(self._shared, shared if sends else ())
         if self.timer:
             self.timer.record_end(commands)
 
-    def _pieces(self, action: Copy) -> Iterator[_Piece]:
+    def _pairs(self, action: SlotCopy) -> Iterator[_RangePair]:
         """Yield what of the slot is in use: the payloads of the blocks, and their scales where there are any."""
         form = self._plan.final if action.final else self._plan.contribution
-        first, blocks = self._region.byte_of(action.slot % self._nslots), action.span.blocks
-        tail = first + self._plan.tail_at(self._region.slot_nbytes)
+        first, blocks = self._slab.byte_of(action.slot % self._nslots), action.span.blocks
+        tail = first + self._plan.tail_at(self._slab.slot_nbytes)
         for start, nbytes in ((first, blocks * form.payload), (tail, blocks * form.tail)):
             if nbytes:
-                yield self._piece(start, nbytes)
+                yield self._pair(start, nbytes)
 
-    def _piece(self, start: int, nbytes: int) -> _Piece:
+    def _pair(self, start: int, nbytes: int) -> _RangePair:
         there, here = self._shared.range, self._own
         return (
             BufferRange(there.buffer, there.offset + start, nbytes),

@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from vkpar.comm.rig.rig import Rig
-from vkpar.comm.schedule.steps import Action, Barrier, Copy, Forward, Reduce, Step
+from vkpar.comm.schedule.steps import Action, Barrier, Forward, Reduce, SlotCopy, Step
 from vkpar.comm.wires import Format, WirePlan
 from vkpar.errors import UnsupportedError
 from vkpar.vulkan.command import CommandBuffer
 from vkpar.vulkan.device import LogicalDevice
 from vkpar.vulkan.query import QueryPool
 
-Span = tuple[int, int]  # a device's counter when a step began, and when it ended
+Ticks = tuple[int, int]  # a device's counter when a step began, and when it ended
 
 
 @dataclass(frozen=True)
@@ -67,20 +67,22 @@ def planned(steps: Sequence[Step], plan: WirePlan, ranks: Sequence[int] = ()) ->
 
 
 def _received(step: Step, plan: WirePlan) -> int:
-    reading = [action for action in step.actions if not (isinstance(action, Copy) and action.sends)]
+    reading = [action for action in step.actions if not (isinstance(action, SlotCopy) and action.sends)]
     formats = [(action, plan.contribution if _unfinished(action) else plan.final) for action in reading]
     return sum(_nbytes(action, form) * len(action.reads) for action, form in formats)
 
 
 def _unfinished(action: Action) -> bool:
     """Say whether ``action`` reads contributions or unfinished sums."""
-    return isinstance(action, Reduce) or (isinstance(action, Copy) and not action.final)
+    return isinstance(action, Reduce) or (isinstance(action, SlotCopy) and not action.final)
 
 
 def _sent(step: Step, plan: WirePlan) -> int:
     sending = [action for action in step.actions if action.out_slot is not None]
-    sending = [action for action in sending if not isinstance(action, Copy) or action.sends]
-    final = [isinstance(action, Forward) or (isinstance(action, (Reduce, Copy)) and action.final) for action in sending]
+    sending = [action for action in sending if not isinstance(action, SlotCopy) or action.sends]
+    final = [
+        isinstance(action, Forward) or (isinstance(action, (Reduce, SlotCopy)) and action.final) for action in sending
+    ]
     formats = [plan.final if last else plan.contribution for last in final]
     return sum(_nbytes(action, form) for action, form in zip(sending, formats, strict=True))
 
@@ -127,7 +129,7 @@ class RankTimer:
         commands.record_timestamp(self._pool.handle, self._next + 1)
         self._next += 2
 
-    def read(self) -> list[Span] | None:
+    def read(self) -> list[Ticks] | None:
         """Return each step's begin and end; None where they were not all written. The queue's part is done."""
         values = self._pool.read()
         if self._by_host:

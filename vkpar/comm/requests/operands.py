@@ -14,7 +14,7 @@ from vkpar.vulkan.memory.buffer import BufferRange
 
 WORD = 4  # bytes; whatever is moved, and elements of other than 32 bits that are reduced exactly, travel as words
 
-Copy = tuple[list[BufferRange], list[BufferRange]]  # of as many bytes
+RangeCopy = tuple[list[BufferRange], list[BufferRange]]  # of as many bytes
 
 
 @dataclass(frozen=True)
@@ -39,11 +39,11 @@ class Placement:
 
 
 @dataclass
-class Copies:
+class LocalCopies:
     """Copies on the ranks' devices that belong to a collective: by rank, before its first step and after its last."""
 
-    before: dict[int, list[Copy]] = field(default_factory=dict)
-    after: dict[int, list[Copy]] = field(default_factory=dict)
+    before: dict[int, list[RangeCopy]] = field(default_factory=dict)
+    after: dict[int, list[RangeCopy]] = field(default_factory=dict)
 
     @property
     def ranks(self) -> set[int]:
@@ -56,13 +56,13 @@ class Operands:
     """What a program reads and writes, by rank.
 
     Attributes:
-        scratch: aligned stand-ins in place of arrays that wide accesses cannot reach.
+        bounce_buffers: aligned bounce buffers in place of arrays that wide accesses cannot reach.
     """
 
     sources: list[Placement]
     targets: list[Placement]
-    copies: Copies = field(default_factory=Copies)
-    scratch: list[Array] = field(default_factory=list)
+    copies: LocalCopies = field(default_factory=LocalCopies)
+    bounce_buffers: list[Array] = field(default_factory=list)
 
 
 def flat(array: Array) -> Array:
@@ -80,26 +80,26 @@ def slots_of(counts: Sequence[int]) -> list[Span]:
 
 
 def summed(sources: Sequence[Sequence[Part]], targets: Sequence[Sequence[Part]], *, in_words: bool = False) -> Operands:
-    """Return operands for a reduction: elements as they are, stand-ins where kernels cannot reach them.
+    """Return operands for a reduction: elements as they are, bounce buffers where kernels cannot reach them.
 
     Each rank's parts are given; a target part may be a source part of the same rank. ``in_words`` takes them as
     :func:`moved` does.
     """
     made, unit = Operands([], []), WORD if in_words else 0
     for rank, (given, wanted) in enumerate(zip(sources, targets, strict=True)):
-        stand_ins: dict[tuple[int, object], Array] = {}
-        found = [_source(made, rank, part, stand_ins, unit=unit) for part in given]
-        filled = [_target(made, rank, part, stand_ins, unit=unit) for part in wanted]
+        bounces: dict[tuple[int, object], Array] = {}
+        found = [_source(made, rank, part, bounces, unit=unit) for part in given]
+        filled = [_target(made, rank, part, bounces, unit=unit) for part in wanted]
         made.sources.append(Placement(map(_in_words, found) if in_words else found))
         made.targets.append(Placement(map(_in_words, filled) if in_words else filled))
     return made
 
 
 def moved(sources: Sequence[Sequence[Part]], targets: Sequence[Sequence[Part]]) -> Operands:
-    """Return operands for a movement: every part as 32-bit words, stand-ins where kernels cannot reach these.
+    """Return operands for a movement: every part as 32-bit words, bounce buffers where kernels cannot reach these.
 
     The parts' starts count words (see :func:`words`). Allocations are padded, so that a source's last word may be read
-    whole; a target's is written whole, which takes a stand-in.
+    whole; a target's is written whole, which takes a bounce buffer.
     """
     made = Operands([], [])
     for rank, (given, wanted) in enumerate(zip(sources, targets, strict=True)):
@@ -118,28 +118,24 @@ def words_of(nbytes: int) -> int:
     return -(-nbytes // WORD)
 
 
-def _source(
-    made: Operands, rank: int, part: Part, stand_ins: dict[tuple[int, object], Array], *, unit: int = 0
-) -> Part:
+def _source(made: Operands, rank: int, part: Part, bounces: dict[tuple[int, object], Array], *, unit: int = 0) -> Part:
     if part.array.size == 0 or _is_reached(part.array, unit):
         return part
-    stand_in = stand_ins[part.start, part.array.key] = _stand_in(made, part.array)
-    made.copies.before.setdefault(rank, []).append((part.array.ranges(), stand_in.ranges()))
-    return Part(part.start, stand_in)
+    bounce = bounces[part.start, part.array.key] = _bounce_buffer(made, part.array)
+    made.copies.before.setdefault(rank, []).append((part.array.ranges(), bounce.ranges()))
+    return Part(part.start, bounce)
 
 
-def _target(
-    made: Operands, rank: int, part: Part, stand_ins: dict[tuple[int, object], Array], *, unit: int = 0
-) -> Part:
-    """Return the part, or a stand-in where kernels cannot reach it or it is no multiple of ``unit`` bytes."""
+def _target(made: Operands, rank: int, part: Part, bounces: dict[tuple[int, object], Array], *, unit: int = 0) -> Part:
+    """Return the part, or a bounce buffer where kernels cannot reach it or it is no multiple of ``unit`` bytes."""
     whole = not unit or part.array.nbytes % unit == 0
     if part.array.size == 0 or (whole and _is_reached(part.array, unit)):
         return part
-    stand_in = stand_ins.get((part.start, part.array.key))
-    if stand_in is None:
-        stand_in = _stand_in(made, part.array)
-    made.copies.after.setdefault(rank, []).append((stand_in.ranges(), part.array.ranges()))
-    return Part(part.start, stand_in)
+    bounce = bounces.get((part.start, part.array.key))
+    if bounce is None:
+        bounce = _bounce_buffer(made, part.array)
+    made.copies.after.setdefault(rank, []).append((bounce.ranges(), part.array.ranges()))
+    return Part(part.start, bounce)
 
 
 def _is_reached(array: Array, unit: int) -> bool:
@@ -157,6 +153,6 @@ def _in_words(part: Part) -> Part:
     return Part(part.start, Array(array.storage, array.byte_offset, (words(array),), dtypes.uint32))
 
 
-def _stand_in(made: Operands, array: Array) -> Array:
-    made.scratch.append(Array.allocate(array.device, array.shape, array.dtype, BOUNCE_BUFFERS))
-    return made.scratch[-1]
+def _bounce_buffer(made: Operands, array: Array) -> Array:
+    made.bounce_buffers.append(Array.allocate(array.device, array.shape, array.dtype, BOUNCE_BUFFERS))
+    return made.bounce_buffers[-1]

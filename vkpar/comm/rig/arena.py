@@ -23,8 +23,8 @@ _MOST_STAGING = 64 << 20
 
 
 @dataclass(frozen=True)
-class Region:
-    """Slots of one size in the arena.
+class Slab:
+    """The slots of one size, side by side in the arena.
 
     Attributes:
         stride: bytes from one slot to the next: a slot and its stamp.
@@ -88,8 +88,8 @@ class Arena:
         small_stride = small_slot + _SLOT_ALIGNMENT  # small messages are powers of two: leave the slot whole
         left = max(total - number * small_stride - reports, number * _LEAST_LARGE_SLOT)
         large_stride = left // number // _SLOT_ALIGNMENT * _SLOT_ALIGNMENT
-        self.small = Region(nranks, per_rank, small_slot, small_stride, 0, 0)
-        self.large = Region(nranks, per_rank, large_stride - _STAMP_BYTES, large_stride, number, self.small.nbytes)
+        self.small = Slab(nranks, per_rank, small_slot, small_stride, 0, 0)
+        self.large = Slab(nranks, per_rank, large_stride - _STAMP_BYTES, large_stride, number, self.small.nbytes)
         self._reports = self.large.offset + self.large.nbytes
         nbytes = self._reports + reports
         if nbytes > most:
@@ -106,9 +106,9 @@ class Arena:
 
     def layout(self) -> tuple[list[int], list[int]]:
         """Return the offset and the bytes of every slot with its stamp, by id."""
-        regions = [region for region in (self.small, self.large) for _ in range(region.number)]
-        offsets = [region.byte_of(slot) for slot, region in enumerate(regions)]
-        return offsets, [region.slot_nbytes + _STAMP_BYTES for region in regions]
+        slabs = [slab for slab in (self.small, self.large) for _ in range(slab.number)]
+        offsets = [slab.byte_of(slot) for slot, slab in enumerate(slabs)]
+        return offsets, [slab.slot_nbytes + _STAMP_BYTES for slab in slabs]
 
     def report_of(self, rank: int) -> int:
         """Return the arena byte at which ``rank`` reports a wrong generation."""

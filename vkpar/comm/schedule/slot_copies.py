@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from vkpar.comm.schedule.steps import Action, Copy, Forward, Reduce, Step
+from vkpar.comm.schedule.steps import Action, Forward, Reduce, SlotCopy, Step
 
 IN, OUT = "copy in", "copy out"  # the phases of steps that copy
 
@@ -48,7 +48,7 @@ def own_slot(rank: int, slot: int, nslots: int) -> int:
 
 def copies(step: Step) -> bool:
     """Say whether ``step`` copies slots and does nothing else."""
-    return bool(step.actions) and all(isinstance(action, Copy) for action in step.actions)
+    return bool(step.actions) and all(isinstance(action, SlotCopy) for action in step.actions)
 
 
 def through_copies(steps: Iterable[Step], queue_map: QueueMap, nslots: int) -> Iterator[Step]:
@@ -64,7 +64,7 @@ def through_copies(steps: Iterable[Step], queue_map: QueueMap, nslots: int) -> I
     holders: dict[int, set[int]] = {}  # by shared slot, the ranks whose own copy is as new
     for step in steps:
         rank = step.rank
-        fetched: list[Copy] = []
+        fetched: list[SlotCopy] = []
         for action in step.actions:
             if isinstance(action, (Reduce, Forward)):
                 missing = [slot for slot in action.reads if rank not in holders.setdefault(slot, set())]
@@ -81,14 +81,14 @@ def through_copies(steps: Iterable[Step], queue_map: QueueMap, nslots: int) -> I
             yield Step(queue_map.out[rank], OUT, tuple(sent))
 
 
-def _fetched(action: Reduce | Forward, rank: int, slot: int, nslots: int) -> Copy:
-    return Copy(action.span, slot, own_slot(rank, slot, nslots), final=isinstance(action, Forward))
+def _fetched(action: Reduce | Forward, rank: int, slot: int, nslots: int) -> SlotCopy:
+    return SlotCopy(action.span, slot, own_slot(rank, slot, nslots), final=isinstance(action, Forward))
 
 
-def _sent(action: Action, rank: int, nslots: int) -> Iterator[Copy]:
+def _sent(action: Action, rank: int, nslots: int) -> Iterator[SlotCopy]:
     if isinstance(action, (Reduce, Forward)) and action.out_slot is not None:
         final = isinstance(action, Forward) or action.final
-        yield Copy(action.span, own_slot(rank, action.out_slot, nslots), action.out_slot, final, sends=True)
+        yield SlotCopy(action.span, own_slot(rank, action.out_slot, nslots), action.out_slot, final, sends=True)
 
 
 def _own(action: Action, rank: int, nslots: int) -> Action:

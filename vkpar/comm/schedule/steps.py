@@ -90,7 +90,7 @@ class Barrier:
 
 
 @dataclass(frozen=True)
-class Copy:
+class SlotCopy:
     """Copy the elements ``span`` from ``slot`` to ``out_slot``; one of the slots is a rank's own copy of the other.
 
     Attributes:
@@ -110,7 +110,7 @@ class Copy:
         return (self.slot,)
 
 
-Action = Reduce | Forward | Barrier | Copy
+Action = Reduce | Forward | Barrier | SlotCopy
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from vkpar.comm import wires
 from vkpar.comm.engine.engine import Engine
 from vkpar.comm.engine.work import Work
 from vkpar.comm.plan.shares import ROLES, Costs
-from vkpar.comm.record.kernels import Arithmetic
+from vkpar.comm.record.kernels import ReduceSpec
 from vkpar.comm.requests.operands import Operands, Part, Placement
 from vkpar.comm.schedule.algorithms.table import TABLE
 from vkpar.comm.schedule.primitives import recv_copy, recv_reduce_copy_send, send
@@ -55,9 +55,9 @@ class _Runner:
     def __init__(self, engine: Engine, wire: str) -> None:
         self._engine = engine
         self._wire = wire
-        self._region = engine.rig.arena.large
+        self._slab = engine.rig.arena.large
         self._formats: WirePlan = wires.plan(dtypes.float32, wire, TABLE["two_shot"])
-        most = self._formats.blocks(min(self._region.slot_nbytes, _TRIES[-1][0])) * BLOCK
+        most = self._formats.blocks(min(self._slab.slot_nbytes, _TRIES[-1][0])) * BLOCK
         self._arrays = [device.zeros(2 * most, dtypes.float32) for device in engine.devices]
         self._places = [Placement([Part(0, array)]) for array in self._arrays]
         self._tries: dict[tuple[int, str], Tries] = {
@@ -70,8 +70,8 @@ class _Runner:
 
     def _cost(self, rank: int, role: str) -> float:
         for nbytes, turns in self._tries[rank, role]:
-            blocks = self._formats.blocks(min(self._region.slot_nbytes, nbytes))
-            steps = [self._step(rank, role, self._region.slot_set(blocks))] * turns
+            blocks = self._formats.blocks(min(self._slab.slot_nbytes, nbytes))
+            steps = [self._step(rank, role, self._slab.slot_set(blocks))] * turns
             least = self._seconds(steps)
             if least > _ENOUGH:
                 break
@@ -93,7 +93,7 @@ class _Runner:
 
     def _seconds(self, steps: list[Step]) -> float:
         operands = Operands(self._places, self._places)
-        doing = Arithmetic(self._formats)
-        with steps_alone(self._engine, steps, doing, self._region, operands, self._arrays) as rehearsal:
+        spec = ReduceSpec(self._formats)
+        with steps_alone(self._engine, steps, spec, self._slab, operands, self._arrays) as rehearsal:
             rehearsal.launch().wait()  # the pipelines are made
             return min(seconds_of(rehearsal.launch, 1) for _ in range(_ROUNDS))

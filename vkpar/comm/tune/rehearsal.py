@@ -9,10 +9,10 @@ from vkpar.comm.engine.engine import Engine
 from vkpar.comm.engine.work import Work
 from vkpar.comm.plan.choose import Plan
 from vkpar.comm.record.entry import Entry
-from vkpar.comm.record.kernels import Arithmetic
+from vkpar.comm.record.kernels import ReduceSpec
 from vkpar.comm.requests.collectives import Request
 from vkpar.comm.requests.operands import Operands
-from vkpar.comm.rig.arena import Region
+from vkpar.comm.rig.arena import Slab
 from vkpar.comm.schedule.steps import Step
 
 
@@ -57,11 +57,11 @@ def request_by(engine: Engine, request: Request, plan: Plan) -> Rehearsal:
 def steps_alone(
     engine: Engine,
     steps: Iterable[Step],
-    doing: Arithmetic,
-    region: Region,
+    spec: ReduceSpec,
+    slab: Slab,
     operands: Operands,
     arrays: Sequence[Array],
 ) -> Rehearsal:
     """Return a context in which ``steps`` over ``operands``, parts of ``arrays``, can be run."""
     recorder = engine.builder.recorder
-    return Rehearsal(engine, "steps", lambda: Entry({0: recorder.record(steps, doing, region, operands)}), arrays)
+    return Rehearsal(engine, "steps", lambda: Entry({0: recorder.record(steps, spec, slab, operands)}), arrays)

@@ -121,7 +121,7 @@ def _on(heap: int, counts: Counter[tuple[str, int]]) -> int:
     return sum(nbytes for (_, where), nbytes in counts.copy().items() if where == heap)
 
 
-class Books:
+class Accounting:
     """What one opened device has taken, by purpose and by heap; may be written to from any thread.
 
     An allocator has books of its own, which are a part of its device's: after an interrupt it writes them anew.
@@ -130,9 +130,9 @@ class Books:
         whole: the books that these are a part of, for as long as somebody holds these.
     """
 
-    def __init__(self, whole: Books | None = None) -> None:
+    def __init__(self, whole: Accounting | None = None) -> None:
         self._lock = threading.RLock()
-        self._parts: weakref.WeakSet[Books] = weakref.WeakSet()
+        self._parts: weakref.WeakSet[Accounting] = weakref.WeakSet()
         self.clear()
         if whole is not None:
             whole._parts.add(self)

@@ -1,12 +1,12 @@
 """The sub-allocator: few VkDeviceMemory blocks, one VkBuffer over each, pieces of them as buffers.
 
-An exception may come between any two steps in Python: an interrupt, in whichever signal's handler it is raised. One
-thing therefore says which pieces are in use, the set of leases, and a piece changes hands by one step: its lease goes
-into that set or leaves it. Free lists and books follow from the set. A flag is raised before anything is changed and
-lowered after everything is; who finds it raised makes free lists and books anew from the leases and the blocks. A block
-that was not finished, or not quite freed, is freed then (see :mod:`~vkpar.vulkan.api`): the allocator knows it from
-before the driver is asked for it. A buffer whose new holder an interrupt kept from getting it dies with the exception's
-traceback, as one does that is dropped, and its lease tells.
+An interrupt may raise an exception between any two steps in Python. One thing therefore says which pieces are in use,
+the set of leases, and a piece changes hands by one step: its lease enters that set or leaves it. Free lists and
+accounting follow from the set. A flag is raised before a change and lowered after it; a call that finds the flag
+raised rebuilds free lists and accounting from the leases and the blocks. It also frees a block that was not finished,
+or not quite freed (see :mod:`~vkpar.vulkan.api`): the allocator knows each block from before the driver is asked for
+it. Where an interrupt keeps a caller from getting its buffer, the buffer dies with the exception's traceback, as a
+dropped buffer does, and its lease tells the allocator.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from vkpar import env, text
 from vkpar.errors import DeviceLostError, OutOfMemoryError, UnsupportedError, VulkanError
 from vkpar.vulkan import api, physical
 from vkpar.vulkan.memory import memtypes
-from vkpar.vulkan.memory.accounting import ARRAYS, LIMITED, Books
+from vkpar.vulkan.memory.accounting import ARRAYS, LIMITED, Accounting
 from vkpar.vulkan.memory.buffer import Buffer, Lease
 from vkpar.vulkan.memory.pool import Piece, Pool, Room, padded
 from vkpar.vulkan.physical import DeviceInfo
@@ -63,7 +63,7 @@ class Allocator:
         device: the VkDevice.
         info: what the device is.
         families: the queue families that use the buffers.
-        books: those of the device, of which the allocator's are a part; none by default.
+        accounting: the device's, of which the allocator's is a part; none by default.
         relief: frees what can be spared where memory runs out, and yields whenever there may be room now.
         name: the device's, for messages; the driver's name for it by default.
 
@@ -76,7 +76,7 @@ class Allocator:
         device: Any,
         info: DeviceInfo,
         families: tuple[int, ...],
-        books: Books | None = None,
+        accounting: Accounting | None = None,
         relief: Callable[[], Iterator[None]] = _no_relief,
         name: str = "",
     ) -> None:
@@ -85,14 +85,14 @@ class Allocator:
         self._info = info
         self._name = name or info.name
         self._families = sorted(set(families))
-        self._books = Books(books)
-        self._all_books = books or self._books
+        self._accounting = Accounting(accounting)
+        self._whole_accounting = accounting or self._accounting
         self._relief = relief
         self._pool = Pool(info.memory_bytes, self._new_block, self._destroy, info.limits.max_allocation)
         self._live: set[Lease] = set()
         self.dropped: deque[Lease] = deque()
         self._lock = threading.Lock()
-        self._torn = False  # free lists and books may not say what the leases do
+        self._torn = False  # free lists and accounting may not say what the leases do
         self._unfinished: _Backing | None = None  # the newest block's, which may not be in the pool
 
     @property
@@ -198,12 +198,12 @@ class Allocator:
             buffer = Buffer(backing.buffer, piece.offset, nbytes, reserved, mapped, piece, purpose, label)
             buffer.lease = Lease(buffer, self.dropped.append)
             self._live.add(buffer.lease)
-            self._books.buffer(purpose, backing.heap, reserved)
+            self._accounting.buffer(purpose, backing.heap, reserved)
             self._torn = False
         return buffer
 
     def _mend(self) -> None:
-        """Make free lists and books anew where the last change did not come to its end; the lock is held."""
+        """Make free lists and accounting anew where the last change did not come to its end; the lock is held."""
         if not self._torn:
             return
         blocks = list(self._pool.blocks())
@@ -213,16 +213,16 @@ class Allocator:
             if not block.backing.whole:
                 self._free(block.backing)
         self._pool.restore([lease.piece for lease in self._live], lambda backing: bool(backing.whole))
-        self._books.clear()
+        self._accounting.clear()
         for block in self._pool.blocks():
-            self._books.block(block.backing.heap, block.backing.nbytes)
+            self._accounting.block(block.backing.heap, block.backing.nbytes)
         for lease in self._live:
-            self._books.buffer(lease.purpose, lease.heap, lease.reserved)
+            self._accounting.buffer(lease.purpose, lease.heap, lease.reserved)
         self._torn = False
 
     def _check_limit(self, reserved: int, purpose: str) -> None:
         limit = env.get().max_memory
-        if limit and purpose in LIMITED and self._all_books.of(*LIMITED) + reserved > limit:
+        if limit and purpose in LIMITED and self._whole_accounting.of(*LIMITED) + reserved > limit:
             raise OutOfMemoryError("VK_ERROR_OUT_OF_DEVICE_MEMORY", f"an allocation within VKPAR_MAX_MEMORY={limit}")
 
     def _take(self, reserved: int, kind: str, alone: bool) -> Piece:
@@ -239,7 +239,7 @@ class Allocator:
 
     def _state(self, nbytes: int, kind: str, asking: Callable[[], str] | None = None) -> str:
         """Say what was asked for, which ``asking`` labels, and what there is, for the error that nothing is left."""
-        heap = self._all_books.heaps(physical.read_heaps(self._info))[memtypes.heap_of(self._info, kind)]
+        heap = self._whole_accounting.heaps(physical.read_heaps(self._info))[memtypes.heap_of(self._info, kind)]
         budget = "no budget known" if heap.budget is None else f"a budget of {heap.budget}"
         largest = heapq.nlargest(_LARGEST_USERS, self._users(asking).items(), key=lambda user: user[1])
         named = "; ".join(f"{name() if callable(name) else name}: {held} bytes" for name, held in largest)
@@ -266,7 +266,7 @@ class Allocator:
             if lease in self._live:
                 self._torn = True
                 self._live.remove(lease)
-                self._books.buffer(lease.purpose, lease.heap, lease.reserved, -1)
+                self._accounting.buffer(lease.purpose, lease.heap, lease.reserved, -1)
                 self._pool.give(lease.piece)
                 self._torn = False
 
@@ -294,7 +294,7 @@ class Allocator:
         except BaseException:
             self._free(made)
             raise
-        self._books.block(made.heap, made.nbytes)
+        self._accounting.block(made.heap, made.nbytes)
         return made
 
     def _fill(self, made: _Backing, nbytes: int, kind: str) -> None:
@@ -328,7 +328,7 @@ class Allocator:
 
     def _destroy(self, backing: _Backing) -> None:
         self._free(backing)
-        self._books.block(backing.heap, backing.nbytes, -1)
+        self._accounting.block(backing.heap, backing.nbytes, -1)
 
     def _free(self, backing: _Backing) -> None:
         """Free what there is of ``backing``; where that is interrupted, the next call goes on."""
@@ -343,7 +343,7 @@ class Allocator:
             self._live.clear()
             self._mend()
             self._pool.clear()
-            self._books.clear()
+            self._accounting.clear()
 
 
 def check_size(info: DeviceInfo, nbytes: int, reserved: int) -> None:

@@ -78,15 +78,15 @@ class CShape:
         self._c, self._group, self._queues = c, group, queues
         self.nqueues = len(queues)
         ffi, address = c.ffi, api.load().address
-        gates = [batch.gate or (c.ffi.NULL, 0) for batch in batches]
+        holds = [batch.hold or (c.ffi.NULL, 0) for batch in batches]
         read_start, reads = _flatten([batch.reads for batch in batches])
         write_start, writes = _flatten([batch.writes for batch in batches])
         self._number = len(batches)
         self._ranks = ffi.new("uint32_t[]", [batch.rank for batch in batches])
         self._slots = [ffi.new("uint32_t[]", words) for words in (read_start, reads, write_start, writes)]
         self._gates = (
-            ffi.new("uint64_t[]", [address(semaphore) for semaphore, _ in gates]),
-            ffi.new("uint64_t[]", [value for _, value in gates]),
+            ffi.new("uint64_t[]", [address(semaphore) for semaphore, _ in holds]),
+            ffi.new("uint64_t[]", [value for _, value in holds]),
         )
 
     def program(self, commands: list[Any]) -> CProgram:

@@ -33,14 +33,14 @@ def bucket_of(ns: int) -> int:
 class Batch:
     """One submission: ``command`` on ``rank``'s queue, and the slots that it reads and writes.
 
-    It waits for the value on ``gate``, a timeline of the rank's device, too: a test holds it up that way.
+    It waits for the value on ``hold``, a timeline of the rank's device, too: a test holds it up that way.
     """
 
     rank: int
     command: Any
     reads: tuple[int, ...] = ()
     writes: tuple[int, ...] = ()
-    gate: tuple[Any, int] | None = None
+    hold: tuple[Any, int] | None = None
 
 
 @dataclass(frozen=True)

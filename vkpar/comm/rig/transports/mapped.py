@@ -31,7 +31,7 @@ class MappedTransport:
         # One queue family alone: the buffer changes owners, which none that is shared between families could.
         self._family = device.compute.family
         self._foreign = device.info.features.foreign_queue_family
-        self._memory = Allocator(device.handle, device.info, (self._family,), device.books)
+        self._memory = Allocator(device.handle, device.info, (self._family,), device.accounting)
         self._buffer = self._memory.allocate(arena.memory.nbytes, READBACK, purpose=SLOTS, alone=True)
         self.mirror = self._buffer.mapped
         self.view(0, arena.memory.nbytes)[:] = bytes(arena.memory.nbytes)

@@ -34,10 +34,10 @@ class StagedTransport:
 
     def __init__(self, device: LogicalDevice, arena: Arena, families: Collection[int] = ()) -> None:
         self._arena = arena
-        self._books = device.books
+        self._accounting = device.accounting
         self._import = HostImport(device.handle, device.info, arena.memory, device.compute.family, families)
         self._booked = arena.memory.nbytes
-        self._books.imported(SLOTS, self._import.heap, self._booked)
+        self._accounting.imported(SLOTS, self._import.heap, self._booked)
 
     def shared(self) -> SharedBuffer:
         """Return the arena as the rank's command buffers name it."""
@@ -51,4 +51,4 @@ class StagedTransport:
         """Drop the import."""
         self._import.close()
         booked, self._booked = self._booked, 0
-        self._books.imported(SLOTS, self._import.heap, booked, -1)
+        self._accounting.imported(SLOTS, self._import.heap, booked, -1)

@@ -12,7 +12,7 @@ from vkpar.comm.schedule.pipeline import overlapped, segments
 from vkpar.comm.schedule.primitives import recv_copy, send
 from vkpar.comm.schedule.steps import Forward, Move, SlotSet, Span, Step
 
-_Piece = tuple[Span, int, tuple[int, ...]]  # a segment, the slot that it goes through, and who takes it
+_Segment = tuple[Span, int, tuple[int, ...]]  # a segment, the slot that it goes through, and who takes it
 
 
 def least_slots(_nranks: int) -> int:
@@ -42,14 +42,14 @@ def steps(moves: Iterable[Move], slots: SlotSet, generation: int = 0, *, swaps: 
     return overlapped([_stages(_some(sources, numbers)) for numbers in rounds])
 
 
-def _some(sources: dict[int, dict[int, _Piece]], numbers: range) -> dict[int, list[_Piece]]:
+def _some(sources: dict[int, dict[int, _Segment]], numbers: range) -> dict[int, list[_Segment]]:
     return {source: [pieces[number] for number in numbers if number in pieces] for source, pieces in sources.items()}
 
 
-def _sources(moves: Iterable[Move], slots: SlotSet, first: int, *, swaps: bool) -> dict[int, dict[int, _Piece]]:
+def _sources(moves: Iterable[Move], slots: SlotSet, first: int, *, swaps: bool) -> dict[int, dict[int, _Segment]]:
     """Return every source's segments, numbered: without gaps, or so that both ends of a swap have the same number."""
     n, in_turn = slots.nranks, slots.per_rank // 2 * 2  # the halves follow each other
-    found: defaultdict[int, dict[int, _Piece]] = defaultdict(dict)
+    found: defaultdict[int, dict[int, _Segment]] = defaultdict(dict)
     for move in sorted(moves, key=lambda move: _distance(move, n)):
         pieces = found[move.source]
         for index, span in enumerate(segments(move.span, slots.blocks) if move.targets else ()):
@@ -63,7 +63,7 @@ def _distance(move: Move, nranks: int) -> int:
     return min(((target - move.source) % nranks for target in move.targets), default=0)
 
 
-def _stages(sources: dict[int, list[_Piece]]) -> list[list[Step]]:
+def _stages(sources: dict[int, list[_Segment]]) -> list[list[Step]]:
     publish = [
         Step(source, "publish", tuple(send(span, slot, final=True) for span, slot, _ in pieces))
         for source, pieces in sorted(sources.items())
