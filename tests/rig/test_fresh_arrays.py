@@ -298,7 +298,8 @@ def test_what_repeated_and_fresh_calls_cost(rigs: Rigs, monkeypatch: pytest.Monk
     """Without the validation layer's part: a look at its messages."""
     comm = vkpar.Communicator(devices_of(rigs, "LL"), deterministic=True)
     monkeypatch.setattr(comm._engine, "_validating", False)
-    kept = [device.zeros(2048) for device in comm.devices]
+    four = [[device.zeros(2048) for device in comm.devices] for _ in range(4)]
+    kept = four[0]
     others = iter([[device.empty(2048) for device in comm.devices] for _ in range(40)])
 
     def wait() -> None:
@@ -306,8 +307,8 @@ def test_what_repeated_and_fresh_calls_cost(rigs: Rigs, monkeypatch: pytest.Monk
 
     def group() -> None:
         with comm.group():
-            for _ in range(4):
-                comm.all_reduce(kept)
+            for arrays in four:
+                comm.all_reduce(arrays)
 
     for _ in range(4):
         comm.all_reduce(kept)

@@ -112,7 +112,7 @@ class Library:
             entries: gets the members' entries; they stay as they are until all are found.
 
         Raises:
-            OutOfMemoryError: no room for command buffers or stand-ins.
+            OutOfMemoryError: no room for command buffers or bounce buffers.
         """
         looked = [member.entry for member in members]
         # What the members found is theirs where no entry was retired since the first of them looked.
