@@ -225,14 +225,14 @@ devices = vkpar.open_devices("llvmpipe*2")
 comm = vkpar.Communicator(devices, algorithm="ring")
 arrays = [device.array(np.ones(1000, np.float32)) for device in devices]
 comm.all_reduce(arrays).wait()
-note = Program.note
+mark_submitted = Program.mark_submitted
 
 def interrupted(self, values):
-    Program.note = note
+    Program.mark_submitted = mark_submitted
     raise KeyboardInterrupt
 
 with parked(devices[0]) as release:
-    Program.note = interrupted
+    Program.mark_submitted = interrupted
     try:
         comm.all_reduce(arrays)
     except KeyboardInterrupt:
