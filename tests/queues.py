@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
 from collections import deque
@@ -96,12 +97,16 @@ def queues_apart(patch: pytest.MonkeyPatch) -> Iterator[None]:
                 apart.step()
             time.sleep(0.0002)
 
+    # The callback runs while the helper holds the lock of all submissions, where a finalizer may want that lock, too.
+    gc.collect()
+    gc.disable()
     patch.setattr(Queue, "_handles", handles)
     thread = threading.Thread(target=run, name="queues apart", daemon=True)
     thread.start()
     try:
         yield
     finally:
+        gc.enable()
         over.set()
         thread.join(60)
         assert not thread.is_alive(), "submissions were left"

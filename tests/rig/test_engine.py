@@ -192,7 +192,7 @@ def test_alternates_are_recorded_when_they_are_first_used(rig: Open) -> None:
     counts = []
     for _ in range(4):
         comm.all_reduce(arrays, op="max").wait()
-        (*_, newest) = comm._engine.cache._entries.values()
+        (*_, newest) = comm._engine.cache.entries.values()
         counts.append(len(newest.programs))
     assert counts == [1, 2, 2, 2]
 

@@ -157,7 +157,7 @@ class InterruptingHelper:
 
 def interrupt_after_submit(monkeypatch: pytest.MonkeyPatch, comm: vkpar.Communicator) -> None:
     """Arrange an interrupt right after the one call that submits all ranks."""
-    for entry in comm._engine.cache._entries.values():
+    for entry in comm._engine.cache.entries.values():
         for program in entry.programs.values():
             port: Any = program._port
             monkeypatch.setattr(port, "_c", InterruptingHelper(port._c, "vkp_enqueue"))

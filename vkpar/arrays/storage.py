@@ -24,6 +24,7 @@ class Storage:
         serial: a number that no other storage of this process has.
         place: what no other memory in use has, in this process; it is the same where an array takes the memory of
             another one that was dropped.
+        held_by: the group of collectives that names it and was not left yet, weakly; None for none.
         closed: True after :meth:`close`.
         number: the VkBuffer that it lies in, and ``base`` where in that it begins; 0 where it lies in several.
         ready: the memory where an operation may use it without further ado, None where it has to look closer: there is
@@ -36,7 +37,7 @@ class Storage:
         self.device = device
         self.nbytes = nbytes
         self.serial = next(_serials)
-        self._held_by: Callable[[], object] | None = None
+        self.held_by: Callable[[], object] | None = None
         self.closed = False
         self.number = self.base = 0
         self.ready: SubBuffers | None = None
@@ -53,15 +54,15 @@ class Storage:
         else:
             self.place = memory.place
 
-    @property
-    def held_by(self) -> Callable[[], object] | None:
-        """The group of collectives that names it and was not left yet, weakly; None for none."""
-        return self._held_by
+    def hold(self, group: Callable[[], object]) -> None:
+        """Note that a group of collectives, given weakly, names the memory: nobody else uses it until it is left."""
+        self.held_by = group
+        self.ready = None
 
-    @held_by.setter
-    def held_by(self, group: Callable[[], object] | None) -> None:
-        self._held_by = group
-        self.ready = self._memory if group is None and self.number else None
+    def let_go(self) -> None:
+        """Take back what :meth:`hold` did, in the order in which a close in another thread still finds it held."""
+        self.ready = self._memory if self.number else None
+        self.held_by = None
 
     @property
     def memory(self) -> SubBuffers:
@@ -102,8 +103,8 @@ class Storage:
         holder = self.holder()
         if holder is not None and holder is not group:
             raise InvalidUsageError("the array is pending in a group of collectives that was not left yet")
-        if holder is None and self._held_by is not None:
-            self.held_by = None  # an interrupt has cut the group short
+        if holder is None and (self.held_by is not None or (self.ready is None and self.number)):
+            self.let_go()  # an interrupt has cut the group short
 
     def close(self) -> None:
         """Give the memory back once the calls under way and the work submitted so far are done.

@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from typing import Any
+from contextlib import suppress
+from typing import Any, NamedTuple
 
 from vkpar.arrays.array import Array
 from vkpar.comm.record.entry import Entry
@@ -20,16 +21,32 @@ _MOST_JOINED = 256
 _NONE = object()
 
 
+class Together(NamedTuple):
+    """What a group enqueues: by collective its entry, and its program, None where it has nothing to do.
+
+    Attributes:
+        port: submits all of the programs; ``batches`` is the number of their command buffers.
+    """
+
+    entries: Sequence[Entry]
+    programs: Sequence[Program | None]
+    port: ProgramPort
+    batches: int
+
+
 class ProgramCache:
     """Entries by key, bounded in number, command buffers and bytes of bounce buffers.
 
     Where there is no room, any older entry goes, by lot: calls that go round in a cycle a little longer than the cache
     still find most of it, where the least recently used entry would always be the next one to be asked for. An entry
     whose bounce buffers alone are more than that is freed as soon as it is done and a sweep comes.
+
+    Attributes:
+        entries: those that calls find, by key; only to be looked at.
     """
 
     def __init__(self) -> None:
-        self._entries: dict[Any, Entry] = {}  # in the order of adding
+        self.entries: dict[Any, Entry] = {}  # in the order of adding
         # Of the entries; after an interrupt these may be wrong until the next count.
         self._batches = self._bounce_nbytes = 0
         self._adds = 0  # since the last count
@@ -38,9 +55,10 @@ class ProgramCache:
         self._stale: list[Entry] = []
         self._held: list[Entry] = []
         self._joined: dict[tuple[int, ...], ProgramPort] = {}
+        self._together: dict[Any, Together] = {}  # of groups, by the keys of their calls
 
     def __len__(self) -> int:
-        return len(self._entries)
+        return len(self.entries)
 
     @property
     def has_stale(self) -> bool:
@@ -53,12 +71,12 @@ class ProgramCache:
         return sum(entry.batches for entry in self._all())
 
     def _all(self) -> Iterator[Entry]:
-        return itertools.chain(list(self._entries.values()), list(self._held), list(self._stale))
+        return itertools.chain(list(self.entries.values()), list(self._held), list(self._stale))
 
     def get(self, key: Any) -> Entry | None:
         """Return the entry of ``key``; a key that cannot be hashed has none."""
         try:
-            return self._entries.get(key)
+            return self.entries.get(key)
         except TypeError:
             return None
 
@@ -68,7 +86,7 @@ class ProgramCache:
         if entry.nbytes > _MOST_BOUNCE_NBYTES:
             self._stale.append(entry)
             return
-        self._entries[key] = entry
+        self.entries[key] = entry
         if entry in self._stale:  # a donor
             self._stale.remove(entry)
         self._keys.append(key)
@@ -76,9 +94,9 @@ class ProgramCache:
         self.grew(entry)
         self._bounce_nbytes += entry.nbytes
         self._adds += 1
-        if self._adds > len(self._entries):
+        if self._adds > len(self.entries):
             self._recount()
-        while len(self._entries) > 1 and self._is_full():
+        while len(self.entries) > 1 and self._is_full():
             self._retire([self._drawn(key)])
 
     def donor(
@@ -93,12 +111,12 @@ class ProgramCache:
             spared: entries that are about to be used.
             reached: returns the queues' timeline values.
         """
-        if len(self._entries) < _MOST_ENTRIES and self._batches + template.batches <= _MOST_BATCHES:
+        if len(self.entries) < _MOST_ENTRIES and self._batches + template.batches <= _MOST_BATCHES:
             return None
-        if len(self._entries) < 2:
+        if len(self.entries) < 2:
             return None
         key = self._drawn()
-        entry = self._entries[key]
+        entry = self.entries[key]
         if entry.template is not template or entry in spared or not entry.done(reached()):
             self._keys.append(key)
             return None
@@ -111,19 +129,19 @@ class ProgramCache:
         entry.counted = entry.batches
 
     def _is_full(self) -> bool:
-        few = len(self._entries) <= _MOST_ENTRIES and self._batches <= _MOST_BATCHES
+        few = len(self.entries) <= _MOST_ENTRIES and self._batches <= _MOST_BATCHES
         return not few or self._bounce_nbytes > _MOST_BOUNCE_NBYTES
 
     def _recount(self) -> None:
         """Count everything anew, once in so many entries, that it costs each of them little."""
         self._adds = 0
-        self._batches = sum(entry.counted for entry in self._entries.values())
-        self._bounce_nbytes = sum(entry.nbytes for entry in self._entries.values())
+        self._batches = sum(entry.counted for entry in self.entries.values())
+        self._bounce_nbytes = sum(entry.nbytes for entry in self.entries.values())
 
     def _drawn(self, newest: Any = _NONE) -> Any:
         """Return the key of any entry but the newest, by lot, and draw it no more."""
-        if not len(self._entries) <= len(self._keys) <= 2 * len(self._entries):
-            self._keys = list(self._entries)
+        if not len(self.entries) <= len(self._keys) <= 2 * len(self.entries):
+            self._keys = list(self.entries)
         while True:
             keys = self._keys
             index = self._lots.randrange(len(keys))
@@ -131,29 +149,31 @@ class ProgramCache:
             keys.pop()
             if key == newest:
                 keys.append(key)
-            elif key in self._entries:
+            elif key in self.entries:
                 return key
 
     def _retire(self, keys: Iterable[Any]) -> None:
         """Forget the entries of ``keys`` that there are; they are freed when they are done."""
-        found = [key for key in keys if key in self._entries]
-        entries = [self._entries[key] for key in found]
-        self._stale.extend(map(self._entries.pop, found))  # an interrupt finds each entry in one place
+        found = [key for key in keys if key in self.entries]
+        entries = [self.entries[key] for key in found]
+        self._stale.extend(map(self.entries.pop, found))  # an interrupt finds each entry in one place
+        if entries:
+            self._together.clear()
         for entry in entries:
             self._batches -= entry.counted
             self._bounce_nbytes -= entry.nbytes
 
     def retire_all(self) -> None:
         """Forget every entry: whatever is asked for next is recorded anew."""
-        self._retire(list(self._entries))
+        self._retire(list(self.entries))
 
     def retire_gone(self) -> None:
         """Forget the entries whose memory went back to the driver: no call can ask for them."""
-        self._retire([key for key, entry in list(self._entries.items()) if entry.is_gone()])
+        self._retire([key for key, entry in list(self.entries.items()) if entry.is_gone()])
 
     def evict(self, spared: Collection[Entry]) -> list[Entry]:
         """Let go of what has bounce buffers, but for ``spared``; return all such entries that a sweep will free."""
-        self._retire([key for key, entry in self._entries.items() if entry.nbytes and entry not in spared])
+        self._retire([key for key, entry in self.entries.items() if entry.nbytes and entry not in spared])
         return [entry for entry in self._stale if entry.nbytes and entry not in spared]
 
     def hold(self, entry: Entry) -> None:
@@ -168,7 +188,7 @@ class ProgramCache:
 
     def discard(self, key: Any, entry: Entry) -> None:
         """Forget an entry that was never run; it is freed with the next ones."""
-        if self._entries.get(key) is entry:
+        if self.entries.get(key) is entry:
             self._retire([key])
         else:
             self._stale.append(entry)
@@ -183,8 +203,21 @@ class ProgramCache:
             port = self._joined[key] = join(programs)
         return port
 
+    def together(self, key: Any) -> Together | None:
+        """Return what was recorded for the group of ``key``; a key that cannot be hashed has none."""
+        try:
+            return self._together.get(key)
+        except TypeError:
+            return None
+
+    def add_together(self, key: Any, made: Together) -> None:
+        """Keep what was recorded for a group, until an entry is retired or a joined port is closed."""
+        with suppress(TypeError):
+            self._together[key] = made
+
     def _part(self) -> None:
         """Close the ports of joined programs: some of the programs are about to go."""
+        self._together.clear()
         while self._joined:
             self._joined.popitem()[1].close()
 
@@ -216,8 +249,8 @@ class ProgramCache:
     def close(self, late: Collection[int] = ()) -> None:
         """Free everything, but for what is on ``late`` ranks; all others must be done."""
         self._part()
-        while self._entries:
-            self._stale.append(self._entries.popitem()[1])
+        while self.entries:
+            self._stale.append(self.entries.popitem()[1])
         while self._held:
             self._stale.append(self._held.pop())
         while self._stale:

@@ -13,6 +13,7 @@ that is dropped without :meth:`Engine.close` is closed later: no object below it
 
 from __future__ import annotations
 
+import operator
 import os
 import threading
 import weakref
@@ -21,7 +22,7 @@ from contextlib import suppress
 
 from vkpar import env
 from vkpar.arrays.array import Array
-from vkpar.comm.engine.cache import ProgramCache
+from vkpar.comm.engine.cache import ProgramCache, Together
 from vkpar.comm.engine.closing import Closer
 from vkpar.comm.engine.eviction import Eviction
 from vkpar.comm.engine.flights import Flight
@@ -33,7 +34,7 @@ from vkpar.comm.engine.watchdog import Watchdog
 from vkpar.comm.engine.work import Work
 from vkpar.comm.plan.choose import Tuning
 from vkpar.comm.record import checks
-from vkpar.comm.record.builder import ProgramBuilder
+from vkpar.comm.record.builder import GENERATIONS, ProgramBuilder
 from vkpar.comm.record.entry import Entry
 from vkpar.comm.record.program import Program
 from vkpar.comm.requests import movements
@@ -72,6 +73,7 @@ class Engine:
         self._process = os.getpid()
         self._lock = threading.RLock()
         self.cache = ProgramCache()
+        self._recorded = self.cache.entries  # looked at by every call: one step less
         self._groups = OpenGroups()
         self._closer = Closer(self.health, self.cache)
         self._library = Library(self.devices, rig, builder, self.cache)
@@ -123,6 +125,10 @@ class Engine:
             CommunicatorError: the communicator has failed.
         """
         health = self.health
+        if self._groups.by_thread:
+            group = self._groups.current()
+            if group is not None:
+                return self._put_off(group, call)
         with health.gate.lock():
             health.gate.check()
             if health.failure is not None or self._validating:
@@ -130,18 +136,33 @@ class Engine:
             for gate in self._gates:
                 if gate.is_shut:
                     gate.check()
-            group = self._groups.current() if self._groups.by_thread else None
-            key, pins = call.key(group)  # the arrays' memory stays until the call is submitted
-            if group is not None:
-                with self._lock:
-                    request = self._library.check(key, call)
-                return group.add(Member(key, call, request, Work(health, call), pins))
+            key, _pins = call.key(None)  # the arrays' memory stays until the call is submitted
             with self._lock:
-                entry = self.cache.get(key) if health.checks is None else None
+                try:
+                    entry = self._recorded.get(key) if health.checks is None else None
+                except TypeError:  # an argument that cannot be hashed
+                    entry = None
                 if entry is None:
                     self.sweep()
                     entry = self._library.record(key, call, self.sequence)
                 return self._launch(entry, call.name, call)
+
+    def _put_off(self, group: Group, call: Call) -> Work:
+        """Put a call off until its group is left; nothing of the rig is touched where the call was recorded before."""
+        health = self.health
+        if health.gate.is_shut or health.failure is not None or self._validating:
+            health.gate.check()
+            self.check_usable()
+        for gate in self._gates:
+            if gate.is_shut:
+                gate.check()
+        key, pins = call.key(group)
+        request = None
+        if self._library.find(key) is None:
+            with health.gate.lock(), self._lock:
+                health.gate.check()
+                request = self._library.check(key, call)
+        return group.add(Member(key, call, request, Work(health, call), pins))
 
     def check_usable(self) -> None:
         """Refuse a call on a communicator or a device that cannot be used.
@@ -156,12 +177,6 @@ class Engine:
         for gate in self._gates:
             gate.check()
         instance.raise_messages()
-
-    def _turn(self, entry: Entry, call: Call, turn: int, taken: Sequence[Program | None]) -> Program | None:
-        """Return a program for ``turn`` beside the programs ``taken``; None where the collective does nothing."""
-        if not entry.programs:
-            return None
-        return entry.program(turn, taken) or self._library.program(entry, call, turn)
 
     def _launch(self, entry: Entry, name: str, keep: object) -> Work:
         if not entry.programs:
@@ -297,47 +312,62 @@ class Engine:
         finally:
             self._eviction.spared = self._library.spared = ()
             for member in members:
-                member.work.drop()  # does nothing where the collective was enqueued
+                if member.work.flight is None:
+                    member.work.drop()
 
     def _launch_group(self, members: Sequence[Member]) -> None:
         self.sweep()
-        entries: list[Entry] = []
-        self._eviction.spared = self._library.spared = entries
-        programs: list[Program | None] = []
-        for index, member in enumerate(members):
-            entry = self._library.find(member.key)
-            if entry is None or entry.used_up(programs):
-                entry = self._library.record(member.key, member.call, self.sequence + index, member.request)
-            entries.append(entry)
-            programs.append(self._turn(entry, member.call, self.sequence + index, programs))
-        self._make_room(sum(program.batches for program in programs if program is not None))
-        flights, ends = self._submit_group(members, entries, programs)
-        for program, flight in zip(reversed(programs), reversed(flights), strict=True):
+        found = self._together(members)
+        self._make_room(found.batches)
+        flights, ends = self._submit_group(members, found)
+        for program, flight in zip(reversed(found.programs), reversed(flights), strict=True):
             if program is not None:
                 program.mark_submitted(ends)
                 flight.mark_submitted(program.values, program.starts)
-                ends = [value - len(phases) for value, phases in zip(ends, program.phases, strict=True)]
+                ends = list(map(operator.sub, ends, program.counts))
 
-    def _submit_group(
-        self, members: Sequence[Member], entries: Sequence[Entry], programs: Sequence[Program | None]
-    ) -> tuple[list[Flight], list[int]]:
-        """Submit all programs at once; return their flights, and each queue's last timeline value."""
+    def _together(self, members: Sequence[Member]) -> Together:
+        """Return the programs of a group, found or recorded."""
+        plain = self.builder.recorder.is_plain
+        key = (self.sequence % GENERATIONS, *[member.key for member in members])
+        found = self.cache.together(key) if plain else None
+        if found is not None:
+            return found
+        entries: list[Entry] = []
+        self._eviction.spared = self._library.spared = entries
+        programs: list[Program | None] = []
+        for turn, member in enumerate(members, start=self.sequence):
+            entry = self._library.find(member.key)
+            if entry is None or entry.used_up(programs):
+                entry = self._library.record(member.key, member.call, turn, member.request)
+            entries.append(entry)
+            program = entry.program(turn, programs) if entry.programs else None
+            if program is None and entry.programs:
+                program = self._library.program(entry, member.call, turn)
+            programs.append(program)
         real = [program for program in programs if program is not None]
         port = self.cache.joined(real, self.builder.recorder.joined)
+        made = Together(entries, programs, port, sum(program.batches for program in real))
+        if plain:
+            self.cache.add_together(key, made)
+        return made
+
+    def _submit_group(self, members: Sequence[Member], found: Together) -> tuple[list[Flight], list[int]]:
+        """Submit all programs at once; return their flights, and each queue's last timeline value."""
         before = self.rig.last()
         flights: list[Flight] = []
         try:
-            for member, entry, program in zip(members, entries, programs, strict=True):
+            for member, entry, program in zip(members, found.entries, found.programs, strict=True):
                 name = member.call.name
                 flights.append(self._track(name, entry, program) if program else self._track_nothing(name, entry))
-                member.work.mark_submitted(flights[-1])
-            for program in real:
-                program.mark_submitting()
-            return flights, port.enqueue()
+                member.work.flight = flights[-1]
+                if program is not None:
+                    program.mark_submitting()
+            return flights, found.port.enqueue()
         except BaseException as error:
             if self.rig.last() == before:  # nothing was submitted
                 for member in members:
-                    member.work.mark_submitted(None)
+                    member.work.flight = None
             if flights:
                 self._refused(error, flights)
             raise

@@ -9,13 +9,14 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
+from vkpar.arrays.storage import Storage
 from vkpar.comm.engine.work import Work
 from vkpar.comm.requests.collectives import Request
 from vkpar.comm.requests.keys import Call
 from vkpar.errors import InvalidUsageError
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Member:
     """One collective of a group.
 
@@ -47,21 +48,27 @@ class Group:
         self._used = False
         self.thread = threading.get_ident()
         self.members: list[Member] = []
+        self._held: list[Storage] = []
+        self._ref = weakref.ref(self)  # weak: an interrupt may drop the group
 
     def add(self, member: Member) -> Work:
         """Hold a collective back until the group is left."""
         self.members.append(member)
+        held = self._held
         for array in member.call.given():
-            array.storage.held_by = weakref.ref(self)  # weak: an interrupt may drop the group
+            storage = array.storage
+            if storage.held_by is not self._ref:
+                held.append(storage)
+                storage.hold(self._ref)
         return member.work
 
     def take(self) -> list[Member]:
         """Return the collectives and release their arrays."""
         members, self.members = self.members, []
-        for member in members:
-            for array in member.call.given():
-                if array.storage.holder() is self:
-                    array.storage.held_by = None
+        held, self._held = self._held, []
+        for storage in held:
+            if storage.held_by is self._ref:
+                storage.let_go()
         return members
 
     def __repr__(self) -> str:

@@ -20,21 +20,20 @@ class Work:
 
     ``await work`` waits in a thread of the event loop's executor. Inside a ``group`` it is not enqueued yet: it cannot
     be waited for until the group is left.
+
+    Attributes:
+        flight: what the flight recorder knows of it; None while it is not enqueued.
     """
 
     def __init__(self, health: Health, keep: object, flight: Flight | None = None) -> None:
         self._health = health
         self._keep: object | None = keep  # until the work is done
-        self._flight = flight
+        self.flight = flight
         self._dropped = False
-
-    def mark_submitted(self, flight: Flight | None) -> None:
-        """Follow ``flight``; None says that nothing was submitted after all."""
-        self._flight = flight
 
     def drop(self) -> None:
         """Give up a collective that was never enqueued, because an exception ended its group."""
-        if self._flight is None:
+        if self.flight is None:
             self._dropped = True
             self._keep = None
 
@@ -65,10 +64,10 @@ class Work:
         self._finish()
 
     def _submitted(self) -> Flight:
-        if self._flight is None:
+        if self.flight is None:
             why = "was left by an exception: nothing was submitted" if self._dropped else "was not left yet"
             raise InvalidUsageError(f"this collective belongs to a group that {why}")
-        return self._flight
+        return self.flight
 
     def _finish(self) -> None:
         self._health.check_failure()
@@ -104,6 +103,6 @@ class Work:
         return asyncio.get_running_loop().run_in_executor(None, self.wait).__await__()
 
     def __repr__(self) -> str:
-        if self._flight is None:
+        if self.flight is None:
             return "<vkpar.Work not enqueued>"
-        return f"<vkpar.Work {self._flight.op} #{self._flight.sequence}>"
+        return f"<vkpar.Work {self.flight.op} #{self.flight.sequence}>"

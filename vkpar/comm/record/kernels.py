@@ -257,6 +257,11 @@ class Recorder:
         descriptors = self.tape.descriptors(layout.set_layout, ranges, texels)
         return descriptors, (source[1] - skipped) % _WORD, (target[1] - skipped) % _WORD
 
+    def seal(self) -> None:
+        """Let go of the arrays at once, where the garbage collector would come for them some day."""
+        self.tape.seal()
+        self._copier = None
+
 
 _Window = tuple[BufferRange, int]
 

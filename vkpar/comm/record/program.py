@@ -25,7 +25,7 @@ class Program:
 
     Attributes:
         takes: as they were given.
-        batches: number of command buffers; ``phases[i]`` says what each of queue i's is for.
+        batches: number of command buffers; ``counts[i]`` is that of queue i, ``phases[i]`` says what each is for.
         values: each queue's timeline value of the last submission, 0 where it has no part.
         starts: the value that each queue's timeline has when nothing else keeps its first batch from running.
         watch: as it was given.
@@ -47,8 +47,8 @@ class Program:
         self.phases = phases
         self.watch = watch
         self._port = port
-        self._counts = list(map(len, phases))
-        self._idle = 0 in self._counts
+        self.counts = list(map(len, phases))
+        self._idle = 0 in self.counts
         self.batches = len(listed)
         self.values = [0] * len(phases)
         self.starts = [0] * len(phases)
@@ -77,9 +77,9 @@ class Program:
     def mark_submitted(self, values: Sequence[int]) -> None:
         """Remember what a submission will signal: ``values`` by queue, 0 or any value where it has no batch."""
         if self._idle:
-            values = [value if number else 0 for value, number in zip(values, self._counts, strict=True)]
+            values = [value if number else 0 for value, number in zip(values, self.counts, strict=True)]
         self.values = list(values)
-        self.starts = list(map(operator.sub, values, self._counts))
+        self.starts = list(map(operator.sub, values, self.counts))
         self._marked = True
 
     def pending(self) -> list[int]:

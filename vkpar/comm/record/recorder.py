@@ -99,7 +99,7 @@ class StepRecorder:
                     )
                 recorders[key].record(step, first=first[key] == index, last=last[key] == index)
             for recorder in recorders.values():
-                recorder.tape.seal()
+                recorder.seal()
             numbers = {key: number for number, key in enumerate(recorders)}
             parts = [Part(recorder.rank, recorder.tape, recorder.timer) for recorder in recorders.values()]
             ranks = self._rig.queue_map.ranks

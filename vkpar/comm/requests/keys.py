@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from vkpar.arrays.array import Array
 
 
-@dataclass(frozen=True)
-class Call:
+class Call(NamedTuple):
     """The arguments of one collective as its caller gave them, not checked yet.
 
     Attributes:
@@ -51,10 +48,10 @@ class Call:
             return object(), pins
         return (self.name, arrays, out, self.op, self.wire, self.root, self.counts), pins
 
-    def given(self) -> Iterator[Array]:
-        """Yield the arrays that the call names; it was checked, or one like it."""
-        for arrays in (self.arrays, self.out or ()):
-            yield from (array for array in arrays if array is not None)
+    def given(self) -> list[Array]:
+        """Return the arrays that the call names; it was checked, or one like it."""
+        named = self.arrays if self.out is None else (*self.arrays, *self.out)
+        return [array for array in named if array is not None]
 
 
 def _memory_of(arrays: Any, group: object, pins: list[Any]) -> tuple[Any, ...]:
