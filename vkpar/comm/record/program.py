@@ -71,11 +71,11 @@ class Program:
         self.mark_submitted(self._port.enqueue())
 
     def mark_submitting(self) -> None:
-        """Count as pending until :meth:`mark_submitted`: an interrupt can come right after the submits."""
+        """Count as pending until :meth:`mark_submitted`, because an interrupt can come right after the submits."""
         self._marked = False
 
     def mark_submitted(self, values: Sequence[int]) -> None:
-        """Remember what a submission will signal: ``values`` by queue, 0 or any value where it has no batch."""
+        """Remember the values that a submission will signal, by queue; any value where it has no batch."""
         if self._idle:
             values = [value if number else 0 for value, number in zip(values, self.counts, strict=True)]
         self.values = list(values)
