@@ -12,7 +12,7 @@ from vkpar.arrays.array import Array
 from vkpar.comm.record.entry import Entry
 from vkpar.comm.record.program import Program
 from vkpar.comm.record.template import Template
-from vkpar.vulkan.pump.ports import ProgramPort
+from vkpar.vulkan.pump.native import CProgram
 
 _MOST_ENTRIES = 2048
 _MOST_BATCHES = 8192
@@ -30,7 +30,7 @@ class Together(NamedTuple):
 
     entries: Sequence[Entry]
     programs: Sequence[Program | None]
-    port: ProgramPort
+    port: CProgram
     batches: int
 
 
@@ -54,7 +54,7 @@ class ProgramCache:
         self._keys: list[Any] = []  # to draw from: all of the entries', and some that are gone
         self._stale: list[Entry] = []
         self._held: list[Entry] = []
-        self._joined: dict[tuple[int, ...], ProgramPort] = {}
+        self._joined: dict[tuple[int, ...], CProgram] = {}
         self._together: dict[Any, Together] = {}  # of groups, by the keys of their calls
 
     def __len__(self) -> int:
@@ -193,7 +193,7 @@ class ProgramCache:
         else:
             self._stale.append(entry)
 
-    def joined(self, programs: Sequence[Program], join: Callable[[Sequence[Program]], ProgramPort]) -> ProgramPort:
+    def joined(self, programs: Sequence[Program], join: Callable[[Sequence[Program]], CProgram]) -> CProgram:
         """Return the port that submits ``programs`` together; the same programs get the same port again."""
         key = tuple(map(id, programs))
         port = self._joined.get(key)

@@ -8,7 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 from vkpar.comm.record.timestamps import RankTimer, Stopwatch
-from vkpar.vulkan.pump.ports import Batch, ProgramPort
+from vkpar.vulkan.pump.native import CProgram
+from vkpar.vulkan.pump.ports import Batch
 from vkpar.vulkan.tape import Take
 
 
@@ -37,7 +38,7 @@ class Program:
         listed: Sequence[Batch],
         commands: Sequence[Any],
         phases: Sequence[Sequence[str]],
-        port: ProgramPort,
+        port: CProgram,
         timers: Sequence[tuple[int, RankTimer]] = (),
         watch: Stopwatch | None = None,
     ) -> None:
