@@ -17,7 +17,7 @@ from conftest import FULL
 
 import vkpar
 from vkpar import env
-from vkpar.vulkan import api
+from vkpar.vulkan import api, instance
 from vkpar.vulkan.memory.pool import ALIGNMENT
 
 RANDOM = """
@@ -232,6 +232,22 @@ def test_an_interrupt_at_every_step_of_a_handle(fresh: vkpar.Device, kind: str) 
         kept = vk.making(kind, handle)
     fresh.close()
     assert vk.left - lost == made
+
+
+def test_an_interrupted_instance_is_made_by_the_next_call(
+    device: vkpar.Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = api.load().live()
+    monkeypatch.setattr(instance, "_instance", None)
+    for number in itertools.count():
+        with Interrupt(number) as interrupt:
+            instance.get()
+        assert instance.get().handle is not None
+        instance.close()
+        assert api.load().live() == before
+        if not interrupt.fired:
+            break
+    assert number > 10
 
 
 def test_an_interrupted_close_goes_on(device: vkpar.Device) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 from collections.abc import Callable
 from typing import Any
@@ -162,6 +163,25 @@ def test_a_failure_ends_the_wait_for_room(rigs: Rigs, monkeypatch: pytest.Monkey
     comm.close()
     for device in devices:
         device.close()
+
+
+# ---- what a recording keeps ----
+
+
+@pytest.mark.parametrize("offset", [0, 1])
+def test_a_recording_keeps_no_array(rig: Open, offset: int) -> None:
+    """Memory of dropped arrays goes back at once, not when Python next looks for circles of references."""
+    comm = rig("LS")
+    gc.collect()
+    gc.disable()
+    try:
+        before = [device.memory().arrays for device in comm.devices]
+        arrays = [device.zeros(100_000 + offset)[offset:] for device in comm.devices]
+        comm.all_reduce(arrays).wait()
+        del arrays
+        assert [device.memory().arrays for device in comm.devices] == before
+    finally:
+        gc.enable()
 
 
 # ---- groups ----

@@ -24,7 +24,8 @@ class Storage:
         serial: a number that no other storage of this process has.
         place: what no other memory in use has, in this process; it is the same where an array takes the memory of
             another one that was dropped.
-        held_by: the group of collectives that names it and was not left yet, weakly; None for none.
+        held_by: the group of collectives that names it and was not left yet, weakly; None for none. Who sets it sets
+            ``ready``, too.
         closed: True after :meth:`close`.
         number: the VkBuffer that it lies in, and ``base`` where in that it begins; 0 where it lies in several.
         ready: the memory where an operation may use it without further ado, None where it has to look closer: there is
@@ -53,16 +54,6 @@ class Storage:
             self.place = buffer.place
         else:
             self.place = memory.place
-
-    def hold(self, group: Callable[[], object]) -> None:
-        """Note that a group of collectives, given weakly, names the memory: nobody else uses it until it is left."""
-        self.held_by = group
-        self.ready = None
-
-    def let_go(self) -> None:
-        """Take back what :meth:`hold` did, in the order in which a close in another thread still finds it held."""
-        self.ready = self._memory if self.number else None
-        self.held_by = None
 
     @property
     def memory(self) -> SubBuffers:
@@ -104,7 +95,8 @@ class Storage:
         if holder is not None and holder is not group:
             raise InvalidUsageError("the array is pending in a group of collectives that was not left yet")
         if holder is None and (self.held_by is not None or (self.ready is None and self.number)):
-            self.let_go()  # an interrupt has cut the group short
+            self.ready = self._memory if self.number else None  # an interrupt has cut the group short
+            self.held_by = None
 
     def close(self) -> None:
         """Give the memory back once the calls under way and the work submitted so far are done.

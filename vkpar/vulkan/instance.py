@@ -69,12 +69,33 @@ class Instance:
         self._layer_version = (0, 0, 0)
         self._callback: Any = None
         self._messenger: Any = None
-        self.handle = self._create()
-        if self.validating:
-            self._messenger = self._create_messenger()
+        self._made: api.Making | None = None
+        self._is_open = False
+        self.handle: Any = None
         self._physical: list[Any] | None = None
 
-    def _create(self) -> Any:
+    def open(self) -> None:
+        """Make the VkInstance; do nothing where that was done. What an interrupt left is undone first.
+
+        Raises:
+            UnsupportedError: no loader, no driver, or no validation layer where one is asked for.
+        """
+        if self._is_open:
+            return
+        self._undo()
+        self._made = self._vk.making("Instance", None)
+        self.handle = self._create(self._made)
+        if self.validating:
+            self._messenger = self._create_messenger()
+        self._is_open = True
+
+    def _undo(self) -> None:
+        """Destroy a VkInstance that was not made to the end; its messenger, if there is one, goes with it."""
+        self.handle = self._messenger = None
+        if self._made is not None:
+            self._vk.discard(self._made, None)
+
+    def _create(self, made: api.Making) -> Any:
         vk = self._vk
         layers, extensions, features = [], [], vk.ffi.NULL
         if self.validating:
@@ -93,7 +114,7 @@ class Instance:
             ppEnabledExtensionNames=extensions,
         )
         try:
-            return vk.create("Instance", None, info)
+            return vk.create("Instance", None, info, made=made)
         except VulkanError as error:
             if error.result == "VK_ERROR_INCOMPATIBLE_DRIVER":
                 raise UnsupportedError(no_driver()) from error
@@ -202,8 +223,12 @@ class Instance:
 
     def close(self) -> None:
         """Destroy the instance; every device must be closed before. In a forked child nothing is touched."""
-        if self.handle is None or os.getpid() != self._process:
+        if os.getpid() != self._process:
             return
+        if not self._is_open:
+            self._undo()
+            return
+        self._is_open = False
         if self._messenger is not None:
             destroy = self._vk.instance_function(self.handle, "vkDestroyDebugUtilsMessengerEXT")
             destroy(self.handle, self._messenger, self._vk.ffi.NULL)
@@ -286,6 +311,12 @@ def get() -> Instance:
         if _instance is None:
             _instance = Instance()
         _instance.check_process()
+        try:
+            _instance.open()
+        except Exception:  # an interrupt leaves it to the next call
+            _instance.close()
+            _instance = None
+            raise
         return _instance
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import suppress
 from typing import Any, NamedTuple
 
 from vkpar.arrays.array import Array
@@ -43,6 +42,7 @@ class ProgramCache:
 
     Attributes:
         entries: the entries that calls find, by key; not to be changed by others.
+        nretired: how many entries were retired so far; an entry that a call found stays the call's while it stands.
     """
 
     def __init__(self) -> None:
@@ -50,12 +50,13 @@ class ProgramCache:
         # Of the entries; after an interrupt these may be wrong until the next count.
         self._batches = self._bounce_nbytes = 0
         self._adds = 0  # since the last count
+        self.nretired = 0
         self._lots = random.Random(0)
         self._keys: list[Any] = []  # to draw from: all of the entries', and some that are gone
         self._stale: list[Entry] = []
         self._held: list[Entry] = []
         self._joined: dict[tuple[int, ...], CProgram] = {}
-        self._together: dict[Any, Together] = {}  # of groups, by the keys of their calls
+        self._together: dict[tuple[int, ...], Together] = {}
 
     def __len__(self) -> int:
         return len(self.entries)
@@ -158,6 +159,7 @@ class ProgramCache:
         entries = [self.entries[key] for key in found]
         self._stale.extend(map(self.entries.pop, found))  # an interrupt finds each entry in one place
         if entries:
+            self.nretired += len(entries)
             self._together.clear()
         for entry in entries:
             self._batches -= entry.counted
@@ -203,17 +205,13 @@ class ProgramCache:
             port = self._joined[key] = join(programs)
         return port
 
-    def together(self, key: Any) -> Together | None:
-        """Return what was recorded for the group of ``key``; a key that cannot be hashed has none."""
-        try:
-            return self._together.get(key)
-        except TypeError:
-            return None
+    def together(self, key: tuple[int, ...]) -> Together | None:
+        """Return what was recorded for a group: ``key`` has the number of the turn, and the ids of its entries."""
+        return self._together.get(key)
 
-    def add_together(self, key: Any, made: Together) -> None:
-        """Keep what was recorded for a group, until an entry is retired or a joined port is closed."""
-        with suppress(TypeError):
-            self._together[key] = made
+    def add_together(self, key: tuple[int, ...], made: Together) -> None:
+        """Keep what was recorded for a group, as long as no entry at all is retired."""
+        self._together[key] = made
 
     def _part(self) -> None:
         """Close the ports of joined programs: some of the programs are about to go."""

@@ -157,12 +157,13 @@ class Engine:
             if gate.is_shut:
                 gate.check()
         key, pins = call.key(group)
-        request = None
-        if self._library.find(key) is None:
+        nretired = self.cache.nretired
+        entry, request = self._library.find(key), None
+        if entry is None:
             with health.gate.lock(), self._lock:
                 health.gate.check()
-                request = self._library.check(key, call)
-        return group.add(Member(key, call, request, Work(health, call), pins))
+                request = self._library.check(call)
+        return group.add(Member(key, call, entry, nretired, request, Work(health, call), pins))
 
     def check_usable(self) -> None:
         """Refuse a call on a communicator or a device that cannot be used.
@@ -316,9 +317,9 @@ class Engine:
                     member.work.drop()
 
     def _launch_group(self, members: Sequence[Member]) -> None:
-        self.sweep()
         found = self._together(members)
-        self._make_room(found.batches)
+        if len(self._flights.pending) > _FEW_PENDING:
+            self._make_room(found.batches)
         flights, ends = self._submit_group(members, found)
         for program, flight in zip(reversed(found.programs), reversed(flights), strict=True):
             if program is not None:
@@ -328,11 +329,14 @@ class Engine:
 
     def _together(self, members: Sequence[Member]) -> Together:
         """Return the programs of a group, found or recorded."""
-        plain = self.builder.recorder.is_plain
-        key = (self.sequence % GENERATIONS, *[member.key for member in members])
-        found = self.cache.together(key) if plain else None
+        looked = [member.entry for member in members]
+        # What the members found is theirs where no entry was retired since the first of them looked.
+        known = None not in looked and members[0].nretired == self.cache.nretired
+        key = (self.sequence % GENERATIONS, *map(id, looked))
+        found = self.cache.together(key) if known else None
         if found is not None:
             return found
+        self.sweep()
         entries: list[Entry] = []
         self._eviction.spared = self._library.spared = entries
         programs: list[Program | None] = []
@@ -348,7 +352,7 @@ class Engine:
         real = [program for program in programs if program is not None]
         port = self.cache.joined(real, self.builder.recorder.joined)
         made = Together(entries, programs, port, sum(program.batches for program in real))
-        if plain:
+        if known and members[0].nretired == self.cache.nretired and self.builder.recorder.is_plain:
             self.cache.add_together(key, made)
         return made
 

@@ -11,9 +11,11 @@ from typing import Any
 
 from vkpar.arrays.storage import Storage
 from vkpar.comm.engine.work import Work
+from vkpar.comm.record.entry import Entry
 from vkpar.comm.requests.collectives import Request
 from vkpar.comm.requests.keys import Call
 from vkpar.errors import InvalidUsageError
+from vkpar.vulkan.memory.subbuffers import SubBuffers
 
 
 @dataclass(slots=True)
@@ -22,12 +24,16 @@ class Member:
 
     Attributes:
         key: the key of the call's recorded programs.
-        request: the checked call; None where programs were recorded for an equal call before.
+        entry: the programs recorded for an equal call before, which may be another call's when the group is left.
+        nretired: the cache's when the entry was found.
+        request: the checked call; None where it, or one of its form, was checked before.
         pins: objects that keep the arrays' memory until the group is submitted.
     """
 
     key: Any
     call: Call
+    entry: Entry | None
+    nretired: int
     request: Request | None
     work: Work
     pins: list[Any]
@@ -48,27 +54,31 @@ class Group:
         self._used = False
         self.thread = threading.get_ident()
         self.members: list[Member] = []
-        self._held: list[Storage] = []
+        self._held: list[tuple[Storage, SubBuffers | None]] = []  # and what each was ready with
         self._ref = weakref.ref(self)  # weak: an interrupt may drop the group
 
     def add(self, member: Member) -> Work:
         """Hold a collective back until the group is left."""
         self.members.append(member)
-        held = self._held
-        for array in member.call.given():
-            storage = array.storage
-            if storage.held_by is not self._ref:
-                held.append(storage)
-                storage.hold(self._ref)
+        held, ref = self._held, self._ref
+        call = member.call
+        for array in call.arrays if call.out is None else (*call.arrays, *call.out):
+            if array is not None:
+                storage = array.storage
+                if storage.held_by is not ref:
+                    held.append((storage, storage.ready))
+                    storage.held_by = ref
+                    storage.ready = None
         return member.work
 
     def take(self) -> list[Member]:
-        """Return the collectives and release their arrays."""
+        """Return the collectives and release their arrays, which a close by another thread finds held until then."""
         members, self.members = self.members, []
         held, self._held = self._held, []
-        for storage in held:
+        for storage, ready in held:
             if storage.held_by is self._ref:
-                storage.let_go()
+                storage.ready = ready
+                storage.held_by = None
         return members
 
     def __repr__(self) -> str:

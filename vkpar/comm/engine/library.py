@@ -46,15 +46,13 @@ class Library:
         """Return what was recorded for the call of ``key``."""
         return self._cache.get(key) if self._builder.recorder.checks is None else None
 
-    def check(self, key: Hashable, call: Call) -> Request | None:
-        """Check a call; return None where the call, or one of its form, was checked before.
+    def check(self, call: Call) -> Request | None:
+        """Check a call; return None where a call of its form was checked before.
 
         Raises:
             InvalidUsageError, UnsupportedError: as :func:`vkpar.comm.requests.calls.check` does.
         """
-        if self.find(key) is not None or self._template(self._form(call)) is not None:
-            return None
-        return calls.check(self._devices, call)
+        return None if self._template(self._form(call)) else calls.check(self._devices, call)
 
     def record(self, key: Hashable, call: Call, turn: int, request: Request | None = None) -> Entry:
         """Record a call, for the communicator's collective number ``turn``, and keep it by its ``key``.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -113,7 +113,8 @@ class Recorder:
         self._processor = processor(self._device.info)
         self._texels = TEXELS if self._processor == "texel" else 0
         is_cpu = self._device.info.is_cpu
-        self._copier = Copier(spec.plan, operands, rank, self._bytes_of) if is_cpu else None
+        bytes_of = _bytes_of(self._slots.range, slab, self._nslots)
+        self._copier = Copier(spec.plan, operands, rank, bytes_of) if is_cpu else None
         self._tail = spec.plan.tail_at(slab.slot_nbytes) // _UNIT
 
     def record(self, step: Step, *, first: bool, last: bool) -> None:
@@ -239,10 +240,6 @@ class Recorder:
     def _unit(self, slot: int | None) -> int:
         return 0 if slot is None else self._slab.byte_of(slot % self._nslots) // _UNIT
 
-    def _bytes_of(self, slot: int, nbytes: int) -> BufferRange:
-        whole = self._slots.range
-        return BufferRange(whole.buffer, whole.offset + self._unit(slot) * _UNIT, nbytes)
-
     def _bind(self, run: _Run) -> tuple[Any, int, int]:
         """Return the tape's descriptor set, and where in source and target the span's first element would be.
 
@@ -281,6 +278,14 @@ class _Run(NamedTuple):
     end: int
     source: _Window | None
     target: _Window | None
+
+
+def _bytes_of(slots: BufferRange, slab: Slab, nslots: int) -> Callable[[int, int], BufferRange]:
+    """Return a function of a slot and a length in bytes that names so much from the slot's start.
+
+    The function knows no recorder: a circle of references would keep the arrays until Python looks for circles.
+    """
+    return lambda slot, nbytes: BufferRange(slots.buffer, slots.offset + slab.byte_of(slot % nslots), nbytes)
 
 
 def _reach(placement: Placement, start: int) -> int:

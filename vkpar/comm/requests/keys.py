@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from vkpar.arrays.array import Array
-
 
 class Call(NamedTuple):
     """The arguments of one collective as its caller gave them, not checked yet.
@@ -47,11 +45,6 @@ class Call(NamedTuple):
         except (AttributeError, TypeError):
             return object(), pins
         return (self.name, arrays, out, self.op, self.wire, self.root, self.counts), pins
-
-    def given(self) -> list[Array]:
-        """Return the arrays that the call names; it was checked, or one like it."""
-        named = self.arrays if self.out is None else (*self.arrays, *self.out)
-        return [array for array in named if array is not None]
 
 
 def _memory_of(arrays: Any, group: object, pins: list[Any]) -> tuple[Any, ...]:
