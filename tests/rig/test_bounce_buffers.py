@@ -53,6 +53,8 @@ def views(devices: list[vkpar.Device], count: int = COUNT) -> list[vkpar.Array]:
 def test_they_are_booked_by_their_name(devices: list[vkpar.Device]) -> None:
     with vkpar.Communicator(devices) as comm:
         given = views(devices)
+        for device in devices:
+            device.synchronize()  # what the communicator's self-test dropped is in use until then
         before = [device.memory() for device in devices]
         comm.all_reduce(given, wire="f32").wait()
         for device, was in zip(devices, before, strict=True):
