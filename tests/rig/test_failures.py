@@ -22,7 +22,7 @@ from reducing import check_identical, devices_of, exact_sum, fresh_devices, inte
 import vkpar
 from vkpar import CommunicatorError, DeviceLostError, WaitTimeoutError, env
 from vkpar.comm.engine import closing
-from vkpar.comm.record import program
+from vkpar.comm.record import program, score
 from vkpar.comm.rig.arena import Arena
 from vkpar.comm.rig.transports import staged
 from vkpar.errors import UnsupportedError
@@ -393,12 +393,12 @@ def late_reader_is_right(comm: vkpar.Communicator) -> bool:
 
 def forget_a_reader(monkeypatch: pytest.MonkeyPatch) -> None:
     """As upstream: nobody waits until the rank beyond the next one has read."""
-    real = program.Batch
+    real = score.Batch
 
     def batch(rank: int, command: Any, reads: Any, writes: Any, gate: Any) -> Any:
         return real(rank, command, () if gate is not None else reads, writes, gate)
 
-    monkeypatch.setattr(program, "Batch", batch)
+    monkeypatch.setattr(score, "Batch", batch)
 
 
 def test_a_slot_is_not_filled_before_its_last_reader(rigs: Rigs) -> None:
