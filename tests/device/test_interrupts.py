@@ -143,7 +143,7 @@ def fresh(device: vkpar.Device) -> Iterator[vkpar.Device]:
 
 
 def check(device: vkpar.Device) -> None:
-    """Check that leases, free lists and books of a device say the same."""
+    """Check that leases, free lists and accounting of a device say the same."""
     allocator = device.logical.allocator
     memory, room = device.memory(), allocator.room()
     blocks, leases = list(allocator._pool.blocks()), list(allocator._live)

@@ -232,7 +232,7 @@ def test_threads_share_an_allocator(allocator: Allocator) -> None:
     assert (allocator.used, allocator.room().fragmentation) == (0, 0)
 
 
-# ---- the books ----
+# ---- accounting ----
 
 
 @pytest.fixture

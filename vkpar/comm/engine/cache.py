@@ -11,7 +11,7 @@ from vkpar.arrays.array import Array
 from vkpar.comm.record.entry import Entry
 from vkpar.comm.record.program import Program
 from vkpar.comm.record.template import Template
-from vkpar.vulkan.pump.ports import ProgramPort
+from vkpar.vulkan.pump.native import CProgram
 
 _MOST_ENTRIES = 2048
 _MOST_BATCHES = 8192
@@ -21,7 +21,7 @@ _NONE = object()
 
 
 class Together(NamedTuple):
-    """What a group enqueues: by collective its entry, and its program, None where it has nothing to do.
+    """The recorded collectives of a group: their entries, and their programs, None for one that does nothing.
 
     Attributes:
         port: submits all of the programs; ``batches`` is the number of their command buffers.
@@ -29,20 +29,20 @@ class Together(NamedTuple):
 
     entries: Sequence[Entry]
     programs: Sequence[Program | None]
-    port: ProgramPort
+    port: CProgram
     batches: int
 
 
 class ProgramCache:
     """Entries by key, bounded in number, command buffers and bytes of bounce buffers.
 
-    Where there is no room, any older entry goes, by lot: calls that go round in a cycle a little longer than the cache
-    still find most of it, where the least recently used entry would always be the next one to be asked for. An entry
-    whose bounce buffers alone are more than that is freed as soon as it is done and a sweep comes.
+    Where there is no room, an older entry is drawn by lot and goes. Calls that repeat in a cycle a little longer than
+    the cache then still find most of their entries; the least recently used entry would always be the next one needed.
+    An entry whose bounce buffers alone exceed the bound is freed by the first sweep after it is done.
 
     Attributes:
-        entries: those that calls find, by key; only to be looked at.
-        nretired: how many entries were retired so far: an entry that was found is its call's as long as that stands.
+        entries: the entries that calls find, by key; not to be changed by others.
+        nretired: how many entries were retired so far; an entry that a call found stays the call's while it stands.
     """
 
     def __init__(self) -> None:
@@ -55,7 +55,7 @@ class ProgramCache:
         self._keys: list[Any] = []  # to draw from: all of the entries', and some that are gone
         self._stale: list[Entry] = []
         self._held: list[Entry] = []
-        self._joined: dict[tuple[int, ...], ProgramPort] = {}
+        self._joined: dict[tuple[int, ...], CProgram] = {}
         self._together: dict[tuple[int, ...], Together] = {}
 
     def __len__(self) -> int:
@@ -63,7 +63,7 @@ class ProgramCache:
 
     @property
     def has_stale(self) -> bool:
-        """True where a sweep may find something to free."""
+        """True where some entry waits to be freed by a sweep."""
         return bool(self._stale)
 
     @property
@@ -105,7 +105,7 @@ class ProgramCache:
     ) -> Entry | None:
         """Return an entry of ``template`` that is done and has to go, where there is no room for one more.
 
-        It is found no more, and is freed by the next sweep unless it is added again before.
+        No call finds it any more, and the next sweep frees it unless it is added again before.
 
         Args:
             template: what the entry is to be used for.
@@ -125,7 +125,7 @@ class ProgramCache:
         return entry
 
     def grew(self, entry: Entry) -> None:
-        """Count the programs that were added to ``entry`` since it was."""
+        """Count the programs that ``entry`` got since it was counted last."""
         self._batches += entry.batches - entry.counted
         entry.counted = entry.batches
 
@@ -134,7 +134,7 @@ class ProgramCache:
         return not few or self._bounce_nbytes > _MOST_BOUNCE_NBYTES
 
     def _recount(self) -> None:
-        """Count everything anew, once in so many entries, that it costs each of them little."""
+        """Count everything anew, which happens so rarely that it costs each entry little."""
         self._adds = 0
         self._batches = sum(entry.counted for entry in self.entries.values())
         self._bounce_nbytes = sum(entry.nbytes for entry in self.entries.values())
@@ -154,7 +154,7 @@ class ProgramCache:
                 return key
 
     def _retire(self, keys: Iterable[Any]) -> None:
-        """Forget the entries of ``keys`` that there are; they are freed when they are done."""
+        """Forget the entries of ``keys``, where there are any; a sweep frees them when they are done."""
         found = [key for key in keys if key in self.entries]
         entries = [self.entries[key] for key in found]
         self._stale.extend(map(self.entries.pop, found))  # an interrupt finds each entry in one place
@@ -166,36 +166,36 @@ class ProgramCache:
             self._bounce_nbytes -= entry.nbytes
 
     def retire_all(self) -> None:
-        """Forget every entry: whatever is asked for next is recorded anew."""
+        """Forget every entry, so that every call is recorded anew."""
         self._retire(list(self.entries))
 
     def retire_gone(self) -> None:
-        """Forget the entries whose memory went back to the driver: no call can ask for them."""
+        """Forget the entries whose memory went back to the driver; no call finds them any more."""
         self._retire([key for key, entry in list(self.entries.items()) if entry.is_gone()])
 
     def evict(self, spared: Collection[Entry]) -> list[Entry]:
-        """Let go of what has bounce buffers, but for ``spared``; return all such entries that a sweep will free."""
+        """Forget the entries with bounce buffers, except ``spared``; return those that a sweep will free."""
         self._retire([key for key, entry in self.entries.items() if entry.nbytes and entry not in spared])
         return [entry for entry in self._stale if entry.nbytes and entry not in spared]
 
     def hold(self, entry: Entry) -> None:
-        """Keep an entry that nobody can ask for until :meth:`let_go`."""
+        """Keep an entry that no call finds until :meth:`let_go`."""
         self._held.append(entry)
 
     def let_go(self, entry: Entry) -> None:
-        """Free a held entry when it is done; one that went with the cache is gone already."""
+        """Free a held entry when it is done; does nothing where :meth:`close` freed it."""
         if entry in self._held:
             self._held.remove(entry)
             self._stale.append(entry)
 
     def discard(self, key: Any, entry: Entry) -> None:
-        """Forget an entry that was never run; it is freed with the next ones."""
+        """Forget an entry that was never run; the next sweep frees it."""
         if self.entries.get(key) is entry:
             self._retire([key])
         else:
             self._stale.append(entry)
 
-    def joined(self, programs: Sequence[Program], join: Callable[[Sequence[Program]], ProgramPort]) -> ProgramPort:
+    def joined(self, programs: Sequence[Program], join: Callable[[Sequence[Program]], CProgram]) -> CProgram:
         """Return the port that submits ``programs`` together; the same programs get the same port again."""
         key = tuple(map(id, programs))
         port = self._joined.get(key)
@@ -220,7 +220,7 @@ class ProgramCache:
             self._joined.popitem()[1].close()
 
     def sweep(self, reached: Sequence[int], confirm: Callable[[], None]) -> None:
-        """Free what nobody can ask for again and is done, given the queues' timeline values.
+        """Free the forgotten entries that are done, given the queues' timeline values.
 
         ``confirm`` is called before anything is freed.
         """
@@ -245,7 +245,7 @@ class ProgramCache:
         return [array for entry in self._all() for array in entry.bounce_buffers]
 
     def close(self, late: Collection[int] = ()) -> None:
-        """Free everything, but for what is on ``late`` ranks; all others must be done."""
+        """Free everything except on the ``late`` ranks; all others must be done."""
         self._part()
         while self.entries:
             self._stale.append(self.entries.popitem()[1])

@@ -1,4 +1,4 @@
-"""What a communicator has recorded: found for a call, recorded for it, or recorded over for it."""
+"""The recorded collectives of a communicator: found for a call, or recorded for it."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ class Asked:
 class Library:
     """The recorded collectives of one communicator; its engine's lock is held at every call.
 
-    A call that was recorded is found by the memory that its arrays lie in. Where that is another one, but a call of the
-    same form was recorded before, nothing is checked or planned again: the template of the form is recorded over the
-    call's memory, and where the cache is full, into the command buffers of an entry that has to go anyway.
+    A call finds its entry by the memory that its arrays lie in. Where a call of the same form was recorded over other
+    memory, nothing is checked or planned again: the form's template is recorded over the call's memory. Where the cache
+    is full, it is recorded into the command buffers of an entry that has to go anyway.
 
     Args:
         devices: by rank.
@@ -66,10 +66,10 @@ class Library:
         return self._cache.get(key) if self._builder.recorder.checks is None else None
 
     def check(self, call: Call) -> Request | None:
-        """Check a call; None where a call of its form was checked before.
+        """Check a call; return None where a call of its form was checked before.
 
         Raises:
-            InvalidUsageError, UnsupportedError: the call is wrong.
+            InvalidUsageError, UnsupportedError: as :func:`vkpar.comm.requests.calls.check` does.
         """
         return None if self._template(self._form(call)) else calls.check(self._devices, call)
 
@@ -83,7 +83,7 @@ class Library:
             request: the checked call, where it was checked already.
 
         Raises:
-            InvalidUsageError, UnsupportedError: the call is wrong.
+            InvalidUsageError, UnsupportedError: as :func:`vkpar.comm.requests.calls.check` does.
             OutOfMemoryError: no room for command buffers or bounce buffers.
         """
         form = self._form(call)
@@ -174,7 +174,7 @@ class Library:
             template.add(turn, self._builder.score(request, turn, form.memory))
 
     def _form(self, call: Call) -> Form | None:
-        """Return the form of a call; None where a template would not do, and for what is no call at all."""
+        """Return the form of a call; None where no template serves, or where the arguments are no arrays."""
         if not self._builder.recorder.is_plain:
             return None
         try:
@@ -194,12 +194,12 @@ class Library:
             written -= self._templates.pop(next(iter(self._templates))).batches
 
     def forget(self) -> None:
-        """Plan and record every call anew from now on: what is known of the rig has changed."""
+        """Plan and record every call anew from now on, because the rig's tuning has changed."""
         self._templates.clear()
         self._cache.retire_all()
 
     def sweep(self) -> None:
-        """Free what nobody can ask for again and is done.
+        """Free the entries that no call finds any more and that are done.
 
         Raises:
             InvalidUsageError: a device is closed.

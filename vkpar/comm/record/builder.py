@@ -40,7 +40,7 @@ class _Recipe:
     """All that a request's programs are recorded from.
 
     Attributes:
-        label: what the flight recorder says of the collective.
+        label: the collective's entry in the flight recorder.
         operands: the arrays, or their bounce buffers.
         slab: where the slots lie, and ``slots`` which ones are used.
         spec: what the reduction does.
@@ -61,12 +61,12 @@ class ProgramBuilder:
     """Records the requests of one communicator.
 
     Args:
-        rig: what the communicator owns on its devices.
-        algorithm: the one to take, or ``"auto"``.
+        rig: the communicator's rig.
+        algorithm: the algorithm to take, or ``"auto"``.
         wire: how float32 crosses links where a request does not say.
 
     Attributes:
-        tuning: what is known of the rig; not to be changed once anything was recorded for the caller.
+        tuning: the rig's tuning; not to be changed once a call of the user's was recorded.
         through_copies: whether every reduction goes through copies of the slots, where the rig has them.
         recorder: records the steps.
     """
@@ -88,7 +88,7 @@ class ProgramBuilder:
     def entry(
         self, request: Request, wanted: Plan | None = None, turn: int | None = None, memory: Sequence[Buffer] = ()
     ) -> Entry:
-        """Record ``request``; a reduction goes as ``wanted`` says, or as the tuning does.
+        """Record ``request``; a reduction goes by the plan ``wanted``, or by the tuning.
 
         An entry holds none of the request's arrays: programs of other turns are recorded by :meth:`program` when they
         are needed, from the call that needs them. Where bounce buffers take the place of arrays, the programs of all
@@ -96,7 +96,7 @@ class ProgramBuilder:
 
         Args:
             request: a checked call.
-            wanted: which way a reduction takes; None for that of the tuning.
+            wanted: the plan of a reduction; None for the tuning's.
             turn: the number of the communicator's collective that it is recorded for; None to record all turns.
             memory: the buffers of the request's arrays, by which the template of the entry knows them.
 
@@ -149,7 +149,7 @@ class ProgramBuilder:
         return self.recorder.write(steps, recipe.spec, recipe.slab, recipe.operands, places, copies=recipe.copies)
 
     def _timed(self, recipe: _Recipe) -> Entry:
-        """Return an entry of many alternates, since each is free again only once its times were read."""
+        """Return an entry of many programs, since a timed program is free again only once its times were read."""
         with ExitStack() as undo:
             programs = [self._write(recipe, 0, ()).program(())]
             undo.callback(programs[0].close)
@@ -163,7 +163,7 @@ class ProgramBuilder:
             undo.pop_all()
         return TimedEntry(programs, recipe.operands.bounce_buffers, recipe.label, generations)
 
-    # ---- which way a request goes ----
+    # ---- plans ----
 
     def _recipe(self, request: Request, wanted: Plan | None) -> _Recipe | None:
         """Return how ``request`` is recorded; None where there is nothing to do."""
@@ -177,7 +177,7 @@ class ProgramBuilder:
         wire = wires.chosen(request.op, self._wire) if request.wire is None else request.wire
         assert request.dtype is not None
         message = wires.message_nbytes(request.dtype, wire, request.count, request.op)
-        # Refuses what cannot run on this rig, whatever the count.
+        # An algorithm that cannot run on this rig is refused whatever the count.
         plan = self._choose(request, message, wire) if wanted is None else wanted
         if request.count == 0:
             return None
@@ -214,7 +214,7 @@ class ProgramBuilder:
         )
 
     def _choose(self, request: Reduction, message: int, wire: str) -> Plan:
-        """Return how it goes: by the wanted algorithm where that does this collective."""
+        """Return the plan, by the communicator's algorithm where that does this collective."""
         assert request.dtype is not None
         timed = wires.timed_as(request.dtype, wire, request.op)
         return choose.choose(self._algorithm, self._infos, message, self.tuning, timed, request.name)
@@ -246,7 +246,7 @@ class ProgramBuilder:
 
 
 def _alone(request: Reduction) -> Operands:
-    """Return what a single rank does: a copy to its destination, nothing in place."""
+    """Return the operands of a single rank: a copy to its destination, or nothing in place."""
     made = Operands([], [])
     for source, target in zip(request.sources[0], request.targets[0], strict=True):
         if source.array.size and source.array.key[:2] != target.array.key[:2]:

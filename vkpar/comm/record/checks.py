@@ -1,4 +1,4 @@
-"""What ``VKPAR_DEBUG`` turns on: generations of the slots that are checked, and what the wire loses."""
+"""The checks of ``VKPAR_DEBUG``: the generations of the slots, and the errors of the wire."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ class SmallKernels(Protocol):
 
 
 class SlotChecks:
-    """Numbers the contents of every slot in the global order, and has each rank compare what it finds.
+    """Numbers the contents of every slot in the global order, and has each rank compare the numbers that it reads.
 
     A writer marks its slots as being written, then stamps them with their new generation; a reader compares before
     and after it reads. Recorded programs hold the generations, so that nothing is replayed while this is on.
 
     Raises:
-        UnsupportedError: the rig copies slots, which is not followed.
+        UnsupportedError: the rig has copies of the slots, whose numbers are not checked.
     """
 
     def __init__(self, rig: Rig) -> None:
@@ -49,12 +49,12 @@ class SlotChecks:
         self._numbers = itertools.count(1)
 
     def record_before(self, recorder: SmallKernels, commands: CommandBuffer, step: Step) -> None:
-        """Record what comes before the step's own kernels."""
+        """Record the checks before the step's own kernels."""
         self._launch(recorder, commands, step, [(slot, self._generations[slot]) for slot in step.reads], write=False)
         self._launch(recorder, commands, step, [(slot, _FREE) for slot in step.writes], write=True)
 
     def record_after(self, recorder: SmallKernels, commands: CommandBuffer, step: Step) -> None:
-        """Record what comes after them, and count the step's writes."""
+        """Record the checks after the step's kernels, and number its writes."""
         self._launch(recorder, commands, step, [(slot, self._generations[slot]) for slot in step.reads], write=False)
         for slot in step.writes:
             self._generations[slot] = next(self._numbers)
@@ -81,7 +81,7 @@ class SlotChecks:
         return (small if slot < large.base else large).stamp_of(slot)
 
     def check(self) -> None:
-        """Raise what a rank has found.
+        """Raise the first wrong generation that a rank has read.
 
         Raises:
             CommunicatorError: a slot was read while it held another generation than the global order says.

@@ -19,11 +19,11 @@ class Entry:
     """One collective over certain memory.
 
     Args:
-        programs: the programs by turn, one at least unless there is nothing to do.
-        bounce_buffers: aligned bounce buffers that the programs use in place of arrays that wide accesses cannot reach.
-        label: what the flight recorder says of the collective.
-        alternates: how many programs take turns; those that ``programs`` lacks are added when they are needed.
-        template: what the programs are recorded from over other memory; None where they cannot be.
+        programs: the programs by turn; none where there is nothing to do.
+        bounce_buffers: aligned arrays that the programs use in place of arrays that wide accesses cannot reach.
+        label: the collective's entry in the flight recorder.
+        alternates: how many programs take turns; programs missing from ``programs`` are added when they are needed.
+        template: records the programs over other memory; None where they cannot be.
 
     Attributes:
         programs: the programs recorded so far, by turn, over different slots; none where there is nothing to do.
@@ -61,9 +61,9 @@ class Entry:
         return [*self.programs.values(), *self.spares.values()]
 
     def program(self, turn: int, taken: Collection[Program | None] = ()) -> Program | None:
-        """Return the program to run in the communicator's collective number ``turn``: neighbours use other slots.
+        """Return the program for the communicator's collective number ``turn``; the next collective uses other slots.
 
-        None where it was not recorded yet: :meth:`add` takes it.
+        Return None where the program was not recorded yet; :meth:`add` takes it.
         """
         return self.programs.get(turn % self.alternates)
 
@@ -72,7 +72,7 @@ class Entry:
         self.programs[turn % self.alternates] = program
 
     def used_up(self, taken: Collection[Program | None]) -> bool:
-        """Say whether none is left beside those ``taken`` for the same submission: here one may run twice in it."""
+        """Say whether no program is left beside those ``taken`` for a submission; here one may run in it twice."""
         return False
 
     def done(self, reached: Sequence[int]) -> bool:
@@ -117,10 +117,11 @@ class TimedEntry(Entry):
         self._generations = generations
 
     def program(self, turn: int, taken: Collection[Program | None] = ()) -> Program:
-        """Return the one that ran longest ago, over the slots that ``turn`` is to use where one of these is left.
+        """Return the program that ran longest ago, if possible one over the slots that ``turn`` is to use.
 
         Raises:
-            CommunicatorError, InvalidUsageError: the communicator failed or was closed while this waited for its run.
+            CommunicatorError: the communicator failed while this waited for the program's last run.
+            InvalidUsageError: the communicator was closed while this waited.
         """
         free = [pair for pair in self._waiting if pair[0] not in taken]
         pair = next((pair for pair in free if pair[1] == turn % self._generations), free[0])
@@ -130,5 +131,5 @@ class TimedEntry(Entry):
         return pair[0]
 
     def used_up(self, taken: Collection[Program | None]) -> bool:
-        """Say whether none is left beside those ``taken`` for the same submission: each can run in it once."""
+        """Say whether no program is left beside those ``taken`` for a submission; each can run in it once."""
         return all(program in taken for program in self.programs.values())

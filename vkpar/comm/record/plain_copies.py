@@ -13,7 +13,7 @@ from vkpar.vulkan.memory.buffer import BufferRange
 
 
 class Copier:
-    """Does for one rank what plain copies can do: processors copy many times as fast as they run kernels.
+    """Records one rank's actions that plain copies can do: CPU drivers copy many times as fast as they run kernels.
 
     Args:
         plan: the formats.
@@ -32,7 +32,7 @@ class Copier:
         self._late: list[RangeCopy] = []
 
     def record_reduce(self, commands: CommandBuffer, action: Reduce) -> Reduce | None:
-        """Record ``action``, or return what a kernel must do of it; the rest comes with :meth:`record_late`."""
+        """Record ``action``, or return the part that a kernel must do; :meth:`record_late` records the rest."""
         form = self._plan.final if action.final else self._plan.contribution
         if action.out_slot is None or not self._plan.is_verbatim(form):
             return action
@@ -48,7 +48,7 @@ class Copier:
     def _only_sends(self, action: Reduce) -> bool:
         """Say whether the rank's own elements travel as they are.
 
-        Those that are summed may be NaNs of any kind; the NaNs of finished sums are of one kind.
+        Contributions may hold NaNs of any kind; the NaNs of finished sums are of one kind.
         """
         alone = action.own_at is not None and not action.sources
         return alone and (not action.finishes or self._plan.moves)
@@ -73,7 +73,7 @@ class Copier:
         return True
 
     def record_late(self, commands: CommandBuffer) -> None:
-        """Record the copies of what the kernels before have stored."""
+        """Record the copies of elements that the kernels before have stored."""
         if self._late:
             commands.record_order()
         for stored, sent in self._late:

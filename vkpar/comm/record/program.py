@@ -8,7 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 from vkpar.comm.record.timestamps import RankTimer, Stopwatch
-from vkpar.vulkan.pump.ports import Batch, ProgramPort
+from vkpar.vulkan.pump.native import CProgram
+from vkpar.vulkan.pump.ports import Batch
 from vkpar.vulkan.tape import Take
 
 
@@ -37,7 +38,7 @@ class Program:
         listed: Sequence[Batch],
         commands: Sequence[Any],
         phases: Sequence[Sequence[str]],
-        port: ProgramPort,
+        port: CProgram,
         timers: Sequence[tuple[int, RankTimer]] = (),
         watch: Stopwatch | None = None,
     ) -> None:
@@ -71,11 +72,11 @@ class Program:
         self.mark_submitted(self._port.enqueue())
 
     def mark_submitting(self) -> None:
-        """Count as pending until :meth:`mark_submitted`: an interrupt can come right after the submits."""
+        """Count as pending until :meth:`mark_submitted`, because an interrupt can come right after the submits."""
         self._marked = False
 
     def mark_submitted(self, values: Sequence[int]) -> None:
-        """Remember what a submission will signal: ``values`` by queue, 0 or any value where it has no batch."""
+        """Remember the values that a submission will signal, by queue; any value where it has no batch."""
         if self._idle:
             values = [value if number else 0 for value, number in zip(values, self.counts, strict=True)]
         self.values = list(values)

@@ -17,7 +17,7 @@ from vkpar.comm.rig.arena import Slab
 from vkpar.comm.rig.rig import Rig
 from vkpar.comm.schedule import slot_copies
 from vkpar.comm.schedule.steps import Step
-from vkpar.vulkan.pump.ports import ProgramPort
+from vkpar.vulkan.pump.native import CProgram
 from vkpar.vulkan.tape import Places
 
 # For tests: holds a step up until a semaphore of its rank's device has a value; None lets it go.
@@ -134,6 +134,6 @@ class StepRecorder:
             places=places,
         )
 
-    def joined(self, programs: Sequence[Program]) -> ProgramPort:
+    def joined(self, programs: Sequence[Program]) -> CProgram:
         """Return a program of the pump's that submits several at once; close it after use."""
         return self._rig.group.program([batch for program in programs for batch in program.listed])

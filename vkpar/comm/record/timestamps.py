@@ -1,4 +1,4 @@
-"""Timestamps around the steps of a program: what a profile has recorded, and how the device's counters are read."""
+"""Timestamps around the steps of a program: recording them in a profile, and reading the device's counters."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class Planned:
 
     Attributes:
         index: its number among its rank's steps.
-        received_nbytes: what it reads from slots, scales included; ``sent_nbytes`` what it writes to them.
-        sources: the steps, as rank and index, that wrote what it reads.
+        received_nbytes: bytes that it reads from slots, scales included; ``sent_nbytes``: bytes that it writes to them.
+        sources: the steps, as rank and index, that wrote the slots that it reads.
         place: its queue and its number among that queue's steps, where the rank has several queues.
     """
 
@@ -98,10 +98,10 @@ class RankTimer:
     Args:
         device: the rank's device.
         steps: how many there are.
-        family: the queue family that writes them; None for that of the kernels.
+        family: the queue family that writes them; None for the kernels' family.
 
     Raises:
-        UnsupportedError: it does not write what the kernels' family writes.
+        UnsupportedError: the family's timestamps differ from those of the kernels' family, or it has none.
     """
 
     def __init__(self, device: LogicalDevice, steps: int, family: int | None = None) -> None:
@@ -116,16 +116,16 @@ class RankTimer:
         self._next = 0
 
     def record_begin(self, commands: CommandBuffer) -> None:
-        """Record the begin of the next step, before anything else: its own barriers belong to it.
+        """Record the begin of the next step, before the step's own barriers.
 
-        The barrier that comes next makes lavapipe write it now.
+        The barrier that comes next makes lavapipe write the timestamp at once.
         """
         if not self._by_host:
             commands.record_reset(self._pool.handle, self._next, 2)
         commands.record_timestamp(self._pool.handle, self._next)
 
     def record_end(self, commands: CommandBuffer) -> None:
-        """Record its end, after everything else."""
+        """Record the step's end, after everything else."""
         commands.record_timestamp(self._pool.handle, self._next + 1)
         self._next += 2
 
@@ -164,7 +164,7 @@ class Stopwatch(Protocol):
         """Wait for the run before, if there is any, and read its times."""
 
     def close(self, late: Collection[int]) -> None:
-        """Read what can still be read: the program is about to be freed, done but for its part on ``late`` ranks."""
+        """Read the times if all ranks are done; the program is about to be freed, and ``late`` ranks never finish."""
 
 
 class Collector(Protocol):

@@ -1,4 +1,4 @@
-"""The arguments of a call, and what identifies the call, so that a repeated one finds what was recorded for it."""
+"""The arguments of a call, and its key, by which an equal call finds the recorded programs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where each rank keeps the elements that a schedule names: arrays, laid out in one virtual element space."""
+"""The operands of a program: each rank's arrays, laid out in the virtual space that a schedule counts in."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from vkpar.comm.schedule.steps import BLOCK, Span
 from vkpar.vulkan.memory.accounting import BOUNCE_BUFFERS
 from vkpar.vulkan.memory.buffer import BufferRange
 
-WORD = 4  # bytes; whatever is moved, and elements of other than 32 bits that are reduced exactly, travel as words
+WORD = 4  # bytes; movements, and reduced elements of other than 32 bits, travel as words
 
 RangeCopy = tuple[list[BufferRange], list[BufferRange]]  # of as many bytes
 
@@ -53,7 +53,7 @@ class LocalCopies:
 
 @dataclass
 class Operands:
-    """What a program reads and writes, by rank.
+    """The arrays that a program reads and writes, by rank.
 
     Attributes:
         bounce_buffers: aligned bounce buffers in place of arrays that wide accesses cannot reach.

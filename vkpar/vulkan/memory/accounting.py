@@ -1,4 +1,4 @@
-"""What a device's memory is used for: books that are kept where memory is taken, and a picture of them."""
+"""What a device's memory is used for: accounting where memory is taken, and a report of it."""
 
 from __future__ import annotations
 
@@ -124,10 +124,10 @@ def _on(heap: int, counts: Counter[tuple[str, int]]) -> int:
 class Accounting:
     """What one opened device has taken, by purpose and by heap; may be written to from any thread.
 
-    An allocator has books of its own, which are a part of its device's: after an interrupt it writes them anew.
+    An allocator has an accounting of its own, which is a part of its device's and is rebuilt after an interrupt.
 
     Args:
-        whole: the books that these are a part of, for as long as somebody holds these.
+        whole: the accounting that this one is a part of, as long as this one lives.
     """
 
     def __init__(self, whole: Accounting | None = None) -> None:
@@ -168,8 +168,8 @@ class Accounting:
         with self._lock:
             return sum(
                 nbytes
-                for books in (self, *self._parts)
-                for counts in (books._used, books._imported)
+                for part in (self, *self._parts)
+                for counts in (part._used, part._imported)
                 for (purpose, _), nbytes in counts.copy().items()
                 if purpose in purposes
             )
@@ -178,17 +178,17 @@ class Accounting:
     def counts(self) -> tuple[int, int]:
         """The numbers of buffers and of blocks."""
         every = (self, *self._parts)
-        return sum(books._buffers.total() for books in every), sum(books._number.total() for books in every)
+        return sum(part._buffers.total() for part in every), sum(part._number.total() for part in every)
 
     def _on(self, heap: int) -> tuple[int, int, int]:
         """Return the bytes used, held in blocks, and imported, of one heap."""
         every = (self, *self._parts)
-        used = sum(_on(heap, books._used) for books in every)
-        imported = sum(_on(heap, books._imported) for books in every)
-        return used, sum(books._blocks[heap] for books in every), imported
+        used = sum(_on(heap, part._used) for part in every)
+        imported = sum(_on(heap, part._imported) for part in every)
+        return used, sum(part._blocks[heap] for part in every), imported
 
     def heaps(self, found: Sequence[Heap]) -> tuple[HeapMemory, ...]:
-        """Return the books of each heap beside what the driver says about it."""
+        """Return each heap's accounting beside the driver's figures."""
         with self._lock:
             return tuple(self._heap(heap, *self._on(heap.index)) for heap in found)
 

@@ -44,9 +44,11 @@ class CQueue:
         return int(self._submitted[0])
 
     def pair(self, other: CQueue) -> None:
+        """Make each submission wait for all that ``other``, a queue of the same device, was given before."""
         self._c.lib.vkp_queue_pair(self.handle, other.handle)
 
     def submit(self, command: Any) -> int:
+        """Submit one command buffer and return the value that it will signal."""
         vk = api.load()
         with enqueue_lock:
             result = self._c.lib.vkp_submit(self.handle, vk.address(command), self._value)
@@ -61,6 +63,7 @@ class CQueue:
         api.load().check(result, "vkQueueWaitIdle")
 
     def close(self) -> None:
+        """Free the helper's queue."""
         handle, self.handle = self.handle, None  # an interrupted close must not free it twice
         if handle is not None:
             self._last = self._submitted = self._c.ffi.new("uint64_t*", self._last[0])
@@ -108,6 +111,13 @@ class CProgram:
         self._failed = c.ffi.new("uint32_t*")
 
     def enqueue(self) -> list[int]:
+        """Submit every batch in one uninterruptible step; return each queue's last timeline value.
+
+        A failure aborts the group; on an aborted group nothing is submitted.
+
+        Raises:
+            VulkanError: a submission failed, or the group was aborted before.
+        """
         with enqueue_lock:
             result = self._c.lib.vkp_enqueue(self.handle, self._values, self._failed)
             values = self._c.ffi.unpack(self._values, len(self._queues))
@@ -116,9 +126,11 @@ class CProgram:
         return list(values)
 
     def last(self) -> list[int]:
+        """Return each queue's last timeline value, whatever was submitted to it."""
         return [queue.last for queue in self._queues]
 
     def close(self) -> None:
+        """Free the helper's program."""
         handle, self.handle = self.handle, None
         if handle is not None:
             self._c.lib.vkp_program_free(handle)
@@ -136,41 +148,59 @@ class CGroup:
         self._error = self._c.lib.vkp_group_error_word(self.handle)  # read in place, as CQueue's
 
     def set_native(self, dst: int, src: int, semaphore: Any) -> None:
+        """Let ``dst`` wait on ``semaphore``: ``src``'s timeline as ``dst``'s device knows it."""
         self._c.lib.vkp_group_native(self.handle, dst, src, api.load().address(semaphore))
 
     def set_local(self, dst: int, semaphore: Any) -> None:
+        """Name the timeline of ``dst``'s device that only the host signals."""
         self._c.lib.vkp_group_local(self.handle, dst, api.load().address(semaphore))
 
     def set_slots(self, base: int, offsets: Sequence[int], sizes: Sequence[int]) -> None:
+        """Give the host address of the memory that ranks share, and each slot's first byte in it and length."""
         new = self._c.ffi.new
         self._c.lib.vkp_group_slots(self.handle, base, new("uint64_t[]", offsets), new("uint64_t[]", sizes))
 
     def set_mapped(self, rank: int, address: int) -> None:
+        """Let ``rank`` have its slots at ``address``, laid out alike; no link to or from it is native.
+
+        The bridge copies slots between the rank and the others: see ``copy_slot`` in ``_pump_bridge.h``.
+        """
         self._c.lib.vkp_group_mapped(self.handle, rank, address)
 
     def start(self, spin_ns: int) -> None:
+        """Start a waiter thread per source queue that is bridged somewhere.
+
+        Raises:
+            CommunicatorError: the system starts no thread.
+        """
         error = self._c.lib.vkp_group_start(self.handle, spin_ns)
         if error:
             raise CommunicatorError(f"cannot start a bridge thread: errno {error}")
 
     def shape(self, batches: Sequence[Batch]) -> CShape:
+        """Prepare ``batches``, given in one global order, for programs with any command buffers."""
         return CShape(self._c, self.handle, self._queues, batches)
 
     def program(self, batches: Sequence[Batch]) -> CProgram:
+        """Prepare ``batches``, given in one global order, with their command buffers."""
         return self.shape(batches).program([batch.command for batch in batches])
 
     def stop(self) -> None:
+        """End the waiter threads, after the copy that each is at; parked batches stay parked."""
         if self.handle is not None:
             self._c.lib.vkp_group_stop(self.handle)
 
     def abort(self) -> None:
+        """Let every parked batch run, its data undefined, so that the queues drain; nothing is enqueued any more."""
         if self.handle is not None:
             self._c.lib.vkp_group_abort(self.handle)
 
     def error(self) -> int:
+        """Return the VkResult that stopped the bridge, 0 where none did."""
         return int(self._error[0])
 
     def stats(self) -> BridgeStats:
+        """Return the bridge threads' counters."""
         out = self._c.ffi.new("uint64_t[]", 5 + HISTOGRAM_BUCKETS + len(self._queues))
         self._c.lib.vkp_group_stats(self.handle, out)
         bridges, spins, blocks, copies, copied_bytes, *rest = self._c.ffi.unpack(out, len(out))
@@ -178,6 +208,7 @@ class CGroup:
         return BridgeStats(bridges, spins, blocks, copies, copied_bytes, histogram, pending)
 
     def close(self) -> None:
+        """Stop, and free the helper's group."""
         if self.handle is not None:
             self.stop()
             self._error = self._c.ffi.new("int32_t*", self._error[0])
@@ -194,6 +225,11 @@ class Waiter:
         self._queues = queues
 
     def wait(self, values: Sequence[int], timeout_ns: int, spin_ns: int) -> int:
+        """Wait until each queue has its value of ``values``; return how many queues, in order, have it.
+
+        Raises:
+            VulkanError: the wait failed, for example because the device was lost.
+        """
         ffi = self._c.ffi
         reached = ffi.new("uint32_t*")
         wanted = ffi.new("uint64_t[]", values)
