@@ -32,7 +32,8 @@ settings.load_profile("full" if FULL else "sample")
 KNOWN = ("llvmpipe", "swiftshader")
 
 
-# Before anything reads the settings.
+# Before anything reads the settings. pytest-xdist tells its workers how wide the terminal is, but they print to none.
+os.environ.pop("COLUMNS", None)
 os.environ.setdefault("VKPAR_VALIDATION", "1")
 os.environ.setdefault("VKPAR_TUNING", "off")  # tests name what they run; those of the tuner turn it on
 
