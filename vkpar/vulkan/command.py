@@ -198,10 +198,6 @@ class CommandBuffer:
             number = min(_REGIONS, len(regions) - start)
             self._append(self._vk.lib.vkCmdCopyBuffer, source, target, number, rows + start)
 
-    def record_fill(self, target: BufferRange, word: int) -> None:
-        """Fill ``target`` with a 32-bit word; offset and size are multiples of 4 (VUID-vkCmdFillBuffer-size-00028)."""
-        self._append(self._vk.lib.vkCmdFillBuffer, target.buffer, target.offset, target.nbytes, word)
-
     def record_dispatch(self, pipeline: Any, descriptors: Any, push: bytes, groups: tuple[int, int, int]) -> None:
         """Run ``groups`` work-groups of ``pipeline`` on the buffers that ``descriptors`` names."""
         self.record_bound(pipeline, self._vk.ffi.new("VkDescriptorSet[1]", [descriptors]), push, groups)
