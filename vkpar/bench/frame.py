@@ -100,17 +100,23 @@ class RigInfo:
 
 
 def open_communicator(
-    stack: ExitStack, selector: str | None, *, wire: str | None = None, algorithm: str = "auto", transport: str = "auto"
+    stack: ExitStack,
+    selector: str | None,
+    *,
+    wire: str | None = None,
+    algorithm: str = "auto",
+    transport: str = "auto",
+    virtual: bool = True,
 ) -> tuple[Communicator, RigInfo]:
     """Open devices and a communicator over them, closed with ``stack``; return it and its description.
 
-    A single device that nobody asked for by name is opened twice: two virtual ranks.
+    A single device that nobody asked for by name is opened twice (two virtual ranks) where ``virtual`` is true.
 
     Raises:
         VkparError: what opening them raises.
     """
     devices = vkpar.open_devices(selector)
-    if selector is None and not env.get().devices and len(devices) == 1:
+    if virtual and selector is None and not env.get().devices and len(devices) == 1:
         devices += vkpar.open_devices(str(devices[0].info.index))
     for device in devices:
         stack.enter_context(device)
