@@ -22,7 +22,7 @@ from vkpar.comm.communicator import Communicator
 from vkpar.device import Device
 from vkpar.errors import InvalidUsageError
 
-# Weights make a block's result this much smaller than its input, so that nothing overflows however many layers there are.
+# How much smaller weights make each product's result than its input: nothing overflows in however many layers.
 GAIN: Final = 0.25
 _VALUES: Final = (1 << 20) + 8  # weights that are drawn; of no size that rows have, so that no two rows are the same
 _UNIT: Final = 64  # of the feed-forward width, which devices get multiples of
@@ -75,6 +75,10 @@ class Shape:
             )
             for number, width in zip(kv_heads, widths, strict=True)
         ]
+
+    def weights_nbytes(self, nranks: int) -> list[int]:
+        """Return the bytes of the weights of each of ``nranks`` devices; raises as :meth:`parts` does."""
+        return [self.layers * part.weights() * 2 for part in self.parts(nranks)]
 
     def fan_ins(self) -> tuple[tuple[int, int], tuple[int, int]]:
         """Return how many inputs a result of the two products of either block has, over all devices."""

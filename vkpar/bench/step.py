@@ -29,6 +29,8 @@ _HEADER: Final = (
     f"#{'':16}{'(ms)':>9}{'(ms)':>9}{'(ms)':>9}{'(TB/s)':>9}{'(ms)':>9}{'(us)':>10}",
 )
 
+_Call = Callable[[], object]
+
 
 @dataclass(frozen=True)
 class Options:
@@ -103,13 +105,13 @@ class Mode:
     """
 
     name: str
-    step: Callable[[], object]
-    bare: Callable[[], object] | None
+    step: _Call
+    bare: _Call | None
     wrong: Callable[[], int]
 
 
 # Makes so many calls in a row; the seconds until all are done, and until the first one returned.
-Timer = Callable[[Callable[[], object], int], tuple[float, float]]
+Timer = Callable[[_Call, int], tuple[float, float]]
 
 
 @dataclass(frozen=True)
@@ -164,10 +166,11 @@ class Report:
     def header(self, width: int | None = None) -> list[str]:
         """Return the lines above the table."""
         weights = ", ".join(f"{nbytes / 1e9:.4g}" for nbytes in self.weights_nbytes)
+        products = f"{4 * self.shape.layers} products and {self.sums()} sums a step"
         return [
             f"# {self.subject} {self.rig.versions[self.subject]} bench step: one token, {self.rig.nranks} device(s)",
             f"# {self.shape.describe()}",
-            f"# {4 * self.shape.layers} products and {self.sums()} sums a step; {weights} GB of float16 weights by device",
+            f"# {products}; float16 weights of {weights} GB by device",
             f"# {self.options.describe()}",
             "#",
             *self.rig.lines(),
@@ -182,8 +185,8 @@ class Report:
             f"# Wrong elements    : {table.verdict(self.wrong())}",
             "# step: the median of runs of steps in a row with one wait at the end; least and most of the runs.",
             "# weights: bytes of the device with most of them over the time; sums: the step less one without sums.",
-            "# host: until the first call of a run returned. #wrong: elements on any device that are not bit for bit",
-            "# those of an eager step with out=.",
+            "# host: until the first call of a run returned.",
+            "# #wrong: elements, of all devices, that are not bit for bit those of an eager step with out=.",
         ]
 
     def as_dict(self) -> dict[str, Any]:
@@ -194,16 +197,12 @@ class Report:
 
 def start(options: Options, stack: ExitStack) -> tuple[Report, Iterator[Row]]:
     """Open what ``options`` name, closed with ``stack``; return the report and what measures its rows."""
-    comm, rig = frame.open_communicator(
-        stack,
-        options.devices,
-        wire=options.wire,
-        algorithm=options.algorithm,
-        transport=options.transport,
-        virtual=False,
+    devices = frame.open_devices(stack, options.devices)
+    shape = options.shape("tiny" if any(device.info.is_cpu for device in devices) else "8b")
+    weights = shape.weights_nbytes(len(devices))
+    comm, rig = frame.connect(
+        stack, devices, wire=options.wire, algorithm=options.algorithm, transport=options.transport
     )
-    shape = options.shape("tiny" if any(device.info.is_cpu for device in comm.devices) else "8b")
-    weights = [part.weights() * shape.layers * 2 for part in shape.parts(len(comm.devices))]
     report = Report(options, "vkpar", shape, weights, rig)
     return report, _rows(report, comm, stack)
 
@@ -236,7 +235,7 @@ def measure(report: Report, mode: Mode, timer: Timer) -> Row:
     )
 
 
-def time_calls(call: Callable[[], object], calls: int, finish: Callable[[], object]) -> tuple[float, float]:
+def time_calls(call: _Call, calls: int, finish: _Call) -> tuple[float, float]:
     """Return the seconds of ``calls`` calls in a row and a ``finish``, and those until the first call returned."""
     finish()
     start = time.perf_counter()
@@ -270,35 +269,39 @@ class _Bench:
         """Return what is measured under ``name``."""
         model = self._model
         if name == "fresh":
-            step: Callable[..., Any] = model.fresh_step
-            return Mode(name, step, self._bare(partial(step, sums=False)), lambda: self._wrong(step()))
+            fresh = model.fresh_step
+            return Mode(name, fresh, self._bare(partial(fresh, sums=False)), lambda: self._wrong(fresh()))
+        call: _Call
         if name == "eager":
-            step, bare = model.step, partial(model.step, sums=False)
+            call, bare = model.step, self._bare(partial(model.step, sums=False))
         else:
-            step = self._capture(model.step, fuse=name == "fused")
-            bare = self._capture(partial(model.step, sums=False), fuse=name == "fused") if self._comm else step
-        return Mode(name, step, self._bare(bare), partial(self._wrong_outputs, step))
+            capture = partial(self._capture, fuse=name == "fused")
+            call, bare = capture(model.step), self._bare(partial(model.step, sums=False), capture)
+        return Mode(name, call, bare, partial(self._wrong_outputs, call))
 
-    def _bare(self, step: Callable[[], object]) -> Callable[[], object] | None:
-        return step if self._comm is not None else None
+    def _bare(self, call: _Call, made: Callable[[_Call], _Call] | None = None) -> _Call | None:
+        """Return a step without sums, where one with sums differs; ``made`` makes what is measured of it."""
+        if self._comm is None:
+            return None
+        return call if made is None else made(call)
 
-    def _capture(self, step: Callable[[], object], *, fuse: bool) -> Callable[[], object]:
+    def _capture(self, call: _Call, *, fuse: bool) -> _Call:
         with vkpar.capture(self._devices, comm=self._comm, fuse=fuse) as graph:
-            step()
+            call()
         self._stack.callback(graph.close)
         return graph.launch
 
-    def _wrong_outputs(self, step: Callable[[], object]) -> int:
+    def _wrong_outputs(self, call: _Call) -> int:
         """Return the wrong elements of a step that writes the model's outputs."""
         for array in self._model.outputs:
             exact.poison(array)
-        step()
+        call()
         return self._wrong(self._model.outputs)
 
     def _wrong(self, results: Sequence[vkpar.Array]) -> int:
         return count_wrong([array.numpy() for array in results], self._expected)
 
-    def time(self, call: Callable[[], object], calls: int) -> tuple[float, float]:
+    def time(self, call: _Call, calls: int) -> tuple[float, float]:
         """See :data:`Timer`."""
         return time_calls(call, calls, self._finish)
 
