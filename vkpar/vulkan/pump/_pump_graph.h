@@ -70,7 +70,8 @@ int32_t vkp_recording_launch(vkp_recording *r, const vkp_plan *p, const char *ad
     return dispatch_into(r->stream, &r->to, &r->memory, p, copied, push);
 }
 
-int32_t vkp_recording_copy(vkp_recording *r, uint32_t n, const char *parts) {
+int32_t vkp_recording_copy(vkp_recording *r, uint32_t name, uint32_t n, const char *parts) {
+    (void)name;
     copy_part *copied = malloc(n * sizeof *copied + 1);
     if (!copied) return OUT_OF_HOST_MEMORY;
     memcpy(copied, parts, n * sizeof *copied);
@@ -80,7 +81,8 @@ int32_t vkp_recording_copy(vkp_recording *r, uint32_t n, const char *parts) {
     return SUCCESS;
 }
 
-int32_t vkp_recording_fill(vkp_recording *r, uint32_t n, const char *parts, uint32_t word) {
+int32_t vkp_recording_fill(vkp_recording *r, uint32_t name, uint32_t n, const char *parts, uint32_t word) {
+    (void)name;
     r->operations++;
     for (uint32_t i = 0; i < n; i++) {
         fill_part part;
