@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from vkpar import env
 from vkpar.errors import DeviceLostError, InvalidUsageError, UnsupportedError
 from vkpar.timeouts import Deadline
-from vkpar.vulkan import api, create, instance
+from vkpar.vulkan import api, capturing, create, instance
 from vkpar.vulkan.gate import Gate
 from vkpar.vulkan.memory import memtypes
 from vkpar.vulkan.memory.accounting import ARRAYS, BOUNCE_BUFFERS, LIMITED, SLOTS, STAGING, Accounting, DeviceMemory
@@ -24,7 +24,7 @@ from vkpar.vulkan.memory.hostmemory import HostBlock
 from vkpar.vulkan.memory.imports import HostImports, HostWindow
 from vkpar.vulkan.memory.mapped import MappedArrays
 from vkpar.vulkan.memory.memory import Allocator
-from vkpar.vulkan.memory.recycle import Recycler
+from vkpar.vulkan.memory.recycle import Divided, Recycler
 from vkpar.vulkan.memory.subbuffers import SubBuffers, cut
 from vkpar.vulkan.physical import DeviceInfo, read_heaps
 from vkpar.vulkan.pipelines.kernel import Pipeline, PipelineCache
@@ -71,7 +71,7 @@ class LogicalDevice:
         self.label = f"{info.name} #{next(_numbers)}"
         self.gate = Gate(self.label)
         self._retired: deque[tuple[int, int, Lease]] = deque()  # with the timelines' values that they wait for
-        self.recycler = Recycler(info.heaps[memtypes.heap_of(info, memtypes.DEVICE)].nbytes)
+        self.recycler: Recycler | Divided = Recycler(info.heaps[memtypes.heap_of(info, memtypes.DEVICE)].nbytes)
         self._reaping = threading.Lock()
         self.keepers: weakref.WeakSet[Keeper] = weakref.WeakSet()
         self._closing = threading.RLock()
@@ -303,6 +303,7 @@ class LogicalDevice:
         """Copy flat uint8 ``source`` to ``target``, of as many bytes; ``source`` is free on return."""
         with self.gate.lock():
             self.gate.check()
+            self._refuse_captured("writing from the host")
             if self.imports.upload(source, target) or (self._mapped and self._mapped.upload(source, target)):
                 return
             self.staging.upload(source, target)
@@ -311,6 +312,7 @@ class LogicalDevice:
         """Fill flat uint8 ``target`` from ``source``, of as many bytes; returns when it is there."""
         with self.gate.lock():
             self.gate.check()
+            self._refuse_captured("reading to the host")
             if self.imports.download(source, target) or (self._mapped and self._mapped.download(source, target)):
                 return
             self.staging.download(source, target)
@@ -326,6 +328,7 @@ class LogicalDevice:
         """
         with self.gate.lock():
             self.gate.check()
+            self._refuse_captured("writing from the host")
             if self._mapped is None or not self._mapped.write(memory.whole, nbytes, straight):
                 self.staging.send(loads)
 
@@ -336,8 +339,33 @@ class LogicalDevice:
         """
         with self.gate.lock():
             self.gate.check()
+            self._refuse_captured("reading to the host")
             if self._mapped is None or straight is None or not self._mapped.read(memory.whole, straight):
                 self.staging.receive(loads)
+
+    def begin_capture(self, memory: Recycler) -> None:
+        """Have what this thread asks for go to its capture; arrays that it makes lie in what ``memory`` keeps.
+
+        Raises:
+            InvalidUsageError: another thread captures the device.
+        """
+        with self.gate.lock(), _capturing:
+            self.gate.check()
+            if isinstance(self.recycler, Divided):
+                raise InvalidUsageError(f"{self.label} is captured already; one capture at a time")
+            self.recycler = Divided(self.recycler, memory)
+            self.stream.capture(on=True)
+
+    def end_capture(self) -> None:
+        """End what :meth:`begin_capture` began."""
+        with _capturing:
+            self.stream.capture(on=False)
+            if isinstance(self.recycler, Divided):
+                self.recycler = self.recycler.rest
+
+    def _refuse_captured(self, what: str) -> None:
+        if capturing.by_thread:
+            capturing.refuse(self.stream, what)
 
     def import_host(self, block: HostBlock) -> HostWindow:
         """Let copies from and to ``block`` go straight, until :meth:`drop_import`, or until it is retired.
@@ -415,6 +443,7 @@ class LogicalDevice:
             WaitTimeoutError: ``timeout`` seconds were not enough.
             InvalidUsageError: the device is closed; or ``timeout`` is no number, NaN or negative.
         """
+        self._refuse_captured("waiting for a device")
         deadline = Deadline(timeout)
         for queue in self.queues:
             queue.wait(queue.last, deadline)
@@ -477,3 +506,4 @@ class LogicalDevice:
 
 _opened: weakref.WeakSet[LogicalDevice] = weakref.WeakSet()
 _opening = threading.Lock()  # held while that changes or is walked
+_capturing = threading.Lock()  # held while captures begin and end
