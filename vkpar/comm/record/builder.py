@@ -249,8 +249,8 @@ def _alone(request: Reduction) -> Operands:
     """Return the operands of a single rank: a copy to its destination, or nothing in place."""
     made = Operands([], [])
     for source, target in zip(request.sources[0], request.targets[0], strict=True):
-        if source.array.size and source.array.key[:2] != target.array.key[:2]:
-            made.copies.before.setdefault(0, []).append((source.array.ranges(), target.array.ranges()))
+        if source.elements.size and source.elements != target.elements:
+            made.copies.before.setdefault(0, []).append((source.elements.ranges(), target.elements.ranges()))
     return made
 
 

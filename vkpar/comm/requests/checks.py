@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from vkpar.arrays.array import Array
-from vkpar.comm.requests.operands import Part
+from vkpar.comm.requests.operands import Elements, Part
 from vkpar.device import Device
 from vkpar.dtypes import DType
 from vkpar.errors import InvalidUsageError
@@ -173,18 +173,18 @@ def check_aliasing(
     Raises:
         InvalidUsageError: such an overlap.
     """
-    placed = sorted((*_place(target.array), target.start) for target in targets if target.array.size)
-    for (storage, _, end, _), (other, first, _, _) in itertools.pairwise(placed):
-        if storage == other and first < end:
+    placed = sorted((*_place(elements), start) for start, elements in targets if elements.size)
+    for (memory, _, end, _), (other, first, _, _) in itertools.pairwise(placed):
+        if memory == other and first < end:
             raise InvalidUsageError(f"rank {rank}: two destinations overlap")
     begins = [target[:2] for target in placed]
     for source in sources:
-        if not source.array.size:
+        if not source.elements.size:
             continue
-        storage, first, end = _place(source.array)
-        after = bisect.bisect_right(begins, (storage, first))
+        memory, first, end = _place(source.elements)
+        after = bisect.bisect_right(begins, (memory, first))
         for other, begin, stop, start in placed[max(0, after - 1) : after + 1]:  # no others can overlap it
-            if other != storage or begin >= end or stop <= first:
+            if other != memory or begin >= end or stop <= first:
                 continue
             if (begin, stop) != (first, end):
                 raise InvalidUsageError(f"rank {rank}: out overlaps the array in part; it must be the same or apart")
@@ -194,6 +194,6 @@ def check_aliasing(
                 )
 
 
-def _place(array: Array) -> tuple[int, int, int]:
-    """Return the number of the array's storage, and its first byte there and the one after its last."""
-    return array.storage.serial, array.byte_offset, array.byte_offset + array.nbytes
+def _place(elements: Elements) -> tuple[int, int, int]:
+    """Return what stands for the memory of elements, and their first byte there and the one after their last."""
+    return id(elements.memory), elements.first, elements.end

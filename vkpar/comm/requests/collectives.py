@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from vkpar.arrays.array import Array, overlaps
+from vkpar.arrays.array import Array
 from vkpar.comm import wires
 from vkpar.comm.requests.checks import (
     Arrays,
@@ -24,7 +24,7 @@ from vkpar.comm.requests.checks import (
     largest,
 )
 from vkpar.comm.requests.keys import Call
-from vkpar.comm.requests.operands import Operands, Part, flat, moved, slots_of, summed, words, words_of
+from vkpar.comm.requests.operands import Elements, Operands, Part, moved, slots_of, summed, words_of
 from vkpar.comm.schedule.steps import Move, Span
 from vkpar.device import Device
 from vkpar.dtypes import DType, float32
@@ -40,12 +40,10 @@ class Request:
 
     Attributes:
         name: the collective's name.
-        arrays: every array that it names; what is recorded for it is freed when one of them is gone.
         dtype: the arrays' dtype; ``count`` of their elements describe the collective's size.
     """
 
     name: str
-    arrays: list[Array]
     dtype: DType | None = None
     count: int = 0
 
@@ -103,7 +101,7 @@ class Movement(Request):
 
     def spans(self) -> list[Span]:
         """Return where each send's elements lie in the virtual space, in words."""
-        return slots_of([words(send.source) for send in self.sends])
+        return slots_of([send.source.words().size for send in self.sends])
 
     def moves(self) -> list[Move]:
         """Return what crosses links."""
@@ -117,13 +115,13 @@ class Movement(Request):
         """Return the arrays as programs read and write them."""
         sources: list[list[Part]] = [[] for _ in range(nranks)]
         targets: list[list[Part]] = [[] for _ in range(nranks)]
-        local: list[tuple[int, Array, Array]] = []
+        local: list[tuple[int, Elements, Elements]] = []
         for send, span in zip(self.sends, self.spans(), strict=True):
             sources[send.rank].append(Part(span.start, send.source))
             for rank, target in send.targets.items():
                 if rank != send.rank:
                     targets[rank].append(Part(span.start, target))
-                elif target.size and not overlaps(send.source, target):
+                elif target.size and not target.overlaps(send.source):
                     local.append((rank, send.source, target))
         made = moved(sources, targets)
         for rank, source, target in local:
@@ -138,11 +136,11 @@ class Barrier(Request):
 
 @dataclass(frozen=True)
 class Send:
-    """Rank ``rank`` sends the array ``source`` to ``targets``, by rank."""
+    """Rank ``rank`` sends ``source`` to ``targets``, by rank."""
 
     rank: int
-    source: Array
-    targets: dict[int, Array]
+    source: Elements
+    targets: dict[int, Elements]
 
 
 # ---- reductions ----
@@ -181,11 +179,10 @@ def reduce_scatter(devices: Sequence[Device], call: Call) -> Request:
     targets = check_out(devices, call.out, counts, first.dtype)
     spans = slots_of([_units(count, first.dtype) for count in counts])
     source_parts = [[] if array is None else cut(array, counts, spans) for array in sources]
-    target_parts = [[Part(span.start, flat(array))] for span, array in zip(spans, targets, strict=True)]
+    target_parts = [[Part(span.start, Elements.of(array))] for span, array in zip(spans, targets, strict=True)]
     return _checked(
         Reduction(
             call.name,
-            alive(sources, targets),
             first.dtype,
             first.size,
             call.op,
@@ -207,7 +204,6 @@ def _reduction(devices: Sequence[Device], call: Call, sources: Arrays, targets: 
     return _checked(
         Reduction(
             call.name,
-            alive(sources, targets),
             first.dtype,
             count,
             call.op,
@@ -215,8 +211,8 @@ def _reduction(devices: Sequence[Device], call: Call, sources: Arrays, targets: 
             _units(count, first.dtype),
             check_contributors(sources),
             call.root,
-            sources=[[] if array is None else [Part(0, flat(array))] for array in sources],
-            targets=[[] if array is None else [Part(0, flat(array))] for array in targets],
+            sources=[[] if array is None else [Part(0, Elements.of(array))] for array in sources],
+            targets=[[] if array is None else [Part(0, Elements.of(array))] for array in targets],
         )
     )
 
@@ -251,7 +247,7 @@ def _target(rank: int, array: Array | None, out: Array | None) -> Array:
 
 def barrier(_devices: Sequence[Device], call: Call) -> Request:
     """Return a barrier."""
-    return Barrier(call.name, [])
+    return Barrier(call.name)
 
 
 # ---- shared ----
@@ -275,13 +271,8 @@ def parts_of(count: int, nranks: int, counts: Sequence[int] | None) -> list[int]
 
 def cut(array: Array, counts: Sequence[int], spans: Sequence[Span]) -> list[Part]:
     """Return consecutive parts of the flat array: part i, of ``counts[i]`` elements, begins at ``spans[i]``."""
-    parts, at, whole = [], 0, flat(array)
+    parts, at, whole = [], 0, Elements.of(array)
     for count, span in zip(counts, spans, strict=True):
-        parts.append(Part(span.start, whole[at : at + count]))
+        parts.append(Part(span.start, whole.cut(at, count)))
         at += count
     return parts
-
-
-def alive(*named: Arrays) -> list[Array]:
-    """Return every array, each once."""
-    return list({id(array): array for arrays in named for array in arrays if array is not None}.values())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from vkpar.arrays.array import Array, overlaps
+from vkpar.arrays.array import overlaps
 from vkpar.comm.requests.checks import (
     check_aliasing,
     check_alike,
@@ -16,9 +16,9 @@ from vkpar.comm.requests.checks import (
     contributions,
     rank_of,
 )
-from vkpar.comm.requests.collectives import Movement, Request, Send, alive, cut, parts_of, split
+from vkpar.comm.requests.collectives import Movement, Request, Send, cut, parts_of, split
 from vkpar.comm.requests.keys import Call
-from vkpar.comm.requests.operands import Part, flat, slots_of
+from vkpar.comm.requests.operands import Elements, Part, slots_of
 from vkpar.comm.schedule.steps import Span
 from vkpar.device import Device
 from vkpar.dtypes import DType
@@ -37,10 +37,9 @@ def all_gather(devices: Sequence[Device], call: Call) -> Request:
     sends = []
     for rank, array in enumerate(call.arrays):
         if array is not None and array.size:
-            start, end = starts[rank], starts[rank] + array.size
-            places = {other: flat(target)[start:end] for other, target in enumerate(targets)}
-            sends.append(Send(rank, flat(array), places))
-    return _moved(devices, call, alive(call.arrays, targets), dtype, sum(counts), sends)
+            places = {other: Elements.of(target).cut(starts[rank], array.size) for other, target in enumerate(targets)}
+            sends.append(Send(rank, Elements.of(array), places))
+    return _moved(devices, call, dtype, sum(counts), sends)
 
 
 def broadcast(devices: Sequence[Device], call: Call) -> Request:
@@ -57,8 +56,8 @@ def broadcast(devices: Sequence[Device], call: Call) -> Request:
     check_alike(source.size, source.dtype, array=given)
     counts = [source.size] * len(devices)
     targets = arrays if out is None else check_out(devices, out, counts, source.dtype)
-    places = {rank: flat(array) for rank, array in enumerate(targets) if array is not None}
-    return _moved(devices, call, alive(arrays, targets), source.dtype, source.size, [Send(root, flat(source), places)])
+    places = {rank: Elements.of(array) for rank, array in enumerate(targets) if array is not None}
+    return _moved(devices, call, source.dtype, source.size, [Send(root, Elements.of(source), places)])
 
 
 def scatter(devices: Sequence[Device], call: Call) -> Request:
@@ -68,8 +67,8 @@ def scatter(devices: Sequence[Device], call: Call) -> Request:
     counts = parts_of(array.size, len(devices), call.counts)
     targets = check_out(devices, call.out, counts, array.dtype)
     parts = cut(array, counts, slots_of(counts))
-    sends = [Send(root, part.array, {rank: flat(targets[rank])}) for rank, part in enumerate(parts)]
-    return _moved(devices, call, alive([array], targets), array.dtype, array.size, sends)
+    sends = [Send(root, part.elements, {rank: Elements.of(targets[rank])}) for rank, part in enumerate(parts)]
+    return _moved(devices, call, array.dtype, array.size, sends)
 
 
 def gather(devices: Sequence[Device], call: Call) -> Request:
@@ -84,11 +83,11 @@ def gather(devices: Sequence[Device], call: Call) -> Request:
         raise InvalidUsageError(f"out is {out.size} {out.dtype}; this needs {sum(counts)} {dtype}")
     places = cut(out, counts, slots_of(counts))
     sends = [
-        Send(rank, flat(array), {root: place.array})
+        Send(rank, Elements.of(array), {root: place.elements})
         for rank, (array, place) in enumerate(zip(call.arrays, places, strict=True))
         if array is not None and array.size
     ]
-    return _moved(devices, call, alive(call.arrays, [out]), dtype, out.size, sends)
+    return _moved(devices, call, dtype, out.size, sends)
 
 
 def all_to_all(devices: Sequence[Device], call: Call) -> Request:
@@ -108,13 +107,13 @@ def all_to_all(devices: Sequence[Device], call: Call) -> Request:
     targets = check_out(devices, call.out, [sum(column) for column in received], dtype)
     places = [cut(target, column, slots_of(column)) for target, column in zip(targets, received, strict=True)]
     sends = [
-        Send(rank, part.array, {other: places[other][rank].array})
+        Send(rank, part.elements, {other: places[other][rank].elements})
         for rank, (array, row) in enumerate(zip(arrays, counts, strict=True))
         if array is not None
         for other, part in enumerate(cut(array, row, slots_of(row)))
     ]
     swaps = any(array is not None and overlaps(array, target) for array, target in zip(arrays, targets, strict=True))
-    return _moved(devices, call, alive(arrays, targets), dtype, max(sizes), sends, swaps=swaps)
+    return _moved(devices, call, dtype, max(sizes), sends, swaps=swaps)
 
 
 def unzipped(pairs: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
@@ -139,15 +138,14 @@ def send_recv(devices: Sequence[Device], call: Call) -> Request:
             raise InvalidUsageError(
                 f"pair {index}: {source.size} {source.dtype} to {target.size} {target.dtype}; they must agree"
             )
-        sends.append(Send(rank, flat(source), {other: flat(target)}))
+        sends.append(Send(rank, Elements.of(source), {other: Elements.of(target)}))
     dtype = call.arrays[0].dtype if call.arrays else None
-    return _moved(devices, call, alive(call.arrays, call.out), dtype, sum(send.source.size for send in sends), sends)
+    return _moved(devices, call, dtype, sum(send.source.size for send in sends), sends)
 
 
 def _moved(
     devices: Sequence[Device],
     call: Call,
-    arrays: list[Array],
     dtype: DType | None,
     count: int,
     sends: Sequence[Send],
@@ -155,7 +153,7 @@ def _moved(
     swaps: bool = False,
 ) -> Request:
     """Return the movement once its destinations are checked."""
-    request = Movement(call.name, arrays, dtype, count, tuple(sends), call.root, swaps)
+    request = Movement(call.name, dtype, count, tuple(sends), call.root, swaps)
     pairs = list(zip(sends, request.spans(), strict=True))
     partners = _partners(pairs) if swaps else {}
     for rank in range(len(devices)):
