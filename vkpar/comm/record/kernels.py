@@ -115,6 +115,7 @@ class Recorder:
         is_cpu = self._device.info.is_cpu
         bytes_of = _bytes_of(self._slots.range, slab, self._nslots)
         self._copier = Copier(spec.plan, operands, rank, bytes_of) if is_cpu else None
+        self._factor_words = spec.factor_words
         self._tail = spec.plan.tail_at(slab.slot_nbytes) // _UNIT
 
     def record(self, step: Step, *, first: bool, last: bool) -> None:
@@ -163,7 +164,7 @@ class Recorder:
         push = (
             self._tail,
             self._unit(action.out_slot),
-            *self._spec.factor_words,
+            *self._factor_words,
             *(self._unit(slot) for slot in action.sources),
         )
         kernel = f"wire_reduce_{self._processor}_{plan.element}_{plan.contribution.name}_{out.name}"
@@ -182,14 +183,14 @@ class Recorder:
 
     def _runs(self, span: Span, source: Placement | None, target: Placement | None) -> Iterator[_Run]:
         """Cut ``span`` into whole blocks of which one binding each covers source and target, where they are given."""
-        first, places = 0, [place for place in (source, target) if place is not None]
-        while first < span.blocks:
+        first, every, places = 0, span.blocks, {source, target}
+        while first < every:
             at, left = span.start + first * BLOCK, span.count - first * BLOCK
-            reached = min((place.reach(at) for place in places), default=left)
-            blocks = span.blocks - first if reached >= left else reached // BLOCK
+            reached = min((place.reach(at) for place in places if place is not None), default=left)
+            blocks = every - first if reached >= left else reached // BLOCK
             count = min(left, blocks * BLOCK)
-            windows = [None if place is None else place.window(at, count) for place in (source, target)]
-            yield _Run(first, blocks, first * BLOCK + count, windows[0], windows[1])
+            windows = {place: None if place is None else place.window(at, count) for place in places}
+            yield _Run(first, blocks, first * BLOCK + count, windows[source], windows[target])
             first += blocks
 
     def _dispatch(

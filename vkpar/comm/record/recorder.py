@@ -94,7 +94,7 @@ class StepRecorder:
                 if key not in recorders:
                     recorders[key] = (
                         CopyRecorder(self._rig, queue, slab, spec.plan, timer)
-                        if slot_copies.copies(step)
+                        if key[1]
                         else self._recorder(queue, slab, spec, operands, timer, places, copies=copies)
                     )
                 recorders[key].record(step, first=first[key] == index, last=last[key] == index)

@@ -9,10 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from vkpar.arrays.array import Array
 from vkpar.comm import wires
 from vkpar.comm.requests.checks import (
-    Arrays,
+    Given,
     check_aliasing,
     check_alike,
     check_array,
@@ -148,38 +147,34 @@ class Send:
 
 def all_reduce(devices: Sequence[Device], call: Call) -> Request:
     """Check an all_reduce; raises as :func:`vkpar.comm.requests.calls.check` does."""
-    check_list(devices, call.arrays, "arrays")
-    if call.out is not None:
-        check_list(devices, call.out, "out")
-    out = [None] * len(devices) if call.out is None else call.out
-    targets = [_target(rank, *pair) for rank, pair in enumerate(zip(call.arrays, out, strict=True))]
-    return _reduction(devices, call, contributions(call.arrays, largest(targets)), targets)
+    given = check_list(devices, call.arrays, "arrays")
+    out = [None] * len(devices) if call.out is None else check_list(devices, call.out, "out")
+    targets = [_target(rank, *pair) for rank, pair in enumerate(zip(given, out, strict=True))]
+    return _reduction(devices, call, contributions(given, largest(targets)), targets)
 
 
 def reduce(devices: Sequence[Device], call: Call) -> Request:
     """Check a reduce; raises as :func:`vkpar.comm.requests.calls.check` does."""
-    check_list(devices, call.arrays, "arrays")
+    given = check_list(devices, call.arrays, "arrays")
     root, (out,) = check_rank(devices, call.root), call.out
-    if out is not None:
-        check_array(devices, root, out, "out")
-    targets: list[Array | None] = [None] * len(devices)
-    targets[root] = _target(root, call.arrays[root], out)
-    return _reduction(devices, call, contributions(call.arrays, largest([*call.arrays, *targets])), targets)
+    targets: list[Elements | None] = [None] * len(devices)
+    targets[root] = _target(root, given[root], None if out is None else check_array(devices, root, out, "out"))
+    return _reduction(devices, call, contributions(given, largest(given, targets)), targets)
 
 
 def reduce_scatter(devices: Sequence[Device], call: Call) -> Request:
     """Check a reduce_scatter; raises as :func:`vkpar.comm.requests.calls.check` does."""
-    check_list(devices, call.arrays, "arrays")
-    sources = contributions(call.arrays, largest(call.arrays))
+    given = check_list(devices, call.arrays, "arrays")
+    sources = contributions(given, largest(given))
     contributors = check_contributors(sources)
-    first = next(array for array in sources if array is not None)
+    first = next(each for each in sources if each is not None)
     _check_op(devices, call.op, first.dtype, call.wire)
     check_alike(first.size, first.dtype, array=sources)
     counts = parts_of(first.size, len(devices), call.counts)
     targets = check_out(devices, call.out, counts, first.dtype)
     spans = slots_of([_units(count, first.dtype) for count in counts])
-    source_parts = [[] if array is None else cut(array, counts, spans) for array in sources]
-    target_parts = [[Part(span.start, Elements.of(array))] for span, array in zip(spans, targets, strict=True)]
+    source_parts = [[] if each is None else cut(each, counts, spans) for each in sources]
+    target_parts = [[Part(span.start, each)] for span, each in zip(spans, targets, strict=True)]
     return _checked(
         Reduction(
             call.name,
@@ -196,9 +191,9 @@ def reduce_scatter(devices: Sequence[Device], call: Call) -> Request:
     )
 
 
-def _reduction(devices: Sequence[Device], call: Call, sources: Arrays, targets: Sequence[Array | None]) -> Request:
-    first = next(array for array in targets if array is not None)
-    count = largest([*sources, *targets])
+def _reduction(devices: Sequence[Device], call: Call, sources: Given, targets: Given) -> Request:
+    first = next(each for each in targets if each is not None)
+    count = largest(sources, targets)
     _check_op(devices, call.op, first.dtype, call.wire)
     check_alike(count, first.dtype, destination=targets, array=sources)
     return _checked(
@@ -211,8 +206,8 @@ def _reduction(devices: Sequence[Device], call: Call, sources: Arrays, targets: 
             _units(count, first.dtype),
             check_contributors(sources),
             call.root,
-            sources=[[] if array is None else [Part(0, Elements.of(array))] for array in sources],
-            targets=[[] if array is None else [Part(0, Elements.of(array))] for array in targets],
+            sources=[[] if each is None else [Part(0, each)] for each in sources],
+            targets=[[] if each is None else [Part(0, each)] for each in targets],
         )
     )
 
@@ -238,8 +233,8 @@ def _check_op(devices: Sequence[Device], op: str, dtype: DType, wire: str | None
         raise InvalidUsageError(f"{what} travels exactly; wire= is for sums, averages and products of float32")
 
 
-def _target(rank: int, array: Array | None, out: Array | None) -> Array:
-    target = array if out is None else out
+def _target(rank: int, given: Elements | None, out: Elements | None) -> Elements:
+    target = given if out is None else out
     if target is None:
         raise InvalidUsageError(f"rank {rank} has no destination: give out[{rank}], or an array to reduce in place")
     return target
@@ -269,9 +264,9 @@ def parts_of(count: int, nranks: int, counts: Sequence[int] | None) -> list[int]
     return split(count, nranks) if counts is None else list(counts)
 
 
-def cut(array: Array, counts: Sequence[int], spans: Sequence[Span]) -> list[Part]:
-    """Return consecutive parts of the flat array: part i, of ``counts[i]`` elements, begins at ``spans[i]``."""
-    parts, at, whole = [], 0, Elements.of(array)
+def cut(whole: Elements, counts: Sequence[int], spans: Sequence[Span]) -> list[Part]:
+    """Return consecutive parts of ``whole``: part i, of ``counts[i]`` elements, begins at ``spans[i]``."""
+    parts, at = [], 0
     for count, span in zip(counts, spans, strict=True):
         parts.append(Part(span.start, whole.cut(at, count)))
         at += count
