@@ -44,7 +44,7 @@ def _start(options: launch.Options, _stack: ExitStack) -> tuple[launch.Report, I
         for number, device in enumerate(devices)
     ]
     versions = {"torch": torch.__version__} | table.versions()
-    return launch.Report(options, "torch", versions, described), _rows(options, torch, devices)
+    return launch.Report(options, versions, described, subject="torch"), _rows(options, torch, devices)
 
 
 def _rows(options: launch.Options, torch: Any, devices: list[Any]) -> Iterator[launch.Row]:

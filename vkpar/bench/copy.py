@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any, Final
 
-import vkpar
 from vkpar.bench import frame, rawcopy, table
 from vkpar.bench.copying import COPIES, Copies, most_bytes
 from vkpar.device import Device
@@ -97,18 +96,8 @@ class Row:
         return asdict(self) | {"bound_ms": self.bound_ms, "ratio": self.ratio, "gbps": self.gbps}
 
 
-@dataclass
-class Report:
+class Report(frame.DeviceReport[Options, Row]):
     """Everything of one run."""
-
-    options: Options
-    versions: dict[str, str]
-    devices: list[dict[str, Any]]
-    rows: list[Row] = field(default_factory=list)
-
-    def wrong(self) -> list[int | None]:
-        """Return the wrong elements of every row."""
-        return [row.wrong for row in self.rows]
 
     def header(self, width: int | None = None) -> list[str]:
         """Return the lines above the table."""
@@ -167,16 +156,12 @@ def parse_copies(text: str) -> tuple[str, ...]:
 
 def start(options: Options, stack: ExitStack) -> tuple[Report, Iterator[Row]]:
     """Open what ``options`` name, closed with ``stack``; return the report and what measures its rows."""
-    devices = [stack.enter_context(device) for device in vkpar.open_devices(options.devices)]
-    described = [_describe(options, number, device) for number, device in enumerate(devices)]
+    devices, described = frame.open_devices(stack, options.devices)
+    for device, item in zip(devices, described, strict=True):
+        size = min(options.size, most_bytes(device))
+        item |= {"size": size, "lowered": size < options.size, "memory": rawcopy.ways(device), "refused": ""}
     report = Report(options, table.versions(), described)
     return report, _rows(options, devices, report)
-
-
-def _describe(options: Options, number: int, device: Device) -> dict[str, Any]:
-    size = min(options.size, most_bytes(device))
-    made = {"size": size, "lowered": size < options.size, "memory": rawcopy.ways(device), "refused": ""}
-    return frame.describe_device(number, device) | made
 
 
 def _rows(options: Options, devices: Sequence[Device], report: Report) -> Iterator[Row]:

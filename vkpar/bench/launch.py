@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any, Final
 
@@ -90,18 +90,10 @@ class Row:
 
 
 @dataclass
-class Report:
+class Report(frame.DeviceReport[Options, Row]):
     """Everything of one run; ``subject`` is the library that was measured."""
 
-    options: Options
-    subject: str
-    versions: dict[str, str]
-    devices: list[dict[str, Any]]
-    rows: list[Row] = field(default_factory=list)
-
-    def wrong(self) -> list[int | None]:
-        """Return the wrong elements of every row."""
-        return [row.wrong for row in self.rows]
+    subject: str = "vkpar"
 
     def header(self, width: int | None = None) -> list[str]:
         """Return the lines above the table."""
@@ -129,9 +121,8 @@ class Report:
 
 def start(options: Options, stack: ExitStack) -> tuple[Report, Iterator[Row]]:
     """Open what ``options`` name, closed with ``stack``; return the report and what measures its rows."""
-    devices = [stack.enter_context(device) for device in vkpar.open_devices(options.devices)]
-    described = [frame.describe_device(number, device) for number, device in enumerate(devices)]
-    return Report(options, "vkpar", table.versions(), described), _rows(options, devices)
+    devices, described = frame.open_devices(stack, options.devices)
+    return Report(options, table.versions(), described), _rows(options, devices)
 
 
 def _rows(options: Options, devices: Sequence[Device]) -> Iterator[Row]:

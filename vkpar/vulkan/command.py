@@ -12,7 +12,7 @@ from vkpar import env
 from vkpar.errors import InvalidUsageError
 from vkpar.vulkan import api
 from vkpar.vulkan.memory.buffer import BufferRange, SharedBuffer, paired
-from vkpar.vulkan.physical import ALIGNMENT, TEXEL
+from vkpar.vulkan.physical import ALIGNMENT
 
 _FOREIGN = 0xFFFFFFFD  # VK_QUEUE_FAMILY_FOREIGN_EXT
 _REGIONS = 256  # that one call copies: the validation layer compares all of a call's regions with each other
@@ -33,16 +33,7 @@ class CommandPool:
 
     def allocate(self) -> CommandBuffer:
         """Return a new, empty command buffer."""
-        vk = self._vk
-        info = vk.struct(
-            "VkCommandBufferAllocateInfo",
-            commandPool=self.handle,
-            level=vk.vk.VK_COMMAND_BUFFER_LEVEL_PRIMARY,
-            commandBufferCount=1,
-        )
-        made = vk.ffi.new("VkCommandBuffer[1]")
-        vk.check(vk.lib.vkAllocateCommandBuffers(self._device, info, made), "vkAllocateCommandBuffers")
-        return CommandBuffer(made[0])
+        return CommandBuffer(self.allocate_many(1)[0])
 
     def allocate_many(self, number: int) -> list[Any]:
         """Return the handles of so many new, empty command buffers."""
@@ -224,35 +215,30 @@ class CommandBuffer:
 
 
 class DescriptorPool:
-    """Descriptor sets of storage buffers, and of texel buffers; a set is written once, at its allocation."""
+    """Descriptor sets of storage buffers; a set is written once, at its allocation."""
 
-    def __init__(self, device: Any, sets: int, descriptors: int, texels: int = 0) -> None:
+    def __init__(self, device: Any, sets: int, descriptors: int) -> None:
         vk = self._vk = api.load()
         self._device = device
-        self._views: dict[BufferRange, Any] = {}
         self._alignment = ALIGNMENT if "alignment" in env.debug_checks() else 1
-        kinds = [(vk.vk.VK_DESCRIPTOR_TYPE_STORAGE_BUFFER, descriptors)]
-        if texels:
-            kinds.append((vk.vk.VK_DESCRIPTOR_TYPE_UNIFORM_TEXEL_BUFFER, texels))
-        sizes = [vk.struct("VkDescriptorPoolSize", type=kind, descriptorCount=number) for kind, number in kinds]
-        info = vk.struct("VkDescriptorPoolCreateInfo", maxSets=sets, poolSizeCount=len(sizes), pPoolSizes=sizes)
+        kind = vk.vk.VK_DESCRIPTOR_TYPE_STORAGE_BUFFER
+        sizes = [vk.struct("VkDescriptorPoolSize", type=kind, descriptorCount=descriptors)]
+        info = vk.struct("VkDescriptorPoolCreateInfo", maxSets=sets, poolSizeCount=1, pPoolSizes=sizes)
         self.handle = vk.create("DescriptorPool", device, info)
 
-    def allocate(self, layout: Any, ranges: Sequence[BufferRange], texels: Sequence[BufferRange] = ()) -> Any:
-        """Return a set of ``layout`` that names ``ranges`` in binding order, then ``texels`` as texels of 16 bytes."""
+    def allocate(self, layout: Any, ranges: Sequence[BufferRange]) -> Any:
+        """Return a set of ``layout`` that names ``ranges`` in binding order."""
         vk = self._vk
         info = vk.struct(
             "VkDescriptorSetAllocateInfo", descriptorPool=self.handle, descriptorSetCount=1, pSetLayouts=[layout]
         )
-        for item in (*ranges, *texels):
+        for item in ranges:
             if item.offset % self._alignment:
                 raise InvalidUsageError(f"VKPAR_DEBUG=alignment: a binding at byte {item.offset} of a buffer")
         made = vk.ffi.new("VkDescriptorSet[1]")
         vk.check(vk.lib.vkAllocateDescriptorSets(self._device, info, made), "vkAllocateDescriptorSets")
         if ranges:
             self._write(made[0], ranges)
-        for binding, item in enumerate(texels, start=len(ranges)):
-            self._write_texels(made[0], binding, item)
         return made[0]
 
     def _write(self, descriptors: Any, ranges: Sequence[BufferRange]) -> None:
@@ -271,34 +257,8 @@ class DescriptorPool:
         )
         vk.lib.vkUpdateDescriptorSets(self._device, 1, write, 0, vk.ffi.NULL)
 
-    def _write_texels(self, descriptors: Any, binding: int, item: BufferRange) -> None:
-        vk = self._vk
-        if item not in self._views:
-            info = vk.struct(
-                "VkBufferViewCreateInfo",
-                buffer=item.buffer,
-                format=vk.vk.VK_FORMAT_R32G32B32A32_UINT,
-                offset=item.offset,
-                range=item.nbytes // TEXEL * TEXEL,
-            )
-            self._views[item] = vk.create("BufferView", self._device, info)
-        write = vk.struct(
-            "VkWriteDescriptorSet",
-            dstSet=descriptors,
-            dstBinding=binding,
-            descriptorCount=1,
-            descriptorType=vk.vk.VK_DESCRIPTOR_TYPE_UNIFORM_TEXEL_BUFFER,
-            pTexelBufferView=vk.ffi.new("VkBufferView[1]", [self._views[item]]),
-        )
-        vk.lib.vkUpdateDescriptorSets(self._device, 1, write, 0, vk.ffi.NULL)
-
-    def _drop_views(self) -> None:
-        while self._views:
-            self._vk.destroy("BufferView", self._device, self._views.popitem()[1])
-
     def reset(self) -> None:
         """Free all sets; none may be in use by a pending submission."""
-        self._drop_views()
         self._vk.check(self._vk.lib.vkResetDescriptorPool(self._device, self.handle, 0), "vkResetDescriptorPool")
 
     def close(self) -> None:
@@ -306,4 +266,3 @@ class DescriptorPool:
         handle, self.handle = self.handle, None
         if handle is not None:
             self._vk.destroy("DescriptorPool", self._device, handle)
-        self._drop_views()
