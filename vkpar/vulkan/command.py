@@ -78,14 +78,9 @@ class CommandBuffer:
         """Record one command: ``function``, of Vulkan's, with what follows the command buffer in its ``arguments``."""
         function(self.handle, *arguments)
 
-    def begin(self, *, reusable: bool = False) -> None:
-        """Start over; ``reusable`` buffers may be submitted again while they are pending."""
-        constants = self._vk.vk
-        flags = (
-            constants.VK_COMMAND_BUFFER_USAGE_SIMULTANEOUS_USE_BIT
-            if reusable
-            else constants.VK_COMMAND_BUFFER_USAGE_ONE_TIME_SUBMIT_BIT
-        )
+    def begin(self) -> None:
+        """Start over, for a single submission."""
+        flags = self._vk.vk.VK_COMMAND_BUFFER_USAGE_ONE_TIME_SUBMIT_BIT
         info = self._vk.struct("VkCommandBufferBeginInfo", flags=flags)
         self._vk.check(self._vk.lib.vkBeginCommandBuffer(self.handle, info), "vkBeginCommandBuffer")
 

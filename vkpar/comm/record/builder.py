@@ -71,12 +71,12 @@ class ProgramBuilder:
         recorder: records the steps.
     """
 
-    def __init__(self, rig: Rig, algorithm: str, wire: str, tuning: Tuning | None = None) -> None:
+    def __init__(self, rig: Rig, algorithm: str, wire: str) -> None:
         self._rig = rig
         self._infos = [device.info for device in rig.devices]
         self._algorithm = algorithm
         self._wire = wire
-        self.tuning = tuning or Tuning()
+        self.tuning = Tuning()
         self.through_copies = env.get().path == "copies"
         self.recorder = StepRecorder(rig)
 
