@@ -25,6 +25,7 @@ from vkpar.errors import (
     VulkanError,
     WaitTimeoutError,
 )
+from vkpar.graph.graph import Graph, GraphStats, capture
 from vkpar.host import from_dlpack, host_array, register_host
 from vkpar.kernel import Kernel, pieces
 from vkpar.memory import MemoryPlan, plan_memory
@@ -42,6 +43,8 @@ __all__ = [
     "DeviceInfo",
     "DeviceLostError",
     "DeviceMemory",
+    "Graph",
+    "GraphStats",
     "HeapMemory",
     "HostArray",
     "InvalidUsageError",
@@ -58,6 +61,7 @@ __all__ = [
     "Work",
     "add",
     "bfloat16",
+    "capture",
     "cast",
     "copy",
     "enumerate_devices",

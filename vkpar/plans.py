@@ -110,7 +110,7 @@ class Plan:
         )
         result = self._entry(self._handle, self._dispatch, addresses, self._null)
         if result:
-            self._stream.resume(result, self._dispatch, addresses, self._null)
+            self._stream.resume(result, self._dispatch, addresses, self._null, (*pins, pin))
         return out
 
     def single(self, a: Array, out: Array | None) -> Array | None:
@@ -147,7 +147,7 @@ class Plan:
         given = push or self._null
         result = self._entry(self._handle, self._dispatch, packed, given)
         if result:
-            self._stream.resume(result, self._dispatch, packed, given)
+            self._stream.resume(result, self._dispatch, packed, given, pins)
         return True
 
 

@@ -403,7 +403,7 @@ class Array(Interoperable):
         if stream is None:
             return False
         start, at = there.base + source.byte_offset, here.base + self.byte_offset
-        stream.copy_part(there.number, start, here.number, at, nbytes)
+        stream.copy_part(there.number, start, here.number, at, nbytes, pins)
         return True
 
 

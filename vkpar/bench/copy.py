@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from statistics import median
 from typing import Any, Final
 
@@ -96,8 +96,18 @@ class Row:
         return asdict(self) | {"bound_ms": self.bound_ms, "ratio": self.ratio, "gbps": self.gbps}
 
 
-class Report(frame.DeviceReport[Options, Row]):
+@dataclass
+class Report:
     """Everything of one run."""
+
+    options: Options
+    versions: dict[str, str]
+    devices: list[dict[str, Any]]
+    rows: list[Row] = field(default_factory=list)
+
+    def wrong(self) -> list[int | None]:
+        """Return the wrong elements of every row."""
+        return [row.wrong for row in self.rows]
 
     def header(self, width: int | None = None) -> list[str]:
         """Return the lines above the table."""
@@ -156,12 +166,16 @@ def parse_copies(text: str) -> tuple[str, ...]:
 
 def start(options: Options, stack: ExitStack) -> tuple[Report, Iterator[Row]]:
     """Open what ``options`` name, closed with ``stack``; return the report and what measures its rows."""
-    devices, described = frame.open_devices(stack, options.devices)
-    for device, item in zip(devices, described, strict=True):
-        size = min(options.size, most_bytes(device))
-        item |= {"size": size, "lowered": size < options.size, "memory": rawcopy.ways(device), "refused": ""}
+    devices = frame.open_devices(stack, options.devices)
+    described = [_describe(options, number, device) for number, device in enumerate(devices)]
     report = Report(options, table.versions(), described)
     return report, _rows(options, devices, report)
+
+
+def _describe(options: Options, number: int, device: Device) -> dict[str, Any]:
+    size = min(options.size, most_bytes(device))
+    made = {"size": size, "lowered": size < options.size, "memory": rawcopy.ways(device), "refused": ""}
+    return frame.describe_device(number, device) | made
 
 
 def _rows(options: Options, devices: Sequence[Device], report: Report) -> Iterator[Row]:

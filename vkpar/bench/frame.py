@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
-from typing import Any, Final, Generic, Protocol, TextIO, TypeVar
+from dataclasses import asdict, dataclass
+from typing import Any, Final, Protocol, TextIO
 
 import vkpar
 from vkpar import env, topology
@@ -42,32 +42,6 @@ class Report(Protocol):
 
     def as_dict(self) -> dict[str, Any]:
         """Return everything, ready for JSON."""
-
-
-class CheckedRow(Protocol):
-    """A row with one number of wrong elements."""
-
-    @property
-    def wrong(self) -> int | None:
-        """The wrong elements; None where nothing was checked."""
-
-
-_Options = TypeVar("_Options")
-_Row = TypeVar("_Row", bound=CheckedRow)
-
-
-@dataclass
-class DeviceReport(Generic[_Options, _Row]):
-    """What the reports of benchmarks that go device by device have in common."""
-
-    options: _Options
-    versions: dict[str, str]
-    devices: list[dict[str, Any]]
-    rows: list[_Row] = field(default_factory=list)
-
-    def wrong(self) -> list[int | None]:
-        """Return the wrong elements of every row."""
-        return [row.wrong for row in self.rows]
 
 
 # Opens what is measured, to be closed with the stack, and returns the report and an iterator that measures row by row.
@@ -135,11 +109,21 @@ def open_communicator(
     Raises:
         VkparError: what opening them raises.
     """
-    devices = vkpar.open_devices(selector)
+    devices = open_devices(stack, selector)
     if selector is None and not env.get().devices and len(devices) == 1:
-        devices += vkpar.open_devices(str(devices[0].info.index))
-    for device in devices:
-        stack.enter_context(device)
+        devices += open_devices(stack, str(devices[0].info.index))
+    return connect(stack, devices, wire=wire, algorithm=algorithm, transport=transport)
+
+
+def open_devices(stack: ExitStack, selector: str | None) -> list[Device]:
+    """Open devices, closed with ``stack``; raises as :func:`vkpar.open_devices` does."""
+    return [stack.enter_context(device) for device in vkpar.open_devices(selector)]
+
+
+def connect(
+    stack: ExitStack, devices: Sequence[Device], *, wire: str | None, algorithm: str, transport: str
+) -> tuple[Communicator, RigInfo]:
+    """Open a communicator over ``devices``, closed with ``stack``; return it and its description."""
     communicator = stack.enter_context(Communicator(devices, wire=wire, algorithm=algorithm, transport=transport))
     return communicator, _describe(devices, communicator)
 
@@ -156,17 +140,8 @@ def _describe(devices: Sequence[Device], communicator: Communicator) -> RigInfo:
     )
 
 
-def open_devices(stack: ExitStack, selector: str | None) -> tuple[list[Device], list[dict[str, Any]]]:
-    """Open devices, closed with ``stack``; return them and what reports say of each.
-
-    Raises:
-        VkparError: what opening them raises.
-    """
-    devices = [stack.enter_context(device) for device in vkpar.open_devices(selector)]
-    return devices, [_describe_device(number, device) for number, device in enumerate(devices)]
-
-
-def _describe_device(number: int, device: Device) -> dict[str, Any]:
+def describe_device(number: int, device: Device) -> dict[str, Any]:
+    """Return what reports say of the ``number``-th device where there are no ranks."""
     described = asdict(topology.describe_rank(number, device.info, ""))
     del described["rank"], described["transport"]
     return {"device": number, **described}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from statistics import median
 from typing import Any, Final
 
@@ -86,8 +86,18 @@ class Row:
         )
 
 
-class Report(frame.DeviceReport[Options, Row]):
+@dataclass
+class Report:
     """Everything of one run."""
+
+    options: Options
+    versions: dict[str, str]
+    devices: list[dict[str, Any]]
+    rows: list[Row] = field(default_factory=list)
+
+    def wrong(self) -> list[int | None]:
+        """Return the wrong elements of every row."""
+        return [row.wrong for row in self.rows]
 
     def header(self, width: int | None = None) -> list[str]:
         """Return the lines above the table."""
@@ -155,8 +165,10 @@ def rate(gflops: float) -> str:
 
 def start(options: Options, stack: ExitStack) -> tuple[Report, Iterator[Row]]:
     """Open what ``options`` name, closed with ``stack``; return the report and what measures its rows."""
-    devices, described = frame.open_devices(stack, options.devices)
-    return Report(options, table.versions(), described), _rows(options, devices)
+    devices = frame.open_devices(stack, options.devices)
+    described = [frame.describe_device(number, device) for number, device in enumerate(devices)]
+    report = Report(options, table.versions(), described)
+    return report, _rows(options, devices)
 
 
 def _rows(options: Options, devices: Sequence[Device]) -> Iterator[Row]:

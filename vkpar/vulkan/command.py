@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from vkpar import env
-from vkpar.errors import InvalidUsageError
+from vkpar.errors import InvalidUsageError, UnsupportedError
 from vkpar.vulkan import api
 from vkpar.vulkan.memory.buffer import BufferRange, SharedBuffer, paired
-from vkpar.vulkan.physical import ALIGNMENT
+from vkpar.vulkan.physical import ALIGNMENT, Limits
 
 _FOREIGN = 0xFFFFFFFD  # VK_QUEUE_FAMILY_FOREIGN_EXT
 _REGIONS = 256  # that one call copies: the validation layer compares all of a call's regions with each other
@@ -207,6 +207,34 @@ class CommandBuffer:
         """Write the device's counter once everything before on the queue is done."""
         every = self._vk.vk.VK_PIPELINE_STAGE_ALL_COMMANDS_BIT
         self._append(self._vk.lib.vkCmdWriteTimestamp, every, queries, index)
+
+
+def check_dispatch(limits: Limits, label: str, ranges: Sequence[BufferRange], groups: tuple[int, int, int]) -> None:
+    """Refuse ranges that a kernel cannot bind, and numbers of work-groups that a dispatch cannot have.
+
+    Args:
+        limits: of the device.
+        label: names the device in messages.
+        ranges: what the kernel binds.
+        groups: numbers of work-groups.
+
+    Raises:
+        InvalidUsageError: a number of work-groups above the device's limit, or a range that begins where none may.
+        UnsupportedError: a range above the device's limit.
+    """
+    for item in ranges:
+        if item.nbytes > limits.max_storage_buffer_range:
+            raise UnsupportedError(
+                f"a kernel on {label} can bind {limits.max_storage_buffer_range} bytes (maxStorageBufferRange), "
+                f"not {item.nbytes}"
+            )
+        if item.offset % limits.min_storage_buffer_offset_alignment:
+            raise InvalidUsageError(
+                f"an array that starts at byte {item.offset} of its buffer cannot be bound on {label}: the offset must "
+                f"be a multiple of {limits.min_storage_buffer_offset_alignment} (minStorageBufferOffsetAlignment)"
+            )
+    if any(wanted > most for wanted, most in zip(groups, limits.max_workgroup_count, strict=True)):
+        raise InvalidUsageError(f"{groups} work-groups; {label} allows {limits.max_workgroup_count}")
 
 
 class DescriptorPool:

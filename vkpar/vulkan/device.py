@@ -11,19 +11,20 @@ from contextlib import ExitStack
 from typing import Any
 
 from vkpar import env
-from vkpar.errors import DeviceLostError, InvalidUsageError, UnsupportedError
+from vkpar.errors import DeviceLostError, InvalidUsageError
 from vkpar.timeouts import Deadline
-from vkpar.vulkan import api, create, instance
+from vkpar.vulkan import api, capturing, create, instance
+from vkpar.vulkan.command import check_dispatch
 from vkpar.vulkan.drivers import read_heaps
 from vkpar.vulkan.gate import Gate
 from vkpar.vulkan.memory import memtypes
-from vkpar.vulkan.memory.accounting import ARRAYS, BOUNCE_BUFFERS, LIMITED, SLOTS, STAGING, Accounting, DeviceMemory
+from vkpar.vulkan.memory.accounting import ARRAYS, LIMITED, Accounting, DeviceMemory
 from vkpar.vulkan.memory.buffer import Buffer, BufferRange
 from vkpar.vulkan.memory.hostmemory import HostBlock
 from vkpar.vulkan.memory.imports import HostImports, HostWindow
 from vkpar.vulkan.memory.mapped import MappedArrays
 from vkpar.vulkan.memory.memory import Allocator
-from vkpar.vulkan.memory.recycle import Recycler
+from vkpar.vulkan.memory.recycle import Divided, Recycler
 from vkpar.vulkan.memory.subbuffers import SubBuffers, cut
 from vkpar.vulkan.physical import DeviceInfo
 from vkpar.vulkan.pipelines.kernel import Pipeline, PipelineCache
@@ -63,7 +64,7 @@ class LogicalDevice:
         self._process = os.getpid()
         self.label = f"{info.name} #{next(_numbers)}"
         self.gate = Gate(self.label)
-        self.recycler = Recycler(info.heaps[memtypes.heap_of(info, memtypes.DEVICE)].nbytes)
+        self.recycler: Recycler | Divided = Recycler(info.heaps[memtypes.heap_of(info, memtypes.DEVICE)].nbytes)
         self._closing = threading.RLock()
         self._is_open = self._drained = self._freed = False
         self.quarantined = False
@@ -88,7 +89,7 @@ class LogicalDevice:
             undo.callback(self.stream.close)
             self.compute.port.stream = self.transfer.port.stream = self.stream
             self.accounting = Accounting()
-            self._reclaimer = Reclaimer(info, self.gate, self.compute, self.transfer, self.recycler)
+            self._reclaimer = Reclaimer(info, self.gate, self.compute, self.transfer, lambda: self.recycler)
             self.keepers, relief = self._reclaimer.keepers, self._reclaimer.relief
             self.allocator = Allocator(self.handle, info, (compute, transfer), self.accounting, relief, self.label)
             self.pipelines = PipelineCache(self.handle, self.compute)
@@ -212,27 +213,14 @@ class LogicalDevice:
         with self.gate.lock():
             self.gate.check()
             self.reap(everything=True)
-            room = self.allocator.room()
-            buffers, blocks = self.accounting.counts
-            return DeviceMemory(
-                heaps=self.accounting.heaps(read_heaps(self.info)),
-                arrays=self.accounting.of(ARRAYS),
-                staging=self.accounting.of(STAGING),
-                slots=self.accounting.of(SLOTS),
-                bounce_buffers=self.accounting.of(BOUNCE_BUFFERS),
-                pipelines=len(self.pipelines),
-                limit=env.get().max_memory,
-                buffers=buffers,
-                blocks=blocks,
-                trimmable=self.allocator.trimmable,
-                largest_free=room.largest,
-                fragmentation=room.fragmentation,
-            )
+            room, trimmable = self.allocator.room(), self.allocator.trimmable
+            return self.accounting.report(read_heaps(self.info), room, trimmable, len(self.pipelines))
 
     def upload(self, source: Any, target: Sequence[BufferRange]) -> None:
         """Copy flat uint8 ``source`` to ``target``, of as many bytes; ``source`` is free on return."""
         with self.gate.lock():
             self.gate.check()
+            self._refuse_captured("writing from the host")
             if self.imports.upload(source, target) or (self._mapped and self._mapped.upload(source, target)):
                 return
             self.staging.upload(source, target)
@@ -241,6 +229,7 @@ class LogicalDevice:
         """Fill flat uint8 ``target`` from ``source``, of as many bytes; returns when it is there."""
         with self.gate.lock():
             self.gate.check()
+            self._refuse_captured("reading to the host")
             if self.imports.download(source, target) or (self._mapped and self._mapped.download(source, target)):
                 return
             self.staging.download(source, target)
@@ -256,6 +245,7 @@ class LogicalDevice:
         """
         with self.gate.lock():
             self.gate.check()
+            self._refuse_captured("writing from the host")
             if self._mapped is None or not self._mapped.write(memory.whole, nbytes, straight):
                 self.staging.send(loads)
 
@@ -266,8 +256,33 @@ class LogicalDevice:
         """
         with self.gate.lock():
             self.gate.check()
+            self._refuse_captured("reading to the host")
             if self._mapped is None or straight is None or not self._mapped.read(memory.whole, straight):
                 self.staging.receive(loads)
+
+    def begin_capture(self, memory: Recycler) -> None:
+        """Have what this thread asks for go to its capture; arrays that it makes lie in what ``memory`` keeps.
+
+        Raises:
+            InvalidUsageError: another thread captures the device.
+        """
+        with self.gate.lock(), _capturing:
+            self.gate.check()
+            if isinstance(self.recycler, Divided):
+                raise InvalidUsageError(f"{self.label} is captured already; one capture at a time")
+            self.recycler = Divided(self.recycler, memory)
+            self.stream.capture(on=True)
+
+    def end_capture(self) -> None:
+        """End what :meth:`begin_capture` began."""
+        with _capturing:
+            self.stream.capture(on=False)
+            if isinstance(self.recycler, Divided):
+                self.recycler = self.recycler.rest
+
+    def _refuse_captured(self, what: str) -> None:
+        if capturing.by_thread:
+            capturing.refuse(self.stream, what)
 
     def import_host(self, block: HostBlock) -> HostWindow:
         """Let copies from and to ``block`` go straight, until :meth:`drop_import`, or until it is retired.
@@ -306,24 +321,9 @@ class LogicalDevice:
         """Run a kernel after everything before it, as part of the operation ``name`` that may take ``cost_ns``.
 
         Raises:
-            InvalidUsageError: a number of work-groups below 1 or above the device's limit.
-            UnsupportedError: a range above the device's limit.
+            InvalidUsageError, UnsupportedError: as :func:`~vkpar.vulkan.command.check_dispatch` does.
         """
-        limits = self.info.limits
-        for item in ranges:
-            if item.nbytes > limits.max_storage_buffer_range:
-                raise UnsupportedError(
-                    f"a kernel on {self.label} can bind {limits.max_storage_buffer_range} bytes "
-                    f"(maxStorageBufferRange), not {item.nbytes}"
-                )
-            if item.offset % limits.min_storage_buffer_offset_alignment:
-                raise InvalidUsageError(
-                    f"an array that starts at byte {item.offset} of its buffer cannot be bound on {self.label}: "
-                    f"the offset must be a multiple of {limits.min_storage_buffer_offset_alignment} "
-                    "(minStorageBufferOffsetAlignment)"
-                )
-        if any(wanted > most for wanted, most in zip(groups, limits.max_workgroup_count, strict=True)):
-            raise InvalidUsageError(f"{groups} work-groups; {self.label} allows {limits.max_workgroup_count}")
+        check_dispatch(self.info.limits, self.label, ranges, groups)
         self.stream.dispatch(name, pipeline, ranges, push, groups, cost_ns)
 
     def copy(self, source: Sequence[BufferRange], target: Sequence[BufferRange]) -> None:
@@ -341,6 +341,7 @@ class LogicalDevice:
             WaitTimeoutError: ``timeout`` seconds were not enough.
             InvalidUsageError: the device is closed; or ``timeout`` is no number, NaN or negative.
         """
+        self._refuse_captured("waiting for a device")
         deadline = Deadline(timeout)
         for queue in self.queues:
             queue.wait(queue.last, deadline)
@@ -399,3 +400,6 @@ class LogicalDevice:
         why = "quarantined: it did not finish its work"
         self.gate.refuse(lambda: DeviceLostError("VK_ERROR_DEVICE_LOST", self.label, why))
         _log.error("%s does not finish its work; it is given up and its handles are leaked", self.label)
+
+
+_capturing = threading.Lock()  # held while captures begin and end

@@ -11,7 +11,7 @@ from typing import Protocol
 from vkpar.vulkan.gate import Gate
 from vkpar.vulkan.memory.buffer import Lease
 from vkpar.vulkan.memory.memory import Allocator
-from vkpar.vulkan.memory.recycle import Recycler
+from vkpar.vulkan.memory.recycle import Divided, Recycler
 from vkpar.vulkan.physical import DeviceInfo
 from vkpar.vulkan.queue import Queue
 
@@ -30,7 +30,7 @@ class Reclaimer:
         info: the physical device.
         gate: the device's; nothing is taken from a device whose gate is shut.
         compute: the queue that kernels run on; ``transfer``: that of uploads and downloads, which may be the same.
-        recycler: the memory of dropped arrays.
+        recycler: returns what keeps the memory of dropped arrays; during a capture that is another one.
 
     Attributes:
         keepers: who keeps memory for later, held weakly: they are asked for it before an allocation fails.
@@ -38,7 +38,14 @@ class Reclaimer:
 
     _allocator: Allocator
 
-    def __init__(self, info: DeviceInfo, gate: Gate, compute: Queue, transfer: Queue, recycler: Recycler) -> None:
+    def __init__(
+        self,
+        info: DeviceInfo,
+        gate: Gate,
+        compute: Queue,
+        transfer: Queue,
+        recycler: Callable[[], Recycler | Divided],
+    ) -> None:
         self._card = info.driver_uuid, info.device_uuid
         self._gate = gate
         self._compute, self._transfer = compute, transfer
@@ -105,9 +112,10 @@ class Reclaimer:
         """
         for release in self._others:
             release()
-        self._recycler.sort()
+        recycler = self._recycler()
+        recycler.sort()
         if everything:
-            self._recycler.evict()
+            recycler.evict()
         dropped = self._allocator.dropped
         if not dropped and not self._retired:
             return

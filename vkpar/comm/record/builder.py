@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from vkpar import env
+from vkpar.arrays.array import Array
 from vkpar.comm import wires
 from vkpar.comm.plan import choose
 from vkpar.comm.plan.choose import Plan, Tuning
@@ -142,6 +143,22 @@ class ProgramBuilder:
         recipe = self._recipe(request, None)
         assert recipe is not None
         return self._write(recipe, turn % GENERATIONS, memory)
+
+    def plain_score(
+        self, request: Request, turn: int, memory: Sequence[Buffer]
+    ) -> tuple[Sequence[Array], Score | None]:
+        """Write ``request`` down for a graph: kernels on the ranks' compute queues alone, without timestamps or checks.
+
+        Returns:
+            the bounce buffers that its kernels use, and the score; None where there is nothing to do.
+        """
+        recipe = self._recipe(request, None)
+        if recipe is None:
+            return (), None
+        steps = recipe.steps(recipe.slots, turn % GENERATIONS)
+        plain = StepRecorder(self._rig, self.recorder.reports)
+        score = plain.write(steps, recipe.spec, recipe.slab, recipe.operands, Places(memory))
+        return recipe.operands.bounce_buffers, score if score.batches else None
 
     def _write(self, recipe: _Recipe, generation: int, memory: Sequence[Buffer]) -> Score:
         steps = recipe.steps(recipe.slots, generation)

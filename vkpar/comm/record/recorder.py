@@ -35,9 +35,9 @@ class StepRecorder:
         collector: takes the times of what is recorded; None outside profiles.
     """
 
-    def __init__(self, rig: Rig) -> None:
+    def __init__(self, rig: Rig, reports: WireReports | None = None) -> None:
         self._rig = rig
-        self.reports: WireReports | None = None
+        self.reports = reports
         self.checks: SlotChecks | None = None
         self.holds: Holds | None = None
         self.collector: Collector | None = None
