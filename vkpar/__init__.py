@@ -28,7 +28,7 @@ from vkpar.errors import (
 from vkpar.host import from_dlpack, host_array, register_host
 from vkpar.kernel import Kernel, pieces
 from vkpar.memory import MemoryPlan, plan_memory
-from vkpar.ops import add, cast, matmul
+from vkpar.ops import add, broadcast_to, cast, matmul, transpose
 from vkpar.vulkan.memory.accounting import DeviceMemory, HeapMemory
 from vkpar.vulkan.physical import DeviceInfo
 
@@ -58,6 +58,7 @@ __all__ = [
     "Work",
     "add",
     "bfloat16",
+    "broadcast_to",
     "cast",
     "copy",
     "enumerate_devices",
@@ -68,4 +69,5 @@ __all__ = [
     "pieces",
     "plan_memory",
     "register_host",
+    "transpose",
 ]

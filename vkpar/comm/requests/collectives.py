@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from vkpar.arrays.array import Array, overlaps
+from vkpar.arrays.array import Array
+from vkpar.arrays.views import overlaps
 from vkpar.comm import wires
 from vkpar.comm.requests.checks import (
     Arrays,

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from vkpar.arrays.array import Array, overlaps
+from vkpar.arrays.array import Array
+from vkpar.arrays.views import overlaps
 from vkpar.comm.requests.checks import (
     check_aliasing,
     check_alike,
