@@ -29,7 +29,7 @@ from vkpar.graph.graph import Graph, GraphStats, capture
 from vkpar.host import from_dlpack, host_array, register_host
 from vkpar.kernel import Kernel, pieces
 from vkpar.memory import MemoryPlan, plan_memory
-from vkpar.ops import add, cast, matmul
+from vkpar.ops import add, broadcast_to, cast, matmul, transpose
 from vkpar.vulkan.memory.accounting import DeviceMemory, HeapMemory
 from vkpar.vulkan.physical import DeviceInfo
 
@@ -61,6 +61,7 @@ __all__ = [
     "Work",
     "add",
     "bfloat16",
+    "broadcast_to",
     "capture",
     "cast",
     "copy",
@@ -72,4 +73,5 @@ __all__ = [
     "pieces",
     "plan_memory",
     "register_host",
+    "transpose",
 ]

@@ -38,13 +38,15 @@ def check_array(devices: Sequence[Device], rank: int, array: Array, name: str) -
     """Return the elements of an array on the device of ``rank``; ``name`` is the argument's name in the message.
 
     Raises:
-        InvalidUsageError: ``array`` is no :class:`~vkpar.Array`, or lives on another device.
+        InvalidUsageError: ``array`` is no :class:`~vkpar.Array`, lives on another device, or is a view whose elements
+            do not lie side by side.
     """
     if not isinstance(array, Array):
         raise InvalidUsageError(f"{name} is a {type(array).__name__}, not a vkpar.Array; see Device.array")
     if array.device is not devices[rank]:
         owner = next((f" (rank {other})" for other, device in enumerate(devices) if device is array.device), "")
         raise InvalidUsageError(f"{name} is on {array.device!r}{owner}, but rank {rank} is {devices[rank]!r}")
+    array.check_contiguous(name)
     return Elements.of(array)
 
 
@@ -63,10 +65,12 @@ def check_anywhere(devices: Sequence[Device], array: Array, name: str) -> tuple[
     """Return the rank that ``array`` lives on, and its elements.
 
     Raises:
-        InvalidUsageError: no array, or one on a device of another communicator.
+        InvalidUsageError: no array, one on a device of another communicator, or a view whose elements do not lie side
+            by side.
     """
     if not isinstance(array, Array):
         raise InvalidUsageError(f"{name} is a {type(array).__name__}, not a vkpar.Array; see Device.array")
+    array.check_contiguous(name)
     for rank, device in enumerate(devices):
         if device is array.device:
             return rank, Elements.of(array)

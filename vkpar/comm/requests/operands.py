@@ -8,7 +8,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from vkpar.arrays.array import WIDE, Array
+from vkpar.arrays.array import Array
+from vkpar.arrays.layout import WIDE
 from vkpar.comm.schedule.steps import BLOCK, Span
 from vkpar.device import Device
 from vkpar.dtypes import DType, uint32
