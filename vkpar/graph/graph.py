@@ -15,7 +15,8 @@ from typing import Any, Final
 from vkpar.arrays.array import Array
 from vkpar.device import Device, close_orphans, orphans
 from vkpar.errors import InvalidUsageError
-from vkpar.graph import stretches
+from vkpar.graph import fusion, stretches
+from vkpar.graph.fusion import Fused
 from vkpar.graph.local import Local
 from vkpar.graph.params import Params
 from vkpar.graph.protocol import Collective, Collectives, Launcher, Recorded
@@ -62,7 +63,10 @@ class Graph:
         collectives: the communicator's part; None without one.
     """
 
-    def __init__(self, devices: Sequence[Device], collectives: Collectives | None) -> None:
+    def __init__(
+        self, devices: Sequence[Device], collectives: Collectives | None = None, *, fuses: bool = True
+    ) -> None:
+        self._fuses = fuses
         self.devices = tuple(devices)
         self.collectives = collectives
         self._state = _NEW
@@ -138,7 +142,7 @@ class Graph:
         """Take a collective of its communicator, and what keeps the memory of its arrays."""
         self._captured.append(collective)
         self._items += [
-            Item(step.rank, f"{collective.name} {step.phase}", step.record, step.reads, step.writes)
+            Item(step.rank, f"{collective.name} {step.phase}", step, step.reads, step.writes)
             for step in collective.steps
         ]
         for pin in pins:
@@ -170,6 +174,9 @@ class Graph:
     # ---- recording ----
 
     def _record(self) -> Launcher:
+        if self._fuses:
+            self._items, extra = fusion.fuse(self._items, self.devices)
+            self._pins[id(extra)] = extra
         found = stretches.cut(self._items)
 
         def record() -> Recorded:
@@ -319,14 +326,18 @@ def _record(stretch: Stretch, recording: Recording) -> Any:
     for item in stretch.items:
         if isinstance(item.content, Operation):
             recording.add(item.content)
+        elif isinstance(item.content, Fused):
+            recording.add(item.content.operation)
+            item.content.step.release(command)
+            recording.strange()
         else:
-            item.content(command)
+            item.content.record(command)
             recording.strange()
     recording.end()
     return command
 
 
-def capture(devices: Device | Sequence[Device], comm: Any = None) -> Graph:
+def capture(devices: Device | Sequence[Device], comm: Any = None, *, fuse: bool = True) -> Graph:
     """Return a context that captures this thread's work on ``devices`` into a graph.
 
     Inside, operations, the user's kernels, copies and collectives are checked as always, but recorded in place of
@@ -342,6 +353,8 @@ def capture(devices: Device | Sequence[Device], comm: Any = None) -> Graph:
     Args:
         devices: opened devices, each once.
         comm: the communicator whose collectives may be captured; all its devices are captured then.
+        fuse: let a kernel whose results a collective sends next fill the slot itself: it saves a kernel a sum, and the
+            bits stay the same.
 
     Raises:
         InvalidUsageError: no devices, one twice, one that the communicator lacks, or a closed one.
@@ -363,4 +376,4 @@ def capture(devices: Device | Sequence[Device], comm: Any = None) -> Graph:
         if strange:
             raise InvalidUsageError(f"{strange[0]!r} is no device of the communicator; capture it apart")
         listed = list(collectives.devices)
-    return Graph(listed, collectives)
+    return Graph(listed, collectives, fuses=fuse)
