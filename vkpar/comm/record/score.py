@@ -142,11 +142,9 @@ class LaidScore:
         for number, batch, step in order:
             tape, index = self._tapes[number], rest[number]
             record = partial(self._record, number, index)
-            sending = tape.sent(index, self._memory)
-            release = partial(self._release, number, index)
-            self.steps.append(
-                protocol.Step(batch.rank, step.phase, batch.reads, batch.writes, record, sending, release)
-            )
+            kernels = tape.described(index, self._memory)
+            around = partial(self._around, number, index)
+            self.steps.append(protocol.Step(batch.rank, step.phase, batch.reads, batch.writes, record, kernels, around))
             rest[number] += 1
 
     def _record(self, part: int, number: int, handle: Any) -> None:
@@ -154,10 +152,10 @@ class LaidScore:
         self._place(part, number)
         self._tapes[part].replay(number, handle)
 
-    def _release(self, part: int, number: int, handle: Any) -> None:
-        """Record what follows the sending of step ``number``, which a kernel does."""
+    def _around(self, part: int, number: int, handle: Any, *, after: bool) -> None:
+        """Record what comes before, or ``after``, the kernels of step ``number``, which others stand for."""
         self._place(part, number)
-        self._tapes[part].replay_release(number, handle)
+        self._tapes[part].replay_around(number, handle, after=after)
 
     def _place(self, part: int, number: int) -> None:
         if number == 0:
