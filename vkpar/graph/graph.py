@@ -6,14 +6,13 @@ import statistics
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, Final
 
 from vkpar.arrays.array import Array
-from vkpar.device import Device, close_orphans, orphans
+from vkpar.device import Device, orphans
 from vkpar.errors import InvalidUsageError
 from vkpar.graph import stretches
 from vkpar.graph.local import Local
@@ -54,8 +53,8 @@ class GraphStats:
 class Graph:
     """Work of devices that is recorded once and launched as a whole; made by :func:`capture`.
 
-    A launch runs in program order with everything else on the devices. Launches may be queued. It is a context manager
-    for the capture alone; :meth:`close` frees it, and so does closing one of its devices or its communicator.
+    A launch runs in program order with everything else on the devices. Launches may be queued. :meth:`close` frees it,
+    and so does closing one of its devices; once its communicator is closed it cannot be launched any more.
 
     Attributes:
         devices: the devices, by rank where the graph has a communicator.
@@ -66,6 +65,7 @@ class Graph:
         self.devices = tuple(devices)
         self.collectives = collectives
         self._state = _NEW
+        self._thread = 0  # the one that captures
         self._items: list[Item] = []
         self._pins: dict[int, object] = {}  # by identity: what the commands name
         self._captured: list[Collective] = []
@@ -81,39 +81,55 @@ class Graph:
 
     # ---- capturing ----
 
-    def __enter__(self) -> Graph:
+    def begin(self) -> None:
+        """Have this thread's work on the devices come here until :meth:`end`, which is called whatever happens.
+
+        Raises:
+            InvalidUsageError: it was captured already; this thread captures; another thread captures a device; or the
+                communicator, or a device, is closed.
+            CommunicatorError: the communicator has failed.
+        """
         if self._state != _NEW:
             raise InvalidUsageError("a graph is captured once; call vkpar.capture again for another one")
         if capturing.current() is not None:
             raise InvalidUsageError("captures do not nest: this thread is inside vkpar.capture")
         if self.collectives is not None:
             self.collectives.begin()
-        with ExitStack() as undo:
-            for logical, memory in zip(self._logical, self._memory, strict=True):
-                logical.begin_capture(memory)
-                undo.callback(logical.end_capture)
-            capturing.by_thread[threading.get_ident()] = self
-            self._state = _CAPTURING
-            undo.pop_all()
-        return self
+        self._thread = threading.get_ident()
+        self._state = _CAPTURING
+        capturing.by_thread[self._thread] = self
+        for logical, memory in zip(self._logical, self._memory, strict=True):
+            capturing.attach(logical, memory)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        capturing.by_thread.pop(threading.get_ident(), None)
-        for logical in self._logical:
-            logical.end_capture()
-        self._state = _FAILED
+    def end(self, *, keep: bool) -> None:
+        """End the capture, and record what was captured, or forget it; a second call does nothing.
+
+        Args:
+            keep: record it.
+
+        Raises:
+            InvalidUsageError: the communicator, or a device, was closed meanwhile; or another thread began the capture.
+            OutOfMemoryError: no room for command buffers.
+        """
+        if self._state not in (_CAPTURING, _FAILED):
+            return
         try:
-            if kind is None:
-                self._launcher = self._record()
-                self._state = _READY
-                for device in self.devices:
-                    device.adopt(self)
+            self._detach()
+            if keep and self._state == _CAPTURING:
+                if self._thread != threading.get_ident():
+                    raise InvalidUsageError("a capture is left by the thread that began it; nothing was recorded")
+                self._record()
         finally:
-            self._items = []
-            if self._state == _FAILED:
-                self._let_go()
+            if self._state != _READY:
+                self._state = _FAILED
+                self._detach()
+                self.close()
+
+    def _detach(self) -> None:
+        if capturing.by_thread.get(self._thread) is self:
+            del capturing.by_thread[self._thread]
+        for logical, memory in zip(self._logical, self._memory, strict=False):
+            capturing.detach(logical, memory)
 
     def holds(self, stream: object) -> bool:
         """Say whether it captures the operations of a device's stream."""
@@ -165,19 +181,31 @@ class Graph:
         current: object = capturing.current()
         if current is not self:
             raise InvalidUsageError("parameters are declared inside the capture, by the thread that captures")
-        return self._params.add(name, dtype, initial)
+        with ExitStack() as apart:
+            for logical in self._logical:
+                apart.enter_context(capturing.outside(logical))
+            return self._params.add(name, dtype, initial)
 
     # ---- recording ----
 
-    def _record(self) -> Launcher:
-        found = stretches.cut(self._items)
+    def _record(self) -> None:
+        found = stretches.cut(self._items, range(len(self.devices)) if self._params.declared else ())
 
         def record() -> Recorded:
             return self._recorded(found)
 
-        if self.collectives is None:
-            return Local(self.devices, record)
-        return self.collectives.launcher(record)
+        with ExitStack() as inside:  # a close of a device waits, and finds the graph among its children
+            for logical in self._logical:
+                inside.enter_context(logical.gate.lock())
+                logical.check_open()
+            if self.collectives is None:
+                self._launcher = Local(self.devices, record)
+            else:
+                self._launcher = self.collectives.launcher(record)
+            for device in self.devices:
+                device.adopt(self)
+            self._items = []
+            self._state = _READY
 
     def _recorded(self, found: Sequence[Stretch]) -> Recorded:
         with ExitStack() as undo:
@@ -254,10 +282,13 @@ class Graph:
 
     def _wait_for_cell(self) -> None:
         """Wait until the copies from the next cell are done: the launch that used it has begun."""
-        starts = self._params.starts[self._params.turn]
-        for device, value in zip(self.devices, starts, strict=False):
+        starts = self._params.next_starts
+        queues = [logical.compute for logical in self._logical]
+        if starts is None:  # an interrupt hit that launch
+            starts = [queue.last for queue in queues]
+        for queue, value in zip(queues, starts, strict=False):
             if value:
-                device.logical.compute.wait(value)
+                queue.wait(value)
 
     # ---- what it is ----
 
@@ -289,7 +320,8 @@ class Graph:
         if self._state == _CAPTURING:
             raise InvalidUsageError("a graph cannot be closed inside its capture")
         with self._lock:
-            self._state = _CLOSED
+            if self._state != _FAILED:
+                self._state = _CLOSED
             launcher = self._launcher
             if launcher is not None:
                 launcher.close()
@@ -324,43 +356,3 @@ def _record(stretch: Stretch, recording: Recording) -> Any:
             recording.strange()
     recording.end()
     return command
-
-
-def capture(devices: Device | Sequence[Device], comm: Any = None) -> Graph:
-    """Return a context that captures this thread's work on ``devices`` into a graph.
-
-    Inside, operations, the user's kernels, copies and collectives are checked as always, but recorded in place of
-    being run. Arrays that are made inside belong to the graph: each launch computes them anew. Reading, waiting,
-    writing from the host and copies to other devices without the communicator raise. After an error nothing is
-    recorded::
-
-        with vkpar.capture(devices, comm=comm) as graph:
-            vkpar.matmul(x, w, out=y)
-            comm.all_reduce([y])
-        graph.launch().wait()
-
-    Args:
-        devices: opened devices, each once.
-        comm: the communicator whose collectives may be captured; all its devices are captured then.
-
-    Raises:
-        InvalidUsageError: no devices, one twice, one that the communicator lacks, or a closed one.
-    """
-    close_orphans()
-    listed = [devices] if isinstance(devices, Device) else list(devices)
-    for device in listed:
-        if not isinstance(device, Device):
-            raise InvalidUsageError(f"capture takes opened devices, not {type(device).__name__}; see open_devices")
-    if not listed or len(set(map(id, listed))) < len(listed):
-        raise InvalidUsageError("capture takes one device or more, each once")
-    collectives: Collectives | None = None
-    if comm is not None:
-        hook: Callable[[], Collectives] | None = getattr(comm, "__vkpar_graph__", None)
-        if hook is None:
-            raise InvalidUsageError(f"comm is a vkpar.Communicator, not {type(comm).__name__}")
-        collectives = hook()
-        strange = [device for device in listed if device not in collectives.devices]
-        if strange:
-            raise InvalidUsageError(f"{strange[0]!r} is no device of the communicator; capture it apart")
-        listed = list(collectives.devices)
-    return Graph(listed, collectives)

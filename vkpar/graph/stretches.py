@@ -1,8 +1,8 @@
 """How captured work is cut into stretches: what one device does in one submission, between two links.
 
 A stretch waits for what it reads before it begins, and tells others that it has written when it ends. A step that reads
-what others sent begins a stretch, so that nothing that was sent before waits for it. Everything else joins the open
-stretch: operations, and steps that only send. Stretches are numbered in the order in which they begin, and each waits
+what others sent begins a stretch, so that nothing that was sent before waits for it; so does an operation that comes
+after a step that sends. Everything else joins the open stretch. Stretches are numbered in the order in which they begin, and each waits
 only for stretches with lower numbers, so that none of them waits in a circle.
 """
 
@@ -66,23 +66,34 @@ class Stretch:
                 operations = 0
             if item is not None:
                 parts.append(item.what)
-        return ", ".join(parts)
+        return ", ".join(parts) or "parameters"
 
 
-def cut(items: Iterable[Item]) -> list[Stretch]:
-    """Return the stretches of ``items``, which come in one global order, in the order in which they begin."""
+def cut(items: Iterable[Item], ranks: Iterable[int] = ()) -> list[Stretch]:
+    """Return the stretches of ``items``, which come in one global order, in the order in which they begin.
+
+    Each of ``ranks`` has one, even if it has nothing to do.
+    """
     made: list[Stretch] = []
     opened: dict[int, Stretch] = {}  # by rank
     touched: dict[int, dict[int, int]] = {}  # by slot, and by rank that used it: the last stretch that did
     for item in items:
         stretch = opened.get(item.rank)
-        if stretch is None or item.reads or _comes_too_late(stretch, item, touched):
+        if stretch is None or item.reads or _delays(stretch, item) or _comes_too_late(stretch, item, touched):
             stretch = opened[item.rank] = Stretch(item.rank, len(made))
             made.append(stretch)
         stretch.add(item)
         for slot in (*item.reads, *item.writes):
             touched.setdefault(slot, {})[item.rank] = stretch.number
+    for rank in ranks:
+        if rank not in opened:
+            made.append(Stretch(rank, len(made)))
     return made
+
+
+def _delays(stretch: Stretch, item: Item) -> bool:
+    """Say whether what ``stretch`` sends would wait for ``item``, which is an operation."""
+    return bool(stretch.items[-1].writes) and not item.writes
 
 
 def _comes_too_late(stretch: Stretch, item: Item, touched: dict[int, dict[int, int]]) -> bool:
