@@ -14,7 +14,7 @@ from typing import Any, Final
 from vkpar.arrays.array import Array
 from vkpar.device import Device, orphans
 from vkpar.errors import InvalidUsageError
-from vkpar.graph import stretches
+from vkpar.graph import attach, stretches
 from vkpar.graph.local import Local
 from vkpar.graph.params import Params
 from vkpar.graph.protocol import Collective, Collectives, Launcher, Recorded
@@ -99,7 +99,7 @@ class Graph:
         self._state = _CAPTURING
         capturing.by_thread[self._thread] = self
         for logical, memory in zip(self._logical, self._memory, strict=True):
-            capturing.attach(logical, memory)
+            attach.attach(logical, memory)
 
     def end(self, *, keep: bool) -> None:
         """End the capture, and record what was captured, or forget it; a second call does nothing.
@@ -129,7 +129,7 @@ class Graph:
         if capturing.by_thread.get(self._thread) is self:
             del capturing.by_thread[self._thread]
         for logical, memory in zip(self._logical, self._memory, strict=False):
-            capturing.detach(logical, memory)
+            attach.detach(logical, memory)
 
     def holds(self, stream: object) -> bool:
         """Say whether it captures the operations of a device's stream."""
@@ -183,7 +183,7 @@ class Graph:
             raise InvalidUsageError("parameters are declared inside the capture, by the thread that captures")
         with ExitStack() as apart:
             for logical in self._logical:
-                apart.enter_context(capturing.outside(logical))
+                apart.enter_context(attach.outside(logical))
             return self._params.add(name, dtype, initial)
 
     # ---- recording ----

@@ -2,8 +2,8 @@
 
 A stretch waits for what it reads before it begins, and tells others that it has written when it ends. A step that reads
 what others sent begins a stretch, so that nothing that was sent before waits for it; so does an operation that comes
-after a step that sends. Everything else joins the open stretch. Stretches are numbered in the order in which they begin, and each waits
-only for stretches with lower numbers, so that none of them waits in a circle.
+after a step that sends. Everything else joins the open stretch. Stretches are numbered in the order in which they
+begin, and each waits only for stretches with lower numbers, so that none of them waits in a circle.
 """
 
 from __future__ import annotations

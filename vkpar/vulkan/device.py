@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from vkpar import env
-from vkpar.errors import DeviceLostError, InvalidUsageError
+from vkpar.errors import DeviceLostError
 from vkpar.timeouts import Deadline
 from vkpar.vulkan import api, capturing, create, instance
 from vkpar.vulkan.command import check_dispatch
@@ -380,5 +380,3 @@ class LogicalDevice:
         why = "quarantined: it did not finish its work"
         self.gate.refuse(lambda: DeviceLostError("VK_ERROR_DEVICE_LOST", self.label, why))
         _log.error("%s does not finish its work; it is given up and its handles are leaked", self.label)
-
-
