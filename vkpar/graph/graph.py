@@ -9,24 +9,34 @@ from collections import deque
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
+from vkpar import text
 from vkpar.arrays.array import Array
 from vkpar.device import Device, orphans
 from vkpar.errors import InvalidUsageError
 from vkpar.graph import attach, stretches
 from vkpar.graph.local import Local
 from vkpar.graph.params import Params
-from vkpar.graph.protocol import Collective, Collectives, Launcher, Recorded
-from vkpar.graph.stretches import Item, Stretch
+from vkpar.graph.protocol import Collective, Collectives, Launcher
+from vkpar.graph.record import Recorder
+from vkpar.graph.stretches import Item
 from vkpar.vulkan import capturing
 from vkpar.vulkan.capturing import Operation
 from vkpar.vulkan.memory.recycle import Recycler
-from vkpar.vulkan.pump.ports import Batch
-from vkpar.vulkan.stream import Recording
 
 _TIMES: Final = 64  # launches whose host time is kept
-_NEW, _CAPTURING, _READY, _FAILED, _CLOSED = "new", "capturing", "ready", "failed", "closed"
+_BROKEN: Final = "the graph was closed inside its capture, by itself or with a device; nothing is recorded"
+_NEW, _CAPTURING, _READY, _FAILED, _CLOSED = "new", "capturing", "ready", "not recorded", "closed"
+
+
+class Counts(NamedTuple):
+    """How many of each a graph has; see :class:`GraphStats`."""
+
+    operations: int = 0
+    collectives: int = 0
+    barriers: int = 0
+    stretches: int = 0
 
 
 @dataclass(frozen=True)
@@ -66,6 +76,7 @@ class Graph:
         self.collectives = collectives
         self._state = _NEW
         self._thread = 0  # the one that captures
+        self._broken = False  # it was closed inside its capture
         self._items: list[Item] = []
         self._pins: dict[int, object] = {}  # by identity: what the commands name
         self._captured: list[Collective] = []
@@ -77,7 +88,7 @@ class Graph:
         self._lock = threading.RLock()
         self._times: deque[float] = deque(maxlen=_TIMES)
         self._launches = 0
-        self._counts = (0, 0, 0, 0)
+        self._counts = Counts()
 
     # ---- capturing ----
 
@@ -97,6 +108,8 @@ class Graph:
             self.collectives.begin()
         self._thread = threading.get_ident()
         self._state = _CAPTURING
+        for device in self.devices:
+            device.adopt(self)
         capturing.by_thread[self._thread] = self
         for logical, memory in zip(self._logical, self._memory, strict=True):
             attach.attach(logical, memory)
@@ -152,9 +165,13 @@ class Graph:
 
     def collect(self, collective: Collective, pins: Sequence[object]) -> None:
         """Take a collective of its communicator, and what keeps the memory of its arrays."""
+        if self._broken:
+            for _, part in collective.parts:
+                part.close()
+            raise InvalidUsageError(_BROKEN)
         self._captured.append(collective)
         self._items += [
-            Item(step.rank, f"{collective.name} {step.phase}", step.record, step.reads, step.writes)
+            Item(step.rank, f"{collective.name} {step.phase}", step.record, *step[2:4], *step[5:])
             for step in collective.steps
         ]
         for pin in pins:
@@ -189,48 +206,21 @@ class Graph:
     # ---- recording ----
 
     def _record(self) -> None:
+        if self._broken:
+            raise InvalidUsageError(_BROKEN)
         found = stretches.cut(self._items, range(len(self.devices)) if self._params.declared else ())
-
-        def record() -> Recorded:
-            return self._recorded(found)
-
-        with ExitStack() as inside:  # a close of a device waits, and finds the graph among its children
+        recorder = Recorder(self.devices, found, list(self._captured), self._params)
+        with ExitStack() as inside:  # a close of a device waits
             for logical in self._logical:
                 inside.enter_context(logical.gate.lock())
                 logical.check_open()
             if self.collectives is None:
-                self._launcher = Local(self.devices, record)
+                self._launcher = Local(self.devices, recorder)
             else:
-                self._launcher = self.collectives.launcher(record)
-            for device in self.devices:
-                device.adopt(self)
+                self._launcher = self.collectives.launcher(recorder)
+            self._counts = Counts(recorder.operations, len(self._captured), recorder.barriers, len(found))
             self._items = []
             self._state = _READY
-
-    def _recorded(self, found: Sequence[Stretch]) -> Recorded:
-        with ExitStack() as undo:
-            for collective in self._captured:
-                for _, part in collective.parts:
-                    undo.callback(part.close)
-            recordings: dict[int, Recording] = {}
-            batches: list[Batch] = []
-            phases: list[list[str]] = [[] for _ in self.devices]
-            for stretch in found:
-                rank = stretch.rank
-                if rank not in recordings:
-                    recordings[rank] = Recording(self.devices[rank].logical.stream)
-                    undo.callback(recordings[rank].close)
-                command = _record(stretch, recordings[rank])
-                batches.append(Batch(rank, command, stretch.reads, stretch.writes))
-                phases[rank].append(stretch.phase)
-            copies = self._params.record(undo)
-            parts = [part for collective in self._captured for part in collective.parts]
-            counts = [recording.stats() for recording in recordings.values()]
-            operations, barriers = (sum(pair[index] for pair in counts) for index in (0, 1))
-            self._counts = (operations, len(self._captured), barriers, len(found))
-            bound = [self._pins, self._captured, self._memory, *self._params.bound]
-            undo.pop_all()
-        return Recorded(batches, phases, [*parts, *recordings.items(), *copies], bound)
 
     # ---- launching ----
 
@@ -295,9 +285,8 @@ class Graph:
     def stats(self) -> GraphStats:
         """Return what the graph consists of, and how long its launches took the host."""
         times = list(self._times)
-        host_us = statistics.median(times) * 1e6 if times else None
-        operations, collectives, barriers, count = self._counts
-        return GraphStats(operations, collectives, barriers, count, self._launches, host_us)
+        host_us = round(statistics.median(times) * 1e6, 1) if times else None
+        return GraphStats(*self._counts, self._launches, host_us)
 
     @property
     def closed(self) -> bool:
@@ -305,20 +294,24 @@ class Graph:
         return self._state == _CLOSED
 
     def __repr__(self) -> str:
-        operations, collectives, _, count = self._counts
-        what = f"{operations} operations, {collectives} collectives, {count} stretches" if self._launcher else "empty"
-        return f"<vkpar.Graph {self._state}: {what}>"
+        if self._state in (_NEW, _CAPTURING, _FAILED):
+            return f"<vkpar.Graph, {self._state}>"
+        counts, number = self._counts, text.number
+        what = f"{number(counts.operations, 'operation')}, {number(counts.collectives, 'collective')}"
+        where = f"{number(counts.stretches, 'stretch', 'stretches')} on {number(len(self.devices), 'device')}"
+        return f"<vkpar.Graph of {what}: {where}{', closed' if self.closed else ''}>"
 
     # ---- the end ----
 
     def close(self) -> None:
         """Free the graph once its launches are done; a second call does nothing.
 
-        Raises:
-            InvalidUsageError: inside its capture.
+        Inside its capture it keeps anything from being recorded: the end of the capture raises then.
         """
         if self._state == _CAPTURING:
-            raise InvalidUsageError("a graph cannot be closed inside its capture")
+            self._broken = True
+            self._drop_captured()
+            return
         with self._lock:
             if self._state != _FAILED:
                 self._state = _CLOSED
@@ -326,12 +319,18 @@ class Graph:
             if launcher is not None:
                 launcher.close()
                 self._launcher = None
-            self._let_go()
+            elif self._state == _FAILED:
+                self._drop_captured()
+            self._items, self._captured, self._memory = [], [], []
+            self._pins = {}
+            self._params = Params(())
 
-    def _let_go(self) -> None:
-        self._items, self._captured, self._memory = [], [], []
-        self._pins = {}
-        self._params = Params(())
+    def _drop_captured(self) -> None:
+        """Free what the collectives hold, which were not recorded."""
+        captured, self._captured = self._captured, []
+        for collective in captured:
+            for _, part in collective.parts:
+                part.close()
 
     def copies_between(self, _source: Device, _target: Device) -> bool:
         """Say that it copies nothing between devices for others."""
@@ -343,16 +342,3 @@ class Graph:
     def __del__(self) -> None:
         if getattr(self, "_launcher", None) is not None:
             orphans.append(self)  # a finalizer must not wait
-
-
-def _record(stretch: Stretch, recording: Recording) -> Any:
-    """Record a stretch and return its command buffer."""
-    command = recording.begin()
-    for item in stretch.items:
-        if isinstance(item.content, Operation):
-            recording.add(item.content)
-        else:
-            item.content(command)
-            recording.strange()
-    recording.end()
-    return command

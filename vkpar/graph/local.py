@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from typing import Any
 
 from vkpar.device import Device
 from vkpar.errors import VkparError
-from vkpar.graph.protocol import Recorded
+from vkpar.graph.protocol import Record, Recorded
 from vkpar.timeouts import Deadline
 from vkpar.vulkan import instance
 from vkpar.vulkan.pump.native import CGroup, CProgram
@@ -78,7 +78,7 @@ class Local:
         record: records it.
     """
 
-    def __init__(self, devices: Sequence[Device], record: Callable[[], Recorded]) -> None:
+    def __init__(self, devices: Sequence[Device], record: Record) -> None:
         self._logical = [device.logical for device in devices]
         self._queues = [logical.compute for logical in self._logical]
         self._recorded: Recorded | None = None
@@ -88,7 +88,7 @@ class Local:
         self._marked = True  # else an interrupt came right after the submits
         self._group = CGroup([queue.port for queue in self._queues], 0)
         try:
-            self._recorded = record()
+            self._recorded = record({})
             self._program = self._group.program(self._recorded.batches)
         except BaseException:
             self.close()

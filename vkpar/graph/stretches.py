@@ -8,9 +8,12 @@ begin, and each waits only for stretches with lower numbers, so that none of the
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
+
+from vkpar import text
 
 
 class Item(NamedTuple):
@@ -21,6 +24,7 @@ class Item(NamedTuple):
         what: a word for people.
         content: what is recorded.
         reads: the slots that it reads; ``writes``: those that it fills.
+        received_nbytes: bytes that it reads from slots; ``sent_nbytes``: bytes that it writes to them.
     """
 
     rank: int
@@ -28,6 +32,8 @@ class Item(NamedTuple):
     content: Any
     reads: tuple[int, ...] = ()
     writes: tuple[int, ...] = ()
+    received_nbytes: int = 0
+    sent_nbytes: int = 0
 
 
 @dataclass
@@ -53,19 +59,21 @@ class Stretch:
         self.writes += item.writes
 
     @property
+    def moved(self) -> tuple[int, int]:
+        """The bytes that it reads from slots, and those that it writes to them."""
+        return sum(item.received_nbytes for item in self.items), sum(item.sent_nbytes for item in self.items)
+
+    @property
     def phase(self) -> str:
-        """What it does, for people: ``"gather, 4 operations, publish"``."""
+        """What it does, for people: ``"gather, 4 operations, publish"``; ``"parameters"`` where it does nothing."""
+        whats = [item.what if item.reads or item.writes else "" for item in self.items]
         parts: list[str] = []
-        operations = 0
-        for item in [*self.items, None]:
-            if item is not None and not item.reads and not item.writes:
-                operations += 1
-                continue
-            if operations:
-                parts.append(f"{operations} operation{'s' if operations > 1 else ''}")
-                operations = 0
-            if item is not None:
-                parts.append(item.what)
+        for what, group in itertools.groupby(whats):
+            count = len(list(group))
+            if what:
+                parts.append(what if count == 1 else f"{count} x {what}")
+            else:
+                parts.append(text.number(count, "operation"))
         return ", ".join(parts) or "parameters"
 
 
