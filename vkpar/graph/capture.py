@@ -40,7 +40,7 @@ class Capture:
             self._graph.end(keep=False)
 
 
-def capture(devices: Device | Sequence[Device], comm: Any = None) -> Capture:
+def capture(devices: Device | Sequence[Device], comm: Any = None, *, fuse: bool = True) -> Capture:
     """Return a context that captures this thread's work on ``devices`` into a :class:`~vkpar.graph.graph.Graph`.
 
     Inside, operations, the user's kernels, copies and collectives are checked as always, but recorded in place of
@@ -56,6 +56,8 @@ def capture(devices: Device | Sequence[Device], comm: Any = None) -> Capture:
     Args:
         devices: opened devices, each once.
         comm: the communicator whose collectives may be captured; all its devices are captured then.
+        fuse: let a kernel whose results a collective sends next fill the slot itself: it saves a kernel a sum, and the
+            bits stay the same.
 
     Raises:
         InvalidUsageError: no devices, one twice, one that the communicator lacks, or a closed one.
@@ -78,4 +80,4 @@ def capture(devices: Device | Sequence[Device], comm: Any = None) -> Capture:
         if strange:
             raise InvalidUsageError(f"{strange[0]!r} is no device of the communicator; capture it apart")
         listed = list(collectives.devices)
-    return Capture(Graph(listed, collectives))
+    return Capture(Graph(listed, collectives, fuses=fuse))

@@ -15,7 +15,7 @@ from vkpar import text
 from vkpar.arrays.array import Array
 from vkpar.device import Device, orphans
 from vkpar.errors import InvalidUsageError
-from vkpar.graph import attach, stretches
+from vkpar.graph import attach, fusion, stretches
 from vkpar.graph.local import Local
 from vkpar.graph.params import Params
 from vkpar.graph.protocol import Collective, Collectives, Launcher
@@ -71,7 +71,10 @@ class Graph:
         collectives: the communicator's part; None without one.
     """
 
-    def __init__(self, devices: Sequence[Device], collectives: Collectives | None) -> None:
+    def __init__(
+        self, devices: Sequence[Device], collectives: Collectives | None = None, *, fuses: bool = True
+    ) -> None:
+        self._fuses = fuses
         self.devices = tuple(devices)
         self.collectives = collectives
         self._state = _NEW
@@ -171,7 +174,15 @@ class Graph:
             raise InvalidUsageError(_BROKEN)
         self._captured.append(collective)
         self._items += [
-            Item(step.rank, f"{collective.name} {step.phase}", step.record, *step[2:4], *step[5:])
+            Item(
+                step.rank,
+                f"{collective.name} {step.phase}",
+                step,
+                step.reads,
+                step.writes,
+                step.received_nbytes,
+                step.sent_nbytes,
+            )
             for step in collective.steps
         ]
         for pin in pins:
@@ -208,6 +219,9 @@ class Graph:
     def _record(self) -> None:
         if self._broken:
             raise InvalidUsageError(_BROKEN)
+        if self._fuses:
+            self._items, extra = fusion.fuse(self._items, self.devices)
+            self._pins[id(extra)] = extra
         found = stretches.cut(self._items, range(len(self.devices)) if self._params.declared else ())
         recorder = Recorder(self.devices, found, list(self._captured), self._params)
         with ExitStack() as inside:  # a close of a device waits

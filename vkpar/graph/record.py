@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from vkpar.device import Device
+from vkpar.graph.fusion import Fused
 from vkpar.graph.params import Params
 from vkpar.graph.protocol import Collective, Recorded, Timer
 from vkpar.graph.stretches import Stretch
@@ -81,8 +82,12 @@ def _record(stretch: Stretch, recording: Recording, timer: Timer | None) -> Any:
     for item in stretch.items:
         if isinstance(item.content, Operation):
             recording.add(item.content)
+        elif isinstance(item.content, Fused):
+            recording.add(item.content.operation)
+            item.content.step.release(command)
+            recording.strange()
         else:
-            item.content(command)
+            item.content.record(command)
             recording.strange()
     if timer is not None:
         timer.record_end(CommandBuffer(command))

@@ -43,6 +43,31 @@ class _Place(NamedTuple):
 _Named = tuple[_Place, int]  # where a range begins, and its bytes
 
 
+class Sent(NamedTuple):
+    """How elements are sent.
+
+    Attributes:
+        wire: the format of the slot, as kernels are named after it.
+        nelements: how many elements, of float32.
+        slots: the slots, as kernels bind them.
+        out_slot: the first 16-byte unit of the slot there, and ``tail`` that of the scales from the slot's start.
+    """
+
+    wire: str
+    nelements: int
+    slots: BufferRange
+    out_slot: int
+    tail: int
+
+
+class Sending(NamedTuple):
+    """Elements that are sent: the VkBuffer and the byte of the first one, and of where decoded ones are stored."""
+
+    sent: Sent
+    source: tuple[Any, int]
+    target: tuple[Any, int]
+
+
 class Places:
     """Memory whose place may differ from take to take, numbered in the order given.
 
@@ -102,6 +127,7 @@ class Tape:
         self._named: list[tuple[Any, list[_Named], list[_Named]]] = []
         self._alignment = ALIGNMENT if "alignment" in env.debug_checks() else 1
         self._sets: _Sets | None = None
+        self._sends: dict[int, tuple[Sent, _Place, _Place, int]] = {}  # by command buffer
         flags = self._vk.vk.VK_COMMAND_BUFFER_USAGE_SIMULTANEOUS_USE_BIT
         self._begin = self._vk.struct("VkCommandBufferBeginInfo", flags=flags)
 
@@ -135,6 +161,32 @@ class Tape:
             self._cells[key] = self._vk.ffi.new("VkDescriptorSet[1]")
             self._named.append((layout, named, viewed))
         return self._cells[key]
+
+    def note_sent(self, sent: Sent, source: BufferRange, target: BufferRange, until: int) -> None:
+        """Note that all that the newest command buffer does, up to its command number ``until``, is to send elements.
+
+        Args:
+            sent: what is sent.
+            source: where the elements lie, from the first one on.
+            target: where what the readers decode is stored.
+            until: the number of the command that follows.
+        """
+        assert self._places is not None, "the tape was sealed"
+        found = self._places.find(source), self._places.find(target)
+        self._sends[len(self._buffers) - 1] = (sent, *found, until)
+
+    def sent(self, number: int, memory: Sequence[Buffer]) -> Sending | None:
+        """Return what command buffer ``number`` does where it only sends elements; None for all others."""
+        found = self._sends.get(number)
+        if found is None:
+            return None
+        sent, source, target, _ = found
+        return Sending(sent, source.among(memory), target.among(memory))
+
+    def replay_release(self, number: int, handle: Any) -> None:
+        """Record what follows the sending of command buffer ``number`` into another one, which was begun."""
+        for function, arguments in self._buffers[number][self._sends[number][3] :]:
+            function(handle, *arguments)
 
     def seal(self) -> None:
         """Make the tape ready for takes; nothing more is written down, and no memory is remembered but by number."""

@@ -17,7 +17,7 @@ from vkpar.comm.schedule.steps import BLOCK, MOST_SOURCES, Forward, Reduce, Span
 from vkpar.comm.wires import OPS, TEXELS, WirePlan, processor, variant
 from vkpar.vulkan.command import CommandBuffer
 from vkpar.vulkan.memory.buffer import BufferRange
-from vkpar.vulkan.tape import Places, Tape
+from vkpar.vulkan.tape import Places, Sent, Tape, TapedCommands
 
 _UNIT = 16  # bytes that the wire kernels count slots in
 _BLOCKS_PER_GROUP = 8  # of both kernel variants, see shaders/wire_*.comp
@@ -132,6 +132,7 @@ class Recorder:
         if self._checks:
             self._checks.record_before(self, commands, step)
         self._record_actions(commands, step)
+        self._note_sent(commands, step)
         if self._checks:
             self._checks.record_after(self, commands, step)
         if last and self.rank in copies.after:
@@ -141,6 +142,25 @@ class Recorder:
         commands.record_release(self._slots, self._ranges(step.writes))
         if self.timer:
             self.timer.record_end(commands)
+
+    def _note_sent(self, commands: TapedCommands, step: Step) -> None:
+        """Tell the tape where a step only sends the rank's own elements: the kernel that makes them may do it."""
+        action = step.actions[0] if len(step.actions) == 1 and not self._operands.copies.ranks else None
+        if not isinstance(action, Reduce) or action.sources or action.own_at is None or action.out_slot is None:
+            return
+        plan, own = self._spec.plan, self._operands.sources[self.rank]
+        plain = not (self._checks or self._report or self._copies or self.timer or action.final or action.own_stored)
+        if self._processor != "gpu" or plan.element != "f32" or not plain or not action.to_array:
+            return
+        runs = list(self._runs(action.span, own, self._operands.targets[self.rank]))
+        if len(runs) != 1:
+            return
+        source, target = runs[0].source, runs[0].target
+        if source is None or target is None:
+            return
+        unit = self._unit(action.out_slot)
+        sent = Sent(plan.contribution.name, action.span.count, self._slots.range.bare, unit, self._tail)
+        self.tape.note_sent(sent, _from(source), _from(target), len(commands.commands))
 
     def _record_actions(self, commands: CommandBuffer, step: Step) -> None:
         for action in step.actions:
@@ -258,6 +278,12 @@ class Recorder:
         """Let go of the arrays at once, where the garbage collector would come for them some day."""
         self.tape.seal()
         self._copier = None
+
+
+def _from(window: Window) -> BufferRange:
+    """Return what a window of float32 covers from its first element on."""
+    item, first = window
+    return BufferRange(item.buffer, item.offset + 4 * first, item.nbytes - 4 * first)
 
 
 class _Run(NamedTuple):

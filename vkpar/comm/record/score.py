@@ -143,13 +143,24 @@ class LaidScore:
         rest = [0] * len(parts)
         self.steps: list[protocol.Step] = []
         for number, batch, step, moved in order:
-            record = partial(self._record, number, rest[number])
-            self.steps.append(protocol.Step(batch.rank, step.phase, batch.reads, batch.writes, record, *moved))
+            tape, index = self._tapes[number], rest[number]
+            record, release = partial(self._record, number, index), partial(self._release, number, index)
+            sending = tape.sent(index, self._memory)
+            named = batch.rank, step.phase, batch.reads, batch.writes
+            self.steps.append(protocol.Step(*named, record, sending, release, *moved))
             rest[number] += 1
 
     def _record(self, part: int, number: int, handle: Any) -> None:
         """Record step ``number`` of a part into an open command buffer."""
+        self._place(part, number)
+        self._tapes[part].replay(number, handle)
+
+    def _release(self, part: int, number: int, handle: Any) -> None:
+        """Record what follows the sending of step ``number``, which a kernel does."""
+        self._place(part, number)
+        self._tapes[part].replay_release(number, handle)
+
+    def _place(self, part: int, number: int) -> None:
         if number == 0:
             self._tapes[part].place(self.parts[part][1], self._memory, again=self._placed[part])
             self._placed[part] = True
-        self._tapes[part].replay(number, handle)
