@@ -70,7 +70,13 @@ class Recorder:
                 parts += [part for collective in self._collectives for part in collective.parts]
             undo.pop_all()
         label = {"operations": self.operations, "collectives": len(self._collectives)}
-        return Recorded(batches, phases, parts, label, [stretch.moved for stretch in self._stretches])
+        return Recorded(
+            batches,
+            phases,
+            parts,
+            label,
+            [(stretch.received_nbytes, stretch.sent_nbytes) for stretch in self._stretches],
+        )
 
 
 def _record(stretch: Stretch, recording: Recording, timer: Timer | None) -> Any:

@@ -2,8 +2,9 @@
 
 A stretch waits for what it reads before it begins, and tells others that it has written when it ends. A step that reads
 what others sent begins a stretch, so that nothing that was sent before waits for it; so does an operation that comes
-after a step that sends. Everything else joins the open stretch. Stretches are numbered in the order in which they
-begin, and each waits only for stretches with lower numbers, so that none of them waits in a circle.
+after a step that sends, and a step that sends after many bytes that were sent. Everything else joins the open stretch.
+Stretches are numbered in the order in which they begin, and each waits only for stretches with lower numbers, so that
+none of them waits in a circle.
 """
 
 from __future__ import annotations
@@ -11,9 +12,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from vkpar import text
+
+
+_MANY: Final = 1 << 16  # bytes, which take about as long to send as a submission more takes to begin
 
 
 class Item(NamedTuple):
@@ -44,6 +48,7 @@ class Stretch:
         rank: whose it is; ``number`` counts the stretches of all ranks.
         items: in order.
         reads: the slots that it reads; ``writes``: those that it fills.
+        received_nbytes: bytes that it reads from slots; ``sent_nbytes``: bytes that it writes to them.
     """
 
     rank: int
@@ -51,17 +56,16 @@ class Stretch:
     items: list[Item] = field(default_factory=list)
     reads: tuple[int, ...] = ()
     writes: tuple[int, ...] = ()
+    received_nbytes: int = 0
+    sent_nbytes: int = 0
 
     def add(self, item: Item) -> None:
         """Take one more item."""
         self.items.append(item)
         self.reads += item.reads
         self.writes += item.writes
-
-    @property
-    def moved(self) -> tuple[int, int]:
-        """The bytes that it reads from slots, and those that it writes to them."""
-        return sum(item.received_nbytes for item in self.items), sum(item.sent_nbytes for item in self.items)
+        self.received_nbytes += item.received_nbytes
+        self.sent_nbytes += item.sent_nbytes
 
     @property
     def phase(self) -> str:
@@ -100,8 +104,8 @@ def cut(items: Iterable[Item], ranks: Iterable[int] = ()) -> list[Stretch]:
 
 
 def _delays(stretch: Stretch, item: Item) -> bool:
-    """Say whether what ``stretch`` sends would wait for ``item``, which is an operation."""
-    return bool(stretch.items[-1].writes) and not item.writes
+    """Say whether what ``stretch`` sends would wait for ``item``, longer than for a submission more."""
+    return bool(stretch.items[-1].writes) and (not item.writes or stretch.sent_nbytes >= _MANY)
 
 
 def _comes_too_late(stretch: Stretch, item: Item, touched: dict[int, dict[int, int]]) -> bool:
