@@ -25,7 +25,8 @@ from vkpar.errors import (
     VulkanError,
     WaitTimeoutError,
 )
-from vkpar.graph.graph import Graph, GraphStats, capture
+from vkpar.graph.capture import capture
+from vkpar.graph.graph import Graph, GraphStats
 from vkpar.host import from_dlpack, host_array, register_host
 from vkpar.kernel import Kernel, pieces
 from vkpar.memory import MemoryPlan, plan_memory

@@ -271,14 +271,22 @@ class Tape:
         """How many command buffers were written down."""
         return len(self._buffers)
 
-    def place(self, take: Take, memory: Sequence[Buffer]) -> None:
-        """Have the commands name ``memory`` and the sets of ``take``, none of which is in use, until the next call."""
+    def place(self, take: Take, memory: Sequence[Buffer], *, again: bool = False) -> None:
+        """Have the commands name ``memory`` and the sets of ``take``, until the next call.
+
+        Args:
+            take: no set of it is in use, but for ``again``.
+            memory: what the numbers stand for.
+            again: the sets name that memory from an earlier call.
+        """
         for copy, source, target in self._copies:
             region = copy[3]
             copy[0], region.srcOffset = source.among(memory)
             copy[1], region.dstOffset = target.among(memory)
         if self._sets is not None:
-            self._sets.write(take, memory)
+            self._sets.bind(take)
+            if not again:
+                self._sets.write(take, memory)
 
     def replay(self, number: int, handle: Any) -> None:
         """Record what was written down for command buffer ``number`` into another one, which was begun."""
@@ -358,11 +366,14 @@ class _Sets:
         vk.check(vk.lib.vkAllocateDescriptorSets(self._device, self._allocation, made), "vkAllocateDescriptorSets")
         return made
 
-    def write(self, take: Take, memory: Sequence[Buffer]) -> None:
-        """Have the sets of ``take`` name ``memory``, and the commands bind them."""
-        sets = take.sets
+    def bind(self, take: Take) -> None:
+        """Have the commands bind the sets of ``take``."""
         for index, cell in enumerate(self._cells):
-            cell[0] = sets[index]
+            cell[0] = take.sets[index]
+
+    def write(self, take: Take, memory: Sequence[Buffer]) -> None:
+        """Have the sets of ``take`` name ``memory``."""
+        sets = take.sets
         for info, place in self._places:
             info.buffer, info.offset = place.among(memory)
         if self._views:
