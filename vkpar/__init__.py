@@ -26,9 +26,10 @@ from vkpar.errors import (
     WaitTimeoutError,
 )
 from vkpar.host import from_dlpack, host_array, register_host
-from vkpar.kernel import Kernel, pieces
+from vkpar.kernel import Kernel
 from vkpar.memory import MemoryPlan, plan_memory
 from vkpar.ops import add, cast, matmul
+from vkpar.pieces import pieces
 from vkpar.vulkan.memory.accounting import DeviceMemory, HeapMemory
 from vkpar.vulkan.physical import DeviceInfo
 

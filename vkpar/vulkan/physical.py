@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from vkpar import env
-from vkpar.vulkan import api, instance
+from vkpar.vulkan import api, atomics, instance
 
 _VENDORS = {
     0x1002: "AMD",
@@ -53,7 +53,10 @@ class QueueFamily:
 
 @dataclass(frozen=True)
 class Features:
-    """Optional abilities that kernels and links depend on."""
+    """Optional abilities that kernels and links depend on.
+
+    ``float_atomics`` has Vulkan's names of the features, of buffers and of shared memory, that allow atomics on floats.
+    """
 
     storage_16bit: bool
     storage_8bit: bool
@@ -69,6 +72,7 @@ class Features:
     cooperative_matrix: tuple[str, ...]
     subgroup_size: int
     subgroup_operations: tuple[str, ...]
+    float_atomics: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -216,7 +220,10 @@ class _Queried:
         self.vulkan12 = vk.struct("VkPhysicalDeviceVulkan12Properties", pNext=self.vulkan11)
         self.properties = vk.struct("VkPhysicalDeviceProperties2", pNext=self.vulkan12)
         vk.lib.vkGetPhysicalDeviceProperties2(handle, self.properties)
-        self.features11 = vk.struct("VkPhysicalDeviceVulkan11Features")
+        self.atomics = atomics.structs(extensions)
+        self.features11 = vk.struct(
+            "VkPhysicalDeviceVulkan11Features", pNext=self.atomics[-1] if self.atomics else vk.ffi.NULL
+        )
         self.features12 = vk.struct("VkPhysicalDeviceVulkan12Features", pNext=self.features11)
         self.features2 = vk.struct("VkPhysicalDeviceFeatures2", pNext=self.features12)
         vk.lib.vkGetPhysicalDeviceFeatures2(handle, self.features2)
@@ -254,6 +261,7 @@ class _Queried:
             cooperative_matrix=_cooperative_matrix(self._handle, self._extensions),
             subgroup_size=int(self.vulkan11.subgroupSize),
             subgroup_operations=self._subgroup_operations(),
+            float_atomics=tuple(name for item in self.atomics for name in atomics.named(item) if getattr(item, name)),
         )
 
     def _subgroup_operations(self) -> tuple[str, ...]:
