@@ -25,10 +25,11 @@ from vkpar.errors import (
     VulkanError,
     WaitTimeoutError,
 )
+from vkpar.graph.graph import Graph, GraphStats, capture
 from vkpar.host import from_dlpack, host_array, register_host
 from vkpar.kernel import Kernel
 from vkpar.memory import MemoryPlan, plan_memory
-from vkpar.ops import add, cast, matmul
+from vkpar.ops import add, broadcast_to, cast, matmul, transpose
 from vkpar.pieces import pieces
 from vkpar.vulkan.memory.accounting import DeviceMemory, HeapMemory
 from vkpar.vulkan.physical import DeviceInfo
@@ -43,6 +44,8 @@ __all__ = [
     "DeviceInfo",
     "DeviceLostError",
     "DeviceMemory",
+    "Graph",
+    "GraphStats",
     "HeapMemory",
     "HostArray",
     "InvalidUsageError",
@@ -59,6 +62,8 @@ __all__ = [
     "Work",
     "add",
     "bfloat16",
+    "broadcast_to",
+    "capture",
     "cast",
     "copy",
     "enumerate_devices",
@@ -69,4 +74,5 @@ __all__ = [
     "pieces",
     "plan_memory",
     "register_host",
+    "transpose",
 ]

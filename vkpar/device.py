@@ -16,7 +16,7 @@ from vkpar.arrays.elements import host_elements
 from vkpar.arrays.host import HostArray
 from vkpar.errors import InvalidUsageError
 from vkpar.plans import Plans
-from vkpar.vulkan import api, instance, physical
+from vkpar.vulkan import api, capturing, drivers, instance
 from vkpar.vulkan.device import LogicalDevice
 from vkpar.vulkan.memory.accounting import ARRAYS, DeviceMemory
 from vkpar.vulkan.memory.buffer import BufferRange
@@ -201,7 +201,7 @@ class Device:
         return self.logical.trim()
 
     def adopt(self, child: Any) -> None:
-        """Close ``child`` before this device; it is an object with ``close()`` and ``check_results()``."""
+        """Close ``child`` before this device: a communicator, or a graph."""
         self._children.add(child)
 
     def peer_copier(self, other: Device) -> Any:
@@ -214,6 +214,8 @@ class Device:
             for child in list(self._children):
                 if child.copies_between(self, other):
                     return child
+            for device in (self, other):
+                capturing.refuse(device.logical.stream, "a copy between devices without their communicator")
             for pair in [*self._pairs, *other._pairs]:
                 if pair.failed:  # its failure was raised where its copies were read
                     pair.close()
@@ -301,7 +303,7 @@ def enumerate_devices() -> list[DeviceInfo]:
     Raises:
         UnsupportedError: no Vulkan loader or no driver; the message says what to install.
     """
-    return physical.enumerate_devices()
+    return drivers.enumerate_devices()
 
 
 def open_devices(selector: str | int | None = None) -> list[Device]:

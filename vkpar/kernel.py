@@ -11,13 +11,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, overload
 
-from vkpar.arrays.array import WIDE, Array, check_same_device, overlaps
+from vkpar.arrays.array import Array, check_same_device
+from vkpar.arrays.layout import WIDE
+from vkpar.arrays.views import overlaps
 from vkpar.device import Device
 from vkpar.errors import InvalidUsageError, UnsupportedError
 from vkpar.pieces import can_begin
 from vkpar.plans import Plan, form_of
 from vkpar.plans import make as make_plan
-from vkpar.vulkan import query, queue
+from vkpar.vulkan import capturing, query, queue
 from vkpar.vulkan.memory.buffer import BufferRange
 from vkpar.vulkan.memory.pool import round_up
 from vkpar.vulkan.physical import ALIGNMENT
@@ -208,7 +210,7 @@ class Kernel:
             repeat: how many runs are timed, from 1 to 10,000.
 
         Raises:
-            InvalidUsageError: as a call does; or ``repeat`` is out of range.
+            InvalidUsageError: as a call does; or ``repeat`` is out of range; or inside ``vkpar.capture``.
             UnsupportedError: as a call does; or the device's queue writes no timestamps.
             DeviceLostError: the device is gone.
         """
@@ -220,10 +222,10 @@ class Kernel:
             arrays, groups = _operands(groups, arrays), groups_over(elements, self.local_size)
         dims, constants = groups_of(groups), self._constants(push)
         device = self._device_of(arrays)
+        capturing.refuse(device.logical.stream, "kernel.time()")
         check_groups(device.limits, str(device), dims, self.local_size if elements is not None else None)
         self._check_call(arrays, constants)
         ranges, constants = self._bound(device, arrays, constants)
-        device.logical.check_ranges(ranges, dims)
         clock = query.DeviceClock(device.logical)
         pipeline = self._pipeline(device, pushes=False)
         return statistics.median(query.timed_runs(clock, pipeline, ranges, constants, dims, repeat))
@@ -348,6 +350,7 @@ class Kernel:
         for number, array in enumerate(arrays):
             if not array.size:
                 raise InvalidUsageError("a kernel cannot bind an array without elements")
+            array.check_contiguous(f"binding {number}")
             if array.nbytes < uniforms.get(number, 0):
                 raise InvalidUsageError(
                     f"binding {number} is a uniform block of {uniforms[number]} bytes; {array!r} has {array.nbytes}"

@@ -38,6 +38,8 @@ def pieces(*arrays: Array, kernel: Kernel | None = None) -> Iterator[tuple[Array
     total = arrays[0].size if arrays else 0
     if any(array.size != total for array in arrays):
         raise InvalidUsageError(f"pieces of arrays of different sizes: {', '.join(str(a.size) for a in arrays)}")
+    for number, array in enumerate(arrays):
+        array.check_contiguous(f"array {number} of pieces()")
     flat = [array.reshape(-1) for array in arrays]
     most = total
     if kernel is not None and arrays:

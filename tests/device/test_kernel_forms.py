@@ -466,6 +466,19 @@ def test_time_runs_once_more_than_it_times(device: vkpar.Device) -> None:
         kernel.time(1, made)
 
 
+def test_kernels_of_every_form_are_captured(device: vkpar.Device) -> None:
+    kernel, x, y = vkpar.Kernel([device], AXPY), device.array(np.ones(100, np.float32)), device.zeros(100)
+    push = {"n": 100, "by": 2.0, "add": [(0, 1), (0, 0)]}
+    with vkpar.capture([device]) as graph:
+        kernel(x, y, elements=100, push=push)
+        with pytest.raises(InvalidUsageError, match=r"kernel\.time\(\) inside vkpar\.capture"):
+            kernel.time(x, y, elements=100, push=push)
+    assert not y.numpy().any()
+    graph.launch().wait()
+    assert np.all(y.numpy() == 3)
+    graph.close()
+
+
 def test_a_queue_without_timestamps(device: vkpar.Device, monkeypatch: pytest.MonkeyPatch) -> None:
     import dataclasses
 

@@ -5,5 +5,6 @@ from __future__ import annotations
 from vkpar.ops.cast import cast
 from vkpar.ops.elementwise import add
 from vkpar.ops.matmul import matmul
+from vkpar.ops.shapes import broadcast_to, transpose
 
-__all__ = ["add", "cast", "matmul"]
+__all__ = ["add", "broadcast_to", "cast", "matmul", "transpose"]

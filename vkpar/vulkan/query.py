@@ -10,6 +10,7 @@ from typing import Any
 
 from vkpar.errors import UnsupportedError
 from vkpar.vulkan import api, instance
+from vkpar.vulkan.command import check_dispatch
 from vkpar.vulkan.create import CLOCK_EXTENSIONS
 from vkpar.vulkan.device import LogicalDevice
 from vkpar.vulkan.memory.buffer import BufferRange
@@ -196,9 +197,11 @@ def timed_runs(
         number: how many.
 
     Raises:
+        InvalidUsageError, UnsupportedError: as :func:`~vkpar.vulkan.command.check_dispatch` does.
         DeviceLostError: the device is gone.
     """
     device = clock.device
+    check_dispatch(device.info.limits, device.label, ranges, groups)
     pool = QueryPool(device.handle, 2 * number)
 
     def record(frame: Frame) -> None:

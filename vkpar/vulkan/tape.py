@@ -149,23 +149,44 @@ class Tape:
         """
         return Take(self, self._device, self._family, self._sets, len(self._buffers), memory)
 
-    def record(self, take: Take, memory: Sequence[Buffer]) -> None:
-        """Record everything into the empty command buffers of ``take``, whose sets are none in use.
+    def lay(self, memory: Sequence[Buffer]) -> Take:
+        """Return a take without command buffers of its own: :meth:`place` and :meth:`replay` record it into others.
 
         Raises:
-            OutOfMemoryError: no room for what is recorded.
+            OutOfMemoryError: no room for descriptor sets.
         """
+        return Take(self, self._device, self._family, self._sets, 0, memory)
+
+    @property
+    def number(self) -> int:
+        """How many command buffers were written down."""
+        return len(self._buffers)
+
+    def place(self, take: Take, memory: Sequence[Buffer]) -> None:
+        """Have the commands name ``memory`` and the sets of ``take``, none of which is in use, until the next call."""
         for copy, source, target in self._copies:
             region = copy[3]
             copy[0], region.srcOffset = source.among(memory)
             copy[1], region.dstOffset = target.among(memory)
         if self._sets is not None:
             self._sets.write(take, memory)
+
+    def replay(self, number: int, handle: Any) -> None:
+        """Record what was written down for command buffer ``number`` into another one, which was begun."""
+        for function, arguments in self._buffers[number]:
+            function(handle, *arguments)
+
+    def record(self, take: Take, memory: Sequence[Buffer]) -> None:
+        """Record everything into the empty command buffers of ``take``, whose sets are none in use.
+
+        Raises:
+            OutOfMemoryError: no room for what is recorded.
+        """
+        self.place(take, memory)
         begin, end, check = self._vk.lib.vkBeginCommandBuffer, self._vk.lib.vkEndCommandBuffer, self._vk.check
-        for handle, commands in zip(take.handles, self._buffers, strict=True):
+        for number, handle in enumerate(take.handles):
             check(begin(handle, self._begin), "vkBeginCommandBuffer")
-            for function, arguments in commands:
-                function(handle, *arguments)
+            self.replay(number, handle)
             check(end(handle), "vkEndCommandBuffer")
 
 
@@ -282,11 +303,12 @@ class Take:
         self._sets_pool: Any = None
         self._pool = CommandPool(device, family)
         try:
-            self.handles = self._pool.allocate_many(number)
+            self.handles = self._pool.allocate_many(number) if number else []
             if sets is not None:
                 self._sets_pool = sets.pool()
                 self.sets = sets.allocate(self._sets_pool)
-            tape.record(self, memory)
+            if number:
+                tape.record(self, memory)
         except BaseException:
             self.close()
             raise
