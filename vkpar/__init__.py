@@ -28,9 +28,10 @@ from vkpar.errors import (
 from vkpar.graph.capture import capture
 from vkpar.graph.graph import Graph, GraphStats
 from vkpar.host import from_dlpack, host_array, register_host
-from vkpar.kernel import Kernel, pieces
+from vkpar.kernel import Kernel
 from vkpar.memory import MemoryPlan, plan_memory
 from vkpar.ops import add, broadcast_to, cast, matmul, transpose
+from vkpar.pieces import pieces
 from vkpar.vulkan.memory.accounting import DeviceMemory, HeapMemory
 from vkpar.vulkan.physical import DeviceInfo
 
