@@ -29,7 +29,23 @@ from vkpar.graph.graph import Graph, GraphStats, capture
 from vkpar.host import from_dlpack, host_array, register_host
 from vkpar.kernel import Kernel, pieces
 from vkpar.memory import MemoryPlan, plan_memory
-from vkpar.ops import add, cast, matmul
+from vkpar.ops import (
+    add,
+    argmax,
+    argmin,
+    cast,
+    cross_entropy,
+    cross_entropy_grad,
+    layer_norm,
+    log_softmax,
+    matmul,
+    max,
+    mean,
+    min,
+    rms_norm,
+    softmax,
+    sum,
+)
 from vkpar.vulkan.memory.accounting import DeviceMemory, HeapMemory
 from vkpar.vulkan.physical import DeviceInfo
 
@@ -60,16 +76,28 @@ __all__ = [
     "WaitTimeoutError",
     "Work",
     "add",
+    "argmax",
+    "argmin",
     "bfloat16",
     "capture",
     "cast",
     "copy",
+    "cross_entropy",
+    "cross_entropy_grad",
     "enumerate_devices",
     "from_dlpack",
     "host_array",
+    "layer_norm",
+    "log_softmax",
     "matmul",
+    "max",
+    "mean",
+    "min",
     "open_devices",
     "pieces",
     "plan_memory",
     "register_host",
+    "rms_norm",
+    "softmax",
+    "sum",
 ]

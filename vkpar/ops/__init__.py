@@ -5,5 +5,24 @@ from __future__ import annotations
 from vkpar.ops.cast import cast
 from vkpar.ops.elementwise import add
 from vkpar.ops.matmul import matmul
+from vkpar.ops.norms import layer_norm, rms_norm
+from vkpar.ops.reductions import argmax, argmin, max, mean, min, sum
+from vkpar.ops.softmax import cross_entropy, cross_entropy_grad, log_softmax, softmax
 
-__all__ = ["add", "cast", "matmul"]
+__all__ = [
+    "add",
+    "argmax",
+    "argmin",
+    "cast",
+    "cross_entropy",
+    "cross_entropy_grad",
+    "layer_norm",
+    "log_softmax",
+    "matmul",
+    "max",
+    "mean",
+    "min",
+    "rms_norm",
+    "softmax",
+    "sum",
+]
