@@ -21,11 +21,13 @@ def _items(length: int) -> st.SearchStrategy[Any]:
 
 @st.composite
 def keys(draw: st.DrawFn, shape: tuple[int, ...]) -> Any:
-    """Keys of basic indexing for an array of ``shape``, of as many items as it has axes or fewer."""
+    """Keys of basic indexing for an array of ``shape``, of as many items as it has axes or fewer, and new axes."""
     number = draw(st.integers(0, len(shape)))
     gap = draw(st.integers(0, number))
     axes = [*range(gap), *range(len(shape) - number + gap, len(shape))]
     items = [draw(_items(shape[axis])) for axis in axes]
     if number < len(shape) or draw(st.booleans()):
         items.insert(gap, ...)
-    return items[0] if len(items) == 1 and draw(st.booleans()) else tuple(items)
+    for _ in range(draw(st.sampled_from([0, 0, 0, 1, 2]))):
+        items.insert(draw(st.integers(0, len(items))), None)
+    return items[0] if len(items) == 1 and items[0] is not None and draw(st.booleans()) else tuple(items)

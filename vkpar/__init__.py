@@ -33,6 +33,7 @@ from vkpar.ops import (
     add,
     argmax,
     argmin,
+    broadcast_to,
     cast,
     cross_entropy,
     cross_entropy_grad,
@@ -45,6 +46,7 @@ from vkpar.ops import (
     rms_norm,
     softmax,
     sum,
+    transpose,
 )
 from vkpar.vulkan.memory.accounting import DeviceMemory, HeapMemory
 from vkpar.vulkan.physical import DeviceInfo
@@ -79,6 +81,7 @@ __all__ = [
     "argmax",
     "argmin",
     "bfloat16",
+    "broadcast_to",
     "capture",
     "cast",
     "copy",
@@ -100,4 +103,5 @@ __all__ = [
     "rms_norm",
     "softmax",
     "sum",
+    "transpose",
 ]

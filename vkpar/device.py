@@ -16,7 +16,7 @@ from vkpar.arrays.elements import host_elements
 from vkpar.arrays.host import HostArray
 from vkpar.errors import InvalidUsageError
 from vkpar.plans import Plans
-from vkpar.vulkan import api, capturing, instance, physical
+from vkpar.vulkan import api, capturing, drivers, instance
 from vkpar.vulkan.device import LogicalDevice
 from vkpar.vulkan.memory.accounting import ARRAYS, DeviceMemory
 from vkpar.vulkan.memory.buffer import BufferRange
@@ -298,7 +298,7 @@ def enumerate_devices() -> list[DeviceInfo]:
     Raises:
         UnsupportedError: no Vulkan loader or no driver; the message says what to install.
     """
-    return physical.enumerate_devices()
+    return drivers.enumerate_devices()
 
 
 def open_devices(selector: str | int | None = None) -> list[Device]:

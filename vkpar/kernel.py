@@ -10,7 +10,9 @@ import struct
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from vkpar.arrays.array import WIDE, Array, check_same_device, overlaps
+from vkpar.arrays.array import Array, check_same_device
+from vkpar.arrays.layout import WIDE
+from vkpar.arrays.views import overlaps
 from vkpar.device import Device
 from vkpar.errors import InvalidUsageError, UnsupportedError
 from vkpar.plans import Plans, form_of
@@ -210,6 +212,7 @@ class Kernel:
         for number, array in enumerate(arrays):
             if not array.size:
                 raise InvalidUsageError("a kernel cannot bind an array without elements")
+            array.check_contiguous(f"binding {number}")
             if array.memory.reach(array.byte_offset) < array.nbytes:
                 raise UnsupportedError(
                     f"binding {number}: {array!r} lies in several buffers of at most {array.device.limits.max_buffer} "
@@ -239,6 +242,8 @@ def pieces(*arrays: Array) -> Iterator[tuple[Array, ...]]:
     total = arrays[0].size if arrays else 0
     if any(array.size != total for array in arrays):
         raise InvalidUsageError(f"pieces of arrays of different sizes: {', '.join(str(a.size) for a in arrays)}")
+    for number, array in enumerate(arrays):
+        array.check_contiguous(f"array {number} of pieces()")
     flat = [array.reshape(-1) for array in arrays]
     return iter([tuple(array[start:stop] for array in flat) for start, stop in _cuts(flat, total)])
 

@@ -15,6 +15,7 @@ from vkpar.vulkan.physical import ALIGNMENT
 
 if TYPE_CHECKING:
     from vkpar.arrays.array import Array
+    from vkpar.arrays.layout import Strides
     from vkpar.device import Device
     from vkpar.dtypes import DType
     from vkpar.vulkan.memory.buffer import BufferRange
@@ -28,14 +29,20 @@ class Form:
 
     Attributes:
         shape: the dimensions; ``dtype`` of the elements, ``nbytes`` of them all.
+        steps: the strides, None for those of C order.
+        low: the first byte that it reaches, counted from its first element; ``high`` the one after the last.
     """
 
-    __slots__ = ("dtype", "nbytes", "shape")
+    __slots__ = ("dtype", "high", "low", "nbytes", "shape", "steps")
 
-    def __init__(self, shape: tuple[int, ...], dtype: DType, nbytes: int) -> None:
+    def __init__(
+        self, shape: tuple[int, ...], dtype: DType, nbytes: int, steps: Strides | None, span: tuple[int, int]
+    ) -> None:
         self.shape = shape
         self.dtype = dtype
         self.nbytes = nbytes
+        self.steps = steps
+        self.low, self.high = span
 
 
 class Plan:
@@ -53,11 +60,11 @@ class Plan:
         "_dispatch",
         "_entry",
         "_handle",
+        "_meeting",
         "_null",
         "_pack",
         "_pipeline",
         "_result",
-        "_sizes",
         "_stream",
         "_swapped",
         "_watched",
@@ -70,8 +77,10 @@ class Plan:
         self._pipeline = pipeline  # it lives as long as the plan
         self._entry, self._handle, self._null = stream.entry, stream.handle, stream.null
         self._pack = struct.Struct(f"={2 * len(forms)}Q").pack
-        self._sizes = tuple(form.nbytes for form in forms)
-        self._result = forms[-1]
+        result = self._result = forms[-1]
+        # Bytes of an operand and of the result meet where the result's first element lies between these, both excluded,
+        # counted from the operand's.
+        self._meeting = tuple((form.low - result.high, form.high - result.low) for form in forms)
         self._swapped = swapped
         self._watched = stream.watched  # where the validation layer speaks: its messages are raised by the long way
 
@@ -128,7 +137,8 @@ class Plan:
         apart = out.byte_offset - array.byte_offset
         if in_place and apart == 0 and array.form is out.form:
             return False
-        return -self._sizes[-1] < apart < self._sizes[index]
+        low, high = self._meeting[index]
+        return low < apart < high
 
     def run(self, arrays: Sequence[Array], push: bytes) -> bool:
         """Run it on ``arrays``, which may share memory; False, and nothing done, where the long way has to be gone."""
@@ -223,14 +233,17 @@ class Plans:
     def form(self, array: Array) -> Form:
         """Return the form of an array of the device."""
         start, nbytes = array.byte_offset, array.nbytes
-        key = (array.shape, array.dtype.name, start % ALIGNMENT, start + nbytes == array.storage.nbytes)
+        low, high = array.span
+        key = (array.shape, array.dtype.name, start % ALIGNMENT, high == array.storage.nbytes, array.steps)
         form = self._forms.get(key)
         if form is None:
             if len(self._forms) >= _MOST:  # arrays that are left have forms that no plan has
                 self._forms.clear()
                 self.known.clear()
                 self.recipes.clear()
-            form = self._forms.setdefault(key, Form(array.shape, array.dtype, nbytes))
+            form = self._forms.setdefault(
+                key, Form(array.shape, array.dtype, nbytes, array.steps, (low - start, high - start))
+            )
         array.form = form
         return form
 

@@ -215,7 +215,7 @@ def test_slices_are_those_of_numpy(device: vkpar.Device, start: int, stop: int, 
     same(device.array(want)[start:stop][low:high], want[start:stop][low:high])
 
 
-@pytest.mark.parametrize("key", [6, -7, "a", None, 1.0, (0, 2), (0, 0, 0), [0, 1], True, slice("a", None)])
+@pytest.mark.parametrize("key", [6, -7, "a", 1.0, (0, 2), (0, 0, 0), [0, 1], True, slice("a", None)])
 def test_keys_that_are_refused(device: vkpar.Device, key: object) -> None:
     with pytest.raises(InvalidUsageError):
         device.zeros((6, 2))[key]
@@ -223,11 +223,7 @@ def test_keys_that_are_refused(device: vkpar.Device, key: object) -> None:
         device.array(1.0)[0]
 
 
-def test_views_are_contiguous(device: vkpar.Device) -> None:
-    made = device.zeros((6, 4))
-    for key in (slice(None, None, 2), (..., 1), (slice(2), slice(1)), slice(None, None, -1)):
-        with pytest.raises(UnsupportedError, match=r"read\(region\)"):
-            made[key]
+def test_a_number_has_no_length(device: vkpar.Device) -> None:
     with pytest.raises(InvalidUsageError):
         len(device.array(1.0))
 

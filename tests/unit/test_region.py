@@ -80,7 +80,7 @@ def test_axes_are_joined(key: Any, counts: tuple[int, ...], strides: tuple[int, 
 @pytest.mark.parametrize(
     "key",
     [
-        4, -5, (0, 5), (0, 0, 0), (..., ...), (0, ..., 0, 0), None, (0, None), True, np.True_, (0, False), 1.0,
+        4, -5, (0, 5), (0, 0, 0), (..., ...), (0, ..., 0, 0), (None, 0, 0, 0), True, np.True_, (0, False), 1.0,
         "a", [0, 1], np.array([0, 1]), np.array([True] * 4),
         slice(None, None, 0), slice(0.5, None), slice("a"), {}, 1 << 80,
     ],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
@@ -13,15 +13,17 @@ from vkpar import dtypes
 from vkpar.arrays import printing, transfer
 from vkpar.arrays.elements import host_elements
 from vkpar.arrays.host import HostArray
-from vkpar.arrays.interop import Interoperable
-from vkpar.arrays.region import Region, select, sliced
+from vkpar.arrays.layout import WIDE, Strides, repeats
+from vkpar.arrays.rearrange import gather, scatter
+from vkpar.arrays.reducible import Reducible
+from vkpar.arrays.region import Region
 from vkpar.arrays.shape import as_bytes, dimensions
 from vkpar.arrays.storage import Storage
+from vkpar.arrays.views import Viewable, overlaps, same_elements
 from vkpar.dtypes import DType
 from vkpar.errors import (
     CommunicatorError,
     InvalidUsageError,
-    UnsupportedError,
     VulkanError,
 )
 from vkpar.vulkan.memory.accounting import ARRAYS
@@ -39,32 +41,37 @@ if TYPE_CHECKING:
 _Target = TypeVar("_Target", "np.ndarray[Any, Any]", HostArray)
 
 _LABEL = "{} {} {}".format
-WIDE = 16  # bytes of the widest access in the built-in kernels
 
 
-class Array(Interoperable):
-    """An n-dimensional array on a device, in C order; made by ``Device.array``, ``empty`` and ``zeros``.
+class Array(Viewable, Reducible):
+    """An n-dimensional array on a device, made by ``Device.array``, ``empty`` and ``zeros``, or a view of one.
+
+    Arrays are in C order. Views may have their elements any ``strides`` apart; operations and copies take these as they
+    are, and what does not says so and names :meth:`contiguous`.
 
     Attributes:
         device: where it lives.
         shape: its dimensions; ``size`` elements, ``nbytes`` bytes.
         dtype: a :class:`vkpar.dtypes.DType`, equal to the NumPy dtype of the same name.
-        key: what identifies its memory, shape and dtype among the arrays of this process that are in use: an array
-            that takes the memory of one that was dropped may have its key, too.
-        storage: what it shares with its views.
-        byte_offset: bytes from the start of its storage.
+        key: what identifies its memory, shape, dtype and strides among the arrays of this process that are in use: an
+            array that takes the memory of one that was dropped may have its key, too.
         form: all of it that plans depend on; None until one asks for it.
     """
 
     form: Form | None = None
 
-    def __init__(self, storage: Storage, offset: int, shape: tuple[int, ...], dtype: DType) -> None:
+    def __init__(
+        self, storage: Storage, offset: int, shape: tuple[int, ...], dtype: DType, steps: Strides | None = None
+    ) -> None:
         self.storage = storage
         self.byte_offset = offset
         self.device = storage.device
         self.shape = shape
         self.dtype = dtype
-        self.key = (storage.place, offset, shape, dtype.name)
+        self.key: tuple[Any, ...] = (storage.place, offset, shape, dtype.name)
+        if steps is not None:
+            self.steps = steps
+            self.key += (steps,)
 
     @classmethod
     def allocate(cls, device: Device, shape: int | Sequence[int], dtype: DType, purpose: str = ARRAYS) -> Array:
@@ -164,39 +171,47 @@ class Array(Interoperable):
             InvalidUsageError: ``out`` is read-only, not C-contiguous, of another shape or dtype, or closed; a region
                 out of range, or one with another kind of key.
         """
-        found = None if region is None else select(region, self.shape)
-        if found is not None and found.is_contiguous:
-            made: np.ndarray[Any, Any] | HostArray = self._view(found).read(out=out)
+        if region is not None:
+            made: np.ndarray[Any, Any] | HostArray = self[region].read(out=out)
             return made
         if isinstance(out, HostArray):
             if dtypes.bfloat16 == out.dtype != self.dtype:
                 raise InvalidUsageError(f"cannot read {self.dtype} into {out.dtype}")
-            self.fetch(out.numpy(), found)
+            self.fetch(out.numpy())
             made = out
         else:
-            made = self.fetch(out, found)
+            made = self.fetch(out)
         if self.size:
             self.device.check_results()
         return made
 
-    def fetch(self, out: np.ndarray[Any, Any] | None = None, region: Region | None = None) -> np.ndarray[Any, Any]:
-        """Copy to the host as :meth:`read` does, without asking whether a communicator of the device has failed.
-
-        A ``region`` is one that is not contiguous.
-        """
+    def fetch(self, out: np.ndarray[Any, Any] | None = None) -> np.ndarray[Any, Any]:
+        """Copy to the host as :meth:`read` does, without asking whether a communicator of the device has failed."""
         logical = self.device.logical
         self.check_free()
-        shape = self.shape if region is None else region.shape
         if out is None:
-            out = np.empty(shape, self.dtype.numpy)
-        transfer.check_target(out, shape, self.dtype)
+            out = np.empty(self.shape, self.dtype.numpy)
+        transfer.check_target(out, self.shape, self.dtype)
         if out.size:
-            if region is None:
+            if self.steps is None:
                 logical.download(self.ranges(), as_bytes(out))
+            elif repeats(self.shape, self.steps):
+                out[...] = self._without_repeats().fetch()
             else:
-                transfer.read(logical, self.memory, self.byte_offset // self.dtype.itemsize, region, out)
+                transfer.read(logical, self.memory, self._place, Region(self.shape, 0, self.steps), out)
             logical.check_open()
         return out
+
+    @property
+    def _place(self) -> int:
+        """The place of its first element in its memory, in elements."""
+        return self.byte_offset // self.dtype.itemsize
+
+    def _without_repeats(self) -> Array:
+        """Return the view with one place along each axis that shows the same elements at every place."""
+        strides = self.strides
+        shape = tuple(1 if stride == 0 else count for count, stride in zip(self.shape, strides, strict=True))
+        return self.view(shape, strides)
 
     def write(self, source: ArrayLike | HostArray, region: Any = None) -> None:
         """Replace the contents by ``source``, of the same shape; it may be changed once the call returns.
@@ -209,33 +224,38 @@ class Array(Interoperable):
         Raises:
             InvalidUsageError: a shape that is not the region's, values that are not plain numbers, or a bad region.
         """
-        found = None if region is None else select(region, self.shape)
-        if found is not None and found.is_contiguous:
-            self._view(found).write(source)
+        if region is not None:
+            self[region].write(source)
             return
         logical = self.device.logical
         self.check_free()
-        shape = self.shape if found is None else found.shape
+        self.check_writable("write")
         host = host_elements(source, self.dtype).values
-        if host.shape != shape:
-            raise InvalidUsageError(f"cannot write {host.shape} into {shape}")
+        if host.shape != self.shape:
+            raise InvalidUsageError(f"cannot write {host.shape} into {self.shape}")
         if not host.size:
             return
         host = np.ascontiguousarray(host)
-        if found is None:
+        if self.steps is None:
             logical.upload(as_bytes(host), self.ranges())
         else:
-            transfer.write(logical, self.memory, self.byte_offset // self.dtype.itemsize, found, host)
+            transfer.write(logical, self.memory, self._place, Region(self.shape, 0, self.steps), host)
 
     def fill_zeros(self) -> None:
         """Set every element to zero, in program order.
 
-        The device does it where the bytes begin and end at multiples of 4 (the end of the array's memory is one);
-        zeros are uploaded otherwise.
+        The device does it where the bytes lie side by side and begin and end at multiples of 4 (the end of the array's
+        memory is one); zeros are uploaded otherwise.
+
+        Raises:
+            InvalidUsageError: closed, or a view made by broadcasting.
         """
         logical = self.device.logical
         self.check_free()
         if not self.size:
+            return
+        if self.steps is not None:
+            self.write(np.zeros(self.shape, self.dtype.numpy))
             return
         at_end = self.byte_offset + self.nbytes == self.storage.nbytes
         nbytes = -(-self.nbytes // 4) * 4 if at_end else self.nbytes
@@ -244,48 +264,7 @@ class Array(Interoperable):
         else:
             self.write(np.zeros(self.shape, self.dtype.numpy))
 
-    # --- views ---
-
-    def reshape(self, *shape: Any) -> Array:
-        """Return a view with another shape of the same size; one dimension may be -1.
-
-        Raises:
-            InvalidUsageError: the sizes differ.
-        """
-        wanted = shape[0] if len(shape) == 1 and not isinstance(shape[0], int) else shape
-        try:
-            dims = np.empty(self.shape, np.dtype("V0")).reshape(wanted).shape
-        except (ValueError, TypeError) as error:
-            raise InvalidUsageError(f"cannot reshape {self.shape} to {wanted}") from error
-        return Array(self.storage, self.byte_offset, dims, self.dtype)
-
-    def __getitem__(self, key: Any) -> Array:
-        """Return a view of elements that lie side by side, by NumPy's basic indexing: ``a[i:j]``, ``a[2, 3:5]``.
-
-        Raises:
-            InvalidUsageError: another kind of key, or a number out of range.
-            UnsupportedError: elements that do not lie side by side, such as those of columns or of slices with a step.
-        """
-        if isinstance(key, slice) and key.step is None and self.shape:  # often taken: kept short
-            first, rows, _ = sliced(key, self.shape[0])
-            row = math.prod(self.shape[1:]) * self.dtype.itemsize
-            return Array(self.storage, self.byte_offset + first * row, (rows, *self.shape[1:]), self.dtype)
-        found = select(key, self.shape)
-        if not found.is_contiguous:
-            raise UnsupportedError(
-                f"{key!r} of an array {self.shape}: a view has elements that lie side by side, not columns or slices "
-                "with a step; read(region) and write(x, region) take these"
-            )
-        return self._view(found)
-
-    def _view(self, region: Region) -> Array:
-        """Return a view of a contiguous region."""
-        offset = self.byte_offset + region.box.start * self.dtype.itemsize
-        return Array(self.storage, offset, region.shape, self.dtype)
-
-    def __iter__(self) -> Iterator[Array]:
-        """Yield views of the rows along the first axis."""
-        return (self[row] for row in range(len(self)))
+    # --- copies ---
 
     def to(self, device: Device) -> Array:
         """Return a copy on ``device`` (the array itself where it lives there already).
@@ -303,7 +282,9 @@ class Array(Interoperable):
         return made
 
     def copy(self) -> Array:
-        """Return a copy on the same device, made in program order; it starts where every kernel can bind it.
+        """Return a copy on the same device, made in program order, whose elements lie side by side.
+
+        It starts where every kernel can bind it.
 
         Raises:
             InvalidUsageError: closed, or pending in a group of collectives.
@@ -313,6 +294,15 @@ class Array(Interoperable):
         made = Array.allocate(self.device, self.shape, self.dtype)
         made.copy_from(self)
         return made
+
+    def contiguous(self) -> Array:
+        """Return the array itself where its elements lie side by side in C order, else a copy whose elements do.
+
+        Raises:
+            InvalidUsageError: closed, or pending in a group of collectives.
+            OutOfMemoryError: the device has no room.
+        """
+        return self if self.steps is None else self.copy()
 
     # --- for kernels and collectives ---
 
@@ -334,7 +324,12 @@ class Array(Interoperable):
         self.storage.check_free(group)
 
     def ranges(self) -> list[BufferRange]:
-        """Return exactly its bytes, a range for each sub-buffer that holds some of them."""
+        """Return exactly its bytes, a range for each sub-buffer that holds some of them.
+
+        Raises:
+            InvalidUsageError: a view whose elements do not lie side by side.
+        """
+        self.check_contiguous("bytes in one piece")
         return self.memory.ranges(self.byte_offset, self.nbytes)
 
     def window(self, start: int = 0, count: int | None = None) -> tuple[BufferRange, int]:
@@ -344,8 +339,9 @@ class Array(Interoperable):
         16 bytes (allocations are padded).
 
         Raises:
-            InvalidUsageError: the elements lie in more than one sub-buffer.
+            InvalidUsageError: the elements lie in more than one sub-buffer, or not side by side.
         """
+        self.check_contiguous("a kernel's binding")
         count = self.size - start if count is None else count
         memory, first, nbytes = self.memory, self.byte_offset + start * self.dtype.itemsize, count * self.dtype.itemsize
         memory.range(first, nbytes)  # refuses elements in several
@@ -356,7 +352,12 @@ class Array(Interoperable):
         return whole, (offset - aligned) // self.dtype.itemsize
 
     def reach(self, start: int = 0) -> int:
-        """Return how many elements from ``start`` on one binding of a kernel covers; none at the end."""
+        """Return how many elements from ``start`` on one binding of a kernel covers; none at the end.
+
+        Raises:
+            InvalidUsageError: a view whose elements do not lie side by side.
+        """
+        self.check_contiguous("a kernel's binding")
         if start == self.size:
             return 0
         first = self.byte_offset + start * self.dtype.itemsize
@@ -375,13 +376,18 @@ class Array(Interoperable):
     def copy_from(self, source: Array) -> None:
         """Copy the bytes of ``source``, of the same length and device, in program order; they may overlap.
 
+        Views whose elements do not lie side by side count as their elements in order, of the same size.
+
         Raises:
-            InvalidUsageError: another length, another device, or a closed one.
+            InvalidUsageError: another length, another device, a closed one, or a target made by broadcasting.
         """
         check_same_device(self, source)
         nbytes = self.nbytes
         if source.nbytes != nbytes:
             raise InvalidUsageError(f"cannot copy {source.nbytes} bytes into {self.nbytes}")
+        if self.steps is not None or source.steps is not None:
+            self._copy_strided(source)
+            return
         if self._copy_at_once(source, nbytes):
             return
         logical = self.device.logical
@@ -392,6 +398,30 @@ class Array(Interoperable):
         if overlaps(self, source):
             source = source.copy()
         logical.copy(source.ranges(), self.ranges())
+
+    def _copy_strided(self, source: Array) -> None:
+        """Copy elements where those of one or both do not lie side by side."""
+        for array in (self, source):
+            array.check_free()
+        self.device.logical  # noqa: B018  (refuses a closed device)
+        self.check_writable("copy")
+        if self.dtype.itemsize != source.dtype.itemsize:
+            raise InvalidUsageError(f"cannot copy elements of {source.dtype} into a view of {self.dtype}; cast first")
+        if not self.size or same_elements(self, source):
+            return
+        if self.steps is None and not overlaps(self, source):
+            gather(source, self)
+            return
+        if source.steps is not None:
+            packed = Array.allocate(self.device, source.shape, source.dtype)
+            gather(source, packed)
+            source = packed
+        elif overlaps(self, source):
+            source = source.copy()
+        if self.steps is None:
+            self.copy_from(source)
+        else:
+            scatter(source, self)
 
     def _copy_at_once(self, source: Array, nbytes: int) -> bool:
         """Copy from other memory where there is nothing to look closer at; False, and nothing done, where there is."""
@@ -422,13 +452,6 @@ def check_same_device(*arrays: Array) -> None:
             )
 
 
-def overlaps(a: Array, b: Array) -> bool:
-    """Say whether two arrays share any byte."""
-    if a.storage is not b.storage:
-        return False
-    return a.byte_offset < b.byte_offset + b.nbytes and b.byte_offset < a.byte_offset + a.nbytes
-
-
 def copy(source: Array, target: Array) -> None:
     """Copy ``source`` to ``target``, of equal shape and dtype, on the same device or on another; they may overlap.
 
@@ -447,4 +470,9 @@ def copy(source: Array, target: Array) -> None:
     if source.device is target.device:
         target.copy_from(source)
     elif source.size:
-        source.device.peer_copier(target.device).move(source, target)
+        target.check_writable("copy")
+        source = source.contiguous()
+        landing = target if target.steps is None else Array.allocate(target.device, target.shape, target.dtype)
+        source.device.peer_copier(target.device).move(source, landing)
+        if landing is not target:
+            target.copy_from(landing)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeVar
 
-if TYPE_CHECKING:
-    from vkpar.arrays.array import Array
+_R = TypeVar("_R", bound="Reducible")
 
 # By name; `vkpar.ops.reductions` puts them here.
 operations: dict[str, Callable[..., Any]] = {}
@@ -16,39 +15,39 @@ class Reducible:
     """An array with the reductions of ``vkpar`` as methods; see ``vkpar.sum`` and the others for what they return."""
 
     def sum(
-        self, axis: int | tuple[int, ...] | None = None, keepdims: bool = False, *, out: Array | None = None
-    ) -> Array:
+        self: _R, axis: int | tuple[int, ...] | None = None, keepdims: bool = False, *, out: _R | None = None
+    ) -> _R:
         """Return :func:`vkpar.sum` of the array."""
-        made: Array = operations["sum"](self, axis, keepdims, out=out)
+        made: _R = operations["sum"](self, axis, keepdims, out=out)
         return made
 
     def mean(
-        self, axis: int | tuple[int, ...] | None = None, keepdims: bool = False, *, out: Array | None = None
-    ) -> Array:
+        self: _R, axis: int | tuple[int, ...] | None = None, keepdims: bool = False, *, out: _R | None = None
+    ) -> _R:
         """Return :func:`vkpar.mean` of the array."""
-        made: Array = operations["mean"](self, axis, keepdims, out=out)
+        made: _R = operations["mean"](self, axis, keepdims, out=out)
         return made
 
     def max(
-        self, axis: int | tuple[int, ...] | None = None, keepdims: bool = False, *, out: Array | None = None
-    ) -> Array:
+        self: _R, axis: int | tuple[int, ...] | None = None, keepdims: bool = False, *, out: _R | None = None
+    ) -> _R:
         """Return :func:`vkpar.max` of the array."""
-        made: Array = operations["max"](self, axis, keepdims, out=out)
+        made: _R = operations["max"](self, axis, keepdims, out=out)
         return made
 
     def min(
-        self, axis: int | tuple[int, ...] | None = None, keepdims: bool = False, *, out: Array | None = None
-    ) -> Array:
+        self: _R, axis: int | tuple[int, ...] | None = None, keepdims: bool = False, *, out: _R | None = None
+    ) -> _R:
         """Return :func:`vkpar.min` of the array."""
-        made: Array = operations["min"](self, axis, keepdims, out=out)
+        made: _R = operations["min"](self, axis, keepdims, out=out)
         return made
 
-    def argmax(self, axis: int | None = None, keepdims: bool = False, *, out: Array | None = None) -> Array:
+    def argmax(self: _R, axis: int | None = None, keepdims: bool = False, *, out: _R | None = None) -> _R:
         """Return :func:`vkpar.argmax` of the array."""
-        made: Array = operations["argmax"](self, axis, keepdims, out=out)
+        made: _R = operations["argmax"](self, axis, keepdims, out=out)
         return made
 
-    def argmin(self, axis: int | None = None, keepdims: bool = False, *, out: Array | None = None) -> Array:
+    def argmin(self: _R, axis: int | None = None, keepdims: bool = False, *, out: _R | None = None) -> _R:
         """Return :func:`vkpar.argmin` of the array."""
-        made: Array = operations["argmin"](self, axis, keepdims, out=out)
+        made: _R = operations["argmin"](self, axis, keepdims, out=out)
         return made

@@ -6,10 +6,12 @@ import math
 import operator
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, TypeVar
 
 import numpy as np
 
+from vkpar.arrays.layout import Strides, c_strides, is_c_order, joined
 from vkpar.errors import InvalidUsageError
 
 _T = TypeVar("_T", bound=np.generic)
@@ -66,67 +68,97 @@ class Box:
 
 @dataclass(frozen=True)
 class Region:
-    """What a key selects.
+    """What a key selects: a view.
 
     Attributes:
-        shape: the result's, as NumPy has it.
-        box: its elements, with as few axes as will do, all steps positive.
-        flips: which of the box's axes the result runs along backwards.
+        shape: its dimensions, as NumPy has them.
+        start: its first element's place in the array's memory, in elements.
+        strides: elements of memory from one place to the next along each axis.
     """
 
     shape: tuple[int, ...]
-    box: Box
-    flips: tuple[bool, ...]
+    start: int
+    strides: Strides
 
     @property
     def is_contiguous(self) -> bool:
-        """True where the elements lie side by side, in order: a view can stand for them."""
-        return not self.box.size or (self.box.strides in ((), (1,)) and not any(self.flips))
+        """True where the elements lie side by side, in C order."""
+        return is_c_order(self.shape, self.strides)
+
+    @cached_property
+    def box(self) -> Box:
+        """Its elements, with as few axes as will do, all steps positive and falling; no element comes twice."""
+        if not math.prod(self.shape):
+            return Box(self.start, (0,), (1,))
+        counts, strides = self._axes
+        low = sum((count - 1) * min(stride, 0) for count, stride in zip(counts, strides, strict=True))
+        order = self._order
+        return Box(self.start + low, tuple(counts[axis] for axis in order), tuple(abs(strides[a]) for a in order))
+
+    @cached_property
+    def _axes(self) -> tuple[tuple[int, ...], Strides]:
+        """The lengths and strides of its axes, joined where one can stand for two."""
+        counts, (strides,) = joined(self.shape, self.strides)
+        return counts, strides
+
+    @property
+    def _order(self) -> list[int]:
+        """The axes by falling steps."""
+        strides = self._axes[1]
+        return sorted(range(len(strides)), key=lambda axis: -abs(strides[axis]))
 
     def arranged(self, values: np.ndarray[Any, np.dtype[_T]]) -> np.ndarray[Any, np.dtype[_T]]:
         """Return a view of C-contiguous ``values`` of the region's shape, with the axes and the order of its box."""
-        backwards: tuple[Any, ...] = tuple(slice(None, None, -1 if flip else 1) for flip in self.flips)
-        return values.reshape(self.box.counts)[(*backwards, ...)]
+        if not math.prod(self.shape):
+            return values.reshape((0,))
+        counts, strides = self._axes
+        backwards: tuple[Any, ...] = tuple(slice(None, None, -1 if stride < 0 else 1) for stride in strides)
+        return values.reshape(counts)[(*backwards, ...)].transpose(self._order)
 
 
-def select(key: Any, shape: tuple[int, ...]) -> Region:
-    """Return what ``key`` selects from a C-contiguous array of ``shape``.
+def select(key: Any, shape: tuple[int, ...], strides: Strides | None = None) -> Region:
+    """Return what ``key`` selects from an array of ``shape``, whose first element counts as place 0.
 
     Args:
-        key: whole numbers, slices with any step, at most one ``...``, or a tuple of these.
+        key: whole numbers, slices with any step, ``None`` for a new axis of length 1, at most one ``...``, or a tuple
+            of these.
         shape: the array's dimensions.
+        strides: its strides; None for those of C order.
 
     Raises:
         InvalidUsageError: another kind of key, too many of them, or a number out of range.
     """
-    axes = []
     result = []
-    start, stride = 0, math.prod(shape)
-    for item, length in zip(_expanded(key, len(shape)), shape, strict=True):
-        stride = stride // length if length else 0
+    kept = []
+    start = 0
+    axes = iter(zip(shape, c_strides(shape) if strides is None else strides, strict=True))
+    for item in _expanded(key, len(shape)):
+        if item is None:
+            result.append(1)
+            kept.append(0)
+            continue
+        length, stride = next(axes)
         if isinstance(item, slice):
             first, count, step = sliced(item, length)
             result.append(count)
-            start += (first + min(step, 0) * (count - 1)) * stride
-            axes.append((count, abs(step) * stride, step < 0))
+            kept.append(step * stride)
+            start += first * stride
         else:
             start += _place(item, length) * stride
-    if not math.prod(result):
-        return Region(tuple(result), Box(0, (0,), (1,)), (False,))
-    counts, strides, flips = _collapsed(axes)
-    return Region(tuple(result), Box(start, counts, strides), flips)
+    return Region(tuple(result), start if math.prod(result) else 0, tuple(kept))
 
 
 def _expanded(key: Any, ndim: int) -> list[Any]:
-    """Return an item of the key for each axis."""
+    """Return an item of the key for each axis, those of new axes among them."""
     items = list(key) if isinstance(key, tuple) else [key]
     dots = [place for place, item in enumerate(items) if item is Ellipsis]
     if len(dots) > 1:
         raise InvalidUsageError(f"... stands in a key once: {key!r}")
-    if len(items) - len(dots) > ndim:
+    named = len(items) - len(dots) - sum(item is None for item in items)
+    if named > ndim:
         raise InvalidUsageError(f"too many indices for {ndim} dimensions: {key!r}")
     at = dots[0] if dots else len(items)
-    return [*items[:at], *[slice(None)] * (ndim - len(items) + len(dots)), *items[at + 1 :]]
+    return [*items[:at], *[slice(None)] * (ndim - named), *items[at + 1 :]]
 
 
 def _place(item: Any, length: int) -> int:
@@ -137,7 +169,7 @@ def _place(item: Any, length: int) -> int:
         place = operator.index(item)
     except TypeError:
         raise InvalidUsageError(
-            f"regions are made of whole numbers, slices and ..., not of {type(item).__name__}"
+            f"regions are made of whole numbers, slices, None and ..., not of {type(item).__name__}"
         ) from None
     if not -length <= place < length:
         raise InvalidUsageError(f"index {place} of an axis of {length}")
@@ -151,22 +183,6 @@ def sliced(item: slice, length: int) -> tuple[int, int, int]:
     except (TypeError, ValueError) as error:
         raise InvalidUsageError(f"{item!r}: {error}") from None
     return (places.start, len(places), places.step) if len(places) > 1 else (places.start, len(places), 1)
-
-
-def _collapsed(
-    axes: list[tuple[int, int, bool]],
-) -> tuple[tuple[int, ...], tuple[int, ...], tuple[bool, ...]]:
-    """Join axes that one axis can stand for, and leave out those of length 1."""
-    joined: list[tuple[int, int, bool]] = []
-    for count, stride, flip in axes:
-        if count == 1:
-            continue
-        if joined and joined[-1][1:] == (count * stride, flip):
-            joined[-1] = (joined[-1][0] * count, stride, flip)
-        else:
-            joined.append((count, stride, flip))
-    counts, strides, flips = zip(*joined, strict=True) if joined else ((), (), ())
-    return counts, strides, flips
 
 
 def boxes(box: Box, reach: Callable[[int], int], most: int, *, ndim: int = 64) -> Iterator[Box]:

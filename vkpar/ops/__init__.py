@@ -7,12 +7,14 @@ from vkpar.ops.elementwise import add
 from vkpar.ops.matmul import matmul
 from vkpar.ops.norms import layer_norm, rms_norm
 from vkpar.ops.reductions import argmax, argmin, max, mean, min, sum
+from vkpar.ops.shapes import broadcast_to, transpose
 from vkpar.ops.softmax import cross_entropy, cross_entropy_grad, log_softmax, softmax
 
 __all__ = [
     "add",
     "argmax",
     "argmin",
+    "broadcast_to",
     "cast",
     "cross_entropy",
     "cross_entropy_grad",
@@ -25,4 +27,5 @@ __all__ = [
     "rms_norm",
     "softmax",
     "sum",
+    "transpose",
 ]

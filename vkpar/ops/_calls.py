@@ -74,6 +74,7 @@ class Call:
         self.operands, self.results = [list(map(copy.copy, arrays)) for arrays in (operands, results)]
         self._arrays = [*self.operands, *self.results]
         self._steps: list[tuple[Plan, tuple[int, ...]]] = []
+        self._names: dict[int, Array] = {}
         self._whole = True  # all of it is in the steps
 
     def temporary(self, shape: tuple[int, ...], dtype: DType) -> Array:
@@ -81,6 +82,17 @@ class Call:
         made = self.device.empty(shape, dtype)
         self._arrays.append(made)
         return made
+
+    def packed(self, number: int) -> Array:
+        """Return an operand, a copy where its elements do not lie side by side."""
+        array = self.operands[number]
+        if not array.is_contiguous:
+            self.forget()
+        return array.contiguous()
+
+    def stands_for(self, array: Array, known: Array) -> None:
+        """Have dispatches name an operand or result by another array that begins where it does."""
+        self._names[id(array)] = known
 
     def forget(self) -> None:
         """Keep no recipe: something is done by other ways than :meth:`dispatch`."""
@@ -122,6 +134,7 @@ class Call:
             self._steps.append((plan, tuple(number for number in numbers if number is not None)))
 
     def _number(self, array: Array) -> int | None:
+        array = self._names.get(id(array), array)
         return next((number for number, known in enumerate(self._arrays) if known is array), None)
 
     def keep(self) -> None:

@@ -6,7 +6,8 @@ import struct
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
-from vkpar.arrays.array import Array, check_same_device, overlaps
+from vkpar.arrays.array import Array, check_same_device
+from vkpar.arrays.views import overlaps, same_elements
 from vkpar.dtypes import DType
 from vkpar.errors import InvalidUsageError, UnsupportedError
 from vkpar.plans import form_of
@@ -40,6 +41,7 @@ def check_arrays(operation: str, out: Array | None, **operands: Array) -> None:
 
 def check_out(operation: str, out: Array, shape: tuple[int, ...], dtype: DType) -> None:
     """Raise InvalidUsageError unless ``out`` can take the result."""
+    out.check_writable(f"{operation}: out")
     if out.shape != shape or out.dtype != dtype:
         raise InvalidUsageError(f"{operation}: the result is {shape} {dtype}, out is {out.shape} {out.dtype}")
 
@@ -51,17 +53,10 @@ def check_float(operation: str, *dtypes: DType) -> None:
             raise UnsupportedError(f"{operation} computes {', '.join(FLOATS)}, not {dtype}; convert on the host")
 
 
-def same_memory(a: Array, b: Array) -> bool:
-    """Tell whether two arrays are the same elements, so that in-place work is safe."""
-    if a.dtype != b.dtype or a.size != b.size:
-        return False
-    return a.storage is b.storage and a.byte_offset == b.byte_offset
-
-
 def check_overlap(operation: str, out: Array, *inputs: Array, in_place: bool) -> None:
     """Raise InvalidUsageError where ``out`` shares memory with an input, other than exactly (if ``in_place``)."""
     for array in inputs:
-        if out.size and array.size and overlaps(out, array) and not (in_place and same_memory(out, array)):
+        if out.size and array.size and overlaps(out, array) and not (in_place and same_elements(out, array)):
             allowed = "other than being the same array" if in_place else "at all"
             raise InvalidUsageError(f"{operation}: out may not share memory with an operand {allowed}")
 

@@ -54,16 +54,17 @@ def cast(a: Array, dtype: object, *, out: Array | None = None) -> Array:
     if a.dtype == target:
         out.copy_from(a)
     else:
+        a = a.contiguous()
         convert(a, out, ("cast", form_of(a), None if given is None else form_of(given), target.name))
     return out
 
 
 def convert(a: Array, out: Array, key: tuple[object, ...] | None = None) -> None:
-    """Convert checked, non-empty arrays of equal size and different floating-point types.
+    """Convert checked, non-empty arrays of equal size and different floating-point types; ``a`` is contiguous.
 
     Where there is a ``key``, and one dispatch does it, its plan is kept.
     """
-    if not writable_in_place(out):
+    if not (out.is_contiguous and writable_in_place(out)):
         aligned = a.device.empty(out.shape, out.dtype)
         convert(a, aligned)
         out.copy_from(aligned)

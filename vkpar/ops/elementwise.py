@@ -57,7 +57,8 @@ def add(a: Array, b: Array, *, out: Array | None = None) -> Array:
         check_overlap("add", out, a, b, in_place=True)
     if a.size == 0:
         return out
-    target = out if writable_in_place(out) else a.device.empty(a.shape, dtype)
+    a, b = a.contiguous(), b.contiguous()
+    target = out if out.is_contiguous and writable_in_place(out) else a.device.empty(a.shape, dtype)
     _launch(a, b, target, None if target is not out else key_of("add", a, b, given))
     if target is not out:
         out.copy_from(target)

@@ -17,11 +17,11 @@ from vkpar.device import Device
 from vkpar.dtypes import DType
 from vkpar.ops._calls import Call, pack
 from vkpar.ops._launch import SHORT, window
+from vkpar.vulkan.physical import ALIGNMENT
 
 _PART: Final = {False: 16_384, True: 4096}  # elements of a row that one unit of invocations reduces; CPU drivers less
 DEPTH: Final = 32  # additions that follow each other in a part, no more
 _TURNS: Final = {False: 16, True: 64}  # rows of an invocation where columns are reduced; CPU drivers have few units
-_GATHERED: Final = 1 << 24  # elements that are copied together where no binding holds them
 _SIGN: Final = 0x80000000
 _ALL: Final = 0xFFFFFFFF
 
@@ -56,6 +56,8 @@ class Problem:
         pairs: the source holds keys with their places.
         divisor: of a mean in its last pass, else 0.
         last: the results are final.
+        steps: elements of a source in other than C order from one block to the next, and from one row, or element of a
+            row, to the next; all of it lies in one binding.
     """
 
     kind: Kind
@@ -71,6 +73,7 @@ class Problem:
     group: int
     lanes: int
     part: int
+    steps: tuple[int, int] | None = None
 
     @property
     def parts(self) -> int:
@@ -112,12 +115,17 @@ def group_size(device: Device) -> int:
 
 def most_invocations(device: Device) -> int:
     """Return the largest power of two that a work-group may have of invocations."""
-    return ceil_power(device.limits.max_workgroup_invocations + 1) // 2
+    return floor_power(device.limits.max_workgroup_invocations)
 
 
 def ceil_power(value: int) -> int:
     """Return the least power of two that is not below ``value``, 1 for 0."""
     return 1 << max(value - 1, 0).bit_length()
+
+
+def floor_power(value: int) -> int:
+    """Return the largest power of two that is not above ``value``."""
+    return 1 << (value.bit_length() - 1)
 
 
 def shape_of(device: Device, extent: int, columns: int, *, halves: bool) -> tuple[int, int, int]:
@@ -129,13 +137,19 @@ def shape_of(device: Device, extent: int, columns: int, *, halves: bool) -> tupl
         columns: results that lie side by side; 1 where the elements do.
         halves: the results are 16 bits wide: a group writes two at least.
     """
-    group, cpu = group_size(device), on_cpu(device)
+    group, cpu, room = group_size(device), on_cpu(device), _room(device)
     if columns == 1:
         most = group // 2 if halves else group
-        return group, min(ceil_power(-(-extent // (256 if cpu else 16))), most), _PART[cpu]
+        return group, min(ceil_power(-(-extent // (256 if cpu else 16))), most), min(_PART[cpu], floor_power(room))
     together = min(ceil_power(-(-columns // 4)), 16 if cpu else group // 8)
     lanes = min(group // together, ceil_power(extent))
-    return group, lanes, lanes * _TURNS[cpu]
+    return group, lanes, min(lanes * _TURNS[cpu], floor_power(room // 4))
+
+
+def _room(device: Device) -> int:
+    """Return how many elements of a part, with their places, one binding holds in any case."""
+    limits = device.limits
+    return min(limits.max_storage_buffer_range - ALIGNMENT, limits.max_buffer, limits.max_allocation) // 8
 
 
 def reduce(call: Call, kind: Kind, a: Array, groups: list[tuple[int, bool]], out: Array) -> None:
@@ -159,7 +173,7 @@ def reduce(call: Call, kind: Kind, a: Array, groups: list[tuple[int, bool]], out
         last = not any(reduced for _, reduced in left)
         target = out if last else call.temporary((blocks, columns), _between(kind, source.dtype))
         divisor = float(count) if last and kind.mean else 0.0
-        _fold(call, kind, a.dtype, source, target, (blocks, extent, columns), divisor)
+        fold(call, kind, source, target, (blocks, extent, columns), dtype=a.dtype, divisor=divisor)
         if last:
             return
         source = target
@@ -179,12 +193,31 @@ def _between(kind: Kind, dtype: DType) -> DType:
     return dtype if dtype.name in ("int32", "uint32") and not kind.mean else dtypes.float32
 
 
-def _fold(
-    call: Call, kind: Kind, dtype: DType, source: Array, target: Array, shape: tuple[int, int, int], divisor: float
+def fold(
+    call: Call,
+    kind: Kind,
+    source: Array,
+    target: Array,
+    shape: tuple[int, int, int],
+    *,
+    dtype: DType | None = None,
+    divisor: float = 0.0,
+    steps: tuple[int, int] | None = None,
 ) -> None:
-    """Reduce along the middle axis of ``shape``, in as many passes as that takes."""
+    """Reduce along the middle axis of ``shape`` (blocks, extent, columns), in as many passes as that takes.
+
+    Args:
+        call: that it is a part of.
+        kind: what it does.
+        source: with elements.
+        target: the results, one for each block and column, which begin where kernels can write them.
+        shape: of the source.
+        dtype: that of the array that is reduced, where it is not the source's.
+        divisor: of a mean.
+        steps: as in :class:`Problem`.
+    """
     blocks, extent, columns = shape
-    halves = target.dtype.itemsize == 2
+    dtype = dtype or source.dtype
     pairs = False
     while True:
         group, lanes, part = shape_of(call.device, extent, columns, halves=False)
@@ -194,18 +227,23 @@ def _fold(
         width = (2,) if kind.family == "place" else ()
         between = call.temporary((blocks, parts, columns, *width), _between(kind, source.dtype))
         shapes = (blocks, extent, columns, pairs, 0.0, False, group, lanes, part)
-        _pass(call, Problem(kind, dtype, source, between, *shapes))
-        source, extent, pairs = between, parts, kind.family == "place"
-    direct = not halves or (
-        (columns % 2 == 0 or blocks == 1 or columns == 1)
-        and source.reach() == source.size
-        and target.reach() == blocks * columns
-    )
+        _pass(call, Problem(kind, dtype, source, between, *shapes, steps))
+        source, extent, steps, pairs = between, parts, None, kind.family == "place"
+    halves = target.dtype.itemsize == 2
+    whole = target.reach() == target.size and (steps or source.reach() == source.size)
+    direct = not halves or bool(whole and (columns == 1 or columns % 2 == 0 or blocks == 1))
     group, lanes, part = shape_of(call.device, extent, columns, halves=halves and direct)
     made = target if direct else call.temporary(target.shape, dtypes.float32)
-    _pass(call, Problem(kind, dtype, source, made, blocks, extent, columns, pairs, divisor, True, group, lanes, part))
+    shapes = (blocks, extent, columns, pairs, divisor, True, group, lanes, part)
+    _pass(call, Problem(kind, dtype, source, made, *shapes, steps))
     if made is not target:
         call.convert(made, target)
+
+
+def fits(a: Array, blocks: int, extent: int, columns: int) -> bool:
+    """Say whether one binding holds all of a source in other than C order, and one each what its passes make."""
+    _, _, part = shape_of(a.device, extent, columns, halves=False)
+    return a.reach() == a.size and blocks * -(-extent // part) * columns <= _room(a.device)
 
 
 def _pass(call: Call, problem: Problem) -> None:
@@ -215,6 +253,9 @@ def _pass(call: Call, problem: Problem) -> None:
 
 def _pieces(p: Problem) -> Iterator[Piece]:
     """Yield the pieces of a pass: as large as bindings allow."""
+    if p.steps:
+        yield Piece(0, p.blocks, 0, p.parts, 0, p.columns)
+        return
     width, made = 1 + p.pairs, 1 + (p.kind.family == "place" and not p.last)
     size = p.extent * p.columns
     block = 0
@@ -232,7 +273,7 @@ def _pieces(p: Problem) -> Iterator[Piece]:
 
 def _parts(p: Problem, block: int, width: int, made: int) -> Iterator[Piece]:
     """Yield the pieces of a block that no binding holds."""
-    part = 0
+    part, most = 0, _room(p.source.device)
     while part < p.parts:
         first = (block * p.extent + part * p.part) * p.columns
         rows = p.source.reach(first * width) // (p.columns * width)
@@ -240,7 +281,7 @@ def _parts(p: Problem, block: int, width: int, made: int) -> Iterator[Piece]:
         room = p.target.reach(at * made) // (p.columns * made)
         whole = p.parts - part if rows >= p.extent - part * p.part else rows // p.part
         count = min(whole, room)
-        if not count and room and p.part * p.columns <= _GATHERED:
+        if not count and room and p.part * p.columns <= most:
             count = 1  # its elements lie to either side of a border
         if count:
             yield Piece(block, 1, part, count, 0, p.columns)
@@ -248,8 +289,8 @@ def _parts(p: Problem, block: int, width: int, made: int) -> Iterator[Piece]:
             count = 1
             column = 0
             while column < p.columns:
-                most = min(p.target.reach((at + column) * made) // made, max(_GATHERED // p.part // 4 * 4, 4))
-                columns = min(p.columns - column, most)
+                fitting = min(p.target.reach((at + column) * made) // made, most // p.part)
+                columns = min(p.columns - column, fitting)
                 yield Piece(block, 1, part, 1, column, columns)
                 column += columns
         part += count
@@ -263,7 +304,10 @@ def _dispatch(call: Call, p: Problem, piece: Piece) -> None:
     first = (piece.block * p.extent + skipped) * p.columns
     at = (piece.block * p.parts + piece.part) * p.columns + piece.column
     row = p.columns
-    if piece.columns == p.columns:
+    if p.steps:
+        source = p.source
+        range_a, a_first = window(source, 0, source.size)
+    elif piece.columns == p.columns:
         source = p.source
         range_a, a_first = window(source, first * width, piece.blocks * extent * p.columns * width)
     else:
@@ -273,21 +317,16 @@ def _dispatch(call: Call, p: Problem, piece: Piece) -> None:
     cells = (piece.blocks * piece.parts - 1) * p.columns + piece.columns
     range_o, o_first = p.target.window(at * made, cells * made)
     a_first, o_first = a_first // width, o_first // made
-    wide = a_first % 4 == 0 and row % 4 == 0
-    tail = (skipped, int(p.last), p.kind.flip(p.dtype), p.divisor)
-    if p.columns == 1:
-        row = p.extent if piece.blocks > 1 else extent
-        wide = a_first % 4 == 0 and (row % 4 == 0 or piece.blocks == 1)
-        push = pack(piece.blocks, extent, row, piece.parts, p.part, p.lanes, a_first, o_first, *tail)
-        constants: tuple[int, ...] = (p.group, wide)
-        units = piece.blocks * piece.parts
-    else:
-        push = pack(
-            *(piece.blocks, extent, piece.columns, extent * row, row, p.columns, piece.parts, p.part, p.lanes),
-            *(a_first, o_first, *tail),
-        )
+    step, row = p.steps or (extent * row, row)
+    wide = a_first % 4 == 0 and (step % 4 == 0 or piece.blocks == 1)
+    units = piece.blocks * piece.parts * -(-piece.columns // 4)
+    constants: tuple[int, ...] = (p.group, wide)
+    counts: tuple[int, ...] = (piece.blocks, extent, step, piece.parts, p.part, p.lanes)
+    if p.columns > 1:
+        wide = wide and row % 4 == 0 and piece.columns % 4 == 0
         constants = (p.group, wide, o_first % 4 == 0 and p.columns % 4 == 0)
-        units = piece.blocks * piece.parts * -(-piece.columns // 4)
+        counts = (piece.blocks, extent, piece.columns, step, row, p.columns, piece.parts, p.part, p.lanes)
+    push = pack(*counts, a_first, o_first, skipped, int(p.last), p.kind.flip(p.dtype), p.divisor)
     groups = -(-units * p.lanes // p.group)
     call.dispatch(p.kernel, (source, p.target), (range_a, range_o), push, groups, constants)
 

@@ -98,6 +98,10 @@ def matmul(a: Array, b: Array, *, out: Array | None = None, transpose_b: bool = 
             return device.zeros((m, n), result)
         out.fill_zeros()
         return out
+    if out is not None and not out.is_contiguous:
+        out.copy_from(matmul(a, b, transpose_b=transpose_b, dtype=dtype))
+        return out
+    a, b = a.contiguous(), b.contiguous()
     key = key_of("matmul", a, b, out, *options)
     problem = _Problem(a, b, transpose_b, m, n, k, key)
     if n == 1:  # a column is a row of the transposed product, which reads both along K

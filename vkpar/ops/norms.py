@@ -54,7 +54,7 @@ def layer_norm(
     if not made.size:
         return made
     call = Call("layer_norm", key, tuple(given.values()), (made,))
-    operands = dict(zip(given, call.operands, strict=True))
+    operands = {name: call.packed(number) for number, name in enumerate(given)}
     target = rows.stand_in(call, call.results[0], count, length)
     bindings = [
         Binding("x", operands["x"], length),
@@ -157,7 +157,7 @@ def _rms_norm(
     if not x.size:
         return made
     call = Call("rms_norm", key, tuple(given.values()), made)
-    _launch_rms(call, dict(zip(given, call.operands, strict=True)), (count, length), eps)
+    _launch_rms(call, {name: call.packed(number) for number, name in enumerate(given)}, (count, length), eps)
     call.keep()
     return made
 

@@ -8,6 +8,7 @@ from typing import Final
 from vkpar import dtypes
 from vkpar.arrays import reducible
 from vkpar.arrays.array import Array
+from vkpar.arrays.layout import joined
 from vkpar.dtypes import DType
 from vkpar.errors import InvalidUsageError, UnsupportedError
 from vkpar.ops import folding
@@ -99,7 +100,6 @@ def _reduced(name: str, a: Array, axis: Axis, keepdims: bool, out: Array | None)
     result = _result_dtype(name, kind, a.dtype)
     axes = _axes(name, kind, a, axis)
     shape = tuple(1 if index in axes else size for index, size in enumerate(a.shape) if keepdims or index not in axes)
-    groups = _groups(a.shape, axes)
     count = 1
     for index in axes:
         count *= a.shape[index]
@@ -115,8 +115,9 @@ def _reduced(name: str, a: Array, axis: Axis, keepdims: bool, out: Array | None)
     if not count:
         return _of_nothing(name, kind, made, a)
     call = Call(name, key, (a,), (made,))
-    target = call.results[0] if writable_in_place(made) else call.temporary(shape, result)
-    folding.reduce(call, kind, call.operands[0], groups, target)
+    direct = made.is_contiguous and writable_in_place(made)
+    target = call.results[0] if direct else call.temporary(shape, result)
+    _fold(call, kind, a, axes, target)
     if target is not call.results[0]:
         made.copy_from(target)
         call.forget()
@@ -150,6 +151,59 @@ def _axes(name: str, kind: Kind, a: Array, axis: Axis) -> frozenset[int]:
     if len(set(found)) < len(found):
         raise InvalidUsageError(f"{name}: {axis} names an axis twice")
     return frozenset(found)
+
+
+def _fold(call: Call, kind: Kind, a: Array, axes: frozenset[int], target: Array) -> None:
+    """Reduce an array with elements, one in other than C order without a copy where kernels can."""
+    if a.is_contiguous:
+        folding.reduce(call, kind, call.operands[0], _groups(a.shape, axes), target)
+        return
+    flat = Array(a.storage, a.byte_offset, ((a.span[1] - a.span[0]) // a.dtype.itemsize,), a.dtype)
+    found = _strided(a, axes, ordered=kind.family == "place")
+    if found is None or not folding.fits(flat, *found[0]):
+        call.forget()
+        folding.reduce(call, kind, a.contiguous(), _groups(a.shape, axes), target)
+        return
+    shape, steps = found
+    call.stands_for(flat, call.operands[0])
+    folding.fold(call, kind, flat, target, shape, divisor=float(shape[1]) if kind.mean else 0.0, steps=steps)
+
+
+def _strided(a: Array, axes: frozenset[int], *, ordered: bool) -> tuple[tuple[int, int, int], tuple[int, int]] | None:
+    """Return blocks, extent and columns that an array in other than C order consists of, and the steps between them.
+
+    Args:
+        a: the array.
+        axes: those that are reduced.
+        ordered: their elements are to be met in C order.
+
+    Returns:
+        None where it is no such thing: elements do not lie side by side along any axis, or steps are not positive.
+    """
+    every = list(zip(a.shape, a.strides, strict=True))
+    if any(stride <= 0 for size, stride in every if size > 1):
+        return None
+    reduced = [axis for index, axis in enumerate(every) if index in axes]
+    if not ordered:
+        reduced.sort(key=lambda axis: -axis[1])
+    kept = _joined([axis for index, axis in enumerate(every) if index not in axes])
+    reduced = _joined(reduced) or [(1, 1)]
+    if len(reduced) > 1 or len(kept) > 2:
+        return None
+    extent, step = reduced[0]
+    if len(kept) < 2 and step == 1:
+        blocks, block = kept[0] if kept else (1, 1)
+        return (blocks, extent, 1), (block, 1)
+    if not kept or kept[-1][1] != 1:
+        return None
+    blocks, block = kept[0] if len(kept) > 1 else (1, 1)
+    return (blocks, extent, kept[-1][0]), (block, step)
+
+
+def _joined(axes: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return (size, stride) of axes without those of 1 element, neighbours that one can stand for as that one."""
+    shape, (strides,) = joined([size for size, _ in axes], tuple(stride for _, stride in axes))
+    return list(zip(shape, strides, strict=True))
 
 
 def _groups(shape: tuple[int, ...], axes: frozenset[int]) -> list[tuple[int, bool]]:

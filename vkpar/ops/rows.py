@@ -155,6 +155,8 @@ def stand_in(call: Call, out: Array, rows: int, length: int) -> Array:
 
     Halves are written two at a time, so that no two rows may share a word: float32 stands in for these.
     """
+    if not out.is_contiguous:
+        return call.temporary(out.shape, out.dtype if out.dtype.itemsize == 4 else dtypes.float32)
     if out.dtype.itemsize == 4:
         return out
     whole = length % 2 == 0 or rows == 1
@@ -168,7 +170,8 @@ def settle(call: Call, made: Array, out: Array) -> None:
     if made is out:
         return
     if made.dtype != out.dtype:
-        target = out if writable_in_place(out) else call.temporary(out.shape, out.dtype)
+        direct = out.is_contiguous and writable_in_place(out)
+        target = out if direct else call.temporary(out.shape, out.dtype)
         call.convert(made, target)
         made = target
     if made is not out:

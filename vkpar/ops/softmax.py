@@ -54,17 +54,27 @@ def _along(name: str, a: Array, axis: int, out: Array | None) -> Array:
     made = a.device.empty(a.shape, a.dtype) if out is None else out
     if not made.size:
         return made
-    del at
+    if at != a.ndim - 1:
+        return _moved(name, a, at, made)
     rows.check_length(name, a)
     call = Call(name, key, (a,), (made,))
     length = a.shape[-1]
     count = a.size // length
     target = rows.stand_in(call, call.results[0], count, length)
-    bindings = (Binding("x", call.operands[0], length), Binding("y", target, length, True))
+    bindings = (Binding("x", call.packed(0), length), Binding("y", target, length, True))
     rows.launch(call, f"{_SOFTMAX[name]}_{SHORT[a.dtype.name]}", count, length, bindings, 0.0)
     rows.settle(call, target, call.results[0])
     call.keep()
     return made
+
+
+def _moved(name: str, a: Array, at: int, out: Array) -> Array:
+    """Compute along another axis than the last one, on a copy in which it is the last one."""
+    order = (*(index for index in range(a.ndim) if index != at), at)
+    packed = a.transpose(order).copy()
+    _along(name, packed, -1, packed)
+    out.transpose(order).copy_from(packed)
+    return out
 
 
 def _axis(name: str, a: Array, axis: int) -> int:
@@ -103,9 +113,11 @@ def cross_entropy(logits: Array, labels: Array, *, out: Array | None = None) -> 
     if not count:
         return made
     call = Call("cross_entropy", key, (logits, labels), (made,))
-    x, label = call.operands
-    bindings = (Binding("x", x, length), Binding("w", label, 1), Binding("y", call.results[0], 1, True))
+    x, label = call.packed(0), call.packed(1)
+    target = rows.stand_in(call, call.results[0], count, 1)
+    bindings = (Binding("x", x, length), Binding("w", label, 1), Binding("y", target, 1, True))
     rows.launch(call, f"softmax_loss_{SHORT[logits.dtype.name]}", count, length, bindings, 0.0)
+    rows.settle(call, target, call.results[0])
     call.keep()
     return made
 
@@ -138,7 +150,7 @@ def cross_entropy_grad(logits: Array, labels: Array, scale: float | None = None,
     if not count:
         return made
     call = Call("cross_entropy_grad", key, (logits, labels), (made,))
-    x, label = call.operands
+    x, label = call.packed(0), call.packed(1)
     target = rows.stand_in(call, call.results[0], count, length)
     bindings = (Binding("x", x, length), Binding("w", label, 1), Binding("y", target, length, True))
     factor = 1.0 / count if scale is None else float(scale)

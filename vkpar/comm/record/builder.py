@@ -72,12 +72,12 @@ class ProgramBuilder:
         recorder: records the steps.
     """
 
-    def __init__(self, rig: Rig, algorithm: str, wire: str, tuning: Tuning | None = None) -> None:
+    def __init__(self, rig: Rig, algorithm: str, wire: str) -> None:
         self._rig = rig
         self._infos = [device.info for device in rig.devices]
         self._algorithm = algorithm
         self._wire = wire
-        self.tuning = tuning or Tuning()
+        self.tuning = Tuning()
         self.through_copies = env.get().path == "copies"
         self.recorder = StepRecorder(rig)
 
@@ -266,8 +266,8 @@ def _alone(request: Reduction) -> Operands:
     """Return the operands of a single rank: a copy to its destination, or nothing in place."""
     made = Operands([], [])
     for source, target in zip(request.sources[0], request.targets[0], strict=True):
-        if source.array.size and source.array.key[:2] != target.array.key[:2]:
-            made.copies.before.setdefault(0, []).append((source.array.ranges(), target.array.ranges()))
+        if source.elements.size and source.elements != target.elements:
+            made.copies.before.setdefault(0, []).append((source.elements.ranges(), target.elements.ranges()))
     return made
 
 

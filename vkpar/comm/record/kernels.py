@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from vkpar.comm.record.checks import SlotChecks, WireReports
 from vkpar.comm.record.plain_copies import Copier
 from vkpar.comm.record.timestamps import RankTimer
-from vkpar.comm.requests.operands import Operands, Placement
+from vkpar.comm.requests.operands import Operands, Placement, Window
 from vkpar.comm.rig.arena import Slab
 from vkpar.comm.rig.rig import Rig
 from vkpar.comm.schedule.steps import BLOCK, MOST_SOURCES, Forward, Reduce, Span, Step
@@ -115,6 +115,7 @@ class Recorder:
         is_cpu = self._device.info.is_cpu
         bytes_of = _bytes_of(self._slots.range, slab, self._nslots)
         self._copier = Copier(spec.plan, operands, rank, bytes_of) if is_cpu else None
+        self._factor_words = spec.factor_words
         self._tail = spec.plan.tail_at(slab.slot_nbytes) // _UNIT
 
     def record(self, step: Step, *, first: bool, last: bool) -> None:
@@ -163,7 +164,7 @@ class Recorder:
         push = (
             self._tail,
             self._unit(action.out_slot),
-            *self._spec.factor_words,
+            *self._factor_words,
             *(self._unit(slot) for slot in action.sources),
         )
         kernel = f"wire_reduce_{self._processor}_{plan.element}_{plan.contribution.name}_{out.name}"
@@ -182,15 +183,14 @@ class Recorder:
 
     def _runs(self, span: Span, source: Placement | None, target: Placement | None) -> Iterator[_Run]:
         """Cut ``span`` into whole blocks of which one binding each covers source and target, where they are given."""
-        first, places = 0, [place for place in (source, target) if place is not None]
-        while first < span.blocks:
-            left = span.count - first * BLOCK
-            reached = min((_reach(place, span.start + first * BLOCK) for place in places), default=left)
-            blocks = span.blocks - first if reached >= left else reached // BLOCK
+        first, every, places = 0, span.blocks, {source, target}
+        while first < every:
+            at, left = span.start + first * BLOCK, span.count - first * BLOCK
+            reached = min((place.reach(at) for place in places if place is not None), default=left)
+            blocks = every - first if reached >= left else reached // BLOCK
             count = min(left, blocks * BLOCK)
-            at = span.start + first * BLOCK
-            windows = [None if place is None else _window(place, at, count) for place in (source, target)]
-            yield _Run(first, blocks, first * BLOCK + count, windows[0], windows[1])
+            windows = {place: None if place is None else place.window(at, count) for place in places}
+            yield _Run(first, blocks, first * BLOCK + count, windows[source], windows[target])
             first += blocks
 
     def _dispatch(
@@ -260,9 +260,6 @@ class Recorder:
         self._copier = None
 
 
-_Window = tuple[BufferRange, int]
-
-
 class _Run(NamedTuple):
     """Some blocks of a span.
 
@@ -276,8 +273,8 @@ class _Run(NamedTuple):
     first: int
     blocks: int
     end: int
-    source: _Window | None
-    target: _Window | None
+    source: Window | None
+    target: Window | None
 
 
 def _bytes_of(slots: BufferRange, slab: Slab, nslots: int) -> Callable[[int, int], BufferRange]:
@@ -286,17 +283,3 @@ def _bytes_of(slots: BufferRange, slab: Slab, nslots: int) -> Callable[[int, int
     The function knows no recorder: a circle of references would keep the arrays until Python looks for circles.
     """
     return lambda slot, nbytes: BufferRange(slots.buffer, slots.offset + slab.byte_of(slot % nslots), nbytes)
-
-
-def _reach(placement: Placement, start: int) -> int:
-    array, at = placement.find(start)
-    return array.reach(at)
-
-
-def _window(placement: Placement, start: int, count: int) -> _Window:
-    """Return a bindable range that holds ``count`` elements, the array's own where that can be bound."""
-    array, at = placement.find(start)
-    if array.reach() < array.size:
-        return array.window(at, count)
-    whole, first = array.window()
-    return whole, first + at

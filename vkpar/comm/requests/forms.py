@@ -46,6 +46,6 @@ def form_of(call: Call) -> Form:
                 if held is not None:
                     memory.extend(held.buffers)
                     named.append(tuple(buffer.nbytes for buffer in held.buffers) if len(held.buffers) > 1 else ())
-            named.append((number, array.byte_offset, array.shape, array.dtype.name, id(array.device)))
+            named.append((number, array.byte_offset, array.shape, array.dtype.name, id(array.device), array.steps))
         named.append(len(arrays))
     return Form((call.name, tuple(named), call.out is None, call.op, call.wire, call.root, call.counts), memory)

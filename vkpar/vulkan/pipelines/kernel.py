@@ -167,28 +167,14 @@ class PipelineCache:
         *,
         pushes: bool = False,
     ) -> Pipeline:
-        """Return the pipeline of the built-in kernel ``name``."""
-        return self.get(name, shader.shipped(name), "main", bindings, push_nbytes, constants, texels, pushes=pushes)
-
-    def get(
-        self,
-        key: Any,
-        spirv: bytes,
-        entry: str,
-        bindings: int,
-        push_nbytes: int,
-        constants: tuple[int, ...] = (),
-        texels: int = 0,
-        *,
-        pushes: bool = False,
-    ) -> Pipeline:
-        """Return the pipeline known by ``key`` and the rest, made at the first call."""
-        full = (key, entry, bindings, push_nbytes, constants, texels, pushes)
+        """Return the pipeline of the built-in kernel ``name``, made at the first call."""
+        key = (name, bindings, push_nbytes, constants, texels, pushes)
         with self._lock:
-            pipeline = self._pipelines.get(full)
+            pipeline = self._pipelines.get(key)
             if pipeline is None:
                 layout = self.layout(bindings, push_nbytes, texels, pushes=pushes)
-                pipeline = self._pipelines[full] = Pipeline(self._device, spirv, entry, layout, constants)
+                spirv = shader.shipped(name)
+                pipeline = self._pipelines[key] = Pipeline(self._device, spirv, "main", layout, constants)
             return pipeline
 
     def lease(

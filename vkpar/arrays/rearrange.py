@@ -1,0 +1,160 @@
+"""Copies on the device between views of any strides and elements that lie side by side."""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from vkpar.arrays.layout import WIDE, Strides, extent, joined
+from vkpar.arrays.views import Viewable
+from vkpar.vulkan.memory.accounting import ARRAYS
+from vkpar.vulkan.memory.pool import round_up
+from vkpar.vulkan.physical import ALIGNMENT
+
+if TYPE_CHECKING:
+    from vkpar.vulkan.memory.buffer import BufferRange
+    from vkpar.vulkan.memory.subbuffers import SubBuffers
+
+_AXES: Final = 6  # that shaders/common/region.glsl takes
+_GROUP: Final = 256  # words that one of its work-groups moves
+_WORD: Final = 4
+
+
+class _Part(NamedTuple):
+    """Elements of a view that a kernel moves at once, in units of 1, 2 or 4 bytes.
+
+    Attributes:
+        first: the place of the first unit in the view's memory.
+        counts: how many units along each axis.
+        strides: units from one place to the next.
+        at: how many units of the view come before.
+    """
+
+    first: int
+    counts: tuple[int, ...]
+    strides: Strides
+    at: int
+
+
+def gather(view: Viewable, packed: Viewable) -> None:
+    """Copy a view to ``packed``, contiguous and of as many elements of the same size, which shares no memory with it.
+
+    Both have elements and are on one device.
+    """
+    _Move(view, packed, "region_pack").run()
+
+
+def scatter(packed: Viewable, view: Viewable) -> None:
+    """Copy ``packed``, as of :func:`gather`, to a view that shows no element twice."""
+    _Move(view, packed, "region_unpack").run()
+
+
+class _Move:
+    """A copy between a view and packed elements; see :func:`gather`."""
+
+    def __init__(self, view: Viewable, packed: Viewable, kernel: str) -> None:
+        self._device = view.storage.device
+        self._logical = self._device.logical
+        self._view, self._packed, self._kernel = view, packed, kernel
+        self._memory = view.storage.memory
+        self._most = self._logical.info.limits.max_storage_buffer_range // WIDE * WIDE
+        itemsize = view.dtype.itemsize
+        counts, (strides,) = joined(view.shape, view.strides)
+        places = [stride * itemsize for stride in strides]
+        run = itemsize
+        if places[-1:] == [itemsize]:
+            run, counts = itemsize * counts[-1], counts[:-1]
+            places.pop()
+        self._unit = math.gcd(_WORD, view.byte_offset, run, *places)
+        axes = list(zip(counts, (place // self._unit for place in places), strict=True))
+        if run > self._unit or not axes:
+            axes.append((run // self._unit, 1))
+        self._whole = _Part(
+            view.byte_offset // self._unit, tuple(count for count, _ in axes), tuple(step for _, step in axes), 0
+        )
+
+    def run(self) -> None:
+        """Move all parts."""
+        for part in _parts(self._whole, self._fits):
+            nbytes = math.prod(part.counts) * self._unit
+            start = self._packed.byte_offset + part.at * self._unit
+            if self._is_direct(start, nbytes):
+                self._dispatch(part, self._packed.storage.memory, start)
+                continue
+            aside = self._device.allocate_array(nbytes, None, ARRAYS)
+            place, held = self._packed.storage.memory.ranges(start, nbytes), aside.ranges(0, nbytes)
+            if self._kernel == "region_pack":
+                self._dispatch(part, aside, 0)
+                self._logical.copy(held, place)
+            else:
+                self._logical.copy(place, held)
+                self._dispatch(part, aside, 0)
+
+    def _span(self, part: _Part) -> tuple[int, int]:
+        """Return the first byte of the memory that a part of the view reaches, and the one after the last."""
+        low, high = extent(part.counts, part.strides)
+        return (part.first + low) * self._unit, (part.first + high) * self._unit
+
+    def _fits(self, part: _Part) -> bool:
+        """Say whether a kernel can see all of a part, and write it as words."""
+        nbytes = round_up(math.prod(part.counts) * self._unit, WIDE)
+        return len(part.counts) <= _AXES and nbytes <= self._most and self._bound(self._memory, *self._span(part))
+
+    def _bound(self, memory: SubBuffers, low: int, high: int) -> bool:
+        """Say whether one binding holds bytes ``low`` to ``high``."""
+        aligned = low // ALIGNMENT * ALIGNMENT
+        return round_up(high - aligned, WIDE) <= self._most and memory.reach(aligned) >= high - aligned
+
+    def _is_direct(self, start: int, nbytes: int) -> bool:
+        """Say whether a kernel can read or write the packed elements where they lie: whole words of one binding."""
+        memory = self._packed.storage.memory
+        whole = nbytes % _WORD == 0 or start + nbytes == self._packed.storage.nbytes
+        return start % _WORD == 0 and whole and self._bound(memory, start, start + nbytes)
+
+    def _window(self, memory: SubBuffers, low: int, high: int) -> tuple[BufferRange, int]:
+        """Return the binding that holds bytes ``low`` to ``high``, and where in the memory it begins."""
+        aligned = low // ALIGNMENT * ALIGNMENT
+        nbytes = min(round_up(high - aligned, WIDE), memory.reach(aligned))
+        return memory.range(aligned, nbytes), aligned
+
+    def _dispatch(self, part: _Part, packed: SubBuffers, start: int) -> None:
+        """Move one part from or to byte ``start`` of ``packed``."""
+        count = math.prod(part.counts)
+        window, begin = self._window(self._memory, *self._span(part))
+        words, cell = self._window(packed, start, start + count * self._unit)
+        axes = len(part.counts)
+        empty = [1] * (_AXES - axes)
+        push = struct.pack(
+            f"={3 + 2 * _AXES}I",
+            part.first - begin // self._unit,
+            (start - cell) // _WORD,
+            count,
+            *part.counts,
+            *empty,
+            *(stride % (1 << 32) for stride in part.strides),
+            *empty,
+        )
+        name = f"{self._kernel}_u{self._unit}"
+        pushes = self._logical.pushes(2)
+        pipeline = self._logical.pipelines.shipped(name, 2, len(push), (axes,), pushes=pushes)
+        groups = -(-count * self._unit // (_WORD * _GROUP))
+        rows = -(-groups // self._logical.info.limits.max_workgroup_count[0])
+        self._logical.dispatch("copy", pipeline, [window, words], push, (-(-groups // rows), rows, 1))
+
+
+def _parts(part: _Part, fits: Callable[[_Part], bool]) -> Iterator[_Part]:
+    """Cut a part along its first axes into parts that fit, in order."""
+    if fits(part):
+        yield part
+        return
+    count, *counts = part.counts
+    stride, *strides = part.strides
+    if count == 1:
+        yield from _parts(part._replace(counts=tuple(counts), strides=tuple(strides)), fits)
+        return
+    half, row = (count + 1) // 2, math.prod(counts)
+    yield from _parts(part._replace(counts=(half, *counts)), fits)
+    rest = _Part(part.first + half * stride, (count - half, *counts), part.strides, part.at + half * row)
+    yield from _parts(rest, fits)

@@ -1,0 +1,33 @@
+"""Functions that give an array another shape."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from vkpar.arrays.array import Array
+from vkpar.errors import InvalidUsageError
+
+
+def transpose(a: Array, axes: Sequence[int] | None = None) -> Array:
+    """Return a view of ``a`` with permuted axes, by default in the opposite order; see :meth:`Array.transpose`.
+
+    Raises:
+        InvalidUsageError: not an array, or ``axes`` that do not name each axis once.
+    """
+    _check("transpose", a)
+    return a.transpose() if axes is None else a.transpose(tuple(axes))
+
+
+def broadcast_to(a: Array, shape: int | Sequence[int]) -> Array:
+    """Return a view of ``a`` in a larger shape, as NumPy broadcasts; see :meth:`Array.broadcast_to`.
+
+    Raises:
+        InvalidUsageError: not an array, or one that does not fit the shape.
+    """
+    _check("broadcast_to", a)
+    return a.broadcast_to(shape)
+
+
+def _check(operation: str, a: object) -> None:
+    if not isinstance(a, Array):
+        raise InvalidUsageError(f"{operation} takes a vkpar.Array, not {type(a).__name__}")
