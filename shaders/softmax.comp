@@ -26,14 +26,27 @@ vec4 exps(vec4 v, float top, uint n) {
     return mix(vec4(0.0), exp(v - top), first_of(n));
 }
 
-// The row's largest element, or the least number where all are -inf, and the sum of exp(x - that).
+bool is_nan(float v) {
+    return (floatBitsToUint(v) & 0x7FFFFFFFu) > 0x7F800000u;
+}
+
+// Whether one of four makes the row NaN: by bits, since some drivers' exp takes NaN and infinities for numbers.
+bool spoils(vec4 v) {
+    uvec4 bits = floatBitsToUint(v);
+    return any(equal(bits, uvec4(0x7F800000u))) || any(greaterThan(bits & 0x7FFFFFFFu, uvec4(0x7F800000u)));
+}
+
+// The row's largest element, or the least number where all are -inf, and the sum of exp(x - that) or NaN.
 vec2 statistics(uint at) {
     float top = LOWEST;
     float sum = 0.0;
+    bool spoilt = false;
 #ifdef KEPT
     EACH_FOUR {
-        kept[j] = mix(vec4(LOWEST), x_at4(at + k, n), first_of(n));
-        top = max(top, max(max(kept[j].x, kept[j].y), max(kept[j].z, kept[j].w)));
+        vec4 v = mix(vec4(LOWEST), x_at4(at + k, n), first_of(n));
+        kept[j] = v;
+        spoilt = spoilt || spoils(v);
+        top = max(top, max(max(v.x, v.y), max(v.z, v.w)));
     }
     top = max_of_row(top);
     EACH_FOUR {
@@ -42,30 +55,33 @@ vec2 statistics(uint at) {
 #else
     EACH_FOUR {
         vec4 v = mix(vec4(LOWEST), x_at4(at + k, n), first_of(n));
+        spoilt = spoilt || spoils(v);
         float higher = max(top, max(max(v.x, v.y), max(v.z, v.w)));
-        if (higher != top) {
-            sum *= exp(top - higher);
-        }
+        sum = (higher != top ? sum * exp(top - higher) : sum) + across(exps(v, higher, n));
         top = higher;
-        sum += across(exps(v, top, n));
     }
     float mine = top;
     top = max_of_row(top);
     sum *= mine != top ? exp(mine - top) : 1.0;
 #endif
-    sum = sum_of_row(sum);
-    return vec2(top, sum > 0.0 ? sum : NOT);
+    sum = sum_of_row(spoilt ? NOT : sum);
+    return vec2(top, is_nan(sum) || sum == 0.0 ? NOT : sum);
 }
 
 vec4 result(vec4 v, float top, float sum, uint k, uint target) {
+    bool lost = is_nan(sum);
+    vec4 made;
 #if defined(LOG)
-    return (v - top) - log(sum);
-#elif defined(GRAD)
-    vec4 one = vec4(equal(uvec4(k, k + 1u, k + 2u, k + 3u), uvec4(target)));
-    return target < push.extent ? (exp(v - top) / sum - one) * push.value : vec4(NOT);
+    made = (v - top) - log(sum);
 #else
-    return exp(v - top) / sum;
+    made = exp(v - top) / sum;
 #endif
+#ifdef GRAD
+    vec4 one = vec4(equal(uvec4(k, k + 1u, k + 2u, k + 3u), uvec4(target)));
+    made = (made - one) * push.value;
+    lost = lost || target >= push.extent;
+#endif
+    return lost ? vec4(NOT) : made;
 }
 
 void main() {
@@ -79,8 +95,9 @@ void main() {
 #endif
 #ifdef LOSS
     if (lane() == 0u && row() < push.rows) {
-        float v = target < push.extent ? x_at(at + min(target, push.extent - 1u)) : NOT;
-        loss[push.y_first + row()] = log(found.y) - (v - found.x);
+        float v = x_at(at + min(target, push.extent - 1u));
+        bool lost = is_nan(found.y) || target >= push.extent;
+        loss[push.y_first + row()] = lost ? NOT : log(found.y) - (v - found.x);
     }
 #else
     EACH_FOUR {

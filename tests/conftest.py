@@ -156,7 +156,7 @@ def device(request: pytest.FixtureRequest, rigs: Rigs) -> vkpar.Device:
 def either(
     device: vkpar.Device, rigs: Rigs, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> vkpar.Device:
-    """The device, and another one of its driver that takes the work-groups of a GPU on a CPU and the other way round."""
+    """The device, and another one of its driver with the work-groups of a GPU on a CPU, and the other way round."""
     if request.param == "its own groups":
         return device
     folding, rows = (importlib.import_module(f"vkpar.ops.{name}") for name in ("folding", "rows"))

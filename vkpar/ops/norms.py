@@ -135,8 +135,8 @@ def _rms_norm(
     if done is not None:
         return done
     given = _given(x=x, weight=weight, residual=residual)
-    named = dict(zip(("out", "the sum's out"), outs, strict=False))
-    check_arrays("rms_norm", None, **given, **_given(**named))
+    others = {} if len(outs) == 1 or outs[1] is None else {"h of out": outs[1]}
+    check_arrays("rms_norm", outs[0], **given, **others)
     count, length = _check("rms_norm", x, eps, weight=weight)
     kinds = [x.dtype]
     if residual is not None:
