@@ -74,7 +74,8 @@ class Call:
         self.operands, self.results = [list(map(copy.copy, arrays)) for arrays in (operands, results)]
         self._arrays = [*self.operands, *self.results]
         self._steps: list[tuple[Plan, tuple[int, ...]]] = []
-        self._names: dict[int, Array] = {}
+        self._names: dict[int, Array] = {}  # what dispatches name operands by, too: by identity
+        self._flats: list[Array] = []
         self._whole = True  # all of it is in the steps
 
     def temporary(self, shape: tuple[int, ...], dtype: DType) -> Array:
@@ -90,9 +91,14 @@ class Call:
             self.forget()
         return array.contiguous()
 
-    def stands_for(self, array: Array, known: Array) -> None:
-        """Have dispatches name an operand or result by another array that begins where it does."""
-        self._names[id(array)] = known
+    def flat(self, number: int) -> Array:
+        """Return all elements from the first to the last that an operand reaches, of which no stride is negative."""
+        array = self.operands[number]
+        low, high = array.span
+        made = Array(array.storage, array.byte_offset, ((high - low) // array.dtype.itemsize,), array.dtype)
+        self._names[id(made)] = array
+        self._flats.append(made)
+        return made
 
     def forget(self) -> None:
         """Keep no recipe: something is done by other ways than :meth:`dispatch`."""

@@ -158,14 +158,13 @@ def _fold(call: Call, kind: Kind, a: Array, axes: frozenset[int], target: Array)
     if a.is_contiguous:
         folding.reduce(call, kind, call.operands[0], _groups(a.shape, axes), target)
         return
-    flat = Array(a.storage, a.byte_offset, ((a.span[1] - a.span[0]) // a.dtype.itemsize,), a.dtype)
     found = _strided(a, axes, ordered=kind.family == "place")
+    flat = call.flat(0)
     if found is None or not folding.fits(flat, *found[0]):
         call.forget()
         folding.reduce(call, kind, a.contiguous(), _groups(a.shape, axes), target)
         return
     shape, steps = found
-    call.stands_for(flat, call.operands[0])
     folding.fold(call, kind, flat, target, shape, divisor=float(shape[1]) if kind.mean else 0.0, steps=steps)
 
 

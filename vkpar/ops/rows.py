@@ -56,8 +56,8 @@ class Layout(NamedTuple):
     lanes: int
 
 
-def layout_of(device: Device, length: int) -> Layout:
-    """Return how rows of ``length`` elements lie over the invocations of a device."""
+def layout_of(device: Device, length: int, *, keeps: bool = True) -> Layout:
+    """Return how rows of ``length`` elements lie over the invocations of a device; ``keeps``: they may be kept."""
     most = min(most_invocations(device), _WIDEST)
     fours = -(-length // 4)
     if on_cpu(device):  # memory is its cache: reading again costs less than keeping
@@ -67,7 +67,7 @@ def layout_of(device: Device, length: int) -> Layout:
     lanes = min(ceil_power(-(-fours // 4)), most)
     group = max(lanes, min(256, most))
     keep = -(-fours // lanes)
-    kept = group * keep * _FOUR + _TERMS <= device.limits.max_shared_memory
+    kept = keeps and group * keep * _FOUR + _TERMS <= device.limits.max_shared_memory
     return Layout(kept, group, keep if kept else 1, lanes)
 
 
@@ -95,6 +95,8 @@ def launch(
     bindings: Sequence[Binding],
     value: float,
     constants: Constants | None = None,
+    *,
+    keeps: bool = True,
 ) -> None:
     """Run a kernel on rows.
 
@@ -106,8 +108,9 @@ def launch(
         bindings: in order; x is the first, y the one that is written first.
         value: the number that the kernel takes.
         constants: given which arrays have rows that begin at multiples of 4, by slot, the kernel's own constants.
+        keeps: there is a kernel that keeps rows.
     """
-    layout = layout_of(call.device, length)
+    layout = layout_of(call.device, length, keeps=keeps)
     name = f"{kernel}_{'kept' if layout.kept else 'long'}"
     x_dtype = bindings[0].array.dtype
     for first, count in _pieces(rows, bindings):
