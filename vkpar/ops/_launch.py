@@ -16,6 +16,7 @@ from vkpar.plans import make as make_plan
 if TYPE_CHECKING:
     from vkpar.device import Device
     from vkpar.vulkan.memory.buffer import BufferRange
+    from vkpar.vulkan.pipelines.kernel import Pipeline
 
 # The codes of shaders/common/elements.glsl.
 FLOATS: Final = {"float32": 0, "float16": 1, "bfloat16": 2}
@@ -168,14 +169,29 @@ def dispatch(
         swapped: the first two arrays are the operation's second and first operand.
     """
     device = arrays[0].device
-    logical = device.logical
-    pushes = logical.pushes(len(ranges))
-    pipeline = logical.pipelines.shipped(kernel, len(ranges), len(push), constants, pushes=pushes)
-    logical.dispatch(operation, pipeline, ranges, push, groups, cost_ns)
+    pipeline = submit(device, operation, kernel, ranges, push, groups, constants, cost_ns)
     if key is not None:
         plan = make_plan(device, operation, pipeline, arrays, ranges, groups, push, cost_ns=cost_ns, swapped=swapped)
         if plan is not None:
             device.plans.keep(key, plan)
+
+
+def submit(
+    device: Device,
+    operation: str,
+    kernel: str,
+    ranges: Sequence[BufferRange],
+    push: bytes,
+    groups: tuple[int, int, int],
+    constants: tuple[int, ...] = (),
+    cost_ns: int = 0,
+) -> Pipeline:
+    """Run a built-in kernel as :func:`dispatch` does, without a plan, and return its pipeline."""
+    logical = device.logical
+    pushes = logical.pushes(len(ranges))
+    pipeline = logical.pipelines.shipped(kernel, len(ranges), len(push), constants, pushes=pushes)
+    logical.dispatch(operation, pipeline, ranges, push, groups, cost_ns)
+    return pipeline
 
 
 def words(*values: int) -> bytes:
