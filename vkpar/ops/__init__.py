@@ -2,9 +2,76 @@
 
 from __future__ import annotations
 
+from vkpar.arrays.operators import operations
 from vkpar.ops.cast import cast
 from vkpar.ops.elementwise import add
+from vkpar.ops.functions import (
+    abs,
+    divide,
+    equal,
+    exp,
+    gelu,
+    greater,
+    greater_equal,
+    less,
+    less_equal,
+    log,
+    maximum,
+    minimum,
+    multiply,
+    negative,
+    not_equal,
+    pow,
+    relu,
+    rsqrt,
+    sigmoid,
+    silu,
+    sqrt,
+    subtract,
+    tanh,
+    where,
+)
+from vkpar.ops.making import arange, fill, full, in_place
 from vkpar.ops.matmul import matmul
-from vkpar.ops.shapes import broadcast_to, transpose
+from vkpar.ops.shapes import broadcast_to, contiguous, transpose
 
-__all__ = ["add", "broadcast_to", "cast", "matmul", "transpose"]
+# What the operators and methods of arrays, which lie below, call.
+operations.update(add=add, subtract=subtract, multiply=multiply, divide=divide, pow=pow, matmul=matmul)
+operations.update(negative=negative, abs=abs, cast=cast, fill=fill, arange=arange, in_place=in_place)
+operations.update(equal=equal, not_equal=not_equal, less=less, less_equal=less_equal)
+operations.update(greater=greater, greater_equal=greater_equal)
+
+__all__ = [
+    "abs",
+    "add",
+    "arange",
+    "broadcast_to",
+    "cast",
+    "contiguous",
+    "divide",
+    "equal",
+    "exp",
+    "full",
+    "gelu",
+    "greater",
+    "greater_equal",
+    "less",
+    "less_equal",
+    "log",
+    "matmul",
+    "maximum",
+    "minimum",
+    "multiply",
+    "negative",
+    "not_equal",
+    "pow",
+    "relu",
+    "rsqrt",
+    "sigmoid",
+    "silu",
+    "sqrt",
+    "subtract",
+    "tanh",
+    "transpose",
+    "where",
+]
