@@ -3,6 +3,7 @@
 Importing the package loads no Vulkan; the first call that lists or opens devices does.
 """
 
+from vkpar import random
 from vkpar._version import __version__ as __version__
 from vkpar.arrays.array import Array, copy
 from vkpar.arrays.host import HostArray
@@ -35,6 +36,7 @@ from vkpar.ops import (
     arange,
     broadcast_to,
     cast,
+    concatenate,
     contiguous,
     divide,
     equal,
@@ -59,6 +61,7 @@ from vkpar.ops import (
     silu,
     sqrt,
     subtract,
+    take,
     tanh,
     transpose,
     where,
@@ -96,6 +99,7 @@ __all__ = [
     "bfloat16",
     "broadcast_to",
     "cast",
+    "concatenate",
     "contiguous",
     "copy",
     "divide",
@@ -122,6 +126,7 @@ __all__ = [
     "pieces",
     "plan_memory",
     "pow",
+    "random",
     "register_host",
     "relu",
     "rsqrt",
@@ -129,6 +134,7 @@ __all__ = [
     "silu",
     "sqrt",
     "subtract",
+    "take",
     "tanh",
     "transpose",
     "where",

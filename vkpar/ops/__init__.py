@@ -31,6 +31,7 @@ from vkpar.ops.functions import (
     tanh,
     where,
 )
+from vkpar.ops.gathering import concatenate, take
 from vkpar.ops.making import arange, fill, full, in_place
 from vkpar.ops.matmul import matmul
 from vkpar.ops.shapes import broadcast_to, contiguous, transpose
@@ -47,6 +48,7 @@ __all__ = [
     "arange",
     "broadcast_to",
     "cast",
+    "concatenate",
     "contiguous",
     "divide",
     "equal",
@@ -71,6 +73,7 @@ __all__ = [
     "silu",
     "sqrt",
     "subtract",
+    "take",
     "tanh",
     "transpose",
     "where",
