@@ -103,8 +103,9 @@ class Stand:
 
     def batch(self, rank: int, reads: dict[int, int], writes: dict[int, int], *, gated: bool = False) -> Batch:
         """Return a batch that expects words in the slots that it reads and leaves words in those that it writes."""
-        commands = self.pools[rank].allocate()
-        commands.begin(reusable=True)
+        commands, vk = self.pools[rank].allocate(), api.load()
+        again = vk.struct("VkCommandBufferBeginInfo", flags=vk.vk.VK_COMMAND_BUFFER_USAGE_SIMULTANEOUS_USE_BIT)
+        vk.check(vk.lib.vkBeginCommandBuffer(commands.handle, again), "vkBeginCommandBuffer")
         commands.record_acquire(self.shared[rank], [self.shared[rank].range])
         for slot, word in reads.items():
             cell = self._buffer(rank, self.nbytes)
@@ -113,7 +114,7 @@ class Stand:
         commands.record_order()
         for slot, word in writes.items():
             where = self.slot(rank, slot)
-            api.load().lib.vkCmdFillBuffer(commands.handle, where.buffer, where.offset, where.nbytes, word)
+            vk.lib.vkCmdFillBuffer(commands.handle, where.buffer, where.offset, where.nbytes, word)
         commands.record_release(self.shared[rank], [self.shared[rank].range])
         commands.end()
         gate = None

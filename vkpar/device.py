@@ -17,7 +17,7 @@ from vkpar.arrays.host import HostArray
 from vkpar.arrays.operators import operations
 from vkpar.errors import InvalidUsageError
 from vkpar.plans import Plans
-from vkpar.vulkan import api, instance, physical
+from vkpar.vulkan import api, capturing, drivers, instance
 from vkpar.vulkan.device import LogicalDevice
 from vkpar.vulkan.memory.accounting import ARRAYS, DeviceMemory
 from vkpar.vulkan.memory.buffer import BufferRange
@@ -45,6 +45,11 @@ class Device:
     """
 
     def __init__(self, info: DeviceInfo) -> None:
+        if not isinstance(info, DeviceInfo):
+            raise InvalidUsageError(
+                f"vkpar.Device is made of a DeviceInfo (see vkpar.enumerate_devices), not of {info!r}: "
+                "vkpar.open_devices(selector) opens devices by name or index and returns a list of them"
+            )
         close_orphans()
         self.info = info
         self._children: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -208,7 +213,7 @@ class Device:
         return self.logical.trim()
 
     def adopt(self, child: Any) -> None:
-        """Close ``child`` before this device; it is an object with ``close()`` and ``check_results()``."""
+        """Close ``child`` before this device: a communicator, or a graph."""
         self._children.add(child)
 
     def peer_copier(self, other: Device) -> Any:
@@ -221,6 +226,8 @@ class Device:
             for child in list(self._children):
                 if child.copies_between(self, other):
                     return child
+            for device in (self, other):
+                capturing.refuse(device.logical.stream, "a copy between devices without their communicator")
             for pair in [*self._pairs, *other._pairs]:
                 if pair.failed:  # its failure was raised where its copies were read
                     pair.close()
@@ -308,7 +315,7 @@ def enumerate_devices() -> list[DeviceInfo]:
     Raises:
         UnsupportedError: no Vulkan loader or no driver; the message says what to install.
     """
-    return physical.enumerate_devices()
+    return drivers.enumerate_devices()
 
 
 def open_devices(selector: str | int | None = None) -> list[Device]:

@@ -279,3 +279,28 @@ def test_a_repeated_call_is_short(device: vkpar.Device) -> None:
         finally:
             sys.setprofile(None)
         assert counted[0] <= most
+
+
+def test_captured_operations_are_those_that_ran(device: vkpar.Device, rng: np.random.Generator) -> None:
+    host = rng.standard_normal((17, 23)).astype(np.float32)
+    x = device.array(host)
+    half = vkpar.cast(x, "float16")
+    numbers = device.array(np.array([3, 0, -1, 40], np.int32))
+    f = vkpar.elementwise("y = a * x + b; z = y if y > s else -y")
+
+    def program() -> list[vkpar.Array]:
+        y, z = f(a=x.T, x=x[0, 0], b=1.5, s=0.25)
+        made = [y, z, vkpar.gelu(half[:, 1:]), half.T * 2, (x > 0) * vkpar.full(device, 23, 2, "uint32")]
+        made += [vkpar.take(x, numbers), vkpar.concatenate([x, x[::-1]], 1), device.arange(9), half.T.contiguous()]
+        made += [vkpar.random.uniform(device, (5, 5), seed=4), (x[:, ::2] - 1).astype("int32")]
+        made[0] += 1
+        made[3].fill(3)
+        return made
+
+    want = [array.numpy() for array in program()]
+    with vkpar.capture([device]) as graph:
+        made = program()
+    graph.launch().wait()
+    for got, right in zip(made, want, strict=True):
+        np.testing.assert_array_equal(got.numpy(), right)
+    graph.close()

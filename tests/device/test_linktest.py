@@ -48,7 +48,7 @@ def test_the_proof_is_the_one_that_is_asked_for(
     pair: list[Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     infos = [SimpleNamespace(device_uuid=uuid, queue=device) for uuid, device in zip("ab", pair, strict=True)]
-    monkeypatch.setattr(linktest.physical, "enumerate_devices", lambda: infos)
+    monkeypatch.setattr(linktest.drivers, "enumerate_devices", lambda: infos)
     monkeypatch.setattr(linktest, "LogicalDevice", lambda info: info.queue)
     linktest.main(["b", "a"], 11, "17")
     assert capsys.readouterr().out.split() == [links.proof("17", [6, 5])]

@@ -11,7 +11,7 @@ import pytest
 
 import vkpar
 from vkpar.vulkan import api
-from vkpar.vulkan.pipelines import kernel, shader
+from vkpar.vulkan.pipelines import kernel
 from vkpar.vulkan.pipelines.kernel import PipelineCache
 
 pytestmark = pytest.mark.device
@@ -54,7 +54,7 @@ def test_a_pipeline_that_fails_leaves_nothing(cache: PipelineCache, monkeypatch:
 
     monkeypatch.setattr(kernel.Pipeline, "_create", failing)
     with pytest.raises(vkpar.OutOfMemoryError):
-        cache.get("add", shader.shipped("add_f32_f32"), "main", 3, 24)
+        cache.shipped("add_f32_f32", 3, 24)
     assert vk.live() == before
 
 

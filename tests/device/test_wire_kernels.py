@@ -37,9 +37,9 @@ from vkpar.comm import wires
 from vkpar.comm.record.kernels import ReduceSpec
 from vkpar.comm.schedule.algorithms.table import TABLE
 from vkpar.comm.schedule.steps import BLOCK, MOST_SOURCES
-from vkpar.vulkan.command import DescriptorPool
 from vkpar.vulkan.memory.buffer import BufferRange
 from vkpar.vulkan.queue import Frame
+from vkpar.vulkan.tape import Tape
 
 pytestmark = pytest.mark.device
 
@@ -155,16 +155,19 @@ class Kernels:
             return
         logical = self.device.logical
         pipeline = logical.pipelines.shipped(name, len(ranges), len(push), constants, wires.TEXELS)
-        pool = DescriptorPool(logical.handle, 1, len(ranges), wires.TEXELS)
-        descriptors = pool.allocate(pipeline.layout.set_layout, ranges, (ranges[0], ranges[2]))
+        tape = Tape(logical.handle, logical.compute.family)
+        tape.commands()  # stays empty: the set alone is used
+        tape.descriptors(pipeline.layout.set_layout, ranges, (ranges[0], ranges[2]))
+        tape.seal()
+        take = tape.take(())
 
         def record(frame: Frame) -> None:
             frame.commands.record_order()
-            frame.commands.record_dispatch(pipeline, descriptors, push, groups)
+            frame.commands.record_dispatch(pipeline, take.sets[0], push, groups)
 
         logical.compute.run(record)
         logical.synchronize()
-        pool.close()
+        take.close()
 
     def target(self, count: int) -> vkpar.Array:
         """Return an array for ``count`` elements and eight more, which must stay as they are."""

@@ -115,24 +115,30 @@ def test_launch_times_small_operations(capsys: pytest.CaptureFixture[str]) -> No
     assert cli.main(LAUNCH) == 0
     said = capsys.readouterr().out.splitlines()
     rows = [line for line in said if not line.startswith("#")]
-    assert len(rows) == 9
+    assert len(rows) == 11
     assert "# Wrong elements    : 0 OK" in said
     status, found = run_json(capsys, *LAUNCH)
     assert status == 0
     assert [(row["operation"], row["result"], row["calls"], row["wrong"]) for row in found["rows"]] == [
         *((name, result, 3, 0) for name in ("add", "matmul", "Kernel") for result in ("out=", "fresh")),
         ("empty", "", 3, None),
-        ("dependent adds", "out=", 1000, 0),
-        ("independent adds", "out=", 1000, 0),
+        *((f"{name} adds", way, 1000, 0) for name in ("dependent", "independent") for way in ("out=", "captured")),
     ]
-    assert all(0 < row["host_us"] <= row["total_us"] for row in found["rows"])
+    for row in found["rows"]:
+        assert 0 < row["host_us"] <= row["total_us"]
+        assert row["launch_us"] == (1000 * row["host_us"] if row["result"] == "captured" else None)
 
 
 def test_launch_sees_wrong_results(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     corrupt(monkeypatch)
     status, found = run_json(capsys, *LAUNCH)
     assert status == 1
-    assert [row["wrong"] for row in found["rows"]] == [1, 1, 1, 1, 1, 1, None, 1, 1000]
+    assert [row["wrong"] for row in found["rows"]] == [1, 1, 1, 1, 1, 1, None, 1, 1, 1000, 1000]
+    monkeypatch.undo()
+    monkeypatch.setattr(vkpar.Graph, "launch", lambda graph: None)
+    status, found = run_json(capsys, *LAUNCH)
+    wrong = {row["operation"]: row["wrong"] for row in found["rows"] if row["result"] == "captured"}
+    assert (status, wrong) == (1, {"dependent adds": 64, "independent adds": 64_000})
 
 
 # --- bench host ---

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
@@ -19,6 +21,7 @@ from reducing import devices_of, fresh_devices
 import vkpar
 from vkpar.comm.engine import cache
 from vkpar.comm.requests import calls
+from vkpar.vulkan.pump.native import CProgram
 
 pytestmark = pytest.mark.rig
 Open = Callable[..., vkpar.Communicator]
@@ -323,3 +326,35 @@ def test_what_repeated_and_fresh_calls_cost(rigs: Rigs, monkeypatch: pytest.Monk
     assert recorded <= 700
     assert grouped <= 4 * repeated
     comm.close()
+
+
+def hops(operation: Callable[[], Any]) -> int:
+    """Return how often an operation goes from one file of the package to another on its way to the C helper."""
+    package = str(Path(vkpar.__file__).parent)
+    files: list[str] = []
+    submitted = CProgram.enqueue.__code__
+
+    def hook(frame: Any, event: str, argument: Any) -> None:
+        if event == "call" and frame.f_code.co_filename.startswith(package):
+            files.append(frame.f_code.co_filename)
+            if frame.f_code is submitted:
+                sys.setprofile(None)
+
+    sys.setprofile(hook)
+    operation()
+    sys.setprofile(None)
+    return sum(before != after for before, after in itertools.pairwise(files))
+
+
+@pytest.mark.parametrize("letters", ["LL", "SS"])
+def test_a_call_goes_straight_down(rigs: Rigs, letters: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call is checked in one place, then recorded; nothing further down asks the arrays again."""
+    with vkpar.Communicator(devices_of(rigs, letters), deterministic=True) as comm:
+        monkeypatch.setattr(comm._engine, "_validating", False)
+        comm.all_reduce([device.zeros(100) for device in comm.devices])
+        first, second, third = ([device.zeros(2048) for device in comm.devices] for _ in range(3))
+        assert hops(lambda: comm.all_reduce(first)) <= 400
+        assert hops(lambda: comm.all_reduce(second)) <= 400  # the other of two programs that take turns
+        assert hops(lambda: comm.all_reduce(third)) <= 80
+        comm.all_reduce(third)
+        assert hops(lambda: comm.all_reduce(third)) <= 12

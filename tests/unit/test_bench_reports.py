@@ -12,7 +12,7 @@ import pytest
 
 import vkpar
 from vkpar import dtypes
-from vkpar.bench import collectives, copy, frame, host, matmul, selfcheck, sweep, table
+from vkpar.bench import collectives, copy, decode, frame, host, launch, matmul, selfcheck, step, sweep, table
 from vkpar.errors import InvalidUsageError
 from vkpar.topology import LinkGroup, RankInfo
 
@@ -358,3 +358,64 @@ def test_wrapped_comments_stay_comments(monkeypatch: pytest.MonkeyPatch) -> None
     assert all(line.startswith("#") and len(line) <= 80 and line == line.rstrip() for line in comments)
     assert " ".join(comments).split().count("word") == 40
     assert (number, last) == ("  1 row  " + "9" * 90, "#")
+
+
+# --- bench launch and step ---
+
+
+def test_launch_rows_say_what_a_launch_costs() -> None:
+    plain = launch.Row(0, "add", "out=", 200, 2.5, 3.25, None, 0)
+    chain = launch.Row(0, "dependent adds", launch.CAPTURED, 1000, 0.008, 2.5, 8.0, None)
+    assert plain.text().split() == ["0", "add", "out=", "200", "2.50", "3.25", "-", "0"]
+    assert chain.text().split() == ["0", "dependent", "adds", "captured", "1000", "0.01", "2.50", "8.00", "N/A"]
+    header = launch.Report(launch.Options(), "vkpar", table.versions(), []).header()[-2:]
+    assert {len(line.rstrip()) for line in (plain.text(), header[0])} == {80}
+    assert len(header[1]) == 72  # above the last of the times
+
+
+@pytest.mark.parametrize(("name", "layers", "gigabytes"), [("8b", 32, 13.96), ("70b-slice", 20, 34.23)])
+def test_presets_have_the_weights_of_their_models(name: str, layers: int, gigabytes: float) -> None:
+    shape = decode.PRESETS[name]
+    assert shape.layers == layers
+    assert sum(shape.weights_nbytes(1)) / 1e9 == pytest.approx(gigabytes, abs=0.005)
+    one = shape.parts(1)[0].matrices()
+    assert one[0][0] == ((shape.heads + 2 * shape.kv_heads) * shape.head_dim, shape.hidden)
+    assert one[0][1] == (shape.hidden, shape.heads * shape.head_dim)
+    assert one[1] == [(2 * shape.intermediate, shape.hidden), (shape.hidden, shape.intermediate)]
+    for nranks in (2, 3, 8):
+        assert sum(shape.weights_nbytes(nranks)) == shape.weights_nbytes(1)[0]
+        assert all(width % 64 == 0 for part in shape.parts(nranks) for width in part.forward)
+
+
+def test_a_step_is_timed_in_turns_with_one_without_sums() -> None:
+    rig = frame.RigInfo(table.versions(), [RankInfo(n, "a", "b", "c", "cpu", 0, "staged") for n in (0, 1)], [], "Two.")
+    options = step.Options(iters=4, warmup_iters=2, repeat=3, check=2)
+    report = step.Report(options, "vkpar", decode.PRESETS["tiny"], [10**9, 3 * 10**9], rig)
+    whole, bare = (lambda: "whole"), (lambda: "bare")
+    order: list[tuple[object, int]] = []
+    seconds = {"whole": iter([9.0, 0.020, 0.028, 0.024]), "bare": iter([9.0, 0.012, 0.012, 0.020])}
+
+    def timer(call: Any, calls: int) -> tuple[float, float]:
+        order.append((call(), calls))
+        return next(seconds[call()]), 1e-6 * len(order)
+
+    row = step.measure(report, step.Mode("fresh", whole, bare, lambda: 5), timer)
+    assert order == [("whole", 2), ("bare", 2), *[("whole", 4), ("bare", 4)] * 3]
+    assert (row.time_ms, row.least_ms, row.most_ms) == pytest.approx((6, 5, 7))
+    assert (row.sums_ms, row.tbps, row.host_us) == pytest.approx((2, 0.5, 5))
+    assert row.wrong == 10
+    assert row.text().split() == ["eager", "fresh", "6.000", "5.000", "7.000", "0.5", "2.000", "5.00", "10"]
+    report.rows.append(row)
+    found = report.as_dict()
+    assert (found["wrong"], found["ok"], found["products"], found["sums"]) == (10, False, 8, 4)
+    assert {len(line.rstrip()) for line in (row.text(), report.header()[-2])} == {80}
+    assert (
+        step.measure(report, step.Mode("eager", whole, None, lambda: 0), lambda call, calls: (1.0, 0.0)).sums_ms is None
+    )
+
+
+def test_wrong_bits_are_counted_whatever_they_stand_for() -> None:
+    expected = np.array([0.0, 1.0, 2.0, np.nan], np.float32)
+    found = np.array([-0.0, 1.0, np.nextafter(np.float32(2), np.float32(3)), np.nan], np.float32)
+    assert step.count_wrong([expected[:3], found[:3]], expected[:3]) == 2
+    assert step.count_wrong([found], expected) == 3  # no correct result is NaN

@@ -14,7 +14,7 @@ from children import check_child, run_child
 from infos import fake_info
 
 import vkpar
-from vkpar.bench import collectives, copy, frame, host, matmul, selfcheck, sweep
+from vkpar.bench import collectives, copy, frame, host, launch, matmul, selfcheck, step, sweep
 from vkpar.cli import main as cli
 from vkpar.errors import UnsupportedError, ValidationError
 from vkpar.vulkan import api
@@ -36,7 +36,7 @@ def two_devices(monkeypatch: pytest.MonkeyPatch) -> None:
         ["demo"],
         ["env"],
         ["bench"],
-        *(["bench", name] for name in ("all", "copy", "host", "matmul", *collectives.TABLE)),
+        *(["bench", name] for name in ("all", "copy", "host", "launch", "matmul", "step", *collectives.TABLE)),
     ],
 )
 def test_help(command: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -84,6 +84,9 @@ def test_importing_and_help_load_no_vulkan() -> None:
         (["bench", "copy", "--copies", "upload,steps"], "there is no copy 'steps'; there are upload, download, "),
         (["bench", "copy", "-n", "0"], "argument -n/--iters: '0': expected a whole number from 1"),
         (["bench", "host", "--size", "0"], "argument --size: '0' is no size"),
+        (["bench", "step", "--modes", "eager,slow"], "there is no mode 'slow'; there are eager, fresh, captured"),
+        (["bench", "step", "--preset", "9b"], "invalid choice: '9b'"),
+        (["bench", "step", "--kv-heads", "0"], "argument --kv-heads: '0': expected a whole number from 1"),
         (["bench", "shuffle"], "invalid choice: 'shuffle'"),
         (["bench", "matmul", "--sizes", "1,2"], "argument --sizes: '1,2' is no size"),
         (["bench", "matmul", "--dtypes", "int8"], "matmul does not take 'int8'"),
@@ -278,22 +281,34 @@ def test_arguments_reach_the_benchmarks(monkeypatch: pytest.MonkeyPatch) -> None
     assert cli.main(["bench", "all", "--sizes", "8,1K", "-c", "2", "--algorithm", "tree", "--devices", "x"]) == 0
     assert cli.main(["bench", "host", "--size", "1K", "-n", "9", "-w", "0", "--devices", "x", "--json"]) == 0
     assert cli.main(["bench", "copy", "--size", "1K", "--copies", "Upload,read rows", "-n", "9", "-c", "0"]) == 0
+    sizes = ["--preset", "70b-slice", "--layers", "3", "--kv-heads", "4", "--head-dim", "64", "--repeat", "2"]
+    assert cli.main(["bench", "step", *sizes, "--modes", "Fresh, eager", "--wire", "f32", "--transport", "mapped"]) == 0
+    assert cli.main(["bench", "launch", "-n", "5", "--repeat", "1"]) == 0
+    modes = ("fresh", "eager")
     assert seen[2:] == [
         (sweep.Options("reduce", root=1, op="max", wire="q8", transport="mapped"), False),
         (sweep.Options("send_recv", dtype="int8"), False),
         (selfcheck.Options("x", (8, 1024), "tree", "auto", 2), False),
         (host.Options("x", 1024, 9, 0), True),
         (copy.Options(None, 1024, ("upload", "read_rows"), 9, check=0), False),
+        (
+            step.Options(
+                None, "70b-slice", 3, kv_heads=4, head_dim=64, modes=modes, repeat=2, wire="f32", transport="mapped"
+            ),
+            False,
+        ),
+        (launch.Options(iters=5, repeat=1), False),
     ]
 
 
 def test_defaults_are_those_of_the_options(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Any] = []
     monkeypatch.setattr(frame, "run", lambda start, *, as_json: seen.extend(start.args) or 0)
-    for name in ("matmul", "all", "host", "copy", *collectives.TABLE):
+    for name in ("matmul", "all", "host", "copy", "launch", "step", *collectives.TABLE):
         cli.main(["bench", name])
     assert seen[:4] == [matmul.Options(), selfcheck.Options(), host.Options(), copy.Options()]
-    assert seen[4:] == [sweep.Options(name) for name in collectives.TABLE]
+    assert seen[4:6] == [launch.Options(), step.Options()]
+    assert seen[6:] == [sweep.Options(name) for name in collectives.TABLE]
 
 
 def test_arguments_reach_the_demo(monkeypatch: pytest.MonkeyPatch) -> None:

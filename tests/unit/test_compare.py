@@ -26,6 +26,7 @@ import gloo
 import mpi
 import nccl
 import torch_launch
+import torch_step
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -296,6 +297,7 @@ def test_wrong_usage_is_one_line_and_status_2(
     [
         (gloo, "torch: pip install torch"),
         (torch_launch, "torch: pip install torch"),
+        (torch_step, "torch: pip install torch"),
         (nccl, "torch: pip"),
         (mpi, "mpi4py: pip install mpi4py"),
     ],
@@ -304,7 +306,7 @@ def test_a_missing_package_is_named(
     module: Any, package: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(common, "find_spec", lambda name: None)
-    given = [] if module is torch_launch else ["--sizes", "8K"]
+    given = [] if module in (torch_launch, torch_step) else ["--sizes", "8K"]
     assert common.main(lambda: module.main(given)) == 2
     said = capsys.readouterr().err
     assert f"error: needs the package {package}" in said
@@ -388,9 +390,9 @@ def test_a_peer_prints_the_columns_of_vkpar_bench(capsys: pytest.CaptureFixture[
 
 
 def test_more_ranks_than_gpus_are_refused() -> None:
-    assert common.processes(peer_options(), 2, 2) == 2
+    assert common.processes(None, 2, 2) == 2
     with pytest.raises(InvalidUsageError, match="3 ranks need as many GPUs, and there are 2"):
-        common.processes(peer_options(nranks=3), 2, 2)
+        common.processes(3, 2, 2)
 
 
 def test_processes_of_a_peer_end_together(capfd: pytest.CaptureFixture[str]) -> None:

@@ -261,9 +261,14 @@ def run_rank(peer: Peer, options: Options) -> int:
     def start(_stack: ExitStack) -> tuple[Report, Iterator[sweep.Row]]:
         return report, (_row(peer, options, terms, nbytes) for nbytes in options.sweep.sizes())
 
+    return print_rows(peer, start, as_json=options.json)
+
+
+def print_rows(peer: Peer, start: frame.Start, *, as_json: bool) -> int:
+    """Measure on every rank, and print on rank 0, as :func:`vkpar.bench.frame.run` does; return its exit status."""
     with open(os.devnull, "w") as nowhere:
         stream = sys.stdout if peer.rank == 0 else nowhere
-        status = frame.run(start, as_json=options.json, stream=stream)
+        status = frame.run(start, as_json=as_json, stream=stream)
     sys.stdout.flush()
     peer.barrier()  # a rank that left early with status 1 could end rank 0 before it has printed
     return status
@@ -366,13 +371,13 @@ def cpu_name() -> str:
     return platform.machine()
 
 
-def processes(options: Options, default: int, most: int | None = None) -> int:
-    """Return the number of processes to start.
+def processes(given: int | None, default: int, most: int | None = None) -> int:
+    """Return the number of processes to start, ``default`` where none is ``given``.
 
     Raises:
         InvalidUsageError: more than ``most``.
     """
-    nranks = options.nranks or default
+    nranks = given or default
     if most is not None and nranks > most:
         raise InvalidUsageError(f"{nranks} ranks need as many GPUs, and there are {most}")
     return nranks

@@ -20,7 +20,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     common.need("torch", "pip install torch")
     # The processes share one machine; a host name that resolves nowhere would stop gloo.
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    return common.spawn(measure, common.processes(options, 2), options)
+    return common.spawn(measure, common.processes(options.nranks, 2), options)
 
 
 def measure(rank: int, nranks: int, rendezvous: str, options: common.Options) -> int:

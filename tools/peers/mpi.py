@@ -32,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = common.options_of(common.parser(str(__doc__)).parse_args(given))
     if _WORKER in os.environ:
         return measure(options)
-    nranks = common.processes(options, 2)
+    nranks = common.processes(options.nranks, 2)
     command = [_launcher(), "-n", str(nranks), sys.executable, str(Path(__file__).resolve()), *given]
     status = subprocess.run(command, env=os.environ | {_WORKER: str(nranks)}, check=False).returncode
     return status if status in (0, common.WRONG) else common.ERROR

@@ -8,6 +8,7 @@ PCIe peer access have no other way.
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 from collections.abc import Sequence
@@ -23,23 +24,28 @@ _INSTALL = "pip install torch, in its build for CUDA"
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure on as many GPUs as asked for, all by default; return the exit status."""
     parser = common.parser(str(__doc__))
-    parser.add_argument("--p2p", action="store_true", help="leave peer access between GPUs on")
+    add_p2p(parser)
     found = parser.parse_args(arguments)
     options = common.options_of(found)
-    common.need("torch", _INSTALL)
-    if not found.p2p:
-        os.environ["NCCL_P2P_DISABLE"] = "1"
-        os.environ["NCCL_NVLS_ENABLE"] = "0"  # multicast over NVLink is a way between GPUs too
-    gpus = _gpus()
-    return common.spawn(measure, common.processes(options, gpus, gpus), options)
+    gpus = prepare(p2p=found.p2p)
+    return common.spawn(measure, common.processes(options.nranks, gpus, gpus), options)
 
 
-def _gpus() -> int:
-    """Return the number of GPUs that NCCL can use.
+def add_p2p(parser: argparse.ArgumentParser) -> None:
+    """Let ``parser`` take ``--p2p``."""
+    parser.add_argument("--p2p", action="store_true", help="leave peer access between GPUs on")
+
+
+def prepare(*, p2p: bool) -> int:
+    """Set how NCCL goes between GPUs in processes that are started later; return the number of GPUs that it can use.
 
     Raises:
-        UnsupportedError: it can use none.
+        UnsupportedError: torch is missing, or it can use none.
     """
+    common.need("torch", _INSTALL)
+    if not p2p:
+        os.environ["NCCL_P2P_DISABLE"] = "1"
+        os.environ["NCCL_NVLS_ENABLE"] = "0"  # multicast over NVLink is a way between GPUs too
     import torch
     from torch import distributed
 
@@ -52,10 +58,11 @@ def _gpus() -> int:
 
 def measure(rank: int, nranks: int, rendezvous: str, options: common.Options) -> int:
     """Measure as one rank."""
-    return torch_peer.run_torch(_join, rank, nranks, rendezvous, options)
+    return torch_peer.run_torch(join, rank, nranks, rendezvous, options)
 
 
-def _join(rank: int, nranks: int, rendezvous: str) -> torch_peer.TorchPeer:
+def join(rank: int, nranks: int, rendezvous: str) -> torch_peer.TorchPeer:
+    """Join the group of ``nranks`` processes as one of them."""
     import torch
 
     peer_access = os.environ.get("NCCL_P2P_DISABLE") != "1"

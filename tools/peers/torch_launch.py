@@ -1,5 +1,8 @@
 #!/usr/bin/env python3
-"""Times small operations of torch, eager, in the columns of ``vkpar bench launch``: on CUDA devices, else on a CPU."""
+"""Times small operations of torch in the columns of ``vkpar bench launch``: on CUDA devices, else on a CPU.
+
+Chains are measured eager and, on CUDA devices, as CUDA graphs.
+"""
 
 from __future__ import annotations
 
@@ -11,16 +14,17 @@ from functools import partial
 from typing import Any
 
 import common
+import torch_peer
 
 from vkpar.bench import frame, launch, table
-from vkpar.bench.commands import add_counts, add_json, whole
+from vkpar.bench.commands import add_counts, add_json, add_repeat
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and print; return the exit status, which is that of ``vkpar bench``."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_counts(parser, launch.Options)
-    parser.add_argument("--repeat", type=whole(1), default=launch.Options.repeat, metavar="N", help="runs")
+    add_repeat(parser, launch.Options)
     add_json(parser)
     parser.set_defaults(json=False)
     given = parser.parse_args(arguments)
@@ -29,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return frame.run(partial(_start, options), as_json=given.json)
 
 
-def _start(options: launch.Options, _stack: ExitStack) -> tuple[launch.Report, Iterator[launch.Row]]:
+def _start(options: launch.Options, stack: ExitStack) -> tuple[launch.Report, Iterator[launch.Row]]:
     import torch
 
     cuda = torch.cuda.is_available()
@@ -44,17 +48,17 @@ def _start(options: launch.Options, _stack: ExitStack) -> tuple[launch.Report, I
         for number, device in enumerate(devices)
     ]
     versions = {"torch": torch.__version__} | table.versions()
-    return launch.Report(options, "torch", versions, described), _rows(options, torch, devices)
+    return launch.Report(options, "torch", versions, described), _rows(options, torch, devices, stack)
 
 
-def _rows(options: launch.Options, torch: Any, devices: list[Any]) -> Iterator[launch.Row]:
+def _rows(options: launch.Options, torch: Any, devices: list[Any], stack: ExitStack) -> Iterator[launch.Row]:
     for number, device in enumerate(devices):
         wait = partial(torch.cuda.synchronize, device) if device.type == "cuda" else lambda: None
-        for case in _cases(torch, device):
+        for case in _cases(torch, device, stack):
             yield launch.measure(options, number, case, wait)
 
 
-def _cases(torch: Any, device: Any) -> list[launch.Case]:
+def _cases(torch: Any, device: Any, stack: ExitStack) -> list[launch.Case]:
     count = launch.COUNT
     ones, twos = (torch.full((count,), value, dtype=torch.float32, device=device) for value in (1.0, 2.0))
     row, square = torch.ones((1, count), device=device), torch.ones((count, count), device=device)
@@ -67,40 +71,44 @@ def _cases(torch: Any, device: Any) -> list[launch.Case]:
     ]
     found = [launch.Case(name, result, call, _checked(call, value)) for name, result, call, value in calls]
     empty = launch.Case("empty", "", lambda: torch.empty(count, device=device))
-    return [*found, empty, *_chains(torch, device, ones, twos)]
+    return [*found, empty, *_chains(torch, device, ones, twos, stack)]
 
 
 def _checked(call: Callable[[], Any], value: float) -> Callable[[], int]:
     return lambda: int((call() != value).sum().item())
 
 
-def _chains(torch: Any, device: Any, ones: Any, twos: Any) -> list[launch.Case]:
+def _chains(torch: Any, device: Any, ones: Any, twos: Any, stack: ExitStack) -> list[launch.Case]:
     held = torch.zeros(launch.COUNT, device=device)
     outs = [torch.empty(launch.COUNT, device=device) for _ in range(launch.CHAIN)]
 
-    def dependent() -> Any:
+    def dependent() -> None:
         for _ in range(launch.CHAIN):
             torch.add(held, ones, out=held)
-        return held
 
     def independent() -> None:
         for out in outs:
             torch.add(ones, twos, out=out)
 
-    def wrong_of_dependent() -> int:
-        held.zero_()
-        return _checked(dependent, launch.CHAIN)()
+    found = []
+    for name, eager, results, value in (
+        ("dependent adds", dependent, [held], launch.CHAIN),
+        ("independent adds", independent, outs, 3),
+    ):
+        ways: list[tuple[str, Callable[[], object]]] = [("out=", eager)]
+        if device.type == "cuda":
+            ways.append((launch.CAPTURED, torch_peer.captured(device, eager, stack)))
+        for result, call in ways:
+            wrong = partial(_wrong_of_chain, call, results, value)
+            found.append(launch.Case(name, result, call, wrong, launch.CHAIN))
+    return found
 
-    def wrong_of_independent() -> int:
-        for out in outs:
-            out.zero_()
-        independent()
-        return sum(int((out != 3).sum().item()) for out in outs)
 
-    return [
-        launch.Case("dependent adds", "out=", dependent, wrong_of_dependent, launch.CHAIN),
-        launch.Case("independent adds", "out=", independent, wrong_of_independent, launch.CHAIN),
-    ]
+def _wrong_of_chain(call: Callable[[], object], results: list[Any], value: float) -> int:
+    for tensor in results:
+        tensor.zero_()
+    call()
+    return sum(int((tensor != value).sum().item()) for tensor in results)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
@@ -22,12 +23,12 @@ class TorchPeer:
 
         self.name, self.rank, self.nranks, self.rig = name, rank, nranks, rig
         self._torch, self._distributed = torch, distributed
-        self._device = torch.device("cuda", rank) if backend == "nccl" else torch.device("cpu")
+        self.device = torch.device("cuda", rank) if backend == "nccl" else torch.device("cpu")
         self._tensor = torch.empty(0)
         options: dict[str, Any] = {}
         if backend == "nccl":
-            torch.cuda.set_device(self._device)
-            options["device_id"] = self._device
+            torch.cuda.set_device(self.device)
+            options["device_id"] = self.device
         distributed.init_process_group(
             backend, init_method=f"file://{rendezvous}", rank=rank, world_size=nranks, **options
         )
@@ -39,7 +40,7 @@ class TorchPeer:
 
     def allocate(self, count: int) -> None:
         """See :class:`common.Peer`, here and below."""
-        self._tensor = self._torch.empty(count, dtype=self._torch.float32, device=self._device)
+        self._tensor = self._torch.empty(count, dtype=self._torch.float32, device=self.device)
 
     def write(self, host: Host) -> None:
         self._tensor.copy_(self._torch.from_numpy(host))
@@ -49,19 +50,19 @@ class TorchPeer:
         return np.asarray(self._tensor.cpu().numpy())
 
     def finish(self) -> None:
-        if self._device.type == "cuda":
-            self._torch.cuda.synchronize(self._device)
+        if self.device.type == "cuda":
+            self._torch.cuda.synchronize(self.device)
 
     def barrier(self) -> None:
         self.greatest(0.0)
 
     def greatest(self, value: float) -> float:
-        held = self._torch.tensor([value], dtype=self._torch.float64, device=self._device)
+        held = self._torch.tensor([value], dtype=self._torch.float64, device=self.device)
         self._distributed.all_reduce(held, op=self._distributed.ReduceOp.MAX)
         return float(held.item())
 
     def total(self, value: int) -> int:
-        held = self._torch.tensor([value], dtype=self._torch.int64, device=self._device)
+        held = self._torch.tensor([value], dtype=self._torch.int64, device=self.device)
         self._distributed.all_reduce(held)
         return int(held.item())
 
@@ -79,3 +80,27 @@ def run_torch(
         return common.run_rank(peer, given)
     finally:
         peer.close()
+
+
+def captured(device: Any, call: Callable[[], object], stack: ExitStack) -> Callable[[], None]:
+    """Return what replays ``call`` as a CUDA graph of ``device``, which is freed with ``stack``.
+
+    The call runs three times first, outside the graph, so that libraries set up what they make at a first use.
+    """
+    import torch
+
+    with torch.cuda.device(device):
+        beside = torch.cuda.Stream()
+        beside.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(beside):
+            for _ in range(3):
+                call()
+        torch.cuda.current_stream().wait_stream(beside)
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        # NCCL's own threads ask for events meanwhile, which would end a capture in the default mode.
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            call()
+    stack.callback(graph.reset)
+    replay: Callable[[], None] = graph.replay
+    return replay

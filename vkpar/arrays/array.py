@@ -16,6 +16,7 @@ from vkpar.arrays.host import HostArray
 from vkpar.arrays.layout import WIDE, Strides, repeats
 from vkpar.arrays.operators import Operators
 from vkpar.arrays.rearrange import gather, scatter
+from vkpar.arrays.reducible import Reducible
 from vkpar.arrays.region import Region
 from vkpar.arrays.shape import as_bytes, dimensions
 from vkpar.arrays.storage import Storage
@@ -43,7 +44,7 @@ _Target = TypeVar("_Target", "np.ndarray[Any, Any]", HostArray)
 _LABEL = "{} {} {}".format
 
 
-class Array(Operators):
+class Array(Operators, Reducible):
     """An n-dimensional array on a device, made by ``Device.array``, ``empty`` and ``zeros``, or a view of one.
 
     Arrays are in C order. Views may have their elements any ``strides`` apart; operations and copies take these as they
@@ -433,7 +434,7 @@ class Array(Operators):
         if stream is None:
             return False
         start, at = there.base + source.byte_offset, here.base + self.byte_offset
-        stream.copy_part(there.number, start, here.number, at, nbytes)
+        stream.copy_part(there.number, start, here.number, at, nbytes, pins)
         return True
 
 

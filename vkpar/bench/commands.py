@@ -8,9 +8,10 @@ from dataclasses import fields
 from functools import partial
 from typing import Any, Final, TypeVar
 
-from vkpar.bench import copy, frame, host, launch, matmul, selfcheck, sweep
+from vkpar.bench import copy, frame, host, launch, matmul, selfcheck, step, sweep
 from vkpar.bench.collectives import TABLE, Collective
 from vkpar.bench.copying import COPIES
+from vkpar.bench.decode import PRESETS
 from vkpar.bench.exact import OPS
 from vkpar.bench.table import parse_size
 from vkpar.comm.rig.rig import TRANSPORTS
@@ -59,6 +60,7 @@ def add_benchmarks(benches: Any) -> None:
     _add_all(benches)
     _add_host(benches)
     _add_launch(benches)
+    _add_step(benches)
     _add_matmul(benches)
     _add_copy(benches)
 
@@ -182,7 +184,40 @@ def _add_launch(benches: Any) -> None:
     parser = add_command(benches, "launch", _run(launch), text)
     add_devices(parser, "what to measure; by default the GPUs")
     add_counts(parser, launch.Options)
-    repeat = launch.Options.repeat
+    add_repeat(parser, launch.Options)
+
+
+def _add_step(benches: Any) -> None:
+    text = "time and check a decode step of a Llama-shaped model split over the devices, eager and captured"
+    parser = add_command(benches, "step", _run(step), text)
+    add_devices(parser, "what the model is split over; by default the GPUs")
+    add_shape(parser)
+    add_modes(parser, tuple(step.MODES))
+    add_counts(parser, step.Options)
+    add_repeat(parser, step.Options)
+    parser.add_argument("--wire", metavar="WIRE", help=WIRE_HELP)
+    _add_algorithm(parser)
+    _add_transport(parser)
+
+
+def add_shape(parser: argparse.ArgumentParser) -> None:
+    """Let ``parser`` take the sizes of a model."""
+    text = f"sizes of the model: {', '.join(PRESETS)} (default: 8b, on CPUs tiny)"
+    parser.add_argument("--preset", choices=list(PRESETS), metavar="NAME", help=text)
+    for name in ("layers", "hidden", "intermediate", "heads", "kv-heads", "head-dim"):
+        parser.add_argument(f"--{name}", type=whole(1), metavar="N", help="in place of the preset's")
+
+
+def add_modes(parser: argparse.ArgumentParser, known: tuple[str, ...]) -> None:
+    """Let ``parser`` take the modes of a step, all the ``known`` ones by default."""
+    convert = _argument(partial(step.parse_modes, known=known))
+    text = f"among {', '.join(known)} (default: all)"
+    parser.add_argument("--modes", type=convert, default=known, metavar="NAMES", help=text)
+
+
+def add_repeat(parser: argparse.ArgumentParser, defaults: Any) -> None:
+    """Let ``parser`` take a number of runs."""
+    repeat = defaults.repeat
     parser.add_argument("--repeat", type=whole(1), default=repeat, metavar="N", help=f"runs (default: {repeat})")
 
 

@@ -8,7 +8,6 @@ from dataclasses import asdict, dataclass, field
 from statistics import median
 from typing import Any, Final
 
-import vkpar
 from vkpar.bench import frame, rawcopy, table
 from vkpar.bench.copying import COPIES, Copies, most_bytes
 from vkpar.device import Device
@@ -167,7 +166,7 @@ def parse_copies(text: str) -> tuple[str, ...]:
 
 def start(options: Options, stack: ExitStack) -> tuple[Report, Iterator[Row]]:
     """Open what ``options`` name, closed with ``stack``; return the report and what measures its rows."""
-    devices = [stack.enter_context(device) for device in vkpar.open_devices(options.devices)]
+    devices = frame.open_devices(stack, options.devices)
     described = [_describe(options, number, device) for number, device in enumerate(devices)]
     report = Report(options, table.versions(), described)
     return report, _rows(options, devices, report)

@@ -109,11 +109,21 @@ def open_communicator(
     Raises:
         VkparError: what opening them raises.
     """
-    devices = vkpar.open_devices(selector)
+    devices = open_devices(stack, selector)
     if selector is None and not env.get().devices and len(devices) == 1:
-        devices += vkpar.open_devices(str(devices[0].info.index))
-    for device in devices:
-        stack.enter_context(device)
+        devices += open_devices(stack, str(devices[0].info.index))
+    return connect(stack, devices, wire=wire, algorithm=algorithm, transport=transport)
+
+
+def open_devices(stack: ExitStack, selector: str | None) -> list[Device]:
+    """Open devices, closed with ``stack``; raises as :func:`vkpar.open_devices` does."""
+    return [stack.enter_context(device) for device in vkpar.open_devices(selector)]
+
+
+def connect(
+    stack: ExitStack, devices: Sequence[Device], *, wire: str | None, algorithm: str, transport: str
+) -> tuple[Communicator, RigInfo]:
+    """Open a communicator over ``devices``, closed with ``stack``; return it and its description."""
     communicator = stack.enter_context(Communicator(devices, wire=wire, algorithm=algorithm, transport=transport))
     return communicator, _describe(devices, communicator)
 

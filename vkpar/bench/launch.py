@@ -2,7 +2,8 @@
 
 Each figure is the median of several runs of calls in a row with one wait at the end. *out=* gives the result a place
 that exists, *fresh* makes a new array for each, which the next but one takes the memory of. A chain is of additions in
-one run: each takes the result of the one before (dependent), or none takes any other's (independent).
+one run: each takes the result of the one before (dependent), or none takes any other's (independent); *captured*, it
+is the launch of a graph that was recorded before.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from statistics import median
 from typing import Any, Final
 
@@ -25,9 +27,10 @@ from vkpar.vulkan.pipelines import shader
 COUNT: Final = 64  # elements of a sum; the products are of (1, 64) with (64, 64)
 CHAIN: Final = 1000
 _HEADER: Final = (
-    f"#{'dev':>4}  {'operation':<20}{'result':<8}{'calls':>7}{'host':>10}{'total':>10}{'#wrong':>8}",
-    f"#{'':41}{'(us)':>10}{'(us)':>10}",
+    f"#{'dev':>4}  {'operation':<20}{'result':<8}{'calls':>7}{'host':>10}{'total':>10}{'launch':>10}{'#wrong':>8}",
+    f"#{'':41}{'(us)':>10}{'(us)':>10}{'(us)':>10}",
 )
+CAPTURED: Final = "captured"
 
 
 @dataclass(frozen=True)
@@ -58,7 +61,7 @@ class Case:
     """One operation.
 
     Attributes:
-        result: ``out=``, ``fresh`` or nothing.
+        result: ``out=``, ``fresh``, :data:`CAPTURED` or nothing.
         call: makes ``calls`` of them; ``wrong`` makes some more and counts the wrong elements.
     """
 
@@ -71,7 +74,11 @@ class Case:
 
 @dataclass(frozen=True)
 class Row:
-    """Medians of one operation, in microseconds a call; ``device`` counts the opened devices."""
+    """Medians of one operation, in microseconds a call; ``device`` counts the opened devices.
+
+    Attributes:
+        launch_us: host time of a launch, which makes many calls; None where nothing is captured.
+    """
 
     device: int
     operation: str
@@ -79,13 +86,15 @@ class Row:
     calls: int
     host_us: float
     total_us: float
+    launch_us: float | None
     wrong: int | None
 
     def text(self, width: int | None = None) -> str:
         """Return the row under the header."""
         return (
             f"{self.device:>5}  {self.operation:<20}{self.result:<8}{self.calls:>7}{table.fixed(self.host_us, 10)}"
-            f"{table.fixed(self.total_us, 10)}{table.wrong_text(self.wrong):>8}"
+            f"{table.fixed(self.total_us, 10)}{'-' if self.launch_us is None else table.fixed(self.launch_us, 10):>10}"
+            f"{table.wrong_text(self.wrong):>8}"
         )
 
 
@@ -120,6 +129,7 @@ class Report:
             "#",
             f"# Wrong elements    : {table.verdict(self.wrong())}",
             "# host: until the last call of a run has returned; total: until all of them are done.",
+            "# launch: host time of one launch of a captured chain.",
         ]
 
     def as_dict(self) -> dict[str, Any]:
@@ -129,14 +139,14 @@ class Report:
 
 def start(options: Options, stack: ExitStack) -> tuple[Report, Iterator[Row]]:
     """Open what ``options`` name, closed with ``stack``; return the report and what measures its rows."""
-    devices = [stack.enter_context(device) for device in vkpar.open_devices(options.devices)]
+    devices = frame.open_devices(stack, options.devices)
     described = [frame.describe_device(number, device) for number, device in enumerate(devices)]
-    return Report(options, "vkpar", table.versions(), described), _rows(options, devices)
+    return Report(options, "vkpar", table.versions(), described), _rows(options, devices, stack)
 
 
-def _rows(options: Options, devices: Sequence[Device]) -> Iterator[Row]:
+def _rows(options: Options, devices: Sequence[Device], stack: ExitStack) -> Iterator[Row]:
     for number, device in enumerate(devices):
-        for case in cases(device):
+        for case in cases(device, stack):
             yield measure(options, number, case, device.synchronize)
 
 
@@ -148,8 +158,9 @@ def measure(options: Options, device: int, case: Case, wait: Callable[[], object
     runs = [_time(case.call, loops, wait) for _ in range(options.repeat)]
     calls = loops * case.calls
     host, total = (1e6 * median(part) / calls for part in zip(*runs, strict=True))
+    launch = host * case.calls if case.result == CAPTURED else None
     wrong = case.wrong() if options.check and case.wrong is not None else None
-    return Row(device, case.operation, case.result, calls, host, total, wrong)
+    return Row(device, case.operation, case.result, calls, host, total, launch, wrong)
 
 
 def _time(call: Callable[[], object], loops: int, wait: Callable[[], object]) -> tuple[float, float]:
@@ -162,8 +173,8 @@ def _time(call: Callable[[], object], loops: int, wait: Callable[[], object]) ->
     return returned - start, time.perf_counter() - start
 
 
-def cases(device: Device) -> list[Case]:
-    """Return what is measured on a device."""
+def cases(device: Device, stack: ExitStack) -> list[Case]:
+    """Return what is measured on a device; graphs are closed with ``stack``."""
     ones, twos = (device.array(np.full(COUNT, value, np.float32)) for value in (1, 2))
     row, square = device.array(np.ones((1, COUNT), np.float32)), device.array(np.ones((COUNT, COUNT), np.float32))
     out, product = device.empty(COUNT), device.empty((1, COUNT))
@@ -183,37 +194,46 @@ def cases(device: Device) -> list[Case]:
         ("Kernel", "fresh", lambda: run_kernel(device.empty(COUNT)), 3),
     ]
     found = [Case(name, result, call, _checked(call, value)) for name, result, call, value in calls]
-    return [*found, Case("empty", "", lambda: device.empty(COUNT)), *_chains(device, ones, twos)]
+    return [*found, Case("empty", "", lambda: device.empty(COUNT)), *_chains(device, ones, twos, stack)]
 
 
 def _checked(call: Callable[[], vkpar.Array], value: float) -> Callable[[], int]:
     return lambda: int(np.count_nonzero(call().numpy() != value))
 
 
-def _chains(device: Device, ones: vkpar.Array, twos: vkpar.Array) -> list[Case]:
+def _chains(device: Device, ones: vkpar.Array, twos: vkpar.Array, stack: ExitStack) -> list[Case]:
     held = device.zeros(COUNT)
     outs = [device.empty(COUNT) for _ in range(CHAIN)]
 
-    def dependent() -> vkpar.Array:
+    def dependent() -> None:
         for _ in range(CHAIN):
             vkpar.add(held, ones, out=held)
-        return held
 
     def independent() -> None:
         for out in outs:
             vkpar.add(ones, twos, out=out)
 
-    def wrong_of_dependent() -> int:
-        held.fill_zeros()
-        return _checked(dependent, CHAIN)()
-
-    def wrong_of_independent() -> int:
-        for out in outs:
-            out.fill_zeros()
-        independent()
-        return sum(int(np.count_nonzero(out.numpy() != 3)) for out in outs)
-
     return [
-        Case("dependent adds", "out=", dependent, wrong_of_dependent, CHAIN),
-        Case("independent adds", "out=", independent, wrong_of_independent, CHAIN),
+        Case(f"{name} adds", result, call, partial(_wrong_of_chain, call, results, value), CHAIN)
+        for name, eager, results, value in (
+            ("dependent", dependent, [held], CHAIN),
+            ("independent", independent, outs, 3),
+        )
+        for result, call in (("out=", eager), (CAPTURED, _captured(device, eager, stack)))
     ]
+
+
+def _captured(device: Device, call: Callable[[], object], stack: ExitStack) -> Callable[[], object]:
+    """Return what launches ``call`` as a graph."""
+    with vkpar.capture([device]) as graph:
+        call()
+    stack.callback(graph.close)
+    return graph.launch
+
+
+def _wrong_of_chain(call: Callable[[], object], results: Sequence[vkpar.Array], value: float) -> int:
+    """Return how many elements are not ``value`` after ``call`` where all were 0 before."""
+    for array in results:
+        array.fill_zeros()
+    call()
+    return sum(int(np.count_nonzero(array.numpy() != value)) for array in results)

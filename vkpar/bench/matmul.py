@@ -165,7 +165,7 @@ def rate(gflops: float) -> str:
 
 def start(options: Options, stack: ExitStack) -> tuple[Report, Iterator[Row]]:
     """Open what ``options`` name, closed with ``stack``; return the report and what measures its rows."""
-    devices = [stack.enter_context(device) for device in vkpar.open_devices(options.devices)]
+    devices = frame.open_devices(stack, options.devices)
     described = [frame.describe_device(number, device) for number, device in enumerate(devices)]
     report = Report(options, table.versions(), described)
     return report, _rows(options, devices)

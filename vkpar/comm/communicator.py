@@ -128,6 +128,10 @@ class Communicator:
         """
         return measure.run(self._engine, seconds)
 
+    def __vkpar_graph__(self) -> Any:
+        """Return what :func:`vkpar.capture` asks of the communicator."""
+        return self._engine.collectives()
+
     # ---- what it is ----
 
     @property

@@ -5,22 +5,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from vkpar import dtypes, env
+from vkpar import env
 from vkpar.comm.schedule.algorithms.table import Algorithm
 from vkpar.comm.schedule.steps import BLOCK
 from vkpar.dtypes import DType
 from vkpar.errors import InvalidUsageError, UnsupportedError
 from vkpar.vulkan.physical import DeviceInfo
 
-# Parts of the wire kernels' names, see the variants in shaders/wire_*.comp. Signed or not, integers add up alike.
+# Parts of the wire kernels' names by dtype, see the variants in shaders/wire_*.comp. Signed or not, integers add up
+# alike.
 _ELEMENTS = {
-    dtypes.float32: "f32",
-    dtypes.float16: "f16",
-    dtypes.bfloat16: "bf16",
-    dtypes.int32: "int",
-    dtypes.uint32: "int",
-    **{dtypes.resolve(f"{sign}int{bits}"): f"i{bits}" for bits in (8, 16, 64) for sign in ("", "u")},
-    dtypes.resolve("float64"): "f64",
+    "float32": "f32",
+    "float16": "f16",
+    "bfloat16": "bf16",
+    "int32": "int",
+    "uint32": "int",
+    **{f"{sign}int{bits}": f"i{bits}" for bits in (8, 16, 64) for sign in ("", "u")},
+    "float64": "f64",
 }
 _INTEGERS = ("int", "i8", "i16", "i64")
 _IN_WORDS = ("i8", "i16", "i64", "f64")  # elements of other than 32 bits that travel exactly: counted as words
@@ -111,8 +112,8 @@ def plan(dtype: DType, wire: str, algorithm: Algorithm, op: str = "sum") -> Wire
     final = _final(dtype, wire, op)
     # An unfinished sum of halves is kept in float32, so that it is rounded to the dtype once, by its owner; the
     # largest of halves is one of them.
-    widened = algorithm.sums_travel and final in (HALF, BHALF) and dtype != dtypes.float32 and op not in _EXACT_OPS
-    return WirePlan(_ELEMENTS[dtype], WORD if widened else final, final)
+    widened = algorithm.sums_travel and final in (HALF, BHALF) and dtype.name != "float32" and op not in _EXACT_OPS
+    return WirePlan(_ELEMENTS[dtype.name], WORD if widened else final, final)
 
 
 def moved() -> WirePlan:
@@ -122,7 +123,7 @@ def moved() -> WirePlan:
 
 def order(dtype: DType) -> int:
     """Return the wire kernels' code of what the bits of ``dtype`` mean where they are compared or divided."""
-    return {"i": _SIGNED, "u": _UNSIGNED}.get(dtype.numpy.kind, 0) if dtype != dtypes.bfloat16 else 0
+    return {"i": _SIGNED, "u": _UNSIGNED}.get(dtype.numpy.kind, 0) if dtype.name != "bfloat16" else 0
 
 
 def variant(code: int, measure: bool = False, divides: bool = False) -> str:
@@ -151,12 +152,12 @@ def in_words(dtype: DType) -> bool:
     Kernels then see nothing but words, so that drivers without 8-bit or 16-bit storage, or without 64-bit integers,
     take part too.
     """
-    return _ELEMENTS.get(dtype) in _IN_WORDS
+    return _ELEMENTS.get(dtype.name) in _IN_WORDS
 
 
 def is_exact(dtype: DType, op: str) -> bool:
     """Say whether elements of ``dtype`` travel exactly in ``op``, whatever the wire."""
-    return dtype != dtypes.float32 or op in _EXACT_OPS
+    return dtype.name != "float32" or op in _EXACT_OPS
 
 
 def chosen(op: str, default: str) -> str:
@@ -183,7 +184,7 @@ def message_nbytes(dtype: DType, wire: str, count: int, op: str = "sum") -> int:
 
 
 def _exact(dtype: DType) -> Format:
-    return _HALVES.get(_ELEMENTS[dtype], WORD)
+    return _HALVES.get(_ELEMENTS[dtype.name], WORD)
 
 
 def _final(dtype: DType, wire: str, op: str) -> Format:
@@ -200,9 +201,9 @@ def check(dtype: DType, wire: str) -> None:
     """
     if not isinstance(wire, str) or wire not in _FLOAT32:
         raise InvalidUsageError(f"unknown wire {wire!r}; there are {', '.join(NAMES)}")
-    if dtype not in _ELEMENTS:
+    if dtype.name not in _ELEMENTS:
         raise UnsupportedError(
-            f"collectives do not reduce {dtype}, only {', '.join(str(known) for known in _ELEMENTS)}; all dtypes can "
+            f"collectives do not reduce {dtype}, only {', '.join(_ELEMENTS)}; all dtypes can "
             f"be moved (all_gather, broadcast){_way_out(dtype)}"
         )
 

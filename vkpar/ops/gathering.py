@@ -84,8 +84,15 @@ def _take(table: Array, indices: Array, out: Array) -> None:
     places = [binding(array) for array in (table, indices, out)]
     if None in places or out.nbytes >= 1 << 32:
         half = indices.size // 2 // 4 * 4  # whole words
-        if not half:
-            raise UnsupportedError(f"take: a kernel of {table.device} cannot see a row of {out.nbytes} bytes at once")
+        if not half:  # few rows, which lie to either side of a border
+            aside = out.device.empty(out.shape, out.dtype)
+            if binding(aside) is None:
+                raise UnsupportedError(
+                    f"take: a kernel of {table.device} cannot see {out.nbytes} bytes of rows at once"
+                )
+            _take(table, indices.copy(), aside)
+            out.copy_from(aside)
+            return
         _take(table, indices[:half], out[:half])
         _take(table, indices[half:], out[half:])
         return

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from vkpar import env
-from vkpar.errors import InvalidUsageError
+from vkpar.errors import InvalidUsageError, UnsupportedError
 from vkpar.vulkan import api
 from vkpar.vulkan.memory.buffer import BufferRange, SharedBuffer, paired
-from vkpar.vulkan.physical import ALIGNMENT, TEXEL
+from vkpar.vulkan.physical import ALIGNMENT, Limits
 
 _FOREIGN = 0xFFFFFFFD  # VK_QUEUE_FAMILY_FOREIGN_EXT
 _REGIONS = 256  # that one call copies: the validation layer compares all of a call's regions with each other
@@ -33,16 +33,7 @@ class CommandPool:
 
     def allocate(self) -> CommandBuffer:
         """Return a new, empty command buffer."""
-        vk = self._vk
-        info = vk.struct(
-            "VkCommandBufferAllocateInfo",
-            commandPool=self.handle,
-            level=vk.vk.VK_COMMAND_BUFFER_LEVEL_PRIMARY,
-            commandBufferCount=1,
-        )
-        made = vk.ffi.new("VkCommandBuffer[1]")
-        vk.check(vk.lib.vkAllocateCommandBuffers(self._device, info, made), "vkAllocateCommandBuffers")
-        return CommandBuffer(made[0])
+        return CommandBuffer(self.allocate_many(1)[0])
 
     def allocate_many(self, number: int) -> list[Any]:
         """Return the handles of so many new, empty command buffers."""
@@ -87,14 +78,9 @@ class CommandBuffer:
         """Record one command: ``function``, of Vulkan's, with what follows the command buffer in its ``arguments``."""
         function(self.handle, *arguments)
 
-    def begin(self, *, reusable: bool = False) -> None:
-        """Start over; ``reusable`` buffers may be submitted again while they are pending."""
-        constants = self._vk.vk
-        flags = (
-            constants.VK_COMMAND_BUFFER_USAGE_SIMULTANEOUS_USE_BIT
-            if reusable
-            else constants.VK_COMMAND_BUFFER_USAGE_ONE_TIME_SUBMIT_BIT
-        )
+    def begin(self) -> None:
+        """Start over, for a single submission."""
+        flags = self._vk.vk.VK_COMMAND_BUFFER_USAGE_ONE_TIME_SUBMIT_BIT
         info = self._vk.struct("VkCommandBufferBeginInfo", flags=flags)
         self._vk.check(self._vk.lib.vkBeginCommandBuffer(self.handle, info), "vkBeginCommandBuffer")
 
@@ -223,36 +209,59 @@ class CommandBuffer:
         self._append(self._vk.lib.vkCmdWriteTimestamp, every, queries, index)
 
 
-class DescriptorPool:
-    """Descriptor sets of storage buffers, and of texel buffers; a set is written once, at its allocation."""
+def check_dispatch(limits: Limits, label: str, ranges: Sequence[BufferRange], groups: tuple[int, int, int]) -> None:
+    """Refuse ranges that a kernel cannot bind, and numbers of work-groups that a dispatch cannot have.
 
-    def __init__(self, device: Any, sets: int, descriptors: int, texels: int = 0) -> None:
+    Args:
+        limits: of the device.
+        label: names the device in messages.
+        ranges: what the kernel binds.
+        groups: numbers of work-groups.
+
+    Raises:
+        InvalidUsageError: a number of work-groups above the device's limit, or a range that begins where none may.
+        UnsupportedError: a range above the device's limit.
+    """
+    for item in ranges:
+        if item.nbytes > limits.max_storage_buffer_range:
+            raise UnsupportedError(
+                f"a kernel on {label} can bind {limits.max_storage_buffer_range} bytes (maxStorageBufferRange), "
+                f"not {item.nbytes}"
+            )
+        if item.offset % limits.min_storage_buffer_offset_alignment:
+            raise InvalidUsageError(
+                f"an array that starts at byte {item.offset} of its buffer cannot be bound on {label}: the offset must "
+                f"be a multiple of {limits.min_storage_buffer_offset_alignment} (minStorageBufferOffsetAlignment)"
+            )
+    if any(wanted > most for wanted, most in zip(groups, limits.max_workgroup_count, strict=True)):
+        raise InvalidUsageError(f"{groups} work-groups; {label} allows {limits.max_workgroup_count}")
+
+
+class DescriptorPool:
+    """Descriptor sets of storage buffers; a set is written once, at its allocation."""
+
+    def __init__(self, device: Any, sets: int, descriptors: int) -> None:
         vk = self._vk = api.load()
         self._device = device
-        self._views: dict[BufferRange, Any] = {}
         self._alignment = ALIGNMENT if "alignment" in env.debug_checks() else 1
-        kinds = [(vk.vk.VK_DESCRIPTOR_TYPE_STORAGE_BUFFER, descriptors)]
-        if texels:
-            kinds.append((vk.vk.VK_DESCRIPTOR_TYPE_UNIFORM_TEXEL_BUFFER, texels))
-        sizes = [vk.struct("VkDescriptorPoolSize", type=kind, descriptorCount=number) for kind, number in kinds]
-        info = vk.struct("VkDescriptorPoolCreateInfo", maxSets=sets, poolSizeCount=len(sizes), pPoolSizes=sizes)
+        kind = vk.vk.VK_DESCRIPTOR_TYPE_STORAGE_BUFFER
+        sizes = [vk.struct("VkDescriptorPoolSize", type=kind, descriptorCount=descriptors)]
+        info = vk.struct("VkDescriptorPoolCreateInfo", maxSets=sets, poolSizeCount=1, pPoolSizes=sizes)
         self.handle = vk.create("DescriptorPool", device, info)
 
-    def allocate(self, layout: Any, ranges: Sequence[BufferRange], texels: Sequence[BufferRange] = ()) -> Any:
-        """Return a set of ``layout`` that names ``ranges`` in binding order, then ``texels`` as texels of 16 bytes."""
+    def allocate(self, layout: Any, ranges: Sequence[BufferRange]) -> Any:
+        """Return a set of ``layout`` that names ``ranges`` in binding order."""
         vk = self._vk
         info = vk.struct(
             "VkDescriptorSetAllocateInfo", descriptorPool=self.handle, descriptorSetCount=1, pSetLayouts=[layout]
         )
-        for item in (*ranges, *texels):
+        for item in ranges:
             if item.offset % self._alignment:
                 raise InvalidUsageError(f"VKPAR_DEBUG=alignment: a binding at byte {item.offset} of a buffer")
         made = vk.ffi.new("VkDescriptorSet[1]")
         vk.check(vk.lib.vkAllocateDescriptorSets(self._device, info, made), "vkAllocateDescriptorSets")
         if ranges:
             self._write(made[0], ranges)
-        for binding, item in enumerate(texels, start=len(ranges)):
-            self._write_texels(made[0], binding, item)
         return made[0]
 
     def _write(self, descriptors: Any, ranges: Sequence[BufferRange]) -> None:
@@ -271,34 +280,8 @@ class DescriptorPool:
         )
         vk.lib.vkUpdateDescriptorSets(self._device, 1, write, 0, vk.ffi.NULL)
 
-    def _write_texels(self, descriptors: Any, binding: int, item: BufferRange) -> None:
-        vk = self._vk
-        if item not in self._views:
-            info = vk.struct(
-                "VkBufferViewCreateInfo",
-                buffer=item.buffer,
-                format=vk.vk.VK_FORMAT_R32G32B32A32_UINT,
-                offset=item.offset,
-                range=item.nbytes // TEXEL * TEXEL,
-            )
-            self._views[item] = vk.create("BufferView", self._device, info)
-        write = vk.struct(
-            "VkWriteDescriptorSet",
-            dstSet=descriptors,
-            dstBinding=binding,
-            descriptorCount=1,
-            descriptorType=vk.vk.VK_DESCRIPTOR_TYPE_UNIFORM_TEXEL_BUFFER,
-            pTexelBufferView=vk.ffi.new("VkBufferView[1]", [self._views[item]]),
-        )
-        vk.lib.vkUpdateDescriptorSets(self._device, 1, write, 0, vk.ffi.NULL)
-
-    def _drop_views(self) -> None:
-        while self._views:
-            self._vk.destroy("BufferView", self._device, self._views.popitem()[1])
-
     def reset(self) -> None:
         """Free all sets; none may be in use by a pending submission."""
-        self._drop_views()
         self._vk.check(self._vk.lib.vkResetDescriptorPool(self._device, self.handle, 0), "vkResetDescriptorPool")
 
     def close(self) -> None:
@@ -306,4 +289,3 @@ class DescriptorPool:
         handle, self.handle = self.handle, None
         if handle is not None:
             self._vk.destroy("DescriptorPool", self._device, handle)
-        self._drop_views()

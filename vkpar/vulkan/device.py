@@ -6,29 +6,30 @@ import itertools
 import logging
 import os
 import threading
-import weakref
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
-from typing import Any, Protocol
+from typing import Any
 
 from vkpar import env
-from vkpar.errors import DeviceLostError, InvalidUsageError, UnsupportedError
+from vkpar.errors import DeviceLostError
 from vkpar.timeouts import Deadline
-from vkpar.vulkan import api, create, instance
+from vkpar.vulkan import api, capturing, create, instance
+from vkpar.vulkan.command import check_dispatch
+from vkpar.vulkan.drivers import read_heaps
 from vkpar.vulkan.gate import Gate
 from vkpar.vulkan.memory import memtypes
-from vkpar.vulkan.memory.accounting import ARRAYS, BOUNCE_BUFFERS, LIMITED, SLOTS, STAGING, Accounting, DeviceMemory
-from vkpar.vulkan.memory.buffer import Buffer, BufferRange, Lease
+from vkpar.vulkan.memory.accounting import ARRAYS, LIMITED, Accounting, DeviceMemory
+from vkpar.vulkan.memory.buffer import Buffer, BufferRange
 from vkpar.vulkan.memory.hostmemory import HostBlock
 from vkpar.vulkan.memory.imports import HostImports, HostWindow
 from vkpar.vulkan.memory.mapped import MappedArrays
 from vkpar.vulkan.memory.memory import Allocator
-from vkpar.vulkan.memory.recycle import Recycler
+from vkpar.vulkan.memory.recycle import Divided, Recycler
 from vkpar.vulkan.memory.subbuffers import SubBuffers, cut
-from vkpar.vulkan.physical import DeviceInfo, read_heaps
+from vkpar.vulkan.physical import DeviceInfo
 from vkpar.vulkan.pipelines.kernel import Pipeline, PipelineCache
 from vkpar.vulkan.queue import Queue, drain
+from vkpar.vulkan.reclaim import Reclaimer
 from vkpar.vulkan.staging import Load, Staging
 from vkpar.vulkan.stream import Stream, pushes
 
@@ -37,13 +38,6 @@ _DRAIN_SECONDS = 30.0
 _BARRIERS = "barriers"
 _numbers = itertools.count(1)
 _MEMORY_CHECK, _UNWRITTEN = "memory", 0xFFFFFFFF  # NaN in every float type, -1 in every signed one
-
-
-class Keeper(Protocol):
-    """Keeps memory of a device for later; see :attr:`LogicalDevice.keepers`."""
-
-    def evict(self) -> bool:
-        """Drop what can be made again, once it is not in use any more; say whether there was any."""
 
 
 class LogicalDevice:
@@ -70,10 +64,7 @@ class LogicalDevice:
         self._process = os.getpid()
         self.label = f"{info.name} #{next(_numbers)}"
         self.gate = Gate(self.label)
-        self._retired: deque[tuple[int, int, Lease]] = deque()  # with the timelines' values that they wait for
-        self.recycler = Recycler(info.heaps[memtypes.heap_of(info, memtypes.DEVICE)].nbytes)
-        self._reaping = threading.Lock()
-        self.keepers: weakref.WeakSet[Keeper] = weakref.WeakSet()
+        self.recycler: Recycler | Divided = Recycler(info.heaps[memtypes.heap_of(info, memtypes.DEVICE)].nbytes)
         self._closing = threading.RLock()
         self._is_open = self._drained = self._freed = False
         self.quarantined = False
@@ -98,7 +89,9 @@ class LogicalDevice:
             undo.callback(self.stream.close)
             self.compute.port.stream = self.transfer.port.stream = self.stream
             self.accounting = Accounting()
-            self.allocator = Allocator(self.handle, info, (compute, transfer), self.accounting, self.relief, self.label)
+            self._reclaimer = Reclaimer(info, self.gate, self.compute, self.transfer, lambda: self.recycler)
+            self.keepers, relief = self._reclaimer.keepers, self._reclaimer.relief
+            self.allocator = Allocator(self.handle, info, (compute, transfer), self.accounting, relief, self.label)
             self.pipelines = PipelineCache(self.handle, self.compute)
             straight, ring_bytes = env.get().ring == "auto", env.get().ring_bytes
             kind = memtypes.UPLOAD if straight else memtypes.HOST
@@ -106,10 +99,9 @@ class LogicalDevice:
             self.imports = HostImports(self.handle, info, self.transfer, kernels=transfer == compute)
             # Uploads that fit the ring need not wait there.
             self._mapped = MappedArrays(self.transfer, ring_bytes + 1) if straight else None
+            self._reclaimer.serve(self.allocator, self.imports.reap, self.pipelines.reap)
             self._is_open = True
             undo.pop_all()
-        with _opening:
-            _opened.add(self)
 
     def _queue(self, family: int, label: str, undo: ExitStack) -> Queue:
         queue = Queue(self.handle, self.info, family, label, self.gate)
@@ -184,7 +176,7 @@ class LogicalDevice:
     ) -> Buffer:
         """Return a new buffer of device memory, which is given back as :meth:`allocate_array` says.
 
-        Where there is no room, there is :meth:`relief`.
+        Where there is no room, there is :meth:`Reclaimer.relief`.
 
         Args:
             nbytes: its size.
@@ -204,33 +196,9 @@ class LogicalDevice:
                 self.fill([buffer.range(0, buffer.reserved)], _UNWRITTEN)
             return buffer
 
-    def relief(self) -> Iterator[None]:
-        """Free what can be spared, what costs least first; yield whenever an allocation may find room now.
-
-        What is free by now goes first, memory of dropped arrays that is kept for the next ones too, then what other
-        devices on the same card keep for later, then what is about to be given back is waited for, and at last the
-        keepers drop what they have.
-        """
-        self.reap(everything=True)
-        yield
-        if self._trim_others():
-            yield
-        while self._wait_for_retired():
-            yield
-        for keeper in list(self.keepers):
-            if keeper.evict():
-                self.reap(everything=True)
-                yield
-                while self._wait_for_retired():
-                    yield
-
-    def _trim_others(self) -> int:
-        """Free the empty blocks of the other devices opened on this card; return their bytes."""
-        own = (self.info.driver_uuid, self.info.device_uuid)
-        with _opening:
-            others = [device for device in _opened if device is not self and not device.closed]
-        same = [device for device in others if (device.info.driver_uuid, device.info.device_uuid) == own]
-        return sum(device.allocator.trim() for device in same)
+    def reap(self, *, everything: bool = False) -> None:
+        """Release what nobody holds any more and whose work is done, as :meth:`Reclaimer.reap` does."""
+        self._reclaimer.reap(everything=everything)
 
     def trim(self) -> int:
         """Free the memory that is kept for later; return how many bytes."""
@@ -245,64 +213,14 @@ class LogicalDevice:
         with self.gate.lock():
             self.gate.check()
             self.reap(everything=True)
-            room = self.allocator.room()
-            buffers, blocks = self.accounting.counts
-            return DeviceMemory(
-                heaps=self.accounting.heaps(read_heaps(self.info)),
-                arrays=self.accounting.of(ARRAYS),
-                staging=self.accounting.of(STAGING),
-                slots=self.accounting.of(SLOTS),
-                bounce_buffers=self.accounting.of(BOUNCE_BUFFERS),
-                pipelines=len(self.pipelines),
-                limit=env.get().max_memory,
-                buffers=buffers,
-                blocks=blocks,
-                trimmable=self.allocator.trimmable,
-                largest_free=room.largest,
-                fragmentation=room.fragmentation,
-            )
-
-    def _wait_for_retired(self) -> bool:
-        """Wait until the oldest buffer that nobody holds is released; False where there is none."""
-        try:
-            compute, transfer, _ = self._retired[0]
-        except IndexError:
-            return False
-        self.compute.wait(compute)
-        self.transfer.wait(transfer)
-        self.reap()
-        return True
-
-    def reap(self, *, everything: bool = False) -> None:
-        """Release the buffers, and the imports, that nobody can reach any more and whose work is done.
-
-        With ``everything`` that goes for the memory of dropped arrays, too, that is kept for the next ones. An
-        interrupt leaves a buffer in the queue that it came from, so that it may be in both; the second release of it
-        does nothing.
-        """
-        self.imports.reap()
-        self.pipelines.reap()
-        self.recycler.sort()
-        if everything:
-            self.recycler.evict()
-        dropped = self.allocator.dropped
-        if not dropped and not self._retired:
-            return
-        with self._reaping:
-            while dropped:
-                self._retired.append((self.compute.last, self.transfer.last, dropped[0]))
-                dropped.popleft()
-            if not self._retired:
-                return
-            compute, transfer = self.compute.timeline.value(), self.transfer.timeline.value()
-            while self._retired and self._retired[0][0] <= compute and self._retired[0][1] <= transfer:
-                self.allocator.release(self._retired[0][2])
-                self._retired.popleft()
+            room, trimmable = self.allocator.room(), self.allocator.trimmable
+            return self.accounting.report(read_heaps(self.info), room, trimmable, len(self.pipelines))
 
     def upload(self, source: Any, target: Sequence[BufferRange]) -> None:
         """Copy flat uint8 ``source`` to ``target``, of as many bytes; ``source`` is free on return."""
         with self.gate.lock():
             self.gate.check()
+            self._refuse_captured("writing from the host")
             if self.imports.upload(source, target) or (self._mapped and self._mapped.upload(source, target)):
                 return
             self.staging.upload(source, target)
@@ -311,6 +229,7 @@ class LogicalDevice:
         """Fill flat uint8 ``target`` from ``source``, of as many bytes; returns when it is there."""
         with self.gate.lock():
             self.gate.check()
+            self._refuse_captured("reading to the host")
             if self.imports.download(source, target) or (self._mapped and self._mapped.download(source, target)):
                 return
             self.staging.download(source, target)
@@ -326,6 +245,7 @@ class LogicalDevice:
         """
         with self.gate.lock():
             self.gate.check()
+            self._refuse_captured("writing from the host")
             if self._mapped is None or not self._mapped.write(memory.whole, nbytes, straight):
                 self.staging.send(loads)
 
@@ -336,8 +256,13 @@ class LogicalDevice:
         """
         with self.gate.lock():
             self.gate.check()
+            self._refuse_captured("reading to the host")
             if self._mapped is None or straight is None or not self._mapped.read(memory.whole, straight):
                 self.staging.receive(loads)
+
+    def _refuse_captured(self, what: str) -> None:
+        if capturing.by_thread:
+            capturing.refuse(self.stream, what)
 
     def import_host(self, block: HostBlock) -> HostWindow:
         """Let copies from and to ``block`` go straight, until :meth:`drop_import`, or until it is retired.
@@ -373,32 +298,13 @@ class LogicalDevice:
         groups: tuple[int, int, int],
         cost_ns: int = 0,
     ) -> None:
-        """Run a kernel after everything before it, as part of the operation ``name`` that may take ``cost_ns``."""
-        self.check_ranges(ranges, groups)
-        self.stream.dispatch(name, pipeline, ranges, push, groups, cost_ns)
-
-    def check_ranges(self, ranges: Sequence[BufferRange], groups: tuple[int, int, int]) -> None:
-        """Refuse ranges that a kernel cannot bind, and numbers of work-groups that a dispatch cannot have.
+        """Run a kernel after everything before it, as part of the operation ``name`` that may take ``cost_ns``.
 
         Raises:
-            InvalidUsageError: a number of work-groups below 1 or above the device's limit.
-            UnsupportedError: a range above the device's limit.
+            InvalidUsageError, UnsupportedError: as :func:`~vkpar.vulkan.command.check_dispatch` does.
         """
-        limits = self.info.limits
-        for item in ranges:
-            if item.nbytes > limits.max_storage_buffer_range:
-                raise UnsupportedError(
-                    f"a kernel on {self.label} can bind {limits.max_storage_buffer_range} bytes "
-                    f"(maxStorageBufferRange), not {item.nbytes}"
-                )
-            if item.offset % limits.min_storage_buffer_offset_alignment:
-                raise InvalidUsageError(
-                    f"an array that starts at byte {item.offset} of its buffer cannot be bound on {self.label}: "
-                    f"the offset must be a multiple of {limits.min_storage_buffer_offset_alignment} "
-                    "(minStorageBufferOffsetAlignment)"
-                )
-        if any(wanted > most for wanted, most in zip(groups, limits.max_workgroup_count, strict=True)):
-            raise InvalidUsageError(f"{groups} work-groups; {self.label} allows {limits.max_workgroup_count}")
+        check_dispatch(self.info.limits, self.label, ranges, groups)
+        self.stream.dispatch(name, pipeline, ranges, push, groups, cost_ns)
 
     def copy(self, source: Sequence[BufferRange], target: Sequence[BufferRange]) -> None:
         """Copy bytes on the device, in program order; both have as many."""
@@ -415,6 +321,7 @@ class LogicalDevice:
             WaitTimeoutError: ``timeout`` seconds were not enough.
             InvalidUsageError: the device is closed; or ``timeout`` is no number, NaN or negative.
         """
+        self._refuse_captured("waiting for a device")
         deadline = Deadline(timeout)
         for queue in self.queues:
             queue.wait(queue.last, deadline)
@@ -473,7 +380,3 @@ class LogicalDevice:
         why = "quarantined: it did not finish its work"
         self.gate.refuse(lambda: DeviceLostError("VK_ERROR_DEVICE_LOST", self.label, why))
         _log.error("%s does not finish its work; it is given up and its handles are leaked", self.label)
-
-
-_opened: weakref.WeakSet[LogicalDevice] = weakref.WeakSet()
-_opening = threading.Lock()  # held while that changes or is walked

@@ -11,7 +11,7 @@ from typing import Any
 
 from vkpar.errors import DeviceLostError, WaitTimeoutError
 from vkpar.timeouts import Deadline
-from vkpar.vulkan import api, instance
+from vkpar.vulkan import api, capturing, instance
 from vkpar.vulkan.command import CommandBuffer, CommandPool, DescriptorPool
 from vkpar.vulkan.gate import Gate
 from vkpar.vulkan.memory.buffer import BufferRange
@@ -152,6 +152,8 @@ class Queue:
 
     def run(self, record: Callable[[Frame], None]) -> int:
         """Record into a free frame, submit it, return its timeline value."""
+        if capturing.by_thread:
+            capturing.refuse(self.port.stream, "a copy between the host and a device")
         while True:
             with self._gate.lock(), enqueue_lock:
                 self._gate.check()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import struct
+import weakref
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from vkpar.errors import InvalidUsageError, OutOfMemoryError, VulkanError
-from vkpar.vulkan import api, instance
+from vkpar.vulkan import api, capturing, instance
 from vkpar.vulkan.memory.buffer import BufferRange, paired
 from vkpar.vulkan.pipelines.kernel import Pipeline
 from vkpar.vulkan.queue import Queue
@@ -16,6 +17,7 @@ from vkpar.vulkan.queue import Queue
 # What the C helper's entries return besides VkResults.
 _BUSY: Final = 1001
 _REFUSED: Final = (1002, 1003)  # closed; in a forked child
+_CAPTURES: Final = 1004  # the calling thread captures
 _NAMES: Final = 8
 _NONE: Final = 0xFFFFFFFF
 PUSHED: Final = 32  # descriptors that every driver with VK_KHR_push_descriptor pushes at a time
@@ -110,6 +112,13 @@ class Stream:
         self.entry = self._lib.vkp_launch
         self.null = self._ffi.NULL
         self._copying = name_number("copy")
+        lib = self._lib
+        self._recorded = {
+            lib.vkp_launch: lib.vkp_recording_launch,
+            lib.vkp_copy: lib.vkp_recording_copy,
+            lib.vkp_fill: lib.vkp_recording_fill,
+        }
+        self._kernels: weakref.WeakKeyDictionary[Any, Pipeline] = weakref.WeakKeyDictionary()  # by plan
         self.watched = instance.get() if instance.validating() else None
 
     def plan(
@@ -139,25 +148,27 @@ class Stream:
         made.pushes, made.push_nbytes = layout.pushes, layout.push_nbytes
         made.name, made.bindings, made.groups = name_number(name), len(bindings), groups
         made.cost_ns = min(max(cost_ns, 1000 + nbytes // 100), _NONE)
+        self._kernels[made] = pipeline
         self._ffi.memmove(made.push, push, len(push))
         for index, (size, back) in enumerate(bindings):
             item = made.binding[index]
             item.nbytes, item.back, item.writes = size, back, index not in pipeline.read_only
         return made
 
-    def launch(self, plan: Any, addresses: bytes, push: bytes | None = None) -> None:
+    def launch(self, plan: Any, addresses: bytes, push: bytes | None = None, *, pins: Sequence[object] = ()) -> None:
         """Append a dispatch.
 
         Args:
             plan: of :meth:`plan`.
             addresses: packed, of each binding the VkBuffer and the byte in it from which the plan counts.
             push: the push constants where the plan has none.
+            pins: what keeps the memory, for a graph.
 
         Raises:
             VulkanError: what the driver said, now or when it was given what had gathered before.
             InvalidUsageError, DeviceLostError: the device was closed or given up.
         """
-        self.settle(self.entry, plan, addresses, self.null if push is None else push)
+        self._settle(self.entry, pins, plan, addresses, self.null if push is None else push)
 
     def dispatch(
         self,
@@ -171,40 +182,65 @@ class Stream:
         """Append a dispatch on ``ranges``; raises as :meth:`launch` does."""
         own = len(push) <= 128
         plan = self.plan(name, pipeline, [(item.nbytes, 0) for item in ranges], groups, push if own else b"", cost_ns)
-        self.launch(plan, self._packed((item.buffer, item.offset) for item in ranges), None if own else push)
+        addresses = self._packed((item.buffer, item.offset) for item in ranges)
+        self.launch(plan, addresses, None if own else push, pins=_owners(ranges))
 
     def copy(self, name: str, source: Sequence[BufferRange], target: Sequence[BufferRange]) -> None:
         """Append copies of the bytes of ``source`` to ``target``, as many; raises as :meth:`launch` does."""
         pairs = list(paired(source, target))
         parts = self._packed((a.buffer, a.offset, b.buffer, b.offset, a.nbytes) for a, b in pairs)
-        self.settle(self._lib.vkp_copy, name_number(name), len(pairs), parts)
+        pins = _owners((*source, *target))
+        self._settle(self._lib.vkp_copy, pins, name_number(name), len(pairs), parts)
 
-    def copy_part(self, source: int, start: int, target: int, at: int, nbytes: int) -> None:
+    def copy_part(
+        self, source: int, start: int, target: int, at: int, nbytes: int, pins: Sequence[object] = ()
+    ) -> None:
         """Append the copy of one piece, of VkBuffers given as numbers; raises as :meth:`launch` does."""
-        self.settle(self._lib.vkp_copy, self._copying, 1, _PART(source, start, target, at, nbytes))
+        self._settle(self._lib.vkp_copy, pins, self._copying, 1, _PART(source, start, target, at, nbytes))
 
     def fill(self, name: str, target: Sequence[BufferRange], word: int) -> None:
         """Append fills with a 32-bit word; offsets and lengths are multiples of 4. Raises as :meth:`launch` does."""
         parts = self._packed((item.buffer, item.offset, item.nbytes) for item in target)
-        self.settle(self._lib.vkp_fill, name_number(name), len(target), parts, word)
+        self._settle(self._lib.vkp_fill, _owners(target), name_number(name), len(target), parts, word)
 
     def _packed(self, rows: Iterable[tuple[Any, ...]]) -> bytes:
         address = self._vk.address
         flat = [item if isinstance(item, int) else address(item) for row in rows for item in row]
         return struct.pack(f"={len(flat)}Q", *flat)
 
-    def settle(self, entry: Any, *arguments: Any) -> None:
-        """Call an entry of the helper; where all command buffers are pending, wait for the oldest and call it again."""
+    def _settle(self, entry: Any, pins: Sequence[object], *arguments: Any) -> None:
+        """Call an entry of the helper; where all command buffers are pending, wait for the oldest and call it again.
+
+        Where this thread captures, the operation goes into the graph; ``pins`` keep its memory.
+        """
         while True:
             result = entry(self.handle, *arguments)
             if result == 0:
                 return
+            if result == _CAPTURES:
+                self._capture(entry, pins, arguments)
+                return
             self._make_way(result)
 
-    def resume(self, result: int, plan: Any, addresses: bytes, push: Any) -> None:
+    def resume(self, result: int, plan: Any, addresses: bytes, push: Any, pins: Sequence[object]) -> None:
         """Go on with a call of :attr:`entry` that appended nothing, as :meth:`launch` does, which see."""
-        self._make_way(result)
-        self.settle(self.entry, plan, addresses, push)
+        if result != _CAPTURES:
+            self._make_way(result)
+        self._settle(self.entry, pins, plan, addresses, push)
+
+    def _capture(self, entry: Any, pins: Sequence[object], arguments: tuple[Any, ...]) -> None:
+        kernel = self._kernels[arguments[0]] if entry is self.entry else None
+        number = arguments[0].name if kernel is not None else arguments[0]
+        operation = capturing.Operation(_names[number], self._recorded[entry], arguments, (*pins, kernel))
+        capturing.current().add(self, operation)
+
+    def operation(self, name: str, plan: Any, addresses: bytes, pins: Sequence[object]) -> capturing.Operation:
+        """Return a dispatch as a graph takes it; the last of ``pins`` is its kernel."""
+        return capturing.Operation(name, self._recorded[self.entry], (plan, addresses, self.null), pins)
+
+    def capture(self, *, on: bool) -> None:
+        """Have what this thread asks for go to its capture from now on, or end that."""
+        self._lib.vkp_stream_capture(self.handle, on)
 
     def _make_way(self, result: int) -> None:
         if result != _BUSY:
@@ -263,6 +299,68 @@ class Stream:
         self._lib.vkp_stream_close(self.handle, leak)
 
 
+def _owners(ranges: Iterable[BufferRange]) -> tuple[object, ...]:
+    return tuple(item.owner for item in ranges if item.owner is not None)
+
+
 def pushes(extensions: Iterable[str], bindings: int) -> bool:
     """Say whether a stream pushes the descriptors of kernels with so many bindings."""
     return "VK_KHR_push_descriptor" in extensions and bindings <= PUSHED
+
+
+class Recording:
+    """Command buffers of one stream's device that are recorded once and submitted as often as wanted.
+
+    Its operations have the barriers that the stream's have. Between them, others may record into the open command
+    buffer, and call :meth:`strange` then.
+
+    Raises:
+        OutOfMemoryError: no room for it.
+    """
+
+    def __init__(self, stream: Stream) -> None:
+        self._vk, self._lib, self._ffi, self._stream = api.load(), stream._lib, stream._ffi, stream
+        result = self._ffi.new("int32_t*")
+        made = self._lib.vkp_recording_new(stream.handle, result)
+        self._check(result[0], "vkCreateCommandPool")
+        self._handle = self._ffi.gc(made, self._lib.vkp_recording_free)
+
+    def begin(self) -> Any:
+        """Begin the next command buffer and return its handle."""
+        made = self._ffi.new("uint64_t*")
+        self._check(self._lib.vkp_recording_begin(self._handle, made), "vkBeginCommandBuffer")
+        return self._vk.ffi.cast("VkCommandBuffer", made[0])
+
+    def add(self, operation: capturing.Operation) -> None:
+        """Record an operation."""
+        self._check(operation.record(self._handle, *operation.arguments), "vkAllocateDescriptorSets")
+
+    def copy(self, parts: Sequence[tuple[int, int, int, int, int]]) -> None:
+        """Record copies; of each the source's VkBuffer and byte, the target's, and the number of bytes."""
+        flat = [number for part in parts for number in part]
+        packed = struct.pack(f"={len(flat)}Q", *flat)
+        self._check(self._lib.vkp_recording_copy(self._handle, 0, len(parts), packed), "vkCmdCopyBuffer")
+
+    def strange(self) -> None:
+        """Note that others recorded into the open command buffer."""
+        self._lib.vkp_recording_strange(self._handle)
+
+    def end(self) -> None:
+        """End the open command buffer."""
+        self._check(self._lib.vkp_recording_end(self._handle), "vkEndCommandBuffer")
+
+    def stats(self) -> tuple[int, int]:
+        """Return the numbers of operations and of barriers between them."""
+        out = self._ffi.new("uint64_t[2]")
+        self._lib.vkp_recording_stats(self._handle, out)
+        return int(out[0]), int(out[1])
+
+    def _check(self, result: int, call: str) -> None:
+        if result:
+            raise self._stream.error(result, call)
+
+    def close(self) -> None:
+        """Free the command buffers, of which none may be pending."""
+        handle, self._handle = self._handle, None
+        if handle is not None:
+            self._ffi.release(handle)

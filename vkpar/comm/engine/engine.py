@@ -26,6 +26,7 @@ from vkpar.comm.engine.cache import ProgramCache, Together
 from vkpar.comm.engine.closing import Closer
 from vkpar.comm.engine.eviction import Eviction
 from vkpar.comm.engine.flights import Flight
+from vkpar.comm.engine.graphs import GraphCollectives
 from vkpar.comm.engine.group import Group, Member, OpenGroups
 from vkpar.comm.engine.health import Health
 from vkpar.comm.engine.library import Library
@@ -42,7 +43,9 @@ from vkpar.comm.requests.keys import Call
 from vkpar.comm.rig.rig import Rig
 from vkpar.device import Device, orphans
 from vkpar.errors import InvalidUsageError
+from vkpar.graph.graph import Graph
 from vkpar.vulkan import instance
+from vkpar.vulkan.capturing import by_thread, current
 
 # A communicator may always have the few collectives under way, and more up to the most collectives and batches.
 _FEW_PENDING, _MOST_PENDING, _MOST_PENDING_BATCHES = 16, 1024, 32768
@@ -125,6 +128,8 @@ class Engine:
             CommunicatorError: the communicator has failed.
         """
         health = self.health
+        if by_thread and not self.in_group() and (graph := self._graph()) is not None:
+            return self._capture(graph, call)
         if self._groups.by_thread:
             held = self._groups.by_thread.get(threading.get_ident())
             group = None if held is None else held()
@@ -147,6 +152,33 @@ class Engine:
                     self.sweep()
                     entry = self._library.record(key, call, self.sequence)
                 return self._launch(entry, call.name, call)
+
+    def _graph(self) -> Graph | None:
+        """Return the graph that this thread captures; None where it has nothing to do with the communicator.
+
+        Raises:
+            InvalidUsageError: the graph captures a device, but is another communicator's.
+        """
+        graph: Graph | None = current()
+        if graph is None or graph.captures_for(self.health):
+            return graph
+        if any(graph.holds(device.stream) for device in self.rig.devices):
+            raise InvalidUsageError(
+                "a collective inside vkpar.capture, on devices that it captures: give the collective's communicator to "
+                "capture(devices, comm=...)"
+            )
+        return None
+
+    def _capture(self, graph: Graph, call: Call) -> Work:
+        assert graph.collectives is not None, "it captures for this communicator"
+        with self.health.gate.lock(), self._lock:
+            self._check_open()
+            work: Work = graph.collectives.capture(graph, call)
+            return work
+
+    def collectives(self) -> GraphCollectives:
+        """Return what a graph asks of the engine; it keeps the engine."""
+        return GraphCollectives(self, self._library)
 
     def _put_off(self, group: Group, call: Call) -> Work:
         """Put a call off until its group is left; nothing of the rig is touched where the call was recorded before."""
@@ -273,8 +305,8 @@ class Engine:
             self.cache.hold(entry)
         return entry
 
-    def launch_held(self, entry: Entry, name: str, keep: object) -> Work:
-        """Enqueue a held entry.
+    def launch_chosen(self, choose: Callable[[], Entry], name: str, keep: object) -> Work:
+        """Enqueue the entry that ``choose`` returns, a held one, or one that was just added to the cache.
 
         Raises:
             CommunicatorError: the communicator has failed.
@@ -283,7 +315,7 @@ class Engine:
         with self.health.gate.lock(), self._lock:
             self.health.gate.check()
             self.check_usable()
-            return self._launch(entry, name, keep)
+            return self._launch(choose(), name, keep)
 
     def let_go(self, entry: Entry) -> None:
         """Free a held entry once it is done."""
@@ -318,7 +350,13 @@ class Engine:
             if enqueue and members:
                 with self.health.gate.lock(), self._lock:
                     self._check_open()
-                    self._launch_group(members)
+                    graph = self._graph() if by_thread else None
+                    if graph is None:
+                        self._launch_group(members)
+                    else:
+                        for member in members:
+                            self._capture(graph, member.call)
+                            member.work.capture()
         finally:
             self._eviction.spared = self._library.spared = ()
             for member in members:
@@ -364,6 +402,9 @@ class Engine:
     def copies_between(self, source: Device, target: Device) -> bool:
         """Say whether :meth:`move` can copy from one device to the other now."""
         usable = not self.closed and not self.health.failed and not self.in_group()
+        graph: Graph | None = current()
+        if graph is not None and not graph.captures_for(self.health):
+            return False
         return usable and source in self.devices and target in self.devices
 
     def move(self, source: Array, target: Array) -> None:

@@ -6,9 +6,10 @@ from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass
 
 from vkpar.comm.engine.cache import ProgramCache, Together
-from vkpar.comm.record.builder import GENERATIONS, ProgramBuilder
+from vkpar.comm.record.builder import GENERATIONS, ProgramBuilder, Written
 from vkpar.comm.record.entry import Entry
 from vkpar.comm.record.program import Program
+from vkpar.comm.record.score import LaidScore
 from vkpar.comm.record.template import Template
 from vkpar.comm.requests import calls
 from vkpar.comm.requests.collectives import Request
@@ -102,6 +103,31 @@ class Library:
             self._cache.discard(key, entry)  # an interrupt
             raise
         return entry
+
+    def lay(self, call: Call, turn: int, written: dict[Hashable, Written]) -> LaidScore | None:
+        """Lay a call over its memory for a graph, as its collective number ``turn``; None where there is nothing to do.
+
+        Args:
+            call: its arrays are pinned.
+            turn: the number of the collective in the graph.
+            written: scores of the graph's calls by form and turn; a new one is added.
+
+        Raises:
+            InvalidUsageError, UnsupportedError: as :func:`vkpar.comm.requests.calls.check` does.
+            OutOfMemoryError: no room for descriptor sets or bounce buffers.
+        """
+        request = calls.check(self._devices, call)
+        form = form_of(call)
+        key = (form.key, turn % GENERATIONS)
+        known = written.get(key)
+        if known is not None:
+            return known.score.lay(call.name, form.memory, known.plan, call)
+        bounce_buffers, made = self._builder.plain_score(request, turn, form.memory)
+        if made is None:
+            return None
+        if not bounce_buffers:
+            written[key] = made
+        return made.score.lay(call.name, form.memory, made.plan, (call, bounce_buffers))
 
     def together(self, members: Sequence[Asked], turn: int, entries: list[Entry]) -> Together:
         """Return the programs of a group, found or recorded, for the collectives from number ``turn`` on.

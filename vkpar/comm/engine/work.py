@@ -29,11 +29,16 @@ class Work:
         self._health = health
         self._keep: object | None = keep  # until the work is done
         self.flight = flight
-        self._dropped = False
+        self._dropped = self._captured = False
+
+    def capture(self) -> None:
+        """Make it the work of a collective that a graph has captured: the graph's launches have works of their own."""
+        self._captured = True
+        self._keep = None
 
     def drop(self) -> None:
         """Give up a collective that was never enqueued, because an exception ended its group."""
-        if self.flight is None:
+        if self.flight is None and not self._captured:
             self._dropped = True
             self._keep = None
 
@@ -64,6 +69,8 @@ class Work:
         self._finish()
 
     def _submitted(self) -> Flight:
+        if self._captured:
+            raise InvalidUsageError("this collective was captured into a graph: wait for what graph.launch() returns")
         if self.flight is None:
             why = "was left by an exception: nothing was submitted" if self._dropped else "was not left yet"
             raise InvalidUsageError(f"this collective belongs to a group that {why}")
@@ -104,5 +111,5 @@ class Work:
 
     def __repr__(self) -> str:
         if self.flight is None:
-            return "<vkpar.Work not enqueued>"
+            return "<vkpar.Work captured>" if self._captured else "<vkpar.Work not enqueued>"
         return f"<vkpar.Work {self.flight.op} #{self.flight.sequence}>"

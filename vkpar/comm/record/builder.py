@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from vkpar import env
+from vkpar.arrays.array import Array
 from vkpar.comm import wires
 from vkpar.comm.plan import choose
 from vkpar.comm.plan.choose import Plan, Tuning
@@ -57,6 +58,13 @@ class _Recipe:
     copies: bool = False
 
 
+class Written(NamedTuple):
+    """A score, and how the elements that it moves are written into slots."""
+
+    score: Score
+    plan: wires.WirePlan
+
+
 class ProgramBuilder:
     """Records the requests of one communicator.
 
@@ -71,12 +79,12 @@ class ProgramBuilder:
         recorder: records the steps.
     """
 
-    def __init__(self, rig: Rig, algorithm: str, wire: str, tuning: Tuning | None = None) -> None:
+    def __init__(self, rig: Rig, algorithm: str, wire: str) -> None:
         self._rig = rig
         self._infos = [device.info for device in rig.devices]
         self._algorithm = algorithm
         self._wire = wire
-        self.tuning = tuning or Tuning()
+        self.tuning = Tuning()
         self.through_copies = env.get().path == "copies"
         self.recorder = StepRecorder(rig)
 
@@ -142,6 +150,22 @@ class ProgramBuilder:
         recipe = self._recipe(request, None)
         assert recipe is not None
         return self._write(recipe, turn % GENERATIONS, memory)
+
+    def plain_score(
+        self, request: Request, turn: int, memory: Sequence[Buffer]
+    ) -> tuple[Sequence[Array], Written | None]:
+        """Write ``request`` down for a graph: kernels on the ranks' compute queues alone, without timestamps or checks.
+
+        Returns:
+            the bounce buffers that its kernels use, and the score; None where there is nothing to do.
+        """
+        recipe = self._recipe(request, None)
+        if recipe is None:
+            return (), None
+        steps = recipe.steps(recipe.slots, turn % GENERATIONS)
+        plain = StepRecorder(self._rig, self.recorder.reports)
+        score = plain.write(steps, recipe.spec, recipe.slab, recipe.operands, Places(memory))
+        return recipe.operands.bounce_buffers, Written(score, recipe.spec.plan) if score.batches else None
 
     def _write(self, recipe: _Recipe, generation: int, memory: Sequence[Buffer]) -> Score:
         steps = recipe.steps(recipe.slots, generation)
@@ -249,8 +273,8 @@ def _alone(request: Reduction) -> Operands:
     """Return the operands of a single rank: a copy to its destination, or nothing in place."""
     made = Operands([], [])
     for source, target in zip(request.sources[0], request.targets[0], strict=True):
-        if source.array.size and source.array.key[:2] != target.array.key[:2]:
-            made.copies.before.setdefault(0, []).append((source.array.ranges(), target.array.ranges()))
+        if source.elements.size and source.elements != target.elements:
+            made.copies.before.setdefault(0, []).append((source.elements.ranges(), target.elements.ranges()))
     return made
 
 

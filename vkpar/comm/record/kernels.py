@@ -10,14 +10,14 @@ from typing import Any, NamedTuple
 from vkpar.comm.record.checks import SlotChecks, WireReports
 from vkpar.comm.record.plain_copies import Copier
 from vkpar.comm.record.timestamps import RankTimer
-from vkpar.comm.requests.operands import Operands, Placement
+from vkpar.comm.requests.operands import Operands, Placement, Window
 from vkpar.comm.rig.arena import Slab
 from vkpar.comm.rig.rig import Rig
 from vkpar.comm.schedule.steps import BLOCK, MOST_SOURCES, Forward, Reduce, Span, Step
 from vkpar.comm.wires import OPS, TEXELS, WirePlan, processor, variant
 from vkpar.vulkan.command import CommandBuffer
 from vkpar.vulkan.memory.buffer import BufferRange
-from vkpar.vulkan.tape import Places, Tape
+from vkpar.vulkan.tape import Places, Sent, Stored, Tape, TapedCommands
 
 _UNIT = 16  # bytes that the wire kernels count slots in
 _BLOCKS_PER_GROUP = 8  # of both kernel variants, see shaders/wire_*.comp
@@ -115,6 +115,7 @@ class Recorder:
         is_cpu = self._device.info.is_cpu
         bytes_of = _bytes_of(self._slots.range, slab, self._nslots)
         self._copier = Copier(spec.plan, operands, rank, bytes_of) if is_cpu else None
+        self._factor_words = spec.factor_words
         self._tail = spec.plan.tail_at(slab.slot_nbytes) // _UNIT
 
     def record(self, step: Step, *, first: bool, last: bool) -> None:
@@ -130,7 +131,9 @@ class Recorder:
             commands.record_order()
         if self._checks:
             self._checks.record_before(self, commands, step)
+        start = len(commands.commands)
         self._record_actions(commands, step)
+        self._note(commands, step, start)
         if self._checks:
             self._checks.record_after(self, commands, step)
         if last and self.rank in copies.after:
@@ -140,6 +143,37 @@ class Recorder:
         commands.record_release(self._slots, self._ranges(step.writes))
         if self.timer:
             self.timer.record_end(commands)
+
+    def _note(self, commands: TapedCommands, step: Step, first: int) -> None:
+        """Tell the tape what the step's kernels do, from command ``first`` on, where a graph may put others there."""
+        action = step.actions[0] if len(step.actions) == 1 and not self._operands.copies.ranks else None
+        plan = self._spec.plan
+        plain = not (self._checks or self._report or self._copies or self.timer)
+        if not isinstance(action, Reduce) or not plain or self._processor != "gpu" or plan.element != "f32":
+            return
+        if action.own_at is None or not action.to_array or action.final:
+            return
+        own = (self._operands.targets if action.own_stored else self._operands.sources)[self.rank]
+        runs = list(self._runs(action.span, own, self._operands.targets[self.rank]))
+        if len(runs) != 1 or runs[0].source is None or runs[0].target is None:
+            return
+        where = (first, len(commands.commands))
+        if action.out_slot is None:
+            self._note_stored(action, runs[0], where)
+        elif not action.sources and not action.own_stored:
+            unit, name = self._unit(action.out_slot), plan.contribution.name
+            sent = Sent(name, action.span.count, self._slots.range.bare, unit, self._tail)
+            self.tape.note_sent(sent, _from(runs[0].source), _from(runs[0].target), where)
+
+    def _note_stored(self, action: Reduce, run: _Run, where: tuple[int, int]) -> None:
+        plan, constants = self._spec.plan, self._constants(action)
+        if variant(constants[4]) or run.source is None or run.target is None:
+            return
+        push = (run.source[1], run.target[1], *self._push(action))
+        name = plan.contribution.name
+        stored = Stored(name, action.span.count, constants, tuple(self._launches(run, push)))
+        ranges = (run.source[0], run.target[0], self._slots.range, self._slots.range)
+        self.tape.note_stored(stored, ranges, _from(run.target), where)
 
     def _record_actions(self, commands: CommandBuffer, step: Step) -> None:
         for action in step.actions:
@@ -155,21 +189,23 @@ class Recorder:
     def _record_reduce(self, commands: CommandBuffer, action: Reduce) -> None:
         plan, operands = self._spec.plan, self._operands
         out = plan.final if action.final else plan.contribution
-        constants = (*self._spec.constants(action), int(self._report is not None), action.own_at or 0)
+        constants = self._constants(action)
         ending = variant(constants[4], self._report is not None, self._spec.divides(action))
         own = (operands.targets if action.own_stored else operands.sources)[self.rank]
         source = own if action.own_at is not None else None
         target = operands.targets[self.rank] if action.to_array else None
-        push = (
-            self._tail,
-            self._unit(action.out_slot),
-            *self._spec.factor_words,
-            *(self._unit(slot) for slot in action.sources),
-        )
+        push = self._push(action)
         kernel = f"wire_reduce_{self._processor}_{plan.element}_{plan.contribution.name}_{out.name}"
         for run in self._runs(action.span, source, target):
             descriptors, source_at, target_at = self._bind(run)
             self._dispatch(commands, (kernel, ending), constants, descriptors, (source_at, target_at, *push), run)
+
+    def _constants(self, action: Reduce) -> tuple[int, ...]:
+        return (*self._spec.constants(action), int(self._report is not None), action.own_at or 0)
+
+    def _push(self, action: Reduce) -> tuple[int, ...]:
+        slots = (self._unit(slot) for slot in action.sources)
+        return (self._tail, self._unit(action.out_slot), *self._factor_words, *slots)
 
     def _record_forward(self, commands: CommandBuffer, action: Forward) -> None:
         plan = self._spec.plan
@@ -182,15 +218,14 @@ class Recorder:
 
     def _runs(self, span: Span, source: Placement | None, target: Placement | None) -> Iterator[_Run]:
         """Cut ``span`` into whole blocks of which one binding each covers source and target, where they are given."""
-        first, places = 0, [place for place in (source, target) if place is not None]
-        while first < span.blocks:
-            left = span.count - first * BLOCK
-            reached = min((_reach(place, span.start + first * BLOCK) for place in places), default=left)
-            blocks = span.blocks - first if reached >= left else reached // BLOCK
+        first, every, places = 0, span.blocks, {source, target}
+        while first < every:
+            at, left = span.start + first * BLOCK, span.count - first * BLOCK
+            reached = min((place.reach(at) for place in places if place is not None), default=left)
+            blocks = every - first if reached >= left else reached // BLOCK
             count = min(left, blocks * BLOCK)
-            at = span.start + first * BLOCK
-            windows = [None if place is None else _window(place, at, count) for place in (source, target)]
-            yield _Run(first, blocks, first * BLOCK + count, windows[0], windows[1])
+            windows = {place: None if place is None else place.window(at, count) for place in places}
+            yield _Run(first, blocks, first * BLOCK + count, windows[source], windows[target])
             first += blocks
 
     def _dispatch(
@@ -202,7 +237,13 @@ class Recorder:
         push: tuple[int, ...],
         run: _Run,
     ) -> None:
-        """Record the whole blocks, then a block that is cut short: only that launch pays for the checks."""
+        for part, packed, groups in self._launches(run, push):
+            name = f"{kernel[0]}_{part}{kernel[1]}"
+            pipeline = self._device.pipelines.shipped(name, _BINDINGS, _PUSH.size, constants, self._texels)
+            commands.record_bound(pipeline, descriptors, packed, groups)
+
+    def _launches(self, run: _Run, push: tuple[int, ...]) -> Iterator[tuple[str, bytes, tuple[int, int, int]]]:
+        """Yield the whole blocks, then a block that is cut short: only that launch pays for the checks."""
         whole = run.end // BLOCK
         launches = (
             ("whole", run.first, whole - run.first, whole * BLOCK),
@@ -210,11 +251,9 @@ class Recorder:
         )
         for part, first, number, end in launches:
             if number:
-                name = f"{kernel[0]}_{part}{kernel[1]}"
-                pipeline = self._device.pipelines.shipped(name, _BINDINGS, _PUSH.size, constants, self._texels)
                 words = (end, first, *push)
                 packed = _PUSH.pack(*words, *([0] * (_PUSH_WORDS - len(words))))
-                commands.record_bound(pipeline, descriptors, packed, (self._groups(number), 1, 1))
+                yield part, packed, (self._groups(number), 1, 1)
 
     def _groups(self, blocks: int) -> int:
         groups = -(-blocks // _BLOCKS_PER_GROUP)
@@ -260,7 +299,10 @@ class Recorder:
         self._copier = None
 
 
-_Window = tuple[BufferRange, int]
+def _from(window: Window) -> BufferRange:
+    """Return what a window of float32 covers from its first element on."""
+    item, first = window
+    return BufferRange(item.buffer, item.offset + 4 * first, item.nbytes - 4 * first)
 
 
 class _Run(NamedTuple):
@@ -276,8 +318,8 @@ class _Run(NamedTuple):
     first: int
     blocks: int
     end: int
-    source: _Window | None
-    target: _Window | None
+    source: Window | None
+    target: Window | None
 
 
 def _bytes_of(slots: BufferRange, slab: Slab, nslots: int) -> Callable[[int, int], BufferRange]:
@@ -286,17 +328,3 @@ def _bytes_of(slots: BufferRange, slab: Slab, nslots: int) -> Callable[[int, int
     The function knows no recorder: a circle of references would keep the arrays until Python looks for circles.
     """
     return lambda slot, nbytes: BufferRange(slots.buffer, slots.offset + slab.byte_of(slot % nslots), nbytes)
-
-
-def _reach(placement: Placement, start: int) -> int:
-    array, at = placement.find(start)
-    return array.reach(at)
-
-
-def _window(placement: Placement, start: int, count: int) -> _Window:
-    """Return a bindable range that holds ``count`` elements, the array's own where that can be bound."""
-    array, at = placement.find(start)
-    if array.reach() < array.size:
-        return array.window(at, count)
-    whole, first = array.window()
-    return whole, first + at

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from vkpar.comm.requests.operands import Operands, Placement, RangeCopy
+from vkpar.comm.requests.operands import Operands, RangeCopy
 from vkpar.comm.schedule.steps import Forward, Reduce, Span
 from vkpar.comm.wires import WirePlan
 from vkpar.vulkan.command import CommandBuffer
@@ -55,7 +55,7 @@ class Copier:
 
     def _record_publish(self, commands: CommandBuffer, action: Reduce) -> None:
         assert action.out_slot is not None
-        own = _elements(self._operands.sources[self._rank], action.span)
+        own = self._operands.sources[self._rank].ranges(action.span)
         commands.record_copies(own, self._slot(action.out_slot, own))
         stored = self._stored(action.span) if action.to_array else own
         if stored != own:
@@ -81,12 +81,7 @@ class Copier:
         self._late.clear()
 
     def _stored(self, span: Span) -> list[BufferRange]:
-        return _elements(self._operands.targets[self._rank], span)
+        return self._operands.targets[self._rank].ranges(span)
 
     def _slot(self, slot: int, elements: list[BufferRange]) -> list[BufferRange]:
         return [self._bytes_of(slot, sum(part.nbytes for part in elements))]
-
-
-def _elements(placement: Placement, span: Span) -> list[BufferRange]:
-    array, at = placement.find(span.start)
-    return array[at : at + span.count].ranges()

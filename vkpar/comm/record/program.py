@@ -66,6 +66,10 @@ class Program:
         """Say of every batch whether it reads or writes a slot."""
         return [bool(batch.reads or batch.writes) for batch in self._listed]
 
+    def set_preludes(self, commands: Sequence[Any] | None) -> None:
+        """Have later submissions begin with these command buffers, by queue; with none from ``None`` on."""
+        self._port.set_preludes(commands)
+
     def enqueue(self) -> None:
         """Submit every batch in one step that cannot be interrupted half-way."""
         self.mark_submitting()

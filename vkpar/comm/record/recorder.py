@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 from vkpar.comm.record.checks import SlotChecks, WireReports
@@ -11,7 +12,7 @@ from vkpar.comm.record.kernels import Recorder, ReduceSpec
 from vkpar.comm.record.program import Program
 from vkpar.comm.record.score import Part, Score
 from vkpar.comm.record.slot_copies import CopyRecorder
-from vkpar.comm.record.timestamps import Collector, RankTimer, timers_of
+from vkpar.comm.record.timestamps import Collector, planned, timers_of
 from vkpar.comm.requests.operands import Operands
 from vkpar.comm.rig.arena import Slab
 from vkpar.comm.rig.rig import Rig
@@ -34,10 +35,10 @@ class StepRecorder:
         collector: takes the times of what is recorded; None outside profiles.
     """
 
-    def __init__(self, rig: Rig, reports: WireReports | None = None, checks: SlotChecks | None = None) -> None:
+    def __init__(self, rig: Rig, reports: WireReports | None = None) -> None:
         self._rig = rig
         self.reports = reports
-        self.checks = checks
+        self.checks: SlotChecks | None = None
         self.holds: Holds | None = None
         self.collector: Collector | None = None
 
@@ -86,6 +87,7 @@ class StepRecorder:
         for index, key in enumerate(keys):
             first.setdefault(key, index)
             last[key] = index
+        kernels = partial(Recorder, copies=copies, reports=self.reports, checks=self.checks, places=places)
         with ExitStack() as undo:
             recorders: dict[tuple[int, bool], Recorder | CopyRecorder] = {}
             timers = timers_of(listed, self._rig, undo) if self.collector else {}
@@ -94,8 +96,8 @@ class StepRecorder:
                 if key not in recorders:
                     recorders[key] = (
                         CopyRecorder(self._rig, queue, slab, spec.plan, timer)
-                        if slot_copies.copies(step)
-                        else self._recorder(queue, slab, spec, operands, timer, places, copies=copies)
+                        if key[1]
+                        else kernels(self._rig, queue, slab, spec, operands, timer)
                     )
                 recorders[key].record(step, first=first[key] == index, last=last[key] == index)
             for recorder in recorders.values():
@@ -103,36 +105,12 @@ class StepRecorder:
             numbers = {key: number for number, key in enumerate(recorders)}
             parts = [Part(recorder.rank, recorder.tape, recorder.timer) for recorder in recorders.values()]
             ranks = self._rig.queue_map.ranks
-            watch = self.collector.stopwatch(listed, spec.plan, timers, ranks) if self.collector else None
+            watch = self.collector.stopwatch(planned(listed, spec.plan, ranks), timers) if self.collector else None
             held = [self.holds(step) for step in listed] if self.holds else ()
             numbered = [(step, numbers[key]) for step, key in zip(listed, keys, strict=True)]
             score = Score(self._rig.group, parts, numbered, held, watch)
             undo.pop_all()
             return score
-
-    def _recorder(
-        self,
-        rank: int,
-        slab: Slab,
-        spec: ReduceSpec,
-        operands: Operands,
-        timer: RankTimer | None,
-        places: Places | None,
-        *,
-        copies: bool,
-    ) -> Recorder:
-        return Recorder(
-            self._rig,
-            rank,
-            slab,
-            spec,
-            operands,
-            timer,
-            copies=copies,
-            reports=self.reports,
-            checks=self.checks,
-            places=places,
-        )
 
     def joined(self, programs: Sequence[Program]) -> CProgram:
         """Return a program of the pump's that submits several at once; close it after use."""

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from functools import partial
 from typing import Any, NamedTuple
 
 from vkpar.comm.record.program import Program
-from vkpar.comm.record.timestamps import RankTimer, Stopwatch
+from vkpar.comm.record.timestamps import RankTimer, Stopwatch, planned
 from vkpar.comm.schedule.steps import Step
+from vkpar.comm.wires import WirePlan
+from vkpar.graph import protocol
 from vkpar.vulkan.memory.buffer import Buffer
 from vkpar.vulkan.pump.native import CGroup
 from vkpar.vulkan.pump.ports import Batch
@@ -50,7 +53,7 @@ class Score:
         self._order = [part for _, part in steps]
         self._watch = watch
         self.batches = len(steps)
-        listed = [step for step, _ in steps]
+        self._listed = listed = [step for step, _ in steps]
         self.uses_slots = [bool(step.reads or step.writes) for step in listed]
         held = holds or [None] * len(listed)
         self._batches = [
@@ -81,6 +84,22 @@ class Score:
         timers = [(part.rank, part.timer) for part in self._parts if part.timer is not None]
         return Program(takes, self._batches, commands, self._phases, port, timers, self._watch)
 
+    def lay(self, name: str, memory: Sequence[Buffer], plan: WirePlan, keep: object) -> LaidScore:
+        """Lay it over ``memory`` for a graph, which records its steps into command buffers of its own.
+
+        Args:
+            name: of the collective.
+            memory: what the places of the tapes stand for.
+            plan: how elements are written into slots.
+            keep: what lives as long.
+
+        Raises:
+            OutOfMemoryError: no room for descriptor sets.
+        """
+        moved = [(step.received_nbytes, step.sent_nbytes) for step in planned(self._listed, plan)]
+        order = list(zip(self._order, self._batches, self._listed, moved, strict=True))
+        return LaidScore(name, self._parts, order, memory, keep)
+
     def record_over(self, program: Program, memory: Sequence[Buffer]) -> None:
         """Record ``program``, which is one of this score, anew over other memory; its last submission must be done.
 
@@ -89,3 +108,60 @@ class Score:
         """
         for part, (_, take) in zip(self._parts, program.takes, strict=True):
             take.record_over(part.tape, memory)
+
+
+class LaidScore:
+    """A score laid over memory: its steps are recorded one by one, into command buffers of others.
+
+    A part's commands name the memory of whoever placed them last. So each rank's steps are recorded in order, and no
+    other take of the score is recorded between two of them. They may be recorded several times.
+
+    Attributes:
+        name: of the collective.
+        steps: in one global order; ``parts``: what they hold on the ranks' devices, by rank.
+        keep: as it was given.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        parts: Sequence[Part],
+        order: Sequence[tuple[int, Batch, Step, tuple[int, int]]],
+        memory: Sequence[Buffer],
+        keep: object,
+    ) -> None:
+        self.name, self.keep = name, keep
+        self._memory = list(memory)
+        with ExitStack() as undo:
+            self.parts: list[tuple[int, Take]] = []
+            for part in parts:
+                self.parts.append((part.rank, part.tape.lay(memory)))
+                undo.callback(self.parts[-1][1].close)
+            undo.pop_all()
+        self._tapes = [part.tape for part in parts]
+        self._placed = [False] * len(parts)
+        rest = [0] * len(parts)
+        self.steps: list[protocol.Step] = []
+        for number, batch, step, moved in order:
+            tape, index = self._tapes[number], rest[number]
+            record = partial(self._record, number, index)
+            kernels = tape.described(index, self._memory)
+            around = partial(self._around, number, index)
+            named = batch.rank, step.phase, batch.reads, batch.writes
+            self.steps.append(protocol.Step(*named, record, kernels, around, *moved))
+            rest[number] += 1
+
+    def _record(self, part: int, number: int, handle: Any) -> None:
+        """Record step ``number`` of a part into an open command buffer."""
+        self._place(part, number)
+        self._tapes[part].replay(number, handle)
+
+    def _around(self, part: int, number: int, handle: Any, *, after: bool) -> None:
+        """Record what comes before, or ``after``, the kernels of step ``number``, which others stand for."""
+        self._place(part, number)
+        self._tapes[part].replay_around(number, handle, after=after)
+
+    def _place(self, part: int, number: int) -> None:
+        if number == 0:
+            self._tapes[part].place(self.parts[part][1], self._memory, again=self._placed[part])
+            self._placed[part] = True

@@ -10,16 +10,17 @@ from typing import Any
 import numpy as np
 
 from vkpar.arrays.array import Array
-from vkpar.comm.requests.operands import Part
+from vkpar.comm.requests.operands import Elements, Part
 from vkpar.device import Device
 from vkpar.dtypes import DType
 from vkpar.errors import InvalidUsageError
 
-Arrays = Sequence[Array | None]
+Arrays = Sequence[Array | None]  # by rank, as calls give them
+Given = Sequence[Elements | None]  # by rank, what of them was checked
 
 
-def check_list(devices: Sequence[Device], arrays: Arrays, name: str) -> None:
-    """Refuse anything but one array (or None) per rank, each on its rank's device.
+def check_list(devices: Sequence[Device], arrays: Arrays, name: str) -> list[Elements | None]:
+    """Return the elements of one array per rank, each on its rank's device, and None for None.
 
     Raises:
         InvalidUsageError: no sequence, another number of arrays, or an array that :func:`check_array` refuses.
@@ -27,13 +28,14 @@ def check_list(devices: Sequence[Device], arrays: Arrays, name: str) -> None:
     if not isinstance(arrays, Sequence) or len(arrays) != len(devices):
         given = len(arrays) if isinstance(arrays, Sequence) else type(arrays).__name__
         raise InvalidUsageError(f"{name} takes one array per rank, {len(devices)} of them; got {given}")
-    for rank, array in enumerate(arrays):
-        if array is not None:
-            check_array(devices, rank, array, f"{name}[{rank}]")
+    return [
+        None if array is None else check_array(devices, rank, array, f"{name}[{rank}]")
+        for rank, array in enumerate(arrays)
+    ]
 
 
-def check_array(devices: Sequence[Device], rank: int, array: Array, name: str) -> None:
-    """Refuse anything but an array on the device of ``rank``; ``name`` is the argument's name in the message.
+def check_array(devices: Sequence[Device], rank: int, array: Array, name: str) -> Elements:
+    """Return the elements of an array on the device of ``rank``; ``name`` is the argument's name in the message.
 
     Raises:
         InvalidUsageError: ``array`` is no :class:`~vkpar.Array`, lives on another device, or is a view whose elements
@@ -45,6 +47,7 @@ def check_array(devices: Sequence[Device], rank: int, array: Array, name: str) -
         owner = next((f" (rank {other})" for other, device in enumerate(devices) if device is array.device), "")
         raise InvalidUsageError(f"{name} is on {array.device!r}{owner}, but rank {rank} is {devices[rank]!r}")
     array.check_contiguous(name)
+    return Elements.of(array)
 
 
 def check_rank(devices: Sequence[Device], rank: int) -> int:
@@ -58,8 +61,8 @@ def check_rank(devices: Sequence[Device], rank: int) -> int:
     return int(rank)
 
 
-def rank_of(devices: Sequence[Device], array: Array, name: str) -> int:
-    """Return the rank that ``array`` lives on.
+def check_anywhere(devices: Sequence[Device], array: Array, name: str) -> tuple[int, Elements]:
+    """Return the rank that ``array`` lives on, and its elements.
 
     Raises:
         InvalidUsageError: no array, one on a device of another communicator, or a view whose elements do not lie side
@@ -70,65 +73,69 @@ def rank_of(devices: Sequence[Device], array: Array, name: str) -> int:
     array.check_contiguous(name)
     for rank, device in enumerate(devices):
         if device is array.device:
-            return rank
+            return rank, Elements.of(array)
     raise InvalidUsageError(f"{name} is on {array.device!r}, which is no rank of this communicator")
 
 
-def contributions(arrays: Arrays, count: int) -> list[Array | None]:
-    """Return ``arrays`` with None for each that contributes nothing to a reduction of ``count`` elements."""
-    return [None if array is None or (array.size == 0 and count) else array for array in arrays]
+def contributions(given: Given, count: int) -> list[Elements | None]:
+    """Return what is given, None in place of what contributes nothing to a reduction of ``count`` elements."""
+    return [None if each is None or (each.size == 0 and count) else each for each in given]
 
 
-def check_contributors(sources: Arrays) -> tuple[int, ...]:
+def check_contributors(sources: Given) -> tuple[int, ...]:
     """Return the ranks that contribute.
 
     Raises:
         InvalidUsageError: none does.
     """
-    ranks = tuple(rank for rank, array in enumerate(sources) if array is not None)
+    ranks = tuple(rank for rank, each in enumerate(sources) if each is not None)
     if not ranks:
         raise InvalidUsageError("no rank contributes: every array is None or of size zero")
     return ranks
 
 
-def largest(arrays: Arrays) -> int:
+def largest(*given: Given) -> int:
     """Return the most elements that any of the arrays has."""
-    return max((array.size for array in arrays if array is not None), default=0)
+    return max((each.size for part in given for each in part if each is not None), default=0)
 
 
-def check_alike(count: int, dtype: DType, **named: Arrays) -> None:
+def check_alike(count: int, dtype: DType, **named: Given) -> None:
     """Refuse arrays that have not ``count`` elements of ``dtype``; the keywords name them in the message.
 
     Raises:
         InvalidUsageError: an array has another count or dtype.
     """
-    given = [
-        (f"rank {rank}'s {name} has {array.size} {array.dtype}", array)
-        for name, arrays in named.items()
-        for rank, array in enumerate(arrays)
-        if array is not None
+    found = [
+        (name, rank, (each.size, each.dtype))
+        for name, given in named.items()
+        for rank, each in enumerate(given)
+        if each is not None
     ]
-    for text, array in given:
-        if array.size != count or array.dtype != dtype:
-            other = next((o for o, b in given if b.size != array.size or b.dtype != array.dtype), f"{count} {dtype}")
-            raise InvalidUsageError(f"{text}, {other}: counts and dtypes must agree")
+    for name, rank, form in found:
+        if form != (count, dtype):
+            others = (_has(*other) for other in found if other[2] != form)
+            other = next(others, f"{count} {dtype}")
+            raise InvalidUsageError(f"{_has(name, rank, form)}, {other}: counts and dtypes must agree")
 
 
-def check_out(devices: Sequence[Device], out: Arrays | None, counts: Sequence[int], dtype: DType) -> list[Array]:
-    """Return ``out``: an array per rank; that of rank r has ``counts[r]`` elements of ``dtype``.
+def _has(name: str, rank: int, form: tuple[int, DType]) -> str:
+    return f"rank {rank}'s {name} has {form[0]} {form[1]}"
+
+
+def check_out(devices: Sequence[Device], out: Arrays | None, counts: Sequence[int], dtype: DType) -> list[Elements]:
+    """Return the elements of ``out``, an array per rank; that of rank r has ``counts[r]`` elements of ``dtype``.
 
     Raises:
         InvalidUsageError: ``out`` is None, or an array is missing, on the wrong rank, or of another count or dtype.
     """
     if out is None:
         raise InvalidUsageError(f"out is needed: arrays of {list(counts)} elements, by rank")
-    check_list(devices, out, "out")
     made = []
-    for rank, (array, count) in enumerate(zip(out, counts, strict=True)):
-        if array is None or array.size != count or array.dtype != dtype:
-            given = "None" if array is None else f"{array.size} {array.dtype}"
+    for rank, (each, count) in enumerate(zip(check_list(devices, out, "out"), counts, strict=True)):
+        if each is None or (each.size, each.dtype) != (count, dtype):
+            given = "None" if each is None else f"{each.size} {each.dtype}"
             raise InvalidUsageError(f"out[{rank}] is {given}; this needs {count} {dtype}")
-        made.append(array)
+        made.append(each)
     return made
 
 
@@ -177,18 +184,18 @@ def check_aliasing(
     Raises:
         InvalidUsageError: such an overlap.
     """
-    placed = sorted((*_place(target.array), target.start) for target in targets if target.array.size)
-    for (storage, _, end, _), (other, first, _, _) in itertools.pairwise(placed):
-        if storage == other and first < end:
+    placed = sorted((*_place(elements), start) for start, elements in targets if elements.size)
+    for (memory, _, end, _), (other, first, _, _) in itertools.pairwise(placed):
+        if memory == other and first < end:
             raise InvalidUsageError(f"rank {rank}: two destinations overlap")
     begins = [target[:2] for target in placed]
     for source in sources:
-        if not source.array.size:
+        if not source.elements.size:
             continue
-        storage, first, end = _place(source.array)
-        after = bisect.bisect_right(begins, (storage, first))
+        memory, first, end = _place(source.elements)
+        after = bisect.bisect_right(begins, (memory, first))
         for other, begin, stop, start in placed[max(0, after - 1) : after + 1]:  # no others can overlap it
-            if other != storage or begin >= end or stop <= first:
+            if other != memory or begin >= end or stop <= first:
                 continue
             if (begin, stop) != (first, end):
                 raise InvalidUsageError(f"rank {rank}: out overlaps the array in part; it must be the same or apart")
@@ -198,6 +205,6 @@ def check_aliasing(
                 )
 
 
-def _place(array: Array) -> tuple[int, int, int]:
-    """Return the number of the array's storage, and its first byte there and the one after its last."""
-    return array.storage.serial, array.byte_offset, array.byte_offset + array.nbytes
+def _place(elements: Elements) -> tuple[int, int, int]:
+    """Return what stands for the memory of elements, and their first byte there and the one after their last."""
+    return id(elements.memory), elements.first, elements.end

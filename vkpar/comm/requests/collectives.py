@@ -9,11 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from vkpar.arrays.array import Array
-from vkpar.arrays.views import overlaps
 from vkpar.comm import wires
 from vkpar.comm.requests.checks import (
-    Arrays,
+    Given,
     check_aliasing,
     check_alike,
     check_array,
@@ -25,7 +23,7 @@ from vkpar.comm.requests.checks import (
     largest,
 )
 from vkpar.comm.requests.keys import Call
-from vkpar.comm.requests.operands import Operands, Part, flat, moved, slots_of, summed, words, words_of
+from vkpar.comm.requests.operands import Elements, Operands, Part, moved, slots_of, summed, words_of
 from vkpar.comm.schedule.steps import Move, Span
 from vkpar.device import Device
 from vkpar.dtypes import DType, float32
@@ -41,12 +39,10 @@ class Request:
 
     Attributes:
         name: the collective's name.
-        arrays: every array that it names; what is recorded for it is freed when one of them is gone.
         dtype: the arrays' dtype; ``count`` of their elements describe the collective's size.
     """
 
     name: str
-    arrays: list[Array]
     dtype: DType | None = None
     count: int = 0
 
@@ -104,7 +100,7 @@ class Movement(Request):
 
     def spans(self) -> list[Span]:
         """Return where each send's elements lie in the virtual space, in words."""
-        return slots_of([words(send.source) for send in self.sends])
+        return slots_of([send.source.words().size for send in self.sends])
 
     def moves(self) -> list[Move]:
         """Return what crosses links."""
@@ -118,13 +114,13 @@ class Movement(Request):
         """Return the arrays as programs read and write them."""
         sources: list[list[Part]] = [[] for _ in range(nranks)]
         targets: list[list[Part]] = [[] for _ in range(nranks)]
-        local: list[tuple[int, Array, Array]] = []
+        local: list[tuple[int, Elements, Elements]] = []
         for send, span in zip(self.sends, self.spans(), strict=True):
             sources[send.rank].append(Part(span.start, send.source))
             for rank, target in send.targets.items():
                 if rank != send.rank:
                     targets[rank].append(Part(span.start, target))
-                elif target.size and not overlaps(send.source, target):
+                elif target.size and not target.overlaps(send.source):
                     local.append((rank, send.source, target))
         made = moved(sources, targets)
         for rank, source, target in local:
@@ -139,11 +135,11 @@ class Barrier(Request):
 
 @dataclass(frozen=True)
 class Send:
-    """Rank ``rank`` sends the array ``source`` to ``targets``, by rank."""
+    """Rank ``rank`` sends ``source`` to ``targets``, by rank."""
 
     rank: int
-    source: Array
-    targets: dict[int, Array]
+    source: Elements
+    targets: dict[int, Elements]
 
 
 # ---- reductions ----
@@ -151,42 +147,37 @@ class Send:
 
 def all_reduce(devices: Sequence[Device], call: Call) -> Request:
     """Check an all_reduce; raises as :func:`vkpar.comm.requests.calls.check` does."""
-    check_list(devices, call.arrays, "arrays")
-    if call.out is not None:
-        check_list(devices, call.out, "out")
-    out = [None] * len(devices) if call.out is None else call.out
-    targets = [_target(rank, *pair) for rank, pair in enumerate(zip(call.arrays, out, strict=True))]
-    return _reduction(devices, call, contributions(call.arrays, largest(targets)), targets)
+    given = check_list(devices, call.arrays, "arrays")
+    out = [None] * len(devices) if call.out is None else check_list(devices, call.out, "out")
+    targets = [_target(rank, *pair) for rank, pair in enumerate(zip(given, out, strict=True))]
+    return _reduction(devices, call, contributions(given, largest(targets)), targets)
 
 
 def reduce(devices: Sequence[Device], call: Call) -> Request:
     """Check a reduce; raises as :func:`vkpar.comm.requests.calls.check` does."""
-    check_list(devices, call.arrays, "arrays")
+    given = check_list(devices, call.arrays, "arrays")
     root, (out,) = check_rank(devices, call.root), call.out
-    if out is not None:
-        check_array(devices, root, out, "out")
-    targets: list[Array | None] = [None] * len(devices)
-    targets[root] = _target(root, call.arrays[root], out)
-    return _reduction(devices, call, contributions(call.arrays, largest([*call.arrays, *targets])), targets)
+    targets: list[Elements | None] = [None] * len(devices)
+    targets[root] = _target(root, given[root], None if out is None else check_array(devices, root, out, "out"))
+    return _reduction(devices, call, contributions(given, largest(given, targets)), targets)
 
 
 def reduce_scatter(devices: Sequence[Device], call: Call) -> Request:
     """Check a reduce_scatter; raises as :func:`vkpar.comm.requests.calls.check` does."""
-    check_list(devices, call.arrays, "arrays")
-    sources = contributions(call.arrays, largest(call.arrays))
+    given = check_list(devices, call.arrays, "arrays")
+    sources = contributions(given, largest(given))
     contributors = check_contributors(sources)
-    first = next(array for array in sources if array is not None)
+    first = next(each for each in sources if each is not None)
     _check_op(devices, call.op, first.dtype, call.wire)
     check_alike(first.size, first.dtype, array=sources)
     counts = parts_of(first.size, len(devices), call.counts)
     targets = check_out(devices, call.out, counts, first.dtype)
     spans = slots_of([_units(count, first.dtype) for count in counts])
-    source_parts = [[] if array is None else cut(array, counts, spans) for array in sources]
-    target_parts = [[Part(span.start, flat(array))] for span, array in zip(spans, targets, strict=True)]
+    source_parts = [[] if each is None else cut(each, counts, spans) for each in sources]
+    target_parts = [[Part(span.start, each)] for span, each in zip(spans, targets, strict=True)]
     return _checked(
         Reduction(
             call.name,
-            alive(sources, targets),
             first.dtype,
             first.size,
             call.op,
@@ -200,15 +191,14 @@ def reduce_scatter(devices: Sequence[Device], call: Call) -> Request:
     )
 
 
-def _reduction(devices: Sequence[Device], call: Call, sources: Arrays, targets: Sequence[Array | None]) -> Request:
-    first = next(array for array in targets if array is not None)
-    count = largest([*sources, *targets])
+def _reduction(devices: Sequence[Device], call: Call, sources: Given, targets: Given) -> Request:
+    first = next(each for each in targets if each is not None)
+    count = largest(sources, targets)
     _check_op(devices, call.op, first.dtype, call.wire)
     check_alike(count, first.dtype, destination=targets, array=sources)
     return _checked(
         Reduction(
             call.name,
-            alive(sources, targets),
             first.dtype,
             count,
             call.op,
@@ -216,8 +206,8 @@ def _reduction(devices: Sequence[Device], call: Call, sources: Arrays, targets: 
             _units(count, first.dtype),
             check_contributors(sources),
             call.root,
-            sources=[[] if array is None else [Part(0, flat(array))] for array in sources],
-            targets=[[] if array is None else [Part(0, flat(array))] for array in targets],
+            sources=[[] if each is None else [Part(0, each)] for each in sources],
+            targets=[[] if each is None else [Part(0, each)] for each in targets],
         )
     )
 
@@ -243,8 +233,8 @@ def _check_op(devices: Sequence[Device], op: str, dtype: DType, wire: str | None
         raise InvalidUsageError(f"{what} travels exactly; wire= is for sums, averages and products of float32")
 
 
-def _target(rank: int, array: Array | None, out: Array | None) -> Array:
-    target = array if out is None else out
+def _target(rank: int, given: Elements | None, out: Elements | None) -> Elements:
+    target = given if out is None else out
     if target is None:
         raise InvalidUsageError(f"rank {rank} has no destination: give out[{rank}], or an array to reduce in place")
     return target
@@ -252,7 +242,7 @@ def _target(rank: int, array: Array | None, out: Array | None) -> Array:
 
 def barrier(_devices: Sequence[Device], call: Call) -> Request:
     """Return a barrier."""
-    return Barrier(call.name, [])
+    return Barrier(call.name)
 
 
 # ---- shared ----
@@ -274,15 +264,10 @@ def parts_of(count: int, nranks: int, counts: Sequence[int] | None) -> list[int]
     return split(count, nranks) if counts is None else list(counts)
 
 
-def cut(array: Array, counts: Sequence[int], spans: Sequence[Span]) -> list[Part]:
-    """Return consecutive parts of the flat array: part i, of ``counts[i]`` elements, begins at ``spans[i]``."""
-    parts, at, whole = [], 0, flat(array)
+def cut(whole: Elements, counts: Sequence[int], spans: Sequence[Span]) -> list[Part]:
+    """Return consecutive parts of ``whole``: part i, of ``counts[i]`` elements, begins at ``spans[i]``."""
+    parts, at = [], 0
     for count, span in zip(counts, spans, strict=True):
-        parts.append(Part(span.start, whole[at : at + count]))
+        parts.append(Part(span.start, whole.cut(at, count)))
         at += count
     return parts
-
-
-def alive(*named: Arrays) -> list[Array]:
-    """Return every array, each once."""
-    return list({id(array): array for arrays in named for array in arrays if array is not None}.values())

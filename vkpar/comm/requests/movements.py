@@ -5,21 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from vkpar.arrays.array import Array
-from vkpar.arrays.views import overlaps
 from vkpar.comm.requests.checks import (
+    Given,
     check_aliasing,
     check_alike,
+    check_anywhere,
     check_array,
     check_list,
     check_out,
     check_rank,
     contributions,
-    rank_of,
 )
-from vkpar.comm.requests.collectives import Movement, Request, Send, alive, cut, parts_of, split
+from vkpar.comm.requests.collectives import Movement, Request, Send, cut, parts_of, split
 from vkpar.comm.requests.keys import Call
-from vkpar.comm.requests.operands import Part, flat, slots_of
+from vkpar.comm.requests.operands import Part, slots_of
 from vkpar.comm.schedule.steps import Span
 from vkpar.device import Device
 from vkpar.dtypes import DType
@@ -31,76 +30,73 @@ SCATTER, GATHER = "scatter", "gather"
 
 def all_gather(devices: Sequence[Device], call: Call) -> Request:
     """Check an all_gather; raises as :func:`vkpar.comm.requests.calls.check` does."""
-    check_list(devices, call.arrays, "arrays")
-    dtype, counts = _common(call)
+    given = check_list(devices, call.arrays, "arrays")
+    dtype, counts = _common(call.name, given)
     targets = check_out(devices, call.out, [sum(counts)] * len(devices), dtype)
     starts = [sum(counts[:rank]) for rank in range(len(counts))]
     sends = []
-    for rank, array in enumerate(call.arrays):
-        if array is not None and array.size:
-            start, end = starts[rank], starts[rank] + array.size
-            places = {other: flat(target)[start:end] for other, target in enumerate(targets)}
-            sends.append(Send(rank, flat(array), places))
-    return _moved(devices, call, alive(call.arrays, targets), dtype, sum(counts), sends)
+    for rank, source in enumerate(given):
+        if source is not None and source.size:
+            places = {other: target.cut(starts[rank], source.size) for other, target in enumerate(targets)}
+            sends.append(Send(rank, source, places))
+    return _moved(devices, call, dtype, sum(counts), sends)
 
 
 def broadcast(devices: Sequence[Device], call: Call) -> Request:
     """Check a broadcast; raises as :func:`vkpar.comm.requests.calls.check` does."""
-    arrays, out = call.arrays, call.out
-    check_list(devices, arrays, "arrays")
+    given, out = check_list(devices, call.arrays, "arrays"), call.out
     root = check_rank(devices, call.root)
-    source = arrays[root]
+    source = given[root]
     if source is None:
         raise InvalidUsageError(f"broadcast needs an array on every rank, or on rank {root}, its root, alone with out=")
-    if out is None and any(array is None for array in arrays):
+    if out is None and None in given:
         raise InvalidUsageError("broadcast needs an array on every rank: it writes into them, or into out=")
-    given = arrays if out is None else contributions(arrays, source.size)
-    check_alike(source.size, source.dtype, array=given)
+    check_alike(source.size, source.dtype, array=given if out is None else contributions(given, source.size))
     counts = [source.size] * len(devices)
-    targets = arrays if out is None else check_out(devices, out, counts, source.dtype)
-    places = {rank: flat(array) for rank, array in enumerate(targets) if array is not None}
-    return _moved(devices, call, alive(arrays, targets), source.dtype, source.size, [Send(root, flat(source), places)])
+    targets: Given = given if out is None else check_out(devices, out, counts, source.dtype)
+    places = {rank: target for rank, target in enumerate(targets) if target is not None}
+    return _moved(devices, call, source.dtype, source.size, [Send(root, source, places)])
 
 
 def scatter(devices: Sequence[Device], call: Call) -> Request:
     """Check a scatter; raises as :func:`vkpar.comm.requests.calls.check` does."""
     (array,), root = call.arrays, check_rank(devices, call.root)
-    check_array(devices, root, array, "array")
-    counts = parts_of(array.size, len(devices), call.counts)
-    targets = check_out(devices, call.out, counts, array.dtype)
-    parts = cut(array, counts, slots_of(counts))
-    sends = [Send(root, part.array, {rank: flat(targets[rank])}) for rank, part in enumerate(parts)]
-    return _moved(devices, call, alive([array], targets), array.dtype, array.size, sends)
+    source = check_array(devices, root, array, "array")
+    counts = parts_of(source.size, len(devices), call.counts)
+    targets = check_out(devices, call.out, counts, source.dtype)
+    parts = cut(source, counts, slots_of(counts))
+    sends = [Send(root, part.elements, {rank: targets[rank]}) for rank, part in enumerate(parts)]
+    return _moved(devices, call, source.dtype, source.size, sends)
 
 
 def gather(devices: Sequence[Device], call: Call) -> Request:
     """Check a gather; raises as :func:`vkpar.comm.requests.calls.check` does."""
-    check_list(devices, call.arrays, "arrays")
+    given = check_list(devices, call.arrays, "arrays")
     root, (out,) = check_rank(devices, call.root), call.out
-    dtype, counts = _common(call)
+    dtype, counts = _common(call.name, given)
     if out is None:
         raise InvalidUsageError(f"out is needed: an array of {sum(counts)} elements on rank {root}, the root")
-    check_array(devices, root, out, "out")
-    if out.size != sum(counts) or out.dtype != dtype:
-        raise InvalidUsageError(f"out is {out.size} {out.dtype}; this needs {sum(counts)} {dtype}")
-    places = cut(out, counts, slots_of(counts))
+    whole = check_array(devices, root, out, "out")
+    if (whole.size, whole.dtype) != (sum(counts), dtype):
+        raise InvalidUsageError(f"out is {whole.size} {whole.dtype}; this needs {sum(counts)} {dtype}")
+    places = cut(whole, counts, slots_of(counts))
     sends = [
-        Send(rank, flat(array), {root: place.array})
-        for rank, (array, place) in enumerate(zip(call.arrays, places, strict=True))
-        if array is not None and array.size
+        Send(rank, source, {root: place.elements})
+        for rank, (source, place) in enumerate(zip(given, places, strict=True))
+        if source is not None and source.size
     ]
-    return _moved(devices, call, alive(call.arrays, [out]), dtype, out.size, sends)
+    return _moved(devices, call, dtype, whole.size, sends)
 
 
 def all_to_all(devices: Sequence[Device], call: Call) -> Request:
     """Check an all_to_all; raises as :func:`vkpar.comm.requests.calls.check` does."""
-    arrays, counts, nranks = call.arrays, call.counts, len(devices)
-    check_list(devices, arrays, "arrays")
-    dtype, sizes = _common(call)
+    counts, nranks = call.counts, len(devices)
+    given = check_list(devices, call.arrays, "arrays")
+    dtype, sizes = _common(call.name, given)
     if counts is None:
-        if any(array is None for array in arrays):
+        if None in given:
             raise InvalidUsageError("all_to_all needs an array on every rank, or counts=")
-        check_alike(sizes[0], dtype, array=arrays)
+        check_alike(sizes[0], dtype, array=given)
         counts = [split(sizes[0], nranks)] * nranks
     for rank, (size, row) in enumerate(zip(sizes, counts, strict=True)):
         if size != sum(row):
@@ -109,13 +105,13 @@ def all_to_all(devices: Sequence[Device], call: Call) -> Request:
     targets = check_out(devices, call.out, [sum(column) for column in received], dtype)
     places = [cut(target, column, slots_of(column)) for target, column in zip(targets, received, strict=True)]
     sends = [
-        Send(rank, part.array, {other: places[other][rank].array})
-        for rank, (array, row) in enumerate(zip(arrays, counts, strict=True))
-        if array is not None
-        for other, part in enumerate(cut(array, row, slots_of(row)))
+        Send(rank, part.elements, {other: places[other][rank].elements})
+        for rank, (source, row) in enumerate(zip(given, counts, strict=True))
+        if source is not None
+        for other, part in enumerate(cut(source, row, slots_of(row)))
     ]
-    swaps = any(array is not None and overlaps(array, target) for array, target in zip(arrays, targets, strict=True))
-    return _moved(devices, call, alive(arrays, targets), dtype, max(sizes), sends, swaps=swaps)
+    swaps = any(source is not None and source.overlaps(target) for source, target in zip(given, targets, strict=True))
+    return _moved(devices, call, dtype, max(sizes), sends, swaps=swaps)
 
 
 def unzipped(pairs: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
@@ -133,22 +129,21 @@ def unzipped(pairs: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
 def send_recv(devices: Sequence[Device], call: Call) -> Request:
     """Check a send_recv; raises as :func:`vkpar.comm.requests.calls.check` does."""
     sends = []
-    for index, (source, target) in enumerate(zip(call.arrays, call.out, strict=True)):
-        rank = rank_of(devices, source, f"the source of pair {index}")
-        other = rank_of(devices, target, f"the target of pair {index}")
-        if source.size != target.size or source.dtype != target.dtype:
+    for index, pair in enumerate(zip(call.arrays, call.out, strict=True)):
+        rank, source = check_anywhere(devices, pair[0], f"the source of pair {index}")
+        other, target = check_anywhere(devices, pair[1], f"the target of pair {index}")
+        if (source.size, source.dtype) != (target.size, target.dtype):
             raise InvalidUsageError(
                 f"pair {index}: {source.size} {source.dtype} to {target.size} {target.dtype}; they must agree"
             )
-        sends.append(Send(rank, flat(source), {other: flat(target)}))
-    dtype = call.arrays[0].dtype if call.arrays else None
-    return _moved(devices, call, alive(call.arrays, call.out), dtype, sum(send.source.size for send in sends), sends)
+        sends.append(Send(rank, source, {other: target}))
+    dtype = sends[0].source.dtype if sends else None
+    return _moved(devices, call, dtype, sum(send.source.size for send in sends), sends)
 
 
 def _moved(
     devices: Sequence[Device],
     call: Call,
-    arrays: list[Array],
     dtype: DType | None,
     count: int,
     sends: Sequence[Send],
@@ -156,7 +151,7 @@ def _moved(
     swaps: bool = False,
 ) -> Request:
     """Return the movement once its destinations are checked."""
-    request = Movement(call.name, arrays, dtype, count, tuple(sends), call.root, swaps)
+    request = Movement(call.name, dtype, count, tuple(sends), call.root, swaps)
     pairs = list(zip(sends, request.spans(), strict=True))
     partners = _partners(pairs) if swaps else {}
     for rank in range(len(devices)):
@@ -172,13 +167,12 @@ def _partners(pairs: Sequence[tuple[Send, Span]]) -> dict[int, int]:
     return {start: starts.get((target, source), start) for (source, target), start in starts.items()}
 
 
-def _common(call: Call) -> tuple[DType, list[int]]:
-    """Return the dtype of a call's arrays and their counts; an array that is None has the count 0."""
-    given = [array for array in call.arrays if array is not None]
-    if not given:
-        raise InvalidUsageError(f"{call.name} needs at least one array")
-    dtype = given[0].dtype
-    for rank, array in enumerate(call.arrays):
-        if array is not None and array.dtype != dtype:
-            raise InvalidUsageError(f"rank {rank}'s array is {array.dtype}, another {dtype}: dtypes must agree")
-    return dtype, [0 if array is None else array.size for array in call.arrays]
+def _common(name: str, given: Given) -> tuple[DType, list[int]]:
+    """Return the dtype of what is given and its counts; None has the count 0."""
+    first = next((each for each in given if each is not None), None)
+    if first is None:
+        raise InvalidUsageError(f"{name} needs at least one array")
+    for rank, each in enumerate(given):
+        if each is not None and each.dtype != first.dtype:
+            raise InvalidUsageError(f"rank {rank}'s array is {each.dtype}, another {first.dtype}: dtypes must agree")
+    return first.dtype, [0 if each is None else each.size for each in given]

@@ -1,41 +1,146 @@
-"""The operands of a program: each rank's arrays, laid out in the virtual space that a schedule counts in."""
+"""The operands of a program: each rank's elements, laid out in the virtual space that a schedule counts in."""
 
 from __future__ import annotations
 
 import bisect
+import operator
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from vkpar import dtypes
 from vkpar.arrays.array import Array
+from vkpar.arrays.layout import WIDE
 from vkpar.comm.schedule.steps import BLOCK, Span
+from vkpar.device import Device
+from vkpar.dtypes import DType, uint32
 from vkpar.vulkan.memory.accounting import BOUNCE_BUFFERS
 from vkpar.vulkan.memory.buffer import BufferRange
+from vkpar.vulkan.memory.subbuffers import SubBuffers
+from vkpar.vulkan.physical import ALIGNMENT
 
 WORD = 4  # bytes; movements, and reduced elements of other than 32 bits, travel as words
 
 RangeCopy = tuple[list[BufferRange], list[BufferRange]]  # of as many bytes
+Window = tuple[BufferRange, int]  # a range that a kernel can bind, and the index of some element in it
 
 
-@dataclass(frozen=True)
-class Part:
-    """A flat array whose elements a schedule calls ``start`` and after."""
+class Elements(NamedTuple):
+    """Elements of an array side by side, in memory that is held: nothing that is made of them asks the array again.
+
+    Attributes:
+        device: where they are.
+        memory: the array's; None where it has no elements.
+        first: the byte of the memory at which they begin.
+        size: how many they are, of ``dtype``.
+    """
+
+    device: Device
+    memory: SubBuffers | None
+    first: int
+    size: int
+    dtype: DType
+
+    @classmethod
+    def of(cls, array: Array) -> Elements:
+        """Return all elements of an array.
+
+        Raises:
+            InvalidUsageError: the array was closed.
+        """
+        return cls(array.device, array.storage.pin(), array.byte_offset, array.size, array.dtype)
+
+    @property
+    def end(self) -> int:
+        """The byte of the memory after the last of them."""
+        return self.first + self.size * self.dtype.itemsize
+
+    def cut(self, at: int, count: int) -> Elements:
+        """Return ``count`` of them from number ``at`` on."""
+        return self._replace(first=self.first + at * self.dtype.itemsize, size=count)
+
+    def words(self) -> Elements:
+        """Return them as 32-bit words, the last one perhaps in part."""
+        return self._replace(size=words_of(self.end - self.first), dtype=uint32)
+
+    def overlaps(self, other: Elements) -> bool:
+        """Say whether they share any byte with ``other``."""
+        return self.memory is other.memory and self.first < other.end and other.first < self.end
+
+    def ranges(self) -> list[BufferRange]:
+        """Return exactly their bytes, a range for each buffer that holds some of them."""
+        assert self.memory is not None, "no elements"
+        return self.memory.ranges(self.first, self.end - self.first)
+
+    def is_reached(self, unit: int) -> bool:
+        """Say whether wide accesses reach them, and each of their blocks lies in one buffer.
+
+        Args:
+            unit: bytes of what blocks consist of; 0 for the elements.
+        """
+        assert self.memory is not None, "no elements"
+        block, inside = BLOCK * (unit or self.dtype.itemsize), range(self.first + 1, self.end)
+        return self.first % WIDE == 0 and not any(
+            (border - self.first) % block for border in self.memory.borders if border in inside
+        )
+
+    def reach(self, start: int = 0) -> int:
+        """Return how many of them, from number ``start`` on, one binding of a kernel covers; none at the end."""
+        if start == self.size:
+            return 0
+        assert self.memory is not None, "no elements"
+        first = self.first + start * self.dtype.itemsize
+        most = self.device.info.limits.max_storage_buffer_range // WIDE * WIDE - first % ALIGNMENT
+        return min(self.size - start, min(most, self.memory.reach(first)) // self.dtype.itemsize)
+
+    def window(self, start: int, count: int) -> Window:
+        """Return a bindable range over ``count`` of them from number ``start`` on, and that one's index in the range.
+
+        Raises:
+            InvalidUsageError: they lie in more than one buffer.
+        """
+        assert self.memory is not None, "no elements"
+        itemsize = self.dtype.itemsize
+        whole, skipped = self.memory.window(self.first + start * itemsize, count * itemsize)
+        return whole, skipped // itemsize
+
+
+class Part(NamedTuple):
+    """Elements that a schedule calls ``start`` and after."""
 
     start: int
-    array: Array
+    elements: Elements
 
 
 class Placement:
     """One rank's parts; they do not overlap."""
 
     def __init__(self, parts: Iterable[Part]) -> None:
-        self.parts = sorted((part for part in parts if part.array.size), key=lambda part: part.start)
-        self._starts = [part.start for part in self.parts]
+        self._parts = sorted((part for part in parts if part.elements.size), key=operator.itemgetter(0))
+        self._starts = [part.start for part in self._parts]
+        # Of a part that one binding covers, the range that all of its kernels bind.
+        self._windows = [each.window(0, each.size) if each.reach() == each.size else None for _, each in self._parts]
 
-    def find(self, start: int) -> tuple[Array, int]:
-        """Return the array that holds virtual element ``start``, and the element's index in it."""
-        part = self.parts[bisect.bisect_right(self._starts, start) - 1]
-        return part.array, start - part.start
+    def _find(self, start: int) -> tuple[int, int]:
+        """Return the number of the part that holds virtual element ``start``, and the element's number in the part."""
+        number = bisect.bisect_right(self._starts, start) - 1
+        return number, start - self._starts[number]
+
+    def ranges(self, span: Span) -> list[BufferRange]:
+        """Return the bytes of the elements of ``span``."""
+        number, at = self._find(span.start)
+        return self._parts[number].elements.cut(at, span.count).ranges()
+
+    def reach(self, start: int) -> int:
+        """Return how many elements from virtual element ``start`` on one binding of a kernel covers."""
+        number, at = self._find(start)
+        elements = self._parts[number].elements
+        return elements.reach(at) if self._windows[number] is None else elements.size - at
+
+    def window(self, start: int, count: int) -> Window:
+        """Return a bindable range that holds ``count`` elements, the part's own where that can be bound."""
+        number, at = self._find(start)
+        whole = self._windows[number]
+        return self._parts[number].elements.window(at, count) if whole is None else (whole[0], whole[1] + at)
 
 
 @dataclass
@@ -65,11 +170,6 @@ class Operands:
     bounce_buffers: list[Array] = field(default_factory=list)
 
 
-def flat(array: Array) -> Array:
-    """Return the array as one dimension."""
-    return array.reshape(-1)
-
-
 def slots_of(counts: Sequence[int]) -> list[Span]:
     """Lay pieces of ``counts`` elements one after the other, each from a multiple of :data:`BLOCK`."""
     spans, start = [], 0
@@ -87,30 +187,25 @@ def summed(sources: Sequence[Sequence[Part]], targets: Sequence[Sequence[Part]],
     """
     made, unit = Operands([], []), WORD if in_words else 0
     for rank, (given, wanted) in enumerate(zip(sources, targets, strict=True)):
-        bounces: dict[tuple[int, object], Array] = {}
-        found = [_source(made, rank, part, bounces, unit=unit) for part in given]
-        filled = [_target(made, rank, part, bounces, unit=unit) for part in wanted]
-        made.sources.append(Placement(map(_in_words, found) if in_words else found))
-        made.targets.append(Placement(map(_in_words, filled) if in_words else filled))
+        bounces: dict[Part, Elements] = {}
+        found = [_source(made, rank, part, bounces, unit) for part in given]
+        filled = [_target(made, rank, part, bounces, unit) for part in wanted]
+        made.sources.append(Placement(found))
+        made.targets.append(made.sources[-1] if filled == found else Placement(filled))
     return made
 
 
 def moved(sources: Sequence[Sequence[Part]], targets: Sequence[Sequence[Part]]) -> Operands:
     """Return operands for a movement: every part as 32-bit words, bounce buffers where kernels cannot reach these.
 
-    The parts' starts count words (see :func:`words`). Allocations are padded, so that a source's last word may be read
-    whole; a target's is written whole, which takes a bounce buffer.
+    The parts' starts count words (see :func:`words_of`). Allocations are padded, so that a source's last word may be
+    read whole; a target's is written whole, which takes a bounce buffer.
     """
     made = Operands([], [])
     for rank, (given, wanted) in enumerate(zip(sources, targets, strict=True)):
-        made.sources.append(Placement(_in_words(_source(made, rank, part, {}, unit=WORD)) for part in given))
-        made.targets.append(Placement(_in_words(_target(made, rank, part, {}, unit=WORD)) for part in wanted))
+        made.sources.append(Placement(_source(made, rank, part, {}, WORD) for part in given))
+        made.targets.append(Placement(_target(made, rank, part, {}, WORD) for part in wanted))
     return made
-
-
-def words(array: Array) -> int:
-    """Return how many 32-bit words hold the array's bytes."""
-    return words_of(array.nbytes)
 
 
 def words_of(nbytes: int) -> int:
@@ -118,41 +213,27 @@ def words_of(nbytes: int) -> int:
     return -(-nbytes // WORD)
 
 
-def _source(made: Operands, rank: int, part: Part, bounces: dict[tuple[int, object], Array], *, unit: int = 0) -> Part:
-    if part.array.size == 0 or _is_reached(part.array, unit):
-        return part
-    bounce = bounces[part.start, part.array.key] = _bounce_buffer(made, part.array)
-    made.copies.before.setdefault(rank, []).append((part.array.ranges(), bounce.ranges()))
-    return Part(part.start, bounce)
+def _source(made: Operands, rank: int, part: Part, bounces: dict[Part, Elements], unit: int) -> Part:
+    """Return the part, or a bounce buffer where kernels cannot reach it; in words where ``unit`` is not 0."""
+    elements = part.elements
+    if elements.size and not elements.is_reached(unit):
+        bounce = bounces[part] = _bounce_buffer(made, elements)
+        made.copies.before.setdefault(rank, []).append((elements.ranges(), bounce.ranges()))
+        elements = bounce
+    return Part(part.start, elements.words() if unit else elements)
 
 
-def _target(made: Operands, rank: int, part: Part, bounces: dict[tuple[int, object], Array], *, unit: int = 0) -> Part:
-    """Return the part, or a bounce buffer where kernels cannot reach it or it is no multiple of ``unit`` bytes."""
-    whole = not unit or part.array.nbytes % unit == 0
-    if part.array.size == 0 or (whole and _is_reached(part.array, unit)):
-        return part
-    bounce = bounces.get((part.start, part.array.key))
-    if bounce is None:
-        bounce = _bounce_buffer(made, part.array)
-    made.copies.after.setdefault(rank, []).append((bounce.ranges(), part.array.ranges()))
-    return Part(part.start, bounce)
+def _target(made: Operands, rank: int, part: Part, bounces: dict[Part, Elements], unit: int) -> Part:
+    """Return the part as :func:`_source` does; it takes a bounce buffer, too, where it is no whole number of units."""
+    elements = part.elements
+    whole = not unit or (elements.end - elements.first) % unit == 0
+    if elements.size and not (whole and elements.is_reached(unit)):
+        bounce = bounces.get(part) or _bounce_buffer(made, elements)
+        made.copies.after.setdefault(rank, []).append((bounce.ranges(), elements.ranges()))
+        elements = bounce
+    return Part(part.start, elements.words() if unit else elements)
 
 
-def _is_reached(array: Array, unit: int) -> bool:
-    """Say whether wide accesses reach the array, and each of its blocks lies in one sub-buffer.
-
-    Args:
-        array: with elements.
-        unit: bytes of what blocks consist of; 0 for the array's elements.
-    """
-    return array.is_aligned() and array.has_borders_at(BLOCK * (unit or array.dtype.itemsize))
-
-
-def _in_words(part: Part) -> Part:
-    array = part.array
-    return Part(part.start, Array(array.storage, array.byte_offset, (words(array),), dtypes.uint32))
-
-
-def _bounce_buffer(made: Operands, array: Array) -> Array:
-    made.bounce_buffers.append(Array.allocate(array.device, array.shape, array.dtype, BOUNCE_BUFFERS))
-    return made.bounce_buffers[-1]
+def _bounce_buffer(made: Operands, elements: Elements) -> Elements:
+    made.bounce_buffers.append(Array.allocate(elements.device, elements.size, elements.dtype, BOUNCE_BUFFERS))
+    return Elements.of(made.bounce_buffers[-1])

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from vkpar.comm.rig.links import proof, share
-from vkpar.vulkan import physical
+from vkpar.vulkan import drivers
 from vkpar.vulkan.command import CommandPool
 from vkpar.vulkan.device import LogicalDevice
 from vkpar.vulkan.pump.native import CGroup
@@ -55,7 +55,7 @@ def hop(first: LogicalDevice, second: LogicalDevice, hops: int) -> list[int]:
 
 def main(devices: Sequence[str], hops: int, nonce: str) -> None:
     """Run the test between the two devices named by UUID and print the proof."""
-    by_uuid = {info.device_uuid: info for info in physical.enumerate_devices()}
+    by_uuid = {info.device_uuid: info for info in drivers.enumerate_devices()}
     first, second = (LogicalDevice(by_uuid[uuid]) for uuid in devices)
     reached = hop(first, second, hops)
     first.close()

@@ -11,6 +11,7 @@ its source and target arrays, if the element lies there at all.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection
 from dataclasses import dataclass
 
@@ -126,12 +127,12 @@ class Step:
     phase: str
     actions: tuple[Action, ...]
 
-    @property
+    @functools.cached_property
     def reads(self) -> tuple[int, ...]:
         """The slots that the step reads."""
         return tuple(slot for action in self.actions for slot in action.reads)
 
-    @property
+    @functools.cached_property
     def writes(self) -> tuple[int, ...]:
         """The slots that the step fills."""
         return tuple(action.out_slot for action in self.actions if action.out_slot is not None)

@@ -11,7 +11,7 @@ from vkpar.comm.engine.engine import Engine
 from vkpar.comm.engine.work import Work
 from vkpar.comm.plan.shares import ROLES, Costs
 from vkpar.comm.record.kernels import ReduceSpec
-from vkpar.comm.requests.operands import Operands, Part, Placement
+from vkpar.comm.requests.operands import Elements, Operands, Part, Placement
 from vkpar.comm.schedule.algorithms.table import TABLE
 from vkpar.comm.schedule.primitives import recv_copy, recv_reduce_copy_send, send
 from vkpar.comm.schedule.steps import BLOCK, MOST_SOURCES, Action, SlotSet, Span, Step
@@ -59,7 +59,7 @@ class _Runner:
         self._formats: WirePlan = wires.plan(dtypes.float32, wire, TABLE["two_shot"])
         most = self._formats.blocks(min(self._slab.slot_nbytes, _TRIES[-1][0])) * BLOCK
         self._arrays = [device.zeros(2 * most, dtypes.float32) for device in engine.devices]
-        self._places = [Placement([Part(0, array)]) for array in self._arrays]
+        self._places = [Placement([Part(0, Elements.of(array))]) for array in self._arrays]
         self._tries: dict[tuple[int, str], Tries] = {
             (rank, role): _TRIES for rank in range(engine.rig.nranks) for role in ROLES
         }

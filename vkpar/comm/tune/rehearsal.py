@@ -23,14 +23,14 @@ class Rehearsal:
         engine: the engine on whose rig it runs.
         name: its name in the flight recorder.
         record: returns its recorded programs.
-        keep: the arrays that it uses.
+        keep: what holds the memory that it uses.
     """
 
-    def __init__(self, engine: Engine, name: str, record: Callable[[], Entry], keep: Sequence[Array]) -> None:
+    def __init__(self, engine: Engine, name: str, record: Callable[[], Entry], keep: object) -> None:
         self._engine = engine
         self._name = name
         self._record = record
-        self._keep = tuple(keep)
+        self._keep = keep
 
     def launch(self) -> Work:
         """Enqueue it once.
@@ -39,7 +39,7 @@ class Rehearsal:
             CommunicatorError: the communicator has failed.
             InvalidUsageError: the communicator is closed.
         """
-        return self._engine.launch_held(self._entry, self._name, self._keep)
+        return self._engine.launch_chosen(lambda: self._entry, self._name, self._keep)
 
     def __enter__(self) -> Rehearsal:
         self._entry = self._engine.hold(self._record)
@@ -51,7 +51,7 @@ class Rehearsal:
 
 def request_by(engine: Engine, request: Request, plan: Plan) -> Rehearsal:
     """Return a context in which ``request`` can be run by ``plan``, whatever the tuning says."""
-    return Rehearsal(engine, request.name, lambda: engine.builder.entry(request, plan), request.arrays)
+    return Rehearsal(engine, request.name, lambda: engine.builder.entry(request, plan), request)
 
 
 def steps_alone(

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from vkpar import text
+from vkpar import env, text
+from vkpar.vulkan.memory.pool import Room
 from vkpar.vulkan.physical import Heap
 
 ARRAYS, STAGING, SLOTS, BOUNCE_BUFFERS = "arrays", "staging", "slots", "bounce buffers"
@@ -186,6 +187,31 @@ class Accounting:
         used = sum(_on(heap, part._used) for part in every)
         imported = sum(_on(heap, part._imported) for part in every)
         return used, sum(part._blocks[heap] for part in every), imported
+
+    def report(self, found: Sequence[Heap], room: Room, trimmable: int, pipelines: int) -> DeviceMemory:
+        """Return what the memory is used for.
+
+        Args:
+            found: the device's heaps with what the driver says of them now.
+            room: what is free in the blocks.
+            trimmable: bytes of blocks that could be freed.
+            pipelines: how many pipelines the device keeps.
+        """
+        buffers, blocks = self.counts
+        return DeviceMemory(
+            heaps=self.heaps(found),
+            arrays=self.of(ARRAYS),
+            staging=self.of(STAGING),
+            slots=self.of(SLOTS),
+            bounce_buffers=self.of(BOUNCE_BUFFERS),
+            pipelines=pipelines,
+            limit=env.get().max_memory,
+            buffers=buffers,
+            blocks=blocks,
+            trimmable=trimmable,
+            largest_free=room.largest,
+            fragmentation=room.fragmentation,
+        )
 
     def heaps(self, found: Sequence[Heap]) -> tuple[HeapMemory, ...]:
         """Return each heap's accounting beside the driver's figures."""

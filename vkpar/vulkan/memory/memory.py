@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 
 from vkpar import env, text
 from vkpar.errors import DeviceLostError, OutOfMemoryError, UnsupportedError, VulkanError
-from vkpar.vulkan import api, physical
+from vkpar.vulkan import api, drivers
 from vkpar.vulkan.memory import memtypes
 from vkpar.vulkan.memory.accounting import ARRAYS, LIMITED, Accounting
 from vkpar.vulkan.memory.buffer import Buffer, Lease
@@ -239,7 +239,7 @@ class Allocator:
 
     def _state(self, nbytes: int, kind: str, asking: Callable[[], str] | None = None) -> str:
         """Say what was asked for, which ``asking`` labels, and what there is, for the error that nothing is left."""
-        heap = self._whole_accounting.heaps(physical.read_heaps(self._info))[memtypes.heap_of(self._info, kind)]
+        heap = self._whole_accounting.heaps(drivers.read_heaps(self._info))[memtypes.heap_of(self._info, kind)]
         budget = "no budget known" if heap.budget is None else f"a budget of {heap.budget}"
         largest = heapq.nlargest(_LARGEST_USERS, self._users(asking).items(), key=lambda user: user[1])
         named = "; ".join(f"{name() if callable(name) else name}: {held} bytes" for name, held in largest)

@@ -8,6 +8,7 @@ with the device; before it goes back to the driver, or to another purpose, its l
 from __future__ import annotations
 
 import os
+import threading
 import weakref
 from collections import deque
 from collections.abc import Callable
@@ -45,14 +46,15 @@ class Recycler:
 
     Args:
         heap_nbytes: of the heap that arrays lie in; 0 where it is not known.
+        most: bytes that are kept at most; by default what the heap allows.
     """
 
-    def __init__(self, heap_nbytes: int) -> None:
+    def __init__(self, heap_nbytes: int = 0, most: int | None = None) -> None:
         self._holders: set[_Holder] = set()
         self._dropped: deque[_Holder] = deque()
         self._idle: dict[int, deque[Buffer]] = {}  # by the bytes that they take
         self._nbytes = 0  # of the idle ones, more or less: threads may race for the count
-        self._most = min(heap_nbytes // _MOST_SHARE or _MOST_BYTES, _MOST_BYTES)
+        self._most = min(heap_nbytes // _MOST_SHARE or _MOST_BYTES, _MOST_BYTES) if most is None else most
         self._forks = _forks[0]
 
     def hold(self, memory: SubBuffers) -> SubBuffers:
@@ -110,3 +112,43 @@ class Recycler:
         for holder in list(self._holders):
             if holder() is None:  # an interrupt may have ended the call that was about to sort it
                 self._holders.discard(holder)
+
+
+class Divided:
+    """The dropped memory of a device while one thread captures: what the thread's arrays lie in stays with its graph.
+
+    A graph's commands name that memory each time they run. So it serves the graph's arrays alone, in the order in which
+    they were captured, until the graph is closed.
+
+    Args:
+        rest: everybody else's.
+        own: the capturing thread's.
+
+    Attributes:
+        rest, own: as they were given.
+        paused: the capturing thread is served as everybody else.
+    """
+
+    def __init__(self, rest: Recycler, own: Recycler) -> None:
+        self.rest, self.own = rest, own
+        self.paused = False
+        self._thread = threading.get_ident()
+
+    def _mine(self) -> Recycler:
+        return self.own if threading.get_ident() == self._thread and not self.paused else self.rest
+
+    def hold(self, memory: SubBuffers) -> SubBuffers:
+        """Take note of an array's memory, as :meth:`Recycler.hold` does."""
+        return self._mine().hold(memory)
+
+    def take(self, nbytes: int, label: Callable[[], str] | None) -> SubBuffers | None:
+        """Return memory that was dropped before, as :meth:`Recycler.take` does."""
+        return self._mine().take(nbytes, label)
+
+    def sort(self) -> None:
+        """Keep what was dropped since the last call; the graph's is sorted when its thread takes some."""
+        self.rest.sort()
+
+    def evict(self) -> None:
+        """Keep nothing any more but what is the graph's."""
+        self.rest.evict()

@@ -8,6 +8,8 @@ from collections.abc import Hashable, Sequence
 
 from vkpar.errors import InvalidUsageError
 from vkpar.vulkan.memory.buffer import Buffer, BufferRange
+from vkpar.vulkan.memory.pool import round_up
+from vkpar.vulkan.physical import ALIGNMENT, TEXEL
 
 # Sub-buffers but for the last are multiples of it: 256 elements of up to 16 bytes, so that a border between two of them
 # lies between two blocks of a collective and at an offset that every device can bind.
@@ -91,6 +93,20 @@ class SubBuffers:
                 f"{len(self)} sub-buffers"
             )
         return buffer.range(offset, nbytes, self)
+
+    def window(self, start: int, nbytes: int) -> tuple[BufferRange, int]:
+        """Return a bindable range over ``nbytes`` from ``start``, and the number of bytes in it before them.
+
+        The range begins as the offset alignment of every device asks, and ends at a whole texel (buffers are padded).
+
+        Raises:
+            InvalidUsageError: they do not lie in one buffer.
+        """
+        self.range(start, nbytes)  # refuses bytes in several
+        buffer, offset = self.resolve(start)
+        skipped = offset % ALIGNMENT
+        end = min(round_up(offset + nbytes, TEXEL), buffer.reserved)
+        return buffer.range(offset - skipped, end - offset + skipped, self), skipped
 
     def ranges(self, start: int, nbytes: int) -> list[BufferRange]:
         """Return ``nbytes`` from ``start``, a range for each buffer that holds some of them."""

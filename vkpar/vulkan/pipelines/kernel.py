@@ -80,15 +80,23 @@ class Pipeline:
     Attributes:
         layout: its :class:`PipelineLayout`.
         spirv: its module.
+        name: of a built-in kernel; empty for others. ``constants``: its specialization constants.
     """
 
     def __init__(
-        self, device: Any, spirv: bytes, entry: str, layout: PipelineLayout, constants: Sequence[int] = ()
+        self,
+        device: Any,
+        spirv: bytes,
+        entry: str,
+        layout: PipelineLayout,
+        constants: Sequence[int] = (),
+        name: str = "",
     ) -> None:
         vk = self._vk = api.load()
         self._device = device
         self.layout = layout
         self.spirv = spirv
+        self.name, self.constants = name, tuple(constants)
         code = vk.ffi.new("uint32_t[]", list(struct.unpack(f"<{len(spirv) // 4}I", spirv)))
         info = vk.struct("VkShaderModuleCreateInfo", codeSize=len(spirv), pCode=code)
         module = vk.create("ShaderModule", device, info)
@@ -167,28 +175,14 @@ class PipelineCache:
         *,
         pushes: bool = False,
     ) -> Pipeline:
-        """Return the pipeline of the built-in kernel ``name``."""
-        return self.get(name, shader.shipped(name), "main", bindings, push_nbytes, constants, texels, pushes=pushes)
-
-    def get(
-        self,
-        key: Any,
-        spirv: bytes,
-        entry: str,
-        bindings: int,
-        push_nbytes: int,
-        constants: tuple[int, ...] = (),
-        texels: int = 0,
-        *,
-        pushes: bool = False,
-    ) -> Pipeline:
-        """Return the pipeline known by ``key`` and the rest, made at the first call."""
-        full = (key, entry, bindings, push_nbytes, constants, texels, pushes)
+        """Return the pipeline of the built-in kernel ``name``, made at the first call."""
+        key = (name, bindings, push_nbytes, constants, texels, pushes)
         with self._lock:
-            pipeline = self._pipelines.get(full)
+            pipeline = self._pipelines.get(key)
             if pipeline is None:
                 layout = self.layout(bindings, push_nbytes, texels, pushes=pushes)
-                pipeline = self._pipelines[full] = Pipeline(self._device, spirv, entry, layout, constants)
+                spirv = shader.shipped(name)
+                pipeline = self._pipelines[key] = Pipeline(self._device, spirv, "main", layout, constants, name)
             return pipeline
 
     def lease(

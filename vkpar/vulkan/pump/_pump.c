@@ -5,6 +5,7 @@
  * lock of _pump_launch.h.
  */
 #include "_pump_bridge.h"
+#include "_pump_graph.h"
 #include "_pump_launch.h"
 #include "_pump_types.h"
 
@@ -221,6 +222,7 @@ void vkp_program_free(vkp_program *p) {
     free(p->rank); free(p->read_start); free(p->reads); free(p->write_start); free(p->writes); free(p->commands);
     free(p->gates); free(p->gate_values); free(p->submits); free(p->timelines); free(p->waits); free(p->wait_values);
     free(p->signals); free(p->signal_values); free(p->required); free(p->stages); free(p->first); free(p->needs);
+    free(p->opening);
     free(p);
 }
 
@@ -258,9 +260,10 @@ vkp_program *vkp_program_new(vkp_group *g, uint32_t nbatches, const uint32_t *ra
     p->stages = malloc(width * sizeof *p->stages);
     p->first = calloc(g->n + 1, sizeof *p->first);
     p->needs = malloc((g->n + read_start[nbatches]) * sizeof *p->needs);
+    p->opening = calloc(2 * g->n + 1, sizeof *p->opening);
     if (!p->rank || !p->read_start || !p->reads || !p->write_start || !p->writes || !p->commands || !p->gates ||
         !p->gate_values || !p->submits || !p->timelines || !p->waits || !p->wait_values || !p->signals ||
-        !p->signal_values || !p->required || !p->stages || !p->first || !p->needs) {
+        !p->signal_values || !p->required || !p->stages || !p->first || !p->needs || !p->opening) {
         vkp_program_free(p);
         return NULL;
     }
@@ -268,6 +271,11 @@ vkp_program *vkp_program_new(vkp_group *g, uint32_t nbatches, const uint32_t *ra
     for (uint32_t i = 0; i < nbatches; i++) p->first[rank[i] + 1]++;
     for (uint32_t r = 0; r < g->n; r++) p->first[r + 1] += p->first[r];
     return p;
+}
+
+/* Has the next submissions begin with `command` on `rank`, before its first batch in the same submission; 0: with none. */
+void vkp_program_prelude(vkp_program *p, uint32_t rank, uint64_t command) {
+    p->opening[2 * rank] = (void *)(uintptr_t)command;
 }
 
 static void require(vkp_program *p, uint32_t rank, uint32_t source, uint64_t value) {
@@ -361,6 +369,11 @@ static int32_t build(vkp_program *p, uint64_t *next, uint32_t *fill) {
         p->timelines[at] = (timeline_info){STYPE_TIMELINE_SUBMIT, NULL, count, values, 1, &p->signal_values[at]};
         p->submits[at] = (submit_info){STYPE_SUBMIT_INFO, &p->timelines[at], count, waits, p->stages, 1,
                                        &p->commands[i], 1, &p->signals[at]};
+        if (at == p->first[rank] && p->opening[2 * rank]) {
+            p->opening[2 * rank + 1] = p->commands[i];
+            p->submits[at].command_count = 2;
+            p->submits[at].commands = &p->opening[2 * rank];
+        }
     }
     return SUCCESS;
 }

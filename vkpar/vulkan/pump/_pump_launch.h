@@ -2,87 +2,26 @@
  *
  * The open buffer is submitted when the device has run dry, when enough has gathered, and before anything that needs it:
  * other submissions to the queue or its sibling, and waits for its value. Its value counts as the queue's last one from
- * the first operation in it on. Barriers stand only where an operation touches bytes that one since the last barrier
- * touched and one of the two writes them; each buffer begins with one. Every entry holds the lock below; a thread
- * submits what nobody comes back to. Where a submit fails, the buffer stays as it is: the next call tries again, and
- * says so before it appends anything.
+ * the first operation in it on. Every entry holds the lock below; a thread submits what nobody comes back to. Where a
+ * submit fails, the buffer stays as it is: the next call tries again, and says so before it appends anything. While a
+ * thread captures, what it asks of the stream is refused: the caller keeps it for a graph.
  */
 #ifndef VKPAR_PUMP_LAUNCH_H
 #define VKPAR_PUMP_LAUNCH_H
 
+#include "_pump_record.h"
 #include "_pump_types.h"
-#include "_pump_launch_api.h"
 
-/* What an entry returns besides VkResults: no buffer is free, wait for the oldest; the stream was closed; a fork. */
-enum { BUSY = 1001, SHUT = 1002, FORKED = 1003 };
+/* What an entry returns besides VkResults: no buffer is free, wait for the oldest; the stream was closed; a fork; the
+ * calling thread captures. */
+enum { BUSY = 1001, SHUT = 1002, FORKED = 1003, CAPTURES = 1004 };
 enum {
     FRAMES = 32,                         /* command buffers that may be pending */
     ENOUGH = 64, MOST = 1024,            /* operations: worth a submission; that a buffer takes where none is free */
-    SPANS = 96,                          /* touched ranges that are told apart between two barriers */
     NAMES = 8,                           /* different operations that an error names */
-    SETS = 64, DESCRIPTORS = 256,        /* of a descriptor pool, where the driver has no push descriptors */
 };
 static const uint64_t ENOUGH_NS = 1000000, LOOK_NS = 1000, TICK_NS = 200000;
 static const uint32_t IDLE_TICKS = 50;
-
-enum { S_POOL = 39, S_ALLOCATE = 40, S_BEGIN = 42, S_BARRIER = 46, S_DESCRIPTOR_POOL = 33, S_SETS = 34, S_WRITE = 35 };
-enum { STAGES = 0x800 | 0x1000, READS = 0x20 | 0x800, WRITES = 0x40 | 0x1000 }; /* of shaders and of copies */
-enum { STORAGE_BUFFER = 7, COMPUTE_POINT = 1, COMPUTE_STAGE = 0x20, ONE_TIME = 1, TRANSIENT = 1 };
-enum { POOL_EMPTY = -1000069000, POOL_FRAGMENTED = -12, DEVICE_LOST = -4 };
-
-typedef struct { int32_t type; const void *next; uint32_t flags, family; } pool_info;
-typedef struct { int32_t type; const void *next; uint64_t pool; int32_t level; uint32_t count; } allocate_info;
-typedef struct { int32_t type; const void *next; uint32_t flags; const void *inherited; } begin_info;
-typedef struct { int32_t type; const void *next; uint32_t written, read; } barrier_info;
-typedef struct { int32_t type; uint32_t count; } pool_size;
-typedef struct {
-    int32_t type; const void *next; uint32_t flags, sets, sizes; const pool_size *size;
-} descriptor_pool_info;
-typedef struct { int32_t type; const void *next; uint64_t pool; uint32_t count; const uint64_t *layouts; } sets_info;
-typedef struct { uint64_t buffer, offset, nbytes; } buffer_info;
-typedef struct {
-    int32_t type; const void *next; uint64_t set; uint32_t binding, element, count; int32_t kind;
-    const void *images; const buffer_info *buffers; const void *views;
-} write_info;
-typedef struct { uint64_t from, to, nbytes; } copy_info;
-typedef int32_t (*idle_fn)(void *);
-
-/* Entry points of the device, in the order in which Python gives them. */
-typedef struct {
-    int32_t (*create_pool)(void *, const pool_info *, const void *, uint64_t *);
-    void (*destroy_pool)(void *, uint64_t, const void *);
-    int32_t (*reset_pool)(void *, uint64_t, uint32_t);
-    int32_t (*allocate)(void *, const allocate_info *, void **);
-    int32_t (*begin)(void *, const begin_info *);
-    int32_t (*end)(void *);
-    void (*barrier)(void *, uint32_t, uint32_t, uint32_t, uint32_t, const barrier_info *, uint32_t, const void *,
-                    uint32_t, const void *);
-    void (*bind)(void *, int32_t, uint64_t);
-    void (*bind_sets)(void *, int32_t, uint64_t, uint32_t, uint32_t, const uint64_t *, uint32_t, const uint32_t *);
-    void (*push)(void *, uint64_t, uint32_t, uint32_t, uint32_t, const void *);
-    void (*dispatch)(void *, uint32_t, uint32_t, uint32_t);
-    void (*copy)(void *, uint64_t, uint64_t, uint32_t, const copy_info *);
-    void (*fill)(void *, uint64_t, uint64_t, uint64_t, uint32_t);
-    int32_t (*create_descriptors)(void *, const descriptor_pool_info *, const void *, uint64_t *);
-    void (*destroy_descriptors)(void *, uint64_t, const void *);
-    int32_t (*reset_descriptors)(void *, uint64_t, uint32_t);
-    int32_t (*allocate_sets)(void *, const sets_info *, uint64_t *);
-    void (*write_sets)(void *, uint32_t, const write_info *, uint32_t, const void *);
-    void (*push_set)(void *, int32_t, uint64_t, uint32_t, uint32_t, const write_info *); /* NULL: no such extension */
-} calls;
-
-typedef struct { uint64_t buffer, start, end; int writes; } span;
-
-/* Appends operations to a command buffer, whoever owns that: what was touched since the last barrier, what is bound. */
-typedef struct {
-    const calls *vk;
-    void *commands;
-    uint64_t bound;                      /* the pipeline */
-    span spans[SPANS];
-    uint32_t nspans;
-    int every;                           /* a barrier before each operation */
-    uint64_t barriers;
-} recorder;
 
 typedef struct {
     uint64_t pool, value;                /* value: of the submission that it was last used for */
@@ -106,9 +45,11 @@ struct vkp_stream {
     int32_t broken;                      /* it could not be ended: what it held is lost, and every call says so */
     uint32_t names[NAMES], nnames;
     int refuses, shut, parked, stop, running;
-    pthread_t thread;
+    int captures;                        /* the thread `capturer` captures */
+    pthread_t thread, capturer;
     pthread_cond_t wake;
     uint64_t operations, submissions;
+    vkp_recording *recordings;           /* of graphs */
 };
 
 static pthread_mutex_t entry = PTHREAD_MUTEX_INITIALIZER;
@@ -116,70 +57,7 @@ static int forked;                       /* this process is a child of the one t
 static void note_fork(void) { forked = 1; }
 
 static int32_t submit_one(vkp_queue *q, void *command, uint64_t value);
-
-/* ---- recording ---- */
-
-static void record_barrier(recorder *to) {
-    barrier_info all = {S_BARRIER, NULL, WRITES, READS | WRITES};
-    to->vk->barrier(to->commands, STAGES, STAGES, 0, 1, &all, 0, NULL, 0, NULL);
-    to->nspans = 0;
-    to->barriers++;
-}
-
-static int meets(const recorder *to, const span *other) {
-    for (uint32_t i = 0; i < to->nspans; i++) {
-        const span *s = &to->spans[i];
-        if (s->buffer == other->buffer && s->start < other->end && other->start < s->end && (s->writes | other->writes))
-            return 1;
-    }
-    return 0;
-}
-
-/* Comes before an operation that touches `spans`. One with more of them than fit has barriers on both sides. */
-static void order(recorder *to, const span *spans, uint32_t n) {
-    int wanted = to->every || to->nspans + n > SPANS;
-    for (uint32_t i = 0; i < n && !wanted; i++) wanted = meets(to, &spans[i]);
-    if (wanted) record_barrier(to);
-    for (uint32_t i = 0; i < n && n <= SPANS; i++) {
-        span *s = NULL;
-        for (uint32_t k = 0; k < to->nspans && !s; k++) {
-            span *known = &to->spans[k];
-            if (known->buffer == spans[i].buffer && known->start == spans[i].start && known->end == spans[i].end)
-                s = known;
-        }
-        if (s) s->writes |= spans[i].writes;
-        else to->spans[to->nspans++] = spans[i];
-    }
-}
-
-static void begin_recording(recorder *to, void *commands) {
-    to->commands = commands;
-    to->bound = 0;
-    record_barrier(to);                  /* submission order alone makes nothing visible */
-}
-
-static void record_dispatch(recorder *to, const vkp_plan *p, const buffer_info *buffers, uint64_t set,
-                            const void *push) {
-    const calls *vk = to->vk;
-    uint32_t n = p->bindings;
-    span spans[n ? n : 1];
-    for (uint32_t i = 0; i < n; i++) {
-        uint64_t start = buffers[i].offset;
-        spans[i] = (span){buffers[i].buffer, start, start + buffers[i].nbytes, p->binding[i].writes != 0};
-    }
-    order(to, spans, n);
-    if (to->bound != p->pipeline) vk->bind(to->commands, COMPUTE_POINT, p->pipeline);
-    to->bound = p->pipeline;
-    if (set) {
-        vk->bind_sets(to->commands, COMPUTE_POINT, p->layout, 0, 1, &set, 0, NULL);
-    } else if (n) {
-        write_info write = {S_WRITE, NULL, 0, 0, 0, n, STORAGE_BUFFER, NULL, buffers, NULL};
-        vk->push_set(to->commands, COMPUTE_POINT, p->layout, 0, 1, &write);
-    }
-    if (p->push_nbytes) vk->push(to->commands, p->layout, COMPUTE_STAGE, 0, p->push_nbytes, push);
-    vk->dispatch(to->commands, p->groups[0], p->groups[1], p->groups[2]);
-    if (n > SPANS) record_barrier(to);
-}
+static void close_recordings(vkp_stream *s, int leak);
 
 /* ---- frames ---- */
 
@@ -269,8 +147,7 @@ static int32_t add_descriptors(vkp_stream *s, frame *f) {
     return result;
 }
 
-static int32_t allocate_set(vkp_stream *s, uint64_t layout, uint64_t *set) {
-    frame *f = s->open;
+static int32_t allocate_set(vkp_stream *s, frame *f, uint64_t layout, uint64_t *set) {
     for (int attempt = 0; ; attempt++) {
         int32_t result = SUCCESS;
         if (!f->used || attempt) {
@@ -282,6 +159,23 @@ static int32_t allocate_set(vkp_stream *s, uint64_t layout, uint64_t *set) {
         result = s->vk.allocate_sets(s->queue->device, &info, set);
         if ((result != POOL_EMPTY && result != POOL_FRAGMENTED) || attempt) return result;
     }
+}
+
+/* Records a dispatch; where descriptors are not pushed, its set is one of `f`. */
+static int32_t dispatch_into(vkp_stream *s, recorder *to, frame *f, const vkp_plan *p, const uint64_t *addresses,
+                             const void *push) {
+    buffer_info buffers[p->bindings ? p->bindings : 1];
+    uint64_t set = 0;
+    for (uint32_t i = 0; i < p->bindings; i++)
+        buffers[i] = (buffer_info){addresses[2 * i], addresses[2 * i + 1] - p->binding[i].back, p->binding[i].nbytes};
+    if (!p->pushes && p->bindings) {
+        int32_t result = allocate_set(s, f, p->set_layout, &set);
+        if (result != SUCCESS) return result;
+        write_info write = {S_WRITE, NULL, set, 0, 0, p->bindings, STORAGE_BUFFER, NULL, buffers, NULL};
+        s->vk.write_sets(s->queue->device, 1, &write, 0, NULL);
+    }
+    record_dispatch(to, p, buffers, set, push ? push : p->push);
+    return SUCCESS;
 }
 
 /* ---- the open buffer's life ---- */
@@ -317,6 +211,7 @@ static int32_t flush_device(vkp_queue *q) {
 static int32_t ready(vkp_stream *s) {
     if (forked) return FORKED;
     if (s->shut || s->refuses) return SHUT;
+    if (s->captures && pthread_equal(s->capturer, pthread_self())) return CAPTURES;
     if (s->broken) return s->broken;
     if (s->sealed || s->count >= MOST) {
         int32_t result = flush(s);
@@ -403,6 +298,14 @@ vkp_stream *vkp_stream_new(vkp_queue *q, uint32_t family, int barriers, uint64_t
     return s;
 }
 
+/* Has what the calling thread asks of it refused from now on, or ends that. */
+void vkp_stream_capture(vkp_stream *s, int captures) {
+    pthread_mutex_lock(&entry);
+    s->captures = captures;
+    s->capturer = pthread_self();
+    pthread_mutex_unlock(&entry);
+}
+
 /* Takes no operations any more; what it has it still submits. */
 void vkp_stream_refuse(vkp_stream *s) {
     pthread_mutex_lock(&entry);
@@ -419,6 +322,7 @@ void vkp_stream_close(vkp_stream *s, int leak) {
     if (!s->shut && s->queue->stream == s) s->queue->stream = NULL;
     s->shut = s->stop = 1;
     s->count = 0;
+    close_recordings(s, leak);
     pthread_cond_signal(&s->wake);
     pthread_mutex_unlock(&entry);
     if (joins) pthread_join(s->thread, NULL);
@@ -473,21 +377,10 @@ void vkp_stream_stats(vkp_stream *s, uint64_t *out) {
 }
 
 static int32_t launch(vkp_stream *s, const vkp_plan *p, const uint64_t *addresses, const void *push) {
-    buffer_info buffers[p->bindings ? p->bindings : 1];
-    uint64_t set = 0;
     int32_t result = ready(s);
-    if (result != SUCCESS) return result;
-    for (uint32_t i = 0; i < p->bindings; i++)
-        buffers[i] = (buffer_info){addresses[2 * i], addresses[2 * i + 1] - p->binding[i].back, p->binding[i].nbytes};
-    if (!p->pushes && p->bindings) {
-        result = allocate_set(s, p->set_layout, &set);
-        if (result != SUCCESS) return result;
-        write_info write = {S_WRITE, NULL, set, 0, 0, p->bindings, STORAGE_BUFFER, NULL, buffers, NULL};
-        s->vk.write_sets(s->queue->device, 1, &write, 0, NULL);
-    }
-    record_dispatch(&s->to, p, buffers, set, push ? push : p->push);
-    appended(s, p->name, p->cost_ns);
-    return SUCCESS;
+    if (result == SUCCESS) result = dispatch_into(s, &s->to, s->open, p, addresses, push);
+    if (result == SUCCESS) appended(s, p->name, p->cost_ns);
+    return result;
 }
 
 /* Appends a dispatch. addresses: of each binding the buffer and the byte in it that `back` counts from, 64 bits each;
@@ -503,28 +396,6 @@ int32_t vkp_launch(vkp_stream *s, const vkp_plan *p, const char *addresses, cons
 }
 
 static uint64_t cost_of(uint64_t nbytes) { return 1000 + nbytes / 100; } /* at 100 GB/s */
-
-typedef struct { uint64_t from, start, to, at, nbytes; } copy_part;
-typedef struct { uint64_t to, at, nbytes; } fill_part;
-
-/* Parts of one operation touch different bytes: they go by in groups with one look at what was touched before. */
-static void record_copies(recorder *to, const copy_part *parts, uint32_t n) {
-    for (uint32_t first = 0; first < n; first += SPANS / 2) {
-        uint32_t m = n - first < SPANS / 2 ? n - first : SPANS / 2;
-        span spans[SPANS];
-        for (uint32_t i = 0; i < m; i++) {
-            const copy_part *c = &parts[first + i];
-            spans[2 * i] = (span){c->from, c->start, c->start + c->nbytes, 0};
-            spans[2 * i + 1] = (span){c->to, c->at, c->at + c->nbytes, 1};
-        }
-        order(to, spans, 2 * m);
-        for (uint32_t i = 0; i < m; i++) {
-            const copy_part *c = &parts[first + i];
-            copy_info region = {c->start, c->at, c->nbytes};
-            to->vk->copy(to->commands, c->from, c->to, 1, &region);
-        }
-    }
-}
 
 /* Appends copies. parts: source buffer, offset, target buffer, offset, bytes. */
 int32_t vkp_copy(vkp_stream *s, uint32_t name, uint32_t n, const char *parts) {
@@ -554,9 +425,7 @@ int32_t vkp_fill(vkp_stream *s, uint32_t name, uint32_t n, const char *parts, ui
     for (uint32_t i = 0; i < n && result == SUCCESS; i++) {
         fill_part part;
         memcpy(&part, parts + i * sizeof part, sizeof part);
-        span touched = {part.to, part.at, part.at + part.nbytes, 1};
-        order(&s->to, &touched, 1);
-        s->vk.fill(s->to.commands, part.to, part.at, part.nbytes, word);
+        record_fill(&s->to, &part, word);
         nbytes += part.nbytes;
     }
     if (result == SUCCESS) appended(s, name, cost_of(nbytes));

@@ -1,4 +1,4 @@
-/* What Python sees of _pump_launch.h: read by the C compiler and by cffi, so there are no directives in it. */
+/* What Python sees of _pump_launch.h and _pump_graph.h: read by the C compiler and by cffi, so there are no directives in it. */
 typedef struct vkp_stream vkp_stream;
 /* Of a binding: the bytes that it covers, how far before the given address it begins, whether it is written. */
 typedef struct { uint64_t nbytes; uint32_t back, writes; } vkp_binding;
@@ -22,3 +22,14 @@ void vkp_stream_refuse(vkp_stream *);
 void vkp_stream_close(vkp_stream *, int leak);
 void vkp_stream_free(vkp_stream *);
 int32_t vkp_queue_idle(vkp_queue *, uint64_t wait_idle);
+void vkp_stream_capture(vkp_stream *, int captures);
+typedef struct vkp_recording vkp_recording;
+vkp_recording *vkp_recording_new(vkp_stream *, int32_t *result);
+int32_t vkp_recording_begin(vkp_recording *, uint64_t *commands);
+int32_t vkp_recording_end(vkp_recording *);
+void vkp_recording_strange(vkp_recording *);
+int32_t vkp_recording_launch(vkp_recording *, const vkp_plan *, const char *addresses, const char *push);
+int32_t vkp_recording_copy(vkp_recording *, uint32_t name, uint32_t n, const char *parts);
+int32_t vkp_recording_fill(vkp_recording *, uint32_t name, uint32_t n, const char *parts, uint32_t word);
+void vkp_recording_stats(vkp_recording *, uint64_t *out);
+void vkp_recording_free(vkp_recording *);

@@ -101,6 +101,7 @@ typedef struct {
     void **commands;
     submit_info *submits; timeline_info *timelines;
     uint64_t *gates, *gate_values;       /* per batch: one more semaphore to wait for, or 0 */
+    void **opening;                      /* [2 * rank]: what runs before the rank's first batch, or NULL, then that */
     uint64_t *waits, *wait_values, *signals, *signal_values, *required;
     uint32_t *stages, *first;            /* first[r]: where rank r's batches begin in submits */
     need *needs;                         /* of the batch that is being built: what its rank's bridge is to wait for */

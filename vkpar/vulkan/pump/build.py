@@ -49,6 +49,7 @@ _DECLARATIONS = """
     vkp_program *vkp_program_new(vkp_group *, uint32_t nbatches, const uint32_t *rank, const uint64_t *commands,
                                  const uint32_t *read_start, const uint32_t *reads, const uint32_t *write_start,
                                  const uint32_t *writes, const uint64_t *gates, const uint64_t *gate_values);
+    void vkp_program_prelude(vkp_program *, uint32_t rank, uint64_t command);
     void vkp_program_free(vkp_program *);
     int32_t vkp_enqueue(vkp_program *, uint64_t *values, uint32_t *failed);
 """

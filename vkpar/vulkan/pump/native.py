@@ -109,6 +109,7 @@ class CProgram:
         self._c, self.handle, self._queues = c, handle, queues
         self._values = c.ffi.new("uint64_t[]", len(queues))
         self._failed = c.ffi.new("uint32_t*")
+        self._has_preludes = False
 
     def enqueue(self) -> list[int]:
         """Submit every batch in one uninterruptible step; return each queue's last timeline value.
@@ -124,6 +125,16 @@ class CProgram:
         if result < 0:
             raise _enqueue_failed(result, int(self._failed[0]), values, _unsent(self._queues))
         return list(values)
+
+    def set_preludes(self, commands: Sequence[Any] | None) -> None:
+        """Have later submissions begin with these command buffers, by queue; with none from ``None`` on."""
+        if commands is None and not self._has_preludes:
+            return
+        address = api.load().address
+        for rank in range(len(self._queues)):
+            given = commands[rank] if commands is not None and rank < len(commands) else None
+            self._c.lib.vkp_program_prelude(self.handle, rank, 0 if given is None else address(given))
+        self._has_preludes = commands is not None
 
     def last(self) -> list[int]:
         """Return each queue's last timeline value, whatever was submitted to it."""

@@ -1,0 +1,1 @@
+"""Graphs: operations and collectives that are captured once and launched as often as wanted."""

@@ -1,0 +1,122 @@
+"""What a graph and the collectives in it know of each other: collectives lie above graphs and are not imported."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from vkpar.device import Device
+from vkpar.vulkan.pump.ports import Batch
+from vkpar.vulkan.tape import Sending, Storing
+
+
+class Step(NamedTuple):
+    """One step of a captured collective.
+
+    Attributes:
+        rank: whose it is.
+        phase: what it is for, such as ``"gather"``.
+        reads: the slots that it reads; ``writes``: those that it fills.
+        record: records it into an open command buffer of the rank's device; it is called again for a profile.
+        kernels: what its kernels do where others may do it, too; None for all other steps.
+        around: records what comes before, or ``after``, these kernels.
+        received_nbytes: bytes that it reads from slots; ``sent_nbytes``: bytes that it writes to them.
+    """
+
+    rank: int
+    phase: str
+    reads: tuple[int, ...]
+    writes: tuple[int, ...]
+    record: Callable[[Any], None]
+    kernels: Sending | Storing | None
+    around: Callable[..., None]
+    received_nbytes: int = 0
+    sent_nbytes: int = 0
+
+
+class Collective(Protocol):
+    """A captured collective: its steps in one global order, and what they hold."""
+
+    @property
+    def name(self) -> str:
+        """The collective's name."""
+
+    @property
+    def steps(self) -> Sequence[Step]:
+        """The steps."""
+
+    @property
+    def parts(self) -> Sequence[tuple[int, Any]]:
+        """What the steps hold on the ranks' devices, by rank; each has ``close()``."""
+
+
+class Recorded(NamedTuple):
+    """A graph as command buffers.
+
+    Attributes:
+        batches: the submissions in one global order.
+        phases: by rank, what each of its batches does.
+        parts: what they hold on the ranks' devices, by rank; each has ``close()``.
+        label: what the graph consists of, for people.
+        moved: by batch, the bytes that it reads from slots, and those that it writes to them.
+    """
+
+    batches: Sequence[Batch]
+    phases: Sequence[Sequence[str]]
+    parts: Sequence[tuple[int, Any]]
+    label: Mapping[str, int]
+    moved: Sequence[tuple[int, int]]
+
+
+class Timer(Protocol):
+    """Takes the times of one rank's batches, in order."""
+
+    def record_begin(self, commands: Any) -> None:
+        """Record the begin of the next one."""
+
+    def record_end(self, commands: Any) -> None:
+        """Record its end."""
+
+
+Record = Callable[
+    [Mapping[int, Timer]], Recorded
+]  # given timers by rank, for a profile; nothing else is the same twice
+
+
+class Launcher(Protocol):
+    """Submits a recorded graph."""
+
+    def launch(self, preludes: Sequence[Any] | None, keep: object) -> Any:
+        """Submit the graph once and return its work.
+
+        Args:
+            preludes: by rank, a command buffer that runs before the first batch; None for none at all.
+            keep: what the work holds until it is done.
+        """
+
+    def starts(self) -> Sequence[int]:
+        """Return, by rank, the timeline value that the first batch of the last launch signals; 0 where it has none."""
+
+    def close(self) -> None:
+        """Free the graph once its launches are done; a second call does nothing."""
+
+
+class Collectives(Protocol):
+    """A communicator, as a graph sees it."""
+
+    @property
+    def devices(self) -> Sequence[Device]:
+        """The devices, in rank order."""
+
+    @property
+    def owner(self) -> object:
+        """What identifies the communicator."""
+
+    def capture(self, graph: Any, call: Any) -> Any:
+        """Check a collective, have ``graph`` take it, and return its work."""
+
+    def begin(self) -> None:
+        """Refuse a capture on a communicator that cannot be used."""
+
+    def launcher(self, record: Record) -> Launcher:
+        """Have a graph recorded, and return what submits it; ``record`` is called again in profiles."""
