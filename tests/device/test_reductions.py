@@ -48,7 +48,7 @@ def bound(values: NDArray[np.float64], axis: Axis, mean: bool = False) -> NDArra
     inside = sorted(index % values.ndim for index in axes)
     runs = itertools.groupby(enumerate(inside), lambda pair: pair[1] - pair[0])
     depth = sum(additions(math.prod(values.shape[index] for _, index in run)) for _, run in runs)
-    total = np.abs(values).sum(axis=axis) * gamma(max(depth, 32))
+    total = np.abs(values).sum(axis=axis) * gamma(max(depth, 24))
     count = max(values.size // max(total.size, 1), 1)
     return total / count + 4 * 2.0**-23 * np.abs(values).mean(axis=axis) if mean else total
 
@@ -309,13 +309,18 @@ def test_captured(device: vkpar.Device, rng: np.random.Generator) -> None:
 def test_turns_of_loops(either: vkpar.Device, extent: int, columns: int) -> None:
     """An invocation stays far below 65,535 turns of all its loops, and adds no more terms in sequence than promised."""
     for halves in (False, True):
-        group, lanes, part = folding.shape_of(either, extent, columns, halves=halves)
-        length = min(part, extent)
-        turns = -(-length // (lanes * (4 if columns == 1 else 1)))
-        assert turns + -(-length // lanes) + lanes.bit_length() + 4 < 60_000
-        assert turns // 4 + 3 + 2 + 2 + lanes.bit_length() <= 32
-        assert part >= 128 or extent <= part
-        assert group % lanes == 0
+        left, depth, last = extent, 0, False
+        while not last:
+            group, lanes, part = folding.shape_of(either, left, columns, halves=False)
+            last = left <= part
+            if last:
+                group, lanes, part = folding.shape_of(either, left, columns, halves=halves)
+            turns = -(-min(part, left) // (lanes * (4 if columns == 1 else 1)))
+            assert group % lanes == 0
+            assert turns + -(-min(part, left) // lanes) + lanes.bit_length() + 4 < 60_000
+            depth += turns // 4 + min(turns % 4, 3) + 2 + (2 if columns == 1 else 0) + lanes.bit_length() - 1
+            left = -(-left // part)
+        assert depth <= additions(extent)
 
 
 Call = Callable[[vkpar.Device, vkpar.Array], object]

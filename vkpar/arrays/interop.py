@@ -20,10 +20,14 @@ _NO_COMPARISON = (
     "two names are the same array (`any(x is a for x in arrays)` in place of `a in arrays`)"
 )
 
+_REDUCTIONS = ("sum", "mean", "max", "min", "amax", "amin", "argmax", "argmin")
+
 
 def _no_function(name: str, module: str | None = None) -> str:
     """Return what to write in place of a function of NumPy, or of its ``module``, that was given an array."""
     ours = {"add": "vkpar.add(a, b)", "matmul": "vkpar.matmul(a, b)", "dot": "vkpar.matmul(a, b)"}.get(name)
+    if name in _REDUCTIONS:
+        ours = f"a.{name.removeprefix('a') if name in ('amax', 'amin') else name}()"
     name = ".".join([*(module or "numpy").split(".")[1:], name])  # linalg.norm
     return (
         f"NumPy's {name} would download the array: "

@@ -32,8 +32,9 @@ def sum(a: Array, axis: Axis = None, keepdims: bool = False, *, out: Array | Non
     """Return the sums of elements along axes, in the type of ``a``.
 
     Floats are added in float32 in an order that shape and device fix, and rounded once: the same bits each time. With
-    n terms and D = 32 * ceil(log(n) / log(128)) the error is at most D * 2^-23 * (sum of magnitudes), and the rounding
-    to the result's type. Integers wrap. The sum of no elements is 0.
+    n terms and D = 24 * ceil(log2(n) / 6) the error is at most D * 2^-23 * (sum of magnitudes), and the rounding to the
+    result's type; axes that are no neighbours are added up one after the other, and so are their D. Integers wrap. The
+    sum of no elements is 0.
 
     Args:
         a: float32, float16, bfloat16, int32 or uint32, of any shape.

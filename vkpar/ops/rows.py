@@ -122,7 +122,15 @@ def launch(
             wide[each.slot] = start % 4 == 0 and (not each.each or count == 1 or each.each % 4 == 0)
         y = next(each.array for each in bindings if each.slot == "y")
         full = y.dtype == dtypes.float32 != x_dtype
-        own = (layout.group, layout.keep, wide["x"], wide["y"], full, *(constants(wide) if constants else ()))
+        own = (
+            layout.group,
+            layout.keep,
+            wide["x"],
+            wide["y"],
+            full,
+            length % 4 == 0,
+            *(constants(wide) if constants else ()),
+        )
         push = pack(count, length, layout.lanes, *at.values(), float(value))
         groups = -(-count * layout.lanes // layout.group)
         call.dispatch(name, [array for array, _, _ in bound], [item for _, item, _ in bound], push, groups, own)
