@@ -25,9 +25,10 @@ from vkpar.errors import (
     VulkanError,
     WaitTimeoutError,
 )
-from vkpar.graph.graph import Graph, GraphStats, capture
+from vkpar.graph.capture import capture
+from vkpar.graph.graph import Graph, GraphStats
 from vkpar.host import from_dlpack, host_array, register_host
-from vkpar.kernel import Kernel, pieces
+from vkpar.kernel import Kernel
 from vkpar.memory import MemoryPlan, plan_memory
 from vkpar.ops import (
     add,
@@ -51,6 +52,7 @@ from vkpar.ops import (
     swiglu,
     transpose,
 )
+from vkpar.pieces import pieces
 from vkpar.vulkan.memory.accounting import DeviceMemory, HeapMemory
 from vkpar.vulkan.physical import DeviceInfo
 

@@ -28,6 +28,13 @@ layout(push_constant) uniform Push {
     uint b_row;
     uint o_row;
     uint accumulate;  // add to what a float32 output holds
+#ifdef SEND
+    uint source_at;  // of the output's binding: its first element
+    uint target_at;  // of the binding where what the readers decode is kept
+    uint tail;       // 16-byte units from a slot's start to its scales
+    uint out_slot;   // first 16-byte unit of the slot to fill
+    uint count;      // elements in all
+#endif
 } push;
 
 // Writes (or adds) four neighbours of one row, as far as the matrix reaches.

@@ -50,7 +50,14 @@ def check_float(operation: str, *dtypes: DType) -> None:
     """Raise UnsupportedError unless every type is a float that devices compute."""
     for dtype in dtypes:
         if dtype.name not in FLOATS:
-            raise UnsupportedError(f"{operation} computes {', '.join(FLOATS)}, not {dtype}; convert on the host")
+            raise UnsupportedError(f"{operation} computes {', '.join(FLOATS)}, not {dtype}{advice(dtype)}")
+
+
+def advice(*dtypes: DType) -> str:
+    """Return what to do about types that no device computes, for the end of a message."""
+    if any(dtype.name == "float64" for dtype in dtypes):
+        return ', NumPy\'s default type: upload it as device.array(x, dtype="float32") or x.astype(np.float32)'
+    return "; convert on the host, such as with x.astype(np.float32)"
 
 
 def check_overlap(operation: str, out: Array, *inputs: Array, in_place: bool) -> None:

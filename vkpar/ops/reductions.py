@@ -13,7 +13,7 @@ from vkpar.dtypes import DType
 from vkpar.errors import InvalidUsageError, UnsupportedError
 from vkpar.ops import folding
 from vkpar.ops._calls import Call, key_of, repeat
-from vkpar.ops._launch import FLOATS, INTEGERS, SHORT, check_arrays, check_out, check_overlap, writable_in_place
+from vkpar.ops._launch import FLOATS, INTEGERS, SHORT, advice, check_arrays, check_out, check_overlap, writable_in_place
 from vkpar.ops.folding import Kind
 
 Axis = int | tuple[int, ...] | None
@@ -128,7 +128,7 @@ def _reduced(name: str, a: Array, axis: Axis, keepdims: bool, out: Array | None)
 
 def _result_dtype(name: str, kind: Kind, dtype: DType) -> DType:
     if dtype.name not in SHORT:
-        raise UnsupportedError(f"{name} computes {', '.join((*FLOATS, *INTEGERS))}, not {dtype}; convert on the host")
+        raise UnsupportedError(f"{name} computes {', '.join((*FLOATS, *INTEGERS))}, not {dtype}{advice(dtype)}")
     if kind.family == "place":
         return dtypes.uint32
     return dtypes.float32 if kind.mean and dtype.name in INTEGERS else dtype

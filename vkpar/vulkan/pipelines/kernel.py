@@ -80,15 +80,23 @@ class Pipeline:
     Attributes:
         layout: its :class:`PipelineLayout`.
         spirv: its module.
+        name: of a built-in kernel; empty for others. ``constants``: its specialization constants.
     """
 
     def __init__(
-        self, device: Any, spirv: bytes, entry: str, layout: PipelineLayout, constants: Sequence[int] = ()
+        self,
+        device: Any,
+        spirv: bytes,
+        entry: str,
+        layout: PipelineLayout,
+        constants: Sequence[int] = (),
+        name: str = "",
     ) -> None:
         vk = self._vk = api.load()
         self._device = device
         self.layout = layout
         self.spirv = spirv
+        self.name, self.constants = name, tuple(constants)
         code = vk.ffi.new("uint32_t[]", list(struct.unpack(f"<{len(spirv) // 4}I", spirv)))
         info = vk.struct("VkShaderModuleCreateInfo", codeSize=len(spirv), pCode=code)
         module = vk.create("ShaderModule", device, info)
@@ -174,7 +182,7 @@ class PipelineCache:
             if pipeline is None:
                 layout = self.layout(bindings, push_nbytes, texels, pushes=pushes)
                 spirv = shader.shipped(name)
-                pipeline = self._pipelines[key] = Pipeline(self._device, spirv, "main", layout, constants)
+                pipeline = self._pipelines[key] = Pipeline(self._device, spirv, "main", layout, constants, name)
             return pipeline
 
     def lease(
