@@ -67,8 +67,8 @@ def test_sums_and_means(
         check(mean, exact.mean(axis=axis, keepdims=True), bound(exact, axis, True).reshape(mean.shape))
 
 
-@pytest.mark.parametrize("length", [4096, 4097, 16384, 16385, 70_001])
-@pytest.mark.parametrize("columns", [1, 2, 9])
+@pytest.mark.parametrize("length", [2048, 2049, 16385, 40_001])
+@pytest.mark.parametrize("columns", [1, 9])
 def test_several_passes(either: vkpar.Device, rng: np.random.Generator, length: int, columns: int) -> None:
     values = normal(rng, (3, length, columns), "float16", 10)
     for dtype in ("float32", "float16"):
@@ -241,6 +241,14 @@ def test_views_at_odd_offsets(device: vkpar.Device, data: st.DataObject) -> None
     np.testing.assert_array_equal(target.numpy(), around)
 
 
+def test_results_in_columns(device: vkpar.Device, rng: np.random.Generator) -> None:
+    values = rng.integers(-9, 9, (6, 40)).astype(np.float16)
+    target = device.array(np.zeros((6, 3), np.float16))
+    vkpar.sum(device.array(values), 1, out=target[:, 1])
+    np.testing.assert_array_equal(target.numpy()[:, 1], values.sum(axis=1))
+    assert not target.numpy()[:, ::2].any()
+
+
 SMALL = {"max_buffer": 8192, "max_binding": 4352, "ring_bytes": 20_000}
 
 
@@ -347,6 +355,12 @@ def test_bad_arguments(device: vkpar.Device, call: Call, error: type[Exception],
     a = device.zeros((3, 4))
     with pytest.raises(error, match=message):
         call(device, a)
+
+
+def test_functions_of_numpy_name_the_methods(device: vkpar.Device) -> None:
+    for call, ours in ((np.sum, "sum"), (np.mean, "mean"), (np.amax, "max"), (np.argmin, "argmin")):
+        with pytest.raises(vkpar.OperandError, match=rf"write a\.{ours}\(\)"):
+            call(device.zeros(3))
 
 
 def test_a_closed_array(device: vkpar.Device) -> None:
