@@ -235,28 +235,35 @@ class Recipe:
         Returns:
             None, and nothing done, where the long way has to be gone.
         """
-        for number, out in enumerate(outs):
-            if out is not None and not self._apart(operands, outs, number, in_place=in_place):
+        for array in operands:
+            if array.storage.ready is None:
                 return None
-        if any(array is not None and array.storage.ready is None for array in (*operands, *outs)):
-            return None
-        like = operands[0]
-        results = [_fresh(like, form) if out is None else out for out, form in zip(outs, self._results, strict=True)]
-        arrays = [*operands, *results, *(_fresh(like, form) for form in self._temporaries)]
+        results = []
+        for number, out in enumerate(outs):
+            if out is None:
+                results.append(_fresh(operands[0], self._results[number]))
+            elif out.storage.ready is None or not self._apart(operands, results, out, number, in_place):
+                return None
+            else:
+                results.append(out)
+        arrays = [*operands, *results]
+        for form in self._temporaries:
+            arrays.append(_fresh(operands[0], form))
         for plan, numbers in self._steps:
             if not plan.run([arrays[number] for number in numbers], b""):
                 return None
         return results
 
-    def _apart(self, operands: Sequence[Array], outs: Sequence[Array | None], number: int, *, in_place: bool) -> bool:
-        """Say whether a result shares no memory with other arrays but with operands that it is (if ``in_place``)."""
-        out = outs[number]
-        assert out is not None
-        for other in outs[:number]:
-            if other is not None and other.storage is out.storage:
+    def _apart(
+        self, operands: Sequence[Array], results: Sequence[Array], out: Array, number: int, in_place: bool
+    ) -> bool:
+        """Say whether a result shares no memory with those before it, nor, but for being it, with an operand."""
+        storage = out.storage
+        for other in results:
+            if other.storage is storage:
                 return False
         for array, form in zip(operands, self._operands, strict=True):
-            if array.storage is out.storage and not (
+            if array.storage is storage and not (
                 in_place and array.byte_offset == out.byte_offset and form is self._results[number]
             ):
                 return False

@@ -15,10 +15,14 @@ _NO_DLPACK = (
     "hand over array.numpy(), or a vkpar.HostArray that the array was read into"
 )
 
+_REDUCTIONS = ("sum", "mean", "max", "min", "amax", "amin", "argmax", "argmin")
+
 
 def _no_function(name: str, module: str | None = None) -> str:
     """Return what to write in place of a function of NumPy, or of its ``module``, that was given an array."""
     ours = {"add": "vkpar.add(a, b)", "matmul": "vkpar.matmul(a, b)", "dot": "vkpar.matmul(a, b)"}.get(name)
+    if name in _REDUCTIONS:
+        ours = f"a.{name.removeprefix('a') if name in ('amax', 'amin') else name}()"
     name = ".".join([*(module or "numpy").split(".")[1:], name])  # linalg.norm
     return (
         f"NumPy's {name} would download the array: "
