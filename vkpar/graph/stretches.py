@@ -16,7 +16,6 @@ from typing import Any, Final, NamedTuple
 
 from vkpar import text
 
-
 _MANY: Final = 1 << 16  # bytes, which take about as long to send as a submission more takes to begin
 
 

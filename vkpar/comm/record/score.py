@@ -84,14 +84,14 @@ class Score:
         timers = [(part.rank, part.timer) for part in self._parts if part.timer is not None]
         return Program(takes, self._batches, commands, self._phases, port, timers, self._watch)
 
-    def lay(self, name: str, memory: Sequence[Buffer], plan: WirePlan, keep: object) -> LaidScore:
+    def lay(self, name: str, memory: Sequence[Buffer], plan: WirePlan, keep: object = ()) -> LaidScore:
         """Lay it over ``memory`` for a graph, which records its steps into command buffers of its own.
 
         Args:
             name: of the collective.
             memory: what the places of the tapes stand for.
             plan: how elements are written into slots.
-            keep: what lives as long.
+            keep: what lives as long; the memory is the graph's concern.
 
         Raises:
             OutOfMemoryError: no room for descriptor sets.
