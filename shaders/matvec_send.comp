@@ -1,5 +1,5 @@
 // variants: rows: TRANSPOSED=0 | columns: TRANSPOSED=1
-// variants: scaled: OUT_WIRE=WIRE_SCALED_F16 | word: OUT_WIRE=WIRE_WORD | bhalf: OUT_WIRE=WIRE_BF16 | q8: OUT_WIRE=WIRE_Q8
+// variants: scaled: OUT_WIRE=WIRE_SCALED_F16 | word: OUT_WIRE=WIRE_WORD DIRECT | bhalf: OUT_WIRE=WIRE_BF16 | q8: OUT_WIRE=WIRE_Q8
 // Matrix product for up to 4 rows of a that fills a slot with its float32 outputs, too, for a sum over devices.
 #version 450
 #extension GL_GOOGLE_include_directive : require

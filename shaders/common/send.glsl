@@ -19,6 +19,18 @@ const uint PER_SCALE = OUT_WIRE == WIRE_Q8 ? Q8_UNITS : BLOCK / 8u;  // units th
 shared uint largest_in[BLOCK / 8u / PER_SCALE];
 shared bool is_last;
 
+#ifdef DIRECT
+// Words travel as they are: each group sends its own.
+void send_stored(uint first, uint number) {
+    uint i = gl_LocalInvocationID.x;
+    barrier();
+    if (i < number && first + i < push.count) {
+        uint bits = canonical(uvec4(source_word[push.source_at + first + i])).x;
+        slot_word[4u * push.out_slot + first + i] = bits;
+        target_word[push.target_at + first + i] = bits;
+    }
+}
+#else
 void send_block(uint block) {
     uint lane = gl_LocalInvocationID.x, unit = block * LANES + lane;
     bool inside = lane < LANES;
@@ -65,5 +77,6 @@ void send_stored(uint first, uint number) {
         at = next;
     }
 }
+#endif
 
 #endif

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Protocol
 
 from vkpar.device import Device
 from vkpar.vulkan.pump.ports import Batch
-from vkpar.vulkan.tape import Sending
+from vkpar.vulkan.tape import Sending, Storing
 
 
 class Step(NamedTuple):
@@ -18,8 +18,8 @@ class Step(NamedTuple):
         phase: what it is for, such as ``"gather"``.
         reads: the slots that it reads; ``writes``: those that it fills.
         record: records it into an open command buffer of the rank's device; it is called again for a profile.
-        sending: what it does where it only sends elements; None for all others.
-        release: records what follows the sending alone.
+        kernels: what its kernels do where others may do it, too; None for all other steps.
+        around: records what comes before, or ``after``, these kernels.
         received_nbytes: bytes that it reads from slots; ``sent_nbytes``: bytes that it writes to them.
     """
 
@@ -28,8 +28,8 @@ class Step(NamedTuple):
     reads: tuple[int, ...]
     writes: tuple[int, ...]
     record: Callable[[Any], None]
-    sending: Sending | None
-    release: Callable[[Any], None]
+    kernels: Sending | Storing | None
+    around: Callable[..., None]
     received_nbytes: int = 0
     sent_nbytes: int = 0
 

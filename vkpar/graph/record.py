@@ -89,9 +89,7 @@ def _record(stretch: Stretch, recording: Recording, timer: Timer | None) -> Any:
         if isinstance(item.content, Operation):
             recording.add(item.content)
         elif isinstance(item.content, Fused):
-            recording.add(item.content.operation)
-            item.content.step.release(command)
-            recording.strange()
+            _record_fused(item.content, command, recording)
         else:
             item.content.record(command)
             recording.strange()
@@ -99,3 +97,14 @@ def _record(stretch: Stretch, recording: Recording, timer: Timer | None) -> Any:
         timer.record_end(CommandBuffer(command))
     recording.end()
     return command
+
+
+def _record_fused(fused: Fused, command: Any, recording: Recording) -> None:
+    """Record a step whose kernels others stand for."""
+    if fused.step.reads:  # what comes before is ordered by the step's own barrier
+        fused.step.around(command, after=False)
+    for operation in fused.operations:
+        recording.add(operation)
+    if fused.step.writes:
+        fused.step.around(command, after=True)
+        recording.strange()

@@ -234,6 +234,10 @@ class Stream:
         operation = capturing.Operation(_names[number], self._recorded[entry], arguments, (*pins, kernel))
         capturing.current().add(self, operation)
 
+    def operation(self, name: str, plan: Any, addresses: bytes, pins: Sequence[object]) -> capturing.Operation:
+        """Return a dispatch as a graph takes it; the last of ``pins`` is its kernel."""
+        return capturing.Operation(name, self._recorded[self.entry], (plan, addresses, self.null), pins)
+
     def capture(self, *, on: bool) -> None:
         """Have what this thread asks for go to its capture from now on, or end that."""
         self._lib.vkp_stream_capture(self.handle, on)

@@ -68,6 +68,36 @@ class Sending(NamedTuple):
     target: tuple[Any, int]
 
 
+class Stored(NamedTuple):
+    """How a sum is stored.
+
+    Attributes:
+        wire: the format of the slots, as kernels are named after it.
+        nelements: how many elements, of float32.
+        constants: the kernels' specialization constants.
+        launches: of each the part that the kernel is named after, its push constants and numbers of work-groups.
+    """
+
+    wire: str
+    nelements: int
+    constants: tuple[int, ...]
+    launches: tuple[tuple[str, bytes, tuple[int, int, int]], ...]
+
+
+class Storing(NamedTuple):
+    """A sum that is stored.
+
+    Attributes:
+        stored: how.
+        bindings: of each the VkBuffer, the byte in it and the number of bytes.
+        target: the VkBuffer and the byte of the first element's place.
+    """
+
+    stored: Stored
+    bindings: tuple[tuple[Any, int, int], ...]
+    target: tuple[Any, int]
+
+
 class Places:
     """Memory whose place may differ from take to take, numbered in the order given.
 
@@ -127,7 +157,11 @@ class Tape:
         self._named: list[tuple[Any, list[_Named], list[_Named]]] = []
         self._alignment = ALIGNMENT if "alignment" in env.debug_checks() else 1
         self._sets: _Sets | None = None
-        self._sends: dict[int, tuple[Sent, _Place, _Place, int]] = {}  # by command buffer
+        self._sends: dict[int, tuple[Sent, _Place, _Place]] = {}  # by command buffer
+        self._stores: dict[int, tuple[Stored, list[_Named], _Place]] = {}
+        self._kernels: dict[
+            int, tuple[int, int]
+        ] = {}  # by command buffer: the first of its kernels' commands, and the end
         flags = self._vk.vk.VK_COMMAND_BUFFER_USAGE_SIMULTANEOUS_USE_BIT
         self._begin = self._vk.struct("VkCommandBufferBeginInfo", flags=flags)
 
@@ -162,30 +196,53 @@ class Tape:
             self._named.append((layout, named, viewed))
         return self._cells[key]
 
-    def note_sent(self, sent: Sent, source: BufferRange, target: BufferRange, until: int) -> None:
-        """Note that all that the newest command buffer does, up to its command number ``until``, is to send elements.
+    def note_sent(self, sent: Sent, source: BufferRange, target: BufferRange, kernels: tuple[int, int]) -> None:
+        """Note that the newest command buffer sends elements and does nothing else.
 
         Args:
             sent: what is sent.
             source: where the elements lie, from the first one on.
             target: where what the readers decode is stored.
-            until: the number of the command that follows.
+            kernels: the number of the first command that does it, and that of the first one after them.
         """
         assert self._places is not None, "the tape was sealed"
-        found = self._places.find(source), self._places.find(target)
-        self._sends[len(self._buffers) - 1] = (sent, *found, until)
+        number = len(self._buffers) - 1
+        self._sends[number] = (sent, self._places.find(source), self._places.find(target))
+        self._kernels[number] = kernels
 
-    def sent(self, number: int, memory: Sequence[Buffer]) -> Sending | None:
-        """Return what command buffer ``number`` does where it only sends elements; None for all others."""
-        found = self._sends.get(number)
-        if found is None:
-            return None
-        sent, source, target, _ = found
-        return Sending(sent, source.among(memory), target.among(memory))
+    def note_stored(
+        self, stored: Stored, ranges: Sequence[BufferRange], target: BufferRange, kernels: tuple[int, int]
+    ) -> None:
+        """Note that the newest command buffer stores a sum and does nothing else.
 
-    def replay_release(self, number: int, handle: Any) -> None:
-        """Record what follows the sending of command buffer ``number`` into another one, which was begun."""
-        for function, arguments in self._buffers[number][self._sends[number][3] :]:
+        Args:
+            stored: how.
+            ranges: what the kernels bind.
+            target: where the elements go, from the first one on.
+            kernels: as in :meth:`note_sent`.
+        """
+        assert self._places is not None, "the tape was sealed"
+        number = len(self._buffers) - 1
+        named = [(self._places.find(item), item.nbytes) for item in ranges]
+        self._stores[number] = (stored, named, self._places.find(target))
+        self._kernels[number] = kernels
+
+    def described(self, number: int, memory: Sequence[Buffer]) -> Sending | Storing | None:
+        """Return what command buffer ``number`` does where that was noted; None for all others."""
+        if number in self._sends:
+            sent, source, target = self._sends[number]
+            return Sending(sent, source.among(memory), target.among(memory))
+        if number in self._stores:
+            stored, named, target = self._stores[number]
+            bindings = tuple((*place.among(memory), nbytes) for place, nbytes in named)
+            return Storing(stored, bindings, target.among(memory))
+        return None
+
+    def replay_around(self, number: int, handle: Any, *, after: bool) -> None:
+        """Record what comes before, or ``after``, the kernels of command buffer ``number``, which were noted."""
+        first, end = self._kernels[number]
+        commands = self._buffers[number]
+        for function, arguments in commands[end:] if after else commands[:first]:
             function(handle, *arguments)
 
     def seal(self) -> None:

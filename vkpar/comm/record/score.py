@@ -144,10 +144,11 @@ class LaidScore:
         self.steps: list[protocol.Step] = []
         for number, batch, step, moved in order:
             tape, index = self._tapes[number], rest[number]
-            record, release = partial(self._record, number, index), partial(self._release, number, index)
-            sending = tape.sent(index, self._memory)
+            record = partial(self._record, number, index)
+            kernels = tape.described(index, self._memory)
+            around = partial(self._around, number, index)
             named = batch.rank, step.phase, batch.reads, batch.writes
-            self.steps.append(protocol.Step(*named, record, sending, release, *moved))
+            self.steps.append(protocol.Step(*named, record, kernels, around, *moved))
             rest[number] += 1
 
     def _record(self, part: int, number: int, handle: Any) -> None:
@@ -155,10 +156,10 @@ class LaidScore:
         self._place(part, number)
         self._tapes[part].replay(number, handle)
 
-    def _release(self, part: int, number: int, handle: Any) -> None:
-        """Record what follows the sending of step ``number``, which a kernel does."""
+    def _around(self, part: int, number: int, handle: Any, *, after: bool) -> None:
+        """Record what comes before, or ``after``, the kernels of step ``number``, which others stand for."""
         self._place(part, number)
-        self._tapes[part].replay_release(number, handle)
+        self._tapes[part].replay_around(number, handle, after=after)
 
     def _place(self, part: int, number: int) -> None:
         if number == 0:
