@@ -23,6 +23,7 @@ ACROSS = (
     "sum",
     "total",
     "projection",
+    "projection",
     "reduce",
     "spread",
     "gather",
@@ -58,10 +59,15 @@ class Step:
     more: tuple[Step, ...] = ()
 
 
-def program(seed: int, nranks: int = 1, steps: int = 25, *, comm: bool = False) -> list[Step]:
-    """Return random steps; views of a pool overlap by any number of elements, or not at all."""
+def program(
+    seed: int, nranks: int = 1, steps: int = 25, *, comm: bool = False, across: Sequence[str] = ACROSS
+) -> list[Step]:
+    """Return random steps; views of a pool overlap by any number of elements, or not at all.
+
+    With ``comm`` they are for several devices, and ``across`` says what they may do there.
+    """
     chance = random.Random(seed)
-    kinds = ALONE * 2 + ACROSS if comm else ALONE
+    kinds = [*ALONE, *ALONE, *across] if comm else ALONE
     return [_step(chance, nranks, chance.choice(kinds)) for _ in range(steps)]
 
 
@@ -206,15 +212,23 @@ class Machine:
         self._comm.all_reduce(scaled, op="avg", wire=wire)
 
     def _projection(self, step: Step, pools: Any, floats: Any, params: Any) -> None:
-        """A product whose results are summed next: a graph may fuse the two."""
-        wire = WIRES[step.word % 4]
-        made = [
-            vkpar.matmul(whole[:256].reshape(1, 256), weights)
-            for whole, weights in zip(floats, self.weights, strict=True)
-        ]
+        """Products that are summed, and what is added to the sums: a graph may fuse all of that."""
+        wire, how = WIRES[step.word % 4], step.word // 4 % 5
+        n = (256, 192, 255)[step.count % 3]
+        parts = [(floats[rank][:256].reshape(1, 256), self.weights[rank].reshape(-1)) for rank, _ in self._ranks]
+        made = [vkpar.matmul(x, w[: 256 * n].reshape(256, n)) for x, w in parts]
         self._comm.all_reduce(made, op="sum", wire=wire)
-        for whole, product in zip(floats, made, strict=True):
-            vkpar.copy(vkpar.cast(vkpar.cast(product.reshape(256), "float16"), "float32"), whole[256:512])
+        for rank, product in enumerate(made):
+            flat, rest = product.reshape(n), floats[rank][256 : 256 + n]
+            if how == 1:
+                vkpar.add(flat, rest, out=flat)
+            elif how == 2:
+                vkpar.add(rest, flat, out=rest)
+            elif how == 3:
+                flat = vkpar.add(flat, rest)
+            elif how == 4:
+                flat = vkpar.add(flat, flat)
+            vkpar.copy(vkpar.cast(vkpar.cast(flat, "float16"), "float32"), floats[rank][256 : 256 + n])
 
     def _reduce(self, step: Step, pools: Any, floats: Any, params: Any) -> None:
         arrays = [ints[step.pools[0]] for ints in pools]
