@@ -30,7 +30,13 @@ def fake_info(index: int = 0, **changes: Any) -> DeviceInfo:
         "heaps": (Heap(0, 140 << 30, True, 138 << 30, 2 << 30), Heap(1, 512 << 30, False, None, None)),
         "queue_families": (QueueFamily(0, 16, True, True, True, 64), QueueFamily(1, 2, False, True, False, 0)),
         "features": Features(
-            **flags | {"cooperative_matrix": shapes, "subgroup_size": 32, "subgroup_operations": ("basic",)}
+            **flags
+            | {
+                "cooperative_matrix": shapes,
+                "subgroup_size": 32,
+                "subgroup_operations": ("basic",),
+                "float_atomics": (),
+            }
         ),
         "limits": Limits(
             1 << 32, 1 << 40, 1 << 40, 16, (1, 2, 3), (4, 5, 6), 1024, 49152, 256, 4096, 1.0, 1 << 20, 1 << 27

@@ -28,9 +28,31 @@ from vkpar.errors import (
 from vkpar.graph.capture import capture
 from vkpar.graph.graph import Graph, GraphStats
 from vkpar.host import from_dlpack, host_array, register_host
-from vkpar.kernel import Kernel, pieces
+from vkpar.kernel import Kernel
 from vkpar.memory import MemoryPlan, plan_memory
-from vkpar.ops import add, broadcast_to, cast, matmul, transpose
+from vkpar.ops import (
+    add,
+    argmax,
+    argmin,
+    broadcast_to,
+    cast,
+    cross_entropy,
+    cross_entropy_grad,
+    layer_norm,
+    layer_norm_grad,
+    log_softmax,
+    matmul,
+    max,
+    mean,
+    min,
+    rms_norm,
+    rms_norm_grad,
+    softmax,
+    sum,
+    swiglu,
+    transpose,
+)
+from vkpar.pieces import pieces
 from vkpar.vulkan.memory.accounting import DeviceMemory, HeapMemory
 from vkpar.vulkan.physical import DeviceInfo
 
@@ -61,18 +83,33 @@ __all__ = [
     "WaitTimeoutError",
     "Work",
     "add",
+    "argmax",
+    "argmin",
     "bfloat16",
     "broadcast_to",
     "capture",
     "cast",
     "copy",
+    "cross_entropy",
+    "cross_entropy_grad",
     "enumerate_devices",
     "from_dlpack",
     "host_array",
+    "layer_norm",
+    "layer_norm_grad",
+    "log_softmax",
     "matmul",
+    "max",
+    "mean",
+    "min",
     "open_devices",
     "pieces",
     "plan_memory",
     "register_host",
+    "rms_norm",
+    "rms_norm_grad",
+    "softmax",
+    "sum",
+    "swiglu",
     "transpose",
 ]

@@ -44,6 +44,11 @@ class Device:
     """
 
     def __init__(self, info: DeviceInfo) -> None:
+        if not isinstance(info, DeviceInfo):
+            raise InvalidUsageError(
+                f"vkpar.Device is made of a DeviceInfo (see vkpar.enumerate_devices), not of {info!r}: "
+                "vkpar.open_devices(selector) opens devices by name or index and returns a list of them"
+            )
         close_orphans()
         self.info = info
         self._children: weakref.WeakSet[Any] = weakref.WeakSet()

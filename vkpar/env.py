@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import difflib
+import logging
 import os
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
@@ -10,8 +12,10 @@ from typing import Any
 
 from vkpar.errors import InvalidUsageError
 
+_log = logging.getLogger("vkpar")
 _TRUE = {"1", "true", "yes", "on"}
 _FALSE = {"0", "false", "no", "off"}
+_OF_TESTS = ("VKPAR_TEST_", "VKPAR_REQUIRE_")  # variables that the library does not read
 DEBUG_CHECKS = ("slots", "wire", "memory", "alignment", "barriers")
 
 
@@ -148,7 +152,18 @@ def _named(text: str) -> frozenset[str]:
     return frozenset(name.strip() for name in text.split(",") if name.strip())
 
 
+def _warn_of_unknown() -> None:
+    """Say which ``VKPAR_*`` variables of the process mean nothing: a misspelt one would be taken for obeyed."""
+    known = [entry.metadata["variable"] for entry in fields(Environment)]
+    for name in sorted(os.environ):
+        if name.startswith("VKPAR_") and name not in known and not name.startswith(_OF_TESTS):
+            near = difflib.get_close_matches(name, known, 1, 0.8)
+            hint = f"did you mean {near[0]}?" if near else "'vkpar env' lists those that there are"
+            _log.warning("the environment variable %s is none of vkpar's and has no effect; %s", name, hint)
+
+
 def _read() -> Environment:
+    _warn_of_unknown()
     values = {}
     for entry in fields(Environment):
         text = os.environ.get(entry.metadata["variable"])

@@ -161,12 +161,74 @@ class Plan:
         return True
 
 
+class Recipe:
+    """The plans of an operation of any number of operands, results and dispatches.
+
+    Args:
+        steps: plans, and of each binding the number of its array: operands first, then results, then temporaries.
+        operands: their forms, in the order in which the operation takes them; ``results`` and ``temporaries`` alike.
+    """
+
+    __slots__ = ("_operands", "_results", "_steps", "_temporaries")
+
+    def __init__(
+        self,
+        steps: Sequence[tuple[Plan, tuple[int, ...]]],
+        operands: Sequence[Form],
+        results: Sequence[Form],
+        temporaries: Sequence[Form],
+    ) -> None:
+        self._steps = tuple(steps)
+        self._operands, self._results, self._temporaries = tuple(operands), tuple(results), tuple(temporaries)
+
+    def run(self, operands: Sequence[Array], outs: Sequence[Array | None], *, in_place: bool) -> list[Array] | None:
+        """Run it and return the results, new arrays where ``outs`` has None.
+
+        Returns:
+            None, and nothing done, where the long way has to be gone.
+        """
+        for number, out in enumerate(outs):
+            if out is not None and not self._apart(operands, outs, number, in_place=in_place):
+                return None
+        if any(array is not None and array.storage.ready is None for array in (*operands, *outs)):
+            return None
+        like = operands[0]
+        results = [_fresh(like, form) if out is None else out for out, form in zip(outs, self._results, strict=True)]
+        arrays = [*operands, *results, *(_fresh(like, form) for form in self._temporaries)]
+        for plan, numbers in self._steps:
+            if not plan.run([arrays[number] for number in numbers], b""):
+                return None
+        return results
+
+    def _apart(self, operands: Sequence[Array], outs: Sequence[Array | None], number: int, *, in_place: bool) -> bool:
+        """Say whether a result shares no memory with other arrays but with operands that it is (if ``in_place``)."""
+        out = outs[number]
+        assert out is not None
+        for other in outs[:number]:
+            if other is not None and other.storage is out.storage:
+                return False
+        for array, form in zip(operands, self._operands, strict=True):
+            if array.storage is out.storage and not (
+                in_place and array.byte_offset == out.byte_offset and form is self._results[number]
+            ):
+                return False
+        return True
+
+
+def _fresh(like: Array, form: Form) -> Array:
+    """Return a new array of a form, on the device of another."""
+    made = type(like).fresh(like.device, form.shape, form.dtype, form.nbytes)
+    made.form = form
+    return made
+
+
 class Plans:
-    """The forms and plans of one device."""
+    """The forms, plans and recipes of one device."""
 
     def __init__(self) -> None:
         self._forms: dict[tuple[Any, ...], Form] = {}
         self.known: dict[tuple[Any, ...], Plan] = {}
+        self.recipes: dict[tuple[Any, ...], Recipe] = {}
 
     def form(self, array: Array) -> Form:
         """Return the form of an array of the device."""
@@ -178,6 +240,7 @@ class Plans:
             if len(self._forms) >= _MOST:  # arrays that are left have forms that no plan has
                 self._forms.clear()
                 self.known.clear()
+                self.recipes.clear()
             form = self._forms.setdefault(
                 key, Form(array.shape, array.dtype, nbytes, array.steps, (low - start, high - start))
             )
@@ -189,6 +252,12 @@ class Plans:
         if len(self.known) >= _MOST:
             self.known.clear()
         self.known[key] = plan
+
+    def keep_recipe(self, key: tuple[Any, ...], recipe: Recipe) -> None:
+        """Have later calls find ``recipe``."""
+        if len(self.recipes) >= _MOST:
+            self.recipes.clear()
+        self.recipes[key] = recipe
 
 
 def form_of(array: Array) -> Form:

@@ -69,6 +69,14 @@ def gamma(terms: int) -> float:
     return terms * U / (1.0 - terms * U)
 
 
+def additions(terms: int) -> int:
+    """Return how many additions follow each other at most in a sum of so many terms along neighbouring axes.
+
+    A pass makes one term of 128 at least, by 32 additions in sequence at most.
+    """
+    return 32 * max(math.ceil(math.log(max(terms, 1)) / math.log(128.0)), 1)
+
+
 def all_reduce_bound(contributions: Sequence[F64], wire: str, uncertain: float = 0.0) -> float:
     """Return the bound on an all_reduce's error in the Frobenius norm.
 

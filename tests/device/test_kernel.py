@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import struct
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -146,7 +145,7 @@ def test_defines_are_for_glsl(device: vkpar.Device) -> None:
     [
         ("layout(set = 0, binding = 1) buffer A { uint a[]; };", InvalidUsageError),
         ("layout(set = 1, binding = 0) buffer A { uint a[]; };", UnsupportedError),
-        ("layout(set = 0, binding = 0) uniform A { uint a[4]; };", UnsupportedError),
+        ("layout(set = 1, binding = 0) uniform A { uint a[4]; };", UnsupportedError),
         ("layout(set = 0, binding = 0) buffer A { uint a[4]; } b[4];", UnsupportedError),
         ("layout(push_constant) uniform A { uint a[1000]; };", UnsupportedError),
     ],
@@ -312,7 +311,7 @@ def test_push_constants_of_any_buffer(device: vkpar.Device) -> None:
     with pytest.raises(InvalidUsageError, match="8 bytes of push constants; got 128"):
         kernel(1, a, b, push=np.arange(16))
     for wrong in (None, 8, "12345678", [1, 2], [3.0] * 8, object()):
-        with pytest.raises(InvalidUsageError, match="push constants are bytes"):
+        with pytest.raises(InvalidUsageError, match="push constants are a dict of values by name, bytes or"):
             kernel(1, a, b, push=wrong)  # type: ignore[arg-type]
 
 
@@ -575,10 +574,8 @@ def test_a_device_closes_the_pipelines_of_kernels_that_live_on(device: vkpar.Dev
 
 @pytest.mark.parametrize("name", ["scale.comp", "shaders/scale.glsl", "kernel.spv", __file__])
 def test_the_name_of_a_file_is_no_source(device: vkpar.Device, name: str) -> None:
-    with pytest.raises(InvalidUsageError, match=r"name of a file.*read_text\(\)"):
+    with pytest.raises(InvalidUsageError, match=r"name of a file.*pass pathlib\.Path\("):
         vkpar.Kernel(device, name)
-    with pytest.raises(InvalidUsageError, match=r"read_text\(\)"):
-        vkpar.Kernel(device, Path(name))  # type: ignore[arg-type]
 
 
 def test_too_many_groups_say_how_to_spread_them(device: vkpar.Device) -> None:

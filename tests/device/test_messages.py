@@ -82,10 +82,10 @@ def test_more_than_the_heap_has_is_said_in_words(device: vkpar.Device) -> None:
 
 
 def test_a_capability_that_is_never_turned_on_is_told_from_one_that_the_device_lacks(device: vkpar.Device) -> None:
-    from vkpar.kernel import _lacking
+    from vkpar.vulkan.pipelines.checks import lacking
 
-    assert "vkpar turns on for no device" in _lacking(device, ["Float16", "Addresses"])
-    text = _lacking(device, ["Float16"])
+    assert "vkpar turns on for no device" in lacking(str(device), ["Float16", "Addresses"])
+    text = lacking(str(device), ["Float16"])
     assert f"which {device} does not have" in text
     assert "vkpar devices -v" in text
 

@@ -161,3 +161,15 @@ def test_a_bad_variable_ends_the_first_command() -> None:
     )
     assert done.returncode == 2
     assert done.stderr.startswith("vkpar: error: VKPAR_DEBUG='bogus'")
+
+
+def test_a_misspelt_variable_is_named_once(fresh: Setter, caplog: pytest.LogCaptureFixture) -> None:
+    fresh(VKPAR_DEVICE="gpu", VKPAR_FROBNICATE_THINGS="1", VKPAR_TEST_L="x", VKPAR_REQUIRE_DRIVERS="x")
+    for _ in range(2):
+        assert env.get() == env.Environment()
+    said = [record.getMessage() for record in caplog.records if record.name == "vkpar"]
+    assert len(said) == 2
+    assert "VKPAR_DEVICE is none of vkpar's" in said[0]
+    assert "did you mean VKPAR_DEVICES?" in said[0]
+    assert "VKPAR_FROBNICATE_THINGS" in said[1]
+    assert "vkpar env" in said[1]

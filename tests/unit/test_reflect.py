@@ -12,13 +12,15 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from modules import module, name
 
 from vkpar import InvalidUsageError
 from vkpar.vulkan.physical import Features
 from vkpar.vulkan.pipelines import shader
-from vkpar.vulkan.pipelines.interface import Entry, Interface, missing, reflect
+from vkpar.vulkan.pipelines.capabilities import missing
+from vkpar.vulkan.pipelines.interface import Entry, Interface, reflect
+from vkpar.vulkan.pipelines.push import Member
 
-MAGIC = 0x07230203
 SHIPPED = sorted(
     item.name[: -len(".spv")]
     for item in importlib.resources.files("vkpar").joinpath("spirv").iterdir()
@@ -26,23 +28,8 @@ SHIPPED = sorted(
 )
 
 
-def module(*instructions: tuple[int, ...], version: int = 0x00010500) -> bytes:
-    """Return a module of (opcode, operands...) instructions, and functions 1 and 2."""
-    words = [MAGIC, version, 0, 100, 0]
-    for opcode, *operands in (*instructions, (54, 90, 1, 0, 91), (56,), (54, 90, 2, 0, 91), (56,)):
-        words += [(len(operands) + 1) << 16 | opcode, *operands]
-    return struct.pack(f"<{len(words)}I", *words)
-
-
 NO_FEATURES = Features(**{item.name: () if "tuple" in str(item.type) else 0 for item in dataclasses.fields(Features)})
 WITH_SUBGROUPS = dataclasses.replace(NO_FEATURES, subgroup_operations=("basic", "arithmetic"))
-
-
-def name(text: str) -> tuple[int, ...]:
-    """Return a string as SPIR-V words."""
-    raw = text.encode() + b"\0"
-    raw += b"\0" * (-len(raw) % 4)
-    return struct.unpack(f"<{len(raw) // 4}I", raw)
 
 
 @pytest.mark.parametrize("kernel", SHIPPED)
@@ -123,6 +110,7 @@ def test_everything_that_is_declared() -> None:
         foreign="",
         push_nbytes=16 + 3 * 16,
         given_nbytes=16 + 3 * 16,
+        members=(Member("", "uint ", 0, "I"), Member("", "vec4 [3]", 16, "f", (3, 4), (16, 4))),
     )
 
 
@@ -215,7 +203,8 @@ def test_arrays_of_buffers_are_foreign(array: tuple[int, ...]) -> None:
 def test_storage_buffers_as_spirv_1_0_has_them() -> None:
     declared = [*BUFFER, (32, 18, 2, 17), (59, 18, 20, 2)]
     assert reflect(module((71, 17, 3), (71, 20, 33, 0), *declared)).foreign == ""
-    assert "uniform buffer" in reflect(module((71, 17, 2), (71, 20, 33, 0), *declared)).foreign
+    found = reflect(module((71, 17, 2), (71, 20, 33, 0), *declared))
+    assert (found.foreign, found.uniforms, found.readonly) == ("", ((0, 0),), {0})
 
 
 @pytest.mark.parametrize(
@@ -240,7 +229,7 @@ def test_capabilities_and_features(number: int, text: str, feature: dict[str, An
         assert missing(wanted, dataclasses.replace(NO_FEATURES, **feature)) == []
 
 
-@pytest.mark.parametrize("declared", [(12, 1), (2, 0), (0, 0)])
+@pytest.mark.parametrize("declared", [(12, 1), (2, 1), (0, 0)])
 def test_other_sets_and_kinds_are_foreign(declared: tuple[int, int]) -> None:
     storage, in_set = declared
     found = reflect(

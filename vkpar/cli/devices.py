@@ -95,6 +95,7 @@ def _details(info: DeviceInfo) -> dict[str, str]:
         "features": ", ".join(name for name, there in flags.items() if there) or "-",
         "without": ", ".join(name for name, there in flags.items() if not there) or "-",
         "subgroup size": str(info.features.subgroup_size),
+        "float atomics": "\n".join(info.features.float_atomics) or "-",
         "cooperative matrix": "\n".join(info.features.cooperative_matrix) or "-",
         "limits": "\n".join(f"{name} {_limit(value)}" for name, value in asdict(info.limits).items()),
         "extensions": f"{len(info.extensions)} (names: --json)",

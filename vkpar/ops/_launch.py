@@ -16,6 +16,7 @@ from vkpar.plans import make as make_plan
 if TYPE_CHECKING:
     from vkpar.device import Device
     from vkpar.vulkan.memory.buffer import BufferRange
+    from vkpar.vulkan.pipelines.kernel import Pipeline
 
 # The codes of shaders/common/elements.glsl.
 FLOATS: Final = {"float32": 0, "float16": 1, "bfloat16": 2}
@@ -49,7 +50,14 @@ def check_float(operation: str, *dtypes: DType) -> None:
     """Raise UnsupportedError unless every type is a float that devices compute."""
     for dtype in dtypes:
         if dtype.name not in FLOATS:
-            raise UnsupportedError(f"{operation} computes {', '.join(FLOATS)}, not {dtype}; convert on the host")
+            raise UnsupportedError(f"{operation} computes {', '.join(FLOATS)}, not {dtype}{advice(dtype)}")
+
+
+def advice(*dtypes: DType) -> str:
+    """Return what to do about types that no device computes, for the end of a message."""
+    if any(dtype.name == "float64" for dtype in dtypes):
+        return ', NumPy\'s default type: upload it as device.array(x, dtype="float32") or x.astype(np.float32)'
+    return "; convert on the host, such as with x.astype(np.float32)"
 
 
 def check_overlap(operation: str, out: Array, *inputs: Array, in_place: bool) -> None:
@@ -161,14 +169,29 @@ def dispatch(
         swapped: the first two arrays are the operation's second and first operand.
     """
     device = arrays[0].device
-    logical = device.logical
-    pushes = logical.pushes(len(ranges))
-    pipeline = logical.pipelines.shipped(kernel, len(ranges), len(push), constants, pushes=pushes)
-    logical.dispatch(operation, pipeline, ranges, push, groups, cost_ns)
+    pipeline = submit(device, operation, kernel, ranges, push, groups, constants, cost_ns)
     if key is not None:
         plan = make_plan(device, operation, pipeline, arrays, ranges, groups, push, cost_ns=cost_ns, swapped=swapped)
         if plan is not None:
             device.plans.keep(key, plan)
+
+
+def submit(
+    device: Device,
+    operation: str,
+    kernel: str,
+    ranges: Sequence[BufferRange],
+    push: bytes,
+    groups: tuple[int, int, int],
+    constants: tuple[int, ...] = (),
+    cost_ns: int = 0,
+) -> Pipeline:
+    """Run a built-in kernel as :func:`dispatch` does, without a plan, and return its pipeline."""
+    logical = device.logical
+    pushes = logical.pushes(len(ranges))
+    pipeline = logical.pipelines.shipped(kernel, len(ranges), len(push), constants, pushes=pushes)
+    logical.dispatch(operation, pipeline, ranges, push, groups, cost_ns)
+    return pipeline
 
 
 def words(*values: int) -> bytes:

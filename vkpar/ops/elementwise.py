@@ -11,6 +11,7 @@ from vkpar.ops._launch import (
     GROUP,
     INTEGERS,
     SHORT,
+    advice,
     check_arrays,
     check_out,
     check_overlap,
@@ -69,6 +70,7 @@ def _result_dtype(a: DType, b: DType) -> DType:
     if a.name not in SHORT or b.name not in SHORT or ((a.name in INTEGERS or b.name in INTEGERS) and a != b):
         raise UnsupportedError(
             f"add computes {', '.join(FLOATS)}, mixed or not, and {' or '.join(INTEGERS)}, not {a} with {b}"
+            + (advice(a, b) if "float64" in (a.name, b.name) else "")
         )
     return dtypes.result_type(a, b)
 

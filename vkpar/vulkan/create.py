@@ -6,7 +6,7 @@ from typing import Any
 
 from vkpar import env
 from vkpar.errors import UnsupportedError
-from vkpar.vulkan import api
+from vkpar.vulkan import api, atomics
 from vkpar.vulkan.physical import DeviceInfo, QueueFamily
 
 _EXTENSIONS = (
@@ -14,6 +14,8 @@ _EXTENSIONS = (
     "VK_KHR_external_semaphore_fd",
     "VK_EXT_queue_family_foreign",
     "VK_KHR_push_descriptor",
+    "VK_EXT_shader_atomic_float",
+    "VK_EXT_shader_atomic_float2",
 )
 CLOCK_EXTENSIONS = ("VK_EXT_calibrated_timestamps", "VK_KHR_calibrated_timestamps")  # the first one there is enabled
 
@@ -60,7 +62,12 @@ def create_device(info: DeviceInfo, families: dict[int, int], made: api.Making) 
         )
         for family, number in sorted(families.items())
     ]
-    eleven = vk.struct("VkPhysicalDeviceVulkan11Features", storageBuffer16BitAccess=features.storage_16bit)
+    floats = atomics.structs(info.extensions, features.float_atomics)
+    eleven = vk.struct(
+        "VkPhysicalDeviceVulkan11Features",
+        pNext=floats[-1] if floats else vk.ffi.NULL,
+        storageBuffer16BitAccess=features.storage_16bit,
+    )
     twelve = vk.struct(
         "VkPhysicalDeviceVulkan12Features",
         pNext=eleven,

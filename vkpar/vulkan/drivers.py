@@ -6,7 +6,7 @@ import uuid
 from typing import Any
 
 from vkpar import env
-from vkpar.vulkan import api, instance
+from vkpar.vulkan import api, atomics, instance
 from vkpar.vulkan.physical import ALIGNMENT, DeviceInfo, Features, Heap, Limits, QueueFamily
 
 _VENDORS = {
@@ -87,7 +87,10 @@ class _Queried:
         self.vulkan12 = vk.struct("VkPhysicalDeviceVulkan12Properties", pNext=self.vulkan11)
         self.properties = vk.struct("VkPhysicalDeviceProperties2", pNext=self.vulkan12)
         vk.lib.vkGetPhysicalDeviceProperties2(handle, self.properties)
-        self.features11 = vk.struct("VkPhysicalDeviceVulkan11Features")
+        self.atomics = atomics.structs(extensions)
+        self.features11 = vk.struct(
+            "VkPhysicalDeviceVulkan11Features", pNext=self.atomics[-1] if self.atomics else vk.ffi.NULL
+        )
         self.features12 = vk.struct("VkPhysicalDeviceVulkan12Features", pNext=self.features11)
         self.features2 = vk.struct("VkPhysicalDeviceFeatures2", pNext=self.features12)
         vk.lib.vkGetPhysicalDeviceFeatures2(handle, self.features2)
@@ -125,6 +128,7 @@ class _Queried:
             cooperative_matrix=_cooperative_matrix(self._handle, self._extensions),
             subgroup_size=int(self.vulkan11.subgroupSize),
             subgroup_operations=self._subgroup_operations(),
+            float_atomics=tuple(name for item in self.atomics for name in atomics.named(item) if getattr(item, name)),
         )
 
     def _subgroup_operations(self) -> tuple[str, ...]:

@@ -34,7 +34,10 @@ class QueueFamily:
 
 @dataclass(frozen=True)
 class Features:
-    """Optional abilities that kernels and links depend on."""
+    """Optional abilities that kernels and links depend on.
+
+    ``float_atomics`` has Vulkan's names of the features, of buffers and of shared memory, that allow atomics on floats.
+    """
 
     storage_16bit: bool
     storage_8bit: bool
@@ -50,6 +53,7 @@ class Features:
     cooperative_matrix: tuple[str, ...]
     subgroup_size: int
     subgroup_operations: tuple[str, ...]
+    float_atomics: tuple[str, ...]
 
 
 @dataclass(frozen=True)

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
 from vkpar.errors import UnsupportedError
 from vkpar.vulkan import api, instance
+from vkpar.vulkan.command import check_dispatch
 from vkpar.vulkan.create import CLOCK_EXTENSIONS
 from vkpar.vulkan.device import LogicalDevice
+from vkpar.vulkan.memory.buffer import BufferRange
+from vkpar.vulkan.pipelines.kernel import Pipeline
 from vkpar.vulkan.pump import native
 from vkpar.vulkan.queue import Frame
 
@@ -83,6 +86,7 @@ class DeviceClock:
     """A device's timestamp counter, and what it says beside the host's clock.
 
     Attributes:
+        device: whose counter it is.
         bits: valid bits of the counter.
         period: seconds of a tick, as the driver says.
         method: the extension that reads both clocks at once, or ``"measured"``: the host's clock before and after a
@@ -93,7 +97,7 @@ class DeviceClock:
     """
 
     def __init__(self, device: LogicalDevice) -> None:
-        self._device = device
+        self.device = self._device = device
         info = device.info
         self.bits = next(item.timestamp_bits for item in info.queue_families if item.index == device.compute.family)
         self.period = 1e-9 * info.limits.timestamp_period_ns
@@ -172,6 +176,53 @@ class _Lone:
     def _record(self, frame: Frame) -> None:
         frame.commands.record_reset(self._pool.handle, 0, 1)
         frame.commands.record_timestamp(self._pool.handle, 0)
+
+
+def timed_runs(
+    clock: DeviceClock,
+    pipeline: Pipeline,
+    ranges: Sequence[BufferRange],
+    push: bytes,
+    groups: tuple[int, int, int],
+    number: int,
+) -> list[float]:
+    """Return the seconds that each of ``number`` runs of a kernel takes, after one more and all earlier work.
+
+    Args:
+        clock: of the device.
+        pipeline: whose layout takes descriptor sets.
+        ranges: by binding.
+        push: the push constants.
+        groups: numbers of work-groups.
+        number: how many.
+
+    Raises:
+        InvalidUsageError, UnsupportedError: as :func:`~vkpar.vulkan.command.check_dispatch` does.
+        DeviceLostError: the device is gone.
+    """
+    device = clock.device
+    check_dispatch(device.info.limits, device.label, ranges, groups)
+    pool = QueryPool(device.handle, 2 * number)
+
+    def record(frame: Frame) -> None:
+        commands = frame.commands
+        commands.record_reset(pool.handle, 0, 2 * number)
+        sets = frame.descriptors(pipeline.layout.set_layout, ranges)
+        for run in range(-1, number):
+            commands.record_order()
+            if run >= 0:
+                commands.record_timestamp(pool.handle, 2 * run)
+            commands.record_dispatch(pipeline, sets, push, groups)
+            if run >= 0:
+                commands.record_timestamp(pool.handle, 2 * run + 1)
+
+    try:
+        device.compute.wait(device.compute.run(record))
+        ticks = pool.read() or [0] * (2 * number)
+    finally:
+        if device.compute.passed(device.compute.last, _LEAVE_SECONDS):
+            pool.close()
+    return [clock.period * (end - start & clock.mask) for start, end in zip(ticks[::2], ticks[1::2], strict=True)]
 
 
 def _extension(device: LogicalDevice) -> str | None:

@@ -10,9 +10,10 @@ from collections.abc import Callable
 from typing import Final
 
 from vkpar import cachedir
+from vkpar.vulkan.pipelines.includes import has_includes
 
 _log = logging.getLogger("vkpar")
-_FORMAT: Final = b"vkpar SPIR-V 1\n"  # raise it when compilers are called in another way
+_FORMAT: Final = b"vkpar SPIR-V 2\n"  # raise it when compilers are called in another way
 _PREFIX: Final = "spirv-"
 _MOST_KEPT: Final = 256  # modules in the process
 _MOST_FILES: Final = 2000
@@ -27,11 +28,11 @@ def kept(compiler: str, source: str, defines: dict[str, str], make: Callable[[],
     Args:
         compiler: which one ``make`` uses, its version and its target. It is empty where that is not known; then
             nothing is kept.
-        source: GLSL. Nothing is kept where it includes files, since these may change.
+        source: GLSL, with the files in place that it includes. Nothing is kept where it still includes some.
         defines: its macros.
         make: compiles it.
     """
-    if not compiler or "include" in source:
+    if not compiler or has_includes(source):
         return make()
     text = json.dumps([compiler, source, sorted(defines.items())])
     key = hashlib.sha256(text.encode()).hexdigest()

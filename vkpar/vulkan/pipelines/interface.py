@@ -4,61 +4,16 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
 from vkpar.errors import InvalidUsageError
-from vkpar.vulkan.physical import Features
+from vkpar.vulkan.pipelines.push import VECTORS, WORDS, Member
 
 _MAGIC: Final = 0x07230203
 _HEADER: Final = 5  # words
 _OFFSET: Final = re.compile(r"vkpar_offset_(0|[1-9]\d{0,3})")  # push constants that vkpar fills, by binding
-
-# Capabilities that every device has, those that a member of Features allows, and those of subgroup operations.
-_ALWAYS: Final = {0: "Matrix", 1: "Shader"}
-_BY_FEATURE: Final = {
-    9: ("Float16", "float16"),
-    10: ("Float64", "float64"),
-    11: ("Int64", "int64"),
-    22: ("Int16", "int16"),
-    39: ("Int8", "int8"),
-    4433: ("StorageBuffer16BitAccess", "storage_16bit"),
-    4448: ("StorageBuffer8BitAccess", "storage_8bit"),
-}
-_BY_SUBGROUP: Final = {
-    61: ("GroupNonUniform", "basic"),
-    62: ("GroupNonUniformVote", "vote"),
-    63: ("GroupNonUniformArithmetic", "arithmetic"),
-    64: ("GroupNonUniformBallot", "ballot"),
-    65: ("GroupNonUniformShuffle", "shuffle"),
-    66: ("GroupNonUniformShuffleRelative", "shuffle_relative"),
-    67: ("GroupNonUniformClustered", "clustered"),
-    68: ("GroupNonUniformQuad", "quad"),
-}
-# Names for messages about the others.
-_REFUSED: Final = {
-    4: "Addresses",
-    5: "Linkage",
-    6: "Kernel",
-    12: "Int64Atomics",
-    30: "StorageBufferArrayDynamicIndexing",
-    4434: "UniformAndStorageBuffer16BitAccess",
-    4435: "StoragePushConstant16",
-    4441: "VariablePointersStorageBuffer",
-    4442: "VariablePointers",
-    4449: "UniformAndStorageBuffer8BitAccess",
-    4450: "StoragePushConstant8",
-    5116: "BFloat16TypeKHR",
-    5302: "RuntimeDescriptorArray",
-    5345: "VulkanMemoryModel",
-    5347: "PhysicalStorageBufferAddresses",
-    5357: "CooperativeMatrixNV",
-    6018: "DotProductInput4x8BitPacked",
-    6019: "DotProduct",
-    6022: "CooperativeMatrixKHR",
-    6033: "AtomicFloat32AddEXT",
-}
+_DEPTH: Final = 8  # of arrays of arrays
 
 
 @dataclass(frozen=True)
@@ -80,14 +35,17 @@ class Interface:
 
     Attributes:
         version: of SPIR-V.
-        capabilities: their numbers; see :func:`missing`.
+        capabilities: their numbers; see :func:`vkpar.vulkan.pipelines.capabilities.missing`.
         entries: its compute entry points by name.
-        bindings: storage-buffer bindings of set 0.
+        bindings: buffer bindings of set 0.
         foreign: what it uses beyond those and push constants, in words; empty where nothing.
         push_nbytes: bytes of its push-constant block.
         readonly: the bindings that it declares it does not write.
         offsets: (binding, byte of the push-constant block) of the members named ``vkpar_offset_<binding>``.
         given_nbytes: bytes of the push-constant block before those, which are its last.
+        members: those of the push-constant block but these.
+        uniforms: (binding, bytes of the block) of the uniform buffers among the bindings.
+        float_atomics: the features of Vulkan that its atomics on floats need.
     """
 
     version: tuple[int, int]
@@ -99,6 +57,9 @@ class Interface:
     readonly: frozenset[int] = frozenset()
     offsets: tuple[tuple[int, int], ...] = ()
     given_nbytes: int = 0
+    members: tuple[Member, ...] = ()
+    uniforms: tuple[tuple[int, int], ...] = ()
+    float_atomics: frozenset[str] = frozenset()
 
 
 def reflect(spirv: bytes) -> Interface:
@@ -117,27 +78,6 @@ def reflect(spirv: bytes) -> Interface:
         raise InvalidUsageError("a malformed SPIR-V module") from error
 
 
-OF_DEVICES: Final = frozenset(name for name, _ in (*_BY_FEATURE.values(), *_BY_SUBGROUP.values()))
-"""The capabilities that some devices have and vkpar turns on where they are; it turns on the others nowhere."""
-
-
-def missing(capabilities: Iterable[int], features: Features) -> list[str]:
-    """Return the names of the capabilities that devices with ``features``, as vkpar opens them, do not have."""
-    names = []
-    for number in sorted(capabilities):
-        if number in _BY_FEATURE:
-            name, feature = _BY_FEATURE[number]
-            there = bool(getattr(features, feature))
-        elif number in _BY_SUBGROUP:
-            name, operation = _BY_SUBGROUP[number]
-            there = operation in features.subgroup_operations
-        else:
-            name, there = _REFUSED.get(number, f"number {number}"), number in _ALWAYS
-        if not there:
-            names.append(name)
-    return names
-
-
 class _Op:
     """Opcodes."""
 
@@ -148,6 +88,8 @@ class _Op:
     CONSTANT, COMPOSITE, SPEC_CONSTANT, SPEC_COMPOSITE, SPEC_OP = 43, 44, 50, 51, 52
     FUNCTION, FUNCTION_END, CALL, VARIABLE = 54, 56, 57, 59
     DECORATE, MEMBER_DECORATE, MODE_ID = 71, 72, 331
+    PARAMETER, ACCESS, IN_BOUNDS_ACCESS = 55, 65, 66
+    LOAD, STORE, EXCHANGE, FADD, FMIN, FMAX = 227, 228, 229, 6035, 5614, 5615  # of atomics on floats
 
 
 class _Mark:
@@ -163,10 +105,27 @@ class _Storage:
     UNIFORM_CONSTANT, UNIFORM, WORKGROUP, PUSH, BUFFER = 0, 2, 4, 9, 12
 
 
+_FLOATS: Final = {"e": 16, "f": 32, "d": 64}
+_FLOAT_ATOMICS: Final = {  # how the feature's name ends, and where the pointer stands
+    _Op.LOAD: ("Atomics", 2),
+    _Op.STORE: ("Atomics", 0),
+    _Op.EXCHANGE: ("Atomics", 2),
+    _Op.FADD: ("AtomicAdd", 2),
+    _Op.FMIN: ("AtomicMinMax", 2),
+    _Op.FMAX: ("AtomicMinMax", 2),
+}
 _COMPUTE: Final = 5
 _LOCAL_SIZE: Final = 17
 _LOCAL_SIZE_ID: Final = 38
 _WORKGROUP_SIZE: Final = 25  # a built-in
+
+
+def _scalar(opcode: int, words: tuple[int, ...]) -> str:
+    """Return the code, in the module struct, of an integer or float type; nothing where there is none."""
+    if opcode == _Op.FLOAT:
+        return {16: "e", 32: "f", 64: "d"}.get(words[0], "") if len(words) == 1 else ""
+    code = {8: "b", 16: "h", 32: "i", 64: "q"}.get(words[0], "")
+    return code if words[1] else code.upper()
 
 
 def _text(words: tuple[int, ...]) -> tuple[str, int]:
@@ -194,10 +153,14 @@ class _Reader:
         self._vectors: dict[int, int] = {}  # elements of each vector type, of each column of a matrix type
         self._columns: dict[int, int] = {}
         self._arrays: set[int] = set()
-        self._words32: set[int] = set()  # integer types of 32 bits
+        self._codes: dict[int, str] = {}  # of scalar types, in the module struct
+        self._inner: dict[int, tuple[int, int]] = {}  # what vectors and arrays have how many of
         self._members: dict[int, tuple[int, ...]] = {}  # types of the members of each struct type
-        self._offset_names: dict[tuple[int, int], int] = {}  # struct and member: the binding
+        self._names: dict[tuple[int, int], str] = {}  # of struct types' members
         self._pointers: dict[int, int] = {}
+        self._storages: dict[int, int] = {}  # of pointer types
+        self._places: dict[int, int] = {}  # pointers: their types
+        self._float_atomics: set[str] = set()
         self._variables: list[tuple[int, int, int]] = []
         self._foreign = ""
         self._read()
@@ -219,9 +182,7 @@ class _Reader:
         elif opcode in (_Op.ENTRY, _Op.MODE, _Op.MODE_ID):
             self._entry(opcode, words)
         elif opcode == _Op.MEMBER_NAME:
-            found = _OFFSET.fullmatch(_text(words[2:])[0])
-            if found:
-                self._offset_names[words[0], words[1]] = int(found[1])
+            self._names[words[0], words[1]] = _text(words[2:])[0]
         elif opcode in (_Op.DECORATE, _Op.MEMBER_DECORATE):
             place = 2 if opcode == _Op.DECORATE else 3
             self._marks[words[:place]] = words[place] if len(words) > place else 1
@@ -231,6 +192,11 @@ class _Reader:
             self._constant(opcode, words)
         elif opcode == _Op.VARIABLE:
             self._variables.append((words[0], words[1], words[2]))
+            self._places[words[1]] = words[0]
+        elif opcode in (_Op.ACCESS, _Op.IN_BOUNDS_ACCESS, _Op.PARAMETER):
+            self._places[words[1]] = words[0]
+        elif opcode in _FLOAT_ATOMICS:
+            self._atomic(opcode, words)
         elif opcode == _Op.FUNCTION:
             self._functions.add(words[1])
         elif opcode == _Op.CALL:
@@ -253,20 +219,31 @@ class _Reader:
         elif opcode == _Op.SPEC_OP:
             self._constants[words[1]] = 0  # computed from others: sizes are at least what is known
 
+    def _atomic(self, opcode: int, words: tuple[int, ...]) -> None:
+        """Note the feature that an atomic needs whose operand may be a float."""
+        ending, at = _FLOAT_ATOMICS[opcode]
+        pointer = self._places.get(words[at], 0)
+        code = self._codes.get(self._pointers.get(pointer, 0), "")
+        if code in _FLOATS:
+            where = "Shared" if self._storages[pointer] == _Storage.WORKGROUP else "Buffer"
+            self._float_atomics.add(f"shader{where}Float{_FLOATS[code]}{ending}")
+
     def _type(self, opcode: int, kind: int, words: tuple[int, ...]) -> None:
         size = 0
         if opcode in (_Op.INT, _Op.FLOAT):
             size = words[0] // 8
-            if opcode == _Op.INT and words[0] == 32:
-                self._words32.add(kind)
+            self._codes[kind] = _scalar(opcode, words)
         elif opcode == _Op.BOOL:
             size = 4
         elif opcode in (_Op.VECTOR, _Op.MATRIX):
             size = self._sizes[words[0]] * words[1]
+            if opcode == _Op.VECTOR:
+                self._inner[kind] = (words[0], words[1])
             self._vectors[kind] = words[1] if opcode == _Op.VECTOR else self._vectors[words[0]]
             self._columns[kind] = words[1]
         elif opcode == _Op.ARRAY:
             stride = self._marks.get((kind, _Mark.ARRAY_STRIDE)) or self._sizes[words[0]]
+            self._inner[kind] = (words[0], self._constants[words[1]])
             size = stride * self._constants[words[1]]
         elif opcode == _Op.STRUCT:
             self._members[kind] = words
@@ -274,7 +251,7 @@ class _Reader:
         elif opcode in (_Op.POINTER, _Op.FORWARD_POINTER):
             size = 8
         if opcode == _Op.POINTER:
-            self._pointers[kind] = words[1]
+            self._pointers[kind], self._storages[kind] = words[1], words[0]
         if opcode in (_Op.ARRAY, _Op.RUNTIME_ARRAY):
             self._arrays.add(kind)
         self._sizes[kind] = size
@@ -293,7 +270,8 @@ class _Reader:
 
     def interface(self) -> Interface:
         bindings, push, offsets, given = set(), 0, {}, 0
-        written = set()
+        written, members = set(), list[Member]()
+        uniforms: dict[int, int] = {}
         for pointer, variable, storage in self._variables:
             kind = self._pointers[pointer]
             if storage == _Storage.PUSH:
@@ -301,11 +279,14 @@ class _Reader:
                 block, before = self._offsets(kind)
                 offsets.update(block)
                 given = max(given, before)
+                members += self._members_of(kind)
             elif storage in (_Storage.BUFFER, _Storage.UNIFORM, _Storage.UNIFORM_CONSTANT):
                 self._foreign = self._foreign or self._foreign_buffer(kind, variable, storage)
                 binding = self._marks.get((variable, _Mark.BINDING), 0)
                 bindings.add(binding)
-                if not self._is_readonly(variable, kind):
+                if storage == _Storage.UNIFORM and (kind, _Mark.BUFFER_BLOCK) not in self._marks:
+                    uniforms[binding] = max(uniforms.get(binding, 0), self._sizes[kind])
+                elif not self._is_readonly(variable, kind):
                     written.add(binding)
         return Interface(
             version=self._version,
@@ -317,6 +298,9 @@ class _Reader:
             readonly=frozenset(bindings - written),
             offsets=tuple(sorted(offsets.items())),
             given_nbytes=given,
+            members=tuple(members),
+            uniforms=tuple(sorted(uniforms.items())),
+            float_atomics=frozenset(self._float_atomics),
         )
 
     def _is_readonly(self, variable: int, kind: int) -> bool:
@@ -331,10 +315,10 @@ class _Reader:
         found, others = {}, 0
         for index, member in enumerate(self._members.get(block, ())):
             at = self._marks.get((block, index, _Mark.OFFSET), 0)
-            binding = self._offset_names.get((block, index))
+            binding = self._offset_of(block, index)
             if binding is None:
                 others = max(others, at + self._sizes[member])
-            elif member not in self._words32:
+            elif self._codes.get(member, "") not in ("i", "I"):
                 raise InvalidUsageError(f"vkpar_offset_{binding} is to be a uint or an int")
             else:
                 found[binding] = at
@@ -343,14 +327,40 @@ class _Reader:
             raise InvalidUsageError("the members vkpar_offset_<binding> are to be the last of the push constants")
         return found, given
 
+    def _offset_of(self, block: int, index: int) -> int | None:
+        """Return the binding whose offset a member of the push constants takes; None for a member of the user's."""
+        found = _OFFSET.fullmatch(self._names.get((block, index), ""))
+        return int(found[1]) if found else None
+
+    def _members_of(self, block: int) -> list[Member]:
+        """Return the members of a push-constant block but those that take offsets."""
+        kinds = enumerate(self._members.get(block, ()))
+        return [self._member(block, index, kind) for index, kind in kinds if self._offset_of(block, index) is None]
+
+    def _member(self, block: int, index: int, kind: int) -> Member:
+        name, word = self._names.get((block, index), ""), ""
+        shape, strides = list[int](), list[int]()
+        while kind in self._inner:
+            element, count = self._inner[kind]
+            if len(shape) == _DEPTH:
+                raise ValueError("an array of itself")
+            if kind in self._vectors:
+                word = f"{VECTORS.get(self._codes.get(element, ''), 'vec')}{count}"
+            shape.append(count)
+            strides.append(self._marks.get((kind, _Mark.ARRAY_STRIDE)) or self._sizes[element])
+            kind = element
+        code = self._codes.get(kind, "")
+        dims = "".join(f"[{count}]" for count in (shape[:-1] if word else shape))
+        word = word or WORDS.get(code) or ("a matrix" if kind in self._columns else "a struct")
+        at = self._marks.get((block, index, _Mark.OFFSET), 0)
+        return Member(name, f"{word} {name}{dims}", at, code, tuple(shape), tuple(strides))
+
     def _foreign_buffer(self, kind: int, variable: int, storage: int) -> str:
         """Return why a variable is no plain storage buffer of set 0; nothing where it is one."""
         if storage == _Storage.UNIFORM_CONSTANT:
             return "an image, a sampler or a texel buffer"
         if kind in self._arrays:
             return "an array of buffers at one binding"
-        if storage == _Storage.UNIFORM and (kind, _Mark.BUFFER_BLOCK) not in self._marks:
-            return "a uniform buffer"
         in_set = self._marks.get((variable, _Mark.SET), 0)
         return f"descriptor set {in_set}" if in_set else ""
 

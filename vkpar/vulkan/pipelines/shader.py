@@ -15,7 +15,7 @@ from vkpar.errors import ShaderCompileError, UnsupportedError
 from vkpar.vulkan.pipelines import compiled
 
 _TARGET = "vulkan1.2"
-_NAMED = "vkpar_offset_"  # what the names of push constants are asked for; see vkpar.vulkan.pipelines.interface
+_NAMED = "push_constant"  # GLSL with this in it is compiled with names, by which vkpar.Kernel fills push constants
 _NO_COMPILER = (
     "compiling GLSL needs libshaderc, glslc or glslangValidator: install libshaderc1 or glslang-tools "
     "(Debian, Ubuntu), or pass SPIR-V"
