@@ -24,6 +24,7 @@ from vkpar.graph.stretches import Item
 from vkpar.vulkan import capturing
 from vkpar.vulkan.capturing import Operation
 from vkpar.vulkan.memory.recycle import Recycler
+from vkpar.vulkan.memory.subbuffers import SubBuffers
 
 _TIMES: Final = 64  # launches whose host time is kept
 _BROKEN: Final = "the graph was closed inside its capture, by itself or with a device; nothing is recorded"
@@ -153,9 +154,9 @@ class Graph:
 
     def add(self, stream: object, operation: Operation) -> None:
         """Take an operation of a device's stream."""
-        self._items.append(Item(self._ranks[stream], operation.name, operation))
-        for pin in operation.pins:
-            self._pins[id(pin)] = pin
+        self._hold(operation.pins)
+        kept = operation._replace(pins=operation.pins[-1:])
+        self._items.append(Item(self._ranks[stream], operation.name, kept))
 
     def captures_for(self, owner: object) -> bool:
         """Say whether it captures the collectives of the communicator that ``owner`` identifies."""
@@ -185,8 +186,13 @@ class Graph:
             )
             for step in collective.steps
         ]
+        self._hold(pins)
+
+    def _hold(self, pins: Sequence[object]) -> None:
+        """Keep what the commands name, but for memory of the graph's own, which serves its later arrays again."""
         for pin in pins:
-            self._pins[id(pin)] = pin
+            if not isinstance(pin, SubBuffers) or not any(own.serves(pin) for own in self._memory):
+                self._pins[id(pin)] = pin
 
     def param(self, name: str, dtype: object = "uint32", initial: float = 0) -> list[Array]:
         """Declare a parameter, inside the capture: a value that each launch may set.
