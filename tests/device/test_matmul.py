@@ -68,7 +68,7 @@ def multiply(
 
 
 @pytest.mark.parametrize("transpose_b", [False, True])
-@pytest.mark.parametrize(("m", "n", "k"), [(1, 1, 1), (3, 31, 7), (4, 68, 132), (2, 130, 515)])
+@pytest.mark.parametrize(("m", "n", "k"), [(1, 1, 1), (3, 31, 7), (4, 68, 132), (2, 130, 515), (8, 35, 1100), (1, 24, 2600)])
 def test_few_rows(
     device: vkpar.Device, rng: np.random.Generator, kernel: str, m: int, n: int, k: int, transpose_b: bool
 ) -> None:
