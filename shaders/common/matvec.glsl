@@ -71,17 +71,25 @@ shared float parts[ROWS * COLUMNS * THREADS / 4u];  // subgroups have four invoc
 shared float parts[ROWS * COLUMNS * THREADS];
 #endif
 
+// Of this invocation; not arguments, of which drivers copy the rows that there are not, too.
+uint column_at[COLUMNS];
+float sums[MOST_ROWS * COLUMNS];
+
 uint left(uint k, bool whole) {
     return whole ? CHUNK : push.k - min(k, push.k);
 }
 
-// Adds the products of chunks k, k + STEP, ... of the columns that begin at `at`: all of them `whole`, or those that
-// there are.
-void multiply(inout float sums[MOST_ROWS * COLUMNS], uint at[COLUMNS], uint k, bool whole) {
+// Adds the products of chunks k, k + STEP, ...: all of them `whole`, or those that there are.
+void multiply(uint k, bool whole) {
     uvec4 packed[TURNS * COLUMNS];
     [[unroll]] for (uint j = 0u; j < TURNS; j++) {
         [[unroll]] for (uint c = 0u; c < COLUMNS; c++) {
-            packed[j * COLUMNS + c] = b_chunk(at[c] + k + j * STEP, left(k + j * STEP, whole));
+            uint i = column_at[c] + k + j * STEP;
+            if (whole) {
+                packed[j * COLUMNS + c] = b_word4[b_half ? i >> 3 : i >> 2];
+            } else {
+                packed[j * COLUMNS + c] = b_chunk(i, left(k + j * STEP, false));
+            }
         }
     }
     [[unroll]] for (uint j = 0u; j < TURNS; j++) {
@@ -114,7 +122,7 @@ void multiply(inout float sums[MOST_ROWS * COLUMNS], uint at[COLUMNS], uint k, b
 
 // Makes `summed` say what an output is.
 #if SUBGROUPS
-void add_up(float sums[MOST_ROWS * COLUMNS]) {
+void add_up() {
     uint id = gl_LocalInvocationID.x, stride = THREADS / gl_SubgroupSize;
     EACH_ROW {
         [[unroll]] for (uint c = 0u; c < COLUMNS; c++) {
@@ -133,7 +141,7 @@ float summed(uint r, uint column) {
     return sum;
 }
 #else
-void add_up(float sums[MOST_ROWS * COLUMNS]) {
+void add_up() {
     uint id = gl_LocalInvocationID.x;
     EACH_ROW {
         [[unroll]] for (uint c = 0u; c < COLUMNS; c++) parts[(r * COLUMNS + c) * THREADS + id] = sums[r * COLUMNS + c];
@@ -163,15 +171,15 @@ float summed(uint r, uint column) {
 void make(uint column0) {
     uint id = gl_LocalInvocationID.x;
     uint column = column0 + id / SPAN * COLUMNS;
-    uint at[COLUMNS];
     // Past the end: the last column again, which is not stored.
-    [[unroll]] for (uint c = 0u; c < COLUMNS; c++) at[c] = push.b_first + min(column + c, push.n - 1u) * push.b_row;
-    float sums[MOST_ROWS * COLUMNS];
+    [[unroll]] for (uint c = 0u; c < COLUMNS; c++) column_at[c] = push.b_first + min(column + c, push.n - 1u) * push.b_row;
     [[unroll]] for (uint i = 0u; i < MOST_ROWS * COLUMNS; i++) sums[i] = 0.0;
     uint k = id % SPAN * CHUNK;
-    for (; k + (TURNS - 1u) * STEP + CHUNK <= push.k; k += TURNS * STEP) multiply(sums, at, k, true);
-    if (k < push.k) multiply(sums, at, k, false);
-    add_up(sums);
+    if (b_whole) {
+        for (; k + (TURNS - 1u) * STEP < push.k; k += TURNS * STEP) multiply(k, true);
+    }
+    for (; k < push.k; k += TURNS * STEP) multiply(k, false);
+    add_up();
     if (id < ROWS * WIDTH / 4u) {
         uint r = id / (WIDTH / 4u), c = id % (WIDTH / 4u) * 4u;
         store_row4(r, column0 + c, vec4(summed(r, c), summed(r, c + 1u), summed(r, c + 2u), summed(r, c + 3u)));
@@ -185,8 +193,11 @@ const uint TOGETHER = THREADS > 512 ? 1u : 512u / THREADS;  // rows that are add
 
 shared vec4 parts[TOGETHER * THREADS * 2u];
 
-// Adds the products of rows k..k+3 of b: `whole`, or those that there are.
-void multiply(inout vec4 low[MOST_ROWS], inout vec4 high[MOST_ROWS], uint at, uint count, uint k, bool whole) {
+// Of this invocation; not arguments, of which drivers copy the rows that there are not, too.
+vec4 low[MOST_ROWS], high[MOST_ROWS];
+
+// Adds the products of rows k..k+3 of b, whose first element is `at`: `whole`, or those that there are.
+void multiply(uint at, uint count, uint k, bool whole) {
     uint n = whole ? 4u : push.k - k;
     uvec4 packed[4];
     [[unroll]] for (uint i = 0u; i < 4u; i++) packed[i] = b_chunk(at + (k + i) * push.b_row, i < n ? count : 0u);
@@ -201,7 +212,7 @@ void multiply(inout vec4 low[MOST_ROWS], inout vec4 high[MOST_ROWS], uint at, ui
 
 // Adds up rows first .. first + TOGETHER - 1 over the slices: what a slice summed stands in TOGETHER * QUADS
 // neighbours, a row's QUADS side by side.
-void add_up(uint first, vec4 low[MOST_ROWS], vec4 high[MOST_ROWS]) {
+void add_up(uint first) {
     uint id = gl_LocalInvocationID.x, lane = id % SPAN, slice = id / SPAN;
     const uint STRIDE = TOGETHER * QUADS;
     barrier();
@@ -230,14 +241,13 @@ void make(uint column0) {
     // Past the end: the last columns again, or nothing. Either is not stored.
     uint at = push.b_first + (b_whole ? min(column, push.n - CHUNK) : column);
     uint count = b_whole ? CHUNK : push.n - min(column, push.n);
-    vec4 low[MOST_ROWS], high[MOST_ROWS];
     [[unroll]] for (uint r = 0u; r < MOST_ROWS; r++) low[r] = high[r] = vec4(0.0);
     uint k = id / SPAN * 4u;
-    for (; k + 3u < push.k; k += SLICES * 4u) multiply(low, high, at, count, k, true);
-    if (k < push.k) multiply(low, high, at, count, k, false);
+    for (; k + 3u < push.k; k += SLICES * 4u) multiply(at, count, k, true);
+    if (k < push.k) multiply(at, count, k, false);
     [[unroll]] for (uint first = 0u; first < MOST_ROWS; first += TOGETHER) {
         if (first < ROWS) {
-            add_up(first, low, high);
+            add_up(first);
             if (id < TOGETHER * QUADS && first + id / QUADS < ROWS) {
                 store_row4(first + id / QUADS, column0 + id % QUADS * 4u, parts[id]);
             }
