@@ -64,6 +64,7 @@ vec4 b_high(uvec4 packed) {
 #if TRANSPOSED
 const uint WIDTH = THREADS / SPAN * COLUMNS;
 const uint STEP = SPAN * CHUNK;
+const uint TURNS_LEFT = MOST_ROWS > 1 ? 1u : TURNS;  // where chunks are not whole: for eight rows it would be much code
 
 #if SUBGROUPS
 shared float parts[ROWS * COLUMNS * THREADS / 4u];  // subgroups have four invocations or more
@@ -75,25 +76,26 @@ shared float parts[ROWS * COLUMNS * THREADS];
 uint column_at[COLUMNS];
 float sums[MOST_ROWS * COLUMNS];
 
-uint left(uint k, bool whole) {
-    return whole ? CHUNK : push.k - min(k, push.k);
+// Elements of a chunk that begins at k.
+uint left(uint k) {
+    return push.k - min(k, push.k);
 }
 
-// Adds the products of chunks k, k + STEP, ...: all of them `whole`, or those that there are.
-void multiply(uint k, bool whole) {
+// Adds the products of `turns` chunks from k on, STEP apart: all of them `whole`, or those that there are.
+void multiply(uint k, uint turns, bool whole) {
     uvec4 packed[TURNS * COLUMNS];
-    [[unroll]] for (uint j = 0u; j < TURNS; j++) {
+    [[unroll]] for (uint j = 0u; j < turns; j++) {
         [[unroll]] for (uint c = 0u; c < COLUMNS; c++) {
             uint i = column_at[c] + k + j * STEP;
             if (whole) {
                 packed[j * COLUMNS + c] = b_word4[b_half ? i >> 3 : i >> 2];
             } else {
-                packed[j * COLUMNS + c] = b_chunk(i, left(k + j * STEP, false));
+                packed[j * COLUMNS + c] = b_chunk(i, left(k + j * STEP));
             }
         }
     }
-    [[unroll]] for (uint j = 0u; j < TURNS; j++) {
-        uint n = left(k + j * STEP, whole);
+    [[unroll]] for (uint j = 0u; j < turns; j++) {
+        uint n = whole ? 8u : left(k + j * STEP);
         if (n > 0u) {
             EACH_ROW {
                 uint i = push.a_first + r * push.a_row + k + j * STEP;
@@ -176,9 +178,9 @@ void make(uint column0) {
     [[unroll]] for (uint i = 0u; i < MOST_ROWS * COLUMNS; i++) sums[i] = 0.0;
     uint k = id % SPAN * CHUNK;
     if (b_whole) {
-        for (; k + (TURNS - 1u) * STEP < push.k; k += TURNS * STEP) multiply(k, true);
+        for (; k + (TURNS - 1u) * STEP < push.k; k += TURNS * STEP) multiply(k, TURNS, true);
     }
-    for (; k < push.k; k += TURNS * STEP) multiply(k, false);
+    for (; k < push.k; k += TURNS_LEFT * STEP) multiply(k, TURNS_LEFT, false);
     add_up();
     if (id < ROWS * WIDTH / 4u) {
         uint r = id / (WIDTH / 4u), c = id % (WIDTH / 4u) * 4u;
@@ -196,11 +198,19 @@ shared vec4 parts[TOGETHER * THREADS * 2u];
 // Of this invocation; not arguments, of which drivers copy the rows that there are not, too.
 vec4 low[MOST_ROWS], high[MOST_ROWS];
 
-// Adds the products of rows k..k+3 of b, whose first element is `at`: `whole`, or those that there are.
+// Adds the products of rows k..k+3 of b, which begin at `at`: all of them `whole`, or those that
+// there are.
 void multiply(uint at, uint count, uint k, bool whole) {
     uint n = whole ? 4u : push.k - k;
     uvec4 packed[4];
-    [[unroll]] for (uint i = 0u; i < 4u; i++) packed[i] = b_chunk(at + (k + i) * push.b_row, i < n ? count : 0u);
+    [[unroll]] for (uint i = 0u; i < 4u; i++) {
+        uint first = at + (k + i) * push.b_row;
+        if (whole) {
+            packed[i] = b_word4[b_half ? first >> 3 : first >> 2];
+        } else {
+            packed[i] = b_chunk(first, i < n ? count : 0u);
+        }
+    }
     EACH_ROW {
         vec4 x = a_at4(push.a_first + r * push.a_row + k, n);
         [[unroll]] for (uint i = 0u; i < 4u; i++) {
@@ -243,8 +253,10 @@ void make(uint column0) {
     uint count = b_whole ? CHUNK : push.n - min(column, push.n);
     [[unroll]] for (uint r = 0u; r < MOST_ROWS; r++) low[r] = high[r] = vec4(0.0);
     uint k = id / SPAN * 4u;
-    for (; k + 3u < push.k; k += SLICES * 4u) multiply(at, count, k, true);
-    if (k < push.k) multiply(at, count, k, false);
+    if (b_whole) {
+        for (; k + 3u < push.k; k += SLICES * 4u) multiply(at, count, k, true);
+    }
+    for (; k < push.k; k += SLICES * 4u) multiply(at, count, k, false);
     [[unroll]] for (uint first = 0u; first < MOST_ROWS; first += TOGETHER) {
         if (first < ROWS) {
             add_up(first);

@@ -14,8 +14,8 @@ _NVIDIA: Final = 0x10DE
 _THREADS: Final = 256
 _MANY: Final = 1024
 _MANY_SHARED: Final = 32 * 1024
-# What follows was measured on an H200: a product of 6,144 columns or more has groups enough for a GPU if a subgroup makes
-# two of them, or if a group makes wide strips of (K, N). Sixteen bytes are a chunk.
+# From so many columns on a GPU has groups enough where 32 invocations make two of them. Sixteen bytes are a chunk: from
+# so many of them in a row of (K, N) on it has groups enough that make wider strips. Measured on an H200.
 _ENOUGH_COLUMNS: Final = 6144
 _NARROW_CHUNKS: Final = 512
 _WIDE_CHUNKS: Final = 2048
@@ -26,7 +26,8 @@ def choose(info: DeviceInfo, m: int, n: int, itemsize: int, *, transpose_b: bool
 
     Args:
         info: the device.
-        m: rows, up to :data:`MOST_ROWS`; ``n``: columns.
+        m: rows, up to :data:`MOST_ROWS`.
+        n: columns.
         itemsize: bytes of an element of the second operand.
         transpose_b: it is stored as (N, K).
     """
