@@ -14,18 +14,20 @@ from vkpar.arrays import printing, transfer
 from vkpar.arrays.elements import host_elements
 from vkpar.arrays.host import HostArray
 from vkpar.arrays.layout import WIDE, Strides, repeats
+from vkpar.arrays.operators import Operators
 from vkpar.arrays.rearrange import gather, scatter
 from vkpar.arrays.reducible import Reducible
 from vkpar.arrays.region import Region
 from vkpar.arrays.shape import as_bytes, dimensions
 from vkpar.arrays.storage import Storage
-from vkpar.arrays.views import Viewable, overlaps, same_elements
+from vkpar.arrays.views import overlaps, same_elements
 from vkpar.dtypes import DType
 from vkpar.errors import (
     CommunicatorError,
     InvalidUsageError,
     VulkanError,
 )
+from vkpar.vulkan import bulk
 from vkpar.vulkan.memory.accounting import ARRAYS
 from vkpar.vulkan.memory.buffer import BufferRange
 from vkpar.vulkan.memory.pool import round_up
@@ -43,7 +45,7 @@ _Target = TypeVar("_Target", "np.ndarray[Any, Any]", HostArray)
 _LABEL = "{} {} {}".format
 
 
-class Array(Viewable, Reducible):
+class Array(Operators, Reducible):
     """An n-dimensional array on a device, made by ``Device.array``, ``empty`` and ``zeros``, or a view of one.
 
     Arrays are in C order. Views may have their elements any ``strides`` apart; operations and copies take these as they
@@ -427,7 +429,7 @@ class Array(Viewable, Reducible):
         """Copy from other memory where there is nothing to look closer at; False, and nothing done, where there is."""
         there, here = source.storage, self.storage
         pins = there.ready, here.ready
-        if there is here or not nbytes or pins[0] is None or pins[1] is None:
+        if there is here or not nbytes or pins[0] is None or pins[1] is None or bulk.suits(self.device.info, nbytes):
             return False
         stream = self.device.stream
         if stream is None:
