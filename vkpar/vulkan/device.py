@@ -36,6 +36,7 @@ from vkpar.vulkan.stream import Stream, pushes
 _log = logging.getLogger("vkpar")
 _DRAIN_SECONDS = 30.0
 _BARRIERS = "barriers"
+_RATES = {"discrete": 1000}  # bytes a nanosecond that kernels move, by the kind of device; estimates
 _numbers = itertools.count(1)
 _MEMORY_CHECK, _UNWRITTEN = "memory", 0xFFFFFFFF  # NaN in every float type, -1 in every signed one
 
@@ -85,7 +86,9 @@ class LogicalDevice:
             if transfer != compute:
                 self.transfer = self._queue(transfer, "transfer", undo)
                 self.compute.port.pair(self.transfer.port)
-            self.stream = Stream(self.handle, self.compute, barriers=_BARRIERS in env.debug_checks())
+            self.stream = Stream(
+                self.handle, self.compute, barriers=_BARRIERS in env.debug_checks(), rate=_RATES.get(info.type, 100)
+            )
             undo.callback(self.stream.close)
             self.compute.port.stream = self.transfer.port.stream = self.stream
             self.accounting = Accounting()
