@@ -51,9 +51,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with vkpar.open_devices(given.device)[0] as device:
         print(f"# vkpar {vkpar.__version__}, torch {torch.__version__} on {device.name}: float32, medians")
         for nbytes in given.sizes:
-            print(
-                f"#\n# {nbytes >> 10} KiB, rows of {_COLUMNS}\n#operation          vkpar us  torch us    v/t   rate TB/s"
-            )
+            print(f"#\n# {nbytes >> 10} KiB, rows of {_COLUMNS}")
+            print("#operation          vkpar us  torch us    v/t  rate TB/s")
             for case in _cases(device, torch, nbytes):
                 calls = max(10, min(300, (1 << 31) // nbytes))
                 ours = [_time(case.ours, calls, device.synchronize) for _ in range(given.repeat)]
