@@ -12,6 +12,7 @@ from vkpar.errors import InvalidUsageError
 from vkpar.ops import matvec
 from vkpar.ops._launch import (
     FLOATS,
+    SHORT,
     check_arrays,
     check_float,
     check_out,
@@ -36,9 +37,10 @@ _MAX_TURNS: Final = 49_152
 _MAX_WORK: Final = 1 << 38
 _WORK_PER_NS: Final = 500  # multiply-adds of a slow GPU, for estimates
 _SMALL: Final = "matmul_small"
+_SMALL_HALVES: Final = 4  # rows: for more, halves are converted once and not by each work-group that reads them
 _MATVEC: Final = "matvec"
 _TILED_SHARED: Final = 2 * 16 * (128 + 4) * 4  # bytes of shared memory of the largest tile
-_BIG_TILES: Final = 64  # from so many 128 x 128 tiles on they fill a GPU
+_BIG_TILES: Final = 256  # from so many 128 x 128 tiles on they fill a GPU
 
 
 @dataclass(frozen=True)
@@ -156,10 +158,8 @@ def _tiles(problem: _Problem, kernel: str, out: Array) -> list[Tile]:
 def _multiply(problem: _Problem, kernel: str, out: Array) -> None:
     """Multiply into ``out``, through a float32 matrix where kernels cannot write or add up in it directly."""
     direct = out.dtype.itemsize == 4
-    if kernel == _SMALL:
-        narrow = problem.a.dtype != dtypes.float32 or problem.b.dtype != dtypes.float32
-        key = None if narrow else problem.key
-        problem = replace(problem, a=_as_float32(problem.a), b=_as_float32(problem.b), key=key)
+    if kernel == _SMALL and problem.m > _SMALL_HALVES and {problem.a.dtype, problem.b.dtype} != {dtypes.float32}:
+        problem = replace(problem, a=_as_float32(problem.a), b=_as_float32(problem.b), key=None)
     cut = _tiles(problem, kernel, out)
     if kernel != _SMALL:
         whole = not any(tile["k"][0] or tile["n"][0] % 2 for tile in cut)  # nothing is added up, no pair is cut
@@ -232,6 +232,7 @@ def _grid(kernel: str, problem: _Problem, m: int, n: int) -> tuple[int, str, tup
         return groups, spirv, (m, span)
     if kernel == _SMALL:
         rows = next(rows for rows in (1, 4, 8) if m <= rows or rows == 8)
-        return -(-m // (4 * rows)) * -(-n // 64), f"{kernel}_rows{rows}", ()
+        types = "_".join(SHORT[x.dtype.name] for x in (problem.a, problem.b))
+        return -(-m // (4 * rows)) * -(-n // 64), f"{kernel}_{types}_rows{rows}", ()
     tile = 2 if -(-m // 128) * -(-n // 128) >= _BIG_TILES else 1
     return -(-m // (64 * tile)) * -(-n // (64 * tile)), kernel, (tile, tile)
