@@ -56,8 +56,16 @@ ONE fold(uint at, uint begin, uint end, uint lane) {
         FOUR high = then(taken(packed[2], 4u, push.place + k + 2u * step), taken(packed[3], 4u, push.place + k + 3u * step));
         result = then(result, then(low, high));
     }
-    for (; k < end; k += step) {
-        result = then(result, taken(a_packed4(at + k, end - k), end - k, push.place + k));
+    if (k < end) {  // up to four are left, of which the last may be short
+        uvec4 packed[4];
+        uint n[4];
+        [[unroll]] for (uint j = 0u; j < 4u; j++) {
+            n[j] = end - min(k + j * step, end);
+            packed[j] = a_packed4(at + k + j * step, n[j]);
+        }
+        [[unroll]] for (uint j = 0u; j < 4u; j++) {
+            result = then(result, taken(packed[j], n[j], push.place + k + j * step));
+        }
     }
     return across(result);
 }
