@@ -9,11 +9,11 @@
 #include "common/grid.glsl"
 #include "common/rows.glsl"
 
-layout(constant_id = 5) const uint W_TYPE = 0;
-layout(constant_id = 6) const bool W_WIDE = false;
-layout(constant_id = 7) const uint B_TYPE = 0;
-layout(constant_id = 8) const bool B_WIDE = false;
-layout(constant_id = 9) const bool H_WIDE = false;
+layout(constant_id = 6) const uint W_TYPE = 0;
+layout(constant_id = 7) const bool W_WIDE = false;
+layout(constant_id = 8) const uint B_TYPE = 0;
+layout(constant_id = 9) const bool B_WIDE = false;
+layout(constant_id = 10) const bool H_WIDE = false;
 
 ELEMENTS_IN(x, 0, X_TYPE, X_WIDE)
 ELEMENTS_IN(w, 1, W_TYPE, W_WIDE)

@@ -11,6 +11,7 @@ layout(constant_id = 1) const bool B_WIDE = false;
 layout(constant_id = 2) const bool O_WIDE = false;
 layout(constant_id = 3) const uint B_TYPE = 0;
 layout(constant_id = 4) const uint O_TYPE = 0;
+layout(constant_id = 5) const bool WHOLE = false;  // rows are multiples of 4
 
 ELEMENTS_IN(a, 0, A_TYPE, A_WIDE)
 ELEMENTS_IN(b, 1, B_TYPE, B_WIDE)
@@ -34,7 +35,7 @@ void main() {
     if (row >= push.rows) {
         return;
     }
-    uint n = min(push.extent - k, 4u);
+    uint n = WHOLE ? 4u : push.extent - k;
     vec4 gate = a_at4(push.a_first + row * push.a_row + k, n);
     vec4 up = b_at4(push.b_first + row * push.b_row + k, n);
     vec4 small = exp(-abs(gate));  // never overflows

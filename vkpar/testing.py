@@ -72,9 +72,9 @@ def gamma(terms: int) -> float:
 def additions(terms: int) -> int:
     """Return how many additions follow each other at most in a sum of so many terms along neighbouring axes.
 
-    A pass makes one term of 128 at least, by 32 additions in sequence at most.
+    Passes make one term of 64 or more, of several times 64 where that takes more than 24 additions in sequence.
     """
-    return 32 * max(math.ceil(math.log(max(terms, 1)) / math.log(128.0)), 1)
+    return 24 * max(math.ceil(math.log2(max(terms, 1)) / 6.0), 1)
 
 
 def all_reduce_bound(contributions: Sequence[F64], wire: str, uncertain: float = 0.0) -> float:

@@ -5,9 +5,9 @@
 
 #include "wire.glsl"
 
-layout(constant_id = 14) const uint SOURCES = 1u;
-layout(constant_id = 15) const bool AVERAGE = false;
-layout(constant_id = 16) const uint OWN_AT = 0u;  // how many slots come before the own elements in rank order
+layout(constant_id = 15) const uint SOURCES = 1u;
+layout(constant_id = 16) const bool AVERAGE = false;
+layout(constant_id = 17) const uint OWN_AT = 0u;  // how many slots come before the own elements in rank order
 
 const uint OP = 0u, ORDER = 0u;
 uvec2 factor = push.factor;

@@ -4,15 +4,15 @@
 #ifndef VKPAR_NORM_GLSL
 #define VKPAR_NORM_GLSL
 
-layout(constant_id = 5) const bool WEIGHTED = false;
-layout(constant_id = 6) const uint W_TYPE = 0;
-layout(constant_id = 7) const bool W_WIDE = false;
-layout(constant_id = 8) const bool BIASED = false;  // of LAYER; below it is what RESIDUAL has
-layout(constant_id = 9) const uint B_TYPE = 0;
-layout(constant_id = 10) const bool B_WIDE = false;
-layout(constant_id = 11) const uint H_TYPE = 0;
-layout(constant_id = 12) const bool H_FULL = false;  // h is stored as float32, after it was rounded to its type
-layout(constant_id = 13) const bool H_WIDE = false;
+layout(constant_id = 6) const bool WEIGHTED = false;
+layout(constant_id = 7) const uint W_TYPE = 0;
+layout(constant_id = 8) const bool W_WIDE = false;
+layout(constant_id = 9) const bool BIASED = false;  // of LAYER; below it is what RESIDUAL has
+layout(constant_id = 10) const uint B_TYPE = 0;
+layout(constant_id = 11) const bool B_WIDE = false;
+layout(constant_id = 12) const uint H_TYPE = 0;
+layout(constant_id = 13) const bool H_FULL = false;  // h is stored as float32, after it was rounded to its type
+layout(constant_id = 14) const bool H_WIDE = false;
 
 const uint H_STORED = H_FULL ? F32 : H_TYPE;
 

@@ -1,7 +1,7 @@
 // What the kernels on rows share: `lanes` invocations a row, several rows a group.
 //
-// EACH_FOUR names `k`, where four elements begin in the row, `n`, how many are left from there on, and `j`, where KEPT
-// kernels hold the four: KEEP of them an invocation, for itself alone. The others read the row again each time.
+// EACH_FOUR names `k`, where four elements begin in the row, `n`, how many are there (more than 4 mean 4), and `j`, where
+// KEPT kernels hold the four: KEEP of them an invocation, for itself alone. The others read the row again each time.
 // Rows past the end are empty: all invocations take part in what is done together.
 #ifndef VKPAR_ROWS_GLSL
 #define VKPAR_ROWS_GLSL
@@ -12,6 +12,7 @@ layout(constant_id = 1) const uint KEEP = 1;
 layout(constant_id = 2) const bool X_WIDE = false;  // rows begin at multiples of 4, and so on
 layout(constant_id = 3) const bool Y_WIDE = false;
 layout(constant_id = 4) const bool Y_FULL = false;  // y is float32, whatever x is
+layout(constant_id = 5) const bool WHOLE = false;   // rows are multiples of 4
 
 layout(push_constant) uniform Push {
     uint rows;
@@ -33,8 +34,9 @@ layout(push_constant) uniform Push {
 const uint Y_TYPE = Y_FULL ? F32 : X_TYPE;
 const float LOWEST = -3.4028234663852886e38;
 
-#define EACH_FOUR for (uint j = gl_LocalInvocationID.x, k = lane() * 4u, n = left(k); n > 0u; \
-                       j += GROUP, k += push.lanes * 4u, n = left(k))
+#define EACH_FOUR \
+    for (uint j = gl_LocalInvocationID.x, k = lane() * 4u, rest = left(k), n = WHOLE ? 4u : rest; rest > 0u; \
+         j += GROUP, k += push.lanes * 4u, rest = left(k), n = WHOLE ? 4u : rest)
 
 #ifdef KEPT
 shared vec4 kept[GROUP * KEEP];

@@ -48,7 +48,7 @@ def bound(values: NDArray[np.float64], axis: Axis, mean: bool = False) -> NDArra
     inside = sorted(index % values.ndim for index in axes)
     runs = itertools.groupby(enumerate(inside), lambda pair: pair[1] - pair[0])
     depth = sum(additions(math.prod(values.shape[index] for _, index in run)) for _, run in runs)
-    total = np.abs(values).sum(axis=axis) * gamma(max(depth, 32))
+    total = np.abs(values).sum(axis=axis) * gamma(max(depth, 24))
     count = max(values.size // max(total.size, 1), 1)
     return total / count + 4 * 2.0**-23 * np.abs(values).mean(axis=axis) if mean else total
 
@@ -67,8 +67,8 @@ def test_sums_and_means(
         check(mean, exact.mean(axis=axis, keepdims=True), bound(exact, axis, True).reshape(mean.shape))
 
 
-@pytest.mark.parametrize("length", [4096, 4097, 16384, 16385, 70_001])
-@pytest.mark.parametrize("columns", [1, 2, 9])
+@pytest.mark.parametrize("length", [2048, 2049, 16385, 40_001])
+@pytest.mark.parametrize("columns", [1, 9])
 def test_several_passes(either: vkpar.Device, rng: np.random.Generator, length: int, columns: int) -> None:
     values = normal(rng, (3, length, columns), "float16", 10)
     for dtype in ("float32", "float16"):
@@ -241,6 +241,14 @@ def test_views_at_odd_offsets(device: vkpar.Device, data: st.DataObject) -> None
     np.testing.assert_array_equal(target.numpy(), around)
 
 
+def test_results_in_columns(device: vkpar.Device, rng: np.random.Generator) -> None:
+    values = rng.integers(-9, 9, (6, 40)).astype(np.float16)
+    target = device.array(np.zeros((6, 3), np.float16))
+    vkpar.sum(device.array(values), 1, out=target[:, 1])
+    np.testing.assert_array_equal(target.numpy()[:, 1], values.sum(axis=1))
+    assert not target.numpy()[:, ::2].any()
+
+
 SMALL = {"max_buffer": 8192, "max_binding": 4352, "ring_bytes": 20_000}
 
 
@@ -297,10 +305,11 @@ def test_captured(device: vkpar.Device, rng: np.random.Generator) -> None:
     values = rng.standard_normal((50, 3000)).astype(np.float32)
     a = device.array(values)
     with vkpar.capture([device]) as graph:
-        total, place = vkpar.sum(a), vkpar.argmax(a, 0)
+        total, place, nothing = vkpar.sum(a), vkpar.argmax(a, 0), vkpar.mean(a[:, :0], 1)
     graph.launch().wait()
     np.testing.assert_array_equal(total.numpy(), vkpar.sum(a).numpy())
     np.testing.assert_array_equal(place.numpy(), values.argmax(axis=0))
+    assert np.isnan(nothing.numpy()).all()
     graph.close()
 
 
@@ -309,13 +318,18 @@ def test_captured(device: vkpar.Device, rng: np.random.Generator) -> None:
 def test_turns_of_loops(either: vkpar.Device, extent: int, columns: int) -> None:
     """An invocation stays far below 65,535 turns of all its loops, and adds no more terms in sequence than promised."""
     for halves in (False, True):
-        group, lanes, part = folding.shape_of(either, extent, columns, halves=halves)
-        length = min(part, extent)
-        turns = -(-length // (lanes * (4 if columns == 1 else 1)))
-        assert turns + -(-length // lanes) + lanes.bit_length() + 4 < 60_000
-        assert turns // 4 + 3 + 2 + 2 + lanes.bit_length() <= 32
-        assert part >= 128 or extent <= part
-        assert group % lanes == 0
+        left, depth, last = extent, 0, False
+        while not last:
+            group, lanes, part = folding.shape_of(either, left, columns, halves=False)
+            last = left <= part
+            if last:
+                group, lanes, part = folding.shape_of(either, left, columns, halves=halves)
+            turns = -(-min(part, left) // (lanes * (4 if columns == 1 else 1)))
+            assert group % lanes == 0
+            assert turns + -(-min(part, left) // lanes) + lanes.bit_length() + 4 < 60_000
+            depth += turns // 4 + min(turns % 4, 3) + 2 + (2 if columns == 1 else 0) + lanes.bit_length() - 1
+            left = -(-left // part)
+        assert depth <= additions(extent)
 
 
 Call = Callable[[vkpar.Device, vkpar.Array], object]
@@ -342,6 +356,12 @@ def test_bad_arguments(device: vkpar.Device, call: Call, error: type[Exception],
     a = device.zeros((3, 4))
     with pytest.raises(error, match=message):
         call(device, a)
+
+
+def test_functions_of_numpy_name_the_methods(device: vkpar.Device) -> None:
+    for call, ours in ((np.sum, "sum"), (np.mean, "mean"), (np.amax, "max"), (np.argmin, "argmin")):
+        with pytest.raises(vkpar.OperandError, match=rf"write a\.{ours}\(\)"):
+            call(device.zeros(3))
 
 
 def test_a_closed_array(device: vkpar.Device) -> None:

@@ -19,7 +19,7 @@ rows_module = importlib.import_module("vkpar.ops.rows")
 pytestmark = pytest.mark.device
 
 F64 = NDArray[np.float64]
-SHAPES = [(1, 1), (5, 3), (64, 128), (2, 3, 260), (3, 1001), (2, 5000), (1, 70_001)]
+SHAPES = [(1, 1), (5, 3), (64, 128), (2, 3, 260), (3, 1001), (1, 70_001)]
 
 
 def depth(length: int) -> float:
@@ -366,7 +366,7 @@ SMALL = {"max_buffer": 8192, "max_binding": 4352, "ring_bytes": 20_000}
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize("shape", [(170, 33), (9, 1000), (901, 2)])
+@pytest.mark.parametrize("shape", [(90, 33), (9, 1000), (601, 2)])
 def test_arrays_over_several_buffers(
     device: vkpar.Device,
     reopen: Callable[..., vkpar.Device],
@@ -391,9 +391,9 @@ def test_arrays_over_several_buffers(
 
 def test_rows_longer_than_a_binding(reopen: Callable[..., vkpar.Device]) -> None:
     device = reopen(**SMALL)
-    with pytest.raises(vkpar.UnsupportedError, match="a row has 8000 bytes"):
+    with pytest.raises(vkpar.UnsupportedError, match="a row has 2000 elements"):
         vkpar.softmax(device.zeros((2, 2000)))
-    with pytest.raises(vkpar.UnsupportedError, match="cut the rows"):
+    with pytest.raises(vkpar.UnsupportedError, match="at most"):
         vkpar.rms_norm(device.zeros((2, 2000), "float16"), residual=device.zeros((2, 2000)))
 
 
@@ -480,6 +480,7 @@ Call = Callable[[vkpar.Device, vkpar.Array, vkpar.Array], object]
         (lambda d, a, w: vkpar.layer_norm(a, d.zeros(3)), vkpar.InvalidUsageError, r"weight has shape \(3,\).*\(4,\)"),
         (lambda d, a, w: vkpar.layer_norm(a, w, d.zeros((1, 4))), vkpar.InvalidUsageError, "bias has shape"),
         (lambda d, a, w: vkpar.layer_norm(a, w, eps="x"), vkpar.InvalidUsageError, "eps is a number"),
+        (lambda d, a, w: vkpar.rms_norm(a, w, 1e300), vkpar.InvalidUsageError, "eps is a number that float32 holds"),
         (lambda d, a, w: vkpar.layer_norm(a, a[0], out=a), vkpar.InvalidUsageError, "share memory"),
         (lambda d, a, w: vkpar.layer_norm(d.zeros(())), vkpar.InvalidUsageError, "one dimension or more"),
         (lambda d, a, w: vkpar.rms_norm(a, w, residual=w), vkpar.InvalidUsageError, "residual has shape"),

@@ -14,18 +14,20 @@ from vkpar.arrays import printing, transfer
 from vkpar.arrays.elements import host_elements
 from vkpar.arrays.host import HostArray
 from vkpar.arrays.layout import WIDE, Strides, repeats
+from vkpar.arrays.operators import Operators, operations
 from vkpar.arrays.rearrange import gather, scatter
 from vkpar.arrays.reducible import Reducible
 from vkpar.arrays.region import Region
 from vkpar.arrays.shape import as_bytes, dimensions
 from vkpar.arrays.storage import Storage
-from vkpar.arrays.views import Viewable, overlaps, same_elements
+from vkpar.arrays.views import overlaps, same_elements
 from vkpar.dtypes import DType
 from vkpar.errors import (
     CommunicatorError,
     InvalidUsageError,
     VulkanError,
 )
+from vkpar.vulkan import bulk
 from vkpar.vulkan.memory.accounting import ARRAYS
 from vkpar.vulkan.memory.buffer import BufferRange
 from vkpar.vulkan.memory.pool import round_up
@@ -43,7 +45,7 @@ _Target = TypeVar("_Target", "np.ndarray[Any, Any]", HostArray)
 _LABEL = "{} {} {}".format
 
 
-class Array(Viewable, Reducible):
+class Array(Operators, Reducible):
     """An n-dimensional array on a device, made by ``Device.array``, ``empty`` and ``zeros``, or a view of one.
 
     Arrays are in C order. Views may have their elements any ``strides`` apart; operations and copies take these as they
@@ -409,25 +411,28 @@ class Array(Viewable, Reducible):
             raise InvalidUsageError(f"cannot copy elements of {source.dtype} into a view of {self.dtype}; cast first")
         if not self.size or same_elements(self, source):
             return
-        if self.steps is None and not overlaps(self, source):
+        shared = overlaps(self, source)
+        if not shared and operations["move"](source, self):
+            return
+        if self.steps is None and not shared:
             gather(source, self)
             return
         if source.steps is not None:
             packed = Array.allocate(self.device, source.shape, source.dtype)
             gather(source, packed)
             source = packed
-        elif overlaps(self, source):
+        elif shared:
             source = source.copy()
         if self.steps is None:
             self.copy_from(source)
-        else:
+        elif not (shared and operations["move"](source, self)):
             scatter(source, self)
 
     def _copy_at_once(self, source: Array, nbytes: int) -> bool:
         """Copy from other memory where there is nothing to look closer at; False, and nothing done, where there is."""
         there, here = source.storage, self.storage
         pins = there.ready, here.ready
-        if there is here or not nbytes or pins[0] is None or pins[1] is None:
+        if there is here or not nbytes or pins[0] is None or pins[1] is None or bulk.suits(self.device.info, nbytes):
             return False
         stream = self.device.stream
         if stream is None:

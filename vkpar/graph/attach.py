@@ -49,5 +49,6 @@ def outside(device: LogicalDevice) -> Iterator[None]:
     try:
         yield
     finally:
-        device.stream.capture(on=True)
-        divided.paused = False
+        if device.recycler is divided:  # else an interrupt has ended the capture meanwhile
+            device.stream.capture(on=True)
+            divided.paused = False

@@ -15,13 +15,16 @@ from vkpar.arrays.array import Array
 from vkpar.device import Device
 from vkpar.graph.protocol import Step
 from vkpar.graph.stretches import Item
+from vkpar.ops import matvec
 from vkpar.vulkan import api
 from vkpar.vulkan.capturing import Operation
 from vkpar.vulkan.physical import ALIGNMENT
 from vkpar.vulkan.pipelines.kernel import Pipeline
 from vkpar.vulkan.tape import Sending, Storing
 
-_SENDING: Final = {"matvec_columns": "matvec_send_columns", "matvec_rows": "matvec_send_rows"}
+_SENDING: Final = {f"matvec_{kind}": f"matvec_send_{kind}" for kind in matvec.KINDS}
+_LARGE: Final = "matvec_rows1024"
+_SHARED: Final = 33 << 10  # bytes that a work-group of its variant shares
 _ADD: Final = "add_f32_f32"
 _NORM: Final = "norm_residual_f32_kept"
 _BLOCK: Final = 256  # elements that share a scale on the wire
@@ -34,7 +37,7 @@ _A, _B = 0, 1  # the bindings of the operands
 _BIAS: Final = 3  # of the specialization constants of shaders/add.comp: the second operand is repeated
 # Of the norms' push constants, specialization constants and bindings, see shaders/common/rows.glsl and norm.glsl.
 _ROWS, _EXTENT, _X_FIRST, _Y_FIRST, _W_FIRST, _B_FIRST, _H_FIRST, _OWN_WORDS = 0, 1, 3, 4, 5, 6, 7, 9
-_Y_FULL, _WEIGHTED, _B_TYPE, _H_TYPE, _H_FULL = 4, 5, 9, 11, 12
+_Y_FULL, _WEIGHTED, _B_TYPE, _H_TYPE, _H_FULL = 4, 6, 10, 12, 13
 _NORM_X, _NORM_W, _NORM_B, _NORM_Y, _NORM_H = range(5)
 # Of the wire kernels' push constants and specialization constants, see shaders/common/reduce.glsl.
 _TARGET_AT, _TAIL, _FACTOR = 3, 4, 6
@@ -144,6 +147,8 @@ def _sent(content: object, step: Step, device: Device, counters: _Counters) -> F
     """Return a variant of an operation that does what the step after it would; None where there is none."""
     call, sending = _Call.of(content), step.kernels
     if call is None or not isinstance(sending, Sending) or call.kernel.name not in _SENDING:
+        return None
+    if call.kernel.name == _LARGE and device.limits.max_shared_memory < _SHARED:
         return None
     words, sent, address = call.words, sending.sent, api.load().address
     where = (address(sending.source[0]), sending.source[1])

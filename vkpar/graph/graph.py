@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import statistics
 import threading
 import time
@@ -24,6 +25,7 @@ from vkpar.graph.stretches import Item
 from vkpar.vulkan import capturing
 from vkpar.vulkan.capturing import Operation
 from vkpar.vulkan.memory.recycle import Recycler
+from vkpar.vulkan.memory.subbuffers import SubBuffers
 
 _TIMES: Final = 64  # launches whose host time is kept
 _BROKEN: Final = "the graph was closed inside its capture, by itself or with a device; nothing is recorded"
@@ -81,6 +83,7 @@ class Graph:
         self.devices = tuple(devices)
         self.collectives = collectives
         self._state = _NEW
+        self._process = os.getpid()
         self._thread = 0  # the one that captures
         self._broken = False  # it was closed inside its capture
         self._items: list[Item] = []
@@ -156,9 +159,9 @@ class Graph:
 
     def add(self, stream: object, operation: Operation) -> None:
         """Take an operation of a device's stream."""
-        self._items.append(Item(self._ranks[stream], operation.name, operation))
-        for pin in operation.pins:
-            self._pins[id(pin)] = pin
+        self._hold(operation.pins)
+        kept = operation._replace(pins=operation.pins[-1:])
+        self._items.append(Item(self._ranks[stream], operation.name, kept))
 
     def captures_for(self, owner: object) -> bool:
         """Say whether it captures the collectives of the communicator that ``owner`` identifies."""
@@ -188,8 +191,13 @@ class Graph:
             )
             for step in collective.steps
         ]
+        self._hold(pins)
+
+    def _hold(self, pins: Sequence[object]) -> None:
+        """Keep what the commands name, but for memory of the graph's own, which serves its later arrays again."""
         for pin in pins:
-            self._pins[id(pin)] = pin
+            if not isinstance(pin, SubBuffers) or not any(own.serves(pin) for own in self._memory):
+                self._pins[id(pin)] = pin
 
     def param(self, name: str, dtype: object = "uint32", initial: float = 0) -> list[Array]:
         """Declare a parameter, inside the capture: a value that each launch may set.
@@ -247,7 +255,7 @@ class Graph:
 
         Args:
             params: values of parameters; the others stay as they are. Up to four launches with new values may be under
-                way; the fifth waits for the first to begin.
+                way; the fifth waits for the first stretches of the first.
 
         Returns:
             a ``Work``: ``wait(timeout)``, ``done()``, ``exception()``, ``await``.
@@ -324,7 +332,8 @@ class Graph:
     def close(self) -> None:
         """Free the graph once its launches are done; a second call does nothing.
 
-        Inside its capture it keeps anything from being recorded: the end of the capture raises then.
+        Inside its capture it keeps anything from being recorded: the end of the capture raises then. In a forked child
+        nothing is touched.
         """
         if self._state == _CAPTURING:
             self._broken = True
@@ -334,7 +343,9 @@ class Graph:
             if self._state != _FAILED:
                 self._state = _CLOSED
             launcher = self._launcher
-            if launcher is not None:
+            if os.getpid() != self._process:
+                self._launcher = None  # what a forked child has of it is the parent's
+            elif launcher is not None:
                 launcher.close()
                 self._launcher = None
             elif self._state == _FAILED:

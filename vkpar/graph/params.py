@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import keyword
 import math
 import operator
 from collections.abc import Mapping, Sequence
@@ -50,9 +51,10 @@ class Params:
         Raises:
             InvalidUsageError: a name that is taken or cannot be a keyword, another dtype, a value that it cannot hold.
         """
-        if not isinstance(name, str) or not name.isidentifier() or name in self._numbers:
+        wrong = not isinstance(name, str) or not name.isidentifier() or keyword.iskeyword(name) or name == "self"
+        if wrong or name in self._numbers:
             known = f"; there are {', '.join(self._numbers)}" if self._numbers else ""
-            raise InvalidUsageError(f"a parameter's name is a new identifier, not {name!r}{known}")
+            raise InvalidUsageError(f"a parameter's name is a new keyword of launch, not {name!r}{known}")
         found = dtypes.resolve(dtype)
         if found.name not in _TYPES:
             raise InvalidUsageError(f"a parameter is one of {', '.join(_TYPES)}, not {found}")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import numbers
 import struct
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
@@ -24,6 +26,7 @@ INTEGERS: Final = ("int32", "uint32")
 # What the variants of the kernels are called after.
 SHORT: Final = {"float32": "f32", "float16": "f16", "bfloat16": "bf16", "int32": "i32", "uint32": "i32"}
 
+LARGEST: Final = 3.4028235e38  # what float32 holds
 GROUP: Final = 256 * 4  # elements that one work group of an elementwise kernel covers
 
 
@@ -51,6 +54,12 @@ def check_float(operation: str, *dtypes: DType) -> None:
     for dtype in dtypes:
         if dtype.name not in FLOATS:
             raise UnsupportedError(f"{operation} computes {', '.join(FLOATS)}, not {dtype}{advice(dtype)}")
+
+
+def check_number(operation: str, name: str, value: object) -> None:
+    """Raise InvalidUsageError unless ``value`` is a number that float32 holds."""
+    if not isinstance(value, numbers.Real) or LARGEST < abs(float(value)) < math.inf:
+        raise InvalidUsageError(f"{operation}: {name} is a number that float32 holds, not {value!r}")
 
 
 def advice(*dtypes: DType) -> str:

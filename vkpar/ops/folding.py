@@ -2,7 +2,7 @@
 
 A pass reduces (blocks, extent, columns) along its middle axis, in parts of the extent, of which the next pass reduces
 the results; there are no atomics. Parts and the trees of terms inside them depend on the shape and the device alone,
-so that a sum has the same bits each time. In a part at most :data:`DEPTH` additions follow each other.
+so that a sum has the same bits each time; ``vkpar.testing.additions`` bounds how many additions follow each other.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from vkpar.ops._calls import Call, pack
 from vkpar.ops._launch import SHORT, window
 from vkpar.vulkan.physical import ALIGNMENT
 
-_PART: Final = {False: 16_384, True: 4096}  # elements of a row that one unit of invocations reduces; CPU drivers less
-DEPTH: Final = 32  # additions that follow each other in a part, no more
+_PART: Final = {False: 16_384, True: 2048}  # elements of a row that one unit of invocations reduces; CPU drivers less
 _TURNS: Final = {False: 16, True: 64}  # rows of an invocation where columns are reduced; CPU drivers have few units
 _SIGN: Final = 0x80000000
 _ALL: Final = 0xFFFFFFFF
@@ -139,9 +138,14 @@ def shape_of(device: Device, extent: int, columns: int, *, halves: bool) -> tupl
     """
     group, cpu, room = group_size(device), on_cpu(device), _room(device)
     if columns == 1:
-        most = group // 2 if halves else group
-        return group, min(ceil_power(-(-extent // (256 if cpu else 16))), most), min(_PART[cpu], floor_power(room))
-    together = min(ceil_power(-(-columns // 4)), 16 if cpu else group // 8)
+        part = min(_PART[cpu], floor_power(room))
+        lanes = ceil_power(-(-min(extent, part) // (256 if cpu else 16)))
+        return group, min(lanes, group // 2 if halves else group), part
+    if cpu:  # a unit reads rows, far apart, that its processor fetches at once; neighbours are other units' affair
+        group = 16
+        together = group // min(group, ceil_power(extent))
+    else:
+        together = min(ceil_power(-(-columns // 4)), group // 8)
     lanes = min(group // together, ceil_power(extent))
     return group, lanes, min(lanes * _TURNS[cpu], floor_power(room // 4))
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from vkpar import dtypes
 from vkpar.arrays.array import Array
 from vkpar.errors import InvalidUsageError
+from vkpar.ops import matvec
 from vkpar.ops._launch import (
     FLOATS,
+    SHORT,
     check_arrays,
     check_float,
     check_out,
@@ -34,9 +37,10 @@ _MAX_TURNS: Final = 49_152
 _MAX_WORK: Final = 1 << 38
 _WORK_PER_NS: Final = 500  # multiply-adds of a slow GPU, for estimates
 _SMALL: Final = "matmul_small"
+_SMALL_HALVES: Final = 4  # rows: for more, halves are converted once and not by each work-group that reads them
+_MATVEC: Final = "matvec"
 _TILED_SHARED: Final = 2 * 16 * (128 + 4) * 4  # bytes of shared memory of the largest tile
-_MATVEC_ROWS: Final = 4
-_BIG_TILES: Final = 64  # from so many 128 x 128 tiles on they fill a GPU
+_BIG_TILES: Final = 256  # from so many 128 x 128 tiles on they fill a GPU
 
 
 @dataclass(frozen=True)
@@ -135,7 +139,7 @@ def _kernel(device: Device, m: int) -> str:
     limits = device.limits
     if device.info.is_cpu or limits.max_workgroup_invocations < 256 or limits.max_shared_memory < _TILED_SHARED:
         return _SMALL
-    return "matvec" if m <= _MATVEC_ROWS else "matmul_tiled"
+    return _MATVEC if m <= matvec.MOST_ROWS else "matmul_tiled"
 
 
 def _tiles(problem: _Problem, kernel: str, out: Array) -> list[Tile]:
@@ -154,10 +158,8 @@ def _tiles(problem: _Problem, kernel: str, out: Array) -> list[Tile]:
 def _multiply(problem: _Problem, kernel: str, out: Array) -> None:
     """Multiply into ``out``, through a float32 matrix where kernels cannot write or add up in it directly."""
     direct = out.dtype.itemsize == 4
-    if kernel == _SMALL:
-        narrow = problem.a.dtype != dtypes.float32 or problem.b.dtype != dtypes.float32
-        key = None if narrow else problem.key
-        problem = replace(problem, a=_as_float32(problem.a), b=_as_float32(problem.b), key=key)
+    if kernel == _SMALL and problem.m > _SMALL_HALVES and {problem.a.dtype, problem.b.dtype} != {dtypes.float32}:
+        problem = replace(problem, a=_as_float32(problem.a), b=_as_float32(problem.b), key=None)
     cut = _tiles(problem, kernel, out)
     if kernel != _SMALL:
         whole = not any(tile["k"][0] or tile["n"][0] % 2 for tile in cut)  # nothing is added up, no pair is cut
@@ -189,18 +191,19 @@ def _dispatch(problem: _Problem, kernel: str, out: Array, tile: Tile) -> None:
     range_a, a_first = _block(a, problem.k, m0, k0, m, k)
     range_b, b_first = _block(b, b_row, *((n0, k0, n, k) if problem.transpose_b else (k0, n0, k, n)))
     range_o, o_first = _block(out, problem.n, m0, n0, m, n)
-    groups, spirv, shape = _grid(kernel, problem.transpose_b, m, n)
+    groups, spirv, shape = _grid(kernel, problem, m, n)
     constants: tuple[int, ...] = ()
     strides: tuple[int, ...] = (b_row,)
     if kernel == _SMALL:
         strides = (1, b_row) if problem.transpose_b else (b_row, 1)
     else:
-        wide = (
-            not (a_first % 4 or problem.k % 4 or k % 4),
-            not (b_first % 4 or b_row % 4 or (k if problem.transpose_b else n) % 4),
-            not (o_first % 4 or problem.n % 4 or n % 4),
-        )
+        steps_a = math.gcd(a_first, problem.k, k)
+        steps_b = math.gcd(b_first, b_row, k if problem.transpose_b else n)
+        steps_o = math.gcd(o_first, problem.n, n)
+        wide = (steps % 4 == 0 for steps in (steps_a, steps_b, steps_o))
         constants = (*(FLOATS[x.dtype.name] for x in (a, b, out)), problem.transpose_b, *wide, *shape)
+        if kernel == _MATVEC:
+            constants = (*constants, steps_a % 8 == 0, steps_b % 8 == 0)
     push = words(m, n, k, a_first, b_first, o_first, problem.k, *strides, problem.n, k0 > 0)
     grid = fold_groups(problem.device, groups)
     dispatch(
@@ -221,12 +224,15 @@ def _block(array: Array, row: int, row0: int, column0: int, rows: int, columns: 
     return array.window(row0 * row + column0, (rows - 1) * row + columns)
 
 
-def _grid(kernel: str, transpose_b: bool, m: int, n: int) -> tuple[int, str, tuple[int, ...]]:
+def _grid(kernel: str, problem: _Problem, m: int, n: int) -> tuple[int, str, tuple[int, ...]]:
     """Return the number of work groups, the SPIR-V kernel, and the constants that say how much a group makes."""
-    if kernel == "matvec":
-        return (-(-n // 8), "matvec_columns", (m,)) if transpose_b else (-(-n // 32), "matvec_rows", (m,))
+    if kernel == _MATVEC:
+        b, info = problem.b, problem.device.info
+        groups, spirv, span = matvec.choose(info, m, n, b.dtype.itemsize, transpose_b=problem.transpose_b)
+        return groups, spirv, (m, span)
     if kernel == _SMALL:
         rows = next(rows for rows in (1, 4, 8) if m <= rows or rows == 8)
-        return -(-m // (4 * rows)) * -(-n // 64), f"{kernel}_rows{rows}", ()
+        types = "_".join(SHORT[x.dtype.name] for x in (problem.a, problem.b))
+        return -(-m // (4 * rows)) * -(-n // 64), f"{kernel}_{types}_rows{rows}", ()
     tile = 2 if -(-m // 128) * -(-n // 128) >= _BIG_TILES else 1
     return -(-m // (64 * tile)) * -(-n // (64 * tile)), kernel, (tile, tile)

@@ -10,7 +10,7 @@ from vkpar.arrays.array import Array
 from vkpar.errors import InvalidUsageError
 from vkpar.ops import folding, rows
 from vkpar.ops._calls import Call, key_of, repeat
-from vkpar.ops._launch import FLOATS, SHORT, check_arrays, check_float
+from vkpar.ops._launch import FLOATS, SHORT, check_arrays, check_float, check_number
 from vkpar.ops.rows import Binding
 
 _SUM: Final = folding.Kind("sum")
@@ -52,14 +52,13 @@ def _gradients(name: str, x: Array, weight: Array, grad: Array, eps: float) -> l
         return done
     check_arrays(name, None, x=x, weight=weight, grad=grad)
     check_float(name, x.dtype, weight.dtype, grad.dtype)
-    if not isinstance(eps, int | float):
-        raise InvalidUsageError(f"{name}: eps is a number, not {eps!r}")
+    check_number(name, "eps", eps)
     if not x.ndim or weight.shape != x.shape[-1:] or grad.shape != x.shape:
         raise InvalidUsageError(
             f"{name}: x and grad have one shape (..., n) and weight (n,); "
             f"they have {x.shape}, {grad.shape} and {weight.shape}"
         )
-    rows.check_length(name, x, weight, grad)
+    rows.check_length(name, x)
     made = [x.device.empty(x.shape, x.dtype), *(x.device.empty(weight.shape, weight.dtype) for _ in outs[1:])]
     if not x.size:
         for vector in made[1:]:

@@ -11,7 +11,7 @@ from vkpar.dtypes import DType
 from vkpar.errors import InvalidUsageError
 from vkpar.ops import rows
 from vkpar.ops._calls import Call, key_of, repeat
-from vkpar.ops._launch import FLOATS, SHORT, check_arrays, check_float, check_out, check_overlap
+from vkpar.ops._launch import FLOATS, SHORT, check_arrays, check_float, check_number, check_out, check_overlap
 from vkpar.ops.rows import Binding
 
 
@@ -143,7 +143,6 @@ def _rms_norm(
         check_float("rms_norm", residual.dtype)
         if residual.shape != x.shape:
             raise InvalidUsageError(f"rms_norm: residual has shape {residual.shape}, x has {x.shape}")
-        rows.check_length("rms_norm", residual)
         kinds.append(dtypes.result_type(x.dtype, residual.dtype))
     same = tuple(each for each in (x, residual) if each is not None)
     for out, dtype in zip(outs, kinds, strict=True):
@@ -194,8 +193,7 @@ def _given(**arrays: Array | None) -> dict[str, Array]:
 
 def _check(name: str, x: Array, eps: float, **vectors: Array | None) -> tuple[int, int]:
     """Check operands and return how many rows there are, and how long they are."""
-    if not isinstance(eps, int | float):
-        raise InvalidUsageError(f"{name}: eps is a number, not {eps!r}")
+    check_number(name, "eps", eps)
     if not x.ndim:
         raise InvalidUsageError(f"{name}: x has one dimension or more, not shape ()")
     length = x.shape[-1]
@@ -203,7 +201,7 @@ def _check(name: str, x: Array, eps: float, **vectors: Array | None) -> tuple[in
     for what, vector in vectors.items():
         if vector is not None and vector.shape != (length,):
             raise InvalidUsageError(f"{name}: {what} has shape {vector.shape}; for x of {x.shape} it is {(length,)}")
-    rows.check_length(name, x, *_given(**vectors).values())
+    rows.check_length(name, x)
     return (x.size // length if length else 0), length
 
 

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from typing import Final
 
 from vkpar import dtypes
-from vkpar.arrays import reducible
 from vkpar.arrays.array import Array
 from vkpar.arrays.layout import joined
+from vkpar.arrays.operators import operations
 from vkpar.dtypes import DType
 from vkpar.errors import InvalidUsageError, UnsupportedError
 from vkpar.ops import folding
 from vkpar.ops._calls import Call, key_of, repeat
-from vkpar.ops._launch import FLOATS, INTEGERS, SHORT, check_arrays, check_out, check_overlap, writable_in_place
+from vkpar.ops._launch import FLOATS, INTEGERS, SHORT, advice, check_arrays, check_out, check_overlap, writable_in_place
 from vkpar.ops.folding import Kind
+from vkpar.ops.making import fill
 
 Axis = int | tuple[int, ...] | None
 
@@ -32,8 +34,9 @@ def sum(a: Array, axis: Axis = None, keepdims: bool = False, *, out: Array | Non
     """Return the sums of elements along axes, in the type of ``a``.
 
     Floats are added in float32 in an order that shape and device fix, and rounded once: the same bits each time. With
-    n terms and D = 32 * ceil(log(n) / log(128)) the error is at most D * 2^-23 * (sum of magnitudes), and the rounding
-    to the result's type. Integers wrap. The sum of no elements is 0.
+    n terms and D = 24 * ceil(log2(n) / 6) the error is at most D * 2^-23 * (sum of magnitudes), and the rounding to the
+    result's type; axes that are no neighbours are added up one after the other, and so are their D. Integers wrap. The
+    sum of no elements is 0.
 
     Args:
         a: float32, float16, bfloat16, int32 or uint32, of any shape.
@@ -127,7 +130,7 @@ def _reduced(name: str, a: Array, axis: Axis, keepdims: bool, out: Array | None)
 
 def _result_dtype(name: str, kind: Kind, dtype: DType) -> DType:
     if dtype.name not in SHORT:
-        raise UnsupportedError(f"{name} computes {', '.join((*FLOATS, *INTEGERS))}, not {dtype}; convert on the host")
+        raise UnsupportedError(f"{name} computes {', '.join((*FLOATS, *INTEGERS))}, not {dtype}{advice(dtype)}")
     if kind.family == "place":
         return dtypes.uint32
     return dtypes.float32 if kind.mean and dtype.name in INTEGERS else dtype
@@ -220,15 +223,11 @@ def _of_nothing(name: str, kind: Kind, out: Array, a: Array) -> Array:
     """Fill ``out`` with what no elements give."""
     if kind.family != "sum":
         raise InvalidUsageError(f"{name} of no elements: a has shape {a.shape}")
-    if not kind.mean:
+    if kind.mean:
+        fill(out, math.nan)
+    else:
         out.fill_zeros()
-        return out
-    import numpy as np
-
-    values = np.full(out.shape, np.nan, np.float32)
-    bits = dtypes.bfloat16_bits(values) if out.dtype == dtypes.bfloat16 else values.astype(out.dtype.numpy)
-    out.write(bits)
     return out
 
 
-reducible.operations.update(sum=sum, mean=mean, max=max, min=min, argmax=argmax, argmin=argmin)
+operations.update(sum=sum, mean=mean, max=max, min=min, argmax=argmax, argmin=argmin)

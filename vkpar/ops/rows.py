@@ -71,20 +71,16 @@ def layout_of(device: Device, length: int, *, keeps: bool = True) -> Layout:
     return Layout(kept, group, keep if kept else 1, lanes)
 
 
-def check_length(operation: str, *arrays: Array) -> None:
-    """Raise UnsupportedError where a row is too long for a binding."""
-    for array in arrays:
-        nbytes, most = array.shape[-1] * array.dtype.itemsize, array.device.limits.max_storage_buffer_range - ALIGNMENT
-        if nbytes > most:
-            raise UnsupportedError(
-                f"{operation}: a row has {nbytes} bytes, and a kernel on {array.device.name} binds {most} at most "
-                "(maxStorageBufferRange); cut the rows"
-            )
-        longest = 4 * _MOST_FOURS * min(most_invocations(array.device), _WIDEST)
-        if on_cpu(array.device) and array.shape[-1] > longest:
-            raise UnsupportedError(
-                f"{operation}: a row has {array.shape[-1]} elements, {array.device.name} takes {longest}"
-            )
+def check_length(operation: str, x: Array) -> None:
+    """Raise UnsupportedError where a row is too long for a binding, in float32 as it may be stored in between."""
+    device, length = x.device, x.shape[-1]
+    most = (device.limits.max_storage_buffer_range - ALIGNMENT) // 4
+    if on_cpu(device):
+        most = min(most, 4 * _MOST_FOURS * min(most_invocations(device), _WIDEST))
+    if length > most:
+        raise UnsupportedError(
+            f"{operation}: a row has {length} elements, and a kernel on {device.name} takes {most} at most"
+        )
 
 
 def launch(
@@ -122,7 +118,15 @@ def launch(
             wide[each.slot] = start % 4 == 0 and (not each.each or count == 1 or each.each % 4 == 0)
         y = next(each.array for each in bindings if each.slot == "y")
         full = y.dtype == dtypes.float32 != x_dtype
-        own = (layout.group, layout.keep, wide["x"], wide["y"], full, *(constants(wide) if constants else ()))
+        own = (
+            layout.group,
+            layout.keep,
+            wide["x"],
+            wide["y"],
+            full,
+            length % 4 == 0,
+            *(constants(wide) if constants else ()),
+        )
         push = pack(count, length, layout.lanes, *at.values(), float(value))
         groups = -(-count * layout.lanes // layout.group)
         call.dispatch(name, [array for array, _, _ in bound], [item for _, item, _ in bound], push, groups, own)

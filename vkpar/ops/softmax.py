@@ -10,7 +10,7 @@ from vkpar.arrays.array import Array
 from vkpar.errors import InvalidUsageError
 from vkpar.ops import rows
 from vkpar.ops._calls import Call, key_of, repeat
-from vkpar.ops._launch import INTEGERS, SHORT, check_arrays, check_float, check_out, check_overlap
+from vkpar.ops._launch import INTEGERS, SHORT, check_arrays, check_float, check_number, check_out, check_overlap
 from vkpar.ops.rows import Binding
 
 _SOFTMAX: Final = {"softmax": "softmax_softmax", "log_softmax": "softmax_log"}
@@ -139,8 +139,8 @@ def cross_entropy_grad(logits: Array, labels: Array, scale: float | None = None,
         return done[0]
     check_arrays("cross_entropy_grad", out, logits=logits, labels=labels)
     count, length = _check_labels("cross_entropy_grad", logits, labels)
-    if scale is not None and not isinstance(scale, int | float):
-        raise InvalidUsageError(f"cross_entropy_grad: scale is a number, not {scale!r}")
+    if scale is not None:
+        check_number("cross_entropy_grad", "scale", scale)
     if out is not None:
         check_out("cross_entropy_grad", out, logits.shape, logits.dtype)
         check_overlap("cross_entropy_grad", out, logits, in_place=True)

@@ -105,7 +105,7 @@ def _dispatch(
         first % 4 == 0 and (rows == 1 or step % 4 == 0)
         for first, step in ((a_first, steps[0]), (b_first, steps[1]), (o_first, length))
     ]
-    constants = (*wide, FLOATS[up.dtype.name], FLOATS[out.dtype.name])
+    constants = (*wide, FLOATS[up.dtype.name], FLOATS[out.dtype.name], length % 4 == 0)
     push = pack(rows, length, *steps, a_first, b_first, o_first)
     groups = -(-rows * -(-length // 4) * 4 // GROUP)
     arrays, ranges = (gate, up, out), (range_a, range_b, range_o)

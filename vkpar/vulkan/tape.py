@@ -142,14 +142,14 @@ class Tape:
 
     Args:
         device: the VkDevice.
-        family: the queue family.
+        pool: what takes have their command buffers from, which live apart there.
         places: the memory that may differ.
     """
 
-    def __init__(self, device: Any, family: int, places: Places | None = None) -> None:
+    def __init__(self, device: Any, pool: CommandPool, places: Places | None = None) -> None:
         self._vk = api.load()
         self._device = device
-        self._family = family
+        self._pool = pool
         self._places: Places | None = places or Places()
         self._buffers: list[list[Command]] = []
         self._copies: list[tuple[list[Any], _Place, _Place]] = []
@@ -256,7 +256,7 @@ class Tape:
         Raises:
             OutOfMemoryError: no room for command buffers.
         """
-        return Take(self, self._device, self._family, self._sets, len(self._buffers), memory)
+        return Take(self, self._device, self._pool, self._sets, len(self._buffers), memory)
 
     def lay(self, memory: Sequence[Buffer]) -> Take:
         """Return a take without command buffers of its own: :meth:`place` and :meth:`replay` record it into others.
@@ -264,7 +264,7 @@ class Tape:
         Raises:
             OutOfMemoryError: no room for descriptor sets.
         """
-        return Take(self, self._device, self._family, self._sets, 0, memory)
+        return Take(self, self._device, self._pool, self._sets, 0, memory)
 
     @property
     def number(self) -> int:
@@ -414,16 +414,17 @@ class Take:
     """
 
     def __init__(
-        self, tape: Tape, device: Any, family: int, sets: _Sets | None, number: int, memory: Sequence[Buffer]
+        self, tape: Tape, device: Any, pool: CommandPool, sets: _Sets | None, number: int, memory: Sequence[Buffer]
     ) -> None:
         self._vk = api.load()
         self._device = device
         self.views: dict[_Named, Any] = {}
         self.sets: Any = None
         self._sets_pool: Any = None
-        self._pool = CommandPool(device, family)
+        self._pool = pool
+        self.handles: list[Any] = []
         try:
-            self.handles = self._pool.allocate_many(number) if number else []
+            self.handles = pool.allocate_many(number) if number else []
             if sets is not None:
                 self._sets_pool = sets.pool()
                 self.sets = sets.allocate(self._sets_pool)
@@ -439,7 +440,6 @@ class Take:
         Raises:
             OutOfMemoryError: no room for what is recorded; the take can only be closed then.
         """
-        self._pool.reset()
         tape.record(self, memory)
 
     def close(self) -> None:
@@ -449,4 +449,5 @@ class Take:
             self._vk.destroy("DescriptorPool", self._device, pool)
         while self.views:
             self._vk.destroy("BufferView", self._device, self.views.popitem()[1])
-        self._pool.close()
+        handles, self.handles = self.handles, []
+        self._pool.free(handles)

@@ -121,13 +121,13 @@ class Library:
         key = (form.key, turn % GENERATIONS)
         known = written.get(key)
         if known is not None:
-            return known.score.lay(call.name, form.memory, known.plan, call)
+            return known.score.lay(call.name, form.memory, known.plan)
         bounce_buffers, made = self._builder.plain_score(request, turn, form.memory)
         if made is None:
             return None
         if not bounce_buffers:
             written[key] = made
-        return made.score.lay(call.name, form.memory, made.plan, (call, bounce_buffers))
+        return made.score.lay(call.name, form.memory, made.plan, bounce_buffers)
 
     def together(self, members: Sequence[Asked], turn: int, entries: list[Entry]) -> Together:
         """Return the programs of a group, found or recorded, for the collectives from number ``turn`` on.

@@ -109,7 +109,7 @@ class Recorder:
         self._slab = slab
         self._spec = spec
         self._operands = operands
-        self.tape = Tape(self._device.handle, self._device.compute.family, places)
+        self.tape = Tape(self._device.handle, rig.pools[rank], places)
         self._processor = processor(self._device.info)
         self._texels = TEXELS if self._processor == "texel" else 0
         is_cpu = self._device.info.is_cpu

@@ -64,6 +64,10 @@ class Recycler:
         self._holders.add(holder)
         return memory
 
+    def serves(self, memory: SubBuffers) -> bool:
+        """Say whether ``memory`` comes back here, and is kept, when nobody holds it any more."""
+        return len(memory.buffers) == 1 and weakref.ref(memory) in self._holders
+
     def take(self, nbytes: int, label: Callable[[], str] | None) -> SubBuffers | None:
         """Return memory of so many bytes that was dropped before; None where there is none of that size.
 

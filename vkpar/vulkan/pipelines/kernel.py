@@ -186,16 +186,24 @@ class PipelineCache:
             return pipeline
 
     def lease(
-        self, key: Any, spirv: bytes, entry: str, bindings: int, push_nbytes: int, *, pushes: bool = False
+        self,
+        key: Any,
+        spirv: bytes,
+        entry: str,
+        bindings: int,
+        push_nbytes: int,
+        constants: tuple[int, ...] = (),
+        *,
+        pushes: bool = False,
     ) -> Pipeline:
         """Return the pipeline known by ``key`` and the rest; it lives as long as somebody holds what is returned."""
-        full = (key, entry, bindings, push_nbytes, pushes)
+        full = (key, entry, bindings, push_nbytes, constants, pushes)
         self.reap()
         with self._lock:
             pipeline = self._leased.get(full)
             if pipeline is None:
                 layout = self.layout(bindings, push_nbytes, pushes=pushes)
-                pipeline = Pipeline(self._device, spirv, entry, layout)
+                pipeline = Pipeline(self._device, spirv, entry, layout, constants)
                 address = api.load().address(pipeline.handle)
                 self._alive[address] = pipeline.handle
                 weakref.finalize(pipeline, self._drop, address).atexit = False
