@@ -14,13 +14,15 @@ import numpy as np
 import vkpar
 
 WIRES = ("f16", "bf16", "f32", "q8")
+SHARED = 33 << 10
 Arrays = list[vkpar.Array]
 
 
 def force_gpu(put: Callable[[Any, str, Any], None]) -> None:
     """Have products, norms and the kernels of wires run as on GPUs; ``put`` is ``setattr``, or one that is undone."""
     matmul = importlib.import_module("vkpar.ops.matmul")
-    put(matmul, "_kernel", lambda device, m: "matvec" if m <= 4 else "matmul_small")
+    put(matmul, "_kernel", lambda device, m: "matvec" if m <= matmul.matvec.MOST_ROWS else "matmul_small")
+    put(matmul.matvec, "_MANY_SHARED", SHARED)  # no larger kernels than those whose variants fill slots here, too
     put(importlib.import_module("vkpar.ops.rows"), "on_cpu", lambda device: False)
     put(importlib.import_module("vkpar.comm.record.kernels"), "processor", lambda info: "gpu")
 
