@@ -24,6 +24,11 @@ layout(push_constant) uniform Push {
     uint b_first;
     uint h_first;
     float value;  // eps, or a scale
+#ifdef GATHERS
+    uint tail;       // 16-byte units from a slot's start to its scales
+    uvec2 factor;    // the bits of what an average multiplies a sum by
+    uint slots[16];  // first 16-byte units of those that arrived
+#endif
 } push;
 
 const uint Y_TYPE = Y_FULL ? F32 : X_TYPE;

@@ -1,6 +1,6 @@
 // How elements cross a link. A slot holds blocks of 256 elements: payloads first, then, for wires with scales, those of
 // each block in the slot's tail. LANES invocations share a block, eight elements at a time each.
-// Macros give LANES, GROUP (invocations of a work-group), ELEM (the array's type), IN_WIRE and OUT_WIRE (what slots
+// Macros give LANES, GROUP (invocations of a work-group; not where a kernel has a size of its own), ELEM (the array's type), IN_WIRE and OUT_WIRE (what slots
 // hold), TEXELS, defined where arrays and slots are read as texel buffers, and TAIL, defined where the last block is cut
 // short: types are no specialization constants, because SwiftShader does not fold those.
 #ifndef VKPAR_WIRE_GLSL
@@ -21,9 +21,12 @@ const uint WIRE_WORD = 0u, WIRE_F16 = 1u, WIRE_BF16 = 2u, WIRE_SCALED_F16 = 3u, 
 const uint BLOCK = 256u;
 const uint PER_LANE = BLOCK / LANES;
 const uint ROUNDS = PER_LANE / 8u;
+
+#ifdef GROUP
 const uint BLOCKS_PER_GROUP = GROUP / LANES;
 
 layout(local_size_x = GROUP) in;
+#endif
 
 #ifndef SOURCE_BINDING
 #define SOURCE_BINDING 0
@@ -268,6 +271,22 @@ Raw load_raw(uint wire, uint at, uint tail, uint unit) {
     }
     if (has_scales(wire)) {
         raw.scale = slot_one(4u * (at + tail) + unit / units_per_scale(wire));
+    }
+    return raw;
+}
+
+// Half of what load_raw reads: what decodes to the low four are elements 4 four to 4 four + 3 of the slot.
+Raw load_four(uint wire, uint at, uint tail, uint four) {
+    Raw raw = Raw(uvec4(0u), uvec4(0u), 0u);
+    if (wire == WIRE_WORD) {
+        raw.w0 = slot_four(at + four);
+    } else if (wire == WIRE_Q8) {
+        raw.w0.x = slot_one(4u * at + four);
+    } else {
+        raw.w0.xy = slot_two(2u * at + four);
+    }
+    if (has_scales(wire)) {
+        raw.scale = slot_one(4u * (at + tail) + four / (2u * units_per_scale(wire)));
     }
     return raw;
 }

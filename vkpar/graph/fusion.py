@@ -1,8 +1,8 @@
 """Fused sums: kernels of operations do what steps of collectives would, and the other way round.
 
 Where a collective sends next what a kernel has made, a variant of the kernel fills the slot itself: the work-group that
-stores the last elements of a block encodes the block as the step does. Where a sum is added to something next, the step
-does that. All results stay bit for bit the same.
+stores the last elements of a block encodes the block as the step does. Where a sum is added to something next, or goes
+with a residual into an RMS norm, the step does that. All results stay bit for bit the same.
 """
 
 from __future__ import annotations
@@ -26,13 +26,25 @@ _SENDING: Final = {f"matvec_{kind}": f"matvec_send_{kind}" for kind in matvec.KI
 _LARGE: Final = "matvec_rows1024"
 _SHARED: Final = 33 << 10  # bytes that a work-group of its variant shares
 _ADD: Final = "add_f32_f32"
+_NORM: Final = "norm_residual_f32_kept"
 _BLOCK: Final = 256  # elements that share a scale on the wire
 _WORD: Final = 4
 # Of the matrix kernels' push constants and specialization constants, see shaders/common/matmul.glsl.
 _M, _N, _O_FIRST, _O_ROW = 0, 1, 5, 8
 _O_TYPE: Final = 2
 _RESULT: Final = 2  # the binding
+_A, _B = 0, 1  # the bindings of the operands
 _BIAS: Final = 3  # of the specialization constants of shaders/add.comp: the second operand is repeated
+# Of the norms' push constants, specialization constants and bindings, see shaders/common/rows.glsl and norm.glsl.
+_ROWS, _EXTENT, _X_FIRST, _Y_FIRST, _W_FIRST, _B_FIRST, _H_FIRST, _OWN_WORDS = 0, 1, 3, 4, 5, 6, 7, 9
+_Y_FULL, _WEIGHTED, _B_TYPE, _H_TYPE, _H_FULL = 4, 6, 10, 12, 13
+_NORM_X, _NORM_W, _NORM_B, _NORM_Y, _NORM_H = range(5)
+# Of the wire kernels' push constants and specialization constants, see shaders/common/reduce.glsl.
+_TARGET_AT, _TAIL, _FACTOR = 3, 4, 6
+_SOURCES, _AVERAGE, _OWN_AT = 0, 5, 8
+_TARGET, _ARRIVED = 1, 2  # the bindings
+
+_Place = tuple[int, int]  # a VkBuffer as a number, and a byte in it
 
 
 class Fused(NamedTuple):
@@ -70,7 +82,7 @@ def fuse(items: Sequence[Item], devices: Sequence[Device]) -> tuple[list[Item], 
         if isinstance(item.content, Step):
             fused = _sent(last.content, item.content, device, counters)
         elif isinstance(last.content, Step):
-            fused = _added(last.content, item.content, device)
+            fused = _added(last.content, item.content, device) or _normed(last.content, item.content, device)
         if fused is not None:
             kept = item if isinstance(item.content, Step) else last
             made[before], made[index] = None, None
@@ -103,7 +115,7 @@ class _Call(NamedTuple):
     kernel: Pipeline
     plan: Any
     words: tuple[int, ...]
-    places: tuple[tuple[int, int], ...]
+    places: tuple[_Place, ...]
 
     @classmethod
     def of(cls, content: object) -> _Call | None:
@@ -117,10 +129,18 @@ class _Call(NamedTuple):
         places = tuple((flat[2 * i], flat[2 * i + 1] - plan.binding[i].back) for i in range(plan.bindings))
         return cls(kernel, plan, struct.unpack(f"={len(packed) // 4}I", packed), places)
 
-    def element(self, binding: int, index: int) -> tuple[int, int]:
+    def element(self, binding: int, index: int) -> _Place:
         """Return where element ``index`` of a binding of 32-bit elements lies."""
         buffer, begin = self.places[binding]
         return buffer, begin + _WORD * index
+
+    def bound(self, binding: int) -> tuple[_Place, int]:
+        """Return where a binding begins, and its bytes."""
+        return self.places[binding], self.plan.binding[binding].nbytes
+
+    def meets(self, binding: int, place: _Place, nbytes: int) -> bool:
+        """Say whether what a binding covers has any of ``nbytes`` bytes from ``place`` on."""
+        return _meet(self.bound(binding), (place, nbytes))
 
 
 def _sent(content: object, step: Step, device: Device, counters: _Counters) -> Fused | None:
@@ -137,11 +157,15 @@ def _sent(content: object, step: Step, device: Device, counters: _Counters) -> F
     if call.element(_RESULT, words[_O_FIRST]) != where or words[_M] * words[_N] != sent.nelements:
         return None
     buffer, at = sending.target
+    kept = (address(buffer), at)
+    # Groups keep what is sent while others still read the operands.
+    if kept != where and any(call.meets(binding, kept, _WORD * sent.nelements) for binding in (_A, _B)):
+        return None
     begin = at // ALIGNMENT * ALIGNMENT
     target_at = (at - begin) // _WORD
     stored = counters.take(device, sent.nelements)
     bindings = [
-        *((place, call.plan.binding[index].nbytes) for index, place in enumerate(call.places)),
+        *(call.bound(binding) for binding in range(len(call.places))),
         ((address(buffer), begin), -(-(target_at + sent.nelements) // 4) * 16),
         ((address(sent.slots.buffer), sent.slots.offset), sent.slots.nbytes),
         ((stored.storage.number, stored.storage.base), stored.nbytes),
@@ -165,13 +189,11 @@ def _added(step: Step, content: object, device: Device) -> Fused | None:
     places = [call.element(binding, first) for binding, first in enumerate(firsts)]
     if count != storing.stored.nelements or any(first % 4 for first in firsts) or sums not in places[:2]:
         return None
-    addend = 1 if places[0] == sums else 0
-    if _meet(places[2], sums, _WORD * count) or places[addend] == sums:
+    addend = _B if places[_A] == sums else _A
+    if any(_meet((places[binding], _WORD * count), (sums, _WORD * count)) for binding in (addend, _RESULT)):
         return None
-    address = api.load().address
-    bindings = [((address(buffer), at), nbytes) for buffer, at, nbytes in storing.bindings]
-    bindings += [(call.places[index], call.plan.binding[index].nbytes) for index in (addend, 2)]
-    more, pins = (firsts[addend], firsts[2]), _pins(content)
+    bindings = [*_bound(storing), call.bound(addend), call.bound(_RESULT)]
+    more, pins = (firsts[addend], firsts[_RESULT]), _pins(content)
     operations = []
     for part, push, groups in storing.stored.launches:
         name = f"wire_gather_{storing.stored.wire}_{part}"
@@ -182,8 +204,47 @@ def _added(step: Step, content: object, device: Device) -> Fused | None:
     return Fused(tuple(operations), step)
 
 
-def _meet(a: tuple[int, int], b: tuple[int, int], nbytes: int) -> bool:
-    return a[0] == b[0] and abs(a[1] - b[1]) < nbytes
+def _normed(step: Step, content: object, device: Device) -> Fused | None:
+    """Return an operation that does what a step and the norm after it would; None where there is none."""
+    call, storing = _Call.of(content), step.kernels
+    if call is None or not isinstance(storing, Storing) or call.kernel.name != _NORM:
+        return None
+    words, constants = call.words, call.kernel.constants
+    count, extent = words[_ROWS] * words[_EXTENT], words[_EXTENT]
+    if any(constants[index] for index in (_Y_FULL, _B_TYPE, _H_TYPE, _H_FULL)) or (extent % 4 and words[_ROWS] > 1):
+        return None
+    sums = (api.load().address(storing.target[0]), storing.target[1])
+    if count != storing.stored.nelements or call.element(_NORM_X, words[_X_FIRST]) != sums:
+        return None
+    whole = (sums, _WORD * count)
+    others = ((_NORM_B, words[_B_FIRST]), (_NORM_Y, words[_Y_FIRST]), (_NORM_H, words[_H_FIRST]))
+    if any(_meet((call.element(binding, first), _WORD * count), whole) for binding, first in others):
+        return None
+    if constants[_WEIGHTED] and call.meets(_NORM_W, *whole):
+        return None
+    stored = storing.stored
+    sent = struct.unpack(f"={len(stored.launches[0][1]) // 4}I", stored.launches[0][1])
+    push = [*words[:_OWN_WORDS], sent[_TAIL], *sent[_FACTOR:]]
+    push[_X_FIRST] = sent[_TARGET_AT]
+    own = (*constants, *(stored.constants[index] for index in (_SOURCES, _AVERAGE, _OWN_AT)))
+    gathered = _bound(storing)
+    bindings = [gathered[_TARGET], *(call.bound(binding) for binding in range(_NORM_W, _NORM_H + 1)), gathered[_ARRIVED]]
+    name, groups = f"norm_gather_{stored.wire}", tuple(call.plan.groups)
+    made = _operation("sum, normed", device, name, own, bindings, push, groups, _pins(content))
+    return Fused((made,), step)
+
+
+def _bound(storing: Storing) -> list[tuple[_Place, int]]:
+    """Return what the kernels of a sum bind."""
+    address = api.load().address
+    return [((address(buffer), at), nbytes) for buffer, at, nbytes in storing.bindings]
+
+
+def _meet(a: tuple[_Place, int], b: tuple[_Place, int]) -> bool:
+    """Say whether two pieces of memory, given as places and bytes, have a byte in common."""
+    (buffer, at), nbytes = a
+    (other, begin), size = b
+    return buffer == other and at < begin + size and begin < at + nbytes
 
 
 def _pins(content: object) -> tuple[object, ...]:

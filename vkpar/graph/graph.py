@@ -39,6 +39,7 @@ class Counts(NamedTuple):
     collectives: int = 0
     barriers: int = 0
     stretches: int = 0
+    fused: int = 0
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,7 @@ class GraphStats:
         collectives: how many.
         barriers: between operations, one at the begin of each stretch included; those of collectives are not counted.
         stretches: submissions of all devices together; collectives cut a device's work into them.
+        fused: steps of collectives that operations do together with their own work; see ``fuse`` of :func:`capture`.
         launches: so far.
         host_us: microseconds that a launch took the host, the median of the last 64; None before the first.
     """
@@ -58,6 +60,7 @@ class GraphStats:
     collectives: int
     barriers: int
     stretches: int
+    fused: int
     launches: int
     host_us: float | None
 
@@ -230,6 +233,7 @@ class Graph:
         if self._fuses:
             self._items, extra = fusion.fuse(self._items, self.devices)
             self._pins[id(extra)] = extra
+        fused = sum(isinstance(item.content, fusion.Fused) for item in self._items)
         found = stretches.cut(self._items, range(len(self.devices)) if self._params.declared else ())
         recorder = Recorder(self.devices, found, list(self._captured), self._params)
         with ExitStack() as inside:  # a close of a device waits
@@ -240,7 +244,7 @@ class Graph:
                 self._launcher = Local(self.devices, recorder)
             else:
                 self._launcher = self.collectives.launcher(recorder)
-            self._counts = Counts(recorder.operations, len(self._captured), recorder.barriers, len(found))
+            self._counts = Counts(recorder.operations, len(self._captured), recorder.barriers, len(found), fused)
             self._items = []
             self._state = _READY
 
