@@ -1,0 +1,50 @@
+"""One transformer block, its heads and hidden units split over the devices, checked against float64 NumPy."""
+
+import math
+from types import SimpleNamespace
+
+import numpy as np
+
+import vkpar
+
+TOKENS, WIDTH, HEADS, HIDDEN = 40, 64, 8, 256
+rng = np.random.default_rng(0)
+shapes = [(HEADS, WIDTH, 8)] * 3 + [(HEADS, 8, WIDTH)] + [(HIDDEN, WIDTH)] * 2
+query, key, value, out, up, down = ((rng.standard_normal(shape) / 8).astype(np.float32) for shape in shapes)
+x = rng.standard_normal((TOKENS, WIDTH)).astype(np.float32)
+
+
+def attention(ops, x, query, key, value, out):
+    h = ops.layer_norm(x)
+    heads = ops.softmax((h @ query) @ (h @ key).transpose(0, 2, 1) * 8**-0.5) @ (h @ value)
+    return heads.transpose(1, 0, 2).reshape(TOKENS, -1) @ out.reshape(-1, WIDTH)
+
+
+def mlp(ops, x, up, down):
+    return ops.gelu(ops.layer_norm(x) @ up.T) @ down
+
+
+def off(a):
+    """Move operands by 512 units in the last place: no operation errs by more (docs/operations.md)."""
+    return a * (1 + 2.0**-14 * rng.choice([-1, 1], a.shape))
+
+
+devices = vkpar.open_devices()
+xs = [device.array(x) for device in devices]
+exact = moved = x.astype(np.float64)
+reference = SimpleNamespace(
+    layer_norm=lambda a: (a - a.mean(axis=1, keepdims=True)) / np.sqrt(a.var(axis=1, keepdims=True) + 1e-5),
+    softmax=lambda a: np.exp(a) / np.exp(a).sum(axis=-1, keepdims=True),
+    gelu=lambda a: a * np.vectorize(math.erfc)(-a / math.sqrt(2)) / 2,
+)
+with vkpar.Communicator(devices, wire="f32") as comm:
+    for layer, weights in ((attention, (query, key, value, out)), (mlp, (up, down))):
+        parts = zip(*(np.array_split(w, len(devices)) for w in weights), strict=True)  # of each device
+        sums = [layer(vkpar, x, *map(x.device.array, part)) for x, part in zip(xs, parts, strict=True)]
+        comm.all_reduce(sums)
+        xs = [x + total for x, total in zip(xs, sums, strict=True)]
+        exact = exact + layer(reference, exact, *weights)
+        moved = moved + layer(reference, off(moved), *map(off, weights))
+for x in xs:
+    assert np.abs(x.numpy() - exact).max() < np.abs(moved - exact).max()
+print(f"OK: {HEADS} heads on {' + '.join(device.name for device in devices)}")
