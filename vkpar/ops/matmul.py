@@ -40,7 +40,7 @@ _SMALL: Final = "matmul_small"
 _SMALL_HALVES: Final = 4  # rows: for more, halves are converted once and not by each work-group that reads them
 _MATVEC: Final = "matvec"
 _TILED_SHARED: Final = 2 * 16 * (128 + 4) * 4  # bytes of shared memory of the largest tile
-_BIG_TILES: Final = 64  # from so many 128 x 128 tiles on they fill a GPU
+_BIG_TILES: Final = 256  # from so many 128 x 128 tiles on they fill a GPU
 
 
 @dataclass(frozen=True)
