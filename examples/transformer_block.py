@@ -13,10 +13,10 @@ shapes = [(TOKENS, WIDTH)] + [(HEADS, WIDTH, 8)] * 3 + [(HEADS, 8, WIDTH)] + [(H
 x, query, key, value, out, up, down = ((rng.standard_normal(s) / 8).astype(np.float32) for s in shapes)
 
 
-def attention(ops, x, query, key, value, out):
+def attention(ops, x, *weights):
     h = ops.layer_norm(x)
-    heads = ops.softmax((h @ query) @ (h @ key).transpose(0, 2, 1) * 8**-0.5) @ (h @ value)
-    return heads.transpose(1, 0, 2).reshape(TOKENS, -1) @ out.reshape(-1, WIDTH)
+    heads = zip(*weights, strict=True)
+    return sum(ops.softmax((h @ query) @ (h @ key).T * 8**-0.5) @ (h @ value) @ out for query, key, value, out in heads)
 
 
 def mlp(ops, x, up, down):
