@@ -43,7 +43,7 @@ def take(table: Array, indices: Array, *, out: Array | None = None) -> Array:
     if indices.dtype.name not in INTEGERS:
         raise UnsupportedError(f"take: indices are {' or '.join(INTEGERS)}, not {indices.dtype}; cast them")
     shape = indices.shape + table.shape[1:]
-    key = key_of("take", table, indices, out)
+    key: tuple[object, ...] | None = key_of("take", table, indices, out)
     if out is None:
         out = table.device.empty(shape, table.dtype)
     else:
