@@ -64,8 +64,8 @@ train, held_out = np.split(np.random.default_rng(0).permutation(len(images)), [1
 ranks = [Rank(device, number) for number, device in enumerate(devices)]
 with vkpar.Communicator(devices) as comm:
     first = [device.zeros(1, "uint32") for device in devices]
-    milliseconds(lambda _: train_step(first), 3)  # compiles
-    eager = milliseconds(lambda _: train_step(first), 20)
+    milliseconds(lambda _: train_step(first), 10)  # compiles
+    eager = milliseconds(lambda _: train_step(first), 50)
     with vkpar.capture(devices, comm=comm) as graph:
         train_step(graph.param("step"))
     captured = milliseconds(lambda number: graph.launch(step=number), STEPS)
