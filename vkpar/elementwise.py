@@ -118,7 +118,7 @@ class _Compiled:
 
 @functools.lru_cache(maxsize=256)
 def _spirv(expression: Expression, kind: Kind, tile: bool) -> tuple[str, bytes]:
-    spirv = shader.compile_glsl(source(typed(expression, kind.inputs), kind, tile=tile))
+    spirv = shader.compile_glsl(source(typed(expression, kind.inputs), kind, tile=tile, precise=True))
     return hashlib.sha256(spirv).hexdigest(), spirv
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +14,9 @@ from hypothesis import strategies as st
 
 import vkpar
 from vkpar import InvalidUsageError, UnsupportedError
+from vkpar.elementwise import _spirv
+from vkpar.ops.expressions import parse, typed
+from vkpar.ops.generate import Kind
 
 pytestmark = [pytest.mark.device, pytest.mark.usefixtures("compiler")]
 DTYPES = ("float32", "float16", "bfloat16", "int32", "uint32")
@@ -244,6 +248,7 @@ def test_what_is_compiled_is_kept(device: vkpar.Device, monkeypatch: pytest.Monk
     compiled: list[str] = []
     make = shader.compile_glsl
     monkeypatch.setattr(shader, "compile_glsl", lambda text: compiled.append(text) or make(text))
+    _spirv.cache_clear()  # which serves all devices of the process
     a = device.zeros(5)
     vkpar.elementwise("y = a + 41.5")(a)
     count = len(compiled)
@@ -304,3 +309,27 @@ def test_captured_operations_are_those_that_ran(device: vkpar.Device, rng: np.ra
     for got, right in zip(made, want, strict=True):
         np.testing.assert_array_equal(got.numpy(), right)
     graph.close()
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["y = a * b + c", "y = max(a * b + c, 0.0)", "t = a * b; y = t - c", "y = a * b - c if c > 0 else a + b * c"],
+)
+def test_products_are_rounded_before_they_are_added(text: str) -> None:
+    """No driver may contract them, so that replicas stay equal on drivers of several vendors."""
+    kinds = ("float32",) * 3
+    expression = parse(text)
+    results = typed(expression, kinds).results
+    for tile in (False, True):
+        _, spirv = _spirv(expression, Kind(kinds, results), tile)
+        arithmetic, exact = set(), set()
+        words, at = struct.unpack(f"<{len(spirv) // 4}I", spirv), 5
+        while at < len(words):
+            operation = words[at] & 0xFFFF
+            if operation in (129, 131, 133):  # OpFAdd, OpFSub, OpFMul
+                arithmetic.add(words[at + 2])
+            if operation == 71 and words[at + 2] == 42:  # OpDecorate NoContraction
+                exact.add(words[at + 1])
+            at += words[at] >> 16
+        assert arithmetic
+        assert arithmetic <= exact

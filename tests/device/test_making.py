@@ -142,6 +142,25 @@ def test_take(device: vkpar.Device, rng: np.random.Generator, dtype: str, width:
     np.testing.assert_array_equal(empty, np.full((4, *width), missing, numpy))
 
 
+def test_take_by_plan(device: vkpar.Device, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A repeated call goes by the plan of the first one, whatever the numbers; mistakes are still found."""
+    host = rng.standard_normal((9, 6)).astype(np.float32)
+    big, out = device.array(host), device.zeros((2, 3, 6))
+    vkpar.take(big[1:], device.zeros((2, 3), "int32"))
+    vkpar.take(big[1:], device.zeros((2, 3), "int32"), out=out)
+    with monkeypatch.context() as patch:
+        patch.setattr("vkpar.ops.gathering.check_arrays", None)
+        for _ in range(3):
+            numbers = rng.integers(-8, 8, (2, 3)).astype(np.int32)
+            got = vkpar.take(big[1:], device.array(numbers))
+            assert got.shape == (2, 3, 6)
+            assert vkpar.take(big[1:], device.array(numbers), out=out) is out
+            for made in (got, out):
+                np.testing.assert_array_equal(made.numpy(), host[1:][numbers])
+    with pytest.raises(InvalidUsageError, match="memory"):
+        vkpar.take(out.reshape(6, 6), device.zeros((2, 3), "int32"), out=out)
+
+
 def test_take_of_what_no_kernel_sees(reopen: Callable[..., vkpar.Device], rng: np.random.Generator) -> None:
     device = reopen(max_buffer=4096, max_binding=4096)
     host = rng.standard_normal((40, 17)).astype(np.float32)

@@ -12,7 +12,7 @@ from vkpar import dtypes
 from vkpar.arrays.array import Array, check_same_device
 from vkpar.errors import InvalidUsageError, UnsupportedError
 from vkpar.ops._each import binding
-from vkpar.ops._launch import check_arrays, check_out, check_overlap, dispatch, fold_groups, words
+from vkpar.ops._launch import check_arrays, check_out, check_overlap, dispatch, fold_groups, key_of, run_pair, words
 from vkpar.ops.cast import cast
 from vkpar.ops.expressions import INTEGERS
 
@@ -34,12 +34,16 @@ def take(table: Array, indices: Array, *, out: Array | None = None) -> Array:
         InvalidUsageError: not arrays, closed ones, several devices; a table without dimensions; a wrong ``out``.
         UnsupportedError: indices of another type, or a table that a kernel of the device cannot see whole.
     """
+    done = run_pair("take", table, indices, out, in_place=False)
+    if done is not None:
+        return done
     check_arrays("take", out, table=table, indices=indices)
     if not table.ndim:
         raise InvalidUsageError("take: the table has no dimension that rows could be taken along")
     if indices.dtype.name not in INTEGERS:
         raise UnsupportedError(f"take: indices are {' or '.join(INTEGERS)}, not {indices.dtype}; cast them")
     shape = indices.shape + table.shape[1:]
+    key: tuple[object, ...] | None = key_of("take", table, indices, out)
     if out is None:
         out = table.device.empty(shape, table.dtype)
     else:
@@ -50,13 +54,14 @@ def take(table: Array, indices: Array, *, out: Array | None = None) -> Array:
     if not table.size:
         out.copy_from(_nothing(table, out))
         return out
-    table, indices = table.contiguous(), indices.contiguous()
+    if not (table.is_contiguous and indices.is_contiguous):
+        table, indices, key = table.contiguous(), indices.contiguous(), None
     if binding(table) is None:
         raise UnsupportedError(f"take: a kernel of {table.device} cannot see a table of {table.nbytes} bytes at once")
-    target = out if _is_direct(out) else out.device.empty(shape, table.dtype)
-    _take(table, indices.reshape(-1), target.reshape(indices.size, -1))
-    if target is not out:
-        out.copy_from(target)
+    if _is_direct(out):
+        _take(table, indices, out, key)
+    else:
+        out.copy_from(take(table, indices))
     return out
 
 
@@ -79,26 +84,22 @@ def _is_direct(out: Array) -> bool:
     return out.is_contiguous and out.byte_offset % 4 == 0 and ends
 
 
-def _take(table: Array, indices: Array, out: Array) -> None:
-    """Take into a matrix that the kernel can write, in halves where it cannot see all of it."""
+def _take(table: Array, indices: Array, out: Array, key: tuple[object, ...] | None) -> None:
+    """Take into an array that the kernel can write, in halves where it cannot see all of it.
+
+    Args:
+        table: contiguous, as the others are.
+        indices: the numbers.
+        out: where the rows go.
+        key: what later calls find the plan by, where one dispatch is all.
+    """
     places = [binding(array) for array in (table, indices, out)]
     if None in places or out.nbytes >= 1 << 32:
-        half = indices.size // 2 // 4 * 4  # whole words
-        if not half:  # few rows, which lie to either side of a border
-            aside = out.device.empty(out.shape, out.dtype)
-            if binding(aside) is None:
-                raise UnsupportedError(
-                    f"take: a kernel of {table.device} cannot see {out.nbytes} bytes of rows at once"
-                )
-            _take(table, indices.copy(), aside)
-            out.copy_from(aside)
-            return
-        _take(table, indices[:half], out[:half])
-        _take(table, indices[half:], out[half:])
+        _take_halves(table, indices.reshape(-1), out.reshape(indices.size, -1))
         return
     (seen, first), (numbers, index_first), (rows, rows_first) = (place for place in places if place is not None)
     itemsize = table.dtype.itemsize
-    row = out.shape[1] * itemsize
+    row = out.nbytes // indices.size
     unit = math.gcd(4, row, table.byte_offset)
     even, odd = _patterns(table, unit)
     push = words(
@@ -113,7 +114,21 @@ def _take(table: Array, indices: Array, out: Array) -> None:
         odd,
     )
     grid = fold_groups(table.device, -(-out.nbytes // (4 * _GROUP)))
-    dispatch("take", f"take_u{unit}", (table, indices, out), (seen, numbers, rows), push, grid)
+    dispatch("take", f"take_u{unit}", (table, indices, out), (seen, numbers, rows), push, grid, key=key)
+
+
+def _take_halves(table: Array, indices: Array, out: Array) -> None:
+    """Take into a matrix of which the kernel cannot see all."""
+    half = indices.size // 2 // 4 * 4  # whole words
+    if half:
+        _take(table, indices[:half], out[:half], None)
+        _take(table, indices[half:], out[half:], None)
+        return
+    aside = out.device.empty(out.shape, out.dtype)  # few rows, which lie to either side of a border
+    if binding(aside) is None:
+        raise UnsupportedError(f"take: a kernel of {table.device} cannot see {out.nbytes} bytes of rows at once")
+    _take(table, indices.copy(), aside, None)
+    out.copy_from(aside)
 
 
 def _patterns(table: Array, unit: int) -> tuple[int, int]:

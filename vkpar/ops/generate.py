@@ -95,13 +95,14 @@ def _functions(names: frozenset[str]) -> str:
     return "".join(text for name, text in functions.items() if name in needed)  # in the order of the file
 
 
-def source(meaning: Typed, kind: Kind, *, tile: bool) -> str:
+def source(meaning: Typed, kind: Kind, *, tile: bool, precise: bool = False) -> str:
     """Return the GLSL of a kernel.
 
     Args:
         meaning: what the expression means for the types of ``kind``.
         kind: those types.
         tile: make the kernel with strides.
+        precise: round every product before it is added to something, so that all drivers give the same bits.
     """
     operands = [(f"a{place}", kind.inputs[number]) for place, number in enumerate(kind.bound)]
     results = [(f"r{place}", dtype) for place, dtype in enumerate(kind.results)]
@@ -118,16 +119,17 @@ def source(meaning: Typed, kind: Kind, *, tile: bool) -> str:
         put = "IN" if binding < len(operands) else "OUT"
         lines.append(f"ELEMENTS_{put}({name}, {binding}, {code}, {name}_WIDE)")
     lines.append(_functions(meaning.functions))
-    lines.append(_compute(meaning, kind))
+    lines.append(_compute(meaning, kind, precise))
     lines += (_tile if tile else _flat)(operands, results, kind)
     return "\n".join(lines) + "\n"
 
 
-def _compute(meaning: Typed, kind: Kind) -> str:
+def _compute(meaning: Typed, kind: Kind, precise: bool) -> str:
     """Return the function that computes one element of each output."""
     inputs = [f"{_glsl(dtype)} x{number}" for number, dtype in enumerate(kind.inputs)]
     outputs = [f"out {glsl_type(dtype)} y{number}" for number, dtype in enumerate(kind.results)]
-    body = "\n".join(f"    {line}" for line in meaning.body)
+    lines = (f"precise {line}" if precise and line.startswith("float ") else line for line in meaning.body)
+    body = "\n".join(f"    {line}" for line in lines)
     return f"void compute({', '.join([*inputs, *outputs])}) {{\n{body}\n}}"
 
 
