@@ -73,7 +73,7 @@ def direct(own: Callable[[str], list[vkpar.Device]]) -> Iterator[Open]:
 # ---- products that are sent ----
 
 
-@pytest.mark.parametrize("letters, wire", RIGS)
+@pytest.mark.parametrize(("letters", "wire"), RIGS)
 def test_products_are_sent_by_their_kernels(direct: Open, letters: str, wire: str) -> None:
     comm = direct(letters, wire=wire)
     for transposed in (True, False):
@@ -113,7 +113,7 @@ def keeping(_work: object, arrays: Arrays) -> Arrays:
     return arrays
 
 
-@pytest.mark.parametrize("letters, wire", RIGS)
+@pytest.mark.parametrize(("letters", "wire"), RIGS)
 def test_nan_and_infinities(direct: Open, letters: str, wire: str) -> None:
     comm = direct(letters, wire=wire)
     for m, n in ((1, 1000), (3, 24)) if letters == "LL" else ((3, 257),):
@@ -148,9 +148,7 @@ def test_what_is_sent_otherwise_is_not_fused(direct: Open) -> None:
     wide = [device.zeros((1, 600)) for device in comm.devices]
 
     def narrow() -> Arrays:
-        made = [
-            vkpar.matmul(x, w, transpose_b=True, dtype="float16") for x, w in zip(halves.x, halves.w, strict=True)
-        ]
+        made = [vkpar.matmul(x, w, transpose_b=True, dtype="float16") for x, w in zip(halves.x, halves.w, strict=True)]
         return keeping(comm.all_reduce(made), made)
 
     def part() -> Arrays:
@@ -233,7 +231,7 @@ UNLIKE: dict[str, Callable[[vkpar.Array, vkpar.Array, vkpar.Array], vkpar.Array]
 }
 
 
-@pytest.mark.parametrize("letters, wire", RIGS)
+@pytest.mark.parametrize(("letters", "wire"), RIGS)
 def test_residuals_are_added_by_the_gather(direct: Open, letters: str, wire: str) -> None:
     comm = direct(letters, wire=wire)
     for number, form in enumerate(FORMS.values()):
@@ -289,7 +287,7 @@ def norms(case: Sum, *, op: str = "sum", weights: Arrays | None = None, **option
     return work
 
 
-@pytest.mark.parametrize("letters, wire", RIGS)
+@pytest.mark.parametrize(("letters", "wire"), RIGS)
 def test_norms_are_made_by_the_gather(direct: Open, letters: str, wire: str) -> None:
     comm = direct(letters, wire=wire)
     chance = np.random.default_rng(3)
@@ -429,7 +427,9 @@ def test_a_profile_of_fused_sums(direct: Open) -> None:
     graph.close()
 
 
-@pytest.mark.parametrize("letters, algorithm", [("LS", "auto"), ("LSL", "auto"), ("LLL", "two_shot"), ("LL", "ring")])
+@pytest.mark.parametrize(
+    ("letters", "algorithm"), [("LS", "auto"), ("LSL", "auto"), ("LLL", "two_shot"), ("LL", "ring")]
+)
 def test_other_algorithms_are_not_fused(direct: Open, letters: str, algorithm: str) -> None:
     comm = direct(letters, algorithm)
     for wire in ("f16", "f32"):

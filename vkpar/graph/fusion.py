@@ -227,8 +227,8 @@ def _normed(step: Step, content: object, device: Device) -> Fused | None:
     push = [*words[:_OWN_WORDS], sent[_TAIL], *sent[_FACTOR:]]
     push[_X_FIRST] = sent[_TARGET_AT]
     own = (*constants, *(stored.constants[index] for index in (_SOURCES, _AVERAGE, _OWN_AT)))
-    gathered = _bound(storing)
-    bindings = [gathered[_TARGET], *(call.bound(binding) for binding in range(_NORM_W, _NORM_H + 1)), gathered[_ARRIVED]]
+    gathered, others_bound = _bound(storing), [call.bound(binding) for binding in range(_NORM_W, _NORM_H + 1)]
+    bindings = [gathered[_TARGET], *others_bound, gathered[_ARRIVED]]
     name, groups = f"norm_gather_{stored.wire}", tuple(call.plan.groups)
     made = _operation("sum, normed", device, name, own, bindings, push, groups, _pins(content))
     return Fused((made,), step)
