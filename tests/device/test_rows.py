@@ -200,7 +200,7 @@ def _vector(
 @pytest.mark.parametrize(
     "types", ["float32 float32", "float16 float16", "bfloat16 float32", "float32 float16", "float16 bfloat16"]
 )
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("shape", [SHAPES[1], *SHAPES[3:]])
 def test_rms_norm_with_a_residual(
     either: vkpar.Device, rng: np.random.Generator, shape: tuple[int, ...], types: str
 ) -> None:
