@@ -1,7 +1,9 @@
 // variants: rows1: ROWS=1 | rows4: ROWS=4 | rows8: ROWS=8
+// variants: plain: | forms: FORMS
 // float32 matrix product for CPU drivers: ROWS rows x 8 columns an invocation, straight from the buffers, b transposed
 // or not by its strides alone. It compiles quickly: no specialization constants, since some CPU drivers run every branch
-// on them. Its one loop makes push.k turns: some stop an invocation after 65,535, without an error.
+// on them. Its one loop makes push.k turns: some stop an invocation after 65,535, without an error. With FORMS, a is
+// transposed or not by its strides, too, and a batch is counted in z.
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "common/grid.glsl"
@@ -23,7 +25,21 @@ layout(push_constant) uniform Push {
     uint b_column;  // from one column of the product to the next
     uint o_row;
     uint accumulate;  // add to what the output holds
+#ifdef FORMS
+    uint a_step;  // from one step of K to the next
+    uint a_batch;  // from one product of a batch to the next
+    uint b_batch;
+    uint o_batch;
+#endif
 } push;
+
+#ifdef FORMS
+#define A_AT(R) at##R + k_at
+#define ORIGIN(NAME) push.NAME##_first + gl_WorkGroupID.z * push.NAME##_batch
+#else
+#define A_AT(R) at##R + k
+#define ORIGIN(NAME) push.NAME##_first
+#endif
 
 #if ROWS == 1
 #define EACH_ROW(DO) DO(0)
@@ -35,11 +51,11 @@ layout(push_constant) uniform Push {
 
 // Rows and columns past the end are computed from the last ones, and not written.
 #define BEGIN(R) \
-    uint at##R = push.a_first + min(row + R, push.m - 1u) * push.a_row; \
+    uint at##R = ORIGIN(a) + min(row + R, push.m - 1u) * push.a_row; \
     vec4 low##R = vec4(0.0), high##R = vec4(0.0);
 
 #define MULTIPLY(R) \
-    x = a[at##R + k]; \
+    x = a[A_AT(R)]; \
     low##R += x * b_low; \
     high##R += x * b_high;
 
@@ -60,13 +76,16 @@ void main() {
         return;
     }
     uvec4 last = uvec4(push.n - 1u);
-    uvec4 at_low = push.b_first + min(column + uvec4(0u, 1u, 2u, 3u), last) * push.b_column;
-    uvec4 at_high = push.b_first + min(column + uvec4(4u, 5u, 6u, 7u), last) * push.b_column;
+    uvec4 at_low = ORIGIN(b) + min(column + uvec4(0u, 1u, 2u, 3u), last) * push.b_column;
+    uvec4 at_high = ORIGIN(b) + min(column + uvec4(4u, 5u, 6u, 7u), last) * push.b_column;
     EACH_ROW(BEGIN)
     for (uint k = 0u; k < push.k; k++) {
         vec4 b_low = load(at_low + k * push.b_step);
         vec4 b_high = load(at_high + k * push.b_step);
         float x;
+#ifdef FORMS
+        uint k_at = k * push.a_step;
+#endif
         EACH_ROW(MULTIPLY)
     }
     // One copy of the code that stores, not one for each row: it would take most of the time to compile.
@@ -74,7 +93,7 @@ void main() {
     EACH_ROW(KEEP)
     uint width = min(push.n - column, 8u);
     for (uint r = 0u; r < min(ROWS, push.m - row); r++) {
-        uint at = push.o_first + (row + r) * push.o_row + column;
+        uint at = ORIGIN(o) + (row + r) * push.o_row + column;
         for (uint j = 0u; j < width; j++) {
             float sum = sums[2 * r + j / 4u][j % 4u];
             if (push.accumulate != 0u) {

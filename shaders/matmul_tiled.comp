@@ -1,5 +1,6 @@
 // Matrix product for GPUs: a work group makes a tile of (64 * MREP) x (64 * NREP), staged through shared memory 16
 // steps of K at a time; an invocation holds (4 * MREP) x (4 * NREP) sums and loads the next step while it multiplies.
+// variants: plain: | forms: FORMS
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
@@ -35,9 +36,18 @@ uint left(uint limit, uint at) {
     return at < limit ? limit - at : 0u;
 }
 
-// Four steps of K of one row. Rows past the end repeat the last one: what they give is not stored.
-uvec4 fetch_a(uint row, uint k) {
-    return a_packed4(push.a_first + min(row, push.m - 1u) * push.a_row + k, left(push.k, k));
+// Four steps of K of one row, else (a transposed) four rows of one step of K. Rows past the end of K repeat the last
+// one: what they give is not stored.
+uvec4 fetch_a(uint part, uint row0, uint k0) {
+    uint row = min(row0 + part / 4u, push.m - 1u);
+    uint at = k0 + part % 4u * 4u;
+    uint n = left(push.k, at);
+    if (TRANSPOSE_A) {
+        row = k0 + part / (TILE_M / 4u);
+        at = row0 + part % (TILE_M / 4u) * 4u;
+        n = row < push.k ? left(push.m, at) : 0u;
+    }
+    return a_packed4(a_origin() + row * push.a_row + at, n);
 }
 
 // Four steps of K of one column of a transposed b, else four columns of one step of K.
@@ -50,14 +60,18 @@ uvec4 fetch_b(uint part, uint column0, uint k0) {
         at = k0 + part % 4u * 4u;
         n = left(push.k, at);
     }
-    return b_packed4(push.b_first + row * push.b_row + at, n);
+    return b_packed4(b_origin() + row * push.b_row + at, n);
 }
 
 void put_a(uint part, vec4 v) {
-    uint row = part / 4u;
-    uint k = part % 4u * 4u;
-    [[unroll]] for (uint j = 0u; j < 4u; j++) {
-        a_tile[(k + j) * PAD_M + row / 4u][row % 4u] = v[j];
+    if (TRANSPOSE_A) {
+        a_tile[part / (TILE_M / 4u) * PAD_M + part % (TILE_M / 4u)] = v;
+    } else {
+        uint row = part / 4u;
+        uint k = part % 4u * 4u;
+        [[unroll]] for (uint j = 0u; j < 4u; j++) {
+            a_tile[(k + j) * PAD_M + row / 4u][row % 4u] = v[j];
+        }
     }
 }
 
@@ -93,12 +107,12 @@ void main() {
     uvec4 a_next[2];
     uvec4 b_next[2];
     EACH_M {
-        a_next[p] = fetch_a(corner.x + (id + p * 256u) / 4u, id % 4u * 4u);
+        a_next[p] = fetch_a(id + p * 256u, corner.x, k_begin());
     }
     EACH_N {
-        b_next[q] = fetch_b(id + q * 256u, corner.y, 0u);
+        b_next[q] = fetch_b(id + q * 256u, corner.y, k_begin());
     }
-    for (uint k0 = 0u; k0 < push.k; k0 += STEP) {
+    for (uint k0 = k_begin(); k0 < k_end(); k0 += STEP) {
         barrier();
         EACH_M {
             put_a(id + p * 256u, a_unpack4(a_next[p]));
@@ -108,9 +122,9 @@ void main() {
         }
         barrier();
         uint k1 = k0 + STEP;
-        if (k1 < push.k) {
+        if (k1 < k_end()) {
             EACH_M {
-                a_next[p] = fetch_a(corner.x + (id + p * 256u) / 4u, k1 + id % 4u * 4u);
+                a_next[p] = fetch_a(id + p * 256u, corner.x, k1);
             }
             EACH_N {
                 b_next[q] = fetch_b(id + q * 256u, corner.y, k1);

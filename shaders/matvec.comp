@@ -1,4 +1,5 @@
 // variants: rows: TRANSPOSED=0 | columns: TRANSPOSED=1
+// variants: plain: | forms: FORMS
 // Matrix product for up to 4 rows of a.
 #version 450
 #extension GL_GOOGLE_include_directive : require

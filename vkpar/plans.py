@@ -166,7 +166,7 @@ class Plans:
 
     def __init__(self) -> None:
         self._forms: dict[tuple[Any, ...], Form] = {}
-        self.known: dict[tuple[Any, ...], Plan] = {}
+        self.known: dict[tuple[Any, ...], Any] = {}  # a Plan, or what an operation has of several
 
     def form(self, array: Array) -> Form:
         """Return the form of an array of the device."""
@@ -184,7 +184,7 @@ class Plans:
         array.form = form
         return form
 
-    def keep(self, key: tuple[Any, ...], plan: Plan) -> None:
+    def keep(self, key: tuple[Any, ...], plan: object) -> None:
         """Have later calls find ``plan``."""
         if len(self.known) >= _MOST:
             self.known.clear()
@@ -228,6 +228,8 @@ def make(
         (item.nbytes, array.storage.base + array.byte_offset - item.offset)
         for array, item in zip(arrays, ranges, strict=True)
     ]
+    if any(back < 0 for _, back in bindings):  # a part of an array, which its address does not name
+        return None
     forms = [form_of(array) for array in arrays]
     if swapped:
         forms[:2] = forms[1::-1]

@@ -14,6 +14,27 @@ layout(constant_id = 7) const uint ROWS = 4;  // of a, 1 to 4
 
 #define EACH_ROW [[unroll]] for (uint r = 0u; r < 4u; r++) if (r < ROWS)
 
+float a_of(uint row, uint k) {
+    uint at = row * push.a_row + k;
+    if (TRANSPOSE_A) {
+        at = k * push.a_row + row;
+    }
+    return a_at(a_origin() + at);
+}
+
+vec4 a4_of(uint row, uint k, uint n) {
+    vec4 x;
+    if (TRANSPOSE_A) {
+        x = vec4(0.0);
+        [[unroll]] for (uint j = 0u; j < 4u; j++) {
+            if (j < n) x[j] = a_of(row, k + j);
+        }
+    } else {
+        x = a_at4(a_origin() + row * push.a_row + k, n);
+    }
+    return x;
+}
+
 #if TRANSPOSED
 const uint WIDTH = 8u;
 
@@ -23,7 +44,7 @@ vec4 products(uint k, uint n, uvec4 packed) {
     vec4 y = b_unpack4(packed);
     vec4 sums = vec4(0.0);
     EACH_ROW {
-        sums[r] = dot(a_at4(push.a_first + r * push.a_row + k, n), y);
+        sums[r] = dot(a4_of(r, k, n), y);
     }
     return sums;
 }
@@ -34,9 +55,9 @@ void make(uint column0) {
     uint column = column0 + id / 32u;
     vec4 sums = vec4(0.0);
     if (column < push.n) {
-        uint b_at = push.b_first + column * push.b_row;
-        uint k = lane * 4u;
-        for (; k + 387u < push.k; k += 512u) {
+        uint b_at = b_origin() + column * push.b_row;
+        uint k = k_begin() + lane * 4u;
+        for (; k + 387u < k_end(); k += 512u) {
             uvec4 packed[4];
             [[unroll]] for (uint j = 0u; j < 4u; j++) {
                 packed[j] = b_packed4(b_at + k + j * 128u, 4u);
@@ -45,8 +66,8 @@ void make(uint column0) {
                 sums += products(k + j * 128u, 4u, packed[j]);
             }
         }
-        for (; k < push.k; k += 128u) {
-            sums += products(k, push.k - k, b_packed4(b_at + k, push.k - k));
+        for (; k < k_end(); k += 128u) {
+            sums += products(k, k_end() - k, b_packed4(b_at + k, k_end() - k));
         }
     }
     parts[id] = sums;
@@ -73,11 +94,11 @@ void make(uint column0) {
     uint id = gl_LocalInvocationID.x;
     uint column = column0 + id % 8u * 4u;
     // Past the end: the last columns again, or nothing. Either is not stored.
-    uint b_at = push.b_first + (b_wide ? min(column, push.n - 4u) : column);
+    uint b_at = b_origin() + (b_wide ? min(column, push.n - 4u) : column);
     uint n = b_wide ? 4u : push.n - min(column, push.n);
     vec4 sums[4] = vec4[](vec4(0.0), vec4(0.0), vec4(0.0), vec4(0.0));
-    uint k = id / 8u;
-    for (; k + 96u < push.k; k += 128u) {
+    uint k = k_begin() + id / 8u;
+    for (; k + 96u < k_end(); k += 128u) {
         uvec4 packed[4];
         [[unroll]] for (uint j = 0u; j < 4u; j++) {
             packed[j] = b_packed4(b_at + (k + j * 32u) * push.b_row, n);
@@ -85,14 +106,14 @@ void make(uint column0) {
         [[unroll]] for (uint j = 0u; j < 4u; j++) {
             vec4 y = b_unpack4(packed[j]);
             EACH_ROW {
-                sums[r] += a_at(push.a_first + r * push.a_row + k + j * 32u) * y;
+                sums[r] += a_of(r, k + j * 32u) * y;
             }
         }
     }
-    for (; k < push.k; k += 32u) {
+    for (; k < k_end(); k += 32u) {
         vec4 y = b_at4(b_at + k * push.b_row, n);
         EACH_ROW {
-            sums[r] += a_at(push.a_first + r * push.a_row + k) * y;
+            sums[r] += a_of(r, k) * y;
         }
     }
     EACH_ROW {

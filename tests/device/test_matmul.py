@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import vkpar
+from vkpar.ops import occupancy
 
-module = importlib.import_module("vkpar.ops.matmul")
+module = importlib.import_module("vkpar.ops.products")
 pytestmark = pytest.mark.device
 
 Floats = NDArray[np.float64]
@@ -23,11 +24,13 @@ EPS32, EPS16, EPSB = 2.0**-24, 2.0**-11, 2.0**-8
 
 
 @pytest.fixture(params=KERNELS)
-def kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+def kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, device: vkpar.Device) -> Iterator[str]:
     """Force a kernel, so that the GPU ones are checked on CPU drivers too."""
+    device.plans.known.clear()  # those of other kernels
     if request.param != "default":
-        monkeypatch.setattr(module, "_kernel", lambda device, m: request.param)
-    return str(request.param)
+        monkeypatch.setattr(module, "kernel_for", lambda device, m: request.param)
+    yield str(request.param)
+    device.plans.known.clear()
 
 
 def bits_of_bfloat16(x: NDArray[Any]) -> Floats:
@@ -90,8 +93,9 @@ def test_many_rows(
 def test_big_tiles(
     device: vkpar.Device, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch, transpose_b: bool
 ) -> None:
-    monkeypatch.setattr(module, "_kernel", lambda device, m: "matmul_tiled")
-    monkeypatch.setattr(module, "_BIG_TILES", 1)
+    device.plans.known.clear()
+    monkeypatch.setattr(module, "kernel_for", lambda device, m: "matmul_tiled")
+    monkeypatch.setattr(module.occupancy, "tiled", lambda m, n, k, *_: occupancy.Cut((2, 2), 1, k))
     a, b = integers(rng, 140, 36), integers(rng, 36, 260)
     np.testing.assert_array_equal(multiply(device, a, b, transpose_b).numpy(), a @ b)
 

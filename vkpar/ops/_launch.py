@@ -16,6 +16,7 @@ from vkpar.plans import make as make_plan
 if TYPE_CHECKING:
     from vkpar.device import Device
     from vkpar.vulkan.memory.buffer import BufferRange
+    from vkpar.vulkan.pipelines.kernel import Pipeline
 
 # The codes of shaders/common/elements.glsl.
 FLOATS: Final = {"float32": 0, "float16": 1, "bfloat16": 2}
@@ -152,7 +153,7 @@ def dispatch(
     cost_ns: int = 0,
     key: tuple[object, ...] | None = None,
     swapped: bool = False,
-) -> None:
+) -> Pipeline:
     """Run a built-in kernel asynchronously, in program order, and keep its plan where there is a ``key`` for it.
 
     Args:
@@ -166,6 +167,9 @@ def dispatch(
         cost_ns: an estimate of its time on a slow GPU; that of moving the bytes is the least.
         key: what later calls find the plan by; it is all of the operation.
         swapped: the first two arrays are the operation's second and first operand.
+
+    Returns:
+        the kernel's pipeline.
     """
     device = arrays[0].device
     logical = device.logical
@@ -176,6 +180,7 @@ def dispatch(
         plan = make_plan(device, operation, pipeline, arrays, ranges, groups, push, cost_ns=cost_ns, swapped=swapped)
         if plan is not None:
             device.plans.keep(key, plan)
+    return pipeline
 
 
 def words(*values: int) -> bytes:
