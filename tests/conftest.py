@@ -6,6 +6,7 @@ the validation layer. ``VKPAR_TEST_FULL=1`` runs whole products instead of a fix
 
 from __future__ import annotations
 
+import importlib
 import os
 import zlib
 from collections.abc import Callable, Iterator
@@ -149,6 +150,19 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def device(request: pytest.FixtureRequest, rigs: Rigs) -> vkpar.Device:
     """One opened device of each driver in turn."""
     return rigs(request.param)[0]
+
+
+@pytest.fixture(params=["its own groups", "the other groups"])
+def either(
+    device: vkpar.Device, rigs: Rigs, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> vkpar.Device:
+    """The device, and another one of its driver with the work-groups of a GPU on a CPU, and the other way round."""
+    if request.param == "its own groups":
+        return device
+    folding, rows = (importlib.import_module(f"vkpar.ops.{name}") for name in ("folding", "rows"))
+    for module in (folding, rows):
+        monkeypatch.setattr(module, "on_cpu", lambda device: not device.info.is_cpu)
+    return rigs(f"{device.info.index}*2")[1]
 
 
 @pytest.fixture

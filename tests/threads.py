@@ -23,5 +23,5 @@ def in_threads(work: Callable[[int], object], number: int = 4) -> None:
         thread.start()
     for thread in threads:
         thread.join(_SECONDS)
-    assert not failures
+    assert not failures, failures
     assert not any(thread.is_alive() for thread in threads)

@@ -28,6 +28,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 MANIFEST = "manifest.json"
 TARGET = "vulkan1.2"
+PRELUDE = "elementwise.glsl"
+_PRELUDE_SOURCE = "common/elementwise.glsl"
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+"([^"]+)"', re.MULTILINE)
 _VARIANTS = re.compile(r"^//[ \t]*variants:(.*)$", re.MULTILINE)
 
@@ -38,11 +40,15 @@ class BuildError(Exception):
 
 @dataclass(frozen=True)
 class Kernel:
-    """One SPIR-V module: a source and the macros it is compiled with."""
+    """One SPIR-V module: a source and the macros it is compiled with.
+
+    A generated one has its ``text``, and as source the module that wrote it.
+    """
 
     name: str
     source: Path
     defines: tuple[str, ...] = ()
+    text: str | None = None
 
 
 @dataclass(frozen=True)
@@ -59,14 +65,47 @@ class Compiler:
         """Name and version, as the manifest records them."""
         return f"{self.name} {self.version}" + (" + spirv-opt -O" if self.optimizer else "")
 
-    def command(self, kernel: Kernel, shaders: Path, output: Path) -> list[str]:
-        """Return the command line that compiles ``kernel`` to ``output``."""
+    def command(self, kernel: Kernel, source: Path, shaders: Path, output: Path) -> list[str]:
+        """Return the command line that compiles the ``source`` of ``kernel`` to ``output``."""
         macros = [f"-D{define}" for define in kernel.defines]
         if self.name == "glslc":
             flags = ["-O", f"--target-env={TARGET}", "-fshader-stage=compute", "-I", str(shaders)]
-            return [self.path, *flags, *macros, str(kernel.source), "-o", str(output)]
+            return [self.path, *flags, *macros, str(source), "-o", str(output)]
         flags = ["-V", "--target-env", TARGET, "-S", "comp", f"-I{shaders}"]
-        return [self.path, *flags, *macros, str(kernel.source), "-o", str(output)]
+        return [self.path, *flags, *macros, str(source), "-o", str(output)]
+
+
+def generated() -> list[Kernel]:
+    """Return the kernels of the package's elementwise operations, which vkpar/ops writes from expressions."""
+    from vkpar.ops import builtin
+
+    path = Path(builtin.__file__)
+    return [
+        Kernel(name, path, text=each.glsl(kind, tile=tile))
+        for each in builtin.BUILTINS.values()
+        for name, kind, tile in each.kernels()
+    ]
+
+
+def flattened(source: Path, shaders: Path) -> str:
+    """Return a source with what it includes in place, each file once, and without comments but those of "//:"."""
+    seen: set[Path] = set()
+
+    def lines(path: Path) -> Iterator[str]:
+        if path.resolve() in seen:
+            return
+        seen.add(path.resolve())
+        for line in path.read_text().splitlines():
+            found = _INCLUDE.match(line)
+            if found:
+                name = found.group(1)
+                yield from lines(next(p for p in (path.parent / name, shaders / name) if p.is_file()))
+            elif line.startswith("//:"):
+                yield line
+            elif line.partition("//")[0].strip():
+                yield line.partition("//")[0].rstrip()
+
+    return "\n".join(lines(source)) + "\n"
 
 
 def _variants(source: Path) -> Iterator[Kernel]:
@@ -124,6 +163,9 @@ def included_files(source: Path, shaders: Path) -> list[Path]:
 def source_hash(kernel: Kernel, shaders: Path) -> str:
     """Return the sha256 over the kernel's source, everything it includes, and its macros."""
     digest = hashlib.sha256()
+    if kernel.text is not None:
+        digest.update(kernel.text.encode())
+        return digest.hexdigest()
     for path in included_files(kernel.source, shaders):
         text = path.read_text().encode()
         digest.update(f"{path.relative_to(shaders.resolve()).as_posix()}\0{len(text)}\0".encode() + text)
@@ -163,11 +205,19 @@ def problem_of(kernel: Kernel, entry: dict[str, object] | None, shaders: Path, o
     return None if entry["spirv_sha256"] == _file_hash(module) else "its .spv is not the one in the manifest"
 
 
-def check(shaders: Path, output: Path) -> list[str]:
-    """Return one line per kernel whose SPIR-V does not belong to its source, and per file of no kernel."""
+def check(shaders: Path, output: Path, made: Sequence[Kernel] = ()) -> list[str]:
+    """Return one line per kernel whose SPIR-V does not belong to its source, and per file of no kernel.
+
+    Args:
+        shaders: the folder of the sources.
+        output: that of the SPIR-V.
+        made: generated kernels.
+    """
     manifest = read_manifest(output)
-    kernels = {kernel.name: kernel for kernel in find_kernels(shaders)}
+    kernels = {kernel.name: kernel for kernel in (*find_kernels(shaders), *made)}
     lines = []
+    if _prelude(shaders) not in (None, _read(output / PRELUDE)):
+        lines.append(f"{PRELUDE}: stale: it is not made of {_PRELUDE_SOURCE} and what that includes")
     for name, kernel in kernels.items():
         problem = problem_of(kernel, manifest.get(name), shaders, output)
         if problem:
@@ -176,6 +226,24 @@ def check(shaders: Path, output: Path) -> list[str]:
     files = {path.stem for path in output.glob("*.spv")}
     lines += [f"{name}.spv: belongs to no kernel" for name in sorted(files - kernels.keys() - manifest.keys())]
     return lines
+
+
+def _prelude(shaders: Path) -> str | None:
+    """Return what generated kernels begin with; None where the folder has no such source."""
+    source = shaders / _PRELUDE_SOURCE
+    return flattened(source, shaders) if source.is_file() else None
+
+
+def _read(path: Path) -> str:
+    return path.read_text() if path.is_file() else ""
+
+
+def write_prelude(shaders: Path, output: Path) -> None:
+    """Write what generated kernels begin with, where the folder has it; they are made of it."""
+    text = _prelude(shaders)
+    if text is not None and text != _read(output / PRELUDE):
+        output.mkdir(parents=True, exist_ok=True)
+        (output / PRELUDE).write_text(text)
 
 
 def _version(path: str, name: str) -> str:
@@ -213,8 +281,11 @@ def compile_kernel(kernel: Kernel, compiler: Compiler, shaders: Path, output: Pa
         BuildError: the compiler, the optimizer or the validator refused it; the message holds its log.
     """
     with tempfile.TemporaryDirectory() as folder:
-        module = Path(folder) / f"{kernel.name}.spv"
-        _run(compiler.command(kernel, shaders, module), kernel.name)
+        module, source = Path(folder) / f"{kernel.name}.spv", kernel.source
+        if kernel.text is not None:
+            source = Path(folder) / f"{kernel.name}.comp"
+            source.write_text(kernel.text)
+        _run(compiler.command(kernel, source, shaders, module), kernel.name)
         if compiler.optimizer:
             _run([compiler.optimizer, f"--target-env={TARGET}", "-O", str(module), "-o", str(module)], kernel.name)
         validator = shutil.which("spirv-val")
@@ -233,14 +304,20 @@ def compile_kernel(kernel: Kernel, compiler: Compiler, shaders: Path, output: Pa
     }
 
 
-def build(shaders: Path, output: Path, everything: bool = False, compiler: str | None = None) -> list[str]:
+def build(
+    shaders: Path,
+    output: Path,
+    everything: bool = False,
+    compiler: str | None = None,
+    made: Sequence[Kernel] = (),
+) -> list[str]:
     """Compile what changed, drop what has no source any more, and return the names of the compiled kernels.
 
     Raises:
         BuildError: no compiler, or a kernel that does not compile; kernels compiled before it stay compiled.
     """
     output.mkdir(parents=True, exist_ok=True)
-    kernels = find_kernels(shaders)
+    kernels = [*find_kernels(shaders), *made]
     manifest = read_manifest(output)
     stale = [k for k in kernels if everything or problem_of(k, manifest.get(k.name), shaders, output)]
     names = {kernel.name for kernel in kernels}
@@ -268,11 +345,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--output", type=Path, default=ROOT / "vkpar" / "spirv", help="folder of the SPIR-V")
     options = parser.parse_args(argv)
     try:
+        own = options.output.resolve() == (ROOT / "vkpar" / "spirv").resolve()
         if options.check:
-            problems = check(options.shaders, options.output)
+            problems = check(options.shaders, options.output, generated() if own else ())
             print("\n".join(problems) or "every kernel matches its source")
             return 1 if problems else 0
-        names = build(options.shaders, options.output, options.all, options.compiler)
+        write_prelude(options.shaders, options.output)
+        names = build(options.shaders, options.output, options.all, options.compiler, generated() if own else ())
     except BuildError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

@@ -3,6 +3,7 @@
 Importing the package loads no Vulkan; the first call that lists or opens devices does.
 """
 
+from vkpar import random
 from vkpar._version import __version__ as __version__
 from vkpar.arrays.array import Array, copy
 from vkpar.arrays.host import HostArray
@@ -11,6 +12,7 @@ from vkpar.comm.communicator import Communicator
 from vkpar.comm.engine.work import Work
 from vkpar.device import Device, enumerate_devices, open_devices
 from vkpar.dtypes import DType, bfloat16
+from vkpar.elementwise import elementwise
 from vkpar.errors import (
     CommunicatorError,
     DeviceLostError,
@@ -25,11 +27,62 @@ from vkpar.errors import (
     VulkanError,
     WaitTimeoutError,
 )
-from vkpar.graph.graph import Graph, GraphStats, capture
+from vkpar.graph.capture import capture
+from vkpar.graph.graph import Graph, GraphStats
 from vkpar.host import from_dlpack, host_array, register_host
 from vkpar.kernel import Kernel
 from vkpar.memory import MemoryPlan, plan_memory
-from vkpar.ops import add, broadcast_to, cast, matmul, transpose
+from vkpar.ops import (
+    abs,
+    add,
+    arange,
+    argmax,
+    argmin,
+    broadcast_to,
+    cast,
+    concatenate,
+    contiguous,
+    cross_entropy,
+    cross_entropy_grad,
+    divide,
+    equal,
+    exp,
+    full,
+    gelu,
+    greater,
+    greater_equal,
+    layer_norm,
+    layer_norm_grad,
+    less,
+    less_equal,
+    log,
+    log_softmax,
+    matmul,
+    max,
+    maximum,
+    mean,
+    min,
+    minimum,
+    multiply,
+    negative,
+    not_equal,
+    pow,
+    relu,
+    rms_norm,
+    rms_norm_grad,
+    rsqrt,
+    sigmoid,
+    silu,
+    softmax,
+    sqrt,
+    subtract,
+    sum,
+    swiglu,
+    take,
+    tanh,
+    transpose,
+    where,
+)
 from vkpar.pieces import pieces
 from vkpar.vulkan.memory.accounting import DeviceMemory, HeapMemory
 from vkpar.vulkan.physical import DeviceInfo
@@ -60,19 +113,65 @@ __all__ = [
     "VulkanError",
     "WaitTimeoutError",
     "Work",
+    "abs",
     "add",
+    "arange",
+    "argmax",
+    "argmin",
     "bfloat16",
     "broadcast_to",
     "capture",
     "cast",
+    "concatenate",
+    "contiguous",
     "copy",
+    "cross_entropy",
+    "cross_entropy_grad",
+    "divide",
+    "elementwise",
     "enumerate_devices",
+    "equal",
+    "exp",
     "from_dlpack",
+    "full",
+    "gelu",
+    "greater",
+    "greater_equal",
     "host_array",
+    "layer_norm",
+    "layer_norm_grad",
+    "less",
+    "less_equal",
+    "log",
+    "log_softmax",
     "matmul",
+    "max",
+    "maximum",
+    "mean",
+    "min",
+    "minimum",
+    "multiply",
+    "negative",
+    "not_equal",
     "open_devices",
     "pieces",
     "plan_memory",
+    "pow",
+    "random",
     "register_host",
+    "relu",
+    "rms_norm",
+    "rms_norm_grad",
+    "rsqrt",
+    "sigmoid",
+    "silu",
+    "softmax",
+    "sqrt",
+    "subtract",
+    "sum",
+    "swiglu",
+    "take",
+    "tanh",
     "transpose",
+    "where",
 ]

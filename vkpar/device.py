@@ -14,6 +14,7 @@ from vkpar import dtypes, env
 from vkpar.arrays.array import Array
 from vkpar.arrays.elements import host_elements
 from vkpar.arrays.host import HostArray
+from vkpar.arrays.operators import operations
 from vkpar.errors import InvalidUsageError
 from vkpar.plans import Plans
 from vkpar.vulkan import api, capturing, drivers, instance
@@ -126,6 +127,17 @@ class Device:
         """Return a new array of zeros; raises as :meth:`empty` does."""
         made = self.empty(shape, dtype)
         made.fill_zeros()
+        return made
+
+    def full(self, shape: int | Sequence[int], value: float, dtype: object = "float32") -> Array:
+        """Return a new array of which every element is ``value``; see :func:`vkpar.full`."""
+        made = self.empty(shape, dtype)
+        made.fill(value)
+        return made
+
+    def arange(self, start: float, stop: float | None = None, step: float = 1, dtype: object = None) -> Array:
+        """Return a new array of ``start``, ``start + step``, ... below ``stop``; see :func:`vkpar.arange`."""
+        made: Array = operations["arange"](self, start, stop, step, dtype)
         return made
 
     def allocate_array(self, nbytes: int, label: Callable[[], str] | None, purpose: str) -> SubBuffers:

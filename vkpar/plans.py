@@ -11,10 +11,10 @@ import struct
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from vkpar.arrays.array import Array
 from vkpar.vulkan.physical import ALIGNMENT
 
 if TYPE_CHECKING:
-    from vkpar.arrays.array import Array
     from vkpar.arrays.layout import Strides
     from vkpar.device import Device
     from vkpar.dtypes import DType
@@ -52,8 +52,13 @@ class Plan:
         stream: of the device.
         dispatch: the stream's plan.
         pipeline: its kernel.
-        forms: of the arrays, in the order in which the operation takes them, its result last.
+        forms: of the arrays, in the order in which the operation takes them, its results last.
         swapped: the first two bindings are the second and the first of them.
+        results: how many of the forms are those of results.
+
+    Attributes:
+        order: of :meth:`apply`, which operand or result each binding has; None for all in order.
+        words: what the caller keeps to make push constants of.
     """
 
     __slots__ = (
@@ -65,19 +70,32 @@ class Plan:
         "_pack",
         "_pipeline",
         "_result",
+        "_results",
         "_stream",
         "_swapped",
         "_watched",
+        "order",
+        "words",
     )
 
     def __init__(
-        self, stream: Any, dispatch: Any, pipeline: Pipeline, forms: Sequence[Form], *, swapped: bool = False
+        self,
+        stream: Any,
+        dispatch: Any,
+        pipeline: Pipeline,
+        forms: Sequence[Form],
+        *,
+        swapped: bool = False,
+        results: int = 1,
     ) -> None:
         self._stream, self._dispatch = stream, dispatch
         self._pipeline = pipeline  # it lives as long as the plan
         self._entry, self._handle, self._null = stream.entry, stream.handle, stream.null
+        self.order: Sequence[int] | None = None
+        self.words: Any = None
         self._pack = struct.Struct(f"={2 * len(forms)}Q").pack
         result = self._result = forms[-1]
+        self._results = tuple(forms[len(forms) - results :])
         # Bytes of an operand and of the result meet where the result's first element lies between these, both excluded,
         # counted from the operand's.
         self._meeting = tuple((form.low - result.high, form.high - result.low) for form in forms)
@@ -132,6 +150,36 @@ class Plan:
             return None
         return out if self.run((a, out), b"") else None
 
+    def apply(
+        self, device: Device, operands: Sequence[Array], outs: Sequence[Array | None], push: bytes
+    ) -> list[Array] | None:
+        """Run it on any number of operands and return the results, new arrays for those of ``outs`` that are None.
+
+        A result may be an operand itself, of the same form.
+
+        Returns:
+            None, and nothing done, where the long way has to be gone.
+        """
+        made: list[Array] = []
+        for form, out in zip(self._results, outs, strict=True):
+            if out is None:
+                new = Array.fresh(device, form.shape, form.dtype, form.nbytes)
+                new.form = form
+                made += (new,)
+                continue
+            storage, at = out.storage, out.byte_offset
+            for other in made:
+                if other.storage is storage:
+                    return None
+            for other in operands:
+                if other.storage is storage and not (other.form is form and other.byte_offset == at):
+                    theirs, apart = other.form or form_of(other), at - other.byte_offset
+                    if theirs.low - form.high < apart < theirs.high - form.low:
+                        return None
+            made += (out,)
+        arrays = (*operands, *made)
+        return made if self.run([arrays[place] for place in self.order] if self.order else arrays, push) else None
+
     def _meets(self, array: Array, out: Array, index: int, in_place: bool) -> bool:
         """Say whether ``out`` shares bytes with an operand in another way than being it (if ``in_place``)."""
         apart = out.byte_offset - array.byte_offset
@@ -151,7 +199,7 @@ class Plan:
             memory = storage.ready
             if memory is None:
                 return False
-            pins.append(memory)
+            pins += (memory,)
             addresses += (storage.number, storage.base + array.byte_offset)
         packed = self._pack(*addresses)
         given = push or self._null
@@ -161,12 +209,81 @@ class Plan:
         return True
 
 
+class Recipe:
+    """The plans of an operation of any number of operands, results and dispatches.
+
+    Args:
+        steps: plans, and of each binding the number of its array: operands first, then results, then temporaries.
+        operands: their forms, in the order in which the operation takes them; ``results`` and ``temporaries`` alike.
+    """
+
+    __slots__ = ("_operands", "_results", "_steps", "_temporaries")
+
+    def __init__(
+        self,
+        steps: Sequence[tuple[Plan, tuple[int, ...]]],
+        operands: Sequence[Form],
+        results: Sequence[Form],
+        temporaries: Sequence[Form],
+    ) -> None:
+        self._steps = tuple(steps)
+        self._operands, self._results, self._temporaries = tuple(operands), tuple(results), tuple(temporaries)
+
+    def run(self, operands: Sequence[Array], outs: Sequence[Array | None], *, in_place: bool) -> list[Array] | None:
+        """Run it and return the results, new arrays where ``outs`` has None.
+
+        Returns:
+            None, and nothing done, where the long way has to be gone.
+        """
+        for array in operands:
+            if array.storage.ready is None:
+                return None
+        results = []
+        for number, out in enumerate(outs):
+            if out is None:
+                results.append(_fresh(operands[0], self._results[number]))
+            elif out.storage.ready is None or not self._apart(operands, results, out, number, in_place):
+                return None
+            else:
+                results.append(out)
+        arrays = [*operands, *results]
+        for form in self._temporaries:
+            arrays.append(_fresh(operands[0], form))
+        for plan, numbers in self._steps:
+            if not plan.run([arrays[number] for number in numbers], b""):
+                return None
+        return results
+
+    def _apart(
+        self, operands: Sequence[Array], results: Sequence[Array], out: Array, number: int, in_place: bool
+    ) -> bool:
+        """Say whether a result shares no memory with those before it, nor, but for being it, with an operand."""
+        storage = out.storage
+        for other in results:
+            if other.storage is storage:
+                return False
+        for array, form in zip(operands, self._operands, strict=True):
+            if array.storage is storage and not (
+                in_place and array.byte_offset == out.byte_offset and form is self._results[number]
+            ):
+                return False
+        return True
+
+
+def _fresh(like: Array, form: Form) -> Array:
+    """Return a new array of a form, on the device of another."""
+    made = type(like).fresh(like.device, form.shape, form.dtype, form.nbytes)
+    made.form = form
+    return made
+
+
 class Plans:
-    """The forms and plans of one device."""
+    """The forms, plans and recipes of one device."""
 
     def __init__(self) -> None:
         self._forms: dict[tuple[Any, ...], Form] = {}
-        self.known: dict[tuple[Any, ...], Any] = {}  # a Plan, or what an operation has of several
+        self.known: dict[tuple[Any, ...], Plan] = {}
+        self.recipes: dict[tuple[Any, ...], Recipe] = {}
 
     def form(self, array: Array) -> Form:
         """Return the form of an array of the device."""
@@ -178,17 +295,24 @@ class Plans:
             if len(self._forms) >= _MOST:  # arrays that are left have forms that no plan has
                 self._forms.clear()
                 self.known.clear()
+                self.recipes.clear()
             form = self._forms.setdefault(
                 key, Form(array.shape, array.dtype, nbytes, array.steps, (low - start, high - start))
             )
         array.form = form
         return form
 
-    def keep(self, key: tuple[Any, ...], plan: object) -> None:
+    def keep(self, key: tuple[Any, ...], plan: Plan) -> None:
         """Have later calls find ``plan``."""
         if len(self.known) >= _MOST:
             self.known.clear()
         self.known[key] = plan
+
+    def keep_recipe(self, key: tuple[Any, ...], recipe: Recipe) -> None:
+        """Have later calls find ``recipe``."""
+        if len(self.recipes) >= _MOST:
+            self.recipes.clear()
+        self.recipes[key] = recipe
 
 
 def form_of(array: Array) -> Form:
@@ -207,6 +331,7 @@ def make(
     *,
     cost_ns: int = 0,
     swapped: bool = False,
+    results: int = 1,
 ) -> Plan | None:
     """Return the plan of a dispatch that was checked; None where no call can go by it.
 
@@ -220,6 +345,7 @@ def make(
         push: the push constants; empty where each call brings its own.
         cost_ns: an estimate of its time.
         swapped: the first two bindings are the second and the first operand.
+        results: how many of the arrays are results, the last ones.
     """
     stream = device.logical.stream
     if any(array.storage.ready is None for array in arrays):
@@ -228,10 +354,8 @@ def make(
         (item.nbytes, array.storage.base + array.byte_offset - item.offset)
         for array, item in zip(arrays, ranges, strict=True)
     ]
-    if any(back < 0 for _, back in bindings):  # a part of an array, which its address does not name
-        return None
     forms = [form_of(array) for array in arrays]
     if swapped:
         forms[:2] = forms[1::-1]
     dispatch = stream.plan(name, pipeline, bindings, groups, push, cost_ns)
-    return Plan(stream, dispatch, pipeline, forms, swapped=swapped)
+    return Plan(stream, dispatch, pipeline, forms, swapped=swapped, results=results)

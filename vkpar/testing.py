@@ -69,6 +69,14 @@ def gamma(terms: int) -> float:
     return terms * U / (1.0 - terms * U)
 
 
+def additions(terms: int) -> int:
+    """Return how many additions follow each other at most in a sum of so many terms along neighbouring axes.
+
+    Passes make one term of 64 or more, of several times 64 where that takes more than 24 additions in sequence.
+    """
+    return 24 * max(math.ceil(math.log2(max(terms, 1)) / 6.0), 1)
+
+
 def all_reduce_bound(contributions: Sequence[F64], wire: str, uncertain: float = 0.0) -> float:
     """Return the bound on an all_reduce's error in the Frobenius norm.
 

@@ -19,6 +19,11 @@ def units(nbytes: int) -> str:
     return f"{nbytes} B"
 
 
+def number(count: int, noun: str, plural: str = "") -> str:
+    """Return a number of things in words: ``1 device``, ``2 devices``."""
+    return f"{count} {noun if count == 1 else plural or noun + 's'}"
+
+
 def columns(rows: Iterable[Sequence[str]], *, left: Collection[int] = ()) -> list[str]:
     """Return rows of cells as lines with aligned columns, two blanks between them and none at the ends.
 

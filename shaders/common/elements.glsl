@@ -100,14 +100,18 @@ uvec4 pack_halves(uvec3 words, uint odd, uint n) {
         return NAME##_unpack4(NAME##_packed4(i, n)); \
     }
 
+#ifndef OUT_ACCESS
+#define OUT_ACCESS  // `coherent` where other work-groups read what one has stored
+#endif
+
 // Declares the output NAME at BINDING.
 //   uvec4 NAME_pack4(bits)            bits of four float32, rounded to nearest even and packed
 //   NAME_store4(i, n, packed)         writes the first n of four elements at i, which is even for halves; a half that
 //                                     shares the last word is kept
 #define ELEMENTS_OUT(NAME, BINDING, TYPE, WIDE) \
-    layout(set = 0, binding = BINDING, std430) buffer NAME##_Words { uint NAME##_word[]; }; \
-    layout(set = 0, binding = BINDING, std430) buffer NAME##_Words2 { uvec2 NAME##_word2[]; }; \
-    layout(set = 0, binding = BINDING, std430) buffer NAME##_Words4 { uvec4 NAME##_word4[]; }; \
+    layout(set = 0, binding = BINDING, std430) OUT_ACCESS buffer NAME##_Words { uint NAME##_word[]; }; \
+    layout(set = 0, binding = BINDING, std430) OUT_ACCESS buffer NAME##_Words2 { uvec2 NAME##_word2[]; }; \
+    layout(set = 0, binding = BINDING, std430) OUT_ACCESS buffer NAME##_Words4 { uvec4 NAME##_word4[]; }; \
     ELEMENTS_TYPE(NAME, TYPE, WIDE) \
     uvec4 NAME##_pack4(uvec4 bits) { \
         uvec4 packed; \

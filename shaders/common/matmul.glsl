@@ -58,6 +58,13 @@ layout(push_constant) uniform Push {
     uint bias_step;  // 0: one element for all columns
     uint residual_first;
 #endif
+#ifdef SEND
+    uint source_at;  // of the output's binding: its first element
+    uint target_at;  // of the binding where what the readers decode is kept
+    uint tail;       // 16-byte units from a slot's start to its scales
+    uint out_slot;   // first 16-byte unit of the slot to fill
+    uint count;      // elements in all
+#endif
 } push;
 
 #ifdef FORMS

@@ -134,9 +134,14 @@ void make(uint column0) {
 }
 #endif
 
+// The first of the columns that this group makes.
+uint matvec_first() {
+    return group_number() * WIDTH;
+}
+
 // Makes and stores all that this group makes; groups that fold_groups adds past the end make nothing.
 void matvec() {
-    uint column0 = group_number() * WIDTH;
+    uint column0 = matvec_first();
     if (column0 < push.n) {
         make(column0);
     }

@@ -25,13 +25,20 @@ const uint BLOCKS_PER_GROUP = GROUP / LANES;
 
 layout(local_size_x = GROUP) in;
 
-layout(set = 0, binding = 0, std430) readonly buffer Source { uint source_word[]; };
-layout(set = 0, binding = 0, std430) readonly buffer Source4 { uvec4 source_word4[]; };
-layout(set = 0, binding = 1, std430) buffer Target { uint target_word[]; };
-layout(set = 0, binding = 1, std430) buffer Target4 { uvec4 target_word4[]; };
-layout(set = 0, binding = 2, std430) buffer Slots { uint slot_word[]; };
-layout(set = 0, binding = 2, std430) buffer Slots2 { uvec2 slot_word2[]; };
-layout(set = 0, binding = 2, std430) buffer Slots4 { uvec4 slot_word4[]; };
+#ifndef SOURCE_BINDING
+#define SOURCE_BINDING 0
+#define SOURCE_ACCESS readonly
+#define TARGET_BINDING 1
+#define SLOTS_BINDING 2
+#endif
+
+layout(set = 0, binding = SOURCE_BINDING, std430) SOURCE_ACCESS buffer Source { uint source_word[]; };
+layout(set = 0, binding = SOURCE_BINDING, std430) SOURCE_ACCESS buffer Source4 { uvec4 source_word4[]; };
+layout(set = 0, binding = TARGET_BINDING, std430) buffer Target { uint target_word[]; };
+layout(set = 0, binding = TARGET_BINDING, std430) buffer Target4 { uvec4 target_word4[]; };
+layout(set = 0, binding = SLOTS_BINDING, std430) buffer Slots { uint slot_word[]; };
+layout(set = 0, binding = SLOTS_BINDING, std430) buffer Slots2 { uvec2 slot_word2[]; };
+layout(set = 0, binding = SLOTS_BINDING, std430) buffer Slots4 { uvec4 slot_word4[]; };
 
 #ifdef TAIL
 const bool IS_WHOLE = false;

@@ -15,6 +15,7 @@ import pytest
 from conftest import FULL
 from hypothesis import given
 from hypothesis import strategies as st
+from planning import forget
 
 import vkpar
 from vkpar import InvalidUsageError, OutOfMemoryError, UnsupportedError, env
@@ -46,7 +47,7 @@ def force(monkeypatch: pytest.MonkeyPatch, device: vkpar.Device, kernel: str) ->
     """Have products use a kernel of GPUs, on lavapipe too."""
     if "SwiftShader" in device.name and not FULL:
         pytest.skip("SwiftShader compiles each variant of these kernels for seconds; lavapipe runs them")
-    device.plans.known.clear()  # those of other kernels
+    forget(device)  # those of other kernels
     monkeypatch.setattr(matmul_module, "kernel_for", lambda device, m: kernel)
 
 

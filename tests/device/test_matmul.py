@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from planning import forget
 
 import vkpar
 from vkpar.ops import occupancy
@@ -26,11 +27,11 @@ EPS32, EPS16, EPSB = 2.0**-24, 2.0**-11, 2.0**-8
 @pytest.fixture(params=KERNELS)
 def kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, device: vkpar.Device) -> Iterator[str]:
     """Force a kernel, so that the GPU ones are checked on CPU drivers too."""
-    device.plans.known.clear()  # those of other kernels
+    forget(device)  # those of other kernels
     if request.param != "default":
         monkeypatch.setattr(module, "kernel_for", lambda device, m: request.param)
     yield str(request.param)
-    device.plans.known.clear()
+    forget(device)
 
 
 def bits_of_bfloat16(x: NDArray[Any]) -> Floats:
@@ -93,7 +94,7 @@ def test_many_rows(
 def test_big_tiles(
     device: vkpar.Device, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch, transpose_b: bool
 ) -> None:
-    device.plans.known.clear()
+    forget(device)
     monkeypatch.setattr(module, "kernel_for", lambda device, m: "matmul_tiled")
     monkeypatch.setattr(module.occupancy, "tiled", lambda m, n, k, *_: occupancy.Cut((2, 2), 1, k))
     a, b = integers(rng, 140, 36), integers(rng, 36, 260)

@@ -10,9 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import FULL
+from elementwise import UNARY
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from planning import forget
 
 import vkpar
 from vkpar.ops import occupancy
@@ -49,10 +51,10 @@ def force(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
 def kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, device: vkpar.Device) -> Iterator[str]:
     if "SwiftShader" in device.name and request.param != "default" and not FULL:
         pytest.skip("SwiftShader compiles each variant of these kernels for seconds; lavapipe runs them")
-    device.plans.known.clear()  # those of other kernels
+    forget(device)  # those of other kernels
     force(monkeypatch, request.param)
     yield str(request.param)
-    device.plans.known.clear()
+    forget(device)
 
 
 def exact(array: vkpar.Array) -> Floats:
@@ -151,35 +153,17 @@ def test_a_column_has_a_bias_of_one(
 # --- values, by float64 ---
 
 
+CASES = {case.name: case for case in UNARY}
+
+
 def applied(name: str | None, x: Floats) -> Floats:
     """Return an activation in float64."""
-    if name is None:
-        return x
-    erfc = np.vectorize(math.erfc)
-    inner = 2 * math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)
-    sigmoid = 1 / (1 + np.exp(-x))
-    return {
-        "relu": np.maximum(x, 0),
-        "gelu": 0.5 * x * erfc(-x / math.sqrt(2)),
-        "gelu_tanh": x / (1 + np.exp(-inner)),
-        "silu": x * sigmoid,
-        "sigmoid": sigmoid,
-        "tanh": np.tanh(x),
-    }[name]
+    return x if name is None else CASES[name].reference(x)
 
 
 def applied_error(name: str | None, x: Floats) -> Floats:
-    """Return how far the device's activation of exactly ``x`` may be off.
-
-    Vulkan's exp errs by (3 + 2 |t|) U; t is 2x of tanh, x of sigmoid and silu, 1.6 (x + 0.044715 x^3) of gelu_tanh,
-    whose own rounding adds 4 |t| U. The polynomial of gelu errs by 2^-20 |x|. Below 2^-126 results may be flushed to
-    zero.
-    """
-    y = np.abs(applied(name, x))
-    t = np.abs(1.5957691 * (x + 0.044715 * x**3)) if name == "gelu_tanh" else np.abs(x)
-    exponential = {"gelu_tanh": (9 + 6 * t) * U * y, "silu": (9 + 2 * t) * U * y, "sigmoid": (9 + 2 * t) * U * y}
-    known = exponential | {"gelu": 2.0**-20 * np.abs(x), "tanh": 16 * U * np.ones_like(x)}
-    return known.get(name or "", np.zeros_like(x)) + 1e-35
+    """Return how far the device's activation of exactly ``x`` may be off."""
+    return 1e-35 + (0 if name is None else CASES[name].bound(applied(name, x), x))
 
 
 SLOPES = {"gelu": 1.13, "gelu_tanh": 1.13, "silu": 1.1, "sigmoid": 0.25}
@@ -227,27 +211,18 @@ def test_any_form(device: vkpar.Device, kernel: str, data: st.DataObject) -> Non
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)
-def test_activations_of_every_size(device: vkpar.Device, kernel: str, activation: str) -> None:
-    x = np.concatenate([np.linspace(-20, 20, 997), [-1e30, -200.0, -100.0, -88.5, 88.5, 100.0, 1e30, 0.0, -0.0, 1e-30]])
-    x = x.astype(np.float32)[None, :]
-    one = device.array(np.ones((1, 1), np.float32))
-    got = vkpar.matmul(one, device.array(x), activation=activation).numpy().astype(np.float64)
-    with np.errstate(over="ignore", invalid="ignore"):
-        want = applied(activation, x.astype(np.float64))
-    want[(x < -20) & ~np.isfinite(want)] = 0
-    error = applied_error(activation, np.clip(x.astype(np.float64), -100, 100)) + U * np.abs(want)
-    assert (np.abs(got - want) <= error).all(), x[np.abs(got - want) > error]
-
-
-@pytest.mark.parametrize("activation", ACTIVATIONS)
-def test_nan_and_infinity(device: vkpar.Device, kernel: str, activation: str) -> None:
-    """NaN stays NaN; the limits at both infinities: those of functions that tend to zero are within 2e-36 of it."""
-    x = device.array(np.array([[np.nan, np.inf, -np.inf, 1.0]], np.float32))
-    got = vkpar.matmul(device.array(np.ones((1, 1), np.float32)), x, activation=activation).numpy()[0]
-    assert np.isnan(got[0])
-    assert got[1] == {"sigmoid": 1, "tanh": 1}.get(activation, np.inf)
-    assert abs(got[2] - (-1 if activation == "tanh" else 0)) < 2e-36
-    assert np.isfinite(got[3])
+def test_activations_are_those_of_elementwise_operations(device: vkpar.Device, kernel: str, activation: str) -> None:
+    x = np.concatenate([np.linspace(-20, 20, 997), [-1e30, -200.0, -100.0, 100.0, 1e30, 0.0, -0.0, 1e-30]])
+    x = np.append(x, [np.nan, np.inf, -np.inf, 1.0, 2.0]).astype(np.float32)
+    got = vkpar.matmul(device.array(np.ones((1, 1), np.float32)), device.array(x[None, :]), activation=activation)
+    name, options = ("gelu", {"approximate": "tanh"}) if activation == "gelu_tanh" else (activation, {})
+    function = getattr(vkpar, name, None) or vkpar.elementwise(f"y = {name}(x)")
+    want = function(device.array(x), **options).numpy().astype(np.float64)
+    finite = np.abs(x) < 30
+    error = 2 * applied_error(activation, x[finite].astype(np.float64))
+    assert (np.abs(got.numpy()[0] - want)[finite] <= error).all()
+    np.testing.assert_array_equal(np.isnan(got.numpy()[0]), np.isnan(want))
+    np.testing.assert_allclose(got.numpy()[0][~finite], want[~finite], rtol=1e-5, atol=1e-30)
 
 
 def test_nan_and_infinity_of_an_operand_stay_in_their_product(
@@ -431,7 +406,7 @@ def test_captured_as_eager(device: vkpar.Device, rng: np.random.Generator, kerne
 
 
 def test_parts_are_added_in_their_order(device: vkpar.Device, rng: np.random.Generator, monkeypatch: Any) -> None:
-    device.plans.known.clear()
+    forget(device)
     a, b = rng.standard_normal((8, 400)).astype(np.float32), rng.standard_normal((400, 24)).astype(np.float32)
     force(monkeypatch, "matmul_tiled split")
     x, y = device.array(a), device.array(b)

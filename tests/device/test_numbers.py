@@ -44,11 +44,13 @@ def test_several_elements_are_none(device: vkpar.Device, shape: tuple[int, ...],
 def test_comparisons_never_tell_whether_names_are_one_array(device: vkpar.Device) -> None:
     a, b = device.zeros(3), device.zeros(3)
     for compare in (operator.eq, operator.ne):
-        for other in (a, b, 0, None, np.zeros(3)):
+        for other in (a, b, 0):
+            assert compare(a, other).numpy().tolist() == [compare is operator.eq] * 3
+        for other in (None, np.zeros(3)):
             for pair in ((a, other), (other, a)):
-                with pytest.raises(OperandError, match=r"a\.numpy\(\)|array\.numpy\(\)"):
+                with pytest.raises(OperandError, match=r"device\.array\(x\)|array\.numpy\(\)|not NoneType"):
                     compare(*pair)
-    with pytest.raises(OperandError):
+    with pytest.raises(InvalidUsageError, match="ambiguous"):
         a in [b]  # noqa: B015
     assert a in [b, a][1:]  # Python asks for identity first
     assert len({a, b, a}) == 2
@@ -60,7 +62,7 @@ def test_comparisons_never_tell_whether_names_are_one_array(device: vkpar.Device
         ("exp", np.exp),
         ("add", lambda a: np.add(a, a)),
         ("add", lambda a: np.ones(3) + a),
-        ("multiply", lambda a: np.float32(2) * a),
+        ("multiply", lambda a: np.ones(3, np.float32) * a),
         ("add.reduce", np.add.reduce),
         ("matmul", lambda a: np.ones((3, 3)) @ a),
         ("concatenate", lambda a: np.concatenate([a, a])),

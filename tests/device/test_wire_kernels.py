@@ -37,6 +37,7 @@ from vkpar.comm import wires
 from vkpar.comm.record.kernels import ReduceSpec
 from vkpar.comm.schedule.algorithms.table import TABLE
 from vkpar.comm.schedule.steps import BLOCK, MOST_SOURCES
+from vkpar.vulkan.command import CommandPool
 from vkpar.vulkan.memory.buffer import BufferRange
 from vkpar.vulkan.queue import Frame
 from vkpar.vulkan.tape import Tape
@@ -155,7 +156,8 @@ class Kernels:
             return
         logical = self.device.logical
         pipeline = logical.pipelines.shipped(name, len(ranges), len(push), constants, wires.TEXELS)
-        tape = Tape(logical.handle, logical.compute.family)
+        pool = CommandPool(logical.handle, logical.compute.family, apart=True)
+        tape = Tape(logical.handle, pool)
         tape.commands()  # stays empty: the set alone is used
         tape.descriptors(pipeline.layout.set_layout, ranges, (ranges[0], ranges[2]))
         tape.seal()
@@ -168,6 +170,7 @@ class Kernels:
         logical.compute.run(record)
         logical.synchronize()
         take.close()
+        pool.close()
 
     def target(self, count: int) -> vkpar.Array:
         """Return an array for ``count`` elements and eight more, which must stay as they are."""

@@ -78,7 +78,29 @@ def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tree:
 
 
 def test_shipped_spirv_belongs_to_the_sources() -> None:
-    assert tool.check(ROOT / "shaders", ROOT / "vkpar" / "spirv") == []
+    assert tool.check(ROOT / "shaders", ROOT / "vkpar" / "spirv", tool.generated()) == []
+
+
+def test_what_generated_kernels_begin_with_is_made_of_the_sources(tree: Tree) -> None:
+    common = tree.shaders / "common"
+    common.mkdir(exist_ok=True)
+    (common / "more.glsl").write_text("uint more() { return 1u; }  // one\n")
+    (common / "elementwise.glsl").write_text('// Words.\n#include "more.glsl"\n#include "common/more.glsl"\n//: last\n')
+    assert any("elementwise.glsl" in line for line in tree.check())
+    tool.write_prelude(tree.shaders, tree.output)
+    assert (tree.output / "elementwise.glsl").read_text() == "uint more() { return 1u; }\n//: last\n"
+    assert tree.check() == []
+    (common / "more.glsl").write_text("uint more() { return 2u; }\n")
+    assert any("elementwise.glsl" in line for line in tree.check())
+
+
+def test_generated_kernels_are_compiled_from_their_text(tree: Tree) -> None:
+    text = "#version 450\nvoid main() {}\n"
+    made = [tool.Kernel("made", Path("made.py"), text=text)]
+    assert tool.build(tree.shaders, tree.output, made=made) == ["made"]
+    assert tool.check(tree.shaders, tree.output, made) == []
+    other = [tool.Kernel("made", Path("made.py"), text=text + "//")]
+    assert [line.split(":")[0] for line in tool.check(tree.shaders, tree.output, other)] == ["made"]
 
 
 def test_build_writes_every_variant_and_then_nothing(tree: Tree) -> None:

@@ -14,11 +14,13 @@ from vkpar.arrays import printing, transfer
 from vkpar.arrays.elements import host_elements
 from vkpar.arrays.host import HostArray
 from vkpar.arrays.layout import WIDE, Strides, repeats
+from vkpar.arrays.operators import Operators
 from vkpar.arrays.rearrange import gather, scatter
+from vkpar.arrays.reducible import Reducible
 from vkpar.arrays.region import Region
 from vkpar.arrays.shape import as_bytes, dimensions
 from vkpar.arrays.storage import Storage
-from vkpar.arrays.views import Viewable, overlaps, same_elements
+from vkpar.arrays.views import overlaps, same_elements
 from vkpar.dtypes import DType
 from vkpar.errors import (
     CommunicatorError,
@@ -42,7 +44,7 @@ _Target = TypeVar("_Target", "np.ndarray[Any, Any]", HostArray)
 _LABEL = "{} {} {}".format
 
 
-class Array(Viewable):
+class Array(Operators, Reducible):
     """An n-dimensional array on a device, made by ``Device.array``, ``empty`` and ``zeros``, or a view of one.
 
     Arrays are in C order. Views may have their elements any ``strides`` apart; operations and copies take these as they

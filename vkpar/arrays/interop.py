@@ -15,15 +15,14 @@ _NO_DLPACK = (
     "hand over array.numpy(), or a vkpar.HostArray that the array was read into"
 )
 
-_NO_COMPARISON = (
-    "arrays on devices are not compared: write a.numpy() == b.numpy() to compare elements, or `a is b` to ask whether "
-    "two names are the same array (`any(x is a for x in arrays)` in place of `a in arrays`)"
-)
+_REDUCTIONS = ("sum", "mean", "max", "min", "amax", "amin", "argmax", "argmin")
 
 
 def _no_function(name: str, module: str | None = None) -> str:
     """Return what to write in place of a function of NumPy, or of its ``module``, that was given an array."""
     ours = {"add": "vkpar.add(a, b)", "matmul": "vkpar.matmul(a, b)", "dot": "vkpar.matmul(a, b)"}.get(name)
+    if name in _REDUCTIONS:
+        ours = f"a.{name.removeprefix('a') if name in ('amax', 'amin') else name}()"
     name = ".".join([*(module or "numpy").split(".")[1:], name])  # linalg.norm
     return (
         f"NumPy's {name} would download the array: "
@@ -121,17 +120,3 @@ class Interoperable(Shaped):
     def __complex__(self) -> complex:
         """Return the only element; raises as :meth:`item` does."""
         return complex(self.item())
-
-    def __eq__(self, other: object) -> NoReturn:
-        """Refuse: devices do not compare yet, and whether two names are one array is no answer.
-
-        Raises:
-            OperandError: always; the message says what to write.
-        """
-        raise OperandError(_NO_COMPARISON)
-
-    def __ne__(self, other: object) -> NoReturn:
-        """Refuse as :meth:`__eq__` does."""
-        raise OperandError(_NO_COMPARISON)
-
-    __hash__ = object.__hash__  # by identity: arrays are keys of what is kept for them

@@ -23,7 +23,7 @@ from vkpar.comm.communicator import Communicator
 from vkpar.device import Device
 from vkpar.errors import InvalidUsageError
 
-MODES: Final = {"eager": "eager out=", "fresh": "eager fresh", "captured": "captured"}
+MODES: Final = {"eager": "eager out=", "fresh": "eager fresh", "captured": "captured", "fused": "captured, fused"}
 _HEADER: Final = (
     f"#{'mode':<16}{'step':>9}{'least':>9}{'most':>9}{'weights':>9}{'sums':>9}{'host':>10}{'#wrong':>8}",
     f"#{'':16}{'(ms)':>9}{'(ms)':>9}{'(ms)':>9}{'(TB/s)':>9}{'(ms)':>9}{'(us)':>10}",
@@ -275,7 +275,8 @@ class _Bench:
         if name == "eager":
             call, bare = model.step, self._bare(partial(model.step, sums=False))
         else:
-            call, bare = self._capture(model.step), self._bare(partial(model.step, sums=False), self._capture)
+            capture = partial(self._capture, fuse=name == "fused")
+            call, bare = capture(model.step), self._bare(partial(model.step, sums=False), capture)
         return Mode(name, call, bare, partial(self._wrong_outputs, call))
 
     def _bare(self, call: _Call, made: Callable[[_Call], _Call] | None = None) -> _Call | None:
@@ -284,8 +285,8 @@ class _Bench:
             return None
         return call if made is None else made(call)
 
-    def _capture(self, call: _Call) -> _Call:
-        with vkpar.capture(self._devices, comm=self._comm) as graph:
+    def _capture(self, call: _Call, *, fuse: bool) -> _Call:
+        with vkpar.capture(self._devices, comm=self._comm, fuse=fuse) as graph:
             call()
         self._stack.callback(graph.close)
         return graph.launch

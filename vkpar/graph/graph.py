@@ -6,28 +6,38 @@ import statistics
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
+from vkpar import text
 from vkpar.arrays.array import Array
-from vkpar.device import Device, close_orphans, orphans
+from vkpar.device import Device, orphans
 from vkpar.errors import InvalidUsageError
-from vkpar.graph import stretches
+from vkpar.graph import attach, fusion, stretches
 from vkpar.graph.local import Local
 from vkpar.graph.params import Params
-from vkpar.graph.protocol import Collective, Collectives, Launcher, Recorded
-from vkpar.graph.stretches import Item, Stretch
+from vkpar.graph.protocol import Collective, Collectives, Launcher
+from vkpar.graph.record import Recorder
+from vkpar.graph.stretches import Item
 from vkpar.vulkan import capturing
 from vkpar.vulkan.capturing import Operation
 from vkpar.vulkan.memory.recycle import Recycler
-from vkpar.vulkan.pump.ports import Batch
-from vkpar.vulkan.stream import Recording
+from vkpar.vulkan.memory.subbuffers import SubBuffers
 
 _TIMES: Final = 64  # launches whose host time is kept
-_NEW, _CAPTURING, _READY, _FAILED, _CLOSED = "new", "capturing", "ready", "failed", "closed"
+_BROKEN: Final = "the graph was closed inside its capture, by itself or with a device; nothing is recorded"
+_NEW, _CAPTURING, _READY, _FAILED, _CLOSED = "new", "capturing", "ready", "not recorded", "closed"
+
+
+class Counts(NamedTuple):
+    """How many of each a graph has; see :class:`GraphStats`."""
+
+    operations: int = 0
+    collectives: int = 0
+    barriers: int = 0
+    stretches: int = 0
 
 
 @dataclass(frozen=True)
@@ -54,18 +64,23 @@ class GraphStats:
 class Graph:
     """Work of devices that is recorded once and launched as a whole; made by :func:`capture`.
 
-    A launch runs in program order with everything else on the devices. Launches may be queued. It is a context manager
-    for the capture alone; :meth:`close` frees it, and so does closing one of its devices or its communicator.
+    A launch runs in program order with everything else on the devices. Launches may be queued. :meth:`close` frees it,
+    and so does closing one of its devices; once its communicator is closed it cannot be launched any more.
 
     Attributes:
         devices: the devices, by rank where the graph has a communicator.
         collectives: the communicator's part; None without one.
     """
 
-    def __init__(self, devices: Sequence[Device], collectives: Collectives | None) -> None:
+    def __init__(
+        self, devices: Sequence[Device], collectives: Collectives | None = None, *, fuses: bool = True
+    ) -> None:
+        self._fuses = fuses
         self.devices = tuple(devices)
         self.collectives = collectives
         self._state = _NEW
+        self._thread = 0  # the one that captures
+        self._broken = False  # it was closed inside its capture
         self._items: list[Item] = []
         self._pins: dict[int, object] = {}  # by identity: what the commands name
         self._captured: list[Collective] = []
@@ -77,43 +92,61 @@ class Graph:
         self._lock = threading.RLock()
         self._times: deque[float] = deque(maxlen=_TIMES)
         self._launches = 0
-        self._counts = (0, 0, 0, 0)
+        self._counts = Counts()
 
     # ---- capturing ----
 
-    def __enter__(self) -> Graph:
+    def begin(self) -> None:
+        """Have this thread's work on the devices come here until :meth:`end`, which is called whatever happens.
+
+        Raises:
+            InvalidUsageError: it was captured already; this thread captures; another thread captures a device; or the
+                communicator, or a device, is closed.
+            CommunicatorError: the communicator has failed.
+        """
         if self._state != _NEW:
             raise InvalidUsageError("a graph is captured once; call vkpar.capture again for another one")
         if capturing.current() is not None:
             raise InvalidUsageError("captures do not nest: this thread is inside vkpar.capture")
         if self.collectives is not None:
             self.collectives.begin()
-        with ExitStack() as undo:
-            for logical, memory in zip(self._logical, self._memory, strict=True):
-                logical.begin_capture(memory)
-                undo.callback(logical.end_capture)
-            capturing.by_thread[threading.get_ident()] = self
-            self._state = _CAPTURING
-            undo.pop_all()
-        return self
+        self._thread = threading.get_ident()
+        self._state = _CAPTURING
+        for device in self.devices:
+            device.adopt(self)
+        capturing.by_thread[self._thread] = self
+        for logical, memory in zip(self._logical, self._memory, strict=True):
+            attach.attach(logical, memory)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        capturing.by_thread.pop(threading.get_ident(), None)
-        for logical in self._logical:
-            logical.end_capture()
-        self._state = _FAILED
+    def end(self, *, keep: bool) -> None:
+        """End the capture, and record what was captured, or forget it; a second call does nothing.
+
+        Args:
+            keep: record it.
+
+        Raises:
+            InvalidUsageError: the communicator, or a device, was closed meanwhile; or another thread began the capture.
+            OutOfMemoryError: no room for command buffers.
+        """
+        if self._state not in (_CAPTURING, _FAILED):
+            return
         try:
-            if kind is None:
-                self._launcher = self._record()
-                self._state = _READY
-                for device in self.devices:
-                    device.adopt(self)
+            self._detach()
+            if keep and self._state == _CAPTURING:
+                if self._thread != threading.get_ident():
+                    raise InvalidUsageError("a capture is left by the thread that began it; nothing was recorded")
+                self._record()
         finally:
-            self._items = []
-            if self._state == _FAILED:
-                self._let_go()
+            if self._state != _READY:
+                self._state = _FAILED
+                self._detach()
+                self.close()
+
+    def _detach(self) -> None:
+        if capturing.by_thread.get(self._thread) is self:
+            del capturing.by_thread[self._thread]
+        for logical, memory in zip(self._logical, self._memory, strict=False):
+            attach.detach(logical, memory)
 
     def holds(self, stream: object) -> bool:
         """Say whether it captures the operations of a device's stream."""
@@ -121,9 +154,9 @@ class Graph:
 
     def add(self, stream: object, operation: Operation) -> None:
         """Take an operation of a device's stream."""
-        self._items.append(Item(self._ranks[stream], operation.name, operation))
-        for pin in operation.pins:
-            self._pins[id(pin)] = pin
+        self._hold(operation.pins)
+        kept = operation._replace(pins=operation.pins[-1:])
+        self._items.append(Item(self._ranks[stream], operation.name, kept))
 
     def captures_for(self, owner: object) -> bool:
         """Say whether it captures the collectives of the communicator that ``owner`` identifies."""
@@ -136,13 +169,30 @@ class Graph:
 
     def collect(self, collective: Collective, pins: Sequence[object]) -> None:
         """Take a collective of its communicator, and what keeps the memory of its arrays."""
+        if self._broken:
+            for _, part in collective.parts:
+                part.close()
+            raise InvalidUsageError(_BROKEN)
         self._captured.append(collective)
         self._items += [
-            Item(step.rank, f"{collective.name} {step.phase}", step.record, step.reads, step.writes)
+            Item(
+                step.rank,
+                f"{collective.name} {step.phase}",
+                step,
+                step.reads,
+                step.writes,
+                step.received_nbytes,
+                step.sent_nbytes,
+            )
             for step in collective.steps
         ]
+        self._hold(pins)
+
+    def _hold(self, pins: Sequence[object]) -> None:
+        """Keep what the commands name, but for memory of the graph's own, which serves its later arrays again."""
         for pin in pins:
-            self._pins[id(pin)] = pin
+            if not isinstance(pin, SubBuffers) or not any(own.serves(pin) for own in self._memory):
+                self._pins[id(pin)] = pin
 
     def param(self, name: str, dtype: object = "uint32", initial: float = 0) -> list[Array]:
         """Declare a parameter, inside the capture: a value that each launch may set.
@@ -165,44 +215,32 @@ class Graph:
         current: object = capturing.current()
         if current is not self:
             raise InvalidUsageError("parameters are declared inside the capture, by the thread that captures")
-        return self._params.add(name, dtype, initial)
+        with ExitStack() as apart:
+            for logical in self._logical:
+                apart.enter_context(attach.outside(logical))
+            return self._params.add(name, dtype, initial)
 
     # ---- recording ----
 
-    def _record(self) -> Launcher:
-        found = stretches.cut(self._items)
-
-        def record() -> Recorded:
-            return self._recorded(found)
-
-        if self.collectives is None:
-            return Local(self.devices, record)
-        return self.collectives.launcher(record)
-
-    def _recorded(self, found: Sequence[Stretch]) -> Recorded:
-        with ExitStack() as undo:
-            for collective in self._captured:
-                for _, part in collective.parts:
-                    undo.callback(part.close)
-            recordings: dict[int, Recording] = {}
-            batches: list[Batch] = []
-            phases: list[list[str]] = [[] for _ in self.devices]
-            for stretch in found:
-                rank = stretch.rank
-                if rank not in recordings:
-                    recordings[rank] = Recording(self.devices[rank].logical.stream)
-                    undo.callback(recordings[rank].close)
-                command = _record(stretch, recordings[rank])
-                batches.append(Batch(rank, command, stretch.reads, stretch.writes))
-                phases[rank].append(stretch.phase)
-            copies = self._params.record(undo)
-            parts = [part for collective in self._captured for part in collective.parts]
-            counts = [recording.stats() for recording in recordings.values()]
-            operations, barriers = (sum(pair[index] for pair in counts) for index in (0, 1))
-            self._counts = (operations, len(self._captured), barriers, len(found))
-            bound = [self._pins, self._captured, self._memory, *self._params.bound]
-            undo.pop_all()
-        return Recorded(batches, phases, [*parts, *recordings.items(), *copies], bound)
+    def _record(self) -> None:
+        if self._broken:
+            raise InvalidUsageError(_BROKEN)
+        if self._fuses:
+            self._items, extra = fusion.fuse(self._items, self.devices)
+            self._pins[id(extra)] = extra
+        found = stretches.cut(self._items, range(len(self.devices)) if self._params.declared else ())
+        recorder = Recorder(self.devices, found, list(self._captured), self._params)
+        with ExitStack() as inside:  # a close of a device waits
+            for logical in self._logical:
+                inside.enter_context(logical.gate.lock())
+                logical.check_open()
+            if self.collectives is None:
+                self._launcher = Local(self.devices, recorder)
+            else:
+                self._launcher = self.collectives.launcher(recorder)
+            self._counts = Counts(recorder.operations, len(self._captured), recorder.barriers, len(found))
+            self._items = []
+            self._state = _READY
 
     # ---- launching ----
 
@@ -254,19 +292,21 @@ class Graph:
 
     def _wait_for_cell(self) -> None:
         """Wait until the copies from the next cell are done: the launch that used it has begun."""
-        starts = self._params.starts[self._params.turn]
-        for device, value in zip(self.devices, starts, strict=False):
+        starts = self._params.next_starts
+        queues = [logical.compute for logical in self._logical]
+        if starts is None:  # an interrupt hit that launch
+            starts = [queue.last for queue in queues]
+        for queue, value in zip(queues, starts, strict=False):
             if value:
-                device.logical.compute.wait(value)
+                queue.wait(value)
 
     # ---- what it is ----
 
     def stats(self) -> GraphStats:
         """Return what the graph consists of, and how long its launches took the host."""
         times = list(self._times)
-        host_us = statistics.median(times) * 1e6 if times else None
-        operations, collectives, barriers, count = self._counts
-        return GraphStats(operations, collectives, barriers, count, self._launches, host_us)
+        host_us = round(statistics.median(times) * 1e6, 1) if times else None
+        return GraphStats(*self._counts, self._launches, host_us)
 
     @property
     def closed(self) -> bool:
@@ -274,32 +314,43 @@ class Graph:
         return self._state == _CLOSED
 
     def __repr__(self) -> str:
-        operations, collectives, _, count = self._counts
-        what = f"{operations} operations, {collectives} collectives, {count} stretches" if self._launcher else "empty"
-        return f"<vkpar.Graph {self._state}: {what}>"
+        if self._state in (_NEW, _CAPTURING, _FAILED):
+            return f"<vkpar.Graph, {self._state}>"
+        counts, number = self._counts, text.number
+        what = f"{number(counts.operations, 'operation')}, {number(counts.collectives, 'collective')}"
+        where = f"{number(counts.stretches, 'stretch', 'stretches')} on {number(len(self.devices), 'device')}"
+        return f"<vkpar.Graph of {what}: {where}{', closed' if self.closed else ''}>"
 
     # ---- the end ----
 
     def close(self) -> None:
         """Free the graph once its launches are done; a second call does nothing.
 
-        Raises:
-            InvalidUsageError: inside its capture.
+        Inside its capture it keeps anything from being recorded: the end of the capture raises then.
         """
         if self._state == _CAPTURING:
-            raise InvalidUsageError("a graph cannot be closed inside its capture")
+            self._broken = True
+            self._drop_captured()
+            return
         with self._lock:
-            self._state = _CLOSED
+            if self._state != _FAILED:
+                self._state = _CLOSED
             launcher = self._launcher
             if launcher is not None:
                 launcher.close()
                 self._launcher = None
-            self._let_go()
+            elif self._state == _FAILED:
+                self._drop_captured()
+            self._items, self._captured, self._memory = [], [], []
+            self._pins = {}
+            self._params = Params(())
 
-    def _let_go(self) -> None:
-        self._items, self._captured, self._memory = [], [], []
-        self._pins = {}
-        self._params = Params(())
+    def _drop_captured(self) -> None:
+        """Free what the collectives hold, which were not recorded."""
+        captured, self._captured = self._captured, []
+        for collective in captured:
+            for _, part in collective.parts:
+                part.close()
 
     def copies_between(self, _source: Device, _target: Device) -> bool:
         """Say that it copies nothing between devices for others."""
@@ -311,56 +362,3 @@ class Graph:
     def __del__(self) -> None:
         if getattr(self, "_launcher", None) is not None:
             orphans.append(self)  # a finalizer must not wait
-
-
-def _record(stretch: Stretch, recording: Recording) -> Any:
-    """Record a stretch and return its command buffer."""
-    command = recording.begin()
-    for item in stretch.items:
-        if isinstance(item.content, Operation):
-            recording.add(item.content)
-        else:
-            item.content(command)
-            recording.strange()
-    recording.end()
-    return command
-
-
-def capture(devices: Device | Sequence[Device], comm: Any = None) -> Graph:
-    """Return a context that captures this thread's work on ``devices`` into a graph.
-
-    Inside, operations, the user's kernels, copies and collectives are checked as always, but recorded in place of
-    being run. Arrays that are made inside belong to the graph: each launch computes them anew. Reading, waiting,
-    writing from the host and copies to other devices without the communicator raise. After an error nothing is
-    recorded::
-
-        with vkpar.capture(devices, comm=comm) as graph:
-            vkpar.matmul(x, w, out=y)
-            comm.all_reduce([y])
-        graph.launch().wait()
-
-    Args:
-        devices: opened devices, each once.
-        comm: the communicator whose collectives may be captured; all its devices are captured then.
-
-    Raises:
-        InvalidUsageError: no devices, one twice, one that the communicator lacks, or a closed one.
-    """
-    close_orphans()
-    listed = [devices] if isinstance(devices, Device) else list(devices)
-    for device in listed:
-        if not isinstance(device, Device):
-            raise InvalidUsageError(f"capture takes opened devices, not {type(device).__name__}; see open_devices")
-    if not listed or len(set(map(id, listed))) < len(listed):
-        raise InvalidUsageError("capture takes one device or more, each once")
-    collectives: Collectives | None = None
-    if comm is not None:
-        hook: Callable[[], Collectives] | None = getattr(comm, "__vkpar_graph__", None)
-        if hook is None:
-            raise InvalidUsageError(f"comm is a vkpar.Communicator, not {type(comm).__name__}")
-        collectives = hook()
-        strange = [device for device in listed if device not in collectives.devices]
-        if strange:
-            raise InvalidUsageError(f"{strange[0]!r} is no device of the communicator; capture it apart")
-        listed = list(collectives.devices)
-    return Graph(listed, collectives)

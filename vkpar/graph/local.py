@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from typing import Any
 
 from vkpar.device import Device
 from vkpar.errors import VkparError
-from vkpar.graph.protocol import Recorded
+from vkpar.graph.protocol import Record, Recorded
 from vkpar.timeouts import Deadline
 from vkpar.vulkan import instance
-from vkpar.vulkan.pump.native import CGroup
+from vkpar.vulkan.pump.native import CGroup, CProgram
 from vkpar.vulkan.queue import Queue, drain
 
 _DRAIN_SECONDS = 30.0
@@ -78,19 +78,22 @@ class Local:
         record: records it.
     """
 
-    def __init__(self, devices: Sequence[Device], record: Callable[[], Recorded]) -> None:
+    def __init__(self, devices: Sequence[Device], record: Record) -> None:
         self._logical = [device.logical for device in devices]
         self._queues = [logical.compute for logical in self._logical]
         self._recorded: Recorded | None = None
+        self._program: CProgram | None = None
+        self._counts: list[int] = []
+        self._values = [0] * len(devices)
+        self._marked = True  # else an interrupt came right after the submits
         self._group = CGroup([queue.port for queue in self._queues], 0)
         try:
-            self._recorded = record()
+            self._recorded = record({})
             self._program = self._group.program(self._recorded.batches)
         except BaseException:
             self.close()
             raise
         self._counts = [len(phases) for phases in self._recorded.phases]
-        self._values = [0] * len(devices)
 
     def launch(self, preludes: Sequence[Any] | None, keep: object) -> Launched:
         """Submit it once; see :meth:`vkpar.graph.protocol.Launcher.launch`.
@@ -102,9 +105,12 @@ class Local:
         for logical in self._logical:
             with logical.gate.lock():
                 logical.check_open()
+        assert self._program is not None, "the graph was closed"
         self._program.set_preludes(preludes)
+        self._marked = False
         last = self._program.enqueue()
         self._values = [value if count else 0 for value, count in zip(last, self._counts, strict=True)]
+        self._marked = True
         return Launched(self._queues, self._values, keep)
 
     def starts(self) -> list[int]:
@@ -116,10 +122,12 @@ class Local:
 
         A device that does not finish is given up, and its command buffers are left alone.
         """
-        if self._recorded is not None:
-            for late in drain(self._queues, self._values, _DRAIN_SECONDS):
+        if self._program is not None:
+            pending = self._values if self._marked else self._program.last()
+            for late in drain(self._queues, pending, _DRAIN_SECONDS):
                 self._logical[late].quarantine()
             self._program.close()
+        if self._recorded is not None:
             for number, part in self._recorded.parts:
                 if not self._logical[number].quarantined:
                     part.close()

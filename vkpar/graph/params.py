@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import keyword
 import math
 import operator
 from collections.abc import Mapping, Sequence
@@ -39,10 +40,10 @@ class Params:
         self._arrays: list[list[Array]] = []  # by parameter, by device
         self._values: list[int | float] = []
         self._fresh = True  # the arrays hold nothing yet
-        self._turn = 0
+        self._turn = 0  # the next cell
         self._cells: list[list[tuple[Any, np.ndarray[Any, Any]]]] = []  # by cell, by device: commands, mapped bytes
         self._buffers: list[Any] = []
-        self.starts: list[Sequence[int]] = [()] * CELLS
+        self._starts: list[Sequence[int] | None] = [()] * CELLS
 
     def add(self, name: str, dtype: object, initial: float) -> list[Array]:
         """Declare a parameter and return its arrays.
@@ -50,9 +51,10 @@ class Params:
         Raises:
             InvalidUsageError: a name that is taken or cannot be a keyword, another dtype, a value that it cannot hold.
         """
-        if not isinstance(name, str) or not name.isidentifier() or name in self._numbers:
+        wrong = not isinstance(name, str) or not name.isidentifier() or keyword.iskeyword(name) or name == "self"
+        if wrong or name in self._numbers:
             known = f"; there are {', '.join(self._numbers)}" if self._numbers else ""
-            raise InvalidUsageError(f"a parameter's name is a new identifier, not {name!r}{known}")
+            raise InvalidUsageError(f"a parameter's name is a new keyword of launch, not {name!r}{known}")
         found = dtypes.resolve(dtype)
         if found.name not in _TYPES:
             raise InvalidUsageError(f"a parameter is one of {', '.join(_TYPES)}, not {found}")
@@ -62,6 +64,11 @@ class Params:
         self._types.append(found)
         self._values.append(value)
         return list(self._arrays[-1])
+
+    @property
+    def declared(self) -> bool:
+        """Whether there are any."""
+        return bool(self._types)
 
     def record(self, undo: ExitStack) -> list[tuple[int, Recording]]:
         """Record the copies of all cells; return what they lie in, by device. ``undo`` closes it on an error."""
@@ -115,27 +122,32 @@ class Params:
         return bool(self._types) and (self._fresh or any(self._values[index] != new for index, new in values.items()))
 
     @property
-    def turn(self) -> int:
-        """The number of the next cell; its last launch has to have begun before :meth:`write`."""
-        return self._turn
+    def next_starts(self) -> Sequence[int] | None:
+        """The devices' timeline values at which the next cell may be written; None where nobody knows."""
+        return self._starts[self._turn]
 
     def write(self, values: Mapping[int, int | float]) -> list[Any]:
-        """Write a launch's values to the next cell; return the commands that copy them, by device."""
+        """Write a launch's values to the next cell; return the commands that copy them, by device.
+
+        Until :meth:`launched` tells of it, nobody knows whether they were copied.
+        """
+        self._fresh = True
         for index, new in values.items():
             self._values[index] = new
         made = b"".join(
             np.array([value], dtype.numpy).tobytes().ljust(_NBYTES)
             for value, dtype in zip(self._values, self._types, strict=True)
         )
-        cell = self._cells[self._turn]
-        for _, mapped in cell:
+        number = self._turn
+        self._starts[number] = None
+        self._turn = (number + 1) % CELLS
+        for _, mapped in self._cells[number]:
             mapped[:] = np.frombuffer(made, np.uint8)
-        return [commands for commands, _ in cell]
+        return [commands for commands, _ in self._cells[number]]
 
     def launched(self, starts: Sequence[int]) -> None:
         """Note that the copies were submitted: they are done when the devices' timelines have ``starts``."""
-        self.starts[self._turn] = starts
-        self._turn = (self._turn + 1) % CELLS
+        self._starts[self._turn - 1] = starts
         self._fresh = False
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from vkpar.device import Device
 from vkpar.vulkan.pump.ports import Batch
+from vkpar.vulkan.tape import Sending, Storing
 
 
 class Step(NamedTuple):
@@ -16,7 +17,10 @@ class Step(NamedTuple):
         rank: whose it is.
         phase: what it is for, such as ``"gather"``.
         reads: the slots that it reads; ``writes``: those that it fills.
-        record: records it into an open command buffer of the rank's device.
+        record: records it into an open command buffer of the rank's device; it is called again for a profile.
+        kernels: what its kernels do where others may do it, too; None for all other steps.
+        around: records what comes before, or ``after``, these kernels.
+        received_nbytes: bytes that it reads from slots; ``sent_nbytes``: bytes that it writes to them.
     """
 
     rank: int
@@ -24,6 +28,10 @@ class Step(NamedTuple):
     reads: tuple[int, ...]
     writes: tuple[int, ...]
     record: Callable[[Any], None]
+    kernels: Sending | Storing | None
+    around: Callable[..., None]
+    received_nbytes: int = 0
+    sent_nbytes: int = 0
 
 
 class Collective(Protocol):
@@ -49,13 +57,30 @@ class Recorded(NamedTuple):
         batches: the submissions in one global order.
         phases: by rank, what each of its batches does.
         parts: what they hold on the ranks' devices, by rank; each has ``close()``.
-        bound: what they name, which has to live as long.
+        label: what the graph consists of, for people.
+        moved: by batch, the bytes that it reads from slots, and those that it writes to them.
     """
 
     batches: Sequence[Batch]
     phases: Sequence[Sequence[str]]
     parts: Sequence[tuple[int, Any]]
-    bound: Sequence[object]
+    label: Mapping[str, int]
+    moved: Sequence[tuple[int, int]]
+
+
+class Timer(Protocol):
+    """Takes the times of one rank's batches, in order."""
+
+    def record_begin(self, commands: Any) -> None:
+        """Record the begin of the next one."""
+
+    def record_end(self, commands: Any) -> None:
+        """Record its end."""
+
+
+Record = Callable[
+    [Mapping[int, Timer]], Recorded
+]  # given timers by rank, for a profile; nothing else is the same twice
 
 
 class Launcher(Protocol):
@@ -93,5 +118,5 @@ class Collectives(Protocol):
     def begin(self) -> None:
         """Refuse a capture on a communicator that cannot be used."""
 
-    def launcher(self, record: Callable[[], Recorded]) -> Launcher:
-        """Have a graph recorded, and return what submits it."""
+    def launcher(self, record: Record) -> Launcher:
+        """Have a graph recorded, and return what submits it; ``record`` is called again in profiles."""

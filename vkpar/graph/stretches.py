@@ -1,16 +1,22 @@
 """How captured work is cut into stretches: what one device does in one submission, between two links.
 
 A stretch waits for what it reads before it begins, and tells others that it has written when it ends. A step that reads
-what others sent begins a stretch, so that nothing that was sent before waits for it. Everything else joins the open
-stretch: operations, and steps that only send. Stretches are numbered in the order in which they begin, and each waits
-only for stretches with lower numbers, so that none of them waits in a circle.
+what others sent begins a stretch, so that nothing that was sent before waits for it; so does an operation that comes
+after a step that sends, and a step that sends after many bytes that were sent. Everything else joins the open stretch.
+Stretches are numbered in the order in which they begin, and each waits only for stretches with lower numbers, so that
+none of them waits in a circle.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
+
+from vkpar import text
+
+_MANY: Final = 1 << 16  # bytes, which take about as long to send as a submission more takes to begin
 
 
 class Item(NamedTuple):
@@ -21,6 +27,7 @@ class Item(NamedTuple):
         what: a word for people.
         content: what is recorded.
         reads: the slots that it reads; ``writes``: those that it fills.
+        received_nbytes: bytes that it reads from slots; ``sent_nbytes``: bytes that it writes to them.
     """
 
     rank: int
@@ -28,6 +35,8 @@ class Item(NamedTuple):
     content: Any
     reads: tuple[int, ...] = ()
     writes: tuple[int, ...] = ()
+    received_nbytes: int = 0
+    sent_nbytes: int = 0
 
 
 @dataclass
@@ -38,6 +47,7 @@ class Stretch:
         rank: whose it is; ``number`` counts the stretches of all ranks.
         items: in order.
         reads: the slots that it reads; ``writes``: those that it fills.
+        received_nbytes: bytes that it reads from slots; ``sent_nbytes``: bytes that it writes to them.
     """
 
     rank: int
@@ -45,44 +55,56 @@ class Stretch:
     items: list[Item] = field(default_factory=list)
     reads: tuple[int, ...] = ()
     writes: tuple[int, ...] = ()
+    received_nbytes: int = 0
+    sent_nbytes: int = 0
 
     def add(self, item: Item) -> None:
         """Take one more item."""
         self.items.append(item)
         self.reads += item.reads
         self.writes += item.writes
+        self.received_nbytes += item.received_nbytes
+        self.sent_nbytes += item.sent_nbytes
 
     @property
     def phase(self) -> str:
-        """What it does, for people: ``"gather, 4 operations, publish"``."""
+        """What it does, for people: ``"gather, 4 operations, publish"``; ``"parameters"`` where it does nothing."""
+        whats = [item.what if item.reads or item.writes else "" for item in self.items]
         parts: list[str] = []
-        operations = 0
-        for item in [*self.items, None]:
-            if item is not None and not item.reads and not item.writes:
-                operations += 1
-                continue
-            if operations:
-                parts.append(f"{operations} operation{'s' if operations > 1 else ''}")
-                operations = 0
-            if item is not None:
-                parts.append(item.what)
-        return ", ".join(parts)
+        for what, group in itertools.groupby(whats):
+            count = len(list(group))
+            if what:
+                parts.append(what if count == 1 else f"{count} x {what}")
+            else:
+                parts.append(text.number(count, "operation"))
+        return ", ".join(parts) or "parameters"
 
 
-def cut(items: Iterable[Item]) -> list[Stretch]:
-    """Return the stretches of ``items``, which come in one global order, in the order in which they begin."""
+def cut(items: Iterable[Item], ranks: Iterable[int] = ()) -> list[Stretch]:
+    """Return the stretches of ``items``, which come in one global order, in the order in which they begin.
+
+    Each of ``ranks`` has one, even if it has nothing to do.
+    """
     made: list[Stretch] = []
     opened: dict[int, Stretch] = {}  # by rank
     touched: dict[int, dict[int, int]] = {}  # by slot, and by rank that used it: the last stretch that did
     for item in items:
         stretch = opened.get(item.rank)
-        if stretch is None or item.reads or _comes_too_late(stretch, item, touched):
+        if stretch is None or item.reads or _delays(stretch, item) or _comes_too_late(stretch, item, touched):
             stretch = opened[item.rank] = Stretch(item.rank, len(made))
             made.append(stretch)
         stretch.add(item)
         for slot in (*item.reads, *item.writes):
             touched.setdefault(slot, {})[item.rank] = stretch.number
+    for rank in ranks:
+        if rank not in opened:
+            made.append(Stretch(rank, len(made)))
     return made
+
+
+def _delays(stretch: Stretch, item: Item) -> bool:
+    """Say whether what ``stretch`` sends would wait for ``item``, longer than for a submission more."""
+    return bool(stretch.items[-1].writes) and (not item.writes or stretch.sent_nbytes >= _MANY)
 
 
 def _comes_too_late(stretch: Stretch, item: Item, touched: dict[int, dict[int, int]]) -> bool:

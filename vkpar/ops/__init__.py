@@ -2,9 +2,99 @@
 
 from __future__ import annotations
 
+from vkpar.arrays.operators import operations
 from vkpar.ops.cast import cast
 from vkpar.ops.elementwise import add
+from vkpar.ops.functions import (
+    abs,
+    divide,
+    equal,
+    exp,
+    gelu,
+    greater,
+    greater_equal,
+    less,
+    less_equal,
+    log,
+    maximum,
+    minimum,
+    multiply,
+    negative,
+    not_equal,
+    pow,
+    relu,
+    rsqrt,
+    sigmoid,
+    silu,
+    sqrt,
+    subtract,
+    tanh,
+    where,
+)
+from vkpar.ops.gathering import concatenate, take
+from vkpar.ops.making import arange, fill, full, in_place
 from vkpar.ops.matmul import matmul
-from vkpar.ops.shapes import broadcast_to, transpose
+from vkpar.ops.norm_grads import layer_norm_grad, rms_norm_grad
+from vkpar.ops.norms import layer_norm, rms_norm
+from vkpar.ops.reductions import argmax, argmin, max, mean, min, sum
+from vkpar.ops.shapes import broadcast_to, contiguous, transpose
+from vkpar.ops.softmax import cross_entropy, cross_entropy_grad, log_softmax, softmax
+from vkpar.ops.swiglu import swiglu
 
-__all__ = ["add", "broadcast_to", "cast", "matmul", "transpose"]
+# What the operators and methods of arrays, which lie below, call.
+operations.update(add=add, subtract=subtract, multiply=multiply, divide=divide, pow=pow, matmul=matmul)
+operations.update(negative=negative, abs=abs, cast=cast, fill=fill, arange=arange, in_place=in_place)
+operations.update(equal=equal, not_equal=not_equal, less=less, less_equal=less_equal)
+operations.update(greater=greater, greater_equal=greater_equal)
+
+__all__ = [
+    "abs",
+    "add",
+    "arange",
+    "argmax",
+    "argmin",
+    "broadcast_to",
+    "cast",
+    "concatenate",
+    "contiguous",
+    "cross_entropy",
+    "cross_entropy_grad",
+    "divide",
+    "equal",
+    "exp",
+    "full",
+    "gelu",
+    "greater",
+    "greater_equal",
+    "layer_norm",
+    "layer_norm_grad",
+    "less",
+    "less_equal",
+    "log",
+    "log_softmax",
+    "matmul",
+    "max",
+    "maximum",
+    "mean",
+    "min",
+    "minimum",
+    "multiply",
+    "negative",
+    "not_equal",
+    "pow",
+    "relu",
+    "rms_norm",
+    "rms_norm_grad",
+    "rsqrt",
+    "sigmoid",
+    "silu",
+    "softmax",
+    "sqrt",
+    "subtract",
+    "sum",
+    "swiglu",
+    "take",
+    "tanh",
+    "transpose",
+    "where",
+]

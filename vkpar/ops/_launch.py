@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import numbers
 import struct
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
@@ -24,6 +26,7 @@ INTEGERS: Final = ("int32", "uint32")
 # What the variants of the kernels are called after.
 SHORT: Final = {"float32": "f32", "float16": "f16", "bfloat16": "bf16", "int32": "i32", "uint32": "i32"}
 
+LARGEST: Final = 3.4028235e38  # what float32 holds
 GROUP: Final = 256 * 4  # elements that one work group of an elementwise kernel covers
 
 
@@ -51,6 +54,12 @@ def check_float(operation: str, *dtypes: DType) -> None:
     for dtype in dtypes:
         if dtype.name not in FLOATS:
             raise UnsupportedError(f"{operation} computes {', '.join(FLOATS)}, not {dtype}{advice(dtype)}")
+
+
+def check_number(operation: str, name: str, value: object) -> None:
+    """Raise InvalidUsageError unless ``value`` is a number that float32 holds."""
+    if not isinstance(value, numbers.Real) or LARGEST < abs(float(value)) < math.inf:
+        raise InvalidUsageError(f"{operation}: {name} is a number that float32 holds, not {value!r}")
 
 
 def advice(*dtypes: DType) -> str:
@@ -153,7 +162,7 @@ def dispatch(
     cost_ns: int = 0,
     key: tuple[object, ...] | None = None,
     swapped: bool = False,
-) -> Pipeline:
+) -> None:
     """Run a built-in kernel asynchronously, in program order, and keep its plan where there is a ``key`` for it.
 
     Args:
@@ -167,19 +176,30 @@ def dispatch(
         cost_ns: an estimate of its time on a slow GPU; that of moving the bytes is the least.
         key: what later calls find the plan by; it is all of the operation.
         swapped: the first two arrays are the operation's second and first operand.
-
-    Returns:
-        the kernel's pipeline.
     """
     device = arrays[0].device
-    logical = device.logical
-    pushes = logical.pushes(len(ranges))
-    pipeline = logical.pipelines.shipped(kernel, len(ranges), len(push), constants, pushes=pushes)
-    logical.dispatch(operation, pipeline, ranges, push, groups, cost_ns)
+    pipeline = submit(device, operation, kernel, ranges, push, groups, constants, cost_ns)
     if key is not None:
         plan = make_plan(device, operation, pipeline, arrays, ranges, groups, push, cost_ns=cost_ns, swapped=swapped)
         if plan is not None:
             device.plans.keep(key, plan)
+
+
+def submit(
+    device: Device,
+    operation: str,
+    kernel: str,
+    ranges: Sequence[BufferRange],
+    push: bytes,
+    groups: tuple[int, int, int],
+    constants: tuple[int, ...] = (),
+    cost_ns: int = 0,
+) -> Pipeline:
+    """Run a built-in kernel as :func:`dispatch` does, without a plan, and return its pipeline."""
+    logical = device.logical
+    pushes = logical.pushes(len(ranges))
+    pipeline = logical.pipelines.shipped(kernel, len(ranges), len(push), constants, pushes=pushes)
+    logical.dispatch(operation, pipeline, ranges, push, groups, cost_ns)
     return pipeline
 
 

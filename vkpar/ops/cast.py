@@ -1,14 +1,20 @@
-"""Conversion between floating-point types."""
+"""Conversion between types."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Final
+
 from vkpar import dtypes
 from vkpar.arrays.array import Array
+from vkpar.ops._builtin import Shipped
+from vkpar.ops._each import Meaning, Operand, computed
 from vkpar.ops._launch import (
+    FLOATS,
     GROUP,
+    INTEGERS,
     SHORT,
     check_arrays,
-    check_float,
     check_out,
     check_overlap,
     dispatch,
@@ -22,14 +28,40 @@ from vkpar.ops._launch import (
 from vkpar.plans import form_of
 
 
-def cast(a: Array, dtype: object, *, out: Array | None = None) -> Array:
-    """Return the elements of ``a`` in another type, rounded to nearest even.
+class _Conversion(Shipped):
+    """A conversion from or to integers."""
 
-    Overflow gives infinity; NaN (as the canonical one) and infinity are kept; subnormal values are exact.
+    def __init__(self, name: str, target: str) -> None:
+        super().__init__(name, "cast")
+        self.key = f"cast {name} {target}"
+        self._target = target
+
+    def meaning(self, operands: Sequence[Operand]) -> Meaning:
+        """Return what it means."""
+        return Meaning(self._builtin.kinds[0], (operands[0].dtype.name,), (self._target,))
+
+
+# By the types that they convert between; int32 and uint32 have their bits in common.
+_CONVERSIONS: Final = {
+    (source, target): _Conversion(f"from_{source}" if source in INTEGERS else f"to_{target}", target)
+    for source in (*FLOATS, *INTEGERS)
+    for target in (*FLOATS, *INTEGERS)
+    if (source in INTEGERS) != (target in INTEGERS)
+}
+
+
+def cast(a: Array, dtype: object, *, out: Array | None = None) -> Array:
+    """Return the elements of ``a`` in another type.
+
+    Floats are rounded to nearest even: overflow gives infinity; NaN (as the canonical one) and infinity are kept;
+    subnormal values are exact. Floats become integers by dropping the fraction; what is out of range becomes the
+    nearest integer of the type, NaN becomes 0. Integers become floats by way of float32, rounded. int32 and uint32 keep
+    their bits.
 
     Args:
-        a: any shape; float32, float16 or bfloat16, or any type when ``dtype`` is its own (then bytes are copied).
-        dtype: float32, float16 or bfloat16.
+        a: any shape; float32, float16, bfloat16, int32 or uint32, or any type when ``dtype`` is its own (then bytes are
+            copied).
+        dtype: float32, float16, bfloat16, int32 or uint32.
         out: where the result goes, of ``a``'s shape and of type ``dtype``; by default a new array.
 
     Raises:
@@ -41,17 +73,21 @@ def cast(a: Array, dtype: object, *, out: Array | None = None) -> Array:
     if done is not None:
         return done
     check_arrays("cast", out, a=a)
-    if a.dtype != target:
-        check_float("cast", a.dtype, target)
+    conversion = _CONVERSIONS.get((a.dtype.name, target.name))
+    if conversion is not None:
+        return conversion(a, out=out)
+    same_bits = a.dtype == target or (a.dtype.name in INTEGERS and target.name in INTEGERS)
+    if not same_bits:
+        computed("cast", a.dtype.name, target.name)
     given = out
     if out is not None:
         check_out("cast", out, a.shape, target)
-        check_overlap("cast", out, a, in_place=a.dtype == target)
+        check_overlap("cast", out, a, in_place=same_bits)
     else:
         out = a.device.empty(a.shape, target)
     if a.size == 0 or out is a:
         return out
-    if a.dtype == target:
+    if same_bits:
         out.copy_from(a)
     else:
         a = a.contiguous()

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from vkpar import dtypes
 from vkpar.arrays.array import Array
 from vkpar.dtypes import DType
-from vkpar.errors import InvalidUsageError, UnsupportedError
+from vkpar.errors import UnsupportedError
+from vkpar.ops._builtin import SHIPPED
 from vkpar.ops._launch import (
     FLOATS,
     GROUP,
@@ -26,29 +29,26 @@ from vkpar.ops._launch import (
 )
 
 
-def add(a: Array, b: Array, *, out: Array | None = None) -> Array:
+def add(a: Any, b: Any, *, out: Array | None = None) -> Array:
     """Return ``a + b``, computed in float32 and rounded once, or in wrapping 32-bit integers.
 
     Args:
-        a: any shape; float32, float16, bfloat16, int32 or uint32.
-        b: ``a``'s shape, or one dimension along ``a``'s last axis (a bias, added to every row). Floats mix, as
-            ``np.result_type`` says; integers are both of one type.
-        out: where the result goes, of ``a``'s shape and the result's type; may be ``a`` or ``b`` itself (in place).
+        a: any shape; float32, float16, bfloat16, int32 or uint32; or a number.
+        b: a shape that NumPy broadcasts with ``a``'s. Floats mix, as ``np.result_type`` says; integers are both of one
+            type. One of both may be a number, which takes the other's type.
+        out: where the result goes, of its shape and type; may be ``a`` or ``b`` itself (in place).
 
     Raises:
-        InvalidUsageError: not an array, a closed one, one of another device; shapes that do not fit; a wrong
+        InvalidUsageError: no array, a closed one, one of another device; shapes that do not fit; a wrong
             ``out``, or one that shares memory with an operand without being that operand.
         UnsupportedError: a type that devices do not compute, such as float64.
     """
     done = run_pair("add", a, b, out, in_place=True)
     if done is not None:
         return done
+    if not _is_plain(a, b, out):
+        return SHIPPED["add"](a, b, out=out)
     check_arrays("add", out, a=a, b=b)
-    if b.shape != a.shape and not (a.ndim and b.shape == a.shape[-1:]):
-        raise InvalidUsageError(
-            f"add: b has shape {b.shape}; with a of shape {a.shape} it has that shape"
-            + (f" or {a.shape[-1:]}" if a.ndim else "")
-        )
     dtype = _result_dtype(a.dtype, b.dtype)
     given = out
     if out is None:
@@ -58,12 +58,19 @@ def add(a: Array, b: Array, *, out: Array | None = None) -> Array:
         check_overlap("add", out, a, b, in_place=True)
     if a.size == 0:
         return out
-    a, b = a.contiguous(), b.contiguous()
-    target = out if out.is_contiguous and writable_in_place(out) else a.device.empty(a.shape, dtype)
+    target = out if writable_in_place(out) else a.device.empty(a.shape, dtype)
     _launch(a, b, target, None if target is not out else key_of("add", a, b, given))
     if target is not out:
         out.copy_from(target)
     return out
+
+
+def _is_plain(a: Any, b: Any, out: Array | None) -> bool:
+    """Say whether the kernel of this module serves: arrays in C order of one shape, or ``b`` a bias along its rows."""
+    for array in (a, b) if out is None else (a, b, out):
+        if type(array) is not Array or array.steps is not None:
+            return False
+    return bool(b.shape == a.shape or (a.ndim and b.shape == a.shape[-1:]))
 
 
 def _result_dtype(a: DType, b: DType) -> DType:

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from vkpar.errors import InvalidUsageError
-from vkpar.ops._launch import FLOATS, GROUP, check_float, fold_groups, spans, window, words
+from vkpar.ops._launch import FLOATS, GROUP, check_float, spans, window, words
 
 if TYPE_CHECKING:
     from vkpar.arrays.array import Array
-    from vkpar.ops.recipes import Trace
+    from vkpar.ops._calls import Call
 
 ACTIVATIONS: Final = {"relu": 1, "gelu": 2, "gelu_tanh": 3, "silu": 4, "sigmoid": 5, "tanh": 6}
 """The codes of shaders/common/activations.glsl."""
@@ -43,10 +43,10 @@ class Epilogue:
         return (self.activation, *bias, *residual)
 
 
-def checked(
+def check_epilogue(
     operation: str, shape: tuple[int, ...], bias: Array | None, activation: str | None, residual: Array | None
-) -> Epilogue:
-    """Return the epilogue that a call asks for.
+) -> int:
+    """Check the epilogue that a call asks for, and return the activation's code, 0 for none.
 
     Args:
         operation: its name.
@@ -70,10 +70,10 @@ def checked(
     for array in (bias, residual):
         if array is not None:
             check_float(operation, array.dtype)
-    return Epilogue(bias, 0 if activation is None else ACTIVATIONS[activation], residual)
+    return 0 if activation is None else ACTIVATIONS[activation]
 
 
-def finish(sums: Array, parts: int, out: Array, epilogue: Epilogue, trace: Trace) -> None:
+def finish(sums: Array, parts: int, out: Array, epilogue: Epilogue, call: Call) -> None:
     """Store what follows the sum of some parts.
 
     Args:
@@ -82,17 +82,17 @@ def finish(sums: Array, parts: int, out: Array, epilogue: Epilogue, trace: Trace
         parts: how many, from 0 up.
         out: where the result goes; halves begin on a 32-bit word, or are copied there.
         epilogue: what follows.
-        trace: notes the dispatches.
+        call: of which it is a part.
     """
     total, residual = out.size, epilogue.residual
     operands = [(out, 0)]
     operands += [(sums, 0)] if parts == 1 else []
     operands += [] if residual is None else [(residual, 0)]
     for start, count in spans(total, *operands, pairs=out.dtype.itemsize == 2):
-        _finish(sums, parts, out, epilogue, trace, start, count)
+        _finish(sums, parts, out, epilogue, call, start, count)
 
 
-def _finish(sums: Array, parts: int, out: Array, epilogue: Epilogue, trace: Trace, start: int, count: int) -> None:
+def _finish(sums: Array, parts: int, out: Array, epilogue: Epilogue, call: Call, start: int, count: int) -> None:
     """Store elements ``start`` to ``start + count``."""
     bias, residual = epilogue.bias, epilogue.residual
     range_s, s_first = sums.window() if parts > 1 else window(sums, start, count)
@@ -104,11 +104,11 @@ def _finish(sums: Array, parts: int, out: Array, epilogue: Epilogue, trace: Trac
     push = words(count, at, b_first, r_first, o_first, parts, out.size, columns, start % columns)
     wide = (o_first % 4 == 0, at % 4 == 0 and (parts < 2 or out.size % 4 == 0))
     constants = (FLOATS[out.dtype.name], *wide, *epilogue.constants, residual is not None and r_first % 4 == 0)
-    trace.dispatch(
+    call.dispatch(
         "matmul_finish",
         (sums, sums if bias is None else bias, sums if residual is None else residual, out),
         (range_s, range_b, range_r, range_o),
         push,
-        fold_groups(out.device, -(-count // GROUP)),
+        -(-count // GROUP),
         constants,
     )

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from vkpar import dtypes
 from vkpar.arrays.array import Array
 from vkpar.dtypes import DType
 from vkpar.errors import InvalidUsageError
-from vkpar.ops._launch import check_arrays, check_float, check_out, check_overlap, key_of, run_pair
-from vkpar.ops.epilogue import Epilogue, checked
+from vkpar.ops._calls import Call, key_of, repeat
+from vkpar.ops._launch import check_arrays, check_float, check_out, check_overlap, run_pair
+from vkpar.ops._launch import key_of as pair_key
+from vkpar.ops.epilogue import Epilogue, check_epilogue
 from vkpar.ops.products import Matrix, Product, multiply, store_finished
-from vkpar.ops.recipes import Recipe, Trace
-from vkpar.plans import form_of
-
-Optional = TypeVar("Optional", Array, "Array | None")
-
-_RESIDUAL = 3  # the operand that out may be
 
 
 def matmul(
@@ -49,7 +45,7 @@ def matmul(
         accumulate: add to what ``out`` holds, as ``residual=out`` does.
         bias: (N,), added to each row.
         activation: ``"relu"``, ``"gelu"`` (by the error function), ``"gelu_tanh"``, ``"silu"``, ``"sigmoid"`` or
-            ``"tanh"``. NaN stays NaN.
+            ``"tanh"``; see the functions of these names.
         residual: of the result's shape, added at the end.
 
     Raises:
@@ -58,17 +54,13 @@ def matmul(
         UnsupportedError: a type that devices do not compute, such as float64.
     """
     options = (bool(transpose_a), bool(transpose_b), None if dtype is None else _name(dtype), bool(accumulate))
-    plain = bias is None and residual is None and activation is None
-    if plain:
-        done = run_pair("matmul", a, b, out, *options, in_place=False)
-    else:
-        done = _run_recipe(a, b, out, bias, residual, activation, *options)
+    done = _again(a, b, out, bias, residual, activation, *options)
     if done is not None:
         return done
     extras = {name: array for name, array in (("bias", bias), ("residual", residual)) if array is not None}
     check_arrays("matmul", out, a=a, b=b, **extras)
     sizes = _sizes(a, b, bool(transpose_a), bool(transpose_b))
-    epilogue = checked("matmul", sizes.shape, bias, activation, residual)
+    code = check_epilogue("matmul", sizes.shape, bias, activation, residual)
     if accumulate and (out is None or residual is not None):
         raise InvalidUsageError("matmul: accumulate adds to out, which has to be given; it is residual=out: give one")
     result_type = _result_type(a, b, out if accumulate else None, dtype)
@@ -79,20 +71,48 @@ def matmul(
     result = a.device.empty(sizes.shape, result_type) if out is None else out
     first, turns_a = _as_stored(a, sizes.transpose_a)
     second, turns_b = _as_stored(b, sizes.transpose_b)
-    call = _Call(first, second, sizes._replace(transpose_a=turns_a, transpose_b=turns_b), epilogue, bool(accumulate))
-    if all(array.is_contiguous for array in (first, second, result, *extras.values())):
-        trace = call.store(result, key_of("matmul", a, b, out, *options) if plain else None)
-        recipe = None if trace is None else trace.recipe()
-        if recipe is not None:
-            result.device.plans.keep(_recipe_key(a, b, out, bias, residual, activation, *options), recipe)
-        return result
-    if result.is_contiguous:
-        call.packed().store(result, None)
-        return result
-    whole = result.copy() if accumulate else a.device.empty(sizes.shape, result_type)
-    call.packed().store(whole, None)
-    result.copy_from(whole)
+    sizes = sizes._replace(transpose_a=turns_a, transpose_b=turns_b)
+    operands = [first, second, *extras.values()]
+    keys = _keys(a, b, out, bias, residual, activation, *options)
+    target = result
+    if not all(array.is_contiguous for array in (*operands, result)):
+        operands, keys = [array.contiguous() for array in operands], (None, None)
+        if not result.is_contiguous:
+            target = result.copy() if accumulate else a.device.empty(sizes.shape, result_type)
+    call = Call("matmul", keys[1], operands, [target])
+    taken = dict(zip(("a", "b", *extras), call.operands, strict=True))
+    _store(call, sizes, Epilogue(taken.get("bias"), code, taken.get("residual")), bool(accumulate), keys[0])
+    call.keep()
+    if target is not result:
+        result.copy_from(target)
     return result
+
+
+def _store(call: Call, sizes: _Sizes, epilogue: Epilogue, adds: bool, key: tuple[object, ...] | None) -> None:
+    """Store a product, and what follows it, in the result of a call.
+
+    Args:
+        call: on contiguous arrays.
+        sizes: of the product.
+        epilogue: what follows.
+        adds: the product is added to what the result holds.
+        key: what the plan is kept by where one plain dispatch does it.
+    """
+    a, b, out = call.operands[0], call.operands[1], call.results[0]
+    if not out.size:
+        call.forget()
+        return
+    if adds and (out.dtype != dtypes.float32 or not epilogue.empty or not sizes.k):
+        epilogue, adds = Epilogue(epilogue.bias, epilogue.activation, out), False
+    if not sizes.k:
+        store_finished(out, 0, out, epilogue, call)
+        return
+    batch, m, n, k, a_batch, b_batch, _, transpose_a, transpose_b = sizes
+    if not (b_batch or transpose_a):  # the rows of all the first matrices meet the same second one
+        batch, m, a_batch = 1, batch * m, 0
+    first, second = Matrix(a, m if transpose_a else k, a_batch), Matrix(b, k if transpose_b else n, b_batch)
+    product = Product(first, second, transpose_a, transpose_b, batch, m, n, k, key if epilogue.empty else None)
+    multiply(product.turned() if n == 1 else product, out, epilogue, adds=adds, call=call)
 
 
 class _Sizes(NamedTuple):
@@ -117,62 +137,6 @@ class _Sizes(NamedTuple):
     transpose_b: bool
 
 
-class _Call(NamedTuple):
-    """A checked call."""
-
-    a: Array
-    b: Array
-    sizes: _Sizes
-    epilogue: Epilogue
-    accumulate: bool
-
-    def packed(self) -> _Call:
-        """Return the same call on operands whose elements lie side by side."""
-        bias, activation, residual = self.epilogue.bias, self.epilogue.activation, self.epilogue.residual
-        epilogue = Epilogue(
-            None if bias is None else bias.contiguous(),
-            activation,
-            None if residual is None else residual.contiguous(),
-        )
-        return self._replace(a=self.a.contiguous(), b=self.b.contiguous(), epilogue=epilogue)
-
-    def store(self, out: Array, key: tuple[object, ...] | None) -> Trace | None:
-        """Store the result in ``out``, which is contiguous, as the operands are.
-
-        Args:
-            out: where it goes.
-            key: what the plan is kept by where one plain dispatch does it.
-
-        Returns:
-            what was dispatched; None where the result has no elements.
-        """
-        if not out.size:
-            return None
-        epilogue, adds = self.epilogue, self.accumulate
-        if adds and (out.dtype != dtypes.float32 or not epilogue.empty or not self.sizes.k):
-            epilogue, adds = Epilogue(epilogue.bias, epilogue.activation, out), False
-        # A recipe tells operands apart by their objects: the next call may have two where this one has one twice.
-        a, b, given = self.a, _apart(self.b, self.a), _apart(self.epilogue.residual, out, self.a, self.b)
-        bias = _apart(epilogue.bias, a, b, given)
-        epilogue = Epilogue(bias, epilogue.activation, epilogue.residual if given is None else given)
-        trace = Trace("matmul", (a, b, bias, given), out, _RESIDUAL)
-        if not self.sizes.k:
-            trace.spoil()
-            store_finished(out, 0, out, epilogue, trace)
-            return trace
-        multiply(self._product(a, b, key), out, epilogue, adds=adds, trace=trace)
-        return trace
-
-    def _product(self, a: Array, b: Array, key: tuple[object, ...] | None) -> Product:
-        batch, m, n, k, a_batch, b_batch, _, transpose_a, transpose_b = self.sizes
-        if not (b_batch or transpose_a):  # the rows of all the first matrices meet the same second one
-            batch, m, a_batch = 1, batch * m, 0
-        first = Matrix(a, m if transpose_a else k, a_batch)
-        second = Matrix(b, k if transpose_b else n, b_batch)
-        product = Product(first, second, transpose_a, transpose_b, batch, m, n, k, key)
-        return product.turned() if n == 1 else product
-
-
 def _as_stored(array: Array, transposed: bool) -> tuple[Array, bool]:
     """Return a matrix as it lies in memory, where it is a view of its transpose, and whether a kernel transposes it."""
     if array.is_contiguous:
@@ -182,37 +146,28 @@ def _as_stored(array: Array, transposed: bool) -> tuple[Array, bool]:
     return (stored, not transposed) if stored.is_contiguous else (array, transposed)
 
 
-def _apart(array: Optional, *others: Array | None) -> Optional:
-    """Return an array as an object of its own."""
-    if array is None or not any(array is other for other in others):
-        return array
-    return array.reshape(array.shape)
-
-
-def _run_recipe(
+def _again(
     a: Array, b: Array, out: Array | None, bias: Array | None, residual: Array | None, *options: Any
 ) -> Array | None:
-    """Run a call by the recipe of an earlier one; None, and nothing done, where there is none."""
-    try:
-        recipe = a.device.plans.known.get(_recipe_key(a, b, out, bias, residual, *options))
-    except (AttributeError, TypeError):  # not arrays: the long way says so
-        return None
-    return recipe.run((a, b, bias, residual), out) if isinstance(recipe, Recipe) else None
+    """Run a call by what an earlier one has kept; None, and nothing done, where there is nothing."""
+    if bias is None and residual is None and options[0] is None:
+        done = run_pair("matmul", a, b, out, *options[1:], in_place=False)
+        if done is not None:
+            return done
+    in_place = False
+    if residual is not None and residual is out:
+        in_place = all(
+            getattr(other, "storage", None) is not out.storage for other in (a, b, bias) if other is not None
+        )
+    made = repeat("matmul", (a, b, bias, residual), (out,), *options, in_place=in_place)
+    return made[0] if made else None
 
 
-def _recipe_key(
-    a: Array,
-    b: Array,
-    out: Array | None,
-    bias: Array | None,
-    residual: Array | None,
-    activation: str | None,
-    *options: Any,
-) -> tuple[object, ...]:
-    """Return what a recipe is found by; without extras, what a plan is."""
-    extras = [None if array is None else array.form or form_of(array) for array in (bias, residual)]
-    more = () if bias is None and residual is None and activation is None else (*extras, activation)
-    return (*key_of("matmul", a, b, out, *options), *more)
+def _keys(
+    a: Array, b: Array, out: Array | None, bias: Array | None, residual: Array | None, *options: Any
+) -> tuple[tuple[object, ...] | None, tuple[object, ...] | None]:
+    """Return what :func:`_again` finds a plan by, and a recipe."""
+    return pair_key("matmul", a, b, out, *options[1:]), key_of("matmul", (a, b, bias, residual), (out,), *options)
 
 
 def _name(dtype: object) -> str:

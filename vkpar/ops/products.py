@@ -16,7 +16,7 @@ from vkpar.ops.tiling import Operand, Tile, tiles
 if TYPE_CHECKING:
     from vkpar.arrays.array import Array
     from vkpar.device import Device
-    from vkpar.ops.recipes import Trace
+    from vkpar.ops._calls import Call
     from vkpar.vulkan.memory.buffer import BufferRange
 
 # Turns of one invocation's loops in a dispatch: CPU drivers give wrong results, silently, beyond 65,535.
@@ -112,14 +112,14 @@ class _How:
     Attributes:
         kernel: ``matmul_small``, ``matmul_tiled`` or ``matvec``.
         adds: the product is added to what the output holds.
-        trace: notes the dispatches.
+        call: of which they are a part.
         follows: what the kernel applies before it stores.
         cut: for kernels of GPUs, the size of work-groups' tiles, and the parts of K.
     """
 
     kernel: str
     adds: bool
-    trace: Trace
+    call: Call
     follows: Epilogue
     cut: occupancy.Cut
 
@@ -132,7 +132,7 @@ def kernel_for(device: Device, m: int) -> str:
     return "matvec" if m <= _MATVEC_ROWS else "matmul_tiled"
 
 
-def multiply(product: Product, out: Array, epilogue: Epilogue, *, adds: bool, trace: Trace) -> None:
+def multiply(product: Product, out: Array, epilogue: Epilogue, *, adds: bool, call: Call) -> None:
     """Store a product, and what follows it.
 
     Args:
@@ -140,47 +140,48 @@ def multiply(product: Product, out: Array, epilogue: Epilogue, *, adds: bool, tr
         out: where it goes, contiguous: ``batch`` x ``m`` x ``n`` elements.
         epilogue: what follows.
         adds: the product is added to what ``out`` holds, which is float32; nothing follows then.
-        trace: notes the dispatches.
+        call: of which they are a part.
     """
     kernel = kernel_for(product.device, product.m)
     if kernel == _SMALL:
-        product = _widened(product, trace)
+        product = _widened(product, call)
     cuts = list(_cuts(product, kernel, out, epilogue.residual))
     cut = _spread(product, kernel, len(cuts), out)
     if cut.parts > 1:
         epilogue = Epilogue(residual=out) if adds else epilogue
-        sums = trace.scratch(cut.parts * out.size, dtypes.float32)
-        _dispatch(_How(kernel, False, trace, Epilogue(), cut), product, *_whole(product, sums))
-        store_finished(sums, cut.parts, out, epilogue, trace)
+        sums = call.temporary((cut.parts * out.size,), dtypes.float32)
+        _dispatch(_How(kernel, False, call, Epilogue(), cut), product, *_whole(product, sums))
+        store_finished(sums, cut.parts, out, epilogue, call)
         return
     fused = kernel != _SMALL and _fuses(product, out, [tile for _, _, tile in cuts])
     direct = fused or (out.dtype == dtypes.float32 and _may_hold_sums(out, epilogue))
     target = out
     if not direct:
-        target = trace.scratch(out.size, dtypes.float32)
+        target = call.temporary((out.size,), dtypes.float32)
         cuts = list(_cuts(product, kernel, target, None))
     if len(cuts) > 1:
-        trace.spoil()
+        call.forget()
     if not direct or len(cuts) > 1 or not epilogue.empty:
         product = replace(product, key=None)
-    how = _How(kernel, adds, trace, epilogue if fused else Epilogue(), cut)
+    how = _How(kernel, adds, call, epilogue if fused else Epilogue(), cut)
     for part, place, tile in cuts:
         _dispatch(how, replace(part, key=product.key), place, tile)
     if not fused and not epilogue.empty:
-        store_finished(target, 1, out, epilogue, trace)
+        store_finished(target, 1, out, epilogue, call)
+    elif target is not out and writable_in_place(out):
+        call.convert(target, out)
     elif target is not out:
-        trace.spoil()
+        call.forget()
         convert(target, out)
 
 
-def _widened(product: Product, trace: Trace) -> Product:
+def _widened(product: Product, call: Call) -> Product:
     """Return a product with operands in float32."""
     operands = [product.a, product.b]
     for number, matrix in enumerate(operands):
         if matrix.array.dtype != dtypes.float32:
-            trace.spoil()
-            converted = product.device.empty(matrix.array.shape, dtypes.float32)
-            convert(matrix.array, converted)
+            converted = call.temporary(matrix.array.shape, dtypes.float32)
+            call.convert(matrix.array, converted)
             operands[number] = matrix._replace(array=converted)
             product = replace(product, key=None)
     return replace(product, a=operands[0], b=operands[1])
@@ -267,14 +268,14 @@ def _may_hold_sums(out: Array, epilogue: Epilogue) -> bool:
     return all(array is None or array.storage is not out.storage for array in (epilogue.bias, epilogue.residual))
 
 
-def store_finished(sums: Array, parts: int, out: Array, epilogue: Epilogue, trace: Trace) -> None:
+def store_finished(sums: Array, parts: int, out: Array, epilogue: Epilogue, call: Call) -> None:
     """Store what follows the sum of some parts, as :func:`vkpar.ops.epilogue.finish` does, wherever ``out`` begins."""
     if writable_in_place(out):
-        finish(sums, parts, out, epilogue, trace=trace)
+        finish(sums, parts, out, epilogue, call=call)
         return
-    trace.spoil()
+    call.forget()
     aligned = out.device.empty(out.shape, out.dtype)
-    finish(aligned if sums is out else sums, parts, aligned, epilogue, trace)
+    finish(aligned if sums is out else sums, parts, aligned, epilogue, call)
     out.copy_from(aligned)
 
 
@@ -304,14 +305,14 @@ def _dispatch(how: _How, product: Product, out: Matrix, tile: Tile) -> None:
             arrays, ranges = [*arrays, *more.arrays], [*ranges, *more.ranges(range_a)]
             push += [*batches, how.cut.parts, how.cut.k_part, number * out.batch, *more.push]
             constants = (*constants, product.transpose_a, *how.follows.constants, more.wide)
-    across, down, _ = fold_groups(product.device, groups)
-    spirv, grid = f"{kernel}_{'forms' if forms else 'plain'}", (across, down, number * how.cut.parts)
-    cost_ns, key, push_bytes = number * m * n * k // _WORK_PER_NS, product.key, words(*push)
+    spirv, layers = f"{kernel}_{'forms' if forms else 'plain'}", number * how.cut.parts
+    cost_ns, key, packed = number * m * n * k // _WORK_PER_NS, product.key, words(*push)
     if forms or key is None:
-        how.trace.dispatch(spirv, arrays, ranges, push_bytes, grid, constants, cost_ns)
+        how.call.dispatch(spirv, arrays, ranges, packed, groups, constants, cost_ns, layers=layers)
         return
-    swapped = product.swapped
-    dispatch("matmul", spirv, arrays, ranges, push_bytes, grid, constants, cost_ns=cost_ns, key=key, swapped=swapped)
+    grid, swapped = fold_groups(product.device, groups), product.swapped
+    dispatch("matmul", spirv, arrays, ranges, packed, grid, constants, cost_ns=cost_ns, key=key, swapped=swapped)
+    how.call.forget()  # a plan is all of it
 
 
 class _Extras(NamedTuple):

@@ -28,6 +28,16 @@ def broadcast_to(a: Array, shape: int | Sequence[int]) -> Array:
     return a.broadcast_to(shape)
 
 
+def contiguous(a: Array) -> Array:
+    """Return ``a`` where its elements lie side by side in C order, else a copy of it; see :meth:`Array.contiguous`.
+
+    Raises:
+        InvalidUsageError: not an array, or a closed one.
+    """
+    _check("contiguous", a)
+    return a.contiguous()
+
+
 def _check(operation: str, a: object) -> None:
     if not isinstance(a, Array):
         raise InvalidUsageError(f"{operation} takes a vkpar.Array, not {type(a).__name__}")

@@ -16,7 +16,7 @@ class Operation(NamedTuple):
         name: of the operation.
         record: the helper's function that records it; its first argument is the recording.
         arguments: the other arguments.
-        pins: what has to live as long as the operation may run: memory, the kernel.
+        pins: what has to live as long as the operation may run: memory, then the kernel, or None.
     """
 
     name: str

@@ -19,17 +19,22 @@ _REGIONS = 256  # that one call copies: the validation layer compares all of a c
 
 
 @functools.cache
-def _pool_info(family: int) -> Any:
-    return api.load().struct("VkCommandPoolCreateInfo", queueFamilyIndex=family)
+def _pool_info(family: int, apart: bool) -> Any:
+    vk = api.load()
+    flags = vk.vk.VK_COMMAND_POOL_CREATE_RESET_COMMAND_BUFFER_BIT if apart else 0
+    return vk.struct("VkCommandPoolCreateInfo", queueFamilyIndex=family, flags=flags)
 
 
 class CommandPool:
-    """Command buffers of one queue family, freed together."""
+    """Command buffers of one queue family, freed together, and by one thread at a time.
 
-    def __init__(self, device: Any, family: int) -> None:
+    Where they live ``apart``, each can also be freed and begun anew by itself.
+    """
+
+    def __init__(self, device: Any, family: int, *, apart: bool = False) -> None:
         vk = self._vk = api.load()
         self._device = device
-        self.handle = vk.create("CommandPool", device, _pool_info(family))
+        self.handle = vk.create("CommandPool", device, _pool_info(family, apart))
 
     def allocate(self) -> CommandBuffer:
         """Return a new, empty command buffer."""
@@ -50,6 +55,12 @@ class CommandPool:
         made = vk.ffi.new("VkCommandBuffer[]", number)
         vk.check(vk.lib.vkAllocateCommandBuffers(self._device, info, made), "vkAllocateCommandBuffers")
         return vk.ffi.unpack(made, number)
+
+    def free(self, handles: Sequence[Any]) -> None:
+        """Free some command buffers, of which none may be pending; nothing where the pool is closed."""
+        if self.handle is not None and handles:
+            made = self._vk.ffi.new("VkCommandBuffer[]", list(handles))
+            self._vk.lib.vkFreeCommandBuffers(self._device, self.handle, len(handles), made)
 
     def reset(self) -> None:
         """Empty all its command buffers; none may be pending."""

@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from vkpar import env
-from vkpar.errors import DeviceLostError, InvalidUsageError
+from vkpar.errors import DeviceLostError
 from vkpar.timeouts import Deadline
 from vkpar.vulkan import api, capturing, create, instance
 from vkpar.vulkan.command import check_dispatch
@@ -260,26 +260,6 @@ class LogicalDevice:
             if self._mapped is None or straight is None or not self._mapped.read(memory.whole, straight):
                 self.staging.receive(loads)
 
-    def begin_capture(self, memory: Recycler) -> None:
-        """Have what this thread asks for go to its capture; arrays that it makes lie in what ``memory`` keeps.
-
-        Raises:
-            InvalidUsageError: another thread captures the device.
-        """
-        with self.gate.lock(), _capturing:
-            self.gate.check()
-            if isinstance(self.recycler, Divided):
-                raise InvalidUsageError(f"{self.label} is captured already; one capture at a time")
-            self.recycler = Divided(self.recycler, memory)
-            self.stream.capture(on=True)
-
-    def end_capture(self) -> None:
-        """End what :meth:`begin_capture` began."""
-        with _capturing:
-            self.stream.capture(on=False)
-            if isinstance(self.recycler, Divided):
-                self.recycler = self.recycler.rest
-
     def _refuse_captured(self, what: str) -> None:
         if capturing.by_thread:
             capturing.refuse(self.stream, what)
@@ -400,6 +380,3 @@ class LogicalDevice:
         why = "quarantined: it did not finish its work"
         self.gate.refuse(lambda: DeviceLostError("VK_ERROR_DEVICE_LOST", self.label, why))
         _log.error("%s does not finish its work; it is given up and its handles are leaked", self.label)
-
-
-_capturing = threading.Lock()  # held while captures begin and end

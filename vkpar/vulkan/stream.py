@@ -234,6 +234,10 @@ class Stream:
         operation = capturing.Operation(_names[number], self._recorded[entry], arguments, (*pins, kernel))
         capturing.current().add(self, operation)
 
+    def operation(self, name: str, plan: Any, addresses: bytes, pins: Sequence[object]) -> capturing.Operation:
+        """Return a dispatch as a graph takes it; the last of ``pins`` is its kernel."""
+        return capturing.Operation(name, self._recorded[self.entry], (plan, addresses, self.null), pins)
+
     def capture(self, *, on: bool) -> None:
         """Have what this thread asks for go to its capture from now on, or end that."""
         self._lib.vkp_stream_capture(self.handle, on)
@@ -315,10 +319,11 @@ class Recording:
     """
 
     def __init__(self, stream: Stream) -> None:
-        self._vk, self._lib, self._ffi = api.load(), stream._lib, stream._ffi
+        self._vk, self._lib, self._ffi, self._stream = api.load(), stream._lib, stream._ffi, stream
         result = self._ffi.new("int32_t*")
-        self._handle = self._lib.vkp_recording_new(stream.handle, result)
+        made = self._lib.vkp_recording_new(stream.handle, result)
         self._check(result[0], "vkCreateCommandPool")
+        self._handle = self._ffi.gc(made, self._lib.vkp_recording_free)
 
     def begin(self) -> Any:
         """Begin the next command buffer and return its handle."""
@@ -352,10 +357,10 @@ class Recording:
 
     def _check(self, result: int, call: str) -> None:
         if result:
-            raise self._vk.error(result, call)
+            raise self._stream.error(result, call)
 
     def close(self) -> None:
         """Free the command buffers, of which none may be pending."""
-        handle, self._handle = self._handle, self._ffi.NULL
-        if handle != self._ffi.NULL:
-            self._lib.vkp_recording_free(handle)
+        handle, self._handle = self._handle, None
+        if handle is not None:
+            self._ffi.release(handle)

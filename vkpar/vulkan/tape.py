@@ -43,6 +43,61 @@ class _Place(NamedTuple):
 _Named = tuple[_Place, int]  # where a range begins, and its bytes
 
 
+class Sent(NamedTuple):
+    """How elements are sent.
+
+    Attributes:
+        wire: the format of the slot, as kernels are named after it.
+        nelements: how many elements, of float32.
+        slots: the slots, as kernels bind them.
+        out_slot: the first 16-byte unit of the slot there, and ``tail`` that of the scales from the slot's start.
+    """
+
+    wire: str
+    nelements: int
+    slots: BufferRange
+    out_slot: int
+    tail: int
+
+
+class Sending(NamedTuple):
+    """Elements that are sent: the VkBuffer and the byte of the first one, and of where decoded ones are stored."""
+
+    sent: Sent
+    source: tuple[Any, int]
+    target: tuple[Any, int]
+
+
+class Stored(NamedTuple):
+    """How a sum is stored.
+
+    Attributes:
+        wire: the format of the slots, as kernels are named after it.
+        nelements: how many elements, of float32.
+        constants: the kernels' specialization constants.
+        launches: of each the part that the kernel is named after, its push constants and numbers of work-groups.
+    """
+
+    wire: str
+    nelements: int
+    constants: tuple[int, ...]
+    launches: tuple[tuple[str, bytes, tuple[int, int, int]], ...]
+
+
+class Storing(NamedTuple):
+    """A sum that is stored.
+
+    Attributes:
+        stored: how.
+        bindings: of each the VkBuffer, the byte in it and the number of bytes.
+        target: the VkBuffer and the byte of the first element's place.
+    """
+
+    stored: Stored
+    bindings: tuple[tuple[Any, int, int], ...]
+    target: tuple[Any, int]
+
+
 class Places:
     """Memory whose place may differ from take to take, numbered in the order given.
 
@@ -87,14 +142,14 @@ class Tape:
 
     Args:
         device: the VkDevice.
-        family: the queue family.
+        pool: what takes have their command buffers from, which live apart there.
         places: the memory that may differ.
     """
 
-    def __init__(self, device: Any, family: int, places: Places | None = None) -> None:
+    def __init__(self, device: Any, pool: CommandPool, places: Places | None = None) -> None:
         self._vk = api.load()
         self._device = device
-        self._family = family
+        self._pool = pool
         self._places: Places | None = places or Places()
         self._buffers: list[list[Command]] = []
         self._copies: list[tuple[list[Any], _Place, _Place]] = []
@@ -102,6 +157,11 @@ class Tape:
         self._named: list[tuple[Any, list[_Named], list[_Named]]] = []
         self._alignment = ALIGNMENT if "alignment" in env.debug_checks() else 1
         self._sets: _Sets | None = None
+        self._sends: dict[int, tuple[Sent, _Place, _Place]] = {}  # by command buffer
+        self._stores: dict[int, tuple[Stored, list[_Named], _Place]] = {}
+        self._kernels: dict[
+            int, tuple[int, int]
+        ] = {}  # by command buffer: the first of its kernels' commands, and the end
         flags = self._vk.vk.VK_COMMAND_BUFFER_USAGE_SIMULTANEOUS_USE_BIT
         self._begin = self._vk.struct("VkCommandBufferBeginInfo", flags=flags)
 
@@ -136,6 +196,55 @@ class Tape:
             self._named.append((layout, named, viewed))
         return self._cells[key]
 
+    def note_sent(self, sent: Sent, source: BufferRange, target: BufferRange, kernels: tuple[int, int]) -> None:
+        """Note that the newest command buffer sends elements and does nothing else.
+
+        Args:
+            sent: what is sent.
+            source: where the elements lie, from the first one on.
+            target: where what the readers decode is stored.
+            kernels: the number of the first command that does it, and that of the first one after them.
+        """
+        assert self._places is not None, "the tape was sealed"
+        number = len(self._buffers) - 1
+        self._sends[number] = (sent, self._places.find(source), self._places.find(target))
+        self._kernels[number] = kernels
+
+    def note_stored(
+        self, stored: Stored, ranges: Sequence[BufferRange], target: BufferRange, kernels: tuple[int, int]
+    ) -> None:
+        """Note that the newest command buffer stores a sum and does nothing else.
+
+        Args:
+            stored: how.
+            ranges: what the kernels bind.
+            target: where the elements go, from the first one on.
+            kernels: as in :meth:`note_sent`.
+        """
+        assert self._places is not None, "the tape was sealed"
+        number = len(self._buffers) - 1
+        named = [(self._places.find(item), item.nbytes) for item in ranges]
+        self._stores[number] = (stored, named, self._places.find(target))
+        self._kernels[number] = kernels
+
+    def described(self, number: int, memory: Sequence[Buffer]) -> Sending | Storing | None:
+        """Return what command buffer ``number`` does where that was noted; None for all others."""
+        if number in self._sends:
+            sent, source, target = self._sends[number]
+            return Sending(sent, source.among(memory), target.among(memory))
+        if number in self._stores:
+            stored, named, target = self._stores[number]
+            bindings = tuple((*place.among(memory), nbytes) for place, nbytes in named)
+            return Storing(stored, bindings, target.among(memory))
+        return None
+
+    def replay_around(self, number: int, handle: Any, *, after: bool) -> None:
+        """Record what comes before, or ``after``, the kernels of command buffer ``number``, which were noted."""
+        first, end = self._kernels[number]
+        commands = self._buffers[number]
+        for function, arguments in commands[end:] if after else commands[:first]:
+            function(handle, *arguments)
+
     def seal(self) -> None:
         """Make the tape ready for takes; nothing more is written down, and no memory is remembered but by number."""
         self._sets = _Sets(self._vk, self._device, self._named, list(self._cells.values())) if self._named else None
@@ -147,7 +256,7 @@ class Tape:
         Raises:
             OutOfMemoryError: no room for command buffers.
         """
-        return Take(self, self._device, self._family, self._sets, len(self._buffers), memory)
+        return Take(self, self._device, self._pool, self._sets, len(self._buffers), memory)
 
     def lay(self, memory: Sequence[Buffer]) -> Take:
         """Return a take without command buffers of its own: :meth:`place` and :meth:`replay` record it into others.
@@ -155,21 +264,29 @@ class Tape:
         Raises:
             OutOfMemoryError: no room for descriptor sets.
         """
-        return Take(self, self._device, self._family, self._sets, 0, memory)
+        return Take(self, self._device, self._pool, self._sets, 0, memory)
 
     @property
     def number(self) -> int:
         """How many command buffers were written down."""
         return len(self._buffers)
 
-    def place(self, take: Take, memory: Sequence[Buffer]) -> None:
-        """Have the commands name ``memory`` and the sets of ``take``, none of which is in use, until the next call."""
+    def place(self, take: Take, memory: Sequence[Buffer], *, again: bool = False) -> None:
+        """Have the commands name ``memory`` and the sets of ``take``, until the next call.
+
+        Args:
+            take: no set of it is in use, but for ``again``.
+            memory: what the numbers stand for.
+            again: the sets name that memory from an earlier call.
+        """
         for copy, source, target in self._copies:
             region = copy[3]
             copy[0], region.srcOffset = source.among(memory)
             copy[1], region.dstOffset = target.among(memory)
         if self._sets is not None:
-            self._sets.write(take, memory)
+            self._sets.bind(take)
+            if not again:
+                self._sets.write(take, memory)
 
     def replay(self, number: int, handle: Any) -> None:
         """Record what was written down for command buffer ``number`` into another one, which was begun."""
@@ -249,11 +366,14 @@ class _Sets:
         vk.check(vk.lib.vkAllocateDescriptorSets(self._device, self._allocation, made), "vkAllocateDescriptorSets")
         return made
 
-    def write(self, take: Take, memory: Sequence[Buffer]) -> None:
-        """Have the sets of ``take`` name ``memory``, and the commands bind them."""
-        sets = take.sets
+    def bind(self, take: Take) -> None:
+        """Have the commands bind the sets of ``take``."""
         for index, cell in enumerate(self._cells):
-            cell[0] = sets[index]
+            cell[0] = take.sets[index]
+
+    def write(self, take: Take, memory: Sequence[Buffer]) -> None:
+        """Have the sets of ``take`` name ``memory``."""
+        sets = take.sets
         for info, place in self._places:
             info.buffer, info.offset = place.among(memory)
         if self._views:
@@ -294,16 +414,17 @@ class Take:
     """
 
     def __init__(
-        self, tape: Tape, device: Any, family: int, sets: _Sets | None, number: int, memory: Sequence[Buffer]
+        self, tape: Tape, device: Any, pool: CommandPool, sets: _Sets | None, number: int, memory: Sequence[Buffer]
     ) -> None:
         self._vk = api.load()
         self._device = device
         self.views: dict[_Named, Any] = {}
         self.sets: Any = None
         self._sets_pool: Any = None
-        self._pool = CommandPool(device, family)
+        self._pool = pool
+        self.handles: list[Any] = []
         try:
-            self.handles = self._pool.allocate_many(number) if number else []
+            self.handles = pool.allocate_many(number) if number else []
             if sets is not None:
                 self._sets_pool = sets.pool()
                 self.sets = sets.allocate(self._sets_pool)
@@ -319,7 +440,6 @@ class Take:
         Raises:
             OutOfMemoryError: no room for what is recorded; the take can only be closed then.
         """
-        self._pool.reset()
         tape.record(self, memory)
 
     def close(self) -> None:
@@ -329,4 +449,5 @@ class Take:
             self._vk.destroy("DescriptorPool", self._device, pool)
         while self.views:
             self._vk.destroy("BufferView", self._device, self.views.popitem()[1])
-        self._pool.close()
+        handles, self.handles = self.handles, []
+        self._pool.free(handles)

@@ -13,8 +13,8 @@ from vkpar.comm.record.program import Program
 from vkpar.comm.record.template import Template
 from vkpar.vulkan.pump.native import CProgram
 
-_MOST_ENTRIES = 2048
-_MOST_BATCHES = 8192
+_MOST_ENTRIES = 8192
+_MOST_BATCHES = 32768
 _MOST_BOUNCE_NBYTES = 64 << 20  # bytes on a device
 _MOST_JOINED = 256
 _NONE = object()

@@ -178,9 +178,7 @@ class Engine:
 
     def collectives(self) -> GraphCollectives:
         """Return what a graph asks of the engine; it keeps the engine."""
-        return GraphCollectives(
-            self.devices, self.rig, self.health, self._library, self.hold, self.launch_held, self.let_go
-        )
+        return GraphCollectives(self, self._library)
 
     def _put_off(self, group: Group, call: Call) -> Work:
         """Put a call off until its group is left; nothing of the rig is touched where the call was recorded before."""
@@ -307,8 +305,8 @@ class Engine:
             self.cache.hold(entry)
         return entry
 
-    def launch_held(self, entry: Entry, name: str, keep: object) -> Work:
-        """Enqueue a held entry.
+    def launch_chosen(self, choose: Callable[[], Entry], name: str, keep: object) -> Work:
+        """Enqueue the entry that ``choose`` returns, a held one, or one that was just added to the cache.
 
         Raises:
             CommunicatorError: the communicator has failed.
@@ -317,7 +315,7 @@ class Engine:
         with self.health.gate.lock(), self._lock:
             self.health.gate.check()
             self.check_usable()
-            return self._launch(entry, name, keep)
+            return self._launch(choose(), name, keep)
 
     def let_go(self, entry: Entry) -> None:
         """Free a held entry once it is done."""

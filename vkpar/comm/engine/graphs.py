@@ -2,65 +2,82 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from typing import Any, Final, Protocol
 
+from vkpar.comm.engine.cache import ProgramCache
 from vkpar.comm.engine.health import Health
 from vkpar.comm.engine.library import Library
 from vkpar.comm.engine.work import Work
+from vkpar.comm.record.builder import ProgramBuilder, Written
 from vkpar.comm.record.entry import Entry
 from vkpar.comm.record.program import Program
-from vkpar.comm.record.score import Score
+from vkpar.comm.record.timestamps import Collector, Planned, RankTimer
 from vkpar.comm.requests.keys import Call
 from vkpar.comm.rig.rig import Rig
 from vkpar.device import Device
 from vkpar.errors import InvalidUsageError
 from vkpar.graph.graph import Graph
-from vkpar.graph.protocol import Recorded
+from vkpar.graph.protocol import Record, Recorded
 
-_NAME = "graph"
+_NAME: Final = "graph"
+_TIMED: Final = 2  # recordings with timestamps: one is read while the other runs
+
+
+class Host(Protocol):
+    """An engine, as its graphs see it."""
+
+    devices: tuple[Device, ...]
+    rig: Rig
+    health: Health
+    builder: ProgramBuilder
+    cache: ProgramCache
+
+    def in_group(self) -> bool:
+        """Say whether this thread has a group open."""
+
+    def hold(self, record: Callable[[], Entry]) -> Entry:
+        """Record an entry that no call finds."""
+
+    def launch_chosen(self, choose: Callable[[], Entry], name: str, keep: object) -> Work:
+        """Enqueue the entry that ``choose`` returns, which is called under the engine's lock."""
+
+    def let_go(self, entry: Entry) -> None:
+        """Free a held entry once it is done."""
 
 
 class GraphCollectives:
     """What graphs ask of one engine.
 
     Args:
-        devices: by rank.
-        rig: what the ranks share.
-        health: the communicator's health.
+        host: the engine.
         library: writes collectives down.
-        hold: keeps an entry that it is given the recording of; ``launch`` enqueues it, ``let_go`` frees it.
 
     Attributes:
-        devices: as they were given; ``owner``: the health.
+        devices: by rank; ``owner``: the engine's health.
     """
 
-    def __init__(
-        self,
-        devices: Sequence[Device],
-        rig: Rig,
-        health: Health,
-        library: Library,
-        hold: Callable[[Callable[[], Entry]], Entry],
-        launch: Callable[[Entry, str, object], Work],
-        let_go: Callable[[Entry], None],
-    ) -> None:
-        self.devices = tuple(devices)
-        self.owner = health
-        self._rig, self._health, self._library = rig, health, library
-        self._hold, self._launch, self._let_go = hold, launch, let_go
-        self._written: dict[Any, Score] = {}  # by form and generation
+    def __init__(self, host: Host, library: Library) -> None:
+        self.devices = host.devices
+        self.owner = host.health
+        self._host, self._library = host, library
+        self._written: dict[Any, Written] = {}  # by form and generation
 
     def begin(self) -> None:
         """Refuse a capture on a communicator that cannot be used.
 
         Raises:
             CommunicatorError: the communicator has failed.
-            InvalidUsageError: the communicator, or a device, is closed.
+            InvalidUsageError: the communicator, or a device, is closed; or this thread has a group of it open.
         """
-        with self._health.gate.lock():
-            self._health.gate.check()
-            self._health.check_failure()
+        health = self._host.health
+        with health.gate.lock():
+            health.gate.check()
+            health.check_failure()
+        if self._host.in_group():
+            raise InvalidUsageError("a capture begins outside groups: leave the communicator's group first")
 
     def capture(self, graph: Graph, call: Call) -> Work:
         """Check a collective, and have ``graph`` take it.
@@ -72,63 +89,140 @@ class GraphCollectives:
         laid = self._library.lay(call, graph.ncollectives, self._written)
         if laid is not None:
             graph.collect(laid, pins)
-        work = Work(self._health, call)
+        work = Work(self._host.health, call)
         work.capture()
         return work
 
-    def launcher(self, record: Callable[[], Recorded]) -> GraphLauncher:
-        """Have a graph recorded, and return what submits it."""
+    def launcher(self, record: Record) -> GraphLauncher:
+        """Have a graph recorded, and return what submits it; ``record`` is called again in profiles."""
         self._written.clear()
-        programs: list[Program] = []
+        return GraphLauncher(self._host, record)
 
-        def entry() -> Entry:
-            programs.append(self._program(record()))
-            return Entry({0: programs[0]}, label={"graph": True})
 
-        return GraphLauncher(self._hold(entry), programs[0], self._launch, self._let_go, self._health)
+class _GraphEntry(Entry):
+    """A graph's entry; it is not freed before its timed recordings are done, which use what it holds.
 
-    def _program(self, recorded: Recorded) -> Program:
-        nqueues = len(self._rig.queues)
-        phases = [*recorded.phases, *([] for _ in range(nqueues - len(recorded.phases)))]
-        port = self._rig.group.program(recorded.batches)
-        commands = [batch.command for batch in recorded.batches]
-        return Program(recorded.parts, recorded.batches, commands, phases, port)
+    Attributes:
+        timed: the entries of those, by their keys in the cache.
+    """
+
+    def __init__(self, program: Program, label: Mapping[str, int]) -> None:
+        super().__init__({0: program}, label=dict(label))
+        self.timed: dict[object, Entry] = {}
+
+    def done(self, reached: Sequence[int]) -> bool:
+        """Say whether every submission is done, from the queues' timeline values."""
+        return super().done(reached) and all(entry.done(reached) for entry in self.timed.values())
 
 
 class GraphLauncher:
-    """Submits a recorded graph; see :class:`vkpar.graph.protocol.Launcher`."""
+    """Submits a recorded graph; see :class:`vkpar.graph.protocol.Launcher`.
 
-    def __init__(
-        self,
-        entry: Entry,
-        program: Program,
-        launch: Callable[[Entry, str, object], Work],
-        let_go: Callable[[Entry], None],
-        health: Health,
-    ) -> None:
-        self._entry: Entry | None = entry
-        self._program, self._launch, self._let_go, self._health = program, launch, let_go, health
+    While a profile is open, other recordings run in place of the graph's own, which take the times of its stretches.
+
+    Args:
+        host: the engine.
+        record: records the graph.
+    """
+
+    def __init__(self, host: Host, record: Record) -> None:
+        self._host, self._record = host, record
+        self._closed = False
+        self._entry: _GraphEntry
+        host.hold(self._first)
+        self._last = self._entry.programs[0]
+
+    def _first(self) -> Entry:
+        recorded = self._record({})
+        self._entry = _GraphEntry(self._program(recorded), recorded.label)
+        return self._entry
+
+    def _program(
+        self, recorded: Recorded, timers: dict[int, RankTimer] | None = None, collector: Collector | None = None
+    ) -> Program:
+        rig = self._host.rig
+        phases = [*recorded.phases, *([] for _ in range(len(rig.queues) - len(recorded.phases)))]
+        port = rig.group.program(recorded.batches)
+        commands = [batch.command for batch in recorded.batches]
+        watch = collector.stopwatch(_planned(recorded), timers) if collector is not None and timers else None
+        return Program(recorded.parts, recorded.batches, commands, phases, port, list((timers or {}).items()), watch)
 
     def launch(self, preludes: Sequence[Any] | None, keep: object) -> Work:
         """Submit the graph once.
 
         Raises:
             CommunicatorError: the communicator has failed.
-            InvalidUsageError: the communicator, or a device, is closed.
+            InvalidUsageError: the communicator, or a device, is closed; or this thread has a group of it open.
         """
-        assert self._entry is not None, "the graph was closed"
-        if self._health.closed:
+        if self._host.health.closed:
             raise InvalidUsageError("the graph's communicator is closed: capture the graph anew with an open one")
-        self._program.set_preludes(preludes)
-        return self._launch(self._entry, _NAME, keep)
+        if self._host.in_group():
+            raise InvalidUsageError("a graph is launched outside groups: leave the communicator's group first")
+
+        def choose() -> Entry:
+            entry = self._chosen()
+            self._last = entry.programs[0]
+            self._last.set_preludes(preludes)
+            return entry
+
+        return self._host.launch_chosen(choose, _NAME, keep)
+
+    def _chosen(self) -> Entry:
+        assert not self._closed, "the graph was closed"
+        collector = self._host.builder.recorder.collector
+        if collector is None or not self._entry.batches:
+            return self._entry
+        cache, timed = self._host.cache, self._entry.timed
+        for key in [key for key, entry in timed.items() if cache.get(key) is not entry and not entry.programs]:
+            del timed[key]  # of a profile that has ended
+        mine = [entry for key, entry in timed.items() if cache.get(key) is entry]
+        busy = [entry for entry in mine if (watch := entry.programs[0].watch) is not None and watch.is_running]
+        if len(busy) == len(mine) < _TIMED:
+            return self._timed(collector)
+        chosen = next((entry for entry in mine if entry not in busy), None) or mine[0]
+        key = next(key for key, entry in timed.items() if entry is chosen)
+        timed[key] = timed.pop(key)  # the last one to run
+        watch = chosen.programs[0].watch
+        assert watch is not None, "it was recorded with timers"
+        watch.clear()
+        return chosen
+
+    def _timed(self, collector: Collector) -> Entry:
+        with ExitStack() as undo:
+            timers: dict[int, RankTimer] = {}
+            for rank, phases in enumerate(self._entry.programs[0].phases):
+                if phases:
+                    timers[rank] = RankTimer(self._host.rig.devices[rank], len(phases))
+                    undo.callback(timers[rank].close)
+            program = self._program(self._record(timers), timers, collector)
+            undo.pop_all()
+        key, entry = object(), Entry({0: program}, label=self._entry.label)
+        self._entry.timed[key] = entry
+        self._host.cache.add(key, entry)
+        return entry
 
     def starts(self) -> list[int]:
         """Return, by queue, the timeline value that the first batch of the last launch signals; 0 without one."""
-        pairs = zip(self._program.starts, self._program.counts, strict=True)
+        pairs = zip(self._last.starts, self._last.counts, strict=True)
         return [start + 1 if count else 0 for start, count in pairs]
 
     def close(self) -> None:
         """Free the graph once its launches are done; a second call does nothing."""
-        entry, self._entry = self._entry, None
-        if entry is not None:
-            self._let_go(entry)
+        if not self._closed:
+            self._closed = True
+            self._host.let_go(self._entry)
+
+
+def _planned(recorded: Recorded) -> tuple[Planned, ...]:
+    """Return what is known of a graph's batches before they run."""
+    number: Counter[int] = Counter()
+    writers: dict[int, tuple[int, int]] = {}  # by slot
+    made = []
+    for batch, (received, sent) in zip(recorded.batches, recorded.moved, strict=True):
+        rank = batch.rank
+        index = number[rank]
+        number[rank] += 1
+        sources = tuple(dict.fromkeys(writers[slot] for slot in batch.reads if slot in writers))
+        made.append(Planned(rank, recorded.phases[rank][index], index, received, sent, sources))
+        writers.update(dict.fromkeys(batch.writes, (rank, index)))
+    return tuple(made)

@@ -6,10 +6,10 @@ from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass
 
 from vkpar.comm.engine.cache import ProgramCache, Together
-from vkpar.comm.record.builder import GENERATIONS, ProgramBuilder
+from vkpar.comm.record.builder import GENERATIONS, ProgramBuilder, Written
 from vkpar.comm.record.entry import Entry
 from vkpar.comm.record.program import Program
-from vkpar.comm.record.score import LaidScore, Score
+from vkpar.comm.record.score import LaidScore
 from vkpar.comm.record.template import Template
 from vkpar.comm.requests import calls
 from vkpar.comm.requests.collectives import Request
@@ -104,7 +104,7 @@ class Library:
             raise
         return entry
 
-    def lay(self, call: Call, turn: int, written: dict[Hashable, Score]) -> LaidScore | None:
+    def lay(self, call: Call, turn: int, written: dict[Hashable, Written]) -> LaidScore | None:
         """Lay a call over its memory for a graph, as its collective number ``turn``; None where there is nothing to do.
 
         Args:
@@ -119,15 +119,15 @@ class Library:
         request = calls.check(self._devices, call)
         form = form_of(call)
         key = (form.key, turn % GENERATIONS)
-        score = written.get(key)
-        if score is not None:
-            return score.lay(call.name, form.memory, call)
-        bounce_buffers, score = self._builder.plain_score(request, turn, form.memory)
-        if score is None:
+        known = written.get(key)
+        if known is not None:
+            return known.score.lay(call.name, form.memory, known.plan)
+        bounce_buffers, made = self._builder.plain_score(request, turn, form.memory)
+        if made is None:
             return None
         if not bounce_buffers:
-            written[key] = score
-        return score.lay(call.name, form.memory, (call, bounce_buffers))
+            written[key] = made
+        return made.score.lay(call.name, form.memory, made.plan, bounce_buffers)
 
     def together(self, members: Sequence[Asked], turn: int, entries: list[Entry]) -> Together:
         """Return the programs of a group, found or recorded, for the collectives from number ``turn`` on.

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from vkpar.comm.engine.flights import Flight
 from vkpar.comm.engine.health import Health
-from vkpar.comm.record.timestamps import Planned, RankTimer, Ticks, planned
-from vkpar.comm.schedule.steps import Step
-from vkpar.comm.wires import WirePlan
+from vkpar.comm.record.timestamps import Planned, RankTimer, Ticks
 from vkpar.errors import VulkanError
 
 
@@ -46,6 +44,11 @@ class Stopwatch:
         """Note that the program is about to be enqueued as ``flight``; the times of its last run were read."""
         self.flight = flight
         self._collector.watch(self)
+
+    @property
+    def is_running(self) -> bool:
+        """True from the begin of a run until its times were read, or can be read at once."""
+        return self.flight is not None and not self._collector.is_done(self.flight)
 
     def clear(self) -> None:
         """Wait for the last run, if its times were not read yet, and read them: the program is free again.
@@ -93,11 +96,9 @@ class Collector:
         self._pending: dict[Stopwatch, None] = {}  # in the order of enqueueing
         self.runs: list[Run] = []
 
-    def stopwatch(
-        self, steps: Sequence[Step], plan: WirePlan, timers: dict[int, RankTimer], ranks: Sequence[int] = ()
-    ) -> Stopwatch:
-        """Return the stopwatch of a program recorded with ``timers``, by queue; ``ranks`` has each queue's rank."""
-        return Stopwatch(self, planned(steps, plan, ranks), timers)
+    def stopwatch(self, steps: tuple[Planned, ...], timers: dict[int, RankTimer]) -> Stopwatch:
+        """Return the stopwatch of a program of ``steps`` that was recorded with ``timers``, by queue."""
+        return Stopwatch(self, steps, timers)
 
     def watch(self, watch: Stopwatch) -> None:
         """Remember that the program of ``watch`` is under way."""
@@ -121,6 +122,11 @@ class Collector:
         while not health.wait_slice(flight):
             health.check_failure()
         health.check_failure()
+
+    def is_done(self, flight: Flight) -> bool:
+        """Say whether ``flight`` is done now."""
+        health = self._health
+        return health is not None and not health.failed and flight.done(health.rig.reached())
 
     def read_done(self) -> None:
         """Read the times of all programs that are done at once, because lavapipe waits at each look.

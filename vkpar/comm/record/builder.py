@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from vkpar import env
 from vkpar.arrays.array import Array
@@ -56,6 +56,13 @@ class _Recipe:
     spec: ReduceSpec
     steps: Steps
     copies: bool = False
+
+
+class Written(NamedTuple):
+    """A score, and how the elements that it moves are written into slots."""
+
+    score: Score
+    plan: wires.WirePlan
 
 
 class ProgramBuilder:
@@ -146,7 +153,7 @@ class ProgramBuilder:
 
     def plain_score(
         self, request: Request, turn: int, memory: Sequence[Buffer]
-    ) -> tuple[Sequence[Array], Score | None]:
+    ) -> tuple[Sequence[Array], Written | None]:
         """Write ``request`` down for a graph: kernels on the ranks' compute queues alone, without timestamps or checks.
 
         Returns:
@@ -158,7 +165,7 @@ class ProgramBuilder:
         steps = recipe.steps(recipe.slots, turn % GENERATIONS)
         plain = StepRecorder(self._rig, self.recorder.reports)
         score = plain.write(steps, recipe.spec, recipe.slab, recipe.operands, Places(memory))
-        return recipe.operands.bounce_buffers, score if score.batches else None
+        return recipe.operands.bounce_buffers, Written(score, recipe.spec.plan) if score.batches else None
 
     def _write(self, recipe: _Recipe, generation: int, memory: Sequence[Buffer]) -> Score:
         steps = recipe.steps(recipe.slots, generation)

@@ -17,7 +17,7 @@ from vkpar.comm.schedule.steps import BLOCK, MOST_SOURCES, Forward, Reduce, Span
 from vkpar.comm.wires import OPS, TEXELS, WirePlan, processor, variant
 from vkpar.vulkan.command import CommandBuffer
 from vkpar.vulkan.memory.buffer import BufferRange
-from vkpar.vulkan.tape import Places, Tape
+from vkpar.vulkan.tape import Places, Sent, Stored, Tape, TapedCommands
 
 _UNIT = 16  # bytes that the wire kernels count slots in
 _BLOCKS_PER_GROUP = 8  # of both kernel variants, see shaders/wire_*.comp
@@ -109,7 +109,7 @@ class Recorder:
         self._slab = slab
         self._spec = spec
         self._operands = operands
-        self.tape = Tape(self._device.handle, self._device.compute.family, places)
+        self.tape = Tape(self._device.handle, rig.pools[rank], places)
         self._processor = processor(self._device.info)
         self._texels = TEXELS if self._processor == "texel" else 0
         is_cpu = self._device.info.is_cpu
@@ -131,7 +131,9 @@ class Recorder:
             commands.record_order()
         if self._checks:
             self._checks.record_before(self, commands, step)
+        start = len(commands.commands)
         self._record_actions(commands, step)
+        self._note(commands, step, start)
         if self._checks:
             self._checks.record_after(self, commands, step)
         if last and self.rank in copies.after:
@@ -141,6 +143,37 @@ class Recorder:
         commands.record_release(self._slots, self._ranges(step.writes))
         if self.timer:
             self.timer.record_end(commands)
+
+    def _note(self, commands: TapedCommands, step: Step, first: int) -> None:
+        """Tell the tape what the step's kernels do, from command ``first`` on, where a graph may put others there."""
+        action = step.actions[0] if len(step.actions) == 1 and not self._operands.copies.ranks else None
+        plan = self._spec.plan
+        plain = not (self._checks or self._report or self._copies or self.timer)
+        if not isinstance(action, Reduce) or not plain or self._processor != "gpu" or plan.element != "f32":
+            return
+        if action.own_at is None or not action.to_array or action.final:
+            return
+        own = (self._operands.targets if action.own_stored else self._operands.sources)[self.rank]
+        runs = list(self._runs(action.span, own, self._operands.targets[self.rank]))
+        if len(runs) != 1 or runs[0].source is None or runs[0].target is None:
+            return
+        where = (first, len(commands.commands))
+        if action.out_slot is None:
+            self._note_stored(action, runs[0], where)
+        elif not action.sources and not action.own_stored:
+            unit, name = self._unit(action.out_slot), plan.contribution.name
+            sent = Sent(name, action.span.count, self._slots.range.bare, unit, self._tail)
+            self.tape.note_sent(sent, _from(runs[0].source), _from(runs[0].target), where)
+
+    def _note_stored(self, action: Reduce, run: _Run, where: tuple[int, int]) -> None:
+        plan, constants = self._spec.plan, self._constants(action)
+        if variant(constants[4]) or run.source is None or run.target is None:
+            return
+        push = (run.source[1], run.target[1], *self._push(action))
+        name = plan.contribution.name
+        stored = Stored(name, action.span.count, constants, tuple(self._launches(run, push)))
+        ranges = (run.source[0], run.target[0], self._slots.range, self._slots.range)
+        self.tape.note_stored(stored, ranges, _from(run.target), where)
 
     def _record_actions(self, commands: CommandBuffer, step: Step) -> None:
         for action in step.actions:
@@ -156,21 +189,23 @@ class Recorder:
     def _record_reduce(self, commands: CommandBuffer, action: Reduce) -> None:
         plan, operands = self._spec.plan, self._operands
         out = plan.final if action.final else plan.contribution
-        constants = (*self._spec.constants(action), int(self._report is not None), action.own_at or 0)
+        constants = self._constants(action)
         ending = variant(constants[4], self._report is not None, self._spec.divides(action))
         own = (operands.targets if action.own_stored else operands.sources)[self.rank]
         source = own if action.own_at is not None else None
         target = operands.targets[self.rank] if action.to_array else None
-        push = (
-            self._tail,
-            self._unit(action.out_slot),
-            *self._factor_words,
-            *(self._unit(slot) for slot in action.sources),
-        )
+        push = self._push(action)
         kernel = f"wire_reduce_{self._processor}_{plan.element}_{plan.contribution.name}_{out.name}"
         for run in self._runs(action.span, source, target):
             descriptors, source_at, target_at = self._bind(run)
             self._dispatch(commands, (kernel, ending), constants, descriptors, (source_at, target_at, *push), run)
+
+    def _constants(self, action: Reduce) -> tuple[int, ...]:
+        return (*self._spec.constants(action), int(self._report is not None), action.own_at or 0)
+
+    def _push(self, action: Reduce) -> tuple[int, ...]:
+        slots = (self._unit(slot) for slot in action.sources)
+        return (self._tail, self._unit(action.out_slot), *self._factor_words, *slots)
 
     def _record_forward(self, commands: CommandBuffer, action: Forward) -> None:
         plan = self._spec.plan
@@ -202,7 +237,13 @@ class Recorder:
         push: tuple[int, ...],
         run: _Run,
     ) -> None:
-        """Record the whole blocks, then a block that is cut short: only that launch pays for the checks."""
+        for part, packed, groups in self._launches(run, push):
+            name = f"{kernel[0]}_{part}{kernel[1]}"
+            pipeline = self._device.pipelines.shipped(name, _BINDINGS, _PUSH.size, constants, self._texels)
+            commands.record_bound(pipeline, descriptors, packed, groups)
+
+    def _launches(self, run: _Run, push: tuple[int, ...]) -> Iterator[tuple[str, bytes, tuple[int, int, int]]]:
+        """Yield the whole blocks, then a block that is cut short: only that launch pays for the checks."""
         whole = run.end // BLOCK
         launches = (
             ("whole", run.first, whole - run.first, whole * BLOCK),
@@ -210,11 +251,9 @@ class Recorder:
         )
         for part, first, number, end in launches:
             if number:
-                name = f"{kernel[0]}_{part}{kernel[1]}"
-                pipeline = self._device.pipelines.shipped(name, _BINDINGS, _PUSH.size, constants, self._texels)
                 words = (end, first, *push)
                 packed = _PUSH.pack(*words, *([0] * (_PUSH_WORDS - len(words))))
-                commands.record_bound(pipeline, descriptors, packed, (self._groups(number), 1, 1))
+                yield part, packed, (self._groups(number), 1, 1)
 
     def _groups(self, blocks: int) -> int:
         groups = -(-blocks // _BLOCKS_PER_GROUP)
@@ -258,6 +297,12 @@ class Recorder:
         """Let go of the arrays at once, where the garbage collector would come for them some day."""
         self.tape.seal()
         self._copier = None
+
+
+def _from(window: Window) -> BufferRange:
+    """Return what a window of float32 covers from its first element on."""
+    item, first = window
+    return BufferRange(item.buffer, item.offset + 4 * first, item.nbytes - 4 * first)
 
 
 class _Run(NamedTuple):

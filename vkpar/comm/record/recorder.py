@@ -12,7 +12,7 @@ from vkpar.comm.record.kernels import Recorder, ReduceSpec
 from vkpar.comm.record.program import Program
 from vkpar.comm.record.score import Part, Score
 from vkpar.comm.record.slot_copies import CopyRecorder
-from vkpar.comm.record.timestamps import Collector, timers_of
+from vkpar.comm.record.timestamps import Collector, planned, timers_of
 from vkpar.comm.requests.operands import Operands
 from vkpar.comm.rig.arena import Slab
 from vkpar.comm.rig.rig import Rig
@@ -105,7 +105,7 @@ class StepRecorder:
             numbers = {key: number for number, key in enumerate(recorders)}
             parts = [Part(recorder.rank, recorder.tape, recorder.timer) for recorder in recorders.values()]
             ranks = self._rig.queue_map.ranks
-            watch = self.collector.stopwatch(listed, spec.plan, timers, ranks) if self.collector else None
+            watch = self.collector.stopwatch(planned(listed, spec.plan, ranks), timers) if self.collector else None
             held = [self.holds(step) for step in listed] if self.holds else ()
             numbered = [(step, numbers[key]) for step, key in zip(listed, keys, strict=True)]
             score = Score(self._rig.group, parts, numbered, held, watch)

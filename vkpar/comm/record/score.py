@@ -8,8 +8,9 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from vkpar.comm.record.program import Program
-from vkpar.comm.record.timestamps import RankTimer, Stopwatch
+from vkpar.comm.record.timestamps import RankTimer, Stopwatch, planned
 from vkpar.comm.schedule.steps import Step
+from vkpar.comm.wires import WirePlan
 from vkpar.graph import protocol
 from vkpar.vulkan.memory.buffer import Buffer
 from vkpar.vulkan.pump.native import CGroup
@@ -83,20 +84,21 @@ class Score:
         timers = [(part.rank, part.timer) for part in self._parts if part.timer is not None]
         return Program(takes, self._batches, commands, self._phases, port, timers, self._watch)
 
-    def lay(self, name: str, memory: Sequence[Buffer], keep: object) -> LaidScore:
+    def lay(self, name: str, memory: Sequence[Buffer], plan: WirePlan, keep: object = ()) -> LaidScore:
         """Lay it over ``memory`` for a graph, which records its steps into command buffers of its own.
 
         Args:
             name: of the collective.
             memory: what the places of the tapes stand for.
-            keep: what lives as long.
+            plan: how elements are written into slots.
+            keep: what lives as long; the memory is the graph's concern.
 
         Raises:
             OutOfMemoryError: no room for descriptor sets.
         """
-        return LaidScore(
-            name, self._parts, list(zip(self._order, self._batches, self._listed, strict=True)), memory, keep
-        )
+        moved = [(step.received_nbytes, step.sent_nbytes) for step in planned(self._listed, plan)]
+        order = list(zip(self._order, self._batches, self._listed, moved, strict=True))
+        return LaidScore(name, self._parts, order, memory, keep)
 
     def record_over(self, program: Program, memory: Sequence[Buffer]) -> None:
         """Record ``program``, which is one of this score, anew over other memory; its last submission must be done.
@@ -111,9 +113,6 @@ class Score:
 class LaidScore:
     """A score laid over memory: its steps are recorded one by one, into command buffers of others.
 
-    A part's commands name the memory of whoever placed them last. So each rank's steps are recorded in order, and no
-    other take of the score is recorded between two of them.
-
     Attributes:
         name: of the collective.
         steps: in one global order; ``parts``: what they hold on the ranks' devices, by rank.
@@ -124,28 +123,51 @@ class LaidScore:
         self,
         name: str,
         parts: Sequence[Part],
-        order: Sequence[tuple[int, Batch, Step]],
+        order: Sequence[tuple[int, Batch, Step, tuple[int, int]]],
         memory: Sequence[Buffer],
         keep: object,
     ) -> None:
         self.name, self.keep = name, keep
-        self._memory = list(memory)
         with ExitStack() as undo:
             self.parts: list[tuple[int, Take]] = []
             for part in parts:
                 self.parts.append((part.rank, part.tape.lay(memory)))
                 undo.callback(self.parts[-1][1].close)
             undo.pop_all()
-        self._tapes = [part.tape for part in parts]
+        laid = [_Laid(part.tape, take, memory) for part, (_, take) in zip(parts, self.parts, strict=True)]
         rest = [0] * len(parts)
         self.steps: list[protocol.Step] = []
-        for number, batch, step in order:
-            record = partial(self._record, number, rest[number])
-            self.steps.append(protocol.Step(batch.rank, step.phase, batch.reads, batch.writes, record))
+        for number, batch, step, moved in order:
+            index, mine = rest[number], laid[number]
+            kernels = parts[number].tape.described(index, memory)
+            named = batch.rank, step.phase, batch.reads, batch.writes
+            record, around = partial(mine.record, index), partial(mine.around, index)
+            self.steps.append(protocol.Step(*named, record, kernels, around, *moved))
             rest[number] += 1
 
-    def _record(self, part: int, number: int, handle: Any) -> None:
-        """Record step ``number`` of a part into an open command buffer."""
+
+class _Laid:
+    """What one queue does in a score that is laid over memory.
+
+    The tape's commands name the memory of whoever placed them last. So the steps are recorded in order, and no other
+    take of the tape is recorded between two of them. They may be recorded several times.
+    """
+
+    def __init__(self, tape: Tape, take: Take, memory: Sequence[Buffer]) -> None:
+        self._tape, self._take, self._memory = tape, take, list(memory)
+        self._placed = False
+
+    def record(self, number: int, handle: Any) -> None:
+        """Record step ``number`` into an open command buffer."""
+        self._place(number)
+        self._tape.replay(number, handle)
+
+    def around(self, number: int, handle: Any, *, after: bool) -> None:
+        """Record what comes before, or ``after``, the kernels of step ``number``, which others stand for."""
+        self._place(number)
+        self._tape.replay_around(number, handle, after=after)
+
+    def _place(self, number: int) -> None:
         if number == 0:
-            self._tapes[part].place(self.parts[part][1], self._memory)
-        self._tapes[part].replay(number, handle)
+            self._tape.place(self._take, self._memory, again=self._placed)
+            self._placed = True

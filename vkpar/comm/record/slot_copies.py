@@ -40,7 +40,7 @@ class CopyRecorder:
         self._nslots = rig.arena.nslots
         self._slab = slab
         self._plan = plan
-        self.tape = Tape(device.handle, queue.family)
+        self.tape = Tape(device.handle, rig.pools[number])
 
     def record(self, step: Step, **_: bool) -> None:
         """Write down a command buffer that does the copies of ``step``, all of them in or all out."""

@@ -157,6 +157,10 @@ def timers_of(steps: Iterable[Step], rig: Rig, undo: ExitStack) -> dict[int, Ran
 class Stopwatch(Protocol):
     """Takes the times of one program's runs; its queries hold one run, which is read before the next one begins."""
 
+    @property
+    def is_running(self) -> bool:
+        """True from the begin of a run until its times were read, or can be read at once."""
+
     def start(self, flight: Any) -> None:
         """Note that the program is about to be enqueued as ``flight``."""
 
@@ -170,10 +174,8 @@ class Stopwatch(Protocol):
 class Collector(Protocol):
     """Gathers the times of what is recorded while a profile is open."""
 
-    def stopwatch(
-        self, steps: Sequence[Step], plan: WirePlan, timers: dict[int, RankTimer], ranks: Sequence[int]
-    ) -> Stopwatch:
-        """Return the stopwatch of a program recorded with ``timers``, by queue; ``ranks`` has each queue's rank."""
+    def stopwatch(self, steps: tuple[Planned, ...], timers: dict[int, RankTimer]) -> Stopwatch:
+        """Return the stopwatch of a program of ``steps`` that was recorded with ``timers``, by queue."""
 
     def read_done(self) -> None:
         """Read the times of all that is done."""

@@ -19,6 +19,7 @@ from vkpar.comm.rig.transports.staged import StagedTransport
 from vkpar.comm.schedule.slot_copies import QueueMap
 from vkpar.errors import DeviceLostError, UnsupportedError, VulkanError
 from vkpar.vulkan import api
+from vkpar.vulkan.command import CommandPool
 from vkpar.vulkan.device import LogicalDevice
 from vkpar.vulkan.pump.native import CGroup
 from vkpar.vulkan.pump.ports import bucket_ns
@@ -51,6 +52,7 @@ class Rig:
         arena: the staging memory.
         transports: how each rank reaches it.
         group: the pump's group.
+        pools: by queue, what its programs' command buffers come from; whoever uses one holds the engine's lock.
         spin_ns: how long waits spin before they block: only where all ranks are GPUs and cores are to spare.
 
     Raises:
@@ -87,6 +89,7 @@ class Rig:
                 if copies:
                     self.own_slots.append(OwnSlots(device, self.arena.memory.nbytes))
                     self._of_rank[rank].callback(self.own_slots[-1].close)
+            self.pools = [self._pool(queue) for queue in range(len(self.queues))]
             mapped = {rank for rank, transport in enumerate(self.transports) if transport.mirror}
             self.links = links.plan(infos, mapped)
             self.group = CGroup(self.ports, self.arena.nslots * (1 + len(self.own_slots)))
@@ -107,6 +110,13 @@ class Rig:
             kinds = ("copies in", "copies out") if len(queues) > 1 else ("copies",)
             self.places += [(rank, f"{self.devices[rank].info.name} ({kind})") for kind in kinds[: len(queues)]]
         self.ports: list[Any] = [queue.port for queue in self.queues]
+
+    def _pool(self, number: int) -> CommandPool:
+        """Return the pool of a queue's programs: drivers keep much with each pool, and little with a command buffer."""
+        rank, queue = self.queue_map.ranks[number], self.queues[number]
+        pool = CommandPool(self.devices[rank].handle, queue.family, apart=True)
+        self._of_rank[rank].callback(pool.close)
+        return pool
 
     @property
     def nranks(self) -> int:

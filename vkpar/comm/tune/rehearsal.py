@@ -39,7 +39,7 @@ class Rehearsal:
             CommunicatorError: the communicator has failed.
             InvalidUsageError: the communicator is closed.
         """
-        return self._engine.launch_held(self._entry, self._name, self._keep)
+        return self._engine.launch_chosen(lambda: self._entry, self._name, self._keep)
 
     def __enter__(self) -> Rehearsal:
         self._entry = self._engine.hold(self._record)

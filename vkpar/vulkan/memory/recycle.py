@@ -64,6 +64,10 @@ class Recycler:
         self._holders.add(holder)
         return memory
 
+    def serves(self, memory: SubBuffers) -> bool:
+        """Say whether ``memory`` comes back here, and is kept, when nobody holds it any more."""
+        return len(memory.buffers) == 1 and weakref.ref(memory) in self._holders
+
     def take(self, nbytes: int, label: Callable[[], str] | None) -> SubBuffers | None:
         """Return memory of so many bytes that was dropped before; None where there is none of that size.
 
@@ -123,14 +127,19 @@ class Divided:
     Args:
         rest: everybody else's.
         own: the capturing thread's.
+
+    Attributes:
+        rest, own: as they were given.
+        paused: the capturing thread is served as everybody else.
     """
 
     def __init__(self, rest: Recycler, own: Recycler) -> None:
-        self.rest, self._own = rest, own
+        self.rest, self.own = rest, own
+        self.paused = False
         self._thread = threading.get_ident()
 
     def _mine(self) -> Recycler:
-        return self._own if threading.get_ident() == self._thread else self.rest
+        return self.own if threading.get_ident() == self._thread and not self.paused else self.rest
 
     def hold(self, memory: SubBuffers) -> SubBuffers:
         """Take note of an array's memory, as :meth:`Recycler.hold` does."""

@@ -80,15 +80,23 @@ class Pipeline:
     Attributes:
         layout: its :class:`PipelineLayout`.
         spirv: its module.
+        name: of a built-in kernel; empty for others. ``constants``: its specialization constants.
     """
 
     def __init__(
-        self, device: Any, spirv: bytes, entry: str, layout: PipelineLayout, constants: Sequence[int] = ()
+        self,
+        device: Any,
+        spirv: bytes,
+        entry: str,
+        layout: PipelineLayout,
+        constants: Sequence[int] = (),
+        name: str = "",
     ) -> None:
         vk = self._vk = api.load()
         self._device = device
         self.layout = layout
         self.spirv = spirv
+        self.name, self.constants = name, tuple(constants)
         code = vk.ffi.new("uint32_t[]", list(struct.unpack(f"<{len(spirv) // 4}I", spirv)))
         info = vk.struct("VkShaderModuleCreateInfo", codeSize=len(spirv), pCode=code)
         module = vk.create("ShaderModule", device, info)
@@ -174,20 +182,28 @@ class PipelineCache:
             if pipeline is None:
                 layout = self.layout(bindings, push_nbytes, texels, pushes=pushes)
                 spirv = shader.shipped(name)
-                pipeline = self._pipelines[key] = Pipeline(self._device, spirv, "main", layout, constants)
+                pipeline = self._pipelines[key] = Pipeline(self._device, spirv, "main", layout, constants, name)
             return pipeline
 
     def lease(
-        self, key: Any, spirv: bytes, entry: str, bindings: int, push_nbytes: int, *, pushes: bool = False
+        self,
+        key: Any,
+        spirv: bytes,
+        entry: str,
+        bindings: int,
+        push_nbytes: int,
+        constants: tuple[int, ...] = (),
+        *,
+        pushes: bool = False,
     ) -> Pipeline:
         """Return the pipeline known by ``key`` and the rest; it lives as long as somebody holds what is returned."""
-        full = (key, entry, bindings, push_nbytes, pushes)
+        full = (key, entry, bindings, push_nbytes, constants, pushes)
         self.reap()
         with self._lock:
             pipeline = self._leased.get(full)
             if pipeline is None:
                 layout = self.layout(bindings, push_nbytes, pushes=pushes)
-                pipeline = Pipeline(self._device, spirv, entry, layout)
+                pipeline = Pipeline(self._device, spirv, entry, layout, constants)
                 address = api.load().address(pipeline.handle)
                 self._alive[address] = pipeline.handle
                 weakref.finalize(pipeline, self._drop, address).atexit = False

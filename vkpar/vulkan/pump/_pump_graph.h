@@ -1,7 +1,7 @@
 /* Graphs: command buffers that are recorded once, operation by operation, and submitted as often as wanted.
  *
  * What is recorded here has the barriers that eager operations have. Others record into the same buffers between
- * operations, and say so. One thread at a time uses a recording.
+ * operations, and say so. One thread at a time uses a recording, and none does once its device is closed.
  */
 #ifndef VKPAR_PUMP_GRAPH_H
 #define VKPAR_PUMP_GRAPH_H
@@ -11,15 +11,32 @@
 enum { SIMULTANEOUS_USE = 4 };
 
 struct vkp_recording {
-    vkp_stream *stream;                  /* lives as long as its device: longer than the recording */
+    vkp_stream *stream;                  /* NULL: it was closed, and the pools are gone or given up */
+    vkp_recording *next;                 /* of the stream */
     frame memory;                        /* its pools */
     recorder to;
     uint64_t operations;
 };
 
+/* Before the stream's device goes: what Python has dropped without a close goes with it. */
+static void close_recordings(vkp_stream *s, int leak) {
+    for (vkp_recording *r = s->recordings; r; r = r->next) {
+        if (!leak) destroy_frame(s, &r->memory);
+        r->stream = NULL;
+    }
+    s->recordings = NULL;
+}
+
 void vkp_recording_free(vkp_recording *r) {
     if (!r || forked) return;
-    destroy_frame(r->stream, &r->memory);
+    pthread_mutex_lock(&entry);
+    if (r->stream) {
+        vkp_recording **link = &r->stream->recordings;
+        while (*link != r) link = &(*link)->next;
+        *link = r->next;
+        destroy_frame(r->stream, &r->memory);
+    }
+    pthread_mutex_unlock(&entry);
     free(r);
 }
 
@@ -28,7 +45,13 @@ vkp_recording *vkp_recording_new(vkp_stream *s, int32_t *result) {
     *result = r ? SUCCESS : OUT_OF_HOST_MEMORY;
     if (!r) return NULL;
     pool_info info = {S_POOL, NULL, 0, s->family};
-    *result = s->vk.create_pool(s->queue->device, &info, NULL, &r->memory.pool);
+    pthread_mutex_lock(&entry);
+    *result = s->shut ? SHUT : s->vk.create_pool(s->queue->device, &info, NULL, &r->memory.pool);
+    if (*result == SUCCESS) {
+        r->next = s->recordings;
+        s->recordings = r;
+    }
+    pthread_mutex_unlock(&entry);
     if (*result != SUCCESS) {
         free(r);
         return NULL;

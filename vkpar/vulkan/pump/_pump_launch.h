@@ -49,6 +49,7 @@ struct vkp_stream {
     pthread_t thread, capturer;
     pthread_cond_t wake;
     uint64_t operations, submissions;
+    vkp_recording *recordings;           /* of graphs */
 };
 
 static pthread_mutex_t entry = PTHREAD_MUTEX_INITIALIZER;
@@ -56,6 +57,7 @@ static int forked;                       /* this process is a child of the one t
 static void note_fork(void) { forked = 1; }
 
 static int32_t submit_one(vkp_queue *q, void *command, uint64_t value);
+static void close_recordings(vkp_stream *s, int leak);
 
 /* ---- frames ---- */
 
@@ -320,6 +322,7 @@ void vkp_stream_close(vkp_stream *s, int leak) {
     if (!s->shut && s->queue->stream == s) s->queue->stream = NULL;
     s->shut = s->stop = 1;
     s->count = 0;
+    close_recordings(s, leak);
     pthread_cond_signal(&s->wake);
     pthread_mutex_unlock(&entry);
     if (joins) pthread_join(s->thread, NULL);

@@ -1,0 +1,261 @@
+// The functions of elementwise expressions, by float bits where drivers differ about NaN and infinity. A line of "//:"
+// begins one; generated kernels take those that they call, and those that these call. No loops but of a few turns.
+
+//: nan
+bool f_nan(float x) { return (floatBitsToUint(x) & 0x7FFFFFFFu) > 0x7F800000u; }
+//: isnan
+bool f_isnan(float x) { return f_nan(x); }
+//: isinf
+bool f_isinf(float x) { return (floatBitsToUint(x) & 0x7FFFFFFFu) == 0x7F800000u; }
+//: isfinite
+bool f_isfinite(float x) { return (floatBitsToUint(x) & 0x7FFFFFFFu) < 0x7F800000u; }
+//: equal
+bool f_equal(float a, float b) { return a == b && !f_nan(a) && !f_nan(b); }
+//: not_equal
+bool f_not_equal(float a, float b) { return a != b || f_nan(a) || f_nan(b); }
+
+//: max_float
+float f_max_float(float a, float b) { return f_nan(a) ? a : f_nan(b) ? b : max(a, b); }
+//: min_float
+float f_min_float(float a, float b) { return f_nan(a) ? a : f_nan(b) ? b : min(a, b); }
+//: max_int
+int f_max_int(int a, int b) { return max(a, b); }
+//: min_int
+int f_min_int(int a, int b) { return min(a, b); }
+//: max_uint
+uint f_max_uint(uint a, uint b) { return max(a, b); }
+//: min_uint
+uint f_min_uint(uint a, uint b) { return min(a, b); }
+//: abs_float
+float f_abs_float(float x) { return uintBitsToFloat(floatBitsToUint(x) & 0x7FFFFFFFu); }
+//: abs_int
+int f_abs_int(int x) { return x < 0 ? -x : x; }
+//: abs_uint
+uint f_abs_uint(uint x) { return x; }
+//: sign_float
+float f_sign_float(float x) { return f_nan(x) ? x : sign(x); }
+//: sign_int
+int f_sign_int(int x) { return sign(x); }
+//: sign_uint
+uint f_sign_uint(uint x) { return min(x, 1u); }
+//: relu_float
+float f_relu_float(float x) { return x <= 0.0 ? 0.0 : x; }
+//: relu_int
+int f_relu_int(int x) { return max(x, 0); }
+//: relu_uint
+uint f_relu_uint(uint x) { return x; }
+
+// Some drivers round the two halves of a uint one after the other.
+//: float_of_uint
+float f_float_of_uint(uint x) {
+    precise float y = float(x >> 16) * 65536.0 + float(x & 0xFFFFu);
+    return y;
+}
+//: int_of_float
+int f_int_of_float(float x) {
+    int inside = int(clamp(f_nan(x) ? 0.0 : x, -2147483648.0, 2147483520.0));
+    return x >= 2147483648.0 ? 0x7FFFFFFF : inside;
+}
+//: uint_of_float
+uint f_uint_of_float(float x) {
+    uint inside = uint(clamp(f_nan(x) ? 0.0 : x, 0.0, 4294967040.0));
+    return x >= 4294967296.0 ? 0xFFFFFFFFu : inside;
+}
+
+//: floor_divide_int
+int f_floor_divide_int(int a, int b) {
+    int divisor = b == 0 || b == -1 ? 1 : b;
+    int q = a / divisor;
+    int r = a - q * divisor;
+    q -= r != 0 && (r < 0) != (divisor < 0) ? 1 : 0;
+    return b == 0 ? 0 : b == -1 ? -a : q;
+}
+//: modulo_int
+int f_modulo_int(int a, int b) { return b == 0 ? 0 : a - f_floor_divide_int(a, b) * b; }
+//: floor_divide_uint
+uint f_floor_divide_uint(uint a, uint b) { return b == 0u ? 0u : a / max(b, 1u); }
+//: modulo_uint
+uint f_modulo_uint(uint a, uint b) { return b == 0u ? 0u : a % max(b, 1u); }
+//: floor_divide_float
+float f_floor_divide_float(float a, float b) {
+    precise float q = floor(a / b);
+    precise float r = fma(-q, b, a);
+    float low = q - 1.0;
+    float high = q + 1.0;
+    bool over = r != 0.0 && (r < 0.0) != (b < 0.0);
+    bool under = !over && abs(r) >= abs(b);
+    return over ? low : under ? high : q;
+}
+//: modulo_float
+float f_modulo_float(float a, float b) {
+    precise float r = fma(-f_floor_divide_float(a, b), b, a);
+    return r;
+}
+//: shift_left_int
+int f_shift_left_int(int a, int b) { return uint(b) > 31u ? 0 : a << (b & 31); }
+//: shift_left_uint
+uint f_shift_left_uint(uint a, uint b) { return b > 31u ? 0u : a << (b & 31u); }
+//: shift_right_int
+int f_shift_right_int(int a, int b) { return a >> min(uint(b), 31u); }
+//: shift_right_uint
+uint f_shift_right_uint(uint a, uint b) { return b > 31u ? 0u : a >> (b & 31u); }
+
+//: power_float
+float f_power_float(float x, uint n) {
+    float made = 1.0;
+    for (uint turn = 0u; turn < 5u; turn++) {
+        made = (n & 1u) != 0u ? made * x : made;
+        x *= x;
+        n >>= 1;
+    }
+    return made;
+}
+//: power_int
+int f_power_int(int x, uint n) {
+    int made = 1;
+    for (uint turn = 0u; turn < 5u; turn++) {
+        made = (n & 1u) != 0u ? made * x : made;
+        x *= x;
+        n >>= 1;
+    }
+    return made;
+}
+//: power_uint
+uint f_power_uint(uint x, uint n) {
+    uint made = 1u;
+    for (uint turn = 0u; turn < 5u; turn++) {
+        made = (n & 1u) != 0u ? made * x : made;
+        x *= x;
+        n >>= 1;
+    }
+    return made;
+}
+
+//: floor
+float f_floor(float x) { return floor(x); }
+//: ceil
+float f_ceil(float x) { return ceil(x); }
+//: round
+float f_round(float x) { return roundEven(x); }
+//: trunc
+float f_trunc(float x) { return trunc(x); }
+//: sqrt
+float f_sqrt(float x) { return sqrt(x); }
+//: rsqrt
+float f_rsqrt(float x) { return inversesqrt(x); }
+
+// exp2 and exp of what is out of range, and of NaN, are the drivers' least common ground.
+//: exp2
+float f_exp2(float x) {
+    float inside = exp2(clamp(x, -160.0, 127.99999));
+    return f_nan(x) ? x : x >= 128.0 ? uintBitsToFloat(0x7F800000u) : x < -160.0 ? 0.0 : inside;
+}
+//: exp
+float f_exp(float x) {
+    float inside = exp(clamp(x, -110.0, 88.72283));
+    return f_nan(x) ? x : x > 88.72283 ? uintBitsToFloat(0x7F800000u) : x < -110.0 ? 0.0 : inside;
+}
+// 2 atanh(x / (2 + x)) by its series, for |x| < 1/4.
+//: log1p_near
+float f_log1p_near(float x) {
+    float s = x / (2.0 + x);
+    float z = s * s;
+    return 2.0 * s + 2.0 * s * z * (0.33333333 + z * (0.2 + z * (0.14285714 + z * 0.11111111)));
+}
+// Drivers may err by 2^-21 near 1, where the logarithm is near 0.
+//: log
+float f_log(float x) {
+    float far = log(clamp(x, 1.1754944e-38, 3.4028235e38));
+    float y = abs(x - 1.0) < 0.25 ? f_log1p_near(x - 1.0) : far;
+    y = x == uintBitsToFloat(0x7F800000u) ? x : y;
+    y = x <= 0.0 ? uintBitsToFloat(x == 0.0 ? 0xFF800000u : 0x7FC00000u) : y;
+    return f_nan(x) ? x : y;
+}
+//: log2
+float f_log2(float x) {
+    float far = log2(clamp(x, 1.1754944e-38, 3.4028235e38));
+    float y = abs(x - 1.0) < 0.25 ? 1.4426950 * f_log1p_near(x - 1.0) : far;
+    y = x == uintBitsToFloat(0x7F800000u) ? x : y;
+    y = x <= 0.0 ? uintBitsToFloat(x == 0.0 ? 0xFF800000u : 0x7FC00000u) : y;
+    return f_nan(x) ? x : y;
+}
+//: log1p
+float f_log1p(float x) { return abs(x) < 0.25 ? f_log1p_near(x) : f_log(1.0 + x); }
+//: expm1
+float f_expm1(float x) {
+    float near = x * (1.0 + x * (0.5 + x * (0.16666667 + x * (0.041666668 + x * (0.0083333333 + x * (0.0013888889
+        + x * (1.9841270e-4 + x * 2.4801587e-5)))))));
+    return abs(x) < 0.5 ? near : f_exp(x) - 1.0;
+}
+//: pow
+float f_pow(float x, float y) {
+    float size = f_abs_float(x);
+    float made = f_exp2(y * f_log2(size));
+    made = size == 1.0 ? 1.0 : made;  // log2 is 0: no infinity times it
+    bool whole = floor(y) == y;
+    bool odd = whole && abs(y) < 16777216.0 && fract(abs(y) * 0.5) == 0.5;
+    made = (floatBitsToUint(x) >> 31) != 0u && odd ? -made : made;
+    made = x < 0.0 && !whole && f_abs_float(x) < uintBitsToFloat(0x7F800000u) ? uintBitsToFloat(0x7FC00000u) : made;
+    made = f_nan(x) ? x : f_nan(y) ? y : made;
+    return y == 0.0 || x == 1.0 ? 1.0 : made;
+}
+
+//: tanh
+float f_tanh(float x) {
+    float z = x * x;
+    float near = x * (1.0 + z * (-0.33333333 + z * (0.13333333 + z * (-0.053968254 + z * 0.021869489))));
+    float far = 1.0 - 2.0 / (f_exp(2.0 * abs(x)) + 1.0);
+    return abs(x) < 0.25 ? near : f_nan(x) ? x : x < 0.0 ? -far : far;
+}
+//: sigmoid
+float f_sigmoid(float x) { return 1.0 / (1.0 + f_exp(-x)); }
+//: silu
+float f_silu(float x) { return x / (1.0 + f_exp(-x)); }
+// erfc of z >= 0, to 1.2e-7 of its value: the Chebyshev fit of Press et al., Numerical Recipes in C, 2nd ed., 6.2.
+//: erfc
+float f_erfc(float z) {
+    float t = 1.0 / (1.0 + 0.5 * z);
+    float p = t * (1.48851587 + t * (-0.82215223 + t * 0.17087277));
+    p = t * (0.09678418 + t * (-0.18628806 + t * (0.27886807 + t * (-1.13520398 + p))));
+    return t * f_exp(-z * z - 1.26551223 + t * (1.00002368 + t * (0.37409196 + p)));
+}
+//: erf
+float f_erf(float x) {
+    float z = x * x;
+    float near = x * (1.12837917 + z * (-0.376126389 + z * (0.112837917 + z * (-0.0268661706 + z * (0.00522397763
+        + z * (-0.000854832701 + z * 0.000120553329))))));
+    float far = 1.0 - f_erfc(abs(x));
+    return abs(x) < 0.5 ? near : f_nan(x) ? x : x < 0.0 ? -far : far;
+}
+//: gelu
+float f_gelu(float x) {
+    float tail = f_erfc(0.70710678 * abs(x));
+    return 0.5 * x * (x < 0.0 ? tail : 2.0 - tail);
+}
+//: gelu_tanh
+float f_gelu_tanh(float x) { return x * f_sigmoid(1.5957691 * (x + 0.044715 * x * x * x)); }
+
+// x - k pi/2 in three steps, k x pi/2's leading parts being exact; Cephes' polynomials (S. Moshier, sinf.c, cosf.c).
+//: turned
+float f_turned(float x, float k) {
+    precise float r = fma(-k, 1.5703125, x);
+    r = fma(-k, 4.837512969970703125e-4, r);
+    r = fma(-k, 7.54978995489188216e-8, r);
+    return r;
+}
+//: wave
+float f_wave(float x, int quarter) {
+    float k = roundEven(x * 0.63661977);
+    float r = f_turned(x, k);
+    float z = r * r;
+    float s = r + r * z * (-1.6666654611e-1 + z * (8.3321608736e-3 - z * 1.9515295891e-4));
+    float c = 1.0 - 0.5 * z + z * z * (4.166664568298827e-2 + z * (-1.388731625493765e-3 + z * 2.443315711809948e-5));
+    int q = int(clamp(k, -1e9, 1e9)) + quarter;
+    float made = (q & 1) != 0 ? c : s;
+    made = (q & 2) != 0 ? -made : made;
+    return (floatBitsToUint(x) & 0x7FFFFFFFu) >= 0x7F800000u ? uintBitsToFloat(0x7FC00000u) : made;
+}
+//: sin
+float f_sin(float x) { return f_wave(x, 0); }
+//: cos
+float f_cos(float x) { return f_wave(x, 1); }

@@ -1,0 +1,82 @@
+// Sends what a kernel stores, without a kernel of its own: the work-group that stores the last elements of a block
+// encodes the block for the link as wire_reduce does, and keeps what its readers will decode.
+// The outputs are float32, one after the other from element push.source_at of binding SOURCE_BINDING on. Work-groups have
+// 256 invocations.
+#ifndef VKPAR_SEND_GLSL
+#define VKPAR_SEND_GLSL
+
+#define LANES 32
+#define GROUP 256
+#define ELEM ELEM_F32
+#define IN_WIRE OUT_WIRE
+#define TAIL
+#include "wire.glsl"
+
+// Per block, how many of its elements were stored; zero before the first launch and after each.
+layout(set = 0, binding = 5, std430) coherent buffer Stored { uint stored[]; };
+
+const uint PER_SCALE = OUT_WIRE == WIRE_Q8 ? Q8_UNITS : BLOCK / 8u;  // units that share a scale
+shared uint largest_in[BLOCK / 8u / PER_SCALE];
+shared bool is_last;
+
+#ifdef DIRECT
+// Words travel as they are: each group sends its own.
+void send_stored(uint first, uint number) {
+    uint i = gl_LocalInvocationID.x;
+    barrier();
+    if (i < number && first + i < push.count) {
+        uint bits = canonical(uvec4(source_word[push.source_at + first + i])).x;
+        slot_word[4u * push.out_slot + first + i] = bits;
+        target_word[push.target_at + first + i] = bits;
+    }
+}
+#else
+void send_block(uint block) {
+    uint lane = gl_LocalInvocationID.x, unit = block * LANES + lane;
+    bool inside = lane < LANES;
+    uvec2 n = uvec2(0u);
+    Eight own = Eight(uvec4(0u), uvec4(0u));
+    if (inside) {
+        n = elements_left(push.count, unit);
+        own = load_elements(push.source_at, unit, n);
+    }
+    uint largest = 0u;
+    if (has_scales(OUT_WIRE)) {
+        if (lane < BLOCK / 8u / PER_SCALE) largest_in[lane] = 0u;
+        barrier();
+        if (inside) atomicMax(largest_in[lane / PER_SCALE], largest_finite(own));
+        barrier();
+        if (inside) largest = largest_in[lane / PER_SCALE];
+    }
+    if (inside) {
+        Raw raw = encode_raw(OUT_WIRE, own, scale_of(OUT_WIRE, largest));
+        store_raw(OUT_WIRE, push.out_slot, push.tail, unit, raw);
+        store_elements(push.target_at, unit, n, decode_raw(OUT_WIRE, raw));
+    }
+    barrier();
+}
+
+// To be called by all invocations of a group that has stored elements first to first + number, of all of push.count.
+void send_stored(uint first, uint number) {
+    uint at = first, end = min(first + number, push.count);
+    memoryBarrierBuffer();
+    barrier();
+    while (at < end) {
+        uint block = at / BLOCK, next = min((block + 1u) * BLOCK, end);
+        if (gl_LocalInvocationID.x == 0u) {
+            uint whole = min(BLOCK, push.count - block * BLOCK);
+            is_last = atomicAdd(stored[block], next - at) + (next - at) == whole;
+            if (is_last) stored[block] = 0u;
+        }
+        barrier();
+        if (is_last) {
+            memoryBarrierBuffer();
+            send_block(block);
+        }
+        barrier();
+        at = next;
+    }
+}
+#endif
+
+#endif

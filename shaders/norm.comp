@@ -1,0 +1,108 @@
+// y = x / rms(x) * w, or (x - mean(x)) / deviation(x) * w + b, along rows; or the first of h = x + r, which is written too.
+// variants: layer: LAYER | rms: RMS | residual: RMS RESIDUAL
+// variants: f32: X_TYPE=F32 | f16: X_TYPE=F16 | bf16: X_TYPE=BF16
+// variants: kept: KEPT | long: LONG
+#version 450
+#extension GL_GOOGLE_include_directive : require
+#include "common/elements.glsl"
+#include "common/grid.glsl"
+#include "common/rows.glsl"
+
+layout(constant_id = 6) const bool WEIGHTED = false;
+layout(constant_id = 7) const uint W_TYPE = 0;
+layout(constant_id = 8) const bool W_WIDE = false;
+layout(constant_id = 9) const bool BIASED = false;  // of LAYER; below it is what RESIDUAL has
+layout(constant_id = 10) const uint B_TYPE = 0;
+layout(constant_id = 11) const bool B_WIDE = false;
+layout(constant_id = 12) const uint H_TYPE = 0;
+layout(constant_id = 13) const bool H_FULL = false;  // h is stored as float32, after it was rounded to its type
+layout(constant_id = 14) const bool H_WIDE = false;
+
+const uint H_STORED = H_FULL ? F32 : H_TYPE;
+
+ELEMENTS_IN(x, 0, X_TYPE, X_WIDE)
+ELEMENTS_IN(w, 1, W_TYPE, W_WIDE)
+#ifdef RMS
+#ifdef RESIDUAL
+ELEMENTS_IN(b, 2, B_TYPE, B_WIDE)
+ELEMENTS_OUT(y, 3, Y_TYPE, Y_WIDE)
+ELEMENTS_OUT(h, 4, H_STORED, H_WIDE)
+#else
+ELEMENTS_OUT(y, 2, Y_TYPE, Y_WIDE)
+#endif
+#else
+ELEMENTS_IN(b, 2, B_TYPE, B_WIDE)
+ELEMENTS_OUT(y, 3, Y_TYPE, Y_WIDE)
+#endif
+
+#ifdef RESIDUAL
+uint rounded(uint bits) {
+    if (H_TYPE == F16) {
+        bits = f16_bits_to_f32_bits(f32_bits_to_f16_bits(bits));
+    } else if (H_TYPE == BF16) {
+        bits = bf16_bits_to_f32_bits(f32_bits_to_bf16_bits(bits));
+    }
+    return bits;
+}
+#endif
+
+// Four elements that are normalized; zero from the n-th on.
+vec4 load(uint k, uint n) {
+    uint at = row() * push.extent + k;
+    vec4 v = x_at4(push.x_first + at, n);
+#ifdef RESIDUAL
+    uvec4 bits = floatBitsToUint(v + b_at4(push.b_first + at, n));
+    v = uintBitsToFloat(uvec4(rounded(bits.x), rounded(bits.y), rounded(bits.z), rounded(bits.w)));
+#endif
+    return v;
+}
+
+// What is taken off each element, and what the rest is multiplied by.
+vec2 statistics() {
+    float mean = 0.0;
+    vec4 sum = vec4(0.0);
+#ifdef KEPT
+    EACH_FOUR {
+        kept[j] = load(k, n);
+        sum += kept[j];
+    }
+#define VALUES kept[j]
+#else
+#define VALUES load(k, n)
+#ifdef LAYER
+    EACH_FOUR {
+        sum += VALUES;
+    }
+#endif
+#endif
+#ifdef LAYER
+    mean = sum_of_row(across(sum)) / float(push.extent);
+#endif
+    sum = vec4(0.0);
+    EACH_FOUR {
+        vec4 off = mix(vec4(0.0), VALUES - mean, first_of(n));
+        sum += off * off;
+    }
+    return vec2(mean, 1.0 / sqrt(sum_of_row(across(sum)) / float(push.extent) + push.value));
+}
+
+void main() {
+    vec2 found = statistics();
+    EACH_FOUR {
+        uint at = row() * push.extent + k;
+        vec4 v = VALUES;
+#ifdef RESIDUAL
+        h_store4(push.h_first + at, n, h_pack4(floatBitsToUint(v)));
+#endif
+        v = (v - found.x) * found.y;
+        if (WEIGHTED) {
+            v *= w_at4(push.w_first + k, n);
+        }
+#ifdef LAYER
+        if (BIASED) {
+            v += b_at4(push.b_first + k, n);
+        }
+#endif
+        y_store4(push.y_first + at, n, y_pack4(floatBitsToUint(v)));
+    }
+}

@@ -1,0 +1,107 @@
+// Reduces rows of elements that lie side by side, or parts of rows: `lanes` invocations a part, several parts a group.
+// Parts have a fixed length and a fixed tree of terms, so that sums are the same bits each time.
+// variants: sum_f32_f32: SUM A_TYPE=F32 O_TYPE=F32 | sum_f32_f16: SUM A_TYPE=F32 O_TYPE=F16 | sum_f32_bf16: SUM A_TYPE=F32 O_TYPE=BF16 | sum_f16_f16: SUM A_TYPE=F16 O_TYPE=F16 | sum_f16_f32: SUM A_TYPE=F16 O_TYPE=F32 | sum_bf16_bf16: SUM A_TYPE=BF16 O_TYPE=BF16 | sum_bf16_f32: SUM A_TYPE=BF16 O_TYPE=F32 | sum_i32_i32: SUM WORDS A_TYPE=I32 O_TYPE=I32 | sum_i32_f32: SUM SIGNED A_TYPE=I32 O_TYPE=F32 | sum_u32_f32: SUM UNSIGNED A_TYPE=I32 O_TYPE=F32 | extreme_f32_f32: EXTREME A_TYPE=F32 O_TYPE=F32 | extreme_f32_f16: EXTREME A_TYPE=F32 O_TYPE=F16 | extreme_f32_bf16: EXTREME A_TYPE=F32 O_TYPE=BF16 | extreme_f16_f16: EXTREME A_TYPE=F16 O_TYPE=F16 | extreme_f16_f32: EXTREME A_TYPE=F16 O_TYPE=F32 | extreme_bf16_bf16: EXTREME A_TYPE=BF16 O_TYPE=BF16 | extreme_bf16_f32: EXTREME A_TYPE=BF16 O_TYPE=F32 | extreme_i32_i32: EXTREME A_TYPE=I32 O_TYPE=I32 | place_f32: PLACE A_TYPE=F32 O_TYPE=I32 | place_f16: PLACE A_TYPE=F16 O_TYPE=I32 | place_bf16: PLACE A_TYPE=BF16 O_TYPE=I32 | place_i32: PLACE A_TYPE=I32 O_TYPE=I32 | place_pairs: PLACE PAIRS A_TYPE=I32 O_TYPE=I32
+#version 450
+#extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_control_flow_attributes : require
+#include "common/elements.glsl"
+#include "common/grid.glsl"
+
+layout(local_size_x_id = 0) in;
+layout(constant_id = 0) const uint GROUP = 256;
+layout(constant_id = 1) const bool A_WIDE = false;  // parts begin at multiples of 4
+
+ELEMENTS_IN(a, 0, A_TYPE, A_WIDE)
+ELEMENTS_OUT(o, 1, O_TYPE, false)
+
+layout(push_constant) uniform Push {
+    uint rows;
+    uint extent;  // of a row
+    uint row;     // elements from one row to the next
+    uint parts;   // of a row
+    uint part;    // elements of a part, a multiple of 4
+    uint lanes;   // a power of two; half of a group at most where results are halves
+    uint a_first;
+    uint o_first;  // even for halves
+    uint place;    // of the first element in its row
+    uint last;     // results are final: places without their keys
+    uint flip;     // what turns bits into keys
+    float divisor;  // of a mean, else 0
+} push;
+
+const uint STEP = 1u;
+#include "common/fold.glsl"
+
+shared ONE folded[256];
+
+#ifdef PAIRS
+ONE fold(uint at, uint begin, uint end, uint lane) {
+    ONE result = One(0u, 0xFFFFFFFFu);
+    for (uint k = begin + lane; k < end; k += push.lanes) {
+        result = both(result, One(a_word[2u * (at + k)], a_word[2u * (at + k) + 1u]));
+    }
+    return result;
+}
+#else
+ONE fold(uint at, uint begin, uint end, uint lane) {
+    uint step = push.lanes * 4u;
+    uint k = begin + lane * 4u;
+    FOUR result = nothing();
+    for (; k + 3u * step + 4u <= end; k += 4u * step) {
+        uvec4 packed[4];
+        [[unroll]] for (uint j = 0u; j < 4u; j++) {
+            packed[j] = a_packed4(at + k + j * step, 4u);
+        }
+        FOUR low = both(taken(packed[0], 4u, push.place + k), taken(packed[1], 4u, push.place + k + step));
+        FOUR high = both(taken(packed[2], 4u, push.place + k + 2u * step), taken(packed[3], 4u, push.place + k + 3u * step));
+        result = both(result, both(low, high));
+    }
+    for (; k < end; k += step) {
+        result = both(result, taken(a_packed4(at + k, end - k), end - k, push.place + k));
+    }
+    return across(result);
+}
+#endif
+
+void store(uint at, uint first, uint n) {
+#ifdef PLACE
+    for (uint j = 0u; j < n; j++) {
+        ONE one = folded[(first + j) * push.lanes];
+        if (push.last != 0u) {
+            o_word[at + j] = one.at;
+        } else {
+            o_word[2u * (at + j)] = one.key;
+            o_word[2u * (at + j) + 1u] = one.at;
+        }
+    }
+#else
+    FOUR four = FOUR(0);
+    for (uint j = 0u; j < n; j++) {
+        four[j] = folded[(first + j) * push.lanes];
+    }
+    o_store4(at, n, o_pack4(finished(four)));
+#endif
+}
+
+void main() {
+    uint id = gl_LocalInvocationID.x;
+    uint lane = id % push.lanes;
+    uint together = GROUP / push.lanes;
+    uint first = group_number() * together;
+    uint units = push.rows * push.parts;
+    uint unit = first + id / push.lanes;
+    uint begin = unit % push.parts * push.part;
+    uint end = unit < units ? min(begin + push.part, push.extent) : begin;
+    folded[id] = fold(push.a_first + unit / push.parts * push.row, begin, end, lane);
+    for (uint half_way = push.lanes / 2u; half_way >= 1u; half_way >>= 1) {
+        barrier();
+        if (lane < half_way) {
+            folded[id] = both(folded[id], folded[id + half_way]);
+        }
+    }
+    barrier();
+    uint mine = id * 4u;
+    if (mine < together && first + mine < units) {
+        store(push.o_first + first + mine, mine, min(min(together - mine, units - first - mine), 4u));
+    }
+}

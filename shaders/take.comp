@@ -1,0 +1,53 @@
+// Rows of a table by indices: a word of the result an invocation. UNIT is how many bytes are moved at a time: 4, 2 or 1.
+// variants: u1: UNIT=1 | u2: UNIT=2 | u4: UNIT=4
+#version 450
+#extension GL_GOOGLE_include_directive : require
+#include "common/grid.glsl"
+
+layout(local_size_x = 256) in;
+layout(set = 0, binding = 0, std430) readonly buffer Table { uint table[]; };
+layout(set = 0, binding = 1, std430) readonly buffer Indices { uint indices[]; };
+layout(set = 0, binding = 2, std430) writeonly buffer Rows { uint rows[]; };
+
+layout(push_constant) uniform Push {
+    uint count;         // units of the result
+    uint row;           // units of a row
+    uint height;        // rows of the table
+    uint table_first;   // unit at which the table begins
+    uint index_first;   // word at which the indices begin
+    uint rows_first;    // word at which the result begins
+    uint is_signed;     // 1 where indices below zero count from the end
+    uint missing_even;  // what stands for the units of a row that is not there
+    uint missing_odd;
+} push;
+
+const uint PER_WORD = 4u / uint(UNIT);
+const uint BITS = 8u * uint(UNIT);
+const uint MASK = 0xFFFFFFFFu >> (32u - BITS);
+
+uint unit_of(uint i) {
+    uint number = i / push.row;
+    uint column = i - number * push.row;
+    uint index = indices[push.index_first + number];
+    index += (index >> 31) * push.is_signed * push.height;
+    uint bits = (column & 1u) == 0u ? push.missing_even : push.missing_odd;
+    if (index < push.height) {
+        uint at = push.table_first + index * push.row + column;
+        bits = table[at / PER_WORD] >> (at % PER_WORD * BITS);
+    }
+    return bits & MASK;
+}
+
+void main() {
+    uint word = group_number() * 256u + gl_LocalInvocationID.x;
+    uint i = word * PER_WORD;
+    if (i >= push.count) {
+        return;
+    }
+    uint bits = 0u;
+    uint n = min(push.count - i, PER_WORD);
+    for (uint j = 0u; j < n; j++) {
+        bits |= unit_of(i + j) << (j * BITS);
+    }
+    rows[push.rows_first + word] = bits;
+}

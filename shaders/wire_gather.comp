@@ -1,0 +1,11 @@
+#version 450
+#extension GL_GOOGLE_include_directive : require
+// The last step of a sum, which adds the result to other elements at once.
+// variants: scaled: IN_WIRE=WIRE_SCALED_F16 | word: IN_WIRE=WIRE_WORD | bhalf: IN_WIRE=WIRE_BF16 | q8: IN_WIRE=WIRE_Q8
+// variants: whole: | tail: TAIL
+#define LANES 32
+#define GROUP 256
+#define ELEM ELEM_F32
+#define OUT_WIRE IN_WIRE
+#define ADDS
+#include "common/reduce.glsl"

@@ -1,0 +1,195 @@
+"""Random arrays, take and concatenate, on every driver."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from elementwise import held, seen
+
+import vkpar
+from vkpar import InvalidUsageError, UnsupportedError
+
+pytestmark = pytest.mark.device
+FLOATS = ("float32", "float16", "bfloat16")
+
+
+def philox(count: int, seed: int, position: int = 0) -> np.ndarray:
+    """Philox4x32-10, by whole numbers of Python's size."""
+    blocks = np.arange(-(-count // 4), dtype=np.uint64) + np.uint64(position)
+    mask = np.uint64(0xFFFFFFFF)
+    c = [blocks & mask, blocks >> np.uint64(32), np.zeros_like(blocks), np.zeros_like(blocks)]
+    key = [seed & 0xFFFFFFFF, seed >> 32]
+    for _ in range(10):
+        one, other = np.uint64(0xD2511F53) * c[0], np.uint64(0xCD9E8D57) * c[2]
+        c = [
+            (other >> np.uint64(32)) ^ c[1] ^ np.uint64(key[0]),
+            other & mask,
+            (one >> np.uint64(32)) ^ c[3] ^ np.uint64(key[1]),
+            one & mask,
+        ]
+        key = [(key[0] + 0x9E3779B9) & 0xFFFFFFFF, (key[1] + 0xBB67AE85) & 0xFFFFFFFF]
+    return np.stack(c, axis=1).ravel()[:count].astype(np.uint32)
+
+
+def test_philox_is_the_published_one() -> None:
+    """The known answers of Random123 for counters and keys of zeros."""
+    assert [f"{word:08x}" for word in philox(4, 0)] == ["6627e8d5", "e169c58d", "bc57ac4c", "9b00dbd8"]
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2**32 + 7, 2**64 - 1])
+def test_bits_are_the_same_on_every_driver(device: vkpar.Device, seed: int) -> None:
+    for count in (1, 3, 4, 1023, 5000):
+        np.testing.assert_array_equal(vkpar.random.bits(device, count, seed=seed).numpy(), philox(count, seed))
+    generator = vkpar.random.Generator(seed, position=2**32 - 2)
+    np.testing.assert_array_equal(generator.bits(device, (5, 7)).numpy().ravel(), philox(35, seed, 2**32 - 2))
+    assert generator.position == 2**32 + 7
+    np.testing.assert_array_equal(generator.bits(device, 8).numpy(), philox(8, seed, 2**32 + 7))
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_uniform_is_the_same_on_every_driver(device: vkpar.Device, dtype: str) -> None:
+    words = philox(4001, 5)
+    shift, step = {"float32": (8, 2.0**-24), "float16": (21, 2.0**-11), "bfloat16": (24, 2.0**-8)}[dtype]
+    u = (words >> shift).astype(np.float32) * np.float32(step)
+    got = seen(vkpar.random.uniform(device, 4001, seed=5, dtype=dtype))
+    np.testing.assert_array_equal(got, u)
+    assert got.max() < 1
+    low, size = np.float32(-0.3), np.float32(0.7 - -0.3)
+    np.testing.assert_array_equal(
+        seen(vkpar.random.uniform(device, 4001, -0.3, 0.7, seed=5, dtype=dtype)), held(u * size + low, dtype)
+    )
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_normal(device: vkpar.Device, dtype: str) -> None:
+    words = philox(40_000, 11).reshape(-1, 2).astype(np.float64)
+    radius = np.sqrt(-2 * np.log((np.floor(words[:, 0] / 256) + 1) * 2.0**-24))
+    angle = 2 * math.pi * np.floor(words[:, 1] / 256) * 2.0**-24
+    want = np.stack([radius * np.cos(angle), radius * np.sin(angle)], axis=1).ravel()
+    got = seen(vkpar.random.normal(device, 40_000, seed=11, dtype=dtype))
+    step = {"float32": 0, "float16": 2.0**-11, "bfloat16": 2.0**-8}[dtype]
+    assert (np.abs(got - want) <= 4e-6 + step * np.abs(want)).all()
+    assert abs(got.astype(np.float64).mean()) < 0.03
+    assert abs(got.astype(np.float64).std() - 1) < 0.03
+    moved = seen(vkpar.random.normal(device, 4000, 3, 0.5, seed=11, dtype=dtype))
+    assert (np.abs(moved - (3 + want[:4000] / 2)) <= 4e-6 + step * 8).all()
+
+
+def test_random_elements_go_where_they_are_sent(device: vkpar.Device, reopen: Callable[..., vkpar.Device]) -> None:
+    around = device.zeros((40, 7), "float16")
+    for view in (around[1:, 2:5], around.T[3:], around.reshape(-1)[1:20]):
+        around.fill(9)
+        made = vkpar.random.Generator(3).uniform(device, view.shape, dtype="float16", out=view)
+        assert made is view
+        want = seen(vkpar.random.uniform(device, view.shape, seed=3, dtype="float16"))
+        np.testing.assert_array_equal(seen(view), want)
+        assert (seen(around) == 9).sum() == around.size - view.size
+    small = reopen(max_buffer=4096, max_binding=4096)
+    np.testing.assert_array_equal(vkpar.random.bits(small, 9001, seed=2).numpy(), philox(9001, 2))
+    assert vkpar.random.bits(device, (0, 3)).shape == (0, 3)
+
+
+@pytest.mark.parametrize(
+    ("call", "error"),
+    [
+        (lambda d: vkpar.random.Generator(-1), InvalidUsageError),
+        (lambda d: vkpar.random.Generator(1 << 64), InvalidUsageError),
+        (lambda d: vkpar.random.Generator(1.5), InvalidUsageError),
+        (lambda d: vkpar.random.uniform(d, 3, 0, np.inf), InvalidUsageError),
+        (lambda d: vkpar.random.normal(d, -3), InvalidUsageError),
+        (lambda d: vkpar.random.normal(d, 3, dtype="int32"), UnsupportedError),
+        (lambda d: vkpar.random.Generator().bits(d, 3, out=d.zeros(4, "uint32")), InvalidUsageError),
+        (lambda d: vkpar.random.Generator().bits(d, 3, out=d.zeros(3)), InvalidUsageError),
+    ],
+)
+def test_random_arguments_that_are_refused(device: vkpar.Device, call: Any, error: type[Exception]) -> None:
+    with pytest.raises(error):
+        call(device)
+
+
+@pytest.mark.parametrize("dtype", [*FLOATS, "int32", "uint8", "int16", "float64", "complex64", "complex128", "bool"])
+@pytest.mark.parametrize("width", [(), (1,), (3,), (4,), (2, 5)])
+def test_take(device: vkpar.Device, rng: np.random.Generator, dtype: str, width: tuple[int, ...]) -> None:
+    numpy = vkpar.dtypes.resolve(dtype).numpy
+    host = rng.integers(0, 2 if dtype == "bool" else 100, (23, *width)).astype(numpy)
+    missing = {"bfloat16": 0x7FC0}.get(dtype, {"f": np.nan, "c": complex(np.nan, np.nan)}.get(numpy.kind, 0))
+    for view in (lambda x: x, lambda x: x[1:], lambda x: x[::-2]):
+        table, rows = view(device.array(host, dtype)), view(host)
+        for shape in ((1,), (7,), (3, 4), ()):
+            numbers = rng.integers(-len(rows) - 2, len(rows) + 2, shape).astype(np.int32)
+            inside = (numbers >= -len(rows)) & (numbers < len(rows))
+            want = np.where(
+                inside.reshape((*shape, *(1,) * len(width))),
+                rows[np.where(inside, numbers, 0)],
+                np.array(missing).astype(numpy),
+            )
+            got = vkpar.take(table, device.array(numbers)).numpy()
+            assert got.shape == shape + width
+            np.testing.assert_array_equal(got, want.astype(numpy))
+    unsigned = np.array([0, 22, 23, 2**32 - 1], np.uint32)
+    got = vkpar.take(device.array(host, dtype), device.array(unsigned)).numpy()
+    np.testing.assert_array_equal(got[:2], host[[0, 22]])
+    np.testing.assert_array_equal(got[2:], np.full_like(got[2:], missing))
+    out = device.zeros((4, 5, *width), dtype)
+    vkpar.take(device.array(host, dtype), device.array(unsigned), out=out[:, 1])
+    np.testing.assert_array_equal(out[:, 1].numpy(), got)
+    assert not out[:, 2:].numpy().any()
+    empty = vkpar.take(device.zeros((0, *width), dtype), device.array(unsigned)).numpy()
+    np.testing.assert_array_equal(empty, np.full((4, *width), missing, numpy))
+
+
+def test_take_of_what_no_kernel_sees(reopen: Callable[..., vkpar.Device], rng: np.random.Generator) -> None:
+    device = reopen(max_buffer=4096, max_binding=4096)
+    host = rng.standard_normal((40, 17)).astype(np.float32)
+    numbers = rng.integers(0, 40, 700).astype(np.int32)
+    np.testing.assert_array_equal(vkpar.take(device.array(host), device.array(numbers)).numpy(), host[numbers])
+    with pytest.raises(UnsupportedError, match="at once"):
+        vkpar.take(device.zeros((90, 17)), device.array(numbers))
+    for call, message in (
+        (lambda: vkpar.take(device.array(host), device.zeros(3)), "indices are"),
+        (lambda: vkpar.take(device.array(1.0), device.zeros(3, "int32")), "no dimension"),
+        (lambda: vkpar.take(device.array(host), [1]), "indices is a vkpar.Array"),
+        (lambda: vkpar.take(device.array(host), device.array(numbers), out=device.zeros(3)), "the result is"),
+    ):
+        with pytest.raises((InvalidUsageError, UnsupportedError), match=message):
+            call()
+
+
+@pytest.mark.parametrize("axis", [0, 1, -1, -3])
+@pytest.mark.parametrize("dtype", [*FLOATS, "int8", "float64"])
+def test_concatenate(device: vkpar.Device, rng: np.random.Generator, dtype: str, axis: int) -> None:
+    numpy = vkpar.dtypes.resolve(dtype).numpy
+    hosts = []
+    for side in (3, 0, 1, 5):
+        shape = [4, 2, 7]
+        shape[axis] = side
+        hosts.append(rng.integers(0, 100, shape).astype(numpy))
+    arrays = [device.array(host, dtype) for host in hosts]
+    np.testing.assert_array_equal(vkpar.concatenate(arrays, axis).numpy(), np.concatenate(hosts, axis))
+    turned = [device.array(np.ascontiguousarray(host.T), dtype).T for host in hosts]
+    out = device.empty(np.concatenate(hosts, axis).T.shape, dtype).T
+    assert vkpar.concatenate(turned, axis, out=out) is out
+    np.testing.assert_array_equal(out.numpy(), np.concatenate(hosts, axis))
+
+
+def test_concatenate_converts_floats(device: vkpar.Device) -> None:
+    made = vkpar.concatenate([device.full(3, 1, "float16"), device.full(2, 2, "float32")])
+    assert made.dtype == "float32"
+    assert made.numpy().tolist() == [1, 1, 1, 2, 2]
+    a = device.zeros((2, 3))
+    for call in (
+        lambda: vkpar.concatenate([]),
+        lambda: vkpar.concatenate(a),
+        lambda: vkpar.concatenate([a, 1]),
+        lambda: vkpar.concatenate([a, a], 2),
+        lambda: vkpar.concatenate([a, device.zeros((3, 2))]),
+        lambda: vkpar.concatenate([a, device.zeros(3)]),
+        lambda: vkpar.concatenate([a, a], out=device.zeros(3)),
+        lambda: vkpar.concatenate([a[:1], a[1:]], out=a),
+    ):
+        with pytest.raises(InvalidUsageError):
+            call()

@@ -1,0 +1,371 @@
+"""Reductions against float64 with the bound that is promised, and against NumPy exactly where results are exact."""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from elements import FLOATS, check, held, normal, values_of
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+import vkpar
+from vkpar.testing import additions, gamma
+
+reductions = importlib.import_module("vkpar.ops.reductions")
+folding = importlib.import_module("vkpar.ops.folding")
+pytestmark = pytest.mark.device
+
+Axis = int | tuple[int, ...] | None
+PLACES = ("argmax", "argmin")
+EXTREMES = ("max", "min")
+SHAPES: list[tuple[tuple[int, ...], Axis]] = [
+    ((1,), None),
+    ((5,), 0),
+    ((), None),
+    ((1023,), None),
+    ((7, 3), 0),
+    ((7, 3), 1),
+    ((300, 33), 0),
+    ((33, 300), -1),
+    ((3, 70, 5), 1),
+    ((3, 5, 70), (0, 2)),
+    ((2, 130, 3, 2), (1, 3)),
+    ((6, 1, 40), 1),
+    ((4, 5), ()),
+]
+
+
+def bound(values: NDArray[np.float64], axis: Axis, mean: bool = False) -> NDArray[np.float64]:
+    """The promised error of sums."""
+    axes = range(values.ndim) if axis is None else (axis,) if isinstance(axis, int) else axis
+    inside = sorted(index % values.ndim for index in axes)
+    runs = itertools.groupby(enumerate(inside), lambda pair: pair[1] - pair[0])
+    depth = sum(additions(math.prod(values.shape[index] for _, index in run)) for _, run in runs)
+    total = np.abs(values).sum(axis=axis) * gamma(max(depth, 24))
+    count = max(values.size // max(total.size, 1), 1)
+    return total / count + 4 * 2.0**-23 * np.abs(values).mean(axis=axis) if mean else total
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize(("shape", "axis"), SHAPES)
+def test_sums_and_means(
+    either: vkpar.Device, rng: np.random.Generator, shape: tuple[int, ...], axis: Axis, dtype: str
+) -> None:
+    values = normal(rng, shape, dtype)
+    a, exact = either.array(values, dtype), values.astype(np.float64)
+    for _ in range(2):  # the second time by the recipe
+        total, mean = a.sum(axis), vkpar.mean(a, axis, True)
+        assert total.dtype == mean.dtype == dtype
+        check(total, np.asarray(exact.sum(axis=axis)), bound(exact, axis))
+        check(mean, exact.mean(axis=axis, keepdims=True), bound(exact, axis, True).reshape(mean.shape))
+
+
+@pytest.mark.parametrize("length", [2048, 2049, 16385, 40_001])
+@pytest.mark.parametrize("columns", [1, 9])
+def test_several_passes(either: vkpar.Device, rng: np.random.Generator, length: int, columns: int) -> None:
+    values = normal(rng, (3, length, columns), "float16", 10)
+    for dtype in ("float32", "float16"):
+        a, exact = either.array(values, dtype), values.astype(np.float64)
+        check(vkpar.sum(a, 1), exact.sum(axis=1), bound(exact, 1))
+        np.testing.assert_array_equal(vkpar.max(a, axis=1).numpy(), values.max(axis=1).astype(dtype))
+        np.testing.assert_array_equal(vkpar.argmin(a, axis=1).numpy(), values.argmin(axis=1))
+    check(vkpar.sum(a), np.asarray(exact.sum()), bound(exact, None))
+    assert int(vkpar.argmax(a)) == values.argmax()
+
+
+def test_sums_of_one_sign(either: vkpar.Device) -> None:
+    """Errors that add up: all terms are rounded the same way."""
+    values = np.full((1 << 20,), 1.0 + 2.0**-20, np.float32)
+    exact = values.astype(np.float64)
+    check(vkpar.sum(either.array(values)), np.asarray(exact.sum()), bound(exact, None))
+    square = exact.reshape(1024, 1024)
+    check(vkpar.sum(either.array(values).reshape(1024, 1024), 0), square.sum(axis=0), bound(square, 0))
+
+
+@pytest.mark.parametrize("dtype", [*FLOATS, "int32", "uint32"])
+@pytest.mark.parametrize(("shape", "axis"), SHAPES)
+def test_extremes_and_places(
+    either: vkpar.Device, rng: np.random.Generator, shape: tuple[int, ...], axis: Axis, dtype: str
+) -> None:
+    if dtype in FLOATS:
+        values: NDArray[Any] = normal(rng, shape, dtype)
+    else:
+        values = rng.integers(0, 2**32, shape, dtype=np.uint32).view(dtype)
+    a = either.array(values, dtype)
+    for name, keepdims in itertools.product(EXTREMES, (False, True)):
+        found = getattr(vkpar, name)(a, axis, keepdims)
+        expected = np.asarray(getattr(np, name)(values, axis=axis, keepdims=keepdims))
+        assert (found.shape, found.dtype) == (expected.shape, dtype)
+        np.testing.assert_array_equal(values_of(found), expected.astype(np.float64))
+    if isinstance(axis, tuple):
+        return
+    for name, keepdims in itertools.product(PLACES, (False, True)):
+        found = getattr(a, name)(axis, keepdims)
+        expected = np.asarray(getattr(np, name)(values, axis=axis, keepdims=keepdims))
+        assert (found.shape, found.dtype) == (expected.shape, "uint32")
+        np.testing.assert_array_equal(found.numpy(), expected)
+
+
+@pytest.mark.parametrize("dtype", ["int32", "uint32"])
+@pytest.mark.parametrize(("shape", "axis"), SHAPES)
+def test_integers(
+    either: vkpar.Device, rng: np.random.Generator, shape: tuple[int, ...], axis: Axis, dtype: str
+) -> None:
+    values = rng.integers(0, 2**32, shape, dtype=np.uint32).view(dtype)
+    a = either.array(values)
+    total, mean = vkpar.sum(a, axis), vkpar.mean(a, axis)
+    assert (total.dtype, mean.dtype) == (dtype, "float32")
+    np.testing.assert_array_equal(total.numpy(), np.asarray(values.sum(axis=axis, dtype=dtype)))
+    exact = values.astype(np.float64)
+    check(mean, np.asarray(exact.mean(axis=axis)), bound(exact, axis, True))
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_special_values(either: vkpar.Device, dtype: str) -> None:
+    tiny = {"float32": 1e-45, "float16": 6e-8, "bfloat16": 1e-40}[dtype]
+    rows = np.array(
+        [
+            [1, np.nan, 3, np.nan, np.inf],
+            [-np.inf, 1, np.inf, 2, np.inf],
+            [-np.inf, -np.inf, -np.inf, -np.inf, -np.inf],
+            [-0.0, 0.0, -0.0, 0.0, -0.0],
+            [tiny, 0.0, -tiny, tiny, -tiny],
+            [5, 5, -5, 5, -5],
+        ]
+    )
+    with np.errstate(all="ignore"):
+        values = held(rows, dtype)
+        for a, axis in ((either.array(values, dtype), 1), (either.array(values.T.copy(), dtype), 0)):
+            for name in EXTREMES:
+                found = getattr(vkpar, name)(a, axis).numpy()
+                expected = getattr(np, name)(values, axis=1)
+                if dtype == "bfloat16":
+                    found = (found.astype(np.uint32) << 16).view(np.float32)
+                np.testing.assert_array_equal(found, expected.astype(found.dtype))
+            for name in PLACES:
+                np.testing.assert_array_equal(getattr(vkpar, name)(a, axis).numpy(), getattr(np, name)(values, axis=1))
+            check(vkpar.sum(a, axis)[:3], values.astype(np.float64).sum(axis=1)[:3], 0.0)
+            check(vkpar.mean(a, axis)[:3], values.astype(np.float64).mean(axis=1)[:3], 0.0)
+    zeros = vkpar.max(either.array(values[3], dtype)).numpy()
+    assert not np.signbit(zeros.view(np.float16) if dtype == "bfloat16" else zeros)
+
+
+def test_first_of_equals(either: vkpar.Device, rng: np.random.Generator) -> None:
+    values = rng.integers(0, 3, (5, 40_000)).astype(np.float32)
+    values[1, 30_000:] = np.nan
+    for name in PLACES:
+        expected = getattr(np, name)(values, axis=1)
+        np.testing.assert_array_equal(getattr(vkpar, name)(either.array(values), 1).numpy(), expected)
+        np.testing.assert_array_equal(getattr(vkpar, name)(either.array(values.T.copy()), 0).numpy(), expected)
+
+
+def test_overflow_of_a_half(either: vkpar.Device) -> None:
+    a = either.array(np.full(70, 1000), "float16")
+    assert np.isinf(vkpar.sum(a).numpy())
+    assert float(vkpar.mean(a)) == 1000.0
+
+
+def test_the_same_bits_each_time(either: vkpar.Device, rng: np.random.Generator) -> None:
+    a = either.array(rng.standard_normal((77, 5000)).astype(np.float32))
+    for axis in (None, 0, 1):
+        first = vkpar.sum(a, axis).numpy()
+        for _ in range(5):
+            np.testing.assert_array_equal(vkpar.sum(a.copy(), axis).numpy().view(np.uint32), first.view(np.uint32))
+
+
+VIEWS = [
+    (lambda a: a.T, (0, 1)),
+    (lambda a: a[:, 3:17], (0, 1)),
+    (lambda a: a[2:, 5], (0,)),
+    (lambda a: a[::2], (0, 1)),
+    (lambda a: a[:, ::3], (0, 1)),
+    (lambda a: a[::-1, ::-1], (0, 1)),
+    (lambda a: a.reshape(6, 5, 20).transpose(2, 0, 1), (0, 1, 2)),
+    (lambda a: a.reshape(6, 5, 20).transpose(1, 0, 2), (0, 1, 2)),
+    (lambda a: a.reshape(6, 5, 20)[:, :, 1:5], (0, 1, 2)),
+    (lambda a: a.reshape(6, 5, 20)[:, 1:4:2], (0, 1, 2)),
+]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int32"])
+@pytest.mark.parametrize(("view", "axes"), VIEWS)
+def test_strided_views(
+    either: vkpar.Device, rng: np.random.Generator, view: Callable[[Any], Any], axes: tuple[int, ...], dtype: str
+) -> None:
+    values = rng.integers(-50, 50, (30, 20)).astype(dtype)
+    seen = view(values)
+    for axis in (*axes, None):
+        for _ in range(2):
+            a = view(either.array(values))
+            np.testing.assert_array_equal(vkpar.sum(a, axis).numpy(), seen.sum(axis=axis, dtype=dtype))
+            np.testing.assert_array_equal(vkpar.min(a, axis).numpy(), seen.min(axis=axis))
+            np.testing.assert_array_equal(vkpar.argmax(a, axis).numpy(), seen.argmax(axis=axis))
+
+
+def test_transposes_are_not_copied(
+    device: vkpar.Device, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows and columns of a transpose, and columns of a part of it, are reduced where they lie."""
+    values = rng.integers(-9, 9, (40, 64)).astype(np.float32)
+    a = device.array(values)
+    monkeypatch.setattr(vkpar.Array, "contiguous", None)
+    for axis in (0, 1, None):
+        np.testing.assert_array_equal(vkpar.sum(a.T, axis).numpy(), values.T.sum(axis=axis))
+    for axis in (0, 1):
+        np.testing.assert_array_equal(vkpar.max(a[:, 8:24], axis).numpy(), values[:, 8:24].max(axis=axis))
+
+
+@given(data=st.data())
+def test_views_at_odd_offsets(device: vkpar.Device, data: st.DataObject) -> None:
+    """Operand and result anywhere in bigger arrays: nothing around the result changes."""
+    dtype = data.draw(st.sampled_from(["float32", "float16"]))
+    rows, columns, before, at = (data.draw(st.integers(low, 12)) for low in (1, 1, 0, 0))
+    axis = data.draw(st.sampled_from([None, 0, 1]))
+    rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
+    values = rng.integers(-30, 30, 170).astype(dtype)
+    around = rng.standard_normal(40).astype(dtype)
+    part = values[before : before + rows * columns].reshape(rows, columns)
+    expected = np.asarray(part.astype(np.float32).sum(axis=axis)).astype(dtype)
+    a = device.array(values)[before : before + rows * columns].reshape(rows, columns)
+    target = device.array(around)
+    out = target[at : at + expected.size].reshape(expected.shape)
+    assert vkpar.sum(a, axis, out=out) is out
+    around[at : at + expected.size] = expected.reshape(-1)
+    np.testing.assert_array_equal(target.numpy(), around)
+
+
+def test_results_in_columns(device: vkpar.Device, rng: np.random.Generator) -> None:
+    values = rng.integers(-9, 9, (6, 40)).astype(np.float16)
+    target = device.array(np.zeros((6, 3), np.float16))
+    vkpar.sum(device.array(values), 1, out=target[:, 1])
+    np.testing.assert_array_equal(target.numpy()[:, 1], values.sum(axis=1))
+    assert not target.numpy()[:, ::2].any()
+
+
+SMALL = {"max_buffer": 8192, "max_binding": 4352, "ring_bytes": 20_000}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize(
+    ("shape", "axis"),
+    [
+        ((30_001,), None),
+        ((3, 7001), 1),
+        ((7001, 3), 0),
+        ((3, 7001), 0),
+        ((5000, 2), 1),
+        ((2, 1501, 5), 1),
+        ((2, 9, 1300), 1),
+    ],
+)
+def test_arrays_over_several_buffers(
+    reopen: Callable[..., vkpar.Device], rng: np.random.Generator, shape: tuple[int, ...], axis: Axis, dtype: str
+) -> None:
+    device = reopen(**SMALL)
+    values = rng.integers(-9, 9, shape).astype(dtype)
+    a = device.array(values)
+    total = np.asarray(values.astype(np.float64).sum(axis=axis))
+    np.testing.assert_array_equal(vkpar.sum(a, axis).numpy(), total.astype(dtype))
+    np.testing.assert_array_equal(vkpar.min(a, axis).numpy(), values.min(axis=axis))
+    np.testing.assert_array_equal(vkpar.argmax(a, axis).numpy(), values.argmax(axis=axis))
+
+
+def test_sizes_without_elements(device: vkpar.Device) -> None:
+    for shape, axis, kept in (((0,), None, ()), ((3, 0), 1, (3,)), ((0, 4), 0, (4,)), ((2, 0, 5), 1, (2, 5))):
+        for dtype in FLOATS:
+            a = device.empty(shape, dtype)
+            check(vkpar.sum(a, axis), np.zeros(kept), 0.0)
+            check(vkpar.mean(a, axis), np.full(kept, np.nan), 0.0)
+        assert (vkpar.mean(device.empty(shape, "int32"), axis).numpy() != 0).all()
+        for name in (*EXTREMES, *PLACES):
+            with pytest.raises(vkpar.InvalidUsageError, match=f"{name} of no elements"):
+                getattr(vkpar, name)(a, axis)
+    for name in ("sum", "mean", *EXTREMES, *PLACES):
+        assert getattr(vkpar, name)(device.empty((3, 0)), 0).shape == (0,)
+
+
+def test_a_repeated_call_takes_its_recipe(device: vkpar.Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b = (device.array(np.full((3, 20_000), value, np.float32)) for value in (1, 2))
+    out = device.empty(3)
+    vkpar.sum(a, 1, out=out)
+    vkpar.sum(a, 1)
+    monkeypatch.setattr(reductions, "Call", None)
+    assert (vkpar.sum(b, 1, out=out).numpy() == 40_000).all()
+    assert (vkpar.sum(b, 1).numpy() == 40_000).all()
+
+
+def test_captured(device: vkpar.Device, rng: np.random.Generator) -> None:
+    values = rng.standard_normal((50, 3000)).astype(np.float32)
+    a = device.array(values)
+    with vkpar.capture([device]) as graph:
+        total, place = vkpar.sum(a), vkpar.argmax(a, 0)
+    graph.launch().wait()
+    np.testing.assert_array_equal(total.numpy(), vkpar.sum(a).numpy())
+    np.testing.assert_array_equal(place.numpy(), values.argmax(axis=0))
+    graph.close()
+
+
+@pytest.mark.parametrize("extent", [1, 100, 4096, 10**6, 2**25, 2**30])
+@pytest.mark.parametrize("columns", [1, 2, 7, 100, 10**6])
+def test_turns_of_loops(either: vkpar.Device, extent: int, columns: int) -> None:
+    """An invocation stays far below 65,535 turns of all its loops, and adds no more terms in sequence than promised."""
+    for halves in (False, True):
+        left, depth, last = extent, 0, False
+        while not last:
+            group, lanes, part = folding.shape_of(either, left, columns, halves=False)
+            last = left <= part
+            if last:
+                group, lanes, part = folding.shape_of(either, left, columns, halves=halves)
+            turns = -(-min(part, left) // (lanes * (4 if columns == 1 else 1)))
+            assert group % lanes == 0
+            assert turns + -(-min(part, left) // lanes) + lanes.bit_length() + 4 < 60_000
+            depth += turns // 4 + min(turns % 4, 3) + 2 + (2 if columns == 1 else 0) + lanes.bit_length() - 1
+            left = -(-left // part)
+        assert depth <= additions(extent)
+
+
+Call = Callable[[vkpar.Device, vkpar.Array], object]
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda d, a: vkpar.sum([1.0]), vkpar.InvalidUsageError, "a is a vkpar.Array, not list"),
+        (lambda d, a: vkpar.sum(a, 2), vkpar.InvalidUsageError, r"there is no axis 2 in an array of shape \(3, 4\)"),
+        (lambda d, a: vkpar.max(a, -3), vkpar.InvalidUsageError, "there is no axis -3"),
+        (lambda d, a: vkpar.mean(a, (0, -2)), vkpar.InvalidUsageError, "names an axis twice"),
+        (lambda d, a: vkpar.sum(a, 0.5), vkpar.InvalidUsageError, "whole number"),
+        (lambda d, a: vkpar.sum(a, [0]), vkpar.InvalidUsageError, "whole number"),
+        (lambda d, a: vkpar.argmax(a, (0, 1)), vkpar.InvalidUsageError, "takes one axis"),
+        (lambda d, a: vkpar.sum(a, 0, out=d.empty(3)), vkpar.InvalidUsageError, r"the result is \(4,\) float32"),
+        (lambda d, a: vkpar.argmax(a, 0, out=d.empty(4)), vkpar.InvalidUsageError, r"the result is \(4,\) uint32"),
+        (lambda d, a: vkpar.sum(a, 0, out=a[0]), vkpar.InvalidUsageError, "share memory"),
+        (lambda d, a: vkpar.sum(d.zeros(3, "float64")), vkpar.UnsupportedError, "not float64"),
+        (lambda d, a: vkpar.argmin(d.zeros(3, "int8")), vkpar.UnsupportedError, "not int8"),
+    ],
+)
+def test_bad_arguments(device: vkpar.Device, call: Call, error: type[Exception], message: str) -> None:
+    a = device.zeros((3, 4))
+    with pytest.raises(error, match=message):
+        call(device, a)
+
+
+def test_functions_of_numpy_name_the_methods(device: vkpar.Device) -> None:
+    for call, ours in ((np.sum, "sum"), (np.mean, "mean"), (np.amax, "max"), (np.argmin, "argmin")):
+        with pytest.raises(vkpar.OperandError, match=rf"write a\.{ours}\(\)"):
+            call(device.zeros(3))
+
+
+def test_a_closed_array(device: vkpar.Device) -> None:
+    a = device.zeros(8)
+    vkpar.sum(a)
+    a.close()
+    with pytest.raises(vkpar.InvalidUsageError, match="close"):
+        vkpar.sum(a)

@@ -1,0 +1,154 @@
+"""Python's operators on arrays, and methods that compute; ``vkpar.ops``, which lies above, fills the table of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+import numpy as np
+
+from vkpar.arrays.views import Viewable
+
+_A = TypeVar("_A", bound="Operators")
+
+# By what vkpar calls them; "in_place" takes the name of another one.
+operations: Final[dict[str, Callable[..., Any]]] = {}
+
+_UFUNCS: Final = {
+    np.add: "add", np.subtract: "subtract", np.multiply: "multiply", np.true_divide: "divide", np.power: "pow",
+    np.equal: "equal", np.not_equal: "not_equal", np.less: "less", np.less_equal: "less_equal",
+    np.greater: "greater", np.greater_equal: "greater_equal",
+}  # fmt: skip
+
+
+class Operators(Viewable):
+    """Arithmetic and comparisons by element, with arrays of the same device and with numbers.
+
+    Operands are broadcast as NumPy broadcasts them, and numbers take the array's type. Comparisons give arrays of
+    uint32 0 and 1: an array of several elements has no truth of its own. ``a + b`` is :func:`vkpar.add`, and so on.
+    """
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *operands: Any, **how: Any) -> Any:
+        """Compute NumPy's scalar with the array (``np.float32(2) * a``); refuse all else, which would download it.
+
+        Raises:
+            OperandError: anything else; the message says what to write.
+        """
+        if method == "__call__" and ufunc in _UFUNCS and not how and isinstance(operands[0], np.generic):
+            return operations[_UFUNCS[ufunc]](*operands)
+        return super().__array_ufunc__(ufunc, method, *operands, **how)
+
+    # --- arithmetic ---
+
+    def __add__(self: _A, other: Any) -> _A:
+        made: _A = operations["add"](self, other)
+        return made
+
+    def __radd__(self: _A, other: Any) -> _A:
+        made: _A = operations["add"](other, self)
+        return made
+
+    def __sub__(self: _A, other: Any) -> _A:
+        made: _A = operations["subtract"](self, other)
+        return made
+
+    def __rsub__(self: _A, other: Any) -> _A:
+        made: _A = operations["subtract"](other, self)
+        return made
+
+    def __mul__(self: _A, other: Any) -> _A:
+        made: _A = operations["multiply"](self, other)
+        return made
+
+    def __rmul__(self: _A, other: Any) -> _A:
+        made: _A = operations["multiply"](other, self)
+        return made
+
+    def __truediv__(self: _A, other: Any) -> _A:
+        made: _A = operations["divide"](self, other)
+        return made
+
+    def __rtruediv__(self: _A, other: Any) -> _A:
+        made: _A = operations["divide"](other, self)
+        return made
+
+    def __pow__(self: _A, other: Any) -> _A:
+        made: _A = operations["pow"](self, other)
+        return made
+
+    def __rpow__(self: _A, other: Any) -> _A:
+        made: _A = operations["pow"](other, self)
+        return made
+
+    def __matmul__(self: _A, other: Any) -> _A:
+        made: _A = operations["matmul"](self, other)
+        return made
+
+    def __neg__(self: _A) -> _A:
+        made: _A = operations["negative"](self)
+        return made
+
+    def __abs__(self: _A) -> _A:
+        made: _A = operations["abs"](self)
+        return made
+
+    # --- in place ---
+
+    def __iadd__(self: _A, other: Any) -> _A:
+        operations["in_place"]("add", self, other)
+        return self
+
+    def __isub__(self: _A, other: Any) -> _A:
+        operations["in_place"]("subtract", self, other)
+        return self
+
+    def __imul__(self: _A, other: Any) -> _A:
+        operations["in_place"]("multiply", self, other)
+        return self
+
+    def __itruediv__(self: _A, other: Any) -> _A:
+        operations["in_place"]("divide", self, other)
+        return self
+
+    # --- comparisons ---
+
+    def __eq__(self, other: object) -> Any:
+        """Compare by element; raises OperandError for what is neither an array nor a number."""
+        return operations["equal"](self, other)
+
+    def __ne__(self, other: object) -> Any:
+        """Compare by element; raises OperandError for what is neither an array nor a number."""
+        return operations["not_equal"](self, other)
+
+    def __lt__(self: _A, other: Any) -> _A:
+        made: _A = operations["less"](self, other)
+        return made
+
+    def __le__(self: _A, other: Any) -> _A:
+        made: _A = operations["less_equal"](self, other)
+        return made
+
+    def __gt__(self: _A, other: Any) -> _A:
+        made: _A = operations["greater"](self, other)
+        return made
+
+    def __ge__(self: _A, other: Any) -> _A:
+        made: _A = operations["greater_equal"](self, other)
+        return made
+
+    __hash__ = object.__hash__  # by identity: arrays are keys of what is kept for them
+
+    # --- methods ---
+
+    def astype(self: _A, dtype: object) -> _A:
+        """Return the elements as another type, a new array even of the same one; see :func:`vkpar.cast`."""
+        made: _A = operations["cast"](self, dtype)
+        return made
+
+    def fill(self, value: float) -> None:
+        """Set every element to ``value``, in program order; on the device, of the types that operations compute.
+
+        Raises:
+            InvalidUsageError: a view made by broadcasting, or a value that the array's type does not hold.
+        """
+        operations["fill"](self, value)

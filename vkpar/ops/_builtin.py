@@ -1,0 +1,89 @@
+"""The package's own elementwise operations on arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import TYPE_CHECKING, Final
+
+from vkpar import dtypes
+from vkpar.arrays.array import Array
+from vkpar.errors import UnsupportedError
+from vkpar.ops._each import Meaning, Operand, computed, run
+from vkpar.ops.builtin import BUILTINS, Builtin, kind_of
+from vkpar.ops.expressions import FLOATS, INTEGERS
+from vkpar.ops.generate import WORDS, Kind
+
+if TYPE_CHECKING:
+    from vkpar.device import Device
+    from vkpar.vulkan.pipelines.kernel import Pipeline
+
+
+class Shipped:
+    """An operation whose kernels ship with the package; see :class:`vkpar.ops._each.Operation`.
+
+    Args:
+        name: of the operation in the table of builtins.
+        shown: its name in messages, where that is another one.
+    """
+
+    outputs = 1
+
+    def __init__(self, name: str, shown: str | None = None) -> None:
+        self.name = shown or name
+        self.key: Hashable = f"each {name}"
+        self._builtin: Builtin = BUILTINS[name]
+
+    def __call__(self, *operands: Operand, out: Array | None = None) -> Array:
+        """Run it on arrays and numbers."""
+        return run(self, operands, (out,))[0]
+
+    def meaning(self, operands: Sequence[Operand]) -> Meaning:
+        """Return what a call means: the types that NumPy gives, numbers taking those of the arrays."""
+        masks = 1 if self._builtin.name == "where" else 0
+        result = self._common(operands[masks:])
+        types = [
+            operand.dtype.name if isinstance(operand, Array) and (number < masks or operand.dtype.name != result)
+            else result
+            for number, operand in enumerate(operands)
+        ]  # fmt: skip
+        kind = kind_of(self._builtin, tuple(types))
+        if kind is None:
+            allowed = " or ".join(dict.fromkeys("floats" if k.open else k.inputs[-1] for k in self._builtin.kinds))
+            given = ", ".join(dict.fromkeys(types))
+            raise UnsupportedError(f"{self.name} computes {allowed}, not {given}; cast first")
+        stored = kind.results[0]
+        return Meaning(kind, tuple(types), (stored if stored != kind.inputs[-1] else result,))
+
+    def _common(self, operands: Sequence[Operand]) -> str:
+        """Return the dtype that the operands meet in."""
+        names = [operand.dtype for operand in operands if isinstance(operand, Array)]
+        computed(self.name, *(dtype.name for dtype in names))
+        numbers = [operand for operand in operands if not isinstance(operand, Array)]
+        floats = any(not _is_whole(number) for number in numbers)
+        if not names:
+            return "float32" if floats else "int32"
+        kinds = {dtype.name for dtype in names}
+        if len(kinds) > 1 and not kinds <= set(FLOATS):
+            raise UnsupportedError(f"{self.name}: {' with '.join(sorted(kinds))}: cast one first")
+        result = dtypes.result_type(*names).name
+        if floats and result in INTEGERS:
+            raise UnsupportedError(f"{self.name}: {result} with a float would be float64; cast the array to float32")
+        return result
+
+    def pipeline(self, device: Device, kind: Kind, constants: tuple[int, ...], *, tile: bool) -> Pipeline:
+        """Return a pipeline for one of its kernels."""
+        bindings = len(kind.bound) + len(kind.results)
+        if kind.open and not tile:
+            dtypes_of = zip((*(kind.inputs[n] for n in kind.bound), *kind.results), constants[-bindings:], strict=True)
+            if all(code == 0 for dtype, code in dtypes_of if dtype in FLOATS):
+                kind, constants = kind.closed, constants[:-bindings]
+        name = self._builtin.kernel(kind, tile=tile)
+        logical = device.logical
+        return logical.pipelines.shipped(name, bindings, 4 * WORDS, constants, pushes=logical.pushes(bindings))
+
+
+def _is_whole(number: object) -> bool:
+    return hasattr(number, "__index__") or type(number).__name__ in ("bool_", "bool")
+
+
+SHIPPED: Final = {name: Shipped(name) for name in BUILTINS}

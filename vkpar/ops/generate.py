@@ -1,0 +1,309 @@
+"""The GLSL of elementwise kernels, for the package's own operations and for the expressions of users; no Vulkan.
+
+There are two kernels of an expression. *flat* takes operands that are side by side in one order, four elements an
+invocation. *tile* takes up to four axes with strides, of which X is the output's fastest and Y another one's: an
+invocation makes ROWS rows of four elements, and reads an operand that is fast along Y four columns at a time, so that
+transposed operands are read in whole sectors of memory. Specialization constants say how each operand lies.
+
+Push constants are 32 words. flat: the number of elements, the index of the first one, and of each binding the place of
+its first element. tile: the lengths of DIMS axes, and of each binding the place of its first element and DIMS strides.
+An input of mode SCALAR has its value in place of the first element's. The numbers of an expression come from the end.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.resources
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from vkpar.ops.expressions import FLOATS, WEAK_FLOAT, WEAK_INT, Typed, glsl_type
+
+WORDS: Final = 32  # of push constants, which every device has
+GROUP: Final = 256  # invocations of a work-group
+# How an operand lies: any steps; side by side along X; side by side along Y; a number; one element for all.
+ANY, ROW, COLUMN, SCALAR, ONE = range(5)
+INDEX: Final = "index"  # the type of an input that is the element's own number
+FIRST_CONSTANT: Final = 3  # after BLOCKS or ROWS, WIDTH and DIMS
+
+_CODES: Final = {"float32": "F32", "float16": "F16", "bfloat16": "BF16", "int32": "I32", "uint32": "I32"}
+_CALL: Final = re.compile(r"\bf_(\w+)\(")
+
+_HEAD: Final = """\
+layout(local_size_x = 256) in;
+layout(push_constant) uniform Push { uint g[32]; } push;
+layout(constant_id = 1) const uint WIDTH = 64u;
+layout(constant_id = 2) const uint DIMS = 2u;
+"""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """The types that a kernel is made for.
+
+    Attributes:
+        inputs: of each input the dtype's name, ``weak int``, ``weak float`` or ``index``.
+        results: of each output the dtype's name.
+        open: whether all floats are of types that specialization constants say.
+    """
+
+    inputs: tuple[str, ...]
+    results: tuple[str, ...]
+    open: bool = False
+
+    @property
+    def bound(self) -> list[int]:
+        """The numbers of the inputs that are arrays."""
+        return [number for number, kind in enumerate(self.inputs) if kind not in (WEAK_INT, WEAK_FLOAT, INDEX)]
+
+    @property
+    def closed(self) -> Kind:
+        """The same where all floats are float32."""
+        return Kind(self.inputs, self.results)
+
+    @property
+    def numbers(self) -> list[int]:
+        """The numbers of the inputs that are Python's, which the push constants hold from the end on."""
+        return [number for number, kind in enumerate(self.inputs) if kind in (WEAK_INT, WEAK_FLOAT)]
+
+
+@functools.cache
+def _parts() -> tuple[str, dict[str, str]]:
+    """Return what all kernels begin with, and the functions by name."""
+    text = importlib.resources.files("vkpar").joinpath("spirv", "elementwise.glsl").read_text()
+    base, *sections = text.split("//: ")
+    return base, {section.split("\n", 1)[0].strip(): section.split("\n", 1)[1] for section in sections}
+
+
+def _functions(names: frozenset[str]) -> str:
+    """Return the GLSL of functions, and of those that they call."""
+    functions = _parts()[1]
+    needed, pending = set(), list(names)
+    while pending:
+        name = pending.pop()
+        if name not in needed:
+            needed.add(name)
+            pending += [other for other in _CALL.findall(functions[name]) if other != name]
+    return "".join(text for name, text in functions.items() if name in needed)  # in the order of the file
+
+
+def source(meaning: Typed, kind: Kind, *, tile: bool) -> str:
+    """Return the GLSL of a kernel.
+
+    Args:
+        meaning: what the expression means for the types of ``kind``.
+        kind: those types.
+        tile: make the kernel with strides.
+    """
+    operands = [(f"a{place}", kind.inputs[number]) for place, number in enumerate(kind.bound)]
+    results = [(f"r{place}", dtype) for place, dtype in enumerate(kind.results)]
+    bindings = len(operands) + len(results)
+    lines = ["#version 450", _parts()[0], _HEAD]
+    for binding, (name, dtype) in enumerate([*operands, *results]):
+        code = _CODES[dtype]
+        if kind.open and dtype in FLOATS:
+            code = f"{name}_TYPE"
+            lines.append(f"layout(constant_id = {FIRST_CONSTANT + 2 * bindings + binding}) const uint {code} = F32;")
+        first = FIRST_CONSTANT + 2 * binding
+        lines.append(f"layout(constant_id = {first}) const uint {name}_MODE = {ROW}u;")
+        lines.append(f"layout(constant_id = {first + 1}) const bool {name}_WIDE = false;")
+        put = "IN" if binding < len(operands) else "OUT"
+        lines.append(f"ELEMENTS_{put}({name}, {binding}, {code}, {name}_WIDE)")
+    lines.append(_functions(meaning.functions))
+    lines.append(_compute(meaning, kind))
+    lines += (_tile if tile else _flat)(operands, results, kind)
+    return "\n".join(lines) + "\n"
+
+
+def _compute(meaning: Typed, kind: Kind) -> str:
+    """Return the function that computes one element of each output."""
+    inputs = [f"{_glsl(dtype)} x{number}" for number, dtype in enumerate(kind.inputs)]
+    outputs = [f"out {glsl_type(dtype)} y{number}" for number, dtype in enumerate(kind.results)]
+    body = "\n".join(f"    {line}" for line in meaning.body)
+    return f"void compute({', '.join([*inputs, *outputs])}) {{\n{body}\n}}"
+
+
+def _glsl(dtype: str) -> str:
+    return "uint" if dtype == INDEX else glsl_type(dtype)
+
+
+def _vector(dtype: str) -> str:
+    return {"float": "vec4", "int": "ivec4", "uint": "uvec4"}[_glsl(dtype)]
+
+
+def _of_bits(dtype: str, bits: str) -> str:
+    """Return GLSL of a value, or of four, with given bits."""
+    return {"float": f"uintBitsToFloat({bits})", "int": f"int({bits})", "uint": bits}[_glsl(dtype)]
+
+
+def _number(kind: Kind, number: int) -> str:
+    """Return GLSL of a number of the expression."""
+    return _of_bits(kind.inputs[number], f"push.g[{WORDS - 1 - kind.numbers.index(number)}]")
+
+
+def _four(name: str, dtype: str, at: str, n: str) -> str:
+    """Return GLSL of four elements of an operand, side by side."""
+    return f"{name}_at4({at}, {n})" if _glsl(dtype) == "float" else f"{_vector(dtype)}({name}_packed4({at}, {n}))"
+
+
+def _one(name: str, dtype: str, at: str) -> str:
+    """Return GLSL of one element of an operand."""
+    return f"{name}_at({at})" if _glsl(dtype) == "float" else _of_bits(dtype, f"{name}_raw({at})")
+
+
+def _packed(name: str, dtype: str, value: str) -> str:
+    """Return GLSL of four values as the words that are stored."""
+    return f"{name}_pack4(floatBitsToUint({value}))" if _glsl(dtype) == "float" else f"uvec4({value})"
+
+
+def _arguments(kind: Kind, element: str, index: str) -> list[str]:
+    """Return what ``compute`` is given: elements of the vectors ``v0``, ``v1``, ..., numbers, and the results' ones."""
+    given = []
+    for number, dtype in enumerate(kind.inputs):
+        if dtype == INDEX:
+            given.append(index)
+        elif number in kind.numbers:
+            given.append(_number(kind, number))
+        else:
+            given.append(f"v{kind.bound.index(number)}{element}")
+    return given + [f"w{place}{element}" for place in range(len(kind.results))]
+
+
+def _flat(operands: list[tuple[str, str]], results: list[tuple[str, str]], kind: Kind) -> list[str]:
+    lines = ["layout(constant_id = 0) const uint BLOCKS = 1u;", "void block(uint i) {"]
+    lines.append("    uint n = min(push.g[0] - i, 4u);")
+    for place, (name, dtype) in enumerate(operands):
+        at = f"push.g[{2 + place}]"
+        vector = _vector(dtype)
+        lines.append(f"    {vector} v{place};")
+        lines.append(f"    if ({name}_MODE == {SCALAR}u) v{place} = {vector}({_of_bits(dtype, at)});")
+        lines.append(f"    else if ({name}_MODE == {ONE}u) v{place} = {vector}({_one(name, dtype, at)});")
+        lines.append(f"    else v{place} = {_four(name, dtype, f'{at} + i', 'n')};")
+    lines += [f"    {_vector(dtype)} w{place};" for place, (_, dtype) in enumerate(results)]
+    for j, part in enumerate("xyzw"):
+        lines.append(f"    compute({', '.join(_arguments(kind, f'.{part}', f'push.g[1] + i + {j}u'))});")
+    for place, (name, dtype) in enumerate(results):
+        at = f"push.g[{2 + len(operands) + place}] + i"
+        lines.append(f"    {name}_store4({at}, n, {_packed(name, dtype, f'w{place}')});")
+    return [
+        *lines,
+        "}",
+        "void main() {",
+        "    uint i = (group_number() * 256u * BLOCKS + gl_LocalInvocationID.x) * 4u;",
+        "    for (uint turn = 0u; turn < BLOCKS; turn++) {",
+        "        if (i < push.g[0]) block(i);",
+        "        i += 1024u;",
+        "    }",
+        "}",
+    ]
+
+
+_PLACES: Final = """\
+layout(constant_id = 0) const uint ROWS = 4u;
+uint length_of(uint axis) { return axis < DIMS ? push.g[min(axis, 31u)] : 1u; }
+uint first_of(uint binding) { return push.g[min(DIMS + binding * (DIMS + 1u), 31u)]; }
+uint stride_of(uint binding, uint axis) {
+    return axis < DIMS ? push.g[min(DIMS + binding * (DIMS + 1u) + 1u + axis, 31u)] : 0u;
+}
+uint place_of(uint binding, uvec4 at) {
+    return first_of(binding) + at.x * stride_of(binding, 0u) + at.y * stride_of(binding, 1u)
+        + at.z * stride_of(binding, 2u) + at.w * stride_of(binding, 3u);
+}
+"""
+
+_WHERE: Final = """\
+void main() {
+    uint columns = (length_of(0u) + 4u * WIDTH - 1u) / (4u * WIDTH);
+    uint height = 256u / WIDTH * ROWS;
+    uint rows = (length_of(1u) + height - 1u) / height;
+    uint group = group_number();
+    uint local = gl_LocalInvocationID.x;
+    uvec4 at = uvec4(group % columns * WIDTH + local % WIDTH, 0u, 0u, 0u);
+    at.x *= 4u;
+    group /= columns;
+    at.y = (group % rows * (256u / WIDTH) + local / WIDTH) * ROWS;
+    group /= rows;
+    at.z = group % length_of(2u);
+    at.w = group / length_of(2u);
+    if (at.x >= length_of(0u) || at.y >= length_of(1u) || at.w >= length_of(3u)) return;
+    uint nx = min(length_of(0u) - at.x, 4u);
+    uint ny = min(length_of(1u) - at.y, ROWS);
+"""
+
+
+def _tile(operands: list[tuple[str, str]], results: list[tuple[str, str]], kind: Kind) -> list[str]:
+    lines = [_PLACES]
+    for binding, (name, dtype) in enumerate(operands):
+        lines.append(_tile_input(binding, name, dtype))
+    for place, (name, _) in enumerate(results):
+        lines.append(_tile_output(len(operands) + place, name))
+    lines.append(_WHERE)
+    for place, (name, dtype) in enumerate(operands):
+        lines += [f"    {_vector(dtype)} t{place}[4];", f"    {name}_tile(at, nx, ny, t{place});"]
+    lines.append("    for (uint r = 0u; r < ROWS; r++) {")
+    lines += [f"        {_vector(dtype)} v{place} = t{place}[r];" for place, (_, dtype) in enumerate(operands)]
+    lines += [f"        {_vector(dtype)} w{place};" for place, (_, dtype) in enumerate(results)]
+    for part in "xyzw":
+        lines.append(f"        compute({', '.join(_arguments(kind, f'.{part}', '0u'))});")
+    for place, (name, dtype) in enumerate(results):
+        lines.append(
+            f"        if (r < ny) {name}_row(at + uvec4(0u, r, 0u, 0u), nx, {_packed(name, dtype, f'w{place}')});"
+        )
+    return [*lines, "    }", "}"]
+
+
+def _tile_input(binding: int, name: str, dtype: str) -> str:
+    """Return the function that reads an operand's rows of four."""
+    vector = _vector(dtype)
+    zero = f"{vector}(0)"
+    return f"""\
+void {name}_tile(uvec4 at, uint nx, uint ny, out {vector} t[4]) {{
+    uint p = place_of({binding}u, at);
+    uint sx = stride_of({binding}u, 0u);
+    uint sy = stride_of({binding}u, 1u);
+    t[0] = {zero}; t[1] = {zero}; t[2] = {zero}; t[3] = {zero};
+    if ({name}_MODE == {SCALAR}u) {{
+        {vector} all = {vector}({_of_bits(dtype, f"first_of({binding}u)")});
+        t[0] = all; t[1] = all; t[2] = all; t[3] = all;
+    }} else if ({name}_MODE == {COLUMN}u) {{
+        {vector} c0 = {_four(name, dtype, "p", "ny")};
+        {vector} c1 = {_four(name, dtype, "p + sx", "nx > 1u ? ny : 0u")};
+        {vector} c2 = {_four(name, dtype, "p + 2u * sx", "nx > 2u ? ny : 0u")};
+        {vector} c3 = {_four(name, dtype, "p + 3u * sx", "nx > 3u ? ny : 0u")};
+        t[0] = {vector}(c0.x, c1.x, c2.x, c3.x);
+        t[1] = {vector}(c0.y, c1.y, c2.y, c3.y);
+        t[2] = {vector}(c0.z, c1.z, c2.z, c3.z);
+        t[3] = {vector}(c0.w, c1.w, c2.w, c3.w);
+    }} else {{
+        for (uint r = 0u; r < ROWS; r++) {{
+            uint n = r < ny ? nx : 0u;
+            if ({name}_MODE == {ROW}u) {{
+                t[r] = {_four(name, dtype, "p", "n")};
+            }} else {{
+                if (n > 0u) t[r].x = {_one(name, dtype, "p")};
+                if (n > 1u) t[r].y = {_one(name, dtype, "p + sx")};
+                if (n > 2u) t[r].z = {_one(name, dtype, "p + 2u * sx")};
+                if (n > 3u) t[r].w = {_one(name, dtype, "p + 3u * sx")};
+            }}
+            p += sy;
+        }}
+    }}
+}}"""
+
+
+def _tile_output(binding: int, name: str) -> str:
+    """Return the function that writes a row of four; halves are written in pairs, side by side."""
+    return f"""\
+void {name}_row(uvec4 at, uint n, uvec4 packed) {{
+    uint p = place_of({binding}u, at);
+    uint sx = stride_of({binding}u, 0u);
+    if ({name}_MODE == {ROW}u) {{
+        {name}_store4(p, n, packed);
+    }} else if (!{name}_half) {{
+        if (n > 0u) {name}_word[p] = packed.x;
+        if (n > 1u) {name}_word[p + sx] = packed.y;
+        if (n > 2u) {name}_word[p + 2u * sx] = packed.z;
+        if (n > 3u) {name}_word[p + 3u * sx] = packed.w;
+    }}
+}}"""

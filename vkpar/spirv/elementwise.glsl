@@ -1,0 +1,423 @@
+#ifndef VKPAR_ELEMENTS_GLSL
+#define VKPAR_ELEMENTS_GLSL
+#ifndef VKPAR_HALFS_GLSL
+#define VKPAR_HALFS_GLSL
+uint f32_bits_to_f16_bits(uint x) {
+    uint a = x & 0x7FFFFFFFu;
+    uint normal = (a - 0x38000000u + 0x0FFFu + ((a >> 13) & 1u)) >> 13;
+    uint shift = clamp(126u - min(a >> 23, 126u), 14u, 25u);
+    uint m = (a & 0x007FFFFFu) | 0x00800000u;
+    uint subnormal = (m + (1u << (shift - 1u)) - 1u + ((m >> shift) & 1u)) >> shift;
+    uint half_bits = a >= 0x38800000u ? normal : subnormal;
+    half_bits = a >= 0x477FF000u ? 0x7C00u : half_bits;
+    return a > 0x7F800000u ? 0x7E00u : half_bits | ((x >> 16) & 0x8000u);
+}
+uint f16_bits_to_f32_bits(uint h) {
+    uint a = h & 0x7FFFu;
+    uint normal = (a << 13) + (a == 0x7C00u ? 0x70000000u : 0x38000000u);
+    uint subnormal = floatBitsToUint(float(a) * uintBitsToFloat(0x33800000u));
+    uint bits = ((h & 0x8000u) << 16) | (a < 0x0400u ? subnormal : normal);
+    return a > 0x7C00u ? 0x7FC00000u : bits;
+}
+uint f32_bits_to_bf16_bits(uint x) {
+    uint rounded = (x + 0x7FFFu + ((x >> 16) & 1u)) >> 16;
+    return (x & 0x7FFFFFFFu) > 0x7F800000u ? 0x7FC0u : rounded;
+}
+uint bf16_bits_to_f32_bits(uint h) {
+    uint bits = (h & 0xFFFFu) << 16;
+    return (h & 0x7FFFu) > 0x7F80u ? 0x7FC00000u : bits;
+}
+uint f32_to_f16_bits(float v) {
+    return f32_bits_to_f16_bits(floatBitsToUint(v));
+}
+uint f32_to_bf16_bits(float v) {
+    return f32_bits_to_bf16_bits(floatBitsToUint(v));
+}
+float f16_bits_to_f32(uint h) {
+    return unpackHalf2x16(h).x;
+}
+float bf16_bits_to_f32(uint h) {
+    return uintBitsToFloat(h << 16);
+}
+uint f32_pair_to_f16_word(vec2 v) {
+    return f32_to_f16_bits(v.x) | (f32_to_f16_bits(v.y) << 16);
+}
+uint f32_pair_to_bf16_word(vec2 v) {
+    return f32_to_bf16_bits(v.x) | (f32_to_bf16_bits(v.y) << 16);
+}
+vec2 f16_word_to_f32_pair(uint word) {
+    return unpackHalf2x16(word);
+}
+vec2 bf16_word_to_f32_pair(uint word) {
+    return uintBitsToFloat(uvec2(word << 16, word & 0xFFFF0000u));
+}
+#endif
+const uint F32 = 0u;
+const uint F16 = 1u;
+const uint BF16 = 2u;
+const uint I32 = 3u;
+uvec4 split_words(uvec2 words) {
+    return uvec4(words.x & 0xFFFFu, words.x >> 16, words.y & 0xFFFFu, words.y >> 16);
+}
+uvec4 pack_halves(uvec3 words, uint odd, uint n) {
+    uvec2 pairs = odd == 0u ? words.xy : (words.xy >> 16) | (words.yz << 16);
+    uvec2 kept = uvec2(min(n, 2u), min(n, 4u) - min(n, 2u));
+    return uvec4(pairs & uvec2(kept.x == 2u ? 0xFFFFFFFFu : kept.x * 0xFFFFu,
+                               kept.y == 2u ? 0xFFFFFFFFu : kept.y * 0xFFFFu), 0u, 0u);
+}
+#define ELEMENTS_TYPE(NAME, TYPE, WIDE) \
+    const bool NAME##_f16 = TYPE == F16; \
+    const bool NAME##_bf16 = TYPE == BF16; \
+    const bool NAME##_half = NAME##_f16 || NAME##_bf16; \
+    const bool NAME##_wide = WIDE; \
+    const bool NAME##_wide_half = NAME##_wide && NAME##_half;
+#define ELEMENTS_IN(NAME, BINDING, TYPE, WIDE) \
+    layout(set = 0, binding = BINDING, std430) readonly buffer NAME##_Words { uint NAME##_word[]; }; \
+    layout(set = 0, binding = BINDING, std430) readonly buffer NAME##_Words2 { uvec2 NAME##_word2[]; }; \
+    layout(set = 0, binding = BINDING, std430) readonly buffer NAME##_Words4 { uvec4 NAME##_word4[]; }; \
+    ELEMENTS_TYPE(NAME, TYPE, WIDE) \
+    uint NAME##_raw(uint i) { \
+        uint raw; \
+        if (NAME##_half) { \
+            raw = (NAME##_word[i >> 1] >> ((i & 1u) << 4)) & 0xFFFFu; \
+        } else { \
+            raw = NAME##_word[i]; \
+        } \
+        return raw; \
+    } \
+    uvec4 NAME##_packed4(uint i, uint n) { \
+        uvec4 packed = uvec4(0u); \
+        if (NAME##_wide_half && n > 3u) { \
+            packed.xy = NAME##_word2[i >> 2]; \
+        } else if (NAME##_half) { \
+            uint last = (i & 1u) + n; \
+            if (n > 0u) packed.x = NAME##_word[i >> 1]; \
+            if (last > 2u) packed.y = NAME##_word[(i >> 1) + 1u]; \
+            if (last > 4u) packed.z = NAME##_word[(i >> 1) + 2u]; \
+            packed = pack_halves(packed.xyz, i & 1u, n); \
+        } else if (NAME##_wide && n > 3u) { \
+            packed = NAME##_word4[i >> 2]; \
+        } else { \
+            if (n > 0u) packed.x = NAME##_word[i]; \
+            if (n > 1u) packed.y = NAME##_word[i + 1u]; \
+            if (n > 2u) packed.z = NAME##_word[i + 2u]; \
+            if (n > 3u) packed.w = NAME##_word[i + 3u]; \
+        } \
+        return packed; \
+    } \
+    vec4 NAME##_unpack4(uvec4 packed) { \
+        vec4 v; \
+        if (NAME##_f16) { \
+            v = vec4(f16_word_to_f32_pair(packed.x), f16_word_to_f32_pair(packed.y)); \
+        } else if (NAME##_bf16) { \
+            v = vec4(bf16_word_to_f32_pair(packed.x), bf16_word_to_f32_pair(packed.y)); \
+        } else { \
+            v = uintBitsToFloat(packed); \
+        } \
+        return v; \
+    } \
+    float NAME##_at(uint i) { \
+        uint raw = NAME##_raw(i); \
+        float v; \
+        if (NAME##_f16) { \
+            v = f16_bits_to_f32(raw); \
+        } else if (NAME##_bf16) { \
+            v = bf16_bits_to_f32(raw); \
+        } else { \
+            v = uintBitsToFloat(raw); \
+        } \
+        return v; \
+    } \
+    vec4 NAME##_at4(uint i, uint n) { \
+        return NAME##_unpack4(NAME##_packed4(i, n)); \
+    }
+#ifndef OUT_ACCESS
+#define OUT_ACCESS
+#endif
+#define ELEMENTS_OUT(NAME, BINDING, TYPE, WIDE) \
+    layout(set = 0, binding = BINDING, std430) OUT_ACCESS buffer NAME##_Words { uint NAME##_word[]; }; \
+    layout(set = 0, binding = BINDING, std430) OUT_ACCESS buffer NAME##_Words2 { uvec2 NAME##_word2[]; }; \
+    layout(set = 0, binding = BINDING, std430) OUT_ACCESS buffer NAME##_Words4 { uvec4 NAME##_word4[]; }; \
+    ELEMENTS_TYPE(NAME, TYPE, WIDE) \
+    uvec4 NAME##_pack4(uvec4 bits) { \
+        uvec4 packed; \
+        if (NAME##_f16) { \
+            packed = uvec4(f32_bits_to_f16_bits(bits.x) | (f32_bits_to_f16_bits(bits.y) << 16), \
+                           f32_bits_to_f16_bits(bits.z) | (f32_bits_to_f16_bits(bits.w) << 16), 0u, 0u); \
+        } else if (NAME##_bf16) { \
+            packed = uvec4(f32_bits_to_bf16_bits(bits.x) | (f32_bits_to_bf16_bits(bits.y) << 16), \
+                           f32_bits_to_bf16_bits(bits.z) | (f32_bits_to_bf16_bits(bits.w) << 16), 0u, 0u); \
+        } else { \
+            packed = bits; \
+        } \
+        return packed; \
+    } \
+    void NAME##_store4(uint i, uint n, uvec4 packed) { \
+        if (NAME##_wide_half && n > 3u) { \
+            NAME##_word2[i >> 2] = packed.xy; \
+        } else if (NAME##_half) { \
+            uint at = i >> 1; \
+            if (n == 1u) packed.x = (packed.x & 0xFFFFu) | (NAME##_word[at] & 0xFFFF0000u); \
+            if (n == 3u) packed.y = (packed.y & 0xFFFFu) | (NAME##_word[at + 1u] & 0xFFFF0000u); \
+            if (n > 0u) NAME##_word[at] = packed.x; \
+            if (n > 2u) NAME##_word[at + 1u] = packed.y; \
+        } else if (NAME##_wide && n > 3u) { \
+            NAME##_word4[i >> 2] = packed; \
+        } else { \
+            if (n > 0u) NAME##_word[i] = packed.x; \
+            if (n > 1u) NAME##_word[i + 1u] = packed.y; \
+            if (n > 2u) NAME##_word[i + 2u] = packed.z; \
+            if (n > 3u) NAME##_word[i + 3u] = packed.w; \
+        } \
+    }
+#endif
+#ifndef VKPAR_GRID_GLSL
+#define VKPAR_GRID_GLSL
+uint group_number() {
+    return gl_WorkGroupID.y * gl_NumWorkGroups.x + gl_WorkGroupID.x;
+}
+#endif
+//: nan
+bool f_nan(float x) { return (floatBitsToUint(x) & 0x7FFFFFFFu) > 0x7F800000u; }
+//: isnan
+bool f_isnan(float x) { return f_nan(x); }
+//: isinf
+bool f_isinf(float x) { return (floatBitsToUint(x) & 0x7FFFFFFFu) == 0x7F800000u; }
+//: isfinite
+bool f_isfinite(float x) { return (floatBitsToUint(x) & 0x7FFFFFFFu) < 0x7F800000u; }
+//: equal
+bool f_equal(float a, float b) { return a == b && !f_nan(a) && !f_nan(b); }
+//: not_equal
+bool f_not_equal(float a, float b) { return a != b || f_nan(a) || f_nan(b); }
+//: max_float
+float f_max_float(float a, float b) { return f_nan(a) ? a : f_nan(b) ? b : max(a, b); }
+//: min_float
+float f_min_float(float a, float b) { return f_nan(a) ? a : f_nan(b) ? b : min(a, b); }
+//: max_int
+int f_max_int(int a, int b) { return max(a, b); }
+//: min_int
+int f_min_int(int a, int b) { return min(a, b); }
+//: max_uint
+uint f_max_uint(uint a, uint b) { return max(a, b); }
+//: min_uint
+uint f_min_uint(uint a, uint b) { return min(a, b); }
+//: abs_float
+float f_abs_float(float x) { return uintBitsToFloat(floatBitsToUint(x) & 0x7FFFFFFFu); }
+//: abs_int
+int f_abs_int(int x) { return x < 0 ? -x : x; }
+//: abs_uint
+uint f_abs_uint(uint x) { return x; }
+//: sign_float
+float f_sign_float(float x) { return f_nan(x) ? x : sign(x); }
+//: sign_int
+int f_sign_int(int x) { return sign(x); }
+//: sign_uint
+uint f_sign_uint(uint x) { return min(x, 1u); }
+//: relu_float
+float f_relu_float(float x) { return x <= 0.0 ? 0.0 : x; }
+//: relu_int
+int f_relu_int(int x) { return max(x, 0); }
+//: relu_uint
+uint f_relu_uint(uint x) { return x; }
+//: float_of_uint
+float f_float_of_uint(uint x) {
+    precise float y = float(x >> 16) * 65536.0 + float(x & 0xFFFFu);
+    return y;
+}
+//: int_of_float
+int f_int_of_float(float x) {
+    int inside = int(clamp(f_nan(x) ? 0.0 : x, -2147483648.0, 2147483520.0));
+    return x >= 2147483648.0 ? 0x7FFFFFFF : inside;
+}
+//: uint_of_float
+uint f_uint_of_float(float x) {
+    uint inside = uint(clamp(f_nan(x) ? 0.0 : x, 0.0, 4294967040.0));
+    return x >= 4294967296.0 ? 0xFFFFFFFFu : inside;
+}
+//: floor_divide_int
+int f_floor_divide_int(int a, int b) {
+    int divisor = b == 0 || b == -1 ? 1 : b;
+    int q = a / divisor;
+    int r = a - q * divisor;
+    q -= r != 0 && (r < 0) != (divisor < 0) ? 1 : 0;
+    return b == 0 ? 0 : b == -1 ? -a : q;
+}
+//: modulo_int
+int f_modulo_int(int a, int b) { return b == 0 ? 0 : a - f_floor_divide_int(a, b) * b; }
+//: floor_divide_uint
+uint f_floor_divide_uint(uint a, uint b) { return b == 0u ? 0u : a / max(b, 1u); }
+//: modulo_uint
+uint f_modulo_uint(uint a, uint b) { return b == 0u ? 0u : a % max(b, 1u); }
+//: floor_divide_float
+float f_floor_divide_float(float a, float b) {
+    precise float q = floor(a / b);
+    precise float r = fma(-q, b, a);
+    float low = q - 1.0;
+    float high = q + 1.0;
+    bool over = r != 0.0 && (r < 0.0) != (b < 0.0);
+    bool under = !over && abs(r) >= abs(b);
+    return over ? low : under ? high : q;
+}
+//: modulo_float
+float f_modulo_float(float a, float b) {
+    precise float r = fma(-f_floor_divide_float(a, b), b, a);
+    return r;
+}
+//: shift_left_int
+int f_shift_left_int(int a, int b) { return uint(b) > 31u ? 0 : a << (b & 31); }
+//: shift_left_uint
+uint f_shift_left_uint(uint a, uint b) { return b > 31u ? 0u : a << (b & 31u); }
+//: shift_right_int
+int f_shift_right_int(int a, int b) { return a >> min(uint(b), 31u); }
+//: shift_right_uint
+uint f_shift_right_uint(uint a, uint b) { return b > 31u ? 0u : a >> (b & 31u); }
+//: power_float
+float f_power_float(float x, uint n) {
+    float made = 1.0;
+    for (uint turn = 0u; turn < 5u; turn++) {
+        made = (n & 1u) != 0u ? made * x : made;
+        x *= x;
+        n >>= 1;
+    }
+    return made;
+}
+//: power_int
+int f_power_int(int x, uint n) {
+    int made = 1;
+    for (uint turn = 0u; turn < 5u; turn++) {
+        made = (n & 1u) != 0u ? made * x : made;
+        x *= x;
+        n >>= 1;
+    }
+    return made;
+}
+//: power_uint
+uint f_power_uint(uint x, uint n) {
+    uint made = 1u;
+    for (uint turn = 0u; turn < 5u; turn++) {
+        made = (n & 1u) != 0u ? made * x : made;
+        x *= x;
+        n >>= 1;
+    }
+    return made;
+}
+//: floor
+float f_floor(float x) { return floor(x); }
+//: ceil
+float f_ceil(float x) { return ceil(x); }
+//: round
+float f_round(float x) { return roundEven(x); }
+//: trunc
+float f_trunc(float x) { return trunc(x); }
+//: sqrt
+float f_sqrt(float x) { return sqrt(x); }
+//: rsqrt
+float f_rsqrt(float x) { return inversesqrt(x); }
+//: exp2
+float f_exp2(float x) {
+    float inside = exp2(clamp(x, -160.0, 127.99999));
+    return f_nan(x) ? x : x >= 128.0 ? uintBitsToFloat(0x7F800000u) : x < -160.0 ? 0.0 : inside;
+}
+//: exp
+float f_exp(float x) {
+    float inside = exp(clamp(x, -110.0, 88.72283));
+    return f_nan(x) ? x : x > 88.72283 ? uintBitsToFloat(0x7F800000u) : x < -110.0 ? 0.0 : inside;
+}
+//: log1p_near
+float f_log1p_near(float x) {
+    float s = x / (2.0 + x);
+    float z = s * s;
+    return 2.0 * s + 2.0 * s * z * (0.33333333 + z * (0.2 + z * (0.14285714 + z * 0.11111111)));
+}
+//: log
+float f_log(float x) {
+    float far = log(clamp(x, 1.1754944e-38, 3.4028235e38));
+    float y = abs(x - 1.0) < 0.25 ? f_log1p_near(x - 1.0) : far;
+    y = x == uintBitsToFloat(0x7F800000u) ? x : y;
+    y = x <= 0.0 ? uintBitsToFloat(x == 0.0 ? 0xFF800000u : 0x7FC00000u) : y;
+    return f_nan(x) ? x : y;
+}
+//: log2
+float f_log2(float x) {
+    float far = log2(clamp(x, 1.1754944e-38, 3.4028235e38));
+    float y = abs(x - 1.0) < 0.25 ? 1.4426950 * f_log1p_near(x - 1.0) : far;
+    y = x == uintBitsToFloat(0x7F800000u) ? x : y;
+    y = x <= 0.0 ? uintBitsToFloat(x == 0.0 ? 0xFF800000u : 0x7FC00000u) : y;
+    return f_nan(x) ? x : y;
+}
+//: log1p
+float f_log1p(float x) { return abs(x) < 0.25 ? f_log1p_near(x) : f_log(1.0 + x); }
+//: expm1
+float f_expm1(float x) {
+    float near = x * (1.0 + x * (0.5 + x * (0.16666667 + x * (0.041666668 + x * (0.0083333333 + x * (0.0013888889
+        + x * (1.9841270e-4 + x * 2.4801587e-5)))))));
+    return abs(x) < 0.5 ? near : f_exp(x) - 1.0;
+}
+//: pow
+float f_pow(float x, float y) {
+    float size = f_abs_float(x);
+    float made = f_exp2(y * f_log2(size));
+    made = size == 1.0 ? 1.0 : made;
+    bool whole = floor(y) == y;
+    bool odd = whole && abs(y) < 16777216.0 && fract(abs(y) * 0.5) == 0.5;
+    made = (floatBitsToUint(x) >> 31) != 0u && odd ? -made : made;
+    made = x < 0.0 && !whole && f_abs_float(x) < uintBitsToFloat(0x7F800000u) ? uintBitsToFloat(0x7FC00000u) : made;
+    made = f_nan(x) ? x : f_nan(y) ? y : made;
+    return y == 0.0 || x == 1.0 ? 1.0 : made;
+}
+//: tanh
+float f_tanh(float x) {
+    float z = x * x;
+    float near = x * (1.0 + z * (-0.33333333 + z * (0.13333333 + z * (-0.053968254 + z * 0.021869489))));
+    float far = 1.0 - 2.0 / (f_exp(2.0 * abs(x)) + 1.0);
+    return abs(x) < 0.25 ? near : f_nan(x) ? x : x < 0.0 ? -far : far;
+}
+//: sigmoid
+float f_sigmoid(float x) { return 1.0 / (1.0 + f_exp(-x)); }
+//: silu
+float f_silu(float x) { return x / (1.0 + f_exp(-x)); }
+//: erfc
+float f_erfc(float z) {
+    float t = 1.0 / (1.0 + 0.5 * z);
+    float p = t * (1.48851587 + t * (-0.82215223 + t * 0.17087277));
+    p = t * (0.09678418 + t * (-0.18628806 + t * (0.27886807 + t * (-1.13520398 + p))));
+    return t * f_exp(-z * z - 1.26551223 + t * (1.00002368 + t * (0.37409196 + p)));
+}
+//: erf
+float f_erf(float x) {
+    float z = x * x;
+    float near = x * (1.12837917 + z * (-0.376126389 + z * (0.112837917 + z * (-0.0268661706 + z * (0.00522397763
+        + z * (-0.000854832701 + z * 0.000120553329))))));
+    float far = 1.0 - f_erfc(abs(x));
+    return abs(x) < 0.5 ? near : f_nan(x) ? x : x < 0.0 ? -far : far;
+}
+//: gelu
+float f_gelu(float x) {
+    float tail = f_erfc(0.70710678 * abs(x));
+    return 0.5 * x * (x < 0.0 ? tail : 2.0 - tail);
+}
+//: gelu_tanh
+float f_gelu_tanh(float x) { return x * f_sigmoid(1.5957691 * (x + 0.044715 * x * x * x)); }
+//: turned
+float f_turned(float x, float k) {
+    precise float r = fma(-k, 1.5703125, x);
+    r = fma(-k, 4.837512969970703125e-4, r);
+    r = fma(-k, 7.54978995489188216e-8, r);
+    return r;
+}
+//: wave
+float f_wave(float x, int quarter) {
+    float k = roundEven(x * 0.63661977);
+    float r = f_turned(x, k);
+    float z = r * r;
+    float s = r + r * z * (-1.6666654611e-1 + z * (8.3321608736e-3 - z * 1.9515295891e-4));
+    float c = 1.0 - 0.5 * z + z * z * (4.166664568298827e-2 + z * (-1.388731625493765e-3 + z * 2.443315711809948e-5));
+    int q = int(clamp(k, -1e9, 1e9)) + quarter;
+    float made = (q & 1) != 0 ? c : s;
+    made = (q & 2) != 0 ? -made : made;
+    return (floatBitsToUint(x) & 0x7FFFFFFFu) >= 0x7F800000u ? uintBitsToFloat(0x7FC00000u) : made;
+}
+//: sin
+float f_sin(float x) { return f_wave(x, 0); }
+//: cos
+float f_cos(float x) { return f_wave(x, 1); }
