@@ -17,13 +17,13 @@ layout(constant_id = 6) const bool O_WIDE = false;
 
 #ifdef FORMS
 #include "activations.glsl"
-layout(constant_id = 9) const bool TRANSPOSE_A = false;
-layout(constant_id = 10) const uint ACTIVATION = 0;
-layout(constant_id = 11) const bool HAS_BIAS = false;
-layout(constant_id = 12) const uint BIAS_TYPE = 0;
-layout(constant_id = 13) const bool HAS_RESIDUAL = false;
-layout(constant_id = 14) const uint RESIDUAL_TYPE = 0;
-layout(constant_id = 15) const bool RESIDUAL_WIDE = false;
+layout(constant_id = 11) const bool TRANSPOSE_A = false;
+layout(constant_id = 12) const uint ACTIVATION = 0;
+layout(constant_id = 13) const bool HAS_BIAS = false;
+layout(constant_id = 14) const uint BIAS_TYPE = 0;
+layout(constant_id = 15) const bool HAS_RESIDUAL = false;
+layout(constant_id = 16) const uint RESIDUAL_TYPE = 0;
+layout(constant_id = 17) const bool RESIDUAL_WIDE = false;
 #else
 const bool TRANSPOSE_A = false;
 #endif

@@ -1,135 +1,289 @@
-// The body of matrix products for few rows of a: the caller defines TRANSPOSED, and `matvec` makes this group's columns.
+// The body of matrix products for up to 8 rows of a: `matvec` makes and stores this group's columns.
 //
-// Such a product is bound by reading b once: a work group makes 32 columns of (K, N), its 32 slices of 8 invocations
-// striding over K, or 8 columns of a transposed b, 32 invocations striding over each. Loops have constant bounds and
-// guards inside, so that the compiler here unrolls them: drivers keep arrays of sums in memory when they have to find out
-// by themselves.
+// Such a product is bound by reading b once, so that each invocation has several loads of 16 bytes in flight before it
+// uses any. The caller defines TRANSPOSED, and
+//   of a transposed b: MOST_ROWS of a; COLUMNS that an invocation makes, side by side; TURNS, how many loads of each are in
+//   flight; SUBGROUPS, whether subgroups add up (in their order). SPAN invocations stride over K together;
+//   of b (K, N): THREADS of a group. SPAN invocations stand side by side, each at four or eight columns; every such slice
+//   of the group takes four rows of b at a time.
+//
+// Loops have constant bounds and guards inside, so that the compiler here unrolls them: drivers keep arrays of sums in
+// memory when they have to find out by themselves.
 #ifndef VKPAR_MATVEC_GLSL
 #define VKPAR_MATVEC_GLSL
 
+#ifndef SUBGROUPS
+#define SUBGROUPS 0
+#endif
+#if SUBGROUPS
+#extension GL_KHR_shader_subgroup_arithmetic : require
+#endif
+#if TRANSPOSED
+#define THREADS 256
+#else
+#define MOST_ROWS 8
+#endif
+
 #include "matmul.glsl"
 
-layout(local_size_x = 256) in;
-layout(constant_id = 7) const uint ROWS = 4;  // of a, 1 to 4
+layout(local_size_x = THREADS) in;
+layout(constant_id = 7) const uint ROWS = 4;  // of a, 1 to MOST_ROWS
+layout(constant_id = 8) const uint SPAN = 32;
+layout(constant_id = 9) const bool A_EIGHTS = false;  // first element and row length are multiples of 8, and so on
+layout(constant_id = 10) const bool B_EIGHTS = false;
 
-#define EACH_ROW [[unroll]] for (uint r = 0u; r < 4u; r++) if (r < ROWS)
+const uint CHUNK = b_half ? 8u : 4u;  // elements of b in 16 bytes
+const bool a_whole = A_EIGHTS && a_half && b_half && !TRANSPOSE_A;
+const bool b_whole = b_half ? B_EIGHTS : B_WIDE;  // chunks begin at multiples of 16 bytes, and rows are whole chunks
 
-float a_of(uint row, uint k) {
-    uint at = row * push.a_row + k;
-    if (TRANSPOSE_A) {
-        at = k * push.a_row + row;
+#define EACH_ROW [[unroll]] for (uint r = 0u; r < MOST_ROWS; r++) if (r < ROWS)
+
+// Elements i..i+CHUNK-1 of b, packed; zero from the n-th on.
+uvec4 b_chunk(uint i, uint n) {
+    uvec4 packed = uvec4(0u);
+    if (b_whole) {
+        if (n > 0u) packed = b_word4[b_half ? i >> 3 : i >> 2];
+    } else if (b_half) {
+        packed.xy = b_packed4(i, n).xy;
+        packed.zw = b_packed4(i + 4u, n - min(n, 4u)).xy;
+    } else {
+        packed = b_packed4(i, n);
     }
-    return a_at(a_origin() + at);
+    return packed;
 }
 
-vec4 a4_of(uint row, uint k, uint n) {
+vec4 b_low(uvec4 packed) {
+    return b_unpack4(packed);
+}
+
+uint a_index(uint row, uint k) {
+    return a_origin() + (TRANSPOSE_A ? k * push.a_row + row : row * push.a_row + k);
+}
+
+uint a_step() {
+    return TRANSPOSE_A ? push.a_row : 1u;
+}
+
+// Four steps of K of a row of a from element i on, the first n of them; zero for the others.
+vec4 a_four(uint i, uint n) {
     vec4 x;
     if (TRANSPOSE_A) {
         x = vec4(0.0);
-        [[unroll]] for (uint j = 0u; j < 4u; j++) {
-            if (j < n) x[j] = a_of(row, k + j);
-        }
+        [[unroll]] for (uint e = 0u; e < 4u; e++) if (e < n) x[e] = a_at(i + e * push.a_row);
     } else {
-        x = a_at4(a_origin() + row * push.a_row + k, n);
+        x = a_at4(i, n);
     }
     return x;
 }
 
-#if TRANSPOSED
-const uint WIDTH = 8u;
-
-shared vec4 parts[256];  // one row of a in each component
-
-vec4 products(uint k, uint n, uvec4 packed) {
-    vec4 y = b_unpack4(packed);
-    vec4 sums = vec4(0.0);
-    EACH_ROW {
-        sums[r] = dot(a4_of(r, k, n), y);
-    }
-    return sums;
+// Nothing where a chunk holds four.
+vec4 b_high(uvec4 packed) {
+    return b_unpack4(uvec4(packed.zw, 0u, 0u));
 }
 
-void make(uint column0) {
-    uint id = gl_LocalInvocationID.x;
-    uint lane = id % 32u;
-    uint column = column0 + id / 32u;
-    vec4 sums = vec4(0.0);
-    if (column < push.n) {
-        uint b_at = b_origin() + column * push.b_row;
-        uint k = k_begin() + lane * 4u;
-        for (; k + 387u < k_end(); k += 512u) {
-            uvec4 packed[4];
-            [[unroll]] for (uint j = 0u; j < 4u; j++) {
-                packed[j] = b_packed4(b_at + k + j * 128u, 4u);
+#if TRANSPOSED
+const uint WIDTH = THREADS / SPAN * COLUMNS;
+const uint STEP = SPAN * CHUNK;
+const uint TURNS_LEFT = MOST_ROWS > 1 ? 1u : TURNS;  // where chunks are not whole: for eight rows it would be much code
+
+#if SUBGROUPS
+shared float parts[ROWS * COLUMNS * THREADS / 4u];  // subgroups have four invocations or more
+#else
+shared float parts[ROWS * COLUMNS * THREADS];
+#endif
+
+// Of this invocation; not arguments, of which drivers copy the rows that there are not, too.
+uint column_at[COLUMNS];
+float sums[MOST_ROWS * COLUMNS];
+
+// Elements of a chunk that begins at k.
+uint left(uint k) {
+    return k_end() - min(k, k_end());
+}
+
+// Adds the products of `turns` chunks from k on, STEP apart: all of them `whole`, or those that there are.
+void multiply(uint k, uint turns, bool whole) {
+    uvec4 packed[TURNS * COLUMNS];
+    [[unroll]] for (uint j = 0u; j < turns; j++) {
+        [[unroll]] for (uint c = 0u; c < COLUMNS; c++) {
+            uint i = column_at[c] + k + j * STEP;
+            if (whole) {
+                packed[j * COLUMNS + c] = b_word4[b_half ? i >> 3 : i >> 2];
+            } else {
+                packed[j * COLUMNS + c] = b_chunk(i, left(k + j * STEP));
             }
-            [[unroll]] for (uint j = 0u; j < 4u; j++) {
-                sums += products(k + j * 128u, 4u, packed[j]);
-            }
-        }
-        for (; k < k_end(); k += 128u) {
-            sums += products(k, k_end() - k, b_packed4(b_at + k, k_end() - k));
         }
     }
-    parts[id] = sums;
-    for (uint half_way = 16u; half_way >= 1u; half_way >>= 1) {
-        barrier();
-        if (lane < half_way) {
-            parts[id] += parts[id + half_way];
+    [[unroll]] for (uint j = 0u; j < turns; j++) {
+        uint n = whole ? 8u : left(k + j * STEP);
+        if (n > 0u) {
+            EACH_ROW {
+                uint i = a_index(r, k + j * STEP);
+                vec4 low, high = vec4(0.0);
+                if (a_whole && n > 7u) {
+                    uvec4 eight = a_word4[i >> 3];
+                    low = a_unpack4(eight);
+                    high = a_unpack4(uvec4(eight.zw, 0u, 0u));
+                } else {
+                    low = a_four(i, n);
+                    if (b_half) high = a_four(i + 4u * a_step(), n - min(n, 4u));
+                }
+                [[unroll]] for (uint c = 0u; c < COLUMNS; c++) {
+                    // Not dot(), whose result costs another addition.
+                    vec4 y = b_low(packed[j * COLUMNS + c]);
+                    [[unroll]] for (uint e = 0u; e < 4u; e++) sums[r * COLUMNS + c] += low[e] * y[e];
+                    if (b_half) {
+                        y = b_high(packed[j * COLUMNS + c]);
+                        [[unroll]] for (uint e = 0u; e < 4u; e++) sums[r * COLUMNS + c] += high[e] * y[e];
+                    }
+                }
+            }
+        }
+    }
+}
+
+// Makes `summed` say what an output is.
+#if SUBGROUPS
+void add_up() {
+    uint id = gl_LocalInvocationID.x, stride = THREADS / gl_SubgroupSize;
+    EACH_ROW {
+        [[unroll]] for (uint c = 0u; c < COLUMNS; c++) {
+            float sum = subgroupAdd(sums[r * COLUMNS + c]);
+            if (subgroupElect()) parts[(r * COLUMNS + c) * stride + id / gl_SubgroupSize] = sum;
         }
     }
     barrier();
-    if (id < 2u * ROWS) {
-        uint r = id / 2u;
-        uint first = id % 2u * 4u * 32u;
-        vec4 sum = vec4(parts[first][r], parts[first + 32u][r], parts[first + 64u][r], parts[first + 96u][r]);
-        store_row4(r, column0 + first / 32u, sum);
+}
+
+float summed(uint r, uint column) {
+    uint stride = THREADS / gl_SubgroupSize, count = SPAN / gl_SubgroupSize;
+    uint first = (r * COLUMNS + column % COLUMNS) * stride + column / COLUMNS * count;
+    float sum = parts[first];
+    for (uint i = 1u; i < count; i++) sum += parts[first + i];
+    return sum;
+}
+#else
+void add_up() {
+    uint id = gl_LocalInvocationID.x;
+    EACH_ROW {
+        [[unroll]] for (uint c = 0u; c < COLUMNS; c++) parts[(r * COLUMNS + c) * THREADS + id] = sums[r * COLUMNS + c];
+    }
+    for (uint count = SPAN; count > 1u; count = max(count / 8u, 1u)) {
+        uint next = max(count / 8u, 1u);
+        barrier();
+        if (id % SPAN < next) {
+            EACH_ROW {
+                [[unroll]] for (uint c = 0u; c < COLUMNS; c++) {
+                    uint first = (r * COLUMNS + c) * THREADS + id;
+                    float sum = parts[first];
+                    [[unroll]] for (uint i = 1u; i < 8u; i++) if (i * next < count) sum += parts[first + i * next];
+                    parts[first] = sum;
+                }
+            }
+        }
+    }
+    barrier();
+}
+
+float summed(uint r, uint column) {
+    return parts[(r * COLUMNS + column % COLUMNS) * THREADS + column / COLUMNS * SPAN];
+}
+#endif
+
+void make(uint column0) {
+    uint id = gl_LocalInvocationID.x;
+    uint column = column0 + id / SPAN * COLUMNS;
+    // Past the end: the last column again, which is not stored.
+    [[unroll]] for (uint c = 0u; c < COLUMNS; c++) column_at[c] = b_origin() + min(column + c, push.n - 1u) * push.b_row;
+    [[unroll]] for (uint i = 0u; i < MOST_ROWS * COLUMNS; i++) sums[i] = 0.0;
+    uint k = k_begin() + id % SPAN * CHUNK;
+    if (b_whole) {
+        for (; k + (TURNS - 1u) * STEP < k_end(); k += TURNS * STEP) multiply(k, TURNS, true);
+    }
+    for (; k < k_end(); k += TURNS_LEFT * STEP) multiply(k, TURNS_LEFT, false);
+    add_up();
+    if (id < ROWS * WIDTH / 4u) {
+        uint r = id / (WIDTH / 4u), c = id % (WIDTH / 4u) * 4u;
+        store_row4(r, column0 + c, vec4(summed(r, c), summed(r, c + 1u), summed(r, c + 2u), summed(r, c + 3u)));
     }
 }
 #else
-const uint WIDTH = 32u;
+const uint WIDTH = SPAN * CHUNK;
+const uint QUADS = WIDTH / 4u;
+const uint SLICES = THREADS / SPAN;
+const uint TOGETHER = THREADS > 512 ? 1u : 512u / THREADS;  // rows that are added up at once
 
-shared vec4 parts[ROWS * 256u];
+shared vec4 parts[TOGETHER * THREADS * 2u];
 
-void make(uint column0) {
-    uint id = gl_LocalInvocationID.x;
-    uint column = column0 + id % 8u * 4u;
-    // Past the end: the last columns again, or nothing. Either is not stored.
-    uint b_at = b_origin() + (b_wide ? min(column, push.n - 4u) : column);
-    uint n = b_wide ? 4u : push.n - min(column, push.n);
-    vec4 sums[4] = vec4[](vec4(0.0), vec4(0.0), vec4(0.0), vec4(0.0));
-    uint k = k_begin() + id / 8u;
-    for (; k + 96u < k_end(); k += 128u) {
-        uvec4 packed[4];
-        [[unroll]] for (uint j = 0u; j < 4u; j++) {
-            packed[j] = b_packed4(b_at + (k + j * 32u) * push.b_row, n);
-        }
-        [[unroll]] for (uint j = 0u; j < 4u; j++) {
-            vec4 y = b_unpack4(packed[j]);
-            EACH_ROW {
-                sums[r] += a_of(r, k + j * 32u) * y;
-            }
-        }
-    }
-    for (; k < k_end(); k += 32u) {
-        vec4 y = b_at4(b_at + k * push.b_row, n);
-        EACH_ROW {
-            sums[r] += a_of(r, k) * y;
+// Of this invocation; not arguments, of which drivers copy the rows that there are not, too.
+vec4 low[MOST_ROWS], high[MOST_ROWS];
+
+// Adds the products of rows k..k+3 of b, which begin at `at`: all of them `whole`, or those that
+// there are.
+void multiply(uint at, uint count, uint k, bool whole) {
+    uint n = whole ? 4u : k_end() - k;
+    uvec4 packed[4];
+    [[unroll]] for (uint i = 0u; i < 4u; i++) {
+        uint first = at + (k + i) * push.b_row;
+        if (whole) {
+            packed[i] = b_word4[b_half ? first >> 3 : first >> 2];
+        } else {
+            packed[i] = b_chunk(first, i < n ? count : 0u);
         }
     }
     EACH_ROW {
-        parts[r * 256u + id] = sums[r];
+        vec4 x = a_four(a_index(r, k), n);
+        [[unroll]] for (uint i = 0u; i < 4u; i++) {
+            low[r] += x[i] * b_low(packed[i]);
+            if (b_half) high[r] += x[i] * b_high(packed[i]);
+        }
     }
-    for (uint half_way = 128u; half_way >= 8u; half_way >>= 1) {
+}
+
+// Adds up rows first .. first + TOGETHER - 1 over the slices: what a slice summed stands in TOGETHER * QUADS
+// neighbours, a row's QUADS side by side.
+void add_up(uint first) {
+    uint id = gl_LocalInvocationID.x, lane = id % SPAN, slice = id / SPAN;
+    const uint STRIDE = TOGETHER * QUADS;
+    barrier();
+    EACH_ROW {
+        if (r >= first && r < first + TOGETHER) {
+            uint i = slice * STRIDE + (r - first) * QUADS + lane * (QUADS / SPAN);
+            parts[i] = low[r];
+            if (b_half) parts[i + 1u] = high[r];
+        }
+    }
+    for (uint count = SLICES; count > 1u; count = max(count / 8u, 1u)) {
+        uint next = max(count / 8u, 1u);
         barrier();
-        if (id < half_way) {
-            EACH_ROW {
-                parts[r * 256u + id] += parts[r * 256u + id + half_way];
-            }
+        for (uint i = id; i < next * STRIDE; i += THREADS) {
+            vec4 sum = parts[i];
+            [[unroll]] for (uint j = 1u; j < 8u; j++) if (j * next < count) sum += parts[i + j * next * STRIDE];
+            parts[i] = sum;
         }
     }
     barrier();
-    if (id < 8u * ROWS) {
-        store_row4(id / 8u, column, parts[id / 8u * 256u + id % 8u]);
+}
+
+void make(uint column0) {
+    uint id = gl_LocalInvocationID.x;
+    uint column = column0 + id % SPAN * CHUNK;
+    // Past the end: the last columns again, or nothing. Either is not stored.
+    uint at = b_origin() + (b_whole ? min(column, push.n - CHUNK) : column);
+    uint count = b_whole ? CHUNK : push.n - min(column, push.n);
+    [[unroll]] for (uint r = 0u; r < MOST_ROWS; r++) low[r] = high[r] = vec4(0.0);
+    uint k = k_begin() + id / SPAN * 4u;
+    if (b_whole) {
+        for (; k + 3u < k_end(); k += SLICES * 4u) multiply(at, count, k, true);
+    }
+    for (; k < k_end(); k += SLICES * 4u) multiply(at, count, k, false);
+    [[unroll]] for (uint first = 0u; first < MOST_ROWS; first += TOGETHER) {
+        if (first < ROWS) {
+            add_up(first);
+            if (id < TOGETHER * QUADS && first + id / QUADS < ROWS) {
+                store_row4(first + id / QUADS, column0 + id % QUADS * 4u, parts[id]);
+            }
+        }
     }
 }
 #endif

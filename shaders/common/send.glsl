@@ -1,12 +1,11 @@
 // Sends what a kernel stores, without a kernel of its own: the work-group that stores the last elements of a block
 // encodes the block for the link as wire_reduce does, and keeps what its readers will decode.
 // The outputs are float32, one after the other from element push.source_at of binding SOURCE_BINDING on. Work-groups have
-// 256 invocations.
+// GROUP invocations, 256 or more.
 #ifndef VKPAR_SEND_GLSL
 #define VKPAR_SEND_GLSL
 
 #define LANES 32
-#define GROUP 256
 #define ELEM ELEM_F32
 #define IN_WIRE OUT_WIRE
 #define TAIL

@@ -83,6 +83,56 @@ def test_a_full_barrier_everywhere_where_asked(fresh: vkpar.Device, reopen: Call
     assert (barriers(fresh), barriers(careful)) == (1, 11)
 
 
+OPERATIONS: dict[str, Callable[..., Any]] = {
+    "add": lambda x, w, v, i: vkpar.add(x, v),
+    "argmax": lambda x, w, v, i: vkpar.argmax(x, 1),
+    "argmin": lambda x, w, v, i: vkpar.argmin(x, 0),
+    "broadcast_to": lambda x, w, v, i: vkpar.add(vkpar.broadcast_to(v, (8, 64)), x),
+    "cast": lambda x, w, v, i: vkpar.cast(x, "float16"),
+    "cross_entropy": lambda x, w, v, i: vkpar.cross_entropy(x, i),
+    "cross_entropy_grad": lambda x, w, v, i: vkpar.cross_entropy_grad(x, i),
+    "layer_norm": lambda x, w, v, i: vkpar.layer_norm(x, v, v),
+    "layer_norm_grad": lambda x, w, v, i: vkpar.layer_norm_grad(x, v, x),
+    "log_softmax": lambda x, w, v, i: vkpar.log_softmax(x),
+    "matmul": lambda x, w, v, i: (vkpar.matmul(x, w), vkpar.matmul(x[:1], w), vkpar.matmul(x, x, transpose_b=True)),
+    "max": lambda x, w, v, i: vkpar.max(x, 0),
+    "mean": lambda x, w, v, i: vkpar.mean(x, (0, 1)),
+    "min": lambda x, w, v, i: vkpar.min(x, 1),
+    "rms_norm": lambda x, w, v, i: (vkpar.rms_norm(x, v), *vkpar.rms_norm(x, v, residual=x)),
+    "rms_norm_grad": lambda x, w, v, i: vkpar.rms_norm_grad(x, v, x),
+    "softmax": lambda x, w, v, i: vkpar.softmax(x, 0),
+    "sum": lambda x, w, v, i: (vkpar.sum(x), vkpar.sum(x, 0), vkpar.sum(w, 1)),
+    "swiglu": lambda x, w, v, i: vkpar.swiglu(x, x),
+    "transpose": lambda x, w, v, i: vkpar.add(vkpar.transpose(w), w),
+}
+
+
+def test_every_operation_is_listed() -> None:
+    public = {name for name in vkpar.__all__ if getattr(vkpar, name).__module__.startswith("vkpar.ops.")}
+    assert public == set(OPERATIONS)
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_every_operation(device: vkpar.Device, rng: np.random.Generator, name: str) -> None:
+    """A launch makes the same bits as the operation, of what its operands hold by then."""
+    x, w, v = (device.empty(shape, "float32") for shape in ((8, 64), (64, 64), 64))
+    i = device.array(np.arange(8, dtype=np.int32))
+
+    def run() -> list[vkpar.Array]:
+        made = OPERATIONS[name](x, w, v, i)
+        return list(made) if isinstance(made, tuple) else [made]
+
+    with vkpar.capture(device) as graph:
+        captured = run()
+    for _ in range(2):
+        for array in (x, w, v):
+            array.write(rng.standard_normal(array.shape).astype(np.float32))
+        eager = run()
+        graph.launch()
+        assert [array.numpy().tobytes() for array in captured] == [array.numpy().tobytes() for array in eager]
+    graph.close()
+
+
 def test_several_graphs_in_turns(device: vkpar.Device) -> None:
     eager, captured = Machine([device]), Machine([device])
     programs = [program(seed, steps=10) for seed in range(4)]

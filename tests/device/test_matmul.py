@@ -8,13 +8,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from conftest import FULL
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from planning import forget
 
 import vkpar
-from vkpar.ops import occupancy
+from vkpar.ops import matvec, occupancy
 
 module = importlib.import_module("vkpar.ops.products")
 pytestmark = pytest.mark.device
@@ -32,6 +33,12 @@ def kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, devi
         monkeypatch.setattr(module, "kernel_for", lambda device, m: request.param)
     yield str(request.param)
     forget(device)
+
+
+def spare_swiftshader(device: vkpar.Device) -> None:
+    """Leave SwiftShader out of a sample: it compiles each variant of the kernels of GPUs for seconds."""
+    if "SwiftShader" in device.name and not FULL:
+        pytest.skip("lavapipe runs these kernels, and SwiftShader with --full")
 
 
 def bits_of_bfloat16(x: NDArray[Any]) -> Floats:
@@ -72,12 +79,44 @@ def multiply(
 
 
 @pytest.mark.parametrize("transpose_b", [False, True])
-@pytest.mark.parametrize(("m", "n", "k"), [(1, 1, 1), (3, 31, 7), (4, 68, 132), (2, 130, 515)])
+@pytest.mark.parametrize(("m", "n", "k"), [(1, 1, 1), (3, 31, 7), (8, 68, 132), (2, 130, 515), (1, 24, 2600)])
 def test_few_rows(
     device: vkpar.Device, rng: np.random.Generator, kernel: str, m: int, n: int, k: int, transpose_b: bool
 ) -> None:
     a, b = integers(rng, m, k), integers(rng, k, n)
     np.testing.assert_array_equal(multiply(device, a, b, transpose_b).numpy(), a @ b)
+
+
+@pytest.mark.parametrize("types", ["float16 float16", "float32 float16", "float16 float32"])
+@pytest.mark.parametrize(("m", "n", "k"), [(1, 20, 2064), (1, 19, 1031), (8, 24, 520), (3, 13, 700)])
+def test_sums_of_subgroups(
+    device: vkpar.Device, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch, types: str, m: int, n: int, k: int
+) -> None:
+    """Whatever a subgroup's size: GPUs of some vendors alone use these kernels."""
+    spare_swiftshader(device)
+    if "arithmetic" not in device.info.features.subgroup_operations:
+        pytest.skip("subgroups of this device do not add up")
+    forget(device)
+    monkeypatch.setattr(module, "kernel_for", lambda device, m: "matvec")
+    monkeypatch.setattr(matvec, "_adds_up", lambda info: True)
+    a_type, b_type = types.split()
+    a, b = integers(rng, m, k).astype(a_type), integers(rng, k, n).astype(b_type)
+    np.testing.assert_array_equal(multiply(device, a, b, True, dtype="float32").numpy(), a.astype(np.float32) @ b)
+
+
+@pytest.mark.parametrize("many", [False, True])
+@pytest.mark.parametrize(("m", "n", "k"), [(1, 4100, 70), (1, 17000, 9), (2, 17000, 9), (1, 136, 1500), (7, 136, 300)])
+def test_strips_of_any_width(
+    device: vkpar.Device, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch, m: int, n: int, k: int, many: bool
+) -> None:
+    """Groups of 256 invocations and, where the device has them, of 1,024; two to eight of them side by side."""
+    spare_swiftshader(device)
+    forget(device)
+    monkeypatch.setattr(module, "kernel_for", lambda device, m: "matvec")
+    if not many:
+        monkeypatch.setattr(matvec, "_MANY", 1 << 30)
+    a, b = integers(rng, m, k).astype(np.float16), integers(rng, k, n).astype(np.float16)
+    np.testing.assert_array_equal(multiply(device, a, b, dtype="float32").numpy(), a.astype(np.float32) @ b)
 
 
 @pytest.mark.parametrize("kernel", ["default", "matmul_small", "matmul_tiled"], indirect=True)

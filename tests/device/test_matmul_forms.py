@@ -36,7 +36,7 @@ def force(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     if kernel == "default":
         return
     monkeypatch.setattr(
-        products, "kernel_for", lambda device, m: kernel if kernel != "matvec" or m <= 4 else "matmul_tiled"
+        products, "kernel_for", lambda device, m: kernel if kernel != "matvec" or m <= 8 else "matmul_tiled"
     )
 
     def cut(k: int, most: int) -> occupancy.Cut:

@@ -305,10 +305,11 @@ def test_captured(device: vkpar.Device, rng: np.random.Generator) -> None:
     values = rng.standard_normal((50, 3000)).astype(np.float32)
     a = device.array(values)
     with vkpar.capture([device]) as graph:
-        total, place = vkpar.sum(a), vkpar.argmax(a, 0)
+        total, place, nothing = vkpar.sum(a), vkpar.argmax(a, 0), vkpar.mean(a[:, :0], 1)
     graph.launch().wait()
     np.testing.assert_array_equal(total.numpy(), vkpar.sum(a).numpy())
     np.testing.assert_array_equal(place.numpy(), values.argmax(axis=0))
+    assert np.isnan(nothing.numpy()).all()
     graph.close()
 
 

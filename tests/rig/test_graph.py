@@ -736,6 +736,47 @@ def test_random_interrupts(selector: str) -> None:
     check_child(INTERRUPTED, selector, str(number), timeout=120 + number * 0.1, environment=environment)
 
 
+FORKED = """
+import os, sys
+import numpy as np
+import vkpar
+
+devices = vkpar.open_devices(sys.argv[1])
+arrays = [device.array(np.ones(100, np.float32)) for device in devices]
+comm = vkpar.Communicator(devices)
+graphs = []
+for given in (None, comm):
+    with vkpar.capture(devices, comm=given) as graph:
+        for array in arrays:
+            vkpar.add(array, array, out=array)
+        if given is not None:
+            comm.all_reduce(arrays, op="max")
+    graph.launch().wait()
+    graphs.append(graph)
+child = os.fork()
+if not child:
+    told = 0
+    for graph in graphs:
+        try:
+            graph.launch()
+        except vkpar.InvalidUsageError as error:
+            told += "fork" in str(error)
+        graph.close()
+    os._exit(told)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 2
+for graph in graphs:
+    graph.launch().wait()
+    graph.close()
+assert (arrays[1].numpy() == 16).all()
+comm.close()
+"""
+
+
+def test_a_forked_child_may_not_launch() -> None:
+    require("llvmpipe")
+    check_child(FORKED, "llvmpipe*2", environment=child_environment(VKPAR_TUNING="off", VKPAR_VALIDATION="0"))
+
+
 def test_a_launch_waits_for_a_close_in_another_thread(own: list[vkpar.Device]) -> None:
     """Threads that launch while the communicator is closed get an error that says so; nothing hangs."""
     comm = vkpar.Communicator(own)

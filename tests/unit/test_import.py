@@ -49,7 +49,7 @@ def test_describing_settings_and_types_loads_no_vulkan() -> None:
         from vkpar.vulkan.pipelines import interface, shader
         env.describe()
         assert dtypes.resolve("bf16") == vkpar.bfloat16
-        assert set(interface.reflect(shader.shipped("matvec_rows_plain")).entries) == {"main"}
+        assert set(interface.reflect(shader.shipped("matvec_rows256")).entries) == {"main"}
         assert "vulkan" not in sys.modules
         """
     )

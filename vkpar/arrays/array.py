@@ -27,6 +27,7 @@ from vkpar.errors import (
     InvalidUsageError,
     VulkanError,
 )
+from vkpar.vulkan import bulk
 from vkpar.vulkan.memory.accounting import ARRAYS
 from vkpar.vulkan.memory.buffer import BufferRange
 from vkpar.vulkan.memory.pool import round_up
@@ -428,7 +429,7 @@ class Array(Operators, Reducible):
         """Copy from other memory where there is nothing to look closer at; False, and nothing done, where there is."""
         there, here = source.storage, self.storage
         pins = there.ready, here.ready
-        if there is here or not nbytes or pins[0] is None or pins[1] is None:
+        if there is here or not nbytes or pins[0] is None or pins[1] is None or bulk.suits(self.device.info, nbytes):
             return False
         stream = self.device.stream
         if stream is None:

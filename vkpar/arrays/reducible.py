@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TypeVar
+
+from vkpar.arrays.operators import operations
 
 _R = TypeVar("_R", bound="Reducible")
-
-# By name; `vkpar.ops.reductions` puts them here.
-operations: dict[str, Callable[..., Any]] = {}
 
 
 class Reducible:

@@ -15,13 +15,14 @@ from vkpar.arrays.array import Array
 from vkpar.device import Device
 from vkpar.graph.protocol import Step
 from vkpar.graph.stretches import Item
+from vkpar.ops import matvec
 from vkpar.vulkan import api
 from vkpar.vulkan.capturing import Operation
 from vkpar.vulkan.physical import ALIGNMENT
 from vkpar.vulkan.pipelines.kernel import Pipeline
 from vkpar.vulkan.tape import Sending, Storing
 
-_SENDING: Final = {"matvec_columns_plain": "matvec_send_columns", "matvec_rows_plain": "matvec_send_rows"}
+_SENDING: Final = {f"matvec_{kind}": f"matvec_send_{kind}" for kind in matvec.KINDS}
 _ADD: Final = "add_f32_f32"
 _BLOCK: Final = 256  # elements that share a scale on the wire
 _WORD: Final = 4

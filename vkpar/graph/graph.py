@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import statistics
 import threading
 import time
@@ -79,6 +80,7 @@ class Graph:
         self.devices = tuple(devices)
         self.collectives = collectives
         self._state = _NEW
+        self._process = os.getpid()
         self._thread = 0  # the one that captures
         self._broken = False  # it was closed inside its capture
         self._items: list[Item] = []
@@ -326,7 +328,8 @@ class Graph:
     def close(self) -> None:
         """Free the graph once its launches are done; a second call does nothing.
 
-        Inside its capture it keeps anything from being recorded: the end of the capture raises then.
+        Inside its capture it keeps anything from being recorded: the end of the capture raises then. In a forked child
+        nothing is touched.
         """
         if self._state == _CAPTURING:
             self._broken = True
@@ -336,7 +339,9 @@ class Graph:
             if self._state != _FAILED:
                 self._state = _CLOSED
             launcher = self._launcher
-            if launcher is not None:
+            if os.getpid() != self._process:
+                self._launcher = None  # what a forked child has of it is the parent's
+            elif launcher is not None:
                 launcher.close()
                 self._launcher = None
             elif self._state == _FAILED:

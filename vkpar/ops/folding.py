@@ -141,7 +141,11 @@ def shape_of(device: Device, extent: int, columns: int, *, halves: bool) -> tupl
         part = min(_PART[cpu], floor_power(room))
         lanes = ceil_power(-(-min(extent, part) // (256 if cpu else 16)))
         return group, min(lanes, group // 2 if halves else group), part
-    together = min(ceil_power(-(-columns // 4)), group if cpu else group // 8)
+    if cpu:  # a unit reads rows, far apart, that its processor fetches at once; neighbours are other units' affair
+        group = 16
+        together = group // min(group, ceil_power(extent))
+    else:
+        together = min(ceil_power(-(-columns // 4)), group // 8)
     lanes = min(group // together, ceil_power(extent))
     return group, lanes, min(lanes * _TURNS[cpu], floor_power(room // 4))
 

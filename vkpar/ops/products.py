@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from vkpar import dtypes
-from vkpar.ops import occupancy
+from vkpar.ops import matvec, occupancy
 from vkpar.ops._launch import FLOATS, dispatch, fold_groups, window, words, writable_in_place
 from vkpar.ops.cast import convert
 from vkpar.ops.epilogue import Epilogue, finish
@@ -25,8 +26,9 @@ _MAX_TURNS: Final = 49_152
 _MAX_WORK: Final = 1 << 38
 _WORK_PER_NS: Final = 500  # multiply-adds of a slow GPU, for estimates
 _SMALL: Final = "matmul_small"
+_MATVEC: Final = "matvec"
+_TILED: Final = "matmul_tiled"
 _TILED_SHARED: Final = 2 * 16 * (128 + 4) * 4  # bytes of shared memory of the largest tile
-_MATVEC_ROWS: Final = 4
 
 
 class Matrix(NamedTuple):
@@ -129,7 +131,7 @@ def kernel_for(device: Device, m: int) -> str:
     limits = device.limits
     if device.info.is_cpu or limits.max_workgroup_invocations < 256 or limits.max_shared_memory < _TILED_SHARED:
         return _SMALL
-    return "matvec" if m <= _MATVEC_ROWS else "matmul_tiled"
+    return _MATVEC if m <= matvec.MOST_ROWS else _TILED
 
 
 def multiply(product: Product, out: Array, epilogue: Epilogue, *, adds: bool, call: Call) -> None:
@@ -248,11 +250,11 @@ def _spread(product: Product, kernel: str, dispatches: int, out: Array) -> occup
     limits, units = device.limits, occupancy.units_of(device.info)
     most = min(limits.max_storage_buffer_range, limits.max_buffer) // (4 * out.size)
     most = 1 if dispatches > 1 else min(most, limits.max_workgroup_count[2] // batch)
-    if kernel == "matmul_tiled":
+    if kernel == _TILED:
         return occupancy.tiled(m, n, k, batch, units, most)
-    width = 8 if product.transpose_b else 32
-    nbytes = width * k * product.b.array.dtype.itemsize
-    return occupancy.reading(batch * -(-n // width), nbytes, m, n, k, batch, units, most)
+    itemsize = product.b.array.dtype.itemsize
+    groups, _, _ = matvec.choose(device.info, m, n, itemsize, transpose_b=product.transpose_b)
+    return occupancy.reading(batch * groups, n * k * itemsize // groups, m, n, k, batch, units, most)
 
 
 def _fuses(product: Product, out: Array, cut: list[Tile]) -> bool:
@@ -290,7 +292,7 @@ def _dispatch(how: _How, product: Product, out: Matrix, tile: Tile) -> None:
     firsts = (a_first, b_first, o_first)
     forms = product.transpose_a or number > 1 or how.cut.parts > 1 or not how.follows.empty
     adds, batches = int(how.adds or k0 > 0), (a.batch, b.batch, out.batch)
-    groups, kernel, shape = _grid(how, product.transpose_b, m, n)
+    groups, kernel, shape = _grid(how, product, m, n)
     constants: tuple[int, ...] = ()
     if how.kernel == _SMALL:
         steps = (1, b.row) if product.transpose_b else (b.row, 1)
@@ -298,14 +300,19 @@ def _dispatch(how: _How, product: Product, out: Matrix, tile: Tile) -> None:
         push += [a.row if product.transpose_a else 1, *batches] if forms else []
     else:
         push = [m, n, k, *firsts, a.row, b.row, out.row, adds]
-        wide = _wide(product, out, firsts, (m, n, k))
-        constants = (*(FLOATS[x.dtype.name] for x in arrays), product.transpose_b, *wide, *shape)
+        multiples = _multiples(product, out, firsts, (m, n, k))
+        constants = (
+            *(FLOATS[x.dtype.name] for x in arrays),
+            product.transpose_b,
+            *(step % 4 == 0 for step in multiples),
+        )
+        constants += (*shape, *(step % 8 == 0 for step in multiples[:2]))
         if forms:
             more = _Extras.of(how.follows, product, out, tile)
             arrays, ranges = [*arrays, *more.arrays], [*ranges, *more.ranges(range_a)]
             push += [*batches, how.cut.parts, how.cut.k_part, number * out.batch, *more.push]
             constants = (*constants, product.transpose_a, *how.follows.constants, more.wide)
-    spirv, layers = f"{kernel}_{'forms' if forms else 'plain'}", number * how.cut.parts
+    spirv, layers = ("_forms" if forms else "").join(kernel), number * how.cut.parts
     cost_ns, key, packed = number * m * n * k // _WORK_PER_NS, product.key, words(*push)
     if forms or key is None:
         how.call.dispatch(spirv, arrays, ranges, packed, groups, constants, cost_ns, layers=layers)
@@ -348,23 +355,25 @@ class _Extras(NamedTuple):
         return bias, residual
 
 
-def _wide(product: Product, out: Matrix, firsts: tuple[int, ...], sizes: tuple[int, int, int]) -> tuple[bool, ...]:
-    """Say of each matrix whether all its rows, and their ends, are at multiples of four elements."""
+def _multiples(product: Product, out: Matrix, firsts: tuple[int, ...], sizes: tuple[int, int, int]) -> list[int]:
+    """Return of each matrix a number of elements of which all its rows, and their ends, are at multiples."""
     m, n, k = sizes
     along = (m if product.transpose_a else k, k if product.transpose_b else n, n)
     matrices = (product.a, product.b, out)
-    return tuple(
-        not (first % 4 or matrix.row % 4 or matrix.batch % 4 or length % 4)
+    return [
+        math.gcd(first, matrix.row, matrix.batch, length)
         for first, matrix, length in zip(firsts, matrices, along, strict=True)
-    )
+    ]
 
 
-def _grid(how: _How, transpose_b: bool, m: int, n: int) -> tuple[int, str, tuple[int, int]]:
-    """Return the number of work groups, the kernel's name, and the constants that say how much a group makes."""
-    if how.kernel == "matvec":
-        return (-(-n // 8), "matvec_columns", (m, 0)) if transpose_b else (-(-n // 32), "matvec_rows", (m, 0))
+def _grid(how: _How, product: Product, m: int, n: int) -> tuple[int, tuple[str, str], tuple[int, int]]:
+    """Return the number of work groups, the halves of the kernel's name, and how much a group makes, as constants."""
+    if how.kernel == _MATVEC:
+        info, itemsize = product.device.info, product.b.array.dtype.itemsize
+        groups, name, span = matvec.choose(info, m, n, itemsize, transpose_b=product.transpose_b)
+        return groups, (_MATVEC, name.removeprefix(_MATVEC)), (m, span)
     if how.kernel == _SMALL:
         rows = next(rows for rows in (1, 4, 8) if m <= rows or rows == 8)
-        return -(-m // (4 * rows)) * -(-n // 64), f"{_SMALL}_rows{rows}", (0, 0)
+        return -(-m // (4 * rows)) * -(-n // 64), (_SMALL, f"_rows{rows}"), (0, 0)
     high, broad = how.cut.tile
-    return -(-m // (64 * high)) * -(-n // (64 * broad)), how.kernel, how.cut.tile
+    return -(-m // (64 * high)) * -(-n // (64 * broad)), (_TILED, ""), how.cut.tile

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from typing import Final
 
 from vkpar import dtypes
-from vkpar.arrays import reducible
 from vkpar.arrays.array import Array
 from vkpar.arrays.layout import joined
+from vkpar.arrays.operators import operations
 from vkpar.dtypes import DType
 from vkpar.errors import InvalidUsageError, UnsupportedError
 from vkpar.ops import folding
 from vkpar.ops._calls import Call, key_of, repeat
 from vkpar.ops._launch import FLOATS, INTEGERS, SHORT, advice, check_arrays, check_out, check_overlap, writable_in_place
 from vkpar.ops.folding import Kind
+from vkpar.ops.making import fill
 
 Axis = int | tuple[int, ...] | None
 
@@ -221,15 +223,11 @@ def _of_nothing(name: str, kind: Kind, out: Array, a: Array) -> Array:
     """Fill ``out`` with what no elements give."""
     if kind.family != "sum":
         raise InvalidUsageError(f"{name} of no elements: a has shape {a.shape}")
-    if not kind.mean:
+    if kind.mean:
+        fill(out, math.nan)
+    else:
         out.fill_zeros()
-        return out
-    import numpy as np
-
-    values = np.full(out.shape, np.nan, np.float32)
-    bits = dtypes.bfloat16_bits(values) if out.dtype == dtypes.bfloat16 else values.astype(out.dtype.numpy)
-    out.write(bits)
     return out
 
 
-reducible.operations.update(sum=sum, mean=mean, max=max, min=min, argmax=argmax, argmin=argmin)
+operations.update(sum=sum, mean=mean, max=max, min=min, argmax=argmax, argmin=argmin)

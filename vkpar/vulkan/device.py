@@ -13,13 +13,13 @@ from typing import Any
 from vkpar import env
 from vkpar.errors import DeviceLostError
 from vkpar.timeouts import Deadline
-from vkpar.vulkan import api, capturing, create, instance
+from vkpar.vulkan import api, bulk, capturing, create, instance
 from vkpar.vulkan.command import check_dispatch
 from vkpar.vulkan.drivers import read_heaps
 from vkpar.vulkan.gate import Gate
 from vkpar.vulkan.memory import memtypes
 from vkpar.vulkan.memory.accounting import ARRAYS, LIMITED, Accounting, DeviceMemory
-from vkpar.vulkan.memory.buffer import Buffer, BufferRange
+from vkpar.vulkan.memory.buffer import Buffer, BufferRange, paired
 from vkpar.vulkan.memory.hostmemory import HostBlock
 from vkpar.vulkan.memory.imports import HostImports, HostWindow
 from vkpar.vulkan.memory.mapped import MappedArrays
@@ -36,6 +36,7 @@ from vkpar.vulkan.stream import Stream, pushes
 _log = logging.getLogger("vkpar")
 _DRAIN_SECONDS = 30.0
 _BARRIERS = "barriers"
+_RATES = {"discrete": 1000}  # bytes a nanosecond that kernels move, by the kind of device; estimates
 _numbers = itertools.count(1)
 _MEMORY_CHECK, _UNWRITTEN = "memory", 0xFFFFFFFF  # NaN in every float type, -1 in every signed one
 
@@ -85,7 +86,9 @@ class LogicalDevice:
             if transfer != compute:
                 self.transfer = self._queue(transfer, "transfer", undo)
                 self.compute.port.pair(self.transfer.port)
-            self.stream = Stream(self.handle, self.compute, barriers=_BARRIERS in env.debug_checks())
+            self.stream = Stream(
+                self.handle, self.compute, barriers=_BARRIERS in env.debug_checks(), rate=_RATES.get(info.type, 100)
+            )
             undo.callback(self.stream.close)
             self.compute.port.stream = self.transfer.port.stream = self.stream
             self.accounting = Accounting()
@@ -307,8 +310,13 @@ class LogicalDevice:
         self.stream.dispatch(name, pipeline, ranges, push, groups, cost_ns)
 
     def copy(self, source: Sequence[BufferRange], target: Sequence[BufferRange]) -> None:
-        """Copy bytes on the device, in program order; both have as many."""
-        self.stream.copy("copy", source, target)
+        """Copy bytes on the device, in program order; both have as many, and they do not overlap."""
+        left: list[tuple[BufferRange, BufferRange]] = []
+        for pair in paired(source, target):
+            if not bulk.copy(self.info, self.pipelines, self.stream, *pair, pushes=self.pushes(2)):
+                left.append(pair)
+        if left:
+            self.stream.copy("copy", [first for first, _ in left], [second for _, second in left])
 
     def fill(self, target: Sequence[BufferRange], word: int) -> None:
         """Fill with a 32-bit word, in program order; offsets and lengths are multiples of 4."""

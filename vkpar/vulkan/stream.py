@@ -88,6 +88,7 @@ class Stream:
         device: the VkDevice.
         queue: its compute queue, of the C helper.
         barriers: put a full barrier before every operation.
+        rate: bytes a nanosecond that kernels move, for estimates of how long operations take.
 
     Attributes:
         handle: the helper's, for :attr:`Stream.entry`.
@@ -95,16 +96,16 @@ class Stream:
         entry: the helper's function that appends a dispatch; ``null`` stands for the plan's own push constants there.
     """
 
-    def __init__(self, device: Any, queue: Queue, *, barriers: bool = False) -> None:
+    def __init__(self, device: Any, queue: Queue, *, barriers: bool = False, rate: int = 100) -> None:
         vk = self._vk = api.load()
-        self._queue = queue
+        self._queue, self._rate = queue, rate
         port: Any = queue.port
         self._lib, self._ffi = port._c.lib, port._c.ffi
         found = [vk.device_function(device, name) for name in _FUNCTIONS]
         functions = self._ffi.new("uint64_t[]", [0 if each is None else vk.address(each) for each in found])
         told = instance.validating() and queue.exportable
         idle = vk.address(vk.device_function(device, "vkQueueWaitIdle")) if told else 0
-        made = self._lib.vkp_stream_new(port.handle, queue.family, barriers, idle, functions)
+        made = self._lib.vkp_stream_new(port.handle, queue.family, barriers, rate, idle, functions)
         if made == self._ffi.NULL:
             detail = "no memory, or no thread, for the device's open command buffer"
             raise OutOfMemoryError("VK_ERROR_OUT_OF_HOST_MEMORY", "vkp_stream_new", detail)
@@ -147,7 +148,7 @@ class Stream:
         made.layout, made.set_layout = self._vk.address(layout.handle), self._vk.address(layout.set_layout)
         made.pushes, made.push_nbytes = layout.pushes, layout.push_nbytes
         made.name, made.bindings, made.groups = name_number(name), len(bindings), groups
-        made.cost_ns = min(max(cost_ns, 1000 + nbytes // 100), _NONE)
+        made.cost_ns = min(max(cost_ns, 1000 + nbytes // self._rate), _NONE)
         self._kernels[made] = pipeline
         self._ffi.memmove(made.push, push, len(push))
         for index, (size, back) in enumerate(bindings):

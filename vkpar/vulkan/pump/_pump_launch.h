@@ -33,7 +33,7 @@ typedef struct {
 struct vkp_stream {
     vkp_queue *queue;
     calls vk;
-    uint32_t family;
+    uint32_t family, rate;               /* rate: bytes a nanosecond that kernels move, for estimates */
     frame frames[FRAMES];                /* ring: those from head on are pending, oldest first */
     uint32_t nframes, head, pending;
     frame *open;
@@ -275,7 +275,8 @@ static void *attend(void *argument) {
 void vkp_stream_free(vkp_stream *s);
 static void register_fork(void) { pthread_atfork(NULL, NULL, note_fork); }
 
-vkp_stream *vkp_stream_new(vkp_queue *q, uint32_t family, int barriers, uint64_t wait_idle, const uint64_t *functions) {
+vkp_stream *vkp_stream_new(vkp_queue *q, uint32_t family, int barriers, uint32_t rate, uint64_t wait_idle,
+                           const uint64_t *functions) {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     vkp_stream *s = calloc(1, sizeof *s);
     if (!s) return NULL;
@@ -283,6 +284,7 @@ vkp_stream *vkp_stream_new(vkp_queue *q, uint32_t family, int barriers, uint64_t
     memcpy(&s->vk, functions, sizeof s->vk);
     s->queue = q;
     s->family = family;
+    s->rate = rate;
     s->wait_idle = (idle_fn)(uintptr_t)wait_idle;
     s->to.vk = &s->vk;
     s->to.every = barriers;
@@ -395,7 +397,7 @@ int32_t vkp_launch(vkp_stream *s, const vkp_plan *p, const char *addresses, cons
     return result;
 }
 
-static uint64_t cost_of(uint64_t nbytes) { return 1000 + nbytes / 100; } /* at 100 GB/s */
+static uint64_t cost_of(const vkp_stream *s, uint64_t nbytes) { return 1000 + nbytes / s->rate; }
 
 /* Appends copies. parts: source buffer, offset, target buffer, offset, bytes. */
 int32_t vkp_copy(vkp_stream *s, uint32_t name, uint32_t n, const char *parts) {
@@ -409,7 +411,7 @@ int32_t vkp_copy(vkp_stream *s, uint32_t name, uint32_t n, const char *parts) {
     int32_t result = ready(s);
     if (result == SUCCESS) {
         record_copies(&s->to, copied, n);
-        appended(s, name, cost_of(nbytes));
+        appended(s, name, cost_of(s, nbytes));
     }
     pthread_mutex_unlock(&entry);
     free(copied);
@@ -428,7 +430,7 @@ int32_t vkp_fill(vkp_stream *s, uint32_t name, uint32_t n, const char *parts, ui
         record_fill(&s->to, &part, word);
         nbytes += part.nbytes;
     }
-    if (result == SUCCESS) appended(s, name, cost_of(nbytes));
+    if (result == SUCCESS) appended(s, name, cost_of(s, nbytes));
     pthread_mutex_unlock(&entry);
     return result;
 }

@@ -9,7 +9,7 @@ typedef struct {
     uint8_t push[128];
     vkp_binding binding[];
 } vkp_plan;
-vkp_stream *vkp_stream_new(vkp_queue *, uint32_t family, int barriers, uint64_t wait_idle, const uint64_t *functions);
+vkp_stream *vkp_stream_new(vkp_queue *, uint32_t family, int barriers, uint32_t rate, uint64_t wait_idle, const uint64_t *functions);
 int32_t vkp_launch(vkp_stream *, const vkp_plan *, const char *addresses, const char *push);
 int32_t vkp_copy(vkp_stream *, uint32_t name, uint32_t n, const char *parts);
 int32_t vkp_fill(vkp_stream *, uint32_t name, uint32_t n, const char *parts, uint32_t word);

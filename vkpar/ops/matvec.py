@@ -1,0 +1,53 @@
+"""Which kernel of shaders/matvec.comp makes a product with few rows, and by how many invocations."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from vkpar.vulkan.physical import DeviceInfo
+
+KINDS: Final = ("rows256", "rows1024", "columns1", "columns8", "columns1_subgroups", "columns8_subgroups")
+MOST_ROWS: Final = 8
+
+_NVIDIA: Final = 0x10DE
+_THREADS: Final = 256
+_MANY: Final = 1024
+_MANY_SHARED: Final = 32 * 1024
+# From so many columns on a GPU has groups enough where 32 invocations make two of them. Sixteen bytes are a chunk: from
+# so many of them in a row of (K, N) on it has groups enough that make wider strips. Measured on an H200.
+_ENOUGH_COLUMNS: Final = 6144
+_NARROW_CHUNKS: Final = 512
+_WIDE_CHUNKS: Final = 2048
+
+
+def choose(info: DeviceInfo, m: int, n: int, itemsize: int, *, transpose_b: bool) -> tuple[int, str, int]:
+    """Return the number of work-groups, the kernel, and how many invocations stand side by side.
+
+    Args:
+        info: the device.
+        m: rows, up to :data:`MOST_ROWS`.
+        n: columns.
+        itemsize: bytes of an element of the second operand.
+        transpose_b: it is stored as (N, K).
+    """
+    if transpose_b:
+        span = 32 if m > 2 and n >= _ENOUGH_COLUMNS else 64
+        kind, columns = ("columns1", 1) if m == 1 else ("columns8", 2)
+        width = _THREADS // span * columns
+        return -(-n // width), f"matvec_{kind}" + ("_subgroups" if _adds_up(info) else ""), span
+    chunk = 16 // itemsize
+    chunks = -(-n // chunk)
+    limits = info.limits
+    many = limits.max_workgroup_invocations >= _MANY and limits.max_shared_memory >= _MANY_SHARED
+    if m == 1 and chunks < _WIDE_CHUNKS and many:
+        kind, span = "rows1024", 8
+    else:
+        kind, span = "rows256", 2 if chunks <= _NARROW_CHUNKS else 4 if chunks < _WIDE_CHUNKS else 8
+    return -(-chunks // span), f"matvec_{kind}", span
+
+
+def _adds_up(info: DeviceInfo) -> bool:
+    """Tell whether subgroups are known to be 32 neighbours: some drivers run fewer than they name, if not asked."""
+    features = info.features
+    return info.vendor_id == _NVIDIA and features.subgroup_size == 32 and "arithmetic" in features.subgroup_operations
