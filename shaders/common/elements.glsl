@@ -13,6 +13,7 @@ const uint F32 = 0u;
 const uint F16 = 1u;
 const uint BF16 = 2u;
 const uint I32 = 3u;
+const uint I16 = 4u;  // words of 16 bits, which are moved alone
 
 // "Packed" are the words that hold four elements: a word each, or a pair of halves in each of x and y.
 uvec4 split_words(uvec2 words) {
@@ -30,7 +31,7 @@ uvec4 pack_halves(uvec3 words, uint odd, uint n) {
 #define ELEMENTS_TYPE(NAME, TYPE, WIDE) \
     const bool NAME##_f16 = TYPE == F16; \
     const bool NAME##_bf16 = TYPE == BF16; \
-    const bool NAME##_half = NAME##_f16 || NAME##_bf16; \
+    const bool NAME##_half = NAME##_f16 || NAME##_bf16 || TYPE == I16; \
     const bool NAME##_wide = WIDE; \
     const bool NAME##_wide_half = NAME##_wide && NAME##_half;
 

@@ -1,15 +1,29 @@
-// The body of float32 matrix products for CPU drivers: ROWS rows x 8 columns an invocation, straight from the buffers, b
-// transposed or not by its strides alone. It compiles quickly: no specialization constants, since some CPU drivers run
+// The body of matrix products for CPU drivers into float32: ROWS rows x 8 columns an invocation, straight from the buffers,
+// b transposed or not by its strides alone. A_TYPE and B_TYPE are 0 (float32), 1 (float16) or 2 (bfloat16). It compiles quickly: no specialization constants, since some CPU drivers run
 // every branch on them. Its one loop makes push.k turns: some stop an invocation after 65,535, without an error. With
 // FORMS, a is transposed or not by its strides, too, and a batch is counted in z.
 #ifndef VKPAR_SMALL_GLSL
 #define VKPAR_SMALL_GLSL
 
 #include "grid.glsl"
+#include "halfs.glsl"
 
 layout(local_size_x = 8, local_size_y = 4) in;
-layout(set = 0, binding = 0, std430) readonly buffer A { float a[]; };
-layout(set = 0, binding = 1, std430) readonly buffer B { float b[]; };
+// Halves lie in words of 32 bits.
+#define WORD_0 float
+#define WORD_1 uint
+#define WORD_2 uint
+#define HALF(WORDS, I) ((WORDS[(I) >> 1] >> (((I) & 1u) << 4)) & 0xFFFFu)
+#define FLOAT_0(WORDS, I) WORDS[I]
+#define FLOAT_1(WORDS, I) f16_bits_to_f32(HALF(WORDS, I))
+#define FLOAT_2(WORDS, I) bf16_bits_to_f32(HALF(WORDS, I))
+#define PASTE(NAME, TYPE) NAME##TYPE
+#define OF(NAME, TYPE) PASTE(NAME, TYPE)
+#define A_AT(I) OF(FLOAT_, A_TYPE)(a, I)
+#define B_AT(I) OF(FLOAT_, B_TYPE)(b, I)
+
+layout(set = 0, binding = 0, std430) readonly buffer A { OF(WORD_, A_TYPE) a[]; };
+layout(set = 0, binding = 1, std430) readonly buffer B { OF(WORD_, B_TYPE) b[]; };
 layout(set = 0, binding = 2, std430) buffer O { float o[]; };
 
 layout(push_constant) uniform Push {
@@ -33,10 +47,10 @@ layout(push_constant) uniform Push {
 } push;
 
 #ifdef FORMS
-#define A_AT(R) at##R + k_at
+#define STEP_AT(R) at##R + k_at
 #define ORIGIN(NAME) push.NAME##_first + gl_WorkGroupID.z * push.NAME##_batch
 #else
-#define A_AT(R) at##R + k
+#define STEP_AT(R) at##R + k
 #define ORIGIN(NAME) push.NAME##_first
 #endif
 
@@ -54,7 +68,7 @@ layout(push_constant) uniform Push {
     vec4 low##R = vec4(0.0), high##R = vec4(0.0);
 
 #define MULTIPLY(R) \
-    x = a[A_AT(R)]; \
+    x = A_AT(STEP_AT(R)); \
     low##R += x * b_low; \
     high##R += x * b_high;
 
@@ -63,7 +77,7 @@ layout(push_constant) uniform Push {
     sums[2 * R + 1] = high##R;
 
 vec4 load(uvec4 at) {
-    return vec4(b[at.x], b[at.y], b[at.z], b[at.w]);
+    return vec4(B_AT(at.x), B_AT(at.y), B_AT(at.z), B_AT(at.w));
 }
 
 void main() {

@@ -104,6 +104,21 @@ def test_sums_of_subgroups(
     np.testing.assert_array_equal(multiply(device, a, b, True, dtype="float32").numpy(), a.astype(np.float32) @ b)
 
 
+@pytest.mark.parametrize("transpose_b", [False, True])
+def test_few_rows_of_halves_have_a_plan(
+    reopen: Callable[..., vkpar.Device], rng: np.random.Generator, transpose_b: bool
+) -> None:
+    """Nothing is converted before the product, on CPU drivers neither: the next call finds all of it."""
+    fresh = reopen()
+    a, b = integers(rng, 3, 24), integers(rng, 24, 16).astype(np.float16)
+    x, w = fresh.array(a), fresh.array(np.ascontiguousarray(b.T) if transpose_b else b)
+    out, before = fresh.empty((3, 16)), len(fresh.plans.known)
+    for _ in range(2):
+        vkpar.matmul(x, w, out=out, transpose_b=transpose_b)
+        np.testing.assert_array_equal(out.numpy(), a @ b)
+        assert len(fresh.plans.known) == before + 1
+
+
 @pytest.mark.parametrize("many", [False, True])
 @pytest.mark.parametrize(("m", "n", "k"), [(1, 4100, 70), (1, 17000, 9), (2, 17000, 9), (1, 136, 1500), (7, 136, 300)])
 def test_strips_of_any_width(

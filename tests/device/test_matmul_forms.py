@@ -104,6 +104,29 @@ def test_transposed_and_in_batches(
         np.testing.assert_array_equal(out.numpy(), a @ b)
 
 
+@pytest.mark.parametrize("types", ["float16 float16", "float32 float16", "float16 float32"])
+@pytest.mark.parametrize(("m", "n", "k"), [(1, 20, 2064), (1, 19, 1031), (8, 24, 520), (3, 13, 700)])
+def test_sums_of_subgroups(
+    device: vkpar.Device, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch, types: str, m: int, n: int, k: int
+) -> None:
+    """Whatever a subgroup's size: GPUs of some vendors alone use these kernels."""
+    if "arithmetic" not in device.info.features.subgroup_operations or ("SwiftShader" in device.name and not FULL):
+        pytest.skip("subgroups of this device do not add up, or SwiftShader compiles these kernels for seconds")
+    forget(device)
+    force(monkeypatch, "matvec split")
+    monkeypatch.setattr(products.matvec, "_adds_up", lambda info: True)
+    a_type, b_type = types.split()
+    a, b = integers(rng, 2, m, k).astype(a_type), integers(rng, 2, n, k).astype(b_type)
+    want = a.astype(np.float32) @ swapped(b)
+    found = vkpar.matmul(device.array(a), device.array(b), transpose_b=True, dtype="float32")
+    np.testing.assert_array_equal(found.numpy(), want)
+    turned = vkpar.matmul(
+        device.array(swapped(a)), device.array(b), transpose_a=True, transpose_b=True, dtype="float32"
+    )
+    np.testing.assert_array_equal(turned.numpy(), want)
+    forget(device)
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("a_batch", "b_batch"), [((), ()), ((3,), (3,)), ((2,), ())])
 def test_accumulate_bias_activation_and_residual(

@@ -26,6 +26,7 @@ import gloo
 import mpi
 import nccl
 import torch_launch
+import torch_ops
 import torch_step
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -297,6 +298,7 @@ def test_wrong_usage_is_one_line_and_status_2(
     [
         (gloo, "torch: pip install torch"),
         (torch_launch, "torch: pip install torch"),
+        (torch_ops, "torch: pip install torch"),
         (torch_step, "torch: pip install torch"),
         (nccl, "torch: pip"),
         (mpi, "mpi4py: pip install mpi4py"),
@@ -306,7 +308,7 @@ def test_a_missing_package_is_named(
     module: Any, package: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(common, "find_spec", lambda name: None)
-    given = [] if module in (torch_launch, torch_step) else ["--sizes", "8K"]
+    given = [] if module in (torch_launch, torch_ops, torch_step) else ["--sizes", "8K"]
     assert common.main(lambda: module.main(given)) == 2
     said = capsys.readouterr().err
     assert f"error: needs the package {package}" in said

@@ -38,7 +38,8 @@ def test_shipped_kernels(kernel: str) -> None:
     assert set(found.entries) == {"main"}
     assert all(found.entries["main"].local_size)
     assert 1 <= math.prod(found.entries["main"].local_size) <= 1024
-    assert found.entries["main"].shared_nbytes <= 32 << 10
+    shared = 33 << 10 if kernel.startswith("matvec_send_rows1024") else 32 << 10  # taken where the device has so much
+    assert found.entries["main"].shared_nbytes <= shared
     assert found.version <= (1, 5)
     doubles = ["Float64"] if "_f64_" in kernel else []  # loaded where devices have that
     if "_texel_" in kernel:  # for devices that read texels and add up over subgroups; others never load it
@@ -49,15 +50,24 @@ def test_shipped_kernels(kernel: str) -> None:
         ]  # SampledBuffer, which is everywhere
     else:
         assert found.foreign == ""
-        assert missing(found.capabilities, NO_FEATURES) == doubles
-        # A forward does not read binding 0; it shares the layout of the reduce kernels.
-        assert found.bindings == ({1, 2} if kernel.startswith("wire_forward") else set(range(len(found.bindings))))
+        features = WITH_SUBGROUPS if "_subgroups" in kernel else NO_FEATURES  # taken where the device has them
+        assert missing(found.capabilities, features) == doubles
+        assert found.bindings == _bindings(kernel, len(found.bindings))
     assert found.bindings
     assert found.push_nbytes <= 128
     assert found.push_nbytes % 4 == 0
 
 
-@pytest.mark.parametrize("kernel", [kernel for kernel in SHIPPED if kernel.startswith("wire_")])
+def _bindings(kernel: str, number: int) -> set[int]:
+    """Return the bindings that a kernel has; those of the wires share the layout of the reduce kernels."""
+    if kernel.startswith("wire_forward"):
+        return {1, 2}
+    return {0, 1, 2, 4, 5} if kernel.startswith("wire_gather") else set(range(number))
+
+
+@pytest.mark.parametrize(
+    "kernel", [kernel for kernel in SHIPPED if kernel.startswith("wire_") and not kernel.startswith("wire_gather")]
+)
 def test_wire_kernels_bind_source_target_and_slots(kernel: str) -> None:
     bindings = set(reflect(shader.shipped(kernel)).bindings)
     if "_texel_" in kernel:  # what it reads it reads as texels, too: the source by 4 (reduce alone), the slots by 5

@@ -99,7 +99,7 @@ def captured(device: Any, call: Callable[[], object], stack: ExitStack) -> Calla
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
         # NCCL's own threads ask for events meanwhile, which would end a capture in the default mode.
-        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        with torch.cuda.graph(graph, stream=beside, capture_error_mode="thread_local"):
             call()
     stack.callback(graph.reset)
     replay: Callable[[], None] = graph.replay

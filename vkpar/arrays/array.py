@@ -14,7 +14,7 @@ from vkpar.arrays import printing, transfer
 from vkpar.arrays.elements import host_elements
 from vkpar.arrays.host import HostArray
 from vkpar.arrays.layout import WIDE, Strides, repeats
-from vkpar.arrays.operators import Operators
+from vkpar.arrays.operators import Operators, operations
 from vkpar.arrays.rearrange import gather, scatter
 from vkpar.arrays.reducible import Reducible
 from vkpar.arrays.region import Region
@@ -411,18 +411,21 @@ class Array(Operators, Reducible):
             raise InvalidUsageError(f"cannot copy elements of {source.dtype} into a view of {self.dtype}; cast first")
         if not self.size or same_elements(self, source):
             return
-        if self.steps is None and not overlaps(self, source):
+        shared = overlaps(self, source)
+        if not shared and operations["move"](source, self):
+            return
+        if self.steps is None and not shared:
             gather(source, self)
             return
         if source.steps is not None:
             packed = Array.allocate(self.device, source.shape, source.dtype)
             gather(source, packed)
             source = packed
-        elif overlaps(self, source):
+        elif shared:
             source = source.copy()
         if self.steps is None:
             self.copy_from(source)
-        else:
+        elif not (shared and operations["move"](source, self)):
             scatter(source, self)
 
     def _copy_at_once(self, source: Array, nbytes: int) -> bool:

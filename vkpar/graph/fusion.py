@@ -23,6 +23,8 @@ from vkpar.vulkan.pipelines.kernel import Pipeline
 from vkpar.vulkan.tape import Sending, Storing
 
 _SENDING: Final = {f"matvec_{kind}": f"matvec_send_{kind}" for kind in matvec.KINDS}
+_LARGE: Final = "matvec_rows1024"
+_SHARED: Final = 33 << 10  # bytes that a work-group of its variant shares
 _ADD: Final = "add_f32_f32"
 _BLOCK: Final = 256  # elements that share a scale on the wire
 _WORD: Final = 4
@@ -125,6 +127,8 @@ def _sent(content: object, step: Step, device: Device, counters: _Counters) -> F
     """Return a variant of an operation that does what the step after it would; None where there is none."""
     call, sending = _Call.of(content), step.kernels
     if call is None or not isinstance(sending, Sending) or call.kernel.name not in _SENDING:
+        return None
+    if call.kernel.name == _LARGE and device.limits.max_shared_memory < _SHARED:
         return None
     words, sent, address = call.words, sending.sent, api.load().address
     where = (address(sending.source[0]), sending.source[1])

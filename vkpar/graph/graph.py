@@ -251,7 +251,7 @@ class Graph:
 
         Args:
             params: values of parameters; the others stay as they are. Up to four launches with new values may be under
-                way; the fifth waits for the first to begin.
+                way; the fifth waits for the first stretches of the first.
 
         Returns:
             a ``Work``: ``wait(timeout)``, ``done()``, ``exception()``, ``await``.

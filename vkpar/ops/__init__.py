@@ -32,7 +32,7 @@ from vkpar.ops.functions import (
     where,
 )
 from vkpar.ops.gathering import concatenate, take
-from vkpar.ops.making import arange, fill, full, in_place
+from vkpar.ops.making import arange, fill, full, in_place, move
 from vkpar.ops.matmul import matmul
 from vkpar.ops.norm_grads import layer_norm_grad, rms_norm_grad
 from vkpar.ops.norms import layer_norm, rms_norm
@@ -43,7 +43,7 @@ from vkpar.ops.swiglu import swiglu
 
 # What the operators and methods of arrays, which lie below, call.
 operations.update(add=add, subtract=subtract, multiply=multiply, divide=divide, pow=pow, matmul=matmul)
-operations.update(negative=negative, abs=abs, cast=cast, fill=fill, arange=arange, in_place=in_place)
+operations.update(negative=negative, abs=abs, cast=cast, fill=fill, arange=arange, in_place=in_place, move=move)
 operations.update(equal=equal, not_equal=not_equal, less=less, less_equal=less_equal)
 operations.update(greater=greater, greater_equal=greater_equal)
 

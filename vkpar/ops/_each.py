@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
 
+from vkpar import dtypes
 from vkpar.arrays.array import Array, check_same_device
 from vkpar.arrays.layout import WIDE, broadcast_shape
 from vkpar.arrays.views import overlaps, same_elements
@@ -328,6 +329,28 @@ def binding(array: Array) -> tuple[BufferRange, int] | None:
         return None
     first = offset - aligned + array.byte_offset - low
     return buffer.range(aligned, nbytes, memory), first // array.dtype.itemsize
+
+
+def move(operation: Operation, kind: Kind, source: Array, target: Array) -> bool:
+    """Copy bit for bit in one dispatch, between views that share no memory; False, and nothing done, where none does.
+
+    Args:
+        operation: which copies.
+        kind: its types.
+        source: of any type of the same size.
+        target: of the same shape; it shows no element twice.
+    """
+    key = (operation.key, form_of(source), form_of(target))
+    plan = target.device.plans.known.get(key)
+    if plan is not None and plan.run((source, target), b""):
+        return True
+    words = dtypes.resolve(kind.results[0])
+    seen, put = (Array(a.storage, a.byte_offset, a.shape, words, a.steps) for a in (source, target))
+    made = _Dispatch.of(operation, Meaning(kind, kind.inputs, kind.results), [seen], [put], 0)
+    if made is None or made.aside(0, put) is not None:
+        return False
+    made.run(key, [seen])
+    return True
 
 
 class _Dispatch:

@@ -10,7 +10,7 @@ from vkpar.ops.expressions import FLOATS, INTEGERS, parse, typed
 from vkpar.ops.generate import INDEX, Kind, source
 
 # What kernels are called after.
-_SHORT: Final = {"float32": "f32", "int32": "i32", "uint32": "u32"}
+_SHORT: Final = {"float32": "f32", "int32": "i32", "uint32": "u32", "uint16": "u16"}
 
 
 @dataclass(frozen=True)
@@ -81,6 +81,7 @@ def _table() -> Iterator[Builtin]:
     masked = Kind(("uint32", "float32", "float32"), ("float32",), open=True)
     yield Builtin("where", "y = where(c, a, b)", (masked, Kind(("uint32", "int32", "int32"), ("int32",))))
     yield Builtin("fill", "y = x", _all(1, "int32"))
+    yield Builtin("move", "y = x", _integers(1, "int32", "uint16"))  # any elements of these sizes, bit for bit
     to_float = [Kind((dtype,), ("float32",), open=True) for dtype in INTEGERS]
     to_integer = [Kind(("float32",), (dtype,), open=True) for dtype in INTEGERS]
     yield Builtin("from_int32", "y = float32(x)", (to_float[0],))

@@ -95,7 +95,7 @@ class _Value:
 
 def glsl_type(dtype: str) -> str:
     """Return the GLSL type that elements are computed in."""
-    return {"int32": "int", "uint32": "uint", BOOL: "bool", WEAK_INT: "int"}.get(dtype, "float")
+    return {"int32": "int", "uint32": "uint", "uint16": "uint", BOOL: "bool", WEAK_INT: "int"}.get(dtype, "float")
 
 
 def fault(text: str, node: ast.AST | None, message: str, kind: type[Exception] = InvalidUsageError) -> NoReturn:

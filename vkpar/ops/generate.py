@@ -27,7 +27,14 @@ ANY, ROW, COLUMN, SCALAR, ONE = range(5)
 INDEX: Final = "index"  # the type of an input that is the element's own number
 FIRST_CONSTANT: Final = 3  # after BLOCKS or ROWS, WIDTH and DIMS
 
-_CODES: Final = {"float32": "F32", "float16": "F16", "bfloat16": "BF16", "int32": "I32", "uint32": "I32"}
+_CODES: Final = {
+    "float32": "F32",
+    "float16": "F16",
+    "bfloat16": "BF16",
+    "int32": "I32",
+    "uint32": "I32",
+    "uint16": "I16",
+}
 _CALL: Final = re.compile(r"\bf_(\w+)\(")
 
 _HEAD: Final = """\
@@ -144,6 +151,8 @@ def _number(kind: Kind, number: int) -> str:
 
 def _four(name: str, dtype: str, at: str, n: str) -> str:
     """Return GLSL of four elements of an operand, side by side."""
+    if dtype == "uint16":
+        return f"split_words({name}_packed4({at}, {n}).xy)"
     return f"{name}_at4({at}, {n})" if _glsl(dtype) == "float" else f"{_vector(dtype)}({name}_packed4({at}, {n}))"
 
 
@@ -154,6 +163,8 @@ def _one(name: str, dtype: str, at: str) -> str:
 
 def _packed(name: str, dtype: str, value: str) -> str:
     """Return GLSL of four values as the words that are stored."""
+    if dtype == "uint16":
+        return f"uvec4({value}.xz | ({value}.yw << 16), 0u, 0u)"
     return f"{name}_pack4(floatBitsToUint({value}))" if _glsl(dtype) == "float" else f"uvec4({value})"
 
 

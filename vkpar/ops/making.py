@@ -16,6 +16,7 @@ from vkpar.arrays.views import overlaps, same_elements
 from vkpar.errors import InvalidUsageError, UnsupportedError
 from vkpar.ops._builtin import SHIPPED
 from vkpar.ops._each import COMPUTED, NUMBERS, Meaning, launch
+from vkpar.ops._each import move as copy_bits
 from vkpar.ops.builtin import BUILTINS, kind_of
 from vkpar.ops.cast import cast
 from vkpar.ops.expressions import INTEGERS
@@ -47,6 +48,15 @@ def fill(a: Array, value: float) -> None:
     assert kind is not None
     if a.size:
         launch(SHIPPED["fill"], Meaning(kind, (name,), (name,)), [value], [a], key=key)
+
+
+def move(source: Array, target: Array) -> bool:
+    """Copy views of elements of 2 or 4 bytes; False, and nothing done, where another way has to be gone."""
+    dtype = {4: "int32", 2: "uint16"}.get(target.dtype.itemsize)
+    if dtype is None or source.shape != target.shape:
+        return False
+    kind = next(kind for kind in BUILTINS["move"].kinds if kind.inputs == (dtype,))
+    return copy_bits(SHIPPED["move"], kind, source, target)
 
 
 def full(device: Device, shape: int | Sequence[int], value: float, dtype: object = "float32") -> Array:

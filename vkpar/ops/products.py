@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from vkpar import dtypes
 from vkpar.ops import matvec, occupancy
-from vkpar.ops._launch import FLOATS, dispatch, fold_groups, window, words, writable_in_place
+from vkpar.ops._launch import FLOATS, SHORT, dispatch, fold_groups, window, words, writable_in_place
 from vkpar.ops.cast import convert
 from vkpar.ops.epilogue import Epilogue, finish
 from vkpar.ops.tiling import Operand, Tile, tiles
@@ -26,6 +26,7 @@ _MAX_TURNS: Final = 49_152
 _MAX_WORK: Final = 1 << 38
 _WORK_PER_NS: Final = 500  # multiply-adds of a slow GPU, for estimates
 _SMALL: Final = "matmul_small"
+_SMALL_HALVES: Final = 4  # rows: for more, halves are converted once and not by each work-group that reads them
 _MATVEC: Final = "matvec"
 _TILED: Final = "matmul_tiled"
 _TILED_SHARED: Final = 2 * 16 * (128 + 4) * 4  # bytes of shared memory of the largest tile
@@ -145,7 +146,7 @@ def multiply(product: Product, out: Array, epilogue: Epilogue, *, adds: bool, ca
         call: of which they are a part.
     """
     kernel = kernel_for(product.device, product.m)
-    if kernel == _SMALL:
+    if kernel == _SMALL and (product.m > _SMALL_HALVES or product.transpose_a or product.batch > 1):
         product = _widened(product, call)
     cuts = list(_cuts(product, kernel, out, epilogue.residual))
     cut = _spread(product, kernel, len(cuts), out)
@@ -374,6 +375,7 @@ def _grid(how: _How, product: Product, m: int, n: int) -> tuple[int, tuple[str, 
         return groups, (_MATVEC, name.removeprefix(_MATVEC)), (m, span)
     if how.kernel == _SMALL:
         rows = next(rows for rows in (1, 4, 8) if m <= rows or rows == 8)
-        return -(-m // (4 * rows)) * -(-n // 64), (_SMALL, f"_rows{rows}"), (0, 0)
+        types = "_".join(SHORT[matrix.array.dtype.name] for matrix in (product.a, product.b))
+        return -(-m // (4 * rows)) * -(-n // 64), (_SMALL, f"_{types}_rows{rows}"), (0, 0)
     high, broad = how.cut.tile
     return -(-m // (64 * high)) * -(-n // (64 * broad)), (_TILED, ""), how.cut.tile

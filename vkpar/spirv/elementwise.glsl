@@ -56,6 +56,7 @@ const uint F32 = 0u;
 const uint F16 = 1u;
 const uint BF16 = 2u;
 const uint I32 = 3u;
+const uint I16 = 4u;
 uvec4 split_words(uvec2 words) {
     return uvec4(words.x & 0xFFFFu, words.x >> 16, words.y & 0xFFFFu, words.y >> 16);
 }
@@ -68,7 +69,7 @@ uvec4 pack_halves(uvec3 words, uint odd, uint n) {
 #define ELEMENTS_TYPE(NAME, TYPE, WIDE) \
     const bool NAME##_f16 = TYPE == F16; \
     const bool NAME##_bf16 = TYPE == BF16; \
-    const bool NAME##_half = NAME##_f16 || NAME##_bf16; \
+    const bool NAME##_half = NAME##_f16 || NAME##_bf16 || TYPE == I16; \
     const bool NAME##_wide = WIDE; \
     const bool NAME##_wide_half = NAME##_wide && NAME##_half;
 #define ELEMENTS_IN(NAME, BINDING, TYPE, WIDE) \
