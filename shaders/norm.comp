@@ -4,6 +4,7 @@
 // variants: kept: KEPT | long: LONG
 #version 450
 #extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_control_flow_attributes : require
 #include "common/elements.glsl"
 #include "common/grid.glsl"
 #include "common/rows.glsl"
@@ -46,12 +47,25 @@ uint rounded(uint bits) {
 }
 #endif
 
-// Four elements that are normalized; zero from the n-th on.
-vec4 load(uint k, uint n) {
+// Four elements of x that are normalized, and of the residual, both packed; zero from the n-th on.
+struct Loaded {
+    uvec4 x;
+    uvec4 b;
+};
+
+Loaded load(uint k, uint n) {
     uint at = row() * push.extent + k;
-    vec4 v = x_at4(push.x_first + at, n);
+    Loaded loaded = Loaded(x_packed4(push.x_first + at, n), uvec4(0u));
 #ifdef RESIDUAL
-    uvec4 bits = floatBitsToUint(v + b_at4(push.b_first + at, n));
+    loaded.b = b_packed4(push.b_first + at, n);
+#endif
+    return loaded;
+}
+
+vec4 value_of(Loaded loaded) {
+    vec4 v = x_unpack4(loaded.x);
+#ifdef RESIDUAL
+    uvec4 bits = floatBitsToUint(v + b_unpack4(loaded.b));
     v = uintBitsToFloat(uvec4(rounded(bits.x), rounded(bits.y), rounded(bits.z), rounded(bits.w)));
 #endif
     return v;
@@ -62,13 +76,17 @@ vec2 statistics() {
     float mean = 0.0;
     vec4 sum = vec4(0.0);
 #ifdef KEPT
+    Loaded loaded[KEEP];
     EACH_FOUR {
-        kept[j] = load(k, n);
+        loaded[j] = load(k, n);
+    }
+    EACH_FOUR {
+        kept[j] = value_of(loaded[j]);
         sum += kept[j];
     }
 #define VALUES kept[j]
 #else
-#define VALUES load(k, n)
+#define VALUES value_of(load(k, n))
 #ifdef LAYER
     EACH_FOUR {
         sum += VALUES;
@@ -86,8 +104,30 @@ vec2 statistics() {
     return vec2(mean, 1.0 / sqrt(sum_of_row(across(sum)) / float(push.extent) + push.value));
 }
 
+#ifdef KEPT
+uvec4 scales[KEEP];
+uvec4 offsets[KEEP];
+#define SCALE w_unpack4(scales[j])
+#define OFFSET b_unpack4(offsets[j])
+
+// Reads the weights of all fours before the first result is stored, which may not be known to lie elsewhere.
+void load_weights() {
+    EACH_FOUR {
+        if (WEIGHTED) scales[j] = w_packed4(push.w_first + k, n);
+#ifdef LAYER
+        if (BIASED) offsets[j] = b_packed4(push.b_first + k, n);
+#endif
+    }
+}
+#else
+#define SCALE w_at4(push.w_first + k, n)
+#define OFFSET b_at4(push.b_first + k, n)
+void load_weights() {}
+#endif
+
 void main() {
     vec2 found = statistics();
+    load_weights();
     EACH_FOUR {
         uint at = row() * push.extent + k;
         vec4 v = VALUES;
@@ -96,11 +136,11 @@ void main() {
 #endif
         v = (v - found.x) * found.y;
         if (WEIGHTED) {
-            v *= w_at4(push.w_first + k, n);
+            v *= SCALE;
         }
 #ifdef LAYER
         if (BIASED) {
-            v += b_at4(push.b_first + k, n);
+            v += OFFSET;
         }
 #endif
         y_store4(push.y_first + at, n, y_pack4(floatBitsToUint(v)));

@@ -40,9 +40,9 @@ shared FOUR folded[256];
 
 #ifdef PAIRS
 FOUR fold(uint at, uint begin, uint end, uint lane, uint n) {
-    FOUR result = nothing();
+    FOUR result = nothing(0xFFFFFFFFu);
     for (uint r = begin + lane; r < end; r += push.lanes) {
-        FOUR pair = nothing();
+        FOUR pair = nothing(0xFFFFFFFFu);
         for (uint j = 0u; j < n; j++) {
             pair.key[j] = a_word[2u * (at + r * push.row + j)];
             pair.at[j] = a_word[2u * (at + r * push.row + j) + 1u];
@@ -55,18 +55,18 @@ FOUR fold(uint at, uint begin, uint end, uint lane, uint n) {
 FOUR fold(uint at, uint begin, uint end, uint lane, uint n) {
     uint step = push.lanes;
     uint r = begin + lane;
-    FOUR result = nothing();
+    FOUR result = nothing(push.place + r);
     for (; r + 3u * step < end; r += 4u * step) {
         uvec4 packed[4];
         [[unroll]] for (uint j = 0u; j < 4u; j++) {
             packed[j] = a_packed4(at + (r + j * step) * push.row, n);
         }
-        FOUR low = both(taken(packed[0], n, push.place + r), taken(packed[1], n, push.place + r + step));
-        FOUR high = both(taken(packed[2], n, push.place + r + 2u * step), taken(packed[3], n, push.place + r + 3u * step));
-        result = both(result, both(low, high));
+        FOUR low = then(taken(packed[0], n, push.place + r), taken(packed[1], n, push.place + r + step));
+        FOUR high = then(taken(packed[2], n, push.place + r + 2u * step), taken(packed[3], n, push.place + r + 3u * step));
+        result = then(result, then(low, high));
     }
     for (; r < end; r += step) {
-        result = both(result, taken(a_packed4(at + r * push.row, n), n, push.place + r));
+        result = then(result, taken(a_packed4(at + r * push.row, n), n, push.place + r));
     }
     return result;
 }

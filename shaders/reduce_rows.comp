@@ -46,18 +46,26 @@ ONE fold(uint at, uint begin, uint end, uint lane) {
 ONE fold(uint at, uint begin, uint end, uint lane) {
     uint step = push.lanes * 4u;
     uint k = begin + lane * 4u;
-    FOUR result = nothing();
+    FOUR result = nothing(push.place + k);
     for (; k + 3u * step + 4u <= end; k += 4u * step) {
         uvec4 packed[4];
         [[unroll]] for (uint j = 0u; j < 4u; j++) {
             packed[j] = a_packed4(at + k + j * step, 4u);
         }
-        FOUR low = both(taken(packed[0], 4u, push.place + k), taken(packed[1], 4u, push.place + k + step));
-        FOUR high = both(taken(packed[2], 4u, push.place + k + 2u * step), taken(packed[3], 4u, push.place + k + 3u * step));
-        result = both(result, both(low, high));
+        FOUR low = then(taken(packed[0], 4u, push.place + k), taken(packed[1], 4u, push.place + k + step));
+        FOUR high = then(taken(packed[2], 4u, push.place + k + 2u * step), taken(packed[3], 4u, push.place + k + 3u * step));
+        result = then(result, then(low, high));
     }
-    for (; k < end; k += step) {
-        result = both(result, taken(a_packed4(at + k, end - k), end - k, push.place + k));
+    if (k < end) {  // up to four are left, of which the last may be short
+        uvec4 packed[4];
+        uint n[4];
+        [[unroll]] for (uint j = 0u; j < 4u; j++) {
+            n[j] = end - min(k + j * step, end);
+            packed[j] = a_packed4(at + k + j * step, n[j]);
+        }
+        [[unroll]] for (uint j = 0u; j < 4u; j++) {
+            result = then(result, taken(packed[j], n[j], push.place + k + j * step));
+        }
     }
     return across(result);
 }
@@ -93,10 +101,18 @@ void main() {
     uint begin = unit % push.parts * push.part;
     uint end = unit < units ? min(begin + push.part, push.extent) : begin;
     folded[id] = fold(push.a_first + unit / push.parts * push.row, begin, end, lane);
-    for (uint half_way = push.lanes / 2u; half_way >= 1u; half_way >>= 1) {
+    for (uint left = push.lanes; left > 1u;) {  // a quarter of them is left each time
+        bool four = left > 2u;
+        left = four ? left / 4u : 1u;
         barrier();
-        if (lane < half_way) {
-            folded[id] = both(folded[id], folded[id + half_way]);
+        if (lane < left) {
+            ONE one = folded[id];
+            if (four) {
+                one = both(both(one, folded[id + 2u * left]), both(folded[id + left], folded[id + 3u * left]));
+            } else {
+                one = both(one, folded[id + left]);
+            }
+            folded[id] = one;
         }
     }
     barrier();

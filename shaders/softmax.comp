@@ -5,6 +5,7 @@
 // variants: kept: KEPT | long: LONG
 #version 450
 #extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_control_flow_attributes : require
 #include "common/elements.glsl"
 #include "common/grid.glsl"
 #include "common/rows.glsl"
@@ -32,8 +33,9 @@ bool is_nan(float v) {
 
 // Whether one of four makes the row NaN: by bits, since some drivers' exp takes NaN and infinities for numbers.
 bool spoils(vec4 v) {
-    uvec4 bits = floatBitsToUint(v);
-    return any(equal(bits, uvec4(0x7F800000u))) || any(greaterThan(bits & 0x7FFFFFFFu, uvec4(0x7F800000u)));
+    ivec4 bits = floatBitsToInt(v);
+    ivec4 size = (bits & 0x7FFFFFFF) + (bits >> 31);  // -inf counts as finite
+    return max(max(size.x, size.y), max(size.z, size.w)) >= 0x7F800000;
 }
 
 // The row's largest element, or the least number where all are -inf, and the sum of exp(x - that) or NaN.
@@ -42,15 +44,23 @@ vec2 statistics(uint at) {
     float sum = 0.0;
     bool spoilt = false;
 #ifdef KEPT
+    uvec4 packed[KEEP];
     EACH_FOUR {
-        vec4 v = mix(vec4(LOWEST), x_at4(at + k, n), first_of(n));
+        packed[j] = x_packed4(at + k, n);
+    }
+    EACH_FOUR {
+        vec4 v = mix(vec4(LOWEST), x_unpack4(packed[j]), first_of(n));
         kept[j] = v;
         spoilt = spoilt || spoils(v);
         top = max(top, max(max(v.x, v.y), max(v.z, v.w)));
     }
     top = max_of_row(top);
     EACH_FOUR {
-        sum += across(exps(kept[j], top, n));
+        vec4 e = exps(kept[j], top, n);
+        sum += across(e);
+#ifndef LOG
+        kept[j] = e;
+#endif
     }
 #else
     EACH_FOUR {
@@ -68,11 +78,14 @@ vec2 statistics(uint at) {
     return vec2(top, is_nan(sum) || sum == 0.0 ? NOT : sum);
 }
 
+// Of four elements, or where rows are kept of their exponentials, but for LOG.
 vec4 result(vec4 v, float top, float sum, uint k, uint target) {
     bool lost = is_nan(sum);
     vec4 made;
 #if defined(LOG)
     made = (v - top) - log(sum);
+#elif defined(KEPT)
+    made = v * (1.0 / sum);
 #else
     made = exp(v - top) / sum;
 #endif

@@ -19,7 +19,7 @@ const bool FLOATS = A_TYPE != I32;
 #define ONE float
 #endif
 
-FOUR nothing() {
+FOUR nothing(uint at) {
     return FOUR(0);
 }
 
@@ -37,6 +37,10 @@ FOUR taken(uvec4 packed, uint n, uint at) {
 }
 
 FOUR both(FOUR a, FOUR b) {
+    return a + b;
+}
+
+FOUR then(FOUR a, FOUR b) {
     return a + b;
 }
 
@@ -84,7 +88,7 @@ bvec4 first_of(uint n) {
 #define FOUR uvec4
 #define ONE uint
 
-FOUR nothing() {
+FOUR nothing(uint at) {
     return uvec4(0u);
 }
 
@@ -93,6 +97,10 @@ FOUR taken(uvec4 packed, uint n, uint at) {
 }
 
 FOUR both(FOUR a, FOUR b) {
+    return max(a, b);
+}
+
+FOUR then(FOUR a, FOUR b) {
     return max(a, b);
 }
 
@@ -128,8 +136,11 @@ struct One {
     uint at;
 };
 
-FOUR nothing() {
-    return Four(uvec4(0u), uvec4(0xFFFFFFFFu));
+// Less than every element from place `at` on: the least keys, at the places of the first ones or, past the last number,
+// at that.
+FOUR nothing(uint at) {
+    uvec4 places = at + STEP * uvec4(0u, 1u, 2u, 3u);
+    return Four(uvec4(0u), mix(places, uvec4(0xFFFFFFFFu), lessThan(places, uvec4(push.place))));
 }
 
 // Zeros of either sign are equal. `at` is the place of the first element; STEP apart lie the others.
@@ -151,6 +162,12 @@ ONE both(ONE a, ONE b) {
 FOUR both(FOUR a, FOUR b) {
     uvec4 lower = uvec4(lessThan(b.at, a.at)) * uvec4(equal(b.key, a.key));
     bvec4 second = notEqual(lower + uvec4(greaterThan(b.key, a.key)), uvec4(0u));
+    return Four(mix(a.key, b.key, second), mix(a.at, b.at, second));
+}
+
+// As both() of b that lies after a in all places.
+FOUR then(FOUR a, FOUR b) {
+    bvec4 second = greaterThan(b.key, a.key);
     return Four(mix(a.key, b.key, second), mix(a.at, b.at, second));
 }
 

@@ -1,7 +1,7 @@
 // What the kernels on rows share: `lanes` invocations a row, several rows a group.
 //
 // EACH_FOUR names `k`, where four elements begin in the row, `n`, how many are there (more than 4 mean 4), and `j`, where
-// KEPT kernels hold the four: KEEP of them an invocation, for itself alone. The others read the row again each time.
+// KEPT kernels hold the four: KEEP of them an invocation, in registers. The others read the row again each time.
 // Rows past the end are empty: all invocations take part in what is done together.
 #ifndef VKPAR_ROWS_GLSL
 #define VKPAR_ROWS_GLSL
@@ -29,20 +29,25 @@ layout(push_constant) uniform Push {
 const uint Y_TYPE = Y_FULL ? F32 : X_TYPE;
 const float LOWEST = -3.4028234663852886e38;
 
+#ifdef KEPT
+vec4 kept[KEEP];
+#define EACH_FOUR \
+    [[unroll]] for (uint j = 0u, k = lane() * 4u, rest = left(k), n = WHOLE ? 4u : rest; j < KEEP; \
+                    j++, k += push.lanes * 4u, rest = left(k), n = WHOLE ? 4u : rest) \
+        if (rest > 0u)
+#else
 #define EACH_FOUR \
     for (uint j = gl_LocalInvocationID.x, k = lane() * 4u, rest = left(k), n = WHOLE ? 4u : rest; rest > 0u; \
          j += GROUP, k += push.lanes * 4u, rest = left(k), n = WHOLE ? 4u : rest)
-
-#ifdef KEPT
-shared vec4 kept[GROUP * KEEP];
 #endif
 
 uint lane() {
-    return gl_LocalInvocationID.x % push.lanes;
+    return gl_LocalInvocationID.x & (push.lanes - 1u);
 }
 
 uint row() {
-    return group_number() * (GROUP / push.lanes) + gl_LocalInvocationID.x / push.lanes;
+    int shift = findLSB(push.lanes);
+    return group_number() * (GROUP >> shift) + (gl_LocalInvocationID.x >> shift);
 }
 
 // Elements of this row from its k-th on.
@@ -60,6 +65,42 @@ float across(vec4 v) {
 
 shared float terms[1024];
 
+#ifdef KEPT
+// What the invocations of a row have is combined eight at a time, so that barriers are few. The tree is fixed.
+#define ACROSS_ROW(BOTH) \
+    uint id = gl_LocalInvocationID.x; \
+    uint first = id - lane(); \
+    uint terms_left = push.lanes; \
+    barrier(); \
+    terms[id] = mine; \
+    while (terms_left > 8u) { \
+        terms_left = max(terms_left / 8u, 1u); \
+        barrier(); \
+        if (lane() < terms_left) { \
+            float sum = terms[id]; \
+            [[unroll]] for (uint i = 1u; i < 8u; i++) sum = BOTH(sum, terms[id + i * terms_left]); \
+            terms[id] = sum; \
+        } \
+    } \
+    barrier(); \
+    float all = terms[first]; \
+    [[unroll]] for (uint i = 1u; i < 8u; i++) { \
+        if (i < terms_left) all = BOTH(all, terms[first + i]); \
+    } \
+    return all;
+
+float plus(float a, float b) {
+    return a + b;
+}
+
+float sum_of_row(float mine) {
+    ACROSS_ROW(plus)
+}
+
+float max_of_row(float mine) {
+    ACROSS_ROW(max)
+}
+#else
 // The sum of what the invocations of a row have; all of them get it. The tree is fixed.
 float sum_of_row(float mine) {
     uint id = gl_LocalInvocationID.x;
@@ -88,5 +129,6 @@ float max_of_row(float mine) {
     barrier();
     return terms[id - lane()];
 }
+#endif
 
 #endif

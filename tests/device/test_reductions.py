@@ -166,6 +166,16 @@ def test_first_of_equals(either: vkpar.Device, rng: np.random.Generator) -> None
         np.testing.assert_array_equal(getattr(vkpar, name)(either.array(values.T.copy()), 0).numpy(), expected)
 
 
+@pytest.mark.parametrize("dtype", ["int32", "uint32"])
+@pytest.mark.parametrize("shape", [(1, 1), (3, 7), (7, 3), (2, 1000), (1000, 2), (2, 40_001)])
+def test_places_of_what_no_element_is_beyond(either: vkpar.Device, shape: tuple[int, int], dtype: str) -> None:
+    bounds = np.iinfo(dtype)
+    for name, value in (("argmax", bounds.min), ("argmin", bounds.max)):
+        a = either.array(np.full(shape, value, dtype))
+        for axis in (0, 1, None):
+            assert not getattr(vkpar, name)(a, axis).numpy().any()
+
+
 def test_overflow_of_a_half(either: vkpar.Device) -> None:
     a = either.array(np.full(70, 1000), "float16")
     assert np.isinf(vkpar.sum(a).numpy())

@@ -15,8 +15,8 @@ from vkpar.ops.folding import ceil_power, most_invocations, on_cpu
 from vkpar.vulkan.memory.buffer import BufferRange
 from vkpar.vulkan.physical import ALIGNMENT
 
-_FOUR: Final = 16  # bytes of four elements in float32
-_TERMS: Final = 4096  # bytes of shared memory that the kernels have besides kept rows
+_MOST_KEPT: Final = 8  # fours that an invocation keeps in registers,
+_MOST_OF_ROW: Final = 4096  # of so many in its row: where groups are widest, an invocation has fewer registers
 _WIDEST: Final = 1024  # invocations of a group, at most
 _LONG_ON_CPU: Final = 1 << 16  # elements of a row from which on CPU drivers take the widest groups
 _MOST_FOURS: Final = (
@@ -46,7 +46,7 @@ class Layout(NamedTuple):
     """How rows lie over invocations.
 
     Attributes:
-        kept: a row is read once and held in shared memory, ``keep`` fours an invocation; else it is read again.
+        kept: a row is read once and held in registers, ``keep`` fours an invocation; else it is read again.
         group: invocations of a work-group, ``lanes`` of a row.
     """
 
@@ -67,7 +67,7 @@ def layout_of(device: Device, length: int, *, keeps: bool = True) -> Layout:
     lanes = min(ceil_power(-(-fours // 4)), most)
     group = max(lanes, min(256, most))
     keep = -(-fours // lanes)
-    kept = keeps and group * keep * _FOUR + _TERMS <= device.limits.max_shared_memory
+    kept = keeps and keep <= _MOST_KEPT and fours <= _MOST_OF_ROW
     return Layout(kept, group, keep if kept else 1, lanes)
 
 
