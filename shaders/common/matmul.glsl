@@ -1,4 +1,6 @@
 // What the matrix kernels share: out (M, N) = a (M, K) x b, where b is (K, N), or (N, K) when transposed.
+// With FORMS defined, also: a (K, M) transposed, batches, parts of K, and an epilogue. Kernels without it stay as lean as
+// the plain product allows.
 #ifndef VKPAR_MATMUL_GLSL
 #define VKPAR_MATMUL_GLSL
 
@@ -13,9 +15,26 @@ layout(constant_id = 4) const bool A_WIDE = false;  // first element and row len
 layout(constant_id = 5) const bool B_WIDE = false;
 layout(constant_id = 6) const bool O_WIDE = false;
 
+#ifdef FORMS
+#include "activations.glsl"
+layout(constant_id = 11) const bool TRANSPOSE_A = false;
+layout(constant_id = 12) const uint ACTIVATION = 0;
+layout(constant_id = 13) const bool HAS_BIAS = false;
+layout(constant_id = 14) const uint BIAS_TYPE = 0;
+layout(constant_id = 15) const bool HAS_RESIDUAL = false;
+layout(constant_id = 16) const uint RESIDUAL_TYPE = 0;
+layout(constant_id = 17) const bool RESIDUAL_WIDE = false;
+#else
+const bool TRANSPOSE_A = false;
+#endif
+
 ELEMENTS_IN(a, 0, A_TYPE, A_WIDE)
 ELEMENTS_IN(b, 1, B_TYPE, B_WIDE)
 ELEMENTS_OUT(o, 2, O_TYPE, O_WIDE)
+#ifdef FORMS
+ELEMENTS_IN(bias, 3, BIAS_TYPE, false)
+ELEMENTS_IN(residual, 4, RESIDUAL_TYPE, RESIDUAL_WIDE)
+#endif
 
 layout(push_constant) uniform Push {
     uint m;
@@ -28,6 +47,17 @@ layout(push_constant) uniform Push {
     uint b_row;
     uint o_row;
     uint accumulate;  // add to what a float32 output holds
+#ifdef FORMS
+    uint a_batch;  // elements from one product of a batch to the next; work groups count parts in z, then products
+    uint b_batch;
+    uint o_batch;
+    uint parts;   // of K, each with an output of its own
+    uint k_part;  // steps of K of a part, a multiple of 16, or K
+    uint o_part;  // elements from one part's output to the next
+    uint bias_first;
+    uint bias_step;  // 0: one element for all columns
+    uint residual_first;
+#endif
 #ifdef SEND
     uint source_at;  // of the output's binding: its first element
     uint target_at;  // of the binding where what the readers decode is kept
@@ -37,11 +67,74 @@ layout(push_constant) uniform Push {
 #endif
 } push;
 
+#ifdef FORMS
+uint product_number() {
+    return gl_WorkGroupID.z / push.parts;
+}
+
+uint part_number() {
+    return gl_WorkGroupID.z % push.parts;
+}
+
+uint a_origin() {
+    return push.a_first + product_number() * push.a_batch;
+}
+
+uint b_origin() {
+    return push.b_first + product_number() * push.b_batch;
+}
+
+uint k_begin() {
+    return part_number() * push.k_part;
+}
+
+uint k_end() {
+    return min(push.k, k_begin() + push.k_part);
+}
+
+// What is stored for the sums of four neighbours, of which the first `count` count, `at` elements from the output's first.
+vec4 finished(uint at, uint column, uint count, vec4 sum) {
+    if (HAS_BIAS) {
+        uint from = push.bias_first + column * push.bias_step;
+        sum.x += bias_at(from);
+        if (count > 1u) sum.y += bias_at(from + push.bias_step);
+        if (count > 2u) sum.z += bias_at(from + 2u * push.bias_step);
+        if (count > 3u) sum.w += bias_at(from + 3u * push.bias_step);
+    }
+    sum = activated(ACTIVATION, sum);
+    if (HAS_RESIDUAL) {
+        sum += residual_at4(push.residual_first + at, count);
+    }
+    return sum;
+}
+#else
+uint a_origin() {
+    return push.a_first;
+}
+
+uint b_origin() {
+    return push.b_first;
+}
+
+uint k_begin() {
+    return 0u;
+}
+
+uint k_end() {
+    return push.k;
+}
+#endif
+
 // Writes (or adds) four neighbours of one row, as far as the matrix reaches.
 void store_row4(uint row, uint column, vec4 sum) {
     if (row < push.m && column < push.n) {
-        uint at = push.o_first + row * push.o_row + column;
+        uint at = row * push.o_row + column;
         uint count = min(push.n - column, 4u);
+#ifdef FORMS
+        at += product_number() * push.o_batch + part_number() * push.o_part;
+        sum = finished(at, column, count, sum);
+#endif
+        at += push.o_first;
         if (push.accumulate != 0u) {
             sum.x += uintBitsToFloat(o_word[at]);
             if (count > 1u) sum.y += uintBitsToFloat(o_word[at + 1u]);

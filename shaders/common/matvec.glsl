@@ -33,7 +33,7 @@ layout(constant_id = 9) const bool A_EIGHTS = false;  // first element and row l
 layout(constant_id = 10) const bool B_EIGHTS = false;
 
 const uint CHUNK = b_half ? 8u : 4u;  // elements of b in 16 bytes
-const bool a_whole = A_EIGHTS && a_half && b_half;
+const bool a_whole = A_EIGHTS && a_half && b_half && !TRANSPOSE_A;
 const bool b_whole = b_half ? B_EIGHTS : B_WIDE;  // chunks begin at multiples of 16 bytes, and rows are whole chunks
 
 #define EACH_ROW [[unroll]] for (uint r = 0u; r < MOST_ROWS; r++) if (r < ROWS)
@@ -54,6 +54,26 @@ uvec4 b_chunk(uint i, uint n) {
 
 vec4 b_low(uvec4 packed) {
     return b_unpack4(packed);
+}
+
+uint a_index(uint row, uint k) {
+    return a_origin() + (TRANSPOSE_A ? k * push.a_row + row : row * push.a_row + k);
+}
+
+uint a_step() {
+    return TRANSPOSE_A ? push.a_row : 1u;
+}
+
+// Four steps of K of a row of a from element i on, the first n of them; zero for the others.
+vec4 a_four(uint i, uint n) {
+    vec4 x;
+    if (TRANSPOSE_A) {
+        x = vec4(0.0);
+        [[unroll]] for (uint e = 0u; e < 4u; e++) if (e < n) x[e] = a_at(i + e * push.a_row);
+    } else {
+        x = a_at4(i, n);
+    }
+    return x;
 }
 
 // Nothing where a chunk holds four.
@@ -78,7 +98,7 @@ float sums[MOST_ROWS * COLUMNS];
 
 // Elements of a chunk that begins at k.
 uint left(uint k) {
-    return push.k - min(k, push.k);
+    return k_end() - min(k, k_end());
 }
 
 // Adds the products of `turns` chunks from k on, STEP apart: all of them `whole`, or those that there are.
@@ -98,15 +118,15 @@ void multiply(uint k, uint turns, bool whole) {
         uint n = whole ? 8u : left(k + j * STEP);
         if (n > 0u) {
             EACH_ROW {
-                uint i = push.a_first + r * push.a_row + k + j * STEP;
+                uint i = a_index(r, k + j * STEP);
                 vec4 low, high = vec4(0.0);
                 if (a_whole && n > 7u) {
                     uvec4 eight = a_word4[i >> 3];
                     low = a_unpack4(eight);
                     high = a_unpack4(uvec4(eight.zw, 0u, 0u));
                 } else {
-                    low = a_at4(i, n);
-                    if (b_half) high = a_at4(i + 4u, n - min(n, 4u));
+                    low = a_four(i, n);
+                    if (b_half) high = a_four(i + 4u * a_step(), n - min(n, 4u));
                 }
                 [[unroll]] for (uint c = 0u; c < COLUMNS; c++) {
                     // Not dot(), whose result costs another addition.
@@ -174,13 +194,13 @@ void make(uint column0) {
     uint id = gl_LocalInvocationID.x;
     uint column = column0 + id / SPAN * COLUMNS;
     // Past the end: the last column again, which is not stored.
-    [[unroll]] for (uint c = 0u; c < COLUMNS; c++) column_at[c] = push.b_first + min(column + c, push.n - 1u) * push.b_row;
+    [[unroll]] for (uint c = 0u; c < COLUMNS; c++) column_at[c] = b_origin() + min(column + c, push.n - 1u) * push.b_row;
     [[unroll]] for (uint i = 0u; i < MOST_ROWS * COLUMNS; i++) sums[i] = 0.0;
-    uint k = id % SPAN * CHUNK;
+    uint k = k_begin() + id % SPAN * CHUNK;
     if (b_whole) {
-        for (; k + (TURNS - 1u) * STEP < push.k; k += TURNS * STEP) multiply(k, TURNS, true);
+        for (; k + (TURNS - 1u) * STEP < k_end(); k += TURNS * STEP) multiply(k, TURNS, true);
     }
-    for (; k < push.k; k += TURNS_LEFT * STEP) multiply(k, TURNS_LEFT, false);
+    for (; k < k_end(); k += TURNS_LEFT * STEP) multiply(k, TURNS_LEFT, false);
     add_up();
     if (id < ROWS * WIDTH / 4u) {
         uint r = id / (WIDTH / 4u), c = id % (WIDTH / 4u) * 4u;
@@ -201,7 +221,7 @@ vec4 low[MOST_ROWS], high[MOST_ROWS];
 // Adds the products of rows k..k+3 of b, which begin at `at`: all of them `whole`, or those that
 // there are.
 void multiply(uint at, uint count, uint k, bool whole) {
-    uint n = whole ? 4u : push.k - k;
+    uint n = whole ? 4u : k_end() - k;
     uvec4 packed[4];
     [[unroll]] for (uint i = 0u; i < 4u; i++) {
         uint first = at + (k + i) * push.b_row;
@@ -212,7 +232,7 @@ void multiply(uint at, uint count, uint k, bool whole) {
         }
     }
     EACH_ROW {
-        vec4 x = a_at4(push.a_first + r * push.a_row + k, n);
+        vec4 x = a_four(a_index(r, k), n);
         [[unroll]] for (uint i = 0u; i < 4u; i++) {
             low[r] += x[i] * b_low(packed[i]);
             if (b_half) high[r] += x[i] * b_high(packed[i]);
@@ -249,14 +269,14 @@ void make(uint column0) {
     uint id = gl_LocalInvocationID.x;
     uint column = column0 + id % SPAN * CHUNK;
     // Past the end: the last columns again, or nothing. Either is not stored.
-    uint at = push.b_first + (b_whole ? min(column, push.n - CHUNK) : column);
+    uint at = b_origin() + (b_whole ? min(column, push.n - CHUNK) : column);
     uint count = b_whole ? CHUNK : push.n - min(column, push.n);
     [[unroll]] for (uint r = 0u; r < MOST_ROWS; r++) low[r] = high[r] = vec4(0.0);
-    uint k = id / SPAN * 4u;
+    uint k = k_begin() + id / SPAN * 4u;
     if (b_whole) {
-        for (; k + 3u < push.k; k += SLICES * 4u) multiply(at, count, k, true);
+        for (; k + 3u < k_end(); k += SLICES * 4u) multiply(at, count, k, true);
     }
-    for (; k < push.k; k += SLICES * 4u) multiply(at, count, k, false);
+    for (; k < k_end(); k += SLICES * 4u) multiply(at, count, k, false);
     [[unroll]] for (uint first = 0u; first < MOST_ROWS; first += TOGETHER) {
         if (first < ROWS) {
             add_up(first);

@@ -15,11 +15,12 @@ import pytest
 from conftest import FULL
 from hypothesis import given
 from hypothesis import strategies as st
+from planning import forget
 
 import vkpar
 from vkpar import InvalidUsageError, OutOfMemoryError, UnsupportedError, env
 
-matmul_module = importlib.import_module("vkpar.ops.matmul")
+matmul_module = importlib.import_module("vkpar.ops.products")
 pytestmark = pytest.mark.device
 SMALL = {"max_buffer": 8192, "max_binding": 4352, "ring_bytes": 20_000}
 FLOATS = ("float32", "float16", "bfloat16")
@@ -46,7 +47,8 @@ def force(monkeypatch: pytest.MonkeyPatch, device: vkpar.Device, kernel: str) ->
     """Have products use a kernel of GPUs, on lavapipe too."""
     if "SwiftShader" in device.name and not FULL:
         pytest.skip("SwiftShader compiles each variant of these kernels for seconds; lavapipe runs them")
-    monkeypatch.setattr(matmul_module, "_kernel", lambda device, m: kernel)
+    forget(device)  # those of other kernels
+    monkeypatch.setattr(matmul_module, "kernel_for", lambda device, m: kernel)
 
 
 def values(rng: np.random.Generator, count: int, dtype: str) -> np.ndarray[Any, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -12,11 +12,12 @@ from conftest import FULL
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from planning import forget
 
 import vkpar
-from vkpar.ops import matvec
+from vkpar.ops import matvec, occupancy
 
-module = importlib.import_module("vkpar.ops.matmul")
+module = importlib.import_module("vkpar.ops.products")
 pytestmark = pytest.mark.device
 
 Floats = NDArray[np.float64]
@@ -25,11 +26,13 @@ EPS32, EPS16, EPSB = 2.0**-24, 2.0**-11, 2.0**-8
 
 
 @pytest.fixture(params=KERNELS)
-def kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+def kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, device: vkpar.Device) -> Iterator[str]:
     """Force a kernel, so that the GPU ones are checked on CPU drivers too."""
+    forget(device)  # those of other kernels
     if request.param != "default":
-        monkeypatch.setattr(module, "_kernel", lambda device, m: request.param)
-    return str(request.param)
+        monkeypatch.setattr(module, "kernel_for", lambda device, m: request.param)
+    yield str(request.param)
+    forget(device)
 
 
 def spare_swiftshader(device: vkpar.Device) -> None:
@@ -93,7 +96,8 @@ def test_sums_of_subgroups(
     spare_swiftshader(device)
     if "arithmetic" not in device.info.features.subgroup_operations:
         pytest.skip("subgroups of this device do not add up")
-    monkeypatch.setattr(module, "_kernel", lambda device, m: "matvec")
+    forget(device)
+    monkeypatch.setattr(module, "kernel_for", lambda device, m: "matvec")
     monkeypatch.setattr(matvec, "_adds_up", lambda info: True)
     a_type, b_type = types.split()
     a, b = integers(rng, m, k).astype(a_type), integers(rng, k, n).astype(b_type)
@@ -122,7 +126,8 @@ def test_strips_of_any_width(
 ) -> None:
     """Groups of 256 invocations and, where the device has them, of 1,024; two to eight of them side by side."""
     spare_swiftshader(device)
-    monkeypatch.setattr(module, "_kernel", lambda device, m: "matvec")
+    forget(device)
+    monkeypatch.setattr(module, "kernel_for", lambda device, m: "matvec")
     if not many:
         monkeypatch.setattr(matvec, "_MANY", 1 << 30)
     a, b = integers(rng, m, k).astype(np.float16), integers(rng, k, n).astype(np.float16)
@@ -143,8 +148,9 @@ def test_many_rows(
 def test_big_tiles(
     device: vkpar.Device, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch, transpose_b: bool
 ) -> None:
-    monkeypatch.setattr(module, "_kernel", lambda device, m: "matmul_tiled")
-    monkeypatch.setattr(module, "_BIG_TILES", 1)
+    forget(device)
+    monkeypatch.setattr(module, "kernel_for", lambda device, m: "matmul_tiled")
+    monkeypatch.setattr(module.occupancy, "tiled", lambda m, n, k, *_: occupancy.Cut((2, 2), 1, k))
     a, b = integers(rng, 140, 36), integers(rng, 36, 260)
     np.testing.assert_array_equal(multiply(device, a, b, transpose_b).numpy(), a @ b)
 

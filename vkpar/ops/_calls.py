@@ -113,6 +113,8 @@ class Call:
         groups: int,
         constants: tuple[int, ...] = (),
         cost_ns: int = 0,
+        *,
+        layers: int = 1,
     ) -> None:
         """Run a built-in kernel in program order.
 
@@ -124,8 +126,9 @@ class Call:
             groups: the number of work-groups.
             constants: specialization constants 0, 1, ...
             cost_ns: an estimate of its time on a slow GPU, that of moving the bytes at least.
+            layers: how many times as many there are, counted in z.
         """
-        grid = fold_groups(self.device, groups)
+        grid = (*fold_groups(self.device, groups)[:2], layers)
         pipeline = submit(self.device, self.operation, kernel, ranges, push, grid, constants, cost_ns)
         if not self._whole:
             return

@@ -16,7 +16,7 @@ from vkpar.arrays.layout import WIDE, broadcast_shape
 from vkpar.arrays.views import overlaps, same_elements
 from vkpar.errors import InvalidUsageError, OperandError, UnsupportedError
 from vkpar.ops._geometry import Geometry, arrange
-from vkpar.ops._launch import fold_groups
+from vkpar.ops._launch import advice, fold_groups
 from vkpar.ops.expressions import FLOATS, INTEGERS
 from vkpar.ops.generate import SCALAR, WORDS, Kind
 from vkpar.plans import form_of
@@ -180,7 +180,7 @@ def computed(name: str, *names: str) -> None:
     """
     for dtype in names:
         if dtype not in COMPUTED:
-            raise UnsupportedError(f"{name} computes {', '.join(COMPUTED)}, not {dtype}; convert on the host")
+            raise UnsupportedError(f"{name} computes {', '.join(COMPUTED)}, not {dtype}{advice(dtype)}")
 
 
 def word_of(number: Any, dtype: str) -> int:

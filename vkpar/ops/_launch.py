@@ -62,9 +62,9 @@ def check_number(operation: str, name: str, value: object) -> None:
         raise InvalidUsageError(f"{operation}: {name} is a number that float32 holds, not {value!r}")
 
 
-def advice(*dtypes: DType) -> str:
+def advice(*dtypes: DType | str) -> str:
     """Return what to do about types that no device computes, for the end of a message."""
-    if any(dtype.name == "float64" for dtype in dtypes):
+    if any(dtype == "float64" for dtype in dtypes):
         return ', NumPy\'s default type: upload it as device.array(x, dtype="float32") or x.astype(np.float32)'
     return "; convert on the host, such as with x.astype(np.float32)"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import uuid
 from typing import Any
 
@@ -22,6 +23,15 @@ _VENDORS = {
 }
 _SUBGROUP_OPERATIONS = ("basic", "vote", "arithmetic", "ballot", "shuffle", "shuffle_relative", "clustered", "quad")
 _PADDING = 4096  # SwiftShader asks for a few bytes more than a buffer has, and refuses them at the limit
+_UNITS = {  # where drivers say how many compute units there are: structs of properties by extension, and their members
+    "VK_NV_shader_sm_builtins": ("VkPhysicalDeviceShaderSMBuiltinsPropertiesNV", ("shaderSMCount",)),
+    "VK_AMD_shader_core_properties2": ("VkPhysicalDeviceShaderCoreProperties2AMD", ("activeComputeUnitCount",)),
+    "VK_AMD_shader_core_properties": (
+        "VkPhysicalDeviceShaderCorePropertiesAMD",
+        ("shaderEngineCount", "shaderArraysPerEngineCount", "computeUnitsPerShaderArray"),
+    ),
+    "VK_ARM_shader_core_builtins": ("VkPhysicalDeviceShaderCoreBuiltinsPropertiesARM", ("shaderCoreCount",)),
+}
 _TYPES = ("other", "integrated", "discrete", "virtual", "cpu")
 
 
@@ -80,6 +90,9 @@ class _Queried:
         )
         self.pci = self._chained("VkPhysicalDevicePCIBusInfoPropertiesEXT", "VK_EXT_pci_bus_info", self.host_memory)
         last = self.pci or self.host_memory or vk.ffi.NULL
+        self.units = next((name for name in _UNITS if name in extensions), None)
+        if self.units is not None:
+            last = self.units_found = vk.struct(_UNITS[self.units][0], pNext=last)
         self.vulkan13 = None
         if self._version() >= (1, 3, 0):
             last = self.vulkan13 = vk.struct("VkPhysicalDeviceVulkan13Properties", pNext=last)
@@ -157,6 +170,12 @@ class _Queried:
         )
         return bool(found.externalSemaphoreFeatures & both == both)
 
+    def _compute_units(self) -> int:
+        """Return the number of compute units, 0 where no extension says it."""
+        if self.units is None:
+            return 0
+        return math.prod(int(getattr(self.units_found, member)) for member in _UNITS[self.units][1])
+
     def _max_buffer(self) -> int:
         """Return the most bytes of a buffer with memory of its own, which the driver may pad."""
         most = int(self.vulkan11.maxMemoryAllocationSize)
@@ -184,6 +203,7 @@ class _Queried:
                 found.maxPerStageResources,
             ),
             max_texel_buffer_elements=found.maxTexelBufferElements,
+            compute_units=self._compute_units(),
         )
 
 

@@ -60,6 +60,8 @@ class Features:
 class Limits:
     """The driver's limits, in bytes where not said otherwise; ``max_storage_buffers`` counts those of one kernel.
 
+    ``compute_units`` counts what vendors call streaming multiprocessors, compute units or shader cores; it is 0 where
+    the driver does not say.
     ``VKPAR_MAX_BINDING`` and ``VKPAR_MAX_BUFFER`` lower the first and the third.
     """
 
@@ -76,6 +78,7 @@ class Limits:
     timestamp_period_ns: float
     max_storage_buffers: int
     max_texel_buffer_elements: int
+    compute_units: int = 0
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,114 @@
+"""How a product is spread over a device's compute units: the size of tiles, and whether K is split into parts.
+
+The time of a cut is estimated by counting. A unit runs its work-groups side by side: two big tiles keep it busy, a
+single one does not, for want of work while it waits for loads. Parts of K fill units that have no tile, and cost a
+second kernel that adds them up. The numbers are those of an NVIDIA H200; only their ratios matter, which differ little.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from vkpar.vulkan.physical import DeviceInfo
+
+_MACS_PER_NS: Final = 140.0  # of a unit with two 128 x 128 tiles
+_BYTES_PER_NS: Final = 36.0  # that a unit reads
+_FINISH_NS: Final = 6000.0  # of the second kernel, and of the wait between the two
+_GAIN: Final = 0.9  # a cut is taken only where it is so much faster than the plain one
+_LEAST_STEPS: Final = 64  # of K that are worth a part
+_PARTS: Final = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
+_STEP: Final = 16
+
+# The share of its rate at which a unit works with one, two, ... groups, by the size of their tiles over 64 x 64.
+_BUSY: Final = {1: (0.38, 0.6, 0.7, 0.75), 2: (0.55, 0.8, 0.85), 4: (0.72, 1.0)}
+_BUSY_READING: Final = (0.9, 1.0)
+
+
+@dataclass(frozen=True)
+class Cut:
+    """How a product is cut.
+
+    Attributes:
+        tile: rows and columns of a tile over 64.
+        parts: of K.
+        k_part: steps of K of a part, a multiple of 16 or K.
+    """
+
+    tile: tuple[int, int]
+    parts: int
+    k_part: int
+
+
+def units_of(info: DeviceInfo) -> int:
+    """Return a device's number of compute units, a guess where the driver does not say."""
+    return info.limits.compute_units or {"discrete": 48, "virtual": 48}.get(info.type, 12)
+
+
+def tiled(m: int, n: int, k: int, batch: int, units: int, most_parts: int) -> Cut:
+    """Return how a product of so many matrices is cut for the tiled kernel.
+
+    Args:
+        m: rows.
+        n: columns.
+        k: steps.
+        batch: how many products.
+        units: compute units of the device.
+        most_parts: the most parts of K, 1 for no split.
+    """
+
+    def groups(tile: tuple[int, int]) -> int:
+        return batch * -(-m // (64 * tile[0])) * -(-n // (64 * tile[1]))
+
+    def cost(cut: Cut) -> float:
+        size = cut.tile[0] * cut.tile[1]
+        work = size * 64 * 64 * cut.k_part / _MACS_PER_NS
+        return _run_ns(groups(cut.tile) * cut.parts, units, work, _BUSY[size]) + _finish_ns(cut, batch * m * n, units)
+
+    tiles = [(2, 2), (1, 2), (2, 1), (1, 1)]
+    whole = min((Cut(tile, 1, k) for tile in tiles), key=cost)
+    split = min((Cut(tile, *part) for tile in tiles for part in _splits(k, most_parts)), key=cost, default=whole)
+    return split if cost(split) < _GAIN * cost(whole) else whole
+
+
+def reading(groups: int, group_nbytes: int, m: int, n: int, k: int, batch: int, units: int, most_parts: int) -> Cut:
+    """Return how a product that is bound by reading one matrix is cut.
+
+    Args:
+        groups: work-groups of all products.
+        group_nbytes: what one of them reads.
+        m: rows.
+        n: columns.
+        k: steps.
+        batch: how many products.
+        units: compute units of the device.
+        most_parts: the most parts of K, 1 for no split.
+    """
+
+    def cost(cut: Cut) -> float:
+        work = group_nbytes * cut.k_part / k / _BYTES_PER_NS
+        return _run_ns(groups * cut.parts, units, work, _BUSY_READING) + _finish_ns(cut, batch * m * n, units)
+
+    whole = Cut((1, 1), 1, k)
+    split = min((Cut((1, 1), *part) for part in _splits(k, most_parts)), key=cost, default=whole)
+    return split if cost(split) < _GAIN * cost(whole) else whole
+
+
+def _splits(k: int, most: int) -> Iterator[tuple[int, int]]:
+    """Yield the ways to split K: numbers of parts above 1, and steps of each."""
+    for parts in _PARTS[1:]:
+        k_part = -(-k // (parts * _STEP)) * _STEP
+        if parts <= most and k_part >= _LEAST_STEPS and k_part < k:
+            yield -(-k // k_part), k_part
+
+
+def _run_ns(groups: int, units: int, work_ns: float, busy: Sequence[float]) -> float:
+    """Return the time of work-groups of which each is ``work_ns`` of a busy unit's time."""
+    turns = -(-groups // units)
+    return turns * work_ns / busy[min(turns, len(busy)) - 1]
+
+
+def _finish_ns(cut: Cut, count: int, units: int) -> float:
+    """Return the time that adding up the parts takes."""
+    return 0.0 if cut.parts == 1 else _FINISH_NS + 4 * (cut.parts + 1) * count / (units * _BYTES_PER_NS)
