@@ -329,6 +329,16 @@ def test_a_split_over_rows_columns_batches_and_k(
         np.testing.assert_array_equal(out.numpy(), a @ b + residual)
 
 
+def test_a_long_k(device: vkpar.Device, rng: np.random.Generator) -> None:
+    """More steps than CPU drivers run an invocation for."""
+    a, b, residual = integers(rng, 2, 70_001, 3, most=1), integers(rng, 70_001, 5, most=1), integers(rng, 2, 3, 5)
+    x, y, r = device.array(a), device.array(b), device.array(residual)
+    want = swapped(a).astype(np.float64) @ b
+    out = vkpar.matmul(x, y, transpose_a=True, residual=r, activation="relu")
+    np.testing.assert_array_equal(out.numpy(), np.maximum(want, 0) + residual)
+    np.testing.assert_array_equal(vkpar.matmul(x, y, transpose_a=True, out=r, accumulate=True).numpy(), want + residual)
+
+
 def test_arrays_over_several_buffers(
     reopen: Callable[..., vkpar.Device], rng: np.random.Generator, kernel: str
 ) -> None:
