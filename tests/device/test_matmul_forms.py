@@ -496,6 +496,17 @@ def test_bad_arguments(device: vkpar.Device, call: Call, error: type[Exception],
     assert device.logical.stream.stats().operations - submitted <= 2  # zeros, no product
 
 
+def test_a_call_in_place_takes_no_plan_of_one_that_was_not(
+    device: vkpar.Device, rng: np.random.Generator, kernel: str
+) -> None:
+    a, b, r = integers(rng, 5, 33), integers(rng, 33, 12), integers(rng, 5, 12)
+    given = [device.array(x, "float32") for x in (a, b)]
+    for in_place in (False, True, False, True):
+        residual = device.array(r, "float32")
+        out = residual if in_place else device.empty((5, 12))
+        assert np.array_equal(exact(vkpar.matmul(*given, residual=residual, out=out)), a @ b + r)
+
+
 def test_out_may_be_the_residual_and_nothing_else(device: vkpar.Device, rng: np.random.Generator, kernel: str) -> None:
     a, b = device.array(integers(rng, 4, 4)), device.array(integers(rng, 4, 4))
     whole = device.zeros(40)

@@ -2,8 +2,9 @@
 
 A layer is two blocks, attention's and the feed-forward one. Each has a product whose matrix is split by rows of its
 outputs (by columns, in Megatron's words: no device needs another's result), then one split by its inputs, whose partial
-results are summed over the devices and added to the residual stream. Of the first product's results the second takes as
-many as it has inputs: attention itself and the activation, which read no weights, are left out, as are the norms.
+results are summed over the devices and added to the residual stream; one device adds in the product itself. Of the
+first product's results the second takes as many as it has inputs: attention itself and the activation, which read no
+weights, are left out, as are the norms.
 """
 
 from __future__ import annotations
@@ -179,13 +180,17 @@ class Model:
         comm = self._comm if sums else None
         stream = self.inputs
         for row, partials in zip(self.blocks, self._partials, strict=True):
-            for block, x in zip(row, stream, strict=True):
+            for block, x, out in zip(row, stream, self.outputs, strict=True):
                 vkpar.matmul(block.first, x, out=block.wide)
-                vkpar.matmul(block.second, block.narrow, out=block.partial)
+                if self._comm is None:
+                    vkpar.matmul(block.second, block.narrow, out=out, residual=x)
+                else:
+                    vkpar.matmul(block.second, block.narrow, out=block.partial)
             if comm is not None:
                 comm.all_reduce(partials)
-            for x, partial, out in zip(stream, partials, self.outputs, strict=True):
-                vkpar.add(x, partial, out=out)
+            if self._comm is not None:
+                for x, partial, out in zip(stream, partials, self.outputs, strict=True):
+                    vkpar.add(x, partial, out=out)
             stream = self.outputs
         return stream
 
@@ -197,10 +202,13 @@ class Model:
             partials = []
             for block, x in zip(row, stream, strict=True):
                 wide = vkpar.matmul(block.first, x)
-                partials.append(vkpar.matmul(block.second, wide[: block.second.shape[1]]))
+                added = x if self._comm is None else None
+                partials.append(vkpar.matmul(block.second, wide[: block.second.shape[1]], residual=added))
             if comm is not None:
                 comm.all_reduce(partials)
-            stream = [vkpar.add(x, partial) for x, partial in zip(stream, partials, strict=True)]
+            if self._comm is not None:
+                partials = [vkpar.add(x, partial) for x, partial in zip(stream, partials, strict=True)]
+            stream = partials
         return stream
 
 

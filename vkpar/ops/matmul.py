@@ -159,7 +159,8 @@ def _again(
         in_place = all(
             getattr(other, "storage", None) is not out.storage for other in (a, b, bias) if other is not None
         )
-    made = repeat("matmul", (a, b, bias, residual), (out,), *options, in_place=in_place)
+    same = residual is not None and residual is out  # the product may not lie in out before it is added
+    made = repeat("matmul", (a, b, bias, residual), (out,), *options, same, in_place=in_place)
     return made[0] if made else None
 
 
@@ -167,7 +168,8 @@ def _keys(
     a: Array, b: Array, out: Array | None, bias: Array | None, residual: Array | None, *options: Any
 ) -> tuple[tuple[object, ...] | None, tuple[object, ...] | None]:
     """Return what :func:`_again` finds a plan by, and a recipe."""
-    return pair_key("matmul", a, b, out, *options[1:]), key_of("matmul", (a, b, bias, residual), (out,), *options)
+    same = residual is not None and residual is out
+    return pair_key("matmul", a, b, out, *options[1:]), key_of("matmul", (a, b, bias, residual), (out,), *options, same)
 
 
 def _name(dtype: object) -> str:
