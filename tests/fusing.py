@@ -20,9 +20,9 @@ Arrays = list[vkpar.Array]
 
 def force_gpu(put: Callable[[Any, str, Any], None]) -> None:
     """Have products, norms and the kernels of wires run as on GPUs; ``put`` is ``setattr``, or one that is undone."""
-    matmul = importlib.import_module("vkpar.ops.matmul")
-    put(matmul, "_kernel", lambda device, m: "matvec" if m <= matmul.matvec.MOST_ROWS else "matmul_small")
-    put(matmul.matvec, "_MANY_SHARED", SHARED)  # no larger kernels than those whose variants fill slots here, too
+    products = importlib.import_module("vkpar.ops.products")
+    put(products, "kernel_for", lambda device, m: "matvec" if m <= products.matvec.MOST_ROWS else "matmul_small")
+    put(products.matvec, "_MANY_SHARED", SHARED)  # no larger kernels than those whose variants fill slots here, too
     put(importlib.import_module("vkpar.ops.rows"), "on_cpu", lambda device: False)
     put(importlib.import_module("vkpar.comm.record.kernels"), "processor", lambda info: "gpu")
 

@@ -835,7 +835,7 @@ def test_what_people_see(device: vkpar.Device) -> None:
         vkpar.add(a, a, out=a)
         vkpar.add(a, a, out=a)
     assert repr(graph) == "<vkpar.Graph of 2 operations, 0 collectives: 1 stretch on 1 device>"
-    assert graph.stats() == vkpar.GraphStats(2, 0, 2, 1, 0, None)
+    assert graph.stats() == vkpar.GraphStats(2, 0, 2, 1, 0, 0, None)
     assert repr(graph.launch()) == "<vkpar.Work graph>"
     stats = graph.stats()
     assert (stats.launches, stats.host_us is not None and stats.host_us > 0) == (1, True)

@@ -20,7 +20,11 @@ import vkpar
 from vkpar.ops import occupancy
 
 products = importlib.import_module("vkpar.ops.products")
-pytestmark = [pytest.mark.device, pytest.mark.filterwarnings("ignore:overflow encountered in exp")]
+pytestmark = [
+    pytest.mark.device,
+    pytest.mark.sampled(3),
+    pytest.mark.filterwarnings("ignore:overflow encountered in exp"),
+]
 
 Floats = NDArray[np.float64]
 KERNELS = ("default", "matvec", "matmul_tiled", "matvec split", "matmul_tiled split")
