@@ -79,8 +79,8 @@ def test_wrong_elements_are_counted_and_fail(
 ) -> None:
     fetch = vkpar.Array.fetch
 
-    def corrupt(array: vkpar.Array, out: Any = None, region: Any = None) -> np.ndarray[Any, Any]:
-        host = fetch(array, out, region)
+    def corrupt(array: vkpar.Array, out: Any = None) -> np.ndarray[Any, Any]:
+        host = fetch(array, out)
         host.reshape(-1)[host.size // 2] ^= 1
         return host
 
