@@ -134,18 +134,17 @@ def rig(rigs: Rigs) -> Iterator[Callable[..., vkpar.Communicator]]:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what a sample does not have of tests that are marked so; a test always keeps a case on each driver."""
+    """Leave out what a sample does not have of tests that are marked so; a test always keeps a case."""
     if FULL:
         return
     kept: list[pytest.Item] = []
     left: list[pytest.Item] = []
-    seen: set[tuple[str, str]] = set()
+    seen: set[str] = set()
     for item in items:
         mark = item.get_closest_marker("sampled")
         name = item.nodeid.partition("[")[0]
-        driver = next((known for known in KNOWN if known in item.nodeid), "")
-        chosen = mark is None or (name, driver) not in seen or zlib.crc32(item.nodeid.encode()) % mark.args[0] == 0
-        seen.add((name, driver))
+        chosen = mark is None or name not in seen or zlib.crc32(item.nodeid.encode()) % mark.args[0] == 0
+        seen.add(name)
         (kept if chosen else left).append(item)
     if left:
         config.hook.pytest_deselected(items=left)

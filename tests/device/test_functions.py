@@ -13,7 +13,7 @@ from elementwise import BINARY, COMPARISONS, UNARY, Case, check, held, pow_bound
 import vkpar
 from vkpar import InvalidUsageError, OperandError, UnsupportedError
 
-pytestmark = [pytest.mark.device, pytest.mark.sampled(4)]
+pytestmark = [pytest.mark.device, pytest.mark.sampled(6)]
 FLOATS = ("float32", "float16", "bfloat16")
 SPECIAL = np.array([0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, np.nan, 88.5, -88.5, 300.0, -300.0, 1e-4, 0.25, 0.5, 2.0])
 

@@ -18,7 +18,7 @@ import vkpar
 from vkpar.ops import matvec, occupancy
 
 module = importlib.import_module("vkpar.ops.products")
-pytestmark = [pytest.mark.device, pytest.mark.sampled(6)]
+pytestmark = [pytest.mark.device, pytest.mark.sampled(8)]
 
 Floats = NDArray[np.float64]
 KERNELS = ("default", "matmul_small", "matvec", "matmul_tiled")

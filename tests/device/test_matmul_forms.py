@@ -22,7 +22,7 @@ from vkpar.ops import occupancy
 products = importlib.import_module("vkpar.ops.products")
 pytestmark = [
     pytest.mark.device,
-    pytest.mark.sampled(6),
+    pytest.mark.sampled(8),
     pytest.mark.filterwarnings("ignore:overflow encountered in exp"),
 ]
 

@@ -20,7 +20,7 @@ from vkpar.testing import additions, gamma
 
 reductions = importlib.import_module("vkpar.ops.reductions")
 folding = importlib.import_module("vkpar.ops.folding")
-pytestmark = [pytest.mark.device, pytest.mark.sampled(8)]
+pytestmark = [pytest.mark.device, pytest.mark.sampled(12)]
 
 Axis = int | tuple[int, ...] | None
 PLACES = ("argmax", "argmin")

@@ -16,7 +16,7 @@ import vkpar
 from vkpar.testing import U, additions
 
 rows_module = importlib.import_module("vkpar.ops.rows")
-pytestmark = [pytest.mark.device, pytest.mark.sampled(8)]
+pytestmark = [pytest.mark.device, pytest.mark.sampled(12)]
 
 F64 = NDArray[np.float64]
 SHAPES = [(1, 1), (5, 3), (64, 128), (2, 3, 260), (3, 1001), (1, 70_001)]

@@ -15,7 +15,7 @@ import vkpar
 from vkpar import InvalidUsageError
 from vkpar.arrays.views import overlaps
 
-pytestmark = pytest.mark.device
+pytestmark = [pytest.mark.device, pytest.mark.sampled(3)]
 DTYPES = ["bool", "int8", "uint16", "float16", "bfloat16", "float32", "int64", "float64", "complex128"]
 SMALL = {"max_buffer": 4096, "max_binding": 4096}
 

@@ -17,7 +17,7 @@ import vkpar
 from vkpar import env
 from vkpar.graph import fusion
 
-pytestmark = [pytest.mark.rig, pytest.mark.sampled(5)]
+pytestmark = [pytest.mark.rig, pytest.mark.sampled(6)]
 TESTS = str(Path(__file__).parents[1])
 Open = Callable[..., vkpar.Communicator]
 
