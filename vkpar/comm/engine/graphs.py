@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any, Final, Protocol
@@ -14,7 +13,7 @@ from vkpar.comm.engine.work import Work
 from vkpar.comm.record.builder import ProgramBuilder, Written
 from vkpar.comm.record.entry import Entry
 from vkpar.comm.record.program import Program
-from vkpar.comm.record.timestamps import Collector, Planned, RankTimer
+from vkpar.comm.record.timestamps import Collector, Planned, RankTimer, Stage, linked
 from vkpar.comm.requests.keys import Call
 from vkpar.comm.rig.rig import Rig
 from vkpar.device import Device
@@ -215,14 +214,8 @@ class GraphLauncher:
 
 def _planned(recorded: Recorded) -> tuple[Planned, ...]:
     """Return what is known of a graph's batches before they run."""
-    number: Counter[int] = Counter()
-    writers: dict[int, tuple[int, int]] = {}  # by slot
-    made = []
-    for batch, (received, sent) in zip(recorded.batches, recorded.moved, strict=True):
-        rank = batch.rank
-        index = number[rank]
-        number[rank] += 1
-        sources = tuple(dict.fromkeys(writers[slot] for slot in batch.reads if slot in writers))
-        made.append(Planned(rank, recorded.phases[rank][index], index, received, sent, sources))
-        writers.update(dict.fromkeys(batch.writes, (rank, index)))
-    return tuple(made)
+    phases = [iter(found) for found in recorded.phases]
+    return linked(
+        Stage(batch.rank, next(phases[batch.rank]), batch.reads, batch.writes, *moved)
+        for batch, moved in zip(recorded.batches, recorded.moved, strict=True)
+    )

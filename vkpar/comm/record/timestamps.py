@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from vkpar.comm.rig.rig import Rig
 from vkpar.comm.schedule.steps import Action, Barrier, Forward, Reduce, SlotCopy, Step
@@ -44,8 +44,28 @@ class Planned:
         return self.place[0] if self.place else self.rank
 
 
+class Stage(NamedTuple):
+    """One submission of a program: its queue, what it is for, the slots and the bytes that it reads and writes."""
+
+    queue: int
+    phase: str
+    reads: Sequence[int]
+    writes: Sequence[int]
+    received_nbytes: int
+    sent_nbytes: int
+
+
 def planned(steps: Sequence[Step], plan: WirePlan, ranks: Sequence[int] = ()) -> tuple[Planned, ...]:
-    """Return what is known of ``steps``, given in one global order, before they run.
+    """Return what is known of ``steps``, given in one global order, before they run; ``ranks`` as in :func:`linked`."""
+    stages = (
+        Stage(step.rank, step.phase, step.reads, step.writes, _received(step, plan), _sent(step, plan))
+        for step in steps
+    )
+    return linked(stages, ranks)
+
+
+def linked(stages: Iterable[Stage], ranks: Sequence[int] = ()) -> tuple[Planned, ...]:
+    """Return what is known of ``stages``, given in one global order: their numbers, and which wrote what they read.
 
     ``ranks`` has the rank of each queue; without it every rank has one queue, of its own number.
     """
@@ -53,16 +73,15 @@ def planned(steps: Sequence[Step], plan: WirePlan, ranks: Sequence[int] = ()) ->
     places: Counter[int] = Counter()
     writers: dict[int, tuple[int, int]] = {}  # by slot
     made = []
-    for step in steps:
-        rank = ranks[step.rank] if ranks else step.rank
-        index, place = number[rank], (step.rank, places[step.rank])
+    for stage in stages:
+        rank = ranks[stage.queue] if ranks else stage.queue
+        index, place = number[rank], (stage.queue, places[stage.queue])
         number[rank] += 1
-        places[step.rank] += 1
-        sources = tuple(dict.fromkeys(writers[slot] for slot in step.reads if slot in writers))
-        received, sent = _received(step, plan), _sent(step, plan)
+        places[stage.queue] += 1
+        sources = tuple(dict.fromkeys(writers[slot] for slot in stage.reads if slot in writers))
         elsewhere = None if place == (rank, index) else place
-        made.append(Planned(rank, step.phase, index, received, sent, sources, elsewhere))
-        writers.update(dict.fromkeys(step.writes, (rank, index)))
+        made.append(Planned(rank, stage.phase, index, stage.received_nbytes, stage.sent_nbytes, sources, elsewhere))
+        writers.update(dict.fromkeys(stage.writes, (rank, index)))
     return tuple(made)
 
 
