@@ -1,12 +1,16 @@
-"""How long a call may wait: any number of seconds from 0 up, infinity included."""
+"""How long a call may wait: any number of seconds from 0 up, infinity included; and what is waited for."""
 
 from __future__ import annotations
 
+import asyncio
 import math
 import time
+from abc import ABC, abstractmethod
+from collections.abc import Generator
 from numbers import Real
+from typing import Any
 
-from vkpar.errors import InvalidUsageError
+from vkpar.errors import InvalidUsageError, VkparError
 
 _NS = 1_000_000_000
 
@@ -53,3 +57,26 @@ class Deadline:
     def passed(self) -> bool:
         """True once no time is left."""
         return time.monotonic() >= self._end
+
+
+class Waitable(ABC):
+    """Work under way: whoever can be waited for and asked can also be awaited, and asked for its error."""
+
+    @abstractmethod
+    def wait(self, timeout: float | None = None) -> None:
+        """Block until it is done; raise what it failed with."""
+
+    @abstractmethod
+    def done(self) -> bool:
+        """Say, without waiting, whether it is done; raise what it failed with."""
+
+    def exception(self) -> VkparError | None:
+        """Return the error that :meth:`wait` would raise now; None where the work is done or still under way."""
+        try:
+            self.done()
+        except VkparError as error:
+            return error
+        return None
+
+    def __await__(self) -> Generator[Any, None, None]:
+        return asyncio.get_running_loop().run_in_executor(None, self.wait).__await__()

@@ -30,7 +30,6 @@ from vkpar.errors import (
 from vkpar.vulkan import bulk
 from vkpar.vulkan.memory.accounting import ARRAYS
 from vkpar.vulkan.memory.buffer import BufferRange
-from vkpar.vulkan.memory.pool import round_up
 from vkpar.vulkan.memory.subbuffers import SubBuffers
 from vkpar.vulkan.physical import ALIGNMENT
 
@@ -345,13 +344,9 @@ class Array(Operators, Reducible):
         """
         self.check_contiguous("a kernel's binding")
         count = self.size - start if count is None else count
-        memory, first, nbytes = self.memory, self.byte_offset + start * self.dtype.itemsize, count * self.dtype.itemsize
-        memory.range(first, nbytes)  # refuses elements in several
-        buffer, offset = memory.resolve(first)
-        aligned = offset // ALIGNMENT * ALIGNMENT
-        end = min(round_up(offset + nbytes, WIDE), buffer.reserved)
-        whole = buffer.range(aligned, end - aligned, memory)
-        return whole, (offset - aligned) // self.dtype.itemsize
+        itemsize = self.dtype.itemsize
+        whole, skipped = self.memory.window(self.byte_offset + start * itemsize, count * itemsize)
+        return whole, skipped // itemsize
 
     def reach(self, start: int = 0) -> int:
         """Return how many elements from ``start`` on one binding of a kernel covers; none at the end.
@@ -365,11 +360,6 @@ class Array(Operators, Reducible):
         first = self.byte_offset + start * self.dtype.itemsize
         most = self.device.limits.max_storage_buffer_range // WIDE * WIDE - first % ALIGNMENT
         return min(self.size - start, min(most, self.memory.reach(first)) // self.dtype.itemsize)
-
-    def has_borders_at(self, nbytes: int) -> bool:
-        """Say whether sub-buffers begin and end only at multiples of ``nbytes`` from its first byte."""
-        inside = range(self.byte_offset + 1, self.byte_offset + self.nbytes)
-        return all((border - self.byte_offset) % nbytes == 0 for border in self.memory.borders if border in inside)
 
     def is_aligned(self, nbytes: int = WIDE) -> bool:
         """Say whether its first byte sits on a multiple of ``nbytes``."""

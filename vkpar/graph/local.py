@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from vkpar.device import Device
-from vkpar.errors import VkparError
 from vkpar.graph.protocol import Record, Recorded
-from vkpar.timeouts import Deadline
+from vkpar.timeouts import Deadline, Waitable
 from vkpar.vulkan import instance
 from vkpar.vulkan.pump.native import CGroup, CProgram
 from vkpar.vulkan.queue import Queue, drain
@@ -17,7 +15,7 @@ from vkpar.vulkan.queue import Queue, drain
 _DRAIN_SECONDS = 30.0
 
 
-class Launched:
+class Launched(Waitable):
     """A launch of a graph; it holds the graph until it is done.
 
     ``await work`` waits in a thread of the event loop's executor.
@@ -54,17 +52,6 @@ class Launched:
             return False
         self.wait()
         return True
-
-    def exception(self) -> VkparError | None:
-        """Return the error that :meth:`wait` would raise now; None where the work is done or still under way."""
-        try:
-            self.done()
-        except VkparError as error:
-            return error
-        return None
-
-    def __await__(self) -> Generator[Any, None, None]:
-        return asyncio.get_running_loop().run_in_executor(None, self.wait).__await__()
 
     def __repr__(self) -> str:
         return "<vkpar.Work graph>"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from vkpar.vulkan.memory.buffer import BufferRange
@@ -29,19 +30,23 @@ def copy(
     source: BufferRange,
     target: BufferRange,
     *,
-    pushes: bool,
+    pushes: Callable[[int], bool],
 ) -> bool:
-    """Copy ``source`` to ``target``, which do not overlap; False, and nothing done, where the kernel cannot."""
+    """Copy ``source`` to ``target``, which do not overlap; False, and nothing done, where the kernel cannot.
+
+    ``pushes`` says whether the descriptors of a kernel with so many bindings are pushed.
+    """
     nbytes, limits = source.nbytes, info.limits
-    aligned = not (source.offset % ALIGNMENT or target.offset % ALIGNMENT or nbytes % _UNIT)
-    if not aligned or nbytes > limits.max_storage_buffer_range or not suits(info, nbytes):
+    if not suits(info, nbytes) or nbytes > limits.max_storage_buffer_range:
+        return False
+    if source.offset % ALIGNMENT or target.offset % ALIGNMENT or nbytes % _UNIT:
         return False
     groups = -(-nbytes // _GROUP_NBYTES)
     width, height, _ = limits.max_workgroup_count
     rows = -(-groups // width)
     if rows > height:
         return False
-    pipeline = pipelines.shipped("copy", 2, 4, pushes=pushes)
+    pipeline = pipelines.shipped("copy", 2, 4, pushes=pushes(2))
     push = struct.pack("=I", nbytes // _UNIT)
     stream.dispatch("copy", pipeline, (source, target), push, (-(-groups // rows), rows, 1))
     return True

@@ -313,7 +313,7 @@ class LogicalDevice:
         """Copy bytes on the device, in program order; both have as many, and they do not overlap."""
         left: list[tuple[BufferRange, BufferRange]] = []
         for pair in paired(source, target):
-            if not bulk.copy(self.info, self.pipelines, self.stream, *pair, pushes=self.pushes(2)):
+            if not bulk.copy(self.info, self.pipelines, self.stream, *pair, pushes=self.pushes):
                 left.append(pair)
         if left:
             self.stream.copy("copy", [first for first, _ in left], [second for _, second in left])

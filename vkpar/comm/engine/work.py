@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Generator
-from typing import Any
-
 from vkpar.comm.engine.flights import Flight
 from vkpar.comm.engine.health import Health
-from vkpar.errors import InvalidUsageError, VkparError, WaitTimeoutError
-from vkpar.timeouts import Deadline
+from vkpar.errors import InvalidUsageError, WaitTimeoutError
+from vkpar.timeouts import Deadline, Waitable
 from vkpar.vulkan import instance
 
 _FOR_EVER_NS = 1 << 62
 
 
-class Work:
+class Work(Waitable):
     """A collective that was enqueued; it holds the arrays until it is done.
 
     ``await work`` waits in a thread of the event loop's executor. Inside a ``group`` it is not enqueued yet: it cannot
@@ -97,17 +93,6 @@ class Work:
             return False
         self._finish()
         return True
-
-    def exception(self) -> VkparError | None:
-        """Return the error that :meth:`wait` would raise now; None where the work is done or still under way."""
-        try:
-            self.done()
-        except VkparError as error:
-            return error
-        return None
-
-    def __await__(self) -> Generator[Any, None, None]:
-        return asyncio.get_running_loop().run_in_executor(None, self.wait).__await__()
 
     def __repr__(self) -> str:
         if self.flight is None:
