@@ -92,6 +92,18 @@ uint k_end() {
     return min(push.k, k_begin() + push.k_part);
 }
 
+#ifdef HOLDS_RESIDUAL
+vec4 residual_held;
+
+// Reads the residual of the four neighbours that this invocation stores, before it makes their sums: nothing waits then.
+void hold_residual(uint row, uint column) {
+    if (HAS_RESIDUAL && row < push.m && column < push.n) {
+        uint at = row * push.o_row + column + product_number() * push.o_batch + part_number() * push.o_part;
+        residual_held = residual_at4(push.residual_first + at, min(push.n - column, 4u));
+    }
+}
+#endif
+
 // What is stored for the sums of four neighbours, of which the first `count` count, `at` elements from the output's first.
 vec4 finished(uint at, uint column, uint count, vec4 sum) {
     if (HAS_BIAS) {
@@ -103,7 +115,11 @@ vec4 finished(uint at, uint column, uint count, vec4 sum) {
     }
     sum = activated(ACTIVATION, sum);
     if (HAS_RESIDUAL) {
+#ifdef HOLDS_RESIDUAL
+        sum += residual_held;
+#else
         sum += residual_at4(push.residual_first + at, count);
+#endif
     }
     return sum;
 }

@@ -20,6 +20,7 @@
 #endif
 #if TRANSPOSED
 #define THREADS 256
+#define HOLDS_RESIDUAL
 #else
 #define MOST_ROWS 8
 #endif
@@ -196,15 +197,19 @@ void make(uint column0) {
     // Past the end: the last column again, which is not stored.
     [[unroll]] for (uint c = 0u; c < COLUMNS; c++) column_at[c] = b_origin() + min(column + c, push.n - 1u) * push.b_row;
     [[unroll]] for (uint i = 0u; i < MOST_ROWS * COLUMNS; i++) sums[i] = 0.0;
+    uint r = id / (WIDTH / 4u), stored = column0 + id % (WIDTH / 4u) * 4u;  // of what this invocation stores
+#ifdef FORMS
+    if (r < ROWS) hold_residual(r, stored);
+#endif
     uint k = k_begin() + id % SPAN * CHUNK;
     if (b_whole) {
         for (; k + (TURNS - 1u) * STEP < k_end(); k += TURNS * STEP) multiply(k, TURNS, true);
     }
     for (; k < k_end(); k += TURNS_LEFT * STEP) multiply(k, TURNS_LEFT, false);
     add_up();
-    if (id < ROWS * WIDTH / 4u) {
-        uint r = id / (WIDTH / 4u), c = id % (WIDTH / 4u) * 4u;
-        store_row4(r, column0 + c, vec4(summed(r, c), summed(r, c + 1u), summed(r, c + 2u), summed(r, c + 3u)));
+    if (r < ROWS) {
+        uint c = stored - column0;
+        store_row4(r, stored, vec4(summed(r, c), summed(r, c + 1u), summed(r, c + 2u), summed(r, c + 3u)));
     }
 }
 #else

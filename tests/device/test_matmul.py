@@ -88,7 +88,7 @@ def test_few_rows(
 
 
 @pytest.mark.parametrize("types", ["float16 float16", "float32 float16", "float16 float32"])
-@pytest.mark.parametrize(("m", "n", "k"), [(1, 20, 2064), (1, 19, 1031), (8, 24, 520), (3, 13, 700)])
+@pytest.mark.parametrize(("m", "n", "k"), [(1, 20, 2064), (1, 41, 4104), (1, 19, 1031), (8, 24, 520), (3, 13, 700)])
 def test_sums_of_subgroups(
     device: vkpar.Device, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch, types: str, m: int, n: int, k: int
 ) -> None:
@@ -99,6 +99,7 @@ def test_sums_of_subgroups(
     forget(device)
     monkeypatch.setattr(module, "kernel_for", lambda device, m: "matvec")
     monkeypatch.setattr(matvec, "_adds_up", lambda info: True)
+    monkeypatch.setattr(matvec, "_ENOUGH_COLUMNS", 20)
     a_type, b_type = types.split()
     a, b = integers(rng, m, k).astype(a_type), integers(rng, k, n).astype(b_type)
     np.testing.assert_array_equal(multiply(device, a, b, True, dtype="float32").numpy(), a.astype(np.float32) @ b)

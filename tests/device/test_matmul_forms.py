@@ -109,7 +109,7 @@ def test_transposed_and_in_batches(
 
 
 @pytest.mark.parametrize("types", ["float16 float16", "float32 float16", "float16 float32"])
-@pytest.mark.parametrize(("m", "n", "k"), [(1, 20, 2064), (1, 19, 1031), (8, 24, 520), (3, 13, 700)])
+@pytest.mark.parametrize(("m", "n", "k"), [(1, 20, 2064), (1, 41, 4104), (1, 19, 1031), (8, 24, 520), (3, 13, 700)])
 def test_sums_of_subgroups(
     device: vkpar.Device, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch, types: str, m: int, n: int, k: int
 ) -> None:
@@ -119,6 +119,7 @@ def test_sums_of_subgroups(
     forget(device)
     force(monkeypatch, "matvec split")
     monkeypatch.setattr(products.matvec, "_adds_up", lambda info: True)
+    monkeypatch.setattr(products.matvec, "_ENOUGH_COLUMNS", 20)
     a_type, b_type = types.split()
     a, b = integers(rng, 2, m, k).astype(a_type), integers(rng, 2, n, k).astype(b_type)
     want = a.astype(np.float32) @ swapped(b)

@@ -254,7 +254,7 @@ def _spread(product: Product, kernel: str, dispatches: int, out: Array) -> occup
     if kernel == _TILED:
         return occupancy.tiled(m, n, k, batch, units, most)
     itemsize = product.b.array.dtype.itemsize
-    groups, _, _ = matvec.choose(device.info, m, n, itemsize, transpose_b=product.transpose_b)
+    groups, _, _ = matvec.choose(device.info, m, n, k, itemsize, transpose_b=product.transpose_b)
     return occupancy.reading(batch * groups, n * k * itemsize // groups, m, n, k, batch, units, most)
 
 
@@ -371,7 +371,7 @@ def _grid(how: _How, product: Product, m: int, n: int) -> tuple[int, tuple[str, 
     """Return the number of work groups, the halves of the kernel's name, and how much a group makes, as constants."""
     if how.kernel == _MATVEC:
         info, itemsize = product.device.info, product.b.array.dtype.itemsize
-        groups, name, span = matvec.choose(info, m, n, itemsize, transpose_b=product.transpose_b)
+        groups, name, span = matvec.choose(info, m, n, product.k, itemsize, transpose_b=product.transpose_b)
         return groups, (_MATVEC, name.removeprefix(_MATVEC)), (m, span)
     if how.kernel == _SMALL:
         rows = next(rows for rows in (1, 4, 8) if m <= rows or rows == 8)
