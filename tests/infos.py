@@ -33,6 +33,8 @@ def fake_info(index: int = 0, **changes: Any) -> DeviceInfo:
             **flags
             | {
                 "cooperative_matrix": shapes,
+                "cooperative_matrix2": (),
+                "matrix_features": (),
                 "subgroup_size": 32,
                 "subgroup_operations": ("basic",),
                 "float_atomics": (),

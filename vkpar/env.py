@@ -16,6 +16,7 @@ _log = logging.getLogger("vkpar")
 _TRUE = {"1", "true", "yes", "on"}
 _FALSE = {"0", "false", "no", "off"}
 _OF_TESTS = ("VKPAR_TEST_", "VKPAR_REQUIRE_")  # variables that the library does not read
+FEATURES = ("cooperative_matrix", "cooperative_matrix2", "bfloat16")
 DEBUG_CHECKS = ("slots", "wire", "memory", "alignment", "barriers")
 
 
@@ -104,6 +105,15 @@ class Environment:
         " strictest devices); barriers (a full one before every operation)",
         "",
         DEBUG_CHECKS,
+        several=True,
+    )
+    without: str = _setting(
+        "VKPAR_WITHOUT",
+        "features that devices are opened without, joined by commas, so that kernels do without, too:"
+        " cooperative_matrix (matrix cores, by subgroups), cooperative_matrix2 (by whole work-groups), bfloat16 (in"
+        " them)",
+        "",
+        FEATURES,
         several=True,
     )
     tuning: str = _setting(
@@ -199,6 +209,11 @@ def get() -> Environment:
 def debug_checks() -> frozenset[str]:
     """Return the checks that ``VKPAR_DEBUG`` names."""
     return _named(get().debug)
+
+
+def without() -> frozenset[str]:
+    """Return the features that ``VKPAR_WITHOUT`` names."""
+    return _named(get().without)
 
 
 @contextmanager

@@ -6,7 +6,7 @@ from typing import Any
 
 from vkpar import env
 from vkpar.errors import UnsupportedError
-from vkpar.vulkan import api, atomics
+from vkpar.vulkan import api, atomics, matrices
 from vkpar.vulkan.physical import DeviceInfo, QueueFamily
 
 _EXTENSIONS = (
@@ -16,6 +16,7 @@ _EXTENSIONS = (
     "VK_KHR_push_descriptor",
     "VK_EXT_shader_atomic_float",
     "VK_EXT_shader_atomic_float2",
+    *matrices.EXTENSIONS,
 )
 CLOCK_EXTENSIONS = ("VK_EXT_calibrated_timestamps", "VK_KHR_calibrated_timestamps")  # the first one there is enabled
 
@@ -63,9 +64,15 @@ def create_device(info: DeviceInfo, families: dict[int, int], made: api.Making) 
         for family, number in sorted(families.items())
     ]
     floats = atomics.structs(info.extensions, features.float_atomics)
+    cores = matrices.chain(info.extensions, features.matrix_features, after=floats[-1] if floats else None)
+    after = cores.first
+    if features.subgroup_control:
+        after = vk.struct(
+            "VkPhysicalDeviceVulkan13Features", pNext=after, subgroupSizeControl=1, computeFullSubgroups=1
+        )
     eleven = vk.struct(
         "VkPhysicalDeviceVulkan11Features",
-        pNext=floats[-1] if floats else vk.ffi.NULL,
+        pNext=after,
         storageBuffer16BitAccess=features.storage_16bit,
     )
     twelve = vk.struct(
@@ -76,6 +83,8 @@ def create_device(info: DeviceInfo, families: dict[int, int], made: api.Making) 
         storageBuffer8BitAccess=features.storage_8bit,
         shaderFloat16=features.float16,
         shaderInt8=features.int8,
+        vulkanMemoryModel=features.memory_model,
+        vulkanMemoryModelDeviceScope=features.memory_model,  # atomics have that scope, in every kernel
     )
     two = vk.struct("VkPhysicalDeviceFeatures2", pNext=twelve)
     two.features.shaderInt16 = features.int16

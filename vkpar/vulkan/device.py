@@ -95,7 +95,7 @@ class LogicalDevice:
             self._reclaimer = Reclaimer(info, self.gate, self.compute, self.transfer, lambda: self.recycler)
             self.keepers, relief = self._reclaimer.keepers, self._reclaimer.relief
             self.allocator = Allocator(self.handle, info, (compute, transfer), self.accounting, relief, self.label)
-            self.pipelines = PipelineCache(self.handle, self.compute)
+            self.pipelines = PipelineCache(self.handle, self.compute, full_subgroups=info.features.subgroup_control)
             straight, ring_bytes = env.get().ring == "auto", env.get().ring_bytes
             kind = memtypes.UPLOAD if straight else memtypes.HOST
             self.staging = Staging(self.allocator, self.transfer, ring_bytes, kind)

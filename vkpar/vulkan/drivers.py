@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 import uuid
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from vkpar import env
-from vkpar.vulkan import api, atomics, instance
+from vkpar.errors import UnsupportedError
+from vkpar.vulkan import api, atomics, instance, matrices
 from vkpar.vulkan.physical import ALIGNMENT, DeviceInfo, Features, Heap, Limits, QueueFamily
 
 _VENDORS = {
@@ -35,13 +38,21 @@ _UNITS = {  # where drivers say how many compute units there are: structs of pro
 _TYPES = ("other", "integrated", "discrete", "virtual", "cpu")
 
 
-def enumerate_devices() -> list[DeviceInfo]:
+def enumerate_devices(*, null_hardware: bool = False) -> list[DeviceInfo]:
     """List every physical device of every driver, in the loader's order; nothing is opened.
 
+    Args:
+        null_hardware: list the devices that compile kernels and execute nothing, too.
+
     Raises:
-        UnsupportedError: no Vulkan loader or no driver.
+        UnsupportedError: no Vulkan loader, no driver, or no device.
     """
-    return [_describe(index, handle) for index, handle in enumerate(instance.get().physical_devices())]
+    found = [_describe(0, handle) for handle in instance.get().physical_devices()]
+    listed = [info for info in found if null_hardware or not info.is_null_hardware]
+    if not listed:
+        names = ", ".join(info.name for info in found)
+        raise UnsupportedError(f"no Vulkan device that executes anything: {names} (unset RADV_FORCE_FAMILY)")
+    return [replace(info, index=index) for index, info in enumerate(listed)]
 
 
 def _describe(index: int, handle: Any) -> DeviceInfo:
@@ -52,6 +63,7 @@ def _describe(index: int, handle: Any) -> DeviceInfo:
             "VkExtensionProperties", vk.lib.vkEnumerateDeviceExtensionProperties, handle, vk.ffi.NULL
         )
     )
+    extensions -= {matrices.BY_NAME[name] for name in env.without()}
     queried = _Queried(handle, extensions)
     base, driver = queried.properties.properties, queried.vulkan12
     return DeviceInfo(
@@ -101,9 +113,12 @@ class _Queried:
         self.properties = vk.struct("VkPhysicalDeviceProperties2", pNext=self.vulkan12)
         vk.lib.vkGetPhysicalDeviceProperties2(handle, self.properties)
         self.atomics = atomics.structs(extensions)
-        self.features11 = vk.struct(
-            "VkPhysicalDeviceVulkan11Features", pNext=self.atomics[-1] if self.atomics else vk.ffi.NULL
-        )
+        self.matrices = matrices.chain(extensions, after=self.atomics[-1] if self.atomics else None)
+        after = self.matrices.first
+        self.features13 = None
+        if self.vulkan13 is not None:
+            after = self.features13 = vk.struct("VkPhysicalDeviceVulkan13Features", pNext=after)
+        self.features11 = vk.struct("VkPhysicalDeviceVulkan11Features", pNext=after)
         self.features12 = vk.struct("VkPhysicalDeviceVulkan12Features", pNext=self.features11)
         self.features2 = vk.struct("VkPhysicalDeviceFeatures2", pNext=self.features12)
         vk.lib.vkGetPhysicalDeviceFeatures2(handle, self.features2)
@@ -126,6 +141,7 @@ class _Queried:
 
     def features(self) -> Features:
         core, eleven, twelve = self.features2.features, self.features11, self.features12
+        thirteen = self.features13
         return Features(
             storage_16bit=bool(eleven.storageBuffer16BitAccess),
             storage_8bit=bool(twelve.storageBuffer8BitAccess),
@@ -138,11 +154,18 @@ class _Queried:
             host_import=self.host_memory is not None,
             timeline_export=self._timeline_export(),
             foreign_queue_family="VK_EXT_queue_family_foreign" in self._extensions,
-            cooperative_matrix=_cooperative_matrix(self._handle, self._extensions),
+            memory_model=bool(twelve.vulkanMemoryModel and twelve.vulkanMemoryModelDeviceScope),
+            subgroup_control=bool(thirteen and thirteen.subgroupSizeControl and thirteen.computeFullSubgroups),
+            cooperative_matrix=self._shapes(matrices.KHR, matrices.subgroup_shapes),
+            cooperative_matrix2=self._shapes(matrices.NV2, matrices.flexible_shapes),
+            matrix_features=matrices.found(self.matrices.structs),
             subgroup_size=int(self.vulkan11.subgroupSize),
             subgroup_operations=self._subgroup_operations(),
             float_atomics=tuple(name for item in self.atomics for name in atomics.named(item) if getattr(item, name)),
         )
+
+    def _shapes(self, extension: str, listing: Callable[[Any], tuple[str, ...]]) -> tuple[str, ...]:
+        return listing(self._handle) if extension in self._extensions else ()
 
     def _subgroup_operations(self) -> tuple[str, ...]:
         """Return the kinds of subgroup operations that compute shaders have, in the order of VkSubgroupFeatureFlags."""
@@ -229,7 +252,8 @@ def read_heaps(info: DeviceInfo) -> tuple[Heap, ...]:
 
 def _heaps(handle: Any, extensions: frozenset[str]) -> tuple[Heap, ...]:
     vk = api.load()
-    has_budget = "VK_EXT_memory_budget" in extensions
+    # RADV's null hardware, which has no heap, crashes where it is asked for budgets (Mesa 25.0).
+    has_budget = "VK_EXT_memory_budget" in extensions and bool(_memory(handle).memoryHeapCount)
     budget = vk.struct("VkPhysicalDeviceMemoryBudgetPropertiesEXT") if has_budget else vk.ffi.NULL
     memory = vk.struct("VkPhysicalDeviceMemoryProperties2", pNext=budget)
     vk.lib.vkGetPhysicalDeviceMemoryProperties2(handle, memory)
@@ -246,11 +270,16 @@ def _heaps(handle: Any, extensions: frozenset[str]) -> tuple[Heap, ...]:
     )
 
 
-def _memory_types(handle: Any) -> tuple[tuple[int, int], ...]:
-    """Return (property flags, heap index) of each memory type."""
+def _memory(handle: Any) -> Any:
     vk = api.load()
     memory = vk.ffi.new("VkPhysicalDeviceMemoryProperties*")
     vk.lib.vkGetPhysicalDeviceMemoryProperties(handle, memory)
+    return memory
+
+
+def _memory_types(handle: Any) -> tuple[tuple[int, int], ...]:
+    """Return (property flags, heap index) of each memory type."""
+    memory = _memory(handle)
     types = memory.memoryTypes
     return tuple((int(types[i].propertyFlags), int(types[i].heapIndex)) for i in range(memory.memoryTypeCount))
 
@@ -271,34 +300,4 @@ def _queue_families(handle: Any) -> tuple[QueueFamily, ...]:
             timestamp_bits=item.timestampValidBits,
         )
         for index, item in enumerate(found)
-    )
-
-
-def _cooperative_matrix(handle: Any, extensions: frozenset[str]) -> tuple[str, ...]:
-    """Return the subgroup-scope shapes as ``MxNxK a*b->c`` with component types by number of bits."""
-    vk = api.load()
-    if "VK_KHR_cooperative_matrix" not in extensions:
-        return ()
-    name = "vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR"
-    function = vk.instance_function(instance.get().handle, name)
-    if function is None:
-        return ()
-    kinds = {
-        0: "f16",
-        1: "f32",
-        2: "f64",
-        3: "s8",
-        4: "s16",
-        5: "s32",
-        6: "s64",
-        7: "u8",
-        8: "u16",
-        9: "u32",
-        1000141000: "bf16",
-    }
-    shapes = vk.enumerate("VkCooperativeMatrixPropertiesKHR", function, handle, call=name, chained=True)
-    return tuple(
-        f"{s.MSize}x{s.NSize}x{s.KSize} {kinds.get(s.AType, s.AType)}*{kinds.get(s.BType, s.BType)}"
-        f"->{kinds.get(s.ResultType, s.ResultType)}"
-        for s in shapes
     )

@@ -36,7 +36,10 @@ class QueueFamily:
 class Features:
     """Optional abilities that kernels and links depend on.
 
-    ``float_atomics`` has Vulkan's names of the features, of buffers and of shared memory, that allow atomics on floats.
+    ``float_atomics`` has Vulkan's names of the features, of buffers and of shared memory, that allow atomics on floats;
+    ``matrix_features`` those of the features of cooperative matrices and of bfloat16 that vkpar turns on. The shapes
+    that subgroups multiply are in ``cooperative_matrix``; what the sizes of flexible ones are multiples of, in
+    ``cooperative_matrix2``. ``VKPAR_WITHOUT`` leaves them out.
     """
 
     storage_16bit: bool
@@ -50,7 +53,11 @@ class Features:
     host_import: bool
     timeline_export: bool
     foreign_queue_family: bool
+    memory_model: bool
+    subgroup_control: bool
     cooperative_matrix: tuple[str, ...]
+    cooperative_matrix2: tuple[str, ...]
+    matrix_features: tuple[str, ...]
     subgroup_size: int
     subgroup_operations: tuple[str, ...]
     float_atomics: tuple[str, ...]
@@ -117,6 +124,14 @@ class DeviceInfo:
     def is_cpu(self) -> bool:
         """True for a driver that runs on the host's processor."""
         return self.type == "cpu"
+
+    @property
+    def is_null_hardware(self) -> bool:
+        """True for a device that compiles kernels and executes nothing: the card of ``RADV_FORCE_FAMILY``.
+
+        It has no memory, of which every device that executes anything has some.
+        """
+        return not self.heaps
 
     @property
     def reads_texels(self) -> bool:

@@ -14,6 +14,8 @@ from vkpar.errors import InvalidUsageError
 from vkpar.vulkan.physical import DeviceInfo
 
 _MOST_DEVICES = 64
+_MOST_WORDS = 2
+_WORD = re.compile(r"[a-z][a-z0-9]{2,}")
 _PCI = re.compile(r"(?:[0-9a-f]{4}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]")
 _UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
@@ -34,6 +36,14 @@ def select(selector: str, devices: Sequence[DeviceInfo]) -> list[DeviceInfo]:
     if len(chosen) > _MOST_DEVICES:
         raise InvalidUsageError(f"{selector!r} names {len(chosen)} devices; the most is {_MOST_DEVICES}")
     return chosen
+
+
+def names(device: DeviceInfo, devices: Sequence[DeviceInfo]) -> list[str]:
+    """Return names that select this one of the devices alone: its index, words, PCI address and UUID."""
+    words = dict.fromkeys(_WORD.findall(_words(device)))
+    alone = [word for word in words if _matches(word, devices) == [device]]
+    exact = [name for name in (device.pci_address, device.device_uuid) if name and _matches(name, devices) == [device]]
+    return [str(device.index), *alone[:_MOST_WORDS], *exact]
 
 
 def default(devices: Sequence[DeviceInfo]) -> list[DeviceInfo]:

@@ -17,6 +17,8 @@ _BY_FEATURE: Final = {
     39: ("Int8", "int8"),
     4433: ("StorageBuffer16BitAccess", "storage_16bit"),
     4448: ("StorageBuffer8BitAccess", "storage_8bit"),
+    5345: ("VulkanMemoryModel", "memory_model"),
+    5346: ("VulkanMemoryModelDeviceScope", "memory_model"),
 }
 _BY_SUBGROUP: Final = {
     61: ("GroupNonUniform", "basic"),
@@ -37,6 +39,18 @@ _BY_ATOMICS: Final = {
     6034: ("AtomicFloat64AddEXT", "Float64AtomicAdd"),
     6095: ("AtomicFloat16AddEXT", "Float16AtomicAdd"),
 }
+# Those of matrix cores: Vulkan's names of the features that allow them.
+_BY_MATRICES: Final = {
+    5116: ("BFloat16TypeKHR", "shaderBFloat16Type"),
+    5118: ("BFloat16CooperativeMatrixKHR", "shaderBFloat16CooperativeMatrix"),
+    5430: ("CooperativeMatrixReductionsNV", "cooperativeMatrixReductions"),
+    5431: ("CooperativeMatrixConversionsNV", "cooperativeMatrixConversions"),
+    5432: ("CooperativeMatrixPerElementOperationsNV", "cooperativeMatrixPerElementOperations"),
+    5433: ("CooperativeMatrixTensorAddressingNV", "cooperativeMatrixTensorAddressing"),
+    5434: ("CooperativeMatrixBlockLoadsNV", "cooperativeMatrixBlockLoads"),
+    5439: ("TensorAddressingNV", "cooperativeMatrixTensorAddressing"),
+    6022: ("CooperativeMatrixKHR", "cooperativeMatrix"),
+}
 # Names for messages about the others.
 _REFUSED: Final = {
     4: "Addresses",
@@ -50,18 +64,15 @@ _REFUSED: Final = {
     4442: "VariablePointers",
     4449: "UniformAndStorageBuffer8BitAccess",
     4450: "StoragePushConstant8",
-    5116: "BFloat16TypeKHR",
     5302: "RuntimeDescriptorArray",
-    5345: "VulkanMemoryModel",
     5347: "PhysicalStorageBufferAddresses",
     5357: "CooperativeMatrixNV",
     6018: "DotProductInput4x8BitPacked",
     6019: "DotProduct",
-    6022: "CooperativeMatrixKHR",
 }
 
 OF_DEVICES: Final = frozenset(
-    name for name, _ in (*_BY_FEATURE.values(), *_BY_SUBGROUP.values(), *_BY_ATOMICS.values())
+    name for name, _ in (*_BY_FEATURE.values(), *_BY_SUBGROUP.values(), *_BY_ATOMICS.values(), *_BY_MATRICES.values())
 )
 """The capabilities that some devices have and vkpar turns on where they are; it turns on the others nowhere."""
 
@@ -76,6 +87,9 @@ def missing(capabilities: Iterable[int], features: Features) -> list[str]:
         elif number in _BY_SUBGROUP:
             name, operation = _BY_SUBGROUP[number]
             there = operation in features.subgroup_operations
+        elif number in _BY_MATRICES:
+            name, feature = _BY_MATRICES[number]
+            there = feature in features.matrix_features
         elif number in _BY_ATOMICS:
             name, ending = _BY_ATOMICS[number]
             there = any(atomics.endswith(ending) for atomics in features.float_atomics)

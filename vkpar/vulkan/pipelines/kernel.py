@@ -9,11 +9,15 @@ import weakref
 from collections import deque
 from collections.abc import Sequence
 from contextlib import ExitStack
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from vkpar.vulkan import api
 from vkpar.vulkan.pipelines import shader
 from vkpar.vulkan.pipelines.interface import reflect
+
+_FULL_SUBGROUPS: Final = 2  # VK_PIPELINE_SHADER_STAGE_CREATE_REQUIRE_FULL_SUBGROUPS_BIT
+_COOPERATIVE_MATRIX: Final = 6022  # the capability
+_WIDEST: Final = 128  # invocations of the widest subgroups that there are
 
 
 class KernelQueue(Protocol):
@@ -79,7 +83,7 @@ class Pipeline:
 
     Attributes:
         layout: its :class:`PipelineLayout`.
-        spirv: its module.
+        spirv: its module, whose subgroups are full where it says so: cooperative matrices need that.
         name: of a built-in kernel; empty for others. ``constants``: its specialization constants.
     """
 
@@ -91,6 +95,8 @@ class Pipeline:
         layout: PipelineLayout,
         constants: Sequence[int] = (),
         name: str = "",
+        *,
+        full_subgroups: bool = False,
     ) -> None:
         vk = self._vk = api.load()
         self._device = device
@@ -101,11 +107,11 @@ class Pipeline:
         info = vk.struct("VkShaderModuleCreateInfo", codeSize=len(spirv), pCode=code)
         module = vk.create("ShaderModule", device, info)
         try:
-            self.handle = self._create(module, entry, constants)
+            self.handle = self._create(module, entry, constants, full_subgroups and _needs_full(spirv, entry))
         finally:
             vk.destroy("ShaderModule", device, module)
 
-    def _create(self, module: Any, entry: str, constants: Sequence[int]) -> Any:
+    def _create(self, module: Any, entry: str, constants: Sequence[int], full: bool) -> Any:
         vk = self._vk
         entries = [
             vk.struct("VkSpecializationMapEntry", constantID=index, offset=4 * index, size=4)
@@ -121,6 +127,7 @@ class Pipeline:
         )
         stage = vk.struct(
             "VkPipelineShaderStageCreateInfo",
+            flags=_FULL_SUBGROUPS if full else 0,
             stage=vk.vk.VK_SHADER_STAGE_COMPUTE_BIT,
             module=module,
             pName=entry,
@@ -140,6 +147,12 @@ class Pipeline:
         self._vk.destroy("Pipeline", self._device, self.handle)
 
 
+def _needs_full(spirv: bytes, entry: str) -> bool:
+    """Say whether a module has matrices of subgroups, and whole subgroups in its work-groups."""
+    interface = reflect(spirv)
+    return _COOPERATIVE_MATRIX in interface.capabilities and interface.entries[entry].local_size[0] % _WIDEST == 0
+
+
 class PipelineCache:
     """The pipelines of one device, by kernel, entry, constants and layout.
 
@@ -149,10 +162,12 @@ class PipelineCache:
     Args:
         device: the VkDevice.
         queue: where leased pipelines run; None where there are none.
+        full_subgroups: the device can be told to fill subgroups.
     """
 
-    def __init__(self, device: Any, queue: KernelQueue | None = None) -> None:
+    def __init__(self, device: Any, queue: KernelQueue | None = None, *, full_subgroups: bool = False) -> None:
         self._device = device
+        self._full = full_subgroups
         self._queue = queue
         self._leased: weakref.WeakValueDictionary[tuple[Any, ...], Pipeline] = weakref.WeakValueDictionary()
         self._closed = False
@@ -160,6 +175,7 @@ class PipelineCache:
         self._dropped: deque[tuple[int, int]] = deque()  # the last submission that may use it, and the address
         self._layouts: dict[tuple[int, int, int, bool], PipelineLayout] = {}
         self._pipelines: dict[tuple[Any, ...], Pipeline] = {}
+        self._making: dict[tuple[Any, ...], Any] = {}  # a lock for each pipeline that a thread makes
         self._lock = threading.RLock()
 
     def __len__(self) -> int:
@@ -175,14 +191,20 @@ class PipelineCache:
         *,
         pushes: bool = False,
     ) -> Pipeline:
-        """Return the pipeline of the built-in kernel ``name``, made at the first call."""
+        """Return the pipeline of the built-in kernel ``name``, made at the first call; threads make several at once."""
         key = (name, bindings, push_nbytes, constants, texels, pushes)
+        pipeline = self._pipelines.get(key)
+        if pipeline is not None:
+            return pipeline
         with self._lock:
+            making = self._making.setdefault(key, threading.RLock())
+        with making:
             pipeline = self._pipelines.get(key)
             if pipeline is None:
                 layout = self.layout(bindings, push_nbytes, texels, pushes=pushes)
-                spirv = shader.shipped(name)
-                pipeline = self._pipelines[key] = Pipeline(self._device, spirv, "main", layout, constants, name)
+                pipeline = self._made(shader.shipped(name), "main", layout, constants, name)
+                self._pipelines[key] = pipeline
+                self._making.pop(key, None)
             return pipeline
 
     def lease(
@@ -203,12 +225,15 @@ class PipelineCache:
             pipeline = self._leased.get(full)
             if pipeline is None:
                 layout = self.layout(bindings, push_nbytes, pushes=pushes)
-                pipeline = Pipeline(self._device, spirv, entry, layout, constants)
+                pipeline = self._made(spirv, entry, layout, constants)
                 address = api.load().address(pipeline.handle)
                 self._alive[address] = pipeline.handle
                 weakref.finalize(pipeline, self._drop, address).atexit = False
                 self._leased[full] = pipeline
             return pipeline
+
+    def _made(self, *given: Any) -> Pipeline:
+        return Pipeline(self._device, *given, full_subgroups=self._full)
 
     def _drop(self, address: int) -> None:
         """Note that nobody holds a pipeline any more; safe in a finalizer."""
