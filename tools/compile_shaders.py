@@ -4,6 +4,10 @@
 A source is one kernel, or several when it holds a line ``// variants: small: TILE=32 | large: TILE=128 FAST``:
 each variant is the kernel ``<stem>_<variant>``, compiled with those macros defined. Several such lines multiply.
 
+A line ``// target: vulkan1.3`` names another target than Vulkan 1.2. A line ``// needs: cooperative_matrix | bf16:
+bfloat16`` names what devices must have for it (the names of VKPAR_WITHOUT), of all variants and of those named; the
+manifest has both. Sources with such a line take the newer compiler that tools/lib/glslang.sh gets.
+
     tools/compile_shaders.py            compile what changed
     tools/compile_shaders.py --all      compile everything
     tools/compile_shaders.py --check    compare hashes only; exit status 1 names what is stale (needs no compiler)
@@ -22,16 +26,20 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 MANIFEST = "manifest.json"
 TARGET = "vulkan1.2"
+NEWER = ROOT / ".cache" / "glslang" / "bin"
+_NEWEST_KNOWN = 16  # major version of the first glslang that compiles all kernels
 PRELUDE = "elementwise.glsl"
 _PRELUDE_SOURCE = "common/elementwise.glsl"
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+"([^"]+)"', re.MULTILINE)
 _VARIANTS = re.compile(r"^//[ \t]*variants:(.*)$", re.MULTILINE)
+_TARGET = re.compile(r"^//[ \t]*target:[ \t]*(\S+)[ \t]*$", re.MULTILINE)
+_NEEDS = re.compile(r"^//[ \t]*needs:(.*)$", re.MULTILINE)
 
 
 class BuildError(Exception):
@@ -42,13 +50,15 @@ class BuildError(Exception):
 class Kernel:
     """One SPIR-V module: a source and the macros it is compiled with.
 
-    A generated one has its ``text``, and as source the module that wrote it.
+    A generated one has its ``text``, and as source the module that wrote it. ``needs`` are features of devices.
     """
 
     name: str
     source: Path
     defines: tuple[str, ...] = ()
     text: str | None = None
+    target: str = TARGET
+    needs: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -69,9 +79,9 @@ class Compiler:
         """Return the command line that compiles the ``source`` of ``kernel`` to ``output``."""
         macros = [f"-D{define}" for define in kernel.defines]
         if self.name == "glslc":
-            flags = ["-O", f"--target-env={TARGET}", "-fshader-stage=compute", "-I", str(shaders)]
+            flags = ["-O", f"--target-env={kernel.target}", "-fshader-stage=compute", "-I", str(shaders)]
             return [self.path, *flags, *macros, str(source), "-o", str(output)]
-        flags = ["-V", "--target-env", TARGET, "-S", "comp", f"-I{shaders}"]
+        flags = ["-V", "--target-env", kernel.target, "-S", "comp", f"-I{shaders}"]
         return [self.path, *flags, *macros, str(source), "-o", str(output)]
 
 
@@ -110,10 +120,28 @@ def flattened(source: Path, shaders: Path) -> str:
 
 def _variants(source: Path) -> Iterator[Kernel]:
     """Yield the kernels of a source: the product of its variants lines, in whatever order they stand."""
-    axes = [_axis(source, match.group(1)) for match in _VARIANTS.finditer(source.read_text())]
+    text = source.read_text()
+    axes = [_axis(source, match.group(1)) for match in _VARIANTS.finditer(text)]
+    target = _TARGET.search(text)
     for chosen in itertools.product(*axes):
-        names = [source.stem, *(name for name, _ in chosen)]
-        yield Kernel("_".join(names), source, tuple(define for _, defines in chosen for define in defines))
+        names = [name for name, _ in chosen]
+        yield Kernel(
+            "_".join([source.stem, *names]),
+            source,
+            tuple(define for _, defines in chosen for define in defines),
+            target=target.group(1) if target else TARGET,
+            needs=_needs(text, names),
+        )
+
+
+def _needs(text: str, variants: Sequence[str]) -> tuple[str, ...]:
+    """Return the features that a source says its kernel of some variants needs."""
+    needs: list[str] = []
+    for item in (item for match in _NEEDS.finditer(text) for item in match.group(1).split("|")):
+        variant, colon, names = item.rpartition(":")
+        if not colon or variant.strip() in variants:
+            needs += names.split()
+    return tuple(needs)
 
 
 def _axis(source: Path, text: str) -> list[tuple[str, tuple[str, ...]]]:
@@ -198,6 +226,8 @@ def problem_of(kernel: Kernel, entry: dict[str, object] | None, shaders: Path, o
     module = output / f"{kernel.name}.spv"
     if entry is None:
         return "not in the manifest"
+    if (entry.get("target", TARGET), tuple(entry.get("needs", ()))) != (kernel.target, kernel.needs):  # type: ignore[arg-type]
+        return "stale: its target or what it needs changed"
     if entry["source_sha256"] != source_hash(kernel, shaders):
         return "stale: its source, an include or its defines changed"
     if not module.is_file():
@@ -253,6 +283,24 @@ def _version(path: str, name: str) -> str:
     return match.group(1) if match else "unknown"
 
 
+def find_newer_compiler() -> Compiler:
+    """Return the compiler of kernels that need features of devices; their code is left to the drivers to optimize.
+
+    spirv-opt keeps cooperative matrices alive over branches and loops, as values that are merged, where the drivers'
+    own passes would not.
+
+    Raises:
+        BuildError: there is none that knows these.
+    """
+    path = NEWER / "glslangValidator"
+    if path.is_file():
+        return Compiler(str(path), path.name, _version(str(path), path.name), None)
+    found = replace(find_compiler("glslangValidator"), optimizer=None)
+    if int(re.split(r"[:.]", found.version.rpartition(":")[2])[0] or 0) < _NEWEST_KNOWN:
+        raise BuildError(f"glslang {found.version} does not know cooperative matrices: run tools/lib/glslang.sh")
+    return found
+
+
 def find_compiler(wanted: str | None = None) -> Compiler:
     """Return the GLSL compiler to use.
 
@@ -287,10 +335,13 @@ def compile_kernel(kernel: Kernel, compiler: Compiler, shaders: Path, output: Pa
             source.write_text(kernel.text)
         _run(compiler.command(kernel, source, shaders, module), kernel.name)
         if compiler.optimizer:
-            _run([compiler.optimizer, f"--target-env={TARGET}", "-O", str(module), "-o", str(module)], kernel.name)
-        validator = shutil.which("spirv-val")
+            _run(
+                [compiler.optimizer, f"--target-env={kernel.target}", "-O", str(module), "-o", str(module)], kernel.name
+            )
+        newer = NEWER / "spirv-val"
+        validator = str(newer) if kernel.needs and newer.is_file() else shutil.which("spirv-val")
         if validator:
-            _run([validator, "--target-env", TARGET, str(module)], kernel.name)
+            _run([validator, "--target-env", kernel.target, str(module)], kernel.name)
         code = module.read_bytes()
     partial = output / f"{kernel.name}.spv.new"
     partial.write_bytes(code)
@@ -301,6 +352,8 @@ def compile_kernel(kernel: Kernel, compiler: Compiler, shaders: Path, output: Pa
         "source_sha256": source_hash(kernel, shaders),
         "spirv_sha256": hashlib.sha256(code).hexdigest(),
         "compiler": compiler.label,
+        **({"target": kernel.target} if kernel.target != TARGET else {}),
+        **({"needs": list(kernel.needs)} if kernel.needs else {}),
     }
 
 
@@ -325,10 +378,12 @@ def build(
     for path in output.glob("*.spv"):
         if path.stem not in names:
             path.unlink()
+    tools: dict[bool, Compiler] = {}
     try:
-        tool = find_compiler(compiler) if stale else None
         for kernel in stale:
-            assert tool is not None
+            newer = bool(kernel.needs) and compiler is None
+            tool = tools.get(newer) or (find_newer_compiler() if newer else find_compiler(compiler))
+            tools[newer] = tool
             manifest[kernel.name] = compile_kernel(kernel, tool, shaders, output)
     finally:
         _write_manifest(output, manifest)

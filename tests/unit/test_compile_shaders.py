@@ -211,3 +211,32 @@ def test_a_real_compiler_makes_spirv_and_reports_errors(tmp_path: Path) -> None:
     with pytest.raises(tool.BuildError, match=r"(?s)plain: glslangValidator failed.*UNKNOWN"):
         tool.build(tree.shaders, tree.output)
     assert [line.split(":")[0] for line in tree.check()] == ["plain"]
+
+
+def test_a_source_names_its_target_and_what_devices_must_have(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both are in the manifest, and a change of either makes the kernel stale."""
+    path = tree.shaders / "cores.comp"
+    head = "// variants: f16: N=1 | bf16: N=2\n// target: vulkan1.3\n// needs: cooperative_matrix | bf16: bfloat16\n"
+    path.write_text(head + KERNEL)
+    monkeypatch.setattr(tool, "NEWER", tree.compiler.parent)
+    tree.compiler.rename(tree.compiler.parent / "glslangValidator")
+    monkeypatch.setattr(tool, "find_compiler", lambda wanted=None: pytest.fail("the newer compiler is for these"))
+    assert tool.build(tree.shaders, tree.output) == ["cores_bf16", "cores_f16"]
+    entries = tree.manifest()
+    assert entries["cores_f16"]["target"] == entries["cores_bf16"]["target"] == "vulkan1.3"
+    assert entries["cores_f16"]["needs"] == ["cooperative_matrix"]
+    assert entries["cores_bf16"]["needs"] == ["cooperative_matrix", "bfloat16"]
+    assert "vulkan1.3" in (tree.output / "cores_f16.spv").read_text()
+    assert not {"target", "needs"} & set(entries["plain"])
+    assert tree.check() == []
+    path.write_text(head.replace("| bf16: bfloat16", "") + KERNEL)
+    assert any(line.startswith("cores_bf16: stale") for line in tree.check())
+
+
+def test_without_the_newer_compiler_the_error_says_how_to_get_it(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tree.shaders / "cores.comp").write_text("// needs: cooperative_matrix\n" + KERNEL)
+    monkeypatch.setattr(tool, "NEWER", tree.compiler.parent / "nowhere")
+    old = tool.Compiler("/usr/bin/glslangValidator", "glslangValidator", "11:12.0.0", None)
+    monkeypatch.setattr(tool, "find_compiler", lambda wanted=None: old)
+    with pytest.raises(tool.BuildError, match=r"glslang 11:12\.0\.0 .* tools/lib/glslang\.sh"):
+        tool.build(tree.shaders, tree.output)

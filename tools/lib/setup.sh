@@ -5,6 +5,7 @@
 
 VENV=.venv
 SWIFTSHADER=.cache/swiftshader
+MESA25=.cache/mesa25
 LOG=.cache/setup.log
 PYTHON=${PYTHON:-python3}
 
@@ -255,6 +256,43 @@ fetch_swiftshader() {
 
 use_swiftshader() {
     if have_swiftshader; then add_driver "$PWD/$SWIFTSHADER/vk_swiftshader_icd.json"; fi
+}
+
+have_mesa25() { [ -e "$MESA25/lvp_icd.json" ] && [ -e "$MESA25/radeon_icd.json" ]; }
+
+# Debian 12 has Mesa 22.3, and 25.0 in its backports: a second CPU driver, and a newer compiler for AMD cards.
+mesa25_packaged() { grep -qsx 'VERSION_CODENAME=bookworm' /etc/os-release; }
+
+# Unpacked and not installed: the lists and packages of a configuration of its own leave those of the machine alone.
+fetch_mesa25() {
+    local scratch mirror folder=usr/lib/x86_64-linux-gnu name
+    local -a options
+    if have_mesa25 || ! mesa25_packaged; then return; fi
+    apt_update mesa-vulkan-drivers
+    mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 'Release: bookworm' 'Component: main' |
+        head -n 1)
+    [ -n "$mirror" ] || die "apt knows no Debian mirror whose backports could have Mesa 25"
+    say "Mesa 25: taking its CPU driver and its AMD driver from Debian's backports"
+    scratch=$(mktemp -d)
+    mkdir -p "$scratch"/{lists/partial,cache/archives/partial,out}
+    printf 'deb [signed-by=%s] %s bookworm-backports main\n' \
+        /usr/share/keyrings/debian-archive-keyring.gpg "$mirror" >"$scratch/sources.list"
+    options=(-q -o APT::Sandbox::User=root -o Dir::Etc::sourcelist="$scratch/sources.list" -o Dir::Etc::sourceparts=-
+        -o Dir::State::lists="$scratch/lists" -o Dir::Cache="$scratch/cache")
+    logged apt-get "${options[@]}" update || die "apt-get update of Debian's backports failed (is there a network?)"
+    logged env -C "$scratch" apt-get "${options[@]}" download mesa-vulkan-drivers ||
+        die "apt-get download mesa-vulkan-drivers failed"
+    dpkg-deb --fsys-tarfile "$scratch"/mesa-vulkan-drivers_*.deb |
+        tar -x -C "$scratch/out" --strip-components=4 "./$folder/libvulkan_lvp.so" "./$folder/libvulkan_radeon.so" ||
+        die "mesa-vulkan-drivers does not hold the two drivers"
+    for name in lvp radeon; do # the loader looks for a path with a slash from the file that names it
+        printf '{"file_format_version": "1.0.0", "ICD": {"library_path": "./libvulkan_%s.so", "api_version": "1.4.305"}}\n' \
+            "$name" >"$scratch/out/${name}_icd.json"
+    done
+    chmod 755 "$scratch/out"
+    rm -rf "$MESA25"
+    mv "$scratch/out" "$MESA25"
+    rm -rf "$scratch"
 }
 
 report_drivers() {

@@ -1,0 +1,125 @@
+"""Compilers of cards that are not here: Mesa's RADV builds the kernels for AMD cards, on null hardware.
+
+By default all kernels of GPUs in their widest variant for one family, and the heaviest ones for an older one; the
+whole run takes every kernel in every variant for every family, with a second Mesa too where ``VKPAR_MESA25`` names its
+folder.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from children import check_child, child_environment, run_child
+from conftest import FULL, found, has
+
+TOOLS = Path(__file__).resolve().parents[2] / "tools"
+GPUS = r"^(?!wire_\w+?_(cpu|texel)_)"  # the others are those of CPU drivers alone
+HEAVY = r"^(matmul_tiled|matvec|norm_residual|reduce_rows_sum_f)"
+MANY = 1000  # pipelines of a family, at least: no run may pass because it built next to nothing
+
+
+def _load(stem: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(stem, TOOLS / f"{stem}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    loaded = importlib.util.module_from_spec(spec)
+    sys.modules.setdefault(stem, loaded)
+    spec.loader.exec_module(loaded)
+    return loaded
+
+
+tool = _load("compile_report")
+
+
+@pytest.fixture
+def radv() -> Path:
+    """The installed RADV; it comes with Mesa's CPU driver, and must be there where that must."""
+    driver: Path | None = tool.installed_driver()
+    if driver is None:
+        assert not has("llvmpipe"), "mesa-vulkan-drivers has RADV beside its CPU driver"
+        pytest.skip("needs Mesa's driver for AMD cards")
+    return driver
+
+
+@pytest.mark.skipif(FULL, reason="the whole product has these")
+def test_kernels_of_gpus_are_built_without_spills(radv: Path) -> None:
+    made = tool.report("navi21", radv, ("wide",), GPUS)
+    assert made.faults == []
+    assert len(made.built) > 400
+    assert all(each.vgprs > 0 and each.waves > 0 and each.code > 0 for each in made.built)
+    tiled = next(each for each in made.built if each.kernel == "matmul_tiled")
+    assert tiled.shared >= 16 * 1024  # two tiles of 16 by 128 floats, padded
+
+
+@pytest.mark.skipif(FULL, reason="the whole product has these")
+def test_heavy_kernels_are_built_for_older_cards(radv: Path) -> None:
+    made = tool.report("vega10", radv, ("halves",), HEAVY)
+    assert made.faults == []
+    assert len(made.built) > 30
+
+
+@pytest.mark.skipif(not FULL, reason="takes minutes")
+@pytest.mark.parametrize("family", tool.FAMILIES)
+@pytest.mark.parametrize("mesa", ["installed", "25"])
+def test_every_kernel_is_built_for_every_family(radv: Path, family: str, mesa: str) -> None:
+    if mesa == "25":
+        folder = os.environ.get("VKPAR_MESA25")
+        if folder is None:
+            pytest.skip("needs Mesa 25 (VKPAR_MESA25)")
+        radv = Path(folder) / "radeon_icd.json"
+    made = tool.report(family, radv)
+    if made is None:
+        assert mesa == "installed"
+        assert family == "gfx1201", f"{radv} does not know {family}"
+        pytest.skip(f"{radv} does not know {family}")
+    assert made.faults == []
+    assert len(made.built) > MANY
+
+
+def test_null_hardware_is_hidden(radv: Path) -> None:
+    environment = child_environment(RADV_FORCE_FAMILY="navi21", VK_DRIVER_FILES=str(radv), VK_ICD_FILENAMES=str(radv))
+    environment.pop("VK_ADD_DRIVER_FILES", None)
+    code = """
+        import vkpar
+        from vkpar.vulkan import drivers
+
+        (null,) = drivers.enumerate_devices(null_hardware=True)
+        assert null.is_null_hardware and "NAVI21" in null.name, null
+        for call in (vkpar.enumerate_devices, vkpar.open_devices, lambda: vkpar.open_devices("gpu")):
+            try:
+                call()
+            except vkpar.UnsupportedError as error:
+                assert "NAVI21" in str(error) and "RADV_FORCE_FAMILY" in str(error), error
+            else:
+                raise AssertionError("it was listed")
+    """
+    check_child(code, environment=environment)
+
+
+def test_others_are_listed_as_if_null_hardware_were_not_there(radv: Path) -> None:
+    if not has("llvmpipe"):
+        pytest.skip("needs the driver llvmpipe")
+    code = """
+        import json, vkpar
+        from vkpar.vulkan import drivers
+
+        listed, every = vkpar.enumerate_devices(), drivers.enumerate_devices(null_hardware=True)
+        assert [info.index for info in listed] == list(range(len(listed)))
+        print(json.dumps([[info.name for info in found] for found in (listed, every)]))
+        print(vkpar.open_devices()[0].info.type)
+    """
+    done = run_child(code, environment=child_environment(RADV_FORCE_FAMILY="navi21"))
+    assert done.returncode == 0, done.stderr
+    names, kind = done.stdout.splitlines()
+    listed, every = json.loads(names)
+    if not any("NAVI21" in name for name in every):
+        pytest.skip("the loader is told of drivers that RADV is not among")
+    assert [name for name in every if "NAVI21" not in name] == listed
+    assert any("llvmpipe" in name for name in listed)
+    assert kind in {info.type for info in found()}
