@@ -4,6 +4,7 @@
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
 #define FORMS
+#define EPILOGUE
 #include "common/matvec.glsl"
 
 void main() {

@@ -3,7 +3,7 @@
 Importing the package loads no Vulkan; the first call that lists or opens devices does.
 """
 
-from vkpar import random
+from vkpar import parallel, random
 from vkpar._version import __version__ as __version__
 from vkpar.arrays.array import Array, copy
 from vkpar.arrays.host import HostArray
@@ -26,6 +26,7 @@ from vkpar.errors import (
     VkparError,
     VulkanError,
     WaitTimeoutError,
+    WeightsError,
 )
 from vkpar.graph.capture import capture
 from vkpar.graph.graph import Graph, GraphStats
@@ -33,11 +34,14 @@ from vkpar.host import from_dlpack, host_array, register_host
 from vkpar.kernel import Kernel
 from vkpar.memory import MemoryPlan, plan_memory
 from vkpar.ops import (
+    KVCache,
+    Quantized,
     abs,
     add,
     arange,
     argmax,
     argmin,
+    attention,
     broadcast_to,
     cast,
     concatenate,
@@ -67,14 +71,18 @@ from vkpar.ops import (
     negative,
     not_equal,
     pow,
+    quantized,
     relu,
     rms_norm,
     rms_norm_grad,
+    rope,
     rsqrt,
     sigmoid,
     silu,
     softmax,
+    split,
     sqrt,
+    stack,
     subtract,
     sum,
     swiglu,
@@ -102,22 +110,26 @@ __all__ = [
     "HeapMemory",
     "HostArray",
     "InvalidUsageError",
+    "KVCache",
     "Kernel",
     "MemoryPlan",
     "OperandError",
     "OutOfMemoryError",
+    "Quantized",
     "ShaderCompileError",
     "UnsupportedError",
     "ValidationError",
     "VkparError",
     "VulkanError",
     "WaitTimeoutError",
+    "WeightsError",
     "Work",
     "abs",
     "add",
     "arange",
     "argmax",
     "argmin",
+    "attention",
     "bfloat16",
     "broadcast_to",
     "capture",
@@ -154,19 +166,24 @@ __all__ = [
     "negative",
     "not_equal",
     "open_devices",
+    "parallel",
     "pieces",
     "plan_memory",
     "pow",
+    "quantized",
     "random",
     "register_host",
     "relu",
     "rms_norm",
     "rms_norm_grad",
+    "rope",
     "rsqrt",
     "sigmoid",
     "silu",
     "softmax",
+    "split",
     "sqrt",
+    "stack",
     "subtract",
     "sum",
     "swiglu",

@@ -101,9 +101,10 @@ class Device:
         Args:
             source: anything that ``np.asarray`` takes, or a :class:`HostArray`; it may be changed as soon as the call
                 returns.
-            dtype: the element type, that of ``source`` by default (float64 for Python floats, which can be stored
-                but not computed: ask for ``"float32"``); ``"bfloat16"`` takes float values, rounded to
-                nearest even, or uint16 bit patterns as they are.
+            dtype: the element type. By default that of ``source``; Python's numbers and lists have none, and are
+                float32, or int32 where all are whole and fit (else int64). NumPy's arrays keep theirs: float64 can be
+                stored and not computed. ``"bfloat16"`` takes float values, rounded to nearest even, or uint16 bit
+                patterns as they are.
 
         Raises:
             InvalidUsageError: not an array of plain numbers.

@@ -284,6 +284,7 @@ class Plans:
         self._forms: dict[tuple[Any, ...], Form] = {}
         self.known: dict[tuple[Any, ...], Plan] = {}
         self.recipes: dict[tuple[Any, ...], Recipe] = {}
+        self.tables: dict[tuple[Any, ...], Array] = {}  # numbers that operations compute once, on the device
 
     def form(self, array: Array) -> Form:
         """Return the form of an array of the device."""

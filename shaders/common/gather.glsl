@@ -14,8 +14,9 @@ uvec2 factor = push.factor;
 
 #include "combine.glsl"
 
-// Fours that an invocation gathers at a time: slots lie far away, and reads of several are under way together.
-const uint TOGETHER = 4u;
+// Fours that an invocation gathers at a time: slots lie far away, and reads of several are under way together. In the
+// widest work-groups, which have invocations enough, some GPUs have 64 registers for each.
+const uint TOGETHER = GROUP > 512u ? 1u : 4u;
 #define EACH_TOGETHER [[unroll]] for (uint u = 0u; u < TOGETHER; u++)
 
 vec4 gathered[TOGETHER];

@@ -1,6 +1,6 @@
 // What the matrix kernels share: out (M, N) = a (M, K) x b, where b is (K, N), or (N, K) when transposed.
-// With FORMS defined, also: a (K, M) transposed, batches, parts of K, and an epilogue. Kernels without it stay as lean as
-// the plain product allows.
+// With FORMS defined, also: a (K, M) transposed, batches and parts of K, and with EPILOGUE what follows the product.
+// Kernels without them stay as lean as the plain product allows.
 #ifndef VKPAR_MATMUL_GLSL
 #define VKPAR_MATMUL_GLSL
 
@@ -16,22 +16,24 @@ layout(constant_id = 5) const bool B_WIDE = false;
 layout(constant_id = 6) const bool O_WIDE = false;
 
 #ifdef FORMS
-#include "activations.glsl"
 layout(constant_id = 11) const bool TRANSPOSE_A = false;
+#else
+const bool TRANSPOSE_A = false;
+#endif
+#ifdef EPILOGUE
+#include "activations.glsl"
 layout(constant_id = 12) const uint ACTIVATION = 0;
 layout(constant_id = 13) const bool HAS_BIAS = false;
 layout(constant_id = 14) const uint BIAS_TYPE = 0;
 layout(constant_id = 15) const bool HAS_RESIDUAL = false;
 layout(constant_id = 16) const uint RESIDUAL_TYPE = 0;
 layout(constant_id = 17) const bool RESIDUAL_WIDE = false;
-#else
-const bool TRANSPOSE_A = false;
 #endif
 
 ELEMENTS_IN(a, 0, A_TYPE, A_WIDE)
 ELEMENTS_IN(b, 1, B_TYPE, B_WIDE)
 ELEMENTS_OUT(o, 2, O_TYPE, O_WIDE)
-#ifdef FORMS
+#ifdef EPILOGUE
 ELEMENTS_IN(bias, 3, BIAS_TYPE, false)
 ELEMENTS_IN(residual, 4, RESIDUAL_TYPE, RESIDUAL_WIDE)
 #endif
@@ -57,6 +59,9 @@ layout(push_constant) uniform Push {
     uint bias_first;
     uint bias_step;  // 0: one element for all columns
     uint residual_first;
+#endif
+#ifdef SCALES
+    uint scales_first;  // of quantised weights: scale, of Q4_K 16 bytes, at which b's begin
 #endif
 #ifdef SEND
     uint source_at;  // of the output's binding: its first element
@@ -92,6 +97,7 @@ uint k_end() {
     return min(push.k, k_begin() + push.k_part);
 }
 
+#ifdef EPILOGUE
 #ifdef HOLDS_RESIDUAL
 vec4 residual_held;
 
@@ -123,6 +129,7 @@ vec4 finished(uint at, uint column, uint count, vec4 sum) {
     }
     return sum;
 }
+#endif
 #else
 uint a_origin() {
     return push.a_first;
@@ -148,6 +155,8 @@ void store_row4(uint row, uint column, vec4 sum) {
         uint count = min(push.n - column, 4u);
 #ifdef FORMS
         at += product_number() * push.o_batch + part_number() * push.o_part;
+#endif
+#ifdef EPILOGUE
         sum = finished(at, column, count, sum);
 #endif
         at += push.o_first;

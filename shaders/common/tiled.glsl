@@ -4,6 +4,7 @@
 #define VKPAR_TILED_GLSL
 
 #include "matmul.glsl"
+#include "bands.glsl"
 
 layout(local_size_x = 256) in;
 layout(constant_id = 7) const uint MREP = 1;  // 1 or 2
@@ -14,7 +15,6 @@ const uint TILE_M = 64u * MREP;
 const uint TILE_N = 64u * NREP;
 const uint PAD_M = TILE_M / 4u + 1u;  // in vec4: an odd stride spreads the transposed writes over the banks
 const uint PAD_N = TILE_N / 4u + 1u;
-const uint BAND = 8u;  // tiles are walked in bands of 8 tile rows, so that neighbours in time share the cache
 
 // Bounds that only the driver knows: unrolled by the compiler here instead, an H200 needed 134 registers, not 128, and
 // with one work group at a time a sixth longer.
@@ -23,13 +23,6 @@ const uint BAND = 8u;  // tiles are walked in bands of 8 tile rows, so that neig
 
 shared vec4 a_tile[STEP * PAD_M];  // [k][row / 4]
 shared vec4 b_tile[STEP * PAD_N];  // [k][column / 4]
-
-uvec2 tile_of(uint number, uint tiles_m, uint tiles_n) {
-    uint band = number / (BAND * tiles_n);
-    uint height = min(tiles_m - band * BAND, BAND);
-    uint within = number - band * BAND * tiles_n;
-    return uvec2(band * BAND + within % height, within / height);
-}
 
 uint left(uint limit, uint at) {
     return at < limit ? limit - at : 0u;

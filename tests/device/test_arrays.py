@@ -58,7 +58,7 @@ def test_any_shape(device: vkpar.Device, shape: tuple[int, ...]) -> None:
 
 
 def test_numbers_and_lists(device: vkpar.Device) -> None:
-    same(device.array(2.5), np.array(2.5))
+    same(device.array(2.5), np.array(2.5, np.float32))
     same(device.array([[1, 2], [3, 4]], "float32"), np.array([[1, 2], [3, 4]], np.float32))
     same(device.array(np.float32(7)), np.array(7, np.float32))
 
@@ -248,7 +248,7 @@ def test_reshape_to_another_size(device: vkpar.Device, shape: object) -> None:
 def test_reshape_without_elements(device: vkpar.Device) -> None:
     assert device.zeros((0, 3)).reshape(5, 0).shape == (5, 0)
     assert device.array(3.0).reshape(1, 1).shape == (1, 1)
-    same(device.array([7.0]).reshape(()), np.array(7.0))
+    same(device.array([7.0]).reshape(()), np.array(7.0, np.float32))
 
 
 # ---- read and write ----

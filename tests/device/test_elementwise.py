@@ -176,7 +176,7 @@ Call = Callable[[vkpar.Device, vkpar.Array, vkpar.Array], object]
             vkpar.UnsupportedError,
             "int32 with uint32",
         ),
-        (lambda d, a, b: vkpar.add(d.zeros(4, "int32"), b), vkpar.UnsupportedError, "int32 with float32"),
+        (lambda d, a, b: vkpar.add(d.zeros(4, "int8"), b), vkpar.UnsupportedError, "int8 with float32"),
         (lambda d, a, b: vkpar.add(d.zeros(4, "int8"), d.zeros(4, "int8")), vkpar.UnsupportedError, "int8"),
     ],
 )

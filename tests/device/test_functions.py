@@ -115,8 +115,6 @@ def test_integers(device: vkpar.Device, rng: np.random.Generator, dtype: str) ->
         np.testing.assert_array_equal((7 - x).numpy(), np.array(7, dtype) - a)
     np.testing.assert_array_equal(vkpar.relu(x).numpy(), np.maximum(a, 0))
     np.testing.assert_array_equal(vkpar.where(x > y, x, y).numpy(), np.maximum(a, b))
-    with pytest.raises(UnsupportedError, match="float64"):
-        x * 1.5
     with pytest.raises(UnsupportedError, match="divide computes floats"):
         x / y
     with pytest.raises(UnsupportedError, match="exp computes floats"):
@@ -312,7 +310,7 @@ def test_mistakes_are_told_before_anything_runs(device: vkpar.Device, reopen: Ca
         (lambda: vkpar.exp(a, out=1), InvalidUsageError, "out is a vkpar.Array"),
         (lambda: vkpar.exp(1.0), InvalidUsageError, "at least one array"),
         (lambda: vkpar.exp(device.zeros(3, "float64")), UnsupportedError, "float64"),
-        (lambda: a * device.zeros(4, "int32"), UnsupportedError, "cast one first"),
+        (lambda: device.zeros(4, "uint32") * device.zeros(4, "int32"), UnsupportedError, "cast one first"),
         (lambda: a * reopen().zeros(4), InvalidUsageError, "different devices"),
         (lambda: vkpar.subtract(a[1:], a[1:], out=a[:2]), InvalidUsageError, "share memory"),
         (lambda: vkpar.subtract(a[:, :3], a[:, :3], out=a[:, 1:]), InvalidUsageError, "share memory"),

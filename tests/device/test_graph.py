@@ -91,10 +91,14 @@ PAIRS += ("equal", "greater", "greater_equal", "less", "less_equal", "not_equal"
 OPERATIONS: dict[str, Callable[..., Any]] = {
     **{name: lambda x, w, v, i, name=name: getattr(vkpar, name)(x) for name in SINGLE},
     **{name: lambda x, w, v, i, name=name: getattr(vkpar, name)(x, x) for name in PAIRS},
+    "attention": lambda x, w, v, i: vkpar.attention(*[x.reshape(2, 4, 64)] * 3, causal=True),
+    "rope": lambda x, w, v, i: vkpar.rope(x.reshape(1, 8, 64), i),
     "arange": lambda x, w, v, i: vkpar.add(x.device.arange(0, 64, dtype="float32"), v),
     "broadcast_to": lambda x, w, v, i: vkpar.add(vkpar.broadcast_to(v, (8, 64)), x),
     "cast": lambda x, w, v, i: vkpar.cast(x, "float16"),
     "concatenate": lambda x, w, v, i: vkpar.concatenate([x, w, x]),
+    "split": lambda x, w, v, i: vkpar.add(*vkpar.split(x, 2, 1)),
+    "stack": lambda x, w, v, i: vkpar.stack([x, x], 1),
     "contiguous": lambda x, w, v, i: vkpar.contiguous(w.T),
     "cross_entropy": lambda x, w, v, i: vkpar.cross_entropy(x, i),
     "cross_entropy_grad": lambda x, w, v, i: vkpar.cross_entropy_grad(x, i),
@@ -124,7 +128,8 @@ def filled(array: vkpar.Array) -> vkpar.Array:
 
 def test_every_operation_is_listed() -> None:
     functions = [getattr(vkpar, name) for name in vkpar.__all__ if inspect.isfunction(getattr(vkpar, name))]
-    assert {one.__name__ for one in functions if one.__module__.startswith("vkpar.ops.")} == set(OPERATIONS)
+    found = {one.__name__ for one in functions if one.__module__.startswith("vkpar.ops.")}
+    assert found - {"quantized"} == set(OPERATIONS)  # that makes weights, out of bytes of the host
 
 
 @pytest.mark.parametrize("name", [*OPERATIONS, *BESIDES])

@@ -353,6 +353,8 @@ def test_a_group_does_not_open_what_was_closed(device: vkpar.Device) -> None:
 
 def test_the_real_limits(device: vkpar.Device) -> None:
     """More than a binding, on some drivers more than a buffer: 307 MiB on lavapipe, 1.2 GiB on SwiftShader."""
+    if "SwiftShader" in device.name and not FULL:
+        pytest.skip("writing 1.2 GiB takes SwiftShader long; lavapipe's limit is a quarter of that")
     limit = min(device.limits.max_storage_buffer_range, device.limits.max_buffer) // 4096 * 4096
     nbytes = limit * 12 // (5 if limit <= 1 << 27 else 10) // 4096 * 4096
     array = device.empty(nbytes // 4, "int32")

@@ -73,3 +73,28 @@ def test_threads_share_one_layout(cache: PipelineCache, monkeypatch: pytest.Monk
         thread.join(30)
     assert len(found) == 4
     assert len(set(map(id, found))) == 1
+
+
+def test_threads_make_pipelines_side_by_side(cache: PipelineCache, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two different ones at once, each of them once."""
+    both, create, made = threading.Barrier(2), kernel.Pipeline._create, []
+
+    def slow(self: Any, *given: Any) -> Any:
+        made.append(self.name)
+        both.wait(30)  # breaks where one thread waits for the other
+        return create(self, *given)
+
+    monkeypatch.setattr(kernel.Pipeline, "_create", slow)
+    names = ["add_f32_f32", "add_f32_f16"]
+    found: list[tuple[str, Any]] = []
+    threads = [
+        threading.Thread(target=lambda name=name: found.append((name, cache.shipped(name, 3, 24))))
+        for name in 2 * names
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert len(found) == 4
+    assert len(set(found)) == 2
+    assert sorted(made) == sorted(names)

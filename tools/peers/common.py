@@ -381,3 +381,14 @@ def processes(given: int | None, default: int, most: int | None = None) -> int:
     if most is not None and nranks > most:
         raise InvalidUsageError(f"{nranks} ranks need as many GPUs, and there are {most}")
     return nranks
+
+
+def time_us(call: Callable[[], object], calls: int, wait: Callable[[], object]) -> float:
+    """Return the microseconds of a call, of so many in a row with one wait."""
+    call()
+    wait()
+    start = time.perf_counter()
+    for _ in range(calls):
+        call()
+    wait()
+    return (time.perf_counter() - start) / calls * 1e6

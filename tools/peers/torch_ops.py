@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from statistics import median
 from typing import Any, NamedTuple
@@ -55,23 +54,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print("#operation          vkpar us  torch us    v/t  rate TB/s")
             for case in _cases(device, torch, nbytes):
                 calls = max(10, min(300, (1 << 31) // nbytes))
-                ours = [_time(case.ours, calls, device.synchronize) for _ in range(given.repeat)]
-                theirs = [_time(case.theirs, calls, torch.cuda.synchronize) for _ in range(given.repeat)]
+                ours = [common.time_us(case.ours, calls, device.synchronize) for _ in range(given.repeat)]
+                theirs = [common.time_us(case.theirs, calls, torch.cuda.synchronize) for _ in range(given.repeat)]
                 a, b = median(ours), median(theirs)
                 rate = case.arrays * nbytes / a / 1e6
                 print(f" {case.name:18s} {a:8.1f}  {b:8.1f} {a / b:6.2f} {rate:9.3f}")
     return 0
-
-
-def _time(call: Callable[[], object], calls: int, wait: Callable[[], object]) -> float:
-    """Return the microseconds of a call, of so many in a row with one wait."""
-    call()
-    wait()
-    start = time.perf_counter()
-    for _ in range(calls):
-        call()
-    wait()
-    return (time.perf_counter() - start) / calls * 1e6
 
 
 def _cases(device: vkpar.Device, torch: Any, nbytes: int) -> Iterator[Case]:

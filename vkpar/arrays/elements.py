@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -24,19 +24,38 @@ class HostElements:
     dtype: DType
 
 
+# What Python's numbers become, which have no type of their own: NumPy's 64 bits are stored by devices and not computed.
+_NARROWER: Final = {"float64": dtypes.float32, "int64": dtypes.int32}
+
+
 def host_elements(source: ArrayLike | HostArray, dtype: object = None) -> HostElements:
-    """Return ``source`` as the NumPy elements of ``dtype`` (its own by default).
+    """Return ``source`` as the NumPy elements of ``dtype``.
+
+    By default that is its own; Python's numbers, and lists of them, are float32, or int32 where all are whole and fit.
 
     Raises:
         InvalidUsageError: not an array of plain numbers, or a closed :class:`HostArray`.
     """
     values, own = _plain(source)
-    wanted = own if dtype is None else dtypes.resolve(dtype)
+    wanted = _default(source, values, own) if dtype is None else dtypes.resolve(dtype)
     if own == dtypes.bfloat16 != wanted:
         values = dtypes.from_bfloat16(values, wanted.numpy)
     if wanted == dtypes.bfloat16 and values.dtype != np.uint16:
         return HostElements(dtypes.bfloat16_bits(values.astype(np.float32, copy=False)), wanted)
     return HostElements(values.astype(wanted.numpy, copy=False), wanted)
+
+
+def _default(source: ArrayLike | HostArray, values: np.ndarray[Any, Any], own: DType) -> DType:
+    """Return the dtype of what is made of ``source`` where none is asked for."""
+    narrower, first = _NARROWER.get(own.name), source
+    while isinstance(first, (list, tuple)) and first:
+        first = first[0]
+    if narrower is None or not isinstance(first, (int, float, list, tuple, range)) or isinstance(first, np.generic):
+        return own
+    if own.name == "int64" and values.size:
+        bounds = np.iinfo(np.int32)
+        return narrower if bounds.min <= values.min() and values.max() <= bounds.max else own
+    return narrower
 
 
 def _plain(source: ArrayLike | HostArray) -> tuple[np.ndarray[Any, Any], DType]:

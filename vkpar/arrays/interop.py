@@ -101,6 +101,13 @@ class Interoperable(Shaped):
             values = dtypes.from_bfloat16(values, np.dtype(np.float32))
         return values.item()
 
+    def tolist(self) -> Any:
+        """Return the elements as Python's numbers, in lists of lists; of an array without dimensions the number."""
+        values = self.numpy()
+        if self.dtype == dtypes.bfloat16:
+            values = dtypes.from_bfloat16(values, np.dtype(np.float32))
+        return values.tolist()
+
     def __bool__(self) -> bool:
         """Return whether the only element is not zero; raises as :meth:`item` does."""
         if self.size != 1:

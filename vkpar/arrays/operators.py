@@ -138,6 +138,23 @@ class Operators(Viewable):
 
     __hash__ = object.__hash__  # by identity: arrays are keys of what is kept for them
 
+    # --- assignment ---
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        """Set the elements that ``self[key]`` shows, in program order; the value is broadcast to them as NumPy does it.
+
+        Args:
+            key: what ``self[key]`` takes: NumPy's basic indexing.
+            value: an array of the same device, which is converted and copied on it; a number, as :meth:`fill` takes it;
+                or what ``np.asarray`` takes, which is uploaded. The array may share memory with ``self``.
+
+        Raises:
+            InvalidUsageError: a key of another kind or out of range, a view made by broadcasting, an array of another
+                device, or a shape that cannot be broadcast.
+            UnsupportedError: an array of a type that devices do not convert to this one.
+        """
+        operations["assign"](self[key], value)
+
     # --- methods ---
 
     def astype(self: _A, dtype: object) -> _A:

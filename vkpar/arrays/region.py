@@ -169,7 +169,8 @@ def _place(item: Any, length: int) -> int:
         place = operator.index(item)
     except TypeError:
         raise InvalidUsageError(
-            f"regions are made of whole numbers, slices, None and ..., not of {type(item).__name__}"
+            f"regions are made of whole numbers, slices, None and ..., not of {type(item).__name__}; vkpar.take and "
+            "vkpar.where choose elements by numbers and by masks"
         ) from None
     if not -length <= place < length:
         raise InvalidUsageError(f"index {place} of an axis of {length}")

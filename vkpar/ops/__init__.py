@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from vkpar.arrays.operators import operations
+from vkpar.ops.attention import attention
 from vkpar.ops.cast import cast
 from vkpar.ops.elementwise import add
 from vkpar.ops.functions import (
@@ -31,28 +32,35 @@ from vkpar.ops.functions import (
     tanh,
     where,
 )
-from vkpar.ops.gathering import concatenate, take
-from vkpar.ops.making import arange, fill, full, in_place, move
+from vkpar.ops.gathering import concatenate, split, stack, take
+from vkpar.ops.kvcache import KVCache
+from vkpar.ops.making import arange, assign, fill, full, in_place, move
 from vkpar.ops.matmul import matmul
 from vkpar.ops.norm_grads import layer_norm_grad, rms_norm_grad
 from vkpar.ops.norms import layer_norm, rms_norm
+from vkpar.ops.quantized import Quantized, quantized
 from vkpar.ops.reductions import argmax, argmin, max, mean, min, sum
+from vkpar.ops.rope import rope
 from vkpar.ops.shapes import broadcast_to, contiguous, transpose
 from vkpar.ops.softmax import cross_entropy, cross_entropy_grad, log_softmax, softmax
 from vkpar.ops.swiglu import swiglu
 
 # What the operators and methods of arrays, which lie below, call.
 operations.update(add=add, subtract=subtract, multiply=multiply, divide=divide, pow=pow, matmul=matmul)
-operations.update(negative=negative, abs=abs, cast=cast, fill=fill, arange=arange, in_place=in_place, move=move)
+operations.update(negative=negative, abs=abs, cast=cast, fill=fill, assign=assign, arange=arange)
+operations.update(in_place=in_place, move=move)
 operations.update(equal=equal, not_equal=not_equal, less=less, less_equal=less_equal)
 operations.update(greater=greater, greater_equal=greater_equal)
 
 __all__ = [
+    "KVCache",
+    "Quantized",
     "abs",
     "add",
     "arange",
     "argmax",
     "argmin",
+    "attention",
     "broadcast_to",
     "cast",
     "concatenate",
@@ -82,14 +90,18 @@ __all__ = [
     "negative",
     "not_equal",
     "pow",
+    "quantized",
     "relu",
     "rms_norm",
     "rms_norm_grad",
+    "rope",
     "rsqrt",
     "sigmoid",
     "silu",
     "softmax",
+    "split",
     "sqrt",
+    "stack",
     "subtract",
     "sum",
     "swiglu",

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from vkpar import dtypes
 from vkpar.arrays.array import Array
+from vkpar.arrays.operators import operations
 from vkpar.errors import UnsupportedError
 from vkpar.ops._each import Meaning, Operand, computed, run
 from vkpar.ops.builtin import BUILTINS, Builtin, kind_of
@@ -16,6 +17,18 @@ from vkpar.ops.generate import WORDS, Kind
 if TYPE_CHECKING:
     from vkpar.device import Device
     from vkpar.vulkan.pipelines.kernel import Pipeline
+
+
+class MixedTypesError(UnsupportedError):
+    """Arrays, or an array and a number, of which some are floats and some are not.
+
+    Attributes:
+        result: the float type that all can be converted to; None of int32 and uint32.
+    """
+
+    def __init__(self, message: str, result: str | None = None) -> None:
+        super().__init__(message)
+        self.result = result
 
 
 class Shipped:
@@ -34,12 +47,34 @@ class Shipped:
         self._builtin: Builtin = BUILTINS[name]
 
     def __call__(self, *operands: Operand, out: Array | None = None) -> Array:
-        """Run it on arrays and numbers."""
-        return run(self, operands, (out,))[0]
+        """Run it on arrays and numbers; integers that meet floats are converted first."""
+        try:
+            return run(self, operands, (out,))[0]
+        except MixedTypesError as error:
+            mixed = error
+        return self._mixed(operands, out, mixed)
+
+    def _mixed(self, operands: Sequence[Operand], out: Array | None, mixed: MixedTypesError) -> Array:
+        """Run it on integers that meet floats, or each other."""
+        if mixed.result is None:
+            raise mixed
+        convert = operations["cast"]
+        converted = [
+            convert(operand, mixed.result)
+            if number >= self._masks and isinstance(operand, Array) and operand.dtype.name in INTEGERS
+            else operand
+            for number, operand in enumerate(operands)
+        ]
+        return run(self, converted, (out,))[0]
+
+    @property
+    def _masks(self) -> int:
+        """How many of the first operands choose between the others, whatever their type."""
+        return 1 if self._builtin.name == "where" else 0
 
     def meaning(self, operands: Sequence[Operand]) -> Meaning:
         """Return what a call means: the types that NumPy gives, numbers taking those of the arrays."""
-        masks = 1 if self._builtin.name == "where" else 0
+        masks = self._masks
         result = self._common(operands[masks:])
         types = [
             operand.dtype.name if isinstance(operand, Array) and (number < masks or operand.dtype.name != result)
@@ -64,10 +99,12 @@ class Shipped:
             return "float32" if floats else "int32"
         kinds = {dtype.name for dtype in names}
         if len(kinds) > 1 and not kinds <= set(FLOATS):
-            raise UnsupportedError(f"{self.name}: {' with '.join(sorted(kinds))}: cast one first")
+            reals = [dtype for dtype in names if dtype.is_float]
+            result = dtypes.result_type(*reals).name if reals else "float32" if floats else None
+            raise MixedTypesError(f"{self.name}: {' with '.join(sorted(kinds))}: cast one first", result)
         result = dtypes.result_type(*names).name
         if floats and result in INTEGERS:
-            raise UnsupportedError(f"{self.name}: {result} with a float would be float64; cast the array to float32")
+            raise MixedTypesError(f"{self.name}: {result} with a float: cast the array to float32", "float32")
         return result
 
     def pipeline(self, device: Device, kind: Kind, constants: tuple[int, ...], *, tile: bool) -> Pipeline:
@@ -86,4 +123,20 @@ def _is_whole(number: object) -> bool:
     return hasattr(number, "__index__") or type(number).__name__ in ("bool_", "bool")
 
 
-SHIPPED: Final = {name: Shipped(name) for name in BUILTINS}
+class Comparison(Shipped):
+    """A comparison, of int32 with uint32 too: by their bits, and the sign of the one that has it."""
+
+    def _mixed(self, operands: Sequence[Operand], out: Array | None, mixed: MixedTypesError) -> Array:
+        if mixed.result is not None:
+            return super()._mixed(operands, out, mixed)
+        signed = next(operand for operand in operands if operand.dtype == dtypes.int32)
+        bits = Array(signed.storage, signed.byte_offset, signed.shape, dtypes.uint32, signed.steps)
+        found = run(self, [bits if operand is signed else operand for operand in operands], (None,))[0]
+        name = self._builtin.name
+        if name == "not_equal" or (name != "equal" and operands[0] is signed):  # true of what is below zero
+            return SHIPPED["maximum"](found, SHIPPED["less"](signed, 0), out=out)
+        return SHIPPED["multiply"](found, SHIPPED["less_equal"](0, signed), out=out)
+
+
+COMPARISONS: Final = frozenset({"equal", "not_equal", "less", "less_equal"})
+SHIPPED: Final = {name: (Comparison if name in COMPARISONS else Shipped)(name) for name in BUILTINS}

@@ -91,9 +91,12 @@ class Call:
             self.forget()
         return array.contiguous()
 
-    def flat(self, number: int) -> Array:
-        """Return all elements from the first to the last that an operand reaches, of which no stride is negative."""
-        array = self.operands[number]
+    def flat(self, array: Array) -> Array:
+        """Return all elements from the first to the last that an array of the call reaches, no stride being negative.
+
+        Args:
+            array: one of ``operands`` or ``results``, or a temporary one.
+        """
         low, high = array.span
         made = Array(array.storage, array.byte_offset, ((high - low) // array.dtype.itemsize,), array.dtype)
         self._names[id(made)] = array

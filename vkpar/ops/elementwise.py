@@ -35,7 +35,7 @@ def add(a: Any, b: Any, *, out: Array | None = None) -> Array:
     Args:
         a: any shape; float32, float16, bfloat16, int32 or uint32; or a number.
         b: a shape that NumPy broadcasts with ``a``'s. Floats mix, as ``np.result_type`` says; integers are both of one
-            type. One of both may be a number, which takes the other's type.
+            type, or converted where they meet floats. One of both may be a number, which takes the other's type.
         out: where the result goes, of its shape and type; may be ``a`` or ``b`` itself (in place).
 
     Raises:
@@ -70,6 +70,8 @@ def _is_plain(a: Any, b: Any, out: Array | None) -> bool:
     for array in (a, b) if out is None else (a, b, out):
         if type(array) is not Array or array.steps is not None:
             return False
+    if (a.dtype.name in FLOATS and b.dtype.name in INTEGERS) or (a.dtype.name in INTEGERS and b.dtype.name in FLOATS):
+        return False
     return bool(b.shape == a.shape or (a.ndim and b.shape == a.shape[-1:]))
 
 

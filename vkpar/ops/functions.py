@@ -3,7 +3,9 @@
 All take arrays of one device, of which one may be a number, broadcast as NumPy does, and take ``out=``: where the
 result goes, of its shape and type; it may be an operand itself, and share no other memory with one. float32, float16
 and bfloat16 mix as ``np.result_type`` says (bfloat16 with another float gives float32), are computed in float32 and
-rounded once; int32 and uint32 wrap. docs/operations.md has the error bounds.
+rounded once; int32 and uint32 wrap. Integers that meet floats, arrays or numbers, are converted to the floats' type
+first (float32 where a number is the float), and int32 is compared with uint32 as the numbers that they are.
+docs/operations.md has the error bounds.
 """
 
 from __future__ import annotations
@@ -12,9 +14,9 @@ from typing import Any
 
 from vkpar.arrays.array import Array
 from vkpar.errors import InvalidUsageError
-from vkpar.ops._builtin import SHIPPED, Shipped
+from vkpar.ops._builtin import SHIPPED, Comparison, Shipped
 
-_greater, _greater_equal = Shipped("less", "greater"), Shipped("less_equal", "greater_equal")
+_greater, _greater_equal = Comparison("less", "greater"), Comparison("less_equal", "greater_equal")
 _pow = Shipped("power", "pow")
 
 

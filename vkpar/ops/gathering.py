@@ -1,8 +1,9 @@
-"""Rows of a table by their numbers, and arrays one after the other."""
+"""Rows of a table by their numbers, arrays one after the other, and the parts of one."""
 
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -15,28 +16,45 @@ from vkpar.ops._each import binding
 from vkpar.ops._launch import check_arrays, check_out, check_overlap, dispatch, fold_groups, key_of, run_pair, words
 from vkpar.ops.cast import cast
 from vkpar.ops.expressions import INTEGERS
+from vkpar.ops.quantized import Quantized, take_rows
 
 _GROUP: Final = 256  # words that a work-group makes
 
 
-def take(table: Array, indices: Array, *, out: Array | None = None) -> Array:
-    """Return rows of ``table``, along its first axis, by their numbers.
+def take(table: Array | Quantized, indices: Array, axis: int = 0, *, out: Array | None = None) -> Array:
+    """Return rows of ``table``, or what lies along another axis, by their numbers.
 
     Numbers below zero count from the end. A row that is not there is NaN, or zeros where the type has no NaN: the host
     does not see the numbers, so that nothing can be raised.
 
     Args:
-        table: at least one dimension, any type.
+        table: at least one dimension, any type; or quantised weights, whose rows are float32, or of ``out``'s type.
         indices: int32 or uint32, any shape.
-        out: where the result goes, of shape ``indices.shape + table.shape[1:]`` and ``table``'s type, in other memory.
+        axis: which they count along, as ``np.take`` has it; negative ones count from the end. Along others than the
+            first, the table is copied with that axis first, and the result once more.
+        out: where the result goes: of ``table``'s type and shape, with that of ``indices`` in the axis's place, in
+            other memory.
 
     Raises:
-        InvalidUsageError: not arrays, closed ones, several devices; a table without dimensions; a wrong ``out``.
+        InvalidUsageError: not arrays, closed ones, several devices; a table without that axis; a wrong ``out``.
         UnsupportedError: indices of another type, or a table that a kernel of the device cannot see whole.
     """
+    if isinstance(table, Quantized):
+        return _take_quantized(table, indices, axis, out)
+    if axis:
+        return _take_along(table, indices, axis, out)
     done = run_pair("take", table, indices, out, in_place=False)
-    if done is not None:
-        return done
+    return _take_rows(table, indices, out) if done is None else done
+
+
+def _take_quantized(table: Quantized, indices: Array, axis: int, out: Array | None) -> Array:
+    if axis:
+        raise UnsupportedError(f"take: quantised weights give rows, not what lies along axis {axis}; dequantize them")
+    return take_rows(table, indices, out)
+
+
+def _take_rows(table: Array, indices: Array, out: Array | None) -> Array:
+    """Take along the first axis in a call that has no plan yet."""
     check_arrays("take", out, table=table, indices=indices)
     if not table.ndim:
         raise InvalidUsageError("take: the table has no dimension that rows could be taken along")
@@ -62,6 +80,29 @@ def take(table: Array, indices: Array, *, out: Array | None = None) -> Array:
         _take(table, indices, out, key)
     else:
         out.copy_from(take(table, indices))
+    return out
+
+
+def _take_along(table: Array, indices: Array, axis: int, out: Array | None) -> Array:
+    """Take along an axis that is given."""
+    check_arrays("take", out, table=table, indices=indices)
+    if not -table.ndim <= axis < table.ndim:
+        raise InvalidUsageError(f"take: axis {axis} of a table with {table.ndim} dimensions")
+    axis %= table.ndim
+    if not axis:
+        return take(table, indices, out=out)
+    others = [number for number in range(table.ndim) if number != axis]
+    if out is not None:
+        check_out("take", out, table.shape[:axis] + indices.shape + table.shape[axis + 1 :], table.dtype)
+        check_overlap("take", out, table, indices, in_place=False)
+    rows = take(table.transpose(axis, *others), indices)
+    numbers = range(indices.ndim)
+    made = rows.transpose(
+        *(indices.ndim + number for number in range(axis)), *numbers, *range(indices.ndim + axis, rows.ndim)
+    )
+    if out is None:
+        return made.contiguous()
+    out.copy_from(made)
     return out
 
 
@@ -177,3 +218,68 @@ def concatenate(arrays: Sequence[Array], axis: int = 0, *, out: Array | None = N
         out[(slice(None),) * axis + (slice(at, at + array.shape[axis]),)].copy_from(array)
         at += array.shape[axis]
     return out
+
+
+def stack(arrays: Sequence[Array], axis: int = 0, *, out: Array | None = None) -> Array:
+    """Return arrays of one shape along a new axis, as ``np.stack`` does.
+
+    Args:
+        arrays: at least one, on one device. Floats of several types become what ``np.result_type`` says.
+        axis: where the result has the new axis; negative ones count from the end.
+        out: where the result goes, in other memory than the arrays'.
+
+    Raises:
+        InvalidUsageError: no arrays, closed ones, several devices; several shapes; a wrong ``out``.
+        UnsupportedError: types that devices do not convert to one.
+    """
+    if not isinstance(arrays, Sequence) or not arrays:
+        raise InvalidUsageError("stack takes a sequence of at least one vkpar.Array")
+    check_same_device(*arrays)
+    shape = arrays[0].shape
+    for array in arrays:
+        if array.shape != shape:
+            raise InvalidUsageError(f"stack: arrays of one shape, not {shape} and {array.shape}")
+    if not -len(shape) - 1 <= axis <= len(shape):
+        raise InvalidUsageError(f"stack: axis {axis} of a result with {len(shape) + 1} dimensions")
+    axis %= len(shape) + 1
+    return concatenate([array[(slice(None),) * axis + (None,)] for array in arrays], axis, out=out)
+
+
+def split(a: Array, sections_or_indices: int | Sequence[int], axis: int = 0) -> list[Array]:
+    """Return views of parts of an array that lie one after the other along an axis, as ``np.split`` does.
+
+    ``vkpar.parallel`` splits over devices; this copies nothing.
+
+    Args:
+        a: the array.
+        sections_or_indices: into how many equal parts; or where parts end and the next ones begin, as ``[2, 5]`` gives
+            ``a[:2]``, ``a[2:5]`` and ``a[5:]``.
+        axis: which is cut; negative ones count from the end.
+
+    Raises:
+        InvalidUsageError: not an array; no such axis; a number of parts that does not divide it; no whole numbers.
+    """
+    if not isinstance(a, Array):
+        raise InvalidUsageError(f"split takes a vkpar.Array, not {type(a).__name__}")
+    if not -a.ndim <= axis < a.ndim:
+        raise InvalidUsageError(f"split: axis {axis} of an array with {a.ndim} dimensions")
+    axis %= a.ndim
+    length = a.shape[axis]
+    ends = _ends(sections_or_indices, length)
+    before = (slice(None),) * axis
+    return [a[(*before, slice(start, end))] for start, end in zip((0, *ends), (*ends, length), strict=True)]
+
+
+def _ends(sections_or_indices: int | Sequence[int], length: int) -> list[int]:
+    """Return where all parts but the last one end."""
+    try:
+        if isinstance(sections_or_indices, Sequence | np.ndarray):
+            return [operator.index(number) for number in sections_or_indices]
+        sections = operator.index(sections_or_indices)
+    except TypeError as error:
+        raise InvalidUsageError(
+            f"split takes a whole number of parts, or whole numbers where to cut, not {sections_or_indices!r}"
+        ) from error
+    if sections < 1 or length % sections:
+        raise InvalidUsageError(f"split: {length} elements along the axis are not {sections} equal parts")
+    return [length // sections * number for number in range(1, sections)]

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from vkpar import dtypes
-from vkpar.arrays.array import Array
+from vkpar.arrays.array import Array, check_same_device
+from vkpar.arrays.elements import host_elements
 from vkpar.arrays.operators import operations
 from vkpar.arrays.views import overlaps, same_elements
 from vkpar.errors import InvalidUsageError, UnsupportedError
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from vkpar.device import Device
 
 
-def fill(a: Array, value: float) -> None:
+def fill(a: Array, value: Any) -> None:
     """Set every element of ``a`` to ``value``; see :meth:`vkpar.Array.fill`."""
     key: tuple[Any, ...] = ("fill", type(value), a.form or form_of(a))
     plan = a.device.plans.known.get(key)
@@ -48,6 +49,35 @@ def fill(a: Array, value: float) -> None:
     assert kind is not None
     if a.size:
         launch(SHIPPED["fill"], Meaning(kind, (name,), (name,)), [value], [a], key=key)
+
+
+def assign(target: Array, value: Any) -> None:
+    """Set the elements of ``target``, a view, to ``value``; see :meth:`vkpar.Array.__setitem__`."""
+    if isinstance(value, NUMBERS):
+        fill(target, value)
+        return
+    target.check_free()
+    target.check_writable("assignment")
+    if not isinstance(value, Array):
+        host = host_elements(value, target.dtype).values
+        target.write(np.broadcast_to(host, _fitting(host.shape, target.shape)))
+        return
+    check_same_device(target, value)
+    value = value if value.dtype == target.dtype else cast(value, target.dtype)
+    shape = _fitting(value.shape, target.shape)
+    while value.ndim > len(shape):
+        value = value[0]
+    target.copy_from(value.broadcast_to(shape))
+
+
+def _fitting(shape: tuple[int, ...], wanted: tuple[int, ...]) -> tuple[int, ...]:
+    """Return ``wanted``, where ``shape`` without the ones that it may begin with can be broadcast to it."""
+    extra = max(len(shape) - len(wanted), 0)
+    kept = shape[extra:]
+    sizes = zip(kept[::-1], wanted[::-1], strict=False)
+    if any(size != 1 for size in shape[:extra]) or any(size not in (1, most) for size, most in sizes):
+        raise InvalidUsageError(f"assignment: {shape} cannot be broadcast to the {wanted} that are set")
+    return wanted
 
 
 def move(source: Array, target: Array) -> bool:

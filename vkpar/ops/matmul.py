@@ -8,16 +8,18 @@ from vkpar import dtypes
 from vkpar.arrays.array import Array
 from vkpar.dtypes import DType
 from vkpar.errors import InvalidUsageError
+from vkpar.ops import quantized_products
 from vkpar.ops._calls import Call, key_of, repeat
 from vkpar.ops._launch import check_arrays, check_float, check_out, check_overlap, run_pair
 from vkpar.ops._launch import key_of as pair_key
 from vkpar.ops.epilogue import Epilogue, check_epilogue
 from vkpar.ops.products import Matrix, Product, multiply, store_finished
+from vkpar.ops.quantized import Quantized
 
 
 def matmul(
     a: Array,
-    b: Array,
+    b: Array | Quantized,
     *,
     out: Array | None = None,
     transpose_a: bool = False,
@@ -34,8 +36,11 @@ def matmul(
     before the result is stored where one kernel does it all: on GPUs, unless operands lie in several buffers.
 
     Args:
-        a: (M, K), or (B, M, K) for B products; float32, float16 or bfloat16.
+        a: (M, K), or (B, M, K) for B products; float32, float16 or bfloat16. A vector (K,) stands for (1, K), and the
+            result has no such row.
         b: (K, N) or (B, K, N); any of these types too. A matrix, or a batch of one, meets each product of the other's.
+            A vector (K,) stands for (K, 1), and the result has no such column, nor a bias. Or quantised weights (N, K),
+            see :func:`vkpar.quantized`, with ``transpose_b=True``.
         out: where the result goes: (M, N) or (B, M, N), of the result's type. It shares no memory with an operand, but
             may be ``residual`` itself.
         transpose_a: multiply the transpose of ``a``, which is (K, M) or (B, K, M) then.
@@ -53,12 +58,19 @@ def matmul(
             activation; a wrong ``out``, or ``accumulate`` without one or beside ``residual``.
         UnsupportedError: a type that devices do not compute, such as float64.
     """
+    if isinstance(b, Quantized):
+        follows = {"bias": bias, "activation": activation, "residual": residual}
+        turns = {"transpose_a": transpose_a, "transpose_b": transpose_b}
+        return quantized_products.multiply(matmul, a, b, out, **turns, dtype=dtype, accumulate=accumulate, **follows)
     options = (bool(transpose_a), bool(transpose_b), None if dtype is None else _name(dtype), bool(accumulate))
     done = _again(a, b, out, bias, residual, activation, *options)
     if done is not None:
         return done
     extras = {name: array for name, array in (("bias", bias), ("residual", residual)) if array is not None}
     check_arrays("matmul", out, a=a, b=b, **extras)
+    if a.ndim == 1 or b.ndim == 1:
+        form = {"transpose_a": transpose_a, "transpose_b": transpose_b, "bias": bias}
+        return _of_vectors(a, b, out, residual, form, dtype=dtype, accumulate=accumulate, activation=activation)
     sizes = _sizes(a, b, bool(transpose_a), bool(transpose_b))
     code = check_epilogue("matmul", sizes.shape, bias, activation, residual)
     if accumulate and (out is None or residual is not None):
@@ -86,6 +98,36 @@ def matmul(
     if target is not result:
         result.copy_from(target)
     return result
+
+
+def _of_vectors(
+    a: Array, b: Array, out: Array | None, residual: Array | None, form: dict[str, Any], **how: Any
+) -> Array:
+    """Multiply where an operand is a vector: as a matrix of one row, or of one column, which the result has not."""
+    for name, array in (("a", a), ("b", b)):
+        if array.ndim == 1 and form[f"transpose_{name}"]:
+            raise InvalidUsageError(f"matmul: {name} of shape {array.shape} is a vector, which has no transpose")
+    if b.ndim == 1 and form["bias"] is not None:
+        raise InvalidUsageError("matmul: a product by a vector takes no bias, which has an element for each column")
+    row, column = a.ndim == 1, b.ndim == 1
+    first, second = a[None] if row else a, b[:, None] if column else b
+    whole = _sizes(first, second, bool(form["transpose_a"]), bool(form["transpose_b"])).shape
+    shape = whole[:-2] + (() if row else whole[-2:-1]) + (() if column else whole[-1:])
+    if out is not None:
+        result_type = _result_type(a, b, out if how["accumulate"] else None, how["dtype"])
+        check_out("matmul", out, shape, result_type)
+    if residual is not None and residual.shape != shape:
+        raise InvalidUsageError(f"matmul: residual has shape {residual.shape}, the result is {shape}")
+    target = None if out is None else _shaped(out, whole)
+    added = target if residual is out else None if residual is None else _shaped(residual, whole)
+    made = matmul(first, second, out=target, residual=added, **form, **how)
+    return _shaped(made, shape) if out is None else out
+
+
+def _shaped(array: Array, shape: tuple[int, ...]) -> Array:
+    """Return a view with axes of one element more or less."""
+    steps = iter([stride for stride, count in zip(array.strides, array.shape, strict=True) if count != 1])
+    return array.view(shape, tuple(0 if count == 1 else next(steps) for count in shape))
 
 
 def _store(call: Call, sizes: _Sizes, epilogue: Epilogue, adds: bool, key: tuple[object, ...] | None) -> None:
@@ -199,8 +241,7 @@ def _result_type(a: Array, b: Array, out: Array | None, dtype: object) -> DType:
 def _sizes(a: Array, b: Array, transpose_a: bool, transpose_b: bool) -> _Sizes:
     if not (a.ndim in (2, 3) and b.ndim in (2, 3)):
         raise InvalidUsageError(
-            f"matmul takes matrices, or batches of them in three dimensions, not shapes {a.shape} and {b.shape}; "
-            "reshape a vector"
+            f"matmul takes vectors, matrices, or batches in three dimensions, not shapes {a.shape} and {b.shape}"
         )
     k, m = a.shape[-2:] if transpose_a else reversed(a.shape[-2:])
     n, b_k = b.shape[-2:] if transpose_b else reversed(b.shape[-2:])

@@ -13,7 +13,6 @@ KINDS: Final = (
     "columns1",
     "columns8",
     "columns1_subgroups",
-    "pairs1_subgroups",
     "columns8_subgroups",
 )
 MOST_ROWS: Final = 8
@@ -22,33 +21,30 @@ _NVIDIA: Final = 0x10DE
 _THREADS: Final = 256
 _MANY: Final = 1024
 _MANY_SHARED: Final = 32 * 1024
-# From so many columns on a GPU has groups enough where an invocation makes two of them, or fewer invocations make each.
-# Sixteen bytes are a chunk: from so many of them in a row of (K, N) on it has groups enough that make wider strips.
-# Measured on an H200.
+# From so many columns on a GPU has groups enough where fewer invocations make each. Sixteen bytes are a chunk: from so
+# many of them in a row of (K, N) on it has groups enough that make wider strips. Measured on an H200.
 _ENOUGH_COLUMNS: Final = 6144
-_LONG: Final = 4096  # steps that keep 128 invocations busy
 _NARROW_CHUNKS: Final = 512
 _WIDE_CHUNKS: Final = 2048
 
 
-def choose(info: DeviceInfo, m: int, n: int, k: int, itemsize: int, *, transpose_b: bool) -> tuple[int, str, int]:
+def choose(info: DeviceInfo, m: int, n: int, itemsize: int, *, transpose_b: bool, forms: bool) -> tuple[int, str, int]:
     """Return the number of work-groups, the kernel, and how many invocations stand side by side.
 
     Args:
         info: the device.
         m: rows, up to :data:`MOST_ROWS`.
         n: columns.
-        k: steps.
         itemsize: bytes of an element of the second operand.
         transpose_b: it is stored as (N, K).
+        forms: the product is more than a plain one, such as with a residual. Two columns side by side made a decode
+            step with such products 8 % faster on an H200, and one of plain products no faster.
     """
     if transpose_b:
-        summed = _adds_up(info)
+        summed = adds_up(info)
         kind, columns, span = "columns8", 2, 32 if m > 2 and n >= _ENOUGH_COLUMNS else 64
-        if m == 1 and summed and n >= _ENOUGH_COLUMNS:
-            kind, columns, span = "pairs1", 2, 128 if n >= 2 * _ENOUGH_COLUMNS and k >= _LONG else 64
-        elif m == 1:
-            kind, columns, span = "columns1", 1, 64
+        if m == 1:
+            kind, columns, span = ("pairs1", 2, 64) if summed and forms else ("columns1", 1, 64)
         width = _THREADS // span * columns
         return -(-n // width), f"matvec_{kind}" + ("_subgroups" if summed else ""), span
     chunk = 16 // itemsize
@@ -62,7 +58,7 @@ def choose(info: DeviceInfo, m: int, n: int, k: int, itemsize: int, *, transpose
     return -(-chunks // span), f"matvec_{kind}", span
 
 
-def _adds_up(info: DeviceInfo) -> bool:
+def adds_up(info: DeviceInfo) -> bool:
     """Tell whether subgroups are known to be 32 neighbours: some drivers run fewer than they name, if not asked."""
     features = info.features
     return info.vendor_id == _NVIDIA and features.subgroup_size == 32 and "arithmetic" in features.subgroup_operations

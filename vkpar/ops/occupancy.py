@@ -13,7 +13,7 @@ from typing import Final
 
 from vkpar.vulkan.physical import DeviceInfo
 
-_MACS_PER_NS: Final = 140.0  # of a unit with two 128 x 128 tiles
+MACS_PER_NS: Final = 140.0  # of a unit with two 128 x 128 tiles
 _BYTES_PER_NS: Final = 36.0  # that a unit reads
 _FINISH_NS: Final = 6000.0  # of the second kernel, and of the wait between the two
 _GAIN: Final = 0.9  # a cut is taken only where it is so much faster than the plain one
@@ -63,8 +63,10 @@ def tiled(m: int, n: int, k: int, batch: int, units: int, most_parts: int) -> Cu
 
     def cost(cut: Cut) -> float:
         size = cut.tile[0] * cut.tile[1]
-        work = size * 64 * 64 * cut.k_part / _MACS_PER_NS
-        return _run_ns(groups(cut.tile) * cut.parts, units, work, _BUSY[size]) + _finish_ns(cut, batch * m * n, units)
+        work = size * 64 * 64 * cut.k_part / MACS_PER_NS
+        return _run_ns(groups(cut.tile) * cut.parts, units, work, _BUSY[size]) + finish_ns(
+            cut.parts, batch * m * n, units
+        )
 
     tiles = [(2, 2), (1, 2), (2, 1), (1, 1)]
     whole = min((Cut(tile, 1, k) for tile in tiles), key=cost)
@@ -88,7 +90,7 @@ def reading(groups: int, group_nbytes: int, m: int, n: int, k: int, batch: int, 
 
     def cost(cut: Cut) -> float:
         work = group_nbytes * cut.k_part / k / _BYTES_PER_NS
-        return _run_ns(groups * cut.parts, units, work, _BUSY_READING) + _finish_ns(cut, batch * m * n, units)
+        return _run_ns(groups * cut.parts, units, work, _BUSY_READING) + finish_ns(cut.parts, batch * m * n, units)
 
     whole = Cut((1, 1), 1, k)
     split = min((Cut((1, 1), *part) for part in _splits(k, most_parts)), key=cost, default=whole)
@@ -109,6 +111,6 @@ def _run_ns(groups: int, units: int, work_ns: float, busy: Sequence[float]) -> f
     return turns * work_ns / busy[min(turns, len(busy)) - 1]
 
 
-def _finish_ns(cut: Cut, count: int, units: int) -> float:
-    """Return the time that adding up the parts takes."""
-    return 0.0 if cut.parts == 1 else _FINISH_NS + 4 * (cut.parts + 1) * count / (units * _BYTES_PER_NS)
+def finish_ns(parts: int, count: int, units: int) -> float:
+    """Return the time that adding up the parts of a result of ``count`` elements takes."""
+    return 0.0 if parts == 1 else _FINISH_NS + 4 * (parts + 1) * count / (units * _BYTES_PER_NS)

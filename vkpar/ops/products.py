@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from vkpar import dtypes
-from vkpar.ops import matvec, occupancy
+from vkpar.ops import cores, matvec, occupancy
 from vkpar.ops._launch import FLOATS, SHORT, dispatch, fold_groups, window, words, writable_in_place
 from vkpar.ops.cast import convert
 from vkpar.ops.epilogue import Epilogue, finish
@@ -29,6 +29,7 @@ _SMALL: Final = "matmul_small"
 _SMALL_HALVES: Final = 4  # rows: for more, halves are converted once and not by each work-group that reads them
 _MATVEC: Final = "matvec"
 _TILED: Final = "matmul_tiled"
+_CORES: Final = "matmul_cores"
 _TILED_SHARED: Final = 2 * 16 * (128 + 4) * 4  # bytes of shared memory of the largest tile
 
 
@@ -113,11 +114,12 @@ class _How:
     """How a product is dispatched.
 
     Attributes:
-        kernel: ``matmul_small``, ``matmul_tiled`` or ``matvec``.
+        kernel: ``matmul_small``, ``matmul_tiled``, ``matvec``, or ``matmul_cores``.
         adds: the product is added to what the output holds.
         call: of which they are a part.
         follows: what the kernel applies before it stores.
         cut: for kernels of GPUs, the size of work-groups' tiles, and the parts of K.
+        core: of ``matmul_cores``, the kernel of matrix cores.
     """
 
     kernel: str
@@ -125,6 +127,7 @@ class _How:
     call: Call
     follows: Epilogue
     cut: occupancy.Cut
+    core: cores.Core | None = None
 
 
 def kernel_for(device: Device, m: int) -> str:
@@ -149,11 +152,15 @@ def multiply(product: Product, out: Array, epilogue: Epilogue, *, adds: bool, ca
     if kernel == _SMALL and (product.m > _SMALL_HALVES or product.transpose_a or product.batch > 1):
         product = _widened(product, call)
     cuts = list(_cuts(product, kernel, out, epilogue.residual))
+    core = _core(product, kernel, len(cuts), out)
     cut = _spread(product, kernel, len(cuts), out)
+    if core is not None:
+        kernel, cut = _CORES, occupancy.Cut(core.core.tile, core.parts, core.k_part)
     if cut.parts > 1:
         epilogue = Epilogue(residual=out) if adds else epilogue
         sums = call.temporary((cut.parts * out.size,), dtypes.float32)
-        _dispatch(_How(kernel, False, call, Epilogue(), cut), product, *_whole(product, sums))
+        how = _How(kernel, False, call, Epilogue(), cut, core and core.core)
+        _dispatch(how, product, *_whole(product, sums))
         store_finished(sums, cut.parts, out, epilogue, call)
         return
     fused = kernel != _SMALL and _fuses(product, out, [tile for _, _, tile in cuts])
@@ -166,7 +173,7 @@ def multiply(product: Product, out: Array, epilogue: Epilogue, *, adds: bool, ca
         call.forget()
     if not direct or len(cuts) > 1 or not epilogue.empty:
         product = replace(product, key=None)
-    how = _How(kernel, adds, call, epilogue if fused else Epilogue(), cut)
+    how = _How(kernel, adds, call, epilogue if fused else Epilogue(), cut, core and core.core)
     for part, place, tile in cuts:
         _dispatch(how, replace(part, key=product.key), place, tile)
     if not fused and not epilogue.empty:
@@ -242,19 +249,33 @@ def _tiles(product: Product, kernel: str, matrices: list[Matrix]) -> Iterator[Ti
     return tiles({"m": m, "n": n, "k": k}, most, operands)
 
 
+def _core(product: Product, kernel: str, dispatches: int, out: Array) -> cores.Choice | None:
+    """Return the kernel of matrix cores that makes a product; None where none does."""
+    dtypes_of = {matrix.array.dtype.name for matrix in (product.a, product.b)}
+    if kernel != _TILED or len(dtypes_of) > 1:
+        return None
+    most = _most_parts(product, dispatches, out)
+    return cores.choose(product.device, dtypes_of.pop(), product.m, product.n, product.k, product.batch, most)
+
+
+def _most_parts(product: Product, dispatches: int, out: Array) -> int:
+    """Return the most parts of K: all their sums lie in one binding."""
+    limits = product.device.limits
+    most = min(limits.max_storage_buffer_range, limits.max_buffer) // (4 * out.size)
+    return 1 if dispatches > 1 else min(most, limits.max_workgroup_count[2] // product.batch)
+
+
 def _spread(product: Product, kernel: str, dispatches: int, out: Array) -> occupancy.Cut:
     """Return how a kernel of GPUs spreads a product over the device's units."""
     m, n, k, batch = product.m, product.n, product.k, product.batch
     if kernel == _SMALL:
         return occupancy.Cut((1, 1), 1, k)
     device = product.device
-    limits, units = device.limits, occupancy.units_of(device.info)
-    most = min(limits.max_storage_buffer_range, limits.max_buffer) // (4 * out.size)
-    most = 1 if dispatches > 1 else min(most, limits.max_workgroup_count[2] // batch)
+    units, most = occupancy.units_of(device.info), _most_parts(product, dispatches, out)
     if kernel == _TILED:
         return occupancy.tiled(m, n, k, batch, units, most)
     itemsize = product.b.array.dtype.itemsize
-    groups, _, _ = matvec.choose(device.info, m, n, k, itemsize, transpose_b=product.transpose_b)
+    groups, _, _ = matvec.choose(device.info, m, n, itemsize, transpose_b=product.transpose_b, forms=False)
     return occupancy.reading(batch * groups, n * k * itemsize // groups, m, n, k, batch, units, most)
 
 
@@ -292,8 +313,10 @@ def _dispatch(how: _How, product: Product, out: Matrix, tile: Tile) -> None:
     arrays, ranges = [a.array, b.array, out.array], [range_a, range_b, range_o]
     firsts = (a_first, b_first, o_first)
     forms = product.transpose_a or number > 1 or how.cut.parts > 1 or not how.follows.empty
+    if how.core is not None:  # of its two kernels one has all forms but what follows
+        forms = not how.follows.empty
     adds, batches = int(how.adds or k0 > 0), (a.batch, b.batch, out.batch)
-    groups, kernel, shape = _grid(how, product, m, n)
+    groups, kernel, shape = _grid(how, product, m, n, forms)
     constants: tuple[int, ...] = ()
     if how.kernel == _SMALL:
         steps = (1, b.row) if product.transpose_b else (b.row, 1)
@@ -308,14 +331,17 @@ def _dispatch(how: _How, product: Product, out: Matrix, tile: Tile) -> None:
             *(step % 4 == 0 for step in multiples),
         )
         constants += (*shape, *(step % 8 == 0 for step in multiples[:2]))
+        more = _Extras.of(how.follows, product, out, tile)
         if forms:
-            more = _Extras.of(how.follows, product, out, tile)
             arrays, ranges = [*arrays, *more.arrays], [*ranges, *more.ranges(range_a)]
+        if forms or how.core is not None:
             push += [*batches, how.cut.parts, how.cut.k_part, number * out.batch, *more.push]
             constants = (*constants, product.transpose_a, *how.follows.constants, more.wide)
+    if how.core is not None:
+        constants += how.core.constants(product.device.info)
     spirv, layers = ("_forms" if forms else "").join(kernel), number * how.cut.parts
     cost_ns, key, packed = number * m * n * k // _WORK_PER_NS, product.key, words(*push)
-    if forms or key is None:
+    if forms or how.core is not None or key is None:
         how.call.dispatch(spirv, arrays, ranges, packed, groups, constants, cost_ns, layers=layers)
         return
     grid, swapped = fold_groups(product.device, groups), product.swapped
@@ -367,15 +393,19 @@ def _multiples(product: Product, out: Matrix, firsts: tuple[int, ...], sizes: tu
     ]
 
 
-def _grid(how: _How, product: Product, m: int, n: int) -> tuple[int, tuple[str, str], tuple[int, int]]:
+def _grid(how: _How, product: Product, m: int, n: int, forms: bool) -> tuple[int, tuple[str, str], tuple[int, int]]:
     """Return the number of work groups, the halves of the kernel's name, and how much a group makes, as constants."""
     if how.kernel == _MATVEC:
         info, itemsize = product.device.info, product.b.array.dtype.itemsize
-        groups, name, span = matvec.choose(info, m, n, product.k, itemsize, transpose_b=product.transpose_b)
+        turned = product.transpose_b
+        groups, name, span = matvec.choose(info, m, n, itemsize, transpose_b=turned, forms=forms)
         return groups, (_MATVEC, name.removeprefix(_MATVEC)), (m, span)
     if how.kernel == _SMALL:
         rows = next(rows for rows in (1, 4, 8) if m <= rows or rows == 8)
         types = "_".join(SHORT[matrix.array.dtype.name] for matrix in (product.a, product.b))
         return -(-m // (4 * rows)) * -(-n // 64), (_SMALL, f"_{types}_rows{rows}"), (0, 0)
     high, broad = how.cut.tile
+    if how.core is not None:
+        variant = how.core.variant(product.a.array.dtype.name)
+        return -(-m // high) * -(-n // broad), (how.core.kernel, variant), how.core.tile
     return -(-m // (64 * high)) * -(-n // (64 * broad)), (_TILED, ""), how.cut.tile

@@ -162,7 +162,7 @@ def _fold(call: Call, kind: Kind, a: Array, axes: frozenset[int], target: Array)
         folding.reduce(call, kind, call.operands[0], _groups(a.shape, axes), target)
         return
     found = _strided(a, axes, ordered=kind.family == "place")
-    flat = call.flat(0)
+    flat = call.flat(call.operands[0])
     if found is None or not folding.fits(flat, *found[0]):
         call.forget()
         folding.reduce(call, kind, a.contiguous(), _groups(a.shape, axes), target)

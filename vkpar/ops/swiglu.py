@@ -71,7 +71,7 @@ def _launch_rows(call: Call, out: Array) -> bool:
     apart = not (gate.is_contiguous and up.is_contiguous)
     if not apart or step is None or other is None or (out.dtype.itemsize == 2 and length % 2):
         return False
-    flats = [call.flat(number) for number in range(2)]
+    flats = [call.flat(gate), call.flat(up)]
     if any(array.reach() < array.size for array in (*flats, out)):
         return False
     _dispatch(call, flats[0], flats[1], out, (0, out.size), (out.size // length, length, step, other))

@@ -1,0 +1,90 @@
+// Quantised weights as vkpar/ops/quantized.py lays them out: chunks of 16 bytes along a row, apart from their scales.
+// KIND is one of the following. A chunk is half a block of Q8_0, a block of Q4_0, or one of the eight parts of a Q4_K block.
+//
+// Whole numbers become floats by their bits: a few low bits under the exponent of a power of two, which is subtracted.
+// That is exact, and many times as fast as a conversion on GPUs that convert in a narrow unit.
+#ifndef VKPAR_QUANTIZED_GLSL
+#define VKPAR_QUANTIZED_GLSL
+
+#define Q8_0 1
+#define Q4_0 2
+#define Q4_K 3
+
+#if KIND == Q8_0
+const uint CHUNK = 16u;  // elements
+#else
+const uint CHUNK = 32u;
+#endif
+const uint FOURS = CHUNK / 4u;
+
+layout(set = 0, binding = SCALES_BINDING, std430) readonly buffer Scales_Words { uint scales_word[]; };
+layout(set = 0, binding = SCALES_BINDING, std430) readonly buffer Scales_Words4 { uvec4 scales_word4[]; };
+
+// Four whole numbers of a word: its bytes, each 128 too large, or the nibbles of its low half.
+vec4 whole4(uint word) {
+#if KIND == Q8_0
+    uvec4 bits = uvec4(word, word, word >> 16, word >> 16) & uvec4(0xFFu, 0xFF00u, 0xFFu, 0xFF00u);
+    bits |= uvec4(0x4B000000u, 0x47000000u, 0x4B000000u, 0x47000000u);  // 2^23 and 2^15
+    return uintBitsToFloat(bits) - vec4(8388736.0, 32896.0, 8388736.0, 32896.0);
+#else
+    uvec4 bits = uvec4(word) & uvec4(0xFu, 0xF0u, 0xF00u, 0xF000u);
+    bits |= uvec4(0x4B000000u, 0x49000000u, 0x47000000u, 0x45000000u);  // 2^23, 2^19, 2^15 and 2^11
+#if KIND == Q4_0
+    return uintBitsToFloat(bits) - vec4(8388616.0, 524296.0, 32776.0, 2056.0);
+#else
+    return uintBitsToFloat(bits) - vec4(8388608.0, 524288.0, 32768.0, 2048.0);
+#endif
+#endif
+}
+
+// Elements 4 i .. 4 i + 3 of a chunk, before they are scaled.
+vec4 whole_of(uvec4 chunk, uint i) {
+#if KIND == Q8_0
+    return whole4(chunk[i]);
+#else
+    return whole4(chunk[i >> 1] >> ((i & 1u) << 4));
+#endif
+}
+
+#if KIND == Q4_K
+#define SCALE_BITS uvec4
+#else
+#define SCALE_BITS uint
+#endif
+
+// What the scale of a chunk is made of. Chunks and scales are counted from the table's first ones, `first` being where the
+// latter begin in the binding.
+SCALE_BITS scale_bits(uint first, uint chunk) {
+#if KIND == Q4_K
+    return scales_word4[first + (chunk >> 3)];
+#elif KIND == Q4_0
+    return scales_word[(first + chunk) >> 1];
+#else
+    return scales_word[(first + (chunk >> 1)) >> 1];
+#endif
+}
+
+// What elements of that chunk are multiplied by, and what is subtracted then; both are exact.
+vec2 scale_of(SCALE_BITS bits, uint first, uint chunk) {
+#if KIND == Q4_K
+    uvec3 part = bits.yzw >> ((chunk & 7u) << 2);
+    uint scale = (part.x & 15u) | ((part.z & 3u) << 4);
+    uint least = (part.y & 15u) | ((part.z & 12u) << 2);
+    return unpackHalf2x16(bits.x) * vec2(float(scale), float(least));
+#elif KIND == Q4_0
+    return vec2(unpackHalf2x16(bits >> (((first + chunk) & 1u) << 4)).x, 0.0);
+#else
+    return vec2(unpackHalf2x16(bits >> (((first + (chunk >> 1)) & 1u) << 4)).x, 0.0);
+#endif
+}
+
+// Weights from whole numbers; of Q4_K rounded once, of the others exact.
+vec4 scaled(vec4 whole, vec2 scale) {
+#if KIND == Q4_K
+    return fma(whole, vec4(scale.x), vec4(-scale.y));
+#else
+    return whole * scale.x;
+#endif
+}
+
+#endif

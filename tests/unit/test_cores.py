@@ -1,0 +1,202 @@
+"""Which kernels of matrix cores a device is given, and which of them makes a product, without Vulkan."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.resources
+import json
+import re
+import struct
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from infos import fake_info
+
+from vkpar import cachedir
+from vkpar.ops import cores
+from vkpar.ops.cores import KHR, TILED, Core, Rate
+from vkpar.vulkan.physical import DeviceInfo
+from vkpar.vulkan.pipelines import shader
+from vkpar.vulkan.pipelines.capabilities import missing
+from vkpar.vulkan.pipelines.interface import reflect
+
+H200 = 132
+FEATURES = ("cooperativeMatrix", "shaderBFloat16Type", "shaderBFloat16CooperativeMatrix")
+SUBGROUPS = ("16x8x16 f16*f16->f16", "16x16x16 f16*f16->f32", "16x16x16 bf16*bf16->f32")
+MANIFEST = json.loads(importlib.resources.files("vkpar").joinpath("spirv", "manifest.json").read_text())["kernels"]
+
+
+def h200(without: tuple[str, ...] = (), **changes: Any) -> DeviceInfo:
+    """What driver 580 says of an H200, but for some features."""
+    info = fake_info()
+    matrices = {
+        "cooperative_matrix": SUBGROUPS,
+        "subgroup_operations": ("basic", "vote", "arithmetic", "ballot", "shuffle"),
+        "matrix_features": tuple(name for name in FEATURES if name not in without),
+    }
+    features = dataclasses.replace(info.features, **(matrices | changes))
+    limits = dataclasses.replace(info.limits, max_workgroup_invocations=1024, max_shared_memory=48 << 10)
+    return dataclasses.replace(info, features=features, limits=limits)
+
+
+def kernels(info: DeviceInfo, dtype: str = "float16") -> set[str]:
+    return {core.kernel for core in cores.available(info, dtype)}
+
+
+def test_an_h200_has_all_of_them() -> None:
+    for dtype in ("float16", "bfloat16"):
+        assert cores.available(h200(), dtype) == cores.CORES
+
+
+@pytest.mark.parametrize(
+    ("info", "dtype", "want"),
+    [
+        (fake_info(), "float16", set()),
+        (h200(matrix_features=()), "float16", set()),
+        (h200(("cooperativeMatrix",)), "float16", set()),
+        (h200(cooperative_matrix=SUBGROUPS[:1]), "float16", set()),
+        (h200(subgroup_control=False), "float16", set()),
+        (h200(storage_16bit=False), "float16", {KHR}),
+        (h200(memory_model=False), "float16", set()),
+        (h200(("shaderBFloat16CooperativeMatrix",)), "bfloat16", set()),
+        (h200(("shaderBFloat16CooperativeMatrix",)), "float16", {KHR}),
+        (h200(cooperative_matrix=SUBGROUPS[:2]), "bfloat16", set()),
+        (dataclasses.replace(h200(), api_version=(1, 2, 0)), "float16", {KHR}),
+    ],
+)
+def test_what_a_device_lacks_takes_kernels_away(info: DeviceInfo, dtype: str, want: set[str]) -> None:
+    assert kernels(info, dtype) == want
+
+
+def test_limits_take_kernels_away() -> None:
+    small = dataclasses.replace(h200().limits, max_workgroup_invocations=128, max_shared_memory=16 << 10)
+    left = cores.available(dataclasses.replace(h200(), limits=small), "float16")
+    assert left
+    assert all(core.threads <= 128 and core.shared_nbytes <= 16 << 10 for core in left)
+
+
+@pytest.mark.parametrize("warp", [8, 16, 32, 64])
+@pytest.mark.parametrize("core", [core for core in cores.CORES if core.kernel == KHR], ids=lambda core: core.label)
+def test_subgroups_share_a_tile(core: Core, warp: int) -> None:
+    high, broad = core.warp_tile(warp)
+    assert (core.tile[0] // high) * (core.tile[1] // broad) * warp == core.threads
+    assert (core.tile[0] % high, core.tile[1] % broad) == (0, 0)
+
+
+@pytest.mark.parametrize("core", cores.CORES, ids=lambda core: core.label)
+def test_kernels_ship_and_take_so_many_constants(core: Core) -> None:
+    """The last specialization constant that a module declares is the last that it is given."""
+    for dtype in ("float16", "bfloat16"):
+        for forms in ("", "_forms"):
+            spirv = shader.shipped(core.kernel + forms + core.variant(dtype))
+            assert max(_spec_ids(spirv)) == 17 + len(core.constants(h200()))
+            assert reflect(spirv).entries["main"].local_size == (core.threads, 1, 1)
+            assert reflect(spirv).push_nbytes == 19 * 4
+
+
+def _spec_ids(spirv: bytes) -> list[int]:
+    words, at, found = struct.unpack(f"<{len(spirv) // 4}I", spirv), 5, []
+    while at < len(words):
+        if words[at] & 0xFFFF == 71 and words[at + 2] == 1:  # OpDecorate ... SpecId
+            found.append(words[at + 3])
+        at += words[at] >> 16
+    return found
+
+
+@pytest.mark.parametrize("name", sorted(name for name, entry in MANIFEST.items() if "needs" in entry))
+def test_the_manifest_says_what_kernels_need(name: str) -> None:
+    """No device without these features can run it, and a device with them can."""
+    needs, capabilities = set(MANIFEST[name]["needs"]), reflect(shader.shipped(name)).capabilities
+    enough = [
+        feature
+        for feature in FEATURES
+        if (feature == "cooperativeMatrix" and "cooperative_matrix" in needs)
+        or ("BFloat16" in feature and "bfloat16" in needs)
+    ]
+    assert not missing(capabilities, h200(matrix_features=tuple(enough)).features)
+    for family in ("cooperativeMatrix", "BFloat16"):
+        left = tuple(feature for feature in enough if not re.search(family, feature))
+        assert len(left) == len(enough) or missing(capabilities, h200(matrix_features=left).features)
+
+
+def test_no_other_kernel_needs_matrix_cores() -> None:
+    for name, entry in MANIFEST.items():
+        assert ("needs" in entry) == name.startswith(("matmul_coop", "attention_cores"))
+
+
+# --- the choice ---
+
+BIG, LITTLE, PLAIN = Core(KHR, 256, (128, 256), 32), Core(KHR, 128, (64, 64), 32, 2), Core(TILED, 256, (128, 128))
+RATES = {BIG: Rate(40e3, 64e3), LITTLE: Rate(12e3, 16e3), PLAIN: Rate(200e3, 480e3)}
+
+
+def test_many_tiles_take_the_one_with_the_best_rate() -> None:
+    assert cores.soonest(RATES, H200, 8192, 8192, 8192, 1, 1) == (BIG, 1, 8192)
+
+
+def test_few_tiles_are_small_or_split() -> None:
+    assert cores.soonest(RATES, H200, 512, 512, 512, 1, 1) == (LITTLE, 1, 512)
+    split = cores.soonest(RATES, H200, 512, 512, 16384, 1, 16)
+    assert split is not None
+    assert split.parts > 1
+
+
+def test_the_tiled_kernel_stays_where_it_is_faster() -> None:
+    slow = {BIG: Rate(600e3, 1200e3), PLAIN: RATES[PLAIN]}
+    assert cores.soonest(slow, H200, 4096, 4096, 4096, 1, 8) is None
+
+
+@given(
+    m=st.integers(1, 20_000),
+    n=st.integers(1, 20_000),
+    k=st.integers(1, 60_000),
+    batch=st.integers(1, 50),
+    most=st.integers(1, 40),
+)
+def test_parts_cover_k_and_none_is_empty(m: int, n: int, k: int, batch: int, most: int) -> None:
+    found = cores.soonest(RATES, H200, m, n, k, batch, most)
+    if found is not None:
+        assert 1 <= found.parts <= most
+        assert (found.parts - 1) * found.k_part < k <= found.parts * found.k_part
+        assert found.parts == 1 or found.k_part % found.core.step == 0
+
+
+def test_fixed_rates_rank_kernels_as_measured() -> None:
+    """Of work-groups enough the kernels of matrix cores are faster than the tiled one, the largest tile the fastest."""
+    rates = cores._assumed((*cores.CORES, PLAIN))
+    assert all(rate.four > rate.one > 0 for rate in rates.values())
+    found = cores.soonest(rates, H200, 8192, 8192, 8192, 1, 1)
+    assert found is not None
+    assert found.core == cores.CORES[0]
+
+
+# --- what is kept ---
+
+ABOUT = {"format": 1, "driver": ["a", 1]}
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        None,
+        "",
+        "[]",
+        "{}",
+        json.dumps({**ABOUT, "ns": {}}),
+        json.dumps({**ABOUT, "ns": {BIG.label: [1.0, -2.0]}}),
+        json.dumps({**ABOUT, "ns": {BIG.label: [1.0]}}),
+        json.dumps({**ABOUT, "ns": {BIG.label: "ab"}}),
+        json.dumps({**ABOUT, "driver": ["a", 2], "ns": {BIG.label: [1.0, 2.0]}}),
+    ],
+)
+def test_files_of_something_else_are_not_believed(monkeypatch: pytest.MonkeyPatch, document: str | None) -> None:
+    monkeypatch.setattr(cachedir, "read", lambda name: None if document is None else document.encode())
+    assert cores._load("x.json", ABOUT, (BIG,)) is None
+
+
+def test_what_was_measured_is_found_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = json.dumps({**ABOUT, "ns": {BIG.label: RATES[BIG], "another": [1, 2]}})
+    monkeypatch.setattr(cachedir, "read", lambda name: text.encode())
+    assert cores._load("x.json", ABOUT, (BIG,)) == {BIG: RATES[BIG]}
