@@ -13,6 +13,22 @@ class InvalidUsageError(VkparError, ValueError):
     """The caller's arguments, or the state of an object, do not allow the call (use after close too)."""
 
 
+class WeightsError(InvalidUsageError):
+    """A file of weights that is not what it says, or a tensor that it lacks; the message says what to do.
+
+    Attributes:
+        path: the file or folder; empty where there is none.
+        tensor: the name of the tensor that is wrong; empty where it is the whole file.
+    """
+
+    def __init__(self, message: str, path: str = "", tensor: str = "") -> None:
+        super().__init__(
+            ": ".join(part for part in (path, f"tensor {tensor[:200]!r}" if tensor else "", message) if part)
+        )
+        self.path = path
+        self.tensor = tensor
+
+
 class UnsupportedError(VkparError):
     """A device, driver or machine lacks something that the call needs; the message names it."""
 

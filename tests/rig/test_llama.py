@@ -1,0 +1,376 @@
+"""A decoder over ranks: logits within derived bounds of float64, the reference's tokens, replicas that agree."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from fractions import Fraction
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import fusing
+import llama_reference as reference
+import numpy as np
+import pytest
+import reducing
+
+import vkpar
+from vkpar import InvalidUsageError, UnsupportedError
+from vkpar.parallel.models import Generation, Llama, Sampling, naming, open_model, tiny
+from vkpar.parallel.models.config import Config
+from vkpar.parallel.models.placement import place
+
+EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "generate.py"
+Rig = Callable[..., vkpar.Communicator]
+
+SMALL = replace(tiny.SIZES, vocabulary=128)
+LLAMA3 = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_context": 32.0}
+CONFIGS = {
+    "llama": SMALL,
+    "qwen2": replace(SMALL, family="qwen2", tied=True, theta=1e6),
+    "linear": replace(SMALL, scaling=2.0, heads=3, kv_heads=1),
+    "llama3": replace(SMALL, scaling=LLAMA3, layers=3),
+    "wide": replace(SMALL, layers=1, hidden=256, intermediate=256, head_dim=64),  # what a row split slices
+}
+SEEDS = {"wide": 1}  # such that no two tokens are likely alike
+PROMPT = (1, 5, 9, 33, 2, 100, 7, 8, 9, 10, 11, 90)
+STEPS = 24
+RARE = pytest.mark.sampled(1 << 32)  # with --full alone
+CASES = [
+    ("llama", "L", "single", (1,)),
+    ("llama", "LL", "tensor", (1, 1)),
+    ("llama", "LL", "tensor", (3, 1)),
+    ("llama", "LLL", "tensor", (1, 0, 1)),
+    ("llama", "LLL", "tensor", (1, 1, 1)),
+    ("llama", "LL", "layer", (1, 1)),
+    pytest.param("llama", "LLL", "layer", (1, 0, 1), marks=RARE),
+    ("wide", "LL", "row", (3, 1)),
+    pytest.param("wide", "LLL", "row", (1, 0, 1), marks=RARE),
+    ("qwen2", "LL", "tensor", (1, 1)),
+    pytest.param("qwen2", "LL", "layer", (1, 1), marks=RARE),
+    ("linear", "LLL", "tensor", (1, 1, 1)),
+    ("llama3", "LL", "single", (0, 1)),
+    ("llama", "LS", "tensor", (1, 1)),
+    pytest.param("llama", "LS", "layer", (1, 1), marks=RARE),
+    pytest.param("wide", "LS", "row", (1, 1), marks=RARE),
+]
+
+
+@cache
+def weights_of(name: str) -> dict[str, Any]:
+    return tiny.weights(CONFIGS[name], SEEDS.get(name, 0))
+
+
+@cache
+def expected(name: str, ranks: int, wire: str) -> tuple[reference.F64, reference.F64, list[int]]:
+    """Logits of the prompt and of what the reference adds to it, their bounds, and the added tokens."""
+    config, weights = CONFIGS[name], weights_of(name)
+    added = reference.greedy(config, weights, PROMPT, STEPS)
+    whole = [*PROMPT, *added]
+    value, bound = reference.bounded(config, weights, whole, ranks=ranks, wire=wire)
+    return value, bound, added
+
+
+@contextmanager
+def model_of(comm: vkpar.Communicator, name: str, mode: str, ratios: Sequence[int], **options: Any) -> Iterator[Llama]:
+    config = CONFIGS[name]
+    placement = place(mode, config, [Fraction(ratio) for ratio in ratios])
+    settings = {"context": 64, "cache_dtype": "float32", **options}
+    with Llama(config, weights_of(name), comm, placement, **settings) as model:
+        yield model
+
+
+@pytest.mark.parametrize(("name", "letters", "mode", "ratios"), CASES)
+def test_logits_and_tokens(rig: Rig, name: str, letters: str, mode: str, ratios: tuple[int, ...]) -> None:
+    value, bound, added = expected(name, len(letters), "f32")
+    assert reference.surest(value[len(PROMPT) - 1 :], bound[len(PROMPT) - 1 :]) > 2, "no device could choose otherwise"
+    with model_of(rig(letters, wire="f32"), name, mode, ratios) as model:
+        logits = model.prefill([*PROMPT, *added], logits=True)
+        assert logits is not None
+        assert (np.abs(logits - value) <= bound).all()
+        model.rewind()
+        assert list(Generation(model, PROMPT, STEPS)) == added
+        assert model.length == len(PROMPT) + STEPS - 1
+        assert (np.abs(model.next_logits() - value[-2]) <= bound[-2]).all(), "the captured step's"
+
+
+@pytest.mark.parametrize(("letters", "wire"), [("LLL", "q8"), ("LS", "f16")])
+def test_replicas_of_the_stream_agree_and_wires_stay_within_their_bounds(rig: Rig, letters: str, wire: str) -> None:
+    weights, ranks = weights_of("llama"), len(letters)
+    value, bound = reference.bounded(SMALL, weights, PROMPT, ranks=ranks, wire=wire, kept=2.0**-11)
+    comm = rig(letters, wire=wire)
+    with model_of(comm, "llama", "tensor", (1,) * ranks, cache_dtype="float16") as model:
+        streams = model.replicas(PROMPT)
+        assert len(streams) == len(letters)
+        assert all(stream.tobytes() == streams[0].tobytes() for stream in streams)
+        logits = model.prefill(PROMPT, logits=True)
+        assert logits is not None
+        assert (np.abs(logits - value) <= bound).all()
+        first = list(Generation(model, [3], 30))
+        model.rewind(len(PROMPT))
+        assert list(Generation(model, [3], 30)) == first, "repeatable"
+
+
+def test_a_text_in_turns_is_that_of_one_prompt(rig: Rig) -> None:
+    """Prompts in small batches, single tokens and more prompts after them; what is kept costs no further memory."""
+    value, bound, added = expected("llama", 1, "f32")
+    whole = [*PROMPT, *added]
+    comm = rig("L", wire="f32")
+    with model_of(comm, "llama", "single", (1,), batch=5) as model:
+        held = 0
+        for turn in range(5):
+            model.rewind()
+            found = model.prefill(whole[:7], logits=True)
+            assert found is not None
+            for token in whole[7:9]:
+                model.feed(token)
+                found = np.concatenate([found, model.next_logits()[None]])
+            more = model.prefill(whole[9:], logits=True)
+            assert more is not None
+            found = np.concatenate([found, more])
+            assert (np.abs(found - value) <= bound).all()
+            comm.devices[0].synchronize()
+            used = comm.devices[0].memory().arrays
+            held = held if turn > 1 else used
+            assert used <= held
+        assert model.stats().launches == 10
+
+
+def test_fifty_turns_launch_the_same_graph(rig: Rig) -> None:
+    """A turn costs as many operations as the one before: none is recorded anew, and no memory is taken."""
+    comm = rig("L")
+    with model_of(comm, "llama", "single", (1,), context=256) as model:
+        counted = []
+        for turn in range(50):
+            list(Generation(model, [turn + 1, 7], 3))  # tokens that are given, the last of three stays out
+            counted.append((model.stats().operations, [device.memory().arrays for device in comm.devices]))
+        assert model.length == 50 * 4
+        assert counted[-1] == counted[5]
+
+
+def test_sums_of_the_captured_step_are_fused_on_gpus(rigs: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each block's two sums take the place of a product's store and of the norm after them, on both ranks."""
+    added = expected("llama", 2, "f32")[2]
+    devices = reducing.fresh_devices(rigs, "LL")
+    fusing.force_gpu(monkeypatch.setattr)
+    comm = vkpar.Communicator(devices, wire="f32", algorithm="direct")
+    with comm, model_of(comm, "llama", "tensor", (1, 1)) as model:
+        assert list(Generation(model, PROMPT, 3)) == added[:3]
+        assert model.stats().fused == 2 * 2 * 2 * SMALL.layers
+    for device in devices:
+        device.close()
+
+
+def test_rows_of_a_prompt_may_be_rounded(rig: Rig) -> None:
+    """Inputs of products in float16, as matrix units take them, and weights that were converted."""
+    weights = {name: tensor.astype(np.float16) for name, tensor in weights_of("llama").items()}
+    kept = {name: tensor if tensor.ndim == 1 else weights[name] for name, tensor in weights_of("llama").items()}
+    value, bound = reference.bounded(SMALL, kept, PROMPT, inputs=2.0**-11, kept=2.0**-11, ranks=2, wire="f32")
+    options = {"inputs": "float16", "dtype": "float16", "cache_dtype": "float16"}
+    with model_of(rig("LL", wire="f32"), "llama", "tensor", (1, 1), **options) as model:
+        logits = model.prefill(PROMPT, logits=True)
+        assert logits is not None
+        assert sum(model.weights_nbytes) < 0.6 * sum(tensor.nbytes for tensor in weights_of("llama").values())
+        assert (np.abs(logits - value) <= bound).all()
+        exact, close = reference.bounded(SMALL, kept, PROMPT)  # of float32
+        assert (np.abs(logits - exact) > close / 50).any(), "they were rounded"
+
+
+def test_drawn_tokens_follow_the_seed(rig: Rig) -> None:
+    with model_of(rig("LL", wire="f32"), "llama", "tensor", (1, 1)) as model:
+        drawn = []
+        for seed in (7, 7, 8):
+            model.rewind()
+            drawn.append(
+                list(Generation(model, PROMPT, 20, Sampling(temperature=1.5, top_k=40, top_p=0.95, seed=seed)))
+            )
+        assert drawn[0] == drawn[1] != drawn[2]
+        model.rewind()
+        one = list(Generation(model, PROMPT, 20, Sampling(temperature=2.0, top_k=1)))
+        assert one == expected("llama", 2, "f32")[2][:20], "of one token the likeliest"
+
+
+def test_generation_stops_and_keeps_what_it_gave(rig: Rig) -> None:
+    _, _, added = expected("llama", 1, "f32")
+    with model_of(rig("L"), "llama", "single", (1,)) as model:
+        end = added[4]
+        generation = Generation(model, PROMPT, STEPS, stops=[end])
+        assert list(generation) == added[: added.index(end) + 1]
+        assert model.length == len(PROMPT) + added.index(end)
+        model.rewind()
+        for number, token in enumerate(Generation(model, PROMPT, STEPS)):
+            assert token == added[number]
+            if number == 9:
+                break
+        assert model.length == len(PROMPT) + 9
+
+
+# ---- files ----
+
+
+def dequantised(tensors: dict[str, Any], kind: str) -> dict[str, Any]:
+    """What a GGUF file of the kind holds of the tensors."""
+    gguf = pytest.importorskip("gguf")
+    found = {}
+    for name, tensor in tensors.items():
+        used = "f32" if tensor.ndim == 1 else kind
+        blocks, raw = tiny.quantised(tensor, used)
+        found[name] = (
+            blocks if used in ("f32", "f16") else gguf.quants.dequantize(blocks, gguf.GGMLQuantizationType[raw])
+        )
+    return found
+
+
+def check_file(rig: Rig, path: Path, config: Config, tensors: dict[str, Any], letters: str, mode: str) -> None:
+    value, bound = reference.bounded(config, tensors, PROMPT, ranks=len(letters), wire="f32")
+    with open_model(path) as file:
+        told: dict[str, int] = {}
+        comm = rig(letters, wire="f32")
+        options = {"context": 64, "cache_dtype": "float32", "inputs": "float32", "progress": told.__setitem__}
+        with file.load(comm, mode=mode, ratios="even", strict=True, **options) as model:
+            assert model.plan is not None
+            assert model.plan.mode == model.placement.mode
+            for memory, nbytes in zip(model.plan.memory, model.weights_nbytes, strict=True):
+                assert abs(memory.weights - nbytes) <= 0.05 * nbytes + 256 * len(told), "padding of small tensors"
+            logits = model.prefill(PROMPT, logits=True)
+            assert logits is not None
+            assert (np.abs(logits - value) <= bound).all()
+            assert set(told) <= set(file.weights)
+            assert sum(told.values()) >= 0.9 * file.weights.nbytes
+
+
+@pytest.mark.parametrize("kind", tiny.KINDS)
+def test_gguf_files(rig: Rig, tmp_path: Path, kind: str) -> None:
+    pytest.importorskip("gguf")
+    family = "qwen2" if kind in ("f16", "q4_0") else "llama"  # q4_0 with an output layer that is the table
+    layers = 2 if kind == "q8_0" else 1
+    config = replace(CONFIGS["wide"], family=family, layers=layers, theta=5e5, tied=kind == "q4_0")
+    tensors = tiny.weights(config)
+    tiny.write_gguf(tmp_path / "m.gguf", config, tensors, kind)
+    letters, mode = ("LL", "layer") if kind == "q8_0" else ("L", "single")
+    check_file(rig, tmp_path / "m.gguf", config, dequantised(tensors, kind), letters, mode)
+
+
+@pytest.mark.parametrize("kind", ["q8_0", pytest.param("q4_0", marks=RARE)])
+def test_quantised_files_in_a_tensor_split(rig: Rig, tmp_path: Path, kind: str) -> None:
+    pytest.importorskip("gguf")
+    config = replace(CONFIGS["wide"], layers=1)
+    tensors = tiny.weights(config)
+    tiny.write_gguf(tmp_path / "m.gguf", config, tensors, kind)
+    check_file(rig, tmp_path / "m.gguf", config, dequantised(tensors, kind), "LL", "tensor")
+
+
+@pytest.mark.parametrize(("dtype", "scaling"), [("float32", LLAMA3), ("float16", 4.0), ("bfloat16", None)])
+def test_folders(rig: Rig, tmp_path: Path, dtype: str, scaling: Any) -> None:
+    safetensors = pytest.importorskip("safetensors.numpy")
+    config = tiny.write_folder(tmp_path, replace(SMALL, scaling=scaling, stops=(3, 4), first=1), dtype=dtype)
+    tensors = safetensors.load_file(tmp_path / "model.safetensors")
+    with open_model(tmp_path) as file:
+        assert file.config == config
+    check_file(rig, tmp_path, config, {name: np.asarray(x, np.float32) for name, x in tensors.items()}, "L", "auto")
+
+
+def test_the_program_prints_what_was_asked_for(rigs: Any, tmp_path: Path) -> None:
+    pytest.importorskip("safetensors")
+    config = tiny.write_folder(tmp_path / "m", SMALL)
+    logits, weights = tmp_path / "logits.npy", tiny.weights(config)
+    index = rigs(reducing.POOLS["L"])[0].info.index
+    asked = f"--steps 12 --json --split tensor --ratios even --wire f32 --devices {index}*2".split()
+    files = ["--model", str(tmp_path / "m"), "--logits", str(logits), "--tokens", ",".join(map(str, PROMPT))]
+    done = subprocess.run(
+        [sys.executable, EXAMPLE, *files, *asked], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    value, bound = reference.bounded(config, weights, PROMPT, ranks=2)
+    written = np.load(logits)
+    assert written.dtype == np.float32
+    assert (np.abs(written - value) <= bound).all()
+    found = json.loads(done.stdout)
+    assert found["tokens"] == expected("llama", 2, "f32")[2][:12]
+    assert found["pp"] > 0
+    assert found["tg"] > 0
+    assert found["plan"]["mode"] == "tensor"
+    assert found["plan"]["heads"] == [[2, 2]] * 2
+
+
+# ---- what is refused ----
+
+
+def test_wrong_arguments(rig: Rig, tmp_path: Path) -> None:
+    pytest.importorskip("safetensors")
+    comm = rig("LL", wire="f32")
+    tiny.write_folder(tmp_path, SMALL)
+    with open_model(tmp_path) as file:
+        for options, message in (
+            ({"mode": "diagonal"}, "no mode 'diagonal'"),
+            ({"ratios": "1,2,3"}, "3 ratios for 2 ranks"),
+            ({"ratios": [0, 0]}, "every ratio is 0"),
+            ({"mode": "tensor", "context": 0}, "context is a whole number from 1"),
+        ):
+            with pytest.raises(InvalidUsageError, match=message):
+                file.load(comm, **options)
+        with pytest.raises(InvalidUsageError, match=r"no tokenizer\.json; pass token ids"):
+            file.tokenizer()
+    with model_of(comm, "llama", "tensor", (1, 1)) as model:
+        for call, message in (
+            (model.feed, "give a prompt"),
+            (model.next_logits, "no logits before"),
+            (lambda: model.prefill([]), "at least one id"),
+            (lambda: model.prefill([128]), "token 128 is none of the 128"),
+            (lambda: model.prefill([-1]), "token -1 is none"),
+            (lambda: model.prefill([1] * 65), "do not fit the 64"),
+            (lambda: model.rewind(1), "0 tokens are kept"),
+            (lambda: Generation(model, PROMPT, 60), "do not fit the 64"),
+            (lambda: Generation(model, PROMPT, -1), "steps is a whole number"),
+        ):
+            with pytest.raises(InvalidUsageError, match=message):
+                call()
+        model.prefill([1] * 64)
+        with pytest.raises(InvalidUsageError, match="all of it is taken"):
+            model.feed()
+
+
+def test_a_tensor_that_is_missing_or_has_another_shape_is_named_before_anything_is_read(rig: Rig) -> None:
+    comm = rig("L")
+    weights = dict(weights_of("llama"))
+    placement = place("single", SMALL, [Fraction(1)])
+    before = comm.devices[0].memory().arrays
+    name = "model.layers.1.mlp.up_proj.weight"
+    for tensor, message in (
+        (None, f"no tensor {name}"),
+        (np.zeros((96, 32), np.float32), rf"{name} has shape \(96, 32\)"),
+    ):
+        weights.pop(name)
+        if tensor is not None:
+            weights[name] = tensor
+        with pytest.raises(InvalidUsageError, match=message):
+            Llama(SMALL, weights, comm, placement)
+        weights[name] = np.zeros(1)
+    assert comm.devices[0].memory().arrays == before
+
+
+def test_folders_that_are_none(tmp_path: Path) -> None:
+    pytest.importorskip("safetensors")
+    with pytest.raises(InvalidUsageError, match=r"has no config\.json"):
+        open_model(tmp_path)
+    tiny.write_folder(tmp_path, SMALL)
+    config = (tmp_path / "config.json").read_text()
+    for old, new, error, message in (
+        ('"llama"', '"mamba"', UnsupportedError, "'mamba' is not supported"),
+        ('"silu"', '"gelu"', UnsupportedError, "hidden_act 'gelu'"),
+        ('"hidden_size": 64', '"hidden_size": "64"', InvalidUsageError, "hidden_size is int"),
+        ('"hidden_size": 64', '"hidden_size": 1e999', InvalidUsageError, "hidden_size is int"),
+        ('"num_hidden_layers": 2', '"num_hidden_layers": 3', InvalidUsageError, r"no tensor model\.layers\.2"),
+        ('"num_key_value_heads": 2', '"num_key_value_heads": 3', InvalidUsageError, "no multiple of 3"),
+        ('"num_key_value_heads": 2', '"num_key_value_heads": 0', InvalidUsageError, "kv_heads is from 1"),
+        ("{", "[", InvalidUsageError, "cannot be read"),
+    ):
+        assert old in config
+        (tmp_path / "config.json").write_text(config.replace(old, new, 1))
+        with pytest.raises(error, match=message), open_model(tmp_path) as file:
+            naming.check(file.config, file.weights, "it")

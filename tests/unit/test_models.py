@@ -1,0 +1,317 @@
+"""What needs no device of the models: configurations, names, where parts lie, sampling, tokenizers, the reference."""
+
+from __future__ import annotations
+
+import json
+import tracemalloc
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import llama_reference as reference
+import numpy as np
+import pytest
+
+from vkpar import InvalidUsageError, UnsupportedError
+from vkpar.parallel.heads import split_heads
+from vkpar.parallel.models import Sampling, naming, parse_ids, tiny, tokens
+from vkpar.parallel.models import config as configs
+from vkpar.parallel.models.placement import Units, place
+
+TEXT = "Sums of tensors over devices of any vendors.\nThe sum of 12 and 345 is 357; it's héllo, wörld!\n" * 8
+
+
+# ---- configurations ----
+
+
+def test_a_configuration_survives_its_json() -> None:
+    for config in (
+        tiny.SIZES,
+        replace(tiny.SIZES, family="qwen2", tied=True, theta=1e6, stops=(2, 3), first=1, scaling=4.0),
+    ):
+        assert configs.of_json(json.loads(json.dumps(tiny.as_json(config))), "it") == config
+
+
+def test_what_transformers_leaves_out_has_its_defaults() -> None:
+    found = tiny.as_json(tiny.SIZES)
+    for name in ("head_dim", "num_key_value_heads", "rope_theta", "rms_norm_eps", "hidden_act", "tie_word_embeddings"):
+        del found[name]
+    config = configs.of_json(found, "it")
+    assert (config.head_dim, config.kv_heads, config.theta, config.epsilon) == (16, 4, 1e4, 1e-6)
+    newer = {**found, "rope_parameters": {"rope_type": "default", "rope_theta": 5e5}}
+    assert configs.of_json(newer, "it").theta == 5e5
+    stretched = {"rope_type": "linear", "rope_theta": 5e5, "factor": 2.0}
+    assert configs.of_json({**found, "rope_parameters": stretched}, "it").scaling == 2.0
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"model_type": "gemma"}, UnsupportedError, "'gemma' is not supported"),
+        ({"model_type": 3}, InvalidUsageError, "model_type is str"),
+        ({"hidden_size": None}, InvalidUsageError, "has no hidden_size"),
+        ({"hidden_size": True}, InvalidUsageError, "hidden_size is int"),
+        ({"num_hidden_layers": 10**9}, InvalidUsageError, "layers is from 1"),
+        ({"rms_norm_eps": float("nan")}, InvalidUsageError, "epsilon is a number above 0"),
+        ({"rope_theta": 0}, InvalidUsageError, "theta is a number above 0"),
+        ({"head_dim": 15}, InvalidUsageError, "no pairs"),
+        ({"rope_scaling": {"rope_type": "yarn", "factor": 2.0}}, UnsupportedError, "'yarn' is not supported"),
+        ({"rope_scaling": {"type": "linear"}}, InvalidUsageError, "has no factor"),
+        ({"rope_scaling": 3}, InvalidUsageError, "is an object"),
+        ({"use_sliding_window": True}, UnsupportedError, "use_sliding_window"),
+        ({"mlp_bias": True}, UnsupportedError, "mlp_bias"),
+        ({"eos_token_id": [1, "2"]}, InvalidUsageError, "a token is a whole number"),
+    ],
+)
+def test_wrong_configurations(changes: dict[str, Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        configs.of_json({**tiny.as_json(tiny.SIZES), **changes}, "it")
+
+
+def test_metadata_of_gguf_files() -> None:
+    given = {
+        "general.architecture": "llama",
+        "llama.block_count": np.uint32(2).item(),
+        "llama.embedding_length": 64,
+        "llama.feed_forward_length": 96,
+        "llama.attention.head_count": 4,
+        "llama.attention.head_count_kv": 2,
+        "llama.attention.layer_norm_rms_epsilon": 1e-5,
+        "llama.context_length": 512,
+        "tokenizer.ggml.eos_token_id": 2,
+        "tokenizer.ggml.bos_token_id": 1,
+    }
+    found = configs.of_gguf(given, "it", 128, tied=False)
+    assert found == replace(tiny.SIZES, vocabulary=128, style="llama", stops=(2,), first=1)
+    with pytest.raises(UnsupportedError, match="'bert' is not supported"):
+        configs.of_gguf({"general.architecture": "bert"}, "it", 128, tied=False)
+    with pytest.raises(UnsupportedError, match=r"rope\.dimension_count of 8"):
+        configs.of_gguf({**given, "llama.rope.dimension_count": 8}, "it", 128, tied=False)
+    divided = configs.of_gguf(given, "it", 128, tied=False, divisors=[1.0] * 8)
+    assert divided.scaling == (1.0,) * 8
+
+
+def test_a_folder_may_say_elsewhere_what_ends_a_text(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({**tiny.as_json(tiny.SIZES), "eos_token_id": 2}))
+    assert configs.read_folder(tmp_path).stops == (2,)
+    (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": [2, 9]}))
+    assert configs.read_folder(tmp_path).stops == (2, 9)
+
+
+# ---- where parts lie ----
+
+
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "ratios", "counts", "keys"),
+    [
+        (8, 4, (1, 1), (4, 4), ((0, 2), (2, 4))),
+        (8, 4, (3, 1), (6, 2), ((0, 3), (3, 4))),
+        (8, 4, (1, 0, 1), (4, 0, 4), ((0, 2), (0, 0), (2, 4))),
+        (8, 2, (1, 1, 1), (2, 2, 4), ((0, 1), (0, 1), (1, 2))),
+        (8, 2, (1, 0, 1, 3), (2, 0, 2, 4), ((0, 1), (0, 0), (0, 1), (1, 2))),
+        (3, 1, (2, 1), (2, 1), ((0, 1), (0, 1))),
+        (2, 1, (1, 1, 1), (1, 1, 0), ((0, 1), (0, 1), (0, 0))),
+        (4, 4, (1, 1, 1), (2, 1, 1), ((0, 2), (2, 3), (3, 4))),
+    ],
+)
+def test_heads_are_cut_at_groups_or_shared_within_one(
+    heads: int, kv_heads: int, ratios: tuple[int, ...], counts: tuple[int, ...], keys: tuple[tuple[int, int], ...]
+) -> None:
+    found = split_heads(heads, kv_heads, 16, ratios)
+    assert found.queries.counts == counts
+    assert found.keys == keys
+    for count, kept in zip(found.queries.counts, found.kv_counts, strict=True):
+        assert count % max(kept, 1) == 0
+
+
+def test_borders_keep_blocks_whole() -> None:
+    config = replace(tiny.SIZES, heads=8, kv_heads=4, head_dim=64, intermediate=1024)
+    found = place("tensor", config, [Fraction(1), Fraction(2)], Units(256, 256))
+    assert all(border * 64 % 256 == 0 for border in found.heads[0].queries.borders)
+    assert all(border % 256 == 0 for border in found.inner[0].borders)
+
+
+def test_modes() -> None:
+    config = replace(tiny.SIZES, layers=5, hidden=256, heads=4, head_dim=64)
+    ratios = [Fraction(3), Fraction(0), Fraction(2)]
+    layered = place("layer", config, ratios)
+    assert layered.streams == ((0,), (0,), (0,), (2,), (2,))
+    assert layered.table.counts == (320, 0, 0)
+    assert layered.outputs.counts == (0, 0, 320)
+    assert layered.heads[3].kv_counts == (0, 0, 2)
+    sliced = place("row", config, ratios)
+    assert sliced.streams == ((0,),) * 5
+    assert [sliced.slices(256, 256), sliced.slices(255, 256), sliced.slices(256, 255)][1:] == [None, None]
+    assert layered.slices(256, 256) is None
+    assert place("single", config, [Fraction(1), Fraction(2)]).streams == ((1,),) * 5
+    assert place("tensor", config, ratios).streams == ((0, 1, 2),) * 5
+    with pytest.raises(InvalidUsageError, match="no mode 'ring'"):
+        place("ring", config, ratios)
+
+
+# ---- names ----
+
+
+def test_every_tensor_is_named_once() -> None:
+    for names in (naming.TRANSFORMERS, naming.GGUF):
+        shapes = dict(naming.shapes(tiny.SIZES, names))
+        assert len(shapes) == 3 + 9 * tiny.SIZES.layers
+        zeros = {name: np.zeros(shape, np.float32) for name, shape in shapes.items()}
+        naming.check(tiny.SIZES, zeros, "it")
+        assert naming.of(zeros) is names
+        name = names.of_block("attention.k", 1)
+        zeros[naming.bias_of(name)] = np.zeros(3, np.float32)
+        with pytest.raises(InvalidUsageError, match="bias has shape"):
+            naming.check(tiny.SIZES, zeros, "it")
+
+
+def test_a_missing_tensor_is_found_without_a_list_of_all() -> None:
+    tracemalloc.start()
+    with pytest.raises(InvalidUsageError, match=r"no tensor model\.embed_tokens"):
+        naming.check(replace(tiny.SIZES, layers=1 << 24), {}, "it")
+    assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    tracemalloc.stop()
+
+
+# ---- sampling ----
+
+
+def test_sampling_follows_its_definition() -> None:
+    logits = np.log(np.array([0.5, 0.25, 0.15, 0.06, 0.04]))
+    assert np.allclose(Sampling(1.0).sampler().probabilities(logits), np.exp(logits))
+    assert np.allclose(Sampling(1.0, top_k=2).sampler().probabilities(logits), [2 / 3, 1 / 3, 0, 0, 0])
+    # The likeliest tokens until their sum reaches top_p, the one that reaches it included.
+    assert np.allclose(Sampling(1.0, top_p=0.6).sampler().probabilities(logits), [2 / 3, 1 / 3, 0, 0, 0])
+    assert np.allclose(Sampling(1.0, top_p=0.5).sampler().probabilities(logits), [1, 0, 0, 0, 0])
+    halved = np.exp(logits) ** 2
+    assert np.allclose(Sampling(0.5).sampler().probabilities(logits), halved / halved.sum())
+    assert np.allclose(Sampling(0.001).sampler().probabilities(1e4 * logits), [1, 0, 0, 0, 0])
+    drawn = [Sampling(1.0, seed=3).sampler() for _ in range(2)]
+    counts = np.bincount([drawn[0](logits) for _ in range(4000)], minlength=5) / 4000
+    assert np.abs(counts - np.exp(logits)).max() < 5 * 0.5 / np.sqrt(4000)
+    assert [drawn[1](logits) for _ in range(20)] != [0] * 20
+
+
+def test_greedy_takes_the_first_of_equals_and_no_sampling_takes_nan() -> None:
+    assert Sampling().sampler()(np.array([1.0, 3.0, 3.0])) == 1
+    for sampling in (Sampling(), Sampling(1.0)):
+        with pytest.raises(InvalidUsageError, match="not finite"):
+            sampling.sampler()(np.array([1.0, np.nan]))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"temperature": -1.0}, {"temperature": float("nan")}, {"top_k": -1}, {"top_p": 0.0}, {"top_p": 1.1}, {"seed": -1}],
+)
+def test_wrong_sampling(options: dict[str, Any]) -> None:
+    with pytest.raises(InvalidUsageError, match=next(iter(options))):
+        Sampling(**options)
+
+
+# ---- tokenizers ----
+
+
+def test_ids() -> None:
+    assert parse_ids("1, 5,9") == [1, 5, 9]
+    for text in ("", "1,,2", "a"):
+        with pytest.raises(InvalidUsageError, match="token ids look like"):
+            parse_ids(text)
+
+
+def test_a_folder_and_a_gguf_file_give_the_same_tokens(tmp_path: Path) -> None:
+    pytest.importorskip("tokenizers")
+    rules = tiny.train_tokenizer(TEXT, 300)
+    rules.save(str(tmp_path / "tokenizer.json"))
+    described = json.loads(rules.to_str())["model"]
+    vocabulary = sorted(described["vocab"], key=described["vocab"].get)
+    merges = [merge if isinstance(merge, str) else " ".join(merge) for merge in described["merges"]]
+    metadata = {
+        "tokenizer.ggml.model": "gpt2",
+        "tokenizer.ggml.pre": "gpt-2",
+        "tokenizer.ggml.tokens": vocabulary,
+        "tokenizer.ggml.merges": merges,
+        "tokenizer.ggml.token_type": [3] + [1] * (len(vocabulary) - 1),
+    }
+    folder, file = tokens.of_folder(tmp_path, None), tokens.of_gguf(metadata, "it")
+    for text in ("The sum of 357 devices", "héllo, wörld! 漢字", ""):
+        ids = folder.encode(text)
+        assert file.encode(text) == ids
+        assert folder.decode(ids) == file.decode(ids) == text
+        assert "".join(folder.stream(ids)) == text
+    assert tokens.of_gguf(
+        {**metadata, "tokenizer.ggml.add_bos_token": True, "tokenizer.ggml.bos_token_id": 0}, "it"
+    ).encode("sum") == [0, *folder.encode("sum")]
+    for name, digits in (("llama-bpe", 3), ("qwen2", 1)):
+        found = tokens.of_gguf({**metadata, "tokenizer.ggml.pre": name}, "it")
+        assert found.decode(found.encode("it's 12345 devices\n\n of")) == "it's 12345 devices\n\n of"
+        words = found._rules.pre_tokenizer.pre_tokenize_str("12345 of")
+        assert len(words[0][0]) == digits
+
+
+def test_pieces_with_scores_merge_the_best_first() -> None:
+    """A vocabulary as SentencePiece makes it: spaces as a mark, bytes for what is not there."""
+    pytest.importorskip("tokenizers")
+    mark = "\u2581"
+    pieces = ["<unk>", "<s>", "</s>", *[f"<0x{byte:02X}>" for byte in range(256)]]
+    scored = {mark: -9.0, "a": -9.1, "b": -9.2, "c": -9.3, "ab": -1.0, "bc": -0.5, mark + "a": -2.0, "abc": -3.0}
+    kinds = [2, 3, 3, *[6] * 256, *[1] * len(scored)]
+    metadata = {
+        "tokenizer.ggml.model": "llama",
+        "tokenizer.ggml.tokens": [*pieces, *scored],
+        "tokenizer.ggml.scores": [0.0] * len(pieces) + list(scored.values()),
+        "tokenizer.ggml.token_type": kinds,
+        "tokenizer.ggml.bos_token_id": 1,
+    }
+    found = tokens.of_gguf(metadata, "it")
+    number = {piece: index for index, piece in enumerate(metadata["tokenizer.ggml.tokens"])}
+    assert found.encode("abc") == [1, number[mark + "a"], number["bc"]]  # "bc" has the best score, then "_a"
+    assert found.encode("é") == [1, number[mark], number["<0xC3>"], number["<0xA9>"]]
+    for text in ("abc ab", "é a"):
+        assert found.decode(found.encode(text)) == text
+    assert found.encode("a</s>")[-1] == 2
+
+
+@pytest.mark.parametrize(
+    ("metadata", "error", "message"),
+    [
+        ({}, InvalidUsageError, "has no vocabulary; pass token ids"),
+        ({"model": "bert", "tokens": ["a"]}, UnsupportedError, "kind 'bert'"),
+        ({"model": "gpt2", "tokens": ["a"]}, InvalidUsageError, "no merges"),
+        ({"model": "gpt2", "tokens": ["a", "a"], "merges": []}, InvalidUsageError, "all different"),
+        ({"model": "gpt2", "tokens": ["a", 5], "merges": []}, InvalidUsageError, "all different"),
+        ({"model": "gpt2", "tokens": ["a"], "merges": ["abc"]}, InvalidUsageError, "a merge is two tokens"),
+        ({"model": "gpt2", "tokens": ["a"], "merges": ["a b"]}, InvalidUsageError, "cannot be read"),
+        ({"model": "gpt2", "tokens": ["a"], "merges": [], "pre": "odd"}, UnsupportedError, "as 'odd' says"),
+        ({"model": "gpt2", "tokens": ["a"], "merges": [], "token_type": [1, 1]}, InvalidUsageError, "2 kinds of 1"),
+        ({"model": "llama", "tokens": ["a"]}, InvalidUsageError, "no score"),
+        ({"model": "llama", "tokens": ["a"], "scores": ["x"]}, InvalidUsageError, "cannot be read"),
+        (
+            {"model": "llama", "tokens": ["a"], "scores": [0.5], "unknown_token_id": 7},
+            InvalidUsageError,
+            "cannot be read",
+        ),
+    ],
+)
+def test_wrong_vocabularies(metadata: dict[str, Any], error: type[Exception], message: str) -> None:
+    pytest.importorskip("tokenizers")
+    with pytest.raises(error, match=message):
+        tokens.of_gguf({f"tokenizer.ggml.{name}": value for name, value in metadata.items()}, "it")
+
+
+# ---- the tests' own reference ----
+
+
+def test_the_reference_is_the_same_in_turns_and_knows_of_errors() -> None:
+    config = replace(tiny.SIZES, vocabulary=64)
+    weights = tiny.weights(config)
+    ids = [1, 5, 9, 33, 2, 60]
+    whole = reference.Reference(config, weights).logits(ids)
+    turned = reference.Reference(config, weights)
+    parts = np.concatenate([turned.logits(ids[:2]), turned.logits(ids[2:3]), turned.logits(ids[3:])])
+    assert np.abs(parts - whole).max() < 1e-12
+    value, bound = reference.bounded(config, weights, ids)
+    assert (value == whole).all()
+    assert bound.max() < 1e-2 * np.abs(whole).max()
+    weights["model.layers.1.mlp.up_proj.weight"] = weights["model.layers.1.mlp.up_proj.weight"] * np.float32(1.01)
+    assert (np.abs(reference.Reference(config, weights).logits(ids) - whole) > bound).any(), "a wrong weight shows"

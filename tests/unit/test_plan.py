@@ -1,0 +1,308 @@
+"""Plans: states through blocks, sizes that add up, modes that fall back and say why, the fastest that fits."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from fractions import Fraction
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from infos import fake_info
+
+from vkpar import InvalidUsageError, UnsupportedError, WeightsError
+from vkpar.parallel import ModelSpec, spec_of
+from vkpar.parallel.modules import parse_modules
+from vkpar.parallel.placing import MODES, Placement, place_model
+from vkpar.parallel.plan import choose
+from vkpar.parallel.planned import Plan, RigFacts
+from vkpar.parallel.spec import stored
+from vkpar.parallel.states import Step, collectives, infer
+
+GIB = 1 << 30
+LLAMA = ModelSpec(32, 4096, 14336, 32, 8, 128, 32000)
+ENCODER = ModelSpec(6, 384, 1536, 12, 12, 32, 30522, weights="float32", decoder=False, gated=False, bias=True)
+MIXTRAL = replace(LLAMA, experts=8, active=2)
+
+
+def rig(nranks: int, free: int = 130 * GIB, speed: float = 4e12, seconds: float = 14e-6) -> RigFacts:
+    names = tuple(f"card {rank}" for rank in range(nranks))
+    return RigFacts(names, (free,) * nranks, (speed,) * nranks, (4e-6,) * nranks, seconds)
+
+
+def even(nranks: int) -> tuple[Fraction, ...]:
+    return (Fraction(1),) * nranks
+
+
+# ---- states ----
+
+
+def cuts_of(spec: ModelSpec) -> dict[str, tuple[str, str]]:
+    return {each.step.name: (each.cut, each.bias) for each in infer(spec.block(), {"heads", "inner"})}
+
+
+@pytest.mark.parametrize("spec", [LLAMA, ENCODER, MIXTRAL], ids=["decoder", "encoder", "experts"])
+def test_column_then_row_then_one_sum(spec: ModelSpec) -> None:
+    placed = infer(spec.block(), {"heads", "inner"})
+    calls = collectives(placed)
+    assert calls.count("all_reduce") == 2
+    assert calls.count("broadcast") == bool(spec.experts)  # the router's choice, made on one rank
+    assert len(calls) == 2 + bool(spec.experts)
+    found = cuts_of(spec)
+    bias = ("column", "after the sum") if spec.bias else ("", "")
+    assert found["q"] == found["k"] == found["v"] == found["up"] == ("column", bias[0])
+    assert found["o"] == found["down"] == ("row", bias[1])
+    assert found["attention norm"][0] == "mirrored"
+    assert found.get("router", ("mirrored", ""))[0] == "mirrored"
+    whole = infer(spec.block(), ())
+    assert {each.cut for each in whole} == {"mirrored"}
+    assert collectives(whole).count("all_reduce") == 0
+
+
+def test_sums_of_experts_wait_until_they_are_added() -> None:
+    steps = [
+        *(Step(f"{name}{number}", "product", ("x",), "inner") for number in range(2) for name in ("gate", "up")),
+        *(Step(f"act{number}", "each", (f"gate{number}", f"up{number}")) for number in range(2)),
+        *(Step(f"down{number}", "product", (f"act{number}",)) for number in range(2)),
+        Step("router", "product", ("x",)),
+        Step("choice", "decide", ("router",)),
+        Step("weighed", "weigh", ("down0", "choice")),
+        Step("experts", "add", ("weighed", "down1")),
+        Step("out", "add", ("x", "experts")),
+    ]
+    placed = infer(steps, {"inner"})
+    assert collectives(placed) == ["broadcast", "all_reduce"]
+    assert placed[-1].before == (("all_reduce", "experts"),)
+    owed = infer(steps[:-1], {"inner"}, end="partial")
+    assert (collectives(owed), owed[-1].state) == (["broadcast"], "partial")
+    assert collectives(infer(steps[:-1], {"inner"})) == ["broadcast", "all_reduce"]
+
+
+def test_what_cannot_stay_split_is_gathered() -> None:
+    steps = [Step("a", "product", ("x",), "inner"), Step("b", "norm", ("a",)), Step("c", "decide", ("a",))]
+    assert collectives(infer(steps, {"inner"})) == ["all_gather", "broadcast"]
+    steps = [Step("a", "product", ("x",), "words"), Step("c", "decide", ("a",))]
+    assert collectives(infer(steps, {"words"})) == ["gather", "broadcast"]
+    for bad in ([Step("a", "dance", ("x",))], [Step("a", "norm", ("y",))], [Step("x", "norm", ("x",))]):
+        with pytest.raises(InvalidUsageError):
+            infer(bad, ())
+
+
+# ---- sizes ----
+
+
+def elements(spec: ModelSpec) -> int:
+    """Return the bytes of a model's tensors, counted by hand."""
+    block = stored(spec.weights, spec.width) * (spec.attention + 2 * spec.kv_heads * spec.head_dim)
+    block += stored(spec.weights, spec.attention) * spec.width
+    experts = spec.experts or 1
+    block += experts * stored(spec.weights, spec.width) * spec.hidden * (2 if spec.gated else 1)
+    block += experts * stored(spec.weights, spec.hidden) * spec.width
+    kind = "float16" if spec.weights.startswith("q") else spec.weights
+    return spec.layers * block + stored(kind, spec.width) * spec.vocabulary * (
+        1 if spec.tied or not spec.decoder else 2
+    )
+
+
+SPECS = [LLAMA, ENCODER, MIXTRAL, replace(LLAMA, weights="q4_k"), replace(LLAMA, weights="q8_0", tied=True)]
+
+
+@given(st.sampled_from(SPECS), st.sampled_from(MODES), st.lists(st.integers(0, 5), min_size=1, max_size=5).filter(any))
+def test_parts_add_up_to_the_model(spec: ModelSpec, mode: str, ratios: list[int]) -> None:
+    exact = tuple(map(Fraction, ratios))
+    try:
+        made = place_model(spec, mode, exact)
+    except UnsupportedError:
+        assert mode != "single"
+        return
+    if mode == "tensor" and sum(map(bool, ratios)) > spec.kv_heads:
+        return  # heads of keys are on several ranks
+    large = [each for each in made.tensors if "norm" not in each.name and each.name != "router"]
+    total = sum(sum(each.nbytes) for each in large)
+    second = spec.tied and mode == "layer" and made.splits["layers"].counts[-1] != spec.layers
+    extra = elements(replace(spec, layers=1)) if second else 0  # the table once more on the last rank, at most
+    assert elements(spec) <= total <= 1.01 * elements(spec) + extra
+    for rank, ratio in enumerate(ratios):
+        if not ratio:
+            assert not any(each.nbytes[rank] for each in made.tensors if each.cut != "mirrored")
+
+
+def test_quantised_weights_are_cut_between_blocks() -> None:
+    spec = replace(LLAMA, weights="q4_k")
+    made = place_model(spec, "tensor", tuple(map(Fraction, (5, 2, 1))))
+    assert all(border % 256 == 0 for border in made.splits["inner"].borders)
+    assert all(border * 128 % 256 == 0 for border in made.splits["heads"].borders)
+    narrow = replace(spec, heads=2, kv_heads=1)  # 256 columns: one block of each row
+    with pytest.raises(UnsupportedError, match="between blocks of 256: one device gets all"):
+        place_model(narrow, "tensor", even(2))
+
+
+def test_a_file_of_several_formats() -> None:
+    mixed = tuple("q4_k" if number % 2 else "float16" for number in range(32))
+    spec = replace(LLAMA, weights="q4_k", kinds=(("down", mixed), ("v", ("float16",) * 32)))
+    for mode in MODES:
+        made = place_model(spec, mode, even(2))
+        sizes = {each.name: sum(each.nbytes) for each in made.tensors}
+        assert sizes["down"] == 16 * 4096 * 14336 * 2 + 16 * 4096 * 14336 // 256 * 144
+        assert sizes["v"] == 32 * 1024 * 4096 * 2
+        assert sizes["q"] == 32 * 4096 * 4096 // 256 * 144
+    halves = place_model(spec, "layer", (Fraction(1), Fraction(31))).tensors
+    assert next(each.nbytes[0] for each in halves if each.name == "down") == 4096 * 14336 * 2  # the first block's
+    for kinds in ((("down", ("q8_0",)),), (("sideways", mixed),), (("down", ("q9",) * 32),)):
+        with pytest.raises(InvalidUsageError):
+            replace(LLAMA, kinds=kinds)
+
+
+# ---- choices ----
+
+
+def total(made: Placement | Plan, name: str) -> int:
+    return sum(made.collectives.get(key, 0) for key in (name,))
+
+
+def test_auto_takes_the_fastest_and_says_why() -> None:
+    two = choose(LLAMA, rig(2), even(2))
+    assert (two.mode, total(two, "all_reduce")) == ("tensor", 65)
+    assert two.reasons[0].startswith("tensor: single would take 5.")
+    assert "(67 sums or moves of 14 us)" in two.reasons[0]
+    slow = choose(LLAMA, rig(2, seconds=1e-3), even(2))
+    assert slow.mode == "single"
+    assert slow.collectives == {}
+    assert slow.seconds == pytest.approx((elements(LLAMA) - 2**18 * 1000) / 4e12, rel=0.5)
+    assert choose(LLAMA, rig(1), even(1)).mode == "single"
+    crowded = choose(LLAMA, rig(2, free=10 * GIB, seconds=1e-3), even(2))
+    assert crowded.mode == "layer"
+    assert any("single: rank 0 would need 14.1" in reason for reason in crowded.reasons)
+
+
+def test_a_slow_device_gets_nothing_and_the_plan_says_so() -> None:
+    facts = RigFacts(("card", "processor"), (130 * GIB, 60 * GIB), (4e12, 1e10), (4e-6, 1e-4), 1e-4)
+    made = choose(LLAMA, facts, (Fraction(400), Fraction(1)))
+    assert made.mode == "single"
+    assert made.nbytes[1] == 0
+    assert "one device gets all" in " ".join(made.reasons)
+    three = RigFacts(("a", "b", "processor"), (130 * GIB,) * 3, (4e12, 4e12, 1e10), (4e-6,) * 3, 1e-5)
+    speeds = (Fraction(400), Fraction(400), Fraction(1))
+    slow = choose(LLAMA, three, speeds, mode="tensor")
+    assert slow.splits["inner"].counts[2] > 0  # as the ratios say
+    made = choose(LLAMA, three, speeds, (Fraction(1),) * 3)
+    assert (made.mode, made.splits["inner"].counts) == ("tensor", (7168, 7168, 0))
+    assert made.seconds < slow.seconds
+    assert "tensor: rank 2 (processor) gets nothing: a token would take" in " ".join(made.reasons)
+    made = choose(LLAMA, three, speeds, mode="layer")
+    assert made.splits["layers"].counts == (16, 16, 0)
+    assert any(
+        reason.startswith("rank 2 (processor) gets nothing: 0.12% of the blocks is less than a whole one")
+        for reason in made.reasons
+    )
+
+
+def test_modes_fall_back_in_order(caplog: pytest.LogCaptureFixture) -> None:
+    small = ModelSpec(4, 64, 128, 4, 1, 16, 100, weights="q8_0")
+    with caplog.at_level(logging.WARNING, "vkpar"):
+        made = choose(small, rig(2), (Fraction(1), Fraction(0)), mode="tensor")
+    assert made.mode == "single"
+    assert [record.message.split(":")[0] for record in caplog.records] == ["tensor", "row", "layer"]
+    assert [reason.split(":")[0] for reason in made.reasons[:3]] == ["tensor", "row", "layer"]
+    with pytest.raises(UnsupportedError, match="tensor: one device alone has a share"):
+        choose(small, rig(2), (Fraction(1), Fraction(0)), mode="tensor", strict=True)
+    with pytest.raises(UnsupportedError, match="row: no weight of a block has 256 rows and columns"):
+        choose(small, rig(2), even(2), mode="row", strict=True)
+    with pytest.raises(UnsupportedError, match=r"no mode is possible: .*single: rank 0 would need"):
+        choose(LLAMA, rig(2, free=GIB), even(2))
+
+
+def test_memory_decides_where_speed_does_not_fit() -> None:
+    facts = RigFacts(("fast", "large"), (6 * GIB, 20 * GIB), (4e12, 1e12), (4e-6,) * 2, 14e-6)
+    speeds, free = (Fraction(4), Fraction(1)), (Fraction(6), Fraction(20))
+    made = choose(LLAMA, facts, speeds, free, mode="tensor")
+    assert all(rank.fits for rank in made.memory)
+    assert any("by memory in place of speed: tensor: rank 0 would need" in reason for reason in made.reasons)
+    layers = choose(LLAMA, facts, speeds, free, mode="layer").splits["layers"].counts
+    assert layers[0] + layers[1] == 32
+    assert 0 < layers[0] < 16 < layers[1]
+    assert choose(LLAMA, facts, speeds, free, mode="single").ratios == (0, 1)
+
+
+def test_fit_is_the_largest_context() -> None:
+    for mode in MODES:
+        made = choose(LLAMA, rig(2, free=16 * GIB), even(2), mode=mode)
+        context = made.fit()
+        assert context > 4096
+        assert choose(LLAMA, rig(2, free=16 * GIB), even(2), mode=mode, strict=True, context=context).mode == made.mode
+        with pytest.raises(UnsupportedError):
+            choose(LLAMA, rig(2, free=16 * GIB), made.ratios, mode=made.mode, strict=True, context=context + 256)
+
+
+def test_what_a_plan_prints_and_gives() -> None:
+    made = choose(LLAMA, rig(3), tuple(map(Fraction, (5, 2, 1))), mode="tensor")
+    shown = str(made)
+    for part in ("mode tensor", "65 all_reduce", "down", "row", "card 2", "fits", "context 4096"):
+        assert part in shown
+    assert max(map(len, shown.splitlines())) <= 120
+    data = made.as_dict()
+    assert data["splits"]["heads"] == [20, 8, 4]
+    assert sum(data["splits"]["inner"]) == 14336
+
+
+# ---- specs ----
+
+
+def test_specs_of_configurations() -> None:
+    found = {
+        "model_type": "llama",
+        "num_hidden_layers": 32,
+        "hidden_size": 4096,
+        "intermediate_size": 14336,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "vocab_size": 32000,
+    }
+    assert spec_of(found) == LLAMA
+    assert spec_of(found | {"num_local_experts": 8, "num_experts_per_tok": 2}) == MIXTRAL
+    metadata = {
+        "general.architecture": "llama",
+        "llama.block_count": 32,
+        "llama.embedding_length": 4096,
+        "llama.feed_forward_length": 14336,
+        "llama.attention.head_count": 32,
+        "llama.attention.head_count_kv": 8,
+        "tokenizer.ggml.tokens": ["a"] * 32000,
+    }
+    assert spec_of(metadata, weights="q8_0") == replace(LLAMA, weights="q8_0")
+    kinds = {"v": ["float16"] * 32}
+    assert spec_of(metadata, kinds=kinds) == replace(LLAMA, kinds=(("v", ("float16",) * 32),))
+    encoder = {"model_type": "bert", "num_hidden_layers": 6, "hidden_size": 384, "intermediate_size": 1536}
+    assert spec_of(encoder | {"num_attention_heads": 12, "vocab_size": 30522}, weights="float32") == ENCODER
+    with pytest.raises(WeightsError, match="lacks width, hidden, heads, vocabulary"):
+        spec_of({"num_hidden_layers": 3})
+    for bad in (
+        {"layers": 0},
+        {"layers": True},
+        {"kv_heads": 5},
+        {"experts": 2},
+        {"weights": "q3"},
+        {"width": 1 << 40},
+    ):
+        with pytest.raises(InvalidUsageError):
+            replace(LLAMA, **bad)
+
+
+# ---- modules ----
+
+
+def test_devices_by_module() -> None:
+    infos = [fake_info(0, pci_address="0000:01:00.0"), fake_info(1, name="Plain CPU", type="cpu", pci_address=None)]
+    known = ("encoder", "head")
+    made = parse_modules("encoder=0&1, head=gpu", known, infos)
+    assert [info.index for info in made.devices] == [0, 1]
+    assert made.ranks == {"encoder": (0, 1), "head": (0,)}
+    made = parse_modules("head=cpu*2,encoder=plain&0", known, infos)
+    assert [info.index for info in made.devices] == [1, 1, 0]
+    assert made.ranks == {"head": (0, 1), "encoder": (0, 2)}
+    assert parse_modules("cpu", known, infos).ranks == {"encoder": (0,), "head": (0,)}
+    assert parse_modules("head=cpu", known, infos).ranks == {"encoder": (0,), "head": (0,)}
+    for bad in ("tail=0", "head=0,head=1", "head=", "=0", "head=radeon", "head=0,1", "", "3 4=0"):
+        with pytest.raises(InvalidUsageError):
+            parse_modules(bad, known, infos)

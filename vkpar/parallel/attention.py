@@ -1,0 +1,128 @@
+"""Attention over the ranks of a communicator: each rank has some heads, and keeps their keys and values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from vkpar import ops
+from vkpar.arrays.array import Array
+from vkpar.comm.communicator import Communicator
+from vkpar.errors import InvalidUsageError
+from vkpar.parallel.heads import Heads
+from vkpar.parallel.layers import ColumnParallelLinear, GatheredLinear, Parts, RMSNorm, RowParallelLinear, present
+
+
+class KVCache:
+    """The keys and values of all layers: each rank keeps those of its heads.
+
+    Args:
+        comm: the communicator.
+        tokens: how many tokens there is room for.
+        kv_heads: by layer and rank, as :attr:`Heads.kv_counts` says.
+        head_dim: elements of a head.
+        dtype: float32, float16 or bfloat16.
+    """
+
+    def __init__(
+        self,
+        comm: Communicator,
+        tokens: int,
+        kv_heads: Sequence[Sequence[int]],
+        head_dim: int,
+        dtype: object = "float16",
+    ) -> None:
+        self.tokens = tokens
+        self.layers: list[list[Any]] = [
+            [
+                ops.KVCache(device, count, tokens, head_dim, dtype) if count else None
+                for device, count in zip(comm.devices, row, strict=True)
+            ]
+            for row in kv_heads
+        ]
+
+    def close(self) -> None:
+        """Give the memory back once the work on it is done; a second call does nothing."""
+        for row in self.layers:
+            for cache in row:
+                if cache is not None:
+                    cache.close()
+
+
+class ParallelAttention:
+    """Causal attention with a rotary embedding, keys and values kept.
+
+    Args:
+        qkv: a layer whose results are queries, keys and values, one after the other on each rank; or three layers.
+        output: what takes the heads' results back to the residual stream.
+        heads: which rank has which.
+        theta: base of the rotary embedding; ``scaling`` and ``style`` as :func:`vkpar.rope` takes them.
+    """
+
+    def __init__(
+        self,
+        qkv: Sequence[ColumnParallelLinear],
+        output: RowParallelLinear | GatheredLinear,
+        heads: Heads,
+        *,
+        theta: float,
+        scaling: float | Mapping[str, float] | Sequence[float] | None = None,
+        style: str = "neox",
+    ) -> None:
+        if len(qkv) not in (1, 3):
+            raise InvalidUsageError(f"queries, keys and values are one layer or three, not {len(qkv)}")
+        self._qkv = tuple(qkv)
+        self._output = output
+        self._heads = heads
+        self._theta, self._scaling, self._style = theta, scaling, style
+
+    def __call__(
+        self,
+        x: Parts,
+        positions: Parts,
+        cache: Sequence[Any],
+        residual: Parts | None = None,
+        norm: RMSNorm | None = None,
+    ) -> tuple[Parts, Parts]:
+        """Return the results, with ``residual`` added, and their norm; see :meth:`RowParallelLinear.__call__`.
+
+        Args:
+            x: (T, hidden) by rank.
+            positions: (T,) uint32, rising by one, on each rank that has heads.
+            cache: of the layer, by rank: what the tokens are appended to and attend.
+            residual: the stream.
+            norm: of the sum with the stream.
+        """
+        made = [layer(x) for layer in self._qkv]
+        mixed: Parts = [None] * len(x)
+        for rank in present(made[0]):
+            where, kept = positions[rank], cache[rank]
+            if where is None or kept is None:
+                raise InvalidUsageError(f"rank {rank} has heads, but no positions or no cache")
+            mixed[rank] = self._attend(rank, made, where, kept)
+        return self._output(mixed, residual, norm)
+
+    def _attend(self, rank: int, made: Sequence[Parts], positions: Array, cache: Any) -> Array:
+        width, queries = self._heads.width, self._heads.queries.counts[rank]
+        keys = self._heads.kv_counts[rank]
+        if len(made) == 1:
+            whole = _as_heads(made[0][rank], width)
+            turned = self._turned(whole[: queries + keys], positions)
+            q, k, v = turned[:queries], turned[queries:], whole[queries + keys :]
+        else:
+            q, k, v = (_as_heads(part[rank], width) for part in made)
+            q, k = self._turned(q, positions), self._turned(k, positions)
+        cache.append(k, v, positions)
+        tokens = q.shape[1]
+        result = q.device.empty((tokens, queries * width), q.dtype)
+        ops.attention(q, cache, causal=True, out=_as_heads(result, width))
+        return result
+
+    def _turned(self, x: Array, positions: Array) -> Array:
+        return ops.rope(x, positions, self._theta, scaling=self._scaling, style=self._style)
+
+
+def _as_heads(x: Array | None, width: int) -> Array:
+    """Return a view of (T, heads * width) as (heads, T, width)."""
+    assert x is not None
+    return x.reshape(x.shape[0], -1, width).transpose(1, 0, 2)

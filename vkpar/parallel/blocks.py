@@ -1,0 +1,125 @@
+"""GGUF's quantised blocks: how many elements each holds, and what their bytes mean.
+
+The layouts are those of ggml-common.h (https://github.com/ggml-org/llama.cpp, block_q8_0, block_q4_0, ...): little
+endian, one block after the other along a row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+Bytes = npt.NDArray[np.uint8]
+F32 = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class BlockFormat:
+    """A quantised format.
+
+    Attributes:
+        name: as :func:`vkpar.quantized` takes it, such as ``"q8_0"``.
+        elements: elements of a block, side by side along a row.
+        nbytes: bytes of a block.
+    """
+
+    name: str
+    elements: int
+    nbytes: int
+    _decode: Callable[[Bytes], F32] = field(repr=False, compare=False)
+
+    def decode(self, rows: Bytes) -> F32:
+        """Return the values of blocks, (rows, bytes of a row) becoming (rows, elements of a row) in float32."""
+        with np.errstate(invalid="ignore", over="ignore"):  # a file's scales may be anything
+            values = self._decode(rows.reshape(-1, self.nbytes))
+        return values.reshape(rows.shape[0], -1)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def _halves(blocks: Bytes, start: int) -> F32:
+    """Return the float16 at byte ``start`` of each block, as a column."""
+    return np.ascontiguousarray(blocks[:, start : start + 2]).view("<f2").astype(np.float32)
+
+
+def _nibbles(packed: Bytes) -> npt.NDArray[np.uint8]:
+    """Return the low halves of the bytes of each row, then the high ones."""
+    return np.concatenate([packed & 15, packed >> 4], axis=-1)
+
+
+def _q8_0(blocks: Bytes) -> F32:
+    return _halves(blocks, 0) * blocks[:, 2:].view(np.int8).astype(np.float32)
+
+
+def _q4_0(blocks: Bytes) -> F32:
+    return _halves(blocks, 0) * (_nibbles(blocks[:, 2:]).astype(np.float32) - 8)
+
+
+def _q4_1(blocks: Bytes) -> F32:
+    return _halves(blocks, 0) * _nibbles(blocks[:, 4:]).astype(np.float32) + _halves(blocks, 2)
+
+
+def _fifths(packed: Bytes) -> npt.NDArray[np.uint8]:
+    """Return the fifth bits of 32 codes, which 4 bytes hold, as 0 and 16."""
+    return np.unpackbits(packed, axis=1, bitorder="little") << np.uint8(4)
+
+
+def _q5_0(blocks: Bytes) -> F32:
+    codes = _nibbles(blocks[:, 6:]) | _fifths(blocks[:, 2:6])
+    return _halves(blocks, 0) * (codes.astype(np.float32) - 16)
+
+
+def _q5_1(blocks: Bytes) -> F32:
+    codes = _nibbles(blocks[:, 8:]) | _fifths(blocks[:, 4:8])
+    return _halves(blocks, 0) * codes.astype(np.float32) + _halves(blocks, 2)
+
+
+def _q4_k(blocks: Bytes) -> F32:
+    codes = _nibbles(blocks[:, 16:].reshape(-1, 4, 32)).reshape(-1, 8, 32)
+    return _scaled(blocks, codes)
+
+
+def _q5_k(blocks: Bytes) -> F32:
+    codes = _nibbles(blocks[:, 48:].reshape(-1, 4, 32)).reshape(-1, 8, 32)
+    fifths = blocks[:, 16:48].reshape(-1, 1, 32) >> np.arange(8, dtype=np.uint8).reshape(1, 8, 1) & 1
+    return _scaled(blocks, codes | (fifths << 4).astype(np.uint8))
+
+
+def _scaled(blocks: Bytes, codes: npt.NDArray[np.uint8]) -> F32:
+    """Decode 8 groups of 32 codes with 6-bit scales and minima, which 12 bytes hold."""
+    packed = blocks[:, 4:16]
+    low, middle, high = packed[:, :4], packed[:, 4:8], packed[:, 8:]
+    scales = np.concatenate([low & 63, (high & 15) | (low >> 6 << 4)], axis=1).astype(np.float32)
+    minima = np.concatenate([middle & 63, (high >> 4) | (middle >> 6 << 4)], axis=1).astype(np.float32)
+    scale, least = _halves(blocks, 0) * scales, _halves(blocks, 2) * minima
+    return scale[:, :, None] * codes.astype(np.float32) - least[:, :, None]
+
+
+def _q6_k(blocks: Bytes) -> F32:
+    """Decode 16 groups of 16 elements: four low bits, two high ones, and an 8-bit scale each."""
+    low = _nibbles(blocks[:, :128].reshape(-1, 2, 64)).reshape(-1, 2, 4, 32)
+    packed = blocks[:, 128:192].reshape(-1, 2, 1, 32)
+    high = packed >> np.array([0, 2, 4, 6], np.uint8).reshape(1, 1, 4, 1) & 3
+    codes = (low | high << 4).astype(np.float32).reshape(-1, 16, 16) - 32
+    scales = _halves(blocks, 208) * blocks[:, 192:208].view(np.int8).astype(np.float32)
+    return scales[:, :, None] * codes
+
+
+FORMATS: Final = {
+    made.name: made
+    for made in (
+        BlockFormat("q8_0", 32, 34, _q8_0),
+        BlockFormat("q4_0", 32, 18, _q4_0),
+        BlockFormat("q4_1", 32, 20, _q4_1),
+        BlockFormat("q5_0", 32, 22, _q5_0),
+        BlockFormat("q5_1", 32, 24, _q5_1),
+        BlockFormat("q4_k", 256, 144, _q4_k),
+        BlockFormat("q5_k", 256, 176, _q5_k),
+        BlockFormat("q6_k", 256, 210, _q6_k),
+    )
+}

@@ -1,0 +1,51 @@
+"""The feed-forward block of a model over ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from vkpar import ops
+from vkpar.arrays.array import Array
+from vkpar.errors import InvalidUsageError
+from vkpar.parallel.layers import (
+    ColumnParallelLinear,
+    GatheredLinear,
+    Parts,
+    RMSNorm,
+    RowParallelLinear,
+    present,
+    there,
+)
+
+
+class ParallelMLP:
+    """The feed-forward block of Llama: ``down(silu(gate(x)) * up(x))``.
+
+    Args:
+        gate_up: a layer whose results are those of gate and up, one after the other on each rank; or two layers.
+        down: what takes their product back to the residual stream.
+    """
+
+    def __init__(self, gate_up: Sequence[ColumnParallelLinear], down: RowParallelLinear | GatheredLinear) -> None:
+        if len(gate_up) not in (1, 2):
+            raise InvalidUsageError(f"gate and up are one layer or two, not {len(gate_up)}")
+        self._gate_up = tuple(gate_up)
+        self._down = down
+
+    def __call__(self, x: Parts, residual: Parts | None = None, norm: RMSNorm | None = None) -> tuple[Parts, Parts]:
+        """Return the results, with ``residual`` added, and their norm; see :meth:`RowParallelLinear.__call__`."""
+        made = [layer(x) for layer in self._gate_up]
+        inner: Parts = [None] * len(x)
+        for rank in present(made[0]):
+            gate, up = _halves(made, rank)
+            inner[rank] = ops.swiglu(gate, up)
+        return self._down(inner, residual, norm)
+
+
+def _halves(made: Sequence[Parts], rank: int) -> tuple[Array, Array]:
+    """Return a rank's gate and up, of one array or of two."""
+    if len(made) == 2:
+        return there(made[0], rank), there(made[1], rank)
+    both = there(made[0], rank)
+    width = both.shape[1] // 2
+    return both[:, :width], both[:, width:]

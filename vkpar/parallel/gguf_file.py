@@ -1,0 +1,217 @@
+"""GGUF files: metadata by key, then what tensors there are, then their elements.
+
+The format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md, versions 2 and 3, little endian. Numbers of the
+file are believed only as far as the file's bytes go: nothing is allocated by a count that it holds.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from typing import Any, Final
+
+import numpy as np
+
+from vkpar import dtypes
+from vkpar.errors import WeightsError
+from vkpar.parallel.blocks import FORMATS
+from vkpar.parallel.lazy import LazyTensor
+from vkpar.parallel.mapped import MappedFile, Place, check_places
+
+MAGIC: Final = b"GGUF"
+_ALIGNMENT: Final = 32
+_MOST_ALIGNMENT: Final = 1 << 20
+_MOST_DIMS: Final = 4
+_LONGEST_NAME: Final = 1024
+_LEAST_KEY: Final = 14  # bytes that a key with its value takes at least
+_LEAST_TENSOR: Final = 25
+_BOOL, _STRING, _ARRAY = 7, 8, 9
+
+# gguf_metadata_value_type
+_SCALARS: Final[dict[int, np.dtype[Any]]] = {
+    0: np.dtype("<u1"),
+    1: np.dtype("<i1"),
+    2: np.dtype("<u2"),
+    3: np.dtype("<i2"),
+    4: np.dtype("<u4"),
+    5: np.dtype("<i4"),
+    6: np.dtype("<f4"),
+    _BOOL: np.dtype("<u1"),
+    10: np.dtype("<u8"),
+    11: np.dtype("<i8"),
+    12: np.dtype("<f8"),
+}
+# ggml_type
+_PLAIN: Final = {
+    0: "float32",
+    1: "float16",
+    24: "int8",
+    25: "int16",
+    26: "int32",
+    27: "int64",
+    28: "float64",
+    30: "bfloat16",
+}
+_BLOCKS: Final = {2: "q4_0", 3: "q4_1", 6: "q5_0", 7: "q5_1", 8: "q8_0", 12: "q4_k", 13: "q5_k", 14: "q6_k"}
+
+
+def tensors_of(file: MappedFile) -> tuple[dict[str, LazyTensor], dict[str, Any]]:
+    """Return the tensors and the metadata of a GGUF file: numbers, texts, NumPy arrays of numbers, lists of texts.
+
+    Raises:
+        WeightsError: it is none, is damaged, or has a tensor of a type that vkpar does not read.
+    """
+    reader = _Reader(file)
+    if reader.take(4, "the magic number") != MAGIC:
+        raise WeightsError("not a GGUF file: it does not begin with GGUF", file.path)
+    version = reader.number("<I", "the version")
+    if version not in (2, 3):
+        swapped = int.from_bytes(version.to_bytes(4, "little"), "big") in (2, 3)
+        what = "of a big-endian machine" if swapped else f"of version {version}"
+        raise WeightsError(f"a GGUF file {what}; vkpar reads versions 2 and 3, little endian: convert it", file.path)
+    tensors = reader.count("tensors", _LEAST_TENSOR)
+    keys = reader.count("keys", _LEAST_KEY)
+    metadata: dict[str, Any] = {}
+    for _ in range(keys):
+        key = reader.name("a key")
+        if not key or key in metadata:
+            raise WeightsError(f"the key {key!r} {'twice' if key else 'without a name'}: it is damaged", file.path)
+        metadata[key] = reader.value(reader.number("<I", f"the type of {key}"), key)
+    if _whole(metadata.get("split.count", 1)) > 1:
+        raise WeightsError(
+            f"one of {metadata['split.count']} parts of a model: join them with llama-gguf-split --merge", file.path
+        )
+    infos = [reader.info() for _ in range(tensors)]
+    return _placed(file, infos, reader.at, _alignment(file, metadata)), metadata
+
+
+def _whole(value: Any) -> int:
+    return value if isinstance(value, int) else 1
+
+
+def _alignment(file: MappedFile, metadata: dict[str, Any]) -> int:
+    found = metadata.get("general.alignment", _ALIGNMENT)
+    if type(found) is not int or not 0 < found <= _MOST_ALIGNMENT or found & (found - 1):
+        raise WeightsError(f"general.alignment is {found!r}, no power of two: the file is damaged", file.path)
+    return found
+
+
+Info = tuple[str, tuple[int, ...], int, int]
+
+
+def _placed(file: MappedFile, infos: list[Info], end: int, alignment: int) -> dict[str, LazyTensor]:
+    """Return the tensors, whose elements begin at the first multiple of the alignment from byte ``end`` on."""
+    first = -(-end // alignment) * alignment
+    found: dict[str, LazyTensor] = {}
+    places = []
+    for name, shape, code, offset in infos:
+        if not name or name in found:
+            raise WeightsError("is there twice" if name else "a tensor without a name", file.path, name)
+        if offset % alignment:
+            raise WeightsError(f"its offset {offset} is no multiple of {alignment}: damaged", file.path, name)
+        kind = FORMATS[_BLOCKS[code]] if code in _BLOCKS else None
+        dtype = dtypes.resolve(_PLAIN.get(code, "float32"))
+        if kind is None and code not in _PLAIN:
+            known = ", ".join(name.upper() for name in (*_PLAIN.values(), *_BLOCKS.values()))
+            raise WeightsError(f"is of ggml's type {code}; vkpar reads {known}: convert the model", file.path, name)
+        if kind is not None and (not shape or shape[-1] % kind.elements):
+            raise WeightsError(f"rows of {shape} are no blocks of {kind.elements} ({kind})", file.path, name)
+        size = math.prod(shape)
+        nbytes = size * dtype.itemsize if kind is None else size // kind.elements * kind.nbytes
+        place = Place(first + offset, first + offset + nbytes, name)
+        places.append(place)
+        found[name] = _tensor(file, place, shape, dtype, kind)
+    check_places(file.path, places, first, file.nbytes)
+    return found
+
+
+def _tensor(file: MappedFile, place: Place, shape: tuple[int, ...], dtype: Any, kind: Any) -> LazyTensor:
+    start, stop, name = place
+    return LazyTensor(name, shape, dtype, kind, stop - start, file.path, lambda: file.view(start, stop))
+
+
+class _Reader:
+    """Reads a file from its beginning; each step checks that the bytes are there."""
+
+    def __init__(self, file: MappedFile) -> None:
+        self._file = file
+        self.at = 0
+
+    @property
+    def left(self) -> int:
+        """Bytes that are left."""
+        return self._file.nbytes - self.at
+
+    def take(self, nbytes: int, what: str) -> bytes:
+        """Return the next bytes."""
+        if nbytes > self.left:
+            raise WeightsError(
+                f"ends within {what}, at byte {self.at}: {nbytes} more are wanted, {self.left} are left; it was cut "
+                "off, or is damaged: fetch it again",
+                self._file.path,
+            )
+        self.at += nbytes
+        return self._file.map[self.at - nbytes : self.at]
+
+    def number(self, form: str, what: str) -> int:
+        """Return the next whole number."""
+        return int(struct.unpack(form, self.take(struct.calcsize(form), what))[0])
+
+    def count(self, what: str, least: int) -> int:
+        """Return a number of things, each of which takes at least so many bytes of what is left of the file."""
+        found = self.number("<Q", f"the number of {what}")
+        if found * least > self.left:
+            raise WeightsError(
+                f"{found} {what} in {self.left} bytes: the file was cut off, or is damaged; fetch it again",
+                self._file.path,
+            )
+        return found
+
+    def name(self, what: str) -> str:
+        """Return the next text, one that names something."""
+        found = self.text(what)
+        if len(found) > _LONGEST_NAME:
+            raise WeightsError(f"{what} of {len(found)} characters before byte {self.at}: damaged", self._file.path)
+        return found
+
+    def text(self, what: str) -> str:
+        """Return the next text: its length, then UTF-8."""
+        raw = self.take(self.number("<Q", f"the length of {what}"), what)
+        try:
+            return raw.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise WeightsError(f"{what} before byte {self.at} is no UTF-8: {error.reason}", self._file.path) from error
+
+    def value(self, code: int, key: str) -> Any:
+        """Return a value of metadata."""
+        if code == _STRING:
+            return self.text(f"the value of {key}")
+        if code in _SCALARS:
+            return self._scalars(code, 1, key)[0].item()
+        if code != _ARRAY:
+            raise WeightsError(f"the key {key!r} has a value of the unknown type {code}", self._file.path)
+        inner = self.number("<I", f"the type of {key}")
+        if inner == _STRING:
+            return [self.text(f"the values of {key}") for _ in range(self.count(f"texts of {key}", 8))]
+        if inner not in _SCALARS:
+            what = "arrays in an array" if inner == _ARRAY else f"values of the unknown type {inner}"
+            raise WeightsError(f"the key {key!r} has {what}, which GGUF readers do not take", self._file.path)
+        return self._scalars(inner, self.count(f"values of {key}", _SCALARS[inner].itemsize), key)
+
+    def _scalars(self, code: int, count: int, key: str) -> np.ndarray[Any, Any]:
+        dtype = _SCALARS[code]
+        found: np.ndarray[Any, Any] = np.frombuffer(self.take(count * dtype.itemsize, f"the value of {key}"), dtype)
+        if code != _BOOL:
+            return found
+        if (found > 1).any():
+            raise WeightsError(f"the key {key!r} is neither true nor false: the file is damaged", self._file.path)
+        return found.astype(np.bool_)
+
+    def info(self) -> Info:
+        """Return a tensor's name, shape (outermost dimension first), type and offset."""
+        name = self.name("a tensor's name")
+        ndim = self.number("<I", f"the shape of {name}")
+        if ndim > _MOST_DIMS:
+            raise WeightsError(f"has {ndim} dimensions; GGUF allows {_MOST_DIMS}", self._file.path, name)
+        shape = tuple(self.number("<Q", f"the shape of {name}") for _ in range(ndim))
+        return name, shape[::-1], self.number("<I", f"the type of {name}"), self.number("<Q", f"the place of {name}")

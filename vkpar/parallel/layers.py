@@ -1,0 +1,424 @@
+"""Layers of a model over the ranks of a communicator, with Megatron's names.
+
+What flows between layers is a list of arrays by rank, None where a rank has none. In tensor parallelism the residual
+stream is whole on every rank: a column-parallel layer takes it without talking to anybody and leaves each rank a part
+of its results; a row-parallel one takes such parts, and sums over the ranks. Where the stream is on one rank alone, as
+in a pipeline, the same layers add nothing up.
+
+The stream is changed by sums only, which are the same bits on every rank: replicas stay equal over unlike drivers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+from vkpar import ops
+from vkpar.arrays.array import Array
+from vkpar.comm.communicator import Communicator
+from vkpar.errors import InvalidUsageError
+from vkpar.parallel.sharded import SPLIT, Sharded
+from vkpar.parallel.sharding import shard
+from vkpar.parallel.split import Split
+
+FEW: Final = 8
+"""Rows of inputs that products read a weight once for; with more, matrix units do the work, and want halves."""
+
+Parts = list[Array | None]
+"""Arrays by rank; None where a rank has none."""
+
+
+def present(x: Sequence[Any]) -> list[int]:
+    """Return the ranks that have something."""
+    return [rank for rank, part in enumerate(x) if part is not None]
+
+
+def moved(x: Parts, comm: Communicator, rank: int) -> Parts:
+    """Return an array that one rank has on another one alone."""
+    source = _only(x)
+    if source == rank:
+        return x
+    given = x[source]
+    assert given is not None
+    made: Parts = [None] * comm.nranks
+    made[rank] = taken = comm.devices[rank].empty(given.shape, given.dtype)
+    comm.send_recv([(given, taken)])
+    return made
+
+
+def _only(x: Parts) -> int:
+    ranks = present(x)
+    if len(ranks) != 1:
+        raise InvalidUsageError(f"the array is on the ranks {ranks}; one rank alone is to have it")
+    return ranks[0]
+
+
+class Linear(NamedTuple):
+    """A product with a part of a weight on each rank.
+
+    Attributes:
+        comm: the communicator.
+        weight: by rank (outputs, inputs), float or quantised; None where a rank has nothing.
+        bias: by rank (outputs,); None for none.
+        inputs: type that inputs of more than :data:`FEW` rows are rounded to; None keeps theirs.
+        results: type of the results of so many rows.
+    """
+
+    comm: Communicator
+    weight: Sequence[Any]
+    bias: Sequence[Array | None]
+    inputs: str | None
+    results: str = "float32"
+
+    def on(self, rank: int, x: Array, residual: Array | None = None, out: Array | None = None) -> Array:
+        """Return ``x @ weight.T + bias + residual`` of a rank."""
+        many = x.shape[0] > FEW
+        dtype = None if out is not None else self.results if many else "float32"
+        if self.inputs is not None and many and x.dtype != self.inputs:
+            x = ops.cast(x, self.inputs)
+        return ops.matmul(
+            x, self.weight[rank], transpose_b=True, dtype=dtype, bias=self.bias[rank], residual=residual, out=out
+        )
+
+
+def _cut(
+    weight: Any, comm: Communicator, axis: int, split: Split | Sequence[Split] | None, segments: Sequence[int] = ()
+) -> Sharded:
+    """Return a weight cut along an axis; one that is sharded already is checked."""
+    if not isinstance(weight, Sharded):
+        return shard(weight, comm, axis=axis, split=split, segments=segments)
+    if weight.comm is not comm or weight.state != SPLIT or weight.axis != axis:
+        raise InvalidUsageError(f"the layer takes a weight that is split along axis {axis}, not {weight!r}")
+    if split is not None or len(segments):
+        raise InvalidUsageError("a weight that is sharded has its split; give neither split nor segments")
+    return weight
+
+
+class ColumnParallelLinear:
+    """``x @ weight.T + bias``, of which each rank computes some columns.
+
+    Args:
+        weight: (outputs, inputs): a :class:`Sharded` that is split along axis 0, or what :func:`shard` takes.
+        bias: (outputs,), the same; None for none.
+        comm: the communicator.
+        split: of the outputs where the weight is not sharded yet; even by default.
+        segments: lengths of what lies one after the other in the outputs; see :func:`shard`.
+        gather_output: give all columns to the ranks that had ``x``.
+        inputs: type that inputs of more than :data:`FEW` rows are rounded to before the product, such as ``"float16"``,
+            which matrix units take; None keeps theirs.
+        results: type of the results of so many rows.
+
+    Raises:
+        InvalidUsageError: a weight or bias that is split in another way.
+    """
+
+    def __init__(
+        self,
+        weight: Any,
+        bias: Any = None,
+        *,
+        comm: Communicator,
+        split: Split | Sequence[Split] | None = None,
+        segments: Sequence[int] = (),
+        gather_output: bool = False,
+        inputs: str | None = None,
+        results: str = "float32",
+    ) -> None:
+        self.weight = _cut(weight, comm, 0, split, segments)
+        cut = None if bias is None else _cut(bias, comm, 0, *self._as_weight(bias))
+        if cut is not None and cut.segments != self.weight.segments:
+            raise InvalidUsageError(f"the bias is split as {cut!r}, the weight as {self.weight!r}")
+        self.bias = cut
+        self.linear = Linear(
+            comm, self.weight.parts, [None] * comm.nranks if cut is None else cut.parts, inputs, results
+        )
+        self._gathers = gather_output
+
+    def _as_weight(self, bias: Any) -> tuple[Sequence[Split] | None, Sequence[int]]:
+        if isinstance(bias, Sharded):
+            return None, ()
+        return self.weight.segments, [each.size for each in self.weight.segments]
+
+    def __call__(self, x: Parts) -> Parts:
+        """Return each rank's columns, (T, its outputs).
+
+        Args:
+            x: (T, inputs) by rank. A rank that holds columns and has no ``x`` gets it from the first one that has.
+        """
+        comm, ranks = self.linear.comm, present(self.weight.parts)
+        given = _sent(x, comm, ranks)
+        made: Parts = [None] * comm.nranks
+        if self._gathers and len(present(x)) == 1:
+            return self._gathered(given, _only(x), made)
+        for rank in ranks:
+            made[rank] = self.linear.on(rank, there(given, rank))
+        if not self._gathers:
+            return made
+        rows = next(part.shape[0] for part in given if part is not None)
+        shape = (rows, self.weight.shape[0])
+        parts = Sharded(comm, shape, _dtype_of(made), SPLIT, made, axis=1, segments=self.weight.segments)
+        return list(parts.mirrored().parts)
+
+    def _gathered(self, x: Parts, root: int, made: Parts) -> Parts:
+        """Return all columns on ``root``."""
+        comm = self.linear.comm
+        rows = there(x, root).shape[0]
+        dtype = self.linear.results if rows > FEW else "float32"
+        result = comm.devices[root].empty((rows, self.weight.shape[0]), dtype)
+        pairs: list[tuple[Array, Array]] = []
+        placed: list[tuple[Array, Array]] = []
+        for rank in present(self.weight.parts):
+            part, start = self.linear.on(rank, there(x, rank)), 0
+            for low, high in self._ranges(rank):
+                piece, target = part[:, start : start + high - low], result[:, low:high]
+                start += high - low
+                if rank == root:
+                    placed.append((piece, target))
+                    continue
+                sent, landed = piece.contiguous(), target
+                if not target.is_contiguous:
+                    landed = comm.devices[root].empty(target.shape, dtype)
+                    placed.append((landed, target))
+                pairs.append((sent, landed))
+        if pairs:
+            comm.send_recv(pairs)
+        for piece, target in placed:
+            target.copy_from(piece)
+        made[root] = result
+        return made
+
+    def _ranges(self, rank: int) -> list[tuple[int, int]]:
+        found, start = [], 0
+        for segment in self.weight.segments:
+            low, high = segment.bounds(rank)
+            if high > low:
+                found.append((start + low, start + high))
+            start += segment.size
+        return found
+
+
+def _dtype_of(parts: Parts) -> Any:
+    return next(part.dtype for part in parts if part is not None)
+
+
+def there(x: Parts, rank: int) -> Array:
+    """Return what a rank has; raises InvalidUsageError where it has nothing."""
+    part = x[rank]
+    if part is None:
+        raise InvalidUsageError(f"rank {rank} holds a part of the weight, but has no input")
+    return part
+
+
+def _sent(x: Parts, comm: Communicator, ranks: Sequence[int]) -> Parts:
+    """Return ``x`` with copies on those of ``ranks`` that have none."""
+    if len(x) != comm.nranks or not present(x):
+        raise InvalidUsageError(
+            f"a layer takes an array or None of each of {comm.nranks} ranks, and one array at least"
+        )
+    missing = [rank for rank in ranks if x[rank] is None]
+    if not missing:
+        return x
+    source = x[present(x)[0]]
+    assert source is not None
+    made = list(x)
+    pairs = []
+    for rank in missing:
+        made[rank] = target = comm.devices[rank].empty(source.shape, source.dtype)
+        pairs.append((source, target))
+    comm.send_recv(pairs)
+    return made
+
+
+class RMSNorm:
+    """The norm of the residual stream, which every rank that has the stream makes for itself.
+
+    Args:
+        weight: (hidden,), what ``np.asarray`` takes, or a tensor of a file.
+        epsilon: what is added to the mean of squares.
+        comm: the communicator.
+        ranks: those that make it; all by default.
+    """
+
+    def __init__(self, weight: Any, epsilon: float, *, comm: Communicator, ranks: Sequence[int] | None = None) -> None:
+        self.epsilon = epsilon
+        self.weight: Parts = [None] * comm.nranks
+        values = weight.read() if hasattr(weight, "read") else weight
+        dtype = getattr(weight, "dtype", None)
+        for rank in range(comm.nranks) if ranks is None else ranks:
+            self.weight[rank] = comm.devices[rank].array(values, dtype)
+
+    def __call__(self, x: Parts) -> Parts:
+        """Return the norm of ``x`` where a rank has it."""
+        return [
+            None if part is None else ops.rms_norm(part, weight, self.epsilon)
+            for part, weight in zip(x, self.weight, strict=True)
+        ]
+
+    def added(self, x: Parts, residual: Parts) -> tuple[Parts, Parts]:
+        """Return ``x + residual`` and the norm of that, where a rank has them."""
+        stream, normed = list(x), list(x)
+        for rank in present(x):
+            normed[rank], stream[rank] = ops.rms_norm(
+                there(x, rank), self.weight[rank], self.epsilon, residual=there(residual, rank)
+            )
+        return stream, normed
+
+
+class RowParallelLinear:
+    """``x @ weight.T + bias``, of which each rank has some inputs; the results are summed over the ranks.
+
+    Args:
+        weight: (outputs, inputs): a :class:`Sharded` that is split along axis 1, or what :func:`shard` takes.
+        bias: (outputs,), which one rank adds; None for none.
+        comm: the communicator.
+        split: of the inputs where the weight is not sharded yet; even by default.
+        reduce: False leaves the sum to the caller: the results are partial.
+        inputs: as :class:`ColumnParallelLinear` takes it.
+
+    Raises:
+        InvalidUsageError: a weight that is split in another way, or a bias of another length.
+    """
+
+    def __init__(
+        self,
+        weight: Any,
+        bias: Any = None,
+        *,
+        comm: Communicator,
+        split: Split | None = None,
+        reduce: bool = True,
+        inputs: str | None = None,
+    ) -> None:
+        self.weight = _cut(weight, comm, 1, split)
+        biases: Parts = [None] * comm.nranks
+        ranks = present(self.weight.parts)
+        if bias is not None:
+            if tuple(bias.shape) != self.weight.shape[:1]:
+                raise InvalidUsageError(f"a bias of {tuple(bias.shape)} for {self.weight.shape[0]} outputs")
+            values, dtype = (bias.read(), bias.dtype) if hasattr(bias, "read") else (bias, None)
+            biases[ranks[0]] = comm.devices[ranks[0]].array(values, dtype)
+        self.linear = Linear(comm, self.weight.parts, biases, inputs)
+        self._reduces = reduce
+
+    def __call__(self, x: Parts, residual: Parts | None = None, norm: RMSNorm | None = None) -> tuple[Parts, Parts]:
+        """Return the results, with ``residual`` added, and their norm: the same arrays where there is no ``norm``.
+
+        Args:
+            x: (T, its inputs) of each rank that holds a part of the weight.
+            residual: (T, outputs) float32 on the ranks that are to have the results; None for all ranks.
+            norm: of the sum with the residual.
+
+        Raises:
+            InvalidUsageError: inputs that are missing; a residual on some ranks only where several sum; a norm without
+                a residual.
+        """
+        comm, ranks = self.linear.comm, present(self.weight.parts)
+        if residual is None and norm is not None:
+            raise InvalidUsageError("a norm after the layer is that of the sum with a residual; give one")
+        targets = list(range(comm.nranks)) if residual is None else present(residual)
+        if not self._reduces or (len(ranks) == 1 and targets == ranks):
+            return self._local(x, residual, norm)
+        if len(targets) < comm.nranks:
+            raise InvalidUsageError(f"a sum over the ranks goes to all of them; the residual is on {targets} alone")
+        sums: Parts = [None] * comm.nranks
+        for rank in ranks:
+            sums[rank] = self.linear.on(rank, there(x, rank))
+        shape = (next(part.shape[0] for part in sums if part is not None), self.weight.shape[0])
+        whole = [comm.devices[rank].empty(shape, "float32") if part is None else part for rank, part in enumerate(sums)]
+        if any(part is None for part in sums):
+            comm.all_reduce(sums, out=whole)
+        else:
+            comm.all_reduce(whole)
+        return joined(list(whole), residual, norm)
+
+    def _local(self, x: Parts, residual: Parts | None, norm: RMSNorm | None) -> tuple[Parts, Parts]:
+        made: Parts = [None] * self.linear.comm.nranks
+        for rank in present(self.weight.parts):
+            added = residual[rank] if residual is not None and norm is None and self._reduces else None
+            made[rank] = self.linear.on(rank, there(x, rank), residual=added)
+        return joined(made, residual, norm) if norm is not None else (made, made)
+
+
+def joined(x: Parts, residual: Parts | None, norm: RMSNorm | None) -> tuple[Parts, Parts]:
+    """Return ``x + residual`` and its norm; the same arrays where there is no norm."""
+    if residual is None:
+        return x, x
+    if norm is not None:
+        return norm.added(x, residual)
+    stream: Parts = [None if part is None else ops.add(there(residual, rank), part) for rank, part in enumerate(x)]
+    return stream, stream
+
+
+class GatheredLinear:
+    """A layer whose results go to the rank that has the stream: what a row split has in a row-parallel layer's place.
+
+    Args:
+        linear: gathers its output.
+    """
+
+    def __init__(self, linear: ColumnParallelLinear) -> None:
+        self._linear = linear
+
+    def __call__(self, x: Parts, residual: Parts | None = None, norm: RMSNorm | None = None) -> tuple[Parts, Parts]:
+        """Return the results, with ``residual`` added, and their norm; see :meth:`RowParallelLinear.__call__`."""
+        return joined(self._linear(x), residual, norm)
+
+
+class ParallelEmbedding:
+    """Rows of a table by their numbers; ranks hold some rows each, and sum what they have exactly.
+
+    Args:
+        weight: (rows, hidden): a :class:`Sharded` that is split along axis 0, or what :func:`shard` takes.
+        comm: the communicator.
+        split: of the rows where the weight is not sharded yet; even by default.
+        ranks: those that get the results; all by default.
+    """
+
+    def __init__(
+        self, weight: Any, *, comm: Communicator, split: Split | None = None, ranks: Sequence[int] | None = None
+    ) -> None:
+        self.weight = _cut(weight, comm, 0, split)
+        self._comm = comm
+        self._ranks = list(range(comm.nranks)) if ranks is None else list(ranks)
+        self._zeros = [
+            None if part is None else comm.devices[rank].zeros((1, part.shape[1]))
+            for rank, part in enumerate(self.weight.parts)
+        ]
+
+    def __call__(self, indices: Parts) -> Parts:
+        """Return the rows with these numbers, (T, hidden) float32.
+
+        Args:
+            indices: (T,) uint32, equal on all ranks that hold rows. A row that is not there is NaN, or zeros where
+                ranks sum.
+        """
+        holders = present(self.weight.parts)
+        made: Parts = [None] * self._comm.nranks
+        if holders == self._ranks and len(holders) == 1:
+            rank = holders[0]
+            made[rank] = _as_float32(ops.take(self.weight.parts[rank], there(indices, rank)))
+            return made
+        split = self.weight.segments[0]
+        for rank in holders:
+            made[rank] = self._masked(rank, there(indices, rank), *split.bounds(rank))
+        count = next(part.shape[0] for part in made if part is not None)
+        shape = (count, self.weight.shape[1])
+        whole = [
+            self._comm.devices[rank].empty(shape, "float32") if part is None else part for rank, part in enumerate(made)
+        ]
+        if self._comm.nranks > 1:
+            self._comm.all_reduce(made, out=whole, wire="f32")
+        return list(whole)
+
+    def _masked(self, rank: int, indices: Array, start: int, stop: int) -> Array:
+        """Return the rows that a rank holds, and zeros for the others."""
+        near = ops.subtract(indices, start)  # numbers below wrap to large ones
+        rows = _as_float32(ops.take(self.weight.parts[rank], ops.minimum(near, stop - start - 1)))
+        held = ops.less(near, stop - start).reshape(-1, 1)
+        zeros = self._zeros[rank]
+        assert zeros is not None
+        return ops.where(held, rows, zeros)
+
+
+def _as_float32(array: Array) -> Array:
+    return array if array.dtype == "float32" else ops.cast(array, "float32")

@@ -1,0 +1,188 @@
+"""What a sentence encoder of BERT's shape looks like, and what its files call the tensors."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from vkpar.errors import InvalidUsageError, UnsupportedError
+from vkpar.parallel.models.naming import Named, bias_of
+
+_MOST: Final = 1 << 24  # no size is larger
+
+WORDS: Final = "embeddings.word_embeddings.weight"
+POSITIONS: Final = "embeddings.position_embeddings.weight"
+TYPES: Final = "embeddings.token_type_embeddings.weight"
+NORM: Final = "embeddings.LayerNorm.weight"
+
+_KEYS: Final = {
+    "layers": "num_hidden_layers",
+    "hidden": "hidden_size",
+    "intermediate": "intermediate_size",
+    "heads": "num_attention_heads",
+}
+_PARTS: Final = {
+    "q": "attention.self.query",
+    "k": "attention.self.key",
+    "v": "attention.self.value",
+    "o": "attention.output.dense",
+    "attention.norm": "attention.output.LayerNorm",
+    "up": "intermediate.dense",
+    "down": "output.dense",
+    "forward.norm": "output.LayerNorm",
+}
+
+
+@dataclass(frozen=True)
+class BertConfig:
+    """The sizes of an encoder whose blocks norm what they give (BERT, MiniLM).
+
+    Attributes:
+        layers: number of blocks.
+        hidden: width of the hidden states.
+        intermediate: width inside the feed-forward block, whose activation is gelu by the error function.
+        heads: of attention.
+        vocabulary: rows of the embedding table.
+        context: the most tokens of a sentence.
+        epsilon: what the norms add to the variance.
+    """
+
+    layers: int
+    hidden: int
+    intermediate: int
+    heads: int
+    vocabulary: int
+    context: int
+    epsilon: float = 1e-12
+
+    def __post_init__(self) -> None:
+        for name in ("layers", "hidden", "intermediate", "heads", "vocabulary", "context"):
+            value = getattr(self, name)
+            if not 0 < value <= _MOST:
+                raise InvalidUsageError(f"the model's {name} is from 1 to {_MOST}, not {value}")
+        if self.hidden % self.heads:
+            raise InvalidUsageError(f"a width of {self.hidden} is no multiple of {self.heads} heads")
+        if not (math.isfinite(self.epsilon) and self.epsilon > 0):
+            raise InvalidUsageError(f"the model's epsilon is a number above 0, not {self.epsilon!r}")
+
+    @property
+    def kv_heads(self) -> int:
+        """Heads of keys and values: each head of queries has its own."""
+        return self.heads
+
+    @property
+    def head_dim(self) -> int:
+        """Elements of a head."""
+        return self.hidden // self.heads
+
+    def describe(self) -> str:
+        """Return the sizes in words."""
+        return (
+            f"{self.layers} layers, hidden {self.hidden}, intermediate {self.intermediate}, "
+            f"{self.heads} heads of {self.head_dim}, {self.vocabulary} tokens"
+        )
+
+
+def of_json(found: Mapping[str, Any], where: str) -> BertConfig:
+    """Return the configuration of the object in a ``config.json``.
+
+    Raises:
+        InvalidUsageError: a value that is missing or wrong.
+        UnsupportedError: another architecture or activation than those that are known.
+    """
+    for key, known in (("model_type", "bert"), ("hidden_act", "gelu"), ("position_embedding_type", "absolute")):
+        if found.get(key, known) != known:
+            raise UnsupportedError(f"{where}: {key} {found[key]!r} is not supported; {known} is")
+    names = _KEYS | {"vocabulary": "vocab_size", "context": "max_position_embeddings"}
+    sizes = {ours: _number(found, theirs, where) for ours, theirs in names.items()}
+    epsilon = found.get("layer_norm_eps", 1e-12)
+    if isinstance(epsilon, bool) or not isinstance(epsilon, int | float):
+        raise InvalidUsageError(f"{where}: layer_norm_eps is a number, not {epsilon!r}")
+    return BertConfig(**sizes, epsilon=float(epsilon))
+
+
+def read_folder(folder: Path) -> BertConfig:
+    """Return the configuration of a folder that sentence-transformers or transformers saved.
+
+    Sentences end where ``sentence_bert_config.json`` says, if it is there. Means over tokens are the only pooling.
+
+    Raises:
+        InvalidUsageError: no ``config.json``, or a value that is missing or wrong.
+        UnsupportedError: another architecture, activation or pooling than those that are known.
+    """
+    found = _object(folder / "config.json")
+    if found is None:
+        raise InvalidUsageError(f"{folder} has no config.json; give a folder that sentence-transformers saved")
+    limits = _object(folder / "sentence_bert_config.json") or {}
+    pooling = _object(folder / "1_Pooling" / "config.json") or {}
+    others = [key for key, value in pooling.items() if value is True and "mode" in key and "mean_tokens" not in key]
+    if others:
+        raise UnsupportedError(f"{folder}: {others[0]} is not supported; pooling_mode_mean_tokens is")
+    config = of_json(found, str(folder / "config.json"))
+    if limits.get("max_seq_length") is not None:
+        most = _number(limits, "max_seq_length", str(folder / "sentence_bert_config.json"))
+        sizes = {name: getattr(config, name) for name in ("hidden", "intermediate", "heads", "layers", "vocabulary")}
+        config = BertConfig(**sizes, context=min(most, config.context), epsilon=config.epsilon)
+    return config
+
+
+def _object(path: Path) -> dict[str, Any] | None:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise InvalidUsageError(f"{path} cannot be read: {error}") from error
+    if not isinstance(found, dict):
+        raise InvalidUsageError(f"{path} holds no object")
+    return found
+
+
+def _number(found: Mapping[str, Any], key: str, where: str) -> int:
+    value = found.get(key)
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise InvalidUsageError(f"{where}: {key} is a whole number, not {value!r}")
+    return value
+
+
+def of_block(part: str, block: int) -> str:
+    """Return the name of a weight of a block: ``q``, ``k``, ``v``, ``o``, ``up``, ``down`` or a norm."""
+    return f"encoder.layer.{block}.{_PARTS[part]}.weight"
+
+
+def shapes(config: BertConfig) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of the tensors that a model has to have, by name; tables may have more rows."""
+    wide, inner = config.hidden, config.intermediate
+    found: dict[str, tuple[int, ...]] = {
+        WORDS: (config.vocabulary, wide),
+        POSITIONS: (config.context, wide),
+        TYPES: (1, wide),
+        NORM: (wide,),
+    }
+    for block in range(config.layers):
+        parts: dict[str, tuple[int, ...]] = dict.fromkeys("qkvo", (wide, wide))
+        parts |= {"up": (inner, wide), "down": (wide, inner), "attention.norm": (wide,), "forward.norm": (wide,)}
+        found |= {of_block(part, block): shape for part, shape in parts.items()}
+    biases = {bias_of(name): shape[:1] for name, shape in found.items() if name not in (WORDS, POSITIONS, TYPES)}
+    return found | biases
+
+
+def check(config: BertConfig, weights: Named, where: str) -> None:
+    """Check that every tensor is there and fits, before any is read.
+
+    Raises:
+        InvalidUsageError: the first tensor that is missing or has another shape.
+    """
+    for name, shape in shapes(config).items():
+        if name not in weights:
+            raise InvalidUsageError(f"{where} has no tensor {name}; the configuration asks for {shape}")
+        found = tuple(weights[name].shape)
+        table = name in (POSITIONS, TYPES)
+        fits = len(found) == 2 and found[0] >= shape[0] and found[1] == shape[1] if table else found == shape
+        if not fits:
+            rows = "at least " if table else ""
+            raise InvalidUsageError(f"{where}: {name} has shape {found}, the configuration asks for {rows}{shape}")

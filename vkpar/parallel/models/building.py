@@ -1,0 +1,216 @@
+"""Makes the layers of a decoder out of a file's tensors, each on the ranks that a placement says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from vkpar.comm.communicator import Communicator
+from vkpar.parallel.attention import ParallelAttention
+from vkpar.parallel.feedforward import ParallelMLP
+from vkpar.parallel.layers import (
+    ColumnParallelLinear,
+    GatheredLinear,
+    ParallelEmbedding,
+    RMSNorm,
+    RowParallelLinear,
+    present,
+)
+from vkpar.parallel.lazy import LazyTensor
+from vkpar.parallel.models import loading, naming
+from vkpar.parallel.models.config import Config
+from vkpar.parallel.models.loading import Progress, Rows
+from vkpar.parallel.models.placement import Placement, Units
+from vkpar.parallel.sharded import Sharded
+from vkpar.parallel.split import Split, linked
+
+
+class Block(NamedTuple):
+    """A block, and the ranks that have the residual stream there."""
+
+    ranks: tuple[int, ...]
+    attention_norm: RMSNorm
+    attention: ParallelAttention
+    forward_norm: RMSNorm
+    forward: ParallelMLP
+
+
+def units_of(config: Config, weights: Mapping[str, Any]) -> Units:
+    """Return which columns of the weights stay together because of quantised blocks."""
+    names = naming.of(weights)
+
+    def unit(part: str) -> int:
+        tensors = (weights[names.of_block(part, block)] for block in range(config.layers))
+        return linked(*((each, 1) for each in tensors if isinstance(each, LazyTensor) and _stays(each)))
+
+    return Units(unit("attention.o"), unit("forward.down"))
+
+
+def _stays(tensor: LazyTensor) -> bool:
+    """Whether a tensor lies on devices in its blocks."""
+    return loading.kind_of(tensor) in loading.PRODUCTS
+
+
+class Builder:
+    """Makes the layers of one decoder.
+
+    Args:
+        config: the sizes.
+        tensors: by name.
+        comm: the communicator.
+        placement: which rank has what.
+        progress: is told of each tensor that was read.
+        dtype: what matrices that are not quantised are converted to; None keeps their type.
+        inputs: what many rows of inputs are rounded to, or ``"auto"``.
+
+    Attributes:
+        held: bytes of weights by rank.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        tensors: Mapping[str, LazyTensor],
+        comm: Communicator,
+        placement: Placement,
+        progress: Progress | None,
+        dtype: str | None,
+        inputs: str,
+    ) -> None:
+        self._config, self._tensors, self._comm, self._placement = config, tensors, comm, placement
+        self._names, self._progress, self._dtype, self._inputs = naming.of(tensors), progress, dtype, inputs
+        self.held = [0] * comm.nranks
+
+    def _counted(self, parts: Sequence[Any]) -> None:
+        for rank in present(parts):
+            self.held[rank] += parts[rank].nbytes
+
+    def _tensor(self, name: str) -> LazyTensor:
+        tensor = self._tensors[name]
+        if self._progress is not None:
+            self._progress(name, tensor.nbytes)
+        return tensor
+
+    def embedding(self) -> ParallelEmbedding:
+        """Return the embedding table."""
+        table = self._tensor(self._names.embedding)
+        placement = self._placement
+        weight = loading.stacked(self._comm, [Rows(table, _ranges(placement.table))], self._dtype)
+        self._counted(weight.parts)
+        return ParallelEmbedding(weight, comm=self._comm, ranks=placement.streams[0])
+
+    def final_norm(self) -> RMSNorm:
+        """Return the norm before the output layer."""
+        return self._norm(self._names.norm, self._placement.streams[-1])
+
+    def _norm(self, name: str, ranks: Sequence[int]) -> RMSNorm:
+        made = RMSNorm(self._tensor(name), self._config.epsilon, comm=self._comm, ranks=ranks)
+        self._counted(made.weight)
+        return made
+
+    def head(self, embedding: ParallelEmbedding) -> ColumnParallelLinear:
+        """Return the output layer, which is the table where they are tied and lie alike."""
+        placement, config = self._placement, self._config
+        if config.tied and placement.ratios is None and placement.outputs == placement.table:
+            inputs = self._inputs_of(embedding.weight)
+            return ColumnParallelLinear(embedding.weight, comm=self._comm, inputs=inputs)
+        name = self._names.embedding if config.tied else self._names.output
+        return self._columns([name], [_ranges(placement.outputs)])[0]
+
+    def block(self, number: int) -> Block:
+        """Return a block."""
+        placement, names = self._placement, self._names
+        ranks, heads, inner = placement.streams[number], placement.heads[number], placement.inner[number]
+        width, config = heads.width, self._config
+        queries = _ranges(heads.queries.scaled(width))
+        keys = [(start * width, stop * width) for start, stop in heads.keys]
+
+        def name(part: str) -> str:
+            return names.of_block(part, number)
+
+        qkv = self._columns([name(f"attention.{part}") for part in "qkv"], [queries, keys, keys], halves=True)
+        attention = ParallelAttention(
+            qkv,
+            self._rows(name("attention.o"), heads.queries.scaled(width)),
+            heads,
+            theta=config.theta,
+            scaling=config.scaling,
+            style=config.style,
+        )
+        gate_up = self._columns([name("forward.gate"), name("forward.up")], [_ranges(inner)] * 2)
+        forward = ParallelMLP(gate_up, self._rows(name("forward.down"), inner))
+        norms = [self._norm(name(part), ranks) for part in ("attention.norm", "forward.norm")]
+        return Block(ranks, norms[0], attention, norms[1], forward)
+
+    def _columns(
+        self, names: Sequence[str], ranges: Sequence[Sequence[tuple[int, int]]], *, halves: bool = False
+    ) -> list[ColumnParallelLinear]:
+        """Return one layer for tensors that lie on devices in the same way, else one for each.
+
+        Args:
+            names: of the tensors.
+            ranges: of their rows by rank.
+            halves: the results of many rows are of the type that inputs are rounded to.
+        """
+        tensors = [self._tensor(name) for name in names]
+        biases = [self._tensors.get(naming.bias_of(name)) for name in names]
+        alike = len({loading.kind_of(tensor, self._dtype) for tensor in tensors}) == 1
+        alike = alike and len({None if bias is None else loading.kind_of(bias) for bias in biases}) == 1
+        rows = [Rows(tensor, part) for tensor, part in zip(tensors, ranges, strict=True)]
+        if alike:
+            return [self._column(rows, biases, halves=halves)]
+        return [self._column([row], [bias], halves=halves) for row, bias in zip(rows, biases, strict=True)]
+
+    def _column(
+        self, rows: Sequence[Rows], biases: Sequence[LazyTensor | None], *, halves: bool
+    ) -> ColumnParallelLinear:
+        comm, count = self._comm, sum(row.tensor.shape[0] for row in rows)
+        sliced = self._placement.slices(count, rows[0].tensor.shape[1])
+        gathers = self._placement.ratios is not None
+        found = [Rows(bias, row.ranges) for bias, row in zip(biases, rows, strict=True) if bias is not None]
+        if sliced is not None:
+            rows, found = _sliced(rows, sliced), _sliced(found, sliced)
+        bias = loading.stacked(comm, found) if found else None
+        weight = loading.stacked(comm, rows, self._dtype)
+        self._counted(weight.parts)
+        self._counted([] if bias is None else bias.parts)
+        inputs = self._inputs_of(weight)
+        results = inputs if halves and inputs is not None else "float32"
+        return ColumnParallelLinear(weight, bias, comm=comm, gather_output=gathers, inputs=inputs, results=results)
+
+    def _inputs_of(self, weight: Sharded) -> str | None:
+        """Return what the inputs of a weight are rounded to."""
+        if self._inputs != "auto":
+            return None if self._inputs == "float32" else self._inputs
+        kind = str(weight.dtype)
+        halves = kind != "bfloat16" and loading.in_halves(kind, self._comm.devices)
+        return "float16" if halves else None
+
+    def _rows(self, name: str, split: Split) -> RowParallelLinear | GatheredLinear:
+        comm, bias = self._comm, self._tensors.get(naming.bias_of(name))
+        tensor = self._tensors[name]
+        if self._placement.slices(*tensor.shape) is not None:
+            whole = [(0, tensor.shape[0])]
+            return GatheredLinear(self._columns([name], [whole])[0])
+        self._tensor(name)
+        weight = loading.cut_columns(comm, tensor, split, self._dtype)
+        self._counted(weight.parts)
+        return RowParallelLinear(weight, bias, comm=comm, inputs=self._inputs_of(weight))
+
+
+def _ranges(split: Split) -> list[tuple[int, int]]:
+    return [split.bounds(rank) for rank in range(split.nranks)]
+
+
+def _sliced(rows: Sequence[Rows], split: Split) -> list[Rows]:
+    """Return the rows that each rank has of tensors of which a split cuts all rows, one after the other."""
+    found, start = [], 0
+    for row in rows:
+        count = row.tensor.shape[0]
+        ranges = []
+        for rank in range(split.nranks):
+            low, high = (min(max(border - start, 0), count) for border in split.bounds(rank))
+            ranges.append((low, high))
+        found.append(Rows(row.tensor, ranges))
+        start += count
+    return found

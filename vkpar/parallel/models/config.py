@@ -1,0 +1,248 @@
+"""What a decoder looks like: read of a folder that transformers saved, or of a GGUF file's metadata."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from vkpar.errors import InvalidUsageError, UnsupportedError
+
+FAMILIES: Final = ("llama", "qwen2")
+_MOST: Final = 1 << 24  # no size of a decoder is larger: token ids and positions are counted in float32 nowhere beyond
+
+Scaling = float | Mapping[str, float] | tuple[float, ...] | None
+
+
+@dataclass(frozen=True)
+class Config:
+    """The sizes and constants of a Llama-shaped decoder.
+
+    Attributes:
+        family: ``"llama"`` or ``"qwen2"``.
+        layers: number of blocks.
+        hidden: width of the residual stream.
+        intermediate: width inside the feed-forward block.
+        heads: of the queries; ``kv_heads`` of the keys and values, of ``head_dim`` elements each.
+        vocabulary: rows of the embedding table.
+        context: tokens that the model was made for.
+        epsilon: what the norms add to the mean of squares.
+        theta: base of the rotary embedding.
+        scaling: what stretches the rotary embedding, as :func:`vkpar.rope` takes it; None for nothing.
+        style: which elements of a head are turned together: ``"neox"`` those half a head apart, ``"llama"`` neighbours.
+        tied: the output layer is the embedding table.
+        stops: token ids that end a text.
+        first: the token that begins a text; None where the model has none.
+    """
+
+    family: str
+    layers: int
+    hidden: int
+    intermediate: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    vocabulary: int
+    context: int
+    epsilon: float
+    theta: float
+    scaling: Scaling = None
+    style: str = "neox"
+    tied: bool = False
+    stops: tuple[int, ...] = ()
+    first: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.family not in FAMILIES:
+            raise UnsupportedError(f"there is no model family {self.family!r}; there are {', '.join(FAMILIES)}")
+        sizes = {
+            name: getattr(self, name)
+            for name in ("layers", "hidden", "intermediate", "heads", "kv_heads", "head_dim", "vocabulary", "context")
+        }
+        for name, value in sizes.items():
+            if not 0 < value <= _MOST:
+                raise InvalidUsageError(f"the model's {name} is from 1 to {_MOST}, not {value}")
+        if self.heads % self.kv_heads:
+            raise InvalidUsageError(f"{self.heads} heads are no multiple of {self.kv_heads} heads of keys and values")
+        if self.head_dim % 2:
+            raise InvalidUsageError(f"a head of {self.head_dim} elements has no pairs that could be turned")
+        for name in ("epsilon", "theta"):
+            value = getattr(self, name)
+            if not (math.isfinite(value) and value > 0):
+                raise InvalidUsageError(f"the model's {name} is a number above 0, not {value!r}")
+
+    @property
+    def group(self) -> int:
+        """Heads of queries that read one head of keys and values."""
+        return self.heads // self.kv_heads
+
+    def describe(self) -> str:
+        """Return the sizes in words."""
+        return (
+            f"{self.family}, {self.layers} layers, hidden {self.hidden}, intermediate {self.intermediate}, "
+            f"{self.heads} heads of {self.head_dim}, {self.kv_heads} of keys and values, {self.vocabulary} tokens"
+        )
+
+
+def read_folder(folder: Path) -> Config:
+    """Return the configuration that ``config.json`` of ``folder`` holds.
+
+    Raises:
+        InvalidUsageError: no such file, not JSON, or a value that is missing or wrong.
+        UnsupportedError: another architecture, activation or scaling than those that are known.
+    """
+    found = _object(folder / "config.json")
+    if found is None:
+        raise InvalidUsageError(f"{folder} has no config.json; a model's folder is one that transformers saved")
+    ends = (_object(folder / "generation_config.json") or {}).get("eos_token_id")
+    if ends is not None:
+        found["eos_token_id"] = ends
+    return of_json(found, str(folder / "config.json"))
+
+
+def _object(path: Path) -> dict[str, Any] | None:
+    """Return the object in a file of JSON; None where there is no file."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, RecursionError) as error:
+        raise InvalidUsageError(f"{path} cannot be read: {error}") from error
+    if not isinstance(found, dict):
+        raise InvalidUsageError(f"{path} holds no object")
+    return found
+
+
+def of_json(found: Mapping[str, Any], where: str) -> Config:
+    """Return the configuration of the object in a ``config.json``; raises as :func:`read_folder` does."""
+    family = _get(found, "model_type", str, where)
+    if family not in FAMILIES:
+        raise UnsupportedError(f"{where}: model_type {family!r} is not supported; {' and '.join(FAMILIES)} are")
+    activation = found.get("hidden_act", "silu")
+    if activation != "silu":
+        raise UnsupportedError(f"{where}: hidden_act {activation!r} is not supported; silu is")
+    if found.get("use_sliding_window"):
+        raise UnsupportedError(f"{where}: use_sliding_window is not supported")
+    if found.get("mlp_bias"):
+        raise UnsupportedError(f"{where}: mlp_bias is not supported")
+    heads, hidden = _get(found, "num_attention_heads", int, where), _get(found, "hidden_size", int, where)
+    kv_heads = found.get("num_key_value_heads")
+    head_dim = found.get("head_dim")
+    rotary = found.get("rope_parameters") or {}  # transformers 5 keeps theta beside the scaling
+    scaling = found.get("rope_scaling") or rotary
+    first = found.get("bos_token_id")
+    return Config(
+        family=family,
+        layers=_get(found, "num_hidden_layers", int, where),
+        hidden=hidden,
+        intermediate=_get(found, "intermediate_size", int, where),
+        heads=heads,
+        kv_heads=heads if kv_heads is None else _get(found, "num_key_value_heads", int, where),
+        head_dim=hidden // max(heads, 1) if head_dim is None else _get(found, "head_dim", int, where),
+        vocabulary=_get(found, "vocab_size", int, where),
+        context=_get(found, "max_position_embeddings", int, where, 2048),
+        epsilon=_get(found, "rms_norm_eps", float, where, 1e-6),
+        theta=_get({**rotary, **found}, "rope_theta", float, where, 1e4),
+        scaling=_scaling(scaling, where),
+        tied=bool(found.get("tie_word_embeddings", False)),
+        stops=_tokens(found.get("eos_token_id"), where),
+        first=None if first is None else _tokens(first, where)[0],
+    )
+
+
+def of_gguf(
+    metadata: Mapping[str, Any], where: str, vocabulary: int, *, tied: bool, divisors: Sequence[float] | None = None
+) -> Config:
+    """Return the configuration that a GGUF file's metadata hold.
+
+    Args:
+        metadata: by key, such as ``llama.block_count``.
+        where: the file's name, for messages.
+        vocabulary: rows of the embedding table.
+        tied: the file has no output layer of its own.
+        divisors: of the rotary embedding's frequencies, where the file has them as ``rope_freqs.weight``.
+
+    Raises:
+        InvalidUsageError: a value that is missing or wrong.
+        UnsupportedError: another architecture or scaling than those that are known.
+    """
+    family = _get(metadata, "general.architecture", str, where)
+    if family not in FAMILIES:
+        raise UnsupportedError(f"{where}: architecture {family!r} is not supported; {' and '.join(FAMILIES)} are")
+
+    def size(key: str, default: int | None = None) -> int:
+        return int(_get(metadata, f"{family}.{key}", int, where, default))
+
+    heads, hidden = size("attention.head_count"), size("embedding_length")
+    head_dim = size("attention.key_length", hidden // max(heads, 1))
+    if size("attention.value_length", head_dim) != head_dim:
+        raise UnsupportedError(f"{where}: keys and values of unlike widths are not supported")
+    for key, whole in (("rope.dimension_count", head_dim), ("attention.sliding_window", 0)):
+        if size(key, whole) != whole:
+            raise UnsupportedError(f"{where}: {family}.{key} of {size(key)} is not supported")
+    kind = metadata.get(f"{family}.rope.scaling.type", "none")
+    scaling: dict[str, Any] = {"type": kind}
+    if kind == "linear":
+        scaling["factor"] = _get(metadata, f"{family}.rope.scaling.factor", float, where)
+    stop = metadata.get("tokenizer.ggml.eos_token_id")
+    first = metadata.get("tokenizer.ggml.bos_token_id")
+    ends = [stop, *(metadata.get(f"tokenizer.ggml.{name}_token_id") for name in ("eot", "eom"))]
+    begins = bool(metadata.get("tokenizer.ggml.add_bos_token", family == "llama"))
+    return Config(
+        family=family,
+        layers=size("block_count"),
+        hidden=hidden,
+        intermediate=size("feed_forward_length"),
+        heads=heads,
+        kv_heads=size("attention.head_count_kv", heads),
+        head_dim=head_dim,
+        vocabulary=vocabulary,
+        context=size("context_length", 2048),
+        epsilon=_get(metadata, f"{family}.attention.layer_norm_rms_epsilon", float, where, 1e-6),
+        theta=_get(metadata, f"{family}.rope.freq_base", float, where, 1e4),
+        scaling=_scaling(scaling, where) if divisors is None else tuple(map(float, divisors)),
+        style="llama" if family == "llama" else "neox",
+        tied=tied,
+        stops=tuple(dict.fromkeys(token for end in ends if end is not None for token in _tokens(end, where))),
+        first=_tokens(first, where)[0] if begins and first is not None else None,
+    )
+
+
+def _scaling(found: object, where: str) -> Scaling:
+    """Return what stretches the rotary embedding, as :func:`vkpar.rope` takes it."""
+    if not found:
+        return None
+    if not isinstance(found, Mapping):
+        raise InvalidUsageError(f"{where}: rope_scaling is an object, not {found!r}")
+    kind = found.get("rope_type", found.get("type", "default"))
+    if kind in ("default", "none"):
+        return None
+    if kind == "linear":
+        return float(_get(found, "factor", float, where))
+    if kind != "llama3":
+        raise UnsupportedError(f"{where}: rope scaling {kind!r} is not supported; linear and llama3 are")
+    names = {name: name for name in ("factor", "low_freq_factor", "high_freq_factor")}
+    names["original_context"] = "original_max_position_embeddings"
+    return {ours: _get(found, theirs, float, where) for ours, theirs in names.items()}
+
+
+def _tokens(found: object, where: str) -> tuple[int, ...]:
+    listed = found if isinstance(found, list) else [] if found is None else [found]
+    for token in listed:
+        if isinstance(token, bool) or not isinstance(token, int) or token < 0:
+            raise InvalidUsageError(f"{where}: a token is a whole number from 0, not {token!r}")
+    return tuple(listed)
+
+
+def _get(found: Mapping[str, Any], name: str, kind: type[Any], where: str, default: Any = None) -> Any:
+    """Return a value of a type; a whole number will do for a float."""
+    value = found.get(name, default)
+    if value is None:
+        raise InvalidUsageError(f"{where} has no {name}")
+    wrong = isinstance(value, bool) or not isinstance(value, (int, float) if kind is float else kind)
+    if wrong:
+        raise InvalidUsageError(f"{where}: {name} is {kind.__name__}, not {value!r}")
+    return kind(value)

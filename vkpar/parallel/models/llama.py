@@ -1,0 +1,313 @@
+"""A Llama-shaped decoder over the ranks of a communicator: prompts eagerly, tokens by one captured graph."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vkpar import ops
+from vkpar.arrays.array import Array
+from vkpar.comm.communicator import Communicator
+from vkpar.errors import InvalidUsageError
+from vkpar.graph.capture import capture
+from vkpar.parallel.attention import KVCache
+from vkpar.parallel.layers import Parts, moved, present
+from vkpar.parallel.models import loading, naming
+from vkpar.parallel.models.building import Builder
+from vkpar.parallel.models.config import Config
+from vkpar.parallel.models.loading import Progress
+from vkpar.parallel.models.placement import Placement
+from vkpar.parallel.planned import Plan
+
+BATCH: Final = 512  # tokens of a prompt that go through the blocks together
+_LEAST: Final = 128
+
+
+class Llama:
+    """A decoder of the Llama family on devices, with the keys and values of one text.
+
+    Args:
+        config: the sizes.
+        weights: by name: tensors of :func:`vkpar.parallel.open_weights`, or arrays.
+        comm: the communicator; its wire is that of the sums.
+        placement: which rank has what; see :func:`vkpar.parallel.models.placement.place`.
+        context: tokens that there is room for.
+        cache_dtype: of the keys and values that are kept. ``"auto"`` is float16 where all devices are GPUs and the
+            weights no float32, else float32.
+        dtype: what matrices that are not quantised are converted to; None keeps the file's type.
+        inputs: type that the rows of a prompt are rounded to before products, ``"float32"`` or ``"float16"``.
+            ``"auto"`` is float16 where weights are float16 or quantised and all devices are GPUs: matrix units want it.
+            Queries, keys and values of prompts are of that type then, too.
+        batch: tokens of a prompt that go through the blocks together; fewer where blocks lie on several ranks, which
+            work on different pieces at a time.
+        progress: is told of each tensor that was read.
+
+    Attributes:
+        plan: what the placement was made by; None where nobody said.
+
+    Raises:
+        InvalidUsageError: a tensor that is missing or has another shape.
+        OutOfMemoryError: no room.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        weights: Mapping[str, Any],
+        comm: Communicator,
+        placement: Placement,
+        *,
+        context: int = 4096,
+        cache_dtype: object = "auto",
+        dtype: str | None = None,
+        inputs: str = "auto",
+        batch: int = BATCH,
+        progress: Progress | None = None,
+    ) -> None:
+        for name, value in (("context", context), ("batch", batch)):
+            if not isinstance(value, int) or value < 1:
+                raise InvalidUsageError(f"{name} is a whole number from 1, not {value!r}")
+        tensors = loading.lazy(weights)
+        naming.check(config, tensors, "the model")
+        self.config, self.comm, self.placement, self.context = config, comm, placement, context
+        stages = len(set(placement.streams))
+        self._batch = max(batch // stages, min(batch, _LEAST))  # several pieces, so that all stages have work
+        self._length = 0
+        for name, kind in (("dtype", dtype or "float32"), ("inputs", inputs.replace("auto", "float32"))):
+            if kind not in ("float32", "float16", "bfloat16"):
+                raise InvalidUsageError(f"{name} is a type of floats, not {kind!r}")
+        builder = Builder(config, tensors, comm, placement, progress, dtype, inputs)
+        self._embedding = builder.embedding()
+        self._blocks = [builder.block(number) for number in range(config.layers)]
+        self._norm = builder.final_norm()
+        self._head = builder.head(self._embedding)
+        self._weights_nbytes = builder.held
+        if cache_dtype == "auto":
+            cache_dtype = loading.cache_type(tensors, comm.devices, dtype)
+        counts = [heads.kv_counts for heads in placement.heads]
+        self._cache = KVCache(comm, context, counts, config.head_dim, cache_dtype)
+        self.root = present(self._head.weight.parts)[0] if placement.ratios is None else placement.streams[-1][0]
+        self._tokens = [device.zeros(1, "uint32") for device in comm.devices]
+        root = comm.devices[self.root]
+        self._history = root.zeros(context, "uint32")
+        self._places = root.array(np.arange(context, dtype=np.uint32))
+        self.plan: Plan | None = None
+        self._logits: Array | None = None  # of the latest token; what the captured step writes is always the same
+        self._step_logits: Array | None = None
+        self._stack = ExitStack()
+        self._graph: Any = None
+
+    # ---- state ----
+
+    @property
+    def length(self) -> int:
+        """Tokens whose keys and values are kept."""
+        return self._length
+
+    def placed(self) -> dict[str, Any]:
+        """Return which rank has what, ready for JSON."""
+        placement = self.placement
+        return {
+            "mode": placement.mode,
+            "devices": [str(device) for device in self.comm.devices],
+            "streams": [list(ranks) for ranks in placement.streams],
+            "heads": [list(heads.queries.counts) for heads in placement.heads],
+            "kv_heads": [list(heads.kv_counts) for heads in placement.heads],
+            "inner": [list(split.counts) for split in placement.inner],
+            "vocabulary": list(placement.outputs.counts),
+            "weights_nbytes": self.weights_nbytes,
+        }
+
+    @property
+    def weights_nbytes(self) -> list[int]:
+        """Bytes of the weights on each rank."""
+        return self._weights_nbytes
+
+    def stats(self) -> Any:
+        """Return what the captured step is made of, :class:`vkpar.GraphStats`; None before the first single token."""
+        return None if self._graph is None else self._graph.stats()
+
+    def __repr__(self) -> str:
+        return f"<Llama of {self.config.describe()}, split by {self.placement.mode} over {self.comm.nranks}>"
+
+    def rewind(self, length: int = 0) -> None:
+        """Forget all tokens from ``length`` on.
+
+        Raises:
+            InvalidUsageError: more tokens than there are.
+        """
+        if not 0 <= length <= self._length:
+            raise InvalidUsageError(f"{self._length} tokens are kept; {length} cannot be left of them")
+        self._length = length
+
+    def close(self) -> None:
+        """Give the graph and the cache back; a second call does nothing. Weights go with the object."""
+        self._stack.close()
+        self._graph = None
+        self._cache.close()
+
+    def __enter__(self) -> Llama:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    # ---- running ----
+
+    def prefill(self, tokens: Sequence[int], *, logits: bool = False) -> NDArray[np.float32] | None:
+        """Go on with ``tokens``; the token after them can be asked for next.
+
+        Args:
+            tokens: ids, at least one.
+            logits: return those of all positions.
+
+        Returns:
+            (T, vocabulary) where ``logits`` is true, else None.
+
+        Raises:
+            InvalidUsageError: no tokens, one that the vocabulary lacks, or more than there is room for.
+        """
+        ids = self._checked(tokens)
+        rows = []
+        for start in range(0, len(ids), self._batch):
+            chunk = ids[start : start + self._batch]
+            places = np.arange(self._length, self._length + len(chunk), dtype=np.uint32)
+            devices = self.comm.devices
+            normed = self._normed(
+                [device.array(chunk) for device in devices], [device.array(places) for device in devices]
+            )
+            self._length += len(chunk)
+            if logits:
+                rows.append(self._read(self._head(normed)))
+            if start + len(chunk) == len(ids):
+                self._logits = self._choose(self._head([None if part is None else part[-1:] for part in normed]))
+        return np.concatenate(rows) if logits else None
+
+    def next_token(self) -> int:
+        """Return the likeliest token after all that were given, the first of equals."""
+        return int(self._tokens[self.root].numpy()[0])
+
+    def next_logits(self) -> NDArray[np.float32]:
+        """Return the logits of the token after all that were given, (vocabulary,)."""
+        if self._logits is None:
+            raise InvalidUsageError("there are no logits before the first prompt")
+        values: NDArray[np.float32] = self._logits.numpy()
+        return values.reshape(-1)
+
+    def feed(self, token: int | None = None) -> None:
+        """Go on with one token by a launch of the captured step, which may be under way when this returns.
+
+        Args:
+            token: its id; None for the likeliest one, which never leaves the devices.
+
+        Raises:
+            InvalidUsageError: no room, a token that the vocabulary lacks, or no prompt before.
+        """
+        if self._logits is None:
+            raise InvalidUsageError("give a prompt before single tokens")
+        if token is not None:
+            value = self._checked([token])
+            for array in self._tokens:
+                array.write(value)
+        elif self._length >= self.context:
+            raise InvalidUsageError(f"there is room for {self.context} tokens, and all of it is taken")
+        if self._graph is None:
+            self._capture()
+        self._graph.launch(position=self._length)
+        self._logits = self._step_logits
+        self._length += 1
+
+    def fed(self, start: int, stop: int) -> list[int]:
+        """Return the likeliest tokens after positions ``start`` to ``stop``, of launches of the step."""
+        return [int(token) for token in self._history.read(slice(start, stop))]
+
+    def replicas(self, tokens: Sequence[int]) -> list[NDArray[np.float32]]:
+        """Return the residual stream's norm after ``tokens`` on each rank that has it, without keeping the tokens."""
+        ids, kept = self._checked(tokens), self._length
+        places = np.arange(kept, kept + len(ids), dtype=np.uint32)
+        devices = self.comm.devices
+        stream = self._stream([device.array(ids) for device in devices], [device.array(places) for device in devices])
+        return [part.numpy() for part in stream[0] if part is not None]
+
+    def warm_up(self, tokens: int = 1) -> None:
+        """Make what a first prompt of so many tokens, and a first single token, would wait for: pipelines, the graph.
+
+        Raises:
+            InvalidUsageError: tokens are kept already.
+        """
+        if self._length:
+            raise InvalidUsageError(f"warm_up comes before the first prompt; {self._length} tokens are kept")
+        room = self.context - 1
+        if room:
+            self.prefill([0] * min(tokens, room, self._batch))
+            self.feed()
+            self.next_token()  # waits
+            self.rewind()
+        self._logits = None
+
+    # ---- within ----
+
+    def _checked(self, tokens: Sequence[int]) -> NDArray[np.uint32]:
+        ids = np.asarray(tokens)
+        if ids.ndim != 1 or not ids.size or ids.dtype.kind not in "iu":
+            raise InvalidUsageError(f"tokens are a sequence of at least one id, not {tokens!r}")
+        wrong = ids[(ids < 0) | (ids >= self.config.vocabulary)]
+        if wrong.size:
+            raise InvalidUsageError(f"token {wrong[0]} is none of the {self.config.vocabulary} of the vocabulary")
+        if self._length + ids.size > self.context:
+            raise InvalidUsageError(
+                f"{self._length} tokens and {ids.size} more do not fit the {self.context} that there is room for"
+            )
+        return ids.astype(np.uint32)
+
+    def _stream(self, tokens: Parts, positions: Parts) -> tuple[Parts, Parts]:
+        """Return the residual stream after all blocks, and its norm."""
+        stream = self._embedding(tokens)
+        normed = self._blocks[0].attention_norm(stream)
+        for number, block in enumerate(self._blocks):
+            cache = self._cache.layers[number]
+            stream, normed = block.attention(normed, positions, cache, stream, block.forward_norm)
+            last = number + 1 == len(self._blocks)
+            following = self._norm if last else self._blocks[number + 1].attention_norm
+            ranks = block.ranks if last else self._blocks[number + 1].ranks
+            if ranks == block.ranks:
+                stream, normed = block.forward(normed, stream, following)
+            else:
+                stream = moved(block.forward(normed, stream)[0], self.comm, ranks[0])
+                normed = following(stream)
+        return stream, normed
+
+    def _normed(self, tokens: Parts, positions: Parts) -> Parts:
+        return self._stream(tokens, positions)[1]
+
+    def _choose(self, logits: Parts) -> Array:
+        """Gather the logits of one token on the root, and put the likeliest token on all ranks."""
+        ranks, comm = present(logits), self.comm
+        whole = logits[self.root]
+        if ranks != [self.root]:
+            whole = comm.devices[self.root].empty((1, self.config.vocabulary), "float32")
+            comm.gather(logits, self.root, out=whole)
+        assert whole is not None
+        ops.argmax(whole, axis=1, out=self._tokens[self.root])
+        if comm.nranks > 1:
+            comm.broadcast(self._tokens, self.root)
+        return whole
+
+    def _read(self, logits: Parts) -> NDArray[np.float32]:
+        return np.concatenate([part.numpy() for part in logits if part is not None], axis=1)
+
+    def _capture(self) -> None:
+        comm = self.comm
+        graph = capture(comm.devices, comm=comm if comm.nranks > 1 else None)
+        with graph as step:
+            positions: Parts = list(step.param("position"))
+            at = positions[self.root]
+            assert at is not None
+            self._step_logits = self._choose(self._head(self._normed(list(self._tokens), positions)))
+            ops.where(ops.equal(self._places, at), self._tokens[self.root], self._history, out=self._history)
+        self._graph = step
+        self._stack.callback(step.close)

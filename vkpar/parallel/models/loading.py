@@ -1,0 +1,134 @@
+"""Puts the tensors of a file on the ranks: fused where one product can do for several, and only what a rank holds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from vkpar import dtypes, ops
+from vkpar.arrays.array import Array
+from vkpar.comm.communicator import Communicator
+from vkpar.device import Device
+from vkpar.errors import InvalidUsageError, UnsupportedError
+from vkpar.ops.quantized import KINDS
+from vkpar.parallel.lazy import LazyTensor
+from vkpar.parallel.models import naming
+from vkpar.parallel.sharded import SPLIT, Sharded
+from vkpar.parallel.sharding import shard
+from vkpar.parallel.split import Split
+
+Progress = Callable[[str, int], None]
+"""Is told the name of each tensor that was read, and its bytes in the file."""
+
+_CHUNK: Final = 4 << 20  # elements that are converted at a time
+PRODUCTS: Final = tuple(KINDS)
+"""Kinds of blocks that products take."""
+
+
+class Rows(NamedTuple):
+    """Rows of a weight by rank.
+
+    Attributes:
+        tensor: the weight, or a bias.
+        ranges: by rank the first row and the last (excluded); ranks may have the same rows.
+    """
+
+    tensor: LazyTensor
+    ranges: Sequence[tuple[int, int]]
+
+
+def lazy(tensors: Mapping[str, Any]) -> dict[str, LazyTensor]:
+    """Return arrays of the host as tensors that are read where they are needed."""
+    return {name: tensor if isinstance(tensor, LazyTensor) else _lazy(name, tensor) for name, tensor in tensors.items()}
+
+
+def _lazy(name: str, array: Any) -> LazyTensor:
+    kept = np.ascontiguousarray(array)
+    flat = kept.reshape(-1).view(np.uint8)
+    return LazyTensor(name, kept.shape, dtypes.resolve(kept.dtype), None, kept.nbytes, "memory", lambda: flat)
+
+
+def kind_of(tensor: LazyTensor, dtype: str | None = None) -> str:
+    """Return how a weight lies on devices: its type, or its blocks where products take them, else float16.
+
+    Args:
+        tensor: the weight.
+        dtype: what matrices that are not quantised are converted to; None keeps their type.
+    """
+    if tensor.kind is None:
+        return tensor.dtype.name if dtype is None or len(tensor.shape) < 2 else dtype
+    return tensor.kind.name if tensor.kind.name in PRODUCTS else "float16"
+
+
+def in_halves(kind: str, devices: Sequence[Device]) -> bool:
+    """Say whether what meets weights of a kind is rounded to halves by default: where GPUs have no float32 weights."""
+    return kind != "float32" and not any(device.info.is_cpu for device in devices)
+
+
+def cache_type(weights: Mapping[str, LazyTensor], devices: Sequence[Device], dtype: str | None = None) -> str:
+    """Return the type of kept keys and values by default: float16 by weights :func:`in_halves`, else float32."""
+    kind = kind_of(weights[naming.of(weights).of_block("forward.up", 0)], dtype)
+    return "float16" if in_halves(kind, devices) else "float32"
+
+
+def stacked(comm: Communicator, pieces: Sequence[Rows], dtype: str | None = None) -> Sharded:
+    """Return rows of several tensors, one after the other on each rank, as one array that is split along axis 0.
+
+    All have the same columns and lie on devices in the same way (:func:`kind_of`). Where ranks have the same rows, the
+    logical array has them as often.
+    """
+    kinds = {kind_of(piece.tensor, dtype) for piece in pieces}
+    if len(kinds) > 1:
+        raise UnsupportedError(f"rows of unlike kinds cannot be stacked: {', '.join(sorted(kinds))}")
+    kind, columns = kinds.pop(), pieces[0].tensor.shape[1:]
+    segments = [Split.of([stop - start for start, stop in piece.ranges]) for piece in pieces]
+    parts: list[Any] = []
+    for rank, device in enumerate(comm.devices):
+        ranges = [
+            (piece.tensor, *piece.ranges[rank]) for piece in pieces if piece.ranges[rank][1] > piece.ranges[rank][0]
+        ]
+        rows = sum(stop - start for _, start, stop in ranges)
+        if not rows:
+            parts.append(None)
+        elif kind in PRODUCTS:
+            blocks = [tensor.blocks(rows=slice(start, stop)) for tensor, start, stop in ranges]
+            held = blocks[0] if len(blocks) == 1 else np.concatenate(blocks)
+            parts.append(ops.quantized(device, held, (rows, columns[0]), kind))
+        else:
+            made, at = device.empty((rows, *columns), kind), 0
+            for tensor, start, stop in ranges:
+                _write(made[at : at + stop - start], tensor, start, stop)
+                at += stop - start
+            parts.append(made)
+    shape = (sum(segment.size for segment in segments), *columns)
+    held_as = kind if kind in PRODUCTS else dtypes.resolve(kind)
+    return Sharded(comm, shape, held_as, SPLIT, parts, axis=0, segments=segments)
+
+
+def _write(target: Array, tensor: LazyTensor, start: int, stop: int) -> None:
+    """Write rows of a tensor, some at a time where they are converted."""
+    if tensor.kind is None and tensor.dtype == target.dtype:
+        target.write(tensor.read(slice(start, stop)))
+        return
+    step = max(1, _CHUNK // max(math.prod(tensor.shape[1:]), 1))
+    for first in range(start, stop, step):
+        last = min(first + step, stop)
+        values = tensor.read(slice(first, last))
+        if tensor.dtype == dtypes.bfloat16 and tensor.kind is None:
+            values = dtypes.from_bfloat16(np.asarray(values), np.dtype(np.float32))
+        with np.errstate(over="ignore", invalid="ignore"):
+            made = values if target.dtype == dtypes.bfloat16 else values.astype(target.dtype.numpy)
+        if np.isinf(made).any() and not np.isinf(values).any():
+            raise InvalidUsageError(
+                f"{tensor.source}: {tensor.name} has values beyond the largest {target.dtype}; keep the file's type"
+            )
+        target[first - start : last - start].write(made)
+
+
+def cut_columns(comm: Communicator, tensor: LazyTensor, split: Split, dtype: str | None = None) -> Sharded:
+    """Return a weight that is split along axis 1; see :func:`kind_of`."""
+    kind = kind_of(tensor, dtype)
+    return shard(tensor, comm, axis=1, split=split, dtype=None if kind in PRODUCTS else kind)

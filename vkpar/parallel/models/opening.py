@@ -1,0 +1,175 @@
+"""A decoder from a file: its configuration, its weights, where they go, and its tokenizer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from vkpar import dtypes
+from vkpar.comm.communicator import Communicator
+from vkpar.errors import InvalidUsageError, UnsupportedError
+from vkpar.parallel.models import config as configs
+from vkpar.parallel.models import loading, naming, tokens
+from vkpar.parallel.models.building import units_of
+from vkpar.parallel.models.config import Config
+from vkpar.parallel.models.llama import Llama
+from vkpar.parallel.models.loading import Progress
+from vkpar.parallel.models.placement import place
+from vkpar.parallel.models.tokens import Tokenizer
+from vkpar.parallel.placing import MODES
+from vkpar.parallel.plan import plan
+from vkpar.parallel.spec import ModelSpec
+from vkpar.parallel.split import Ratios
+from vkpar.parallel.weights import Weights, open_weights
+
+_FORWARD: Final = ("gate", "up", "down")
+AUTO: Final = "auto"
+SPLITS: Final = (AUTO, *MODES)
+
+
+@dataclass(frozen=True)
+class ModelFile:
+    """A decoder's files, opened; nothing of the weights was read yet.
+
+    Attributes:
+        path: the folder or the GGUF file.
+        config: the sizes.
+        weights: the tensors.
+    """
+
+    path: Path
+    config: Config
+    weights: Weights
+
+    def tokenizer(self) -> Tokenizer:
+        """Return the tokenizer of the files.
+
+        Raises:
+            InvalidUsageError: there is none, or it is broken.
+            UnsupportedError: a kind that is not known, or the package ``tokenizers`` is missing.
+        """
+        if self.path.is_dir():
+            return tokens.of_folder(self.path, self.config.first)
+        return tokens.of_gguf(self.weights.metadata, str(self.path))
+
+    def spec(self, cache_dtype: object = "float16", dtype: str | None = None) -> ModelSpec:
+        """Return the model as a plan sees it; see :class:`Llama` for the arguments."""
+        config, names = self.config, naming.of(self.weights)
+        parts = {part: f"attention.{part}" for part in "qkvo"} | {part: f"forward.{part}" for part in _FORWARD}
+        kinds = {
+            part: tuple(
+                loading.kind_of(self.weights[names.of_block(name, block)], dtype) for block in range(config.layers)
+            )
+            for part, name in parts.items()
+        }
+        most = kinds["up"][0]
+        return ModelSpec(
+            layers=config.layers,
+            width=config.hidden,
+            hidden=config.intermediate,
+            heads=config.heads,
+            kv_heads=config.kv_heads,
+            head_dim=config.head_dim,
+            vocabulary=config.vocabulary,
+            weights=most,
+            kinds=tuple((part, found) for part, found in kinds.items() if set(found) != {most}),
+            table=loading.kind_of(self.weights[names.embedding], dtype),
+            cache=dtypes.resolve(cache_dtype).name,
+            tied=config.tied,
+        )
+
+    def load(
+        self,
+        comm: Communicator,
+        *,
+        mode: str = AUTO,
+        ratios: Ratios = "speed",
+        strict: bool = False,
+        context: int = 4096,
+        cache_dtype: object = "auto",
+        dtype: str | None = None,
+        inputs: str = "auto",
+        progress: Progress | None = None,
+    ) -> Llama:
+        """Put the decoder on the ranks of a communicator, as :func:`vkpar.parallel.plan` says.
+
+        Args:
+            comm: the communicator.
+            mode: ``"tensor"``, ``"row"``, ``"layer"``, ``"single"`` or ``"auto"``; see there.
+            ratios: what the ranks get; see there.
+            strict: raise where the mode is not possible, in place of falling back.
+            context: tokens that there is room for.
+            cache_dtype: see :class:`Llama` for this and the others.
+            dtype: what matrices that are not quantised are converted to.
+            inputs: what the rows of a prompt are rounded to.
+            progress: is told of each tensor that was read.
+
+        Raises:
+            InvalidUsageError: an unknown mode, wrong ratios, a tensor that is missing or has another shape.
+            UnsupportedError: a split that the decoder cannot have.
+            OutOfMemoryError: no room.
+        """
+        naming.check(self.config, self.weights, str(self.path))
+        if cache_dtype == "auto":
+            cache_dtype = loading.cache_type(self.weights, comm.devices, dtype)
+        spec = self.spec(cache_dtype, dtype)
+        made = plan(spec, comm, mode=mode, ratios=ratios, context=context, strict=strict)
+        units = units_of(self.config, self.weights)
+        model = Llama(
+            self.config,
+            self.weights,
+            comm,
+            place(made.mode, self.config, made.ratios, units),
+            context=context,
+            cache_dtype=cache_dtype,
+            dtype=dtype,
+            inputs=inputs,
+            progress=progress,
+        )
+        model.plan = made
+        return model
+
+    def close(self) -> None:
+        """Close the files; a second call does nothing."""
+        self.weights.close()
+
+    def __enter__(self) -> ModelFile:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+
+def open_model(path: str | Path) -> ModelFile:
+    """Open a folder that transformers saved, or a GGUF file.
+
+    Raises:
+        InvalidUsageError: no such path, or files that are damaged.
+        UnsupportedError: another kind of model than the decoders that are known.
+    """
+    found = Path(path)
+    if found.is_dir():
+        config = configs.read_folder(found)
+        return ModelFile(found, config, open_weights(found))
+    weights = open_weights(found)
+    try:
+        return ModelFile(found, _gguf_config(weights, str(found)), weights)
+    except BaseException:
+        weights.close()
+        raise
+
+
+def _gguf_config(weights: Weights, where: str) -> Config:
+    names = naming.GGUF
+    if "general.architecture" not in weights.metadata:
+        raise UnsupportedError(f"{where} is no GGUF file of a model; a safetensors file is opened with its folder")
+    if names.embedding not in weights:
+        raise InvalidUsageError(f"{where} has no tensor {names.embedding}")
+    divisors: Sequence[float] | None = None
+    if "rope_freqs.weight" in weights:
+        divisors = [float(value) for value in weights["rope_freqs.weight"].read()]
+    tied = names.output not in weights
+    rows = weights[names.embedding].shape[0]
+    return configs.of_gguf(weights.metadata, where, rows, tied=tied, divisors=divisors)

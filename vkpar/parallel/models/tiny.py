@@ -1,0 +1,262 @@
+"""Tiny decoders with random weights, in the files that real ones come in: programs and tests run without a download."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vkpar.errors import InvalidUsageError, UnsupportedError
+from vkpar.parallel.models import naming
+from vkpar.parallel.models.config import Config, Scaling
+
+F32 = NDArray[np.float32]
+KINDS: Final = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_k")
+SIZES: Final = Config("llama", 2, 64, 96, 4, 2, 16, 320, 512, 1e-5, 1e4)
+
+
+def _package(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        package = name.partition(".")[0]
+        raise UnsupportedError(f"a tiny model needs the package {package}: pip install {package}") from None
+
+
+def weights(config: Config, seed: int = 0) -> dict[str, F32]:
+    """Return random weights by transformers' names; those of ``qwen2`` have biases of queries, keys and values."""
+    generator = np.random.default_rng(seed)
+    made: dict[str, F32] = {}
+    for name, shape in naming.shapes(config, naming.TRANSFORMERS):
+        drawn = generator.standard_normal(shape)
+        made[name] = (1 + drawn / 10 if len(shape) == 1 else drawn / np.sqrt(shape[-1])).astype(np.float32)
+        if config.family == "qwen2" and any(f".{part}_proj." in name for part in "qkv"):
+            made[naming.bias_of(name)] = (generator.standard_normal(shape[0]) / 4).astype(np.float32)
+    made[naming.TRANSFORMERS.embedding] *= np.float32(np.sqrt(config.hidden))
+    return made
+
+
+def as_json(config: Config) -> dict[str, Any]:
+    """Return what transformers writes into ``config.json``."""
+    names = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM"}
+    found: dict[str, Any] = {
+        "architectures": [names[config.family]],
+        "model_type": config.family,
+        "hidden_act": "silu",
+        "hidden_size": config.hidden,
+        "intermediate_size": config.intermediate,
+        "num_hidden_layers": config.layers,
+        "num_attention_heads": config.heads,
+        "num_key_value_heads": config.kv_heads,
+        "head_dim": config.head_dim,
+        "vocab_size": config.vocabulary,
+        "max_position_embeddings": config.context,
+        "rms_norm_eps": config.epsilon,
+        "rope_theta": config.theta,
+        "tie_word_embeddings": config.tied,
+        "torch_dtype": "float32",
+    }
+    if config.scaling is not None:
+        found["rope_scaling"] = _as_rope_scaling(config.scaling)
+    if config.stops:
+        found["eos_token_id"] = list(config.stops)
+    if config.first is not None:
+        found["bos_token_id"] = config.first
+    return found
+
+
+def _as_rope_scaling(scaling: Scaling) -> dict[str, Any]:
+    if isinstance(scaling, Mapping):
+        kept = dict(scaling)
+        return {"rope_type": "llama3", "original_max_position_embeddings": int(kept.pop("original_context")), **kept}
+    if isinstance(scaling, (int, float)):
+        return {"rope_type": "linear", "factor": float(scaling)}
+    raise InvalidUsageError("transformers has no scaling with a divisor of each frequency")
+
+
+def write_folder(
+    folder: Path, config: Config = SIZES, *, seed: int = 0, dtype: str = "float32", text: str | None = None
+) -> Config:
+    """Write a model as transformers saves it.
+
+    Args:
+        folder: made where it is not there.
+        config: the sizes.
+        seed: of the weights.
+        dtype: of the weights in the file: float32, float16 or bfloat16.
+        text: what a tokenizer of at most ``config.vocabulary`` tokens is trained on; None for no tokenizer.
+
+    Returns:
+        the configuration, with the token that ends a text where there is a tokenizer.
+
+    Raises:
+        UnsupportedError: a package that is not installed.
+    """
+    if dtype not in ("float32", "float16", "bfloat16"):
+        raise InvalidUsageError(f"weights are float32, float16 or bfloat16, not {dtype!r}")
+    folder.mkdir(parents=True, exist_ok=True)
+    if text is not None:
+        train_tokenizer(text, config.vocabulary).save(str(folder / "tokenizer.json"))
+        config = replace(config, stops=(0,))
+    (folder / "config.json").write_text(json.dumps(as_json(config), indent=2) + "\n", encoding="utf-8")
+    kept = {name: _stored(tensor, dtype) for name, tensor in weights(config, seed).items()}
+    _package("safetensors.numpy").save_file(kept, str(folder / "model.safetensors"), {"format": "pt"})
+    return config
+
+
+def _stored(tensor: F32, dtype: str) -> NDArray[Any]:
+    return tensor.astype(np.dtype(_package("ml_dtypes").bfloat16) if dtype == "bfloat16" else dtype)
+
+
+def train_tokenizer(text: str, vocabulary: int) -> Any:
+    """Return a tokenizer of byte pairs that was trained on ``text``; token 0 ends a text."""
+    package = _package("tokenizers")
+    rules = package.Tokenizer(package.models.BPE())
+    rules.pre_tokenizer = package.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    rules.decoder = package.decoders.ByteLevel()
+    alphabet = package.pre_tokenizers.ByteLevel.alphabet() if vocabulary > 257 else []
+    trainer = package.trainers.BpeTrainer(
+        vocab_size=vocabulary, special_tokens=["<|end|>"], initial_alphabet=alphabet, show_progress=False
+    )
+    rules.train_from_iterator(text.splitlines(keepends=True), trainer)
+    return rules
+
+
+# ---- GGUF ----
+
+
+def write_gguf(path: Path, config: Config, tensors: Mapping[str, F32], kind: str = "f16", rules: Any = None) -> None:
+    """Write a model as a GGUF file.
+
+    Args:
+        path: the file.
+        config: the sizes.
+        tensors: by transformers' names.
+        kind: of the matrices, one of :data:`KINDS`; norms and biases are float32.
+        rules: a tokenizer of byte pairs, whose vocabulary goes into the file; None for none.
+
+    Raises:
+        InvalidUsageError: an unknown kind, or rows that blocks of the kind do not divide.
+        UnsupportedError: the package ``gguf`` is not installed.
+    """
+    if kind not in KINDS:
+        raise InvalidUsageError(f"there is no kind {kind!r} of weights; there are {', '.join(KINDS)}")
+    package = _package("gguf")
+    writer = package.GGUFWriter(str(path), config.family)
+    _write_metadata(writer, config)
+    if rules is not None:
+        _write_vocabulary(writer, config, rules)
+    of_gguf = dict(_gguf_names(config))
+    for name, tensor in tensors.items():
+        stored = tensor
+        if config.family == "llama" and (".q_proj." in name or ".k_proj." in name):
+            stored = interleaved(tensor, config.heads if ".q_proj." in name else config.kv_heads)
+        blocks, raw = quantised(stored, "f32" if tensor.ndim == 1 else kind)
+        writer.add_tensor(of_gguf[name], blocks, raw_dtype=getattr(package.GGMLQuantizationType, raw))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def interleaved(tensor: F32, heads: int) -> F32:
+    """Return rows of queries or keys in the order in which GGUF files of Llama have them: pairs are neighbours."""
+    halves = tensor.reshape(heads, 2, tensor.shape[0] // heads // 2, -1)
+    return np.ascontiguousarray(halves.swapaxes(1, 2)).reshape(tensor.shape)
+
+
+def quantised(tensor: F32, kind: str) -> tuple[NDArray[Any], str]:
+    """Return a tensor's elements or blocks as a GGUF file has them, and the name that the format gives their type."""
+    package = _package("gguf")
+    raw = {"q4_k": "Q4_K"}.get(kind, kind.upper())
+    if kind in ("f32", "f16"):
+        return tensor.astype(np.float32 if kind == "f32" else np.float16), raw
+    block = {"bf16": 1, "q8_0": 32, "q4_0": 32, "q4_k": 256}[kind]
+    if tensor.shape[-1] % block:
+        raise InvalidUsageError(
+            f"rows of {tensor.shape[-1]} elements are no multiple of the {block} of {kind}'s blocks"
+        )
+    if kind == "q4_k":
+        return quantise_q4_k(tensor), raw
+    return package.quants.quantize(tensor, getattr(package.GGMLQuantizationType, raw)), raw
+
+
+def quantise_q4_k(tensor: F32) -> NDArray[np.uint8]:
+    """Return blocks of Q4_K: of 256 elements, eight runs with a scale and a minimum of 6 bits each.
+
+    An element is ``d * scale * q - dmin * minimum`` with q from 0 to 15. Scales and minima are rounded to nearest,
+    without a search for better ones.
+    """
+    runs = tensor.astype(np.float64).reshape(-1, 8, 32)
+    least: NDArray[np.float64] = -np.minimum(runs.min(axis=2), 0)
+    step: NDArray[np.float64] = (runs.max(axis=2) + least).clip(0) / 15
+    d, dmin = ((part.max(axis=1) / 63).astype(np.float16) for part in (step, least))
+
+    def units(part: NDArray[np.float64], unit: NDArray[np.float16]) -> NDArray[np.uint8]:
+        wide = unit.astype(np.float64)[:, None]
+        return np.rint(np.divide(part, wide, out=np.zeros_like(part), where=wide > 0)).clip(0, 63).astype(np.uint8)
+
+    scale, minimum = units(step, d), units(least, dmin)
+    width = d.astype(np.float64)[:, None, None] * scale[:, :, None]
+    above = runs + dmin.astype(np.float64)[:, None, None] * minimum[:, :, None]
+    quants = np.rint(np.divide(above, width, out=np.zeros_like(above), where=width > 0)).clip(0, 15).astype(np.uint8)
+    packed = np.concatenate(
+        [
+            (scale[:, :4] & 63) | (scale[:, 4:] >> 4 << 6),
+            (minimum[:, :4] & 63) | (minimum[:, 4:] >> 4 << 6),
+            (scale[:, 4:] & 15) | ((minimum[:, 4:] & 15) << 4),
+        ],
+        axis=1,
+    )
+    nibbles = quants[:, 0::2] | (quants[:, 1::2] << 4)
+    parts = [d[:, None].view(np.uint8), dmin[:, None].view(np.uint8), packed, nibbles.reshape(len(runs), 128)]
+    return np.concatenate(parts, axis=1).reshape(*tensor.shape[:-1], -1)
+
+
+def _gguf_names(config: Config) -> dict[str, str]:
+    """Return GGUF's name of every tensor by transformers' one, biases included."""
+    ours, theirs = naming.TRANSFORMERS, naming.GGUF
+    found = {ours.embedding: theirs.embedding, ours.output: theirs.output, ours.norm: theirs.norm}
+    for block in range(config.layers):
+        for part in ours.blocks:
+            found[ours.of_block(part, block)] = theirs.of_block(part, block)
+    return found | {naming.bias_of(name): naming.bias_of(other) for name, other in found.items()}
+
+
+def _write_metadata(writer: Any, config: Config) -> None:
+    writer.add_context_length(config.context)
+    writer.add_embedding_length(config.hidden)
+    writer.add_block_count(config.layers)
+    writer.add_feed_forward_length(config.intermediate)
+    writer.add_head_count(config.heads)
+    writer.add_head_count_kv(config.kv_heads)
+    writer.add_key_length(config.head_dim)
+    writer.add_value_length(config.head_dim)
+    writer.add_rope_dimension_count(config.head_dim)
+    writer.add_rope_freq_base(config.theta)
+    writer.add_layer_norm_rms_eps(config.epsilon)
+    if config.scaling is not None:
+        if not isinstance(config.scaling, (int, float)):
+            raise InvalidUsageError("a tiny GGUF file has linear rope scaling or none")
+        writer.add_string(f"{config.family}.rope.scaling.type", "linear")
+        writer.add_float32(f"{config.family}.rope.scaling.factor", config.scaling)
+
+
+def _write_vocabulary(writer: Any, config: Config, rules: Any) -> None:
+    described = json.loads(rules.to_str())["model"]
+    tokens = [f"[unused{number}]" for number in range(config.vocabulary)]
+    for token, number in rules.get_vocab().items():
+        tokens[number] = token
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("gpt-2")
+    writer.add_token_list(tokens)
+    writer.add_token_types([3] + [1] * (config.vocabulary - 1))
+    writer.add_token_merges([merge if isinstance(merge, str) else " ".join(merge) for merge in described["merges"]])
+    writer.add_eos_token_id(0)
+    writer.add_bool("tokenizer.ggml.add_bos_token", False)

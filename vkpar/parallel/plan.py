@@ -1,0 +1,291 @@
+"""How a model is best split over a rig: which mode, who gets how much, what it takes and how fast it would be."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from fractions import Fraction
+
+from vkpar import text
+from vkpar.comm.communicator import Communicator
+from vkpar.errors import InvalidUsageError, UnsupportedError
+from vkpar.parallel import speed
+from vkpar.parallel.placing import MODES, Placement, place_model
+from vkpar.parallel.planned import MOST_CONTEXT, Plan, RankMemory, RigFacts, memory_of
+from vkpar.parallel.spec import ModelSpec
+from vkpar.parallel.split import Ratios, Rig, cut, devices_of, free_memory, shares
+
+_log = logging.getLogger("vkpar")
+
+
+def plan(
+    spec: ModelSpec,
+    comm: Rig,
+    *,
+    mode: str = "auto",
+    ratios: Ratios = "speed",
+    context: int = 4096,
+    batch: int = 1,
+    strict: bool = False,
+) -> Plan:
+    """Return how a model is split over a rig.
+
+    The devices' speeds and the cost of a sum are measured the first time (less than a second on GPUs), and kept. Where
+    ``ratios`` is ``"speed"`` and the shares do not fit the devices' memory, shares by memory are tried next.
+
+    Args:
+        spec: the model.
+        comm: a communicator, or its devices; of devices a communicator is made to measure a sum.
+        mode: ``"tensor"``: each rank has some heads, some of the feed-forward width and some of the vocabulary of all
+            blocks. ``"row"``: one rank has all but slices of large weights. ``"layer"``: each rank has some blocks.
+            ``"single"``: the fastest rank has all. ``"auto"``: the one with the lowest estimate that fits. A mode that
+            is not possible falls back to the next of this order, with a warning.
+        ratios: what each rank gets, as :func:`split` takes it.
+        context: tokens that there is room for.
+        batch: texts at once.
+        strict: raise where the mode is not possible, in place of falling back.
+
+    Raises:
+        InvalidUsageError: an unknown mode; a context or batch below 1; ratios that :func:`split` refuses.
+        UnsupportedError: no mode is possible, or with ``strict`` the one that was asked for; the message says why.
+    """
+    if mode not in (*MODES, "auto"):
+        raise InvalidUsageError(f"there is no mode {mode!r}; there are auto, {', '.join(MODES)}")
+    for name, value in (("context", context), ("batch", batch)):
+        if type(value) is not int or not 0 < value <= MOST_CONTEXT:
+            raise InvalidUsageError(f"{name} is a whole number from 1 to {MOST_CONTEXT}, not {value!r}")
+    devices = devices_of(comm)
+    found = shares(devices, ratios)
+    facts = measured(spec, comm)
+    spare = shares(devices, "memory") if isinstance(ratios, str) and ratios == "speed" and any(facts.free) else None
+    return choose(spec, facts, found, spare, mode=mode, context=context, batch=batch, strict=strict)
+
+
+def measured(spec: ModelSpec, comm: Rig) -> RigFacts:
+    """Return what a plan knows of a rig, measured now or earlier."""
+    devices = devices_of(comm)
+    if isinstance(comm, Communicator) or len(devices) == 1:
+        seconds = speed.sum_seconds(comm, spec.width) if isinstance(comm, Communicator) else 0.0
+    else:
+        with Communicator(devices) as made:
+            seconds = speed.sum_seconds(made, spec.width)
+    return RigFacts(
+        names=tuple(map(str, devices)),
+        free=tuple(free_memory(devices)),
+        speeds=tuple(speed.speeds(devices)),
+        op_seconds=tuple(speed.op_seconds(device, spec.width) for device in devices),
+        sum_seconds=seconds,
+    )
+
+
+def choose(
+    spec: ModelSpec,
+    facts: RigFacts,
+    ratios: Sequence[Fraction],
+    spare: Sequence[Fraction] | None = None,
+    *,
+    mode: str = "auto",
+    context: int = 4096,
+    batch: int = 1,
+    strict: bool = False,
+) -> Plan:
+    """Return the plan that :func:`plan` makes of facts; pure but for warnings.
+
+    Args:
+        spec: the model.
+        facts: of the rig.
+        ratios: by rank.
+        spare: ratios to try where the others do not fit; None for none.
+        mode: as :func:`plan` takes it.
+        context: tokens that there is room for.
+        batch: texts at once.
+        strict: raise in place of falling back.
+    """
+
+    def attempt(each: str) -> Plan:
+        if spare is None or each == "single":
+            return _attempt(spec, facts, each, ratios, spare, context, batch)
+        return _without_slow(facts, ratios, spare, lambda a, b: _attempt(spec, facts, each, a, b, context, batch))
+
+    if mode == "auto":
+        return _fastest(facts, attempt)
+    reasons: list[str] = []
+    for each in MODES[MODES.index(mode) :]:
+        try:
+            made = attempt(each)
+        except UnsupportedError as error:
+            if strict:
+                raise
+            reasons.append(str(error))
+            if each != MODES[-1]:
+                _log.warning("%s; trying the mode %s", error, MODES[MODES.index(each) + 1])
+            continue
+        return replace(made, reasons=(*reasons, *made.reasons))
+    raise UnsupportedError("no mode is possible: " + "; ".join(reasons))
+
+
+def _fastest(facts: RigFacts, attempt: Callable[[str], Plan]) -> Plan:
+    found: dict[str, Plan] = {}
+    refused: list[str] = []
+    for mode in reversed(MODES):  # the simpler one, where two take as long
+        try:
+            found[mode] = attempt(mode)
+        except UnsupportedError as error:
+            refused.append(str(error))
+    if not found:
+        raise UnsupportedError("no mode is possible: " + "; ".join(refused))
+    best = min(found, key=lambda mode: found[mode].seconds)
+    others = [f"{mode} would take {_took(made, facts)}" for mode, made in found.items() if mode != best]
+    reason = f"{best}: {'; '.join([*others, f'{best} {_took(found[best], facts)}'])}"
+    return replace(found[best], reasons=(reason, *refused, *found[best].reasons))
+
+
+def _took(made: Plan, facts: RigFacts) -> str:
+    count = sum(made.collectives.values())
+    sums = f" ({count} sums or moves of {facts.sum_seconds * 1e6:.3g} us)" if count else ""
+    return f"{made.seconds * 1e3:.3g} ms a token{sums}"
+
+
+_Exact = tuple[Fraction, ...]
+
+
+def _without_slow(
+    facts: RigFacts, ratios: Sequence[Fraction], spare: Sequence[Fraction], attempt: Callable[[_Exact, _Exact], Plan]
+) -> Plan:
+    """Return the fastest plan of all devices, all but the slowest, all but the two slowest ...
+
+    Raises:
+        UnsupportedError: none is possible; that of all devices says why.
+    """
+    found: list[Plan] = []
+    failed: UnsupportedError | None = None
+    order = sorted(range(facts.nranks), key=lambda rank: -facts.speeds[rank])
+    for count in range(facts.nranks, 0, -1):
+        kept = set(order[:count])
+        given = [tuple(each * (rank in kept) for rank, each in enumerate(exact)) for exact in (ratios, spare)]
+        if not all(map(any, given)):
+            continue
+        try:
+            found.append(attempt(given[0], given[1]))
+        except UnsupportedError as error:
+            failed = failed or error
+    if not found:
+        assert failed is not None
+        raise failed
+    best = min(found, key=lambda made: made.seconds)
+    if best is found[0]:
+        return best
+    idle = [rank for rank, (a, b) in enumerate(zip(found[0].ratios, best.ratios, strict=True)) if a and not b]
+    names = ", ".join(f"rank {rank} ({facts.names[rank]})" for rank in idle)
+    times = f"{found[0].seconds * 1e3:.3g} ms with it, {best.seconds * 1e3:.3g} without"
+    return replace(best, reasons=(*best.reasons, f"{best.mode}: {names} gets nothing: a token would take {times}"))
+
+
+def _attempt(
+    spec: ModelSpec,
+    facts: RigFacts,
+    mode: str,
+    ratios: Sequence[Fraction],
+    spare: Sequence[Fraction] | None,
+    context: int,
+    batch: int,
+) -> Plan:
+    """Return the plan of one mode.
+
+    Raises:
+        UnsupportedError: it is not possible, or does not fit.
+    """
+    tries = [tuple(each) for each in (ratios, spare) if each is not None]
+    if mode == "single":
+        tries = _alone(facts, ratios)
+    short = ""
+    for number, given in enumerate(tries):
+        try:
+            exact = _rebalanced(spec, facts, given, context, batch) if mode == "layer" else given
+            placement = place_model(spec, mode, exact)
+        except UnsupportedError as error:
+            short = short or str(error)
+            continue
+        parts = memory_of(spec, placement, context, batch)
+        memory = tuple(RankMemory(*part, free) for part, free in zip(parts, facts.free, strict=True))
+        lacking = next((rank for rank, each in enumerate(memory) if each.weights and not each.fits), None)
+        if lacking is not None:
+            need, free = text.units(memory[lacking].total), text.units(memory[lacking].free)
+            short = short or f"{mode}: rank {lacking} would need {need} and has {free} free"
+            continue
+        reasons = _left_out(facts, placement, given)
+        if number:
+            how = "on another rank than the fastest" if mode == "single" else "by memory in place of speed"
+            reasons.append(f"{mode}, {how}: {short}")
+        return Plan(
+            spec=spec,
+            mode=mode,
+            ratios=exact,
+            splits=dict(placement.splits),
+            tensors=placement.tensors,
+            memory=memory,
+            seconds=_seconds(facts, placement),
+            collectives=dict(placement.collectives),
+            reasons=tuple(reasons),
+            context=context,
+            batch=batch,
+            names=facts.names,
+        )
+    raise UnsupportedError(short)
+
+
+def _alone(facts: RigFacts, ratios: Sequence[Fraction]) -> list[tuple[Fraction, ...]]:
+    """Return the ratios that give all to one rank, for each rank with a share, the fastest first."""
+    ranks = sorted((rank for rank, ratio in enumerate(ratios) if ratio > 0), key=lambda rank: -facts.speeds[rank])
+    return [tuple(Fraction(rank == best) for rank in range(len(ratios))) for best in ranks]
+
+
+def _rebalanced(
+    spec: ModelSpec, facts: RigFacts, ratios: tuple[Fraction, ...], context: int, batch: int
+) -> tuple[Fraction, ...]:
+    """Return numbers of blocks, moved from ranks where they do not fit to those with most room; as given if none has.
+
+    Raises:
+        UnsupportedError: the ratios give one rank all.
+    """
+    counts = list(place_model(spec, "layer", ratios).splits["layers"].counts)
+    for _ in range(spec.layers):
+        exact = tuple(map(Fraction, counts))
+        parts = memory_of(spec, place_model(spec, "layer", exact), context, batch)
+        room = [free - sum(part) for part, free in zip(parts, facts.free, strict=True)]
+        full = [rank for rank, count in enumerate(counts) if count and room[rank] < 0]
+        others = [rank for rank, left in enumerate(room) if left > 0 and ratios[rank] > 0]
+        if not full or not others:
+            return exact
+        counts[full[0]] -= 1
+        counts[max(others, key=lambda rank: room[rank])] += 1
+    return tuple(map(Fraction, counts))
+
+
+def _left_out(facts: RigFacts, placement: Placement, ratios: Sequence[Fraction]) -> list[str]:
+    """Say which ranks get nothing although their ratio is not 0, and why."""
+    if placement.mode not in ("tensor", "layer"):
+        return []
+    what = "block" if placement.mode == "layer" else "head"
+    reasons = []
+    for rank, ratio in enumerate(ratios):
+        if ratio > 0 and not placement.queries[rank]:
+            dealt = placement.mode == "layer" and cut(sum(placement.blocks), ratios).counts[rank]
+            share = f"{float(ratio / sum(ratios)):.2%} of the {what}s is less than a whole one"
+            why = "has no room for a block" if dealt else f"gets nothing: {share}"
+            reasons.append(f"rank {rank} ({facts.names[rank]}) {why}")
+    return reasons
+
+
+def _seconds(facts: RigFacts, placement: Placement) -> float:
+    """Return the estimate of one token: what is read over the speed, operations, and collectives.
+
+    Between two collectives the ranks work side by side, and the slowest counts; ranks that have blocks of their own
+    work one after the other.
+    """
+    seconds = 0.0
+    for stage in placement.stages:
+        work = zip(stage.nbytes, stage.operations, facts.speeds, facts.op_seconds, strict=True)
+        seconds += max(nbytes / rate + count * each for nbytes, count, rate, each in work)
+    return seconds + sum(placement.collectives.values()) * facts.sum_seconds

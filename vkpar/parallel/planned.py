@@ -1,0 +1,178 @@
+"""What a plan is: how a model lies on a rig, what that takes of each device, and how it is printed."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from fractions import Fraction
+from typing import Any, Final
+
+from vkpar import text
+from vkpar.parallel.placing import Placement, TensorPlan, place_model
+from vkpar.parallel.spec import ModelSpec
+from vkpar.parallel.split import Split
+
+MOST_CONTEXT: Final = 1 << 24
+
+
+@dataclass(frozen=True)
+class RigFacts:
+    """What a plan knows of a rig; by rank.
+
+    Attributes:
+        names: of the devices.
+        free: bytes for arrays, a headroom left out.
+        speeds: bytes of weights a second.
+        op_seconds: of a small operation in a graph.
+        sum_seconds: of one sum of the residual stream over the ranks.
+    """
+
+    names: tuple[str, ...]
+    free: tuple[int, ...]
+    speeds: tuple[float, ...]
+    op_seconds: tuple[float, ...]
+    sum_seconds: float
+
+    @property
+    def nranks(self) -> int:
+        """Number of ranks."""
+        return len(self.names)
+
+
+@dataclass(frozen=True)
+class RankMemory:
+    """Bytes of one rank.
+
+    Attributes:
+        weights: of its parts of the tensors.
+        cache: of the keys and values of its heads.
+        activations: an estimate of what is computed in between.
+        free: what it has.
+    """
+
+    weights: int
+    cache: int
+    activations: int
+    free: int
+
+    @property
+    def total(self) -> int:
+        """All that it needs."""
+        return self.weights + self.cache + self.activations
+
+    @property
+    def fits(self) -> bool:
+        """It has what it needs."""
+        return self.total <= self.free
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a model is split over a rig; see :func:`plan`.
+
+    Attributes:
+        spec: the model.
+        mode: ``"tensor"``, ``"row"``, ``"layer"`` or ``"single"``.
+        ratios: by rank, as the splits were made by them; 0 for a rank that gets nothing.
+        splits: ``"heads"``, ``"inner"`` and ``"vocabulary"`` of a tensor split, ``"layers"`` of a layer split.
+        tensors: by tensor how it is cut, its bytes by rank, and the collective after it.
+        memory: by rank.
+        seconds: the estimate of one token at the beginning of a text.
+        collectives: of one token, by name.
+        reasons: why this mode, and why none of those that come before it.
+        context: tokens that there is room for; ``batch`` texts at once.
+        names: of the devices.
+    """
+
+    spec: ModelSpec
+    mode: str
+    ratios: tuple[Fraction, ...]
+    splits: dict[str, Split]
+    tensors: tuple[TensorPlan, ...]
+    memory: tuple[RankMemory, ...]
+    seconds: float
+    collectives: dict[str, int]
+    reasons: tuple[str, ...]
+    context: int
+    batch: int
+    names: tuple[str, ...]
+
+    @property
+    def nbytes(self) -> tuple[int, ...]:
+        """Bytes that each rank needs."""
+        return tuple(rank.total for rank in self.memory)
+
+    def fit(self) -> int:
+        """Return the largest context that the devices' memory has room for in this mode; 0 where none."""
+
+        def fits(context: int) -> bool:
+            need = memory_of(self.spec, place_model(self.spec, self.mode, self.ratios), context, self.batch)
+            return all(total <= rank.free for total, rank in zip(map(sum, need), self.memory, strict=True))
+
+        low, high = 0, MOST_CONTEXT
+        while low < high:
+            middle = (low + high + 1) // 2
+            low, high = (middle, high) if fits(middle) else (low, middle - 1)
+        return low
+
+    def explain(self) -> str:
+        """Return a table of the tensors, one of the devices, and the reasons, as plain text."""
+        ranks = [f"rank {rank}" for rank in range(len(self.names))]
+        rows = [
+            (each.name, str(each.count), each.cut, *(text.units(n) if n else "-" for n in each.nbytes), each.after)
+            for each in self.tensors
+        ]
+        lines = text.columns([("tensor", "times", "cut", *ranks, "then"), *rows], left=(0, 2, 3 + len(ranks)))
+        memory = [
+            (
+                str(rank),
+                *(text.units(n) for n in (each.weights, each.cache, each.activations, each.total, each.free)),
+                "yes" if each.fits else "NO",
+                name,
+            )
+            for rank, (each, name) in enumerate(zip(self.memory, self.names, strict=True))
+        ]
+        titles = ("rank", "weights", "cache", "between", "together", "free", "fits", "device")
+        sums = ", ".join(f"{count} {name}" for name, count in self.collectives.items() if count) or "no collective"
+        return "\n".join(
+            [
+                f"mode {self.mode}, {self.seconds * 1e3:.3g} ms a token (estimate), {sums} a token, "
+                f"context {self.context}",
+                "",
+                *lines,
+                "",
+                *text.columns([titles, *memory], left=(7,)),
+                "",
+                *self.reasons,
+            ]
+        )
+
+    def __str__(self) -> str:
+        return self.explain()
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return everything as plain data, ready for JSON."""
+        return {
+            "mode": self.mode,
+            "ratios": [float(ratio) for ratio in self.ratios],
+            "splits": {name: list(split.counts) for name, split in self.splits.items()},
+            "tensors": [asdict(each) for each in self.tensors],
+            "memory": [{**asdict(each), "total": each.total, "fits": each.fits} for each in self.memory],
+            "seconds": self.seconds,
+            "collectives": self.collectives,
+            "reasons": list(self.reasons),
+            "context": self.context,
+            "batch": self.batch,
+            "devices": list(self.names),
+        }
+
+
+def memory_of(spec: ModelSpec, placement: Placement, context: int, batch: int) -> list[tuple[int, int, int]]:
+    """Return each rank's bytes of weights, cache and what is computed in between."""
+    return [
+        (
+            sum(tensor.nbytes[rank] for tensor in placement.tensors),
+            placement.cache(spec, rank, context) * batch,
+            placement.activations(spec, rank, context, batch),
+        )
+        for rank in range(len(placement.blocks))
+    ]
