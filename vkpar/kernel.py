@@ -81,7 +81,7 @@ class Kernel:
         ShaderCompileError: GLSL with errors; the message holds the compiler's log.
         UnsupportedError: no GLSL compiler on this machine, or a kernel that needs more than a device has or vkpar
             offers: storage and uniform buffers and push constants; 8- and 16-bit storage, small and 64-bit integers,
-            float16, float64, atomics on floats and subgroup operations where the device has them.
+            float16, float64, atomics on floats, subgroup operations and cooperative matrices where the device has them.
         InvalidUsageError: neither text nor SPIR-V, the name of a file, a file that cannot be read, no such entry point,
             bindings with gaps, no device.
     """
