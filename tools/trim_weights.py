@@ -28,7 +28,7 @@ def main(arguments: list[str] | None = None) -> int:
     except (VkparError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    print(f"{options.file}: {nbytes / 1e6:.1f} MB, {len(model.sentences)} sentences, {int(model.mask.sum())} tokens")
+    print(f"{options.file}: {nbytes / 1e6:.1f} MB, {len(model.sentences)} sentences, {model.tokens} tokens")
     if nbytes >= LIMIT:
         print(f"error: more than {LIMIT / 1e6:.0f} MB; use fewer or shorter sentences", file=sys.stderr)
         return 1

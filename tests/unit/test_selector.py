@@ -153,3 +153,13 @@ def test_parts_are_never_merged(parts: list[tuple[int, int]]) -> None:
 def test_any_text_selects_or_is_refused(text: str) -> None:
     with contextlib.suppress(InvalidUsageError):
         assert set(chosen(text)) <= set(range(6))
+
+
+def test_names_select_their_device_alone() -> None:
+    devices = [A770, RADV, AMDVLK]
+    for device in devices:
+        names = selector.names(device, devices)
+        assert names[0] == str(device.index)
+        for name in names:
+            assert selector.select(name, devices) == [device]
+    assert "arc" in selector.names(A770, devices)

@@ -8,7 +8,7 @@ from dataclasses import fields
 from functools import partial
 from typing import Any, Final, TypeVar
 
-from vkpar.bench import copy, frame, host, launch, matmul, selfcheck, step, sweep
+from vkpar.bench import copy, frame, host, launch, matmul, model, selfcheck, step, sweep
 from vkpar.bench.collectives import TABLE, Collective
 from vkpar.bench.copying import COPIES
 from vkpar.bench.decode import PRESETS
@@ -61,6 +61,7 @@ def add_benchmarks(benches: Any) -> None:
     _add_host(benches)
     _add_launch(benches)
     _add_step(benches)
+    _add_model(benches)
     _add_matmul(benches)
     _add_copy(benches)
 
@@ -200,6 +201,34 @@ def _add_step(benches: Any) -> None:
     _add_transport(parser)
 
 
+def _add_model(benches: Any) -> None:
+    text = "time prompts and tokens of a whole decoder with made-up weights, in every split of the devices"
+    parser = add_command(benches, "model", _run(model), text)
+    add_devices(parser, "what the model is split over; by default the GPUs")
+    sizes = f"sizes of the model: {', '.join(PRESETS)} (default: 8b, on CPUs tiny)"
+    parser.add_argument("--preset", choices=list(PRESETS), metavar="NAME", help=sizes)
+    parser.add_argument("--config", metavar="FILE", help="a config.json of a Llama or Qwen2 model in place of a preset")
+    defaults = model.Options
+    parser.add_argument(
+        "--vocabulary", type=whole(2), default=defaults.vocabulary, metavar="N", help="of a preset (default: 32000)"
+    )
+    _add_choice(parser, "--weights", "KIND", model.KINDS)
+    for name, known in (("splits", ", ".join(model.SPLITS)), ("ratios", "even, speed, memory, or numbers such as 3:1")):
+        default = getattr(defaults, name)
+        listed = f"{known} (default: {','.join(default)})"
+        parser.add_argument(f"--{name}", type=_names, default=default, metavar="NAMES", help=listed)
+    parser.add_argument("--wires", type=_names, default=defaults.wires, metavar="NAMES", help=WIRE_HELP)
+    parser.add_argument(
+        "--steps", type=_names, default=defaults.steps, metavar="NAMES", help=f"{', '.join(model.STEPS)}, or both"
+    )
+    for name, text in (("prompts", "tokens of prompts"), ("depths", "tokens that are kept before those that are made")):
+        default = getattr(defaults, name)
+        shown = f"{text} (default: {','.join(map(str, default))})"
+        parser.add_argument(f"--{name}", type=_numbers, default=default, metavar="N[,...]", help=shown)
+    parser.add_argument("--tokens", type=whole(1), default=defaults.tokens, metavar="N", help="made (default: 128)")
+    add_repeat(parser, defaults)
+
+
 def add_shape(parser: argparse.ArgumentParser) -> None:
     """Let ``parser`` take the sizes of a model."""
     text = f"sizes of the model: {', '.join(PRESETS)} (default: 8b, on CPUs tiny)"
@@ -290,6 +319,16 @@ def whole(least: int) -> Callable[[str], int]:
         return int(text)
 
     return convert
+
+
+def _names(text: str) -> tuple[str, ...]:
+    """Return names that commas join; colons within one are commas of its own."""
+    return tuple(name.strip().replace(":", ",") for name in text.split(","))
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    """Return whole numbers from 0 that commas join."""
+    return tuple(whole(0)(number) for number in text.split(","))
 
 
 def _iters(text: str) -> int | None:

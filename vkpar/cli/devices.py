@@ -28,7 +28,7 @@ def run(devices: str | None, *, verbose: bool, as_json: bool) -> int:
         InvalidUsageError: the selector matches nothing.
         UnsupportedError: no loader, no driver or no device.
     """
-    infos = vkpar.enumerate_devices()
+    every = infos = vkpar.enumerate_devices()
     if devices is not None:
         wanted = {info.index for info in selector.select(devices, infos)}
         infos = [info for info in infos if info.index in wanted]
@@ -40,7 +40,7 @@ def run(devices: str | None, *, verbose: bool, as_json: bool) -> int:
     if verbose:
         for info in infos:
             terminal.print(f"{info.index}: {info.name}", style="bold")
-            terminal.print(console.pairs(_details(info)))
+            terminal.print(console.pairs({"names": ", ".join(selector.names(info, every)), **_details(info)}))
             terminal.print()
         return 0
     table = console.table("#", "device", "type, memory", "PCI, UUID", "queues", "features")
@@ -48,6 +48,8 @@ def run(devices: str | None, *, verbose: bool, as_json: bool) -> int:
         table.add_row(str(info.index), *("\n".join(cell) for cell in _cells(info)), ", ".join(_features(info)))
         table.add_section()
     terminal.print(table)
+    named = "; ".join(", ".join(selector.names(info, every)[:2]) for info in infos)
+    terminal.print(f"names for --devices: {named}; several: 0&1, 0*2, gpu, cpu, all.", style="dim", markup=False)
     terminal.print("queues: number and abilities (Graphics, Compute, Transfer). More: -v, --json.", style="dim")
     return 0
 
@@ -97,6 +99,8 @@ def _details(info: DeviceInfo) -> dict[str, str]:
         "subgroup size": str(info.features.subgroup_size),
         "float atomics": "\n".join(info.features.float_atomics) or "-",
         "cooperative matrix": "\n".join(info.features.cooperative_matrix) or "-",
+        "flexible matrices": "\n".join(info.features.cooperative_matrix2) or "-",
+        "matrix features": "\n".join(info.features.matrix_features) or "-",
         "limits": "\n".join(f"{name} {_limit(value)}" for name, value in asdict(info.limits).items()),
         "extensions": f"{len(info.extensions)} (names: --json)",
     }

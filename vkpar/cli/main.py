@@ -116,7 +116,9 @@ def _parser() -> argparse.ArgumentParser:
         "-v", "--verbose", action="store_true", help="a block per device: limits, heaps, queues, UUIDs"
     )
 
-    demo = add_command(commands, "demo", _demo, "verify an AllReduce and run a real model split over the rig")
+    demo = add_command(
+        commands, "demo", _demo, "verify an AllReduce and run a complete real model, split over the rig in every way"
+    )
     add_devices(demo, "the rig; by default all GPUs, or virtual ranks of the only device")
     demo.add_argument("--weights", metavar="FILE", help="trimmed model weights, for machines without the model package")
     demo.add_argument("--wire", default="f16", metavar="WIRE", help=WIRE_HELP)

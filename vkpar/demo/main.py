@@ -1,27 +1,31 @@
-"""``vkpar demo``: open the rig, verify an AllReduce, run a real model's feed-forward blocks split over it."""
+"""``vkpar demo``: open the rig, verify an AllReduce, run a complete real model split over it in every way."""
 
 from __future__ import annotations
 
 import json
 import sys
+import time
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Final, TextIO, cast
+from functools import partial
+from itertools import pairwise
+from statistics import median
+from typing import Final, TextIO, cast
 
 import numpy as np
 from rich.console import Console
 
 import vkpar
 from vkpar import text, topology
-from vkpar.demo import checks, reference, report, weights
-from vkpar.demo.bounds import feed_forward_bound
-from vkpar.demo.feedforward import SplitFeedForward
+from vkpar.demo import bounds, checks, reference, report, weights
 from vkpar.errors import VkparError
-from vkpar.testing import relative, wire_of
-
-if TYPE_CHECKING:
-    from vkpar import Communicator, Device
+from vkpar.parallel.models import Bert, encoding
+from vkpar.testing import norm, wire_of
 
 REPEATS: Final = 5
+ENOUGH: Final = 1.0  # seconds after which a slow rig need not encode the sentences again
+SPLITS: Final = ("tensor", "row", "layer", "single")
+ACCEPTED: Final = 1e-3  # cosine distance of an embedding from float64's
 
 
 def run(
@@ -36,15 +40,15 @@ def run(
     """Run the demo and say on its last line whether everything held.
 
     It holds when every all_reduce of integers is exact, every error against float64 is within the bound that
-    :mod:`vkpar.testing` and :mod:`vkpar.demo.bounds` derive, all ranks hold the same bits, and the sentence that the
-    rig finds most similar to each sentence is the one that float64 finds.
+    :mod:`vkpar.testing` and :mod:`vkpar.demo.bounds` derive, all ranks hold the same bits, and in every split the
+    sentence that the rig finds most similar to each sentence is the one that float64 finds.
 
     Args:
         selector: the rig's devices; None for ``VKPAR_DEVICES``, else all GPUs, see :func:`vkpar.topology.choose`.
         weights: a trimmed file of ``tools/trim_weights.py``; None for the installed model package.
         wire: how float32 crosses a link: ``f16``, ``bf16`` or ``f32``.
         as_json: print one JSON object and nothing else.
-        repeats: timed steps a layer.
+        repeats: how often what is timed runs.
         stream: where to print; standard output by default.
 
     Returns:
@@ -75,7 +79,7 @@ def _run(console: Console, found: report.Report, selector: str | None, path: str
         raise vkpar.InvalidUsageError(f"the demo checks exact sums first, which {found.wire!r} does not carry")
     model = weights.load(path)
     found.model = f"all-MiniLM-L6-v2 ({model.source})"
-    found.tokens = int(model.mask.sum())
+    found.tokens = model.tokens
     with ExitStack() as stack:
         devices = vkpar.open_devices(topology.choose(selector))
         for device in devices:
@@ -89,45 +93,73 @@ def _run(console: Console, found: report.Report, selector: str | None, path: str
         for count in checks.COUNTS:
             found.all_reduce.append(checks.check_all_reduce(devices, communicator, found.wire, count, repeats))
         report.show_all_reduce(console, found)
-        found.similarities = _encode(found, model, devices, communicator, repeats)
-        report.show_layers(console, found)
+        expected = reference.encode(model)
+        for mode in SPLITS if len(devices) > 1 else SPLITS[-1:]:
+            encoder = encoding.load(model.config, model.tensors, communicator, mode=mode, batch=len(model.ids))
+            if not found.layers:
+                found.split = mode
+                _check_layers(found, model, encoder)
+                report.show_layers(console, found)
+            found.splits.append(_encode(found, model, encoder, expected, repeats))
+        report.show_splits(console, found)
+        assert found.similarities is not None
         report.show_similarities(console, found.similarities)
 
 
+def _check_layers(found: report.Report, model: weights.Model, encoder: Bert) -> None:
+    """Hold each part of the encoder against float64 on the same input; append what was found to ``found.layers``."""
+    heads, inner = (encoder.parts()[key][0] for key in ("heads", "inner"))
+    nranks = len(found.ranks)
+    errors = bounds.errors_of(found.wire, nranks, heads, inner, model.config.head_dim)
+    states = encoder.hidden_states(model.ids)
+    root = encoder.root
+
+    def check(
+        name: str, results: Sequence[weights.F32 | None], run: Callable[[reference.Errors], reference.F64]
+    ) -> None:
+        expected, bound = bounds.bounded(run, errors)
+        own = results[root]
+        assert own is not None
+        bits = [part.view(np.uint32) for part in results if part is not None]
+        differs = np.any([other != bits[0] for other in bits], axis=0)
+        whole = norm(expected)
+        result = report.LayerResult(name, norm(own - expected) / whole, norm(bound) / whole, int(differs.sum()))
+        found.layers.append(result)
+
+    check("embedding", states[0], partial(reference.embed, model))
+    for index, (before, after) in enumerate(pairwise(states)):
+        check(f"block {index + 1}", after, partial(reference.block, model, index, _exact(before[root])))
+    pooled: list[weights.F32 | None] = [None] * nranks
+    pooled[root] = encoder.embed(model.ids)
+    check("pooling", pooled, partial(reference.pool, model, _exact(states[-1][root])))
+
+
+def _exact(state: weights.F32 | None) -> reference.F64:
+    assert state is not None
+    return state.astype(np.float64)
+
+
 def _encode(
-    found: report.Report,
-    model: weights.Model,
-    devices: list[Device],
-    communicator: Communicator,
-    repeats: int,
-) -> report.Similarities:
-    """Run the encoder with its feed-forward blocks on the rig; append each layer's result to ``found.layers``."""
-    layers = [model.layer(index) for index in range(model.config.layers)]
-    split = SplitFeedForward(devices, communicator, layers, found.tokens)
-
-    def block(index: int, attended: reference.F64, layer: dict[str, weights.F32]) -> reference.F64:
-        x = attended.astype(np.float32)
-        exact = x.astype(np.float64)
-        result, differing = split.run(index, x)
-        expected = reference.feed_forward(exact, layer)
-        bound = feed_forward_bound(exact, layer, len(devices), found.wire)
-        found.layers.append(
-            report.LayerResult(
-                layer=index,
-                error=relative(result - expected, expected),
-                bound=relative(bound, expected),
-                differing=differing,
-                times=split.measure(index, repeats),
-            )
-        )
-        return result.astype(np.float64)
-
-    ours, theirs = reference.encode(model, block), reference.encode(model)
-    return report.Similarities(
-        sentences=list(model.sentences),
-        table=(ours @ ours.T).tolist(),
-        against_float64=np.sum(ours * theirs, axis=1).tolist(),
-        nearest_agree=bool(np.array_equal(_nearest(ours), _nearest(theirs))),
+    found: report.Report, model: weights.Model, encoder: Bert, expected: reference.F64, repeats: int
+) -> report.SplitResult:
+    """Encode the sentences, and time that; keep the cosines of the first split."""
+    times: list[float] = []
+    deadline = time.perf_counter() + ENOUGH
+    while not times or (len(times) <= repeats and time.perf_counter() < deadline):
+        start = time.perf_counter()
+        ours = encoder.embed(model.ids)
+        times.append(time.perf_counter() - start)
+    exact = ours.astype(np.float64)
+    if found.similarities is None:
+        found.similarities = report.Similarities(list(model.sentences), (exact @ exact.T).tolist())
+    cosines = np.sum(exact * expected, axis=1) / np.linalg.norm(exact, axis=1)
+    return report.SplitResult(
+        split=encoder.placement.mode,
+        weights_nbytes=encoder.weights_nbytes,
+        distance=float(np.maximum(1.0 - cosines, 0.0).max()),
+        accepted=ACCEPTED,
+        nearest_agree=bool(np.array_equal(_nearest(exact), _nearest(expected))),
+        microseconds=1e6 * median(times[1:] or times),  # the first time, work is planned
     )
 
 
@@ -145,9 +177,14 @@ def _problems(found: report.Report) -> list[str]:
         problems += [f"all_reduce of {check.count:,}: {', '.join(parts)}"] if parts else []
     for result in found.layers:
         parts = _shortfalls(result)
-        problems += [f"layer {result.layer}: {', '.join(parts)}"] if parts else []
-    if found.similarities is None or not found.similarities.nearest_agree:
-        problems.append("the rig pairs the sentences otherwise than float64 does")
+        problems += [f"{result.layer}: {', '.join(parts)}"] if parts else []
+    for split in found.splits:
+        if not split.distance <= split.accepted:
+            problems.append(
+                f"{split.split} split: cosine distance {split.distance:.1e} (accepted {split.accepted:.1e})"
+            )
+        if not split.nearest_agree:
+            problems.append(f"{split.split} split: pairs the sentences otherwise than float64 does")
     return problems
 
 
@@ -163,7 +200,8 @@ def _failure(problems: list[str]) -> str:
 
 def _success(found: report.Report) -> str:
     worst = max(found.layers, key=lambda result: result.error / result.bound)
+    splits = f"{len(found.splits)} splits" if len(found.splits) > 1 else "one piece"
     return (
-        f"OK: {len(found.layers)} layers on {report.ranks(len(found.ranks))}, largest error {worst.error:.1e} "
+        f"OK: the whole model in {splits} on {report.ranks(len(found.ranks))}, largest error {worst.error:.1e} "
         f"(accepted {worst.bound:.1e}), ranks bit-identical, #wrong 0"
     )

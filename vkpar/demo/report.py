@@ -12,24 +12,51 @@ from rich.console import Console
 from rich.table import Table
 
 from vkpar.demo.checks import AllReduceCheck
-from vkpar.demo.feedforward import StepTimes
 from vkpar.topology import LinkGroup, RankInfo
 
 
 @dataclass(frozen=True)
 class LayerResult:
-    """One layer's feed-forward block on the rig against float64 on the same input; error and bound are relative."""
+    """A part of the encoder on the rig against float64 on the same input; error and bound are relative.
 
-    layer: int
+    ``differing`` counts the elements of which not all ranks hold the same bits.
+    """
+
+    layer: str
     error: float
     bound: float
     differing: int
-    times: StepTimes
 
     @property
     def ok(self) -> bool:
         """True where the error is within its bound and all ranks hold the same bits."""
         return self.error <= self.bound and self.differing == 0
+
+
+@dataclass(frozen=True)
+class SplitResult:
+    """The whole encoder, split in one way.
+
+    Attributes:
+        split: ``"tensor"``, ``"row"``, ``"layer"`` or ``"single"``.
+        weights_nbytes: bytes of the weights that each rank holds.
+        distance: the largest cosine distance of an embedding from the same sentence's in float64.
+        accepted: the largest that is right.
+        nearest_agree: every sentence's most similar other one is the same on the rig and in float64.
+        microseconds: median time from token ids on the host to embeddings on the host.
+    """
+
+    split: str
+    weights_nbytes: list[int]
+    distance: float
+    accepted: float
+    nearest_agree: bool
+    microseconds: float
+
+    @property
+    def ok(self) -> bool:
+        """True where the embeddings are near to float64's, and near to each other as those are."""
+        return self.distance <= self.accepted and self.nearest_agree
 
 
 @dataclass(frozen=True)
@@ -39,14 +66,10 @@ class Similarities:
     Attributes:
         sentences: the texts.
         table: the rig's embeddings against each other, (sentences, sentences).
-        against_float64: each of the rig's embeddings against the same sentence's in float64.
-        nearest_agree: every sentence's most similar other one is the same on the rig and in float64.
     """
 
     sentences: list[str]
     table: list[list[float]]
-    against_float64: list[float]
-    nearest_agree: bool
 
 
 @dataclass
@@ -60,7 +83,9 @@ class Report:
     rig: str = ""
     all_reduce: list[AllReduceCheck] = field(default_factory=list)
     tokens: int = 0
+    split: str = ""
     layers: list[LayerResult] = field(default_factory=list)
+    splits: list[SplitResult] = field(default_factory=list)
     similarities: Similarities | None = None
     ok: bool = False
     summary: str = ""
@@ -104,22 +129,42 @@ def show_all_reduce(console: Console, report: Report) -> None:
 
 
 def show_layers(console: Console, report: Report) -> None:
-    """Print the feed-forward blocks."""
-    table = _table("layer", "error", "accepted", "ranks equal", "matmul", "all_reduce", "step", "")
+    """Print the encoder's parts."""
+    table = _table("part", "error", "accepted", "ranks equal", "", wrapping="part")
     for result in report.layers:
+        error, bound = f"{result.error:.1e}", f"{result.bound:.1e}"
+        table.add_row(result.layer, error, bound, _equal(result.differing), _verdict(result.ok))
+    how = f", {report.split} split" if len(report.ranks) > 1 else ""
+    title = f"{report.model} over {ranks(len(report.ranks))}{how}, {report.tokens} tokens"
+    note = "error: relative to float64 on the same input; ranks equal: the hidden states, bit for bit."
+    _show(console, title, table, note)
+
+
+def show_splits(console: Console, report: Report) -> None:
+    """Print the whole encoder in each split."""
+    table = _table("split", "weights", "1 - cosine", "accepted", "same pairs", "time", "", wrapping="weights")
+    for result in report.splits:
+        held = " + ".join(f"{nbytes / 2**20:.0f}" for nbytes in result.weights_nbytes)
         table.add_row(
-            str(result.layer),
-            f"{result.error:.1e}",
-            f"{result.bound:.1e}",
-            _equal(result.differing),
-            duration(result.times.matmul),
-            duration(result.times.all_reduce),
-            duration(result.times.whole),
+            result.split,
+            held,
+            f"{result.distance:.1e}",
+            f"{result.accepted:.1e}",
+            "yes" if result.nearest_agree else "NO",
+            duration(result.microseconds),
             _verdict(result.ok),
         )
-    title = f"Feed-forward blocks of {report.model} over {ranks(len(report.ranks))}, {report.tokens} tokens"
-    note = "error: relative to float64 on the same input; times: medians; step: both parts, enqueued at once."
+    title = f"The whole model, from the tokens of {_sentences(report)} to embeddings"
+    note = (
+        "weights: MiB by rank; 1 - cosine: of an embedding and float64's, the largest; same pairs: as in float64; "
+        "time: median, with the way to and from the host."
+    )
     _show(console, title, table, note)
+
+
+def _sentences(report: Report) -> str:
+    count = 0 if report.similarities is None else len(report.similarities.sentences)
+    return f"{count} sentence{'' if count == 1 else 's'}"
 
 
 def show_similarities(console: Console, found: Similarities) -> None:
@@ -128,9 +173,12 @@ def show_similarities(console: Console, found: Similarities) -> None:
     table = _table("", "sentence", *numbers, wrapping="sentence")
     for number, text, row in zip(numbers, found.sentences, found.table, strict=True):
         table.add_row(number, text, *(f"{cosine:.2f}" for cosine in row))
-    distance = max(0.0, *(1.0 - cosine for cosine in found.against_float64))
-    note = f"Lowest cosine between an embedding and the float64 model's: 1 - {distance:.1e}."
-    _show(console, "Cosines of the rig's sentence embeddings", table, note)
+    _show(
+        console,
+        "Cosines of the rig's sentence embeddings",
+        table,
+        "Each two sentences say the same thing in other words.",
+    )
 
 
 def ranks(count: int) -> str:
@@ -158,7 +206,7 @@ def _table(*columns: str, wrapping: str = "") -> Table:
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
     words = wrapping.split()
     for column in columns:
-        text = column in words or column in ("", "kind", "vendor", "type", "transport")
+        text = column in words or column in ("", "kind", "vendor", "type", "transport", "split")
         table.add_column(column, justify="left" if text else "right", overflow="fold", no_wrap=column not in words)
     return table
 

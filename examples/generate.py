@@ -1,0 +1,158 @@
+"""Text by a Llama-shaped model of a file, split over the devices: ``python examples/generate.py --help``.
+
+Without --model, it makes a tiny model with random weights, generates on one device and split over two ranks of it, and
+checks that both give the same tokens.
+"""
+
+import argparse
+import json
+import logging
+import sys
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+
+import numpy as np
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
+
+import vkpar
+from vkpar.parallel.models import SPLITS, Generation, ModelFile, Sampling, open_model, parse_ids
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n", maxsplit=1)[0])
+    parser.add_argument("--model", help="a folder with config.json and safetensors, or a GGUF file")
+    prompt = parser.add_mutually_exclusive_group()
+    prompt.add_argument("--prompt", help="the text to go on with")
+    prompt.add_argument("--tokens", help="token ids in its place, such as 1,5,9")
+    parser.add_argument("--steps", type=int, default=64, help="how many tokens (default 64)")
+    parser.add_argument("--temperature", type=float, default=0.0, help="0 takes the likeliest token (default)")
+    parser.add_argument("--top-k", type=int, default=0, help="draw from so many tokens (0: all)")
+    parser.add_argument(
+        "--top-p", type=float, default=1.0, help="draw from the likeliest tokens with this sum (1: all)"
+    )
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--devices", help="which devices, such as 0&1; see vkpar devices")
+    parser.add_argument("--split", default="auto", help=f"one of {', '.join(SPLITS)} (default auto)")
+    parser.add_argument("--ratios", default="speed", help="speed (default), memory, even, or numbers such as 3,1")
+    parser.add_argument("--strict", action="store_true", help="no other split where this one is not possible")
+    parser.add_argument("--explain", action="store_true", help="show the plan of the split")
+    parser.add_argument("--wire", help="how sums cross links: f16, bf16, f32 or q8")
+    parser.add_argument("--context", type=int, default=0, help="tokens to make room for (default: what is needed)")
+    parser.add_argument("--cache", default="auto", help="type of the keys and values that are kept")
+    parser.add_argument("--dtype", help="convert weights that are not quantised: float16, bfloat16 or float32")
+    parser.add_argument("--inputs", help="a prompt's rows are rounded to: float32 or float16 (with --logits float32)")
+    parser.add_argument("--logits", type=Path, help="write the prompt's logits, (T, vocabulary) float32, to this .npy")
+    parser.add_argument("--ignore-end", action="store_true", help="go on after a token that ends the text")
+    parser.add_argument("--profile", action="store_true", help="show where the time of the steps goes")
+    parser.add_argument("--json", action="store_true", help="print tokens, rates and the plan as JSON")
+    return parser.parse_args()
+
+
+def load(file: ModelFile, comm: vkpar.Communicator, options: argparse.Namespace, context: int, stack: ExitStack):
+    """Put the weights on the devices, with a bar on a terminal."""
+    columns = (TextColumn("loading"), BarColumn(), DownloadColumn(binary_units=True))
+    with Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
+        task = bar.add_task("", total=file.weights.nbytes)
+        return stack.enter_context(
+            file.load(
+                comm,
+                mode=options.split,
+                ratios=options.ratios,
+                strict=options.strict,
+                context=context,
+                cache_dtype=options.cache,
+                dtype=options.dtype,
+                inputs=options.inputs or ("auto" if options.logits is None else "float32"),
+                progress=lambda _, nbytes: bar.advance(task, nbytes),
+            )
+        )
+
+
+def show(generation: Generation, file: ModelFile, options: argparse.Namespace) -> None:
+    """Run the generation, and print its text as it comes; token ids where the prompt was of ids."""
+    if options.json:
+        list(generation)
+        return
+    pieces = (f"{token} " for token in generation)
+    if options.tokens is None:
+        print(options.prompt, end="", flush=True)
+        pieces = file.tokenizer().stream(generation)
+    for piece in pieces:
+        print(piece, end="", flush=True)
+    print()
+
+
+def run(options: argparse.Namespace) -> list[int]:
+    """Generate what the options ask for; return the tokens."""
+    with ExitStack() as stack:
+        file = stack.enter_context(open_model(options.model))
+        if options.tokens is not None:
+            prompt = parse_ids(options.tokens)
+        else:
+            prompt = file.tokenizer().encode(options.prompt)
+        devices = vkpar.open_devices(options.devices)
+        for device in devices:
+            stack.callback(device.close)
+        comm = stack.enter_context(vkpar.Communicator(devices, wire=options.wire))
+        context = options.context or len(prompt) + options.steps + 8
+        model = load(file, comm, options, context, stack)
+        if options.explain:
+            print(model.plan, file=sys.stderr)
+        if options.logits is not None:
+            np.save(options.logits, model.prefill(prompt, logits=True))
+            model.rewind()
+        model.warm_up(len(prompt))
+        sampling = Sampling(options.temperature, options.top_k, options.top_p, options.seed)
+        stops = () if options.ignore_end else file.config.stops
+        generation = Generation(model, prompt, options.steps, sampling, stops)
+        with comm.profile() if options.profile else ExitStack() as profile:
+            show(generation, file, options)
+        pp, tg = generation.prompt_rate, generation.step_rate
+        if options.json:
+            print(
+                json.dumps(
+                    {
+                        "tokens": generation.tokens,
+                        "pp": pp,
+                        "tg": tg,
+                        "plan": {**model.plan.as_dict(), **model.placed()},
+                    }
+                )
+            )
+        else:
+            print(f"pp {len(prompt)}: {pp:.1f} tokens/s, tg {len(generation.tokens)}: {tg:.1f} tokens/s, {model}")
+        if options.profile:
+            print(profile if comm.nranks > 1 else model.stats(), file=sys.stderr)
+        return generation.tokens
+
+
+def check(options: argparse.Namespace) -> None:
+    """Generate with a tiny model on one device, and split over two ranks of it."""
+    from vkpar.parallel.models import tiny
+
+    index = vkpar.open_devices(options.devices)[0].info.index
+    options.tokens, options.steps, options.wire = options.tokens or "1,5,9", min(options.steps, 24), "f32"
+    with tempfile.TemporaryDirectory() as folder:
+        options.model = folder
+        tiny.write_folder(Path(folder))
+        options.devices, options.split = str(index), "single"
+        alone = run(options)
+        options.devices, options.split = f"{index}*2", "tensor"
+        assert run(options) == alone
+    print("OK: the same tokens on one device and split over two ranks")
+
+
+if __name__ == "__main__":
+    logging.basicConfig(format="%(message)s")
+    options = arguments()
+    try:
+        if options.model is None:
+            check(options)
+        elif options.prompt is None and options.tokens is None:
+            raise vkpar.InvalidUsageError("give a --prompt, or --tokens")
+        else:
+            run(options)
+    except vkpar.VkparError as error:
+        sys.exit(f"generate.py: {error}")

@@ -1,0 +1,89 @@
+"""``vkpar bench model``: a whole decoder with made-up weights, in every split."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from benching import run_json
+from conftest import require
+
+from vkpar import InvalidUsageError
+from vkpar.bench import model
+from vkpar.bench.decode import PRESETS
+from vkpar.cli import main as cli
+from vkpar.parallel.models import tiny
+
+pytestmark = pytest.mark.rig
+
+QUICK = ["--repeat", "2", "--prompts", "12", "--tokens", "3", "--depths", "0,9", "--vocabulary", "128"]
+
+
+def command(*arguments: str) -> list[str]:
+    require("llvmpipe")
+    return ["bench", "model", "--devices", "llvmpipe*2", *QUICK, *arguments]
+
+
+def test_every_split_has_its_rows(capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--splits", "single,layer,tensor,row", "--ratios", "even,1:0", "--steps", "captured,eager"]
+    status, found = run_json(capsys, *command(*options, "--wires", "f32"))
+    assert (status, found["benchmark"], found["wrong"], found["ok"], found["nranks"]) == (0, "model", 0, True, 2)
+    tests = ["pp12", "tg3 @ d0", "tg3 @ d9", "tg3 @ d0", "tg3 @ d9"]
+    splits = [("single", "even"), ("layer", "even"), ("tensor", "even"), ("single", "1,0")]
+    rows = [(row["split"], row["ratios"], row["test"]) for row in found["rows"]]
+    assert rows == [(*split, test) for split in splits for test in tests]
+    assert [row["step"] for row in found["rows"]][:5] == ["-", "captured", "captured", "eager", "eager"]
+    assert all(0 < row["least"] <= row["rate"] <= row["most"] for row in found["rows"])
+    assert [plan["mode"] for plan in found["plans"]] == [split for split, _ in splits]
+    assert len(found["refused"]) == 4, "row has no large weights; one device alone is no split"
+
+
+def test_it_prints_a_table_of_a_configuration(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("safetensors")
+    tiny.write_folder(tmp_path)
+    options = ["--config", str(tmp_path / "config.json"), "--splits", "single", "--weights", "q8_0"]
+    assert cli.main(command(*options)) == 0
+    lines = capsys.readouterr().out.splitlines()
+    rows = [line.split() for line in lines if not line.startswith("#")]
+    assert rows[0][:5] == ["single", "even", "f16", "-", "pp12"]
+    assert [row[-1] for row in rows] == ["0"] * 3
+    assert "2 layers, hidden 64, intermediate 96" in lines[0]
+    assert "# Wrong elements    : 0 OK" in lines
+
+
+@pytest.mark.parametrize("kind", model.KINDS)
+def test_made_up_weights_are_about_as_large_as_they_should_be(kind: str) -> None:
+    config = model.of_shape(PRESETS["tiny"], 64, 32)
+    if kind == "q4_k":
+        with pytest.raises(InvalidUsageError, match="no multiple of the 256"):
+            model.weights(config, kind)
+        return
+    made = model.weights(config, kind)
+    tensor = made["model.layers.1.mlp.gate_proj.weight"]
+    assert tensor.shape == (256, 64)
+    if tensor.kind is None:
+        values = tensor.read(slice(3, 9))
+        assert values.shape == (6, 64)
+        if kind == "bfloat16":
+            values = (values.astype(np.uint32) << 16).view(np.float32)
+    else:
+        blocks = tensor.blocks(0, 32, slice(3, 9))
+        assert blocks.shape == (6, tensor.kind.nbytes)
+        values = tensor.kind.decode(blocks)
+    assert 0.1 < np.linalg.norm(values.astype(np.float64)) / np.sqrt(6 * values.shape[1] / 64) < 1.5
+    assert np.abs(values.astype(np.float64)).max() < 1.1 * np.sqrt(3 / 64)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--splits", "ring"], "no split 'ring'"),
+        (["--steps", "twice"], "no step 'twice'"),
+        (["--ratios", "1:2:3"], "3 ratios for 2 ranks"),
+        (["--config", "/nowhere/config.json"], "cannot be read"),
+    ],
+)
+def test_wrong_arguments(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(command(*arguments)) == 2
+    assert message in capsys.readouterr().err
