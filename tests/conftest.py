@@ -70,7 +70,7 @@ def found() -> list[vkpar.DeviceInfo]:
 
 def names_of(info: vkpar.DeviceInfo) -> str:
     """Return the text that selector parts are looked for in."""
-    return f"{info.name} {info.driver_name}".lower()
+    return f"{info.name} {info.driver_name} {info.driver_info}".lower()
 
 
 def has(driver: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from pathlib import Path
 
@@ -70,3 +71,48 @@ def test_without_apt_the_packages_are_named(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert "install by hand" in done.stderr
     assert "gcc libc6-dev python3-dev" in done.stderr
+
+
+MESA25 = """
+mesa25_packaged() { true; }
+mkdir -p fake made/usr/lib/x86_64-linux-gnu
+touch made/usr/lib/x86_64-linux-gnu/libvulkan_{lvp,radeon,intel}.so
+tar -c -C made . >package.tar
+cat >fake/apt-get <<'END'
+#!/bin/sh
+echo "$*" >>"$ROOT/calls"
+case "$*" in
+    *indextargets*) echo http://mirror.example/debian/ ;;
+    *download*) touch mesa-vulkan-drivers_25.deb; cp sources.list "$ROOT/sources.list" ;;
+esac
+END
+printf '#!/bin/sh\\ncat "$ROOT/package.tar"\\n' >fake/dpkg-deb
+chmod +x fake/*
+as_root() { "$@"; }
+export ROOT=$PWD PATH=$PWD/fake:$PATH
+fetch_mesa25
+fetch_mesa25
+"""
+
+
+def test_mesa_25_is_unpacked_and_not_installed(tmp_path: Path) -> None:
+    done = bash(tmp_path, MESA25)
+    assert done.returncode == 0, done.stderr
+    folder = tmp_path / ".cache" / "mesa25"
+    files = ["libvulkan_lvp.so", "libvulkan_radeon.so", "lvp_icd.json", "radeon_icd.json"]
+    assert sorted(path.name for path in folder.iterdir()) == files
+    named = json.loads((folder / "radeon_icd.json").read_text())["ICD"]["library_path"]
+    assert (folder / named).exists()
+    assert "http://mirror.example/debian/ bookworm-backports main" in (tmp_path / "sources.list").read_text()
+    calls = (tmp_path / "calls").read_text().splitlines()
+    assert [call for call in calls if "install" in call.split()] == []
+    assert len([call for call in calls if "download" in call]) == 1
+    private = [call for call in calls if "Dir::Etc::sourcelist=" in call and "Dir::State::lists=" in call]
+    assert len(private) == 2  # its update and its download
+
+
+def test_mesa_25_that_cannot_be_had_is_a_failure(tmp_path: Path) -> None:
+    done = bash(tmp_path, MESA25.replace("*download*)", "*download*) exit 100;;\n    never)"))
+    assert done.returncode == 1
+    assert "error: apt-get download mesa-vulkan-drivers failed" in done.stderr
+    assert not (tmp_path / ".cache" / "mesa25").exists()
