@@ -141,7 +141,7 @@ void main() {
             [[unroll]] for (uint e = 0u; e < 4u; e++) {
                 uint key = tile + wide * 4u + e;
                 if (MASKED && key < seen[r]) {
-                    s[r][e] += m_at(mask_at(batch, kv, min(row, rows - 1u), key));
+                    s[r][e] += m_at(mask_at(batch, kv, row, key));
                 }
                 s[r][e] = key < seen[r] ? s[r][e] : UNSEEN;
                 spoilt = spoilt || spoils(s[r][e]);

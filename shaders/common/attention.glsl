@@ -81,7 +81,9 @@ uint result_at(uint batch, uint kv, uint row) {
     return push.o_first + batch * push.o_batch + head_of(kv, row) * push.o_head + token_of(row) * push.o_row;
 }
 
+// Rows past the last one, whose results nobody stores, take its mask.
 uint mask_at(uint batch, uint kv, uint row, uint key) {
+    row = min(row, push.tokens * push.grouped - 1u);
     uint head = head_of(kv, row), token = token_of(row);
     return push.m_first + batch * push.m_batch + head * push.m_head + token * push.m_row + key * push.m_key;
 }

@@ -169,3 +169,10 @@ def test_what_is_refused(device: vkpar.Device) -> None:
     with pytest.raises(vkpar.UnsupportedError, match="rope computes"):
         vkpar.rope(device.zeros((2, 3, 8), "float64"), positions)
     assert vkpar.rope(device.zeros((2, 0, 8)), device.zeros(0, "int32")).shape == (2, 0, 8)
+
+
+def test_a_table_that_is_kept_does_not_let_wrong_widths_in(device: vkpar.Device) -> None:
+    positions = device.array(np.arange(4, dtype=np.uint32))
+    vkpar.rope(device.zeros((1, 4, 16)), positions)
+    with pytest.raises(vkpar.InvalidUsageError, match="width"):
+        vkpar.rope(device.zeros((1, 4, 8)), positions, width=16)

@@ -56,6 +56,13 @@ def test_numbers_and_arrays_are_assigned(device: vkpar.Device, key: Any, dtype: 
     np.testing.assert_array_equal(bits(a), x)
 
 
+def test_views_made_by_broadcasting_are_not_assigned(device: vkpar.Device) -> None:
+    a = device.zeros((3, 4))
+    with pytest.raises(vkpar.InvalidUsageError, match="broadcast"):
+        vkpar.broadcast_to(a[:1], (3, 4))[0] = 5.0
+    assert not a.numpy().any()
+
+
 def test_what_is_assigned_is_broadcast_and_converted(device: vkpar.Device) -> None:
     x, row, column = whole(4, 6), whole(6, dtype=np.int32), whole(4, 1, dtype=np.float16)
     a = device.array(x)

@@ -208,6 +208,11 @@ def test_generation_stops_and_keeps_what_it_gave(rig: Rig) -> None:
             if number == 9:
                 break
         assert model.length == len(PROMPT) + 9
+        for ask in (model.next_token, model.next_logits, model.feed):  # launches were ahead of what was given
+            with pytest.raises(InvalidUsageError, match="give a prompt first"):
+                ask()
+        model.feed(added[9])
+        assert model.next_token() == added[10]
 
 
 # ---- files ----

@@ -7,6 +7,7 @@ import importlib.resources
 import json
 import re
 import struct
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from infos import fake_info
 
-from vkpar import cachedir
+from vkpar import cachedir, env
+from vkpar.errors import VulkanError
 from vkpar.ops import cores
 from vkpar.ops.cores import KHR, TILED, Core, Rate
 from vkpar.vulkan.physical import DeviceInfo
@@ -200,3 +202,22 @@ def test_what_was_measured_is_found_again(monkeypatch: pytest.MonkeyPatch) -> No
     text = json.dumps({**ABOUT, "ns": {BIG.label: RATES[BIG], "another": [1, 2]}})
     monkeypatch.setattr(cachedir, "read", lambda name: text.encode())
     assert cores._load("x.json", ABOUT, (BIG,)) == {BIG: RATES[BIG]}
+
+
+def test_a_capture_measures_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = SimpleNamespace(info=SimpleNamespace(device_uuid="d", driver_uuid="u", driver_version=1))
+    monkeypatch.setattr(cores, "_found", lambda *_: pytest.fail("measured inside a capture"))
+    monkeypatch.setattr(cores.capturing, "current", object)
+    assert set(cores.rates(device, "float16", (BIG,))) == {BIG, cores._PLAIN}  # type: ignore[arg-type]
+
+
+def test_a_kernel_that_the_driver_does_not_build_leaves_products_to_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise VulkanError(-13, "vkCreateComputePipelines")
+
+    device = SimpleNamespace(info=SimpleNamespace(device_uuid="d", driver_uuid="u", driver_version=1))
+    monkeypatch.setattr(cores, "_measured", refuse)
+    monkeypatch.setattr(cores, "_load", lambda *_: None)
+    with env.override(tuning="auto"):
+        made = cores._found(device, "float16", (BIG, cores._PLAIN))  # type: ignore[arg-type]
+    assert cores.soonest(made, 132, 4096, 4096, 4096, 1, 1) is None

@@ -153,6 +153,7 @@ class Operators(Viewable):
                 device, or a shape that cannot be broadcast.
             UnsupportedError: an array of a type that devices do not convert to this one.
         """
+        self.check_writable("assignment")
         operations["assign"](self[key], value)
 
     # --- methods ---

@@ -257,11 +257,12 @@ def _tokens(model: Llama, depth: int, count: int, step: str) -> float:
     """Return the rate of tokens one after the other."""
     model.rewind(depth)
     start = time.perf_counter()
-    for _ in range(count):
+    for number in range(count):
+        token = None if number else 1
         if step == "captured":
-            model.feed()
+            model.feed(token)
         else:
-            model.prefill([model.next_token()])
+            model.prefill([model.next_token() if token is None else token])
     model.next_token()
     return count / (time.perf_counter() - start)
 

@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from vkpar import cachedir, env
 from vkpar._version import __version__
-from vkpar.errors import OutOfMemoryError, UnsupportedError
+from vkpar.errors import DeviceLostError, OutOfMemoryError, UnsupportedError, VulkanError
 from vkpar.ops import occupancy
 from vkpar.ops._launch import FLOATS, SHORT, words
-from vkpar.vulkan import query
+from vkpar.vulkan import capturing, query
 from vkpar.vulkan.pipelines import shader
 from vkpar.vulkan.pipelines.capabilities import missing
 from vkpar.vulkan.pipelines.interface import reflect
@@ -218,14 +218,18 @@ _lock = threading.Lock()
 def rates(device: Device, dtype: str, cores: tuple[Core, ...]) -> dict[Core, Rate]:
     """Return what was measured of the kernels, and of the tiled one: in this process, an earlier one, or now.
 
-    With VKPAR_TUNING=off, and where there is no memory or no timestamps to measure by, fixed rates stand for them.
+    With VKPAR_TUNING=off, where there is no memory or no timestamps to measure by, and inside a capture, which waits
+    for nothing, fixed rates stand for them.
     """
     info = device.info
     key = (info.device_uuid, info.driver_uuid, info.driver_version, dtype, cores)
     with _lock:
-        if key not in _rates:
-            _rates[key] = _found(device, dtype, (*cores, _PLAIN))
-        return _rates[key]
+        found = _rates.get(key)
+        if found is None and capturing.current() is not None:
+            return _assumed((*cores, _PLAIN))
+        if found is None:
+            found = _rates[key] = _found(device, dtype, (*cores, _PLAIN))
+        return found
 
 
 def _found(device: Device, dtype: str, cores: tuple[Core, ...]) -> dict[Core, Rate]:
@@ -242,6 +246,14 @@ def _found(device: Device, dtype: str, cores: tuple[Core, ...]) -> dict[Core, Ra
         made = _measured(device, cores, dtype)
     except (OutOfMemoryError, UnsupportedError) as error:
         _log.info("the kernels of matrix cores of %s are not measured: %s", device, error)
+        return _assumed(cores)
+    except DeviceLostError:
+        raise
+    except VulkanError as error:
+        _log.warning("%s does not build its kernels of matrix cores, which are left alone: %s", device, error)
+        return _assumed((_PLAIN,))
+    if not _sound(made):
+        _log.info("the times of the kernels of matrix cores of %s make no sense: %s", device, made)
         return _assumed(cores)
     try:
         text = json.dumps({**about, "ns": {core.label: rate for core, rate in made.items()}})
@@ -261,7 +273,11 @@ def _load(name: str, about: Mapping[str, object], cores: tuple[Core, ...]) -> di
         found = {core: Rate(*map(float, document["ns"][core.label])) for core in cores}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
-    return found if all(0 < ns < math.inf for rate in found.values() for ns in rate) else None
+    return found if _sound(found) else None
+
+
+def _sound(rates_of: Mapping[Core, Rate]) -> bool:
+    return all(0 < ns < math.inf for rate in rates_of.values() for ns in rate)
 
 
 def _assumed(cores: tuple[Core, ...]) -> dict[Core, Rate]:

@@ -30,7 +30,7 @@ def take(table: Array | Quantized, indices: Array, axis: int = 0, *, out: Array 
     Args:
         table: at least one dimension, any type; or quantised weights, whose rows are float32, or of ``out``'s type.
         indices: int32 or uint32, any shape.
-        axis: which they count along, as ``np.take`` has it; negative ones count from the end. Along others than the
+        axis: which they count along; negative ones count from the end. Along others than the
             first, the table is copied with that axis first, and the result once more.
         out: where the result goes: of ``table``'s type and shape, with that of ``indices`` in the axis's place, in
             other memory.
@@ -39,6 +39,8 @@ def take(table: Array | Quantized, indices: Array, axis: int = 0, *, out: Array 
         InvalidUsageError: not arrays, closed ones, several devices; a table without that axis; a wrong ``out``.
         UnsupportedError: indices of another type, or a table that a kernel of the device cannot see whole.
     """
+    if type(axis) is not int:
+        raise InvalidUsageError(f"take: an axis is a whole number, not {axis!r}")
     if isinstance(table, Quantized):
         return _take_quantized(table, indices, axis, out)
     if axis:

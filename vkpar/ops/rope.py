@@ -128,6 +128,8 @@ def _launch(call: Call, *, neox: bool) -> None:
 def _known(x: Array, theta: float, scaling: Scaling, width: int | None) -> Array | None:
     """Return the device's table of frequencies; None where there is none yet, or the arguments are wrong."""
     try:
+        if width is not None and width > x.shape[-1]:
+            return None
         return x.device.plans.tables.get(("rope", x.shape[-1] if width is None else width, theta, _hashed(scaling)))
     except (AttributeError, TypeError, IndexError, ValueError):  # the long way says what is wrong
         return None

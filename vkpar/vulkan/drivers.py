@@ -64,6 +64,8 @@ def _describe(index: int, handle: Any) -> DeviceInfo:
         )
     )
     extensions -= {matrices.BY_NAME[name] for name in env.without()}
+    if "VK_KHR_cooperative_matrix" not in extensions:
+        extensions -= {"VK_NV_cooperative_matrix2"}  # which is an extension of that one
     queried = _Queried(handle, extensions)
     base, driver = queried.properties.properties, queried.vulkan12
     return DeviceInfo(

@@ -111,11 +111,11 @@ class Builder:
     def head(self, embedding: ParallelEmbedding) -> ColumnParallelLinear:
         """Return the output layer, which is the table where they are tied and lie alike."""
         placement, config = self._placement, self._config
-        if config.tied and placement.ratios is None and placement.outputs == placement.table:
+        if config.tied and placement.outputs == placement.table:
             inputs = self._inputs_of(embedding.weight)
             return ColumnParallelLinear(embedding.weight, comm=self._comm, inputs=inputs)
         name = self._names.embedding if config.tied else self._names.output
-        return self._columns([name], [_ranges(placement.outputs)])[0]
+        return self._column([Rows(self._tensor(name), _ranges(placement.outputs))], [None], whole=True)
 
     def block(self, number: int) -> Block:
         """Return a block."""
@@ -162,11 +162,12 @@ class Builder:
         return [self._column([row], [bias], halves=halves) for row, bias in zip(rows, biases, strict=True)]
 
     def _column(
-        self, rows: Sequence[Rows], biases: Sequence[LazyTensor | None], *, halves: bool
+        self, rows: Sequence[Rows], biases: Sequence[LazyTensor | None], *, halves: bool = False, whole: bool = False
     ) -> ColumnParallelLinear:
+        """Return a layer; ``whole``: a row split does not slice it."""
         comm, count = self._comm, sum(row.tensor.shape[0] for row in rows)
-        sliced = self._placement.slices(count, rows[0].tensor.shape[1])
-        gathers = self._placement.ratios is not None
+        sliced = None if whole else self._placement.slices(count, rows[0].tensor.shape[1])
+        gathers = self._placement.ratios is not None and not whole
         found = [Rows(bias, row.ranges) for bias, row in zip(biases, rows, strict=True) if bias is not None]
         if sliced is not None:
             rows, found = _sliced(rows, sliced), _sliced(found, sliced)

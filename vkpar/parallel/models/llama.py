@@ -135,13 +135,15 @@ class Llama:
         return f"<Llama of {self.config.describe()}, split by {self.placement.mode} over {self.comm.nranks}>"
 
     def rewind(self, length: int = 0) -> None:
-        """Forget all tokens from ``length`` on.
+        """Forget all tokens from ``length`` on; a prompt or a given token comes next where any are forgotten.
 
         Raises:
             InvalidUsageError: more tokens than there are.
         """
         if not 0 <= length <= self._length:
             raise InvalidUsageError(f"{self._length} tokens are kept; {length} cannot be left of them")
+        if length < self._length:
+            self._logits = None  # they were of tokens that are forgotten
         self._length = length
 
     def close(self) -> None:
@@ -188,13 +190,18 @@ class Llama:
         return np.concatenate(rows) if logits else None
 
     def next_token(self) -> int:
-        """Return the likeliest token after all that were given, the first of equals."""
+        """Return the likeliest token after all that were given, the first of equals.
+
+        Raises:
+            InvalidUsageError: no prompt, or a rewind, since when no token was given.
+        """
+        self._check_logits()
         return int(self._tokens[self.root].numpy()[0])
 
     def next_logits(self) -> NDArray[np.float32]:
-        """Return the logits of the token after all that were given, (vocabulary,)."""
-        if self._logits is None:
-            raise InvalidUsageError("there are no logits before the first prompt")
+        """Return the logits of the token after all that were given, (vocabulary,); raises as :meth:`next_token`."""
+        self._check_logits()
+        assert self._logits is not None
         values: NDArray[np.float32] = self._logits.numpy()
         return values.reshape(-1)
 
@@ -207,7 +214,9 @@ class Llama:
         Raises:
             InvalidUsageError: no room, a token that the vocabulary lacks, or no prompt before.
         """
-        if self._logits is None:
+        if token is None:
+            self._check_logits()
+        elif not self._length:
             raise InvalidUsageError("give a prompt before single tokens")
         if token is not None:
             value = self._checked([token])
@@ -250,6 +259,10 @@ class Llama:
         self._logits = None
 
     # ---- within ----
+
+    def _check_logits(self) -> None:
+        if self._logits is None:
+            raise InvalidUsageError("give a prompt first: no token was given since the model was made, or rewound")
 
     def _checked(self, tokens: Sequence[int]) -> NDArray[np.uint32]:
         ids = np.asarray(tokens)

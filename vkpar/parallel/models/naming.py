@@ -54,6 +54,7 @@ _GGUF: Final = {
     "forward.up": "ffn_up",
     "forward.down": "ffn_down",
 }
+_BIASED: Final = ("attention.q", "attention.k", "attention.v")  # of Qwen2
 TRANSFORMERS: Final = Names(
     "model.embed_tokens.weight",
     "lm_head.weight",
@@ -99,6 +100,8 @@ def shapes(config: Config, names: Names) -> Iterator[tuple[str, tuple[int, ...]]
     for block in range(config.layers):
         for part, shape in parts.items():
             yield names.of_block(part, block), shape
+            if config.family == "qwen2" and part in _BIASED:
+                yield bias_of(names.of_block(part, block)), shape[:1]
 
 
 def check(config: Config, weights: Named, where: str) -> None:

@@ -35,9 +35,11 @@ def weights(config: Config, seed: int = 0) -> dict[str, F32]:
     made: dict[str, F32] = {}
     for name, shape in naming.shapes(config, naming.TRANSFORMERS):
         drawn = generator.standard_normal(shape)
-        made[name] = (1 + drawn / 10 if len(shape) == 1 else drawn / np.sqrt(shape[-1])).astype(np.float32)
-        if config.family == "qwen2" and any(f".{part}_proj." in name for part in "qkv"):
-            made[naming.bias_of(name)] = (generator.standard_normal(shape[0]) / 4).astype(np.float32)
+        if name.endswith("bias"):
+            drawn = drawn / 4
+        else:
+            drawn = 1 + drawn / 10 if len(shape) == 1 else drawn / np.sqrt(shape[-1])
+        made[name] = drawn.astype(np.float32)
     made[naming.TRANSFORMERS.embedding] *= np.float32(np.sqrt(config.hidden))
     return made
 

@@ -41,10 +41,15 @@ class Tokenizer:
         """Return the text of token ids, without tokens that control."""
         return str(self._rules.decode(list(tokens)))
 
-    def stream(self, tokens: Iterable[int]) -> Iterator[str]:
-        """Give the text that each token adds; a character of several tokens comes with its last one."""
-        held: list[int] = []
-        shown = ""
+    def stream(self, tokens: Iterable[int], after: Sequence[int] = ()) -> Iterator[str]:
+        """Give the text that each token adds; a character of several tokens comes with its last one.
+
+        Args:
+            tokens: the ids.
+            after: those that came before, of which the last one decides whether a space comes first.
+        """
+        held = list(after[-1:])
+        shown = self.decode(held)
         for token in tokens:
             held.append(token)
             text = self.decode(held)
@@ -52,8 +57,9 @@ class Tokenizer:
                 continue
             yield text[len(shown) :]
             shown = text
-            if text.endswith("\n"):  # later text does not depend on what came before
-                held, shown = [], ""
+            if text.endswith("\n"):  # later text depends on one token before it, for its spaces
+                held = [token]
+                shown = self.decode(held)
         rest = self.decode(held)
         if len(rest) > len(shown):
             yield rest[len(shown) :]
