@@ -324,7 +324,7 @@ def test_wrong_arguments(rig: Rig, tmp_path: Path) -> None:
     with model_of(comm, "llama", "tensor", (1, 1)) as model:
         for call, message in (
             (model.feed, "give a prompt"),
-            (model.next_logits, "no logits before"),
+            (model.next_logits, "give a prompt first"),
             (lambda: model.prefill([]), "at least one id"),
             (lambda: model.prefill([128]), "token 128 is none of the 128"),
             (lambda: model.prefill([-1]), "token -1 is none"),

@@ -95,6 +95,8 @@ def attention(
 ) -> Array:
     """Return ``softmax(scale * q @ k.T + mask) @ v`` for each head, computed in float32 and rounded once.
 
+    Matrix cores round the weights of a query to halves, 2^-11 or 2^-8 of themselves, before they meet the values.
+
     Scores are kept for a tile of keys alone, never for all of them: the softmax is computed as the keys go by (Milakov
     and Gimelshein, 2018; Dao and others, 2022). Heads of ``q`` may share those of ``k`` and ``v``, as many each: head h
     takes head ``h // (heads // kv_heads)``. Views whose rows lie apart are taken where they lie, ``out`` too.

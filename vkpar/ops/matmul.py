@@ -40,7 +40,7 @@ def matmul(
             result has no such row.
         b: (K, N) or (B, K, N); any of these types too. A matrix, or a batch of one, meets each product of the other's.
             A vector (K,) stands for (K, 1), and the result has no such column, nor a bias. Or quantised weights (N, K),
-            see :func:`vkpar.quantized`, with ``transpose_b=True``.
+            see :func:`vkpar.quantized`, with ``transpose_b=True`` and a matrix as ``a``.
         out: where the result goes: (M, N) or (B, M, N), of the result's type. It shares no memory with an operand, but
             may be ``residual`` itself.
         transpose_a: multiply the transpose of ``a``, which is (K, M) or (B, K, M) then.

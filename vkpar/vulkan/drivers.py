@@ -51,7 +51,8 @@ def enumerate_devices(*, null_hardware: bool = False) -> list[DeviceInfo]:
     listed = [info for info in found if null_hardware or not info.is_null_hardware]
     if not listed:
         names = ", ".join(info.name for info in found)
-        raise UnsupportedError(f"no Vulkan device that executes anything: {names} (unset RADV_FORCE_FAMILY)")
+        why = f" that executes anything: {names} (unset RADV_FORCE_FAMILY)" if found else ": the drivers list none"
+        raise UnsupportedError(f"no Vulkan device{why}")
     return [replace(info, index=index) for index, info in enumerate(listed)]
 
 

@@ -204,7 +204,7 @@ class PipelineCache:
                 layout = self.layout(bindings, push_nbytes, texels, pushes=pushes)
                 pipeline = self._made(shader.shipped(name), "main", layout, constants, name)
                 self._pipelines[key] = pipeline
-                self._making.pop(key, None)
+            self._making.pop(key, None)
             return pipeline
 
     def lease(
