@@ -70,6 +70,8 @@ def show(texts: list[str], found: list[tuple[int, float]]) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
+    if options.top < 1:
+        raise vkpar.InvalidUsageError(f"--top is a whole number from 1, not {options.top}")
     texts = SENTENCES
     if options.text is not None:
         texts = [line.strip() for line in options.text.read_text("utf-8").splitlines() if line.strip()]

@@ -7,17 +7,21 @@ checks that both give the same tokens.
 import argparse
 import json
 import logging
+import os
 import sys
 import tempfile
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
 import vkpar
-from vkpar.parallel.models import SPLITS, Generation, ModelFile, Sampling, open_model, parse_ids
+from vkpar.parallel.models import SPLITS, Generation, ModelFile, Sampling, open_model, parse_ids, tiny
+from vkpar.parallel.models.generating import room_for
+from vkpar.vulkan.selector import default, select
 
 
 def arguments() -> argparse.Namespace:
@@ -26,7 +30,7 @@ def arguments() -> argparse.Namespace:
     prompt = parser.add_mutually_exclusive_group()
     prompt.add_argument("--prompt", help="the text to go on with")
     prompt.add_argument("--tokens", help="token ids in its place, such as 1,5,9")
-    parser.add_argument("--steps", type=int, default=64, help="how many tokens (default 64)")
+    parser.add_argument("--steps", type=int, help="how many tokens (default 64; 24 without --model)")
     parser.add_argument("--temperature", type=float, default=0.0, help="0 takes the likeliest token (default)")
     parser.add_argument("--top-k", type=int, default=0, help="draw from so many tokens (0: all)")
     parser.add_argument(
@@ -34,12 +38,12 @@ def arguments() -> argparse.Namespace:
     )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--devices", help="which devices, such as 0&1; see vkpar devices")
-    parser.add_argument("--split", default="auto", help=f"one of {', '.join(SPLITS)} (default auto)")
+    parser.add_argument("--split", help=f"one of {', '.join(SPLITS)} (default auto)")
     parser.add_argument("--ratios", default="speed", help="speed (default), memory, even, or numbers such as 3,1")
     parser.add_argument("--strict", action="store_true", help="no other split where this one is not possible")
     parser.add_argument("--explain", action="store_true", help="show the plan of the split")
     parser.add_argument("--wire", help="how sums cross links: f16, bf16, f32 or q8")
-    parser.add_argument("--context", type=int, default=0, help="tokens to make room for (default: what is needed)")
+    parser.add_argument("--context", type=int, help="tokens to make room for (default: what is needed)")
     parser.add_argument("--cache", default="auto", help="type of the keys and values that are kept")
     parser.add_argument("--dtype", help="convert weights that are not quantised: float16, bfloat16 or float32")
     parser.add_argument("--inputs", help="a prompt's rows are rounded to: float32 or float16 (with --logits float32)")
@@ -58,7 +62,7 @@ def load(file: ModelFile, comm: vkpar.Communicator, options: argparse.Namespace,
         return stack.enter_context(
             file.load(
                 comm,
-                mode=options.split,
+                mode=options.split or "auto",
                 ratios=options.ratios,
                 strict=options.strict,
                 context=context,
@@ -84,19 +88,25 @@ def show(generation: Generation, file: ModelFile, options: argparse.Namespace) -
     print()
 
 
-def run(options: argparse.Namespace) -> list[int]:
-    """Generate what the options ask for; return the tokens."""
+def run(options: argparse.Namespace) -> dict[str, Any]:
+    """Generate what the options ask for; return the tokens, rates and plan. What is wrong shows before the load."""
+    sampling = Sampling(options.temperature, options.top_k, options.top_p, options.seed)
+    steps = 64 if options.steps is None else options.steps
+    if options.logits is not None and not options.logits.parent.is_dir():
+        raise vkpar.InvalidUsageError(f"--logits: there is no folder {options.logits.parent}")
     with ExitStack() as stack:
         file = stack.enter_context(open_model(options.model))
         if options.tokens is not None:
             prompt = parse_ids(options.tokens)
-        else:
+        elif options.prompt is not None:
             prompt = file.tokenizer().encode(options.prompt)
+        else:
+            raise vkpar.InvalidUsageError("give a --prompt, or --tokens")
+        context = room_for(file.config, prompt, steps, options.context)
         devices = vkpar.open_devices(options.devices)
         for device in devices:
             stack.callback(device.close)
         comm = stack.enter_context(vkpar.Communicator(devices, wire=options.wire))
-        context = options.context or len(prompt) + options.steps + 8
         model = load(file, comm, options, context, stack)
         if options.explain:
             print(model.plan, file=sys.stderr)
@@ -104,55 +114,53 @@ def run(options: argparse.Namespace) -> list[int]:
             np.save(options.logits, model.prefill(prompt, logits=True))
             model.rewind()
         model.warm_up(len(prompt))
-        sampling = Sampling(options.temperature, options.top_k, options.top_p, options.seed)
-        stops = () if options.ignore_end else file.config.stops
-        generation = Generation(model, prompt, options.steps, sampling, stops)
+        generation = Generation(model, prompt, steps, sampling, () if options.ignore_end else file.config.stops)
         with comm.profile() if options.profile else ExitStack() as profile:
             show(generation, file, options)
-        pp, tg = generation.prompt_rate, generation.step_rate
-        if options.json:
-            print(
-                json.dumps(
-                    {
-                        "tokens": generation.tokens,
-                        "pp": pp,
-                        "tg": tg,
-                        "plan": {**model.plan.as_dict(), **model.placed()},
-                    }
-                )
-            )
-        else:
-            print(f"pp {len(prompt)}: {pp:.1f} tokens/s, tg {len(generation.tokens)}: {tg:.1f} tokens/s, {model}")
+        tokens, pp, tg = generation.tokens, generation.prompt_rate, generation.step_rate
+        if not options.json:
+            print(f"pp {len(prompt)}: {pp:.1f} tokens/s, tg {len(tokens)}: {tg:.1f} tokens/s, {model}")
         if options.profile:
             print(profile if comm.nranks > 1 else model.stats(), file=sys.stderr)
-        return generation.tokens
+        return {"tokens": tokens, "pp": pp, "tg": tg, "plan": {**model.plan.as_dict(), **model.placed()}}
 
 
-def check(options: argparse.Namespace) -> None:
-    """Generate with a tiny model on one device, and split over two ranks of it."""
-    from vkpar.parallel.models import tiny
-
-    index = vkpar.open_devices(options.devices)[0].info.index
-    options.tokens, options.steps, options.wire = options.tokens or "1,5,9", min(options.steps, 24), "f32"
+def check(options: argparse.Namespace) -> dict[str, Any]:
+    """Generate with a tiny model on one device, and split over two ranks of it; return what the latter made."""
+    for name in ("prompt", "split", "wire"):
+        if getattr(options, name) is not None:
+            raise vkpar.InvalidUsageError(f"--{name} needs a --model; without one, a tiny model is made and checked")
+    found, named = vkpar.enumerate_devices(), options.devices or os.environ.get("VKPAR_DEVICES")
+    index = (select(named, found) if named else default(found))[0].index  # the first device; no other is opened
+    options.tokens, options.wire = "1,5,9" if options.tokens is None else options.tokens, "f32"
+    options.steps = 24 if options.steps is None else options.steps
     with tempfile.TemporaryDirectory() as folder:
         options.model = folder
         tiny.write_folder(Path(folder))
         options.devices, options.split = str(index), "single"
         alone = run(options)
         options.devices, options.split = f"{index}*2", "tensor"
-        assert run(options) == alone
-    print("OK: the same tokens on one device and split over two ranks")
+        split = run(options)
+    assert split["tokens"] == alone["tokens"]
+    return split
+
+
+def main() -> None:
+    logging.basicConfig(format="%(message)s")
+    options = arguments()
+    checks = options.model is None
+    try:
+        found = check(options) if checks else run(options)
+        if options.json:
+            print(json.dumps(found))
+        if checks:
+            text = "OK: the same tokens on one device and split over two ranks"
+            print(text, file=sys.stderr if options.json else sys.stdout)
+    except (vkpar.VkparError, OSError) as error:
+        sys.exit(f"generate.py: {error}")
+    except KeyboardInterrupt:
+        sys.exit(130)
 
 
 if __name__ == "__main__":
-    logging.basicConfig(format="%(message)s")
-    options = arguments()
-    try:
-        if options.model is None:
-            check(options)
-        elif options.prompt is None and options.tokens is None:
-            raise vkpar.InvalidUsageError("give a --prompt, or --tokens")
-        else:
-            run(options)
-    except vkpar.VkparError as error:
-        sys.exit(f"generate.py: {error}")
+    main()

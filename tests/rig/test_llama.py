@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import runpy
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -215,6 +216,25 @@ def test_generation_stops_and_keeps_what_it_gave(rig: Rig) -> None:
         assert model.next_token() == added[10]
 
 
+def test_likeliest_tokens_of_nan_are_an_error(rig: Rig) -> None:
+    """At once where every logit is NaN, and where a token that is reached later makes them so."""
+    added = expected("llama", 1, "f32")[2]
+    late = next(n for n in range(2, STEPS - 1) if added[n] not in (*PROMPT, *added[:n]))
+    for name, rows, least, most in (
+        ("model.norm.weight", slice(None), 0, 0),
+        ("model.embed_tokens.weight", added[late], 1, late + 1),
+    ):
+        weights = dict(weights_of("llama"))
+        weights[name] = weights[name].copy()
+        weights[name][rows] = np.nan
+        with Llama(SMALL, weights, rig("L"), place("single", SMALL, [Fraction(1)]), context=64) as model:
+            generation = Generation(model, PROMPT, STEPS)
+            with pytest.raises(InvalidUsageError, match="not finite"):
+                list(generation)
+            assert least <= len(generation.tokens) <= most
+            assert generation.tokens == added[: len(generation.tokens)], "none of NaN was given"
+
+
 # ---- files ----
 
 
@@ -301,6 +321,26 @@ def test_the_program_prints_what_was_asked_for(rigs: Any, tmp_path: Path) -> Non
     assert found["tg"] > 0
     assert found["plan"]["mode"] == "tensor"
     assert found["plan"]["heads"] == [[2, 2]] * 2
+
+
+def test_the_program_checks_itself_and_prints_one_json_object(
+    rigs: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("safetensors")
+    index, opened = rigs(reducing.POOLS["L"])[0].info.index, []
+
+    def open_devices(selector: str) -> list[vkpar.Device]:
+        opened.append(vkpar.device.open_devices(selector))
+        return opened[-1]
+
+    monkeypatch.setattr(vkpar, "open_devices", open_devices)
+    monkeypatch.setattr(sys, "argv", f"generate.py --json --steps 3 --devices {index}&{index}".split())
+    runpy.run_path(str(EXAMPLE), run_name="__main__")
+    printed = capsys.readouterr()
+    assert len(json.loads(printed.out)["tokens"]) == 3
+    assert "OK: the same tokens" in printed.err
+    assert [len(devices) for devices in opened] == [1, 2]
+    assert all(device.closed for devices in opened for device in devices)
 
 
 # ---- what is refused ----

@@ -207,6 +207,7 @@ def test_the_program_finds_the_nearest_sentences(rigs: Any, tmp_path: Path) -> N
     for arguments, message in (
         (["--text", str(tmp_path / "t")], "give a --query"),
         (["--text", str(tmp_path / "none"), "--query", "x"], "No such file"),
+        (["--devices", "none", "--query", "x", "--top", "0"], "--top is a whole number from 1, not 0"),
     ):
         done = run(*arguments)
         assert done.returncode == 1

@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import json
+import runpy
+import sys
 import tracemalloc
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import llama_reference as reference
 import numpy as np
 import pytest
 
+import vkpar
 from vkpar import InvalidUsageError, UnsupportedError
 from vkpar.parallel.heads import split_heads
 from vkpar.parallel.models import Sampling, naming, parse_ids, tiny, tokens
 from vkpar.parallel.models import config as configs
+from vkpar.parallel.models.generating import room_for
 from vkpar.parallel.models.placement import Units, place
 
+EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "generate.py"
 TEXT = "Sums of tensors over devices of any vendors.\nThe sum of 12 and 345 is 357; it's héllo, wörld!\n" * 8
 
 
@@ -207,6 +212,86 @@ def test_greedy_takes_the_first_of_equals_and_no_sampling_takes_nan() -> None:
 def test_wrong_sampling(options: dict[str, Any]) -> None:
     with pytest.raises(InvalidUsageError, match=next(iter(options))):
         Sampling(**options)
+
+
+# ---- room for a text ----
+
+
+def test_the_room_is_what_the_text_takes_or_what_was_asked_for(caplog: pytest.LogCaptureFixture) -> None:
+    config = replace(tiny.SIZES, context=16)
+    assert [room_for(config, [1, 5], steps) for steps in (0, 1, 14)] == [3, 3, 16]
+    assert [room_for(config, [1, 5], 4, context) for context in (5, 16, 99)] == [5, 16, 99]  # the last is not kept
+    assert not caplog.records
+    assert room_for(config, [1, 5], 15, 17) == 17
+    assert "2 tokens of the prompt and 15 steps are more than the 16" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("prompt", "steps", "context", "message"),
+    [
+        ([], 4, None, "the prompt has no tokens"),
+        ([1, 320], 4, None, "token 320 is none of the 320"),
+        ([-1], 4, None, "token -1 is none"),
+        ([1], -9, None, "steps is a whole number from 0, not -9"),
+        ([1], 4, 0, "context is a whole number from 1, not 0"),
+        ([1, 5], 4, 4, "4 steps do not fit a context of 4; it takes 5"),
+        ([1] * 500, 13, None, "more than the 512 that the model was made for"),
+        ([1] * 500, 13, 512, "more than the 512 that the model was made for"),
+    ],
+)
+def test_texts_without_room(prompt: list[int], steps: int, context: int | None, message: str) -> None:
+    with pytest.raises(InvalidUsageError, match=message):
+        room_for(tiny.SIZES, prompt, steps, context)
+
+
+def exit_of(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> object:
+    """What examples/generate.py ends with, where it must not come as far as opening a device."""
+
+    def opened(*_: object) -> NoReturn:
+        raise AssertionError("a device was opened before the arguments were checked")
+
+    monkeypatch.setattr(vkpar, "open_devices", opened)
+    monkeypatch.setattr(sys, "argv", ["generate.py", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(EXAMPLE), run_name="__main__")
+    return ended.value.code
+
+
+def test_the_program_refuses_arguments_before_it_opens_a_device(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("safetensors")
+    tiny.write_folder(tmp_path / "m")
+    model = ["--model", str(tmp_path / "m")]
+    for arguments, message in (
+        ("--tokens 1 --temperature -1", "temperature is a number from 0"),
+        ("--tokens 1 --top-p 2", "top_p is above 0"),
+        ("--tokens 1 --steps -9", "steps is a whole number from 0, not -9"),
+        ("--tokens 1,320", "token 320 is none of the 320"),
+        ("--tokens 1 --steps 9 --context 3", "9 steps do not fit a context of 3"),
+        ("--tokens 1 --context 0", "context is a whole number from 1"),
+        ("--tokens 1 --steps 512", "more than the 512 that the model was made for"),
+        (f"--tokens 1 --logits {tmp_path}/none/x.npy", f"there is no folder {tmp_path}/none"),
+        ("--steps 3", "give a --prompt, or --tokens"),
+    ):
+        assert message in str(exit_of(monkeypatch, *model, *arguments.split()))
+    for arguments in ("--prompt x", "--split layer", "--wire q8"):
+        assert f"{arguments.split()[0]} needs a --model" in str(exit_of(monkeypatch, *arguments.split()))
+
+
+def test_the_program_refuses_a_prompt_without_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("safetensors")
+    pytest.importorskip("tokenizers")
+    tiny.write_folder(tmp_path, text=TEXT)
+    assert "the prompt has no tokens" in str(exit_of(monkeypatch, "--model", str(tmp_path), "--prompt", ""))
+
+
+def test_the_program_ends_quietly_when_it_is_interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(_: object) -> NoReturn:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("vkpar.parallel.models.open_model", interrupted)
+    assert exit_of(monkeypatch, "--model", str(tmp_path), "--tokens", "1") == 130
 
 
 # ---- tokenizers ----

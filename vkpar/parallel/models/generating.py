@@ -2,17 +2,66 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Generator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Final
 
+import numpy as np
+
 from vkpar.errors import InvalidUsageError
+from vkpar.parallel.models.config import Config
 from vkpar.parallel.models.llama import Llama
-from vkpar.parallel.models.sampling import Sampling
+from vkpar.parallel.models.sampling import NOT_FINITE, Sampling
 
 AHEAD: Final = 8  # launches of the step that are under way before their tokens are read
+_log = logging.getLogger("vkpar")
+
+
+def room_for(config: Config, prompt: Sequence[int], steps: int, context: int | None = None) -> int:
+    """Return how many tokens a model makes room for, so that a text fits; nothing of it needs to be loaded before.
+
+    Args:
+        config: of the model.
+        prompt: the tokens that the text begins with.
+        steps: how many tokens follow at most.
+        context: the room that was asked for; None for what the text takes. A text that is longer than what the model
+            was made for is a warning where this asks for more than that, else an error.
+
+    Raises:
+        InvalidUsageError: a prompt without tokens or with one that the vocabulary lacks, or a text that does not fit.
+    """
+    _check_steps(steps)
+    if not prompt:
+        raise InvalidUsageError("the prompt has no tokens; at least one is needed")
+    for token in prompt:
+        if not 0 <= token < config.vocabulary:
+            raise InvalidUsageError(f"token {token} is none of the {config.vocabulary} of the vocabulary")
+    if context is not None:
+        if isinstance(context, bool) or not isinstance(context, int) or context < 1:
+            raise InvalidUsageError(f"context is a whole number from 1, not {context!r}")
+        needed = len(prompt) + max(steps - 1, 0)  # the last token is not kept
+        if needed > context:
+            raise InvalidUsageError(
+                f"{len(prompt)} tokens of the prompt and {steps} steps do not fit a context of {context}; "
+                f"it takes {needed}"
+            )
+    if len(prompt) + steps > config.context:
+        longer = (
+            f"{len(prompt)} tokens of the prompt and {steps} steps are more than the {config.context} that the model "
+            "was made for"
+        )
+        if context is None or context <= config.context:
+            raise InvalidUsageError(f"{longer}; take fewer, or ask for a larger context to go beyond")
+        _log.warning("%s: the text may make no sense", longer)
+    return context if context is not None else len(prompt) + max(steps, 1)
+
+
+def _check_steps(steps: object) -> None:
+    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 0:
+        raise InvalidUsageError(f"steps is a whole number from 0, not {steps!r}")
 
 
 @dataclass
@@ -41,8 +90,7 @@ class Generation:
     step_seconds: float = field(default=0.0, init=False)
 
     def __post_init__(self) -> None:
-        if isinstance(self.steps, bool) or not isinstance(self.steps, int) or self.steps < 0:
-            raise InvalidUsageError(f"steps is a whole number from 0, not {self.steps!r}")
+        _check_steps(self.steps)
         wanted = self.model.length + len(self.prompt) + max(self.steps - 1, 0)
         if wanted > self.model.context:
             raise InvalidUsageError(
@@ -61,7 +109,12 @@ class Generation:
         return (len(self.tokens) - 1) / self.step_seconds if self.step_seconds else 0.0
 
     def __iter__(self) -> Generator[int]:
-        """Give the tokens; the model keeps the prompt and all tokens but the last one that was given."""
+        """Give the tokens; the model keeps the prompt and all tokens but the last one that was given.
+
+        Raises:
+            InvalidUsageError: logits that are not finite. Where the devices choose the tokens, only logits that are NaN
+                for all tokens are sure to be found.
+        """
         start = time.perf_counter()
         self.model.prefill(self.prompt)
         if not self.steps:
@@ -94,15 +147,26 @@ class Generation:
     def _likeliest(self) -> Generator[int]:
         """Give tokens that the devices choose; some steps are under way before the first of them is read."""
         model, left, kept = self.model, self.steps - 1, self.model.length
-        yield model.next_token()
+        yield self._checked(model.next_token())
         try:
             while left:
                 first, count = model.length, min(left, AHEAD)
                 for _ in range(count):
                     model.feed()
-                for number, token in enumerate(model.fed(first, first + count)):
+                found = model.fed(first, first + count)
+                self._checked(found[-1])
+                for number, token in enumerate(found):
                     kept = first + number + 1
                     yield token
                 left -= count
         finally:
             model.rewind(kept)
+
+    def _checked(self, latest: int) -> int:
+        """Return the latest token; an error where NaN made it: of logits that are all NaN the devices take the first.
+
+        NaN stays in the keys and values, so the last of several steps shows it, and only token 0 costs a download.
+        """
+        if latest == 0 and np.isnan(self.model.next_logits()[0]):
+            raise InvalidUsageError(NOT_FINITE)
+        return latest

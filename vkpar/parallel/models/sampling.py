@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vkpar.errors import InvalidUsageError
+
+NOT_FINITE: Final = "the logits are not finite: the weights hold NaN or infinity, or overflow"
 
 
 @dataclass(frozen=True)
@@ -63,7 +65,7 @@ class Sampler:
         """
         values = np.asarray(logits, np.float64).reshape(-1)
         if not np.isfinite(values).all():
-            raise InvalidUsageError("the logits are not finite: the weights hold NaN or infinity, or overflow")
+            raise InvalidUsageError(NOT_FINITE)
         if self._sampling.greedy:
             chosen = np.zeros_like(values)
             chosen[int(np.argmax(values))] = 1.0
