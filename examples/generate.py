@@ -82,7 +82,7 @@ def show(generation: Generation, file: ModelFile, options: argparse.Namespace) -
     pieces = (f"{token} " for token in generation)
     if options.tokens is None:
         print(options.prompt, end="", flush=True)
-        pieces = file.tokenizer().stream(generation)
+        pieces = file.tokenizer().stream(generation, after=generation.prompt)
     for piece in pieces:
         print(piece, end="", flush=True)
     print()
