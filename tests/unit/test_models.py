@@ -17,8 +17,9 @@ import pytest
 
 import vkpar
 from vkpar import InvalidUsageError, UnsupportedError
+from vkpar.bench import model as bench_model
 from vkpar.parallel.heads import split_heads
-from vkpar.parallel.models import Sampling, naming, parse_ids, tiny, tokens
+from vkpar.parallel.models import BertConfig, Sampling, bert_config, naming, parse_ids, tiny, tokens
 from vkpar.parallel.models import config as configs
 from vkpar.parallel.models.generating import room_for
 from vkpar.parallel.models.placement import Units, place
@@ -67,6 +68,10 @@ def test_what_transformers_leaves_out_has_its_defaults() -> None:
         ({"use_sliding_window": True}, UnsupportedError, "use_sliding_window"),
         ({"mlp_bias": True}, UnsupportedError, "mlp_bias"),
         ({"eos_token_id": [1, "2"]}, InvalidUsageError, "a token is a whole number"),
+        ({"bos_token_id": []}, InvalidUsageError, "not an empty list"),
+        ({"rope_parameters": [1]}, InvalidUsageError, "rope_parameters is an object"),
+        ({"rope_theta": 10**400}, InvalidUsageError, "rope_theta is beyond the range"),
+        ({"rope_scaling": {"type": "linear", "factor": -2.0}}, InvalidUsageError, "numbers above 0, not -2.0"),
     ],
 )
 def test_wrong_configurations(changes: dict[str, Any], error: type[Exception], message: str) -> None:
@@ -74,19 +79,22 @@ def test_wrong_configurations(changes: dict[str, Any], error: type[Exception], m
         configs.of_json({**tiny.as_json(tiny.SIZES), **changes}, "it")
 
 
+GGUF = {
+    "general.architecture": "llama",
+    "llama.block_count": np.uint32(2).item(),
+    "llama.embedding_length": 64,
+    "llama.feed_forward_length": 96,
+    "llama.attention.head_count": 4,
+    "llama.attention.head_count_kv": 2,
+    "llama.attention.layer_norm_rms_epsilon": 1e-5,
+    "llama.context_length": 512,
+    "tokenizer.ggml.eos_token_id": 2,
+    "tokenizer.ggml.bos_token_id": 1,
+}
+
+
 def test_metadata_of_gguf_files() -> None:
-    given = {
-        "general.architecture": "llama",
-        "llama.block_count": np.uint32(2).item(),
-        "llama.embedding_length": 64,
-        "llama.feed_forward_length": 96,
-        "llama.attention.head_count": 4,
-        "llama.attention.head_count_kv": 2,
-        "llama.attention.layer_norm_rms_epsilon": 1e-5,
-        "llama.context_length": 512,
-        "tokenizer.ggml.eos_token_id": 2,
-        "tokenizer.ggml.bos_token_id": 1,
-    }
+    given = GGUF
     found = configs.of_gguf(given, "it", 128, tied=False)
     assert found == replace(tiny.SIZES, vocabulary=128, style="llama", stops=(2,), first=1)
     with pytest.raises(UnsupportedError, match="'bert' is not supported"):
@@ -95,6 +103,84 @@ def test_metadata_of_gguf_files() -> None:
         configs.of_gguf({**given, "llama.rope.dimension_count": 8}, "it", 128, tied=False)
     divided = configs.of_gguf(given, "it", 128, tied=False, divisors=[1.0] * 8)
     assert divided.scaling == (1.0,) * 8
+
+
+@pytest.mark.parametrize(
+    ("rope", "scaling"),
+    [
+        ({"scaling.factor": 4.0}, 4.0),  # llama.cpp: linear where there is no type
+        ({"scaling.type": "linear", "scaling.factor": 4.0}, 4.0),
+        ({"scale_linear": 2.0}, 2.0),
+        ({"scaling.type": "linear", "scale_linear": 2.0}, 2.0),
+        ({"scaling.factor": 4.0, "scale_linear": 2.0}, 4.0),
+        ({"scaling.type": "none", "scaling.factor": 4.0}, None),
+        ({"scaling.factor": 0.0}, None),
+        ({"scaling.type": "linear", "scaling.factor": 0.0}, None),
+        ({"scaling.factor": 1.0, "scaling.attn_factor": 1.0}, None),
+        ({}, None),
+    ],
+)
+def test_rope_scaling_of_gguf_files(rope: dict[str, Any], scaling: float | None) -> None:
+    given = GGUF | {f"llama.rope.{name}": value for name, value in rope.items()}
+    assert configs.of_gguf(given, "it", 128, tied=False).scaling == scaling
+    if scaling is None:
+        assert configs.of_gguf(given, "it", 128, tied=False, divisors=[2.0] * 8).scaling == (2.0,) * 8
+    else:
+        with pytest.raises(UnsupportedError, match=r"rope_freqs\.weight together with a rope scaling"):
+            configs.of_gguf(given, "it", 128, tied=False, divisors=[2.0] * 8)
+
+
+@pytest.mark.parametrize(
+    ("changes", "divisors", "error", "message"),
+    [
+        ({"llama.rope.scaling.type": "yarn"}, [1.0] * 8, UnsupportedError, "'yarn' is not supported"),
+        ({"llama.rope.scaling.type": "yarn"}, None, UnsupportedError, "'yarn' is not supported"),
+        ({"llama.rope.scaling.type": "linear"}, [1.0] * 8, InvalidUsageError, "has no factor"),
+        ({"llama.rope.scaling.type": np.arange(2)}, None, InvalidUsageError, "type is str"),
+        ({"llama.rope.scaling.factor": -1.0}, None, InvalidUsageError, "numbers above 0"),
+        ({"llama.rope.scaling.attn_factor": 2.0}, None, UnsupportedError, "attn_factor"),
+        ({}, [1.0] * 7, InvalidUsageError, "has 7 divisors; heads of 16 take 8"),
+        ({}, [1.0] * 7 + [0.0], InvalidUsageError, "numbers above 0, not 0.0"),
+        ({}, [1.0] * 7 + [float("nan")], InvalidUsageError, "numbers above 0, not nan"),
+        ({"tokenizer.ggml.bos_token_id": []}, None, InvalidUsageError, "not an empty list"),
+        ({"tokenizer.ggml.add_bos_token": np.arange(2)}, None, InvalidUsageError, "add_bos_token is true or false"),
+    ],
+)
+def test_wrong_metadata_of_gguf_files(
+    changes: dict[str, Any], divisors: list[float] | None, error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        configs.of_gguf(GGUF | changes, "it", 128, tied=False, divisors=divisors)
+
+
+ENCODER = {
+    "num_hidden_layers": 2,
+    "hidden_size": 8,
+    "intermediate_size": 16,
+    "num_attention_heads": 2,
+    "vocab_size": 10,
+    "max_position_embeddings": 4,
+}
+
+
+def test_wrong_configurations_of_encoders() -> None:
+    assert bert_config.of_json(ENCODER, "it").epsilon == 1e-12
+    with pytest.raises(InvalidUsageError, match="layer_norm_eps is beyond the range"):
+        bert_config.of_json(ENCODER | {"layer_norm_eps": 10**400}, "it")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"), [("[" * 100_000, "cannot be read"), ("[1]", "no object"), (None, r"config\.json")]
+)
+def test_files_that_hold_no_configuration(tmp_path: Path, text: str | None, message: str) -> None:
+    path = tmp_path / "config.json"
+    if text is not None:
+        path.write_text(text)
+    for read in (configs.read_folder, bert_config.read_folder):
+        with pytest.raises(InvalidUsageError, match=message):
+            read(tmp_path)
+    with pytest.raises(InvalidUsageError, match=message):
+        bench_model.Options(config=str(path)).model("tiny")
 
 
 def test_a_folder_may_say_elsewhere_what_ends_a_text(tmp_path: Path) -> None:
@@ -175,8 +261,21 @@ def test_a_missing_tensor_is_found_without_a_list_of_all() -> None:
     tracemalloc.start()
     with pytest.raises(InvalidUsageError, match=r"no tensor model\.embed_tokens"):
         naming.check(replace(tiny.SIZES, layers=1 << 24), {}, "it")
+    with pytest.raises(InvalidUsageError, match=r"no tensor embeddings\.word_embeddings"):
+        bert_config.check(BertConfig(1 << 24, 8, 16, 2, 10, 4), {}, "it")
     assert tracemalloc.get_traced_memory()[1] < 1 << 20
     tracemalloc.stop()
+
+
+def test_every_tensor_of_an_encoder_is_checked() -> None:
+    config = bert_config.of_json(ENCODER, "it")
+    shapes = bert_config.shapes(config)
+    assert len(shapes) == 3 + 2 + 2 * 8 * config.layers
+    zeros = {name: np.zeros(shape, np.float32) for name, shape in shapes.items()}
+    bert_config.check(config, zeros, "it")
+    for name in shapes:
+        with pytest.raises(InvalidUsageError, match=f"no tensor {name}"):
+            bert_config.check(config, {other: zeros[other] for other in shapes if other != name}, "it")
 
 
 # ---- sampling ----
@@ -369,7 +468,19 @@ def test_pieces_with_scores_merge_the_best_first() -> None:
         ({"model": "gpt2", "tokens": ["a"], "merges": ["a b"]}, InvalidUsageError, "cannot be read"),
         ({"model": "gpt2", "tokens": ["a"], "merges": [], "pre": "odd"}, UnsupportedError, "as 'odd' says"),
         ({"model": "gpt2", "tokens": ["a"], "merges": [], "token_type": [1, 1]}, InvalidUsageError, "2 kinds of 1"),
+        ({"model": "gpt2", "tokens": 5, "merges": []}, InvalidUsageError, "not a list of texts"),
+        ({"model": "gpt2", "tokens": "abc", "merges": []}, InvalidUsageError, "not a list of texts"),
+        ({"model": "gpt2", "tokens": np.arange(3), "merges": []}, InvalidUsageError, "not a list of texts"),
+        ({"model": np.arange(3), "tokens": ["a"]}, UnsupportedError, "kind array"),
+        ({"model": "gpt2", "tokens": ["a"], "merges": [], "token_type": 1}, InvalidUsageError, "no list of whole"),
+        ({"model": "gpt2", "tokens": ["a"], "merges": [], "token_type": ["x"]}, InvalidUsageError, "no list of whole"),
+        (
+            {"model": "gpt2", "tokens": ["a"], "merges": [], "add_bos_token": True, "bos_token_id": "x"},
+            InvalidUsageError,
+            "a token is a whole number",
+        ),
         ({"model": "llama", "tokens": ["a"]}, InvalidUsageError, "no score"),
+        ({"model": "llama", "tokens": ["b", "a" * 1025], "scores": [0, 0]}, UnsupportedError, "token 1 has 1025"),
         ({"model": "llama", "tokens": ["a"], "scores": ["x"]}, InvalidUsageError, "cannot be read"),
         (
             {"model": "llama", "tokens": ["a"], "scores": [0.5], "unknown_token_id": 7},

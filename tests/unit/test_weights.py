@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import struct
+import time
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
@@ -15,10 +16,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vkpar import InvalidUsageError, WeightsError
+from vkpar import InvalidUsageError, UnsupportedError, WeightsError
 from vkpar.dtypes import bfloat16_bits
 from vkpar.parallel import open_weights
 from vkpar.parallel.blocks import FORMATS
+from vkpar.parallel.models import open_model
 
 safetensors_numpy = pytest.importorskip("safetensors.numpy")
 gguf = pytest.importorskip("gguf")
@@ -289,6 +291,60 @@ def test_a_hostile_file_is_refused_and_costs_nothing(tmp_path: Path, name: str) 
         tracemalloc.stop()
     assert str(path) in str(caught.value)
     assert len(str(caught.value)) < 1000
+
+
+def test_a_name_twice_is_found_in_one_pass(tmp_path: Path) -> None:
+    count = 200_000  # counting each name anew would take hours
+    names = ",".join(f'"{number}":0' for number in range(count))
+    path = tmp_path / "m.safetensors"
+    path.write_bytes(safetensors_bytes(b"{%b,%b}" % (names.encode(), b'"%d":0' % (count - 1))))
+    began = time.monotonic()
+    with pytest.raises(WeightsError, match="twice"):
+        open_weights(path)
+    assert time.monotonic() - began < 30
+
+
+def model_bytes(*infos: bytes, data: bytes = b"\0" * 64) -> bytes:
+    """Return a GGUF file of a decoder with one head of four elements."""
+    sizes = ("block_count", "embedding_length", "feed_forward_length", "attention.head_count")
+    keys = [key(b"general.architecture", 8, text(b"llama"))]
+    for name, size in zip(sizes, (1, 4, 4, 1), strict=True):
+        keys.append(key(f"llama.{name}".encode(), 4, struct.pack("<I", size)))
+    return gguf_bytes(keys, list(infos), data=data)
+
+
+@pytest.mark.parametrize(
+    ("table", "divisors", "error", "message"),
+    [
+        ((), None, InvalidUsageError, r"token_embd\.weight has shape \(\)"),
+        ((4,), None, InvalidUsageError, "not rows of tokens"),
+        ((4, 2), {"dims": (1, 2)}, InvalidUsageError, r"rope_freqs\.weight has shape \(2, 1\)"),
+        ((4, 2), {"dims": ()}, InvalidUsageError, r"rope_freqs\.weight has shape \(\)"),
+        ((4, 2), {"dims": (3,)}, InvalidUsageError, "has 3 divisors; heads of 4 take 2"),
+        ((4, 2), {"dims": (2,), "code": 30}, UnsupportedError, "of bfloat16 is not supported"),
+        ((4, 2), {"dims": (2,), "code": 26}, UnsupportedError, "of int32 is not supported"),
+        ((4, 2), {"dims": (32,), "code": 2}, UnsupportedError, "of q4_0 is not supported"),
+        ((4, 2), {"dims": (2,)}, InvalidUsageError, "numbers above 0"),
+    ],
+)
+def test_wrong_tensors_are_found_when_a_model_is_opened(
+    tmp_path: Path, table: tuple[int, ...], divisors: dict[str, Any] | None, error: type[Exception], message: str
+) -> None:
+    path = tmp_path / "m.gguf"
+    infos = [info(b"token_embd.weight", table)]
+    if divisors is not None:
+        infos.append(info(b"rope_freqs.weight", offset=32, **divisors))
+    path.write_bytes(model_bytes(*infos))
+    with pytest.raises(error, match=message):
+        open_model(path)
+
+
+def test_divisors_of_a_model_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "m.gguf"
+    infos = [info(b"token_embd.weight", (4, 2)), info(b"rope_freqs.weight", (2,), offset=32)]
+    path.write_bytes(model_bytes(*infos, data=b"\0" * 32 + struct.pack("<2f24x", 1, 8)))
+    with open_model(path) as model:
+        assert model.config.scaling == (1.0, 8.0)
 
 
 def test_places_that_are_no_files(tmp_path: Path) -> None:

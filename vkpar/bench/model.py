@@ -6,7 +6,6 @@ other behind 4,096 that are kept. Weights are random blocks that repeat, so that
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
@@ -89,12 +88,10 @@ class Options:
         if self.config is None:
             return of_shape(PRESETS[self.preset or default], self.vocabulary, self.context)
         path = Path(self.config)
-        try:
-            return configs.of_json(json.loads(path.read_text(encoding="utf-8")), str(path))
-        except (OSError, ValueError) as error:
-            if isinstance(error, InvalidUsageError):
-                raise
-            raise InvalidUsageError(f"{path} cannot be read: {error}") from error
+        found = configs.read_object(path)
+        if found is None:
+            raise InvalidUsageError(f"{path} cannot be read: there is no such file")
+        return configs.of_json(found, str(path))
 
 
 def of_shape(shape: Shape, vocabulary: int, context: int) -> Config:

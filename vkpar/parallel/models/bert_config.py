@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from vkpar.errors import InvalidUsageError, UnsupportedError
+from vkpar.parallel.models.config import read_object
 from vkpar.parallel.models.naming import Named, bias_of
 
 _MOST: Final = 1 << 24  # no size is larger
@@ -102,7 +102,10 @@ def of_json(found: Mapping[str, Any], where: str) -> BertConfig:
     epsilon = found.get("layer_norm_eps", 1e-12)
     if isinstance(epsilon, bool) or not isinstance(epsilon, int | float):
         raise InvalidUsageError(f"{where}: layer_norm_eps is a number, not {epsilon!r}")
-    return BertConfig(**sizes, epsilon=float(epsilon))
+    try:
+        return BertConfig(**sizes, epsilon=float(epsilon))
+    except OverflowError:
+        raise InvalidUsageError(f"{where}: layer_norm_eps is beyond the range of a float") from None
 
 
 def read_folder(folder: Path) -> BertConfig:
@@ -114,11 +117,11 @@ def read_folder(folder: Path) -> BertConfig:
         InvalidUsageError: no ``config.json``, or a value that is missing or wrong.
         UnsupportedError: another architecture, activation or pooling than those that are known.
     """
-    found = _object(folder / "config.json")
+    found = read_object(folder / "config.json")
     if found is None:
         raise InvalidUsageError(f"{folder} has no config.json; give a folder that sentence-transformers saved")
-    limits = _object(folder / "sentence_bert_config.json") or {}
-    pooling = _object(folder / "1_Pooling" / "config.json") or {}
+    limits = read_object(folder / "sentence_bert_config.json") or {}
+    pooling = read_object(folder / "1_Pooling" / "config.json") or {}
     others = [key for key, value in pooling.items() if value is True and "mode" in key and "mean_tokens" not in key]
     if others:
         raise UnsupportedError(f"{folder}: {others[0]} is not supported; pooling_mode_mean_tokens is")
@@ -128,18 +131,6 @@ def read_folder(folder: Path) -> BertConfig:
         sizes = {name: getattr(config, name) for name in ("hidden", "intermediate", "heads", "layers", "vocabulary")}
         config = BertConfig(**sizes, context=min(most, config.context), epsilon=config.epsilon)
     return config
-
-
-def _object(path: Path) -> dict[str, Any] | None:
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError) as error:
-        raise InvalidUsageError(f"{path} cannot be read: {error}") from error
-    if not isinstance(found, dict):
-        raise InvalidUsageError(f"{path} holds no object")
-    return found
 
 
 def _number(found: Mapping[str, Any], key: str, where: str) -> int:
@@ -156,19 +147,23 @@ def of_block(part: str, block: int) -> str:
 
 def shapes(config: BertConfig) -> dict[str, tuple[int, ...]]:
     """Return the shapes of the tensors that a model has to have, by name; tables may have more rows."""
+    return dict(_each_shape(config))
+
+
+def _each_shape(config: BertConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
     wide, inner = config.hidden, config.intermediate
-    found: dict[str, tuple[int, ...]] = {
-        WORDS: (config.vocabulary, wide),
-        POSITIONS: (config.context, wide),
-        TYPES: (1, wide),
-        NORM: (wide,),
-    }
+    yield WORDS, (config.vocabulary, wide)
+    yield POSITIONS, (config.context, wide)
+    yield TYPES, (1, wide)
+    yield NORM, (wide,)
+    yield bias_of(NORM), (wide,)
+    parts: dict[str, tuple[int, ...]] = dict.fromkeys("qkvo", (wide, wide))
+    parts |= {"up": (inner, wide), "down": (wide, inner), "attention.norm": (wide,), "forward.norm": (wide,)}
     for block in range(config.layers):
-        parts: dict[str, tuple[int, ...]] = dict.fromkeys("qkvo", (wide, wide))
-        parts |= {"up": (inner, wide), "down": (wide, inner), "attention.norm": (wide,), "forward.norm": (wide,)}
-        found |= {of_block(part, block): shape for part, shape in parts.items()}
-    biases = {bias_of(name): shape[:1] for name, shape in found.items() if name not in (WORDS, POSITIONS, TYPES)}
-    return found | biases
+        for part, shape in parts.items():
+            name = of_block(part, block)
+            yield name, shape
+            yield bias_of(name), shape[:1]
 
 
 def check(config: BertConfig, weights: Named, where: str) -> None:
@@ -177,7 +172,7 @@ def check(config: BertConfig, weights: Named, where: str) -> None:
     Raises:
         InvalidUsageError: the first tensor that is missing or has another shape.
     """
-    for name, shape in shapes(config).items():
+    for name, shape in _each_shape(config):
         if name not in weights:
             raise InvalidUsageError(f"{where} has no tensor {name}; the configuration asks for {shape}")
         found = tuple(weights[name].shape)

@@ -9,6 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
+import numpy.typing as npt
+
 from vkpar.errors import InvalidUsageError, UnsupportedError
 
 FAMILIES: Final = ("llama", "qwen2")
@@ -73,6 +76,11 @@ class Config:
             value = getattr(self, name)
             if not (math.isfinite(value) and value > 0):
                 raise InvalidUsageError(f"the model's {name} is a number above 0, not {value!r}")
+        found = self.scaling
+        factors = found.values() if isinstance(found, Mapping) else found if isinstance(found, tuple) else (found,)
+        for factor in factors:
+            if factor is not None and not (math.isfinite(factor) and factor > 0):
+                raise InvalidUsageError(f"the model's rotary scaling is made of numbers above 0, not {factor!r}")
 
     @property
     def group(self) -> int:
@@ -94,17 +102,21 @@ def read_folder(folder: Path) -> Config:
         InvalidUsageError: no such file, not JSON, or a value that is missing or wrong.
         UnsupportedError: another architecture, activation or scaling than those that are known.
     """
-    found = _object(folder / "config.json")
+    found = read_object(folder / "config.json")
     if found is None:
         raise InvalidUsageError(f"{folder} has no config.json; a model's folder is one that transformers saved")
-    ends = (_object(folder / "generation_config.json") or {}).get("eos_token_id")
+    ends = (read_object(folder / "generation_config.json") or {}).get("eos_token_id")
     if ends is not None:
         found["eos_token_id"] = ends
     return of_json(found, str(folder / "config.json"))
 
 
-def _object(path: Path) -> dict[str, Any] | None:
-    """Return the object in a file of JSON; None where there is no file."""
+def read_object(path: Path) -> dict[str, Any] | None:
+    """Return the object in a file of JSON; None where there is no file.
+
+    Raises:
+        InvalidUsageError: the file cannot be read, is no JSON, or holds something else than an object.
+    """
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -132,8 +144,9 @@ def of_json(found: Mapping[str, Any], where: str) -> Config:
     kv_heads = found.get("num_key_value_heads")
     head_dim = found.get("head_dim")
     rotary = found.get("rope_parameters") or {}  # transformers 5 keeps theta beside the scaling
+    if not isinstance(rotary, Mapping):
+        raise InvalidUsageError(f"{where}: rope_parameters is an object, not {rotary!r}")
     scaling = found.get("rope_scaling") or rotary
-    first = found.get("bos_token_id")
     return Config(
         family=family,
         layers=_get(found, "num_hidden_layers", int, where),
@@ -149,12 +162,17 @@ def of_json(found: Mapping[str, Any], where: str) -> Config:
         scaling=_scaling(scaling, where),
         tied=bool(found.get("tie_word_embeddings", False)),
         stops=_tokens(found.get("eos_token_id"), where),
-        first=None if first is None else _tokens(first, where)[0],
+        first=_first(found.get("bos_token_id"), where),
     )
 
 
 def of_gguf(
-    metadata: Mapping[str, Any], where: str, vocabulary: int, *, tied: bool, divisors: Sequence[float] | None = None
+    metadata: Mapping[str, Any],
+    where: str,
+    vocabulary: int,
+    *,
+    tied: bool,
+    divisors: Sequence[float] | npt.NDArray[np.float32] | None = None,
 ) -> Config:
     """Return the configuration that a GGUF file's metadata hold.
 
@@ -183,14 +201,17 @@ def of_gguf(
     for key, whole in (("rope.dimension_count", head_dim), ("attention.sliding_window", 0)):
         if size(key, whole) != whole:
             raise UnsupportedError(f"{where}: {family}.{key} of {size(key)} is not supported")
-    kind = metadata.get(f"{family}.rope.scaling.type", "none")
-    scaling: dict[str, Any] = {"type": kind}
-    if kind == "linear":
-        scaling["factor"] = _get(metadata, f"{family}.rope.scaling.factor", float, where)
+    scaling = _gguf_scaling(metadata, f"{family}.rope", where)
+    if divisors is not None:
+        if scaling is not None:
+            raise UnsupportedError(f"{where}: rope_freqs.weight together with a rope scaling is not supported")
+        if len(divisors) != head_dim // 2:
+            raise InvalidUsageError(
+                f"{where}: rope_freqs.weight has {len(divisors)} divisors; heads of {head_dim} take {head_dim // 2}"
+            )
+        scaling = tuple(map(float, divisors))
     stop = metadata.get("tokenizer.ggml.eos_token_id")
-    first = metadata.get("tokenizer.ggml.bos_token_id")
     ends = [stop, *(metadata.get(f"tokenizer.ggml.{name}_token_id") for name in ("eot", "eom"))]
-    begins = bool(metadata.get("tokenizer.ggml.add_bos_token", family == "llama"))
     return Config(
         family=family,
         layers=size("block_count"),
@@ -203,12 +224,43 @@ def of_gguf(
         context=size("context_length", 2048),
         epsilon=_get(metadata, f"{family}.attention.layer_norm_rms_epsilon", float, where, 1e-6),
         theta=_get(metadata, f"{family}.rope.freq_base", float, where, 1e4),
-        scaling=_scaling(scaling, where) if divisors is None else tuple(map(float, divisors)),
+        scaling=scaling,
         style="llama" if family == "llama" else "neox",
         tied=tied,
         stops=tuple(dict.fromkeys(token for end in ends if end is not None for token in _tokens(end, where))),
-        first=_tokens(first, where)[0] if begins and first is not None else None,
+        first=gguf_first(metadata, where, begins=family == "llama"),
     )
+
+
+def gguf_first(metadata: Mapping[str, Any], where: str, *, begins: bool) -> int | None:
+    """Return the token that begins a text, by a GGUF file's metadata; None where there is none.
+
+    Args:
+        metadata: by key.
+        where: the file's name, for messages.
+        begins: what counts where the file does not say whether texts begin with a token.
+
+    Raises:
+        InvalidUsageError: a value that is wrong.
+    """
+    key = "tokenizer.ggml.add_bos_token"
+    asked = metadata.get(key, begins)
+    if not isinstance(asked, int):
+        raise InvalidUsageError(f"{where}: {key} is true or false, not {asked!r}")
+    return _first(metadata.get("tokenizer.ggml.bos_token_id"), where) if asked else None
+
+
+def _gguf_scaling(metadata: Mapping[str, Any], rope: str, where: str) -> Scaling:
+    """Return what stretches the rotary embedding; as llama.cpp has it, the type is linear where a file gives none."""
+    if _get(metadata, f"{rope}.scaling.attn_factor", float, where, 1.0) != 1:
+        raise UnsupportedError(f"{where}: {rope}.scaling.attn_factor is not supported")
+    named = f"{rope}.scaling.type" in metadata
+    kind = _get(metadata, f"{rope}.scaling.type", str, where, "linear")
+    keys = [key for key in (f"{rope}.scaling.factor", f"{rope}.scale_linear") if key in metadata]  # the old name last
+    factor = _get(metadata, keys[0], float, where) if keys else None
+    if kind == "linear" and (factor in (0, 1) or (factor is None and not named)):  # llama.cpp takes 0 for nothing, too
+        return None
+    return _scaling({"type": kind, "factor": factor}, where)
 
 
 def _scaling(found: object, where: str) -> Scaling:
@@ -237,6 +289,14 @@ def _tokens(found: object, where: str) -> tuple[int, ...]:
     return tuple(listed)
 
 
+def _first(found: object, where: str) -> int | None:
+    """Return the first of a token or a list of tokens; None for None."""
+    listed = _tokens(found, where)
+    if found is not None and not listed:
+        raise InvalidUsageError(f"{where}: the token that begins a text is a whole number, not an empty list")
+    return listed[0] if listed else None
+
+
 def _get(found: Mapping[str, Any], name: str, kind: type[Any], where: str, default: Any = None) -> Any:
     """Return a value of a type; a whole number will do for a float."""
     value = found.get(name, default)
@@ -245,4 +305,7 @@ def _get(found: Mapping[str, Any], name: str, kind: type[Any], where: str, defau
     wrong = isinstance(value, bool) or not isinstance(value, (int, float) if kind is float else kind)
     if wrong:
         raise InvalidUsageError(f"{where}: {name} is {kind.__name__}, not {value!r}")
-    return kind(value)
+    try:
+        return kind(value)
+    except OverflowError:
+        raise InvalidUsageError(f"{where}: {name} is beyond the range of a float") from None

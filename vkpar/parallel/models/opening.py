@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
 
 from vkpar import dtypes
 from vkpar.comm.communicator import Communicator
@@ -27,6 +29,7 @@ from vkpar.parallel.weights import Weights, open_weights
 _FORWARD: Final = ("gate", "up", "down")
 AUTO: Final = "auto"
 SPLITS: Final = (AUTO, *MODES)
+_DIVISORS: Final = "rope_freqs.weight"
 
 
 @dataclass(frozen=True)
@@ -167,9 +170,17 @@ def _gguf_config(weights: Weights, where: str) -> Config:
         raise UnsupportedError(f"{where} is no GGUF file of a model; a safetensors file is opened with its folder")
     if names.embedding not in weights:
         raise InvalidUsageError(f"{where} has no tensor {names.embedding}")
-    divisors: Sequence[float] | None = None
-    if "rope_freqs.weight" in weights:
-        divisors = [float(value) for value in weights["rope_freqs.weight"].read()]
+    table = weights[names.embedding].shape
+    if len(table) != 2:
+        raise InvalidUsageError(f"{where}: {names.embedding} has shape {table}, not rows of tokens")
+    divisors: npt.NDArray[Any] | None = None
+    if _DIVISORS in weights:
+        found = weights[_DIVISORS]
+        if len(found.shape) != 1:
+            raise InvalidUsageError(f"{where}: {_DIVISORS} has shape {found.shape}, not one divisor a pair")
+        if found.kind is not None or found.dtype != np.float32:
+            stored = found.dtype if found.kind is None else found.kind.name
+            raise UnsupportedError(f"{where}: {_DIVISORS} of {stored} is not supported; float32 is")
+        divisors = found.read()
     tied = names.output not in weights
-    rows = weights[names.embedding].shape[0]
-    return configs.of_gguf(weights.metadata, where, rows, tied=tied, divisors=divisors)
+    return configs.of_gguf(weights.metadata, where, table[0], tied=tied, divisors=divisors)

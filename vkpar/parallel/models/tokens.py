@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from vkpar.errors import InvalidUsageError, UnsupportedError
+from vkpar.parallel.models.config import gguf_first
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as _Rules
@@ -16,6 +17,7 @@ _DIGITS: Final = {"llama-bpe": "{1,3}", "llama3": "{1,3}", "llama-v3": "{1,3}", 
 _PLAIN: Final = ("default", "gpt-2", "gpt2")
 _CONTROL, _OWN, _BYTE = 3, 4, 6  # kinds of a GGUF file's tokens
 _SPACE: Final = "\u2581"
+_MOST_PIECE: Final = 1024  # characters; all cuts of a piece are tried, so that its work grows with the square
 
 
 class Tokenizer:
@@ -116,15 +118,15 @@ def of_gguf(metadata: Mapping[str, Any], where: str) -> Tokenizer:
     tokens = metadata.get("tokenizer.ggml.tokens")
     if kind is None or tokens is None:
         raise InvalidUsageError(f"{where} has no vocabulary; {_INSTEAD}")
-    if kind not in ("gpt2", "llama"):
+    if not isinstance(kind, str) or kind not in ("gpt2", "llama"):
         raise UnsupportedError(f"{where}: a vocabulary of the kind {kind!r} is not supported; {_INSTEAD}")
-    if not all(isinstance(token, str) for token in tokens) or len(set(tokens)) < len(tokens):
+    texts = isinstance(tokens, list) and all(isinstance(token, str) for token in tokens)
+    if not texts or len(set(tokens)) < len(tokens):
         raise InvalidUsageError(f"{where}: the vocabulary is not a list of texts that are all different")
     package = _package()
     vocabulary = {str(token): number for number, token in enumerate(tokens)}
-    kinds = [int(number) for number in metadata.get("tokenizer.ggml.token_type", [1] * len(tokens))]
-    if len(kinds) != len(tokens):
-        raise InvalidUsageError(f"{where}: {len(kinds)} kinds of {len(tokens)} tokens")
+    kinds = _kinds(metadata.get("tokenizer.ggml.token_type", [1] * len(tokens)), len(tokens), where)
+    first = gguf_first(metadata, where, begins=kind == "llama")
     build = _byte_pairs if kind == "gpt2" else _pieces
     try:
         rules = build(package, vocabulary, metadata, where)
@@ -136,9 +138,18 @@ def of_gguf(metadata: Mapping[str, Any], where: str) -> Tokenizer:
         if kinds[number] in (_CONTROL, _OWN):
             added = package.AddedToken(token, special=kinds[number] == _CONTROL, normalized=False)
             (rules.add_special_tokens if kinds[number] == _CONTROL else rules.add_tokens)([added])
-    begins = bool(metadata.get("tokenizer.ggml.add_bos_token", kind == "llama"))
-    first = metadata.get("tokenizer.ggml.bos_token_id")
-    return Tokenizer(rules, int(first) if begins and first is not None else None)
+    return Tokenizer(rules, first)
+
+
+def _kinds(found: Any, count: int, where: str) -> list[int]:
+    """Return the kinds of tokens, a whole number each."""
+    try:
+        kinds = [int(number) for number in found]
+    except (TypeError, ValueError, OverflowError):
+        raise InvalidUsageError(f"{where}: tokenizer.ggml.token_type is no list of whole numbers") from None
+    if len(kinds) != count:
+        raise InvalidUsageError(f"{where}: {len(kinds)} kinds of {count} tokens")
+    return kinds
 
 
 def _byte_pairs(package: Any, vocabulary: dict[str, int], metadata: Mapping[str, Any], where: str) -> _Rules:
@@ -181,6 +192,11 @@ def _pieces(package: Any, vocabulary: dict[str, int], metadata: Mapping[str, Any
     scores = metadata.get("tokenizer.ggml.scores")
     if scores is None or len(scores) != len(vocabulary):
         raise InvalidUsageError(f"{where}: the vocabulary has no score for each token; {_INSTEAD}")
+    longest = max(vocabulary, key=len, default="")
+    if len(longest) > _MOST_PIECE:
+        raise UnsupportedError(
+            f"{where}: token {vocabulary[longest]} has {len(longest)} characters, more than {_MOST_PIECE}; {_INSTEAD}"
+        )
     ranks = [-float(score) for score in scores]
     merges = []
     for piece, number in vocabulary.items():
