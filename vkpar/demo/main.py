@@ -199,7 +199,7 @@ def _failure(problems: list[str]) -> str:
 
 
 def _success(found: report.Report) -> str:
-    worst = max(found.layers, key=lambda result: result.error / result.bound)
+    worst = max(found.layers, key=lambda result: result.error)
     splits = f"{len(found.splits)} splits" if len(found.splits) > 1 else "one piece"
     return (
         f"OK: the whole model in {splits} on {report.ranks(len(found.ranks))}, largest error {worst.error:.1e} "
