@@ -7,7 +7,7 @@ import logging
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from vkpar import dtypes, env
@@ -335,9 +335,14 @@ def open_devices(selector: str | int | None = None) -> list[Device]:
         raise InvalidUsageError(f"a selector is an index or text such as '0&1', not {selector!r}")
     found = enumerate_devices()
     chosen = select(str(selector), found) if selector is not None else _default(found)
+    return open_all(chosen)
+
+
+def open_all(infos: Iterable[DeviceInfo]) -> list[Device]:
+    """Open devices; where one cannot be opened, the others are closed again."""
     opened: list[Device] = []
     try:
-        for info in chosen:
+        for info in infos:
             opened.append(Device(info))
     except BaseException:
         for device in opened:

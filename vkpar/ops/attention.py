@@ -22,14 +22,13 @@ from vkpar.ops._launch import (
     check_out,
     check_overlap,
 )
+from vkpar.ops.cores import offers
 from vkpar.ops.folding import ceil_power, most_invocations, on_cpu
 from vkpar.ops.kvcache import KVCache
+from vkpar.ops.matvec import WARP, has_warps
 from vkpar.ops.occupancy import units_of
 from vkpar.ops.strided import bind, stand_in
 from vkpar.ops.strided import whole as whole_of
-from vkpar.vulkan.pipelines import shader
-from vkpar.vulkan.pipelines.capabilities import missing
-from vkpar.vulkan.pipelines.interface import reflect
 
 if TYPE_CHECKING:
     from vkpar.device import Device
@@ -44,8 +43,6 @@ _TILED: Final = "attention_tiled"
 _TILED_THREADS: Final = 128
 _MOST_TILED: Final = 128  # elements of a row
 _TILED_SHARED: Final = 28_672  # bytes of shared memory
-_NVIDIA: Final = 0x10DE
-_WARP: Final = 32
 _MOST_OF_CORES: Final = 256  # elements of a row
 _MOST_TURNS: Final = 50_000  # of loops in an invocation on CPU drivers: some stop at 65,535
 _MOST_SPLITS: Final = 64
@@ -359,13 +356,13 @@ def _kernel_for(device: Device, queries: int, q_type: str, k_type: str, width: i
         return _Kernel(_SMALL, max(_LEAST_THREADS, ceil_power(2 * chunks)), 1)
     if queries >= tuning.tiled and width <= _MOST_TILED and limits.max_shared_memory >= _TILED_SHARED:
         return _Kernel(_TILED, _TILED_THREADS, 64)
-    warps = _has_warps(device.info) and chunks <= _WARP and threads % _WARP == 0
+    warps = has_warps(device.info, "vote", "shuffle") and chunks <= WARP and threads % WARP == 0
     shared = _shared_of_warps if warps else _shared_of_tiles
     rows = 1 if queries == 1 else 4 if queries <= 4 else tuning.rows
     while rows > 1 and shared(threads, rows, chunks) > limits.max_shared_memory:
         rows = 4 if rows == 8 else 1
     if warps:
-        return _Kernel(f"attention_warps_rows{rows}", threads, rows, (16 if chunks <= 16 else 32, _WARP))
+        return _Kernel(f"attention_warps_rows{rows}", threads, rows, (16 if chunks <= 16 else 32, WARP))
     return _Kernel(f"attention_rows{rows}", threads, rows)
 
 
@@ -377,23 +374,13 @@ def _shared_of_tiles(threads: int, rows: int, chunks: int) -> int:
 
 def _shared_of_warps(threads: int, rows: int, chunks: int) -> int:
     """Return the bytes of shared memory of shaders/attention_warps.comp."""
-    return threads // _WARP * rows * (32 * chunks + 8) + 64
-
-
-def _has_warps(info: DeviceInfo) -> bool:
-    """Tell whether subgroups are known to be 32 neighbours: some drivers run fewer than they name, if not asked."""
-    features = info.features
-    known = info.vendor_id == _NVIDIA and features.subgroup_size == _WARP
-    return known and {"vote", "shuffle"} <= set(features.subgroup_operations)
+    return threads // WARP * rows * (32 * chunks + 8) + 64
 
 
 def _cores(info: DeviceInfo, dtype: str, width: int) -> _Kernel | None:
     """Return the kernel of matrix cores for rows of a type; None where the device does not run it."""
-    features, limits, kind = info.features, info.limits, SHORT[dtype]
-    warp, shape = features.subgroup_size, f"16x16x16 {kind}*{kind}->f32"
-    if shape not in features.cooperative_matrix or not features.subgroup_control or warp not in (16, 32, 64):
-        return None
-    if missing(reflect(shader.shipped(f"{_CORES}_t128_{kind}")).capabilities, features):
+    warp, limits = info.features.subgroup_size, info.limits
+    if warp not in (16, 32, 64) or not offers(info, f"{_CORES}_t128_{SHORT[dtype]}", dtype):
         return None
     blocks = min(tuning.core_blocks, warp // 16) if width <= 128 else 1
     keys = max(tuning.keys, warp // (2 * blocks))  # an invocation weighs eight at a time

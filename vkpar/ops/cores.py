@@ -153,19 +153,22 @@ def available(info: DeviceInfo, dtype: str) -> tuple[Core, ...]:
 
 
 def _runs(info: DeviceInfo, core: Core, dtype: str) -> bool:
-    kind = f"{SHORT[dtype]}*{SHORT[dtype]}->f32"
-    features, limits = info.features, info.limits
+    warp, limits = info.features.subgroup_size, info.limits
     if limits.max_workgroup_invocations < core.threads or limits.max_shared_memory < core.shared_nbytes:
         return False
-    warp = features.subgroup_size
-    if "x".join(map(str, _FRAGMENT)) + f" {kind}" not in features.cooperative_matrix:
-        return False
-    if not features.subgroup_control or core.threads % warp:
+    if not offers(info, core.kernel + core.variant(dtype), dtype) or core.threads % warp:
         return False
     high, broad = core.warp_tile(warp)
-    if high % _FRAGMENT[0] or broad % _FRAGMENT[1]:
+    return not (high % _FRAGMENT[0] or broad % _FRAGMENT[1])
+
+
+def offers(info: DeviceInfo, module: str, dtype: str) -> bool:
+    """Tell whether a device has matrix cores of a type of halves, whole subgroups, and what a shipped module needs."""
+    features, kind = info.features, SHORT[dtype]
+    shape = "x".join(map(str, _FRAGMENT)) + f" {kind}*{kind}->f32"
+    if shape not in features.cooperative_matrix or not features.subgroup_control:
         return False
-    return not missing(_module_needs(core.kernel + core.variant(dtype)), features)
+    return not missing(_module_needs(module), features)
 
 
 def choose(device: Device, dtype: str, m: int, n: int, k: int, batch: int, most_parts: int) -> Choice | None:

@@ -16,6 +16,7 @@ KINDS: Final = (
     "columns8_subgroups",
 )
 MOST_ROWS: Final = 8
+WARP: Final = 32
 
 _NVIDIA: Final = 0x10DE
 _THREADS: Final = 256
@@ -59,6 +60,17 @@ def choose(info: DeviceInfo, m: int, n: int, itemsize: int, *, transpose_b: bool
 
 
 def adds_up(info: DeviceInfo) -> bool:
-    """Tell whether subgroups are known to be 32 neighbours: some drivers run fewer than they name, if not asked."""
+    """Tell whether subgroups are known to add up 32 neighbours."""
+    return has_warps(info, "arithmetic")
+
+
+def has_warps(info: DeviceInfo, *operations: str) -> bool:
+    """Tell whether subgroups are known to be 32 neighbours: some drivers run fewer than they name, if not asked.
+
+    Args:
+        info: the device.
+        operations: what subgroups have to be able to do, too.
+    """
     features = info.features
-    return info.vendor_id == _NVIDIA and features.subgroup_size == 32 and "arithmetic" in features.subgroup_operations
+    known = info.vendor_id == _NVIDIA and features.subgroup_size == WARP
+    return known and set(operations) <= set(features.subgroup_operations)

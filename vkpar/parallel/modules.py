@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from vkpar.device import Device, enumerate_devices
+from vkpar.device import Device, enumerate_devices, open_all
 from vkpar.errors import InvalidUsageError
 from vkpar.vulkan.physical import DeviceInfo
 from vkpar.vulkan.selector import select
@@ -29,15 +29,7 @@ class Modules:
 
     def open(self) -> list[Device]:
         """Open the devices; where one cannot be opened, the others are closed again."""
-        opened: list[Device] = []
-        try:
-            for info in self.devices:
-                opened.append(Device(info))
-        except BaseException:
-            for device in opened:
-                device.close()
-            raise
-        return opened
+        return open_all(self.devices)
 
 
 def parse_modules(text: str, known: Collection[str], infos: Sequence[DeviceInfo] | None = None) -> Modules:

@@ -213,7 +213,7 @@ class Bert:
         return ops.divide(means, ops.maximum(norms, _LEAST_NORM))
 
 
-class _Builder:
+class _Builder(loading.Taking):
     """Makes the layers of an encoder out of a file's tensors."""
 
     def __init__(
@@ -224,19 +224,8 @@ class _Builder:
         placement: Placement,
         progress: Progress | None,
     ) -> None:
-        self._config, self._tensors, self._comm, self._placement = config, tensors, comm, placement
-        self._progress = progress
-        self.held = [0] * comm.nranks
-
-    def _counted(self, parts: Sequence[Any]) -> None:
-        for rank in present(parts):
-            self.held[rank] += parts[rank].nbytes
-
-    def _tensor(self, name: str) -> Any:
-        tensor = self._tensors[name]
-        if self._progress is not None:
-            self._progress(name, tensor.nbytes)
-        return tensor
+        super().__init__(tensors, comm.nranks, progress)
+        self._config, self._comm, self._placement = config, comm, placement
 
     def words(self) -> ParallelEmbedding:
         placement = self._placement

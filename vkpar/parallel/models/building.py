@@ -14,7 +14,6 @@ from vkpar.parallel.layers import (
     ParallelEmbedding,
     RMSNorm,
     RowParallelLinear,
-    present,
 )
 from vkpar.parallel.lazy import LazyTensor
 from vkpar.parallel.models import loading, naming
@@ -51,7 +50,7 @@ def _stays(tensor: LazyTensor) -> bool:
     return loading.kind_of(tensor) in loading.PRODUCTS
 
 
-class Builder:
+class Builder(loading.Taking):
     """Makes the layers of one decoder.
 
     Args:
@@ -77,19 +76,9 @@ class Builder:
         dtype: str | None,
         inputs: str,
     ) -> None:
-        self._config, self._tensors, self._comm, self._placement = config, tensors, comm, placement
-        self._names, self._progress, self._dtype, self._inputs = naming.of(tensors), progress, dtype, inputs
-        self.held = [0] * comm.nranks
-
-    def _counted(self, parts: Sequence[Any]) -> None:
-        for rank in present(parts):
-            self.held[rank] += parts[rank].nbytes
-
-    def _tensor(self, name: str) -> LazyTensor:
-        tensor = self._tensors[name]
-        if self._progress is not None:
-            self._progress(name, tensor.nbytes)
-        return tensor
+        super().__init__(tensors, comm.nranks, progress)
+        self._config, self._comm, self._placement = config, comm, placement
+        self._names, self._dtype, self._inputs = naming.of(tensors), dtype, inputs
 
     def embedding(self) -> ParallelEmbedding:
         """Return the embedding table."""

@@ -40,6 +40,34 @@ class Rows(NamedTuple):
     ranges: Sequence[tuple[int, int]]
 
 
+class Taking:
+    """Takes tensors for layers, tells of each, and counts what ranks hold.
+
+    Args:
+        tensors: by name.
+        nranks: how many ranks there are.
+        progress: is told of each tensor that is taken.
+
+    Attributes:
+        held: bytes of weights by rank.
+    """
+
+    def __init__(self, tensors: Mapping[str, LazyTensor], nranks: int, progress: Progress | None) -> None:
+        self._tensors, self._progress = tensors, progress
+        self.held = [0] * nranks
+
+    def _tensor(self, name: str) -> LazyTensor:
+        tensor = self._tensors[name]
+        if self._progress is not None:
+            self._progress(name, tensor.nbytes)
+        return tensor
+
+    def _counted(self, parts: Sequence[Any]) -> None:
+        for rank, part in enumerate(parts):
+            if part is not None:
+                self.held[rank] += part.nbytes
+
+
 def lazy(tensors: Mapping[str, Any]) -> dict[str, LazyTensor]:
     """Return arrays of the host as tensors that are read where they are needed."""
     return {name: tensor if isinstance(tensor, LazyTensor) else _lazy(name, tensor) for name, tensor in tensors.items()}
