@@ -82,7 +82,7 @@ cat >fake/apt-get <<'END'
 #!/bin/sh
 echo "$*" >>"$ROOT/calls"
 case "$*" in
-    *indextargets*) echo http://mirror.example/debian/ ;;
+    *indextargets*) echo http://mirror.example/packages/ ;;
     *download*) touch mesa-vulkan-drivers_25.deb; cp sources.list "$ROOT/sources.list" ;;
 esac
 END
@@ -103,7 +103,7 @@ def test_mesa_25_is_unpacked_and_not_installed(tmp_path: Path) -> None:
     assert sorted(path.name for path in folder.iterdir()) == files
     named = json.loads((folder / "radeon_icd.json").read_text())["ICD"]["library_path"]
     assert (folder / named).exists()
-    assert "http://mirror.example/debian/ bookworm-backports main" in (tmp_path / "sources.list").read_text()
+    assert "http://mirror.example/packages/ bookworm-backports main" in (tmp_path / "sources.list").read_text()
     calls = (tmp_path / "calls").read_text().splitlines()
     assert [call for call in calls if "install" in call.split()] == []
     assert len([call for call in calls if "download" in call]) == 1
