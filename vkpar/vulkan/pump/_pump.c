@@ -5,6 +5,7 @@
  * lock of _pump_launch.h.
  */
 #include "_pump_bridge.h"
+#include "_pump_send.h"
 #include "_pump_graph.h"
 #include "_pump_launch.h"
 #include "_pump_types.h"
@@ -30,10 +31,6 @@ void vkp_queue_naps(vkp_queue *q, int naps) { q->naps = naps; }
 void vkp_queue_pair(vkp_queue *a, vkp_queue *b) { a->sibling = b; b->sibling = a; }
 const uint64_t *vkp_queue_last_word(vkp_queue *q) { return &q->last; }
 const uint64_t *vkp_queue_submitted_word(vkp_queue *q) { return &q->submitted; }
-static void set_last(vkp_queue *q, uint64_t value) {
-    __atomic_store_n(&q->submitted, value, __ATOMIC_RELEASE);
-    __atomic_store_n(&q->last, value, __ATOMIC_RELEASE);
-}
 
 static uint32_t add_sibling_wait(vkp_queue *q, uint64_t *waits, uint64_t *values, uint32_t count) {
     if (q->sibling && q->sibling->submitted > q->sibling_waited) {
@@ -132,6 +129,10 @@ vkp_group *vkp_group_new(uint32_t n, vkp_queue **queues, uint32_t nslots) {
         return NULL;
     }
     memcpy(g->queues, queues, n * sizeof *queues);
+    if (!make_senders(g)) {
+        vkp_group_free(g);
+        return NULL;
+    }
     for (uint32_t r = 0; r < n; r++) {
         g->waiters[r].group = g;
         g->waiters[r].rank = r;
@@ -178,6 +179,7 @@ void vkp_group_stop(vkp_group *g) {
         if (g->waiters[r].running) pthread_join(g->waiters[r].thread, NULL);
         g->waiters[r].running = 0;
     }
+    stop_senders(g);
 }
 
 /* Lets every parked batch run: its data is undefined, its queue drains. */
@@ -210,6 +212,7 @@ void vkp_group_free(vkp_group *g) {
             free(g->locals[r].missing);
             pthread_cond_destroy(&g->waiters[r].wake);
         }
+    free_senders(g);
     pthread_mutex_destroy(&g->lock);
     free(g->queues); free(g->native); free(g->waited); free(g->writer); free(g->written); free(g->read);
     free(g->mirror); free(g->offset); free(g->size); free(g->fetched); free(g->locals); free(g->waiters); free(g);
@@ -400,12 +403,7 @@ static int32_t enqueue(vkp_program *p, uint64_t *values, uint32_t *failed) {
     }
     if (result == SUCCESS) result = build(p, next, fill);
     if (result == SUCCESS) result = may_submit(g);
-    for (uint32_t r = 0; r < g->n && result == SUCCESS; r++) {
-        uint32_t count = p->first[r + 1] - p->first[r];
-        if (count) result = g->queues[r]->submit(g->queues[r]->queue, count, p->submits + p->first[r], 0);
-        if (result == SUCCESS) set_last(g->queues[r], next[r]);
-        else *failed = r;
-    }
+    if (result == SUCCESS) result = submit_all(p, failed);
     if (result != SUCCESS) {
         /* What was not submitted has not waited for its device's other queue. The slot table counts it all the same,
          * and local timelines have entries for it: this group is of no more use, so let go of all that is parked. */
@@ -417,7 +415,8 @@ static int32_t enqueue(vkp_program *p, uint64_t *values, uint32_t *failed) {
 }
 
 /* Submits every batch; values[r] is then the last value of rank r's queue. On an error the group is aborted. Then
- * *failed is the rank that was not submitted, those below it were; or the number of ranks where none was submitted. */
+ * *failed is the rank whose submission failed, and values[r] says how far rank r's batches were submitted; or it is the
+ * number of ranks where none was submitted. */
 int32_t vkp_enqueue(vkp_program *p, uint64_t *values, uint32_t *failed) {
     pthread_mutex_lock(&entry);
     int32_t result = enqueue(p, values, failed);

@@ -74,6 +74,16 @@ typedef struct {
     uint64_t done, tail, capacity;       /* entries below done are signalled; entry i signals value i + 1 */
 } local;
 
+typedef struct {
+    struct vkp_group *group;
+    uint32_t rank;
+    pthread_t thread;
+    int running;
+    pthread_cond_t wake;
+    struct vkp_program *program;         /* what it is to submit the rest of; NULL: nothing, and `result` is there */
+    int32_t result;
+} sender;
+
 typedef struct vkp_group {
     uint32_t n, nslots;
     vkp_queue **queues;
@@ -87,6 +97,10 @@ typedef struct vkp_group {
                                             memory being a mapped rank, or n for the shared one */
     local *locals;
     waiter *waiters;
+    sender *senders;
+    int apart, sends_no_more;            /* apart: no two ranks have one queue */
+    pthread_mutex_t sending;
+    pthread_cond_t sent;
     pthread_mutex_t lock;
     int stop, aborted;
     int32_t error;                       /* Python reads it without the lock */
@@ -94,7 +108,7 @@ typedef struct vkp_group {
     uint64_t bridges, spins, blocks, copies, copied_bytes, histogram[HISTOGRAM];
 } vkp_group;
 
-typedef struct {
+typedef struct vkp_program {
     vkp_group *group;
     uint32_t nbatches;
     uint32_t *rank, *read_start, *reads, *write_start, *writes;
