@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -239,3 +240,61 @@ def test_a_dtype_in_place_of_a_dimension(device: vkpar.Device) -> None:
     for make in (device.zeros, device.empty):
         with pytest.raises(InvalidUsageError, match=r"not a dtype: 4; .*tuple.*\(3, 4\)"):
             make(3, 4)
+
+
+def test_whole_numbers_as_bfloat16(device: vkpar.Device) -> None:
+    a = device.array([-1, 2], "bfloat16")
+    assert a.tolist() == [-1, 2]
+    a[:] = [-3, 65536]
+    assert a.tolist() == [-3, 65536]
+
+
+def test_numbers_of_numpy_wrap_where_they_are_assigned(device: vkpar.Device) -> None:
+    a = device.zeros(3, "uint8")
+    a[:] = np.array([300, -1, 7])
+    assert a.tolist() == [44, 255, 7]
+
+
+@pytest.mark.parametrize(
+    ("numbers", "dtype"),
+    [
+        ([1e300], "float64"),
+        ([math.inf, math.nan], "float32"),
+        ([1 << 40], "int64"),
+        ([1, 2.5], "float32"),
+        ([], "float32"),
+    ],
+)
+def test_python_numbers_take_32_bits_where_they_fit(device: vkpar.Device, numbers: list[float], dtype: str) -> None:
+    made = device.array(numbers)
+    assert made.dtype.name == dtype
+    np.testing.assert_array_equal(made.numpy(), np.array(numbers, dtype))
+
+
+@pytest.mark.parametrize(
+    ("source", "dtype"),
+    [
+        ([1.0, 2.5], "float32"),
+        ([[1, 2], [3.5, 4]], "float32"),
+        ([], "float32"),
+        (1.5, "float32"),
+        ((1, -2), "int32"),
+        ([[2**31 - 1], [-(2**31)]], "int32"),
+        (range(4), "int32"),
+        (7, "int32"),
+        ([2**31], "int64"),
+        ([True, False], "bool"),
+        (np.array([1.0]), "float64"),
+        (np.array([1]), "int64"),
+        (np.float64(1.5), "float64"),
+        ([np.ones(2), np.zeros(2)], "float64"),
+        (np.float32(1.5), "float32"),
+        ([1j], "complex128"),
+    ],
+    ids=str,
+)
+def test_what_has_no_type_gets_one_that_devices_compute(device: vkpar.Device, source: Any, dtype: str) -> None:
+    made = device.array(source)
+    assert made.dtype == dtype
+    np.testing.assert_array_equal(made.numpy(), np.asarray(source).astype(dtype))
+    assert device.array(source, "complex64").dtype == "complex64"

@@ -31,13 +31,19 @@ _NARROWER: Final = {"float64": dtypes.float32, "int64": dtypes.int32}
 def host_elements(source: ArrayLike | HostArray, dtype: object = None) -> HostElements:
     """Return ``source`` as the NumPy elements of ``dtype``.
 
-    By default that is its own; Python's numbers, and lists of them, are float32, or int32 where all are whole and fit.
+    By default that is its own; Python's numbers, and lists of them, are float32 or, where all are whole, int32, unless
+    one does not fit: NumPy's 64 bits hold these. NumPy's integers wrap in a smaller type, as NumPy has it.
 
     Raises:
-        InvalidUsageError: not an array of plain numbers, or a closed :class:`HostArray`.
+        InvalidUsageError: not an array of plain numbers, Python's whole numbers that the dtype does not hold, or a
+            closed :class:`HostArray`.
     """
     values, own = _plain(source)
-    wanted = _default(source, values, own) if dtype is None else dtypes.resolve(dtype)
+    if dtype is None:
+        wanted = _default(source, values, own)
+    else:
+        wanted = dtypes.resolve(dtype)
+        _check_whole(source, values, wanted)
     if own == dtypes.bfloat16 != wanted:
         values = dtypes.from_bfloat16(values, wanted.numpy)
     if wanted == dtypes.bfloat16 and values.dtype != np.uint16:
@@ -47,15 +53,34 @@ def host_elements(source: ArrayLike | HostArray, dtype: object = None) -> HostEl
 
 def _default(source: ArrayLike | HostArray, values: np.ndarray[Any, Any], own: DType) -> DType:
     """Return the dtype of what is made of ``source`` where none is asked for."""
-    narrower, first = _NARROWER.get(own.name), source
+    narrower = _NARROWER.get(own.name)
+    if narrower is None or not _is_python(source):
+        return own
+    limits = np.iinfo(np.int32) if own.name == "int64" else np.finfo(np.float32)
+    return narrower if _within(values[np.isfinite(values)], limits) else own
+
+
+def _check_whole(source: ArrayLike | HostArray, values: np.ndarray[Any, Any], wanted: DType) -> None:
+    """Refuse Python's whole numbers that an integer type does not hold; arrays of NumPy's wrap."""
+    if wanted == dtypes.bfloat16:
+        return  # NumPy has its bits as whole numbers
+    kinds = (values.dtype.kind, wanted.numpy.kind)
+    if kinds[0] in "iu" and kinds[1] in "iu" and _is_python(source):
+        limits = np.iinfo(wanted.numpy)
+        if not _within(values, limits):
+            raise InvalidUsageError(f"whole numbers from {values.min()} to {values.max()} are no {wanted}")
+
+
+def _within(values: np.ndarray[Any, Any], limits: Any) -> bool:
+    return not values.size or bool(limits.min <= values.min() and values.max() <= limits.max)
+
+
+def _is_python(source: ArrayLike | HostArray) -> bool:
+    """Return whether numbers are Python's own, or lists of these: they have no type that says how wide they are."""
+    first = source
     while isinstance(first, (list, tuple)) and first:
         first = first[0]
-    if narrower is None or not isinstance(first, (int, float, list, tuple, range)) or isinstance(first, np.generic):
-        return own
-    if own.name == "int64" and values.size:
-        bounds = np.iinfo(np.int32)
-        return narrower if bounds.min <= values.min() and values.max() <= bounds.max else own
-    return narrower
+    return isinstance(first, (int, float, list, tuple, range)) and not isinstance(first, np.generic)
 
 
 def _plain(source: ArrayLike | HostArray) -> tuple[np.ndarray[Any, Any], DType]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Sequence
+from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,13 +15,15 @@ from vkpar.arrays.array import Array, check_same_device
 from vkpar.arrays.elements import host_elements
 from vkpar.arrays.operators import operations
 from vkpar.arrays.views import overlaps, same_elements
+from vkpar.dtypes import DType
 from vkpar.errors import InvalidUsageError, UnsupportedError
 from vkpar.ops._builtin import SHIPPED
-from vkpar.ops._each import COMPUTED, NUMBERS, Meaning, launch
+from vkpar.ops._each import COMPUTED, Meaning, launch
 from vkpar.ops._each import move as copy_bits
+from vkpar.ops._words import NUMBERS
 from vkpar.ops.builtin import BUILTINS, kind_of
 from vkpar.ops.cast import cast
-from vkpar.ops.expressions import INTEGERS
+from vkpar.ops.expressions import FLOATS, INTEGERS
 from vkpar.plans import form_of
 
 if TYPE_CHECKING:
@@ -39,16 +42,22 @@ def fill(a: Array, value: Any) -> None:
     if not isinstance(value, NUMBERS):
         raise InvalidUsageError(f"fill takes a number, not {type(value).__name__}")
     name = a.dtype.name
+    value = _whole(value, a.dtype) if a.dtype.numpy.kind in "iu" and name not in FLOATS else value
     if name not in COMPUTED:
         a.write(np.full(a.shape, value, a.dtype.numpy))
         return
-    if name in INTEGERS and not float(value).is_integer():
-        raise InvalidUsageError(f"fill: {value} is no {name}")
-    value = int(value) if name in INTEGERS else value
     kind = kind_of(BUILTINS["fill"], (name,))
     assert kind is not None
     if a.size:
         launch(SHIPPED["fill"], Meaning(kind, (name,), (name,)), [value], [a], key=key)
+
+
+def _whole(value: Any, dtype: DType) -> int:
+    """Return a number as the whole one that an array of integers will hold."""
+    limits = np.iinfo(dtype.numpy)
+    if not (isinstance(value, Integral) or float(value).is_integer()) or not limits.min <= value <= limits.max:
+        raise InvalidUsageError(f"fill: {value} is no {dtype}")
+    return int(value)
 
 
 def assign(target: Array, value: Any) -> None:
@@ -78,6 +87,22 @@ def _fitting(shape: tuple[int, ...], wanted: tuple[int, ...]) -> tuple[int, ...]
     if any(size != 1 for size in shape[:extra]) or any(size not in (1, most) for size, most in sizes):
         raise InvalidUsageError(f"assignment: {shape} cannot be broadcast to the {wanted} that are set")
     return wanted
+
+
+def packed(source: Array) -> Array:
+    """Return a copy of a view, whose elements lie side by side; see :meth:`vkpar.Array.contiguous`."""
+    form, plans = source.form or form_of(source), source.device.plans
+    key = ("packed", form)
+    plan = plans.known.get(key)
+    if plan is not None:
+        made = Array.fresh(source.device, form.shape, form.dtype, form.nbytes)
+        if plan.run((source, made), b""):
+            return made
+    made = source.copy()
+    plan = plans.known.get((SHIPPED["move"].key, form, form_of(made)))
+    if plan is not None:
+        plans.keep(key, plan)
+    return made
 
 
 def move(source: Array, target: Array) -> bool:
