@@ -11,6 +11,7 @@
 #define SOURCE_BINDING 2
 #define TARGET_BINDING 3
 #define SLOTS_BINDING 4
+#define STORED_BINDING 5
 #include "common/matvec.glsl"
 #include "common/send.glsl"
 

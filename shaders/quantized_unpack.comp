@@ -40,8 +40,8 @@ void main() {
         there = index < push.height;
         from = (there ? index : 0u) * push.fours + (i - number * push.fours);
     }
-    uint chunk = from / FOURS;
-    vec2 scale = scale_of(scale_bits(push.scales_first, chunk), push.scales_first, chunk);
+    uint chunk = push.scales_first * CHUNKS + from / FOURS;
+    vec2 scale = chunk_scale(scale_bits(chunk), chunk);
 #if KIND == Q8_0
     vec4 whole = whole4(chunk_word[push.chunks_first + from]);
 #else

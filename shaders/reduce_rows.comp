@@ -32,7 +32,7 @@ layout(push_constant) uniform Push {
 const uint STEP = 1u;
 #include "common/fold.glsl"
 
-shared ONE folded[256];
+shared ONE folded[GROUP];
 
 #ifdef PAIRS
 ONE fold(uint at, uint begin, uint end, uint lane) {

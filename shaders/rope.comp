@@ -1,13 +1,11 @@
 // Pairs of elements of rows turned by angles: position times a frequency. Four elements an invocation.
-//
-// A frequency is a 64-bit fraction of a turn for each position, so that the angle's own fraction of a turn is exact to
-// 2^-32 in whole numbers, at any position. Sine and cosine of what is left, at most an eighth of a turn, are Taylor's
-// polynomials: those of drivers are good to 2^-11 only.
 // variants: f32: X_TYPE=F32 | f16: X_TYPE=F16 | bf16: X_TYPE=BF16
 #version 450
 #extension GL_GOOGLE_include_directive : require
+#define FREQUENCY_BINDING 2
 #include "common/elements.glsl"
 #include "common/grid.glsl"
+#include "common/rotary.glsl"
 
 layout(local_size_x = 256) in;
 layout(constant_id = 0) const bool NEOX = false;    // pairs are half the turned elements apart, else side by side
@@ -17,7 +15,6 @@ const uint Y_TYPE = Y_FULL ? F32 : X_TYPE;
 
 ELEMENTS_IN(x, 0, X_TYPE, false)
 layout(set = 0, binding = 1, std430) readonly buffer Positions { uint position[]; };
-layout(set = 0, binding = 2, std430) readonly buffer Table { uvec2 frequency[]; };  // low and high word
 ELEMENTS_OUT(y, 3, Y_TYPE, false)
 
 layout(push_constant) uniform Push {
@@ -38,24 +35,6 @@ layout(push_constant) uniform Push {
     uint p_batch;
     uint is_signed;
 } push;
-
-// Cosine and sine of the angle of a pair.
-vec2 turn(uint pair, uint place) {
-    bool back = push.is_signed != 0u && (place >> 31) != 0u;
-    uint distance = back ? 0u - place : place;
-    uvec2 f = frequency[pair];
-    uint high, low;
-    umulExtended(distance, f.x, high, low);
-    uint angle = distance * f.y + high;  // in 2^-32 of a turn
-    uint quarter = (angle + 0x20000000u) >> 30;
-    float v = float(int(angle - (quarter << 30))) * 1.4629180792671596e-9;  // 2 pi / 2^32
-    float w = v * v;
-    float s = v + v * w * (-1.6666667e-1 + w * (8.3333333e-3 + w * (-1.9841270e-4 + w * 2.7557319e-6)));
-    float c = 1.0 + w * (-0.5 + w * (4.1666667e-2 + w * (-1.3888889e-3 + w * (2.4801587e-5 - w * 2.7557319e-7))));
-    vec2 made = (quarter & 1u) == 0u ? vec2(c, s) : vec2(-s, c);
-    made = quarter >= 2u ? -made : made;
-    return back ? vec2(made.x, -made.y) : made;
-}
 
 void main() {
     uint turning = (push.half_way + 1u) / 2u;
@@ -79,11 +58,11 @@ void main() {
     uint k = NEOX ? pair : 2u * pair, apart = NEOX ? push.half_way : 1u, next = NEOX ? 1u : 2u;
     uint place = position[push.p_first + batch * push.p_batch + token];
     vec2 a = vec2(x_at(source + k), 0.0), b = vec2(x_at(source + k + apart), 0.0);
-    vec2 first = turn(pair, place), second = vec2(0.0);
+    vec2 first = turn(pair, place, push.is_signed != 0u), second = vec2(0.0);
     if (n > 1u) {
         a.y = x_at(source + k + next);
         b.y = x_at(source + k + apart + next);
-        second = turn(pair + 1u, place);
+        second = turn(pair + 1u, place, push.is_signed != 0u);
     }
     vec2 c = vec2(first.x, second.x), s = vec2(first.y, second.y);
     vec2 low = a * c - b * s, high = a * s + b * c;

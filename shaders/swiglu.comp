@@ -3,6 +3,7 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "common/elements.glsl"
+#include "common/gate.glsl"
 #include "common/grid.glsl"
 
 layout(local_size_x = 256) in;
@@ -38,7 +39,5 @@ void main() {
     uint n = WHOLE ? 4u : push.extent - k;
     vec4 gate = a_at4(push.a_first + row * push.a_row + k, n);
     vec4 up = b_at4(push.b_first + row * push.b_row + k, n);
-    vec4 small = exp(-abs(gate));  // never overflows
-    vec4 share = mix(vec4(1.0), small, lessThan(gate, vec4(0.0))) / (1.0 + small);
-    o_store4(push.o_first + row * push.extent + k, n, o_pack4(floatBitsToUint(gate * share * up)));
+    o_store4(push.o_first + row * push.extent + k, n, o_pack4(floatBitsToUint(gated(gate, up))));
 }

@@ -1,13 +1,19 @@
-// Rows of a table by indices: a word of the result an invocation. UNIT is how many bytes are moved at a time: 4, 2 or 1.
-// variants: u1: UNIT=1 | u2: UNIT=2 | u4: UNIT=4
+// Rows of a table by indices: a word, or a four of words, of the result an invocation. UNIT is how many bytes are moved
+// at a time: 16, 4, 2 or 1.
+// variants: u1: UNIT=1 | u2: UNIT=2 | u4: UNIT=4 | u16: UNIT=16
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "common/grid.glsl"
 
 layout(local_size_x = 256) in;
-layout(set = 0, binding = 0, std430) readonly buffer Table { uint table[]; };
+#if UNIT == 16
+#define WORD uvec4
+#else
+#define WORD uint
+#endif
+layout(set = 0, binding = 0, std430) readonly buffer Table { WORD table[]; };
 layout(set = 0, binding = 1, std430) readonly buffer Indices { uint indices[]; };
-layout(set = 0, binding = 2, std430) writeonly buffer Rows { uint rows[]; };
+layout(set = 0, binding = 2, std430) writeonly buffer Rows { WORD rows[]; };
 
 layout(push_constant) uniform Push {
     uint count;         // units of the result
@@ -15,12 +21,32 @@ layout(push_constant) uniform Push {
     uint height;        // rows of the table
     uint table_first;   // unit at which the table begins
     uint index_first;   // word at which the indices begin
-    uint rows_first;    // word at which the result begins
+    uint rows_first;    // WORD at which the result begins
     uint is_signed;     // 1 where indices below zero count from the end
     uint missing_even;  // what stands for the units of a row that is not there
     uint missing_odd;
 } push;
 
+uint index_at(uint number) {
+    uint index = indices[push.index_first + number];
+    return index + (index >> 31) * push.is_signed * push.height;
+}
+
+#if UNIT == 16
+void main() {
+    uint i = group_number() * 256u + gl_LocalInvocationID.x;
+    if (i >= push.count) {
+        return;
+    }
+    uint number = i / push.row;
+    uint index = index_at(number);
+    uvec4 four = uvec2(push.missing_even, push.missing_odd).xyxy;
+    if (index < push.height) {
+        four = table[push.table_first + index * push.row + (i - number * push.row)];
+    }
+    rows[push.rows_first + i] = four;
+}
+#else
 const uint PER_WORD = 4u / uint(UNIT);
 const uint BITS = 8u * uint(UNIT);
 const uint MASK = 0xFFFFFFFFu >> (32u - BITS);
@@ -28,8 +54,7 @@ const uint MASK = 0xFFFFFFFFu >> (32u - BITS);
 uint unit_of(uint i) {
     uint number = i / push.row;
     uint column = i - number * push.row;
-    uint index = indices[push.index_first + number];
-    index += (index >> 31) * push.is_signed * push.height;
+    uint index = index_at(number);
     uint bits = (column & 1u) == 0u ? push.missing_even : push.missing_odd;
     if (index < push.height) {
         uint at = push.table_first + index * push.row + column;
@@ -51,3 +76,4 @@ void main() {
     }
     rows[push.rows_first + word] = bits;
 }
+#endif

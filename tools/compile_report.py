@@ -51,11 +51,10 @@ _STATISTICS: Final = {
     "code": "Code size",
     "waves": "Subgroups per SIMD",
 }
-
 _PUSH_NBYTES: Final = 128
 # Capabilities, and the flag of stages whose subgroups are full, which kernels with cooperative matrices ask for.
-_COOPERATIVE, _COOPERATIVE_NV, _BFLOAT16 = 6022, frozenset({5357, *range(5430, 5440)}), frozenset({5116, 5117, 5118})
-_FULL_SUBGROUPS: Final = 2
+_COOPERATIVE, _DOTS, _FULL_SUBGROUPS = 6022, 6018, 2
+_COOPERATIVE_NV, _BFLOAT16 = frozenset({5357, *range(5430, 5440)}), frozenset({5116, 5117, 5118})
 
 
 @dataclass(frozen=True)
@@ -129,11 +128,12 @@ class Compiler:
         """Return what a card of this family has not and the kernel needs, nothing where it has all."""
         if module.capabilities & _COOPERATIVE_NV:
             return "NVIDIA's cooperative matrices"
+        if _DOTS in module.capabilities and not self.info.features.integer_dot_fast:
+            return "instructions that multiply four bytes at once"
         if module.capabilities & _BFLOAT16 and "VK_KHR_shader_bfloat16" not in self.info.extensions:
             return "bfloat16 in shaders"
-        if _COOPERATIVE in module.capabilities and not self.info.features.cooperative_matrix:
-            return "cooperative matrices"
-        return ""
+        matrices = _COOPERATIVE not in module.capabilities or self.info.features.cooperative_matrix
+        return "" if matrices else "cooperative matrices"
 
     def build(self, module: Module, variant: str) -> Built:
         """Make a pipeline and return what the compiler says of it.

@@ -22,7 +22,7 @@ VARIANTS: Final = ("plain", "wide", "halves")
 _FLOAT32, _FLOAT16, _BFLOAT16 = 0, 1, 2  # of shaders/common/elements.glsl
 _VALUES: Final[Sequence[tuple[str, str, tuple[int, int, int]]]] = (
     # elementwise operations; the modes are codes of vkpar/ops/generate.py
-    ("^each_", "BLOCKS", (1, 1, 2)),
+    ("^(each|add)_", "BLOCKS", (1, 1, 2)),
     ("^each_", "WIDTH", (8, 64, 8)),
     ("^each_", "DIMS", (2, 3, 4)),
     ("^each_", "ROWS", (1, 4, 4)),
@@ -45,29 +45,21 @@ _VALUES: Final[Sequence[tuple[str, str, tuple[int, int, int]]]] = (
     ("^(matmul|matvec|quantized)_", "ACTIVATION", (0, 2, 4)),
     # products by matrix cores: tiles, of AMD's subgroups of 64, as vkpar/ops/cores.py has them
     ("^matmul_coop_.*t128$", "TILE_M", (64, 128, 16)),
-    ("^matmul_coop_.*t128$", "TILE_N", (64, 64, 64)),
-    ("^matmul_coop_.*t128$", "WARP_M", (64, 64, 16)),
-    ("^matmul_coop_.*t128$", "WARP_N", (32, 64, 32)),
-    ("^matmul_coop_.*t128$", "STEP", (32, 32, 64)),
-    ("^matmul_coop_.*t128$", "BUFFERS", (2, 2, 1)),
+    ("^matmul_coop_.*t128$", "TILE_N", (64, 128, 64)),
+    ("^matmul_coop_.*t128$", "WARP_M", (32, 64, 16)),
+    ("^matmul_coop_.*t128$", "WARP_N", (64, 128, 32)),
+    ("^matmul_coop_.*t128$", "STEP", (64, 32, 128)),
     ("^matmul_coop_.*t256$", "TILE_M", (128, 128, 128)),
-    ("^matmul_coop_.*t256$", "TILE_N", (128, 256, 128)),
-    ("^matmul_coop_.*t256$", "WARP_M", (64, 128, 64)),
-    ("^matmul_coop_.*t256$", "WARP_N", (64, 64, 64)),
+    ("^matmul_coop_.*t256$", "TILE_N", (256, 256, 256)),
+    ("^matmul_coop_.*t256$", "WARP_M", (64, 64, 64)),
+    ("^matmul_coop_.*t256$", "WARP_N", (128, 128, 128)),
     ("^matmul_coop_.*t256$", "STEP", (32, 32, 32)),
-    ("^matmul_coop_.*t256$", "BUFFERS", (2, 1, 2)),
+    ("^matmul_coop_", "AHEAD", (0, 0, 0)),
     ("^matmul_coop_", "F[MNK]", (16, 16, 16)),
-    ("^matmul_coop2_.*t128$", "TILE_M", (64, 128, 128)),
-    ("^matmul_coop2_.*t128$", "TILE_N", (64, 64, 64)),
-    ("^matmul_coop2_.*t256$", "TILE_M", (128, 256, 128)),
-    ("^matmul_coop2_.*t256$", "TILE_N", (128, 128, 256)),
-    ("^matmul_coop2_", "STEP", (64, 64, 64)),
     ("^matmul_coop.*_bf16", "[AB]_TYPE", (_BFLOAT16, _BFLOAT16, _BFLOAT16)),
     ("^matmul_coop.*_bf16", "O_TYPE", (_FLOAT32, _FLOAT32, _BFLOAT16)),
     ("^matmul_coop.*_f16", "[AB]_TYPE", (_FLOAT16, _FLOAT16, _FLOAT16)),
     # attention; the subgroups of attention_warps are NVIDIA's
-    ("^attention_cores", "BLOCKS", (1, 2, 1)),
-    ("^attention_cores", "BUFFERS", (1, 2, 1)),
     ("^attention_combine", "THREADS", (256, 256, 256)),
     ("^attention_combine", "QUADS", (16, 32, 32)),
     ("^attention_combine", "SPLITS", (2, 64, 8)),
@@ -77,9 +69,15 @@ _VALUES: Final[Sequence[tuple[str, str, tuple[int, int, int]]]] = (
     ("^attention_", "LENGTHS", (0, 1, 2)),
     ("^attention_warps", "LANES", (16, 16, 16)),
     ("^attention_warps", "WARP", (32, 32, 32)),
-    ("^attention_cores", "KEYS", (32, 32, 32)),
+    ("^attention_cores", "KEYS", (32, 32, 16)),
     ("coop_|_cores", "WARP", (64, 64, 64)),
     # quantised weights
+    ("^quantized_dots_", "ROWS", (1, 1, 1)),
+    ("^quantized_dots_", "SPAN", (32, 64, 128)),
+    ("^quantized_dots_", "COLUMNS", (4, 2, 4)),
+    ("^quantized_dots_", "TURNS", (1, 1, 1)),
+    ("^quantized_dots_", "PASSES", (8, 4, 2)),
+    ("^quantized_dots_", "THREADS", (512, 1024, 1024)),
     ("^quantized_matvec_.*rows1_", "ROWS", (1, 1, 1)),
     ("^quantized_matvec_", "ROWS", (2, 8, 8)),
     ("^quantized_matvec_.*rows1_", "SPAN", (64, 128, 256)),
@@ -95,7 +93,7 @@ _VALUES: Final[Sequence[tuple[str, str, tuple[int, int, int]]]] = (
     ("^wire_", "OP", (0, 1, 2)),
     ("^wire_", "ORDER", (0, 1, 2)),
     # types: float32 and, of the halves, each one somewhere
-    ("", r"(B|W|M|BIAS|RESIDUAL)_TYPE", (_FLOAT32, _FLOAT32, _BFLOAT16)),
+    ("", r"(B|W|M|BIAS|RESIDUAL|NORM)_TYPE", (_FLOAT32, _FLOAT32, _BFLOAT16)),
     ("", r"\w+_TYPE", (_FLOAT32, _FLOAT32, _FLOAT16)),
 )
 _SPEC_TRUE, _SPEC_FALSE, _SPEC_NUMBER, _NAME, _DECORATE = 48, 49, 50, 5, 71  # opcodes
@@ -148,7 +146,9 @@ class Module:
 
 
 def read(name: str, source: str, spirv: bytes) -> Module:
-    """Read the module of the kernel ``name``."""
+    """Read the module of the kernel ``name``, but for the constant that pipelines set by the driver."""
+    from vkpar.vulkan.pipelines.kernel import PACKS_HALVES
+
     words = struct.unpack(f"<{len(spirv) // 4}I", spirv)
     names: dict[int, str] = {}
     numbers: dict[int, int] = {}
@@ -183,7 +183,7 @@ def read(name: str, source: str, spirv: bytes) -> Module:
     constants = {
         numbers[i]: Constant(numbers[i], named.get(numbers[i], "?" if numbers[i] else "GROUP"), value, truth)
         for i, value, truth in found
-        if i in numbers
+        if i in numbers and numbers[i] != PACKS_HALVES
     }
     kinds = {number: pointers[variables[i]] == _UNIFORM_CONSTANT for i, number in bindings.items()}
     return Module(name, source, spirv, tuple(constants.values()), kinds, frozenset(capabilities))

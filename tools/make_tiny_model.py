@@ -1,3 +1,4 @@
+#!/usr/bin/env python3
 """Write a tiny Llama or Qwen2 model with random weights, and a tokenizer trained on this project's pages.
 
 ``tools/make_tiny_model.py /tmp/tiny`` writes a folder, as transformers saves it; ``tools/make_tiny_model.py /tmp/t.gguf
@@ -7,9 +8,11 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from dataclasses import replace
 from pathlib import Path
 
+from vkpar.errors import VkparError
 from vkpar.parallel.models import tiny
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -50,4 +53,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except (VkparError, OSError) as error:
+        sys.exit(f"make_tiny_model.py: {error}")

@@ -20,14 +20,14 @@ import numpy as np
 import vkpar
 from vkpar.bench import matmul
 from vkpar.bench.commands import whole
-from vkpar.ops import quantized_products
+from vkpar.ops import integer_dots, quantized_products
 from vkpar.ops.quantized import KINDS
 from vkpar.ops.quantized_products import Spread
 from vkpar.testing import gamma
 
 _CACHED = 256 << 20  # bytes of weights that are gone around
 _CHECKED = 64  # columns that are compared with float64
-_HALVES = "float16"
+_HALVES, _ACROSS = "float16", "float16_kn"  # the latter as (K, N)
 
 
 class Weights(NamedTuple):
@@ -46,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--device", default="0", help="a selector of one device")
     parser.add_argument("--shapes", type=_shapes, default="14336,4096;4096,14336", metavar="N,K;...")
     parser.add_argument("--rows", type=whole(1), nargs="+", default=[1, 2, 4, 8])
-    parser.add_argument("--kinds", nargs="+", choices=[_HALVES, *KINDS], default=[_HALVES, *KINDS])
+    parser.add_argument("--kinds", nargs="+", choices=[_HALVES, _ACROSS, *KINDS], default=[_HALVES, _ACROSS, *KINDS])
     parser.add_argument("--x", choices=["float32", "float16"], default="float16", help="type of the other operand")
     parser.add_argument("--calls", type=whole(1), default=100, help="products of a graph")
     parser.add_argument("--repeat", type=whole(1), default=9, metavar="N", help="measure so often, take the median")
@@ -55,7 +55,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     wrong = 0
     with vkpar.open_devices(given.device)[0] as device:
         print(f"# vkpar {vkpar.__version__} on {device.name}: x {given.x}, medians of {given.repeat}")
-        print("#kind          N      K rows   in turn us   TB/s   at once us   TB/s  wrong  span columns turns passes")
+        print(
+            "#kind           N      K rows   in turn us   TB/s   at once us   TB/s"
+            "  wrong  span columns turns passes wide"
+        )
         for n, k in given.shapes:
             for kind in given.kinds:
                 weights = _weights(device, kind, n, k, given.calls)
@@ -72,10 +75,10 @@ def _shapes(text: str) -> list[tuple[int, int]]:
 
 def _weights(device: vkpar.Device, kind: str, n: int, k: int, most: int) -> Weights:
     generator = np.random.default_rng(0)
-    if kind == _HALVES:
+    if kind in (_HALVES, _ACROSS):
         host = generator.standard_normal((n, k)).astype(np.float16)
+        exact, host = host[:_CHECKED].astype(np.float64), host if kind == _HALVES else np.ascontiguousarray(host.T)
         copies = min(-(-_CACHED // host.nbytes) + 1, most)
-        exact = host[:_CHECKED].astype(np.float64)
         return Weights(kind, [device.array(host) for _ in range(copies)], host.nbytes, exact, np.abs(exact))
     found = KINDS[kind]
     blocks = generator.integers(0, 256, (n, k // found.block, found.nbytes), np.uint8)
@@ -94,25 +97,32 @@ def _lines(
 ) -> Iterator[tuple[str, int]]:
     """Yield a line for each way to spread a product, and the wrong results."""
     m, n, k = shape
-    if weights.kind == _HALVES or m > quantized_products.rows_at_once(device):
+    if weights.kind not in KINDS or m > quantized_products.rows_at_once(device):
         yield _line(device, weights, shape, given, None)
         return
     kind = KINDS[weights.kind]
+    dots = m == 1 and integer_dots.usable(device)
+    module: Any = integer_dots if dots else quantized_products
     if not given.sweep:
-        yield _line(device, weights, shape, given, quantized_products.spread(device, kind, m, n, k))
+        way = integer_dots.spread(device, kind, n, k) if dots else quantized_products.spread(device, kind, m, n, k)
+        yield _line(device, weights, shape, given, way)
         return
-    plain, lines = quantized_products.spread, []
-    for way in quantized_products.ways(kind, m, k):
-        setattr(quantized_products, "spread", lambda *_, way=way: way)  # noqa: B010  (mypy refuses the assignment)
+    plain, lines = module.spread, []
+    for way in integer_dots.ways(device, kind, k) if dots else quantized_products.ways(kind, m, k):
+        module.spread = lambda *_, way=way, **__: way
         try:
             lines.append(_line(device, weights, shape, given, way))
         finally:
-            setattr(quantized_products, "spread", plain)  # noqa: B010
+            module.spread = plain
     yield from sorted(lines, key=lambda line: float(line[0].split()[4]))
 
 
 def _line(
-    device: vkpar.Device, weights: Weights, shape: tuple[int, int, int], given: argparse.Namespace, way: Spread | None
+    device: vkpar.Device,
+    weights: Weights,
+    shape: tuple[int, int, int],
+    given: argparse.Namespace,
+    way: Spread | integer_dots.Spread | None,
 ) -> tuple[str, int]:
     m, n, k = shape
     device.plans.known.clear()  # those of another way
@@ -123,15 +133,20 @@ def _line(
         with vkpar.capture(device) as graph:
             for call in range(given.calls):
                 w = weights.all[call % len(weights.all)]
-                vkpar.matmul(x, w, transpose_b=True, dtype="float32", out=outs[call % len(outs)])
+                vkpar.matmul(x, w, transpose_b=weights.kind != _ACROSS, dtype="float32", out=outs[call % len(outs)])
         graph.launch().wait()
         times.append(median(_launch(graph) for _ in range(given.repeat)) / given.calls)
         graph.close()
-    error = np.abs(out[:, :_CHECKED].numpy() - x.numpy().astype(np.float64) @ weights.exact.T)
-    wrong = int((error > gamma(k + 40) * (np.abs(x.numpy().astype(np.float64)) @ weights.magnitude.T)).sum())
+    rows = x.numpy().astype(np.float64)
+    error = np.abs(out[:, :_CHECKED].numpy() - rows @ weights.exact.T)
+    bound = gamma(k + 40) * (np.abs(rows) @ weights.magnitude.T)
+    if isinstance(way, integer_dots.Spread):  # whose rows are whole numbers of what is largest for each chunk
+        largest = np.abs(rows).reshape(-1, KINDS[weights.kind].chunk).max(-1).repeat(KINDS[weights.kind].chunk)
+        bound += 2.0**-22 * (1 + gamma(k + 40)) * (largest[None] @ weights.magnitude.T)
+    wrong = int((error > bound).sum())
     cells = "".join(f"{1e6 * seconds:13.1f} {weights.nbytes / seconds / 1e12:6.3f}" for seconds in times)
-    name = f"{weights.kind:8s} {n:7d}{k:7d}{m:5d}"
-    tail = "" if way is None else f"{way.span:6d}{way.columns:8d}{way.turns:6d}{way.passes:7d}"
+    name = f"{weights.kind:10s}{n:6d}{k:7d}{m:5d}"
+    tail = "" if way is None else f"{way.span:6d}{way.columns:8d}{way.turns:6d}{way.passes:7d}{way.width:6d}"
     return f" {name}{cells}{wrong:7d}{tail}", wrong
 
 

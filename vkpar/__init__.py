@@ -35,6 +35,7 @@ from vkpar.kernel import Kernel
 from vkpar.memory import MemoryPlan, plan_memory
 from vkpar.ops import (
     KVCache,
+    Normed,
     Quantized,
     abs,
     add,
@@ -113,6 +114,7 @@ __all__ = [
     "KVCache",
     "Kernel",
     "MemoryPlan",
+    "Normed",
     "OperandError",
     "OutOfMemoryError",
     "Quantized",

@@ -111,7 +111,7 @@ class _Compiled:
             bindings = len(kind.bound) + len(kind.results)
             logical = device.logical
             pipeline = held[key] = logical.pipelines.lease(
-                name, spirv, "main", bindings, 4 * WORDS, constants, pushes=logical.pushes(bindings)
+                name, spirv, "main", bindings, 4 * WORDS, constants, pushes=logical.pushes(bindings), own=True
             )
         return pipeline
 

@@ -16,7 +16,7 @@ _log = logging.getLogger("vkpar")
 _TRUE = {"1", "true", "yes", "on"}
 _FALSE = {"0", "false", "no", "off"}
 _OF_TESTS = ("VKPAR_TEST_", "VKPAR_REQUIRE_")  # variables that the library does not read
-FEATURES = ("cooperative_matrix", "cooperative_matrix2", "bfloat16")
+FEATURES = ("cooperative_matrix", "cooperative_matrix2", "bfloat16", "integer_dot")
 DEBUG_CHECKS = ("slots", "wire", "memory", "alignment", "barriers")
 
 
@@ -111,7 +111,7 @@ class Environment:
         "VKPAR_WITHOUT",
         "features that devices are opened without, joined by commas, so that kernels do without, too:"
         " cooperative_matrix (matrix cores, by subgroups), cooperative_matrix2 (by whole work-groups), bfloat16 (in"
-        " them)",
+        " them), integer_dot (dot products of bytes)",
         "",
         FEATURES,
         several=True,

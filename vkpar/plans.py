@@ -31,9 +31,10 @@ class Form:
         shape: the dimensions; ``dtype`` of the elements, ``nbytes`` of them all.
         steps: the strides, None for those of C order.
         low: the first byte that it reaches, counted from its first element; ``high`` the one after the last.
+        turned: the form of its transpose, once one was made.
     """
 
-    __slots__ = ("dtype", "high", "low", "nbytes", "shape", "steps")
+    __slots__ = ("dtype", "high", "low", "nbytes", "shape", "steps", "turned")
 
     def __init__(
         self, shape: tuple[int, ...], dtype: DType, nbytes: int, steps: Strides | None, span: tuple[int, int]
@@ -43,6 +44,7 @@ class Form:
         self.nbytes = nbytes
         self.steps = steps
         self.low, self.high = span
+        self.turned: Form | None = None
 
 
 class Plan:

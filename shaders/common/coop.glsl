@@ -1,6 +1,7 @@
 // The body of matrix products by cooperative matrices of subgroups (VK_KHR_cooperative_matrix): a group makes a tile of
-// TILE_M x TILE_N, staged through shared memory STEP steps of K at a time; a subgroup makes WARP_M x WARP_N of it, and
-// loads its share of the next step while it multiplies. Shared memory holds the operands as they lie in memory.
+// TILE_M x TILE_N, staged through shared memory STEP steps of K at a time; a subgroup makes WARP_M x WARP_N of it. While
+// it multiplies, its share of the next step is on the way from memory to registers, and the matrices of the next sixteen
+// steps are on the way from shared memory. Shared memory holds one step, the operands as they lie in memory.
 #ifndef VKPAR_COOP_GLSL
 #define VKPAR_COOP_GLSL
 
@@ -17,7 +18,7 @@ layout(constant_id = 18) const uint STEP = 32;
 layout(constant_id = 19) const uint WARP_M = 64;
 layout(constant_id = 20) const uint WARP_N = 32;
 layout(constant_id = 21) const uint WARP = 32;  // invocations of a subgroup
-layout(constant_id = 22) const uint BUFFERS = 2;  // 2: one is filled while the other is read
+layout(constant_id = 22) const uint AHEAD = 1;  // 1: matrices are loaded ahead of what multiplies them
 layout(constant_id = 23) const uint FM = 16;  // of one cooperative matrix
 layout(constant_id = 24) const uint FN = 16;
 layout(constant_id = 25) const uint FK = 16;
@@ -37,18 +38,27 @@ const uint A_SIZE = A_ROWS * (A_UNITS + 1u);
 const uint B_SIZE = B_ROWS * (B_UNITS + 1u);
 const uint A_TURNS = (A_ROWS * A_UNITS + THREADS - 1u) / THREADS;
 const uint B_TURNS = (B_ROWS * B_UNITS + THREADS - 1u) / THREADS;
+const uint A_LINES = THREADS / A_UNITS;  // rows that the group loads at a time
+const uint B_LINES = THREADS / B_UNITS;
+const uint A_SHIFT = A_EIGHTS ? 3u : 0u;  // what memory is indexed by: units, or elements
+const uint B_SHIFT = B_EIGHTS ? 3u : 0u;
 const uint OUT_UNITS = WARP_N / 4u;
 const uint OUT_SIZE = THREADS / WARP * FM * OUT_UNITS;
-const uint LOADED = BUFFERS * (A_SIZE + B_SIZE);
 
 const uint MREP = WARP_M / FM;
 const uint NREP = WARP_N / FN;
+const uint STEPS = STEP / FK;  // 2, 4 or 8
 
 #define SUMS coopmat<float, gl_ScopeSubgroup, FM, FN, gl_MatrixUseAccumulator>
-shared uvec4 tiles[LOADED > OUT_SIZE ? LOADED : OUT_SIZE];
+shared uvec4 tiles[A_SIZE + B_SIZE > OUT_SIZE ? A_SIZE + B_SIZE : OUT_SIZE];
 
-uint part_at(uint part, uint units) {
-    return part / units * (units + 1u) + part % units;
+// The row that an invocation loads a unit of. With four or two units to a row these are not in order: what eight
+// neighbours store at once then lies in different banks.
+uint line_of(uint id, uint units) {
+    uint line = id / units;
+    if (units == 4u) line = (id >> 5 << 3) + (id >> 3 & 3u) + (id >> 2 & 1u) * 4u;
+    if (units == 2u) line = (id >> 4 << 3) + (id >> 3 & 1u) + (id >> 1 & 3u) * 2u;
+    return line;
 }
 
 // The last turn may have nothing to do for some.
@@ -59,56 +69,28 @@ uint left(uint limit, uint at) {
     return at < limit ? limit - at : 0u;
 }
 
-// Of eight elements from i on the first n, zero for the others.
-uvec4 a_eight(uint i, uint n) {
+// Of the eight elements from one on the first n, zero for the others. They begin at `from`, counted in units where all
+// rows are whole units, else in elements.
+uvec4 a_eight(uint from, uint n) {
     uvec4 packed = uvec4(0u);
     if (A_EIGHTS) {
-        if (n > 0u) packed = a_word4[i >> 3];
+        if (n > 0u) packed = a_word4[from];
     } else {
-        packed.xy = a_packed4(i, n).xy;
-        packed.zw = a_packed4(i + 4u, n - min(n, 4u)).xy;
+        packed.xy = a_packed4(from, n).xy;
+        packed.zw = a_packed4(from + 4u, n - min(n, 4u)).xy;
     }
     return packed;
 }
 
-uvec4 b_eight(uint i, uint n) {
+uvec4 b_eight(uint from, uint n) {
     uvec4 packed = uvec4(0u);
     if (B_EIGHTS) {
-        if (n > 0u) packed = b_word4[i >> 3];
+        if (n > 0u) packed = b_word4[from];
     } else {
-        packed.xy = b_packed4(i, n).xy;
-        packed.zw = b_packed4(i + 4u, n - min(n, 4u)).xy;
+        packed.xy = b_packed4(from, n).xy;
+        packed.zw = b_packed4(from + 4u, n - min(n, 4u)).xy;
     }
     return packed;
-}
-
-// Rows past the end of M, and columns past that of N, repeat the last one or are zero: what they give is not stored.
-uvec4 fetch_a(uint part, uint row0, uint k0) {
-    uint row = part / A_UNITS, at = part % A_UNITS * 8u, n;
-    if (TRANSPOSE_A) {
-        row += k0;
-        at += row0;
-        n = row < k_end() ? left(push.m, at) : 0u;
-    } else {
-        row = min(row0 + row, push.m - 1u);
-        at += k0;
-        n = left(k_end(), at);
-    }
-    return a_eight(a_origin() + row * push.a_row + at, n);
-}
-
-uvec4 fetch_b(uint part, uint column0, uint k0) {
-    uint row = part / B_UNITS, at = part % B_UNITS * 8u, n;
-    if (TRANSPOSE_B) {
-        row = min(column0 + row, push.n - 1u);
-        at += k0;
-        n = left(k_end(), at);
-    } else {
-        row += k0;
-        at += column0;
-        n = row < k_end() ? left(push.n, at) : 0u;
-    }
-    return b_eight(b_origin() + row * push.b_row + at, n);
 }
 
 // Stores what a subgroup has put into shared memory: FM rows of WARP_N columns.
@@ -131,55 +113,132 @@ void store_rows(uint row0, uint column0, uint own) {
         subgroupBarrier(); \
     }
 
+// Loads an invocation's share of the step of K that begins at `at`, zeros past the end. Rows past the end of M, and
+// columns past that of N, repeat the last one or are zero: what they give is not stored.
+#define FETCH { \
+    uint a_step = (TRANSPOSE_A ? at * push.a_row : at) >> A_SHIFT, b_step = (TRANSPOSE_B ? at : at * push.b_row) >> B_SHIFT; \
+    EACH_A { \
+        uint n = TRANSPOSE_A ? (at + a_line + p * A_LINES < k_end() ? a_left : 0u) : left(k_end(), at + a_column); \
+        a_next[p] = a_eight((TRANSPOSE_A ? a_from[0] + p * a_jump : a_from[p]) + a_step, n); \
+    } \
+    EACH_B { \
+        uint n = TRANSPOSE_B ? left(k_end(), at + b_column) : (at + b_line + p * B_LINES < k_end() ? b_left : 0u); \
+        b_next[p] = b_eight(b_from[p] + b_step, n); \
+    } \
+    at += STEP; \
+}
+
+#define PUT { \
+    EACH_A tiles[a_put + p * A_LINES * (A_UNITS + 1u)] = a_next[p]; \
+    EACH_B tiles[b_put + p * B_LINES * (B_UNITS + 1u)] = b_next[p]; \
+}
+
+#define X_MATRIX coopmat<HALF, gl_ScopeSubgroup, FM, FK, gl_MatrixUseA>
+#define Y_MATRIX coopmat<HALF, gl_ScopeSubgroup, FK, FN, gl_MatrixUseB>
+
+// Load matrices of the S-th FK steps of K: those of all rows, those of the Q-th columns, all.
+#define LOAD_X(X, S) \
+    [[unroll]] for (uint p = 0u; p < MREP; p++) { \
+        uint m = warp_m + p * FM; \
+        if (TRANSPOSE_A) { \
+            coopMatLoad(X[p], tiles, (S) * FK * (A_UNITS + 1u) + m / 8u, A_UNITS + 1u, \
+                        gl_CooperativeMatrixLayoutColumnMajor); \
+        } else { \
+            coopMatLoad(X[p], tiles, m * (A_UNITS + 1u) + (S) * FK / 8u, A_UNITS + 1u, \
+                        gl_CooperativeMatrixLayoutRowMajor); \
+        } \
+    }
+
+#define LOAD_Y(Y, S, Q) { \
+    uint n = warp_n + (Q) * FN; \
+    if (TRANSPOSE_B) { \
+        coopMatLoad(Y, tiles, A_SIZE + n * (B_UNITS + 1u) + (S) * FK / 8u, B_UNITS + 1u, \
+                    gl_CooperativeMatrixLayoutColumnMajor); \
+    } else { \
+        coopMatLoad(Y, tiles, A_SIZE + (S) * FK * (B_UNITS + 1u) + n / 8u, B_UNITS + 1u, \
+                    gl_CooperativeMatrixLayoutRowMajor); \
+    } \
+}
+
+#define LOAD(X, Y, S) { \
+    LOAD_X(X, S) \
+    [[unroll]] for (uint q = 0u; q < NREP; q++) LOAD_Y(Y[q], S, q) \
+}
+
+#define COLUMN(X, Y, Q) \
+    [[unroll]] for (uint p = 0u; p < MREP; p++) sums[p * NREP + Q] = coopMatMulAdd(X[p], Y, sums[p * NREP + Q]);
+
+#define MULTIPLY(X, Y) [[unroll]] for (uint q = 0u; q < NREP; q++) { COLUMN(X, Y[q], q) }
+
+// Two times FK steps of K, of which the first one's matrices are there, and those of the next after them. No loop: what
+// has an index that is not constant lies in memory.
+#define PAIR(S) \
+    if (S + 2u < STEPS) { \
+        LOAD(x1, y1, S + 1u) \
+        MULTIPLY(x0, y0) \
+        LOAD(x0, y0, S + 2u) \
+        MULTIPLY(x1, y1) \
+    }
+
+// FK steps of K whose matrices are loaded where they are needed.
+#define ALONE(S) \
+    if (S < STEPS) { \
+        LOAD_X(x0, S) \
+        [[unroll]] for (uint q = 0u; q < NREP; q++) { \
+            Y_MATRIX y; \
+            LOAD_Y(y, S, q) \
+            COLUMN(x0, y, q) \
+        } \
+    }
+
 void make(uvec2 corner) {
     uint id = gl_LocalInvocationID.x, warp = gl_SubgroupID;
     uint warp_m = warp % (TILE_M / WARP_M) * WARP_M, warp_n = warp / (TILE_M / WARP_M) * WARP_N;
 
     SUMS sums[MREP * NREP];
     [[unroll]] for (uint i = 0u; i < MREP * NREP; i++) sums[i] = SUMS(0.0);
-    uvec4 a_next[A_TURNS];
-    uvec4 b_next[B_TURNS];
-    EACH_A a_next[p] = fetch_a(id + p * THREADS, corner.x, k_begin());
-    EACH_B b_next[p] = fetch_b(id + p * THREADS, corner.y, k_begin());
-    uint a_at = 0u;
+
+    uint a_line = line_of(id, A_UNITS), a_column = id % A_UNITS * 8u, a_put = a_line * (A_UNITS + 1u) + id % A_UNITS;
+    uint b_line = line_of(id, B_UNITS), b_column = id % B_UNITS * 8u, b_put = b_line * (B_UNITS + 1u) + id % B_UNITS;
+    b_put += A_SIZE;
+    uint a_left = left(push.m, corner.x + a_column), b_left = left(push.n, corner.y + b_column);
+    uint a_jump = A_LINES * push.a_row >> A_SHIFT, a_from[A_TURNS], b_from[B_TURNS];
+    EACH_A {
+        uint row = a_line + p * A_LINES;
+        uint first = TRANSPOSE_A ? row * push.a_row + corner.x : min(corner.x + row, push.m - 1u) * push.a_row;
+        a_from[p] = (a_origin() + first + a_column) >> A_SHIFT;
+    }
+    EACH_B {
+        uint row = b_line + p * B_LINES;
+        uint first = TRANSPOSE_B ? min(corner.y + row, push.n - 1u) * push.b_row : row * push.b_row + corner.y;
+        b_from[p] = (b_origin() + first + b_column) >> B_SHIFT;
+    }
+
+    uvec4 a_next[A_TURNS], b_next[B_TURNS];
+    X_MATRIX x0[MREP], x1[MREP];
+    Y_MATRIX y0[NREP], y1[NREP];
+    uint at = k_begin();
+    FETCH
+    PUT
+    FETCH
+    barrier();
+    if (AHEAD > 0u) LOAD(x0, y0, 0u)
     [[dont_unroll]] for (uint k0 = k_begin(); k0 < k_end(); k0 += STEP) {
-        uint b_at = a_at + A_SIZE;
-        if (BUFFERS == 1u) barrier();
-        EACH_A tiles[a_at + part_at(id + p * THREADS, A_UNITS)] = a_next[p];
-        EACH_B tiles[b_at + part_at(id + p * THREADS, B_UNITS)] = b_next[p];
+        if (AHEAD > 0u) {
+            PAIR(0u) PAIR(2u) PAIR(4u)
+            LOAD(x1, y1, STEPS - 1u)
+            MULTIPLY(x0, y0)
+        } else {
+            ALONE(0u) ALONE(1u) ALONE(2u) ALONE(3u) ALONE(4u) ALONE(5u) ALONE(6u) ALONE(7u)
+        }
         barrier();
-        if (k0 + STEP < k_end()) {
-            EACH_A a_next[p] = fetch_a(id + p * THREADS, corner.x, k0 + STEP);
-            EACH_B b_next[p] = fetch_b(id + p * THREADS, corner.y, k0 + STEP);
+        PUT
+        barrier();
+        FETCH
+        if (AHEAD > 0u) {
+            LOAD(x0, y0, 0u)
+            MULTIPLY(x1, y1)
         }
-        [[unroll]] for (uint k = 0u; k < STEP; k += FK) {
-            coopmat<HALF, gl_ScopeSubgroup, FM, FK, gl_MatrixUseA> x[MREP];
-            [[unroll]] for (uint p = 0u; p < MREP; p++) {
-                uint m = warp_m + p * FM;
-                if (TRANSPOSE_A) {
-                    coopMatLoad(x[p], tiles, a_at + k * (A_UNITS + 1u) + m / 8u, A_UNITS + 1u,
-                                gl_CooperativeMatrixLayoutColumnMajor);
-                } else {
-                    coopMatLoad(x[p], tiles, a_at + m * (A_UNITS + 1u) + k / 8u, A_UNITS + 1u,
-                                gl_CooperativeMatrixLayoutRowMajor);
-                }
-            }
-            [[unroll]] for (uint q = 0u; q < NREP; q++) {
-                coopmat<HALF, gl_ScopeSubgroup, FK, FN, gl_MatrixUseB> y;
-                uint n = warp_n + q * FN;
-                if (TRANSPOSE_B) {
-                    coopMatLoad(y, tiles, b_at + n * (B_UNITS + 1u) + k / 8u, B_UNITS + 1u,
-                                gl_CooperativeMatrixLayoutColumnMajor);
-                } else {
-                    coopMatLoad(y, tiles, b_at + k * (B_UNITS + 1u) + n / 8u, B_UNITS + 1u,
-                                gl_CooperativeMatrixLayoutRowMajor);
-                }
-                [[unroll]] for (uint p = 0u; p < MREP; p++) {
-                    sums[p * NREP + q] = coopMatMulAdd(x[p], y, sums[p * NREP + q]);
-                }
-            }
-        }
-        if (BUFFERS > 1u) a_at = A_SIZE + B_SIZE - a_at;
     }
 
     // Matrices do not say which element lies where: they go through shared memory.

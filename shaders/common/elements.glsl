@@ -117,8 +117,7 @@ uvec4 pack_halves(uvec3 words, uint odd, uint n) {
     uvec4 NAME##_pack4(uvec4 bits) { \
         uvec4 packed; \
         if (NAME##_f16) { \
-            packed = uvec4(f32_bits_to_f16_bits(bits.x) | (f32_bits_to_f16_bits(bits.y) << 16), \
-                           f32_bits_to_f16_bits(bits.z) | (f32_bits_to_f16_bits(bits.w) << 16), 0u, 0u); \
+            packed = uvec4(f32_bits_to_f16_word(bits.xy), f32_bits_to_f16_word(bits.zw), 0u, 0u); \
         } else if (NAME##_bf16) { \
             packed = uvec4(f32_bits_to_bf16_bits(bits.x) | (f32_bits_to_bf16_bits(bits.y) << 16), \
                            f32_bits_to_bf16_bits(bits.z) | (f32_bits_to_bf16_bits(bits.w) << 16), 0u, 0u); \

@@ -1,8 +1,11 @@
-// float32 <-> float16 / bfloat16 by integer bits, the same on every driver.
-// packHalf2x16 is not used: some drivers turn overflow and infinity into NaN. Nothing here needs 16-bit types, and
-// nothing branches: selects are much cheaper, on CPU drivers too.
+// float32 <-> float16 / bfloat16, the same bits on every driver: by integers, since Vulkan lets packHalf2x16 round either
+// way, and some drivers make NaN of what is too large. Nothing here needs 16-bit types, and nothing branches: selects
+// are much cheaper, on CPU drivers too.
 #ifndef VKPAR_HALFS_GLSL
 #define VKPAR_HALFS_GLSL
+
+// Set where the driver's packHalf2x16 was seen to round to nearest even: see DeviceInfo.packs_halves.
+layout(constant_id = 2046) const bool PACKS_HALVES = false;
 
 // Bits of a float32 -> bits of a float16: nearest even, overflow to infinity, NaN to 0x7E00. Selections instead of
 // branches: drivers without a GPU would run both sides of each.
@@ -15,6 +18,19 @@ uint f32_bits_to_f16_bits(uint x) {
     uint half_bits = a >= 0x38800000u ? normal : subnormal;  // 2^-14, the smallest normal half
     half_bits = a >= 0x477FF000u ? 0x7C00u : half_bits;      // 65520, halfway between the largest half and 2^16
     return a > 0x7F800000u ? 0x7E00u : half_bits | ((x >> 16) & 0x8000u);
+}
+
+// Bits of two float32 -> two float16 in a word, the first in the low half; each as above.
+uint f32_bits_to_f16_word(uvec2 x) {
+    uint word;
+    if (PACKS_HALVES) {
+        uvec2 nan = uvec2(greaterThan(x & 0x7FFFFFFFu, uvec2(0x7F800000u)));
+        uint mask = nan.x * 0xFFFFu | nan.y * 0xFFFF0000u;
+        word = (packHalf2x16(uintBitsToFloat(x)) & ~mask) | (0x7E007E00u & mask);
+    } else {
+        word = f32_bits_to_f16_bits(x.x) | (f32_bits_to_f16_bits(x.y) << 16);
+    }
+    return word;
 }
 
 // Bits of a float16 -> bits of the same float32; NaN to 0x7FC00000.
@@ -57,7 +73,7 @@ float bf16_bits_to_f32(uint h) {
 
 // Two values in one word, the first in the low half.
 uint f32_pair_to_f16_word(vec2 v) {
-    return f32_to_f16_bits(v.x) | (f32_to_f16_bits(v.y) << 16);
+    return f32_bits_to_f16_word(floatBitsToUint(v));
 }
 
 uint f32_pair_to_bf16_word(vec2 v) {

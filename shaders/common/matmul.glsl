@@ -1,6 +1,6 @@
 // What the matrix kernels share: out (M, N) = a (M, K) x b, where b is (K, N), or (N, K) when transposed.
 // With FORMS defined, also: a (K, M) transposed, batches and parts of K, and with EPILOGUE what follows the product.
-// Kernels without them stay as lean as the plain product allows.
+// With FOLDED, see folded.glsl. Kernels without them stay as lean as the plain product allows.
 #ifndef VKPAR_MATMUL_GLSL
 #define VKPAR_MATMUL_GLSL
 
@@ -62,6 +62,10 @@ layout(push_constant) uniform Push {
 #endif
 #ifdef SCALES
     uint scales_first;  // of quantised weights: scale, of Q4_K 16 bytes, at which b's begin
+#endif
+#ifdef FOLDED
+    uint norm_first;  // the vector that normalized rows are multiplied by
+    float norm_eps;   // what is added to the mean of their squares
 #endif
 #ifdef SEND
     uint source_at;  // of the output's binding: its first element

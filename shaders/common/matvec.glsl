@@ -4,6 +4,7 @@
 // uses any. The caller defines TRANSPOSED, and
 //   of a transposed b: MOST_ROWS of a; COLUMNS that an invocation makes, side by side; TURNS, how many loads of each are in
 //   flight; SUBGROUPS, whether subgroups add up (in their order). SPAN invocations stride over K together;
+//   FOLDED, COLUMNS being 2: also what folded.glsl does;
 //   of b (K, N): THREADS of a group. SPAN invocations stand side by side, each at four or eight columns; every such slice
 //   of the group takes four rows of b at a time.
 //
@@ -83,19 +84,38 @@ vec4 b_high(uvec4 packed) {
 }
 
 #if TRANSPOSED
-const uint WIDTH = THREADS / SPAN * COLUMNS;
+#ifdef FOLDED
+#include "folded.glsl"
+#else
+#define TEAM COLUMNS
+
+uint column_of(uint first, uint c) {
+    return min(first + c, push.n - 1u);
+}
+#endif
+
+const uint WIDTH = THREADS / SPAN * TEAM;
 const uint STEP = SPAN * CHUNK;
 const uint TURNS_LEFT = MOST_ROWS > 1 ? 1u : TURNS;  // where chunks are not whole: for eight rows it would be much code
 
-#if SUBGROUPS
-shared float parts[ROWS * COLUMNS * THREADS / 4u];  // subgroups have four invocations or more
+#ifdef FOLDED
+const uint SUMS = COLUMNS + (NORMED ? 1u : 0u);  // of a row: the last one is that of squares
 #else
-shared float parts[ROWS * COLUMNS * THREADS];
+const uint SUMS = COLUMNS;
+#endif
+
+#if SUBGROUPS
+shared float parts[ROWS * SUMS * THREADS / 4u];  // subgroups have four invocations or more
+#else
+shared float parts[ROWS * SUMS * THREADS];
 #endif
 
 // Of this invocation; not arguments, of which drivers copy the rows that there are not, too.
 uint column_at[COLUMNS];
 float sums[MOST_ROWS * COLUMNS];
+#ifdef FOLDED
+float squares[MOST_ROWS];
+#endif
 
 // Elements of a chunk that begins at k.
 uint left(uint k) {
@@ -118,6 +138,13 @@ void multiply(uint k, uint turns, bool whole) {
     [[unroll]] for (uint j = 0u; j < turns; j++) {
         uint n = whole ? 8u : left(k + j * STEP);
         if (n > 0u) {
+#ifdef FOLDED
+            uvec4 scales[2] = uvec4[2](uvec4(0u), uvec4(0u));
+            if (NORMED) {
+                scales[0] = norm_packed4(push.norm_first + k + j * STEP, n);
+                if (b_half) scales[1] = norm_packed4(push.norm_first + k + j * STEP + 4u, n - min(n, 4u));
+            }
+#endif
             EACH_ROW {
                 uint i = a_index(r, k + j * STEP);
                 vec4 low, high = vec4(0.0);
@@ -129,6 +156,14 @@ void multiply(uint k, uint turns, bool whole) {
                     low = a_four(i, n);
                     if (b_half) high = a_four(i + 4u * a_step(), n - min(n, 4u));
                 }
+#ifdef FOLDED
+                if (NORMED) {
+                    [[unroll]] for (uint e = 0u; e < 4u; e++) squares[r] += low[e] * low[e];
+                    if (b_half) [[unroll]] for (uint e = 0u; e < 4u; e++) squares[r] += high[e] * high[e];
+                    low *= norm_unpack4(scales[0]);
+                    high *= norm_unpack4(scales[1]);
+                }
+#endif
                 [[unroll]] for (uint c = 0u; c < COLUMNS; c++) {
                     // Not dot(), whose result costs another addition.
                     vec4 y = b_low(packed[j * COLUMNS + c]);
@@ -143,22 +178,31 @@ void multiply(uint k, uint turns, bool whole) {
     }
 }
 
-// Makes `summed` say what an output is.
+// One of the sums of a row that this invocation has.
+float sum_at(uint r, uint s) {
+#ifdef FOLDED
+    return s < COLUMNS ? sums[r * COLUMNS + s] : squares[r];
+#else
+    return sums[r * COLUMNS + s];
+#endif
+}
+
+// Makes `summed_at` say what a sum of a team is.
 #if SUBGROUPS
 void add_up() {
     uint id = gl_LocalInvocationID.x, stride = THREADS / gl_SubgroupSize;
     EACH_ROW {
-        [[unroll]] for (uint c = 0u; c < COLUMNS; c++) {
-            float sum = subgroupAdd(sums[r * COLUMNS + c]);
-            if (subgroupElect()) parts[(r * COLUMNS + c) * stride + id / gl_SubgroupSize] = sum;
+        [[unroll]] for (uint s = 0u; s < SUMS; s++) {
+            float sum = subgroupAdd(sum_at(r, s));
+            if (subgroupElect()) parts[(r * SUMS + s) * stride + id / gl_SubgroupSize] = sum;
         }
     }
     barrier();
 }
 
-float summed(uint r, uint column) {
+float summed_at(uint r, uint s, uint team) {
     uint stride = THREADS / gl_SubgroupSize, count = SPAN / gl_SubgroupSize;
-    uint first = (r * COLUMNS + column % COLUMNS) * stride + column / COLUMNS * count;
+    uint first = (r * SUMS + s) * stride + team * count;
     float sum = parts[first];
     for (uint i = 1u; i < count; i++) sum += parts[first + i];
     return sum;
@@ -167,15 +211,15 @@ float summed(uint r, uint column) {
 void add_up() {
     uint id = gl_LocalInvocationID.x;
     EACH_ROW {
-        [[unroll]] for (uint c = 0u; c < COLUMNS; c++) parts[(r * COLUMNS + c) * THREADS + id] = sums[r * COLUMNS + c];
+        [[unroll]] for (uint s = 0u; s < SUMS; s++) parts[(r * SUMS + s) * THREADS + id] = sum_at(r, s);
     }
     for (uint count = SPAN; count > 1u; count = max(count / 8u, 1u)) {
         uint next = max(count / 8u, 1u);
         barrier();
         if (id % SPAN < next) {
             EACH_ROW {
-                [[unroll]] for (uint c = 0u; c < COLUMNS; c++) {
-                    uint first = (r * COLUMNS + c) * THREADS + id;
+                [[unroll]] for (uint s = 0u; s < SUMS; s++) {
+                    uint first = (r * SUMS + s) * THREADS + id;
                     float sum = parts[first];
                     [[unroll]] for (uint i = 1u; i < 8u; i++) if (i * next < count) sum += parts[first + i * next];
                     parts[first] = sum;
@@ -186,17 +230,24 @@ void add_up() {
     barrier();
 }
 
-float summed(uint r, uint column) {
-    return parts[(r * COLUMNS + column % COLUMNS) * THREADS + column / COLUMNS * SPAN];
+float summed_at(uint r, uint s, uint team) {
+    return parts[(r * SUMS + s) * THREADS + team * SPAN];
 }
 #endif
 
+float summed(uint r, uint column) {
+    return summed_at(r, column % COLUMNS, column / COLUMNS);
+}
+
 void make(uint column0) {
     uint id = gl_LocalInvocationID.x;
-    uint column = column0 + id / SPAN * COLUMNS;
+    uint column = column0 + id / SPAN * TEAM;
     // Past the end: the last column again, which is not stored.
-    [[unroll]] for (uint c = 0u; c < COLUMNS; c++) column_at[c] = b_origin() + min(column + c, push.n - 1u) * push.b_row;
+    [[unroll]] for (uint c = 0u; c < COLUMNS; c++) column_at[c] = b_origin() + column_of(column, c) * push.b_row;
     [[unroll]] for (uint i = 0u; i < MOST_ROWS * COLUMNS; i++) sums[i] = 0.0;
+#ifdef FOLDED
+    [[unroll]] for (uint i = 0u; i < MOST_ROWS; i++) squares[i] = 0.0;
+#endif
     uint r = id / (WIDTH / 4u), stored = column0 + id % (WIDTH / 4u) * 4u;  // of what this invocation stores
 #ifdef FORMS
     if (r < ROWS) hold_residual(r, stored);
@@ -209,7 +260,11 @@ void make(uint column0) {
     add_up();
     if (r < ROWS) {
         uint c = stored - column0;
+#ifdef FOLDED
+        store_row4(r, stored, folded(r, c, NORMED ? summed_at(r, COLUMNS, 0u) : 0.0));
+#else
         store_row4(r, stored, vec4(summed(r, c), summed(r, c + 1u), summed(r, c + 2u), summed(r, c + 3u)));
+#endif
     }
 }
 #else

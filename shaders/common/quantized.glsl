@@ -52,29 +52,34 @@ vec4 whole_of(uvec4 chunk, uint i) {
 #define SCALE_BITS uint
 #endif
 
-// What the scale of a chunk is made of. Chunks and scales are counted from the table's first ones, `first` being where the
-// latter begin in the binding.
-SCALE_BITS scale_bits(uint first, uint chunk) {
+// Chunks are numbered by a scale that the binding holds: chunks of a scale times the number of that scale, and on from it.
 #if KIND == Q4_K
-    return scales_word4[first + (chunk >> 3)];
+const uint CHUNKS = 8u;  // of a scale
 #elif KIND == Q4_0
-    return scales_word[(first + chunk) >> 1];
+const uint CHUNKS = 1u;
 #else
-    return scales_word[(first + (chunk >> 1)) >> 1];
+const uint CHUNKS = 2u;
+#endif
+
+// What the scale of a chunk is made of.
+SCALE_BITS scale_bits(uint chunk) {
+#if KIND == Q4_K
+    return scales_word4[chunk / CHUNKS];
+#else
+    return scales_word[chunk / (2u * CHUNKS)];
 #endif
 }
 
-// What elements of that chunk are multiplied by, and what is subtracted then; both are exact.
-vec2 scale_of(SCALE_BITS bits, uint first, uint chunk) {
+// What elements of that chunk are multiplied by, and what is subtracted then; both are exact. The chunk's number may be
+// less by any multiple of 2 CHUNKS.
+vec2 chunk_scale(SCALE_BITS bits, uint chunk) {
 #if KIND == Q4_K
     uvec3 part = bits.yzw >> ((chunk & 7u) << 2);
     uint scale = (part.x & 15u) | ((part.z & 3u) << 4);
     uint least = (part.y & 15u) | ((part.z & 12u) << 2);
-    return unpackHalf2x16(bits.x) * vec2(float(scale), float(least));
-#elif KIND == Q4_0
-    return vec2(unpackHalf2x16(bits >> (((first + chunk) & 1u) << 4)).x, 0.0);
+    return unpackHalf2x16(bits.x) * (uintBitsToFloat(uvec2(scale, least) | 0x4B000000u) - 8388608.0);
 #else
-    return vec2(unpackHalf2x16(bits >> (((first + (chunk >> 1)) & 1u) << 4)).x, 0.0);
+    return vec2(unpackHalf2x16(bits >> ((chunk / CHUNKS & 1u) << 4)).x, 0.0);
 #endif
 }
 

@@ -12,7 +12,7 @@
 #include "wire.glsl"
 
 // Per block, how many of its elements were stored; zero before the first launch and after each.
-layout(set = 0, binding = 5, std430) coherent buffer Stored { uint stored[]; };
+layout(set = 0, binding = STORED_BINDING, std430) coherent buffer Stored { uint stored[]; };
 
 const uint PER_SCALE = OUT_WIRE == WIRE_Q8 ? Q8_UNITS : BLOCK / 8u;  // units that share a scale
 shared uint largest_in[BLOCK / 8u / PER_SCALE];

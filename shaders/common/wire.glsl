@@ -1,8 +1,8 @@
 // How elements cross a link. A slot holds blocks of 256 elements: payloads first, then, for wires with scales, those of
 // each block in the slot's tail. LANES invocations share a block, eight elements at a time each.
-// Macros give LANES, GROUP (invocations of a work-group; not where a kernel has a size of its own), ELEM (the array's type), IN_WIRE and OUT_WIRE (what slots
-// hold), TEXELS, defined where arrays and slots are read as texel buffers, and TAIL, defined where the last block is cut
-// short: types are no specialization constants, because SwiftShader does not fold those.
+// Macros give LANES, GROUP (invocations of a work-group, not in all kernels; with OWN_SIZE it is not set here), ELEM (the
+// array's type), IN_WIRE and OUT_WIRE (what slots hold), TEXELS, defined where arrays and slots are read as texel buffers,
+// and TAIL, defined where the last block is cut short: types are no specialization constants, as SwiftShader folds none.
 #ifndef VKPAR_WIRE_GLSL
 #define VKPAR_WIRE_GLSL
 
@@ -25,7 +25,9 @@ const uint ROUNDS = PER_LANE / 8u;
 #ifdef GROUP
 const uint BLOCKS_PER_GROUP = GROUP / LANES;
 
+#ifndef OWN_SIZE
 layout(local_size_x = GROUP) in;
+#endif
 #endif
 
 #ifndef SOURCE_BINDING
@@ -399,9 +401,7 @@ uint left_of_four(uint count, uint four) {
 
 // How many of the low and of the high four of a unit exist: no high one without all of the low ones.
 uvec2 elements_left(uint count, uint unit) {
-    if (IS_WHOLE) {
-        return uvec2(4u);
-    }
+    if (IS_WHOLE) return uvec2(4u);
     uint low = low_four(unit);
     return uvec2(left_of_four(count, low), left_of_four(count, low + APART));
 }

@@ -21,7 +21,16 @@ calls = importlib.import_module("vkpar.ops._calls")
 pytestmark = [pytest.mark.device, pytest.mark.sampled(12)]
 
 Floats = NDArray[np.float64]
-SIZES = [(128, 256, 128), (300, 264, 200), (301, 267, 203), (17, 31, 33), (9, 8, 8), (130, 1, 70), (64, 520, 1000)]
+SIZES = [
+    (128, 256, 128),
+    (300, 264, 200),
+    (301, 267, 203),
+    (17, 31, 33),
+    (9, 8, 8),
+    (130, 1, 70),
+    (64, 520, 1000),
+    (5, 136, 300),
+]
 EPS32, ROUNDING = 2.0**-24, {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 0.0}
 
 
@@ -30,7 +39,7 @@ def only(monkeypatch: pytest.MonkeyPatch, device: vkpar.Device, core: Core, dtyp
     if core not in cores.available(device.info, dtype):
         pytest.skip(f"{device.name} has no matrix cores that run {core.label} on {dtype}")
 
-    def choice(_: object, given: str, m: int, n: int, k: int, batch: int, most: int) -> Choice | None:
+    def choice(_: object, given: str, m: int, n: int, k: int, batch: int, most: int, **_more: bool) -> Choice | None:
         k_part = -(-k // (min(parts, most) * core.step)) * core.step
         return Choice(core, -(-k // k_part), min(k_part, k)) if given == dtype else None
 
@@ -155,9 +164,10 @@ def test_the_device_measures_its_kernels(device: vkpar.Device) -> None:
     found = cores.available(device.info, "float16")
     if not found:
         pytest.skip(f"{device.name} has no matrix cores")
-    rates = cores.rates(device, "float16", found)
-    assert set(found) < set(rates)
-    assert all(0 < rate.one < 1e9 and 0 < rate.four < 1e9 for rate in rates.values())
+    made = cores.measured(device, "float16", (*found, cores.PLAIN))
+    assert set(made.rates) == {*found, cores.PLAIN}
+    assert all(0 < rate.one < 1e9 and 0 < rate.four < 1e9 for rate in made.rates.values())
+    assert made.few is None or all(0 < ns < 1e9 for few in made.few for ns in (few.cores, *few.rows))
 
 
 # --- without matrix cores ---
@@ -166,7 +176,7 @@ def test_the_device_measures_its_kernels(device: vkpar.Device) -> None:
 def test_without_matrix_cores_nothing_changes(device: vkpar.Device) -> None:
     if device.info.features.matrix_features:
         pytest.skip(f"{device.name} has matrix cores")
-    assert cores.choose(device, "float16", 512, 512, 512, 1, 8) is None
+    assert cores.choose(device, "float16", 512, 512, 512, 1, 8, transpose_b=False) is None
 
 
 def test_features_can_be_left_off(reopen: Callable[..., vkpar.Device]) -> None:
@@ -184,8 +194,11 @@ def test_a_kernel_for_matrix_cores_is_refused_by_name(device: vkpar.Device) -> N
         vkpar.Kernel(device, shader.shipped("matmul_coop_f16_t128"))
 
 
+@pytest.mark.parametrize("instead", ["matmul_tiled", "matvec"])
 @pytest.mark.parametrize("follows", [False, True])
-def test_how_a_product_is_dispatched(device: vkpar.Device, monkeypatch: pytest.MonkeyPatch, follows: bool) -> None:
+def test_how_a_product_is_dispatched(
+    device: vkpar.Device, monkeypatch: pytest.MonkeyPatch, follows: bool, instead: str
+) -> None:
     """Where no device runs the kernels: their names, bindings, push constants and grids."""
     core = cores.CORES[0]
     sent: list[tuple[str, int, int, tuple[int, ...], int]] = []
@@ -207,8 +220,8 @@ def test_how_a_product_is_dispatched(device: vkpar.Device, monkeypatch: pytest.M
 
     forget(device)
     monkeypatch.setattr(calls.Call, "dispatch", dispatch)
-    monkeypatch.setattr(products, "kernel_for", lambda device, m: "matmul_tiled")
-    monkeypatch.setattr(products.cores, "choose", lambda *given: Choice(core, 2, 64))
+    monkeypatch.setattr(products, "kernel_for", lambda device, m: instead)
+    monkeypatch.setattr(products.cores, "choose", lambda *given, **_: Choice(core, 2, 64))
     x, y = device.zeros((150, 100), "float16"), device.zeros((100, 300), "float16")
     vkpar.matmul(x, y, activation="relu" if follows else None)
     assert [name for name, *_ in sent] == [f"{KHR}_f16_t256", "matmul_finish"]
@@ -218,7 +231,7 @@ def test_how_a_product_is_dispatched(device: vkpar.Device, monkeypatch: pytest.M
     assert constants[7:9] == core.tile
     assert constants[18:] == core.constants(device.info)
     sent.clear()
-    monkeypatch.setattr(products.cores, "choose", lambda *given: Choice(core, 1, 100))
+    monkeypatch.setattr(products.cores, "choose", lambda *given, **_: Choice(core, 1, 100))
     vkpar.matmul(x, y, activation="relu" if follows else None)
     assert [(name, bindings, groups) for name, bindings, _, _, groups in sent] == [
         (KHR + ("_forms" if follows else "") + "_f16_t256", 5 if follows else 3, tiles)

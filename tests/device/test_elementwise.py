@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 import vkpar
 
+each = importlib.import_module("vkpar.ops._each")
 launch = importlib.import_module("vkpar.ops._launch")
 elementwise = importlib.import_module("vkpar.ops.elementwise")
 pytestmark = pytest.mark.device
@@ -104,6 +105,35 @@ def test_the_same_array_twice(device: vkpar.Device, rng: np.random.Generator) ->
     a = device.array(values, "float16")
     vkpar.add(a, a, out=a)
     np.testing.assert_array_equal(a.numpy(), (values + values).astype(np.float16))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("count", [4, 5, 6, 7, 1029])
+def test_what_lies_beside_a_result_stays(device: vkpar.Device, count: int, dtype: str) -> None:
+    """In the middle of an array, and at its end, where kernels may write the padding; eager and by plan; in place."""
+    for first, total in ((4, count + 12), (0, count), (8, count + 8)):
+        around = device.array(np.arange(total), dtype)
+        part = around[first : first + count]
+        expected = np.arange(total, dtype=dtype)
+        for _ in range(2):
+            vkpar.add(part, part, out=part)
+            vkpar.subtract(part, 1, out=part)
+            expected[first : first + count] = expected[first : first + count] * 2 - 1
+        np.testing.assert_array_equal(around.numpy(), expected)
+
+
+@pytest.mark.parametrize("count", [1, 1024, 1027, 2047, 2048, 4095, 5001])
+def test_two_blocks_an_invocation(device: vkpar.Device, monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    """What GPUs do with many halves."""
+    monkeypatch.setattr(elementwise, "_blocks", lambda out, count: 2)
+    monkeypatch.setattr(each._Dispatch, "_blocks", lambda self: 2)
+    values = (np.arange(count) % 1000).astype(np.float16)
+    a = device.array(values.reshape(1, 1, -1), "float16")  # a shape that no other test has a plan of
+    bias = device.array(values[:1], "float16")
+    np.testing.assert_array_equal(vkpar.add(a, a).numpy().ravel(), values * 2)
+    np.testing.assert_array_equal((a + bias).numpy().ravel(), values + values[0])
+    np.testing.assert_array_equal(vkpar.subtract(a, 3).numpy().ravel(), values - 3)
+    np.testing.assert_array_equal(vkpar.maximum(a, bias, out=a).numpy().ravel(), values)
 
 
 def test_special_values(device: vkpar.Device) -> None:

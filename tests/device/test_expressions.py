@@ -19,7 +19,7 @@ from vkpar.elementwise import _spirv
 from vkpar.ops.expressions import parse, typed
 from vkpar.ops.generate import Kind
 
-pytestmark = [pytest.mark.device, pytest.mark.sampled(4), pytest.mark.usefixtures("compiler")]
+pytestmark = [pytest.mark.device, pytest.mark.sampled(6), pytest.mark.usefixtures("compiler")]
 DTYPES = ("float32", "float16", "bfloat16", "int32", "uint32")
 LINEAR = vkpar.elementwise("y = a * x + b; z = y - a")
 

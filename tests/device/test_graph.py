@@ -27,7 +27,7 @@ from vkpar import DeviceLostError, InvalidUsageError, VulkanError, env
 from vkpar.vulkan import api, capturing
 from vkpar.vulkan.queue import Queue
 
-pytestmark = [pytest.mark.device, pytest.mark.sampled(4), pytest.mark.usefixtures("compiler")]
+pytestmark = [pytest.mark.device, pytest.mark.sampled(6), pytest.mark.usefixtures("compiler")]
 TESTS = str(Path(__file__).parents[1])
 
 

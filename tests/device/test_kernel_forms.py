@@ -17,7 +17,7 @@ from vkpar.vulkan.pipelines import shader
 from vkpar.vulkan.pipelines.interface import reflect
 from vkpar.vulkan.pipelines.uniforms import as_storage
 
-pytestmark = [pytest.mark.device, pytest.mark.sampled(3)]
+pytestmark = [pytest.mark.device, pytest.mark.sampled(4)]
 
 AXPY = """
 #version 450

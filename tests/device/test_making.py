@@ -13,7 +13,7 @@ from elementwise import held, seen
 import vkpar
 from vkpar import InvalidUsageError, UnsupportedError
 
-pytestmark = [pytest.mark.device, pytest.mark.sampled(3)]
+pytestmark = [pytest.mark.device, pytest.mark.sampled(4)]
 FLOATS = ("float32", "float16", "bfloat16")
 
 

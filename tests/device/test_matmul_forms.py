@@ -43,14 +43,14 @@ def force(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
         products, "kernel_for", lambda device, m: kernel if kernel != "matvec" or m <= 8 else "matmul_tiled"
     )
 
-    monkeypatch.setattr(products.cores, "choose", lambda *given: None)
+    monkeypatch.setattr(products.cores, "choose", lambda *given, **_: None)
 
     def cut(k: int, most: int) -> occupancy.Cut:
         parts = -(-k // 16) if split and k > 16 else 1
         return occupancy.Cut((1, 2), parts, 16) if 1 < parts <= most else occupancy.Cut((2, 1), 1, k)
 
     monkeypatch.setattr(products.occupancy, "tiled", lambda m, n, k, batch, units, most: cut(k, most))
-    monkeypatch.setattr(products.occupancy, "reading", lambda g, nb, m, n, k, batch, units, most: cut(k, most))
+    monkeypatch.setattr(products.occupancy, "reading", lambda g, nb, m, n, k, batch, units, most, **_: cut(k, most))
 
 
 @pytest.fixture(params=KERNELS)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 
 import pytest
 
 import vkpar
 from vkpar.vulkan import api
-from vkpar.vulkan.pipelines import kernel
+from vkpar.vulkan.pipelines import kernel, shader
 from vkpar.vulkan.pipelines.kernel import PipelineCache
 
 pytestmark = pytest.mark.device
@@ -42,6 +43,27 @@ def test_a_layout_that_fails_leaves_nothing(cache: PipelineCache, fails: str, mo
     assert vk.live() == before
     monkeypatch.undo()
     assert cache.layout(2, 8) is cache.layout(2, 8)
+
+
+def test_constants_of_a_device_are_those_of_own_kernels(device: vkpar.Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Users' modules may have a constant of that number themselves."""
+    given: list[int | None] = []
+    create = kernel.Pipeline._create
+
+    def noting(self: Any, module: Any, entry: str, constants: dict[int, int], full: bool) -> Any:
+        given.append(constants.get(kernel.PACKS_HALVES))
+        return create(self, module, entry, constants, full)
+
+    monkeypatch.setattr(kernel.Pipeline, "_create", noting)
+    spirv = shader.shipped("add_f32_f32")
+    with closing(PipelineCache(device.logical.handle, packs_halves=True)) as cache:
+        cache.shipped("add_f32_f32", 3, 24)
+        held = [cache.lease("key", spirv, "main", 3, 24, own=own) for own in (True, False)]
+        assert given == [1, 1, None]
+        del held
+    with closing(PipelineCache(device.logical.handle)) as cache:
+        cache.shipped("add_f32_f32", 3, 24)
+    assert given[3:] == [None]
 
 
 def test_a_pipeline_that_fails_leaves_nothing(cache: PipelineCache, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,60 +10,31 @@ import numpy as np
 import pytest
 from conftest import FULL
 from elements import FLOATS, check, normal, values_of
-from gguf import GGMLQuantizationType, quants
+from gguf import quants
 from numpy.typing import NDArray
 from planning import forget
+from quantizing import NAMES, TYPES, blocks_of, columns_of, error_of, exact, made
 
 import vkpar
 from vkpar import InvalidUsageError, UnsupportedError, env
 from vkpar.ops.quantized import KINDS
-from vkpar.testing import gamma
 
 products = importlib.import_module("vkpar.ops.quantized_products")
+integer_dots = importlib.import_module("vkpar.ops.integer_dots")
 pytestmark = pytest.mark.device
-NAMES = tuple(KINDS)
-TYPES = {name: GGMLQuantizationType[name.upper()] for name in NAMES}
-
-Blocks = NDArray[np.uint8]
-Floats = NDArray[np.float64]
 
 
 @pytest.fixture(params=["default", "few"])
 def kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, device: vkpar.Device) -> Iterator[str]:
-    """The kernels of the device, and that of GPUs for few rows on CPU drivers, too."""
+    """The kernels of the device, and that of any GPU for few rows on all drivers, too."""
     if request.param == "few":
         if "SwiftShader" in device.name and not FULL:
             pytest.skip("SwiftShader compiles each variant of this kernel for seconds; lavapipe runs them")
         monkeypatch.setattr(products, "rows_at_once", lambda device: 8)
+        monkeypatch.setattr(integer_dots, "usable", lambda device: False)
     forget(device)
     yield str(request.param)
     forget(device)
-
-
-def blocks_of(rng: np.random.Generator, kind: str, rows: int, columns: int, scale: float = 0.02) -> Blocks:
-    """Random blocks, every byte any value, but for normal scales."""
-    found = KINDS[kind]
-    made = rng.integers(0, 256, (rows, columns // found.block, found.nbytes), np.uint8)
-    count = 2 if kind == "q4_k" else 1
-    scales = rng.standard_normal((rows, columns // found.block, count)) * scale
-    made[..., : 2 * count] = scales.astype(np.float16).view(np.uint8)
-    return made.reshape(rows, -1)
-
-
-def exact(blocks: Blocks, kind: str) -> NDArray[np.float32]:
-    """The weights."""
-    with np.errstate(invalid="ignore"):
-        made: NDArray[np.float32] = quants.dequantize(blocks, TYPES[kind])
-    return made
-
-
-def columns_of(kind: str, blocks: int = 3) -> int:
-    return KINDS[kind].block * blocks
-
-
-def made(device: vkpar.Device, blocks: Blocks, kind: str) -> vkpar.Quantized:
-    found = KINDS[kind]
-    return vkpar.quantized(device, blocks, (len(blocks), blocks.shape[1] // found.nbytes * found.block), kind)
 
 
 def bits(array: vkpar.Array) -> NDArray[np.uint32]:
@@ -125,7 +96,7 @@ def test_blocks_come_from_anywhere(device: vkpar.Device, rng: np.random.Generato
         np.testing.assert_array_equal(q.dequantize().numpy(), want)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("kind", NAMES)
 def test_rows_are_views(device: vkpar.Device, rng: np.random.Generator, kernel: str, kind: str) -> None:
     blocks = blocks_of(rng, kind, 11, columns_of(kind, 1))
@@ -154,35 +125,7 @@ def test_rows_are_views(device: vkpar.Device, rng: np.random.Generator, kernel: 
 # --- products ---
 
 
-def magnitudes(blocks: Blocks, kind: str) -> Floats:
-    """What errors are relative to: a weight's magnitude, of Q4_K those of the two parts that it is made of."""
-    weights = exact(blocks, kind).astype(np.float64)
-    if kind != "q4_k":
-        return np.abs(weights)
-    without = blocks.copy().reshape(len(blocks), -1, KINDS[kind].nbytes)
-    without[..., 2:4] = 0
-    scaled = exact(without.reshape(len(blocks), -1), kind).astype(np.float64)
-    return np.abs(scaled) + np.abs(scaled - weights)
-
-
-def error_of(x: NDArray[Any], blocks: Blocks, kind: str, slab: str = "float32") -> Floats:
-    """How far a product may be off.
-
-    A term is rounded when it is multiplied, once for each term added before it in its chunk, when the chunk is scaled,
-    and for each chunk and each invocation added after it: K + 40 times at most. Weights that are made in float16 are
-    rounded to it before: to within 2^-11 of themselves, or 2^-25 below its normal numbers.
-    """
-    rounding: Floats | float = 0.0
-    if slab == "float16":
-        size = np.abs(x).astype(np.float64)
-        rounding = (2.0**-11 * size @ np.abs(exact(blocks, kind).astype(np.float64)).T) + 2.0**-25 * size.sum(
-            1, keepdims=True
-        )
-        rounding *= 1 + gamma(x.shape[1] + 40)  # what is summed is as much larger
-    return rounding + gamma(x.shape[1] + 40) * (np.abs(x).astype(np.float64) @ magnitudes(blocks, kind).T) + 1e-37
-
-
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("kind", NAMES)
 @pytest.mark.parametrize("m", [1, 2, 3, 8, 40])
 def test_products(device: vkpar.Device, rng: np.random.Generator, kernel: str, kind: str, m: int) -> None:
@@ -197,7 +140,7 @@ def test_products(device: vkpar.Device, rng: np.random.Generator, kernel: str, k
         view = flat[5:].reshape(x.shape)
         few = m <= products.rows_at_once(device)
         slab = "float32" if few else products.slab_type(device, view.dtype).name
-        error = error_of(x, blocks, kind, slab)
+        error = error_of(x, blocks, kind, slab, dots=m == 1 and integer_dots.usable(device))
         first = vkpar.matmul(view, q, transpose_b=True, dtype="float32")
         check(first, x.astype(np.float64) @ weights.T, error)
         again = vkpar.matmul(view, q, transpose_b=True, dtype="float32")
@@ -205,7 +148,7 @@ def test_products(device: vkpar.Device, rng: np.random.Generator, kernel: str, k
         check(vkpar.matmul(view, q, transpose_b=True), x.astype(np.float64) @ weights.T, error)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("kind", NAMES)
 def test_wide_and_narrow_spreads(
     device: vkpar.Device, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch, kind: str
@@ -214,6 +157,7 @@ def test_wide_and_narrow_spreads(
     if "SwiftShader" in device.name and not FULL:
         pytest.skip("SwiftShader compiles each variant of this kernel for seconds; lavapipe runs them")
     monkeypatch.setattr(products, "rows_at_once", lambda device: 8)
+    monkeypatch.setattr(integer_dots, "usable", lambda device: False)
     blocks = blocks_of(rng, kind, 19, 2048).reshape(19, -1, KINDS[kind].nbytes)
     scales = np.array([[1, 2]] if kind == "q4_k" else [[0.5]], np.float16)
     blocks[..., : 2 * scales.size] = scales.view(np.uint8)
@@ -247,7 +191,7 @@ def test_spreads_fit_shared_memory(device: vkpar.Device) -> None:
                     assert way.width % 4 == 0
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("kind", NAMES)
 def test_sums_of_subgroups(
     device: vkpar.Device, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch, kind: str
@@ -257,6 +201,7 @@ def test_sums_of_subgroups(
         pytest.skip("subgroups of this device do not add up, or SwiftShader compiles these kernels for seconds")
     monkeypatch.setattr(products, "rows_at_once", lambda device: 8)
     monkeypatch.setattr(products.matvec, "adds_up", lambda info: True)
+    monkeypatch.setattr(integer_dots, "usable", lambda device: False)
     forget(device)
     blocks = blocks_of(rng, kind, 21, columns_of(kind, 7))
     q, weights = made(device, blocks, kind), exact(blocks, kind).astype(np.float64)
@@ -316,7 +261,7 @@ def test_captured(device: vkpar.Device, rng: np.random.Generator, kernel: str, m
     graph.close()
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("kind", NAMES)
 def test_what_is_no_number_stays_in_its_row(
     device: vkpar.Device, rng: np.random.Generator, kernel: str, kind: str
@@ -395,7 +340,7 @@ def test_nothing(device: vkpar.Device) -> None:
     none.close()
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("kind", NAMES)
 def test_over_several_buffers(device: vkpar.Device, rng: np.random.Generator, kernel: str, kind: str) -> None:
     """Rows are cut into pieces that a kernel binds each."""
@@ -414,7 +359,8 @@ def test_over_several_buffers(device: vkpar.Device, rng: np.random.Generator, ke
             for dtype in ("float32", "float16") if m == 1 else ("float32",):
                 found = vkpar.matmul(opened.array(x), q, transpose_b=True, bias=opened.array(bias), dtype=dtype)
                 want = x.astype(np.float64) @ weights.T.astype(np.float64) + bias
-                check(found, want, error_of(x, blocks, kind) + 2.0**-23 * np.abs(want))
+                error = error_of(x, blocks, kind, dots=m == 1 and integer_dots.usable(opened))
+                check(found, want, error + 2.0**-23 * np.abs(want))
         with pytest.raises(UnsupportedError, match="cannot see a table"):
             vkpar.take(q, opened.array([1], "int32"))
         with pytest.raises(UnsupportedError, match="binds at once"):

@@ -19,7 +19,7 @@ from vkpar import InvalidUsageError, env
 from vkpar.arrays import transfer
 from vkpar.arrays.region import select
 
-pytestmark = [pytest.mark.device, pytest.mark.sampled(3)]
+pytestmark = [pytest.mark.device, pytest.mark.sampled(4)]
 DTYPES = ["bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"]
 DTYPES += ["float16", "float32", "float64", "complex64", "complex128", "bfloat16"]
 SMALL = {"max_buffer": 4096, "max_binding": 4096, "ring_bytes": 4096, "ring": "host"}

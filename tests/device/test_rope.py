@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 import vkpar
 from vkpar.testing import U
 
-pytestmark = [pytest.mark.device, pytest.mark.sampled(3)]
+pytestmark = [pytest.mark.device, pytest.mark.sampled(4)]
 
 F64 = NDArray[np.float64]
 LLAMA3 = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_context": 8192}

@@ -15,7 +15,7 @@ import vkpar
 from vkpar import InvalidUsageError
 from vkpar.arrays.views import overlaps
 
-pytestmark = [pytest.mark.device, pytest.mark.sampled(3)]
+pytestmark = [pytest.mark.device, pytest.mark.sampled(4)]
 DTYPES = ["bool", "int8", "uint16", "float16", "bfloat16", "float32", "int64", "float64", "complex128"]
 SMALL = {"max_buffer": 4096, "max_binding": 4096}
 
@@ -252,6 +252,31 @@ def test_plans_tell_views_apart(device: vkpar.Device) -> None:
         out = device.zeros((6, 6))
         vkpar.add(array, array, out=out.T)
         same(out.numpy(), (values + values).T.copy())
+
+
+def test_transposes_and_packed_copies_by_plan(device: vkpar.Device) -> None:
+    """The second ones are made of what is known of the first: of arrays of one form, but not of others."""
+    values = np.arange(48, dtype=np.float32).reshape(6, 8)
+    for host in (values, values + 1, values[:4].copy(), values.reshape(8, 6), values.reshape(2, 3, 8)):
+        for dtype in ("float32", "float16", "int8"):
+            array = device.array(host, dtype)
+            for view, shown in (
+                (array.T, host.T),
+                (array[1:].T, host[1:].T),
+                (array.T.T, host),
+                (array[0].T, host[0].T),
+            ):
+                assert (view.shape, view.strides, view.dtype) == (shown.shape, array_strides(shown), dtype)
+                same(view.contiguous().numpy(), shown.astype(dtype))
+                same(view.contiguous().numpy(), shown.astype(dtype))
+    view = array.T
+    array.close()
+    with pytest.raises(vkpar.InvalidUsageError, match="given back"):
+        view.contiguous()
+
+
+def array_strides(values: Any) -> tuple[int, ...]:
+    return tuple(step // values.itemsize for step in values.strides)
 
 
 def test_kernels_say_what_to_do(device: vkpar.Device, compiler: None) -> None:

@@ -42,7 +42,7 @@ from vkpar.vulkan.memory.buffer import BufferRange
 from vkpar.vulkan.queue import Frame
 from vkpar.vulkan.tape import Tape
 
-pytestmark = [pytest.mark.device, pytest.mark.sampled(4)]
+pytestmark = [pytest.mark.device, pytest.mark.sampled(6)]
 
 BLOCKS_PER_GROUP = 8
 SLOT = 16 << 10  # bytes

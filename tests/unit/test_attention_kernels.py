@@ -15,7 +15,12 @@ from vkpar.vulkan.physical import DeviceInfo
 module = importlib.import_module("vkpar.ops.attention")
 
 SHAPES = ("16x16x16 f16*f16->f32", "16x16x16 bf16*bf16->f32")
-MATRICES = ("cooperativeMatrix", "shaderBFloat16Type", "shaderBFloat16CooperativeMatrix")
+MATRICES = (
+    "cooperativeMatrix",
+    "cooperativeMatrixConversions",
+    "shaderBFloat16Type",
+    "shaderBFloat16CooperativeMatrix",
+)
 
 
 def gpu(shared: int = 48 << 10, **features: Any) -> DeviceInfo:
@@ -45,8 +50,8 @@ def chosen(info: DeviceInfo, queries: int, width: int = 128, dtype: str = "float
         (4, "float32", 128, "attention_warps_rows4"),
         (8, "bfloat16", 64, "attention_warps_rows8"),
         (8, "float16", 512, "attention_rows8"),
-        (9, "float16", 128, "attention_cores_t256"),
-        (2048, "bfloat16", 256, "attention_cores_t128"),
+        (9, "float16", 128, "attention_cores2_t256"),
+        (2048, "bfloat16", 256, "attention_cores2_t256"),
         (2048, "float16", 300, "attention_rows8"),
         (2048, "float32", 128, "attention_tiled"),
         (12, "float32", 128, "attention_warps_rows8"),
@@ -77,7 +82,13 @@ def test_what_matrix_cores_need(features: dict[str, Any]) -> None:
 def test_other_vendors_have_no_kernel_of_subgroups() -> None:
     info = dataclasses.replace(gpu(), vendor_id=0x1002)
     assert chosen(info, 4).name == "attention_rows4"
-    assert chosen(info, 2048).name == "attention_cores_t256"
+
+
+def test_weights_are_converted_where_they_are_or_in_shared_memory() -> None:
+    found = chosen(gpu(), 2048)
+    assert found == ("attention_cores2_t256", 256, 128, (32, 32))
+    without = tuple(name for name in MATRICES if name != "cooperativeMatrixConversions")
+    assert chosen(gpu(matrix_features=without), 2048) == ("attention_cores_t256", *found[1:])
 
 
 @pytest.mark.parametrize("shared", [16 << 10, 32 << 10, 48 << 10, 64 << 10])
@@ -93,3 +104,25 @@ def test_shared_memory_is_enough(shared: int, width: int) -> None:
             assert shared >= module._TILED_SHARED
     assert "cores" in chosen(gpu(48 << 10), 2048, width).name
     assert "cores" not in chosen(gpu(8 << 10), 2048, width).name
+
+
+@pytest.mark.parametrize(
+    ("tokens", "keys", "expected"),
+    [
+        (2048, 2048, 1),  # more work-groups than units
+        (512, 512, 1),  # four units less than all
+        (128, 128, 1),  # few, but adding up parts takes longer than the keys
+        (64, 16384, 8),  # as many as fill the units
+        (16, 16384, 16),
+        (512, 65536, 1),
+    ],
+)
+def test_parts_of_keys_for_matrix_cores(tokens: int, keys: int, expected: int) -> None:
+    info = gpu()
+    info = dataclasses.replace(info, limits=dataclasses.replace(info.limits, compute_units=132))
+    kernel = chosen(info, 4 * tokens)
+    call: Any = SimpleNamespace(device=SimpleNamespace(info=info))
+    shape = {"_batch": 1, "_heads": 32, "_tokens": tokens, "_keys": keys, "_chunks": 16}
+    attention: Any = SimpleNamespace(_call=call, **shape)
+    groups = 8 * -(-4 * tokens // kernel.rows)
+    assert module._Attention._splits(attention, kernel, groups) == expected

@@ -17,14 +17,17 @@ from infos import fake_info
 
 from vkpar import cachedir, env
 from vkpar.errors import VulkanError
-from vkpar.ops import cores
-from vkpar.ops.cores import KHR, TILED, Core, Rate
+from vkpar.ops import core_rates, cores
+from vkpar.ops.core_rates import Few, Rate
+from vkpar.ops.cores import KHR, Choice, Core
 from vkpar.vulkan.physical import DeviceInfo
 from vkpar.vulkan.pipelines import shader
 from vkpar.vulkan.pipelines.capabilities import missing
 from vkpar.vulkan.pipelines.interface import reflect
+from vkpar.vulkan.pipelines.kernel import PACKS_HALVES
 
 H200 = 132
+FIRST_OF_DEVICES = 2000  # specialization constants from here on are the same for all of a device's kernels
 FEATURES = ("cooperativeMatrix", "shaderBFloat16Type", "shaderBFloat16CooperativeMatrix")
 SUBGROUPS = ("16x8x16 f16*f16->f16", "16x16x16 f16*f16->f32", "16x16x16 bf16*bf16->f32")
 MANIFEST = json.loads(importlib.resources.files("vkpar").joinpath("spirv", "manifest.json").read_text())["kernels"]
@@ -41,6 +44,11 @@ def h200(without: tuple[str, ...] = (), **changes: Any) -> DeviceInfo:
     features = dataclasses.replace(info.features, **(matrices | changes))
     limits = dataclasses.replace(info.limits, max_workgroup_invocations=1024, max_shared_memory=48 << 10)
     return dataclasses.replace(info, features=features, limits=limits)
+
+
+def cores_of(name: str) -> bool:
+    """Say whether a kernel needs matrix cores."""
+    return any(need.startswith("cooperative_matrix") for need in MANIFEST[name].get("needs", ()))
 
 
 def kernels(info: DeviceInfo, dtype: str = "float16") -> set[str]:
@@ -73,10 +81,31 @@ def test_what_a_device_lacks_takes_kernels_away(info: DeviceInfo, dtype: str, wa
 
 
 def test_limits_take_kernels_away() -> None:
-    small = dataclasses.replace(h200().limits, max_workgroup_invocations=128, max_shared_memory=16 << 10)
+    small = dataclasses.replace(h200().limits, max_workgroup_invocations=128, max_shared_memory=20 << 10)
     left = cores.available(dataclasses.replace(h200(), limits=small), "float16")
     assert left
-    assert all(core.threads <= 128 and core.shared_nbytes <= 16 << 10 for core in left)
+    assert all(core.threads <= 128 and core.shared_nbytes(32) <= 20 << 10 for core in left)
+
+
+@pytest.mark.parametrize(
+    ("warp", "nbytes"),
+    [
+        (8, (65536, 32768, 32768, 18432, 24576)),
+        (16, (65536, 32768, 32768, 18432, 24576)),
+        (32, (32768, 20480, 27648, 18432, 24576)),
+        (64, (32768, 20480, 27648, 18432, 24576)),
+    ],
+)
+def test_shared_memory_holds_operands_and_results(warp: int, nbytes: tuple[int, ...]) -> None:
+    """As the array of shaders/common/coop.glsl does: a step of K, and then a row of matrices of each subgroup."""
+    assert tuple(core.shared_nbytes(warp) for core in cores.CORES) == nbytes
+    for core, need in zip(cores.CORES, nbytes, strict=True):
+        for room in (need, need - 1):
+            info = h200(subgroup_size=warp)
+            limited = dataclasses.replace(info, limits=dataclasses.replace(info.limits, max_shared_memory=room))
+            high, broad = core.warp_tile(warp)
+            whole = high % 16 == broad % 16 == 0
+            assert (core in cores.available(limited, "float16")) == (whole and room == need)
 
 
 @pytest.mark.parametrize("warp", [8, 16, 32, 64])
@@ -93,7 +122,8 @@ def test_kernels_ship_and_take_so_many_constants(core: Core) -> None:
     for dtype in ("float16", "bfloat16"):
         for forms in ("", "_forms"):
             spirv = shader.shipped(core.kernel + forms + core.variant(dtype))
-            assert max(_spec_ids(spirv)) == 17 + len(core.constants(h200()))
+            own = [number for number in _spec_ids(spirv) if number < FIRST_OF_DEVICES]
+            assert max(own) == 17 + len(core.constants(h200()))
             assert reflect(spirv).entries["main"].local_size == (core.threads, 1, 1)
             assert reflect(spirv).push_nbytes == 19 * 4
 
@@ -101,7 +131,7 @@ def test_kernels_ship_and_take_so_many_constants(core: Core) -> None:
 def _spec_ids(spirv: bytes) -> list[int]:
     words, at, found = struct.unpack(f"<{len(spirv) // 4}I", spirv), 5, []
     while at < len(words):
-        if words[at] & 0xFFFF == 71 and words[at + 2] == 1:  # OpDecorate ... SpecId
+        if words[at] & 0xFFFF == 71 and words[at + 2] == 1 and words[at + 3] != PACKS_HALVES:  # OpDecorate ... SpecId
             found.append(words[at + 3])
         at += words[at] >> 16
     return found
@@ -113,24 +143,29 @@ def test_the_manifest_says_what_kernels_need(name: str) -> None:
     needs, capabilities = set(MANIFEST[name]["needs"]), reflect(shader.shipped(name)).capabilities
     enough = [
         feature
-        for feature in FEATURES
+        for feature in (*FEATURES, "cooperativeMatrixConversions")
         if (feature == "cooperativeMatrix" and "cooperative_matrix" in needs)
+        or (feature == "cooperativeMatrixConversions" and "cooperative_matrix2" in needs)
         or ("BFloat16" in feature and "bfloat16" in needs)
     ]
-    assert not missing(capabilities, h200(matrix_features=tuple(enough)).features)
+    dot = "integer_dot" in needs
+    quads = {"subgroup_operations": ("basic", "arithmetic", "quad")} if dot else {}
+    assert not cores_of(name) or missing(capabilities, h200(matrix_features=tuple(enough[1:])).features)
+    assert not missing(capabilities, h200(matrix_features=tuple(enough), integer_dot=dot, **quads).features)
+    assert not dot or missing(capabilities, h200(integer_dot=False, **quads).features)
     for family in ("cooperativeMatrix", "BFloat16"):
         left = tuple(feature for feature in enough if not re.search(family, feature))
         assert len(left) == len(enough) or missing(capabilities, h200(matrix_features=left).features)
 
 
 def test_no_other_kernel_needs_matrix_cores() -> None:
-    for name, entry in MANIFEST.items():
-        assert ("needs" in entry) == name.startswith(("matmul_coop", "attention_cores"))
+    for name in MANIFEST:
+        assert cores_of(name) == name.startswith(("matmul_coop", "attention_cores"))
 
 
 # --- the choice ---
 
-BIG, LITTLE, PLAIN = Core(KHR, 256, (128, 256), 32), Core(KHR, 128, (64, 64), 32, 2), Core(TILED, 256, (128, 128))
+BIG, LITTLE, PLAIN = Core(KHR, 256, (128, 256), 32), Core(KHR, 128, (64, 64), 32), cores.PLAIN
 RATES = {BIG: Rate(40e3, 64e3), LITTLE: Rate(12e3, 16e3), PLAIN: Rate(200e3, 480e3)}
 
 
@@ -143,6 +178,31 @@ def test_few_tiles_are_small_or_split() -> None:
     split = cores.soonest(RATES, H200, 512, 512, 16384, 1, 16)
     assert split is not None
     assert split.parts > 1
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "turned", "core"),
+    [
+        (1, 14336, True, False),
+        (2, 14336, True, False),
+        (3, 14336, True, True),
+        (3, 14336, False, False),
+        (8, 14336, False, True),
+        (8, 512, True, False),  # work-groups for a few units, which is as slow as for all
+    ],
+)
+def test_few_rows_take_matrix_cores_where_these_are_faster(
+    monkeypatch: pytest.MonkeyPatch, m: int, n: int, turned: bool, core: bool
+) -> None:
+    device: Any = SimpleNamespace(info=h200())
+    monkeypatch.setattr(cores.occupancy, "units_of", lambda _: H200)
+    low = cores.CORES[-1]
+    rates = {**RATES, low: Rate(7.6e3, 18.4e3)}
+    monkeypatch.setattr(cores, "measured", lambda *_: core_rates.Measured(rates, FEW))
+    found = cores.choose(device, "float16", m, n, 4096, 1, 1, transpose_b=turned)
+    assert found == (Choice(low, 1, 4096) if core else None)
+    monkeypatch.setattr(cores, "measured", lambda *_: core_rates.Measured(rates))
+    assert cores.choose(device, "float16", m, n, 4096, 1, 1, transpose_b=turned) is None
 
 
 def test_the_tiled_kernel_stays_where_it_is_faster() -> None:
@@ -167,7 +227,7 @@ def test_parts_cover_k_and_none_is_empty(m: int, n: int, k: int, batch: int, mos
 
 def test_fixed_rates_rank_kernels_as_measured() -> None:
     """Of work-groups enough the kernels of matrix cores are faster than the tiled one, the largest tile the fastest."""
-    rates = cores._assumed((*cores.CORES, PLAIN))
+    rates = core_rates.assumed((*cores.CORES, PLAIN)).rates
     assert all(rate.four > rate.one > 0 for rate in rates.values())
     found = cores.soonest(rates, H200, 8192, 8192, 8192, 1, 1)
     assert found is not None
@@ -176,7 +236,8 @@ def test_fixed_rates_rank_kernels_as_measured() -> None:
 
 # --- what is kept ---
 
-ABOUT = {"format": 1, "driver": ["a", 1]}
+ABOUT = {"format": 2, "driver": ["a", 1]}
+FEW = (Few(16896, 46e3, (35e3, 44e3, 67e3)), Few(16896, 46e3, (38e3, 52e3, 68e3)))
 
 
 @pytest.mark.parametrize(
@@ -187,28 +248,31 @@ ABOUT = {"format": 1, "driver": ["a", 1]}
         "[]",
         "{}",
         json.dumps({**ABOUT, "ns": {}}),
-        json.dumps({**ABOUT, "ns": {BIG.label: [1.0, -2.0]}}),
-        json.dumps({**ABOUT, "ns": {BIG.label: [1.0]}}),
-        json.dumps({**ABOUT, "ns": {BIG.label: "ab"}}),
-        json.dumps({**ABOUT, "driver": ["a", 2], "ns": {BIG.label: [1.0, 2.0]}}),
+        json.dumps({**ABOUT, "ns": {BIG.label: [1.0, -2.0]}, "few": FEW}),
+        json.dumps({**ABOUT, "ns": {BIG.label: [1.0]}, "few": FEW}),
+        json.dumps({**ABOUT, "ns": {BIG.label: "ab"}, "few": FEW}),
+        json.dumps({**ABOUT, "ns": {BIG.label: [1.0, 2.0]}}),
+        json.dumps({**ABOUT, "ns": {BIG.label: [1.0, 2.0]}, "few": [[100, 1.0, [1, 2]], [100, 1.0, [1, 2]]]}),
+        json.dumps({**ABOUT, "ns": {BIG.label: [1.0, 2.0]}, "few": [[100, 1.0, [1, 2, 0]], [100, 1.0, [1, 2, 3]]]}),
+        json.dumps({**ABOUT, "driver": ["a", 2], "ns": {BIG.label: [1.0, 2.0]}, "few": FEW}),
     ],
 )
 def test_files_of_something_else_are_not_believed(monkeypatch: pytest.MonkeyPatch, document: str | None) -> None:
     monkeypatch.setattr(cachedir, "read", lambda name: None if document is None else document.encode())
-    assert cores._load("x.json", ABOUT, (BIG,)) is None
+    assert core_rates._load("x.json", ABOUT, (BIG,)) is None
 
 
 def test_what_was_measured_is_found_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    text = json.dumps({**ABOUT, "ns": {BIG.label: RATES[BIG], "another": [1, 2]}})
+    text = json.dumps({**ABOUT, "ns": {BIG.label: RATES[BIG], "another": [1, 2]}, "few": FEW})
     monkeypatch.setattr(cachedir, "read", lambda name: text.encode())
-    assert cores._load("x.json", ABOUT, (BIG,)) == {BIG: RATES[BIG]}
+    assert core_rates._load("x.json", ABOUT, (BIG,)) == ({BIG: RATES[BIG]}, FEW)
 
 
 def test_a_capture_measures_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     device = SimpleNamespace(info=SimpleNamespace(device_uuid="d", driver_uuid="u", driver_version=1))
-    monkeypatch.setattr(cores, "_found", lambda *_: pytest.fail("measured inside a capture"))
-    monkeypatch.setattr(cores.capturing, "current", object)
-    assert set(cores.rates(device, "float16", (BIG,))) == {BIG, cores._PLAIN}  # type: ignore[arg-type]
+    monkeypatch.setattr(core_rates, "_found", lambda *_: pytest.fail("measured inside a capture"))
+    monkeypatch.setattr(core_rates.capturing, "current", object)
+    assert set(core_rates.measured(device, "float16", (BIG, PLAIN)).rates) == {BIG, PLAIN}  # type: ignore[arg-type]
 
 
 def test_a_kernel_that_the_driver_does_not_build_leaves_products_to_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -216,8 +280,8 @@ def test_a_kernel_that_the_driver_does_not_build_leaves_products_to_the_others(m
         raise VulkanError(-13, "vkCreateComputePipelines")
 
     device = SimpleNamespace(info=SimpleNamespace(device_uuid="d", driver_uuid="u", driver_version=1))
-    monkeypatch.setattr(cores, "_measured", refuse)
-    monkeypatch.setattr(cores, "_load", lambda *_: None)
+    monkeypatch.setattr(core_rates, "_measured", refuse)
+    monkeypatch.setattr(core_rates, "_load", lambda *_: None)
     with env.override(tuning="auto"):
-        made = cores._found(device, "float16", (BIG, cores._PLAIN))  # type: ignore[arg-type]
-    assert cores.soonest(made, 132, 4096, 4096, 4096, 1, 1) is None
+        made = core_rates._found(device, "float16", (BIG, PLAIN))  # type: ignore[arg-type]
+    assert cores.soonest(made.rates, 132, 4096, 4096, 4096, 1, 1) is None

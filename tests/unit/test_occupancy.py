@@ -57,6 +57,12 @@ def test_reading_is_split_where_columns_are_few() -> None:
     assert few.parts == math.ceil(65536 / few.k_part)
 
 
+def test_large_groups_read_fast_alone() -> None:
+    for groups, large, parts in ((64, True, 1), (64, False, 4), (4, True, 32)):
+        nbytes = 4096 * 14336 * 2 // 64
+        assert occupancy.reading(groups, nbytes, 1, 64 * groups, 14336, 1, H200, 64, large=large).parts == parts
+
+
 def test_units_are_the_drivers_or_a_guess() -> None:
     import dataclasses
 

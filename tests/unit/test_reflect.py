@@ -29,7 +29,9 @@ SHIPPED = sorted(
 
 
 NO_FEATURES = Features(**{item.name: () if "tuple" in str(item.type) else 0 for item in dataclasses.fields(Features)})
-WITH_SUBGROUPS = dataclasses.replace(NO_FEATURES, subgroup_operations=("basic", "arithmetic", "vote", "shuffle"))
+WITH_SUBGROUPS = dataclasses.replace(
+    NO_FEATURES, subgroup_operations=("basic", "arithmetic", "vote", "shuffle", "quad")
+)
 
 
 @pytest.mark.parametrize("kernel", SHIPPED)
@@ -40,7 +42,7 @@ def test_shipped_kernels(kernel: str) -> None:
     assert 1 <= math.prod(found.entries["main"].local_size) <= 1024
     shared = 33 << 10 if kernel.startswith("matvec_send_rows1024") else 32 << 10  # taken where the device has so much
     assert found.entries["main"].shared_nbytes <= shared
-    assert found.version <= (1, 5)
+    assert found.version <= ((1, 6) if kernel.startswith("attention_cores2") else (1, 5))  # of devices with Vulkan 1.3
     doubles = ["Float64"] if "_f64_" in kernel else []  # loaded where devices have that
     if "_texel_" in kernel:  # for devices that read texels and add up over subgroups; others never load it
         assert found.foreign == "an image, a sampler or a texel buffer"
@@ -50,8 +52,9 @@ def test_shipped_kernels(kernel: str) -> None:
         ]  # SampledBuffer, which is everywhere
     else:
         assert found.foreign == ""
-        subgroups = "_subgroups" in kernel or kernel.startswith("attention_warps")  # taken where the device has them
-        features = WITH_SUBGROUPS if subgroups else NO_FEATURES
+        dots = kernel.startswith("quantized_dots")  # these, and those of subgroups, are taken where the device has them
+        subgroups = dots or "_subgroups" in kernel or kernel.startswith("attention_warps")
+        features = dataclasses.replace(WITH_SUBGROUPS if subgroups else NO_FEATURES, integer_dot=dots)
         if not kernel.startswith(("matmul_coop", "attention_cores")):  # what they need: tests/unit/test_cores.py
             assert missing(found.capabilities, features) == doubles
         assert found.bindings == _bindings(kernel, len(found.bindings))
@@ -228,6 +231,8 @@ def test_storage_buffers_as_spirv_1_0_has_them() -> None:
         (39, "Int8", {"int8": True}),
         (4433, "StorageBuffer16BitAccess", {"storage_16bit": True}),
         (4448, "StorageBuffer8BitAccess", {"storage_8bit": True}),
+        (6018, "DotProductInput4x8BitPacked", {"integer_dot": True}),
+        (6019, "DotProduct", {"integer_dot": True}),
         (63, "GroupNonUniformArithmetic", {"subgroup_operations": ("basic", "arithmetic")}),
         (10, "Float64", {"float64": True}),
         (4435, "StoragePushConstant16", None),

@@ -24,7 +24,7 @@ import vkpar
 from vkpar.bench.commands import whole
 
 _module: Any = importlib.import_module("vkpar.ops.attention")
-_TUNING = ("threads", "part", "groups", "rows", "cores", "keys", "core_threads", "core_blocks", "tiled")
+_TUNING = ("threads", "part", "groups", "rows", "cores", "keys", "core_threads", "tiled")
 
 _COLUMN = 12  # characters
 
@@ -56,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--repeat", type=whole(1), default=7, metavar="N", help="measure so often, take the median")
     for name in _TUNING:
         now = getattr(_module.tuning, name)
-        few = {"rows": [1, 4, 8], "core_threads": [128, 256], "core_blocks": [1, 2]}.get(name)
+        few = {"rows": [1, 4, 8], "core_threads": [128, 256]}.get(name)
         about = f"by default {now}"
         parser.add_argument(f"--{name}", type=whole(1), choices=few, nargs="+", default=[now], help=about)
     given = parser.parse_args(arguments)

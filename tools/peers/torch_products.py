@@ -23,13 +23,18 @@ from vkpar.bench.commands import whole
 
 _SHAPES = (
     ("float16", 1024, 1024, 1024, False),
+    ("float16", 1024, 1024, 1024, True),
     ("float16", 2048, 2048, 2048, False),
     ("float16", 4096, 4096, 4096, False),
     ("float16", 4096, 4096, 4096, True),
     ("float16", 8192, 8192, 8192, False),
-    ("float16", 512, 14336, 4096, True),
-    ("float16", 16, 14336, 4096, True),
+    ("float16", 8192, 8192, 8192, True),
+    *(("float16", m, 14336, 4096, True) for m in (512, 500, 16)),
+    ("float16", 512, 14336, 4096, False),
+    ("float16", 512, 4096, 14336, True),
+    ("float16", 512, 4096, 4096, True),
     ("bfloat16", 4096, 4096, 4096, False),
+    ("bfloat16", 512, 14336, 4096, True),
     ("float32", 1024, 1024, 1024, False),
     ("float32", 2048, 2048, 2048, False),
     ("float32", 4096, 4096, 4096, False),
@@ -37,7 +42,7 @@ _SHAPES = (
         ("float16", m, *size, turned)
         for size in ((14336, 4096), (4096, 14336))
         for turned in (False, True)
-        for m in (1, 8)
+        for m in (1, 4, 8)
     ),
 )
 

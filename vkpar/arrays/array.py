@@ -303,7 +303,7 @@ class Array(Operators, Reducible):
             InvalidUsageError: closed, or pending in a group of collectives.
             OutOfMemoryError: the device has no room.
         """
-        return self if self.steps is None else self.copy()
+        return self if self.steps is None else operations["packed"](self)
 
     # --- for kernels and collectives ---
 

@@ -121,7 +121,14 @@ class Viewable(Interoperable):
     @property
     def T(self: _V) -> _V:
         """A view with the axes in the opposite order."""
-        return self.transpose()
+        here: Any = self  # an Array: its device and its form lie above
+        form = here.form or here.device.plans.form(here)
+        turned = form.turned
+        if turned is None:
+            turned = form.turned = here.device.plans.form(self.transpose())
+        made = here.__class__(self.storage, self.byte_offset, turned.shape, self.dtype, turned.steps)
+        made.form = turned
+        return made  # type: ignore[no-any-return]
 
     def transpose(self: _V, *axes: Any) -> _V:
         """Return a view with permuted axes.

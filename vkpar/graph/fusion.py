@@ -16,15 +16,23 @@ from vkpar.device import Device
 from vkpar.graph.protocol import Step
 from vkpar.graph.stretches import Item
 from vkpar.ops import matvec
+from vkpar.ops.quantized import KINDS
 from vkpar.vulkan import api
 from vkpar.vulkan.capturing import Operation
 from vkpar.vulkan.physical import ALIGNMENT
 from vkpar.vulkan.pipelines.kernel import Pipeline
 from vkpar.vulkan.tape import Sending, Storing
 
-_SENDING: Final = {f"matvec_{kind}": f"matvec_send_{kind}" for kind in matvec.KINDS}
-_LARGE: Final = "matvec_rows1024"
-_SHARED: Final = 33 << 10  # bytes that a work-group of its variant shares
+_SENDING: Final = (
+    {f"matvec_{kind}": f"matvec_send_{kind}" for kind in matvec.KINDS}
+    | {f"quantized_dots_{kind}": f"quantized_dots_send_{kind}" for kind in KINDS}
+    | {
+        f"quantized_matvec_{kind}_rows1_{how}": f"quantized_matvec_send_{kind}_rows1_{how}"
+        for kind in KINDS
+        for how in ("alone", "subgroups")
+    }
+)
+_SHARED: Final = 33 << 10  # bytes that a work-group of the large kernel's variant shares
 _ADD: Final = "add_f32_f32"
 _NORM: Final = "norm_residual_f32_kept"
 _BLOCK: Final = 256  # elements that share a scale on the wire
@@ -148,7 +156,7 @@ def _sent(content: object, step: Step, device: Device, counters: _Counters) -> F
     call, sending = _Call.of(content), step.kernels
     if call is None or not isinstance(sending, Sending) or call.kernel.name not in _SENDING:
         return None
-    if call.kernel.name == _LARGE and device.limits.max_shared_memory < _SHARED:
+    if call.kernel.name == matvec.LARGE and device.limits.max_shared_memory < _SHARED:
         return None
     words, sent, address = call.words, sending.sent, api.load().address
     where = (address(sending.source[0]), sending.source[1])
@@ -159,7 +167,8 @@ def _sent(content: object, step: Step, device: Device, counters: _Counters) -> F
     buffer, at = sending.target
     kept = (address(buffer), at)
     # Groups keep what is sent while others still read the operands.
-    if kept != where and any(call.meets(binding, kept, _WORD * sent.nelements) for binding in (_A, _B)):
+    operands = [binding for binding in range(len(call.places)) if binding != _RESULT]
+    if kept != where and any(call.meets(binding, kept, _WORD * sent.nelements) for binding in operands):
         return None
     begin = at // ALIGNMENT * ALIGNMENT
     target_at = (at - begin) // _WORD

@@ -34,9 +34,10 @@ from vkpar.ops.functions import (
 )
 from vkpar.ops.gathering import concatenate, split, stack, take
 from vkpar.ops.kvcache import KVCache
-from vkpar.ops.making import arange, assign, fill, full, in_place, move
+from vkpar.ops.making import arange, assign, fill, full, in_place, move, packed
 from vkpar.ops.matmul import matmul
 from vkpar.ops.norm_grads import layer_norm_grad, rms_norm_grad
+from vkpar.ops.normed import Normed
 from vkpar.ops.norms import layer_norm, rms_norm
 from vkpar.ops.quantized import Quantized, quantized
 from vkpar.ops.reductions import argmax, argmin, max, mean, min, sum
@@ -48,12 +49,13 @@ from vkpar.ops.swiglu import swiglu
 # What the operators and methods of arrays, which lie below, call.
 operations.update(add=add, subtract=subtract, multiply=multiply, divide=divide, pow=pow, matmul=matmul)
 operations.update(negative=negative, abs=abs, cast=cast, fill=fill, assign=assign, arange=arange)
-operations.update(in_place=in_place, move=move)
+operations.update(in_place=in_place, move=move, packed=packed)
 operations.update(equal=equal, not_equal=not_equal, less=less, less_equal=less_equal)
 operations.update(greater=greater, greater_equal=greater_equal)
 
 __all__ = [
     "KVCache",
+    "Normed",
     "Quantized",
     "abs",
     "add",

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import operator
-import struct
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -17,8 +15,9 @@ from vkpar.arrays.views import overlaps, same_elements
 from vkpar.errors import InvalidUsageError, OperandError, UnsupportedError
 from vkpar.ops._geometry import Geometry, arrange
 from vkpar.ops._launch import advice, fold_groups
+from vkpar.ops._words import NUMBERS, Words
 from vkpar.ops.expressions import FLOATS, INTEGERS
-from vkpar.ops.generate import SCALAR, WORDS, Kind
+from vkpar.ops.generate import ROW, SCALAR, WORDS, Kind, may_take_two
 from vkpar.plans import form_of
 from vkpar.plans import make as make_plan
 from vkpar.vulkan.memory.pool import round_up
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
     from vkpar.vulkan.pipelines.kernel import Pipeline
 
 COMPUTED: Final = (*FLOATS, *INTEGERS)
-NUMBERS: Final = (int, float, np.bool_, np.integer, np.floating)
 _CODES: Final = {"float32": 0, "float16": 1, "bfloat16": 2, "int32": 3, "uint32": 3}
 _SMALL: Final = 4  # elements: operands that no binding holds are copied aside
 _HALVES_AT_ONCE: Final = 2  # blocks of four that an invocation of a GPU makes of halves
@@ -127,7 +125,7 @@ def _long_way(
         if out is not None:
             _check_out(operation.name, out, shape, dtype, arrays, made)
         made.append(device.empty(shape, dtype) if out is None else out)
-    _Words(meaning.kind, meaning.types, operands)  # refuses numbers that do not fit
+    Words(meaning.kind, meaning.types, operands)  # refuses numbers that do not fit
     if made[0].size:
         launch(operation, meaning, operands, made, key=key)
     return made
@@ -181,59 +179,6 @@ def computed(name: str, *names: str) -> None:
     for dtype in names:
         if dtype not in COMPUTED:
             raise UnsupportedError(f"{name} computes {', '.join(COMPUTED)}, not {dtype}{advice(dtype)}")
-
-
-def word_of(number: Any, dtype: str) -> int:
-    """Return the bits of a number as float32, int32 or uint32.
-
-    Raises:
-        InvalidUsageError: a whole number that the type does not hold.
-    """
-    if dtype in INTEGERS:
-        value = operator.index(number) if not isinstance(number, np.bool_) else int(number)
-        low, high = (-(1 << 31), 1 << 31) if dtype == "int32" else (0, 1 << 32)
-        if not low <= value < high:
-            raise InvalidUsageError(f"the number {value} is no {dtype}")
-        return value % (1 << 32)
-    try:
-        return int.from_bytes(struct.pack("=f", number), "little")
-    except OverflowError:
-        return 0x7F800000 if number > 0 else 0xFF800000
-
-
-class _Words:
-    """The push constants of a dispatch, numbers filled in.
-
-    Args:
-        kind: of the kernel.
-        types: of the operands.
-        operands: of which the numbers are.
-    """
-
-    def __init__(self, kind: Kind, types: Sequence[str], operands: Sequence[Operand]) -> None:
-        self.words = [0] * WORDS
-        self.places: list[int] = []  # of the numbers, in order
-        self._types = [types[number] for number, operand in enumerate(operands) if isinstance(operand, NUMBERS)]
-        self.bits = [
-            word_of(operand, types[number]) for number, operand in enumerate(operands) if isinstance(operand, NUMBERS)
-        ]
-
-    def packed(self) -> bytes:
-        """Return them with the numbers of this call."""
-        return self._fill(self.bits)
-
-    def __call__(self, numbers: Sequence[Any]) -> bytes:
-        """Return them with other numbers; raises as :func:`word_of` does."""
-        return self._fill(map(word_of, numbers, self._types))
-
-    def _fill(self, bits: Any) -> bytes:
-        words = [*self.words]  # other threads may fill in their numbers meanwhile
-        for place, word in zip(self.places, bits, strict=True):
-            words[place] = word
-        return _PACK(*words)
-
-
-_PACK: Final = struct.Struct(f"={WORDS}I").pack
 
 
 def launch(
@@ -425,15 +370,36 @@ class _Dispatch:
             plan.order = _order(bound, len(outs))
             device.plans.keep(key, plan)
 
+    @property
+    def _is_large(self) -> bool:
+        """Whether it has invocations to spare on any GPU."""
+        return self._geometry.groups >= 1 << 12
+
     def _blocks(self) -> int:
         """Return how many blocks of four elements an invocation makes."""
         halves = any(out.dtype.itemsize == 2 for out in self._outs)
-        large = self._geometry.groups >= 1 << 12 and not self._outs[0].device.info.is_cpu
-        return _HALVES_AT_ONCE if halves and large and not self._geometry.tile else 1
+        large = self._is_large and not self._outs[0].device.info.is_cpu
+        two = halves and large and not self._geometry.tile and may_take_two(self._meaning.kind)
+        return _HALVES_AT_ONCE if two else 1
+
+    def _is_whole(self) -> bool:
+        """Say whether a flat kernel takes fours alone, the last of them with the padding behind the arrays.
+
+        CPU drivers run the code for less than a four with every four; small arrays on GPUs deserve no further pipeline.
+        """
+        if not (self._outs[0].device.info.is_cpu or self._is_large):
+            return False
+        geometry = self._geometry
+        if geometry.counts[0] % 4 == 0:
+            return True
+        wide = (geometry.is_wide(number, first) for number, (_, first) in enumerate(self._bindings))
+        rows = all(is_wide for is_wide, mode in zip(wide, geometry.modes, strict=True) if mode == ROW)
+        return rows and all(out.byte_offset + out.nbytes == out.storage.nbytes for out in self._outs)
 
     def _constants(self) -> tuple[int, ...]:
         geometry, kind = self._geometry, self._meaning.kind
-        made = [geometry.rows if geometry.tile else self._blocks(), geometry.width, len(geometry.counts)]
+        made = [geometry.rows, geometry.width] if geometry.tile else [self._blocks(), self._is_whole()]
+        made.append(len(geometry.counts))
         for number, (_, first) in enumerate(self._bindings):
             made += [geometry.modes[number], geometry.is_wide(number, first)]
         if kind.open:
@@ -441,9 +407,9 @@ class _Dispatch:
             made += [_CODES[dtype] for dtype in (*types, *(out.dtype.name for out in self._outs))]
         return tuple(made)
 
-    def _words(self) -> _Words:
+    def _words(self) -> Words:
         geometry, kind = self._geometry, self._meaning.kind
-        words = _Words(kind, self._meaning.types, self._views)
+        words = Words(kind, self._meaning.types, self._views)
         firsts = [first for _, first in self._bindings]
         if geometry.tile:
             dims = len(geometry.counts)

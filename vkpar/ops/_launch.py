@@ -109,6 +109,24 @@ def spans(total: int, *operands: tuple[Array, int], pairs: bool) -> Iterator[tup
         start += count
 
 
+def batch_of(operation: str, a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
+    """Return how many products matrices, or batches of them, of two shapes make; nothing for those of two matrices.
+
+    Raises:
+        InvalidUsageError: two batches, neither of one, nor of as many as the other.
+    """
+    if len(a) == len(b) == 2:
+        return ()
+    many_a, many_b = (shape[0] if len(shape) == 3 else 1 for shape in (a, b))
+    batch = many_a if many_b == 1 else many_b
+    if many_a not in (1, batch):
+        raise InvalidUsageError(
+            f"{operation}: {many_a} and {many_b} products, of shapes {a} and {b}: a batch meets one of "
+            "as many matrices, or of one"
+        )
+    return (batch,)
+
+
 def window(array: Array, start: int, count: int) -> tuple[BufferRange, int]:
     """Return a bindable range over elements, of a copy where they lie to either side of a border."""
     if array.reach(start) >= count:

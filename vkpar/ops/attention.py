@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -39,6 +40,7 @@ _MOST_WIDTH: Final = 512
 _LEAST_THREADS: Final = 64
 _SMALL: Final = "attention_small"
 _CORES: Final = "attention_cores"
+_CORES_CONVERTING: Final = "attention_cores2"
 _TILED: Final = "attention_tiled"
 _TILED_THREADS: Final = 128
 _MOST_TILED: Final = 128  # elements of a row
@@ -46,6 +48,7 @@ _TILED_SHARED: Final = 28_672  # bytes of shared memory
 _MOST_OF_CORES: Final = 256  # elements of a row
 _MOST_TURNS: Final = 50_000  # of loops in an invocation on CPU drivers: some stop at 65,535
 _MOST_SPLITS: Final = 64
+_KEYS_PER_ROW: Final = 64  # that a work-group of matrix cores takes while a part's sums of a row are stored and read
 _WORK_PER_NS: Final = 500  # multiply-adds of a slow GPU, for estimates
 
 
@@ -56,12 +59,11 @@ class Tuning:
     Attributes:
         threads: invocations of a work-group.
         part: the least keys of a part.
-        groups: work-groups that a compute unit is to have, where the keys suffice.
+        groups: work-groups that a compute unit is to have, where the keys suffice and matrix cores do not serve.
         rows: queries that a work-group takes at most, where matrix cores do not serve: 1, 4 or 8.
         cores: from so many queries of a head of keys on, matrix cores serve.
-        keys: of a tile of theirs, a multiple of 16.
+        keys: of a tile of theirs at most, a multiple of 16.
         core_threads: invocations of their work-groups at most: 128 or 256.
-        core_blocks: of 16 queries that one of their subgroups takes: 1 or 2.
         tiled: from so many queries on, tiles of queries serve where these do not.
     """
 
@@ -70,9 +72,8 @@ class Tuning:
     groups: int = 6
     rows: int = 8
     cores: int = 9
-    keys: int = 16
+    keys: int = 32
     core_threads: int = 256
-    core_blocks: int = 1
     tiled: int = 24
 
 
@@ -245,7 +246,11 @@ class _Attention:
         """Return in how many parts the keys are cut, where ``groups`` work-groups take whole rows."""
         if kernel.name == _SMALL:
             return -(-self._keys * (130 + 2 * self._chunks) // (64 * _MOST_TURNS))
-        wanted = -(-tuning.groups * units_of(self._call.device.info) // groups)
+        units = units_of(self._call.device.info)
+        wanted = -(-tuning.groups * units // groups)
+        if kernel.name.startswith(_CORES):  # one of their groups fills a unit; s parts take keys / s + s * rows / 64
+            rows = self._batch * self._heads * self._tokens
+            wanted = min(units // groups, math.isqrt(_KEYS_PER_ROW * self._keys // rows))
         return max(min(wanted, -(-self._keys // tuning.part), _MOST_SPLITS), 1)
 
     def _multiply(self, kernel: _Kernel, blocks: int, splits: int, out: Array, *, split: bool) -> None:
@@ -380,15 +385,15 @@ def _shared_of_warps(threads: int, rows: int, chunks: int) -> int:
 def _cores(info: DeviceInfo, dtype: str, width: int) -> _Kernel | None:
     """Return the kernel of matrix cores for rows of a type; None where the device does not run it."""
     warp, limits = info.features.subgroup_size, info.limits
-    if warp not in (16, 32, 64) or not offers(info, f"{_CORES}_t128_{SHORT[dtype]}", dtype):
+    kinds = (_CORES_CONVERTING, _CORES)
+    kind = next((kind for kind in kinds if offers(info, f"{kind}_t128_{SHORT[dtype]}", dtype)), None)
+    if kind is None or warp not in (16, 32, 64) or width > _MOST_OF_CORES:
         return None
-    blocks = min(tuning.core_blocks, warp // 16) if width <= 128 else 1
-    keys = max(tuning.keys, warp // (2 * blocks))  # an invocation weighs eight at a time
     pitch = 2 * -(-width // 16) + 1
-    for threads, buffers in itertools.product(dict.fromkeys((tuning.core_threads, 128)), (2, 1)):
-        rows = threads // warp * 16 * blocks
-        units = rows * 5 + max(2 * buffers * keys * pitch + rows * (keys // 4 + keys // 8 + 2), rows * max(pitch, 17))
-        fits = threads <= limits.max_workgroup_invocations and 16 * units + 4 * rows <= limits.max_shared_memory
-        if fits and width <= _MOST_OF_CORES:
-            return _Kernel(f"{_CORES}_t{threads}", threads, rows, (keys, warp, buffers, blocks))
+    most = tuning.keys if width <= _MOST_TILED else 16  # the sums of wider rows leave no registers for more
+    for threads, keys in itertools.product(dict.fromkeys((tuning.core_threads, 128)), dict.fromkeys((most, 16))):
+        rows = threads // warp * 16
+        units = max(4 * keys * pitch + rows * 4, rows * 9)
+        if threads <= limits.max_workgroup_invocations and 16 * units + 8 * rows <= limits.max_shared_memory:
+            return _Kernel(f"{kind}_t{threads}", threads, rows, (keys, warp))
     return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from vkpar import dtypes
 from vkpar.arrays.array import Array
@@ -28,6 +28,8 @@ from vkpar.ops._launch import (
     writable_in_place,
 )
 
+_LARGE: Final = 1 << 22  # elements from which all GPUs have invocations to spare
+
 
 def add(a: Any, b: Any, *, out: Array | None = None) -> Array:
     """Return ``a + b``, computed in float32 and rounded once, or in wrapping 32-bit integers.
@@ -47,7 +49,7 @@ def add(a: Any, b: Any, *, out: Array | None = None) -> Array:
     if done is not None:
         return done
     if not _is_plain(a, b, out):
-        return SHIPPED["add"](a, b, out=out)
+        return _general(a, b, out)
     check_arrays("add", out, a=a, b=b)
     dtype = _result_dtype(a.dtype, b.dtype)
     given = out
@@ -63,6 +65,17 @@ def add(a: Any, b: Any, *, out: Array | None = None) -> Array:
     if target is not out:
         out.copy_from(target)
     return out
+
+
+def _general(a: Any, b: Any, out: Array | None) -> Array:
+    """Add by the kernel of other elementwise operations, whose plan serves later calls of this one, too."""
+    made = SHIPPED["add"](a, b, out=out)
+    if isinstance(a, Array) and isinstance(b, Array):
+        forms = key_of("add", a, b, out)
+        plan = a.device.plans.known.get((SHIPPED["add"].key, *forms[1:]))
+        if plan is not None:
+            a.device.plans.keep(forms, plan)
+    return made
 
 
 def _is_plain(a: Any, b: Any, out: Array | None) -> bool:
@@ -122,13 +135,21 @@ def _dispatch(
     range_b, b_first = b.window() if bias else window(b, b_start, count)
     range_o, o_first = out.window(start, count)
     phase = b_start % bias if bias else 0
+    blocks = _blocks(out, count)
     constants = (
         a_first % 4 == 0,
         b_first % 4 == 0 and bias % 4 == 0 and phase % 4 == 0,
         o_first % 4 == 0,
         bias != 0,
+        count % 4 == 0 and (a.device.info.is_cpu or count >= _LARGE),
+        blocks,
     )
     push = words(count, a_first, b_first, o_first, max(bias, 1), phase)
     kernel = f"add_{SHORT[a.dtype.name]}_{SHORT[b.dtype.name]}"
-    grid = fold_groups(a.device, -(-count // GROUP))
+    grid = fold_groups(a.device, -(-count // (GROUP * blocks)))
     dispatch("add", kernel, (a, b, out), (range_a, range_b, range_o), push, grid, constants, key=key)
+
+
+def _blocks(out: Array, count: int) -> int:
+    """Return how many blocks of four elements an invocation adds."""
+    return 2 if out.dtype.itemsize == 2 and count >= _LARGE and not out.device.info.is_cpu else 1

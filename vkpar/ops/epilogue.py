@@ -1,4 +1,7 @@
-"""What follows a matrix product, element by element: bias, activation, residual, rounding to the result's type."""
+"""What follows a matrix product, element by element: bias, activation, residual, rounding to the result's type.
+
+And what kernels for few rows fold into it besides: a norm of these rows before, a gate after.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from vkpar.ops._launch import FLOATS, GROUP, check_float, spans, window, words
 if TYPE_CHECKING:
     from vkpar.arrays.array import Array
     from vkpar.ops._calls import Call
+    from vkpar.vulkan.memory.buffer import BufferRange
 
 ACTIVATIONS: Final = {"relu": 1, "gelu": 2, "gelu_tanh": 3, "silu": 4, "sigmoid": 5, "tanh": 6}
 """The codes of shaders/common/activations.glsl."""
@@ -41,6 +45,38 @@ class Epilogue:
         kinds = (None if array is None else FLOATS[array.dtype.name] for array in (self.bias, self.residual))
         bias, residual = ((kind is not None, kind or 0) for kind in kinds)
         return (self.activation, *bias, *residual)
+
+
+@dataclass(frozen=True)
+class Fold:
+    """What shaders/common/folded.glsl does.
+
+    Attributes:
+        norm: what rows of the first operand are multiplied by once they were divided by their root mean square; None
+            for rows as they are.
+        eps: added to the mean of the squares.
+        gated: of the columns, the first half are gates, and the second half what these let through.
+    """
+
+    norm: Array | None = None
+    eps: float = 0.0
+    gated: bool = False
+
+    @property
+    def constants(self) -> tuple[int, int]:
+        """The specialization constants that speak of the norm, but whether wide loads read it."""
+        return self.norm is not None, 0 if self.norm is None else FLOATS[self.norm.dtype.name]
+
+    def window(self, instead: BufferRange) -> tuple[BufferRange, int, bool]:
+        """Return what is bound of the norm and its first element's number, and whether that is a multiple of four.
+
+        Args:
+            instead: is bound where there is none.
+        """
+        if self.norm is None:
+            return instead, 0, False
+        bound, first = window(self.norm, 0, self.norm.size)
+        return bound, first, first % 4 == 0
 
 
 def check_epilogue(

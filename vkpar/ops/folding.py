@@ -19,7 +19,7 @@ from vkpar.ops._calls import Call, pack
 from vkpar.ops._launch import SHORT, window
 from vkpar.vulkan.physical import ALIGNMENT
 
-_PART: Final = {False: 16_384, True: 2048}  # elements of a row that one unit of invocations reduces; CPU drivers less
+_PART: Final = {False: 8192, True: 2048}  # elements of a row that one unit of invocations reduces; CPU drivers less
 _TURNS: Final = {False: 16, True: 64}  # rows of an invocation where columns are reduced; CPU drivers have few units
 _SIGN: Final = 0x80000000
 _ALL: Final = 0xFFFFFFFF
@@ -141,11 +141,9 @@ def shape_of(device: Device, extent: int, columns: int, *, halves: bool) -> tupl
         part = min(_PART[cpu], floor_power(room))
         lanes = ceil_power(-(-min(extent, part) // (256 if cpu else 16)))
         return group, min(lanes, group // 2 if halves else group), part
-    if cpu:  # a unit reads rows, far apart, that its processor fetches at once; neighbours are other units' affair
-        group = 16
-        together = group // min(group, ceil_power(extent))
-    else:
-        together = min(ceil_power(-(-columns // 4)), group // 8)
+    if cpu:  # the lanes of a processor read what lies side by side, and one group is about what they hold
+        group = 8
+    together = min(ceil_power(-(-columns // 4)), group if cpu else group // 8)
     lanes = min(group // together, ceil_power(extent))
     return group, lanes, min(lanes * _TURNS[cpu], floor_power(room // 4))
 

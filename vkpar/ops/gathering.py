@@ -144,19 +144,22 @@ def _take(table: Array, indices: Array, out: Array, key: tuple[object, ...] | No
     itemsize = table.dtype.itemsize
     row = out.nbytes // indices.size
     unit = math.gcd(4, row, table.byte_offset)
-    even, odd = _patterns(table, unit)
+    if not any(nbytes % 16 for nbytes in (row, first * itemsize, rows_first * itemsize)):
+        unit = 16
+    word = max(unit, 4)
+    even, odd = _patterns(table, min(unit, 4))
     push = words(
         out.nbytes // unit,
         row // unit,
         table.shape[0],
         first * itemsize // unit,
         index_first,
-        rows_first * itemsize // 4,
+        rows_first * itemsize // word,
         indices.dtype == dtypes.int32,
         even,
         odd,
     )
-    grid = fold_groups(table.device, -(-out.nbytes // (4 * _GROUP)))
+    grid = fold_groups(table.device, -(-out.nbytes // (word * _GROUP)))
     dispatch("take", f"take_u{unit}", (table, indices, out), (seen, numbers, rows), push, grid, key=key)
 
 

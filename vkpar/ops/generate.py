@@ -25,7 +25,7 @@ GROUP: Final = 256  # invocations of a work-group
 # How an operand lies: any steps; side by side along X; side by side along Y; a number; one element for all.
 ANY, ROW, COLUMN, SCALAR, ONE = range(5)
 INDEX: Final = "index"  # the type of an input that is the element's own number
-FIRST_CONSTANT: Final = 3  # after BLOCKS or ROWS, WIDTH and DIMS
+FIRST_CONSTANT: Final = 3  # after BLOCKS and WHOLE, or ROWS, WIDTH and DIMS
 
 _CODES: Final = {
     "float32": "F32",
@@ -40,6 +40,8 @@ _CALL: Final = re.compile(r"\bf_(\w+)\(")
 _HEAD: Final = """\
 layout(local_size_x = 256) in;
 layout(push_constant) uniform Push { uint g[32]; } push;
+"""
+_AXES: Final = """\
 layout(constant_id = 1) const uint WIDTH = 64u;
 layout(constant_id = 2) const uint DIMS = 2u;
 """
@@ -107,7 +109,7 @@ def source(meaning: Typed, kind: Kind, *, tile: bool, precise: bool = False) -> 
     operands = [(f"a{place}", kind.inputs[number]) for place, number in enumerate(kind.bound)]
     results = [(f"r{place}", dtype) for place, dtype in enumerate(kind.results)]
     bindings = len(operands) + len(results)
-    lines = ["#version 450", _parts()[0], _HEAD]
+    lines = ["#version 450", _parts()[0], _HEAD + (_AXES if tile else "")]
     for binding, (name, dtype) in enumerate([*operands, *results]):
         code = _CODES[dtype]
         if kind.open and dtype in FLOATS:
@@ -183,33 +185,58 @@ def _arguments(kind: Kind, element: str, index: str) -> list[str]:
     return given + [f"w{place}{element}" for place in range(len(kind.results))]
 
 
+def may_take_two(kind: Kind) -> bool:
+    """Say whether invocations of a flat kernel can make two blocks: where results may be 16 bits wide."""
+    return kind.open or not {"float16", "bfloat16", "uint16"}.isdisjoint(kind.results)
+
+
+_WHOLE: Final = """\
+layout(constant_id = 0) const uint BLOCKS = 1u;  // of four elements that an invocation makes
+layout(constant_id = 1) const bool WHOLE = false;  // all fours are whole
+uint left(uint i) { return WHOLE ? 4u : min(push.g[0] - i, 4u); }
+"""
+
+_ONE_BLOCK: Final = """\
+void main() {
+    uint i = (group_number() * 256u + gl_LocalInvocationID.x) * 4u;
+    if (i < push.g[0]) block(i);
+}
+"""
+
+
 def _flat(operands: list[tuple[str, str]], results: list[tuple[str, str]], kind: Kind) -> list[str]:
-    lines = ["layout(constant_id = 0) const uint BLOCKS = 1u;", "void block(uint i) {"]
-    lines.append("    uint n = min(push.g[0] - i, 4u);")
+    loads, stores = [], []
     for place, (name, dtype) in enumerate(operands):
         at = f"push.g[{2 + place}]"
         vector = _vector(dtype)
-        lines.append(f"    {vector} v{place};")
-        lines.append(f"    if ({name}_MODE == {SCALAR}u) v{place} = {vector}({_of_bits(dtype, at)});")
-        lines.append(f"    else if ({name}_MODE == {ONE}u) v{place} = {vector}({_one(name, dtype, at)});")
-        lines.append(f"    else v{place} = {_four(name, dtype, f'{at} + i', 'n')};")
-    lines += [f"    {_vector(dtype)} w{place};" for place, (_, dtype) in enumerate(results)]
+        loads.append(f"    if ({name}_MODE == {SCALAR}u) v{place} = {vector}({_of_bits(dtype, at)});")
+        loads.append(f"    else if ({name}_MODE == {ONE}u) v{place} = {vector}({_one(name, dtype, at)});")
+        loads.append(f"    else v{place} = {_four(name, dtype, f'{at} + i', 'left(i)')};")
+    stores += [f"    {_vector(dtype)} w{place};" for place, (_, dtype) in enumerate(results)]
     for j, part in enumerate("xyzw"):
-        lines.append(f"    compute({', '.join(_arguments(kind, f'.{part}', f'push.g[1] + i + {j}u'))});")
+        stores.append(f"    compute({', '.join(_arguments(kind, f'.{part}', f'push.g[1] + i + {j}u'))});")
     for place, (name, dtype) in enumerate(results):
         at = f"push.g[{2 + len(operands) + place}] + i"
-        lines.append(f"    {name}_store4({at}, n, {_packed(name, dtype, f'w{place}')});")
-    return [
-        *lines,
-        "}",
-        "void main() {",
-        "    uint i = (group_number() * 256u * BLOCKS + gl_LocalInvocationID.x) * 4u;",
-        "    for (uint turn = 0u; turn < BLOCKS; turn++) {",
-        "        if (i < push.g[0]) block(i);",
-        "        i += 1024u;",
-        "    }",
-        "}",
-    ]
+        stores.append(f"    {name}_store4({at}, left(i), {_packed(name, dtype, f'w{place}')});")
+    vectors = [f"{_vector(dtype)} v{place}" for place, (_, dtype) in enumerate(operands)]
+    if may_take_two(kind):
+        return [_WHOLE, *_two_blocks(vectors, loads, stores)]
+    return [_WHOLE, "void block(uint i) {", *(f"    {v};" for v in vectors), *loads, *stores, "}", _ONE_BLOCK]
+
+
+def _two_blocks(vectors: list[str], loads: list[str], stores: list[str]) -> list[str]:
+    """Return the code of one block or two, the loads of both before the stores: halves alone are few bytes a load."""
+    lines = [f"void take({', '.join(['uint i', *(f'out {v}' for v in vectors)])}) {{", *loads, "}"]
+    lines += [f"void put({', '.join(['uint i', *vectors])}) {{", *stores, "}", "void main() {"]
+    lines += ["    uint i = (group_number() * 256u * BLOCKS + gl_LocalInvocationID.x) * 4u;", "    uint j = i + 1024u;"]
+    lines += ["    if (i >= push.g[0]) return;", "    bool two = BLOCKS > 1u && j < push.g[0];"]
+    for block in "ij":
+        lines += [f"    {v.replace(' v', f' {block}')};" for v in vectors]
+    for call in ("take", "put"):
+        for block, condition in (("i", ""), ("j", "if (two) ")):
+            arguments = [block, *(f"{block}{place}" for place in range(len(vectors)))]
+            lines.append(f"    {condition}{call}({', '.join(arguments)});")
+    return [*lines, "}"]
 
 
 _PLACES: Final = """\

@@ -9,9 +9,10 @@ from vkpar import dtypes
 from vkpar.arrays.array import Array
 from vkpar.errors import InvalidUsageError, UnsupportedError
 from vkpar.ops._calls import Call, key_of, pack, repeat
-from vkpar.ops._launch import FLOATS, GROUP, INTEGERS, SHORT, check_arrays, check_float, check_overlap
+from vkpar.ops._launch import FLOATS, GROUP, INTEGERS, SHORT, check_arrays, check_float, check_out, check_overlap
 from vkpar.ops.making import full
-from vkpar.ops.strided import bind
+from vkpar.ops.rope import Scaling, check_style, known_table, rope, table_of
+from vkpar.ops.strided import bind, stand_in, takes
 
 if TYPE_CHECKING:
     from vkpar.device import Device
@@ -88,6 +89,106 @@ class KVCache:
         call = Call("KVCache.append", key, (k, v, places), outs)
         self._launch(call)
         call.keep()
+
+    def rope_append(
+        self,
+        qkv: Array,
+        positions: Array,
+        theta: float = 10000.0,
+        *,
+        scaling: Scaling = None,
+        style: str = "llama",
+        width: int | None = None,
+        out: Array | None = None,
+    ) -> Array:
+        """Turn queries and keys by their positions, store keys and values there, and return the queries.
+
+        The same, bit for bit, as :func:`vkpar.rope` of both and :meth:`append`, in one kernel where heads are
+        multiples of four elements.
+
+        Args:
+            qkv: (T, (heads + 2 kv_heads) * width of a head), of each row the heads of queries, then those of keys, then
+                those of values; any float type that devices compute.
+            positions: (T,), as :func:`vkpar.rope` and :meth:`append` take them.
+            theta: as :func:`vkpar.rope` takes it, which says what the next ones are, too.
+            scaling: of the frequencies.
+            style: how elements are paired.
+            width: how many elements of a head are turned.
+            out: where the queries go, (heads, T, width of a head) of ``qkv``'s type.
+
+        Raises:
+            InvalidUsageError: as these two do; rows that are no whole number of heads.
+            UnsupportedError: as these two do.
+        """
+        table, outs = known_table(self.k, theta, scaling, width), (*self._rows, self.length, out)
+        if table is not None:
+            done = repeat("KVCache.rope_append", (qkv, positions, table), outs, style, self.width)
+            if done is not None:
+                return done[-1]
+        heads = self._check_fused(qkv, positions, style, out)
+        if table is None:
+            table = table_of(self.k, theta, scaling, width)
+        made = qkv.device.empty((heads, len(qkv), self.width), qkv.dtype) if out is None else out
+        if not qkv.size:
+            return made
+        key = key_of("KVCache.rope_append", (qkv, positions, table), outs, style, self.width)
+        call = Call("KVCache.rope_append", key, (qkv, positions, table), (*self._rows, self.length, made))
+        turning = table.size // 2  # pairs
+        direct = heads and takes(qkv) and stand_in(call, call.results[-1]) is call.results[-1]
+        if direct and self.width % 4 == 0 and turning % 2 == 0:
+            self._launch_fused(call, heads, turning, neox=style == "neox")
+            call.keep()
+            return made
+        rows = qkv.reshape(len(qkv), heads + 2 * self.kv_heads, self.width).transpose(1, 0, 2)
+        k, v = rows[heads : heads + self.kv_heads], rows[heads + self.kv_heads :]
+        self.append(rope(k, positions, theta, scaling=scaling, style=style, width=width), v, positions)
+        return rope(rows[:heads], positions, theta, scaling=scaling, style=style, width=width, out=made)
+
+    def _check_fused(self, qkv: Array, positions: Array, style: str, out: Array | None) -> int:
+        """Check fused rows, and return how many heads of queries they have."""
+        name = "KVCache.rope_append"
+        check_arrays(name, out, qkv=qkv, positions=positions)
+        check_arrays(name, self._rows[0], qkv=qkv)
+        check_arrays(name, self.length, v=self._rows[1])
+        check_float(name, qkv.dtype)
+        check_style(style)
+        heads = 0 if qkv.ndim != 2 else qkv.shape[1] // self.width - 2 * self.kv_heads
+        if qkv.ndim != 2 or qkv.shape[1] % self.width or heads < 0:
+            raise InvalidUsageError(
+                f"{name}: qkv is (T, (heads + 2 * {self.kv_heads}) * {self.width}), not {qkv.shape}"
+            )
+        if len(qkv) > self.tokens:
+            raise InvalidUsageError(f"{name}: {len(qkv)} tokens for a cache of {self.tokens}")
+        if positions.dtype.name not in INTEGERS:
+            raise UnsupportedError(f"{name}: positions are {' or '.join(INTEGERS)}, not {positions.dtype}; cast them")
+        if positions.shape != (len(qkv),):
+            raise InvalidUsageError(f"{name}: positions are {(len(qkv),)}, not {positions.shape}")
+        if out is not None:
+            check_out(name, out, (heads, len(qkv), self.width), qkv.dtype)
+        for target in (*self._rows, self.length, *([] if out is None else [out])):
+            check_overlap(name, target, qkv, positions, in_place=False)
+        if out is not None:
+            for target in (*self._rows, self.length):
+                check_overlap(name, target, out, in_place=False)
+        return heads
+
+    def _launch_fused(self, call: Call, heads: int, turning: int, *, neox: bool) -> None:
+        qkv, _, table = call.operands
+        source, places = bind(call, qkv), call.packed(1)
+        targets = [bind(call, result) for result in call.results]
+        (seen, p_first), (numbers, _) = places.window(), table.window()
+        _, head, token = targets[-1].steps
+        first, step = source.first, source.steps[-1]
+        push = pack(
+            *(heads, self.kv_heads, len(qkv), self.width, turning, self.tokens, self._pitch),
+            *(int(places.dtype == dtypes.int32), first, step, targets[-1].first, head, token, p_first),
+        )
+        constants = (neox, FLOATS[self.dtype.name], not (first % 4 or step % 4), targets[-1].multiples(4))
+        keys, values, length, queries = targets
+        arrays = (source.array, places, table, *(each.array for each in (queries, keys, values, length)))
+        ranges = (source.range, seen, numbers, *(each.range for each in (queries, keys, values, length)))
+        groups = -(-qkv.size // GROUP)
+        call.dispatch(f"rope_append_{SHORT[qkv.dtype.name]}", arrays, ranges, push, groups, constants)
 
     def _places(self, k: Array, position: int) -> Array:
         """Return a position that the host knows as an array."""

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 from vkpar import dtypes
 from vkpar.arrays.array import Array
 from vkpar.dtypes import DType
 from vkpar.errors import InvalidUsageError
-from vkpar.ops import quantized_products
+from vkpar.ops import folded, quantized_products
 from vkpar.ops._calls import Call, key_of, repeat
-from vkpar.ops._launch import check_arrays, check_float, check_out, check_overlap, run_pair
+from vkpar.ops._launch import batch_of, check_arrays, check_float, check_out, check_overlap, run_pair
 from vkpar.ops._launch import key_of as pair_key
 from vkpar.ops.epilogue import Epilogue, check_epilogue
+from vkpar.ops.normed import Normed
 from vkpar.ops.products import Matrix, Product, multiply, store_finished
 from vkpar.ops.quantized import Quantized
 
 
 def matmul(
-    a: Array,
+    a: Array | Normed,
     b: Array | Quantized,
     *,
     out: Array | None = None,
@@ -37,10 +39,11 @@ def matmul(
 
     Args:
         a: (M, K), or (B, M, K) for B products; float32, float16 or bfloat16. A vector (K,) stands for (1, K), and the
-            result has no such row.
+            result has no such row. Or a :class:`Normed` of matrices, not of a vector, whose norm is rounded to its
+            type only where no kernel makes it on the way.
         b: (K, N) or (B, K, N); any of these types too. A matrix, or a batch of one, meets each product of the other's.
             A vector (K,) stands for (K, 1), and the result has no such column, nor a bias. Or quantised weights (N, K),
-            see :func:`vkpar.quantized`, with ``transpose_b=True`` and a matrix as ``a``.
+            see :func:`vkpar.quantized`, with ``transpose_b=True`` and an ``a`` of two or three dimensions.
         out: where the result goes: (M, N) or (B, M, N), of the result's type. It shares no memory with an operand, but
             may be ``residual`` itself.
         transpose_a: multiply the transpose of ``a``, which is (K, M) or (B, K, M) then.
@@ -50,7 +53,8 @@ def matmul(
         accumulate: add to what ``out`` holds, as ``residual=out`` does.
         bias: (N,), added to each row.
         activation: ``"relu"``, ``"gelu"`` (by the error function), ``"gelu_tanh"``, ``"silu"``, ``"sigmoid"`` or
-            ``"tanh"``; see the functions of these names.
+            ``"tanh"``; see the functions of these names. Or ``"swiglu"``, of which the columns are gates, and then as
+            many that these let through: the result has half of them, no residual, and operands that are no vectors.
         residual: of the result's shape, added at the end.
 
     Raises:
@@ -58,6 +62,10 @@ def matmul(
             activation; a wrong ``out``, or ``accumulate`` without one or beside ``residual``.
         UnsupportedError: a type that devices do not compute, such as float64.
     """
+    if isinstance(a, Normed) or activation == folded.SWIGLU:
+        how = {"transpose_a": bool(transpose_a), "transpose_b": bool(transpose_b), "accumulate": bool(accumulate)}
+        name = None if dtype is None else dtypes.resolve(dtype).name
+        return folded.multiply(matmul, a, b, out, (bias, residual), **how, dtype=name, activation=activation)
     if isinstance(b, Quantized):
         follows = {"bias": bias, "activation": activation, "residual": residual}
         turns = {"transpose_a": transpose_a, "transpose_b": transpose_b}
@@ -248,13 +256,8 @@ def _sizes(a: Array, b: Array, transpose_a: bool, transpose_b: bool) -> _Sizes:
     turned = [" transposed" if transposed else "" for transposed in (transpose_a, transpose_b)]
     if k != b_k:
         raise InvalidUsageError(f"matmul: a of shape {a.shape}{turned[0]} does not fit b of shape {b.shape}{turned[1]}")
-    batches = [array.shape[0] if array.ndim == 3 else 1 for array in (a, b)]
-    batch = batches[0] if batches[1] == 1 else batches[1]
-    if batches[0] not in (1, batch):
-        raise InvalidUsageError(
-            f"matmul: {batches[0]} and {batches[1]} products, of shapes {a.shape} and {b.shape}: a batch meets one of "
-            "as many matrices, or of one"
-        )
-    shape = (m, n) if a.ndim == b.ndim == 2 else (batch, m, n)
-    a_batch, b_batch = (size if many > 1 else 0 for size, many in zip((m * k, k * n), batches, strict=True))
-    return _Sizes(batch, m, n, k, a_batch, b_batch, shape, transpose_a, transpose_b)
+    batch = batch_of("matmul", a.shape, b.shape)
+    a_batch = m * k if a.ndim == 3 and a.shape[0] > 1 else 0
+    b_batch = k * n if b.ndim == 3 and b.shape[0] > 1 else 0
+    shape = (*batch, m, n)
+    return _Sizes(math.prod(batch), m, n, k, a_batch, b_batch, shape, transpose_a, transpose_b)

@@ -14,7 +14,8 @@ from typing import Final
 from vkpar.vulkan.physical import DeviceInfo
 
 MACS_PER_NS: Final = 140.0  # of a unit with two 128 x 128 tiles
-_BYTES_PER_NS: Final = 36.0  # that a unit reads
+_BYTES_PER_NS: Final = 36.0  # that a unit reads, where all do
+_MOST_BYTES_PER_NS: Final = 58.0  # where few do, each with a group of 1,024
 _FINISH_NS: Final = 6000.0  # of the second kernel, and of the wait between the two
 _GAIN: Final = 0.9  # a cut is taken only where it is so much faster than the plain one
 _LEAST_STEPS: Final = 64  # of K that are worth a part
@@ -74,7 +75,18 @@ def tiled(m: int, n: int, k: int, batch: int, units: int, most_parts: int) -> Cu
     return split if cost(split) < _GAIN * cost(whole) else whole
 
 
-def reading(groups: int, group_nbytes: int, m: int, n: int, k: int, batch: int, units: int, most_parts: int) -> Cut:
+def reading(
+    groups: int,
+    group_nbytes: int,
+    m: int,
+    n: int,
+    k: int,
+    batch: int,
+    units: int,
+    most_parts: int,
+    *,
+    large: bool = False,
+) -> Cut:
     """Return how a product that is bound by reading one matrix is cut.
 
     Args:
@@ -86,11 +98,16 @@ def reading(groups: int, group_nbytes: int, m: int, n: int, k: int, batch: int, 
         batch: how many products.
         units: compute units of the device.
         most_parts: the most parts of K, 1 for no split.
+        large: groups are of 1,024 invocations, of which one alone keeps a unit busy.
     """
 
     def cost(cut: Cut) -> float:
-        work = group_nbytes * cut.k_part / k / _BYTES_PER_NS
-        return _run_ns(groups * cut.parts, units, work, _BUSY_READING) + finish_ns(cut.parts, batch * m * n, units)
+        nbytes, count = group_nbytes * cut.k_part / k, groups * cut.parts
+        if large:
+            run = max(-(-count // units) * nbytes / _MOST_BYTES_PER_NS, count * nbytes / (units * _BYTES_PER_NS))
+        else:
+            run = _run_ns(count, units, nbytes / _BYTES_PER_NS, _BUSY_READING)
+        return run + finish_ns(cut.parts, batch * m * n, units)
 
     whole = Cut((1, 1), 1, k)
     split = min((Cut((1, 1), *part) for part in _splits(k, most_parts)), key=cost, default=whole)

@@ -252,10 +252,10 @@ def _tiles(product: Product, kernel: str, matrices: list[Matrix]) -> Iterator[Ti
 def _core(product: Product, kernel: str, dispatches: int, out: Array) -> cores.Choice | None:
     """Return the kernel of matrix cores that makes a product; None where none does."""
     dtypes_of = {matrix.array.dtype.name for matrix in (product.a, product.b)}
-    if kernel != _TILED or len(dtypes_of) > 1:
+    if kernel == _SMALL or len(dtypes_of) > 1:
         return None
-    most = _most_parts(product, dispatches, out)
-    return cores.choose(product.device, dtypes_of.pop(), product.m, product.n, product.k, product.batch, most)
+    most, sizes = _most_parts(product, dispatches, out), (product.m, product.n, product.k, product.batch)
+    return cores.choose(product.device, dtypes_of.pop(), *sizes, most, transpose_b=product.transpose_b)
 
 
 def _most_parts(product: Product, dispatches: int, out: Array) -> int:
@@ -275,8 +275,9 @@ def _spread(product: Product, kernel: str, dispatches: int, out: Array) -> occup
     if kernel == _TILED:
         return occupancy.tiled(m, n, k, batch, units, most)
     itemsize = product.b.array.dtype.itemsize
-    groups, _, _ = matvec.choose(device.info, m, n, itemsize, transpose_b=product.transpose_b, forms=False)
-    return occupancy.reading(batch * groups, n * k * itemsize // groups, m, n, k, batch, units, most)
+    groups, name, _ = matvec.choose(device.info, m, n, itemsize, transpose_b=product.transpose_b, forms=False)
+    large = name == matvec.LARGE
+    return occupancy.reading(batch * groups, n * k * itemsize // groups, m, n, k, batch, units, most, large=large)
 
 
 def _fuses(product: Product, out: Array, cut: list[Tile]) -> bool:
@@ -325,12 +326,8 @@ def _dispatch(how: _How, product: Product, out: Matrix, tile: Tile) -> None:
     else:
         push = [m, n, k, *firsts, a.row, b.row, out.row, adds]
         multiples = _multiples(product, out, firsts, (m, n, k))
-        constants = (
-            *(FLOATS[x.dtype.name] for x in arrays),
-            product.transpose_b,
-            *(step % 4 == 0 for step in multiples),
-        )
-        constants += (*shape, *(step % 8 == 0 for step in multiples[:2]))
+        constants = (*(FLOATS[x.dtype.name] for x in arrays), product.transpose_b)
+        constants += (*(step % 4 == 0 for step in multiples), *shape, *(step % 8 == 0 for step in multiples[:2]))
         more = _Extras.of(how.follows, product, out, tile)
         if forms:
             arrays, ranges = [*arrays, *more.arrays], [*ranges, *more.ranges(range_a)]

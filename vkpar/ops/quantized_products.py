@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from vkpar import dtypes
 from vkpar.arrays.array import Array
 from vkpar.errors import InvalidUsageError
-from vkpar.ops import matvec, occupancy
-from vkpar.ops._calls import Call, key_of, repeat
+from vkpar.ops import integer_dots, matvec, occupancy
+from vkpar.ops._calls import Call, key_of, pack, repeat
 from vkpar.ops._launch import (
     FLOATS,
     check_arrays,
@@ -23,7 +23,7 @@ from vkpar.ops._launch import (
     writable_in_place,
 )
 from vkpar.ops.cast import convert
-from vkpar.ops.epilogue import Epilogue, check_epilogue
+from vkpar.ops.epilogue import Epilogue, Fold, check_epilogue
 from vkpar.ops.quantized import KINDS, Kind, Piece, Quantized, unpack
 
 if TYPE_CHECKING:
@@ -65,8 +65,15 @@ class Spread(NamedTuple):
         return _THREADS // self.span * self.columns
 
 
-def ways(kind: Kind, m: int, k: int) -> list[Spread]:
-    """Return how products of (m, k) can be spread: teams are not too wide for K, nor for shared memory."""
+def ways(kind: Kind, m: int, k: int, least: int = 4) -> list[Spread]:
+    """Return how products of (m, k) can be spread: teams are not too wide for K, nor for shared memory.
+
+    Args:
+        kind: of the weights.
+        m: rows.
+        k: steps.
+        least: columns that a work-group's are a multiple of.
+    """
     chunks, fours = k // kind.chunk, kind.chunk // 4
     room = max(min(_QUADS // m, _QUADS // 2), _LEAST_QUADS)
     found = []
@@ -74,16 +81,25 @@ def ways(kind: Kind, m: int, k: int) -> list[Spread]:
         ahead = span * turns
         passes = max(min(-(-chunks // ahead), room // (ahead * fours)), -(-_LEAST_QUADS // (ahead * fours)))
         wide = ahead > 32 and ahead - span >= chunks  # some would find no chunk at all
-        if not wide and _THREADS // span * columns % 4 == 0 and ahead * passes * fours <= room:
+        if not wide and _THREADS // span * columns % least == 0 and ahead * passes * fours <= room:
             found.append(Spread(span, columns, turns, passes))
     return found
 
 
-def spread(device: Device, kind: Kind, m: int, n: int, k: int) -> Spread:
-    """Return how a product of (m, k) by (n, k) is spread: in groups as wide as leaves all units enough of them."""
+def spread(device: Device, kind: Kind, m: int, n: int, k: int, together: int = 1) -> Spread:
+    """Return how a product of (m, k) by (n, k) is spread: in groups as wide as leaves all units enough of them.
+
+    Args:
+        device: where.
+        kind: of the weights.
+        m: rows.
+        n: columns.
+        k: steps.
+        together: columns that make one of the result, 1 or 2; a team has them all.
+    """
     units = occupancy.units_of(device.info)
     most = _TURNS[kind.name] if m == 1 else 1
-    found = [way for way in ways(kind, m, k) if way.turns <= most]
+    found = [way for way in ways(kind, m, k, 4 * together) if way.turns <= most and way.columns >= together]
     found.sort(key=lambda way: (way.width, way.columns, way.turns), reverse=True)
     narrow = [way for way in found if way.width == found[-1].width]
 
@@ -245,7 +261,7 @@ class _Product(NamedTuple):
             if number:
                 call.forget()
             named = piece if number else piece._replace(chunks=call.operands[1], scales=call.operands[2])
-            _dispatch(call, KINDS[self.q.kind], named, target, Epilogue(bias, follows.activation, residual))
+            dispatch(call, KINDS[self.q.kind], named, target, Epilogue(bias, follows.activation, residual))
         if target is not call.results[0] and writable_in_place(out):
             call.convert(target, call.results[0])
         elif target is not call.results[0]:
@@ -295,10 +311,20 @@ def _slabs(q: Quantized, dtype: DType) -> Iterator[tuple[Array, int, int]]:
             yield slab, piece.first + start, rows
 
 
-def _dispatch(call: Call, kind: Kind, piece: Piece, out: Array, follows: Epilogue) -> None:
-    """Multiply by the weights of a piece."""
+def dispatch(call: Call, kind: Kind, piece: Piece, out: Array, follows: Epilogue, fold: Fold | None = None) -> None:
+    """Multiply by the weights of a piece.
+
+    Args:
+        call: whose first operand are the rows.
+        kind: of the weights.
+        piece: of them.
+        out: all columns of the result.
+        follows: the epilogue.
+        fold: what else the kernel does, of all columns.
+    """
     a, bias, residual = call.operands[0], follows.bias, follows.residual
-    (m, k), n, columns = a.shape, piece.rows, out.shape[1]
+    k, columns, gated = a.shape[-1], out.shape[-1], fold is not None and fold.gated
+    m, n = a.size // k, columns if gated else piece.rows
     device, reached = a.device, (m - 1) * columns + n
     (range_a, a_first), (range_b, b_first), (range_s, s_first) = (
         array.window() for array in (a, piece.chunks, piece.scales)
@@ -306,20 +332,34 @@ def _dispatch(call: Call, kind: Kind, piece: Piece, out: Array, follows: Epilogu
     range_o, o_first = out.window(piece.first, reached)
     range_x, x_first = (range_a, 0) if bias is None else window(bias, piece.first, n)
     range_r, r_first = (range_a, 0) if residual is None else residual.window(piece.first, reached)
-    way = spread(device, kind, m, n, k)
+    dots, together = m == 1 and integer_dots.usable(device), 2 if gated else 1
+    way: Spread | integer_dots.Spread = spread(device, kind, m, piece.rows, k, together)
+    name = f"quantized_matvec{'_folded' if fold else ''}_{kind.name}_rows{1 if m == 1 else MOST_ROWS}"
+    name += "_subgroups" if matvec.adds_up(device.info) else "_alone"
+    if dots:
+        way = integer_dots.spread(device, kind, piece.rows, k, together, folded=fold is not None)
+        name = f"quantized_dots{'_folded' if fold else ''}_{kind.name}"
     push = [m, n, k, a_first, b_first // 4, o_first, k, k // kind.chunk, columns, 0]
     push += [0, 0, 0, 1, k, 0, x_first, 1, r_first, s_first // kind.per_block]
     wide = a_first % 4 == 0, False, not (o_first % 4 or columns % 4)
     constants: tuple[int, ...] = (FLOATS[a.dtype.name], FLOATS["float32"], FLOATS[out.dtype.name], True, *wide)
     constants += (m, *way[:3], False, *follows.constants, not (r_first % 4 or columns % 4), way.passes)
-    adds_up = "subgroups" if matvec.adds_up(device.info) else "alone"
-    arrays = (a, piece.chunks, out, a if bias is None else bias, a if residual is None else residual, piece.scales)
+    arrays = [a, piece.chunks, out, a if bias is None else bias, a if residual is None else residual, piece.scales]
+    ranges, packed = [range_a, range_b, range_o, range_x, range_r, range_s], words(*push)
+    if fold is not None:
+        range_n, n_first, norm_wide = fold.window(range_a)
+        arrays, ranges = [*arrays, a if fold.norm is None else fold.norm], [*ranges, range_n]
+        packed += pack(n_first, float(fold.eps))
+        constants += (*fold.constants, norm_wide, gated)
+    if isinstance(way, integer_dots.Spread):
+        constants += () if fold else (0,) * 4
+        constants += (way.threads, not (k // kind.block % 2 or s_first % 2))
     call.dispatch(
-        f"quantized_matvec_{kind.name}_rows{1 if m == 1 else MOST_ROWS}_{adds_up}",
+        name,
         arrays,
-        (range_a, range_b, range_o, range_x, range_r, range_s),
-        words(*push),
-        -(-n // way.width),
+        ranges,
+        packed,
+        -(-piece.rows // way.width),
         constants,
-        m * n * k // _WORK_PER_NS,
+        m * piece.rows * k // _WORK_PER_NS,
     )

@@ -14,7 +14,17 @@ from vkpar.dtypes import DType
 from vkpar.errors import InvalidUsageError, UnsupportedError
 from vkpar.ops import folding
 from vkpar.ops._calls import Call, key_of, repeat
-from vkpar.ops._launch import FLOATS, INTEGERS, SHORT, advice, check_arrays, check_out, check_overlap, writable_in_place
+from vkpar.ops._launch import (
+    FLOATS,
+    INTEGERS,
+    SHORT,
+    advice,
+    check_arrays,
+    check_out,
+    check_overlap,
+    run_single,
+    writable_in_place,
+)
 from vkpar.ops.folding import Kind
 from vkpar.ops.making import fill
 
@@ -95,6 +105,9 @@ def argmin(a: Array, axis: int | None = None, keepdims: bool = False, *, out: Ar
 
 
 def _reduced(name: str, a: Array, axis: Axis, keepdims: bool, out: Array | None) -> Array:
+    made = run_single(name, a, out, axis, bool(keepdims))
+    if made is not None:
+        return made
     done = repeat(name, (a,), (out,), axis, bool(keepdims))
     if done is not None:
         return done[0]

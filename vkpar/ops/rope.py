@@ -61,7 +61,7 @@ def rope(
             style or scaling; a wrong ``out``, or one that shares memory with an operand without being ``x``.
         UnsupportedError: a type that devices do not compute; an array that a kernel cannot see at once.
     """
-    table = _known(x, theta, scaling, width)
+    table = known_table(x, theta, scaling, width)
     if table is not None:
         done = repeat("rope", (x, positions, table), (out,), style, in_place=True)
         if done is not None:
@@ -73,7 +73,7 @@ def rope(
         check_overlap("rope", out, x, in_place=True)
         check_overlap("rope", out, positions, in_place=False)
     if table is None:
-        table = _table(x, theta, scaling, width)
+        table = table_of(x, theta, scaling, width)
     key = key_of("rope", (x, positions, table), (out,), style)
     made = x.device.empty(x.shape, x.dtype) if out is None else out
     if not made.size:
@@ -82,6 +82,12 @@ def rope(
     _launch(call, neox=style == "neox")
     call.keep()
     return made
+
+
+def check_style(style: str) -> None:
+    """Raise InvalidUsageError where there is no such style."""
+    if style not in _STYLES:
+        raise InvalidUsageError(f"rope: style is {' or '.join(map(repr, _STYLES))}, not {style!r}")
 
 
 def _check(x: Array, positions: Array, style: str) -> None:
@@ -94,8 +100,7 @@ def _check(x: Array, positions: Array, style: str) -> None:
     if positions.shape not in allowed:
         expected = " or ".join(map(str, allowed))
         raise InvalidUsageError(f"rope: positions are {expected} for x of {x.shape}, not {positions.shape}")
-    if style not in _STYLES:
-        raise InvalidUsageError(f"rope: style is {' or '.join(map(repr, _STYLES))}, not {style!r}")
+    check_style(style)
 
 
 def _launch(call: Call, *, neox: bool) -> None:
@@ -125,8 +130,15 @@ def _launch(call: Call, *, neox: bool) -> None:
 # ---- frequencies ----
 
 
-def _known(x: Array, theta: float, scaling: Scaling, width: int | None) -> Array | None:
-    """Return the device's table of frequencies; None where there is none yet, or the arguments are wrong."""
+def known_table(x: Array, theta: float, scaling: Scaling, width: int | None) -> Array | None:
+    """Return the device's table of frequencies; None where there is none yet, or the arguments are wrong.
+
+    Args:
+        x: whose rows are turned.
+        theta: as :func:`rope` takes it.
+        scaling: alike.
+        width: alike.
+    """
     try:
         if width is not None and width > x.shape[-1]:
             return None
@@ -143,8 +155,8 @@ def _hashed(scaling: Scaling) -> object:
     return np.asarray(scaling, np.float64).tobytes()
 
 
-def _table(x: Array, theta: float, scaling: Scaling, width: int | None) -> Array:
-    """Make the table of frequencies, checked, and keep it for later calls."""
+def table_of(x: Array, theta: float, scaling: Scaling, width: int | None) -> Array:
+    """Make the table of frequencies that :func:`known_table` finds, checked, and keep it for later calls."""
     width = x.shape[-1] if width is None else width
     if not isinstance(width, int) or width % 2 or not 2 <= width <= x.shape[-1]:
         raise InvalidUsageError(f"rope: width is an even number of the {x.shape[-1]} elements of a row, not {width!r}")

@@ -2,6 +2,7 @@
 #define VKPAR_ELEMENTS_GLSL
 #ifndef VKPAR_HALFS_GLSL
 #define VKPAR_HALFS_GLSL
+layout(constant_id = 2046) const bool PACKS_HALVES = false;
 uint f32_bits_to_f16_bits(uint x) {
     uint a = x & 0x7FFFFFFFu;
     uint normal = (a - 0x38000000u + 0x0FFFu + ((a >> 13) & 1u)) >> 13;
@@ -11,6 +12,17 @@ uint f32_bits_to_f16_bits(uint x) {
     uint half_bits = a >= 0x38800000u ? normal : subnormal;
     half_bits = a >= 0x477FF000u ? 0x7C00u : half_bits;
     return a > 0x7F800000u ? 0x7E00u : half_bits | ((x >> 16) & 0x8000u);
+}
+uint f32_bits_to_f16_word(uvec2 x) {
+    uint word;
+    if (PACKS_HALVES) {
+        uvec2 nan = uvec2(greaterThan(x & 0x7FFFFFFFu, uvec2(0x7F800000u)));
+        uint mask = nan.x * 0xFFFFu | nan.y * 0xFFFF0000u;
+        word = (packHalf2x16(uintBitsToFloat(x)) & ~mask) | (0x7E007E00u & mask);
+    } else {
+        word = f32_bits_to_f16_bits(x.x) | (f32_bits_to_f16_bits(x.y) << 16);
+    }
+    return word;
 }
 uint f16_bits_to_f32_bits(uint h) {
     uint a = h & 0x7FFFu;
@@ -40,7 +52,7 @@ float bf16_bits_to_f32(uint h) {
     return uintBitsToFloat(h << 16);
 }
 uint f32_pair_to_f16_word(vec2 v) {
-    return f32_to_f16_bits(v.x) | (f32_to_f16_bits(v.y) << 16);
+    return f32_bits_to_f16_word(floatBitsToUint(v));
 }
 uint f32_pair_to_bf16_word(vec2 v) {
     return f32_to_bf16_bits(v.x) | (f32_to_bf16_bits(v.y) << 16);
@@ -143,8 +155,7 @@ uvec4 pack_halves(uvec3 words, uint odd, uint n) {
     uvec4 NAME##_pack4(uvec4 bits) { \
         uvec4 packed; \
         if (NAME##_f16) { \
-            packed = uvec4(f32_bits_to_f16_bits(bits.x) | (f32_bits_to_f16_bits(bits.y) << 16), \
-                           f32_bits_to_f16_bits(bits.z) | (f32_bits_to_f16_bits(bits.w) << 16), 0u, 0u); \
+            packed = uvec4(f32_bits_to_f16_word(bits.xy), f32_bits_to_f16_word(bits.zw), 0u, 0u); \
         } else if (NAME##_bf16) { \
             packed = uvec4(f32_bits_to_bf16_bits(bits.x) | (f32_bits_to_bf16_bits(bits.y) << 16), \
                            f32_bits_to_bf16_bits(bits.z) | (f32_bits_to_bf16_bits(bits.w) << 16), 0u, 0u); \

@@ -66,9 +66,13 @@ def create_device(info: DeviceInfo, families: dict[int, int], made: api.Making) 
     floats = atomics.structs(info.extensions, features.float_atomics)
     cores = matrices.chain(info.extensions, features.matrix_features, after=floats[-1] if floats else None)
     after = cores.first
-    if features.subgroup_control:
+    if features.subgroup_control or features.integer_dot:
         after = vk.struct(
-            "VkPhysicalDeviceVulkan13Features", pNext=after, subgroupSizeControl=1, computeFullSubgroups=1
+            "VkPhysicalDeviceVulkan13Features",
+            pNext=after,
+            subgroupSizeControl=features.subgroup_control,
+            computeFullSubgroups=features.subgroup_control,
+            shaderIntegerDotProduct=features.integer_dot,
         )
     eleven = vk.struct(
         "VkPhysicalDeviceVulkan11Features",

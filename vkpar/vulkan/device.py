@@ -95,7 +95,12 @@ class LogicalDevice:
             self._reclaimer = Reclaimer(info, self.gate, self.compute, self.transfer, lambda: self.recycler)
             self.keepers, relief = self._reclaimer.keepers, self._reclaimer.relief
             self.allocator = Allocator(self.handle, info, (compute, transfer), self.accounting, relief, self.label)
-            self.pipelines = PipelineCache(self.handle, self.compute, full_subgroups=info.features.subgroup_control)
+            self.pipelines = PipelineCache(
+                self.handle,
+                self.compute,
+                full_subgroups=info.features.subgroup_control,
+                packs_halves=info.packs_halves,
+            )
             straight, ring_bytes = env.get().ring == "auto", env.get().ring_bytes
             kind = memtypes.UPLOAD if straight else memtypes.HOST
             self.staging = Staging(self.allocator, self.transfer, ring_bytes, kind)
@@ -103,6 +108,7 @@ class LogicalDevice:
             # Uploads that fit the ring need not wait there.
             self._mapped = MappedArrays(self.transfer, ring_bytes + 1) if straight else None
             self._reclaimer.serve(self.allocator, self.imports.reap, self.pipelines.reap)
+            undo.callback(setattr, self, "_is_open", False)  # an interrupt may come between these two
             self._is_open = True
             undo.pop_all()
 

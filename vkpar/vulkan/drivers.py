@@ -159,6 +159,15 @@ class _Queried:
             foreign_queue_family="VK_EXT_queue_family_foreign" in self._extensions,
             memory_model=bool(twelve.vulkanMemoryModel and twelve.vulkanMemoryModelDeviceScope),
             subgroup_control=bool(thirteen and thirteen.subgroupSizeControl and thirteen.computeFullSubgroups),
+            integer_dot=bool(
+                thirteen and thirteen.shaderIntegerDotProduct and matrices.INTEGER_DOT in self._extensions
+            ),
+            integer_dot_fast=bool(
+                self.vulkan13
+                and self.vulkan13.integerDotProduct4x8BitPackedUnsignedAccelerated
+                and self.vulkan13.integerDotProduct4x8BitPackedSignedAccelerated
+                and self.vulkan13.integerDotProduct4x8BitPackedMixedSignednessAccelerated
+            ),
             cooperative_matrix=self._shapes(matrices.KHR, matrices.subgroup_shapes),
             cooperative_matrix2=self._shapes(matrices.NV2, matrices.flexible_shapes),
             matrix_features=matrices.found(self.matrices.structs),

@@ -11,7 +11,13 @@ KHR: Final = "VK_KHR_cooperative_matrix"
 NV2: Final = "VK_NV_cooperative_matrix2"
 BFLOAT16: Final = "VK_KHR_shader_bfloat16"
 EXTENSIONS: Final = (KHR, NV2, BFLOAT16)
-BY_NAME: Final = {"cooperative_matrix": KHR, "cooperative_matrix2": NV2, "bfloat16": BFLOAT16}
+INTEGER_DOT: Final = "VK_KHR_shader_integer_dot_product"  # a part of Vulkan 1.3, whose drivers still name it
+BY_NAME: Final = {
+    "cooperative_matrix": KHR,
+    "cooperative_matrix2": NV2,
+    "bfloat16": BFLOAT16,
+    "integer_dot": INTEGER_DOT,
+}
 """The extensions by the names that VKPAR_WITHOUT has for them."""
 
 # The structs of features: sType, and the members that the ``vulkan`` package may lack, in their order. vkpar asks for

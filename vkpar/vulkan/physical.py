@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 TEXEL = 16  # bytes of those that kernels read
+_PACKING_DRIVERS = (4,)  # VK_DRIVER_ID_NVIDIA_PROPRIETARY
 ALIGNMENT = 256  # the largest minStorageBufferOffsetAlignment that Vulkan allows
 
 
@@ -39,7 +40,8 @@ class Features:
     ``float_atomics`` has Vulkan's names of the features, of buffers and of shared memory, that allow atomics on floats;
     ``matrix_features`` those of the features of cooperative matrices and of bfloat16 that vkpar turns on. The shapes
     that subgroups multiply are in ``cooperative_matrix``; what the sizes of flexible ones are multiples of, in
-    ``cooperative_matrix2``. ``VKPAR_WITHOUT`` leaves them out.
+    ``cooperative_matrix2``. ``VKPAR_WITHOUT`` leaves them out. ``integer_dot_fast`` says that dot products of four
+    bytes, signed, unsigned or of both kinds, are instructions of the device's.
     """
 
     storage_16bit: bool
@@ -55,6 +57,8 @@ class Features:
     foreign_queue_family: bool
     memory_model: bool
     subgroup_control: bool
+    integer_dot: bool
+    integer_dot_fast: bool
     cooperative_matrix: tuple[str, ...]
     cooperative_matrix2: tuple[str, ...]
     matrix_features: tuple[str, ...]
@@ -132,6 +136,14 @@ class DeviceInfo:
         It has no memory, of which every device that executes anything has some.
         """
         return not self.heaps
+
+    @property
+    def packs_halves(self) -> bool:
+        """True for a driver whose packHalf2x16 was seen to round to nearest even, all the way to subnormal halves.
+
+        Vulkan lets drivers choose, and AMD's cut off; a test compares every rounding with NumPy's.
+        """
+        return self.driver_id in _PACKING_DRIVERS
 
     @property
     def reads_texels(self) -> bool:

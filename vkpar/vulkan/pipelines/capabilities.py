@@ -19,6 +19,8 @@ _BY_FEATURE: Final = {
     4448: ("StorageBuffer8BitAccess", "storage_8bit"),
     5345: ("VulkanMemoryModel", "memory_model"),
     5346: ("VulkanMemoryModelDeviceScope", "memory_model"),
+    6018: ("DotProductInput4x8BitPacked", "integer_dot"),
+    6019: ("DotProduct", "integer_dot"),
 }
 _BY_SUBGROUP: Final = {
     61: ("GroupNonUniform", "basic"),
@@ -67,8 +69,6 @@ _REFUSED: Final = {
     5302: "RuntimeDescriptorArray",
     5347: "PhysicalStorageBufferAddresses",
     5357: "CooperativeMatrixNV",
-    6018: "DotProductInput4x8BitPacked",
-    6019: "DotProduct",
 }
 
 OF_DEVICES: Final = frozenset(

@@ -7,7 +7,7 @@ import struct
 import threading
 import weakref
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any, Final, Protocol
 
@@ -18,6 +18,7 @@ from vkpar.vulkan.pipelines.interface import reflect
 _FULL_SUBGROUPS: Final = 2  # VK_PIPELINE_SHADER_STAGE_CREATE_REQUIRE_FULL_SUBGROUPS_BIT
 _COOPERATIVE_MATRIX: Final = 6022  # the capability
 _WIDEST: Final = 128  # invocations of the widest subgroups that there are
+PACKS_HALVES: Final = 2046  # the specialization constant of shaders/common/halfs.glsl
 
 
 class KernelQueue(Protocol):
@@ -97,6 +98,7 @@ class Pipeline:
         name: str = "",
         *,
         full_subgroups: bool = False,
+        packs_halves: bool = False,
     ) -> None:
         vk = self._vk = api.load()
         self._device = device
@@ -107,17 +109,18 @@ class Pipeline:
         info = vk.struct("VkShaderModuleCreateInfo", codeSize=len(spirv), pCode=code)
         module = vk.create("ShaderModule", device, info)
         try:
-            self.handle = self._create(module, entry, constants, full_subgroups and _needs_full(spirv, entry))
+            by_id = dict(enumerate(constants)) | ({PACKS_HALVES: 1} if packs_halves else {})
+            self.handle = self._create(module, entry, by_id, full_subgroups and _needs_full(spirv, entry))
         finally:
             vk.destroy("ShaderModule", device, module)
 
-    def _create(self, module: Any, entry: str, constants: Sequence[int], full: bool) -> Any:
+    def _create(self, module: Any, entry: str, constants: Mapping[int, int], full: bool) -> Any:
         vk = self._vk
         entries = [
-            vk.struct("VkSpecializationMapEntry", constantID=index, offset=4 * index, size=4)
-            for index in range(len(constants))
+            vk.struct("VkSpecializationMapEntry", constantID=number, offset=4 * index, size=4)
+            for index, number in enumerate(constants)
         ]
-        data = struct.pack(f"<{len(constants)}i", *constants)
+        data = struct.pack(f"<{len(constants)}i", *constants.values())
         specialization = vk.struct(
             "VkSpecializationInfo",
             mapEntryCount=len(entries),
@@ -163,11 +166,19 @@ class PipelineCache:
         device: the VkDevice.
         queue: where leased pipelines run; None where there are none.
         full_subgroups: the device can be told to fill subgroups.
+        packs_halves: see :attr:`vkpar.vulkan.physical.DeviceInfo.packs_halves`.
     """
 
-    def __init__(self, device: Any, queue: KernelQueue | None = None, *, full_subgroups: bool = False) -> None:
+    def __init__(
+        self,
+        device: Any,
+        queue: KernelQueue | None = None,
+        *,
+        full_subgroups: bool = False,
+        packs_halves: bool = False,
+    ) -> None:
         self._device = device
-        self._full = full_subgroups
+        self._full, self._packs = full_subgroups, packs_halves
         self._queue = queue
         self._leased: weakref.WeakValueDictionary[tuple[Any, ...], Pipeline] = weakref.WeakValueDictionary()
         self._closed = False
@@ -217,23 +228,28 @@ class PipelineCache:
         constants: tuple[int, ...] = (),
         *,
         pushes: bool = False,
+        own: bool = False,
     ) -> Pipeline:
-        """Return the pipeline known by ``key`` and the rest; it lives as long as somebody holds what is returned."""
-        full = (key, entry, bindings, push_nbytes, constants, pushes)
+        """Return the pipeline known by ``key`` and the rest; it lives as long as somebody holds what is returned.
+
+        The module is vkpar's ``own`` where it has the constants that are the same for all of a device's kernels: in a
+        user's, their numbers are the user's.
+        """
+        full = (key, entry, bindings, push_nbytes, constants, pushes, own)
         self.reap()
         with self._lock:
             pipeline = self._leased.get(full)
             if pipeline is None:
                 layout = self.layout(bindings, push_nbytes, pushes=pushes)
-                pipeline = self._made(spirv, entry, layout, constants)
+                pipeline = self._made(spirv, entry, layout, constants, own=own)
                 address = api.load().address(pipeline.handle)
                 self._alive[address] = pipeline.handle
                 weakref.finalize(pipeline, self._drop, address).atexit = False
                 self._leased[full] = pipeline
             return pipeline
 
-    def _made(self, *given: Any) -> Pipeline:
-        return Pipeline(self._device, *given, full_subgroups=self._full)
+    def _made(self, *given: Any, own: bool = True) -> Pipeline:
+        return Pipeline(self._device, *given, full_subgroups=self._full, packs_halves=self._packs and own)
 
     def _drop(self, address: int) -> None:
         """Note that nobody holds a pipeline any more; safe in a finalizer."""

@@ -1,0 +1,17 @@
+// variants: q8_0: KIND=1 | q4_0: KIND=2 | q4_k: KIND=3
+// needs: integer_dot
+// Products of one row of a by quantised weights as whole numbers, with a norm before them, or a gate after them.
+#version 450
+#extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_control_flow_attributes : require
+#define FOLDED
+#define NORM_BINDING 6
+#define MOST_ROWS 1
+#define MOST_TURNS 1u
+#define SUBGROUPS 1
+#define DOTS 1
+#include "common/quantized_matvec.glsl"
+
+void main() {
+    quantized_matvec();
+}

@@ -1,0 +1,104 @@
+// Rows of queries, keys and values, one after the other: queries and keys turned by angles, keys and values stored in a
+// cache at the positions that they are turned by; what would lie past its end is dropped. Four elements an invocation.
+// variants: f32: X_TYPE=F32 | f16: X_TYPE=F16 | bf16: X_TYPE=BF16
+#version 450
+#extension GL_GOOGLE_include_directive : require
+#define FREQUENCY_BINDING 2
+#include "common/elements.glsl"
+#include "common/grid.glsl"
+#include "common/rotary.glsl"
+
+layout(local_size_x = 256) in;
+layout(constant_id = 0) const bool NEOX = false;    // pairs are half the turned elements apart, else side by side
+layout(constant_id = 1) const uint C_TYPE = 0;      // of the cache
+layout(constant_id = 2) const bool X_WIDE = false;  // rows of x begin at multiples of 4
+layout(constant_id = 3) const bool Q_WIDE = false;
+
+ELEMENTS_IN(x, 0, X_TYPE, X_WIDE)
+layout(set = 0, binding = 1, std430) readonly buffer Positions { uint position[]; };
+ELEMENTS_OUT(q, 3, X_TYPE, Q_WIDE)
+ELEMENTS_OUT(kc, 4, C_TYPE, true)
+ELEMENTS_OUT(vc, 5, C_TYPE, true)
+layout(set = 0, binding = 6, std430) buffer Length { uint tokens_held[]; };
+
+layout(push_constant) uniform Push {
+    uint heads;     // of queries
+    uint kv_heads;
+    uint tokens;
+    uint extent;    // of a head, a multiple of 4
+    uint half_way;  // pairs of a head, an even number
+    uint room;      // tokens of the cache
+    uint pitch;     // of a row of the cache, a multiple of 8
+    uint is_signed;
+    uint x_first;
+    uint x_token;
+    uint q_first;
+    uint q_head;
+    uint q_token;
+    uint p_first;
+} push;
+
+// Where the four elements of a unit lie in their head: the first two, and the others.
+uvec2 places(uint unit) {
+    bool apart = NEOX && unit < push.half_way / 2u;
+    uint k = (apart ? 2u : 4u) * unit;
+    if (NEOX && !apart) k = 2u * push.half_way + (unit - push.half_way / 2u) * 4u;
+    return uvec2(k, k + (apart ? push.half_way : 2u));
+}
+
+vec4 turned(vec4 x, uint unit, uint place) {
+    if (unit < push.half_way / 2u) {
+        vec2 a = NEOX ? x.xy : x.xz, b = NEOX ? x.zw : x.yw;
+        vec2 first = turn(2u * unit, place, push.is_signed != 0u);
+        vec2 second = turn(2u * unit + 1u, place, push.is_signed != 0u);
+        vec2 c = vec2(first.x, second.x), s = vec2(first.y, second.y);
+        vec2 low = a * c - b * s, high = a * s + b * c;
+        x = NEOX ? vec4(low, high) : vec4(low.x, high.x, low.y, high.y);
+    }
+    return x;
+}
+
+// Stores two and two elements, side by side or apart; keys and queries were rounded to the type of x before.
+#define STORE(NAME, TARGET, AT, V) \
+    if (AT.y == AT.x + 2u) { \
+        NAME##_store4(TARGET + AT.x, 4u, NAME##_pack4(floatBitsToUint(V))); \
+    } else { \
+        NAME##_store4(TARGET + AT.x, 2u, NAME##_pack4(floatBitsToUint(vec4(V.xy, 0.0, 0.0)))); \
+        NAME##_store4(TARGET + AT.y, 2u, NAME##_pack4(floatBitsToUint(vec4(V.zw, 0.0, 0.0)))); \
+    }
+
+void main() {
+    uint units = push.extent / 4u;
+    uint i = group_number() * 256u + gl_LocalInvocationID.x;
+    uint unit = i % units, token = i / units % push.tokens, head = i / units / push.tokens;
+    uint keys = push.heads, values = push.heads + push.kv_heads;
+    if (i == 0u) {
+        tokens_held[0] = min(position[push.p_first + push.tokens - 1u], push.room - 1u) + 1u;
+    }
+    if (head >= values + push.kv_heads) {
+        return;
+    }
+    uint place = position[push.p_first + token], source = push.x_first + token * push.x_token + head * push.extent;
+    uvec2 at = head < values ? places(unit) : uvec2(4u * unit, 4u * unit + 2u);
+    vec4 x;
+    if (at.y == at.x + 2u) {
+        x = x_at4(source + at.x, 4u);
+    } else {
+        x = vec4(x_at4(source + at.x, 2u).xy, x_at4(source + at.y, 2u).xy);
+    }
+    if (head < values) {
+        x = turned(x, unit, place);
+    }
+    if (head < keys) {
+        uint target = push.q_first + head * push.q_head + token * push.q_token;
+        STORE(q, target, at, x)
+    } else if (place < push.room) {
+        uint row = (head - (head < values ? keys : values)) * push.room + place;
+        if (head < values) {
+            x = x_unpack4(q_pack4(floatBitsToUint(x)));
+            STORE(kc, row * push.pitch, at, x)
+        } else {
+            vc_store4(row * push.pitch + at.x, 4u, vc_pack4(floatBitsToUint(x)));
+        }
+    }
+}

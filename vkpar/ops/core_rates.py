@@ -1,0 +1,250 @@
+"""What the kernels of matrix cores take on a device: measured once per device and driver, kept in ``VKPAR_CACHE_DIR``.
+
+Of each there are two runs: with one tile for each compute unit, and with four. The tiled kernel without matrix cores is
+measured beside them, and so is the kernel of products with few rows, against matrix cores on the same products.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import statistics
+import threading
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from vkpar import cachedir, env
+from vkpar._version import __version__
+from vkpar.errors import DeviceLostError, OutOfMemoryError, UnsupportedError, VulkanError
+from vkpar.ops import matvec, occupancy
+from vkpar.ops._launch import FLOATS, words
+from vkpar.vulkan import capturing, query
+
+if TYPE_CHECKING:
+    from vkpar.device import Device
+    from vkpar.ops.cores import Core
+    from vkpar.vulkan.pipelines.kernel import Pipeline
+
+_log = logging.getLogger("vkpar")
+
+_FORMAT: Final = 2
+_STEPS: Final = 1024  # of K, of the measured products
+_RUNS: Final = 5
+_ROUNDS: Final = 3  # over all kernels, of which the fastest counts: an idle device starts at a low clock
+_FEW: Final = (2, 4, 8)  # rows of the measured products that read one matrix
+_GAIN: Final = 7.0  # of matrix cores over none, where nothing was measured
+FEW_STEPS: Final = 4096  # of K, of these
+_DISPATCH_NS: Final = 3000.0  # before a dispatch's work-groups run
+
+
+class Rate(NamedTuple):
+    """Nanoseconds of products over _STEPS steps of K: with one tile for each unit, and with four."""
+
+    one: float
+    four: float
+
+    def time(self, groups: int, units: int, k: int) -> float:
+        """Return the nanoseconds of so many tiles over ``k`` steps: from four for each unit on in proportion."""
+        each = max(groups / units, 1.0)
+        run = self.one + (each - 1) * (self.four - self.one) / 3 if each < 4 else self.four * each / 4
+        return run * k / _STEPS + _DISPATCH_NS
+
+
+class Few(NamedTuple):
+    """Nanoseconds of products of few rows by a matrix of so many columns and FEW_STEPS rows, larger than caches.
+
+    Attributes:
+        columns: how many.
+        cores: by matrix cores, of any number of rows.
+        rows: by the kernel of few rows, of 2, 4 and 8.
+    """
+
+    columns: int
+    cores: float
+    rows: tuple[float, float, float]
+
+    def time(self, m: int, n: int, k: int) -> float:
+        """Return the nanoseconds of ``m`` rows by the kernel of few rows, in proportion to what it reads."""
+        each = next(ns for rows, ns in zip(_FEW, self.rows, strict=True) if m <= rows)
+        return each * n * k / (self.columns * FEW_STEPS)
+
+
+class Measured(NamedTuple):
+    """What was measured of a device.
+
+    Attributes:
+        rates: of the kernels.
+        few: of few rows, where ``b`` is not transposed and where it is; None where nothing was measured.
+    """
+
+    rates: dict[Core, Rate]
+    few: tuple[Few, Few] | None = None
+
+
+_known: dict[tuple[object, ...], Measured] = {}
+_lock = threading.Lock()
+
+
+def measured(device: Device, dtype: str, cores: tuple[Core, ...]) -> Measured:
+    """Return what was measured of kernels: in this process, an earlier one, or now.
+
+    With VKPAR_TUNING=off, where there is no memory or no timestamps to measure by, and inside a capture, which waits
+    for nothing, fixed rates stand for them.
+    """
+    info = device.info
+    key = (info.device_uuid, info.driver_uuid, info.driver_version, dtype, cores)
+    with _lock:
+        found = _known.get(key)
+        if found is None and capturing.current() is not None:
+            return assumed(cores)
+        if found is None:
+            found = _known[key] = _found(device, dtype, cores)
+        return found
+
+
+def _found(device: Device, dtype: str, cores: tuple[Core, ...]) -> Measured:
+    tuning = env.get().tuning
+    if tuning == "off":
+        return assumed(cores)
+    info = device.info
+    name = f"products-{info.device_uuid}-{dtype}.json"
+    about = {"format": _FORMAT, "vkpar": __version__, "driver": [info.driver_uuid, info.driver_version]}
+    kept = None if tuning == "redo" else _load(name, about, cores)
+    if kept is not None:
+        return kept
+    try:
+        made = _measured(device, cores, dtype)
+    except (OutOfMemoryError, UnsupportedError) as error:
+        _log.info("the kernels of matrix cores of %s are not measured: %s", device, error)
+        return assumed(cores)
+    except DeviceLostError:
+        raise
+    except VulkanError as error:
+        _log.warning("%s does not build its kernels of matrix cores, which are left alone: %s", device, error)
+        return assumed(tuple(core for core in cores if core.tiled))
+    if not _sound(made):
+        _log.info("the times of the kernels of matrix cores of %s make no sense: %s", device, made)
+        return assumed(cores)
+    try:
+        ns = {core.label: rate for core, rate in made.rates.items()}
+        cachedir.write(name, json.dumps({**about, "ns": ns, "few": made.few}).encode())
+    except OSError as error:
+        _log.info("the rates of matrix cores are not kept: %s", error)
+    return made
+
+
+def _load(name: str, about: Mapping[str, object], cores: tuple[Core, ...]) -> Measured | None:
+    """Return what a file holds; None where there is none, or one of something else."""
+    try:
+        data = cachedir.read(name)
+        document = json.loads(data) if data else {}
+        if any(document[key] != value for key, value in about.items()):
+            return None
+        found = {core: Rate(*map(float, document["ns"][core.label])) for core in cores}
+        plain, turned = (Few(int(n), float(ns), tuple(map(float, rows))) for n, ns, rows in document["few"])  # type: ignore[arg-type]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+    made = Measured(found, (plain, turned))
+    return made if _sound(made) else None
+
+
+def _sound(made: Measured) -> bool:
+    times = [ns for rate in made.rates.values() for ns in rate]
+    for few in made.few or ():
+        times += [few.columns, few.cores, *few.rows]
+        if len(few.rows) != len(_FEW):
+            return False
+    return all(0 < ns < math.inf for ns in times)
+
+
+def assumed(cores: tuple[Core, ...]) -> Measured:
+    """Return rates that rank the kernels as an H200 does: larger tiles work at a higher rate, and wait longer."""
+    made = {}
+    for core in cores:
+        size, gain = core.tile[0] * core.tile[1], 1.0 if core.tiled else _GAIN
+        four = 4 * size * _STEPS / (occupancy.MACS_PER_NS * gain * min(1.0, (size / 2**14) ** 0.5))
+        made[core] = Rate(four / 2.5, four)
+    return Measured(made)
+
+
+def _measured(device: Device, cores: tuple[Core, ...], dtype: str) -> Measured:
+    """Return what kernels take with one tile, and with four, for each of the device's units; and what few rows take."""
+    device.synchronize()
+    units = occupancy.units_of(device.info)
+    tall = next(side for side in range(math.isqrt(units), 0, -1) if units % side == 0)
+    runs = [_tiles(device, core, dtype, much * tall, much * units // tall) for core in cores for much in (1, 2)]
+    low = min(cores, key=lambda core: core.tile[0])
+    columns = 2 * units * low.tile[1]
+    for turned in (False, True):
+        runs += [_few(device, dtype, m, columns, transpose_b=turned) for m in _FEW]
+        runs.append(_tiles(device, low, dtype, 1, 2 * units, k=FEW_STEPS, m=_FEW[-1], transpose_b=turned))
+    with ThreadPoolExecutor(len(cores)) as pool:  # most of the time goes to the driver's compiler
+        list(pool.map(lambda run: run.pipeline(device), runs))
+    clock = query.DeviceClock(device.logical)
+    rounds = [[run.seconds(device, clock, dtype) for run in runs] for _ in range(_ROUNDS)]
+    ns = [1e9 * min(times) for times in zip(*rounds, strict=True)]
+    rates = {core: Rate(*ns[2 * at : 2 * at + 2]) for at, core in enumerate(cores)}
+    plain, turned_few = (Few(columns, made[3], (made[0], made[1], made[2])) for made in (ns[-8:-4], ns[-4:]))
+    return Measured(rates, (plain, turned_few))
+
+
+class _Run(NamedTuple):
+    """A product that is measured: its kernel, what that is given, and its sizes."""
+
+    kernel: str
+    constants: tuple[int, ...]
+    extra: tuple[int, ...]  # push constants beyond those of every kernel
+    groups: int
+    m: int
+    n: int
+    k: int
+    transpose_b: bool
+
+    def pipeline(self, device: Device) -> Pipeline:
+        """Return its pipeline: of plain products whose rows are whole units of its loads."""
+        return device.logical.pipelines.shipped(self.kernel, 3, 4 * (10 + len(self.extra)), self.constants)
+
+    def seconds(self, device: Device, clock: query.DeviceClock, dtype: str) -> float:
+        """Return what it takes."""
+        m, n, k = self.m, self.n, self.k
+        arrays = [device.empty(shape, dtype) for shape in ((m, k), (n, k) if self.transpose_b else (k, n), (m, n))]
+        for array in arrays[:2]:
+            array.fill(0)
+        push = words(m, n, k, 0, 0, 0, k, k if self.transpose_b else n, n, 0, *self.extra)
+        device.synchronize()
+        ranges = [array.window()[0] for array in arrays]
+        return statistics.median(
+            query.timed_runs(clock, self.pipeline(device), ranges, push, (self.groups, 1, 1), _RUNS)
+        )
+
+
+def _tiles(
+    device: Device,
+    core: Core,
+    dtype: str,
+    high: int,
+    broad: int,
+    *,
+    k: int = _STEPS,
+    m: int = 0,
+    transpose_b: bool = False,
+) -> _Run:
+    """Return a product of ``high`` x ``broad`` tiles, of ``m`` rows where that is given."""
+    code = FLOATS[dtype]
+    constants: tuple[int, ...] = (code, code, code, transpose_b, 1, 1, 1, *core.shape, 1, 1)
+    extra: tuple[int, ...] = ()
+    if not core.tiled:
+        constants = (*constants, *[0] * 7, *core.constants(device.info))
+        extra = (0, 0, 0, 1, k, 0, 0, 0, 0)
+    size = m or high * core.tile[0], broad * core.tile[1]
+    return _Run(core.kernel + core.variant(dtype), constants, extra, high * broad, *size, k, transpose_b)
+
+
+def _few(device: Device, dtype: str, m: int, n: int, *, transpose_b: bool) -> _Run:
+    """Return a product of few rows by the kernel for these."""
+    code = FLOATS[dtype]
+    groups, kernel, span = matvec.choose(device.info, m, n, 2, transpose_b=transpose_b, forms=False)
+    constants = (code, code, code, transpose_b, 1, 1, 1, m, span, 1, 1)
+    return _Run(kernel, constants, (), groups, m, n, FEW_STEPS, transpose_b)
