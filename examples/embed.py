@@ -53,9 +53,10 @@ def embed(options: argparse.Namespace, texts: list[str]) -> np.ndarray:
         devices = [stack.enter_context(device) for device in vkpar.open_devices(options.devices)]
         comm = stack.enter_context(vkpar.Communicator(devices, wire=options.wire))
         model = file.load(comm, mode=options.split, ratios=options.ratios, batch=options.batch)
-        start = time.perf_counter()
+        start, count = time.perf_counter(), sum(map(len, tokens))
+        print(f"embedding {len(texts)} texts, {count} tokens", file=sys.stderr)
         found = model.embed(tokens)
-        took, count = time.perf_counter() - start, sum(map(len, tokens))
+        took = time.perf_counter() - start
         split = f"{model.placement.mode} split over " if len(devices) > 1 else ""
         where = " + ".join(device.name for device in devices)
         print(f"{len(texts)} texts, {count} tokens in {took:.2f} s ({count / took:.0f} tokens/s): {split}{where}")

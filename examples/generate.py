@@ -119,7 +119,8 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
             show(generation, file, options)
         tokens, pp, tg = generation.tokens, generation.prompt_rate, generation.step_rate
         if not options.json:
-            print(f"pp {len(prompt)}: {pp:.1f} tokens/s, tg {len(tokens)}: {tg:.1f} tokens/s, {model}")
+            rates = [f"pp {len(prompt)}: {pp:.1f} tokens/s", *([f"tg {len(tokens)}: {tg:.1f} tokens/s"] if tg else [])]
+            print(*rates, model, sep=", ")
         if options.profile:
             print(profile if comm.nranks > 1 else model.stats(), file=sys.stderr)
         return {"tokens": tokens, "pp": pp, "tg": tg, "plan": {**model.plan.as_dict(), **model.placed()}}

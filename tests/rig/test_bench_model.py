@@ -10,7 +10,7 @@ from benching import run_json
 from conftest import require
 
 from vkpar import InvalidUsageError
-from vkpar.bench import model
+from vkpar.bench import model, model_plot, model_weights
 from vkpar.bench.decode import PRESETS
 from vkpar.cli import main as cli
 from vkpar.parallel.models import tiny
@@ -35,7 +35,18 @@ def test_every_split_has_its_rows(capsys: pytest.CaptureFixture[str]) -> None:
     assert rows == [(*split, test) for split in splits for test in tests]
     assert [row["step"] for row in found["rows"]][:5] == ["-", "captured", "captured", "eager", "eager"]
     assert all(0 < row["least"] <= row["rate"] <= row["most"] for row in found["rows"])
+    assert all(row["first"] > 0 for row in found["rows"])
+    assert [line.split(":")[0] for line in found["auto"]] == [
+        "auto, ratios even, wire f32",
+        "auto, ratios 1,0, wire f32",
+    ]
     assert [plan["mode"] for plan in found["plans"]] == [split for split, _ in splits]
+    assert all(
+        rank["weights"] <= held or not rank["weights"]
+        for plan in found["plans"]
+        for rank, held in zip(plan["memory"], plan["held"], strict=True)
+    )
+    assert [plan["sums"] for plan in found["plans"]] == [None] * len(splits)
     assert len(found["refused"]) == 4, "row has no large weights; one device alone is no split"
 
 
@@ -52,14 +63,56 @@ def test_it_prints_a_table_of_a_configuration(tmp_path: Path, capsys: pytest.Cap
     assert "# Wrong elements    : 0 OK" in lines
 
 
-@pytest.mark.parametrize("kind", model.KINDS)
+def test_it_draws_a_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("matplotlib")
+    picture = tmp_path / "rates.png"
+    options = ["--splits", "single,tensor", "--steps", "captured,eager", "--plot", str(picture)]
+    assert cli.main(command(*options)) == 0
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    capsys.readouterr()
+
+
+def test_it_says_what_a_prompt_spends_in_sums(capsys: pytest.CaptureFixture[str]) -> None:
+    status, found = run_json(capsys, *command("--splits", "single,tensor", "--profile"))
+    assert status == 0
+    alone, split = [plan["sums"] for plan in found["plans"]]
+    assert alone["kernels"] == [0, 0]
+    assert (split["tokens"], len(split["kernels"])) == (11, 2)
+    assert all(0 < seconds < split["seconds"] for seconds in split["kernels"])
+
+
+def test_a_picture_that_cannot_be_drawn_is_refused_before_anything_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(model_plot, "find_spec", lambda name: None)
+    assert cli.main(command("--plot", str(tmp_path / "rates.png"))) == 2
+    assert "needs the package matplotlib" in capsys.readouterr().err
+    monkeypatch.setattr(model_plot, "find_spec", lambda name: name)
+    assert cli.main(command("--plot", str(tmp_path / "nowhere" / "rates.png"))) == 2
+    assert "there is no folder" in capsys.readouterr().err
+    pytest.importorskip("matplotlib")
+    assert cli.main(command("--plot", str(tmp_path))) == 2
+    assert "is a folder" in capsys.readouterr().err
+    assert cli.main(command("--plot", str(tmp_path / "rates.xyz"))) == 2
+    assert "no suffix of a picture" in capsys.readouterr().err
+
+
+def test_without_rows_nothing_is_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    picture = tmp_path / "rates.png"
+    options = ("--splits", "row", "--ratios", "1:1,even", "--prompts", "0", "--depths", "0", "--plot", str(picture))
+    assert cli.main(command(*options)) == 0
+    assert not picture.exists()
+    assert capsys.readouterr().out.count("row: no weight") == 1
+
+
+@pytest.mark.parametrize("kind", model_weights.KINDS)
 def test_made_up_weights_are_about_as_large_as_they_should_be(kind: str) -> None:
     config = model.of_shape(PRESETS["tiny"], 64, 32)
     if kind == "q4_k":
         with pytest.raises(InvalidUsageError, match="no multiple of the 256"):
-            model.weights(config, kind)
+            model_weights.weights(config, kind)
         return
-    made = model.weights(config, kind)
+    made = model_weights.weights(config, kind)
     tensor = made["model.layers.1.mlp.gate_proj.weight"]
     assert tensor.shape == (256, 64)
     if tensor.kind is None:

@@ -16,7 +16,7 @@ from reducing import Numbers, check_identical, devices_of, exact_sum, fresh_devi
 import vkpar
 from vkpar import InvalidUsageError, UnsupportedError
 
-pytestmark = [pytest.mark.rig, pytest.mark.sampled(2)]
+pytestmark = [pytest.mark.rig, pytest.mark.sampled(3)]
 Open = Callable[..., vkpar.Communicator]
 RIGS = ["L", "LL", "LS", "LLL", "SLS", "LSLS"]
 MOVED = ["float32", "float16", "bfloat16", "int8", "float64", "uint32"]

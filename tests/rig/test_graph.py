@@ -30,7 +30,7 @@ from vkpar.vulkan import api, capturing
 from vkpar.vulkan.pump.ports import QueueHandles
 from vkpar.vulkan.queue import Queue
 
-pytestmark = [pytest.mark.rig, pytest.mark.sampled(4), pytest.mark.usefixtures("compiler")]
+pytestmark = [pytest.mark.rig, pytest.mark.sampled(6), pytest.mark.usefixtures("compiler")]
 Open = Callable[..., vkpar.Communicator]
 TESTS = str(Path(__file__).parents[1])
 RIGS = ["L", "LL", "LLL", "SS", "LS", "LSL"]

@@ -3,17 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import vkpar
 from vkpar import InvalidUsageError, UnsupportedError
-from vkpar.parallel import ModelSpec, kept, plan
+from vkpar.bench.decode import Shape
+from vkpar.bench.model import of_shape
+from vkpar.bench.model_weights import weights
+from vkpar.parallel import ModelSpec, kept, plan, spec_of
+from vkpar.parallel.models import Llama, pieces
+from vkpar.parallel.models.building import units_of
+from vkpar.parallel.models.placement import place
 
 pytestmark = pytest.mark.rig
 Open = Callable[..., vkpar.Communicator]
 TINY = ModelSpec(4, 256, 512, 8, 4, 32, 1000)
+
+
+def arrays_of(comm: vkpar.Communicator) -> list[int]:
+    """Return the bytes of arrays by rank once all work is done, with which dropped ones go."""
+    for device in comm.devices:
+        device.synchronize()
+    return [device.memory().arrays for device in comm.devices]
 
 
 def test_a_plan_of_a_rig(
@@ -49,3 +63,52 @@ def test_a_model_that_does_not_fit_one_device_is_split(rig: Open, settings_overr
     made = plan(TINY, comm, ratios="even", context=64)
     assert made.mode != "single"
     assert made.fit() >= 64
+
+
+@pytest.mark.parametrize(
+    ("letters", "mode", "ratios", "kind"),
+    [
+        ("L", "single", (1,), "float16"),
+        ("LL", "tensor", (1, 1), "float32"),
+        ("LLL", "tensor", (2, 1, 1), "q8_0"),
+        ("LL", "layer", (3, 1), "float32"),
+        ("LL", "row", (1, 1), "float32"),
+    ],
+)
+def test_memory_is_what_was_planned(
+    rig: Open, monkeypatch: pytest.MonkeyPatch, letters: str, mode: str, ratios: tuple[int, ...], kind: str
+) -> None:
+    """With pieces of prompts captured, as on GPUs, so that what they compute in between is held."""
+    monkeypatch.setattr(pieces, "captured_on", lambda devices: True)
+    comm, rows = rig(letters, wire="f32"), 96
+    config = of_shape(Shape(4, 256, 1024, 8, 4, 32), 512, rows)
+    made = weights(config, kind)
+    spec = replace(spec_of(config, weights=kind), table=kind, cache="float32")
+    found = plan(spec, comm, mode=mode, ratios=ratios, context=rows, strict=True)
+    before = arrays_of(comm)
+    placement = place(mode, config, found.ratios, units_of(config, made))
+    with Llama(config, made, comm, placement, context=rows, batch=rows) as model:
+        for _ in range(2):  # of the second piece a graph is captured
+            model.rewind()
+            model.prefill([1] * rows)
+        model.rewind(rows - 1)
+        model.feed(1)
+        model.next_token()
+        held = [now - was for now, was in zip(arrays_of(comm), before, strict=True)]
+        planned = [rank.total for rank in found.memory]
+        shares = [rank.activations / rank.total for rank in found.memory]
+        assert min(shares) > 0.1, "what is computed in between counts"
+        if mode == "layer":  # pieces run eagerly: what they compute is dropped once it is done
+            assert all(
+                rank.weights + rank.cache < nbytes < rank.total for rank, nbytes in zip(found.memory, held, strict=True)
+            )
+            planned = [rank.weights + rank.cache for rank in found.memory]
+        assert planned == pytest.approx(held, rel=0.05)
+
+
+@pytest.mark.parametrize("mode", ["tensor", "auto"])
+def test_a_rank_without_heads_takes_no_memory_of_quantised_weights(rig: Open, mode: str) -> None:
+    comm, config = rig("LLL"), of_shape(Shape(2, 256, 512, 8, 4, 32), 512, 96)
+    spec = replace(spec_of(config, weights="q8_0"), table="q8_0", cache="float32")
+    found = plan(spec, comm, mode=mode, ratios=(1, 0, 1), context=96)
+    assert found.memory[1].weights < found.memory[0].weights

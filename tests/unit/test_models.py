@@ -180,7 +180,7 @@ def test_files_that_hold_no_configuration(tmp_path: Path, text: str | None, mess
         with pytest.raises(InvalidUsageError, match=message):
             read(tmp_path)
     with pytest.raises(InvalidUsageError, match=message):
-        bench_model.Options(config=str(path)).model("tiny")
+        bench_model.Options(config=str(path)).model()
 
 
 def test_a_folder_may_say_elsewhere_what_ends_a_text(tmp_path: Path) -> None:

@@ -8,11 +8,11 @@ from vkpar.parallel.heads import split_heads
 from vkpar.parallel.layers import (
     ColumnParallelLinear,
     ParallelEmbedding,
-    RMSNorm,
     RowParallelLinear,
 )
 from vkpar.parallel.lazy import LazyTensor
 from vkpar.parallel.modules import Modules, parse_modules
+from vkpar.parallel.norms import RMSNorm
 from vkpar.parallel.plan import plan
 from vkpar.parallel.planned import Plan
 from vkpar.parallel.rules import Column, Mirrored, Only, Row, parallelize

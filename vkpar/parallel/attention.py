@@ -10,7 +10,8 @@ from vkpar.arrays.array import Array
 from vkpar.comm.communicator import Communicator
 from vkpar.errors import InvalidUsageError
 from vkpar.parallel.heads import Heads
-from vkpar.parallel.layers import ColumnParallelLinear, GatheredLinear, Parts, RMSNorm, RowParallelLinear, present
+from vkpar.parallel.layers import ColumnParallelLinear, GatheredLinear, RowParallelLinear
+from vkpar.parallel.norms import Inputs, Parts, RMSNorm, present
 
 
 class KVCache:
@@ -78,12 +79,12 @@ class ParallelAttention:
 
     def __call__(
         self,
-        x: Parts,
+        x: Inputs,
         positions: Parts,
         cache: Sequence[Any],
         residual: Parts | None = None,
         norm: RMSNorm | None = None,
-    ) -> tuple[Parts, Parts]:
+    ) -> tuple[Parts, Inputs]:
         """Return the results, with ``residual`` added, and their norm; see :meth:`RowParallelLinear.__call__`.
 
         Args:
@@ -104,16 +105,14 @@ class ParallelAttention:
 
     def _attend(self, rank: int, made: Sequence[Parts], positions: Array, cache: Any) -> Array:
         width, queries = self._heads.width, self._heads.queries.counts[rank]
-        keys = self._heads.kv_counts[rank]
         if len(made) == 1:
-            whole = _as_heads(made[0][rank], width)
-            turned = self._turned(whole[: queries + keys], positions)
-            q, k, v = turned[:queries], turned[queries:], whole[queries + keys :]
+            qkv, how = made[0][rank], {"scaling": self._scaling, "style": self._style}
+            q: Array = cache.rope_append(qkv, positions, self._theta, **how)
         else:
             q, k, v = (_as_heads(part[rank], width) for part in made)
             q, k = self._turned(q, positions), self._turned(k, positions)
-        cache.append(k, v, positions)
-        tokens = q.shape[1]
+            cache.append(k, v, positions)
+        tokens = positions.size
         result = q.device.empty((tokens, queries * width), q.dtype)
         ops.attention(q, cache, causal=True, out=_as_heads(result, width))
         return result

@@ -10,12 +10,9 @@ from vkpar.errors import InvalidUsageError
 from vkpar.parallel.layers import (
     ColumnParallelLinear,
     GatheredLinear,
-    Parts,
-    RMSNorm,
     RowParallelLinear,
-    present,
-    there,
 )
+from vkpar.parallel.norms import Inputs, Parts, RMSNorm, present, there
 
 
 class ParallelMLP:
@@ -32,8 +29,10 @@ class ParallelMLP:
         self._gate_up = tuple(gate_up)
         self._down = down
 
-    def __call__(self, x: Parts, residual: Parts | None = None, norm: RMSNorm | None = None) -> tuple[Parts, Parts]:
+    def __call__(self, x: Inputs, residual: Parts | None = None, norm: RMSNorm | None = None) -> tuple[Parts, Inputs]:
         """Return the results, with ``residual`` added, and their norm; see :meth:`RowParallelLinear.__call__`."""
+        if len(self._gate_up) == 1 and not self._gate_up[0].gathers:
+            return self._down(self._gate_up[0](x, "swiglu"), residual, norm)
         made = [layer(x) for layer in self._gate_up]
         inner: Parts = [None] * len(x)
         for rank in present(made[0]):

@@ -15,7 +15,7 @@ from vkpar.device import Device
 from vkpar.vulkan import instance
 
 _log = logging.getLogger("vkpar")
-_FORMAT: Final = 1
+_FORMAT: Final = 2
 _found: dict[str, float] = {}
 
 

@@ -17,20 +17,14 @@ from vkpar import ops
 from vkpar.arrays.array import Array
 from vkpar.comm.communicator import Communicator
 from vkpar.errors import InvalidUsageError
+from vkpar.ops.normed import Normed
+from vkpar.parallel.norms import Inputs, Parts, RMSNorm, arrays_of, missing, present, there
 from vkpar.parallel.sharded import SPLIT, Sharded
 from vkpar.parallel.sharding import shard
 from vkpar.parallel.split import Split
 
 FEW: Final = 8
 """Rows of inputs that products read a weight once for; with more, matrix units do the work, and want halves."""
-
-Parts = list[Array | None]
-"""Arrays by rank; None where a rank has none."""
-
-
-def present(x: Sequence[Any]) -> list[int]:
-    """Return the ranks that have something."""
-    return [rank for rank, part in enumerate(x) if part is not None]
 
 
 def moved(x: Parts, comm: Communicator, rank: int) -> Parts:
@@ -46,7 +40,7 @@ def moved(x: Parts, comm: Communicator, rank: int) -> Parts:
     return made
 
 
-def _only(x: Parts) -> int:
+def _only(x: Inputs) -> int:
     ranks = present(x)
     if len(ranks) != 1:
         raise InvalidUsageError(f"the array is on the ranks {ranks}; one rank alone is to have it")
@@ -70,14 +64,32 @@ class Linear(NamedTuple):
     inputs: str | None
     results: str = "float32"
 
-    def on(self, rank: int, x: Array, residual: Array | None = None, out: Array | None = None) -> Array:
-        """Return ``x @ weight.T + bias + residual`` of a rank."""
+    def on(
+        self,
+        rank: int,
+        x: Array | Normed | None,
+        residual: Array | None = None,
+        out: Array | None = None,
+        activation: str | None = None,
+    ) -> Array:
+        """Return ``activation(x @ weight.T + bias) + residual`` of a rank."""
+        if x is None:
+            raise missing(rank)
         many = x.shape[0] > FEW
+        if many and isinstance(x, Normed):
+            x = x.array()
         dtype = None if out is not None else self.results if many else "float32"
-        if self.inputs is not None and many and x.dtype != self.inputs:
+        if self.inputs is not None and isinstance(x, Array) and many and x.dtype != self.inputs:
             x = ops.cast(x, self.inputs)
         return ops.matmul(
-            x, self.weight[rank], transpose_b=True, dtype=dtype, bias=self.bias[rank], residual=residual, out=out
+            x,
+            self.weight[rank],
+            transpose_b=True,
+            dtype=dtype,
+            bias=self.bias[rank],
+            activation=activation,
+            residual=residual,
+            out=out,
         )
 
 
@@ -132,43 +144,49 @@ class ColumnParallelLinear:
         self.linear = Linear(
             comm, self.weight.parts, [None] * comm.nranks if cut is None else cut.parts, inputs, results
         )
-        self._gathers = gather_output
+        self.gathers = gather_output
 
     def _as_weight(self, bias: Any) -> tuple[Sequence[Split] | None, Sequence[int]]:
         if isinstance(bias, Sharded):
             return None, ()
         return self.weight.segments, [each.size for each in self.weight.segments]
 
-    def __call__(self, x: Parts) -> Parts:
+    def __call__(self, x: Inputs, activation: str | None = None) -> Parts:
         """Return each rank's columns, (T, its outputs).
 
         Args:
             x: (T, inputs) by rank. A rank that holds columns and has no ``x`` gets it from the first one that has.
+            activation: of each rank's columns, as :func:`vkpar.matmul` takes it; ``"swiglu"`` where all stay there.
+
+        Raises:
+            InvalidUsageError: an activation of columns that are gathered.
         """
+        if self.gathers and activation is not None:
+            raise InvalidUsageError("columns that are gathered have no activation")
         comm, ranks = self.linear.comm, present(self.weight.parts)
         given = _sent(x, comm, ranks)
         made: Parts = [None] * comm.nranks
-        if self._gathers and len(present(x)) == 1:
+        if self.gathers and len(present(x)) == 1:
             return self._gathered(given, _only(x), made)
         for rank in ranks:
-            made[rank] = self.linear.on(rank, there(given, rank))
-        if not self._gathers:
+            made[rank] = self.linear.on(rank, given[rank], activation=activation)
+        if not self.gathers:
             return made
-        rows = next(part.shape[0] for part in given if part is not None)
+        rows = next(part.shape[0] for part in made if part is not None)
         shape = (rows, self.weight.shape[0])
         parts = Sharded(comm, shape, _dtype_of(made), SPLIT, made, axis=1, segments=self.weight.segments)
         return list(parts.mirrored().parts)
 
-    def _gathered(self, x: Parts, root: int, made: Parts) -> Parts:
+    def _gathered(self, x: Inputs, root: int, made: Parts) -> Parts:
         """Return all columns on ``root``."""
         comm = self.linear.comm
-        rows = there(x, root).shape[0]
+        rows = next(part.shape[0] for part in x if part is not None)
         dtype = self.linear.results if rows > FEW else "float32"
         result = comm.devices[root].empty((rows, self.weight.shape[0]), dtype)
         pairs: list[tuple[Array, Array]] = []
         placed: list[tuple[Array, Array]] = []
         for rank in present(self.weight.parts):
-            part, start = self.linear.on(rank, there(x, rank)), 0
+            part, start = self.linear.on(rank, x[rank]), 0
             for low, high in self._ranges(rank):
                 piece, target = part[:, start : start + high - low], result[:, low:high]
                 start += high - low
@@ -201,67 +219,24 @@ def _dtype_of(parts: Parts) -> Any:
     return next(part.dtype for part in parts if part is not None)
 
 
-def there(x: Parts, rank: int) -> Array:
-    """Return what a rank has; raises InvalidUsageError where it has nothing."""
-    part = x[rank]
-    if part is None:
-        raise InvalidUsageError(f"rank {rank} holds a part of the weight, but has no input")
-    return part
-
-
-def _sent(x: Parts, comm: Communicator, ranks: Sequence[int]) -> Parts:
+def _sent(x: Inputs, comm: Communicator, ranks: Sequence[int]) -> Inputs:
     """Return ``x`` with copies on those of ``ranks`` that have none."""
     if len(x) != comm.nranks or not present(x):
         raise InvalidUsageError(
             f"a layer takes an array or None of each of {comm.nranks} ranks, and one array at least"
         )
-    missing = [rank for rank in ranks if x[rank] is None]
-    if not missing:
+    lacking = [rank for rank in ranks if x[rank] is None]
+    if not lacking:
         return x
-    source = x[present(x)[0]]
+    whole = arrays_of(x)
+    source = whole[present(x)[0]]
     assert source is not None
-    made = list(x)
     pairs = []
-    for rank in missing:
-        made[rank] = target = comm.devices[rank].empty(source.shape, source.dtype)
+    for rank in lacking:
+        whole[rank] = target = comm.devices[rank].empty(source.shape, source.dtype)
         pairs.append((source, target))
     comm.send_recv(pairs)
-    return made
-
-
-class RMSNorm:
-    """The norm of the residual stream, which every rank that has the stream makes for itself.
-
-    Args:
-        weight: (hidden,), what ``np.asarray`` takes, or a tensor of a file.
-        epsilon: what is added to the mean of squares.
-        comm: the communicator.
-        ranks: those that make it; all by default.
-    """
-
-    def __init__(self, weight: Any, epsilon: float, *, comm: Communicator, ranks: Sequence[int] | None = None) -> None:
-        self.epsilon = epsilon
-        self.weight: Parts = [None] * comm.nranks
-        values = weight.read() if hasattr(weight, "read") else weight
-        dtype = getattr(weight, "dtype", None)
-        for rank in range(comm.nranks) if ranks is None else ranks:
-            self.weight[rank] = comm.devices[rank].array(values, dtype)
-
-    def __call__(self, x: Parts) -> Parts:
-        """Return the norm of ``x`` where a rank has it."""
-        return [
-            None if part is None else ops.rms_norm(part, weight, self.epsilon)
-            for part, weight in zip(x, self.weight, strict=True)
-        ]
-
-    def added(self, x: Parts, residual: Parts) -> tuple[Parts, Parts]:
-        """Return ``x + residual`` and the norm of that, where a rank has them."""
-        stream, normed = list(x), list(x)
-        for rank in present(x):
-            normed[rank], stream[rank] = ops.rms_norm(
-                there(x, rank), self.weight[rank], self.epsilon, residual=there(residual, rank)
-            )
-        return stream, normed
+    return whole
 
 
 class RowParallelLinear:
@@ -300,8 +275,10 @@ class RowParallelLinear:
         self.linear = Linear(comm, self.weight.parts, biases, inputs)
         self._reduces = reduce
 
-    def __call__(self, x: Parts, residual: Parts | None = None, norm: RMSNorm | None = None) -> tuple[Parts, Parts]:
+    def __call__(self, x: Parts, residual: Parts | None = None, norm: RMSNorm | None = None) -> tuple[Parts, Inputs]:
         """Return the results, with ``residual`` added, and their norm: the same arrays where there is no ``norm``.
+
+        Where one rank sums alone, products that take the norm may have to make it: see :meth:`RMSNorm.before`.
 
         Args:
             x: (T, its inputs) of each rank that holds a part of the weight.
@@ -331,15 +308,18 @@ class RowParallelLinear:
             comm.all_reduce(whole)
         return joined(list(whole), residual, norm)
 
-    def _local(self, x: Parts, residual: Parts | None, norm: RMSNorm | None) -> tuple[Parts, Parts]:
+    def _local(self, x: Parts, residual: Parts | None, norm: RMSNorm | None) -> tuple[Parts, Inputs]:
         made: Parts = [None] * self.linear.comm.nranks
+        adds = self._reduces and (norm is None or norm.folds(x))
         for rank in present(self.weight.parts):
-            added = residual[rank] if residual is not None and norm is None and self._reduces else None
+            added = residual[rank] if residual is not None and adds else None
             made[rank] = self.linear.on(rank, there(x, rank), residual=added)
-        return joined(made, residual, norm) if norm is not None else (made, made)
+        if norm is None:
+            return made, made
+        return (made, norm.before(made)) if adds else joined(made, residual, norm)
 
 
-def joined(x: Parts, residual: Parts | None, norm: RMSNorm | None) -> tuple[Parts, Parts]:
+def joined(x: Parts, residual: Parts | None, norm: RMSNorm | None) -> tuple[Parts, Inputs]:
     """Return ``x + residual`` and its norm; the same arrays where there is no norm."""
     if residual is None:
         return x, x
@@ -359,7 +339,7 @@ class GatheredLinear:
     def __init__(self, linear: ColumnParallelLinear) -> None:
         self._linear = linear
 
-    def __call__(self, x: Parts, residual: Parts | None = None, norm: RMSNorm | None = None) -> tuple[Parts, Parts]:
+    def __call__(self, x: Parts, residual: Parts | None = None, norm: RMSNorm | None = None) -> tuple[Parts, Inputs]:
         """Return the results, with ``residual`` added, and their norm; see :meth:`RowParallelLinear.__call__`."""
         return joined(self._linear(x), residual, norm)
 

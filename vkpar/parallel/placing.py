@@ -12,6 +12,7 @@ from typing import Final
 
 from vkpar import dtypes
 from vkpar.errors import InvalidUsageError, UnsupportedError
+from vkpar.parallel.between import Widths, block_nbytes, most_rows, slices_nbytes, stored_as
 from vkpar.parallel.blocks import FORMATS
 from vkpar.parallel.heads import Heads, split_heads
 from vkpar.parallel.spec import ModelSpec, Weight, stored
@@ -21,7 +22,6 @@ from vkpar.vulkan.memory.pool import padded
 
 MODES: Final = ("tensor", "row", "layer", "single")  # each falls back to the next
 ELIGIBLE: Final = 256  # a row split slices weights of so many rows and columns at least
-ROWS: Final = 512  # tokens of a prompt that go through the blocks together
 # Dispatches of a step: attention with two ropes and an append; sums take additions along.
 _OPERATIONS: Final = {"attention": 5, "add": 0}
 _TOGETHER: Final = ("k", "v", "gate")  # done by the product of "q" or "up"
@@ -96,15 +96,37 @@ class Placement:
         each = padded(self.kv_heads[rank] * context * spec.head_dim * dtypes.resolve(spec.cache).itemsize)
         return 2 * each * self.blocks[rank] if self.kv_heads[rank] else 0
 
-    def activations(self, spec: ModelSpec, rank: int, context: int, batch: int) -> int:
-        """Return about the bytes of what a rank computes: a piece of a prompt, and a captured step of one token."""
-        if rank not in self.streams and not self.queries[rank]:
-            return 0
-        rows = batch * (min(context, ROWS) if spec.decoder else context)
-        keys = 2 * self.kv_heads[rank] * spec.head_dim
-        piece = 5 * spec.width + 2 * self.queries[rank] + keys + 3 * self.inner[rank]
-        step = self.blocks[rank] * piece if spec.decoder else 0
-        return _F32 * (rows * piece + batch * (step + self.words[rank]))
+    def activations(self, spec: ModelSpec, rank: int, context: int, batch: int, piece: int) -> int:
+        """Return the bytes of what a rank computes for a ``piece`` of a prompt, and a captured step of one token."""
+        stored = stored_as(spec)
+        stages = len(self.streams) if self.mode == "layer" else 1
+        rows = batch * (most_rows(context, stages, piece) if spec.decoder else context)
+        if rank not in self.streams:
+            share = self._share(rank)
+            whole = Widths(*self._widths(spec, min(self.streams)), spec.gated)
+            return sum(slices_nbytes(whole, share, count, stored) for count in (rows, batch)) if share else 0
+        widths = Widths(*self._widths(spec, rank), spec.gated, self._share(rank))
+        nbytes = block_nbytes(widths, rows, stored)
+        return nbytes + (self._step(spec, rank, context, batch, widths) if spec.decoder else 0)
+
+    def _widths(self, spec: ModelSpec, rank: int) -> tuple[int, int, int, int]:
+        return spec.width, self.queries[rank], self.kv_heads[rank] * spec.head_dim, self.inner[rank]
+
+    def _share(self, rank: int) -> float:
+        """Return which share of the products of the ranks with the stream a rank computes: in a row split a part."""
+        sliced = [tensor for tensor in self.tensors if tensor.cut == "sliced"]
+        if not sliced:
+            return float(rank in self.streams)
+        return sum(tensor.nbytes[rank] for tensor in sliced) / sum(sum(tensor.nbytes) for tensor in sliced)
+
+    def _step(self, spec: ModelSpec, rank: int, context: int, batch: int, widths: Widths) -> int:
+        """Return the bytes of what the captured step computes, and of the tokens that it keeps."""
+        nbytes = block_nbytes(widths, batch, stored_as(spec)) + padded(_F32 * batch * self.words[rank])
+        holders = [other for other, words in enumerate(self.words) if words]
+        if rank == holders[0]:
+            whole = _F32 * batch * spec.vocabulary if len(holders) > 1 else 0
+            nbytes += whole + 2 * padded(_F32 * context) + padded(context)
+        return nbytes
 
 
 def place_model(spec: ModelSpec, mode: str, ratios: Sequence[Fraction]) -> Placement:

@@ -11,6 +11,7 @@ from vkpar import text
 from vkpar.comm.communicator import Communicator
 from vkpar.errors import InvalidUsageError, UnsupportedError
 from vkpar.parallel import speed
+from vkpar.parallel.between import batch_of
 from vkpar.parallel.placing import MODES, Placement, place_model
 from vkpar.parallel.planned import MOST_CONTEXT, Plan, RankMemory, RigFacts, memory_of
 from vkpar.parallel.spec import ModelSpec
@@ -76,6 +77,7 @@ def measured(spec: ModelSpec, comm: Rig) -> RigFacts:
         speeds=tuple(speed.speeds(devices)),
         op_seconds=tuple(speed.op_seconds(device, spec.width) for device in devices),
         sum_seconds=seconds,
+        piece=batch_of(devices),
     )
 
 
@@ -207,7 +209,7 @@ def _attempt(
         except UnsupportedError as error:
             short = short or str(error)
             continue
-        parts = memory_of(spec, placement, context, batch)
+        parts = memory_of(spec, placement, context, batch, facts.piece)
         memory = tuple(RankMemory(*part, free) for part, free in zip(parts, facts.free, strict=True))
         lacking = next((rank for rank, each in enumerate(memory) if each.weights and not each.fits), None)
         if lacking is not None:
@@ -231,6 +233,7 @@ def _attempt(
             context=context,
             batch=batch,
             names=facts.names,
+            piece=facts.piece,
         )
     raise UnsupportedError(short)
 
@@ -252,7 +255,7 @@ def _rebalanced(
     counts = list(place_model(spec, "layer", ratios).splits["layers"].counts)
     for _ in range(spec.layers):
         exact = tuple(map(Fraction, counts))
-        parts = memory_of(spec, place_model(spec, "layer", exact), context, batch)
+        parts = memory_of(spec, place_model(spec, "layer", exact), context, batch, facts.piece)
         room = [free - sum(part) for part, free in zip(parts, facts.free, strict=True)]
         full = [rank for rank, count in enumerate(counts) if count and room[rank] < 0]
         others = [rank for rank, left in enumerate(room) if left > 0 and ratios[rank] > 0]

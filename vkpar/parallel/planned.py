@@ -7,6 +7,7 @@ from fractions import Fraction
 from typing import Any, Final
 
 from vkpar import text
+from vkpar.parallel.between import BATCH
 from vkpar.parallel.placing import Placement, TensorPlan, place_model
 from vkpar.parallel.spec import ModelSpec
 from vkpar.parallel.split import Split
@@ -22,8 +23,9 @@ class RigFacts:
         names: of the devices.
         free: bytes for arrays, a headroom left out.
         speeds: bytes of weights a second.
-        op_seconds: of a small operation in a graph.
-        sum_seconds: of one sum of the residual stream over the ranks.
+        op_seconds: of an operation in a graph, besides what it reads of weights.
+        sum_seconds: by which a sum of the residual stream over the ranks makes a step longer.
+        piece: tokens of a prompt that go through the blocks together.
     """
 
     names: tuple[str, ...]
@@ -31,6 +33,7 @@ class RigFacts:
     speeds: tuple[float, ...]
     op_seconds: tuple[float, ...]
     sum_seconds: float
+    piece: int = BATCH
 
     @property
     def nranks(self) -> int:
@@ -45,7 +48,7 @@ class RankMemory:
     Attributes:
         weights: of its parts of the tensors.
         cache: of the keys and values of its heads.
-        activations: an estimate of what is computed in between.
+        activations: of what is computed in between, for a piece of a prompt and for a token.
         free: what it has.
     """
 
@@ -81,6 +84,7 @@ class Plan:
         reasons: why this mode, and why none of those that come before it.
         context: tokens that there is room for; ``batch`` texts at once.
         names: of the devices.
+        piece: tokens of a prompt that go through the blocks together where these are on one rank.
     """
 
     spec: ModelSpec
@@ -95,6 +99,7 @@ class Plan:
     context: int
     batch: int
     names: tuple[str, ...]
+    piece: int = BATCH
 
     @property
     def nbytes(self) -> tuple[int, ...]:
@@ -105,7 +110,8 @@ class Plan:
         """Return the largest context that the devices' memory has room for in this mode; 0 where none."""
 
         def fits(context: int) -> bool:
-            need = memory_of(self.spec, place_model(self.spec, self.mode, self.ratios), context, self.batch)
+            placement = place_model(self.spec, self.mode, self.ratios)
+            need = memory_of(self.spec, placement, context, self.batch, self.piece)
             return all(total <= rank.free for total, rank in zip(map(sum, need), self.memory, strict=True))
 
         low, high = 0, MOST_CONTEXT
@@ -166,13 +172,15 @@ class Plan:
         }
 
 
-def memory_of(spec: ModelSpec, placement: Placement, context: int, batch: int) -> list[tuple[int, int, int]]:
+def memory_of(
+    spec: ModelSpec, placement: Placement, context: int, batch: int, piece: int
+) -> list[tuple[int, int, int]]:
     """Return each rank's bytes of weights, cache and what is computed in between."""
     return [
         (
             sum(tensor.nbytes[rank] for tensor in placement.tensors),
             placement.cache(spec, rank, context) * batch,
-            placement.activations(spec, rank, context, batch),
+            placement.activations(spec, rank, context, batch, piece),
         )
         for rank in range(len(placement.blocks))
     ]

@@ -1,9 +1,14 @@
-"""How fast devices read weights, and what sums between them cost: short measurements, made once and kept."""
+"""How fast devices read weights, and what operations and sums between them cost: measured once, and kept.
+
+GPUs that were idle begin at a fifth of their clock, and take a quarter of a second of work to rise. So what is measured
+is measured until it no longer falls.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from functools import partial
 from typing import Final
 
@@ -11,7 +16,7 @@ from vkpar.comm.communicator import Communicator
 from vkpar.device import Device
 from vkpar.graph.capture import capture
 from vkpar.graph.graph import Graph
-from vkpar.ops import add
+from vkpar.ops import rms_norm
 from vkpar.ops.matmul import matmul
 from vkpar.parallel import kept
 
@@ -20,8 +25,15 @@ _SHAPE_CPU: Final = (1024, 1024)
 _CALLS: Final = 8
 _ENOUGH: Final = 0.02  # seconds that are measured at least
 _MOST_CALLS: Final = 4096
-_CHAIN: Final = 16  # operations or sums of a graph, each of which waits for the one before
+_CHAIN: Final = 16  # links of a graph, each of which waits for the one before
+_WEIGHT_GPU: Final = 32 << 20  # elements of each of a link's weights: together more than the caches hold
+_WEIGHT_CPU: Final = 16 << 10
+_OPERATIONS: Final = 3  # of a link: two products and a norm
 _LAUNCHES: Final = 5
+_RISE: Final = 0.4  # seconds of work after which a GPU's clock has risen
+_RISE_CPU: Final = 0.1
+_LONGEST: Final = 2.0
+_STILL: Final = 0.98  # of the least before: what is not below it is no fall
 
 
 def speeds(devices: Sequence[Device]) -> list[float]:
@@ -35,38 +47,68 @@ def speeds(devices: Sequence[Device]) -> list[float]:
         OutOfMemoryError: no room for 128 MiB of weights (2 MiB on a CPU).
     """
     cards = [device.info.device_uuid for device in devices]
-    found = [kept.number("speed", kept.describe(device), partial(_speed, device), 1e3, 1e15) for device in devices]
+    found = [_alone(device) for device in devices]
     return [each / cards.count(card) for each, card in zip(found, cards, strict=True)]
 
 
-def op_seconds(device: Device, count: int) -> float:
-    """Return the seconds of a small operation on ``count`` float32 that waits for the one before it, in a graph."""
+def _alone(device: Device) -> float:
+    return kept.number("speed", kept.describe(device), partial(_speed, device), 1e3, 1e15)
+
+
+def op_seconds(device: Device, width: int) -> float:
+    """Return what an operation of a step takes besides reading weights: the seconds until the next one may begin.
+
+    It is the mean of those of a block, two products and a norm of rows of ``width``, in a graph.
+    """
 
     def measure() -> float:
-        with capture([device]) as graph:
-            x = device.zeros(count)
-            for _ in range(_CHAIN):
-                x = add(x, x)
-        return _per_link(graph)
+        with ExitStack() as stack:
+            weights = _Weights([device], width)
+            link = settled([_Chain(stack, weights).seconds], [device])[0]
+            return _more(link, weights.nbytes / _alone(device)) / _OPERATIONS
 
-    return kept.number("operation", {**kept.describe(device), "count": count}, measure, 1e-8, 10.0)
+    return kept.number("operation", {**kept.describe(device), "width": width}, measure, 1e-7, 10.0)
 
 
-def sum_seconds(comm: Communicator, count: int) -> float:
-    """Return the seconds of a sum of ``count`` float32 over the ranks and of what waits for it, in a graph."""
+def sum_seconds(comm: Communicator, width: int) -> float:
+    """Return by how much a sum over the ranks makes a step longer that sums a product of ``width`` columns, in a graph.
+
+    The ranks' products end at different times, and what waits for the sum takes it over: between products a sum costs
+    more than in a row of sums.
+    """
     if comm.nranks == 1:
         return 0.0
 
     def measure() -> float:
-        arrays = [device.zeros(count) for device in comm.devices]
-        with capture(comm.devices, comm=comm) as graph:
-            for _ in range(_CHAIN):
-                comm.all_reduce(arrays)
-        return _per_link(graph)
+        with ExitStack() as stack:
+            weights = _Weights(comm.devices, width)
+            alone, summed = _Chain(stack, weights), _Chain(stack, weights, comm)
+            without, whole = settled([alone.seconds, summed.seconds], comm.devices)
+            return _more(whole, without)
 
     links = [link.kind for link in comm.links()]
-    about = {"ranks": [kept.describe(device) for device in comm.devices], "links": links, "count": count}
-    return kept.number("sum", {**about, "transports": comm.transports()}, measure, 1e-8, 10.0)
+    about = {"ranks": [kept.describe(device) for device in comm.devices], "links": links, "width": width}
+    return kept.number("sum", {**about, "transports": comm.transports()}, measure, 1e-7, 10.0)
+
+
+def _more(whole: float, without: float) -> float:
+    """Return by how much one time is longer than the other, which is measured at another moment: a little at least."""
+    return max(whole - without, whole / 20)
+
+
+def settled(measures: Sequence[Callable[[], float]], devices: Sequence[Device]) -> list[float]:
+    """Return the least of what each of ``measures`` returns, called in turns until none falls any more."""
+    least = [float("inf")] * len(measures)
+    start = fell = time.perf_counter()
+    rise = _RISE_CPU if all(device.info.is_cpu for device in devices) else _RISE
+    while True:
+        found = [measure() for measure in measures]
+        now = time.perf_counter()
+        if any(new < _STILL * old for new, old in zip(found, least, strict=True)):
+            fell = now
+        least = [min(pair) for pair in zip(found, least, strict=True)]
+        if now - start >= _LONGEST or (now - start >= rise and now - fell >= rise / 4):
+            return least
 
 
 def _speed(device: Device) -> float:
@@ -75,26 +117,73 @@ def _speed(device: Device) -> float:
         result = matmul(row, weight, transpose_b=True)
         device.synchronize()  # the kernel is compiled
         calls = _CALLS
-        while True:
-            start = time.perf_counter()
-            for _ in range(calls):
-                matmul(row, weight, transpose_b=True, out=result)
-            device.synchronize()
-            seconds = time.perf_counter() - start
-            if seconds >= _ENOUGH or calls >= _MOST_CALLS:
-                return calls * weight.nbytes / max(seconds, 1e-9)
-            calls *= 4
+
+        def measure() -> float:
+            nonlocal calls
+            while True:
+                start = time.perf_counter()
+                for _ in range(calls):
+                    matmul(row, weight, transpose_b=True, out=result)
+                device.synchronize()
+                seconds = time.perf_counter() - start
+                if seconds >= _ENOUGH or calls >= _MOST_CALLS:
+                    return seconds / calls
+                calls *= 4
+
+        return weight.nbytes / max(settled([measure], [device])[0], 1e-12)
 
 
-def _per_link(graph: Graph) -> float:
-    """Return the seconds of a link of a graph's chain, and close the graph; the first launch does not count."""
-    try:
-        best = float("inf")
-        for number in range(_LAUNCHES + 1):
+class _Weights:
+    """What products into a block and out of it take, on each of some devices.
+
+    Attributes:
+        devices: the devices.
+        rows: of the residual stream; ``scales`` of the norm.
+        first: by device the weight of the product into the block, ``second`` that of the one out of it.
+        nbytes: of both on a device.
+    """
+
+    def __init__(self, devices: Sequence[Device], width: int) -> None:
+        most = _WEIGHT_CPU if any(device.info.is_cpu for device in devices) else _WEIGHT_GPU
+        inner = max(most // width // 8 * 8, 8)
+        self.devices = devices
+        self.nbytes = 2 * 2 * inner * width
+        self.rows = [device.zeros((1, width)) for device in devices]
+        self.scales = [device.zeros(width) for device in devices]
+        self.first = [device.zeros((inner, width), "float16") for device in devices]
+        self.second = [device.zeros((width, inner), "float16") for device in devices]
+
+
+class _Chain:
+    """A graph of links, each of which is a product into a block, one out of it, their sum over ranks, and a norm.
+
+    Args:
+        stack: closes the graph.
+        weights: on devices, on which the links run side by side.
+        comm: sums; None for no sums.
+    """
+
+    def __init__(self, stack: ExitStack, weights: _Weights, comm: Communicator | None = None) -> None:
+        rows = weights.rows
+        with capture(weights.devices, comm=comm) as graph:
+            x = rows
+            for _ in range(_CHAIN):
+                inside = [matmul(part, weight, transpose_b=True) for part, weight in zip(x, weights.first, strict=True)]
+                out = [matmul(part, each, transpose_b=True) for part, each in zip(inside, weights.second, strict=True)]
+                if comm is not None:
+                    comm.all_reduce(out)
+                x = [
+                    rms_norm(part, scale, 1e-5, residual=row)[0]
+                    for part, scale, row in zip(out, weights.scales, rows, strict=True)
+                ]
+        self._graph: Graph = graph
+        stack.callback(graph.close)
+
+    def seconds(self) -> float:
+        """Return the seconds of a link: the least of a few launches."""
+        least = float("inf")
+        for _ in range(_LAUNCHES):
             start = time.perf_counter()
-            graph.launch().wait()
-            if number:
-                best = min(best, time.perf_counter() - start)
-        return best / _CHAIN
-    finally:
-        graph.close()
+            self._graph.launch().wait()
+            least = min(least, time.perf_counter() - start)
+        return least / _CHAIN

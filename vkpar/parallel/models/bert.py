@@ -17,10 +17,8 @@ from vkpar.parallel.layers import (
     ColumnParallelLinear,
     GatheredLinear,
     ParallelEmbedding,
-    Parts,
     RowParallelLinear,
     moved,
-    present,
 )
 from vkpar.parallel.models import bert_config as names
 from vkpar.parallel.models import loading
@@ -29,6 +27,7 @@ from vkpar.parallel.models.bert_config import BertConfig
 from vkpar.parallel.models.loading import Progress, Rows
 from vkpar.parallel.models.naming import bias_of
 from vkpar.parallel.models.placement import Placement
+from vkpar.parallel.norms import Parts, present
 from vkpar.parallel.split import Split
 
 F32 = NDArray[np.float32]

@@ -16,7 +16,8 @@ from vkpar import ops
 from vkpar.arrays.array import Array
 from vkpar.comm.communicator import Communicator
 from vkpar.parallel.heads import Heads
-from vkpar.parallel.layers import ColumnParallelLinear, GatheredLinear, Parts, RowParallelLinear, present
+from vkpar.parallel.layers import ColumnParallelLinear, GatheredLinear, RowParallelLinear
+from vkpar.parallel.norms import Parts, present
 from vkpar.parallel.split import Split, cut
 
 

@@ -12,7 +12,6 @@ from vkpar.parallel.layers import (
     ColumnParallelLinear,
     GatheredLinear,
     ParallelEmbedding,
-    RMSNorm,
     RowParallelLinear,
 )
 from vkpar.parallel.lazy import LazyTensor
@@ -20,6 +19,7 @@ from vkpar.parallel.models import loading, naming
 from vkpar.parallel.models.config import Config
 from vkpar.parallel.models.loading import Progress, Rows
 from vkpar.parallel.models.placement import Placement, Units
+from vkpar.parallel.norms import RMSNorm
 from vkpar.parallel.sharded import Sharded
 from vkpar.parallel.split import Split, linked
 

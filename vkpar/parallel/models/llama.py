@@ -1,10 +1,12 @@
-"""A Llama-shaped decoder over the ranks of a communicator: prompts eagerly, tokens by one captured graph."""
+"""A Llama-shaped decoder over the ranks of a communicator: pieces of prompts, and tokens, by captured graphs."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from typing import Any, Final
+from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,16 +17,17 @@ from vkpar.comm.communicator import Communicator
 from vkpar.errors import InvalidUsageError
 from vkpar.graph.capture import capture
 from vkpar.parallel.attention import KVCache
-from vkpar.parallel.layers import Parts, moved, present
+from vkpar.parallel.between import batch_of, piece_rows
+from vkpar.parallel.layers import moved
 from vkpar.parallel.models import loading, naming
 from vkpar.parallel.models.building import Builder
 from vkpar.parallel.models.config import Config
 from vkpar.parallel.models.loading import Progress
+from vkpar.parallel.models.pieces import Pieces
 from vkpar.parallel.models.placement import Placement
+from vkpar.parallel.norms import Inputs, Parts, present
 from vkpar.parallel.planned import Plan
-
-BATCH: Final = 512  # tokens of a prompt that go through the blocks together
-_LEAST: Final = 128
+from vkpar.parallel.speed import settled
 
 
 class Llama:
@@ -42,8 +45,9 @@ class Llama:
         inputs: type that the rows of a prompt are rounded to before products, ``"float32"`` or ``"float16"``.
             ``"auto"`` is float16 where weights are float16 or quantised and all devices are GPUs: matrix units want it.
             Queries, keys and values of prompts are of that type then, too.
-        batch: tokens of a prompt that go through the blocks together; fewer where blocks lie on several ranks, which
-            work on different pieces at a time.
+        batch: the most tokens of a prompt that go through the blocks together; there are fewer where blocks lie on
+            several ranks, which work on different pieces at a time. By default 2,048 on GPUs of 32 GiB and more, else
+            512.
         progress: is told of each tensor that was read.
 
     Attributes:
@@ -65,17 +69,17 @@ class Llama:
         cache_dtype: object = "auto",
         dtype: str | None = None,
         inputs: str = "auto",
-        batch: int = BATCH,
+        batch: int | None = None,
         progress: Progress | None = None,
     ) -> None:
+        batch = batch_of(comm.devices) if batch is None else batch
         for name, value in (("context", context), ("batch", batch)):
             if not isinstance(value, int) or value < 1:
                 raise InvalidUsageError(f"{name} is a whole number from 1, not {value!r}")
         tensors = loading.lazy(weights)
         naming.check(config, tensors, "the model")
         self.config, self.comm, self.placement, self.context = config, comm, placement, context
-        stages = len(set(placement.streams))
-        self._batch = max(batch // stages, min(batch, _LEAST))  # several pieces, so that all stages have work
+        self._batch = batch
         self._length = 0
         for name, kind in (("dtype", dtype or "float32"), ("inputs", inputs.replace("auto", "float32"))):
             if kind not in ("float32", "float16", "bfloat16"):
@@ -100,6 +104,8 @@ class Llama:
         self._step_logits: Array | None = None
         self._stack = ExitStack()
         self._graph: Any = None
+        self._pieces = Pieces(comm, self._batch, placement.streams)
+        self._stack.callback(self._pieces.close)
 
     # ---- state ----
 
@@ -147,7 +153,7 @@ class Llama:
         self._length = length
 
     def close(self) -> None:
-        """Give the graph and the cache back; a second call does nothing. Weights go with the object."""
+        """Give graphs and the cache back; a second call does nothing. Weights go with the closed object."""
         self._stack.close()
         self._graph = None
         self._cache.close()
@@ -174,14 +180,11 @@ class Llama:
             InvalidUsageError: no tokens, one that the vocabulary lacks, or more than there is room for.
         """
         ids = self._checked(tokens)
-        rows = []
-        for start in range(0, len(ids), self._batch):
-            chunk = ids[start : start + self._batch]
+        rows, most = [], piece_rows(len(ids), len(set(self.placement.streams)), self._batch)
+        for start in range(0, len(ids), most):
+            chunk = ids[start : start + most]
             places = np.arange(self._length, self._length + len(chunk), dtype=np.uint32)
-            devices = self.comm.devices
-            normed = self._normed(
-                [device.array(chunk) for device in devices], [device.array(places) for device in devices]
-            )
+            normed = self._pieces.run(self._normed, chunk, places)
             self._length += len(chunk)
             if logits:
                 rows.append(self._read(self._head(normed)))
@@ -243,7 +246,9 @@ class Llama:
         return [part.numpy() for part in stream[0] if part is not None]
 
     def warm_up(self, tokens: int = 1) -> None:
-        """Make what a first prompt of so many tokens, and a first single token, would wait for: pipelines, the graph.
+        """Make what a first prompt of so many tokens, and a first single token, would wait for: pipelines, graphs.
+
+        GPUs are kept busy for as long as their clocks rise.
 
         Raises:
             InvalidUsageError: tokens are kept already.
@@ -252,13 +257,24 @@ class Llama:
             raise InvalidUsageError(f"warm_up comes before the first prompt; {self._length} tokens are kept")
         room = self.context - 1
         if room:
-            self.prefill([0] * min(tokens, room, self._batch))
+            run = partial(self._rehearse, min(tokens, room, self._batch))
+            run()
+            if not any(device.info.is_cpu for device in self.comm.devices):
+                settled([run], self.comm.devices)
             self.feed()
             self.next_token()  # waits
             self.rewind()
         self._logits = None
 
     # ---- within ----
+
+    def _rehearse(self, count: int) -> float:
+        """Return the seconds of a prompt that is forgotten again."""
+        self.rewind()
+        start = time.perf_counter()
+        self.prefill([0] * count)
+        self.next_token()  # waits
+        return time.perf_counter() - start
 
     def _check_logits(self) -> None:
         if self._logits is None:
@@ -277,10 +293,10 @@ class Llama:
             )
         return ids.astype(np.uint32)
 
-    def _stream(self, tokens: Parts, positions: Parts) -> tuple[Parts, Parts]:
+    def _stream(self, tokens: Parts, positions: Parts) -> tuple[Parts, Inputs]:
         """Return the residual stream after all blocks, and its norm."""
         stream = self._embedding(tokens)
-        normed = self._blocks[0].attention_norm(stream)
+        normed = self._blocks[0].attention_norm.before(stream)
         for number, block in enumerate(self._blocks):
             cache = self._cache.layers[number]
             stream, normed = block.attention(normed, positions, cache, stream, block.forward_norm)
@@ -291,10 +307,10 @@ class Llama:
                 stream, normed = block.forward(normed, stream, following)
             else:
                 stream = moved(block.forward(normed, stream)[0], self.comm, ranks[0])
-                normed = following(stream)
+                normed = following.before(stream)
         return stream, normed
 
-    def _normed(self, tokens: Parts, positions: Parts) -> Parts:
+    def _normed(self, tokens: Parts, positions: Parts) -> Inputs:
         return self._stream(tokens, positions)[1]
 
     def _choose(self, logits: Parts) -> Array:

@@ -1,0 +1,82 @@
+"""How long pieces of prompts are, and what is computed of them."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from vkpar.parallel.between import Stored, Widths, batch_of, block_nbytes, piece_rows, slices_nbytes
+
+GIB = 1 << 30
+SIZES = Widths(stream=1024, queries=1024, keys=256, inner=4096)
+F32, HALF = 4, 2
+
+
+def device(nbytes: int, *, cpu: bool = False) -> Any:
+    info = SimpleNamespace(
+        is_cpu=cpu,
+        heaps=[SimpleNamespace(nbytes=nbytes, device_local=True)],
+        memory_types=((("DEVICE_LOCAL"), 0),),
+    )
+    return SimpleNamespace(info=info)
+
+
+def test_large_gpus_take_long_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("vkpar.parallel.between.heap_of", lambda info, kind: 0)
+    assert batch_of([device(140 * GIB), device(48 * GIB)]) == 2048
+    assert batch_of([device(140 * GIB), device(8 * GIB)]) == 512
+    assert batch_of([device(140 * GIB), device(140 * GIB, cpu=True)]) == 512
+
+
+@pytest.mark.parametrize("tokens", [1, 100, 512, 2048, 100_000])
+def test_pieces_of_one_stage_are_as_long_as_can_be(tokens: int) -> None:
+    assert piece_rows(tokens, 1, 2048) == 2048
+
+
+@pytest.mark.parametrize("stages", [2, 3, 8])
+def test_pieces_keep_several_stages_busy(stages: int) -> None:
+    lengths = [piece_rows(tokens, stages, 2048) for tokens in (1, 512, 2048, 16_384, 1 << 20)]
+    assert lengths == sorted(lengths)
+    assert lengths[0] == 128
+    assert lengths[-1] == 2048
+    assert all(length % 64 == 0 for length in lengths)
+    assert -(-2048 // lengths[2]) >= stages, "each has something to do"
+    assert piece_rows(2048, stages, 2048) >= piece_rows(2048, stages + 1, 2048)
+    assert piece_rows(500, stages, 12) == 12, "never more than asked for"
+
+
+def test_a_block_holds_what_is_alive_at_once() -> None:
+    """Counted by hand: the stream, its norm, both anew, a sum; what heads make, and what is inside the block."""
+    rows = 512
+    alive = 5 * 1024 + (1024 + 512) + (1024 + 256) + 1024 + 2 * 4096 + 4096
+    assert block_nbytes(SIZES, rows, Stored()) == rows * F32 * alive
+
+
+def test_halves_take_less_for_many_rows_alone() -> None:
+    halves = Stored(halves=True, table=HALF)
+    rows = 512
+    rounded = 1024 + 4096  # inputs of products
+    alive = F32 * (5 * 1024 + 3 * 4096) + HALF * ((1024 + 512) + (1024 + 256) + rounded)
+    assert block_nbytes(SIZES, rows, halves) == rows * alive
+    assert block_nbytes(SIZES, 1, halves) >= block_nbytes(SIZES, 1, Stored())
+
+
+def test_quantised_weights_are_unpacked_in_slabs() -> None:
+    rows = 512
+    plain = block_nbytes(SIZES, rows, Stored(halves=True))
+    unpacked = block_nbytes(SIZES, rows, Stored(halves=True, quantized=True))
+    weights = HALF * 1024 * ((1024 + 2 * 256) + 1024 + 2 * 4096 + 4096)
+    assert 0 < unpacked - plain <= weights
+    large = Widths(8192, 8192, 1024, 28672)
+    more = block_nbytes(large, rows, Stored(halves=True, quantized=True)) - block_nbytes(
+        large, rows, Stored(halves=True)
+    )
+    assert more <= 8 * (64 << 20), "two slabs at a time of each size"
+
+
+def test_the_first_rank_of_a_row_split_holds_parts_too() -> None:
+    whole = block_nbytes(SIZES, 512, Stored())
+    assert block_nbytes(SIZES._replace(share=0.5), 512, Stored()) > whole
+    assert 0 < slices_nbytes(SIZES, 0.25, 512, Stored()) < slices_nbytes(SIZES, 0.75, 512, Stored()) < whole

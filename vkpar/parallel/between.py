@@ -1,0 +1,228 @@
+"""What a rank computes between weights and cache, and the memory of that; pure.
+
+Arrays are followed in the order in which a block makes and drops them. One that is dropped serves the next one of its
+size, and of no other size, as in a graph (:mod:`vkpar.vulkan.memory.recycle`).
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from vkpar import dtypes
+from vkpar.parallel.blocks import FORMATS
+from vkpar.parallel.spec import ModelSpec
+from vkpar.vulkan.memory.memtypes import DEVICE, heap_of
+from vkpar.vulkan.memory.pool import padded
+
+if TYPE_CHECKING:
+    from vkpar.device import Device
+
+BATCH: Final = 512  # tokens of a prompt that go through the blocks together
+_LONG: Final = 2048  # where all devices are GPUs with much memory: products of more rows are faster, and sums fewer
+_MUCH: Final = 32 << 30
+_LEAST: Final = 128
+_FIXED: Final = 160  # rows that a GPU computes in what a piece takes besides
+_UNIT: Final = 64
+FEW: Final = 8  # rows of inputs from which on these are rounded to halves for matrix units
+_SLAB: Final = 64 << 20  # bytes of quantised weights that are unpacked at a time, whole rows, 128 of them at least
+_F32: Final = 4
+_HALF: Final = 2
+
+
+def batch_of(devices: Sequence[Device]) -> int:
+    """Return how many tokens of a prompt go through the blocks together on these devices."""
+    infos = [device.info for device in devices]
+    much = all(not info.is_cpu and info.heaps[heap_of(info, DEVICE)].nbytes >= _MUCH for info in infos)
+    return _LONG if much else BATCH
+
+
+def piece_rows(tokens: int, stages: int, batch: int = BATCH) -> int:
+    """Return how many tokens of a prompt go through the blocks together.
+
+    Where blocks lie on several ranks, these work on different pieces at a time. Of p pieces over s ranks the last one
+    is done after p + s - 1 turns, each of which takes as long as a piece's rows and a fixed number of further ones do.
+
+    Args:
+        tokens: of the prompt.
+        stages: ranks that have blocks of their own.
+        batch: the most.
+    """
+    if stages == 1:
+        return batch
+    best = math.isqrt(_FIXED * tokens // (stages - 1))
+    pieces = max(round(tokens / max(best, 1)), 1)
+    rows = -(-tokens // pieces // _UNIT) * _UNIT
+    return min(max(rows, _LEAST), batch)
+
+
+@functools.lru_cache(maxsize=64)
+def most_rows(context: int, stages: int, batch: int) -> int:
+    """Return the most tokens that go through the blocks together of any prompt of up to ``context``."""
+    if stages == 1:
+        return min(context, batch)
+    most = 0
+    for tokens in range(1, context + 1):  # longer prompts may come in shorter pieces
+        most = max(most, min(tokens, piece_rows(tokens, stages, batch)))
+        if most == batch:
+            break
+    return most
+
+
+class Widths(NamedTuple):
+    """Columns of what a rank computes in a block.
+
+    Attributes:
+        stream: of the residual stream.
+        queries: of queries, ``keys`` of keys and of values, ``inner`` of the feed-forward block.
+        gated: the feed-forward block has a gate.
+        share: of each product that the rank computes itself; below 1 in a row split, where it gets the others' parts.
+    """
+
+    stream: int
+    queries: int
+    keys: int
+    inner: int
+    gated: bool = True
+    share: float = 1.0
+
+
+class Stored(NamedTuple):
+    """How weights and inputs meet.
+
+    Attributes:
+        halves: many rows are rounded to halves before products, and queries, keys and values are halves.
+        quantized: products of many rows unpack weights, some rows at a time.
+        widened: they convert whole float16 weights.
+        table: bytes of an element of the embedding table.
+    """
+
+    halves: bool = False
+    quantized: bool = False
+    widened: bool = False
+    table: int = _F32
+
+    def made(self, rows: int, outputs: int, inputs: int) -> list[int]:
+        """Return the elements of the pieces in which a product has its weight made anew: CPUs for few rows, too."""
+        if not inputs or not outputs or (rows <= FEW and not (self.quantized and not self.halves)):
+            return []
+        if not self.quantized:
+            return [outputs * inputs] if self.widened else []
+        most = max(_SLAB // (inputs * self.itemsize) // 128 * 128, 128)
+        return [min(most, outputs - start) * inputs for start in range(0, outputs, most)]
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of what is rounded."""
+        return _HALF if self.halves else _F32
+
+
+def stored_as(spec: ModelSpec) -> Stored:
+    """Return how a model's weights and inputs meet; where weights are halves and the cache is not, CPUs compute."""
+    kind, table = spec.weights, spec.table
+    halves = spec.cache == "float16" and kind not in ("float32", "bfloat16")
+    itemsize = dtypes.resolve(table).itemsize if table and table not in FORMATS else _HALF
+    return Stored(halves, kind in FORMATS, kind == "float16" and not halves, itemsize)
+
+
+class _Memory:
+    """Sizes of arrays that are held and of those that were dropped."""
+
+    def __init__(self) -> None:
+        self._idle: Counter[int] = Counter()
+        self.nbytes = 0
+
+    def take(self, elements: int, itemsize: int) -> int:
+        """Return the size of a new array; 0 for one without elements."""
+        size = padded(elements * itemsize) if elements else 0
+        if self._idle[size]:
+            self._idle[size] -= 1
+        else:
+            self.nbytes += size
+        return size
+
+    def drop(self, *sizes: int) -> None:
+        """Take arrays back."""
+        self._idle.update(sizes)
+
+    def pass_by(self, elements: Sequence[int], itemsize: int) -> None:
+        """Take arrays one after the other, each dropped once the next one is there."""
+        last: list[int] = []
+        for count in elements:
+            made = self.take(count, itemsize)
+            self.drop(*last)
+            last = [made]
+        self.drop(*last)
+
+
+def block_nbytes(widths: Widths, rows: int, stored: Stored) -> int:
+    """Return the bytes of what blocks compute for so many rows.
+
+    Args:
+        widths: of the rank.
+        rows: of the residual stream.
+        stored: how weights and inputs meet.
+    """
+    memory, halves = _Memory(), stored.halves and rows > FEW
+    stream, queries, keys, inner, gated, share = widths
+    wide = _HALF if halves else _F32
+
+    def product(segments: Sequence[int], inputs: int, itemsize: int, *, rounds: bool = True) -> int:
+        """Take a product's result; its rounded inputs, weights made for it, and parts of it, are dropped."""
+        rounded = memory.take(rows * inputs if halves and rounds else 0, _HALF)
+        made = memory.take(rows * sum(segments), itemsize)
+        memory.pass_by(stored.made(rows, round(sum(segments) * share), inputs), stored.itemsize)
+        parts = []
+        if share < 1:
+            parts.append(memory.take(round(rows * sum(segments) * share), itemsize))
+            parts += [memory.take(round(rows * columns * (1 - share)), itemsize) for columns in segments]
+        memory.drop(rounded, *parts)
+        return made
+
+    found = memory.take(rows * stream, stored.table)
+    before = memory.take(rows * stream, _F32)
+    memory.drop(found)
+    normed = memory.take(rows * stream, _F32)
+    for _ in range(2):  # in the second block all that is dropped serves again
+        qkv = product((queries, keys, keys), stream, wide)
+        turned = memory.take(rows * (queries + keys), wide)
+        mixed = memory.take(rows * queries, wide)
+        memory.drop(turned)
+        result = product((stream,), queries, _F32, rounds=False)
+        new = [memory.take(rows * stream, _F32) for _ in range(2)]
+        memory.drop(qkv, mixed, result, before, normed)
+        before, normed = new
+        wider = product((inner, inner) if gated else (inner,), stream, _F32)
+        active = memory.take(rows * inner, _F32)
+        result = product((stream,), inner, _F32)
+        new = [memory.take(rows * stream, _F32) for _ in range(2)]
+        memory.drop(wider, active, result, before, normed)
+        before, normed = new
+    return memory.nbytes
+
+
+def slices_nbytes(widths: Widths, share: float, rows: int, stored: Stored) -> int:
+    """Return the bytes of what a rank computes that has a ``share`` of each product of a row split.
+
+    It gets all inputs of a product, and what it sends back are columns of its results that lie side by side.
+    """
+    memory, halves = _Memory(), stored.halves and rows > FEW
+    stream, queries, keys, inner, gated, _ = widths
+    wide = _HALF if halves else _F32
+    for inputs, itemsize, segments, result in (
+        (stream, _F32, (queries, keys, keys), wide),
+        (queries, wide, (stream,), _F32),
+        (stream, _F32, (inner, inner) if gated else (inner,), _F32),
+        (inner, _F32, (stream,), _F32),
+    ):
+        given = memory.take(rows * inputs, itemsize)
+        rounded = memory.take(rows * inputs if halves and itemsize == _F32 else 0, _HALF)
+        part = memory.take(round(rows * sum(segments) * share), result)
+        memory.pass_by(stored.made(rows, round(sum(segments) * share), inputs), stored.itemsize)
+        memory.drop(rounded)
+        sent = [memory.take(round(rows * columns * share), result) for columns in segments] if segments[1:] else []
+        memory.drop(part, given, *sent)
+    return memory.nbytes
