@@ -8,7 +8,7 @@ from dataclasses import fields
 from functools import partial
 from typing import Any, Final, TypeVar
 
-from vkpar.bench import copy, frame, host, launch, matmul, model, selfcheck, step, sweep
+from vkpar.bench import copy, frame, host, launch, matmul, model, model_weights, selfcheck, step, sweep
 from vkpar.bench.collectives import TABLE, Collective
 from vkpar.bench.copying import COPIES
 from vkpar.bench.decode import PRESETS
@@ -212,7 +212,7 @@ def _add_model(benches: Any) -> None:
     parser.add_argument(
         "--vocabulary", type=whole(2), default=defaults.vocabulary, metavar="N", help="of a preset (default: 32000)"
     )
-    _add_choice(parser, "--weights", "KIND", model.KINDS)
+    _add_choice(parser, "--weights", "KIND", model_weights.KINDS)
     for name, known in (("splits", ", ".join(model.SPLITS)), ("ratios", "even, speed, memory, or numbers such as 3:1")):
         default = getattr(defaults, name)
         listed = f"{known} (default: {','.join(default)})"
@@ -221,12 +221,15 @@ def _add_model(benches: Any) -> None:
     parser.add_argument(
         "--steps", type=_names, default=defaults.steps, metavar="NAMES", help=f"{', '.join(model.STEPS)}, or both"
     )
-    for name, text in (("prompts", "tokens of prompts"), ("depths", "tokens that are kept before those that are made")):
-        default = getattr(defaults, name)
-        shown = f"{text} (default: {','.join(map(str, default))})"
-        parser.add_argument(f"--{name}", type=_numbers, default=default, metavar="N[,...]", help=shown)
+    for name, text in (
+        ("prompts", "tokens of prompts (default: 512,2048, on CPUs 64)"),
+        ("depths", "tokens that are kept before those that are made (default: 0,4096,16384, on CPUs 0,64)"),
+    ):
+        parser.add_argument(f"--{name}", type=_numbers, metavar="N[,...]", help=text)
     parser.add_argument("--tokens", type=whole(1), default=defaults.tokens, metavar="N", help="made (default: 128)")
     add_repeat(parser, defaults)
+    parser.add_argument("--profile", action="store_true", help="say what a prompt spends in sums")
+    parser.add_argument("--plot", metavar="FILE.png", help="draw the rates; needs matplotlib")
 
 
 def add_shape(parser: argparse.ArgumentParser) -> None:

@@ -1,31 +1,32 @@
 """``vkpar bench model``: a whole decoder with made-up weights, prompts and tokens, in every split of a rig.
 
 Tests are named as llama-bench does: ``pp512`` is a prompt of 512 tokens, ``tg128 @ d4096`` 128 tokens one after the
-other behind 4,096 that are kept. Weights are random blocks that repeat, so that nothing is read from a disk.
+other behind 4,096 that are kept. Weights are random blocks that repeat, so that nothing is read from a disk. The first
+run of a test stands for itself; then GPUs are kept busy until their clocks have risen, and only then runs count.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
 import numpy as np
 
-from vkpar import dtypes
-from vkpar.bench import frame, table
+from vkpar.bench import frame, model_plot, table
 from vkpar.bench.decode import PRESETS, Shape
+from vkpar.bench.model_weights import KINDS, weights
 from vkpar.comm.communicator import Communicator
 from vkpar.device import Device
 from vkpar.errors import InvalidUsageError, UnsupportedError
-from vkpar.parallel.blocks import FORMATS
+from vkpar.parallel.between import batch_of
 from vkpar.parallel.lazy import LazyTensor
 from vkpar.parallel.models import config as configs
-from vkpar.parallel.models import naming
 from vkpar.parallel.models.building import units_of
 from vkpar.parallel.models.config import Config
 from vkpar.parallel.models.llama import Llama
@@ -35,15 +36,17 @@ from vkpar.parallel.placing import MODES
 from vkpar.parallel.plan import plan
 from vkpar.parallel.planned import Plan
 from vkpar.parallel.spec import ModelSpec, spec_of
+from vkpar.parallel.speed import settled
+from vkpar.text import units
 
-KINDS: Final = ("float16", "float32", "bfloat16", "q8_0", "q4_0", "q4_k")
 STEPS: Final = ("captured", "eager")
 SPLITS: Final = ("auto", *MODES)
-_POOL: Final = 1 << 20  # bytes of weights that are drawn, and repeated
 _HEADER: Final = (
-    f"#{'split':<8}{'ratios':<12}{'wire':<6}{'step':<10}{'test':<18}"
-    f"{'tokens/s':>12}{'least':>12}{'most':>12}{'#wrong':>8}"
+    f"#{'split':<12}{'ratios':<12}{'wire':<6}{'step':<10}{'test':<18}"
+    f"{'tokens/s':>12}{'least':>12}{'most':>12}{'first(ms)':>11}{'#wrong':>8}"
 )
+_PROMPTS: Final = ((512, 2048), (64,))  # by default, on GPUs and on CPUs
+_DEPTHS: Final = ((0, 4096, 16384), (0, 64))
 
 
 @dataclass(frozen=True)
@@ -52,16 +55,17 @@ class Options:
 
     Attributes:
         devices: selector; None for the default devices.
-        preset: sizes of the model; None for what suits the devices.
-        config: a config.json in its place.
+        preset: sizes of the model; None for what suits the devices, or where ``config``, a config.json, has them.
         vocabulary: of a preset.
         weights: one of :data:`KINDS`.
         splits: among :data:`SPLITS`; those that are not possible are told, and left out.
         ratios: what the devices get, as plans take it, one or several.
         wires: how float32 crosses links.
         steps: among :data:`STEPS`.
-        prompts: tokens of prompts; ``tokens`` that are made after ``depths`` tokens.
+        prompts: tokens of prompts; ``tokens`` that are made after ``depths`` tokens. None for what suits the devices.
         repeat: runs, of which the medians count.
+        profile: say what a prompt spends in sums, too.
+        plot: a file for a picture.
     """
 
     devices: str | None = None
@@ -73,20 +77,34 @@ class Options:
     ratios: tuple[str, ...] = ("even",)
     wires: tuple[str, ...] = ("f16",)
     steps: tuple[str, ...] = ("captured",)
-    prompts: tuple[int, ...] = (512,)
+    prompts: tuple[int, ...] | None = None
     tokens: int = 128
-    depths: tuple[int, ...] = (0, 4096)
+    depths: tuple[int, ...] | None = None
     repeat: int = 3
+    profile: bool = False
+    plot: str | None = None
 
     @property
     def context(self) -> int:
         """Tokens that there is room for."""
-        return max(*self.prompts, *(depth + self.tokens for depth in self.depths), 1) + 8
+        return max(*(self.prompts or ()), *(depth + self.tokens for depth in self.depths or ()), 1, 1) + 8
 
-    def model(self, default: str) -> Config:
-        """Return the decoder's sizes, those of the preset ``default`` where none was asked for."""
+    def on(self, *, cpu: bool) -> Options:
+        """Return the options with what suits the devices: a CPU among them takes a small model and small prompts."""
+        prompts = self.prompts and tuple(count for count in self.prompts if count)  # 0: no prompts
+        depths = self.depths
+        preset = "tiny" if cpu else "8b"
+        return replace(
+            self,
+            preset=preset if self.preset is None and self.config is None else self.preset,
+            prompts=_PROMPTS[cpu] if prompts is None else prompts,
+            depths=_DEPTHS[cpu] if depths is None else depths,
+        )
+
+    def model(self) -> Config:
+        """Return the decoder's sizes."""
         if self.config is None:
-            return of_shape(PRESETS[self.preset or default], self.vocabulary, self.context)
+            return of_shape(PRESETS[self.preset or "8b"], self.vocabulary, self.context)
         path = Path(self.config)
         found = configs.read_object(path)
         if found is None:
@@ -113,7 +131,17 @@ def of_shape(shape: Shape, vocabulary: int, context: int) -> Config:
 
 @dataclass(frozen=True)
 class Row:
-    """One test of one split: tokens a second, the median of the runs, the least and the most of any."""
+    """One test of one split.
+
+    Attributes:
+        split: as it was asked for; ``auto`` with the mode that it took.
+        ratios: that the devices got, ``wire`` of the sums.
+        step: ``captured``, ``eager``, or ``-`` for prompts.
+        test: its name.
+        rate: tokens a second, the median of the runs; ``least`` and ``most`` of any.
+        first: seconds of the first run, which makes pipelines and graphs and finds a GPU at a low clock.
+        wrong: logits that are not finite.
+    """
 
     split: str
     ratios: str
@@ -123,17 +151,23 @@ class Row:
     rate: float
     least: float
     most: float
+    first: float
     wrong: int
 
     def text(self, width: int | None = None) -> str:
         """Return the row under the header."""
         rates = "".join(f"{rate:>12.2f}" for rate in (self.rate, self.least, self.most))
-        return f" {self.split:<8}{self.ratios:<12}{self.wire:<6}{self.step:<10}{self.test:<18}{rates}{self.wrong:>8}"
+        named = f" {self.split:<12}{self.ratios:<12}{self.wire:<6}{self.step:<10}{self.test:<18}"
+        return f"{named}{rates}{1e3 * self.first:>11.1f}{self.wrong:>8}"
 
 
 @dataclass
 class Report:
-    """Everything of one run; ``refused`` says why splits are missing, ``plans`` how the others lie."""
+    """Everything of one run.
+
+    ``refused`` says why splits are missing, ``plans`` how the others lie and what they took of each device, ``auto``
+    which one a plan would take.
+    """
 
     options: Options
     model: Config
@@ -141,6 +175,7 @@ class Report:
     rows: list[Row] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
     plans: list[dict[str, Any]] = field(default_factory=list)
+    auto: list[str] = field(default_factory=list)
 
     def wrong(self) -> list[int | None]:
         """Return the wrong elements of every row."""
@@ -162,9 +197,11 @@ class Report:
         """Return the lines below the table."""
         return [
             "#",
-            *(f"# {reason}" for reason in self.refused),
+            *(f"# {reason}" for reason in (*self.refused, *self.auto)),
+            *(f"# {line}" for found in self.plans for line in _held_lines(found)),
             f"# Wrong elements    : {table.verdict(self.wrong())}",
-            "# pp: a prompt's tokens a second; tg: tokens a second, one after the other, d: behind so many.",
+            "# pp: a prompt's tokens a second; tg: tokens a second, one after the other, d: after so many others.",
+            "# first(ms): of the first run, which makes pipelines and graphs; on GPUs others wait for clocks to rise.",
             "# #wrong: logits that are not finite, after each test.",
         ]
 
@@ -183,8 +220,11 @@ def start(options: Options, stack: ExitStack) -> tuple[Report, Iterator[Row]]:
         unknown = next((each for each in chosen if each not in known), None)
         if unknown is not None:
             raise InvalidUsageError(f"there is no {name} {unknown!r}; there are {', '.join(known)}")
+    if options.plot is not None:
+        model_plot.check(options.plot)
     devices = frame.open_devices(stack, options.devices)
-    model = options.model("tiny" if any(device.info.is_cpu for device in devices) else "8b")
+    options = options.on(cpu=any(device.info.is_cpu for device in devices))
+    model = options.model()
     with ExitStack() as brief:
         _, rig = frame.connect(brief, devices, wire=options.wires[0], algorithm="auto", transport="auto")
     report = Report(options, model, rig)
@@ -198,14 +238,29 @@ def _rows(report: Report, devices: Sequence[Device]) -> Iterator[Row]:
     for wire in options.wires:
         with Communicator(devices, wire=wire) as comm:
             for ratios in options.ratios:
+                report.auto += _auto(spec, comm, _Named("auto", ratios, wire), options)
                 for mode in options.splits:
                     try:
                         found = plan(spec, comm, mode=mode, ratios=ratios, context=options.context, strict=True)
                     except UnsupportedError as error:
-                        report.refused.append(str(error))
+                        report.refused += [str(error)] * (str(error) not in report.refused)
                         continue
-                    report.plans.append(found.as_dict())
-                    yield from _split(report, made, comm, found, _Named(mode, ratios, wire))
+                    taken = {**found.as_dict(), "split": mode, "wire": wire, "held": [], "sums": None}
+                    report.plans.append(taken)
+                    yield from _split(report, made, comm, found, _Named(mode, ratios, wire), taken)
+    if options.plot is not None and report.rows:
+        model_plot.draw(report.as_dict(), options.plot)
+
+
+def _auto(spec: ModelSpec, comm: Communicator, named: _Named, options: Options) -> list[str]:
+    """Say what a plan takes by itself, and why; nothing where there is one device, or no mode is possible."""
+    if comm.nranks == 1:
+        return []
+    try:
+        found = plan(spec, comm, ratios=named.ratios, context=options.context)
+    except UnsupportedError:
+        return []
+    return [f"auto, ratios {named.ratios}, wire {named.wire}: {found.reasons[0]}"] if found.reasons else []
 
 
 @dataclass(frozen=True)
@@ -216,42 +271,102 @@ class _Named:
 
 
 def _split(
-    report: Report, made: dict[str, LazyTensor], comm: Communicator, found: Plan, named: _Named
+    report: Report,
+    made: dict[str, LazyTensor],
+    comm: Communicator,
+    found: Plan,
+    named: _Named,
+    taken: dict[str, Any],
 ) -> Iterator[Row]:
-    """Measure one split."""
-    options, config = report.options, report.model
+    """Measure one split; what it took of the devices goes to ``taken``."""
+    options, config, devices = report.options, report.model, comm.devices
     placement = place(found.mode, config, found.ratios, units_of(config, made))
-    name = named.split if named.split != "auto" else f"auto:{found.mode[0]}"
+    before = _arrays(devices)
+    name = named.split if named.split != "auto" else f"auto:{found.mode}"
     with Llama(config, made, comm, placement, context=options.context) as model:
-        model.warm_up(max(options.prompts))
-        for count in options.prompts:
-            rates = [_prompt(model, count) for _ in range(options.repeat)]
-            yield _row(name, named, "-", f"pp{count}", rates, model)
+        for count in options.prompts or ():
+            times = _times(partial(_prompt, model, count), devices, options.repeat)
+            yield _row(name, named, "-", f"pp{count}", count, times, model)
         for step in options.steps:
-            for depth in options.depths:
+            for depth in options.depths or ():
                 model.rewind()
                 model.prefill([1] * max(depth, 1))
-                rates = [_tokens(model, max(depth, 1), options.tokens, step) for _ in range(options.repeat)]
-                yield _row(name, named, step, f"tg{options.tokens} @ d{depth}", rates, model)
+                run = partial(_tokens, model, max(depth, 1), options.tokens, step)
+                test = f"tg{options.tokens} @ d{depth}"
+                yield _row(name, named, step, test, options.tokens, _times(run, devices, options.repeat), model)
+        taken["held"] = [now - was for now, was in zip(_arrays(devices), before, strict=True)]
+        count = min(max(options.prompts or (0,)), batch_of(devices)) - 1  # of no other prompt: it runs eagerly
+        if options.profile and count > 0 and comm.nranks > 1:
+            taken["sums"] = _sums(model, comm, count)
 
 
-def _row(name: str, named: _Named, step: str, test: str, rates: list[float], model: Llama) -> Row:
+def _arrays(devices: Sequence[Device]) -> list[int]:
+    """Return the bytes of each device's arrays once its work is done."""
+    for device in devices:
+        device.synchronize()
+    return [device.memory().arrays for device in devices]
+
+
+def _sums(model: Llama, comm: Communicator, count: int) -> dict[str, Any]:
+    """Return how long a prompt took, and by rank how long the kernels of its sums."""
+    _prompt(model, count)  # makes pipelines
+    _prompt(model, 1)
+    with comm.profile() as profile:
+        seconds = _prompt(model, count)
+    kernels = [0.0] * comm.nranks
+    for step in profile.steps:
+        kernels[step.rank] += step.seconds * (step.op == "all_reduce")
+    return {"tokens": count, "seconds": seconds, "kernels": kernels}
+
+
+def _held_lines(found: dict[str, Any]) -> Iterator[str]:
+    """Say what a split took of the devices beside what was planned, and what sums took of a prompt."""
+    split = found["mode"] if found["split"] == found["mode"] else f"{found['split']} ({found['mode']})"
+    name = f"{split}, ratios {':'.join(f'{ratio:.3g}' for ratio in found['ratios'])}, wire {found['wire']}"
+    held = [
+        (units(nbytes), units(rank["total"]))
+        for nbytes, rank in zip(found["held"], found["memory"], strict=False)
+        if rank["weights"]
+    ]
+    if held:
+        now, planned = (", ".join(side) for side in zip(*held, strict=True))
+        yield f"{name}: arrays hold {now}; planned, with a piece of a prompt under way: {planned}"
+    sums = found["sums"]
+    if sums is not None and any(sums["kernels"]):
+        most = max(sums["kernels"])
+        yield (
+            f"{name}: of a prompt of {sums['tokens']} tokens, run eagerly and profiled, {1e3 * most:.1f} of "
+            f"{1e3 * sums['seconds']:.1f} ms are sums"
+        )
+
+
+def _times(run: Callable[[], float], devices: Sequence[Device], repeat: int) -> list[float]:
+    """Return the seconds of the first run, and then those of runs once clocks have risen."""
+    first = run()
+    if not all(device.info.is_cpu for device in devices):
+        settled([run], devices)
+    return [first, *(run() for _ in range(repeat))]
+
+
+def _row(name: str, named: _Named, step: str, test: str, count: int, times: list[float], model: Llama) -> Row:
     wrong = int(np.count_nonzero(~np.isfinite(model.next_logits())))
-    return Row(name, named.ratios, named.wire, step, test, median(rates), min(rates), max(rates), wrong)
+    first, *seconds = times
+    rate, least, most = (count / each for each in (median(seconds), max(seconds), min(seconds)))
+    return Row(name, named.ratios, named.wire, step, test, rate, least, most, first, wrong)
 
 
 def _prompt(model: Llama, count: int) -> float:
-    """Return the rate of a prompt."""
+    """Return the seconds of a prompt."""
     ids = [1 + number % (model.config.vocabulary - 1) for number in range(count)]
     model.rewind()
     start = time.perf_counter()
     model.prefill(ids)
     model.next_token()
-    return count / (time.perf_counter() - start)
+    return time.perf_counter() - start
 
 
 def _tokens(model: Llama, depth: int, count: int, step: str) -> float:
-    """Return the rate of tokens one after the other."""
+    """Return the seconds of tokens one after the other."""
     model.rewind(depth)
     start = time.perf_counter()
     for number in range(count):
@@ -261,73 +376,8 @@ def _tokens(model: Llama, depth: int, count: int, step: str) -> float:
         else:
             model.prefill([model.next_token() if token is None else token])
     model.next_token()
-    return count / (time.perf_counter() - start)
-
-
-# ---- weights ----
+    return time.perf_counter() - start
 
 
 def _spec(config: Config, kind: str, cache: str) -> ModelSpec:
     return replace(spec_of(config, weights=kind), table=kind, cache=cache)
-
-
-class _Repeated(LazyTensor):
-    """A tensor of drawn elements, or blocks, that repeat."""
-
-    def read(self, region: Any = ...) -> np.ndarray[Any, Any]:
-        """Return elements of the region's shape."""
-        drawn = self._bytes().view(self.dtype.numpy)
-        return np.resize(drawn, np.broadcast_to(drawn[:1], self.shape)[region].shape)
-
-    def blocks(
-        self, start: int = 0, stop: int | None = None, rows: slice = slice(None)
-    ) -> np.ndarray[Any, np.dtype[np.uint8]]:
-        """Return blocks of the region's shape."""
-        assert self.kind is not None
-        count = (self.shape[1] if stop is None else stop) - start
-        nbytes = count // self.kind.elements * self.kind.nbytes
-        return np.resize(self._bytes(), (len(range(self.shape[0])[rows]), nbytes))
-
-
-def weights(config: Config, kind: str) -> dict[str, LazyTensor]:
-    """Return made-up weights by transformers' names, matrices of ``kind``, each result about as large as an input.
-
-    Raises:
-        InvalidUsageError: rows that the kind's blocks do not divide.
-    """
-    made: dict[str, LazyTensor] = {}
-    form = FORMATS.get(kind)
-    for name, shape in naming.shapes(config, naming.TRANSFORMERS):
-        plain = len(shape) == 1
-        if form is not None and not plain and shape[1] % form.elements:
-            raise InvalidUsageError(
-                f"rows of {shape[1]} weights are no multiple of the {form.elements} of {kind}'s blocks"
-            )
-        drawn = _ones(shape[0]) if plain else _drawn(kind, shape[1])
-        stored = "float32" if plain or form is not None else kind
-        own = None if plain else form
-        nbytes = int(np.prod(shape)) * (4 if plain else dtypes.resolve(stored).itemsize)
-        made[name] = _Repeated(name, shape, dtypes.resolve(stored), own, nbytes, "made up", drawn.__array__)
-    return made
-
-
-def _ones(count: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    return np.ones(count, np.float32).view(np.uint8)
-
-
-def _drawn(kind: str, inputs: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """Return drawn bytes of weights for products of so many inputs."""
-    generator, most = np.random.default_rng(inputs), np.sqrt(3 / inputs)
-    form = FORMATS.get(kind)
-    if form is None:
-        values = generator.uniform(-most, most, _POOL // 4 - 8).astype(np.float32)
-        if kind == "bfloat16":
-            return (values.view(np.uint32) >> 16).astype(np.uint16).view(np.uint8)
-        return values.astype(kind).view(np.uint8)
-    blocks = generator.integers(0, 256, (_POOL // form.nbytes, form.nbytes), dtype=np.uint8)
-    # Scales that take the largest codes to about `most`: 127, 8, and 15 times a scale of up to 63.
-    unit = np.float16(most / {"q8_0": 127, "q4_0": 8, "q4_k": 15 * 63}[kind])
-    blocks[:, :2] = np.frombuffer(unit.tobytes(), np.uint8)
-    if kind == "q4_k":
-        blocks[:, 2:4] = np.frombuffer(np.float16(unit * 7).tobytes(), np.uint8)
-    return blocks.reshape(-1)
