@@ -29,7 +29,7 @@ from reducing import (
 
 import vkpar
 
-pytestmark = [pytest.mark.rig, pytest.mark.sampled(3)]
+pytestmark = [pytest.mark.rig, pytest.mark.sampled(5)]
 Open = Callable[..., vkpar.Communicator]
 
 COUNTS = (1, 255, 256, 257, 1000)

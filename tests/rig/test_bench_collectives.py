@@ -14,7 +14,7 @@ from vkpar.bench import exact
 from vkpar.bench.collectives import TABLE
 from vkpar.cli import main as cli
 
-pytestmark = [pytest.mark.rig, pytest.mark.sampled(3)]
+pytestmark = [pytest.mark.rig, pytest.mark.sampled(5)]
 
 REDUCTIONS = [name for name, made in TABLE.items() if made.reduces]
 MOVEMENTS = [name for name, made in TABLE.items() if made.moves and not made.reduces]

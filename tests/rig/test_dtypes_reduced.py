@@ -16,7 +16,7 @@ import vkpar
 from vkpar import InvalidUsageError, UnsupportedError, env
 from vkpar.bench.exact import truncated_quotient
 
-pytestmark = [pytest.mark.rig, pytest.mark.sampled(5)]
+pytestmark = [pytest.mark.rig, pytest.mark.sampled(10)]
 Open = Callable[..., vkpar.Communicator]
 OPS = ("sum", "prod", "max", "min", "avg")
 WORDY = [dtype for dtype in INTEGERS if "32" not in dtype]
