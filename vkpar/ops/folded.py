@@ -12,16 +12,8 @@ from vkpar.arrays.array import Array
 from vkpar.errors import InvalidUsageError
 from vkpar.ops import matvec, occupancy, products, quantized_products
 from vkpar.ops._calls import Call, key_of, pack, repeat
-from vkpar.ops._launch import (
-    FLOATS,
-    batch_of,
-    check_arrays,
-    check_float,
-    check_number,
-    check_out,
-    check_overlap,
-    window,
-)
+from vkpar.ops._forms import adds_in_place, check_device, check_result, residual_of, result_type
+from vkpar.ops._launch import FLOATS, batch_of, check_arrays, check_float, check_number, window
 from vkpar.ops._launch import writable_in_place as writable
 from vkpar.ops.cast import cast
 from vkpar.ops.epilogue import Epilogue, Fold, check_epilogue
@@ -88,12 +80,7 @@ def multiply(
     if isinstance(a, Normed) and not isinstance(norm, Array):
         raise InvalidUsageError(f"matmul: the weight of a norm is a vkpar.Array, not {type(norm).__name__}")
     how, arrays = _Options(**options, eps=eps), _Arrays(x, b, *added, norm)
-    if how.accumulate:
-        if out is None or arrays.residual is not None:
-            raise InvalidUsageError(
-                "matmul: accumulate adds to out, which has to be given; it is residual=out: give one"
-            )
-        arrays = arrays._replace(residual=out)
+    arrays = arrays._replace(residual=residual_of(out, arrays.residual, how.accumulate))
     done = _again(arrays, out, how)
     if done is not None:
         return done
@@ -118,10 +105,7 @@ def _checked(arrays: _Arrays, out: Array | None, how: _Options) -> tuple[tuple[i
     check_arrays("matmul", out, a=a, **plain, **extras)
     if isinstance(b, Quantized):
         b.check_free()
-        if a.device is not b.device:
-            raise InvalidUsageError(
-                f"matmul: {a!r} and {b!r} live on different devices; copy one over with .to(device)"
-            )
+        check_device(a, b)
     if a.ndim not in (2, 3) or len(b.shape) not in (2, 3):
         raise InvalidUsageError(
             f"matmul: a norm or {SWIGLU!r} goes with matrices, or batches of them, not shapes {a.shape} and {b.shape}"
@@ -139,12 +123,11 @@ def _checked(arrays: _Arrays, out: Array | None, how: _Options) -> tuple[tuple[i
         raise InvalidUsageError(f"matmul: a of shape {a.shape} does not fit b of shape {b.shape}")
     whole = (*batch_of("matmul", a.shape, b.shape), rows, columns)
     check_epilogue("matmul", whole, bias, None if how.gated else how.activation, residual)
-    shape, dtype = (*whole[:-1], columns // 2) if how.gated else whole, _type_of(a, b, out, how)
+    floats = [a] if isinstance(b, Quantized) else [a, b]
+    shape = (*whole[:-1], columns // 2) if how.gated else whole
+    dtype = result_type(floats, out if how.accumulate else None, how.dtype)
     if out is not None:
-        check_out("matmul", out, shape, dtype)
-        others = [array for array in (a, None if isinstance(b, Quantized) else b, bias, norm) if array is not None]
-        check_overlap("matmul", out, *others, in_place=False)
-        check_overlap("matmul", out, *([] if residual is None else [residual]), in_place=True)
+        check_result(out, shape, dtype, [*floats, bias, norm], residual)
     return shape, dtype
 
 
@@ -155,18 +138,6 @@ def _check_norm(a: Array, norm: Array, how: _Options) -> None:
         raise InvalidUsageError("matmul: a norm is that of rows as they lie; leave transpose_a out")
     if norm.shape != a.shape[-1:]:
         raise InvalidUsageError(f"matmul: norm has shape {norm.shape}; for a of {a.shape} it is {a.shape[-1:]}")
-
-
-def _type_of(a: Array, b: Array | Quantized, out: Array | None, how: _Options) -> DType:
-    check_float("matmul", a.dtype, *([] if isinstance(b, Quantized) else [b.dtype]))
-    if how.dtype is not None:
-        found = dtypes.resolve(how.dtype)
-    elif how.accumulate and out is not None:
-        found = out.dtype
-    else:
-        found = a.dtype if isinstance(b, Quantized) else dtypes.result_type(a.dtype, b.dtype)
-    check_float("matmul", found)
-    return found
 
 
 # ---- by several operations ----
@@ -194,24 +165,21 @@ def _compose(plain: Callable[..., Array], arrays: _Arrays, result: Array, how: _
 
 def _again(arrays: _Arrays, out: Array | None, how: _Options) -> Array | None:
     """Run a call by what an earlier one has kept; None, and nothing done, where there is nothing."""
-    key = _key(arrays, out, how)
-    if key is None:
+    pieces = _pieces(arrays.b)
+    if not pieces:
         return None
-    others = [array for array in (*_pieces(arrays.b), arrays.a, arrays.bias, arrays.norm) if array is not None]
-    in_place = arrays.residual is not None and arrays.residual is out
-    in_place = in_place and all(getattr(each, "storage", None) is not out.storage for each in others)  # type: ignore[union-attr]
-    operands = (arrays.a, *_pieces(arrays.b), arrays.bias, arrays.residual, arrays.norm)
-    made = repeat("matmul", operands, (out,), *_named(arrays, out, how), in_place=in_place)
+    in_place = adds_in_place(out, arrays.residual, arrays.a, *pieces, arrays.bias, arrays.norm)
+    made = repeat("matmul", _operands(arrays), (out,), *_named(arrays, out, how), in_place=in_place)
     return made[0] if made else None
 
 
 def _key(arrays: _Arrays, out: Array | None, how: _Options) -> tuple[object, ...] | None:
-    """Return what :func:`_again` finds a recipe by; None where there is none."""
-    operands = (arrays.a, *_pieces(arrays.b), arrays.bias, arrays.residual, arrays.norm)
-    try:
-        return key_of("matmul", operands, (out,), *_named(arrays, out, how)) if _pieces(arrays.b) else None
-    except (AttributeError, TypeError):  # not arrays: the long way says so
-        return None
+    """Return what :func:`_again` finds a recipe by, of a call that was checked; None where there is none."""
+    return key_of("matmul", _operands(arrays), (out,), *_named(arrays, out, how)) if _pieces(arrays.b) else None
+
+
+def _operands(arrays: _Arrays) -> tuple[Array | None, ...]:
+    return (arrays.a, *_pieces(arrays.b), arrays.bias, arrays.residual, arrays.norm)
 
 
 def _named(arrays: _Arrays, out: Array | None, how: _Options) -> tuple[object, ...]:

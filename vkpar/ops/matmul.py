@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 
 from vkpar import dtypes
 from vkpar.arrays.array import Array
-from vkpar.dtypes import DType
 from vkpar.errors import InvalidUsageError
 from vkpar.ops import folded, quantized_products
 from vkpar.ops._calls import Call, key_of, repeat
-from vkpar.ops._launch import batch_of, check_arrays, check_float, check_out, check_overlap, run_pair
+from vkpar.ops._forms import adds_in_place, check_result, residual_of, result_type
+from vkpar.ops._launch import batch_of, check_arrays, check_out, run_pair
 from vkpar.ops._launch import key_of as pair_key
 from vkpar.ops.epilogue import Epilogue, check_epilogue
 from vkpar.ops.normed import Normed
@@ -81,14 +81,11 @@ def matmul(
         return _of_vectors(a, b, out, residual, form, dtype=dtype, accumulate=accumulate, activation=activation)
     sizes = _sizes(a, b, bool(transpose_a), bool(transpose_b))
     code = check_epilogue("matmul", sizes.shape, bias, activation, residual)
-    if accumulate and (out is None or residual is not None):
-        raise InvalidUsageError("matmul: accumulate adds to out, which has to be given; it is residual=out: give one")
-    result_type = _result_type(a, b, out if accumulate else None, dtype)
+    residual_of(out, residual, accumulate)
+    found = result_type([a, b], out if accumulate else None, dtype)
     if out is not None:
-        check_out("matmul", out, sizes.shape, result_type)
-        check_overlap("matmul", out, a, b, *([] if bias is None else [bias]), in_place=False)
-        check_overlap("matmul", out, *([] if residual is None else [residual]), in_place=True)
-    result = a.device.empty(sizes.shape, result_type) if out is None else out
+        check_result(out, sizes.shape, found, [a, b, bias], residual)
+    result = a.device.empty(sizes.shape, found) if out is None else out
     first, turns_a = _as_stored(a, sizes.transpose_a)
     second, turns_b = _as_stored(b, sizes.transpose_b)
     sizes = sizes._replace(transpose_a=turns_a, transpose_b=turns_b)
@@ -98,7 +95,7 @@ def matmul(
     if not all(array.is_contiguous for array in (*operands, result)):
         operands, keys = [array.contiguous() for array in operands], (None, None)
         if not result.is_contiguous:
-            target = result.copy() if accumulate else a.device.empty(sizes.shape, result_type)
+            target = result.copy() if accumulate else a.device.empty(sizes.shape, found)
     call = Call("matmul", keys[1], operands, [target])
     taken = dict(zip(("a", "b", *extras), call.operands, strict=True))
     _store(call, sizes, Epilogue(taken.get("bias"), code, taken.get("residual")), bool(accumulate), keys[0])
@@ -122,8 +119,7 @@ def _of_vectors(
     whole = _sizes(first, second, bool(form["transpose_a"]), bool(form["transpose_b"])).shape
     shape = whole[:-2] + (() if row else whole[-2:-1]) + (() if column else whole[-1:])
     if out is not None:
-        result_type = _result_type(a, b, out if how["accumulate"] else None, how["dtype"])
-        check_out("matmul", out, shape, result_type)
+        check_out("matmul", out, shape, result_type([a, b], out if how["accumulate"] else None, how["dtype"]))
     if residual is not None and residual.shape != shape:
         raise InvalidUsageError(f"matmul: residual has shape {residual.shape}, the result is {shape}")
     target = None if out is None else _shaped(out, whole)
@@ -204,11 +200,7 @@ def _again(
         done = run_pair("matmul", a, b, out, *options[1:], in_place=False)
         if done is not None:
             return done
-    in_place = False
-    if residual is not None and residual is out:
-        in_place = all(
-            getattr(other, "storage", None) is not out.storage for other in (a, b, bias) if other is not None
-        )
+    in_place = adds_in_place(out, residual, a, b, bias)
     same = residual is not None and residual is out  # the product may not lie in out before it is added
     made = repeat("matmul", (a, b, bias, residual), (out,), *options, same, in_place=in_place)
     return made[0] if made else None
@@ -228,22 +220,6 @@ def _name(dtype: object) -> str:
         return dtypes.resolve(dtype).name
     except InvalidUsageError:
         return ""
-
-
-def _result_type(a: Array, b: Array, out: Array | None, dtype: object) -> DType:
-    """Return the result's type; ``out`` is given where the product is added to it.
-
-    Raises:
-        UnsupportedError: a type that devices do not compute.
-        InvalidUsageError: no type.
-    """
-    check_float("matmul", a.dtype, b.dtype)
-    if dtype is not None:
-        found = dtypes.resolve(dtype)
-    else:
-        found = dtypes.result_type(a.dtype, b.dtype) if out is None else out.dtype
-    check_float("matmul", found)
-    return found
 
 
 def _sizes(a: Array, b: Array, transpose_a: bool, transpose_b: bool) -> _Sizes:

@@ -12,16 +12,8 @@ from vkpar.arrays.array import Array
 from vkpar.errors import InvalidUsageError
 from vkpar.ops import integer_dots, matvec, occupancy
 from vkpar.ops._calls import Call, key_of, pack, repeat
-from vkpar.ops._launch import (
-    FLOATS,
-    check_arrays,
-    check_float,
-    check_out,
-    check_overlap,
-    window,
-    words,
-    writable_in_place,
-)
+from vkpar.ops._forms import adds_in_place, check_device, check_result, residual_of, result_type
+from vkpar.ops._launch import FLOATS, check_arrays, window, words, writable_in_place
 from vkpar.ops.cast import convert
 from vkpar.ops.epilogue import Epilogue, Fold, check_epilogue
 from vkpar.ops.quantized import KINDS, Kind, Piece, Quantized, unpack
@@ -129,9 +121,7 @@ def multiply(plain: Callable[..., Array], a: Any, q: Quantized, out: Array | Non
     """
     transpose_a, dtype, accumulate = options["transpose_a"], options["dtype"], options["accumulate"]
     bias, activation, residual = options["bias"], options["activation"], options["residual"]
-    if accumulate and (out is None or residual is not None):
-        raise InvalidUsageError("matmul: accumulate adds to out, which has to be given; it is residual=out: give one")
-    residual = out if accumulate else residual
+    residual = residual_of(out, residual, accumulate)
     name = None if dtype is None else dtypes.resolve(dtype).name
     kept = (bool(transpose_a), bool(options["transpose_b"]), name, bool(accumulate), q.kind, activation)
     done = _again(a, q, out, bias, residual, kept)
@@ -143,19 +133,15 @@ def multiply(plain: Callable[..., Array], a: Any, q: Quantized, out: Array | Non
     q.check_free()
     shape = _shape(a, q, transpose_a)
     code = check_epilogue("matmul", shape, bias, activation, residual)
-    check_float("matmul", a.dtype)
-    result_type = dtypes.resolve(name) if name else out.dtype if accumulate and out is not None else a.dtype
-    check_float("matmul", result_type)
+    found = result_type([a], out if accumulate else None, name)
     if out is not None:
-        check_out("matmul", out, shape, result_type)
-        check_overlap("matmul", out, a, *([] if bias is None else [bias]), in_place=False)
-        check_overlap("matmul", out, *([] if residual is None else [residual]), in_place=True)
-    result = a.device.empty(shape, result_type) if out is None else out
+        check_result(out, shape, found, [a, bias], residual)
+    result = a.device.empty(shape, found) if out is None else out
     rows = (a.transpose(*range(a.ndim - 2), -1, -2) if transpose_a else a).contiguous()
     product = _Product(
         plain, rows.reshape(math.prod(shape[:-1]), q.shape[1]), q, Epilogue(bias, code, residual), activation
     )
-    target = result if result.is_contiguous else a.device.empty(shape, result_type)
+    target = result if result.is_contiguous else a.device.empty(shape, found)
     if result.size:
         exact = rows is a and target is result
         product.store(target, _key(a, q, out, bias, residual, kept) if exact else None)
@@ -169,9 +155,7 @@ def _again(a: Any, q: Quantized, out: Any, bias: Any, residual: Any, kept: tuple
     if len(q.pieces) != 1:
         return None
     piece, same = q.pieces[0], residual is not None and residual is out
-    in_place = same and all(
-        getattr(other, "storage", None) is not out.storage for other in (a, bias) if other is not None
-    )
+    in_place = adds_in_place(out, residual, a, bias)
     operands = (a, piece.chunks, piece.scales, bias, residual)
     made = repeat("matmul", operands, (out,), *kept, same, in_place=in_place)
     return made[0] if made else None
@@ -196,8 +180,8 @@ def _check_operand(a: Any, q: Quantized, transpose_b: bool) -> None:
             f"matmul: quantised weights {q.shape} are multiplied by as they lie, rows by columns: "
             "matmul(x, q, transpose_b=True)"
         )
-    if isinstance(a, Array) and a.device is not q.device:
-        raise InvalidUsageError(f"matmul: {a!r} and {q!r} live on different devices; copy one over with .to(device)")
+    if isinstance(a, Array):
+        check_device(a, q)
 
 
 def _shape(a: Array, q: Quantized, transpose_a: bool) -> tuple[int, ...]:
