@@ -42,6 +42,19 @@ def turns(model: Llama) -> NDArray[np.float32]:
     return np.concatenate([first, second, model.next_logits()[None]])
 
 
+def counted_captures(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """Have pieces captured on every device from now on; return a list that gets an item a capture."""
+    captures: list[object] = []
+
+    def counted(*arguments: object, **options: object) -> object:
+        captures.append(arguments)
+        return vkpar.capture(*arguments, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(pieces, "captured_on", lambda devices: True)
+    monkeypatch.setattr(pieces, "capture", counted)
+    return captures
+
+
 @pytest.mark.parametrize(
     ("letters", "mode", "ratios"),
     [
@@ -58,14 +71,7 @@ def test_captured_pieces_are_eager_ones(
     comm = rig(letters)
     with model_of(comm, mode, ratios) as model:
         eager = turns(model)
-    captures = []
-
-    def counted(*arguments: object, **options: object) -> object:
-        captures.append(arguments)
-        return vkpar.capture(*arguments, **options)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(pieces, "captured_on", lambda devices: True)
-    monkeypatch.setattr(pieces, "capture", counted)
+    captures = counted_captures(monkeypatch)
     with model_of(comm, mode, ratios) as model:
         assert turns(model).tobytes() == eager.tobytes()
         model.rewind(7)  # pieces at other places
@@ -113,14 +119,7 @@ def test_without_room_for_a_graph_pieces_run_eagerly(
 
 def test_a_prompt_that_comes_again_needs_no_new_graph(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     """Though its last piece has the same length each time, others come in between."""
-    captures = []
-
-    def counted(*arguments: object, **options: object) -> object:
-        captures.append(arguments)
-        return vkpar.capture(*arguments, **options)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(pieces, "captured_on", lambda devices: True)
-    monkeypatch.setattr(pieces, "capture", counted)
+    captures = counted_captures(monkeypatch)
     monkeypatch.setattr(pieces, "_LEAST", 4)
     with model_of(rig("L"), "single", (1,)) as model:
         for _ in range(4):
