@@ -20,6 +20,8 @@ from vkpar.ops._launch import SHORT, window
 from vkpar.vulkan.physical import ALIGNMENT
 
 _PART: Final = {False: 8192, True: 2048}  # elements of a row that one unit of invocations reduces; CPU drivers less
+_ONCE: Final = 32768  # elements of a row that one large work-group of a GPU reduces, in place of two passes
+_LARGE: Final = 1024  # its invocations
 _TURNS: Final = {False: 16, True: 64}  # rows of an invocation where columns are reduced; CPU drivers have few units
 _SIGN: Final = 0x80000000
 _ALL: Final = 0xFFFFFFFF
@@ -138,7 +140,8 @@ def shape_of(device: Device, extent: int, columns: int, *, halves: bool) -> tupl
     """
     group, cpu, room = group_size(device), on_cpu(device), _room(device)
     if columns == 1:
-        part = min(_PART[cpu], floor_power(room))
+        once = not cpu and _PART[cpu] < extent <= _ONCE and most_invocations(device) >= _LARGE
+        group, part = (_LARGE, _ONCE) if once else (group, min(_PART[cpu], floor_power(room)))
         lanes = ceil_power(-(-min(extent, part) // (256 if cpu else 16)))
         return group, min(lanes, group // 2 if halves else group), part
     if cpu:  # the lanes of a processor read what lies side by side, and one group is about what they hold
