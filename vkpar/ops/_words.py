@@ -47,6 +47,7 @@ class Words:
     def __init__(self, kind: Kind, types: Sequence[str], operands: Sequence[Any]) -> None:
         self.words = [0] * WORDS
         self.places: list[int] = []  # of the numbers, in order
+        self._last: tuple[object, bytes] | None = None  # the only number of the last call, and what came of it
         self._types = [types[number] for number, operand in enumerate(operands) if isinstance(operand, NUMBERS)]
         self.bits = [
             word_of(operand, types[number]) for number, operand in enumerate(operands) if isinstance(operand, NUMBERS)
@@ -58,7 +59,13 @@ class Words:
 
     def __call__(self, numbers: Sequence[Any]) -> bytes:
         """Return them with other numbers; raises as :func:`word_of` does."""
-        return self._fill(map(word_of, numbers, self._types))
+        last = self._last
+        if last is not None and last[0] is numbers[0]:
+            return last[1]
+        packed = self._fill(map(word_of, numbers, self._types))
+        if len(numbers) == 1:  # the object itself is kept: 0.0 and -0.0, True and 1 are equal
+            self._last = (numbers[0], packed)
+        return packed
 
     def _fill(self, bits: Any) -> bytes:
         words = [*self.words]  # other threads may fill in their numbers meanwhile

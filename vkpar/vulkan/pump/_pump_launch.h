@@ -1,7 +1,7 @@
 /* Eager launching: a stream gathers a device's operations in an open command buffer of its compute queue.
  *
- * The open buffer is submitted when the device has run dry, when enough has gathered, and before anything that needs it:
- * other submissions to the queue or its sibling, and waits for its value. Its value counts as the queue's last one from
+ * The open buffer is submitted when the device has run dry or is about to, when enough has gathered, and before anything
+ * that needs it: other submissions to the queue or its sibling, and waits for its value. Its value counts as the queue's last one from
  * the first operation in it on. Every entry holds the lock below; a thread submits what nobody comes back to. Where a
  * submit fails, the buffer stays as it is: the next call tries again, and says so before it appends anything. While a
  * thread captures, what it asks of the stream is refused: the caller keeps it for a graph.
@@ -20,7 +20,10 @@ enum {
     ENOUGH = 64, MOST = 1024,            /* operations: worth a submission; that a buffer takes where none is free */
     NAMES = 8,                           /* different operations that an error names */
 };
-static const uint64_t ENOUGH_NS = 1000000, LOOK_NS = 1000, TICK_NS = 200000;
+/* Estimates: what keeps a device busy for a while; what a driver's watchdog minds on none; what is not held back. */
+static const uint64_t ENOUGH_NS = 1000000, MOST_NS = 16000000, LONG_NS = 50000;
+static const uint64_t LOOK_NS = 1000, TICK_NS = 200000;
+static const uint64_t APART_NS = 30000;  /* between submissions to a device that is faster than its caller */
 static const uint32_t IDLE_TICKS = 50;
 
 typedef struct {
@@ -39,7 +42,7 @@ struct vkp_stream {
     frame *open;
     recorder to;
     uint32_t count;                      /* operations in the open buffer */
-    uint64_t cost_ns, looked;
+    uint64_t cost_ns, looked, sent;      /* sent: when the last submission was */
     int sealed;                          /* it was ended, and its submit failed */
     idle_fn wait_idle;                   /* the validation layer must be told what is done; else NULL */
     int32_t broken;                      /* it could not be ended: what it held is lost, and every call says so */
@@ -61,11 +64,6 @@ static void close_recordings(vkp_stream *s, int leak);
 
 /* ---- frames ---- */
 
-static int reached(vkp_queue *q, uint64_t value) {
-    uint64_t now = 0;
-    return q->counter(q->device, q->timeline, &now) == SUCCESS && now >= value;
-}
-
 static int32_t make_frame(vkp_stream *s, frame *f) {
     pool_info info = {S_POOL, NULL, TRANSIENT, s->family};
     int32_t result = s->vk.create_pool(s->queue->device, &info, NULL, &f->pool);
@@ -83,14 +81,16 @@ static void destroy_frame(vkp_stream *s, frame *f) {
     s->vk.destroy_pool(s->queue->device, f->pool, NULL);
 }
 
-/* Lets go of the frames that are done; those that are free lie behind the pending ones in the ring. */
-static void retire_frames(vkp_stream *s) {
+/* Lets go of the frames that are done; those that are free lie behind the pending ones in the ring. Says whether the
+ * device has run dry. */
+static int retire_frames(vkp_stream *s) {
     uint64_t now = 0;
-    if (!s->pending || s->queue->counter(s->queue->device, s->queue->timeline, &now) != SUCCESS) return;
+    if (s->queue->counter(s->queue->device, s->queue->timeline, &now) != SUCCESS) return 0;
     while (s->pending && s->frames[s->head].value <= now) {
         s->head = (s->head + 1) % s->nframes;
         s->pending--;
     }
+    return now >= s->queue->submitted;
 }
 
 static int32_t reset_frame(vkp_stream *s, frame *f) {
@@ -193,6 +193,7 @@ static int32_t flush(vkp_stream *s) {
     int32_t result = submit_one(s->queue, s->open->commands, value);
     s->sealed = result != SUCCESS;
     if (result != SUCCESS) return result;
+    s->sent = now_ns();
     s->open->value = value;
     s->open = NULL;
     s->count = 0;
@@ -220,6 +221,20 @@ static int32_t ready(vkp_stream *s) {
     return s->open ? SUCCESS : open_frame(s);
 }
 
+/* Says whether to submit what has gathered. The device is to find the next buffer when it is done with one, so that long
+ * operations go two buffers ahead of it and the rest gathers; short ones go when it has nothing to do, but no more often
+ * than a submission is worth to a caller that is slower than the device. */
+static int is_time(vkp_stream *s, uint64_t now) {
+    int dry = 0;
+    if (now - s->looked >= LOOK_NS) {
+        s->looked = now;
+        dry = retire_frames(s);
+    }
+    if (s->pending >= FRAMES - 1) return 0; /* the last frame gathers on */
+    if (s->count >= ENOUGH || s->cost_ns >= (s->pending < 2 ? ENOUGH_NS : MOST_NS)) return 1;
+    return dry && (s->cost_ns >= LONG_NS || now - s->sent >= APART_NS);
+}
+
 /* Counts one operation, and submits where it is time; a failure of that is the next call's. */
 static void appended(vkp_stream *s, uint32_t name, uint64_t cost_ns) {
     vkp_queue *q = s->queue;
@@ -232,17 +247,7 @@ static void appended(vkp_stream *s, uint32_t name, uint64_t cost_ns) {
     uint32_t known = 0;
     while (known < s->nnames && s->names[known] != name) known++;
     if (known == s->nnames && known < NAMES) s->names[s->nnames++] = name;
-    uint64_t now = now_ns();
-    int submits = s->count >= ENOUGH || s->cost_ns >= ENOUGH_NS;
-    if (submits && s->pending >= FRAMES - 1) {
-        if (s->count % ENOUGH == 0) retire_frames(s);
-        submits = s->pending < FRAMES - 1; /* the last frame gathers on */
-    }
-    if (!submits && now - s->looked >= LOOK_NS) {
-        s->looked = now;
-        submits = reached(q, q->submitted);
-    }
-    if (submits) flush(s);
+    if (is_time(s, now_ns())) flush(s);
     if (!s->count) return;
     if (s->parked) pthread_cond_signal(&s->wake);
 }
@@ -266,7 +271,7 @@ static void *attend(void *argument) {
         pthread_mutex_lock(&entry);
         idle = s->count ? 0 : idle + 1;
         if (s->count && (s->sealed || s->broken)) idle = IDLE_TICKS; /* whoever calls next tries again */
-        else if (s->count && reached(s->queue, s->queue->submitted)) flush(s);
+        else if (s->count && (retire_frames(s) || (s->pending < 2 && s->cost_ns >= ENOUGH_NS))) flush(s);
     }
     pthread_mutex_unlock(&entry);
     return NULL;
