@@ -53,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"#\n# {nbytes >> 10} KiB, rows of {_COLUMNS}")
             print("#operation          vkpar us  torch us    v/t  rate TB/s")
             for case in _cases(device, torch, nbytes):
-                calls = max(10, min(300, (1 << 31) // nbytes))
+                calls = max(10, min(300, (1 << 33) // nbytes))
                 ours = [common.time_us(case.ours, calls, device.synchronize) for _ in range(given.repeat)]
                 theirs = [common.time_us(case.theirs, calls, torch.cuda.synchronize) for _ in range(given.repeat)]
                 a, b = median(ours), median(theirs)

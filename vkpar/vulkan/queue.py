@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from typing import Any
 
+from vkpar import env
 from vkpar.errors import DeviceLostError, WaitTimeoutError
 from vkpar.timeouts import Deadline
 from vkpar.vulkan import api, capturing, instance
@@ -24,10 +26,25 @@ _MAX_FRAMES = 128
 _SETS_PER_FRAME = 4
 DESCRIPTORS_PER_FRAME = 64
 _SLICE_NS = 100_000_000
+_SPIN_NS = 500_000
 
 
 def _nobody() -> None:
     return None
+
+
+def spin_ns(devices: Iterable[DeviceInfo], waiters: int) -> int:
+    """Return how long waits spin before they block, since drivers of GPUs wake blocked threads late.
+
+    Args:
+        devices: that are waited for.
+        waiters: threads that may wait at the same time; the process has more cores than that, or nothing spins.
+    """
+    wanted = env.get().spin_us
+    if wanted is not None:
+        return 1000 * wanted
+    cores = len(os.sched_getaffinity(0))
+    return _SPIN_NS if cores > waiters and not any(info.is_cpu for info in devices) else 0
 
 
 class _Call:
@@ -121,6 +138,7 @@ class Queue:
             undo.callback(self.timeline.close)
             self.port = native.CQueue(self._handles(), naps=not info.is_cpu)
             undo.pop_all()
+        self._spin_ns = spin_ns([info], 1)
 
     def _handles(self) -> QueueHandles:
         device, function = self._device, self._vk.device_function
@@ -213,7 +231,7 @@ class Queue:
     def _wait_slice(self, value: int, deadline: Deadline) -> bool:
         with self._gate.lock():
             self._gate.check()
-            return native.wait([self.port], [value], deadline.left_ns(_SLICE_NS)) == 1
+            return native.wait([self.port], [value], deadline.left_ns(_SLICE_NS), self._spin_ns) == 1
 
     def _timeout(self, value: int, timeout: float | None) -> WaitTimeoutError:
         reached = self.timeline.value()

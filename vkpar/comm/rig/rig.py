@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import itertools
 import logging
-import os
 from collections.abc import Collection, Sequence
 from contextlib import ExitStack
 from typing import Any
 
-from vkpar import env
 from vkpar.comm.rig import links
 from vkpar.comm.rig.arena import Arena
 from vkpar.comm.rig.transports import mapped, staged
@@ -23,7 +21,7 @@ from vkpar.vulkan.command import CommandPool
 from vkpar.vulkan.device import LogicalDevice
 from vkpar.vulkan.pump.native import CGroup
 from vkpar.vulkan.pump.ports import bucket_ns
-from vkpar.vulkan.queue import Queue, drain
+from vkpar.vulkan.queue import Queue, drain, spin_ns
 from vkpar.vulkan.semaphore import TimelineSemaphore
 
 _log = logging.getLogger("vkpar")
@@ -31,7 +29,6 @@ Transport = StagedTransport | MappedTransport
 AUTO = "auto"
 TRANSPORTS = (AUTO, staged.NAME, mapped.NAME)
 # Longer than most hops between GPUs: a blocked wait on NVIDIA takes 0.1 to 7 ms to wake.
-_SPIN_NS = 500_000
 
 
 class Rig:
@@ -76,7 +73,7 @@ class Rig:
         infos = [device.info for device in devices]
         most = min(min(info.limits.max_storage_buffer_range, info.limits.max_allocation) for info in infos)
         alignment = max(info.limits.host_import_alignment for info in infos)
-        self.spin_ns = _spin_ns(devices, len(self.queues))
+        self.spin_ns = spin_ns([device.info for device in devices], len(self.queues))
         self.transports: list[Transport] = []
         with ExitStack() as undo:
             self.arena = Arena(len(devices), alignment, most, staging_nbytes)
@@ -253,10 +250,3 @@ def _transport(device: LogicalDevice, arena: Arena, wanted: str, copies: bool) -
 
 _told: set[str] = set()  # devices whose fallback was logged
 
-
-def _spin_ns(devices: Sequence[LogicalDevice], waiters: int) -> int:
-    wanted = env.get().spin_us
-    if wanted is not None:
-        return 1000 * wanted
-    cores = len(os.sched_getaffinity(0))
-    return _SPIN_NS if cores > waiters and not any(device.info.is_cpu for device in devices) else 0
