@@ -249,4 +249,3 @@ def _transport(device: LogicalDevice, arena: Arena, wanted: str, copies: bool) -
 
 
 _told: set[str] = set()  # devices whose fallback was logged
-
