@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from vkpar.vulkan.pipelines.kernel import Pipeline
 
 _MOST: Final = 4096  # plans, and forms, of a device
+_NUMBER_LAST: Final = [0, 1, 1]  # the order of an array, a number and a result: what is bound for a number is not read
 
 
 class Form:
@@ -151,6 +152,35 @@ class Plan:
         elif out.storage is a.storage:
             return None
         return out if self.run((a, out), b"") else None
+
+    def unary(self, a: Array, out: Array | None, push: bytes) -> Array | None:
+        """Run it on one operand, which ``out`` may be, as :meth:`pair` does; nothing for ``push`` takes its own."""
+        first = a.storage
+        pin = first.ready
+        watched = self._watched
+        order = self.order
+        if pin is None or (order and order != _NUMBER_LAST) or (watched is not None and watched.messages):
+            return None
+        if out is None:
+            form = self._result
+            out = type(a).fresh(a.device, form.shape, form.dtype, form.nbytes)
+            out.form = form
+        elif out.storage is first and self._meets(a, out, 0, in_place=True):
+            return None
+        second = out.storage
+        other = second.ready
+        if other is None:
+            return None
+        source, target = first.base + a.byte_offset, second.base + out.byte_offset
+        if order:
+            addresses = self._pack(first.number, source, second.number, target, second.number, target)
+        else:
+            addresses = self._pack(first.number, source, second.number, target)
+        given = push or self._null
+        result = self._entry(self._handle, self._dispatch, addresses, given)
+        if result:
+            self._stream.resume(result, self._dispatch, addresses, given, (pin, other))
+        return out
 
     def apply(
         self, device: Device, operands: Sequence[Array], outs: Sequence[Array | None], push: bytes

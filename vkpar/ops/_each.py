@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 COMPUTED: Final = (*FLOATS, *INTEGERS)
 _CODES: Final = {"float32": 0, "float16": 1, "bfloat16": 2, "int32": 3, "uint32": 3}
+_FEW: Final = 2  # operands of the usual calls
 _SMALL: Final = 4  # elements: operands that no binding holds are copied aside
 _HALVES_AT_ONCE: Final = 2  # blocks of four that an invocation of a GPU makes of halves
 
@@ -88,6 +89,10 @@ def run(operation: Operation, operands: Sequence[Operand], outs: Sequence[Array 
             wrong ``out``, or one that shares memory with an operand without being that operand.
         UnsupportedError: types that devices do not compute.
     """
+    if len(operands) <= _FEW and len(outs) == 1:
+        quick = _quick(operation, operands, outs[0])
+        if quick is not None:
+            return [quick]
     key: list[Any] = [operation.key]
     arrays: list[Array] = []
     numbers: list[Any] = []
@@ -110,6 +115,25 @@ def run(operation: Operation, operands: Sequence[Operand], outs: Sequence[Array 
         if done is not None:
             return done
     return _long_way(operation, operands, outs, tuple(key))
+
+
+def _quick(operation: Operation, operands: Sequence[Operand], out: Array | None) -> Array | None:
+    """Run an operation of an array, or of an array and a number after it, as :func:`run` does; None for other ways."""
+    try:
+        a: Any = operands[0]
+        form = a.form or form_of(a)
+        given = None if out is None else out.form or form_of(out)
+        known = a.device.plans.known
+        if len(operands) == 1:
+            plan = known.get((operation.key, form, given))
+            return None if plan is None else plan.unary(a, out, b"")
+        number = operands[1]
+        if type(number) is Array:
+            return None
+        plan = known.get((operation.key, form, type(number), given))
+    except (AttributeError, TypeError):  # no array: the long way says so
+        return None
+    return None if plan is None else plan.unary(a, out, plan.words((number,)))
 
 
 def _long_way(
