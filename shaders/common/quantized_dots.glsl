@@ -115,9 +115,9 @@ void keep(uint i, vec4 low, vec4 high) {
     }
 }
 
-// Brings the elements of a that belong to chunks from `first` on to shared memory, and loads those that follow them.
+// Brings the elements of a that were loaded, which belong to chunks from `first` on, to shared memory, and loads those
+// that follow them.
 void hold(uint first) {
-    if (first == 0u) fetch(0u);
     barrier();
     [[unroll]] for (uint t = 0u; t < MOST_HELD; t++) {
         if (t * THREADS < HELD) {

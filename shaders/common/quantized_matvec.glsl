@@ -300,6 +300,9 @@ void quantized_matvec() {
     }
     uint id = gl_LocalInvocationID.x, row = id / (WIDTH / 4u), at = id % (WIDTH / 4u) * 4u;
     bool stores = row < ROWS;
+#if DOTS
+    fetch(0u);  // before the weights, whose loads take longer: what is made of a is ready when they arrive
+#endif
     if (stores) hold_residual(row, column0 + at);
     // Past the end: the last column again, which is not stored.
     EACH_COLUMN {
