@@ -17,7 +17,7 @@ from infos import fake_info
 
 from vkpar import cachedir, env
 from vkpar.errors import VulkanError
-from vkpar.ops import core_rates, cores
+from vkpar.ops import core_rates, cores, few_cores
 from vkpar.ops.core_rates import Few, Rate
 from vkpar.ops.cores import KHR, Choice, Core
 from vkpar.vulkan.physical import DeviceInfo
@@ -160,7 +160,7 @@ def test_the_manifest_says_what_kernels_need(name: str) -> None:
 
 def test_no_other_kernel_needs_matrix_cores() -> None:
     for name in MANIFEST:
-        assert cores_of(name) == name.startswith(("matmul_coop", "attention_cores"))
+        assert cores_of(name) == name.startswith(("matmul_coop", "matvec_cores", "attention_cores"))
 
 
 # --- the choice ---
@@ -198,11 +198,62 @@ def test_few_rows_take_matrix_cores_where_these_are_faster(
     monkeypatch.setattr(cores.occupancy, "units_of", lambda _: H200)
     low = cores.CORES[-1]
     rates = {**RATES, low: Rate(7.6e3, 18.4e3)}
-    monkeypatch.setattr(cores, "measured", lambda *_: core_rates.Measured(rates, FEW))
+    monkeypatch.setattr(cores, "measured", lambda *_, **__: core_rates.Measured(rates, FEW))
     found = cores.choose(device, "float16", m, n, 4096, 1, 1, transpose_b=turned)
     assert found == (Choice(low, 1, 4096) if core else None)
-    monkeypatch.setattr(cores, "measured", lambda *_: core_rates.Measured(rates))
+    monkeypatch.setattr(cores, "measured", lambda *_, **__: core_rates.Measured(rates))
     assert cores.choose(device, "float16", m, n, 4096, 1, 1, transpose_b=turned) is None
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "k", "turned", "taken"),
+    [
+        (2, 14336, 4096, True, True),
+        (8, 4096, 14336, False, True),
+        (8, 512, 4096, True, False),  # too small
+        (8, 14336, 128, True, False),  # too short
+        (9, 14336, 4096, True, False),
+        (16, 14336, 4096, False, True),
+        (17, 14336, 4096, False, False),
+        (1, 14336, 4096, True, False),
+    ],
+)
+def test_few_rows_are_streamed_where_that_is_faster(
+    monkeypatch: pytest.MonkeyPatch, m: int, n: int, k: int, turned: bool, taken: bool
+) -> None:
+    device: Any = SimpleNamespace(info=h200())
+    monkeypatch.setattr(cores.occupancy, "units_of", lambda _: H200)
+    monkeypatch.setattr(cores, "measured", lambda *_, **__: core_rates.Measured(RATES, STREAMED))
+
+    def streamed(**more: bool) -> bool:
+        found = cores.choose(device, "float16", m, n, k, 1, 1, transpose_b=turned, **more)
+        return found is not None and isinstance(found.core, few_cores.Stream)
+
+    assert streamed(whole=True) == taken
+    assert not streamed()  # rows are no whole units
+    slow = tuple(few._replace(streamed=99e3) for few in STREAMED)
+    monkeypatch.setattr(cores, "measured", lambda *_, **__: core_rates.Measured(RATES, slow))
+    assert not streamed(whole=True)
+
+
+@given(m=st.integers(2, 16), n=st.integers(1, 40_000), k=st.integers(1, 40_000), batch=st.integers(1, 9))
+@pytest.mark.parametrize("warp", [4, 8, 16, 32, 64, 128])
+@pytest.mark.parametrize("turned", [False, True])
+def test_what_streams_fits_the_device(warp: int, turned: bool, m: int, n: int, k: int, batch: int) -> None:
+    info = h200(subgroup_size=warp)
+    way = few_cores.spread(info, m, n, k, batch, transpose_b=turned)
+    if way is None:
+        return
+    (rows, columns), units = way.tile, way.step // few_cores.UNIT
+    lines, along = (columns, units) if turned else (way.step, columns // few_cores.UNIT)
+    assert rows == m
+    assert way.threads % warp == 0
+    assert way.threads <= info.limits.max_workgroup_invocations
+    assert way.shared_nbytes(warp, transpose_b=turned) <= info.limits.max_shared_memory
+    assert m * columns <= 4 * way.threads  # each invocation stores four neighbours at most
+    assert lines * along % warp == 0 == warp % along == warp % units  # lanes load whole lines
+    sums, sixteen = 16 * columns // 4, 16 * (units + 1)
+    assert way.shared_nbytes(warp, transpose_b=turned) * warp // way.threads // 16 >= max(sums, sixteen)
 
 
 def test_the_tiled_kernel_stays_where_it_is_faster() -> None:
@@ -238,6 +289,7 @@ def test_fixed_rates_rank_kernels_as_measured() -> None:
 
 ABOUT = {"format": 2, "driver": ["a", 1]}
 FEW = (Few(16896, 46e3, (35e3, 44e3, 67e3)), Few(16896, 46e3, (38e3, 52e3, 68e3)))
+STREAMED = (FEW[0]._replace(streamed=34e3), FEW[1]._replace(streamed=33e3))
 
 
 @pytest.mark.parametrize(
@@ -252,8 +304,12 @@ FEW = (Few(16896, 46e3, (35e3, 44e3, 67e3)), Few(16896, 46e3, (38e3, 52e3, 68e3)
         json.dumps({**ABOUT, "ns": {BIG.label: [1.0]}, "few": FEW}),
         json.dumps({**ABOUT, "ns": {BIG.label: "ab"}, "few": FEW}),
         json.dumps({**ABOUT, "ns": {BIG.label: [1.0, 2.0]}}),
-        json.dumps({**ABOUT, "ns": {BIG.label: [1.0, 2.0]}, "few": [[100, 1.0, [1, 2]], [100, 1.0, [1, 2]]]}),
-        json.dumps({**ABOUT, "ns": {BIG.label: [1.0, 2.0]}, "few": [[100, 1.0, [1, 2, 0]], [100, 1.0, [1, 2, 3]]]}),
+        json.dumps({**ABOUT, "ns": {BIG.label: [1.0, 2.0]}, "few": [[100, 1.0, [1, 2], 0]] * 2}),
+        json.dumps(
+            {**ABOUT, "ns": {BIG.label: [1.0, 2.0]}, "few": [[100, 1.0, [1, 2, 0], 0], [100, 1.0, [1, 2, 3], 0]]}
+        ),
+        json.dumps({**ABOUT, "ns": {BIG.label: [1.0, 2.0]}, "few": [[100, 1.0, [1, 2, 3], -1]] * 2}),
+        json.dumps({**ABOUT, "ns": {BIG.label: [1.0, 2.0]}, "few": [[100, 1.0, [1, 2, 3]]] * 2}),
         json.dumps({**ABOUT, "driver": ["a", 2], "ns": {BIG.label: [1.0, 2.0]}, "few": FEW}),
     ],
 )
@@ -263,25 +319,25 @@ def test_files_of_something_else_are_not_believed(monkeypatch: pytest.MonkeyPatc
 
 
 def test_what_was_measured_is_found_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    text = json.dumps({**ABOUT, "ns": {BIG.label: RATES[BIG], "another": [1, 2]}, "few": FEW})
+    text = json.dumps({**ABOUT, "ns": {BIG.label: RATES[BIG], "another": [1, 2]}, "few": STREAMED})
     monkeypatch.setattr(cachedir, "read", lambda name: text.encode())
-    assert core_rates._load("x.json", ABOUT, (BIG,)) == ({BIG: RATES[BIG]}, FEW)
+    assert core_rates._load("x.json", ABOUT, (BIG,)) == ({BIG: RATES[BIG]}, STREAMED)
 
 
 def test_a_capture_measures_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     device = SimpleNamespace(info=SimpleNamespace(device_uuid="d", driver_uuid="u", driver_version=1))
-    monkeypatch.setattr(core_rates, "_found", lambda *_: pytest.fail("measured inside a capture"))
+    monkeypatch.setattr(core_rates, "_found", lambda *_, **__: pytest.fail("measured inside a capture"))
     monkeypatch.setattr(core_rates.capturing, "current", object)
     assert set(core_rates.measured(device, "float16", (BIG, PLAIN)).rates) == {BIG, PLAIN}  # type: ignore[arg-type]
 
 
 def test_a_kernel_that_the_driver_does_not_build_leaves_products_to_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> None:
+    def refuse(*_: object, **__: object) -> None:
         raise VulkanError(-13, "vkCreateComputePipelines")
 
     device = SimpleNamespace(info=SimpleNamespace(device_uuid="d", driver_uuid="u", driver_version=1))
     monkeypatch.setattr(core_rates, "_measured", refuse)
     monkeypatch.setattr(core_rates, "_load", lambda *_: None)
     with env.override(tuning="auto"):
-        made = core_rates._found(device, "float16", (BIG, PLAIN))  # type: ignore[arg-type]
+        made = core_rates._found(device, "float16", (BIG, PLAIN), streams=False)  # type: ignore[arg-type]
     assert cores.soonest(made.rates, 132, 4096, 4096, 4096, 1, 1) is None

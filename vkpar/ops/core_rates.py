@@ -1,7 +1,7 @@
 """What the kernels of matrix cores take on a device: measured once per device and driver, kept in ``VKPAR_CACHE_DIR``.
 
 Of each there are two runs: with one tile for each compute unit, and with four. The tiled kernel without matrix cores is
-measured beside them, and so is the kernel of products with few rows, against matrix cores on the same products.
+measured beside them, and so are the kernels of products with few rows, against these on the same products.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import logging
 import math
 import statistics
 import threading
+import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from vkpar import cachedir, env
 from vkpar._version import __version__
 from vkpar.errors import DeviceLostError, OutOfMemoryError, UnsupportedError, VulkanError
-from vkpar.ops import matvec, occupancy
+from vkpar.ops import few_cores, matvec, occupancy
 from vkpar.ops._launch import FLOATS, words
 from vkpar.vulkan import capturing, query
 
@@ -29,10 +30,11 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("vkpar")
 
-_FORMAT: Final = 2
+_FORMAT: Final = 3
 _STEPS: Final = 1024  # of K, of the measured products
 _RUNS: Final = 5
-_ROUNDS: Final = 3  # over all kernels, of which the fastest counts: an idle device starts at a low clock
+_ROUNDS: Final = 3  # over all kernels, of which the fastest counts
+_RISE_SECONDS: Final = 0.1  # of work before them: an idle device starts at a low clock
 _FEW: Final = (2, 4, 8)  # rows of the measured products that read one matrix
 _GAIN: Final = 7.0  # of matrix cores over none, where nothing was measured
 FEW_STEPS: Final = 4096  # of K, of these
@@ -57,18 +59,23 @@ class Few(NamedTuple):
 
     Attributes:
         columns: how many.
-        cores: by matrix cores, of any number of rows.
+        cores: by matrix cores in tiles, of any number of rows.
         rows: by the kernel of few rows, of 2, 4 and 8.
+        streamed: by the kernel of few rows for matrix cores, of 8; 0 where the device does not run it.
     """
 
     columns: int
     cores: float
     rows: tuple[float, float, float]
+    streamed: float = 0.0
+
+    def rows_of(self, m: int) -> float:
+        """Return the nanoseconds of ``m`` rows by the kernel of few rows."""
+        return next(ns for rows, ns in zip(_FEW, self.rows, strict=True) if m <= rows)
 
     def time(self, m: int, n: int, k: int) -> float:
         """Return the nanoseconds of ``m`` rows by the kernel of few rows, in proportion to what it reads."""
-        each = next(ns for rows, ns in zip(_FEW, self.rows, strict=True) if m <= rows)
-        return each * n * k / (self.columns * FEW_STEPS)
+        return self.rows_of(m) * n * k / (self.columns * FEW_STEPS)
 
 
 class Measured(NamedTuple):
@@ -87,35 +94,42 @@ _known: dict[tuple[object, ...], Measured] = {}
 _lock = threading.Lock()
 
 
-def measured(device: Device, dtype: str, cores: tuple[Core, ...]) -> Measured:
+def measured(device: Device, dtype: str, cores: tuple[Core, ...], *, streams: bool = False) -> Measured:
     """Return what was measured of kernels: in this process, an earlier one, or now.
 
     With VKPAR_TUNING=off, where there is no memory or no timestamps to measure by, and inside a capture, which waits
     for nothing, fixed rates stand for them.
+
+    Args:
+        device: whose.
+        dtype: of both operands.
+        cores: the kernels.
+        streams: the device runs the kernel of :mod:`vkpar.ops.few_cores`, too.
     """
     info = device.info
-    key = (info.device_uuid, info.driver_uuid, info.driver_version, dtype, cores)
+    key = (info.device_uuid, info.driver_uuid, info.driver_version, dtype, cores, streams)
     with _lock:
         found = _known.get(key)
         if found is None and capturing.current() is not None:
             return assumed(cores)
         if found is None:
-            found = _known[key] = _found(device, dtype, cores)
+            found = _known[key] = _found(device, dtype, cores, streams=streams)
         return found
 
 
-def _found(device: Device, dtype: str, cores: tuple[Core, ...]) -> Measured:
+def _found(device: Device, dtype: str, cores: tuple[Core, ...], *, streams: bool) -> Measured:
     tuning = env.get().tuning
     if tuning == "off":
         return assumed(cores)
     info = device.info
     name = f"products-{info.device_uuid}-{dtype}.json"
-    about = {"format": _FORMAT, "vkpar": __version__, "driver": [info.driver_uuid, info.driver_version]}
+    about: dict[str, object] = {"format": _FORMAT, "vkpar": __version__, "streams": streams}
+    about["driver"] = [info.driver_uuid, info.driver_version]
     kept = None if tuning == "redo" else _load(name, about, cores)
     if kept is not None:
         return kept
     try:
-        made = _measured(device, cores, dtype)
+        made = _measured(device, cores, dtype, streams=streams)
     except (OutOfMemoryError, UnsupportedError) as error:
         _log.info("the kernels of matrix cores of %s are not measured: %s", device, error)
         return assumed(cores)
@@ -143,7 +157,10 @@ def _load(name: str, about: Mapping[str, object], cores: tuple[Core, ...]) -> Me
         if any(document[key] != value for key, value in about.items()):
             return None
         found = {core: Rate(*map(float, document["ns"][core.label])) for core in cores}
-        plain, turned = (Few(int(n), float(ns), tuple(map(float, rows))) for n, ns, rows in document["few"])  # type: ignore[arg-type]
+        plain, turned = (
+            Few(int(n), float(ns), tuple(map(float, rows)), float(last))  # type: ignore[arg-type]
+            for n, ns, rows, last in document["few"]
+        )
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
     made = Measured(found, (plain, turned))
@@ -154,7 +171,7 @@ def _sound(made: Measured) -> bool:
     times = [ns for rate in made.rates.values() for ns in rate]
     for few in made.few or ():
         times += [few.columns, few.cores, *few.rows]
-        if len(few.rows) != len(_FEW):
+        if len(few.rows) != len(_FEW) or not 0 <= few.streamed < math.inf:
             return False
     return all(0 < ns < math.inf for ns in times)
 
@@ -169,25 +186,42 @@ def assumed(cores: tuple[Core, ...]) -> Measured:
     return Measured(made)
 
 
-def _measured(device: Device, cores: tuple[Core, ...], dtype: str) -> Measured:
+def _measured(device: Device, cores: tuple[Core, ...], dtype: str, *, streams: bool) -> Measured:
     """Return what kernels take with one tile, and with four, for each of the device's units; and what few rows take."""
     device.synchronize()
     units = occupancy.units_of(device.info)
     tall = next(side for side in range(math.isqrt(units), 0, -1) if units % side == 0)
     runs = [_tiles(device, core, dtype, much * tall, much * units // tall) for core in cores for much in (1, 2)]
     low = min(cores, key=lambda core: core.tile[0])
-    columns = 2 * units * low.tile[1]
-    for turned in (False, True):
-        runs += [_few(device, dtype, m, columns, transpose_b=turned) for m in _FEW]
-        runs.append(_tiles(device, low, dtype, 1, 2 * units, k=FEW_STEPS, m=_FEW[-1], transpose_b=turned))
+    columns = 4 * units * low.tile[1]
+    few_runs = [_few_runs(device, low, dtype, columns, transpose_b=turned, streams=streams) for turned in (False, True)]
+    runs += [run for each in few_runs for run in each]
     with ThreadPoolExecutor(len(cores)) as pool:  # most of the time goes to the driver's compiler
         list(pool.map(lambda run: run.pipeline(device), runs))
     clock = query.DeviceClock(device.logical)
+    risen = time.monotonic() + _RISE_SECONDS
+    while time.monotonic() < risen:
+        runs[0].seconds(device, clock, dtype)
     rounds = [[run.seconds(device, clock, dtype) for run in runs] for _ in range(_ROUNDS)]
     ns = [1e9 * min(times) for times in zip(*rounds, strict=True)]
     rates = {core: Rate(*ns[2 * at : 2 * at + 2]) for at, core in enumerate(cores)}
-    plain, turned_few = (Few(columns, made[3], (made[0], made[1], made[2])) for made in (ns[-8:-4], ns[-4:]))
-    return Measured(rates, (plain, turned_few))
+    found = []
+    for each in reversed(few_runs):
+        ns, made = ns[: -len(each)], ns[-len(each) :]
+        found.append(Few(columns, made[0], (made[1], made[2], made[3]), *made[4:]))
+    return Measured(rates, (found[1], found[0]))
+
+
+def _few_runs(device: Device, low: Core, dtype: str, columns: int, *, transpose_b: bool, streams: bool) -> list[_Run]:
+    """Return products of few rows: by the tiles of ``low``, by the kernel of few rows, and by that of matrix cores."""
+    m = _FEW[-1]
+    runs = [_tiles(device, low, dtype, 1, columns // low.tile[1], k=FEW_STEPS, m=m, transpose_b=transpose_b)]
+    runs += [_few(device, dtype, rows, columns, transpose_b=transpose_b) for rows in _FEW]
+    way = few_cores.spread(device.info, m, columns, FEW_STEPS, 1, transpose_b=transpose_b) if streams else None
+    if way is not None:
+        groups = -(-columns // way.tile[1])
+        runs.append(_tiles(device, way, dtype, 1, groups, k=FEW_STEPS, m=m, transpose_b=transpose_b))
+    return runs
 
 
 class _Run(NamedTuple):
@@ -222,7 +256,7 @@ class _Run(NamedTuple):
 
 def _tiles(
     device: Device,
-    core: Core,
+    core: Core | few_cores.Stream,
     dtype: str,
     high: int,
     broad: int,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from vkpar.ops import matvec, occupancy
+from vkpar.ops import few_cores, matvec, occupancy
 from vkpar.ops._launch import SHORT
 from vkpar.ops.core_rates import FEW_STEPS, Few, Rate, measured
 from vkpar.vulkan.pipelines import shader
@@ -107,7 +107,7 @@ PLAIN: Final = Core(TILED, 256, (128, 128))
 class Choice(NamedTuple):
     """A kernel, and how many parts of K it makes of how many steps each."""
 
-    core: Core
+    core: Core | few_cores.Stream
     parts: int
     k_part: int
 
@@ -149,7 +149,16 @@ def offers(info: DeviceInfo, module: str, dtype: str) -> bool:
 
 
 def choose(
-    device: Device, dtype: str, m: int, n: int, k: int, batch: int, most_parts: int, *, transpose_b: bool
+    device: Device,
+    dtype: str,
+    m: int,
+    n: int,
+    k: int,
+    batch: int,
+    most_parts: int,
+    *,
+    transpose_b: bool,
+    whole: bool = False,
 ) -> Choice | None:
     """Return which kernel of matrix cores makes a product; None where there is none, or none is faster than the others.
 
@@ -162,14 +171,26 @@ def choose(
         batch: how many products.
         most_parts: the most parts of K, 1 for no split.
         transpose_b: the second operand is stored as (N, K).
+        whole: rows of both operands are whole units of :mod:`vkpar.ops.few_cores`, and the first one is not transposed.
     """
     if dtype == "float32" or m == 1 or not (cores := available(device.info, dtype)):
         return None
-    found, units = measured(device, dtype, (*cores, PLAIN)), occupancy.units_of(device.info)
+    found = measured(device, dtype, (*cores, PLAIN), streams=streams(device.info, dtype))
+    units = occupancy.units_of(device.info)
+    few = found.few[transpose_b] if found.few else None
+    if few and whole and few.streamed:
+        way = few_cores.spread(device.info, m, n, k, batch, transpose_b=transpose_b)
+        other = few.rows_of(m) if m <= matvec.MOST_ROWS else few.cores
+        if way is not None and few.streamed < other:
+            return Choice(way, 1, k)
     if m > matvec.MOST_ROWS:
         return soonest(found.rates, units, m, n, k, batch, most_parts)
-    few = found.few[transpose_b] if found.few else None
     return few and of_few_rows(found.rates, few, units, m, n, k, batch, most_parts)
+
+
+def streams(info: DeviceInfo, dtype: str) -> bool:
+    """Tell whether a device runs the kernel of :mod:`vkpar.ops.few_cores` on a type of halves."""
+    return offers(info, f"{few_cores.KERNEL}_{SHORT[dtype]}", dtype)
 
 
 def of_few_rows(
@@ -205,6 +226,7 @@ def soonest(
 
 def _cost(rates: Mapping[Core, Rate], units: int, m: int, n: int, batch: int, choice: Choice) -> float:
     core, parts, k_part = choice
+    assert isinstance(core, Core)
     groups = batch * parts * -(-m // core.tile[0]) * -(-n // core.tile[1])
     return rates[core].time(groups, units, k_part) + occupancy.finish_ns(parts, batch * m * n, units)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from vkpar import dtypes
-from vkpar.ops import cores, matvec, occupancy
+from vkpar.ops import cores, few_cores, matvec, occupancy
 from vkpar.ops._launch import FLOATS, SHORT, dispatch, fold_groups, window, words, writable_in_place
 from vkpar.ops.cast import convert
 from vkpar.ops.epilogue import Epilogue, finish
@@ -127,7 +127,7 @@ class _How:
     call: Call
     follows: Epilogue
     cut: occupancy.Cut
-    core: cores.Core | None = None
+    core: cores.Core | few_cores.Stream | None = None
 
 
 def kernel_for(device: Device, m: int) -> str:
@@ -255,7 +255,18 @@ def _core(product: Product, kernel: str, dispatches: int, out: Array) -> cores.C
     if kernel == _SMALL or len(dtypes_of) > 1:
         return None
     most, sizes = _most_parts(product, dispatches, out), (product.m, product.n, product.k, product.batch)
-    return cores.choose(product.device, dtypes_of.pop(), *sizes, most, transpose_b=product.transpose_b)
+    whole = dispatches == 1 and not product.transpose_a and _whole_units(product)
+    return cores.choose(product.device, dtypes_of.pop(), *sizes, most, transpose_b=product.transpose_b, whole=whole)
+
+
+def _whole_units(product: Product) -> bool:
+    """Tell whether rows of both operands are whole units of the kernel that streams one of them."""
+    a, b, number = product.a, product.b, product.batch
+    m, n, k = product.m, product.n, product.k
+    along = n if not product.transpose_b else k
+    firsts = a.block(0, 0, m, k, number)[1], b.block(0, 0, n * k // along, along, number)[1]
+    units = (k, along, a.row, b.row, a.batch, b.batch, *firsts)
+    return all(size % few_cores.UNIT == 0 for size in units)
 
 
 def _most_parts(product: Product, dispatches: int, out: Array) -> int:
