@@ -90,10 +90,10 @@ def test_limits_take_kernels_away() -> None:
 @pytest.mark.parametrize(
     ("warp", "nbytes"),
     [
-        (8, (65536, 32768, 32768, 18432, 24576)),
-        (16, (65536, 32768, 32768, 18432, 24576)),
-        (32, (32768, 20480, 27648, 18432, 24576)),
-        (64, (32768, 20480, 27648, 18432, 24576)),
+        (8, (65536, 32768, 36864, 32768, 18432, 24576)),
+        (16, (65536, 32768, 36864, 32768, 18432, 24576)),
+        (32, (32768, 20480, 36864, 27648, 18432, 24576)),
+        (64, (32768, 20480, 36864, 27648, 18432, 24576)),
     ],
 )
 def test_shared_memory_holds_operands_and_results(warp: int, nbytes: tuple[int, ...]) -> None:
@@ -166,7 +166,22 @@ def test_no_other_kernel_needs_matrix_cores() -> None:
 # --- the choice ---
 
 BIG, LITTLE, PLAIN = Core(KHR, 256, (128, 256), 32), Core(KHR, 128, (64, 64), 32), cores.PLAIN
-RATES = {BIG: Rate(40e3, 64e3), LITTLE: Rate(12e3, 16e3), PLAIN: Rate(200e3, 480e3)}
+RATES = {BIG: Rate(16e3, 32e3, 64e3), LITTLE: Rate(12e3, 13e3, 16e3), PLAIN: Rate(200e3, 240e3, 480e3)}
+
+
+@pytest.mark.parametrize(
+    ("rate", "wants"),
+    [
+        (Rate(10.0, 20.0, 40.0), (10, 20, 30, 40, 50)),  # one tile at a time
+        (Rate(10.0, 12.0, 24.0), (10, 12, 22, 24, 34)),  # two
+        (Rate(10.0, 11.0, 13.0), (10, 11, 13, 13, 23)),  # four
+    ],
+)
+def test_a_product_takes_as_long_as_the_unit_with_most_tiles(rate: Rate, wants: tuple[float, ...]) -> None:
+    for each, want in enumerate(wants, start=1):
+        for groups in (each * H200, each * H200 - H200 + 1):
+            assert rate.time(groups, H200, 1024) == want + 3000
+            assert rate.time(groups, H200, 2048) == 2 * want + 3000
 
 
 def test_many_tiles_take_the_one_with_the_best_rate() -> None:
@@ -197,7 +212,7 @@ def test_few_rows_take_matrix_cores_where_these_are_faster(
     device: Any = SimpleNamespace(info=h200())
     monkeypatch.setattr(cores.occupancy, "units_of", lambda _: H200)
     low = cores.CORES[-1]
-    rates = {**RATES, low: Rate(7.6e3, 18.4e3)}
+    rates = {**RATES, low: Rate(7.6e3, 9.2e3, 18.4e3)}
     monkeypatch.setattr(cores, "measured", lambda *_, **__: core_rates.Measured(rates, FEW))
     found = cores.choose(device, "float16", m, n, 4096, 1, 1, transpose_b=turned)
     assert found == (Choice(low, 1, 4096) if core else None)
@@ -257,7 +272,7 @@ def test_what_streams_fits_the_device(warp: int, turned: bool, m: int, n: int, k
 
 
 def test_the_tiled_kernel_stays_where_it_is_faster() -> None:
-    slow = {BIG: Rate(600e3, 1200e3), PLAIN: RATES[PLAIN]}
+    slow = {BIG: Rate(600e3, 700e3, 1200e3), PLAIN: RATES[PLAIN]}
     assert cores.soonest(slow, H200, 4096, 4096, 4096, 1, 8) is None
 
 
@@ -279,7 +294,7 @@ def test_parts_cover_k_and_none_is_empty(m: int, n: int, k: int, batch: int, mos
 def test_fixed_rates_rank_kernels_as_measured() -> None:
     """Of work-groups enough the kernels of matrix cores are faster than the tiled one, the largest tile the fastest."""
     rates = core_rates.assumed((*cores.CORES, PLAIN)).rates
-    assert all(rate.four > rate.one > 0 for rate in rates.values())
+    assert all(rate.four > rate.two > rate.one > 0 for rate in rates.values())
     found = cores.soonest(rates, H200, 8192, 8192, 8192, 1, 1)
     assert found is not None
     assert found.core == cores.CORES[0]
@@ -287,7 +302,7 @@ def test_fixed_rates_rank_kernels_as_measured() -> None:
 
 # --- what is kept ---
 
-ABOUT = {"format": 2, "driver": ["a", 1]}
+ABOUT = {"format": 3, "driver": ["a", 1]}
 FEW = (Few(16896, 46e3, (35e3, 44e3, 67e3)), Few(16896, 46e3, (38e3, 52e3, 68e3)))
 STREAMED = (FEW[0]._replace(streamed=34e3), FEW[1]._replace(streamed=33e3))
 
@@ -300,17 +315,17 @@ STREAMED = (FEW[0]._replace(streamed=34e3), FEW[1]._replace(streamed=33e3))
         "[]",
         "{}",
         json.dumps({**ABOUT, "ns": {}}),
-        json.dumps({**ABOUT, "ns": {BIG.label: [1.0, -2.0]}, "few": FEW}),
-        json.dumps({**ABOUT, "ns": {BIG.label: [1.0]}, "few": FEW}),
+        json.dumps({**ABOUT, "ns": {BIG.label: [1.0, -2.0, 3.0]}, "few": FEW}),
+        json.dumps({**ABOUT, "ns": {BIG.label: [1.0, 2.0]}, "few": FEW}),
         json.dumps({**ABOUT, "ns": {BIG.label: "ab"}, "few": FEW}),
-        json.dumps({**ABOUT, "ns": {BIG.label: [1.0, 2.0]}}),
-        json.dumps({**ABOUT, "ns": {BIG.label: [1.0, 2.0]}, "few": [[100, 1.0, [1, 2], 0]] * 2}),
+        json.dumps({**ABOUT, "ns": {BIG.label: [1.0, 2.0, 3.0]}}),
+        json.dumps({**ABOUT, "ns": {BIG.label: [1.0, 2.0, 3.0]}, "few": [[100, 1.0, [1, 2], 0]] * 2}),
         json.dumps(
-            {**ABOUT, "ns": {BIG.label: [1.0, 2.0]}, "few": [[100, 1.0, [1, 2, 0], 0], [100, 1.0, [1, 2, 3], 0]]}
+            {**ABOUT, "ns": {BIG.label: [1.0, 2.0, 3.0]}, "few": [[100, 1.0, [1, 2, 0], 0], [100, 1.0, [1, 2, 3], 0]]}
         ),
-        json.dumps({**ABOUT, "ns": {BIG.label: [1.0, 2.0]}, "few": [[100, 1.0, [1, 2, 3], -1]] * 2}),
-        json.dumps({**ABOUT, "ns": {BIG.label: [1.0, 2.0]}, "few": [[100, 1.0, [1, 2, 3]]] * 2}),
-        json.dumps({**ABOUT, "driver": ["a", 2], "ns": {BIG.label: [1.0, 2.0]}, "few": FEW}),
+        json.dumps({**ABOUT, "ns": {BIG.label: [1.0, 2.0, 3.0]}, "few": [[100, 1.0, [1, 2, 3], -1]] * 2}),
+        json.dumps({**ABOUT, "ns": {BIG.label: [1.0, 2.0, 3.0]}, "few": [[100, 1.0, [1, 2, 3]]] * 2}),
+        json.dumps({**ABOUT, "driver": ["a", 2], "ns": {BIG.label: [1.0, 2.0, 3.0]}, "few": FEW}),
     ],
 )
 def test_files_of_something_else_are_not_believed(monkeypatch: pytest.MonkeyPatch, document: str | None) -> None:
@@ -319,7 +334,7 @@ def test_files_of_something_else_are_not_believed(monkeypatch: pytest.MonkeyPatc
 
 
 def test_what_was_measured_is_found_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    text = json.dumps({**ABOUT, "ns": {BIG.label: RATES[BIG], "another": [1, 2]}, "few": STREAMED})
+    text = json.dumps({**ABOUT, "ns": {BIG.label: RATES[BIG], "another": [1, 2, 3]}, "few": STREAMED})
     monkeypatch.setattr(cachedir, "read", lambda name: text.encode())
     assert core_rates._load("x.json", ABOUT, (BIG,)) == ({BIG: RATES[BIG]}, STREAMED)
 

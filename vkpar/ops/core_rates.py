@@ -1,7 +1,8 @@
 """What the kernels of matrix cores take on a device: measured once per device and driver, kept in ``VKPAR_CACHE_DIR``.
 
-Of each there are two runs: with one tile for each compute unit, and with four. The tiled kernel without matrix cores is
-measured beside them, and so are the kernels of products with few rows, against these on the same products.
+Of each there are three runs: with one tile for each compute unit, with two, and with four, all of a transposed second
+operand, as the weights of linear layers are. The tiled kernel without matrix cores is measured beside them, and so are
+the kernels of products with few rows, against these on the same products.
 """
 
 from __future__ import annotations
@@ -30,11 +31,12 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("vkpar")
 
-_FORMAT: Final = 3
+_FORMAT: Final = 4
 _STEPS: Final = 1024  # of K, of the measured products
+_SIDES: Final = ((1, 1), (1, 2), (2, 2))  # of the measured products, in units' tiles: those of :class:`Rate`
 _RUNS: Final = 5
 _ROUNDS: Final = 3  # over all kernels, of which the fastest counts
-_RISE_SECONDS: Final = 0.1  # of work before them: an idle device starts at a low clock
+_RISE_SECONDS: Final = 0.3  # of work before them: an idle device starts at a low clock
 _FEW: Final = (2, 4, 8)  # rows of the measured products that read one matrix
 _GAIN: Final = 7.0  # of matrix cores over none, where nothing was measured
 FEW_STEPS: Final = 4096  # of K, of these
@@ -42,15 +44,17 @@ _DISPATCH_NS: Final = 3000.0  # before a dispatch's work-groups run
 
 
 class Rate(NamedTuple):
-    """Nanoseconds of products over _STEPS steps of K: with one tile for each unit, and with four."""
+    """Nanoseconds of products over _STEPS steps of K: with one tile for each unit, with two, and with four."""
 
     one: float
+    two: float
     four: float
 
     def time(self, groups: int, units: int, k: int) -> float:
-        """Return the nanoseconds of so many tiles over ``k`` steps: from four for each unit on in proportion."""
-        each = max(groups / units, 1.0)
-        run = self.one + (each - 1) * (self.four - self.one) / 3 if each < 4 else self.four * each / 4
+        """Return the nanoseconds of so many tiles over ``k`` steps: as long as the unit with most of them takes."""
+        fours, rest = divmod(-(-groups // units), 4)
+        three = min(self.one + self.two, self.four)  # whether a unit works on two at a time, or on all
+        run = fours * self.four + (0.0, self.one, self.two, three)[rest]
         return run * k / _STEPS + _DISPATCH_NS
 
 
@@ -182,16 +186,20 @@ def assumed(cores: tuple[Core, ...]) -> Measured:
     for core in cores:
         size, gain = core.tile[0] * core.tile[1], 1.0 if core.tiled else _GAIN
         four = 4 * size * _STEPS / (occupancy.MACS_PER_NS * gain * min(1.0, (size / 2**14) ** 0.5))
-        made[core] = Rate(four / 2.5, four)
+        made[core] = Rate(four / 2.5, four / 2, four)
     return Measured(made)
 
 
 def _measured(device: Device, cores: tuple[Core, ...], dtype: str, *, streams: bool) -> Measured:
-    """Return what kernels take with one tile, and with four, for each of the device's units; and what few rows take."""
+    """Return what kernels take with one tile, two, and four for each of the device's units; and what few rows take."""
     device.synchronize()
     units = occupancy.units_of(device.info)
     tall = next(side for side in range(math.isqrt(units), 0, -1) if units % side == 0)
-    runs = [_tiles(device, core, dtype, much * tall, much * units // tall) for core in cores for much in (1, 2)]
+    runs = [
+        _tiles(device, core, dtype, high * tall, broad * units // tall, transpose_b=True)
+        for core in cores
+        for high, broad in _SIDES
+    ]
     low = min(cores, key=lambda core: core.tile[0])
     columns = 4 * units * low.tile[1]
     few_runs = [_few_runs(device, low, dtype, columns, transpose_b=turned, streams=streams) for turned in (False, True)]
@@ -204,10 +212,11 @@ def _measured(device: Device, cores: tuple[Core, ...], dtype: str, *, streams: b
         runs[0].seconds(device, clock, dtype)
     rounds = [[run.seconds(device, clock, dtype) for run in runs] for _ in range(_ROUNDS)]
     ns = [1e9 * min(times) for times in zip(*rounds, strict=True)]
-    rates = {core: Rate(*ns[2 * at : 2 * at + 2]) for at, core in enumerate(cores)}
+    each = len(_SIDES)
+    rates = {core: Rate(*ns[each * at : each * (at + 1)]) for at, core in enumerate(cores)}
     found = []
-    for each in reversed(few_runs):
-        ns, made = ns[: -len(each)], ns[-len(each) :]
+    for timed in reversed(few_runs):
+        ns, made = ns[: -len(timed)], ns[-len(timed) :]
         found.append(Few(columns, made[0], (made[1], made[2], made[3]), *made[4:]))
     return Measured(rates, (found[1], found[0]))
 

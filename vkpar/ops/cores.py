@@ -97,6 +97,7 @@ class Core:
 CORES: Final = (
     Core(KHR, 256, (128, 256), 32),
     Core(KHR, 128, (128, 128), 32),
+    Core(KHR, 128, (128, 128), 64),
     Core(KHR, 256, (128, 64), 64),
     Core(KHR, 128, (64, 64), 64),
     Core(KHR, 128, (16, 64), 128),
@@ -198,14 +199,14 @@ def of_few_rows(
 ) -> Choice | None:
     """Return the kernel of matrix cores for a product of few rows; None where the kernel for these is faster.
 
-    The rates are of matrices in caches: what matrix cores took with one that is not says how much longer they take.
+    The rates are of matrices in caches: one that is not takes no less than what reading it takes.
     """
     low = min(rates, key=lambda core: core.tile[0])
     best = soonest({low: rates[low]}, units, m, n, k, batch, most_parts)
     if best is None:
         return None
-    longer = few.cores / _cost(rates, units, m, few.columns, 1, Choice(low, 1, FEW_STEPS))
-    return best if longer * _cost(rates, units, m, n, batch, best) < few.time(m, n, batch * k) else None
+    reading = few.cores * batch * n * k / (few.columns * FEW_STEPS)
+    return best if max(reading, _cost(rates, units, m, n, batch, best)) < few.time(m, n, batch * k) else None
 
 
 def soonest(
