@@ -17,6 +17,7 @@ from quantizing import NAMES, TYPES, blocks_of, columns_of, error_of, exact, mad
 
 import vkpar
 from vkpar import InvalidUsageError, UnsupportedError, env
+from vkpar.ops import slabs
 from vkpar.ops.quantized import KINDS
 
 products = importlib.import_module("vkpar.ops.quantized_products")
@@ -281,7 +282,7 @@ def test_what_is_no_number_stays_in_its_row(
 def test_halves_for_many_rows(device: vkpar.Device, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
     """What GPUs do with float16: the weights are rounded to it, in slabs."""
     monkeypatch.setattr(products, "slab_type", lambda device, dtype: dtype)
-    monkeypatch.setattr(products, "_SLAB", 1 << 14)
+    monkeypatch.setattr(slabs, "SLAB", 1 << 14)
     forget(device)
     blocks = blocks_of(rng, "q8_0", 300, 96)
     q, weights = made(device, blocks, "q8_0"), exact(blocks, "q8_0").astype(np.float64)
@@ -292,6 +293,31 @@ def test_halves_for_many_rows(device: vkpar.Device, rng: np.random.Generator, mo
         want = x.astype(np.float64) @ weights.T + (residual if options else 0)
         check(found, want, error_of(x, blocks, "q8_0", "float16") + 2.0**-23 * np.abs(want))
     forget(device)
+
+
+def test_products_of_many_rows_share_scratch(
+    device: vkpar.Device, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Weights of many shapes are made in the same memory: nothing new is allocated once there is some."""
+    monkeypatch.setattr(slabs, "SLAB", 1 << 18)
+    device.memory()  # what earlier tests dropped goes
+    monkeypatch.setattr(device.logical.recycler, "_most", 1 << 20)
+    weights = [made(device, blocks_of(rng, "q8_0", rows, 256), "q8_0") for rows in (900, 700, 600, 500, 300, 260, 200)]
+    x = device.array(normal(rng, (9, 256), "float32"))
+    for q in weights:
+        vkpar.matmul(x, q, transpose_b=True)
+    new: list[int] = []
+    allocate = device.logical.allocator.allocate
+
+    def counted(nbytes: int, *arguments: Any, **options: Any) -> Any:
+        new.append(nbytes)
+        return allocate(nbytes, *arguments, **options)
+
+    monkeypatch.setattr(device.logical.allocator, "allocate", counted)
+    for _ in range(2):
+        for q in weights:
+            vkpar.matmul(x, q, transpose_b=True)
+    assert not new
 
 
 @pytest.mark.parametrize("kind", NAMES)

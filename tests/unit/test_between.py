@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from vkpar.ops import slabs
+from vkpar.parallel import between
 from vkpar.parallel.between import Stored, Widths, batch_of, block_nbytes, piece_rows, slices_nbytes
 
 GIB = 1 << 30
@@ -42,9 +44,41 @@ def test_pieces_keep_several_stages_busy(stages: int) -> None:
     assert lengths[0] == 128
     assert lengths[-1] == 2048
     assert all(length % 64 == 0 for length in lengths)
-    assert -(-2048 // lengths[2]) >= stages, "each has something to do"
+    assert -(-2048 // lengths[2]) >= min(stages, 7), "most have something to do"
     assert piece_rows(2048, stages, 2048) >= piece_rows(2048, stages + 1, 2048)
     assert piece_rows(500, stages, 12) == 12, "never more than asked for"
+
+
+@pytest.mark.parametrize("unpacks", [False, True])
+def test_a_short_prompt_over_two_stages_stays_whole(*, unpacks: bool) -> None:
+    assert piece_rows(512, 2, 2048, unpacks=unpacks) == 512
+    assert piece_rows(2048, 2, 2048, unpacks=unpacks) < 2048
+
+
+@pytest.mark.parametrize("unpacks", [False, True])
+@pytest.mark.parametrize("stages", [2, 3, 8])
+@pytest.mark.parametrize("tokens", [512, 1000, 2048, 5000, 16_384])
+def test_pieces_are_near_the_best(tokens: int, stages: int, *, unpacks: bool) -> None:
+    """Of turns of as many rows as a piece has, and fixed ones; rows come in sixty-fours."""
+    fixed = between._FIXED + between._UNPACKING * unpacks
+
+    def cost(rows: int) -> int:
+        return (-(-tokens // rows) + stages - 1) * (rows + fixed)
+
+    best = min(map(cost, range(128, 2049)))
+    assert cost(piece_rows(tokens, stages, 2048, unpacks=unpacks)) <= 1.15 * best
+
+
+def test_quantised_weights_ask_for_longer_pieces() -> None:
+    assert piece_rows(2048, 2, 2048, unpacks=True) > piece_rows(2048, 2, 2048)
+
+
+def test_scratch_has_few_sizes() -> None:
+    """Those of an 8B shape's matrices: what one product drops serves the next."""
+    stored = Stored(halves=True, quantized=True)
+    shapes = [(6144, 4096), (4096, 4096), (28672, 4096), (4096, 14336)]
+    assert len({size for outputs, inputs in shapes for size in stored.made(512, outputs, inputs)}) == 2
+    assert all(HALF * 1000 * 1024 <= size <= slabs.SLAB for size in stored.made(512, 1000, 1024))
 
 
 def test_a_block_holds_what_is_alive_at_once() -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from vkpar import dtypes
 from vkpar.arrays.array import Array
 from vkpar.errors import InvalidUsageError
-from vkpar.ops import integer_dots, matvec, occupancy
+from vkpar.ops import integer_dots, matvec, occupancy, slabs
 from vkpar.ops._calls import Call, key_of, pack, repeat
 from vkpar.ops._forms import adds_in_place, check_device, check_result, residual_of, result_type
 from vkpar.ops._launch import FLOATS, check_arrays, window, words, writable_in_place
@@ -31,8 +31,6 @@ _LEAST_QUADS: Final = 256
 _GROUPS: Final = 3  # work-groups of each unit that keep memory busy
 _UNEVEN: Final = 1.1  # units that have the most groups may have so many times the mean
 _TURNS: Final = {"q8_0": 2, "q4_0": 2, "q4_k": 1}  # of one row
-# Bytes of weights that lie in a scratch array at once. It is served again from product to product.
-_SLAB: Final = 1 << 26
 _WORK_PER_NS: Final = 500  # multiply-adds of a slow GPU, for estimates
 
 
@@ -286,11 +284,12 @@ def _slabs(q: Quantized, dtype: DType) -> Iterator[tuple[Array, int, int]]:
     if not q.size:
         yield q.device.empty((n, k), dtype), 0, n
         return
-    most = max(_SLAB // (k * dtype.itemsize) // 128 * 128, 128)
+    most = slabs.rows_at_once(k, dtype.itemsize)
     for piece in q.pieces:
         for start in range(0, piece.rows, most):
             rows = min(most, piece.rows - start)
-            slab = q.device.empty((rows, k), dtype)
+            scratch = q.device.empty(slabs.nbytes(rows, k, dtype.itemsize) // dtype.itemsize, dtype)
+            slab = scratch[: rows * k].reshape(rows, k)
             unpack(q.kind, piece.part(start, start + rows, 0), slab)
             yield slab, piece.first + start, rows
 

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from vkpar import dtypes
+from vkpar.ops import slabs
 from vkpar.parallel.blocks import FORMATS
 from vkpar.parallel.spec import ModelSpec
 from vkpar.vulkan.memory.memtypes import DEVICE, heap_of
@@ -25,10 +26,11 @@ BATCH: Final = 512  # tokens of a prompt that go through the blocks together
 _LONG: Final = 2048  # where all devices are GPUs with much memory: products of more rows are faster, and sums fewer
 _MUCH: Final = 32 << 30
 _LEAST: Final = 128
-_FIXED: Final = 160  # rows that a GPU computes in what a piece takes besides
+# Rows that a GPU computes in what a piece takes besides: fitted to an 8B shape on H200s, pieces of 256 to 1,024 rows.
+_FIXED: Final = 320
+_UNPACKING: Final = 200  # as many more where each piece has quantised weights made anew
 _UNIT: Final = 64
 FEW: Final = 8  # rows of inputs from which on these are rounded to halves for matrix units
-_SLAB: Final = 64 << 20  # bytes of quantised weights that are unpacked at a time, whole rows, 128 of them at least
 _F32: Final = 4
 _HALF: Final = 2
 
@@ -40,33 +42,35 @@ def batch_of(devices: Sequence[Device]) -> int:
     return _LONG if much else BATCH
 
 
-def piece_rows(tokens: int, stages: int, batch: int = BATCH) -> int:
+def piece_rows(tokens: int, stages: int, batch: int = BATCH, *, unpacks: bool = False) -> int:
     """Return how many tokens of a prompt go through the blocks together.
 
     Where blocks lie on several ranks, these work on different pieces at a time. Of p pieces over s ranks the last one
     is done after p + s - 1 turns, each of which takes as long as a piece's rows and a fixed number of further ones do.
+    So short prompts stay whole.
 
     Args:
         tokens: of the prompt.
         stages: ranks that have blocks of their own.
         batch: the most.
+        unpacks: each piece has quantised weights made anew.
     """
     if stages == 1:
         return batch
-    best = math.isqrt(_FIXED * tokens // (stages - 1))
+    best = math.isqrt((_FIXED + _UNPACKING * unpacks) * tokens // (stages - 1))
     pieces = max(round(tokens / max(best, 1)), 1)
     rows = -(-tokens // pieces // _UNIT) * _UNIT
     return min(max(rows, _LEAST), batch)
 
 
 @functools.lru_cache(maxsize=64)
-def most_rows(context: int, stages: int, batch: int) -> int:
+def most_rows(context: int, stages: int, batch: int, *, unpacks: bool = False) -> int:
     """Return the most tokens that go through the blocks together of any prompt of up to ``context``."""
     if stages == 1:
         return min(context, batch)
     most = 0
     for tokens in range(1, context + 1):  # longer prompts may come in shorter pieces
-        most = max(most, min(tokens, piece_rows(tokens, stages, batch)))
+        most = max(most, min(tokens, piece_rows(tokens, stages, batch, unpacks=unpacks)))
         if most == batch:
             break
     return most
@@ -106,13 +110,14 @@ class Stored(NamedTuple):
     table: int = _F32
 
     def made(self, rows: int, outputs: int, inputs: int) -> list[int]:
-        """Return the elements of the pieces in which a product has its weight made anew: CPUs for few rows, too."""
+        """Return the bytes of the pieces in which a product has its weight made anew: CPUs for few rows, too."""
         if not inputs or not outputs or (rows <= FEW and not (self.quantized and not self.halves)):
             return []
         if not self.quantized:
-            return [outputs * inputs] if self.widened else []
-        most = max(_SLAB // (inputs * self.itemsize) // 128 * 128, 128)
-        return [min(most, outputs - start) * inputs for start in range(0, outputs, most)]
+            return [outputs * inputs * self.itemsize] if self.widened else []
+        most = slabs.rows_at_once(inputs, self.itemsize)
+        pieces = [min(most, outputs - start) for start in range(0, outputs, most)]
+        return [slabs.nbytes(rows, inputs, self.itemsize) for rows in pieces]
 
     @property
     def itemsize(self) -> int:
@@ -148,11 +153,11 @@ class _Memory:
         """Take arrays back."""
         self._idle.update(sizes)
 
-    def pass_by(self, elements: Sequence[int], itemsize: int) -> None:
-        """Take arrays one after the other, each dropped once the next one is there."""
+    def pass_by(self, sizes: Sequence[int]) -> None:
+        """Take arrays of so many bytes one after the other, each dropped once the next one is there."""
         last: list[int] = []
-        for count in elements:
-            made = self.take(count, itemsize)
+        for nbytes in sizes:
+            made = self.take(nbytes, 1)
             self.drop(*last)
             last = [made]
         self.drop(*last)
@@ -174,7 +179,7 @@ def block_nbytes(widths: Widths, rows: int, stored: Stored) -> int:
         """Take a product's result; its rounded inputs, weights made for it, and parts of it, are dropped."""
         rounded = memory.take(rows * inputs if halves and rounds else 0, _HALF)
         made = memory.take(rows * sum(segments), itemsize)
-        memory.pass_by(stored.made(rows, round(sum(segments) * share), inputs), stored.itemsize)
+        memory.pass_by(stored.made(rows, round(sum(segments) * share), inputs))
         parts = []
         if share < 1:
             parts.append(memory.take(round(rows * sum(segments) * share), itemsize))
@@ -221,7 +226,7 @@ def slices_nbytes(widths: Widths, share: float, rows: int, stored: Stored) -> in
         given = memory.take(rows * inputs, itemsize)
         rounded = memory.take(rows * inputs if halves and itemsize == _F32 else 0, _HALF)
         part = memory.take(round(rows * sum(segments) * share), result)
-        memory.pass_by(stored.made(rows, round(sum(segments) * share), inputs), stored.itemsize)
+        memory.pass_by(stored.made(rows, round(sum(segments) * share), inputs))
         memory.drop(rounded)
         sent = [memory.take(round(rows * columns * share), result) for columns in segments] if segments[1:] else []
         memory.drop(part, given, *sent)

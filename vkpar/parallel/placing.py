@@ -100,7 +100,8 @@ class Placement:
         """Return the bytes of what a rank computes for a ``piece`` of a prompt, and a captured step of one token."""
         stored = stored_as(spec)
         stages = len(self.streams) if self.mode == "layer" else 1
-        rows = batch * (most_rows(context, stages, piece) if spec.decoder else context)
+        unpacks = stored.quantized
+        rows = batch * (most_rows(context, stages, piece, unpacks=unpacks) if spec.decoder else context)
         if rank not in self.streams:
             share = self._share(rank)
             whole = Widths(*self._widths(spec, min(self.streams)), spec.gated)

@@ -66,6 +66,14 @@ class Builder(loading.Taking):
         held: bytes of weights by rank.
     """
 
+    @property
+    def quantized(self) -> bool:
+        """True where some weights of blocks lie on the devices in quantised blocks."""
+        names = self._names
+        parts = [f"attention.{part}" for part in "qkvo"] + [f"forward.{part}" for part in ("gate", "up", "down")]
+        blocks = range(self._config.layers)
+        return any(_stays(self._tensors[names.of_block(part, block)]) for part in parts for block in blocks)
+
     def __init__(
         self,
         config: Config,

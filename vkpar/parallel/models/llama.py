@@ -90,6 +90,7 @@ class Llama:
         self._norm = builder.final_norm()
         self._head = builder.head(self._embedding)
         self._weights_nbytes = builder.held
+        self._unpacks = builder.quantized
         if cache_dtype == "auto":
             cache_dtype = loading.cache_type(tensors, comm.devices, dtype)
         counts = [heads.kv_counts for heads in placement.heads]
@@ -180,7 +181,8 @@ class Llama:
             InvalidUsageError: no tokens, one that the vocabulary lacks, or more than there is room for.
         """
         ids = self._checked(tokens)
-        rows, most = [], piece_rows(len(ids), len(set(self.placement.streams)), self._batch)
+        stages = len(set(self.placement.streams))
+        rows, most = [], piece_rows(len(ids), stages, self._batch, unpacks=self._unpacks)
         for start in range(0, len(ids), most):
             chunk = ids[start : start + most]
             places = np.arange(self._length, self._length + len(chunk), dtype=np.uint32)

@@ -18,8 +18,10 @@ from vkpar.vulkan.memory.buffer import Buffer
 from vkpar.vulkan.memory.subbuffers import SubBuffers
 from vkpar.vulkan.physical import ALIGNMENT
 
-_MOST_SHARE: Final = 16  # what is kept takes a sixteenth of the heap at most
-_MOST_BYTES: Final = 256 << 20
+_MOST_SHARE: Final = 16  # what is kept takes a sixteenth of the heap at most,
+_MOST_BYTES: Final = 256 << 20  # and so much, or on large heaps a sixty-fourth, up to 2 GiB
+_LARGE_SHARE: Final = 64  # a piece of a model's prompt drops half a gigabyte, block by block
+_LARGE_BYTES: Final = 2 << 30
 
 _forks = [0]  # of this process, in which the devices of its parent are not to be used
 
@@ -41,6 +43,12 @@ class _Holder(weakref.ref[SubBuffers]):
     buffers: tuple[Buffer, ...]
 
 
+def _kept(heap_nbytes: int) -> int:
+    """Return how much is kept at most in a heap of so many bytes; 0 where its size is not known."""
+    most = max(_MOST_BYTES, min(heap_nbytes // _LARGE_SHARE, _LARGE_BYTES))
+    return min(heap_nbytes // _MOST_SHARE or _MOST_BYTES, most)
+
+
 class Recycler:
     """The dropped memory of one device's arrays.
 
@@ -54,7 +62,7 @@ class Recycler:
         self._dropped: deque[_Holder] = deque()
         self._idle: dict[int, deque[Buffer]] = {}  # by the bytes that they take
         self._nbytes = 0  # of the idle ones, more or less: threads may race for the count
-        self._most = min(heap_nbytes // _MOST_SHARE or _MOST_BYTES, _MOST_BYTES) if most is None else most
+        self._most = _kept(heap_nbytes) if most is None else most
         self._forks = _forks[0]
 
     def hold(self, memory: SubBuffers) -> SubBuffers:

@@ -1,0 +1,87 @@
+"""What prompts of quantised weights cost besides products: scratch memory, and weights that are made anew."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any
+
+import pytest
+
+import vkpar
+from vkpar.bench.decode import Shape
+from vkpar.bench.model import of_shape
+from vkpar.bench.model_weights import weights
+from vkpar.ops import slabs
+from vkpar.parallel.models import Llama
+from vkpar.parallel.models.building import units_of
+from vkpar.parallel.models.placement import place
+
+products = importlib.import_module("vkpar.ops.quantized_products")
+pytestmark = pytest.mark.rig
+Rig = Callable[..., vkpar.Communicator]
+
+
+def model_of(comm: vkpar.Communicator, mode: str, shape: Shape, context: int) -> Llama:
+    config = of_shape(shape, 96, context)
+    made = weights(config, "q8_0")
+    ratios = [Fraction(mode == "layer" or not rank) for rank in range(comm.nranks)]
+    placement = place(mode, config, ratios, units_of(config, made))
+    return Llama(config, made, comm, placement, context=context)
+
+
+def prompt(model: Llama, count: int) -> None:
+    model.rewind()
+    model.prefill([1] * count)
+    model.next_token()
+
+
+@pytest.mark.parametrize("mode", ["single", "layer"])
+def test_eager_prompts_take_no_new_memory(rig: Rig, monkeypatch: pytest.MonkeyPatch, mode: str) -> None:
+    """What weights are made in, what is computed in between, and what a device keeps are as of an 8B shape, smaller."""
+    monkeypatch.setattr(slabs, "SLAB", 1 << 18)
+    comm, new = rig("LL", wire="f32"), []
+    with model_of(comm, mode, Shape(4, 128, 448, 4, 1, 32), 64) as model:
+        for device in comm.devices:
+            device.memory()  # what was dropped before goes
+            monkeypatch.setattr(device.logical.recycler, "_most", 1 << 20)
+        for _ in range(2):
+            prompt(model, 16)
+        for device in comm.devices:
+            allocate = device.logical.allocator.allocate
+
+            def counted(nbytes: int, *arguments: Any, allocate: Any = allocate, **options: Any) -> Any:
+                new.append(nbytes)
+                return allocate(nbytes, *arguments, **options)
+
+            monkeypatch.setattr(device.logical.allocator, "allocate", counted)
+        for _ in range(3):
+            prompt(model, 16)
+        assert not new
+
+
+@pytest.mark.parametrize(("tokens", "pieces"), [(130, 1), (512, 1), (1024, 2)])
+def test_a_layer_split_unpacks_no_weight_more_often(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, tokens: int, pieces: int
+) -> None:
+    """Of a prompt that one device takes in one piece, two ranks make each weight once a piece of theirs."""
+    unpacked: list[tuple[vkpar.Device, int]] = []
+    unpack = products.unpack
+
+    def counted(kind: str, piece: Any, out: vkpar.Array) -> None:
+        unpacked.append((out.device, out.size))
+        unpack(kind, piece, out)
+
+    monkeypatch.setattr(products, "unpack", counted)
+    comm, found = rig("LL", wire="f32"), {}
+    for mode in ("single", "layer"):
+        with model_of(comm, mode, Shape(4, 32, 32, 1, 1, 32), 1024) as model:
+            unpacked.clear()
+            model.prefill([1] * tokens)
+            model.next_token()
+            found[mode] = [sum(size for where, size in unpacked if where is each) for each in comm.devices]
+    blocks = 4 * (4 * 32 * 32 + 3 * 32 * 32)
+    head = 96 * 32  # of the last token alone
+    assert found["single"] == [pieces * blocks + head, 0]
+    assert found["layer"] == [pieces * blocks // 2, pieces * blocks // 2 + head]

@@ -1,0 +1,22 @@
+"""Scratch arrays in which quantised weights are made for products of many rows, some rows at a time; pure sizes.
+
+The memory of a dropped array serves the next one of its size alone. So scratch arrays have few sizes: those of all
+matrices of a model are served by two or three arrays, in eager work too.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+SLAB: Final = 1 << 26  # bytes at once, for 128 rows at least
+_LEAST: Final = 1 << 16
+
+
+def rows_at_once(columns: int, itemsize: int) -> int:
+    """Return how many rows are made at a time."""
+    return max(SLAB // (columns * itemsize) // 128 * 128, 128)
+
+
+def nbytes(rows: int, columns: int, itemsize: int) -> int:
+    """Return the bytes of the array that they are made in: a power of two."""
+    return 1 << (max(rows * columns * itemsize, _LEAST) - 1).bit_length()
