@@ -55,7 +55,9 @@ def test_shipped_kernels(kernel: str) -> None:
         dots = kernel.startswith("quantized_dots")  # these, and those of subgroups, are taken where the device has them
         subgroups = dots or "_subgroups" in kernel or kernel.startswith("attention_warps")
         features = dataclasses.replace(WITH_SUBGROUPS if subgroups else NO_FEATURES, integer_dot=dots)
-        if not kernel.startswith(("matmul_coop", "attention_cores")):  # what they need: tests/unit/test_cores.py
+        if not kernel.startswith(
+            ("matmul_coop", "matvec_cores", "attention_cores")
+        ):  # what they need: tests/unit/test_cores.py
             assert missing(found.capabilities, features) == doubles
         assert found.bindings == _bindings(kernel, len(found.bindings))
     assert found.bindings
