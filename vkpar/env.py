@@ -126,7 +126,9 @@ class Environment:
         "VKPAR_CACHE_DIR", "where tunings and compiled kernels are kept (empty: vkpar in the user's cache)", ""
     )
     spin_us: int | None = _setting(
-        "VKPAR_SPIN_US", "microseconds that waits spin before they block (unset: chosen by the rig)", None
+        "VKPAR_SPIN_US",
+        "microseconds that waits spin before they block (unset: 500 for GPUs, where cores are to spare)",
+        None,
     )
 
 
