@@ -196,7 +196,12 @@ class Rig:
         }
 
     def bridge_error(self, result: int) -> VulkanError:
-        """Return the typed error for the VkResult that stopped the bridge."""
+        """Return the typed error for the VkResult that stopped the bridge, or the submission of a launch's rest."""
+        queue = self.group.unsent()
+        if queue is not None:
+            error = api.load().error(result, "vkQueueSubmit", f"rank {self.queue_map.ranks[queue]}")
+            error.rank = queue  # type: ignore[attr-defined]
+            return error
         return api.load().error(result, "vkWaitSemaphores", "in the bridge between ranks")
 
     def confirm(self) -> None:

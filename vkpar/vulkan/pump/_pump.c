@@ -26,7 +26,14 @@ vkp_queue *vkp_queue_new(uint64_t device, uint64_t queue, uint64_t timeline, uin
     return q;
 }
 
-void vkp_queue_free(vkp_queue *q) { free(q); }
+void vkp_queue_free(vkp_queue *q) {
+    if (forked) return;
+    pthread_mutex_lock(&entry);
+    settle(q);
+    pthread_mutex_unlock(&entry);
+    free(q);
+}
+
 void vkp_queue_naps(vkp_queue *q, int naps) { q->naps = naps; }
 void vkp_queue_pair(vkp_queue *a, vkp_queue *b) { a->sibling = b; b->sibling = a; }
 const uint64_t *vkp_queue_last_word(vkp_queue *q) { return &q->last; }
@@ -50,8 +57,12 @@ static int32_t submit_one(vkp_queue *q, void *command, uint64_t value) {
     timeline_info timeline = {STYPE_TIMELINE_SUBMIT, NULL, count, values, 1, &value};
     submit_info info = {STYPE_SUBMIT_INFO, &timeline, count, waits, &stage, 1, commands, 1, &q->timeline};
     int32_t result = q->submit(q->queue, 1, &info, 0);
-    if (result == SUCCESS) set_last(q, value);
-    else q->sibling_waited = before;
+    if (result == SUCCESS) {
+        set_submitted(q, value);
+        set_last(q, value);
+    } else {
+        q->sibling_waited = before;
+    }
     return result;
 }
 
@@ -67,11 +78,13 @@ int32_t vkp_submit(vkp_queue *q, uint64_t command, uint64_t *value) {
     return result;
 }
 
-/* Submits what a wait for `value` would wait for in vain. */
+/* Submits what a wait for `value` would wait for in vain, unless a thread is about to; says why nothing will signal it. */
 static int32_t flush_for(vkp_queue *q, uint64_t value) {
-    if (__atomic_load_n(&q->submitted, __ATOMIC_ACQUIRE) >= value) return SUCCESS;
+    int32_t refused = __atomic_load_n(&q->refused, __ATOMIC_ACQUIRE), result = SUCCESS;
+    if (refused == SUCCESS && __atomic_load_n(&q->submitted, __ATOMIC_ACQUIRE) >= value) return SUCCESS;
     pthread_mutex_lock(&entry);
-    int32_t result = flush(q->stream);
+    if (!is_sending(q) || value > q->promised) result = flush(q->stream);
+    if (value > q->lost_after && value <= q->lost_until) result = q->refused;
     pthread_mutex_unlock(&entry);
     return result;
 }
@@ -122,17 +135,15 @@ vkp_group *vkp_group_new(uint32_t n, vkp_queue **queues, uint32_t nslots) {
     g->fetched = calloc((size_t)(nslots + 1) * (n + 1), sizeof *g->fetched);
     g->locals = calloc(n, sizeof *g->locals);
     g->waiters = calloc(n, sizeof *g->waiters);
+    g->unsent = n;
     pthread_mutex_init(&g->lock, NULL);
+    make_sender(&g->sender);
     if (!g->queues || !g->native || !g->waited || !g->writer || !g->written || !g->read || !g->mirror || !g->offset ||
         !g->size || !g->fetched || !g->locals || !g->waiters) {
         vkp_group_free(g);
         return NULL;
     }
     memcpy(g->queues, queues, n * sizeof *queues);
-    if (!make_senders(g)) {
-        vkp_group_free(g);
-        return NULL;
-    }
     for (uint32_t r = 0; r < n; r++) {
         g->waiters[r].group = g;
         g->waiters[r].rank = r;
@@ -179,7 +190,7 @@ void vkp_group_stop(vkp_group *g) {
         if (g->waiters[r].running) pthread_join(g->waiters[r].thread, NULL);
         g->waiters[r].running = 0;
     }
-    stop_senders(g);
+    stop_sender(&g->sender);
 }
 
 /* Lets every parked batch run: its data is undefined, its queue drains. */
@@ -187,6 +198,14 @@ void vkp_group_abort(vkp_group *g) {
     pthread_mutex_lock(&g->lock);
     release(g);
     pthread_mutex_unlock(&g->lock);
+}
+
+/* The rank whose batches the group's thread could not submit, as the error word says why; else the number of ranks. */
+uint32_t vkp_group_unsent(vkp_group *g) {
+    pthread_mutex_lock(&g->lock);
+    uint32_t rank = g->unsent;
+    pthread_mutex_unlock(&g->lock);
+    return rank;
 }
 
 const int32_t *vkp_group_error_word(vkp_group *g) { return &g->error; }
@@ -212,7 +231,10 @@ void vkp_group_free(vkp_group *g) {
             free(g->locals[r].missing);
             pthread_cond_destroy(&g->waiters[r].wake);
         }
-    free_senders(g);
+    free_sender(&g->sender);
+    pthread_mutex_lock(&entry);
+    conclude(g);
+    pthread_mutex_unlock(&entry);
     pthread_mutex_destroy(&g->lock);
     free(g->queues); free(g->native); free(g->waited); free(g->writer); free(g->written); free(g->read);
     free(g->mirror); free(g->offset); free(g->size); free(g->fetched); free(g->locals); free(g->waiters); free(g);
@@ -222,6 +244,7 @@ void vkp_group_free(vkp_group *g) {
 
 void vkp_program_free(vkp_program *p) {
     if (!p) return;
+    if (__atomic_load_n(&p->is_sent, __ATOMIC_ACQUIRE)) await_sender(p->group, p);
     free(p->rank); free(p->read_start); free(p->reads); free(p->write_start); free(p->writes); free(p->commands);
     free(p->gates); free(p->gate_values); free(p->submits); free(p->timelines); free(p->waits); free(p->wait_values);
     free(p->signals); free(p->signal_values); free(p->required); free(p->stages); free(p->first); free(p->needs);
@@ -341,7 +364,7 @@ static int32_t build_waits(vkp_program *p, uint32_t i, uint64_t *waits, uint64_t
         if (g->native[rank * n + src]) {
             waits[*count] = g->native[rank * n + src];
             values[(*count)++] = value;
-        } else if (!has_reached(g->queues[src], value)) {
+        } else if (value > g->queues[src]->submitted || !has_reached(g->queues[src], value)) {
             p->needs[p->nneeds++] = (need){value, 0, src, rank, NO_SLOT};
         }
     }

@@ -10,6 +10,7 @@
 #define VKPAR_PUMP_LAUNCH_H
 
 #include "_pump_record.h"
+#include "_pump_send.h"
 #include "_pump_types.h"
 
 /* What an entry returns besides VkResults: no buffer is free, wait for the oldest; the stream was closed; a fork; the
@@ -90,10 +91,11 @@ static int retire_frames(vkp_stream *s) {
         s->head = (s->head + 1) % s->nframes;
         s->pending--;
     }
-    return now >= s->queue->submitted;
+    return now >= s->queue->submitted && !is_sending(s->queue);
 }
 
 static int32_t reset_frame(vkp_stream *s, frame *f) {
+    if (s->wait_idle) settle(s->queue);
     int32_t result = s->wait_idle ? s->wait_idle(s->queue->queue) : SUCCESS;
     if (result == SUCCESS) result = s->vk.reset_pool(s->queue->device, f->pool, 0);
     for (uint32_t i = 0; i < f->used && result == SUCCESS; i++)
@@ -189,6 +191,7 @@ static int32_t flush(vkp_stream *s) {
         int32_t result = s->vk.end(s->open->commands);
         if (result != SUCCESS) return s->broken = result;
     }
+    settle(s->queue);
     uint64_t value = s->queue->last;
     int32_t result = submit_one(s->queue, s->open->commands, value);
     s->sealed = result != SUCCESS;
@@ -204,6 +207,8 @@ static int32_t flush(vkp_stream *s) {
 
 /* What both queues of a device were given so far. */
 static int32_t flush_device(vkp_queue *q) {
+    settle(q);
+    settle(q->sibling);
     int32_t result = flush(q->stream);
     return result == SUCCESS && q->sibling ? flush(q->sibling->stream) : result;
 }
@@ -443,6 +448,7 @@ int32_t vkp_fill(vkp_stream *s, uint32_t name, uint32_t n, const char *parts, ui
 /* Waits until the queue is idle, with no submission meanwhile: the function is vkQueueWaitIdle. */
 int32_t vkp_queue_idle(vkp_queue *q, uint64_t wait_idle) {
     pthread_mutex_lock(&entry);
+    settle(q);
     int32_t result = ((idle_fn)(uintptr_t)wait_idle)(q->queue);
     pthread_mutex_unlock(&entry);
     return result;

@@ -50,6 +50,10 @@ typedef struct vkp_queue {
     struct vkp_stream *stream;           /* what gathers operations for it, or NULL */
     struct vkp_queue *sibling;           /* the device's other queue: each submission waits for all of it */
     uint64_t sibling_waited;
+    struct vkp_group *sending;           /* whose thread submits what signals `promised` at the end, or NULL; the values */
+    uint64_t promised;                   /* count in `last` already */
+    uint64_t lost_after, lost_until;     /* values that a thread could not submit, because of `refused` */
+    int32_t refused;
     int naps;                            /* the driver wakes blocked threads late */
     uint64_t awaited, since;             /* the value last waited for, and when that began */
     submit_fn submit; wait_fn wait; signal_fn signal; counter_fn counter;
@@ -75,11 +79,10 @@ typedef struct {
 } local;
 
 typedef struct {
-    struct vkp_group *group;
-    uint32_t rank;
     pthread_t thread;
-    int running;
-    pthread_cond_t wake;
+    int running, parked, ends, promises; /* promises: some queue's `sending` may be the group */
+    pthread_mutex_t lock;
+    pthread_cond_t wake, sent;
     struct vkp_program *program;         /* what it is to submit the rest of; NULL: nothing, and `result` is there */
     int32_t result;
 } sender;
@@ -97,10 +100,8 @@ typedef struct vkp_group {
                                             memory being a mapped rank, or n for the shared one */
     local *locals;
     waiter *waiters;
-    sender *senders;
-    int apart, sends_no_more;            /* apart: no two ranks have one queue */
-    pthread_mutex_t sending;
-    pthread_cond_t sent;
+    sender sender;
+    uint32_t unsent;                     /* the rank that the sender could not submit all for, else n */
     pthread_mutex_t lock;
     int stop, aborted;
     int32_t error;                       /* Python reads it without the lock */
@@ -120,6 +121,7 @@ typedef struct vkp_program {
     uint32_t *stages, *first;            /* first[r]: where rank r's batches begin in submits */
     need *needs;                         /* of the batch that is being built: what its rank's bridge is to wait for */
     uint32_t nneeds;
+    int is_sent;                         /* a thread has it, and uses what is in here */
 } vkp_program;
 
 static uint64_t now_ns(void) {

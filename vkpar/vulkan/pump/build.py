@@ -43,6 +43,7 @@ _DECLARATIONS = """
     int vkp_group_start(vkp_group *, uint64_t spin_ns);
     void vkp_group_stop(vkp_group *);
     void vkp_group_abort(vkp_group *);
+    uint32_t vkp_group_unsent(vkp_group *);
     const int32_t *vkp_group_error_word(vkp_group *);
     void vkp_group_stats(vkp_group *, uint64_t *out);
     void vkp_group_free(vkp_group *);

@@ -207,8 +207,13 @@ class CGroup:
             self._c.lib.vkp_group_abort(self.handle)
 
     def error(self) -> int:
-        """Return the VkResult that stopped the bridge, 0 where none did."""
+        """Return the VkResult that stopped the bridge, or the thread that submits; 0 where none did."""
         return int(self._error[0])
+
+    def unsent(self) -> int | None:
+        """Return the rank of that submission."""
+        rank = len(self._queues) if self.handle is None else int(self._c.lib.vkp_group_unsent(self.handle))
+        return rank if rank < len(self._queues) else None
 
     def stats(self) -> BridgeStats:
         """Return the bridge threads' counters."""
