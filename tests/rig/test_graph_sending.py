@@ -117,6 +117,26 @@ def test_values_after_operations_and_sums(drivers: Drivers, devices: list[vkpar.
         graph.close()
 
 
+@pytest.mark.parametrize("what", ["graph", "communicator", "device"])
+def test_a_close_while_a_launch_goes_out(drivers: Drivers, devices: list[vkpar.Device], what: str) -> None:
+    """It waits for the thread that submits, then for what that submitted."""
+    logical = devices[0].logical
+    with vkpar.Communicator(devices) as comm:
+        xs = [device.array(np.full(64, rank + 1, np.float32)) for rank, device in enumerate(devices)]
+        graph = captured(comm, xs)
+        drivers.go.clear()
+        work = graph.launch()
+        assert drivers.begun.wait(30)
+        timer = threading.Timer(0.1, drivers.go.set)
+        timer.start()
+        {"graph": graph, "communicator": comm, "device": devices[0]}[what].close()
+        timer.join()
+        if what != "device":
+            work.wait()
+            assert all(np.array_equal(x.numpy(), np.full(64, 1.5, np.float32)) for x in xs)
+        assert not logical.quarantined
+
+
 def test_a_driver_that_refuses_the_rest_of_a_launch(drivers: Drivers, devices: list[vkpar.Device]) -> None:
     comm = vkpar.Communicator(devices)
     xs = [device.array(np.full(64, rank + 1, np.float32)) for rank, device in enumerate(devices)]

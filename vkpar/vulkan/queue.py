@@ -27,6 +27,7 @@ _SETS_PER_FRAME = 4
 DESCRIPTORS_PER_FRAME = 64
 _SLICE_NS = 100_000_000
 _SPIN_NS = 500_000
+_GLANCE_SECONDS = 0.001  # between looks at whether a thread has submitted what it was given
 
 
 def _nobody() -> None:
@@ -243,9 +244,12 @@ class Queue:
     def passed(self, value: int, seconds: float = 0.1) -> bool:
         """Wait for ``value``, ``seconds`` at most; works after the gate was shut. A lost device has passed all.
 
-        What was gathered and not submitted is not pending.
+        What was gathered and not submitted is not pending; what a thread is about to submit is.
         """
         try:
+            if self.port.is_sending():
+                time.sleep(min(seconds, _GLANCE_SECONDS))
+                return False
             if not native.wait([self.port], [min(value, self.port.submitted)], int(seconds * 1e9)):
                 return False
         except DeviceLostError:

@@ -39,6 +39,15 @@ void vkp_queue_pair(vkp_queue *a, vkp_queue *b) { a->sibling = b; b->sibling = a
 const uint64_t *vkp_queue_last_word(vkp_queue *q) { return &q->last; }
 const uint64_t *vkp_queue_submitted_word(vkp_queue *q) { return &q->submitted; }
 
+/* Does a thread still submit what counts as the queue's last? */
+int vkp_queue_sending(vkp_queue *q) {
+    if (forked) return 0;
+    pthread_mutex_lock(&entry);
+    int busy = is_sending(q);
+    pthread_mutex_unlock(&entry);
+    return busy;
+}
+
 static uint32_t add_sibling_wait(vkp_queue *q, uint64_t *waits, uint64_t *values, uint32_t count) {
     if (q->sibling && q->sibling->submitted > q->sibling_waited) {
         waits[count] = q->sibling->timeline;

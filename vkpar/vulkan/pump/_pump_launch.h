@@ -184,14 +184,15 @@ static int32_t dispatch_into(vkp_stream *s, recorder *to, frame *f, const vkp_pl
 
 /* Submits it. On an error it stays: nothing in it is lost, and whoever comes next tries again. */
 static int32_t flush(vkp_stream *s) {
-    if (!s || !s->count) return s ? s->broken : SUCCESS;
+    if (!s) return SUCCESS;
+    if (!forked) settle(s->queue);
+    if (!s->count) return s->broken;
     if (s->shut || forked) return SUCCESS;
     if (s->broken) return s->broken;
     if (!s->sealed) {
         int32_t result = s->vk.end(s->open->commands);
         if (result != SUCCESS) return s->broken = result;
     }
-    settle(s->queue);
     uint64_t value = s->queue->last;
     int32_t result = submit_one(s->queue, s->open->commands, value);
     s->sealed = result != SUCCESS;

@@ -14,6 +14,7 @@ int32_t vkp_launch(vkp_stream *, const vkp_plan *, const char *addresses, const 
 int32_t vkp_copy(vkp_stream *, uint32_t name, uint32_t n, const char *parts);
 int32_t vkp_fill(vkp_stream *, uint32_t name, uint32_t n, const char *parts, uint32_t word);
 const uint64_t *vkp_queue_submitted_word(vkp_queue *);
+int vkp_queue_sending(vkp_queue *);
 int32_t vkp_stream_flush(vkp_stream *);
 uint64_t vkp_stream_oldest(vkp_stream *);
 uint32_t vkp_stream_unsent(vkp_stream *, uint32_t *names, uint32_t most);

@@ -40,8 +40,12 @@ class CQueue:
 
     @property
     def submitted(self) -> int:
-        """The same without what the stream has gathered."""
+        """The same without what the stream has gathered, and what a thread is about to submit."""
         return int(self._submitted[0])
+
+    def is_sending(self) -> bool:
+        """Say whether a thread is about to submit some of what :attr:`last` counts."""
+        return self.handle is not None and bool(self._c.lib.vkp_queue_sending(self.handle))
 
     def pair(self, other: CQueue) -> None:
         """Make each submission wait for all that ``other``, a queue of the same device, was given before."""
