@@ -84,7 +84,11 @@ class Stand:
 
     def _port(self, rank: int, fakes: Mapping[str, Callable[..., int]]) -> Any:
         callback = api.load().ffi.callback
-        types = {"submit": "PFN_vkQueueSubmit", "counter": "PFN_vkGetSemaphoreCounterValue"}
+        types = {
+            "submit": "PFN_vkQueueSubmit",
+            "counter": "PFN_vkGetSemaphoreCounterValue",
+            "signal": "PFN_vkSignalSemaphore",
+        }
         made = {name: callback(types[name], fake) for name, fake in fakes.items()}
         self._undo.callback(made.clear)  # it must outlive the threads that call it
         handles = replace(self.logical[rank].compute._handles(), timeline=self.timelines[rank].handle, **made)

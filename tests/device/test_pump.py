@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import pytest
@@ -261,6 +262,42 @@ def test_the_end_comes_during_a_copy(devices: list[vkpar.Device], end: str, dela
             mirror[:] = 77
         time.sleep(0.02)
         assert all(np.all(mirror == 77) for mirror in mirrors)
+
+
+@pytest.mark.parametrize("aborts", [False, True])
+def test_a_driver_that_takes_long_to_signal_holds_up_nobody_else(devices: list[vkpar.Device], aborts: bool) -> None:
+    """Neither other ranks' bridges nor callers; an abort waits for that signal, and makes the others itself."""
+    begun, go, made = threading.Event(), threading.Event(), []
+    real = devices[1].logical.compute._handles().signal
+
+    def signal(device: Any, info: Any) -> int:
+        begun.set()
+        assert go.wait(20)
+        made.append(int(info.value))
+        return int(real(device, info))
+
+    with stand(devices, fakes={1: {"signal": signal}}) as s:
+        try:
+            s.enqueue(
+                [s.batch(0, {}, {0: 7}), s.batch(1, {0: 7}, {1: 5}), s.batch(2, {}, {2: 8}), s.batch(1, {2: 8}, {})]
+            )
+            assert begun.wait(20)
+            s.enqueue([s.batch(2, {}, {3: 9}), s.batch(0, {3: 9}, {})])
+            s.wait(0)
+            s.wait(2)
+            assert s.group.stats().pending_by_rank == (0, 2, 0)
+            thread = threading.Thread(target=s.group.abort if aborts else s.group.stats)
+            thread.start()
+            thread.join(0.05 if aborts else 20)
+            assert thread.is_alive() == aborts
+        finally:
+            go.set()
+        thread.join(20)
+        if not aborts:
+            s.check()
+        assert s.group.stats().pending == 0
+        assert made == [1, 2]
+        s.finish()
 
 
 def test_no_enqueue_slips_past_an_abort(devices: list[vkpar.Device]) -> None:

@@ -204,7 +204,7 @@ void vkp_group_stop(vkp_group *g) {
 
 /* Lets every parked batch run: its data is undefined, its queue drains. */
 void vkp_group_abort(vkp_group *g) {
-    pthread_mutex_lock(&g->lock);
+    lock_group(g);
     release(g);
     pthread_mutex_unlock(&g->lock);
 }
@@ -415,7 +415,7 @@ static int32_t build(vkp_program *p, uint64_t *next, uint32_t *fill) {
 
 /* May what was built be submitted? An abort that comes later finds all its parked entries and releases them. */
 static int32_t may_submit(vkp_group *g) {
-    pthread_mutex_lock(&g->lock);
+    lock_group(g);
     int32_t result = refusal(g);
     pthread_mutex_unlock(&g->lock);
     return result;

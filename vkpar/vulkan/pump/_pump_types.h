@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -76,6 +77,7 @@ typedef struct {
     uint64_t semaphore;                  /* the destination's own timeline, signalled by the host alone */
     uint32_t *missing;                   /* ring: sources that entry i still waits for */
     uint64_t done, tail, capacity;       /* entries below done are signalled; entry i signals value i + 1 */
+    int signals;                         /* a thread signals to it, and takes what gets ready meanwhile, too */
 } local;
 
 typedef struct {
