@@ -73,7 +73,7 @@ class Rig:
         infos = [device.info for device in devices]
         most = min(min(info.limits.max_storage_buffer_range, info.limits.max_allocation) for info in infos)
         alignment = max(info.limits.host_import_alignment for info in infos)
-        self.spin_ns = spin_ns([device.info for device in devices], len(self.queues))
+        self.spin_ns = spin_ns(infos, len(devices))  # bridges of queues that copy are hardly ever under way, too
         self.transports: list[Transport] = []
         with ExitStack() as undo:
             self.arena = Arena(len(devices), alignment, most, staging_nbytes)
