@@ -84,6 +84,7 @@ class Health:
                 raise
             return self._passed(active, wanted)
         except VulkanError as error:
+            self._notice_bridge_error()  # it may be what the wait fails of
             self.fail(error)
             self.check_failure()
             raise
