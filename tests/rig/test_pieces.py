@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pytest
@@ -62,6 +63,7 @@ def counted_captures(monkeypatch: pytest.MonkeyPatch) -> list[object]:
         ("LL", "tensor", (1, 1)),
         ("LS", "tensor", (1, 1)),
         ("LLL", "layer", (1, 0, 1)),
+        ("LS", "layer", (1, 1)),
         ("LL", "row", (3, 1)),
     ],
 )
@@ -78,7 +80,7 @@ def test_captured_pieces_are_eager_ones(
         model.prefill(PROMPT[7:], logits=False)
         model.rewind()
         assert turns(model).tobytes() == eager.tobytes()
-    assert len(captures) == (mode != "layer"), "one graph for all pieces, none where ranks take turns"
+    assert len(captures) == (2 if mode == "layer" else 1), "one graph for all pieces, or one for each rank's blocks"
 
 
 def test_another_length_takes_the_graphs_place_when_it_comes_twice(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,15 +136,15 @@ def test_a_graph_makes_room_for_a_piece_of_another_length(
     monkeypatch.setattr(pieces, "captured_on", lambda devices: True)
     with model_of(rig("L"), "single", (1,)) as model:
         whole = turns(model).tobytes()
-        real, refused = model._normed, []
+        real, refused = model._through, []
 
-        def full(tokens: list[vkpar.Array | None], positions: list[vkpar.Array | None]) -> object:
+        def full(*arguments: Any) -> object:
             if not refused:
-                refused.append(tokens)
+                refused.append(arguments)
                 raise vkpar.OutOfMemoryError(-2, "vkAllocateMemory")
-            return real(tokens, positions)
+            return real(*arguments)
 
-        monkeypatch.setattr(model, "_normed", full)
+        monkeypatch.setattr(model, "_through", full)
         model.rewind()
         assert turns(model).tobytes() == whole
     assert refused

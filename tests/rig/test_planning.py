@@ -73,6 +73,14 @@ def test_a_model_that_does_not_fit_one_device_is_split(rig: Open, settings_overr
         ("LLL", "tensor", (2, 1, 1), "q8_0"),
         ("LL", "layer", (3, 1), "float32"),
         ("LL", "row", (1, 1), "float32"),
+        ("L", "single", (1,), "q8_0"),
+        ("L", "single", (1,), "q4_k"),
+        ("LL", "layer", (1, 1), "float16"),
+        ("LL", "layer", (1, 1), "q8_0"),
+        ("LL", "layer", (1, 1), "q4_k"),
+        ("LL", "tensor", (1, 1), "float16"),
+        ("LL", "tensor", (1, 1), "q8_0"),
+        ("LL", "tensor", (1, 1), "q4_k"),
     ],
 )
 def test_memory_is_what_was_planned(
@@ -81,7 +89,8 @@ def test_memory_is_what_was_planned(
     """With pieces of prompts captured, as on GPUs, so that what they compute in between is held."""
     monkeypatch.setattr(pieces, "captured_on", lambda devices: True)
     comm, rows = rig(letters, wire="f32"), 96
-    config = of_shape(Shape(4, 256, 1024, 8, 4, 32), 512, rows)
+    shape = Shape(4, 512, 1024, 16, 4, 32) if kind == "q4_k" else Shape(4, 256, 1024, 8, 4, 32)
+    config = of_shape(shape, 512, rows)
     made = weights(config, kind)
     spec = replace(spec_of(config, weights=kind), table=kind, cache="float32")
     found = plan(spec, comm, mode=mode, ratios=ratios, context=rows, strict=True)
@@ -98,11 +107,6 @@ def test_memory_is_what_was_planned(
         planned = [rank.total for rank in found.memory]
         shares = [rank.activations / rank.total for rank in found.memory]
         assert min(shares) > 0.1, "what is computed in between counts"
-        if mode == "layer":  # pieces run eagerly: what they compute is dropped once it is done
-            assert all(
-                rank.weights + rank.cache < nbytes < rank.total for rank, nbytes in zip(found.memory, held, strict=True)
-            )
-            planned = [rank.weights + rank.cache for rank in found.memory]
         assert planned == pytest.approx(held, rel=0.05)
 
 

@@ -18,12 +18,11 @@ from vkpar.errors import InvalidUsageError
 from vkpar.graph.capture import capture
 from vkpar.parallel.attention import KVCache
 from vkpar.parallel.between import batch_of, piece_rows
-from vkpar.parallel.layers import moved
 from vkpar.parallel.models import loading, naming
 from vkpar.parallel.models.building import Builder
 from vkpar.parallel.models.config import Config
 from vkpar.parallel.models.loading import Progress
-from vkpar.parallel.models.pieces import Pieces
+from vkpar.parallel.models.pieces import Pieces, Stage, through_all
 from vkpar.parallel.models.placement import Placement
 from vkpar.parallel.norms import Inputs, Parts, present
 from vkpar.parallel.planned import Plan
@@ -181,12 +180,12 @@ class Llama:
             InvalidUsageError: no tokens, one that the vocabulary lacks, or more than there is room for.
         """
         ids = self._checked(tokens)
-        stages = len(set(self.placement.streams))
+        stages = len(self._pieces.stages)
         rows, most = [], piece_rows(len(ids), stages, self._batch, unpacks=self._unpacks)
         for start in range(0, len(ids), most):
             chunk = ids[start : start + most]
             places = np.arange(self._length, self._length + len(chunk), dtype=np.uint32)
-            normed = self._pieces.run(self._normed, chunk, places)
+            normed = self._pieces.run(self._through, chunk, places)
             self._length += len(chunk)
             if logits:
                 rows.append(self._read(self._head(normed)))
@@ -295,25 +294,29 @@ class Llama:
             )
         return ids.astype(np.uint32)
 
-    def _stream(self, tokens: Parts, positions: Parts) -> tuple[Parts, Inputs]:
-        """Return the residual stream after all blocks, and its norm."""
-        stream = self._embedding(tokens)
-        normed = self._blocks[0].attention_norm.before(stream)
-        for number, block in enumerate(self._blocks):
-            cache = self._cache.layers[number]
+    def _through(self, stage: Stage, given: Parts, positions: Parts) -> tuple[Parts, Inputs]:
+        """Return the residual stream after a stage's blocks, and after the last block its norm.
+
+        Args:
+            stage: which blocks.
+            given: tokens, or what came out of the stage before.
+            positions: of the tokens.
+        """
+        blocks = self._blocks
+        stream = given if stage.first else self._embedding(given)
+        normed = blocks[stage.first].attention_norm.before(stream)
+        for number in range(stage.first, stage.stop):
+            block, cache = blocks[number], self._cache.layers[number]
             stream, normed = block.attention(normed, positions, cache, stream, block.forward_norm)
-            last = number + 1 == len(self._blocks)
-            following = self._norm if last else self._blocks[number + 1].attention_norm
-            ranks = block.ranks if last else self._blocks[number + 1].ranks
-            if ranks == block.ranks:
-                stream, normed = block.forward(normed, stream, following)
-            else:
-                stream = moved(block.forward(normed, stream)[0], self.comm, ranks[0])
-                normed = following.before(stream)
+            following = blocks[number + 1].attention_norm if number + 1 < stage.stop else None
+            if number + 1 == len(blocks):
+                following = self._norm
+            stream, normed = block.forward(normed, stream, following)
         return stream, normed
 
-    def _normed(self, tokens: Parts, positions: Parts) -> Inputs:
-        return self._stream(tokens, positions)[1]
+    def _stream(self, tokens: Parts, positions: Parts) -> tuple[Parts, Inputs]:
+        """Return the residual stream after all blocks, and its norm."""
+        return through_all(self._pieces.stages, self._through, self.comm, tokens, positions)
 
     def _choose(self, logits: Parts) -> Array:
         """Gather the logits of one token on the root, and put the likeliest token on all ranks."""
@@ -338,7 +341,7 @@ class Llama:
             positions: Parts = list(step.param("position"))
             at = positions[self.root]
             assert at is not None
-            self._step_logits = self._choose(self._head(self._normed(list(self._tokens), positions)))
+            self._step_logits = self._choose(self._head(self._stream(list(self._tokens), positions)[1]))
             ops.where(ops.equal(self._places, at), self._tokens[self.root], self._history, out=self._history)
         self._graph = step
         self._stack.callback(step.close)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,13 +14,38 @@ from vkpar.comm.communicator import Communicator
 from vkpar.device import Device
 from vkpar.errors import OutOfMemoryError
 from vkpar.graph.capture import capture
-from vkpar.parallel.norms import Inputs, Parts
+from vkpar.graph.graph import Graph
+from vkpar.parallel.layers import moved
+from vkpar.parallel.norms import Inputs, Parts, present, there
 
 _log = logging.getLogger("vkpar")
 _LEAST: Final = 128  # tokens: shorter pieces come in all lengths
 _Ids = NDArray[np.uint32]
-Blocks = Callable[[Parts, Parts], Inputs]
-"""Takes tokens and their positions by rank, (T,) uint32, through the blocks."""
+
+
+class Stage(NamedTuple):
+    """Blocks that have the residual stream on the same ranks.
+
+    Attributes:
+        ranks: those.
+        first: the number of the first block.
+        stop: that of the last, and one more.
+    """
+
+    ranks: tuple[int, ...]
+    first: int
+    stop: int
+
+
+Through = Callable[[Stage, Parts, Parts], tuple[Parts, Inputs]]
+"""Takes tokens, (T,) uint32 by rank, or what comes out of the stage before, and positions alike, through a stage: gives
+the residual stream, and its norm after the last block."""
+
+
+def stages_of(streams: Sequence[tuple[int, ...]]) -> list[Stage]:
+    """Return the stages of blocks that have the residual stream on these ranks."""
+    starts = [block for block, ranks in enumerate(streams) if not block or ranks != streams[block - 1]]
+    return [Stage(streams[first], first, stop) for first, stop in zip(starts, [*starts[1:], len(streams)], strict=True)]
 
 
 def captured_on(devices: Sequence[Device]) -> bool:
@@ -32,66 +57,100 @@ def captured_on(devices: Sequence[Device]) -> bool:
     return not any(device.info.is_cpu for device in devices)
 
 
+class _Captured(NamedTuple):
+    """A stage's graph.
+
+    Attributes:
+        graph: of all ranks where there is one stage, else of the stage's rank.
+        given: what it takes; None for tokens.
+        stream: what it gives to the next stage.
+        normed: what the last one gives.
+    """
+
+    graph: Graph
+    given: Parts | None
+    stream: Parts
+    normed: Inputs
+
+
 class Pieces:
-    """Runs pieces of a prompt, eagerly, and by a graph those of a length that comes twice in a row.
+    """Runs pieces of a prompt, eagerly, and by graphs those of a length that comes twice in a row.
 
     So kernels are made and measured before a capture. What a graph computes in between has memory of its own; there is
-    one graph at a time.
+    one length that is captured at a time.
 
-    Where blocks lie on several ranks, which work on different pieces at a time, all run eagerly: the work of a rank
-    between two moves is one stretch of a graph, and what is sent to it counts as taken at the end of that. So launches
-    would wait for each other.
+    Where blocks lie on several ranks, each has a graph of its own, and the moves between them run eagerly: of one graph
+    for all, the work of a rank between two moves would be one stretch, and what is sent to it would count as taken at
+    the end of that. So launches would wait for each other, where the ranks are to work on different pieces at a time.
 
     Args:
         comm: the communicator.
         rows: tokens of a piece at most.
         streams: by block, the ranks that have the residual stream.
+
+    Attributes:
+        stages: of the blocks.
     """
 
     def __init__(self, comm: Communicator, rows: int, streams: Sequence[tuple[int, ...]]) -> None:
         self._comm = comm
-        self._captures = len(set(streams)) == 1 and captured_on(comm.devices)
+        self.stages = stages_of(streams)
+        self._captures = captured_on(comm.devices)
         self._least = min(rows, _LEAST)
         self._latest = 0  # tokens of the latest piece
-        self._rows = 0  # of the graph
-        self._graph: Any = None
+        self._rows = 0  # of the graphs
+        self._graphs: list[_Captured] = []
         self._inputs: list[Array] = []
-        self._result: Inputs = []
 
-    def run(self, blocks: Blocks, tokens: _Ids, positions: _Ids) -> Inputs:
+    def run(self, through: Through, tokens: _Ids, positions: _Ids) -> Inputs:
         """Return what comes out of the blocks, by rank; the next piece may overwrite it.
 
         Args:
-            blocks: always the same ones.
+            through: always the same.
             tokens: of the piece.
             positions: where they are in the text.
         """
         count, latest = len(tokens), self._latest
         self._latest = count
         again = self._captures and count == latest and count >= self._least
-        if count != self._rows and not (again and self._captured(blocks, count)):
-            return self._eager(blocks, tokens, positions)
+        if count != self._rows and not (again and self._captured(through, count)):
+            return self._eager(through, tokens, positions)
         both = np.stack((tokens, positions))
-        for part in self._inputs:
-            part.write(both)
-        self._graph.launch()
-        return self._result
+        for device, part in zip(self._comm.devices, self._inputs, strict=True):
+            if len(self.stages) == 1:
+                part.write(both)
+            else:  # in program order: the host could have to wait for the piece before
+                part.copy_from(device.array(both))
+        return self._launched()
 
-    def _eager(self, blocks: Blocks, tokens: _Ids, positions: _Ids) -> Inputs:
+    def _launched(self) -> Inputs:
+        """Launch the graphs, and move the stream from each to the next."""
+        last: _Captured | None = None
+        for each in self._graphs:
+            if last is not None and each.given is not None:
+                pairs = [(there(last.stream, present(last.stream)[0]), there(each.given, present(each.given)[0]))]
+                self._comm.send_recv(pairs)
+            each.graph.launch()
+            last = each
+        assert last is not None
+        return last.normed
+
+    def _eager(self, through: Through, tokens: _Ids, positions: _Ids) -> Inputs:
         """Run a piece without a graph; where there is no room beside one, give that up and run it again."""
         devices = self._comm.devices
         try:
-            return blocks([device.array(tokens) for device in devices], [device.array(positions) for device in devices])
+            both: list[Parts] = [[device.array(values) for device in devices] for values in (tokens, positions)]
+            return through_all(self.stages, through, self._comm, *both)[1]
         except OutOfMemoryError as error:
-            if self._graph is None:
+            if not self._graphs:
                 raise
             self._give_up(error)
-        return self._eager(blocks, tokens, positions)
+        return self._eager(through, tokens, positions)
 
-    def _captured(self, blocks: Blocks, rows: int) -> bool:
+    def _captured(self, through: Through, rows: int) -> bool:
         """Capture pieces of so many tokens, where there is room for that."""
         try:
-            self._capture(blocks, rows)
+            self._capture(through, rows)
         except OutOfMemoryError as error:
             self._give_up(error)
         return self._captures
@@ -102,20 +161,45 @@ class Pieces:
         self._captures = False
         _log.warning("prompts run without a graph, which has no room: %s", error)
 
-    def _capture(self, blocks: Blocks, rows: int) -> None:
+    def _capture(self, through: Through, rows: int) -> None:
         self.close()
         comm = self._comm
         self._inputs = [device.zeros((2, rows), "uint32") for device in comm.devices]
         tokens: Parts = [part[0] for part in self._inputs]
         positions: Parts = [part[1] for part in self._inputs]
-        graph = capture(comm.devices, comm=comm if comm.nranks > 1 else None)
-        with graph as step:
-            self._result = blocks(tokens, positions)
-        self._graph, self._rows = step, rows
+        for stage in self.stages:
+            given: Parts | None = None
+            devices, sums = comm.devices, comm if comm.nranks > 1 else None
+            if len(self.stages) > 1:
+                devices, sums = (comm.devices[stage.ranks[0]],), None
+            if self._graphs:
+                given = _like(self._graphs[-1].stream, stage.ranks[0], comm)
+            with capture(devices, comm=sums) as graph:
+                stream, normed = through(stage, tokens if given is None else given, positions)
+            self._graphs.append(_Captured(graph, given, stream, normed))
+        self._rows = rows
 
     def close(self) -> None:
-        """Free the graph; a second call does nothing."""
-        graph, self._graph = self._graph, None
-        self._result, self._inputs, self._rows = [], [], 0
-        if graph is not None:
-            graph.close()
+        """Free the graphs; a second call does nothing."""
+        graphs, self._graphs = self._graphs, []
+        self._inputs, self._rows = [], 0
+        for each in graphs:
+            each.graph.close()
+
+
+def _like(x: Parts, rank: int, comm: Communicator) -> Parts:
+    """Return an array on one rank for what another one has."""
+    source = there(x, present(x)[0])
+    made: Parts = [None] * comm.nranks
+    made[rank] = comm.devices[rank].empty(source.shape, source.dtype)
+    return made
+
+
+def through_all(
+    stages: Sequence[Stage], through: Through, comm: Communicator, tokens: Parts, positions: Parts
+) -> tuple[Parts, Inputs]:
+    """Return the residual stream after all stages, moved from each to the next, and its norm."""
+    stream, normed = through(stages[0], tokens, positions)
+    for stage in stages[1:]:
+        stream, normed = through(stage, moved(stream, comm, stage.ranks[0]), positions)
+    return stream, normed

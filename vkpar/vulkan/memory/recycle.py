@@ -44,7 +44,7 @@ class _Holder(weakref.ref[SubBuffers]):
 
 
 def _kept(heap_nbytes: int) -> int:
-    """Return how much is kept at most in a heap of so many bytes; 0 where its size is not known."""
+    """Return how many bytes are kept at most of a heap, whose size is 0 where it is not known."""
     most = max(_MOST_BYTES, min(heap_nbytes // _LARGE_SHARE, _LARGE_BYTES))
     return min(heap_nbytes // _MOST_SHARE or _MOST_BYTES, most)
 
