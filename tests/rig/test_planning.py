@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +19,7 @@ from vkpar.parallel.models import Llama, pieces
 from vkpar.parallel.models.building import units_of
 from vkpar.parallel.models.placement import place
 
+planning = importlib.import_module("vkpar.parallel.plan")
 pytestmark = pytest.mark.rig
 Open = Callable[..., vkpar.Communicator]
 TINY = ModelSpec(4, 256, 512, 8, 4, 32, 1000)
@@ -52,6 +54,23 @@ def test_a_plan_of_a_rig(
     for options in ({"mode": "fast"}, {"context": 0}, {"batch": True}, {"ratios": [1]}, {"ratios": "slow"}):
         with pytest.raises(InvalidUsageError):
             plan(TINY, comm, **options)  # type: ignore[arg-type]
+
+
+def test_ratios_that_auto_does_not_use_are_told(
+    rig: Open, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    comm = rig("LL")
+    facts = replace(planning.measured(TINY, comm), sum_seconds=1.0)
+    monkeypatch.setattr(planning, "measured", lambda spec, comm: facts)
+    for ratios in ("3,1", [3, 1]):
+        made = plan(TINY, comm, ratios=ratios)
+        assert made.mode == "single"
+        assert made.reasons[-1].startswith("the ratios 3:1 are not used: auto took single, on rank 0 (")
+        assert "name a mode to split by them" in caplog.text
+        caplog.clear()
+    for options in ({"ratios": "even"}, {"ratios": [0, 1]}, {"ratios": [3, 1], "mode": "single"}):
+        assert "not used" not in " ".join(plan(TINY, comm, **options).reasons)  # type: ignore[arg-type]
+        assert not caplog.text
 
 
 def test_a_model_that_does_not_fit_one_device_is_split(rig: Open, settings_override: Callable[..., None]) -> None:

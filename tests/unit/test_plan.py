@@ -176,6 +176,19 @@ def test_auto_takes_the_fastest_and_says_why() -> None:
     assert any("single: rank 0 would need 14.1" in reason for reason in crowded.reasons)
 
 
+def test_of_estimates_that_are_alike_auto_takes_the_simplest() -> None:
+    """Of one text, two equal cards that have blocks of their own take turns: nothing is to be gained."""
+    made = choose(LLAMA, rig(2, seconds=30e-6), even(2))
+    assert made.mode == "single"
+    assert made.ratios == (1, 0), "of equal cards the first"
+    assert "single and layer differ by less than estimates are off (of one text," in made.reasons[0]
+    assert made.reasons[0].endswith(": single is the simplest")
+    uneven = replace(rig(2, seconds=30e-6), speeds=(4e12, 4.2e12))
+    assert choose(LLAMA, uneven, even(2)).ratios == (0, 1)
+    slower = replace(rig(2, seconds=30e-6), speeds=(4e12, 3e12))
+    assert "differ by less" not in choose(LLAMA, slower, even(2)).reasons[0]
+
+
 def test_a_slow_device_gets_nothing_and_the_plan_says_so() -> None:
     facts = RigFacts(("card", "processor"), (130 * GIB, 60 * GIB), (4e12, 1e10), (4e-6, 1e-4), 1e-4)
     made = choose(LLAMA, facts, (Fraction(400), Fraction(1)))

@@ -59,3 +59,16 @@ def test_measures_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(speed.time, "perf_counter", clock.perf_counter)
     assert speed.settled([lambda: named("a", 2.0), lambda: named("b", 1.0)], [device(cpu=False)]) == [2.0, 1.0]
     assert order[:4] == ["a", "b", "a", "b"]
+
+
+def named(name: str, driver: str = "driver") -> Any:
+    return SimpleNamespace(info=SimpleNamespace(name=name, driver_uuid=driver, driver_version="1"))
+
+
+def test_equal_devices_are_equally_fast() -> None:
+    cards = [named("A"), named("B"), named("A"), named("A", "another")]
+    assert speed.levelled(cards, [4.0, 3.9, 4.1, 4.08]) == [4.05, 3.9, 4.05, 4.08]
+
+
+def test_a_slow_card_of_the_same_model_stays_slow() -> None:
+    assert speed.levelled([named("A"), named("A")], [4.0, 3.0]) == [4.0, 3.0]

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from fractions import Fraction
+from typing import Final
 
 from vkpar import text
 from vkpar.comm.communicator import Communicator
@@ -18,6 +19,8 @@ from vkpar.parallel.spec import ModelSpec
 from vkpar.parallel.split import Ratios, Rig, cut, devices_of, free_memory, shares
 
 _log = logging.getLogger("vkpar")
+
+_ALIKE: Final = 1.03  # times the least: estimates that differ by less say nothing
 
 
 def plan(
@@ -40,9 +43,11 @@ def plan(
         comm: a communicator, or its devices; of devices a communicator is made to measure a sum.
         mode: ``"tensor"``: each rank has some heads, some of the feed-forward width and some of the vocabulary of all
             blocks. ``"row"``: one rank has all but slices of large weights. ``"layer"``: each rank has some blocks.
-            ``"single"``: the fastest rank has all. ``"auto"``: the one with the lowest estimate that fits. A mode that
-            is not possible falls back to the next of this order, with a warning.
-        ratios: what each rank gets, as :func:`split` takes it.
+            ``"single"``: the fastest rank has all, the first of equals. ``"auto"``: the one with the lowest estimate
+            that fits, or a simpler one whose estimate is as good as that. A mode that is not possible falls back to
+            the next of this order, with a warning.
+        ratios: what each rank gets, as :func:`split` takes it. Where ``"auto"`` takes ``"single"``, numbers say no more
+            than which ranks may have it: that is a warning.
         context: tokens that there is room for.
         batch: texts at once.
         strict: raise where the mode is not possible, in place of falling back.
@@ -60,7 +65,14 @@ def plan(
     found = shares(devices, ratios)
     facts = measured(spec, comm)
     spare = shares(devices, "memory") if isinstance(ratios, str) and ratios == "speed" and any(facts.free) else None
-    return choose(spec, facts, found, spare, mode=mode, context=context, batch=batch, strict=strict)
+    made = choose(spec, facts, found, spare, mode=mode, context=context, batch=batch, strict=strict)
+    numbered = not isinstance(ratios, str) or "," in ratios
+    if mode == "auto" and made.mode == "single" and numbered and sum(ratio > 0 for ratio in found) > 1:
+        home = made.ratios.index(max(made.ratios))
+        told = f"the ratios {':'.join(f'{float(ratio):g}' for ratio in found)} are not used: auto took single, on rank "
+        made = replace(made, reasons=(*made.reasons, f"{told}{home} ({facts.names[home]})"))
+        _log.warning("%s; name a mode to split by them", made.reasons[-1])
+    return made
 
 
 def measured(spec: ModelSpec, comm: Rig) -> RigFacts:
@@ -75,7 +87,7 @@ def measured(spec: ModelSpec, comm: Rig) -> RigFacts:
         names=tuple(map(str, devices)),
         free=tuple(free_memory(devices)),
         speeds=tuple(speed.speeds(devices)),
-        op_seconds=tuple(speed.op_seconds(device, spec.width) for device in devices),
+        op_seconds=tuple(speed.levelled(devices, [speed.op_seconds(device, spec.width) for device in devices])),
         sum_seconds=seconds,
         piece=batch_of(devices),
     )
@@ -137,9 +149,15 @@ def _fastest(facts: RigFacts, attempt: Callable[[str], Plan]) -> Plan:
             refused.append(str(error))
     if not found:
         raise UnsupportedError("no mode is possible: " + "; ".join(refused))
-    best = min(found, key=lambda mode: found[mode].seconds)
+    fastest = min(found, key=lambda mode: found[mode].seconds)
+    best = next(mode for mode, made in found.items() if made.seconds <= _ALIKE * found[fastest].seconds)
     others = [f"{mode} would take {_took(made, facts)}" for mode, made in found.items() if mode != best]
     reason = f"{best}: {'; '.join([*others, f'{best} {_took(found[best], facts)}'])}"
+    near = [mode for mode, made in found.items() if mode != best and made.seconds <= _ALIKE * found[best].seconds]
+    if near:
+        alike = f"{' and '.join([best, *near])} differ by less than estimates are off"
+        idle = " (of one text, ranks with blocks of their own take turns)" if "layer" in near else ""
+        reason = f"{reason}; {alike}{idle}: {best} is the simplest"
     return replace(found[best], reasons=(reason, *refused, *found[best].reasons))
 
 

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
+from statistics import fmean
 from typing import Final
 
 from vkpar.comm.communicator import Communicator
@@ -34,21 +35,39 @@ _RISE: Final = 0.4  # seconds of work after which a GPU's clock has risen
 _RISE_CPU: Final = 0.1
 _LONGEST: Final = 2.0
 _STILL: Final = 0.98  # of the least before: what is not below it is no fall
+_ALIKE: Final = 1.05  # times the least: what equal devices are measured to differ by, from one moment to the next
 
 
 def speeds(devices: Sequence[Device]) -> list[float]:
     """Return how many bytes of float16 weights a second each device reads in matrix-vector products.
 
     Each physical device is measured once, alone; what it does is divided among the devices that were opened on it.
-    Nothing else should run on them meanwhile.
+    Nothing else should run on them meanwhile. Devices of one model get the same speed: see :func:`levelled`.
 
     Raises:
         InvalidUsageError: a device is closed.
         OutOfMemoryError: no room for 128 MiB of weights (2 MiB on a CPU).
     """
     cards = [device.info.device_uuid for device in devices]
-    found = [_alone(device) for device in devices]
+    found = levelled(devices, [_alone(device) for device in devices])
     return [each / cards.count(card) for each, card in zip(found, cards, strict=True)]
+
+
+def levelled(devices: Sequence[Device], measured: Sequence[float]) -> list[float]:
+    """Return what was measured of devices, of one model and driver their mean where they differ by chance alone.
+
+    Else plans would cut weights at odd places, and take one card of two equal ones, by what a clock was at.
+    """
+    found = list(measured)
+    models = [(device.info.name, device.info.driver_uuid, device.info.driver_version) for device in devices]
+    for model in set(models):
+        same = [rank for rank, each in enumerate(models) if each == model]
+        least, most = (function(measured[rank] for rank in same) for function in (min, max))
+        if most <= _ALIKE * least:
+            mean = fmean(measured[rank] for rank in same)
+            for rank in same:
+                found[rank] = mean
+    return found
 
 
 def _alone(device: Device) -> float:
