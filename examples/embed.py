@@ -14,10 +14,20 @@ from pathlib import Path
 import numpy as np
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    TextColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
 
 import vkpar
 from vkpar.parallel.models import SPLITS, nearest, open_encoder
+from vkpar.text import units
 
 SENTENCES = [
     "The dog sleeps in the kitchen.",
@@ -45,6 +55,19 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
+def progress(*columns: ProgressColumn) -> Progress:
+    """Return bars on a terminal's errors, which vanish in the end; elsewhere they show nothing."""
+    console = Console(stderr=True)
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        *columns,
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    )
+
+
 def embed(options: argparse.Namespace, texts: list[str]) -> np.ndarray:
     """Return the embeddings of texts, (texts, hidden), each of length 1."""
     with ExitStack() as stack:
@@ -52,10 +75,21 @@ def embed(options: argparse.Namespace, texts: list[str]) -> np.ndarray:
         tokens = file.tokens(texts)
         devices = [stack.enter_context(device) for device in vkpar.open_devices(options.devices)]
         comm = stack.enter_context(vkpar.Communicator(devices, wire=options.wire))
-        model = file.load(comm, mode=options.split, ratios=options.ratios, batch=options.batch)
+        print(f"loading {units(file.weights.nbytes)} of weights", file=sys.stderr)
+        with progress(DownloadColumn(binary_units=True)) as bar:
+            task = bar.add_task("loading", total=file.weights.nbytes)
+            model = file.load(
+                comm,
+                mode=options.split,
+                ratios=options.ratios,
+                batch=options.batch,
+                progress=lambda _, nbytes: bar.advance(task, nbytes),
+            )
         start, count = time.perf_counter(), sum(map(len, tokens))
         print(f"embedding {len(texts)} texts, {count} tokens", file=sys.stderr)
-        found = model.embed(tokens)
+        with progress(MofNCompleteColumn(), TimeRemainingColumn()) as bar:
+            task = bar.add_task("embedding", total=len(texts))
+            found = model.embed(tokens, progress=lambda number: bar.advance(task, number))
         took = time.perf_counter() - start
         split = f"{model.placement.mode} split over " if len(devices) > 1 else ""
         where = " + ".join(device.name for device in devices)

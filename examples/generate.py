@@ -19,8 +19,9 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
 import vkpar
-from vkpar.parallel.models import SPLITS, Generation, ModelFile, Sampling, open_model, parse_ids, tiny
+from vkpar.parallel.models import SPLITS, Generation, Llama, ModelFile, Sampling, open_model, parse_ids, tiny
 from vkpar.parallel.models.generating import room_for
+from vkpar.text import units
 from vkpar.vulkan.selector import default, select
 
 
@@ -88,6 +89,28 @@ def show(generation: Generation, file: ModelFile, options: argparse.Namespace) -
     print()
 
 
+def summary(generation: Generation, model: Llama) -> str:
+    """Return how fast the prompt and the tokens were, of which model, and where."""
+    rates = f"pp {len(generation.prompt)}: {generation.prompt_rate:.1f} tokens/s of the prompt"
+    if generation.step_rate:
+        rates += f", tg {len(generation.tokens)}: {generation.step_rate:.1f} tokens/s after it"
+    devices, held = model.comm.devices, model.weights_nbytes
+    used = [f"{device} ({units(nbytes)})" for device, nbytes in zip(devices, held, strict=True) if nbytes]
+    how = f"split by {model.placement.mode} over " if len(used) > 1 else "on "
+    return f"{rates}\n{model.config.describe()}, {how}{', '.join(used)}"
+
+
+def graph(model: Llama) -> str:
+    """Return what a token's graph on one device consists of."""
+    stats = model.stats()
+    if stats is None:
+        return "no token was made by a graph: --steps 2 and more are"
+    return (
+        f"a token: {stats.operations} operations with {stats.barriers} barriers between them, "
+        f"{stats.host_us} us of the host to launch"
+    )
+
+
 def run(options: argparse.Namespace) -> dict[str, Any]:
     """Generate what the options ask for; return the tokens, rates and plan. What is wrong shows before the load."""
     sampling = Sampling(options.temperature, options.top_k, options.top_p, options.seed)
@@ -119,10 +142,9 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
             show(generation, file, options)
         tokens, pp, tg = generation.tokens, generation.prompt_rate, generation.step_rate
         if not options.json:
-            rates = [f"pp {len(prompt)}: {pp:.1f} tokens/s", *([f"tg {len(tokens)}: {tg:.1f} tokens/s"] if tg else [])]
-            print(*rates, model, sep=", ")
+            print(summary(generation, model))
         if options.profile:
-            print(profile if comm.nranks > 1 else model.stats(), file=sys.stderr)
+            print(profile if comm.nranks > 1 else graph(model), file=sys.stderr)
         return {"tokens": tokens, "pp": pp, "tg": tg, "plan": {**model.plan.as_dict(), **model.placed()}}
 
 

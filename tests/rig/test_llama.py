@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import runpy
 import subprocess
 import sys
@@ -341,6 +342,22 @@ def test_the_program_checks_itself_and_prints_one_json_object(
     assert "OK: the same tokens" in printed.err
     assert [len(devices) for devices in opened] == [1, 2]
     assert all(device.closed for devices in opened for device in devices)
+
+
+def test_the_program_ends_with_rates_and_where_the_model_was(
+    rigs: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("safetensors")
+    device = rigs(reducing.POOLS["L"])[0]
+    monkeypatch.setattr(sys, "argv", f"generate.py --steps 3 --devices {device.info.index} --profile".split())
+    runpy.run_path(str(EXAMPLE), run_name="__main__")
+    printed = capsys.readouterr()
+    rates = r"pp 3: [\d.]+ tokens/s of the prompt, tg 3: [\d.]+ tokens/s after it"
+    name = re.escape(device.name)
+    assert re.search(f"{rates}\nllama, .* tokens, on {name} #\\d+ \\([\\d.]+ [KM]iB\\)\n", printed.out)
+    assert re.search(f"{rates}\nllama, .*, split by tensor over {name} .*iB\\), {name}", printed.out)
+    assert re.search(r"^a token: \d+ operations with \d+ barriers", printed.err, re.MULTILINE)
+    assert "<" not in printed.out
 
 
 # ---- what is refused ----

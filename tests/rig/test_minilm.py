@@ -204,6 +204,7 @@ def test_the_program_finds_the_nearest_sentences(rigs: Any, tmp_path: Path) -> N
     assert len(rows) == 2
     assert "Fresh bread." in rows[0]
     assert "tensor split" in done.stdout
+    assert done.stderr.splitlines()[:2] == ["loading 86.65 MiB of weights", "embedding 4 texts, 22 tokens"]
     for arguments, message in (
         (["--text", str(tmp_path / "t")], "give a --query"),
         (["--text", str(tmp_path / "none"), "--query", "x"], "No such file"),
@@ -214,6 +215,16 @@ def test_the_program_finds_the_nearest_sentences(rigs: Any, tmp_path: Path) -> N
         assert done.stderr.startswith("embed.py: ")
         assert message in done.stderr
         assert "Traceback" not in done.stderr
+
+
+def test_progress_counts_all_sentences(rig: Rig) -> None:
+    told: list[int] = []
+    with open_encoder() as file:
+        model, sentences = file.load(rig("L"), batch=2), file.tokens(["a", "b c", "d", "e f g", "h"])
+        found = model.embed(sentences, progress=told.append)
+        assert found.tobytes() == model.embed(sentences).tobytes()
+    assert sum(told) == 5
+    assert len(told) == 3
 
 
 # ---- what is refused ----

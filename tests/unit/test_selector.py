@@ -163,3 +163,17 @@ def test_names_select_their_device_alone() -> None:
         for name in names:
             assert selector.select(name, devices) == [device]
     assert "arc" in selector.names(A770, devices)
+
+
+def test_what_matches_nothing_says_what_would() -> None:
+    with pytest.raises(InvalidUsageError) as caught:
+        chosen("gpu", [LAVA, SWIFT])
+    message = str(caught.value)
+    assert message.startswith(
+        "no device matches 'gpu'; there are: 4: llvmpipe (LLVM 15.0.6, 256 bits) (Mesa, llvmpipe); 5"
+    )
+    assert message.endswith(". They are named 4 or llvmpipe, 5 or swiftshader; several: 4&5, 4*2, all, cpu")
+    with pytest.raises(InvalidUsageError, match=r"several: 0&5, 0\*2, all, gpu, cpu$"):
+        chosen("radeonn")
+    with pytest.raises(InvalidUsageError, match="no device matches 'all'; there are no devices at all"):
+        chosen("all", [])

@@ -15,6 +15,7 @@ from vkpar.vulkan.physical import DeviceInfo
 
 _MOST_DEVICES = 64
 _MOST_WORDS = 2
+_GROUPS = ("all", "gpu", "cpu")
 _WORD = re.compile(r"[a-z][a-z0-9]{2,}")
 _PCI = re.compile(r"(?:[0-9a-f]{4}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]")
 _UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -31,7 +32,7 @@ def select(selector: str, devices: Sequence[DeviceInfo]) -> list[DeviceInfo]:
         name, times = _split_times(part)
         matches = _matches(name, devices)
         if not matches:
-            raise InvalidUsageError(f"no device matches {name!r}; there are: {_listing(devices)}")
+            raise InvalidUsageError(f"no device matches {name!r}; {_choice(devices)}")
         chosen += [device for device in matches for _ in range(times)]
     if len(chosen) > _MOST_DEVICES:
         raise InvalidUsageError(f"{selector!r} names {len(chosen)} devices; the most is {_MOST_DEVICES}")
@@ -86,7 +87,7 @@ def _matches(name: str, devices: Sequence[DeviceInfo]) -> list[DeviceInfo]:
     if _PCI.fullmatch(name):
         full = name if name.count(":") > 1 else f"0000:{name}"
         return [device for device in devices if device.pci_address == full]
-    if name in ("all", "gpu", "cpu"):
+    if name in _GROUPS:
         unique = without_duplicates(devices)
         return [device for device in unique if name == "all" or device.is_cpu == (name == "cpu")]
     return [device for device in devices if name in _words(device)]
@@ -96,5 +97,12 @@ def _words(device: DeviceInfo) -> str:
     return "\n".join((device.name, device.vendor, device.driver_name, device.driver_info)).lower()
 
 
-def _listing(devices: Sequence[DeviceInfo]) -> str:
-    return "; ".join(f"{device.index}: {device.name} ({device.vendor}, {device.driver_name})" for device in devices)
+def _choice(devices: Sequence[DeviceInfo]) -> str:
+    """Say which devices there are, and what a selector may call them."""
+    if not devices:
+        return "there are no devices at all: no driver offers any"
+    listing = "; ".join(f"{device.index}: {device.name} ({device.vendor}, {device.driver_name})" for device in devices)
+    each = ", ".join(" or ".join(names(device, devices)[:2]) for device in devices)
+    first, last = devices[0].index, devices[-1].index
+    several = [f"{first}&{last}", f"{first}*2", *(word for word in _GROUPS if _matches(word, devices))]
+    return f"there are: {listing}. They are named {each}; several: {', '.join(several)}"

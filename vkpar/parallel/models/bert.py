@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -99,7 +99,7 @@ class Bert:
     def __repr__(self) -> str:
         return f"<Bert of {self.config.describe()}, split by {self.placement.mode} over {self.comm.nranks}>"
 
-    def embed(self, sentences: Sentences) -> F32:
+    def embed(self, sentences: Sentences, *, progress: Callable[[int], object] | None = None) -> F32:
         """Return the embeddings of sentences, (sentences, hidden), each of length 1, so that products are cosines.
 
         Sentences of about the same length go through the blocks together, several batches at a time where several
@@ -107,6 +107,7 @@ class Bert:
 
         Args:
             sentences: the token ids of each, with those that begin and end it, up to ``config.context``.
+            progress: is told of how many more sentences the embeddings are there.
 
         Raises:
             InvalidUsageError: a sentence without tokens, or with too many, or a token that the vocabulary lacks.
@@ -117,14 +118,20 @@ class Bert:
         if len(ids) > self._batch:
             order.sort(key=lambda index: -len(ids[index]))
         queued: deque[tuple[list[int], Array]] = deque()
+
+        def read() -> None:
+            chosen, pooled = queued.popleft()
+            made[chosen] = pooled.numpy()
+            if progress is not None:
+                progress(len(chosen))
+
         for start in range(0, len(order), self._batch):
             chosen = order[start : start + self._batch]
             queued.append((chosen, self._pooled([ids[index] for index in chosen])))
             if len(queued) > _QUEUED:
-                read, pooled = queued.popleft()
-                made[read] = pooled.numpy()
-        for read, pooled in queued:
-            made[read] = pooled.numpy()
+                read()
+        while queued:
+            read()
         return made
 
     def hidden_states(self, sentences: Sentences) -> list[list[F32 | None]]:
