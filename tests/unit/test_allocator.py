@@ -18,6 +18,7 @@ from vkpar.vulkan.memory import memtypes
 from vkpar.vulkan.memory.accounting import Accounting
 from vkpar.vulkan.memory.freelist import FreeList
 from vkpar.vulkan.memory.pool import Piece, Pool, padded, round_up
+from vkpar.vulkan.memory.recycle import Recycler
 from vkpar.vulkan.physical import ALIGNMENT, Heap
 
 MIB = 1 << 20
@@ -347,6 +348,15 @@ def test_plans() -> None:
     assert (first.blocks, first.block_nbytes, first.largest) == (2, 65 * MIB, 64 * MIB)
     assert (first.available, first.limit, first.fits) == (136 << 30, None, True)
     assert json.loads(json.dumps(first.as_dict()))["device"] == first.device
+
+
+@pytest.mark.parametrize(
+    ("heap", "kept"),
+    [(0, 256), (1 << 10, 64), (8 << 10, 256), (16 << 10, 256), (64 << 10, 1 << 10), (140 << 10, 2 << 10)],
+)
+def test_large_heaps_keep_more_of_dropped_arrays(heap: int, kept: int) -> None:
+    """In MiB: a sixteenth, up to 256 MiB, or a sixty-fourth, up to 2 GiB."""
+    assert Recycler(heap * MIB)._most == kept * MIB
 
 
 def test_plans_say_what_does_not_fit() -> None:
