@@ -11,10 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from parking import parked
 
 import vkpar
 from vkpar.parallel.models import Llama, pieces, tiny
 from vkpar.parallel.models.placement import place
+from vkpar.timeouts import Deadline
 
 pytestmark = pytest.mark.rig
 Rig = Callable[..., vkpar.Communicator]
@@ -81,6 +83,34 @@ def test_captured_pieces_are_eager_ones(
         model.rewind()
         assert turns(model).tobytes() == eager.tobytes()
     assert len(captures) == (2 if mode == "layer" else 1), "one graph for all pieces, or one for each rank's blocks"
+
+
+def test_a_rank_goes_on_with_the_next_piece_while_the_one_after_it_is_held_up(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Graphs of layer splits wait for no launch of another rank's but by what is sent."""
+    captures, comm = counted_captures(monkeypatch), rig("LL")
+    places = [np.arange(start, start + BATCH, dtype=np.uint32) for start in (0, BATCH, 2 * BATCH)]
+    tokens = np.array(PROMPT[:BATCH], np.uint32)
+    with model_of(comm, "layer", (1, 1)) as model:
+
+        def run() -> bytes:
+            found = [model._pieces.run(model._through, tokens, each)[1] for each in places]
+            assert isinstance(found[-1], vkpar.Array)
+            return found[-1].numpy().tobytes()
+
+        run()
+        expected = run()
+        assert len(captures) == 2
+        first, second = comm.devices
+        with parked(second) as release:
+            for each in places[:2]:
+                model._pieces.run(model._through, tokens, each)
+            first.logical.stream.flush()
+            first.logical.compute.wait(first.logical.compute.last, Deadline(30.0))
+            release()
+        assert run() == expected
+        assert len(captures) == 2
 
 
 def test_another_length_takes_the_graphs_place_when_it_comes_twice(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
