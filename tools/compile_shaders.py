@@ -91,9 +91,9 @@ def generated() -> list[Kernel]:
 
     path = Path(builtin.__file__)
     return [
-        Kernel(name, path, text=each.glsl(kind, tile=tile))
+        Kernel(name, path, text=each.glsl(kind, form))
         for each in builtin.BUILTINS.values()
-        for name, kind, tile in each.kernels()
+        for name, kind, form in each.kernels()
     ]
 
 

@@ -101,13 +101,13 @@ class _Compiled:
         types = tuple({WEAK_INT: "int32", WEAK_FLOAT: "float32"}.get(kind, kind) for kind in kinds)
         return Meaning(Kind(kinds, results), types, results)
 
-    def pipeline(self, device: Device, kind: Kind, constants: tuple[int, ...], *, tile: bool) -> Pipeline:
+    def pipeline(self, device: Device, kind: Kind, constants: tuple[int, ...], form: str) -> Pipeline:
         """Return a pipeline, compiled at the first call of its kind."""
         held = self._held.setdefault(device, {})
-        key = (kind, tile, constants)
+        key = (kind, form, constants)
         pipeline = held.get(key)
         if pipeline is None:
-            name, spirv = _spirv(self._expression, kind, tile)
+            name, spirv = _spirv(self._expression, kind, form)
             bindings = len(kind.bound) + len(kind.results)
             logical = device.logical
             pipeline = held[key] = logical.pipelines.lease(
@@ -117,8 +117,8 @@ class _Compiled:
 
 
 @functools.lru_cache(maxsize=256)
-def _spirv(expression: Expression, kind: Kind, tile: bool) -> tuple[str, bytes]:
-    spirv = shader.compile_glsl(source(typed(expression, kind.inputs), kind, tile=tile, precise=True))
+def _spirv(expression: Expression, kind: Kind, form: str) -> tuple[str, bytes]:
+    spirv = shader.compile_glsl(source(typed(expression, kind.inputs), kind, form, precise=True))
     return hashlib.sha256(spirv).hexdigest(), spirv
 
 

@@ -17,7 +17,7 @@ import vkpar
 from vkpar import InvalidUsageError, UnsupportedError
 from vkpar.elementwise import _spirv
 from vkpar.ops.expressions import parse, typed
-from vkpar.ops.generate import Kind
+from vkpar.ops.generate import FORMS, Kind
 
 pytestmark = [pytest.mark.device, pytest.mark.sampled(6), pytest.mark.usefixtures("compiler")]
 DTYPES = ("float32", "float16", "bfloat16", "int32", "uint32")
@@ -323,8 +323,8 @@ def test_products_are_rounded_before_they_are_added(text: str) -> None:
     kinds = ("float32",) * 3
     expression = parse(text)
     results = typed(expression, kinds).results
-    for tile in (False, True):
-        _, spirv = _spirv(expression, Kind(kinds, results), tile)
+    for form in FORMS:
+        _, spirv = _spirv(expression, Kind(kinds, results), form)
         arithmetic, exact = set(), set()
         words, at = struct.unpack(f"<{len(spirv) // 4}I", spirv), 5
         while at < len(words):

@@ -9,7 +9,7 @@ from vkpar.arrays.layout import c_strides
 from vkpar.ops._geometry import arrange
 from vkpar.ops.builtin import BUILTINS
 from vkpar.ops.expressions import parse, typed
-from vkpar.ops.generate import ANY, COLUMN, ONE, ROW, Kind, source
+from vkpar.ops.generate import ANY, COLUMN, FORMS, ONE, ROW, Kind, source
 
 
 def results(text: str, *types: str) -> tuple[str, ...]:
@@ -164,7 +164,7 @@ def test_kernels_have_no_long_loops() -> None:
     """CPU drivers end an invocation after 65,535 turns of its loops; here no loop has more than a few."""
     expression = parse("y = a ** 7 + pow(a, b)")
     kind = Kind(("float32", "float32"), ("float32",))
-    for tile in (False, True):
-        text = source(typed(expression, kind.inputs), kind, tile=tile)
+    for form in FORMS:
+        text = source(typed(expression, kind.inputs), kind, form)
         bounds = [part.split("<")[1].split(";")[0].strip() for part in text.split("for (")[1:]]
         assert set(bounds) <= {"5u", "BLOCKS", "ROWS"}

@@ -12,7 +12,7 @@ from vkpar.errors import UnsupportedError
 from vkpar.ops._each import Meaning, Operand, computed, run
 from vkpar.ops.builtin import BUILTINS, Builtin, kind_of
 from vkpar.ops.expressions import FLOATS, INTEGERS
-from vkpar.ops.generate import WORDS, Kind
+from vkpar.ops.generate import TILE, WORDS, Kind
 
 if TYPE_CHECKING:
     from vkpar.device import Device
@@ -107,14 +107,14 @@ class Shipped:
             raise MixedTypesError(f"{self.name}: {result} with a float: cast the array to float32", "float32")
         return result
 
-    def pipeline(self, device: Device, kind: Kind, constants: tuple[int, ...], *, tile: bool) -> Pipeline:
+    def pipeline(self, device: Device, kind: Kind, constants: tuple[int, ...], form: str) -> Pipeline:
         """Return a pipeline for one of its kernels."""
         bindings = len(kind.bound) + len(kind.results)
-        if kind.open and not tile:
+        if kind.open and form != TILE:
             dtypes_of = zip((*(kind.inputs[n] for n in kind.bound), *kind.results), constants[-bindings:], strict=True)
             if all(code == 0 for dtype, code in dtypes_of if dtype in FLOATS):
                 kind, constants = kind.closed, constants[:-bindings]
-        name = self._builtin.kernel(kind, tile=tile)
+        name = self._builtin.kernel(kind, form)
         logical = device.logical
         return logical.pipelines.shipped(name, bindings, 4 * WORDS, constants, pushes=logical.pushes(bindings))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -17,7 +18,7 @@ from vkpar.ops._geometry import Geometry, arrange
 from vkpar.ops._launch import advice, fold_groups
 from vkpar.ops._words import NUMBERS, Words
 from vkpar.ops.expressions import FLOATS, INTEGERS
-from vkpar.ops.generate import ROW, SCALAR, WORDS, Kind, may_take_two
+from vkpar.ops.generate import FLAT, FULL, FULL_BLOCKS, GROUP, ROW, SCALAR, TILE, WORDS, Kind, may_take_two
 from vkpar.plans import form_of
 from vkpar.plans import make as make_plan
 from vkpar.vulkan.memory.pool import round_up
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 COMPUTED: Final = (*FLOATS, *INTEGERS)
 _CODES: Final = {"float32": 0, "float16": 1, "bfloat16": 2, "int32": 3, "uint32": 3}
 _FEW: Final = 2  # operands of the usual calls
+_WIDE_TYPES: Final = frozenset({"float32", *INTEGERS})
+_FULL: Final = 256  # work-groups of a flat kernel from which on a CPU driver takes a full one
 _SMALL: Final = 4  # elements: operands that no binding holds are copied aside
 _HALVES_AT_ONCE: Final = 2  # blocks of four that an invocation of a GPU makes of halves
 
@@ -72,7 +75,7 @@ class Operation(Protocol):
             UnsupportedError: types that the operation does not compute.
         """
 
-    def pipeline(self, device: Device, kind: Kind, constants: tuple[int, ...], *, tile: bool) -> Pipeline:
+    def pipeline(self, device: Device, kind: Kind, constants: tuple[int, ...], form: str) -> Pipeline:
         """Return a pipeline for one of its kernels."""
 
 
@@ -376,12 +379,12 @@ class _Dispatch:
 
     def run(self, key: tuple[Any, ...] | None, operands: Sequence[Operand]) -> None:
         """Run it, and keep its plan."""
-        geometry, meaning, outs = self._geometry, self._meaning, self._outs
+        meaning, outs = self._meaning, self._outs
         device = outs[0].device
         words = self._words()
-        pipeline = self._operation.pipeline(device, meaning.kind, self._constants(), tile=geometry.tile)
+        pipeline = self._operation.pipeline(device, meaning.kind, self._constants(), self._form)
         ranges = [item for item, _ in self._bindings]
-        grid = fold_groups(device, -(-geometry.groups // self._blocks()))
+        grid = self._grid()
         device.logical.dispatch(self._operation.name, pipeline, ranges, words.packed(), grid)
         if key is None:
             return
@@ -398,6 +401,25 @@ class _Dispatch:
     def _is_large(self) -> bool:
         """Whether it has invocations to spare on any GPU."""
         return self._geometry.groups >= 1 << 12
+
+    @property
+    def _form(self) -> str:
+        """Which kernel runs: a full one where it makes all elements, on drivers that test each lane of a vector."""
+        geometry, device = self._geometry, self._outs[0].device
+        if geometry.tile:
+            return TILE
+        dtypes_of = {*self._meaning.types, *self._meaning.results}
+        if not device.info.tests_lanes or geometry.groups < _FULL or not dtypes_of <= _WIDE_TYPES:
+            return FLAT
+        rows = [number for number, mode in enumerate(geometry.modes) if mode == ROW]
+        if not all(geometry.is_wide(number, self._bindings[number][1]) for number in rows):
+            return FLAT
+        grid = fold_groups(device, geometry.groups // FULL_BLOCKS)
+        return FULL if math.prod(grid) * 4 * GROUP * FULL_BLOCKS == geometry.counts[0] else FLAT
+
+    def _grid(self) -> tuple[int, int, int]:
+        blocks = FULL_BLOCKS if self._form == FULL else self._blocks()
+        return fold_groups(self._outs[0].device, -(-self._geometry.groups // blocks))
 
     def _blocks(self) -> int:
         """Return how many blocks of four elements an invocation makes."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from vkpar.ops.expressions import FLOATS, INTEGERS, parse, typed
-from vkpar.ops.generate import INDEX, Kind, source
+from vkpar.ops.generate import FLAT, FULL, INDEX, TILE, Kind, may_be_full, source
 
 # What kernels are called after.
 _SHORT: Final = {"float32": "f32", "int32": "i32", "uint32": "u32", "uint16": "u16"}
@@ -27,26 +27,28 @@ class Builtin:
     text: str
     kinds: tuple[Kind, ...]
 
-    def kernels(self) -> Iterator[tuple[str, Kind, bool]]:
-        """Yield the name of each kernel, its types, and whether it takes strides."""
+    def kernels(self) -> Iterator[tuple[str, Kind, str]]:
+        """Yield the name of each kernel, its types, and its form."""
         for kind in self.kinds:
-            yield self.kernel(kind, tile=False), kind, False
+            forms = [(kind, FLAT)]
             if INDEX not in kind.inputs:  # these make new arrays, whose elements lie side by side
-                yield self.kernel(kind, tile=True), kind, True
+                forms.append((kind, TILE))
             if kind.open:
-                closed = kind.closed
-                yield self.kernel(closed, tile=False), closed, False
+                forms.append((kind.closed, FLAT))
+            if may_be_full(kind.closed):
+                forms.append((kind.closed, FULL))
+            yield from ((self.kernel(types, form), types, form) for types, form in forms)
 
-    def kernel(self, kind: Kind, *, tile: bool) -> str:
+    def kernel(self, kind: Kind, form: str) -> str:
         """Return the name of a kernel."""
         types = dict.fromkeys(kind.inputs + kind.results)
         short = "_".join(_SHORT[dtype] for dtype in types if dtype != INDEX)
-        return f"each_{self.name}_{'any' if kind.open else short}_{'tile' if tile else 'flat'}"
+        return f"each_{self.name}_{'any' if kind.open else short}_{form}"
 
-    def glsl(self, kind: Kind, *, tile: bool) -> str:
+    def glsl(self, kind: Kind, form: str) -> str:
         """Return the GLSL of a kernel."""
         expression = parse(self.text)
-        return source(typed(expression, kind.inputs), kind, tile=tile)
+        return source(typed(expression, kind.inputs), kind, form)
 
 
 def _floats(inputs: int, result: str = "float32") -> tuple[Kind, ...]:

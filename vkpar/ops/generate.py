@@ -1,13 +1,17 @@
 """The GLSL of elementwise kernels, for the package's own operations and for the expressions of users; no Vulkan.
 
-There are two kernels of an expression. *flat* takes operands that are side by side in one order, four elements an
-invocation. *tile* takes up to four axes with strides, of which X is the output's fastest and Y another one's: an
+There are up to three kernels of an expression. *flat* takes operands that are side by side in one order, four elements
+an invocation. *tile* takes up to four axes with strides, of which X is the output's fastest and Y another one's: an
 invocation makes ROWS rows of four elements, and reads an operand that is fast along Y four columns at a time, so that
 transposed operands are read in whole sectors of memory. Specialization constants say how each operand lies.
 
-Push constants are 32 words. flat: the number of elements, the index of the first one, and of each binding the place of
-its first element. tile: the lengths of DIMS axes, and of each binding the place of its first element and DIMS strides.
-An input of mode SCALAR has its value in place of the first element's. The numbers of an expression come from the end.
+*full* is *flat* where nothing is left over: an invocation makes sixteen elements, a cache line, without tests for the
+end. lavapipe then knows that all lanes of a vector read and write, and moves pairs of words at a time.
+
+Push constants are 32 words. flat and full: the number of elements, the index of the first one, and of each binding the
+place of its first element. tile: the lengths of DIMS axes, and of each binding the place of its first element and DIMS
+strides. An input of mode SCALAR has its value in place of the first element's. The numbers of an expression come from
+the end.
 """
 
 from __future__ import annotations
@@ -22,6 +26,8 @@ from vkpar.ops.expressions import FLOATS, WEAK_FLOAT, WEAK_INT, Typed, glsl_type
 
 WORDS: Final = 32  # of push constants, which every device has
 GROUP: Final = 256  # invocations of a work-group
+FORMS = FLAT, TILE, FULL = "flat", "tile", "full"
+FULL_BLOCKS: Final = 4  # of four elements: what an invocation of a full kernel makes, a cache line of 32-bit elements
 # How an operand lies: any steps; side by side along X; side by side along Y; a number; one element for all.
 ANY, ROW, COLUMN, SCALAR, ONE = range(5)
 INDEX: Final = "index"  # the type of an input that is the element's own number
@@ -97,19 +103,19 @@ def _functions(names: frozenset[str]) -> str:
     return "".join(text for name, text in functions.items() if name in needed)  # in the order of the file
 
 
-def source(meaning: Typed, kind: Kind, *, tile: bool, precise: bool = False) -> str:
+def source(meaning: Typed, kind: Kind, form: str, *, precise: bool = False) -> str:
     """Return the GLSL of a kernel.
 
     Args:
         meaning: what the expression means for the types of ``kind``.
         kind: those types.
-        tile: make the kernel with strides.
+        form: ``FLAT``, ``TILE`` for the kernel with strides, or ``FULL`` where :func:`may_be_full` says so.
         precise: round every product before it is added to something, so that all drivers give the same bits.
     """
     operands = [(f"a{place}", kind.inputs[number]) for place, number in enumerate(kind.bound)]
     results = [(f"r{place}", dtype) for place, dtype in enumerate(kind.results)]
     bindings = len(operands) + len(results)
-    lines = ["#version 450", _parts()[0], _HEAD + (_AXES if tile else "")]
+    lines = ["#version 450", _INT64 if form == FULL else "", _parts()[0], _HEAD + (_AXES if form == TILE else "")]
     for binding, (name, dtype) in enumerate([*operands, *results]):
         code = _CODES[dtype]
         if kind.open and dtype in FLOATS:
@@ -117,12 +123,17 @@ def source(meaning: Typed, kind: Kind, *, tile: bool, precise: bool = False) -> 
             lines.append(f"layout(constant_id = {FIRST_CONSTANT + 2 * bindings + binding}) const uint {code} = F32;")
         first = FIRST_CONSTANT + 2 * binding
         lines.append(f"layout(constant_id = {first}) const uint {name}_MODE = {ROW}u;")
+        if form == FULL:
+            reads = binding < len(operands)
+            lines.append(_PAIRS.format(name=name, binding=binding, access="readonly " if reads else ""))
+            lines += [] if reads else [_PAIRS_OUT.format(name=name)]
+            continue
         lines.append(f"layout(constant_id = {first + 1}) const bool {name}_WIDE = false;")
         put = "IN" if binding < len(operands) else "OUT"
         lines.append(f"ELEMENTS_{put}({name}, {binding}, {code}, {name}_WIDE)")
     lines.append(_functions(meaning.functions))
     lines.append(_compute(meaning, kind, precise))
-    lines += (_tile if tile else _flat)(operands, results, kind)
+    lines += {FLAT: _flat, TILE: _tile, FULL: _full}[form](operands, results, kind)
     return "\n".join(lines) + "\n"
 
 
@@ -190,10 +201,46 @@ def may_take_two(kind: Kind) -> bool:
     return kind.open or not {"float16", "bfloat16", "uint16"}.isdisjoint(kind.results)
 
 
+def may_be_full(kind: Kind) -> bool:
+    """Say whether a kind has a full kernel: where all types are known, and 32 bits wide."""
+    return not kind.open and {"float16", "bfloat16", "uint16"}.isdisjoint(kind.inputs + kind.results)
+
+
 _WHOLE: Final = """\
 layout(constant_id = 0) const uint BLOCKS = 1u;  // of four elements that an invocation makes
 layout(constant_id = 1) const bool WHOLE = false;  // all fours are whole
 uint left(uint i) { return WHOLE ? 4u : min(push.g[0] - i, 4u); }
+"""
+
+_INT64: Final = "#extension GL_ARB_gpu_shader_int64 : require"
+
+_PAIRS: Final = """\
+layout(set = 0, binding = {binding}, std430) {access}buffer {name}_Pairs {{ u64vec2 {name}_pair[]; }};
+layout(set = 0, binding = {binding}, std430) {access}buffer {name}_Words {{ uint {name}_word[]; }};
+uvec4 {name}_packed4(uint at, uint n) {{
+    u64vec2 pairs = {name}_pair[at >> 2];
+    return uvec4(unpackUint2x32(pairs.x), unpackUint2x32(pairs.y));
+}}
+vec4 {name}_at4(uint at, uint n) {{ return uintBitsToFloat({name}_packed4(at, n)); }}
+uint {name}_raw(uint at) {{ return {name}_word[at]; }}
+float {name}_at(uint at) {{ return uintBitsToFloat({name}_word[at]); }}
+"""
+
+_PAIRS_OUT: Final = """\
+uvec4 {name}_pack4(uvec4 words) {{ return words; }}
+void {name}_store4(uint at, uint n, uvec4 words) {{
+    {name}_pair[at >> 2] = u64vec2(packUint2x32(words.xy), packUint2x32(words.zw));
+}}
+"""
+
+_FULL_BLOCKS: Final = """\
+void main() {
+    uint i = (group_number() * 256u + gl_LocalInvocationID.x) * 16u;
+    block(i);
+    block(i + 4u);
+    block(i + 8u);
+    block(i + 12u);
+}
 """
 
 _ONE_BLOCK: Final = """\
@@ -204,7 +251,23 @@ void main() {
 """
 
 
+def _full(operands: list[tuple[str, str]], results: list[tuple[str, str]], kind: Kind) -> list[str]:
+    vectors, loads, stores = _block(operands, results, kind)
+    left = "uint left(uint i) { return 4u; }"
+    return [left, "void block(uint i) {", *(f"    {v};" for v in vectors), *loads, *stores, "}", _FULL_BLOCKS]
+
+
 def _flat(operands: list[tuple[str, str]], results: list[tuple[str, str]], kind: Kind) -> list[str]:
+    vectors, loads, stores = _block(operands, results, kind)
+    if may_take_two(kind):
+        return [_WHOLE, *_two_blocks(vectors, loads, stores)]
+    return [_WHOLE, "void block(uint i) {", *(f"    {v};" for v in vectors), *loads, *stores, "}", _ONE_BLOCK]
+
+
+def _block(
+    operands: list[tuple[str, str]], results: list[tuple[str, str]], kind: Kind
+) -> tuple[list[str], list[str], list[str]]:
+    """Return what makes four elements: the vectors of the operands, code that loads them, and code that stores."""
     loads, stores = [], []
     for place, (name, dtype) in enumerate(operands):
         at = f"push.g[{2 + place}]"
@@ -218,10 +281,7 @@ def _flat(operands: list[tuple[str, str]], results: list[tuple[str, str]], kind:
     for place, (name, dtype) in enumerate(results):
         at = f"push.g[{2 + len(operands) + place}] + i"
         stores.append(f"    {name}_store4({at}, left(i), {_packed(name, dtype, f'w{place}')});")
-    vectors = [f"{_vector(dtype)} v{place}" for place, (_, dtype) in enumerate(operands)]
-    if may_take_two(kind):
-        return [_WHOLE, *_two_blocks(vectors, loads, stores)]
-    return [_WHOLE, "void block(uint i) {", *(f"    {v};" for v in vectors), *loads, *stores, "}", _ONE_BLOCK]
+    return [f"{_vector(dtype)} v{place}" for place, (_, dtype) in enumerate(operands)], loads, stores
 
 
 def _two_blocks(vectors: list[str], loads: list[str], stores: list[str]) -> list[str]:

@@ -155,6 +155,14 @@ class DeviceInfo:
         return self.is_cpu and reach >= self.limits.max_storage_buffer_range
 
     @property
+    def tests_lanes(self) -> bool:
+        """True for a CPU driver that tests each lane of a vector at each access of a buffer, of 64 bits at most.
+
+        That is lavapipe; SwiftShader, which has no integers of 64 bits, reads and writes as slowly in any form.
+        """
+        return self.is_cpu and self.features.int64
+
+    @property
     def memory_bytes(self) -> int:
         """Bytes of the largest device-local heap."""
         return max((heap.nbytes for heap in self.heaps if heap.device_local), default=0)
