@@ -18,7 +18,20 @@ from vkpar.ops._geometry import Geometry, arrange
 from vkpar.ops._launch import advice, fold_groups
 from vkpar.ops._words import NUMBERS, Words
 from vkpar.ops.expressions import FLOATS, INTEGERS
-from vkpar.ops.generate import FLAT, FULL, FULL_BLOCKS, GROUP, ROW, SCALAR, TILE, WORDS, Kind, may_take_two
+from vkpar.ops.generate import (
+    COLUMN,
+    FLAT,
+    FULL,
+    FULL_BLOCKS,
+    GROUP,
+    ROW,
+    ROWS,
+    SCALAR,
+    TILE,
+    WORDS,
+    Kind,
+    may_take_two,
+)
 from vkpar.plans import form_of
 from vkpar.plans import make as make_plan
 from vkpar.vulkan.memory.pool import round_up
@@ -33,7 +46,7 @@ COMPUTED: Final = (*FLOATS, *INTEGERS)
 _CODES: Final = {"float32": 0, "float16": 1, "bfloat16": 2, "int32": 3, "uint32": 3}
 _FEW: Final = 2  # operands of the usual calls
 _WIDE_TYPES: Final = frozenset({"float32", *INTEGERS})
-_FULL: Final = 256  # work-groups of a flat kernel from which on a CPU driver takes a full one
+_FEW_TESTS: Final = 1 << 18  # elements from which on kernels with fewer tests are worth their compilation
 _SMALL: Final = 4  # elements: operands that no binding holds are copied aside
 _HALVES_AT_ONCE: Final = 2  # blocks of four that an invocation of a GPU makes of halves
 
@@ -382,9 +395,10 @@ class _Dispatch:
         meaning, outs = self._meaning, self._outs
         device = outs[0].device
         words = self._words()
-        pipeline = self._operation.pipeline(device, meaning.kind, self._constants(), self._form)
+        form = self._form
+        grid = self._grid(form)
+        pipeline = self._operation.pipeline(device, meaning.kind, self._constants(form, grid), form)
         ranges = [item for item, _ in self._bindings]
-        grid = self._grid()
         device.logical.dispatch(self._operation.name, pipeline, ranges, words.packed(), grid)
         if key is None:
             return
@@ -404,22 +418,30 @@ class _Dispatch:
 
     @property
     def _form(self) -> str:
-        """Which kernel runs: a full one where it makes all elements, on drivers that test each lane of a vector."""
+        """Which kernel runs: on drivers that test each lane of a vector, of large arrays one that has few tests."""
         geometry, device = self._geometry, self._outs[0].device
-        if geometry.tile:
-            return TILE
+        usual = TILE if geometry.tile else FLAT
         dtypes_of = {*self._meaning.types, *self._meaning.results}
-        if not device.info.tests_lanes or geometry.groups < _FULL or not dtypes_of <= _WIDE_TYPES:
-            return FLAT
+        if not device.info.tests_lanes or self._outs[0].size < _FEW_TESTS or not dtypes_of <= _WIDE_TYPES:
+            return usual
         rows = [number for number, mode in enumerate(geometry.modes) if mode == ROW]
         if not all(geometry.is_wide(number, self._bindings[number][1]) for number in rows):
-            return FLAT
-        grid = fold_groups(device, geometry.groups // FULL_BLOCKS)
-        return FULL if math.prod(grid) * 4 * GROUP * FULL_BLOCKS == geometry.counts[0] else FLAT
+            return usual
+        if geometry.tile:
+            into_rows = all(mode == ROW for mode in geometry.modes[-len(self._outs) :])
+            turns = len(geometry.counts) > 2 or COLUMN in geometry.modes
+            return ROWS if into_rows and not turns and geometry.counts[0] % 4 == 0 else TILE
+        return FULL if math.prod(self._grid(FULL)) * 4 * GROUP * FULL_BLOCKS == geometry.counts[0] else FLAT
 
-    def _grid(self) -> tuple[int, int, int]:
-        blocks = FULL_BLOCKS if self._form == FULL else self._blocks()
-        return fold_groups(self._outs[0].device, -(-self._geometry.groups // blocks))
+    def _grid(self, form: str) -> tuple[int, int, int]:
+        count, device = self._geometry.groups, self._outs[0].device
+        if form == ROWS:
+            return fold_groups(device, -(-math.prod(self._geometry.counts) // (4 * GROUP * self._row_blocks())))
+        return fold_groups(device, -(-count // (FULL_BLOCKS if form == FULL else self._blocks())))
+
+    def _row_blocks(self) -> int:
+        """Return how many blocks of a row an invocation of a kernel of rows makes."""
+        return math.gcd(self._geometry.counts[0] // 4, FULL_BLOCKS)
 
     def _blocks(self) -> int:
         """Return how many blocks of four elements an invocation makes."""
@@ -442,9 +464,13 @@ class _Dispatch:
         rows = all(is_wide for is_wide, mode in zip(wide, geometry.modes, strict=True) if mode == ROW)
         return rows and all(out.byte_offset + out.nbytes == out.storage.nbytes for out in self._outs)
 
-    def _constants(self) -> tuple[int, ...]:
+    def _constants(self, form: str, grid: tuple[int, int, int]) -> tuple[int, ...]:
         geometry, kind = self._geometry, self._meaning.kind
-        made = [geometry.rows, geometry.width] if geometry.tile else [self._blocks(), self._is_whole()]
+        if form == ROWS:
+            blocks = self._row_blocks()
+            made = [blocks, math.prod(grid) * 4 * GROUP * blocks == math.prod(geometry.counts)]
+        else:
+            made = [geometry.rows, geometry.width] if geometry.tile else [self._blocks(), self._is_whole()]
         made.append(len(geometry.counts))
         for number, (_, first) in enumerate(self._bindings):
             made += [geometry.modes[number], geometry.is_wide(number, first)]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from vkpar.ops.expressions import FLOATS, INTEGERS, parse, typed
-from vkpar.ops.generate import FLAT, FULL, INDEX, TILE, Kind, may_be_full, source
+from vkpar.ops.generate import FLAT, FULL, INDEX, ROWS, TILE, Kind, may_be_full, source
 
 # What kernels are called after.
 _SHORT: Final = {"float32": "f32", "int32": "i32", "uint32": "u32", "uint16": "u16"}
@@ -37,6 +37,8 @@ class Builtin:
                 forms.append((kind.closed, FLAT))
             if may_be_full(kind.closed):
                 forms.append((kind.closed, FULL))
+                if INDEX not in kind.inputs:
+                    forms.append((kind.closed, ROWS))
             yield from ((self.kernel(types, form), types, form) for types, form in forms)
 
     def kernel(self, kind: Kind, form: str) -> str:

@@ -28,7 +28,7 @@ from vkpar.ops._launch import (
     writable_in_place,
 )
 
-_FULL: Final = 1 << 18  # elements from which on CPU drivers have a kernel of their own
+_FEW_TESTS: Final = 1 << 18  # elements, as in vkpar/ops/_each.py
 _LARGE: Final = 1 << 22  # elements from which all GPUs have invocations to spare
 
 
@@ -86,8 +86,8 @@ def _is_plain(a: Any, b: Any, out: Array | None) -> bool:
             return False
     if (a.dtype.name in FLOATS and b.dtype.name in INTEGERS) or (a.dtype.name in INTEGERS and b.dtype.name in FLOATS):
         return False
-    if a.device.info.is_cpu and a.dtype == b.dtype and a.shape == b.shape and a.size >= _FULL and a.dtype.itemsize == 4:
-        return False  # the other kernels have one that suits these drivers
+    if a.device.info.tests_lanes and a.dtype == b.dtype and a.size >= _FEW_TESTS and a.dtype.itemsize == 4:
+        return False  # of the other kernels, one suits such drivers
     return bool(b.shape == a.shape or (a.ndim and b.shape == a.shape[-1:]))
 
 

@@ -22,7 +22,7 @@ from vkpar.vulkan.physical import ALIGNMENT
 _PART: Final = {False: 8192, True: 2048}  # elements of a row that one unit of invocations reduces; CPU drivers less
 _ONCE: Final = 32768  # elements of a row that one large work-group of a GPU reduces, in place of two passes
 _LARGE: Final = 1024  # its invocations
-_TURNS: Final = {False: 16, True: 64}  # rows of an invocation where columns are reduced; CPU drivers have few units
+_TURNS: Final = {False: 16, True: 32}  # rows of an invocation where columns are reduced; CPU drivers have few units
 _SIGN: Final = 0x80000000
 _ALL: Final = 0xFFFFFFFF
 

@@ -1,17 +1,18 @@
 """The GLSL of elementwise kernels, for the package's own operations and for the expressions of users; no Vulkan.
 
-There are up to three kernels of an expression. *flat* takes operands that are side by side in one order, four elements
+There are up to four kernels of an expression. *flat* takes operands that are side by side in one order, four elements
 an invocation. *tile* takes up to four axes with strides, of which X is the output's fastest and Y another one's: an
 invocation makes ROWS rows of four elements, and reads an operand that is fast along Y four columns at a time, so that
 transposed operands are read in whole sectors of memory. Specialization constants say how each operand lies.
 
 *full* is *flat* where nothing is left over: an invocation makes sixteen elements, a cache line, without tests for the
-end. lavapipe then knows that all lanes of a vector read and write, and moves pairs of words at a time.
+end. lavapipe then knows that all lanes of a vector read and write, and moves pairs of words at a time. *rows* is the
+same for two axes with strides, of which no operand is fast along Y.
 
 Push constants are 32 words. flat and full: the number of elements, the index of the first one, and of each binding the
-place of its first element. tile: the lengths of DIMS axes, and of each binding the place of its first element and DIMS
-strides. An input of mode SCALAR has its value in place of the first element's. The numbers of an expression come from
-the end.
+place of its first element. tile and rows: the lengths of DIMS axes, and of each binding the place of its first element
+and DIMS strides. An input of mode SCALAR has its value in place of the first element's. The numbers of an expression
+come from the end.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from vkpar.ops.expressions import FLOATS, WEAK_FLOAT, WEAK_INT, Typed, glsl_type
 
 WORDS: Final = 32  # of push constants, which every device has
 GROUP: Final = 256  # invocations of a work-group
-FORMS = FLAT, TILE, FULL = "flat", "tile", "full"
+FORMS = FLAT, TILE, FULL, ROWS = "flat", "tile", "full", "rows"
 FULL_BLOCKS: Final = 4  # of four elements: what an invocation of a full kernel makes, a cache line of 32-bit elements
 # How an operand lies: any steps; side by side along X; side by side along Y; a number; one element for all.
 ANY, ROW, COLUMN, SCALAR, ONE = range(5)
@@ -115,7 +116,12 @@ def source(meaning: Typed, kind: Kind, form: str, *, precise: bool = False) -> s
     operands = [(f"a{place}", kind.inputs[number]) for place, number in enumerate(kind.bound)]
     results = [(f"r{place}", dtype) for place, dtype in enumerate(kind.results)]
     bindings = len(operands) + len(results)
-    lines = ["#version 450", _INT64 if form == FULL else "", _parts()[0], _HEAD + (_AXES if form == TILE else "")]
+    lines = [
+        "#version 450",
+        _INT64 if form in (FULL, ROWS) else "",
+        _parts()[0],
+        _HEAD + (_AXES if form == TILE else ""),
+    ]
     for binding, (name, dtype) in enumerate([*operands, *results]):
         code = _CODES[dtype]
         if kind.open and dtype in FLOATS:
@@ -123,7 +129,7 @@ def source(meaning: Typed, kind: Kind, form: str, *, precise: bool = False) -> s
             lines.append(f"layout(constant_id = {FIRST_CONSTANT + 2 * bindings + binding}) const uint {code} = F32;")
         first = FIRST_CONSTANT + 2 * binding
         lines.append(f"layout(constant_id = {first}) const uint {name}_MODE = {ROW}u;")
-        if form == FULL:
+        if form in (FULL, ROWS):
             reads = binding < len(operands)
             lines.append(_PAIRS.format(name=name, binding=binding, access="readonly " if reads else ""))
             lines += [] if reads else [_PAIRS_OUT.format(name=name)]
@@ -133,7 +139,7 @@ def source(meaning: Typed, kind: Kind, form: str, *, precise: bool = False) -> s
         lines.append(f"ELEMENTS_{put}({name}, {binding}, {code}, {name}_WIDE)")
     lines.append(_functions(meaning.functions))
     lines.append(_compute(meaning, kind, precise))
-    lines += {FLAT: _flat, TILE: _tile, FULL: _full}[form](operands, results, kind)
+    lines += {FLAT: _flat, TILE: _tile, FULL: _full, ROWS: _rows}[form](operands, results, kind)
     return "\n".join(lines) + "\n"
 
 
@@ -255,6 +261,52 @@ def _full(operands: list[tuple[str, str]], results: list[tuple[str, str]], kind:
     vectors, loads, stores = _block(operands, results, kind)
     left = "uint left(uint i) { return 4u; }"
     return [left, "void block(uint i) {", *(f"    {v};" for v in vectors), *loads, *stores, "}", _FULL_BLOCKS]
+
+
+_UNITS: Final = """\
+layout(constant_id = 0) const uint BLOCKS = 1u;  // of four elements that an invocation makes: 1, 2 or 4
+layout(constant_id = 1) const bool EXACT = false;  // each invocation has a part of a row
+uint left(uint i) { return 4u; }
+"""
+
+# The division by lanes is one of small numbers, which float32 does: of integers it is one lane after the other.
+_EACH_UNIT: Final = """\
+void main() {
+    uint units = push.g[0] / (4u * BLOCKS);
+    uint group = group_number() * 256u;
+    uint unit = group % units + gl_LocalInvocationID.x;
+    precise float middle = float(unit) + 0.5;
+    uint down = uint(middle / float(units));
+    uint x = (unit - down * units) * 4u * BLOCKS;
+    uint y = group / units + down;
+    if (EXACT || y < push.g[1]) {
+        block(x, y);
+        if (BLOCKS > 1u) block(x + 4u, y);
+        if (BLOCKS > 2u) {
+            block(x + 8u, y);
+            block(x + 12u, y);
+        }
+    }
+}
+"""
+
+
+def _rows(operands: list[tuple[str, str]], results: list[tuple[str, str]], kind: Kind) -> list[str]:
+    lines = [_UNITS, "void block(uint x, uint y) {"]
+    for place, (name, dtype) in enumerate(operands):
+        first, vector = 2 + 3 * place, _vector(dtype)
+        at, step = f"push.g[{first}] + y * push.g[{first + 2}]", f"push.g[{first + 1}]"
+        ones = (_one(name, dtype, f"{at} + (x + {j}u) * {step}") for j in range(4))
+        lines += [f"    {vector} v{place};"]
+        lines += [f"    if ({name}_MODE == {SCALAR}u) v{place} = {vector}({_of_bits(dtype, f'push.g[{first}]')});"]
+        lines += [f"    else if ({name}_MODE == {ROW}u) v{place} = {_four(name, dtype, f'{at} + x', '4u')};"]
+        lines += [f"    else v{place} = {vector}({', '.join(ones)});"]
+    lines += [f"    {_vector(dtype)} w{place};" for place, (_, dtype) in enumerate(results)]
+    lines += [f"    compute({', '.join(_arguments(kind, f'.{part}', '0u'))});" for part in "xyzw"]
+    for place, (name, dtype) in enumerate(results, start=len(operands)):
+        at = f"push.g[{2 + 3 * place}] + y * push.g[{4 + 3 * place}] + x"
+        lines.append(f"    {name}_store4({at}, 4u, {_packed(name, dtype, f'w{place - len(operands)}')});")
+    return [*lines, "}", _EACH_UNIT]
 
 
 def _flat(operands: list[tuple[str, str]], results: list[tuple[str, str]], kind: Kind) -> list[str]:
