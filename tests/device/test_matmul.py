@@ -88,6 +88,23 @@ def test_few_rows(
     np.testing.assert_array_equal(multiply(device, a, b, transpose_b).numpy(), a @ b)
 
 
+@pytest.mark.parametrize(
+    ("m", "n", "k"), [(5, 8, 8), (8, 64, 64), (9, 12, 16), (33, 68, 72), (64, 60, 8), (7, 132, 40), (70, 200, 104)]
+)
+def test_vectors_of_eight_lanes(device: vkpar.Device, rng: np.random.Generator, m: int, n: int, k: int) -> None:
+    """Sizes that lavapipe's wide kernel takes: what lies beside the result stays, and the other kernel adds to it."""
+    a, b = integers(rng, m, k), integers(rng, k, n)
+    beside = device.array(np.full((m + 2, n), 7, np.float32))
+    out = beside[1 : m + 1]
+    for _ in range(2):
+        vkpar.matmul(device.array(a), device.array(b), out=out)
+        np.testing.assert_array_equal(out.numpy(), a @ b)
+    vkpar.matmul(device.array(a), device.array(b), out=out, accumulate=True)
+    np.testing.assert_array_equal(out.numpy(), 2 * (a @ b))
+    assert (beside[0].numpy() == 7).all()
+    assert (beside[m + 1].numpy() == 7).all()
+
+
 @pytest.mark.parametrize("types", ["float16 float16", "float32 float16", "float16 float32"])
 @pytest.mark.parametrize(("m", "n", "k"), [(1, 20, 2064), (1, 41, 4104), (1, 19, 1031), (8, 24, 520), (3, 13, 700)])
 def test_sums_of_subgroups(

@@ -26,6 +26,8 @@ _MAX_TURNS: Final = 49_152
 _MAX_WORK: Final = 1 << 38
 _WORK_PER_NS: Final = 500  # multiply-adds of a slow GPU, for estimates
 _SMALL: Final = "matmul_small"
+_WIDE: Final = "matmul_wide"
+_WIDE_ROWS: Final = 5  # from which on it makes few that there are not
 _SMALL_HALVES: Final = 4  # rows: for more, halves are converted once and not by each work-group that reads them
 _MATVEC: Final = "matvec"
 _TILED: Final = "matmul_tiled"
@@ -334,6 +336,9 @@ def _dispatch(how: _How, product: Product, out: Matrix, tile: Tile) -> None:
         steps = (1, b.row) if product.transpose_b else (b.row, 1)
         push = [m, n, k, *firsts, a.row if not product.transpose_a else 1, *steps, out.row, adds]
         push += [a.row if product.transpose_a else 1, *batches] if forms else []
+        if not (forms or adds) and _takes_wide(product, out, firsts, (m, n, k)):
+            kernel, groups = ("", _WIDE), -(-m // 8) * -(-n // 64)
+            push = [m, n, k, *firsts, a.row, b.row, out.row]
     else:
         push = [m, n, k, *firsts, a.row, b.row, out.row, adds]
         multiples = _multiples(product, out, firsts, (m, n, k))
@@ -355,6 +360,21 @@ def _dispatch(how: _How, product: Product, out: Matrix, tile: Tile) -> None:
     grid, swapped = fold_groups(product.device, groups), product.swapped
     dispatch("matmul", spirv, arrays, ranges, packed, grid, constants, cost_ns=cost_ns, key=key, swapped=swapped)
     how.call.forget()  # a plan is all of it
+
+
+def _takes_wide(product: Product, out: Matrix, firsts: tuple[int, ...], sizes: tuple[int, int, int]) -> bool:
+    """Say whether the kernel for vectors of eight lanes makes a plain product: it has no code for what is left over."""
+    features, (m, n, k) = product.device.info.features, sizes
+    if (
+        not product.device.info.tests_lanes
+        or features.subgroup_size != 8
+        or "ballot" not in features.subgroup_operations
+    ):
+        return False
+    if product.transpose_b or any(matrix.array.dtype != dtypes.float32 for matrix in (product.a, product.b)):
+        return False
+    steps = (n, product.b.row, out.row, *firsts[1:])
+    return m >= _WIDE_ROWS and n >= 8 and k % 8 == 0 and all(step % 4 == 0 for step in steps)
 
 
 class _Extras(NamedTuple):
