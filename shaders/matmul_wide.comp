@@ -24,6 +24,9 @@ layout(push_constant) uniform Push {
     uint a_row;  // elements from one row to the next
     uint b_row;
     uint o_row;
+    uint a_batch;  // from one product of a batch, which z counts, to the next
+    uint b_batch;
+    uint o_batch;
 } push;
 
 vec4 four(u64vec2 pairs) {
@@ -37,7 +40,7 @@ u64vec2 stored(vec4 sums) {
 
 #define EACH(DO) DO(0) DO(1) DO(2) DO(3) DO(4) DO(5) DO(6) DO(7)
 #define BEGIN(R) \
-    uint at##R = push.a_first + min(row + R, push.m - 1u) * push.a_row + lane; \
+    uint at##R = push.a_first + gl_WorkGroupID.z * push.a_batch + min(row + R, push.m - 1u) * push.a_row + lane; \
     vec4 low##R = vec4(0.0), high##R = vec4(0.0);
 #define READ_A(R) float x##R = a[at##R + k];
 #define READ_B(K) \
@@ -50,21 +53,21 @@ u64vec2 stored(vec4 sums) {
 #define ROW(R) TERM(R, 0) TERM(R, 1) TERM(R, 2) TERM(R, 3) TERM(R, 4) TERM(R, 5) TERM(R, 6) TERM(R, 7)
 #define WRITE(R) \
     if (row + R < push.m) { \
-        uint to = (push.o_first + (row + R) * push.o_row + column) >> 2; \
+        uint to = (push.o_first + gl_WorkGroupID.z * push.o_batch + (row + R) * push.o_row + column) >> 2; \
         o[to] = stored(low##R); \
         o[to + 1u] = stored(high##R); \
     }
 
 void main() {
-    uint groups_n = (push.n + 63u) / 64u;
+    uint groups_m = (push.m + 7u) / 8u;  // one after the other takes the same columns of b, which stay in caches
     uint group = group_number();
     uint lane = gl_LocalInvocationID.x;
-    uint column = min(group % groups_n * 64u + lane * 8u, push.n - 8u);
-    uint row = group / groups_n * 8u;
+    uint column = min(group / groups_m * 64u + lane * 8u, push.n - 8u);
+    uint row = group % groups_m * 8u;
     EACH(BEGIN)
     for (uint k = 0u; k < push.k; k += 8u) {
         EACH(READ_A)
-        uint from = (push.b_first + k * push.b_row + column) >> 2;
+        uint from = (push.b_first + gl_WorkGroupID.z * push.b_batch + k * push.b_row + column) >> 2;
         EACH(READ_B)
         float x;
         EACH(ROW)

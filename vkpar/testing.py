@@ -72,7 +72,8 @@ def gamma(terms: int) -> float:
 def additions(terms: int) -> int:
     """Return how many additions follow each other at most in a sum of so many terms along neighbouring axes.
 
-    Passes make one term of 64 or more, of several times 64 where that takes more than 24 additions in sequence.
+    Passes make one term of 32 or more in up to 12 additions in sequence, of 64 or more in up to 24, and of several
+    times 64 where they take more.
     """
     return 24 * max(math.ceil(math.log2(max(terms, 1)) / 6.0), 1)
 

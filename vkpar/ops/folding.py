@@ -19,7 +19,7 @@ from vkpar.ops._calls import Call, pack
 from vkpar.ops._launch import SHORT, window
 from vkpar.vulkan.physical import ALIGNMENT
 
-_PART: Final = {False: 8192, True: 2048}  # elements of a row that one unit of invocations reduces; CPU drivers less
+_PART: Final = {False: 8192, True: 4096}  # elements of a row that one unit of invocations reduces; CPU drivers less
 _ONCE: Final = 32768  # elements of a row that one large work-group of a GPU reduces, in place of two passes
 _LARGE: Final = 1024  # its invocations
 _TURNS: Final = {False: 16, True: 32}  # rows of an invocation where columns are reduced; CPU drivers have few units
@@ -142,7 +142,7 @@ def shape_of(device: Device, extent: int, columns: int, *, halves: bool) -> tupl
     if columns == 1:
         once = not cpu and _PART[cpu] < extent <= _ONCE and most_invocations(device) >= _LARGE
         group, part = (_LARGE, _ONCE) if once else (group, min(_PART[cpu], floor_power(room)))
-        lanes = ceil_power(-(-min(extent, part) // (256 if cpu else 16)))
+        lanes = ceil_power(-(-min(extent, part) // (512 if cpu else 16)))
         return group, min(lanes, group // 2 if halves else group), part
     if cpu:  # the lanes of a processor read what lies side by side, and one group is about what they hold
         group = 8

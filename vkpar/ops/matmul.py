@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from vkpar import dtypes
 from vkpar.arrays.array import Array
@@ -15,8 +15,10 @@ from vkpar.ops._launch import batch_of, check_arrays, check_out, run_pair
 from vkpar.ops._launch import key_of as pair_key
 from vkpar.ops.epilogue import Epilogue, check_epilogue
 from vkpar.ops.normed import Normed
-from vkpar.ops.products import Matrix, Product, multiply, store_finished
+from vkpar.ops.products import Matrix, Product, has_wide, multiply, store_finished
 from vkpar.ops.quantized import Quantized
+
+_TURNED: Final = 1 << 21  # multiply-adds from which on lavapipe makes up for copies of transposed operands
 
 
 def matmul(
@@ -89,8 +91,11 @@ def matmul(
     first, turns_a = _as_stored(a, sizes.transpose_a)
     second, turns_b = _as_stored(b, sizes.transpose_b)
     sizes = sizes._replace(transpose_a=turns_a, transpose_b=turns_b)
-    operands = [first, second, *extras.values()]
     keys = _keys(a, b, out, bias, residual, activation, *options)
+    if (turns_a or turns_b) and sizes.m * sizes.n * sizes.k >= _TURNED and has_wide(a.device.info):
+        first, second = _turned(first, turns_a), _turned(second, turns_b)
+        sizes, keys = sizes._replace(transpose_a=False, transpose_b=False), (None, None)
+    operands = [first, second, *extras.values()]
     target = result
     if not all(array.is_contiguous for array in (*operands, result)):
         operands, keys = [array.contiguous() for array in operands], (None, None)
@@ -103,6 +108,11 @@ def matmul(
     if target is not result:
         result.copy_from(target)
     return result
+
+
+def _turned(array: Array, turns: bool) -> Array:
+    """Return matrices, or copies of their transposes."""
+    return array.transpose(*range(array.ndim - 2), array.ndim - 1, array.ndim - 2).contiguous() if turns else array
 
 
 def _of_vectors(

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from vkpar.device import Device
     from vkpar.ops._calls import Call
     from vkpar.vulkan.memory.buffer import BufferRange
+    from vkpar.vulkan.physical import DeviceInfo
 
 # Turns of one invocation's loops in a dispatch: CPU drivers give wrong results, silently, beyond 65,535.
 _MAX_TURNS: Final = 49_152
@@ -331,14 +332,15 @@ def _dispatch(how: _How, product: Product, out: Matrix, tile: Tile) -> None:
         forms = not how.follows.empty
     adds, batches = int(how.adds or k0 > 0), (a.batch, b.batch, out.batch)
     groups, kernel, shape = _grid(how, product, m, n, forms)
+    spirv, layers = ("_forms" if forms else "").join(kernel), number * how.cut.parts
     constants: tuple[int, ...] = ()
     if how.kernel == _SMALL:
         steps = (1, b.row) if product.transpose_b else (b.row, 1)
         push = [m, n, k, *firsts, a.row if not product.transpose_a else 1, *steps, out.row, adds]
         push += [a.row if product.transpose_a else 1, *batches] if forms else []
-        if not (forms or adds) and _takes_wide(product, out, firsts, (m, n, k)):
-            kernel, groups = ("", _WIDE), -(-m // 8) * -(-n // 64)
-            push = [m, n, k, *firsts, a.row, b.row, out.row]
+        if not adds and _takes_wide(product, out, firsts, (m, n, k)):
+            spirv, groups = _WIDE, -(-m // 8) * -(-n // 64)
+            push = [m, n, k, *firsts, a.row, b.row, out.row, *batches]
     else:
         push = [m, n, k, *firsts, a.row, b.row, out.row, adds]
         multiples = _multiples(product, out, firsts, (m, n, k))
@@ -352,7 +354,6 @@ def _dispatch(how: _How, product: Product, out: Matrix, tile: Tile) -> None:
             constants = (*constants, product.transpose_a, *how.follows.constants, more.wide)
     if how.core is not None:
         constants += how.core.constants(product.device.info)
-    spirv, layers = ("_forms" if forms else "").join(kernel), number * how.cut.parts
     cost_ns, key, packed = number * m * n * k // _WORK_PER_NS, product.key, words(*push)
     if forms or how.core is not None or key is None:
         how.call.dispatch(spirv, arrays, ranges, packed, groups, constants, cost_ns, layers=layers)
@@ -362,18 +363,19 @@ def _dispatch(how: _How, product: Product, out: Matrix, tile: Tile) -> None:
     how.call.forget()  # a plan is all of it
 
 
+def has_wide(info: DeviceInfo) -> bool:
+    """Say whether a device has the kernel for vectors of eight lanes: it is made for lavapipe."""
+    return info.tests_lanes and info.features.subgroup_size == 8 and "ballot" in info.features.subgroup_operations
+
+
 def _takes_wide(product: Product, out: Matrix, firsts: tuple[int, ...], sizes: tuple[int, int, int]) -> bool:
-    """Say whether the kernel for vectors of eight lanes makes a plain product: it has no code for what is left over."""
-    features, (m, n, k) = product.device.info.features, sizes
-    if (
-        not product.device.info.tests_lanes
-        or features.subgroup_size != 8
-        or "ballot" not in features.subgroup_operations
-    ):
+    """Say whether the kernel for vectors of eight lanes makes a product: it has no code for what is left over."""
+    m, n, k = sizes
+    if not has_wide(product.device.info) or product.transpose_a or product.transpose_b:
         return False
-    if product.transpose_b or any(matrix.array.dtype != dtypes.float32 for matrix in (product.a, product.b)):
+    if any(matrix.array.dtype != dtypes.float32 for matrix in (product.a, product.b)):
         return False
-    steps = (n, product.b.row, out.row, *firsts[1:])
+    steps = (n, product.b.row, product.b.batch, out.row, out.batch, *firsts[1:])
     return m >= _WIDE_ROWS and n >= 8 and k % 8 == 0 and all(step % 4 == 0 for step in steps)
 
 
