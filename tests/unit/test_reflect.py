@@ -30,7 +30,7 @@ SHIPPED = sorted(
 
 NO_FEATURES = Features(**{item.name: () if "tuple" in str(item.type) else 0 for item in dataclasses.fields(Features)})
 WITH_SUBGROUPS = dataclasses.replace(
-    NO_FEATURES, subgroup_operations=("basic", "arithmetic", "vote", "shuffle", "quad")
+    NO_FEATURES, subgroup_operations=("basic", "arithmetic", "ballot", "vote", "shuffle", "quad")
 )
 
 
@@ -54,7 +54,10 @@ def test_shipped_kernels(kernel: str) -> None:
         assert found.foreign == ""
         dots = kernel.startswith("quantized_dots")  # these, and those of subgroups, are taken where the device has them
         subgroups = dots or "_subgroups" in kernel or kernel.startswith("attention_warps")
-        features = dataclasses.replace(WITH_SUBGROUPS if subgroups else NO_FEATURES, integer_dot=dots)
+        # words of 64 bits, for lavapipe: others never load these
+        pairs = kernel == "matmul_wide" or (kernel.startswith("each_") and kernel.endswith(("_full", "_rows")))
+        subgroups = subgroups or kernel == "matmul_wide"
+        features = dataclasses.replace(WITH_SUBGROUPS if subgroups else NO_FEATURES, integer_dot=dots, int64=pairs)
         if not kernel.startswith(
             ("matmul_coop", "matvec_cores", "attention_cores")
         ):  # what they need: tests/unit/test_cores.py
