@@ -147,6 +147,21 @@ def test_barriers_stand_only_where_something_is_shared(fresh: vkpar.Device) -> N
         assert chained.barriers - apart.barriers >= 10
 
 
+def test_long_operations_gather_behind_two_buffers(fresh: vkpar.Device) -> None:
+    """A millisecond each, by estimate: two go ahead of a busy device, the others as one."""
+    a, out = fresh.zeros(9 << 20), fresh.empty(9 << 20)
+    fresh.synchronize()
+    with parked(fresh):
+        before = stats(fresh)
+        for _ in range(8):
+            vkpar.add(a, 1.0, out=out)
+            vkpar.add(out, a, out=a)
+        ahead = stats(fresh)
+        assert 1 <= ahead.submissions - before.submissions <= 3
+        assert ahead.gathered >= 4
+    assert (a.numpy() == 2**8 - 1).all()
+
+
 def test_more_ranges_than_are_told_apart(fresh: vkpar.Device) -> None:
     """A barrier makes room for more."""
     a = fresh.array(np.arange(64, dtype=np.float32))

@@ -105,7 +105,7 @@ def run(operation: Operation, operands: Sequence[Operand], outs: Sequence[Array 
             wrong ``out``, or one that shares memory with an operand without being that operand.
         UnsupportedError: types that devices do not compute.
     """
-    if len(operands) <= _FEW and len(outs) == 1:
+    if 0 < len(operands) <= _FEW and len(outs) == 1:
         quick = _quick(operation, operands, outs[0])
         if quick is not None:
             return [quick]

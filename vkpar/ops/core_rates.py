@@ -140,6 +140,9 @@ def _found(device: Device, dtype: str, cores: tuple[Core, ...], *, streams: bool
     except DeviceLostError:
         raise
     except VulkanError as error:
+        if streams:  # the kernel of few rows may be all that it does not build
+            _log.info("%s does not build its kernels of matrix cores, or not that of few rows: %s", device, error)
+            return _found(device, dtype, cores, streams=False)
         _log.warning("%s does not build its kernels of matrix cores, which are left alone: %s", device, error)
         return assumed(tuple(core for core in cores if core.tiled))
     if not _sound(made):

@@ -98,7 +98,7 @@ class LogicalDevice:
             self.pipelines = PipelineCache(
                 self.handle,
                 self.compute,
-                full_subgroups=info.features.subgroup_control,
+                subgroup=info.features.subgroup_size if info.features.subgroup_control else 0,
                 packs_halves=info.packs_halves,
             )
             straight, ring_bytes = env.get().ring == "auto", env.get().ring_bytes

@@ -23,10 +23,12 @@ class Entry:
     Attributes:
         local_size: invocations of a work-group in x, y and z; zeros where the module does not say.
         shared_nbytes: the least that its shared memory takes.
+        width_id: the specialization constant that says how many they are in x; None where none does.
     """
 
     local_size: tuple[int, int, int]
     shared_nbytes: int
+    width_id: int | None = None
 
 
 @dataclass(frozen=True)
@@ -95,7 +97,7 @@ class _Op:
 class _Mark:
     """Decorations."""
 
-    BUFFER_BLOCK, ROW_MAJOR, ARRAY_STRIDE, MATRIX_STRIDE, BUILT_IN = 3, 4, 6, 7, 11
+    SPEC_ID, BUFFER_BLOCK, ROW_MAJOR, ARRAY_STRIDE, MATRIX_STRIDE, BUILT_IN = 1, 3, 4, 6, 7, 11
     NON_WRITABLE, BINDING, SET, OFFSET = 24, 33, 34, 35
 
 
@@ -373,10 +375,15 @@ class _Reader:
             for pointer, variable, storage in self._variables
             if storage == _Storage.WORKGROUP and (variable in variables or self._version < (1, 4))
         )
-        return Entry(self._local_size(function), shared)
+        parts = self._declared_size()
+        if parts is None:
+            return Entry(self._local_sizes.get(function, (0, 0, 0)), shared)
+        x, y, z = (self._constants[part] for part in parts)
+        return Entry((x, y, z), shared, self._marks.get((parts[0], _Mark.SPEC_ID)))
 
-    def _local_size(self, function: int) -> tuple[int, int, int]:
+    def _declared_size(self) -> tuple[int, ...] | None:
+        """Return the constants that say how large a work-group is, wherever the module has them."""
         for composite, parts in self._composites.items():
             if self._marks.get((composite, _Mark.BUILT_IN)) == _WORKGROUP_SIZE:
-                return (self._constants[parts[0]], self._constants[parts[1]], self._constants[parts[2]])
-        return self._local_sizes.get(function, (0, 0, 0))
+                return parts
+        return None

@@ -97,7 +97,7 @@ class Pipeline:
         constants: Sequence[int] = (),
         name: str = "",
         *,
-        full_subgroups: bool = False,
+        subgroup: int = 0,
         packs_halves: bool = False,
     ) -> None:
         vk = self._vk = api.load()
@@ -110,7 +110,7 @@ class Pipeline:
         module = vk.create("ShaderModule", device, info)
         try:
             by_id = dict(enumerate(constants)) | ({PACKS_HALVES: 1} if packs_halves else {})
-            self.handle = self._create(module, entry, by_id, full_subgroups and _needs_full(spirv, entry))
+            self.handle = self._create(module, entry, by_id, needs_full(spirv, entry, by_id, subgroup))
         finally:
             vk.destroy("ShaderModule", device, module)
 
@@ -150,10 +150,22 @@ class Pipeline:
         self._vk.destroy("Pipeline", self._device, self.handle)
 
 
-def _needs_full(spirv: bytes, entry: str) -> bool:
-    """Say whether a module has matrices of subgroups, and whole subgroups in its work-groups."""
+def needs_full(spirv: bytes, entry: str, constants: Mapping[int, int], subgroup: int) -> bool:
+    """Say whether a pipeline is to have full subgroups: a module with matrices of subgroups, in whole ones.
+
+    Args:
+        spirv: the module.
+        entry: its entry point.
+        constants: its specialization constants by number.
+        subgroup: invocations of a subgroup where the device can be told to fill these, else 0.
+    """
     interface = reflect(spirv)
-    return _COOPERATIVE_MATRIX in interface.capabilities and interface.entries[entry].local_size[0] % _WIDEST == 0
+    if not subgroup or _COOPERATIVE_MATRIX not in interface.capabilities:
+        return False
+    made = interface.entries[entry]
+    width = made.local_size[0] if made.width_id is None else constants.get(made.width_id, made.local_size[0])
+    # VUID-VkPipelineShaderStageCreateInfo-flags-02759: SPIR-V 1.6 lets sizes vary, so that all of them have to fit.
+    return width % (subgroup if interface.version < (1, 6) else _WIDEST) == 0
 
 
 class PipelineCache:
@@ -165,7 +177,7 @@ class PipelineCache:
     Args:
         device: the VkDevice.
         queue: where leased pipelines run; None where there are none.
-        full_subgroups: the device can be told to fill subgroups.
+        subgroup: invocations of a subgroup where the device can be told to fill these, else 0.
         packs_halves: see :attr:`vkpar.vulkan.physical.DeviceInfo.packs_halves`.
     """
 
@@ -174,11 +186,11 @@ class PipelineCache:
         device: Any,
         queue: KernelQueue | None = None,
         *,
-        full_subgroups: bool = False,
+        subgroup: int = 0,
         packs_halves: bool = False,
     ) -> None:
         self._device = device
-        self._full, self._packs = full_subgroups, packs_halves
+        self._subgroup, self._packs = subgroup, packs_halves
         self._queue = queue
         self._leased: weakref.WeakValueDictionary[tuple[Any, ...], Pipeline] = weakref.WeakValueDictionary()
         self._closed = False
@@ -249,7 +261,7 @@ class PipelineCache:
             return pipeline
 
     def _made(self, *given: Any, own: bool = True) -> Pipeline:
-        return Pipeline(self._device, *given, full_subgroups=self._full, packs_halves=self._packs and own)
+        return Pipeline(self._device, *given, subgroup=self._subgroup, packs_halves=self._packs and own)
 
     def _drop(self, address: int) -> None:
         """Note that nobody holds a pipeline any more; safe in a finalizer."""

@@ -1,8 +1,8 @@
 /* Eager launching: a stream gathers a device's operations in an open command buffer of its compute queue.
  *
- * The open buffer is submitted when the device has run dry or is about to, when enough has gathered, and before anything
- * that needs it: other submissions to the queue or its sibling, and waits for its value. Its value counts as the queue's last one from
- * the first operation in it on. Every entry holds the lock below; a thread submits what nobody comes back to. Where a
+ * The open buffer is submitted when the device has run dry or is about to, when enough has gathered, and before
+ * anything that needs it: other submissions to the queue or its sibling, and waits for its value. Its value counts as
+ * the queue's last one from the first operation in it on. Every entry holds the lock below; a thread submits what nobody comes back to. Where a
  * submit fails, the buffer stays as it is: the next call tries again, and says so before it appends anything. While a
  * thread captures, what it asks of the stream is refused: the caller keeps it for a graph.
  */
@@ -227,9 +227,9 @@ static int32_t ready(vkp_stream *s) {
     return s->open ? SUCCESS : open_frame(s);
 }
 
-/* Says whether to submit what has gathered. The device is to find the next buffer when it is done with one, so that long
- * operations go two buffers ahead of it and the rest gathers; short ones go when it has nothing to do, but no more often
- * than a submission is worth to a caller that is slower than the device. */
+/* Says whether to submit what has gathered. The device is to find the next buffer when it is done with one, so that
+ * long operations go two buffers ahead of it and the rest gathers; short ones go when it has nothing to do, but no more
+ * often than a submission is worth to a caller that is slower than the device. */
 static int is_time(vkp_stream *s, uint64_t now) {
     int dry = 0;
     if (now - s->looked >= LOOK_NS) {
@@ -258,7 +258,7 @@ static void appended(vkp_stream *s, uint32_t name, uint64_t cost_ns) {
     if (s->parked) pthread_cond_signal(&s->wake);
 }
 
-/* A thread: submits what was gathered and nobody came back to, once the device has run dry. */
+/* A thread: submits what was gathered and nobody came back to, once the device has run dry or, long work, is about to. */
 static void *attend(void *argument) {
     vkp_stream *s = argument;
     struct timespec tick = {0, (long)TICK_NS};
