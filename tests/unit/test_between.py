@@ -114,3 +114,14 @@ def test_the_first_rank_of_a_row_split_holds_parts_too() -> None:
     whole = block_nbytes(SIZES, 512, Stored())
     assert block_nbytes(SIZES._replace(share=0.5), 512, Stored()) > whole
     assert 0 < slices_nbytes(SIZES, 0.25, 512, Stored()) < slices_nbytes(SIZES, 0.75, 512, Stored()) < whole
+
+
+def test_copies_of_transposed_weights_count_where_products_take_them() -> None:
+    plain, turned = Stored(), Stored(turned=True)
+    assert turned.made(96, 256, 1024) == [0, 256 * 1024 * F32]
+    assert turned.made(15, 4096, 4096) == [0, 0]  # of few rows none is worth it
+    assert turned.made(96, 0, 1024) == turned.made(96, 256, 0) == []
+    assert block_nbytes(SIZES, 512, turned) > block_nbytes(SIZES, 512, plain)
+    assert block_nbytes(SIZES, 1, turned) == block_nbytes(SIZES, 1, plain)
+    halves = Stored(widened=True, turned=True)
+    assert halves.made(96, 256, 1024) == [256 * 1024 * F32, 256 * 1024 * HALF]

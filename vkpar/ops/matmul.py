@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from vkpar import dtypes
 from vkpar.arrays.array import Array
 from vkpar.errors import InvalidUsageError
-from vkpar.ops import folded, quantized_products
+from vkpar.ops import folded, quantized_products, slabs
 from vkpar.ops._calls import Call, key_of, repeat
 from vkpar.ops._forms import adds_in_place, check_result, residual_of, result_type
 from vkpar.ops._launch import batch_of, check_arrays, check_out, run_pair
@@ -17,8 +17,6 @@ from vkpar.ops.epilogue import Epilogue, check_epilogue
 from vkpar.ops.normed import Normed
 from vkpar.ops.products import Matrix, Product, has_wide, multiply, store_finished
 from vkpar.ops.quantized import Quantized
-
-_TURNED: Final = 1 << 21  # multiply-adds from which on lavapipe makes up for copies of transposed operands
 
 
 def matmul(
@@ -92,9 +90,12 @@ def matmul(
     second, turns_b = _as_stored(b, sizes.transpose_b)
     sizes = sizes._replace(transpose_a=turns_a, transpose_b=turns_b)
     keys = _keys(a, b, out, bias, residual, activation, *options)
-    if (turns_a or turns_b) and sizes.m * sizes.n * sizes.k >= _TURNED and has_wide(a.device.info):
-        first, second = _turned(first, turns_a), _turned(second, turns_b)
-        sizes, keys = sizes._replace(transpose_a=False, transpose_b=False), (None, None)
+    copies_a = turns_a and slabs.turns(sizes.n, sizes.m, sizes.k)
+    copies_b = turns_b and slabs.turns(sizes.m, sizes.n, sizes.k)
+    if (copies_a or copies_b) and has_wide(a.device.info):
+        first, second = _turned(first, copies_a), _turned(second, copies_b)
+        sizes = sizes._replace(transpose_a=turns_a and not copies_a, transpose_b=turns_b and not copies_b)
+        keys = (None, None)
     operands = [first, second, *extras.values()]
     target = result
     if not all(array.is_contiguous for array in (*operands, result)):

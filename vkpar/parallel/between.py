@@ -103,15 +103,28 @@ class Stored(NamedTuple):
         quantized: products of many rows unpack weights, some rows at a time.
         widened: they convert whole float16 weights.
         table: bytes of an element of the embedding table.
+        turned: products of many rows take copies of the weights' transposes.
     """
 
     halves: bool = False
     quantized: bool = False
     widened: bool = False
     table: int = _F32
+    turned: bool = False
 
     def made(self, rows: int, outputs: int, inputs: int) -> list[int]:
-        """Return the bytes of the pieces in which a product has its weight made anew: CPUs for few rows, too."""
+        """Return the bytes of what a product has its weight made anew in, piece by piece."""
+        pieces = self._unpacked(rows, outputs, inputs)
+        if not self.turned or not inputs or not outputs:
+            return pieces
+        most = slabs.rows_at_once(inputs, self.itemsize) if self.quantized else outputs
+        parts = [min(most, outputs - start) for start in range(0, outputs, most)]
+        itemsize = _HALF if self.widened else self.itemsize
+        copies = [part * inputs * itemsize if slabs.turns(rows, part, inputs) else 0 for part in parts]
+        return [size for pair in zip(pieces or [0] * len(parts), copies, strict=True) for size in pair]
+
+    def _unpacked(self, rows: int, outputs: int, inputs: int) -> list[int]:
+        """Return the bytes of what packed weights are made in, and of those converted: CPUs for few rows, too."""
         if not inputs or not outputs or (rows <= FEW and not (self.quantized and not self.halves)):
             return []
         if not self.quantized:

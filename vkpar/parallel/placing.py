@@ -96,9 +96,20 @@ class Placement:
         each = padded(self.kv_heads[rank] * context * spec.head_dim * dtypes.resolve(spec.cache).itemsize)
         return 2 * each * self.blocks[rank] if self.kv_heads[rank] else 0
 
-    def activations(self, spec: ModelSpec, rank: int, context: int, batch: int, piece: int) -> int:
-        """Return the bytes of what a rank computes for a ``piece`` of a prompt, and a captured step of one token."""
-        stored = stored_as(spec)
+    def activations(
+        self, spec: ModelSpec, rank: int, context: int, batch: int, piece: int, *, turned: bool = False
+    ) -> int:
+        """Return the bytes of what a rank computes for a ``piece`` of a prompt, and a captured step of one token.
+
+        Args:
+            spec: the model.
+            rank: the rank.
+            context: tokens of a text.
+            batch: texts.
+            piece: the most tokens that go through the blocks together.
+            turned: its products take copies of transposed weights.
+        """
+        stored = stored_as(spec)._replace(turned=turned)
         stages = len(self.streams) if self.mode == "layer" else 1
         unpacks = stored.quantized
         rows = batch * (most_rows(context, stages, piece, unpacks=unpacks) if spec.decoder else context)

@@ -11,6 +11,7 @@ from typing import Final
 from vkpar import text
 from vkpar.comm.communicator import Communicator
 from vkpar.errors import InvalidUsageError, UnsupportedError
+from vkpar.ops.products import has_wide
 from vkpar.parallel import speed
 from vkpar.parallel.between import batch_of
 from vkpar.parallel.placing import MODES, Placement, place_model
@@ -90,6 +91,7 @@ def measured(spec: ModelSpec, comm: Rig) -> RigFacts:
         op_seconds=tuple(speed.levelled(devices, [speed.op_seconds(device, spec.width) for device in devices])),
         sum_seconds=seconds,
         piece=batch_of(devices),
+        turned=frozenset(rank for rank, device in enumerate(devices) if has_wide(device.info)),
     )
 
 
@@ -227,7 +229,7 @@ def _attempt(
         except UnsupportedError as error:
             short = short or str(error)
             continue
-        parts = memory_of(spec, placement, context, batch, facts.piece)
+        parts = memory_of(spec, placement, context, batch, facts.piece, facts.turned)
         memory = tuple(RankMemory(*part, free) for part, free in zip(parts, facts.free, strict=True))
         lacking = next((rank for rank, each in enumerate(memory) if each.weights and not each.fits), None)
         if lacking is not None:
@@ -252,6 +254,7 @@ def _attempt(
             batch=batch,
             names=facts.names,
             piece=facts.piece,
+            turned=facts.turned,
         )
     raise UnsupportedError(short)
 
@@ -273,7 +276,7 @@ def _rebalanced(
     counts = list(place_model(spec, "layer", ratios).splits["layers"].counts)
     for _ in range(spec.layers):
         exact = tuple(map(Fraction, counts))
-        parts = memory_of(spec, place_model(spec, "layer", exact), context, batch, facts.piece)
+        parts = memory_of(spec, place_model(spec, "layer", exact), context, batch, facts.piece, facts.turned)
         room = [free - sum(part) for part, free in zip(parts, facts.free, strict=True)]
         full = [rank for rank, count in enumerate(counts) if count and room[rank] < 0]
         others = [rank for rank, left in enumerate(room) if left > 0 and ratios[rank] > 0]

@@ -26,6 +26,7 @@ class RigFacts:
         op_seconds: of an operation in a graph, besides what it reads of weights.
         sum_seconds: by which a sum of the residual stream over the ranks makes a step longer.
         piece: tokens of a prompt that go through the blocks together.
+        turned: the ranks whose products of many rows take copies of transposed weights.
     """
 
     names: tuple[str, ...]
@@ -34,6 +35,7 @@ class RigFacts:
     op_seconds: tuple[float, ...]
     sum_seconds: float
     piece: int = BATCH
+    turned: frozenset[int] = frozenset()
 
     @property
     def nranks(self) -> int:
@@ -85,6 +87,7 @@ class Plan:
         context: tokens that there is room for; ``batch`` texts at once.
         names: of the devices.
         piece: tokens of a prompt that go through the blocks together where these are on one rank.
+        turned: the ranks whose products of many rows take copies of transposed weights.
     """
 
     spec: ModelSpec
@@ -100,6 +103,7 @@ class Plan:
     batch: int
     names: tuple[str, ...]
     piece: int = BATCH
+    turned: frozenset[int] = frozenset()
 
     @property
     def nbytes(self) -> tuple[int, ...]:
@@ -111,7 +115,7 @@ class Plan:
 
         def fits(context: int) -> bool:
             placement = place_model(self.spec, self.mode, self.ratios)
-            need = memory_of(self.spec, placement, context, self.batch, self.piece)
+            need = memory_of(self.spec, placement, context, self.batch, self.piece, self.turned)
             return all(total <= rank.free for total, rank in zip(map(sum, need), self.memory, strict=True))
 
         low, high = 0, MOST_CONTEXT
@@ -173,14 +177,14 @@ class Plan:
 
 
 def memory_of(
-    spec: ModelSpec, placement: Placement, context: int, batch: int, piece: int
+    spec: ModelSpec, placement: Placement, context: int, batch: int, piece: int, turned: frozenset[int]
 ) -> list[tuple[int, int, int]]:
     """Return each rank's bytes of weights, cache and what is computed in between."""
     return [
         (
             sum(tensor.nbytes[rank] for tensor in placement.tensors),
             placement.cache(spec, rank, context) * batch,
-            placement.activations(spec, rank, context, batch, piece),
+            placement.activations(spec, rank, context, batch, piece, turned=rank in turned),
         )
         for rank in range(len(placement.blocks))
     ]
