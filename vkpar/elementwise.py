@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from vkpar.arrays.array import Array
 from vkpar.errors import InvalidUsageError
-from vkpar.ops._each import Meaning, Operand, computed, run
+from vkpar.ops._each import computed, run
+from vkpar.ops._each_dispatch import Meaning, Operand
 from vkpar.ops.expressions import INTEGERS, WEAK_FLOAT, WEAK_INT, Expression, parse, typed
 from vkpar.ops.generate import WORDS, Kind, source
 from vkpar.vulkan.pipelines import shader
@@ -77,7 +78,7 @@ class Elementwise:
 
 
 class _Compiled:
-    """What runs an expression; see :class:`vkpar.ops._each.Operation`."""
+    """What runs an expression; see :class:`vkpar.ops._each_dispatch.Operation`."""
 
     def __init__(self, expression: Expression) -> None:
         self.name = "elementwise"

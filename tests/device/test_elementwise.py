@@ -126,7 +126,7 @@ def test_what_lies_beside_a_result_stays(device: vkpar.Device, count: int, dtype
 def test_two_blocks_an_invocation(device: vkpar.Device, monkeypatch: pytest.MonkeyPatch, count: int) -> None:
     """What GPUs do with many halves."""
     monkeypatch.setattr(elementwise, "_blocks", lambda out, count: 2)
-    monkeypatch.setattr(each._Dispatch, "_blocks", lambda self: 2)
+    monkeypatch.setattr(each.Dispatch, "_blocks", lambda self: 2)
     values = (np.arange(count) % 1000).astype(np.float16)
     a = device.array(values.reshape(1, 1, -1), "float16")  # a shape that no other test has a plan of
     bias = device.array(values[:1], "float16")

@@ -9,7 +9,8 @@ from vkpar import dtypes
 from vkpar.arrays.array import Array
 from vkpar.arrays.operators import operations
 from vkpar.errors import UnsupportedError
-from vkpar.ops._each import Meaning, Operand, computed, run
+from vkpar.ops._each import computed, run
+from vkpar.ops._each_dispatch import Meaning, Operand
 from vkpar.ops.builtin import BUILTINS, Builtin, kind_of
 from vkpar.ops.expressions import FLOATS, INTEGERS
 from vkpar.ops.generate import TILE, WORDS, Kind
@@ -32,7 +33,7 @@ class MixedTypesError(UnsupportedError):
 
 
 class Shipped:
-    """An operation whose kernels ship with the package; see :class:`vkpar.ops._each.Operation`.
+    """An operation whose kernels ship with the package; see :class:`vkpar.ops._each_dispatch.Operation`.
 
     Args:
         name: of the operation in the table of builtins.

@@ -8,7 +8,8 @@ from typing import Final
 from vkpar import dtypes
 from vkpar.arrays.array import Array
 from vkpar.ops._builtin import Shipped
-from vkpar.ops._each import Meaning, Operand, computed
+from vkpar.ops._each import computed
+from vkpar.ops._each_dispatch import Meaning, Operand
 from vkpar.ops._launch import (
     FLOATS,
     GROUP,

@@ -28,7 +28,7 @@ from vkpar.ops._launch import (
     writable_in_place,
 )
 
-_FEW_TESTS: Final = 1 << 18  # elements, as in vkpar/ops/_each.py
+_FEW_TESTS: Final = 1 << 18  # elements, as in vkpar/ops/_each_dispatch.py
 _LARGE: Final = 1 << 22  # elements from which all GPUs have invocations to spare
 
 

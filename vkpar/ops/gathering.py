@@ -12,7 +12,7 @@ import numpy as np
 from vkpar import dtypes
 from vkpar.arrays.array import Array, check_same_device
 from vkpar.errors import InvalidUsageError, UnsupportedError
-from vkpar.ops._each import binding
+from vkpar.ops._each_dispatch import binding
 from vkpar.ops._launch import check_arrays, check_out, check_overlap, dispatch, fold_groups, key_of, run_pair, words
 from vkpar.ops.cast import cast
 from vkpar.ops.expressions import INTEGERS

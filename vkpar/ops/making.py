@@ -18,8 +18,9 @@ from vkpar.arrays.views import overlaps, same_elements
 from vkpar.dtypes import DType
 from vkpar.errors import InvalidUsageError, UnsupportedError
 from vkpar.ops._builtin import SHIPPED
-from vkpar.ops._each import COMPUTED, Meaning, launch
+from vkpar.ops._each import COMPUTED, launch
 from vkpar.ops._each import move as copy_bits
+from vkpar.ops._each_dispatch import Meaning
 from vkpar.ops._words import NUMBERS
 from vkpar.ops.builtin import BUILTINS, kind_of
 from vkpar.ops.cast import cast

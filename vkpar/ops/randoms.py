@@ -10,7 +10,7 @@ from vkpar.arrays.array import Array
 from vkpar.arrays.shape import dimensions
 from vkpar.dtypes import DType
 from vkpar.errors import UnsupportedError
-from vkpar.ops._each import binding
+from vkpar.ops._each_dispatch import binding
 from vkpar.ops._launch import FLOATS, GROUP, check_arrays, check_out, dispatch, fold_groups
 
 if TYPE_CHECKING:
