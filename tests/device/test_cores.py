@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from planning import forget
+from planning import dispatches, forget
 
 import vkpar
 from vkpar.ops import cores
@@ -17,7 +17,6 @@ from vkpar.ops.cores import KHR, Choice, Core
 from vkpar.vulkan.pipelines import shader
 
 products = importlib.import_module("vkpar.ops.products")
-calls = importlib.import_module("vkpar.ops._calls")
 pytestmark = [pytest.mark.device, pytest.mark.sampled(12)]
 
 Floats = NDArray[np.float64]
@@ -201,39 +200,22 @@ def test_how_a_product_is_dispatched(
 ) -> None:
     """Where no device runs the kernels: their names, bindings, push constants and grids."""
     core = cores.CORES[0]
-    sent: list[tuple[str, int, int, tuple[int, ...], int]] = []
-
-    def dispatch(
-        self: Any,
-        name: str,
-        arrays: Sequence[Any],
-        ranges: Sequence[Any],
-        push: bytes,
-        groups: int,
-        constants: tuple[int, ...] = (),
-        cost_ns: int = 0,
-        *,
-        layers: int = 1,
-    ) -> None:
-        sent.append((name, len(ranges), len(push), constants, groups * layers))
-        self.forget()
-
     forget(device)
-    monkeypatch.setattr(calls.Call, "dispatch", dispatch)
+    sent = dispatches(monkeypatch)
     monkeypatch.setattr(products, "kernel_for", lambda device, m: instead)
     monkeypatch.setattr(products.cores, "choose", lambda *given, **_: Choice(core, 2, 64))
     x, y = device.zeros((150, 100), "float16"), device.zeros((100, 300), "float16")
     vkpar.matmul(x, y, activation="relu" if follows else None)
     assert [name for name, *_ in sent] == [f"{KHR}_f16_t256", "matmul_finish"]
     tiles = -(-150 // core.tile[0]) * -(-300 // core.tile[1])
-    _, bindings, nbytes, constants, groups = sent[0]
+    _, bindings, nbytes, groups, constants = sent[0]
     assert (bindings, nbytes, groups) == (3, 76, 2 * tiles)
     assert constants[7:9] == core.tile
     assert constants[18:] == core.constants(device.info)
     sent.clear()
     monkeypatch.setattr(products.cores, "choose", lambda *given, **_: Choice(core, 1, 100))
     vkpar.matmul(x, y, activation="relu" if follows else None)
-    assert [(name, bindings, groups) for name, bindings, _, _, groups in sent] == [
+    assert [(each.name, each.bindings, each.groups) for each in sent] == [
         (KHR + ("_forms" if follows else "") + "_f16_t256", 5 if follows else 3, tiles)
     ]
     sent.clear()  # it stores every type of results: no conversion follows

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,14 +12,13 @@ from elements import check, held, normal, values_of
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from planning import forget
+from planning import dispatches, forget
 
 import vkpar
 from vkpar.ops import cores, few_cores
 from vkpar.ops.cores import Choice
 
 products = importlib.import_module("vkpar.ops.products")
-calls = importlib.import_module("vkpar.ops._calls")
 pytestmark = pytest.mark.device
 
 HALVES = ["float16", "bfloat16"]
@@ -163,25 +162,10 @@ def test_how_a_product_is_dispatched(
     device: vkpar.Device, monkeypatch: pytest.MonkeyPatch, force: Force, follows: bool, transpose_b: bool
 ) -> None:
     """Where no device runs the kernels: their names, bindings, push constants and grids."""
-    sent: list[tuple[Any, ...]] = []
-
-    def dispatch(
-        self: Any,
-        name: str,
-        arrays: Sequence[Any],
-        ranges: Sequence[Any],
-        push: bytes,
-        groups: int,
-        *more: Any,
-        **_: Any,
-    ) -> None:
-        sent.append((name, len(ranges), len(push), groups, more[0]))
-        self.forget()
-
     way = few_cores.Stream((7, 16 if transpose_b else 64), 256, 64 if transpose_b else 32)
     force(offered=True)
     monkeypatch.setattr(few_cores, "spread", lambda *_, **__: way)
-    monkeypatch.setattr(calls.Call, "dispatch", dispatch)
+    sent = dispatches(monkeypatch)
     x, y = device.zeros((7, 512), "float16"), device.zeros((312, 512) if transpose_b else (512, 312), "float16")
     vkpar.matmul(x, y, transpose_b=transpose_b, activation="relu" if follows else None)
     ((name, bindings, nbytes, groups, constants),) = sent
