@@ -143,18 +143,8 @@ class Plan:
             self._stream.resume(result, self._dispatch, addresses, self._null, (*pins, pin))
         return out
 
-    def single(self, a: Array, out: Array | None) -> Array | None:
-        """Run it on one operand, in other memory than that of the result, as :meth:`pair` does."""
-        if out is None:
-            form = self._result
-            out = type(a).fresh(a.device, form.shape, form.dtype, form.nbytes)
-            out.form = form
-        elif out.storage is a.storage:
-            return None
-        return out if self.run((a, out), b"") else None
-
-    def unary(self, a: Array, out: Array | None, push: bytes) -> Array | None:
-        """Run it on one operand, which ``out`` may be, as :meth:`pair` does; nothing for ``push`` takes its own."""
+    def single(self, a: Array, out: Array | None, push: bytes = b"", *, in_place: bool = False) -> Array | None:
+        """Run it on one operand, or on one and a number, as :meth:`pair` does; nothing for ``push`` takes its own."""
         first = a.storage
         pin = first.ready
         watched = self._watched
@@ -165,7 +155,7 @@ class Plan:
             form = self._result
             out = type(a).fresh(a.device, form.shape, form.dtype, form.nbytes)
             out.form = form
-        elif out.storage is first and self._meets(a, out, 0, in_place=True):
+        elif out.storage is first and self._meets(a, out, 0, in_place):
             return None
         second = out.storage
         other = second.ready

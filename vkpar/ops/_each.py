@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -16,13 +16,8 @@ from vkpar.ops._each_dispatch import Dispatch, Meaning, Operand, Operation, bind
 from vkpar.ops._launch import advice
 from vkpar.ops._words import NUMBERS, Words
 from vkpar.ops.expressions import FLOATS, INTEGERS
-from vkpar.ops.generate import (
-    Kind,
-)
+from vkpar.ops.generate import Kind
 from vkpar.plans import form_of
-
-if TYPE_CHECKING:
-    pass
 
 COMPUTED: Final = (*FLOATS, *INTEGERS)
 _FEW: Final = 2  # operands of the usual calls
@@ -79,14 +74,14 @@ def _quick(operation: Operation, operands: Sequence[Operand], out: Array | None)
         known = a.device.plans.known
         if len(operands) == 1:
             plan = known.get((operation.key, form, given))
-            return None if plan is None else plan.unary(a, out, b"")
+            return None if plan is None else plan.single(a, out, in_place=True)
         number = operands[1]
         if type(number) is Array:
             return None
         plan = known.get((operation.key, form, type(number), given))
     except (AttributeError, TypeError):  # no array: the long way says so
         return None
-    return None if plan is None else plan.unary(a, out, plan.words((number,)))
+    return None if plan is None else plan.single(a, out, plan.words((number,)), in_place=True)
 
 
 def _long_way(

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 _CODES: Final = {"float32": 0, "float16": 1, "bfloat16": 2, "int32": 3, "uint32": 3}
 _WIDE_TYPES: Final = frozenset({"float32", *INTEGERS})
-_FEW_TESTS: Final = 1 << 18  # elements from which on kernels with fewer tests are worth their compilation
+FEW_TESTS: Final = 1 << 18  # elements from which on kernels with fewer tests are worth their compilation
 _HALVES_AT_ONCE: Final = 2  # blocks of four that an invocation of a GPU makes of halves
 
 Operand = Any  # an Array, or a Python number
@@ -182,7 +182,7 @@ class Dispatch:
         geometry, device = self._geometry, self._outs[0].device
         usual = TILE if geometry.tile else FLAT
         dtypes_of = {*self._meaning.types, *self._meaning.results}
-        if not device.info.tests_lanes or self._outs[0].size < _FEW_TESTS or not dtypes_of <= _WIDE_TYPES:
+        if not device.info.tests_lanes or self._outs[0].size < FEW_TESTS or not dtypes_of <= _WIDE_TYPES:
             return usual
         rows = [number for number, mode in enumerate(geometry.modes) if mode == ROW]
         if not all(geometry.is_wide(number, self._bindings[number][1]) for number in rows):

@@ -217,11 +217,11 @@ def _measured(device: Device, cores: tuple[Core, ...], dtype: str, *, streams: b
     ns = [1e9 * min(times) for times in zip(*rounds, strict=True)]
     each = len(_SIDES)
     rates = {core: Rate(*ns[each * at : each * (at + 1)]) for at, core in enumerate(cores)}
-    found = []
-    for timed in reversed(few_runs):
-        ns, made = ns[: -len(timed)], ns[-len(timed) :]
+    left, found = ns[each * len(cores) :], []
+    for timed in few_runs:
+        made, left = left[: len(timed)], left[len(timed) :]
         found.append(Few(columns, made[0], (made[1], made[2], made[3]), *made[4:]))
-    return Measured(rates, (found[1], found[0]))
+    return Measured(rates, (found[0], found[1]))
 
 
 def _few_runs(device: Device, low: Core, dtype: str, columns: int, *, transpose_b: bool, streams: bool) -> list[_Run]:

@@ -110,7 +110,7 @@ def source(meaning: Typed, kind: Kind, form: str, *, precise: bool = False) -> s
     Args:
         meaning: what the expression means for the types of ``kind``.
         kind: those types.
-        form: ``FLAT``, ``TILE`` for the kernel with strides, or ``FULL`` where :func:`may_be_full` says so.
+        form: ``FLAT``, ``TILE`` for the kernel with strides, or ``FULL`` or ``ROWS`` where :func:`may_be_full` says so.
         precise: round every product before it is added to something, so that all drivers give the same bits.
     """
     operands = [(f"a{place}", kind.inputs[number]) for place, number in enumerate(kind.bound)]

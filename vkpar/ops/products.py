@@ -334,13 +334,13 @@ def _dispatch(how: _How, product: Product, out: Matrix, tile: Tile) -> None:
     groups, kernel, shape = _grid(how, product, m, n, forms)
     spirv, layers = ("_forms" if forms else "").join(kernel), number * how.cut.parts
     constants: tuple[int, ...] = ()
-    if how.kernel == _SMALL:
+    if how.kernel == _SMALL and not adds and _takes_wide(product, out, firsts, (m, n, k)):
+        spirv, groups = _WIDE, -(-m // 8) * -(-n // 64)
+        push = [m, n, k, *firsts, a.row, b.row, out.row, *batches]
+    elif how.kernel == _SMALL:
         steps = (1, b.row) if product.transpose_b else (b.row, 1)
         push = [m, n, k, *firsts, a.row if not product.transpose_a else 1, *steps, out.row, adds]
         push += [a.row if product.transpose_a else 1, *batches] if forms else []
-        if not adds and _takes_wide(product, out, firsts, (m, n, k)):
-            spirv, groups = _WIDE, -(-m // 8) * -(-n // 64)
-            push = [m, n, k, *firsts, a.row, b.row, out.row, *batches]
     else:
         push = [m, n, k, *firsts, a.row, b.row, out.row, adds]
         multiples = _multiples(product, out, firsts, (m, n, k))
