@@ -39,7 +39,7 @@ int f_sign_int(int x) { return sign(x); }
 //: sign_uint
 uint f_sign_uint(uint x) { return min(x, 1u); }
 //: relu_float
-float f_relu_float(float x) { return x <= 0.0 ? 0.0 : x; }
+float f_relu_float(float x) { return floatBitsToUint(x) - 0x80000000u <= 0x7F800000u ? 0.0 : x; }  // NaN is no number below 0
 //: relu_int
 int f_relu_int(int x) { return max(x, 0); }
 //: relu_uint

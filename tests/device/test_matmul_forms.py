@@ -248,6 +248,7 @@ def test_activations_are_those_of_elementwise_operations(device: vkpar.Device, k
     name, options = ("gelu", {"approximate": "tanh"}) if activation == "gelu_tanh" else (activation, {})
     function = getattr(vkpar, name, None) or vkpar.elementwise(f"y = {name}(x)")
     want = function(device.array(x), **options).numpy().astype(np.float64)
+    assert np.isnan(want[-5])  # which some drivers' maximum drops
     finite = np.abs(x) < 30
     error = 2 * applied_error(activation, x[finite].astype(np.float64))
     assert (np.abs(got.numpy()[0] - want)[finite] <= error).all()
