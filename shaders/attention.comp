@@ -54,7 +54,9 @@ CHUNK_OF(k, k)
 CHUNK_OF(v, v)
 
 // Of this group.
-uint batch, kv, row0, keys;
+uint batch, kv, row0, keys, parts_in_use;
+
+#include "common/attention_parts.glsl"
 
 void load_queries() {
     for (uint i = gl_LocalInvocationID.x; i < uint(ROWS) * CHUNKS * 2u; i += THREADS) {
@@ -182,14 +184,8 @@ void store_row(uint r, uint split, float top, float total, vec4 low_sum, vec4 hi
             made += vec4(parts[at], parts[at + 1u], parts[at + 2u], parts[at + 3u]);
         }
         all = lost[r] != 0u ? NOT : all;
-        if (SPLIT) {
-            uint place = row_number(batch, kv, row) * push.splits + split;
-            o_store4(place * CHUNKS * 8u + d, 4u, floatBitsToUint(made));
-            if (id == 0u) {
-                uint rows = push.batches * push.kv_heads * push.grouped * push.tokens;
-                uint at = rows * push.splits * CHUNKS * 8u + place * 2u;
-                o_store4(at, 2u, floatBitsToUint(vec4(highest, all, 0.0, 0.0)));
-            }
+        if (parts_in_use > 1u) {
+            store_part(row, split, d, made, highest, all);
         } else if (d < WIDTH) {
             o_store4(result_at(batch, kv, row) + d, WIDTH - d, o_pack4(floatBitsToUint(quotient(made, all))));
         }
@@ -203,6 +199,7 @@ void main() {
     uint group = group_number();
     uint split = group % push.splits;
     group /= push.splits;
+    uint block = group;
     row0 = group % push.blocks * uint(ROWS);
     group /= push.blocks;
     kv = group % push.kv_heads;
@@ -214,6 +211,10 @@ void main() {
     uint most = seen_by(min(row0 + uint(ROWS), push.tokens * push.grouped) - 1u, keys);
     uint share = (most + push.splits * TILE - 1u) / (push.splits * TILE) * TILE;
     uint begin = min(split * share, most), end = min(begin + share, most);
+    parts_in_use = parts_of(most, share);
+    if (split >= parts_in_use) {
+        return;
+    }
     [[unroll]] for (uint r = 0u; r < ROWS; r++) {
         top[r] = LOWEST;
         total[r] = 0.0;
@@ -235,4 +236,7 @@ void main() {
 #if ROWS > 4
     STORE(4) STORE(5) STORE(6) STORE(7)
 #endif
+    if (parts_in_use > 1u) {
+        bring_together(block, parts_in_use);
+    }
 }

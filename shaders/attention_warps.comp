@@ -58,10 +58,12 @@ CHUNK_OF(k)
 CHUNK_OF(v)
 
 // Of this group, and of this invocation.
-uint batch, kv, row0, keys;
+uint batch, kv, row0, keys, parts_in_use;
 vec4 q_first_half[ROWS], q_second_half[ROWS];
 vec4 low_sum[ROWS], high_sum[ROWS];
 float products[DEALT];
+
+#include "common/attention_parts.glsl"
 
 // The lane, among those of a row, that has what became of product n.
 uint dealt_to(uint n) {
@@ -113,14 +115,8 @@ void store(uint split) {
         }
         all = lost[r] != 0u ? NOT : all;
         if (row < push.tokens * push.grouped) {
-            if (SPLIT) {
-                uint place = row_number(batch, kv, row) * push.splits + split;
-                o_store4(place * CHUNKS * 8u + d, 4u, floatBitsToUint(made));
-                if (d == 0u) {
-                    uint rows = push.batches * push.kv_heads * push.grouped * push.tokens;
-                    uint at = rows * push.splits * CHUNKS * 8u + place * 2u;
-                    o_store4(at, 2u, floatBitsToUint(vec4(highest, all, 0.0, 0.0)));
-                }
+            if (parts_in_use > 1u) {
+                store_part(row, split, d, made, highest, all);
             } else if (d < WIDTH) {
                 uvec4 packed = o_pack4(floatBitsToUint(quotient(made, all)));
                 o_store4(result_at(batch, kv, row) + d, WIDTH - d, packed);
@@ -133,6 +129,7 @@ void main() {
     uint group = group_number();
     uint split = group % push.splits;
     group /= push.splits;
+    uint block = group;
     row0 = group % push.blocks * uint(ROWS);
     group /= push.blocks;
     kv = group % push.kv_heads;
@@ -145,6 +142,10 @@ void main() {
     uint most = seen_by(min(row0 + uint(ROWS), rows) - 1u, keys), turn = WARPS * KEYS;
     uint share = (most + push.splits * turn - 1u) / (push.splits * turn) * turn;
     uint begin = min(split * share, most), end = min(begin + share, most);
+    parts_in_use = parts_of(most, share);
+    if (split >= parts_in_use) {
+        return;
+    }
 
     uint lane = gl_SubgroupInvocationID, warp = gl_SubgroupID, c = lane % LANES, abreast = lane / LANES;
     bool has = c < CHUNKS;
@@ -247,4 +248,7 @@ void main() {
     }
     barrier();
     store(split);
+    if (parts_in_use > 1u) {
+        bring_together(block, parts_in_use);
+    }
 }

@@ -14,9 +14,10 @@ from attending import attended, made_of
 from elements import FLOATS, check, normal, values_of
 
 import vkpar
+from vkpar.ops import tables
 
 FULL = os.environ.get("VKPAR_TEST_FULL") == "1"
-module = importlib.import_module("vkpar.ops.attention")
+module = importlib.import_module("vkpar.ops.attention_kernels")
 pytestmark = [pytest.mark.device, pytest.mark.sampled(9)]
 
 
@@ -24,8 +25,8 @@ def weights_of(q: vkpar.Array, kv_heads: int) -> str:
     """Return as what the kernel for these queries stores weights: in their type where it is that of matrix cores."""
     queries = q.shape[-3] // kv_heads * q.shape[-2]
     name, width = q.dtype.name, q.shape[-1]
-    kernel = module._kernel_for(q.device, queries, name, name, width).name
-    return name if kernel.startswith(module._CORES) else "float32"
+    kernel = module.kernel_for(q.device, queries, name, name, width).name
+    return name if kernel.startswith(module.CORES) else "float32"
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
@@ -79,9 +80,9 @@ def test_kernels_of_gpus(
     warp = device.info.features.subgroup_size
     rows = 64 if kernel == "attention_tiled" else int(kernel[-1])
     more = (max(8, warp // 2), warp) if "warps" in kernel else ()
-    found = module._Kernel(kernel, 64 if warp < 32 and more else 128, rows, more)
-    monkeypatch.setattr(module, "_kernel_for", lambda *about: found)
-    monkeypatch.setattr(module._Attention, "_splits", lambda *about: splits)
+    found = module.Kernel(kernel, 64 if warp < 32 and more else 128, rows, more)
+    monkeypatch.setattr(module, "kernel_for", lambda *about: found)
+    monkeypatch.setattr(module, "splits_for", lambda *about: splits)
     device.plans.recipes.clear()
     arrays, exact = made_of(device, rng, heads, kv_heads, (tokens, 300, 40), dtype)
     for length in (None, 3, 290):
@@ -96,6 +97,12 @@ def test_kernels_of_gpus(
     made = vkpar.attention(device.array(spoilt, dtype), *arrays[1:])
     assert np.isnan(values_of(made)[0, 0]).all()
     assert np.isnan(values_of(made)).sum() == 40
+    again = vkpar.attention(device.array(spoilt, dtype), *arrays[1:])
+    assert again.numpy().tobytes() == made.numpy().tobytes()
+    counters = tables.known_counters(device)
+    assert found.finishes == (kernel != "attention_tiled")
+    assert counters is None or not counters.numpy().any()
+    assert counters is not None or splits == 1 or not found.finishes
     device.plans.recipes.clear()
 
 

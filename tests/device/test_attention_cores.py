@@ -11,7 +11,7 @@ from elements import check, normal
 
 import vkpar
 
-module = importlib.import_module("vkpar.ops.attention")
+module = importlib.import_module("vkpar.ops.attention_kernels")
 pytestmark = [pytest.mark.device, pytest.mark.gpu]
 
 
@@ -20,9 +20,9 @@ def test_without_conversions(
     device: vkpar.Device, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch, dtype: str
 ) -> None:
     """Scores rise so far that the one which weights are relative to does, too."""
-    monkeypatch.setattr(module, "_CORES_CONVERTING", module._CORES)
+    monkeypatch.setattr(module, "CORES_CONVERTING", module.CORES)
     device.plans.recipes.clear()
-    if not module._kernel_for(device, 40, dtype, dtype, 40).name.startswith(module._CORES):
+    if not module.kernel_for(device, 40, dtype, dtype, 40).name.startswith(module.CORES):
         pytest.skip("needs matrix cores")
     (q, _, v), exact = made_of(device, rng, 4, 2, (20, 150, 40), dtype)
     rising = normal(rng, (2, 150, 40), dtype) * 2.0 ** (np.arange(150) // 30)[:, None].astype(np.float32)

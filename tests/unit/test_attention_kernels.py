@@ -12,7 +12,7 @@ from infos import fake_info
 
 from vkpar.vulkan.physical import DeviceInfo
 
-module = importlib.import_module("vkpar.ops.attention")
+module = importlib.import_module("vkpar.ops.attention_kernels")
 
 SHAPES = ("16x16x16 f16*f16->f32", "16x16x16 bf16*bf16->f32")
 MATRICES = (
@@ -40,7 +40,7 @@ def gpu(shared: int = 48 << 10, **features: Any) -> DeviceInfo:
 
 def chosen(info: DeviceInfo, queries: int, width: int = 128, dtype: str = "float16", q_type: str | None = None) -> Any:
     device: Any = SimpleNamespace(info=info, limits=info.limits)
-    return module._kernel_for(device, queries, q_type or dtype, dtype, width)
+    return module.kernel_for(device, queries, q_type or dtype, dtype, width)
 
 
 @pytest.mark.parametrize(
@@ -121,8 +121,6 @@ def test_parts_of_keys_for_matrix_cores(tokens: int, keys: int, expected: int) -
     info = gpu()
     info = dataclasses.replace(info, limits=dataclasses.replace(info.limits, compute_units=132))
     kernel = chosen(info, 4 * tokens)
-    call: Any = SimpleNamespace(device=SimpleNamespace(info=info))
-    shape = {"_batch": 1, "_heads": 32, "_tokens": tokens, "_keys": keys, "_chunks": 16}
-    attention: Any = SimpleNamespace(_call=call, **shape)
+    device: Any = SimpleNamespace(info=info)
     groups = 8 * -(-4 * tokens // kernel.rows)
-    assert module._Attention._splits(attention, kernel, groups) == expected
+    assert module.splits_for(device, kernel, groups, 32 * tokens, keys, 128) == expected

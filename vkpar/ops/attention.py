@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import itertools
 import math
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from vkpar import dtypes
 from vkpar.arrays.array import Array
 from vkpar.arrays.layout import broadcast_strides
 from vkpar.errors import InvalidUsageError, UnsupportedError
+from vkpar.ops import attention_kernels as kernels
 from vkpar.ops import rows as row_kernels
+from vkpar.ops import tables
 from vkpar.ops._calls import Call, key_of, pack, repeat
 from vkpar.ops._launch import (
     FLOATS,
@@ -23,61 +23,16 @@ from vkpar.ops._launch import (
     check_out,
     check_overlap,
 )
-from vkpar.ops.cores import offers
 from vkpar.ops.folding import ceil_power, most_invocations, on_cpu
 from vkpar.ops.kvcache import KVCache
-from vkpar.ops.matvec import WARP, has_warps
-from vkpar.ops.occupancy import units_of
 from vkpar.ops.strided import bind, stand_in
 from vkpar.ops.strided import whole as whole_of
 
 if TYPE_CHECKING:
-    from vkpar.device import Device
     from vkpar.vulkan.memory.buffer import BufferRange
-    from vkpar.vulkan.physical import DeviceInfo
 
 _MOST_WIDTH: Final = 512
-_LEAST_THREADS: Final = 64
-_SMALL: Final = "attention_small"
-_CORES: Final = "attention_cores"
-_CORES_CONVERTING: Final = "attention_cores2"
-_TILED: Final = "attention_tiled"
-_TILED_THREADS: Final = 128
-_MOST_TILED: Final = 128  # elements of a row
-_TILED_SHARED: Final = 28_672  # bytes of shared memory
-_MOST_OF_CORES: Final = 256  # elements of a row
-_MOST_TURNS: Final = 50_000  # of loops in an invocation on CPU drivers: some stop at 65,535
-_MOST_SPLITS: Final = 64
-_KEYS_PER_ROW: Final = 64  # that a work-group of matrix cores takes while a part's sums of a row are stored and read
 _WORK_PER_NS: Final = 500  # multiply-adds of a slow GPU, for estimates
-
-
-@dataclass(frozen=True)
-class Tuning:
-    """How attention is spread over a GPU.
-
-    Attributes:
-        threads: invocations of a work-group.
-        part: the least keys of a part.
-        groups: work-groups that a compute unit is to have, where the keys suffice and matrix cores do not serve.
-        rows: queries that a work-group takes at most, where matrix cores do not serve: 1, 4 or 8.
-        cores: from so many queries of a head of keys on, matrix cores serve.
-        keys: of a tile of theirs at most, a multiple of 16.
-        core_threads: invocations of their work-groups at most: 128 or 256.
-        tiled: from so many queries on, tiles of queries serve where these do not.
-    """
-
-    threads: int = 128
-    part: int = 128
-    groups: int = 6
-    rows: int = 8
-    cores: int = 9
-    keys: int = 32
-    core_threads: int = 256
-    tiled: int = 24
-
-
-tuning = Tuning()
 
 
 def attention(
@@ -127,7 +82,7 @@ def attention(
         lengths = k.length if lengths is None else lengths
         cache = k
         k, v = cache.k, cache.v
-    operands = (q, k, v, mask, lengths)
+    operands = (q, k, v, mask, lengths, _known_counters(q))
     done = repeat("attention", operands, (out,), causal, scale)
     if done is not None:
         return done[0]
@@ -135,7 +90,7 @@ def attention(
         raise InvalidUsageError("attention: v is missing; only a KVCache stands for k and v")
     given = {
         name: array
-        for name, array in zip(("q", "k", "v", "mask", "lengths"), operands, strict=True)
+        for name, array in zip(("q", "k", "v", "mask", "lengths"), operands[:-1], strict=True)
         if array is not None
     }
     check_arrays("attention", out, **given)
@@ -145,16 +100,22 @@ def attention(
     if out is not None:
         check_out("attention", out, q.shape, q.dtype)
         check_overlap("attention", out, *given.values(), in_place=False)
-    key = key_of("attention", operands, (out,), causal, scale)
     made = q.device.empty(q.shape, q.dtype) if out is None else out
     if not made.size:
         return made
     if not k.size:
         made.fill_zeros()
         return made
+    way = _way_for(q, k)
+    if way.counted:
+        tables.counters(q.device, way.counted)
+    counters = _known_counters(q)
+    if counters is not None:
+        given["counters"] = counters
+    key = key_of("attention", (*operands[:-1], counters), (out,), causal, scale)
     call = Call("attention", key, tuple(given.values()), (made,))
     named = dict(zip(given, call.operands, strict=True))
-    _Attention(call, named, causal=bool(causal), scale=float(factor)).run()
+    _Attention(call, named, way, causal=bool(causal), scale=float(factor)).run()
     call.keep()
     return made
 
@@ -205,20 +166,53 @@ class _Bound(NamedTuple):
     words: tuple[int, ...] = ()
 
 
+class _Way(NamedTuple):
+    """How a call runs.
+
+    Attributes:
+        kernel: by which kernel.
+        blocks: of queries that share a head of keys.
+        splits: parts of the keys.
+        counted: blocks that have a counter, of all heads and batches.
+    """
+
+    kernel: kernels.Kernel
+    blocks: int
+    splits: int
+    counted: int
+
+
+def _way_for(q: Array, k: Array) -> _Way:
+    *batch, heads, tokens, width = q.shape
+    kv_heads, keys = k.shape[-3:-1]
+    queries = heads // kv_heads * tokens
+    kernel = kernels.kernel_for(q.device, queries, q.dtype.name, k.dtype.name, width)
+    blocks = -(-queries // kernel.rows)
+    groups = math.prod(batch) * kv_heads * blocks
+    splits = kernels.splits_for(q.device, kernel, groups, math.prod(batch) * heads * tokens, keys, width)
+    return _Way(kernel, blocks, splits, groups if splits > 1 and kernel.finishes else 0)
+
+
+def _known_counters(q: Array) -> Array | None:
+    device = getattr(q, "device", None)  # what is no array is refused later
+    return None if device is None else tables.known_counters(device)
+
+
 class _Attention:
     """A checked call.
 
     Args:
         call: of which the dispatches are a part.
         operands: its operands by name.
+        way: how it runs.
         causal: see :func:`attention`.
         scale: alike.
     """
 
-    def __init__(self, call: Call, operands: dict[str, Array], *, causal: bool, scale: float) -> None:
-        self._call, self._causal, self._scale = call, causal, scale
+    def __init__(self, call: Call, operands: dict[str, Array], way: _Way, *, causal: bool, scale: float) -> None:
+        self._call, self._way, self._causal, self._scale = call, way, causal, scale
         self._q, self._k, self._v = (operands[name] for name in "qkv")
-        self._mask, self._lengths = operands.get("mask"), operands.get("lengths")
+        self._mask, self._lengths, self._counters = (operands.get(name) for name in ("mask", "lengths", "counters"))
         *batch, self._heads, self._tokens, self._width = self._q.shape
         self._batch = batch[0] if batch else 1
         self._kv_heads, self._keys = self._k.shape[-3:-1]
@@ -226,41 +220,30 @@ class _Attention:
 
     def run(self) -> None:
         """Dispatch."""
-        call, device = self._call, self._call.device
-        grouped = self._heads // self._kv_heads
-        queries = grouped * self._tokens
-        kernel = _kernel_for(device, queries, self._q.dtype.name, self._k.dtype.name, self._width)
-        blocks = -(-queries // kernel.rows)
-        splits = self._splits(kernel, self._batch * self._kv_heads * blocks)
+        call, splits = self._call, self._way.splits
         target = stand_in(call, call.results[0])
         if splits > 1:
             count = self._batch * self._heads * self._tokens * splits
             sums = call.temporary((1, 1, count * (8 * self._chunks + 2)), dtypes.float32)
-            self._multiply(kernel, blocks, splits, sums, split=True)
-            self._combine(sums, splits, target)
+            self._multiply(target, sums)
+            if not self._way.kernel.finishes:
+                self._combine(sums, splits, target)
         else:
-            self._multiply(kernel, blocks, 1, target, split=False)
+            self._multiply(target, None)
         row_kernels.settle(call, target, call.results[0])
 
-    def _splits(self, kernel: _Kernel, groups: int) -> int:
-        """Return in how many parts the keys are cut, where ``groups`` work-groups take whole rows."""
-        if kernel.name == _SMALL:
-            return -(-self._keys * (130 + 2 * self._chunks) // (64 * _MOST_TURNS))
-        units = units_of(self._call.device.info)
-        wanted = -(-tuning.groups * units // groups)
-        if kernel.name.startswith(_CORES):  # one of their groups fills a unit; s parts take keys / s + s * rows / 64
-            rows = self._batch * self._heads * self._tokens
-            wanted = min(units // groups, math.isqrt(_KEYS_PER_ROW * self._keys // rows))
-        return max(min(wanted, -(-self._keys // tuning.part), _MOST_SPLITS), 1)
-
-    def _multiply(self, kernel: _Kernel, blocks: int, splits: int, out: Array, *, split: bool) -> None:
-        """Run the kernel that reads keys and values; ``split``: what it stores are the sums of parts."""
+    def _multiply(self, target: Array, sums: Array | None) -> None:
+        """Run the kernel that reads keys and values; ``sums``: where it stores what parts of them make."""
         call = self._call
         q, k, v = (bind(call, array) for array in (self._q, self._k, self._v))
         mask = _Bound(q.array, q.range) if self._mask is None else self._bind_mask(self._mask)
         lengths = _Bound(q.array, q.range) if self._lengths is None else self._bind_lengths(self._lengths)
+        kernel, blocks, splits, _ = self._way
+        out = target if sums is None or kernel.finishes else sums
         result = bind(call, out)
-        bound = (q, k, v, mask, lengths, result)
+        seen = [(each.array, each.range) for each in (q, k, v, mask, lengths, result)]
+        if kernel.finishes:
+            seen += [seen[-1] if array is None else whole_of(call, array)[:2] for array in (sums, self._counters)]
         whole = 16 // self._k.dtype.itemsize
         constants = (
             kernel.threads,
@@ -269,12 +252,12 @@ class _Attention:
             FLOATS[out.dtype.name],
             k.multiples(whole) and v.multiples(whole),
             q.multiples(4),
-            split or result.multiples(4),
+            out is sums or result.multiples(4),
             self._causal,
             self._mask is not None,
             mask.code,
             lengths.code,
-            split,
+            sums is not None,
             *kernel.more,
         )
         push = pack(
@@ -292,7 +275,7 @@ class _Attention:
         )
         cost = 2 * self._batch * self._heads * self._tokens * self._keys * self._width // _WORK_PER_NS
         name = f"{kernel.name}_{SHORT[self._k.dtype.name]}"
-        arrays, ranges = [each.array for each in bound], [each.range for each in bound]
+        arrays, ranges = zip(*seen, strict=True)
         call.dispatch(name, arrays, ranges, push, self._batch * self._kv_heads * blocks * splits, constants, cost)
 
     def _bind_mask(self, mask: Array) -> _Bound:
@@ -316,7 +299,7 @@ class _Attention:
         result = bind(call, out)
         quads = 2 * self._chunks
         lanes = ceil_power(quads)
-        threads = max(lanes, _LEAST_THREADS if on_cpu(device) else min(256, most_invocations(device)))
+        threads = max(lanes, kernels.LEAST_THREADS if on_cpu(device) else min(256, most_invocations(device)))
         count = self._batch * self._heads * self._tokens
         made, _ = sums.window()
         push = pack(
@@ -330,70 +313,3 @@ class _Attention:
         )
         constants = (threads, lanes, splits, FLOATS[result.array.dtype.name], result.multiples(4))
         call.dispatch("attention_combine", (sums, result.array), (made, result.range), push, count, constants)
-
-
-class _Kernel(NamedTuple):
-    """Which kernel runs, and how.
-
-    Attributes:
-        name: of the kernel, but for the type of the keys.
-        threads: invocations of a work-group.
-        rows: queries that a work-group takes.
-        more: further constants of the kernel.
-    """
-
-    name: str
-    threads: int
-    rows: int
-    more: tuple[int, ...] = ()
-
-
-def _kernel_for(device: Device, queries: int, q_type: str, k_type: str, width: int) -> _Kernel:
-    """Return the kernel for so many queries that share a head of keys."""
-    if queries >= tuning.cores and q_type == k_type:
-        cores = _cores(device.info, k_type, width)
-        if cores is not None:
-            return cores
-    chunks = -(-width // 8)
-    limits = device.limits
-    threads = min(tuning.threads, limits.max_workgroup_invocations)
-    if on_cpu(device) or threads < 2 * _LEAST_THREADS:
-        return _Kernel(_SMALL, max(_LEAST_THREADS, ceil_power(2 * chunks)), 1)
-    if queries >= tuning.tiled and width <= _MOST_TILED and limits.max_shared_memory >= _TILED_SHARED:
-        return _Kernel(_TILED, _TILED_THREADS, 64)
-    warps = has_warps(device.info, "vote", "shuffle") and chunks <= WARP and threads % WARP == 0
-    shared = _shared_of_warps if warps else _shared_of_tiles
-    rows = 1 if queries == 1 else 4 if queries <= 4 else tuning.rows
-    while rows > 1 and shared(threads, rows, chunks) > limits.max_shared_memory:
-        rows = 4 if rows == 8 else 1
-    if warps:
-        return _Kernel(f"attention_warps_rows{rows}", threads, rows, (16 if chunks <= 16 else 32, WARP))
-    return _Kernel(f"attention_rows{rows}", threads, rows)
-
-
-def _shared_of_tiles(threads: int, rows: int, chunks: int) -> int:
-    """Return the bytes of shared memory of shaders/attention.comp."""
-    each = 2 if rows == 8 else 4
-    return 32 * rows * chunks + 4 * threads * (max(rows * each, 8) + rows * each // 4 + 2) + 64
-
-
-def _shared_of_warps(threads: int, rows: int, chunks: int) -> int:
-    """Return the bytes of shared memory of shaders/attention_warps.comp."""
-    return threads // WARP * rows * (32 * chunks + 8) + 64
-
-
-def _cores(info: DeviceInfo, dtype: str, width: int) -> _Kernel | None:
-    """Return the kernel of matrix cores for rows of a type; None where the device does not run it."""
-    warp, limits = info.features.subgroup_size, info.limits
-    kinds = (_CORES_CONVERTING, _CORES)
-    kind = next((kind for kind in kinds if offers(info, f"{kind}_t128_{SHORT[dtype]}", dtype)), None)
-    if kind is None or warp not in (16, 32, 64) or width > _MOST_OF_CORES:
-        return None
-    pitch = 2 * -(-width // 16) + 1
-    most = tuning.keys if width <= _MOST_TILED else 16  # the sums of wider rows leave no registers for more
-    for threads, keys in itertools.product(dict.fromkeys((tuning.core_threads, 128)), dict.fromkeys((most, 16))):
-        rows = threads // warp * 16
-        units = max(4 * keys * pitch + rows * 4, rows * 9)
-        if threads <= limits.max_workgroup_invocations and 16 * units + 8 * rows <= limits.max_shared_memory:
-            return _Kernel(f"{kind}_t{threads}", threads, rows, (keys, warp))
-    return None

@@ -3,29 +3,23 @@
 from __future__ import annotations
 
 import math
-import threading
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 
 from vkpar import dtypes
 from vkpar.arrays.array import Array
 from vkpar.errors import InvalidUsageError, UnsupportedError
-from vkpar.ops import rows
+from vkpar.ops import rows, tables
 from vkpar.ops._calls import Call, key_of, pack, repeat
 from vkpar.ops._launch import GROUP, INTEGERS, SHORT, check_arrays, check_float, check_out, check_overlap
 from vkpar.ops.strided import bind, stand_in
-from vkpar.vulkan import capturing
-
-if TYPE_CHECKING:
-    from vkpar.device import Device
 
 Scaling = float | Mapping[str, float] | Sequence[float] | np.ndarray[Any, Any] | None
 
 _STYLES: Final = ("llama", "neox")
 _LLAMA3: Final = ("factor", "low_freq_factor", "high_freq_factor", "original_context")
-_MOST_TABLES: Final = 64  # of a device
 
 
 def rope(
@@ -165,11 +159,7 @@ def table_of(x: Array, theta: float, scaling: Scaling, width: int | None) -> Arr
     exact = frequencies(width, theta, scaling)
     fractions = [int(math.ldexp(each, 64)) % (1 << 64) for each in exact / (2 * math.pi)]
     words = np.array([part for each in fractions for part in (each % (1 << 32), each >> 32)], np.uint32)
-    made = _uploaded(x.device, words)
-    tables = x.device.plans.tables
-    if len(tables) >= _MOST_TABLES:
-        tables.clear()
-    return tables.setdefault(("rope", width, theta, _hashed(scaling)), made)
+    return tables.keep(x.device, ("rope", width, theta, _hashed(scaling)), words)
 
 
 def frequencies(width: int, theta: float, scaling: Scaling = None) -> np.ndarray[Any, np.dtype[np.float64]]:
@@ -209,25 +199,3 @@ def _llama3(
     turns = exact * context / (2 * math.pi)  # that a pair makes in the original context
     share = np.clip((turns - low) / (high - low), 0.0, 1.0)
     return exact * (share + (1 - share) / factor)
-
-
-def _uploaded(device: Device, words: np.ndarray[Any, Any]) -> Array:
-    """Upload a table; where this thread captures the device, by another thread, whose work is done before a launch."""
-    capture = capturing.current()
-    if capture is None:
-        return device.array(words)
-    made: list[Array] = []
-    errors: list[BaseException] = []
-
-    def upload() -> None:
-        try:
-            made.append(device.array(words))
-        except BaseException as error:
-            errors.append(error)
-
-    other = threading.Thread(target=upload, name="vkpar-table")
-    other.start()
-    other.join()
-    if errors:
-        raise errors[0]
-    return made[0]
