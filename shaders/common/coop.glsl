@@ -39,7 +39,9 @@ const uint B_SIZE = B_ROWS * (B_UNITS + 1u);
 const uint A_TURNS = (A_ROWS * A_UNITS + THREADS - 1u) / THREADS;
 const uint B_TURNS = (B_ROWS * B_UNITS + THREADS - 1u) / THREADS;
 const uint A_LINES = THREADS / A_UNITS;  // rows that the group loads at a time
-const uint B_LINES = THREADS / B_UNITS;
+const uint B_ALONG = B_UNITS & (~B_UNITS + 1u);  // units of these: of a tile of 128 x 192, a third
+const uint B_ACROSS = B_UNITS / B_ALONG;
+const uint B_LINES = THREADS / B_ALONG;
 const uint A_SHIFT = A_EIGHTS ? 3u : 0u;  // what memory is indexed by: units, or elements
 const uint B_SHIFT = B_EIGHTS ? 3u : 0u;
 const uint OUT_UNITS = WARP_N / 4u;
@@ -122,7 +124,8 @@ void store_rows(uint row0, uint column0, uint own) {
         a_next[p] = a_eight((TRANSPOSE_A ? a_from[0] + p * a_jump : a_from[p]) + a_step, n); \
     } \
     EACH_B { \
-        uint n = TRANSPOSE_B ? left(k_end(), at + b_column) : (at + b_line + p * B_LINES < k_end() ? b_left : 0u); \
+        uint over = left(b_left, p % B_ACROSS * B_ALONG * 8u); \
+        uint n = TRANSPOSE_B ? left(k_end(), at + b_column) : (at + b_line + p / B_ACROSS * B_LINES < k_end() ? over : 0u); \
         b_next[p] = b_eight(b_from[p] + b_step, n); \
     } \
     at += STEP; \
@@ -130,7 +133,7 @@ void store_rows(uint row0, uint column0, uint own) {
 
 #define PUT { \
     EACH_A tiles[a_put + p * A_LINES * (A_UNITS + 1u)] = a_next[p]; \
-    EACH_B tiles[b_put + p * B_LINES * (B_UNITS + 1u)] = b_next[p]; \
+    EACH_B tiles[b_put + p / B_ACROSS * B_LINES * (B_UNITS + 1u) + p % B_ACROSS * B_ALONG] = b_next[p]; \
 }
 
 #define X_MATRIX coopmat<HALF, gl_ScopeSubgroup, FM, FK, gl_MatrixUseA>
@@ -199,8 +202,8 @@ void make(uvec2 corner) {
     [[unroll]] for (uint i = 0u; i < MREP * NREP; i++) sums[i] = SUMS(0.0);
 
     uint a_line = line_of(id, A_UNITS), a_column = id % A_UNITS * 8u, a_put = a_line * (A_UNITS + 1u) + id % A_UNITS;
-    uint b_line = line_of(id, B_UNITS), b_column = id % B_UNITS * 8u, b_put = b_line * (B_UNITS + 1u) + id % B_UNITS;
-    b_put += A_SIZE;
+    uint b_line = line_of(id, B_ALONG), b_column = id % B_ALONG * 8u;
+    uint b_put = A_SIZE + b_line * (B_UNITS + 1u) + id % B_ALONG;
     uint a_left = left(push.m, corner.x + a_column), b_left = left(push.n, corner.y + b_column);
     uint a_jump = A_LINES * push.a_row >> A_SHIFT, a_from[A_TURNS], b_from[B_TURNS];
     EACH_A {
@@ -209,9 +212,9 @@ void make(uvec2 corner) {
         a_from[p] = (a_origin() + first + a_column) >> A_SHIFT;
     }
     EACH_B {
-        uint row = b_line + p * B_LINES;
+        uint row = b_line + p / B_ACROSS * B_LINES;
         uint first = TRANSPOSE_B ? min(corner.y + row, push.n - 1u) * push.b_row : row * push.b_row + corner.y;
-        b_from[p] = (b_origin() + first + b_column) >> B_SHIFT;
+        b_from[p] = (b_origin() + first + b_column + p % B_ACROSS * B_ALONG * 8u) >> B_SHIFT;
     }
 
     uvec4 a_next[A_TURNS], b_next[B_TURNS];

@@ -13,6 +13,7 @@ from planning import dispatches, forget
 
 import vkpar
 from vkpar.ops import cores
+from vkpar.ops._calls import Call
 from vkpar.ops.cores import KHR, Choice, Core
 from vkpar.vulkan.pipelines import shader
 
@@ -165,7 +166,7 @@ def test_the_device_measures_its_kernels(device: vkpar.Device) -> None:
         pytest.skip(f"{device.name} has no matrix cores")
     made = cores.measured(device, "float16", (*found, cores.PLAIN))
     assert set(made.rates) == {*found, cores.PLAIN}
-    assert all(0 < rate.one < 1e9 and 0 < rate.four < 1e9 for rate in made.rates.values())
+    assert all(0 < ns < 1e9 for both in made.rates.values() for rate in both for ns in rate)
     assert made.few is None or all(0 < ns < 1e9 for few in made.few for ns in (few.cores, *few.rows))
 
 
@@ -191,6 +192,26 @@ def test_a_kernel_for_matrix_cores_is_refused_by_name(device: vkpar.Device) -> N
         pytest.skip(f"{device.name} has matrix cores")
     with pytest.raises(vkpar.UnsupportedError, match="CooperativeMatrixKHR"):
         vkpar.Kernel(device, shader.shipped("matmul_coop_f16_t128"))
+
+
+@pytest.mark.parametrize(("ns", "want"), [(0.0, 150 * 300 * 100 // 500), (7000.0, 7000)])
+def test_what_was_measured_says_how_long_a_product_takes(
+    device: vkpar.Device, monkeypatch: pytest.MonkeyPatch, ns: float, want: int
+) -> None:
+    """And so how many gather in a submission: by the guess for slow GPUs each would be one of its own."""
+    forget(device)
+    costs: list[int] = []
+
+    def dispatch(self: Any, *given: Any, **_: Any) -> None:
+        costs.append(given[6])
+        self.forget()
+
+    monkeypatch.setattr(Call, "dispatch", dispatch)
+    monkeypatch.setattr(products, "kernel_for", lambda device, m: "matmul_tiled")
+    monkeypatch.setattr(products.cores, "choose", lambda *given, **_: Choice(cores.CORES[0], 1, 100, ns))
+    vkpar.matmul(device.zeros((150, 100), "float16"), device.zeros((100, 300), "float16"))
+    assert costs == [want]
+    forget(device)
 
 
 @pytest.mark.parametrize("instead", ["matmul_tiled", "matvec"])

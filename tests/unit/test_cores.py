@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.resources
+import itertools
 import json
 import re
 import struct
@@ -18,7 +19,7 @@ from infos import fake_info
 from vkpar import cachedir, env
 from vkpar.errors import VulkanError
 from vkpar.ops import core_rates, cores, few_cores
-from vkpar.ops.core_rates import Few, Rate
+from vkpar.ops.core_rates import Few, Rate, Rates
 from vkpar.ops.cores import KHR, Choice, Core
 from vkpar.vulkan.physical import DeviceInfo
 from vkpar.vulkan.pipelines import shader
@@ -90,10 +91,10 @@ def test_limits_take_kernels_away() -> None:
 @pytest.mark.parametrize(
     ("warp", "nbytes"),
     [
-        (8, (65536, 32768, 36864, 32768, 18432, 24576)),
-        (16, (65536, 32768, 36864, 32768, 18432, 24576)),
-        (32, (32768, 20480, 36864, 27648, 18432, 24576)),
-        (64, (32768, 20480, 36864, 27648, 18432, 24576)),
+        (8, (65536, 32768, 36864, 49152, 32768, 18432, 24576)),
+        (16, (65536, 32768, 36864, 49152, 32768, 18432, 24576)),
+        (32, (32768, 20480, 36864, 46080, 27648, 18432, 24576)),
+        (64, (32768, 20480, 36864, 46080, 27648, 18432, 24576)),
     ],
 )
 def test_shared_memory_holds_operands_and_results(warp: int, nbytes: tuple[int, ...]) -> None:
@@ -166,30 +167,94 @@ def test_no_other_kernel_needs_matrix_cores() -> None:
 # --- the choice ---
 
 BIG, LITTLE, PLAIN = Core(KHR, 256, (128, 256), 32), Core(KHR, 128, (64, 64), 32), cores.PLAIN
-RATES = {BIG: Rate(16e3, 32e3, 64e3), LITTLE: Rate(12e3, 13e3, 16e3), PLAIN: Rate(200e3, 240e3, 480e3)}
+
+
+def rates(one: float, two: float, four: float) -> Rates:
+    """Those of a kernel that takes no longer for what comes out of memory."""
+    few = Rate(one, two, min(one + two, four), four)
+    return Rates(few, Rate(*(4 * ns for ns in few)))
+
+
+RATES = {BIG: rates(16e3, 32e3, 64e3), LITTLE: rates(12e3, 13e3, 16e3), PLAIN: rates(200e3, 240e3, 480e3)}
 
 
 @pytest.mark.parametrize(
     ("rate", "wants"),
     [
-        (Rate(10.0, 20.0, 40.0), (10, 20, 30, 40, 50)),  # one tile at a time
-        (Rate(10.0, 12.0, 24.0), (10, 12, 22, 24, 34)),  # two
-        (Rate(10.0, 11.0, 13.0), (10, 11, 13, 13, 23)),  # four
+        (Rate(10, 20, 30, 40), (10, 20, 30, 40, 50, 60, 70)),  # one tile at a time
+        (Rate(10, 12, 24, 24), (10, 12, 24, 24, 36, 36, 48)),  # two: of three, some units get four
+        (Rate(10, 11, 12, 13), (10, 11, 12, 13, 23, 24, 25)),  # four
     ],
 )
 def test_a_product_takes_as_long_as_the_unit_with_most_tiles(rate: Rate, wants: tuple[float, ...]) -> None:
     for each, want in enumerate(wants, start=1):
         for groups in (each * H200, each * H200 - H200 + 1):
-            assert rate.time(groups, H200, 1024) == want + 3000
-            assert rate.time(groups, H200, 2048) == 2 * want + 3000
+            assert rate.time(groups, H200) == want
+
+
+def test_what_comes_out_of_memory_takes_longer() -> None:
+    few, many = Rate(10, 20, 30, 40), Rate(70, 110, 150, 190)
+    both = Rates(few, many)
+    for groups, first, last in ((H200, 10, 70), (4 * H200, 40, 190)):
+        assert both.time(groups, H200, 1024) == first
+        assert both.time(groups, H200, 4096) == last
+        assert both.time(groups, H200, 4096 + 3072) == last + (last - first)
+        assert both.time(groups, H200, 512) == pytest.approx(first * 2 / 3)
+
+
+@given(
+    times=st.lists(st.floats(1, 1e9), min_size=8, max_size=8),
+    groups=st.integers(1, 10_000),
+    units=st.integers(1, 300),
+    k=st.integers(1, 100_000),
+)
+def test_more_steps_never_take_less(times: list[float], groups: int, units: int, k: int) -> None:
+    """Whatever was measured."""
+    both = Rates(Rate(*times[:4]), Rate(*times[4:]))
+    assert 0 < both.time(groups, units, k) <= both.time(groups, units, k + 1)
+
+
+# What an H200 was measured to take, in microseconds.
+MEASURED = {
+    Core(KHR, 256, (128, 256), 32): ((34.9, 67.5, 106, 139), (125, 254, 380, 498)),
+    Core(KHR, 128, (128, 128), 32): ((23.3, 36.1, 67.8, 68.0), (91, 121, 240, 238)),
+    Core(KHR, 128, (128, 128), 64): ((22.3, 41.8, 61.2, 80.6), (63.6, 129, 194, 255)),
+    Core(KHR, 256, (128, 64), 64): ((14.1, 25.5, 36.8, 48.1), (39.8, 85, 137, 198)),
+    Core(KHR, 128, (64, 64), 64): ((11.8, 15.9, 28.5, 29.1), (32.9, 48.1, 98.3, 97.3)),
+    PLAIN: ((131, 228, 340, 453), (520, 900, 1350, 1800)),
+}
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "k", "tile", "step"),
+    [
+        (1024, 1024, 1024, (128, 64), 64),
+        (4096, 4096, 4096, (128, 128), 32),
+        (8192, 8192, 8192, (128, 128), 32),
+        (512, 14336, 4096, (128, 128), 32),
+        (512, 28672, 4096, (128, 128), 64),
+        (512, 4096, 4096, (128, 128), 64),
+        (512, 4096, 14336, (128, 128), 64),
+    ],
+)
+def test_the_fastest_kernels_of_an_h200_are_taken(m: int, n: int, k: int, tile: tuple[int, int], step: int) -> None:
+    """Each by a margin that is larger than what measurements differ by, half a percent."""
+    for noise in itertools.product((0.99, 1.01), repeat=len(MEASURED)):
+        found = {
+            core: Rates(*(Rate(*(1e3 * us * by for us in times)) for times in both))
+            for by, (core, both) in zip(noise, MEASURED.items(), strict=True)
+        }
+        best = cores.soonest(found, H200, m, n, k, 1, 16)
+        assert best is not None
+        assert (best.core.tile, best.core.step, best.parts) == (tile, step, 1)
 
 
 def test_many_tiles_take_the_one_with_the_best_rate() -> None:
-    assert cores.soonest(RATES, H200, 8192, 8192, 8192, 1, 1) == (BIG, 1, 8192)
+    assert cores.soonest(RATES, H200, 8192, 8192, 8192, 1, 1) == Choice(BIG, 1, 8192)
 
 
 def test_few_tiles_are_small_or_split() -> None:
-    assert cores.soonest(RATES, H200, 512, 512, 512, 1, 1) == (LITTLE, 1, 512)
+    assert cores.soonest(RATES, H200, 512, 512, 512, 1, 1) == Choice(LITTLE, 1, 512)
     split = cores.soonest(RATES, H200, 512, 512, 16384, 1, 16)
     assert split is not None
     assert split.parts > 1
@@ -212,11 +277,11 @@ def test_few_rows_take_matrix_cores_where_these_are_faster(
     device: Any = SimpleNamespace(info=h200())
     monkeypatch.setattr(cores.occupancy, "units_of", lambda _: H200)
     low = cores.CORES[-1]
-    rates = {**RATES, low: Rate(7.6e3, 9.2e3, 18.4e3)}
-    monkeypatch.setattr(cores, "measured", lambda *_, **__: core_rates.Measured(rates, FEW))
+    known = {**RATES, low: rates(7.6e3, 9.2e3, 18.4e3)}
+    monkeypatch.setattr(cores, "measured", lambda *_, **__: core_rates.Measured(known, FEW))
     found = cores.choose(device, "float16", m, n, 4096, 1, 1, transpose_b=turned)
     assert found == (Choice(low, 1, 4096) if core else None)
-    monkeypatch.setattr(cores, "measured", lambda *_, **__: core_rates.Measured(rates))
+    monkeypatch.setattr(cores, "measured", lambda *_, **__: core_rates.Measured(known))
     assert cores.choose(device, "float16", m, n, 4096, 1, 1, transpose_b=turned) is None
 
 
@@ -272,7 +337,7 @@ def test_what_streams_fits_the_device(warp: int, turned: bool, m: int, n: int, k
 
 
 def test_the_tiled_kernel_stays_where_it_is_faster() -> None:
-    slow = {BIG: Rate(600e3, 700e3, 1200e3), PLAIN: RATES[PLAIN]}
+    slow = {BIG: rates(600e3, 700e3, 1200e3), PLAIN: RATES[PLAIN]}
     assert cores.soonest(slow, H200, 4096, 4096, 4096, 1, 8) is None
 
 
@@ -293,9 +358,9 @@ def test_parts_cover_k_and_none_is_empty(m: int, n: int, k: int, batch: int, mos
 
 def test_fixed_rates_rank_kernels_as_measured() -> None:
     """Of work-groups enough the kernels of matrix cores are faster than the tiled one, the largest tile the fastest."""
-    rates = core_rates.assumed((*cores.CORES, PLAIN)).rates
-    assert all(rate.four > rate.two > rate.one > 0 for rate in rates.values())
-    found = cores.soonest(rates, H200, 8192, 8192, 8192, 1, 1)
+    fixed = core_rates.assumed((*cores.CORES, PLAIN)).rates
+    assert all(rate.four > rate.two > rate.one > 0 for both in fixed.values() for rate in both)
+    found = cores.soonest(fixed, H200, 8192, 8192, 8192, 1, 1)
     assert found is not None
     assert found.core == cores.CORES[0]
 
@@ -315,17 +380,21 @@ STREAMED = (FEW[0]._replace(streamed=34e3), FEW[1]._replace(streamed=33e3))
         "[]",
         "{}",
         json.dumps({**ABOUT, "ns": {}}),
-        json.dumps({**ABOUT, "ns": {BIG.label: [1.0, -2.0, 3.0]}, "few": FEW}),
-        json.dumps({**ABOUT, "ns": {BIG.label: [1.0, 2.0]}, "few": FEW}),
+        json.dumps({**ABOUT, "ns": {BIG.label: [[1.0, 2.0, -3.0, 4.0]] * 2}, "few": FEW}),
+        json.dumps({**ABOUT, "ns": {BIG.label: [[1.0, 2.0, 3.0, 4.0]]}, "few": FEW}),
         json.dumps({**ABOUT, "ns": {BIG.label: "ab"}, "few": FEW}),
-        json.dumps({**ABOUT, "ns": {BIG.label: [1.0, 2.0, 3.0]}}),
-        json.dumps({**ABOUT, "ns": {BIG.label: [1.0, 2.0, 3.0]}, "few": [[100, 1.0, [1, 2], 0]] * 2}),
+        json.dumps({**ABOUT, "ns": {BIG.label: [[1.0, 2.0, 3.0, 4.0]] * 2}}),
+        json.dumps({**ABOUT, "ns": {BIG.label: [[1.0, 2.0, 3.0, 4.0]] * 2}, "few": [[100, 1.0, [1, 2], 0]] * 2}),
         json.dumps(
-            {**ABOUT, "ns": {BIG.label: [1.0, 2.0, 3.0]}, "few": [[100, 1.0, [1, 2, 0], 0], [100, 1.0, [1, 2, 3], 0]]}
+            {
+                **ABOUT,
+                "ns": {BIG.label: [[1.0, 2.0, 3.0, 4.0]] * 2},
+                "few": [[100, 1.0, [1, 2, 0], 0], [100, 1.0, [1, 2, 3], 0]],
+            }
         ),
-        json.dumps({**ABOUT, "ns": {BIG.label: [1.0, 2.0, 3.0]}, "few": [[100, 1.0, [1, 2, 3], -1]] * 2}),
-        json.dumps({**ABOUT, "ns": {BIG.label: [1.0, 2.0, 3.0]}, "few": [[100, 1.0, [1, 2, 3]]] * 2}),
-        json.dumps({**ABOUT, "driver": ["a", 2], "ns": {BIG.label: [1.0, 2.0, 3.0]}, "few": FEW}),
+        json.dumps({**ABOUT, "ns": {BIG.label: [[1.0, 2.0, 3.0, 4.0]] * 2}, "few": [[100, 1.0, [1, 2, 3], -1]] * 2}),
+        json.dumps({**ABOUT, "ns": {BIG.label: [[1.0, 2.0, 3.0, 4.0]] * 2}, "few": [[100, 1.0, [1, 2, 3]]] * 2}),
+        json.dumps({**ABOUT, "driver": ["a", 2], "ns": {BIG.label: [[1.0, 2.0, 3.0, 4.0]] * 2}, "few": FEW}),
     ],
 )
 def test_files_of_something_else_are_not_believed(monkeypatch: pytest.MonkeyPatch, document: str | None) -> None:
@@ -334,7 +403,7 @@ def test_files_of_something_else_are_not_believed(monkeypatch: pytest.MonkeyPatc
 
 
 def test_what_was_measured_is_found_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    text = json.dumps({**ABOUT, "ns": {BIG.label: RATES[BIG], "another": [1, 2, 3]}, "few": STREAMED})
+    text = json.dumps({**ABOUT, "ns": {BIG.label: RATES[BIG], "another": [[1, 2, 3, 4]] * 2}, "few": STREAMED})
     monkeypatch.setattr(cachedir, "read", lambda name: text.encode())
     assert core_rates._load("x.json", ABOUT, (BIG,)) == ({BIG: RATES[BIG]}, STREAMED)
 

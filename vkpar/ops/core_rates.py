@@ -1,8 +1,9 @@
 """What the kernels of matrix cores take on a device: measured once per device and driver, kept in ``VKPAR_CACHE_DIR``.
 
-Of each there are three runs: with one tile for each compute unit, with two, and with four, all of a transposed second
-operand, as the weights of linear layers are. The tiled kernel without matrix cores is measured beside them, and so are
-the kernels of products with few rows, against these on the same products.
+Of each there are runs with one tile to four for each compute unit, all of a transposed second operand, as the weights
+of linear layers are: with few steps of K, out of caches, and with many, out of memory, which some tiles wait for much
+longer. The tiled kernel without matrix cores is measured beside them, and so are the kernels of products with few rows,
+against these on the same products.
 """
 
 from __future__ import annotations
@@ -31,31 +32,51 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("vkpar")
 
-_FORMAT: Final = 4
-_STEPS: Final = 1024  # of K, of the measured products
-_SIDES: Final = ((1, 1), (1, 2), (2, 2))  # of the measured products, in units' tiles: those of :class:`Rate`
+_FORMAT: Final = 5
+_STEPS: Final = (1024, 4096)  # of K, of the measured products: operands that caches hold, and larger ones
+_SIDES: Final = ((1, 1), (1, 2), (1, 3), (2, 2))  # of the measured products, in units' tiles: those of :class:`Rate`
 _RUNS: Final = 5
 _ROUNDS: Final = 3  # over all kernels, of which the fastest counts
 _RISE_SECONDS: Final = 0.3  # of work before them: an idle device starts at a low clock
 _FEW: Final = (2, 4, 8)  # rows of the measured products that read one matrix
 _GAIN: Final = 7.0  # of matrix cores over none, where nothing was measured
 FEW_STEPS: Final = 4096  # of K, of these
-_DISPATCH_NS: Final = 3000.0  # before a dispatch's work-groups run
 
 
 class Rate(NamedTuple):
-    """Nanoseconds of products over _STEPS steps of K: with one tile for each unit, with two, and with four."""
+    """Nanoseconds of products over so many steps of K: with one tile for each unit, with two, three, and four."""
 
     one: float
     two: float
+    three: float
     four: float
 
-    def time(self, groups: int, units: int, k: int) -> float:
-        """Return the nanoseconds of so many tiles over ``k`` steps: as long as the unit with most of them takes."""
+    def time(self, groups: int, units: int) -> float:
+        """Return the nanoseconds of so many tiles: as long as the unit with most of them takes.
+
+        Where units work on two side by side, those that are done first take two more, and others none: a last tile for
+        each takes as long as a third one does after two.
+        """
         fours, rest = divmod(-(-groups // units), 4)
-        three = min(self.one + self.two, self.four)  # whether a unit works on two at a time, or on all
-        run = fours * self.four + (0.0, self.one, self.two, three)[rest]
-        return run * k / _STEPS + _DISPATCH_NS
+        last = max(self.one, self.three - self.two) if fours else self.one
+        return fours * self.four + (0.0, last, self.two, self.three)[rest]
+
+
+class Rates(NamedTuple):
+    """What products over few steps of K take, and those over many: the first and the last of _STEPS."""
+
+    few: Rate
+    many: Rate
+
+    def time(self, groups: int, units: int, k: int) -> float:
+        """Return the nanoseconds of so many tiles over ``k`` steps.
+
+        Beyond few steps each takes what it does up to many; of fewer, a third of the time is there without any.
+        """
+        few, many = (rate.time(groups, units) for rate in self)
+        if k <= _STEPS[0]:
+            return few * (1 + 2 * k / _STEPS[0]) / 3
+        return few + max(many - few, 0.0) * (k - _STEPS[0]) / (_STEPS[1] - _STEPS[0])
 
 
 class Few(NamedTuple):
@@ -90,7 +111,7 @@ class Measured(NamedTuple):
         few: of few rows, where ``b`` is not transposed and where it is; None where nothing was measured.
     """
 
-    rates: dict[Core, Rate]
+    rates: dict[Core, Rates]
     few: tuple[Few, Few] | None = None
 
 
@@ -163,7 +184,7 @@ def _load(name: str, about: Mapping[str, object], cores: tuple[Core, ...]) -> Me
         document = json.loads(data) if data else {}
         if any(document[key] != value for key, value in about.items()):
             return None
-        found = {core: Rate(*map(float, document["ns"][core.label])) for core in cores}
+        found = {core: _rates(document["ns"][core.label]) for core in cores}
         plain, turned = (
             Few(int(n), float(ns), tuple(map(float, rows)), float(last))  # type: ignore[arg-type]
             for n, ns, rows, last in document["few"]
@@ -174,8 +195,13 @@ def _load(name: str, about: Mapping[str, object], cores: tuple[Core, ...]) -> Me
     return made if _sound(made) else None
 
 
+def _rates(kept: list[list[float]]) -> Rates:
+    few, many = (Rate(*map(float, times)) for times in kept)
+    return Rates(few, many)
+
+
 def _sound(made: Measured) -> bool:
-    times = [ns for rate in made.rates.values() for ns in rate]
+    times = [ns for rates in made.rates.values() for rate in rates for ns in rate]
     for few in made.few or ():
         times += [few.columns, few.cores, *few.rows]
         if len(few.rows) != len(_FEW) or not 0 <= few.streamed < math.inf:
@@ -188,8 +214,9 @@ def assumed(cores: tuple[Core, ...]) -> Measured:
     made = {}
     for core in cores:
         size, gain = core.tile[0] * core.tile[1], 1.0 if core.tiled else _GAIN
-        four = 4 * size * _STEPS / (occupancy.MACS_PER_NS * gain * min(1.0, (size / 2**14) ** 0.5))
-        made[core] = Rate(four / 2.5, four / 2, four)
+        step = 4 * size / (occupancy.MACS_PER_NS * gain * min(1.0, (size / 2**14) ** 0.5))
+        few, many = (Rate(four / 2.5, four / 2, four, four) for four in (step * steps for steps in _STEPS))
+        made[core] = Rates(few, many)
     return Measured(made)
 
 
@@ -199,8 +226,9 @@ def _measured(device: Device, cores: tuple[Core, ...], dtype: str, *, streams: b
     units = occupancy.units_of(device.info)
     tall = next(side for side in range(math.isqrt(units), 0, -1) if units % side == 0)
     runs = [
-        _tiles(device, core, dtype, high * tall, broad * units // tall, transpose_b=True)
+        _tiles(device, core, dtype, high * tall, broad * units // tall, k=k, transpose_b=True)
         for core in cores
+        for k in _STEPS
         for high, broad in _SIDES
     ]
     low = min(cores, key=lambda core: core.tile[0])
@@ -215,9 +243,11 @@ def _measured(device: Device, cores: tuple[Core, ...], dtype: str, *, streams: b
         runs[0].seconds(device, clock, dtype)
     rounds = [[run.seconds(device, clock, dtype) for run in runs] for _ in range(_ROUNDS)]
     ns = [1e9 * min(times) for times in zip(*rounds, strict=True)]
-    each = len(_SIDES)
-    rates = {core: Rate(*ns[each * at : each * (at + 1)]) for at, core in enumerate(cores)}
-    left, found = ns[each * len(cores) :], []
+    rates, left = {}, ns
+    for core in cores:
+        few, many, left = left[: len(_SIDES)], left[len(_SIDES) : 2 * len(_SIDES)], left[2 * len(_SIDES) :]
+        rates[core] = Rates(Rate(*few), Rate(*many))
+    found = []
     for timed in few_runs:
         made, left = left[: len(timed)], left[len(timed) :]
         found.append(Few(columns, made[0], (made[1], made[2], made[3]), *made[4:]))
@@ -273,7 +303,7 @@ def _tiles(
     high: int,
     broad: int,
     *,
-    k: int = _STEPS,
+    k: int,
     m: int = 0,
     transpose_b: bool = False,
 ) -> _Run:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from vkpar.ops import few_cores, matvec, occupancy
 from vkpar.ops._launch import SHORT
-from vkpar.ops.core_rates import FEW_STEPS, Few, Rate, measured
+from vkpar.ops.core_rates import FEW_STEPS, Few, Rates, measured
 from vkpar.vulkan.pipelines import shader
 from vkpar.vulkan.pipelines.capabilities import missing
 from vkpar.vulkan.pipelines.interface import reflect
@@ -98,6 +98,7 @@ CORES: Final = (
     Core(KHR, 256, (128, 256), 32),
     Core(KHR, 128, (128, 128), 32),
     Core(KHR, 128, (128, 128), 64),
+    Core(KHR, 256, (128, 192), 64),
     Core(KHR, 256, (128, 64), 64),
     Core(KHR, 128, (64, 64), 64),
     Core(KHR, 128, (16, 64), 128),
@@ -106,11 +107,19 @@ PLAIN: Final = Core(TILED, 256, (128, 128))
 
 
 class Choice(NamedTuple):
-    """A kernel, and how many parts of K it makes of how many steps each."""
+    """A kernel, and how many parts of K it makes of how many steps each.
+
+    Attributes:
+        core: the kernel.
+        parts: of K.
+        k_part: steps of each.
+        ns: what it takes, by what was measured; 0 where that was not.
+    """
 
     core: Core | few_cores.Stream
     parts: int
     k_part: int
+    ns: float = 0.0
 
 
 @cache
@@ -185,7 +194,8 @@ def choose(
         if way is not None and few.streamed < other:
             return Choice(way, 1, k)
     if m > matvec.MOST_ROWS:
-        return soonest(found.rates, units, m, n, k, batch, most_parts)
+        best = soonest(found.rates, units, m, n, k, batch, most_parts)
+        return best._replace(ns=_cost(found.rates, units, m, n, batch, best)) if best and few else best
     return few and of_few_rows(found.rates, few, units, m, n, k, batch, most_parts)
 
 
@@ -195,7 +205,7 @@ def streams(info: DeviceInfo, dtype: str) -> bool:
 
 
 def of_few_rows(
-    rates: Mapping[Core, Rate], few: Few, units: int, m: int, n: int, k: int, batch: int, most_parts: int
+    rates: Mapping[Core, Rates], few: Few, units: int, m: int, n: int, k: int, batch: int, most_parts: int
 ) -> Choice | None:
     """Return the kernel of matrix cores for a product of few rows; None where the kernel for these is faster.
 
@@ -210,7 +220,7 @@ def of_few_rows(
 
 
 def soonest(
-    rates: Mapping[Core, Rate], units: int, m: int, n: int, k: int, batch: int, most_parts: int
+    rates: Mapping[Core, Rates], units: int, m: int, n: int, k: int, batch: int, most_parts: int
 ) -> Choice | None:
     """Return the kernel, and the parts of K, that the measured rates say are the fastest; None for the tiled one."""
 
@@ -225,8 +235,8 @@ def soonest(
     return None if best.core.tiled else best
 
 
-def _cost(rates: Mapping[Core, Rate], units: int, m: int, n: int, batch: int, choice: Choice) -> float:
-    core, parts, k_part = choice
+def _cost(rates: Mapping[Core, Rates], units: int, m: int, n: int, batch: int, choice: Choice) -> float:
+    core, parts, k_part, _ = choice
     assert isinstance(core, Core)
     groups = batch * parts * -(-m // core.tile[0]) * -(-n // core.tile[1])
     return rates[core].time(groups, units, k_part) + occupancy.finish_ns(parts, batch * m * n, units)

@@ -123,6 +123,7 @@ class _How:
         follows: what the kernel applies before it stores.
         cut: for kernels of GPUs, the size of work-groups' tiles, and the parts of K.
         core: of ``matmul_cores``, the kernel of matrix cores.
+        work_per_ns: multiply-adds, for estimates of what a dispatch takes.
     """
 
     kernel: str
@@ -131,6 +132,7 @@ class _How:
     follows: Epilogue
     cut: occupancy.Cut
     core: cores.Core | few_cores.Stream | None = None
+    work_per_ns: float = _WORK_PER_NS
 
 
 def kernel_for(device: Device, m: int) -> str:
@@ -159,10 +161,11 @@ def multiply(product: Product, out: Array, epilogue: Epilogue, *, adds: bool, ca
     cut = _spread(product, kernel, len(cuts), out)
     if core is not None:
         kernel, cut = _CORES, occupancy.Cut(core.core.tile, core.parts, core.k_part)
+    rate = product.batch * product.work / core.ns if core is not None and core.ns else _WORK_PER_NS
     if cut.parts > 1:
         epilogue = Epilogue(residual=out) if adds else epilogue
         sums = call.temporary((cut.parts * out.size,), dtypes.float32)
-        how = _How(kernel, False, call, Epilogue(), cut, core and core.core)
+        how = _How(kernel, False, call, Epilogue(), cut, core and core.core, rate)
         _dispatch(how, product, *_whole(product, sums))
         store_finished(sums, cut.parts, out, epilogue, call)
         return
@@ -176,7 +179,7 @@ def multiply(product: Product, out: Array, epilogue: Epilogue, *, adds: bool, ca
         call.forget()
     if not direct or len(cuts) > 1 or not epilogue.empty:
         product = replace(product, key=None)
-    how = _How(kernel, adds, call, epilogue if fused else Epilogue(), cut, core and core.core)
+    how = _How(kernel, adds, call, epilogue if fused else Epilogue(), cut, core and core.core, rate)
     for part, place, tile in cuts:
         _dispatch(how, replace(part, key=product.key), place, tile)
     if not fused and not epilogue.empty:
@@ -354,7 +357,7 @@ def _dispatch(how: _How, product: Product, out: Matrix, tile: Tile) -> None:
             constants = (*constants, product.transpose_a, *how.follows.constants, more.wide)
     if how.core is not None:
         constants += how.core.constants(product.device.info)
-    cost_ns, key, packed = number * m * n * k // _WORK_PER_NS, product.key, words(*push)
+    cost_ns, key, packed = int(number * m * n * k / how.work_per_ns), product.key, words(*push)
     if forms or how.core is not None or key is None:
         how.call.dispatch(spirv, arrays, ranges, packed, groups, constants, cost_ns, layers=layers)
         return
