@@ -1,7 +1,8 @@
 // The body of matrix products by cooperative matrices of subgroups (VK_KHR_cooperative_matrix): a group makes a tile of
 // TILE_M x TILE_N, staged through shared memory STEP steps of K at a time; a subgroup makes WARP_M x WARP_N of it. While
-// it multiplies, its share of the next step is on the way from memory to registers, and the matrices of the next sixteen
-// steps are on the way from shared memory. Shared memory holds one step, the operands as they lie in memory.
+// it multiplies, its share of the next step, or of the next two, is on the way from memory to registers, and the matrices
+// of the next sixteen steps are on the way from shared memory. Shared memory holds one step, the operands as they lie in
+// memory.
 #ifndef VKPAR_COOP_GLSL
 #define VKPAR_COOP_GLSL
 
@@ -22,6 +23,7 @@ layout(constant_id = 22) const uint AHEAD = 1;  // 1: matrices are loaded ahead 
 layout(constant_id = 23) const uint FM = 16;  // of one cooperative matrix
 layout(constant_id = 24) const uint FN = 16;
 layout(constant_id = 25) const uint FK = 16;
+layout(constant_id = 26) const uint SPAN = 1;  // or 2: so many steps are loaded at once
 
 #if BFLOAT
 #define HALF bfloat16_t
@@ -36,12 +38,17 @@ const uint B_ROWS = TRANSPOSE_B ? TILE_N : STEP;
 const uint B_UNITS = (TRANSPOSE_B ? STEP : TILE_N) / 8u;
 const uint A_SIZE = A_ROWS * (A_UNITS + 1u);
 const uint B_SIZE = B_ROWS * (B_UNITS + 1u);
-const uint A_TURNS = (A_ROWS * A_UNITS + THREADS - 1u) / THREADS;
-const uint B_TURNS = (B_ROWS * B_UNITS + THREADS - 1u) / THREADS;
-const uint A_LINES = THREADS / A_UNITS;  // rows that the group loads at a time
-const uint B_ALONG = B_UNITS & (~B_UNITS + 1u);  // units of these: of a tile of 128 x 192, a third
-const uint B_ACROSS = B_UNITS / B_ALONG;
+const uint A_ACROSS = TRANSPOSE_A ? A_UNITS : A_UNITS * SPAN;  // units of a row that is loaded
+const uint B_ACROSS = TRANSPOSE_B ? B_UNITS * SPAN : B_UNITS;
+const uint B_ALONG = B_ACROSS & (~B_ACROSS + 1u);  // of these, what is loaded side by side: of 192 columns a third
+const uint B_PIECES = B_ACROSS / B_ALONG;
+const uint A_TURNS = (A_ROWS * A_UNITS * SPAN + THREADS - 1u) / THREADS;
+const uint B_TURNS = (B_ROWS * B_UNITS * SPAN + THREADS - 1u) / THREADS;
+const uint A_LINES = THREADS / A_ACROSS;  // rows that the group loads at a time
 const uint B_LINES = THREADS / B_ALONG;
+// Two steps of a row along K are a line of the caches. Of these an invocation loads from the one and the other by turns,
+// from rows four apart, so that each has as much of either step to store, in other banks than its neighbours.
+const bool A_MIXED = SPAN == 2u && !TRANSPOSE_A, B_MIXED = SPAN == 2u && TRANSPOSE_B;
 const uint A_SHIFT = A_EIGHTS ? 3u : 0u;  // what memory is indexed by: units, or elements
 const uint B_SHIFT = B_EIGHTS ? 3u : 0u;
 const uint OUT_UNITS = WARP_N / 4u;
@@ -55,17 +62,36 @@ const uint STEPS = STEP / FK;  // 2, 4 or 8
 shared uvec4 tiles[A_SIZE + B_SIZE > OUT_SIZE ? A_SIZE + B_SIZE : OUT_SIZE];
 
 // The row that an invocation loads a unit of. With four or two units to a row these are not in order: what eight
-// neighbours store at once then lies in different banks.
-uint line_of(uint id, uint units) {
+// neighbours store at once then lies in different banks. Nor are they with two steps at once.
+uint line_of(uint id, uint units, bool mixed) {
     uint line = id / units;
-    if (units == 4u) line = (id >> 5 << 3) + (id >> 3 & 3u) + (id >> 2 & 1u) * 4u;
-    if (units == 2u) line = (id >> 4 << 3) + (id >> 3 & 1u) + (id >> 1 & 3u) * 2u;
+    if (mixed) line = line / 4u * 8u + line % 4u;
+    else if (units == 4u) line = (id >> 5 << 3) + (id >> 3 & 3u) + (id >> 2 & 1u) * 4u;
+    else if (units == 2u) line = (id >> 4 << 3) + (id >> 3 & 1u) + (id >> 1 & 3u) * 2u;
     return line;
 }
 
-// The last turn may have nothing to do for some.
-#define EACH_A [[unroll]] for (uint p = 0u; p < A_TURNS; p++) if (id + p * THREADS < A_ROWS * A_UNITS)
-#define EACH_B [[unroll]] for (uint p = 0u; p < B_TURNS; p++) if (id + p * THREADS < B_ROWS * B_UNITS)
+// How many rows turn p is after the first.
+uint a_after(uint p) {
+    return A_MIXED ? p / 2u * A_LINES * 2u + p % 2u * 4u : p * A_LINES;
+}
+
+uint b_after(uint p) {
+    return B_MIXED ? p / 2u * B_LINES * 2u + p % 2u * 4u : p / B_PIECES * B_LINES;
+}
+
+// The step that an invocation loads from in even turns; in odd ones it is the other.
+uint a_step_of(uint id) {
+    return A_MIXED ? id % A_ACROSS / A_UNITS : 0u;
+}
+
+uint b_step_of(uint id) {
+    return B_MIXED ? id % B_ALONG / B_UNITS : 0u;
+}
+
+// The last turn may have nothing to do for some, but not with two steps.
+#define EACH_A [[unroll]] for (uint p = 0u; p < A_TURNS; p++) if (SPAN == 2u || id + p * THREADS < A_ROWS * A_UNITS)
+#define EACH_B [[unroll]] for (uint p = 0u; p < B_TURNS; p++) if (SPAN == 2u || id + p * THREADS < B_ROWS * B_UNITS)
 
 uint left(uint limit, uint at) {
     return at < limit ? limit - at : 0u;
@@ -115,25 +141,47 @@ void store_rows(uint row0, uint column0, uint own) {
         subgroupBarrier(); \
     }
 
-// Loads an invocation's share of the step of K that begins at `at`, zeros past the end. Rows past the end of M, and
+// The element of a row at which turn p begins, beyond the step's first or the tile's.
+#define A_COLUMN(p) (A_MIXED && (p) % 2u == 1u ? a_column ^ STEP : a_column)
+#define B_COLUMN(p) (B_MIXED && (p) % 2u == 1u ? b_column ^ STEP : b_column + (p) % B_PIECES * B_ALONG * 8u)
+
+// Loads an invocation's share of the steps of K that begin at `at`, zeros past the end. Rows past the end of M, and
 // columns past that of N, repeat the last one or are zero: what they give is not stored.
 #define FETCH { \
     uint a_step = (TRANSPOSE_A ? at * push.a_row : at) >> A_SHIFT, b_step = (TRANSPOSE_B ? at : at * push.b_row) >> B_SHIFT; \
     EACH_A { \
-        uint n = TRANSPOSE_A ? (at + a_line + p * A_LINES < k_end() ? a_left : 0u) : left(k_end(), at + a_column); \
+        uint n = TRANSPOSE_A ? (at + a_line + p * A_LINES < k_end() ? a_left : 0u) : left(k_end(), at + A_COLUMN(p)); \
         a_next[p] = a_eight((TRANSPOSE_A ? a_from[0] + p * a_jump : a_from[p]) + a_step, n); \
     } \
     EACH_B { \
-        uint over = left(b_left, p % B_ACROSS * B_ALONG * 8u); \
-        uint n = TRANSPOSE_B ? left(k_end(), at + b_column) : (at + b_line + p / B_ACROSS * B_LINES < k_end() ? over : 0u); \
+        uint over = left(b_left, p % B_PIECES * B_ALONG * 8u); \
+        uint n = TRANSPOSE_B ? left(k_end(), at + B_COLUMN(p)) : (at + b_line + b_after(p) < k_end() ? over : 0u); \
         b_next[p] = b_eight(b_from[p] + b_step, n); \
     } \
-    at += STEP; \
+    at += STEP * SPAN; \
 }
 
-#define PUT { \
-    EACH_A tiles[a_put + p * A_LINES * (A_UNITS + 1u)] = a_next[p]; \
-    EACH_B tiles[b_put + p / B_ACROSS * B_LINES * (B_UNITS + 1u) + p % B_ACROSS * B_ALONG] = b_next[p]; \
+// Stores step H of those that were loaded.
+#define PUT(H) { \
+    if (A_MIXED) { \
+        bool even = a_step_of(id) == H; \
+        [[unroll]] for (uint p = 0u; p < A_TURNS; p += 2u) { \
+            uint row = a_after(p) + (even ? 0u : 4u); \
+            tiles[a_put + row * (A_UNITS + 1u)] = mix(a_next[p + 1u], a_next[p], bvec4(even)); \
+        } \
+    } else EACH_A if (p / (A_TURNS / SPAN) == H) { \
+        tiles[a_put + (p - H * (A_TURNS / SPAN)) * A_LINES * (A_UNITS + 1u)] = a_next[p]; \
+    } \
+    if (B_MIXED) { \
+        bool even = b_step_of(id) == H; \
+        [[unroll]] for (uint p = 0u; p < B_TURNS; p += 2u) { \
+            uint row = b_after(p) + (even ? 0u : 4u); \
+            tiles[b_put + row * (B_UNITS + 1u)] = mix(b_next[p + 1u], b_next[p], bvec4(even)); \
+        } \
+    } else EACH_B if (p / (B_TURNS / SPAN) == H) { \
+        uint turn = p - H * (B_TURNS / SPAN); \
+        tiles[b_put + b_after(turn) * (B_UNITS + 1u) + turn % B_PIECES * B_ALONG] = b_next[p]; \
+    } \
 }
 
 #define X_MATRIX coopmat<HALF, gl_ScopeSubgroup, FM, FK, gl_MatrixUseA>
@@ -194,6 +242,25 @@ void store_rows(uint row0, uint column0, uint own) {
         } \
     }
 
+// Multiplies a step, and makes ready for the next one: H of those that are loaded at once.
+#define MULTIPLY_STEP(H, LOADS) { \
+    if (AHEAD > 0u) { \
+        PAIR(0u) PAIR(2u) PAIR(4u) \
+        LOAD(x1, y1, STEPS - 1u) \
+        MULTIPLY(x0, y0) \
+    } else { \
+        ALONE(0u) ALONE(1u) ALONE(2u) ALONE(3u) ALONE(4u) ALONE(5u) ALONE(6u) ALONE(7u) \
+    } \
+    barrier(); \
+    PUT(H) \
+    barrier(); \
+    if (LOADS) FETCH \
+    if (AHEAD > 0u) { \
+        LOAD(x0, y0, 0u) \
+        MULTIPLY(x1, y1) \
+    } \
+}
+
 void make(uvec2 corner) {
     uint id = gl_LocalInvocationID.x, warp = gl_SubgroupID;
     uint warp_m = warp % (TILE_M / WARP_M) * WARP_M, warp_n = warp / (TILE_M / WARP_M) * WARP_N;
@@ -201,20 +268,21 @@ void make(uvec2 corner) {
     SUMS sums[MREP * NREP];
     [[unroll]] for (uint i = 0u; i < MREP * NREP; i++) sums[i] = SUMS(0.0);
 
-    uint a_line = line_of(id, A_UNITS), a_column = id % A_UNITS * 8u, a_put = a_line * (A_UNITS + 1u) + id % A_UNITS;
-    uint b_line = line_of(id, B_ALONG), b_column = id % B_ALONG * 8u;
-    uint b_put = A_SIZE + b_line * (B_UNITS + 1u) + id % B_ALONG;
+    uint a_line = line_of(id, A_ACROSS, A_MIXED), a_column = id % A_ACROSS * 8u;
+    uint b_line = line_of(id, B_ALONG, B_MIXED), b_column = id % B_ALONG * 8u;
+    uint a_put = a_line * (A_UNITS + 1u) + id % A_ACROSS % A_UNITS;
+    uint b_put = A_SIZE + b_line * (B_UNITS + 1u) + id % B_ALONG % B_UNITS;
     uint a_left = left(push.m, corner.x + a_column), b_left = left(push.n, corner.y + b_column);
     uint a_jump = A_LINES * push.a_row >> A_SHIFT, a_from[A_TURNS], b_from[B_TURNS];
     EACH_A {
-        uint row = a_line + p * A_LINES;
+        uint row = a_line + a_after(p);
         uint first = TRANSPOSE_A ? row * push.a_row + corner.x : min(corner.x + row, push.m - 1u) * push.a_row;
-        a_from[p] = (a_origin() + first + a_column) >> A_SHIFT;
+        a_from[p] = (a_origin() + first + A_COLUMN(p)) >> A_SHIFT;
     }
     EACH_B {
-        uint row = b_line + p / B_ACROSS * B_LINES;
+        uint row = b_line + b_after(p);
         uint first = TRANSPOSE_B ? min(corner.y + row, push.n - 1u) * push.b_row : row * push.b_row + corner.y;
-        b_from[p] = (b_origin() + first + b_column + p % B_ACROSS * B_ALONG * 8u) >> B_SHIFT;
+        b_from[p] = (b_origin() + first + B_COLUMN(p)) >> B_SHIFT;
     }
 
     uvec4 a_next[A_TURNS], b_next[B_TURNS];
@@ -222,26 +290,13 @@ void make(uvec2 corner) {
     Y_MATRIX y0[NREP], y1[NREP];
     uint at = k_begin();
     FETCH
-    PUT
-    FETCH
+    PUT(0u)
+    if (SPAN == 1u) FETCH
     barrier();
     if (AHEAD > 0u) LOAD(x0, y0, 0u)
-    [[dont_unroll]] for (uint k0 = k_begin(); k0 < k_end(); k0 += STEP) {
-        if (AHEAD > 0u) {
-            PAIR(0u) PAIR(2u) PAIR(4u)
-            LOAD(x1, y1, STEPS - 1u)
-            MULTIPLY(x0, y0)
-        } else {
-            ALONE(0u) ALONE(1u) ALONE(2u) ALONE(3u) ALONE(4u) ALONE(5u) ALONE(6u) ALONE(7u)
-        }
-        barrier();
-        PUT
-        barrier();
-        FETCH
-        if (AHEAD > 0u) {
-            LOAD(x0, y0, 0u)
-            MULTIPLY(x1, y1)
-        }
+    [[dont_unroll]] for (uint k0 = k_begin(); k0 < k_end(); k0 += STEP * SPAN) {
+        if (SPAN == 2u) MULTIPLY_STEP(1u, true)
+        MULTIPLY_STEP(0u, SPAN == 1u)
     }
 
     // Matrices do not say which element lies where: they go through shared memory.

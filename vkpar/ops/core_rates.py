@@ -2,8 +2,8 @@
 
 Of each there are runs with one tile to four for each compute unit, all of a transposed second operand, as the weights
 of linear layers are: with few steps of K, out of caches, and with many, out of memory, which some tiles wait for much
-longer. The tiled kernel without matrix cores is measured beside them, and so are the kernels of products with few rows,
-against these on the same products.
+longer; and one that is not transposed. The tiled kernel without matrix cores is measured beside them, and so are the
+kernels of products with few rows, against these on the same products.
 """
 
 from __future__ import annotations
@@ -35,6 +35,8 @@ _log = logging.getLogger("vkpar")
 _FORMAT: Final = 5
 _STEPS: Final = (1024, 4096)  # of K, of the measured products: operands that caches hold, and larger ones
 _SIDES: Final = ((1, 1), (1, 2), (1, 3), (2, 2))  # of the measured products, in units' tiles: those of :class:`Rate`
+_RATES: Final = (*((k, *sides, True) for k in _STEPS for sides in _SIDES), (_STEPS[1], *_SIDES[-1], False))
+_THREADS: Final = 16  # that wait for the driver's compiler
 _RUNS: Final = 5
 _ROUNDS: Final = 3  # over all kernels, of which the fastest counts
 _RISE_SECONDS: Final = 0.3  # of work before them: an idle device starts at a low clock
@@ -63,17 +65,24 @@ class Rate(NamedTuple):
 
 
 class Rates(NamedTuple):
-    """What products over few steps of K take, and those over many: the first and the last of _STEPS."""
+    """What products by a transposed matrix take.
+
+    Attributes:
+        few: over few steps of K, the first of _STEPS.
+        many: over many, the last of them.
+        plain: what one takes whose matrix is not transposed, over what it takes where that is.
+    """
 
     few: Rate
     many: Rate
+    plain: float = 1.0
 
-    def time(self, groups: int, units: int, k: int) -> float:
+    def time(self, groups: int, units: int, k: int, *, transpose_b: bool = True) -> float:
         """Return the nanoseconds of so many tiles over ``k`` steps.
 
         Beyond few steps each takes what it does up to many; of fewer, a third of the time is there without any.
         """
-        few, many = (rate.time(groups, units) for rate in self)
+        few, many = (rate.time(groups, units) * (1.0 if transpose_b else self.plain) for rate in (self.few, self.many))
         if k <= _STEPS[0]:
             return few * (1 + 2 * k / _STEPS[0]) / 3
         return few + max(many - few, 0.0) * (k - _STEPS[0]) / (_STEPS[1] - _STEPS[0])
@@ -195,13 +204,13 @@ def _load(name: str, about: Mapping[str, object], cores: tuple[Core, ...]) -> Me
     return made if _sound(made) else None
 
 
-def _rates(kept: list[list[float]]) -> Rates:
-    few, many = (Rate(*map(float, times)) for times in kept)
-    return Rates(few, many)
+def _rates(kept: tuple[list[float], list[float], float]) -> Rates:
+    few, many, plain = kept
+    return Rates(Rate(*map(float, few)), Rate(*map(float, many)), float(plain))
 
 
 def _sound(made: Measured) -> bool:
-    times = [ns for rates in made.rates.values() for rate in rates for ns in rate]
+    times = [ns for rates in made.rates.values() for ns in (*rates.few, *rates.many, rates.plain)]
     for few in made.few or ():
         times += [few.columns, few.cores, *few.rows]
         if len(few.rows) != len(_FEW) or not 0 <= few.streamed < math.inf:
@@ -226,16 +235,15 @@ def _measured(device: Device, cores: tuple[Core, ...], dtype: str, *, streams: b
     units = occupancy.units_of(device.info)
     tall = next(side for side in range(math.isqrt(units), 0, -1) if units % side == 0)
     runs = [
-        _tiles(device, core, dtype, high * tall, broad * units // tall, k=k, transpose_b=True)
+        _tiles(device, core, dtype, high * tall, broad * units // tall, k=k, transpose_b=turned)
         for core in cores
-        for k in _STEPS
-        for high, broad in _SIDES
+        for k, high, broad, turned in _RATES
     ]
     low = min(cores, key=lambda core: core.tile[0])
     columns = 4 * units * low.tile[1]
     few_runs = [_few_runs(device, low, dtype, columns, transpose_b=turned, streams=streams) for turned in (False, True)]
     runs += [run for each in few_runs for run in each]
-    with ThreadPoolExecutor(len(cores)) as pool:  # most of the time goes to the driver's compiler
+    with ThreadPoolExecutor(_THREADS) as pool:  # most of the time goes to the driver's compiler
         list(pool.map(lambda run: run.pipeline(device), runs))
     clock = query.DeviceClock(device.logical)
     risen = time.monotonic() + _RISE_SECONDS
@@ -243,10 +251,10 @@ def _measured(device: Device, cores: tuple[Core, ...], dtype: str, *, streams: b
         runs[0].seconds(device, clock, dtype)
     rounds = [[run.seconds(device, clock, dtype) for run in runs] for _ in range(_ROUNDS)]
     ns = [1e9 * min(times) for times in zip(*rounds, strict=True)]
-    rates, left = {}, ns
+    rates, left, each = {}, ns, len(_SIDES)
     for core in cores:
-        few, many, left = left[: len(_SIDES)], left[len(_SIDES) : 2 * len(_SIDES)], left[2 * len(_SIDES) :]
-        rates[core] = Rates(Rate(*few), Rate(*many))
+        (*times, plain), left = left[: len(_RATES)], left[len(_RATES) :]
+        rates[core] = Rates(Rate(*times[:each]), Rate(*times[each:]), plain / times[-1])
     found = []
     for timed in few_runs:
         made, left = left[: len(timed)], left[len(timed) :]

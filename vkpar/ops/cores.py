@@ -41,12 +41,14 @@ class Core:
         threads: invocations of a work-group.
         tile: rows and columns.
         step: of K, at a time.
+        span: steps that are loaded at once, 1 or 2.
     """
 
     kernel: str
     threads: int
     tile: tuple[int, int]
     step: int = 16
+    span: int = 1
 
     @property
     def tiled(self) -> bool:
@@ -56,7 +58,8 @@ class Core:
     @property
     def label(self) -> str:
         """What measurements are kept by."""
-        return f"{self.kernel} {self.threads} {self.tile[0]}x{self.tile[1]}x{self.step}"
+        step = f"{self.step}" if self.span == 1 else f"{self.step}*{self.span}"
+        return f"{self.kernel} {self.threads} {self.tile[0]}x{self.tile[1]}x{step}"
 
     def variant(self, dtype: str) -> str:
         """Return how its module's name ends."""
@@ -72,7 +75,7 @@ class Core:
         if self.tiled:
             return ()
         warp = info.features.subgroup_size
-        return (self.step, *self.warp_tile(warp), warp, warp <= _WIDEST_AHEAD, *_FRAGMENT)
+        return (self.step, *self.warp_tile(warp), warp, warp <= _WIDEST_AHEAD, *_FRAGMENT, self.span)
 
     def warp_tile(self, warp: int) -> tuple[int, int]:
         """Return what a subgroup of ``warp`` invocations makes of the tile: halves of it, of the longer side first."""
@@ -95,7 +98,7 @@ class Core:
 
 
 CORES: Final = (
-    Core(KHR, 256, (128, 256), 32),
+    Core(KHR, 256, (128, 256), 32, 2),
     Core(KHR, 128, (128, 128), 32),
     Core(KHR, 128, (128, 128), 64),
     Core(KHR, 256, (128, 192), 64),
@@ -194,8 +197,9 @@ def choose(
         if way is not None and few.streamed < other:
             return Choice(way, 1, k)
     if m > matvec.MOST_ROWS:
-        best = soonest(found.rates, units, m, n, k, batch, most_parts)
-        return best._replace(ns=_cost(found.rates, units, m, n, batch, best)) if best and few else best
+        best = soonest(found.rates, units, m, n, k, batch, most_parts, transpose_b=transpose_b)
+        ns = best and few and _cost(found.rates, units, m, n, batch, best, transpose_b=transpose_b)
+        return best._replace(ns=ns) if best and ns else best
     return few and of_few_rows(found.rates, few, units, m, n, k, batch, most_parts)
 
 
@@ -220,12 +224,20 @@ def of_few_rows(
 
 
 def soonest(
-    rates: Mapping[Core, Rates], units: int, m: int, n: int, k: int, batch: int, most_parts: int
+    rates: Mapping[Core, Rates],
+    units: int,
+    m: int,
+    n: int,
+    k: int,
+    batch: int,
+    most_parts: int,
+    *,
+    transpose_b: bool = True,
 ) -> Choice | None:
     """Return the kernel, and the parts of K, that the measured rates say are the fastest; None for the tiled one."""
 
     def cost(choice: Choice) -> float:
-        return _cost(rates, units, m, n, batch, choice)
+        return _cost(rates, units, m, n, batch, choice, transpose_b=transpose_b)
 
     whole = min((Choice(core, 1, k) for core in rates), key=cost)
     split = min(
@@ -235,11 +247,22 @@ def soonest(
     return None if best.core.tiled else best
 
 
-def _cost(rates: Mapping[Core, Rates], units: int, m: int, n: int, batch: int, choice: Choice) -> float:
+def _cost(
+    rates: Mapping[Core, Rates],
+    units: int,
+    m: int,
+    n: int,
+    batch: int,
+    choice: Choice,
+    *,
+    transpose_b: bool = True,
+) -> float:
     core, parts, k_part, _ = choice
     assert isinstance(core, Core)
     groups = batch * parts * -(-m // core.tile[0]) * -(-n // core.tile[1])
-    return rates[core].time(groups, units, k_part) + occupancy.finish_ns(parts, batch * m * n, units)
+    return rates[core].time(groups, units, k_part, transpose_b=transpose_b) + occupancy.finish_ns(
+        parts, batch * m * n, units
+    )
 
 
 def _splits(k: int, core: Core, most: int) -> Iterator[tuple[int, int]]:
