@@ -44,6 +44,7 @@ _VALUES: Final[Sequence[tuple[str, str, tuple[int, int, int]]]] = (
     ("^matvec_.*columns8", "SPAN", (64, 64, 32)),
     ("^matvec_.*rows", "SPAN", (2, 8, 4)),
     ("^matmul_tiled", "[MN]REP", (1, 2, 2)),
+    ("^matmul_tiled", "THREADS", (256, 256, 256)),
     ("^(matmul|matvec|quantized)_", "ACTIVATION", (0, 2, 4)),
     # products by matrix cores: tiles, of AMD's subgroups of 64, as vkpar/ops/cores.py has them
     ("^matmul_coop_.*t128$", "TILE_M", (64, 128, 16)),

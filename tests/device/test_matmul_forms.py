@@ -49,7 +49,7 @@ def force(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
         parts = -(-k // 16) if split and k > 16 else 1
         return occupancy.Cut((1, 2), parts, 16) if 1 < parts <= most else occupancy.Cut((2, 1), 1, k)
 
-    monkeypatch.setattr(products.occupancy, "tiled", lambda m, n, k, batch, units, most: cut(k, most))
+    monkeypatch.setattr(products.occupancy, "tiled", lambda m, n, k, batch, units, most, _: cut(k, most))
     monkeypatch.setattr(products.occupancy, "reading", lambda g, nb, m, n, k, batch, units, most, **_: cut(k, most))
 
 

@@ -38,9 +38,7 @@ _SHAPES = (
     *(("float16", 512, n, 4096, True) for n in (4096, 6144, 28672)),
     ("bfloat16", 4096, 4096, 4096, False),
     ("bfloat16", 512, 14336, 4096, True),
-    ("float32", 1024, 1024, 1024, False),
-    ("float32", 2048, 2048, 2048, False),
-    ("float32", 4096, 4096, 4096, False),
+    *(("float32", size, size, size, turned) for size in (1024, 2048, 4096, 8192) for turned in (False, True)),
     *(
         ("float16", m, *size, turned)
         for size in ((14336, 4096), (4096, 14336))

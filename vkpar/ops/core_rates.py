@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from vkpar import cachedir, env
 from vkpar._version import __version__
 from vkpar.errors import DeviceLostError, OutOfMemoryError, UnsupportedError, VulkanError
-from vkpar.ops import few_cores, matvec, occupancy
+from vkpar.ops import few_cores, matvec, occupancy, tiled
 from vkpar.ops._launch import FLOATS, words
 from vkpar.vulkan import capturing, query
 
@@ -317,10 +317,13 @@ def _tiles(
 ) -> _Run:
     """Return a product of ``high`` x ``broad`` tiles, of ``m`` rows where that is given."""
     code = FLOATS[dtype]
-    constants: tuple[int, ...] = (code, code, code, transpose_b, 1, 1, 1, *core.shape, 1, 1)
+    constants: tuple[int, ...] = (code, code, code, transpose_b, 1, 1, 1)
     extra: tuple[int, ...] = ()
-    if not core.tiled:
-        constants = (*constants, *[0] * 7, *core.constants(device.info))
+    if core.tiled:
+        tile, sums = (core.tile[0] // 64, core.tile[1] // 64), tiled.sums_of(device.info)
+        constants = tiled.with_threads((*constants, *tiled.shape(tile, sums), 1, 1), tile, sums)
+    else:
+        constants = (*constants, *core.tile, 1, 1, *[0] * 7, *core.constants(device.info))
         extra = (0, 0, 0, 1, k, 0, 0, 0, 0)
     size = m or high * core.tile[0], broad * core.tile[1]
     return _Run(core.kernel + core.variant(dtype), constants, extra, high * broad, *size, k, transpose_b)

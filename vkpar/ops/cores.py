@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from vkpar.ops import few_cores, matvec, occupancy
+from vkpar.ops import few_cores, matvec, occupancy, tiled
 from vkpar.ops._launch import SHORT
 from vkpar.ops.core_rates import FEW_STEPS, Few, Rates, measured
 from vkpar.vulkan.pipelines import shader
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from vkpar.vulkan.physical import DeviceInfo
 
 KHR: Final = "matmul_coop"
-TILED: Final = "matmul_tiled"
 
 _FRAGMENT: Final = (16, 16, 16)  # of one matrix of subgroups
 _WIDEST_AHEAD: Final = 32  # wider subgroups have matrices twice as large, and no registers for more of them
@@ -37,8 +36,8 @@ class Core:
     """A kernel and the tile that a work-group of it makes.
 
     Attributes:
-        kernel: :data:`KHR` or :data:`TILED`.
-        threads: invocations of a work-group.
+        kernel: :data:`KHR`, or :data:`vkpar.ops.tiled.KERNEL`.
+        threads: invocations of a work-group, of the tiled kernel the fewest.
         tile: rows and columns.
         step: of K, at a time.
         span: steps that are loaded at once, 1 or 2.
@@ -53,7 +52,7 @@ class Core:
     @property
     def tiled(self) -> bool:
         """True of the kernel that takes no matrix cores."""
-        return self.kernel == TILED
+        return self.kernel == tiled.KERNEL
 
     @property
     def label(self) -> str:
@@ -65,15 +64,8 @@ class Core:
         """Return how its module's name ends."""
         return "" if self.tiled else f"_{SHORT[dtype]}_t{self.threads}"
 
-    @property
-    def shape(self) -> tuple[int, int]:
-        """The tile as the kernel's constants have it."""
-        return (self.tile[0] // 64, self.tile[1] // 64) if self.tiled else self.tile
-
     def constants(self, info: DeviceInfo) -> tuple[int, ...]:
-        """Return the constants that follow those of every kernel of products."""
-        if self.tiled:
-            return ()
+        """Return the constants that follow those of every kernel of products, of a kernel of matrix cores."""
         warp = info.features.subgroup_size
         return (self.step, *self.warp_tile(warp), warp, warp <= _WIDEST_AHEAD, *_FRAGMENT, self.span)
 
@@ -106,7 +98,7 @@ CORES: Final = (
     Core(KHR, 128, (64, 64), 64),
     Core(KHR, 128, (16, 64), 128),
 )
-PLAIN: Final = Core(TILED, 256, (128, 128))
+PLAIN: Final = Core(tiled.KERNEL, 128, (128, 128), 8)
 
 
 class Choice(NamedTuple):

@@ -42,11 +42,6 @@ class Stream:
     kernel: str = KERNEL
     tiled: bool = False
 
-    @property
-    def shape(self) -> tuple[int, int]:
-        """The tile as the kernel's constants have it."""
-        return self.tile
-
     def variant(self, dtype: str) -> str:
         """Return how its module's name ends."""
         return f"_{SHORT[dtype]}"

@@ -7,13 +7,13 @@ second kernel that adds them up. The numbers are those of an NVIDIA H200; only t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from vkpar.vulkan.physical import DeviceInfo
 
-MACS_PER_NS: Final = 140.0  # of a unit with two 128 x 128 tiles
+MACS_PER_NS: Final = 140.0  # of a unit with two 128 x 128 tiles, by invocations of 64 sums
 _BYTES_PER_NS: Final = 36.0  # that a unit reads, where all do
 _MOST_BYTES_PER_NS: Final = 58.0  # where few do, each with a group of 1,024
 _FINISH_NS: Final = 6000.0  # of the second kernel, and of the wait between the two
@@ -22,9 +22,24 @@ _LEAST_STEPS: Final = 64  # of K that are worth a part
 _PARTS: Final = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 _STEP: Final = 16
 
-# The share of its rate at which a unit works with one, two, ... groups, by the size of their tiles over 64 x 64.
-_BUSY: Final = {1: (0.38, 0.6, 0.7, 0.75), 2: (0.55, 0.8, 0.85), 4: (0.72, 1.0)}
-_BUSY_READING: Final = (0.9, 1.0)
+# Multiply-adds a nanosecond of a unit with one, two, ... groups, by an invocation's most sums, and the tile. With 128
+# sums (2, 1) and (1, 1) are guesses, on the low side.
+TILED_RATES: Final[Mapping[int, Mapping[tuple[int, int], Sequence[float]]]] = {
+    64: {
+        (2, 2): (101.0, MACS_PER_NS),
+        (1, 2): (77.0, 112.0, 119.0),
+        (2, 1): (77.0, 112.0, 119.0),
+        (1, 1): (53.0, 84.0, 98.0, 105.0),
+    },
+    128: {
+        (4, 2): (170.0, 172.0),
+        (2, 2): (145.0, 167.0),
+        (1, 2): (127.0,),
+        (2, 1): (127.0,),
+        (1, 1): (53.0, 84.0, 98.0, 105.0),
+    },
+}
+_READING: Final = (0.9 * _BYTES_PER_NS, _BYTES_PER_NS)
 
 
 @dataclass(frozen=True)
@@ -47,7 +62,7 @@ def units_of(info: DeviceInfo) -> int:
     return info.limits.compute_units or {"discrete": 48, "virtual": 48}.get(info.type, 12)
 
 
-def tiled(m: int, n: int, k: int, batch: int, units: int, most_parts: int) -> Cut:
+def tiled(m: int, n: int, k: int, batch: int, units: int, most_parts: int, sums: int) -> Cut:
     """Return how a product of so many matrices is cut for the tiled kernel.
 
     Args:
@@ -57,21 +72,20 @@ def tiled(m: int, n: int, k: int, batch: int, units: int, most_parts: int) -> Cu
         batch: how many products.
         units: compute units of the device.
         most_parts: the most parts of K, 1 for no split.
+        sums: the most sums of an invocation, 64 or 128.
     """
+    rates = TILED_RATES[sums]
 
     def groups(tile: tuple[int, int]) -> int:
         return batch * -(-m // (64 * tile[0])) * -(-n // (64 * tile[1]))
 
     def cost(cut: Cut) -> float:
-        size = cut.tile[0] * cut.tile[1]
-        work = size * 64 * 64 * cut.k_part / MACS_PER_NS
-        return _run_ns(groups(cut.tile) * cut.parts, units, work, _BUSY[size]) + finish_ns(
-            cut.parts, batch * m * n, units
-        )
+        macs = cut.tile[0] * cut.tile[1] * 64 * 64 * cut.k_part
+        run = _run_ns(groups(cut.tile) * cut.parts, units, macs, rates[cut.tile])
+        return run + finish_ns(cut.parts, batch * m * n, units)
 
-    tiles = [(2, 2), (1, 2), (2, 1), (1, 1)]
-    whole = min((Cut(tile, 1, k) for tile in tiles), key=cost)
-    split = min((Cut(tile, *part) for tile in tiles for part in _splits(k, most_parts)), key=cost, default=whole)
+    whole = min((Cut(tile, 1, k) for tile in rates), key=cost)
+    split = min((Cut(tile, *part) for tile in rates for part in _splits(k, most_parts)), key=cost, default=whole)
     return split if cost(split) < _GAIN * cost(whole) else whole
 
 
@@ -106,7 +120,7 @@ def reading(
         if large:
             run = max(-(-count // units) * nbytes / _MOST_BYTES_PER_NS, count * nbytes / (units * _BYTES_PER_NS))
         else:
-            run = _run_ns(count, units, nbytes / _BYTES_PER_NS, _BUSY_READING)
+            run = _run_ns(count, units, nbytes, _READING)
         return run + finish_ns(cut.parts, batch * m * n, units)
 
     whole = Cut((1, 1), 1, k)
@@ -122,10 +136,10 @@ def _splits(k: int, most: int) -> Iterator[tuple[int, int]]:
             yield -(-k // k_part), k_part
 
 
-def _run_ns(groups: int, units: int, work_ns: float, busy: Sequence[float]) -> float:
-    """Return the time of work-groups of which each is ``work_ns`` of a busy unit's time."""
+def _run_ns(groups: int, units: int, work: float, rates: Sequence[float]) -> float:
+    """Return the time of work-groups of so much work each, by the rates of a unit with one, two, ... of them."""
     turns = -(-groups // units)
-    return turns * work_ns / busy[min(turns, len(busy)) - 1]
+    return turns * work / rates[min(turns, len(rates)) - 1]
 
 
 def finish_ns(parts: int, count: int, units: int) -> float:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from vkpar import dtypes
-from vkpar.ops import cores, few_cores, matvec, occupancy
+from vkpar.ops import cores, few_cores, matvec, occupancy, tiled
 from vkpar.ops._launch import FLOATS, SHORT, dispatch, fold_groups, window, words, writable_in_place
 from vkpar.ops.cast import convert
 from vkpar.ops.epilogue import Epilogue, finish
@@ -31,9 +31,7 @@ _WIDE: Final = "matmul_wide"
 _WIDE_ROWS: Final = 5  # from which on it makes few that there are not
 _SMALL_HALVES: Final = 4  # rows: for more, halves are converted once and not by each work-group that reads them
 _MATVEC: Final = "matvec"
-_TILED: Final = "matmul_tiled"
 _CORES: Final = "matmul_cores"
-_TILED_SHARED: Final = 2 * 16 * (128 + 4) * 4  # bytes of shared memory of the largest tile
 
 
 class Matrix(NamedTuple):
@@ -137,10 +135,9 @@ class _How:
 
 def kernel_for(device: Device, m: int) -> str:
     """Return which kernel multiplies ``m`` rows on a device."""
-    limits = device.limits
-    if device.info.is_cpu or limits.max_workgroup_invocations < 256 or limits.max_shared_memory < _TILED_SHARED:
+    if device.info.is_cpu or not tiled.runs(device.info):
         return _SMALL
-    return _MATVEC if m <= matvec.MOST_ROWS else _TILED
+    return _MATVEC if m <= matvec.MOST_ROWS else tiled.KERNEL
 
 
 def multiply(product: Product, out: Array, epilogue: Epilogue, *, adds: bool, call: Call) -> None:
@@ -289,8 +286,8 @@ def _spread(product: Product, kernel: str, dispatches: int, out: Array) -> occup
         return occupancy.Cut((1, 1), 1, k)
     device = product.device
     units, most = occupancy.units_of(device.info), _most_parts(product, dispatches, out)
-    if kernel == _TILED:
-        return occupancy.tiled(m, n, k, batch, units, most)
+    if kernel == tiled.KERNEL:
+        return occupancy.tiled(m, n, k, batch, units, most, tiled.sums_of(device.info))
     itemsize = product.b.array.dtype.itemsize
     groups, name, _ = matvec.choose(device.info, m, n, itemsize, transpose_b=product.transpose_b, forms=False)
     large = name == matvec.LARGE
@@ -357,6 +354,8 @@ def _dispatch(how: _How, product: Product, out: Matrix, tile: Tile) -> None:
             constants = (*constants, product.transpose_a, *how.follows.constants, more.wide)
     if how.core is not None:
         constants += how.core.constants(product.device.info)
+    elif how.kernel == tiled.KERNEL:
+        constants = tiled.with_threads(constants, how.cut.tile, tiled.sums_of(product.device.info))
     cost_ns, key, packed = int(number * m * n * k / how.work_per_ns), product.key, words(*push)
     if forms or how.core is not None or key is None:
         how.call.dispatch(spirv, arrays, ranges, packed, groups, constants, cost_ns, layers=layers)
@@ -441,4 +440,5 @@ def _grid(how: _How, product: Product, m: int, n: int, forms: bool) -> tuple[int
     if how.core is not None:
         variant = how.core.variant(product.a.array.dtype.name)
         return -(-m // high) * -(-n // broad), (how.core.kernel, variant), how.core.tile
-    return -(-m // (64 * high)) * -(-n // (64 * broad)), (_TILED, ""), how.cut.tile
+    shape = tiled.shape(how.cut.tile, tiled.sums_of(product.device.info))
+    return -(-m // (64 * high)) * -(-n // (64 * broad)), (tiled.KERNEL, ""), shape
