@@ -10,6 +10,7 @@
 layout(local_size_x_id = 0) in;
 layout(constant_id = 0) const uint GROUP = 256;
 layout(constant_id = 1) const bool A_WIDE = false;  // parts begin at multiples of 4
+layout(constant_id = 2) const uint TURNS = 0;  // of an invocation that are folded before what they make; 0 for all
 
 ELEMENTS_IN(a, 0, A_TYPE, A_WIDE)
 ELEMENTS_OUT(o, 1, O_TYPE, false)
@@ -47,14 +48,19 @@ ONE fold(uint at, uint begin, uint end, uint lane) {
     uint step = push.lanes * 4u;
     uint k = begin + lane * 4u;
     FOUR result = nothing(push.place + k);
-    for (; k + 3u * step + 4u <= end; k += 4u * step) {
-        uvec4 packed[4];
-        [[unroll]] for (uint j = 0u; j < 4u; j++) {
-            packed[j] = a_packed4(at + k + j * step, 4u);
+    while (k + 3u * step + 4u <= end) {
+        uint stop = TURNS == 0u ? end : min(end, k + TURNS * 4u * step);
+        FOUR some = nothing(push.place + k);
+        for (; k + 3u * step + 4u <= stop; k += 4u * step) {
+            uvec4 packed[4];
+            [[unroll]] for (uint j = 0u; j < 4u; j++) {
+                packed[j] = a_packed4(at + k + j * step, 4u);
+            }
+            FOUR low = then(taken(packed[0], 4u, push.place + k), taken(packed[1], 4u, push.place + k + step));
+            FOUR high = then(taken(packed[2], 4u, push.place + k + 2u * step), taken(packed[3], 4u, push.place + k + 3u * step));
+            some = then(some, then(low, high));
         }
-        FOUR low = then(taken(packed[0], 4u, push.place + k), taken(packed[1], 4u, push.place + k + step));
-        FOUR high = then(taken(packed[2], 4u, push.place + k + 2u * step), taken(packed[3], 4u, push.place + k + 3u * step));
-        result = then(result, then(low, high));
+        result = then(result, some);
     }
     if (k < end) {  // up to four are left, of which the last may be short
         uvec4 packed[4];

@@ -23,6 +23,10 @@ _PART: Final = {False: 8192, True: 4096}  # elements of a row that one unit of i
 _ONCE: Final = 32768  # elements of a row that one large work-group of a GPU reduces, in place of two passes
 _LARGE: Final = 1024  # its invocations
 _TURNS: Final = {False: 16, True: 32}  # rows of an invocation where columns are reduced; CPU drivers have few units
+_WHOLE: Final = 2048  # elements of a row that one invocation of a CPU driver reduces where there are rows for all
+_ROWS: Final = 64  # that are enough for all
+_CPU_GROUPS: Final = (16, 128)  # invocations of a group then, and where columns are reduced
+IN_A_ROW: Final = 16  # turns of such an invocation that are folded before what they make
 _SIGN: Final = 0x80000000
 _ALL: Final = 0xFFFFFFFF
 
@@ -129,7 +133,7 @@ def floor_power(value: int) -> int:
     return 1 << (value.bit_length() - 1)
 
 
-def shape_of(device: Device, extent: int, columns: int, *, halves: bool) -> tuple[int, int, int]:
+def shape_of(device: Device, extent: int, columns: int, *, halves: bool, blocks: int = 1) -> tuple[int, int, int]:
     """Return the invocations of a group, those of a unit, and the length of a part.
 
     Args:
@@ -137,16 +141,20 @@ def shape_of(device: Device, extent: int, columns: int, *, halves: bool) -> tupl
         extent: elements that a result has.
         columns: results that lie side by side; 1 where the elements do.
         halves: the results are 16 bits wide: a group writes two at least.
+        blocks: results, or rows of them.
     """
     group, cpu, room = group_size(device), on_cpu(device), _room(device)
     if columns == 1:
+        if cpu and _WHOLE <= room and (extent <= _WHOLE or extent > _PART[cpu]) and blocks * extent >= _ROWS * _WHOLE:
+            return _CPU_GROUPS[0], 1, _WHOLE
         once = not cpu and _PART[cpu] < extent <= _ONCE and most_invocations(device) >= _LARGE
         group, part = (_LARGE, _ONCE) if once else (group, min(_PART[cpu], floor_power(room)))
         lanes = ceil_power(-(-min(extent, part) // (512 if cpu else 16)))
         return group, min(lanes, group // 2 if halves else group), part
-    if cpu:  # the lanes of a processor read what lies side by side, and one group is about what they hold
-        group = 8
-    together = min(ceil_power(-(-columns // 4)), group if cpu else group // 8)
+    fours = ceil_power(-(-columns // 4))
+    if cpu:  # the lanes of a processor read what lies side by side, and rows are far apart
+        group = max(min(fours, _CPU_GROUPS[1], most_invocations(device)), 8)
+    together = min(fours, group if cpu else group // 8)
     lanes = min(group // together, ceil_power(extent))
     return group, lanes, min(lanes * _TURNS[cpu], floor_power(room // 4))
 
@@ -225,7 +233,7 @@ def fold(
     dtype = dtype or source.dtype
     pairs = False
     while True:
-        group, lanes, part = shape_of(call.device, extent, columns, halves=False)
+        group, lanes, part = shape_of(call.device, extent, columns, halves=False, blocks=blocks)
         parts = -(-extent // part)
         if parts == 1:
             break
@@ -237,7 +245,7 @@ def fold(
     halves = target.dtype.itemsize == 2
     whole = target.reach() == target.size and (steps or source.reach() == source.size)
     direct = not halves or bool(whole and (columns == 1 or columns % 2 == 0 or blocks == 1))
-    group, lanes, part = shape_of(call.device, extent, columns, halves=halves and direct)
+    group, lanes, part = shape_of(call.device, extent, columns, halves=halves and direct, blocks=blocks)
     made = target if direct else call.temporary(target.shape, dtypes.float32)
     shapes = (blocks, extent, columns, pairs, divisor, True, group, lanes, part)
     _pass(call, Problem(kind, dtype, source, made, *shapes, steps))
@@ -247,7 +255,7 @@ def fold(
 
 def fits(a: Array, blocks: int, extent: int, columns: int) -> bool:
     """Say whether one binding holds all of a source in other than C order, and one each what its passes make."""
-    _, _, part = shape_of(a.device, extent, columns, halves=False)
+    _, _, part = shape_of(a.device, extent, columns, halves=False, blocks=blocks)
     return a.reach() == a.size and blocks * -(-extent // part) * columns <= _room(a.device)
 
 
@@ -325,7 +333,7 @@ def _dispatch(call: Call, p: Problem, piece: Piece) -> None:
     step, row = p.steps or (extent * row, row)
     wide = a_first % 4 == 0 and (step % 4 == 0 or piece.blocks == 1)
     units = piece.blocks * piece.parts * -(-piece.columns // 4)
-    constants: tuple[int, ...] = (p.group, wide)
+    constants: tuple[int, ...] = (p.group, wide, IN_A_ROW if on_cpu(call.device) else 0)
     counts: tuple[int, ...] = (piece.blocks, extent, step, piece.parts, p.part, p.lanes)
     if p.columns > 1:
         wide = wide and row % 4 == 0 and piece.columns % 4 == 0
