@@ -1,12 +1,16 @@
 // Rows of a table by indices: a word, or a four of words, of the result an invocation. UNIT is how many bytes are moved
-// at a time: 16, 4, 2 or 1.
-// variants: u1: UNIT=1 | u2: UNIT=2 | u4: UNIT=4 | u16: UNIT=16
+// at a time: 64 (for CPU drivers that read storage buffers element by element), 16, 4, 2 or 1.
+// variants: u1: UNIT=1 | u2: UNIT=2 | u4: UNIT=4 | u16: UNIT=16 | u64: UNIT=64
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "common/grid.glsl"
 
 layout(local_size_x = 256) in;
-#if UNIT == 16
+#if UNIT == 64
+#extension GL_ARB_gpu_shader_int64 : require
+#extension GL_EXT_control_flow_attributes : require
+#define WORD u64vec2
+#elif UNIT == 16
 #define WORD uvec4
 #else
 #define WORD uint
@@ -19,7 +23,7 @@ layout(push_constant) uniform Push {
     uint count;         // units of the result
     uint row;           // units of a row
     uint height;        // rows of the table
-    uint table_first;   // unit at which the table begins
+    uint table_first;   // unit at which the table begins, of 16 bytes at most
     uint index_first;   // word at which the indices begin
     uint rows_first;    // WORD at which the result begins
     uint is_signed;     // 1 where indices below zero count from the end
@@ -32,7 +36,24 @@ uint index_at(uint number) {
     return index + (index >> 31) * push.is_signed * push.height;
 }
 
-#if UNIT == 16
+#if UNIT == 64
+void main() {
+    uint i = group_number() * 256u + gl_LocalInvocationID.x;
+    if (i >= push.count) {
+        return;
+    }
+    uint number = i / push.row, index = index_at(number);
+    uint from = 4u * (index * push.row + i - number * push.row) + push.table_first, to = 4u * i + push.rows_first;
+    u64vec2 four[4];
+    [[unroll]] for (uint j = 0u; j < 4u; j++) {
+        four[j] = u64vec2(packUint2x32(uvec2(push.missing_even, push.missing_odd)));
+    }
+    if (index < push.height) {
+        [[unroll]] for (uint j = 0u; j < 4u; j++) four[j] = table[from + j];
+    }
+    [[unroll]] for (uint j = 0u; j < 4u; j++) rows[to + j] = four[j];
+}
+#elif UNIT == 16
 void main() {
     uint i = group_number() * 256u + gl_LocalInvocationID.x;
     if (i >= push.count) {

@@ -89,17 +89,20 @@ def test_few_rows(
 
 
 @pytest.mark.parametrize(
-    ("m", "n", "k"), [(5, 8, 8), (8, 64, 64), (9, 12, 16), (33, 68, 72), (64, 60, 8), (7, 132, 40), (70, 200, 104)]
+    ("m", "n", "k"),
+    [(5, 8, 8), (8, 64, 64), (9, 12, 16), (33, 68, 72), (64, 60, 8), (7, 132, 40), (70, 200, 104)]
+    + [(1, 8, 8), (1, 1, 16), (1, 333, 72), (2, 9, 24), (3, 65, 40), (4, 16, 104)],
 )
 def test_vectors_of_eight_lanes(device: vkpar.Device, rng: np.random.Generator, m: int, n: int, k: int) -> None:
-    """Sizes that lavapipe's wide kernel takes: what lies beside the result stays, and the other kernel adds to it."""
+    """Sizes that lavapipe's own kernels take: what lies beside the result stays, and the other kernel adds to it."""
     a, b = integers(rng, m, k), integers(rng, k, n)
     beside = device.array(np.full((m + 2, n), 7, np.float32))
-    out = beside[1 : m + 1]
+    out, turned = beside[1 : m + 1], m < 5
+    x, y = device.array(a), device.array(b.T.copy() if turned else b)
     for _ in range(2):
-        vkpar.matmul(device.array(a), device.array(b), out=out)
+        vkpar.matmul(x, y, transpose_b=turned, out=out)
         np.testing.assert_array_equal(out.numpy(), a @ b)
-    vkpar.matmul(device.array(a), device.array(b), out=out, accumulate=True)
+    vkpar.matmul(x, y, transpose_b=turned, out=out, accumulate=True)
     np.testing.assert_array_equal(out.numpy(), 2 * (a @ b))
     assert (beside[0].numpy() == 7).all()
     assert (beside[m + 1].numpy() == 7).all()

@@ -25,7 +25,7 @@ _LARGE: Final = 1024  # its invocations
 _TURNS: Final = {False: 16, True: 32}  # rows of an invocation where columns are reduced; CPU drivers have few units
 _WHOLE: Final = 2048  # elements of a row that one invocation of a CPU driver reduces where there are rows for all
 _ROWS: Final = 64  # that are enough for all
-_CPU_GROUPS: Final = (16, 128)  # invocations of a group then, and where columns are reduced
+_CPU_GROUPS: Final = (16, 256)  # invocations of a group then, and where columns are reduced
 IN_A_ROW: Final = 16  # turns of such an invocation that are folded before what they make
 _SIGN: Final = 0x80000000
 _ALL: Final = 0xFFFFFFFF
@@ -85,11 +85,13 @@ class Problem:
         """Parts of a block."""
         return -(-self.extent // self.part)
 
-    @property
-    def kernel(self) -> str:
-        """The kernel's name."""
+    def kernel(self, *, whole: bool) -> str:
+        """Return the kernel's name; ``whole``: what it reads is runs of four elements, at multiples of four."""
         stem = "reduce_rows" if self.columns == 1 else "reduce_columns"
         source, target = SHORT[self.source.dtype.name], SHORT[self.target.dtype.name]
+        same = self.kind.family == "place" or source == target
+        if whole and same and self.source.dtype.itemsize == 4 and not self.pairs and tests_lanes(self.source.device):
+            stem = f"{stem}_w64"
         if self.kind.family == "place":
             return f"{stem}_place_{'pairs' if self.pairs else source}"
         if self.source.dtype == dtypes.uint32 and target == "f32":
@@ -111,6 +113,11 @@ class Piece(NamedTuple):
 def on_cpu(device: Device) -> bool:
     """Say whether work-groups are to be those for CPU drivers, which pay for each invocation at every barrier."""
     return device.info.is_cpu
+
+
+def tests_lanes(device: Device) -> bool:
+    """Say whether a driver reads storage buffers element by element, for which there are kernels of 64-bit words."""
+    return device.info.tests_lanes
 
 
 def group_size(device: Device) -> int:
@@ -145,7 +152,7 @@ def shape_of(device: Device, extent: int, columns: int, *, halves: bool, blocks:
     """
     group, cpu, room = group_size(device), on_cpu(device), _room(device)
     if columns == 1:
-        if cpu and _WHOLE <= room and (extent <= _WHOLE or extent > _PART[cpu]) and blocks * extent >= _ROWS * _WHOLE:
+        if cpu and room >= _WHOLE and (extent <= _WHOLE or extent > _PART[cpu]) and blocks * extent >= _ROWS * _WHOLE:
             return _CPU_GROUPS[0], 1, _WHOLE
         once = not cpu and _PART[cpu] < extent <= _ONCE and most_invocations(device) >= _LARGE
         group, part = (_LARGE, _ONCE) if once else (group, min(_PART[cpu], floor_power(room)))
@@ -335,13 +342,14 @@ def _dispatch(call: Call, p: Problem, piece: Piece) -> None:
     units = piece.blocks * piece.parts * -(-piece.columns // 4)
     constants: tuple[int, ...] = (p.group, wide, IN_A_ROW if on_cpu(call.device) else 0)
     counts: tuple[int, ...] = (piece.blocks, extent, step, piece.parts, p.part, p.lanes)
+    whole = wide and extent % 4 == 0
     if p.columns > 1:
-        wide = wide and row % 4 == 0 and piece.columns % 4 == 0
+        whole = wide = wide and row % 4 == 0 and piece.columns % 4 == 0
         constants = (p.group, wide, o_first % 4 == 0 and p.columns % 4 == 0)
         counts = (piece.blocks, extent, piece.columns, step, row, p.columns, piece.parts, p.part, p.lanes)
     push = pack(*counts, a_first, o_first, skipped, int(p.last), p.kind.flip(p.dtype), p.divisor)
     groups = -(-units * p.lanes // p.group)
-    call.dispatch(p.kernel, (source, p.target), (range_a, range_o), push, groups, constants)
+    call.dispatch(p.kernel(whole=whole), (source, p.target), (range_a, range_o), push, groups, constants)
 
 
 def _gathered(p: Problem, first: int, rows: int, columns: int, width: int) -> Array:

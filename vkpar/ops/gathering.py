@@ -145,21 +145,21 @@ def _take(table: Array, indices: Array, out: Array, key: tuple[object, ...] | No
     row = out.nbytes // indices.size
     unit = math.gcd(4, row, table.byte_offset)
     if not any(nbytes % 16 for nbytes in (row, first * itemsize, rows_first * itemsize)):
-        unit = 16
-    word = max(unit, 4)
+        unit = 64 if row % 64 == 0 and table.device.info.tests_lanes else 16
+    word = min(max(unit, 4), 16)
     even, odd = _patterns(table, min(unit, 4))
     push = words(
         out.nbytes // unit,
         row // unit,
         table.shape[0],
-        first * itemsize // unit,
+        first * itemsize // min(unit, 16),
         index_first,
         rows_first * itemsize // word,
         indices.dtype == dtypes.int32,
         even,
         odd,
     )
-    grid = fold_groups(table.device, -(-out.nbytes // (word * _GROUP)))
+    grid = fold_groups(table.device, -(-out.nbytes // (max(unit, 4) * _GROUP)))
     dispatch("take", f"take_u{unit}", (table, indices, out), (seen, numbers, rows), push, grid, key=key)
 
 

@@ -29,6 +29,7 @@ _WORK_PER_NS: Final = 500  # multiply-adds of a slow GPU, for estimates
 _SMALL: Final = "matmul_small"
 _WIDE: Final = "matmul_wide"
 _WIDE_ROWS: Final = 5  # from which on it makes few that there are not
+_LANES: Final = "matvec_lanes"
 _SMALL_HALVES: Final = 4  # rows: for more, halves are converted once and not by each work-group that reads them
 _MATVEC: Final = "matvec"
 _CORES: Final = "matmul_cores"
@@ -334,8 +335,10 @@ def _dispatch(how: _How, product: Product, out: Matrix, tile: Tile) -> None:
     groups, kernel, shape = _grid(how, product, m, n, forms)
     spirv, layers = ("_forms" if forms else "").join(kernel), number * how.cut.parts
     constants: tuple[int, ...] = ()
-    if how.kernel == _SMALL and not adds and _takes_wide(product, out, firsts, (m, n, k)):
+    if how.kernel == _SMALL and not adds and _takes_vectors(product, out, firsts, (m, n, k)):
         spirv, groups = _WIDE, -(-m // 8) * -(-n // 64)
+        if product.transpose_b:
+            spirv, groups = f"{_LANES}_rows{1 if m == 1 else 4}", -(-n // 8)
         push = [m, n, k, *firsts, a.row, b.row, out.row, *batches]
     elif how.kernel == _SMALL:
         steps = (1, b.row) if product.transpose_b else (b.row, 1)
@@ -366,19 +369,21 @@ def _dispatch(how: _How, product: Product, out: Matrix, tile: Tile) -> None:
 
 
 def has_wide(info: DeviceInfo) -> bool:
-    """Say whether a device has the kernel for vectors of eight lanes: it is made for lavapipe."""
+    """Say whether a device has the kernels for vectors of eight lanes: they are made for lavapipe."""
     return info.tests_lanes and info.features.subgroup_size == 8 and "ballot" in info.features.subgroup_operations
 
 
-def _takes_wide(product: Product, out: Matrix, firsts: tuple[int, ...], sizes: tuple[int, int, int]) -> bool:
-    """Say whether the kernel for vectors of eight lanes makes a product: it has no code for what is left over."""
+def _takes_vectors(product: Product, out: Matrix, firsts: tuple[int, ...], sizes: tuple[int, int, int]) -> bool:
+    """Say whether a kernel for vectors of eight lanes makes a product: they have no code for what is left over."""
     m, n, k = sizes
-    if not has_wide(product.device.info) or product.transpose_a or product.transpose_b:
+    if not has_wide(product.device.info) or product.transpose_a or k % 8:
         return False
     if any(matrix.array.dtype != dtypes.float32 for matrix in (product.a, product.b)):
         return False
+    if product.transpose_b:
+        return m < _WIDE_ROWS and all(step % 4 == 0 for step in (product.b.row, product.b.batch, firsts[1]))
     steps = (n, product.b.row, product.b.batch, out.row, out.batch, *firsts[1:])
-    return m >= _WIDE_ROWS and n >= 8 and k % 8 == 0 and all(step % 4 == 0 for step in steps)
+    return m >= _WIDE_ROWS and n >= 8 and all(step % 4 == 0 for step in steps)
 
 
 class _Extras(NamedTuple):

@@ -1,0 +1,131 @@
+// Reduces rows of elements that lie side by side, or parts of rows: `lanes` invocations a part, several parts a group.
+// Parts have a fixed length and a fixed tree of terms, so that sums are the same bits each time.
+#ifndef VKPAR_REDUCE_ROWS_GLSL
+#define VKPAR_REDUCE_ROWS_GLSL
+
+#include "elements.glsl"
+#include "grid.glsl"
+
+layout(local_size_x_id = 0) in;
+layout(constant_id = 0) const uint GROUP = 256;
+layout(constant_id = 1) const bool A_WIDE = false;  // parts begin at multiples of 4
+layout(constant_id = 2) const uint TURNS = 0;  // of an invocation that are folded before what they make; 0 for all
+
+ELEMENTS_IN(a, 0, A_TYPE, A_WIDE)
+#include "four.glsl"
+ELEMENTS_OUT(o, 1, O_TYPE, false)
+
+layout(push_constant) uniform Push {
+    uint rows;
+    uint extent;  // of a row
+    uint row;     // elements from one row to the next
+    uint parts;   // of a row
+    uint part;    // elements of a part, a multiple of 4
+    uint lanes;   // a power of two; half of a group at most where results are halves
+    uint a_first;
+    uint o_first;  // even for halves
+    uint place;    // of the first element in its row
+    uint last;     // results are final: places without their keys
+    uint flip;     // what turns bits into keys
+    float divisor;  // of a mean, else 0
+} push;
+
+const uint STEP = 1u;
+#include "fold.glsl"
+
+shared ONE folded[GROUP];
+
+#ifdef PAIRS
+ONE fold(uint at, uint begin, uint end, uint lane) {
+    ONE result = One(0u, 0xFFFFFFFFu);
+    for (uint k = begin + lane; k < end; k += push.lanes) {
+        result = both(result, One(a_word[2u * (at + k)], a_word[2u * (at + k) + 1u]));
+    }
+    return result;
+}
+#else
+ONE fold(uint at, uint begin, uint end, uint lane) {
+    uint step = push.lanes * 4u;
+    uint k = begin + lane * 4u;
+    FOUR result = nothing(push.place + k);
+    while (k + 3u * step + 4u <= end) {
+        uint stop = TURNS == 0u ? end : min(end, k + TURNS * 4u * step);
+        FOUR some = nothing(push.place + k);
+        for (; k + 3u * step + 4u <= stop; k += 4u * step) {
+            uvec4 packed[4];
+            [[unroll]] for (uint j = 0u; j < 4u; j++) {
+                packed[j] = a_four(at + k + j * step, 4u);
+            }
+            FOUR low = then(taken(packed[0], 4u, push.place + k), taken(packed[1], 4u, push.place + k + step));
+            FOUR high = then(taken(packed[2], 4u, push.place + k + 2u * step), taken(packed[3], 4u, push.place + k + 3u * step));
+            some = then(some, then(low, high));
+        }
+        result = then(result, some);
+    }
+    if (k < end) {  // up to four are left, of which the last may be short
+        uvec4 packed[4];
+        uint n[4];
+        [[unroll]] for (uint j = 0u; j < 4u; j++) {
+            n[j] = end - min(k + j * step, end);
+            packed[j] = a_four(at + k + j * step, n[j]);
+        }
+        [[unroll]] for (uint j = 0u; j < 4u; j++) {
+            result = then(result, taken(packed[j], n[j], push.place + k + j * step));
+        }
+    }
+    return across(result);
+}
+#endif
+
+void store(uint at, uint first, uint n) {
+#ifdef PLACE
+    for (uint j = 0u; j < n; j++) {
+        ONE one = folded[(first + j) * push.lanes];
+        if (push.last != 0u) {
+            o_word[at + j] = one.at;
+        } else {
+            o_word[2u * (at + j)] = one.key;
+            o_word[2u * (at + j) + 1u] = one.at;
+        }
+    }
+#else
+    FOUR four = FOUR(0);
+    for (uint j = 0u; j < n; j++) {
+        four[j] = folded[(first + j) * push.lanes];
+    }
+    o_store4(at, n, o_pack4(finished(four)));
+#endif
+}
+
+void main() {
+    uint id = gl_LocalInvocationID.x;
+    uint lane = id % push.lanes;
+    uint together = GROUP / push.lanes;
+    uint first = group_number() * together;
+    uint units = push.rows * push.parts;
+    uint unit = first + id / push.lanes;
+    uint begin = unit % push.parts * push.part;
+    uint end = unit < units ? min(begin + push.part, push.extent) : begin;
+    folded[id] = fold(push.a_first + unit / push.parts * push.row, begin, end, lane);
+    for (uint left = push.lanes; left > 1u;) {  // a quarter of them is left each time
+        bool four = left > 2u;
+        left = four ? left / 4u : 1u;
+        barrier();
+        if (lane < left) {
+            ONE one = folded[id];
+            if (four) {
+                one = both(both(one, folded[id + 2u * left]), both(folded[id + left], folded[id + 3u * left]));
+            } else {
+                one = both(one, folded[id + left]);
+            }
+            folded[id] = one;
+        }
+    }
+    barrier();
+    uint mine = id * 4u;
+    if (mine < together && first + mine < units) {
+        store(push.o_first + first + mine, mine, min(min(together - mine, units - first - mine), 4u));
+    }
+}
+
+#endif
