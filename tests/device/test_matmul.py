@@ -90,8 +90,10 @@ def test_few_rows(
 
 @pytest.mark.parametrize(
     ("m", "n", "k"),
-    [(5, 8, 8), (8, 64, 64), (9, 12, 16), (33, 68, 72), (64, 60, 8), (7, 132, 40), (70, 200, 104)]
-    + [(1, 8, 8), (1, 1, 16), (1, 333, 72), (2, 9, 24), (3, 65, 40), (4, 16, 104)],
+    [
+        *((5, 8, 8), (8, 64, 64), (9, 12, 16), (33, 68, 72), (64, 60, 8), (7, 132, 40), (70, 200, 104)),
+        *((1, 8, 8), (1, 1, 16), (1, 333, 72), (2, 9, 24), (3, 65, 40), (4, 16, 104)),
+    ],
 )
 def test_vectors_of_eight_lanes(device: vkpar.Device, rng: np.random.Generator, m: int, n: int, k: int) -> None:
     """Sizes that lavapipe's own kernels take: what lies beside the result stays, and the other kernel adds to it."""
