@@ -287,6 +287,20 @@ def test_arrays_over_several_buffers(
     np.testing.assert_array_equal(vkpar.argmax(a, axis).numpy(), values.argmax(axis=axis))
 
 
+def test_a_row_over_several_buffers_of_a_gpu(
+    reopen: Callable[..., vkpar.Device], rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One group of a GPU reduces such a row at once where a binding holds it, else several do."""
+    device = reopen(**SMALL)
+    if "swiftshader" in device.info.name.lower():
+        pytest.skip("SwiftShader takes seconds to compile groups of that size; lavapipe runs them")
+    monkeypatch.setattr(folding, "on_cpu", lambda device: False)
+    values = rng.integers(-9, 9, 30_001).astype(np.float32)
+    a = device.array(values)
+    assert vkpar.sum(a).numpy() == values.sum()
+    assert vkpar.argmax(a).numpy() == values.argmax()
+
+
 def test_sizes_without_elements(device: vkpar.Device) -> None:
     for shape, axis, kept in (((0,), None, ()), ((3, 0), 1, (3,)), ((0, 4), 0, (4,)), ((2, 0, 5), 1, (2, 5))):
         for dtype in FLOATS:

@@ -154,7 +154,7 @@ def shape_of(device: Device, extent: int, columns: int, *, halves: bool, blocks:
     if columns == 1:
         if cpu and room >= _WHOLE and (extent <= _WHOLE or extent > _PART[cpu]) and blocks * extent >= _ROWS * _WHOLE:
             return _CPU_GROUPS[0], 1, _WHOLE
-        once = not cpu and _PART[cpu] < extent <= _ONCE and most_invocations(device) >= _LARGE
+        once = not cpu and _PART[cpu] < extent <= _ONCE <= room and most_invocations(device) >= _LARGE
         group, part = (_LARGE, _ONCE) if once else (group, min(_PART[cpu], floor_power(room)))
         lanes = ceil_power(-(-min(extent, part) // (512 if cpu else 16)))
         return group, min(lanes, group // 2 if halves else group), part
