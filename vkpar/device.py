@@ -130,6 +130,10 @@ class Device:
         made.fill_zeros()
         return made
 
+    def ones(self, shape: int | Sequence[int], dtype: object = "float32") -> Array:
+        """Return a new array of ones; raises as :meth:`empty` does."""
+        return self.full(shape, 1, dtype)
+
     def full(self, shape: int | Sequence[int], value: float, dtype: object = "float32") -> Array:
         """Return a new array of which every element is ``value``; see :func:`vkpar.full`."""
         made = self.empty(shape, dtype)

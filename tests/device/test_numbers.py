@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 
 import vkpar
 from vkpar import InvalidUsageError, OperandError, dtypes
+from vkpar.arrays import interop
 
 pytestmark = pytest.mark.device
 
@@ -298,3 +300,45 @@ def test_what_has_no_type_gets_one_that_devices_compute(device: vkpar.Device, so
     assert made.dtype == dtype
     np.testing.assert_array_equal(made.numpy(), np.asarray(source).astype(dtype))
     assert device.array(source, "complex64").dtype == "complex64"
+
+
+@pytest.mark.parametrize(
+    ("call", "ours"),
+    [
+        (np.exp, "vkpar.exp(a)"), (np.abs, "vkpar.abs(a)"), (np.sin, "vkpar.elementwise(\"y = sin(x)\")(a)"),
+        (lambda a: np.add(a, a), "vkpar.add(a, b)"), (lambda a: np.mod(a, a), "vkpar.elementwise(\"y = a % b\")(a, b)"),
+        (lambda a: np.clip(a, 0, 1), "vkpar.minimum(vkpar.maximum(a, low), high)"), (np.ravel, "a.ravel()"),
+        (lambda a: np.where(a, a, a), "vkpar.where(c, a, b)"), (np.square, "a * a"), (np.amin, "a.min()"),
+        (np.linalg.norm, None), (np.median, None),
+    ],
+)  # fmt: skip
+def test_numpy_names_the_function_of_vkpar(device: vkpar.Device, call: Callable[..., Any], ours: str | None) -> None:
+    with pytest.raises(OperandError) as caught:
+        call(device.ones(3))
+    assert (f"write {ours}, with" in str(caught.value)) == (ours is not None)
+    assert "array.numpy() to compute on the host" in str(caught.value)
+
+
+@pytest.mark.parametrize(("name", "ours"), [each for each in interop._OURS.items() if each[1].startswith("vkpar.")])
+def test_what_is_named_in_place_of_numpy_exists(name: str, ours: str) -> None:
+    written = ours.format(name)
+    for function in re.findall(r"vkpar\.(\w+)\(", written):
+        assert callable(getattr(vkpar, function))
+    for expression in re.findall(r'"(.*)"', written):
+        vkpar.elementwise(expression)
+
+
+def test_operators_of_expressions_alone_say_what_to_write(device: vkpar.Device) -> None:
+    a, b = device.array([1, 0, 5]), device.array([1, 1, 3])
+    for sign, compute in (("&", operator.and_), ("|", operator.or_), ("^", operator.xor), ("%", operator.mod),
+                          ("//", operator.floordiv)):  # fmt: skip
+        for other in (b, 2):
+            with pytest.raises(OperandError, match=re.escape(f"vkpar.elementwise('y = a {sign} b')(a, b)")):
+                compute(a, other)
+    with pytest.raises(OperandError, match=re.escape("a == 0")):
+        operator.invert(a)
+    masks = [a > 0, b > 1]
+    x, y = (mask.numpy().astype(bool) for mask in masks)
+    assert ((masks[0] * masks[1]).numpy() == (x & y)).all()
+    assert (vkpar.maximum(*masks).numpy() == (x | y)).all()
+    assert ((masks[0] != masks[1]).numpy() == (x ^ y)).all()

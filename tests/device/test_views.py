@@ -316,3 +316,21 @@ def test_host_memory_and_views(device: vkpar.Device) -> None:
         same(host.numpy().copy(), np.ascontiguousarray(values.T))
         array.T.write(host)
         same(array.numpy(), values)
+
+
+@pytest.mark.parametrize("axis", [None, 0, -1, (0, 3), [3]])
+def test_squeeze_and_ravel(device: vkpar.Device, axis: Any) -> None:
+    x = np.arange(6, dtype=np.float32).reshape(1, 2, 3, 1)
+    a = device.array(x)
+    named = tuple(axis) if isinstance(axis, list) else axis
+    assert a.squeeze(axis).numpy().tolist() == x.squeeze(named).tolist()
+    assert a.transpose(0, 2, 1, 3).squeeze(axis).numpy().tolist() == x.transpose(0, 2, 1, 3).squeeze(named).tolist()
+    assert a.transpose(0, 2, 1, 3).ravel().numpy().tolist() == x.transpose(0, 2, 1, 3).ravel().tolist()
+    assert a.ravel().storage is a.squeeze(axis).storage is a.storage
+    assert device.ones((1, 1)).squeeze().shape == ()
+
+
+@pytest.mark.parametrize("axis", [1, 4, -5, (0, 0), (0, -4), 1.5, "0", [0.0]])
+def test_axes_that_squeeze_refuses(device: vkpar.Device, axis: Any) -> None:
+    with pytest.raises(vkpar.InvalidUsageError, match="squeeze drops axes of length 1"):
+        device.zeros((1, 2, 3, 1)).squeeze(axis)

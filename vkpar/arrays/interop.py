@@ -17,13 +17,34 @@ _NO_DLPACK = (
 
 _REDUCTIONS = ("sum", "mean", "max", "min", "amax", "amin", "argmax", "argmin")
 
+# What to write in place of NumPy's functions: those of one array, of two, and others.
+_OF_ONE = ("exp", "log", "negative", "sqrt", "tanh")
+_OF_TWO = (
+    "add", "subtract", "multiply", "divide", "matmul", "maximum", "minimum", "equal", "not_equal", "less", "less_equal",
+    "greater", "greater_equal",
+)  # fmt: skip
+_OF_EXPRESSIONS = (
+    "sin", "cos", "floor", "ceil", "trunc", "exp2", "expm1", "log1p", "log2", "sign", "isnan", "isinf", "isfinite",
+)  # fmt: skip
+_OURS = {
+    **dict.fromkeys(_REDUCTIONS, "a.{}()"),
+    **dict.fromkeys(_OF_ONE, "vkpar.{}(a)"),
+    **dict.fromkeys(_OF_TWO, "vkpar.{}(a, b)"),
+    **dict.fromkeys(_OF_EXPRESSIONS, 'vkpar.elementwise("y = {}(x)")(a)'),
+    "amax": "a.max()", "amin": "a.min()", "absolute": "vkpar.abs(a)", "power": "vkpar.pow(a, b)",
+    "dot": "vkpar.matmul(a, b)", "clip": "vkpar.minimum(vkpar.maximum(a, low), high)", "square": "a * a",
+    "remainder": 'vkpar.elementwise("y = a % b")(a, b)', "floor_divide": 'vkpar.elementwise("y = a // b")(a, b)',
+    "where": "vkpar.where(c, a, b)", "take": "vkpar.take(a, indices, axis)", "split": "vkpar.split(a, sections, axis)",
+    "concatenate": "vkpar.concatenate(arrays, axis)", "stack": "vkpar.stack(arrays, axis)",
+    "broadcast_to": "a.broadcast_to(shape)", "transpose": "a.transpose(axes)", "reshape": "a.reshape(shape)",
+    "ravel": "a.ravel()", "squeeze": "a.squeeze()", "copy": "a.copy()",
+}  # fmt: skip
+
 
 def _no_function(name: str, module: str | None = None) -> str:
     """Return what to write in place of a function of NumPy, or of its ``module``, that was given an array."""
-    ours = {"add": "vkpar.add(a, b)", "matmul": "vkpar.matmul(a, b)", "dot": "vkpar.matmul(a, b)"}.get(name)
-    if name in _REDUCTIONS:
-        ours = f"a.{name.removeprefix('a') if name in ('amax', 'amin') else name}()"
     name = ".".join([*(module or "numpy").split(".")[1:], name])  # linalg.norm
+    ours = _OURS.get(name, "").format(name)
     return (
         f"NumPy's {name} would download the array: "
         + (f"write {ours}, with arrays of one device, to compute there, or " if ours else "write ")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NoReturn, TypeVar
 
 import numpy as np
 
 from vkpar.arrays.views import Viewable
+from vkpar.errors import OperandError
 
 _A = TypeVar("_A", bound="Operators")
 
@@ -91,6 +92,41 @@ class Operators(Viewable):
     def __abs__(self: _A) -> _A:
         made: _A = operations["abs"](self)
         return made
+
+    # --- what only expressions have ---
+
+    def _only_expressions(self, sign: str) -> NoReturn:
+        """Refuse an operator that :func:`vkpar.elementwise` knows, and arrays do not.
+
+        Raises:
+            OperandError: always; the message says what to write.
+        """
+        masks = {"&": "a * b", "|": "vkpar.maximum(a, b)", "^": "a != b"}.get(sign)
+        raise OperandError(
+            f"arrays have no operator {sign}: write vkpar.elementwise('y = a {sign} b')(a, b)"
+            + (f"; of masks, which comparisons make, {masks}" if masks else "")
+        )
+
+    def __and__(self, other: object) -> NoReturn:
+        self._only_expressions("&")
+
+    def __or__(self, other: object) -> NoReturn:
+        self._only_expressions("|")
+
+    def __xor__(self, other: object) -> NoReturn:
+        self._only_expressions("^")
+
+    def __mod__(self, other: object) -> NoReturn:
+        self._only_expressions("%")
+
+    def __floordiv__(self, other: object) -> NoReturn:
+        self._only_expressions("//")
+
+    def __invert__(self) -> NoReturn:
+        raise OperandError(
+            "arrays have no operator ~: write a == 0 for the opposite of a mask, which comparisons make, or "
+            "vkpar.elementwise('y = ~a')(a) for the bits of whole numbers"
+        )
 
     # --- in place ---
 

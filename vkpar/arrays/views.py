@@ -173,18 +173,46 @@ class Viewable(Interoperable):
         strides = reshaped(self.shape, self.steps, dims)
         return self.copy().reshape(dims) if strides is None else self.view(dims, strides)
 
+    def ravel(self: _V) -> _V:
+        """Return the elements along one axis: a view, or a copy where :meth:`reshape` makes one."""
+        return self.reshape(-1)
+
+    def squeeze(self: _V, axis: int | Sequence[int] | None = None) -> _V:
+        """Return a view without axes of length 1.
+
+        Args:
+            axis: the axes to drop, negative ones from the end; by default all of length 1.
+
+        Raises:
+            InvalidUsageError: an axis that is not there, twice, or of another length.
+        """
+        if axis is None:
+            kept = [i for i, length in enumerate(self.shape) if length != 1]
+        else:
+            dropped = _axes(axis if isinstance(axis, Sequence) else (axis,), self.ndim)
+            if len(set(dropped)) < len(dropped) or any(not 0 <= i < self.ndim or self.shape[i] != 1 for i in dropped):
+                raise InvalidUsageError(f"squeeze drops axes of length 1, each once, of {self.shape}, not {axis!r}")
+            kept = [i for i in range(self.ndim) if i not in dropped]
+        strides = self.strides
+        return self.view(tuple(self.shape[i] for i in kept), tuple(strides[i] for i in kept))
+
     def copy(self: _V) -> _V:
         """Return a copy on the same device, made in program order."""
         raise NotImplementedError
 
 
+def _axes(named: Any, ndim: int) -> list[int]:
+    """Return the axes that a caller names, from 0 up where they are there; ``[-1]`` for what names none."""
+    try:
+        numbers = [operator.index(axis) for axis in named]
+    except TypeError:
+        return [-1]
+    return [axis + ndim * (axis < 0) for axis in numbers]
+
+
 def _permutation(axes: Any, ndim: int) -> list[int]:
     """Return the axes that a caller names, from 0 up."""
-    try:
-        named = [operator.index(axis) for axis in axes]
-    except TypeError:
-        named = []
-    order = [axis + ndim * (axis < 0) for axis in named]
+    order = _axes(axes, ndim)
     if sorted(order) != list(range(ndim)):
         raise InvalidUsageError(f"transpose takes each of the {ndim} axes once, not {axes!r}")
     return order
