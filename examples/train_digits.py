@@ -7,9 +7,13 @@ import sys
 import time
 
 import numpy as np
-from sklearn.datasets import load_digits
 
 import vkpar
+
+try:
+    from sklearn.datasets import load_digits
+except ImportError:
+    sys.exit("train_digits.py: the digits are scikit-learn's: pip install scikit-learn")
 
 BATCH, BATCHES, STEPS = 32, 44, 800  # digits of a rank in each step, the batches that it has, steps
 momentum = vkpar.elementwise("v2 = beta * v + grad; w2 = w - rate * v2")

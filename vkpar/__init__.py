@@ -3,6 +3,8 @@
 Importing the package loads no Vulkan; the first call that lists or opens devices does.
 """
 
+from typing import TYPE_CHECKING, NoReturn
+
 from vkpar import parallel, random
 from vkpar._version import __version__ as __version__
 from vkpar.arrays.array import Array, copy
@@ -194,3 +196,15 @@ __all__ = [
     "transpose",
     "where",
 ]
+
+if not TYPE_CHECKING:  # for type checkers, what is not listed above is not there
+
+    def __getattr__(name: str) -> NoReturn:
+        """Say where a name of NumPy or torch that makes arrays is found: on a device."""
+        made = name in ("array", "asarray", "empty", "ones", "tensor", "zeros")
+        advice = (
+            f"; arrays are made on a device: device.{name if hasattr(Device, name) else 'array'}(...)" if made else ""
+        )
+        if name == "open_device":
+            advice = "; vkpar.open_devices(selector)[0] opens one"
+        raise AttributeError(f"module 'vkpar' has no attribute {name!r}{advice}", name=name)

@@ -396,7 +396,12 @@ def _operands(first: Any, arrays: tuple[Array, ...]) -> tuple[Array, ...]:
     if first is None:
         return arrays
     if not isinstance(first, Array):
+        if isinstance(first, (int, tuple)):
+            raise InvalidUsageError(
+                "elements= stands for the numbers of work-groups: kernel(*arrays, elements=n), "
+                f"without {first!r} before"
+            )
         raise InvalidUsageError(
-            f"elements= stands for the numbers of work-groups: kernel(*arrays, elements=n), without {first!r} before"
+            f"binding 0 has to be a vkpar.Array, not {type(first).__name__}; write device.array(x) first"
         )
     return (first, *arrays)

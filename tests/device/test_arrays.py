@@ -290,6 +290,8 @@ def test_copies(device: vkpar.Device, reopen: Callable[..., vkpar.Device]) -> No
     want = np.arange(1001, dtype=np.float32)
     source, other = device.array(want), reopen()
     assert source.to(device) is source
+    with pytest.raises(InvalidUsageError, match=r"opened vkpar\.Device, not 'float16': astype\(dtype\) converts"):
+        source.to("float16")  # type: ignore[arg-type]
     moved = source.to(other)
     assert moved.device is other
     same(moved, want)

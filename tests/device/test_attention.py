@@ -371,7 +371,7 @@ def test_what_is_refused(device: vkpar.Device) -> None:
         ("scale", (q, k, k), {"scale": "big"}),
         ("out is", (q, k, k), {"out": device.zeros((4, 2, 7))}),
         ("share memory", (q, k, k), {"out": q}),
-        ("is a vkpar.Array", (q, 3, k), {}),
+        ("has to be a vkpar.Array", (q, 3, k), {}),
     ]
     for match, operands, options in refused:
         with pytest.raises(vkpar.InvalidUsageError, match=match):

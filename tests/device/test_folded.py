@@ -295,8 +295,8 @@ def test_what_is_refused(device: vkpar.Device) -> None:
     normed_a = vkpar.Normed(a, g)
     cases: list[tuple[str, Any, dict[str, Any]]] = [
         ("norm has shape", vkpar.Normed(a, device.zeros(6)), {}),
-        ("weight of a norm is a vkpar.Array", vkpar.Normed(a, None), {}),  # type: ignore[arg-type]
-        ("a is a vkpar.Array", vkpar.Normed(None, g), {}),  # type: ignore[arg-type]
+        ("weight of a norm has to be a vkpar.Array", vkpar.Normed(a, None), {}),  # type: ignore[arg-type]
+        ("a has to be a vkpar.Array", vkpar.Normed(None, g), {}),  # type: ignore[arg-type]
         ("eps is a number", vkpar.Normed(a, g, 1e300), {}),
         ("go(es)? with matrices", vkpar.Normed(g, g), {}),
         ("no residual", a, {"activation": "swiglu", "residual": device.zeros((2, 3))}),

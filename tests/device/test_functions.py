@@ -307,7 +307,7 @@ def test_mistakes_are_told_before_anything_runs(device: vkpar.Device, reopen: Ca
         (lambda: a * b, InvalidUsageError, r"\(3, 4\), \(2, 4\) cannot be broadcast"),
         (lambda: vkpar.exp(a, out=b), InvalidUsageError, r"result is \(3, 4\) float32, out is \(2, 4\)"),
         (lambda: vkpar.exp(a, out=device.zeros((3, 4), "float16")), InvalidUsageError, "float16"),
-        (lambda: vkpar.exp(a, out=1), InvalidUsageError, "out is a vkpar.Array"),
+        (lambda: vkpar.exp(a, out=1), InvalidUsageError, "out has to be a vkpar.Array"),
         (lambda: vkpar.exp(1.0), InvalidUsageError, "at least one array"),
         (lambda: vkpar.exp(device.zeros(3, "float64")), UnsupportedError, "float64"),
         (lambda: device.zeros(4, "uint32") * device.zeros(4, "int32"), UnsupportedError, "cast one first"),

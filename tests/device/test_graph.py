@@ -846,3 +846,12 @@ def test_what_people_see(device: vkpar.Device) -> None:
     assert (stats.launches, stats.host_us is not None and stats.host_us > 0) == (1, True)
     graph.close()
     assert repr(graph).endswith(": 1 stretch on 1 device, closed>")
+
+
+def test_capture_takes_devices_first(device: vkpar.Device) -> None:
+    for wrong in (3, device.info):
+        with pytest.raises(vkpar.InvalidUsageError, match=r"capture\(devices, comm=None\) takes opened devices first"):
+            vkpar.capture(wrong)  # type: ignore[arg-type]
+    with vkpar.capture(each for each in [device]) as graph:  # type: ignore[arg-type]
+        pass
+    graph.close()

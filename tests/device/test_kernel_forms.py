@@ -149,8 +149,10 @@ def test_groups_and_elements_exclude_each_other(device: vkpar.Device) -> None:
     call: Any = kernel
     with pytest.raises(InvalidUsageError, match=r"elements= stands for the numbers of work-groups.*without 1 before"):
         call(1, made, elements=64)
-    with pytest.raises(InvalidUsageError, match="work-groups"):
+    with pytest.raises(InvalidUsageError, match=r"work-groups are .*, not Array; kernel\(\*arrays, elements=n\)"):
         call(made)
+    with pytest.raises(InvalidUsageError, match=r"binding 0 has to be a vkpar\.Array, not ndarray; write device\.arr"):
+        call(np.zeros((50, 50)), elements=64)
     with pytest.raises(InvalidUsageError, match="work-groups"):
         call()
     with pytest.raises(InvalidUsageError, match="1 bindings; got 0"):

@@ -299,7 +299,11 @@ Call = Callable[[vkpar.Device, vkpar.Array, vkpar.Array], object]
         (lambda d, a, b: vkpar.matmul(a, a), vkpar.InvalidUsageError, r"\(3, 4\) does not fit b of shape \(3, 4\)"),
         (lambda d, a, b: vkpar.matmul(a, b, transpose_b=True), vkpar.InvalidUsageError, r"\(4, 5\) transposed"),
         (lambda d, a, b: vkpar.matmul(a[0], b), vkpar.InvalidUsageError, r"not shapes \(4,\) and \(4, 5\)"),
-        (lambda d, a, b: vkpar.matmul(a, b.numpy()), vkpar.InvalidUsageError, "b is a vkpar.Array, not ndarray"),
+        (
+            lambda d, a, b: vkpar.matmul(a, b.numpy()),
+            vkpar.InvalidUsageError,
+            "b has to be a vkpar.Array, not ndarray; write",
+        ),
         (
             lambda d, a, b: vkpar.matmul(a, b, out=d.empty((3, 4))),
             vkpar.InvalidUsageError,

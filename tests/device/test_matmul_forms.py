@@ -484,7 +484,7 @@ Call = Callable[[vkpar.Device, vkpar.Array, vkpar.Array], object]
             vkpar.InvalidUsageError,
             r"bias has shape \(4,\).*\(5,\)",
         ),
-        (lambda d, a, b: vkpar.matmul(a, b, bias=np.zeros(5)), vkpar.InvalidUsageError, "bias is a vkpar.Array"),
+        (lambda d, a, b: vkpar.matmul(a, b, bias=np.zeros(5)), vkpar.InvalidUsageError, "bias has to be a vkpar.Array"),
         (lambda d, a, b: vkpar.matmul(a, b, bias=d.zeros(5, "float64")), vkpar.UnsupportedError, "float64"),
         (
             lambda d, a, b: vkpar.matmul(a, b, residual=d.zeros((5,))),

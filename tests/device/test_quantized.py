@@ -421,9 +421,9 @@ def test_bad_input(device: vkpar.Device, rigs: Any) -> None:
     for call, say in (
         (lambda: vkpar.matmul(x, q), "transpose_b=True"),
         (lambda: x @ q, "transpose_b=True"),
-        (lambda: vkpar.matmul(q, x, transpose_b=True), "a is a vkpar.Array, not Quantized"),
+        (lambda: vkpar.matmul(q, x, transpose_b=True), "a has to be a vkpar.Array, not Quantized"),
         (lambda: vkpar.matmul(q, q, transpose_b=True), "second operand"),
-        (lambda: vkpar.matmul(np.zeros((1, 32)), q, transpose_b=True), "a is a vkpar.Array, not ndarray"),
+        (lambda: vkpar.matmul(np.zeros((1, 32)), q, transpose_b=True), "a has to be a vkpar.Array, not ndarray"),
         (lambda: vkpar.matmul(other.zeros((1, 32)), q, transpose_b=True), "different devices"),
         (lambda: vkpar.matmul(device.zeros((1, 31)), q, transpose_b=True), "does not fit weights"),
         (lambda: vkpar.matmul(device.zeros(32), q, transpose_b=True), "takes matrices"),

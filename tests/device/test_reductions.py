@@ -366,7 +366,7 @@ Call = Callable[[vkpar.Device, vkpar.Array], object]
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (lambda d, a: vkpar.sum([1.0]), vkpar.InvalidUsageError, "a is a vkpar.Array, not list"),
+        (lambda d, a: vkpar.sum([1.0]), vkpar.InvalidUsageError, "a has to be a vkpar.Array, not list"),
         (lambda d, a: vkpar.sum(a, 2), vkpar.InvalidUsageError, r"there is no axis 2 in an array of shape \(3, 4\)"),
         (lambda d, a: vkpar.max(a, -3), vkpar.InvalidUsageError, "there is no axis -3"),
         (lambda d, a: vkpar.mean(a, (0, -2)), vkpar.InvalidUsageError, "names an axis twice"),

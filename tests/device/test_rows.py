@@ -485,7 +485,7 @@ Call = Callable[[vkpar.Device, vkpar.Array, vkpar.Array], object]
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (lambda d, a, w: vkpar.softmax([1.0]), vkpar.InvalidUsageError, "a is a vkpar.Array, not list"),
+        (lambda d, a, w: vkpar.softmax([1.0]), vkpar.InvalidUsageError, "a has to be a vkpar.Array, not list"),
         (lambda d, a, w: vkpar.softmax(a, 2), vkpar.InvalidUsageError, r"no axis 2 in an array of shape \(3, 4\)"),
         (lambda d, a, w: vkpar.softmax(a, 0.5), vkpar.InvalidUsageError, "whole number"),
         (lambda d, a, w: vkpar.softmax(d.zeros(())), vkpar.InvalidUsageError, "no axis -1"),

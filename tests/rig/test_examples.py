@@ -40,6 +40,13 @@ def test_example_runs(example: Path) -> None:
     assert "OK" in done.stdout
 
 
+def test_digits_without_scikit_learn_say_what_to_install() -> None:
+    done = _run('import sys; sys.modules["sklearn"] = None\n' + (ROOT / "examples" / "train_digits.py").read_text())
+    assert done.returncode == 1
+    assert not done.stdout
+    assert done.stderr == "train_digits.py: the digits are scikit-learn's: pip install scikit-learn\n"
+
+
 def test_own_kernel_takes_more_elements_than_one_dimension_of_groups() -> None:
     source = (ROOT / "examples" / "own_kernel.py").read_text()
     assert source.count("1001") == 1

@@ -132,3 +132,18 @@ def test_arrays_know_devices_from_annotations_alone(module: Path) -> None:
             names = {node.module} if isinstance(node, ast.ImportFrom) else {alias.name for alias in node.names}
             names |= {f"{node.module}.{a.name}" for a in node.names} if isinstance(node, ast.ImportFrom) else set()
             assert "vkpar.device" not in names
+
+
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [
+        ("zeros", r"device\.zeros\(\.\.\.\)$"),
+        ("tensor", r"device\.array\(\.\.\.\)$"),
+        ("open_device", r"open_devices\(selector\)\[0\] opens one$"),
+        ("nothing", "no attribute 'nothing'$"),
+    ],
+)
+def test_names_of_other_libraries_say_where_theirs_are(name: str, advice: str) -> None:
+    with pytest.raises(AttributeError, match=advice):
+        getattr(vkpar, name)
+    assert not hasattr(vkpar, name)

@@ -277,7 +277,9 @@ class Array(Operators, Reducible):
         if device is self.device:
             return self
         if not isinstance(device, type(self.device)):
-            raise InvalidUsageError(f"expected an opened vkpar.Device, not {type(device).__name__}")
+            raise InvalidUsageError(
+                f"to() takes an opened vkpar.Device, not {device!r}: astype(dtype) converts, numpy() reads to the host"
+            )
         made = Array.allocate(device, self.shape, self.dtype)
         copy(self, made)
         return made

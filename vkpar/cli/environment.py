@@ -26,7 +26,7 @@ def run(*, as_json: bool) -> int:
         "vkpar": vkpar.__version__,
         "python": platform.python_version(),
         "pump": _or_error(lambda: str(native.helper().__file__)),
-        "glsl_compiler": shader.compiler() or "none: install libshaderc1 or glslang-tools",
+        "glsl_compiler": shader.compiler() or "none: install glslang-tools",
         **_loader(),
     }
     if as_json:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -64,6 +64,8 @@ def capture(devices: Device | Sequence[Device], comm: Any = None, *, fuse: bool 
         InvalidUsageError: no devices, one twice, one that the communicator lacks, or a closed one.
     """
     close_orphans()
+    if not isinstance(devices, (Device, Iterable)):
+        raise InvalidUsageError(f"capture(devices, comm=None) takes opened devices first, not {type(devices).__name__}")
     listed = [devices] if isinstance(devices, Device) else list(devices)
     for device in listed:
         if not isinstance(device, Device):

@@ -121,7 +121,7 @@ def check_operands(name: str, operands: Sequence[Operand], outs: Sequence[Array 
         raise InvalidUsageError(f"{name} takes at least one array; numbers alone say no device")
     for out in outs:
         if out is not None and not isinstance(out, Array):
-            raise InvalidUsageError(f"{name}: out is a vkpar.Array, not {type(out).__name__}")
+            raise InvalidUsageError(f"{name}: out has to be a vkpar.Array, not {type(out).__name__}")
     given = [*arrays, *(out for out in outs if out is not None)]
     check_same_device(*given)
     arrays[0].device.logical  # noqa: B018  (refuses a closed device)

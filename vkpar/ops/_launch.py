@@ -8,6 +8,8 @@ import struct
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
+
 from vkpar.arrays.array import Array, check_same_device
 from vkpar.arrays.views import overlaps, same_elements
 from vkpar.dtypes import DType
@@ -35,7 +37,8 @@ def check_arrays(operation: str, out: Array | None, **operands: Array) -> None:
     given = operands if out is None else {**operands, "out": out}
     for name, array in given.items():
         if not isinstance(array, Array):
-            raise InvalidUsageError(f"{operation}: {name} is a vkpar.Array, not {type(array).__name__}")
+            hint = "; write device.array(x) first" if isinstance(array, (np.ndarray, list, tuple)) else ""
+            raise InvalidUsageError(f"{operation}: {name} has to be a vkpar.Array, not {type(array).__name__}{hint}")
     check_same_device(*given.values())
     next(iter(given.values())).device.logical  # noqa: B018  (refuses a closed device)
     for array in given.values():

@@ -78,7 +78,7 @@ def multiply(
     """
     x, norm, eps = (a.x, a.weight, a.eps) if isinstance(a, Normed) else (a, None, 0.0)
     if isinstance(a, Normed) and not isinstance(norm, Array):
-        raise InvalidUsageError(f"matmul: the weight of a norm is a vkpar.Array, not {type(norm).__name__}")
+        raise InvalidUsageError(f"matmul: the weight of a norm has to be a vkpar.Array, not {type(norm).__name__}")
     how, arrays = _Options(**options, eps=eps), _Arrays(x, b, *added, norm)
     arrays = arrays._replace(residual=residual_of(out, arrays.residual, how.accumulate))
     done = _again(arrays, out, how)

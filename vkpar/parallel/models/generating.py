@@ -54,7 +54,9 @@ def room_for(config: Config, prompt: Sequence[int], steps: int, context: int | N
             "was made for"
         )
         if context is None or context <= config.context:
-            raise InvalidUsageError(f"{longer}; take fewer, or ask for a larger context to go beyond")
+            raise InvalidUsageError(
+                f"{longer}; take fewer, or ask for a larger context (context=, --context) to go beyond"
+            )
         _log.warning("%s: the text may make no sense", longer)
     return context if context is not None else len(prompt) + max(steps, 1)
 

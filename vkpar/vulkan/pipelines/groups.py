@@ -9,6 +9,8 @@ from typing import Any
 from vkpar.errors import InvalidUsageError
 from vkpar.vulkan.physical import Limits
 
+_COUNTED = "; kernel(*arrays, elements=n) runs as many as cover n invocations"
+
 
 def check_groups(
     limits: Limits, label: str, groups: tuple[int, int, int], local_size: tuple[int, int, int] | None
@@ -40,7 +42,7 @@ def groups_of(groups: Any) -> tuple[int, int, int]:
     Raises:
         InvalidUsageError: something other than one to three whole numbers.
     """
-    x, y, z = (*_whole_numbers(groups, "work-groups"), 1, 1)[:3]
+    x, y, z = (*_whole_numbers(groups, "work-groups", _COUNTED), 1, 1)[:3]
     return (x, y, z)
 
 
@@ -62,7 +64,7 @@ def groups_over(elements: Any, local_size: tuple[int, int, int]) -> tuple[int, i
     return one, two, three
 
 
-def _whole_numbers(given: Any, what: str) -> list[int]:
+def _whole_numbers(given: Any, what: str, advice: str = "") -> list[int]:
     """Return one to three whole numbers from 0 up."""
     items = given if isinstance(given, (tuple, list)) else (given,)
     try:
@@ -70,5 +72,6 @@ def _whole_numbers(given: Any, what: str) -> list[int]:
     except TypeError:
         counts = []
     if not 1 <= len(counts) <= 3 or min(counts) < 0:
-        raise InvalidUsageError(f"{what} are one to three whole numbers, not {given!r}")
+        shown = type(given).__name__ if hasattr(given, "shape") else repr(given)
+        raise InvalidUsageError(f"{what} are one to three whole numbers, not {shown}{advice}")
     return counts

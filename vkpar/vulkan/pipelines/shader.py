@@ -17,8 +17,8 @@ from vkpar.vulkan.pipelines import compiled
 _TARGET = "vulkan1.2"
 _NAMED = "push_constant"  # GLSL with this in it is compiled with names, by which vkpar.Kernel fills push constants
 _NO_COMPILER = (
-    "compiling GLSL needs libshaderc, glslc or glslangValidator: install libshaderc1 or glslang-tools "
-    "(Debian, Ubuntu), or pass SPIR-V"
+    "compiling GLSL needs libshaderc, glslc or glslangValidator: install glslang-tools (Debian, Ubuntu), "
+    "or what has one of them; kernels take SPIR-V, too"
 )
 
 
