@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import operator
+import pickle
 import re
 from collections.abc import Callable
 from typing import Any
@@ -342,3 +344,26 @@ def test_operators_of_expressions_alone_say_what_to_write(device: vkpar.Device) 
     assert ((masks[0] * masks[1]).numpy() == (x & y)).all()
     assert (vkpar.maximum(*masks).numpy() == (x | y)).all()
     assert ((masks[0] != masks[1]).numpy() == (x ^ y)).all()
+
+
+def test_format(device: vkpar.Device) -> None:
+    loss = device.array([0.123456]).sum()
+    assert f"{loss:.3f} {device.array(7):04d}" == "0.123 0007"
+    assert f"{device.ones((1, 1), 'bfloat16'):.1f} {loss}" == f"1.0 {loss!s}"
+    with pytest.raises(InvalidUsageError, match=r"an array \(3,\) is no single number"):
+        f"{device.ones(3):.3f}"
+
+
+def test_copies_by_the_copy_module(device: vkpar.Device) -> None:
+    a = device.array([1.0, 2.0, 3.0])
+    shallow, deep = copy.copy(a[1:]), copy.deepcopy({"a": a[1:]})["a"]
+    assert shallow.storage is a.storage
+    assert deep.storage is not a.storage
+    shallow.fill(9)
+    assert (a.tolist(), deep.tolist()) == ([1, 9, 9], [2, 3])
+
+
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_pickling_says_what_can_be(device: vkpar.Device, protocol: int) -> None:
+    with pytest.raises(OperandError, match=r"cannot be pickled: pickle array\.numpy\(\)"):
+        pickle.dumps(device.ones(3), protocol)

@@ -107,6 +107,16 @@ class Interoperable(Shaped):
         """
         raise DLPackError(_NO_DLPACK)
 
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        """Refuse to be pickled.
+
+        Raises:
+            OperandError: always; the message says what can be.
+        """
+        raise OperandError(
+            "an array on a device cannot be pickled: pickle array.numpy(), and upload it where it is read"
+        )
+
     # --- as a number ---
 
     def item(self) -> Any:
@@ -144,6 +154,10 @@ class Interoperable(Shaped):
     def __int__(self) -> int:
         """Return the only element, rounded toward zero; raises as :meth:`item` does."""
         return int(self.item())
+
+    def __format__(self, form: str) -> str:
+        """Return the only element in a form (``f"{loss:.3f}"``), or ``str`` of the array without one."""
+        return format(self.item(), form) if form else str(self)
 
     def __complex__(self) -> complex:
         """Return the only element; raises as :meth:`item` does."""

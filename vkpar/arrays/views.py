@@ -200,6 +200,16 @@ class Viewable(Interoperable):
         """Return a copy on the same device, made in program order."""
         raise NotImplementedError
 
+    def __copy__(self: _V) -> _V:
+        """Return another array of the same elements, for Python's ``copy.copy``, as torch's tensors do."""
+        made = type(self).__new__(type(self))
+        made.__dict__.update(self.__dict__)
+        return made
+
+    def __deepcopy__(self: _V, memo: Any) -> _V:
+        """Return :meth:`copy`, for Python's ``copy.deepcopy``."""
+        return self.copy()
+
 
 def _axes(named: Any, ndim: int) -> list[int]:
     """Return the axes that a caller names, from 0 up where they are there; ``[-1]`` for what names none."""
