@@ -74,7 +74,7 @@ void weigh_parts(uint parts, uint rows) {
 }
 
 vec4 together(uint r, uint quad, uint parts) {
-    const uint ABREAST_PARTS = 16u;  // in flight
+    const uint ABREAST_PARTS = 8u;  // in flight
     uint first = part_number(row0 + r, 0u) * CHUNKS * 2u + quad;
     vec4 sum = vec4(0.0);
     float all = 0.0;
