@@ -76,7 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _calls(shape: tuple[str, int, int, int, bool]) -> int:
-    return max(3, min(100, (1 << 39) // (shape[1] * shape[2] * shape[3])))
+    return max(3, min(400, (1 << 39) // (shape[1] * shape[2] * shape[3])))
 
 
 def _time_us(
