@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -21,9 +21,8 @@ import numpy as np
 import vkpar
 from vkpar.bench import matmul
 from vkpar.bench.commands import whole
-from vkpar.ops import integer_dots, quantized_products
+from vkpar.ops import integer_dots, quantized_cores, quantized_products
 from vkpar.ops.quantized import KINDS
-from vkpar.ops.quantized_products import Spread
 from vkpar.testing import gamma
 
 _CACHED = 256 << 20  # bytes of weights that are gone around
@@ -57,10 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     wrong = 0
     with vkpar.open_devices(given.device)[0] as device:
         print(f"# vkpar {vkpar.__version__} on {device.name}: x {given.x}, medians of {given.repeat}")
-        print(
-            "#kind           N      K rows   in turn us   TB/s   at once us   TB/s"
-            "  wrong  span columns turns passes wide"
-        )
+        print("#kind           N      K rows   in turn us   TB/s   at once us   TB/s  wrong  how it is spread")
         for n, k in given.shapes:
             for kind in given.kinds:
                 weights = _weights(device, kind, n, k, given.calls)
@@ -98,25 +94,37 @@ def _lines(
     device: vkpar.Device, weights: Weights, shape: tuple[int, int, int], given: argparse.Namespace
 ) -> Iterator[tuple[str, int]]:
     """Yield a line for each way to spread a product, and the wrong results."""
-    m, n, k = shape
-    if weights.kind not in KINDS or m > quantized_products.rows_at_once(device):
-        yield _line(device, weights, shape, given, None)
+    module, plain, ways = _spreads(device, weights.kind, shape, given.x)
+    if module is None or not given.sweep:
+        yield _line(device, weights, shape, given, plain)
         return
-    kind = KINDS[weights.kind]
-    dots = m == 1 and integer_dots.usable(device)
-    module: Any = integer_dots if dots else quantized_products
-    if not given.sweep:
-        way = integer_dots.spread(device, kind, n, k) if dots else quantized_products.spread(device, kind, m, n, k)
-        yield _line(device, weights, shape, given, way)
-        return
-    plain, lines = module.spread, []
-    for way in integer_dots.ways(device, kind, k) if dots else quantized_products.ways(kind, m, k):
+    kept, lines = module.spread, []
+    for way in ways:
         module.spread = lambda *_, way=way, **__: way
         try:
             lines.append(_line(device, weights, shape, given, way))
         finally:
-            module.spread = plain
+            module.spread = kept
     yield from sorted(lines, key=lambda line: float(line[0].split()[4]))
+
+
+def _spreads(device: vkpar.Device, kind: str, shape: tuple[int, int, int], x: str) -> tuple[Any, Any, Iterable[Any]]:
+    """Return the module that spreads a product, how it does, and all ways; None where there is no choice."""
+    (m, n, k), found = shape, KINDS.get(kind)
+    if found is None:
+        return None, None, ()
+    if m == 1 and integer_dots.usable(device):
+        return integer_dots, integer_dots.spread(device, found, n, k), integer_dots.ways(device, found, k)
+    if x == "float16" and quantized_cores.fits(device.info, found, m, k):
+        return (
+            quantized_cores,
+            quantized_cores.spread(device.info, found, m, n),
+            quantized_cores.ways(device.info, found, m),
+        )
+    if m > quantized_products.rows_at_once(device):
+        return None, None, ()
+    plain = quantized_products.spread(device, found, m, n, k)
+    return quantized_products, plain, quantized_products.ways(found, m, k)
 
 
 def _line(
@@ -124,13 +132,14 @@ def _line(
     weights: Weights,
     shape: tuple[int, int, int],
     given: argparse.Namespace,
-    way: Spread | integer_dots.Spread | None,
+    way: Any,
 ) -> tuple[str, int]:
     m, n, k = shape
     device.plans.known.clear()  # those of another way
     device.plans.recipes.clear()
     x = device.array(np.random.default_rng(1).standard_normal((m, k)), given.x)
     times, out = [], device.empty((m, n))
+    vkpar.matmul(x, weights.all[0], transpose_b=weights.kind != _ACROSS, dtype="float32", out=out)  # measures first
     for outs in ([out], [device.empty((m, n)) for _ in range(given.calls)]):
         with vkpar.capture(device) as graph:
             for call in range(given.calls):
@@ -148,7 +157,7 @@ def _line(
     wrong = int((error > bound).sum())
     cells = "".join(f"{1e6 * seconds:13.1f} {weights.nbytes / seconds / 1e12:6.3f}" for seconds in times)
     name = f"{weights.kind:10s}{n:6d}{k:7d}{m:5d}"
-    tail = "" if way is None else f"{way.span:6d}{way.columns:8d}{way.turns:6d}{way.passes:7d}{way.width:6d}"
+    tail = "" if way is None else "  " + " ".join(f"{key} {value}" for key, value in way._asdict().items())
     return f" {name}{cells}{wrong:7d}{tail}", wrong
 
 

@@ -299,11 +299,11 @@ def test_products_of_many_rows_share_scratch(
     device: vkpar.Device, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Weights of many shapes are made in the same memory: nothing new is allocated once there is some."""
-    monkeypatch.setattr(slabs, "SLAB", 1 << 18)
+    monkeypatch.setattr(slabs, "SLAB", 1 << 19)
     device.memory()  # what earlier tests dropped goes
-    monkeypatch.setattr(device.logical.recycler, "_most", 1 << 20)
-    weights = [made(device, blocks_of(rng, "q8_0", rows, 256), "q8_0") for rows in (900, 700, 600, 500, 300, 260, 200)]
-    x = device.array(normal(rng, (9, 256), "float32"))
+    monkeypatch.setattr(device.logical.recycler, "_most", 2 << 20)  # all of it, were there a slab of each size
+    weights = [made(device, blocks_of(rng, "q8_0", rows, 512), "q8_0") for rows in (900, 700, 600, 500, 300, 260, 200)]
+    x = device.array(normal(rng, (9, 512), "float32"))
     for q in weights:
         vkpar.matmul(x, q, transpose_b=True)
     new: list[int] = []

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from vkpar import dtypes
 from vkpar.arrays.array import Array
 from vkpar.errors import InvalidUsageError
-from vkpar.ops import integer_dots, matvec, occupancy, slabs
+from vkpar.ops import integer_dots, matvec, occupancy, quantized_cores, slabs
 from vkpar.ops._calls import Call, key_of, pack, repeat
 from vkpar.ops._forms import adds_in_place, check_device, check_result, residual_of, result_type
 from vkpar.ops._launch import FLOATS, check_arrays, window, words, writable_in_place
@@ -221,13 +221,14 @@ class _Product(NamedTuple):
             residual = out if residual is result else residual.contiguous().reshape(m, n)
         follows = Epilogue(self.follows.bias, self.follows.activation, residual)
         whole = [array for array in (self.a, out, residual) if array is not None]
-        few = 0 < m <= rows_at_once(self.a.device) and self.q.size
+        cores = quantized_cores.takes(self.a, self.q, KINDS[self.q.kind])
+        few = (cores or 0 < m <= rows_at_once(self.a.device)) and self.q.size
         if few and all(array.reach() == array.size for array in whole):
-            self._few(out, follows, key)
+            self._few(out, follows, key, cores=cores)
         else:
             self._many(out, follows)
 
-    def _few(self, out: Array, follows: Epilogue, key: tuple[object, ...] | None) -> None:
+    def _few(self, out: Array, follows: Epilogue, key: tuple[object, ...] | None, *, cores: bool) -> None:
         """Store the product of few rows, by a kernel that reads the weights as they are."""
         pieces = self.q.pieces
         extras = [array for array in (follows.bias, follows.residual) if array is not None]
@@ -243,7 +244,7 @@ class _Product(NamedTuple):
             if number:
                 call.forget()
             named = piece if number else piece._replace(chunks=call.operands[1], scales=call.operands[2])
-            dispatch(call, KINDS[self.q.kind], named, target, Epilogue(bias, follows.activation, residual))
+            dispatch(call, KINDS[self.q.kind], named, target, Epilogue(bias, follows.activation, residual), cores=cores)
         if target is not call.results[0] and writable_in_place(out):
             call.convert(target, call.results[0])
         elif target is not call.results[0]:
@@ -294,7 +295,16 @@ def _slabs(q: Quantized, dtype: DType) -> Iterator[tuple[Array, int, int]]:
             yield slab, piece.first + start, rows
 
 
-def dispatch(call: Call, kind: Kind, piece: Piece, out: Array, follows: Epilogue, fold: Fold | None = None) -> None:
+def dispatch(
+    call: Call,
+    kind: Kind,
+    piece: Piece,
+    out: Array,
+    follows: Epilogue,
+    fold: Fold | None = None,
+    *,
+    cores: bool = False,
+) -> None:
     """Multiply by the weights of a piece.
 
     Args:
@@ -304,6 +314,7 @@ def dispatch(call: Call, kind: Kind, piece: Piece, out: Array, follows: Epilogue
         out: all columns of the result.
         follows: the epilogue.
         fold: what else the kernel does, of all columns.
+        cores: matrix cores make it.
     """
     a, bias, residual = call.operands[0], follows.bias, follows.residual
     k, columns, gated = a.shape[-1], out.shape[-1], fold is not None and fold.gated
@@ -316,17 +327,25 @@ def dispatch(call: Call, kind: Kind, piece: Piece, out: Array, follows: Epilogue
     range_x, x_first = (range_a, 0) if bias is None else window(bias, piece.first, n)
     range_r, r_first = (range_a, 0) if residual is None else residual.window(piece.first, reached)
     dots, together = m == 1 and integer_dots.usable(device), 2 if gated else 1
-    way: Spread | integer_dots.Spread = spread(device, kind, m, piece.rows, k, together)
-    name = f"quantized_matvec{'_folded' if fold else ''}_{kind.name}_rows{1 if m == 1 else MOST_ROWS}"
-    name += "_subgroups" if matvec.adds_up(device.info) else "_alone"
-    if dots:
+    way: Spread | integer_dots.Spread | quantized_cores.Spread
+    if cores:
+        way, name = quantized_cores.spread(device.info, kind, m, piece.rows), quantized_cores.module_of(kind)
+    elif dots:
         way = integer_dots.spread(device, kind, piece.rows, k, together, folded=fold is not None)
         name = f"quantized_dots{'_folded' if fold else ''}_{kind.name}"
+    else:
+        way = spread(device, kind, m, piece.rows, k, together)
+        name = f"quantized_matvec{'_folded' if fold else ''}_{kind.name}_rows{1 if m == 1 else MOST_ROWS}"
+        name += "_subgroups" if matvec.adds_up(device.info) else "_alone"
     push = [m, n, k, a_first, b_first // 4, o_first, k, k // kind.chunk, columns, 0]
     push += [0, 0, 0, 1, k, 0, x_first, 1, r_first, s_first // kind.per_block]
     wide = a_first % 4 == 0, False, not (o_first % 4 or columns % 4)
     constants: tuple[int, ...] = (FLOATS[a.dtype.name], FLOATS["float32"], FLOATS[out.dtype.name], True, *wide)
-    constants += (m, *way[:3], False, *follows.constants, not (r_first % 4 or columns % 4), way.passes)
+    if isinstance(way, quantized_cores.Spread):
+        spans, others = (way.columns, 0, 0), way.constants(device.info)
+    else:
+        spans, others = way[:3], (way.passes,)
+    constants += (m, *spans, False, *follows.constants, not (r_first % 4 or columns % 4), *others)
     arrays = [a, piece.chunks, out, a if bias is None else bias, a if residual is None else residual, piece.scales]
     ranges, packed = [range_a, range_b, range_o, range_x, range_r, range_s], words(*push)
     if fold is not None:

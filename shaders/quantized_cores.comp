@@ -1,0 +1,11 @@
+// variants: q8_0: KIND=1 | q4_0: KIND=2 | q4_k: KIND=3
+// needs: cooperative_matrix
+// Products of up to 16 rows of halves by quantised weights, in every form, by matrix cores.
+#version 460
+#extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_control_flow_attributes : require
+#extension GL_KHR_memory_scope_semantics : require
+#extension GL_KHR_cooperative_matrix : require
+#extension GL_KHR_shader_subgroup_basic : require
+#extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
+#include "common/quantized_cores.glsl"
