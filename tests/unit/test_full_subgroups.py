@@ -12,10 +12,13 @@ from vkpar.vulkan.pipelines.interface import reflect
 from vkpar.vulkan.pipelines.kernel import needs_full
 
 _COOPERATIVE_MATRIX = 6022
-_THREADS = 19  # of shaders/common/matvec_cores.glsl
+_THREADS = 19  # of kernels whose number of invocations is a constant
+_SIZED = ("matvec_cores", "quantized_cores")
 MANIFEST = json.loads(resources.files("vkpar.spirv").joinpath("manifest.json").read_text())
 MATRIX = sorted(
-    name for name in MANIFEST["kernels"] if name.startswith(("matmul_coop", "matvec_cores", "attention_cores"))
+    name
+    for name in MANIFEST["kernels"]
+    if name.startswith(("matmul_coop", "matvec_cores", "attention_cores", "quantized_cores"))
 )
 
 
@@ -23,7 +26,7 @@ MATRIX = sorted(
 def test_shipped_kernels_are_told_to_fill_subgroups(name: str) -> None:
     spirv = shader.shipped(name)
     assert _COOPERATIVE_MATRIX in reflect(spirv).capabilities
-    given = {_THREADS: 64} if name.startswith("matvec_cores") else {}
+    given = {_THREADS: 64} if name.startswith(_SIZED) else {}
     assert needs_full(spirv, "main", given, 32)
     assert not needs_full(spirv, "main", given, 0)
 

@@ -61,7 +61,7 @@ def test_shipped_kernels(kernel: str) -> None:
         subgroups = subgroups or lanes
         features = dataclasses.replace(WITH_SUBGROUPS if subgroups else NO_FEATURES, integer_dot=dots, int64=pairs)
         if not kernel.startswith(
-            ("matmul_coop", "matvec_cores", "attention_cores")
+            ("matmul_coop", "matvec_cores", "attention_cores", "quantized_cores")
         ):  # what they need: tests/unit/test_cores.py
             assert missing(found.capabilities, features) == doubles
         assert found.bindings == _bindings(kernel, len(found.bindings))
