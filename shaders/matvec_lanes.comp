@@ -8,6 +8,7 @@
 #extension GL_ARB_gpu_shader_int64 : require
 #extension GL_KHR_shader_subgroup_ballot : require
 #include "common/grid.glsl"
+#include "common/pairs.glsl"
 
 layout(local_size_x = 8) in;
 
@@ -29,10 +30,6 @@ layout(push_constant) uniform Push {
     uint b_batch;
     uint o_batch;
 } push;
-
-vec4 four(u64vec2 pairs) {
-    return uintBitsToFloat(uvec4(unpackUint2x32(pairs.x), unpackUint2x32(pairs.y)));
-}
 
 #if ROWS == 1
 #define EACH(DO) DO(0)

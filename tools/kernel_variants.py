@@ -44,6 +44,7 @@ _VALUES: Final[Sequence[tuple[str, str, tuple[int, int, int]]]] = (
     ("^matvec_.*columns1", "SPAN", (64, 64, 64)),
     ("^matvec_.*columns8", "SPAN", (64, 64, 32)),
     ("^matvec_.*rows", "SPAN", (2, 8, 4)),
+    ("^matvec_steps", "THREADS", (8, 128, 128)),
     ("^matmul_tiled", "[MN]REP", (1, 2, 2)),
     ("^matmul_tiled", "THREADS", (256, 256, 256)),
     ("^(matmul|matvec|quantized)_", "ACTIVATION", (0, 2, 4)),

@@ -88,26 +88,56 @@ def test_few_rows(
     np.testing.assert_array_equal(multiply(device, a, b, transpose_b).numpy(), a @ b)
 
 
+def made_by(device: vkpar.Device) -> set[str]:
+    """The kernels that a device has made so far."""
+    return {pipeline.name for pipeline in device.logical.pipelines._pipelines.values()}
+
+
 @pytest.mark.parametrize(
-    ("m", "n", "k"),
+    ("m", "n", "k", "kernel"),
     [
-        *((5, 8, 8), (8, 64, 64), (9, 12, 16), (33, 68, 72), (64, 60, 8), (7, 132, 40), (70, 200, 104)),
-        *((1, 8, 8), (1, 1, 16), (1, 333, 72), (2, 9, 24), (3, 65, 40), (4, 16, 104)),
+        *((m, n, k, "matmul_wide_rows8") for m, n, k in ((5, 8, 8), (8, 64, 64), (7, 132, 40), (1, 12, 4), (3, 8, 16))),
+        *((m, n, k, "matmul_wide_rows16") for m, n, k in ((9, 12, 16), (33, 68, 72), (64, 60, 4), (70, 200, 100))),
+        *((1, n, k, "matvec_steps_rows1") for n, k in ((512, 128), (516, 128), (1028, 64), (36, 2048), (4, 16384))),
+        *((m, n, k, "matvec_steps_rows4") for m, n, k in ((2, 512, 128), (3, 1028, 64), (4, 2052, 32))),
+        *((1, n, k, "matvec_lanes_rows1") for n, k in ((8, 8), (1, 16), (333, 72))),
+        *((m, n, k, "matvec_lanes_rows4") for m, n, k in ((2, 9, 24), (3, 65, 40), (4, 16, 104))),
     ],
 )
-def test_vectors_of_eight_lanes(device: vkpar.Device, rng: np.random.Generator, m: int, n: int, k: int) -> None:
-    """Sizes that lavapipe's own kernels take: what lies beside the result stays, and the other kernel adds to it."""
+def test_vectors_of_eight_lanes(
+    reopen: Callable[..., vkpar.Device], rng: np.random.Generator, m: int, n: int, k: int, kernel: str
+) -> None:
+    """Sizes that lavapipe's own kernels take: what lies beside the result stays, and other products are added to it."""
+    device = reopen()
     a, b = integers(rng, m, k), integers(rng, k, n)
     beside = device.array(np.full((m + 2, n), 7, np.float32))
-    out, turned = beside[1 : m + 1], m < 5
+    out, turned = beside[1 : m + 1], "lanes" in kernel
     x, y = device.array(a), device.array(b.T.copy() if turned else b)
     for _ in range(2):
         vkpar.matmul(x, y, transpose_b=turned, out=out)
         np.testing.assert_array_equal(out.numpy(), a @ b)
+    assert kernel in made_by(device) or not device.info.tests_lanes
     vkpar.matmul(x, y, transpose_b=turned, out=out, accumulate=True)
     np.testing.assert_array_equal(out.numpy(), 2 * (a @ b))
+    bias = integers(rng, n)
+    made = vkpar.matmul(x, y, transpose_b=turned, bias=device.array(bias), activation="relu", residual=out)
+    np.testing.assert_array_equal(made.numpy(), np.maximum(a @ b + bias, 0) + 2 * (a @ b))
     assert (beside[0].numpy() == 7).all()
     assert (beside[m + 1].numpy() == 7).all()
+
+
+@pytest.mark.parametrize(("m", "n", "k"), [(1, 516, 128), (4, 260, 256), (1, 9, 24), (6, 20, 12), (17, 64, 32)])
+def test_batches_of_vectors_of_eight_lanes(
+    device: vkpar.Device, rng: np.random.Generator, m: int, n: int, k: int
+) -> None:
+    """Products by one matrix and by several, and what is no number stays where it is."""
+    a, b = integers(rng, 3, m, k), integers(rng, 3, k, n)
+    a[1, 0, 5], b[2, k - 1, n - 1], b[0, 0, 0] = np.nan, np.inf, -np.inf
+    for second in (b, b[2:]):
+        with np.errstate(invalid="ignore"):
+            want = a @ second
+        got = vkpar.matmul(device.array(a), device.array(second))
+        np.testing.assert_array_equal(got.numpy(), want)
 
 
 @pytest.mark.parametrize("types", ["float16 float16", "float32 float16", "float16 float32"])

@@ -55,7 +55,7 @@ def test_shipped_kernels(kernel: str) -> None:
         dots = kernel.startswith("quantized_dots")  # these, and those of subgroups, are taken where the device has them
         subgroups = dots or "_subgroups" in kernel or kernel.startswith("attention_warps")
         # words of 64 bits, for lavapipe: others never load these
-        lanes = kernel == "matmul_wide" or kernel.startswith("matvec_lanes")
+        lanes = kernel.startswith(("matmul_wide", "matvec_lanes", "matvec_steps"))
         pairs = lanes or kernel == "take_u64" or kernel.startswith(("reduce_rows_w64", "reduce_columns_w64"))
         pairs = pairs or (kernel.startswith("each_") and kernel.endswith(("_full", "_rows")))
         subgroups = subgroups or lanes

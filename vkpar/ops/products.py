@@ -28,8 +28,11 @@ _MAX_WORK: Final = 1 << 38
 _WORK_PER_NS: Final = 500  # multiply-adds of a slow GPU, for estimates
 _SMALL: Final = "matmul_small"
 _WIDE: Final = "matmul_wide"
-_WIDE_ROWS: Final = 5  # from which on it makes few that there are not
 _LANES: Final = "matvec_lanes"
+_STEPS: Final = "matvec_steps"
+_FEW_ROWS: Final = 4  # that the two above take; kernels for more would mostly make rows that there are not
+_STEP: Final = 16  # steps of K, without a loop
+_ENOUGH: Final = 1 << 16  # elements of a matrix, from which on it pays to add up parts
 _SMALL_HALVES: Final = 4  # rows: for more, halves are converted once and not by each work-group that reads them
 _MATVEC: Final = "matvec"
 _CORES: Final = "matmul_cores"
@@ -284,7 +287,8 @@ def _spread(product: Product, kernel: str, dispatches: int, out: Array) -> occup
     """Return how a kernel of GPUs spreads a product over the device's units."""
     m, n, k, batch = product.m, product.n, product.k, product.batch
     if kernel == _SMALL:
-        return occupancy.Cut((1, 1), 1, k)
+        parts = k // _STEP if _takes_steps(product, dispatches, out) else 1
+        return occupancy.Cut((1, 1), parts, k // parts)
     device = product.device
     units, most = occupancy.units_of(device.info), _most_parts(product, dispatches, out)
     if kernel == tiled.KERNEL:
@@ -335,11 +339,10 @@ def _dispatch(how: _How, product: Product, out: Matrix, tile: Tile) -> None:
     groups, kernel, shape = _grid(how, product, m, n, forms)
     spirv, layers = ("_forms" if forms else "").join(kernel), number * how.cut.parts
     constants: tuple[int, ...] = ()
-    if how.kernel == _SMALL and not adds and _takes_vectors(product, out, firsts, (m, n, k)):
-        spirv, groups = _WIDE, -(-m // 8) * -(-n // 64)
-        if product.transpose_b:
-            spirv, groups = f"{_LANES}_rows{1 if m == 1 else 4}", -(-n // 8)
+    if how.kernel == _SMALL and not adds and _takes_vectors(product, how.cut.parts, out, firsts, (m, n, k)):
+        spirv, groups, constants = _vectors(product, how.cut.parts, m, n)
         push = [m, n, k, *firsts, a.row, b.row, out.row, *batches]
+        push += [number * out.batch] if how.cut.parts > 1 else []
     elif how.kernel == _SMALL:
         steps = (1, b.row) if product.transpose_b else (b.row, 1)
         push = [m, n, k, *firsts, a.row if not product.transpose_a else 1, *steps, out.row, adds]
@@ -373,17 +376,53 @@ def has_wide(info: DeviceInfo) -> bool:
     return info.tests_lanes and info.features.subgroup_size == 8 and "ballot" in info.features.subgroup_operations
 
 
-def _takes_vectors(product: Product, out: Matrix, firsts: tuple[int, ...], sizes: tuple[int, int, int]) -> bool:
+def _vectors(product: Product, parts: int, m: int, n: int) -> tuple[str, int, tuple[int, ...]]:
+    """Return the kernel for vectors of eight lanes, how many work-groups it has, and its constants."""
+    few = 1 if m == 1 else _FEW_ROWS
+    if parts > 1:
+        threads = 128 if n >= 512 else 8
+        return f"{_STEPS}_rows{few}", -(-n // (4 * threads)), (threads,)
+    if product.transpose_b:
+        return f"{_LANES}_rows{few}", -(-n // 8), ()
+    rows = 8 if m <= 8 else 16
+    return f"{_WIDE}_rows{rows}", -(-m // rows) * -(-n // 64), ()
+
+
+def _takes_vectors(
+    product: Product, parts: int, out: Matrix, firsts: tuple[int, ...], sizes: tuple[int, int, int]
+) -> bool:
     """Say whether a kernel for vectors of eight lanes makes a product: they have no code for what is left over."""
     m, n, k = sizes
-    if not has_wide(product.device.info) or product.transpose_a or k % 8:
-        return False
-    if any(matrix.array.dtype != dtypes.float32 for matrix in (product.a, product.b)):
+    a, b, o = (
+        (matrix.row, matrix.batch, first) for matrix, first in zip((product.a, product.b, out), firsts, strict=True)
+    )
+    if parts > 1:
+        return True
+    if not _has_vectors(product):
         return False
     if product.transpose_b:
-        return m < _WIDE_ROWS and all(step % 4 == 0 for step in (product.b.row, product.b.batch, firsts[1]))
-    steps = (n, product.b.row, product.b.batch, out.row, out.batch, *firsts[1:])
-    return m >= _WIDE_ROWS and n >= 8 and all(step % 4 == 0 for step in steps)
+        return m <= _FEW_ROWS and k % 8 == 0 and _fours(*b)
+    return n >= 8 and _fours(n, k, *a, *b, *o)
+
+
+def _takes_steps(product: Product, dispatches: int, out: Array) -> bool:
+    """Say whether the kernel that makes few steps of K takes a product."""
+    m, n, k = product.m, product.n, product.k
+    few = m <= _FEW_ROWS and not product.transpose_b and k % _STEP == 0 and n * k >= _ENOUGH
+    if not (few and _has_vectors(product)) or k // _STEP > _most_parts(product, dispatches, out):
+        return False
+    _, first = product.b.block(0, 0, k, n, product.batch)
+    return _fours(n, product.b.row, product.b.batch, first)
+
+
+def _fours(*steps: int) -> bool:
+    return all(step % 4 == 0 for step in steps)
+
+
+def _has_vectors(product: Product) -> bool:
+    """Say whether a device has kernels for vectors of eight lanes, and for a product's types."""
+    plain = all(matrix.array.dtype == dtypes.float32 for matrix in (product.a, product.b))
+    return plain and not product.transpose_a and has_wide(product.device.info)
 
 
 class _Extras(NamedTuple):
