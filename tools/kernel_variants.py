@@ -27,6 +27,7 @@ _VALUES: Final[Sequence[tuple[str, str, tuple[int, int, int]]]] = (
     ("^each_", "DIMS", (2, 3, 4)),
     ("^each_", "ROWS", (1, 4, 4)),
     ("^each_.*_(flat|full)$", r"[ar]\d+_MODE", (1, 1, 4)),
+    ("^each_.*_rows$", "THREADS", (256, 128, 128)),
     ("^each_.*_rows$", r"a\d+_MODE", (0, 1, 1)),
     ("^each_.*_rows$", r"r\d+_MODE", (1, 1, 1)),
     ("^each_.*_tile$", r"a\d+_MODE", (0, 1, 2)),

@@ -14,12 +14,14 @@ from vkpar.ops._launch import fold_groups
 from vkpar.ops._words import NUMBERS, Words
 from vkpar.ops.expressions import INTEGERS
 from vkpar.ops.generate import (
+    ANY,
     COLUMN,
     FLAT,
     FULL,
     FULL_BLOCKS,
     GROUP,
     ROW,
+    ROW_GROUPS,
     ROWS,
     SCALAR,
     TILE,
@@ -196,12 +198,26 @@ class Dispatch:
     def _grid(self, form: str) -> tuple[int, int, int]:
         count, device = self._geometry.groups, self._outs[0].device
         if form == ROWS:
-            return fold_groups(device, -(-math.prod(self._geometry.counts) // (4 * GROUP * self._row_blocks())))
+            units, threads = self._row_units()
+            y = self._geometry.counts[1]
+            if threads < GROUP:
+                return units // threads, y, 1
+            return fold_groups(device, -(-units * y // GROUP))
         return fold_groups(device, -(-count // (FULL_BLOCKS if form == FULL else self._blocks())))
 
     def _row_blocks(self) -> int:
         """Return how many blocks of a row an invocation of a kernel of rows makes."""
-        return math.gcd(self._geometry.counts[0] // 4, FULL_BLOCKS)
+        most = FULL_BLOCKS // 2 if ANY in self._geometry.modes else FULL_BLOCKS  # single elements are more code
+        return math.gcd(self._geometry.counts[0] // 4, most)
+
+    def _row_units(self) -> tuple[int, int]:
+        """Return how many invocations make a row, by a kernel of rows, and how many a work-group has."""
+        x, y = self._geometry.counts
+        units = x // (4 * self._row_blocks())
+        limits = self._outs[0].device.limits.max_workgroup_count
+        if y > limits[1]:
+            return units, GROUP
+        return units, next((threads for threads in ROW_GROUPS if units % threads == 0), GROUP)
 
     def _blocks(self) -> int:
         """Return how many blocks of four elements an invocation makes."""
@@ -227,11 +243,11 @@ class Dispatch:
     def _constants(self, form: str, grid: tuple[int, int, int]) -> tuple[int, ...]:
         geometry, kind = self._geometry, self._meaning.kind
         if form == ROWS:
-            blocks = self._row_blocks()
-            made = [blocks, math.prod(grid) * 4 * GROUP * blocks == math.prod(geometry.counts)]
+            units, threads = self._row_units()
+            made = [self._row_blocks(), math.prod(grid) * threads == units * geometry.counts[1], threads]
         else:
             made = [geometry.rows, geometry.width] if geometry.tile else [self._blocks(), self._is_whole()]
-        made.append(len(geometry.counts))
+            made.append(len(geometry.counts))
         for number, (_, first) in enumerate(self._bindings):
             made += [geometry.modes[number], geometry.is_wide(number, first)]
         if kind.open:

@@ -28,6 +28,7 @@ from vkpar.ops.expressions import FLOATS, WEAK_FLOAT, WEAK_INT, Typed, glsl_type
 WORDS: Final = 32  # of push constants, which every device has
 GROUP: Final = 256  # invocations of a work-group
 FORMS = FLAT, TILE, FULL, ROWS = "flat", "tile", "full", "rows"
+ROW_GROUPS: Final = 128, 64, 32  # invocations of groups of a rows kernel that lie in one row
 FULL_BLOCKS: Final = 4  # of four elements: what an invocation of a full kernel makes, a cache line of 32-bit elements
 # How an operand lies: any steps; side by side along X; side by side along Y; a number; one element for all.
 ANY, ROW, COLUMN, SCALAR, ONE = range(5)
@@ -44,10 +45,8 @@ _CODES: Final = {
 }
 _CALL: Final = re.compile(r"\bf_(\w+)\(")
 
-_HEAD: Final = """\
-layout(local_size_x = 256) in;
-layout(push_constant) uniform Push { uint g[32]; } push;
-"""
+_GROUPS: Final = "layout(local_size_x = 256) in;\n"
+_PUSH: Final = "layout(push_constant) uniform Push { uint g[32]; } push;\n"
 _AXES: Final = """\
 layout(constant_id = 1) const uint WIDTH = 64u;
 layout(constant_id = 2) const uint DIMS = 2u;
@@ -120,7 +119,7 @@ def source(meaning: Typed, kind: Kind, form: str, *, precise: bool = False) -> s
         "#version 450",
         _INT64 if form in (FULL, ROWS) else "",
         _parts()[0],
-        _HEAD + (_AXES if form == TILE else ""),
+        ("" if form == ROWS else _GROUPS) + _PUSH + (_AXES if form == TILE else ""),
     ]
     for binding, (name, dtype) in enumerate([*operands, *results]):
         code = _CODES[dtype]
@@ -266,26 +265,35 @@ def _full(operands: list[tuple[str, str]], results: list[tuple[str, str]], kind:
 _UNITS: Final = """\
 layout(constant_id = 0) const uint BLOCKS = 1u;  // of four elements that an invocation makes: 1, 2 or 4
 layout(constant_id = 1) const bool EXACT = false;  // each invocation has a part of a row
+layout(constant_id = 2) const uint THREADS = 256u;  // of a group; of fewer than 256 each has a part of one row
+layout(local_size_x_id = 2) in;
 uint left(uint i) { return 4u; }
 """
 
-# The division by lanes is one of small numbers, which float32 does: of integers it is one lane after the other.
+# Divisions of integers go lane by lane, those of small numbers by float32 do not. Where a group lies in one row, the
+# places of its lanes differ by constants, which drivers need not take out of vectors.
 _EACH_UNIT: Final = """\
+void blocks(uint x, uint y) {
+    block(x, y);
+    if (BLOCKS > 1u) block(x + 4u, y);
+    if (BLOCKS > 2u) {
+        block(x + 8u, y);
+        block(x + 12u, y);
+    }
+}
+
 void main() {
-    uint units = push.g[0] / (4u * BLOCKS);
-    uint group = group_number() * 256u;
-    uint unit = group % units + gl_LocalInvocationID.x;
-    precise float middle = float(unit) + 0.5;
-    uint down = uint(middle / float(units));
-    uint x = (unit - down * units) * 4u * BLOCKS;
-    uint y = group / units + down;
-    if (EXACT || y < push.g[1]) {
-        block(x, y);
-        if (BLOCKS > 1u) block(x + 4u, y);
-        if (BLOCKS > 2u) {
-            block(x + 8u, y);
-            block(x + 12u, y);
-        }
+    if (THREADS < 256u) {
+        blocks(gl_GlobalInvocationID.x * 4u * BLOCKS, gl_WorkGroupID.y);
+    } else {
+        uint units = push.g[0] / (4u * BLOCKS);
+        uint group = group_number() * 256u;
+        uint unit = group % units + gl_LocalInvocationID.x;
+        precise float middle = float(unit) + 0.5;
+        uint down = uint(middle / float(units));
+        uint x = (unit - down * units) * 4u * BLOCKS;
+        uint y = group / units + down;
+        if (EXACT || y < push.g[1]) blocks(x, y);
     }
 }
 """
@@ -296,8 +304,8 @@ def _rows(operands: list[tuple[str, str]], results: list[tuple[str, str]], kind:
     for place, (name, dtype) in enumerate(operands):
         first, vector = 2 + 3 * place, _vector(dtype)
         at, step = f"push.g[{first}] + y * push.g[{first + 2}]", f"push.g[{first + 1}]"
-        ones = (_one(name, dtype, f"{at} + (x + {j}u) * {step}") for j in range(4))
-        lines += [f"    {vector} v{place};"]
+        ones = (_one(name, dtype, f"at{place} + {j}u * {step}") for j in range(4))
+        lines += [f"    {vector} v{place};", f"    uint at{place} = {at} + x * {step};"]
         lines += [f"    if ({name}_MODE == {SCALAR}u) v{place} = {vector}({_of_bits(dtype, f'push.g[{first}]')});"]
         lines += [f"    else if ({name}_MODE == {ROW}u) v{place} = {_four(name, dtype, f'{at} + x', '4u')};"]
         lines += [f"    else v{place} = {vector}({', '.join(ones)});"]
