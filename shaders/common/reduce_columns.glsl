@@ -87,7 +87,30 @@ void store(uint at, uint n, FOUR four) {
 #endif
 }
 
+#ifdef W64
+layout(constant_id = 3) const bool STRAIGHT = false;  // there are as many rows and columns as `straight` takes
+
+FOUR four_rows(uint at, uint r) {
+    FOUR rows[4];
+    [[unroll]] for (uint j = 0u; j < 4u; j++) {
+        rows[j] = taken(a_four(at + (r + j) * push.row, 4u), 4u, push.place + r + j);
+    }
+    return then(then(rows[0], rows[1]), then(rows[2], rows[3]));
+}
+
+// Sixteen rows of a part, without a loop or a branch: CPU drivers then know that all lanes of a vector read and write.
+// Groups along x take columns, along z parts.
+void straight() {
+    uint part = gl_WorkGroupID.z, column = gl_GlobalInvocationID.x * 4u, at = push.a_first + column, r = part * 16u;
+    FOUR low = then(four_rows(at, r), four_rows(at, r + 4u));
+    FOUR high = then(four_rows(at, r + 8u), four_rows(at, r + 12u));
+    store(push.o_first + part * push.o_row + column, 4u, then(low, high));
+}
+
+void turns() {
+#else
 void main() {
+#endif
     uint id = gl_LocalInvocationID.x;
     uint together = GROUP / push.lanes;
     uint lane = id / together;
@@ -110,5 +133,15 @@ void main() {
         store(push.o_first + (block * push.parts + part) * push.o_row + column, n, folded[id]);
     }
 }
+
+#ifdef W64
+void main() {
+    if (STRAIGHT) {
+        straight();
+    } else {
+        turns();
+    }
+}
+#endif
 
 #endif

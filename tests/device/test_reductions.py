@@ -80,6 +80,38 @@ def test_several_passes(either: vkpar.Device, rng: np.random.Generator, length: 
     assert int(vkpar.argmax(a)) == values.argmax()
 
 
+@pytest.mark.parametrize("dtype", ["float32", "int32"])
+@pytest.mark.parametrize(
+    ("shape", "straight"),
+    [
+        *(((1024, 512), True), ((32, 16416), True), ((4, 256, 512), True), ((2, 4112, 64), True)),
+        *(((1027, 512), False), ((1024, 524), False), ((4, 250, 544), False), ((64, 512), False)),
+    ],
+)
+def test_columns_without_loops(
+    reopen: Callable[..., vkpar.Device], rng: np.random.Generator, shape: tuple[int, ...], straight: bool, dtype: str
+) -> None:
+    """Whole ones, rows of a larger array, such that begin at no multiple of four, and transposes."""
+    device = reopen()
+    values = rng.integers(-99, 99, shape).astype(dtype)
+    values.reshape(-1, shape[-1])[5::97, 3] = 99
+    a = device.array(values)
+    axis, extent = len(shape) - 2, shape[-2]
+    views = [(a, values, axis), (a[..., 1:, :], values[..., 1:, :], axis), (a[..., :-4], values[..., :-4], axis)]
+    for first in (4, 5):
+        part = device.zeros((values.size + 5,), dtype)[first : first + values.size].reshape(shape)
+        part.copy_from(a)
+        views.append((part, values, axis))
+    if len(shape) == 2:
+        views += [(a.T, values.T, 1), (a[: extent // 2].T, values[: extent // 2].T, 1)]
+    for view, seen, along in views:
+        np.testing.assert_array_equal(vkpar.sum(view, along).numpy(), seen.sum(along, dtype=seen.dtype))
+        np.testing.assert_array_equal(vkpar.min(view, along).numpy(), seen.min(along))
+        np.testing.assert_array_equal(vkpar.argmax(view, along).numpy(), seen.argmax(along))
+    made = {(pipeline.name, pipeline.constants) for pipeline in device.logical.pipelines._pipelines.values()}
+    assert not device.info.tests_lanes or straight == any("w64" in name and constants[3:] for name, constants in made)
+
+
 def test_sums_of_one_sign(either: vkpar.Device) -> None:
     """Errors that add up: all terms are rounded the same way."""
     values = np.full((1 << 20,), 1.0 + 2.0**-20, np.float32)
@@ -338,14 +370,14 @@ def test_captured(device: vkpar.Device, rng: np.random.Generator) -> None:
 
 
 @pytest.mark.parametrize("extent", [1, 100, 4096, 10**6, 2**25, 2**30])
-@pytest.mark.parametrize("columns", [1, 2, 7, 100, 10**6])
+@pytest.mark.parametrize("columns", [1, 2, 7, 100, 4096, 10**6])
 @pytest.mark.parametrize("blocks", [1, 1000])
 def test_turns_of_loops(either: vkpar.Device, extent: int, columns: int, blocks: int) -> None:
     """An invocation stays far below 65,535 turns of all its loops, and adds no more terms in sequence than promised."""
     for halves in (False, True):
         left, depth, last = extent, 0, False
         while not last:
-            group, lanes, part = folding.shape_of(either, left, columns, halves=False, blocks=blocks)
+            group, lanes, part = folding.first_shape(either, blocks, left, columns)
             last = left <= part
             if last:
                 group, lanes, part = folding.shape_of(either, left, columns, halves=halves, blocks=blocks)

@@ -25,6 +25,9 @@ _LARGE: Final = 1024  # its invocations
 _TURNS: Final = {False: 16, True: 32}  # rows of an invocation where columns are reduced; CPU drivers have few units
 _WHOLE: Final = 2048  # elements of a row that one invocation of a CPU driver reduces where there are rows for all
 _ROWS: Final = 64  # that are enough for all
+_STRAIGHT: Final = 16  # rows that an invocation of a CPU driver reduces without a loop
+_STRAIGHT_GROUPS: Final = (128, 64, 32, 16, 8)  # invocations of a group then
+_MANY: Final = 1 << 19  # elements from which on it pays to reduce so few
 _CPU_GROUPS: Final = (16, 256)  # invocations of a group then, and where columns are reduced
 IN_A_ROW: Final = 16  # turns of such an invocation that are folded before what they make
 _SIGN: Final = 0x80000000
@@ -240,7 +243,7 @@ def fold(
     dtype = dtype or source.dtype
     pairs = False
     while True:
-        group, lanes, part = shape_of(call.device, extent, columns, halves=False, blocks=blocks)
+        group, lanes, part = first_shape(call.device, blocks, extent, columns)
         parts = -(-extent // part)
         if parts == 1:
             break
@@ -260,9 +263,22 @@ def fold(
         call.convert(made, target)
 
 
+def first_shape(device: Device, blocks: int, extent: int, columns: int) -> tuple[int, int, int]:
+    """Return what :func:`shape_of` does for the first of several passes.
+
+    Many columns are reduced without loops: some CPU drivers know then that all lanes of a vector read.
+    """
+    group = next((threads for threads in _STRAIGHT_GROUPS if columns % (4 * threads) == 0), 0)
+    parts, left = divmod(extent, _STRAIGHT)
+    many = blocks * extent * columns >= _MANY and blocks * parts <= device.limits.max_workgroup_count[2]
+    if tests_lanes(device) and group and parts > 1 and not left and many:
+        return group, 1, _STRAIGHT
+    return shape_of(device, extent, columns, halves=False, blocks=blocks)
+
+
 def fits(a: Array, blocks: int, extent: int, columns: int) -> bool:
     """Say whether one binding holds all of a source in other than C order, and one each what its passes make."""
-    _, _, part = shape_of(a.device, extent, columns, halves=False, blocks=blocks)
+    _, _, part = first_shape(a.device, blocks, extent, columns)
     return a.reach() == a.size and blocks * -(-extent // part) * columns <= _room(a.device)
 
 
@@ -348,8 +364,16 @@ def _dispatch(call: Call, p: Problem, piece: Piece) -> None:
         constants = (p.group, wide, o_first % 4 == 0 and p.columns % 4 == 0)
         counts = (piece.blocks, extent, piece.columns, step, row, p.columns, piece.parts, p.part, p.lanes)
     push = pack(*counts, a_first, o_first, skipped, int(p.last), p.kind.flip(p.dtype), p.divisor)
-    groups = -(-units * p.lanes // p.group)
-    call.dispatch(p.kernel(whole=whole), (source, p.target), (range_a, range_o), push, groups, constants)
+    groups, layers, kernel = -(-units * p.lanes // p.group), 1, p.kernel(whole=whole)
+    if "columns_w64" in kernel and _is_straight(p, piece, extent, step == extent * row):
+        groups, layers, constants = piece.columns // (4 * p.group), piece.blocks * piece.parts, (*constants, 1)
+    call.dispatch(kernel, (source, p.target), (range_a, range_o), push, groups, constants, layers=layers)
+
+
+def _is_straight(p: Problem, piece: Piece, extent: int, dense: bool) -> bool:
+    """Say whether a piece has whole parts and groups of the kernel without loops, one part after the other."""
+    whole = p.part == _STRAIGHT and extent % _STRAIGHT == 0 and piece.columns % (4 * p.group) == 0 and p.lanes == 1
+    return whole and (piece.blocks == 1 or (dense and p.kind.family != "place"))
 
 
 def _gathered(p: Problem, first: int, rows: int, columns: int, width: int) -> Array:
