@@ -14,8 +14,10 @@ from vkpar.ops._forms import adds_in_place, check_result, residual_of, result_ty
 from vkpar.ops._launch import batch_of, check_arrays, check_out, run_pair
 from vkpar.ops._launch import key_of as pair_key
 from vkpar.ops.epilogue import Epilogue, check_epilogue
+from vkpar.ops.lanes import has_wide
 from vkpar.ops.normed import Normed
-from vkpar.ops.products import Matrix, Product, has_wide, multiply, store_finished
+from vkpar.ops.product import Matrix, Product
+from vkpar.ops.products import multiply, store_finished
 from vkpar.ops.quantized import Quantized
 
 

@@ -8,10 +8,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from vkpar import dtypes
-from vkpar.ops import cores, few_cores, matvec, occupancy, tiled
+from vkpar.ops import cores, few_cores, lanes, matvec, occupancy, tiled
 from vkpar.ops._launch import FLOATS, SHORT, dispatch, fold_groups, window, words, writable_in_place
 from vkpar.ops.cast import convert
 from vkpar.ops.epilogue import Epilogue, finish
+from vkpar.ops.product import Matrix, Product
 from vkpar.ops.tiling import Operand, Tile, tiles
 
 if TYPE_CHECKING:
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from vkpar.device import Device
     from vkpar.ops._calls import Call
     from vkpar.vulkan.memory.buffer import BufferRange
-    from vkpar.vulkan.physical import DeviceInfo
 
 # Turns of one invocation's loops in a dispatch: CPU drivers give wrong results, silently, beyond 65,535.
 _MAX_TURNS: Final = 49_152
@@ -27,91 +27,9 @@ _MAX_TURNS: Final = 49_152
 _MAX_WORK: Final = 1 << 38
 _WORK_PER_NS: Final = 500  # multiply-adds of a slow GPU, for estimates
 _SMALL: Final = "matmul_small"
-_WIDE: Final = "matmul_wide"
-_LANES: Final = "matvec_lanes"
-_STEPS: Final = "matvec_steps"
-_FEW_ROWS: Final = 4  # that the two above take; kernels for more would mostly make rows that there are not
-_STEP: Final = 16  # steps of K, without a loop
-_ENOUGH: Final = 1 << 16  # elements of a matrix, from which on it pays to add up parts
 _SMALL_HALVES: Final = 4  # rows: for more, halves are converted once and not by each work-group that reads them
 _MATVEC: Final = "matvec"
 _CORES: Final = "matmul_cores"
-
-
-class Matrix(NamedTuple):
-    """Matrices of equal shape in an array, each in C order.
-
-    Attributes:
-        array: holds them.
-        row: elements of a row.
-        batch: elements from one to the next; 0 where all products take the same one.
-        start: the first one's first element.
-    """
-
-    array: Array
-    row: int
-    batch: int = 0
-    start: int = 0
-
-    def reach(self, index: int) -> int:
-        """Return how many elements from one on a binding of a kernel covers."""
-        return self.array.reach(self.start + index)
-
-    def block(self, row0: int, column0: int, rows: int, columns: int, number: int = 1) -> tuple[BufferRange, int]:
-        """Return a bindable range over a block of ``number`` matrices, and where in that the first one's begins."""
-        nelements = (number - 1) * self.batch + (rows - 1) * self.row + columns
-        return self.array.window(self.start + row0 * self.row + column0, nelements)
-
-
-@dataclass(frozen=True)
-class Product:
-    """``batch`` products of (m, k) by (k, n), none of these 0.
-
-    Attributes:
-        a: the first matrices, (k, m) where transposed.
-        b: the second ones, (n, k) where transposed.
-        key: where one dispatch of the plain kernel does it, its plan is kept by this.
-        swapped: the operands are those of the transposed product, the call's second and first.
-    """
-
-    a: Matrix
-    b: Matrix
-    transpose_a: bool
-    transpose_b: bool
-    batch: int
-    m: int
-    n: int
-    k: int
-    key: tuple[object, ...] | None = None
-    swapped: bool = False
-
-    @property
-    def device(self) -> Device:
-        """The device of both operands."""
-        return self.a.array.device
-
-    @property
-    def work(self) -> int:
-        """Multiply-adds of one of the products."""
-        return self.m * self.n * self.k
-
-    def turned(self) -> Product:
-        """Return the transposed product, for matrices of one column: a row that reads both operands along K."""
-        return replace(
-            self,
-            a=self.b._replace(row=self.k),
-            b=self.a,
-            transpose_a=False,
-            transpose_b=not self.transpose_a,
-            m=self.n,
-            n=self.m,
-            swapped=True,
-        )
-
-    def part(self, start: int, count: int) -> Product:
-        """Return ``count`` of the products, from number ``start`` on."""
-        a, b = (matrix._replace(start=matrix.start + start * matrix.batch) for matrix in (self.a, self.b))
-        return replace(self, a=a, b=b, batch=count)
 
 
 @dataclass(frozen=True)
@@ -287,7 +205,7 @@ def _spread(product: Product, kernel: str, dispatches: int, out: Array) -> occup
     """Return how a kernel of GPUs spreads a product over the device's units."""
     m, n, k, batch = product.m, product.n, product.k, product.batch
     if kernel == _SMALL:
-        parts = k // _STEP if _takes_steps(product, dispatches, out) else 1
+        parts = lanes.parts_of(product, _most_parts(product, dispatches, out))
         return occupancy.Cut((1, 1), parts, k // parts)
     device = product.device
     units, most = occupancy.units_of(device.info), _most_parts(product, dispatches, out)
@@ -332,17 +250,18 @@ def _dispatch(how: _How, product: Product, out: Matrix, tile: Tile) -> None:
     range_o, o_first = out.block(m0, n0, m, n, number * how.cut.parts)
     arrays, ranges = [a.array, b.array, out.array], [range_a, range_b, range_o]
     firsts = (a_first, b_first, o_first)
-    forms = product.transpose_a or number > 1 or how.cut.parts > 1 or not how.follows.empty
+    in_parts = how.cut.parts > 1
+    forms = product.transpose_a or number > 1 or in_parts or not how.follows.empty
     if how.core is not None:  # of its two kernels one has all forms but what follows
         forms = not how.follows.empty
     adds, batches = int(how.adds or k0 > 0), (a.batch, b.batch, out.batch)
     groups, kernel, shape = _grid(how, product, m, n, forms)
     spirv, layers = ("_forms" if forms else "").join(kernel), number * how.cut.parts
     constants: tuple[int, ...] = ()
-    if how.kernel == _SMALL and not adds and _takes_vectors(product, how.cut.parts, out, firsts, (m, n, k)):
-        spirv, groups, constants = _vectors(product, how.cut.parts, m, n)
+    if how.kernel == _SMALL and (in_parts or (not adds and lanes.takes(product, out, firsts, (m, n, k)))):
+        spirv, groups, constants = lanes.kernel_of(product, how.cut.parts, m, n)
         push = [m, n, k, *firsts, a.row, b.row, out.row, *batches]
-        push += [number * out.batch] if how.cut.parts > 1 else []
+        push += [number * out.batch] if in_parts else []
     elif how.kernel == _SMALL:
         steps = (1, b.row) if product.transpose_b else (b.row, 1)
         push = [m, n, k, *firsts, a.row if not product.transpose_a else 1, *steps, out.row, adds]
@@ -369,60 +288,6 @@ def _dispatch(how: _How, product: Product, out: Matrix, tile: Tile) -> None:
     grid, swapped = fold_groups(product.device, groups), product.swapped
     dispatch("matmul", spirv, arrays, ranges, packed, grid, constants, cost_ns=cost_ns, key=key, swapped=swapped)
     how.call.forget()  # a plan is all of it
-
-
-def has_wide(info: DeviceInfo) -> bool:
-    """Say whether a device has the kernels for vectors of eight lanes: they are made for lavapipe."""
-    return info.tests_lanes and info.features.subgroup_size == 8 and "ballot" in info.features.subgroup_operations
-
-
-def _vectors(product: Product, parts: int, m: int, n: int) -> tuple[str, int, tuple[int, ...]]:
-    """Return the kernel for vectors of eight lanes, how many work-groups it has, and its constants."""
-    few = 1 if m == 1 else _FEW_ROWS
-    if parts > 1:
-        threads = 128 if n >= 512 else 8
-        return f"{_STEPS}_rows{few}", -(-n // (4 * threads)), (threads,)
-    if product.transpose_b:
-        return f"{_LANES}_rows{few}", -(-n // 8), ()
-    rows = 8 if m <= 8 else 16
-    return f"{_WIDE}_rows{rows}", -(-m // rows) * -(-n // 64), ()
-
-
-def _takes_vectors(
-    product: Product, parts: int, out: Matrix, firsts: tuple[int, ...], sizes: tuple[int, int, int]
-) -> bool:
-    """Say whether a kernel for vectors of eight lanes makes a product: they have no code for what is left over."""
-    m, n, k = sizes
-    a, b, o = (
-        (matrix.row, matrix.batch, first) for matrix, first in zip((product.a, product.b, out), firsts, strict=True)
-    )
-    if parts > 1:
-        return True
-    if not _has_vectors(product):
-        return False
-    if product.transpose_b:
-        return m <= _FEW_ROWS and k % 8 == 0 and _fours(*b)
-    return n >= 8 and _fours(n, k, *a, *b, *o)
-
-
-def _takes_steps(product: Product, dispatches: int, out: Array) -> bool:
-    """Say whether the kernel that makes few steps of K takes a product."""
-    m, n, k = product.m, product.n, product.k
-    few = m <= _FEW_ROWS and not product.transpose_b and k % _STEP == 0 and n * k >= _ENOUGH
-    if not (few and _has_vectors(product)) or k // _STEP > _most_parts(product, dispatches, out):
-        return False
-    _, first = product.b.block(0, 0, k, n, product.batch)
-    return _fours(n, product.b.row, product.b.batch, first)
-
-
-def _fours(*steps: int) -> bool:
-    return all(step % 4 == 0 for step in steps)
-
-
-def _has_vectors(product: Product) -> bool:
-    """Say whether a device has kernels for vectors of eight lanes, and for a product's types."""
-    plain = all(matrix.array.dtype == dtypes.float32 for matrix in (product.a, product.b))
-    return plain and not product.transpose_a and has_wide(product.device.info)
 
 
 class _Extras(NamedTuple):
