@@ -328,7 +328,15 @@ Call = Callable[[vkpar.Device, vkpar.Array, vkpar.Array], object]
     [
         (lambda d, a, b: vkpar.matmul(a, a), vkpar.InvalidUsageError, r"\(3, 4\) does not fit b of shape \(3, 4\)"),
         (lambda d, a, b: vkpar.matmul(a, b, transpose_b=True), vkpar.InvalidUsageError, r"\(4, 5\) transposed"),
-        (lambda d, a, b: vkpar.matmul(a[0], b), vkpar.InvalidUsageError, r"not shapes \(4,\) and \(4, 5\)"),
+        (lambda d, a, b: vkpar.matmul(a[:, 0], b), vkpar.InvalidUsageError, r"\(3,\) does not fit b of shape \(4, 5\)"),
+        (lambda d, a, b: vkpar.matmul(a, b[0]), vkpar.InvalidUsageError, r"\(3, 4\) does not fit b of shape \(5,\)"),
+        (lambda d, a, b: vkpar.matmul(a[0], d.zeros(())), vkpar.InvalidUsageError, r"not shapes \(4,\) and \(\)"),
+        (
+            lambda d, a, b: vkpar.matmul(a[None, None], b),
+            vkpar.InvalidUsageError,
+            "takes vectors, matrices, or batches",
+        ),
+        (lambda d, a, b: vkpar.matmul(a[0], b, transpose_a=True), vkpar.InvalidUsageError, "has no transpose"),
         (
             lambda d, a, b: vkpar.matmul(a, b.numpy()),
             vkpar.InvalidUsageError,

@@ -122,12 +122,15 @@ def _of_vectors(
     a: Array, b: Array, out: Array | None, residual: Array | None, form: dict[str, Any], **how: Any
 ) -> Array:
     """Multiply where an operand is a vector: as a matrix of one row, or of one column, which the result has not."""
+    _check_dimensions(a, b)
     for name, array in (("a", a), ("b", b)):
         if array.ndim == 1 and form[f"transpose_{name}"]:
             raise InvalidUsageError(f"matmul: {name} of shape {array.shape} is a vector, which has no transpose")
     if b.ndim == 1 and form["bias"] is not None:
         raise InvalidUsageError("matmul: a product by a vector takes no bias, which has an element for each column")
     row, column = a.ndim == 1, b.ndim == 1
+    if a.shape[-2 if form["transpose_a"] else -1] != b.shape[-1 if column or form["transpose_b"] else -2]:
+        raise _misfit(a, b, form["transpose_a"], form["transpose_b"])
     first, second = a[None] if row else a, b[:, None] if column else b
     whole = _sizes(first, second, bool(form["transpose_a"]), bool(form["transpose_b"])).shape
     shape = whole[:-2] + (() if row else whole[-2:-1]) + (() if column else whole[-1:])
@@ -235,16 +238,24 @@ def _name(dtype: object) -> str:
         return ""
 
 
-def _sizes(a: Array, b: Array, transpose_a: bool, transpose_b: bool) -> _Sizes:
-    if not (a.ndim in (2, 3) and b.ndim in (2, 3)):
+def _check_dimensions(a: Array, b: Array) -> None:
+    if not (1 <= a.ndim <= 3 and 1 <= b.ndim <= 3):
         raise InvalidUsageError(
             f"matmul takes vectors, matrices, or batches in three dimensions, not shapes {a.shape} and {b.shape}"
         )
+
+
+def _misfit(a: Array, b: Array, transpose_a: object, transpose_b: object) -> InvalidUsageError:
+    turned = [" transposed" if transposed else "" for transposed in (transpose_a, transpose_b)]
+    return InvalidUsageError(f"matmul: a of shape {a.shape}{turned[0]} does not fit b of shape {b.shape}{turned[1]}")
+
+
+def _sizes(a: Array, b: Array, transpose_a: bool, transpose_b: bool) -> _Sizes:
+    _check_dimensions(a, b)
     k, m = a.shape[-2:] if transpose_a else reversed(a.shape[-2:])
     n, b_k = b.shape[-2:] if transpose_b else reversed(b.shape[-2:])
-    turned = [" transposed" if transposed else "" for transposed in (transpose_a, transpose_b)]
     if k != b_k:
-        raise InvalidUsageError(f"matmul: a of shape {a.shape}{turned[0]} does not fit b of shape {b.shape}{turned[1]}")
+        raise _misfit(a, b, transpose_a, transpose_b)
     batch = batch_of("matmul", a.shape, b.shape)
     a_batch = m * k if a.ndim == 3 and a.shape[0] > 1 else 0
     b_batch = k * n if b.ndim == 3 and b.shape[0] > 1 else 0
