@@ -60,7 +60,7 @@ _VALUES: Final[Sequence[tuple[str, str, tuple[int, int, int]]]] = (
     ("^matmul_coop_.*t256$", "WARP_M", (64, 64, 64)),
     ("^matmul_coop_.*t256$", "WARP_N", (128, 128, 128)),
     ("^matmul_coop_.*t256$", "STEP", (32, 32, 32)),
-    ("^matmul_coop_.*t256$", "SPAN", (2, 2, 2)),
+    ("^matmul_coop_.*t256$", "SPAN", (1, 1, 1)),
     ("^matmul_coop_.*t128$", "SPAN", (1, 1, 1)),
     ("^matmul_coop_", "AHEAD", (0, 0, 0)),
     ("^matmul_coop_", "F[MNK]", (16, 16, 16)),

@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -21,6 +22,8 @@ from conftest import FULL, found, has
 TOOLS = Path(__file__).resolve().parents[2] / "tools"
 GPUS = r"^(?!wire_\w+?_(cpu|texel)_)"  # the others are those of CPU drivers alone
 HEAVY = r"^(matmul_tiled|matvec|norm_residual|reduce_rows_sum_f)"
+# Mesa 22.3 gives an invocation of navi31 128 registers at most; the newer one gives these kernels more.
+SHORT_OF_REGISTERS = r"^(attention_(rows8|tiled|warps)|matmul_wide_rows16|quantized_matvec_folded_q4)\w* \(\w+\): spilled"
 MANY = 1000  # pipelines of a family, at least: no run may pass because it built next to nothing
 
 
@@ -78,7 +81,8 @@ def test_every_kernel_is_built_for_every_family(radv: Path, family: str, mesa: s
         assert mesa == "installed"
         assert family == "gfx1201", f"{radv} does not know {family}"
         pytest.skip(f"{radv} does not know {family}")
-    assert made.faults == []
+    old = mesa == "installed" and family == "navi31" and "Mesa 22" in made.driver
+    assert [fault for fault in made.faults if not (old and re.match(SHORT_OF_REGISTERS, fault))] == []
     assert len(made.built) > MANY
 
 

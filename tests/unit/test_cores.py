@@ -128,6 +128,12 @@ def test_two_steps_at_once_are_shared_evenly(core: Core) -> None:
 
 
 @pytest.mark.parametrize("core", cores.CORES, ids=lambda core: core.label)
+def test_wide_subgroups_have_no_registers_for_two_steps_at_once(core: Core) -> None:
+    assert core.constants(h200())[-1] == core.span
+    assert core.constants(h200(subgroup_size=64))[-1] == 1
+
+
+@pytest.mark.parametrize("core", cores.CORES, ids=lambda core: core.label)
 def test_kernels_ship_and_take_so_many_constants(core: Core) -> None:
     """The last specialization constant that a module declares is the last that it is given."""
     for dtype in ("float16", "bfloat16"):

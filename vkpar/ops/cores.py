@@ -40,7 +40,7 @@ class Core:
         threads: invocations of a work-group, of the tiled kernel the fewest.
         tile: rows and columns.
         step: of K, at a time.
-        span: steps that are loaded at once, 1 or 2.
+        span: steps that are loaded at once, 1 or 2; 1 in any case by subgroups without registers for two.
     """
 
     kernel: str
@@ -67,7 +67,8 @@ class Core:
     def constants(self, info: DeviceInfo) -> tuple[int, ...]:
         """Return the constants that follow those of every kernel of products, of a kernel of matrix cores."""
         warp = info.features.subgroup_size
-        return (self.step, *self.warp_tile(warp), warp, warp <= _WIDEST_AHEAD, *_FRAGMENT, self.span)
+        roomy = warp <= _WIDEST_AHEAD
+        return (self.step, *self.warp_tile(warp), warp, roomy, *_FRAGMENT, self.span if roomy else 1)
 
     def warp_tile(self, warp: int) -> tuple[int, int]:
         """Return what a subgroup of ``warp`` invocations makes of the tile: halves of it, of the longer side first."""
