@@ -259,11 +259,28 @@ def test_fill_and_full(device: vkpar.Device, dtype: str) -> None:
         got = seen(vkpar.full(device, 3, np.inf, dtype))
         assert np.isinf(got).all()
     if dtype in ("int32", "uint32"):
-        for value in (1.5, 1 << 33, np.nan):
-            with pytest.raises((InvalidUsageError, ValueError)):
+        for value in (1.5, 1 << 33, np.nan, np.inf):
+            with pytest.raises(InvalidUsageError):
                 device.full(3, value, dtype)
     with pytest.raises(InvalidUsageError, match="broadcasting"):
         device.zeros(1, dtype).broadcast_to(3).fill(1)
+
+
+@pytest.mark.parametrize("dtype", ["int32", "uint32", "int8", "float16"])
+def test_whole_numbers_of_any_type_fill_again_and_again(device: vkpar.Device, dtype: str) -> None:
+    """The second call of a kind goes by what the first one kept."""
+    array = device.zeros(5, dtype)
+    for kind in (int, float, np.float32, np.float64, np.int64, bool, np.bool_):
+        for value in (0, 1, 1):
+            array.fill(kind(value))
+            np.testing.assert_array_equal(seen(array), np.full(5, value))
+    for value in (1.5, np.float32(1.5), np.nan, np.inf, 1 << 40):
+        if dtype != "float16":
+            with pytest.raises(InvalidUsageError, match=f"fill: .* is no {dtype}"):
+                array.fill(value)
+    array[1:3] = 7.0
+    array[1:3] = 9.0
+    np.testing.assert_array_equal(seen(array), [1, 9, 9, 1, 1])
 
 
 def test_arange(device: vkpar.Device) -> None:

@@ -24,7 +24,7 @@ from vkpar.ops._each_dispatch import Meaning
 from vkpar.ops._words import NUMBERS
 from vkpar.ops.builtin import BUILTINS, kind_of
 from vkpar.ops.cast import cast
-from vkpar.ops.expressions import FLOATS, INTEGERS
+from vkpar.ops.expressions import INTEGERS
 from vkpar.plans import form_of
 
 if TYPE_CHECKING:
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 def fill(a: Array, value: Any) -> None:
     """Set every element of ``a`` to ``value``; see :meth:`vkpar.Array.fill`."""
+    if not a.dtype.is_float and isinstance(value, NUMBERS) and a.dtype.numpy.kind in "iu":
+        value = _whole(value, a.dtype)  # plans have whole numbers, too
     key: tuple[Any, ...] = ("fill", type(value), a.form or form_of(a))
     plan = a.device.plans.known.get(key)
     if plan is not None and plan.apply(a.device, (), (a,), plan.words([value])) is not None:
@@ -43,7 +45,6 @@ def fill(a: Array, value: Any) -> None:
     if not isinstance(value, NUMBERS):
         raise InvalidUsageError(f"fill takes a number, not {type(value).__name__}")
     name = a.dtype.name
-    value = _whole(value, a.dtype) if a.dtype.numpy.kind in "iu" and name not in FLOATS else value
     if name not in COMPUTED:
         a.write(np.full(a.shape, value, a.dtype.numpy))
         return
