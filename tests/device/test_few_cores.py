@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,7 @@ Force = Callable[..., list[few_cores.Stream]]
 
 
 @pytest.fixture
-def force(device: vkpar.Device, monkeypatch: pytest.MonkeyPatch) -> Force:
+def force(device: vkpar.Device, monkeypatch: pytest.MonkeyPatch) -> Iterator[Force]:
     """Have products made so wherever they can be, in groups of some subgroups; what it returns gets each that is."""
 
     def begin(dtype: str = "float16", warps: tuple[int, ...] = (2, 4, 6, 8), *, offered: bool = False) -> list[Any]:
@@ -52,7 +52,8 @@ def force(device: vkpar.Device, monkeypatch: pytest.MonkeyPatch) -> Force:
         monkeypatch.setattr(products.cores, "choose", choose)
         return taken
 
-    return begin
+    yield begin
+    forget(device)
 
 
 def integers(rng: np.random.Generator, *shape: int) -> NDArray[np.float32]:
@@ -85,7 +86,6 @@ def test_whole_numbers(
         out = vkpar.matmul(x, y, transpose_b=transpose_b, dtype="float32")
         np.testing.assert_array_equal(out.numpy(), a @ b)
     assert bool(taken) == (m <= (8 if transpose_b else 16))
-    forget(device)
 
 
 @pytest.mark.parametrize("dtype", HALVES)
@@ -105,7 +105,6 @@ def test_random_numbers_within_the_bound(
     out = vkpar.matmul(device.array(a, dtype), device.array(b, dtype), transpose_b=True, dtype=result)
     check(out, a @ b.T, (k + 2) * 2.0**-23 * (np.abs(a) @ np.abs(b.T)))
     assert taken
-    forget(device)
 
 
 @pytest.mark.parametrize("dtype", HALVES)
@@ -127,7 +126,6 @@ def test_what_follows(
     vkpar.matmul(x, y, transpose_b=transpose_b, out=held_sums, accumulate=True)
     np.testing.assert_array_equal(held_sums.numpy(), a @ b + added)
     assert taken
-    forget(device)
 
 
 @pytest.mark.parametrize("start", [0, 8, 3])
@@ -153,7 +151,6 @@ def test_only_rows_of_whole_units_are_read_so(
     out = vkpar.matmul(across, y, transpose_a=True, transpose_b=True, dtype="float32")
     np.testing.assert_array_equal(out.numpy(), want[:3])
     assert not taken
-    forget(device)
 
 
 @pytest.mark.parametrize("follows", [False, True])
@@ -173,4 +170,3 @@ def test_how_a_product_is_dispatched(
     assert (bindings, nbytes, groups) == (5 if follows else 3, 76, -(-312 // way.tile[1]))
     assert constants[7:9] == way.tile
     assert constants[18:] == way.constants(device.info)
-    forget(device)

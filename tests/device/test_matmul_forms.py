@@ -251,7 +251,7 @@ def test_activations_are_those_of_elementwise_operations(device: vkpar.Device, k
     assert np.isnan(want[-5])  # which some drivers' maximum drops
     finite = np.abs(x) < 30
     error = 2 * applied_error(activation, x[finite].astype(np.float64))
-    assert (np.abs(got.numpy()[0] - want)[finite] <= error).all()
+    assert (np.abs(got.numpy()[0][finite] - want[finite]) <= error).all()
     np.testing.assert_array_equal(np.isnan(got.numpy()[0]), np.isnan(want))
     np.testing.assert_allclose(got.numpy()[0][~finite], want[~finite], rtol=1e-5, atol=1e-30)
 
@@ -262,7 +262,8 @@ def test_nan_and_infinity_of_an_operand_stay_in_their_product(
     a, b = np.abs(integers(rng, 3, 4, 40)) + 1, np.abs(integers(rng, 40, 6)) + 1
     a[1, 2, 39], a[2, 0, 0] = np.nan, np.inf
     out = vkpar.matmul(device.array(swapped(a)), device.array(b), transpose_a=True)
-    np.testing.assert_array_equal(out.numpy(), a @ b)
+    with np.errstate(invalid="ignore"):
+        np.testing.assert_array_equal(out.numpy(), a @ b)
 
 
 # --- memory ---
