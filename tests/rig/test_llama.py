@@ -23,7 +23,8 @@ import reducing
 
 import vkpar
 from vkpar import InvalidUsageError, UnsupportedError
-from vkpar.parallel.models import Generation, Llama, Sampling, naming, open_model, tiny
+from vkpar.parallel import placing
+from vkpar.parallel.models import Generation, Llama, Sampling, llama, naming, open_model, tiny
 from vkpar.parallel.models.config import Config
 from vkpar.parallel.models.placement import place
 
@@ -289,6 +290,34 @@ def test_quantised_files_in_a_tensor_split(rig: Rig, tmp_path: Path, kind: str) 
     tensors = tiny.weights(config)
     tiny.write_gguf(tmp_path / "m.gguf", config, tensors, kind)
     check_file(rig, tmp_path / "m.gguf", config, dequantised(tensors, kind), "LL", "tensor")
+
+
+def test_a_plan_of_a_mixed_file_has_the_model_s_pieces(
+    rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever matrices are quantised: here all but the first that a plan looks at, as whose kind it takes theirs."""
+    pytest.importorskip("gguf")
+    config = replace(CONFIGS["wide"], layers=2)
+    tensors, quantised = tiny.weights(config), tiny.quantised
+    kinds = {name: "f16" if ".up_proj." in name else "q8_0" for name, each in tensors.items() if each.ndim > 1}
+    order = iter([kinds.get(name, "f32") for name in tensors])
+    with monkeypatch.context() as patch:
+        patch.setattr(tiny, "quantised", lambda tensor, _: quantised(tensor, next(order)))
+        tiny.write_gguf(tmp_path / "m.gguf", config, tensors)
+    asked: dict[str, set[bool]] = {"plan": set(), "model": set()}
+
+    def recorded(who: str, function: Any) -> Any:
+        def called(*sizes: int, unpacks: bool) -> Any:
+            asked[who].add(unpacks)
+            return function(*sizes, unpacks=unpacks)
+
+        return called
+
+    monkeypatch.setattr(placing, "most_rows", recorded("plan", placing.most_rows))
+    monkeypatch.setattr(llama, "piece_rows", recorded("model", llama.piece_rows))
+    with open_model(tmp_path / "m.gguf") as file, file.load(rig("LL"), mode="layer", ratios="even") as model:
+        model.prefill(PROMPT)
+    assert asked == {"plan": {True}, "model": {True}}
 
 
 @pytest.mark.parametrize(("dtype", "scaling"), [("float32", LLAMA3), ("float16", 4.0), ("bfloat16", None)])

@@ -13,6 +13,7 @@ from infos import fake_info
 
 from vkpar import InvalidUsageError, UnsupportedError, WeightsError
 from vkpar.parallel import ModelSpec, spec_of
+from vkpar.parallel.between import Stored, Widths, block_nbytes, stored_as
 from vkpar.parallel.modules import parse_modules
 from vkpar.parallel.placing import MODES, Placement, place_model
 from vkpar.parallel.plan import choose
@@ -152,6 +153,24 @@ def test_a_file_of_several_formats() -> None:
     for kinds in ((("down", ("q8_0",)),), (("sideways", mixed),), (("down", ("q9",) * 32),)):
         with pytest.raises(InvalidUsageError):
             replace(LLAMA, kinds=kinds)
+
+
+@pytest.mark.parametrize("cache", ["float16", "float32"])
+def test_pieces_and_scratch_memory_of_several_formats(cache: str) -> None:
+    """What a plan says is unpacked does not depend on which format has a name of its own."""
+    first = replace(LLAMA, weights="q8_0", kinds=(("down", ("float16",) * 32),), cache=cache)
+    others = tuple((step, ("q8_0",) * 32) for step in ("q", "k", "v", "o", "gate", "up"))
+    second = replace(LLAMA, weights="float16", kinds=others, cache=cache)
+    assert first.product_kinds == second.product_kinds == {"q8_0", "float16"}
+    assert replace(first, weights="q4_0", kinds=(*others, ("down", ("q4_k",) * 32))).product_kinds == {"q8_0", "q4_k"}
+    assert stored_as(first) == stored_as(second)
+    assert stored_as(first).quantized
+    assert stored_as(replace(LLAMA, cache=cache)) == Stored(cache == "float16", False, cache != "float16", 2)
+    mixed, rows = stored_as(first), 512
+    alone = [stored_as(replace(LLAMA, weights=kind, kinds=(), cache=cache)) for kind in ("q8_0", "float16")]
+    large = Widths(8192, 8192, 1024, 28672)
+    assert block_nbytes(large, rows, mixed) >= max(block_nbytes(large, rows, each) for each in alone)
+    assert block_nbytes(large, 1, mixed) >= max(block_nbytes(large, 1, each) for each in alone)
 
 
 # ---- choices ----

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from vkpar import dtypes
@@ -64,6 +64,11 @@ def piece_rows(tokens: int, stages: int, batch: int = BATCH, *, unpacks: bool = 
     return min(max(rows, _LEAST), batch)
 
 
+def unpacks_some(kinds: Iterable[str]) -> bool:
+    """Say whether pieces have weights made anew, by what the products' weights are stored in: some in blocks."""
+    return not FORMATS.keys().isdisjoint(kinds)
+
+
 @functools.lru_cache(maxsize=64)
 def most_rows(context: int, stages: int, batch: int, *, unpacks: bool = False) -> int:
     """Return the most tokens that go through the blocks together of any prompt of up to ``context``."""
@@ -101,7 +106,7 @@ class Stored(NamedTuple):
     Attributes:
         halves: many rows are rounded to halves before products, and queries, keys and values are halves.
         quantized: products of many rows unpack weights, some rows at a time.
-        widened: they convert whole float16 weights.
+        widened: they convert whole float16 weights. A file may have weights of either kind.
         table: bytes of an element of the embedding table.
         turned: products of many rows take copies of the weights' transposes.
     """
@@ -117,9 +122,9 @@ class Stored(NamedTuple):
         pieces = self._unpacked(rows, outputs, inputs)
         if not self.turned or not inputs or not outputs:
             return pieces
-        most = slabs.rows_at_once(inputs, self.itemsize) if self.quantized else outputs
+        most = self._at_once(rows, outputs, inputs)
         parts = [min(most, outputs - start) for start in range(0, outputs, most)]
-        itemsize = _HALF if self.widened else self.itemsize
+        itemsize = _HALF if self.widened and not self.quantized else self.itemsize
         copies = [part * inputs * itemsize if slabs.turns(rows, part, inputs) else 0 for part in parts]
         return [size for pair in zip(pieces or [0] * len(parts), copies, strict=True) for size in pair]
 
@@ -129,9 +134,14 @@ class Stored(NamedTuple):
             return []
         if not self.quantized:
             return [outputs * inputs * self.itemsize] if self.widened else []
-        most = slabs.rows_at_once(inputs, self.itemsize)
+        most = self._at_once(rows, outputs, inputs)
         pieces = [min(most, outputs - start) for start in range(0, outputs, most)]
         return [slabs.nbytes(rows, inputs, self.itemsize) for rows in pieces]
+
+    def _at_once(self, rows: int, outputs: int, inputs: int) -> int:
+        """Return how many of a weight's rows are made anew together: of float16 ones among others all."""
+        whole = not self.quantized or (self.widened and rows > FEW)
+        return outputs if whole else slabs.rows_at_once(inputs, self.itemsize)
 
     @property
     def itemsize(self) -> int:
@@ -141,10 +151,10 @@ class Stored(NamedTuple):
 
 def stored_as(spec: ModelSpec) -> Stored:
     """Return how a model's weights and inputs meet; where weights are halves and the cache is not, CPUs compute."""
-    kind, table = spec.weights, spec.table
-    halves = spec.cache == "float16" and kind not in ("float32", "bfloat16")
+    kinds, table = spec.product_kinds, spec.table
+    halves = spec.cache == "float16" and spec.weights not in ("float32", "bfloat16")
     itemsize = dtypes.resolve(table).itemsize if table and table not in FORMATS else _HALF
-    return Stored(halves, kind in FORMATS, kind == "float16" and not halves, itemsize)
+    return Stored(halves, unpacks_some(kinds), "float16" in kinds and not halves, itemsize)
 
 
 class _Memory:

@@ -128,6 +128,13 @@ class ModelSpec:
         """Columns of queries."""
         return self.heads * self.head_dim
 
+    @property
+    def product_kinds(self) -> frozenset[str]:
+        """What the weights of some product in a block are stored in."""
+        mixed = dict(self.kinds)
+        alike = {self.weights for step in _STEPS if step not in mixed and (self.gated or step != "gate")}
+        return frozenset(alike.union(*mixed.values()))
+
     def block(self) -> list[Step]:
         """Return the steps of a block; ``"x"`` goes in."""
         return [*_attention(self), *(_experts() if self.experts else _feed_forward(self))]

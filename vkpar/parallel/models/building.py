@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from vkpar.comm.communicator import Communicator
 from vkpar.parallel.attention import ParallelAttention
+from vkpar.parallel.between import unpacks_some
 from vkpar.parallel.feedforward import ParallelMLP
 from vkpar.parallel.layers import (
     ColumnParallelLinear,
@@ -71,8 +72,8 @@ class Builder(loading.Taking):
         """True where some weights of blocks lie on the devices in quantised blocks."""
         names = self._names
         parts = [f"attention.{part}" for part in "qkvo"] + [f"forward.{part}" for part in ("gate", "up", "down")]
-        blocks = range(self._config.layers)
-        return any(_stays(self._tensors[names.of_block(part, block)]) for part in parts for block in blocks)
+        tensors = (self._tensors[names.of_block(part, block)] for part in parts for block in range(self._config.layers))
+        return unpacks_some(loading.kind_of(tensor, self._dtype) for tensor in tensors)
 
     def __init__(
         self,
