@@ -6,6 +6,7 @@ import dataclasses
 import importlib.resources
 import itertools
 import json
+import math
 import re
 import struct
 from types import SimpleNamespace
@@ -402,7 +403,15 @@ STREAMED = (FEW[0]._replace(streamed=34e3), FEW[1]._replace(streamed=33e3))
         "",
         "[]",
         "{}",
+        "[" * 200_000,
         json.dumps({**ABOUT, "ns": {}}),
+        json.dumps(
+            {
+                **ABOUT,
+                "ns": {BIG.label: [[1.0, 2.0, 3.0, 4.0], [4.0, 5.0, 6.0, 7.0], 1.0]},
+                "few": [[math.inf, 1.0, [1, 2, 3], 0]] * 2,
+            }
+        ),
         json.dumps({**ABOUT, "ns": {BIG.label: [[1.0, 2.0, -3.0, 4.0], [4.0, 5.0, 6.0, 7.0], 1.0]}, "few": FEW}),
         json.dumps({**ABOUT, "ns": {BIG.label: [[1.0, 2.0, 3.0, 4.0]]}, "few": FEW}),
         json.dumps({**ABOUT, "ns": {BIG.label: "ab"}, "few": FEW}),

@@ -198,7 +198,7 @@ def _load(name: str, about: Mapping[str, object], cores: tuple[Core, ...]) -> Me
             Few(int(n), float(ns), tuple(map(float, rows)), float(last))  # type: ignore[arg-type]
             for n, ns, rows, last in document["few"]
         )
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         return None
     made = Measured(found, (plain, turned))
     return made if _sound(made) else None
