@@ -178,7 +178,7 @@ def launch(
     if made is None:
         _materialised(operation, meaning, views, outs, base)
         return
-    aside = [made.aside(place, out) for place, out in enumerate(outs)]
+    aside = made.asides
     if any(target is not None for target in aside):
         targets = [out if target is None else target for out, target in zip(outs, aside, strict=True)]
         launch(operation, meaning, operands, targets, base=base)

@@ -147,10 +147,21 @@ class Dispatch:
         number = len(self._bindings) - len(self._outs) + place
         if out.dtype.itemsize == 4 or self._geometry.can_pair(number, self._bindings[number][1]):
             return None
-        if not self._geometry.tile or not out.ndim or out.shape[-1] % 2 == 0:
+        axis = max((axis for axis, length in enumerate(out.shape) if length > 1), default=0)  # that of its rows
+        if not self._geometry.tile or not out.ndim or out.shape[axis] % 2 == 0:
             return out.device.empty(out.shape, out.dtype)
-        padded = out.device.empty((*out.shape[:-1], round_up(out.shape[-1], 4)), out.dtype)
-        return padded[..., : out.shape[-1]]
+        before, length, after = out.shape[:axis], out.shape[axis], out.shape[axis + 1 :]
+        padded = out.device.empty((*before, round_up(length, 4), *after), out.dtype)
+        return padded[(slice(None),) * axis + (slice(length),)]
+
+    @property
+    def asides(self) -> list[Array | None]:
+        """Where each result has to go first; the first one, whose rows all are written by, in C order beside others."""
+        found = [self.aside(place, out) for place, out in enumerate(self._outs)]
+        first = self._outs[0]
+        if found[0] is None and not first.is_contiguous and any(target is not None for target in found):
+            found[0] = first.device.empty(first.shape, first.dtype)
+        return found
 
     def run(self, key: tuple[Any, ...] | None, operands: Sequence[Operand]) -> None:
         """Run it, and keep its plan."""
