@@ -73,9 +73,13 @@ def test_what_is_assigned_is_broadcast_and_converted(device: vkpar.Device) -> No
         (2, row[None, None]),
         ((slice(None), slice(0, 2)), column),
     ):
-        a[key] = device.array(value)
-        x[key] = value
-        np.testing.assert_array_equal(a.numpy(), x)
+        for given in (device.array(value), value, value[None, None].tolist()):
+            a[key] = 0
+            a[key] = given
+            x[key] = value
+            np.testing.assert_array_equal(a.numpy(), x)
+    a[1, 2] = [[9.0]]
+    assert a[1, 2].item() == 9
     n = device.zeros(3, "int32")
     n[:] = device.array([1.9, -1.9, 7.0])
     assert n.tolist() == [1, -1, 7]
@@ -130,6 +134,7 @@ def test_assignments_are_captured(device: vkpar.Device) -> None:
     [
         (lambda d, a: a.__setitem__(0, d.zeros(5)), InvalidUsageError, r"\(5,\) cannot be broadcast to the \(4,\)"),
         (lambda d, a: a.__setitem__(0, np.zeros((2, 4))), InvalidUsageError, r"\(2, 4\) cannot be broadcast"),
+        (lambda d, a: a.__setitem__((0, 0), np.zeros(2)), InvalidUsageError, r"\(2,\) cannot be broadcast to the \(\)"),
         (lambda d, a: a.__setitem__(0, np.zeros((4, 1))), InvalidUsageError, r"\(4, 1\) cannot be broadcast"),
         (lambda d, a: a.__setitem__(3, 1), InvalidUsageError, "3"),
         (lambda d, a: a.__setitem__(a > 0, 1), InvalidUsageError, "vkpar.where"),

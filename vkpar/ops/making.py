@@ -71,7 +71,8 @@ def assign(target: Array, value: Any) -> None:
     target.check_writable("assignment")
     if not isinstance(value, Array):
         host = host_elements(value, target.dtype).values
-        target.write(np.broadcast_to(host, _fitting(host.shape, target.shape)))
+        wanted = _fitting(host.shape, target.shape)
+        target.write(np.broadcast_to(host.reshape(host.shape[max(host.ndim - len(wanted), 0) :]), wanted))
         return
     check_same_device(target, value)
     value = value if value.dtype == target.dtype else cast(value, target.dtype)
