@@ -390,3 +390,20 @@ def test_integers_meet_floats_in_a_capture(device: vkpar.Device) -> None:
         graph.launch().wait()
         x = whole(6)
         np.testing.assert_array_equal(made.numpy(), np.where(x > 2, x, 0) + n.numpy())
+
+
+def test_axes_are_whole_numbers_numpys_too(device: vkpar.Device) -> None:
+    x = whole(4, 6)
+    a, indices = device.array(x), device.array([2, 0])
+    calls: list[tuple[str, Any]] = [
+        ("take", lambda axis: vkpar.take(a, indices, axis)),
+        ("concatenate", lambda axis: vkpar.concatenate([a, a], axis)),
+        ("stack", lambda axis: vkpar.stack([a, a], axis)),
+        ("split", lambda axis: vkpar.split(a, 2, axis)[1]),
+    ]
+    for name, call in calls:
+        for axis in (0, 1, -1):
+            np.testing.assert_array_equal(call(np.int64(axis)).numpy(), call(axis).numpy())
+        for axis in (1.0, "0", None, (0,)):
+            with pytest.raises(InvalidUsageError, match=f"{name}: an axis is a whole number, not "):
+                call(axis)

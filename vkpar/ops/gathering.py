@@ -40,13 +40,21 @@ def take(table: Array | Quantized, indices: Array, axis: int = 0, *, out: Array 
         UnsupportedError: indices of another type, or a table that a kernel of the device cannot see whole.
     """
     if type(axis) is not int:
-        raise InvalidUsageError(f"take: an axis is a whole number, not {axis!r}")
+        axis = _number("take", axis)
     if isinstance(table, Quantized):
         return _take_quantized(table, indices, axis, out)
     if axis:
         return _take_along(table, indices, axis, out)
     done = run_pair("take", table, indices, out, in_place=False)
     return _take_rows(table, indices, out) if done is None else done
+
+
+def _number(operation: str, axis: Any) -> int:
+    """Return the number of an axis, as NumPy's numbers are, too."""
+    try:
+        return operator.index(axis)
+    except TypeError as error:
+        raise InvalidUsageError(f"{operation}: an axis is a whole number, not {axis!r}") from error
 
 
 def _take_quantized(table: Quantized, indices: Array, axis: int, out: Array | None) -> Array:
@@ -202,7 +210,7 @@ def concatenate(arrays: Sequence[Array], axis: int = 0, *, out: Array | None = N
         raise InvalidUsageError("concatenate takes a sequence of at least one vkpar.Array")
     check_same_device(*arrays)
     check_arrays("concatenate", out, **{f"arrays[{number}]": array for number, array in enumerate(arrays)})
-    first = arrays[0]
+    first, axis = arrays[0], _number("concatenate", axis)
     if not -first.ndim <= axis < first.ndim:
         raise InvalidUsageError(f"concatenate: axis {axis} of arrays with {first.ndim} dimensions")
     axis %= first.ndim
@@ -240,7 +248,7 @@ def stack(arrays: Sequence[Array], axis: int = 0, *, out: Array | None = None) -
     if not isinstance(arrays, Sequence) or not arrays:
         raise InvalidUsageError("stack takes a sequence of at least one vkpar.Array")
     check_same_device(*arrays)
-    shape = arrays[0].shape
+    shape, axis = arrays[0].shape, _number("stack", axis)
     for array in arrays:
         if array.shape != shape:
             raise InvalidUsageError(f"stack: arrays of one shape, not {shape} and {array.shape}")
@@ -266,6 +274,7 @@ def split(a: Array, sections_or_indices: int | Sequence[int], axis: int = 0) -> 
     """
     if not isinstance(a, Array):
         raise InvalidUsageError(f"split takes a vkpar.Array, not {type(a).__name__}")
+    axis = _number("split", axis)
     if not -a.ndim <= axis < a.ndim:
         raise InvalidUsageError(f"split: axis {axis} of an array with {a.ndim} dimensions")
     axis %= a.ndim
