@@ -127,6 +127,7 @@ def test_glsl_with_errors(device: vkpar.Device, source: str) -> None:
     assert caught.value.log.strip() in str(caught.value)
     if "missing" in source:
         assert "missing" in caught.value.log
+    assert ("without a first line #version 450" in str(caught.value)) == ("#version" not in source)
 
 
 @pytest.mark.parametrize("source", [b"", b"SPIR-V", b"\3\2\x23\7" * 5, bytes(100)])

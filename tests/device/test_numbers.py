@@ -330,6 +330,24 @@ def test_what_is_named_in_place_of_numpy_exists(name: str, ours: str) -> None:
         vkpar.elementwise(expression)
 
 
+def test_types_that_are_not_computed_are_converted_where_they_lie(device: vkpar.Device) -> None:
+    """What messages say, for types that devices convert; of others the host does."""
+    whole, other, wide = (
+        device.ones((2, 2), "int32"),
+        device.ones((2, 2), "uint32"),
+        device.array(np.ones((2, 2), np.int64)),
+    )
+    for call in (lambda a: a @ a, vkpar.softmax, vkpar.rms_norm):
+        with pytest.raises(vkpar.UnsupportedError, match=re.escape('on the device: a.astype("float32")')):
+            call(whole)
+        with pytest.raises(vkpar.UnsupportedError, match="on the host"):
+            call(wide)
+        call(whole.astype("float32"))
+    for mixed in (lambda: whole + other, lambda: whole * other):
+        with pytest.raises(vkpar.UnsupportedError, match="cast one"):
+            mixed()
+
+
 def test_operators_of_expressions_alone_say_what_to_write(device: vkpar.Device) -> None:
     a, b = device.array([1, 0, 5]), device.array([1, 1, 3])
     for sign, compute in (("&", operator.and_), ("|", operator.or_), ("^", operator.xor), ("%", operator.mod),

@@ -69,6 +69,8 @@ def advice(*dtypes: DType | str) -> str:
     """Return what to do about types that no device computes, for the end of a message."""
     if any(dtype == "float64" for dtype in dtypes):
         return ', NumPy\'s default type: upload it as device.array(x, dtype="float32") or x.astype(np.float32)'
+    if all(str(dtype) in SHORT for dtype in dtypes):
+        return '; convert it on the device: a.astype("float32")'
     return "; convert on the host, such as with x.astype(np.float32)"
 
 

@@ -93,9 +93,10 @@ def _is_plain(a: Any, b: Any, out: Array | None) -> bool:
 
 def _result_dtype(a: DType, b: DType) -> DType:
     if a.name not in SHORT or b.name not in SHORT or ((a.name in INTEGERS or b.name in INTEGERS) and a != b):
+        both = a.name in SHORT and b.name in SHORT
         raise UnsupportedError(
             f"add computes {', '.join(FLOATS)}, mixed or not, and {' or '.join(INTEGERS)}, not {a} with {b}"
-            + (advice(a, b) if "float64" in (a.name, b.name) else "")
+            + ("; cast one of them first" if both else advice(a, b) if "float64" in (a.name, b.name) else "")
         )
     return dtypes.result_type(a, b)
 

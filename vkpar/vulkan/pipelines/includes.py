@@ -87,7 +87,7 @@ class _Expansion:
         path = self._find(wanted, folder)
         if path is None:
             places = ", ".join(str(place) for place in (folder, *self._folders) if place is not None)
-            self.missing.append(f"{where}: {wanted!r} is not found in {places or 'no folder (give include_dirs)'}")
+            self.missing.append(f"{where}: {wanted!r} is not found{places and ' in '}{places or ': give include_dirs'}")
             return [f"#error {NOT_FOUND}"]
         real = path.resolve()
         if real in self._once:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib.resources
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -175,12 +176,20 @@ def _compile_with_shaderc(shaderc: _Shaderc, source: str, defines: dict[str, str
     try:
         if lib.shaderc_result_get_compilation_status(result) != 0:
             log = ffi.string(lib.shaderc_result_get_error_message(result)).decode("utf-8", "replace")
-            raise ShaderCompileError("GLSL does not compile:", log)
+            raise _refused(source, log)
         size = lib.shaderc_result_get_length(result)
         return bytes(ffi.buffer(lib.shaderc_result_get_bytes(result), size))
     finally:
         lib.shaderc_result_release(result)
         lib.shaderc_compile_options_release(options)
+
+
+def _refused(source: str, log: str) -> ShaderCompileError:
+    """Return the error of a source; compilers say of one without a version that they want another profile."""
+    versioned = re.search(r"^\s*#\s*version\b", source, re.MULTILINE)
+    return ShaderCompileError(
+        "GLSL does not compile" + (":" if versioned else " without a first line #version 450:"), log
+    )
 
 
 def _compile_with_tool(path: str, tool: str, source: str, defines: dict[str, str]) -> bytes:
@@ -194,5 +203,5 @@ def _compile_with_tool(path: str, tool: str, source: str, defines: dict[str, str
             command = [path, "--target-env", _TARGET, *flags, "-V", "-o", str(binary), str(text)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode != 0:
-            raise ShaderCompileError("GLSL does not compile:", done.stdout + done.stderr)
+            raise _refused(source, done.stdout + done.stderr)
         return binary.read_bytes()
