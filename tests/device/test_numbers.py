@@ -351,10 +351,11 @@ def test_types_that_are_not_computed_are_converted_where_they_lie(device: vkpar.
 def test_operators_of_expressions_alone_say_what_to_write(device: vkpar.Device) -> None:
     a, b = device.array([1, 0, 5]), device.array([1, 1, 3])
     for sign, compute in (("&", operator.and_), ("|", operator.or_), ("^", operator.xor), ("%", operator.mod),
-                          ("//", operator.floordiv)):  # fmt: skip
-        for other in (b, 2):
+                          ("//", operator.floordiv), ("<<", operator.lshift), (">>", operator.rshift)):  # fmt: skip
+        for pair in ((a, b), (a, 2), (2, a)):
             with pytest.raises(OperandError, match=re.escape(f"vkpar.elementwise('y = a {sign} b')(a, b)")):
-                compute(a, other)
+                compute(*pair)
+        vkpar.elementwise(f"y = a {sign} b")(a, b)
     with pytest.raises(OperandError, match=re.escape("a == 0")):
         operator.invert(a)
     masks = [a > 0, b > 1]

@@ -122,6 +122,15 @@ class Operators(Viewable):
     def __floordiv__(self, other: object) -> NoReturn:
         self._only_expressions("//")
 
+    def __lshift__(self, other: object) -> NoReturn:
+        self._only_expressions("<<")
+
+    def __rshift__(self, other: object) -> NoReturn:
+        self._only_expressions(">>")
+
+    __rand__, __ror__, __rxor__, __rmod__ = __and__, __or__, __xor__, __mod__
+    __rfloordiv__, __rlshift__, __rrshift__ = __floordiv__, __lshift__, __rshift__
+
     def __invert__(self) -> NoReturn:
         raise OperandError(
             "arrays have no operator ~: write a == 0 for the opposite of a mask, which comparisons make, or "
