@@ -7,9 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from planning import forget
 
 import vkpar
+from vkpar.ops import _each_dispatch
+from vkpar.ops._each_dispatch import LONGEST_ROW
 from vkpar.ops.functions import SHIPPED
+from vkpar.ops.generate import GROUP
 
 pytestmark = pytest.mark.device
 
@@ -103,3 +107,29 @@ def test_which_drivers_take_them(device: vkpar.Device) -> None:
     SHIPPED["subtract"](a.reshape(512, 512), a[:512])
     assert {"full", "rows"} <= kernels(device) or not device.info.tests_lanes
     assert device.info.tests_lanes or not {"full", "rows"} & kernels(device)
+
+
+def test_the_longest_row_that_float32_divides() -> None:
+    """As the kernel finds an invocation's row and its place in that: by a quotient of float32."""
+    for units in (LONGEST_ROW // 4, LONGEST_ROW // 4 - 1, LONGEST_ROW // 16, 255, 1):
+        unit = np.arange(max(units - 300, 0), units + GROUP - 1)
+        middle = unit.astype(np.float32) + np.float32(0.5)
+        np.testing.assert_array_equal((middle / np.float32(units)).astype(np.int64), unit // units)
+
+
+def test_longer_rows_go_by_another_kernel(
+    device: vkpar.Device, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    width, given = 1 << 12, []
+    fold = _each_dispatch.Dispatch._constants
+    monkeypatch.setattr(
+        _each_dispatch.Dispatch, "_constants", lambda self, form, grid: given.append(form) or fold(self, form, grid)
+    )
+    x = values(rng, 2 * FULL, "float32").reshape(-1, 2 * width)
+    a = device.array(x)
+    forget(device)
+    for longest in (width, width - 1):
+        monkeypatch.setattr(_each_dispatch, "LONGEST_ROW", longest)
+        np.testing.assert_array_equal((a[:, :width] + a[:, width:]).numpy(), x[:, :width] + x[:, width:])
+        forget(device)
+    assert given == ["rows" if device.info.tests_lanes else "tile", "tile"]

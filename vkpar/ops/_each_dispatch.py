@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 _CODES: Final = {"float32": 0, "float16": 1, "bfloat16": 2, "int32": 3, "uint32": 3}
 _WIDE_TYPES: Final = frozenset({"float32", *INTEGERS})
 FEW_TESTS: Final = 1 << 18  # elements from which on kernels with fewer tests are worth their compilation
+LONGEST_ROW: Final = 1 << 24  # elements: float32, by which kernels of rows divide, tells apart the units of these
 _HALVES_AT_ONCE: Final = 2  # blocks of four that an invocation of a GPU makes of halves
 
 Operand = Any  # an Array, or a Python number
@@ -203,7 +204,8 @@ class Dispatch:
         if geometry.tile:
             into_rows = all(mode == ROW for mode in geometry.modes[-len(self._outs) :])
             turns = len(geometry.counts) > 2 or COLUMN in geometry.modes
-            return ROWS if into_rows and not turns and geometry.counts[0] % 4 == 0 else TILE
+            whole = geometry.counts[0] % 4 == 0 and geometry.counts[0] <= LONGEST_ROW
+            return ROWS if into_rows and not turns and whole else TILE
         return FULL if math.prod(self._grid(FULL)) * 4 * GROUP * FULL_BLOCKS == geometry.counts[0] else FLAT
 
     def _grid(self, form: str) -> tuple[int, int, int]:
