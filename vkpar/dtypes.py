@@ -5,6 +5,7 @@ The bfloat16 of the package ``ml_dtypes`` (which safetensors and JAX give) is th
 
 from __future__ import annotations
 
+import re
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -99,15 +100,23 @@ _known: dict[object, DType] = {}  # what was asked for before
 def _resolve(dtype: object) -> DType:
     if isinstance(dtype, str) and dtype.lower() in ("bfloat16", "bf16"):
         return bfloat16
+    if dtype is None or (isinstance(dtype, str) and dtype in _ODD):
+        raise InvalidUsageError(f"not a dtype: {dtype!r}{_way_out(dtype)}")
     try:
         native = np.dtype(dtype).newbyteorder("=")  # type: ignore[call-overload]
     except (TypeError, ValueError, SyntaxError) as error:
         raise InvalidUsageError(f"not a dtype: {dtype!r}{_way_out(dtype)}") from error
     if is_ml_bfloat16(native):
         return bfloat16
-    if dtype is None or native.kind not in "biufc":
+    if native.kind not in "biufc":
         raise InvalidUsageError(f"arrays hold plain numbers, not {native}{_way_out(native)}")
     return DType(native.name, native)
+
+
+# NumPy's short names count bytes; those of wires, shaders and torch count bits.
+_SHORT: Final = re.compile(r"(?:torch\.)?(fp?|i|u|float|bfloat|int|uint)(8|16|32|64)")
+_KINDS: Final = {"f": "float", "fp": "float", "i": "int", "u": "uint"}
+_ODD: Final = {"f16": ", or 'float128' for the 16 bytes that NumPy means"}
 
 
 def is_ml_bfloat16(dtype: np.dtype[Any]) -> bool:
@@ -119,6 +128,12 @@ def _way_out(dtype: object) -> str:
     """Return what to do about something that is no dtype of arrays, for the end of a message."""
     if isinstance(dtype, (int, np.integer)):
         return f"; a shape of several dimensions is a tuple, such as (3, {dtype})"
+    if dtype is None:
+        return "; name one, such as 'float32'"
+    short = _SHORT.fullmatch(str(dtype))
+    name = short and _KINDS.get(short[1], short[1]) + short[2]
+    if name and (name == "bfloat16" or hasattr(np, name)):
+        return f"; write '{name}'" + _ODD.get(str(dtype), "")
     if not isinstance(dtype, np.dtype):
         return ""
     if dtype.kind == "O":

@@ -52,6 +52,30 @@ def test_everything_else_is_refused(bad: object) -> None:
     assert dtypes.float32 != bad
 
 
+@pytest.mark.parametrize(
+    ("given", "name"),
+    [
+        ("f16", "'float16', or 'float128' for the 16 bytes that NumPy means"),
+        ("f32", "'float32'"),
+        ("i32", "'int32'"),
+        ("u16", "'uint16'"),
+        ("fp16", "'float16'"),
+        ("torch.float16", "'float16'"),
+        ("torch.bfloat16", "'bfloat16'"),
+    ],
+)
+def test_names_of_others_are_told_ours(given: str, name: str) -> None:
+    with pytest.raises(InvalidUsageError) as caught:
+        dtypes.resolve(given)
+    assert str(caught.value) == f"not a dtype: {given!r}; write {name}"
+
+
+@pytest.mark.parametrize("given", ["float8", "bfloat32", "torch.bool", None])
+def test_what_has_no_name_is_told_none(given: object) -> None:
+    with pytest.raises(InvalidUsageError, match=r"^not a dtype: [^;]*$" if given else "not a dtype: None; name one"):
+        dtypes.resolve(given)
+
+
 @pytest.mark.parametrize("text", ["0:", "01", "f4,:"])
 def test_texts_that_numpy_cannot_parse_are_refused(text: str) -> None:
     with pytest.raises(InvalidUsageError):
