@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from planning import dispatches, forget
 
 import vkpar
-from vkpar.ops import cores
+from vkpar import env
+from vkpar.ops import core_rates, cores
 from vkpar.ops._calls import Call
 from vkpar.ops.cores import KHR, Choice, Core
 from vkpar.vulkan.pipelines import shader
@@ -244,3 +245,13 @@ def test_how_a_product_is_dispatched(
     vkpar.matmul(x, y, dtype="bfloat16")
     assert [name for name, *_ in sent] == [f"{KHR}_f16_t256"]
     forget(device)
+
+
+def test_where_bindings_hold_no_measured_matrix_rates_are_assumed(
+    device: vkpar.Device, reopen: Callable[..., vkpar.Device], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(core_rates.cachedir, "write", lambda *_: pytest.fail("nothing was measured"))
+    small = reopen(max_buffer=65536, max_binding=65536)
+    with env.override(tuning="redo"):
+        found = core_rates._found(small, "float16", (cores.PLAIN,), streams=False)
+    assert found == core_rates.assumed((cores.PLAIN,))

@@ -18,12 +18,13 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from vkpar import cachedir, env
+from vkpar import cachedir, dtypes, env
 from vkpar._version import __version__
 from vkpar.errors import DeviceLostError, OutOfMemoryError, UnsupportedError, VulkanError
 from vkpar.ops import few_cores, matvec, occupancy, tiled
 from vkpar.ops._launch import FLOATS, words
 from vkpar.vulkan import capturing, query
+from vkpar.vulkan.physical import ALIGNMENT
 
 if TYPE_CHECKING:
     from vkpar.device import Device
@@ -131,8 +132,8 @@ _lock = threading.Lock()
 def measured(device: Device, dtype: str, cores: tuple[Core, ...], *, streams: bool = False) -> Measured:
     """Return what was measured of kernels: in this process, an earlier one, or now.
 
-    With VKPAR_TUNING=off, where there is no memory or no timestamps to measure by, and inside a capture, which waits
-    for nothing, fixed rates stand for them.
+    With VKPAR_TUNING=off, where bindings or memory are too small or there are no timestamps to measure by, and inside a
+    capture, which waits for nothing, fixed rates stand for them.
 
     Args:
         device: whose.
@@ -243,6 +244,9 @@ def _measured(device: Device, cores: tuple[Core, ...], dtype: str, *, streams: b
     columns = 4 * units * low.tile[1]
     few_runs = [_few_runs(device, low, dtype, columns, transpose_b=turned, streams=streams) for turned in (False, True)]
     runs += [run for each in few_runs for run in each]
+    room, most = min(device.limits.max_storage_buffer_range, device.limits.max_buffer), max(run.most for run in runs)
+    if most * dtypes.resolve(dtype).itemsize > room - ALIGNMENT:
+        raise UnsupportedError(f"matrices of {most} {dtype} do not lie in one binding of {room} bytes")
     with ThreadPoolExecutor(_THREADS) as pool:  # most of the time goes to the driver's compiler
         list(pool.map(lambda run: run.pipeline(device), runs))
     clock = query.DeviceClock(device.logical)
@@ -285,6 +289,11 @@ class _Run(NamedTuple):
     n: int
     k: int
     transpose_b: bool
+
+    @property
+    def most(self) -> int:
+        """Elements of its largest matrix."""
+        return max(self.m * self.k, self.k * self.n, self.m * self.n)
 
     def pipeline(self, device: Device) -> Pipeline:
         """Return its pipeline: of plain products whose rows are whole units of its loads."""
