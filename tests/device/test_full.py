@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -133,3 +134,25 @@ def test_longer_rows_go_by_another_kernel(
         np.testing.assert_array_equal((a[:, :width] + a[:, width:]).numpy(), x[:, :width] + x[:, width:])
         forget(device)
     assert given == ["rows" if device.info.tests_lanes else "tile", "tile"]
+
+
+def test_rows_of_more_groups_than_a_device_starts_along_x(
+    device: vkpar.Device, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits = dataclasses.replace(device.limits, max_workgroup_count=(2, 65535, 65535))
+    monkeypatch.setattr(vkpar.Device, "limits", limits)
+    grids: list[tuple[int, int, int]] = []
+    constants = _each_dispatch.Dispatch._constants
+    monkeypatch.setattr(
+        _each_dispatch.Dispatch,
+        "_constants",
+        lambda self, form, grid: grids.append(grid) or constants(self, form, grid),
+    )
+    x = values(rng, 2 * FULL, "float32").reshape(64, -1)
+    a, half = device.array(x), x.shape[1] // 2
+    forget(device)
+    np.testing.assert_array_equal((a[:, :half] + a[:, half:]).numpy(), x[:, :half] + x[:, half:])
+    np.testing.assert_array_equal((a.reshape(-1)[::-1] * 2.0).numpy(), x.reshape(-1)[::-1] * 2)
+    forget(device)
+    assert len(grids) == 2
+    assert max(grid[0] for grid in grids) <= 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import itertools
 import math
@@ -14,6 +15,7 @@ from elements import FLOATS, check, held, normal, values_of
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from planning import forget
 
 import vkpar
 from vkpar.testing import additions, gamma
@@ -430,3 +432,19 @@ def test_a_closed_array(device: vkpar.Device) -> None:
     a.close()
     with pytest.raises(vkpar.InvalidUsageError, match="close"):
         vkpar.sum(a)
+
+
+@pytest.mark.sampled(1)
+def test_columns_of_more_groups_than_a_device_starts_along_x(
+    device: vkpar.Device, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits = dataclasses.replace(device.limits, max_workgroup_count=(2, 65535, 65535))
+    monkeypatch.setattr(vkpar.Device, "limits", limits)
+    monkeypatch.setattr(folding, "_MANY", 1)
+    forget(device)
+    for blocks, columns in itertools.product((1, 3), (32, 96, 480)):
+        x = rng.integers(-100, 100, (blocks, 48, columns)).astype(np.int32)
+        a = device.array(x)
+        np.testing.assert_array_equal(a.sum(1).numpy(), x.sum(1))
+        np.testing.assert_array_equal(a.argmax(1).numpy(), x.argmax(1))
+    forget(device)

@@ -230,7 +230,8 @@ class Dispatch:
         limits = self._outs[0].device.limits.max_workgroup_count
         if y > limits[1]:
             return units, GROUP
-        return units, next((threads for threads in ROW_GROUPS if units % threads == 0), GROUP)
+        fitting = (threads for threads in ROW_GROUPS if units % threads == 0 and units // threads <= limits[0])
+        return units, next(fitting, GROUP)
 
     def _blocks(self) -> int:
         """Return how many blocks of four elements an invocation makes."""

@@ -373,6 +373,8 @@ def _dispatch(call: Call, p: Problem, piece: Piece) -> None:
 def _is_straight(p: Problem, piece: Piece, extent: int, dense: bool) -> bool:
     """Say whether a piece has whole parts and groups of the kernel without loops, one part after the other."""
     whole = p.part == _STRAIGHT and extent % _STRAIGHT == 0 and piece.columns % (4 * p.group) == 0 and p.lanes == 1
+    if piece.columns > 4 * p.group * p.source.device.limits.max_workgroup_count[0]:
+        return False  # its groups count along x alone
     return whole and (piece.blocks == 1 or (dense and p.kind.family != "place"))
 
 
