@@ -276,7 +276,7 @@ def test_whole_numbers_of_any_type_fill_again_and_again(device: vkpar.Device, dt
             np.testing.assert_array_equal(seen(array), np.full(5, value))
     for value in (1.5, np.float32(1.5), np.nan, np.inf, 1 << 40):
         if dtype != "float16":
-            with pytest.raises(InvalidUsageError, match=f"fill: .* is no {dtype}"):
+            with pytest.raises(InvalidUsageError, match=f" is no {dtype}"):
                 array.fill(value)
     array[1:3] = 7.0
     array[1:3] = 9.0

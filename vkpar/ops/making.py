@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 def fill(a: Array, value: Any) -> None:
     """Set every element of ``a`` to ``value``; see :meth:`vkpar.Array.fill`."""
-    if not a.dtype.is_float and isinstance(value, NUMBERS) and a.dtype.numpy.kind in "iu":
+    if type(value) is not int:
         value = _whole(value, a.dtype)  # plans have whole numbers, too
     key: tuple[Any, ...] = ("fill", type(value), a.form or form_of(a))
     plan = a.device.plans.known.get(key)
@@ -44,7 +44,7 @@ def fill(a: Array, value: Any) -> None:
     a.check_writable("fill")
     if not isinstance(value, NUMBERS):
         raise InvalidUsageError(f"fill takes a number, not {type(value).__name__}")
-    name = a.dtype.name
+    value, name = _whole(value, a.dtype), a.dtype.name
     if name not in COMPUTED:
         a.write(np.full(a.shape, value, a.dtype.numpy))
         return
@@ -54,8 +54,10 @@ def fill(a: Array, value: Any) -> None:
         launch(SHIPPED["fill"], Meaning(kind, (name,), (name,)), [value], [a], key=key)
 
 
-def _whole(value: Any, dtype: DType) -> int:
-    """Return a number as the whole one that an array of integers will hold."""
+def _whole(value: Any, dtype: DType) -> Any:
+    """Return a number, that of an array of integers as the whole one that it will hold."""
+    if dtype.is_float or dtype.numpy.kind not in "iu" or not isinstance(value, NUMBERS):
+        return value
     limits = np.iinfo(dtype.numpy)
     if not (isinstance(value, Integral) or float(value).is_integer()) or not limits.min <= value <= limits.max:
         raise InvalidUsageError(f"fill: {value} is no {dtype}")
