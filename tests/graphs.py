@@ -283,9 +283,11 @@ def check(
     steps: Sequence[Step],
     launches: int = 3,
     between: Callable[[int, Machine], object] = lambda turn, machine: None,
+    *,
+    overlap: bool = False,
 ) -> vkpar.Graph:
     """Run steps on one machine and launch them on another, equal one; all arrays must be the same after each run."""
-    with vkpar.capture(captured.devices, comm=captured.comm) as graph:
+    with vkpar.capture(captured.devices, comm=captured.comm, overlap=overlap) as graph:
         params = graph.param("word", "int32")
         kept = captured.run(steps, params)
     for turn in range(launches):

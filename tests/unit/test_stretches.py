@@ -16,7 +16,7 @@ from simulator import Queued, Simulator, check_acyclic
 
 from vkpar.comm.schedule.algorithms.table import TABLE
 from vkpar.comm.schedule.steps import Move, SlotSet, Span, Step
-from vkpar.graph import stretches
+from vkpar.graph import overlap, stretches
 from vkpar.graph.stretches import Item, Stretch, cut
 
 SUMS = sorted(name for name, algorithm in TABLE.items() if "all_reduce" in algorithm.collectives)
@@ -88,7 +88,10 @@ def program(seed: int, simulator: type[OfGraphs] = OfGraphs) -> Program:
     for one in expected:
         items += operations(chance, nranks)
         runs.append(Run(ranks.owner_of, nranks, slots.blocks, one.call))
-        items += [Item(step.rank, step.phase, (step, runs[-1]), step.reads, step.writes) for step in one.call.steps]
+        items += [
+            Item(step.rank, step.phase, (step, runs[-1]), step.reads, step.writes, call=len(runs))
+            for step in one.call.steps
+        ]
     return Program(slots, expected, items + operations(chance, nranks), runs)
 
 
@@ -130,10 +133,11 @@ def check_rules(items: Sequence[Item], found: Sequence[Stretch]) -> None:
             sent = sent or bool(item.writes)
 
 
-def run(seed: int, launches: int) -> None:
+def run(seed: int, launches: int, *, overlaps: bool = False) -> None:
     made = program(seed)
-    found = cut(made.items)
-    check_rules(made.items, found)
+    items = overlap.spread(made.items) if overlaps else made.items
+    found = cut(items)
+    check_rules(items, found)
     OfGraphs(made.slots, seed).launch([found] * launches, made.runs[0])
     for one in made.expected:
         one.check()
@@ -143,6 +147,15 @@ def run(seed: int, launches: int) -> None:
 def test_stretches_of_random_programs(seed: int, launches: int) -> None:
     """No slot is overwritten before all have read it, nothing waits in a circle, and the results are right."""
     run(seed, launches)
+
+
+@given(st.integers(0, 1 << 30), st.integers(1, 3))
+def test_operations_between_steps_let_nothing_wait_in_a_circle(seed: int, launches: int) -> None:
+    """All that comes after a collective, as far as the next one, is free to run between its steps."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(overlap, "_touched", lambda content: [])
+        patch.setattr(overlap, "_cost", lambda item: 1)
+        run(seed, launches, overlaps=True)
 
 
 def test_many_programs() -> None:

@@ -40,7 +40,9 @@ class Capture:
             self._graph.end(keep=False)
 
 
-def capture(devices: Device | Sequence[Device], comm: Any = None, *, fuse: bool = True) -> Capture:
+def capture(
+    devices: Device | Sequence[Device], comm: Any = None, *, fuse: bool = True, overlap: bool = False
+) -> Capture:
     """Return a context that captures this thread's work on ``devices`` into a :class:`~vkpar.graph.graph.Graph`.
 
     Inside, operations, the user's kernels, copies and collectives are checked as always, but recorded in place of
@@ -59,6 +61,8 @@ def capture(devices: Device | Sequence[Device], comm: Any = None, *, fuse: bool 
         fuse: let a product whose results a collective sends next fill the slot itself, and let the step that stores a
             sum also add a residual, or make an RMS norm with one, where that comes next. It saves up to three kernels
             a sum, and the bits stay the same; ``graph.stats().fused`` says how often it was done.
+        overlap: let operations that come after a collective and do not touch its arrays run between its steps, where
+            the device would wait for other ranks. The bits stay the same.
 
     Raises:
         InvalidUsageError: no devices, one twice, one that the communicator lacks, or a closed one.
@@ -83,4 +87,4 @@ def capture(devices: Device | Sequence[Device], comm: Any = None, *, fuse: bool 
         if strange:
             raise InvalidUsageError(f"{strange[0]!r} is no device of the communicator; capture it apart")
         listed = list(collectives.devices)
-    return Capture(Graph(listed, collectives, fuses=fuse))
+    return Capture(Graph(listed, collectives, fuses=fuse, overlaps=overlap))

@@ -16,12 +16,12 @@ from vkpar import text
 from vkpar.arrays.array import Array
 from vkpar.device import Device, orphans
 from vkpar.errors import InvalidUsageError
-from vkpar.graph import attach, fusion, stretches
+from vkpar.graph import attach, fusion, overlap, stretches
 from vkpar.graph.local import Local
 from vkpar.graph.params import Params
 from vkpar.graph.protocol import Collective, Collectives, Launcher
 from vkpar.graph.record import Recorder
-from vkpar.graph.stretches import Item
+from vkpar.graph.stretches import Item, Memory
 from vkpar.vulkan import capturing
 from vkpar.vulkan.capturing import Operation
 from vkpar.vulkan.memory.recycle import Recycler
@@ -77,9 +77,14 @@ class Graph:
     """
 
     def __init__(
-        self, devices: Sequence[Device], collectives: Collectives | None = None, *, fuses: bool = True
+        self,
+        devices: Sequence[Device],
+        collectives: Collectives | None = None,
+        *,
+        fuses: bool = True,
+        overlaps: bool = False,
     ) -> None:
-        self._fuses = fuses
+        self._fuses, self._overlaps = fuses, overlaps
         self.devices = tuple(devices)
         self.collectives = collectives
         self._state = _NEW
@@ -172,8 +177,14 @@ class Graph:
         """How many collectives it has taken."""
         return len(self._captured)
 
-    def collect(self, collective: Collective, pins: Sequence[object]) -> None:
-        """Take a collective of its communicator, and what keeps the memory of its arrays."""
+    def collect(self, collective: Collective, pins: Sequence[object], memory: Sequence[Sequence[Memory]]) -> None:
+        """Take a collective of its communicator.
+
+        Args:
+            collective: its steps.
+            pins: what keeps the memory of its arrays.
+            memory: by rank, where these lie.
+        """
         if self._broken:
             for _, part in collective.parts:
                 part.close()
@@ -188,6 +199,8 @@ class Graph:
                 step.writes,
                 step.received_nbytes,
                 step.sent_nbytes,
+                len(self._captured),
+                tuple(memory[step.rank]),
             )
             for step in collective.steps
         ]
@@ -233,6 +246,8 @@ class Graph:
         if self._fuses:
             self._items, extra = fusion.fuse(self._items, self.devices)
             self._pins[id(extra)] = extra
+        if self._overlaps:
+            self._items = overlap.spread(self._items)
         fused = sum(isinstance(item.content, fusion.Fused) for item in self._items)
         found = stretches.cut(self._items, range(len(self.devices)) if self._params.declared else ())
         recorder = Recorder(self.devices, found, list(self._captured), self._params)

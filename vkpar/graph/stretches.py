@@ -18,6 +18,9 @@ from vkpar import text
 
 _MANY: Final = 1 << 16  # bytes, which take about as long to send as a submission more takes to begin
 
+Memory = tuple[int, int, int]
+"""Part of a VkBuffer: its number, the first byte, and the first one after them."""
+
 
 class Item(NamedTuple):
     """One operation, or one step of a collective.
@@ -28,6 +31,8 @@ class Item(NamedTuple):
         content: what is recorded.
         reads: the slots that it reads; ``writes``: those that it fills.
         received_nbytes: bytes that it reads from slots; ``sent_nbytes``: bytes that it writes to them.
+        call: the number of its collective in the graph, from 1; 0 for an operation.
+        touches: where the collective's arrays lie on the rank.
     """
 
     rank: int
@@ -37,6 +42,8 @@ class Item(NamedTuple):
     writes: tuple[int, ...] = ()
     received_nbytes: int = 0
     sent_nbytes: int = 0
+    call: int = 0
+    touches: tuple[Memory, ...] = ()
 
 
 @dataclass

@@ -20,6 +20,7 @@ from vkpar.device import Device
 from vkpar.errors import InvalidUsageError
 from vkpar.graph.graph import Graph
 from vkpar.graph.protocol import Record, Recorded
+from vkpar.graph.stretches import Memory
 
 _NAME: Final = "graph"
 _TIMED: Final = 2  # recordings with timestamps: one is read while the other runs
@@ -87,7 +88,7 @@ class GraphCollectives:
         _, pins = call.key(None)
         laid = self._library.lay(call, graph.ncollectives, self._written)
         if laid is not None:
-            graph.collect(laid, pins)
+            graph.collect(laid, pins, _memory_of(call, self.devices))
         work = Work(self._host.health, call)
         work.capture()
         return work
@@ -210,6 +211,17 @@ class GraphLauncher:
         if not self._closed:
             self._closed = True
             self._host.let_go(self._entry)
+
+
+def _memory_of(call: Call, devices: Sequence[Device]) -> list[list[Memory]]:
+    """Return by rank where the arrays of a call lie."""
+    found: list[list[Memory]] = [[] for _ in devices]
+    for array in (*call.arrays, *(call.out or ())):
+        held = None if array is None else array.storage.pin()
+        if held is not None:
+            parts = found[devices.index(array.device)]
+            parts += [(buffer.number, buffer.offset, buffer.offset + buffer.nbytes) for buffer in held.buffers]
+    return found
 
 
 def _planned(recorded: Recorded) -> tuple[Planned, ...]:
