@@ -50,6 +50,13 @@ def test_every_split_has_its_rows(capsys: pytest.CaptureFixture[str]) -> None:
     assert len(found["refused"]) == 4, "row has no large weights; one device alone is no split"
 
 
+def test_prompts_of_tensor_splits_in_halves_have_rows_of_their_own(capsys: pytest.CaptureFixture[str]) -> None:
+    status, found = run_json(capsys, *command("--splits", "layer,tensor", "--halves"))
+    assert (status, found["wrong"]) == (0, 0)
+    prompts = [(row["split"], row["step"]) for row in found["rows"] if row["test"] == "pp12"]
+    assert prompts == [("layer", "-"), ("tensor", "-"), ("tensor", "halves")]
+
+
 def test_it_prints_a_table_of_a_configuration(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("safetensors")
     tiny.write_folder(tmp_path)

@@ -100,6 +100,9 @@ def test_a_model_that_does_not_fit_one_device_is_split(rig: Open, settings_overr
         ("LL", "tensor", (1, 1), "float16"),
         ("LL", "tensor", (1, 1), "q8_0"),
         ("LL", "tensor", (1, 1), "q4_k"),
+        ("LL", "tensor in halves", (1, 1), "float32"),
+        ("LL", "tensor in halves", (1, 1), "float16"),
+        ("LL", "tensor in halves", (1, 1), "q8_0"),
     ],
 )
 def test_memory_is_what_was_planned(
@@ -107,7 +110,8 @@ def test_memory_is_what_was_planned(
 ) -> None:
     """With pieces of prompts captured, as on GPUs, so that what they compute in between is held."""
     monkeypatch.setattr(pieces, "captured_on", lambda devices: True)
-    comm, rows = rig(letters, wire="f32"), 96
+    comm, rows, halves = rig(letters, wire="f32"), 96, mode.endswith("halves")
+    mode = mode.removesuffix(" in halves")
     shape = Shape(4, 512, 1024, 16, 4, 32) if kind == "q4_k" else Shape(4, 256, 1024, 8, 4, 32)
     config = of_shape(shape, 512, rows)
     made = weights(config, kind)
@@ -116,6 +120,7 @@ def test_memory_is_what_was_planned(
     before = arrays_of(comm)
     placement = place(mode, config, found.ratios, units_of(config, made))
     with Llama(config, made, comm, placement, context=rows, batch=rows) as model:
+        model.halves = halves
         for _ in range(2):  # of the second piece a graph is captured
             model.rewind()
             model.prefill([1] * rows)
@@ -126,7 +131,10 @@ def test_memory_is_what_was_planned(
         planned = [rank.total for rank in found.memory]
         shares = [rank.activations / rank.total for rank in found.memory]
         assert min(shares) > 0.1, "what is computed in between counts"
-        assert planned == pytest.approx(held, rel=0.05)
+        if halves:  # these hold somewhat less: one half computes in what the other has dropped
+            assert all(0.9 * total < now < 1.05 * total for now, total in zip(held, planned, strict=True))
+        else:
+            assert planned == pytest.approx(held, rel=0.05)
 
 
 @pytest.mark.parametrize("mode", ["tensor", "auto"])

@@ -228,6 +228,7 @@ def _add_model(benches: Any) -> None:
         parser.add_argument(f"--{name}", type=_numbers, metavar="N[,...]", help=text)
     parser.add_argument("--tokens", type=whole(1), default=defaults.tokens, metavar="N", help="made (default: 128)")
     add_repeat(parser, defaults)
+    parser.add_argument("--halves", action="store_true", help="run prompts of tensor splits in two halves, too")
     parser.add_argument("--profile", action="store_true", help="say what a prompt spends in sums")
     parser.add_argument("--plot", metavar="FILE.png", help="draw the rates; needs matplotlib")
 

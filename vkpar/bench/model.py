@@ -64,6 +64,7 @@ class Options:
         steps: among :data:`STEPS`.
         prompts: tokens of prompts; ``tokens`` that are made after ``depths`` tokens. None for what suits the devices.
         repeat: runs, of which the medians count.
+        halves: prompts of tensor splits go through in two halves of their rows, too.
         profile: say what a prompt spends in sums, too.
         plot: a file for a picture.
     """
@@ -81,6 +82,7 @@ class Options:
     tokens: int = 128
     depths: tuple[int, ...] | None = None
     repeat: int = 3
+    halves: bool = False
     profile: bool = False
     plot: str | None = None
 
@@ -136,7 +138,7 @@ class Row:
     Attributes:
         split: as it was asked for; ``auto`` with the mode that it took.
         ratios: that the devices got, ``wire`` of the sums.
-        step: ``captured``, ``eager``, or ``-`` for prompts.
+        step: ``captured``, ``eager``; for prompts ``-``, or ``halves`` where they went through in two halves.
         test: its name.
         rate: tokens a second, the median of the runs; ``least`` and ``most`` of any.
         first: seconds of the first run, which makes pipelines and graphs and finds a GPU at a low clock.
@@ -285,8 +287,11 @@ def _split(
     name = named.split if named.split != "auto" else f"auto:{found.mode}"
     with Llama(config, made, comm, placement, context=options.context) as model:
         for count in options.prompts or ():
-            times = _times(partial(_prompt, model, count), devices, options.repeat)
-            yield _row(name, named, "-", f"pp{count}", count, times, model)
+            for halves in _halves(model, options):
+                model.halves = halves
+                times = _times(partial(_prompt, model, count), devices, options.repeat)
+                yield _row(name, named, "halves" if halves else "-", f"pp{count}", count, times, model)
+            model.halves = False
         for step in options.steps:
             for depth in options.depths or ():
                 model.rewind()
@@ -298,6 +303,12 @@ def _split(
         count = min(max(options.prompts or (0,)), batch_of(devices)) - 1  # of no other prompt: it runs eagerly
         if options.profile and count > 0 and comm.nranks > 1:
             taken["sums"] = _sums(model, comm, count)
+
+
+def _halves(model: Llama, options: Options) -> tuple[bool, ...]:
+    """Return how a split's prompts are run: whole ones, and halves where they are asked for and possible."""
+    sums = model.placement.mode == "tensor" and model.comm.nranks > 1
+    return (False, True) if options.halves and sums else (False,)
 
 
 def _arrays(devices: Sequence[Device]) -> list[int]:

@@ -94,6 +94,14 @@ class ParallelAttention:
             residual: the stream.
             norm: of the sum with the stream.
         """
+        return self._output(self._mixed(x, positions, cache), residual, norm)
+
+    def summed(self, x: Inputs, positions: Parts, cache: Sequence[Any]) -> Parts:
+        """Return the results on all ranks of a tensor split; see :meth:`RowParallelLinear.summed`."""
+        assert isinstance(self._output, RowParallelLinear), "a row split sums nothing"
+        return self._output.summed(self._mixed(x, positions, cache))
+
+    def _mixed(self, x: Inputs, positions: Parts, cache: Sequence[Any]) -> Parts:
         made = [layer(x) for layer in self._qkv]
         mixed: Parts = [None] * len(x)
         for rank in present(made[0]):
@@ -101,7 +109,7 @@ class ParallelAttention:
             if where is None or kept is None:
                 raise InvalidUsageError(f"rank {rank} has heads, but no positions or no cache")
             mixed[rank] = self._attend(rank, made, where, kept)
-        return self._output(mixed, residual, norm)
+        return mixed
 
     def _attend(self, rank: int, made: Sequence[Parts], positions: Array, cache: Any) -> Array:
         width, queries = self._heads.width, self._heads.queries.counts[rank]

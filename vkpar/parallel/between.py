@@ -219,16 +219,17 @@ def block_nbytes(widths: Widths, rows: int, stored: Stored) -> int:
         qkv = product((queries, keys, keys), stream, wide)
         turned = memory.take(rows * (queries + keys), wide)
         mixed = memory.take(rows * queries, wide)
-        memory.drop(turned)
+        memory.drop(turned, qkv)
         result = product((stream,), queries, _F32, rounds=False)
         new = [memory.take(rows * stream, _F32) for _ in range(2)]
-        memory.drop(qkv, mixed, result, before, normed)
+        memory.drop(mixed, result, before, normed)
         before, normed = new
         wider = product((inner, inner) if gated else (inner,), stream, _F32)
         active = memory.take(rows * inner, _F32)
+        memory.drop(wider)
         result = product((stream,), inner, _F32)
         new = [memory.take(rows * stream, _F32) for _ in range(2)]
-        memory.drop(wider, active, result, before, normed)
+        memory.drop(active, result, before, normed)
         before, normed = new
     return memory.nbytes
 

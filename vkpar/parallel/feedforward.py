@@ -31,14 +31,22 @@ class ParallelMLP:
 
     def __call__(self, x: Inputs, residual: Parts | None = None, norm: RMSNorm | None = None) -> tuple[Parts, Inputs]:
         """Return the results, with ``residual`` added, and their norm; see :meth:`RowParallelLinear.__call__`."""
+        return self._down(self._inner(x), residual, norm)
+
+    def summed(self, x: Inputs) -> Parts:
+        """Return the results on all ranks of a tensor split; see :meth:`RowParallelLinear.summed`."""
+        assert isinstance(self._down, RowParallelLinear), "a row split sums nothing"
+        return self._down.summed(self._inner(x))
+
+    def _inner(self, x: Inputs) -> Parts:
         if len(self._gate_up) == 1 and not self._gate_up[0].gathers:
-            return self._down(self._gate_up[0](x, "swiglu"), residual, norm)
+            return self._gate_up[0](x, "swiglu")
         made = [layer(x) for layer in self._gate_up]
         inner: Parts = [None] * len(x)
         for rank in present(made[0]):
             gate, up = _halves(made, rank)
             inner[rank] = ops.swiglu(gate, up)
-        return self._down(inner, residual, norm)
+        return inner
 
 
 def _halves(made: Sequence[Parts], rank: int) -> tuple[Array, Array]:

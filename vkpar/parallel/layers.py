@@ -297,6 +297,15 @@ class RowParallelLinear:
             return self._local(x, residual, norm)
         if len(targets) < comm.nranks:
             raise InvalidUsageError(f"a sum over the ranks goes to all of them; the residual is on {targets} alone")
+        return joined(self.summed(x), residual, norm)
+
+    def summed(self, x: Parts) -> Parts:
+        """Return the results on all ranks, each of them the sum over the ranks; :func:`joined` adds a residual.
+
+        Args:
+            x: (T, its inputs) of each rank that holds a part of the weight.
+        """
+        comm, ranks = self.linear.comm, present(self.weight.parts)
         sums: Parts = [None] * comm.nranks
         for rank in ranks:
             sums[rank] = self.linear.on(rank, there(x, rank))
@@ -306,7 +315,7 @@ class RowParallelLinear:
             comm.all_reduce(sums, out=whole)
         else:
             comm.all_reduce(whole)
-        return joined(list(whole), residual, norm)
+        return list(whole)
 
     def _local(self, x: Parts, residual: Parts | None, norm: RMSNorm | None) -> tuple[Parts, Inputs]:
         made: Parts = [None] * self.linear.comm.nranks

@@ -18,13 +18,13 @@ from vkpar.errors import InvalidUsageError
 from vkpar.graph.capture import capture
 from vkpar.parallel.attention import KVCache
 from vkpar.parallel.between import batch_of, piece_rows
-from vkpar.parallel.models import loading, naming
+from vkpar.parallel.models import loading, naming, two_halves
 from vkpar.parallel.models.building import Builder
 from vkpar.parallel.models.config import Config
 from vkpar.parallel.models.loading import Progress
 from vkpar.parallel.models.pieces import Pieces, Stage, through_all
 from vkpar.parallel.models.placement import Placement
-from vkpar.parallel.norms import Inputs, Parts, present
+from vkpar.parallel.norms import Inputs, Parts, present, there
 from vkpar.parallel.planned import Plan
 from vkpar.parallel.speed import settled
 
@@ -113,6 +113,24 @@ class Llama:
     def length(self) -> int:
         """Tokens whose keys and values are kept."""
         return self._length
+
+    @property
+    def halves(self) -> bool:
+        """Whether prompts go through a tensor split in two halves of their rows; False unless it is set.
+
+        In captured pieces, sums of one half run beside products of the other. To set it frees the captured pieces.
+
+        Raises:
+            InvalidUsageError: true for a model that several ranks do not sum.
+        """
+        return self._pieces.overlaps
+
+    @halves.setter
+    def halves(self, value: bool) -> None:
+        if value and (self.placement.mode != "tensor" or self.comm.nranks < 2):
+            raise InvalidUsageError("halves are for prompts in a tensor split over several ranks; leave it False")
+        self._pieces.close()
+        self._pieces.overlaps = value
 
     def placed(self) -> dict[str, Any]:
         """Return which rank has what, ready for JSON."""
@@ -303,6 +321,8 @@ class Llama:
             positions: of the tokens.
         """
         blocks = self._blocks
+        if self.halves and there(given, present(given)[0]).shape[0] > 1:
+            return two_halves.through(blocks, self._cache.layers, self._embedding, self._norm, given, positions)
         stream = given if stage.first else self._embedding(given)
         normed = blocks[stage.first].attention_norm.before(stream)
         for number in range(stage.first, stage.stop):

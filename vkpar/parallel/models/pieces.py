@@ -90,11 +90,13 @@ class Pieces:
 
     Attributes:
         stages: of the blocks.
+        overlaps: whether operations run between the steps of sums in captured pieces.
     """
 
     def __init__(self, comm: Communicator, rows: int, streams: Sequence[tuple[int, ...]]) -> None:
         self._comm = comm
         self.stages = stages_of(streams)
+        self.overlaps = False
         self._captures = captured_on(comm.devices)
         self._least = min(rows, _LEAST)
         self._latest = 0  # tokens of the latest piece
@@ -174,7 +176,7 @@ class Pieces:
                 devices, sums = (comm.devices[stage.ranks[0]],), None
             if self._graphs:
                 given = _like(self._graphs[-1].stream, stage.ranks[0], comm)
-            with capture(devices, comm=sums) as graph:
+            with capture(devices, comm=sums, overlap=self.overlaps) as graph:
                 stream, normed = through(stage, tokens if given is None else given, positions)
             self._graphs.append(_Captured(graph, given, stream, normed))
         self._rows = rows

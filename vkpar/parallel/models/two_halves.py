@@ -1,0 +1,83 @@
+"""The rows of a prompt in two halves: while the sums of one cross links, products of the other run.
+
+In a tensor split each rank waits for the others after each half of a block. With two halves of the rows under way there
+is something to do meanwhile: the second half takes its turn where the first one waits, and the other way round. The
+second half attends to the first one's keys, which were appended before, as for two pieces of a prompt that follow each
+other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from vkpar import ops
+from vkpar.parallel.layers import ParallelEmbedding, joined
+from vkpar.parallel.models.building import Block
+from vkpar.parallel.norms import Inputs, Parts, RMSNorm, arrays_of, present, there
+
+_TILE: Final = 64  # rows
+
+
+def middle(rows: int) -> int:
+    """Return how many of so many rows the first half has: whole tiles, but for few rows."""
+    half = (rows + 1) // 2
+    return -(-half // _TILE) * _TILE if rows >= 4 * _TILE else half
+
+
+class _Half:
+    """Some rows on their way.
+
+    Attributes:
+        positions: of them.
+        sums: what is to be added to the stream next.
+    """
+
+    def __init__(self, stream: Parts, positions: Parts) -> None:
+        self.stream, self.positions = stream, positions
+        self.sums: Parts | None = None
+
+    def normed(self, norm: RMSNorm) -> Inputs:
+        """Add what was summed to the stream, and return the norm of that."""
+        sums, self.sums = self.sums, None
+        if sums is None:
+            return norm.before(self.stream)
+        self.stream, normed = joined(sums, self.stream, norm)
+        return normed
+
+
+def through(
+    blocks: Sequence[Block],
+    caches: Sequence[Sequence[Any]],
+    embedding: ParallelEmbedding,
+    last: RMSNorm,
+    tokens: Parts,
+    positions: Parts,
+) -> tuple[Parts, Inputs]:
+    """Return the residual stream after all blocks of a tensor split, and its norm.
+
+    Args:
+        blocks: all of them.
+        caches: by block.
+        embedding: of the tokens.
+        last: the norm after the last block.
+        tokens: (T,) uint32 by rank, two at least.
+        positions: of the tokens.
+    """
+    cut = middle(there(tokens, present(tokens)[0]).size)
+    halves = []
+    for rows in (slice(None, cut), slice(cut, None)):
+        mine, where = ([None if part is None else part[rows] for part in each] for each in (tokens, positions))
+        halves.append(_Half(embedding(mine), where))
+    for block, cache in zip(blocks, caches, strict=True):
+        for half in halves:
+            half.sums = block.attention.summed(half.normed(block.attention_norm), half.positions, cache)
+        for half in halves:
+            half.sums = block.forward.summed(half.normed(block.forward_norm))
+    normed = [arrays_of(half.normed(last)) for half in halves]
+    return _whole([half.stream for half in halves]), _whole(normed)
+
+
+def _whole(parts: Sequence[Parts]) -> Parts:
+    """Return the rows of all halves, one after the other."""
+    return [ops.concatenate(rows) for rows in zip(*parts, strict=True)]
