@@ -120,6 +120,42 @@ def test_an_enqueue_returns_before_the_driver_has_all(devices: list[vkpar.Device
         s.check()
 
 
+def test_operations_come_after_what_is_sent_to_the_devices_other_queue(devices: list[vkpar.Device]) -> None:
+    """That queue has batches left for the thread where the operations' own queue has none."""
+    with vkpar.open_devices("llvmpipe")[0] as device:
+        held = Held(device)
+        with stand([device, devices[1]], fakes={0: {"submit": held}}) as s:
+            a = device.full((4,), 1.0)
+            device.synchronize()
+            device.logical.compute.port.pair(s.ports[0])
+            s.enqueue(many(s))
+            assert held.begun.wait(30)
+            found: list[int] = []
+
+            def operate() -> None:
+                a.fill(2.0)
+                device.synchronize()
+                found.append(s.reached(0))
+
+            thread = threading.Thread(target=operate)
+            thread.start()
+            time.sleep(0.05)
+            assert not found
+            held.go.set()
+            thread.join(30)
+            assert found == [20]
+
+
+@pytest.mark.parametrize("freed", [(0, 1), (1, 0)])
+def test_queues_may_be_freed_in_any_order(devices: list[vkpar.Device], freed: tuple[int, int]) -> None:
+    """After a program of which one rank's batches all went ahead, and another's did not."""
+    with stand(devices) as s:
+        s.enqueue([s.batch(0, {}, {}), *(s.batch(1, {}, {}) for _ in range(20))])
+        until(lambda: s.reached(1) == 20)
+        for rank in freed:
+            s.ports[rank].close()
+
+
 @pytest.mark.parametrize("end", ["again", "close", "free"])
 def test_a_program_that_is_being_sent(devices: list[vkpar.Device], end: str) -> None:
     """It is launched again, or freed, or its group is, only once the thread is done with it."""

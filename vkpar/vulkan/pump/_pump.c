@@ -30,6 +30,7 @@ void vkp_queue_free(vkp_queue *q) {
     if (forked) return;
     pthread_mutex_lock(&entry);
     settle(q);
+    if (q->sibling) q->sibling->sibling = NULL;
     pthread_mutex_unlock(&entry);
     free(q);
 }
@@ -144,11 +145,12 @@ vkp_group *vkp_group_new(uint32_t n, vkp_queue **queues, uint32_t nslots) {
     g->fetched = calloc((size_t)(nslots + 1) * (n + 1), sizeof *g->fetched);
     g->locals = calloc(n, sizeof *g->locals);
     g->waiters = calloc(n, sizeof *g->waiters);
+    g->sends = calloc(n, sizeof *g->sends);
     g->unsent = n;
     pthread_mutex_init(&g->lock, NULL);
     make_sender(&g->sender);
     if (!g->queues || !g->native || !g->waited || !g->writer || !g->written || !g->read || !g->mirror || !g->offset ||
-        !g->size || !g->fetched || !g->locals || !g->waiters) {
+        !g->size || !g->fetched || !g->locals || !g->waiters || !g->sends) {
         vkp_group_free(g);
         return NULL;
     }
@@ -246,7 +248,8 @@ void vkp_group_free(vkp_group *g) {
     pthread_mutex_unlock(&entry);
     pthread_mutex_destroy(&g->lock);
     free(g->queues); free(g->native); free(g->waited); free(g->writer); free(g->written); free(g->read);
-    free(g->mirror); free(g->offset); free(g->size); free(g->fetched); free(g->locals); free(g->waiters); free(g);
+    free(g->mirror); free(g->offset); free(g->size); free(g->fetched); free(g->locals); free(g->waiters); free(g->sends);
+    free(g);
 }
 
 /* ---- programs ---- */

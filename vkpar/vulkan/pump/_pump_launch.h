@@ -2,9 +2,9 @@
  *
  * The open buffer is submitted when the device has run dry or is about to, when enough has gathered, and before
  * anything that needs it: other submissions to the queue or its sibling, and waits for its value. Its value counts as
- * the queue's last one from the first operation in it on. Every entry holds the lock below; a thread submits what nobody comes back to. Where a
- * submit fails, the buffer stays as it is: the next call tries again, and says so before it appends anything. While a
- * thread captures, what it asks of the stream is refused: the caller keeps it for a graph.
+ * the queue's last one from the first operation in it on. Every entry holds the lock below; a thread submits what nobody
+ * comes back to. Where a submit fails, the buffer stays as it is: the next call tries again, and says so before it appends
+ * anything. While a thread captures, what it asks of the stream is refused: the caller keeps it for a graph.
  */
 #ifndef VKPAR_PUMP_LAUNCH_H
 #define VKPAR_PUMP_LAUNCH_H
@@ -91,7 +91,7 @@ static int retire_frames(vkp_stream *s) {
         s->head = (s->head + 1) % s->nframes;
         s->pending--;
     }
-    return now >= s->queue->submitted && !is_sending(s->queue);
+    return now >= __atomic_load_n(&s->queue->submitted, __ATOMIC_ACQUIRE) && !is_sending(s->queue);
 }
 
 static int32_t reset_frame(vkp_stream *s, frame *f) {
@@ -186,6 +186,7 @@ static int32_t dispatch_into(vkp_stream *s, recorder *to, frame *f, const vkp_pl
 static int32_t flush(vkp_stream *s) {
     if (!s) return SUCCESS;
     if (!forked) settle(s->queue);
+    if (!forked) settle(s->queue->sibling);
     if (!s->count) return s->broken;
     if (s->shut || forked) return SUCCESS;
     if (s->broken) return s->broken;
@@ -262,7 +263,7 @@ static void appended(vkp_stream *s, uint32_t name, uint64_t cost_ns) {
 static void *attend(void *argument) {
     vkp_stream *s = argument;
     struct timespec tick = {0, (long)TICK_NS};
-    uint32_t idle = IDLE_TICKS;
+    uint32_t idle = 0;                   /* operations may have come before the thread */
     pthread_mutex_lock(&entry);
     while (!s->stop) {
         if (idle >= IDLE_TICKS) {

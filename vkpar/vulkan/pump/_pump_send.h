@@ -126,6 +126,7 @@ static void promise(vkp_program *p, uint32_t rank) {
     if (count == ahead_of(p, rank)) return;
     q->sending = p->group;
     q->promised = q->last;
+    p->group->sends[rank] = 1;
 }
 
 /* Has the thread submit what does not go ahead; false where there is no thread and none can be started. */
@@ -137,7 +138,6 @@ static int hand_over(vkp_program *p) {
     if (takes && !s->running) takes = s->running = !pthread_create(&s->thread, NULL, send, g);
     if (takes) {
         s->program = p;
-        s->promises = 1;
         __atomic_store_n(&p->is_sent, 1, __ATOMIC_RELEASE);
         for (uint32_t r = 0; r < g->n; r++) promise(p, r);
         if (s->parked) pthread_cond_signal(&s->wake);
@@ -163,11 +163,10 @@ static int32_t submit_all(vkp_program *p, uint32_t *failed) {
 
 /* Notes what the thread could not submit: nothing will signal those values, and waits for them say why. */
 static void conclude(vkp_group *g) {
-    if (!g->sender.promises) return;     /* its queues may be gone */
-    g->sender.promises = 0;
-    for (uint32_t r = 0; r < g->n; r++) {
+    for (uint32_t r = 0; g->sends && r < g->n; r++) {
+        if (!g->sends[r]) continue;
+        g->sends[r] = 0;
         vkp_queue *q = g->queues[r];
-        if (q->sending != g) continue;
         q->sending = NULL;
         if (q->promised == q->submitted) continue;
         q->lost_after = q->submitted;

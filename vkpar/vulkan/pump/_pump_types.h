@@ -82,7 +82,7 @@ typedef struct {
 
 typedef struct {
     pthread_t thread;
-    int running, parked, ends, promises; /* promises: some queue's `sending` may be the group */
+    int running, parked, ends;
     pthread_mutex_t lock;
     pthread_cond_t wake, sent;
     struct vkp_program *program;         /* what it is to submit the rest of; NULL: nothing, and `result` is there */
@@ -103,6 +103,7 @@ typedef struct vkp_group {
     local *locals;
     waiter *waiters;
     sender sender;
+    uint8_t *sends;                      /* per rank: its queue's `sending` is the group; others may be gone */
     uint32_t unsent;                     /* the rank that the sender could not submit all for, else n */
     pthread_mutex_t lock;
     int stop, aborted;
