@@ -471,7 +471,21 @@ def test_a_capture_measures_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     device = SimpleNamespace(info=SimpleNamespace(device_uuid="d", driver_uuid="u", driver_version=1))
     monkeypatch.setattr(core_rates, "_found", lambda *_, **__: pytest.fail("measured inside a capture"))
     monkeypatch.setattr(core_rates.capturing, "current", object)
-    assert set(core_rates.measured(device, "float16", (BIG, PLAIN)).rates) == {BIG, PLAIN}  # type: ignore[arg-type]
+    monkeypatch.setattr(core_rates, "_known", {})
+    monkeypatch.setattr(core_rates, "_load", lambda *_: None)
+    with env.override(tuning="auto"):
+        assert core_rates.measured(device, "float16", (BIG, PLAIN)) == core_rates.assumed((BIG, PLAIN))  # type: ignore[arg-type]
+    assert not core_rates._known, "a product outside a capture is yet to measure"
+
+
+def test_a_capture_takes_what_an_earlier_process_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = SimpleNamespace(info=SimpleNamespace(device_uuid="d", driver_uuid="u", driver_version=1))
+    made = core_rates.Measured({BIG: RATES[BIG]}, STREAMED)
+    monkeypatch.setattr(core_rates.capturing, "current", object)
+    monkeypatch.setattr(core_rates, "_known", {})
+    monkeypatch.setattr(core_rates, "_load", lambda *_: made)
+    with env.override(tuning="auto"):
+        assert core_rates.measured(device, "float16", (BIG,)) is made  # type: ignore[arg-type]
 
 
 def test_a_kernel_that_the_driver_does_not_build_leaves_products_to_the_others(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,6 +29,7 @@ from vkpar.vulkan.physical import ALIGNMENT
 if TYPE_CHECKING:
     from vkpar.device import Device
     from vkpar.ops.cores import Core
+    from vkpar.vulkan.physical import DeviceInfo
     from vkpar.vulkan.pipelines.kernel import Pipeline
 
 _log = logging.getLogger("vkpar")
@@ -133,7 +134,7 @@ def measured(device: Device, dtype: str, cores: tuple[Core, ...], *, streams: bo
     """Return what was measured of kernels: in this process, an earlier one, or now.
 
     With VKPAR_TUNING=off, where bindings or memory are too small or there are no timestamps to measure by, and inside a
-    capture, which waits for nothing, fixed rates stand for them.
+    capture, which waits for nothing and finds nothing kept, fixed rates stand for them.
 
     Args:
         device: whose.
@@ -146,21 +147,28 @@ def measured(device: Device, dtype: str, cores: tuple[Core, ...], *, streams: bo
     with _lock:
         found = _known.get(key)
         if found is None and capturing.current() is not None:
-            return assumed(cores)
-        if found is None:
-            found = _known[key] = _found(device, dtype, cores, streams=streams)
-        return found
+            found = _kept(info, dtype, cores, streams=streams)
+            if found is None:
+                return assumed(cores)
+        _known[key] = found or _found(device, dtype, cores, streams=streams)
+        return _known[key]
+
+
+def _file(info: DeviceInfo, dtype: str, *, streams: bool) -> tuple[str, dict[str, object]]:
+    """Return the name of the file that keeps rates, and what it says that these are about."""
+    about: dict[str, object] = {"format": _FORMAT, "vkpar": __version__, "streams": streams}
+    about["driver"] = [info.driver_uuid, info.driver_version]
+    return f"products-{info.device_uuid}-{dtype}.json", about
+
+
+def _kept(info: DeviceInfo, dtype: str, cores: tuple[Core, ...], *, streams: bool) -> Measured | None:
+    return _load(*_file(info, dtype, streams=streams), cores) if env.get().tuning == "auto" else None
 
 
 def _found(device: Device, dtype: str, cores: tuple[Core, ...], *, streams: bool) -> Measured:
-    tuning = env.get().tuning
-    if tuning == "off":
+    if env.get().tuning == "off":
         return assumed(cores)
-    info = device.info
-    name = f"products-{info.device_uuid}-{dtype}.json"
-    about: dict[str, object] = {"format": _FORMAT, "vkpar": __version__, "streams": streams}
-    about["driver"] = [info.driver_uuid, info.driver_version]
-    kept = None if tuning == "redo" else _load(name, about, cores)
+    kept = _kept(device.info, dtype, cores, streams=streams)
     if kept is not None:
         return kept
     try:
@@ -181,6 +189,7 @@ def _found(device: Device, dtype: str, cores: tuple[Core, ...], *, streams: bool
         return assumed(cores)
     try:
         ns = {core.label: rate for core, rate in made.rates.items()}
+        name, about = _file(device.info, dtype, streams=streams)
         cachedir.write(name, json.dumps({**about, "ns": ns, "few": made.few}).encode())
     except OSError as error:
         _log.info("the rates of matrix cores are not kept: %s", error)
