@@ -1,10 +1,10 @@
 """Runs schedules without a GPU: in-order queues, one to three a rank, heads taken in random order, overlapping steps.
 
 What a step waits for is worked out exactly as the pump does when it enqueues (``collect`` and ``build_waits`` in
-``vkpar/vulkan/pump/_pump.c``): the writers of the slots that it reads, and every reader and the writer of the contents
-that it overwrites, as of the global order; a value that the queue has waited for before is left out. Where a rank has
-several queues, the blocks of its arrays are waited for in the same way; with a ``QueueMap`` all kernels of a rank run
-on one queue. The state of slots and arrays lives on from one program to the next, as it does on devices.
+``vkpar/vulkan/pump/_pump_program.h``): the writers of the slots that it reads, and every reader and the writer of the
+contents that it overwrites, as of the global order; a value that the queue has waited for before is left out. Where a
+rank has several queues, the blocks of its arrays are waited for in the same way; with a ``QueueMap`` all kernels of a
+rank run on one queue. The state of slots and arrays lives on from one program to the next, as it does on devices.
 
 A step begins when its waits are met and it is the head of its queue; it ends some time later, while steps of other
 queues begin and end. It reads at both moments and must find the generation of each slot and block that the global

@@ -1,0 +1,218 @@
+/* Programs: batches of several queues, in one global order, and what each has to wait for. */
+#ifndef VKPAR_PUMP_PROGRAM_H
+#define VKPAR_PUMP_PROGRAM_H
+
+#include "_pump_bridge.h"
+#include "_pump_launch.h"
+#include "_pump_send.h"
+#include "_pump_types.h"
+
+void vkp_group_abort(vkp_group *g);
+static uint32_t add_sibling_wait(vkp_queue *q, uint64_t *waits, uint64_t *values, uint32_t count);
+
+void vkp_program_free(vkp_program *p) {
+    if (!p) return;
+    if (__atomic_load_n(&p->is_sent, __ATOMIC_ACQUIRE)) await_sender(p->group, p);
+    free(p->rank); free(p->read_start); free(p->reads); free(p->write_start); free(p->writes); free(p->commands);
+    free(p->gates); free(p->gate_values); free(p->submits); free(p->timelines); free(p->waits); free(p->wait_values);
+    free(p->signals); free(p->signal_values); free(p->required); free(p->stages); free(p->first); free(p->needs);
+    free(p->opening);
+    free(p);
+}
+
+static void *copy_of(const void *source, size_t nbytes) {
+    void *made = malloc(nbytes ? nbytes : 1);
+    if (made) memcpy(made, source, nbytes);
+    return made;
+}
+
+/* Batches in global order: batch i runs commands[i] on rank[i], reads slots reads[read_start[i]..read_start[i+1]]
+ * and writes slots writes[write_start[i]..write_start[i+1]]. It waits for gate_values[i] on gates[i] too, unless 0. */
+vkp_program *vkp_program_new(vkp_group *g, uint32_t nbatches, const uint32_t *rank, const uint64_t *commands,
+                             const uint32_t *read_start, const uint32_t *reads, const uint32_t *write_start,
+                             const uint32_t *writes, const uint64_t *gates, const uint64_t *gate_values) {
+    vkp_program *p = calloc(1, sizeof *p);
+    if (!p) return NULL;
+    size_t width = g->n + WAITS, waits = width * (nbatches ? nbatches : 1);
+    p->group = g;
+    p->nbatches = nbatches;
+    p->rank = copy_of(rank, nbatches * sizeof *rank);
+    p->read_start = copy_of(read_start, (nbatches + 1) * sizeof *read_start);
+    p->reads = copy_of(reads, read_start[nbatches] * sizeof *reads);
+    p->write_start = copy_of(write_start, (nbatches + 1) * sizeof *write_start);
+    p->writes = copy_of(writes, write_start[nbatches] * sizeof *writes);
+    p->commands = copy_of(commands, nbatches * sizeof *commands);
+    p->gates = copy_of(gates, nbatches * sizeof *gates);
+    p->gate_values = copy_of(gate_values, nbatches * sizeof *gate_values);
+    p->submits = calloc(nbatches + 1, sizeof *p->submits);
+    p->timelines = calloc(nbatches + 1, sizeof *p->timelines);
+    p->waits = malloc(waits * sizeof *p->waits);
+    p->wait_values = malloc(waits * sizeof *p->wait_values);
+    p->signals = malloc((nbatches + 1) * sizeof *p->signals);
+    p->signal_values = malloc((nbatches + 1) * sizeof *p->signal_values);
+    p->required = calloc(g->n, sizeof *p->required);
+    p->stages = malloc(width * sizeof *p->stages);
+    p->first = calloc(g->n + 1, sizeof *p->first);
+    p->needs = malloc((g->n + read_start[nbatches]) * sizeof *p->needs);
+    p->opening = calloc(2 * g->n + 1, sizeof *p->opening);
+    if (!p->rank || !p->read_start || !p->reads || !p->write_start || !p->writes || !p->commands || !p->gates ||
+        !p->gate_values || !p->submits || !p->timelines || !p->waits || !p->wait_values || !p->signals ||
+        !p->signal_values || !p->required || !p->stages || !p->first || !p->needs || !p->opening) {
+        vkp_program_free(p);
+        return NULL;
+    }
+    for (size_t i = 0; i < width; i++) p->stages[i] = STAGE_ALL_COMMANDS;
+    for (uint32_t i = 0; i < nbatches; i++) p->first[rank[i] + 1]++;
+    for (uint32_t r = 0; r < g->n; r++) p->first[r + 1] += p->first[r];
+    return p;
+}
+
+/* Has the next submissions begin with `command` on `rank`, before its first batch in the same submission; 0: with none. */
+void vkp_program_prelude(vkp_program *p, uint32_t rank, uint64_t command) {
+    p->opening[2 * rank] = (void *)(uintptr_t)command;
+}
+
+static void require(vkp_program *p, uint32_t rank, uint32_t source, uint64_t value) {
+    if (source != rank && value > p->required[source]) p->required[source] = value;
+}
+
+/* Notes a need where the slot's writer and its reader do not share memory, for every read: that the writer's timeline
+ * has its value does not say that the bytes are here. The first reader in each memory has them copied; what the others
+ * wait for comes after that in the writer's queue of needs. */
+static int fetch(vkp_program *p, uint32_t rank, uint32_t slot) {
+    vkp_group *g = p->group;
+    uint32_t source = g->writer[slot];
+    uint64_t value = g->written[slot], *waited = &g->waited[rank * g->n + source];
+    if (!value || g->mirror[source] == g->mirror[rank]) return 0;
+    uint8_t *fetched = &g->fetched[(size_t)slot * (g->n + 1) + (g->mirror[rank] ? rank : g->n)];
+    p->needs[p->nneeds++] = (need){value, 0, source, rank, *fetched ? NO_SLOT : slot};
+    *fetched = 1;
+    if (value > *waited) *waited = value;
+    return 1;
+}
+
+/* What batch i must wait for: the writers of what it reads, every reader and the writer of what it overwrites. */
+static void collect(vkp_program *p, uint32_t i, uint64_t value) {
+    vkp_group *g = p->group;
+    uint32_t rank = p->rank[i];
+    memset(p->required, 0, g->n * sizeof *p->required);
+    p->nneeds = 0;
+    for (uint32_t k = p->read_start[i]; k < p->read_start[i + 1]; k++) {
+        uint32_t slot = p->reads[k];
+        if (!fetch(p, rank, slot)) require(p, rank, g->writer[slot], g->written[slot]);
+        g->read[slot * g->n + rank] = value;
+    }
+    for (uint32_t k = p->write_start[i]; k < p->write_start[i + 1]; k++) {
+        uint32_t slot = p->writes[k];
+        require(p, rank, g->writer[slot], g->written[slot]);
+        for (uint32_t r = 0; r < g->n; r++) {
+            require(p, rank, r, g->read[slot * g->n + r]);
+            g->read[slot * g->n + r] = 0;
+        }
+        g->writer[slot] = rank;
+        g->written[slot] = value;
+        memset(&g->fetched[(size_t)slot * (g->n + 1)], 0, g->n + 1);
+    }
+}
+
+/* Looks at the counter: a wait of no length takes several times as long. */
+static int has_reached(vkp_queue *q, uint64_t value) {
+    uint64_t now = 0;
+    return q->counter(q->device, q->timeline, &now) == SUCCESS && now >= value;
+}
+
+static int32_t build_waits(vkp_program *p, uint32_t i, uint64_t *waits, uint64_t *values, uint32_t *count) {
+    vkp_group *g = p->group;
+    uint32_t n = g->n, rank = p->rank[i];
+    *count = 0;
+    for (uint32_t src = 0; src < n; src++) {
+        uint64_t value = p->required[src], *waited = &g->waited[rank * n + src];
+        if (value <= *waited) continue;
+        *waited = value;
+        if (g->native[rank * n + src]) {
+            waits[*count] = g->native[rank * n + src];
+            values[(*count)++] = value;
+        } else if (value > g->queues[src]->submitted || !has_reached(g->queues[src], value)) {
+            p->needs[p->nneeds++] = (need){value, 0, src, rank, NO_SLOT};
+        }
+    }
+    if (p->nneeds) {
+        waits[*count] = g->locals[rank].semaphore;
+        int32_t result = park(g, rank, p->needs, p->nneeds, &values[(*count)++]);
+        if (result != SUCCESS) return result;
+    }
+    if (p->gates[i]) {
+        waits[*count] = p->gates[i];
+        values[(*count)++] = p->gate_values[i];
+    }
+    *count = add_sibling_wait(g->queues[rank], waits, values, *count);
+    return SUCCESS;
+}
+
+static int32_t build(vkp_program *p, uint64_t *next, uint32_t *fill) {
+    vkp_group *g = p->group;
+    size_t width = g->n + WAITS;
+    for (uint32_t i = 0; i < p->nbatches; i++) {
+        uint32_t rank = p->rank[i], at = fill[rank]++, count;
+        uint64_t value = ++next[rank], *waits = p->waits + at * width, *values = p->wait_values + at * width;
+        collect(p, i, value);
+        int32_t result = build_waits(p, i, waits, values, &count);
+        if (result != SUCCESS) return result;
+        p->signals[at] = g->queues[rank]->timeline;
+        p->signal_values[at] = value;
+        p->timelines[at] = (timeline_info){STYPE_TIMELINE_SUBMIT, NULL, count, values, 1, &p->signal_values[at]};
+        p->submits[at] = (submit_info){STYPE_SUBMIT_INFO, &p->timelines[at], count, waits, p->stages, 1,
+                                       &p->commands[i], 1, &p->signals[at]};
+        if (at == p->first[rank] && p->opening[2 * rank]) {
+            p->opening[2 * rank + 1] = p->commands[i];
+            p->submits[at].command_count = 2;
+            p->submits[at].commands = &p->opening[2 * rank];
+        }
+    }
+    return SUCCESS;
+}
+
+/* May what was built be submitted? An abort that comes later finds all its parked entries and releases them. */
+static int32_t may_submit(vkp_group *g) {
+    lock_group(g);
+    int32_t result = refusal(g);
+    pthread_mutex_unlock(&g->lock);
+    return result;
+}
+
+static int32_t enqueue(vkp_program *p, uint64_t *values, uint32_t *failed) {
+    vkp_group *g = p->group;
+    uint64_t next[g->n], sibling_waited[g->n];
+    uint32_t fill[g->n];
+    int32_t result = SUCCESS;
+    *failed = g->n;
+    for (uint32_t r = 0; r < g->n && result == SUCCESS; r++) result = flush_device(g->queues[r]);
+    for (uint32_t r = 0; r < g->n; r++) {
+        next[r] = g->queues[r]->last;
+        sibling_waited[r] = g->queues[r]->sibling_waited;
+        fill[r] = p->first[r];
+    }
+    if (result == SUCCESS) result = build(p, next, fill);
+    if (result == SUCCESS) result = may_submit(g);
+    if (result == SUCCESS) result = submit_all(p, failed);
+    if (result != SUCCESS) {
+        /* What was not submitted has not waited for its device's other queue. The slot table counts it all the same,
+         * and local timelines have entries for it: this group is of no more use, so let go of all that is parked. */
+        for (uint32_t r = *failed < g->n ? *failed : 0; r < g->n; r++) g->queues[r]->sibling_waited = sibling_waited[r];
+        vkp_group_abort(g);
+    }
+    for (uint32_t r = 0; r < g->n; r++) values[r] = g->queues[r]->last;
+    return result;
+}
+
+/* Submits every batch; values[r] is then the last value of rank r's queue. On an error the group is aborted. Then
+ * *failed is the rank whose submission failed, and values[r] says how far rank r's batches were submitted; or it is the
+ * number of ranks where none was submitted. */
+int32_t vkp_enqueue(vkp_program *p, uint64_t *values, uint32_t *failed) {
+    pthread_mutex_lock(&entry);
+    int32_t result = enqueue(p, values, failed);
+    pthread_mutex_unlock(&entry);
+    return result;
+}
+
+#endif
