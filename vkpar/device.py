@@ -17,6 +17,7 @@ from vkpar.arrays.host import HostArray
 from vkpar.arrays.operators import operations
 from vkpar.errors import InvalidUsageError
 from vkpar.plans import Plans
+from vkpar.unpickled import Unpickled
 from vkpar.vulkan import api, capturing, drivers, instance
 from vkpar.vulkan.device import LogicalDevice
 from vkpar.vulkan.memory.accounting import ARRAYS, DeviceMemory
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("vkpar")
 
 
-class Device:
+class Device(Unpickled):
     """An opened device; work given to it runs in program order.
 
     Closing it waits for its work and frees its memory; the arrays that lived on it can no longer be used. It is a

@@ -19,6 +19,7 @@ from vkpar.errors import InvalidUsageError, UnsupportedError
 from vkpar.pieces import can_begin
 from vkpar.plans import Plan, form_of
 from vkpar.plans import make as make_plan
+from vkpar.unpickled import Unpickled
 from vkpar.vulkan import capturing, query, queue
 from vkpar.vulkan.memory.buffer import BufferRange
 from vkpar.vulkan.memory.pool import round_up
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
     Push = ReadableBuffer | Mapping[str, Any]
 
 
-class Kernel:
+class Kernel(Unpickled):
     """A compute kernel on one device, or on several.
 
     Buffers are in set 0; binding i is the i-th array of a call: exactly the array's bytes, so that a kernel given a

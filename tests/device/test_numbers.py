@@ -382,6 +382,18 @@ def test_copies_by_the_copy_module(device: vkpar.Device) -> None:
     assert (a.tolist(), deep.tolist()) == ([1, 9, 9], [2, 3])
 
 
+def test_what_lives_in_this_process_is_not_pickled(device: vkpar.Device) -> None:
+    source = "#version 450\nlayout(local_size_x = 1) in;\nvoid main() {}\n"
+    cache = vkpar.KVCache(device, 8, 2, 16)
+    weights = vkpar.quantized(device, np.zeros((1, 34), np.uint8), (1, 32), "q8_0")
+    with vkpar.Kernel(device, source) as kernel, vkpar.capture(device) as graph:
+        for thing in (device, kernel, graph, cache, weights):
+            for refuse in (pickle.dumps, copy.deepcopy):
+                with pytest.raises(OperandError, match=f"a {type(thing).__name__} lives in this process alone"):
+                    refuse(thing)
+    graph.close()
+
+
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
 def test_pickling_says_what_can_be(device: vkpar.Device, protocol: int) -> None:
     with pytest.raises(OperandError, match=r"cannot be pickled: pickle array\.numpy\(\)"):

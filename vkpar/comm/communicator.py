@@ -25,9 +25,10 @@ from vkpar.comm.rig.links import Link
 from vkpar.comm.tune import measure, opening
 from vkpar.device import Device, close_orphans
 from vkpar.errors import CommunicatorError
+from vkpar.unpickled import Unpickled
 
 
-class Communicator:
+class Communicator(Unpickled):
     """Collectives over devices of any vendors; rank r is the r-th device.
 
     Every collective is enqueued and returns a :class:`~vkpar.comm.engine.work.Work`; later work on the same devices

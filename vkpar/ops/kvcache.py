@@ -13,6 +13,7 @@ from vkpar.ops._launch import FLOATS, GROUP, INTEGERS, SHORT, check_arrays, chec
 from vkpar.ops.making import full
 from vkpar.ops.rope import Scaling, check_style, known_table, rope, table_of
 from vkpar.ops.strided import bind, stand_in, takes
+from vkpar.unpickled import Unpickled
 
 if TYPE_CHECKING:
     from vkpar.device import Device
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 _PITCH = 8  # elements that rows are a multiple of, so that kernels read 16 bytes at once
 
 
-class KVCache:
+class KVCache(Unpickled):
     """The keys and values of one sequence on a device, which :func:`vkpar.attention` takes in place of both.
 
     Attributes:

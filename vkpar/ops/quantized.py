@@ -30,6 +30,7 @@ from vkpar.ops._launch import (
     words,
     writable_in_place,
 )
+from vkpar.unpickled import Unpickled
 from vkpar.vulkan.memory.subbuffers import GRANULE
 from vkpar.vulkan.physical import ALIGNMENT
 
@@ -91,7 +92,7 @@ class Piece(NamedTuple):
         return Piece(first, stop - start, self.chunks[start:stop], self.scales[start:stop])
 
 
-class Quantized:
+class Quantized(Unpickled):
     """A matrix of quantised weights on a device, made by :func:`quantized`, or a view of rows of one.
 
     ``vkpar.matmul(x, q, transpose_b=True)`` multiplies by it, ``q[a:b]`` is a view of whole rows. The device keeps

@@ -12,9 +12,10 @@ from vkpar.errors import InvalidUsageError
 from vkpar.parallel.heads import Heads
 from vkpar.parallel.layers import ColumnParallelLinear, GatheredLinear, RowParallelLinear
 from vkpar.parallel.norms import Inputs, Parts, RMSNorm, present
+from vkpar.unpickled import Unpickled
 
 
-class KVCache:
+class KVCache(Unpickled):
     """The keys and values of all layers: each rank keeps those of its heads.
 
     Args:

@@ -6,12 +6,13 @@ from vkpar.comm.engine.flights import Flight
 from vkpar.comm.engine.health import Health
 from vkpar.errors import InvalidUsageError, WaitTimeoutError
 from vkpar.timeouts import Deadline, Waitable
+from vkpar.unpickled import Unpickled
 from vkpar.vulkan import instance
 
 _FOR_EVER_NS = 1 << 62
 
 
-class Work(Waitable):
+class Work(Unpickled, Waitable):
     """A collective that was enqueued; it holds the arrays until it is done.
 
     ``await work`` waits in a thread of the event loop's executor. Inside a ``group`` it is not enqueued yet: it cannot

@@ -27,9 +27,10 @@ from vkpar.parallel.models.placement import Placement
 from vkpar.parallel.norms import Inputs, Parts, present, there
 from vkpar.parallel.planned import Plan
 from vkpar.parallel.speed import settled
+from vkpar.unpickled import Unpickled
 
 
-class Llama:
+class Llama(Unpickled):
     """A decoder of the Llama family on devices, with the keys and values of one text.
 
     Args:
