@@ -166,9 +166,12 @@ def test_many_calls_stay_queued(rig: Open, rng: np.random.Generator, letters: st
 def test_eight_calls_are_enqueued_without_waiting(rig: Open, rng: np.random.Generator) -> None:
     comm = rig("LL")
     arrays = arrays_of(comm, rng, 500)
+    free = comm.devices[1].logical.compute
     with comm.profile() as profile, parked(comm.devices[0]) as release:
+        last = free.last
         works = [comm.all_reduce(arrays) for _ in range(8)]
         assert not works[0].done()
+        free.wait(last + 1, 30)
         release()
     assert len(sequences(profile)) == 8
     first = min(profile.steps, key=lambda step: step.begin)
