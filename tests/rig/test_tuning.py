@@ -54,10 +54,14 @@ def test_a_rig_is_measured_once(rig: Open, letters: str, cache: Path) -> None:
         assert [choice.up_to for choice in found.choices if choice.wire == wire and choice.up_to is not None][
             -1
         ] == 2 * largest
-    for key in {(trial.wire, trial.wire_nbytes) for trial in found.trials}:
-        here = [trial for trial in found.trials if (trial.wire, trial.wire_nbytes) == key]
+    hopeless = set()  # wires on which it took too long at a smaller size, as it may on a busy machine
+    for wire, nbytes in sorted({(trial.wire, trial.wire_nbytes) for trial in found.trials}):
+        here = [trial for trial in found.trials if (trial.wire, trial.wire_nbytes) == (wire, nbytes)]
         (chosen,) = [trial for trial in here if trial.chosen]
-        assert chosen.seconds <= min(trial.seconds for trial in here if trial.algorithm == "naive")
+        naive = [trial.seconds for trial in here if trial.algorithm == "naive"]
+        assert wire in hopeless if not naive else chosen.seconds <= min(naive)
+        if naive and max(naive) > measure._HOPELESS * min(trial.seconds for trial in here):
+            hopeless.add(wire)
     assert [file.name for file in cache.iterdir()] == [store.path(comm._engine.rig).name]
     comm.close()
     assert rig(letters).tuning == found

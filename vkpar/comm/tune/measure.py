@@ -1,6 +1,7 @@
 """Measures a rig once, in about two seconds: the ranks' costs, and the best algorithm and segments by size.
 
-Every size tries the table's baseline too, so that no choice is slower than the baseline.
+Every size tries the table's baseline too, so that no choice is slower than the baseline, up to one at which that is
+hopeless.
 """
 
 from __future__ import annotations
