@@ -90,6 +90,7 @@ _VALUES: Final[Sequence[tuple[str, str, tuple[int, int, int]]]] = (
     ("^quantized_dots_", "TURNS", (1, 1, 1)),
     ("^quantized_dots_", "PASSES", (8, 4, 2)),
     ("^quantized_dots_", "THREADS", (512, 1024, 1024)),
+    ("^quantized_dots_", "EACH", (4, 4, 2)),
     ("^quantized_cores_", "ROWS", (2, 8, 16)),
     ("^quantized_cores_", "COLUMNS", (32, 32, 64)),
     ("^quantized_cores_", "TURNS", (1, 2, 1)),

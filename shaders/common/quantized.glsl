@@ -75,9 +75,8 @@ SCALE_BITS scale_bits(uint chunk) {
 vec2 chunk_scale(SCALE_BITS bits, uint chunk) {
 #if KIND == Q4_K
     uvec3 part = bits.yzw >> ((chunk & 7u) << 2);
-    uint scale = (part.x & 15u) | ((part.z & 3u) << 4);
-    uint least = (part.y & 15u) | ((part.z & 12u) << 2);
-    return unpackHalf2x16(bits.x) * (uintBitsToFloat(uvec2(scale, least) | 0x4B000000u) - 8388608.0);
+    uvec2 high = (uvec2(part.z << 4, part.z << 2) & 0x30u) | 0x4B000000u;  // 2^23
+    return unpackHalf2x16(bits.x) * (uintBitsToFloat((part.xy & 15u) | high) - 8388608.0);
 #else
     return vec2(unpackHalf2x16(bits >> ((chunk / CHUNKS & 1u) << 4)).x, 0.0);
 #endif

@@ -10,9 +10,9 @@
 #extension GL_KHR_shader_subgroup_quad : require
 #extension GL_EXT_integer_dot_product : require
 
-const uint OCTETS = CHUNK / 8u;             // of a's elements, of a chunk
-const uint HELD = AHEAD * PASSES * OCTETS;  // in shared memory: 1,024 at most
-const uint MOST_HELD = 2u;                  // over THREADS, which are 512 or more
+const uint MAKERS = CHUNK / 4u / EACH;      // invocations that make the whole numbers of a chunk
+const uint HELD = AHEAD * PASSES * MAKERS;  // parts of the row in shared memory, one of an invocation
+const uint MAKING = (HELD + 127u) & ~127u;  // whole subgroups
 const uint PLANE = CHUNK / 16u;             // fours of words
 const uint STRIDE = 3u * PLANE + 1u + (PLANE & 1u);
 
@@ -28,39 +28,38 @@ shared vec4 held[THREADS / 4u * 2u];           // the sums of all invocations, a
 shared vec4 held[THREADS / 4u];                // the sums of all invocations
 #endif
 
-uvec4 found[MOST_HELD * 2u];
+const uint MOST_EACH = 4u;
+#define EACH_FOUR [[unroll]] for (uint q = 0u; q < MOST_EACH; q++) if (q < EACH)
+
+uvec4 found[MOST_EACH];
 #ifdef FOLDED
-uvec4 scaling[MOST_HELD * 2u];
+uvec4 scaling[MOST_EACH];
 #endif
 
 // Loads the elements of a that belong to chunks from `first` on.
 void fetch(uint first) {
-    [[unroll]] for (uint t = 0u; t < MOST_HELD; t++) {
-        if (t * THREADS < HELD) {
-            uint i = t * THREADS + gl_LocalInvocationID.x, k = first * CHUNK + i * 8u;
-            uint n = i < HELD && k < push.k ? 4u : 0u;
-            found[2u * t] = a_packed4(push.a_first + k, n);
-            found[2u * t + 1u] = a_packed4(push.a_first + k + 4u, n);
+    uint i = gl_LocalInvocationID.x, k = first * CHUNK + i * EACH * 4u;
+    bool there = i < HELD && k < push.k;
+    EACH_FOUR {
+        found[q] = uvec4(0u);
+        if (there) found[q] = a_packed4(push.a_first + k + 4u * q, 4u);
 #ifdef FOLDED
-            if (NORMED) {
-                scaling[2u * t] = norm_packed4(push.norm_first + k, n);
-                scaling[2u * t + 1u] = norm_packed4(push.norm_first + k + 4u, n);
-            }
+        scaling[q] = uvec4(0u);
+        if (NORMED && there) scaling[q] = norm_packed4(push.norm_first + k + 4u * q, 4u);
 #endif
-        }
     }
 }
 
-// Of the two or four neighbours that hold a chunk.
-uint quad_max(uint v) {
-    v = max(v, subgroupQuadSwapHorizontal(v));
-    if (OCTETS == 4u) v = max(v, subgroupQuadSwapVertical(v));
+// Of the neighbours that make a chunk: one, two or four.
+uint chunk_max(uint v) {
+    if (MAKERS > 1u) v = max(v, subgroupQuadSwapHorizontal(v));
+    if (MAKERS > 2u) v = max(v, subgroupQuadSwapVertical(v));
     return v;
 }
 
-uint quad_sum(uint v) {
-    v += subgroupQuadSwapHorizontal(v);
-    if (OCTETS == 4u) v += subgroupQuadSwapVertical(v);
+uint chunk_sum(uint v) {
+    if (MAKERS > 1u) v += subgroupQuadSwapHorizontal(v);
+    if (MAKERS > 2u) v += subgroupQuadSwapVertical(v);
     return v;
 }
 
@@ -72,43 +71,66 @@ uint signed_dot(uint a, uint b) {
 uvec3 bytes_of(uvec4 v) {
     const uint EVENS = 0x00FF00FFu;
     uvec2 low = (v.xy & 0xFFFFu) | (v.zw << 16), high = (v.xy >> 16) | (v.zw & 0xFFFF0000u);
-    return uvec3((high.x & EVENS) | ((high.y & EVENS) << 8), ((low.x >> 8) & EVENS) | (low.y & ~EVENS),
-                 (low.x & EVENS) | ((low.y & EVENS) << 8));
+    return uvec3((high.x & EVENS) | ((high.y << 8) & ~EVENS), ((low.x >> 8) & EVENS) | (low.y & ~EVENS),
+                 (low.x & EVENS) | ((low.y << 8) & ~EVENS));
 }
 
-// Stores octet i of what is held.
-void keep(uint i, vec4 low, vec4 high) {
-    uvec4 each = max(floatBitsToUint(low) & 0x7FFFFFFFu, floatBitsToUint(high) & 0x7FFFFFFFu);
-    uint size = quad_max(max(max(each.x, each.y), max(each.z, each.w)));
+// Stores the words that a part of what is held makes for one of the planes, from word `at` of four on.
+void put(uint plane, uint at, uint w[MOST_EACH]) {
+    if (EACH == 4u) {
+        planes[plane] = uvec4(w[0], w[1], w[2], w[3]);
+    } else {
+        planes[plane][at] = w[0];
+        planes[plane][at + 1u] = w[1];
+    }
+}
+
+// Stores part i of what is held, whose elements are x.
+void keep(uint i, vec4 x[MOST_EACH]) {
+    uvec4 most = uvec4(0u);
+    EACH_FOUR most = max(most, floatBitsToUint(x[q]) & 0x7FFFFFFFu);
+    uint size = chunk_max(max(max(most.x, most.y), max(most.z, most.w)));
     uint exponent = clamp(size >> 23, 22u, 254u);
     vec4 inverse = vec4(uintBitsToFloat((275u - exponent) << 23));
-    uvec4 v = floatBitsToUint(fma(low, inverse, vec4(SHIFT))) - SHIFT_BITS;
-    uvec4 w = floatBitsToUint(fma(high, inverse, vec4(SHIFT))) - SHIFT_BITS;
+    uvec4 v[MOST_EACH];
+    EACH_FOUR v[q] = floatBitsToUint(fma(x[q], inverse, vec4(SHIFT))) - SHIFT_BITS;
+    uint high[MOST_EACH], middle[MOST_EACH], low[MOST_EACH];
+    EACH_FOUR {
 #if KIND == Q8_0
-    uvec3 one = bytes_of(v), two = bytes_of(w);
+        uvec3 bytes = bytes_of(v[q]);
 #else
-    uvec3 one = bytes_of(uvec4(v.xz, w.xz)), two = bytes_of(uvec4(v.yw, w.yw));  // low nibbles, high ones
+        uvec4 one = v[q & ~1u], two = v[q | 1u];
+        uvec3 bytes = bytes_of((q & 1u) == 0u ? uvec4(one.xz, two.xz) : uvec4(one.yw, two.yw));  // low nibbles, high ones
 #endif
-    uint high_sum = quad_sum(signed_dot(one.x, ONES) + signed_dot(two.x, ONES));
-    uvec2 low_sums = uvec2(dotPacked4x8EXT(one.y, ONES) + dotPacked4x8EXT(two.y, ONES),
-                           dotPacked4x8EXT(one.z, ONES) + dotPacked4x8EXT(two.z, ONES));
-    uint both = quad_sum(low_sums.x | (low_sums.y << 16));
-    uvec3 sums_of_bytes = uvec3(high_sum, both & 0xFFFFu, both >> 16);
-    if (i < HELD) {
-        uint to = i / OCTETS * STRIDE, at = (i & 1u) << 1;
-        uint plane = to + (i >> 1) % PLANE;
-        planes[plane][at] = one.x;
-        planes[plane][at + 1u] = two.x;
-        planes[plane + PLANE][at] = one.y;
-        planes[plane + PLANE][at + 1u] = two.y;
-        planes[plane + 2u * PLANE][at] = one.z;
-        planes[plane + 2u * PLANE][at + 1u] = two.z;
-        if (i % OCTETS == 0u) {
-            uint unit = size >= 0x7F800000u ? 0x7FC00000u : (exponent - 21u) << 23;
-            uvec3 start = uvec3(SHIFT_BITS) - TOO_LARGE * sums_of_bytes;
+        high[q] = bytes.x;
+        middle[q] = bytes.y;
+        low[q] = bytes.z;
+    }
 #if KIND == Q4_K
-            int sum = int((sums_of_bytes.x << 16) + (sums_of_bytes.y << 8) + sums_of_bytes.z);
-            start.x = floatBitsToUint(float(sum) * uintBitsToFloat(unit));
+    uvec4 each_sum = uvec4(0u);
+    EACH_FOUR each_sum += v[q];
+    uint sum = chunk_sum((each_sum.x + each_sum.y) + (each_sum.z + each_sum.w));
+#else
+    uint high_sum = 0u, low_sums = 0u;
+    EACH_FOUR {
+        high_sum += signed_dot(high[q], ONES);
+        low_sums += dotPacked4x8EXT(middle[q], ONES) | (dotPacked4x8EXT(low[q], ONES) << 16);
+    }
+    high_sum = chunk_sum(high_sum);
+    low_sums = chunk_sum(low_sums);
+#endif
+    if (i < HELD) {
+        uint to = i / MAKERS * STRIDE, word = i % MAKERS * EACH;
+        uint plane = to + word / 4u, at = word % 4u;
+        put(plane, at, high);
+        put(plane + PLANE, at, middle);
+        put(plane + 2u * PLANE, at, low);
+        if (word == 0u) {
+            uint unit = size >= 0x7F800000u ? 0x7FC00000u : (exponent - 21u) << 23;
+#if KIND == Q4_K
+            uvec3 start = uvec3(floatBitsToUint(float(int(sum)) * uintBitsToFloat(unit)), 0u, 0u);
+#else
+            uvec3 start = uvec3(SHIFT_BITS) - TOO_LARGE * uvec3(high_sum, low_sums & 0xFFFFu, low_sums >> 16);
 #endif
             planes[to + 3u * PLANE] = uvec4(start, unit);
         }
@@ -119,19 +141,19 @@ void keep(uint i, vec4 low, vec4 high) {
 // that follow them.
 void hold(uint first) {
     barrier();
-    [[unroll]] for (uint t = 0u; t < MOST_HELD; t++) {
-        if (t * THREADS < HELD) {
-            vec4 low = a_unpack4(found[2u * t]), high = a_unpack4(found[2u * t + 1u]);
+    if (gl_LocalInvocationID.x < MAKING) {
+        vec4 x[MOST_EACH];
+        EACH_FOUR x[q] = a_unpack4(found[q]);
 #ifdef FOLDED
-            if (NORMED) {
-                vec4 both = low * low + high * high;
-                squares[0] += (both.x + both.y) + (both.z + both.w);
-                low *= norm_unpack4(scaling[2u * t]);
-                high *= norm_unpack4(scaling[2u * t + 1u]);
+        if (NORMED) {
+            EACH_FOUR {
+                vec4 square = x[q] * x[q];
+                squares[0] += (square.x + square.y) + (square.z + square.w);
+                x[q] *= norm_unpack4(scaling[q]);
             }
-#endif
-            keep(t * THREADS + gl_LocalInvocationID.x, low, high);
         }
+#endif
+        keep(gl_LocalInvocationID.x, x);
     }
     barrier();
     if (first + AHEAD * PASSES < push.b_row) fetch(first + AHEAD * PASSES);
@@ -166,7 +188,7 @@ void multiply(uint first, uint at) {
     EACH_COLUMN {
         float f0 = uintBitsToFloat(high[c]) - SHIFT, f1 = uintBitsToFloat(middle[c]) - SHIFT;
         float part = fma(fma(f0, 256.0, f1), 256.0, uintBitsToFloat(low[c]) - SHIFT) * uintBitsToFloat(start.w);
-        vec2 scale = scale_in(0u, c, first + apart);
+        vec2 scale = scale_in(0u, c, KIND == Q4_K ? gl_LocalInvocationID.x % SPAN : first + apart);
         sums[c] += scale.x * part;
 #if KIND == Q4_K
         sums[c] -= scale.y * uintBitsToFloat(start.x);

@@ -32,6 +32,7 @@
 layout(local_size_x_id = 23) in;
 layout(constant_id = 23) const uint THREADS = 512;
 layout(constant_id = 24) const bool EVEN = false;  // rows have even numbers of scales, of which the first is at an even place
+layout(constant_id = 25) const uint EACH = 2;       // fours of a row's elements of which an invocation makes whole numbers: 2 or 4
 #else
 layout(local_size_x = 256) in;
 const uint THREADS = 256u;
@@ -74,18 +75,13 @@ float sums[MOST_ROWS * MOST_COLUMNS];
 float squares[MOST_ROWS];  // of what it brought to shared memory
 #endif
 
-// Loads chunks from number `first` of their rows on; nothing where there is none. Branches hold loads and nothing that
-// waits for them.
+// Loads chunks from number `first` of their rows on; where there is none, the last one, whose elements of a are zero.
 void load(uint first) {
     EACH_TURN {
-        uint chunk = first + j * SPAN + gl_LocalInvocationID.x % SPAN;
+        uint chunk = min(first + j * SPAN + gl_LocalInvocationID.x % SPAN, push.b_row - 1u);
         EACH_COLUMN {
-            packed[j * MOST_COLUMNS + c] = uvec4(0u);
-            scales[j * MOST_COLUMNS + c] = SCALE_BITS(0u);
-            if (chunk < push.b_row) {
-                packed[j * MOST_COLUMNS + c] = b_word4[chunk_at[c] + chunk];
-                scales[j * MOST_COLUMNS + c] = scale_bits(scale_at[c] + chunk);
-            }
+            packed[j * MOST_COLUMNS + c] = b_word4[chunk_at[c] + chunk];
+            scales[j * MOST_COLUMNS + c] = scale_bits(scale_at[c] + chunk);
         }
     }
 }
@@ -121,9 +117,11 @@ void hold(uint first) {
     [[unroll]] for (uint t = 0u; t < MOST_HELD; t++) {
         if (t * THREADS < ROWS * QUADS) {
             uint i = t * THREADS + id, row = i / QUADS, k = k0 + i % QUADS * 4u;
-            found[t] = a_packed4(push.a_first + row * push.a_row + k, row < ROWS && k < push.k ? 4u : 0u);
+            found[t] = uvec4(0u);
+            if (row < ROWS && k < push.k) found[t] = a_packed4(push.a_first + row * push.a_row + k, 4u);
 #ifdef FOLDED
-            if (NORMED) scaling[t] = norm_packed4(push.norm_first + k, k < push.k ? 4u : 0u);
+            scaling[t] = uvec4(0u);
+            if (NORMED && k < push.k) scaling[t] = norm_packed4(push.norm_first + k, 4u);
 #endif
         }
     }

@@ -355,7 +355,7 @@ def dispatch(
         constants += (*fold.constants, norm_wide, gated)
     if isinstance(way, integer_dots.Spread):
         constants += () if fold else (0,) * 4
-        constants += (way.threads, not (k // kind.block % 2 or s_first % 2))
+        constants += (way.threads, not (k // kind.block % 2 or s_first % 2), way.each(kind))
     call.dispatch(
         name,
         arrays,
