@@ -75,13 +75,33 @@ float sums[MOST_ROWS * MOST_COLUMNS];
 float squares[MOST_ROWS];  // of what it brought to shared memory
 #endif
 
-// Loads chunks from number `first` of their rows on; where there is none, the last one, whose elements of a are zero.
+// Loads chunks from number `first` of their rows on; nothing where there is none. Branches hold loads and nothing that
+// waits for them. Where LAST_AGAIN, there are no branches: the row's last chunk stands for those that there are not, and
+// its elements of a are zero. Loads stay ahead of the barriers in hold() one way in one kernel, and the other way in
+// another: NVIDIA's compiler moves them.
+#if DOTS && KIND == Q4_K && !defined(FOLDED)
+#define LAST_AGAIN 1
+#else
+#define LAST_AGAIN 0
+#endif
+
 void load(uint first) {
     EACH_TURN {
+#if LAST_AGAIN
         uint chunk = min(first + j * SPAN + gl_LocalInvocationID.x % SPAN, push.b_row - 1u);
+#else
+        uint chunk = first + j * SPAN + gl_LocalInvocationID.x % SPAN;
+#endif
         EACH_COLUMN {
-            packed[j * MOST_COLUMNS + c] = b_word4[chunk_at[c] + chunk];
-            scales[j * MOST_COLUMNS + c] = scale_bits(scale_at[c] + chunk);
+#if !LAST_AGAIN
+            packed[j * MOST_COLUMNS + c] = uvec4(0u);
+            scales[j * MOST_COLUMNS + c] = SCALE_BITS(0u);
+            if (chunk < push.b_row)
+#endif
+            {
+                packed[j * MOST_COLUMNS + c] = b_word4[chunk_at[c] + chunk];
+                scales[j * MOST_COLUMNS + c] = scale_bits(scale_at[c] + chunk);
+            }
         }
     }
 }
@@ -117,11 +137,9 @@ void hold(uint first) {
     [[unroll]] for (uint t = 0u; t < MOST_HELD; t++) {
         if (t * THREADS < ROWS * QUADS) {
             uint i = t * THREADS + id, row = i / QUADS, k = k0 + i % QUADS * 4u;
-            found[t] = uvec4(0u);
-            if (row < ROWS && k < push.k) found[t] = a_packed4(push.a_first + row * push.a_row + k, 4u);
+            found[t] = a_packed4(push.a_first + row * push.a_row + k, row < ROWS && k < push.k ? 4u : 0u);
 #ifdef FOLDED
-            scaling[t] = uvec4(0u);
-            if (NORMED && k < push.k) scaling[t] = norm_packed4(push.norm_first + k, 4u);
+            if (NORMED) scaling[t] = norm_packed4(push.norm_first + k, k < push.k ? 4u : 0u);
 #endif
         }
     }

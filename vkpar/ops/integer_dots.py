@@ -17,7 +17,6 @@ _SHARED: Final = 32 << 10  # bytes of shared memory that do
 _SENDING: Final = 256  # of these, for what sends a result
 _INVOCATIONS: Final = 1024  # that a unit runs side by side
 _OCTETS: Final = 1024  # of the row's elements that lie in shared memory at most
-_FEW: Final = 512  # octets of which an invocation makes one; of more, two
 
 # What a work-group's time is made of, in products of one chunk by its turn of the row, as an NVIDIA H200 has it.
 _STEP: Final = 0.4  # for all columns of a step together: reading the row's chunk
@@ -44,7 +43,8 @@ class Spread(NamedTuple):
 
     def each(self, kind: Kind) -> int:
         """Return how many fours of the row's elements an invocation makes whole numbers of at once, 2 or 4."""
-        return 2 if self.span * self.turns * self.passes * kind.chunk <= 8 * _FEW else 4
+        octets = self.span * self.turns * self.passes * kind.chunk // 8
+        return 2 if octets <= self.threads else 4
 
     @property
     def width(self) -> int:
