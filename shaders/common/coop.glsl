@@ -8,7 +8,6 @@
 
 #define FORMS
 #include "matmul.glsl"
-#include "bands.glsl"
 
 layout(local_size_x = THREADS) in;
 layout(constant_id = 7) const uint TILE_M = 128;
@@ -305,12 +304,6 @@ void make(uvec2 corner) {
     STORE(0u) STORE(1u) STORE(2u) STORE(3u) STORE(4u) STORE(5u) STORE(6u) STORE(7u)
 }
 
-void main() {
-    uint tiles_m = (push.m + TILE_M - 1u) / TILE_M;
-    uint tiles_n = (push.n + TILE_N - 1u) / TILE_N;
-    if (group_number() < tiles_m * tiles_n) {
-        make(tile_of(group_number(), tiles_m, tiles_n) * uvec2(TILE_M, TILE_N));
-    }
-}
+#include "coop_main.glsl"
 
 #endif

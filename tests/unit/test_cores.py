@@ -21,7 +21,7 @@ from vkpar import cachedir, env
 from vkpar.errors import VulkanError
 from vkpar.ops import core_rates, cores, few_cores
 from vkpar.ops.core_rates import Few, Rate, Rates
-from vkpar.ops.cores import KHR, Choice, Core
+from vkpar.ops.cores import KHR, NV2, Choice, Core
 from vkpar.vulkan.physical import DeviceInfo
 from vkpar.vulkan.pipelines import shader
 from vkpar.vulkan.pipelines.capabilities import missing
@@ -30,8 +30,19 @@ from vkpar.vulkan.pipelines.kernel import PACKS_HALVES
 
 H200 = 132
 FIRST_OF_DEVICES = 2000  # specialization constants from here on are the same for all of a device's kernels
-FEATURES = ("cooperativeMatrix", "shaderBFloat16Type", "shaderBFloat16CooperativeMatrix")
+OF_GROUPS = tuple(
+    f"cooperativeMatrix{name}"
+    for name in ("Conversions", "WorkgroupScope", "FlexibleDimensions", "PerElementOperations", "TensorAddressing")
+)
+FEATURES = ("cooperativeMatrix", *OF_GROUPS, "shaderBFloat16Type", "shaderBFloat16CooperativeMatrix")
 SUBGROUPS = ("16x8x16 f16*f16->f16", "16x16x16 f16*f16->f32", "16x16x16 bf16*bf16->f32")
+GROUPS = (
+    "16x16x16 f16*f16->f32 subgroup 0",
+    "32x32x16 f16*f16->f16 workgroup 256",
+    "32x32x16 f16*f16->f32 workgroup 256",
+    "32x32x16 bf16*bf16->f32 workgroup 256",
+)
+OF_SUBGROUPS = tuple(core for core in cores.CORES if core.kernel == KHR)
 MANIFEST = json.loads(importlib.resources.files("vkpar").joinpath("spirv", "manifest.json").read_text())["kernels"]
 
 
@@ -40,6 +51,7 @@ def h200(without: tuple[str, ...] = (), **changes: Any) -> DeviceInfo:
     info = fake_info()
     matrices = {
         "cooperative_matrix": SUBGROUPS,
+        "cooperative_matrix2": GROUPS,
         "subgroup_operations": ("basic", "vote", "arithmetic", "ballot", "shuffle"),
         "matrix_features": tuple(name for name in FEATURES if name not in without),
     }
@@ -68,13 +80,17 @@ def test_an_h200_has_all_of_them() -> None:
         (fake_info(), "float16", set()),
         (h200(matrix_features=()), "float16", set()),
         (h200(("cooperativeMatrix",)), "float16", set()),
-        (h200(cooperative_matrix=SUBGROUPS[:1]), "float16", set()),
+        (h200(cooperative_matrix=SUBGROUPS[:1]), "float16", {NV2}),
+        (h200(cooperative_matrix2=GROUPS[:2]), "float16", {KHR}),
+        (h200(cooperative_matrix2=("64x96x16 f16*f16->f32 workgroup 256",)), "float16", {KHR}),
+        (h200(cooperative_matrix2=GROUPS[:3]), "bfloat16", {KHR}),
+        *((h200((feature,)), "float16", {KHR}) for feature in OF_GROUPS[1:]),
         (h200(subgroup_control=False), "float16", set()),
         (h200(storage_16bit=False), "float16", {KHR}),
         (h200(memory_model=False), "float16", set()),
         (h200(("shaderBFloat16CooperativeMatrix",)), "bfloat16", set()),
-        (h200(("shaderBFloat16CooperativeMatrix",)), "float16", {KHR}),
-        (h200(cooperative_matrix=SUBGROUPS[:2]), "bfloat16", set()),
+        (h200(("shaderBFloat16CooperativeMatrix",)), "float16", {KHR, NV2}),
+        (h200(cooperative_matrix=SUBGROUPS[:2]), "bfloat16", {NV2}),
         (dataclasses.replace(h200(), api_version=(1, 2, 0)), "float16", {KHR}),
     ],
 )
@@ -100,8 +116,8 @@ def test_limits_take_kernels_away() -> None:
 )
 def test_shared_memory_holds_operands_and_results(warp: int, nbytes: tuple[int, ...]) -> None:
     """As the array of shaders/common/coop.glsl does: a step of K, and then a row of matrices of each subgroup."""
-    assert tuple(core.shared_nbytes(warp) for core in cores.CORES) == nbytes
-    for core, need in zip(cores.CORES, nbytes, strict=True):
+    assert tuple(core.shared_nbytes(warp) for core in OF_SUBGROUPS) == nbytes
+    for core, need in zip(OF_SUBGROUPS, nbytes, strict=True):
         for room in (need, need - 1):
             info = h200(subgroup_size=warp)
             limited = dataclasses.replace(info, limits=dataclasses.replace(info.limits, max_shared_memory=room))
@@ -111,14 +127,14 @@ def test_shared_memory_holds_operands_and_results(warp: int, nbytes: tuple[int, 
 
 
 @pytest.mark.parametrize("warp", [8, 16, 32, 64])
-@pytest.mark.parametrize("core", [core for core in cores.CORES if core.kernel == KHR], ids=lambda core: core.label)
+@pytest.mark.parametrize("core", OF_SUBGROUPS, ids=lambda core: core.label)
 def test_subgroups_share_a_tile(core: Core, warp: int) -> None:
     high, broad = core.warp_tile(warp)
     assert (core.tile[0] // high) * (core.tile[1] // broad) * warp == core.threads
     assert (core.tile[0] % high, core.tile[1] % broad) == (0, 0)
 
 
-@pytest.mark.parametrize("core", [core for core in cores.CORES if core.span > 1], ids=lambda core: core.label)
+@pytest.mark.parametrize("core", [core for core in OF_SUBGROUPS if core.span > 1], ids=lambda core: core.label)
 def test_two_steps_at_once_are_shared_evenly(core: Core) -> None:
     """As shaders/common/coop.glsl counts on: whole turns, an even number of them, of rows in groups of eight."""
     assert core.span == 2
@@ -128,7 +144,7 @@ def test_two_steps_at_once_are_shared_evenly(core: Core) -> None:
         assert core.step % (core.threads // (side // 8)) == 0  # where the operand does not lie along K
 
 
-@pytest.mark.parametrize("core", cores.CORES, ids=lambda core: core.label)
+@pytest.mark.parametrize("core", OF_SUBGROUPS, ids=lambda core: core.label)
 def test_wide_subgroups_have_no_registers_for_two_steps_at_once(core: Core) -> None:
     assert core.constants(h200())[-1] == core.span
     assert core.constants(h200(subgroup_size=64))[-1] == 1
@@ -161,9 +177,9 @@ def test_the_manifest_says_what_kernels_need(name: str) -> None:
     needs, capabilities = set(MANIFEST[name]["needs"]), reflect(shader.shipped(name)).capabilities
     enough = [
         feature
-        for feature in (*FEATURES, "cooperativeMatrixConversions")
+        for feature in FEATURES
         if (feature == "cooperativeMatrix" and "cooperative_matrix" in needs)
-        or (feature == "cooperativeMatrixConversions" and "cooperative_matrix2" in needs)
+        or (feature in OF_GROUPS and "cooperative_matrix2" in needs)
         or ("BFloat16" in feature and "bfloat16" in needs)
     ]
     dot = "integer_dot" in needs
@@ -182,6 +198,31 @@ def test_no_other_kernel_needs_matrix_cores() -> None:
 
 
 # --- the choice ---
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "k", "whole", "taken"),
+    [
+        (512, 14336, 4096, True, True),
+        (512, 14336, 4096, False, False),
+        (500, 14336, 4096, True, False),
+        (512, 14208, 4096, True, False),
+        (512, 14336, 4112, True, False),
+    ],
+)
+def test_matrices_of_work_groups_take_whole_tiles_alone(
+    monkeypatch: pytest.MonkeyPatch, m: int, n: int, k: int, whole: bool, taken: bool
+) -> None:
+    """At edges their kernel checks bounds: what was measured says nothing about it."""
+    device: Any = SimpleNamespace(info=h200())
+    monkeypatch.setattr(cores.occupancy, "units_of", lambda _: H200)
+    groups = next(core for core in cores.CORES if core.kernel == NV2)
+    known = {BIG: rates(2e4, 4e4, 8e4), groups: rates(1e4, 2e4, 4e4), PLAIN: rates(2e5, 4e5, 8e5)}
+    monkeypatch.setattr(cores, "measured", lambda *_, **__: core_rates.Measured(known))
+    found = cores.choose(device, "float16", m, n, k, 1, 1, transpose_b=True, whole=whole)
+    assert found is not None
+    assert found.core == (groups if taken else BIG)
+
 
 BIG, LITTLE, PLAIN = Core(KHR, 256, (128, 256), 32), Core(KHR, 128, (64, 64), 32), cores.PLAIN
 
@@ -300,7 +341,7 @@ def test_few_rows_take_matrix_cores_where_these_are_faster(
 ) -> None:
     device: Any = SimpleNamespace(info=h200())
     monkeypatch.setattr(cores.occupancy, "units_of", lambda _: H200)
-    low = cores.CORES[-1]
+    low = min(cores.CORES, key=lambda core: core.tile[0])
     known = {**RATES, low: rates(7.6e3, 9.2e3, 18.4e3)}
     monkeypatch.setattr(cores, "measured", lambda *_, **__: core_rates.Measured(known, FEW))
     found = cores.choose(device, "float16", m, n, 4096, 1, 1, transpose_b=turned)

@@ -23,9 +23,11 @@ if TYPE_CHECKING:
     from vkpar.vulkan.physical import DeviceInfo
 
 KHR: Final = "matmul_coop"
+NV2: Final = "matmul_coop2"
 
 _FRAGMENT: Final = (16, 16, 16)  # of one matrix of subgroups
 _WIDEST_AHEAD: Final = 32  # wider subgroups have matrices twice as large, and no registers for more of them
+_OF_GROUPS: Final = frozenset(("cooperativeMatrixWorkgroupScope", "cooperativeMatrixFlexibleDimensions"))
 _LEAST_PART: Final = 256  # steps of K that are worth a part
 _PARTS: Final = (2, 3, 4, 6, 8, 12, 16)
 _GAIN: Final = 0.9  # parts are taken only where they are so much faster
@@ -36,11 +38,12 @@ class Core:
     """A kernel and the tile that a work-group of it makes.
 
     Attributes:
-        kernel: :data:`KHR`, or :data:`vkpar.ops.tiled.KERNEL`.
+        kernel: :data:`KHR`, :data:`NV2`, or :data:`vkpar.ops.tiled.KERNEL`.
         threads: invocations of a work-group, of the tiled kernel the fewest.
         tile: rows and columns.
         step: of K, at a time.
-        span: steps that are loaded at once, 1 or 2; 1 in any case by subgroups without registers for two.
+        span: steps that are loaded at once, 1 or 2; 1 in any case by subgroups without registers for two. Of
+            :data:`NV2`, steps that follow each other in a turn of its loop.
     """
 
     kernel: str
@@ -89,6 +92,64 @@ class Core:
         results = self.threads // warp * _FRAGMENT[0] * (self.warp_tile(warp)[1] // 4) * 16
         return max(2 * sum(along), results)
 
+    def takes(self, m: int, n: int, k: int, *, whole: bool) -> bool:
+        """Tell whether what was measured of it holds for a product.
+
+        Args:
+            m: rows.
+            n: columns.
+            k: steps.
+            whole: as :func:`choose` has it.
+        """
+        return True
+
+    def runs(self, info: DeviceInfo, dtype: str) -> bool:
+        """Tell whether a device has the matrix cores, the invocations and the shared memory."""
+        warp, limits = info.features.subgroup_size, info.limits
+        if limits.max_workgroup_invocations < self.threads or self.threads % warp:
+            return False
+        if limits.max_shared_memory < self.shared_nbytes(warp):
+            return False
+        if not offers(info, self.kernel + self.variant(dtype), dtype):
+            return False
+        high, broad = self.warp_tile(warp)
+        return not (high % _FRAGMENT[0] or broad % _FRAGMENT[1])
+
+
+class GroupCore(Core):
+    """A kernel whose matrices belong to work-groups: the driver stages operands, and spreads them over subgroups."""
+
+    def variant(self, dtype: str) -> str:
+        """Return how its module's name ends: all have as many invocations."""
+        return f"_{SHORT[dtype]}"
+
+    def constants(self, info: DeviceInfo) -> tuple[int, ...]:
+        """Return the constants that follow those of every kernel of products."""
+        return (self.step, self.span)
+
+    def shared_nbytes(self, warp: int) -> int:
+        """Return 0: what the driver takes is no part of the limit."""
+        return 0
+
+    def takes(self, m: int, n: int, k: int, *, whole: bool) -> bool:
+        """Tell whether a product has whole tiles and steps alone: where bounds are checked it takes twice as long."""
+        return whole and not (m % self.tile[0] or n % self.tile[1] or k % self.step)
+
+    def runs(self, info: DeviceInfo, dtype: str) -> bool:
+        """Tell whether a device has matrices of work-groups of so many invocations that the tile is made of."""
+        features, limits = info.features, info.limits
+        if info.api_version < (1, 3, 0) or limits.max_workgroup_invocations < self.threads:
+            return False  # the modules are SPIR-V 1.6
+        if not (_OF_GROUPS.issubset(features.matrix_features) and features.subgroup_control):
+            return False
+        if missing(_module_needs(self.kernel + self.variant(dtype)), features):
+            return False
+        kind = SHORT[dtype]
+        given = f" {kind}*{kind}->f32 workgroup {self.threads}"
+        units = [shape.removesuffix(given) for shape in features.cooperative_matrix2 if shape.endswith(given)]
+        sizes = [map(int, unit.split("x")) for unit in units]
+        return any(not (self.tile[0] % m or self.tile[1] % n or self.step % k) for m, n, k in sizes)
+
 
 CORES: Final = (
     Core(KHR, 256, (128, 256), 32, 2),
@@ -98,6 +159,8 @@ CORES: Final = (
     Core(KHR, 256, (128, 64), 64),
     Core(KHR, 128, (64, 64), 64),
     Core(KHR, 128, (16, 64), 128),
+    GroupCore(NV2, 256, (128, 256), 64, 8),
+    GroupCore(NV2, 256, (128, 128), 64, 8),
 )
 PLAIN: Final = Core(tiled.KERNEL, 128, (128, 128), 8)
 
@@ -130,19 +193,7 @@ def available(info: DeviceInfo, dtype: str) -> tuple[Core, ...]:
         info: the device.
         dtype: of both operands.
     """
-    return tuple(core for core in CORES if _runs(info, core, dtype))
-
-
-def _runs(info: DeviceInfo, core: Core, dtype: str) -> bool:
-    warp, limits = info.features.subgroup_size, info.limits
-    if limits.max_workgroup_invocations < core.threads or core.threads % warp:
-        return False
-    if limits.max_shared_memory < core.shared_nbytes(warp):
-        return False
-    if not offers(info, core.kernel + core.variant(dtype), dtype):
-        return False
-    high, broad = core.warp_tile(warp)
-    return not (high % _FRAGMENT[0] or broad % _FRAGMENT[1])
+    return tuple(core for core in CORES if core.runs(info, dtype))
 
 
 def offers(info: DeviceInfo, module: str, dtype: str) -> bool:
@@ -189,11 +240,12 @@ def choose(
         other = few.rows_of(m) if m <= matvec.MOST_ROWS else few.cores
         if way is not None and few.streamed < other:
             return Choice(way, 1, k)
+    rates = {core: each for core, each in found.rates.items() if core.takes(m, n, k, whole=whole)}
     if m > matvec.MOST_ROWS:
-        best = soonest(found.rates, units, m, n, k, batch, most_parts, transpose_b=transpose_b)
-        ns = best and few and _cost(found.rates, units, m, n, batch, best, transpose_b=transpose_b)
+        best = soonest(rates, units, m, n, k, batch, most_parts, transpose_b=transpose_b)
+        ns = best and few and _cost(rates, units, m, n, batch, best, transpose_b=transpose_b)
         return best._replace(ns=ns) if best and ns else best
-    return few and of_few_rows(found.rates, few, units, m, n, k, batch, most_parts)
+    return few and of_few_rows(rates, few, units, m, n, k, batch, most_parts)
 
 
 def streams(info: DeviceInfo, dtype: str) -> bool:
