@@ -201,17 +201,18 @@ def test_no_other_kernel_needs_matrix_cores() -> None:
 
 
 @pytest.mark.parametrize(
-    ("m", "n", "k", "whole", "taken"),
+    ("m", "n", "k", "turned", "whole", "taken"),
     [
-        (512, 14336, 4096, True, True),
-        (512, 14336, 4096, False, False),
-        (500, 14336, 4096, True, False),
-        (512, 14208, 4096, True, False),
-        (512, 14336, 4112, True, False),
+        (512, 14336, 4096, True, True, True),
+        (512, 14336, 4096, False, True, False),
+        (512, 14336, 4096, True, False, False),
+        (500, 14336, 4096, True, True, False),
+        (512, 14208, 4096, True, True, False),
+        (512, 14336, 4112, True, True, False),
     ],
 )
 def test_matrices_of_work_groups_take_whole_tiles_alone(
-    monkeypatch: pytest.MonkeyPatch, m: int, n: int, k: int, whole: bool, taken: bool
+    monkeypatch: pytest.MonkeyPatch, m: int, n: int, k: int, turned: bool, whole: bool, taken: bool
 ) -> None:
     """At edges their kernel checks bounds: what was measured says nothing about it."""
     device: Any = SimpleNamespace(info=h200())
@@ -219,7 +220,7 @@ def test_matrices_of_work_groups_take_whole_tiles_alone(
     groups = next(core for core in cores.CORES if core.kernel == NV2)
     known = {BIG: rates(2e4, 4e4, 8e4), groups: rates(1e4, 2e4, 4e4), PLAIN: rates(2e5, 4e5, 8e5)}
     monkeypatch.setattr(cores, "measured", lambda *_, **__: core_rates.Measured(known))
-    found = cores.choose(device, "float16", m, n, k, 1, 1, transpose_b=True, whole=whole)
+    found = cores.choose(device, "float16", m, n, k, 1, 1, transpose_b=turned, whole=whole)
     assert found is not None
     assert found.core == (groups if taken else BIG)
 
@@ -435,6 +436,31 @@ def test_fixed_rates_rank_kernels_as_measured() -> None:
 ABOUT = {"format": 3, "driver": ["a", 1]}
 FEW = (Few(16896, 46e3, (35e3, 44e3, 67e3)), Few(16896, 46e3, (38e3, 52e3, 68e3)))
 STREAMED = (FEW[0]._replace(streamed=34e3), FEW[1]._replace(streamed=33e3))
+
+
+def test_times_go_to_the_kernels_that_took_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels for transposed operands alone have a run less."""
+
+    def seconds(run: Any, *_: Any) -> float:
+        return 1e-9 * (run.m + 3 * run.n + 7 * run.k + len(run.kernel)) * (1.0 if run.transpose_b else 1.5)
+
+    monkeypatch.setattr(cores.occupancy, "units_of", lambda _: 4)
+    monkeypatch.setattr(core_rates, "_RISE_SECONDS", 0.0)
+    monkeypatch.setattr(core_rates.query, "DeviceClock", lambda _: None)
+    monkeypatch.setattr(core_rates._Run, "pipeline", lambda *_: None)
+    monkeypatch.setattr(core_rates._Run, "seconds", seconds)
+    limits = SimpleNamespace(max_storage_buffer_range=1 << 31, max_buffer=1 << 31)
+    device: Any = SimpleNamespace(info=h200(), limits=limits, logical=None, synchronize=lambda: None)
+    made = core_rates._measured(device, (*cores.CORES, PLAIN), "float16", streams=False)
+    for core, found in made.rates.items():
+        name = len(core.kernel + core.variant("float16"))
+        for rate, k in ((found.few, 1024), (found.many, 4096)):
+            sides = [(2, 2), (2, 4), (2, 6), (4, 4)]  # four units are two by two tiles, and so on
+            want = [core.tile[0] * high + 3 * core.tile[1] * broad + 7 * k + name for high, broad in sides]
+            assert tuple(rate) == pytest.approx(want)
+        assert found.plain == pytest.approx(1.0 if core.kernel == NV2 else 1.5)
+    assert made.few is not None
+    assert made.few[0].cores == pytest.approx(1.5 * made.few[1].cores)
 
 
 @pytest.mark.parametrize(

@@ -72,7 +72,7 @@ class Rates(NamedTuple):
     Attributes:
         few: over few steps of K, the first of _STEPS.
         many: over many, the last of them.
-        plain: what one takes whose matrix is not transposed, over what it takes where that is.
+        plain: what one takes whose matrix is not transposed, over what it takes where that is; 1 of kernels for these.
     """
 
     few: Rate
@@ -248,6 +248,7 @@ def _measured(device: Device, cores: tuple[Core, ...], dtype: str, *, streams: b
         _tiles(device, core, dtype, high * tall, broad * units // tall, k=k, transpose_b=turned)
         for core in cores
         for k, high, broad, turned in _RATES
+        if turned or not core.turned
     ]
     low = min(cores, key=lambda core: core.tile[0])
     columns = 4 * units * low.tile[1]
@@ -266,8 +267,9 @@ def _measured(device: Device, cores: tuple[Core, ...], dtype: str, *, streams: b
     ns = [1e9 * min(times) for times in zip(*rounds, strict=True)]
     rates, left, each = {}, ns, len(_SIDES)
     for core in cores:
-        (*times, plain), left = left[: len(_RATES)], left[len(_RATES) :]
-        rates[core] = Rates(Rate(*times[:each]), Rate(*times[each:]), plain / times[-1])
+        few, many, left = left[:each], left[each : 2 * each], left[2 * each :]
+        plain = many[-1] if core.turned else left.pop(0)
+        rates[core] = Rates(Rate(*few), Rate(*many), plain / many[-1])
     found = []
     for timed in few_runs:
         made, left = left[: len(timed)], left[len(timed) :]

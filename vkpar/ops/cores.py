@@ -92,15 +92,13 @@ class Core:
         results = self.threads // warp * _FRAGMENT[0] * (self.warp_tile(warp)[1] // 4) * 16
         return max(2 * sum(along), results)
 
-    def takes(self, m: int, n: int, k: int, *, whole: bool) -> bool:
-        """Tell whether what was measured of it holds for a product.
+    @property
+    def turned(self) -> bool:
+        """True of a kernel that is for transposed second operands alone, and measured with these alone."""
+        return False
 
-        Args:
-            m: rows.
-            n: columns.
-            k: steps.
-            whole: as :func:`choose` has it.
-        """
+    def takes(self, m: int, n: int, k: int, *, transpose_b: bool, whole: bool) -> bool:
+        """Tell whether what was measured of it holds for a product; all is as :func:`choose` has it."""
         return True
 
     def runs(self, info: DeviceInfo, dtype: str) -> bool:
@@ -131,9 +129,14 @@ class GroupCore(Core):
         """Return 0: what the driver takes is no part of the limit."""
         return 0
 
-    def takes(self, m: int, n: int, k: int, *, whole: bool) -> bool:
+    @property
+    def turned(self) -> bool:
+        """True: others' elements are loaded one by one, which takes NVIDIA's driver twice as long."""
+        return True
+
+    def takes(self, m: int, n: int, k: int, *, transpose_b: bool, whole: bool) -> bool:
         """Tell whether a product has whole tiles and steps alone: where bounds are checked it takes twice as long."""
-        return whole and not (m % self.tile[0] or n % self.tile[1] or k % self.step)
+        return transpose_b and whole and not (m % self.tile[0] or n % self.tile[1] or k % self.step)
 
     def runs(self, info: DeviceInfo, dtype: str) -> bool:
         """Tell whether a device has matrices of work-groups of so many invocations that the tile is made of."""
@@ -240,7 +243,8 @@ def choose(
         other = few.rows_of(m) if m <= matvec.MOST_ROWS else few.cores
         if way is not None and few.streamed < other:
             return Choice(way, 1, k)
-    rates = {core: each for core, each in found.rates.items() if core.takes(m, n, k, whole=whole)}
+    form = {"transpose_b": transpose_b, "whole": whole}
+    rates = {core: each for core, each in found.rates.items() if core.takes(m, n, k, **form)}
     if m > matvec.MOST_ROWS:
         best = soonest(rates, units, m, n, k, batch, most_parts, transpose_b=transpose_b)
         ns = best and few and _cost(rates, units, m, n, batch, best, transpose_b=transpose_b)
