@@ -257,8 +257,9 @@ def _measured(device: Device, cores: tuple[Core, ...], dtype: str, *, streams: b
     room, most = min(device.limits.max_storage_buffer_range, device.limits.max_buffer), max(run.most for run in runs)
     if most * dtypes.resolve(dtype).itemsize > room - ALIGNMENT:
         raise UnsupportedError(f"matrices of {most} {dtype} do not lie in one binding of {room} bytes")
+    once = {(run.kernel, run.constants): run for run in runs}  # no thread is to wait for what another one compiles
     with ThreadPoolExecutor(_THREADS) as pool:  # most of the time goes to the driver's compiler
-        list(pool.map(lambda run: run.pipeline(device), runs))
+        list(pool.map(lambda run: run.pipeline(device), once.values()))
     clock = query.DeviceClock(device.logical)
     risen = time.monotonic() + _RISE_SECONDS
     while time.monotonic() < risen:
