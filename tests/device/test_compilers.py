@@ -1,8 +1,8 @@
 """Compilers of cards that are not here: Mesa's RADV builds the kernels for AMD cards, on null hardware.
 
-By default all kernels of GPUs in their widest variant for one family, and the heaviest ones for an older one; the
-whole run takes every kernel in every variant for every family, with a second Mesa too where ``VKPAR_MESA25`` names its
-folder.
+By default all kernels of GPUs in their widest variant for one family, and the heaviest ones for an older one; where
+``VKPAR_TEST_MESA25`` names the folder of a second Mesa, whose compiler is newer, all in their widest variant for the
+newest families, too. The whole run takes every kernel in every variant for every family, by both.
 """
 
 from __future__ import annotations
@@ -67,15 +67,33 @@ def test_heavy_kernels_are_built_for_older_cards(radv: Path) -> None:
     assert len(made.built) > 30
 
 
+@pytest.fixture
+def newer() -> Path:
+    """RADV of Mesa 25."""
+    folder = os.environ.get("VKPAR_TEST_MESA25")
+    if folder is None:
+        pytest.skip("needs Mesa 25 (VKPAR_TEST_MESA25)")
+    return Path(folder) / "radeon_icd.json"
+
+
+@pytest.mark.skipif(FULL, reason="the whole product has these")
+@pytest.mark.parametrize("family", ["navi31", "gfx1201"])
+def test_kernels_are_built_for_newer_cards(newer: Path, family: str) -> None:
+    made = tool.report(family, newer, ("wide",), GPUS)
+    assert made.faults == []
+    assert len(made.built) > 600
+    of_cores = {"matmul_coop_f16_t256", "matvec_cores_f16", "attention_cores_t256_f16", "quantized_cores_q4_k"}
+    assert family != "navi31" or of_cores <= {each.kernel for each in made.built}
+
+
 @pytest.mark.skipif(not FULL, reason="takes minutes")
 @pytest.mark.parametrize("family", tool.FAMILIES)
 @pytest.mark.parametrize("mesa", ["installed", "25"])
-def test_every_kernel_is_built_for_every_family(radv: Path, family: str, mesa: str) -> None:
+def test_every_kernel_is_built_for_every_family(
+    request: pytest.FixtureRequest, radv: Path, family: str, mesa: str
+) -> None:
     if mesa == "25":
-        folder = os.environ.get("VKPAR_MESA25")
-        if folder is None:
-            pytest.skip("needs Mesa 25 (VKPAR_MESA25)")
-        radv = Path(folder) / "radeon_icd.json"
+        radv = request.getfixturevalue("newer")
     made = tool.report(family, radv)
     if made is None:
         assert mesa == "installed"
