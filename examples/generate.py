@@ -43,6 +43,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--ratios", default="speed", help="speed (default), memory, even, or numbers such as 3,1")
     parser.add_argument("--strict", action="store_true", help="no other split where this one is not possible")
     parser.add_argument("--explain", action="store_true", help="show the plan of the split")
+    parser.add_argument("--halves", action="store_true", help="with --split tensor: prompts in two halves")
     parser.add_argument("--wire", help="how sums cross links: f16, bf16, f32 or q8")
     parser.add_argument("--context", type=int, help="tokens to make room for (default: what is needed)")
     parser.add_argument("--cache", default="auto", help="type of the keys and values that are kept")
@@ -117,6 +118,8 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     steps = 64 if options.steps is None else options.steps
     if options.logits is not None and not options.logits.parent.is_dir():
         raise vkpar.InvalidUsageError(f"--logits: there is no folder {options.logits.parent}")
+    if options.halves and options.split != "tensor":
+        raise vkpar.InvalidUsageError("--halves needs --split tensor, whose ranks wait for each other's sums")
     with ExitStack() as stack:
         file = stack.enter_context(open_model(options.model))
         if options.tokens is not None:
@@ -131,6 +134,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
             stack.callback(device.close)
         comm = stack.enter_context(vkpar.Communicator(devices, wire=options.wire))
         model = load(file, comm, options, context, stack)
+        model.halves = options.halves
         if options.explain:
             print(model.plan, file=sys.stderr)
         if options.logits is not None:
@@ -150,8 +154,8 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
 
 def check(options: argparse.Namespace) -> dict[str, Any]:
     """Generate with a tiny model on one device, and split over two ranks of it; return what the latter made."""
-    for name in ("prompt", "split", "wire"):
-        if getattr(options, name) is not None:
+    for name in ("prompt", "split", "wire", "halves"):
+        if getattr(options, name):
             raise vkpar.InvalidUsageError(f"--{name} needs a --model; without one, a tiny model is made and checked")
     found, named = vkpar.enumerate_devices(), options.devices or os.environ.get("VKPAR_DEVICES")
     index = (select(named, found) if named else default(found))[0].index  # the first device; no other is opened

@@ -389,6 +389,31 @@ def test_the_program_ends_with_rates_and_where_the_model_was(
     assert "<" not in printed.out
 
 
+def test_the_program_runs_prompts_in_halves(
+    rigs: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("safetensors")
+    tiny.write_folder(tmp_path)
+    index, given, halves = rigs(reducing.POOLS["L"])[0].info.index, [], vars(Llama)["halves"]
+
+    def setter(model: Llama, value: bool) -> None:
+        given.append(value)
+        halves.fset(model, value)
+
+    monkeypatch.setattr(Llama, "halves", halves.setter(setter))
+    made = []
+    for more in ([], ["--halves"]):
+        arguments = (
+            f"--model {tmp_path} --tokens 1,5,9,2,7 --steps 6 --split tensor --devices {index}*2 --wire f32 --json"
+        )
+        monkeypatch.setattr(sys, "argv", ["generate.py", *arguments.split(), *more])
+        runpy.run_path(str(EXAMPLE), run_name="__main__")
+        made.append(json.loads(capsys.readouterr().out)["tokens"])
+    assert given == [False, True]
+    assert made[0] == made[1]
+    assert len(made[0]) == 6
+
+
 # ---- what is refused ----
 
 
