@@ -23,6 +23,7 @@ layout(constant_id = 23) const uint FM = 16;  // of one cooperative matrix
 layout(constant_id = 24) const uint FN = 16;
 layout(constant_id = 25) const uint FK = 16;
 layout(constant_id = 26) const uint SPAN = 1;  // or 2: so many steps are loaded at once
+layout(constant_id = 27) const bool O_EIGHTS = false;
 
 #if BFLOAT
 #define HALF bfloat16_t
@@ -51,7 +52,8 @@ const bool A_MIXED = SPAN == 2u && !TRANSPOSE_A, B_MIXED = SPAN == 2u && TRANSPO
 const uint A_SHIFT = A_EIGHTS ? 3u : 0u;  // what memory is indexed by: units, or elements
 const uint B_SHIFT = B_EIGHTS ? 3u : 0u;
 const uint OUT_UNITS = WARP_N / 4u;
-const uint OUT_SIZE = THREADS / WARP * FM * OUT_UNITS;
+const uint OUT_ROW = OUT_UNITS + 1u;
+const uint OUT_SIZE = THREADS / WARP * FM * OUT_ROW;
 
 const uint MREP = WARP_M / FM;
 const uint NREP = WARP_N / FN;
@@ -123,22 +125,54 @@ uvec4 b_eight(uint from, uint n) {
 // Stores what a subgroup has put into shared memory: FM rows of WARP_N columns.
 void store_rows(uint row0, uint column0, uint own) {
     [[dont_unroll]] for (uint i = gl_SubgroupInvocationID; i < FM * OUT_UNITS; i += WARP) {
-        store_row4(row0 + i / OUT_UNITS, column0 + i % OUT_UNITS * 4u, uintBitsToFloat(tiles[own + i]));
+        uint row = i / OUT_UNITS, unit = i % OUT_UNITS;
+        store_row4(row0 + row, column0 + unit * 4u, uintBitsToFloat(tiles[own + row * OUT_ROW + unit]));
+    }
+}
+
+// Writes eight neighbours of a row that lie within the result.
+void store_eight(uint row, uint column, vec4 low, vec4 high) {
+    uint at = row * push.o_row + column + product_number() * push.o_batch + part_number() * push.o_part;
+#ifdef EPILOGUE
+    low = finished(at, column, 4u, low);
+    high = finished(at + 4u, column + 4u, 4u, high);
+#endif
+    at += push.o_first;
+    uvec4 first = o_pack4(floatBitsToUint(low)), second = o_pack4(floatBitsToUint(high));
+    if (o_half) {
+        o_word4[at >> 3] = uvec4(first.xy, second.xy);
+    } else {
+        o_word4[at >> 2] = first;
+        o_word4[(at >> 2) + 1u] = second;
+    }
+}
+
+// The same as store_rows where all rows lie within the result, which holds nothing that they are added to.
+void store_eights(uint row0, uint column0, uint own) {
+    const uint EIGHTS = OUT_UNITS / 2u;
+    [[unroll]] for (uint i = 0u; i < FM * EIGHTS; i += WARP) {
+        uint row = (i + gl_SubgroupInvocationID) / EIGHTS, unit = (i + gl_SubgroupInvocationID) % EIGHTS * 2u;
+        uint from = own + row * OUT_ROW + unit;
+        store_eight(row0 + row, column0 + unit * 4u, uintBitsToFloat(tiles[from]), uintBitsToFloat(tiles[from + 1u]));
     }
 }
 
 // Stores row P of a subgroup's matrices. No loop over the rows: drivers do not unroll one around another that stays, and
 // an array of matrices with an index that is not constant lies in memory.
-#define STORE(P) \
+#define STORE(P, ROWS) \
     if (P < MREP) { \
         [[unroll]] for (uint q = 0u; q < NREP; q++) { \
             coopMatStore( \
-                sums[P * NREP + q], tiles, own + q * FN / 4u, OUT_UNITS, gl_CooperativeMatrixLayoutRowMajor); \
+                sums[P * NREP + q], tiles, own + q * FN / 4u, OUT_ROW, gl_CooperativeMatrixLayoutRowMajor); \
         } \
         subgroupBarrier(); \
-        store_rows(corner.x + warp_m + P * FM, corner.y + warp_n, own); \
+        ROWS(corner.x + warp_m + P * FM, corner.y + warp_n, own); \
         subgroupBarrier(); \
     }
+
+#define STORE_ALL(ROWS) \
+    STORE(0u, ROWS) STORE(1u, ROWS) STORE(2u, ROWS) STORE(3u, ROWS) \
+    STORE(4u, ROWS) STORE(5u, ROWS) STORE(6u, ROWS) STORE(7u, ROWS)
 
 // The element of a row at which turn p begins, beyond the step's first or the tile's.
 #define A_COLUMN(p) (A_MIXED && (p) % 2u == 1u ? a_column ^ STEP : a_column)
@@ -300,8 +334,12 @@ void make(uvec2 corner) {
 
     // Matrices do not say which element lies where: they go through shared memory.
     barrier();
-    uint own = warp * FM * OUT_UNITS;
-    STORE(0u) STORE(1u) STORE(2u) STORE(3u) STORE(4u) STORE(5u) STORE(6u) STORE(7u)
+    uint own = warp * FM * OUT_ROW;
+    if (O_EIGHTS && push.accumulate == 0u && corner.x + TILE_M <= push.m && corner.y + TILE_N <= push.n) {
+        STORE_ALL(store_eights)
+    } else {
+        STORE_ALL(store_rows)
+    }
 }
 
 #include "coop_main.glsl"

@@ -31,6 +31,8 @@ SIZES = [
     (130, 1, 70),
     (64, 520, 1000),
     (5, 136, 300),
+    (256, 512, 1152),  # tiles and steps within the operands
+    (264, 392, 1160),
 ]
 EPS32, ROUNDING = 2.0**-24, {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 0.0}
 
@@ -144,6 +146,36 @@ def test_what_follows(
 
 
 @pytest.mark.parametrize("core", cores.CORES, ids=lambda core: core.label)
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("rows", [8, 3], ids=str)
+def test_each_element_is_stored_once(
+    device: vkpar.Device,
+    rng: np.random.Generator,
+    monkeypatch: pytest.MonkeyPatch,
+    core: Core,
+    dtype: str,
+    rows: int,
+) -> None:
+    """Where the last tiles are not whole, and what is added lies where results go."""
+    only(monkeypatch, device, core, dtype)
+    m, n, k = core.tile[0] + rows, 2 * core.tile[1] - 8, core.step * (core.span + 1) + 8
+    a, b, added = (rng.integers(-1, 2, shape).astype(np.float32) for shape in ((m, k), (n, k), (m, n)))
+    want = np.maximum(a @ b.T, 0) + added
+    held = upload(device, added, dtype)
+    kept = device.zeros((m * n + 16,), dtype)
+    x, y = upload(device, a, dtype), upload(device, b, dtype)
+    vkpar.matmul(x, y, transpose_b=True, activation="relu", residual=held, out=held)
+    assert want.max() < 256  # which bfloat16 holds
+    np.testing.assert_array_equal(exact(held), want)
+    at = kept[6 : 6 + m * n].reshape((m, n))  # rows are whole eights, but not at multiples of eight elements
+    vkpar.matmul(x, y, transpose_b=True, out=at)
+    np.testing.assert_array_equal(exact(at), a @ b.T)
+    assert not exact(kept)[:6].any()
+    assert not exact(kept)[6 + m * n :].any()
+    forget(device)
+
+
+@pytest.mark.parametrize("core", cores.CORES, ids=lambda core: core.label)
 def test_views_at_any_element_and_special_values(
     device: vkpar.Device, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch, core: Core
 ) -> None:
@@ -165,7 +197,7 @@ def test_the_device_measures_its_kernels(device: vkpar.Device) -> None:
     found = cores.available(device.info, "float16")
     if not found:
         pytest.skip(f"{device.name} has no matrix cores")
-    made = cores.measured(device, "float16", (*found, cores.PLAIN))
+    made = core_rates._measured(device, (*found, cores.PLAIN), "float16", streams=False)
     assert set(made.rates) == {*found, cores.PLAIN}
     assert all(0 < ns < 1e9 for both in made.rates.values() for rate in both[:2] for ns in rate)
     assert all(0.1 < both.plain < 10 for both in made.rates.values())
@@ -234,7 +266,7 @@ def test_how_a_product_is_dispatched(
     _, bindings, nbytes, groups, constants = sent[0]
     assert (bindings, nbytes, groups) == (3, 76, 2 * tiles)
     assert constants[7:9] == core.tile
-    assert constants[18:] == core.constants(device.info)
+    assert constants[18:] == core.constants(device.info, eights=False)
     sent.clear()
     monkeypatch.setattr(products.cores, "choose", lambda *given, **_: Choice(core, 1, 100))
     vkpar.matmul(x, y, activation="relu" if follows else None)

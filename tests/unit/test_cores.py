@@ -12,6 +12,7 @@ import struct
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -108,10 +109,10 @@ def test_limits_take_kernels_away() -> None:
 @pytest.mark.parametrize(
     ("warp", "nbytes"),
     [
-        (8, (65536, 32768, 36864, 49152, 32768, 18432, 24576)),
-        (16, (65536, 32768, 36864, 49152, 32768, 18432, 24576)),
-        (32, (32768, 20480, 36864, 46080, 27648, 18432, 24576)),
-        (64, (32768, 20480, 36864, 46080, 27648, 18432, 24576)),
+        (8, (73728, 36864, 36864, 57344, 40960, 20480, 24576)),
+        (16, (69632, 34816, 36864, 53248, 36864, 18432, 24576)),
+        (32, (34816, 20480, 36864, 46080, 27648, 18432, 24576)),
+        (64, (33792, 20480, 36864, 46080, 27648, 18432, 24576)),
     ],
 )
 def test_shared_memory_holds_operands_and_results(warp: int, nbytes: tuple[int, ...]) -> None:
@@ -146,8 +147,8 @@ def test_two_steps_at_once_are_shared_evenly(core: Core) -> None:
 
 @pytest.mark.parametrize("core", OF_SUBGROUPS, ids=lambda core: core.label)
 def test_wide_subgroups_have_no_registers_for_two_steps_at_once(core: Core) -> None:
-    assert core.constants(h200())[-1] == core.span
-    assert core.constants(h200(subgroup_size=64))[-1] == 1
+    assert core.constants(h200(), eights=True)[-2] == core.span
+    assert core.constants(h200(subgroup_size=64), eights=True)[-2] == 1
 
 
 @pytest.mark.parametrize("core", cores.CORES, ids=lambda core: core.label)
@@ -157,7 +158,7 @@ def test_kernels_ship_and_take_so_many_constants(core: Core) -> None:
         for forms in ("", "_forms"):
             spirv = shader.shipped(core.kernel + forms + core.variant(dtype))
             own = [number for number in _spec_ids(spirv) if number < FIRST_OF_DEVICES]
-            assert max(own) == 17 + len(core.constants(h200()))
+            assert max(own) == 17 + len(core.constants(h200(), eights=False))
             assert reflect(spirv).entries["main"].local_size == (core.threads, 1, 1)
             assert reflect(spirv).push_nbytes == 19 * 4
 
@@ -206,15 +207,18 @@ def test_no_other_kernel_needs_matrix_cores() -> None:
         (512, 14336, 4096, True, True, True),
         (512, 14336, 4096, False, True, False),
         (512, 14336, 4096, True, False, False),
+        (504, 14344, 4096, True, True, True),
         (500, 14336, 4096, True, True, False),
-        (512, 14208, 4096, True, True, False),
+        (120, 14336, 4096, True, True, False),
+        (512, 14340, 4096, True, True, False),
+        (512, 248, 4096, True, True, False),
         (512, 14336, 4112, True, True, False),
     ],
 )
-def test_matrices_of_work_groups_take_whole_tiles_alone(
+def test_matrices_of_work_groups_take_what_needs_no_check_of_bounds(
     monkeypatch: pytest.MonkeyPatch, m: int, n: int, k: int, turned: bool, whole: bool, taken: bool
 ) -> None:
-    """At edges their kernel checks bounds: what was measured says nothing about it."""
+    """Where their kernel checks bounds, what was measured says nothing about it."""
     device: Any = SimpleNamespace(info=h200())
     monkeypatch.setattr(cores.occupancy, "units_of", lambda _: H200)
     groups = next(core for core in cores.CORES if core.kernel == NV2)
@@ -439,7 +443,7 @@ STREAMED = (FEW[0]._replace(streamed=34e3), FEW[1]._replace(streamed=33e3))
 
 
 def test_times_go_to_the_kernels_that_took_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Kernels for transposed operands alone have a run less."""
+    """Kernels for transposed operands alone have a run less, and those that are not right have none."""
 
     def seconds(run: Any, *_: Any) -> float:
         return 1e-9 * (run.m + 3 * run.n + 7 * run.k + len(run.kernel)) * (1.0 if run.transpose_b else 1.5)
@@ -449,9 +453,12 @@ def test_times_go_to_the_kernels_that_took_them(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(core_rates.query, "DeviceClock", lambda _: None)
     monkeypatch.setattr(core_rates._Run, "pipeline", lambda *_: None)
     monkeypatch.setattr(core_rates._Run, "seconds", seconds)
+    wrong = next(core for core in cores.CORES if core.checked)
+    monkeypatch.setattr(core_rates, "_is_right", lambda _, core, dtype: core != wrong)
     limits = SimpleNamespace(max_storage_buffer_range=1 << 31, max_buffer=1 << 31)
     device: Any = SimpleNamespace(info=h200(), limits=limits, logical=None, synchronize=lambda: None)
     made = core_rates._measured(device, (*cores.CORES, PLAIN), "float16", streams=False)
+    assert set(made.rates) == {*cores.CORES, PLAIN} - {wrong}
     for core, found in made.rates.items():
         name = len(core.kernel + core.variant("float16"))
         for rate, k in ((found.few, 1024), (found.many, 4096)):
@@ -532,6 +539,46 @@ def test_what_was_measured_is_found_again(monkeypatch: pytest.MonkeyPatch) -> No
     )
     monkeypatch.setattr(cachedir, "read", lambda name: text.encode())
     assert core_rates._load("x.json", ABOUT, (BIG,)) == ({BIG: RATES[BIG]}, STREAMED)
+
+
+def test_a_kernel_that_was_not_right_has_no_rates(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither those that a file keeps, nor fixed ones."""
+    checked = next(core for core in cores.CORES if core.checked)
+    text = json.dumps({**ABOUT, "ns": {BIG.label: RATES[BIG]}, "few": STREAMED})
+    monkeypatch.setattr(cachedir, "read", lambda name: text.encode())
+    assert core_rates._load("x.json", ABOUT, (BIG, checked)) == ({BIG: RATES[BIG]}, STREAMED)
+    assert core_rates.assumed((BIG, checked, PLAIN)) == core_rates.assumed((BIG, PLAIN))
+
+
+@pytest.mark.parametrize("error", [VulkanError(-13, "vkCreateComputePipelines"), None])
+def test_a_kernel_is_checked_by_a_product(monkeypatch: pytest.MonkeyPatch, error: VulkanError | None) -> None:
+    """One that the driver does not build, or that stores what it should elsewhere, is left alone."""
+
+    class Held:
+        def __init__(self, values: Any) -> None:
+            self.values = values
+
+        def numpy(self) -> Any:
+            return self.values
+
+    def run(self: Any, device: Any, clock: Any, arrays: list[Held], number: int) -> None:
+        assert number == 1
+        if error is not None:
+            raise error
+        (a, b, out), shift = (each.values for each in arrays), spread
+        out[...] = np.roll(a.astype(np.float32) @ b.astype(np.float32).T, shift, axis=1)
+
+    device: Any = SimpleNamespace(
+        info=h200(),
+        logical=None,
+        array=lambda values, dtype: Held(values.astype(dtype)),
+        zeros=lambda shape, dtype: Held(np.zeros(shape, dtype)),
+    )
+    monkeypatch.setattr(core_rates.query, "DeviceClock", lambda _: None)
+    monkeypatch.setattr(core_rates._Run, "runs", run)
+    checked = next(core for core in cores.CORES if core.checked)
+    for spread in (0, 1):
+        assert core_rates._is_right(device, checked, "float16") == (error is None and not spread)
 
 
 def test_a_capture_measures_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

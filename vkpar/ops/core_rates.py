@@ -4,6 +4,8 @@ Of each there are runs with one tile to four for each compute unit, all of a tra
 of linear layers are: with few steps of K, out of caches, and with many, out of memory, which some tiles wait for much
 longer; and one that is not transposed. The tiled kernel without matrix cores is measured beside them, and so are the
 kernels of products with few rows, against these on the same products.
+
+Kernels that are checked first (:attr:`vkpar.ops.cores.Core.checked`) have rates only where a product by them was right.
 """
 
 from __future__ import annotations
@@ -15,8 +17,10 @@ import statistics
 import threading
 import time
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
 
 from vkpar import cachedir, dtypes, env
 from vkpar._version import __version__
@@ -27,6 +31,7 @@ from vkpar.vulkan import capturing, query
 from vkpar.vulkan.physical import ALIGNMENT
 
 if TYPE_CHECKING:
+    from vkpar.arrays.array import Array
     from vkpar.device import Device
     from vkpar.ops.cores import Core
     from vkpar.vulkan.physical import DeviceInfo
@@ -34,7 +39,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("vkpar")
 
-_FORMAT: Final = 5
+_FORMAT: Final = 6
 _STEPS: Final = (1024, 4096)  # of K, of the measured products: operands that caches hold, and larger ones
 _SIDES: Final = ((1, 1), (1, 2), (1, 3), (2, 2))  # of the measured products, in units' tiles: those of :class:`Rate`
 _RATES: Final = (*((k, *sides, True) for k in _STEPS for sides in _SIDES), (_STEPS[1], *_SIDES[-1], False))
@@ -203,7 +208,8 @@ def _load(name: str, about: Mapping[str, object], cores: tuple[Core, ...]) -> Me
         document = json.loads(data) if data else {}
         if any(document[key] != value for key, value in about.items()):
             return None
-        found = {core: _rates(document["ns"][core.label]) for core in cores}
+        ns = document["ns"]
+        found = {core: _rates(ns[core.label]) for core in cores if core.label in ns or not core.checked}
         plain, turned = (
             Few(int(n), float(ns), tuple(map(float, rows)), float(last))  # type: ignore[arg-type]
             for n, ns, rows, last in document["few"]
@@ -229,9 +235,14 @@ def _sound(made: Measured) -> bool:
 
 
 def assumed(cores: tuple[Core, ...]) -> Measured:
-    """Return rates that rank the kernels as an H200 does: larger tiles work at a higher rate, and wait longer."""
+    """Return rates that rank the kernels as an H200 does: larger tiles work at a higher rate, and wait longer.
+
+    Kernels that are checked first have none.
+    """
     made = {}
     for core in cores:
+        if core.checked:
+            continue
         size, gain = core.tile[0] * core.tile[1], 1.0 if core.tiled else _GAIN
         step = 4 * size / (occupancy.MACS_PER_NS * gain * min(1.0, (size / 2**14) ** 0.5))
         few, many = (Rate(four / 2.5, four / 2, four, four) for four in (step * steps for steps in _STEPS))
@@ -244,38 +255,55 @@ def _measured(device: Device, cores: tuple[Core, ...], dtype: str, *, streams: b
     device.synchronize()
     units = occupancy.units_of(device.info)
     tall = next(side for side in range(math.isqrt(units), 0, -1) if units % side == 0)
-    runs = [
-        _tiles(device, core, dtype, high * tall, broad * units // tall, k=k, transpose_b=turned)
+    of_cores = {
+        core: [
+            _tiles(device, core, dtype, high * tall, broad * units // tall, k=k, transpose_b=turned)
+            for k, high, broad, turned in _RATES
+            if turned or not core.turned
+        ]
         for core in cores
-        for k, high, broad, turned in _RATES
-        if turned or not core.turned
-    ]
-    low = min(cores, key=lambda core: core.tile[0])
+    }
+    low = min((core for core in cores if not core.checked), key=lambda core: core.tile[0])
     columns = 4 * units * low.tile[1]
     few_runs = [_few_runs(device, low, dtype, columns, transpose_b=turned, streams=streams) for turned in (False, True)]
-    runs += [run for each in few_runs for run in each]
+    checked = [run for core in cores if core.checked for run in of_cores[core]]
+    runs = [run for core in cores if not core.checked for run in of_cores[core]] + [*few_runs[0], *few_runs[1]]
     room, most = min(device.limits.max_storage_buffer_range, device.limits.max_buffer), max(run.most for run in runs)
     if most * dtypes.resolve(dtype).itemsize > room - ALIGNMENT:
         raise UnsupportedError(f"matrices of {most} {dtype} do not lie in one binding of {room} bytes")
-    once = {(run.kernel, run.constants): run for run in runs}  # no thread is to wait for what another one compiles
     with ThreadPoolExecutor(_THREADS) as pool:  # most of the time goes to the driver's compiler
-        list(pool.map(lambda run: run.pipeline(device), once.values()))
-    clock = query.DeviceClock(device.logical)
-    risen = time.monotonic() + _RISE_SECONDS
-    while time.monotonic() < risen:
-        runs[0].seconds(device, clock, dtype)
-    rounds = [[run.seconds(device, clock, dtype) for run in runs] for _ in range(_ROUNDS)]
-    ns = [1e9 * min(times) for times in zip(*rounds, strict=True)]
-    rates, left, each = {}, ns, len(_SIDES)
+        _build(device, pool, checked)  # those that take it longest: it ends when the others are measured
+        for built in _build(device, pool, runs):
+            built.result()
+        times = _times(device, dtype, runs)
+    cores = tuple(core for core in cores if not core.checked or _is_right(device, core, dtype))
+    times |= _times(device, dtype, [run for core in cores if core.checked for run in of_cores[core]])
+    rates, each = {}, len(_SIDES)
     for core in cores:
-        few, many, left = left[:each], left[each : 2 * each], left[2 * each :]
-        plain = many[-1] if core.turned else left.pop(0)
+        ns = [times[run] for run in of_cores[core]]
+        few, many, plain = ns[:each], ns[each : 2 * each], ns[-1]
         rates[core] = Rates(Rate(*few), Rate(*many), plain / many[-1])
     found = []
     for timed in few_runs:
-        made, left = left[: len(timed)], left[len(timed) :]
-        found.append(Few(columns, made[0], (made[1], made[2], made[3]), *made[4:]))
+        first, *rows = [times[run] for run in timed]
+        found.append(Few(columns, first, (rows[0], rows[1], rows[2]), *rows[3:]))
     return Measured(rates, (found[0], found[1]))
+
+
+def _build(device: Device, pool: ThreadPoolExecutor, runs: list[_Run]) -> list[Future[Pipeline]]:
+    """Begin to make the pipelines of runs."""
+    once = {(run.kernel, run.constants): run for run in runs}  # no thread is to wait for what another one compiles
+    return [pool.submit(run.pipeline, device) for run in once.values()]
+
+
+def _times(device: Device, dtype: str, runs: list[_Run]) -> dict[_Run, float]:
+    """Return the nanoseconds that runs take."""
+    clock = query.DeviceClock(device.logical)
+    risen = time.monotonic() + _RISE_SECONDS
+    while runs and time.monotonic() < risen:
+        runs[0].seconds(device, clock, dtype)
+    rounds = [[run.seconds(device, clock, dtype) for run in runs] for _ in range(_ROUNDS)]
+    return {run: 1e9 * min(times) for run, *times in zip(runs, *rounds, strict=True)}
 
 
 def _few_runs(device: Device, low: Core, dtype: str, columns: int, *, transpose_b: bool, streams: bool) -> list[_Run]:
@@ -317,12 +345,34 @@ class _Run(NamedTuple):
         arrays = [device.empty(shape, dtype) for shape in ((m, k), (n, k) if self.transpose_b else (k, n), (m, n))]
         for array in arrays[:2]:
             array.fill(0)
-        push = words(m, n, k, 0, 0, 0, k, k if self.transpose_b else n, n, 0, *self.extra)
+        return statistics.median(self.runs(device, clock, arrays, _RUNS))
+
+    def runs(self, device: Device, clock: query.DeviceClock, arrays: list[Array], number: int) -> list[float]:
+        """Return the seconds of ``number`` runs on operands and a result."""
+        (m, n, k), row = (self.m, self.n, self.k), self.k if self.transpose_b else self.n
+        push = words(m, n, k, 0, 0, 0, k, row, n, 0, *self.extra)
         device.synchronize()
         ranges = [array.window()[0] for array in arrays]
-        return statistics.median(
-            query.timed_runs(clock, self.pipeline(device), ranges, push, (self.groups, 1, 1), _RUNS)
-        )
+        return query.timed_runs(clock, self.pipeline(device), ranges, push, (self.groups, 1, 1), number)
+
+
+def _is_right(device: Device, core: Core, dtype: str) -> bool:
+    """Tell whether a device builds a kernel, and gives the right product of whole numbers by it."""
+    run = _tiles(device, core, dtype, 1, 1, k=core.step, transpose_b=True)
+    random = np.random.default_rng(0)
+    a, b = (random.integers(-1, 2, (side, run.k)).astype(np.float32) for side in (run.m, run.n))
+    operands, out = [device.array(x, dtype) for x in (a, b)], device.zeros((run.m, run.n), dtype)
+    try:
+        run.runs(device, query.DeviceClock(device.logical), [*operands, out], 1)
+    except (DeviceLostError, OutOfMemoryError):
+        raise
+    except VulkanError as error:
+        _log.info("%s does not build %s, which is left alone: %s", device, core.label, error)
+        return False
+    right = np.array_equal(out.numpy(), device.array(a @ b.T, dtype).numpy())
+    if not right:
+        _log.info("%s spreads the results of %s in a way of its own: the kernel is left alone", device, core.label)
+    return right
 
 
 def _tiles(
@@ -344,7 +394,7 @@ def _tiles(
         tile, sums = (core.tile[0] // 64, core.tile[1] // 64), tiled.sums_of(device.info)
         constants = tiled.with_threads((*constants, *tiled.shape(tile, sums), 1, 1), tile, sums)
     else:
-        constants = (*constants, *core.tile, 1, 1, *[0] * 7, *core.constants(device.info))
+        constants = (*constants, *core.tile, 1, 1, *[0] * 7, *core.constants(device.info, eights=True))
         extra = (0, 0, 0, 1, k, 0, 0, 0, 0)
     size = m or high * core.tile[0], broad * core.tile[1]
     return _Run(core.kernel + core.variant(dtype), constants, extra, high * broad, *size, k, transpose_b)

@@ -67,11 +67,16 @@ class Core:
         """Return how its module's name ends."""
         return "" if self.tiled else f"_{SHORT[dtype]}_t{self.threads}"
 
-    def constants(self, info: DeviceInfo) -> tuple[int, ...]:
-        """Return the constants that follow those of every kernel of products, of a kernel of matrix cores."""
+    def constants(self, info: DeviceInfo, *, eights: bool) -> tuple[int, ...]:
+        """Return the constants that follow those of every kernel of products, of a kernel of matrix cores.
+
+        Args:
+            info: the device.
+            eights: rows of the result are whole eights, at multiples of eight elements.
+        """
         warp = info.features.subgroup_size
         roomy = warp <= _WIDEST_AHEAD
-        return (self.step, *self.warp_tile(warp), warp, roomy, *_FRAGMENT, self.span if roomy else 1)
+        return (self.step, *self.warp_tile(warp), warp, roomy, *_FRAGMENT, self.span if roomy else 1, eights)
 
     def warp_tile(self, warp: int) -> tuple[int, int]:
         """Return what a subgroup of ``warp`` invocations makes of the tile: halves of it, of the longer side first."""
@@ -89,12 +94,17 @@ class Core:
             return 0
         high, broad = self.tile
         along = [max(side * (self.step + 8), self.step * (side + 8)) for side in (high, broad)]
-        results = self.threads // warp * _FRAGMENT[0] * (self.warp_tile(warp)[1] // 4) * 16
+        results = self.threads // warp * _FRAGMENT[0] * (self.warp_tile(warp)[1] // 4 + 1) * 16
         return max(2 * sum(along), results)
 
     @property
     def turned(self) -> bool:
         """True of a kernel that is for transposed second operands alone, and measured with these alone."""
+        return False
+
+    @property
+    def checked(self) -> bool:
+        """True of a kernel that is taken only on devices on which a product by it was right."""
         return False
 
     def takes(self, m: int, n: int, k: int, *, transpose_b: bool, whole: bool) -> bool:
@@ -115,28 +125,40 @@ class Core:
 
 
 class GroupCore(Core):
-    """A kernel whose matrices belong to work-groups: the driver stages operands, and spreads them over subgroups."""
+    """A kernel whose matrices belong to work-groups: the driver stages operands, and spreads them over subgroups.
+
+    How it spreads results is not said anywhere: the kernel stores them as NVIDIA's driver does, which is tried first.
+    """
 
     def variant(self, dtype: str) -> str:
         """Return how its module's name ends: all have as many invocations."""
         return f"_{SHORT[dtype]}"
 
-    def constants(self, info: DeviceInfo) -> tuple[int, ...]:
+    def constants(self, info: DeviceInfo, *, eights: bool) -> tuple[int, ...]:
         """Return the constants that follow those of every kernel of products."""
-        return (self.step, self.span)
+        return (self.step, self.span, eights)
 
     def shared_nbytes(self, warp: int) -> int:
-        """Return 0: what the driver takes is no part of the limit."""
+        """Return 0: the shader declares none."""
         return 0
 
     @property
     def turned(self) -> bool:
-        """True: others' elements are loaded one by one, which takes NVIDIA's driver twice as long."""
+        """True: elements of an operand that is not transposed are loaded one by one, which takes twice as long."""
+        return True
+
+    @property
+    def checked(self) -> bool:
+        """True: see the class."""
         return True
 
     def takes(self, m: int, n: int, k: int, *, transpose_b: bool, whole: bool) -> bool:
-        """Tell whether a product has whole tiles and steps alone: where bounds are checked it takes twice as long."""
-        return transpose_b and whole and not (m % self.tile[0] or n % self.tile[1] or k % self.step)
+        """Tell whether all of a product is loaded without checks of bounds, with which it takes twice as long.
+
+        Of rows and columns there are whole eights, and as many as a tile has, within which the last one then begins.
+        """
+        high, broad = self.tile
+        return transpose_b and whole and m >= high and n >= broad and not (m % 8 or n % 8 or k % self.step)
 
     def runs(self, info: DeviceInfo, dtype: str) -> bool:
         """Tell whether a device has matrices of work-groups of so many invocations that the tile is made of."""
@@ -162,8 +184,8 @@ CORES: Final = (
     Core(KHR, 256, (128, 64), 64),
     Core(KHR, 128, (64, 64), 64),
     Core(KHR, 128, (16, 64), 128),
-    GroupCore(NV2, 256, (128, 256), 64, 8),
-    GroupCore(NV2, 256, (128, 128), 64, 8),
+    GroupCore(NV2, 256, (128, 256), 64, 16),
+    GroupCore(NV2, 256, (64, 128), 64, 16),
 )
 PLAIN: Final = Core(tiled.KERNEL, 128, (128, 128), 8)
 

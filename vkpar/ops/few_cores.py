@@ -46,8 +46,8 @@ class Stream:
         """Return how its module's name ends."""
         return f"_{SHORT[dtype]}"
 
-    def constants(self, info: DeviceInfo) -> tuple[int, ...]:
-        """Return the constants that follow those of every kernel of products."""
+    def constants(self, info: DeviceInfo, *, eights: bool) -> tuple[int, ...]:
+        """Return the constants that follow those of every kernel of products; ``eights`` makes no difference."""
         return (self.step, self.threads, info.features.subgroup_size, self.turns)
 
     def ahead(self, warp: int) -> int:

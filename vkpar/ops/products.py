@@ -278,7 +278,7 @@ def _dispatch(how: _How, product: Product, out: Matrix, tile: Tile) -> None:
             push += [*batches, how.cut.parts, how.cut.k_part, number * out.batch, *more.push]
             constants = (*constants, product.transpose_a, *how.follows.constants, more.wide)
     if how.core is not None:
-        constants += how.core.constants(product.device.info)
+        constants += how.core.constants(product.device.info, eights=multiples[2] % 8 == 0)
     elif how.kernel == tiled.KERNEL:
         constants = tiled.with_threads(constants, how.cut.tile, tiled.sums_of(product.device.info))
     cost_ns, key, packed = int(number * m * n * k / how.work_per_ns), product.key, words(*push)
