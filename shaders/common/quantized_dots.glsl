@@ -11,7 +11,7 @@
 #extension GL_EXT_integer_dot_product : require
 
 const uint MAKERS = CHUNK / 4u / EACH;      // invocations that make the whole numbers of a chunk
-const uint HELD = AHEAD * PASSES * MAKERS;  // parts of the row in shared memory, one of an invocation
+const uint HELD = AHEAD * PASSES * MAKERS;  // parts of the row in shared memory, one of an invocation: THREADS at most
 const uint MAKING = (HELD + 127u) & ~127u;  // whole subgroups
 const uint PLANE = CHUNK / 16u;             // fours of words
 const uint STRIDE = 3u * PLANE + 1u + (PLANE & 1u);

@@ -76,8 +76,8 @@ float squares[MOST_ROWS];  // of what it brought to shared memory
 #endif
 
 // Loads chunks from number `first` of their rows on; nothing where there is none. Branches hold loads and nothing that
-// waits for them. Where LAST_AGAIN, there are no branches: the row's last chunk stands for those that there are not, and
-// its elements of a are zero. Loads stay ahead of the barriers in hold() one way in one kernel, and the other way in
+// waits for them. Where LAST_AGAIN, there are no branches: the row's last chunk stands for those that there are not, whose
+// elements of a are zero; if its scales are infinite, the sum is NaN. Loads stay ahead of the barriers in hold() one way in one kernel, and the other way in
 // another: NVIDIA's compiler moves them.
 #if DOTS && KIND == Q4_K && !defined(FOLDED)
 #define LAST_AGAIN 1
