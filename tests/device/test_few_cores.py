@@ -169,4 +169,4 @@ def test_how_a_product_is_dispatched(
     assert name == ("matvec_cores_forms_f16" if follows else "matvec_cores_f16")
     assert (bindings, nbytes, groups) == (5 if follows else 3, 76, -(-312 // way.tile[1]))
     assert constants[7:9] == way.tile
-    assert constants[18:] == way.constants(device.info)
+    assert constants[18:] == way.constants(device.info, eights=True)

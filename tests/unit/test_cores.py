@@ -133,6 +133,8 @@ def test_subgroups_share_a_tile(core: Core, warp: int) -> None:
     high, broad = core.warp_tile(warp)
     assert (core.tile[0] // high) * (core.tile[1] // broad) * warp == core.threads
     assert (core.tile[0] % high, core.tile[1] % broad) == (0, 0)
+    if core in cores.available(h200(subgroup_size=warp), "float16"):
+        assert 16 * broad // 8 % warp == 0  # a subgroup stores all eights of a row of matrices in whole turns
 
 
 @pytest.mark.parametrize("core", [core for core in OF_SUBGROUPS if core.span > 1], ids=lambda core: core.label)
