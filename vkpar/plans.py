@@ -235,11 +235,12 @@ class Recipe:
     """The plans of an operation of any number of operands, results and dispatches.
 
     Args:
-        steps: plans, and of each binding the number of its array: operands first, then results, then temporaries.
+        steps: plans, and of each binding the number of its array: operands first, then results, temporaries, tables.
         operands: their forms, in the order in which the operation takes them; ``results`` and ``temporaries`` alike.
+        tables: arrays that every call binds.
     """
 
-    __slots__ = ("_operands", "_results", "_steps", "_temporaries")
+    __slots__ = ("_operands", "_results", "_steps", "_tables", "_temporaries")
 
     def __init__(
         self,
@@ -247,8 +248,9 @@ class Recipe:
         operands: Sequence[Form],
         results: Sequence[Form],
         temporaries: Sequence[Form],
+        tables: Sequence[Array] = (),
     ) -> None:
-        self._steps = tuple(steps)
+        self._steps, self._tables = tuple(steps), tuple(tables)
         self._operands, self._results, self._temporaries = tuple(operands), tuple(results), tuple(temporaries)
 
     def run(self, operands: Sequence[Array], outs: Sequence[Array | None], *, in_place: bool) -> list[Array] | None:
@@ -271,6 +273,7 @@ class Recipe:
         arrays = [*operands, *results]
         for form in self._temporaries:
             arrays.append(_fresh(operands[0], form))
+        arrays += self._tables
         for plan, numbers in self._steps:
             if not plan.run([arrays[number] for number in numbers], b""):
                 return None

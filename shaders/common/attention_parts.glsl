@@ -8,12 +8,11 @@ const uint MOST_PARTS = 64u;
 // Of each row and part the sums of weighted values; behind them, the score that weights are relative to with their sum.
 layout(set = 0, binding = 6, std430) coherent buffer PartSums { vec4 part_sums[]; };
 layout(set = 0, binding = 6, std430) coherent buffer PartTops { vec2 part_tops[]; };
-// Per block, how many parts were stored; zero before the first launch and after each.
-layout(set = 0, binding = 7, std430) coherent buffer Stored { uint stored[]; };
+#define COUNTERS 7
+#include "last_group.glsl"
 
 shared vec2 part_top[ROWS * MOST_PARTS];
 shared float part_share[ROWS * MOST_PARTS];
-shared bool is_last;
 
 // How many parts have keys, one at least, where each takes `share` of those that the block sees.
 uint parts_of(uint most, uint share) {
@@ -36,21 +35,6 @@ void store_part(uint row, uint part, uint d, vec4 made, float highest, float all
     if (d == 0u) {
         part_tops[tops_at(number)] = vec2(highest, all);
     }
-}
-
-// Whether this is the last group of the block; what the others stored is visible to it then.
-bool comes_last(uint block, uint parts) {
-    memoryBarrierBuffer();
-    barrier();
-    if (gl_LocalInvocationID.x == 0u) {
-        is_last = atomicAdd(stored[block], 1u) + 1u == parts;
-        if (is_last) stored[block] = 0u;
-    }
-    barrier();
-    if (is_last) {
-        memoryBarrierBuffer();
-    }
-    return is_last;
 }
 
 // Makes part_top, and part_share: what a part's sums are multiplied by.

@@ -1,6 +1,9 @@
 // What a reduction does with elements: SUM (of floats, or with WORDS of wrapping integers), EXTREME (max or min) or
 // PLACE (where the first extreme is). Needed before: elements.glsl, the input `a` and the output `o`, push constants
-// `flip` and `divisor`.
+// `flip`, `place` and `divisor`.
+//
+// Invocations add elements to a State, each quarter of a four to one of its own; FOUR is what that comes to, ONE what a
+// quarter does, and PART, one of these, what a unit of invocations makes.
 //
 // Extremes go by keys: whole numbers in the order of the elements, the largest wins, NaN is above all. Bits decide, so
 // that the result is the same on every driver, subnormal numbers included.
@@ -18,13 +21,13 @@ const bool FLOATS = A_TYPE != I32;
 #define FOUR vec4
 #define ONE float
 #endif
+#define State FOUR
 
-FOUR nothing(uint at) {
-    return FOUR(0);
+State none(uint at) {
+    return State(0);
 }
 
-// Four packed elements, of which the first n count; those after them are zero.
-FOUR taken(uvec4 packed, uint n, uint at) {
+State taken(uvec4 packed) {
 #if defined(WORDS)
     return packed;
 #elif defined(SIGNED)
@@ -36,11 +39,29 @@ FOUR taken(uvec4 packed, uint n, uint at) {
 #endif
 }
 
-FOUR both(FOUR a, FOUR b) {
+// Of four fours: `at` is the place of the first one, `apart` lie the others.
+State of_fours(uvec4 packed[4], uint at, uint apart) {
+    return (taken(packed[0]) + taken(packed[1])) + (taken(packed[2]) + taken(packed[3]));
+}
+
+// Of one four, of which the first n count; those after them are zero.
+State of_some(uvec4 packed, uint n, uint at) {
+    return taken(packed);
+}
+
+State then(State a, State b) {
     return a + b;
 }
 
-FOUR then(FOUR a, FOUR b) {
+FOUR ended(State state) {
+    return state;
+}
+
+PART nothing() {
+    return PART(0);
+}
+
+FOUR both(FOUR a, FOUR b) {
     return a + b;
 }
 
@@ -60,47 +81,22 @@ uvec4 finished(FOUR a) {
 #endif
 }
 #else
-
-// Bits of elements, those of halves as float32.
-uvec4 bits_of(uvec4 packed) {
-    uvec4 bits = packed;
-    if (a_half) {
-        bits = floatBitsToUint(a_unpack4(packed));
-    }
-    return bits;
-}
-
-uvec4 keys_of(uvec4 bits) {
-    uvec4 key = bits ^ push.flip;
-    if (FLOATS) {
-        key = bits ^ (uvec4(ivec4(bits) >> 31) | 0x80000000u) ^ push.flip;
-        key = mix(key, uvec4(NAN_KEY), greaterThan(bits & 0x7FFFFFFFu, uvec4(0x7F800000u)));
-    }
-    return key;
-}
-
-bvec4 first_of(uint n) {
-    return lessThan(uvec4(0u, 1u, 2u, 3u), uvec4(n));
-}
+#include "extreme.glsl"
 #endif
 
 #ifdef EXTREME
 #define FOUR uvec4
 #define ONE uint
 
-FOUR nothing(uint at) {
-    return uvec4(0u);
+PART nothing() {
+    return PART(0u);
 }
 
-FOUR taken(uvec4 packed, uint n, uint at) {
-    return mix(uvec4(0u), keys_of(bits_of(packed)), first_of(n));
+FOUR ended(State state) {
+    return mix(uvec4(state.high) ^ SIGN, uvec4(NAN_KEY), has_nan(state));
 }
 
 FOUR both(FOUR a, FOUR b) {
-    return max(a, b);
-}
-
-FOUR then(FOUR a, FOUR b) {
     return max(a, b);
 }
 
@@ -115,7 +111,7 @@ ONE across(FOUR a) {
 uvec4 finished(FOUR a) {
     uvec4 bits = a ^ push.flip;
     if (FLOATS) {
-        bits ^= ~uvec4(ivec4(bits) >> 31) | 0x80000000u;
+        bits ^= ~uvec4(ivec4(bits) >> 31) | SIGN;
         bits = mix(bits, uvec4(0x7FC00000u), equal(a, uvec4(NAN_KEY)));
     }
     return bits;
@@ -136,22 +132,10 @@ struct One {
     uint at;
 };
 
-// Less than every element from place `at` on: the least keys, at the places of the first ones or, past the last number,
-// at that.
-FOUR nothing(uint at) {
-    uvec4 places = at + STEP * uvec4(0u, 1u, 2u, 3u);
-    return Four(uvec4(0u), mix(places, uvec4(0xFFFFFFFFu), lessThan(places, uvec4(push.place))));
-}
-
-// Zeros of either sign are equal. `at` is the place of the first element; STEP apart lie the others.
-FOUR taken(uvec4 packed, uint n, uint at) {
-    uvec4 bits = bits_of(packed);
-    if (FLOATS) {
-        bits = mix(bits, uvec4(0u), equal(bits, uvec4(0x80000000u)));
-    }
-    bvec4 some = first_of(n);
-    uvec4 places = at + STEP * uvec4(0u, 1u, 2u, 3u);
-    return Four(mix(uvec4(0u), keys_of(bits), some), mix(uvec4(0xFFFFFFFFu), places, some));
+// Where a state had no element, the least key at a place after all that have one.
+FOUR ended(State state) {
+    uvec4 places = state.at + STEP * uvec4(0u, 1u, 2u, 3u);
+    return Four(uvec4(state.high) ^ SIGN, mix(places, uvec4(0xFFFFFFFFu), lessThan(places, uvec4(push.place))));
 }
 
 ONE both(ONE a, ONE b) {
@@ -165,10 +149,9 @@ FOUR both(FOUR a, FOUR b) {
     return Four(mix(a.key, b.key, second), mix(a.at, b.at, second));
 }
 
-// As both() of b that lies after a in all places.
-FOUR then(FOUR a, FOUR b) {
-    bvec4 second = greaterThan(b.key, a.key);
-    return Four(mix(a.key, b.key, second), mix(a.at, b.at, second));
+// No elements: of PART, what a unit of invocations makes.
+PART nothing() {
+    return PART(PART_WORD(0u), PART_WORD(0xFFFFFFFFu));
 }
 
 ONE across(FOUR a) {

@@ -33,6 +33,8 @@ layout(push_constant) uniform Push {
     float divisor;  // of a mean, else 0
 } push;
 
+#define PART FOUR
+#define PART_WORD uvec4
 const uint STEP = 0u;
 #include "fold.glsl"
 
@@ -40,9 +42,9 @@ shared FOUR folded[256];
 
 #ifdef PAIRS
 FOUR fold(uint at, uint begin, uint end, uint lane, uint n) {
-    FOUR result = nothing(0xFFFFFFFFu);
+    FOUR result = nothing();
     for (uint r = begin + lane; r < end; r += push.lanes) {
-        FOUR pair = nothing(0xFFFFFFFFu);
+        FOUR pair = nothing();
         for (uint j = 0u; j < n; j++) {
             pair.key[j] = a_word[2u * (at + r * push.row + j)];
             pair.at[j] = a_word[2u * (at + r * push.row + j) + 1u];
@@ -52,23 +54,45 @@ FOUR fold(uint at, uint begin, uint end, uint lane, uint n) {
     return result;
 }
 #else
+// Four columns of four rows, the first of which is r, `step` apart.
+State of_rows(uint at, uint r, uint step, uint n) {
+    uvec4 packed[4];
+    [[unroll]] for (uint j = 0u; j < 4u; j++) {
+        packed[j] = a_four(at + (r + j * step) * push.row, n);
+    }
+    return of_fours(packed, push.place + r, step);
+}
+
+#ifdef PLACE
+// Has each column with a NaN at the first one of an invocation's rows.
+FOUR at_first_nan(FOUR four, bvec4 has, uint at, uint begin, uint end, uint lane, uint n) {
+    uvec4 found = uvec4(0xFFFFFFFFu);
+    for (uint r = begin + lane; r < end; r += push.lanes) {
+        bvec4 is_nan = are_nan(bits_of(a_four(at + r * push.row, n)));
+        found = min(found, mix(uvec4(0xFFFFFFFFu), uvec4(push.place + r), is_nan));
+    }
+    return Four(mix(four.key, uvec4(NAN_KEY), has), mix(four.at, found, has));
+}
+#endif
+
 FOUR fold(uint at, uint begin, uint end, uint lane, uint n) {
     uint step = push.lanes;
     uint r = begin + lane;
-    FOUR result = nothing(push.place + r);
+    State result = none(push.place + r);
     for (; r + 3u * step < end; r += 4u * step) {
-        uvec4 packed[4];
-        [[unroll]] for (uint j = 0u; j < 4u; j++) {
-            packed[j] = a_four(at + (r + j * step) * push.row, n);
-        }
-        FOUR low = then(taken(packed[0], n, push.place + r), taken(packed[1], n, push.place + r + step));
-        FOUR high = then(taken(packed[2], n, push.place + r + 2u * step), taken(packed[3], n, push.place + r + 3u * step));
-        result = then(result, then(low, high));
+        result = then(result, of_rows(at, r, step, n));
     }
     for (; r < end; r += step) {
-        result = then(result, taken(a_four(at + r * push.row, n), n, push.place + r));
+        result = then(result, of_some(a_four(at + r * push.row, n), n, push.place + r));
     }
-    return result;
+    FOUR four = ended(result);
+#ifdef PLACE
+    bvec4 has = has_nan(result);
+    if (NOTES_NAN && any(has)) {
+        four = at_first_nan(four, has, at, begin, end, lane, n);
+    }
+#endif
+    return four;
 }
 #endif
 
@@ -90,27 +114,71 @@ void store(uint at, uint n, FOUR four) {
 #ifdef W64
 layout(constant_id = 3) const bool STRAIGHT = false;  // there are as many rows and columns as `straight` takes
 
-FOUR four_rows(uint at, uint r) {
-    FOUR rows[4];
-    [[unroll]] for (uint j = 0u; j < 4u; j++) {
-        rows[j] = taken(a_four(at + (r + j) * push.row, 4u), 4u, push.place + r + j);
-    }
-    return then(then(rows[0], rows[1]), then(rows[2], rows[3]));
-}
-
 // Sixteen rows of a part, without a loop or a branch: CPU drivers then know that all lanes of a vector read and write.
 // Groups along x take columns, along z parts.
 void straight() {
     uint part = gl_WorkGroupID.z, column = gl_GlobalInvocationID.x * 4u, at = push.a_first + column, r = part * 16u;
-    FOUR low = then(four_rows(at, r), four_rows(at, r + 4u));
-    FOUR high = then(four_rows(at, r + 8u), four_rows(at, r + 12u));
-    store(push.o_first + part * push.o_row + column, 4u, then(low, high));
+    State low = then(of_rows(at, r, 1u, 4u), of_rows(at, r + 4u, 1u, 4u));
+    State high = then(of_rows(at, r + 8u, 1u, 4u), of_rows(at, r + 12u, 1u, 4u));
+    store(push.o_first + part * push.o_row + column, 4u, ended(then(low, high)));
 }
 
-void turns() {
+#define MAIN turns
 #else
-void main() {
+#define MAIN main
 #endif
+
+// Folds what the lanes of a unit have in `folded`, `together` apart, to the first one's.
+void fold_lanes(uint id, uint lane, uint together) {
+    for (uint half_way = push.lanes / 2u; half_way >= 1u; half_way >>= 1) {
+        barrier();
+        if (lane < half_way) {
+            folded[id] = both(folded[id], folded[id + half_way * together]);
+        }
+    }
+}
+
+#ifdef FINISHES
+#define COUNTERS 3
+#include "last_group.glsl"
+
+layout(set = 0, binding = 2, std430) coherent buffer Parts { PART part_of[]; };
+
+// A group takes `together` fours of columns of a part; the last group of these folds what the parts have come to.
+void main() {
+    uint id = gl_LocalInvocationID.x;
+    uint together = GROUP / push.lanes, lane = id / together;
+    uint fours = (push.columns + 3u) / 4u, strips = (fours + together - 1u) / together;
+    uint strip = group_number() % strips, part = group_number() / strips % push.parts;
+    uint block = group_number() / strips / push.parts;
+    if (block >= push.blocks) {
+        return;
+    }
+    uint four = strip * together + id % together;
+    uint n = four < fours ? min(push.columns - four * 4u, 4u) : 0u;
+    uint begin = part * push.part;
+    uint end = n > 0u ? min(begin + push.part, push.extent) : begin;
+    folded[id] = fold(push.a_first + block * push.block + four * 4u, begin, end, lane, A_WIDE ? 4u : n);
+    fold_lanes(id, lane, together);
+    uint first = block * push.parts * fours + four;
+    if (lane == 0u && n > 0u) {
+        part_of[first + part * fours] = folded[id];
+    }
+    if (!comes_last(block * strips + strip, push.parts)) {
+        return;
+    }
+    PART some = nothing();
+    for (part = lane; part < push.parts && n > 0u; part += push.lanes) {
+        some = both(some, part_of[first + part * fours]);
+    }
+    folded[id] = some;
+    fold_lanes(id, lane, together);
+    if (lane == 0u && n > 0u) {
+        store(push.o_first + block * push.o_row + four * 4u, n, folded[id]);
+    }
+}
+#else
+void MAIN() {
     uint id = gl_LocalInvocationID.x;
     uint together = GROUP / push.lanes;
     uint lane = id / together;
@@ -123,16 +191,12 @@ void main() {
     uint begin = part * push.part;
     uint end = n > 0u ? min(begin + push.part, push.extent) : begin;
     folded[id] = fold(push.a_first + block * push.block + column, begin, end, lane, A_WIDE ? 4u : n);
-    for (uint half_way = push.lanes / 2u; half_way >= 1u; half_way >>= 1) {
-        barrier();
-        if (lane < half_way) {
-            folded[id] = both(folded[id], folded[id + half_way * together]);
-        }
-    }
+    fold_lanes(id, lane, together);
     if (lane == 0u && n > 0u) {
         store(push.o_first + (block * push.parts + part) * push.o_row + column, n, folded[id]);
     }
 }
+#endif
 
 #ifdef W64
 void main() {

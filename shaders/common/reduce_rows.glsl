@@ -30,6 +30,8 @@ layout(push_constant) uniform Push {
     float divisor;  // of a mean, else 0
 } push;
 
+#define PART ONE
+#define PART_WORD uint
 const uint STEP = 1u;
 #include "fold.glsl"
 
@@ -37,28 +39,40 @@ shared ONE folded[GROUP];
 
 #ifdef PAIRS
 ONE fold(uint at, uint begin, uint end, uint lane) {
-    ONE result = One(0u, 0xFFFFFFFFu);
+    ONE result = nothing();
     for (uint k = begin + lane; k < end; k += push.lanes) {
         result = both(result, One(a_word[2u * (at + k)], a_word[2u * (at + k) + 1u]));
     }
     return result;
 }
 #else
+#ifdef PLACE
+// The first NaN of an invocation's elements, of which one is NaN.
+ONE first_nan(uint at, uint begin, uint end, uint lane) {
+    uint found = 0xFFFFFFFFu;
+    for (uint k = begin + lane * 4u; k < end; k += push.lanes * 4u) {
+        bvec4 is_nan = are_nan(bits_of(a_four(at + k, end - k)));
+        for (uint j = 0u; j < min(end - k, 4u); j++) {
+            if (is_nan[j]) found = min(found, push.place + k + j);
+        }
+    }
+    return One(NAN_KEY, found);
+}
+#endif
+
 ONE fold(uint at, uint begin, uint end, uint lane) {
     uint step = push.lanes * 4u;
     uint k = begin + lane * 4u;
-    FOUR result = nothing(push.place + k);
+    State result = none(push.place + k);
     while (k + 3u * step + 4u <= end) {
         uint stop = TURNS == 0u ? end : min(end, k + TURNS * 4u * step);
-        FOUR some = nothing(push.place + k);
+        State some = none(push.place + k);
         for (; k + 3u * step + 4u <= stop; k += 4u * step) {
             uvec4 packed[4];
             [[unroll]] for (uint j = 0u; j < 4u; j++) {
                 packed[j] = a_four(at + k + j * step, 4u);
             }
-            FOUR low = then(taken(packed[0], 4u, push.place + k), taken(packed[1], 4u, push.place + k + step));
-            FOUR high = then(taken(packed[2], 4u, push.place + k + 2u * step), taken(packed[3], 4u, push.place + k + 3u * step));
-            some = then(some, then(low, high));
+            some = then(some, of_fours(packed, push.place + k, step));
         }
         result = then(result, some);
     }
@@ -70,10 +84,16 @@ ONE fold(uint at, uint begin, uint end, uint lane) {
             packed[j] = a_four(at + k + j * step, n[j]);
         }
         [[unroll]] for (uint j = 0u; j < 4u; j++) {
-            result = then(result, taken(packed[j], n[j], push.place + k + j * step));
+            result = then(result, of_some(packed[j], n[j], push.place + k + j * step));
         }
     }
-    return across(result);
+    ONE one = across(ended(result));
+#ifdef PLACE
+    if (NOTES_NAN && any(has_nan(result))) {
+        one = first_nan(at, begin, end, lane);
+    }
+#endif
+    return one;
 }
 #endif
 
@@ -97,17 +117,9 @@ void store(uint at, uint first, uint n) {
 #endif
 }
 
-void main() {
-    uint id = gl_LocalInvocationID.x;
-    uint lane = id % push.lanes;
-    uint together = GROUP / push.lanes;
-    uint first = group_number() * together;
-    uint units = push.rows * push.parts;
-    uint unit = first + id / push.lanes;
-    uint begin = unit % push.parts * push.part;
-    uint end = unit < units ? min(begin + push.part, push.extent) : begin;
-    folded[id] = fold(push.a_first + unit / push.parts * push.row, begin, end, lane);
-    for (uint left = push.lanes; left > 1u;) {  // a quarter of them is left each time
+// Folds what `lanes` invocations have in `folded`, each unit's to its first.
+void fold_lanes(uint id, uint lane, uint lanes) {
+    for (uint left = lanes; left > 1u;) {  // a quarter of them is left each time
         bool four = left > 2u;
         left = four ? left / 4u : 1u;
         barrier();
@@ -122,10 +134,60 @@ void main() {
         }
     }
     barrier();
+}
+
+#ifdef FINISHES
+#define COUNTERS 3
+#include "last_group.glsl"
+
+layout(set = 0, binding = 2, std430) coherent buffer Parts { PART part_of[]; };
+
+// A group a part; the last group of a row folds what its parts have come to, in their order.
+void main() {
+    uint id = gl_LocalInvocationID.x, unit = group_number();
+    if (unit >= push.rows * push.parts) {
+        return;
+    }
+    uint row = unit / push.parts, begin = (unit - row * push.parts) * push.part;
+    folded[id] = fold(push.a_first + row * push.row, begin, min(begin + push.part, push.extent), id);
+    fold_lanes(id, id, GROUP);
+    if (id == 0u) {
+        part_of[unit] = folded[0];
+    }
+    if (!comes_last(row, push.parts)) {
+        return;
+    }
+    uint part = min(id, push.parts - 1u);
+    PART one = part_of[row * push.parts + part];
+    for (part += GROUP; part < push.parts; part += GROUP) {
+        one = both(one, part_of[row * push.parts + part]);
+    }
+    folded[id] = one;
+    if (id >= push.parts) {
+        folded[id] = nothing();
+    }
+    fold_lanes(id, id, GROUP);
+    if (id == 0u) {
+        store(push.o_first + row, 0u, 1u);
+    }
+}
+#else
+void main() {
+    uint id = gl_LocalInvocationID.x;
+    uint lane = id % push.lanes;
+    uint together = GROUP / push.lanes;
+    uint first = group_number() * together;
+    uint units = push.rows * push.parts;
+    uint unit = first + id / push.lanes;
+    uint begin = unit % push.parts * push.part;
+    uint end = unit < units ? min(begin + push.part, push.extent) : begin;
+    folded[id] = fold(push.a_first + unit / push.parts * push.row, begin, end, lane);
+    fold_lanes(id, lane, push.lanes);
     uint mine = id * 4u;
     if (mine < together && first + mine < units) {
         store(push.o_first + first + mine, mine, min(min(together - mine, units - first - mine), 4u));
     }
 }
+#endif
 
 #endif

@@ -14,7 +14,6 @@ from attending import attended, made_of
 from elements import FLOATS, check, normal, values_of
 
 import vkpar
-from vkpar.ops import tables
 
 FULL = os.environ.get("VKPAR_TEST_FULL") == "1"
 module = importlib.import_module("vkpar.ops.attention_kernels")
@@ -99,7 +98,7 @@ def test_kernels_of_gpus(
     assert np.isnan(values_of(made)).sum() == 40
     again = vkpar.attention(device.array(spoilt, dtype), *arrays[1:])
     assert again.numpy().tobytes() == made.numpy().tobytes()
-    counters = tables.known_counters(device)
+    counters = device.plans.tables.get(("counters",))
     assert found.finishes == (kernel != "attention_tiled")
     assert counters is None or not counters.numpy().any()
     assert counters is not None or splits == 1 or not found.finishes

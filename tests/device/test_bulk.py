@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -16,15 +18,15 @@ def kernels(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Have CPU drivers take the kernel, too; the sizes that it copied."""
     taken: list[int] = []
     monkeypatch.setattr(bulk, "suits", lambda info, nbytes: nbytes >= bulk.LEAST_NBYTES)
-    plain = bulk.copy
+    plain = bulk.Copies.copy_part
 
-    def counted(*given: object, **options: object) -> bool:
-        done = plain(*given, **options)  # type: ignore[arg-type]
+    def counted(copies: bulk.Copies, *part: Any) -> bool:
+        done = plain(copies, *part)
         if done:
-            taken.append(given[3].nbytes)  # type: ignore[attr-defined]
+            taken.append(part[4])
         return done
 
-    monkeypatch.setattr(bulk, "copy", counted)
+    monkeypatch.setattr(bulk.Copies, "copy_part", counted)
     return taken
 
 

@@ -22,6 +22,7 @@ from vkpar.testing import additions, gamma
 
 reductions = importlib.import_module("vkpar.ops.reductions")
 folding = importlib.import_module("vkpar.ops.folding")
+reducing = importlib.import_module("vkpar.ops.reducing")
 pytestmark = [pytest.mark.device, pytest.mark.sampled(12)]
 
 Axis = int | tuple[int, ...] | None
@@ -210,6 +211,40 @@ def test_places_of_what_no_element_is_beyond(either: vkpar.Device, shape: tuple[
             assert not getattr(vkpar, name)(a, axis).numpy().any()
 
 
+@pytest.mark.parametrize("shape", [(40_001, 1), (33_000, 6), (3, 50_000, 1), (2, 40_000, 9), (40_000, 130)])
+def test_one_dispatch_on_gpus(
+    either: vkpar.Device, rng: np.random.Generator, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Several groups a result, of which the last one folds all parts; NaN, and zeros of both signs, in any of them."""
+    sent: list[str] = []
+    dispatch = reducing.Call.dispatch
+    monkeypatch.setattr(
+        reducing.Call,
+        "dispatch",
+        lambda call, name, *rest, **more: (sent.append(name), dispatch(call, name, *rest, **more))[1],
+    )
+    axis = len(shape) - 2
+    for dtype in ("float32", "float16", "int32"):
+        values = rng.integers(-9, 9, shape).astype(dtype)
+        zeros = np.where(values < 0, values, -0.0 if dtype != "int32" else 0).astype(dtype)
+        zeros[..., 30_000:, :] = np.abs(zeros[..., 30_000:, :])  # +0 and above, later
+        spoilt = values.copy()
+        if dtype != "int32":
+            spoilt[..., 20_011::7000, -1] = np.nan
+            spoilt[..., 20_004, -1] = -np.float32(np.nan)
+        sent.clear()
+        for each in (values, zeros, spoilt):
+            a = either.array(each)
+            np.testing.assert_array_equal(vkpar.max(a, axis).numpy(), each.max(axis))
+            np.testing.assert_array_equal(vkpar.argmax(a, axis).numpy(), each.argmax(axis))
+            np.testing.assert_array_equal(vkpar.argmin(a, axis).numpy(), each.argmin(axis))
+        total = vkpar.sum(either.array(values), axis)
+        np.testing.assert_array_equal(total.numpy(), values.astype(np.int64).sum(axis).astype(dtype))
+        assert any("_once_" in name for name in sent) == (not folding.on_cpu(either))
+    counters = either.plans.tables.get(("counters",))
+    assert counters is None or not counters.numpy().any()
+
+
 def test_overflow_of_a_half(either: vkpar.Device) -> None:
     a = either.array(np.full(70, 1000), "float16")
     assert np.isinf(vkpar.sum(a).numpy())
@@ -392,6 +427,15 @@ def test_turns_of_loops(either: vkpar.Device, extent: int, columns: int, blocks:
             depth += whole + min(rest, 3) + 2 + (2 if columns == 1 else 0) + lanes.bit_length() - 1
             left = -(-left // part)
         assert depth <= additions(extent)
+    found = reducing.shape_of(either, blocks, extent, columns)
+    if found is not None:
+        turns = -(-found.part // (found.lanes * (4 if columns == 1 else 1)))
+        folds = -(-found.parts // found.lanes)
+        assert found.group % found.lanes == 0
+        assert turns + folds + 2 * found.lanes.bit_length() < 1000
+        whole, rest = divmod(turns, 4)
+        tree = 2 + (2 if columns == 1 else 0) + 2 * (found.lanes.bit_length() - 1)
+        assert whole + min(rest, 3) + folds + tree <= additions(extent)
 
 
 Call = Callable[[vkpar.Device, vkpar.Array], object]

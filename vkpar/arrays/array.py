@@ -424,13 +424,15 @@ class Array(Operators, Reducible):
         """Copy from other memory where there is nothing to look closer at; False, and nothing done, where there is."""
         there, here = source.storage, self.storage
         pins = there.ready, here.ready
-        if there is here or not nbytes or pins[0] is None or pins[1] is None or bulk.suits(self.device.info, nbytes):
+        if there is here or not nbytes or pins[0] is None or pins[1] is None:
             return False
         stream = self.device.stream
         if stream is None:
             return False
-        start, at = there.base + source.byte_offset, here.base + self.byte_offset
-        stream.copy_part(there.number, start, here.number, at, nbytes, pins)
+        part = there.number, there.base + source.byte_offset, here.number, here.base + self.byte_offset, nbytes
+        if bulk.suits(self.device.info, nbytes):
+            return self.device.logical.bulk.copy_part(*part, pins)
+        stream.copy_part(*part, pins)
         return True
 
 

@@ -75,6 +75,7 @@ class Call:
         self._arrays = [*self.operands, *self.results]
         self._steps: list[tuple[Plan, tuple[int, ...]]] = []
         self._names: dict[int, Array] = {}  # what dispatches name operands by, too: by identity
+        self._tables: list[Array] = []
         self._flats: list[Array] = []
         self._whole = True  # all of it is in the steps
 
@@ -83,6 +84,12 @@ class Call:
         made = self.device.empty(shape, dtype)
         self._arrays.append(made)
         return made
+
+    def table(self, array: Array) -> Array:
+        """Return an array of :mod:`vkpar.ops.tables`, which later calls by the recipe bind, too."""
+        if not any(known is array for known in self._tables):
+            self._tables.append(array)
+        return array
 
     def packed(self, number: int) -> Array:
         """Return an operand, a copy where its elements do not lie side by side."""
@@ -146,7 +153,11 @@ class Call:
             self._steps.append((plan, tuple(number for number in numbers if number is not None)))
 
     def _number(self, array: Array) -> int | None:
+        """Return an array's number; tables are counted from the end, -1 the first of them."""
         array = self._names.get(id(array), array)
+        for number, known in enumerate(self._tables):
+            if known is array:
+                return -1 - number
         return next((number for number, known in enumerate(self._arrays) if known is array), None)
 
     def keep(self) -> None:
@@ -155,7 +166,7 @@ class Call:
             return
         forms: list[Form] = [form_of(array) for array in self._arrays]
         first, after = len(self.operands), len(self.operands) + len(self.results)
-        recipe = Recipe(self._steps, forms[:first], forms[first:after], forms[after:])
+        recipe = Recipe(self._steps, forms[:first], forms[first:after], forms[after:], self._tables[::-1])
         self.device.plans.keep_recipe(self._key, recipe)
         if len(self._steps) == 1 and len(self._arrays) == 2 and self._steps[0][1] == (0, 1):
             self.device.plans.keep(self._key, self._steps[0][0])  # for _launch.run_single, which costs less

@@ -82,7 +82,7 @@ def attention(
         lengths = k.length if lengths is None else lengths
         cache = k
         k, v = cache.k, cache.v
-    operands = (q, k, v, mask, lengths, _known_counters(q))
+    operands = (q, k, v, mask, lengths)
     done = repeat("attention", operands, (out,), causal, scale)
     if done is not None:
         return done[0]
@@ -90,7 +90,7 @@ def attention(
         raise InvalidUsageError("attention: v is missing; only a KVCache stands for k and v")
     given = {
         name: array
-        for name, array in zip(("q", "k", "v", "mask", "lengths"), operands[:-1], strict=True)
+        for name, array in zip(("q", "k", "v", "mask", "lengths"), operands, strict=True)
         if array is not None
     }
     check_arrays("attention", out, **given)
@@ -106,16 +106,10 @@ def attention(
     if not k.size:
         made.fill_zeros()
         return made
-    way = _way_for(q, k)
-    if way.counted:
-        tables.counters(q.device, way.counted)
-    counters = _known_counters(q)
-    if counters is not None:
-        given["counters"] = counters
-    key = key_of("attention", (*operands[:-1], counters), (out,), causal, scale)
+    key = key_of("attention", operands, (out,), causal, scale)
     call = Call("attention", key, tuple(given.values()), (made,))
     named = dict(zip(given, call.operands, strict=True))
-    _Attention(call, named, way, causal=bool(causal), scale=float(factor)).run()
+    _Attention(call, named, _way_for(q, k), causal=bool(causal), scale=float(factor)).run()
     call.keep()
     return made
 
@@ -193,11 +187,6 @@ def _way_for(q: Array, k: Array) -> _Way:
     return _Way(kernel, blocks, splits, groups if splits > 1 and kernel.finishes else 0)
 
 
-def _known_counters(q: Array) -> Array | None:
-    device = getattr(q, "device", None)  # what is no array is refused later
-    return None if device is None else tables.known_counters(device)
-
-
 class _Attention:
     """A checked call.
 
@@ -212,7 +201,7 @@ class _Attention:
     def __init__(self, call: Call, operands: dict[str, Array], way: _Way, *, causal: bool, scale: float) -> None:
         self._call, self._way, self._causal, self._scale = call, way, causal, scale
         self._q, self._k, self._v = (operands[name] for name in "qkv")
-        self._mask, self._lengths, self._counters = (operands.get(name) for name in ("mask", "lengths", "counters"))
+        self._mask, self._lengths = operands.get("mask"), operands.get("lengths")
         *batch, self._heads, self._tokens, self._width = self._q.shape
         self._batch = batch[0] if batch else 1
         self._kv_heads, self._keys = self._k.shape[-3:-1]
@@ -238,12 +227,13 @@ class _Attention:
         q, k, v = (bind(call, array) for array in (self._q, self._k, self._v))
         mask = _Bound(q.array, q.range) if self._mask is None else self._bind_mask(self._mask)
         lengths = _Bound(q.array, q.range) if self._lengths is None else self._bind_lengths(self._lengths)
-        kernel, blocks, splits, _ = self._way
+        kernel, blocks, splits, counted = self._way
         out = target if sums is None or kernel.finishes else sums
         result = bind(call, out)
         seen = [(each.array, each.range) for each in (q, k, v, mask, lengths, result)]
         if kernel.finishes:
-            seen += [seen[-1] if array is None else whole_of(call, array)[:2] for array in (sums, self._counters)]
+            counters = call.table(tables.counters(call.device, counted)) if counted else None
+            seen += [seen[-1] if array is None else (array, array.window()[0]) for array in (sums, counters)]
         whole = 16 // self._k.dtype.itemsize
         constants = (
             kernel.threads,

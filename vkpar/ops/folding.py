@@ -90,16 +90,16 @@ class Problem:
 
     def kernel(self, *, whole: bool) -> str:
         """Return the kernel's name; ``whole``: what it reads is runs of four elements, at multiples of four."""
-        stem = "reduce_rows" if self.columns == 1 else "reduce_columns"
-        source, target = SHORT[self.source.dtype.name], SHORT[self.target.dtype.name]
-        same = self.kind.family == "place" or source == target
-        if whole and same and self.source.dtype.itemsize == 4 and not self.pairs and tests_lanes(self.source.device):
-            stem = f"{stem}_w64"
-        if self.kind.family == "place":
-            return f"{stem}_place_{'pairs' if self.pairs else source}"
-        if self.source.dtype == dtypes.uint32 and target == "f32":
-            source = "u32"
-        return f"{stem}_{self.kind.family}_{source}_{target}"
+        same = self.kind.family == "place" or SHORT[self.source.dtype.name] == SHORT[self.target.dtype.name]
+        words = whole and same and self.source.dtype.itemsize == 4 and not self.pairs
+        return kernel_of(
+            self.kind,
+            self.source.dtype,
+            self.target.dtype,
+            self.columns,
+            "_w64" if words and tests_lanes(self.source.device) else "",
+            pairs=self.pairs,
+        )
 
 
 class Piece(NamedTuple):
@@ -111,6 +111,15 @@ class Piece(NamedTuple):
     parts: int
     column: int
     columns: int
+
+
+def kernel_of(kind: Kind, source: DType, target: DType, columns: int, form: str = "", *, pairs: bool = False) -> str:
+    """Return a kernel's name; ``form``: what its file's name has after rows or columns."""
+    stem = f"reduce_{'rows' if columns == 1 else 'columns'}{form}_{kind.family}"
+    short = "u32" if source == dtypes.uint32 and target == dtypes.float32 else SHORT[source.name]
+    if kind.family == "place":
+        return f"{stem}_{'pairs' if pairs else SHORT[source.name]}"
+    return f"{stem}_{short}_{SHORT[target.name]}"
 
 
 def on_cpu(device: Device) -> bool:
@@ -175,41 +184,7 @@ def _room(device: Device) -> int:
     return min(limits.max_storage_buffer_range - ALIGNMENT, limits.max_buffer, limits.max_allocation) // 8
 
 
-def reduce(call: Call, kind: Kind, a: Array, groups: list[tuple[int, bool]], out: Array) -> None:
-    """Reduce ``a`` into ``out``, which begins where kernels can write it.
-
-    Args:
-        call: that it is a part of.
-        kind: what it does.
-        a: with elements.
-        groups: the sizes of its axes, neighbours of one kind as one, and which are reduced; one at most of a place.
-        out: the results in the order of the axes that are kept.
-    """
-    count = a.size // out.size
-    source, left = a, list(groups)
-    while True:
-        at = max((index for index, (_, reduced) in enumerate(left) if reduced), default=None)
-        if at is None:  # nothing to reduce: a row an element
-            at, left = len(left), [*left, (1, True)]
-        blocks, columns = _product(left[:at]), _product(left[at + 1 :])
-        extent = left.pop(at)[0]
-        last = not any(reduced for _, reduced in left)
-        target = out if last else call.temporary((blocks, columns), _between(kind, source.dtype))
-        divisor = float(count) if last and kind.mean else 0.0
-        fold(call, kind, source, target, (blocks, extent, columns), dtype=a.dtype, divisor=divisor)
-        if last:
-            return
-        source = target
-
-
-def _product(groups: list[tuple[int, bool]]) -> int:
-    product = 1
-    for size, _ in groups:
-        product *= size
-    return product
-
-
-def _between(kind: Kind, dtype: DType) -> DType:
+def between(kind: Kind, dtype: DType) -> DType:
     """Return the type of what one pass leaves to the next."""
     if kind.family == "place":
         return dtypes.uint32
@@ -248,10 +223,10 @@ def fold(
         if parts == 1:
             break
         width = (2,) if kind.family == "place" else ()
-        between = call.temporary((blocks, parts, columns, *width), _between(kind, source.dtype))
+        made = call.temporary((blocks, parts, columns, *width), between(kind, source.dtype))
         shapes = (blocks, extent, columns, pairs, 0.0, False, group, lanes, part)
-        _pass(call, Problem(kind, dtype, source, between, *shapes, steps))
-        source, extent, steps, pairs = between, parts, None, kind.family == "place"
+        _pass(call, Problem(kind, dtype, source, made, *shapes, steps))
+        source, extent, steps, pairs = made, parts, None, kind.family == "place"
     halves = target.dtype.itemsize == 2
     whole = target.reach() == target.size and (steps or source.reach() == source.size)
     direct = not halves or bool(whole and (columns == 1 or columns % 2 == 0 or blocks == 1))

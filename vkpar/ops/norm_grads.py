@@ -8,7 +8,7 @@ from typing import Final
 from vkpar import dtypes
 from vkpar.arrays.array import Array
 from vkpar.errors import InvalidUsageError
-from vkpar.ops import folding, rows
+from vkpar.ops import folding, reducing, rows
 from vkpar.ops._calls import Call, key_of, repeat
 from vkpar.ops._launch import FLOATS, SHORT, check_arrays, check_float, check_number
 from vkpar.ops.rows import Binding
@@ -98,6 +98,6 @@ def _add_up(call: Call, source: Array, out: Array, shape: tuple[int, int]) -> No
     """Add up columns."""
     halves = (source.dtype.itemsize, out.dtype.itemsize) == (2, 2) and source.dtype != out.dtype
     target = call.temporary(out.shape, dtypes.float32) if halves else out
-    folding.fold(call, _SUM, source, target, (1, *shape))
+    reducing.fold(call, _SUM, source, target, (1, *shape))
     if halves:
         call.convert(target, out)

@@ -12,7 +12,7 @@ from vkpar.arrays.layout import joined
 from vkpar.arrays.operators import operations
 from vkpar.dtypes import DType
 from vkpar.errors import InvalidUsageError, UnsupportedError
-from vkpar.ops import folding
+from vkpar.ops import folding, reducing
 from vkpar.ops._calls import Call, key_of, repeat
 from vkpar.ops._launch import (
     FLOATS,
@@ -172,16 +172,16 @@ def _axes(name: str, kind: Kind, a: Array, axis: Axis) -> frozenset[int]:
 def _fold(call: Call, kind: Kind, a: Array, axes: frozenset[int], target: Array) -> None:
     """Reduce an array with elements, one in other than C order without a copy where kernels can."""
     if a.is_contiguous:
-        folding.reduce(call, kind, call.operands[0], _groups(a.shape, axes), target)
+        reducing.reduce(call, kind, call.operands[0], _groups(a.shape, axes), target)
         return
     found = _strided(a, axes, ordered=kind.family == "place")
     flat = call.flat(call.operands[0])
     if found is None or not folding.fits(flat, *found[0]):
         call.forget()
-        folding.reduce(call, kind, a.contiguous(), _groups(a.shape, axes), target)
+        reducing.reduce(call, kind, a.contiguous(), _groups(a.shape, axes), target)
         return
     shape, steps = found
-    folding.fold(call, kind, flat, target, shape, divisor=float(shape[1]) if kind.mean else 0.0, steps=steps)
+    reducing.fold(call, kind, flat, target, shape, divisor=float(shape[1]) if kind.mean else 0.0, steps=steps)
 
 
 def _strided(a: Array, axes: frozenset[int], *, ordered: bool) -> tuple[tuple[int, int, int], tuple[int, int]] | None:

@@ -27,17 +27,12 @@ def keep(device: Device, key: tuple[Any, ...], words: np.ndarray[Any, Any]) -> A
     return tables.setdefault(key, made)
 
 
-def known_counters(device: Device) -> Array | None:
-    """Return the device's counters; None where :func:`counters` has made none yet."""
-    return device.plans.tables.get(_COUNTERS)
-
-
 def counters(device: Device, number: int) -> Array:
     """Return ``number`` counters, or more, of uint32: kernels that count with them find zeros and leave zeros.
 
     Calls that count write to this array, so that none of them runs beside another one.
     """
-    found = known_counters(device)
+    found = device.plans.tables.get(_COUNTERS)
     if found is None or found.size < number:
         device.plans.tables.pop(_COUNTERS, None)
         found = keep(device, _COUNTERS, np.zeros(max(_LEAST_COUNTERS, 1 << (number - 1).bit_length()), np.uint32))

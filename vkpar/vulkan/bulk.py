@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
+from vkpar.vulkan import api
 from vkpar.vulkan.memory.buffer import BufferRange
 from vkpar.vulkan.physical import ALIGNMENT, DeviceInfo
 
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 LEAST_NBYTES: Final = 256 << 10  # below, launching takes longest
 _UNIT: Final = 16
 _GROUP_NBYTES: Final = 256 * 4 * _UNIT  # that a work-group copies, see shaders/copy.comp
+_MOST_PLANS: Final = 256
+_ADDRESSES: Final = struct.Struct("=4Q").pack
 
 
 def suits(info: DeviceInfo, nbytes: int) -> bool:
@@ -23,30 +26,52 @@ def suits(info: DeviceInfo, nbytes: int) -> bool:
     return nbytes >= LEAST_NBYTES and not info.is_cpu
 
 
-def copy(
-    info: DeviceInfo,
-    pipelines: PipelineCache,
-    stream: Stream,
-    source: BufferRange,
-    target: BufferRange,
-    *,
-    pushes: Callable[[int], bool],
-) -> bool:
-    """Copy ``source`` to ``target``, which do not overlap; False, and nothing done, where the kernel cannot.
+class Copies:
+    """The copies of many bytes on one device; how each length is copied is kept.
 
-    ``pushes`` says whether the descriptors of a kernel with so many bindings are pushed.
+    Args:
+        info: of the device.
+        pipelines: its kernels.
+        stream: that the copies are appended to.
+        pushes: says whether the descriptors of a kernel with so many bindings are pushed.
     """
-    nbytes, limits = source.nbytes, info.limits
-    if not suits(info, nbytes) or nbytes > limits.max_storage_buffer_range:
-        return False
-    if source.offset % ALIGNMENT or target.offset % ALIGNMENT or nbytes % _UNIT:
-        return False
-    groups = -(-nbytes // _GROUP_NBYTES)
-    width, height, _ = limits.max_workgroup_count
-    rows = -(-groups // width)
-    if rows > height:
-        return False
-    pipeline = pipelines.shipped("copy", 2, 4, pushes=pushes(2))
-    push = struct.pack("=I", nbytes // _UNIT)
-    stream.dispatch("copy", pipeline, (source, target), push, (-(-groups // rows), rows, 1))
-    return True
+
+    def __init__(
+        self, info: DeviceInfo, pipelines: PipelineCache, stream: Stream, pushes: Callable[[int], bool]
+    ) -> None:
+        self._info, self._pipelines, self._stream, self._pushes = info, pipelines, stream, pushes
+        self._plans: dict[int, Any] = {}
+
+    def copy(self, source: BufferRange, target: BufferRange) -> bool:
+        """Copy ``source`` to ``target``, which do not overlap; False, and nothing done, where the kernel cannot."""
+        first, second = (api.load().address(item.buffer) for item in (source, target))
+        pins = [item.owner for item in (source, target) if item.owner is not None]
+        return self.copy_part(first, source.offset, second, target.offset, source.nbytes, pins)
+
+    def copy_part(
+        self, source: int, start: int, target: int, at: int, nbytes: int, pins: Sequence[object] = ()
+    ) -> bool:
+        """Copy as :meth:`copy` does, of VkBuffers given as numbers; ``pins`` keep their memory, for a graph."""
+        if start % ALIGNMENT or at % ALIGNMENT or nbytes % _UNIT or not suits(self._info, nbytes):
+            return False
+        plan = self._plans.get(nbytes) or self._plan(nbytes)
+        if plan is None:
+            return False
+        self._stream.launch(plan, _ADDRESSES(source, start, target, at), pins=pins)
+        return True
+
+    def _plan(self, nbytes: int) -> Any:
+        """Return the dispatch that copies so many bytes; None where one does not suffice."""
+        limits = self._info.limits
+        groups = -(-nbytes // _GROUP_NBYTES)
+        width, height, _ = limits.max_workgroup_count
+        rows = -(-groups // width)
+        if rows > height or nbytes > limits.max_storage_buffer_range:
+            return None
+        pipeline = self._pipelines.shipped("copy", 2, 4, pushes=self._pushes(2))
+        push = struct.pack("=I", nbytes // _UNIT)
+        if len(self._plans) >= _MOST_PLANS:
+            self._plans.clear()
+        bindings = [(nbytes, 0), (nbytes, 0)]
+        plan = self._stream.plan("copy", pipeline, bindings, (-(-groups // rows), rows, 1), push)
+        return self._plans.setdefault(nbytes, plan)

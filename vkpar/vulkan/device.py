@@ -101,6 +101,7 @@ class LogicalDevice:
                 subgroup=info.features.subgroup_size if info.features.subgroup_control else 0,
                 packs_halves=info.packs_halves,
             )
+            self.bulk = bulk.Copies(info, self.pipelines, self.stream, self.pushes)
             straight, ring_bytes = env.get().ring == "auto", env.get().ring_bytes
             kind = memtypes.UPLOAD if straight else memtypes.HOST
             self.staging = Staging(self.allocator, self.transfer, ring_bytes, kind)
@@ -319,7 +320,7 @@ class LogicalDevice:
         """Copy bytes on the device, in program order; both have as many, and they do not overlap."""
         left: list[tuple[BufferRange, BufferRange]] = []
         for pair in paired(source, target):
-            if not bulk.copy(self.info, self.pipelines, self.stream, *pair, pushes=self.pushes):
+            if not self.bulk.copy(*pair):
                 left.append(pair)
         if left:
             self.stream.copy("copy", [first for first, _ in left], [second for _, second in left])

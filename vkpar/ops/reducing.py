@@ -1,0 +1,158 @@
+"""How reductions run: on GPUs in one dispatch where they can, else in passes.
+
+In one dispatch each work-group makes a part of a result and stores it, and the group that is the last of the result's,
+which a counter tells, folds all parts in their order. So bits do not depend on which group that is.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from vkpar import dtypes
+from vkpar.arrays.array import Array
+from vkpar.device import Device
+from vkpar.dtypes import DType
+from vkpar.ops import folding, tables
+from vkpar.ops._calls import Call, pack
+from vkpar.ops._launch import writable_in_place
+from vkpar.ops.folding import Kind, between, ceil_power, floor_power, kernel_of, most_invocations
+from vkpar.ops.occupancy import units_of
+
+_ROW_GROUP: Final = 512  # invocations of a group that reduces elements of a row
+_COLUMN_GROUP: Final = 256  # or rows; the kernel has room for so many
+_GROUPS: Final = {True: 4, False: 2}  # for each compute unit, that parts of rows, and of columns, are to make
+_FOURS: Final = 4  # that an invocation reads at once
+_MOST_TURNS: Final = 16  # of four fours of an invocation
+_MOST_PARTS: Final = {True: 4096, False: 512}  # of a result, which one group folds
+_MOST_COUNTERS: Final = 1 << 20
+
+
+class Shape(NamedTuple):
+    """How a reduction is spread over work-groups.
+
+    Attributes:
+        group: invocations of a group; ``lanes`` of them share a result, ``strips`` of groups have all columns.
+        part: elements of a result that a group reduces, of which there are ``parts``.
+    """
+
+    group: int
+    lanes: int
+    strips: int
+    part: int
+    parts: int
+
+
+def shape_of(device: Device, blocks: int, extent: int, columns: int) -> Shape | None:
+    """Return how (blocks, extent, columns) is reduced along the middle axis in one dispatch; None where it is not.
+
+    It is where it would take several passes, on GPUs.
+    """
+    if folding.on_cpu(device) or folding.first_shape(device, blocks, extent, columns)[2] >= extent:
+        return None
+    rows = columns == 1
+    group = min(_ROW_GROUP if rows else _COLUMN_GROUP, most_invocations(device))
+    fours = -(-columns // 4)
+    together = 1 if rows else min(ceil_power(fours), group // 8)
+    lanes, strips = group // together, -(-fours // together)
+    turn = lanes * _FOURS * (4 if rows else 1)
+    wanted = blocks * strips * extent // (_GROUPS[rows] * units_of(device.info))
+    part = min(max(floor_power(max(wanted, 1)), turn), turn * _MOST_TURNS)
+    parts = -(-extent // part)
+    if parts > _MOST_PARTS[rows] or blocks * strips > _MOST_COUNTERS:
+        return None
+    return Shape(group, lanes, strips, part, parts)
+
+
+def reduce(call: Call, kind: Kind, a: Array, groups: list[tuple[int, bool]], out: Array) -> None:
+    """Reduce ``a`` into ``out``, which begins where kernels can write it.
+
+    Args:
+        call: that it is a part of.
+        kind: what it does.
+        a: with elements.
+        groups: the sizes of its axes, neighbours of one kind as one, and which are reduced; one at most of a place.
+        out: the results in the order of the axes that are kept.
+    """
+    count = a.size // out.size
+    source, left = a, list(groups)
+    while True:
+        at = max((index for index, (_, reduced) in enumerate(left) if reduced), default=None)
+        if at is None:  # nothing to reduce: a row an element
+            at, left = len(left), [*left, (1, True)]
+        blocks, columns = _product(left[:at]), _product(left[at + 1 :])
+        extent = left.pop(at)[0]
+        last = not any(reduced for _, reduced in left)
+        target = out if last else call.temporary((blocks, columns), between(kind, source.dtype))
+        divisor = float(count) if last and kind.mean else 0.0
+        fold(call, kind, source, target, (blocks, extent, columns), dtype=a.dtype, divisor=divisor)
+        if last:
+            return
+        source = target
+
+
+def _product(groups: list[tuple[int, bool]]) -> int:
+    product = 1
+    for size, _ in groups:
+        product *= size
+    return product
+
+
+def fold(
+    call: Call,
+    kind: Kind,
+    source: Array,
+    target: Array,
+    shape: tuple[int, int, int],
+    *,
+    dtype: DType | None = None,
+    divisor: float = 0.0,
+    steps: tuple[int, int] | None = None,
+) -> None:
+    """Reduce along the middle axis of ``shape``; arguments as for :func:`vkpar.ops.folding.fold`."""
+    found = shape_of(call.device, *shape)
+    whole = target.reach() == target.size and (steps is not None or source.reach() == source.size)
+    if found is None or not whole or not _writes_apart(target, shape):
+        folding.fold(call, kind, source, target, shape, dtype=dtype, divisor=divisor, steps=steps)
+    else:
+        _at_once(call, kind, source, target, shape, found, dtype or source.dtype, divisor, steps)
+
+
+def _writes_apart(target: Array, shape: tuple[int, int, int]) -> bool:
+    """Say whether no two groups write to one word."""
+    blocks, _, columns = shape
+    if target.dtype.itemsize == 4:
+        return True
+    return writable_in_place(target) and (blocks == 1 or (columns > 1 and columns % 2 == 0))
+
+
+def _at_once(
+    call: Call,
+    kind: Kind,
+    source: Array,
+    target: Array,
+    shape: tuple[int, int, int],
+    found: Shape,
+    dtype: DType,
+    divisor: float,
+    steps: tuple[int, int] | None,
+) -> None:
+    blocks, extent, columns = shape
+    rows = columns == 1
+    width = (1 if rows else 4 * -(-columns // 4)) * (2 if kind.family == "place" else 1)
+    parts = call.temporary((blocks, found.parts, width), dtypes.uint32)
+    counters = call.table(tables.counters(call.device, blocks * found.strips))
+    range_a, a_first = source.window(0, source.size)
+    range_o, o_first = target.window(0, target.size)
+    step, row = steps or (extent * columns, columns)
+    wide = a_first % 4 == 0 and (step % 4 == 0 or blocks == 1)
+    constants: tuple[int, ...] = (found.group, wide, 0)
+    counts: tuple[int, ...] = (blocks, extent, step, found.parts, found.part, found.lanes)
+    if not rows:
+        wide = wide and row % 4 == 0 and columns % 4 == 0
+        constants = (found.group, wide, o_first % 4 == 0 and columns % 4 == 0)
+        counts = (blocks, extent, columns, step, row, columns, found.parts, found.part, found.lanes)
+    push = pack(*counts, a_first, o_first, 0, 1, kind.flip(dtype), divisor)
+    kernel = kernel_of(kind, source.dtype, target.dtype, columns, "_once")
+    ranges = (range_a, range_o, parts.window()[0], counters.window()[0])
+    groups = blocks * found.strips * found.parts
+    call.dispatch(kernel, (source, target, parts, counters), ranges, push, groups, constants)
