@@ -33,7 +33,6 @@ _VALUES: Final[Sequence[tuple[str, str, tuple[int, int, int]]]] = (
     ("^each_.*_tile$", r"a\d+_MODE", (0, 1, 2)),
     ("^each_.*_tile$", r"r\d+_MODE", (0, 1, 1)),
     # reductions and rows: invocations of a work-group, and fours that each keeps
-    ("^reduce_rows_once", "GROUP", (512, 512, 512)),
     ("^reduce_", "GROUP", (256, 256, 256)),
     ("^reduce_rows", "TURNS", (0, 16, 0)),  # 16 where a row is one invocation's, on CPU drivers
     ("^(norm|softmax)", "GROUP", (256, 1024, 256)),

@@ -52,29 +52,35 @@ ONE first_nan(uint at, uint begin, uint end, uint lane) {
     uint found = 0xFFFFFFFFu;
     for (uint k = begin + lane * 4u; k < end; k += push.lanes * 4u) {
         bvec4 is_nan = are_nan(bits_of(a_four(at + k, end - k)));
-        for (uint j = 0u; j < min(end - k, 4u); j++) {
-            if (is_nan[j]) found = min(found, push.place + k + j);
-        }
+        uvec4 places = mix(uvec4(0xFFFFFFFFu), push.place + k + uvec4(0u, 1u, 2u, 3u), is_nan);
+        found = min(found, min(min(places.x, places.y), min(places.z, places.w)));
     }
     return One(NAN_KEY, found);
 }
 #endif
 
+// Goes on from the four at k, as long as all of four fours come before `stop`.
+State fold_fours(State some, uint at, inout uint k, uint stop, uint step) {
+    for (; k + 3u * step + 4u <= stop; k += 4u * step) {
+        uvec4 packed[4];
+        [[unroll]] for (uint j = 0u; j < 4u; j++) {
+            packed[j] = a_four(at + k + j * step, 4u);
+        }
+        some = then(some, of_fours(packed, push.place + k, step));
+    }
+    return some;
+}
+
 ONE fold(uint at, uint begin, uint end, uint lane) {
     uint step = push.lanes * 4u;
     uint k = begin + lane * 4u;
     State result = none(push.place + k);
-    while (k + 3u * step + 4u <= end) {
-        uint stop = TURNS == 0u ? end : min(end, k + TURNS * 4u * step);
-        State some = none(push.place + k);
-        for (; k + 3u * step + 4u <= stop; k += 4u * step) {
-            uvec4 packed[4];
-            [[unroll]] for (uint j = 0u; j < 4u; j++) {
-                packed[j] = a_four(at + k + j * step, 4u);
-            }
-            some = then(some, of_fours(packed, push.place + k, step));
+    if (TURNS == 0u) {
+        result = fold_fours(result, at, k, end, step);
+    } else {
+        while (k + 3u * step + 4u <= end) {
+            result = then(result, fold_fours(none(push.place + k), at, k, min(end, k + TURNS * 4u * step), step));
         }
-        result = then(result, some);
     }
     if (k < end) {  // up to four are left, of which the last may be short
         uvec4 packed[4];
@@ -178,10 +184,13 @@ void main() {
     uint together = GROUP / push.lanes;
     uint first = group_number() * together;
     uint units = push.rows * push.parts;
-    uint unit = first + id / push.lanes;
-    uint begin = unit % push.parts * push.part;
+    uint unit = first + id / push.lanes, row = unit, begin = 0u;
+    if (push.parts > 1u) {  // a division costs as much as a few elements
+        row = unit / push.parts;
+        begin = (unit - row * push.parts) * push.part;
+    }
     uint end = unit < units ? min(begin + push.part, push.extent) : begin;
-    folded[id] = fold(push.a_first + unit / push.parts * push.row, begin, end, lane);
+    folded[id] = fold(push.a_first + row * push.row, begin, end, lane);
     fold_lanes(id, lane, push.lanes);
     uint mine = id * 4u;
     if (mine < together && first + mine < units) {

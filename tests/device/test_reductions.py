@@ -429,7 +429,7 @@ def test_turns_of_loops(either: vkpar.Device, extent: int, columns: int, blocks:
         assert depth <= additions(extent)
     found = reducing.shape_of(either, blocks, extent, columns)
     if found is not None:
-        turns = -(-found.part // (found.lanes * (4 if columns == 1 else 1)))
+        turns = -(-min(found.part, extent) // (found.lanes * (4 if columns == 1 else 1)))
         folds = -(-found.parts // found.lanes)
         assert found.group % found.lanes == 0
         assert turns + folds + 2 * found.lanes.bit_length() < 1000

@@ -18,11 +18,10 @@ from vkpar.ops._launch import writable_in_place
 from vkpar.ops.folding import Kind, between, ceil_power, floor_power, kernel_of, most_invocations
 from vkpar.ops.occupancy import units_of
 
-_ROW_GROUP: Final = 512  # invocations of a group that reduces elements of a row
-_COLUMN_GROUP: Final = 256  # or rows; the kernel has room for so many
-_GROUPS: Final = {True: 4, False: 2}  # for each compute unit, that parts of rows, and of columns, are to make
+_GROUP: Final = 256  # invocations of a group; the kernel of columns has room for so many
+_GROUPS: Final = {True: 2, False: 1}  # for each compute unit, at least: of parts of rows, and of columns
 _FOURS: Final = 4  # that an invocation reads at once
-_MOST_TURNS: Final = 16  # of four fours of an invocation
+_MOST_TURNS: Final = 32  # of four fours of an invocation
 _MOST_PARTS: Final = {True: 4096, False: 512}  # of a result, which one group folds
 _MOST_COUNTERS: Final = 1 << 20
 
@@ -50,7 +49,7 @@ def shape_of(device: Device, blocks: int, extent: int, columns: int) -> Shape | 
     if folding.on_cpu(device) or folding.first_shape(device, blocks, extent, columns)[2] >= extent:
         return None
     rows = columns == 1
-    group = min(_ROW_GROUP if rows else _COLUMN_GROUP, most_invocations(device))
+    group = min(_GROUP, most_invocations(device))
     fours = -(-columns // 4)
     together = 1 if rows else min(ceil_power(fours), group // 8)
     lanes, strips = group // together, -(-fours // together)
