@@ -40,6 +40,7 @@ from vkpar.topology import RankInfo
 WRONG: Final = 1  # exit statuses, as those of vkpar
 ERROR: Final = 2
 _INTERRUPTED: Final = 130
+_RISE_SECONDS: Final = 0.3
 _FACTOR: Final = TABLE["all_reduce"].factor
 
 
@@ -392,3 +393,14 @@ def time_us(call: Callable[[], object], calls: int, wait: Callable[[], object]) 
         call()
     wait()
     return (time.perf_counter() - start) / calls * 1e6
+
+
+def risen_us(call: Callable[[], object], calls: int, wait: Callable[[], object], repeat: int) -> float:
+    """Return the median microseconds of a call as :func:`time_us` has them, after as much work as raises a GPU's clock.
+
+    One that was idle for a moment may take four times as long, for a tenth of a second or more.
+    """
+    risen = time.monotonic() + _RISE_SECONDS
+    while time.monotonic() < risen:
+        time_us(call, calls, wait)
+    return median(time_us(call, calls, wait) for _ in range(repeat))

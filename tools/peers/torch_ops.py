@@ -13,7 +13,6 @@ import importlib
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from importlib.util import find_spec
-from statistics import median
 from typing import Any, NamedTuple
 
 import common
@@ -66,7 +65,7 @@ def _sweep(device: vkpar.Device, torch: Any, cupy: Any, nbytes: int, repeat: int
     calls = max(10, min(300, (1 << 33) // nbytes))
 
     def us(call: Callable[[], object], wait: Callable[[], object]) -> float:
-        return median(common.time_us(call, calls, wait) for _ in range(repeat))
+        return common.risen_us(call, calls, wait, repeat)
 
     print(f"#\n# {nbytes >> 10} KiB, rows of {_COLUMNS}, {calls} calls in a row")
     print("#operation          vkpar us  torch us    v/t   CuPy us  rate TB/s   copy")

@@ -11,10 +11,8 @@ from __future__ import annotations
 
 import argparse
 import sys
-import time
-from collections.abc import Callable, Sequence
-from statistics import median
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Any
 
 import common
 import numpy as np
@@ -23,7 +21,6 @@ import vkpar
 from vkpar import env
 from vkpar.bench.commands import whole
 
-_RISE_SECONDS: Final = 0.3
 _SHAPES = (
     ("float16", 1024, 1024, 1024, False),
     ("float16", 1024, 1024, 1024, True),
@@ -79,16 +76,6 @@ def _calls(shape: tuple[str, int, int, int, bool]) -> int:
     return max(3, min(400, (1 << 39) // (shape[1] * shape[2] * shape[3])))
 
 
-def _time_us(
-    call: Callable[[], object], shape: tuple[str, int, int, int, bool], wait: Callable[[], object], repeat: int
-) -> float:
-    """Return the microseconds of a call at a risen clock."""
-    risen = time.monotonic() + _RISE_SECONDS
-    while time.monotonic() < risen:
-        common.time_us(call, _calls(shape), wait)
-    return median(common.time_us(call, _calls(shape), wait) for _ in range(repeat))
-
-
 def _ours(device: vkpar.Device, shape: tuple[str, int, int, int, bool], repeat: int) -> float:
     dtype, m, n, k, turned = shape
     rng = np.random.default_rng(0)
@@ -101,7 +88,7 @@ def _ours(device: vkpar.Device, shape: tuple[str, int, int, int, bool], repeat: 
     def call() -> object:
         return vkpar.matmul(a, b, transpose_b=turned, out=out)
 
-    return _time_us(call, shape, device.synchronize, repeat)
+    return common.risen_us(call, _calls(shape), device.synchronize, repeat)
 
 
 def _torch(torch: Any, shape: tuple[str, int, int, int, bool], repeat: int) -> float:
@@ -110,7 +97,7 @@ def _torch(torch: Any, shape: tuple[str, int, int, int, bool], repeat: int) -> f
     a = torch.randn(m, k, device="cuda", dtype=kind)
     b = torch.randn(*((n, k) if turned else (k, n)), device="cuda", dtype=kind)
     b, out = b.t() if turned else b, torch.empty(m, n, device="cuda", dtype=kind)
-    return _time_us(lambda: torch.matmul(a, b, out=out), shape, torch.cuda.synchronize, repeat)
+    return common.risen_us(lambda: torch.matmul(a, b, out=out), _calls(shape), torch.cuda.synchronize, repeat)
 
 
 if __name__ == "__main__":
