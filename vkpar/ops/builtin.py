@@ -82,6 +82,9 @@ def _table() -> Iterator[Builtin]:
     yield Builtin("negative", "y = -x", _all(1, "int32"))
     yield Builtin("abs", "y = abs(x)", _all(1, "int32"))
     yield Builtin("relu", "y = relu(x)", _all(1, "int32"))
+    # what softmax along columns is made of; a sum's logarithm
+    yield Builtin("exp_below", "y = exp(x - top)", _floats(2))
+    yield Builtin("below_log", "y = x - top - log(total)", _floats(3))
     masked = Kind(("uint32", "float32", "float32"), ("float32",), open=True)
     yield Builtin("where", "y = where(c, a, b)", (masked, Kind(("uint32", "int32", "int32"), ("int32",))))
     yield Builtin("fill", "y = x", _all(1, "int32"))

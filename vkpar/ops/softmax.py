@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from typing import Final
 
 from vkpar import dtypes
 from vkpar.arrays.array import Array
 from vkpar.errors import InvalidUsageError
-from vkpar.ops import rows
+from vkpar.ops import reductions, rows
+from vkpar.ops._builtin import SHIPPED
 from vkpar.ops._calls import Call, key_of, repeat
 from vkpar.ops._launch import INTEGERS, SHORT, check_arrays, check_float, check_number, check_out, check_overlap
+from vkpar.ops.cast import cast
+from vkpar.ops.folding import on_cpu
 from vkpar.ops.rows import Binding
 
 _SOFTMAX: Final = {"softmax": "softmax_softmax", "log_softmax": "softmax_log"}
@@ -55,6 +59,8 @@ def _along(name: str, a: Array, axis: int, out: Array | None) -> Array:
     if not made.size:
         return made
     if at != a.ndim - 1:
+        if on_cpu(a.device) and all(array.is_contiguous and array.reach() == array.size for array in (a, made)):
+            return _by_columns(name, a, at, made)
         return _moved(name, a, at, made)
     rows.check_length(name, a)
     call = Call(name, key, (a,), (made,))
@@ -74,6 +80,25 @@ def _moved(name: str, a: Array, at: int, out: Array) -> Array:
     packed = a.transpose(order).copy()
     _along(name, packed, -1, packed)
     out.transpose(order).copy_from(packed)
+    return out
+
+
+def _by_columns(name: str, a: Array, at: int, out: Array) -> Array:
+    """Compute along another axis than the last one by operations on whole arrays: CPU drivers transpose slowly."""
+    shape = (math.prod(a.shape[:at]), a.shape[at], math.prod(a.shape[at + 1 :]))
+    x = a.reshape(shape)
+    if x.dtype != dtypes.float32:
+        x = cast(x, dtypes.float32)
+    top = reductions.max(x, axis=1, keepdims=True)
+    powers = SHIPPED["exp_below"](x, top)
+    total = reductions.sum(powers, axis=1, keepdims=True)
+    target = out.reshape(shape) if out.dtype == dtypes.float32 else powers
+    if name == "softmax":
+        SHIPPED["divide"](powers, total, out=target)
+    else:
+        SHIPPED["below_log"](x, top, total, out=target)
+    if target is powers:
+        cast(powers, out.dtype, out=out.reshape(shape))
     return out
 
 
