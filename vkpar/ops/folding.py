@@ -1,8 +1,9 @@
 """How a reduction becomes dispatches: passes over parts of fixed lengths, each pass in pieces that one binding holds.
 
 A pass reduces (blocks, extent, columns) along its middle axis, in parts of the extent, of which the next pass reduces
-the results; there are no atomics. Parts and the trees of terms inside them depend on the shape and the device alone,
-so that a sum has the same bits each time; ``vkpar.testing.additions`` bounds how many additions follow each other.
+the results. Parts and the trees of terms inside them depend on the shape and the device alone, so that a sum has the
+same bits each time; ``vkpar.testing.additions`` bounds how many additions follow each other.
+:mod:`vkpar.ops.reducing` says where one dispatch does in place of several passes.
 """
 
 from __future__ import annotations
