@@ -15,7 +15,7 @@ from vkpar.dtypes import DType
 from vkpar.ops import folding, tables
 from vkpar.ops._calls import Call, pack
 from vkpar.ops._launch import writable_in_place
-from vkpar.ops.folding import Kind, between, ceil_power, floor_power, kernel_of, most_invocations
+from vkpar.ops.folding import Kind, Problem, between, ceil_power, floor_power, kernel_of, most_invocations
 from vkpar.ops.occupancy import units_of
 
 _GROUP: Final = 256  # invocations of a group; the kernel of columns has room for so many
@@ -112,8 +112,10 @@ def fold(
     whole = target.reach() == target.size and (steps is not None or source.reach() == source.size)
     if found is None or not whole or not _writes_apart(target, shape):
         folding.fold(call, kind, source, target, shape, dtype=dtype, divisor=divisor, steps=steps)
-    else:
-        _at_once(call, kind, source, target, shape, found, dtype or source.dtype, divisor, steps)
+        return
+    spread = (found.group, found.lanes, found.part)
+    problem = Problem(kind, dtype or source.dtype, source, target, *shape, False, divisor, True, *spread, steps)
+    _at_once(call, problem, found.strips)
 
 
 def _writes_apart(target: Array, shape: tuple[int, int, int]) -> bool:
@@ -124,34 +126,23 @@ def _writes_apart(target: Array, shape: tuple[int, int, int]) -> bool:
     return writable_in_place(target) and (blocks == 1 or (columns > 1 and columns % 2 == 0))
 
 
-def _at_once(
-    call: Call,
-    kind: Kind,
-    source: Array,
-    target: Array,
-    shape: tuple[int, int, int],
-    found: Shape,
-    dtype: DType,
-    divisor: float,
-    steps: tuple[int, int] | None,
-) -> None:
-    blocks, extent, columns = shape
-    rows = columns == 1
-    width = (1 if rows else 4 * -(-columns // 4)) * (2 if kind.family == "place" else 1)
-    parts = call.temporary((blocks, found.parts, width), dtypes.uint32)
-    counters = call.table(tables.counters(call.device, blocks * found.strips))
-    range_a, a_first = source.window(0, source.size)
-    range_o, o_first = target.window(0, target.size)
-    step, row = steps or (extent * columns, columns)
+def _at_once(call: Call, p: Problem, strips: int) -> None:
+    """Reduce in one dispatch, ``strips`` of groups having all columns."""
+    rows, blocks = p.columns == 1, p.blocks
+    width = (1 if rows else 4 * -(-p.columns // 4)) * (2 if p.kind.family == "place" else 1)
+    parts = call.temporary((blocks, p.parts, width), dtypes.uint32)
+    counters = call.table(tables.counters(call.device, blocks * strips))
+    range_a, a_first = p.source.window(0, p.source.size)
+    range_o, o_first = p.target.window(0, p.target.size)
+    step, row = p.steps or (p.extent * p.columns, p.columns)
     wide = a_first % 4 == 0 and (step % 4 == 0 or blocks == 1)
-    constants: tuple[int, ...] = (found.group, wide, 0)
-    counts: tuple[int, ...] = (blocks, extent, step, found.parts, found.part, found.lanes)
+    constants: tuple[int, ...] = (p.group, wide, 0)
+    counts: tuple[int, ...] = (blocks, p.extent, step, p.parts, p.part, p.lanes)
     if not rows:
-        wide = wide and row % 4 == 0 and columns % 4 == 0
-        constants = (found.group, wide, o_first % 4 == 0 and columns % 4 == 0)
-        counts = (blocks, extent, columns, step, row, columns, found.parts, found.part, found.lanes)
-    push = pack(*counts, a_first, o_first, 0, 1, kind.flip(dtype), divisor)
-    kernel = kernel_of(kind, source.dtype, target.dtype, columns, "_once")
+        wide = wide and row % 4 == 0 and p.columns % 4 == 0
+        constants = (p.group, wide, o_first % 4 == 0 and p.columns % 4 == 0)
+        counts = (blocks, p.extent, p.columns, step, row, p.columns, p.parts, p.part, p.lanes)
+    push = pack(*counts, a_first, o_first, 0, int(p.last), p.kind.flip(p.dtype), p.divisor)
+    kernel = kernel_of(p.kind, p.source.dtype, p.target.dtype, p.columns, "_once")
     ranges = (range_a, range_o, parts.window()[0], counters.window()[0])
-    groups = blocks * found.strips * found.parts
-    call.dispatch(kernel, (source, target, parts, counters), ranges, push, groups, constants)
+    call.dispatch(kernel, (p.source, p.target, parts, counters), ranges, push, blocks * strips * p.parts, constants)
