@@ -126,6 +126,7 @@ def test_integers(device: vkpar.Device, rng: np.random.Generator, dtype: str) ->
             x + 1
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("condition", ["int32", "uint32", *FLOATS])
 def test_where_takes_a_condition_of_any_type(device: vkpar.Device, condition: str) -> None:
     mask = device.array([0, -1 if condition == "int32" else 1, 2], condition)

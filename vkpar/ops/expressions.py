@@ -265,6 +265,8 @@ class _Emitter:
         if sign == "/" and both in (*INTEGERS, WEAK_INT):
             self.fault(node, f"/ of {both} would be float64: write // or float32(...)", UnsupportedError)
         x, y = self.coerced(a, both, node.left), self.coerced(b, both, node.right)
+        if sign in ("*", "/", "//", "%") and glsl_type(both) == "float":
+            x, y = _unfolded_zero(a, x), _unfolded_zero(b, y)
         if sign in ("//", "%"):
             name = {"//": "floor_divide", "%": "modulo"}[sign] + f"_{glsl_type(both)}"
             return self._called(name, both, x, y)
@@ -408,6 +410,17 @@ class _Emitter:
         if not low <= int(number) < high if isinstance(number, int) else True:
             self.fault(node, f"{number} is no {target}32")
         return f"{int(number) % (1 << 32)}u" if target == "uint" else f"int({int(number) % (1 << 32)}u)"
+
+
+def _unfolded_zero(value: _Value, code: str) -> str:
+    """Return GLSL of a value, of a number that is zero as one that no compiler knows to be zero.
+
+    lavapipe takes 0 * x and 0 / x for 0 whatever x is, and leaves out everything that needs x / 0.
+    """
+    if value.number is None or np.float32(value.number) != 0:
+        return code
+    sign = " | 0x80000000u" if np.signbit(value.number) else ""
+    return f"uintBitsToFloat((gl_NumWorkGroups.x >> 31){sign})"
 
 
 def _float_literal(number: float) -> str:
