@@ -172,7 +172,10 @@ def typed(expression: Expression, types: tuple[str, ...]) -> Typed:
     emitter = _Emitter(expression.text, dict(zip(expression.inputs, types, strict=True)), expression.inputs)
     body, results = [], []
     for number, (name, node) in enumerate(expression.statements):
-        value = emitter.visit(node)
+        try:
+            value = emitter.visit(node)
+        except RecursionError:
+            fault(expression.text, node, "the parts of this expression lie too deep in each other")
         stored = {BOOL: "uint32", WEAK_INT: "int32", WEAK_FLOAT: "float32"}.get(value.type, value.type)
         kept = value.type if value.type == BOOL else stored
         body.append(f"{glsl_type(kept)} v{number} = {emitter.coerced(value, kept, node)};")
@@ -348,12 +351,12 @@ class _Emitter:
         argument = node.args[0]
         if name in _CASTS:
             return _Value(self.coerced(value, _CASTS[name], argument, cast=True), _CASTS[name])
-        kind = {BOOL: "int32", WEAK_INT: "int32", WEAK_FLOAT: "float32"}.get(value.type, value.type)
+        kind = WEAK_INT if value.type == BOOL else value.type  # what is made of numbers alone stays weak
         if name in ("abs", "sign", "relu"):
             return self._called(f"{name}_{glsl_type(kind)}", kind, self.coerced(value, kind, argument))
         if value.type in INTEGERS:
             self.fault(argument, f"{name} of {value.type} would be float64: write float32(...)", UnsupportedError)
-        kind = kind if kind in FLOATS else "float32"
+        kind = kind if kind in FLOATS else WEAK_FLOAT
         return self._called(name, BOOL if name in _TESTS else kind, self.coerced(value, kind, argument))
 
     # --- types ---
