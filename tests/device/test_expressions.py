@@ -174,6 +174,8 @@ ZEROS: dict[str, Callable[..., Any]] = {
     "y = x // 0": lambda x: x // np.float32(0),
     "y = x % 0": lambda x: x % np.float32(0),
     "y = x + 0": lambda x: x + 0,
+    "y = x * min(0, 0.5)": lambda x: x * 0,
+    "y = x / abs(0 * pi)": lambda x: x / np.float32(0),
 }
 
 

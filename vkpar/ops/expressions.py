@@ -269,7 +269,7 @@ class _Emitter:
             self.fault(node, f"/ of {both} would be float64: write // or float32(...)", UnsupportedError)
         x, y = self.coerced(a, both, node.left), self.coerced(b, both, node.right)
         if sign in ("*", "/", "//", "%") and glsl_type(both) == "float":
-            x, y = _unfolded_zero(a, x), _unfolded_zero(b, y)
+            x, y = _unfolded(node.left, a, x), _unfolded(node.right, b, y)
         if sign in ("//", "%"):
             name = {"//": "floor_divide", "%": "modulo"}[sign] + f"_{glsl_type(both)}"
             return self._called(name, both, x, y)
@@ -415,15 +415,17 @@ class _Emitter:
         return f"{int(number) % (1 << 32)}u" if target == "uint" else f"int({int(number) % (1 << 32)}u)"
 
 
-def _unfolded_zero(value: _Value, code: str) -> str:
-    """Return GLSL of a value, of a number that is zero as one that no compiler knows to be zero.
+def _unfolded(node: ast.expr, value: _Value, code: str) -> str:
+    """Return GLSL of a value, of one that no input goes into, and that may be zero, as no compiler's constant.
 
     lavapipe takes 0 * x and 0 / x for 0 whatever x is, and leaves out everything that needs x / 0.
     """
-    if value.number is None or np.float32(value.number) != 0:
+    if value.number is not None and np.float32(value.number) == 0:
+        sign = " | 0x80000000u" if np.signbit(value.number) else ""
+        return f"uintBitsToFloat((gl_NumWorkGroups.x >> 31){sign})"
+    if value.number is not None or any(name.id not in _CONSTANTS for name in _names(node)):
         return code
-    sign = " | 0x80000000u" if np.signbit(value.number) else ""
-    return f"uintBitsToFloat((gl_NumWorkGroups.x >> 31){sign})"
+    return f"uintBitsToFloat(floatBitsToUint({code}) | (gl_NumWorkGroups.x >> 31))"
 
 
 def _float_literal(number: float) -> str:
