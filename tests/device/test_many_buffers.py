@@ -143,7 +143,7 @@ def test_views_made_by_broadcasting_are_copied_to_several_buffers(
 def test_views_are_cut_along_what_no_binding_holds(
     reopen: Callable[..., vkpar.Device], rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    device = reopen(max_binding=65536)
+    device = reopen(max_buffer=0, max_binding=65536)
     x = rng.integers(-1000, 1000, (256, 256)).astype(np.float32)
     a, runs = device.array(x), [0]
     run = Dispatch.run
