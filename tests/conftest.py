@@ -134,15 +134,17 @@ def rig(rigs: Rigs) -> Iterator[Callable[..., vkpar.Communicator]]:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what a sample does not have of tests that are marked so; a test always keeps a case."""
+    """Leave out what a sample does not have of tests that are marked so; a test always keeps a case on each driver."""
     if FULL:
         return
     kept: list[pytest.Item] = []
     left: list[pytest.Item] = []
-    seen: set[str] = set()
+    seen: set[tuple[str, str]] = set()
     for item in items:
         mark = item.get_closest_marker("sampled")
-        name = item.nodeid.partition("[")[0]
+        index = item.callspec.params.get("device", "") if hasattr(item, "callspec") else ""
+        driver = found()[int(index)].driver_name if str(index).isdigit() else ""
+        name = item.nodeid.partition("[")[0], driver
         chosen = mark is None or name not in seen or zlib.crc32(item.nodeid.encode()) % mark.args[0] == 0
         seen.add(name)
         (kept if chosen else left).append(item)

@@ -162,6 +162,34 @@ def test_functions_of_special_values(device: vkpar.Device) -> None:
     assert got[2].numpy()[1:4].tolist() == [1, -1, 0]
 
 
+ZEROS: dict[str, Callable[..., Any]] = {
+    "y = x * 0": lambda x: x * 0,
+    "y = 0.0 * x": lambda x: 0 * x,
+    "y = -0.0 * x": lambda x: -0.0 * x,
+    "y = 1e-60 * x": lambda x: 0 * x,
+    "y = x / 0": lambda x: x / np.float32(0),
+    "y = x / -0.0": lambda x: x / np.float32(-0.0),
+    "y = x / (1 - 1)": lambda x: x / np.float32(0),
+    "y = 0 / x": lambda x: np.float32(0) / x,
+    "y = x // 0": lambda x: x // np.float32(0),
+    "y = x % 0": lambda x: x % np.float32(0),
+    "y = x + 0": lambda x: x + 0,
+    "y = x * min(0, 0.5)": lambda x: x * 0,
+    "y = x / abs(0 * pi)": lambda x: x / np.float32(0),
+}
+
+
+@pytest.mark.sampled(1)
+def test_zeros_in_the_text_do_what_zeros_in_arrays_do(device: vkpar.Device) -> None:
+    x = np.array([0.0, -0.0, 1.5, -1.5, 7.0, np.inf, -np.inf, np.nan], np.float32)
+    for text, function in ZEROS.items():
+        with np.errstate(all="ignore"):
+            want = function(x)
+        out = vkpar.full(device, x.size, 77.0)
+        got = vkpar.elementwise(text)(device.array(x), out=out).numpy()
+        np.testing.assert_array_equal(got, want, err_msg=text)
+
+
 def test_integers_of_the_language(device: vkpar.Device, rng: np.random.Generator) -> None:
     a = rng.integers(-(2**31), 2**31, 500).astype(np.int32)
     b = rng.choice([-7, -1, 1, 2, 5, 31, 2**31 - 1, -(2**31)], 500).astype(np.int32)

@@ -126,6 +126,20 @@ def test_integers(device: vkpar.Device, rng: np.random.Generator, dtype: str) ->
             x + 1
 
 
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("condition", ["int32", "uint32", *FLOATS])
+def test_where_takes_a_condition_of_any_type(device: vkpar.Device, condition: str) -> None:
+    mask = device.array([0, -1 if condition == "int32" else 1, 2], condition)
+    for dtype in (*FLOATS, "int32", "uint32"):
+        a, b = device.array([1, 2, 3], dtype), device.array([4, 5, 6], dtype)
+        assert seen(vkpar.where(mask, a, b)).tolist() == [4, 2, 3]
+        assert seen(vkpar.where(mask, a, 0)).tolist() == [0, 2, 3]
+    assert vkpar.where(mask, device.array([1, 2, 3], "int32"), 0.5).tolist() == [0.5, 2, 3]
+    assert vkpar.where(mask, 1, 0).tolist() == [0, 1, 1]
+    with pytest.raises(vkpar.UnsupportedError, match="not bool; convert on the host"):
+        vkpar.where(device.array([True, False, True]), mask, 0)
+
+
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_where(device: vkpar.Device, rng: np.random.Generator, dtype: str) -> None:
     a, b = held(sample(rng), dtype), held(rng.permutation(sample(rng)), dtype)

@@ -202,6 +202,8 @@ def test_concatenate_converts_floats(device: vkpar.Device) -> None:
     made = vkpar.concatenate([device.full(3, 1, "float16"), device.full(2, 2, "float32")])
     assert made.dtype == "float32"
     assert made.numpy().tolist() == [1, 1, 1, 2, 2]
+    with pytest.raises(vkpar.UnsupportedError, match="int32 with float32 would be float64: cast one first"):
+        vkpar.concatenate([device.array([1], "int32"), device.zeros(1)])
     a = device.zeros((2, 3))
     for call in (
         lambda: vkpar.concatenate([]),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import math
 import struct
 import threading
 import time
@@ -19,6 +20,7 @@ from planning import forget
 
 import vkpar
 from vkpar import InvalidUsageError, OutOfMemoryError, UnsupportedError, env
+from vkpar.ops._each_dispatch import Dispatch
 
 matmul_module = importlib.import_module("vkpar.ops.products")
 pytestmark = pytest.mark.device
@@ -121,6 +123,40 @@ def test_casts_of_views_anywhere(small: vkpar.Device, data: st.DataObject) -> No
     out = small.array(np.full(before + count + 2, 99.0, np.float32), target)
     vkpar.cast(array, target, out=out[before : before + count])
     np.testing.assert_array_equal(numbers(out), [*[99] * before, *host[before:], 99, 99])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int8"])
+def test_views_made_by_broadcasting_are_copied_to_several_buffers(
+    reopen: Callable[..., vkpar.Device], dtype: str
+) -> None:
+    device = reopen(max_buffer=8192)
+    for shape in ((1, 1), (1, 300), (90, 1)):
+        x = np.arange(math.prod(shape)).reshape(shape).astype(np.int8).astype(dtype)
+        want = np.broadcast_to(x, (90, 300))
+        view = device.array(x).broadcast_to(want.shape)
+        np.testing.assert_array_equal(view.contiguous().numpy(), want)
+        for target in (device.zeros(want.shape, dtype), device.zeros((300, 90), dtype).T):
+            target[...] = view
+            np.testing.assert_array_equal(target.numpy(), want)
+
+
+def test_views_are_cut_along_what_no_binding_holds(
+    reopen: Callable[..., vkpar.Device], rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device = reopen(max_buffer=0, max_binding=65536)
+    x = rng.integers(-1000, 1000, (256, 256)).astype(np.float32)
+    a, runs = device.array(x), [0]
+    run = Dispatch.run
+
+    def counted(self: Dispatch, *given: Any) -> None:
+        runs[0] += 1
+        run(self, *given)
+
+    monkeypatch.setattr(Dispatch, "run", counted)
+    for made, want in ((lambda: a.T + a.T, x.T + x.T), (lambda: a.T + a, x.T + x), (lambda: -a.T[::-1], -x.T[::-1])):
+        runs[0] = 0
+        np.testing.assert_array_equal(made().numpy(), want)
+        assert runs[0] <= 40, "no piece for each row"
 
 
 @pytest.mark.parametrize("kernel", ["default", "matvec", "matmul_tiled"])

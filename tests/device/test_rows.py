@@ -406,6 +406,16 @@ def test_arrays_over_several_buffers(
     np.testing.assert_array_equal(a.numpy(), vkpar.cross_entropy_grad(d, other).numpy())
 
 
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_rows_longer_than_a_buffer(reopen: Callable[..., vkpar.Device], dtype: str) -> None:
+    device = reopen(max_buffer=8192)
+    a = device.zeros((2, 8192), dtype)
+    for call in (vkpar.softmax, vkpar.layer_norm, vkpar.rms_norm):
+        with pytest.raises(vkpar.UnsupportedError, match="a row has 8192 elements"):
+            call(a)
+
+
 def test_rows_longer_than_a_binding(reopen: Callable[..., vkpar.Device]) -> None:
     device = reopen(**SMALL)
     with pytest.raises(vkpar.UnsupportedError, match="a row has 2000 elements"):

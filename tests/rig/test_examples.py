@@ -40,6 +40,13 @@ def test_example_runs(example: Path) -> None:
     assert "OK" in done.stdout
 
 
+@pytest.mark.parametrize(("stem", "most"), [("train_digits", 80), ("kmeans", 45), ("transformer_block", 45)])
+def test_examples_stay_short_and_need_no_glsl(stem: str, most: int) -> None:
+    text = (ROOT / "examples" / f"{stem}.py").read_text()
+    assert len(text.splitlines()) < most
+    assert "Kernel" not in text
+
+
 def test_digits_without_scikit_learn_say_what_to_install() -> None:
     done = _run('import sys; sys.modules["sklearn"] = None\n' + (ROOT / "examples" / "train_digits.py").read_text())
     assert done.returncode == 1

@@ -46,6 +46,12 @@ def test_names_are_inputs_or_outputs() -> None:
         ("y = max(a, 0, b)", ("float16", "float16"), "float16"),
         ("y = -a ** 2 + ~b", ("int32", "int32"), "int32"),
         ("y = 2 ** 10 / 4", (), "float32"),
+        ("y = a * sqrt(b)", ("float16", "weak float"), "float16"),
+        ("y = a * exp(-b)", ("bfloat16", "weak int"), "bfloat16"),
+        ("y = a * abs(-2)", ("float16",), "float16"),
+        ("y = a * sign(b)", ("uint32", "weak int"), "uint32"),
+        ("y = a + exp(a > 0)", ("float16",), "float16"),
+        ("y = sqrt(a)", ("weak int",), "float32"),
     ],
 )
 def test_types_are_those_of_numpy(text: str, types: tuple[str, ...], want: str) -> None:
@@ -127,6 +133,12 @@ def test_types_that_no_device_computes(text: str, types: tuple[str, ...], messag
 def test_numbers_that_do_not_fit(text: str, types: tuple[str, ...]) -> None:
     with pytest.raises(InvalidUsageError):
         results(text, *types)
+
+
+def test_parts_that_lie_too_deep_in_each_other() -> None:
+    expression = parse("y = " + "-" * 2000 + "x")
+    with pytest.raises(InvalidUsageError, match="too deep"):
+        typed(expression, ("float32",))
 
 
 def test_nothing_that_python_would_run_is_run() -> None:

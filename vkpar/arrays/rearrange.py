@@ -100,7 +100,8 @@ class _Move:
     def _fits(self, part: _Part) -> bool:
         """Say whether a kernel can see all of a part, and write it as words."""
         nbytes = round_up(math.prod(part.counts) * self._unit, WIDE)
-        return len(part.counts) <= _AXES and nbytes <= self._most and self._bound(self._memory, *self._span(part))
+        most = min(self._most, self._logical.info.limits.max_buffer)  # a view made by broadcasting reaches less
+        return len(part.counts) <= _AXES and nbytes <= most and self._bound(self._memory, *self._span(part))
 
     def _bound(self, memory: SubBuffers, low: int, high: int) -> bool:
         """Say whether one binding holds bytes ``low`` to ``high``."""

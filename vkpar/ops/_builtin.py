@@ -76,12 +76,10 @@ class Shipped:
     def meaning(self, operands: Sequence[Operand]) -> Meaning:
         """Return what a call means: the types that NumPy gives, numbers taking those of the arrays."""
         masks = self._masks
+        computed(self.name, *(operand.dtype.name for operand in operands[:masks] if isinstance(operand, Array)))
         result = self._common(operands[masks:])
-        types = [
-            operand.dtype.name if isinstance(operand, Array) and (number < masks or operand.dtype.name != result)
-            else result
-            for number, operand in enumerate(operands)
-        ]  # fmt: skip
+        types = [operand.dtype.name if isinstance(operand, Array) else result for operand in operands]
+        types[:masks] = ["uint32" if dtype == "int32" else dtype for dtype in types[:masks]]  # zero is the same bits
         kind = kind_of(self._builtin, tuple(types))
         if kind is None:
             allowed = " or ".join(dict.fromkeys("floats" if k.open else k.inputs[-1] for k in self._builtin.kinds))

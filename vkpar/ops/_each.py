@@ -218,7 +218,7 @@ def _materialised(
             if target is not out:
                 out.copy_from(target)
         return
-    axis, half = _cut(shape)
+    axis, half = _cut(shape, [array for array in arrays if binding(array) is None])
     row = outs[0].size // shape[axis]
     for part, start in ((slice(None, half), 0), (slice(half, None), half * row)):
         index = (slice(None),) * axis + (part,)
@@ -226,9 +226,10 @@ def _materialised(
         launch(operation, meaning, pieces, [out[index] for out in outs], base=base + start)
 
 
-def _cut(shape: tuple[int, ...]) -> tuple[int, int]:
-    """Return the first axis that can be cut, and where: at a multiple of as many wide accesses as there are."""
-    axis = next(axis for axis, count in enumerate(shape) if count > 1)
+def _cut(shape: tuple[int, ...], wide: Sequence[Array]) -> tuple[int, int]:
+    """Return the axis along which these arrays reach farthest, and where to cut it: at a multiple of wide accesses."""
+    reach = [max(abs(array.strides[axis]) * (count - 1) for array in wide) for axis, count in enumerate(shape)]
+    axis = reach.index(max(reach))
     half = shape[axis] // 2
     return axis, next((half // step * step for step in (4096, 4, 2) if half >= step), half)
 

@@ -172,7 +172,10 @@ def typed(expression: Expression, types: tuple[str, ...]) -> Typed:
     emitter = _Emitter(expression.text, dict(zip(expression.inputs, types, strict=True)), expression.inputs)
     body, results = [], []
     for number, (name, node) in enumerate(expression.statements):
-        value = emitter.visit(node)
+        try:
+            value = emitter.visit(node)
+        except RecursionError:
+            fault(expression.text, node, "the parts of this expression lie too deep in each other")
         stored = {BOOL: "uint32", WEAK_INT: "int32", WEAK_FLOAT: "float32"}.get(value.type, value.type)
         kept = value.type if value.type == BOOL else stored
         body.append(f"{glsl_type(kept)} v{number} = {emitter.coerced(value, kept, node)};")
@@ -265,6 +268,8 @@ class _Emitter:
         if sign == "/" and both in (*INTEGERS, WEAK_INT):
             self.fault(node, f"/ of {both} would be float64: write // or float32(...)", UnsupportedError)
         x, y = self.coerced(a, both, node.left), self.coerced(b, both, node.right)
+        if sign in ("*", "/", "//", "%") and glsl_type(both) == "float":
+            x, y = _unfolded(node.left, a, x), _unfolded(node.right, b, y)
         if sign in ("//", "%"):
             name = {"//": "floor_divide", "%": "modulo"}[sign] + f"_{glsl_type(both)}"
             return self._called(name, both, x, y)
@@ -346,12 +351,12 @@ class _Emitter:
         argument = node.args[0]
         if name in _CASTS:
             return _Value(self.coerced(value, _CASTS[name], argument, cast=True), _CASTS[name])
-        kind = {BOOL: "int32", WEAK_INT: "int32", WEAK_FLOAT: "float32"}.get(value.type, value.type)
+        kind = WEAK_INT if value.type == BOOL else value.type  # what is made of numbers alone stays weak
         if name in ("abs", "sign", "relu"):
             return self._called(f"{name}_{glsl_type(kind)}", kind, self.coerced(value, kind, argument))
         if value.type in INTEGERS:
             self.fault(argument, f"{name} of {value.type} would be float64: write float32(...)", UnsupportedError)
-        kind = kind if kind in FLOATS else "float32"
+        kind = kind if kind in FLOATS else WEAK_FLOAT
         return self._called(name, BOOL if name in _TESTS else kind, self.coerced(value, kind, argument))
 
     # --- types ---
@@ -408,6 +413,19 @@ class _Emitter:
         if not low <= int(number) < high if isinstance(number, int) else True:
             self.fault(node, f"{number} is no {target}32")
         return f"{int(number) % (1 << 32)}u" if target == "uint" else f"int({int(number) % (1 << 32)}u)"
+
+
+def _unfolded(node: ast.expr, value: _Value, code: str) -> str:
+    """Return GLSL of a value, of one that no input goes into, and that may be zero, as no compiler's constant.
+
+    lavapipe takes 0 * x and 0 / x for 0 whatever x is, and leaves out everything that needs x / 0.
+    """
+    if value.number is not None and np.float32(value.number) == 0:
+        sign = " | 0x80000000u" if np.signbit(value.number) else ""
+        return f"uintBitsToFloat((gl_NumWorkGroups.x >> 31){sign})"
+    if value.number is not None or any(name.id not in _CONSTANTS for name in _names(node)):
+        return code
+    return f"uintBitsToFloat(floatBitsToUint({code}) | (gl_NumWorkGroups.x >> 31))"
 
 
 def _float_literal(number: float) -> str:

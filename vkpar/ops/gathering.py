@@ -15,7 +15,7 @@ from vkpar.errors import InvalidUsageError, UnsupportedError
 from vkpar.ops._each_dispatch import binding
 from vkpar.ops._launch import check_arrays, check_out, check_overlap, dispatch, fold_groups, key_of, run_pair, words
 from vkpar.ops.cast import cast
-from vkpar.ops.expressions import INTEGERS
+from vkpar.ops.expressions import FLOATS, INTEGERS
 from vkpar.ops.quantized import Quantized, take_rows
 
 _GROUP: Final = 256  # words that a work-group makes
@@ -220,6 +220,9 @@ def concatenate(arrays: Sequence[Array], axis: int = 0, *, out: Array | None = N
             raise InvalidUsageError(f"concatenate: {first.shape} and {array.shape} differ not along axis {axis} alone")
     shape = (*rest[0], sum(array.shape[axis] for array in arrays), *rest[1])
     dtype = dtypes.result_type(*(array.dtype for array in arrays))
+    kinds = dict.fromkeys(array.dtype.name for array in arrays)
+    if len(kinds) > 1 and set(INTEGERS) & kinds.keys() and kinds.keys() <= {*FLOATS, *INTEGERS}:
+        raise UnsupportedError(f"concatenate: {' with '.join(kinds)} would be {dtype}: cast one first")
     if out is None:
         out = first.device.empty(shape, dtype)
     else:

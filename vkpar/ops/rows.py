@@ -74,7 +74,7 @@ def layout_of(device: Device, length: int, *, keeps: bool = True) -> Layout:
 def check_length(operation: str, x: Array) -> None:
     """Raise UnsupportedError where a row is too long for a binding, in float32 as it may be stored in between."""
     device, length = x.device, x.shape[-1]
-    most = (device.limits.max_storage_buffer_range - ALIGNMENT) // 4
+    most = (min(device.limits.max_storage_buffer_range, device.limits.max_buffer) - ALIGNMENT) // 4
     if on_cpu(device):
         most = min(most, 4 * _MOST_FOURS * min(most_invocations(device), _WIDEST))
     if length > most:
