@@ -13,8 +13,8 @@ from planning import forget
 import vkpar
 from vkpar.ops import _each_dispatch
 from vkpar.ops._each_dispatch import LONGEST_ROW
+from vkpar.ops._glsl import GROUP
 from vkpar.ops.functions import SHIPPED
-from vkpar.ops.generate import GROUP
 
 pytestmark = pytest.mark.device
 

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from vkpar.ops._glsl import FLAT, FULL, INDEX, ROWS, TILE, Kind
 from vkpar.ops.expressions import FLOATS, INTEGERS, parse, typed
-from vkpar.ops.generate import FLAT, FULL, INDEX, ROWS, TILE, Kind, may_be_full, source
+from vkpar.ops.generate import may_be_full, source
 
 # What kernels are called after.
 _SHORT: Final = {"float32": "f32", "int32": "i32", "uint32": "u32", "uint16": "u16"}
