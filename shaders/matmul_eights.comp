@@ -1,5 +1,5 @@
 // Matrix product of float32 for CPU drivers whose subgroups are the eight lanes of a vector, in eights of elements: 16 rows
-// x 64 columns a subgroup. Each lane makes eight columns, which it reads at once. Rows of a are read by all lanes alike: a
+// x 64 columns a subgroup, or as many of other sizes. Each lane makes ROWS rows of eight columns, which it reads at once. Rows of a are read by all lanes alike: a
 // read of eight elements takes less than the broadcasts of four that one lane has read. ACROSS: a is stored transposed.
 // Whole eights: the columns, where operands and their rows begin, and K, or where a is transposed its rows; K is a
 // multiple of 4 then. Rows and columns past the end are computed from the last ones: their rows are not written, their
@@ -21,7 +21,8 @@ layout(set = 0, binding = 2, std430) buffer O { u64vec4 o[]; };
 layout(set = 0, binding = 3, std430) readonly buffer C { u64vec4 bias[]; };
 #endif
 
-const uint ROWS = 16u;
+layout(constant_id = 1) const uint ROWS = 16u;  // of a lane, a multiple of 8
+layout(constant_id = 2) const uint LANES = 8u;  // lanes beside each other, 8, 4 or 2: fewer for few columns
 vec4 low[ROWS], high[ROWS];
 
 // Adds the products of one element of a and eight of b.
@@ -31,22 +32,25 @@ void add(uint row, float x, Eight y) {
 }
 
 void main() {
-    uint groups_m = (push.m + ROWS - 1u) / ROWS;  // one after the other takes the same columns of b, which stay in caches
+    const uint height = ROWS * (8u / LANES);
+    uint groups_m = (push.m + height - 1u) / height;  // one after the other takes the same columns of b, which stay in caches
     uint group = group_number();
-    uint row = group % groups_m * ROWS;
-    uint column = min(group / groups_m * 64u + gl_LocalInvocationID.x * 8u, push.n - 8u);
+    uint lane = gl_LocalInvocationID.x;
+    uint row = group % groups_m * height + lane / LANES * ROWS;
+    uint column = min((group / groups_m * LANES + lane % LANES) * 8u, push.n - 8u);
     uint from = (push.b_first + gl_WorkGroupID.z * push.b_batch + column) >> 3;
     uint a_first = push.a_first + gl_WorkGroupID.z * push.a_batch;
     uint b_row = push.b_row >> 3, a_row = push.a_row >> 3;
     [[unroll]] for (uint r = 0u; r < ROWS; r++) low[r] = high[r] = vec4(0.0);
 #if ACROSS
-    uint first = (a_first + row) >> 3, second = (a_first + min(row + 8u, push.m - 8u)) >> 3;
+    uint at[ROWS / 8u];
+    [[unroll]] for (uint e = 0u; e < ROWS / 8u; e++) at[e] = (a_first + min(row + 8u * e, push.m - 8u)) >> 3;
     for (uint k = 0u; k < push.k; k += 4u) {
         [[unroll]] for (uint t = 0u; t < 4u; t++) {
             Eight y = eight(b[from]);
             from += b_row;
-            [[unroll]] for (uint e = 0u; e < 2u; e++) {
-                Eight x = eight(a[(e == 0u ? first : second) + (k + t) * a_row]);
+            [[unroll]] for (uint e = 0u; e < ROWS / 8u; e++) {
+                Eight x = eight(a[at[e] + (k + t) * a_row]);
                 [[unroll]] for (uint r = 0u; r < 4u; r++) {
                     add(8u * e + r, x.low[r], y);
                     add(8u * e + r + 4u, x.high[r], y);

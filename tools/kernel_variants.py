@@ -47,6 +47,8 @@ _VALUES: Final[Sequence[tuple[str, str, tuple[int, int, int]]]] = (
     ("^matvec_.*columns8", "SPAN", (64, 64, 32)),
     ("^matvec_.*rows", "SPAN", (2, 8, 4)),
     ("^matvec_steps", "THREADS", (8, 128, 128)),
+    ("^matmul_eights", "ROWS", (8, 16, 16)),
+    ("^matmul_eights", "LANES", (2, 8, 4)),
     ("^matmul_narrow", "COLUMNS", (3, 16, 10)),
     ("^matmul_short", "STEPS", (3, 16, 10)),
     ("^matmul_tiled", "[MN]REP", (1, 2, 2)),

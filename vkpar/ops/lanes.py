@@ -1,7 +1,7 @@
 """Products of float32 on CPU drivers whose subgroups are the eight lanes of a vector: they are made for lavapipe.
 
-Its time is that of single reads, each with tests of its own, so that the kernels read pairs of words or four, share what
-they read, and have no code for what is left over.
+Its time is that of single reads, each with tests of its own, so that the kernels read pairs of words or fours, share
+what they read, and have no code for what is left over.
 """
 
 from __future__ import annotations
@@ -124,7 +124,9 @@ def eights(product: Product, out: Matrix) -> Eights | None:
         if beside and _fours(m, firsts[2], out.batch) and _eights(k, firsts[1], b.batch):
             found = f"matmul_narrow_{form}", -(-m // 32), (n,)
     elif rows and _eights(n, a.row, b.row, out.row, m if across else k) and _fours(k):
-        found = f"matmul_eights_{form}", -(-m // 16) * -(-n // 64), ()
+        wide = next((wide for wide in (2, 4) if n <= 8 * wide), 8)  # lanes beside each other, the others below
+        each = 8 if m * wide <= 64 else 16  # rows of a lane
+        found = f"matmul_eights_{form}", -(-m * wide // (8 * each)) * -(-n // (8 * wide)), (each, wide)
     return None if found is None else Eights(*found, firsts, ranges)
 
 
