@@ -18,6 +18,7 @@ from vkpar.ops._glsl import (
     FULL_BLOCKS,
     FULL_GROUPS,
     GROUP,
+    INDEX,
     ROW,
     ROW_GROUPS,
     ROWS,
@@ -41,9 +42,12 @@ if TYPE_CHECKING:
     from vkpar.vulkan.pipelines.kernel import Pipeline
 
 _CODES: Final = {"float32": 0, "float16": 1, "bfloat16": 2, "int32": 3, "uint32": 3}
-_WIDE_TYPES: Final = frozenset({"float32", *INTEGERS})
+_WIDE_TYPES: Final = frozenset({"float32", *INTEGERS, INDEX})
 FEW_TESTS: Final = 1 << 18  # elements from which on kernels with fewer tests are worth their compilation
 FEW_TESTS_FLAT: Final = 1 << 10  # of operands that lie side by side
+# Lanes of a vector that lie along the result's rows, where an operand is fast along its columns: these read lines of a
+# cache that are powers of two apart, of which it holds few at a time.
+_TURNED_WIDTH: Final = 4
 LONGEST_ROW: Final = 1 << 24  # elements: float32, by which kernels of rows divide, tells apart the units of these
 _HALVES_AT_ONCE: Final = 2  # blocks of four that an invocation of a GPU makes of halves
 
@@ -140,7 +144,9 @@ class Dispatch:
             modes.insert(number, SCALAR)
             strides.insert(number, (0,) * len(geometry.counts))
             found.insert(number, found[len(found) - len(outs)])
-        geometry = Geometry(geometry.counts, tuple(strides), tuple(modes), geometry.tile, geometry.rows, geometry.width)
+        narrow = COLUMN in modes and outs[0].device.info.tests_lanes
+        width = min(geometry.width, _TURNED_WIDTH) if narrow else geometry.width
+        geometry = Geometry(geometry.counts, tuple(strides), tuple(modes), geometry.tile, geometry.rows, width)
         used = len(geometry.counts) * (1 + len(modes)) + len(modes) if geometry.tile else 2 + len(modes)
         if used + len(meaning.kind.numbers) > WORDS or len(modes) > outs[0].device.limits.max_storage_buffers:
             return None
