@@ -50,7 +50,7 @@ _VALUES: Final[Sequence[tuple[str, str, tuple[int, int, int]]]] = (
     ("^matmul_eights", "ROWS", (8, 16, 16)),
     ("^matmul_eights", "LANES", (2, 8, 4)),
     ("^matmul_narrow", "COLUMNS", (3, 16, 10)),
-    ("^matmul_short", "STEPS", (3, 16, 10)),
+    ("^matmul_short", "STEPS", (3, 8, 10)),
     ("^matmul_tiled", "[MN]REP", (1, 2, 2)),
     ("^matmul_tiled", "THREADS", (256, 256, 256)),
     ("^(matmul|matvec|quantized)_", "ACTIVATION", (0, 2, 4)),
