@@ -12,8 +12,9 @@ from vkpar.arrays.array import Array
 from vkpar.errors import InvalidUsageError
 from vkpar.ops._each import computed, run
 from vkpar.ops._each_dispatch import Meaning, Operand
+from vkpar.ops._glsl import WORDS, Kind
 from vkpar.ops.expressions import INTEGERS, WEAK_FLOAT, WEAK_INT, Expression, parse, typed
-from vkpar.ops.generate import WORDS, Kind, source
+from vkpar.ops.generate import source
 from vkpar.vulkan.pipelines import shader
 
 if TYPE_CHECKING:

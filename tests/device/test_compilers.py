@@ -20,10 +20,13 @@ from children import check_child, child_environment, run_child
 from conftest import FULL, found, has
 
 TOOLS = Path(__file__).resolve().parents[2] / "tools"
-GPUS = r"^(?!wire_\w+?_(cpu|texel)_)"  # the others are those of CPU drivers alone
+GPUS = r"^(?!wire_\w+?_(cpu|texel)_|matmul_(eights|narrow|short)_)"  # the others are those of CPU drivers alone
 HEAVY = r"^(matmul_tiled|matvec|norm_residual|reduce_rows_sum_f)"
 # Mesa 22.3 gives an invocation of navi31 128 registers at most; the newer one gives these kernels more.
-SHORT_OF_REGISTERS = r"(attention_(rows8|tiled|warps)|matmul_wide_rows16|quantized_matvec_folded)\w* \(\w+\): spilled"
+SHORT_OF_REGISTERS = (
+    r"(attention_(rows8|tiled|warps)|matmul_(eights|narrow|short|wide_rows16)|quantized_matvec_folded)"
+    r"\w* \(\w+\): spilled"
+)
 MANY = 1000  # pipelines of a family, at least: no run may pass because it built next to nothing
 
 

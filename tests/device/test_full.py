@@ -13,8 +13,8 @@ from planning import forget
 import vkpar
 from vkpar.ops import _each_dispatch
 from vkpar.ops._each_dispatch import LONGEST_ROW
+from vkpar.ops._glsl import GROUP
 from vkpar.ops.functions import SHIPPED
-from vkpar.ops.generate import GROUP
 
 pytestmark = pytest.mark.device
 
@@ -33,11 +33,20 @@ def values(rng: np.random.Generator, count: int, dtype: str) -> NDArray[Any]:
     return rng.integers(0, 2**32, count, dtype=np.uint32).view(dtype)
 
 
+SMALL = 1 << 10  # elements from which there may be one of a single axis
+PLACES = [
+    *((FULL + more, first) for more, first in ((0, 0), (0, 1), (1, 4), (4, 4096), (4096, 4), (12288, 1), (1024, 0))),
+    *(
+        (SMALL + more, first)
+        for more, first in ((-1, 0), (0, 0), (1, 8), (15, 4), (16, 0), (3786, 8), (511, 12), (8, 1))
+    ),
+]
+
+
 @pytest.mark.parametrize("dtype", ["float32", "int32", "uint32"])
-@pytest.mark.parametrize(("more", "first"), [(0, 0), (0, 1), (1, 4), (4, 4096), (4096, 4), (12288, 1), (1024, 0)])
-def test_any_place_and_size(device: vkpar.Device, rng: np.random.Generator, dtype: str, more: int, first: int) -> None:
+@pytest.mark.parametrize(("count", "first"), PLACES)
+def test_any_place_and_size(device: vkpar.Device, rng: np.random.Generator, dtype: str, count: int, first: int) -> None:
     """What lies beside the result stays, and in place each element is made once."""
-    count = FULL + more
     x, y = values(rng, count + first + 9, dtype), values(rng, count, dtype)
     a, b = device.array(x), device.array(y)
     part = a[first : first + count]
@@ -87,6 +96,30 @@ def test_rows(device: vkpar.Device, rng: np.random.Generator, width: int) -> Non
     right[:] = left[::-1].copy()
     np.testing.assert_array_equal(a.numpy(), x)
     np.testing.assert_array_equal((a[:, ::-1] < a[:, 1:2]).numpy(), x[:, ::-1] < x[:, 1:2])
+
+
+@pytest.mark.parametrize("width", [4, 8, 12, 24, 64, 1000])
+@pytest.mark.parametrize("start", [0, 1, 2, 4, 8, 9])
+def test_every_second_column(device: vkpar.Device, rng: np.random.Generator, width: int, start: int) -> None:
+    """Whole eights are read where they begin at eights; what lies between is no element."""
+    height = FULL // width + 3
+    for beside in (16, 12, 11):  # rows begin at multiples of eight, of four, and of one
+        x = values(rng, height * (2 * width + beside), "float32").reshape(height, -1)
+        seen = x[:, start : start + 2 * width : 2]
+        a = device.array(x)
+        part = a[:, start : start + 2 * width : 2]
+        np.testing.assert_array_equal(part.contiguous().numpy(), seen)
+        np.testing.assert_array_equal((part + part).numpy(), seen + seen)
+        part += 1.0
+        seen += 1
+        np.testing.assert_array_equal(a.numpy(), x)
+
+
+@pytest.mark.parametrize("count", [1000, 1024, 4810, FULL, FULL + 13])
+def test_counts(device: vkpar.Device, count: int) -> None:
+    np.testing.assert_array_equal(vkpar.arange(device, 3, 3 + 7 * count, 7).numpy(), np.arange(3, 3 + 7 * count, 7))
+    made = vkpar.arange(device, 0.5, 0.5 + count, 1.0).numpy()
+    np.testing.assert_array_equal(made, np.arange(count, dtype=np.float32) + np.float32(0.5))
 
 
 def test_numbers_several_results_and_later_calls(device: vkpar.Device, rng: np.random.Generator) -> None:

@@ -126,6 +126,76 @@ def test_vectors_of_eight_lanes(
     assert (beside[m + 1].numpy() == 7).all()
 
 
+EIGHTS = [
+    *((m, n, k, "matmul_eights_along") for m, n, k in ((9, 8, 8), (16, 64, 64), (33, 72, 24), (130, 200, 40))),
+    *((m, n, k, "matmul_eights_across") for m, n, k in ((16, 8, 4), (40, 72, 36), (72, 136, 12), (24, 64, 100))),
+    *((m, n, k, "matmul_narrow_along") for m, n, k in ((12, 10, 8), (36, 3, 24), (100, 15, 64), (32, 2, 16))),
+    *((m, n, k, "matmul_narrow_across") for m, n, k in ((12, 10, 16), (64, 10, 32), (36, 7, 8), (100, 13, 24))),
+    *((m, n, k, "matmul_short") for m, n, k in ((9, 8, 3), (33, 64, 10), (40, 72, 16), (12, 136, 1))),
+]
+
+
+@pytest.mark.parametrize(("m", "n", "k", "kernel"), EIGHTS)
+def test_whole_eights(
+    reopen: Callable[..., vkpar.Device], rng: np.random.Generator, m: int, n: int, k: int, kernel: str
+) -> None:
+    """Sizes that lavapipe makes by eights: what lies beside stays, and what follows a product is done."""
+    device = reopen()
+    a, b, bias = integers(rng, m, k), integers(rng, k, n), integers(rng, n)
+    turns_a, turns_b = "across" in kernel, "short" in kernel
+    x, y = device.array(a.T.copy() if turns_a else a), device.array(b.T.copy() if turns_b else b)
+    turns: dict[str, Any] = {"transpose_a": turns_a, "transpose_b": turns_b}
+    beside = device.array(np.full((m + 16, n), 7, np.float32))
+    added, more = device.array(bias), device.array(np.full(n + 1, 5, np.float32))
+    more[1:] = added
+    for first in (8, 1):  # the second one begins where these kernels do not store
+        out = beside[first : first + m]
+        for _ in range(2):
+            vkpar.matmul(x, y, out=out, **turns)
+            np.testing.assert_array_equal(out.numpy(), a @ b)
+        assert (beside[:first].numpy() == 7).all()
+        assert (beside[first + m :].numpy() == 7).all()
+        for vector in (added, more[1:]):
+            vkpar.matmul(x, y, bias=vector, activation="relu", out=out, **turns)
+            np.testing.assert_array_equal(out.numpy(), np.maximum(a @ b + bias, 0))
+            vkpar.matmul(x, y, bias=vector, residual=out, out=out, **turns)
+            np.testing.assert_array_equal(out.numpy(), np.maximum(a @ b + bias, 0) + (a @ b + bias))
+        vkpar.matmul(x, y, accumulate=True, out=out, **turns)
+        np.testing.assert_array_equal(out.numpy(), np.maximum(a @ b + bias, 0) + (a @ b + bias) + a @ b)
+        np.testing.assert_array_equal(vkpar.matmul(x, y, activation="relu", **turns).numpy(), np.maximum(a @ b, 0))
+        beside.fill(7)
+    assert {f"{kernel}_plain", f"{kernel}_biased"} <= made_by(device) or not device.info.tests_lanes
+
+
+@pytest.mark.parametrize(("m", "n", "k", "kernel"), EIGHTS[::2])
+def test_whole_eights_of_numbers_that_are_none(
+    device: vkpar.Device, rng: np.random.Generator, m: int, n: int, k: int, kernel: str
+) -> None:
+    """Batches by one matrix and by several: NaN and infinities stay in their rows and columns; relu keeps NaN."""
+    a, b = integers(rng, 3, m, k), integers(rng, 3, k, n)
+    a[1, 0, k // 2], a[2, m - 1, k - 1], b[2, k - 1, n - 1], b[0, 0, 0] = np.nan, np.inf, np.inf, -np.inf
+    turns_a, turns_b = "across" in kernel, "short" in kernel
+    x = device.array(a.swapaxes(1, 2).copy() if turns_a else a)
+    for second in (b, b[2:]):
+        with np.errstate(invalid="ignore"):
+            want = np.stack([left @ right for left, right in zip(a, np.broadcast_to(second, b.shape), strict=True)])
+        y = device.array(second.swapaxes(1, 2).copy() if turns_b else second)
+        got = vkpar.matmul(x, y, transpose_a=turns_a, transpose_b=turns_b)
+        np.testing.assert_array_equal(got.numpy(), want)
+        got = vkpar.matmul(x, y, transpose_a=turns_a, transpose_b=turns_b, activation="relu")
+        np.testing.assert_array_equal(got.numpy(), np.maximum(want, 0))
+
+
+@pytest.mark.parametrize(("m", "n", "k", "kernel"), EIGHTS[1::2])
+def test_whole_eights_err_no_more(
+    device: vkpar.Device, rng: np.random.Generator, m: int, n: int, k: int, kernel: str
+) -> None:
+    a, b = (rng.standard_normal(shape).astype(np.float32) for shape in ((m, k), (k, n)))
+    x = device.array(a.T.copy()).T if "across" in kernel else device.array(a)
+    y = device.array(b.T.copy()).T if "short" in kernel else device.array(b)
+    check(vkpar.matmul(x, y), a.astype(np.float64), b.astype(np.float64))
+
+
 @pytest.mark.parametrize(("m", "n", "k"), [(1, 516, 128), (4, 260, 256), (1, 9, 24), (6, 20, 12), (17, 64, 32)])
 def test_batches_of_vectors_of_eight_lanes(
     device: vkpar.Device, rng: np.random.Generator, m: int, n: int, k: int

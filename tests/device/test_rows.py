@@ -117,6 +117,40 @@ def test_softmax_along_other_axes(either: vkpar.Device, rng: np.random.Generator
         check(out, np.moveaxis(exact, -1, axis), np.moveaxis(error, -1, axis))
 
 
+@pytest.mark.parametrize(("shape", "axis"), [((521, 512), 0), ((9, 301, 100), 1), ((4, 65_537), 0), ((100_000, 3), 0)])
+def test_softmax_of_large_arrays_along_other_axes(
+    either: vkpar.Device, rng: np.random.Generator, shape: tuple[int, ...], axis: int
+) -> None:
+    """CPU drivers make it in several steps: in place, into a view, and of one."""
+    x = normal(rng, shape, "float32", 4)
+    turned = np.moveaxis(x.astype(np.float64), axis, -1)
+    a, wide = either.array(x), either.zeros((*shape[:-1], shape[-1] + 3))
+    for name, (exact, error) in (("softmax", softmax_error(turned)), ("log_softmax", log_error(turned))):
+        operation = getattr(vkpar, name)
+        want, off = np.moveaxis(exact, -1, axis), np.moveaxis(error, -1, axis)
+        check(operation(a, axis), want, off)
+        part = wide[..., 2:-1]
+        operation(a, axis, out=part)
+        check(part.contiguous(), want, off)
+        assert (wide[..., :2].numpy() == 0).all()
+        part.copy_from(a)
+        check(operation(part, axis, out=part).contiguous(), want, off)
+
+
+def test_softmax_of_special_values_along_the_first_axis(either: vkpar.Device) -> None:
+    x = np.zeros((1 << 15, 9), np.float32)
+    x[7, 0], x[8, 1], x[:, 2] = np.nan, np.inf, -np.inf
+    x[1:, 3], x[:2, 4], x[0, 5] = -np.inf, (np.inf, -np.inf), -np.inf
+    for name in ("softmax", "log_softmax"):
+        found = getattr(vkpar, name)(either.array(x), 0).numpy()
+        assert np.isnan(found[:, [0, 1, 2, 4]]).all()
+        one, none = (1, 0) if name == "softmax" else (0, -np.inf)
+        assert found[0, 3] == one
+        assert (found[1:, 3] == none).all()
+        assert found[0, 5] == none
+        assert np.isfinite(found[1:, 5]).all()
+
+
 @pytest.mark.parametrize("length", [5, 4099])
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_softmax_of_special_values(either: vkpar.Device, length: int, dtype: str) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import keyword
 import math
 import operator
-from collections.abc import Mapping, Sequence
+import struct
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any, Final
 
@@ -23,7 +24,8 @@ from vkpar.vulkan.stream import Recording
 
 CELLS: Final = 4  # launches with values of their own that may be under way
 _NBYTES: Final = 16  # of a value in a cell
-_TYPES: Final = ("uint32", "int32", "float32")
+_CODES: Final = {"uint32": "I", "int32": "i", "float32": "f"}  # struct's
+_LIMITS: Final = {"uint32": (0, (1 << 32) - 1), "int32": (-(1 << 31), (1 << 31) - 1)}
 
 
 class Params:
@@ -43,6 +45,7 @@ class Params:
         self._turn = 0  # the next cell
         self._cells: list[list[tuple[Any, np.ndarray[Any, Any]]]] = []  # by cell, by device: commands, mapped bytes
         self._buffers: list[Any] = []
+        self._pack: Callable[..., bytes]
         self._starts: list[Sequence[int] | None] = [()] * CELLS
 
     def add(self, name: str, dtype: object, initial: float) -> list[Array]:
@@ -56,8 +59,8 @@ class Params:
             known = f"; there are {', '.join(self._numbers)}" if self._numbers else ""
             raise InvalidUsageError(f"a parameter's name is a new keyword of launch, not {name!r}{known}")
         found = dtypes.resolve(dtype)
-        if found.name not in _TYPES:
-            raise InvalidUsageError(f"a parameter is one of {', '.join(_TYPES)}, not {found}")
+        if found.name not in _CODES:
+            raise InvalidUsageError(f"a parameter is one of {', '.join(_CODES)}, not {found}")
         value = _value(name, found, initial)
         self._arrays.append([Array.allocate(device, 1, found) for device in self._devices])
         self._numbers[name] = len(self._types)
@@ -75,6 +78,7 @@ class Params:
         if not self._types:
             return []
         nbytes = _NBYTES * len(self._types)
+        self._pack = struct.Struct("=" + "".join(f"{_CODES[dtype.name]}{_NBYTES - 4}x" for dtype in self._types)).pack
         parts: list[tuple[int, Recording]] = []
         self._cells = [[] for _ in range(CELLS)]
         for number, device in enumerate(self._devices):
@@ -134,10 +138,7 @@ class Params:
         self._fresh = True
         for index, new in values.items():
             self._values[index] = new
-        made = b"".join(
-            np.array([value], dtype.numpy).tobytes().ljust(_NBYTES)
-            for value, dtype in zip(self._values, self._types, strict=True)
-        )
+        made = self._pack(*self._values)
         number = self._turn
         self._starts[number] = None
         self._turn = (number + 1) % CELLS
@@ -162,9 +163,9 @@ def _value(name: str, dtype: DType, value: object) -> int | float:
         number = operator.index(value)  # type: ignore[arg-type]
     except TypeError:
         raise InvalidUsageError(f"{name} is a whole number ({dtype}), not {value!r}") from None
-    limits = np.iinfo(dtype.numpy)
-    if not limits.min <= number <= limits.max:
-        raise InvalidUsageError(f"{name} is {dtype}, from {limits.min} to {limits.max}, not {number}")
+    least, most = _LIMITS[dtype.name]
+    if not least <= number <= most:
+        raise InvalidUsageError(f"{name} is {dtype}, from {least} to {most}, not {number}")
     return number
 
 

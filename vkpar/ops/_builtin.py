@@ -11,9 +11,9 @@ from vkpar.arrays.operators import operations
 from vkpar.errors import UnsupportedError
 from vkpar.ops._each import computed, run
 from vkpar.ops._each_dispatch import Meaning, Operand
+from vkpar.ops._glsl import TILE, WORDS, Kind
 from vkpar.ops.builtin import BUILTINS, Builtin, kind_of
 from vkpar.ops.expressions import FLOATS, INTEGERS
-from vkpar.ops.generate import TILE, WORDS, Kind
 
 if TYPE_CHECKING:
     from vkpar.device import Device

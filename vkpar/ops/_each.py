@@ -13,10 +13,10 @@ from vkpar.arrays.layout import broadcast_shape
 from vkpar.arrays.views import overlaps, same_elements
 from vkpar.errors import InvalidUsageError, OperandError, UnsupportedError
 from vkpar.ops._each_dispatch import Dispatch, Meaning, Operand, Operation, binding
+from vkpar.ops._glsl import Kind
 from vkpar.ops._launch import advice
 from vkpar.ops._words import NUMBERS, Words
 from vkpar.ops.expressions import FLOATS, INTEGERS
-from vkpar.ops.generate import Kind
 from vkpar.plans import form_of
 
 COMPUTED: Final = (*FLOATS, *INTEGERS)

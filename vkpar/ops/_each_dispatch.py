@@ -10,25 +10,28 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from vkpar.arrays.array import Array
 from vkpar.arrays.layout import WIDE
 from vkpar.ops._geometry import Geometry, arrange
-from vkpar.ops._launch import fold_groups
-from vkpar.ops._words import NUMBERS, Words
-from vkpar.ops.expressions import INTEGERS
-from vkpar.ops.generate import (
+from vkpar.ops._glsl import (
     ANY,
     COLUMN,
     FLAT,
     FULL,
     FULL_BLOCKS,
+    FULL_GROUPS,
     GROUP,
+    INDEX,
     ROW,
     ROW_GROUPS,
     ROWS,
     SCALAR,
+    SECOND,
     TILE,
     WORDS,
     Kind,
-    may_take_two,
 )
+from vkpar.ops._launch import fold_groups
+from vkpar.ops._words import NUMBERS, Words
+from vkpar.ops.expressions import INTEGERS
+from vkpar.ops.generate import may_take_two
 from vkpar.plans import make as make_plan
 from vkpar.vulkan.memory.pool import round_up
 from vkpar.vulkan.physical import ALIGNMENT
@@ -39,8 +42,12 @@ if TYPE_CHECKING:
     from vkpar.vulkan.pipelines.kernel import Pipeline
 
 _CODES: Final = {"float32": 0, "float16": 1, "bfloat16": 2, "int32": 3, "uint32": 3}
-_WIDE_TYPES: Final = frozenset({"float32", *INTEGERS})
+_WIDE_TYPES: Final = frozenset({"float32", *INTEGERS, INDEX})
 FEW_TESTS: Final = 1 << 18  # elements from which on kernels with fewer tests are worth their compilation
+FEW_TESTS_FLAT: Final = 1 << 10  # of operands that lie side by side
+# Lanes of a vector that lie along the result's rows, where an operand is fast along its columns: these read lines of a
+# cache that are powers of two apart, of which it holds few at a time.
+_TURNED_WIDTH: Final = 4
 LONGEST_ROW: Final = 1 << 24  # elements: float32, by which kernels of rows divide, tells apart the units of these
 _HALVES_AT_ONCE: Final = 2  # blocks of four that an invocation of a GPU makes of halves
 
@@ -137,7 +144,9 @@ class Dispatch:
             modes.insert(number, SCALAR)
             strides.insert(number, (0,) * len(geometry.counts))
             found.insert(number, found[len(found) - len(outs)])
-        geometry = Geometry(geometry.counts, tuple(strides), tuple(modes), geometry.tile, geometry.rows, geometry.width)
+        narrow = COLUMN in modes and outs[0].device.info.tests_lanes
+        width = min(geometry.width, _TURNED_WIDTH) if narrow else geometry.width
+        geometry = Geometry(geometry.counts, tuple(strides), tuple(modes), geometry.tile, geometry.rows, width)
         used = len(geometry.counts) * (1 + len(modes)) + len(modes) if geometry.tile else 2 + len(modes)
         if used + len(meaning.kind.numbers) > WORDS or len(modes) > outs[0].device.limits.max_storage_buffers:
             return None
@@ -196,7 +205,8 @@ class Dispatch:
         geometry, device = self._geometry, self._outs[0].device
         usual = TILE if geometry.tile else FLAT
         dtypes_of = {*self._meaning.types, *self._meaning.results}
-        if not device.info.tests_lanes or self._outs[0].size < FEW_TESTS or not dtypes_of <= _WIDE_TYPES:
+        least = FEW_TESTS if geometry.tile else FEW_TESTS_FLAT
+        if not device.info.tests_lanes or self._outs[0].size < least or not dtypes_of <= _WIDE_TYPES:
             return usual
         rows = [number for number, mode in enumerate(geometry.modes) if mode == ROW]
         if not all(geometry.is_wide(number, self._bindings[number][1]) for number in rows):
@@ -206,7 +216,7 @@ class Dispatch:
             turns = len(geometry.counts) > 2 or COLUMN in geometry.modes
             whole = geometry.counts[0] % 4 == 0 and geometry.counts[0] <= LONGEST_ROW
             return ROWS if into_rows and not turns and whole else TILE
-        return FULL if math.prod(self._grid(FULL)) * 4 * GROUP * FULL_BLOCKS == geometry.counts[0] else FLAT
+        return FULL
 
     def _grid(self, form: str) -> tuple[int, int, int]:
         count, device = self._geometry.groups, self._outs[0].device
@@ -216,12 +226,26 @@ class Dispatch:
             if threads < GROUP:
                 return units // threads, y, 1
             return fold_groups(device, -(-units * y // GROUP))
-        return fold_groups(device, -(-count // (FULL_BLOCKS if form == FULL else self._blocks())))
+        if form == FULL:
+            return fold_groups(device, -(-self._geometry.counts[0] // (4 * FULL_BLOCKS * self._full_threads())))
+        return fold_groups(device, -(-count // self._blocks()))
+
+    def _full_threads(self) -> int:
+        """Return how many invocations a work-group of a full kernel has: few, where many would be idle."""
+        return FULL_GROUPS[self._geometry.counts[0] < FEW_TESTS]
 
     def _row_blocks(self) -> int:
         """Return how many blocks of a row an invocation of a kernel of rows makes."""
-        most = FULL_BLOCKS // 2 if ANY in self._geometry.modes else FULL_BLOCKS  # single elements are more code
+        single = ANY in map(self._row_mode, range(len(self._bindings)))
+        most = FULL_BLOCKS // 2 if single else FULL_BLOCKS  # single elements are more code
         return math.gcd(self._geometry.counts[0] // 4, most)
+
+    def _row_mode(self, number: int) -> int:
+        """Return how an operand lies for a kernel of rows, which reads every second element by whole eights."""
+        geometry, first = self._geometry, self._bindings[number][1]
+        x, y = geometry.strides[number][:2]
+        second = x == 2 and y % 8 == 0 and first % 8 < 2 and number < len(self._bindings) - len(self._outs)
+        return SECOND if geometry.modes[number] == ANY and second else geometry.modes[number]
 
     def _row_units(self) -> tuple[int, int]:
         """Return how many invocations make a row, by a kernel of rows, and how many a work-group has."""
@@ -259,11 +283,15 @@ class Dispatch:
         if form == ROWS:
             units, threads = self._row_units()
             made = [self._row_blocks(), math.prod(grid) * threads == units * geometry.counts[1], threads]
+        elif form == FULL:
+            threads = self._full_threads()
+            made = [threads, math.prod(grid) * threads * 4 * FULL_BLOCKS == geometry.counts[0], 1]
         else:
             made = [geometry.rows, geometry.width] if geometry.tile else [self._blocks(), self._is_whole()]
             made.append(len(geometry.counts))
         for number, (_, first) in enumerate(self._bindings):
-            made += [geometry.modes[number], geometry.is_wide(number, first)]
+            mode = self._row_mode(number) if form == ROWS else geometry.modes[number]
+            made += [mode, geometry.is_wide(number, first, 8 if form in (FULL, ROWS) else 4)]
         if kind.open:
             types = [self._meaning.types[number] for number in kind.bound]
             made += [_CODES[dtype] for dtype in (*types, *(out.dtype.name for out in self._outs))]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from vkpar.arrays.layout import Strides, joined
-from vkpar.ops.generate import ANY, COLUMN, GROUP, ONE, ROW
+from vkpar.ops._glsl import ANY, COLUMN, GROUP, ONE, ROW
 
 _MOST_AXES = 4
 _ROWS = 4
@@ -42,14 +42,14 @@ class Geometry:
         rows = -(-y // (GROUP // self.width * self.rows))
         return -(-x // (4 * self.width)) * rows * math.prod(others)
 
-    def is_wide(self, number: int, first: int) -> bool:
-        """Say whether runs of four of an operand begin at multiples of four, its first element being at ``first``."""
+    def is_wide(self, number: int, first: int, run: int = 4) -> bool:
+        """Say whether an operand's runs of four, or of eight, begin at multiples; its first element is at ``first``."""
         mode = self.modes[number]
-        if mode not in (ROW, COLUMN) or first % 4:
+        if mode not in (ROW, COLUMN) or first % run:
             return False
         unit = 0 if mode == ROW else 1
         steps = [step for axis, step in enumerate(self.strides[number]) if axis != unit and self.counts[axis] > 1]
-        return all(step % 4 == 0 for step in steps)
+        return all(step % run == 0 for step in steps)
 
     def can_pair(self, number: int, first: int) -> bool:
         """Say whether halves of a result can be written in pairs, its first element being at ``first``.

@@ -10,8 +10,8 @@ from typing import Any, Final
 import numpy as np
 
 from vkpar.errors import InvalidUsageError
+from vkpar.ops._glsl import WORDS, Kind
 from vkpar.ops.expressions import INTEGERS
-from vkpar.ops.generate import WORDS, Kind
 
 NUMBERS: Final = (int, float, np.bool_, np.integer, np.floating)
 _PACK: Final = struct.Struct(f"={WORDS}I").pack

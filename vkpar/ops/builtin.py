@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from vkpar.ops._glsl import FLAT, FULL, INDEX, ROWS, TILE, Kind
 from vkpar.ops.expressions import FLOATS, INTEGERS, parse, typed
-from vkpar.ops.generate import FLAT, FULL, INDEX, ROWS, TILE, Kind, may_be_full, source
+from vkpar.ops.generate import may_be_full, source
 
 # What kernels are called after.
 _SHORT: Final = {"float32": "f32", "int32": "i32", "uint32": "u32", "uint16": "u16"}
@@ -82,9 +83,6 @@ def _table() -> Iterator[Builtin]:
     yield Builtin("negative", "y = -x", _all(1, "int32"))
     yield Builtin("abs", "y = abs(x)", _all(1, "int32"))
     yield Builtin("relu", "y = relu(x)", _all(1, "int32"))
-    # what softmax along columns is made of; a sum's logarithm
-    yield Builtin("exp_below", "y = exp(x - top)", _floats(2))
-    yield Builtin("below_log", "y = x - top - log(total)", _floats(3))
     masked = Kind(("uint32", "float32", "float32"), ("float32",), open=True)
     yield Builtin("where", "y = where(c, a, b)", (masked, Kind(("uint32", "int32", "int32"), ("int32",))))
     yield Builtin("fill", "y = x", _all(1, "int32"))

@@ -9,7 +9,7 @@ from vkpar.arrays.array import Array
 from vkpar.dtypes import DType
 from vkpar.errors import UnsupportedError
 from vkpar.ops._builtin import SHIPPED
-from vkpar.ops._each_dispatch import FEW_TESTS
+from vkpar.ops._each_dispatch import FEW_TESTS, FEW_TESTS_FLAT
 from vkpar.ops._launch import (
     FLOATS,
     GROUP,
@@ -86,7 +86,8 @@ def _is_plain(a: Any, b: Any, out: Array | None) -> bool:
             return False
     if (a.dtype.name in FLOATS and b.dtype.name in INTEGERS) or (a.dtype.name in INTEGERS and b.dtype.name in FLOATS):
         return False
-    if a.device.info.tests_lanes and a.dtype == b.dtype and a.size >= FEW_TESTS and a.dtype.itemsize == 4:
+    enough = FEW_TESTS_FLAT if a.shape == b.shape else FEW_TESTS
+    if a.device.info.tests_lanes and a.dtype == b.dtype and a.size >= enough and a.dtype.itemsize == 4:
         return False  # of the other kernels, one suits such drivers
     return bool(b.shape == a.shape or (a.ndim and b.shape == a.shape[-1:]))
 

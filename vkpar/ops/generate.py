@@ -5,9 +5,9 @@ an invocation. *tile* takes up to four axes with strides, of which X is the outp
 invocation makes ROWS rows of four elements, and reads an operand that is fast along Y four columns at a time, so that
 transposed operands are read in whole sectors of memory. Specialization constants say how each operand lies.
 
-*full* is *flat* where nothing is left over: an invocation makes sixteen elements, a cache line, without tests for the
-end. lavapipe then knows that all lanes of a vector read and write, and moves pairs of words at a time. *rows* is the
-same for two axes with strides, of which no operand is fast along Y.
+*full* is *flat* for drivers that test each lane: an invocation makes sixteen elements, a cache line, eight at a time,
+and without tests for the end where nothing is left over; they then know that all lanes of a vector read and write.
+*rows* is the same for two axes with strides, of which no operand is fast along Y.
 
 Push constants are 32 words. flat and full: the number of elements, the index of the first one, and of each binding the
 place of its first element. tile and rows: the lengths of DIMS axes, and of each binding the place of its first element
@@ -20,20 +20,25 @@ from __future__ import annotations
 import functools
 import importlib.resources
 import re
-from dataclasses import dataclass
 from typing import Final
 
-from vkpar.ops.expressions import FLOATS, WEAK_FLOAT, WEAK_INT, Typed, glsl_type
-
-WORDS: Final = 32  # of push constants, which every device has
-GROUP: Final = 256  # invocations of a work-group
-FORMS = FLAT, TILE, FULL, ROWS = "flat", "tile", "full", "rows"
-ROW_GROUPS: Final = 128, 64, 32  # invocations of groups of a rows kernel that lie in one row
-FULL_BLOCKS: Final = 4  # of four elements: what an invocation of a full kernel makes, a cache line of 32-bit elements
-# How an operand lies: any steps; side by side along X; side by side along Y; a number; one element for all.
-ANY, ROW, COLUMN, SCALAR, ONE = range(5)
-INDEX: Final = "index"  # the type of an input that is the element's own number
-FIRST_CONSTANT: Final = 3  # after BLOCKS and WHOLE, or ROWS, WIDTH and DIMS
+from vkpar.ops import _eights
+from vkpar.ops._glsl import (
+    COLUMN,
+    FIRST_CONSTANT,
+    FULL,
+    ONE,
+    ROW,
+    ROWS,
+    SCALAR,
+    TILE,
+    Kind,
+    arguments,
+    glsl_of,
+    of_bits,
+    vector_of,
+)
+from vkpar.ops.expressions import FLOATS, Typed, glsl_type
 
 _CODES: Final = {
     "float32": "F32",
@@ -51,36 +56,6 @@ _AXES: Final = """\
 layout(constant_id = 1) const uint WIDTH = 64u;
 layout(constant_id = 2) const uint DIMS = 2u;
 """
-
-
-@dataclass(frozen=True)
-class Kind:
-    """The types that a kernel is made for.
-
-    Attributes:
-        inputs: of each input the dtype's name, ``weak int``, ``weak float`` or ``index``.
-        results: of each output the dtype's name.
-        open: whether all floats are of types that specialization constants say.
-    """
-
-    inputs: tuple[str, ...]
-    results: tuple[str, ...]
-    open: bool = False
-
-    @property
-    def bound(self) -> list[int]:
-        """The numbers of the inputs that are arrays."""
-        return [number for number, kind in enumerate(self.inputs) if kind not in (WEAK_INT, WEAK_FLOAT, INDEX)]
-
-    @property
-    def closed(self) -> Kind:
-        """The same where all floats are float32."""
-        return Kind(self.inputs, self.results)
-
-    @property
-    def numbers(self) -> list[int]:
-        """The numbers of the inputs that are Python's, which the push constants hold from the end on."""
-        return [number for number, kind in enumerate(self.inputs) if kind in (WEAK_INT, WEAK_FLOAT)]
 
 
 @functools.cache
@@ -117,88 +92,58 @@ def source(meaning: Typed, kind: Kind, form: str, *, precise: bool = False) -> s
     bindings = len(operands) + len(results)
     lines = [
         "#version 450",
-        _INT64 if form in (FULL, ROWS) else "",
+        _eights.INT64 if form in (FULL, ROWS) else "",
         _parts()[0],
-        ("" if form == ROWS else _GROUPS) + _PUSH + (_AXES if form == TILE else ""),
+        ("" if form in (FULL, ROWS) else _GROUPS) + _PUSH + (_AXES if form == TILE else ""),
     ]
     for binding, (name, dtype) in enumerate([*operands, *results]):
+        if form in (FULL, ROWS):
+            lines.append(_eights.declared(name, binding, reads=binding < len(operands)))
+            continue
         code = _CODES[dtype]
         if kind.open and dtype in FLOATS:
             code = f"{name}_TYPE"
             lines.append(f"layout(constant_id = {FIRST_CONSTANT + 2 * bindings + binding}) const uint {code} = F32;")
         first = FIRST_CONSTANT + 2 * binding
         lines.append(f"layout(constant_id = {first}) const uint {name}_MODE = {ROW}u;")
-        if form in (FULL, ROWS):
-            reads = binding < len(operands)
-            lines.append(_PAIRS.format(name=name, binding=binding, access="readonly " if reads else ""))
-            lines += [] if reads else [_PAIRS_OUT.format(name=name)]
-            continue
         lines.append(f"layout(constant_id = {first + 1}) const bool {name}_WIDE = false;")
         put = "IN" if binding < len(operands) else "OUT"
         lines.append(f"ELEMENTS_{put}({name}, {binding}, {code}, {name}_WIDE)")
     lines.append(_functions(meaning.functions))
     lines.append(_compute(meaning, kind, precise))
-    lines += {FLAT: _flat, TILE: _tile, FULL: _full, ROWS: _rows}[form](operands, results, kind)
+    if form in (FULL, ROWS):
+        lines += _eights.kernel(form, operands, results, kind)
+    else:
+        lines += (_tile if form == TILE else _flat)(operands, results, kind)
     return "\n".join(lines) + "\n"
 
 
 def _compute(meaning: Typed, kind: Kind, precise: bool) -> str:
     """Return the function that computes one element of each output."""
-    inputs = [f"{_glsl(dtype)} x{number}" for number, dtype in enumerate(kind.inputs)]
+    inputs = [f"{glsl_of(dtype)} x{number}" for number, dtype in enumerate(kind.inputs)]
     outputs = [f"out {glsl_type(dtype)} y{number}" for number, dtype in enumerate(kind.results)]
     lines = (f"precise {line}" if precise and line.startswith("float ") else line for line in meaning.body)
     body = "\n".join(f"    {line}" for line in lines)
     return f"void compute({', '.join([*inputs, *outputs])}) {{\n{body}\n}}"
 
 
-def _glsl(dtype: str) -> str:
-    return "uint" if dtype == INDEX else glsl_type(dtype)
-
-
-def _vector(dtype: str) -> str:
-    return {"float": "vec4", "int": "ivec4", "uint": "uvec4"}[_glsl(dtype)]
-
-
-def _of_bits(dtype: str, bits: str) -> str:
-    """Return GLSL of a value, or of four, with given bits."""
-    return {"float": f"uintBitsToFloat({bits})", "int": f"int({bits})", "uint": bits}[_glsl(dtype)]
-
-
-def _number(kind: Kind, number: int) -> str:
-    """Return GLSL of a number of the expression."""
-    return _of_bits(kind.inputs[number], f"push.g[{WORDS - 1 - kind.numbers.index(number)}]")
-
-
 def _four(name: str, dtype: str, at: str, n: str) -> str:
     """Return GLSL of four elements of an operand, side by side."""
     if dtype == "uint16":
         return f"split_words({name}_packed4({at}, {n}).xy)"
-    return f"{name}_at4({at}, {n})" if _glsl(dtype) == "float" else f"{_vector(dtype)}({name}_packed4({at}, {n}))"
+    return f"{name}_at4({at}, {n})" if glsl_of(dtype) == "float" else f"{vector_of(dtype)}({name}_packed4({at}, {n}))"
 
 
 def _one(name: str, dtype: str, at: str) -> str:
     """Return GLSL of one element of an operand."""
-    return f"{name}_at({at})" if _glsl(dtype) == "float" else _of_bits(dtype, f"{name}_raw({at})")
+    return f"{name}_at({at})" if glsl_of(dtype) == "float" else of_bits(dtype, f"{name}_raw({at})")
 
 
 def _packed(name: str, dtype: str, value: str) -> str:
     """Return GLSL of four values as the words that are stored."""
     if dtype == "uint16":
         return f"uvec4({value}.xz | ({value}.yw << 16), 0u, 0u)"
-    return f"{name}_pack4(floatBitsToUint({value}))" if _glsl(dtype) == "float" else f"uvec4({value})"
-
-
-def _arguments(kind: Kind, element: str, index: str) -> list[str]:
-    """Return what ``compute`` is given: elements of the vectors ``v0``, ``v1``, ..., numbers, and the results' ones."""
-    given = []
-    for number, dtype in enumerate(kind.inputs):
-        if dtype == INDEX:
-            given.append(index)
-        elif number in kind.numbers:
-            given.append(_number(kind, number))
-        else:
-            given.append(f"v{kind.bound.index(number)}{element}")
-    return given + [f"w{place}{element}" for place in range(len(kind.results))]
+    return f"{name}_pack4(floatBitsToUint({value}))" if glsl_of(dtype) == "float" else f"uvec4({value})"
 
 
 def may_take_two(kind: Kind) -> bool:
@@ -217,104 +162,12 @@ layout(constant_id = 1) const bool WHOLE = false;  // all fours are whole
 uint left(uint i) { return WHOLE ? 4u : min(push.g[0] - i, 4u); }
 """
 
-_INT64: Final = "#extension GL_ARB_gpu_shader_int64 : require"
-
-_PAIRS: Final = """\
-layout(set = 0, binding = {binding}, std430) {access}buffer {name}_Pairs {{ u64vec2 {name}_pair[]; }};
-layout(set = 0, binding = {binding}, std430) {access}buffer {name}_Words {{ uint {name}_word[]; }};
-uvec4 {name}_packed4(uint at, uint n) {{
-    u64vec2 pairs = {name}_pair[at >> 2];
-    return uvec4(unpackUint2x32(pairs.x), unpackUint2x32(pairs.y));
-}}
-vec4 {name}_at4(uint at, uint n) {{ return uintBitsToFloat({name}_packed4(at, n)); }}
-uint {name}_raw(uint at) {{ return {name}_word[at]; }}
-float {name}_at(uint at) {{ return uintBitsToFloat({name}_word[at]); }}
-"""
-
-_PAIRS_OUT: Final = """\
-uvec4 {name}_pack4(uvec4 words) {{ return words; }}
-void {name}_store4(uint at, uint n, uvec4 words) {{
-    {name}_pair[at >> 2] = u64vec2(packUint2x32(words.xy), packUint2x32(words.zw));
-}}
-"""
-
-_FULL_BLOCKS: Final = """\
-void main() {
-    uint i = (group_number() * 256u + gl_LocalInvocationID.x) * 16u;
-    block(i);
-    block(i + 4u);
-    block(i + 8u);
-    block(i + 12u);
-}
-"""
-
 _ONE_BLOCK: Final = """\
 void main() {
     uint i = (group_number() * 256u + gl_LocalInvocationID.x) * 4u;
     if (i < push.g[0]) block(i);
 }
 """
-
-
-def _full(operands: list[tuple[str, str]], results: list[tuple[str, str]], kind: Kind) -> list[str]:
-    vectors, loads, stores = _block(operands, results, kind)
-    left = "uint left(uint i) { return 4u; }"
-    return [left, "void block(uint i) {", *(f"    {v};" for v in vectors), *loads, *stores, "}", _FULL_BLOCKS]
-
-
-_UNITS: Final = """\
-layout(constant_id = 0) const uint BLOCKS = 1u;  // of four elements that an invocation makes: 1, 2 or 4
-layout(constant_id = 1) const bool EXACT = false;  // each invocation has a part of a row
-layout(constant_id = 2) const uint THREADS = 256u;  // of a group; of fewer than 256 each has a part of one row
-layout(local_size_x_id = 2) in;
-uint left(uint i) { return 4u; }
-"""
-
-# Divisions of integers go lane by lane, those of small numbers by float32 do not. Where a group lies in one row, the
-# places of its lanes differ by constants, which drivers need not take out of vectors.
-_EACH_UNIT: Final = """\
-void blocks(uint x, uint y) {
-    block(x, y);
-    if (BLOCKS > 1u) block(x + 4u, y);
-    if (BLOCKS > 2u) {
-        block(x + 8u, y);
-        block(x + 12u, y);
-    }
-}
-
-void main() {
-    if (THREADS < 256u) {
-        blocks(gl_GlobalInvocationID.x * 4u * BLOCKS, gl_WorkGroupID.y);
-    } else {
-        uint units = push.g[0] / (4u * BLOCKS);
-        uint group = group_number() * 256u;
-        uint unit = group % units + gl_LocalInvocationID.x;
-        precise float middle = float(unit) + 0.5;
-        uint down = uint(middle / float(units));
-        uint x = (unit - down * units) * 4u * BLOCKS;
-        uint y = group / units + down;
-        if (EXACT || y < push.g[1]) blocks(x, y);
-    }
-}
-"""
-
-
-def _rows(operands: list[tuple[str, str]], results: list[tuple[str, str]], kind: Kind) -> list[str]:
-    lines = [_UNITS, "void block(uint x, uint y) {"]
-    for place, (name, dtype) in enumerate(operands):
-        first, vector = 2 + 3 * place, _vector(dtype)
-        at, step = f"push.g[{first}] + y * push.g[{first + 2}]", f"push.g[{first + 1}]"
-        ones = (_one(name, dtype, f"at{place} + {j}u * {step}") for j in range(4))
-        lines += [f"    {vector} v{place};", f"    uint at{place} = {at} + x * {step};"]
-        lines += [f"    if ({name}_MODE == {SCALAR}u) v{place} = {vector}({_of_bits(dtype, f'push.g[{first}]')});"]
-        lines += [f"    else if ({name}_MODE == {ROW}u) v{place} = {_four(name, dtype, f'{at} + x', '4u')};"]
-        lines += [f"    else v{place} = {vector}({', '.join(ones)});"]
-    lines += [f"    {_vector(dtype)} w{place};" for place, (_, dtype) in enumerate(results)]
-    lines += [f"    compute({', '.join(_arguments(kind, f'.{part}', '0u'))});" for part in "xyzw"]
-    for place, (name, dtype) in enumerate(results, start=len(operands)):
-        at = f"push.g[{2 + 3 * place}] + y * push.g[{4 + 3 * place}] + x"
-        lines.append(f"    {name}_store4({at}, 4u, {_packed(name, dtype, f'w{place - len(operands)}')});")
-    return [*lines, "}", _EACH_UNIT]
 
 
 def _flat(operands: list[tuple[str, str]], results: list[tuple[str, str]], kind: Kind) -> list[str]:
@@ -331,17 +184,17 @@ def _block(
     loads, stores = [], []
     for place, (name, dtype) in enumerate(operands):
         at = f"push.g[{2 + place}]"
-        vector = _vector(dtype)
-        loads.append(f"    if ({name}_MODE == {SCALAR}u) v{place} = {vector}({_of_bits(dtype, at)});")
+        vector = vector_of(dtype)
+        loads.append(f"    if ({name}_MODE == {SCALAR}u) v{place} = {vector}({of_bits(dtype, at)});")
         loads.append(f"    else if ({name}_MODE == {ONE}u) v{place} = {vector}({_one(name, dtype, at)});")
         loads.append(f"    else v{place} = {_four(name, dtype, f'{at} + i', 'left(i)')};")
-    stores += [f"    {_vector(dtype)} w{place};" for place, (_, dtype) in enumerate(results)]
+    stores += [f"    {vector_of(dtype)} w{place};" for place, (_, dtype) in enumerate(results)]
     for j, part in enumerate("xyzw"):
-        stores.append(f"    compute({', '.join(_arguments(kind, f'.{part}', f'push.g[1] + i + {j}u'))});")
+        stores.append(f"    compute({', '.join(arguments(kind, f'.{part}', f'push.g[1] + i + {j}u'))});")
     for place, (name, dtype) in enumerate(results):
         at = f"push.g[{2 + len(operands) + place}] + i"
         stores.append(f"    {name}_store4({at}, left(i), {_packed(name, dtype, f'w{place}')});")
-    return [f"{_vector(dtype)} v{place}" for place, (_, dtype) in enumerate(operands)], loads, stores
+    return [f"{vector_of(dtype)} v{place}" for place, (_, dtype) in enumerate(operands)], loads, stores
 
 
 def _two_blocks(vectors: list[str], loads: list[str], stores: list[str]) -> list[str]:
@@ -400,12 +253,12 @@ def _tile(operands: list[tuple[str, str]], results: list[tuple[str, str]], kind:
         lines.append(_tile_output(len(operands) + place, name))
     lines.append(_WHERE)
     for place, (name, dtype) in enumerate(operands):
-        lines += [f"    {_vector(dtype)} t{place}[4];", f"    {name}_tile(at, nx, ny, t{place});"]
+        lines += [f"    {vector_of(dtype)} t{place}[4];", f"    {name}_tile(at, nx, ny, t{place});"]
     lines.append("    for (uint r = 0u; r < ROWS; r++) {")
-    lines += [f"        {_vector(dtype)} v{place} = t{place}[r];" for place, (_, dtype) in enumerate(operands)]
-    lines += [f"        {_vector(dtype)} w{place};" for place, (_, dtype) in enumerate(results)]
+    lines += [f"        {vector_of(dtype)} v{place} = t{place}[r];" for place, (_, dtype) in enumerate(operands)]
+    lines += [f"        {vector_of(dtype)} w{place};" for place, (_, dtype) in enumerate(results)]
     for part in "xyzw":
-        lines.append(f"        compute({', '.join(_arguments(kind, f'.{part}', '0u'))});")
+        lines.append(f"        compute({', '.join(arguments(kind, f'.{part}', '0u'))});")
     for place, (name, dtype) in enumerate(results):
         lines.append(
             f"        if (r < ny) {name}_row(at + uvec4(0u, r, 0u, 0u), nx, {_packed(name, dtype, f'w{place}')});"
@@ -415,7 +268,7 @@ def _tile(operands: list[tuple[str, str]], results: list[tuple[str, str]], kind:
 
 def _tile_input(binding: int, name: str, dtype: str) -> str:
     """Return the function that reads an operand's rows of four."""
-    vector = _vector(dtype)
+    vector = vector_of(dtype)
     zero = f"{vector}(0)"
     return f"""\
 void {name}_tile(uvec4 at, uint nx, uint ny, out {vector} t[4]) {{
@@ -424,7 +277,7 @@ void {name}_tile(uvec4 at, uint nx, uint ny, out {vector} t[4]) {{
     uint sy = stride_of({binding}u, 1u);
     t[0] = {zero}; t[1] = {zero}; t[2] = {zero}; t[3] = {zero};
     if ({name}_MODE == {SCALAR}u) {{
-        {vector} all = {vector}({_of_bits(dtype, f"first_of({binding}u)")});
+        {vector} all = {vector}({of_bits(dtype, f"first_of({binding}u)")});
         t[0] = all; t[1] = all; t[2] = all; t[3] = all;
     }} else if ({name}_MODE == {COLUMN}u) {{
         {vector} c0 = {_four(name, dtype, "p", "ny")};

@@ -14,7 +14,7 @@ from vkpar.ops._forms import adds_in_place, check_result, residual_of, result_ty
 from vkpar.ops._launch import batch_of, check_arrays, check_out, run_pair
 from vkpar.ops._launch import key_of as pair_key
 from vkpar.ops.epilogue import Epilogue, check_epilogue
-from vkpar.ops.lanes import has_wide
+from vkpar.ops.lanes import has_wide, may_turn
 from vkpar.ops.normed import Normed
 from vkpar.ops.product import Matrix, Product
 from vkpar.ops.products import multiply, store_finished
@@ -92,7 +92,7 @@ def matmul(
     second, turns_b = _as_stored(b, sizes.transpose_b)
     sizes = sizes._replace(transpose_a=turns_a, transpose_b=turns_b)
     keys = _keys(a, b, out, bias, residual, activation, *options)
-    copies_a = turns_a and slabs.turns(sizes.n, sizes.m, sizes.k)
+    copies_a = turns_a and not may_turn(first, sizes.n) and slabs.turns(sizes.n, sizes.m, sizes.k)
     copies_b = turns_b and slabs.turns(sizes.m, sizes.n, sizes.k)
     if (copies_a or copies_b) and has_wide(a.device.info):
         first, second = _turned(first, copies_a), _turned(second, copies_b)

@@ -11,7 +11,7 @@ from vkpar import dtypes
 from vkpar.ops import cores, few_cores, lanes, matvec, occupancy, tiled
 from vkpar.ops._launch import FLOATS, SHORT, dispatch, fold_groups, window, words, writable_in_place
 from vkpar.ops.cast import convert
-from vkpar.ops.epilogue import Epilogue, finish
+from vkpar.ops.epilogue import ACTIVATIONS, Epilogue, finish
 from vkpar.ops.product import Matrix, Product
 from vkpar.ops.tiling import Operand, Tile, tiles
 
@@ -76,6 +76,8 @@ def multiply(product: Product, out: Array, epilogue: Epilogue, *, adds: bool, ca
     if kernel == _SMALL and (product.m > _SMALL_HALVES or product.transpose_a or product.batch > 1):
         product = _widened(product, call)
     cuts = list(_cuts(product, kernel, out, epilogue.residual))
+    if kernel == _SMALL and len(cuts) == 1 and not adds and _in_eights(product, out, epilogue, call):
+        return
     core = _core(product, kernel, len(cuts), out)
     cut = _spread(product, kernel, len(cuts), out)
     if core is not None:
@@ -108,6 +110,39 @@ def multiply(product: Product, out: Array, epilogue: Epilogue, *, adds: bool, ca
     elif target is not out:
         call.forget()
         convert(target, out)
+
+
+def _in_eights(product: Product, out: Array, epilogue: Epilogue, call: Call) -> bool:
+    """Store products by a kernel of CPU drivers that moves whole eights; False, and nothing done, where none does."""
+    made = lanes.eights(product, Matrix(out, product.n, product.m * product.n))
+    if made is None:
+        return False
+    a, b, bias = product.a, product.b, epilogue.bias
+    arrays, ranges = [a.array, b.array, out], [*made.ranges]
+    more: tuple[int, ...] = ()
+    fused = epilogue.residual is None and epilogue.activation in (0, ACTIVATIONS["relu"])
+    if fused and bias is not None:
+        bound, first = window(bias, 0, bias.size)
+        fused = bias.dtype == dtypes.float32 and bias.size == product.n and lanes.may_add(made, first)
+        arrays, ranges, more = [*arrays, bias], [*ranges, bound], (first,)
+    if not fused and not _may_hold_sums(out, epilogue):
+        return False
+    if not fused:
+        arrays, ranges, more = arrays[:3], ranges[:3], ()
+    kernel = f"{made.kernel}_{'biased' if more else 'plain'}"
+    constants = (int(fused and bool(epilogue.activation)), *made.constants)
+    batches = (a.batch, b.batch, product.m * product.n)
+    push = words(product.m, product.n, product.k, *made.firsts, a.row, b.row, product.n, *batches, *more)
+    cost_ns = product.batch * product.work // _WORK_PER_NS
+    if product.key is None or not epilogue.empty:
+        call.dispatch(kernel, arrays, ranges, push, made.groups, constants, cost_ns, layers=product.batch)
+    else:
+        grid = (*fold_groups(product.device, made.groups)[:2], product.batch)
+        dispatch("matmul", kernel, arrays, ranges, push, grid, constants, cost_ns=cost_ns, key=product.key)
+        call.forget()  # a plan is all of it
+    if not fused:
+        store_finished(out, 1, out, epilogue, call)
+    return True
 
 
 def _widened(product: Product, call: Call) -> Product:

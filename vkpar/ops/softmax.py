@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import operator
 from typing import Final
 
@@ -12,9 +11,8 @@ from vkpar.errors import InvalidUsageError
 from vkpar.ops import reductions, rows
 from vkpar.ops._builtin import SHIPPED
 from vkpar.ops._calls import Call, key_of, repeat
+from vkpar.ops._each_dispatch import FEW_TESTS
 from vkpar.ops._launch import INTEGERS, SHORT, check_arrays, check_float, check_number, check_out, check_overlap
-from vkpar.ops.cast import cast
-from vkpar.ops.folding import on_cpu
 from vkpar.ops.rows import Binding
 
 _SOFTMAX: Final = {"softmax": "softmax_softmax", "log_softmax": "softmax_log"}
@@ -59,9 +57,8 @@ def _along(name: str, a: Array, axis: int, out: Array | None) -> Array:
     if not made.size:
         return made
     if at != a.ndim - 1:
-        if on_cpu(a.device) and all(array.is_contiguous and array.reach() == array.size for array in (a, made)):
-            return _by_columns(name, a, at, made)
-        return _moved(name, a, at, made)
+        by_steps = a.device.info.tests_lanes and a.dtype == dtypes.float32 and a.size >= FEW_TESTS
+        return (_by_steps if by_steps else _moved)(name, a, at, made)
     rows.check_length(name, a)
     call = Call(name, key, (a,), (made,))
     length = a.shape[-1]
@@ -83,23 +80,18 @@ def _moved(name: str, a: Array, at: int, out: Array) -> Array:
     return out
 
 
-def _by_columns(name: str, a: Array, at: int, out: Array) -> Array:
-    """Compute along another axis than the last one by operations on whole arrays: CPU drivers transpose slowly."""
-    shape = (math.prod(a.shape[:at]), a.shape[at], math.prod(a.shape[at + 1 :]))
-    x = a.reshape(shape)
-    if x.dtype != dtypes.float32:
-        x = cast(x, dtypes.float32)
-    top = reductions.max(x, axis=1, keepdims=True)
-    powers = SHIPPED["exp_below"](x, top)
-    total = reductions.sum(powers, axis=1, keepdims=True)
-    target = out.reshape(shape) if out.dtype == dtypes.float32 else powers
+def _by_steps(name: str, a: Array, at: int, out: Array) -> Array:
+    """Compute along another axis than the last one by operations that read it as it lies.
+
+    Drivers that test each lane copy large arrays with other axes first for longer than these take.
+    """
+    below = SHIPPED["subtract"](a, reductions.max(a, at, keepdims=True), out=out)
     if name == "softmax":
-        SHIPPED["divide"](powers, total, out=target)
-    else:
-        SHIPPED["below_log"](x, top, total, out=target)
-    if target is powers:
-        cast(powers, out.dtype, out=out.reshape(shape))
-    return out
+        raised = SHIPPED["exp"](below, out=below)
+        return SHIPPED["divide"](raised, reductions.sum(raised, at, keepdims=True), out=out)
+    raised = SHIPPED["exp"](below)
+    total = reductions.sum(raised, at, keepdims=True)
+    return SHIPPED["subtract"](below, SHIPPED["log"](total, out=total), out=out)
 
 
 def _axis(name: str, a: Array, axis: int) -> int:
