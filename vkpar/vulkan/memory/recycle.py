@@ -83,19 +83,37 @@ class Recycler:
             nbytes: its size, padded as all memory is.
             label: says what it holds, for messages.
         """
-        if self._dropped:
-            self.sort()
-        idle = self._idle.get((nbytes + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT)
-        if not idle or self._forks != _forks[0]:
+        reserved = (nbytes + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
+        if self._forks != _forks[0]:
             return None
-        try:
-            buffer = idle.pop()
-        except IndexError:  # another thread took it
-            return None
-        self._nbytes -= buffer.reserved
+        buffer = self._just_dropped(reserved) if self._dropped else None
+        if buffer is None:
+            idle = self._idle.get(reserved)
+            if not idle:
+                return None
+            try:
+                buffer = idle.pop()
+            except IndexError:  # another thread took it
+                return None
+            self._nbytes -= buffer.reserved
         buffer.nbytes, buffer.label = nbytes, label
         buffer.lease.nbytes, buffer.lease.label = nbytes, label
         return self.hold(SubBuffers((buffer,)))
+
+    def _just_dropped(self, reserved: int) -> Buffer | None:
+        """Return what alone was dropped where it has so many bytes, as a loop's results do; else sort what was."""
+        if len(self._dropped) == 1:
+            try:
+                holder = self._dropped.popleft()
+            except IndexError:  # another thread took it
+                return None
+            buffers = holder.buffers
+            if len(buffers) == 1 and buffers[0].reserved == reserved:
+                self._holders.discard(holder)
+                return buffers[0]
+            self._dropped.append(holder)
+        self.sort()
+        return None
 
     def sort(self) -> None:
         """Keep what was dropped since the last call, as far as there is room."""

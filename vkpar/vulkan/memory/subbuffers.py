@@ -14,6 +14,7 @@ from vkpar.vulkan.physical import ALIGNMENT, TEXEL
 # Sub-buffers but for the last are multiples of it: 256 elements of up to 16 bytes, so that a border between two of them
 # lies between two blocks of a collective and at an offset that every device can bind.
 GRANULE = 4096
+_AT_ZERO = [0]  # where the one buffer of an array begins
 
 
 def cut(nbytes: int, most: int) -> list[int]:
@@ -33,11 +34,13 @@ class SubBuffers:
         nbytes: bytes of them all.
     """
 
+    __slots__ = ("__weakref__", "_reserved", "_starts", "buffers", "nbytes")
+
     def __init__(self, buffers: Sequence[Buffer]) -> None:
         self.buffers = tuple(buffers)
         if len(self.buffers) == 1:  # by far the most
-            self._starts, self.nbytes = [0], self.buffers[0].nbytes
-            self._reserved = self.buffers[0].reserved
+            (only,) = self.buffers
+            self._starts, self.nbytes, self._reserved = _AT_ZERO, only.nbytes, only.reserved
             return
         ends = list(itertools.accumulate(buffer.nbytes for buffer in self.buffers))
         self._starts = [0, *ends[:-1]]

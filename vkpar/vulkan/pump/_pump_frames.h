@@ -31,6 +31,7 @@ struct vkp_stream {
     recorder to;
     uint32_t count;                      /* operations in the open buffer */
     uint64_t cost_ns, looked, sent;      /* sent: when the last submission was */
+    uint64_t apart;                      /* from which the next one is so far away, where the device is faster */
     int sealed;                          /* it was ended, and its submit failed */
     idle_fn wait_idle;                   /* the validation layer must be told what is done; else NULL */
     int32_t broken;                      /* it could not be ended: what it held is lost, and every call says so */

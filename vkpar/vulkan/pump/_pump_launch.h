@@ -15,10 +15,19 @@ enum { ENOUGH = 64, MOST = 1024 };       /* operations: worth a submission; that
 /* Estimates: what keeps a device busy for a while; what a driver's watchdog minds on none; what is not held back. */
 static const uint64_t ENOUGH_NS = 1000000, MOST_NS = 16000000, LONG_NS = 50000;
 static const uint64_t LOOK_NS = 1000, TICK_NS = 200000;
-static const uint64_t APART_NS = 30000;  /* between submissions to a device that is faster than its caller */
+/* Between submissions to a device that is faster than its caller: so much at least, up to so much where that many times a
+ * submission's own time is more, since each is the caller's time. */
+static const uint64_t APART_NS = 30000, MOST_APART_NS = 120000, APART_TIMES = 10;
 static const uint32_t IDLE_TICKS = 50;
 
 /* ---- the open buffer's life ---- */
+
+/* Takes note of a submission's time: an average, which one that was interrupted moves but little. */
+static void set_apart(vkp_stream *s, uint64_t took) {
+    uint64_t apart = took * APART_TIMES;
+    if (apart > MOST_APART_NS) apart = MOST_APART_NS;
+    s->apart = (7 * s->apart + (apart > APART_NS ? apart : APART_NS)) / 8;
+}
 
 /* Submits it. On an error it stays: nothing in it is lost, and whoever comes next tries again. */
 static int32_t flush(vkp_stream *s) {
@@ -32,11 +41,12 @@ static int32_t flush(vkp_stream *s) {
         int32_t result = s->vk.end(s->open->commands);
         if (result != SUCCESS) return s->broken = result;
     }
-    uint64_t value = s->queue->last;
+    uint64_t value = s->queue->last, begun = now_ns();
     int32_t result = submit_one(s->queue, s->open->commands, value);
     s->sealed = result != SUCCESS;
     if (result != SUCCESS) return result;
     s->sent = now_ns();
+    set_apart(s, s->sent - begun);
     s->open->value = value;
     s->open = NULL;
     s->count = 0;
@@ -77,7 +87,7 @@ static int is_time(vkp_stream *s, uint64_t now) {
     }
     if (s->pending >= FRAMES - 1) return 0; /* the last frame gathers on */
     if (s->count >= ENOUGH || s->cost_ns >= (s->pending < 2 ? ENOUGH_NS : MOST_NS)) return 1;
-    return dry && (s->cost_ns >= LONG_NS || now - s->sent >= APART_NS);
+    return dry && (s->cost_ns >= LONG_NS || now - s->sent >= s->apart);
 }
 
 /* Counts one operation, and submits where it is time; a failure of that is the next call's. */
@@ -135,6 +145,7 @@ vkp_stream *vkp_stream_new(vkp_queue *q, uint32_t family, int barriers, uint32_t
     s->queue = q;
     s->family = family;
     s->rate = rate;
+    s->apart = APART_NS;
     s->wait_idle = (idle_fn)(uintptr_t)wait_idle;
     s->to.vk = &s->vk;
     s->to.every = barriers;
