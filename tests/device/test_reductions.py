@@ -23,6 +23,7 @@ from vkpar.testing import additions, gamma
 reductions = importlib.import_module("vkpar.ops.reductions")
 folding = importlib.import_module("vkpar.ops.folding")
 reducing = importlib.import_module("vkpar.ops.reducing")
+tables = importlib.import_module("vkpar.ops.tables")
 pytestmark = [pytest.mark.device, pytest.mark.sampled(12)]
 
 Axis = int | tuple[int, ...] | None
@@ -243,6 +244,21 @@ def test_one_dispatch_on_gpus(
         assert any("_once_" in name for name in sent) == (not folding.on_cpu(either))
     counters = either.plans.tables.get(("counters",))
     assert counters is None or not counters.numpy().any()
+
+
+def test_threads_that_need_more_counters_and_fewer(
+    reopen: Callable[..., vkpar.Device], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device, plain = reopen(), tables._uploaded
+
+    def overtaken(there: vkpar.Device, words: NDArray[Any]) -> vkpar.Array:
+        made = plain(there, words)
+        if words.size > 1024:
+            assert tables.counters(there, 1).size == 1024  # as another thread would, while these are uploaded
+        return made
+
+    monkeypatch.setattr(tables, "_uploaded", overtaken)
+    assert tables.counters(device, 5000).size >= 5000
 
 
 def test_overflow_of_a_half(either: vkpar.Device) -> None:
