@@ -443,15 +443,27 @@ def test_turns_of_loops(either: vkpar.Device, extent: int, columns: int, blocks:
             depth += whole + min(rest, 3) + 2 + (2 if columns == 1 else 0) + lanes.bit_length() - 1
             left = -(-left // part)
         assert depth <= additions(extent)
-    found = reducing.shape_of(either, blocks, extent, columns)
-    if found is not None:
-        turns = -(-min(found.part, extent) // (found.lanes * (4 if columns == 1 else 1)))
-        folds = -(-found.parts // found.lanes)
-        assert found.group % found.lanes == 0
-        assert turns + folds + 2 * found.lanes.bit_length() < 1000
-        whole, rest = divmod(turns, 4)
-        tree = 2 + (2 if columns == 1 else 0) + 2 * (found.lanes.bit_length() - 1)
-        assert whole + min(rest, 3) + folds + tree <= additions(extent)
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("columns", [1, 2, 20, 100, 128, 1000, 16_384])
+@pytest.mark.parametrize("units", [1, 20, 60, 132, 304])
+def test_turns_in_one_dispatch(either: vkpar.Device, monkeypatch: pytest.MonkeyPatch, units: int, columns: int) -> None:
+    """As above, of parts and of what the last group makes of them, on GPUs of any number of compute units."""
+    monkeypatch.setattr(reducing, "units_of", lambda info: units)
+    for exponent, blocks in itertools.product(range(5, 27), (1, 3, 300)):
+        for extent in (2**exponent, 2**exponent + 1, 7 * 2**exponent // 4):
+            found = reducing.shape_of(either, blocks, extent, columns)
+            if found is None:
+                continue
+            turns = -(-min(found.part, extent) // (found.lanes * (4 if columns == 1 else 1)))
+            folds = -(-found.parts // found.lanes)
+            folds = folds if columns == 1 else -(-folds // 4) + 2
+            assert found.group % found.lanes == 0
+            assert turns + folds + 2 * found.lanes.bit_length() < 1000
+            whole, rest = divmod(turns, 4)
+            tree = 2 + (2 if columns == 1 else 0) + 2 * (found.lanes.bit_length() - 1)
+            assert whole + min(rest, 3) + folds + tree <= additions(extent)
 
 
 Call = Callable[[vkpar.Device, vkpar.Array], object]
