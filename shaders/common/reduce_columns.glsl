@@ -144,6 +144,21 @@ void fold_lanes(uint id, uint lane, uint together) {
 
 layout(set = 0, binding = 2, std430) coherent buffer Parts { PART part_of[]; };
 
+// Folds every `lanes`-th part, four of them first: one after the other they would be more additions than are promised.
+PART of_parts(uint first, uint lane, uint fours) {
+    PART some = nothing();
+    for (uint part = lane; part < push.parts; part += 4u * push.lanes) {
+        PART four[4];
+        [[unroll]] for (uint j = 0u; j < 4u; j++) {
+            uint number = part + j * push.lanes;
+            four[j] = nothing();
+            if (number < push.parts) four[j] = part_of[first + number * fours];
+        }
+        some = both(some, both(both(four[0], four[1]), both(four[2], four[3])));
+    }
+    return some;
+}
+
 // A group takes `together` fours of columns of a part; the last group of these folds what the parts have come to.
 void main() {
     uint id = gl_LocalInvocationID.x;
@@ -167,11 +182,7 @@ void main() {
     if (!comes_last(block * strips + strip, push.parts)) {
         return;
     }
-    PART some = nothing();
-    for (part = lane; part < push.parts && n > 0u; part += push.lanes) {
-        some = both(some, part_of[first + part * fours]);
-    }
-    folded[id] = some;
+    folded[id] = n > 0u ? of_parts(first, lane, fours) : nothing();
     fold_lanes(id, lane, together);
     if (lane == 0u && n > 0u) {
         store(push.o_first + block * push.o_row + four * 4u, n, folded[id]);

@@ -190,6 +190,20 @@ def test_zeros_in_the_text_do_what_zeros_in_arrays_do(device: vkpar.Device) -> N
         np.testing.assert_array_equal(got, want, err_msg=text)
 
 
+@pytest.mark.sampled(1)
+@pytest.mark.filterwarnings("error")
+def test_numbers_beyond_float32_are_infinite(device: vkpar.Device) -> None:
+    x = device.array([1.5, -2.0], "float32")
+    for text, want in {
+        "y = x * 1e60": [np.inf, -np.inf],
+        "y = x / -1e39": [-0.0, 0.0],
+        "y = x * 10 ** 50": [np.inf, -np.inf],
+    }.items():
+        np.testing.assert_array_equal(vkpar.elementwise(text)(x).numpy(), np.array(want, np.float32), err_msg=text)
+    with pytest.raises(InvalidUsageError, match="larger than any float"):
+        vkpar.elementwise("y = x * 1" + "0" * 400)(x)
+
+
 def test_integers_of_the_language(device: vkpar.Device, rng: np.random.Generator) -> None:
     a = rng.integers(-(2**31), 2**31, 500).astype(np.int32)
     b = rng.choice([-7, -1, 1, 2, 5, 31, 2**31 - 1, -(2**31)], 500).astype(np.int32)

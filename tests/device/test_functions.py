@@ -140,6 +140,16 @@ def test_where_takes_a_condition_of_any_type(device: vkpar.Device, condition: st
         vkpar.where(device.array([True, False, True]), mask, 0)
 
 
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("dtype", [*FLOATS, "int32", "uint32"])
+def test_where_takes_a_number_as_condition(device: vkpar.Device, dtype: str) -> None:
+    a, b = device.array([1, 2, 3], dtype), device.array([4, 5, 6], dtype)
+    for condition in (True, -1, 0.5, np.float32(np.nan), 0, -0.0, np.bool_(False)):
+        for _ in range(2):
+            assert seen(vkpar.where(condition, a, b)).tolist() == ([1, 2, 3] if condition else [4, 5, 6])
+        assert seen(vkpar.where(condition, a, 0)).tolist() == ([1, 2, 3] if condition else [0, 0, 0])
+
+
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_where(device: vkpar.Device, rng: np.random.Generator, dtype: str) -> None:
     a, b = held(sample(rng), dtype), held(rng.permutation(sample(rng)), dtype)

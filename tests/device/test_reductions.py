@@ -23,6 +23,7 @@ from vkpar.testing import additions, gamma
 reductions = importlib.import_module("vkpar.ops.reductions")
 folding = importlib.import_module("vkpar.ops.folding")
 reducing = importlib.import_module("vkpar.ops.reducing")
+tables = importlib.import_module("vkpar.ops.tables")
 pytestmark = [pytest.mark.device, pytest.mark.sampled(12)]
 
 Axis = int | tuple[int, ...] | None
@@ -245,6 +246,21 @@ def test_one_dispatch_on_gpus(
     assert counters is None or not counters.numpy().any()
 
 
+def test_threads_that_need_more_counters_and_fewer(
+    reopen: Callable[..., vkpar.Device], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device, plain = reopen(), tables._uploaded
+
+    def overtaken(there: vkpar.Device, words: NDArray[Any]) -> vkpar.Array:
+        made = plain(there, words)
+        if words.size > 1024:
+            assert tables.counters(there, 1).size == 1024  # as another thread would, while these are uploaded
+        return made
+
+    monkeypatch.setattr(tables, "_uploaded", overtaken)
+    assert tables.counters(device, 5000).size >= 5000
+
+
 def test_overflow_of_a_half(either: vkpar.Device) -> None:
     a = either.array(np.full(70, 1000), "float16")
     assert np.isinf(vkpar.sum(a).numpy())
@@ -427,15 +443,27 @@ def test_turns_of_loops(either: vkpar.Device, extent: int, columns: int, blocks:
             depth += whole + min(rest, 3) + 2 + (2 if columns == 1 else 0) + lanes.bit_length() - 1
             left = -(-left // part)
         assert depth <= additions(extent)
-    found = reducing.shape_of(either, blocks, extent, columns)
-    if found is not None:
-        turns = -(-min(found.part, extent) // (found.lanes * (4 if columns == 1 else 1)))
-        folds = -(-found.parts // found.lanes)
-        assert found.group % found.lanes == 0
-        assert turns + folds + 2 * found.lanes.bit_length() < 1000
-        whole, rest = divmod(turns, 4)
-        tree = 2 + (2 if columns == 1 else 0) + 2 * (found.lanes.bit_length() - 1)
-        assert whole + min(rest, 3) + folds + tree <= additions(extent)
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("columns", [1, 2, 20, 100, 128, 1000, 16_384])
+@pytest.mark.parametrize("units", [1, 20, 60, 132, 304])
+def test_turns_in_one_dispatch(either: vkpar.Device, monkeypatch: pytest.MonkeyPatch, units: int, columns: int) -> None:
+    """As above, of parts and of what the last group makes of them, on GPUs of any number of compute units."""
+    monkeypatch.setattr(reducing, "units_of", lambda info: units)
+    for exponent, blocks in itertools.product(range(5, 27), (1, 3, 300)):
+        for extent in (2**exponent, 2**exponent + 1, 7 * 2**exponent // 4):
+            found = reducing.shape_of(either, blocks, extent, columns)
+            if found is None:
+                continue
+            turns = -(-min(found.part, extent) // (found.lanes * (4 if columns == 1 else 1)))
+            folds = -(-found.parts // found.lanes)
+            folds = folds if columns == 1 else -(-folds // 4) + 2
+            assert found.group % found.lanes == 0
+            assert turns + folds + 2 * found.lanes.bit_length() < 1000
+            whole, rest = divmod(turns, 4)
+            tree = 2 + (2 if columns == 1 else 0) + 2 * (found.lanes.bit_length() - 1)
+            assert whole + min(rest, 3) + folds + tree <= additions(extent)
 
 
 Call = Callable[[vkpar.Device, vkpar.Array], object]

@@ -79,7 +79,9 @@ class Shipped:
         computed(self.name, *(operand.dtype.name for operand in operands[:masks] if isinstance(operand, Array)))
         result = self._common(operands[masks:])
         types = [operand.dtype.name if isinstance(operand, Array) else result for operand in operands]
-        types[:masks] = ["uint32" if dtype == "int32" else dtype for dtype in types[:masks]]  # zero is the same bits
+        for number, mask in enumerate(operands[:masks]):
+            if not isinstance(mask, Array) or types[number] == "int32":  # zero is the same bits
+                types[number] = "uint32"
         kind = kind_of(self._builtin, tuple(types))
         if kind is None:
             allowed = " or ".join(dict.fromkeys("floats" if k.open else k.inputs[-1] for k in self._builtin.kinds))

@@ -408,7 +408,10 @@ class _Emitter:
 
     def _literal(self, number: int | float, target: str, node: ast.AST) -> str:
         if target == "float":
-            return _float_literal(number)
+            try:
+                return _float_literal(number)
+            except OverflowError:
+                self.fault(node, "this whole number is larger than any float")
         low, high = (-(1 << 31), 1 << 31) if target == "int" else (0, 1 << 32)
         if not low <= int(number) < high if isinstance(number, int) else True:
             self.fault(node, f"{number} is no {target}32")
@@ -420,7 +423,7 @@ def _unfolded(node: ast.expr, value: _Value, code: str) -> str:
 
     lavapipe takes 0 * x and 0 / x for 0 whatever x is, and leaves out everything that needs x / 0.
     """
-    if value.number is not None and np.float32(value.number) == 0:
+    if value.number is not None and _float32(value.number) == 0:
         sign = " | 0x80000000u" if np.signbit(value.number) else ""
         return f"uintBitsToFloat((gl_NumWorkGroups.x >> 31){sign})"
     if value.number is not None or any(name.id not in _CONSTANTS for name in _names(node)):
@@ -428,9 +431,14 @@ def _unfolded(node: ast.expr, value: _Value, code: str) -> str:
     return f"uintBitsToFloat(floatBitsToUint({code}) | (gl_NumWorkGroups.x >> 31))"
 
 
-def _float_literal(number: float) -> str:
+def _float32(number: float) -> np.float32:
+    """Return a number rounded to float32, what is beyond it as infinity, without NumPy's warning."""
     with np.errstate(over="ignore"):
-        value = np.float32(number)
+        return np.float32(number)
+
+
+def _float_literal(number: float) -> str:
+    value = _float32(number)
     if not np.isfinite(value):
         return f"uintBitsToFloat({int(value.view(np.uint32))}u)"
     text = str(value)

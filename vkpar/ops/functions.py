@@ -15,6 +15,7 @@ from typing import Any
 from vkpar.arrays.array import Array
 from vkpar.errors import InvalidUsageError
 from vkpar.ops._builtin import SHIPPED, Comparison, Shipped
+from vkpar.ops._words import NUMBERS
 
 _greater, _greater_equal = Comparison("less", "greater"), Comparison("less_equal", "greater_equal")
 _pow = Shipped("power", "pow")
@@ -90,17 +91,19 @@ def greater_equal(a: Any, b: Any, *, out: Array | None = None) -> Array:
     return _greater_equal(b, a, out=out)
 
 
-def where(condition: Array, a: Any, b: Any, *, out: Array | None = None) -> Array:
+def where(condition: Any, a: Any, b: Any, *, out: Array | None = None) -> Array:
     """Return ``a`` where ``condition`` is not zero, else ``b``.
 
     Args:
-        condition: of any computed type; NaN is not zero.
+        condition: of any computed type, or a number; NaN is not zero.
         a: an array or a number; numbers alone give float32, or int32 where both are whole.
         b: as ``a``.
         out: where the result goes.
     """
     if isinstance(condition, Array) and condition.dtype.is_float:
         condition = not_equal(condition, 0.0)
+    elif isinstance(condition, NUMBERS):
+        condition = bool(condition)
     return SHIPPED["where"](condition, a, b, out=out)
 
 

@@ -1,7 +1,8 @@
 """How reductions run: on GPUs in one dispatch where they can, else in passes.
 
 In one dispatch each work-group makes a part of a result and stores it, and the group that is the last of the result's,
-which a counter tells, folds all parts in their order. So bits do not depend on which group that is.
+which a counter tells, folds all parts in their order. So bits do not depend on which group that is. Passes add in
+another order: a sum over several buffers may differ in its last bits from one of the same shape in one buffer.
 """
 
 from __future__ import annotations

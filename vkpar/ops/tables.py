@@ -32,10 +32,11 @@ def counters(device: Device, number: int) -> Array:
 
     Calls that count write to this array, so that none of them runs beside another one.
     """
-    found = device.plans.tables.get(_COUNTERS)
+    tables = device.plans.tables
+    found = tables.get(_COUNTERS)
     if found is None or found.size < number:
-        device.plans.tables.pop(_COUNTERS, None)
-        found = keep(device, _COUNTERS, np.zeros(max(_LEAST_COUNTERS, 1 << (number - 1).bit_length()), np.uint32))
+        found = _uploaded(device, np.zeros(max(_LEAST_COUNTERS, 1 << (number - 1).bit_length()), np.uint32))
+        tables[_COUNTERS] = found  # whatever another thread has kept meanwhile: that may be fewer
     return found
 
 
