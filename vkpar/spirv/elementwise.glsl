@@ -427,14 +427,14 @@ float f_expm1(float x) {
 //: pow
 float f_pow(float x, float y) {
     float size = f_abs_float(x);
+    float infinity = uintBitsToFloat(0x7F800000u);
     float made = f_exp2(y * f_log2(size));
-    made = size == 1.0 ? 1.0 : made;
-    bool whole = floor(y) == y;
-    bool odd = whole && abs(y) < 16777216.0 && fract(abs(y) * 0.5) == 0.5;
-    made = (floatBitsToUint(x) >> 31) != 0u && odd ? -made : made;
-    made = x < 0.0 && !whole && f_abs_float(x) < uintBitsToFloat(0x7F800000u) ? uintBitsToFloat(0x7FC00000u) : made;
-    made = f_nan(x) ? x : f_nan(y) ? y : made;
-    return y == 0.0 || x == 1.0 ? 1.0 : made;
+    made = mix(made, 1.0, size == 1.0);
+    bool odd = fract(min(abs(y), 16777216.0) * 0.5) == 0.5;
+    made = mix(made, -made, all(bvec2(odd, (floatBitsToUint(x) >> 31) != 0u)));
+    made = mix(made, uintBitsToFloat(0x7FC00000u), all(bvec3(x < 0.0, floor(y) != y, size < infinity)));
+    made = mix(mix(made, y, f_nan(y)), x, f_nan(x));
+    return mix(made, 1.0, any(bvec2(y == 0.0, x == 1.0)));
 }
 //: tanh
 float f_tanh(float x) {
