@@ -88,13 +88,33 @@ def prune(prefix: str, most: int) -> None:
         found = [name for name in os.listdir(folder) if name.startswith(prefix)]
         if len(found) <= most:
             return
-        ages: list[tuple[float, str]] = []
-        for name in found:
-            with suppress(FileNotFoundError):
-                ages.append((os.stat(name, dir_fd=folder).st_mtime, name))
-        for _, name in sorted(ages)[: len(found) - most + most // 4]:
+        for name in _by_age(folder, found)[: len(found) - most + most // 4]:
             with suppress(FileNotFoundError):
                 os.unlink(name, dir_fd=folder)
+
+
+def names(prefix: str) -> list[str]:
+    """Return the names of the files that begin with ``prefix``, the newest first; none where nothing is to be trusted.
+
+    Raises:
+        OSError: they cannot be listed.
+    """
+    try:
+        with _opened() as folder:
+            if folder is None:
+                return []
+            return _by_age(folder, [name for name in os.listdir(folder) if name.startswith(prefix)])[::-1]
+    except FileNotFoundError:
+        return []
+
+
+def _by_age(folder: int, found: list[str]) -> list[str]:
+    """Return the names of files, the oldest first."""
+    ages: list[tuple[float, str]] = []
+    for name in found:
+        with suppress(FileNotFoundError):
+            ages.append((os.stat(name, dir_fd=folder).st_mtime, name))
+    return [name for _, name in sorted(ages)]
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import operator
 import os
 import statistics
 import struct
@@ -217,8 +218,7 @@ class Kernel(Unpickled):
         """
         if self.closed:
             raise InvalidUsageError("this Kernel was closed")
-        if not isinstance(repeat, int) or not 1 <= repeat <= _MOST_RUNS:
-            raise InvalidUsageError(f"repeat is a whole number from 1 to {_MOST_RUNS:,}, not {repeat!r}")
+        runs = _runs(repeat)
         if elements is not None:
             arrays, groups = _operands(groups, arrays), groups_over(elements, self.local_size)
         dims, constants = groups_of(groups), self._constants(push)
@@ -229,7 +229,7 @@ class Kernel(Unpickled):
         ranges, constants = self._bound(device, arrays, constants)
         clock = query.DeviceClock(device.logical)
         pipeline = self._pipeline(device, pushes=False)
-        return statistics.median(query.timed_runs(clock, pipeline, ranges, constants, dims, repeat))
+        return statistics.median(query.timed_runs(clock, pipeline, ranges, constants, dims, runs))
 
     def _constants(self, push: Push) -> bytes:
         """Return the bytes of the push constants that a call gives."""
@@ -406,3 +406,14 @@ def _operands(first: Any, arrays: tuple[Array, ...]) -> tuple[Array, ...]:
             f"binding 0 has to be a vkpar.Array, not {type(first).__name__}; write device.array(x) first"
         )
     return (first, *arrays)
+
+
+def _runs(repeat: object) -> int:
+    """Return how many runs are timed."""
+    try:
+        runs = 0 if isinstance(repeat, bool) else operator.index(repeat)  # type: ignore[arg-type]
+    except TypeError:
+        runs = 0
+    if not 1 <= runs <= _MOST_RUNS:
+        raise InvalidUsageError(f"repeat is a whole number from 1 to {_MOST_RUNS:,}, not {repeat!r}")
+    return runs

@@ -1,5 +1,5 @@
 // The functions of elementwise expressions, by float bits where drivers differ about NaN and infinity. A line of "//:"
-// begins one; generated kernels take those that they call, and those that these call. No loops but of a few turns.
+// begins one; generated kernels take those that they call, and those that these call. No loop has more than 35 turns.
 
 //: nan
 bool f_nan(float x) { return (floatBitsToUint(x) & 0x7FFFFFFFu) > 0x7F800000u; }
@@ -76,20 +76,84 @@ int f_modulo_int(int a, int b) { return b == 0 ? 0 : a - f_floor_divide_int(a, b
 uint f_floor_divide_uint(uint a, uint b) { return b == 0u ? 0u : a / max(b, 1u); }
 //: modulo_uint
 uint f_modulo_uint(uint a, uint b) { return b == 0u ? 0u : a % max(b, 1u); }
+// Remainders of floats come of whole numbers, since no driver promises that a / b and fma are rounded once. The bits of
+// |x| stand for f_whole_of(bits) 2^f_power_of(bits), whose whole number has 24 bits.
+//: size_bits
+uint f_size_bits(float x) { return floatBitsToUint(x) & 0x7FFFFFFFu; }
+//: whole_of
+uint f_whole_of(uint size) {
+    return size < 0x800000u ? size << (23 - findMSB(size | 1u)) : (size & 0x7FFFFFu) | 0x800000u;
+}
+//: power_of
+int f_power_of(uint size) { return size < 0x800000u ? findMSB(size | 1u) - 172 : int(size >> 23) - 150; }
+// Divides |a| by |b|, given by their bits, where |a| >= |b| > 0 and both are finite. The quotient is whole 2^lost, and
+// less than 2^lost more where it is not exact; nothing is lost below 2^24. Returns what remains of f_whole_of(a).
+//: long_division
+uint f_long_division(uint a, uint b, out uint whole, out uint lost, out bool exact) {
+    uint by = f_whole_of(b);
+    uint rest = f_whole_of(a);
+    whole = rest / by;
+    rest -= whole * by;
+    lost = 0u;
+    exact = true;
+    for (int left = f_power_of(a) - f_power_of(b); left > 0; left -= 8) {
+        uint bits = uint(min(left, 8));
+        rest <<= bits;
+        uint digits = rest / by;
+        rest -= digits * by;
+        bool room = whole < 0x1000000u;
+        exact = exact && (room || digits == 0u);
+        whole = room ? (whole << bits) | digits : whole;
+        lost += room ? 0u : bits;
+    }
+    exact = exact && rest == 0u;
+    return rest;
+}
+// Rounds whole 2^power, and a part more where it is not exact, to nearest even; whole has more than 24 bits.
+//: nearest_float
+float f_nearest_float(uint whole, uint power, bool exact) {
+    uint high = uint(findMSB(whole));
+    uint drop = high - 23u;
+    uint kept = whole >> drop;
+    uint half_unit = 1u << (drop - 1u);
+    uint dropped = whole - (kept << drop);
+    kept += dropped > half_unit || (dropped == half_unit && (!exact || (kept & 1u) != 0u)) ? 1u : 0u;
+    return uintBitsToFloat(min(((high + power + 126u) << 23) + kept, 0x7F800000u));
+}
 //: floor_divide_float
 float f_floor_divide_float(float a, float b) {
-    precise float q = floor(a / b);
-    precise float r = fma(-q, b, a);
-    float low = q - 1.0;
-    float high = q + 1.0;
-    bool over = r != 0.0 && (r < 0.0) != (b < 0.0);
-    bool under = !over && abs(r) >= abs(b);
-    return over ? low : under ? high : q;
+    uint x = f_size_bits(a);
+    uint y = f_size_bits(b);
+    uint sign_bit = (floatBitsToUint(a) ^ floatBitsToUint(b)) & 0x80000000u;
+    uint whole = 0u;
+    uint lost = 0u;
+    bool exact = x == 0u;
+    if (x >= y && y != 0u && x < 0x7F800000u) f_long_division(x, y, whole, lost, exact);
+    float made = float(whole + (sign_bit != 0u && !exact ? 1u : 0u));
+    if (whole >= 0x1000000u) made = f_nearest_float(whole, lost, exact);
+    made = y == 0u ? uintBitsToFloat(0x7F800000u) : made;
+    bool none = x >= 0x7F800000u ? y != 0u || x != 0x7F800000u : y > 0x7F800000u || (x | y) == 0u;
+    return uintBitsToFloat(none ? 0x7FC00000u : floatBitsToUint(made) | sign_bit);
 }
 //: modulo_float
 float f_modulo_float(float a, float b) {
-    precise float r = fma(-f_floor_divide_float(a, b), b, a);
-    return r;
+    uint x = f_size_bits(a);
+    uint y = f_size_bits(b);
+    uint sign_bit = floatBitsToUint(b) & 0x80000000u;
+    bool apart = ((floatBitsToUint(a) ^ floatBitsToUint(b)) >> 31) != 0u;
+    precise float near = apart ? a + b : a;
+    near = x == 0u ? uintBitsToFloat(sign_bit) : near;
+    if (x < y) return y > 0x7F800000u ? b : near;
+    if (y == 0u || x >= 0x7F800000u) return uintBitsToFloat(0x7FC00000u);
+    uint whole, lost;
+    bool exact;
+    uint rest = f_long_division(x, y, whole, lost, exact);
+    rest = apart && rest != 0u ? f_whole_of(y) - rest : rest;
+    int shift = f_power_of(y) + 149;  // rest 2^shift is in units of 2^-149
+    int up = 23 - findMSB(rest | 1u);
+    int power = shift - up + 1;  // of a normal number
+    uint bits = power > 0 ? (uint(power) << 23) + ((rest << up) & 0x7FFFFFu) : shift > 0 ? rest << shift : rest >> -shift;
+    return uintBitsToFloat((rest == 0u ? 0u : bits) | sign_bit);
 }
 //: shift_left_int
 int f_shift_left_int(int a, int b) { return uint(b) > 31u ? 0 : a << (b & 31); }
@@ -187,17 +251,18 @@ float f_expm1(float x) {
         + x * (1.9841270e-4 + x * 2.4801587e-5)))))));
     return abs(x) < 0.5 ? near : f_exp(x) - 1.0;
 }
+// mix and all choose without branches: SwiftShader takes seconds to compile those of several powers in a loop.
 //: pow
 float f_pow(float x, float y) {
     float size = f_abs_float(x);
+    float infinity = uintBitsToFloat(0x7F800000u);
     float made = f_exp2(y * f_log2(size));
-    made = size == 1.0 ? 1.0 : made;  // log2 is 0: no infinity times it
-    bool whole = floor(y) == y;
-    bool odd = whole && abs(y) < 16777216.0 && fract(abs(y) * 0.5) == 0.5;
-    made = (floatBitsToUint(x) >> 31) != 0u && odd ? -made : made;
-    made = x < 0.0 && !whole && f_abs_float(x) < uintBitsToFloat(0x7F800000u) ? uintBitsToFloat(0x7FC00000u) : made;
-    made = f_nan(x) ? x : f_nan(y) ? y : made;
-    return y == 0.0 || x == 1.0 ? 1.0 : made;
+    made = mix(made, 1.0, size == 1.0);  // log2 is 0: no infinity times it
+    bool odd = fract(min(abs(y), 16777216.0) * 0.5) == 0.5;  // false of what is not whole
+    made = mix(made, -made, all(bvec2(odd, (floatBitsToUint(x) >> 31) != 0u)));
+    made = mix(made, uintBitsToFloat(0x7FC00000u), all(bvec3(x < 0.0, floor(y) != y, size < infinity)));
+    made = mix(mix(made, y, f_nan(y)), x, f_nan(x));
+    return mix(made, 1.0, any(bvec2(y == 0.0, x == 1.0)));
 }
 
 //: tanh

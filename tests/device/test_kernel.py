@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import struct
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,9 +13,10 @@ import pytest
 
 import vkpar
 from vkpar import InvalidUsageError, ShaderCompileError, UnsupportedError
+from vkpar.elementwise import _spirv
 from vkpar.vulkan import api
 from vkpar.vulkan.command import DescriptorPool
-from vkpar.vulkan.pipelines import shader
+from vkpar.vulkan.pipelines import compiled, shader
 
 pytestmark = pytest.mark.device
 
@@ -421,7 +423,39 @@ def test_no_compiler_says_what_to_install(device: vkpar.Device, monkeypatch: pyt
     monkeypatch.setenv("PATH", "/nonexistent")
     assert shader.compiler() is None
     with pytest.raises(UnsupportedError, match=r"libshaderc, .*install glslang-tools"):
-        vkpar.Kernel(device, NOTHING)
+        vkpar.Kernel(device, NOTHING + "// a text that is never compiled\n")
+
+
+@pytest.mark.usefixtures("compiler")
+def test_what_was_compiled_before_needs_no_compiler(
+    device: vkpar.Device, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, settings_override: Callable[..., None]
+) -> None:
+    settings_override(cache_dir=str(tmp_path))
+    source, text = STAMP + "// kept\n", "y = 3 * x + 0.25"
+
+    def stamped() -> list[int]:
+        made = device.zeros(4, "uint32")
+        vkpar.Kernel(device, source, defines={"VALUE": "9"})(4, made)
+        assert vkpar.elementwise(text)(device.ones(3)).tolist() == [3.25] * 3
+        return made.tolist()
+
+    monkeypatch.setattr(compiled, "_modules", {})
+    _spirv.cache_clear()
+    assert stamped() == [9] * 4
+    monkeypatch.setattr(shader, "_shaderc", lambda: None)
+    monkeypatch.setenv("PATH", "/nonexistent")
+    for _ in range(2):
+        compiled._modules.clear()  # as in a new process
+        _spirv.cache_clear()
+        assert stamped() == [9] * 4
+    with pytest.raises(UnsupportedError, match="install glslang-tools"):
+        vkpar.Kernel(device, source, defines={"VALUE": "10"})
+    for file in tmp_path.iterdir():
+        file.unlink()
+    assert stamped() == [9] * 4  # by what the process keeps
+    compiled._modules.clear()
+    with pytest.raises(UnsupportedError, match="install glslang-tools"):
+        stamped()
 
 
 @pytest.mark.parametrize("tool", ["glslc", "glslangValidator"])

@@ -457,8 +457,11 @@ def test_time_runs_once_more_than_it_times(device: vkpar.Device) -> None:
     kernel(1, made)
     assert made.numpy()[0] == 64 + 6 * 128 + 64
     assert kernel.time(0, made) >= 0
+    for whole in (np.int64(2), np.uint8(2), np.array(2)):
+        assert kernel.time(1, made, repeat=whole) >= 0
+    assert made.numpy()[0] == 64 + 6 * 128 + 64 + 3 * 3 * 64
     wrong: Any
-    for wrong in (0, -1, 1.5, None, 10_001):
+    for wrong in (0, -1, 1.5, None, 10_001, True, np.True_, np.int64(0), "3"):
         with pytest.raises(InvalidUsageError, match="repeat is a whole number from 1 to 10,000"):
             kernel.time(1, made, repeat=wrong)
     with pytest.raises(InvalidUsageError, match="1 bindings"):

@@ -181,6 +181,21 @@ def test_take_of_what_no_kernel_sees(reopen: Callable[..., vkpar.Device], rng: n
             call()
 
 
+@pytest.mark.parametrize(("max_buffer", "max_binding"), [(4096, 4096), (8192, 4096), (4096, 8192)])
+def test_take_refuses_a_strided_table_before_it_is_copied(
+    reopen: Callable[..., vkpar.Device], monkeypatch: pytest.MonkeyPatch, max_buffer: int, max_binding: int
+) -> None:
+    device = reopen(max_buffer=max_buffer, max_binding=max_binding)
+    fits, large = device.arange(1024, dtype="float32").reshape(64, 16), device.zeros((16, 65))
+    numbers = device.array([1, 0], "int32")
+    np.testing.assert_array_equal(vkpar.take(fits.T, numbers).numpy(), fits.numpy().T[[1, 0]])
+    np.testing.assert_array_equal(vkpar.take(fits, numbers, axis=1).numpy(), fits.numpy()[:, [1, 0]])
+    monkeypatch.setattr(vkpar.Array, "contiguous", None)
+    for call in (lambda: vkpar.take(large.T, numbers), lambda: vkpar.take(large, numbers, axis=1)):
+        with pytest.raises(UnsupportedError, match="cannot see a table of 4160 bytes at once"):
+            call()
+
+
 @pytest.mark.parametrize("axis", [0, 1, -1, -3])
 @pytest.mark.parametrize("dtype", [*FLOATS, "int8", "float64"])
 def test_concatenate(device: vkpar.Device, rng: np.random.Generator, dtype: str, axis: int) -> None:

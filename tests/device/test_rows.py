@@ -313,6 +313,37 @@ def test_gradients_of_norms(device: vkpar.Device, rng: np.random.Generator, shap
                 check(made[2], back.sum(axis=rows), additions(count) * U * np.abs(back).sum(axis=rows))
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("shape", [(5, 3), (2, 3, 260), (300, 33), (0, 4)])
+def test_gradients_of_norms_without_a_weight(
+    device: vkpar.Device, rng: np.random.Generator, shape: tuple[int, ...], dtype: str
+) -> None:
+    x, g = (device.array(normal(rng, shape, dtype), dtype) for _ in range(2))
+    views = device.array(values_of(x).T, dtype).T, g
+    ones = device.ones(shape[-1], dtype)
+    for a, grad in ((x, g), (x, g), views):
+        dx, dw, db = vkpar.layer_norm_grad(a, None, grad)
+        want = vkpar.layer_norm_grad(a, ones, grad)
+        assert (dw, dx.dtype, db.dtype, db.shape) == (None, x.dtype, x.dtype, shape[-1:])
+        np.testing.assert_array_equal(dx.numpy(), want[0].numpy())
+        np.testing.assert_array_equal(db.numpy(), want[2].numpy())
+        dx, dw = vkpar.rms_norm_grad(a, None, grad)
+        assert dw is None
+        np.testing.assert_array_equal(dx.numpy(), vkpar.rms_norm_grad(a, ones, grad)[0].numpy())
+
+
+def test_gradients_without_a_weight_over_several_buffers(
+    reopen: Callable[..., vkpar.Device], rng: np.random.Generator
+) -> None:
+    """Rows lie to either side of borders between buffers."""
+    device = reopen(max_buffer=4096, max_binding=4096)
+    x, g = (device.array(normal(rng, (40, 300), "float32")) for _ in range(2))
+    dx, _, db = vkpar.layer_norm_grad(x, None, g)
+    want = vkpar.layer_norm_grad(x, device.ones(300), g)
+    np.testing.assert_array_equal(dx.numpy(), want[0].numpy())
+    np.testing.assert_array_equal(db.numpy(), want[2].numpy())
+
+
 def _inverse(x: F64, eps: float, centered: bool) -> F64:
     off = x - x.mean(axis=-1, keepdims=True) if centered else x
     return 1 / np.sqrt((off * off).mean(axis=-1, keepdims=True) + eps)
@@ -562,6 +593,8 @@ Call = Callable[[vkpar.Device, vkpar.Array, vkpar.Array], object]
         (lambda d, a, w: vkpar.swiglu(a, w), vkpar.InvalidUsageError, "have one shape"),
         (lambda d, a, w: vkpar.swiglu(a[:2], a[1:], out=a[:2]), vkpar.InvalidUsageError, "share memory"),
         (lambda d, a, w: vkpar.layer_norm_grad(a, w, w), vkpar.InvalidUsageError, "x and grad have one shape"),
+        (lambda d, a, w: vkpar.rms_norm_grad(a, None, w), vkpar.InvalidUsageError, "x and grad have one shape"),
+        (lambda d, a, w: vkpar.layer_norm_grad(a, 1.0, a), vkpar.InvalidUsageError, "weight has to be a vkpar.Array"),
         (
             lambda d, a, w: vkpar.cross_entropy_grad(a, d.zeros(3, "int32"), "1"),
             vkpar.InvalidUsageError,

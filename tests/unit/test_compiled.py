@@ -206,6 +206,28 @@ def test_nothing_is_kept_where_a_change_would_not_be_seen(folder: Path) -> None:
     assert not folder.exists()
 
 
+def test_what_any_compiler_made_is_found_without_one(folder: Path) -> None:
+    assert compiled.earlier(SOURCE, {}) is None
+    for number, version in enumerate((b"one", b"two", b"three")):
+        compiled.kept(f"glslc {number}", SOURCE, {"A": "1"}, Compiler(version))
+    compiled.kept("glslc 1", SOURCE, {}, Compiler(b"other"))
+    assert compiled.earlier(SOURCE, {"A": "1"}) == b"three"
+    forget()
+    for age, file in enumerate(sorted(folder.iterdir(), key=lambda file: b"two" in file.read_bytes())):
+        os.utime(file, (age, age))
+    assert compiled.earlier(SOURCE, {"A": "1"}) == b"two"
+    assert compiled.earlier(SOURCE, {}) == b"other"
+    assert compiled.earlier(SOURCE, {"A": "2"}) is None
+    assert compiled.earlier('#include "/tmp/other.glsl"\n' + SOURCE, {}) is None
+    forget()
+    (newest,) = (file for file in folder.iterdir() if file.read_bytes().endswith(b"two"))
+    newest.write_bytes(newest.read_bytes()[:-1])
+    assert compiled.earlier(SOURCE, {"A": "1"}) in (b"one", b"three")
+    forget()
+    folder.chmod(0o777)
+    assert compiled.earlier(SOURCE, {}) is None
+
+
 def test_kernels_are_made_where_nothing_can_be_kept(
     folder: Path, tmp_path: Path, settings_override: Callable[..., None]
 ) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+
 import pytest
 
 from vkpar import InvalidUsageError, UnsupportedError
@@ -11,6 +13,7 @@ from vkpar.ops._glsl import ANY, COLUMN, FORMS, ONE, ROW, Kind
 from vkpar.ops.builtin import BUILTINS
 from vkpar.ops.expressions import parse, typed
 from vkpar.ops.generate import source
+from vkpar.vulkan.pipelines import shader
 
 
 def results(text: str, *types: str) -> tuple[str, ...]:
@@ -181,3 +184,24 @@ def test_kernels_have_no_long_loops() -> None:
         text = source(typed(expression, kind.inputs), kind, form)
         bounds = [part.split("<")[1].split(";")[0].strip() for part in text.split("for (")[1:]]
         assert set(bounds) <= {"5u", "BLOCKS", "ROWS", "end"}  # the last one: of what is less than sixteen elements
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_power_has_no_more_branches_than_its_parts(form: str) -> None:
+    """SwiftShader takes seconds to compile those of sixteen powers."""
+
+    def count(name: str) -> int:
+        return next(branches(shader.shipped(file)) for file, _, found in BUILTINS[name].kernels() if found == form)
+
+    parts = sum(count(name) - count("negative") for name in ("exp", "log"))
+    assert 0 < count("power") - count("divide") <= parts
+
+
+def branches(spirv: bytes) -> int:
+    """Count the conditional branches of a module."""
+    words = struct.unpack(f"<{len(spirv) // 4}I", spirv)
+    at, found = 5, 0
+    while at < len(words):
+        found += words[at] & 0xFFFF == 250  # OpBranchConditional
+        at += words[at] >> 16
+    return found

@@ -11,12 +11,15 @@ import numpy as np
 
 from vkpar import dtypes
 from vkpar.arrays.array import Array, check_same_device
+from vkpar.arrays.layout import WIDE
 from vkpar.errors import InvalidUsageError, UnsupportedError
 from vkpar.ops._each_dispatch import binding
 from vkpar.ops._launch import check_arrays, check_out, check_overlap, dispatch, fold_groups, key_of, run_pair, words
 from vkpar.ops.cast import cast
 from vkpar.ops.expressions import FLOATS, INTEGERS
 from vkpar.ops.quantized import Quantized, take_rows
+from vkpar.vulkan.memory.pool import round_up
+from vkpar.vulkan.memory.subbuffers import cut
 
 _GROUP: Final = 256  # words that a work-group makes
 
@@ -82,15 +85,23 @@ def _take_rows(table: Array, indices: Array, out: Array | None) -> Array:
     if not table.size:
         out.copy_from(_nothing(table, out))
         return out
+    if binding(table) is None if table.is_contiguous else _is_copied_in_parts(table):
+        raise UnsupportedError(f"take: a kernel of {table.device} cannot see a table of {table.nbytes} bytes at once")
     if not (table.is_contiguous and indices.is_contiguous):
         table, indices, key = table.contiguous(), indices.contiguous(), None
-    if binding(table) is None:
-        raise UnsupportedError(f"take: a kernel of {table.device} cannot see a table of {table.nbytes} bytes at once")
     if _is_direct(out):
         _take(table, indices, out, key)
     else:
         out.copy_from(take(table, indices))
     return out
+
+
+def _is_copied_in_parts(table: Array) -> bool:
+    """Say whether a contiguous copy would be more than a kernel can see, before one is made."""
+    limits = table.device.limits
+    return (
+        round_up(table.nbytes, WIDE) > limits.max_storage_buffer_range or len(cut(table.nbytes, limits.max_buffer)) > 1
+    )
 
 
 def _take_along(table: Array, indices: Array, axis: int, out: Array | None) -> Array:

@@ -1,4 +1,8 @@
-"""SPIR-V that was made of GLSL before: in the process, and in files that outlive it."""
+"""SPIR-V that was made of GLSL before: in the process, and in files that outlive it.
+
+Its key begins with a hash of the text and ends with one of the compiler: where there is no compiler, what any one made
+of the text is found by how keys begin.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,7 @@ from vkpar import cachedir
 from vkpar.vulkan.pipelines.includes import has_includes
 
 _log = logging.getLogger("vkpar")
-_FORMAT: Final = b"vkpar SPIR-V 2\n"  # raise it when compilers are called in another way
+_FORMAT: Final = b"vkpar SPIR-V 2\n"  # raise it when compilers are called in another way, or for another target
 _PREFIX: Final = "spirv-"
 _MOST_KEPT: Final = 256  # modules in the process
 _MOST_FILES: Final = 2000
@@ -34,8 +38,7 @@ def kept(compiler: str, source: str, defines: dict[str, str], make: Callable[[],
     """
     if not compiler or has_includes(source):
         return make()
-    text = json.dumps([compiler, source, sorted(defines.items())])
-    key = hashlib.sha256(text.encode()).hexdigest()
+    key = _text_key(source, defines) + hashlib.sha256(compiler.encode()).hexdigest()
     with _lock:
         found = _modules.get(key)
     if found is None:
@@ -43,11 +46,51 @@ def kept(compiler: str, source: str, defines: dict[str, str], make: Callable[[],
         if found is None:
             found = make()
             _store(key, found)
-        with _lock:
-            _modules[key] = found
-            while len(_modules) > _MOST_KEPT:
-                del _modules[next(iter(_modules))]
+        _remember(key, found)
     return found
+
+
+def earlier(source: str, defines: dict[str, str]) -> bytes | None:
+    """Return what some compiler made of a text before, the newest that is kept; None where nothing is.
+
+    Args:
+        source: as in :func:`kept`.
+        defines: as in :func:`kept`.
+    """
+    if has_includes(source):
+        return None
+    text = _text_key(source, defines)
+    with _lock:
+        found = next((spirv for key, spirv in reversed(_modules.items()) if key.startswith(text)), None)
+    if found is None:
+        for key in _files(text):
+            found = _load(key)
+            if found is not None:
+                _remember(key, found)
+                break
+    return found
+
+
+def _text_key(source: str, defines: dict[str, str]) -> str:
+    """Return what the keys of a text begin with."""
+    text = json.dumps([source, sorted(defines.items())])
+    return hashlib.sha256(text.encode()).hexdigest() + "-"
+
+
+def _remember(key: str, spirv: bytes) -> None:
+    with _lock:
+        _modules[key] = spirv
+        while len(_modules) > _MOST_KEPT:
+            del _modules[next(iter(_modules))]
+
+
+def _files(text: str) -> list[str]:
+    """Return the keys of files that begin with ``text``, the newest first."""
+    try:
+        return [name.removeprefix(_PREFIX) for name in cachedir.names(_PREFIX + text)]
+    except OSError as error:
+        _log.debug("compiled kernels cannot be listed: %s", error)
+        return []
 
 
 def _digest(key: str, spirv: bytes) -> bytes:

@@ -32,11 +32,12 @@ def shipped(name: str) -> bytes:
 def compile_glsl(source: str, defines: dict[str, str] | None = None) -> bytes:
     """Compile a GLSL compute shader to SPIR-V for Vulkan 1.2; its entry point is ``main``.
 
-    What the same compiler made of the same text before, in this process or an earlier one, is taken again.
+    What the same compiler made of the same text before, in this process or an earlier one, is taken again; where there
+    is no compiler, what any one made of it.
 
     Raises:
         ShaderCompileError: the source has errors; the message ends with the compiler's log.
-        UnsupportedError: no compiler on this machine.
+        UnsupportedError: no compiler on this machine, and no text that one has compiled before.
     """
     defines = defines or {}
     library = _shaderc()
@@ -47,7 +48,10 @@ def compile_glsl(source: str, defines: dict[str, str] | None = None) -> bytes:
         )
     found = _tool()
     if found is None:
-        raise UnsupportedError(_NO_COMPILER)
+        made = compiled.earlier(source, defines)
+        if made is None:
+            raise UnsupportedError(_NO_COMPILER)
+        return made
     tool, path = found
     return compiled.kept(_tool_version(path), source, defines, lambda: _compile_with_tool(path, tool, source, defines))
 
