@@ -16,7 +16,7 @@ _log = logging.getLogger("vkpar")
 _TRUE = {"1", "true", "yes", "on"}
 _FALSE = {"0", "false", "no", "off"}
 _OF_TESTS = ("VKPAR_TEST_", "VKPAR_REQUIRE_")  # variables that the library does not read
-FEATURES = ("cooperative_matrix", "cooperative_matrix2", "bfloat16", "integer_dot")
+FEATURES = ("cooperative_matrix", "cooperative_matrix2", "bfloat16", "integer_dot", "storage_16bit", "subgroup")
 DEBUG_CHECKS = ("slots", "wire", "memory", "alignment", "barriers")
 
 
@@ -111,7 +111,8 @@ class Environment:
         "VKPAR_WITHOUT",
         "features that devices are opened without, joined by commas, so that kernels do without, too:"
         " cooperative_matrix (matrix cores, by subgroups), cooperative_matrix2 (by whole work-groups), bfloat16 (in"
-        " them), integer_dot (dot products of bytes)",
+        " them), integer_dot (dot products of bytes), storage_16bit (16-bit storage and float16 arithmetic), subgroup"
+        " (operations of subgroups but those that every device has)",
         "",
         FEATURES,
         several=True,

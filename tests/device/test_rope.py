@@ -6,38 +6,14 @@ import numpy as np
 import pytest
 from elements import FLOATS, check, normal, values_of
 from numpy.typing import NDArray
+from references import plain, turned
 
 import vkpar
-from vkpar.testing import U
 
 pytestmark = [pytest.mark.device, pytest.mark.sampled(4)]
 
 F64 = NDArray[np.float64]
 LLAMA3 = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_context": 8192}
-
-
-def turned(x: F64, positions: NDArray[np.int64], frequencies: F64, style: str) -> tuple[F64, F64]:
-    """Return the result for x (..., T, n) and its error.
-
-    What is left of an angle, v, at most pi / 4, errs by 2^-32 of a turn (cut off), by |position| 2^-54 of one (the
-    table is made of float64) and by 2.5 roundings of v. To the sine this is 2 U, to the cosine 1.4 U; the polynomials'
-    terms below the first, at most 0.08 and 0.3, err by 4 U of themselves, the last addition by U: less than
-    3.7 U in all, and what the polynomials leave out, 2^-29, makes no 4 U of it.
-    """
-    half = len(frequencies)
-    angles = positions[:, None] * frequencies
-    c, s = np.cos(angles), np.sin(angles)
-    first = slice(0, 2 * half, 2) if style == "llama" else slice(0, half)
-    second = slice(1, 2 * half, 2) if style == "llama" else slice(half, 2 * half)
-    a, b = x[..., first], x[..., second]
-    expected, error = x.copy(), np.zeros(x.shape)
-    expected[..., first], expected[..., second] = a * c - b * s, a * s + b * c
-    error[..., first] = error[..., second] = (4 * U + 2 * U) * (np.abs(a) + np.abs(b))
-    return expected, error
-
-
-def plain(width: int, theta: float = 10000.0) -> F64:
-    return theta ** (-2.0 * np.arange(width // 2) / width)
 
 
 @pytest.mark.parametrize("dtype", FLOATS)

@@ -154,6 +154,16 @@ def test_every_algorithm_may_be_named(fresh: Setter) -> None:
             assert env.get().algorithm == name
 
 
+def test_every_feature_may_be_left_off_and_is_explained(fresh: Setter) -> None:
+    meaning = next(row["meaning"] for row in env.describe() if row["variable"] == "VKPAR_WITHOUT")
+    for name in env.FEATURES:
+        with env.override(without=name):
+            assert env.without() == {name}
+        assert f" {name} (" in meaning
+    with pytest.raises(InvalidUsageError, match="storage_16bit, subgroup"), env.override(without="subgroups"):
+        pass
+
+
 def test_a_bad_variable_ends_the_first_command() -> None:
     done = run_child(
         "from vkpar.__main__ import main; import sys; sys.exit(main(['env']))",

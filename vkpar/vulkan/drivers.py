@@ -64,7 +64,7 @@ def _describe(index: int, handle: Any) -> DeviceInfo:
             "VkExtensionProperties", vk.lib.vkEnumerateDeviceExtensionProperties, handle, vk.ffi.NULL
         )
     )
-    extensions -= {matrices.BY_NAME[name] for name in env.without()}
+    extensions -= {matrices.BY_NAME[name] for name in env.without() if name in matrices.BY_NAME}
     if "VK_KHR_cooperative_matrix" not in extensions:
         extensions -= {"VK_NV_cooperative_matrix2"}  # which is an extension of that one
     queried = _Queried(handle, extensions)
@@ -144,11 +144,11 @@ class _Queried:
 
     def features(self) -> Features:
         core, eleven, twelve = self.features2.features, self.features11, self.features12
-        thirteen = self.features13
+        thirteen, halves = self.features13, "storage_16bit" not in env.without()
         return Features(
-            storage_16bit=bool(eleven.storageBuffer16BitAccess),
+            storage_16bit=halves and bool(eleven.storageBuffer16BitAccess),
             storage_8bit=bool(twelve.storageBuffer8BitAccess),
-            float16=bool(twelve.shaderFloat16),
+            float16=halves and bool(twelve.shaderFloat16),
             int8=bool(twelve.shaderInt8),
             int16=bool(core.shaderInt16),
             int64=bool(core.shaderInt64),
@@ -184,6 +184,8 @@ class _Queried:
         if not self.vulkan11.subgroupSupportedStages & self._vk.vk.VK_SHADER_STAGE_COMPUTE_BIT:
             return ()
         found = self.vulkan11.subgroupSupportedOperations
+        if "subgroup" in env.without():
+            found &= self._vk.vk.VK_SUBGROUP_FEATURE_BASIC_BIT
         return tuple(name for bit, name in enumerate(_SUBGROUP_OPERATIONS) if found & (1 << bit))
 
     def _timeline_export(self) -> bool:

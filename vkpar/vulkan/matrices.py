@@ -18,7 +18,7 @@ BY_NAME: Final = {
     "bfloat16": BFLOAT16,
     "integer_dot": INTEGER_DOT,
 }
-"""The extensions by the names that VKPAR_WITHOUT has for them."""
+"""The extensions by the names that VKPAR_WITHOUT has for them; its other names are of features of Vulkan itself."""
 
 # The structs of features: sType, and the members that the ``vulkan`` package may lack, in their order. vkpar asks for
 # those of _WANTED; all others stay off.

@@ -40,8 +40,8 @@ class Features:
     ``float_atomics`` has Vulkan's names of the features, of buffers and of shared memory, that allow atomics on floats;
     ``matrix_features`` those of the features of cooperative matrices and of bfloat16 that vkpar turns on. The shapes
     that subgroups multiply are in ``cooperative_matrix``; what the sizes of flexible ones are multiples of, in
-    ``cooperative_matrix2``. ``VKPAR_WITHOUT`` leaves them out. ``integer_dot_fast`` says that dot products of four
-    bytes, signed, unsigned or of both kinds, are instructions of the device's.
+    ``cooperative_matrix2``. ``integer_dot_fast`` says that dot products of four bytes, signed, unsigned or of both
+    kinds, are instructions of the device's. ``VKPAR_WITHOUT`` leaves features out.
     """
 
     storage_16bit: bool

@@ -1,0 +1,50 @@
+"""Operations on subgroups of 4 and of 16: lavapipe makes its vectors as wide as an environment variable says.
+
+The driver reads it once, so that a child process does the work, and says of what sizes its subgroups were.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from children import check_child, child_environment
+from conftest import require
+
+from vkpar import env
+
+pytestmark = pytest.mark.device
+
+TESTS = str(Path(__file__).parents[1])
+CHILD = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import numpy as np
+import selection
+import vkpar
+
+ranks = vkpar.open_devices("llvmpipe*2")
+rng = np.random.default_rng(1)
+for name in ("reductions", "rows", "products", "attention", "quantised"):
+    selection.CASES[name](ranks[0], rng)
+    ranks[0].plans.known.clear()
+    ranks[0].plans.recipes.clear()
+selection.sums_of_subgroups(ranks[0], rng)
+for algorithm in ("direct", "ring"):
+    selection.sums(ranks, rng, algorithm)
+print(ranks[0].info.features.subgroup_size)
+for device in ranks:
+    device.close()
+"""
+
+
+@pytest.mark.parametrize("bits", [128, 512])
+def test_operations(bits: int) -> None:
+    require("llvmpipe")
+    variables = {
+        "LP_NATIVE_VECTOR_WIDTH": str(bits),
+        "VKPAR_TUNING": "off",
+        "VKPAR_VALIDATION": str(int(bool(env.get().validation))),
+    }
+    found = check_child(CHILD, TESTS, environment=child_environment(**variables))
+    assert int(found) == bits // 32
