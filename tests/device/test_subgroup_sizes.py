@@ -1,7 +1,7 @@
 """Operations on subgroups of 4 and of 16: lavapipe makes its vectors as wide as an environment variable says.
 
-The driver reads it once, so that a child process does the work, and says of what sizes its subgroups were. Mesa's cache of
-compiled shaders does not tell vectors of different widths apart: with it the child, or whoever comes next, would run
+The driver reads it once, so that a child process does the work, and says of what sizes its subgroups were. Mesa's cache
+of compiled shaders does not tell vectors of different widths apart: with it the child, or whoever comes next, would run
 code for another width, which crashes or is wrong.
 """
 

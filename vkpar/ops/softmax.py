@@ -12,7 +12,16 @@ from vkpar.ops import reductions, rows
 from vkpar.ops._builtin import SHIPPED
 from vkpar.ops._calls import Call, key_of, repeat
 from vkpar.ops._each_dispatch import FEW_TESTS
-from vkpar.ops._launch import INTEGERS, SHORT, check_arrays, check_float, check_number, check_out, check_overlap
+from vkpar.ops._launch import (
+    INTEGERS,
+    SHORT,
+    check_arrays,
+    check_float,
+    check_number,
+    check_out,
+    check_overlap,
+    run_single,
+)
 from vkpar.ops.rows import Binding
 
 _SOFTMAX: Final = {"softmax": "softmax_softmax", "log_softmax": "softmax_log"}
@@ -43,6 +52,9 @@ def log_softmax(a: Array, axis: int = -1, *, out: Array | None = None) -> Array:
 
 
 def _along(name: str, a: Array, axis: int, out: Array | None) -> Array:
+    made = run_single(name, a, out, axis)
+    if made is not None:
+        return made
     done = repeat(name, (a,), (out,), axis, in_place=True)
     if done is not None:
         return done[0]
