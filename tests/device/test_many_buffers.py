@@ -21,6 +21,7 @@ from planning import forget
 import vkpar
 from vkpar import InvalidUsageError, OutOfMemoryError, UnsupportedError, env
 from vkpar.ops._each_dispatch import Dispatch
+from vkpar.vulkan.device import LogicalDevice
 
 matmul_module = importlib.import_module("vkpar.ops.products")
 pytestmark = pytest.mark.device
@@ -157,6 +158,29 @@ def test_views_are_cut_along_what_no_binding_holds(
         runs[0] = 0
         np.testing.assert_array_equal(made().numpy(), want)
         assert runs[0] <= 40, "no piece for each row"
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "float16", "float32"])
+@pytest.mark.parametrize("shape", [(8, 30_011), (6, 5000, 7)])
+def test_long_rows_are_transposed_in_few_parts(
+    reopen: Callable[..., vkpar.Device], monkeypatch: pytest.MonkeyPatch, shape: tuple[int, ...], dtype: str
+) -> None:
+    """Though a binding holds some elements of every column, so that parts of whole rows would be single elements."""
+    device = reopen(max_buffer=200_000, max_binding=65_536)
+    host = np.random.default_rng(1).integers(0, 200, shape).astype(dtype)
+    a, turned = device.array(host), device.array(np.ascontiguousarray(host.T))
+    dispatch, sent = LogicalDevice.dispatch, [0]
+
+    def counted(self: LogicalDevice, *given: Any) -> None:
+        sent[0] += 1
+        dispatch(self, *given)
+
+    monkeypatch.setattr(LogicalDevice, "dispatch", counted)
+    packed, filled = a.T.contiguous(), device.empty(shape, dtype)
+    filled.T.copy_from(turned)
+    assert sent[0] < 2000
+    np.testing.assert_array_equal(packed.numpy(), host.T)
+    np.testing.assert_array_equal(filled.numpy(), host)
 
 
 @pytest.mark.parametrize("kernel", ["default", "matvec", "matmul_tiled"])

@@ -7,7 +7,7 @@ import struct
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from vkpar.arrays.layout import WIDE, Strides, extent, joined
+from vkpar.arrays.layout import WIDE, Strides, c_strides, extent, joined
 from vkpar.arrays.views import Viewable
 from vkpar.vulkan.memory.accounting import ARRAYS
 from vkpar.vulkan.memory.pool import round_up
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 _AXES: Final = 6  # that shaders/common/region.glsl takes
 _GROUP: Final = 256  # words that one of its work-groups moves
 _WORD: Final = 4
+_MANY: Final = 64  # parts, from which on it pays to move a view in halves, and each twice
 
 
 class _Part(NamedTuple):
@@ -43,12 +44,37 @@ def gather(view: Viewable, packed: Viewable) -> None:
 
     Both have elements and are on one device.
     """
-    _Move(view, packed, "region_pack").run()
+    move = _Move(view, packed, "region_pack")
+    axis = move.far_axis()
+    if axis is None:
+        move.run()
+        return
+    for part, among in _halves(view, packed, axis):
+        aside = packed.storage.device.empty(part.shape, part.dtype)
+        gather(part, aside)
+        scatter(aside, among)
 
 
 def scatter(packed: Viewable, view: Viewable) -> None:
     """Copy ``packed``, as of :func:`gather`, to a view that shows no element twice."""
-    _Move(view, packed, "region_unpack").run()
+    move = _Move(view, packed, "region_unpack")
+    axis = move.far_axis()
+    if axis is None:
+        move.run()
+        return
+    for part, among in _halves(view, packed, axis):
+        aside = packed.storage.device.empty(part.shape, part.dtype)
+        gather(among, aside)
+        scatter(aside, part)
+
+
+def _halves(view: Viewable, packed: Viewable, axis: int) -> Iterator[tuple[Viewable, Viewable]]:
+    """Yield the two halves of a view along an axis, and the same elements of ``packed``."""
+    shape, steps = view.shape, c_strides(view.shape)
+    middle = (shape[axis] + 1) // 2
+    for first, count in ((0, middle), (middle, shape[axis] - middle)):
+        part = (*shape[:axis], count, *shape[axis + 1 :])
+        yield view.view(part, view.strides, first * view.strides[axis]), packed.view(part, steps, first * steps[axis])
 
 
 class _Move:
@@ -74,6 +100,18 @@ class _Move:
         self._whole = _Part(
             view.byte_offset // self._unit, tuple(count for count, _ in axes), tuple(step for _, step in axes), 0
         )
+
+    def far_axis(self) -> int | None:
+        """Return the axis that reaches furthest where parts, cut along the axes before it, would be many and small.
+
+        Such as of the transpose of a few long rows, each binding of which holds some elements of every column.
+        """
+        if self._fits(self._whole):
+            return None
+        shape, strides = self._view.shape, self._view.strides
+        reach = [(count - 1) * abs(stride) for count, stride in zip(shape, strides, strict=True)]
+        axis = reach.index(max(reach))
+        return axis if math.prod(shape[:axis]) > _MANY else None
 
     def run(self) -> None:
         """Move all parts."""
