@@ -23,7 +23,7 @@ from vkpar.ops._launch import (
     check_out,
     check_overlap,
 )
-from vkpar.ops.folding import ceil_power, most_invocations, on_cpu
+from vkpar.ops.folding import ceil_power
 from vkpar.ops.kvcache import KVCache
 from vkpar.ops.strided import bind, stand_in
 from vkpar.ops.strided import whole as whole_of
@@ -285,11 +285,11 @@ class _Attention:
         return _Bound(lengths, seen, 2 if lengths.dtype == dtypes.int32 else 1, (first, int(lengths.size > 1)))
 
     def _combine(self, sums: Array, splits: int, out: Array) -> None:
-        call, device = self._call, self._call.device
+        call = self._call
         result = bind(call, out)
         quads = 2 * self._chunks
         lanes = ceil_power(quads)
-        threads = max(lanes, kernels.LEAST_THREADS if on_cpu(device) else min(256, most_invocations(device)))
+        threads = kernels.combining(call.device, self._width)
         count = self._batch * self._heads * self._tokens
         made, _ = sums.window()
         push = pack(

@@ -7,9 +7,10 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from vkpar.errors import UnsupportedError
 from vkpar.ops._launch import SHORT
 from vkpar.ops.cores import offers
-from vkpar.ops.folding import ceil_power, on_cpu
+from vkpar.ops.folding import ceil_power, most_invocations, on_cpu
 from vkpar.ops.matvec import WARP, has_warps
 from vkpar.ops.occupancy import units_of
 
@@ -136,6 +137,12 @@ def _cores(info: DeviceInfo, dtype: str, width: int) -> Kernel | None:
     return None
 
 
+def combining(device: Device, width: int) -> int:
+    """Return the invocations of a work-group that brings the parts of a row of ``width`` elements together."""
+    least = LEAST_THREADS if on_cpu(device) else min(256, most_invocations(device))
+    return max(ceil_power(2 * -(-width // 8)), least)
+
+
 def splits_for(device: Device, kernel: Kernel, groups: int, rows: int, keys: int, width: int) -> int:
     """Return in how many parts the keys are cut.
 
@@ -146,9 +153,21 @@ def splits_for(device: Device, kernel: Kernel, groups: int, rows: int, keys: int
         rows: queries of all heads and batches.
         keys: of a head.
         width: elements of a row.
+
+    Raises:
+        UnsupportedError: there are so many keys that the parts' weights do not fit in the shared memory of the kernel
+            that brings them together.
     """
     if kernel.name == _SMALL:
-        return -(-keys * (130 + 2 * -(-width // 8)) // (64 * _MOST_TURNS))
+        of_tile = 130 + 2 * -(-width // 8)  # turns, for 64 keys
+        splits = -(-keys * of_tile // (64 * _MOST_TURNS))
+        most = (device.limits.max_shared_memory - 16 * combining(device, width)) // 12
+        if splits > most:
+            raise UnsupportedError(
+                f"attention: there are {keys} keys, and kernels on {device.name} take "
+                f"{most * 64 * _MOST_TURNS // of_tile} at most"
+            )
+        return splits
     units = units_of(device.info)
     wanted = -(-tuning.groups * units // groups)
     if kernel.name.startswith(CORES):  # one of their groups fills a unit; s parts take keys / s + s * rows / 64

@@ -1,0 +1,152 @@
+"""How many turns an invocation's loops make in the kernels that CPU drivers take, by what the kernels are given.
+
+lavapipe ends an invocation after 65,535 turns of all its loops together, silently. A loop counts its bodies and, once
+more, the test that ends it; loops within others count each time that they are come to.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+import re
+import struct
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import pytest
+
+from vkpar.vulkan.device import LogicalDevice
+
+MOST = 60_000  # that kernels keep to
+
+
+class Sent(NamedTuple):
+    """A dispatch: its kernel, the words of its push constants, and what it is specialized by."""
+
+    name: str
+    push: tuple[int, ...]
+    constants: tuple[int, ...]
+
+
+Turns = Callable[[Sent], int]
+
+
+def loop(bodies: int, inside: int = 0) -> int:
+    """Return the turns of a loop of so many bodies, each with as many turns ``inside``."""
+    return bodies * (1 + inside) + 1
+
+
+def _small(sent: Sent) -> int:
+    """shaders/common/small.glsl: K, then each row and column that is stored."""
+    return loop(sent.push[2]) + loop(int(sent.name[-1]), loop(8))
+
+
+def _attention(sent: Sent) -> int:
+    """shaders/attention_small.comp: tiles of keys; in each a query by a key, and twice all the tile's scores."""
+    threads, width, keys, splits = *sent.constants[:2], sent.push[4], sent.push[6]
+    share = -(-keys // splits)
+    return loop(-(-share // threads), loop(-(-width // 4))) + 2 * (share + -(-share // threads))
+
+
+def _combine(sent: Sent) -> int:
+    """shaders/attention_combine.comp: parts that are read, compared, weighed, added up, and added up again."""
+    threads, quads, splits = sent.constants[:3]
+    slices = threads // quads
+    return 2 * loop(-(-splits // threads)) + 2 * loop(splits) + loop(-(-splits // slices)) + loop(slices)
+
+
+def _rows(sent: Sent) -> int:
+    """Kernels of rows that are read again (shaders/common/rows.glsl): loops over the row, others over lanes."""
+    reads, trees = next(counts for name, counts in ROWS.items() if re.match(name, sent.name))
+    _, extent, lanes = sent.push[:3]
+    return reads * loop(-(-extent // (4 * lanes))) + trees * loop(lanes.bit_length())
+
+
+# Kernels of rows: how often they read one, and how often they add up over its lanes.
+ROWS: dict[str, tuple[int, int]] = {
+    "softmax_loss_": (1, 2),
+    "softmax_": (2, 2),
+    "norm_grad_layer_": (3, 4),
+    "norm_grad_rms_": (2, 2),
+    "norm_layer_": (3, 2),
+    "norm_": (2, 1),
+}
+
+_LEFT = loop(4)  # what is left of four elements, one by one
+_TERMS = loop(16) + 2 * _LEFT  # of a sum over the slots that a kernel takes, and the rank's own
+_BLOCK = 32 * (1 + 2 * _TERMS + 2 * _LEFT) + 3 * loop(8)  # eights of elements of an invocation's blocks; see wire.glsl
+
+# By kernels' names: how many loops their modules have at most, and the turns that these make, whatever the sizes where
+# that is a number. A loop that is new has to come in here, with what bounds it.
+LOOPS: dict[str, tuple[int, Turns | int]] = {
+    r"matmul_small_": (3, _small),
+    r"matmul_wide_": (1, lambda sent: loop(-(-sent.push[2] // 4))),
+    r"matvec_lanes_": (1, lambda sent: loop(-(-sent.push[2] // 8))),
+    r"matmul_finish$": (1, lambda sent: loop(sent.push[5])),
+    r"attention_small_": (4, _attention),
+    r"attention_combine$": (6, _combine),
+    **{rf"{name}\w+_long$": (sum(counts), _rows) for name, counts in ROWS.items()},
+    r"take_u[124]$": (1, _LEFT),
+    r"region_(un)?pack_": (2, loop(4, loop(5))),
+    r"random_": (1, loop(10)),
+    r"quantized_pack_": (2, 2 * loop(8)),
+    r"add_": (2, 2 * _LEFT),
+    r"wire_(reduce|forward)_(cpu|texel)_": (16, _BLOCK),
+}
+ELSEWHERE = {"each_": "tests/unit/test_expressions.py", "reduce_": "tests/device/test_reductions.py"}
+# Those of GPUs alone. What CPU drivers take: vkpar/ops/products.py, attention_kernels.py, rows.py, comm/wires.py.
+_OF_GPUS = re.compile(
+    r"matmul_(tiled|coop)|matvec_(?!lanes|steps)|attention_(rows|tiled|warps|cores)|quantized_(matvec|dots|cores)"
+    r"|wire_\w+_gpu_|wire_gather_|norm_gather_|(softmax|norm)_\w+_kept$"
+)
+
+
+def is_for_gpus(kernel: str) -> bool:
+    """Say whether CPU drivers do without a kernel."""
+    return _OF_GPUS.match(kernel) is not None
+
+
+def counted(kernel: str) -> tuple[int, Turns | int]:
+    """Return how many loops a kernel has at most, and what counts their turns; no loops of a kernel without a line."""
+    return next((found for name, found in LOOPS.items() if re.match(name, kernel)), (0, 0))
+
+
+def turns_of(sent: Sent) -> int:
+    """Return the turns of a dispatch's loops in one invocation, at most."""
+    _, turns = counted(sent.name)
+    return turns if isinstance(turns, int) else turns(sent)
+
+
+def record(patch: pytest.MonkeyPatch, *, run: bool = False) -> list[Sent]:
+    """Have operations list what they dispatch, and not do it, so that arrays may be as large as there are.
+
+    Args:
+        patch: takes it back.
+        run: do it all the same.
+    """
+    sent: list[Sent] = []
+    modules = [importlib.import_module(f"vkpar.ops.{name}") for name in ("_launch", "_calls")]
+    submit = modules[0].submit
+
+    def submitted(
+        device: Any,
+        operation: str,
+        kernel: str,
+        ranges: Any,
+        push: bytes,
+        groups: tuple[int, int, int],
+        constants: tuple[int, ...] = (),
+        cost_ns: int = 0,
+    ) -> Any:
+        whole = len(push) // 4
+        sent.append(Sent(kernel, struct.unpack(f"={whole}I", push[: 4 * whole]), constants))
+        assert math.prod(groups) > 0
+        return submit(device, operation, kernel, ranges, push, groups, constants, cost_ns) if run else None
+
+    if not run:  # what does not go through submit: copies, such as of what lies transposed
+        for name in ("dispatch", "copy", "fill"):
+            patch.setattr(LogicalDevice, name, lambda *_, **__: None)
+    for module in modules:
+        patch.setattr(module, "submit", submitted)
+        patch.setattr(module, "make_plan", lambda *_, **__: None)
+    return sent
