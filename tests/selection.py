@@ -1,7 +1,7 @@
 """A small case of every kind of operation, checked against float64, for CPU drivers that have less than others or more.
 
-Each function takes a device and a generator. What it computes is as small as takes all the branches that depend on
-subgroups and on types; the tests of each operation have the sizes.
+Each function takes a device, a generator and, unless all are wanted, the types of floats. What it computes is as small
+as takes all the branches that depend on subgroups and on types; the tests of each operation have the sizes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from vkpar.testing import U, additions, gamma
 module, quantized_products = (
     importlib.import_module(f"vkpar.ops.{name}") for name in ("products", "quantized_products")
 )
-Case = Callable[[vkpar.Device, np.random.Generator], None]
+Case = Callable[..., None]
 WIRES = [*(("float32", wire) for wire in ("f16", "bf16", "f32", "q8")), ("float16", None), ("bfloat16", None)]
 
 
@@ -39,9 +39,9 @@ def held_by(
     return device.array(values, dtype), values.astype(np.float64)
 
 
-def elementwise(device: vkpar.Device, rng: np.random.Generator) -> None:
+def elementwise(device: vkpar.Device, rng: np.random.Generator, dtypes: Sequence[str] = FLOATS) -> None:
     """Whole arrays, rows that are broadcast, and columns: three forms of kernels."""
-    for dtype in FLOATS:
+    for dtype in dtypes:
         (a, x), (b, y) = (held_by(device, rng, (37, 66), dtype) for _ in range(2))
         check(a + b, x + y, U * np.abs(x + y))
         check(vkpar.multiply(a, b[3]), x * y[3], U * np.abs(x * y[3]))
@@ -52,17 +52,17 @@ def elementwise(device: vkpar.Device, rng: np.random.Generator) -> None:
         check(both[1], np.maximum(x, y), 0.0)
 
 
-def casts(device: vkpar.Device, rng: np.random.Generator) -> None:
-    for dtype in FLOATS:
+def casts(device: vkpar.Device, rng: np.random.Generator, dtypes: Sequence[str] = FLOATS) -> None:
+    for dtype in dtypes:
         a, x = held_by(device, rng, (5, 71), dtype)
         for other in FLOATS:
             check(vkpar.cast(a, other), x, 0.0)
         np.testing.assert_array_equal(vkpar.cast(a * 9.0, "int32").numpy(), np.trunc(values_of(a * 9.0)))
 
 
-def copies(device: vkpar.Device, rng: np.random.Generator) -> None:
-    """Views copied, joined and taken, in words and in halves."""
-    for dtype in ("float32", "float16", "uint8"):
+def copies(device: vkpar.Device, rng: np.random.Generator, dtypes: Sequence[str] = ("float32", "float16")) -> None:
+    """Views copied, joined and taken, in words, in halves and in bytes."""
+    for dtype in (*dtypes, "uint8"):
         host = rng.integers(0, 100, (9, 35, 3)).astype(dtype)
         a = device.array(host)
         np.testing.assert_array_equal(a[1::2, ::-1].contiguous().numpy(), host[1::2, ::-1])
@@ -73,9 +73,9 @@ def copies(device: vkpar.Device, rng: np.random.Generator) -> None:
             np.testing.assert_array_equal(vkpar.take(device.array(table), device.array(rows)).numpy(), table[rows])
 
 
-def reductions(device: vkpar.Device, rng: np.random.Generator) -> None:
+def reductions(device: vkpar.Device, rng: np.random.Generator, dtypes: Sequence[str] = FLOATS) -> None:
     """Of rows, of columns and of all, in one pass and in several."""
-    for dtype in FLOATS:
+    for dtype in dtypes:
         for shape in ((3, 4099), (4099, 6), (1, 70_001)):
             a, x = held_by(device, rng, shape, dtype)
             for axis in (0, 1):
@@ -85,9 +85,9 @@ def reductions(device: vkpar.Device, rng: np.random.Generator) -> None:
                 np.testing.assert_array_equal(vkpar.argmin(a, axis).numpy(), x.argmin(axis))
 
 
-def rows(device: vkpar.Device, rng: np.random.Generator) -> None:
+def rows(device: vkpar.Device, rng: np.random.Generator, dtypes: Sequence[str] = FLOATS) -> None:
     """Softmax and norms, of rows that are kept and of longer ones."""
-    for dtype in FLOATS:
+    for dtype in dtypes:
         for shape in ((5, 3), (3, 1001), (1, 20_000)):
             a, x = held_by(device, rng, shape, dtype)
             w, weight = held_by(device, rng, shape[1:], dtype)
@@ -108,23 +108,23 @@ def multiplied(
     check(vkpar.matmul(a, b, transpose_b=transpose_b, dtype="float32"), x @ y, error)
 
 
-def products(device: vkpar.Device, rng: np.random.Generator) -> None:
+def products(device: vkpar.Device, rng: np.random.Generator, dtypes: Sequence[str] = FLOATS) -> None:
     """Of few rows and of many; the last size is one that the kernels without loops take."""
-    for dtype in FLOATS:
+    for dtype in dtypes:
         for sizes in ((1, 40, 96), (3, 31, 50), (20, 72, 64), (2, 520, 256)):
             for transpose_b in (False, True):
                 multiplied(device, rng, sizes, dtype, transpose_b=transpose_b)
 
 
-def attention(device: vkpar.Device, rng: np.random.Generator) -> None:
-    for dtype in FLOATS:
+def attention(device: vkpar.Device, rng: np.random.Generator, dtypes: Sequence[str] = FLOATS) -> None:
+    for dtype in dtypes:
         for shape in ((1, 70, 64), (9, 40, 24)):
             arrays, values = made_of(device, rng, 4, 2, shape, dtype)
             for causal in (False, True):
                 check(vkpar.attention(*arrays, causal=causal), *attended(*values, causal=causal))
 
 
-def quantised(device: vkpar.Device, rng: np.random.Generator) -> None:
+def quantised(device: vkpar.Device, rng: np.random.Generator, dtypes: Sequence[str] = FLOATS) -> None:
     for kind in NAMES:
         blocks = blocks_of(rng, kind, 24, columns_of(kind))
         q, weights = made(device, blocks, kind), exact(blocks, kind).astype(np.float64)
@@ -133,13 +133,15 @@ def quantised(device: vkpar.Device, rng: np.random.Generator) -> None:
             values_of(vkpar.take(q, device.array(np.array([5, 23], np.int32)))), weights[[5, 23]]
         )
         for m, dtype in ((1, "float32"), (1, "float16"), (5, "float32"), (30, "bfloat16")):
+            if dtype not in dtypes:
+                continue
             a, x = held_by(device, rng, (m, columns_of(kind)), dtype)
             check(vkpar.matmul(a, q, transpose_b=True), x @ weights.T, error_of(x, blocks, kind))
 
 
-def rope(device: vkpar.Device, rng: np.random.Generator) -> None:
+def rope(device: vkpar.Device, rng: np.random.Generator, dtypes: Sequence[str] = FLOATS) -> None:
     positions = np.array([0, 1, 4095, 131_071], np.int32)
-    for dtype in FLOATS:
+    for dtype in dtypes:
         a, x = held_by(device, rng, (3, 4, 20), dtype)
         for style in ("llama", "neox"):
             found = vkpar.rope(a, device.array(positions), style=style)
