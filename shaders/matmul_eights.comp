@@ -1,9 +1,9 @@
-// Matrix product of float32 for CPU drivers whose subgroups are the eight lanes of a vector, in eights of elements: 16 rows
-// x 64 columns a subgroup, or as many of other sizes. Each lane makes ROWS rows of eight columns, which it reads at once. Rows of a are read by all lanes alike: a
-// read of eight elements takes less than the broadcasts of four that one lane has read. ACROSS: a is stored transposed.
-// Whole eights: the columns, where operands and their rows begin, and K, or where a is transposed its rows; K is a
-// multiple of 4 then. Rows and columns past the end are computed from the last ones: their rows are not written, their
-// columns are written once more, by the lane of a whole eight.
+// Matrix product of float32 for CPU drivers whose subgroups are the eight lanes of a vector, in eights of elements: 16
+// rows x 64 columns a subgroup, or as many of other sizes. Each lane makes ROWS rows of eight columns, which it reads
+// at once. Rows of a are read by all lanes alike: a read of eight elements takes less than the broadcasts of four that
+// one lane has read. ACROSS: a is stored transposed. Whole eights: the columns, where operands and their rows begin,
+// and K, or where a is transposed its rows; K is a multiple of 4 then. Rows and columns past the end are computed from
+// the last ones: their rows are not written, their columns are written once more, by the lane of a whole eight.
 // variants: along: ACROSS=0 | across: ACROSS=1
 // variants: plain: BIASED=0 | biased: BIASED=1
 #version 450
@@ -33,7 +33,7 @@ void add(uint row, float x, Eight y) {
 
 void main() {
     const uint height = ROWS * (8u / LANES);
-    uint groups_m = (push.m + height - 1u) / height;  // one after the other takes the same columns of b, which stay in caches
+    uint groups_m = (push.m + height - 1u) / height;  // neighbours share columns of b
     uint group = group_number();
     uint lane = gl_LocalInvocationID.x;
     uint row = group % groups_m * height + lane / LANES * ROWS;

@@ -1,8 +1,8 @@
-// Product of float32 by a matrix of few columns, COLUMNS of them, for CPU drivers whose subgroups are the eight lanes of a
-// vector: 32 rows a subgroup. Each lane makes four whole rows, and reads these; b is read by all lanes alike, eight elements
-// at once from the first one to the last. ACROSS: a is stored transposed.
-// K is a multiple of 8, the rows are one of 4; operands and rows of a begin at multiples of 8, of a transposed one of 4.
-// Rows of b and of the output lie side by side. Lanes past the end make the last four rows once more.
+// Product of float32 by a matrix of few columns, COLUMNS of them, for CPU drivers whose subgroups are the eight lanes
+// of a vector: 32 rows a subgroup. Each lane makes four whole rows, and reads these; b is read by all lanes alike,
+// eight elements at once from the first one to the last. ACROSS: a is stored transposed. K is a multiple of 8, the rows
+// are one of 4; operands and rows of a begin at multiples of 8, of a transposed one of 4. Rows of b and of the output
+// lie side by side. Lanes past the end make the last four rows once more.
 // variants: along: ACROSS=0 | across: ACROSS=1
 // variants: plain: BIASED=0 | biased: BIASED=1
 #version 450

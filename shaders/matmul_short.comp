@@ -1,8 +1,8 @@
-// Product of float32 of few steps of K, STEPS of them, by a transposed matrix, for CPU drivers whose subgroups are the eight
-// lanes of a vector: 32 rows x 64 columns a subgroup. Each lane makes eight columns, whose rows of b it holds; rows of a are
-// read by all lanes alike, eight elements at once from the first one to the last.
-// The columns are a multiple of 8, operands begin at multiples of 8, and rows of both lie side by side. Rows past the end
-// are not written. Lanes past the last column make the last eight once more.
+// Product of float32 of few steps of K, STEPS of them, by a transposed matrix, for CPU drivers whose subgroups are the
+// eight lanes of a vector: 32 rows x 64 columns a subgroup. Each lane makes eight columns, whose rows of b it holds;
+// rows of a are read by all lanes alike, eight elements at once from the first one to the last. The columns are a
+// multiple of 8, operands begin at multiples of 8, and rows of both lie side by side. Rows past the end are not
+// written. Lanes past the last column make the last eight once more.
 // variants: plain: BIASED=0 | biased: BIASED=1
 #version 450
 #extension GL_GOOGLE_include_directive : require

@@ -81,6 +81,11 @@ _BLOCK = 32 * (1 + 2 * _TERMS + 2 * _LEFT) + 3 * loop(8)  # eights of elements o
 LOOPS: dict[str, tuple[int, Turns | int]] = {
     r"matmul_small_": (3, _small),
     r"matmul_wide_": (1, lambda sent: loop(-(-sent.push[2] // 4))),
+    # All loops but the one over K have constant bounds and are unrolled: these have no turns once they are compiled.
+    r"matmul_eights_along_": (5, lambda sent: loop(-(-sent.push[2] // 8))),
+    r"matmul_eights_across_": (6, lambda sent: loop(-(-sent.push[2] // 4))),
+    r"matmul_narrow_": (4, lambda sent: loop(-(-sent.push[2] // 8))),
+    r"matmul_short_": (5, loop(4)),
     r"matvec_lanes_": (1, lambda sent: loop(-(-sent.push[2] // 8))),
     r"matmul_finish$": (1, lambda sent: loop(sent.push[5])),
     r"attention_small_": (4, _attention),

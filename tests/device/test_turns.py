@@ -98,10 +98,14 @@ def test_products_by_kernels_of_lanes(cpu: vkpar.Device, sent: list[Sent]) -> No
     if not lanes.has_wide(cpu.info):
         pytest.skip(f"{cpu.name} has other kernels")
     k = products._MAX_TURNS
+    for rows, columns, turned in ((9, 64, False), (9, 3, False), (16, 64, True), (12, 3, True)):
+        shape = (k, rows) if turned else (rows, k)
+        vkpar.matmul(cpu.empty(shape), cpu.empty((k, columns)), transpose_a=turned)
     vkpar.matmul(cpu.empty((8, k)), cpu.empty((k, 64)))
     vkpar.matmul(cpu.empty((2, k)), cpu.empty((64, k)), transpose_b=True)
     vkpar.matmul(cpu.empty((2, k)), cpu.empty((k, 64)))
     check(sent, "matmul_wide_", "matvec_lanes_", "matvec_steps_", "matmul_finish")
+    check(sent, "matmul_eights_along_", "matmul_eights_across_", "matmul_narrow_across_")
 
 
 @pytest.mark.parametrize("kind", NAMES)
@@ -198,6 +202,8 @@ def to_either_side(
         ("matmul_small_", 1, 3, False, 1),
         ("matmul_small_", 9, 3, True, 1),
         ("matmul_wide_", 9, 8, False, 4),
+        ("matmul_eights_along_", 9, 8, False, 8),
+        ("matmul_narrow_along_", 12, 3, False, 8),
         ("matvec_lanes_", 2, 3, True, 8),
     ],
 )
@@ -212,6 +218,8 @@ def test_turns_of_products(
 ) -> None:
     monkeypatch.setattr(products, "_MAX_TURNS", 1 << 30)
     monkeypatch.setattr(lanes, "parts_of", lambda product, most: 1)
+    if not kernel.startswith(("matmul_eights_", "matmul_narrow_")):
+        monkeypatch.setattr(lanes, "eights", lambda *_: None)
     if kernel == "matmul_small_":
         monkeypatch.setattr(lanes, "takes", lambda *_: False)
     elif not lanes.has_wide(limited.info):
