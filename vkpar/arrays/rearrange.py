@@ -44,28 +44,26 @@ def gather(view: Viewable, packed: Viewable) -> None:
 
     Both have elements and are on one device.
     """
-    move = _Move(view, packed, "region_pack")
-    axis = move.far_axis()
-    if axis is None:
-        move.run()
-        return
-    for part, among in _halves(view, packed, axis):
-        aside = packed.storage.device.empty(part.shape, part.dtype)
-        gather(part, aside)
-        scatter(aside, among)
+    _rearrange(view, packed, "region_pack")
 
 
 def scatter(packed: Viewable, view: Viewable) -> None:
     """Copy ``packed``, as of :func:`gather`, to a view that shows no element twice."""
-    move = _Move(view, packed, "region_unpack")
+    _rearrange(view, packed, "region_unpack")
+
+
+def _rearrange(view: Viewable, packed: Viewable, kernel: str) -> None:
+    """Copy between a view and ``packed``, at once or half by half: each half by way of memory of its own."""
+    move = _Move(view, packed, kernel)
     axis = move.far_axis()
     if axis is None:
         move.run()
         return
     for part, among in _halves(view, packed, axis):
+        source, target = (part, among) if kernel == "region_pack" else (among, part)
         aside = packed.storage.device.empty(part.shape, part.dtype)
-        gather(among, aside)
-        scatter(aside, part)
+        gather(source, aside)
+        scatter(aside, target)
 
 
 def _halves(view: Viewable, packed: Viewable, axis: int) -> Iterator[tuple[Viewable, Viewable]]:

@@ -330,9 +330,30 @@ def _dispatch(call: Call, p: Problem, piece: Piece) -> None:
     range_o, o_first = p.target.window(at * made, cells * made)
     a_first, o_first = a_first // width, o_first // made
     step, row = p.steps or (extent * row, row)
-    wide = a_first % 4 == 0 and (step % 4 == 0 or piece.blocks == 1)
     units = piece.blocks * piece.parts * -(-piece.columns // 4)
-    constants: tuple[int, ...] = (p.group, wide, IN_A_ROW if on_cpu(call.device) else 0)
+    constants, push, whole = told(p, piece, extent, (a_first, o_first), (step, row), skipped)
+    groups, layers, kernel = -(-units * p.lanes // p.group), 1, p.kernel(whole=whole)
+    if "columns_w64" in kernel and _is_straight(p, piece, extent, step == extent * row):
+        groups, layers, constants = piece.columns // (4 * p.group), piece.blocks * piece.parts, (*constants, 1)
+    call.dispatch(kernel, (source, p.target), (range_a, range_o), push, groups, constants, layers=layers)
+
+
+def told(
+    p: Problem, piece: Piece, extent: int, firsts: tuple[int, int], steps: tuple[int, int], skipped: int = 0
+) -> tuple[tuple[int, ...], bytes, bool]:
+    """Return what a kernel is specialized by, its push constants, and whether it reads runs of four at multiples.
+
+    Args:
+        p: the pass.
+        piece: of it.
+        extent: elements that a block of the piece has along the axis.
+        firsts: the elements of the two bindings at which source and target begin.
+        steps: from one block of the source to the next, and from one row, or element of a row, to the next.
+        skipped: elements of the axis before the piece.
+    """
+    (a_first, o_first), (step, row) = firsts, steps
+    wide = a_first % 4 == 0 and (step % 4 == 0 or piece.blocks == 1)
+    constants: tuple[int, ...] = (p.group, wide, IN_A_ROW if on_cpu(p.source.device) else 0)
     counts: tuple[int, ...] = (piece.blocks, extent, step, piece.parts, p.part, p.lanes)
     whole = wide and extent % 4 == 0
     if p.columns > 1:
@@ -340,10 +361,7 @@ def _dispatch(call: Call, p: Problem, piece: Piece) -> None:
         constants = (p.group, wide, o_first % 4 == 0 and p.columns % 4 == 0)
         counts = (piece.blocks, extent, piece.columns, step, row, p.columns, piece.parts, p.part, p.lanes)
     push = pack(*counts, a_first, o_first, skipped, int(p.last), p.kind.flip(p.dtype), p.divisor)
-    groups, layers, kernel = -(-units * p.lanes // p.group), 1, p.kernel(whole=whole)
-    if "columns_w64" in kernel and _is_straight(p, piece, extent, step == extent * row):
-        groups, layers, constants = piece.columns // (4 * p.group), piece.blocks * piece.parts, (*constants, 1)
-    call.dispatch(kernel, (source, p.target), (range_a, range_o), push, groups, constants, layers=layers)
+    return constants, push, whole
 
 
 def _is_straight(p: Problem, piece: Piece, extent: int, dense: bool) -> bool:

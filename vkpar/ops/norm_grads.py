@@ -95,16 +95,14 @@ def _launch(call: Call, operands: Mapping[str, Array], kind: str, eps: float) ->
     length = x.shape[-1]
     count = x.size // length
     target = rows.stand_in(call, call.results[0], count, length)
-    terms = None if weight is None else call.temporary((count, length), dtypes.float32)
-    bindings = (
-        Binding("x", x, length),
-        Binding("w", x if weight is None else weight, length if weight is None else 0),
-        Binding("b", grad, length),
-        Binding("y", target, length, True),
-        Binding("h", target, length)
-        if terms is None
-        else Binding("h", terms, length, True),  # nothing is written there
-    )
+    sums = [grad]
+    if weight is None:  # the kernel touches neither then: anything stands for them
+        w, h = Binding("w", x, length), Binding("h", target, length)
+    else:
+        terms = call.temporary((count, length), dtypes.float32)
+        sums = [terms, grad]
+        w, h = Binding("w", weight, 0), Binding("h", terms, length, True)
+    bindings = (Binding("x", x, length), w, Binding("b", grad, length), Binding("y", target, length, True), h)
 
     def constants(wide: Mapping[str, bool]) -> tuple[int, ...]:
         own = (False, 0, False) if weight is None else (True, FLOATS[weight.dtype.name], wide["w"])
@@ -113,8 +111,7 @@ def _launch(call: Call, operands: Mapping[str, Array], kind: str, eps: float) ->
     kernel = f"norm_grad_{kind}_{SHORT[x.dtype.name]}"
     rows.launch(call, kernel, count, length, bindings, eps, constants, keeps=False)
     rows.settle(call, target, call.results[0])
-    sources = [grad] if terms is None else [terms, grad]
-    for source, out in zip(sources, call.results[1:], strict=False):
+    for source, out in zip(sums, call.results[1:], strict=False):
         _add_up(call, source, out, (count, length))
 
 

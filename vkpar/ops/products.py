@@ -118,21 +118,20 @@ def _in_eights(product: Product, out: Array, epilogue: Epilogue, call: Call) -> 
     if made is None:
         return False
     a, b, bias = product.a, product.b, epilogue.bias
-    arrays, ranges = [a.array, b.array, out], [*made.ranges]
-    more: tuple[int, ...] = ()
+    added: list[tuple[Array, BufferRange, int]] = []
     fused = epilogue.residual is None and epilogue.activation in (0, ACTIVATIONS["relu"])
     if fused and bias is not None:
         bound, first = window(bias, 0, bias.size)
         fused = bias.dtype == dtypes.float32 and bias.size == product.n and lanes.may_add(made, first)
-        arrays, ranges, more = [*arrays, bias], [*ranges, bound], (first,)
+        added = [(bias, bound, first)] if fused else []
     if not fused and not _may_hold_sums(out, epilogue):
         return False
-    if not fused:
-        arrays, ranges, more = arrays[:3], ranges[:3], ()
-    kernel = f"{made.kernel}_{'biased' if more else 'plain'}"
+    arrays = [a.array, b.array, out, *(array for array, _, _ in added)]
+    ranges = [*made.ranges, *(bound for _, bound, _ in added)]
+    kernel = f"{made.kernel}_{'biased' if added else 'plain'}"
     constants = (int(fused and bool(epilogue.activation)), *made.constants)
-    batches = (a.batch, b.batch, product.m * product.n)
-    push = words(product.m, product.n, product.k, *made.firsts, a.row, b.row, product.n, *batches, *more)
+    steps = (a.row, b.row, product.n, a.batch, b.batch, product.m * product.n)
+    push = words(product.m, product.n, product.k, *made.firsts, *steps, *(first for *_, first in added))
     cost_ns = product.batch * product.work // _WORK_PER_NS
     if product.key is None or not epilogue.empty:
         call.dispatch(kernel, arrays, ranges, push, made.groups, constants, cost_ns, layers=product.batch)

@@ -7,6 +7,7 @@ another order: a sum over several buffers may differ in its last bits from one o
 
 from __future__ import annotations
 
+import math
 from typing import Final, NamedTuple
 
 from vkpar import dtypes
@@ -14,9 +15,9 @@ from vkpar.arrays.array import Array
 from vkpar.device import Device
 from vkpar.dtypes import DType
 from vkpar.ops import folding, tables
-from vkpar.ops._calls import Call, pack
+from vkpar.ops._calls import Call
 from vkpar.ops._launch import writable_in_place
-from vkpar.ops.folding import Kind, Problem, between, ceil_power, floor_power, kernel_of, most_invocations
+from vkpar.ops.folding import Kind, Piece, Problem, between, ceil_power, floor_power, kernel_of, most_invocations, told
 from vkpar.ops.occupancy import units_of
 
 _GROUP: Final = 256  # invocations of a group; the kernel of columns has room for so many
@@ -91,10 +92,7 @@ def reduce(call: Call, kind: Kind, a: Array, groups: list[tuple[int, bool]], out
 
 
 def _product(groups: list[tuple[int, bool]]) -> int:
-    product = 1
-    for size, _ in groups:
-        product *= size
-    return product
+    return math.prod(size for size, _ in groups)
 
 
 def fold(
@@ -129,21 +127,14 @@ def _writes_apart(target: Array, shape: tuple[int, int, int]) -> bool:
 
 def _at_once(call: Call, p: Problem, strips: int) -> None:
     """Reduce in one dispatch, ``strips`` of groups having all columns."""
-    rows, blocks = p.columns == 1, p.blocks
-    width = (1 if rows else 4 * -(-p.columns // 4)) * (2 if p.kind.family == "place" else 1)
+    blocks = p.blocks
+    width = (1 if p.columns == 1 else 4 * -(-p.columns // 4)) * (2 if p.kind.family == "place" else 1)
     parts = call.temporary((blocks, p.parts, width), dtypes.uint32)
     counters = call.table(tables.counters(call.device, blocks * strips))
     range_a, a_first = p.source.window(0, p.source.size)
     range_o, o_first = p.target.window(0, p.target.size)
-    step, row = p.steps or (p.extent * p.columns, p.columns)
-    wide = a_first % 4 == 0 and (step % 4 == 0 or blocks == 1)
-    constants: tuple[int, ...] = (p.group, wide, 0)
-    counts: tuple[int, ...] = (blocks, p.extent, step, p.parts, p.part, p.lanes)
-    if not rows:
-        wide = wide and row % 4 == 0 and p.columns % 4 == 0
-        constants = (p.group, wide, o_first % 4 == 0 and p.columns % 4 == 0)
-        counts = (blocks, p.extent, p.columns, step, row, p.columns, p.parts, p.part, p.lanes)
-    push = pack(*counts, a_first, o_first, 0, int(p.last), p.kind.flip(p.dtype), p.divisor)
+    steps = p.steps or (p.extent * p.columns, p.columns)
+    constants, push, _ = told(p, Piece(0, blocks, 0, p.parts, 0, p.columns), p.extent, (a_first, o_first), steps)
     kernel = kernel_of(p.kind, p.source.dtype, p.target.dtype, p.columns, "_once")
     ranges = (range_a, range_o, parts.window()[0], counters.window()[0])
     call.dispatch(kernel, (p.source, p.target, parts, counters), ranges, push, blocks * strips * p.parts, constants)

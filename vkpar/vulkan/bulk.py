@@ -44,6 +44,8 @@ class Copies:
 
     def copy(self, source: BufferRange, target: BufferRange) -> bool:
         """Copy ``source`` to ``target``, which do not overlap; False, and nothing done, where the kernel cannot."""
+        if not suits(self._info, source.nbytes):
+            return False
         first, second = (api.load().address(item.buffer) for item in (source, target))
         pins = [item.owner for item in (source, target) if item.owner is not None]
         return self.copy_part(first, source.offset, second, target.offset, source.nbytes, pins)
@@ -51,8 +53,11 @@ class Copies:
     def copy_part(
         self, source: int, start: int, target: int, at: int, nbytes: int, pins: Sequence[object] = ()
     ) -> bool:
-        """Copy as :meth:`copy` does, of VkBuffers given as numbers; ``pins`` keep their memory, for a graph."""
-        if start % ALIGNMENT or at % ALIGNMENT or nbytes % _UNIT or not suits(self._info, nbytes):
+        """Copy as :meth:`copy` does, of VkBuffers given as numbers, where :func:`suits` says so.
+
+        ``pins`` keep their memory, for a graph.
+        """
+        if start % ALIGNMENT or at % ALIGNMENT or nbytes % _UNIT:
             return False
         plan = self._plans.get(nbytes) or self._plan(nbytes)
         if plan is None:
