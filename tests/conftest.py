@@ -120,7 +120,7 @@ def rigs() -> Iterator[Rigs]:
 @pytest.fixture
 def rig(rigs: Rigs) -> Iterator[Callable[..., vkpar.Communicator]]:
     """Give a function that opens a communicator on the devices that letters name; see ``reducing.devices_of``."""
-    from reducing import devices_of
+    from helpers.ops.reducing import devices_of
 
     opened: list[vkpar.Communicator] = []
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from attending import attended, made_of
-from elements import FLOATS, check, normal, values_of
+from helpers.ops.attending import attended, made_of
+from helpers.ops.elements import FLOATS, check, normal, values_of
 
 import vkpar
 

@@ -6,8 +6,8 @@ import importlib
 
 import numpy as np
 import pytest
-from attending import attended, made_of
-from elements import check, normal
+from helpers.ops.attending import attended, made_of
+from helpers.ops.elements import check, normal
 
 import vkpar
 

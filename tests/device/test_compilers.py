@@ -16,8 +16,8 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from children import check_child, child_environment, run_child
 from conftest import FULL, found, has
+from helpers.process.children import check_child, child_environment, run_child
 
 TOOLS = Path(__file__).resolve().parents[2] / "tools"
 GPUS = r"^(?!wire_\w+?_(cpu|texel)_|matmul_(eights|narrow|short)_)"  # the others are those of CPU drivers alone

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.vulkan.planning import dispatches, forget
 from numpy.typing import NDArray
-from planning import dispatches, forget
 
 import vkpar
 from vkpar import env

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import FULL
-from elementwise import held, seen
+from helpers.ops.elementwise import held, seen
 from hypothesis import given
 from hypothesis import strategies as st
 

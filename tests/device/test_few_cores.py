@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from elements import check, held, normal, values_of
+from helpers.ops.elements import check, held, normal, values_of
+from helpers.vulkan.planning import dispatches, forget
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from planning import dispatches, forget
 
 import vkpar
 from vkpar.ops import cores, few_cores

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import FULL
-from elements import ROUNDING, check, normal, values_of
 from gguf import GGMLQuantizationType, quants
+from helpers.ops.elements import ROUNDING, check, normal, values_of
+from helpers.vulkan.planning import forget
 from numpy.typing import NDArray
-from planning import forget
 
 import vkpar
 from vkpar.ops.quantized import KINDS

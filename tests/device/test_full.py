@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.vulkan.planning import forget
 from numpy.typing import NDArray
-from planning import forget
 
 import vkpar
 from vkpar.ops import _each_dispatch

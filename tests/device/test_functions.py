@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from elementwise import BINARY, COMPARISONS, UNARY, Case, check, held, pow_bound, seen
+from helpers.ops.elementwise import BINARY, COMPARISONS, UNARY, Case, check, held, pow_bound, seen
 
 import vkpar
 from vkpar import InvalidUsageError, OperandError, UnsupportedError

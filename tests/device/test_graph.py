@@ -12,15 +12,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from children import check_child, child_environment
 from conftest import FULL
-from graphs import Machine, check, program
-from handles import held
+from helpers.graph.graphs import Machine, check, program
+from helpers.process.children import check_child, child_environment
+from helpers.process.interrupting import Interrupt
+from helpers.process.threads import in_threads
+from helpers.vulkan.handles import held
+from helpers.vulkan.parking import parked
 from hypothesis import given
 from hypothesis import strategies as st
-from interrupting import Interrupt
-from parking import parked
-from threads import in_threads
 
 import vkpar
 from vkpar import DeviceLostError, InvalidUsageError, VulkanError, env

@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from children import check_child, child_environment
-from handles import held
+from helpers.process.children import check_child, child_environment
+from helpers.process.threads import in_threads
+from helpers.vulkan.handles import held
+from helpers.vulkan.parking import parked
 from hypothesis import given
 from hypothesis import strategies as st
-from parking import parked
-from threads import in_threads
 
 import vkpar
 from vkpar import DLPackError, HostArray, InvalidUsageError, UnsupportedError

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 from conftest import FULL
-from elements import FLOATS, check, normal
-from planning import forget
-from quantizing import NAMES, blocks_of, columns_of, error_of, exact, made, magnitudes
+from helpers.ops.elements import FLOATS, check, normal
+from helpers.ops.quantizing import NAMES, blocks_of, columns_of, error_of, exact, made, magnitudes
+from helpers.vulkan.planning import forget
 
 import vkpar
 from vkpar.ops.quantized import KINDS

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
-from children import check_child
 from conftest import FULL
-from interrupting import Interrupt
+from helpers.process.children import check_child
+from helpers.process.interrupting import Interrupt
 
 import vkpar
 from vkpar import env

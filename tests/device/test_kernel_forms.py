@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from modules import module
+from helpers.vulkan.modules import module
 
 import vkpar
 from vkpar import InvalidUsageError, ShaderCompileError, UnsupportedError

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from conftest import require
-from queues import queues_apart
+from helpers.vulkan.queues import queues_apart
 
 import vkpar
 from vkpar.comm.rig import links, linktest

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from elementwise import held, seen
+from helpers.ops.elementwise import held, seen
 
 import vkpar
 from vkpar import InvalidUsageError, UnsupportedError

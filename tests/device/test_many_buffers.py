@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import FULL
+from helpers.vulkan.planning import forget
 from hypothesis import given
 from hypothesis import strategies as st
-from planning import forget
 
 import vkpar
 from vkpar import InvalidUsageError, OutOfMemoryError, UnsupportedError, env

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import FULL
+from helpers.vulkan.planning import forget
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from planning import forget
 
 import vkpar
 from vkpar.ops import matvec, occupancy

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import FULL
-from elementwise import UNARY
+from helpers.ops.elementwise import UNARY
+from helpers.vulkan.planning import forget
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from planning import forget
 
 import vkpar
 from vkpar.ops import occupancy

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.process.threads import in_threads
 from hypothesis import given
 from hypothesis import strategies as st
-from threads import in_threads
 
 import vkpar
 from vkpar import InvalidUsageError, OutOfMemoryError, UnsupportedError, env

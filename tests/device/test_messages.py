@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from children import child_environment, run_child
+from helpers.process.children import child_environment, run_child
 
 import vkpar
 from vkpar.errors import OutOfMemoryError, UnsupportedError, VulkanError

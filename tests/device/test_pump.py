@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from children import check_child
 from conftest import FULL, require
-from pumping import SLOT, Stand, bytes_at, stand, until
+from helpers.process.children import check_child
+from helpers.vulkan.pumping import SLOT, Stand, bytes_at, stand, until
 
 import vkpar
 from vkpar.errors import DeviceLostError, OutOfMemoryError, VulkanError

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import FULL
-from elements import FLOATS, check, normal, values_of
 from gguf import quants
+from helpers.ops.elements import FLOATS, check, normal, values_of
+from helpers.ops.quantizing import NAMES, TYPES, blocks_of, columns_of, error_of, exact, made
+from helpers.vulkan.planning import forget
 from numpy.typing import NDArray
-from planning import forget
-from quantizing import NAMES, TYPES, blocks_of, columns_of, error_of, exact, made
 
 import vkpar
 from vkpar import InvalidUsageError, UnsupportedError, env

@@ -6,11 +6,11 @@ import importlib
 
 import numpy as np
 import pytest
-from elements import check, normal
+from helpers.ops.elements import check, normal
+from helpers.ops.quantizing import NAMES, blocks_of, error_of, exact, made
+from helpers.vulkan.planning import dispatches, forget
 from hypothesis import given
 from hypothesis import strategies as st
-from planning import dispatches, forget
-from quantizing import NAMES, blocks_of, error_of, exact, made
 
 import vkpar
 from vkpar.ops import quantized_cores

@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from elements import FLOATS, check, held, normal, values_of
+from helpers.ops.elements import FLOATS, check, held, normal, values_of
+from helpers.vulkan.planning import forget
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from planning import forget
 
 import vkpar
 from vkpar.testing import additions, gamma

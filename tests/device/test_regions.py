@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.ops.regions import keys, shapes
+from helpers.process.threads import in_threads
+from helpers.vulkan.parking import parked
 from hypothesis import given
 from hypothesis import strategies as st
-from parking import parked
-from regions import keys, shapes
-from threads import in_threads
 
 import vkpar
 from vkpar import InvalidUsageError, env

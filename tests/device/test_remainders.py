@@ -7,7 +7,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from elementwise import TINY, held, seen
+from helpers.ops.elementwise import TINY, held, seen
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray

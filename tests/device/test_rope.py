@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from elements import FLOATS, check, normal, values_of
+from helpers.ops.elements import FLOATS, check, normal, values_of
+from helpers.ops.references import plain, turned
 from numpy.typing import NDArray
-from references import plain, turned
 
 import vkpar
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from elements import FLOATS, normal, values_of
-from planning import forget
+from helpers.ops.elements import FLOATS, normal, values_of
+from helpers.vulkan.planning import forget
 
 import vkpar
 

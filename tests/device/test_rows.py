@@ -8,11 +8,11 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from elements import FLOATS, check, normal, values_of
+from helpers.ops.elements import FLOATS, check, normal, values_of
+from helpers.ops.references import depth, log_error, norm_error, softmax_error
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from references import depth, log_error, norm_error, softmax_error
 
 import vkpar
 from vkpar.testing import U, additions

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from conftest import require
-from pumping import Stand, stand, until
+from helpers.vulkan.pumping import Stand, stand, until
 
 import vkpar
 from vkpar.errors import OutOfMemoryError

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from parking import parked
+from helpers.vulkan.parking import parked
 
 import vkpar
 from vkpar import OutOfMemoryError

@@ -10,8 +10,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from children import check_child, child_environment
 from conftest import require
+from helpers.process.children import check_child, child_environment
 
 from vkpar import env
 

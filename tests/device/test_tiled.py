@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pytest
 from conftest import FULL
+from helpers.vulkan.planning import dispatches, forget
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from planning import dispatches, forget
 
 import vkpar
 from vkpar.ops import occupancy, tiled

@@ -1,8 +1,9 @@
 """No invocation makes more turns of its loops than CPU drivers allow, at the largest sizes; turns are counted right.
 
 lavapipe ends an invocation after 65,535 turns, silently. What the kernels make is computed from what they are given
-(tests/turns.py); nothing runs then, so that arrays may be as large as there are. Where the driver has the limit, each
-kernel also runs with sizes to either side of it, its cuts taken away: it must be right below, and wrong above.
+(tests/helpers/ops/turns.py); nothing runs then, so that arrays may be as large as there are. Where the driver has the
+limit, each kernel also runs with sizes to either side of it, its cuts taken away: it must be right below, and wrong
+above.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pytest
 from conftest import Rigs
-from planning import forget
-from quantizing import NAMES, blocks_of, columns_of, made
-from turns import MOST, Sent, loop, record, turns_of
+from helpers.ops.quantizing import NAMES, blocks_of, columns_of, made
+from helpers.ops.turns import MOST, Sent, loop, record, turns_of
+from helpers.vulkan.planning import forget
 
 import vkpar
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from children import check_child, child_environment, run_child
 from conftest import found
+from helpers.process.children import check_child, child_environment, run_child
 
 import vkpar
 from vkpar import env

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.ops.regions import keys, shapes
 from hypothesis import given
 from hypothesis import strategies as st
-from regions import keys, shapes
 
 import vkpar
 from vkpar import InvalidUsageError

@@ -15,10 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import FULL
-from hypothesis import given
-from hypothesis import strategies as st
-from reducing import FORMATS as ALL_FORMATS
-from reducing import (
+from helpers.ops.reducing import FORMATS as ALL_FORMATS
+from helpers.ops.reducing import (
     INTEGERS,
     Numbers,
     Wires,
@@ -30,6 +28,8 @@ from reducing import (
     through,
     to_dtype,
 )
+from hypothesis import given
+from hypothesis import strategies as st
 
 import vkpar
 from vkpar import dtypes

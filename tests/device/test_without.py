@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
-import selection
 from conftest import require
+from helpers.ops import selection
 
 import vkpar
 from vkpar import env

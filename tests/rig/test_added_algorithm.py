@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from scheduling import posed, reduction, run, slots_for, split
+from helpers.comm.scheduling import posed, reduction, run, slots_for, split
 
 import vkpar
 from vkpar import InvalidUsageError, UnsupportedError

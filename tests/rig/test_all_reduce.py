@@ -9,8 +9,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 from conftest import FULL
-from parking import parked
-from reducing import (
+from helpers.ops.reducing import (
     ALGORITHMS,
     FORMATS,
     Numbers,
@@ -26,6 +25,7 @@ from reducing import (
     reduced,
     to_dtype,
 )
+from helpers.vulkan.parking import parked
 
 import vkpar
 

@@ -7,9 +7,7 @@ import functools
 import numpy as np
 import pytest
 from conftest import FULL, Rigs
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from reducing import (
+from helpers.ops.reducing import (
     ALGORITHMS,
     FORMATS,
     INTEGERS,
@@ -25,6 +23,8 @@ from reducing import (
     reduced,
     to_dtype,
 )
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import vkpar
 from vkpar.comm.plan.choose import Choice, Tuning

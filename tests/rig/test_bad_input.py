@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import Rigs
-from reducing import devices_of
+from helpers.ops.reducing import devices_of
 
 import vkpar
 from vkpar import InvalidUsageError, UnsupportedError

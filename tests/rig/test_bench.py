@@ -11,9 +11,9 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from benching import QUICK, TWO, Idle, corrupt, run_json
-from children import child_environment, run_child
 from conftest import require
+from helpers.process.benching import QUICK, TWO, Idle, corrupt, run_json
+from helpers.process.children import child_environment, run_child
 
 import vkpar
 from vkpar.bench import exact, host, matmul, selfcheck

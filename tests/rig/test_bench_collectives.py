@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from benching import QUICK, TWO, Idle, corrupt, run_json, skip_self_test
 from conftest import require
+from helpers.process.benching import QUICK, TWO, Idle, corrupt, run_json, skip_self_test
 
 import vkpar
 from vkpar.bench import exact

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from benching import QUICK, run_json
 from conftest import require
+from helpers.process.benching import QUICK, run_json
 
 import vkpar
 from vkpar.bench import copying

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from benching import run_json
 from conftest import require
+from helpers.process.benching import run_json
 
 from vkpar import InvalidUsageError
 from vkpar.bench import model, model_plot, model_weights

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from benching import run_json
 from conftest import Rigs, require
+from helpers.process.benching import run_json
 
 import vkpar
 from vkpar.bench import decode, step

@@ -8,10 +8,19 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 from conftest import Rigs
+from helpers.ops.reducing import (
+    Numbers,
+    check_identical,
+    devices_of,
+    exact_sum,
+    fresh_devices,
+    integers,
+    reduced,
+    to_dtype,
+)
+from helpers.vulkan.parking import parked
 from hypothesis import given
 from hypothesis import strategies as st
-from parking import parked
-from reducing import Numbers, check_identical, devices_of, exact_sum, fresh_devices, integers, reduced, to_dtype
 
 import vkpar
 from vkpar import InvalidUsageError, UnsupportedError

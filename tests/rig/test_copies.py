@@ -9,11 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import FULL, Rigs
-from delays import Delays
-from handles import held
-from parking import parked
-from queues import queues_apart
-from reducing import (
+from helpers.comm.delays import Delays
+from helpers.ops.reducing import (
     FORMATS,
     Numbers,
     algorithms_for,
@@ -24,6 +21,9 @@ from reducing import (
     integers,
     reals,
 )
+from helpers.vulkan.handles import held
+from helpers.vulkan.parking import parked
+from helpers.vulkan.queues import queues_apart
 
 import vkpar
 from vkpar import CommunicatorError, UnsupportedError, WaitTimeoutError, env

@@ -9,11 +9,11 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-import fusing
-import llama_reference as reference
+import helpers.parallel.llama_reference as reference
 import numpy as np
 import pytest
-import reducing
+from helpers.graph import fusing
+from helpers.ops import reducing
 
 import vkpar
 from vkpar.parallel import ColumnParallelLinear, ParallelMLP, RMSNorm, RowParallelLinear, Split

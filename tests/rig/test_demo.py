@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-import reducing
+from helpers.ops import reducing
 
 from vkpar.demo import main, weights
 from vkpar.parallel.models import encoding

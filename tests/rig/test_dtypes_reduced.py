@@ -10,7 +10,16 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 from conftest import FULL
-from reducing import INTEGERS, Numbers, algorithms_for, check_identical, combined, largest_of, mixed, reduced
+from helpers.ops.reducing import (
+    INTEGERS,
+    Numbers,
+    algorithms_for,
+    check_identical,
+    combined,
+    largest_of,
+    mixed,
+    reduced,
+)
 
 import vkpar
 from vkpar import InvalidUsageError, UnsupportedError, env

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from eager import OnDevice, OnHost, program
-from reducing import devices_of, fresh_devices
+from helpers.ops.eager import OnDevice, OnHost, program
+from helpers.ops.reducing import devices_of, fresh_devices
 
 import vkpar
 from vkpar import env

@@ -11,8 +11,8 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 from conftest import Rigs
-from parking import parked
-from reducing import check_identical, devices_of, fresh_devices
+from helpers.ops.reducing import check_identical, devices_of, fresh_devices
+from helpers.vulkan.parking import parked
 
 import vkpar
 from vkpar import CommunicatorError, InvalidUsageError, WaitTimeoutError

@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from children import child_environment, run_child
 from conftest import Rigs, found, require
-from delays import Delays
-from parking import parked
-from reducing import check_identical, devices_of, exact_sum, fresh_devices, integers
+from helpers.comm.delays import Delays
+from helpers.ops.reducing import check_identical, devices_of, exact_sum, fresh_devices, integers
+from helpers.process.children import child_environment, run_child
+from helpers.vulkan.parking import parked
 
 import vkpar
 from vkpar import CommunicatorError, DeviceLostError, WaitTimeoutError, env

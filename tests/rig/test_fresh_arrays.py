@@ -14,9 +14,9 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 from conftest import FULL, Rigs
-from handles import held
-from parking import parked
-from reducing import devices_of, fresh_devices
+from helpers.ops.reducing import devices_of, fresh_devices
+from helpers.vulkan.handles import held
+from helpers.vulkan.parking import parked
 
 import vkpar
 from vkpar.comm.engine import cache

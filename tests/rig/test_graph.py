@@ -14,15 +14,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from children import check_child, child_environment
 from conftest import FULL, Rigs, found, require
-from graphs import Machine, check, program
-from handles import held
+from helpers.graph.graphs import Machine, check, program
+from helpers.ops.reducing import check_identical, devices_of, fresh_devices
+from helpers.process.children import check_child, child_environment
+from helpers.process.threads import in_threads
+from helpers.vulkan.handles import held
+from helpers.vulkan.parking import parked
 from hypothesis import given
 from hypothesis import strategies as st
-from parking import parked
-from reducing import check_identical, devices_of, fresh_devices
-from threads import in_threads
 
 import vkpar
 from vkpar import CommunicatorError, InvalidUsageError, WaitTimeoutError, env

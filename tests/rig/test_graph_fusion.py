@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from children import check_child, child_environment
 from conftest import FULL, Rigs
-from fusing import WIRES, Arrays, Sum, bits, force_gpu
-from reducing import fresh_devices
+from helpers.graph.fusing import WIRES, Arrays, Sum, bits, force_gpu
+from helpers.ops.reducing import fresh_devices
+from helpers.process.children import check_child, child_environment
 
 import vkpar
 from vkpar import env

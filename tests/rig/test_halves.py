@@ -9,7 +9,7 @@ from fractions import Fraction
 from functools import cache
 from typing import Any
 
-import llama_reference as reference
+import helpers.parallel.llama_reference as reference
 import numpy as np
 import pytest
 

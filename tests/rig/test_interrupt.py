@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from children import check_child, child_environment
 from conftest import FULL, Rigs, found, has, require
-from parking import parked
-from reducing import check_identical, devices_of
+from helpers.ops.reducing import check_identical, devices_of
+from helpers.process.children import check_child, child_environment
+from helpers.vulkan.parking import parked
 
 import vkpar
 from vkpar import env

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from children import check_child, child_environment, run_child
 from conftest import FULL, Rigs, has, require
-from parking import parked
-from reducing import devices_of, fresh_devices
+from helpers.ops.reducing import devices_of, fresh_devices
+from helpers.process.children import check_child, child_environment, run_child
+from helpers.vulkan.parking import parked
 
 import vkpar
 from vkpar import CommunicatorError, InvalidUsageError, WaitTimeoutError, env

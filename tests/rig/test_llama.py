@@ -15,11 +15,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import fusing
-import llama_reference as reference
+import helpers.parallel.llama_reference as reference
 import numpy as np
 import pytest
-import reducing
+from helpers.graph import fusing
+from helpers.ops import reducing
 
 import vkpar
 from vkpar import InvalidUsageError, UnsupportedError

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 from conftest import Rigs, require
+from helpers.ops.reducing import POOLS
 from hypothesis import given
 from hypothesis import strategies as st
-from reducing import POOLS
 
 import vkpar
 from vkpar import env

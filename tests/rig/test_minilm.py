@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-import reducing
 from conftest import FULL
+from helpers.ops import reducing
 
 import vkpar
 from vkpar import InvalidUsageError, UnsupportedError

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
-from reducing import Numbers
+from helpers.ops.reducing import Numbers
 
 import vkpar
 from vkpar import InvalidUsageError

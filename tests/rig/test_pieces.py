@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.vulkan.parking import parked
 from numpy.typing import NDArray
-from parking import parked
 
 import vkpar
 from vkpar.parallel.models import Llama, pieces, tiny

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from benching import TWO, run_json
 from conftest import Rigs, require
-from handles import held
-from parking import parked
-from reducing import algorithms_for, fresh_devices
+from helpers.ops.reducing import algorithms_for, fresh_devices
+from helpers.process.benching import TWO, run_json
+from helpers.vulkan.handles import held
+from helpers.vulkan.parking import parked
 
 import vkpar
 from vkpar import CommunicatorError, InvalidUsageError, UnsupportedError, env

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pytest
 from conftest import FULL, Rigs
-from fusing import WIRES, bits, force_gpu
-from planning import forget
-from reducing import fresh_devices
+from helpers.graph.fusing import WIRES, bits, force_gpu
+from helpers.ops.reducing import fresh_devices
+from helpers.vulkan.planning import forget
 
 import vkpar
 from vkpar.ops import integer_dots

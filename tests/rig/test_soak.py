@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import FULL, Rigs
-from delays import Delays
-from handles import held
-from reducing import devices_of, fresh_devices
+from helpers.comm.delays import Delays
+from helpers.ops.reducing import devices_of, fresh_devices
+from helpers.vulkan.handles import held
 
 import vkpar
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import llama_reference as reference
+import helpers.parallel.llama_reference as reference
 import numpy as np
 import pytest
 

@@ -14,11 +14,11 @@ from unittest.mock import Mock
 
 import numpy as np
 import pytest
-from children import check_child, child_environment, run_child
 from conftest import Rigs, require
-from costing import links, processor
-from handles import held
-from reducing import fresh_devices
+from helpers.comm.costing import links, processor
+from helpers.ops.reducing import fresh_devices
+from helpers.process.children import check_child, child_environment, run_child
+from helpers.vulkan.handles import held
 
 import vkpar
 from vkpar import InvalidUsageError

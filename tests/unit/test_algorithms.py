@@ -9,10 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from running import Call, Counts, Plain
-from scheduling import (
+from helpers.comm.running import Call, Counts, Plain
+from helpers.comm.scheduling import (
     PAIRS,
     all_gather,
     all_to_all,
@@ -27,7 +25,9 @@ from scheduling import (
     slots_for,
     split,
 )
-from simulator import Simulator, check_acyclic, problem
+from helpers.comm.simulator import Simulator, check_acyclic, problem
+from hypothesis import given
+from hypothesis import strategies as st
 
 from vkpar import InvalidUsageError, UnsupportedError
 from vkpar.comm.schedule.algorithms import barrier

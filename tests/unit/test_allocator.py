@@ -8,9 +8,9 @@ import random
 from typing import Any
 
 import pytest
+from helpers.vulkan.infos import fake_info
 from hypothesis import given
 from hypothesis import strategies as st
-from infos import fake_info
 
 import vkpar
 from vkpar import InvalidUsageError, UnsupportedError, env

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from infos import fake_info
+from helpers.vulkan.infos import fake_info
 
 from vkpar.vulkan.physical import DeviceInfo
 

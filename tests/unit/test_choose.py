@@ -6,7 +6,7 @@ import dataclasses
 from dataclasses import replace
 
 import pytest
-from costing import links
+from helpers.comm.costing import links
 from hypothesis import given
 from hypothesis import strategies as st
 

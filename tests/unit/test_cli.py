@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from children import check_child, run_child
-from infos import fake_info
+from helpers.process.children import check_child, run_child
+from helpers.vulkan.infos import fake_info
 
 import vkpar
 from vkpar.bench import collectives, copy, frame, host, launch, matmul, selfcheck, step, sweep

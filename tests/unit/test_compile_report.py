@@ -9,7 +9,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from modules import module, name
+from helpers.vulkan.modules import module, name
 
 TOOLS = Path(__file__).resolve().parents[2] / "tools"
 

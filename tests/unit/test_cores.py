@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.vulkan.infos import fake_info
 from hypothesis import given
 from hypothesis import strategies as st
-from infos import fake_info
 
 from vkpar import cachedir, env
 from vkpar.errors import VulkanError

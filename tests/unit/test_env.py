@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Iterator
 
 import pytest
-from children import child_environment, run_child
+from helpers.process.children import child_environment, run_child
 
 from vkpar import InvalidUsageError, env
 

@@ -8,8 +8,19 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import pytest
-from scheduling import PAIRS, Expected, all_gather, all_to_all, broadcast, movement, posed, reduction, slots_for, split
-from simulator import ScheduleError, Simulator, check_acyclic, problem
+from helpers.comm.scheduling import (
+    PAIRS,
+    Expected,
+    all_gather,
+    all_to_all,
+    broadcast,
+    movement,
+    posed,
+    reduction,
+    slots_for,
+    split,
+)
+from helpers.comm.simulator import ScheduleError, Simulator, check_acyclic, problem
 
 from vkpar.comm.schedule.algorithms import p2p
 from vkpar.comm.schedule.algorithms.table import TABLE

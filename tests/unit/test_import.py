@@ -6,7 +6,7 @@ import ast
 from pathlib import Path
 
 import pytest
-from children import check_child, child_environment
+from helpers.process.children import check_child, child_environment
 
 import vkpar
 

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from infos import fake_info
+from helpers.vulkan.infos import fake_info
 
 from vkpar import UnsupportedError, VulkanError, env
 from vkpar.comm.rig import links

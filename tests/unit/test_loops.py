@@ -7,7 +7,7 @@ import struct
 from pathlib import Path
 
 import pytest
-from turns import ELSEWHERE, LOOPS, MOST, counted, is_for_gpus, loop
+from helpers.ops.turns import ELSEWHERE, LOOPS, MOST, counted, is_for_gpus, loop
 
 import vkpar
 from vkpar.vulkan.pipelines import shader
@@ -35,7 +35,7 @@ def on_cpus() -> dict[str, int]:
 
 def test_every_loop_is_counted() -> None:
     uncounted = {name: loops for name, loops in on_cpus().items() if loops > counted(name)[0]}
-    assert not uncounted, f"loops without a line in tests/turns.py: {uncounted}"
+    assert not uncounted, f"loops without a line in tests/helpers/ops/turns.py: {uncounted}"
 
 
 def test_every_line_is_of_some_kernel() -> None:

@@ -11,7 +11,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any, NoReturn
 
-import llama_reference as reference
+import helpers.parallel.llama_reference as reference
 import numpy as np
 import pytest
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 
 import pytest
+from helpers.vulkan.infos import fake_info
 from hypothesis import given
 from hypothesis import strategies as st
-from infos import fake_info
 
 from vkpar.ops import occupancy
 from vkpar.ops.occupancy import Cut

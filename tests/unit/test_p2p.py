@@ -6,11 +6,11 @@ import itertools
 from collections.abc import Sequence
 
 import pytest
+from helpers.comm.running import Call, Counts
+from helpers.comm.scheduling import all_gather, all_to_all, broadcast, movement, run, spans_of, split
+from helpers.comm.simulator import Simulator, check_acyclic
 from hypothesis import given
 from hypothesis import strategies as st
-from running import Call, Counts
-from scheduling import all_gather, all_to_all, broadcast, movement, run, spans_of, split
-from simulator import Simulator, check_acyclic
 
 from vkpar import InvalidUsageError
 from vkpar.comm.schedule.algorithms import barrier, p2p

@@ -7,9 +7,9 @@ from dataclasses import replace
 from fractions import Fraction
 
 import pytest
+from helpers.vulkan.infos import fake_info
 from hypothesis import given
 from hypothesis import strategies as st
-from infos import fake_info
 
 from vkpar import InvalidUsageError, UnsupportedError, WeightsError
 from vkpar.parallel import ModelSpec, spec_of

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from children import run_child
+from helpers.process.children import run_child
 
 from vkpar.vulkan.pump import build
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.vulkan.modules import module, name
 from hypothesis import given
 from hypothesis import strategies as st
-from modules import module, name
 
 from vkpar import InvalidUsageError
 from vkpar.vulkan.pipelines.interface import reflect

@@ -10,9 +10,9 @@ import struct
 from typing import Any
 
 import pytest
+from helpers.vulkan.modules import module, name
 from hypothesis import given
 from hypothesis import strategies as st
-from modules import module, name
 
 from vkpar import InvalidUsageError
 from vkpar.vulkan.physical import Features

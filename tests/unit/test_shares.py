@@ -7,12 +7,12 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from costing import links, processor
+from helpers.comm.costing import links, processor
+from helpers.comm.scheduling import reduction, run, slots_for
+from helpers.comm.simplex import least_maximum
+from helpers.comm.simulator import problem
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scheduling import reduction, run, slots_for
-from simplex import least_maximum
-from simulator import problem
 
 from vkpar.comm.plan.shares import Costs, best, differ, slowest, unequal
 from vkpar.comm.schedule.algorithms.table import TABLE

@@ -6,11 +6,11 @@ import random
 from collections.abc import Sequence
 
 import pytest
+from helpers.comm.running import Call, ScheduleError
+from helpers.comm.scheduling import PAIRS, posed, reduction, run, slots_for, split
+from helpers.comm.simulator import Simulator, check_acyclic, shared_slots
 from hypothesis import given
 from hypothesis import strategies as st
-from running import Call, ScheduleError
-from scheduling import PAIRS, posed, reduction, run, slots_for, split
-from simulator import Simulator, check_acyclic, shared_slots
 
 from vkpar.comm import wires
 from vkpar.comm.observe.collector import Run

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from helpers.comm.running import Run, ScheduleError
+from helpers.comm.scheduling import Expected, all_gather, broadcast, movement, posed, reduction, slots_for, split
+from helpers.comm.simulator import Queued, Simulator, check_acyclic
 from hypothesis import given
 from hypothesis import strategies as st
-from running import Run, ScheduleError
-from scheduling import Expected, all_gather, broadcast, movement, posed, reduction, slots_for, split
-from simulator import Queued, Simulator, check_acyclic
 
 from vkpar.comm.schedule.algorithms.table import TABLE
 from vkpar.comm.schedule.steps import Move, SlotSet, Span, Step

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from infos import fake_info
+from helpers.vulkan.infos import fake_info
 
 from vkpar.comm import wires
 from vkpar.ops import integer_dots, lanes, matvec, quantized_cores

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 
 import pytest
-from infos import fake_info
+from helpers.vulkan.infos import fake_info
 
 import vkpar
 from vkpar import text

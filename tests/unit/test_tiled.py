@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from infos import fake_info
+from helpers.vulkan.infos import fake_info
 
 from vkpar.ops import occupancy, tiled
 

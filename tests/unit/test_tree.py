@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from helpers.comm.scheduling import reduction, run, run_one
+from helpers.comm.simulator import problem
 from hypothesis import given
 from hypothesis import strategies as st
-from scheduling import reduction, run, run_one
-from simulator import problem
 
 from vkpar.comm.schedule.algorithms import tree
 from vkpar.comm.schedule.steps import BLOCK, MOST_SOURCES, Reduce, SlotSet, Step

@@ -6,9 +6,9 @@ import dataclasses
 import itertools
 
 import pytest
+from helpers.vulkan.infos import fake_info
 from hypothesis import given
 from hypothesis import strategies as st
-from infos import fake_info
 
 from vkpar import InvalidUsageError, UnsupportedError, dtypes, env
 from vkpar.comm import wires

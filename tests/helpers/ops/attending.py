@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from elements import ROUNDING, normal
+from helpers.ops.elements import ROUNDING, normal
 from numpy.typing import NDArray
 
 import vkpar

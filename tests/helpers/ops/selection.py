@@ -12,14 +12,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from attending import attended, made_of
-from elements import FLOATS, check, normal, values_of
+from helpers.ops.attending import attended, made_of
+from helpers.ops.elements import FLOATS, check, normal, values_of
+from helpers.ops.quantizing import NAMES, blocks_of, columns_of, error_of, exact, made
+from helpers.ops.reducing import check_bound as check_sum
+from helpers.ops.reducing import check_identical, integers, reals, reduced
+from helpers.ops.reducing import exact_sum as sum_of
+from helpers.ops.references import F64, norm_error, plain, softmax_error, turned
 from numpy.typing import NDArray
-from quantizing import NAMES, blocks_of, columns_of, error_of, exact, made
-from reducing import check_bound as check_sum
-from reducing import check_identical, integers, reals, reduced
-from reducing import exact_sum as sum_of
-from references import F64, norm_error, plain, softmax_error, turned
 
 import vkpar
 from vkpar.testing import U, additions, gamma

@@ -19,7 +19,7 @@ import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from running import Call, Codec, Content, Counts, Maybe, Plain, Run, ScheduleError, part
+from helpers.comm.running import Call, Codec, Content, Counts, Maybe, Plain, Run, ScheduleError, part
 
 from vkpar.comm.schedule.slot_copies import QueueMap, copies
 from vkpar.comm.schedule.steps import BLOCK, Action, Barrier, Forward, Problem, Reduce, SlotSet, Span, Step

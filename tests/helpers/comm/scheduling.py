@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from running import Call, Codec, Counts, Plain, part
-from simulator import Simulator, problem, shared_slots
+from helpers.comm.running import Call, Codec, Counts, Plain, part
+from helpers.comm.simulator import Simulator, problem, shared_slots
 
 from vkpar.comm.schedule.algorithms import p2p
 from vkpar.comm.schedule.algorithms.table import TABLE, Algorithm

@@ -43,7 +43,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from simulator import Simulator, problem
+from helpers.comm.simulator import Simulator, problem
 
 import vkpar
 from vkpar import dtypes
