@@ -87,12 +87,12 @@ class Compiler:
 
 def generated() -> list[Kernel]:
     """Return the kernels of the package's elementwise operations, which vkpar/ops writes from expressions."""
-    from vkpar.ops import builtin
+    from vkpar.ops.elementwise import table
 
-    path = Path(builtin.__file__)
+    path = Path(table.__file__)
     return [
         Kernel(name, path, text=each.glsl(kind, form))
-        for each in builtin.BUILTINS.values()
+        for each in table.BUILTINS.values()
         for name, kind, form in each.kernels()
     ]
 

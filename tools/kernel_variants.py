@@ -21,7 +21,7 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 VARIANTS: Final = ("plain", "wide", "halves")
 _FLOAT32, _FLOAT16, _BFLOAT16 = 0, 1, 2  # of shaders/common/elements.glsl
 _VALUES: Final[Sequence[tuple[str, str, tuple[int, int, int]]]] = (
-    # elementwise operations; the modes are codes of vkpar/ops/generate.py
+    # elementwise operations; the modes are codes of vkpar/ops/elementwise/generate.py
     ("^(each|add)_", "BLOCKS", (1, 1, 2)),
     ("^each_", "WIDTH", (8, 64, 8)),
     ("^each_", "DIMS", (2, 3, 4)),
@@ -54,7 +54,7 @@ _VALUES: Final[Sequence[tuple[str, str, tuple[int, int, int]]]] = (
     ("^matmul_tiled", "[MN]REP", (1, 2, 2)),
     ("^matmul_tiled", "THREADS", (256, 256, 256)),
     ("^(matmul|matvec|quantized)_", "ACTIVATION", (0, 2, 4)),
-    # products by matrix cores: tiles, of AMD's subgroups of 64, as vkpar/ops/cores.py has them
+    # products by matrix cores: tiles, of AMD's subgroups of 64, as vkpar/ops/tiles/cores.py has them
     ("^matmul_coop_.*t128$", "TILE_M", (64, 128, 16)),
     ("^matmul_coop_.*t128$", "TILE_N", (64, 128, 64)),
     ("^matmul_coop_.*t128$", "WARP_M", (32, 64, 16)),

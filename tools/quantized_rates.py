@@ -21,8 +21,8 @@ import numpy as np
 import vkpar
 from vkpar.bench import matmul
 from vkpar.bench.commands import whole
-from vkpar.ops import integer_dots, quantized_cores, quantized_products
-from vkpar.ops.quantized import KINDS
+from vkpar.ops.matmul import cores, dots, few
+from vkpar.ops.quantized.weights import KINDS
 from vkpar.testing import gamma
 
 _CACHED = 256 << 20  # bytes of weights that are gone around
@@ -113,18 +113,18 @@ def _spreads(device: vkpar.Device, kind: str, shape: tuple[int, int, int], x: st
     (m, n, k), found = shape, KINDS.get(kind)
     if found is None:
         return None, None, ()
-    if m == 1 and integer_dots.usable(device):
-        return integer_dots, integer_dots.spread(device, found, n, k), integer_dots.ways(device, found, k)
-    if x == "float16" and quantized_cores.fits(device.info, found, m, k):
+    if m == 1 and dots.usable(device):
+        return dots, dots.spread(device, found, n, k), dots.ways(device, found, k)
+    if x == "float16" and cores.fits(device.info, found, m, k):
         return (
-            quantized_cores,
-            quantized_cores.spread(device.info, found, m, n),
-            quantized_cores.ways(device.info, found, m),
+            cores,
+            cores.spread(device.info, found, m, n),
+            cores.ways(device.info, found, m),
         )
-    if m > quantized_products.rows_at_once(device):
+    if m > few.rows_at_once(device):
         return None, None, ()
-    plain = quantized_products.spread(device, found, m, n, k)
-    return quantized_products, plain, quantized_products.ways(found, m, k)
+    plain = few.spread(device, found, m, n, k)
+    return few, plain, few.ways(found, m, k)
 
 
 def _line(
@@ -151,7 +151,7 @@ def _line(
     rows = x.numpy().astype(np.float64)
     error = np.abs(out[:, :_CHECKED].numpy() - rows @ weights.exact.T)
     bound = gamma(k + 40) * (np.abs(rows) @ weights.magnitude.T)
-    if isinstance(way, integer_dots.Spread):  # whose rows are whole numbers of what is largest for each chunk
+    if isinstance(way, dots.Spread):  # whose rows are whole numbers of what is largest for each chunk
         largest = np.abs(rows).reshape(-1, KINDS[weights.kind].chunk).max(-1).repeat(KINDS[weights.kind].chunk)
         bound += 2.0**-22 * (1 + gamma(k + 40)) * (largest[None] @ weights.magnitude.T)
     wrong = int((error > bound).sum())

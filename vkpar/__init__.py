@@ -14,7 +14,6 @@ from vkpar.comm.communicator import Communicator
 from vkpar.comm.engine.work import Work
 from vkpar.device import Device, enumerate_devices, open_devices
 from vkpar.dtypes import DType, bfloat16
-from vkpar.elementwise import elementwise
 from vkpar.errors import (
     CommunicatorError,
     DeviceLostError,
@@ -94,6 +93,7 @@ from vkpar.ops import (
     transpose,
     where,
 )
+from vkpar.ops.elementwise.front import elementwise
 from vkpar.pieces import pieces
 from vkpar.vulkan.memory.accounting import DeviceMemory, HeapMemory
 from vkpar.vulkan.physical import DeviceInfo

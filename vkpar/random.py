@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from vkpar import dtypes
 from vkpar.errors import InvalidUsageError
-from vkpar.ops import randoms
+from vkpar.ops.arrays import randoms
 
 if TYPE_CHECKING:
     from vkpar.arrays.array import Array

@@ -16,7 +16,7 @@ from helpers.ops.elements import FLOATS, check, normal, values_of
 import vkpar
 
 FULL = os.environ.get("VKPAR_TEST_FULL") == "1"
-module = importlib.import_module("vkpar.ops.attention_kernels")
+module = importlib.import_module("vkpar.ops.attention.kernels")
 pytestmark = [pytest.mark.device, pytest.mark.sampled(9)]
 
 

@@ -11,7 +11,7 @@ from helpers.ops.elements import check, normal
 
 import vkpar
 
-module = importlib.import_module("vkpar.ops.attention_kernels")
+module = importlib.import_module("vkpar.ops.attention.kernels")
 pytestmark = [pytest.mark.device, pytest.mark.gpu]
 
 

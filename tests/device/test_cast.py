@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 import vkpar
 
-launch = importlib.import_module("vkpar.ops._launch")
+launch = importlib.import_module("vkpar.ops.call.dispatch")
 pytestmark = pytest.mark.device
 
 Words = NDArray[np.uint32]

@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 
 import vkpar
 from vkpar import env
-from vkpar.ops import core_rates, cores
-from vkpar.ops._calls import Call
-from vkpar.ops.cores import KHR, Choice, Core
+from vkpar.ops.call.call import Call
+from vkpar.ops.tiles import core_rates, cores
+from vkpar.ops.tiles.cores import KHR, Choice, Core
 from vkpar.vulkan.pipelines import shader
 
-products = importlib.import_module("vkpar.ops.products")
+products = importlib.import_module("vkpar.ops.matmul.dense")
 pytestmark = [pytest.mark.device, pytest.mark.sampled(12)]
 
 Floats = NDArray[np.float64]

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 import vkpar
 
-each = importlib.import_module("vkpar.ops._each")
-launch = importlib.import_module("vkpar.ops._launch")
-elementwise = importlib.import_module("vkpar.ops.elementwise")
+each = importlib.import_module("vkpar.ops.elementwise.run")
+launch = importlib.import_module("vkpar.ops.call.dispatch")
+elementwise = importlib.import_module("vkpar.ops.elementwise.add")
 pytestmark = pytest.mark.device
 
 FLOATS = ("float32", "float16", "bfloat16")

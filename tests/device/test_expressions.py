@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 import vkpar
 from vkpar import InvalidUsageError, UnsupportedError
-from vkpar.elementwise import _spirv
-from vkpar.ops._glsl import FORMS, Kind
-from vkpar.ops.expressions import parse, typed
+from vkpar.ops.elementwise.expressions import parse, typed
+from vkpar.ops.elementwise.front import _spirv
+from vkpar.ops.elementwise.kinds import FORMS, Kind
 
 pytestmark = [pytest.mark.device, pytest.mark.sampled(6), pytest.mark.usefixtures("compiler")]
 DTYPES = ("float32", "float16", "bfloat16", "int32", "uint32")

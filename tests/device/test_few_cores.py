@@ -15,14 +15,14 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import vkpar
-from vkpar.ops import cores, few_cores
-from vkpar.ops.cores import Choice
+from vkpar.ops.tiles import cores, streamed
+from vkpar.ops.tiles.cores import Choice
 
-products = importlib.import_module("vkpar.ops.products")
+products = importlib.import_module("vkpar.ops.matmul.dense")
 pytestmark = pytest.mark.device
 
 HALVES = ["float16", "bfloat16"]
-Force = Callable[..., list[few_cores.Stream]]
+Force = Callable[..., list[streamed.Stream]]
 
 
 @pytest.fixture
@@ -32,14 +32,14 @@ def force(device: vkpar.Device, monkeypatch: pytest.MonkeyPatch) -> Iterator[For
     def begin(dtype: str = "float16", warps: tuple[int, ...] = (2, 4, 6, 8), *, offered: bool = False) -> list[Any]:
         if not offered and not cores.streams(device.info, dtype):
             pytest.skip(f"{device.name} has no matrix cores that take {dtype}")
-        taken: list[few_cores.Stream] = []
+        taken: list[streamed.Stream] = []
 
         def choose(
             device: vkpar.Device, given: str, m: int, n: int, k: int, batch: int, most: int, **how: bool
         ) -> Choice | None:
             if given != dtype or not how["whole"]:
                 return None
-            way = few_cores.spread(device.info, m, n, k, batch, transpose_b=how["transpose_b"])
+            way = streamed.spread(device.info, m, n, k, batch, transpose_b=how["transpose_b"])
             if way is None:
                 return None
             taken.append(way)
@@ -47,7 +47,7 @@ def force(device: vkpar.Device, monkeypatch: pytest.MonkeyPatch) -> Iterator[For
 
         forget(device)
         for name, value in (("_AHEAD", 0), ("_LEAST_AHEAD", 0), ("_LEAST_TURNS", 0), ("_WARPS", (*warps, 4, 8))):
-            monkeypatch.setattr(few_cores, name, value)
+            monkeypatch.setattr(streamed, name, value)
         monkeypatch.setattr(products, "kernel_for", lambda device, m: "matvec" if m <= 8 else "matmul_tiled")
         monkeypatch.setattr(products.cores, "choose", choose)
         return taken
@@ -159,9 +159,9 @@ def test_how_a_product_is_dispatched(
     device: vkpar.Device, monkeypatch: pytest.MonkeyPatch, force: Force, follows: bool, transpose_b: bool
 ) -> None:
     """Where no device runs the kernels: their names, bindings, push constants and grids."""
-    way = few_cores.Stream((7, 16 if transpose_b else 64), 256, 64 if transpose_b else 32)
+    way = streamed.Stream((7, 16 if transpose_b else 64), 256, 64 if transpose_b else 32)
     force(offered=True)
-    monkeypatch.setattr(few_cores, "spread", lambda *_, **__: way)
+    monkeypatch.setattr(streamed, "spread", lambda *_, **__: way)
     sent = dispatches(monkeypatch)
     x, y = device.zeros((7, 512), "float16"), device.zeros((312, 512) if transpose_b else (512, 312), "float16")
     vkpar.matmul(x, y, transpose_b=transpose_b, activation="relu" if follows else None)

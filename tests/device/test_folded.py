@@ -16,11 +16,11 @@ from helpers.vulkan.planning import forget
 from numpy.typing import NDArray
 
 import vkpar
-from vkpar.ops.quantized import KINDS
+from vkpar.ops.quantized.weights import KINDS
 from vkpar.testing import U, gamma
 
-products = importlib.import_module("vkpar.ops.products")
-quantized_products = importlib.import_module("vkpar.ops.quantized_products")
+products = importlib.import_module("vkpar.ops.matmul.dense")
+quantized_products = importlib.import_module("vkpar.ops.matmul.few")
 pytestmark = [pytest.mark.device, pytest.mark.sampled(6)]
 
 F64 = NDArray[np.float64]
@@ -255,7 +255,7 @@ def test_special_values(device: vkpar.Device, kernel: str) -> None:
     assert np.isnan(found[1]).all()
     assert (found[2:4] == 0).all()
     assert (np.abs(found[4] - 40) < 1e-3).all()
-    folds = importlib.import_module("vkpar.ops.folded").folds(device, len(x))
+    folds = importlib.import_module("vkpar.ops.matmul.folded").folds(device, len(x))
     assert folds == (kernel == "few" or not device.info.is_cpu)
     assert np.isnan(found[5]).all() if folds else (found[5] == 0).all()
     none = vkpar.Normed(device.array(x[3:4]), device.array(np.ones(40, np.float32)), 0.0)

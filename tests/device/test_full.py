@@ -11,10 +11,10 @@ from helpers.vulkan.planning import forget
 from numpy.typing import NDArray
 
 import vkpar
-from vkpar.ops import _each_dispatch
-from vkpar.ops._each_dispatch import LONGEST_ROW
-from vkpar.ops._glsl import GROUP
-from vkpar.ops.functions import SHIPPED
+from vkpar.ops.elementwise import ways
+from vkpar.ops.elementwise.functions import SHIPPED
+from vkpar.ops.elementwise.kinds import GROUP
+from vkpar.ops.elementwise.ways import LONGEST_ROW
 
 pytestmark = pytest.mark.device
 
@@ -155,15 +155,15 @@ def test_longer_rows_go_by_another_kernel(
     device: vkpar.Device, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     width, given = 1 << 12, []
-    fold = _each_dispatch.Dispatch._constants
+    fold = ways.Dispatch._constants
     monkeypatch.setattr(
-        _each_dispatch.Dispatch, "_constants", lambda self, form, grid: given.append(form) or fold(self, form, grid)
+        ways.Dispatch, "_constants", lambda self, form, grid: given.append(form) or fold(self, form, grid)
     )
     x = values(rng, 2 * FULL, "float32").reshape(-1, 2 * width)
     a = device.array(x)
     forget(device)
     for longest in (width, width - 1):
-        monkeypatch.setattr(_each_dispatch, "LONGEST_ROW", longest)
+        monkeypatch.setattr(ways, "LONGEST_ROW", longest)
         np.testing.assert_array_equal((a[:, :width] + a[:, width:]).numpy(), x[:, :width] + x[:, width:])
         forget(device)
     assert given == ["rows" if device.info.tests_lanes else "tile", "tile"]
@@ -175,9 +175,9 @@ def test_rows_of_more_groups_than_a_device_starts_along_x(
     limits = dataclasses.replace(device.limits, max_workgroup_count=(2, 65535, 65535))
     monkeypatch.setattr(vkpar.Device, "limits", limits)
     grids: list[tuple[int, int, int]] = []
-    constants = _each_dispatch.Dispatch._constants
+    constants = ways.Dispatch._constants
     monkeypatch.setattr(
-        _each_dispatch.Dispatch,
+        ways.Dispatch,
         "_constants",
         lambda self, form, grid: grids.append(grid) or constants(self, form, grid),
     )

@@ -13,11 +13,11 @@ from helpers.ops.quantizing import NAMES, blocks_of, columns_of, error_of, exact
 from helpers.vulkan.planning import forget
 
 import vkpar
-from vkpar.ops.quantized import KINDS
+from vkpar.ops.quantized.weights import KINDS
 from vkpar.testing import U, gamma
 
-products = importlib.import_module("vkpar.ops.quantized_products")
-integer_dots = importlib.import_module("vkpar.ops.integer_dots")
+products = importlib.import_module("vkpar.ops.matmul.few")
+integer_dots = importlib.import_module("vkpar.ops.matmul.dots")
 pytestmark = pytest.mark.device
 
 

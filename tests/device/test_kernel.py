@@ -13,7 +13,7 @@ import pytest
 
 import vkpar
 from vkpar import InvalidUsageError, ShaderCompileError, UnsupportedError
-from vkpar.elementwise import _spirv
+from vkpar.ops.elementwise.front import _spirv
 from vkpar.vulkan import api
 from vkpar.vulkan.command import DescriptorPool
 from vkpar.vulkan.pipelines import compiled, shader

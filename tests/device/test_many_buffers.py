@@ -20,10 +20,10 @@ from hypothesis import strategies as st
 
 import vkpar
 from vkpar import InvalidUsageError, OutOfMemoryError, UnsupportedError, env
-from vkpar.ops._each_dispatch import Dispatch
+from vkpar.ops.elementwise.ways import Dispatch
 from vkpar.vulkan.device import LogicalDevice
 
-matmul_module = importlib.import_module("vkpar.ops.products")
+matmul_module = importlib.import_module("vkpar.ops.matmul.dense")
 pytestmark = pytest.mark.device
 SMALL = {"max_buffer": 8192, "max_binding": 4352, "ring_bytes": 20_000}
 FLOATS = ("float32", "float16", "bfloat16")

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import vkpar
-from vkpar.ops import matvec, occupancy
+from vkpar.ops.tiles import matvec, occupancy
 
-module = importlib.import_module("vkpar.ops.products")
+module = importlib.import_module("vkpar.ops.matmul.dense")
 pytestmark = [pytest.mark.device, pytest.mark.sampled(8)]
 
 Floats = NDArray[np.float64]

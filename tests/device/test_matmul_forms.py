@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import vkpar
-from vkpar.ops import occupancy
+from vkpar.ops.tiles import occupancy
 
-products = importlib.import_module("vkpar.ops.products")
+products = importlib.import_module("vkpar.ops.matmul.dense")
 pytestmark = [
     pytest.mark.device,
     pytest.mark.sampled(8),

@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 
 import vkpar
 from vkpar import InvalidUsageError, UnsupportedError, env
-from vkpar.ops import slabs
-from vkpar.ops.quantized import KINDS
+from vkpar.ops.quantized import scratch
+from vkpar.ops.quantized.weights import KINDS
 
-products = importlib.import_module("vkpar.ops.quantized_products")
-integer_dots = importlib.import_module("vkpar.ops.integer_dots")
+products = importlib.import_module("vkpar.ops.matmul.few")
+integer_dots = importlib.import_module("vkpar.ops.matmul.dots")
 pytestmark = pytest.mark.device
 
 
@@ -282,7 +282,7 @@ def test_what_is_no_number_stays_in_its_row(
 def test_halves_for_many_rows(device: vkpar.Device, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
     """What GPUs do with float16: the weights are rounded to it, in slabs."""
     monkeypatch.setattr(products, "slab_type", lambda device, dtype: dtype)
-    monkeypatch.setattr(slabs, "SLAB", 1 << 14)
+    monkeypatch.setattr(scratch, "SLAB", 1 << 14)
     forget(device)
     blocks = blocks_of(rng, "q8_0", 300, 96)
     q, weights = made(device, blocks, "q8_0"), exact(blocks, "q8_0").astype(np.float64)
@@ -299,7 +299,7 @@ def test_products_of_many_rows_share_scratch(
     device: vkpar.Device, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Weights of many shapes are made in the same memory: nothing new is allocated once there is some."""
-    monkeypatch.setattr(slabs, "SLAB", 1 << 19)
+    monkeypatch.setattr(scratch, "SLAB", 1 << 19)
     device.memory()  # what earlier tests dropped goes
     monkeypatch.setattr(device.logical.recycler, "_most", 2 << 20)  # all of it, were there a slab of each size
     weights = [made(device, blocks_of(rng, "q8_0", rows, 512), "q8_0") for rows in (900, 700, 600, 500, 300, 260, 200)]

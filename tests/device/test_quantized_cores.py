@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import vkpar
-from vkpar.ops import quantized_cores
-from vkpar.ops.quantized import KINDS
+from vkpar.ops.matmul import cores as quantized_cores
+from vkpar.ops.quantized.weights import KINDS
 
-products = importlib.import_module("vkpar.ops.quantized_products")
+products = importlib.import_module("vkpar.ops.matmul.few")
 pytestmark = pytest.mark.device
 
 

@@ -20,10 +20,10 @@ from numpy.typing import NDArray
 import vkpar
 from vkpar.testing import additions, gamma
 
-reductions = importlib.import_module("vkpar.ops.reductions")
-folding = importlib.import_module("vkpar.ops.folding")
-reducing = importlib.import_module("vkpar.ops.reducing")
-tables = importlib.import_module("vkpar.ops.tables")
+reductions = importlib.import_module("vkpar.ops.reduce.reductions")
+folding = importlib.import_module("vkpar.ops.reduce.passes")
+reducing = importlib.import_module("vkpar.ops.reduce.once")
+tables = importlib.import_module("vkpar.ops.call.kept")
 pytestmark = [pytest.mark.device, pytest.mark.sampled(12)]
 
 Axis = int | tuple[int, ...] | None

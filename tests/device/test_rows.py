@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 import vkpar
 from vkpar.testing import U, additions
 
-rows_module = importlib.import_module("vkpar.ops.rows")
+rows_module = importlib.import_module("vkpar.ops.rows.rows")
 pytestmark = [pytest.mark.device, pytest.mark.sampled(12)]
 
 F64 = NDArray[np.float64]
@@ -463,7 +463,7 @@ def test_repeated_calls_take_their_recipes(device: vkpar.Device, monkeypatch: py
     vkpar.swiglu(a, a)
     vkpar.rms_norm_grad(a, a[0].copy(), a)
     for name in ("softmax", "norms", "swiglu", "norm_grads"):
-        monkeypatch.setattr(importlib.import_module(f"vkpar.ops.{name}"), "Call", None)
+        monkeypatch.setattr(importlib.import_module(f"vkpar.ops.rows.{name}"), "Call", None)
     a = device.array(np.full((3, 65), 1, np.float16))
     vkpar.softmax(a, out=a)
     np.testing.assert_array_equal(a.numpy(), np.full((3, 65), 1 / 65, np.float16))

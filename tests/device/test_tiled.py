@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import vkpar
-from vkpar.ops import occupancy, tiled
+from vkpar.ops.tiles import occupancy, tiled
 
-products = importlib.import_module("vkpar.ops.products")
+products = importlib.import_module("vkpar.ops.matmul.dense")
 pytestmark = [pytest.mark.device, pytest.mark.sampled(16)]
 
 EPS32 = 2.0**-24

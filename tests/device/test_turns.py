@@ -21,7 +21,7 @@ from helpers.vulkan.planning import forget
 import vkpar
 
 attention_kernels, lanes, products = (
-    importlib.import_module(f"vkpar.ops.{name}") for name in ("attention_kernels", "lanes", "products")
+    importlib.import_module(f"vkpar.ops.{name}") for name in ("attention.kernels", "tiles.cpu", "matmul.dense")
 )
 pytestmark = pytest.mark.device
 

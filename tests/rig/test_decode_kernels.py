@@ -21,7 +21,7 @@ from vkpar.parallel.models import Generation, Llama, open_model, tiny
 from vkpar.parallel.models.placement import place
 from vkpar.testing import gamma
 
-quantized_products = importlib.import_module("vkpar.ops.quantized_products")
+quantized_products = importlib.import_module("vkpar.ops.matmul.few")
 
 PROMPT, STEPS = (1, 5, 9, 33, 2, 100, 7), 8  # few enough rows for the kernels of single tokens
 SMALL = replace(tiny.SIZES, vocabulary=128)

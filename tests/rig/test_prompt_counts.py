@@ -13,12 +13,12 @@ import vkpar
 from vkpar.bench.decode import Shape
 from vkpar.bench.model import of_shape
 from vkpar.bench.model_weights import weights
-from vkpar.ops import slabs
+from vkpar.ops.quantized import scratch
 from vkpar.parallel.models import Llama
 from vkpar.parallel.models.building import units_of
 from vkpar.parallel.models.placement import place
 
-products = importlib.import_module("vkpar.ops.quantized_products")
+products = importlib.import_module("vkpar.ops.matmul.few")
 pytestmark = pytest.mark.rig
 Rig = Callable[..., vkpar.Communicator]
 
@@ -40,7 +40,7 @@ def prompt(model: Llama, count: int) -> None:
 @pytest.mark.parametrize("mode", ["single", "layer"])
 def test_eager_prompts_take_no_new_memory(rig: Rig, monkeypatch: pytest.MonkeyPatch, mode: str) -> None:
     """What weights are made in, what is computed in between, and what a device keeps are as of an 8B shape, smaller."""
-    monkeypatch.setattr(slabs, "SLAB", 1 << 18)
+    monkeypatch.setattr(scratch, "SLAB", 1 << 18)
     comm, new = rig("LL", wire="f32"), []
     with model_of(comm, mode, Shape(4, 128, 448, 4, 1, 32), 64) as model:
         for device in comm.devices:

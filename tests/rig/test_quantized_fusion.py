@@ -12,8 +12,8 @@ from helpers.ops.reducing import fresh_devices
 from helpers.vulkan.planning import forget
 
 import vkpar
-from vkpar.ops import integer_dots
-from vkpar.ops.quantized import KINDS
+from vkpar.ops.matmul import dots
+from vkpar.ops.quantized.weights import KINDS
 
 pytestmark = [pytest.mark.rig, pytest.mark.sampled(6)]
 Devices = Callable[[str], list[vkpar.Device]]
@@ -24,7 +24,7 @@ def gpu_kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
     """CPU drivers run the kernels of GPUs, of which alone anything is fused."""
     force_gpu(monkeypatch.setattr)
     large = 1024 if request.param == "dots" else 1 << 30
-    monkeypatch.setattr(integer_dots, "usable", lambda device: device.limits.max_workgroup_invocations >= large)
+    monkeypatch.setattr(dots, "usable", lambda device: device.limits.max_workgroup_invocations >= large)
 
 
 @pytest.fixture(scope="module")

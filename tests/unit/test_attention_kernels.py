@@ -12,7 +12,7 @@ from helpers.vulkan.infos import fake_info
 
 from vkpar.vulkan.physical import DeviceInfo
 
-module = importlib.import_module("vkpar.ops.attention_kernels")
+module = importlib.import_module("vkpar.ops.attention.kernels")
 
 SHAPES = ("16x16x16 f16*f16->f32", "16x16x16 bf16*bf16->f32")
 MATRICES = (

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from vkpar.ops import slabs
+from vkpar.ops.quantized import scratch
 from vkpar.parallel import between
 from vkpar.parallel.between import Stored, Widths, batch_of, block_nbytes, piece_rows, slices_nbytes
 
@@ -78,7 +78,7 @@ def test_scratch_has_few_sizes() -> None:
     stored = Stored(halves=True, quantized=True)
     shapes = [(6144, 4096), (4096, 4096), (28672, 4096), (4096, 14336)]
     assert len({size for outputs, inputs in shapes for size in stored.made(512, outputs, inputs)}) == 2
-    assert all(HALF * 1000 * 1024 <= size <= slabs.SLAB for size in stored.made(512, 1000, 1024))
+    assert all(HALF * 1000 * 1024 <= size <= scratch.SLAB for size in stored.made(512, 1000, 1024))
 
 
 def test_a_block_holds_what_is_alive_at_once() -> None:

@@ -20,9 +20,10 @@ from hypothesis import strategies as st
 
 from vkpar import cachedir, env
 from vkpar.errors import VulkanError
-from vkpar.ops import core_rates, cores, few_cores
-from vkpar.ops.core_rates import Few, Rate, Rates
-from vkpar.ops.cores import KHR, NV2, Choice, Core
+from vkpar.ops.tiles import core_rates, cores
+from vkpar.ops.tiles import streamed as few_cores
+from vkpar.ops.tiles.core_rates import Few, Rate, Rates
+from vkpar.ops.tiles.cores import KHR, NV2, Choice, Core
 from vkpar.vulkan.physical import DeviceInfo
 from vkpar.vulkan.pipelines import shader
 from vkpar.vulkan.pipelines.capabilities import missing

@@ -8,11 +8,11 @@ import pytest
 
 from vkpar import InvalidUsageError, UnsupportedError
 from vkpar.arrays.layout import c_strides
-from vkpar.ops._geometry import arrange
-from vkpar.ops._glsl import ANY, COLUMN, FORMS, ONE, ROW, Kind
-from vkpar.ops.builtin import BUILTINS
-from vkpar.ops.expressions import parse, typed
-from vkpar.ops.generate import source
+from vkpar.ops.elementwise.expressions import parse, typed
+from vkpar.ops.elementwise.generate import source
+from vkpar.ops.elementwise.geometry import arrange
+from vkpar.ops.elementwise.kinds import ANY, COLUMN, FORMS, ONE, ROW, Kind
+from vkpar.ops.elementwise.table import BUILTINS
 from vkpar.vulkan.pipelines import shader
 
 

@@ -9,8 +9,8 @@ from helpers.vulkan.infos import fake_info
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vkpar.ops import occupancy
-from vkpar.ops.occupancy import Cut
+from vkpar.ops.tiles import occupancy
+from vkpar.ops.tiles.occupancy import Cut
 
 H200 = 132
 SIZES = st.integers(1, 20_000)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vkpar import InvalidUsageError
-from vkpar.ops.tiling import Operand, tiles
+from vkpar.ops.tiles.cut import Operand, tiles
 from vkpar.vulkan.memory.buffer import Buffer, BufferRange, paired
 from vkpar.vulkan.memory.pool import Block, Piece, padded
 from vkpar.vulkan.memory.subbuffers import GRANULE, SubBuffers, cut

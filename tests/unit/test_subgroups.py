@@ -12,14 +12,15 @@ import pytest
 from helpers.vulkan.infos import fake_info
 
 from vkpar.comm import wires
-from vkpar.ops import integer_dots, lanes, matvec, quantized_cores
-from vkpar.ops.quantized import KINDS
+from vkpar.ops.matmul import cores, dots
+from vkpar.ops.quantized.weights import KINDS
+from vkpar.ops.tiles import cpu, matvec
 from vkpar.vulkan.physical import DeviceInfo
 from vkpar.vulkan.pipelines import shader
 from vkpar.vulkan.pipelines.capabilities import missing
 from vkpar.vulkan.pipelines.interface import reflect
 
-attention_kernels = importlib.import_module("vkpar.ops.attention_kernels")
+attention_kernels = importlib.import_module("vkpar.ops.attention.kernels")
 
 NVIDIA, AMD = 0x10DE, 0x1002
 ALL = ("basic", "vote", "arithmetic", "ballot", "shuffle", "shuffle_relative", "clustered", "quad")
@@ -46,10 +47,10 @@ def taken(info: DeviceInfo) -> set[str]:
         names.add(matvec.choose_folded(info, m, n, gated=forms)[1])
     for queries, width in itertools.product((1, 4, 8), (64, 128, 512)):
         names.add(attention_kernels.kernel_for(device, queries, "float16", "float16", width).name + "_f16")
-    if integer_dots.usable(device):
+    if dots.usable(device):
         names |= {f"quantized_dots_{kind}" for kind in KINDS}
-    assert not any(quantized_cores.usable(info, kind) for kind in KINDS.values())
-    assert not lanes.has_wide(info)
+    assert not any(cores.usable(info, kind) for kind in KINDS.values())
+    assert not cpu.has_wide(info)
     assert wires.processor(info) == "gpu"
     return names
 
@@ -75,4 +76,4 @@ def test_wires_of_a_cpu_driver_add_up_over_subgroups(size: int, operations: tupl
     info = dataclasses.replace(card(0x10005, size, operations), type="cpu")
     limits = dataclasses.replace(info.limits, max_storage_buffer_range=1 << 27)
     assert wires.processor(dataclasses.replace(info, limits=limits)) == found
-    assert lanes.has_wide(info) == (size == 8 and "ballot" in operations)
+    assert cpu.has_wide(info) == (size == 8 and "ballot" in operations)

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 from helpers.vulkan.infos import fake_info
 
-from vkpar.ops import occupancy, tiled
+from vkpar.ops.tiles import occupancy, tiled
 
 NVIDIA, AMD = 0x10DE, 0x1002
 TILES = [(tile, sums) for sums in (64, 128) for tile in ((1, 1), (1, 2), (2, 1), (2, 2))] + [((4, 2), 128)]

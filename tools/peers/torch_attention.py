@@ -23,7 +23,7 @@ import numpy as np
 import vkpar
 from vkpar.bench.commands import whole
 
-_module: Any = importlib.import_module("vkpar.ops.attention_kernels")
+_module: Any = importlib.import_module("vkpar.ops.attention.kernels")
 _TUNING = ("threads", "part", "groups", "rows", "cores", "keys", "core_threads", "tiled")
 
 _COLUMN = 12  # characters

@@ -21,7 +21,7 @@ import numpy as np
 import vkpar
 from vkpar.bench import frame, table
 from vkpar.device import Device
-from vkpar.ops._launch import words
+from vkpar.ops.call.dispatch import words
 from vkpar.vulkan.pipelines import shader
 
 COUNT: Final = 64  # elements of a sum; the products are of (1, 64) with (64, 64)

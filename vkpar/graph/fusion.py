@@ -15,8 +15,8 @@ from vkpar.arrays.array import Array
 from vkpar.device import Device
 from vkpar.graph.protocol import Step
 from vkpar.graph.stretches import Item
-from vkpar.ops import matvec
-from vkpar.ops.quantized import KINDS
+from vkpar.ops.quantized.weights import KINDS
+from vkpar.ops.tiles import matvec
 from vkpar.vulkan import api
 from vkpar.vulkan.capturing import Operation
 from vkpar.vulkan.physical import ALIGNMENT

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from vkpar.arrays.operators import operations
-from vkpar.ops.attention import attention
-from vkpar.ops.cast import cast
-from vkpar.ops.elementwise import add
-from vkpar.ops.functions import (
+from vkpar.ops.arrays.making import arange, assign, fill, full, in_place, move, packed
+from vkpar.ops.arrays.shapes import broadcast_to, contiguous, transpose
+from vkpar.ops.arrays.take import concatenate, split, stack, take
+from vkpar.ops.attention.attention import attention
+from vkpar.ops.attention.kvcache import KVCache
+from vkpar.ops.elementwise.add import add
+from vkpar.ops.elementwise.cast import cast
+from vkpar.ops.elementwise.functions import (
     abs,
     divide,
     equal,
@@ -32,19 +36,15 @@ from vkpar.ops.functions import (
     tanh,
     where,
 )
-from vkpar.ops.gathering import concatenate, split, stack, take
-from vkpar.ops.kvcache import KVCache
-from vkpar.ops.making import arange, assign, fill, full, in_place, move, packed
-from vkpar.ops.matmul import matmul
-from vkpar.ops.norm_grads import layer_norm_grad, rms_norm_grad
-from vkpar.ops.normed import Normed
-from vkpar.ops.norms import layer_norm, rms_norm
-from vkpar.ops.quantized import Quantized, quantized
-from vkpar.ops.reductions import argmax, argmin, max, mean, min, sum
-from vkpar.ops.rope import rope
-from vkpar.ops.shapes import broadcast_to, contiguous, transpose
-from vkpar.ops.softmax import cross_entropy, cross_entropy_grad, log_softmax, softmax
-from vkpar.ops.swiglu import swiglu
+from vkpar.ops.matmul.matmul import matmul
+from vkpar.ops.quantized.weights import Quantized, quantized
+from vkpar.ops.reduce.reductions import argmax, argmin, max, mean, min, sum
+from vkpar.ops.rows.norm_grads import layer_norm_grad, rms_norm_grad
+from vkpar.ops.rows.normed import Normed
+from vkpar.ops.rows.norms import layer_norm, rms_norm
+from vkpar.ops.rows.rope import rope
+from vkpar.ops.rows.softmax import cross_entropy, cross_entropy_grad, log_softmax, softmax
+from vkpar.ops.rows.swiglu import swiglu
 
 # What the operators and methods of arrays, which lie below, call.
 operations.update(add=add, subtract=subtract, multiply=multiply, divide=divide, pow=pow, matmul=matmul)

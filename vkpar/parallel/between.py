@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from vkpar import dtypes
-from vkpar.ops import slabs
+from vkpar.ops.quantized import scratch
 from vkpar.parallel.blocks import FORMATS
 from vkpar.parallel.spec import ModelSpec
 from vkpar.vulkan.memory.memtypes import DEVICE, heap_of
@@ -125,7 +125,7 @@ class Stored(NamedTuple):
         most = self._at_once(rows, outputs, inputs)
         parts = [min(most, outputs - start) for start in range(0, outputs, most)]
         itemsize = _HALF if self.widened and not self.quantized else self.itemsize
-        copies = [part * inputs * itemsize if slabs.turns(rows, part, inputs) else 0 for part in parts]
+        copies = [part * inputs * itemsize if scratch.turns(rows, part, inputs) else 0 for part in parts]
         return [size for pair in zip(pieces or [0] * len(parts), copies, strict=True) for size in pair]
 
     def _unpacked(self, rows: int, outputs: int, inputs: int) -> list[int]:
@@ -136,12 +136,12 @@ class Stored(NamedTuple):
             return [outputs * inputs * self.itemsize] if self.widened else []
         most = self._at_once(rows, outputs, inputs)
         pieces = [min(most, outputs - start) for start in range(0, outputs, most)]
-        return [slabs.nbytes(rows, inputs, self.itemsize) for rows in pieces]
+        return [scratch.nbytes(rows, inputs, self.itemsize) for rows in pieces]
 
     def _at_once(self, rows: int, outputs: int, inputs: int) -> int:
         """Return how many of a weight's rows are made anew together: of float16 ones among others all."""
         whole = not self.quantized or (self.widened and rows > FEW)
-        return outputs if whole else slabs.rows_at_once(inputs, self.itemsize)
+        return outputs if whole else scratch.rows_at_once(inputs, self.itemsize)
 
     @property
     def itemsize(self) -> int:

@@ -17,7 +17,7 @@ from vkpar import ops
 from vkpar.arrays.array import Array
 from vkpar.comm.communicator import Communicator
 from vkpar.errors import InvalidUsageError
-from vkpar.ops.normed import Normed
+from vkpar.ops.rows.normed import Normed
 from vkpar.parallel.norms import Inputs, Parts, RMSNorm, arrays_of, missing, present, there
 from vkpar.parallel.sharded import SPLIT, Sharded
 from vkpar.parallel.sharding import shard

@@ -9,8 +9,8 @@ from vkpar import ops
 from vkpar.arrays.array import Array
 from vkpar.comm.communicator import Communicator
 from vkpar.errors import InvalidUsageError
-from vkpar.ops.folded import folds
-from vkpar.ops.normed import Normed
+from vkpar.ops.matmul.folded import folds
+from vkpar.ops.rows.normed import Normed
 
 Parts = list[Array | None]
 """Arrays by rank; None where a rank has none."""

@@ -11,7 +11,7 @@ from typing import Final
 from vkpar import text
 from vkpar.comm.communicator import Communicator
 from vkpar.errors import InvalidUsageError, UnsupportedError
-from vkpar.ops.lanes import has_wide
+from vkpar.ops.tiles.cpu import has_wide
 from vkpar.parallel import speed
 from vkpar.parallel.between import batch_of
 from vkpar.parallel.placing import MODES, Placement, place_model

@@ -18,7 +18,7 @@ from vkpar.device import Device
 from vkpar.graph.capture import capture
 from vkpar.graph.graph import Graph
 from vkpar.ops import rms_norm
-from vkpar.ops.matmul import matmul
+from vkpar.ops.matmul.matmul import matmul
 from vkpar.parallel import kept
 
 _SHAPE_GPU: Final = (8192, 8192)  # 128 MiB of float16: more than the caches of the GPUs of 2026 hold

@@ -9,7 +9,7 @@ from gguf import GGMLQuantizationType, quants
 from numpy.typing import NDArray
 
 import vkpar
-from vkpar.ops.quantized import KINDS
+from vkpar.ops.quantized.weights import KINDS
 from vkpar.testing import gamma
 
 NAMES = tuple(KINDS)

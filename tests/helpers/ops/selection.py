@@ -24,9 +24,7 @@ from numpy.typing import NDArray
 import vkpar
 from vkpar.testing import U, additions, gamma
 
-module, quantized_products = (
-    importlib.import_module(f"vkpar.ops.{name}") for name in ("products", "quantized_products")
-)
+module, quantized_products = (importlib.import_module(f"vkpar.ops.{name}") for name in ("matmul.dense", "matmul.few"))
 Case = Callable[..., None]
 WIRES = [*(("float32", wire) for wire in ("f16", "bf16", "f32", "q8")), ("float16", None), ("bfloat16", None)]
 

@@ -99,7 +99,7 @@ LOOPS: dict[str, tuple[int, Turns | int]] = {
     r"wire_(reduce|forward)_(cpu|texel)_": (16, _BLOCK),
 }
 ELSEWHERE = {"each_": "tests/unit/test_expressions.py", "reduce_": "tests/device/test_reductions.py"}
-# Those of GPUs alone. What CPU drivers take: vkpar/ops/products.py, attention_kernels.py, rows.py, comm/wires.py.
+# Those of GPUs alone. What CPU drivers take: vkpar/ops/matmul/dense.py, attention_kernels.py, rows.py, comm/wires.py.
 _OF_GPUS = re.compile(
     r"matmul_(tiled|coop)|matvec_(?!lanes|steps)|attention_(rows|tiled|warps|cores)|quantized_(matvec|dots|cores)"
     r"|wire_\w+_gpu_|wire_gather_|norm_gather_|(softmax|norm)_\w+_kept$"
@@ -130,7 +130,7 @@ def record(patch: pytest.MonkeyPatch, *, run: bool = False) -> list[Sent]:
         run: do it all the same.
     """
     sent: list[Sent] = []
-    modules = [importlib.import_module(f"vkpar.ops.{name}") for name in ("_launch", "_calls")]
+    modules = [importlib.import_module(f"vkpar.ops.{name}") for name in ("call.dispatch", "call.call")]
     submit = modules[0].submit
 
     def submitted(

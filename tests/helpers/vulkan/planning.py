@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import pytest
 
 import vkpar
-from vkpar.ops._calls import Call
+from vkpar.ops.call.call import Call
 
 
 class Sent(NamedTuple):

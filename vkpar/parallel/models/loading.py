@@ -13,7 +13,7 @@ from vkpar.arrays.array import Array
 from vkpar.comm.communicator import Communicator
 from vkpar.device import Device
 from vkpar.errors import InvalidUsageError, UnsupportedError
-from vkpar.ops.quantized import KINDS
+from vkpar.ops.quantized.weights import KINDS
 from vkpar.parallel.lazy import LazyTensor
 from vkpar.parallel.models import naming
 from vkpar.parallel.sharded import SPLIT, Sharded

@@ -1,0 +1,1 @@
+"""Arrays that are made, gathered and put together."""

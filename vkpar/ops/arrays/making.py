@@ -1,0 +1,198 @@
+"""Arrays that are made or changed as a whole: of one value, of steps, in place."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Sequence
+from numbers import Integral
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from vkpar import dtypes
+from vkpar.arrays.array import Array, check_same_device
+from vkpar.arrays.elements import host_elements
+from vkpar.arrays.operators import operations
+from vkpar.arrays.views import overlaps, same_elements
+from vkpar.dtypes import DType
+from vkpar.errors import InvalidUsageError, UnsupportedError
+from vkpar.ops.elementwise.cast import cast
+from vkpar.ops.elementwise.expressions import INTEGERS
+from vkpar.ops.elementwise.run import COMPUTED, launch
+from vkpar.ops.elementwise.run import move as copy_bits
+from vkpar.ops.elementwise.shipped import SHIPPED
+from vkpar.ops.elementwise.table import BUILTINS, kind_of
+from vkpar.ops.elementwise.ways import Meaning
+from vkpar.ops.elementwise.words import NUMBERS
+from vkpar.plans import form_of
+
+if TYPE_CHECKING:
+    from vkpar.device import Device
+
+
+def fill(a: Array, value: Any) -> None:
+    """Set every element of ``a`` to ``value``; see :meth:`vkpar.Array.fill`."""
+    if type(value) is not int:
+        value = _whole(value, a.dtype)  # plans have whole numbers, too
+    key: tuple[Any, ...] = ("fill", type(value), a.form or form_of(a))
+    plan = a.device.plans.known.get(key)
+    if plan is not None and plan.apply(a.device, (), (a,), plan.words([value])) is not None:
+        return
+    a.device.logical  # noqa: B018  (refuses a closed device)
+    a.check_free()
+    a.check_writable("fill")
+    if not isinstance(value, NUMBERS):
+        raise InvalidUsageError(f"fill takes a number, not {type(value).__name__}")
+    value, name = _whole(value, a.dtype), a.dtype.name
+    if name not in COMPUTED:
+        a.write(np.full(a.shape, value, a.dtype.numpy))
+        return
+    kind = kind_of(BUILTINS["fill"], (name,))
+    assert kind is not None
+    if a.size:
+        launch(SHIPPED["fill"], Meaning(kind, (name,), (name,)), [value], [a], key=key)
+
+
+def _whole(value: Any, dtype: DType) -> Any:
+    """Return a number, that of an array of integers as the whole one that it will hold."""
+    if dtype.is_float or dtype.numpy.kind not in "iu" or not isinstance(value, NUMBERS):
+        return value
+    limits = np.iinfo(dtype.numpy)
+    if not (isinstance(value, Integral) or float(value).is_integer()) or not limits.min <= value <= limits.max:
+        raise InvalidUsageError(f"fill: {value} is no {dtype}")
+    return int(value)
+
+
+def assign(target: Array, value: Any) -> None:
+    """Set the elements of ``target``, a view, to ``value``; see :meth:`vkpar.Array.__setitem__`."""
+    if isinstance(value, NUMBERS):
+        fill(target, value)
+        return
+    target.check_free()
+    target.check_writable("assignment")
+    if not isinstance(value, Array):
+        host = host_elements(value, target.dtype).values
+        wanted = _fitting(host.shape, target.shape)
+        target.write(np.broadcast_to(host.reshape(host.shape[max(host.ndim - len(wanted), 0) :]), wanted))
+        return
+    check_same_device(target, value)
+    value = value if value.dtype == target.dtype else cast(value, target.dtype)
+    shape = _fitting(value.shape, target.shape)
+    while value.ndim > len(shape):
+        value = value[0]
+    target.copy_from(value.broadcast_to(shape))
+
+
+def _fitting(shape: tuple[int, ...], wanted: tuple[int, ...]) -> tuple[int, ...]:
+    """Return ``wanted``, where ``shape`` without the ones that it may begin with can be broadcast to it."""
+    extra = max(len(shape) - len(wanted), 0)
+    kept = shape[extra:]
+    sizes = zip(kept[::-1], wanted[::-1], strict=False)
+    if any(size != 1 for size in shape[:extra]) or any(size not in (1, most) for size, most in sizes):
+        raise InvalidUsageError(f"assignment: {shape} cannot be broadcast to the {wanted} that are set")
+    return wanted
+
+
+def packed(source: Array) -> Array:
+    """Return a copy of a view, whose elements lie side by side; see :meth:`vkpar.Array.contiguous`."""
+    form, plans = source.form or form_of(source), source.device.plans
+    key = ("packed", form)
+    plan = plans.known.get(key)
+    if plan is not None:
+        made = Array.fresh(source.device, form.shape, form.dtype, form.nbytes)
+        if plan.run((source, made), b""):
+            return made
+    made = source.copy()
+    plan = plans.known.get((SHIPPED["move"].key, form, form_of(made)))
+    if plan is not None:
+        plans.keep(key, plan)
+    return made
+
+
+def move(source: Array, target: Array) -> bool:
+    """Copy views of elements of 2 or 4 bytes; False, and nothing done, where another way has to be gone."""
+    dtype = {4: "int32", 2: "uint16"}.get(target.dtype.itemsize)
+    if dtype is None or source.shape != target.shape:
+        return False
+    kind = next(kind for kind in BUILTINS["move"].kinds if kind.inputs == (dtype,))
+    return copy_bits(SHIPPED["move"], kind, source, target)
+
+
+def full(device: Device, shape: int | Sequence[int], value: float, dtype: object = "float32") -> Array:
+    """Return a new array of which every element is ``value``.
+
+    Raises:
+        InvalidUsageError: a bad shape or dtype, or a value that the type does not hold.
+        OutOfMemoryError: the device has no room.
+    """
+    made = device.empty(shape, dtype)
+    fill(made, value)
+    return made
+
+
+def arange(device: Device, start: float, stop: float | None = None, step: float = 1, dtype: object = None) -> Array:
+    """Return a new array of ``start``, ``start + step``, ... below ``stop``, as ``np.arange`` has them.
+
+    Floats are ``start + step * number`` in float32, rounded to ``dtype``.
+
+    Args:
+        device: where it lives.
+        start: the first number; with no ``stop``, that is it, and ``start`` is 0.
+        stop: which it ends before.
+        step: not zero.
+        dtype: float32, float16, bfloat16, int32 or uint32; by default int32 of whole numbers, else float32.
+
+    Raises:
+        InvalidUsageError: a step of zero, something that is no number, or numbers that ``dtype`` does not hold.
+        UnsupportedError: another ``dtype``.
+        OutOfMemoryError: the device has no room.
+    """
+    start, stop = (0, start) if stop is None else (start, stop)
+    given: tuple[Any, ...] = (start, stop, step)
+    if not all(isinstance(number, NUMBERS) for number in given) or not all(map(math.isfinite, given)) or not step:
+        raise InvalidUsageError(f"arange takes finite numbers, the step not zero; got {start!r}, {stop!r}, {step!r}")
+    whole = all(_is_whole(number) for number in given)
+    name = dtypes.resolve(("int32" if whole else "float32") if dtype is None else dtype).name
+    if name not in COMPUTED:
+        raise UnsupportedError(f"arange makes {', '.join(COMPUTED)}, not {name}")
+    if name in INTEGERS and not whole:
+        raise InvalidUsageError(f"arange: {start}, {stop}, {step} are not all whole, as those of {name} are")
+    count = max(int(-((start - stop) // step)) if whole else math.ceil((stop - start) / step), 0)
+    last = start + (count - 1) * step
+    low, high = {"int32": (-(1 << 31), 1 << 31), "uint32": (0, 1 << 32)}.get(name, (-math.inf, math.inf))
+    if count and not (low <= start < high and low <= last < high):
+        raise InvalidUsageError(f"arange: {start} to {last} are not all {name}")
+    made = device.empty(count, name)
+    if count:
+        operation = SHIPPED["arange_whole" if name in INTEGERS else "arange"]
+        kind = BUILTINS["arange_whole" if name in INTEGERS else "arange"].kinds[0]
+        types = kind.inputs
+        numbers = [start, step] if name not in INTEGERS else [_wrapped(start), _wrapped(step)]
+        launch(operation, Meaning(kind, types, (name,)), [*numbers, None], [made])
+    return made
+
+
+def _is_whole(number: Any) -> bool:
+    try:
+        operator.index(number)
+    except TypeError:
+        return False
+    return True
+
+
+def _wrapped(number: float) -> int:
+    """Return the int32 of the same bits."""
+    return (int(number) + (1 << 31)) % (1 << 32) - (1 << 31)
+
+
+def in_place(name: str, a: Array, b: Any) -> None:
+    """Run the operation ``name`` on ``a`` and ``b`` into ``a``; floats are rounded to its type, as NumPy's are."""
+    operation = operations[name]
+    if isinstance(b, Array) and b.storage is a.storage and overlaps(a, b) and not same_elements(a, b):
+        b = b.copy()
+    floats = isinstance(b, Array) and a.dtype.is_float and b.dtype.is_float
+    if floats and dtypes.result_type(a.dtype, b.dtype) != a.dtype:
+        cast(operation(a, b), a.dtype, out=a)
+    else:
+        operation(a, b, out=a)

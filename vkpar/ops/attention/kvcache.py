@@ -1,0 +1,266 @@
+"""Keys and values of the tokens so far, appended on the device."""
+
+from __future__ import annotations
+
+import operator
+from typing import TYPE_CHECKING
+
+from vkpar import dtypes
+from vkpar.arrays.array import Array
+from vkpar.errors import InvalidUsageError, UnsupportedError
+from vkpar.ops.arrays.making import full
+from vkpar.ops.call.call import Call, key_of, pack, repeat
+from vkpar.ops.call.dispatch import FLOATS, GROUP, INTEGERS, SHORT, check_arrays, check_float, check_out, check_overlap
+from vkpar.ops.call.strided import bind, stand_in, takes
+from vkpar.ops.rows.rope import Scaling, check_style, known_table, rope, table_of
+from vkpar.unpickled import Unpickled
+
+if TYPE_CHECKING:
+    from vkpar.device import Device
+
+_PITCH = 8  # elements that rows are a multiple of, so that kernels read 16 bytes at once
+
+
+class KVCache(Unpickled):
+    """The keys and values of one sequence on a device, which :func:`vkpar.attention` takes in place of both.
+
+    Attributes:
+        device: where it lies.
+        kv_heads: heads of keys and values; ``tokens`` that it has room for, ``width`` elements of a head.
+        dtype: of what it stores.
+        k: the keys, (kv_heads, tokens, width); ``v`` the values. Zeros where nothing was stored yet.
+        length: uint32, one element: how many tokens it holds, on the device. ``append`` sets it.
+
+    Args:
+        device: where it lies.
+        kv_heads: heads of keys and values.
+        tokens: how many it has room for.
+        width: elements of a head.
+        dtype: float16, bfloat16 or float32.
+
+    Raises:
+        InvalidUsageError: a number below 1.
+        UnsupportedError: another type.
+        OutOfMemoryError: the device has no room.
+    """
+
+    def __init__(self, device: Device, kv_heads: int, tokens: int, width: int, dtype: object = "float16") -> None:
+        self.device, self.dtype = device, dtypes.resolve(dtype)
+        check_float("KVCache", self.dtype)
+        try:
+            self.kv_heads, self.tokens, self.width = map(operator.index, (kv_heads, tokens, width))
+        except TypeError:
+            raise InvalidUsageError("KVCache: kv_heads, tokens and width are whole numbers") from None
+        if min(self.kv_heads, self.tokens, self.width) < 1:
+            raise InvalidUsageError(f"KVCache: kv_heads, tokens and width are 1 or more: {kv_heads}, {tokens}, {width}")
+        self._pitch = -(-self.width // _PITCH) * _PITCH
+        shape = self.kv_heads, self.tokens, self._pitch
+        self._rows = device.zeros(shape, self.dtype), device.zeros(shape, self.dtype)
+        self.k, self.v = (rows[:, :, : self.width] for rows in self._rows)
+        self.length = device.zeros(1, "uint32")
+
+    def append(self, k: Array, v: Array, positions: Array | int) -> None:
+        """Store rows of keys and values, converted to the cache's type, in program order.
+
+        The number of tokens held becomes the last position and one: a smaller position than before makes the cache
+        shorter. Rows whose position is past the end are dropped, and ``length`` stays at ``tokens`` at most.
+
+        Args:
+            k: (kv_heads, T, width), any float type that devices compute. Views whose rows lie apart are taken as they
+                lie.
+            v: of ``k``'s shape.
+            positions: int32 or uint32 on the device, of one element: where the first row goes, the others after it;
+                or of T elements, rising, where each goes. A number is checked here.
+
+        Raises:
+            InvalidUsageError: not arrays, closed ones, several devices; wrong shapes; more tokens than the cache has
+                room for, as far as the host knows; arrays that share memory with the cache.
+            UnsupportedError: a type that devices do not compute; an array that a kernel cannot see at once.
+        """
+        places = self._places(k, positions) if isinstance(positions, int) else positions
+        outs = (*self._rows, self.length)
+        if repeat("KVCache.append", (k, v, places), outs, self.width) is not None:
+            return
+        check_arrays("KVCache.append", self._rows[0], k=k, v=v, positions=places)
+        check_arrays("KVCache.append", self.length, v=self._rows[1])
+        self._check(k, v, places)
+        if not k.size:
+            return
+        key = key_of("KVCache.append", (k, v, places), outs, self.width)
+        call = Call("KVCache.append", key, (k, v, places), outs)
+        self._launch(call)
+        call.keep()
+
+    def rope_append(
+        self,
+        qkv: Array,
+        positions: Array,
+        theta: float = 10000.0,
+        *,
+        scaling: Scaling = None,
+        style: str = "llama",
+        width: int | None = None,
+        out: Array | None = None,
+    ) -> Array:
+        """Turn queries and keys by their positions, store keys and values there, and return the queries.
+
+        The same, bit for bit, as :func:`vkpar.rope` of both and :meth:`append`, in one kernel where heads are
+        multiples of four elements.
+
+        Args:
+            qkv: (T, (heads + 2 kv_heads) * width of a head), of each row the heads of queries, then those of keys, then
+                those of values; any float type that devices compute.
+            positions: (T,), as :func:`vkpar.rope` and :meth:`append` take them.
+            theta: as :func:`vkpar.rope` takes it, which says what the next ones are, too.
+            scaling: of the frequencies.
+            style: how elements are paired.
+            width: how many elements of a head are turned.
+            out: where the queries go, (heads, T, width of a head) of ``qkv``'s type.
+
+        Raises:
+            InvalidUsageError: as these two do; rows that are no whole number of heads.
+            UnsupportedError: as these two do.
+        """
+        table, outs = known_table(self.k, theta, scaling, width), (*self._rows, self.length, out)
+        if table is not None:
+            done = repeat("KVCache.rope_append", (qkv, positions, table), outs, style, self.width)
+            if done is not None:
+                return done[-1]
+        heads = self._check_fused(qkv, positions, style, out)
+        if table is None:
+            table = table_of(self.k, theta, scaling, width)
+        made = qkv.device.empty((heads, len(qkv), self.width), qkv.dtype) if out is None else out
+        if not qkv.size:
+            return made
+        key = key_of("KVCache.rope_append", (qkv, positions, table), outs, style, self.width)
+        call = Call("KVCache.rope_append", key, (qkv, positions, table), (*self._rows, self.length, made))
+        turning = table.size // 2  # pairs
+        direct = heads and takes(qkv) and stand_in(call, call.results[-1]) is call.results[-1]
+        if direct and self.width % 4 == 0 and turning % 2 == 0:
+            self._launch_fused(call, heads, turning, neox=style == "neox")
+            call.keep()
+            return made
+        rows = qkv.reshape(len(qkv), heads + 2 * self.kv_heads, self.width).transpose(1, 0, 2)
+        k, v = rows[heads : heads + self.kv_heads], rows[heads + self.kv_heads :]
+        self.append(rope(k, positions, theta, scaling=scaling, style=style, width=width), v, positions)
+        return rope(rows[:heads], positions, theta, scaling=scaling, style=style, width=width, out=made)
+
+    def _check_fused(self, qkv: Array, positions: Array, style: str, out: Array | None) -> int:
+        """Check fused rows, and return how many heads of queries they have."""
+        name = "KVCache.rope_append"
+        check_arrays(name, out, qkv=qkv, positions=positions)
+        check_arrays(name, self._rows[0], qkv=qkv)
+        check_arrays(name, self.length, v=self._rows[1])
+        check_float(name, qkv.dtype)
+        check_style(style)
+        heads = 0 if qkv.ndim != 2 else qkv.shape[1] // self.width - 2 * self.kv_heads
+        if qkv.ndim != 2 or qkv.shape[1] % self.width or heads < 0:
+            raise InvalidUsageError(
+                f"{name}: qkv is (T, (heads + 2 * {self.kv_heads}) * {self.width}), not {qkv.shape}"
+            )
+        if len(qkv) > self.tokens:
+            raise InvalidUsageError(f"{name}: {len(qkv)} tokens for a cache of {self.tokens}")
+        if positions.dtype.name not in INTEGERS:
+            raise UnsupportedError(f"{name}: positions are {' or '.join(INTEGERS)}, not {positions.dtype}; cast them")
+        if positions.shape != (len(qkv),):
+            raise InvalidUsageError(f"{name}: positions are {(len(qkv),)}, not {positions.shape}")
+        if out is not None:
+            check_out(name, out, (heads, len(qkv), self.width), qkv.dtype)
+        for target in (*self._rows, self.length, *([] if out is None else [out])):
+            check_overlap(name, target, qkv, positions, in_place=False)
+        if out is not None:
+            for target in (*self._rows, self.length):
+                check_overlap(name, target, out, in_place=False)
+        return heads
+
+    def _launch_fused(self, call: Call, heads: int, turning: int, *, neox: bool) -> None:
+        qkv, _, table = call.operands
+        source, places = bind(call, qkv), call.packed(1)
+        targets = [bind(call, result) for result in call.results]
+        (seen, p_first), (numbers, _) = places.window(), table.window()
+        _, head, token = targets[-1].steps
+        first, step = source.first, source.steps[-1]
+        push = pack(
+            *(heads, self.kv_heads, len(qkv), self.width, turning, self.tokens, self._pitch),
+            *(int(places.dtype == dtypes.int32), first, step, targets[-1].first, head, token, p_first),
+        )
+        constants = (neox, FLOATS[self.dtype.name], not (first % 4 or step % 4), targets[-1].multiples(4))
+        keys, values, length, queries = targets
+        arrays = (source.array, places, table, *(each.array for each in (queries, keys, values, length)))
+        ranges = (source.range, seen, numbers, *(each.range for each in (queries, keys, values, length)))
+        groups = -(-qkv.size // GROUP)
+        call.dispatch(f"rope_append_{SHORT[qkv.dtype.name]}", arrays, ranges, push, groups, constants)
+
+    def _places(self, k: Array, position: int) -> Array:
+        """Return a position that the host knows as an array."""
+        count = k.shape[1] if isinstance(k, Array) and k.ndim == 3 else 0
+        if not 0 <= position <= self.tokens - count:
+            raise InvalidUsageError(
+                f"KVCache.append: {count} tokens from position {position} on, of a cache of {self.tokens} tokens"
+            )
+        return full(self.device, 1, position, "uint32")
+
+    def _check(self, k: Array, v: Array, positions: Array) -> None:
+        check_float("KVCache.append", k.dtype, v.dtype)
+        for name, array in (("k", k), ("v", v)):
+            if array.ndim != 3 or (array.shape[0], array.shape[2]) != (self.kv_heads, self.width):
+                raise InvalidUsageError(
+                    f"KVCache.append: {name} is ({self.kv_heads}, T, {self.width}), not {array.shape}"
+                )
+        count = k.shape[1]
+        if v.shape != k.shape:
+            raise InvalidUsageError(f"KVCache.append: k and v have one shape, not {k.shape} and {v.shape}")
+        if count > self.tokens:
+            raise InvalidUsageError(f"KVCache.append: {count} tokens for a cache of {self.tokens}")
+        if positions.dtype.name not in INTEGERS:
+            raise UnsupportedError(
+                f"KVCache.append: positions are {' or '.join(INTEGERS)}, not {positions.dtype}; cast them"
+            )
+        if positions.shape not in ((1,), (count,)):
+            raise InvalidUsageError(f"KVCache.append: positions are (1,) or {(count,)}, not {positions.shape}")
+        for target in (*self._rows, self.length):
+            for operand in (k, v, positions):
+                check_overlap("KVCache.append", target, operand, in_place=False)
+
+    def _launch(self, call: Call) -> None:
+        k, v, _ = call.operands
+        count = k.shape[1]
+        one, two = bind(call, k), bind(call, v)
+        targets = [bind(call, result) for result in call.results]
+        places = call.packed(2)
+        seen, first = places.window()
+        push = pack(
+            self.kv_heads,
+            count,
+            self.tokens,
+            self.width,
+            self._pitch,
+            int(places.size > 1),
+            first,
+            *(word for each in (one, two) for word in (each.first, *each.steps[1:])),
+        )
+        constants = (FLOATS[self.dtype.name], one.multiples(4) and two.multiples(4), FLOATS[v.dtype.name])
+        arrays = (one.array, two.array, places, *(each.array for each in targets))
+        ranges = (one.range, two.range, seen, *(each.range for each in targets))
+        groups = -(-self.kv_heads * count * self._pitch // GROUP)
+        call.dispatch(f"kv_append_{SHORT[k.dtype.name]}", arrays, ranges, push, groups, constants)
+
+    @property
+    def closed(self) -> bool:
+        """True after :meth:`close`."""
+        return self._rows[0].closed
+
+    def close(self) -> None:
+        """Give the memory back once the work submitted so far is done; a second call does nothing."""
+        for array in (*self._rows, self.length):
+            array.close()
+
+    def __enter__(self) -> KVCache:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        shape = f"{self.kv_heads} x {self.tokens} x {self.width} {self.dtype}"
+        return f"<vkpar.KVCache {shape} on {self.device}{', closed' if self.closed else ''}>"

@@ -1,0 +1,1 @@
+"""What every operation stands on: checks, plans, windows of big arrays, dispatches."""

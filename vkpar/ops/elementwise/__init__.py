@@ -1,0 +1,1 @@
+"""Functions by element: their expressions, the kernels made of them, how calls run."""

@@ -1,0 +1,117 @@
+"""Conversion between types."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from vkpar import dtypes
+from vkpar.arrays.array import Array
+from vkpar.ops.call.dispatch import (
+    FLOATS,
+    GROUP,
+    INTEGERS,
+    SHORT,
+    check_arrays,
+    check_out,
+    check_overlap,
+    dispatch,
+    fold_groups,
+    run_single,
+    spans,
+    window,
+    words,
+    writable_in_place,
+)
+from vkpar.ops.elementwise.run import computed
+from vkpar.ops.elementwise.shipped import Shipped
+from vkpar.ops.elementwise.ways import Meaning, Operand
+from vkpar.plans import form_of
+
+
+class _Conversion(Shipped):
+    """A conversion from or to integers."""
+
+    def __init__(self, name: str, target: str) -> None:
+        super().__init__(name, "cast")
+        self.key = f"cast {name} {target}"
+        self._target = target
+
+    def meaning(self, operands: Sequence[Operand]) -> Meaning:
+        """Return what it means."""
+        return Meaning(self._builtin.kinds[0], (operands[0].dtype.name,), (self._target,))
+
+
+# By the types that they convert between; int32 and uint32 have their bits in common.
+_CONVERSIONS: Final = {
+    (source, target): _Conversion(f"from_{source}" if source in INTEGERS else f"to_{target}", target)
+    for source in (*FLOATS, *INTEGERS)
+    for target in (*FLOATS, *INTEGERS)
+    if (source in INTEGERS) != (target in INTEGERS)
+}
+
+
+def cast(a: Array, dtype: object, *, out: Array | None = None) -> Array:
+    """Return the elements of ``a`` in another type.
+
+    Floats are rounded to nearest even: overflow gives infinity; NaN (as the canonical one) and infinity are kept;
+    subnormal values are exact. Floats become integers by dropping the fraction; what is out of range becomes the
+    nearest integer of the type, NaN becomes 0. Integers become floats by way of float32, rounded. int32 and uint32 keep
+    their bits.
+
+    Args:
+        a: any shape; float32, float16, bfloat16, int32 or uint32, or any type when ``dtype`` is its own (then bytes are
+            copied).
+        dtype: float32, float16, bfloat16, int32 or uint32.
+        out: where the result goes, of ``a``'s shape and of type ``dtype``; by default a new array.
+
+    Raises:
+        InvalidUsageError: not an array, a closed one, one of another device; a wrong ``out``, or one in shared memory.
+        UnsupportedError: a type that devices do not convert, such as float64.
+    """
+    target = dtypes.resolve(dtype)
+    done = run_single("cast", a, out, target.name)
+    if done is not None:
+        return done
+    check_arrays("cast", out, a=a)
+    conversion = _CONVERSIONS.get((a.dtype.name, target.name))
+    if conversion is not None:
+        return conversion(a, out=out)
+    same_bits = a.dtype == target or (a.dtype.name in INTEGERS and target.name in INTEGERS)
+    if not same_bits:
+        computed("cast", a.dtype.name, target.name)
+    given = out
+    if out is not None:
+        check_out("cast", out, a.shape, target)
+        check_overlap("cast", out, a, in_place=same_bits)
+    else:
+        out = a.device.empty(a.shape, target)
+    if a.size == 0 or out is a:
+        return out
+    if same_bits:
+        out.copy_from(a)
+    else:
+        a = a.contiguous()
+        convert(a, out, ("cast", form_of(a), None if given is None else form_of(given), target.name))
+    return out
+
+
+def convert(a: Array, out: Array, key: tuple[object, ...] | None = None) -> None:
+    """Convert checked, non-empty arrays of equal size and different floating-point types; ``a`` is contiguous.
+
+    Where there is a ``key``, and one dispatch does it, its plan is kept.
+    """
+    if not (out.is_contiguous and writable_in_place(out)):
+        aligned = a.device.empty(out.shape, out.dtype)
+        convert(a, aligned)
+        out.copy_from(aligned)
+        return
+    kernel = f"cast_{SHORT[a.dtype.name]}_{SHORT[out.dtype.name]}"
+    for start, count in spans(a.size, (a, 0), (out, 0), pairs=out.dtype.itemsize == 2):
+        source, a_first = window(a, start, count)
+        target, o_first = out.window(start, count)
+        constants = (a_first % 4 == 0, o_first % 4 == 0)
+        grid = fold_groups(a.device, -(-count // GROUP))
+        push = words(count, a_first, o_first)
+        kept = key if count == a.size else None
+        dispatch("cast", kernel, (a, out), (source, target), push, grid, constants, key=kept)

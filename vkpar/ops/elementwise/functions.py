@@ -1,0 +1,173 @@
+"""Arithmetic, comparisons and functions of arrays by element.
+
+All take arrays of one device, of which one may be a number, broadcast as NumPy does, and take ``out=``: where the
+result goes, of its shape and type; it may be an operand itself, and share no other memory with one. float32, float16
+and bfloat16 mix as ``np.result_type`` says (bfloat16 with another float gives float32), are computed in float32 and
+rounded once; int32 and uint32 wrap. Integers that meet floats, arrays or numbers, are converted to the floats' type
+first (float32 where a number is the float), and int32 is compared with uint32 as the numbers that they are.
+docs/operations.md has the error bounds.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from vkpar.arrays.array import Array
+from vkpar.errors import InvalidUsageError
+from vkpar.ops.elementwise.shipped import SHIPPED, Comparison, Shipped
+from vkpar.ops.elementwise.words import NUMBERS
+
+_greater, _greater_equal = Comparison("less", "greater"), Comparison("less_equal", "greater_equal")
+_pow = Shipped("power", "pow")
+
+
+def subtract(a: Any, b: Any, *, out: Array | None = None) -> Array:
+    """Return ``a - b``; floats and integers."""
+    return SHIPPED["subtract"](a, b, out=out)
+
+
+def multiply(a: Any, b: Any, *, out: Array | None = None) -> Array:
+    """Return ``a * b``; floats and integers."""
+    return SHIPPED["multiply"](a, b, out=out)
+
+
+def divide(a: Any, b: Any, *, out: Array | None = None) -> Array:
+    """Return ``a / b`` of floats; a division by zero gives infinity, or NaN of zero."""
+    return SHIPPED["divide"](a, b, out=out)
+
+
+def pow(a: Any, b: Any, *, out: Array | None = None) -> Array:
+    """Return ``a`` to the power of ``b``, of floats; NaN of a negative ``a`` where ``b`` is no whole number.
+
+    The numbers 2, 1, 0.5 and -1 as ``b`` are a product, the array itself, a root and a quotient.
+    """
+    if isinstance(a, Array) and isinstance(b, (int, float)) and a.dtype.is_float:
+        if b == 2:
+            return SHIPPED["multiply"](a, a, out=out)
+        if b == 0.5:
+            return SHIPPED["sqrt"](a, out=out)
+        if b == -1:
+            return SHIPPED["divide"](1.0, a, out=out)
+    return _pow(a, b, out=out)
+
+
+def maximum(a: Any, b: Any, *, out: Array | None = None) -> Array:
+    """Return the larger of ``a`` and ``b``, NaN where one is NaN; floats and integers."""
+    return SHIPPED["maximum"](a, b, out=out)
+
+
+def minimum(a: Any, b: Any, *, out: Array | None = None) -> Array:
+    """Return the smaller of ``a`` and ``b``, NaN where one is NaN; floats and integers."""
+    return SHIPPED["minimum"](a, b, out=out)
+
+
+def equal(a: Any, b: Any, *, out: Array | None = None) -> Array:
+    """Return uint32 1 where ``a == b``, else 0; NaN equals nothing."""
+    return SHIPPED["equal"](a, b, out=out)
+
+
+def not_equal(a: Any, b: Any, *, out: Array | None = None) -> Array:
+    """Return uint32 1 where ``a != b``, else 0."""
+    return SHIPPED["not_equal"](a, b, out=out)
+
+
+def less(a: Any, b: Any, *, out: Array | None = None) -> Array:
+    """Return uint32 1 where ``a < b``, else 0."""
+    return SHIPPED["less"](a, b, out=out)
+
+
+def less_equal(a: Any, b: Any, *, out: Array | None = None) -> Array:
+    """Return uint32 1 where ``a <= b``, else 0."""
+    return SHIPPED["less_equal"](a, b, out=out)
+
+
+def greater(a: Any, b: Any, *, out: Array | None = None) -> Array:
+    """Return uint32 1 where ``a > b``, else 0."""
+    return _greater(b, a, out=out)
+
+
+def greater_equal(a: Any, b: Any, *, out: Array | None = None) -> Array:
+    """Return uint32 1 where ``a >= b``, else 0."""
+    return _greater_equal(b, a, out=out)
+
+
+def where(condition: Any, a: Any, b: Any, *, out: Array | None = None) -> Array:
+    """Return ``a`` where ``condition`` is not zero, else ``b``.
+
+    Args:
+        condition: of any computed type, or a number; NaN is not zero.
+        a: an array or a number; numbers alone give float32, or int32 where both are whole.
+        b: as ``a``.
+        out: where the result goes.
+    """
+    if isinstance(condition, Array) and condition.dtype.is_float:
+        condition = not_equal(condition, 0.0)
+    elif isinstance(condition, NUMBERS):
+        condition = bool(condition)
+    return SHIPPED["where"](condition, a, b, out=out)
+
+
+def exp(x: Array, *, out: Array | None = None) -> Array:
+    """Return e to the power of ``x``, of floats."""
+    return SHIPPED["exp"](x, out=out)
+
+
+def log(x: Array, *, out: Array | None = None) -> Array:
+    """Return the natural logarithm of floats: -infinity of zero, NaN of what is less."""
+    return SHIPPED["log"](x, out=out)
+
+
+def sqrt(x: Array, *, out: Array | None = None) -> Array:
+    """Return the square root of floats: NaN of what is less than zero."""
+    return SHIPPED["sqrt"](x, out=out)
+
+
+def rsqrt(x: Array, *, out: Array | None = None) -> Array:
+    """Return one over the square root of floats: infinity of zero, NaN of what is less."""
+    return SHIPPED["rsqrt"](x, out=out)
+
+
+def abs(x: Array, *, out: Array | None = None) -> Array:
+    """Return absolute values; of the least int32 it is that itself, as NumPy's is."""
+    return SHIPPED["abs"](x, out=out) if getattr(x, "dtype", None) != "uint32" else SHIPPED["fill"](x, out=out)
+
+
+def negative(x: Array, *, out: Array | None = None) -> Array:
+    """Return ``-x``; of uint32 what wraps to zero with ``x``."""
+    return SHIPPED["negative"](x, out=out)
+
+
+def relu(x: Array, *, out: Array | None = None) -> Array:
+    """Return ``x`` where it is more than zero, else 0; NaN stays."""
+    return SHIPPED["relu"](x, out=out) if getattr(x, "dtype", None) != "uint32" else SHIPPED["fill"](x, out=out)
+
+
+def tanh(x: Array, *, out: Array | None = None) -> Array:
+    """Return the hyperbolic tangent of floats."""
+    return SHIPPED["tanh"](x, out=out)
+
+
+def sigmoid(x: Array, *, out: Array | None = None) -> Array:
+    """Return ``1 / (1 + exp(-x))`` of floats."""
+    return SHIPPED["sigmoid"](x, out=out)
+
+
+def silu(x: Array, *, out: Array | None = None) -> Array:
+    """Return ``x * sigmoid(x)`` of floats (swish); NaN of -infinity, as torch's."""
+    return SHIPPED["silu"](x, out=out)
+
+
+def gelu(x: Array, *, approximate: str = "none", out: Array | None = None) -> Array:
+    """Return ``x`` times the share of a normal distribution below it, of floats; NaN of -infinity, as torch's.
+
+    Args:
+        x: the array.
+        approximate: ``"none"``, or ``"tanh"`` for the approximation by a hyperbolic tangent.
+        out: where the result goes.
+
+    Raises:
+        InvalidUsageError: another ``approximate``; as the others.
+    """
+    if approximate not in ("none", "tanh"):
+        raise InvalidUsageError(f"gelu: approximate is 'none' or 'tanh', not {approximate!r}")
+    return SHIPPED["gelu" if approximate == "none" else "gelu_tanh"](x, out=out)

@@ -1,0 +1,83 @@
+"""What the generators of elementwise kernels share: forms, how operands lie, types, and these in GLSL."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from vkpar.ops.elementwise.expressions import WEAK_FLOAT, WEAK_INT, glsl_type
+
+WORDS: Final = 32  # of push constants, which every device has
+GROUP: Final = 256  # invocations of a work-group
+FORMS = FLAT, TILE, FULL, ROWS = "flat", "tile", "full", "rows"
+ROW_GROUPS: Final = 128, 64, 32  # invocations of groups of a rows kernel that lie in one row
+FULL_BLOCKS: Final = 4  # of four elements: what an invocation of a full kernel makes, a cache line of 32-bit elements
+FULL_GROUPS: Final = 256, 32  # invocations of groups of a full kernel, of large arrays and of small ones
+# How an operand lies: any steps; side by side along X; side by side along Y; a number; one element for all; or every
+# second element of eights, for a kernel of rows alone.
+ANY, ROW, COLUMN, SCALAR, ONE, SECOND = range(6)
+INDEX: Final = "index"  # the type of an input that is the element's own number
+FIRST_CONSTANT: Final = 3  # after BLOCKS and WHOLE, or ROWS, WIDTH and DIMS
+
+
+@dataclass(frozen=True)
+class Kind:
+    """The types that a kernel is made for.
+
+    Attributes:
+        inputs: of each input the dtype's name, ``weak int``, ``weak float`` or ``index``.
+        results: of each output the dtype's name.
+        open: whether all floats are of types that specialization constants say.
+    """
+
+    inputs: tuple[str, ...]
+    results: tuple[str, ...]
+    open: bool = False
+
+    @property
+    def bound(self) -> list[int]:
+        """The numbers of the inputs that are arrays."""
+        return [number for number, kind in enumerate(self.inputs) if kind not in (WEAK_INT, WEAK_FLOAT, INDEX)]
+
+    @property
+    def closed(self) -> Kind:
+        """The same where all floats are float32."""
+        return Kind(self.inputs, self.results)
+
+    @property
+    def numbers(self) -> list[int]:
+        """The numbers of the inputs that are Python's, which the push constants hold from the end on."""
+        return [number for number, kind in enumerate(self.inputs) if kind in (WEAK_INT, WEAK_FLOAT)]
+
+
+def glsl_of(dtype: str) -> str:
+    """Return GLSL's name of a type."""
+    return "uint" if dtype == INDEX else glsl_type(dtype)
+
+
+def vector_of(dtype: str) -> str:
+    """Return GLSL's name of four of a type."""
+    return {"float": "vec4", "int": "ivec4", "uint": "uvec4"}[glsl_of(dtype)]
+
+
+def of_bits(dtype: str, bits: str) -> str:
+    """Return GLSL of a value, or of four, with given bits."""
+    return {"float": f"uintBitsToFloat({bits})", "int": f"int({bits})", "uint": bits}[glsl_of(dtype)]
+
+
+def number_of(kind: Kind, number: int) -> str:
+    """Return GLSL of a number of the expression."""
+    return of_bits(kind.inputs[number], f"push.g[{WORDS - 1 - kind.numbers.index(number)}]")
+
+
+def arguments(kind: Kind, element: str, index: str) -> list[str]:
+    """Return what ``compute`` is given: elements of the vectors ``v0``, ``v1``, ..., numbers, and the results' ones."""
+    given = []
+    for number, dtype in enumerate(kind.inputs):
+        if dtype == INDEX:
+            given.append(index)
+        elif number in kind.numbers:
+            given.append(number_of(kind, number))
+        else:
+            given.append(f"v{kind.bound.index(number)}{element}")
+    return given + [f"w{place}{element}" for place in range(len(kind.results))]

@@ -1,0 +1,256 @@
+"""How elementwise operations run: what a call comes down to, in as few dispatches as the operands' memory allows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from vkpar import dtypes
+from vkpar.arrays.array import Array, check_same_device
+from vkpar.arrays.layout import broadcast_shape
+from vkpar.arrays.views import overlaps, same_elements
+from vkpar.errors import InvalidUsageError, OperandError, UnsupportedError
+from vkpar.ops.call.dispatch import advice
+from vkpar.ops.elementwise.expressions import FLOATS, INTEGERS
+from vkpar.ops.elementwise.kinds import Kind
+from vkpar.ops.elementwise.ways import Dispatch, Meaning, Operand, Operation, binding
+from vkpar.ops.elementwise.words import NUMBERS, Words
+from vkpar.plans import form_of
+
+COMPUTED: Final = (*FLOATS, *INTEGERS)
+_FEW: Final = 2  # operands of the usual calls
+_SMALL: Final = 4  # elements: operands that no binding holds are copied aside
+
+
+def run(operation: Operation, operands: Sequence[Operand], outs: Sequence[Array | None]) -> list[Array]:
+    """Run an operation and return its results; by the plan of an earlier call where there is one.
+
+    Args:
+        operation: what it is.
+        operands: arrays, at least one, and numbers.
+        outs: for each result where it goes, None for a new array.
+
+    Raises:
+        InvalidUsageError: not arrays or numbers, closed arrays, arrays of several devices; shapes that do not fit; a
+            wrong ``out``, or one that shares memory with an operand without being that operand.
+        UnsupportedError: types that devices do not compute.
+    """
+    if 0 < len(operands) <= _FEW and len(outs) == 1:
+        quick = _quick(operation, operands, outs[0])
+        if quick is not None:
+            return [quick]
+    key: list[Any] = [operation.key]
+    arrays: list[Array] = []
+    numbers: list[Any] = []
+    try:
+        for operand in operands:  # often taken: no calls
+            if type(operand) is Array:
+                key += (operand.form or form_of(operand),)
+                arrays += (operand,)
+            else:
+                key += (type(operand),)
+                numbers += (operand,)
+        for out in outs:
+            key += (None if out is None else out.form or form_of(out),)
+        device = arrays[0].device
+        plan = device.plans.known.get(tuple(key))
+    except (AttributeError, TypeError, IndexError):  # not arrays: the long way says so
+        plan = None
+    if plan is not None:
+        done: list[Array] | None = plan.apply(device, arrays, outs, plan.words(numbers) if numbers else b"")
+        if done is not None:
+            return done
+    return _long_way(operation, operands, outs, tuple(key))
+
+
+def _quick(operation: Operation, operands: Sequence[Operand], out: Array | None) -> Array | None:
+    """Run an operation of an array, or of an array and a number after it, as :func:`run` does; None for other ways."""
+    try:
+        a: Any = operands[0]
+        form = a.form or form_of(a)
+        given = None if out is None else out.form or form_of(out)
+        known = a.device.plans.known
+        if len(operands) == 1:
+            plan = known.get((operation.key, form, given))
+            return None if plan is None else plan.single(a, out, in_place=True)
+        number = operands[1]
+        if type(number) is Array:
+            return None
+        plan = known.get((operation.key, form, type(number), given))
+    except (AttributeError, TypeError):  # no array: the long way says so
+        return None
+    return None if plan is None else plan.single(a, out, plan.words((number,)), in_place=True)
+
+
+def _long_way(
+    operation: Operation, operands: Sequence[Operand], outs: Sequence[Array | None], key: tuple[Any, ...]
+) -> list[Array]:
+    """Check everything, and run."""
+    arrays = check_operands(operation.name, operands, outs)
+    meaning = operation.meaning(operands)
+    device = arrays[0].device
+    shape = broadcast_shape(*(array.shape for array in arrays))
+    made: list[Array] = []
+    for out, dtype in zip(outs, meaning.results, strict=True):
+        if out is not None:
+            _check_out(operation.name, out, shape, dtype, arrays, made)
+        made.append(device.empty(shape, dtype) if out is None else out)
+    Words(meaning.kind, meaning.types, operands)  # refuses numbers that do not fit
+    if made[0].size:
+        launch(operation, meaning, operands, made, key=key)
+    return made
+
+
+def check_operands(name: str, operands: Sequence[Operand], outs: Sequence[Array | None] = ()) -> list[Array]:
+    """Return the arrays among the operands.
+
+    Raises:
+        InvalidUsageError: something else than arrays and numbers, or no array; closed ones, several devices.
+    """
+    arrays = []
+    for operand in operands:
+        if isinstance(operand, Array):
+            arrays.append(operand)
+        elif not isinstance(operand, NUMBERS):
+            kind = type(operand).__name__
+            hint = "; write device.array(x) first" if isinstance(operand, (np.ndarray, list, tuple)) else ""
+            raise OperandError(f"{name} takes arrays of one device and numbers, not {kind}{hint}")
+    if not arrays:
+        raise InvalidUsageError(f"{name} takes at least one array; numbers alone say no device")
+    for out in outs:
+        if out is not None and not isinstance(out, Array):
+            raise InvalidUsageError(f"{name}: out has to be a vkpar.Array, not {type(out).__name__}")
+    given = [*arrays, *(out for out in outs if out is not None)]
+    check_same_device(*given)
+    arrays[0].device.logical  # noqa: B018  (refuses a closed device)
+    for array in given:
+        array.check_free()
+    return arrays
+
+
+def _check_out(
+    name: str, out: Array, shape: tuple[int, ...], dtype: str, inputs: Sequence[Array], others: Sequence[Array]
+) -> None:
+    if out.shape != shape or out.dtype.name != dtype:
+        raise InvalidUsageError(f"{name}: the result is {shape} {dtype}, out is {out.shape} {out.dtype}")
+    out.check_writable(f"{name}: out")
+    if any(overlaps(out, array) and not same_elements(out, array) for array in inputs if array.size):
+        raise InvalidUsageError(f"{name}: out may not share memory with an operand other than being the same array")
+    if any(overlaps(out, other) for other in others):
+        raise InvalidUsageError(f"{name}: two results share memory")
+
+
+def computed(name: str, *names: str) -> None:
+    """Refuse dtypes that devices do not compute.
+
+    Raises:
+        UnsupportedError: there is one.
+    """
+    for dtype in names:
+        if dtype not in COMPUTED:
+            raise UnsupportedError(f"{name} computes {', '.join(COMPUTED)}, not {dtype}{advice(dtype)}")
+
+
+def launch(
+    operation: Operation,
+    meaning: Meaning,
+    operands: Sequence[Operand],
+    outs: Sequence[Array],
+    *,
+    key: tuple[Any, ...] | None = None,
+    base: int = 0,
+) -> None:
+    """Run on checked operands and results that have elements.
+
+    Args:
+        operation: what it is.
+        meaning: what it means for these types.
+        operands: arrays that can be broadcast to the results' shape, and numbers.
+        outs: arrays of one shape.
+        key: what a plan is kept by, where one dispatch does it all.
+        base: the number of the first element.
+    """
+    shape = outs[0].shape
+    views = [_shown(operand, shape) for operand in operands]
+    made = Dispatch.of(operation, meaning, views, outs, base)
+    if made is None:
+        _materialised(operation, meaning, views, outs, base)
+        return
+    aside = made.asides
+    if any(target is not None for target in aside):
+        targets = [out if target is None else target for out, target in zip(outs, aside, strict=True)]
+        launch(operation, meaning, operands, targets, base=base)
+        for out, target in zip(outs, aside, strict=True):
+            if target is not None:
+                out.copy_from(target)
+        return
+    made.run(key, operands)
+
+
+def _shown(operand: Operand, shape: tuple[int, ...]) -> Operand:
+    if not isinstance(operand, Array) or operand.shape == shape:
+        return operand
+    return operand.broadcast_to(shape)
+
+
+def _materialised(
+    operation: Operation, meaning: Meaning, views: list[Operand], outs: Sequence[Array], base: int
+) -> None:
+    """Run where no kernel does: on parts of operands that no binding holds, or on contiguous copies."""
+    shape, arrays = outs[0].shape, [*(view for view in views if isinstance(view, Array)), *outs]
+    if all(binding(array) is not None for array in arrays):
+        if all(array.is_contiguous for array in arrays):
+            raise UnsupportedError(f"{operation.name}: {len(arrays)} arrays and numbers are more than a kernel takes")
+        plain = [view.contiguous() if isinstance(view, Array) else view for view in views]
+        targets = [out if out.is_contiguous else out.device.empty(shape, out.dtype) for out in outs]
+        launch(operation, meaning, plain, targets, base=base)
+        for out, target in zip(outs, targets, strict=True):
+            if target is not out:
+                out.copy_from(target)
+        return
+    if outs[0].size <= _SMALL:
+        plain = [view.copy() if isinstance(view, Array) else view for view in views]
+        targets = [out if binding(out) is not None else out.device.empty(shape, out.dtype) for out in outs]
+        launch(operation, meaning, plain, targets, base=base)
+        for out, target in zip(outs, targets, strict=True):
+            if target is not out:
+                out.copy_from(target)
+        return
+    axis, half = _cut(shape, [array for array in arrays if binding(array) is None])
+    row = outs[0].size // shape[axis]
+    for part, start in ((slice(None, half), 0), (slice(half, None), half * row)):
+        index = (slice(None),) * axis + (part,)
+        pieces = [view[index] if isinstance(view, Array) else view for view in views]
+        launch(operation, meaning, pieces, [out[index] for out in outs], base=base + start)
+
+
+def _cut(shape: tuple[int, ...], wide: Sequence[Array]) -> tuple[int, int]:
+    """Return the axis along which these arrays reach farthest, and where to cut it: at a multiple of wide accesses."""
+    reach = [max(abs(array.strides[axis]) * (count - 1) for array in wide) for axis, count in enumerate(shape)]
+    axis = reach.index(max(reach))
+    half = shape[axis] // 2
+    return axis, next((half // step * step for step in (4096, 4, 2) if half >= step), half)
+
+
+def move(operation: Operation, kind: Kind, source: Array, target: Array) -> bool:
+    """Copy bit for bit in one dispatch, between views that share no memory; False, and nothing done, where none does.
+
+    Args:
+        operation: which copies.
+        kind: its types.
+        source: of any type of the same size.
+        target: of the same shape; it shows no element twice.
+    """
+    key = (operation.key, form_of(source), form_of(target))
+    plan = target.device.plans.known.get(key)
+    if plan is not None and plan.run((source, target), b""):
+        return True
+    words = dtypes.resolve(kind.results[0])
+    seen, put = (Array(a.storage, a.byte_offset, a.shape, words, a.steps) for a in (source, target))
+    made = Dispatch.of(operation, Meaning(kind, kind.inputs, kind.results), [seen], [put], 0)
+    if made is None or made.aside(0, put) is not None:
+        return False
+    made.run(key, [seen])
+    return True

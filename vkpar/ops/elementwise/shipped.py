@@ -1,0 +1,143 @@
+"""The package's own elementwise operations on arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import TYPE_CHECKING, Final
+
+from vkpar import dtypes
+from vkpar.arrays.array import Array
+from vkpar.arrays.operators import operations
+from vkpar.errors import UnsupportedError
+from vkpar.ops.elementwise.expressions import FLOATS, INTEGERS
+from vkpar.ops.elementwise.kinds import TILE, WORDS, Kind
+from vkpar.ops.elementwise.run import computed, run
+from vkpar.ops.elementwise.table import BUILTINS, Builtin, kind_of
+from vkpar.ops.elementwise.ways import Meaning, Operand
+
+if TYPE_CHECKING:
+    from vkpar.device import Device
+    from vkpar.vulkan.pipelines.kernel import Pipeline
+
+
+class MixedTypesError(UnsupportedError):
+    """Arrays, or an array and a number, of which some are floats and some are not.
+
+    Attributes:
+        result: the float type that all can be converted to; None of int32 and uint32.
+    """
+
+    def __init__(self, message: str, result: str | None = None) -> None:
+        super().__init__(message)
+        self.result = result
+
+
+class Shipped:
+    """An operation whose kernels ship with the package; see :class:`vkpar.ops.elementwise.ways.Operation`.
+
+    Args:
+        name: of the operation in the table of builtins.
+        shown: its name in messages, where that is another one.
+    """
+
+    outputs = 1
+
+    def __init__(self, name: str, shown: str | None = None) -> None:
+        self.name = shown or name
+        self.key: Hashable = f"each {name}"
+        self._builtin: Builtin = BUILTINS[name]
+
+    def __call__(self, *operands: Operand, out: Array | None = None) -> Array:
+        """Run it on arrays and numbers; integers that meet floats are converted first."""
+        try:
+            return run(self, operands, (out,))[0]
+        except MixedTypesError as error:
+            mixed = error
+        return self._mixed(operands, out, mixed)
+
+    def _mixed(self, operands: Sequence[Operand], out: Array | None, mixed: MixedTypesError) -> Array:
+        """Run it on integers that meet floats, or each other."""
+        if mixed.result is None:
+            raise mixed
+        convert = operations["cast"]
+        converted = [
+            convert(operand, mixed.result)
+            if number >= self._masks and isinstance(operand, Array) and operand.dtype.name in INTEGERS
+            else operand
+            for number, operand in enumerate(operands)
+        ]
+        return run(self, converted, (out,))[0]
+
+    @property
+    def _masks(self) -> int:
+        """How many of the first operands choose between the others, whatever their type."""
+        return 1 if self._builtin.name == "where" else 0
+
+    def meaning(self, operands: Sequence[Operand]) -> Meaning:
+        """Return what a call means: the types that NumPy gives, numbers taking those of the arrays."""
+        masks = self._masks
+        computed(self.name, *(operand.dtype.name for operand in operands[:masks] if isinstance(operand, Array)))
+        result = self._common(operands[masks:])
+        types = [operand.dtype.name if isinstance(operand, Array) else result for operand in operands]
+        for number, mask in enumerate(operands[:masks]):
+            if not isinstance(mask, Array) or types[number] == "int32":  # zero is the same bits
+                types[number] = "uint32"
+        kind = kind_of(self._builtin, tuple(types))
+        if kind is None:
+            allowed = " or ".join(dict.fromkeys("floats" if k.open else k.inputs[-1] for k in self._builtin.kinds))
+            given = ", ".join(dict.fromkeys(types))
+            raise UnsupportedError(f"{self.name} computes {allowed}, not {given}; cast first")
+        stored = kind.results[0]
+        return Meaning(kind, tuple(types), (stored if stored != kind.inputs[-1] else result,))
+
+    def _common(self, operands: Sequence[Operand]) -> str:
+        """Return the dtype that the operands meet in."""
+        names = [operand.dtype for operand in operands if isinstance(operand, Array)]
+        computed(self.name, *(dtype.name for dtype in names))
+        numbers = [operand for operand in operands if not isinstance(operand, Array)]
+        floats = any(not _is_whole(number) for number in numbers)
+        if not names:
+            return "float32" if floats else "int32"
+        kinds = {dtype.name for dtype in names}
+        if len(kinds) > 1 and not kinds <= set(FLOATS):
+            reals = [dtype for dtype in names if dtype.is_float]
+            result = dtypes.result_type(*reals).name if reals else "float32" if floats else None
+            raise MixedTypesError(f"{self.name}: {' with '.join(sorted(kinds))}: cast one first", result)
+        result = dtypes.result_type(*names).name
+        if floats and result in INTEGERS:
+            raise MixedTypesError(f"{self.name}: {result} with a float: cast the array to float32", "float32")
+        return result
+
+    def pipeline(self, device: Device, kind: Kind, constants: tuple[int, ...], form: str) -> Pipeline:
+        """Return a pipeline for one of its kernels."""
+        bindings = len(kind.bound) + len(kind.results)
+        if kind.open and form != TILE:
+            dtypes_of = zip((*(kind.inputs[n] for n in kind.bound), *kind.results), constants[-bindings:], strict=True)
+            if all(code == 0 for dtype, code in dtypes_of if dtype in FLOATS):
+                kind, constants = kind.closed, constants[:-bindings]
+        name = self._builtin.kernel(kind, form)
+        logical = device.logical
+        return logical.pipelines.shipped(name, bindings, 4 * WORDS, constants, pushes=logical.pushes(bindings))
+
+
+def _is_whole(number: object) -> bool:
+    return hasattr(number, "__index__") or type(number).__name__ in ("bool_", "bool")
+
+
+class Comparison(Shipped):
+    """A comparison, of int32 with uint32 too: by their bits, and the sign of the one that has it."""
+
+    def _mixed(self, operands: Sequence[Operand], out: Array | None, mixed: MixedTypesError) -> Array:
+        if mixed.result is not None:
+            return super()._mixed(operands, out, mixed)
+        signed = next(operand for operand in operands if operand.dtype == dtypes.int32)
+        bits = Array(signed.storage, signed.byte_offset, signed.shape, dtypes.uint32, signed.steps)
+        found = run(self, [bits if operand is signed else operand for operand in operands], (None,))[0]
+        name = self._builtin.name
+        if name == "not_equal" or (name != "equal" and operands[0] is signed):  # true of what is below zero
+            return SHIPPED["maximum"](found, SHIPPED["less"](signed, 0), out=out)
+        return SHIPPED["multiply"](found, SHIPPED["less_equal"](0, signed), out=out)
+
+
+COMPARISONS: Final = frozenset({"equal", "not_equal", "less", "less_equal"})
+SHIPPED: Final = {name: (Comparison if name in COMPARISONS else Shipped)(name) for name in BUILTINS}

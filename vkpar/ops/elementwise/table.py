@@ -1,0 +1,122 @@
+"""The package's own elementwise operations: their expressions, and the kernels of them that ship; no Vulkan."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from vkpar.ops.elementwise.expressions import FLOATS, INTEGERS, parse, typed
+from vkpar.ops.elementwise.generate import may_be_full, source
+from vkpar.ops.elementwise.kinds import FLAT, FULL, INDEX, ROWS, TILE, Kind
+
+# What kernels are called after.
+_SHORT: Final = {"float32": "f32", "int32": "i32", "uint32": "u32", "uint16": "u16"}
+
+
+@dataclass(frozen=True)
+class Builtin:
+    """An operation that ships.
+
+    Attributes:
+        name: of the operation.
+        text: its expression.
+        kinds: the types that there are kernels of, by name: for each input and result.
+    """
+
+    name: str
+    text: str
+    kinds: tuple[Kind, ...]
+
+    def kernels(self) -> Iterator[tuple[str, Kind, str]]:
+        """Yield the name of each kernel, its types, and its form."""
+        for kind in self.kinds:
+            forms = [(kind, FLAT)]
+            if INDEX not in kind.inputs:  # these make new arrays, whose elements lie side by side
+                forms.append((kind, TILE))
+            if kind.open:
+                forms.append((kind.closed, FLAT))
+            if may_be_full(kind.closed):
+                forms.append((kind.closed, FULL))
+                if INDEX not in kind.inputs:
+                    forms.append((kind.closed, ROWS))
+            yield from ((self.kernel(types, form), types, form) for types, form in forms)
+
+    def kernel(self, kind: Kind, form: str) -> str:
+        """Return the name of a kernel."""
+        types = dict.fromkeys(kind.inputs + kind.results)
+        short = "_".join(_SHORT[dtype] for dtype in types if dtype != INDEX)
+        return f"each_{self.name}_{'any' if kind.open else short}_{form}"
+
+    def glsl(self, kind: Kind, form: str) -> str:
+        """Return the GLSL of a kernel."""
+        expression = parse(self.text)
+        return source(typed(expression, kind.inputs), kind, form)
+
+
+def _floats(inputs: int, result: str = "float32") -> tuple[Kind, ...]:
+    return (Kind(("float32",) * inputs, (result,), open=True),)
+
+
+def _integers(inputs: int, *dtypes: str, result: str | None = None) -> tuple[Kind, ...]:
+    return tuple(Kind((dtype,) * inputs, (result or dtype,)) for dtype in dtypes)
+
+
+def _all(inputs: int, *dtypes: str, result: str | None = None) -> tuple[Kind, ...]:
+    return _floats(inputs, result or "float32") + _integers(inputs, *dtypes, result=result)
+
+
+def _table() -> Iterator[Builtin]:
+    # Of what the bits of int32 and uint32 make no difference to there are kernels for int32 alone.
+    for name, sign in (("add", "+"), ("subtract", "-"), ("multiply", "*")):
+        yield Builtin(name, f"y = a {sign} b", _all(2, "int32"))
+    yield Builtin("divide", "y = a / b", _floats(2))
+    yield Builtin("power", "y = pow(a, b)", _floats(2))
+    for name, function in (("maximum", "max"), ("minimum", "min")):
+        yield Builtin(name, f"y = {function}(a, b)", _all(2, *INTEGERS))
+    for name, sign in (("equal", "=="), ("not_equal", "!=")):
+        yield Builtin(name, f"y = a {sign} b", _all(2, "int32", result="uint32"))
+    for name, sign in (("less", "<"), ("less_equal", "<=")):
+        yield Builtin(name, f"y = a {sign} b", _all(2, *INTEGERS, result="uint32"))
+    for name in ("exp", "log", "sqrt", "rsqrt", "tanh", "sigmoid", "silu", "gelu", "gelu_tanh"):
+        yield Builtin(name, f"y = {name}(x)", _floats(1))
+    yield Builtin("negative", "y = -x", _all(1, "int32"))
+    yield Builtin("abs", "y = abs(x)", _all(1, "int32"))
+    yield Builtin("relu", "y = relu(x)", _all(1, "int32"))
+    masked = Kind(("uint32", "float32", "float32"), ("float32",), open=True)
+    yield Builtin("where", "y = where(c, a, b)", (masked, Kind(("uint32", "int32", "int32"), ("int32",))))
+    yield Builtin("fill", "y = x", _all(1, "int32"))
+    yield Builtin("move", "y = x", _integers(1, "int32", "uint16"))  # any elements of these sizes, bit for bit
+    to_float = [Kind((dtype,), ("float32",), open=True) for dtype in INTEGERS]
+    to_integer = [Kind(("float32",), (dtype,), open=True) for dtype in INTEGERS]
+    yield Builtin("from_int32", "y = float32(x)", (to_float[0],))
+    yield Builtin("from_uint32", "y = float32(x)", (to_float[1],))
+    yield Builtin("to_int32", "y = int32(x)", (to_integer[0],))
+    yield Builtin("to_uint32", "y = uint32(x)", (to_integer[1],))
+    steps = Kind((INDEX, "float32", "float32"), ("float32",), open=True)
+    whole = Kind((INDEX, "int32", "int32"), ("int32",))
+    yield Builtin("arange", "y = start + step * float32(i)", (_reordered(steps),))
+    yield Builtin("arange_whole", "y = start + step * int32(i)", (_reordered(whole),))
+
+
+def _reordered(kind: Kind) -> Kind:
+    """Return the kind with its first input last, as the names of ``start + step * i`` come."""
+    return Kind((*kind.inputs[1:], kind.inputs[0]), kind.results, kind.open)
+
+
+BUILTINS: Final = {builtin.name: builtin for builtin in _table()}
+
+
+def kind_of(builtin: Builtin, dtypes: tuple[str, ...]) -> Kind | None:
+    """Return the kernels' types for inputs of ``dtypes``, those of scalars included; None where there are none."""
+    for kind in builtin.kinds:
+        if all(_serves(mine, given) for mine, given in zip(kind.inputs, dtypes, strict=True)):
+            return kind
+    same_bits = {"uint32": "int32"}
+    if any(dtype in same_bits for dtype in dtypes) and not any(dtype in FLOATS for dtype in dtypes):
+        return next((kind for kind in builtin.kinds if "int32" in kind.inputs and not kind.open), None)
+    return None
+
+
+def _serves(mine: str, given: str) -> bool:
+    return mine == given or (mine in FLOATS and given in FLOATS)

@@ -1,0 +1,331 @@
+"""One dispatch of an elementwise operation: which kernel, which constants, which words, over which blocks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from vkpar.arrays.array import Array
+from vkpar.arrays.layout import WIDE
+from vkpar.ops.call.dispatch import fold_groups
+from vkpar.ops.elementwise.expressions import INTEGERS
+from vkpar.ops.elementwise.generate import may_take_two
+from vkpar.ops.elementwise.geometry import Geometry, arrange
+from vkpar.ops.elementwise.kinds import (
+    ANY,
+    COLUMN,
+    FLAT,
+    FULL,
+    FULL_BLOCKS,
+    FULL_GROUPS,
+    GROUP,
+    INDEX,
+    ROW,
+    ROW_GROUPS,
+    ROWS,
+    SCALAR,
+    SECOND,
+    TILE,
+    WORDS,
+    Kind,
+)
+from vkpar.ops.elementwise.words import NUMBERS, Words
+from vkpar.plans import make as make_plan
+from vkpar.vulkan.memory.pool import round_up
+from vkpar.vulkan.physical import ALIGNMENT
+
+if TYPE_CHECKING:
+    from vkpar.device import Device
+    from vkpar.vulkan.memory.buffer import BufferRange
+    from vkpar.vulkan.pipelines.kernel import Pipeline
+
+_CODES: Final = {"float32": 0, "float16": 1, "bfloat16": 2, "int32": 3, "uint32": 3}
+_WIDE_TYPES: Final = frozenset({"float32", *INTEGERS, INDEX})
+FEW_TESTS: Final = 1 << 18  # elements from which on kernels with fewer tests are worth their compilation
+FEW_TESTS_FLAT: Final = 1 << 10  # of operands that lie side by side
+# Lanes of a vector that lie along the result's rows, where an operand is fast along its columns: these read lines of a
+# cache that are powers of two apart, of which it holds few at a time.
+_TURNED_WIDTH: Final = 4
+LONGEST_ROW: Final = 1 << 24  # elements: float32, by which kernels of rows divide, tells apart the units of these
+_HALVES_AT_ONCE: Final = 2  # blocks of four that an invocation of a GPU makes of halves
+
+Operand = Any  # an Array, or a Python number
+
+
+@dataclass(frozen=True)
+class Meaning:
+    """What a call means for the types of its operands.
+
+    Attributes:
+        kind: the types of its kernels.
+        types: of each operand, the dtype's name, that of a number being what it is taken as.
+        results: the dtypes of the results.
+    """
+
+    kind: Kind
+    types: tuple[str, ...]
+    results: tuple[str, ...]
+
+
+class Operation(Protocol):
+    """What is run.
+
+    Attributes:
+        name: for messages.
+        key: what plans are found by.
+        outputs: how many results there are.
+    """
+
+    name: str
+    key: Hashable
+    outputs: int
+
+    def meaning(self, operands: Sequence[Operand]) -> Meaning:
+        """Return what a call means.
+
+        Raises:
+            UnsupportedError: types that the operation does not compute.
+        """
+
+    def pipeline(self, device: Device, kind: Kind, constants: tuple[int, ...], form: str) -> Pipeline:
+        """Return a pipeline for one of its kernels."""
+
+
+def binding(array: Array) -> tuple[BufferRange, int] | None:
+    """Return what a kernel is given of a view of any strides, and the index of its first element; None for too much."""
+    low, high = array.span
+    memory = array.memory
+    buffer, offset = memory.resolve(low)
+    aligned = offset // ALIGNMENT * ALIGNMENT
+    if offset + high - low > buffer.reserved:
+        return None
+    nbytes = min(round_up(offset + high - low, WIDE), buffer.reserved) - aligned
+    if nbytes > array.device.limits.max_storage_buffer_range:
+        return None
+    first = offset - aligned + array.byte_offset - low
+    return buffer.range(aligned, nbytes, memory), first // array.dtype.itemsize
+
+
+class Dispatch:
+    """One dispatch: operands and results of one shape, each in one binding."""
+
+    def __init__(
+        self,
+        operation: Operation,
+        meaning: Meaning,
+        views: Sequence[Operand],
+        outs: Sequence[Array],
+        geometry: Geometry,
+        bindings: list[tuple[BufferRange, int]],
+        base: int,
+    ) -> None:
+        self._operation, self._meaning, self._views, self._outs = operation, meaning, views, outs
+        self._geometry, self._bindings, self._base = geometry, bindings, base
+
+    @classmethod
+    def of(
+        cls, operation: Operation, meaning: Meaning, views: Sequence[Operand], outs: Sequence[Array], base: int
+    ) -> Dispatch | None:
+        """Return it; None where one dispatch cannot do it."""
+        bound = [views[number] for number in meaning.kind.bound]
+        arrays = [*(view for view in bound if isinstance(view, Array)), *outs]
+        places = [binding(array) for array in arrays]
+        found = [place for place in places if place is not None]
+        if len(found) < len(places):
+            return None
+        geometry = arrange(outs[0].shape, [array.strides for array in arrays], len(outs))
+        if geometry is None:
+            return None
+        numbers = [number for number, view in enumerate(bound) if not isinstance(view, Array)]
+        modes, strides = list(geometry.modes), list(geometry.strides)
+        for number in numbers:  # bound to the first result, and not read
+            modes.insert(number, SCALAR)
+            strides.insert(number, (0,) * len(geometry.counts))
+            found.insert(number, found[len(found) - len(outs)])
+        narrow = COLUMN in modes and outs[0].device.info.tests_lanes
+        width = min(geometry.width, _TURNED_WIDTH) if narrow else geometry.width
+        geometry = Geometry(geometry.counts, tuple(strides), tuple(modes), geometry.tile, geometry.rows, width)
+        used = len(geometry.counts) * (1 + len(modes)) + len(modes) if geometry.tile else 2 + len(modes)
+        if used + len(meaning.kind.numbers) > WORDS or len(modes) > outs[0].device.limits.max_storage_buffers:
+            return None
+        return cls(operation, meaning, views, outs, geometry, found, base)
+
+    def aside(self, place: int, out: Array) -> Array | None:
+        """Return where a result has to go first, since kernels write halves in pairs; None for where it is."""
+        number = len(self._bindings) - len(self._outs) + place
+        if out.dtype.itemsize == 4 or self._geometry.can_pair(number, self._bindings[number][1]):
+            return None
+        axis = max((axis for axis, length in enumerate(out.shape) if length > 1), default=0)  # that of its rows
+        if not self._geometry.tile or not out.ndim or out.shape[axis] % 2 == 0:
+            return out.device.empty(out.shape, out.dtype)
+        before, length, after = out.shape[:axis], out.shape[axis], out.shape[axis + 1 :]
+        padded = out.device.empty((*before, round_up(length, 4), *after), out.dtype)
+        return padded[(slice(None),) * axis + (slice(length),)]
+
+    @property
+    def asides(self) -> list[Array | None]:
+        """Where each result has to go first; the first one, whose rows all are written by, in C order beside others."""
+        found = [self.aside(place, out) for place, out in enumerate(self._outs)]
+        first = self._outs[0]
+        if found[0] is None and not first.is_contiguous and any(target is not None for target in found):
+            found[0] = first.device.empty(first.shape, first.dtype)
+        return found
+
+    def run(self, key: tuple[Any, ...] | None, operands: Sequence[Operand]) -> None:
+        """Run it, and keep its plan."""
+        meaning, outs = self._meaning, self._outs
+        device = outs[0].device
+        words = self._words()
+        form = self._form
+        grid = self._grid(form)
+        pipeline = self._operation.pipeline(device, meaning.kind, self._constants(form, grid), form)
+        ranges = [item for item, _ in self._bindings]
+        device.logical.dispatch(self._operation.name, pipeline, ranges, words.packed(), grid)
+        if key is None:
+            return
+        bound = [operands[number] for number in meaning.kind.bound]
+        arrays = [*(operand if isinstance(operand, Array) else outs[0] for operand in bound), *outs]
+        push = b"" if words.places else words.packed()
+        plan = make_plan(device, self._operation.name, pipeline, arrays, ranges, grid, push, results=len(outs))
+        if plan is not None:
+            plan.words = words
+            plan.order = _order(bound, len(outs))
+            device.plans.keep(key, plan)
+
+    @property
+    def _is_large(self) -> bool:
+        """Whether it has invocations to spare on any GPU."""
+        return self._geometry.groups >= 1 << 12
+
+    @property
+    def _form(self) -> str:
+        """Which kernel runs: on drivers that test each lane of a vector, of large arrays one that has few tests."""
+        geometry, device = self._geometry, self._outs[0].device
+        usual = TILE if geometry.tile else FLAT
+        dtypes_of = {*self._meaning.types, *self._meaning.results}
+        least = FEW_TESTS if geometry.tile else FEW_TESTS_FLAT
+        if not device.info.tests_lanes or self._outs[0].size < least or not dtypes_of <= _WIDE_TYPES:
+            return usual
+        rows = [number for number, mode in enumerate(geometry.modes) if mode == ROW]
+        if not all(geometry.is_wide(number, self._bindings[number][1]) for number in rows):
+            return usual
+        if geometry.tile:
+            into_rows = all(mode == ROW for mode in geometry.modes[-len(self._outs) :])
+            turns = len(geometry.counts) > 2 or COLUMN in geometry.modes
+            whole = geometry.counts[0] % 4 == 0 and geometry.counts[0] <= LONGEST_ROW
+            return ROWS if into_rows and not turns and whole else TILE
+        return FULL
+
+    def _grid(self, form: str) -> tuple[int, int, int]:
+        count, device = self._geometry.groups, self._outs[0].device
+        if form == ROWS:
+            units, threads = self._row_units()
+            y = self._geometry.counts[1]
+            if threads < GROUP:
+                return units // threads, y, 1
+            return fold_groups(device, -(-units * y // GROUP))
+        if form == FULL:
+            return fold_groups(device, -(-self._geometry.counts[0] // (4 * FULL_BLOCKS * self._full_threads())))
+        return fold_groups(device, -(-count // self._blocks()))
+
+    def _full_threads(self) -> int:
+        """Return how many invocations a work-group of a full kernel has: few, where many would be idle."""
+        return FULL_GROUPS[self._geometry.counts[0] < FEW_TESTS]
+
+    def _row_blocks(self) -> int:
+        """Return how many blocks of a row an invocation of a kernel of rows makes."""
+        single = ANY in map(self._row_mode, range(len(self._bindings)))
+        most = FULL_BLOCKS // 2 if single else FULL_BLOCKS  # single elements are more code
+        return math.gcd(self._geometry.counts[0] // 4, most)
+
+    def _row_mode(self, number: int) -> int:
+        """Return how an operand lies for a kernel of rows, which reads every second element by whole eights."""
+        geometry, first = self._geometry, self._bindings[number][1]
+        x, y = geometry.strides[number][:2]
+        second = x == 2 and y % 8 == 0 and first % 8 < 2 and number < len(self._bindings) - len(self._outs)
+        return SECOND if geometry.modes[number] == ANY and second else geometry.modes[number]
+
+    def _row_units(self) -> tuple[int, int]:
+        """Return how many invocations make a row, by a kernel of rows, and how many a work-group has."""
+        x, y = self._geometry.counts
+        units = x // (4 * self._row_blocks())
+        limits = self._outs[0].device.limits.max_workgroup_count
+        if y > limits[1]:
+            return units, GROUP
+        fitting = (threads for threads in ROW_GROUPS if units % threads == 0 and units // threads <= limits[0])
+        return units, next(fitting, GROUP)
+
+    def _blocks(self) -> int:
+        """Return how many blocks of four elements an invocation makes."""
+        halves = any(out.dtype.itemsize == 2 for out in self._outs)
+        large = self._is_large and not self._outs[0].device.info.is_cpu
+        two = halves and large and not self._geometry.tile and may_take_two(self._meaning.kind)
+        return _HALVES_AT_ONCE if two else 1
+
+    def _is_whole(self) -> bool:
+        """Say whether a flat kernel takes fours alone, the last of them with the padding behind the arrays.
+
+        CPU drivers run the code for less than a four with every four; small arrays on GPUs deserve no further pipeline.
+        """
+        if not (self._outs[0].device.info.is_cpu or self._is_large):
+            return False
+        geometry = self._geometry
+        if geometry.counts[0] % 4 == 0:
+            return True
+        wide = (geometry.is_wide(number, first) for number, (_, first) in enumerate(self._bindings))
+        rows = all(is_wide for is_wide, mode in zip(wide, geometry.modes, strict=True) if mode == ROW)
+        return rows and all(out.byte_offset + out.nbytes == out.storage.nbytes for out in self._outs)
+
+    def _constants(self, form: str, grid: tuple[int, int, int]) -> tuple[int, ...]:
+        geometry, kind = self._geometry, self._meaning.kind
+        if form == ROWS:
+            units, threads = self._row_units()
+            made = [self._row_blocks(), math.prod(grid) * threads == units * geometry.counts[1], threads]
+        elif form == FULL:
+            threads = self._full_threads()
+            made = [threads, math.prod(grid) * threads * 4 * FULL_BLOCKS == geometry.counts[0], 1]
+        else:
+            made = [geometry.rows, geometry.width] if geometry.tile else [self._blocks(), self._is_whole()]
+            made.append(len(geometry.counts))
+        for number, (_, first) in enumerate(self._bindings):
+            mode = self._row_mode(number) if form == ROWS else geometry.modes[number]
+            made += [mode, geometry.is_wide(number, first, 8 if form in (FULL, ROWS) else 4)]
+        if kind.open:
+            types = [self._meaning.types[number] for number in kind.bound]
+            made += [_CODES[dtype] for dtype in (*types, *(out.dtype.name for out in self._outs))]
+        return tuple(made)
+
+    def _words(self) -> Words:
+        geometry, kind = self._geometry, self._meaning.kind
+        words = Words(kind, self._meaning.types, self._views)
+        firsts = [first for _, first in self._bindings]
+        if geometry.tile:
+            dims = len(geometry.counts)
+            words.words[:dims] = geometry.counts
+            places = [dims + number * (dims + 1) for number in range(len(firsts))]
+            for place, first, strides in zip(places, firsts, geometry.strides, strict=True):
+                words.words[place : place + dims + 1] = [first, *(stride % (1 << 32) for stride in strides)]
+        else:
+            words.words[:2] = [geometry.counts[0], self._base]
+            places = [2 + number for number in range(len(firsts))]
+            words.words[2 : 2 + len(firsts)] = firsts
+        for number, view in enumerate(self._views):
+            if isinstance(view, NUMBERS):
+                weak = number in kind.numbers
+                place = WORDS - 1 - kind.numbers.index(number) if weak else places[kind.bound.index(number)]
+                words.places.append(place)
+        return words
+
+
+def _order(bound: Sequence[Operand], outs: int) -> Sequence[int] | None:
+    """Return which of the arrays and results each binding has; None where all have them in order."""
+    if all(isinstance(operand, Array) for operand in bound):
+        return None
+    arrays = sum(isinstance(operand, Array) for operand in bound)
+    made, seen = [], 0
+    for operand in bound:
+        made.append(seen if isinstance(operand, Array) else arrays)
+        seen += isinstance(operand, Array)
+    return [*made, *range(arrays, arrays + outs)]

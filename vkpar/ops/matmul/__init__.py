@@ -1,0 +1,1 @@
+"""Matrix products: the call, and the ways in which it is made."""

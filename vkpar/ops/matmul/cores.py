@@ -1,0 +1,116 @@
+"""How matrix cores make products of few rows of float16 by quantised weights (shaders/common/quantized_cores.glsl)."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from vkpar.ops.tiles import cores, matvec, occupancy
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from vkpar.arrays.array import Array
+    from vkpar.ops.quantized.weights import Kind, Quantized
+    from vkpar.vulkan.physical import DeviceInfo
+
+KERNEL: Final = "quantized_cores"
+MOST_ROWS: Final = 16
+
+_UNIT: Final = 8  # elements of the rows, which begin at one
+_STEP_NBYTES: Final = 64  # of a column, that a subgroup loads at once
+_LINE: Final = 3  # places of 16 bytes of a column in shared memory, one of which keeps columns on different banks
+_MOST_LOADED: Final = 64  # columns and turns that there are registers for
+_EIGHT_ROWS: Final = 8  # that the narrower matrices hold, which are:
+_EIGHT: Final = "16x8x16 f16*f16->f32"
+_WIDE: Final = 64  # columns
+# Columns, turns and subgroups: up to 8 rows by many columns, by few, more rows by many, by few.
+_SPREADS: Final = {
+    "q8_0": ((32, 2, 4), (32, 2, 8), (64, 1, 8), (32, 2, 8)),
+    "q4_0": ((16, 1, 8), (16, 1, 8), (16, 1, 2), (16, 1, 4)),
+    "q4_k": ((64, 1, 4), (16, 1, 8), (16, 1, 2), (16, 1, 4)),
+}
+# From so many rows on it is as fast as the kernel without matrix cores, or faster.
+_LEAST_ROWS: Final = {"q8_0": 3, "q4_0": 2, "q4_k": 2}
+
+
+class Spread(NamedTuple):
+    """How a product is spread.
+
+    Attributes:
+        columns: that a work-group makes.
+        turns: steps of each subgroup that are loaded together.
+        threads: of a work-group.
+        high: rows that a matrix holds.
+    """
+
+    columns: int
+    turns: int
+    threads: int
+    high: int
+
+    @property
+    def width(self) -> int:
+        """Columns of a work-group."""
+        return self.columns
+
+    def constants(self, info: DeviceInfo) -> tuple[int, ...]:
+        """Return the constants that follow those of every product by quantised weights."""
+        return (self.turns, self.threads, info.features.subgroup_size, self.high)
+
+    def shared_nbytes(self, kind: Kind, m: int, warp: int) -> int:
+        """Return the bytes of shared memory that it takes for ``m`` rows, with subgroups of ``warp``."""
+        groups, blocks = self.threads // warp, kind.chunk // 16  # of 32 weights, of a column at a time
+        weights = groups * self.columns * 16 * max(_LINE, self.high // 4)
+        rows = (groups * m + self.high - m) * 8 * (blocks * 8 + 2)
+        return weights + rows + groups * 4 * self.columns * blocks * (2 if kind.name == "q4_k" else 1)
+
+
+def step_of(kind: Kind) -> int:
+    """Return how many columns of the weights a subgroup loads at once."""
+    return _STEP_NBYTES // 16 * kind.chunk
+
+
+def ways(info: DeviceInfo, kind: Kind, m: int) -> Iterator[Spread]:
+    """Yield how products of ``m`` rows can be spread, as far as a device has the invocations and the shared memory."""
+    warp, limits = info.features.subgroup_size, info.limits
+    high = 8 if m <= _EIGHT_ROWS and _EIGHT in info.features.cooperative_matrix else 16
+    for columns, warps, turns in itertools.product((64, 32, 16), (2, 4, 8), (1, 2)):
+        way = Spread(columns, turns, warps * warp, high)
+        fits = way.threads <= limits.max_workgroup_invocations and m * columns <= 4 * way.threads
+        if fits and way.shared_nbytes(kind, m, warp) <= limits.max_shared_memory and columns * turns <= _MOST_LOADED:
+            yield way
+
+
+def spread(info: DeviceInfo, kind: Kind, m: int, n: int) -> Spread:
+    """Return how a product of ``m`` rows by n columns is spread: as was fastest on an NVIDIA H200, or next to that."""
+    wide = -(-n // _WIDE) >= occupancy.units_of(info)  # there are groups enough without sharing K among many subgroups
+    columns, turns, warps = _SPREADS[kind.name][2 * (m > _EIGHT_ROWS) + (not wide)]
+    threads = warps * info.features.subgroup_size
+    return min(
+        ways(info, kind, m),
+        key=lambda way: (abs(way.columns - columns), abs(way.turns - turns), abs(way.threads - threads)),
+    )
+
+
+def usable(info: DeviceInfo, kind: Kind) -> bool:
+    """Tell whether a device has the kernel, and is known to be fast with it: GPUs of one vendor were measured."""
+    return matvec.has_warps(info) and cores.offers(info, module_of(kind), "float16")
+
+
+def module_of(kind: Kind) -> str:
+    """Return the name of a kind's kernel."""
+    return f"{KERNEL}_{kind.name}"
+
+
+def fits(info: DeviceInfo, kind: Kind, m: int, k: int) -> bool:
+    """Tell whether a device's kernel takes ``m`` rows of ``k`` halves, all of whose steps are whole."""
+    few = _LEAST_ROWS[kind.name] <= m <= MOST_ROWS and k % step_of(kind) == 0
+    return few and usable(info, kind) and any(ways(info, kind, m))
+
+
+def takes(a: Array, q: Quantized, kind: Kind) -> bool:
+    """Tell whether a device's kernel takes the rows of ``a`` and some weights: loads are aligned, too."""
+    if a.dtype.name != "float16" or not fits(a.device.info, kind, *a.shape):
+        return False
+    return a.window()[1] % _UNIT == 0 and all(piece.scales.window()[1] % 4 == 0 for piece in q.pieces)

@@ -1,0 +1,387 @@
+"""A checked matrix product as dispatches: which kernel, which tiles, which parts, and what follows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from vkpar import dtypes
+from vkpar.ops.call.dispatch import FLOATS, SHORT, dispatch, fold_groups, window, words, writable_in_place
+from vkpar.ops.elementwise.cast import convert
+from vkpar.ops.tiles import cores, cpu, matvec, occupancy, streamed, tiled
+from vkpar.ops.tiles.cut import Operand, Tile, tiles
+from vkpar.ops.tiles.epilogue import ACTIVATIONS, Epilogue, finish
+from vkpar.ops.tiles.product import Matrix, Product
+
+if TYPE_CHECKING:
+    from vkpar.arrays.array import Array
+    from vkpar.device import Device
+    from vkpar.ops.call.call import Call
+    from vkpar.vulkan.memory.buffer import BufferRange
+
+# Turns of one invocation's loops in a dispatch: CPU drivers give wrong results, silently, beyond 65,535.
+_MAX_TURNS: Final = 49_152
+# Multiply-adds of a dispatch: beyond it a slow GPU could run into its driver's watchdog.
+_MAX_WORK: Final = 1 << 38
+_WORK_PER_NS: Final = 500  # multiply-adds of a slow GPU, for estimates
+_SMALL: Final = "matmul_small"
+_SMALL_HALVES: Final = 4  # rows: for more, halves are converted once and not by each work-group that reads them
+_MATVEC: Final = "matvec"
+_CORES: Final = "matmul_cores"
+
+
+@dataclass(frozen=True)
+class _How:
+    """How a product is dispatched.
+
+    Attributes:
+        kernel: ``matmul_small``, ``matmul_tiled``, ``matvec``, or ``matmul_cores``.
+        adds: the product is added to what the output holds.
+        call: of which they are a part.
+        follows: what the kernel applies before it stores.
+        cut: for kernels of GPUs, the size of work-groups' tiles, and the parts of K.
+        core: of ``matmul_cores``, the kernel of matrix cores.
+        work_per_ns: multiply-adds, for estimates of what a dispatch takes.
+    """
+
+    kernel: str
+    adds: bool
+    call: Call
+    follows: Epilogue
+    cut: occupancy.Cut
+    core: cores.Core | streamed.Stream | None = None
+    work_per_ns: float = _WORK_PER_NS
+
+
+def kernel_for(device: Device, m: int) -> str:
+    """Return which kernel multiplies ``m`` rows on a device."""
+    if device.info.is_cpu or not tiled.runs(device.info):
+        return _SMALL
+    return _MATVEC if m <= matvec.MOST_ROWS else tiled.KERNEL
+
+
+def multiply(product: Product, out: Array, epilogue: Epilogue, *, adds: bool, call: Call) -> None:
+    """Store a product, and what follows it.
+
+    Args:
+        product: of contiguous operands.
+        out: where it goes, contiguous: ``batch`` x ``m`` x ``n`` elements.
+        epilogue: what follows.
+        adds: the product is added to what ``out`` holds, which is float32; nothing follows then.
+        call: of which they are a part.
+    """
+    kernel = kernel_for(product.device, product.m)
+    if kernel == _SMALL and (product.m > _SMALL_HALVES or product.transpose_a or product.batch > 1):
+        product = _widened(product, call)
+    cuts = list(_cuts(product, kernel, out, epilogue.residual))
+    if kernel == _SMALL and len(cuts) == 1 and not adds and _in_eights(product, out, epilogue, call):
+        return
+    core = _core(product, kernel, len(cuts), out)
+    cut = _spread(product, kernel, len(cuts), out)
+    if core is not None:
+        kernel, cut = _CORES, occupancy.Cut(core.core.tile, core.parts, core.k_part)
+    rate = product.batch * product.work / core.ns if core is not None and core.ns else _WORK_PER_NS
+    if cut.parts > 1:
+        epilogue = Epilogue(residual=out) if adds else epilogue
+        sums = call.temporary((cut.parts * out.size,), dtypes.float32)
+        how = _How(kernel, False, call, Epilogue(), cut, core and core.core, rate)
+        _dispatch(how, product, *_whole(product, sums))
+        store_finished(sums, cut.parts, out, epilogue, call)
+        return
+    fused = kernel != _SMALL and _fuses(product, out, [tile for _, _, tile in cuts])
+    direct = fused or (out.dtype == dtypes.float32 and _may_hold_sums(out, epilogue))
+    target = out
+    if not direct:
+        target = call.temporary((out.size,), dtypes.float32)
+        cuts = list(_cuts(product, kernel, target, None))
+    if len(cuts) > 1:
+        call.forget()
+    if not direct or len(cuts) > 1 or not epilogue.empty:
+        product = replace(product, key=None)
+    how = _How(kernel, adds, call, epilogue if fused else Epilogue(), cut, core and core.core, rate)
+    for part, place, tile in cuts:
+        _dispatch(how, replace(part, key=product.key), place, tile)
+    if not fused and not epilogue.empty:
+        store_finished(target, 1, out, epilogue, call)
+    elif target is not out and writable_in_place(out):
+        call.convert(target, out)
+    elif target is not out:
+        call.forget()
+        convert(target, out)
+
+
+def _in_eights(product: Product, out: Array, epilogue: Epilogue, call: Call) -> bool:
+    """Store products by a kernel of CPU drivers that moves whole eights; False, and nothing done, where none does."""
+    made = cpu.eights(product, Matrix(out, product.n, product.m * product.n))
+    if made is None:
+        return False
+    a, b, bias = product.a, product.b, epilogue.bias
+    added: list[tuple[Array, BufferRange, int]] = []
+    fused = epilogue.residual is None and epilogue.activation in (0, ACTIVATIONS["relu"])
+    if fused and bias is not None:
+        bound, first = window(bias, 0, bias.size)
+        fused = bias.dtype == dtypes.float32 and bias.size == product.n and cpu.may_add(made, first)
+        added = [(bias, bound, first)] if fused else []
+    if not fused and not _may_hold_sums(out, epilogue):
+        return False
+    arrays = [a.array, b.array, out, *(array for array, _, _ in added)]
+    ranges = [*made.ranges, *(bound for _, bound, _ in added)]
+    kernel = f"{made.kernel}_{'biased' if added else 'plain'}"
+    constants = (int(fused and bool(epilogue.activation)), *made.constants)
+    steps = (a.row, b.row, product.n, a.batch, b.batch, product.m * product.n)
+    push = words(product.m, product.n, product.k, *made.firsts, *steps, *(first for *_, first in added))
+    cost_ns = product.batch * product.work // _WORK_PER_NS
+    if product.key is None or not epilogue.empty:
+        call.dispatch(kernel, arrays, ranges, push, made.groups, constants, cost_ns, layers=product.batch)
+    else:
+        grid = (*fold_groups(product.device, made.groups)[:2], product.batch)
+        dispatch("matmul", kernel, arrays, ranges, push, grid, constants, cost_ns=cost_ns, key=product.key)
+        call.forget()  # a plan is all of it
+    if not fused:
+        store_finished(out, 1, out, epilogue, call)
+    return True
+
+
+def _widened(product: Product, call: Call) -> Product:
+    """Return a product with operands in float32."""
+    operands = [product.a, product.b]
+    for number, matrix in enumerate(operands):
+        if matrix.array.dtype != dtypes.float32:
+            converted = call.temporary(matrix.array.shape, dtypes.float32)
+            call.convert(matrix.array, converted)
+            operands[number] = matrix._replace(array=converted)
+            product = replace(product, key=None)
+    return replace(product, a=operands[0], b=operands[1])
+
+
+def _cuts(product: Product, kernel: str, out: Array, residual: Array | None) -> Iterator[tuple[Product, Matrix, Tile]]:
+    """Yield dispatches that are not too long, and of which each binds a part of every array.
+
+    Each is some of the products, where these go, and a tile of them. The kernels of GPUs bind a residual, too.
+    """
+    whole = Matrix(out, product.n, product.m * product.n)
+    matrices = [product.a, product.b, whole]
+    if residual is not None and kernel != _SMALL:
+        matrices.append(whole._replace(array=residual))
+    start = 0
+    while start < product.batch:
+        count = _fitting(product, kernel, matrices, start)
+        part = product.part(start, count)
+        places = [matrix._replace(start=start * matrix.batch) for matrix in matrices]
+        if count > 1:
+            yield part, *_whole(product, out, start)
+        else:
+            for tile in _tiles(part, kernel, places):
+                yield part, places[2], tile
+        start += count
+
+
+def _whole(product: Product, out: Array, start: int = 0) -> tuple[Matrix, Tile]:
+    """Return where whole products go, from number ``start`` on, and the tile that is all of one."""
+    m, n, k = product.m, product.n, product.k
+    return Matrix(out, n, m * n, start * m * n), {"m": (0, m), "n": (0, n), "k": (0, k)}
+
+
+def _fitting(product: Product, kernel: str, matrices: list[Matrix], start: int) -> int:
+    """Return how many products from one on a dispatch does; 1 where that one may have to be cut."""
+    most = min(product.batch - start, product.device.limits.max_workgroup_count[2], _MAX_WORK // product.work)
+    if most <= 1 or (kernel == _SMALL and product.k > _MAX_TURNS):
+        return 1
+    m, n, k = product.m, product.n, product.k
+    for matrix, size in zip(matrices, (m * k, k * n, m * n, m * n), strict=False):
+        room = matrix.reach(start * matrix.batch) - size
+        if room < 0:
+            return 1
+        most = min(most, 1 + room // matrix.batch) if matrix.batch else most
+    return most
+
+
+def _tiles(product: Product, kernel: str, matrices: list[Matrix]) -> Iterator[Tile]:
+    """Yield the tiles of one product; its matrices are a, b and those of the result's shape."""
+    m, n, k = product.m, product.n, product.k
+    most = {"m": max(_MAX_WORK // (n * k), 128), "n": n, "k": _MAX_TURNS if kernel == _SMALL else k}
+    along = [("k", "m") if product.transpose_a else ("m", "k"), ("n", "k") if product.transpose_b else ("k", "n")]
+    along += [("m", "n")] * (len(matrices) - 2)
+    operands = [Operand(item.reach, item.row, *axes) for item, axes in zip(matrices, along, strict=True)]
+    return tiles({"m": m, "n": n, "k": k}, most, operands)
+
+
+def _core(product: Product, kernel: str, dispatches: int, out: Array) -> cores.Choice | None:
+    """Return the kernel of matrix cores that makes a product; None where none does."""
+    dtypes_of = {matrix.array.dtype.name for matrix in (product.a, product.b)}
+    if kernel == _SMALL or len(dtypes_of) > 1:
+        return None
+    most, sizes = _most_parts(product, dispatches, out), (product.m, product.n, product.k, product.batch)
+    whole = dispatches == 1 and not product.transpose_a and _whole_units(product)
+    return cores.choose(product.device, dtypes_of.pop(), *sizes, most, transpose_b=product.transpose_b, whole=whole)
+
+
+def _whole_units(product: Product) -> bool:
+    """Tell whether rows of both operands are whole units of the kernel that streams one of them."""
+    a, b, number = product.a, product.b, product.batch
+    m, n, k = product.m, product.n, product.k
+    along = n if not product.transpose_b else k
+    firsts = a.block(0, 0, m, k, number)[1], b.block(0, 0, n * k // along, along, number)[1]
+    units = (k, along, a.row, b.row, a.batch, b.batch, *firsts)
+    return all(size % streamed.UNIT == 0 for size in units)
+
+
+def _most_parts(product: Product, dispatches: int, out: Array) -> int:
+    """Return the most parts of K: all their sums lie in one binding."""
+    limits = product.device.limits
+    most = min(limits.max_storage_buffer_range, limits.max_buffer) // (4 * out.size)
+    return 1 if dispatches > 1 else min(most, limits.max_workgroup_count[2] // product.batch)
+
+
+def _spread(product: Product, kernel: str, dispatches: int, out: Array) -> occupancy.Cut:
+    """Return how a kernel of GPUs spreads a product over the device's units."""
+    m, n, k, batch = product.m, product.n, product.k, product.batch
+    if kernel == _SMALL:
+        parts = cpu.parts_of(product, _most_parts(product, dispatches, out))
+        return occupancy.Cut((1, 1), parts, k // parts)
+    device = product.device
+    units, most = occupancy.units_of(device.info), _most_parts(product, dispatches, out)
+    if kernel == tiled.KERNEL:
+        return occupancy.tiled(m, n, k, batch, units, most, tiled.sums_of(device.info))
+    itemsize = product.b.array.dtype.itemsize
+    groups, name, _ = matvec.choose(device.info, m, n, itemsize, transpose_b=product.transpose_b, forms=False)
+    large = name == matvec.LARGE
+    return occupancy.reading(batch * groups, n * k * itemsize // groups, m, n, k, batch, units, most, large=large)
+
+
+def _fuses(product: Product, out: Array, cut: list[Tile]) -> bool:
+    """Say whether the kernels of GPUs can store the result itself: nothing is added up, no pair of halves is cut."""
+    if any(tile["k"][0] for tile in cut):
+        return False
+    pairs = product.n % 2 == 0 and not any(tile["n"][0] % 2 for tile in cut)
+    return out.dtype.itemsize == 4 or (pairs and writable_in_place(out))
+
+
+def _may_hold_sums(out: Array, epilogue: Epilogue) -> bool:
+    """Say whether the bare product may be stored where the result goes: nothing that follows reads what is there."""
+    return all(array is None or array.storage is not out.storage for array in (epilogue.bias, epilogue.residual))
+
+
+def store_finished(sums: Array, parts: int, out: Array, epilogue: Epilogue, call: Call) -> None:
+    """Store what follows the sum of some parts, as ``epilogue.finish`` does, wherever ``out`` begins."""
+    if writable_in_place(out):
+        finish(sums, parts, out, epilogue, call=call)
+        return
+    call.forget()
+    aligned = out.device.empty(out.shape, out.dtype)
+    finish(aligned if sums is out else sums, parts, aligned, epilogue, call)
+    out.copy_from(aligned)
+
+
+def _dispatch(how: _How, product: Product, out: Matrix, tile: Tile) -> None:
+    """Multiply one tile of some products."""
+    a, b, number = product.a, product.b, product.batch
+    (m0, m), (n0, n), (k0, k) = tile["m"], tile["n"], tile["k"]
+    range_a, a_first = a.block(*((k0, m0, k, m) if product.transpose_a else (m0, k0, m, k)), number)
+    range_b, b_first = b.block(*((n0, k0, n, k) if product.transpose_b else (k0, n0, k, n)), number)
+    range_o, o_first = out.block(m0, n0, m, n, number * how.cut.parts)
+    arrays, ranges = [a.array, b.array, out.array], [range_a, range_b, range_o]
+    firsts = (a_first, b_first, o_first)
+    in_parts = how.cut.parts > 1
+    forms = product.transpose_a or number > 1 or in_parts or not how.follows.empty
+    if how.core is not None:  # of its two kernels one has all forms but what follows
+        forms = not how.follows.empty
+    adds, batches = int(how.adds or k0 > 0), (a.batch, b.batch, out.batch)
+    groups, kernel, shape = _grid(how, product, m, n, forms)
+    spirv, layers = ("_forms" if forms else "").join(kernel), number * how.cut.parts
+    constants: tuple[int, ...] = ()
+    if how.kernel == _SMALL and (in_parts or (not adds and cpu.takes(product, out, firsts, (m, n, k)))):
+        spirv, groups, constants = cpu.kernel_of(product, how.cut.parts, m, n)
+        push = [m, n, k, *firsts, a.row, b.row, out.row, *batches]
+        push += [number * out.batch] if in_parts else []
+    elif how.kernel == _SMALL:
+        steps = (1, b.row) if product.transpose_b else (b.row, 1)
+        push = [m, n, k, *firsts, a.row if not product.transpose_a else 1, *steps, out.row, adds]
+        push += [a.row if product.transpose_a else 1, *batches] if forms else []
+    else:
+        push = [m, n, k, *firsts, a.row, b.row, out.row, adds]
+        multiples = _multiples(product, out, firsts, (m, n, k))
+        constants = (*(FLOATS[x.dtype.name] for x in arrays), product.transpose_b)
+        constants += (*(step % 4 == 0 for step in multiples), *shape, *(step % 8 == 0 for step in multiples[:2]))
+        more = _Extras.of(how.follows, product, out, tile)
+        if forms:
+            arrays, ranges = [*arrays, *more.arrays], [*ranges, *more.ranges(range_a)]
+        if forms or how.core is not None:
+            push += [*batches, how.cut.parts, how.cut.k_part, number * out.batch, *more.push]
+            constants = (*constants, product.transpose_a, *how.follows.constants, more.wide)
+    if how.core is not None:
+        constants += how.core.constants(product.device.info, eights=multiples[2] % 8 == 0)
+    elif how.kernel == tiled.KERNEL:
+        constants = tiled.with_threads(constants, how.cut.tile, tiled.sums_of(product.device.info))
+    cost_ns, key, packed = int(number * m * n * k / how.work_per_ns), product.key, words(*push)
+    if forms or how.core is not None or key is None:
+        how.call.dispatch(spirv, arrays, ranges, packed, groups, constants, cost_ns, layers=layers)
+        return
+    grid, swapped = fold_groups(product.device, groups), product.swapped
+    dispatch("matmul", spirv, arrays, ranges, packed, grid, constants, cost_ns=cost_ns, key=key, swapped=swapped)
+    how.call.forget()  # a plan is all of it
+
+
+class _Extras(NamedTuple):
+    """What a fused epilogue binds besides the matrices; the first matrices stand for what it has not.
+
+    Attributes:
+        arrays: the bias and the residual.
+        bound: what the kernel sees of them, None for nothing.
+        push: their part of the push constants.
+        wide: rows of the residual begin at multiples of four elements.
+    """
+
+    arrays: tuple[Array, Array]
+    bound: tuple[BufferRange | None, BufferRange | None]
+    push: tuple[int, int, int]
+    wide: bool
+
+    @classmethod
+    def of(cls, follows: Epilogue, product: Product, out: Matrix, tile: Tile) -> _Extras:
+        """Return those of one tile of some products."""
+        (m0, m), (n0, n) = tile["m"], tile["n"]
+        bias, residual, each = follows.bias, follows.residual, not product.swapped
+        range_x, x_first = (None, 0) if bias is None else window(bias, n0 if each else 0, n if each else 1)
+        range_r, r_first = None, 0
+        if residual is not None:
+            range_r, r_first = out._replace(array=residual).block(m0, n0, m, n, product.batch)
+        arrays = (product.a.array if bias is None else bias, product.a.array if residual is None else residual)
+        return cls(arrays, (range_x, range_r), (x_first, int(each), r_first), not (r_first % 4 or out.row % 4))
+
+    def ranges(self, instead: BufferRange) -> tuple[BufferRange, BufferRange]:
+        """Return what is bound, ``instead`` where there is nothing."""
+        bias, residual = (instead if item is None else item for item in self.bound)
+        return bias, residual
+
+
+def _multiples(product: Product, out: Matrix, firsts: tuple[int, ...], sizes: tuple[int, int, int]) -> list[int]:
+    """Return of each matrix a number of elements of which all its rows, and their ends, are at multiples."""
+    m, n, k = sizes
+    along = (m if product.transpose_a else k, k if product.transpose_b else n, n)
+    matrices = (product.a, product.b, out)
+    return [
+        math.gcd(first, matrix.row, matrix.batch, length)
+        for first, matrix, length in zip(firsts, matrices, along, strict=True)
+    ]
+
+
+def _grid(how: _How, product: Product, m: int, n: int, forms: bool) -> tuple[int, tuple[str, str], tuple[int, int]]:
+    """Return the number of work groups, the halves of the kernel's name, and how much a group makes, as constants."""
+    if how.kernel == _MATVEC:
+        info, itemsize = product.device.info, product.b.array.dtype.itemsize
+        turned = product.transpose_b
+        groups, name, span = matvec.choose(info, m, n, itemsize, transpose_b=turned, forms=forms)
+        return groups, (_MATVEC, name.removeprefix(_MATVEC)), (m, span)
+    if how.kernel == _SMALL:
+        rows = next(rows for rows in (1, 4, 8) if m <= rows or rows == 8)
+        types = "_".join(SHORT[matrix.array.dtype.name] for matrix in (product.a, product.b))
+        return -(-m // (4 * rows)) * -(-n // 64), (_SMALL, f"_{types}_rows{rows}"), (0, 0)
+    high, broad = how.cut.tile
+    if how.core is not None:
+        variant = how.core.variant(product.a.array.dtype.name)
+        return -(-m // high) * -(-n // broad), (how.core.kernel, variant), how.core.tile
+    shape = tiled.shape(how.cut.tile, tiled.sums_of(product.device.info))
+    return -(-m // (64 * high)) * -(-n // (64 * broad)), (tiled.KERNEL, ""), shape

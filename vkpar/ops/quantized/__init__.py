@@ -1,0 +1,1 @@
+"""Quantised weights: their kinds and how they lie."""

@@ -1,0 +1,246 @@
+"""Reductions along axes: sum, mean, max, min, argmax, argmin."""
+
+from __future__ import annotations
+
+import math
+import operator
+from typing import Final
+
+from vkpar import dtypes
+from vkpar.arrays.array import Array
+from vkpar.arrays.layout import joined
+from vkpar.arrays.operators import operations
+from vkpar.dtypes import DType
+from vkpar.errors import InvalidUsageError, UnsupportedError
+from vkpar.ops.arrays.making import fill
+from vkpar.ops.call.call import Call, key_of, repeat
+from vkpar.ops.call.dispatch import (
+    FLOATS,
+    INTEGERS,
+    SHORT,
+    advice,
+    check_arrays,
+    check_out,
+    check_overlap,
+    run_single,
+    writable_in_place,
+)
+from vkpar.ops.reduce import once, passes
+from vkpar.ops.reduce.passes import Kind
+
+Axis = int | tuple[int, ...] | None
+
+_KINDS: Final = {
+    "sum": Kind("sum"),
+    "mean": Kind("sum", mean=True),
+    "max": Kind("extreme"),
+    "min": Kind("extreme", lowest=True),
+    "argmax": Kind("place"),
+    "argmin": Kind("place", lowest=True),
+}
+
+
+def sum(a: Array, axis: Axis = None, keepdims: bool = False, *, out: Array | None = None) -> Array:
+    """Return the sums of elements along axes, in the type of ``a``.
+
+    Floats are added in float32 in an order that shape and device fix, and rounded once: the same bits each time. With
+    n terms and D = 24 * ceil(log2(n) / 6) the error is at most D * 2^-23 * (sum of magnitudes), and the rounding to the
+    result's type; axes that are no neighbours are added up one after the other, and so are their D. Integers wrap. The
+    sum of no elements is 0.
+
+    Args:
+        a: float32, float16, bfloat16, int32 or uint32, of any shape.
+        axis: an axis, several, or None for all.
+        keepdims: reduced axes stay, with length 1.
+        out: where the result goes, of its shape and type, sharing no memory with ``a``.
+
+    Raises:
+        InvalidUsageError: not an array, a closed one; no such axis, or one named twice; a wrong ``out``.
+        UnsupportedError: a type that devices do not compute, such as float64.
+    """
+    return _reduced("sum", a, axis, keepdims, out)
+
+
+def mean(a: Array, axis: Axis = None, keepdims: bool = False, *, out: Array | None = None) -> Array:
+    """Return the means of elements along axes, in the type of ``a``; float32 of integers.
+
+    It is the sum in float32, divided by the number of terms and rounded once (integers are rounded to float32 first).
+    The mean of no elements is NaN. Arguments and errors are those of :func:`sum`.
+    """
+    return _reduced("mean", a, axis, keepdims, out)
+
+
+def max(a: Array, axis: Axis = None, keepdims: bool = False, *, out: Array | None = None) -> Array:
+    """Return the largest elements along axes, in the type of ``a``; NaN where one is NaN; +0 is above -0.
+
+    Arguments and errors are those of :func:`sum`; no elements are an InvalidUsageError, too.
+    """
+    return _reduced("max", a, axis, keepdims, out)
+
+
+def min(a: Array, axis: Axis = None, keepdims: bool = False, *, out: Array | None = None) -> Array:
+    """Return the least elements along axes, as :func:`max` does."""
+    return _reduced("min", a, axis, keepdims, out)
+
+
+def argmax(a: Array, axis: int | None = None, keepdims: bool = False, *, out: Array | None = None) -> Array:
+    """Return where the largest elements along an axis are, as uint32: the first of equals, or the first NaN.
+
+    Args:
+        a: as for :func:`sum`.
+        axis: an axis; None for all elements in C order.
+        keepdims: the reduced axis stays, with length 1.
+        out: where the result goes, of its shape and uint32, sharing no memory with ``a``.
+
+    Raises:
+        InvalidUsageError: as :func:`sum` says; no elements; several axes.
+        UnsupportedError: a type that devices do not compute; more than 2^32 elements along the axis.
+    """
+    return _reduced("argmax", a, axis, keepdims, out)
+
+
+def argmin(a: Array, axis: int | None = None, keepdims: bool = False, *, out: Array | None = None) -> Array:
+    """Return where the least elements along an axis are, as :func:`argmax` does."""
+    return _reduced("argmin", a, axis, keepdims, out)
+
+
+def _reduced(name: str, a: Array, axis: Axis, keepdims: bool, out: Array | None) -> Array:
+    made = run_single(name, a, out, axis, bool(keepdims))
+    if made is not None:
+        return made
+    done = repeat(name, (a,), (out,), axis, bool(keepdims))
+    if done is not None:
+        return done[0]
+    check_arrays(name, out, a=a)
+    kind = _KINDS[name]
+    result = _result_dtype(name, kind, a.dtype)
+    axes = _axes(name, kind, a, axis)
+    shape = tuple(1 if index in axes else size for index, size in enumerate(a.shape) if keepdims or index not in axes)
+    count = 1
+    for index in axes:
+        count *= a.shape[index]
+    if out is not None:
+        check_out(name, out, shape, result)
+        check_overlap(name, out, a, in_place=False)
+    if kind.family == "place" and count >= 1 << 32:
+        raise UnsupportedError(f"{name}: places are uint32, and there are {count} elements along the axis")
+    key = key_of(name, (a,), (out,), axis, bool(keepdims)) if isinstance(axis, int | tuple | None) else None
+    made = a.device.empty(shape, result) if out is None else out
+    if not made.size:
+        return made
+    if not count:
+        return _of_nothing(name, kind, made, a)
+    call = Call(name, key, (a,), (made,))
+    direct = made.is_contiguous and writable_in_place(made)
+    target = call.results[0] if direct else call.temporary(shape, result)
+    _fold(call, kind, a, axes, target)
+    if target is not call.results[0]:
+        made.copy_from(target)
+        call.forget()
+    call.keep()
+    return made
+
+
+def _result_dtype(name: str, kind: Kind, dtype: DType) -> DType:
+    if dtype.name not in SHORT:
+        raise UnsupportedError(f"{name} computes {', '.join((*FLOATS, *INTEGERS))}, not {dtype}{advice(dtype)}")
+    if kind.family == "place":
+        return dtypes.uint32
+    return dtypes.float32 if kind.mean and dtype.name in INTEGERS else dtype
+
+
+def _axes(name: str, kind: Kind, a: Array, axis: Axis) -> frozenset[int]:
+    """Return the axes to reduce, counted from 0."""
+    if axis is None:
+        return frozenset(range(a.ndim))
+    if isinstance(axis, tuple) and kind.family == "place":
+        raise InvalidUsageError(f"{name} takes one axis, or None for all elements, not {axis}")
+    found: list[int] = []
+    try:
+        given = [operator.index(each) for each in (axis if isinstance(axis, tuple) else (axis,))]
+    except TypeError as error:
+        raise InvalidUsageError(f"{name}: an axis is a whole number, not {axis!r}") from error
+    for each in given:
+        if not -a.ndim <= each < a.ndim:
+            raise InvalidUsageError(f"{name}: there is no axis {each} in an array of shape {a.shape}")
+        found.append(each % a.ndim)
+    if len(set(found)) < len(found):
+        raise InvalidUsageError(f"{name}: {axis} names an axis twice")
+    return frozenset(found)
+
+
+def _fold(call: Call, kind: Kind, a: Array, axes: frozenset[int], target: Array) -> None:
+    """Reduce an array with elements, one in other than C order without a copy where kernels can."""
+    if a.is_contiguous:
+        once.reduce(call, kind, call.operands[0], _groups(a.shape, axes), target)
+        return
+    found = _strided(a, axes, ordered=kind.family == "place")
+    flat = call.flat(call.operands[0])
+    if found is None or not passes.fits(flat, *found[0]):
+        call.forget()
+        once.reduce(call, kind, a.contiguous(), _groups(a.shape, axes), target)
+        return
+    shape, steps = found
+    once.fold(call, kind, flat, target, shape, divisor=float(shape[1]) if kind.mean else 0.0, steps=steps)
+
+
+def _strided(a: Array, axes: frozenset[int], *, ordered: bool) -> tuple[tuple[int, int, int], tuple[int, int]] | None:
+    """Return blocks, extent and columns that an array in other than C order consists of, and the steps between them.
+
+    Args:
+        a: the array.
+        axes: those that are reduced.
+        ordered: their elements are to be met in C order.
+
+    Returns:
+        None where it is no such thing: elements do not lie side by side along any axis, or steps are not positive.
+    """
+    every = list(zip(a.shape, a.strides, strict=True))
+    if any(stride <= 0 for size, stride in every if size > 1):
+        return None
+    reduced = [axis for index, axis in enumerate(every) if index in axes]
+    if not ordered:
+        reduced.sort(key=lambda axis: -axis[1])
+    kept = _joined([axis for index, axis in enumerate(every) if index not in axes])
+    reduced = _joined(reduced) or [(1, 1)]
+    if len(reduced) > 1 or len(kept) > 2:
+        return None
+    extent, step = reduced[0]
+    if len(kept) < 2 and step == 1:
+        blocks, block = kept[0] if kept else (1, 1)
+        return (blocks, extent, 1), (block, 1)
+    if not kept or kept[-1][1] != 1:
+        return None
+    blocks, block = kept[0] if len(kept) > 1 else (1, 1)
+    return (blocks, extent, kept[-1][0]), (block, step)
+
+
+def _joined(axes: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return (size, stride) of axes without those of 1 element, neighbours that one can stand for as that one."""
+    shape, (strides,) = joined([size for size, _ in axes], tuple(stride for _, stride in axes))
+    return list(zip(shape, strides, strict=True))
+
+
+def _groups(shape: tuple[int, ...], axes: frozenset[int]) -> list[tuple[int, bool]]:
+    """Return the sizes of the axes but for those of 1, neighbours that are both reduced or both kept as one."""
+    groups: list[tuple[int, bool]] = []
+    for index, size in enumerate(shape):
+        if size == 1:
+            continue
+        before = groups.pop()[0] if groups and groups[-1][1] == (index in axes) else 1
+        groups.append((before * size, index in axes))
+    return groups
+
+
+def _of_nothing(name: str, kind: Kind, out: Array, a: Array) -> Array:
+    """Fill ``out`` with what no elements give."""
+    if kind.family != "sum":
+        raise InvalidUsageError(f"{name} of no elements: a has shape {a.shape}")
+    if kind.mean:
+        fill(out, math.nan)
+    else:
+        out.fill_zeros()
+    return out
+
+
+operations.update(sum=sum, mean=mean, max=max, min=min, argmax=argmax, argmin=argmin)

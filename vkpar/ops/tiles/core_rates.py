@@ -1,0 +1,410 @@
+"""What the kernels of matrix cores take on a device: measured once per device and driver, kept in ``VKPAR_CACHE_DIR``.
+
+Of each there are runs with one tile to four for each compute unit, all of a transposed second operand, as the weights
+of linear layers are: with few steps of K, out of caches, and with many, out of memory, which some tiles wait for much
+longer; and one that is not transposed. The tiled kernel without matrix cores is measured beside them, and so are the
+kernels of products with few rows, against these on the same products.
+
+Kernels that are checked first (:attr:`vkpar.ops.tiles.cores.Core.checked`) have rates only where a product by them was
+right.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import statistics
+import threading
+import time
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+
+from vkpar import cachedir, dtypes, env
+from vkpar._version import __version__
+from vkpar.errors import DeviceLostError, OutOfMemoryError, UnsupportedError, VulkanError
+from vkpar.ops.call.dispatch import FLOATS, words
+from vkpar.ops.tiles import matvec, occupancy, tiled
+from vkpar.ops.tiles import streamed as few_cores
+from vkpar.vulkan import capturing, query
+from vkpar.vulkan.physical import ALIGNMENT
+
+if TYPE_CHECKING:
+    from vkpar.arrays.array import Array
+    from vkpar.device import Device
+    from vkpar.ops.tiles.cores import Core
+    from vkpar.vulkan.physical import DeviceInfo
+    from vkpar.vulkan.pipelines.kernel import Pipeline
+
+_log = logging.getLogger("vkpar")
+
+_FORMAT: Final = 6
+_STEPS: Final = (1024, 4096)  # of K, of the measured products: operands that caches hold, and larger ones
+_SIDES: Final = ((1, 1), (1, 2), (1, 3), (2, 2))  # of the measured products, in units' tiles: those of :class:`Rate`
+_RATES: Final = (*((k, *sides, True) for k in _STEPS for sides in _SIDES), (_STEPS[1], *_SIDES[-1], False))
+_THREADS: Final = 16  # that wait for the driver's compiler
+_RUNS: Final = 5
+_ROUNDS: Final = 3  # over all kernels, of which the fastest counts
+_RISE_SECONDS: Final = 0.3  # of work before them: an idle device starts at a low clock
+_FEW: Final = (2, 4, 8)  # rows of the measured products that read one matrix
+_GAIN: Final = 7.0  # of matrix cores over none, where nothing was measured
+FEW_STEPS: Final = 4096  # of K, of these
+
+
+class Rate(NamedTuple):
+    """Nanoseconds of products over so many steps of K: with one tile for each unit, with two, three, and four."""
+
+    one: float
+    two: float
+    three: float
+    four: float
+
+    def time(self, groups: int, units: int) -> float:
+        """Return the nanoseconds of so many tiles: as long as the unit with most of them takes.
+
+        Where units work on two side by side, those that are done first take two more, and others none: a last tile for
+        each takes as long as a third one does after two.
+        """
+        fours, rest = divmod(-(-groups // units), 4)
+        last = max(self.one, self.three - self.two) if fours else self.one
+        return fours * self.four + (0.0, last, self.two, self.three)[rest]
+
+
+class Rates(NamedTuple):
+    """What products by a transposed matrix take.
+
+    Attributes:
+        few: over few steps of K, the first of _STEPS.
+        many: over many, the last of them.
+        plain: what one takes whose matrix is not transposed, over what it takes where that is; 1 of kernels for these.
+    """
+
+    few: Rate
+    many: Rate
+    plain: float = 1.0
+
+    def time(self, groups: int, units: int, k: int, *, transpose_b: bool = True) -> float:
+        """Return the nanoseconds of so many tiles over ``k`` steps.
+
+        Beyond few steps each takes what it does up to many; of fewer, a third of the time is there without any.
+        """
+        few, many = (rate.time(groups, units) * (1.0 if transpose_b else self.plain) for rate in (self.few, self.many))
+        if k <= _STEPS[0]:
+            return few * (1 + 2 * k / _STEPS[0]) / 3
+        return few + max(many - few, 0.0) * (k - _STEPS[0]) / (_STEPS[1] - _STEPS[0])
+
+
+class Few(NamedTuple):
+    """Nanoseconds of products of few rows by a matrix of so many columns and FEW_STEPS rows, larger than caches.
+
+    Attributes:
+        columns: how many.
+        cores: by matrix cores in tiles, of any number of rows.
+        rows: by the kernel of few rows, of 2, 4 and 8.
+        streamed: by the kernel of few rows for matrix cores, of 8; 0 where the device does not run it.
+    """
+
+    columns: int
+    cores: float
+    rows: tuple[float, float, float]
+    streamed: float = 0.0
+
+    def rows_of(self, m: int) -> float:
+        """Return the nanoseconds of ``m`` rows by the kernel of few rows."""
+        return next(ns for rows, ns in zip(_FEW, self.rows, strict=True) if m <= rows)
+
+    def time(self, m: int, n: int, k: int) -> float:
+        """Return the nanoseconds of ``m`` rows by the kernel of few rows, in proportion to what it reads."""
+        return self.rows_of(m) * n * k / (self.columns * FEW_STEPS)
+
+
+class Measured(NamedTuple):
+    """What was measured of a device.
+
+    Attributes:
+        rates: of the kernels.
+        few: of few rows, where ``b`` is not transposed and where it is; None where nothing was measured.
+    """
+
+    rates: dict[Core, Rates]
+    few: tuple[Few, Few] | None = None
+
+
+_known: dict[tuple[object, ...], Measured] = {}
+_lock = threading.Lock()
+
+
+def measured(device: Device, dtype: str, cores: tuple[Core, ...], *, streams: bool = False) -> Measured:
+    """Return what was measured of kernels: in this process, an earlier one, or now.
+
+    With VKPAR_TUNING=off, where bindings or memory are too small or there are no timestamps to measure by, and inside a
+    capture, which waits for nothing and finds nothing kept, fixed rates stand for them.
+
+    Args:
+        device: whose.
+        dtype: of both operands.
+        cores: the kernels.
+        streams: the device runs the kernel of :mod:`vkpar.ops.tiles.streamed`, too.
+    """
+    info = device.info
+    key = (info.device_uuid, info.driver_uuid, info.driver_version, dtype, cores, streams)
+    with _lock:
+        found = _known.get(key)
+        if found is None and capturing.current() is not None:
+            found = _kept(info, dtype, cores, streams=streams)
+            if found is None:
+                return assumed(cores)
+        _known[key] = found or _found(device, dtype, cores, streams=streams)
+        return _known[key]
+
+
+def _file(info: DeviceInfo, dtype: str, *, streams: bool) -> tuple[str, dict[str, object]]:
+    """Return the name of the file that keeps rates, and what it says that these are about."""
+    about: dict[str, object] = {"format": _FORMAT, "vkpar": __version__, "streams": streams}
+    about["driver"] = [info.driver_uuid, info.driver_version]
+    return f"products-{info.device_uuid}-{dtype}.json", about
+
+
+def _kept(info: DeviceInfo, dtype: str, cores: tuple[Core, ...], *, streams: bool) -> Measured | None:
+    return _load(*_file(info, dtype, streams=streams), cores) if env.get().tuning == "auto" else None
+
+
+def _found(device: Device, dtype: str, cores: tuple[Core, ...], *, streams: bool) -> Measured:
+    if env.get().tuning == "off":
+        return assumed(cores)
+    kept = _kept(device.info, dtype, cores, streams=streams)
+    if kept is not None:
+        return kept
+    try:
+        made = _measured(device, cores, dtype, streams=streams)
+    except (OutOfMemoryError, UnsupportedError) as error:
+        _log.info("the kernels of matrix cores of %s are not measured: %s", device, error)
+        return assumed(cores)
+    except DeviceLostError:
+        raise
+    except VulkanError as error:
+        if streams:  # the kernel of few rows may be all that it does not build
+            _log.info("%s does not build its kernels of matrix cores, or not that of few rows: %s", device, error)
+            return _found(device, dtype, cores, streams=False)
+        _log.warning("%s does not build its kernels of matrix cores, which are left alone: %s", device, error)
+        return assumed(tuple(core for core in cores if core.tiled))
+    if not _sound(made):
+        _log.info("the times of the kernels of matrix cores of %s make no sense: %s", device, made)
+        return assumed(cores)
+    try:
+        ns = {core.label: rate for core, rate in made.rates.items()}
+        name, about = _file(device.info, dtype, streams=streams)
+        cachedir.write(name, json.dumps({**about, "ns": ns, "few": made.few}).encode())
+    except OSError as error:
+        _log.info("the rates of matrix cores are not kept: %s", error)
+    return made
+
+
+def _load(name: str, about: Mapping[str, object], cores: tuple[Core, ...]) -> Measured | None:
+    """Return what a file holds; None where there is none, or one of something else."""
+    try:
+        data = cachedir.read(name)
+        document = json.loads(data) if data else {}
+        if any(document[key] != value for key, value in about.items()):
+            return None
+        ns = document["ns"]
+        found = {core: _rates(ns[core.label]) for core in cores if core.label in ns or not core.checked}
+        plain, turned = (
+            Few(int(n), float(ns), tuple(map(float, rows)), float(last))  # type: ignore[arg-type]
+            for n, ns, rows, last in document["few"]
+        )
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
+        return None
+    made = Measured(found, (plain, turned))
+    return made if _sound(made) else None
+
+
+def _rates(kept: tuple[list[float], list[float], float]) -> Rates:
+    few, many, plain = kept
+    return Rates(Rate(*map(float, few)), Rate(*map(float, many)), float(plain))
+
+
+def _sound(made: Measured) -> bool:
+    times = [ns for rates in made.rates.values() for ns in (*rates.few, *rates.many, rates.plain)]
+    for few in made.few or ():
+        times += [few.columns, few.cores, *few.rows]
+        if len(few.rows) != len(_FEW) or not 0 <= few.streamed < math.inf:
+            return False
+    return all(0 < ns < math.inf for ns in times)
+
+
+def assumed(cores: tuple[Core, ...]) -> Measured:
+    """Return rates that rank the kernels as an H200 does: larger tiles work at a higher rate, and wait longer.
+
+    Kernels that are checked first have none.
+    """
+    made = {}
+    for core in cores:
+        if core.checked:
+            continue
+        size, gain = core.tile[0] * core.tile[1], 1.0 if core.tiled else _GAIN
+        step = 4 * size / (occupancy.MACS_PER_NS * gain * min(1.0, (size / 2**14) ** 0.5))
+        few, many = (Rate(four / 2.5, four / 2, four, four) for four in (step * steps for steps in _STEPS))
+        made[core] = Rates(few, many)
+    return Measured(made)
+
+
+def _measured(device: Device, cores: tuple[Core, ...], dtype: str, *, streams: bool) -> Measured:
+    """Return what kernels take with one tile, two, and four for each of the device's units; and what few rows take."""
+    device.synchronize()
+    units = occupancy.units_of(device.info)
+    tall = next(side for side in range(math.isqrt(units), 0, -1) if units % side == 0)
+    of_cores = {
+        core: [
+            _tiles(device, core, dtype, high * tall, broad * units // tall, k=k, transpose_b=turned)
+            for k, high, broad, turned in _RATES
+            if turned or not core.turned
+        ]
+        for core in cores
+    }
+    low = min((core for core in cores if not core.checked), key=lambda core: core.tile[0])
+    columns = 4 * units * low.tile[1]
+    few_runs = [_few_runs(device, low, dtype, columns, transpose_b=turned, streams=streams) for turned in (False, True)]
+    checked = [run for core in cores if core.checked for run in of_cores[core]]
+    runs = [run for core in cores if not core.checked for run in of_cores[core]] + [*few_runs[0], *few_runs[1]]
+    room, most = min(device.limits.max_storage_buffer_range, device.limits.max_buffer), max(run.most for run in runs)
+    if most * dtypes.resolve(dtype).itemsize > room - ALIGNMENT:
+        raise UnsupportedError(f"matrices of {most} {dtype} do not lie in one binding of {room} bytes")
+    with ThreadPoolExecutor(_THREADS) as pool:  # most of the time goes to the driver's compiler
+        _build(device, pool, checked)  # those that take it longest: it ends when the others are measured
+        for built in _build(device, pool, runs):
+            built.result()
+        times = _times(device, dtype, runs)
+    cores = tuple(core for core in cores if not core.checked or _is_right(device, core, dtype))
+    times |= _times(device, dtype, [run for core in cores if core.checked for run in of_cores[core]])
+    rates, each = {}, len(_SIDES)
+    for core in cores:
+        ns = [times[run] for run in of_cores[core]]
+        few, many, plain = ns[:each], ns[each : 2 * each], ns[-1]
+        rates[core] = Rates(Rate(*few), Rate(*many), plain / many[-1])
+    found = []
+    for timed in few_runs:
+        first, *rows = [times[run] for run in timed]
+        found.append(Few(columns, first, (rows[0], rows[1], rows[2]), *rows[3:]))
+    return Measured(rates, (found[0], found[1]))
+
+
+def _build(device: Device, pool: ThreadPoolExecutor, runs: list[_Run]) -> list[Future[Pipeline]]:
+    """Begin to make the pipelines of runs."""
+    once = {(run.kernel, run.constants): run for run in runs}  # no thread is to wait for what another one compiles
+    return [pool.submit(run.pipeline, device) for run in once.values()]
+
+
+def _times(device: Device, dtype: str, runs: list[_Run]) -> dict[_Run, float]:
+    """Return the nanoseconds that runs take."""
+    clock = query.DeviceClock(device.logical)
+    risen = time.monotonic() + _RISE_SECONDS
+    while runs and time.monotonic() < risen:
+        runs[0].seconds(device, clock, dtype)
+    rounds = [[run.seconds(device, clock, dtype) for run in runs] for _ in range(_ROUNDS)]
+    return {run: 1e9 * min(times) for run, *times in zip(runs, *rounds, strict=True)}
+
+
+def _few_runs(device: Device, low: Core, dtype: str, columns: int, *, transpose_b: bool, streams: bool) -> list[_Run]:
+    """Return products of few rows: by the tiles of ``low``, by the kernel of few rows, and by that of matrix cores."""
+    m = _FEW[-1]
+    runs = [_tiles(device, low, dtype, 1, columns // low.tile[1], k=FEW_STEPS, m=m, transpose_b=transpose_b)]
+    runs += [_few(device, dtype, rows, columns, transpose_b=transpose_b) for rows in _FEW]
+    way = few_cores.spread(device.info, m, columns, FEW_STEPS, 1, transpose_b=transpose_b) if streams else None
+    if way is not None:
+        groups = -(-columns // way.tile[1])
+        runs.append(_tiles(device, way, dtype, 1, groups, k=FEW_STEPS, m=m, transpose_b=transpose_b))
+    return runs
+
+
+class _Run(NamedTuple):
+    """A product that is measured: its kernel, what that is given, and its sizes."""
+
+    kernel: str
+    constants: tuple[int, ...]
+    extra: tuple[int, ...]  # push constants beyond those of every kernel
+    groups: int
+    m: int
+    n: int
+    k: int
+    transpose_b: bool
+
+    @property
+    def most(self) -> int:
+        """Elements of its largest matrix."""
+        return max(self.m * self.k, self.k * self.n, self.m * self.n)
+
+    def pipeline(self, device: Device) -> Pipeline:
+        """Return its pipeline: of plain products whose rows are whole units of its loads."""
+        return device.logical.pipelines.shipped(self.kernel, 3, 4 * (10 + len(self.extra)), self.constants)
+
+    def seconds(self, device: Device, clock: query.DeviceClock, dtype: str) -> float:
+        """Return what it takes."""
+        m, n, k = self.m, self.n, self.k
+        arrays = [device.empty(shape, dtype) for shape in ((m, k), (n, k) if self.transpose_b else (k, n), (m, n))]
+        for array in arrays[:2]:
+            array.fill(0)
+        return statistics.median(self.runs(device, clock, arrays, _RUNS))
+
+    def runs(self, device: Device, clock: query.DeviceClock, arrays: list[Array], number: int) -> list[float]:
+        """Return the seconds of ``number`` runs on operands and a result."""
+        (m, n, k), row = (self.m, self.n, self.k), self.k if self.transpose_b else self.n
+        push = words(m, n, k, 0, 0, 0, k, row, n, 0, *self.extra)
+        device.synchronize()
+        ranges = [array.window()[0] for array in arrays]
+        return query.timed_runs(clock, self.pipeline(device), ranges, push, (self.groups, 1, 1), number)
+
+
+def _is_right(device: Device, core: Core, dtype: str) -> bool:
+    """Tell whether a device builds a kernel, and gives the right product of whole numbers by it."""
+    run = _tiles(device, core, dtype, 1, 1, k=core.step, transpose_b=True)
+    random = np.random.default_rng(0)
+    a, b = (random.integers(-1, 2, (side, run.k)).astype(np.float32) for side in (run.m, run.n))
+    operands, out = [device.array(x, dtype) for x in (a, b)], device.zeros((run.m, run.n), dtype)
+    try:
+        run.runs(device, query.DeviceClock(device.logical), [*operands, out], 1)
+    except (DeviceLostError, OutOfMemoryError):
+        raise
+    except VulkanError as error:
+        _log.info("%s does not build %s, which is left alone: %s", device, core.label, error)
+        return False
+    right = np.array_equal(out.numpy(), device.array(a @ b.T, dtype).numpy())
+    if not right:
+        _log.info("%s spreads the results of %s in a way of its own: the kernel is left alone", device, core.label)
+    return right
+
+
+def _tiles(
+    device: Device,
+    core: Core | few_cores.Stream,
+    dtype: str,
+    high: int,
+    broad: int,
+    *,
+    k: int,
+    m: int = 0,
+    transpose_b: bool = False,
+) -> _Run:
+    """Return a product of ``high`` x ``broad`` tiles, of ``m`` rows where that is given."""
+    code = FLOATS[dtype]
+    constants: tuple[int, ...] = (code, code, code, transpose_b, 1, 1, 1)
+    extra: tuple[int, ...] = ()
+    if core.tiled:
+        tile, sums = (core.tile[0] // 64, core.tile[1] // 64), tiled.sums_of(device.info)
+        constants = tiled.with_threads((*constants, *tiled.shape(tile, sums), 1, 1), tile, sums)
+    else:
+        constants = (*constants, *core.tile, 1, 1, *[0] * 7, *core.constants(device.info, eights=True))
+        extra = (0, 0, 0, 1, k, 0, 0, 0, 0)
+    size = m or high * core.tile[0], broad * core.tile[1]
+    return _Run(core.kernel + core.variant(dtype), constants, extra, high * broad, *size, k, transpose_b)
+
+
+def _few(device: Device, dtype: str, m: int, n: int, *, transpose_b: bool) -> _Run:
+    """Return a product of few rows by the kernel for these."""
+    code = FLOATS[dtype]
+    groups, kernel, span = matvec.choose(device.info, m, n, 2, transpose_b=transpose_b, forms=False)
+    constants = (code, code, code, transpose_b, 1, 1, 1, m, span, 1, 1)
+    return _Run(kernel, constants, (), groups, m, n, FEW_STEPS, transpose_b)

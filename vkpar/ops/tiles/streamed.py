@@ -1,0 +1,91 @@
+"""How matrix cores make products of few rows by a matrix that is read once (shaders/common/matvec_cores.glsl)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from vkpar.ops.call.dispatch import SHORT
+from vkpar.ops.tiles import occupancy
+
+if TYPE_CHECKING:
+    from vkpar.vulkan.physical import DeviceInfo
+
+KERNEL: Final = "matvec_cores"
+UNIT: Final = 8  # elements: rows of both operands are whole units, and begin at one
+
+_MOST_ROWS: Final = (16, 8)  # where the matrix is (K, N), and where it is transposed: for more, tiles are as fast
+_TURNS: Final = 2
+_WARPS: Final = (2, 4, 6, 8)
+_LEAST_TURNS: Final = 8  # of a subgroup, or more of them wait than work
+# Bytes of the matrix that are on the way to each compute unit: what hides the wait for memory on an H200, and with how
+# many the other kernels, which cut K in parts, are no better.
+_AHEAD: Final = 40 << 10
+_LEAST_AHEAD: Final = 20 << 10
+
+
+@dataclass(frozen=True)
+class Stream:
+    """How a product is spread.
+
+    Attributes:
+        tile: rows of the product, and the columns that a work-group makes.
+        threads: invocations of a work-group.
+        step: of K, that a subgroup multiplies at a time.
+        turns: such steps that are loaded at once.
+    """
+
+    tile: tuple[int, int]
+    threads: int
+    step: int
+    turns: int = _TURNS
+    kernel: str = KERNEL
+    tiled: bool = False
+
+    def variant(self, dtype: str) -> str:
+        """Return how its module's name ends."""
+        return f"_{SHORT[dtype]}"
+
+    def constants(self, info: DeviceInfo, *, eights: bool) -> tuple[int, ...]:
+        """Return the constants that follow those of every kernel of products; ``eights`` makes no difference."""
+        return (self.step, self.threads, info.features.subgroup_size, self.turns)
+
+    def ahead(self, warp: int) -> int:
+        """Return the bytes of the matrix that a work-group has on the way, with subgroups of ``warp``."""
+        return self.threads // warp * self.turns * self.step * self.tile[1] * 2
+
+    def shared_nbytes(self, warp: int, *, transpose_b: bool) -> int:
+        """Return the bytes of shared memory that it takes."""
+        (m, columns), units = self.tile, self.step // UNIT
+        lines, along = (columns, units) if transpose_b else (self.step, columns // UNIT)
+        return self.threads // warp * 16 * (m * (units + 1) + lines * (along + 1))
+
+
+def spread(info: DeviceInfo, m: int, n: int, k: int, batch: int, *, transpose_b: bool) -> Stream | None:
+    """Return how products are spread: with as few subgroups to a work-group as keep memory busy.
+
+    Args:
+        info: the device.
+        m: rows, 2 or more.
+        n: columns.
+        k: steps.
+        batch: how many products.
+        transpose_b: the matrix is stored as (N, K).
+
+    Returns:
+        None where the device runs no such group, there are too many rows, or the product is too small.
+    """
+    warp, limits, units = info.features.subgroup_size, info.limits, occupancy.units_of(info)
+    columns, step = (16, 64) if transpose_b else (64, 32)
+    groups, best = batch * -(-n // columns), None
+    if m > _MOST_ROWS[transpose_b] or warp % (step // UNIT) or warp % (columns // UNIT):
+        return None
+    for warps in _WARPS:
+        way = Stream((m, columns), warps * warp, step)
+        shared = way.shared_nbytes(warp, transpose_b=transpose_b)
+        fits = way.threads <= limits.max_workgroup_invocations and shared <= limits.max_shared_memory
+        if fits and m * columns <= 4 * way.threads and warps * _LEAST_TURNS * step <= k:
+            best = way
+            if groups * way.ahead(warp) >= _AHEAD * units:
+                break
+    return best if best and groups * best.ahead(warp) >= _LEAST_AHEAD * units else None
