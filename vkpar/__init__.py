@@ -32,7 +32,8 @@ from vkpar.errors import (
 from vkpar.graph.capture import capture
 from vkpar.graph.graph import Graph, GraphStats
 from vkpar.host import from_dlpack, host_array, register_host
-from vkpar.kernel import Kernel
+from vkpar.kernels.kernel import Kernel
+from vkpar.kernels.pieces import pieces
 from vkpar.memory import MemoryPlan, plan_memory
 from vkpar.ops import (
     KVCache,
@@ -94,7 +95,6 @@ from vkpar.ops import (
     where,
 )
 from vkpar.ops.elementwise.front import elementwise
-from vkpar.pieces import pieces
 from vkpar.vulkan.memory.accounting import DeviceMemory, HeapMemory
 from vkpar.vulkan.physical import DeviceInfo
 

@@ -23,7 +23,9 @@ NO_LOADER = """
 """
 
 
-@pytest.mark.parametrize("module", ["vkpar", "vkpar.comm.communicator", "vkpar.ops", "vkpar.kernel", "vkpar.env"])
+@pytest.mark.parametrize(
+    "module", ["vkpar", "vkpar.comm.communicator", "vkpar.ops", "vkpar.kernels.kernel", "vkpar.env"]
+)
 def test_importing_loads_no_vulkan(module: str) -> None:
     check_child(
         f"""

@@ -17,7 +17,7 @@ from vkpar.arrays.layout import WIDE
 from vkpar.arrays.views import overlaps
 from vkpar.device import Device
 from vkpar.errors import InvalidUsageError, UnsupportedError
-from vkpar.pieces import can_begin
+from vkpar.kernels.pieces import can_begin
 from vkpar.plans import Plan, form_of
 from vkpar.plans import make as make_plan
 from vkpar.unpickled import Unpickled

@@ -9,7 +9,7 @@ from vkpar.arrays.array import Array, check_same_device
 from vkpar.errors import InvalidUsageError, UnsupportedError
 
 if TYPE_CHECKING:
-    from vkpar.kernel import Kernel
+    from vkpar.kernels.kernel import Kernel
 
 _PIECE = 256  # elements: at multiples every device can bind, if it can at the array's own begin
 

@@ -1,0 +1,1 @@
+"""The user's own kernels, and arrays in pieces that these can bind."""
