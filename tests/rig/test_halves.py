@@ -15,7 +15,7 @@ import pytest
 
 import vkpar
 from vkpar import InvalidUsageError
-from vkpar.parallel.models import Llama, pieces, tiny, two_halves
+from vkpar.parallel.models import Llama, prompts, tiny, two_halves
 from vkpar.parallel.models.placement import place
 
 pytestmark = pytest.mark.rig
@@ -66,7 +66,7 @@ def test_captured_halves_are_eager_ones(rig: Rig, monkeypatch: pytest.MonkeyPatc
     comm = rig(letters)
     with model_of(comm) as model:
         eager = model.prefill(PROMPT, logits=True)
-    monkeypatch.setattr(pieces, "captured_on", lambda devices: True)
+    monkeypatch.setattr(prompts, "captured_on", lambda devices: True)
     with model_of(comm, batch=len(PROMPT)) as model:
         for _ in range(3):
             model.rewind()

@@ -19,7 +19,7 @@ from vkpar.parallel import (
     Split,
     shard,
 )
-from vkpar.parallel.layers import Parts, moved
+from vkpar.parallel.layers.layers import Parts, moved
 from vkpar.testing import U, gamma
 
 pytestmark = pytest.mark.rig

@@ -23,10 +23,10 @@ from helpers.ops import reducing
 
 import vkpar
 from vkpar import InvalidUsageError, UnsupportedError
-from vkpar.parallel import placing
 from vkpar.parallel.models import Generation, Llama, Sampling, llama, naming, open_model, tiny
 from vkpar.parallel.models.config import Config
 from vkpar.parallel.models.placement import place
+from vkpar.parallel.plan import placing
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "generate.py"
 Rig = Callable[..., vkpar.Communicator]

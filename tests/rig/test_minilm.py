@@ -27,7 +27,7 @@ from vkpar.parallel.models import Bert, encoding, nearest, open_encoder
 from vkpar.parallel.models.bert_config import BertConfig, of_block, of_json, read_folder
 from vkpar.parallel.models.naming import bias_of
 from vkpar.parallel.models.placement import place
-from vkpar.parallel.placing import MODES
+from vkpar.parallel.plan.placing import MODES
 
 ROOT = Path(__file__).resolve().parents[2]
 Rig = Callable[..., vkpar.Communicator]

@@ -14,7 +14,7 @@ from helpers.vulkan.parking import parked
 from numpy.typing import NDArray
 
 import vkpar
-from vkpar.parallel.models import Llama, pieces, tiny
+from vkpar.parallel.models import Llama, prompts, tiny
 from vkpar.parallel.models.placement import place
 from vkpar.timeouts import Deadline
 
@@ -53,8 +53,8 @@ def counted_captures(monkeypatch: pytest.MonkeyPatch) -> list[object]:
         captures.append(arguments)
         return vkpar.capture(*arguments, **options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(pieces, "captured_on", lambda devices: True)
-    monkeypatch.setattr(pieces, "capture", counted)
+    monkeypatch.setattr(prompts, "captured_on", lambda devices: True)
+    monkeypatch.setattr(prompts, "capture", counted)
     return captures
 
 
@@ -114,7 +114,7 @@ def test_a_rank_goes_on_with_the_next_piece_while_the_one_after_it_is_held_up(
 
 
 def test_another_length_takes_the_graphs_place_when_it_comes_twice(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pieces, "captured_on", lambda devices: True)
+    monkeypatch.setattr(prompts, "captured_on", lambda devices: True)
     with model_of(rig("L"), "single", (1,)) as model:
         whole, last = model.prefill(PROMPT[:BATCH], logits=True), b""
         for count in (BATCH, 5, 5, BATCH - 1, BATCH - 1, BATCH):
@@ -128,7 +128,7 @@ def test_another_length_takes_the_graphs_place_when_it_comes_twice(rig: Rig, mon
 
 
 def test_pieces_are_captured_on_gpus_alone(rig: Rig) -> None:
-    assert not pieces.captured_on(rig("LS").devices)
+    assert not prompts.captured_on(rig("LS").devices)
 
 
 def test_without_room_for_a_graph_pieces_run_eagerly(
@@ -140,8 +140,8 @@ def test_without_room_for_a_graph_pieces_run_eagerly(
     comm = rig("LL")
     with model_of(comm, "tensor", (1, 1)) as model:
         eager = turns(model)
-    monkeypatch.setattr(pieces, "captured_on", lambda devices: True)
-    monkeypatch.setattr(pieces, "capture", full)
+    monkeypatch.setattr(prompts, "captured_on", lambda devices: True)
+    monkeypatch.setattr(prompts, "capture", full)
     with model_of(comm, "tensor", (1, 1)) as model:
         assert turns(model).tobytes() == eager.tobytes()
     assert [record.message.split(":")[0] for record in caplog.records if "graph" in record.message] == [
@@ -152,7 +152,7 @@ def test_without_room_for_a_graph_pieces_run_eagerly(
 def test_a_prompt_that_comes_again_needs_no_new_graph(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     """Though its last piece has the same length each time, others come in between."""
     captures = counted_captures(monkeypatch)
-    monkeypatch.setattr(pieces, "_LEAST", 4)
+    monkeypatch.setattr(prompts, "_LEAST", 4)
     with model_of(rig("L"), "single", (1,)) as model:
         for _ in range(4):
             model.rewind()
@@ -163,7 +163,7 @@ def test_a_prompt_that_comes_again_needs_no_new_graph(rig: Rig, monkeypatch: pyt
 def test_a_graph_makes_room_for_a_piece_of_another_length(
     rig: Rig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(pieces, "captured_on", lambda devices: True)
+    monkeypatch.setattr(prompts, "captured_on", lambda devices: True)
     with model_of(rig("L"), "single", (1,)) as model:
         whole = turns(model).tobytes()
         real, refused = model._through, []

@@ -14,12 +14,13 @@ from vkpar import InvalidUsageError, UnsupportedError
 from vkpar.bench.decode import Shape
 from vkpar.bench.model import of_shape
 from vkpar.bench.model_weights import weights
-from vkpar.parallel import ModelSpec, kept, plan, spec_of
-from vkpar.parallel.models import Llama, pieces
+from vkpar.parallel import ModelSpec, plan, spec_of
+from vkpar.parallel.models import Llama, prompts
 from vkpar.parallel.models.building import units_of
 from vkpar.parallel.models.placement import place
+from vkpar.parallel.rates import cache
 
-planning = importlib.import_module("vkpar.parallel.plan")
+planning = importlib.import_module("vkpar.parallel.plan.plan")
 pytestmark = pytest.mark.rig
 Open = Callable[..., vkpar.Communicator]
 TINY = ModelSpec(4, 256, 512, 8, 4, 32, 1000)
@@ -37,14 +38,14 @@ def test_a_plan_of_a_rig(
 ) -> None:
     comm = rig("LS")
     settings_override(tuning="auto", cache_dir=str(tmp_path))
-    kept.forget()
+    cache.forget()
     made = plan(TINY, comm)
     files = sorted(path.name.split("-")[0] for path in tmp_path.iterdir())
     assert files == ["operation", "operation", "speed", "speed", "sum"]
     assert made.reasons[0].startswith(f"{made.mode}: ")
     assert 0 < made.seconds < 10
     assert all(rank.fits for rank in made.memory)
-    kept.forget()
+    cache.forget()
     before = {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
     again = plan(TINY, comm)
     assert (again.seconds, again.ratios) == (made.seconds, made.ratios)  # nothing was measured again
@@ -109,7 +110,7 @@ def test_memory_is_what_was_planned(
     rig: Open, monkeypatch: pytest.MonkeyPatch, letters: str, mode: str, ratios: tuple[int, ...], kind: str
 ) -> None:
     """With pieces of prompts captured, as on GPUs, so that what they compute in between is held."""
-    monkeypatch.setattr(pieces, "captured_on", lambda devices: True)
+    monkeypatch.setattr(prompts, "captured_on", lambda devices: True)
     comm, rows, halves = rig(letters, wire="f32"), 96, mode.endswith("halves")
     mode = mode.removesuffix(" in halves")
     shape = Shape(4, 512, 1024, 16, 4, 32) if kind == "q4_k" else Shape(4, 256, 1024, 8, 4, 32)

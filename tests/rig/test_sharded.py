@@ -11,7 +11,7 @@ import pytest
 import vkpar
 from vkpar import InvalidUsageError, UnsupportedError, ops
 from vkpar.parallel import LazyTensor, Sharded, Split, linked, shard, split
-from vkpar.parallel.blocks import FORMATS
+from vkpar.parallel.files.blocks import FORMATS
 
 pytestmark = pytest.mark.rig
 Open = Callable[..., vkpar.Communicator]
@@ -187,20 +187,20 @@ def test_ratios_of_devices(rig: Open, settings_override: Callable[..., None], tm
     assert split(5, comm, ratios="memory").counts == (1, 4)
     held.close()
     settings_override(max_memory=0, tuning="auto", cache_dir=str(tmp_path / "kept"))
-    from vkpar.parallel import kept, speed
+    from vkpar.parallel.rates import cache, speed
 
-    kept.forget()
+    cache.forget()
     cards = {device.info.device_uuid for device in comm.devices}
     counts = split(64, comm, ratios="speed").counts
     assert counts == (32, 32) if len(cards) == 1 else sum(counts) == 64
     files = list((tmp_path / "kept").iterdir())
     assert len(files) == len(cards)  # each is measured once
-    kept.forget()
+    cache.forget()
     before = [file.stat().st_mtime_ns for file in files]
     assert speed.speeds(comm.devices)[0] > 0
     assert [file.stat().st_mtime_ns for file in files] == before
     for file in files:
         file.write_text('{"measured": -1}')
-    kept.forget()
+    cache.forget()
     assert speed.speeds(comm.devices)[0] > 0
     assert all(file.stat().st_mtime_ns != time for file, time in zip(files, before, strict=True))

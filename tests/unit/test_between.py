@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from vkpar.ops.quantized import scratch
-from vkpar.parallel import between
-from vkpar.parallel.between import Stored, Widths, batch_of, block_nbytes, piece_rows, slices_nbytes
+from vkpar.parallel.plan import scratch as between
+from vkpar.parallel.plan.scratch import Stored, Widths, batch_of, block_nbytes, piece_rows, slices_nbytes
 
 GIB = 1 << 30
 SIZES = Widths(stream=1024, queries=1024, keys=256, inner=4096)
@@ -26,7 +26,7 @@ def device(nbytes: int, *, cpu: bool = False) -> Any:
 
 
 def test_large_gpus_take_long_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vkpar.parallel.between.heap_of", lambda info, kind: 0)
+    monkeypatch.setattr("vkpar.parallel.plan.scratch.heap_of", lambda info, kind: 0)
     assert batch_of([device(140 * GIB), device(48 * GIB)]) == 2048
     assert batch_of([device(140 * GIB), device(8 * GIB)]) == 512
     assert batch_of([device(140 * GIB), device(140 * GIB, cpu=True)]) == 512

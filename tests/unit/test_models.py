@@ -18,7 +18,7 @@ import pytest
 import vkpar
 from vkpar import InvalidUsageError, UnsupportedError
 from vkpar.bench import model as bench_model
-from vkpar.parallel.heads import split_heads
+from vkpar.parallel.cut.heads import split_heads
 from vkpar.parallel.models import BertConfig, Sampling, bert_config, naming, parse_ids, tiny, tokens
 from vkpar.parallel.models import config as configs
 from vkpar.parallel.models.generating import room_for

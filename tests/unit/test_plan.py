@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 
 from vkpar import InvalidUsageError, UnsupportedError, WeightsError
 from vkpar.parallel import ModelSpec, spec_of
-from vkpar.parallel.between import Stored, Widths, block_nbytes, stored_as
-from vkpar.parallel.modules import parse_modules
-from vkpar.parallel.placing import MODES, Placement, place_model
-from vkpar.parallel.plan import choose
-from vkpar.parallel.planned import Plan, RigFacts
-from vkpar.parallel.spec import stored
-from vkpar.parallel.states import Step, collectives, infer
+from vkpar.parallel.cut.modules import parse_modules
+from vkpar.parallel.plan.placing import MODES, Placement, place_model
+from vkpar.parallel.plan.plan import choose
+from vkpar.parallel.plan.report import Plan, RigFacts
+from vkpar.parallel.plan.scratch import Stored, Widths, block_nbytes, stored_as
+from vkpar.parallel.plan.spec import stored
+from vkpar.parallel.plan.states import Step, collectives, infer
 
 GIB = 1 << 30
 LLAMA = ModelSpec(32, 4096, 14336, 32, 8, 128, 32000)

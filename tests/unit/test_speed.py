@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from vkpar.parallel import speed
+from vkpar.parallel.rates import speed
 
 
 class Clock:

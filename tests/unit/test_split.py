@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from vkpar import InvalidUsageError
 from vkpar.parallel import Split, linked
-from vkpar.parallel.moving import Layout, pieces
-from vkpar.parallel.split import check_ratios, cut
+from vkpar.parallel.cut.exchange import Layout, pieces
+from vkpar.parallel.cut.split import check_ratios, cut
 
 RATIOS = st.lists(st.integers(0, 9) | st.floats(0, 1e6), min_size=1, max_size=8).filter(any)
 

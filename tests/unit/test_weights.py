@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from vkpar import InvalidUsageError, UnsupportedError, WeightsError
 from vkpar.dtypes import bfloat16_bits
 from vkpar.parallel import open_weights
-from vkpar.parallel.blocks import FORMATS
+from vkpar.parallel.files.blocks import FORMATS
 from vkpar.parallel.models import open_model
 
 safetensors_numpy = pytest.importorskip("safetensors.numpy")

@@ -24,19 +24,19 @@ from vkpar.bench.model_weights import KINDS, weights
 from vkpar.comm.communicator import Communicator
 from vkpar.device import Device
 from vkpar.errors import InvalidUsageError, UnsupportedError
-from vkpar.parallel.between import batch_of
-from vkpar.parallel.lazy import LazyTensor
+from vkpar.parallel.files.lazy import LazyTensor
 from vkpar.parallel.models import config as configs
 from vkpar.parallel.models.building import units_of
 from vkpar.parallel.models.config import Config
 from vkpar.parallel.models.llama import Llama
 from vkpar.parallel.models.loading import cache_type
 from vkpar.parallel.models.placement import place
-from vkpar.parallel.placing import MODES
-from vkpar.parallel.plan import plan
-from vkpar.parallel.planned import Plan
-from vkpar.parallel.spec import ModelSpec, spec_of
-from vkpar.parallel.speed import settled
+from vkpar.parallel.plan.placing import MODES
+from vkpar.parallel.plan.plan import plan
+from vkpar.parallel.plan.report import Plan
+from vkpar.parallel.plan.scratch import batch_of
+from vkpar.parallel.plan.spec import ModelSpec, spec_of
+from vkpar.parallel.rates.speed import settled
 from vkpar.text import units
 
 STEPS: Final = ("captured", "eager")

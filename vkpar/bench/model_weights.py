@@ -8,8 +8,8 @@ import numpy as np
 
 from vkpar import dtypes
 from vkpar.errors import InvalidUsageError
-from vkpar.parallel.blocks import FORMATS
-from vkpar.parallel.lazy import LazyTensor
+from vkpar.parallel.files.blocks import FORMATS
+from vkpar.parallel.files.lazy import LazyTensor
 from vkpar.parallel.models import naming
 from vkpar.parallel.models.config import Config
 

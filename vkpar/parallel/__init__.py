@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from vkpar.parallel.attention import KVCache, ParallelAttention
-from vkpar.parallel.feedforward import ParallelMLP
-from vkpar.parallel.heads import split_heads
-from vkpar.parallel.layers import (
+from vkpar.parallel.cut.heads import split_heads
+from vkpar.parallel.cut.modules import Modules, parse_modules
+from vkpar.parallel.cut.rules import Column, Mirrored, Only, Row, parallelize
+from vkpar.parallel.cut.sharded import Sharded
+from vkpar.parallel.cut.sharding import shard
+from vkpar.parallel.cut.split import Split, linked, split
+from vkpar.parallel.files.lazy import LazyTensor
+from vkpar.parallel.files.weights import Weights, open_weights
+from vkpar.parallel.layers.attention import KVCache, ParallelAttention
+from vkpar.parallel.layers.feedforward import ParallelMLP
+from vkpar.parallel.layers.layers import (
     ColumnParallelLinear,
     ParallelEmbedding,
     RowParallelLinear,
 )
-from vkpar.parallel.lazy import LazyTensor
-from vkpar.parallel.modules import Modules, parse_modules
-from vkpar.parallel.norms import RMSNorm
-from vkpar.parallel.plan import plan
-from vkpar.parallel.planned import Plan
-from vkpar.parallel.rules import Column, Mirrored, Only, Row, parallelize
-from vkpar.parallel.sharded import Sharded
-from vkpar.parallel.sharding import shard
-from vkpar.parallel.spec import ModelSpec, spec_of
-from vkpar.parallel.split import Split, linked, split
-from vkpar.parallel.weights import Weights, open_weights
+from vkpar.parallel.layers.norms import RMSNorm
+from vkpar.parallel.plan.plan import plan
+from vkpar.parallel.plan.report import Plan
+from vkpar.parallel.plan.spec import ModelSpec, spec_of
 
 __all__ = [
     "Column",

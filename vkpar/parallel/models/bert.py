@@ -13,13 +13,15 @@ from vkpar import ops
 from vkpar.arrays.array import Array
 from vkpar.comm.communicator import Communicator
 from vkpar.errors import InvalidUsageError
-from vkpar.parallel.layers import (
+from vkpar.parallel.cut.split import Split
+from vkpar.parallel.layers.layers import (
     ColumnParallelLinear,
     GatheredLinear,
     ParallelEmbedding,
     RowParallelLinear,
     moved,
 )
+from vkpar.parallel.layers.norms import Parts, present
 from vkpar.parallel.models import bert_config as names
 from vkpar.parallel.models import loading
 from vkpar.parallel.models.bert_blocks import Batch, Block, RowNorm
@@ -27,8 +29,6 @@ from vkpar.parallel.models.bert_config import BertConfig
 from vkpar.parallel.models.loading import Progress, Rows
 from vkpar.parallel.models.naming import bias_of
 from vkpar.parallel.models.placement import Placement
-from vkpar.parallel.norms import Parts, present
-from vkpar.parallel.split import Split
 
 F32 = NDArray[np.float32]
 Sentences = Sequence[Sequence[int] | NDArray[np.integer[Any]]]

@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 from vkpar import ops
 from vkpar.arrays.array import Array
 from vkpar.comm.communicator import Communicator
-from vkpar.parallel.heads import Heads
-from vkpar.parallel.layers import ColumnParallelLinear, GatheredLinear, RowParallelLinear
-from vkpar.parallel.norms import Parts, present
-from vkpar.parallel.split import Split, cut
+from vkpar.parallel.cut.heads import Heads
+from vkpar.parallel.cut.split import Split, cut
+from vkpar.parallel.layers.layers import ColumnParallelLinear, GatheredLinear, RowParallelLinear
+from vkpar.parallel.layers.norms import Parts, present
 
 
 class RowNorm:

@@ -6,23 +6,23 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from vkpar.comm.communicator import Communicator
-from vkpar.parallel.attention import ParallelAttention
-from vkpar.parallel.between import unpacks_some
-from vkpar.parallel.feedforward import ParallelMLP
-from vkpar.parallel.layers import (
+from vkpar.parallel.cut.sharded import Sharded
+from vkpar.parallel.cut.split import Split, linked
+from vkpar.parallel.files.lazy import LazyTensor
+from vkpar.parallel.layers.attention import ParallelAttention
+from vkpar.parallel.layers.feedforward import ParallelMLP
+from vkpar.parallel.layers.layers import (
     ColumnParallelLinear,
     GatheredLinear,
     ParallelEmbedding,
     RowParallelLinear,
 )
-from vkpar.parallel.lazy import LazyTensor
+from vkpar.parallel.layers.norms import RMSNorm
 from vkpar.parallel.models import loading, naming
 from vkpar.parallel.models.config import Config
 from vkpar.parallel.models.loading import Progress, Rows
 from vkpar.parallel.models.placement import Placement, Units
-from vkpar.parallel.norms import RMSNorm
-from vkpar.parallel.sharded import Sharded
-from vkpar.parallel.split import Split, linked
+from vkpar.parallel.plan.scratch import unpacks_some
 
 
 class Block(NamedTuple):

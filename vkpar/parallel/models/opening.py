@@ -12,6 +12,8 @@ import numpy.typing as npt
 from vkpar import dtypes
 from vkpar.comm.communicator import Communicator
 from vkpar.errors import InvalidUsageError, UnsupportedError
+from vkpar.parallel.cut.split import Ratios
+from vkpar.parallel.files.weights import Weights, open_weights
 from vkpar.parallel.models import config as configs
 from vkpar.parallel.models import loading, naming, tokens
 from vkpar.parallel.models.building import units_of
@@ -20,11 +22,9 @@ from vkpar.parallel.models.llama import Llama
 from vkpar.parallel.models.loading import Progress
 from vkpar.parallel.models.placement import place
 from vkpar.parallel.models.tokens import Tokenizer
-from vkpar.parallel.placing import MODES
-from vkpar.parallel.plan import plan
-from vkpar.parallel.spec import ModelSpec
-from vkpar.parallel.split import Ratios
-from vkpar.parallel.weights import Weights, open_weights
+from vkpar.parallel.plan.placing import MODES
+from vkpar.parallel.plan.plan import plan
+from vkpar.parallel.plan.spec import ModelSpec
 
 _FORWARD: Final = ("gate", "up", "down")
 AUTO: Final = "auto"

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from vkpar.errors import InvalidUsageError
-from vkpar.parallel.heads import Heads, split_heads
+from vkpar.parallel.cut.heads import Heads, split_heads
+from vkpar.parallel.cut.split import Split, cut
 from vkpar.parallel.models.bert_config import BertConfig
 from vkpar.parallel.models.config import Config
-from vkpar.parallel.placing import ELIGIBLE, MODES
-from vkpar.parallel.split import Split, cut
+from vkpar.parallel.plan.placing import ELIGIBLE, MODES
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from vkpar import ops
-from vkpar.parallel.layers import ParallelEmbedding, joined
+from vkpar.parallel.layers.layers import ParallelEmbedding, joined
+from vkpar.parallel.layers.norms import Inputs, Parts, RMSNorm, arrays_of, present, there
 from vkpar.parallel.models.building import Block
-from vkpar.parallel.norms import Inputs, Parts, RMSNorm, arrays_of, present, there
 
 _TILE: Final = 64  # rows
 

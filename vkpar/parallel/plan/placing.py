@@ -12,12 +12,12 @@ from typing import Final
 
 from vkpar import dtypes
 from vkpar.errors import InvalidUsageError, UnsupportedError
-from vkpar.parallel.between import Widths, block_nbytes, most_rows, slices_nbytes, stored_as
-from vkpar.parallel.blocks import FORMATS
-from vkpar.parallel.heads import Heads, split_heads
-from vkpar.parallel.spec import ModelSpec, Weight, stored
-from vkpar.parallel.split import Split, cut
-from vkpar.parallel.states import COLLECT, COLUMN, ROW, SEND, SUM, Placed, Step, collectives, infer
+from vkpar.parallel.cut.heads import Heads, split_heads
+from vkpar.parallel.cut.split import Split, cut
+from vkpar.parallel.files.blocks import FORMATS
+from vkpar.parallel.plan.scratch import Widths, block_nbytes, most_rows, slices_nbytes, stored_as
+from vkpar.parallel.plan.spec import ModelSpec, Weight, stored
+from vkpar.parallel.plan.states import COLLECT, COLUMN, ROW, SEND, SUM, Placed, Step, collectives, infer
 from vkpar.vulkan.memory.pool import padded
 
 MODES: Final = ("tensor", "row", "layer", "single")  # each falls back to the next

@@ -15,8 +15,8 @@ from vkpar.device import Device
 from vkpar.errors import OutOfMemoryError
 from vkpar.graph.capture import capture
 from vkpar.graph.graph import Graph
-from vkpar.parallel.layers import moved
-from vkpar.parallel.norms import Inputs, Parts, present, there
+from vkpar.parallel.layers.layers import moved
+from vkpar.parallel.layers.norms import Inputs, Parts, present, there
 
 _log = logging.getLogger("vkpar")
 _LEAST: Final = 128  # tokens: shorter pieces come in all lengths

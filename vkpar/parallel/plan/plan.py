@@ -12,12 +12,12 @@ from vkpar import text
 from vkpar.comm.communicator import Communicator
 from vkpar.errors import InvalidUsageError, UnsupportedError
 from vkpar.ops.tiles.cpu import has_wide
-from vkpar.parallel import speed
-from vkpar.parallel.between import batch_of
-from vkpar.parallel.placing import MODES, Placement, place_model
-from vkpar.parallel.planned import MOST_CONTEXT, Plan, RankMemory, RigFacts, memory_of
-from vkpar.parallel.spec import ModelSpec
-from vkpar.parallel.split import Ratios, Rig, cut, devices_of, free_memory, shares
+from vkpar.parallel.cut.split import Ratios, Rig, cut, devices_of, free_memory, shares
+from vkpar.parallel.plan.placing import MODES, Placement, place_model
+from vkpar.parallel.plan.report import MOST_CONTEXT, Plan, RankMemory, RigFacts, memory_of
+from vkpar.parallel.plan.scratch import batch_of
+from vkpar.parallel.plan.spec import ModelSpec
+from vkpar.parallel.rates import speed
 
 _log = logging.getLogger("vkpar")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from vkpar.parallel.split import Split
+from vkpar.parallel.cut.split import Split
 
 Index = tuple[slice, ...]
 

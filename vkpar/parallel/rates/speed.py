@@ -19,7 +19,7 @@ from vkpar.graph.capture import capture
 from vkpar.graph.graph import Graph
 from vkpar.ops import rms_norm
 from vkpar.ops.matmul.matmul import matmul
-from vkpar.parallel import kept
+from vkpar.parallel.rates import cache
 
 _SHAPE_GPU: Final = (8192, 8192)  # 128 MiB of float16: more than the caches of the GPUs of 2026 hold
 _SHAPE_CPU: Final = (1024, 1024)
@@ -71,7 +71,7 @@ def levelled(devices: Sequence[Device], measured: Sequence[float]) -> list[float
 
 
 def _alone(device: Device) -> float:
-    return kept.number("speed", kept.describe(device), partial(_speed, device), 1e3, 1e15)
+    return cache.number("speed", cache.describe(device), partial(_speed, device), 1e3, 1e15)
 
 
 def op_seconds(device: Device, width: int) -> float:
@@ -86,7 +86,7 @@ def op_seconds(device: Device, width: int) -> float:
             link = settled([_Chain(stack, weights).seconds], [device])[0]
             return _more(link, weights.nbytes / _alone(device)) / _OPERATIONS
 
-    return kept.number("operation", {**kept.describe(device), "width": width}, measure, 1e-7, 10.0)
+    return cache.number("operation", {**cache.describe(device), "width": width}, measure, 1e-7, 10.0)
 
 
 def sum_seconds(comm: Communicator, width: int) -> float:
@@ -106,8 +106,8 @@ def sum_seconds(comm: Communicator, width: int) -> float:
             return _more(whole, without)
 
     links = [link.kind for link in comm.links()]
-    about = {"ranks": [kept.describe(device) for device in comm.devices], "links": links, "width": width}
-    return kept.number("sum", {**about, "transports": comm.transports()}, measure, 1e-7, 10.0)
+    about = {"ranks": [cache.describe(device) for device in comm.devices], "links": links, "width": width}
+    return cache.number("sum", {**about, "transports": comm.transports()}, measure, 1e-7, 10.0)
 
 
 def _more(whole: float, without: float) -> float:

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any, Final, TypeVar, overload
 
 from vkpar.errors import WeightsError
-from vkpar.parallel import gguf_file, safetensors_file
-from vkpar.parallel.lazy import LazyTensor
-from vkpar.parallel.mapped import MappedFile
+from vkpar.parallel.files import gguf_file, safetensors_file
+from vkpar.parallel.files.lazy import LazyTensor
+from vkpar.parallel.files.mapped import MappedFile
 
 _Default = TypeVar("_Default")
 

@@ -10,7 +10,7 @@ from fractions import Fraction
 import numpy as np
 
 from vkpar.errors import InvalidUsageError
-from vkpar.parallel.split import Split, cut
+from vkpar.parallel.cut.split import Split, cut
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from vkpar.dtypes import DType
 from vkpar.errors import InvalidUsageError
-from vkpar.parallel.blocks import BlockFormat
+from vkpar.parallel.files.blocks import BlockFormat
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,9 @@ from vkpar import ops
 from vkpar.arrays.array import Array
 from vkpar.comm.communicator import Communicator
 from vkpar.errors import InvalidUsageError
-from vkpar.parallel.heads import Heads
-from vkpar.parallel.layers import ColumnParallelLinear, GatheredLinear, RowParallelLinear
-from vkpar.parallel.norms import Inputs, Parts, RMSNorm, present
+from vkpar.parallel.cut.heads import Heads
+from vkpar.parallel.layers.layers import ColumnParallelLinear, GatheredLinear, RowParallelLinear
+from vkpar.parallel.layers.norms import Inputs, Parts, RMSNorm, present
 from vkpar.unpickled import Unpickled
 
 

@@ -18,10 +18,10 @@ from vkpar.arrays.array import Array
 from vkpar.comm.communicator import Communicator
 from vkpar.errors import InvalidUsageError
 from vkpar.ops.rows.normed import Normed
-from vkpar.parallel.norms import Inputs, Parts, RMSNorm, arrays_of, missing, present, there
-from vkpar.parallel.sharded import SPLIT, Sharded
-from vkpar.parallel.sharding import shard
-from vkpar.parallel.split import Split
+from vkpar.parallel.cut.sharded import SPLIT, Sharded
+from vkpar.parallel.cut.sharding import shard
+from vkpar.parallel.cut.split import Split
+from vkpar.parallel.layers.norms import Inputs, Parts, RMSNorm, arrays_of, missing, present, there
 
 FEW: Final = 8
 """Rows of inputs that products read a weight once for; with more, matrix units do the work, and want halves."""

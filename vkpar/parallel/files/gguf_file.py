@@ -14,9 +14,9 @@ import numpy as np
 
 from vkpar import dtypes
 from vkpar.errors import WeightsError
-from vkpar.parallel.blocks import FORMATS
-from vkpar.parallel.lazy import LazyTensor
-from vkpar.parallel.mapped import MappedFile, Place, check_places
+from vkpar.parallel.files.blocks import FORMATS
+from vkpar.parallel.files.lazy import LazyTensor
+from vkpar.parallel.files.mapped import MappedFile, Place, check_places
 
 MAGIC: Final = b"GGUF"
 _ALIGNMENT: Final = 32

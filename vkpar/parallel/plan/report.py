@@ -7,10 +7,10 @@ from fractions import Fraction
 from typing import Any, Final
 
 from vkpar import text
-from vkpar.parallel.between import BATCH
-from vkpar.parallel.placing import Placement, TensorPlan, place_model
-from vkpar.parallel.spec import ModelSpec
-from vkpar.parallel.split import Split
+from vkpar.parallel.cut.split import Split
+from vkpar.parallel.plan.placing import Placement, TensorPlan, place_model
+from vkpar.parallel.plan.scratch import BATCH
+from vkpar.parallel.plan.spec import ModelSpec
 
 MOST_CONTEXT: Final = 1 << 24
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from vkpar.errors import InvalidUsageError
-from vkpar.parallel.sharded import MIRRORED, PARTIAL, SPLIT
+from vkpar.parallel.cut.sharded import MIRRORED, PARTIAL, SPLIT
 
 SUM: Final = "all_reduce"
 GATHER: Final = "all_gather"

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from vkpar import ops
 from vkpar.arrays.array import Array
 from vkpar.errors import InvalidUsageError
-from vkpar.parallel.layers import (
+from vkpar.parallel.layers.layers import (
     ColumnParallelLinear,
     GatheredLinear,
     RowParallelLinear,
 )
-from vkpar.parallel.norms import Inputs, Parts, RMSNorm, present, there
+from vkpar.parallel.layers.norms import Inputs, Parts, RMSNorm, present, there
 
 
 class ParallelMLP:

@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from vkpar import dtypes
 from vkpar.errors import InvalidUsageError, WeightsError
-from vkpar.parallel.blocks import FORMATS
-from vkpar.parallel.states import Step
+from vkpar.parallel.files.blocks import FORMATS
+from vkpar.parallel.plan.states import Step
 
 _MOST: Final = 1 << 24
 _CONFIG: Final = {

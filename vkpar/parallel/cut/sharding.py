@@ -16,10 +16,10 @@ from vkpar.comm.communicator import Communicator
 from vkpar.device import Device
 from vkpar.dtypes import DType
 from vkpar.errors import InvalidUsageError, UnsupportedError
-from vkpar.parallel.lazy import LazyTensor
-from vkpar.parallel.moving import Layout
-from vkpar.parallel.sharded import MIRRORED, SPLIT, Sharded, layout_of
-from vkpar.parallel.split import Split
+from vkpar.parallel.cut.exchange import Layout
+from vkpar.parallel.cut.sharded import MIRRORED, SPLIT, Sharded, layout_of
+from vkpar.parallel.cut.split import Split
+from vkpar.parallel.files.lazy import LazyTensor
 
 _CHUNK: Final = 16 << 20  # bytes of elements that are converted at a time
 

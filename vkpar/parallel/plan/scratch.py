@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from vkpar import dtypes
 from vkpar.ops.quantized import scratch
-from vkpar.parallel.blocks import FORMATS
-from vkpar.parallel.spec import ModelSpec
+from vkpar.parallel.files.blocks import FORMATS
+from vkpar.parallel.plan.spec import ModelSpec
 from vkpar.vulkan.memory.memtypes import DEVICE, heap_of
 from vkpar.vulkan.memory.pool import padded
 

@@ -13,9 +13,9 @@ from vkpar.arrays.array import Array, copy
 from vkpar.comm.communicator import Communicator
 from vkpar.dtypes import DType
 from vkpar.errors import InvalidUsageError, UnsupportedError
-from vkpar.parallel.moving import Layout, Piece, pieces
-from vkpar.parallel.split import Split
-from vkpar.parallel.split import split as even_split
+from vkpar.parallel.cut.exchange import Layout, Piece, pieces
+from vkpar.parallel.cut.split import Split
+from vkpar.parallel.cut.split import split as even_split
 
 MIRRORED: Final = "mirrored"
 SPLIT: Final = "split"

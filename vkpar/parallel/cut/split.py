@@ -15,8 +15,8 @@ from vkpar.comm.communicator import Communicator
 from vkpar.device import Device
 from vkpar.errors import InvalidUsageError
 from vkpar.memory import plan_memory
-from vkpar.parallel.lazy import LazyTensor
-from vkpar.parallel.speed import speeds
+from vkpar.parallel.files.lazy import LazyTensor
+from vkpar.parallel.rates.speed import speeds
 
 Rig = Communicator | Sequence[Device]
 Ratios = str | Sequence[float]

@@ -12,10 +12,10 @@ import numpy as np
 
 from vkpar.comm.communicator import Communicator
 from vkpar.errors import InvalidUsageError, WeightsError
-from vkpar.parallel.sharded import Sharded
-from vkpar.parallel.sharding import check_cut, shard
-from vkpar.parallel.split import Ratios, Split, cut, shares, unit_of
-from vkpar.parallel.weights import alike
+from vkpar.parallel.cut.sharded import Sharded
+from vkpar.parallel.cut.sharding import check_cut, shard
+from vkpar.parallel.cut.split import Ratios, Split, cut, shares, unit_of
+from vkpar.parallel.files.weights import alike
 
 _LISTED = 8  # names in a message
 

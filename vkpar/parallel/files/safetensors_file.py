@@ -12,8 +12,8 @@ from typing import Any, Final
 
 from vkpar import dtypes
 from vkpar.errors import WeightsError
-from vkpar.parallel.lazy import LazyTensor
-from vkpar.parallel.mapped import MappedFile, Place, check_places
+from vkpar.parallel.files.lazy import LazyTensor
+from vkpar.parallel.files.mapped import MappedFile, Place, check_places
 
 _MOST_HEADER: Final = 100_000_000  # what the format allows
 _MOST_DIMS: Final = 32

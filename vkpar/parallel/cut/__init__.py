@@ -1,0 +1,1 @@
+"""How axes are cut, and arrays that lie over several ranks."""

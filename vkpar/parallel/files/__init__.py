@@ -1,0 +1,1 @@
+"""Files of weights: what they hold, read only where it is needed."""

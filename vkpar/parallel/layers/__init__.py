@@ -1,0 +1,1 @@
+"""Layers of a model over the ranks of a communicator."""

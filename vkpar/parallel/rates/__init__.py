@@ -1,0 +1,1 @@
+"""What devices and links are measured at, and kept of that."""
