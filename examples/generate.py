@@ -22,7 +22,7 @@ import vkpar
 from vkpar.parallel.models import SPLITS, Generation, Llama, ModelFile, Sampling, open_model, parse_ids, tiny
 from vkpar.parallel.models.generating import room_for
 from vkpar.text import units
-from vkpar.vulkan.selector import default, select
+from vkpar.vulkan.machine.selector import default, select
 
 
 def arguments() -> argparse.Namespace:

@@ -212,7 +212,7 @@ def _no_validation_messages() -> Iterator[None]:
     """Fail a test during which the validation layer spoke."""
     yield
     if _found:
-        from vkpar.vulkan import instance
+        from vkpar.vulkan.machine import instance
 
         instance.raise_messages()
 

@@ -88,7 +88,8 @@ class Compiler:
     """
 
     def __init__(self) -> None:
-        from vkpar.vulkan import api, drivers, instance
+        from vkpar.vulkan import api
+        from vkpar.vulkan.machine import drivers, instance
 
         infos = drivers.enumerate_devices(null_hardware=True)
         if len(infos) != 1 or not infos[0].is_null_hardware:

@@ -95,8 +95,8 @@ from vkpar.ops import (
     where,
 )
 from vkpar.ops.elementwise.front import elementwise
+from vkpar.vulkan.machine.physical import DeviceInfo
 from vkpar.vulkan.memory.accounting import DeviceMemory, HeapMemory
-from vkpar.vulkan.physical import DeviceInfo
 
 __all__ = [
     "Array",

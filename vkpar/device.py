@@ -18,14 +18,15 @@ from vkpar.arrays.operators import operations
 from vkpar.errors import InvalidUsageError
 from vkpar.plans import Plans
 from vkpar.unpickled import Unpickled
-from vkpar.vulkan import api, capturing, drivers, instance
+from vkpar.vulkan import api, capturing
 from vkpar.vulkan.device import LogicalDevice
+from vkpar.vulkan.machine import drivers, instance
+from vkpar.vulkan.machine.physical import DeviceInfo, Limits
+from vkpar.vulkan.machine.selector import default as default_devices
+from vkpar.vulkan.machine.selector import select
 from vkpar.vulkan.memory.accounting import ARRAYS, DeviceMemory
 from vkpar.vulkan.memory.buffer import BufferRange
 from vkpar.vulkan.memory.subbuffers import SubBuffers
-from vkpar.vulkan.physical import DeviceInfo, Limits
-from vkpar.vulkan.selector import default as default_devices
-from vkpar.vulkan.selector import select
 from vkpar.vulkan.stream import Stream
 
 if TYPE_CHECKING:

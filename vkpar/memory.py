@@ -12,10 +12,10 @@ from vkpar import dtypes, env, text
 from vkpar.arrays.shape import dimensions
 from vkpar.device import Device
 from vkpar.errors import InvalidUsageError
+from vkpar.vulkan.machine.physical import DeviceInfo
 from vkpar.vulkan.memory import memtypes
 from vkpar.vulkan.memory.pool import Pool, padded
 from vkpar.vulkan.memory.subbuffers import cut
-from vkpar.vulkan.physical import DeviceInfo
 
 
 @dataclass(frozen=True)

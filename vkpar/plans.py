@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from vkpar.arrays.array import Array
-from vkpar.vulkan.physical import ALIGNMENT
+from vkpar.vulkan.machine.physical import ALIGNMENT
 
 if TYPE_CHECKING:
     from vkpar.arrays.layout import Strides

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import vkpar
 from vkpar import env
-from vkpar.vulkan.selector import without_duplicates
+from vkpar.vulkan.machine.selector import without_duplicates
 
 if TYPE_CHECKING:
     from vkpar import Communicator, Device, DeviceInfo

@@ -13,7 +13,8 @@ from helpers.process.interrupting import Interrupt
 
 import vkpar
 from vkpar import env
-from vkpar.vulkan import api, instance
+from vkpar.vulkan import api
+from vkpar.vulkan.machine import instance
 from vkpar.vulkan.memory.pool import ALIGNMENT
 
 RANDOM = """

@@ -20,11 +20,11 @@ import vkpar
 from vkpar import InvalidUsageError, OutOfMemoryError, UnsupportedError, env
 from vkpar.device import _open_devices
 from vkpar.vulkan import api
+from vkpar.vulkan.machine.physical import ALIGNMENT
 from vkpar.vulkan.memory import memtypes
 from vkpar.vulkan.memory.buffer import Buffer
 from vkpar.vulkan.memory.hostmemory import HostArena
 from vkpar.vulkan.memory.memory import Allocator
-from vkpar.vulkan.physical import ALIGNMENT
 
 pytestmark = pytest.mark.device
 KINDS = ["device", "upload", "readback"]

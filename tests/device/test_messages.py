@@ -11,7 +11,7 @@ from helpers.process.children import child_environment, run_child
 
 import vkpar
 from vkpar.errors import OutOfMemoryError, UnsupportedError, VulkanError
-from vkpar.vulkan.instance import Instance
+from vkpar.vulkan.machine.instance import Instance
 
 _ALONE = dict.fromkeys(("VK_DRIVER_FILES", "VK_ICD_FILENAMES", "VK_ADD_DRIVER_FILES", "VK_LOADER_DRIVERS_SELECT"), None)
 

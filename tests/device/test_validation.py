@@ -117,7 +117,7 @@ def test_a_missing_layer_says_what_to_install() -> None:
 
 
 def test_this_run_is_validated() -> None:
-    from vkpar.vulkan import instance
+    from vkpar.vulkan.machine import instance
 
     assert instance.get().validating
 

@@ -27,7 +27,7 @@ from vkpar.comm import selftest
 from vkpar.comm.plan import choose
 from vkpar.comm.plan.choose import BUILT_IN, MEASURED, Choice, Trial, Tuning
 from vkpar.comm.tune import measure, opening, store
-from vkpar.vulkan import instance
+from vkpar.vulkan.machine import instance
 
 pytestmark = pytest.mark.rig
 EVEN = links((1.0, 1.0)) + links((1.0, 1.0), "f32")

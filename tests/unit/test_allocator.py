@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 
 import vkpar
 from vkpar import InvalidUsageError, UnsupportedError, env
+from vkpar.vulkan.machine.physical import ALIGNMENT, Heap
 from vkpar.vulkan.memory import memtypes
 from vkpar.vulkan.memory.accounting import Accounting
 from vkpar.vulkan.memory.freelist import FreeList
 from vkpar.vulkan.memory.pool import Piece, Pool, padded, round_up
 from vkpar.vulkan.memory.recycle import Recycler
-from vkpar.vulkan.physical import ALIGNMENT, Heap
 
 MIB = 1 << 20
 

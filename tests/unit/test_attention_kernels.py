@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from helpers.vulkan.infos import fake_info
 
-from vkpar.vulkan.physical import DeviceInfo
+from vkpar.vulkan.machine.physical import DeviceInfo
 
 module = importlib.import_module("vkpar.ops.attention.kernels")
 

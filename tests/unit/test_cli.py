@@ -18,7 +18,7 @@ from vkpar.bench import collectives, copy, frame, host, launch, matmul, selfchec
 from vkpar.cli import main as cli
 from vkpar.errors import UnsupportedError, ValidationError
 from vkpar.vulkan import api
-from vkpar.vulkan.physical import DeviceInfo, Limits
+from vkpar.vulkan.machine.physical import DeviceInfo, Limits
 from vkpar.vulkan.pump import native
 
 

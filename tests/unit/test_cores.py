@@ -24,7 +24,7 @@ from vkpar.ops.tiles import core_rates, cores
 from vkpar.ops.tiles import streamed as few_cores
 from vkpar.ops.tiles.core_rates import Few, Rate, Rates
 from vkpar.ops.tiles.cores import KHR, NV2, Choice, Core
-from vkpar.vulkan.physical import DeviceInfo
+from vkpar.vulkan.machine.physical import DeviceInfo
 from vkpar.vulkan.pipelines import shader
 from vkpar.vulkan.pipelines.capabilities import missing
 from vkpar.vulkan.pipelines.interface import reflect

@@ -15,7 +15,7 @@ from helpers.vulkan.infos import fake_info
 
 from vkpar import UnsupportedError, VulkanError, env
 from vkpar.comm.rig import links
-from vkpar.vulkan.physical import DeviceInfo
+from vkpar.vulkan.machine.physical import DeviceInfo
 
 
 class FakeTimeline:

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vkpar import InvalidUsageError
-from vkpar.vulkan.physical import Features
+from vkpar.vulkan.machine.physical import Features
 from vkpar.vulkan.pipelines import shader
 from vkpar.vulkan.pipelines.capabilities import missing
 from vkpar.vulkan.pipelines.interface import Entry, Interface, reflect

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vkpar import DeviceInfo, InvalidUsageError
-from vkpar.vulkan import selector
+from vkpar.vulkan.machine import selector
 
 
 def fake(index: int, name: str, kind: str = "discrete", **changes: object) -> DeviceInfo:

@@ -15,7 +15,7 @@ from vkpar.comm import wires
 from vkpar.ops.matmul import cores, dots
 from vkpar.ops.quantized.weights import KINDS
 from vkpar.ops.tiles import cpu, matvec
-from vkpar.vulkan.physical import DeviceInfo
+from vkpar.vulkan.machine.physical import DeviceInfo
 from vkpar.vulkan.pipelines import shader
 from vkpar.vulkan.pipelines.capabilities import missing
 from vkpar.vulkan.pipelines.interface import reflect

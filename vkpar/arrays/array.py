@@ -28,10 +28,10 @@ from vkpar.errors import (
     VulkanError,
 )
 from vkpar.vulkan import bulk
+from vkpar.vulkan.machine.physical import ALIGNMENT
 from vkpar.vulkan.memory.accounting import ARRAYS
 from vkpar.vulkan.memory.buffer import BufferRange
 from vkpar.vulkan.memory.subbuffers import SubBuffers
-from vkpar.vulkan.physical import ALIGNMENT
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike

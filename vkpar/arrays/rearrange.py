@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from vkpar.arrays.layout import WIDE, Strides, c_strides, extent, joined
 from vkpar.arrays.views import Viewable
+from vkpar.vulkan.machine.physical import ALIGNMENT
 from vkpar.vulkan.memory.accounting import ARRAYS
 from vkpar.vulkan.memory.pool import round_up
-from vkpar.vulkan.physical import ALIGNMENT
 
 if TYPE_CHECKING:
     from vkpar.vulkan.memory.buffer import BufferRange

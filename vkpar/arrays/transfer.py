@@ -15,12 +15,12 @@ from vkpar.arrays.region import Box, Region, boxes
 from vkpar.dtypes import DType
 from vkpar.errors import InvalidUsageError
 from vkpar.vulkan.device import LogicalDevice
+from vkpar.vulkan.machine.physical import ALIGNMENT
 from vkpar.vulkan.memory.buffer import BufferRange
 from vkpar.vulkan.memory.hostmemory import host_view
 from vkpar.vulkan.memory.mapped import collide
 from vkpar.vulkan.memory.pool import round_up
 from vkpar.vulkan.memory.subbuffers import SubBuffers
-from vkpar.vulkan.physical import ALIGNMENT
 from vkpar.vulkan.queue import Frame
 from vkpar.vulkan.staging import Load
 

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 import vkpar
 from vkpar.cli import console
 from vkpar.errors import UnsupportedError
-from vkpar.vulkan import api, selector
+from vkpar.vulkan import api
+from vkpar.vulkan.machine import selector
 from vkpar.vulkan.memory import memtypes
 
 if TYPE_CHECKING:
-    from vkpar.vulkan.physical import DeviceInfo, Heap, QueueFamily
+    from vkpar.vulkan.machine.physical import DeviceInfo, Heap, QueueFamily
 
 
 def run(devices: str | None, *, verbose: bool, as_json: bool) -> int:

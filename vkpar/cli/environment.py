@@ -10,7 +10,8 @@ import vkpar
 from vkpar import env
 from vkpar.cli import console
 from vkpar.errors import UnsupportedError, VkparError
-from vkpar.vulkan import api, instance
+from vkpar.vulkan import api
+from vkpar.vulkan.machine import instance
 from vkpar.vulkan.pipelines import shader
 from vkpar.vulkan.pump import native
 

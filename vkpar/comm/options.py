@@ -9,7 +9,7 @@ from vkpar.comm.rig.rig import AUTO, TRANSPORTS
 from vkpar.device import Device
 from vkpar.errors import InvalidUsageError, UnsupportedError
 from vkpar.timeouts import seconds
-from vkpar.vulkan import instance
+from vkpar.vulkan.machine import instance
 
 
 def devices(given: Sequence[Device]) -> tuple[Device, ...]:

@@ -10,7 +10,7 @@ from vkpar.comm.schedule.algorithms.table import Algorithm
 from vkpar.comm.schedule.steps import BLOCK
 from vkpar.dtypes import DType
 from vkpar.errors import InvalidUsageError, UnsupportedError
-from vkpar.vulkan.physical import DeviceInfo
+from vkpar.vulkan.machine.physical import DeviceInfo
 
 # Parts of the wire kernels' names by dtype, see the variants in shaders/wire_*.comp. Signed or not, integers add up
 # alike.

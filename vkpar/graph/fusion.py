@@ -19,7 +19,7 @@ from vkpar.ops.quantized.weights import KINDS
 from vkpar.ops.tiles import matvec
 from vkpar.vulkan import api
 from vkpar.vulkan.capturing import Operation
-from vkpar.vulkan.physical import ALIGNMENT
+from vkpar.vulkan.machine.physical import ALIGNMENT
 from vkpar.vulkan.pipelines.kernel import Pipeline
 from vkpar.vulkan.tape import Sending, Storing
 

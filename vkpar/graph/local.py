@@ -8,7 +8,7 @@ from typing import Any
 from vkpar.device import Device
 from vkpar.graph.protocol import Record, Recorded
 from vkpar.timeouts import Deadline, Waitable
-from vkpar.vulkan import instance
+from vkpar.vulkan.machine import instance
 from vkpar.vulkan.pump.native import CGroup, CProgram
 from vkpar.vulkan.queue import Queue, drain
 

@@ -22,9 +22,9 @@ from vkpar.plans import Plan, form_of
 from vkpar.plans import make as make_plan
 from vkpar.unpickled import Unpickled
 from vkpar.vulkan import capturing, query, queue
+from vkpar.vulkan.machine.physical import ALIGNMENT
 from vkpar.vulkan.memory.buffer import BufferRange
 from vkpar.vulkan.memory.pool import round_up
-from vkpar.vulkan.physical import ALIGNMENT
 from vkpar.vulkan.pipelines import checks
 from vkpar.vulkan.pipelines.groups import check_groups, groups_of, groups_over
 from vkpar.vulkan.pipelines.interface import reflect

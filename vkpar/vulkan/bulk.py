@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from vkpar.vulkan import api
+from vkpar.vulkan.machine.physical import ALIGNMENT, DeviceInfo
 from vkpar.vulkan.memory.buffer import BufferRange
-from vkpar.vulkan.physical import ALIGNMENT, DeviceInfo
 
 if TYPE_CHECKING:
     from vkpar.vulkan.pipelines.kernel import PipelineCache

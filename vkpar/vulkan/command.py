@@ -11,8 +11,8 @@ import numpy as np
 from vkpar import env
 from vkpar.errors import InvalidUsageError, UnsupportedError
 from vkpar.vulkan import api
+from vkpar.vulkan.machine.physical import ALIGNMENT, Limits
 from vkpar.vulkan.memory.buffer import BufferRange, SharedBuffer, paired
-from vkpar.vulkan.physical import ALIGNMENT, Limits
 
 _FOREIGN = 0xFFFFFFFD  # VK_QUEUE_FAMILY_FOREIGN_EXT
 _REGIONS = 256  # that one call copies: the validation layer compares all of a call's regions with each other

@@ -13,10 +13,12 @@ from typing import Any
 from vkpar import env
 from vkpar.errors import DeviceLostError
 from vkpar.timeouts import Deadline
-from vkpar.vulkan import api, bulk, capturing, create, instance
+from vkpar.vulkan import api, bulk, capturing
 from vkpar.vulkan.command import check_dispatch
-from vkpar.vulkan.drivers import read_heaps
 from vkpar.vulkan.gate import Gate
+from vkpar.vulkan.machine import create, instance
+from vkpar.vulkan.machine.drivers import read_heaps
+from vkpar.vulkan.machine.physical import DeviceInfo
 from vkpar.vulkan.memory import memtypes
 from vkpar.vulkan.memory.accounting import ARRAYS, LIMITED, Accounting, DeviceMemory
 from vkpar.vulkan.memory.buffer import Buffer, BufferRange, paired
@@ -26,7 +28,6 @@ from vkpar.vulkan.memory.mapped import MappedArrays
 from vkpar.vulkan.memory.memory import Allocator
 from vkpar.vulkan.memory.recycle import Divided, Recycler
 from vkpar.vulkan.memory.subbuffers import SubBuffers, cut
-from vkpar.vulkan.physical import DeviceInfo
 from vkpar.vulkan.pipelines.kernel import Pipeline, PipelineCache
 from vkpar.vulkan.queue import Queue, drain
 from vkpar.vulkan.reclaim import Reclaimer

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from vkpar.errors import UnsupportedError
-from vkpar.vulkan import api, instance
+from vkpar.vulkan import api
 from vkpar.vulkan.command import check_dispatch
-from vkpar.vulkan.create import CLOCK_EXTENSIONS
 from vkpar.vulkan.device import LogicalDevice
+from vkpar.vulkan.machine import instance
+from vkpar.vulkan.machine.create import CLOCK_EXTENSIONS
 from vkpar.vulkan.memory.buffer import BufferRange
 from vkpar.vulkan.pipelines.kernel import Pipeline
 from vkpar.vulkan.pump import native

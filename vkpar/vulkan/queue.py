@@ -13,11 +13,12 @@ from typing import Any
 from vkpar import env
 from vkpar.errors import DeviceLostError, WaitTimeoutError
 from vkpar.timeouts import Deadline
-from vkpar.vulkan import api, capturing, instance
+from vkpar.vulkan import api, capturing
 from vkpar.vulkan.command import CommandBuffer, CommandPool, DescriptorPool
 from vkpar.vulkan.gate import Gate
+from vkpar.vulkan.machine import instance
+from vkpar.vulkan.machine.physical import DeviceInfo
 from vkpar.vulkan.memory.buffer import BufferRange
-from vkpar.vulkan.physical import DeviceInfo
 from vkpar.vulkan.pump import native
 from vkpar.vulkan.pump.ports import QueueHandles, enqueue_lock
 from vkpar.vulkan.semaphore import TimelineSemaphore

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from vkpar.vulkan.gate import Gate
+from vkpar.vulkan.machine.physical import DeviceInfo
 from vkpar.vulkan.memory.buffer import Lease
 from vkpar.vulkan.memory.memory import Allocator
 from vkpar.vulkan.memory.recycle import Divided, Recycler
-from vkpar.vulkan.physical import DeviceInfo
 from vkpar.vulkan.queue import Queue
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from vkpar.vulkan import api, instance
+from vkpar.vulkan import api
+from vkpar.vulkan.machine import instance
 
 
 class TimelineSemaphore:

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 
 from vkpar.errors import OutOfMemoryError
+from vkpar.vulkan.machine.physical import ALIGNMENT
 from vkpar.vulkan.memory.accounting import STAGING
 from vkpar.vulkan.memory.buffer import Buffer, BufferRange
 from vkpar.vulkan.memory.hostmemory import host_bytes
 from vkpar.vulkan.memory.memory import Allocator
 from vkpar.vulkan.memory.memtypes import HOST, READBACK, UPLOAD
-from vkpar.vulkan.physical import ALIGNMENT
 from vkpar.vulkan.queue import Frame, Queue
 
 _CELLS = 4

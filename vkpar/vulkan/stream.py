@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from vkpar.errors import InvalidUsageError, OutOfMemoryError, VulkanError
-from vkpar.vulkan import api, capturing, instance
+from vkpar.vulkan import api, capturing
+from vkpar.vulkan.machine import instance
 from vkpar.vulkan.memory.buffer import BufferRange, paired
 from vkpar.vulkan.pipelines.kernel import Pipeline
 from vkpar.vulkan.queue import Queue

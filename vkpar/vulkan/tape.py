@@ -17,8 +17,8 @@ from vkpar import env
 from vkpar.errors import InvalidUsageError
 from vkpar.vulkan import api
 from vkpar.vulkan.command import CommandBuffer, CommandPool
+from vkpar.vulkan.machine.physical import ALIGNMENT, TEXEL
 from vkpar.vulkan.memory.buffer import Buffer, BufferRange
-from vkpar.vulkan.physical import ALIGNMENT, TEXEL
 
 _ELSEWHERE = -1  # the number of memory that is the same for all takes
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any
 
-from vkpar.vulkan.physical import DeviceInfo, Features, Heap, Limits, QueueFamily
+from vkpar.vulkan.machine.physical import DeviceInfo, Features, Heap, Limits, QueueFamily
 
 
 def fake_info(index: int = 0, **changes: Any) -> DeviceInfo:

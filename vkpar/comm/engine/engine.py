@@ -44,8 +44,8 @@ from vkpar.comm.rig.rig import Rig
 from vkpar.device import Device, orphans
 from vkpar.errors import InvalidUsageError
 from vkpar.graph.graph import Graph
-from vkpar.vulkan import instance
 from vkpar.vulkan.capturing import by_thread, current
+from vkpar.vulkan.machine import instance
 
 # A communicator may always have the few collectives under way, and more up to the most collectives and batches.
 _FEW_PENDING, _MOST_PENDING, _MOST_PENDING_BATCHES = 16, 1024, 32768

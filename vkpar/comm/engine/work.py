@@ -7,7 +7,7 @@ from vkpar.comm.engine.health import Health
 from vkpar.errors import InvalidUsageError, WaitTimeoutError
 from vkpar.timeouts import Deadline, Waitable
 from vkpar.unpickled import Unpickled
-from vkpar.vulkan import instance
+from vkpar.vulkan.machine import instance
 
 _FOR_EVER_NS = 1 << 62
 

@@ -12,7 +12,7 @@ from vkpar.comm import wires
 from vkpar.comm.plan.shares import ROLES, Costs, unequal
 from vkpar.comm.schedule.algorithms.table import BASELINE, TABLE, Algorithm
 from vkpar.errors import InvalidUsageError
-from vkpar.vulkan.physical import DeviceInfo
+from vkpar.vulkan.machine.physical import DeviceInfo
 
 AUTO = "auto"
 BUILT_IN, MEASURED = "built in", "measured"

@@ -13,10 +13,10 @@ from vkpar.arrays.layout import WIDE
 from vkpar.comm.schedule.steps import BLOCK, Span
 from vkpar.device import Device
 from vkpar.dtypes import DType, uint32
+from vkpar.vulkan.machine.physical import ALIGNMENT
 from vkpar.vulkan.memory.accounting import BOUNCE_BUFFERS
 from vkpar.vulkan.memory.buffer import BufferRange
 from vkpar.vulkan.memory.subbuffers import SubBuffers
-from vkpar.vulkan.physical import ALIGNMENT
 
 WORD = 4  # bytes; movements, and reduced elements of other than 32 bits, travel as words
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from vkpar import env
 from vkpar.errors import UnsupportedError, VulkanError
 from vkpar.vulkan.device import LogicalDevice
-from vkpar.vulkan.physical import DeviceInfo
+from vkpar.vulkan.machine.physical import DeviceInfo
 from vkpar.vulkan.queue import Queue
 from vkpar.vulkan.semaphore import TimelineSemaphore
 

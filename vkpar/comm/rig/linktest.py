@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from vkpar.comm.rig.links import proof, share
-from vkpar.vulkan import drivers
 from vkpar.vulkan.command import CommandPool
 from vkpar.vulkan.device import LogicalDevice
+from vkpar.vulkan.machine import drivers
 from vkpar.vulkan.pump.native import CGroup
 from vkpar.vulkan.pump.ports import Batch
 

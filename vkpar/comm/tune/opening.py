@@ -13,8 +13,8 @@ from vkpar.comm.record import checks
 from vkpar.comm.rig.rig import AUTO, Rig
 from vkpar.comm.tune import measure, store
 from vkpar.errors import OutOfMemoryError, UnsupportedError
-from vkpar.vulkan import instance
 from vkpar.vulkan.device import LogicalDevice
+from vkpar.vulkan.machine import instance
 
 _log = logging.getLogger("vkpar")
 _LEAST_TIMEOUT = 1.0  # seconds: a rig that is being measured may take longer for a step than a shorter timeout allows

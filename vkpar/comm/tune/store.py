@@ -20,8 +20,8 @@ from vkpar.comm.plan.choose import MEASURED, Choice, Trial, Tuning
 from vkpar.comm.plan.shares import ROLES, Costs
 from vkpar.comm.rig.rig import Rig
 from vkpar.errors import UnsupportedError
-from vkpar.vulkan import instance
-from vkpar.vulkan.physical import DeviceInfo
+from vkpar.vulkan.machine import instance
+from vkpar.vulkan.machine.physical import DeviceInfo
 
 _log = logging.getLogger("vkpar")
 _FORMAT = 3

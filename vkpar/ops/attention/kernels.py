@@ -16,7 +16,7 @@ from vkpar.ops.tiles.occupancy import units_of
 
 if TYPE_CHECKING:
     from vkpar.device import Device
-    from vkpar.vulkan.physical import DeviceInfo
+    from vkpar.vulkan.machine.physical import DeviceInfo
 
 CORES: Final = "attention_cores"
 CORES_CONVERTING: Final = "attention_cores2"

@@ -33,8 +33,8 @@ from vkpar.ops.elementwise.kinds import (
 )
 from vkpar.ops.elementwise.words import NUMBERS, Words
 from vkpar.plans import make as make_plan
+from vkpar.vulkan.machine.physical import ALIGNMENT
 from vkpar.vulkan.memory.pool import round_up
-from vkpar.vulkan.physical import ALIGNMENT
 
 if TYPE_CHECKING:
     from vkpar.device import Device

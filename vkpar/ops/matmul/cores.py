@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from vkpar.arrays.array import Array
     from vkpar.ops.quantized.weights import Kind, Quantized
-    from vkpar.vulkan.physical import DeviceInfo
+    from vkpar.vulkan.machine.physical import DeviceInfo
 
 KERNEL: Final = "quantized_cores"
 MOST_ROWS: Final = 16

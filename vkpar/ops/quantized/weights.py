@@ -31,8 +31,8 @@ from vkpar.ops.call.dispatch import (
     writable_in_place,
 )
 from vkpar.unpickled import Unpickled
+from vkpar.vulkan.machine.physical import ALIGNMENT
 from vkpar.vulkan.memory.subbuffers import GRANULE
-from vkpar.vulkan.physical import ALIGNMENT
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike

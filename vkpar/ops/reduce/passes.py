@@ -18,7 +18,7 @@ from vkpar.device import Device
 from vkpar.dtypes import DType
 from vkpar.ops.call.call import Call, pack
 from vkpar.ops.call.dispatch import SHORT, window
-from vkpar.vulkan.physical import ALIGNMENT
+from vkpar.vulkan.machine.physical import ALIGNMENT
 
 _PART: Final = {False: 8192, True: 4096}  # elements of a row that one unit of invocations reduces; CPU drivers less
 _ONCE: Final = 32768  # elements of a row that one large work-group of a GPU reduces, in place of two passes

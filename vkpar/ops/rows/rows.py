@@ -12,8 +12,8 @@ from vkpar.errors import UnsupportedError
 from vkpar.ops.call.call import Call, pack
 from vkpar.ops.call.dispatch import window, writable_in_place
 from vkpar.ops.reduce.passes import ceil_power, most_invocations, on_cpu
+from vkpar.vulkan.machine.physical import ALIGNMENT
 from vkpar.vulkan.memory.buffer import BufferRange
-from vkpar.vulkan.physical import ALIGNMENT
 
 _MOST_KEPT: Final = 8  # fours that an invocation keeps in registers,
 _MOST_OF_ROW: Final = 4096  # of so many in its row: where groups are widest, an invocation has fewer registers

@@ -30,13 +30,13 @@ from vkpar.ops.call.dispatch import FLOATS, words
 from vkpar.ops.tiles import matvec, occupancy, tiled
 from vkpar.ops.tiles import streamed as few_cores
 from vkpar.vulkan import capturing, query
-from vkpar.vulkan.physical import ALIGNMENT
+from vkpar.vulkan.machine.physical import ALIGNMENT
 
 if TYPE_CHECKING:
     from vkpar.arrays.array import Array
     from vkpar.device import Device
     from vkpar.ops.tiles.cores import Core
-    from vkpar.vulkan.physical import DeviceInfo
+    from vkpar.vulkan.machine.physical import DeviceInfo
     from vkpar.vulkan.pipelines.kernel import Pipeline
 
 _log = logging.getLogger("vkpar")

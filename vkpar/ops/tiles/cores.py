@@ -20,7 +20,7 @@ from vkpar.vulkan.pipelines.interface import reflect
 
 if TYPE_CHECKING:
     from vkpar.device import Device
-    from vkpar.vulkan.physical import DeviceInfo
+    from vkpar.vulkan.machine.physical import DeviceInfo
 
 KHR: Final = "matmul_coop"
 NV2: Final = "matmul_coop2"

@@ -13,8 +13,8 @@ from vkpar import dtypes
 if TYPE_CHECKING:
     from vkpar.arrays.array import Array
     from vkpar.ops.tiles.product import Matrix, Product
+    from vkpar.vulkan.machine.physical import DeviceInfo
     from vkpar.vulkan.memory.buffer import BufferRange
-    from vkpar.vulkan.physical import DeviceInfo
 
 _WIDE: Final = "matmul_wide"
 _LANES: Final = "matvec_lanes"

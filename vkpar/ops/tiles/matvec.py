@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from vkpar.vulkan.physical import DeviceInfo
+    from vkpar.vulkan.machine.physical import DeviceInfo
 
 KINDS: Final = (
     "rows256",

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from vkpar.vulkan.physical import DeviceInfo
+from vkpar.vulkan.machine.physical import DeviceInfo
 
 MACS_PER_NS: Final = 140.0  # of a unit with two 128 x 128 tiles, by invocations of 64 sums
 _BYTES_PER_NS: Final = 36.0  # that a unit reads, where all do

@@ -9,7 +9,7 @@ from vkpar.ops.call.dispatch import SHORT
 from vkpar.ops.tiles import occupancy
 
 if TYPE_CHECKING:
-    from vkpar.vulkan.physical import DeviceInfo
+    from vkpar.vulkan.machine.physical import DeviceInfo
 
 KERNEL: Final = "matvec_cores"
 UNIT: Final = 8  # elements: rows of both operands are whole units, and begin at one

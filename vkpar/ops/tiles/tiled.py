@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from vkpar.ops.tiles import matvec
 
 if TYPE_CHECKING:
-    from vkpar.vulkan.physical import DeviceInfo
+    from vkpar.vulkan.machine.physical import DeviceInfo
 
 KERNEL: Final = "matmul_tiled"
 FEW_SUMS: Final = 64

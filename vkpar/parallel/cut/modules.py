@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from vkpar.device import Device, enumerate_devices, open_all
 from vkpar.errors import InvalidUsageError
-from vkpar.vulkan.physical import DeviceInfo
-from vkpar.vulkan.selector import select
+from vkpar.vulkan.machine.physical import DeviceInfo
+from vkpar.vulkan.machine.selector import select
 
 _NAME = re.compile(r"[A-Za-z_][\w.-]*")
 

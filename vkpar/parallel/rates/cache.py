@@ -12,7 +12,7 @@ from typing import Any, Final
 from vkpar import cachedir, env
 from vkpar._version import __version__
 from vkpar.device import Device
-from vkpar.vulkan import instance
+from vkpar.vulkan.machine import instance
 
 _log = logging.getLogger("vkpar")
 _FORMAT: Final = 2

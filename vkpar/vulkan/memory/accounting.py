@@ -10,8 +10,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from vkpar import env, text
+from vkpar.vulkan.machine.physical import Heap
 from vkpar.vulkan.memory.pool import Room
-from vkpar.vulkan.physical import Heap
 
 ARRAYS, STAGING, SLOTS, BOUNCE_BUFFERS = "arrays", "staging", "slots", "bounce buffers"
 LIMITED = (ARRAYS, BOUNCE_BUFFERS)  # what VKPAR_MAX_MEMORY bounds

@@ -15,11 +15,11 @@ import numpy as np
 
 from vkpar.errors import UnsupportedError
 from vkpar.vulkan import api
+from vkpar.vulkan.machine.physical import DeviceInfo
 from vkpar.vulkan.memory.buffer import BufferRange, SharedBuffer
 from vkpar.vulkan.memory.memory import create_buffer
 from vkpar.vulkan.memory.memtypes import HOST_CACHED, HOST_COHERENT, HOST_VISIBLE
 from vkpar.vulkan.memory.pool import round_up
-from vkpar.vulkan.physical import DeviceInfo
 
 
 def host_view(address: int, nbytes: int) -> Any:

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from vkpar.errors import UnsupportedError, VulkanError
+from vkpar.vulkan.machine.physical import DeviceInfo
 from vkpar.vulkan.memory.buffer import BufferRange, SharedBuffer
 from vkpar.vulkan.memory.hostmemory import HostBlock, HostImport
 from vkpar.vulkan.memory.queues import CopyQueue
-from vkpar.vulkan.physical import DeviceInfo
 
 _Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 

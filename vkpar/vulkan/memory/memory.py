@@ -20,12 +20,13 @@ from typing import Any, TypeVar
 
 from vkpar import env, text
 from vkpar.errors import DeviceLostError, OutOfMemoryError, UnsupportedError, VulkanError
-from vkpar.vulkan import api, drivers
+from vkpar.vulkan import api
+from vkpar.vulkan.machine import drivers
+from vkpar.vulkan.machine.physical import DeviceInfo
 from vkpar.vulkan.memory import memtypes
 from vkpar.vulkan.memory.accounting import ARRAYS, LIMITED, Accounting
 from vkpar.vulkan.memory.buffer import Buffer, Lease
 from vkpar.vulkan.memory.pool import Piece, Pool, Room, padded
-from vkpar.vulkan.physical import DeviceInfo
 
 _Made = TypeVar("_Made")
 

@@ -22,7 +22,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from vkpar.errors import UnsupportedError
-from vkpar.vulkan.physical import DeviceInfo
+from vkpar.vulkan.machine.physical import DeviceInfo
 
 DEVICE_LOCAL, HOST_VISIBLE, HOST_COHERENT, HOST_CACHED = 1, 2, 4, 8
 _NEVER = 0x10 | 0x20 | 0x40 | 0x80  # lazily allocated, protected, device-coherent and device-uncached (AMD)

@@ -32,8 +32,8 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from vkpar import env
+from vkpar.vulkan.machine.physical import ALIGNMENT
 from vkpar.vulkan.memory.freelist import FreeList
-from vkpar.vulkan.physical import ALIGNMENT
 
 # By class: the largest piece, and the bytes of a block.
 SIZE_CLASSES: tuple[tuple[int, int], ...] = (

@@ -14,9 +14,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
+from vkpar.vulkan.machine.physical import ALIGNMENT
 from vkpar.vulkan.memory.buffer import Buffer
 from vkpar.vulkan.memory.subbuffers import SubBuffers
-from vkpar.vulkan.physical import ALIGNMENT
 
 _MOST_SHARE: Final = 16  # what is kept takes a sixteenth of the heap at most,
 _MOST_BYTES: Final = 256 << 20  # and so much, or on large heaps a sixty-fourth, up to 2 GiB

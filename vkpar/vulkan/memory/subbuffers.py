@@ -7,9 +7,9 @@ import itertools
 from collections.abc import Hashable, Sequence
 
 from vkpar.errors import InvalidUsageError
+from vkpar.vulkan.machine.physical import ALIGNMENT, TEXEL
 from vkpar.vulkan.memory.buffer import Buffer, BufferRange
 from vkpar.vulkan.memory.pool import round_up
-from vkpar.vulkan.physical import ALIGNMENT, TEXEL
 
 # Sub-buffers but for the last are multiples of it: 256 elements of up to 16 bytes, so that a border between two of them
 # lies between two blocks of a collective and at an offset that every device can bind.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from vkpar.vulkan.physical import Features
+from vkpar.vulkan.machine.physical import Features
 
 # Capabilities that every device has, those that a member of Features allows, and those of subgroup operations.
 _ALWAYS: Final = {0: "Matrix", 1: "Shader"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from vkpar.errors import InvalidUsageError, UnsupportedError
-from vkpar.vulkan.physical import DeviceInfo
+from vkpar.vulkan.machine.physical import DeviceInfo
 from vkpar.vulkan.pipelines.capabilities import OF_DEVICES, extension_of, missing
 from vkpar.vulkan.pipelines.interface import Interface
 

@@ -7,7 +7,7 @@ import operator
 from typing import Any
 
 from vkpar.errors import InvalidUsageError
-from vkpar.vulkan.physical import Limits
+from vkpar.vulkan.machine.physical import Limits
 
 _COUNTED = "; kernel(*arrays, elements=n) runs as many as cover n invocations"
 

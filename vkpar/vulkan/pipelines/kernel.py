@@ -178,7 +178,7 @@ class PipelineCache:
         device: the VkDevice.
         queue: where leased pipelines run; None where there are none.
         subgroup: invocations of a subgroup where the device can be told to fill these, else 0.
-        packs_halves: see :attr:`vkpar.vulkan.physical.DeviceInfo.packs_halves`.
+        packs_halves: see :attr:`vkpar.vulkan.machine.physical.DeviceInfo.packs_halves`.
     """
 
     def __init__(

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from vkpar.errors import InvalidUsageError
-from vkpar.vulkan.physical import DeviceInfo
+from vkpar.vulkan.machine.physical import DeviceInfo
 
 _MOST_DEVICES = 64
 _MOST_WORDS = 2

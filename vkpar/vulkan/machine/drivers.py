@@ -10,8 +10,9 @@ from typing import Any
 
 from vkpar import env
 from vkpar.errors import UnsupportedError
-from vkpar.vulkan import api, atomics, instance, matrices
-from vkpar.vulkan.physical import ALIGNMENT, DeviceInfo, Features, Heap, Limits, QueueFamily
+from vkpar.vulkan import api
+from vkpar.vulkan.machine import atomics, instance, matrices
+from vkpar.vulkan.machine.physical import ALIGNMENT, DeviceInfo, Features, Heap, Limits, QueueFamily
 
 _VENDORS = {
     0x1002: "AMD",

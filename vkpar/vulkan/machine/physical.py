@@ -97,7 +97,7 @@ class DeviceInfo:
     """A physical device; nothing is opened.
 
     Attributes:
-        index: its place in :func:`vkpar.vulkan.drivers.enumerate_devices`.
+        index: its place in :func:`vkpar.vulkan.machine.drivers.enumerate_devices`.
         type: ``discrete``, ``integrated``, ``virtual``, ``cpu`` or ``other``.
         pci_address: ``dddd:bb:dd.f``, None where the driver does not give one.
     """

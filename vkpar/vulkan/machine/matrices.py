@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-from vkpar.vulkan import api, instance
+from vkpar.vulkan import api
+from vkpar.vulkan.machine import instance
 
 KHR: Final = "VK_KHR_cooperative_matrix"
 NV2: Final = "VK_NV_cooperative_matrix2"

@@ -6,8 +6,9 @@ from typing import Any
 
 from vkpar import env
 from vkpar.errors import UnsupportedError
-from vkpar.vulkan import api, atomics, matrices
-from vkpar.vulkan.physical import DeviceInfo, QueueFamily
+from vkpar.vulkan import api
+from vkpar.vulkan.machine import atomics, matrices
+from vkpar.vulkan.machine.physical import DeviceInfo, QueueFamily
 
 _EXTENSIONS = (
     "VK_EXT_external_memory_host",

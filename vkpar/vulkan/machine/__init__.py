@@ -1,0 +1,1 @@
+"""What the machine has: drivers, physical devices, selectors, the one instance."""
