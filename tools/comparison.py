@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from vkpar.bench import table
+from vkpar.bench.frame import table
 from vkpar.errors import VkparError
 
 Document = dict[str, Any]

@@ -16,8 +16,9 @@ from helpers.process.benching import QUICK, TWO, Idle, corrupt, run_json
 from helpers.process.children import child_environment, run_child
 
 import vkpar
-from vkpar.bench import exact, host, matmul, selfcheck
-from vkpar.bench.collectives import TABLE
+from vkpar.bench import host, matmul, selfcheck
+from vkpar.bench.measure import exact
+from vkpar.bench.measure.collectives import TABLE
 from vkpar.cli import main as cli
 from vkpar.vulkan import api
 from vkpar.vulkan.pump import native

@@ -10,8 +10,8 @@ from conftest import require
 from helpers.process.benching import QUICK, TWO, Idle, corrupt, run_json, skip_self_test
 
 import vkpar
-from vkpar.bench import exact
-from vkpar.bench.collectives import TABLE
+from vkpar.bench.measure import exact
+from vkpar.bench.measure.collectives import TABLE
 from vkpar.cli import main as cli
 
 pytestmark = [pytest.mark.rig, pytest.mark.sampled(5)]

@@ -11,7 +11,7 @@ from conftest import require
 from helpers.process.benching import QUICK, run_json
 
 import vkpar
-from vkpar.bench import copying
+from vkpar.bench.measure import copying
 from vkpar.cli import main as cli
 
 pytestmark = pytest.mark.rig

@@ -23,7 +23,7 @@ from helpers.ops.reducing import (
 
 import vkpar
 from vkpar import InvalidUsageError, UnsupportedError, env
-from vkpar.bench.exact import truncated_quotient
+from vkpar.bench.measure.exact import truncated_quotient
 
 pytestmark = [pytest.mark.rig, pytest.mark.sampled(10)]
 Open = Callable[..., vkpar.Communicator]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from vkpar import dtypes
-from vkpar.bench import exact
+from vkpar.bench.measure import exact
 from vkpar.comm import wires
 
 

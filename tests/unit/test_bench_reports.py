@@ -12,7 +12,9 @@ import pytest
 
 import vkpar
 from vkpar import dtypes
-from vkpar.bench import collectives, copy, decode, frame, host, launch, matmul, selfcheck, step, sweep, table
+from vkpar.bench import copy, decode, host, launch, matmul, selfcheck, step, sweep
+from vkpar.bench.frame import frame, table
+from vkpar.bench.measure import collectives
 from vkpar.errors import InvalidUsageError
 from vkpar.topology import LinkGroup, RankInfo
 

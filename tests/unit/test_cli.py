@@ -14,7 +14,9 @@ from helpers.process.children import check_child, run_child
 from helpers.vulkan.infos import fake_info
 
 import vkpar
-from vkpar.bench import collectives, copy, frame, host, launch, matmul, selfcheck, step, sweep
+from vkpar.bench import copy, host, launch, matmul, selfcheck, step, sweep
+from vkpar.bench.frame import frame
+from vkpar.bench.measure import collectives
 from vkpar.cli import main as cli
 from vkpar.errors import UnsupportedError, ValidationError
 from vkpar.vulkan import api

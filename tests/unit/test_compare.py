@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from vkpar.bench import frame, sweep
+from vkpar.bench import sweep
+from vkpar.bench.frame import frame
 from vkpar.cli import main as cli
 from vkpar.errors import InvalidUsageError, UnsupportedError
 

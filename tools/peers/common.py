@@ -30,10 +30,11 @@ import numpy as np
 
 import vkpar
 from vkpar import dtypes
-from vkpar.bench import frame, sweep, table
-from vkpar.bench.collectives import TABLE
+from vkpar.bench import sweep
 from vkpar.bench.commands import add_counts, add_json, add_sizes, whole
-from vkpar.bench.exact import Host, Terms
+from vkpar.bench.frame import frame, table
+from vkpar.bench.measure.collectives import TABLE
+from vkpar.bench.measure.exact import Host, Terms
 from vkpar.errors import InvalidUsageError, UnsupportedError, VkparError
 from vkpar.topology import RankInfo
 
@@ -266,7 +267,7 @@ def run_rank(peer: Peer, options: Options) -> int:
 
 
 def print_rows(peer: Peer, start: frame.Start, *, as_json: bool) -> int:
-    """Measure on every rank, and print on rank 0, as :func:`vkpar.bench.frame.run` does; return its exit status."""
+    """Measure on every rank, and print on rank 0, as ``frame.run`` does; return the exit status."""
     with open(os.devnull, "w") as nowhere:
         stream = sys.stdout if peer.rank == 0 else nowhere
         status = frame.run(start, as_json=as_json, stream=stream)

@@ -19,7 +19,7 @@ from typing import Any
 import common
 import numpy as np
 
-from vkpar.bench.exact import Host
+from vkpar.bench.measure.exact import Host
 from vkpar.errors import InvalidUsageError, UnsupportedError
 
 _INSTALL = "pip install mpi4py mpich"

@@ -23,7 +23,7 @@ import numpy as np
 
 import vkpar
 from vkpar.bench.commands import whole
-from vkpar.bench.table import parse_size
+from vkpar.bench.frame.table import parse_size
 
 _COLUMNS = 2048
 _CUBES = (256, 1024)

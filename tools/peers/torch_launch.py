@@ -16,8 +16,9 @@ from typing import Any
 import common
 import torch_peer
 
-from vkpar.bench import frame, launch, table
+from vkpar.bench import launch
 from vkpar.bench.commands import add_counts, add_json, add_repeat
+from vkpar.bench.frame import frame, table
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -10,8 +10,8 @@ from typing import Any
 import common
 import numpy as np
 
-from vkpar.bench import frame
-from vkpar.bench.exact import Host
+from vkpar.bench.frame import frame
+from vkpar.bench.measure.exact import Host
 
 
 class TorchPeer:

@@ -19,8 +19,9 @@ import common
 import nccl
 import torch_peer
 
-from vkpar.bench import decode, exact, step
+from vkpar.bench import decode, step
 from vkpar.bench.commands import add_counts, add_json, add_modes, add_repeat, add_shape, whole
+from vkpar.bench.measure import exact
 
 _MODES: Final = ("eager", "fresh", "captured")
 

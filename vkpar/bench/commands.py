@@ -8,12 +8,13 @@ from dataclasses import fields
 from functools import partial
 from typing import Any, Final, TypeVar
 
-from vkpar.bench import copy, frame, host, launch, matmul, model, model_weights, selfcheck, step, sweep
-from vkpar.bench.collectives import TABLE, Collective
-from vkpar.bench.copying import COPIES
+from vkpar.bench import copy, host, launch, matmul, model, model_weights, selfcheck, step, sweep
 from vkpar.bench.decode import PRESETS
-from vkpar.bench.exact import OPS
-from vkpar.bench.table import parse_size
+from vkpar.bench.frame import frame
+from vkpar.bench.frame.table import parse_size
+from vkpar.bench.measure.collectives import TABLE, Collective
+from vkpar.bench.measure.copying import COPIES
+from vkpar.bench.measure.exact import OPS
 from vkpar.comm.rig.rig import TRANSPORTS
 from vkpar.comm.schedule.algorithms.table import TABLE as ALGORITHMS
 from vkpar.comm.wires import NAMES

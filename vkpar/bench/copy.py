@@ -8,8 +8,9 @@ from dataclasses import asdict, dataclass, field
 from statistics import median
 from typing import Any, Final
 
-from vkpar.bench import frame, rawcopy, table
-from vkpar.bench.copying import COPIES, Copies, most_bytes
+from vkpar.bench.frame import frame, table
+from vkpar.bench.measure import rawcopy
+from vkpar.bench.measure.copying import COPIES, Copies, most_bytes
 from vkpar.device import Device
 from vkpar.errors import InvalidUsageError
 
@@ -30,7 +31,7 @@ class Options:
     Attributes:
         devices: selector; None for the default devices.
         size: bytes of each copy.
-        copies: names among those of :data:`~vkpar.bench.copying.COPIES`.
+        copies: names among those of :data:`~vkpar.bench.measure.copying.COPIES`.
         iters: rounds of all copies, raw copies and memcpy in turns.
         warmup_iters: rounds before them.
         check: checked copies of each kind, each of fresh data.

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.random import Generator, default_rng
 
 import vkpar
-from vkpar.bench import exact
+from vkpar.bench.measure import exact
 from vkpar.comm.communicator import Communicator
 from vkpar.device import Device
 from vkpar.errors import InvalidUsageError

@@ -18,7 +18,7 @@ from statistics import fmean, median
 from typing import Any, Final
 
 from vkpar.arrays.array import Array
-from vkpar.bench import frame, table
+from vkpar.bench.frame import frame, table
 from vkpar.comm.communicator import Communicator
 from vkpar.dtypes import float32
 from vkpar.vulkan.pump.ports import bucket_ns, bucket_of

@@ -19,7 +19,7 @@ from typing import Any, Final
 import numpy as np
 
 import vkpar
-from vkpar.bench import frame, table
+from vkpar.bench.frame import frame, table
 from vkpar.device import Device
 from vkpar.ops.call.dispatch import words
 from vkpar.vulkan.pipelines import shader

@@ -14,7 +14,8 @@ from numpy.random import default_rng
 
 import vkpar
 from vkpar import dtypes
-from vkpar.bench import exact, frame, table
+from vkpar.bench.frame import frame, table
+from vkpar.bench.measure import exact
 from vkpar.device import Device
 from vkpar.dtypes import DType
 from vkpar.errors import InvalidUsageError

@@ -18,8 +18,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from vkpar.bench import frame, model_plot, table
+from vkpar.bench import model_plot
 from vkpar.bench.decode import PRESETS, Shape
+from vkpar.bench.frame import frame, table
 from vkpar.bench.model_weights import KINDS, weights
 from vkpar.comm.communicator import Communicator
 from vkpar.device import Device

@@ -9,10 +9,10 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 from vkpar import dtypes
-from vkpar.bench import frame, table
-from vkpar.bench.checked import CheckedCollective, terms_of
-from vkpar.bench.collectives import TABLE, Collective, Setting
-from vkpar.bench.exact import OPS
+from vkpar.bench.frame import frame, table
+from vkpar.bench.measure.checked import CheckedCollective, terms_of
+from vkpar.bench.measure.collectives import TABLE, Collective, Setting
+from vkpar.bench.measure.exact import OPS
 from vkpar.comm import wires
 from vkpar.comm.communicator import Communicator
 from vkpar.errors import InvalidUsageError

@@ -17,8 +17,9 @@ from typing import Any, Final
 import numpy as np
 
 import vkpar
-from vkpar.bench import exact, frame, table
 from vkpar.bench.decode import PRESETS, Model, Shape
+from vkpar.bench.frame import frame, table
+from vkpar.bench.measure import exact
 from vkpar.comm.communicator import Communicator
 from vkpar.device import Device
 from vkpar.errors import InvalidUsageError

@@ -11,9 +11,9 @@ from statistics import fmean, median
 from typing import Any, Final
 
 from vkpar import dtypes, env
-from vkpar.bench import frame, profiled, table
-from vkpar.bench.checked import CheckedCollective, terms_of
-from vkpar.bench.collectives import TABLE, Collective, Launch, Setting
+from vkpar.bench.frame import frame, profiled, table
+from vkpar.bench.measure.checked import CheckedCollective, terms_of
+from vkpar.bench.measure.collectives import TABLE, Collective, Launch, Setting
 from vkpar.comm import wires
 from vkpar.comm.communicator import Communicator
 from vkpar.comm.observe.profile import Profile
@@ -46,7 +46,7 @@ class Options:
     """What to measure, named after nccl-tests' flags.
 
     Attributes:
-        collective: a name in :data:`vkpar.bench.collectives.TABLE`.
+        collective: a name in :data:`vkpar.bench.measure.collectives.TABLE`.
         devices: selector of the rig; None for the default one, with two virtual ranks where it is a single device.
         minbytes: the first size; None for 8 KiB, or ``maxbytes`` where that is less.
         maxbytes: the last size; None for 32 MiB, or ``minbytes`` where that is more.

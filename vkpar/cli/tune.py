@@ -9,7 +9,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from vkpar import env
-from vkpar.bench import frame, table
+from vkpar.bench.frame import frame, table
 from vkpar.cli import console
 from vkpar.comm import wires
 from vkpar.comm.plan import choose

@@ -47,7 +47,7 @@ from helpers.comm.simulator import Simulator, problem
 
 import vkpar
 from vkpar import dtypes
-from vkpar.bench.exact import truncated_quotient
+from vkpar.bench.measure.exact import truncated_quotient
 from vkpar.comm import wires
 from vkpar.comm.plan import choose
 from vkpar.comm.plan.choose import Plan

@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol, TextIO
 
 import vkpar
 from vkpar import env, topology
-from vkpar.bench import table
+from vkpar.bench.frame import table
 from vkpar.comm.communicator import Communicator
 from vkpar.device import Device
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from vkpar.bench.checked import CheckedCollective
-from vkpar.bench.collectives import Setting
+from vkpar.bench.measure.checked import CheckedCollective
+from vkpar.bench.measure.collectives import Setting
 from vkpar.comm.communicator import Communicator
 from vkpar.comm.observe.profile import Profile
 from vkpar.errors import InvalidUsageError

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.random import default_rng  # imported here: NumPy's lazy import can swallow a Ctrl-C
 
-from vkpar.bench import exact
-from vkpar.bench.collectives import Collective, Setting
-from vkpar.bench.exact import Host, Terms
+from vkpar.bench.measure import exact
+from vkpar.bench.measure.collectives import Collective, Setting
+from vkpar.bench.measure.exact import Host, Terms
 from vkpar.comm.communicator import Communicator
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import vkpar
 from vkpar.arrays.array import Array
 from vkpar.arrays.host import HostArray
-from vkpar.bench import rawcopy
+from vkpar.bench.measure import rawcopy
 from vkpar.device import Device
 from vkpar.dtypes import uint32
 from vkpar.errors import UnsupportedError

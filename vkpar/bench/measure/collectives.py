@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 
 from vkpar.arrays.array import Array
-from vkpar.bench.exact import Host, Terms
+from vkpar.bench.measure.exact import Host, Terms
 from vkpar.comm.communicator import Communicator
 from vkpar.comm.engine.work import Work
 from vkpar.device import Device
