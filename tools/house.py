@@ -153,7 +153,8 @@ def nameless_words() -> list[str]:
             many = _last_name(node.func) in {"words", "pack"} and len(node.args) >= 5
         else:
             given = node.value
-            many = isinstance(given, (ast.Tuple, ast.List)) and len(given.elts) >= 5
+            many = isinstance(given, (ast.Tuple, ast.List))
+            many = many and sum(not isinstance(each, ast.Starred) for each in given.elts) >= 5
             many = many and bool(_WORDS & {node.arg} if isinstance(node, ast.keyword) else _WORDS & _targets(node))
         if many:
             found.append(place(path, node if not isinstance(node, ast.keyword) else node.value))

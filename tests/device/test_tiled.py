@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pytest
 from conftest import FULL
+from helpers.ops.words import specialized
 from helpers.vulkan.planning import dispatches, forget
 from hypothesis import given
 from hypothesis import strategies as st
@@ -166,5 +167,6 @@ def test_how_a_product_is_dispatched(
     ((name, _, _, groups, constants),) = sent
     assert name == "matmul_tiled_forms"
     assert groups == 2 * -(-300 // (64 * tile[0])) * -(-520 // (64 * tile[1]))
-    mrep, nrep, threads = (*constants[7:9], constants[18])
+    told = specialized(name, constants)
+    mrep, nrep, threads = told["mrep"], told["nrep"], told["threads"]
     assert (threads // 4 * mrep, 64 * nrep) == (64 * tile[0], 64 * tile[1])

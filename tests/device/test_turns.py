@@ -132,7 +132,8 @@ def test_attention(cpu: vkpar.Device, sent: list[Sent], width: int, dtype: str, 
         keys = int(str(refused.value).split()[-3])
     vkpar.attention(q, *(cpu.empty((1, keys, width), dtype) for _ in range(2)))
     check(sent, "attention_small_", "attention_combine")
-    threads, _, splits = next(each for each in sent if each.name == "attention_combine").constants[:3]
+    combine = next(each for each in sent if each.name == "attention_combine")
+    threads, splits = combine.told("threads", "splits")
     assert 16 * threads + 12 * splits <= cpu.limits.max_shared_memory
 
 

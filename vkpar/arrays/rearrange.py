@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-import struct
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from vkpar.abi import arrays as abi
+from vkpar.abi.words import pack
 from vkpar.arrays.layout import WIDE, Strides, c_strides, extent, joined
 from vkpar.arrays.views import Viewable
 from vkpar.vulkan.machine.physical import ALIGNMENT
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from vkpar.vulkan.memory.buffer import BufferRange
     from vkpar.vulkan.memory.subbuffers import SubBuffers
 
-_AXES: Final = 6  # that shaders/common/region.glsl takes
 _GROUP: Final = 256  # words that one of its work-groups moves
 _WORD: Final = 4
 _MANY: Final = 64  # parts, from which on it pays to move a view in halves, and each twice
@@ -137,7 +137,7 @@ class _Move:
         """Say whether a kernel can see all of a part, and write it as words."""
         nbytes = round_up(math.prod(part.counts) * self._unit, WIDE)
         most = min(self._most, self._logical.info.limits.max_buffer)  # a view made by broadcasting reaches less
-        return len(part.counts) <= _AXES and nbytes <= most and self._bound(self._memory, *self._span(part))
+        return len(part.counts) <= abi.AXES and nbytes <= most and self._bound(self._memory, *self._span(part))
 
     def _bound(self, memory: SubBuffers, low: int, high: int) -> bool:
         """Say whether one binding holds bytes ``low`` to ``high``."""
@@ -161,21 +161,12 @@ class _Move:
         count = math.prod(part.counts)
         window, begin = self._window(self._memory, *self._span(part))
         words, cell = self._window(packed, start, start + count * self._unit)
-        axes = len(part.counts)
-        empty = [1] * (_AXES - axes)
-        push = struct.pack(
-            f"={3 + 2 * _AXES}I",
-            part.first - begin // self._unit,
-            (start - cell) // _WORD,
-            count,
-            *part.counts,
-            *empty,
-            *(stride % (1 << 32) for stride in part.strides),
-            *empty,
-        )
+        first = part.first - begin // self._unit
+        axes = abi.RegionConstants(len(part.counts))
+        push = pack(abi.Region.of(first, (start - cell) // _WORD, part.counts, part.strides))
         name = f"{self._kernel}_u{self._unit}"
         pushes = self._logical.pushes(2)
-        pipeline = self._logical.pipelines.shipped(name, 2, len(push), (axes,), pushes=pushes)
+        pipeline = self._logical.pipelines.shipped(name, 2, len(push), axes, pushes=pushes)
         groups = -(-count * self._unit // (_WORD * _GROUP))
         rows = -(-groups // self._logical.info.limits.max_workgroup_count[0])
         self._logical.dispatch("copy", pipeline, [window, words], push, (-(-groups // rows), rows, 1))

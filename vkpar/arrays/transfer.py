@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import struct
 import sys
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
@@ -11,6 +10,8 @@ from typing import Any, Final
 import numpy as np
 
 from vkpar import dtypes
+from vkpar.abi import arrays as abi
+from vkpar.abi.words import pack
 from vkpar.arrays.region import Box, Region, boxes
 from vkpar.dtypes import DType
 from vkpar.errors import InvalidUsageError
@@ -29,7 +30,6 @@ _Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 _Copies = tuple[Any, np.ndarray[Any, np.dtype[np.uint64]]]  # the buffer, and a row for each run
 _Dispatch = tuple[Any, BufferRange, bytes, tuple[int, int, int]]  # pipeline, the array's binding, constants, groups
 
-_AXES: Final = 6  # that shaders/common/region.glsl takes
 _GROUP: Final = 256  # words that one of its work-groups moves
 _PAD: Final = 16  # boxes begin at multiples of it in a cell
 _MARGIN: Final = 64
@@ -133,7 +133,7 @@ class _Transfer:
         margin = self._margin(room)
         group: list[tuple[Box, int]] = []
         used, most = margin, (room - margin) // self._itemsize
-        ndim = _AXES - 1 if self._packs else len(self._box.counts)
+        ndim = abi.AXES - 1 if self._packs else len(self._box.counts)
         for box in boxes(self._box, self._reach, most, ndim=ndim):
             nbytes = round_up(box.size * self._itemsize, _PAD)
             if used + nbytes > room:
@@ -206,13 +206,10 @@ class _Transfer:
         """Return the dispatch that moves a box to or from byte ``at`` of a cell."""
         window, first = self._bound(box)
         unit, counts, strides = _units(box, self._itemsize, first)
-        axes = len(counts)
-        count = math.prod(counts)
-        empty = [1] * (_AXES - axes)
-        push = struct.pack(f"={3 + 2 * _AXES}I", first // unit, at // 4, count, *counts, *empty, *strides, *empty)
+        push = pack(abi.Region.of(first // unit, at // 4, counts, strides))
         name = f"region_{'pack' if self._to_host else 'unpack'}_u{unit}"
-        pipeline = self._logical.pipelines.shipped(name, 2, len(push), (axes,))
-        groups = -(-count * unit // (4 * _GROUP))
+        pipeline = self._logical.pipelines.shipped(name, 2, len(push), abi.RegionConstants(len(counts)))
+        groups = -(-math.prod(counts) * unit // (4 * _GROUP))
         rows = -(-groups // self._logical.info.limits.max_workgroup_count[0])
         return pipeline, window, push, (-(-groups // rows), rows, 1)
 

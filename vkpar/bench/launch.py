@@ -19,9 +19,10 @@ from typing import Any, Final
 import numpy as np
 
 import vkpar
+from vkpar.abi.elementwise import Add
+from vkpar.abi.words import pack
 from vkpar.bench.frame import frame, table
 from vkpar.device import Device
-from vkpar.ops.call.dispatch import words
 from vkpar.vulkan.pipelines import shader
 
 COUNT: Final = 64  # elements of a sum; the products are of (1, 64) with (64, 64)
@@ -179,7 +180,7 @@ def cases(device: Device, stack: ExitStack) -> list[Case]:
     row, square = device.array(np.ones((1, COUNT), np.float32)), device.array(np.ones((COUNT, COUNT), np.float32))
     out, product = device.empty(COUNT), device.empty((1, COUNT))
     kernel = vkpar.Kernel(device, shader.shipped("add_f32_f32"))  # as one of the user's own
-    push = words(COUNT, 0, 0, 0, 1, 0)
+    push = pack(Add(COUNT, 0, 0, 0))
 
     def run_kernel(target: vkpar.Array) -> vkpar.Array:
         kernel(1, ones, twos, target, push=push)

@@ -11,9 +11,12 @@ import struct
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
+from vkpar.abi import matmul, rows, wire
+from vkpar.abi.elementwise import Add, AddConstants
+from vkpar.abi.words import pack, read, section
 from vkpar.arrays.array import Array
 from vkpar.device import Device
-from vkpar.graph.protocol import Step
+from vkpar.graph.protocol import Step, WireSend, WireStore
 from vkpar.graph.stretches import Item
 from vkpar.ops.quantized.weights import KINDS
 from vkpar.ops.tiles import matvec
@@ -21,7 +24,7 @@ from vkpar.vulkan import api
 from vkpar.vulkan.capturing import Operation
 from vkpar.vulkan.machine.physical import ALIGNMENT
 from vkpar.vulkan.pipelines.kernel import Pipeline
-from vkpar.vulkan.tape import Sending, Storing
+from vkpar.vulkan.tape import Noted
 
 _SENDING: Final = (
     {f"matvec_{kind}": f"matvec_send_{kind}" for kind in matvec.KINDS}
@@ -37,20 +40,10 @@ _ADD: Final = "add_f32_f32"
 _NORM: Final = "norm_residual_f32_kept"
 _BLOCK: Final = 256  # elements that share a scale on the wire
 _WORD: Final = 4
-# Of the matrix kernels' push constants and specialization constants, see shaders/common/matmul.glsl.
-_M, _N, _O_FIRST, _O_ROW = 0, 1, 5, 8
-_O_TYPE: Final = 2
-_RESULT: Final = 2  # the binding
-_A, _B = 0, 1  # the bindings of the operands
-_BIAS: Final = 3  # of the specialization constants of shaders/add.comp: the second operand is repeated
-# Of the norms' push constants, specialization constants and bindings, see shaders/common/rows.glsl and norm.glsl.
-_ROWS, _EXTENT, _X_FIRST, _Y_FIRST, _W_FIRST, _B_FIRST, _H_FIRST, _OWN_WORDS = 0, 1, 3, 4, 5, 6, 7, 9
-_Y_FULL, _WEIGHTED, _B_TYPE, _H_TYPE, _H_FULL = 4, 6, 10, 12, 13
+# Bindings: of products and the addition, of norms, of the wire kernels.
+_A, _B, _RESULT = 0, 1, 2
 _NORM_X, _NORM_W, _NORM_B, _NORM_Y, _NORM_H = range(5)
-# Of the wire kernels' push constants and specialization constants, see shaders/common/reduce.glsl.
-_TARGET_AT, _TAIL, _FACTOR = 3, 4, 6
-_SOURCES, _AVERAGE, _OWN_AT = 0, 5, 8
-_TARGET, _ARRIVED = 1, 2  # the bindings
+_TARGET, _ARRIVED = 1, 2
 
 _Place = tuple[int, int]  # a VkBuffer as a number, and a byte in it
 
@@ -116,13 +109,13 @@ class _Call(NamedTuple):
     Attributes:
         kernel: the kernel.
         plan: the dispatch.
-        words: its push constants.
+        push: its push constants.
         places: of each binding the VkBuffer as a number, and the byte in it where the binding begins.
     """
 
     kernel: Pipeline
     plan: Any
-    words: tuple[int, ...]
+    push: bytes
     places: tuple[_Place, ...]
 
     @classmethod
@@ -132,10 +125,10 @@ class _Call(NamedTuple):
         if not isinstance(content, Operation) or not isinstance(kernel, Pipeline) or not kernel.name:
             return None
         plan, addresses, push = content.arguments
-        packed = push if isinstance(push, bytes) else bytes(plan.push[0 : plan.push_nbytes])
+        packed = push if isinstance(push, bytes) else bytes(api.load().ffi.buffer(plan.push, plan.push_nbytes))
         flat = struct.unpack_from(f"={2 * plan.bindings}Q", addresses)
         places = tuple((flat[2 * i], flat[2 * i + 1] - plan.binding[i].back) for i in range(plan.bindings))
-        return cls(kernel, plan, struct.unpack(f"={len(packed) // 4}I", packed), places)
+        return cls(kernel, plan, packed, places)
 
     def element(self, binding: int, index: int) -> _Place:
         """Return where element ``index`` of a binding of 32-bit elements lies."""
@@ -153,19 +146,19 @@ class _Call(NamedTuple):
 
 def _sent(content: object, step: Step, device: Device, counters: _Counters) -> Fused | None:
     """Return a variant of an operation that does what the step after it would; None where there is none."""
-    call, sending = _Call.of(content), step.kernels
-    if call is None or not isinstance(sending, Sending) or call.kernel.name not in _SENDING:
+    call, noted = _Call.of(content), step.kernels
+    sent = noted.what if noted is not None else None
+    if call is None or noted is None or not isinstance(sent, WireSend) or call.kernel.name not in _SENDING:
         return None
     if call.kernel.name == matvec.LARGE and device.limits.max_shared_memory < _SHARED:
         return None
-    words, sent, address = call.words, sending.sent, api.load().address
-    where = (address(sending.source[0]), sending.source[1])
-    if call.kernel.constants[_O_TYPE] or words[_O_ROW] != words[_N] or words[_O_FIRST] % 4:
+    words, address = read(matmul.Product, call.push), api.load().address
+    (source, begins, _), (buffer, at, _) = noted.places
+    where, kept = (address(source), begins), (address(buffer), at)
+    if section(matmul.Operands, call.kernel.constants).o_type or words.o_row != words.n or words.o_first % 4:
         return None
-    if call.element(_RESULT, words[_O_FIRST]) != where or words[_M] * words[_N] != sent.nelements:
+    if call.element(_RESULT, words.o_first) != where or words.m * words.n != sent.nelements:
         return None
-    buffer, at = sending.target
-    kept = (address(buffer), at)
     # Groups keep what is sent while others still read the operands.
     operands = [binding for binding in range(len(call.places)) if binding != _RESULT]
     if kept != where and any(call.meets(binding, kept, _WORD * sent.nelements) for binding in operands):
@@ -179,7 +172,7 @@ def _sent(content: object, step: Step, device: Device, counters: _Counters) -> F
         ((address(sent.slots.buffer), sent.slots.offset), sent.slots.nbytes),
         ((stored.storage.number, stored.storage.base), stored.nbytes),
     ]
-    push = (*words, words[_O_FIRST], target_at, sent.tail, sent.out_slot, sent.nelements)
+    push = call.push + pack(matmul.Send(words.o_first, target_at, sent.tail, sent.out_slot, sent.nelements))
     name = f"{_SENDING[call.kernel.name]}_{sent.wire}"
     pins = (*_pins(content), stored)
     made = _operation(
@@ -190,63 +183,70 @@ def _sent(content: object, step: Step, device: Device, counters: _Counters) -> F
 
 def _added(step: Step, content: object, device: Device) -> Fused | None:
     """Return operations that do what a step and the addition after it would; None where there are none."""
-    call, storing = _Call.of(content), step.kernels
-    if call is None or not isinstance(storing, Storing) or call.kernel.name != _ADD or call.kernel.constants[_BIAS]:
+    call, noted = _Call.of(content), step.kernels
+    stored = noted.what if noted is not None else None
+    if call is None or noted is None or not isinstance(stored, WireStore) or call.kernel.name != _ADD:
         return None
-    count, *firsts = call.words[:4]
-    sums = (api.load().address(storing.target[0]), storing.target[1])
+    if section(AddConstants, call.kernel.constants).bias:
+        return None
+    count, *firsts, _, _ = read(Add, call.push)
+    sums = _target(noted)
     places = [call.element(binding, first) for binding, first in enumerate(firsts)]
-    if count != storing.stored.nelements or any(first % 4 for first in firsts) or sums not in places[:2]:
+    if count != stored.nelements or any(first % 4 for first in firsts) or sums not in places[:2]:
         return None
     addend = _B if places[_A] == sums else _A
     if any(_meet((places[binding], _WORD * count), (sums, _WORD * count)) for binding in (addend, _RESULT)):
         return None
-    bindings = [*_bound(storing), call.bound(addend), call.bound(_RESULT)]
-    more, pins = (firsts[addend], firsts[_RESULT]), _pins(content)
+    bindings = [*_bound(noted), call.bound(addend), call.bound(_RESULT)]
+    more, pins = wire.Adds(firsts[addend], firsts[_RESULT]), _pins(content)
     operations = []
-    for part, push, groups in storing.stored.launches:
-        name = f"wire_gather_{storing.stored.wire}_{part}"
-        words = (*struct.unpack(f"={len(push) // 4}I", push), *more)
-        operations.append(
-            _operation("sum, added", device, name, storing.stored.constants, bindings, words, groups, pins)
-        )
+    for part, words, groups in stored.launches:
+        name = f"wire_gather_{stored.wire}_{part}"
+        push = pack(words, more)
+        operations.append(_operation("sum, added", device, name, stored.constants, bindings, push, groups, pins))
     return Fused(tuple(operations), step)
 
 
 def _normed(step: Step, content: object, device: Device) -> Fused | None:
     """Return an operation that does what a step and the norm after it would; None where there is none."""
-    call, storing = _Call.of(content), step.kernels
-    if call is None or not isinstance(storing, Storing) or call.kernel.name != _NORM:
+    call, noted = _Call.of(content), step.kernels
+    stored = noted.what if noted is not None else None
+    if call is None or noted is None or not isinstance(stored, WireStore) or call.kernel.name != _NORM:
         return None
-    words, constants = call.words, call.kernel.constants
-    count, extent = words[_ROWS] * words[_EXTENT], words[_EXTENT]
-    if any(constants[index] for index in (_Y_FULL, _B_TYPE, _H_TYPE, _H_FULL)) or (extent % 4 and words[_ROWS] > 1):
+    words, constants = read(rows.Rows, call.push), call.kernel.constants
+    own, norm = section(rows.RowsConstants, constants), section(rows.NormConstants, constants, rows.RowsConstants)
+    count = words.rows * words.extent
+    if own.y_full or norm.b_type or norm.h_type or norm.h_full or (words.extent % 4 and words.rows > 1):
         return None
-    sums = (api.load().address(storing.target[0]), storing.target[1])
-    if count != storing.stored.nelements or call.element(_NORM_X, words[_X_FIRST]) != sums:
+    sums = _target(noted)
+    if count != stored.nelements or call.element(_NORM_X, words.x_first) != sums:
         return None
     whole = (sums, _WORD * count)
-    others = ((_NORM_B, words[_B_FIRST]), (_NORM_Y, words[_Y_FIRST]), (_NORM_H, words[_H_FIRST]))
+    others = ((_NORM_B, words.b_first), (_NORM_Y, words.y_first), (_NORM_H, words.h_first))
     if any(_meet((call.element(binding, first), _WORD * count), whole) for binding, first in others):
         return None
-    if constants[_WEIGHTED] and call.meets(_NORM_W, *whole):
+    if norm.weighted and call.meets(_NORM_W, *whole):
         return None
-    stored = storing.stored
-    sent = struct.unpack(f"={len(stored.launches[0][1]) // 4}I", stored.launches[0][1])
-    push = [*words[:_OWN_WORDS], sent[_TAIL], *sent[_FACTOR:]]
-    push[_X_FIRST] = sent[_TARGET_AT]
-    own = (*constants, *(stored.constants[index] for index in (_SOURCES, _AVERAGE, _OWN_AT)))
-    gathered, others_bound = _bound(storing), [call.bound(binding) for binding in range(_NORM_W, _NORM_H + 1)]
+    summed = stored.launches[0][1]
+    push = pack(words._replace(x_first=summed.target_at), rows.Gathers(summed.tail, summed.factor, summed.slots))
+    gathers = rows.GathersConstants(stored.constants.sources, stored.constants.average, stored.constants.own_at)
+    gathered, others_bound = _bound(noted), [call.bound(binding) for binding in range(_NORM_W, _NORM_H + 1)]
     bindings = [gathered[_TARGET], *others_bound, gathered[_ARRIVED]]
     name, groups = f"norm_gather_{stored.wire}", tuple(call.plan.groups)
-    made = _operation("sum, normed", device, name, own, bindings, push, groups, _pins(content))
+    made = _operation("sum, normed", device, name, (*constants, *gathers), bindings, push, groups, _pins(content))
     return Fused((made,), step)
 
 
-def _bound(storing: Storing) -> list[tuple[_Place, int]]:
+def _target(noted: Noted) -> _Place:
+    """Return where the first element of a sum goes."""
+    buffer, at, _ = noted.places[0]
+    return api.load().address(buffer), at
+
+
+def _bound(noted: Noted) -> list[tuple[_Place, int]]:
     """Return what the kernels of a sum bind."""
     address = api.load().address
-    return [((address(buffer), at), nbytes) for buffer, at, nbytes in storing.bindings]
+    return [((address(buffer), at), nbytes) for buffer, at, nbytes in noted.places[1:]]
 
 
 def _meet(a: tuple[_Place, int], b: tuple[_Place, int]) -> bool:
@@ -267,13 +267,12 @@ def _operation(
     kernel: str,
     constants: tuple[int, ...],
     bindings: Sequence[tuple[tuple[int, int], int]],
-    words: Sequence[int],
+    push: bytes,
     groups: tuple[int, int, int],
     pins: Sequence[object],
 ) -> Operation:
     """Return the dispatch of a built-in kernel; ``bindings`` are places and bytes."""
     logical = device.logical
-    push = struct.pack(f"={len(words)}I", *words)
     pushes = logical.pushes(len(bindings))
     pipeline = logical.pipelines.shipped(kernel, len(bindings), len(push), constants, pushes=pushes)
     plan = logical.stream.plan(what, pipeline, [(nbytes, 0) for _, nbytes in bindings], groups, push)

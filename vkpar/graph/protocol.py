@@ -5,9 +5,44 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
+from vkpar.abi.wire import Reduce, ReduceConstants
 from vkpar.device import Device
+from vkpar.vulkan.memory.buffer import BufferRange
 from vkpar.vulkan.pump.ports import Batch
-from vkpar.vulkan.tape import Sending, Storing
+from vkpar.vulkan.tape import Noted
+
+
+class WireSend(NamedTuple):
+    """What a step notes that sends elements: from where they lie to a slot, and decoded to where the readers' go.
+
+    Attributes:
+        wire: the format of the slot, as kernels are named after it.
+        nelements: how many elements, of float32.
+        slots: the slots, as kernels bind them.
+        out_slot: the first 16-byte unit of the slot there, and ``tail`` that of the scales from the slot's start.
+    """
+
+    wire: str
+    nelements: int
+    slots: BufferRange
+    out_slot: int
+    tail: int
+
+
+class WireStore(NamedTuple):
+    """What a step notes that stores a sum: where its first element goes, and what the kernels bind.
+
+    Attributes:
+        wire: the format of the slots, as kernels are named after it.
+        nelements: how many elements, of float32.
+        constants: the kernels' specialization constants.
+        launches: of each the part that the kernel is named after, its push constants and numbers of work-groups.
+    """
+
+    wire: str
+    nelements: int
+    constants: ReduceConstants
+    launches: tuple[tuple[str, Reduce, tuple[int, int, int]], ...]
 
 
 class Step(NamedTuple):
@@ -18,7 +53,7 @@ class Step(NamedTuple):
         phase: what it is for, such as ``"gather"``.
         reads: the slots that it reads; ``writes``: those that it fills.
         record: records it into an open command buffer of the rank's device; it is called again for a profile.
-        kernels: what its kernels do where others may do it, too; None for all other steps.
+        kernels: a :class:`WireSend` or :class:`WireStore` where other kernels may do what its own do, else None.
         around: records what comes before, or ``after``, these kernels.
         received_nbytes: bytes that it reads from slots; ``sent_nbytes``: bytes that it writes to them.
     """
@@ -28,7 +63,7 @@ class Step(NamedTuple):
     reads: tuple[int, ...]
     writes: tuple[int, ...]
     record: Callable[[Any], None]
-    kernels: Sending | Storing | None
+    kernels: Noted | None
     around: Callable[..., None]
     received_nbytes: int = 0
     sent_nbytes: int = 0

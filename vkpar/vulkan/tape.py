@@ -43,59 +43,11 @@ class _Place(NamedTuple):
 _Named = tuple[_Place, int]  # where a range begins, and its bytes
 
 
-class Sent(NamedTuple):
-    """How elements are sent.
+class Noted(NamedTuple):
+    """What was noted of a command buffer, and of each memory that it speaks of the VkBuffer, the byte and the bytes."""
 
-    Attributes:
-        wire: the format of the slot, as kernels are named after it.
-        nelements: how many elements, of float32.
-        slots: the slots, as kernels bind them.
-        out_slot: the first 16-byte unit of the slot there, and ``tail`` that of the scales from the slot's start.
-    """
-
-    wire: str
-    nelements: int
-    slots: BufferRange
-    out_slot: int
-    tail: int
-
-
-class Sending(NamedTuple):
-    """Elements that are sent: the VkBuffer and the byte of the first one, and of where decoded ones are stored."""
-
-    sent: Sent
-    source: tuple[Any, int]
-    target: tuple[Any, int]
-
-
-class Stored(NamedTuple):
-    """How a sum is stored.
-
-    Attributes:
-        wire: the format of the slots, as kernels are named after it.
-        nelements: how many elements, of float32.
-        constants: the kernels' specialization constants.
-        launches: of each the part that the kernel is named after, its push constants and numbers of work-groups.
-    """
-
-    wire: str
-    nelements: int
-    constants: tuple[int, ...]
-    launches: tuple[tuple[str, bytes, tuple[int, int, int]], ...]
-
-
-class Storing(NamedTuple):
-    """A sum that is stored.
-
-    Attributes:
-        stored: how.
-        bindings: of each the VkBuffer, the byte in it and the number of bytes.
-        target: the VkBuffer and the byte of the first element's place.
-    """
-
-    stored: Stored
-    bindings: tuple[tuple[Any, int, int], ...]
-    target: tuple[Any, int]
+    what: Any
+    places: tuple[tuple[Any, int, int], ...]
 
 
 class Places:
@@ -157,11 +109,8 @@ class Tape:
         self._named: list[tuple[Any, list[_Named], list[_Named]]] = []
         self._alignment = ALIGNMENT if "alignment" in env.debug_checks() else 1
         self._sets: _Sets | None = None
-        self._sends: dict[int, tuple[Sent, _Place, _Place]] = {}  # by command buffer
-        self._stores: dict[int, tuple[Stored, list[_Named], _Place]] = {}
-        self._kernels: dict[
-            int, tuple[int, int]
-        ] = {}  # by command buffer: the first of its kernels' commands, and the end
+        # by command buffer: what was noted, the memory, the first of its kernels' commands and the end of these
+        self._notes: dict[int, tuple[object, list[_Named], tuple[int, int]]] = {}
         flags = self._vk.vk.VK_COMMAND_BUFFER_USAGE_SIMULTANEOUS_USE_BIT
         self._begin = self._vk.struct("VkCommandBufferBeginInfo", flags=flags)
 
@@ -196,51 +145,28 @@ class Tape:
             self._named.append((layout, named, viewed))
         return self._cells[key]
 
-    def note_sent(self, sent: Sent, source: BufferRange, target: BufferRange, kernels: tuple[int, int]) -> None:
-        """Note that the newest command buffer sends elements and does nothing else.
+    def note(self, what: object, places: Sequence[BufferRange], kernels: tuple[int, int]) -> None:
+        """Note what the newest command buffer does, all of it, for those who put other kernels in place of its own.
 
         Args:
-            sent: what is sent.
-            source: where the elements lie, from the first one on.
-            target: where what the readers decode is stored.
+            what: is handed back as it is.
+            places: memory that it speaks of.
             kernels: the number of the first command that does it, and that of the first one after them.
         """
         assert self._places is not None, "the tape was sealed"
-        number = len(self._buffers) - 1
-        self._sends[number] = (sent, self._places.find(source), self._places.find(target))
-        self._kernels[number] = kernels
+        named = [(self._places.find(item), item.nbytes) for item in places]
+        self._notes[len(self._buffers) - 1] = (what, named, kernels)
 
-    def note_stored(
-        self, stored: Stored, ranges: Sequence[BufferRange], target: BufferRange, kernels: tuple[int, int]
-    ) -> None:
-        """Note that the newest command buffer stores a sum and does nothing else.
-
-        Args:
-            stored: how.
-            ranges: what the kernels bind.
-            target: where the elements go, from the first one on.
-            kernels: as in :meth:`note_sent`.
-        """
-        assert self._places is not None, "the tape was sealed"
-        number = len(self._buffers) - 1
-        named = [(self._places.find(item), item.nbytes) for item in ranges]
-        self._stores[number] = (stored, named, self._places.find(target))
-        self._kernels[number] = kernels
-
-    def described(self, number: int, memory: Sequence[Buffer]) -> Sending | Storing | None:
-        """Return what command buffer ``number`` does where that was noted; None for all others."""
-        if number in self._sends:
-            sent, source, target = self._sends[number]
-            return Sending(sent, source.among(memory), target.among(memory))
-        if number in self._stores:
-            stored, named, target = self._stores[number]
-            bindings = tuple((*place.among(memory), nbytes) for place, nbytes in named)
-            return Storing(stored, bindings, target.among(memory))
-        return None
+    def noted(self, number: int, memory: Sequence[Buffer]) -> Noted | None:
+        """Return what was noted of command buffer ``number``; None where nothing was."""
+        if number not in self._notes:
+            return None
+        what, named, _ = self._notes[number]
+        return Noted(what, tuple((*place.among(memory), nbytes) for place, nbytes in named))
 
     def replay_around(self, number: int, handle: Any, *, after: bool) -> None:
         """Record what comes before, or ``after``, the kernels of command buffer ``number``, which were noted."""
-        first, end = self._kernels[number]
+        _, _, (first, end) = self._notes[number]
         commands = self._buffers[number]
         for function, arguments in commands[end:] if after else commands[:first]:
             function(handle, *arguments)

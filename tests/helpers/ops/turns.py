@@ -9,11 +9,11 @@ from __future__ import annotations
 import importlib
 import math
 import re
-import struct
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import pytest
+from helpers.ops.words import pushed, specialized
 
 from vkpar.vulkan.device import LogicalDevice
 
@@ -21,11 +21,16 @@ MOST = 60_000  # that kernels keep to
 
 
 class Sent(NamedTuple):
-    """A dispatch: its kernel, the words of its push constants, and what it is specialized by."""
+    """A dispatch: its kernel, its push constants, and what it is specialized by."""
 
     name: str
-    push: tuple[int, ...]
+    push: bytes
     constants: tuple[int, ...]
+
+    def told(self, *names: str) -> list[int]:
+        """Return words of its push constants or its constants."""
+        words = specialized(self.name, self.constants) | pushed(self.name, self.push)
+        return [words[name] for name in names]
 
 
 Turns = Callable[[Sent], int]
@@ -36,21 +41,27 @@ def loop(bodies: int, inside: int = 0) -> int:
     return bodies * (1 + inside) + 1
 
 
+def _over_k(sent: Sent, step: int = 1) -> int:
+    """A loop over K, so many steps at a time."""
+    (k,) = sent.told("k")
+    return loop(-(-k // step))
+
+
 def _small(sent: Sent) -> int:
     """shaders/common/small.glsl: K, then each row and column that is stored."""
-    return loop(sent.push[2]) + loop(int(sent.name[-1]), loop(8))
+    return _over_k(sent) + loop(int(sent.name[-1]), loop(8))
 
 
 def _attention(sent: Sent) -> int:
     """shaders/attention_small.comp: tiles of keys; in each a query by a key, and twice all the tile's scores."""
-    threads, width, keys, splits = *sent.constants[:2], sent.push[4], sent.push[6]
+    threads, width, keys, splits = sent.told("threads", "width", "keys", "splits")
     share = -(-keys // splits)
     return loop(-(-share // threads), loop(-(-width // 4))) + 2 * (share + -(-share // threads))
 
 
 def _combine(sent: Sent) -> int:
     """shaders/attention_combine.comp: parts that are read, compared, weighed, added up, and added up again."""
-    threads, quads, splits = sent.constants[:3]
+    threads, quads, splits = sent.told("threads", "quads", "splits")
     slices = threads // quads
     return 2 * loop(-(-splits // threads)) + 2 * loop(splits) + loop(-(-splits // slices)) + loop(slices)
 
@@ -58,7 +69,7 @@ def _combine(sent: Sent) -> int:
 def _rows(sent: Sent) -> int:
     """Kernels of rows that are read again (shaders/common/rows.glsl): loops over the row, others over lanes."""
     reads, trees = next(counts for name, counts in ROWS.items() if re.match(name, sent.name))
-    _, extent, lanes = sent.push[:3]
+    extent, lanes = sent.told("extent", "lanes")
     return reads * loop(-(-extent // (4 * lanes))) + trees * loop(lanes.bit_length())
 
 
@@ -80,14 +91,14 @@ _BLOCK = 32 * (1 + 2 * _TERMS + 2 * _LEFT) + 3 * loop(8)  # eights of elements o
 # that is a number. A loop that is new has to come in here, with what bounds it.
 LOOPS: dict[str, tuple[int, Turns | int]] = {
     r"matmul_small_": (3, _small),
-    r"matmul_wide_": (1, lambda sent: loop(-(-sent.push[2] // 4))),
+    r"matmul_wide_": (1, lambda sent: _over_k(sent, 4)),
     # All loops but the one over K have constant bounds and are unrolled: these have no turns once they are compiled.
-    r"matmul_eights_along_": (5, lambda sent: loop(-(-sent.push[2] // 8))),
-    r"matmul_eights_across_": (6, lambda sent: loop(-(-sent.push[2] // 4))),
-    r"matmul_narrow_": (4, lambda sent: loop(-(-sent.push[2] // 8))),
+    r"matmul_eights_along_": (5, lambda sent: _over_k(sent, 8)),
+    r"matmul_eights_across_": (6, lambda sent: _over_k(sent, 4)),
+    r"matmul_narrow_": (4, lambda sent: _over_k(sent, 8)),
     r"matmul_short_": (5, loop(4)),
-    r"matvec_lanes_": (1, lambda sent: loop(-(-sent.push[2] // 8))),
-    r"matmul_finish$": (1, lambda sent: loop(sent.push[5])),
+    r"matvec_lanes_": (1, lambda sent: _over_k(sent, 8)),
+    r"matmul_finish$": (1, lambda sent: loop(*sent.told("parts"))),
     r"attention_small_": (4, _attention),
     r"attention_combine$": (6, _combine),
     **{rf"{name}\w+_long$": (sum(counts), _rows) for name, counts in ROWS.items()},
@@ -143,8 +154,7 @@ def record(patch: pytest.MonkeyPatch, *, run: bool = False) -> list[Sent]:
         constants: tuple[int, ...] = (),
         cost_ns: int = 0,
     ) -> Any:
-        whole = len(push) // 4
-        sent.append(Sent(kernel, struct.unpack(f"={whole}I", push[: 4 * whole]), constants))
+        sent.append(Sent(kernel, push, constants))
         assert math.prod(groups) > 0
         return submit(device, operation, kernel, ranges, push, groups, constants, cost_ns) if run else None
 

@@ -7,6 +7,8 @@ import struct
 from collections.abc import Sequence
 from typing import Any, Protocol
 
+from vkpar.abi.wire import SlotCheck
+from vkpar.abi.words import pack, padded
 from vkpar.arrays.array import Array
 from vkpar.comm.rig.arena import Arena
 from vkpar.comm.rig.rig import Rig
@@ -18,7 +20,6 @@ from vkpar.vulkan.memory.buffer import BufferRange
 
 SLOTS, WIRE = "slots", "wire"
 _PAIRS = 8  # of one launch of slot_check
-_CHECK = struct.Struct(f"<{4 + 2 * _PAIRS}I")
 _REPORT = struct.Struct("<4I")
 _FREE = 0  # the generation of a slot that is being written
 
@@ -72,9 +73,9 @@ class SlotChecks:
         for start in range(0, len(stamps), _PAIRS):
             pairs = stamps[start : start + _PAIRS]
             words = [word for slot, generation in pairs for word in (self._stamp(slot) // 4, generation)]
-            head = (int(write), self._arena.report_of(step.rank) // 4, len(pairs), 0)
-            push = _CHECK.pack(*head, *words, *([0] * (2 * _PAIRS - len(words))))
-            recorder.record_small(commands, "slot_check", push)
+            report = self._arena.report_of(step.rank) // 4
+            check = SlotCheck(int(write), report, len(pairs), 0, padded(words, 2 * _PAIRS))
+            recorder.record_small(commands, "slot_check", pack(check))
 
     def _stamp(self, slot: int) -> int:
         small, large = self._arena.small, self._arena.large

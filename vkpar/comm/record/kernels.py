@@ -5,8 +5,10 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
+from vkpar.abi import wire as abi
+from vkpar.abi.words import pack, padded, width
 from vkpar.comm.record.checks import SlotChecks, WireReports
 from vkpar.comm.record.plain_copies import Copier
 from vkpar.comm.record.timestamps import RankTimer
@@ -15,19 +17,21 @@ from vkpar.comm.rig.arena import Slab
 from vkpar.comm.rig.rig import Rig
 from vkpar.comm.schedule.steps import BLOCK, MOST_SOURCES, Forward, Reduce, Span, Step
 from vkpar.comm.wires import OPS, TEXELS, WirePlan, processor, variant
+from vkpar.graph.protocol import WireSend, WireStore
 from vkpar.vulkan.command import CommandBuffer
 from vkpar.vulkan.memory.buffer import BufferRange
-from vkpar.vulkan.tape import Places, Sent, Stored, Tape, TapedCommands
+from vkpar.vulkan.tape import Places, Tape, TapedCommands
 
 _UNIT = 16  # bytes that the wire kernels count slots in
 _BLOCKS_PER_GROUP = 8  # of both kernel variants, see shaders/wire_*.comp
 # Work-groups of a GPU's kernel. With so few, all of them reading at first and writing at last is no matter: measured on
 # H200s a link carries 33 GB/s each way with 64 to 132 of them, 28 with 16 and 24 with all at once.
 _MOST_GROUPS = 64
-_PUSH_WORDS = 8 + MOST_SOURCES
-_PUSH = struct.Struct(f"<{_PUSH_WORDS}I")
+_PUSH_NBYTES = 4 * width(abi.Reduce)  # of all wire kernels, so that they share a layout
 _BINDINGS = 4
 _WORD = 1 << 32
+
+_Words = TypeVar("_Words", abi.Reduce, abi.Forward)
 
 
 @dataclass(frozen=True)
@@ -46,18 +50,20 @@ class ReduceSpec:
     order: int = 0
     divisor: int = 1
 
-    def constants(self, action: Reduce) -> tuple[int, ...]:
+    def constants(self, action: Reduce, *, measure: bool) -> abi.ReduceConstants:
         """Return the specialization constants that ``action`` asks for; a single term is not compared."""
         terms = len(action.sources) + (action.own_at is not None)
         several = terms > 1
-        return (
-            len(action.sources),
-            int(action.own_at is not None),
-            int(action.to_array),
-            int(action.out_slot is not None),
-            OPS[self.op] if several else 0,
-            int(self.op == "avg" and action.finishes),
-            self.order if (several and self.op in ("max", "min")) or self.divides(action) else 0,
+        return abi.ReduceConstants(
+            sources=len(action.sources),
+            has_own=int(action.own_at is not None),
+            to_array=int(action.to_array),
+            to_slot=int(action.out_slot is not None),
+            op=OPS[self.op] if several else 0,
+            average=int(self.op == "avg" and action.finishes),
+            order=self.order if (several and self.op in ("max", "min")) or self.divides(action) else 0,
+            measure=int(measure),
+            own_at=action.own_at or 0,
         )
 
     def divides(self, action: Reduce) -> bool:
@@ -162,18 +168,18 @@ class Recorder:
             self._note_stored(action, runs[0], where)
         elif not action.sources and not action.own_stored:
             unit, name = self._unit(action.out_slot), plan.contribution.name
-            sent = Sent(name, action.span.count, self._slots.range.bare, unit, self._tail)
-            self.tape.note_sent(sent, _from(runs[0].source), _from(runs[0].target), where)
+            sent = WireSend(name, action.span.count, self._slots.range.bare, unit, self._tail)
+            self.tape.note(sent, (_from(runs[0].source), _from(runs[0].target)), where)
 
     def _note_stored(self, action: Reduce, run: _Run, where: tuple[int, int]) -> None:
         plan, constants = self._spec.plan, self._constants(action)
-        if variant(constants[4]) or run.source is None or run.target is None:
+        if variant(constants.op) or run.source is None or run.target is None:
             return
-        push = (run.source[1], run.target[1], *self._push(action))
+        words = self._words(action)._replace(source_at=run.source[1], target_at=run.target[1])
         name = plan.contribution.name
-        stored = Stored(name, action.span.count, constants, tuple(self._launches(run, push)))
+        stored = WireStore(name, action.span.count, constants, tuple(self._launches(run, words)))
         ranges = (run.source[0], run.target[0], self._slots.range, self._slots.range)
-        self.tape.note_stored(stored, ranges, _from(run.target), where)
+        self.tape.note(stored, (_from(run.target), *ranges), where)
 
     def _record_actions(self, commands: CommandBuffer, step: Step) -> None:
         for action in step.actions:
@@ -190,31 +196,33 @@ class Recorder:
         plan, operands = self._spec.plan, self._operands
         out = plan.final if action.final else plan.contribution
         constants = self._constants(action)
-        ending = variant(constants[4], self._report is not None, self._spec.divides(action))
+        ending = variant(constants.op, self._report is not None, self._spec.divides(action))
         own = (operands.targets if action.own_stored else operands.sources)[self.rank]
         source = own if action.own_at is not None else None
         target = operands.targets[self.rank] if action.to_array else None
-        push = self._push(action)
+        words = self._words(action)
         kernel = f"wire_reduce_{self._processor}_{plan.element}_{plan.contribution.name}_{out.name}"
         for run in self._runs(action.span, source, target):
             descriptors, source_at, target_at = self._bind(run)
-            self._dispatch(commands, (kernel, ending), constants, descriptors, (source_at, target_at, *push), run)
+            placed = words._replace(source_at=source_at, target_at=target_at)
+            self._dispatch(commands, (kernel, ending), constants, descriptors, placed, run)
 
-    def _constants(self, action: Reduce) -> tuple[int, ...]:
-        return (*self._spec.constants(action), int(self._report is not None), action.own_at or 0)
+    def _constants(self, action: Reduce) -> abi.ReduceConstants:
+        return self._spec.constants(action, measure=self._report is not None)
 
-    def _push(self, action: Reduce) -> tuple[int, ...]:
-        slots = (self._unit(slot) for slot in action.sources)
-        return (self._tail, self._unit(action.out_slot), *self._factor_words, *slots)
+    def _words(self, action: Reduce) -> abi.Reduce:
+        """Return the push constants of an action, but for those of a launch."""
+        slots = padded([self._unit(slot) for slot in action.sources], MOST_SOURCES)
+        return abi.Reduce(0, 0, 0, 0, self._tail, self._unit(action.out_slot), self._factor_words, slots)
 
     def _record_forward(self, commands: CommandBuffer, action: Forward) -> None:
         plan = self._spec.plan
-        push = (self._tail, self._unit(action.slot), self._unit(action.out_slot))
-        constants = (1, int(action.out_slot is not None))
+        words = abi.Forward(0, 0, 0, self._tail, self._unit(action.slot), self._unit(action.out_slot))
+        constants = abi.ForwardConstants(1, int(action.out_slot is not None))
         kernel = f"wire_forward_{self._processor}_{plan.forwarded}_{plan.final.name}"
         for run in self._runs(action.span, None, self._operands.targets[self.rank]):
             descriptors, _, target_at = self._bind(run)
-            self._dispatch(commands, (kernel, ""), constants, descriptors, (target_at, *push), run)
+            self._dispatch(commands, (kernel, ""), constants, descriptors, words._replace(target_at=target_at), run)
 
     def _runs(self, span: Span, source: Placement | None, target: Placement | None) -> Iterator[_Run]:
         """Cut ``span`` into whole blocks of which one binding each covers source and target, where they are given."""
@@ -234,15 +242,15 @@ class Recorder:
         kernel: tuple[str, str],
         constants: tuple[int, ...],
         descriptors: Any,
-        push: tuple[int, ...],
+        words: _Words,
         run: _Run,
     ) -> None:
-        for part, packed, groups in self._launches(run, push):
+        for part, placed, groups in self._launches(run, words):
             name = f"{kernel[0]}_{part}{kernel[1]}"
-            pipeline = self._device.pipelines.shipped(name, _BINDINGS, _PUSH.size, constants, self._texels)
-            commands.record_bound(pipeline, descriptors, packed, groups)
+            pipeline = self._device.pipelines.shipped(name, _BINDINGS, _PUSH_NBYTES, constants, self._texels)
+            commands.record_bound(pipeline, descriptors, pack(placed).ljust(_PUSH_NBYTES, b"\0"), groups)
 
-    def _launches(self, run: _Run, push: tuple[int, ...]) -> Iterator[tuple[str, bytes, tuple[int, int, int]]]:
+    def _launches(self, run: _Run, words: _Words) -> Iterator[tuple[str, _Words, tuple[int, int, int]]]:
         """Yield the whole blocks, then a block that is cut short: only that launch pays for the checks."""
         whole = run.end // BLOCK
         launches = (
@@ -251,9 +259,7 @@ class Recorder:
         )
         for part, first, number, end in launches:
             if number:
-                words = (end, first, *push)
-                packed = _PUSH.pack(*words, *([0] * (_PUSH_WORDS - len(words))))
-                yield part, packed, (self._groups(number), 1, 1)
+                yield part, words._replace(count_=end, first_block=first), (self._groups(number), 1, 1)
 
     def _groups(self, blocks: int) -> int:
         groups = -(-blocks // _BLOCKS_PER_GROUP)
@@ -287,7 +293,7 @@ class Recorder:
         unused = (self._slots.range, 0)
         source, target = run.source or run.target or unused, run.target or run.source or unused
         ranges = (source[0], target[0], self._slots.range, self._report or self._slots.range)
-        layout = self._device.pipelines.layout(_BINDINGS, _PUSH.size, self._texels)
+        layout = self._device.pipelines.layout(_BINDINGS, _PUSH_NBYTES, self._texels)
         texels = (source[0], self._slots.range)[: self._texels]
         skipped = run.first * BLOCK
         descriptors = self.tape.descriptors(layout.set_layout, ranges, texels)

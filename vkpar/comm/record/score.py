@@ -139,7 +139,7 @@ class LaidScore:
         self.steps: list[protocol.Step] = []
         for number, batch, step, moved in order:
             index, mine = rest[number], laid[number]
-            kernels = parts[number].tape.described(index, memory)
+            kernels = parts[number].tape.noted(index, memory)
             named = batch.rank, step.phase, batch.reads, batch.writes
             record, around = partial(mine.record, index), partial(mine.around, index)
             self.steps.append(protocol.Step(*named, record, kernels, around, *moved))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from vkpar.abi import arrays as abi
+from vkpar.abi.words import pack
 from vkpar.arrays.array import Array
 from vkpar.arrays.shape import dimensions
 from vkpar.dtypes import DType
@@ -59,6 +60,12 @@ def fill(kind: str, out: Array, seed: int, position: int, low: float, size: floa
         out.copy_from(aside)
         return
     window, first = place
-    push = struct.pack("=2I2Q2f", out.size, first, seed, position % (1 << 64), low, size)
+    push = pack(abi.Random(out.size, first, _halves(seed), _halves(position % (1 << 64)), float(low), float(size)))
     grid = fold_groups(out.device, -(-out.size // GROUP))
-    dispatch("random", f"random_{kind}", (out,), (window,), push, grid, (FLOATS.get(out.dtype.name, 3), first % 4 == 0))
+    constants = abi.RandomConstants(FLOATS.get(out.dtype.name, 3), first % 4 == 0)
+    dispatch("random", f"random_{kind}", (out,), (window,), push, grid, constants)
+
+
+def _halves(number: int) -> tuple[int, int]:
+    """Return the words of a number of 64 bits."""
+    return number % (1 << 32), number >> 32

@@ -10,6 +10,8 @@ from typing import Any, Final
 import numpy as np
 
 from vkpar import dtypes
+from vkpar.abi import arrays as abi
+from vkpar.abi.words import pack
 from vkpar.arrays.array import Array, check_same_device
 from vkpar.arrays.layout import WIDE
 from vkpar.errors import InvalidUsageError, UnsupportedError
@@ -21,7 +23,6 @@ from vkpar.ops.call.dispatch import (
     fold_groups,
     key_of,
     run_pair,
-    words,
 )
 from vkpar.ops.elementwise.cast import cast
 from vkpar.ops.elementwise.expressions import FLOATS, INTEGERS
@@ -176,19 +177,19 @@ def _take(table: Array, indices: Array, out: Array, key: tuple[object, ...] | No
         unit = 64 if row % 64 == 0 and table.device.info.tests_lanes else 16
     word = min(max(unit, 4), 16)
     even, odd = _patterns(table, min(unit, 4))
-    push = words(
-        out.nbytes // unit,
-        row // unit,
-        table.shape[0],
-        first * itemsize // min(unit, 16),
-        index_first,
-        rows_first * itemsize // word,
-        indices.dtype == dtypes.int32,
-        even,
-        odd,
+    told = abi.Take(
+        count_=out.nbytes // unit,
+        row=row // unit,
+        height=table.shape[0],
+        table_first=first * itemsize // min(unit, 16),
+        index_first=index_first,
+        rows_first=rows_first * itemsize // word,
+        is_signed=indices.dtype == dtypes.int32,
+        missing_even=even,
+        missing_odd=odd,
     )
     grid = fold_groups(table.device, -(-out.nbytes // (max(unit, 4) * _GROUP)))
-    dispatch("take", f"take_u{unit}", (table, indices, out), (seen, numbers, rows), push, grid, key=key)
+    dispatch("take", f"take_u{unit}", (table, indices, out), (seen, numbers, rows), pack(told), grid, key=key)
 
 
 def _take_halves(table: Array, indices: Array, out: Array) -> None:

@@ -6,13 +6,15 @@ import math
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from vkpar import dtypes
+from vkpar.abi import attention as abi
+from vkpar.abi.words import pack
 from vkpar.arrays.array import Array
 from vkpar.arrays.layout import broadcast_strides
 from vkpar.errors import InvalidUsageError, UnsupportedError
 from vkpar.ops.attention import kernels
 from vkpar.ops.attention.kvcache import KVCache
 from vkpar.ops.call import kept
-from vkpar.ops.call.call import Call, key_of, pack, repeat
+from vkpar.ops.call.call import Call, key_of, repeat
 from vkpar.ops.call.dispatch import (
     FLOATS,
     INTEGERS,
@@ -225,8 +227,10 @@ class _Attention:
         """Run the kernel that reads keys and values; ``sums``: where it stores what parts of them make."""
         call = self._call
         q, k, v = (bind(call, array) for array in (self._q, self._k, self._v))
-        mask = _Bound(q.array, q.range) if self._mask is None else self._bind_mask(self._mask)
-        lengths = _Bound(q.array, q.range) if self._lengths is None else self._bind_lengths(self._lengths)
+        mask = _Bound(q.array, q.range, words=(0,) * 5) if self._mask is None else self._bind_mask(self._mask)
+        lengths = (
+            _Bound(q.array, q.range, words=(0,) * 2) if self._lengths is None else self._bind_lengths(self._lengths)
+        )
         kernel, blocks, splits, counted = self._way
         out = target if sums is None or kernel.finishes else sums
         result = bind(call, out)
@@ -235,34 +239,25 @@ class _Attention:
             counters = call.table(kept.counters(call.device, counted)) if counted else None
             seen += [seen[-1] if array is None else (array, array.window()[0]) for array in (sums, counters)]
         whole = 16 // self._k.dtype.itemsize
-        constants = (
-            kernel.threads,
-            self._width,
-            FLOATS[self._q.dtype.name],
-            FLOATS[out.dtype.name],
-            k.multiples(whole) and v.multiples(whole),
-            q.multiples(4),
-            out is sums or result.multiples(4),
-            self._causal,
-            self._mask is not None,
-            mask.code,
-            lengths.code,
-            sums is not None,
-            *kernel.more,
+        own = abi.AttentionConstants(
+            threads=kernel.threads,
+            width=self._width,
+            q_type=FLOATS[self._q.dtype.name],
+            o_type=FLOATS[out.dtype.name],
+            v_wide=k.multiples(whole) and v.multiples(whole),
+            q_wide=q.multiples(4),
+            o_wide=out is sums or result.multiples(4),
+            causal=self._causal,
+            masked=self._mask is not None,
+            m_type=mask.code,
+            lengths=lengths.code,
+            split=sums is not None,
         )
-        push = pack(
-            self._batch,
-            self._kv_heads,
-            self._heads // self._kv_heads,
-            self._tokens,
-            self._keys,
-            blocks,
-            splits,
-            self._scale,
-            *(word for each in (q, k, v, result) for word in each.words),
-            *(mask.words or (0,) * 5),
-            *(lengths.words or (0,) * 2),
-        )
+        grouped = self._heads // self._kv_heads
+        sizes = (self._batch, self._kv_heads, grouped, self._tokens, self._keys, blocks, splits)
+        steps = (q, k, v, result, mask, lengths)
+        push = pack(abi.Attention(*sizes, float(self._scale), *(word for each in steps for word in each.words)))
+        constants = (*own, *kernel.more)
         cost = 2 * self._batch * self._heads * self._tokens * self._keys * self._width // _WORK_PER_NS
         name = f"{kernel.name}_{SHORT[self._k.dtype.name]}"
         arrays, ranges = zip(*seen, strict=True)
@@ -292,14 +287,8 @@ class _Attention:
         threads = kernels.combining(call.device, self._width)
         count = self._batch * self._heads * self._tokens
         made, _ = sums.window()
-        push = pack(
-            count,
-            self._heads,
-            self._tokens,
-            self._width,
-            quads,
-            count * splits * quads * 2,
-            *result.words,
-        )
-        constants = (threads, lanes, splits, FLOATS[result.array.dtype.name], result.multiples(4))
+        first = count * splits * quads * 2
+        push = pack(abi.Combine(count, self._heads, self._tokens, self._width, quads, first, *result.words))
+        o_type = FLOATS[result.array.dtype.name]
+        constants = abi.CombineConstants(threads, lanes, splits, o_type, result.multiples(4))
         call.dispatch("attention_combine", (sums, result.array), (made, result.range), push, count, constants)

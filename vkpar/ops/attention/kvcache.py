@@ -6,10 +6,12 @@ import operator
 from typing import TYPE_CHECKING
 
 from vkpar import dtypes
+from vkpar.abi import attention as abi
+from vkpar.abi.words import pack
 from vkpar.arrays.array import Array
 from vkpar.errors import InvalidUsageError, UnsupportedError
 from vkpar.ops.arrays.making import full
-from vkpar.ops.call.call import Call, key_of, pack, repeat
+from vkpar.ops.call.call import Call, key_of, repeat
 from vkpar.ops.call.dispatch import FLOATS, GROUP, INTEGERS, SHORT, check_arrays, check_float, check_out, check_overlap
 from vkpar.ops.call.strided import bind, stand_in, takes
 from vkpar.ops.rows.rope import Scaling, check_style, known_table, rope, table_of
@@ -180,11 +182,11 @@ class KVCache(Unpickled):
         (seen, p_first), (numbers, _) = places.window(), table.window()
         _, head, token = targets[-1].steps
         first, step = source.first, source.steps[-1]
-        push = pack(
-            *(heads, self.kv_heads, len(qkv), self.width, turning, self.tokens, self._pitch),
-            *(int(places.dtype == dtypes.int32), first, step, targets[-1].first, head, token, p_first),
-        )
-        constants = (neox, FLOATS[self.dtype.name], not (first % 4 or step % 4), targets[-1].multiples(4))
+        signed, q_first = int(places.dtype == dtypes.int32), targets[-1].first
+        sizes = (heads, self.kv_heads, len(qkv), self.width, turning, self.tokens, self._pitch)
+        push = pack(abi.RopeAppend(*sizes, signed, first, step, q_first, head, token, p_first))
+        wide, c_type = not (first % 4 or step % 4), FLOATS[self.dtype.name]
+        constants = abi.RopeAppendConstants(neox, c_type, wide, targets[-1].multiples(4))
         keys, values, length, queries = targets
         arrays = (source.array, places, table, *(each.array for each in (queries, keys, values, length)))
         ranges = (source.range, seen, numbers, *(each.range for each in (queries, keys, values, length)))
@@ -229,17 +231,11 @@ class KVCache(Unpickled):
         targets = [bind(call, result) for result in call.results]
         places = call.packed(2)
         seen, first = places.window()
-        push = pack(
-            self.kv_heads,
-            count,
-            self.tokens,
-            self.width,
-            self._pitch,
-            int(places.size > 1),
-            first,
-            *(word for each in (one, two) for word in (each.first, *each.steps[1:])),
-        )
-        constants = (FLOATS[self.dtype.name], one.multiples(4) and two.multiples(4), FLOATS[v.dtype.name])
+        sizes, each = (self.kv_heads, count, self.tokens, self.width, self._pitch), int(places.size > 1)
+        steps = (word for bound in (one, two) for word in (bound.first, *bound.steps[1:]))
+        push = pack(abi.Append(*sizes, each, first, *steps))
+        wide = one.multiples(4) and two.multiples(4)
+        constants = abi.AppendConstants(FLOATS[self.dtype.name], wide, FLOATS[v.dtype.name])
         arrays = (one.array, two.array, places, *(each.array for each in targets))
         ranges = (one.range, two.range, seen, *(each.range for each in targets))
         groups = -(-self.kv_heads * count * self._pitch // GROUP)

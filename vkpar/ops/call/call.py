@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import copy
-import struct
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from vkpar.abi import elementwise as abi
+from vkpar.abi.words import pack
 from vkpar.arrays.array import Array
-from vkpar.ops.call.dispatch import GROUP, SHORT, fold_groups, spans, submit, window, words
+from vkpar.ops.call.dispatch import GROUP, SHORT, fold_groups, spans, submit, window
 from vkpar.plans import Form, Plan, Recipe, form_of
 from vkpar.plans import make as make_plan
 
@@ -177,8 +178,8 @@ class Call:
         for start, count in spans(a.size, (a, 0), (out, 0), pairs=out.dtype.itemsize == 2):
             source, a_first = window(a, start, count)
             target, o_first = out.window(start, count)
-            constants = (a_first % 4 == 0, o_first % 4 == 0)
-            push = words(count, a_first, o_first)
+            constants = abi.CastConstants(a_first % 4 == 0, o_first % 4 == 0)
+            push = pack(abi.Cast(count, a_first, o_first))
             self.dispatch(kernel, (a, out), (source, target), push, -(-count // GROUP), constants)
 
 
@@ -186,8 +187,3 @@ def _begins_later(array: Array, item: BufferRange) -> bool:
     """Say whether a range begins after its array does, or lies in other memory."""
     storage = array.storage
     return storage.ready is None or item.offset > storage.base + array.byte_offset
-
-
-def pack(*values: float) -> bytes:
-    """Pack push constants: whole numbers as unsigned words, others as float32."""
-    return struct.pack("=" + "".join("I" if isinstance(v, int) else "f" for v in values), *values)

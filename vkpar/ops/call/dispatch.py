@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import numbers
-import struct
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -224,8 +223,3 @@ def submit(
     pipeline = logical.pipelines.shipped(kernel, len(ranges), len(push), constants, pushes=pushes)
     logical.dispatch(operation, pipeline, ranges, push, groups, cost_ns)
     return pipeline
-
-
-def words(*values: int) -> bytes:
-    """Pack push constants."""
-    return struct.pack(f"={len(values)}I", *values)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any, Final
 
 from vkpar import dtypes
+from vkpar.abi import elementwise as abi
+from vkpar.abi.words import pack
 from vkpar.arrays.array import Array
 from vkpar.dtypes import DType
 from vkpar.errors import UnsupportedError
@@ -23,7 +25,6 @@ from vkpar.ops.call.dispatch import (
     run_pair,
     spans,
     window,
-    words,
     writable_in_place,
 )
 from vkpar.ops.elementwise.shipped import SHIPPED
@@ -141,15 +142,15 @@ def _dispatch(
     range_o, o_first = out.window(start, count)
     phase = b_start % bias if bias else 0
     blocks = _blocks(out, count)
-    constants = (
-        a_first % 4 == 0,
-        b_first % 4 == 0 and bias % 4 == 0 and phase % 4 == 0,
-        o_first % 4 == 0,
-        bias != 0,
-        count % 4 == 0 and (a.device.info.is_cpu or count >= _LARGE),
-        blocks,
+    constants = abi.AddConstants(
+        a_wide=a_first % 4 == 0,
+        b_wide=b_first % 4 == 0 and bias % 4 == 0 and phase % 4 == 0,
+        o_wide=o_first % 4 == 0,
+        bias=bias != 0,
+        whole=count % 4 == 0 and (a.device.info.is_cpu or count >= _LARGE),
+        blocks=blocks,
     )
-    push = words(count, a_first, b_first, o_first, max(bias, 1), phase)
+    push = pack(abi.Add(count, a_first, b_first, o_first, max(bias, 1), phase))
     kernel = f"add_{SHORT[a.dtype.name]}_{SHORT[b.dtype.name]}"
     grid = fold_groups(a.device, -(-count // (GROUP * blocks)))
     dispatch("add", kernel, (a, b, out), (range_a, range_b, range_o), push, grid, constants, key=key)

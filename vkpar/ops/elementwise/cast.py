@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from vkpar import dtypes
+from vkpar.abi import elementwise as abi
+from vkpar.abi.words import pack
 from vkpar.arrays.array import Array
 from vkpar.ops.call.dispatch import (
     FLOATS,
@@ -20,7 +22,6 @@ from vkpar.ops.call.dispatch import (
     run_single,
     spans,
     window,
-    words,
     writable_in_place,
 )
 from vkpar.ops.elementwise.run import computed
@@ -110,8 +111,8 @@ def convert(a: Array, out: Array, key: tuple[object, ...] | None = None) -> None
     for start, count in spans(a.size, (a, 0), (out, 0), pairs=out.dtype.itemsize == 2):
         source, a_first = window(a, start, count)
         target, o_first = out.window(start, count)
-        constants = (a_first % 4 == 0, o_first % 4 == 0)
+        constants = abi.CastConstants(a_first % 4 == 0, o_first % 4 == 0)
         grid = fold_groups(a.device, -(-count // GROUP))
-        push = words(count, a_first, o_first)
+        push = pack(abi.Cast(count, a_first, o_first))
         kept = key if count == a.size else None
         dispatch("cast", kernel, (a, out), (source, target), push, grid, constants, key=kept)

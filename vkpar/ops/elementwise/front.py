@@ -8,6 +8,7 @@ import weakref
 from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from vkpar.abi.elementwise import Specialized
 from vkpar.arrays.array import Array
 from vkpar.errors import InvalidUsageError
 from vkpar.ops.elementwise.expressions import INTEGERS, WEAK_FLOAT, WEAK_INT, Expression, parse, typed
@@ -103,7 +104,7 @@ class _Compiled:
         types = tuple({WEAK_INT: "int32", WEAK_FLOAT: "float32"}.get(kind, kind) for kind in kinds)
         return Meaning(Kind(kinds, results), types, results)
 
-    def pipeline(self, device: Device, kind: Kind, constants: tuple[int, ...], form: str) -> Pipeline:
+    def pipeline(self, device: Device, kind: Kind, constants: Specialized, form: str) -> Pipeline:
         """Return a pipeline, compiled at the first call of its kind."""
         held = self._held.setdefault(device, {})
         key = (kind, form, constants)
@@ -113,7 +114,14 @@ class _Compiled:
             bindings = len(kind.bound) + len(kind.results)
             logical = device.logical
             pipeline = held[key] = logical.pipelines.lease(
-                name, spirv, "main", bindings, 4 * WORDS, constants, pushes=logical.pushes(bindings), own=True
+                name,
+                spirv,
+                "main",
+                bindings,
+                4 * WORDS,
+                (*constants.lying, *constants.types),
+                pushes=logical.pushes(bindings),
+                own=True,
             )
         return pipeline
 

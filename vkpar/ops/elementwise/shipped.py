@@ -6,6 +6,7 @@ from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from vkpar import dtypes
+from vkpar.abi.elementwise import Specialized
 from vkpar.arrays.array import Array
 from vkpar.arrays.operators import operations
 from vkpar.errors import UnsupportedError
@@ -108,16 +109,17 @@ class Shipped:
             raise MixedTypesError(f"{self.name}: {result} with a float: cast the array to float32", "float32")
         return result
 
-    def pipeline(self, device: Device, kind: Kind, constants: tuple[int, ...], form: str) -> Pipeline:
+    def pipeline(self, device: Device, kind: Kind, constants: Specialized, form: str) -> Pipeline:
         """Return a pipeline for one of its kernels."""
         bindings = len(kind.bound) + len(kind.results)
         if kind.open and form != TILE:
-            dtypes_of = zip((*(kind.inputs[n] for n in kind.bound), *kind.results), constants[-bindings:], strict=True)
+            dtypes_of = zip((*(kind.inputs[n] for n in kind.bound), *kind.results), constants.types, strict=True)
             if all(code == 0 for dtype, code in dtypes_of if dtype in FLOATS):
-                kind, constants = kind.closed, constants[:-bindings]
+                kind, constants = kind.closed, Specialized(constants.lying)
         name = self._builtin.kernel(kind, form)
         logical = device.logical
-        return logical.pipelines.shipped(name, bindings, 4 * WORDS, constants, pushes=logical.pushes(bindings))
+        given = (*constants.lying, *constants.types)
+        return logical.pipelines.shipped(name, bindings, 4 * WORDS, given, pushes=logical.pushes(bindings))
 
 
 def _is_whole(number: object) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from vkpar.abi import elementwise as abi
 from vkpar.arrays.array import Array
 from vkpar.arrays.layout import WIDE
 from vkpar.ops.call.dispatch import fold_groups
@@ -89,7 +90,7 @@ class Operation(Protocol):
             UnsupportedError: types that the operation does not compute.
         """
 
-    def pipeline(self, device: Device, kind: Kind, constants: tuple[int, ...], form: str) -> Pipeline:
+    def pipeline(self, device: Device, kind: Kind, constants: abi.Specialized, form: str) -> Pipeline:
         """Return a pipeline for one of its kernels."""
 
 
@@ -278,24 +279,30 @@ class Dispatch:
         rows = all(is_wide for is_wide, mode in zip(wide, geometry.modes, strict=True) if mode == ROW)
         return rows and all(out.byte_offset + out.nbytes == out.storage.nbytes for out in self._outs)
 
-    def _constants(self, form: str, grid: tuple[int, int, int]) -> tuple[int, ...]:
+    def _constants(self, form: str, grid: tuple[int, int, int]) -> abi.Specialized:
         geometry, kind = self._geometry, self._meaning.kind
-        if form == ROWS:
-            units, threads = self._row_units()
-            made = [self._row_blocks(), math.prod(grid) * threads == units * geometry.counts[1], threads]
-        elif form == FULL:
-            threads = self._full_threads()
-            made = [threads, math.prod(grid) * threads * 4 * FULL_BLOCKS == geometry.counts[0], 1]
-        else:
-            made = [geometry.rows, geometry.width] if geometry.tile else [self._blocks(), self._is_whole()]
-            made.append(len(geometry.counts))
+        lying = list(self._shape(form, math.prod(grid)))
         for number, (_, first) in enumerate(self._bindings):
             mode = self._row_mode(number) if form == ROWS else geometry.modes[number]
-            made += [mode, geometry.is_wide(number, first, 8 if form in (FULL, ROWS) else 4)]
-        if kind.open:
-            types = [self._meaning.types[number] for number in kind.bound]
-            made += [_CODES[dtype] for dtype in (*types, *(out.dtype.name for out in self._outs))]
-        return tuple(made)
+            lying += abi.Lying(mode, geometry.is_wide(number, first, 8 if form in (FULL, ROWS) else 4))
+        if not kind.open:
+            return abi.Specialized(tuple(lying))
+        types = (*(self._meaning.types[number] for number in kind.bound), *(out.dtype.name for out in self._outs))
+        return abi.Specialized(tuple(lying), tuple(_CODES[dtype] for dtype in types))
+
+    def _shape(self, form: str, groups: int) -> abi.Flat | abi.Tile | abi.Rows | abi.Full:
+        """Return the constants that say what so many work-groups make."""
+        geometry = self._geometry
+        if form == ROWS:
+            units, threads = self._row_units()
+            return abi.Rows(self._row_blocks(), groups * threads == units * geometry.counts[1], threads)
+        if form == FULL:
+            threads = self._full_threads()
+            return abi.Full(threads, groups * threads * 4 * FULL_BLOCKS == geometry.counts[0])
+        dims = len(geometry.counts)
+        if geometry.tile:
+            return abi.Tile(geometry.rows, geometry.width, dims)
+        return abi.Flat(self._blocks(), self._is_whole(), dims)
 
     def _words(self) -> Words:
         geometry, kind = self._geometry, self._meaning.kind

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from vkpar.abi import matmul as abi
 from vkpar.ops.tiles import cores, matvec, occupancy
 
 if TYPE_CHECKING:
@@ -54,9 +55,13 @@ class Spread(NamedTuple):
         """Columns of a work-group."""
         return self.columns
 
-    def constants(self, info: DeviceInfo) -> tuple[int, ...]:
+    def shape(self, m: int) -> abi.StreamShape:
+        """Return the constants that say what a work-group makes of ``m`` rows."""
+        return abi.StreamShape(m, self.columns)
+
+    def tail(self, info: DeviceInfo) -> abi.QuantizedCoresTail:
         """Return the constants that follow those of every product by quantised weights."""
-        return (self.turns, self.threads, info.features.subgroup_size, self.high)
+        return abi.QuantizedCoresTail(self.turns, self.threads, info.features.subgroup_size, self.high)
 
     def shared_nbytes(self, kind: Kind, m: int, warp: int) -> int:
         """Return the bytes of shared memory that it takes for ``m`` rows, with subgroups of ``warp``."""

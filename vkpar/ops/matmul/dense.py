@@ -8,7 +8,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from vkpar import dtypes
-from vkpar.ops.call.dispatch import FLOATS, SHORT, dispatch, fold_groups, window, words, writable_in_place
+from vkpar.abi import matmul as abi
+from vkpar.abi.words import pack
+from vkpar.ops.call.dispatch import FLOATS, SHORT, dispatch, fold_groups, window, writable_in_place
 from vkpar.ops.elementwise.cast import convert
 from vkpar.ops.tiles import cores, cpu, matvec, occupancy, streamed, tiled
 from vkpar.ops.tiles.cut import Operand, Tile, tiles
@@ -18,6 +20,7 @@ from vkpar.ops.tiles.product import Matrix, Product
 if TYPE_CHECKING:
     from vkpar.arrays.array import Array
     from vkpar.device import Device
+    from vkpar.dtypes import DType
     from vkpar.ops.call.call import Call
     from vkpar.vulkan.memory.buffer import BufferRange
 
@@ -30,6 +33,8 @@ _SMALL: Final = "matmul_small"
 _SMALL_HALVES: Final = 4  # rows: for more, halves are converted once and not by each work-group that reads them
 _MATVEC: Final = "matvec"
 _CORES: Final = "matmul_cores"
+
+_Shape = abi.RowsShape | abi.TiledShape | abi.CoresShape | abi.StreamShape
 
 
 @dataclass(frozen=True)
@@ -129,9 +134,10 @@ def _in_eights(product: Product, out: Array, epilogue: Epilogue, call: Call) -> 
     arrays = [a.array, b.array, out, *(array for array, _, _ in added)]
     ranges = [*made.ranges, *(bound for _, bound, _ in added)]
     kernel = f"{made.kernel}_{'biased' if added else 'plain'}"
-    constants = (int(fused and bool(epilogue.activation)), *made.constants)
-    steps = (a.row, b.row, product.n, a.batch, b.batch, product.m * product.n)
-    push = words(product.m, product.n, product.k, *made.firsts, *steps, *(first for *_, first in added))
+    constants = made.constants._replace(relu=int(fused and bool(epilogue.activation)))
+    m, n, k = product.m, product.n, product.k
+    lanes = abi.Lanes(m, n, k, *made.firsts, a.row, b.row, n, a.batch, b.batch, m * n)
+    push = pack(lanes, *(abi.LanesBias(first) for *_, first in added))
     cost_ns = product.batch * product.work // _WORK_PER_NS
     if product.key is None or not epilogue.empty:
         call.dispatch(kernel, arrays, ranges, push, made.groups, constants, cost_ns, layers=product.batch)
@@ -294,34 +300,45 @@ def _dispatch(how: _How, product: Product, out: Matrix, tile: Tile) -> None:
     constants: tuple[int, ...] = ()
     if how.kernel == _SMALL and (in_parts or (not adds and cpu.takes(product, out, firsts, (m, n, k)))):
         spirv, groups, constants = cpu.kernel_of(product, how.cut.parts, m, n)
-        push = [m, n, k, *firsts, a.row, b.row, out.row, *batches]
-        push += [number * out.batch] if in_parts else []
+        lanes = abi.Lanes(m, n, k, *firsts, a.row, b.row, out.row, *batches)
+        packed = pack(lanes, *([abi.LanesPart(number * out.batch)] if in_parts else []))
     elif how.kernel == _SMALL:
         steps = (1, b.row) if product.transpose_b else (b.row, 1)
-        push = [m, n, k, *firsts, a.row if not product.transpose_a else 1, *steps, out.row, adds]
-        push += [a.row if product.transpose_a else 1, *batches] if forms else []
+        along, across = (1, a.row) if product.transpose_a else (a.row, 1)
+        small = abi.Small(m, n, k, *firsts, along, *steps, out.row, adds)
+        packed = pack(small, *([abi.SmallForms(across, *batches)] if forms else []))
     else:
-        push = [m, n, k, *firsts, a.row, b.row, out.row, adds]
         multiples = _multiples(product, out, firsts, (m, n, k))
-        constants = (*(FLOATS[x.dtype.name] for x in arrays), product.transpose_b)
-        constants += (*(step % 4 == 0 for step in multiples), *shape, *(step % 8 == 0 for step in multiples[:2]))
         more = _Extras.of(how.follows, product, out, tile)
+        constants = _constants(how, product, [x.dtype for x in arrays], shape, multiples, more.wide)
+        packed = pack(abi.Product(m, n, k, *firsts, a.row, b.row, out.row, adds))
         if forms:
             arrays, ranges = [*arrays, *more.arrays], [*ranges, *more.ranges(range_a)]
         if forms or how.core is not None:
-            push += [*batches, how.cut.parts, how.cut.k_part, number * out.batch, *more.push]
-            constants = (*constants, product.transpose_a, *how.follows.constants, more.wide)
-    if how.core is not None:
-        constants += how.core.constants(product.device.info, eights=multiples[2] % 8 == 0)
-    elif how.kernel == tiled.KERNEL:
-        constants = tiled.with_threads(constants, how.cut.tile, tiled.sums_of(product.device.info))
-    cost_ns, key, packed = int(number * m * n * k / how.work_per_ns), product.key, words(*push)
+            packed += pack(abi.Forms(*batches, how.cut.parts, how.cut.k_part, number * out.batch, *more.push))
+    cost_ns, key = int(number * m * n * k / how.work_per_ns), product.key
     if forms or how.core is not None or key is None:
         how.call.dispatch(spirv, arrays, ranges, packed, groups, constants, cost_ns, layers=layers)
         return
     grid, swapped = fold_groups(product.device, groups), product.swapped
     dispatch("matmul", spirv, arrays, ranges, packed, grid, constants, cost_ns=cost_ns, key=key, swapped=swapped)
     how.call.forget()  # a plan is all of it
+
+
+def _constants(
+    how: _How, product: Product, types: list[DType], shape: _Shape, multiples: list[int], residual_wide: bool
+) -> tuple[int, ...]:
+    """Return the specialization constants of a kernel of GPUs."""
+    a_type, b_type, o_type = (FLOATS[dtype.name] for dtype in types)
+    operands = abi.Operands(a_type, b_type, o_type, product.transpose_b, *(step % 4 == 0 for step in multiples))
+    shape = shape._replace(a_eights=multiples[0] % 8 == 0, b_eights=multiples[1] % 8 == 0)
+    follows = how.follows.constants(residual_wide=residual_wide)
+    tail: tuple[int, ...] = ()
+    if how.core is not None:
+        tail = how.core.tail(product.device.info, eights=multiples[2] % 8 == 0)
+    elif how.kernel == tiled.KERNEL:
+        tail = tiled.tail(how.cut.tile, tiled.sums_of(product.device.info))
+    return (*operands, *shape, *abi.Turned(product.transpose_a), *follows, *tail)
 
 
 class _Extras(NamedTuple):
@@ -368,20 +385,20 @@ def _multiples(product: Product, out: Matrix, firsts: tuple[int, ...], sizes: tu
     ]
 
 
-def _grid(how: _How, product: Product, m: int, n: int, forms: bool) -> tuple[int, tuple[str, str], tuple[int, int]]:
+def _grid(how: _How, product: Product, m: int, n: int, forms: bool) -> tuple[int, tuple[str, str], _Shape]:
     """Return the number of work groups, the halves of the kernel's name, and how much a group makes, as constants."""
     if how.kernel == _MATVEC:
         info, itemsize = product.device.info, product.b.array.dtype.itemsize
         turned = product.transpose_b
         groups, name, span = matvec.choose(info, m, n, itemsize, transpose_b=turned, forms=forms)
-        return groups, (_MATVEC, name.removeprefix(_MATVEC)), (m, span)
+        return groups, (_MATVEC, name.removeprefix(_MATVEC)), abi.RowsShape(m, span)
     if how.kernel == _SMALL:
         rows = next(rows for rows in (1, 4, 8) if m <= rows or rows == 8)
         types = "_".join(SHORT[matrix.array.dtype.name] for matrix in (product.a, product.b))
-        return -(-m // (4 * rows)) * -(-n // 64), (_SMALL, f"_{types}_rows{rows}"), (0, 0)
+        return -(-m // (4 * rows)) * -(-n // 64), (_SMALL, f"_{types}_rows{rows}"), abi.RowsShape(0, 0)
     high, broad = how.cut.tile
     if how.core is not None:
         variant = how.core.variant(product.a.array.dtype.name)
-        return -(-m // high) * -(-n // broad), (how.core.kernel, variant), how.core.tile
+        return -(-m // high) * -(-n // broad), (how.core.kernel, variant), how.core.shape(product.device.info)
     shape = tiled.shape(how.cut.tile, tiled.sums_of(product.device.info))
     return -(-m // (64 * high)) * -(-n // (64 * broad)), (tiled.KERNEL, ""), shape

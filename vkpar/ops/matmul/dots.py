@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from vkpar.abi import matmul as abi
 from vkpar.ops.tiles import matvec, occupancy
 
 if TYPE_CHECKING:
@@ -40,6 +41,10 @@ class Spread(NamedTuple):
     turns: int
     passes: int
     threads: int
+
+    def shape(self, m: int) -> abi.QuantizedShape:
+        """Return the constants that say what a work-group makes of ``m`` rows."""
+        return abi.QuantizedShape(m, self.span, self.columns, self.turns)
 
     def each(self, kind: Kind) -> int:
         """Return how many fours of the row's elements an invocation makes whole numbers of at once, 2 or 4."""

@@ -8,10 +8,12 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from vkpar import dtypes
+from vkpar.abi import matmul as abi
+from vkpar.abi.words import pack
 from vkpar.arrays.array import Array
 from vkpar.errors import InvalidUsageError
-from vkpar.ops.call.call import Call, key_of, pack, repeat
-from vkpar.ops.call.dispatch import FLOATS, check_arrays, window, words, writable_in_place
+from vkpar.ops.call.call import Call, key_of, repeat
+from vkpar.ops.call.dispatch import FLOATS, check_arrays, window, writable_in_place
 from vkpar.ops.elementwise.cast import convert
 from vkpar.ops.matmul import cores as quantized_cores
 from vkpar.ops.matmul import dots as integer_dots
@@ -51,6 +53,10 @@ class Spread(NamedTuple):
     columns: int
     turns: int
     passes: int
+
+    def shape(self, m: int) -> abi.QuantizedShape:
+        """Return the constants that say what a work-group makes of ``m`` rows."""
+        return abi.QuantizedShape(m, self.span, self.columns, self.turns)
 
     @property
     def width(self) -> int:
@@ -340,30 +346,31 @@ def dispatch(
         way = spread(device, kind, m, piece.rows, k, together)
         name = f"quantized_matvec{'_folded' if fold else ''}_{kind.name}_rows{1 if m == 1 else MOST_ROWS}"
         name += "_subgroups" if matvec.adds_up(device.info) else "_alone"
-    push = [m, n, k, a_first, b_first // 4, o_first, k, k // kind.chunk, columns, 0]
-    push += [0, 0, 0, 1, k, 0, x_first, 1, r_first, s_first // kind.per_block]
+    words: list[tuple[float, ...]] = [
+        abi.Product(m, n, k, a_first, b_first // 4, o_first, k, k // kind.chunk, columns),
+        abi.Forms(k_part=k, bias_first=x_first, residual_first=r_first),
+        abi.Scales(s_first // kind.per_block),
+    ]
     wide = a_first % 4 == 0, False, not (o_first % 4 or columns % 4)
-    constants: tuple[int, ...] = (FLOATS[a.dtype.name], FLOATS["float32"], FLOATS[out.dtype.name], True, *wide)
-    if isinstance(way, quantized_cores.Spread):
-        spans, others = (way.columns, 0, 0), way.constants(device.info)
-    else:
-        spans, others = way[:3], (way.passes,)
-    constants += (m, *spans, False, *follows.constants, not (r_first % 4 or columns % 4), *others)
+    operands = abi.Operands(FLOATS[a.dtype.name], FLOATS["float32"], FLOATS[out.dtype.name], True, *wide)
+    after = follows.constants(residual_wide=not (r_first % 4 or columns % 4))
+    constants: tuple[int, ...] = (*operands, *way.shape(m), *abi.Turned(), *after)
+    constants += way.tail(device.info) if isinstance(way, quantized_cores.Spread) else abi.PassesTail(way.passes)
     arrays = [a, piece.chunks, out, a if bias is None else bias, a if residual is None else residual, piece.scales]
-    ranges, packed = [range_a, range_b, range_o, range_x, range_r, range_s], words(*push)
+    ranges = [range_a, range_b, range_o, range_x, range_r, range_s]
     if fold is not None:
         range_n, n_first, norm_wide = fold.window(range_a)
         arrays, ranges = [*arrays, a if fold.norm is None else fold.norm], [*ranges, range_n]
-        packed += pack(n_first, float(fold.eps))
-        constants += (*fold.constants, norm_wide, gated)
+        words.append(abi.Norm(n_first, float(fold.eps)))
+        constants += fold.constants(wide=norm_wide)
     if isinstance(way, integer_dots.Spread):
-        constants += () if fold else (0,) * 4
-        constants += (way.threads, not (k // kind.block % 2 or s_first % 2), way.each(kind))
+        constants += () if fold else abi.FoldTail()
+        constants += abi.DotsTail(way.threads, not (k // kind.block % 2 or s_first % 2), way.each(kind))
     call.dispatch(
         name,
         arrays,
         ranges,
-        packed,
+        pack(*words),
         -(-piece.rows // way.width),
         constants,
         m * piece.rows * k // _WORK_PER_NS,

@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from vkpar import dtypes
+from vkpar.abi import matmul as abi
+from vkpar.abi.words import pack
 from vkpar.arrays.array import Array
 from vkpar.errors import InvalidUsageError
-from vkpar.ops.call.call import Call, key_of, pack, repeat
+from vkpar.ops.call.call import Call, key_of, repeat
 from vkpar.ops.call.dispatch import FLOATS, batch_of, check_arrays, check_float, check_number, window
 from vkpar.ops.call.dispatch import writable_in_place as writable
 from vkpar.ops.elementwise.cast import cast
@@ -249,16 +251,19 @@ def _dispatch(call: Call, follows: Epilogue, fold: Fold) -> None:
     range_n, n_first, norm_wide = fold.window(range_a)
     groups, kernel, span = matvec.choose_folded(device.info, m, columns, gated=fold.gated)
     steps = math.gcd(a_first, k), math.gcd(b_first, k), math.gcd(o_first, n)
-    constants: tuple[int, ...] = (*(FLOATS[array.dtype.name] for array in (a, b, out)), True)
-    constants += (*(step % 4 == 0 for step in steps), m, span, *(step % 8 == 0 for step in steps[:2]), False)
-    constants += (*follows.constants, not math.gcd(r_first, n) % 4, 0, *fold.constants, norm_wide, fold.gated)
-    push = [m, n, k, a_first, b_first, o_first, k, k, n, 0, 0, 0, 0, 1, k, 0, x_first, 1, r_first, n_first]
+    a_type, b_type, o_type = (FLOATS[array.dtype.name] for array in (a, b, out))
+    operands = abi.Operands(a_type, b_type, o_type, True, *(step % 4 == 0 for step in steps))
+    shape = abi.RowsShape(m, span, *(step % 8 == 0 for step in steps[:2]))
+    after = follows.constants(residual_wide=not math.gcd(r_first, n) % 4)
+    constants = (*operands, *shape, *abi.Turned(), *after, *abi.PassesTail(), *fold.constants(wide=norm_wide))
+    product = abi.Product(m, n, k, a_first, b_first, o_first, k, k, n)
+    forms = abi.Forms(k_part=k, bias_first=x_first, residual_first=r_first)
     arrays = [a if array is None else array for array in (bias, residual, fold.norm)]
     call.dispatch(
         kernel,
         [a, b, out, *arrays],
         [range_a, range_b, range_o, range_x, range_r, range_n],
-        pack(*push, float(fold.eps)),
+        pack(product, forms, abi.Norm(n_first, float(fold.eps))),
         groups,
         constants,
         m * columns * k // _WORK_PER_NS,

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 
 from vkpar import dtypes
+from vkpar.abi import arrays as abi
+from vkpar.abi.words import pack
 from vkpar.arrays.array import Array
 from vkpar.arrays.host import HostArray
 from vkpar.arrays.region import sliced
@@ -27,7 +29,6 @@ from vkpar.ops.call.dispatch import (
     fold_groups,
     submit,
     window,
-    words,
     writable_in_place,
 )
 from vkpar.unpickled import Unpickled
@@ -298,7 +299,7 @@ def _pack(kind: Kind, blocks: Array, chunks: Array, scales: Array) -> None:
     (seen, first), (written, chunks_first), (multipliers, scales_first) = (
         array.window() for array in (blocks, chunks, scales)
     )
-    push = words(count, first, chunks_first, scales_first * kind.scales.itemsize // 4)
+    push = pack(abi.Pack(count, first, chunks_first, scales_first * kind.scales.itemsize // 4))
     together = 1 if kind.per_block > 1 else 2
     grid = fold_groups(blocks.device, -(-count // (together * _THREADS)))
     ranges = (seen, written, multipliers)
@@ -349,9 +350,9 @@ def _unpack(call: Call, kind: Kind, start: int, count: int) -> None:
     written, first = out.window(start * columns, count * columns)
     indices, index = window(numbers[0], start, count) if numbers else (seen, 0)
     total = count * columns
-    push = words(total, chunk, scale // kind.per_block, first, columns // 4, chunks.shape[0], index)
+    push = pack(abi.Unpack(total, chunk, scale // kind.per_block, first, columns // 4, chunks.shape[0], index))
     is_signed = bool(numbers) and numbers[0].dtype == dtypes.int32
-    constants = (FLOATS[out.dtype.name], first % 4 == 0, bool(numbers), is_signed)
+    constants = abi.UnpackConstants(FLOATS[out.dtype.name], first % 4 == 0, bool(numbers), is_signed)
     arrays, ranges = (chunks, scales, out, *(numbers or [chunks])), (seen, multipliers, written, indices)
     call.dispatch(f"quantized_unpack_{kind.name}", arrays, ranges, push, -(-total // GROUP), constants)
 

@@ -13,10 +13,12 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from vkpar import dtypes
+from vkpar.abi import reduce as abi
+from vkpar.abi.words import pack
 from vkpar.arrays.array import Array
 from vkpar.device import Device
 from vkpar.dtypes import DType
-from vkpar.ops.call.call import Call, pack
+from vkpar.ops.call.call import Call
 from vkpar.ops.call.dispatch import SHORT, window
 from vkpar.vulkan.machine.physical import ALIGNMENT
 
@@ -333,14 +335,22 @@ def _dispatch(call: Call, p: Problem, piece: Piece) -> None:
     units = piece.blocks * piece.parts * -(-piece.columns // 4)
     constants, push, whole = told(p, piece, extent, (a_first, o_first), (step, row), skipped)
     groups, layers, kernel = -(-units * p.lanes // p.group), 1, p.kernel(whole=whole)
-    if "columns_w64" in kernel and _is_straight(p, piece, extent, step == extent * row):
-        groups, layers, constants = piece.columns // (4 * p.group), piece.blocks * piece.parts, (*constants, 1)
+    if (
+        isinstance(constants, abi.ColumnsConstants)
+        and "columns_w64" in kernel
+        and _is_straight(p, piece, extent, step == extent * row)
+    ):
+        groups, layers, constants = (
+            piece.columns // (4 * p.group),
+            piece.blocks * piece.parts,
+            constants._replace(straight=1),
+        )
     call.dispatch(kernel, (source, p.target), (range_a, range_o), push, groups, constants, layers=layers)
 
 
 def told(
     p: Problem, piece: Piece, extent: int, firsts: tuple[int, int], steps: tuple[int, int], skipped: int = 0
-) -> tuple[tuple[int, ...], bytes, bool]:
+) -> tuple[abi.RowsConstants | abi.ColumnsConstants, bytes, bool]:
     """Return what a kernel is specialized by, its push constants, and whether it reads runs of four at multiples.
 
     Args:
@@ -353,15 +363,15 @@ def told(
     """
     (a_first, o_first), (step, row) = firsts, steps
     wide = a_first % 4 == 0 and (step % 4 == 0 or piece.blocks == 1)
-    constants: tuple[int, ...] = (p.group, wide, IN_A_ROW if on_cpu(p.source.device) else 0)
-    counts: tuple[int, ...] = (piece.blocks, extent, step, piece.parts, p.part, p.lanes)
-    whole = wide and extent % 4 == 0
-    if p.columns > 1:
-        whole = wide = wide and row % 4 == 0 and piece.columns % 4 == 0
-        constants = (p.group, wide, o_first % 4 == 0 and p.columns % 4 == 0)
-        counts = (piece.blocks, extent, piece.columns, step, row, p.columns, piece.parts, p.part, p.lanes)
-    push = pack(*counts, a_first, o_first, skipped, int(p.last), p.kind.flip(p.dtype), p.divisor)
-    return constants, push, whole
+    ends = abi.Ends(a_first, o_first, skipped, int(p.last), p.kind.flip(p.dtype), p.divisor)
+    spread = (piece.parts, p.part, p.lanes)
+    if p.columns == 1:
+        turns = IN_A_ROW if on_cpu(p.source.device) else 0
+        push = pack(abi.RowsPass(piece.blocks, extent, step, *spread), ends)
+        return abi.RowsConstants(p.group, wide, turns), push, wide and extent % 4 == 0
+    wide = wide and row % 4 == 0 and piece.columns % 4 == 0
+    push = pack(abi.ColumnsPass(piece.blocks, extent, piece.columns, step, row, p.columns, *spread), ends)
+    return abi.ColumnsConstants(p.group, wide, o_first % 4 == 0 and p.columns % 4 == 0), push, wide
 
 
 def _is_straight(p: Problem, piece: Piece, extent: int, dense: bool) -> bool:

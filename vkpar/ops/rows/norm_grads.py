@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Final, overload
 
 from vkpar import dtypes
+from vkpar.abi import rows as abi
 from vkpar.arrays.array import Array
 from vkpar.errors import InvalidUsageError
 from vkpar.ops.call.call import Call, key_of, repeat
@@ -107,7 +108,7 @@ def _launch(call: Call, operands: Mapping[str, Array], kind: str, eps: float) ->
 
     def constants(wide: Mapping[str, bool]) -> tuple[int, ...]:
         own = (False, 0, False) if weight is None else (True, FLOATS[weight.dtype.name], wide["w"])
-        return (*own, FLOATS[grad.dtype.name], wide["b"], wide["h"])
+        return abi.NormGradConstants(*own, FLOATS[grad.dtype.name], wide["b"], wide["h"])
 
     kernel = f"norm_grad_{kind}_{SHORT[x.dtype.name]}"
     rows.launch(call, kernel, count, length, bindings, eps, constants, keeps=False)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import overload
 
 from vkpar import dtypes
+from vkpar.abi import rows as abi
 from vkpar.arrays.array import Array
 from vkpar.dtypes import DType
 from vkpar.errors import InvalidUsageError
@@ -64,7 +65,7 @@ def layer_norm(
     ]
 
     def constants(wide: Mapping[str, bool]) -> tuple[int, ...]:
-        return (*_constants(weight, wide["w"]), *_constants(bias, wide["b"]))
+        return abi.NormConstants(*_constants(weight, wide["w"]), *_constants(bias, wide["b"]))
 
     rows.launch(call, f"norm_layer_{SHORT[x.dtype.name]}", count, length, bindings, eps, constants)
     rows.settle(call, target, call.results[0])
@@ -177,9 +178,10 @@ def _launch_rms(call: Call, operands: Mapping[str, Array], shape: tuple[int, int
     def constants(wide: Mapping[str, bool]) -> tuple[int, ...]:
         own = _constants(weight, wide["w"])
         if residual is None:
-            return own
+            return abi.NormConstants(*own)
         h = call.results[1].dtype
-        return (*own, *_constants(residual, wide["b"]), FLOATS[h.name], targets[1].dtype != h, wide["h"])
+        kept = (FLOATS[h.name], targets[1].dtype != h, wide["h"])
+        return abi.NormConstants(*own, *_constants(residual, wide["b"]), *kept)
 
     kernel = "norm_rms" if residual is None else "norm_residual"
     rows.launch(call, f"{kernel}_{SHORT[x.dtype.name]}", count, length, bindings, eps, constants)
@@ -211,7 +213,7 @@ def _check_apart(name: str, out: Array, same: tuple[Array, ...], *others: Array 
     check_overlap(name, out, *(other for other in others if other is not None), in_place=False)
 
 
-def _constants(vector: Array | None, wide: bool) -> tuple[int, ...]:
+def _constants(vector: Array | None, wide: bool) -> tuple[int, int, int]:
     """Return the constants that say whether a vector is there, its type and whether wide loads read it."""
     if vector is None:
         return (False, 0, False)

@@ -9,10 +9,12 @@ from typing import Any, Final
 import numpy as np
 
 from vkpar import dtypes
+from vkpar.abi import attention as abi
+from vkpar.abi.words import pack
 from vkpar.arrays.array import Array
 from vkpar.errors import InvalidUsageError, UnsupportedError
 from vkpar.ops.call import kept
-from vkpar.ops.call.call import Call, key_of, pack, repeat
+from vkpar.ops.call.call import Call, key_of, repeat
 from vkpar.ops.call.dispatch import GROUP, INTEGERS, SHORT, check_arrays, check_float, check_out, check_overlap
 from vkpar.ops.call.strided import bind, stand_in
 from vkpar.ops.rows import rows
@@ -113,11 +115,12 @@ def _launch(call: Call, *, neox: bool) -> None:
     count = x.size // width
     p_batch = tokens if positions.ndim == 2 else 0
     signed = positions.dtype == dtypes.int32
-    push = pack(count, heads, tokens, width, half, *source.words, *result.words, p_first, p_batch, int(signed))
+    steps = (*source.words, *result.words)
+    push = pack(abi.Rope(count, heads, tokens, width, half, *steps, p_first, p_batch, int(signed)))
     units = count * ((half + 1) // 2 + (width - 2 * half + 3) // 4)
     arrays = (source.array, packed, table, result.array)
     ranges = (source.range, places, numbers, result.range)
-    constants = (neox, target.dtype != x.dtype)
+    constants = abi.RopeConstants(neox, target.dtype != x.dtype)
     call.dispatch(f"rope_{SHORT[x.dtype.name]}", arrays, ranges, push, -(-units * 4 // GROUP), constants)
     rows.settle(call, target, out)
 

@@ -6,10 +6,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from vkpar import dtypes
+from vkpar.abi import rows as abi
+from vkpar.abi.words import pack
 from vkpar.arrays.array import Array
 from vkpar.device import Device
 from vkpar.errors import UnsupportedError
-from vkpar.ops.call.call import Call, pack
+from vkpar.ops.call.call import Call
 from vkpar.ops.call.dispatch import window, writable_in_place
 from vkpar.ops.reduce.passes import ceil_power, most_invocations, on_cpu
 from vkpar.vulkan.machine.physical import ALIGNMENT
@@ -118,18 +120,12 @@ def launch(
             wide[each.slot] = start % 4 == 0 and (not each.each or count == 1 or each.each % 4 == 0)
         y = next(each.array for each in bindings if each.slot == "y")
         full = y.dtype == dtypes.float32 != x_dtype
-        own = (
-            layout.group,
-            layout.keep,
-            wide["x"],
-            wide["y"],
-            full,
-            length % 4 == 0,
-            *(constants(wide) if constants else ()),
-        )
-        push = pack(count, length, layout.lanes, *at.values(), float(value))
+        own = abi.RowsConstants(layout.group, layout.keep, wide["x"], wide["y"], full, length % 4 == 0)
+        firsts = {f"{slot}_first": first for slot, first in at.items()}
+        push = pack(abi.Rows(count, length, layout.lanes, **firsts, value=float(value)))
+        told = (*own, *(constants(wide) if constants else ()))
         groups = -(-count * layout.lanes // layout.group)
-        call.dispatch(name, [array for array, _, _ in bound], [item for _, item, _ in bound], push, groups, own)
+        call.dispatch(name, [array for array, _, _ in bound], [item for _, item, _ in bound], push, groups, told)
         for each, (array, _, _) in zip(bindings, bound, strict=True):
             if array is not each.array and each.out:
                 start = first * each.each

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from vkpar import dtypes
+from vkpar.abi import rows as abi
+from vkpar.abi.words import pack
 from vkpar.arrays.array import Array
 from vkpar.errors import InvalidUsageError
-from vkpar.ops.call.call import Call, key_of, pack, repeat
+from vkpar.ops.call.call import Call, key_of, repeat
 from vkpar.ops.call.dispatch import (
     FLOATS,
     GROUP,
@@ -101,12 +103,13 @@ def _dispatch(
     range_a, a_first = window(gate, start, sizes[0])
     range_b, b_first = window(up, start, sizes[1])
     range_o, o_first = out.window(start, count)
-    wide = [
+    a_wide, b_wide, o_wide = (
         first % 4 == 0 and (rows == 1 or step % 4 == 0)
         for first, step in ((a_first, steps[0]), (b_first, steps[1]), (o_first, length))
-    ]
-    constants = (*wide, FLOATS[up.dtype.name], FLOATS[out.dtype.name], length % 4 == 0)
-    push = pack(rows, length, *steps, a_first, b_first, o_first)
+    )
+    types = FLOATS[up.dtype.name], FLOATS[out.dtype.name]
+    constants = abi.SwigluConstants(a_wide, b_wide, o_wide, *types, length % 4 == 0)
+    push = pack(abi.Swiglu(rows, length, steps[0], steps[1], a_first, b_first, o_first))
     groups = -(-rows * -(-length // 4) * 4 // GROUP)
     arrays, ranges = (gate, up, out), (range_a, range_b, range_o)
     call.dispatch(f"swiglu_{SHORT[gate.dtype.name]}", arrays, ranges, push, groups, constants)

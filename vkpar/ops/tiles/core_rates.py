@@ -25,9 +25,11 @@ import numpy as np
 
 from vkpar import cachedir, dtypes, env
 from vkpar._version import __version__
+from vkpar.abi import matmul as abi
+from vkpar.abi.words import pack
 from vkpar.errors import DeviceLostError, OutOfMemoryError, UnsupportedError, VulkanError
-from vkpar.ops.call.dispatch import FLOATS, words
-from vkpar.ops.tiles import matvec, occupancy, tiled
+from vkpar.ops.call.dispatch import FLOATS
+from vkpar.ops.tiles import matvec, occupancy
 from vkpar.ops.tiles import streamed as few_cores
 from vkpar.vulkan import capturing, query
 from vkpar.vulkan.machine.physical import ALIGNMENT
@@ -325,7 +327,7 @@ class _Run(NamedTuple):
 
     kernel: str
     constants: tuple[int, ...]
-    extra: tuple[int, ...]  # push constants beyond those of every kernel
+    extra: tuple[abi.Forms, ...]  # push constants beyond those of every kernel
     groups: int
     m: int
     n: int
@@ -339,7 +341,13 @@ class _Run(NamedTuple):
 
     def pipeline(self, device: Device) -> Pipeline:
         """Return its pipeline: of plain products whose rows are whole units of its loads."""
-        return device.logical.pipelines.shipped(self.kernel, 3, 4 * (10 + len(self.extra)), self.constants)
+        return device.logical.pipelines.shipped(self.kernel, 3, len(self.push), self.constants)
+
+    @property
+    def push(self) -> bytes:
+        """Its push constants."""
+        m, n, k = self.m, self.n, self.k
+        return pack(abi.Product(m, n, k, 0, 0, 0, k, k if self.transpose_b else n, n), *self.extra)
 
     def seconds(self, device: Device, clock: query.DeviceClock, dtype: str) -> float:
         """Return what it takes."""
@@ -351,11 +359,9 @@ class _Run(NamedTuple):
 
     def runs(self, device: Device, clock: query.DeviceClock, arrays: list[Array], number: int) -> list[float]:
         """Return the seconds of ``number`` runs on operands and a result."""
-        (m, n, k), row = (self.m, self.n, self.k), self.k if self.transpose_b else self.n
-        push = words(m, n, k, 0, 0, 0, k, row, n, 0, *self.extra)
         device.synchronize()
         ranges = [array.window()[0] for array in arrays]
-        return query.timed_runs(clock, self.pipeline(device), ranges, push, (self.groups, 1, 1), number)
+        return query.timed_runs(clock, self.pipeline(device), ranges, self.push, (self.groups, 1, 1), number)
 
 
 def _is_right(device: Device, core: Core, dtype: str) -> bool:
@@ -389,22 +395,21 @@ def _tiles(
     transpose_b: bool = False,
 ) -> _Run:
     """Return a product of ``high`` x ``broad`` tiles, of ``m`` rows where that is given."""
-    code = FLOATS[dtype]
-    constants: tuple[int, ...] = (code, code, code, transpose_b, 1, 1, 1)
-    extra: tuple[int, ...] = ()
-    if core.tiled:
-        tile, sums = (core.tile[0] // 64, core.tile[1] // 64), tiled.sums_of(device.info)
-        constants = tiled.with_threads((*constants, *tiled.shape(tile, sums), 1, 1), tile, sums)
-    else:
-        constants = (*constants, *core.tile, 1, 1, *[0] * 7, *core.constants(device.info, eights=True))
-        extra = (0, 0, 0, 1, k, 0, 0, 0, 0)
+    wide = (*_wide(dtype, transpose_b=transpose_b), *core.shape(device.info)._replace(a_eights=1, b_eights=1))
+    constants = (*wide, *abi.Turned(), *abi.Follows(), *core.tail(device.info, eights=True))
+    extra = () if core.tiled else (abi.Forms(k_part=k),)
     size = m or high * core.tile[0], broad * core.tile[1]
     return _Run(core.kernel + core.variant(dtype), constants, extra, high * broad, *size, k, transpose_b)
 
 
 def _few(device: Device, dtype: str, m: int, n: int, *, transpose_b: bool) -> _Run:
     """Return a product of few rows by the kernel for these."""
-    code = FLOATS[dtype]
     groups, kernel, span = matvec.choose(device.info, m, n, 2, transpose_b=transpose_b, forms=False)
-    constants = (code, code, code, transpose_b, 1, 1, 1, m, span, 1, 1)
+    constants = (*_wide(dtype, transpose_b=transpose_b), *abi.RowsShape(m, span, 1, 1))
     return _Run(kernel, constants, (), groups, m, n, FEW_STEPS, transpose_b)
+
+
+def _wide(dtype: str, *, transpose_b: bool) -> abi.Operands:
+    """Return the constants of operands whose rows begin at multiples of four elements."""
+    code = FLOATS[dtype]
+    return abi.Operands(code, code, code, transpose_b, 1, 1, 1)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from vkpar.abi import matmul as abi
 from vkpar.ops.call.dispatch import SHORT
 from vkpar.ops.tiles import matvec, occupancy, streamed, tiled
 from vkpar.ops.tiles.core_rates import FEW_STEPS, Few, Rates, measured
@@ -67,16 +68,23 @@ class Core:
         """Return how its module's name ends."""
         return "" if self.tiled else f"_{SHORT[dtype]}_t{self.threads}"
 
-    def constants(self, info: DeviceInfo, *, eights: bool) -> tuple[int, ...]:
-        """Return the constants that follow those of every kernel of products, of a kernel of matrix cores.
+    def shape(self, info: DeviceInfo) -> abi.CoresShape | abi.TiledShape:
+        """Return the constants that say what a work-group makes."""
+        return tiled.shape(tiled.sides(self.tile), tiled.sums_of(info)) if self.tiled else abi.CoresShape(*self.tile)
+
+    def tail(self, info: DeviceInfo, *, eights: bool) -> abi.CoresTail | abi.WholeCoresTail | abi.TiledTail:
+        """Return the constants that follow those of every kernel of products.
 
         Args:
             info: the device.
             eights: rows of the result are whole eights, at multiples of eight elements.
         """
+        if self.tiled:
+            return tiled.tail(tiled.sides(self.tile), tiled.sums_of(info))
         warp = info.features.subgroup_size
         roomy = warp <= _WIDEST_AHEAD
-        return (self.step, *self.warp_tile(warp), warp, roomy, *_FRAGMENT, self.span if roomy else 1, eights)
+        span = self.span if roomy else 1
+        return abi.CoresTail(self.step, *self.warp_tile(warp), warp, roomy, *_FRAGMENT, span, eights)
 
     def warp_tile(self, warp: int) -> tuple[int, int]:
         """Return what a subgroup of ``warp`` invocations makes of the tile: halves of it, of the longer side first."""
@@ -134,9 +142,9 @@ class GroupCore(Core):
         """Return how its module's name ends: all have as many invocations."""
         return f"_{SHORT[dtype]}"
 
-    def constants(self, info: DeviceInfo, *, eights: bool) -> tuple[int, ...]:
+    def tail(self, info: DeviceInfo, *, eights: bool) -> abi.WholeCoresTail:
         """Return the constants that follow those of every kernel of products."""
-        return (self.step, self.span, eights)
+        return abi.WholeCoresTail(self.step, self.span, eights)
 
     def shared_nbytes(self, warp: int) -> int:
         """Return 0: the shader declares none."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from vkpar import dtypes
+from vkpar.abi import matmul as abi
 
 if TYPE_CHECKING:
     from vkpar.arrays.array import Array
@@ -71,7 +72,7 @@ def kernel_of(product: Product, parts: int, m: int, n: int) -> tuple[str, int, t
     few = 1 if m == 1 else _FEW_ROWS
     if parts > 1:
         threads = _THREADS if n >= _LANE_COLUMNS * _THREADS else 8
-        return f"{_STEPS}_rows{few}", -(-n // (_LANE_COLUMNS * threads)), (threads,)
+        return f"{_STEPS}_rows{few}", -(-n // (_LANE_COLUMNS * threads)), abi.StepsConstants(threads)
     if product.transpose_b:
         return f"{_LANES}_rows{few}", -(-n // 8), ()
     rows = 8 if m <= 8 else 16
@@ -91,15 +92,15 @@ class Eights(NamedTuple):
     """A kernel that moves eight elements at a time, and makes all of some products in one dispatch.
 
     Attributes:
-        kernel: its name, ``groups``: how many work-groups it has, ``constants``: its own, after that of the activation.
+        kernel: its name, ``groups``: how many work-groups it has, ``constants``: its own, without a relu.
         firsts: the elements of the bindings at which operands and output begin.
         ranges: what is bound of them.
     """
 
     kernel: str
     groups: int
-    constants: tuple[int, ...]
-    firsts: tuple[int, ...]
+    constants: abi.EightsConstants | abi.NarrowConstants | abi.ShortConstants
+    firsts: tuple[int, int, int]
     ranges: tuple[BufferRange, ...]
 
 
@@ -114,19 +115,23 @@ def eights(product: Product, out: Matrix) -> Eights | None:
     places = [x.block(0, 0, *shape, product.batch) for x, shape in zip((a, b, out), shapes, strict=True)]
     ranges, firsts = zip(*places, strict=True)
     form = "across" if across else "along"
-    found: tuple[str, int, tuple[int, ...]] | None = None
+    found: tuple[str, int, abi.EightsConstants | abi.NarrowConstants | abi.ShortConstants] | None = None
     rows = _eights(*firsts, a.batch, b.batch, out.batch)
     if product.transpose_b:
         if rows and not across and k <= _MOST_STEPS and _eights(n) and (a.row, b.row) == (k, k):
-            found = "matmul_short", -(-m // 32) * -(-n // 64), (k,)
+            found = "matmul_short", -(-m // 32) * -(-n // 64), abi.ShortConstants(0, k)
     elif few and b.row == out.row == n:
         beside = _fours(m, a.row, *firsts, a.batch, out.batch) if across else _eights(a.row, *firsts[:1], a.batch)
         if beside and _fours(m, firsts[2], out.batch) and _eights(k, firsts[1], b.batch):
-            found = f"matmul_narrow_{form}", -(-m // 32), (n,)
+            found = f"matmul_narrow_{form}", -(-m // 32), abi.NarrowConstants(0, n)
     elif rows and _eights(n, a.row, b.row, out.row, m if across else k) and _fours(k):
         wide = next((wide for wide in (2, 4) if n <= 8 * wide), 8)  # lanes beside each other, the others below
         each = 8 if m * wide <= 64 else 16  # rows of a lane
-        found = f"matmul_eights_{form}", -(-m * wide // (8 * each)) * -(-n // (8 * wide)), (each, wide)
+        found = (
+            f"matmul_eights_{form}",
+            -(-m * wide // (8 * each)) * -(-n // (8 * wide)),
+            abi.EightsConstants(0, each, wide),
+        )
     return None if found is None else Eights(*found, firsts, ranges)
 
 

@@ -8,8 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from vkpar.abi import matmul as abi
+from vkpar.abi.words import pack
 from vkpar.errors import InvalidUsageError
-from vkpar.ops.call.dispatch import FLOATS, GROUP, check_float, spans, window, words
+from vkpar.ops.call.dispatch import FLOATS, GROUP, check_float, spans, window
 
 if TYPE_CHECKING:
     from vkpar.arrays.array import Array
@@ -39,12 +41,15 @@ class Epilogue:
         """True where nothing follows."""
         return self.bias is None and not self.activation and self.residual is None
 
-    @property
-    def constants(self) -> tuple[int, ...]:
-        """The specialization constants of the kernels that do it, in their order, but the residual's width."""
+    def constants(self, *, residual_wide: bool) -> abi.Follows:
+        """Return the specialization constants of the kernels that do it.
+
+        Args:
+            residual_wide: rows of the residual, if there is one, begin at multiples of four elements.
+        """
         kinds = (None if array is None else FLOATS[array.dtype.name] for array in (self.bias, self.residual))
         bias, residual = ((kind is not None, kind or 0) for kind in kinds)
-        return (self.activation, *bias, *residual)
+        return abi.Follows(self.activation, *bias, *residual, residual_wide)
 
 
 @dataclass(frozen=True)
@@ -62,10 +67,10 @@ class Fold:
     eps: float = 0.0
     gated: bool = False
 
-    @property
-    def constants(self) -> tuple[int, int]:
-        """The specialization constants that speak of the norm, but whether wide loads read it."""
-        return self.norm is not None, 0 if self.norm is None else FLOATS[self.norm.dtype.name]
+    def constants(self, *, wide: bool) -> abi.FoldTail:
+        """Return the specialization constants; ``wide`` where the norm begins at a multiple of four elements."""
+        kind = 0 if self.norm is None else FLOATS[self.norm.dtype.name]
+        return abi.FoldTail(self.norm is not None, kind, wide, self.gated)
 
     def window(self, instead: BufferRange) -> tuple[BufferRange, int, bool]:
         """Return what is bound of the norm and its first element's number, and whether that is a multiple of four.
@@ -137,9 +142,10 @@ def _finish(sums: Array, parts: int, out: Array, epilogue: Epilogue, call: Call,
     range_o, o_first = out.window(start, count)
     at = s_first + (start if parts > 1 else 0)
     columns = 1 if bias is None else bias.size
-    push = words(count, at, b_first, r_first, o_first, parts, out.size, columns, start % columns)
-    wide = (o_first % 4 == 0, at % 4 == 0 and (parts < 2 or out.size % 4 == 0))
-    constants = (FLOATS[out.dtype.name], *wide, *epilogue.constants, residual is not None and r_first % 4 == 0)
+    push = pack(abi.Finish(count, at, b_first, r_first, o_first, parts, out.size, columns, start % columns))
+    wide = at % 4 == 0 and (parts < 2 or out.size % 4 == 0)
+    own = abi.FinishConstants(FLOATS[out.dtype.name], o_first % 4 == 0, wide)
+    constants = (*own, *epilogue.constants(residual_wide=residual is not None and r_first % 4 == 0))
     call.dispatch(
         "matmul_finish",
         (sums, sums if bias is None else bias, sums if residual is None else residual, out),

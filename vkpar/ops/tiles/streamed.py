@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from vkpar.abi import matmul as abi
 from vkpar.ops.call.dispatch import SHORT
 from vkpar.ops.tiles import occupancy
 
@@ -46,9 +47,13 @@ class Stream:
         """Return how its module's name ends."""
         return f"_{SHORT[dtype]}"
 
-    def constants(self, info: DeviceInfo, *, eights: bool) -> tuple[int, ...]:
+    def shape(self, info: DeviceInfo) -> abi.StreamShape:
+        """Return the constants that say what a work-group makes."""
+        return abi.StreamShape(*self.tile)
+
+    def tail(self, info: DeviceInfo, *, eights: bool) -> abi.StreamTail:
         """Return the constants that follow those of every kernel of products; ``eights`` makes no difference."""
-        return (self.step, self.threads, info.features.subgroup_size, self.turns)
+        return abi.StreamTail(self.step, self.threads, info.features.subgroup_size, self.turns)
 
     def ahead(self, warp: int) -> int:
         """Return the bytes of the matrix that a work-group has on the way, with subgroups of ``warp``."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from vkpar.abi import matmul as abi
 from vkpar.ops.tiles import matvec
 
 if TYPE_CHECKING:
@@ -16,7 +17,6 @@ MANY_SUMS: Final = 128
 _THREADS: Final = {FEW_SUMS: 256, MANY_SUMS: 128}  # at least
 _SIDE: Final = 64  # of what tiles are counted in
 _STEP: Final = 8
-_CONSTANTS: Final = 18  # of every kernel of products, before the number of invocations
 _LARGEST: Final = {FEW_SUMS: (2, 2), MANY_SUMS: (4, 2)}
 
 
@@ -41,16 +41,21 @@ def threads(tile: tuple[int, int], sums: int) -> int:
     return max(_THREADS[sums], tile[0] * tile[1] * _SIDE**2 // sums)
 
 
-def shape(tile: tuple[int, int], sums: int) -> tuple[int, int]:
-    """Return how many times four rows, and four columns, an invocation makes."""
-    return tile[0] * _SIDE * 4 // threads(tile, sums), tile[1]
+def shape(tile: tuple[int, int], sums: int) -> abi.TiledShape:
+    """Return how much an invocation makes of a tile."""
+    return abi.TiledShape(tile[0] * _SIDE * 4 // threads(tile, sums), tile[1])
+
+
+def tail(tile: tuple[int, int], sums: int) -> abi.TiledTail:
+    """Return the constant that follows those of every kernel of products."""
+    return abi.TiledTail(threads(tile, sums))
+
+
+def sides(tile: tuple[int, int]) -> tuple[int, int]:
+    """Return how many times 64 rows and columns a tile has."""
+    return tile[0] // _SIDE, tile[1] // _SIDE
 
 
 def shared(tile: tuple[int, int]) -> int:
     """Return the bytes of shared memory of a work-group: two steps of both operands, of lines that are padded."""
     return 2 * _STEP * sum(_SIDE * side + 4 for side in tile) * 4
-
-
-def with_threads(constants: tuple[int, ...], tile: tuple[int, int], sums: int) -> tuple[int, ...]:
-    """Return a kernel's constants with the number of invocations, whose place is behind those of every form."""
-    return (*constants, *[0] * (_CONSTANTS - len(constants)), threads(tile, sums))

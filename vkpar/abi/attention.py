@@ -1,0 +1,179 @@
+"""Words of attention, its cache and rotary positions: shaders/attention*.comp, rope*.comp, kv_append.comp."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Attention(NamedTuple):
+    """Heads, tokens and keys; first elements and steps of operands, result, mask and lengths."""
+
+    batches: int
+    kv_heads: int
+    grouped: int
+    tokens: int
+    keys: int
+    blocks: int
+    splits: int
+    scale: float
+    q_first: int
+    q_batch: int
+    q_head: int
+    q_row: int
+    k_first: int
+    k_batch: int
+    k_head: int
+    k_row: int
+    v_first: int
+    v_batch: int
+    v_head: int
+    v_row: int
+    o_first: int
+    o_batch: int
+    o_head: int
+    o_row: int
+    m_first: int
+    m_batch: int
+    m_head: int
+    m_row: int
+    m_key: int
+    l_first: int
+    l_batch: int
+
+
+class AttentionConstants(NamedTuple):
+    """Element types, what begins at multiples of four, what is masked; a kernel's own constants follow."""
+
+    threads: int
+    width: int
+    q_type: int
+    o_type: int
+    v_wide: int
+    q_wide: int
+    o_wide: int
+    causal: int
+    masked: int
+    m_type: int
+    lengths: int
+    split: int
+
+
+class LanesConstants(NamedTuple):
+    """Behind :class:`AttentionConstants`: invocations of a query, and those of a subgroup."""
+
+    lanes: int
+    warp: int
+
+
+class CoresConstants(NamedTuple):
+    """Behind :class:`AttentionConstants`: keys of a step, and the invocations of a subgroup."""
+
+    keys: int
+    warp: int
+
+
+class Combine(NamedTuple):
+    """Parts of keys that are brought together."""
+
+    rows: int
+    heads: int
+    tokens: int
+    extent: int
+    pitch: int
+    w_first: int
+    o_first: int
+    o_batch: int
+    o_head: int
+    o_row: int
+
+
+class CombineConstants(NamedTuple):
+    """The work-group, its fours of a row, parts of keys; element type, whether rows begin at multiples of four."""
+
+    threads: int
+    quads: int
+    splits: int
+    o_type: int
+    o_wide: int
+
+
+class Rope(NamedTuple):
+    """Rows that are turned, ``half_way`` pairs of each; where they come from and go; their positions."""
+
+    rows: int
+    heads: int
+    tokens: int
+    extent: int
+    half_way: int
+    x_first: int
+    x_batch: int
+    x_head: int
+    x_token: int
+    y_first: int
+    y_batch: int
+    y_head: int
+    y_token: int
+    p_first: int
+    p_batch: int
+    is_signed: int
+
+
+class RopeConstants(NamedTuple):
+    """Whether pairs lie half a row apart, and float32 stands in for halves."""
+
+    neox: int
+    y_full: int
+
+
+class RopeAppend(NamedTuple):
+    """Queries, keys and values of one product: turned, and the latter two appended to a cache."""
+
+    heads: int
+    kv_heads: int
+    tokens: int
+    extent: int
+    half_way: int
+    room: int
+    pitch: int
+    is_signed: int
+    x_first: int
+    x_token: int
+    q_first: int
+    q_head: int
+    q_token: int
+    p_first: int
+
+
+class RopeAppendConstants(NamedTuple):
+    """Whether pairs lie half a row apart, the cache's element type, what begins at multiples of four."""
+
+    neox: int
+    c_type: int
+    x_wide: int
+    q_wide: int
+
+
+class Append(NamedTuple):
+    """Keys and values that are appended to a cache of ``room`` tokens; ``each``: each token has a position."""
+
+    heads: int
+    tokens: int
+    room: int
+    extent: int
+    pitch: int
+    each: int
+    p_first: int
+    k_first: int
+    k_head: int
+    k_token: int
+    v_first: int
+    v_head: int
+    v_token: int
+
+
+class AppendConstants(NamedTuple):
+    """Element types of cache and values, and whether these begin at multiples of four."""
+
+    c_type: int
+    v_wide: int
+    v_type: int
