@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from vkpar.arrays.array import Array
+from vkpar.vulkan import bulk
 from vkpar.vulkan.machine.physical import ALIGNMENT
 
 if TYPE_CHECKING:
@@ -210,8 +211,14 @@ class Plan:
         low, high = self._meeting[index]
         return low < apart < high
 
-    def run(self, arrays: Sequence[Array], push: bytes) -> bool:
-        """Run it on ``arrays``, which may share memory; False, and nothing done, where the long way has to be gone."""
+    def run(self, arrays: Sequence[Array], push: bytes, shifts: Sequence[int] = ()) -> bool:
+        """Run it on ``arrays``, which may share memory; False, and nothing done, where the long way has to be gone.
+
+        Args:
+            arrays: by binding.
+            push: the push constants; nothing for the plan's own.
+            shifts: by binding, bytes from the array's first element to what is bound; nothing for no such bytes.
+        """
         if self._watched is not None and self._watched.messages:
             return False
         pins: list[Any] = []
@@ -223,6 +230,8 @@ class Plan:
                 return False
             pins += (memory,)
             addresses += (storage.number, storage.base + array.byte_offset)
+        for binding, shift in enumerate(shifts):
+            addresses[2 * binding + 1] += shift
         packed = self._pack(*addresses)
         given = push or self._null
         result = self._entry(self._handle, self._dispatch, packed, given)
@@ -231,11 +240,44 @@ class Plan:
         return True
 
 
+class CopyPlan:
+    """The bytes of an array that become those of another, elements lying side by side in both.
+
+    Args:
+        device: of both.
+        nbytes: how many.
+    """
+
+    __slots__ = ("_bulk", "_nbytes", "_stream")
+
+    def __init__(self, device: Device, nbytes: int) -> None:
+        self._stream, self._nbytes = device.logical.stream, nbytes
+        self._bulk = device.logical.bulk if bulk.suits(device.info, nbytes) else None
+
+    def run(self, arrays: Sequence[Array], push: bytes, shifts: Sequence[int]) -> bool:
+        """Copy the first array to the second one, as :meth:`Plan.run` runs kernels."""
+        there, here = arrays[0].storage, arrays[1].storage
+        pins = there.ready, here.ready
+        if pins[0] is None or pins[1] is None or there is here:
+            return False
+        start, at = (
+            array.storage.base + array.byte_offset + shift for array, shift in zip(arrays, shifts, strict=True)
+        )
+        part = there.number, start, here.number, at, self._nbytes
+        if self._bulk is None or not self._bulk.copy_part(*part, pins):
+            self._stream.copy_part(*part, pins)
+        return True
+
+
+Step = tuple["Plan | CopyPlan", tuple[int, ...], tuple[int, ...]]
+
+
 class Recipe:
     """The plans of an operation of any number of operands, results and dispatches.
 
     Args:
-        steps: plans, and of each binding the number of its array: operands first, then results, temporaries, tables.
+        steps: plans, and of each binding the number of its array: operands first, then results, temporaries, tables;
+            and what :meth:`Plan.run` takes as shifts.
         operands: their forms, in the order in which the operation takes them; ``results`` and ``temporaries`` alike.
         tables: arrays that every call binds.
     """
@@ -244,7 +286,7 @@ class Recipe:
 
     def __init__(
         self,
-        steps: Sequence[tuple[Plan, tuple[int, ...]]],
+        steps: Sequence[Step],
         operands: Sequence[Form],
         results: Sequence[Form],
         temporaries: Sequence[Form],
@@ -274,8 +316,8 @@ class Recipe:
         for form in self._temporaries:
             arrays.append(_fresh(operands[0], form))
         arrays += self._tables
-        for plan, numbers in self._steps:
-            if not plan.run([arrays[number] for number in numbers], b""):
+        for plan, numbers, shifts in self._steps:
+            if not plan.run([arrays[number] for number in numbers], b"", shifts):
                 return None
         return results
 

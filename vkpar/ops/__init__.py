@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from vkpar.arrays.operators import operations
+from vkpar.ops.arrays.join import concatenate, split, stack
 from vkpar.ops.arrays.making import arange, assign, fill, full, in_place, move, packed
 from vkpar.ops.arrays.shapes import broadcast_to, contiguous, transpose
-from vkpar.ops.arrays.take import concatenate, split, stack, take
+from vkpar.ops.arrays.take import take
 from vkpar.ops.attention.attention import attention
 from vkpar.ops.attention.kvcache import KVCache
 from vkpar.ops.elementwise.add import add

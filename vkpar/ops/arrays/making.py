@@ -29,6 +29,7 @@ from vkpar.plans import form_of
 
 if TYPE_CHECKING:
     from vkpar.device import Device
+    from vkpar.ops.call.call import Call
 
 
 def fill(a: Array, value: Any) -> None:
@@ -110,13 +111,19 @@ def packed(source: Array) -> Array:
     return made
 
 
-def move(source: Array, target: Array) -> bool:
-    """Copy views of elements of 2 or 4 bytes; False, and nothing done, where another way has to be gone."""
+def move(source: Array, target: Array, call: Call | None = None) -> bool:
+    """Copy views of elements of 2 or 4 bytes; False, and nothing done, where another way has to be gone.
+
+    Args:
+        source: what is copied.
+        target: of the same shape, in other memory.
+        call: of which the copy is a part, and which has both.
+    """
     dtype = {4: "int32", 2: "uint16"}.get(target.dtype.itemsize)
     if dtype is None or source.shape != target.shape:
         return False
     kind = next(kind for kind in BUILTINS["move"].kinds if kind.inputs == (dtype,))
-    return copy_bits(SHIPPED["move"], kind, source, target)
+    return copy_bits(SHIPPED["move"], kind, source, target, call)
 
 
 def full(device: Device, shape: int | Sequence[int], value: float, dtype: object = "float32") -> Array:

@@ -13,7 +13,7 @@ from vkpar.arrays.layout import broadcast_strides
 from vkpar.errors import InvalidUsageError, UnsupportedError
 from vkpar.ops.attention import kernels
 from vkpar.ops.attention.kvcache import KVCache
-from vkpar.ops.call import kept
+from vkpar.ops.call import kept, landing
 from vkpar.ops.call.call import Call, key_of, repeat
 from vkpar.ops.call.dispatch import (
     FLOATS,
@@ -28,7 +28,6 @@ from vkpar.ops.call.dispatch import (
 from vkpar.ops.call.strided import bind, stand_in
 from vkpar.ops.call.strided import whole as whole_of
 from vkpar.ops.reduce.passes import ceil_power
-from vkpar.ops.rows import rows as row_kernels
 
 if TYPE_CHECKING:
     from vkpar.vulkan.memory.buffer import BufferRange
@@ -221,7 +220,7 @@ class _Attention:
                 self._combine(sums, splits, target)
         else:
             self._multiply(target, None)
-        row_kernels.settle(call, target, call.results[0])
+        landing.land(call, target, call.results[0])
 
     def _multiply(self, target: Array, sums: Array | None) -> None:
         """Run the kernel that reads keys and values; ``sums``: where it stores what parts of them make."""
@@ -265,8 +264,7 @@ class _Attention:
 
     def _bind_mask(self, mask: Array) -> _Bound:
         if min(mask.strides, default=0) < 0:
-            self._call.forget()
-            mask = mask.contiguous()
+            mask = landing.packed(self._call, mask)
         wanted = (self._batch, self._heads, self._tokens, self._keys)
         flat, seen, first = whole_of(self._call, mask)
         steps = broadcast_strides(mask.shape, mask.strides, wanted)
@@ -274,8 +272,7 @@ class _Attention:
 
     def _bind_lengths(self, lengths: Array) -> _Bound:
         if not lengths.is_contiguous:
-            self._call.forget()
-            lengths = lengths.contiguous()
+            lengths = landing.packed(self._call, lengths)
         seen, first = lengths.window()
         return _Bound(lengths, seen, 2 if lengths.dtype == dtypes.int32 else 1, (first, int(lengths.size > 1)))
 

@@ -11,6 +11,7 @@ from vkpar.abi.words import pack
 from vkpar.arrays.array import Array
 from vkpar.errors import InvalidUsageError, UnsupportedError
 from vkpar.ops.arrays.making import full
+from vkpar.ops.call import landing
 from vkpar.ops.call.call import Call, key_of, repeat
 from vkpar.ops.call.dispatch import FLOATS, GROUP, INTEGERS, SHORT, check_arrays, check_float, check_out, check_overlap
 from vkpar.ops.call.strided import bind, stand_in, takes
@@ -177,7 +178,7 @@ class KVCache(Unpickled):
 
     def _launch_fused(self, call: Call, heads: int, turning: int, *, neox: bool) -> None:
         qkv, _, table = call.operands
-        source, places = bind(call, qkv), call.packed(1)
+        source, places = bind(call, qkv), landing.packed(call, call.operands[1])
         targets = [bind(call, result) for result in call.results]
         (seen, p_first), (numbers, _) = places.window(), table.window()
         _, head, token = targets[-1].steps
@@ -229,7 +230,7 @@ class KVCache(Unpickled):
         count = k.shape[1]
         one, two = bind(call, k), bind(call, v)
         targets = [bind(call, result) for result in call.results]
-        places = call.packed(2)
+        places = landing.packed(call, call.operands[2])
         seen, first = places.window()
         sizes, each = (self.kv_heads, count, self.tokens, self.width, self._pitch), int(places.size > 1)
         steps = (word for bound in (one, two) for word in (bound.first, *bound.steps[1:]))

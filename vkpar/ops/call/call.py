@@ -10,13 +10,14 @@ from vkpar.abi import elementwise as abi
 from vkpar.abi.words import pack
 from vkpar.arrays.array import Array
 from vkpar.ops.call.dispatch import GROUP, SHORT, fold_groups, spans, submit, window
-from vkpar.plans import Form, Plan, Recipe, form_of
+from vkpar.plans import CopyPlan, Form, Plan, Recipe, Step, form_of
 from vkpar.plans import make as make_plan
 
 if TYPE_CHECKING:
     from vkpar.device import Device
     from vkpar.dtypes import DType
     from vkpar.vulkan.memory.buffer import BufferRange
+    from vkpar.vulkan.pipelines.kernel import Pipeline
 
 Key = tuple[object, ...]
 
@@ -74,10 +75,9 @@ class Call:
         self._key = key
         self.operands, self.results = [list(map(copy.copy, arrays)) for arrays in (operands, results)]
         self._arrays = [*self.operands, *self.results]
-        self._steps: list[tuple[Plan, tuple[int, ...]]] = []
-        self._names: dict[int, Array] = {}  # what dispatches name operands by, too: by identity
+        self._steps: list[Step] = []
+        self._views: dict[int, tuple[Array, Array]] = {}  # by identity: a view, and what of the call it is a view of
         self._tables: list[Array] = []
-        self._flats: list[Array] = []
         self._whole = True  # all of it is in the steps
 
     def temporary(self, shape: tuple[int, ...], dtype: DType) -> Array:
@@ -92,12 +92,17 @@ class Call:
             self._tables.append(array)
         return array
 
-    def packed(self, number: int) -> Array:
-        """Return an operand, a copy where its elements do not lie side by side."""
-        array = self.operands[number]
-        if not array.is_contiguous:
-            self.forget()
-        return array.contiguous()
+    def view(self, array: Array, view: Array) -> Array:
+        """Return a view of an array of the call, by which dispatches may name it from now on.
+
+        Args:
+            array: one of ``operands`` or ``results``, a temporary one, or a view of one.
+            view: of the same memory; its place from the array's first element on is the same in every call.
+        """
+        owner = self._views.get(id(array), (array, array))[1]
+        if view is not owner:
+            self._views[id(view)] = view, owner
+        return view
 
     def flat(self, array: Array) -> Array:
         """Return all elements from the first to the last that an array of the call reaches, no stride being negative.
@@ -107,9 +112,7 @@ class Call:
         """
         low, high = array.span
         made = Array(array.storage, array.byte_offset, ((high - low) // array.dtype.itemsize,), array.dtype)
-        self._names[id(made)] = array
-        self._flats.append(made)
-        return made
+        return self.view(array, made)
 
     def forget(self) -> None:
         """Keep no recipe: something is done by other ways than :meth:`dispatch`."""
@@ -141,36 +144,74 @@ class Call:
         """
         grid = (*fold_groups(self.device, groups)[:2], layers)
         pipeline = submit(self.device, self.operation, kernel, ranges, push, grid, constants, cost_ns)
-        if not self._whole:
-            return
-        numbers = tuple(self._number(array) for array in arrays)
+        self.note(pipeline, arrays, ranges, grid, push, cost_ns)
+
+    def note(
+        self,
+        pipeline: Pipeline,
+        arrays: Sequence[Array],
+        ranges: Sequence[BufferRange],
+        grid: tuple[int, int, int],
+        push: bytes,
+        cost_ns: int = 0,
+    ) -> None:
+        """Note a dispatch that was sent; arguments as for :meth:`dispatch`, ``grid`` being numbers of work-groups."""
+        found = [self._find(array) for array in arrays] if self._whole else []
         pairs = zip(arrays, ranges, strict=True)
-        if None in numbers or any(_begins_later(array, item) for array, item in pairs):
+        if not found or None in found or any(_begins_later(array, item) for array, item in pairs):
             self._whole = False
             return
-        plan = make_plan(self.device, self.operation, pipeline, arrays, ranges, grid, push, cost_ns=cost_ns)
+        numbers, shifts = zip(*(each for each in found if each is not None), strict=True)
+        swapped = numbers == (1, 0, 2)  # the call is that of a pair, whose second operand comes first here
+        plan = make_plan(
+            self.device, self.operation, pipeline, arrays, ranges, grid, push, cost_ns=cost_ns, swapped=swapped
+        )
         self._whole = plan is not None
         if plan is not None:
-            self._steps.append((plan, tuple(number for number in numbers if number is not None)))
+            self._steps.append((plan, numbers, shifts if any(shifts) else ()))
 
-    def _number(self, array: Array) -> int | None:
-        """Return an array's number; tables are counted from the end, -1 the first of them."""
-        array = self._names.get(id(array), array)
+    def copy(self, source: Array, target: Array) -> None:
+        """Copy an array of the call to another, elements lying side by side in both, in program order."""
+        target.copy_from(source)
+        found = [self._find(array) for array in (source, target)] if self._whole else []
+        if not found or None in found or source.storage.ready is None or target.storage.ready is None:
+            self._whole = False
+            return
+        numbers, shifts = zip(*(each for each in found if each is not None), strict=True)
+        self._steps.append((CopyPlan(self.device, source.nbytes), numbers, shifts))
+
+    def _find(self, array: Array) -> tuple[int, int] | None:
+        """Return the number of the array that is meant, and the bytes from its first element to that of ``array``.
+
+        Tables are counted from the end, -1 the first of them.
+        """
+        owner = self._views.get(id(array), (array, array))[1]
+        shift = array.byte_offset - owner.byte_offset
         for number, known in enumerate(self._tables):
-            if known is array:
-                return -1 - number
-        return next((number for number, known in enumerate(self._arrays) if known is array), None)
+            if known is owner:
+                return -1 - number, shift
+        return next(((number, shift) for number, known in enumerate(self._arrays) if known is owner), None)
 
-    def keep(self) -> None:
-        """Have later calls find what was sent."""
+    def keep(self, pair: Key | None = None) -> None:
+        """Have later calls find what was sent.
+
+        Args:
+            pair: what :func:`run_pair` finds it by, where the call is that of a pair and one dispatch does it all.
+        """
         if self._key is None or not self._whole:
             return
+        alone = self._steps[0] if len(self._steps) == 1 and not self._steps[0][2] else None
+        plan = alone[0] if alone is not None else None
+        if alone is not None and isinstance(plan, Plan):
+            if pair is not None and alone[1] in ((0, 1, 2), (1, 0, 2)):
+                self.device.plans.keep(pair, plan)
+                return
+            if len(self._arrays) == 2 and alone[1] == (0, 1):
+                self.device.plans.keep(self._key, plan)  # for run_single, which costs less
         forms: list[Form] = [form_of(array) for array in self._arrays]
         first, after = len(self.operands), len(self.operands) + len(self.results)
         recipe = Recipe(self._steps, forms[:first], forms[first:after], forms[after:], self._tables[::-1])
         self.device.plans.keep_recipe(self._key, recipe)
-        if len(self._steps) == 1 and len(self._arrays) == 2 and self._steps[0][1] == (0, 1):
-            self.device.plans.keep(self._key, self._steps[0][0])  # for _launch.run_single, which costs less
 
     def convert(self, a: Array, out: Array) -> None:
         """Convert an array to another floating-point type; ``out`` begins where kernels can write it."""

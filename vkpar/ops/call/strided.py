@@ -8,6 +8,7 @@ from vkpar import dtypes
 from vkpar.arrays.array import Array
 from vkpar.errors import UnsupportedError
 from vkpar.ops.call.call import Call
+from vkpar.ops.call.landing import packed
 
 if TYPE_CHECKING:
     from vkpar.vulkan.memory.buffer import BufferRange
@@ -55,8 +56,7 @@ def bind(call: Call, array: Array) -> Strided:
         UnsupportedError: no binding of a kernel holds it.
     """
     if not takes(array):
-        call.forget()
-        array = array.contiguous()
+        array = packed(call, array)
     shape, steps = array.shape, array.strides
     flat, made, first = whole(call, array)
     outer = [step if count > 1 else 0 for count, step in zip(shape[:-1], steps[:-1], strict=True)]
@@ -78,7 +78,7 @@ def whole(call: Call, array: Array) -> tuple[Array, BufferRange, int]:
 
 
 def stand_in(call: Call, out: Array) -> Array:
-    """Return what a kernel writes in place of ``out``, itself where it can; ``rows.settle`` brings it there.
+    """Return what a kernel writes in place of ``out``, itself where it can; ``land`` brings it there.
 
     Halves are written two at a time: no two rows may share a word.
     """

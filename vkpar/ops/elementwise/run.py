@@ -12,6 +12,7 @@ from vkpar.arrays.array import Array, check_same_device
 from vkpar.arrays.layout import broadcast_shape
 from vkpar.arrays.views import overlaps, same_elements
 from vkpar.errors import InvalidUsageError, OperandError, UnsupportedError
+from vkpar.ops.call.call import Call
 from vkpar.ops.call.dispatch import advice
 from vkpar.ops.elementwise.expressions import FLOATS, INTEGERS
 from vkpar.ops.elementwise.kinds import Kind
@@ -234,7 +235,7 @@ def _cut(shape: tuple[int, ...], wide: Sequence[Array]) -> tuple[int, int]:
     return axis, next((half // step * step for step in (4096, 4, 2) if half >= step), half)
 
 
-def move(operation: Operation, kind: Kind, source: Array, target: Array) -> bool:
+def move(operation: Operation, kind: Kind, source: Array, target: Array, call: Call | None = None) -> bool:
     """Copy bit for bit in one dispatch, between views that share no memory; False, and nothing done, where none does.
 
     Args:
@@ -242,9 +243,10 @@ def move(operation: Operation, kind: Kind, source: Array, target: Array) -> bool
         kind: its types.
         source: of any type of the same size.
         target: of the same shape; it shows no element twice.
+        call: of which it is a part.
     """
     key = (operation.key, form_of(source), form_of(target))
-    plan = target.device.plans.known.get(key)
+    plan = None if call is not None else target.device.plans.known.get(key)
     if plan is not None and plan.run((source, target), b""):
         return True
     words = dtypes.resolve(kind.results[0])
@@ -252,5 +254,10 @@ def move(operation: Operation, kind: Kind, source: Array, target: Array) -> bool
     made = Dispatch.of(operation, Meaning(kind, kind.inputs, kind.results), [seen], [put], 0)
     if made is None or made.aside(0, put) is not None:
         return False
-    made.run(key, [seen])
+    if call is None:
+        made.run(key, [seen])
+    else:
+        call.view(source, seen)
+        call.view(target, put)
+        made.run(None, [seen], call)
     return True

@@ -39,6 +39,7 @@ from vkpar.vulkan.memory.pool import round_up
 
 if TYPE_CHECKING:
     from vkpar.device import Device
+    from vkpar.ops.call.call import Call
     from vkpar.vulkan.memory.buffer import BufferRange
     from vkpar.vulkan.pipelines.kernel import Pipeline
 
@@ -174,8 +175,8 @@ class Dispatch:
             found[0] = first.device.empty(first.shape, first.dtype)
         return found
 
-    def run(self, key: tuple[Any, ...] | None, operands: Sequence[Operand]) -> None:
-        """Run it, and keep its plan."""
+    def run(self, key: tuple[Any, ...] | None, operands: Sequence[Operand], call: Call | None = None) -> None:
+        """Run it, and keep its plan where there is a ``key``, or have ``call``, of which it is a part, note it."""
         meaning, outs = self._meaning, self._outs
         device = outs[0].device
         words = self._words()
@@ -184,13 +185,16 @@ class Dispatch:
         pipeline = self._operation.pipeline(device, meaning.kind, self._constants(form, grid), form)
         ranges = [item for item, _ in self._bindings]
         device.logical.dispatch(self._operation.name, pipeline, ranges, words.packed(), grid)
-        if key is None:
+        if key is None and call is None:
             return
         bound = [operands[number] for number in meaning.kind.bound]
         arrays = [*(operand if isinstance(operand, Array) else outs[0] for operand in bound), *outs]
+        if call is not None:
+            call.note(pipeline, arrays, ranges, grid, words.packed())
+            return
         push = b"" if words.places else words.packed()
         plan = make_plan(device, self._operation.name, pipeline, arrays, ranges, grid, push, results=len(outs))
-        if plan is not None:
+        if plan is not None and key is not None:
             plan.words = words
             plan.order = _order(bound, len(outs))
             device.plans.keep(key, plan)

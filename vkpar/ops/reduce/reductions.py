@@ -13,6 +13,7 @@ from vkpar.arrays.operators import operations
 from vkpar.dtypes import DType
 from vkpar.errors import InvalidUsageError, UnsupportedError
 from vkpar.ops.arrays.making import fill
+from vkpar.ops.call import landing
 from vkpar.ops.call.call import Call, key_of, repeat
 from vkpar.ops.call.dispatch import (
     FLOATS,
@@ -134,9 +135,7 @@ def _reduced(name: str, a: Array, axis: Axis, keepdims: bool, out: Array | None)
     direct = made.is_contiguous and writable_in_place(made)
     target = call.results[0] if direct else call.temporary(shape, result)
     _fold(call, kind, a, axes, target)
-    if target is not call.results[0]:
-        made.copy_from(target)
-        call.forget()
+    landing.land(call, target, call.results[0])
     call.keep()
     return made
 
@@ -177,8 +176,7 @@ def _fold(call: Call, kind: Kind, a: Array, axes: frozenset[int], target: Array)
     found = _strided(a, axes, ordered=kind.family == "place")
     flat = call.flat(call.operands[0])
     if found is None or not passes.fits(flat, *found[0]):
-        call.forget()
-        once.reduce(call, kind, a.contiguous(), _groups(a.shape, axes), target)
+        once.reduce(call, kind, landing.packed(call, call.operands[0]), _groups(a.shape, axes), target)
         return
     shape, steps = found
     once.fold(call, kind, flat, target, shape, divisor=float(shape[1]) if kind.mean else 0.0, steps=steps)

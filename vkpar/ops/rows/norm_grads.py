@@ -9,6 +9,7 @@ from vkpar import dtypes
 from vkpar.abi import rows as abi
 from vkpar.arrays.array import Array
 from vkpar.errors import InvalidUsageError
+from vkpar.ops.call import landing
 from vkpar.ops.call.call import Call, key_of, repeat
 from vkpar.ops.call.dispatch import FLOATS, SHORT, check_arrays, check_float, check_number
 from vkpar.ops.reduce import once, passes
@@ -86,7 +87,7 @@ def _gradients(name: str, x: Array, weight: Array | None, grad: Array, eps: floa
             empty.fill_zeros()
         return made
     call = Call(name, key_of(name, (x, weight, grad), outs, eps), tuple(given.values()), made)
-    operands = {what: call.packed(number) for number, what in enumerate(given)}
+    operands = {what: landing.packed(call, call.operands[number]) for number, what in enumerate(given)}
     _launch(call, operands, "layer" if name == "layer_norm_grad" else "rms", eps)
     call.keep()
     return made
@@ -112,7 +113,7 @@ def _launch(call: Call, operands: Mapping[str, Array], kind: str, eps: float) ->
 
     kernel = f"norm_grad_{kind}_{SHORT[x.dtype.name]}"
     rows.launch(call, kernel, count, length, bindings, eps, constants, keeps=False)
-    rows.settle(call, target, call.results[0])
+    landing.land(call, target, call.results[0])
     for source, out in zip(sums, call.results[1:], strict=False):
         _add_up(call, source, out, (count, length))
 

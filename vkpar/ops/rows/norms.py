@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import overload
 
 from vkpar import dtypes
@@ -10,6 +10,7 @@ from vkpar.abi import rows as abi
 from vkpar.arrays.array import Array
 from vkpar.dtypes import DType
 from vkpar.errors import InvalidUsageError
+from vkpar.ops.call import landing
 from vkpar.ops.call.call import Call, key_of, repeat
 from vkpar.ops.call.dispatch import FLOATS, SHORT, check_arrays, check_float, check_number, check_out, check_overlap
 from vkpar.ops.rows import rows
@@ -55,7 +56,7 @@ def layer_norm(
     if not made.size:
         return made
     call = Call("layer_norm", key, tuple(given.values()), (made,))
-    operands = {name: call.packed(number) for number, name in enumerate(given)}
+    operands = {name: landing.packed(call, call.operands[number]) for number, name in enumerate(given)}
     target = rows.stand_in(call, call.results[0], count, length)
     bindings = [
         Binding("x", operands["x"], length),
@@ -68,7 +69,7 @@ def layer_norm(
         return abi.NormConstants(*_constants(weight, wide["w"]), *_constants(bias, wide["b"]))
 
     rows.launch(call, f"norm_layer_{SHORT[x.dtype.name]}", count, length, bindings, eps, constants)
-    rows.settle(call, target, call.results[0])
+    landing.land(call, target, call.results[0])
     call.keep()
     return made
 
@@ -138,7 +139,7 @@ def _rms_norm(
     given = _given(x=x, weight=weight, residual=residual)
     others = {} if len(outs) == 1 or outs[1] is None else {"h of out": outs[1]}
     check_arrays("rms_norm", outs[0], **given, **others)
-    count, length = _check("rms_norm", x, eps, weight=weight)
+    _check("rms_norm", x, eps, weight=weight)
     kinds = [x.dtype]
     if residual is not None:
         check_float("rms_norm", residual.dtype)
@@ -157,15 +158,18 @@ def _rms_norm(
     if not x.size:
         return made
     call = Call("rms_norm", key, tuple(given.values()), made)
-    _launch_rms(call, {name: call.packed(number) for number, name in enumerate(given)}, (count, length), eps)
+    launch_rms(call, dict(zip(given, call.operands, strict=True)), call.results, eps)
     call.keep()
     return made
 
 
-def _launch_rms(call: Call, operands: Mapping[str, Array], shape: tuple[int, int], eps: float) -> None:
-    count, length = shape
-    x, weight, residual = operands["x"], operands.get("weight"), operands.get("residual")
-    targets = [rows.stand_in(call, out, count, length) for out in call.results]
+def launch_rms(call: Call, operands: Mapping[str, Array], outs: Sequence[Array], eps: float) -> None:
+    """Norm checked rows with elements, in arrays of a call: x, and perhaps weight and residual."""
+    packed = {name: landing.packed(call, array) for name, array in operands.items()}
+    x, weight, residual = packed["x"], packed.get("weight"), packed.get("residual")
+    length = x.shape[-1]
+    count = x.size // length
+    targets = [rows.stand_in(call, out, count, length) for out in outs]
     bindings = [
         Binding("x", x, length),
         Binding("w", x if weight is None else weight, length if weight is None else 0),
@@ -179,14 +183,14 @@ def _launch_rms(call: Call, operands: Mapping[str, Array], shape: tuple[int, int
         own = _constants(weight, wide["w"])
         if residual is None:
             return abi.NormConstants(*own)
-        h = call.results[1].dtype
+        h = outs[1].dtype
         kept = (FLOATS[h.name], targets[1].dtype != h, wide["h"])
         return abi.NormConstants(*own, *_constants(residual, wide["b"]), *kept)
 
     kernel = "norm_rms" if residual is None else "norm_residual"
     rows.launch(call, f"{kernel}_{SHORT[x.dtype.name]}", count, length, bindings, eps, constants)
-    for target, out in zip(targets, call.results, strict=True):
-        rows.settle(call, target, out)
+    for target, out in zip(targets, outs, strict=True):
+        landing.land(call, target, out)
 
 
 def _given(**arrays: Array | None) -> dict[str, Array]:

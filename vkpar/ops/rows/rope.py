@@ -13,11 +13,10 @@ from vkpar.abi import attention as abi
 from vkpar.abi.words import pack
 from vkpar.arrays.array import Array
 from vkpar.errors import InvalidUsageError, UnsupportedError
-from vkpar.ops.call import kept
+from vkpar.ops.call import kept, landing
 from vkpar.ops.call.call import Call, key_of, repeat
 from vkpar.ops.call.dispatch import GROUP, INTEGERS, SHORT, check_arrays, check_float, check_out, check_overlap
 from vkpar.ops.call.strided import bind, stand_in
-from vkpar.ops.rows import rows
 
 Scaling = float | Mapping[str, float] | Sequence[float] | np.ndarray[Any, Any] | None
 
@@ -108,7 +107,7 @@ def _launch(call: Call, *, neox: bool) -> None:
     if neox and half % 2 and target.dtype.itemsize == 2:
         target = call.temporary(out.shape, dtypes.float32)
     source, result = bind(call, x), bind(call, target)
-    packed = call.packed(1)
+    packed = landing.packed(call, call.operands[1])
     places, p_first = packed.window()
     numbers, _ = table.window()
     heads, tokens, width = x.shape[-3:]
@@ -122,7 +121,7 @@ def _launch(call: Call, *, neox: bool) -> None:
     ranges = (source.range, places, numbers, result.range)
     constants = abi.RopeConstants(neox, target.dtype != x.dtype)
     call.dispatch(f"rope_{SHORT[x.dtype.name]}", arrays, ranges, push, -(-units * 4 // GROUP), constants)
-    rows.settle(call, target, out)
+    landing.land(call, target, out)
 
 
 # ---- frequencies ----

@@ -166,17 +166,3 @@ def stand_in(call: Call, out: Array, rows: int, length: int) -> Array:
     if whole and writable_in_place(out):
         return out
     return call.temporary(out.shape, out.dtype if whole else dtypes.float32)
-
-
-def settle(call: Call, made: Array, out: Array) -> None:
-    """Bring to ``out`` what :func:`stand_in` returned for it."""
-    if made is out:
-        return
-    if made.dtype != out.dtype:
-        direct = out.is_contiguous and writable_in_place(out)
-        target = out if direct else call.temporary(out.shape, out.dtype)
-        call.convert(made, target)
-        made = target
-    if made is not out:
-        out.copy_from(made)
-        call.forget()

@@ -8,6 +8,7 @@ from typing import Final
 from vkpar import dtypes
 from vkpar.arrays.array import Array
 from vkpar.errors import InvalidUsageError
+from vkpar.ops.call import landing
 from vkpar.ops.call.call import Call, key_of, repeat
 from vkpar.ops.call.dispatch import (
     INTEGERS,
@@ -69,28 +70,20 @@ def _along(name: str, a: Array, axis: int, out: Array | None) -> Array:
     made = a.device.empty(a.shape, a.dtype) if out is None else out
     if not made.size:
         return made
-    if at != a.ndim - 1:
-        by_steps = a.device.info.tests_lanes and a.dtype == dtypes.float32 and a.size >= FEW_TESTS
-        return (_by_steps if by_steps else _moved)(name, a, at, made)
-    rows.check_length(name, a)
+    if at != a.ndim - 1 and a.device.info.tests_lanes and a.dtype == dtypes.float32 and a.size >= FEW_TESTS:
+        return _by_steps(name, a, at, made)
+    order = (*(index for index in range(a.ndim) if index != at), at)
     call = Call(name, key, (a,), (made,))
-    length = a.shape[-1]
-    count = a.size // length
-    target = rows.stand_in(call, call.results[0], count, length)
-    bindings = (Binding("x", call.packed(0), length), Binding("y", target, length, True))
+    x, y = (call.view(each, each.transpose(order)) for each in (call.operands[0], call.results[0]))
+    rows.check_length(name, x)
+    length = x.shape[-1]
+    count = x.size // length
+    target = rows.stand_in(call, y, count, length)
+    bindings = (Binding("x", landing.packed(call, x), length), Binding("y", target, length, True))
     rows.launch(call, f"{_SOFTMAX[name]}_{SHORT[a.dtype.name]}", count, length, bindings, 0.0)
-    rows.settle(call, target, call.results[0])
+    landing.land(call, target, y)
     call.keep()
     return made
-
-
-def _moved(name: str, a: Array, at: int, out: Array) -> Array:
-    """Compute along another axis than the last one, on a copy in which it is the last one."""
-    order = (*(index for index in range(a.ndim) if index != at), at)
-    packed = a.transpose(order).copy()
-    _along(name, packed, -1, packed)
-    out.transpose(order).copy_from(packed)
-    return out
 
 
 def _by_steps(name: str, a: Array, at: int, out: Array) -> Array:
@@ -143,11 +136,11 @@ def cross_entropy(logits: Array, labels: Array, *, out: Array | None = None) -> 
     if not count:
         return made
     call = Call("cross_entropy", key, (logits, labels), (made,))
-    x, label = call.packed(0), call.packed(1)
+    x, label = landing.packed(call, call.operands[0]), landing.packed(call, call.operands[1])
     target = rows.stand_in(call, call.results[0], count, 1)
     bindings = (Binding("x", x, length), Binding("w", label, 1), Binding("y", target, 1, True))
     rows.launch(call, f"softmax_loss_{SHORT[logits.dtype.name]}", count, length, bindings, 0.0)
-    rows.settle(call, target, call.results[0])
+    landing.land(call, target, call.results[0])
     call.keep()
     return made
 
@@ -180,12 +173,12 @@ def cross_entropy_grad(logits: Array, labels: Array, scale: float | None = None,
     if not count:
         return made
     call = Call("cross_entropy_grad", key, (logits, labels), (made,))
-    x, label = call.packed(0), call.packed(1)
+    x, label = landing.packed(call, call.operands[0]), landing.packed(call, call.operands[1])
     target = rows.stand_in(call, call.results[0], count, length)
     bindings = (Binding("x", x, length), Binding("w", label, 1), Binding("y", target, length, True))
     factor = 1.0 / count if scale is None else float(scale)
     rows.launch(call, f"softmax_grad_{SHORT[logits.dtype.name]}", count, length, bindings, factor)
-    rows.settle(call, target, call.results[0])
+    landing.land(call, target, call.results[0])
     call.keep()
     return made
 

@@ -7,6 +7,7 @@ from vkpar.abi import rows as abi
 from vkpar.abi.words import pack
 from vkpar.arrays.array import Array
 from vkpar.errors import InvalidUsageError
+from vkpar.ops.call import landing
 from vkpar.ops.call.call import Call, key_of, repeat
 from vkpar.ops.call.dispatch import (
     FLOATS,
@@ -54,20 +55,23 @@ def swiglu(gate: Array, up: Array, *, out: Array | None = None) -> Array:
     if not made.size:
         return made
     call = Call("swiglu", key, (gate, up), (made,))
-    direct = made.is_contiguous and writable_in_place(made)
-    target = call.results[0] if direct else call.temporary(made.shape, dtype)
-    if not _launch_rows(call, target):
-        _launch_flat(call, target)
-    if not direct:
-        made.copy_from(target)
-        call.forget()
+    launch(call, *call.operands, call.results[0])
     call.keep()
     return made
 
 
-def _launch_rows(call: Call, out: Array) -> bool:
+def launch(call: Call, gate: Array, up: Array, out: Array) -> None:
+    """Compute on arrays of a call, checked and with elements; ``out`` may be of another float type."""
+    dtype = dtypes.result_type(gate.dtype, up.dtype)
+    direct = out.dtype == dtype and out.is_contiguous and writable_in_place(out)
+    target = out if direct else call.temporary(out.shape, dtype)
+    if not _launch_rows(call, gate, up, target):
+        _launch_flat(call, gate, up, target)
+    landing.land(call, target, out)
+
+
+def _launch_rows(call: Call, gate: Array, up: Array, out: Array) -> bool:
     """Compute row by row where operands are rows that lie apart; False, and nothing done, where they are not."""
-    gate, up = call.operands
     step, other = _row_step(gate), _row_step(up)
     length = out.shape[-1] if out.ndim else 1
     apart = not (gate.is_contiguous and up.is_contiguous)
@@ -87,8 +91,8 @@ def _row_step(array: Array) -> int | None:
     return array.strides[0]
 
 
-def _launch_flat(call: Call, out: Array) -> None:
-    gate, up = (call.packed(number) for number in range(2))
+def _launch_flat(call: Call, gate: Array, up: Array, out: Array) -> None:
+    gate, up = landing.packed(call, gate), landing.packed(call, up)
     for start, count in spans(out.size, (gate, 0), (up, 0), (out, 0), pairs=out.dtype.itemsize == 2):
         _dispatch(call, gate, up, out, (start, count), (1, count, count, count))
 
