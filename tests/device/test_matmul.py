@@ -340,7 +340,7 @@ def test_a_split_over_rows_columns_and_k(
 def test_many_work_groups_fold(
     device: vkpar.Device, rng: np.random.Generator, kernel: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "fold_groups", lambda device, count: (2, -(-count // 2), 1))
+    monkeypatch.setattr("vkpar.ops.call.call.fold_groups", lambda device, count: (2, -(-count // 2), 1))
     a, b = integers(rng, 4, 20), integers(rng, 20, 330)
     np.testing.assert_array_equal(multiply(device, a, b).numpy(), a @ b)
 

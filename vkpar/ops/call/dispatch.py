@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import numbers
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -138,12 +138,12 @@ def window(array: Array, start: int, count: int) -> tuple[BufferRange, int]:
     return array.reshape(-1)[start : start + count].copy().window()
 
 
-def run_pair(operation: str, a: Array, b: Array, out: Array | None, *options: object, in_place: bool) -> Array | None:
+def run_pair(operation: str, a: Any, b: Any, out: Any, *options: object, in_place: bool) -> Array | None:
     """Run an operation of two operands by the plan of an earlier call; None, and nothing done, where there is none.
 
     Args:
         operation: its name.
-        a: an operand; none of the arrays is checked.
+        a: an operand; nothing is checked, not even that these are arrays.
         b: the other one.
         out: where the result goes; None for a new array.
         options: whatever else a plan depends on.

@@ -1,4 +1,4 @@
-"""A checked matrix product as dispatches: which kernel, which tiles, which parts, and what follows."""
+"""Matrix products of floats as dispatches: which kernel, which tiles, which parts, and what follows."""
 
 from __future__ import annotations
 
@@ -10,15 +10,17 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from vkpar import dtypes
 from vkpar.abi import matmul as abi
 from vkpar.abi.words import pack
-from vkpar.ops.call.dispatch import FLOATS, SHORT, dispatch, fold_groups, window, writable_in_place
-from vkpar.ops.elementwise.cast import convert
+from vkpar.arrays.array import Array
+from vkpar.ops.call import landing
+from vkpar.ops.call.dispatch import FLOATS, SHORT, window, writable_in_place
+from vkpar.ops.call.work import MAX_WORK, WORK_PER_NS
+from vkpar.ops.matmul.request import Request
 from vkpar.ops.tiles import cores, cpu, matvec, occupancy, streamed, tiled
 from vkpar.ops.tiles.cut import Operand, Tile, tiles
 from vkpar.ops.tiles.epilogue import ACTIVATIONS, Epilogue, finish
 from vkpar.ops.tiles.product import Matrix, Product
 
 if TYPE_CHECKING:
-    from vkpar.arrays.array import Array
     from vkpar.device import Device
     from vkpar.dtypes import DType
     from vkpar.ops.call.call import Call
@@ -26,9 +28,6 @@ if TYPE_CHECKING:
 
 # Turns of one invocation's loops in a dispatch: CPU drivers give wrong results, silently, beyond 65,535.
 _MAX_TURNS: Final = 49_152
-# Multiply-adds of a dispatch: beyond it a slow GPU could run into its driver's watchdog.
-_MAX_WORK: Final = 1 << 38
-_WORK_PER_NS: Final = 500  # multiply-adds of a slow GPU, for estimates
 _SMALL: Final = "matmul_small"
 _SMALL_HALVES: Final = 4  # rows: for more, halves are converted once and not by each work-group that reads them
 _MATVEC: Final = "matvec"
@@ -57,7 +56,7 @@ class _How:
     follows: Epilogue
     cut: occupancy.Cut
     core: cores.Core | streamed.Stream | None = None
-    work_per_ns: float = _WORK_PER_NS
+    work_per_ns: float = WORK_PER_NS
 
 
 def kernel_for(device: Device, m: int) -> str:
@@ -65,6 +64,63 @@ def kernel_for(device: Device, m: int) -> str:
     if device.info.is_cpu or not tiled.runs(device.info):
         return _SMALL
     return _MATVEC if m <= matvec.MOST_ROWS else tiled.KERNEL
+
+
+class Sizes(NamedTuple):
+    """What a product is of: rows, columns and steps of each of the matrices."""
+
+    m: int
+    n: int
+    k: int
+
+
+def sizes(request: Request) -> Sizes:
+    """Return what a request is of."""
+    k, m = request.a.shape[-2:] if request.transpose_a else request.a.shape[:-3:-1]
+    return Sizes(m, request.out.shape[-1], k)
+
+
+def turned(array: Array) -> Array:
+    """Return the transposes of matrices, as a view."""
+    axes = range(array.ndim)
+    return array.transpose(*axes[:-2], array.ndim - 1, array.ndim - 2)
+
+
+def as_stored(array: Array, transposed: bool) -> tuple[Array, bool]:
+    """Return matrices as they lie in memory, where they are a view of their transposes; whether a kernel turns them."""
+    if array.is_contiguous:
+        return array, transposed
+    stored = turned(array)
+    return (stored, not transposed) if stored.is_contiguous else (array, transposed)
+
+
+def stored(request: Request) -> tuple[tuple[Array, bool], tuple[Array, bool]]:
+    """Return both operands of floats as they lie in memory, and whether a kernel transposes them."""
+    assert isinstance(request.b, Array), "quantised weights are made in floats first"
+    return as_stored(request.a, request.transpose_a), as_stored(request.b, request.transpose_b)
+
+
+def record(call: Call, request: Request) -> None:
+    """Dispatch the product of operands of floats, whose elements lie side by side as they are or transposed."""
+    (a, transpose_a), (b, transpose_b) = stored(request)
+    assert isinstance(request.b, Array), "it was looked at"
+    a, b, out, epilogue = call.view(request.a, a), call.view(request.b, b), request.out, request.follows
+    m, n, k = sizes(request)
+    adds = epilogue.residual is out and out.dtype == dtypes.float32 and k > 0
+    if adds and epilogue.bias is None and not epilogue.activation:
+        epilogue = Epilogue()
+    else:
+        adds = False
+    if not k:
+        store_finished(out, 0, out, epilogue, call)
+        return
+    batch = out.size // (m * n)
+    a_batch, b_batch = (math.prod(x.shape[-2:]) if x.ndim == 3 and x.shape[0] > 1 else 0 for x in (a, b))
+    if not (b_batch or transpose_a):  # the rows of all the first matrices meet the same second one
+        batch, m, a_batch = 1, batch * m, 0
+    first, second = Matrix(a, m if transpose_a else k, a_batch), Matrix(b, k if transpose_b else n, b_batch)
+    product = Product(first, second, transpose_a, transpose_b, batch, m, n, k)
+    multiply(product.turned() if n == 1 else product, out, epilogue, adds=adds, call=call)
 
 
 def multiply(product: Product, out: Array, epilogue: Epilogue, *, adds: bool, call: Call) -> None:
@@ -87,7 +143,7 @@ def multiply(product: Product, out: Array, epilogue: Epilogue, *, adds: bool, ca
     cut = _spread(product, kernel, len(cuts), out)
     if core is not None:
         kernel, cut = _CORES, occupancy.Cut(core.core.tile, core.parts, core.k_part)
-    rate = product.batch * product.work / core.ns if core is not None and core.ns else _WORK_PER_NS
+    rate = product.batch * product.work / core.ns if core is not None and core.ns else WORK_PER_NS
     if cut.parts > 1:
         epilogue = Epilogue(residual=out) if adds else epilogue
         sums = call.temporary((cut.parts * out.size,), dtypes.float32)
@@ -101,20 +157,13 @@ def multiply(product: Product, out: Array, epilogue: Epilogue, *, adds: bool, ca
     if not direct:
         target = call.temporary((out.size,), dtypes.float32)
         cuts = list(_cuts(product, kernel, target, None))
-    if len(cuts) > 1:
-        call.forget()
-    if not direct or len(cuts) > 1 or not epilogue.empty:
-        product = replace(product, key=None)
     how = _How(kernel, adds, call, epilogue if fused else Epilogue(), cut, core and core.core, rate)
     for part, place, tile in cuts:
-        _dispatch(how, replace(part, key=product.key), place, tile)
+        _dispatch(how, part, place, tile)
     if not fused and not epilogue.empty:
         store_finished(target, 1, out, epilogue, call)
-    elif target is not out and writable_in_place(out):
-        call.convert(target, out)
     elif target is not out:
-        call.forget()
-        convert(target, out)
+        landing.land(call, target, out)
 
 
 def _in_eights(product: Product, out: Array, epilogue: Epilogue, call: Call) -> bool:
@@ -138,13 +187,8 @@ def _in_eights(product: Product, out: Array, epilogue: Epilogue, call: Call) -> 
     m, n, k = product.m, product.n, product.k
     lanes = abi.Lanes(m, n, k, *made.firsts, a.row, b.row, n, a.batch, b.batch, m * n)
     push = pack(lanes, *(abi.LanesBias(first) for *_, first in added))
-    cost_ns = product.batch * product.work // _WORK_PER_NS
-    if product.key is None or not epilogue.empty:
-        call.dispatch(kernel, arrays, ranges, push, made.groups, constants, cost_ns, layers=product.batch)
-    else:
-        grid = (*fold_groups(product.device, made.groups)[:2], product.batch)
-        dispatch("matmul", kernel, arrays, ranges, push, grid, constants, cost_ns=cost_ns, key=product.key)
-        call.forget()  # a plan is all of it
+    cost_ns = product.batch * product.work // WORK_PER_NS
+    call.dispatch(kernel, arrays, ranges, push, made.groups, constants, cost_ns, layers=product.batch)
     if not fused:
         store_finished(out, 1, out, epilogue, call)
     return True
@@ -158,7 +202,6 @@ def _widened(product: Product, call: Call) -> Product:
             converted = call.temporary(matrix.array.shape, dtypes.float32)
             call.convert(matrix.array, converted)
             operands[number] = matrix._replace(array=converted)
-            product = replace(product, key=None)
     return replace(product, a=operands[0], b=operands[1])
 
 
@@ -192,7 +235,7 @@ def _whole(product: Product, out: Array, start: int = 0) -> tuple[Matrix, Tile]:
 
 def _fitting(product: Product, kernel: str, matrices: list[Matrix], start: int) -> int:
     """Return how many products from one on a dispatch does; 1 where that one may have to be cut."""
-    most = min(product.batch - start, product.device.limits.max_workgroup_count[2], _MAX_WORK // product.work)
+    most = min(product.batch - start, product.device.limits.max_workgroup_count[2], MAX_WORK // product.work)
     if most <= 1 or (kernel == _SMALL and product.k > _MAX_TURNS):
         return 1
     m, n, k = product.m, product.n, product.k
@@ -207,7 +250,7 @@ def _fitting(product: Product, kernel: str, matrices: list[Matrix], start: int) 
 def _tiles(product: Product, kernel: str, matrices: list[Matrix]) -> Iterator[Tile]:
     """Yield the tiles of one product; its matrices are a, b and those of the result's shape."""
     m, n, k = product.m, product.n, product.k
-    most = {"m": max(_MAX_WORK // (n * k), 128), "n": n, "k": _MAX_TURNS if kernel == _SMALL else k}
+    most = {"m": max(MAX_WORK // (n * k), 128), "n": n, "k": _MAX_TURNS if kernel == _SMALL else k}
     along = [("k", "m") if product.transpose_a else ("m", "k"), ("n", "k") if product.transpose_b else ("k", "n")]
     along += [("m", "n")] * (len(matrices) - 2)
     operands = [Operand(item.reach, item.row, *axes) for item, axes in zip(matrices, along, strict=True)]
@@ -272,13 +315,9 @@ def _may_hold_sums(out: Array, epilogue: Epilogue) -> bool:
 
 def store_finished(sums: Array, parts: int, out: Array, epilogue: Epilogue, call: Call) -> None:
     """Store what follows the sum of some parts, as ``epilogue.finish`` does, wherever ``out`` begins."""
-    if writable_in_place(out):
-        finish(sums, parts, out, epilogue, call=call)
-        return
-    call.forget()
-    aligned = out.device.empty(out.shape, out.dtype)
+    aligned = out if writable_in_place(out) else call.temporary(out.shape, out.dtype)
     finish(aligned if sums is out else sums, parts, aligned, epilogue, call)
-    out.copy_from(aligned)
+    landing.land(call, aligned, out)
 
 
 def _dispatch(how: _How, product: Product, out: Matrix, tile: Tile) -> None:
@@ -316,13 +355,8 @@ def _dispatch(how: _How, product: Product, out: Matrix, tile: Tile) -> None:
             arrays, ranges = [*arrays, *more.arrays], [*ranges, *more.ranges(range_a)]
         if forms or how.core is not None:
             packed += pack(abi.Forms(*batches, how.cut.parts, how.cut.k_part, number * out.batch, *more.push))
-    cost_ns, key = int(number * m * n * k / how.work_per_ns), product.key
-    if forms or how.core is not None or key is None:
-        how.call.dispatch(spirv, arrays, ranges, packed, groups, constants, cost_ns, layers=layers)
-        return
-    grid, swapped = fold_groups(product.device, groups), product.swapped
-    dispatch("matmul", spirv, arrays, ranges, packed, grid, constants, cost_ns=cost_ns, key=key, swapped=swapped)
-    how.call.forget()  # a plan is all of it
+    cost_ns = int(number * m * n * k / how.work_per_ns)
+    how.call.dispatch(spirv, arrays, ranges, packed, groups, constants, cost_ns, layers=layers)
 
 
 def _constants(

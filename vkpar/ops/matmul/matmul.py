@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-import math
-from typing import Any, NamedTuple
-
 from vkpar import dtypes
 from vkpar.arrays.array import Array
 from vkpar.errors import InvalidUsageError
-from vkpar.ops.call.call import Call, key_of, repeat
-from vkpar.ops.call.dispatch import batch_of, check_arrays, check_out, run_pair
-from vkpar.ops.call.dispatch import key_of as pair_key
-from vkpar.ops.matmul import few, folded
-from vkpar.ops.matmul.dense import multiply, store_finished
-from vkpar.ops.matmul.request import adds_in_place, check_result, residual_of, result_type
-from vkpar.ops.quantized import scratch
+from vkpar.ops.call.dispatch import run_pair
+from vkpar.ops.matmul import ways
+from vkpar.ops.matmul.request import Asked, call_of, check, request_of, weight_of
 from vkpar.ops.quantized.weights import Quantized
 from vkpar.ops.rows.normed import Normed
-from vkpar.ops.tiles.cpu import has_wide, may_turn
-from vkpar.ops.tiles.epilogue import Epilogue, check_epilogue
-from vkpar.ops.tiles.product import Matrix, Product
 
 
 def matmul(
@@ -65,200 +55,32 @@ def matmul(
             activation; a wrong ``out``, or ``accumulate`` without one or beside ``residual``.
         UnsupportedError: a type that devices do not compute, such as float64.
     """
-    if isinstance(a, Normed) or activation == folded.SWIGLU:
-        how = {"transpose_a": bool(transpose_a), "transpose_b": bool(transpose_b), "accumulate": bool(accumulate)}
-        name = None if dtype is None else dtypes.resolve(dtype).name
-        return folded.multiply(matmul, a, b, out, (bias, residual), **how, dtype=name, activation=activation)
-    if isinstance(b, Quantized):
-        follows = {"bias": bias, "activation": activation, "residual": residual}
-        turns = {"transpose_a": transpose_a, "transpose_b": transpose_b}
-        return few.multiply(matmul, a, b, out, **turns, dtype=dtype, accumulate=accumulate, **follows)
-    options = (bool(transpose_a), bool(transpose_b), None if dtype is None else _name(dtype), bool(accumulate))
-    done = _again(a, b, out, bias, residual, activation, *options)
-    if done is not None:
-        return done
-    extras = {name: array for name, array in (("bias", bias), ("residual", residual)) if array is not None}
-    check_arrays("matmul", out, a=a, b=b, **extras)
-    if a.ndim == 1 or b.ndim == 1:
-        form = {"transpose_a": transpose_a, "transpose_b": transpose_b, "bias": bias}
-        return _of_vectors(a, b, out, residual, form, dtype=dtype, accumulate=accumulate, activation=activation)
-    sizes = _sizes(a, b, bool(transpose_a), bool(transpose_b))
-    code = check_epilogue("matmul", sizes.shape, bias, activation, residual)
-    residual_of(out, residual, accumulate)
-    found = result_type([a, b], out if accumulate else None, dtype)
-    if out is not None:
-        check_result(out, sizes.shape, found, [a, b, bias], residual)
-    result = a.device.empty(sizes.shape, found) if out is None else out
-    first, turns_a = _as_stored(a, sizes.transpose_a)
-    second, turns_b = _as_stored(b, sizes.transpose_b)
-    sizes = sizes._replace(transpose_a=turns_a, transpose_b=turns_b)
-    keys = _keys(a, b, out, bias, residual, activation, *options)
-    copies_a = turns_a and not may_turn(first, sizes.n) and scratch.turns(sizes.n, sizes.m, sizes.k)
-    copies_b = turns_b and scratch.turns(sizes.m, sizes.n, sizes.k)
-    if (copies_a or copies_b) and has_wide(a.device.info):
-        first, second = _turned(first, copies_a), _turned(second, copies_b)
-        sizes = sizes._replace(transpose_a=turns_a and not copies_a, transpose_b=turns_b and not copies_b)
-        keys = (None, None)
-    operands = [first, second, *extras.values()]
-    target = result
-    if not all(array.is_contiguous for array in (*operands, result)):
-        operands, keys = [array.contiguous() for array in operands], (None, None)
-        if not result.is_contiguous:
-            target = result.copy() if accumulate else a.device.empty(sizes.shape, found)
-    call = Call("matmul", keys[1], operands, [target])
-    taken = dict(zip(("a", "b", *extras), call.operands, strict=True))
-    _store(call, sizes, Epilogue(taken.get("bias"), code, taken.get("residual")), bool(accumulate), keys[0])
-    call.keep()
-    if target is not result:
-        result.copy_from(target)
-    return result
-
-
-def _turned(array: Array, turns: bool) -> Array:
-    """Return matrices, or copies of their transposes."""
-    return array.transpose(*range(array.ndim - 2), array.ndim - 1, array.ndim - 2).contiguous() if turns else array
-
-
-def _of_vectors(
-    a: Array, b: Array, out: Array | None, residual: Array | None, form: dict[str, Any], **how: Any
-) -> Array:
-    """Multiply where an operand is a vector: as a matrix of one row, or of one column, which the result has not."""
-    _check_dimensions(a, b)
-    for name, array in (("a", a), ("b", b)):
-        if array.ndim == 1 and form[f"transpose_{name}"]:
-            raise InvalidUsageError(f"matmul: {name} of shape {array.shape} is a vector, which has no transpose")
-    if b.ndim == 1 and form["bias"] is not None:
-        raise InvalidUsageError("matmul: a product by a vector takes no bias, which has an element for each column")
-    row, column = a.ndim == 1, b.ndim == 1
-    if a.shape[-2 if form["transpose_a"] else -1] != b.shape[-1 if column or form["transpose_b"] else -2]:
-        raise _misfit(a, b, form["transpose_a"], form["transpose_b"])
-    first, second = a[None] if row else a, b[:, None] if column else b
-    whole = _sizes(first, second, bool(form["transpose_a"]), bool(form["transpose_b"])).shape
-    shape = whole[:-2] + (() if row else whole[-2:-1]) + (() if column else whole[-1:])
-    if out is not None:
-        check_out("matmul", out, shape, result_type([a, b], out if how["accumulate"] else None, how["dtype"]))
-    if residual is not None and residual.shape != shape:
-        raise InvalidUsageError(f"matmul: residual has shape {residual.shape}, the result is {shape}")
-    target = None if out is None else _shaped(out, whole)
-    added = target if residual is out else None if residual is None else _shaped(residual, whole)
-    made = matmul(first, second, out=target, residual=added, **form, **how)
-    return _shaped(made, shape) if out is None else out
-
-
-def _shaped(array: Array, shape: tuple[int, ...]) -> Array:
-    """Return a view with axes of one element more or less."""
-    steps = iter([stride for stride, count in zip(array.strides, array.shape, strict=True) if count != 1])
-    return array.view(shape, tuple(0 if count == 1 else next(steps) for count in shape))
-
-
-def _store(call: Call, sizes: _Sizes, epilogue: Epilogue, adds: bool, key: tuple[object, ...] | None) -> None:
-    """Store a product, and what follows it, in the result of a call.
-
-    Args:
-        call: on contiguous arrays.
-        sizes: of the product.
-        epilogue: what follows.
-        adds: the product is added to what the result holds.
-        key: what the plan is kept by where one plain dispatch does it.
-    """
-    a, b, out = call.operands[0], call.operands[1], call.results[0]
-    if not out.size:
-        call.forget()
-        return
-    if adds and (out.dtype != dtypes.float32 or not epilogue.empty or not sizes.k):
-        epilogue, adds = Epilogue(epilogue.bias, epilogue.activation, out), False
-    if not sizes.k:
-        store_finished(out, 0, out, epilogue, call)
-        return
-    batch, m, n, k, a_batch, b_batch, _, transpose_a, transpose_b = sizes
-    if not (b_batch or transpose_a):  # the rows of all the first matrices meet the same second one
-        batch, m, a_batch = 1, batch * m, 0
-    first, second = Matrix(a, m if transpose_a else k, a_batch), Matrix(b, k if transpose_b else n, b_batch)
-    product = Product(first, second, transpose_a, transpose_b, batch, m, n, k, key if epilogue.empty else None)
-    multiply(product.turned() if n == 1 else product, out, epilogue, adds=adds, call=call)
-
-
-class _Sizes(NamedTuple):
-    """What a product is of.
-
-    Attributes:
-        batch: how many matrices; ``m``, ``n`` and ``k`` of each.
-        a_batch: elements from one of the first matrices to the next, 0 where all are the same.
-        b_batch: the same of the second ones.
-        shape: of the result.
-        transpose_a: the first matrices are stored as (k, m); ``transpose_b``: the second as (n, k).
-    """
-
-    batch: int
-    m: int
-    n: int
-    k: int
-    a_batch: int
-    b_batch: int
-    shape: tuple[int, ...]
-    transpose_a: bool
-    transpose_b: bool
-
-
-def _as_stored(array: Array, transposed: bool) -> tuple[Array, bool]:
-    """Return a matrix as it lies in memory, where it is a view of its transpose, and whether a kernel transposes it."""
-    if array.is_contiguous:
-        return array, transposed
-    axes = list(range(array.ndim))
-    stored = array.transpose(*axes[:-2], axes[-1], axes[-2])
-    return (stored, not transposed) if stored.is_contiguous else (array, transposed)
-
-
-def _again(
-    a: Array, b: Array, out: Array | None, bias: Array | None, residual: Array | None, *options: Any
-) -> Array | None:
-    """Run a call by what an earlier one has kept; None, and nothing done, where there is nothing."""
-    if bias is None and residual is None and options[0] is None:
-        done = run_pair("matmul", a, b, out, *options[1:], in_place=False)
+    normed, name = isinstance(a, Normed), None if dtype is None else _name(dtype)
+    options = (bool(transpose_a), bool(transpose_b), name)
+    if bias is None and residual is None and activation is None and not (accumulate or normed):
+        done = run_pair("matmul", a, b, out, *options, in_place=False)
         if done is not None:
             return done
-    in_place = adds_in_place(out, residual, a, b, bias)
-    same = residual is not None and residual is out  # the product may not lie in out before it is added
-    made = repeat("matmul", (a, b, bias, residual), (out,), *options, same, in_place=in_place)
-    return made[0] if made else None
+    rows, norm, eps = (a.x, weight_of(a), a.eps) if isinstance(a, Normed) else (a, None, 0.0)
+    asked = Asked(rows, b, out, bias, residual, norm, eps, activation, *options, bool(accumulate))
+    done = asked.again()
+    return _anew(asked) if done is None else done
 
 
-def _keys(
-    a: Array, b: Array, out: Array | None, bias: Array | None, residual: Array | None, *options: Any
-) -> tuple[tuple[object, ...] | None, tuple[object, ...] | None]:
-    """Return what :func:`_again` finds a plan by, and a recipe."""
-    same = residual is not None and residual is out
-    return pair_key("matmul", a, b, out, *options[1:]), key_of("matmul", (a, b, bias, residual), (out,), *options, same)
+def _anew(asked: Asked) -> Array:
+    """Make a product that was not made before."""
+    result = check(asked)
+    made: Array = asked.a.device.empty(result.shape, result.dtype) if asked.out is None else asked.out
+    if made.size:
+        call = call_of(asked, made)
+        ways.record(call, request_of(asked, call, result))
+        call.keep(asked.pair_key())
+    return made
 
 
-def _name(dtype: object) -> str:
-    """Return a type's name; nothing for what is none, of which the checks speak in their turn."""
+def _name(dtype: object) -> object:
+    """Return a type's name; what is none as it is, of which the checks speak in their turn."""
     try:
         return dtypes.resolve(dtype).name
     except InvalidUsageError:
-        return ""
-
-
-def _check_dimensions(a: Array, b: Array) -> None:
-    if not (1 <= a.ndim <= 3 and 1 <= b.ndim <= 3):
-        raise InvalidUsageError(
-            f"matmul takes vectors, matrices, or batches in three dimensions, not shapes {a.shape} and {b.shape}"
-        )
-
-
-def _misfit(a: Array, b: Array, transpose_a: object, transpose_b: object) -> InvalidUsageError:
-    turned = [" transposed" if transposed else "" for transposed in (transpose_a, transpose_b)]
-    return InvalidUsageError(f"matmul: a of shape {a.shape}{turned[0]} does not fit b of shape {b.shape}{turned[1]}")
-
-
-def _sizes(a: Array, b: Array, transpose_a: bool, transpose_b: bool) -> _Sizes:
-    _check_dimensions(a, b)
-    k, m = a.shape[-2:] if transpose_a else reversed(a.shape[-2:])
-    n, b_k = b.shape[-2:] if transpose_b else reversed(b.shape[-2:])
-    if k != b_k:
-        raise _misfit(a, b, transpose_a, transpose_b)
-    batch = batch_of("matmul", a.shape, b.shape)
-    a_batch = m * k if a.ndim == 3 and a.shape[0] > 1 else 0
-    b_batch = k * n if b.ndim == 3 and b.shape[0] > 1 else 0
-    shape = (*batch, m, n)
-    return _Sizes(math.prod(batch), m, n, k, a_batch, b_batch, shape, transpose_a, transpose_b)
+        return dtype

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
@@ -17,6 +17,7 @@ from vkpar.arrays.region import sliced
 from vkpar.arrays.shape import dimensions
 from vkpar.device import Device
 from vkpar.errors import InvalidUsageError, UnsupportedError
+from vkpar.ops.call import landing
 from vkpar.ops.call.call import Call, key_of, repeat
 from vkpar.ops.call.dispatch import (
     FLOATS,
@@ -308,24 +309,27 @@ def _pack(kind: Kind, blocks: Array, chunks: Array, scales: Array) -> None:
 
 def unpack(kind: str, piece: Piece, out: Array) -> None:
     """Store the weights of a piece in a contiguous array of their shape."""
-    key = key_of("dequantize", (piece.chunks, piece.scales), (out,), kind)
-    if repeat("dequantize", (piece.chunks, piece.scales), (out,), kind) is not None:
+    given = (piece.chunks, piece.scales)
+    if repeat("dequantize", given, (out,), kind) is not None:
         return
-    if not writable_in_place(out):
-        aside = out.device.empty(out.shape, out.dtype)
-        unpack(kind, piece, aside)
-        out.copy_from(aside)
-        return
-    call = Call("dequantize", key, (piece.chunks, piece.scales), [out])
-    for start, count in _reached(out):
-        if count:
-            _unpack(call, KINDS[kind], start, count)
-            continue
-        call.forget()
-        aside = out.device.empty((1, out.shape[1]), out.dtype)  # a row that lies to either side of a border
-        unpack(kind, piece.part(start, start + 1, 0), aside)
-        out[start : start + 1].copy_from(aside)
+    call = Call("dequantize", key_of("dequantize", given, (out,), kind), given, [out])
+    chunks, scales = call.operands
+    unpack_in(call, kind, piece._replace(chunks=chunks, scales=scales), call.results[0])
     call.keep()
+
+
+def unpack_in(call: Call, kind: str, piece: Piece, out: Array) -> None:
+    """Store the weights of a piece in a contiguous array, of a call that has both."""
+    target = out if writable_in_place(out) else call.temporary(out.shape, out.dtype)
+    for start, count in _reached(target):
+        if count:
+            _unpack(call, KINDS[kind], piece, target, start, count)
+            continue
+        aside = call.temporary((1, out.shape[1]), out.dtype)  # a row that lies to either side of a border
+        call.forget()
+        unpack_in(call, kind, piece.part(start, start + 1, 0), aside)
+        target[start : start + 1].copy_from(aside)
+    landing.land(call, target, out)
 
 
 def _reached(array: Array) -> Iterator[tuple[int, int]]:
@@ -338,10 +342,11 @@ def _reached(array: Array) -> Iterator[tuple[int, int]]:
         start += max(count, 1)
 
 
-def _unpack(call: Call, kind: Kind, start: int, count: int) -> None:
-    """Store some rows of a call's result: those of its operands, or those whose numbers a third operand has."""
-    chunks, scales, *numbers = call.operands
-    out = call.results[0]
+def _unpack(
+    call: Call, kind: Kind, piece: Piece, out: Array, start: int, count: int, numbers: Sequence[Array] = ()
+) -> None:
+    """Store some rows of a result of a call: those of a piece, or those of it whose ``numbers`` are given."""
+    chunks, scales = piece.chunks, piece.scales
     columns = out.shape[-1]
     (seen, chunk), (multipliers, scale) = (
         array.window() if numbers else array.window(start * array.shape[1], count * array.shape[1])
@@ -353,7 +358,7 @@ def _unpack(call: Call, kind: Kind, start: int, count: int) -> None:
     push = pack(abi.Unpack(total, chunk, scale // kind.per_block, first, columns // 4, chunks.shape[0], index))
     is_signed = bool(numbers) and numbers[0].dtype == dtypes.int32
     constants = abi.UnpackConstants(FLOATS[out.dtype.name], first % 4 == 0, bool(numbers), is_signed)
-    arrays, ranges = (chunks, scales, out, *(numbers or [chunks])), (seen, multipliers, written, indices)
+    arrays, ranges = (chunks, scales, out, *(numbers or (chunks,))), (seen, multipliers, written, indices)
     call.dispatch(f"quantized_unpack_{kind.name}", arrays, ranges, push, -(-total // GROUP), constants)
 
 
@@ -390,15 +395,16 @@ def take_rows(q: Quantized, indices: Array, out: Array | None) -> Array:
 def _take(q: Quantized, indices: Array, result: Array, out: Array | None) -> None:
     """Store rows by their numbers; ``out`` is what the caller gave for them."""
     piece = q.pieces[0]
-    flat, target = indices.contiguous(), result
-    if not (result.is_contiguous and writable_in_place(result)) or any(not count for _, count in _reached(result)):
-        target = q.device.empty(result.shape, result.dtype)
     key = key_of("take", (piece.chunks, piece.scales, indices), (out,), q.kind)
-    call = Call("take", key if flat is indices and target is result else None, (*piece[2:], flat), [target])
+    call = Call("take", key, (piece.chunks, piece.scales, indices), [result])
+    chunks, scales, given = call.operands
+    made = target = call.results[0]
+    if not (result.is_contiguous and writable_in_place(result)) or any(not count for _, count in _reached(result)):
+        target = call.temporary(result.shape, result.dtype)
+    numbers, named = landing.packed(call, given), piece._replace(chunks=chunks, scales=scales)
     for start, count in _reached(target):
         if not count:
             raise UnsupportedError(f"take: a row of {q.shape[1]} elements lies over several buffers of {q.device}")
-        _unpack(call, KINDS[q.kind], start, count)
+        _unpack(call, KINDS[q.kind], named, target, start, count, (numbers,))
+    landing.land(call, target, made)
     call.keep()
-    if target is not result:
-        result.copy_from(target)

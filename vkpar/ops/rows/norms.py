@@ -163,6 +163,11 @@ def _rms_norm(
     return made
 
 
+def check_length(x: Array) -> None:
+    """Raise UnsupportedError where rows are too long for :func:`launch_rms`."""
+    rows.check_length("rms_norm", x)
+
+
 def launch_rms(call: Call, operands: Mapping[str, Array], outs: Sequence[Array], eps: float) -> None:
     """Norm checked rows with elements, in arrays of a call: x, and perhaps weight and residual."""
     packed = {name: landing.packed(call, array) for name, array in operands.items()}

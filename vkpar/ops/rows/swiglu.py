@@ -55,7 +55,7 @@ def swiglu(gate: Array, up: Array, *, out: Array | None = None) -> Array:
     if not made.size:
         return made
     call = Call("swiglu", key, (gate, up), (made,))
-    launch(call, *call.operands, call.results[0])
+    launch(call, call.operands[0], call.operands[1], call.results[0])
     call.keep()
     return made
 

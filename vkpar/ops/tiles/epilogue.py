@@ -67,6 +67,11 @@ class Fold:
     eps: float = 0.0
     gated: bool = False
 
+    @property
+    def empty(self) -> bool:
+        """True where it does nothing."""
+        return self.norm is None and not self.gated
+
     def constants(self, *, wide: bool) -> abi.FoldTail:
         """Return the specialization constants; ``wide`` where the norm begins at a multiple of four elements."""
         kind = 0 if self.norm is None else FLOATS[self.norm.dtype.name]

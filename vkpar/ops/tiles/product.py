@@ -43,7 +43,6 @@ class Product:
     Attributes:
         a: the first matrices, (k, m) where transposed.
         b: the second ones, (n, k) where transposed.
-        key: where one dispatch of the plain kernel does it, its plan is kept by this.
         swapped: the operands are those of the transposed product, the call's second and first.
     """
 
@@ -55,7 +54,6 @@ class Product:
     m: int
     n: int
     k: int
-    key: tuple[object, ...] | None = None
     swapped: bool = False
 
     @property
