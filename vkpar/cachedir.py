@@ -6,6 +6,7 @@ and then names files relative to it, so that the folder that was checked is the 
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import secrets
@@ -13,10 +14,12 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Final
 
-from vkpar import env
+from vkpar import env, regular
 
 _log = logging.getLogger("vkpar")
+_MOST: Final = 16 << 20  # bytes of a file: tunings and kernels hold far less
 _refused: set[Path] = set()
 
 
@@ -35,14 +38,18 @@ def read(name: str) -> bytes | None:
     """Return what the file ``name`` of the folder holds; None where there is none, or none to be trusted.
 
     Raises:
-        OSError: it is there and cannot be read.
+        OSError: it is there and cannot be read, is no regular file, or larger than anything that is kept.
     """
     try:
         with _opened() as folder:
             if folder is None:
                 return None
-            with os.fdopen(os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=folder), "rb") as stream:
-                return stream.read() if not _danger(os.fstat(stream.fileno())) else None
+
+            def opener(name: str, flags: int) -> int:
+                return regular.opened(name, flags | os.O_NOFOLLOW, dir_fd=folder)
+
+            with open(name, "rb", opener=opener) as stream:
+                return regular.content(stream, _MOST) if not _danger(os.fstat(stream.fileno())) else None
     except FileNotFoundError:
         return None
 
@@ -54,11 +61,13 @@ def write(name: str, data: bytes) -> Path | None:
         The file; None where there is no folder to be trusted.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: it cannot be written, or is larger than what would be read.
     """
     where = directory()
     if where is None:
         return None
+    if len(data) > _MOST:
+        raise OSError(errno.EFBIG, f"{len(data)} bytes are more than the {_MOST} of a file that is kept", name)
     os.makedirs(where, mode=0o700, exist_ok=True)
     with _opened() as folder:
         if folder is None:

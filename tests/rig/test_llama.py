@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import runpy
@@ -23,8 +24,10 @@ from helpers.ops import reducing
 
 import vkpar
 from vkpar import InvalidUsageError, UnsupportedError
+from vkpar.parallel import spec_of
 from vkpar.parallel.models import Generation, Llama, Sampling, llama, naming, open_model, tiny
 from vkpar.parallel.models.config import Config
+from vkpar.parallel.models.generating import room_for
 from vkpar.parallel.models.placement import place
 from vkpar.parallel.plan import placing
 
@@ -414,6 +417,98 @@ def test_the_program_runs_prompts_in_halves(
     assert len(made[0]) == 6
 
 
+# ---- prompts of any kind ----
+
+
+def test_a_prompt_may_be_an_iterator(rig: Rig) -> None:
+    kinds: list[Callable[[Sequence[int]], Any]] = [
+        list,
+        tuple,
+        iter,
+        lambda ids: (token for token in ids),
+        lambda ids: map(int, ids),
+        np.array,
+        lambda ids: iter(np.array(ids, np.uint16)),
+    ]
+    with model_of(rig("L", wire="f32"), "llama", "single", (1,)) as model:
+        want = model.prefill(PROMPT, logits=True)
+        assert want is not None
+        model.rewind()
+        replicas = model.replicas(PROMPT)
+        texts = []
+        for kind in kinds:
+            logits = model.prefill(kind(PROMPT), logits=True)
+            assert np.array_equal(logits, want)
+            model.rewind()
+            assert np.array_equal(model.replicas(kind(PROMPT)), replicas)
+            for sampling in (Sampling(), Sampling(temperature=1.0, seed=1)):
+                text = Generation(model, kind(PROMPT), 4, sampling)
+                texts.append(list(text))
+                assert text.prompt_rate > 0
+                assert model.length == len(PROMPT) + 3
+                model.rewind()
+        assert texts == texts[:2] * len(kinds)
+        assert len(list(Generation(model, iter(PROMPT), 4, stops=iter([texts[0][1], -1])))) == 2
+        model.rewind()
+
+
+def test_prompts_that_are_none_are_refused(rig: Rig) -> None:
+    wrong: list[Callable[[], Any]] = [
+        lambda: iter([]),
+        list,
+        lambda: np.empty(0, np.int32),
+        lambda: {1, 5},
+        lambda: {1: 5},
+        lambda: "15",
+        lambda: 15,
+        lambda: None,
+        lambda: [[1, 5], [9]],
+        lambda: [[1, 5]],
+        lambda: iter("15"),
+        lambda: [1.0],
+        lambda: iter([1, 5.5]),
+        lambda: [True],
+        lambda: [1 << 70],
+    ]
+    with model_of(rig("L", wire="f32"), "llama", "single", (1,)) as model:
+        for make in wrong:
+            for call in (
+                lambda make=make: model.prefill(make()),
+                lambda make=make: model.replicas(make()),
+                lambda make=make: Generation(model, make(), 1),
+            ):
+                with pytest.raises(InvalidUsageError, match="tokens are a sequence of at least one id"):
+                    call()
+            with pytest.raises(InvalidUsageError, match=r"tokens are a sequence|the prompt has no tokens"):
+                room_for(SMALL, make(), 1)
+        for call in (model.prefill, model.replicas, lambda ids: Generation(model, ids, 1)):
+            with pytest.raises(InvalidUsageError, match="do not fit the 64"):
+                call(itertools.repeat(1))  # without end
+            with pytest.raises(InvalidUsageError, match="token 128 is none of the 128"):
+                call(iter([1, 128]))
+        assert room_for(SMALL, np.array([1, 5]), 4) == 6
+        model.prefill([1] * 60)
+        with pytest.raises(InvalidUsageError, match="60 tokens and 5 more do not fit"):
+            model.prefill(itertools.count())
+
+
+def test_one_number_of_heads_for_all_layers_of_a_file(rig: Rig, tmp_path: Path) -> None:
+    """Converters write a list where some models have other heads in other layers."""
+    gguf = pytest.importorskip("gguf")
+    own, logits = gguf.GGUFWriter.add_head_count_kv, []
+    for heads in (SMALL.kv_heads, [SMALL.kv_heads] * SMALL.layers):
+        path = tmp_path / f"{len(logits)}.gguf"
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(gguf.GGUFWriter, "add_head_count_kv", lambda writer, count, heads=heads: own(writer, heads))
+            tiny.write_gguf(path, SMALL, tiny.weights(SMALL), "f32")
+        with open_model(path) as file, file.load(rig("L", wire="f32"), mode="single", context=32) as model:
+            assert (file.weights.metadata["llama.attention.head_count_kv"] == np.array(heads)).all()
+            assert spec_of(file.weights.metadata | {"llama.vocab_size": SMALL.vocabulary}).kv_heads == SMALL.kv_heads
+            logits.append(model.prefill([1, 5, 9], logits=True))
+    assert np.array_equal(logits[0], logits[1])
+
+
 # ---- what is refused ----
 
 
@@ -483,7 +578,12 @@ def test_folders_that_are_none(tmp_path: Path) -> None:
         ('"hidden_size": 64', '"hidden_size": 1e999', InvalidUsageError, "hidden_size is int"),
         ('"num_hidden_layers": 2', '"num_hidden_layers": 3', InvalidUsageError, r"no tensor model\.layers\.2"),
         ('"num_key_value_heads": 2', '"num_key_value_heads": 3', InvalidUsageError, "no multiple of 3"),
-        ('"num_key_value_heads": 2', '"num_key_value_heads": 0', InvalidUsageError, "kv_heads is from 1"),
+        (
+            '"num_key_value_heads": 2',
+            '"num_key_value_heads": 0',
+            InvalidUsageError,
+            "kv_heads is a whole number from 1",
+        ),
         ("{", "[", InvalidUsageError, "cannot be read"),
     ):
         assert old in config

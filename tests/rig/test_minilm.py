@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import json
 import os
 import re
@@ -227,6 +228,46 @@ def test_progress_counts_all_sentences(rig: Rig) -> None:
     assert len(told) == 3
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize(("letters", "mode", "ratios"), [("L", "single", (1,)), ("LL", "tensor", (3, 1))])
+def test_weights_of_halves_are_what_they_say(
+    rig: Rig, tmp_path: Path, dtype: str, letters: str, mode: str, ratios: tuple[int, ...]
+) -> None:
+    """Tables of words, positions and types, products, norms and biases."""
+    numpy, types = pytest.importorskip("safetensors.numpy"), pytest.importorskip("ml_dtypes")
+    model = real()
+    rounded = {
+        name: tensor.astype(types.bfloat16 if dtype == "bfloat16" else dtype) for name, tensor in model.tensors.items()
+    }
+    numpy.save_file(rounded, tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_bytes((encoding.package_folder() / "config.json").read_bytes())
+    same = replace(model, tensors={name: tensor.astype(np.float32) for name, tensor in rounded.items()})
+    with open_encoder(tmp_path) as file:
+        made = file.load(rig(letters, wire="f32"), mode=mode, ratios=ratios)
+    parts = made.parts()
+    heads, inner = (tuple(parts[key][0]) if mode == "tensor" else (1,) for key in ("heads", "inner"))
+    errors = bounds.errors_of("f32", len(heads), heads, inner, model.config.head_dim)
+    value, bound = bounds.bounded(lambda errors: reference.encode(same, errors), errors)
+    assert (np.linalg.norm(made.embed(model.ids) - value, axis=1) <= bound).all()
+    assert bound.max() < 0.002
+
+
+def test_sentences_may_be_iterators(rig: Rig) -> None:
+    model = make(rig("L"), "single", (1,))
+    want = model.embed(real().ids)
+    assert np.array_equal(model.embed(iter(sentence) for sentence in real().ids), want)
+    assert np.array_equal(model.embed(map(np.array, real().ids)), want)
+    for wrong, message in (
+        ([iter([])], "sentence 0: tokens are a sequence of at least one id"),
+        ([[1], {1, 2}], "sentence 1: tokens are a sequence"),
+        ([[[1, 2], [3]]], "sentence 0: tokens are a sequence"),
+        ([itertools.count()], "sentence 0 has 257 tokens; the model takes 256"),
+        ([iter([30522])], "sentence 0: token 30522 is none of the 30522"),
+    ):
+        with pytest.raises(InvalidUsageError, match=message):
+            model.embed(wrong)
+
+
 # ---- what is refused ----
 
 
@@ -245,8 +286,8 @@ def test_wrong_arguments(rig: Rig) -> None:
         assert ids[0][-1] == ids[1][-1] == 102, "what ends a sentence is there after a cut, too"
     model = make(comm, "single", (1,))
     for given, message in (
-        ([[101, 102], []], "sentence 1 is a sequence of at least one"),
-        ([[1.5]], "sentence 0 is a sequence"),
+        ([[101, 102], []], "sentence 1: tokens are a sequence of at least one"),
+        ([[1.5]], "sentence 0: tokens are a sequence"),
         ([[1] * 257], "257 tokens; the model takes 256"),
         ([[30522]], "token 30522 is none of the 30522"),
         ([[-1]], "token -1 is none"),
@@ -291,7 +332,7 @@ def test_configurations_that_are_none(tmp_path: Path, monkeypatch: pytest.Monkey
         ("hidden_size", "8", InvalidUsageError, "hidden_size is a whole number"),
         ("hidden_size", 9, InvalidUsageError, "no multiple of 2 heads"),
         ("vocab_size", None, InvalidUsageError, "vocab_size is a whole number"),
-        ("num_hidden_layers", 1 << 40, InvalidUsageError, "layers is from 1"),
+        ("num_hidden_layers", 1 << 40, InvalidUsageError, "layers is a whole number from 1"),
         ("layer_norm_eps", "small", InvalidUsageError, "layer_norm_eps is a number"),
         ("layer_norm_eps", -1.0, InvalidUsageError, "epsilon is a number above 0"),
     ):

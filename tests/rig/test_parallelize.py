@@ -44,6 +44,29 @@ def test_each_rank_reads_its_own(rig: Open, tmp_path: Path, rng: np.random.Gener
         assert [part.shape for part in made["0.bias"].parts] == [(2,), (4,)]
 
 
+def test_a_rule_that_is_a_tensor_s_very_name_means_that_tensor(rig: Open) -> None:
+    comm = rig("LL")
+    names = ["blocks[0].w", "blocks[1].w", "blocks0.w", "[ab]", "a", "x*", "xy", "q?"]
+    weights = {name: np.full((2, 2), number, np.float32) for number, name in enumerate(names)}
+    for first in names:
+        rules: dict[str, Any] = {name: Mirrored() for name in names} | {first: Column()}
+        made = parallelize(weights, comm, rules)
+        assert {name: one.state for name, one in made.items()} == dict.fromkeys(names, "mirrored") | {first: "split"}
+    patterns = {
+        "blocks[[]?[]].w": Column(),
+        "blocks0.w": Mirrored(),
+        "[ab]": Mirrored(),
+        "a": Mirrored(),
+        "[xq]*": Row(),
+    }
+    made = parallelize(weights, comm, patterns)
+    assert made["blocks[1].w"].state == "split"
+    assert made["x*"].state == made["xy"].state == "split"
+    del weights["[ab]"]  # a pattern again, which matches a
+    with pytest.raises(InvalidUsageError, match=r"several rules match a \(\[ab\] and a\)"):
+        parallelize(weights, comm, patterns)
+
+
 def test_what_is_refused(rig: Open) -> None:
     comm = rig("LL")
     weights = {"0.q": np.zeros((8, 4)), "0.o": np.zeros((4, 8)), "0.bias": np.zeros(4), "head": np.zeros((2, 4))}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -120,6 +121,30 @@ def test_a_file_that_makes_no_sense_is_not_used(
     for text in ("{", "[" * 200_000, '{"choices":' * 100_000):
         file.write_text(text)
         assert store.load(comm._engine.rig) is None
+
+
+def giant(path: Path) -> None:
+    with path.open("wb") as stream:
+        stream.truncate(20 << 30)  # nothing of it lies on the disk
+
+
+@pytest.mark.timeout(120)
+def test_a_tuning_that_is_no_file_is_neither_waited_for_nor_read(rig: Open, caplog: pytest.LogCaptureFixture) -> None:
+    comm = rig("LL")
+    store.save(comm._engine.rig, Tuning(costs=EVEN, origin=MEASURED))
+    file = store.path(comm._engine.rig)
+    for make, message in (
+        (os.mkfifo, "not a regular file"),
+        (giant, "more than"),
+    ):
+        file.unlink()
+        make(file)
+        with caplog.at_level(logging.WARNING, "vkpar"):
+            assert store.load(comm._engine.rig) is None
+        assert str(file) in caplog.text
+        assert message in caplog.text
+    store.save(comm._engine.rig, Tuning(costs=EVEN, origin=MEASURED))
+    assert store.load(comm._engine.rig) is not None
 
 
 def test_direct_is_refused_where_replicas_could_differ(rig: Open) -> None:

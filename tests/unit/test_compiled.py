@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,8 @@ from typing import Any
 import pytest
 
 from vkpar import cachedir
+from vkpar.ops.tiles import core_rates
+from vkpar.parallel.rates import cache
 from vkpar.vulkan.pipelines import compiled, shader
 
 SOURCE = "#version 450\nvoid main() {}\n"
@@ -120,6 +124,94 @@ def test_a_link_is_not_followed(folder: Path, tmp_path: Path) -> None:
     (folder / "two").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(OSError, match="symbolic"):
         cachedir.read("two")
+
+
+def giant(path: Path) -> None:
+    with path.open("wb") as stream:
+        stream.truncate(20 << 30)  # nothing of it lies on the disk
+
+
+def socket_at(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as one, pytest.MonkeyPatch.context() as patch:
+        patch.chdir(path.parent)
+        one.bind("s")  # a socket's path is short
+    path.with_name("s").rename(path)
+
+
+NO_FILES = {"pipe": os.mkfifo, "giant": giant, "folder": os.mkdir, "socket": socket_at}
+
+
+@pytest.mark.parametrize("kind", NO_FILES)
+@pytest.mark.timeout(60)
+def test_what_is_no_file_of_the_cache_is_neither_waited_for_nor_read(
+    folder: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert cachedir.write("one", b"first") is not None
+    (folder / "one").unlink()
+    NO_FILES[kind](folder / "one")
+    (folder / "one").chmod(0o700)
+    tracemalloc.start()
+    with pytest.raises(OSError, match=r"regular file|more than|directory|No such device"):
+        cachedir.read("one")
+    assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    tracemalloc.stop()
+    assert cachedir.names("one") == ["one"]
+    if kind != "folder":
+        cachedir.write("one", b"second")
+        assert cachedir.read("one") == b"second"
+
+
+def test_a_file_is_kept_as_long_as_it_would_be_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cachedir, "_MOST", 8)
+    cachedir.write("one", b"12345678")
+    assert cachedir.read("one") == b"12345678"
+    with pytest.raises(OSError, match="9 bytes are more than the 8"):
+        cachedir.write("one", b"123456789")
+    assert only(folder).read_bytes() == b"12345678"
+    only(folder).write_bytes(b"123456789")
+    with pytest.raises(OSError, match="more than 8 bytes"):
+        cachedir.read("one")
+
+
+@pytest.mark.timeout(60)
+def test_a_cache_folder_that_is_a_pipe_is_none(
+    tmp_path: Path, folder: Path, settings_override: Callable[..., None]
+) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    settings_override(cache_dir=str(tmp_path / "pipe"))
+    for call in (lambda: cachedir.read("one"), lambda: cachedir.write("one", b""), lambda: cachedir.names("o")):
+        with pytest.raises(OSError, match=r"Not a directory|File exists"):
+            call()
+
+
+@pytest.mark.parametrize("kind", NO_FILES)
+@pytest.mark.timeout(60)
+def test_every_reader_of_the_cache_goes_on_without_what_is_no_file(
+    folder: Path, kind: str, monkeypatch: pytest.MonkeyPatch, settings_override: Callable[..., None]
+) -> None:
+    """Rates, those of matrix cores, kernels; for the tunings of rigs see tests/rig/test_tuning.py."""
+    about = {"a": 1}
+    settings_override(cache_dir=str(folder), tuning="auto")
+    monkeypatch.setattr(cache, "_found", {})
+    assert cache.number("rate", about, lambda: 2.0, 1.0, 3.0) == 2.0
+    assert compiled.kept("glslc 1", SOURCE, {}, Compiler(b"one")) == b"one"
+    files = list(folder.iterdir())
+    assert len(files) == 2
+    for file in files:
+        file.unlink()
+        NO_FILES[kind](file)
+        file.chmod(0o700)
+    forget()
+    cache.forget()
+    assert [core_rates._load(file.name, {}, ()) for file in files] == [None, None]
+    assert cache.number("rate", about, lambda: 2.5, 1.0, 3.0) == 2.5
+    assert compiled.earlier(SOURCE, {}) is None
+    assert compiled.kept("glslc 1", SOURCE, {}, Compiler(b"two")) == b"two"
+    forget()
+    cache.forget()
+    if kind != "folder":  # what was made anew lies there now
+        assert cache.number("rate", about, lambda: 3.0, 1.0, 3.0) == 2.5
+        assert compiled.earlier(SOURCE, {}) == b"two"
 
 
 def test_the_oldest_files_go(folder: Path) -> None:

@@ -58,7 +58,9 @@ def test_what_transformers_leaves_out_has_its_defaults() -> None:
         ({"model_type": 3}, InvalidUsageError, "model_type is str"),
         ({"hidden_size": None}, InvalidUsageError, "has no hidden_size"),
         ({"hidden_size": True}, InvalidUsageError, "hidden_size is int"),
-        ({"num_hidden_layers": 10**9}, InvalidUsageError, "layers is from 1"),
+        ({"tie_word_embeddings": "false"}, InvalidUsageError, "tie_word_embeddings is true or false, not 'false'"),
+        ({"mlp_bias": "no"}, InvalidUsageError, "mlp_bias is true or false"),
+        ({"num_hidden_layers": 10**9}, InvalidUsageError, "layers is a whole number from 1"),
         ({"rms_norm_eps": float("nan")}, InvalidUsageError, "epsilon is a number above 0"),
         ({"rope_theta": 0}, InvalidUsageError, "theta is a number above 0"),
         ({"head_dim": 15}, InvalidUsageError, "no pairs"),
@@ -77,6 +79,54 @@ def test_what_transformers_leaves_out_has_its_defaults() -> None:
 def test_wrong_configurations(changes: dict[str, Any], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         configs.of_json({**tiny.as_json(tiny.SIZES), **changes}, "it")
+
+
+ENCODER = {
+    "num_hidden_layers": 2,
+    "hidden_size": 8,
+    "intermediate_size": 16,
+    "num_attention_heads": 2,
+    "vocab_size": 10,
+    "max_position_embeddings": 4,
+}
+SIZES_IN_JSON = {
+    "num_hidden_layers": "layers",
+    "hidden_size": "hidden",
+    "intermediate_size": "intermediate",
+    "num_attention_heads": "heads",
+    "num_key_value_heads": "kv_heads",
+    "head_dim": "head_dim",
+    "vocab_size": "vocabulary",
+    "max_position_embeddings": "context",
+}
+NO_SIZES = ["64", 64.0, True, np.int64(64), np.float32(64), np.uint32([64]), [64], {}, 0, -64, 1 << 40, float("nan")]
+
+
+@pytest.mark.parametrize("wrong", NO_SIZES, ids=repr)
+def test_a_size_that_is_no_whole_number_is_named(wrong: Any) -> None:
+    for key, name in SIZES_IN_JSON.items():
+        with pytest.raises(InvalidUsageError, match=f"{key}|{name}"):
+            configs.of_json({**tiny.as_json(tiny.SIZES), key: wrong}, "it")
+        with pytest.raises(InvalidUsageError, match=f"the model's {name}"):
+            replace(tiny.SIZES, **{name: wrong})
+        if key in ENCODER:
+            with pytest.raises(InvalidUsageError, match=f"{key}|{name}"):
+                bert_config.of_json(ENCODER | {key: wrong}, "it")
+            with pytest.raises(InvalidUsageError, match=f"the model's {name}"):
+                replace(bert_config.of_json(ENCODER, "it"), **{name: wrong})
+
+
+@pytest.mark.parametrize("wrong", ["1e-5", True, 10**400, float("inf"), 0, np.float32("nan"), [1e-5], None], ids=repr)
+def test_constants_that_are_no_numbers(wrong: Any) -> None:
+    for make in (lambda: replace(tiny.SIZES, epsilon=wrong), lambda: replace(tiny.SIZES, theta=wrong)):
+        with pytest.raises(InvalidUsageError, match=r"the model's (epsilon|theta) is a number above 0"):
+            make()
+    with pytest.raises(InvalidUsageError, match="the model's epsilon is a number above 0"):
+        replace(bert_config.of_json(ENCODER, "it"), epsilon=wrong)
+    for scaling in ((wrong,), {"factor": wrong}):
+        if wrong is not None:
+            with pytest.raises(InvalidUsageError, match="numbers above 0"):
+                replace(tiny.SIZES, scaling=scaling)
 
 
 GGUF = {
@@ -101,6 +151,8 @@ def test_metadata_of_gguf_files() -> None:
         configs.of_gguf({"general.architecture": "bert"}, "it", 128, tied=False)
     with pytest.raises(UnsupportedError, match=r"rope\.dimension_count of 8"):
         configs.of_gguf({**given, "llama.rope.dimension_count": 8}, "it", 128, tied=False)
+    with pytest.raises(UnsupportedError, match=r"llama\.expert_count of 8"):
+        configs.of_gguf({**given, "llama.expert_count": 8}, "it", 128, tied=False)
     divided = configs.of_gguf(given, "it", 128, tied=False, divisors=[1.0] * 8)
     assert divided.scaling == (1.0,) * 8
 
@@ -153,14 +205,38 @@ def test_wrong_metadata_of_gguf_files(
         configs.of_gguf(GGUF | changes, "it", 128, tied=False, divisors=divisors)
 
 
-ENCODER = {
-    "num_hidden_layers": 2,
-    "hidden_size": 8,
-    "intermediate_size": 16,
-    "num_attention_heads": 2,
-    "vocab_size": 10,
-    "max_position_embeddings": 4,
+GGUF_SIZES = {
+    "block_count": "layers",
+    "embedding_length": "hidden",
+    "feed_forward_length": "intermediate",
+    "attention.head_count": "heads",
+    "attention.head_count_kv": "kv_heads",
+    "attention.key_length": "head_dim",
+    "context_length": "context",
 }
+
+
+@pytest.mark.parametrize("wrong", NO_SIZES, ids=repr)
+def test_a_size_of_gguf_metadata_that_is_no_whole_number_is_named(wrong: Any) -> None:
+    for key, name in GGUF_SIZES.items():
+        with pytest.raises((InvalidUsageError, UnsupportedError), match=f"{key}|{name}"):
+            configs.of_gguf(GGUF | {f"llama.{key}": wrong}, "it", 128, tied=False)
+
+
+@pytest.mark.parametrize("make", [list, np.uint32, np.int32, np.uint64])
+def test_one_number_for_all_layers(make: Any) -> None:
+    for key in ("attention.head_count", "attention.head_count_kv", "feed_forward_length", "attention.key_length"):
+        want = {"attention.head_count": 4, "attention.head_count_kv": 2, "feed_forward_length": 96}.get(key, 16)
+        given = GGUF | {f"llama.{key}": make([want, want])}
+        assert configs.of_gguf(given, "it", 128, tied=False) == configs.of_gguf(GGUF, "it", 128, tied=False)
+        with pytest.raises(UnsupportedError, match=f"it: llama.{key} differs from layer to layer"):
+            configs.of_gguf(GGUF | {f"llama.{key}": make([want, 2 * want])}, "it", 128, tied=False)
+        for wrong in ([], [want], [want] * 3):
+            with pytest.raises(InvalidUsageError, match=f"llama.{key} is a whole number, or one for each of 2 layers"):
+                configs.of_gguf(GGUF | {f"llama.{key}": make(wrong)}, "it", 128, tied=False)
+    for wrong in (["2", "2"], [2.0, 2.0], np.float32([2, 2]), np.array([True, True]), np.uint32([[2], [2]])):
+        with pytest.raises(InvalidUsageError, match="head_count_kv is a whole number, or one for each"):
+            configs.of_gguf(GGUF | {"llama.attention.head_count_kv": wrong}, "it", 128, tied=False)
 
 
 def test_wrong_configurations_of_encoders() -> None:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 from fractions import Fraction
+from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
 import pytest
 from helpers.vulkan.infos import fake_info
 from hypothesis import given
@@ -319,6 +322,111 @@ def test_specs_of_configurations() -> None:
     ):
         with pytest.raises(InvalidUsageError):
             replace(LLAMA, **bad)
+
+
+JSON = {
+    "model_type": "llama",
+    "num_hidden_layers": 2,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_attention_heads": 4,
+    "vocab_size": 90,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+}
+METADATA = {
+    "general.architecture": "llama",
+    "llama.block_count": 2,
+    "llama.embedding_length": 64,
+    "llama.feed_forward_length": 96,
+    "llama.attention.head_count": 4,
+    "llama.attention.head_count_kv": 2,
+    "llama.attention.key_length": 16,
+    "llama.vocab_size": 90,
+}
+EXPERTS = {"num_local_experts": 8, "num_experts_per_tok": 2}
+
+
+@pytest.mark.parametrize(
+    "wrong", ["64", 64.0, True, np.int64(64), np.float32(64), np.uint32([64] * 3), [[64]], -1, 1 << 40], ids=repr
+)
+def test_a_size_that_is_no_whole_number_is_named(wrong: Any) -> None:
+    assert spec_of(JSON) == spec_of(METADATA)
+    for source in (JSON | EXPERTS, METADATA | {"llama.expert_count": 8, "llama.expert_used_count": 2}):
+        for key in source:
+            if key in ("model_type", "general.architecture"):
+                continue
+            with pytest.raises(InvalidUsageError, match=key):
+                spec_of(source | {key: wrong})
+    sizes = {"layers": 2, "hidden": 64, "intermediate": 96, "heads": 4, "kv_heads": 2, "head_dim": 16}
+    sizes |= {"vocabulary": 90, "tied": False}
+    assert spec_of(SimpleNamespace(**sizes)) == spec_of(JSON)
+    for key in sizes:
+        if key != "tied":
+            with pytest.raises(InvalidUsageError, match=rf"the model's (\w+ \()?{key}\)? is a whole number"):
+                spec_of(SimpleNamespace(**sizes | {key: wrong}))
+    del sizes["tied"]  # an encoder's configuration has none
+    assert not spec_of(SimpleNamespace(**sizes)).tied
+    with pytest.raises(InvalidUsageError, match="tied is true or false"):
+        spec_of(SimpleNamespace(**sizes, tied=3))
+    with pytest.raises(InvalidUsageError, match=r"vocabulary \(tokenizer\.ggml\.tokens\) is a whole number"):
+        spec_of({key: value for key, value in METADATA.items() if "vocab" not in key} | {"tokenizer.ggml.tokens": 1.5})
+    with pytest.raises(InvalidUsageError, match="expert_count is a whole number") as caught:
+        spec_of(METADATA | {"llama.expert_count": ["long"] * 100_000})
+    assert len(str(caught.value)) < 300
+    with pytest.raises(InvalidUsageError, match="experts is a whole number"):
+        replace(LLAMA, experts=wrong, active=1)
+    with pytest.raises(InvalidUsageError, match="tie_word_embeddings is true or false, not 'false'"):
+        spec_of(JSON | {"tie_word_embeddings": "false"})
+    with pytest.raises(InvalidUsageError, match="a model's kind is a text"):
+        spec_of(JSON | {"model_type": 3 if isinstance(wrong, str) else wrong})
+
+
+def test_one_number_for_all_layers_of_a_gguf_file() -> None:
+    for key in ("llama.attention.head_count", "llama.attention.head_count_kv", "llama.feed_forward_length"):
+        assert spec_of(METADATA | {key: np.uint32([METADATA[key]] * 2)}) == spec_of(METADATA)
+        with pytest.raises(UnsupportedError, match=f"{key} differs from layer to layer"):
+            spec_of(METADATA | {key: np.uint32([4, 8])})
+        with pytest.raises(InvalidUsageError, match=f"{key} is a whole number, or one for each of 2 layers"):
+            spec_of(METADATA | {key: np.uint32([4, 4, 4])})
+
+
+@pytest.mark.parametrize(
+    ("kind", "key", "value"),
+    [
+        ("deepseek_v3", "n_routed_experts", 256),
+        ("deepseek_v2", "kv_lora_rank", 512),
+        ("kimi_k2", "n_shared_experts", 1),
+        ("glm4_moe", "first_k_dense_replace", 1),
+        ("qwen2_moe", "shared_expert_intermediate_size", 5632),
+        ("qwen3_moe", "mlp_only_layers", [0]),
+        ("qwen3_next", "linear_num_key_heads", 16),
+        ("falcon_h1", "mamba_d_state", 256),
+        ("deepseek2", "attention.kv_lora_rank", 512),
+        ("glm4moe", "leading_dense_block_count", 1),
+        ("qwen2moe", "expert_shared_count", 1),
+        ("jamba", "ssm.state_size", 16),
+    ],
+)
+def test_families_whose_blocks_are_others_are_refused_by_name(kind: str, key: str, value: Any) -> None:
+    if kind in ("deepseek2", "glm4moe", "qwen2moe", "jamba"):
+        sizes = {name.replace("llama.", f"{kind}."): size for name, size in METADATA.items()}
+        source = sizes | {"general.architecture": kind, f"{kind}.{key}": value}
+    else:
+        source = JSON | EXPERTS | {"model_type": kind, key: value}
+    with pytest.raises(UnsupportedError, match=f"models of the kind '{kind}', which has {key}"):
+        spec_of(source)
+
+
+def test_the_width_of_an_expert() -> None:
+    """Where a configuration has one besides the width of other blocks, of which there may be none."""
+    found = spec_of(JSON | {"model_type": "qwen3_moe", "num_experts": 8, "num_experts_per_tok": 2})
+    assert found == replace(spec_of(JSON), experts=8, active=2)
+    wide = JSON | {"model_type": "qwen3_moe", "num_experts": 8, "num_experts_per_tok": 2, "mlp_only_layers": []}
+    assert spec_of(wide | {"moe_intermediate_size": 32}) == replace(found, hidden=32)
+    assert spec_of(JSON | {"moe_intermediate_size": 32}) == spec_of(JSON)
+    experts = {"llama.expert_count": 8, "llama.expert_used_count": 2, "llama.expert_feed_forward_length": 32}
+    assert spec_of(METADATA | experts) == replace(found, hidden=32)
 
 
 # ---- modules ----

@@ -341,10 +341,30 @@ def test_wrong_tensors_are_found_when_a_model_is_opened(
 
 def test_divisors_of_a_model_are_read(tmp_path: Path) -> None:
     path = tmp_path / "m.gguf"
-    infos = [info(b"token_embd.weight", (4, 2)), info(b"rope_freqs.weight", (2,), offset=32)]
-    path.write_bytes(model_bytes(*infos, data=b"\0" * 32 + struct.pack("<2f24x", 1, 8)))
+    tensors = [(b"rope_freqs.weight", (2,)), (b"token_embd.weight", (4, 2)), (b"output_norm.weight", (4,))]
+    tensors += [(f"blk.0.{part}_norm.weight".encode(), (4,)) for part in ("attn", "ffn")]
+    parts = ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down")
+    tensors += [(f"blk.0.{part}.weight".encode(), (4, 4)) for part in parts]
+    infos = [info(name, shape, offset=64 * number) for number, (name, shape) in enumerate(tensors)]
+    path.write_bytes(model_bytes(*infos, data=struct.pack("<2f", 1, 8) + b"\0" * 64 * len(tensors)))
     with open_model(path) as model:
         assert model.config.scaling == (1.0, 8.0)
+
+
+def test_types_are_told_by_their_names(tmp_path: Path) -> None:
+    path = tmp_path / "m.gguf"
+    named = {each.value: each.name for each in gguf.GGMLQuantizationType}
+    named |= {4: "Q4_2", 31: "Q4_0_4_4", 33: "Q4_0_8_8", 36: "IQ4_NL_4_4", 1 << 20: "number 1048576"}
+    readable = {"F32", "F16", "BF16", "F64", "I8", "I16", "I32", "I64", *map(str.upper, KINDS)}
+    for code, name in named.items():
+        path.write_bytes(gguf_bytes(infos=[info(b"a", (256,), code)], data=b"\0" * 2048))
+        if name in readable:
+            with open_weights(path) as weights:
+                assert weights["a"].shape == (256,)
+            continue
+        with pytest.raises(WeightsError, match=rf"tensor 'a': is of ggml's type {name}; vkpar reads F32, F16, .*Q4_K"):
+            open_weights(path)
+    assert readable <= set(named.values())
 
 
 def test_places_that_are_no_files(tmp_path: Path) -> None:

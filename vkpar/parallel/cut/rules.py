@@ -81,7 +81,8 @@ def parallelize(
     Args:
         weights: by name: what :func:`open_weights` returns, or arrays.
         comm: the communicator.
-        rules: by pattern, in which ``*`` stands for any text, ``?`` for a character and ``[ab]`` for one of some.
+        rules: by pattern, in which ``*`` stands for any text, ``?`` for a character and ``[ab]`` for one of some; a
+            rule that is a tensor's very name means that tensor.
         ratios: how much of a tensor each rank gets, see :func:`split`.
         dtype: what elements are converted to, quantised tensors included; by default they stay what they are.
 
@@ -108,7 +109,10 @@ def _chosen(names: Sequence[str], rules: Mapping[str, Rule]) -> dict[str, Rule]:
     for pattern, rule in rules.items():
         if not isinstance(rule, Rule):
             raise InvalidUsageError(f"the rule of {pattern!r} is Column, Row, Mirrored or Only, not {rule!r}")
-    matches = {name: [pattern for pattern in rules if fnmatchcase(name, pattern)] for name in names}
+    alone = rules.keys() & set(names)  # brackets in a tensor's very name are no pattern
+    matches = {
+        name: [rule for rule in rules if (name == rule if rule in alone else fnmatchcase(name, rule))] for name in names
+    }
     without = [name for name, found in matches.items() if not found]
     if without:
         raise InvalidUsageError(f"no rule matches {_listed(without)}; '*': Mirrored() would take what is left over")

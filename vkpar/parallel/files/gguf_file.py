@@ -41,18 +41,23 @@ _SCALARS: Final[dict[int, np.dtype[Any]]] = {
     11: np.dtype("<i8"),
     12: np.dtype("<f8"),
 }
-# ggml_type
+# ggml_type, by number from 0 on; those that were given up included.
+_NAMES: Final = (
+    "F32 F16 Q4_0 Q4_1 Q4_2 Q4_3 Q5_0 Q5_1 Q8_0 Q8_1 Q2_K Q3_K Q4_K Q5_K Q6_K Q8_K IQ2_XXS IQ2_XS IQ3_XXS IQ1_S "
+    "IQ4_NL IQ3_S IQ2_S IQ4_XS I8 I16 I32 I64 F64 IQ1_M BF16 Q4_0_4_4 Q4_0_4_8 Q4_0_8_8 TQ1_0 TQ2_0 IQ4_NL_4_4 "
+    "IQ4_NL_4_8 IQ4_NL_8_8 MXFP4 NVFP4 Q1_0"
+)
+_TYPES: Final = tuple(_NAMES.split())
 _PLAIN: Final = {
-    0: "float32",
-    1: "float16",
-    24: "int8",
-    25: "int16",
-    26: "int32",
-    27: "int64",
-    28: "float64",
-    30: "bfloat16",
+    "F32": "float32",
+    "F16": "float16",
+    "I8": "int8",
+    "I16": "int16",
+    "I32": "int32",
+    "I64": "int64",
+    "F64": "float64",
+    "BF16": "bfloat16",
 }
-_BLOCKS: Final = {2: "q4_0", 3: "q4_1", 6: "q5_0", 7: "q5_1", 8: "q8_0", 12: "q4_k", 13: "q5_k", 14: "q6_k"}
 
 
 def tensors_of(file: MappedFile) -> tuple[dict[str, LazyTensor], dict[str, Any]]:
@@ -109,11 +114,12 @@ def _placed(file: MappedFile, infos: list[Info], end: int, alignment: int) -> di
             raise WeightsError("is there twice" if name else "a tensor without a name", file.path, name)
         if offset % alignment:
             raise WeightsError(f"its offset {offset} is no multiple of {alignment}: damaged", file.path, name)
-        kind = FORMATS[_BLOCKS[code]] if code in _BLOCKS else None
-        dtype = dtypes.resolve(_PLAIN.get(code, "float32"))
-        if kind is None and code not in _PLAIN:
-            known = ", ".join(name.upper() for name in (*_PLAIN.values(), *_BLOCKS.values()))
-            raise WeightsError(f"is of ggml's type {code}; vkpar reads {known}: convert the model", file.path, name)
+        stored = _TYPES[code] if code < len(_TYPES) else f"number {code}"
+        kind = FORMATS.get(stored.lower())
+        dtype = dtypes.resolve(_PLAIN.get(stored, "float32"))
+        if kind is None and stored not in _PLAIN:
+            known = ", ".join((*_PLAIN, *map(str.upper, FORMATS)))
+            raise WeightsError(f"is of ggml's type {stored}; vkpar reads {known}: convert the model", file.path, name)
         if kind is not None and (not shape or shape[-1] % kind.elements):
             raise WeightsError(f"rows of {shape} are no blocks of {kind.elements} ({kind})", file.path, name)
         size = math.prod(shape)

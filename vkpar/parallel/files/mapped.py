@@ -7,12 +7,15 @@ import os
 import stat
 from collections.abc import Iterable
 from contextlib import suppress
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from vkpar import regular
 from vkpar.errors import WeightsError
+
+_POINTERS: Final = (b"version https://git-lfs.github.com/", b"version https://hawser.github.com/")
 
 
 class MappedFile:
@@ -28,18 +31,19 @@ class MappedFile:
         nbytes: its size.
 
     Raises:
-        WeightsError: no such file, or one that cannot be read or mapped.
+        WeightsError: no such file, one that cannot be read or mapped, or Git's stand-in for it.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = os.fspath(path)
         try:
-            with open(self.path, "rb", opener=_opened) as stream:
+            with open(self.path, "rb", opener=regular.opened) as stream:
                 found = os.fstat(stream.fileno())
                 if not stat.S_ISREG(found.st_mode):
                     raise WeightsError("not a regular file", self.path)
                 if not found.st_size:
                     raise WeightsError("an empty file: fetch it again", self.path)
+                _refuse_pointer(stream.read(max(map(len, _POINTERS))), self.path)
                 self._map: mmap.mmap | None = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
         except (OSError, OverflowError) as error:
             raise WeightsError(f"cannot be read: {error}", self.path) from error
@@ -68,8 +72,21 @@ class MappedFile:
                 mapped.close()
 
 
-def _opened(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)  # a pipe without a writer would be waited for
+def small(path: str | os.PathLike[str], most: int) -> bytes:
+    """Return what a file beside weights holds.
+
+    Raises:
+        OSError: there is none, or it cannot be read, is no regular file, or holds more than ``most`` bytes.
+        WeightsError: Git's stand-in for it.
+    """
+    data = regular.read(path, most)
+    _refuse_pointer(data, os.fspath(path))
+    return data
+
+
+def _refuse_pointer(begin: bytes, path: str) -> None:
+    if begin.startswith(_POINTERS):
+        raise WeightsError("a pointer of git-lfs, not the file: git lfs pull fetches that, or download it", path)
 
 
 class Place(NamedTuple):

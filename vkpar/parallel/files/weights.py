@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar, overload
 from vkpar.errors import WeightsError
 from vkpar.parallel.files import gguf_file, safetensors_file
 from vkpar.parallel.files.lazy import LazyTensor
-from vkpar.parallel.files.mapped import MappedFile
+from vkpar.parallel.files.mapped import MappedFile, small
 
 _Default = TypeVar("_Default")
 
@@ -157,10 +157,10 @@ def _files_of(folder: Path) -> list[Path]:
 def _index(path: Path) -> dict[str, str]:
     """Return the file of each tensor, as an index says; each lies in the index's own folder."""
     try:
-        if path.stat().st_size > _MOST_INDEX:
-            raise ValueError("it is too large")
-        found = json.loads(path.read_text("utf-8"))["weight_map"]
+        found = json.loads(small(path, _MOST_INDEX).decode("utf-8"))["weight_map"]
         names = set(found.values())
+    except WeightsError:
+        raise
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise WeightsError(f"is no index of safetensors files: {error!r}", str(path)) from error
     for name in names:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -29,9 +29,10 @@ from vkpar.parallel.models.bert_config import BertConfig
 from vkpar.parallel.models.loading import Progress, Rows
 from vkpar.parallel.models.naming import bias_of
 from vkpar.parallel.models.placement import Placement
+from vkpar.parallel.models.prompts import checked, listed
 
 F32 = NDArray[np.float32]
-Sentences = Sequence[Sequence[int] | NDArray[np.integer[Any]]]
+Sentences = Iterable[Iterable[int] | NDArray[np.integer[Any]]]
 """Token ids by sentence."""
 
 BATCH: Final = 32
@@ -159,19 +160,12 @@ class Bert:
     def _checked(self, sentences: Sentences) -> list[NDArray[np.uint32]]:
         found = []
         for number, sentence in enumerate(sentences):
-            ids = np.asarray(sentence)
-            if ids.ndim != 1 or not ids.size or ids.dtype.kind not in "iu":
-                raise InvalidUsageError(f"sentence {number} is a sequence of at least one token id, not {sentence!r}")
+            ids = checked(listed(sentence, self.config.context), self.config.vocabulary, f"sentence {number}: ")
             if ids.size > self.config.context:
                 raise InvalidUsageError(
                     f"sentence {number} has {ids.size} tokens; the model takes {self.config.context}: cut it before"
                 )
-            wrong = ids[(ids < 0) | (ids >= self.config.vocabulary)]
-            if wrong.size:
-                raise InvalidUsageError(
-                    f"sentence {number}: token {wrong[0]} is none of the {self.config.vocabulary} of the vocabulary"
-                )
-            found.append(ids.astype(np.uint32))
+            found.append(ids)
         return found
 
     def _put(self, sentences: Sequence[NDArray[np.uint32]]) -> Batch:
@@ -242,11 +236,13 @@ class _Builder(loading.Taking):
 
     def positions(self) -> Parts:
         """Return what is added to words by where they stand, on ranks that norm the sums; the first type is in it."""
-        rows = self._tensor(names.POSITIONS).read(slice(0, self._config.context)).astype(np.float64)
-        kind = self._tensor(names.TYPES).read(slice(0, 1)).astype(np.float64)
+        rows, kind = self._tensor(names.POSITIONS), self._tensor(names.TYPES)
         made: Parts = [None] * self._comm.nranks
         for rank in (rank for rank, share in enumerate(self._placement.inner[0].counts) if share):
-            made[rank] = self._comm.devices[rank].array(rows + kind, "float32")
+            device = self._comm.devices[rank]
+            of_places = device.array(rows.read(slice(0, self._config.context)), rows.dtype)
+            of_type = device.array(kind.read(slice(0, 1)), kind.dtype)
+            made[rank] = ops.add(ops.cast(of_places, "float32"), ops.cast(of_type, "float32"))
         self._counted(made)
         return made
 

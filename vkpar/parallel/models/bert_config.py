@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-import math
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from vkpar.errors import InvalidUsageError, UnsupportedError
-from vkpar.parallel.models.config import read_object
-from vkpar.parallel.models.naming import Named, bias_of
-
-_MOST: Final = 1 << 24  # no size is larger
+from vkpar.parallel.models.config import read_object, refuse_quantised
+from vkpar.parallel.models.naming import Tensors, Wanted, bias_of, check_tensors
+from vkpar.parallel.plan.spec import check_size, is_positive
 
 WORDS: Final = "embeddings.word_embeddings.weight"
 POSITIONS: Final = "embeddings.position_embeddings.weight"
 TYPES: Final = "embeddings.token_type_embeddings.weight"
 NORM: Final = "embeddings.LayerNorm.weight"
+_IDLE: Final = re.compile(
+    r"embeddings\.position_ids|pooler\.dense\.(weight|bias)"
+)  # of the first token: not pooled here
 
 _KEYS: Final = {
     "layers": "num_hidden_layers",
@@ -61,12 +63,10 @@ class BertConfig:
 
     def __post_init__(self) -> None:
         for name in ("layers", "hidden", "intermediate", "heads", "vocabulary", "context"):
-            value = getattr(self, name)
-            if not 0 < value <= _MOST:
-                raise InvalidUsageError(f"the model's {name} is from 1 to {_MOST}, not {value}")
+            check_size(name, getattr(self, name))
         if self.hidden % self.heads:
             raise InvalidUsageError(f"a width of {self.hidden} is no multiple of {self.heads} heads")
-        if not (math.isfinite(self.epsilon) and self.epsilon > 0):
+        if not is_positive(self.epsilon):
             raise InvalidUsageError(f"the model's epsilon is a number above 0, not {self.epsilon!r}")
 
     @property
@@ -115,7 +115,8 @@ def read_folder(folder: Path) -> BertConfig:
 
     Raises:
         InvalidUsageError: no ``config.json``, or a value that is missing or wrong.
-        UnsupportedError: another architecture, activation or pooling than those that are known.
+        UnsupportedError: another architecture, activation or pooling than those that are known, or weights that are
+            quantised.
     """
     found = read_object(folder / "config.json")
     if found is None:
@@ -126,6 +127,7 @@ def read_folder(folder: Path) -> BertConfig:
     if others:
         raise UnsupportedError(f"{folder}: {others[0]} is not supported; pooling_mode_mean_tokens is")
     config = of_json(found, str(folder / "config.json"))
+    refuse_quantised(found, str(folder / "config.json"))
     if limits.get("max_seq_length") is not None:
         most = _number(limits, "max_seq_length", str(folder / "sentence_bert_config.json"))
         sizes = {name: getattr(config, name) for name in ("hidden", "intermediate", "heads", "layers", "vocabulary")}
@@ -166,18 +168,7 @@ def _each_shape(config: BertConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
             yield bias_of(name), shape[:1]
 
 
-def check(config: BertConfig, weights: Named, where: str) -> None:
-    """Check that every tensor is there and fits, before any is read.
-
-    Raises:
-        InvalidUsageError: the first tensor that is missing or has another shape.
-    """
-    for name, shape in _each_shape(config):
-        if name not in weights:
-            raise InvalidUsageError(f"{where} has no tensor {name}; the configuration asks for {shape}")
-        found = tuple(weights[name].shape)
-        table = name in (POSITIONS, TYPES)
-        fits = len(found) == 2 and found[0] >= shape[0] and found[1] == shape[1] if table else found == shape
-        if not fits:
-            rows = "at least " if table else ""
-            raise InvalidUsageError(f"{where}: {name} has shape {found}, the configuration asks for {rows}{shape}")
+def check(config: BertConfig, weights: Tensors, where: str) -> None:
+    """Check the tensors of an encoder by :func:`vkpar.parallel.models.naming.check_tensors`."""
+    wanted = (Wanted(name, shape, longer=name in (POSITIONS, TYPES)) for name, shape in _each_shape(config))
+    check_tensors(wanted, weights, where, _IDLE)

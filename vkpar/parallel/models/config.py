@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from reprlib import repr as shown
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from vkpar.errors import InvalidUsageError, UnsupportedError
+from vkpar.errors import InvalidUsageError, UnsupportedError, WeightsError
+from vkpar.parallel.files.mapped import small
+from vkpar.parallel.plan.spec import check_size, is_positive, is_true, of_all_layers
 
 FAMILIES: Final = ("llama", "qwen2")
-_MOST: Final = 1 << 24  # no size of a decoder is larger: token ids and positions are counted in float32 nowhere beyond
+_QUANTISED: Final = ("quantization_config", "compression_config", "quantization")  # transformers, its past, MLX
+_HOW: Final = ("quant_method", "quant_algo", "format", "mode")
+MOST_FILE: Final = 100_000_000  # bytes of a file of JSON
 
 Scaling = float | Mapping[str, float] | tuple[float, ...] | None
 
@@ -61,25 +65,19 @@ class Config:
     def __post_init__(self) -> None:
         if self.family not in FAMILIES:
             raise UnsupportedError(f"there is no model family {self.family!r}; there are {', '.join(FAMILIES)}")
-        sizes = {
-            name: getattr(self, name)
-            for name in ("layers", "hidden", "intermediate", "heads", "kv_heads", "head_dim", "vocabulary", "context")
-        }
-        for name, value in sizes.items():
-            if not 0 < value <= _MOST:
-                raise InvalidUsageError(f"the model's {name} is from 1 to {_MOST}, not {value}")
+        for name in ("layers", "hidden", "intermediate", "heads", "kv_heads", "head_dim", "vocabulary", "context"):
+            check_size(name, getattr(self, name))
         if self.heads % self.kv_heads:
             raise InvalidUsageError(f"{self.heads} heads are no multiple of {self.kv_heads} heads of keys and values")
         if self.head_dim % 2:
             raise InvalidUsageError(f"a head of {self.head_dim} elements has no pairs that could be turned")
         for name in ("epsilon", "theta"):
-            value = getattr(self, name)
-            if not (math.isfinite(value) and value > 0):
-                raise InvalidUsageError(f"the model's {name} is a number above 0, not {value!r}")
+            if not is_positive(getattr(self, name)):
+                raise InvalidUsageError(f"the model's {name} is a number above 0, not {getattr(self, name)!r}")
         found = self.scaling
         factors = found.values() if isinstance(found, Mapping) else found if isinstance(found, tuple) else (found,)
         for factor in factors:
-            if factor is not None and not (math.isfinite(factor) and factor > 0):
+            if factor is not None and not is_positive(factor):
                 raise InvalidUsageError(f"the model's rotary scaling is made of numbers above 0, not {factor!r}")
 
     @property
@@ -100,7 +98,8 @@ def read_folder(folder: Path) -> Config:
 
     Raises:
         InvalidUsageError: no such file, not JSON, or a value that is missing or wrong.
-        UnsupportedError: another architecture, activation or scaling than those that are known.
+        UnsupportedError: another architecture, activation or scaling than those that are known, or weights that are
+            quantised.
     """
     found = read_object(folder / "config.json")
     if found is None:
@@ -108,7 +107,9 @@ def read_folder(folder: Path) -> Config:
     ends = (read_object(folder / "generation_config.json") or {}).get("eos_token_id")
     if ends is not None:
         found["eos_token_id"] = ends
-    return of_json(found, str(folder / "config.json"))
+    config = of_json(found, str(folder / "config.json"))
+    refuse_quantised(found, str(folder / "config.json"))
+    return config
 
 
 def read_object(path: Path) -> dict[str, Any] | None:
@@ -118,9 +119,11 @@ def read_object(path: Path) -> dict[str, Any] | None:
         InvalidUsageError: the file cannot be read, is no JSON, or holds something else than an object.
     """
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = json.loads(small(path, MOST_FILE).decode("utf-8"))
     except FileNotFoundError:
         return None
+    except WeightsError:
+        raise
     except (OSError, ValueError, RecursionError) as error:
         raise InvalidUsageError(f"{path} cannot be read: {error}") from error
     if not isinstance(found, dict):
@@ -136,10 +139,9 @@ def of_json(found: Mapping[str, Any], where: str) -> Config:
     activation = found.get("hidden_act", "silu")
     if activation != "silu":
         raise UnsupportedError(f"{where}: hidden_act {activation!r} is not supported; silu is")
-    if found.get("use_sliding_window"):
-        raise UnsupportedError(f"{where}: use_sliding_window is not supported")
-    if found.get("mlp_bias"):
-        raise UnsupportedError(f"{where}: mlp_bias is not supported")
+    for key in ("use_sliding_window", "mlp_bias"):
+        if is_true(found, key, where):
+            raise UnsupportedError(f"{where}: {key} is not supported")
     heads, hidden = _get(found, "num_attention_heads", int, where), _get(found, "hidden_size", int, where)
     kv_heads = found.get("num_key_value_heads")
     head_dim = found.get("head_dim")
@@ -160,10 +162,26 @@ def of_json(found: Mapping[str, Any], where: str) -> Config:
         epsilon=_get(found, "rms_norm_eps", float, where, 1e-6),
         theta=_get({**rotary, **found}, "rope_theta", float, where, 1e4),
         scaling=_scaling(scaling, where),
-        tied=bool(found.get("tie_word_embeddings", False)),
+        tied=is_true(found, "tie_word_embeddings", where),
         stops=_tokens(found.get("eos_token_id"), where),
         first=_first(found.get("bos_token_id"), where),
     )
+
+
+def refuse_quantised(found: Mapping[str, Any], where: str) -> None:
+    """Refuse a configuration whose weights are quantised in one of the ways that safetensors files know.
+
+    Raises:
+        UnsupportedError: what it says, such as ``quantization_config``.
+    """
+    for key in _QUANTISED:
+        how = found.get(key)
+        if how:
+            words = [how[name] for name in _HOW if isinstance(how.get(name), str)] if isinstance(how, Mapping) else []
+            of = f" ({', '.join(words)})" if words else ""
+            raise UnsupportedError(
+                f"{where}: {key}{of} is not supported: weights come as floats, or in the blocks of a GGUF file"
+            )
 
 
 def of_gguf(
@@ -191,14 +209,18 @@ def of_gguf(
     if family not in FAMILIES:
         raise UnsupportedError(f"{where}: architecture {family!r} is not supported; {' and '.join(FAMILIES)} are")
 
+    layers = _get(metadata, f"{family}.block_count", int, where)
+
     def size(key: str, default: int | None = None) -> int:
-        return int(_get(metadata, f"{family}.{key}", int, where, default))
+        key = f"{family}.{key}"
+        one = of_all_layers(metadata.get(key, default), layers, f"{where}: {key}")
+        return int(_get({key: one}, key, int, where))
 
     heads, hidden = size("attention.head_count"), size("embedding_length")
     head_dim = size("attention.key_length", hidden // max(heads, 1))
     if size("attention.value_length", head_dim) != head_dim:
         raise UnsupportedError(f"{where}: keys and values of unlike widths are not supported")
-    for key, whole in (("rope.dimension_count", head_dim), ("attention.sliding_window", 0)):
+    for key, whole in (("rope.dimension_count", head_dim), ("attention.sliding_window", 0), ("expert_count", 0)):
         if size(key, whole) != whole:
             raise UnsupportedError(f"{where}: {family}.{key} of {size(key)} is not supported")
     scaling = _gguf_scaling(metadata, f"{family}.rope", where)
@@ -214,7 +236,7 @@ def of_gguf(
     ends = [stop, *(metadata.get(f"tokenizer.ggml.{name}_token_id") for name in ("eot", "eom"))]
     return Config(
         family=family,
-        layers=size("block_count"),
+        layers=layers,
         hidden=hidden,
         intermediate=size("feed_forward_length"),
         heads=heads,
@@ -304,7 +326,7 @@ def _get(found: Mapping[str, Any], name: str, kind: type[Any], where: str, defau
         raise InvalidUsageError(f"{where} has no {name}")
     wrong = isinstance(value, bool) or not isinstance(value, (int, float) if kind is float else kind)
     if wrong:
-        raise InvalidUsageError(f"{where}: {name} is {kind.__name__}, not {value!r}")
+        raise InvalidUsageError(f"{where}: {name} is {kind.__name__}, not {shown(value)}")
     try:
         return kind(value)
     except OverflowError:

@@ -84,10 +84,9 @@ class EncoderFile:
             options: further ones of :class:`Bert`.
 
         Raises:
-            InvalidUsageError: an unknown mode, wrong ratios, a tensor that is missing or has another shape.
+            InvalidUsageError: an unknown mode, or wrong ratios.
             OutOfMemoryError: no room.
         """
-        bert_config.check(self.config, self.weights, str(self.path))
         return load(self.config, self.weights, comm, mode=mode, ratios=ratios, progress=progress, **options)
 
     def close(self) -> None:
@@ -126,13 +125,20 @@ def open_encoder(path: str | Path | None = None) -> EncoderFile:
         path: the folder; None for all-MiniLM-L6-v2 as its package installs it, whose code is not run.
 
     Raises:
-        InvalidUsageError: no such folder, or files that are damaged.
-        UnsupportedError: another kind of model, or the package is not installed.
+        InvalidUsageError: no such folder, files that are damaged, a tensor that is missing or has another shape.
+        UnsupportedError: another kind of model, weights that are quantised in an unknown way, tensors that the encoder
+            would not use; or the package is not installed.
     """
     folder = package_folder() if path is None else Path(path)
     if not folder.is_dir():
         raise InvalidUsageError(f"there is no folder {folder}; give one that sentence-transformers saved")
-    return EncoderFile(folder, bert_config.read_folder(folder), open_weights(folder))
+    config, weights = bert_config.read_folder(folder), open_weights(folder)
+    try:
+        bert_config.check(config, weights, str(folder))
+    except BaseException:
+        weights.close()
+        raise
+    return EncoderFile(folder, config, weights)
 
 
 def package_folder() -> Path:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable, Sequence, Sized
 from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Final
@@ -14,6 +14,7 @@ import numpy as np
 from vkpar.errors import InvalidUsageError
 from vkpar.parallel.models.config import Config
 from vkpar.parallel.models.llama import Llama
+from vkpar.parallel.models.prompts import checked, listed
 from vkpar.parallel.models.sampling import NOT_FINITE, Sampling
 
 AHEAD: Final = 8  # launches of the step that are under way before their tokens are read
@@ -34,11 +35,9 @@ def room_for(config: Config, prompt: Sequence[int], steps: int, context: int | N
         InvalidUsageError: a prompt without tokens or with one that the vocabulary lacks, or a text that does not fit.
     """
     _check_steps(steps)
-    if not prompt:
+    if isinstance(prompt, Sized) and not len(prompt):
         raise InvalidUsageError("the prompt has no tokens; at least one is needed")
-    for token in prompt:
-        if not 0 <= token < config.vocabulary:
-            raise InvalidUsageError(f"token {token} is none of the {config.vocabulary} of the vocabulary")
+    checked(prompt, config.vocabulary)
     if context is not None:
         if isinstance(context, bool) or not isinstance(context, int) or context < 1:
             raise InvalidUsageError(f"context is a whole number from 1, not {context!r}")
@@ -72,7 +71,8 @@ class Generation:
 
     Args:
         model: the decoder.
-        prompt: the tokens that the text begins with, after those that the model keeps.
+        prompt: the tokens that the text begins with, after those that the model keeps; of an iterator they are taken
+            at once.
         steps: how many tokens are made at most.
         sampling: how they are chosen.
         stops: tokens after which nothing follows; they are given out too.
@@ -83,27 +83,30 @@ class Generation:
     """
 
     model: Llama
-    prompt: Sequence[int]
+    prompt: Iterable[int]
     steps: int
     sampling: Sampling = field(default_factory=Sampling)
-    stops: Sequence[int] = ()
+    stops: Iterable[int] = ()
     tokens: list[int] = field(default_factory=list, init=False)
     prompt_seconds: float = field(default=0.0, init=False)
     step_seconds: float = field(default=0.0, init=False)
+    _count: int = field(default=0, init=False, repr=False)
 
     def __post_init__(self) -> None:
         _check_steps(self.steps)
-        wanted = self.model.length + len(self.prompt) + max(self.steps - 1, 0)
+        self.prompt, self.stops = listed(self.prompt, self.model.context - self.model.length), tuple(self.stops)
+        self._count = checked(self.prompt, self.model.config.vocabulary).size
+        wanted = self.model.length + self._count + max(self.steps - 1, 0)
         if wanted > self.model.context:
             raise InvalidUsageError(
-                f"{self.model.length} tokens, {len(self.prompt)} of the prompt and {self.steps} steps do not fit the "
+                f"{self.model.length} tokens, {self._count} of the prompt and {self.steps} steps do not fit the "
                 f"{self.model.context} that there is room for"
             )
 
     @property
     def prompt_rate(self) -> float:
         """Tokens of the prompt a second (pp)."""
-        return len(self.prompt) / self.prompt_seconds if self.prompt_seconds else 0.0
+        return self._count / self.prompt_seconds if self.prompt_seconds else 0.0
 
     @property
     def step_rate(self) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from functools import partial
 from typing import Any
@@ -23,7 +23,7 @@ from vkpar.parallel.models.building import Builder
 from vkpar.parallel.models.config import Config
 from vkpar.parallel.models.loading import Progress
 from vkpar.parallel.models.placement import Placement
-from vkpar.parallel.models.prompts import Pieces, Stage, through_all
+from vkpar.parallel.models.prompts import Pieces, Stage, checked, listed, through_all
 from vkpar.parallel.plan.report import Plan
 from vkpar.parallel.plan.scratch import batch_of, piece_rows
 from vkpar.parallel.rates.speed import settled
@@ -185,11 +185,11 @@ class Llama(Unpickled):
 
     # ---- running ----
 
-    def prefill(self, tokens: Sequence[int], *, logits: bool = False) -> NDArray[np.float32] | None:
+    def prefill(self, tokens: Iterable[int], *, logits: bool = False) -> NDArray[np.float32] | None:
         """Go on with ``tokens``; the token after them can be asked for next.
 
         Args:
-            tokens: ids, at least one.
+            tokens: ids, at least one; an iterator over them will do.
             logits: return those of all positions.
 
         Returns:
@@ -257,7 +257,7 @@ class Llama(Unpickled):
         """Return the likeliest tokens after positions ``start`` to ``stop``, of launches of the step."""
         return [int(token) for token in self._history.read(slice(start, stop))]
 
-    def replicas(self, tokens: Sequence[int]) -> list[NDArray[np.float32]]:
+    def replicas(self, tokens: Iterable[int]) -> list[NDArray[np.float32]]:
         """Return the residual stream's norm after ``tokens`` on each rank that has it, without keeping the tokens."""
         ids, kept = self._checked(tokens), self._length
         places = np.arange(kept, kept + len(ids), dtype=np.uint32)
@@ -300,18 +300,13 @@ class Llama(Unpickled):
         if self._logits is None:
             raise InvalidUsageError("give a prompt first: no token was given since the model was made, or rewound")
 
-    def _checked(self, tokens: Sequence[int]) -> NDArray[np.uint32]:
-        ids = np.asarray(tokens)
-        if ids.ndim != 1 or not ids.size or ids.dtype.kind not in "iu":
-            raise InvalidUsageError(f"tokens are a sequence of at least one id, not {tokens!r}")
-        wrong = ids[(ids < 0) | (ids >= self.config.vocabulary)]
-        if wrong.size:
-            raise InvalidUsageError(f"token {wrong[0]} is none of the {self.config.vocabulary} of the vocabulary")
+    def _checked(self, tokens: Iterable[int]) -> NDArray[np.uint32]:
+        ids = checked(listed(tokens, self.context - self._length), self.config.vocabulary)
         if self._length + ids.size > self.context:
             raise InvalidUsageError(
                 f"{self._length} tokens and {ids.size} more do not fit the {self.context} that there is room for"
             )
-        return ids.astype(np.uint32)
+        return ids
 
     def _through(self, stage: Stage, given: Parts, positions: Parts) -> tuple[Parts, Inputs]:
         """Return the residual stream after a stage's blocks, and after the last block its norm.

@@ -2,34 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from pathlib import Path
+from typing import Any, Final, NamedTuple
 
-from vkpar.errors import InvalidUsageError
+from vkpar import dtypes
+from vkpar.errors import InvalidUsageError, UnsupportedError
 from vkpar.parallel.models.config import Config
 
+FLOATS: Final = ("float32", "float16", "bfloat16")
+"""What weights may be stored as, besides quantised blocks."""
+_LISTED: Final = 3  # names in a message
 
-class Named(Protocol):
-    """Tensors by name, as :func:`vkpar.parallel.open_weights` gives them."""
-
-    def __contains__(self, name: object) -> bool: ...
-
-    def __getitem__(self, name: str) -> Any: ...
+Tensors = Mapping[str, Any]
+"""By name, as :func:`vkpar.parallel.open_weights` gives them, or arrays."""
 
 
 @dataclass(frozen=True)
 class Names:
-    """What a kind of file calls the tensors; ``{}`` stands for the number of a block."""
+    """What a kind of file calls the tensors; ``{}`` stands for the number of a block.
+
+    ``idle`` matches what files hold besides, and what results do not depend on.
+    """
 
     embedding: str
     output: str
     norm: str
     blocks: Mapping[str, str]
+    idle: re.Pattern[str]
 
     def of_block(self, part: str, block: int) -> str:
         """Return the name of a part of a block, such as ``attention.q``."""
         return self.blocks[part].format(block)
+
+
+class Wanted(NamedTuple):
+    """A tensor that a model takes.
+
+    Attributes:
+        name: what its files call it.
+        shape: its dimensions.
+        needed: it has to be there.
+        longer: it may have more rows.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    needed: bool = True
+    longer: bool = False
 
 
 _TRANSFORMERS: Final = {
@@ -60,16 +82,19 @@ TRANSFORMERS: Final = Names(
     "lm_head.weight",
     "model.norm.weight",
     {part: f"model.layers.{{}}.{name}.weight" for part, name in _TRANSFORMERS.items()},
+    re.compile(r"(.*\.)?rotary_emb\.(inv_freq|cos_cached|sin_cached)"),  # tables of older versions
 )
 GGUF: Final = Names(
     "token_embd.weight",
     "output.weight",
     "output_norm.weight",
     {part: f"blk.{{}}.{name}.weight" for part, name in _GGUF.items()},
+    # The first is a part of the configuration; llama.cpp's converters leave the others out.
+    re.compile(r"rope_freqs\.weight|blk\.\d+\.attn_rot_embd(\.weight)?"),
 )
 
 
-def of(weights: Named) -> Names:
+def of(weights: Tensors) -> Names:
     """Return the names that a file uses."""
     return GGUF if GGUF.embedding in weights else TRANSFORMERS
 
@@ -104,18 +129,77 @@ def shapes(config: Config, names: Names) -> Iterator[tuple[str, tuple[int, ...]]
                 yield bias_of(names.of_block(part, block)), shape[:1]
 
 
-def check(config: Config, weights: Named, where: str) -> None:
-    """Check that every tensor is there and fits, before any is read.
+def check(config: Config, weights: Tensors, where: str) -> None:
+    """Check the tensors of a decoder by :func:`check_tensors`."""
+    names = of(weights)
+    check_tensors(_wanted(config, names), weights, where, names.idle)
+
+
+def _wanted(config: Config, names: Names) -> Iterator[Wanted]:
+    for name, shape in shapes(config, names):
+        yield Wanted(name, shape)
+        if len(shape) == 2 and name not in (names.embedding, names.output):
+            yield Wanted(bias_of(name), shape[:1], needed=False)
+    if config.tied:  # a copy of the table, which transformers does not read either
+        yield Wanted(names.output, (config.vocabulary, config.hidden), needed=False)
+
+
+def check_tensors(wanted: Iterable[Wanted], weights: Tensors, where: str, idle: re.Pattern[str]) -> None:
+    """Check that every tensor is there, fits and is stored as something that is read, and that no other is there.
+
+    Args:
+        wanted: what the model takes.
+        weights: what there is.
+        where: the file, for messages.
+        idle: matches the names of tensors that may be left out.
 
     Raises:
         InvalidUsageError: the first tensor that is missing or has another shape.
+        UnsupportedError: one that is quantised in an unknown way, or stored as no floats; some that the model would
+            not use, so that its results would be wrong.
     """
-    for name, shape in shapes(config, of(weights)):
-        if name not in weights:
-            raise InvalidUsageError(f"{where} has no tensor {name}; the configuration asks for {shape}")
-        found = tuple(weights[name].shape)
-        if found != shape:
-            raise InvalidUsageError(f"{where}: {name} has shape {found}, the configuration asks for {shape}")
-        bias = bias_of(name)
-        if len(shape) == 2 and bias in weights and tuple(weights[bias].shape) != shape[:1]:
-            raise InvalidUsageError(f"{where}: {bias} has shape {tuple(weights[bias].shape)}, not {shape[:1]}")
+    known = set()
+    for want in wanted:
+        if want.name in weights:
+            _check_tensor(want, weights[want.name], where)
+            known.add(want.name)
+        elif want.needed:
+            raise _missing(want, weights, where)
+    unused = [name for name in weights if name not in known and not idle.fullmatch(name)]
+    if unused:
+        file = Path(getattr(weights[unused[0]], "source", where)).name
+        raise UnsupportedError(
+            f"{where} holds {_listed(unused)} (in {file}), which the model does not use: results without would be wrong"
+        )
+
+
+def _check_tensor(want: Wanted, tensor: Any, where: str) -> None:
+    name, shape, found = want.name, want.shape, tuple(tensor.shape)
+    fits = (
+        len(found) == len(shape) and found[0] >= shape[0] and found[1:] == shape[1:] if want.longer else found == shape
+    )
+    if not fits:
+        least = "at least " if want.longer else ""
+        raise InvalidUsageError(f"{where}: {name} has shape {found}, the configuration asks for {least}{shape}")
+    blocks = getattr(tensor, "kind", None)
+    stored = dtypes.resolve(tensor.dtype).name if blocks is None else str(blocks)
+    if stored not in FLOATS and (blocks is None or len(shape) < 2):
+        raise UnsupportedError(
+            f"{where}: {name} is stored as {stored}, which is not supported; {', '.join(FLOATS)} are"
+        )
+
+
+def _missing(want: Wanted, weights: Tensors, where: str) -> InvalidUsageError | UnsupportedError:
+    """Return the error of a tensor that is missing, perhaps since there are quantised ones in its place."""
+    stem = want.name.removesuffix("weight")
+    instead = [name for name in weights if name.startswith(stem) and name != bias_of(want.name)]
+    if stem != want.name and instead:
+        return UnsupportedError(
+            f"{where} has {_listed(instead)} in place of {want.name}: weights that are quantised so are not supported"
+        )
+    return InvalidUsageError(f"{where} has no tensor {want.name}; the configuration asks for {want.shape}")
+
+
+def _listed(names: list[str]) -> str:
+    more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
+    return ", ".join(name[:200] for name in names[:_LISTED]) + more

@@ -110,11 +110,10 @@ class ModelFile:
             progress: is told of each tensor that was read.
 
         Raises:
-            InvalidUsageError: an unknown mode, wrong ratios, a tensor that is missing or has another shape.
+            InvalidUsageError: an unknown mode, or wrong ratios.
             UnsupportedError: a split that the decoder cannot have.
             OutOfMemoryError: no room.
         """
-        naming.check(self.config, self.weights, str(self.path))
         if cache_dtype == "auto":
             cache_dtype = loading.cache_type(self.weights, comm.devices, dtype)
         spec = self.spec(cache_dtype, dtype)
@@ -149,19 +148,24 @@ def open_model(path: str | Path) -> ModelFile:
     """Open a folder that transformers saved, or a GGUF file.
 
     Raises:
-        InvalidUsageError: no such path, or files that are damaged.
-        UnsupportedError: another kind of model than the decoders that are known.
+        InvalidUsageError: no such path, files that are damaged, a tensor that is missing or has another shape.
+        UnsupportedError: another kind of model than the decoders that are known; weights that are quantised in an
+            unknown way; tensors that the decoder would not use.
     """
     found = Path(path)
-    if found.is_dir():
-        config = configs.read_folder(found)
-        return ModelFile(found, config, open_weights(found))
+    config = configs.read_folder(found) if found.is_dir() else None
     weights = open_weights(found)
     try:
-        return ModelFile(found, _gguf_config(weights, str(found)), weights)
+        if config is None:
+            config = _gguf_config(weights, str(found))
+        elif naming.of(weights) is naming.GGUF:  # its rows, and its configuration, are others than those of a folder
+            file = weights[naming.GGUF.embedding].source
+            raise UnsupportedError(f"{found} has the weights of a GGUF file beside config.json: open {file} itself")
+        naming.check(config, weights, str(found))
     except BaseException:
         weights.close()
         raise
+    return ModelFile(found, config, weights)
 
 
 def _gguf_config(weights: Weights, where: str) -> Config:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple
+import reprlib
+from collections.abc import Callable, Iterable, Sequence, Sized
+from itertools import islice
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +14,7 @@ from numpy.typing import NDArray
 from vkpar.arrays.array import Array
 from vkpar.comm.communicator import Communicator
 from vkpar.device import Device
-from vkpar.errors import OutOfMemoryError
+from vkpar.errors import InvalidUsageError, OutOfMemoryError
 from vkpar.graph.capture import capture
 from vkpar.graph.graph import Graph
 from vkpar.parallel.layers.layers import moved
@@ -21,6 +23,31 @@ from vkpar.parallel.layers.norms import Inputs, Parts, present, there
 _log = logging.getLogger("vkpar")
 _LEAST: Final = 128  # tokens: shorter pieces come in all lengths
 _Ids = NDArray[np.uint32]
+
+
+def listed(tokens: Iterable[int], most: int) -> Sequence[int]:
+    """Return ids that can be gone through again: of an iterator, which may have no end, one more than ``most``."""
+    given: Any = tokens
+    return list(islice(given, most + 1)) if isinstance(given, Iterable) and not isinstance(given, Sized) else given
+
+
+def checked(tokens: Sequence[int], vocabulary: int, where: str = "") -> NDArray[np.uint32]:
+    """Return ids of a vocabulary as an array.
+
+    Raises:
+        InvalidUsageError: none, something else than whole numbers, or one that is none of the vocabulary; ``where``
+            begins the message.
+    """
+    try:
+        ids = np.asarray(tokens)
+    except ValueError:  # lists of unlike lengths
+        ids = np.empty((0, 0))
+    if ids.ndim != 1 or not ids.size or ids.dtype.kind not in "iu":
+        raise InvalidUsageError(f"{where}tokens are a sequence of at least one id, not {reprlib.repr(tokens)}")
+    wrong = ids[(ids < 0) | (ids >= vocabulary)]
+    if wrong.size:
+        raise InvalidUsageError(f"{where}token {wrong[0]} is none of the {vocabulary} of the vocabulary")
+    return ids.astype(np.uint32)
 
 
 class Stage(NamedTuple):

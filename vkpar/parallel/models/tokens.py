@@ -6,8 +6,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from vkpar.errors import InvalidUsageError, UnsupportedError
-from vkpar.parallel.models.config import gguf_first
+from vkpar.errors import InvalidUsageError, UnsupportedError, WeightsError
+from vkpar.parallel.files.mapped import small
+from vkpar.parallel.models.config import MOST_FILE, gguf_first
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as _Rules
@@ -99,7 +100,9 @@ def of_folder(folder: Path, first: int | None) -> Tokenizer:
         raise InvalidUsageError(f"{folder} has no tokenizer.json; {_INSTEAD}")
     package = _package()
     try:
-        rules = package.Tokenizer.from_file(str(path))
+        rules = package.Tokenizer.from_buffer(small(path, MOST_FILE))
+    except WeightsError:
+        raise
     except Exception as error:  # the package raises Exception itself
         raise InvalidUsageError(f"{path} is no tokenizer: {error}") from error
     rules.no_padding()

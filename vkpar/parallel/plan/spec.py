@@ -2,37 +2,63 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Mapping, Sequence, Sized
 from dataclasses import dataclass
+from reprlib import repr as shown
 from typing import Any, Final
 
+import numpy as np
+
 from vkpar import dtypes
-from vkpar.errors import InvalidUsageError, WeightsError
+from vkpar.errors import InvalidUsageError, UnsupportedError, WeightsError
 from vkpar.parallel.files.blocks import FORMATS
 from vkpar.parallel.plan.states import Step
 
-_MOST: Final = 1 << 24
+_MOST: Final = 1 << 24  # no size of a model is larger: token ids and positions are counted in float32 nowhere beyond
+# What sizes are called in a config.json, in GGUF's metadata, and by objects; experts before the width inside of them.
 _CONFIG: Final = {
     "layers": ("num_hidden_layers", "n_layer"),
     "width": ("hidden_size", "n_embd"),
+    "experts": ("num_local_experts", "num_experts"),
+    "active": ("num_experts_per_tok",),
     "hidden": ("intermediate_size", "n_inner"),
     "heads": ("num_attention_heads", "n_head"),
     "kv_heads": ("num_key_value_heads",),
     "head_dim": ("head_dim",),
     "vocabulary": ("vocab_size",),
-    "experts": ("num_local_experts", "num_experts"),
-    "active": ("num_experts_per_tok",),
 }
 _GGUF: Final = {
-    "layers": "block_count",
-    "width": "embedding_length",
-    "hidden": "feed_forward_length",
-    "heads": "attention.head_count",
-    "kv_heads": "attention.head_count_kv",
-    "head_dim": "attention.key_length",
-    "experts": "expert_count",
-    "active": "expert_used_count",
+    "layers": ("block_count",),
+    "width": ("embedding_length",),
+    "experts": ("expert_count",),
+    "active": ("expert_used_count",),
+    "hidden": ("feed_forward_length",),
+    "heads": ("attention.head_count",),
+    "kv_heads": ("attention.head_count_kv",),
+    "head_dim": ("attention.key_length",),
+    "vocabulary": ("vocab_size",),
 }
+_ATTRIBUTES: Final = {"width": "hidden", "hidden": "intermediate"} | {
+    name: name for name in ("layers", "heads", "kv_heads", "head_dim", "vocabulary")
+}
+_EXPERT: Final = ("moe_intermediate_size", "expert_feed_forward_length")
+# Of blocks that are made of other steps than those below, in either kind of file.
+_BEYOND: Final = (
+    "kv_lora_rank",
+    "n_routed_experts",
+    "n_shared_experts",
+    "shared_expert_intermediate_size",
+    "first_k_dense_replace",
+    "mlp_only_layers",
+    "linear_num_key_heads",
+    "mamba_d_state",
+    "attention.kv_lora_rank",
+    "expert_shared_count",
+    "expert_shared_feed_forward_length",
+    "leading_dense_block_count",
+    "ssm.state_size",
+)
 _STEPS: Final = ("q", "k", "v", "o", "gate", "up", "down")
 _ENCODERS: Final = ("bert", "roberta", "xlm-roberta", "distilbert", "nomic-bert")
 
@@ -105,12 +131,12 @@ class ModelSpec:
 
     def __post_init__(self) -> None:
         for name in ("layers", "width", "hidden", "heads", "kv_heads", "head_dim", "vocabulary"):
-            value = getattr(self, name)
-            if type(value) is not int or not 0 < value <= _MOST:
-                raise InvalidUsageError(f"the model's {name} is a whole number from 1 to {_MOST}, not {value!r}")
+            check_size(name, getattr(self, name))
+        for name in ("experts", "active"):
+            check_size(name, getattr(self, name), 0)
         if self.heads % self.kv_heads:
             raise InvalidUsageError(f"{self.heads} heads are no multiple of {self.kv_heads} heads of keys and values")
-        if not 0 <= self.active <= self.experts <= _MOST or bool(self.active) != bool(self.experts):
+        if self.active > self.experts or bool(self.active) != bool(self.experts):
             raise InvalidUsageError(f"{self.active} of {self.experts} experts")
         for step, kinds in self.kinds:
             if step not in _STEPS or len(kinds) != self.layers:
@@ -172,6 +198,48 @@ class ModelSpec:
         return made
 
 
+def check_size(name: str, value: object, least: int = 1) -> None:
+    """Refuse anything but one of Python's whole numbers from ``least`` on; raises InvalidUsageError that names it."""
+    if type(value) is not int or not least <= value <= _MOST:
+        raise InvalidUsageError(f"the model's {name} is a whole number from {least} to {_MOST}, not {shown(value)}")
+
+
+def is_positive(value: object) -> bool:
+    """Say whether a value is a finite number above 0."""
+    if isinstance(value, bool) or not isinstance(value, int | float | np.floating):
+        return False
+    try:
+        return 0 < float(value) < math.inf
+    except OverflowError:  # a whole number beyond floats
+        return False
+
+
+def is_true(found: Mapping[str, Any], key: str, where: str = "the model") -> bool:
+    """Return a value that is true or false, which it is where there is none; raises InvalidUsageError that names it."""
+    value = found.get(key)
+    if not isinstance(value, bool | None):
+        raise InvalidUsageError(f"{where}: {key} is true or false, not {value!r}")
+    return bool(value)
+
+
+def of_all_layers(value: object, layers: object, name: str) -> object:
+    """Return the number that a list or an array of GGUF's metadata has for every layer; another value as it is.
+
+    Raises:
+        InvalidUsageError: something else than a whole number for each of so many layers.
+        UnsupportedError: numbers that differ.
+    """
+    if not isinstance(value, list | np.ndarray):
+        return value
+    numbers = value.tolist() if isinstance(value, np.ndarray) else value
+    counted = type(layers) is int and len(numbers) == layers > 0
+    if not counted or not all(type(number) is int for number in numbers):
+        raise InvalidUsageError(f"{name} is a whole number, or one for each of {layers} layers, not {shown(value)}")
+    if any(number != numbers[0] for number in numbers):
+        raise UnsupportedError(f"{name} differs from layer to layer, which is not supported: {shown(value)}")
+    return numbers[0]
+
+
 def stored(kind: str, elements: int) -> int:
     """Return the bytes that ``elements`` side by side take.
 
@@ -195,40 +263,51 @@ def spec_of(source: Any, *, weights: str = "float16", kinds: Mapping[str, Sequen
         kinds: of weights that are stored otherwise, by step and block; see :class:`ModelSpec`.
 
     Raises:
-        WeightsError: a size that is missing; InvalidUsageError: sizes that do not fit together.
+        WeightsError: a size that is missing; InvalidUsageError: one that is no whole number, named; sizes that do not
+            fit together.
+        UnsupportedError: a kind of model whose blocks are made of other steps, named.
     """
-    found, decoder = _sizes_of(source)
-    heads, width = found.get("heads"), found.get("width")
-    if type(heads) is int and heads > 0 and type(width) is int:
-        found.setdefault("kv_heads", heads)
-        found.setdefault("head_dim", width // heads)
-    missing = [name for name in ("layers", "width", "hidden", "heads", "vocabulary") if name not in found]
+    found, tied, decoder = _sizes_of(source)
+    for name, (key, value) in found.items():
+        check_size(name if key == name else f"{name} ({key})", value, 0 if name in ("experts", "active") else 1)
+    sizes = {name: value for name, (_, value) in found.items()}
+    missing = [name for name in ("layers", "width", "hidden", "heads", "vocabulary") if name not in sizes]
     if missing:
         raise WeightsError(f"the model's configuration lacks {', '.join(missing)}")
+    sizes = {"kv_heads": sizes["heads"], "head_dim": sizes["width"] // sizes["heads"]} | sizes
     mixed = tuple((step, tuple(each)) for step, each in (kinds or {}).items())
-    return ModelSpec(**found, weights=weights, kinds=mixed, decoder=decoder, gated=decoder, bias=not decoder)
+    return ModelSpec(**sizes, tied=tied, weights=weights, kinds=mixed, decoder=decoder, gated=decoder, bias=not decoder)
 
 
-def _sizes_of(source: Any) -> tuple[dict[str, Any], bool]:
-    """Return the sizes that are there, and whether it is a decoder."""
-    decoder = True
+def _sizes_of(source: Any) -> tuple[dict[str, tuple[str, Any]], bool, bool]:
+    """Return what the source calls each size that is there, and its value; whether it is tied, and a decoder."""
     if not isinstance(source, Mapping):
-        names = {"width": "hidden", "hidden": "intermediate"}
-        same = ("layers", "heads", "kv_heads", "head_dim", "vocabulary", "tied")
-        found = {name: getattr(source, names.get(name, name), None) for name in (*names, *same)}
-    elif "general.architecture" in source:
-        kind = source["general.architecture"]
-        decoder = kind not in _ENCODERS
-        found = {name: source.get(f"{kind}.{key}") for name, key in _GGUF.items()}
+        values = {name: (key, getattr(source, key, None)) for name, key in _ATTRIBUTES.items()}
+        tied = is_true({"tied": getattr(source, "tied", None)}, "tied")
+        return {name: pair for name, pair in values.items() if pair[1] is not None}, tied, True
+    gguf = "general.architecture" in source
+    kind = source["general.architecture"] if gguf else source.get("model_type")
+    if not isinstance(kind, str | None):
+        raise InvalidUsageError(f"a model's kind is a text such as 'llama', not {kind!r}")
+    before = f"{kind}." if gguf else ""
+    for key in _BEYOND:
+        value = source.get(before + key)
+        if len(value) if isinstance(value, Sized) else value:
+            raise UnsupportedError(f"plans know no models of the kind {kind!r}, which has {key}")
+    found: dict[str, tuple[str, Any]] = {}
+    for name, keys in (_GGUF if gguf else _CONFIG).items():
+        experts = found.get("experts", ("", 0))[1]
+        first = _EXPERT if name == "hidden" and type(experts) is int and experts > 0 else ()
+        there = [before + key for key in (*first, *keys) if source.get(before + key) is not None]
+        if there:
+            found[name] = (there[0], source[there[0]])
+    if gguf:
+        layers = found.get("layers", ("", None))[1]
+        found = {name: (key, of_all_layers(value, layers, key)) for name, (key, value) in found.items()}
         words = source.get("tokenizer.ggml.tokens")
-        found["vocabulary"] = source.get(f"{kind}.vocab_size", None if words is None else len(words))
-    else:
-        decoder = source.get("model_type") not in _ENCODERS
-        found = {
-            name: next((source[k] for k in keys if source.get(k) is not None), None) for name, keys in _CONFIG.items()
-        }
-        found["tied"] = bool(source.get("tie_word_embeddings", False))
-    return {name: value for name, value in found.items() if value is not None}, decoder
+        if words is not None:
+            found.setdefault("vocabulary", ("tokenizer.ggml.tokens", len(words) if isinstance(words, Sized) else words))
+    return found, is_true(source, "tie_word_embeddings"), kind not in _ENCODERS
 
 
 def _attention(spec: ModelSpec) -> list[Step]:
