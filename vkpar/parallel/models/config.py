@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vkpar.errors import InvalidUsageError, UnsupportedError
+from vkpar.parallel.models import special_tokens
 
 FAMILIES: Final = ("llama", "qwen2")
 _MOST: Final = 1 << 24  # no size of a decoder is larger: token ids and positions are counted in float32 nowhere beyond
@@ -161,8 +162,8 @@ def of_json(found: Mapping[str, Any], where: str) -> Config:
         theta=_get({**rotary, **found}, "rope_theta", float, where, 1e4),
         scaling=_scaling(scaling, where),
         tied=bool(found.get("tie_word_embeddings", False)),
-        stops=_tokens(found.get("eos_token_id"), where),
-        first=_first(found.get("bos_token_id"), where),
+        stops=special_tokens.numbers_of(found.get("eos_token_id"), where),
+        first=special_tokens.first_of(found.get("bos_token_id"), where),
     )
 
 
@@ -210,8 +211,6 @@ def of_gguf(
                 f"{where}: rope_freqs.weight has {len(divisors)} divisors; heads of {head_dim} take {head_dim // 2}"
             )
         scaling = tuple(map(float, divisors))
-    stop = metadata.get("tokenizer.ggml.eos_token_id")
-    ends = [stop, *(metadata.get(f"tokenizer.ggml.{name}_token_id") for name in ("eot", "eom"))]
     return Config(
         family=family,
         layers=size("block_count"),
@@ -227,27 +226,9 @@ def of_gguf(
         scaling=scaling,
         style="llama" if family == "llama" else "neox",
         tied=tied,
-        stops=tuple(dict.fromkeys(token for end in ends if end is not None for token in _tokens(end, where))),
-        first=gguf_first(metadata, where, begins=family == "llama"),
+        stops=special_tokens.ends(metadata, where),
+        first=special_tokens.first(metadata, where),
     )
-
-
-def gguf_first(metadata: Mapping[str, Any], where: str, *, begins: bool) -> int | None:
-    """Return the token that begins a text, by a GGUF file's metadata; None where there is none.
-
-    Args:
-        metadata: by key.
-        where: the file's name, for messages.
-        begins: what counts where the file does not say whether texts begin with a token.
-
-    Raises:
-        InvalidUsageError: a value that is wrong.
-    """
-    key = "tokenizer.ggml.add_bos_token"
-    asked = metadata.get(key, begins)
-    if not isinstance(asked, int):
-        raise InvalidUsageError(f"{where}: {key} is true or false, not {asked!r}")
-    return _first(metadata.get("tokenizer.ggml.bos_token_id"), where) if asked else None
 
 
 def _gguf_scaling(metadata: Mapping[str, Any], rope: str, where: str) -> Scaling:
@@ -279,22 +260,6 @@ def _scaling(found: object, where: str) -> Scaling:
     names = {name: name for name in ("factor", "low_freq_factor", "high_freq_factor")}
     names["original_context"] = "original_max_position_embeddings"
     return {ours: _get(found, theirs, float, where) for ours, theirs in names.items()}
-
-
-def _tokens(found: object, where: str) -> tuple[int, ...]:
-    listed = found if isinstance(found, list) else [] if found is None else [found]
-    for token in listed:
-        if isinstance(token, bool) or not isinstance(token, int) or token < 0:
-            raise InvalidUsageError(f"{where}: a token is a whole number from 0, not {token!r}")
-    return tuple(listed)
-
-
-def _first(found: object, where: str) -> int | None:
-    """Return the first of a token or a list of tokens; None for None."""
-    listed = _tokens(found, where)
-    if found is not None and not listed:
-        raise InvalidUsageError(f"{where}: the token that begins a text is a whole number, not an empty list")
-    return listed[0] if listed else None
 
 
 def _get(found: Mapping[str, Any], name: str, kind: type[Any], where: str, default: Any = None) -> Any:
