@@ -112,11 +112,11 @@ def read_folder(folder: Path) -> Config:
     return of_json(found, str(folder / "config.json"))
 
 
-def read_object(path: Path) -> dict[str, Any] | None:
-    """Return the object in a file of JSON; None where there is no file.
+def read_object(path: Path, kind: type[Any] = dict) -> Any:
+    """Return the object, or the list, in a file of JSON; None where there is no file.
 
     Raises:
-        InvalidUsageError: the file cannot be read, is no JSON, or holds something else than an object.
+        InvalidUsageError: the file cannot be read, is no JSON, or holds something else.
     """
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
@@ -124,8 +124,8 @@ def read_object(path: Path) -> dict[str, Any] | None:
         return None
     except (OSError, ValueError, RecursionError) as error:
         raise InvalidUsageError(f"{path} cannot be read: {error}") from error
-    if not isinstance(found, dict):
-        raise InvalidUsageError(f"{path} holds no object")
+    if not isinstance(found, kind):
+        raise InvalidUsageError(f"{path} holds no {'object' if kind is dict else 'list'}")
     return found
 
 

@@ -50,7 +50,8 @@ class Spelling:
     def texts(self, tokens: Iterable[int], after: Sequence[int]) -> Iterator[str]:
         """Give the text that each token adds, where it adds some."""
         if not self._alone:
-            yield self._at_once([*after, *tokens], after)
+            if text := self._at_once([*after, *tokens], after):
+                yield text
             return
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
         first = True
@@ -68,6 +69,8 @@ class Spelling:
 
     def _at_once(self, tokens: list[int], after: Sequence[int]) -> str:
         """Return a text by a decoder whose tokens depend on their neighbours; no model known here has one."""
+        for token in tokens:
+            self._text(token)
         return str(self._rules.decode(tokens)).removeprefix(str(self._rules.decode(list(after))))
 
     def _of(self, token: int, first: bool) -> bytes | None:
@@ -77,11 +80,14 @@ class Spelling:
             self._kept[key] = self._spelt(token, first)
         return self._kept[key]
 
-    def _spelt(self, token: int, first: bool) -> bytes | None:
+    def _text(self, token: int) -> str | None:
         try:
-            text = self._rules.id_to_token(int(token))
+            return self._rules.id_to_token(int(token))
         except OverflowError:
             raise InvalidUsageError(f"a token is a whole number from 0, not {token!r}") from None
+
+    def _spelt(self, token: int, first: bool) -> bytes | None:
+        text = self._text(token)
         if not text or text in self._hidden:
             return None
         if self._steps == ["ByteLevel"]:

@@ -90,8 +90,8 @@ def _package() -> Any:
     return tokenizers
 
 
-def of_folder(folder: Path, first: int | None) -> Tokenizer:
-    """Return the tokenizer of a folder's ``tokenizer.json``.
+def of_folder(folder: Path, first: int | None, *, lower: bool = False) -> Tokenizer:
+    """Return the tokenizer of a folder's ``tokenizer.json``, of one that takes texts in lower case where that is asked.
 
     Raises:
         UnsupportedError: the package ``tokenizers`` is not installed.
@@ -107,6 +107,9 @@ def of_folder(folder: Path, first: int | None) -> Tokenizer:
         raise InvalidUsageError(f"{path} is no tokenizer: {error}") from error
     rules.no_padding()
     rules.no_truncation()
+    if lower:
+        steps = [] if rules.normalizer is None else [rules.normalizer]
+        rules.normalizer = package.normalizers.Sequence([package.normalizers.Lowercase(), *steps])
     return Tokenizer(rules, first if rules.post_processor is None else None)
 
 
