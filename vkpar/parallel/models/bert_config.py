@@ -41,7 +41,6 @@ _TRANSFORMER: Final = {
     "processing_kwargs": {},
 }
 _TEXT: Final = {"text": {"method": "forward", "method_output_name": "last_hidden_state"}}
-_POOLING: Final = ("cls_token", "max_tokens", "mean_sqrt_len_tokens", "weightedmean_tokens", "lasttoken")
 
 
 @dataclass(frozen=True)
@@ -230,7 +229,8 @@ def _modules(folder: Path, prompted: bool) -> bool:
 def _check_pooling(found: Mapping[str, Any], where: str, prompted: bool) -> None:
     """Check that an embedding is a mean over all tokens, by either way of writing that down."""
     mode = found.get("pooling_mode")
-    others = [key for key in (f"pooling_mode_{name}" for name in _POOLING) if found.get(key)]
+    named = [key for key, value in found.items() if key.startswith("pooling_mode_") and value]
+    others = [key for key in named if key != "pooling_mode_mean_tokens"]
     if mode is None and others:
         raise UnsupportedError(f"{where}: {others[0]} is not supported; pooling_mode_mean_tokens is")
     if mode not in (None, "mean", ["mean"]):
