@@ -226,7 +226,7 @@ def test_prompts_and_lower_case_come_before_the_tokenizer(tmp_path: Path) -> Non
 
 
 def test_nearest_compares_directions() -> None:
-    embeddings = np.float32([[3, 0], [1, 1], [0, 0], [0, -2]])
-    found = nearest(embeddings, np.float32([5, 0]))
+    embeddings = np.array([[3, 0], [1, 1], [0, 0], [0, -2]], np.float32)
+    found = nearest(embeddings, np.array([5, 0], np.float32))
     assert [index for index, _ in found] == [0, 1, 2, 3]
     np.testing.assert_allclose([cosine for _, cosine in found], [1, 0.5**0.5, 0, 0], rtol=1e-6)
