@@ -269,7 +269,7 @@ def test_merges_of_scored_pieces_are_all_pairs_in_the_order_of_scores() -> None:
         if name[:cut] in vocabulary and name[cut:] in vocabulary
     )
     assert len(wanted) > 50
-    assert tokens._merges(vocabulary, ranks) == [(names[left], names[right]) for _, left, right in wanted]
+    assert tokens._merges(vocabulary, np.array(ranks)) == [(names[left], names[right]) for _, left, right in wanted]
 
 
 def test_many_tokens_that_control_are_added_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
+import numpy.typing as npt
+
 from vkpar.errors import InvalidUsageError, UnsupportedError
 from vkpar.parallel.models import special_tokens
 from vkpar.parallel.models.spelling import Spelling
@@ -167,7 +170,7 @@ def _numbered(tokens: list[str], where: str) -> dict[str, int]:
 def _kinds(found: Any, count: int, where: str) -> list[int]:
     """Return the kinds of tokens, a whole number each."""
     try:
-        kinds = [int(number) for number in found]
+        kinds = [int(number) for number in (found.tolist() if isinstance(found, np.ndarray) else found)]
     except (TypeError, ValueError, OverflowError):
         raise InvalidUsageError(f"{where}: tokenizer.ggml.token_type is no list of whole numbers") from None
     if len(kinds) != count:
@@ -226,7 +229,7 @@ def _pieces(package: Any, vocabulary: dict[str, int], metadata: Mapping[str, Any
     rules = package.Tokenizer(
         package.models.BPE(
             vocab=vocabulary,
-            merges=_merges(vocabulary, [-float(score) for score in scores]),
+            merges=_merges(vocabulary, -np.asarray(scores, np.float64)),
             unk_token=names[int(unknown)],
             fuse_unk=True,
             byte_fallback=True,
@@ -242,21 +245,26 @@ def _pieces(package: Any, vocabulary: dict[str, int], metadata: Mapping[str, Any
     return rules  # type: ignore[no-any-return]
 
 
-def _merges(vocabulary: dict[str, int], ranks: list[float]) -> list[tuple[str, str]]:
-    """Return every two pieces that make a third one, in the order of ranks.
+def _merges(vocabulary: dict[str, int], ranks: npt.NDArray[np.float64]) -> list[tuple[str, str]]:
+    """Return every two pieces that make a third one, in the order of its ranks, then of their own numbers.
 
-    Among pieces in order, those that a piece begins with come before it, so that they are a stack.
+    Among pieces in alphabetical order, those that a piece begins with come before it, so that they are a stack.
     """
-    found = []
-    begun: list[str] = []
-    for piece in sorted(piece for piece in vocabulary if not piece.startswith(_EMPTY)):
-        while begun and not piece.startswith(begun[-1]):
-            begun.pop()
-        for left in begun:
-            right = vocabulary.get(piece[len(left) :])
-            if right is not None:
-                found.append((ranks[vocabulary[piece]], vocabulary[left], right))
-        begun.append(piece)
-    found.sort()
     names = list(vocabulary)
-    return [(names[left], names[right]) for _, left, right in found]
+    made, lefts, rights = [], [], []
+    begun: list[tuple[str, int]] = []
+    for number in sorted(range(len(names)), key=names.__getitem__):
+        piece = names[number]
+        if piece.startswith(_EMPTY):
+            continue
+        while begun and not piece.startswith(begun[-1][0]):
+            begun.pop()
+        for text, left in begun:
+            right = vocabulary.get(piece[len(text) :])
+            if right is not None:
+                made.append(number)
+                lefts.append(left)
+                rights.append(right)
+        begun.append((piece, number))
+    order = np.lexsort((rights, lefts, ranks[np.array(made, np.intp)]))
+    return [(names[lefts[index]], names[rights[index]]) for index in order.tolist()]
