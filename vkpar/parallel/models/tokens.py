@@ -266,5 +266,6 @@ def _merges(vocabulary: dict[str, int], ranks: npt.NDArray[np.float64]) -> list[
                 lefts.append(left)
                 rights.append(right)
         begun.append((piece, number))
-    order = np.lexsort((rights, lefts, ranks[np.array(made, np.intp)]))
+    numbers = np.array([made, lefts, rights], np.intp)
+    order = np.lexsort((numbers[2], numbers[1], ranks[numbers[0]]))
     return [(names[lefts[index]], names[rights[index]]) for index in order.tolist()]
