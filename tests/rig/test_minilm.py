@@ -151,6 +151,20 @@ def test_batches_give_what_sentences_alone_give_in_their_order(rig: Rig) -> None
     assert model.embed([]).shape == (0, 384)
 
 
+def test_means_that_no_module_scales_stay_as_they_are(rig: Rig) -> None:
+    """A float32 sum rounds once for each addend, and each weight is rounded once: by 2^-24 of their sizes at most."""
+    given = real()
+    model = make(rig("L"), "single", (1,), replace(given, config=replace(given.config, normalized=False)))
+    for ids in given.ids:
+        (found,) = model.embed([ids])
+        assert abs(np.linalg.norm(found) - 1) > 0.5
+        (state,) = model.hidden_states([ids])[-1]
+        assert state is not None
+        wide = state.astype(np.float64)
+        bound = (len(ids) + 3) * 2.0**-24 * np.abs(wide).mean(axis=0)
+        assert (np.abs(found - wide.mean(axis=0)) <= bound).all()
+
+
 def sentences(count: int, words: int) -> tuple[str, ...]:
     """Short sentences of the project's own pages."""
     found = []

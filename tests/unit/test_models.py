@@ -591,18 +591,6 @@ def test_the_reference_is_the_same_in_turns_and_knows_of_errors() -> None:
     assert (np.abs(reference.Reference(config, weights).logits(ids) - whole) > bound).any(), "a wrong weight shows"
 
 
-def test_streams_keep_the_spaces_between_a_prompt_and_its_text() -> None:
-    class Spaced:
-        """Decodes as SentencePiece's rules do: a space before each word, the first one taken away."""
-
-        def decode(self, tokens: list[int]) -> str:
-            return "".join({0: " a", 1: " b", 2: "\n", 3: "  c"}[token] for token in tokens).removeprefix(" ")
-
-    tokenizer = tokens.Tokenizer(Spaced(), None)  # type: ignore[arg-type]
-    assert "".join(tokenizer.stream([0, 1, 2, 3], after=[0])) == " a b\n  c"
-    assert "".join(tokenizer.stream([0, 1])) == "a b"
-
-
 def test_qwen2_wants_its_biases() -> None:
     config = replace(tiny.SIZES, family="qwen2")
     weights = tiny.weights(config)

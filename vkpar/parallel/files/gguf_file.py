@@ -198,11 +198,28 @@ class _Reader:
             raise WeightsError(f"the key {key!r} has a value of the unknown type {code}", self._file.path)
         inner = self.number("<I", f"the type of {key}")
         if inner == _STRING:
-            return [self.text(f"the values of {key}") for _ in range(self.count(f"texts of {key}", 8))]
+            return self._texts(self.count(f"texts of {key}", 8), f"the values of {key}")
         if inner not in _SCALARS:
             what = "arrays in an array" if inner == _ARRAY else f"values of the unknown type {inner}"
             raise WeightsError(f"the key {key!r} has {what}, which GGUF readers do not take", self._file.path)
         return self._scalars(inner, self.count(f"values of {key}", _SCALARS[inner].itemsize), key)
+
+    def _texts(self, count: int, what: str) -> list[str]:
+        """Return the next texts; a vocabulary has hundreds of thousands, for which a step each is too slow."""
+        raw, at, nbytes = self._file.map, self.at, self._file.nbytes
+        length = struct.Struct("<Q").unpack_from
+        found = []
+        for _ in range(count):
+            start = at + 8
+            if start > nbytes or (stop := start + length(raw, at)[0]) > nbytes:
+                break
+            try:
+                found.append(raw[start:stop].decode())
+            except UnicodeDecodeError:
+                break
+            at = stop
+        self.at = at
+        return found + [self.text(what) for _ in range(count - len(found))]  # what is wrong is told there
 
     def _scalars(self, code: int, count: int, key: str) -> np.ndarray[Any, Any]:
         dtype = _SCALARS[code]

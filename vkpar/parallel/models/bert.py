@@ -41,7 +41,7 @@ _LEAST_NORM: Final = 1e-12  # of an embedding; as torch's normalize has it
 
 
 class Bert:
-    """A sentence encoder on devices: means over the last hidden states, scaled to length 1.
+    """A sentence encoder on devices: means over the last hidden states, scaled to length 1 where its files say so.
 
     Args:
         config: the sizes.
@@ -101,7 +101,9 @@ class Bert:
         return f"<Bert of {self.config.describe()}, split by {self.placement.mode} over {self.comm.nranks}>"
 
     def embed(self, sentences: Sentences, *, progress: Callable[[int], object] | None = None) -> F32:
-        """Return the embeddings of sentences, (sentences, hidden), each of length 1, so that products are cosines.
+        """Return the embeddings of sentences, (sentences, hidden).
+
+        Where ``config.normalized`` says so, each is of length 1, so that products are cosines.
 
         Sentences of about the same length go through the blocks together, several batches at a time where several
         ranks have blocks.
@@ -209,6 +211,8 @@ class Bert:
         parts = (np.arange(batch.shape[1]) < counts) / counts
         rows = state.device.array(parts[:, None, :], "float32")
         means = ops.matmul(rows, state.reshape(*batch.shape, -1)).reshape(len(sentences), -1)
+        if not self.config.normalized:
+            return means
         norms = ops.sqrt(ops.sum(ops.multiply(means, means), axis=1, keepdims=True))
         return ops.divide(means, ops.maximum(norms, _LEAST_NORM))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -37,6 +37,12 @@ _PARTS: Final = {
     "down": "output.dense",
     "forward.norm": "output.LayerNorm",
 }
+_TRANSFORMER: Final = {
+    "transformer_task": "feature-extraction",
+    "module_output_name": "token_embeddings",
+    "processing_kwargs": {},
+}
+_TEXT: Final = {"text": {"method": "forward", "method_output_name": "last_hidden_state"}}
 
 
 @dataclass(frozen=True)
@@ -51,6 +57,9 @@ class BertConfig:
         vocabulary: rows of the embedding table.
         context: the most tokens of a sentence.
         epsilon: what the norms add to the variance.
+        normalized: embeddings are scaled to length 1.
+        lower: texts are taken in lower case, whatever the tokenizer does.
+        prompt: what is put before every text.
     """
 
     layers: int
@@ -60,6 +69,9 @@ class BertConfig:
     vocabulary: int
     context: int
     epsilon: float = 1e-12
+    normalized: bool = True
+    lower: bool = False
+    prompt: str = ""
 
     def __post_init__(self) -> None:
         for name in ("layers", "hidden", "intermediate", "heads", "vocabulary", "context"):
@@ -94,11 +106,13 @@ def of_json(found: Mapping[str, Any], where: str) -> BertConfig:
         InvalidUsageError: a value that is missing or wrong.
         UnsupportedError: another architecture or activation than those that are known.
     """
-    for key, known in (("model_type", "bert"), ("hidden_act", "gelu"), ("position_embedding_type", "absolute")):
-        if found.get(key, known) != known:
-            raise UnsupportedError(f"{where}: {key} {found[key]!r} is not supported; {known} is")
+    _only(
+        found,
+        {"model_type": "bert", "hidden_act": "gelu", "position_embedding_type": "absolute", "is_decoder": False},
+        where,
+    )
     names = _KEYS | {"vocabulary": "vocab_size", "context": "max_position_embeddings"}
-    sizes = {ours: _number(found, theirs, where) for ours, theirs in names.items()}
+    sizes: dict[str, Any] = {ours: _number(found, theirs, where) for ours, theirs in names.items()}
     epsilon = found.get("layer_norm_eps", 1e-12)
     if isinstance(epsilon, bool) or not isinstance(epsilon, int | float):
         raise InvalidUsageError(f"{where}: layer_norm_eps is a number, not {epsilon!r}")
@@ -111,28 +125,121 @@ def of_json(found: Mapping[str, Any], where: str) -> BertConfig:
 def read_folder(folder: Path) -> BertConfig:
     """Return the configuration of a folder that sentence-transformers or transformers saved.
 
-    Sentences end where ``sentence_bert_config.json`` says, if it is there. Means over tokens are the only pooling.
+    ``modules.json`` says what is done: a transformer, means over its tokens, and a scaling to length 1 where it lists
+    that; a folder without this file has all three. Texts are cut where ``sentence_bert_config.json`` says, else where
+    the tokenizer's configuration does.
 
     Raises:
         InvalidUsageError: no ``config.json``, or a value that is missing or wrong.
-        UnsupportedError: another architecture, activation or pooling than those that are known, or weights that are
-            quantised.
+        UnsupportedError: something that changes embeddings and that is not known, by its name; quantised weights.
     """
     found = read_object(folder / "config.json")
     if found is None:
         raise InvalidUsageError(f"{folder} has no config.json; give a folder that sentence-transformers saved")
-    limits = read_object(folder / "sentence_bert_config.json") or {}
-    pooling = read_object(folder / "1_Pooling" / "config.json") or {}
-    others = [key for key, value in pooling.items() if value is True and "mode" in key and "mean_tokens" not in key]
-    if others:
-        raise UnsupportedError(f"{folder}: {others[0]} is not supported; pooling_mode_mean_tokens is")
     config = of_json(found, str(folder / "config.json"))
     refuse_quantised(found, str(folder / "config.json"))
-    if limits.get("max_seq_length") is not None:
-        most = _number(limits, "max_seq_length", str(folder / "sentence_bert_config.json"))
-        sizes = {name: getattr(config, name) for name in ("hidden", "intermediate", "heads", "layers", "vocabulary")}
-        config = BertConfig(**sizes, context=min(most, config.context), epsilon=config.epsilon)
-    return config
+    where = folder / "sentence_bert_config.json"
+    own = read_object(where) or {}
+    _only(own, _TRANSFORMER, str(where))
+    _only(own.get("modality_config") or {}, _TEXT, str(where))
+    prompt = _prompt(folder / "config_sentence_transformers.json")
+    most = own.get("max_seq_length")
+    if most is None:
+        most = _longest(folder / "tokenizer_config.json", config.context)
+    else:
+        most = _number(own, "max_seq_length", str(where))
+    return replace(
+        config,
+        context=min(most, config.context),
+        normalized=_modules(folder, bool(prompt)),
+        lower=bool(own.get("do_lower_case")),
+        prompt=prompt,
+    )
+
+
+def _only(found: Mapping[str, Any], known: Mapping[str, Any], where: str) -> None:
+    """Check that what is there has the one value that is known."""
+    if not isinstance(found, Mapping):
+        raise InvalidUsageError(f"{where}: an object is wanted, not {found!r}")
+    for key, value in known.items():
+        if found.get(key) is not None and found[key] != value:
+            raise UnsupportedError(f"{where}: {key} {found[key]!r} is not supported; {value} is")
+
+
+def _longest(path: Path, most: int) -> int:
+    """Return how many tokens a tokenizer's configuration allows; ``most`` where it does not say."""
+    found = (read_object(path) or {}).get("model_max_length")
+    if found is None:
+        return most
+    if isinstance(found, bool) or not isinstance(found, int | float) or not found >= 1:
+        raise InvalidUsageError(f"{path}: model_max_length is a number from 1, not {found!r}")
+    return int(min(found, most))  # transformers writes 1e30 for no limit
+
+
+def _prompt(path: Path) -> str:
+    """Return what is put before every text."""
+    found = read_object(path) or {}
+    _only(found, {"model_type": "SentenceTransformer"}, str(path))
+    if found.get("truncate_dim") is not None:
+        raise UnsupportedError(f"{path}: truncate_dim {found['truncate_dim']!r} is not supported")
+    name, prompts = found.get("default_prompt_name"), found.get("prompts")
+    if name is None:
+        return ""
+    text = prompts.get(name, 0) if isinstance(prompts, Mapping) and isinstance(name, str) else 0
+    if not isinstance(text, str | None):
+        raise InvalidUsageError(f"{path}: there is no text of default_prompt_name {name!r} among the prompts")
+    return text or ""
+
+
+def _modules(folder: Path, prompted: bool) -> bool:
+    """Check what is done with a text, and return whether embeddings are scaled to length 1."""
+    path = folder / "modules.json"
+    listed = read_object(path, list)
+    if listed is None:
+        where = folder / "1_Pooling" / "config.json"
+        _check_pooling(read_object(where) or {}, str(where), prompted)
+        return True
+    if not all(isinstance(module, Mapping) for module in listed):
+        raise InvalidUsageError(f"{path} holds no list of modules")
+    left = ["Transformer", "Pooling"]  # in this order; what comes behind them may be there or not
+    normalized = False
+    for module in listed:
+        kind, place = str(module.get("type")), str(module.get("path") or "")
+        name = kind.rpartition(".")[2] if kind.startswith("sentence_transformers.") else ""
+        if name != left[0] if left else name not in ("Normalize", "Dropout"):
+            what = f"{left[0]} comes there" if left else "Normalize and Dropout are"
+            raise UnsupportedError(f"{path}: the module {kind} is not supported; {what}")
+        if left and left.pop(0) == "Transformer" and place:
+            raise UnsupportedError(f"{path}: a Transformer in the folder {place!r} is not supported; give that folder")
+        if name == "Pooling":
+            where = folder / place / "config.json"
+            pooling = read_object(where)
+            if pooling is None:
+                raise InvalidUsageError(f"{path} lists a module Pooling, and there is no {where}")
+            _check_pooling(pooling, str(where), prompted)
+        if name == "Normalize":
+            where = folder / place / "config.json"
+            inner = dict.fromkeys(("module_input_name", "module_output_name"), "sentence_embedding")
+            _only(read_object(where) or {}, inner, str(where))
+            normalized = True
+    if left:
+        raise UnsupportedError(f"{path}: encoders without the module {left[0]} are not supported")
+    return normalized
+
+
+def _check_pooling(found: Mapping[str, Any], where: str, prompted: bool) -> None:
+    """Check that an embedding is a mean over all tokens, by either way of writing that down."""
+    mode = found.get("pooling_mode")
+    named = [key for key, value in found.items() if key.startswith("pooling_mode_") and value]
+    others = [key for key in named if key != "pooling_mode_mean_tokens"]
+    if mode is None and others:
+        raise UnsupportedError(f"{where}: {others[0]} is not supported; pooling_mode_mean_tokens is")
+    if mode not in (None, "mean", ["mean"]):
+        raise UnsupportedError(f"{where}: pooling_mode {mode!r} is not supported; 'mean' is")
+    if prompted and not found.get("include_prompt", True):
+        raise UnsupportedError(
+            f"{where}: include_prompt false, together with a prompt for every text, is not supported"
+        )
 
 
 def _number(found: Mapping[str, Any], key: str, where: str) -> int:

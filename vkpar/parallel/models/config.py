@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from vkpar.errors import InvalidUsageError, UnsupportedError, WeightsError
 from vkpar.parallel.files.mapped import small
+from vkpar.parallel.models import special_tokens
 from vkpar.parallel.plan.spec import check_size, is_positive, is_true, of_all_layers
 
 FAMILIES: Final = ("llama", "qwen2")
@@ -112,11 +113,11 @@ def read_folder(folder: Path) -> Config:
     return config
 
 
-def read_object(path: Path) -> dict[str, Any] | None:
-    """Return the object in a file of JSON; None where there is no file.
+def read_object(path: Path, kind: type[Any] = dict) -> Any:
+    """Return the object, or the list, in a file of JSON; None where there is no file.
 
     Raises:
-        InvalidUsageError: the file cannot be read, is no JSON, or holds something else than an object.
+        InvalidUsageError: the file cannot be read, is no JSON, or holds something else.
     """
     try:
         found = json.loads(small(path, MOST_FILE).decode("utf-8"))
@@ -126,8 +127,8 @@ def read_object(path: Path) -> dict[str, Any] | None:
         raise
     except (OSError, ValueError, RecursionError) as error:
         raise InvalidUsageError(f"{path} cannot be read: {error}") from error
-    if not isinstance(found, dict):
-        raise InvalidUsageError(f"{path} holds no object")
+    if not isinstance(found, kind):
+        raise InvalidUsageError(f"{path} holds no {'object' if kind is dict else 'list'}")
     return found
 
 
@@ -163,8 +164,8 @@ def of_json(found: Mapping[str, Any], where: str) -> Config:
         theta=_get({**rotary, **found}, "rope_theta", float, where, 1e4),
         scaling=_scaling(scaling, where),
         tied=is_true(found, "tie_word_embeddings", where),
-        stops=_tokens(found.get("eos_token_id"), where),
-        first=_first(found.get("bos_token_id"), where),
+        stops=special_tokens.numbers_of(found.get("eos_token_id"), where),
+        first=special_tokens.first_of(found.get("bos_token_id"), where),
     )
 
 
@@ -232,8 +233,6 @@ def of_gguf(
                 f"{where}: rope_freqs.weight has {len(divisors)} divisors; heads of {head_dim} take {head_dim // 2}"
             )
         scaling = tuple(map(float, divisors))
-    stop = metadata.get("tokenizer.ggml.eos_token_id")
-    ends = [stop, *(metadata.get(f"tokenizer.ggml.{name}_token_id") for name in ("eot", "eom"))]
     return Config(
         family=family,
         layers=layers,
@@ -249,27 +248,9 @@ def of_gguf(
         scaling=scaling,
         style="llama" if family == "llama" else "neox",
         tied=tied,
-        stops=tuple(dict.fromkeys(token for end in ends if end is not None for token in _tokens(end, where))),
-        first=gguf_first(metadata, where, begins=family == "llama"),
+        stops=special_tokens.ends(metadata, where),
+        first=special_tokens.first(metadata, where),
     )
-
-
-def gguf_first(metadata: Mapping[str, Any], where: str, *, begins: bool) -> int | None:
-    """Return the token that begins a text, by a GGUF file's metadata; None where there is none.
-
-    Args:
-        metadata: by key.
-        where: the file's name, for messages.
-        begins: what counts where the file does not say whether texts begin with a token.
-
-    Raises:
-        InvalidUsageError: a value that is wrong.
-    """
-    key = "tokenizer.ggml.add_bos_token"
-    asked = metadata.get(key, begins)
-    if not isinstance(asked, int):
-        raise InvalidUsageError(f"{where}: {key} is true or false, not {asked!r}")
-    return _first(metadata.get("tokenizer.ggml.bos_token_id"), where) if asked else None
 
 
 def _gguf_scaling(metadata: Mapping[str, Any], rope: str, where: str) -> Scaling:
@@ -301,22 +282,6 @@ def _scaling(found: object, where: str) -> Scaling:
     names = {name: name for name in ("factor", "low_freq_factor", "high_freq_factor")}
     names["original_context"] = "original_max_position_embeddings"
     return {ours: _get(found, theirs, float, where) for ours, theirs in names.items()}
-
-
-def _tokens(found: object, where: str) -> tuple[int, ...]:
-    listed = found if isinstance(found, list) else [] if found is None else [found]
-    for token in listed:
-        if isinstance(token, bool) or not isinstance(token, int) or token < 0:
-            raise InvalidUsageError(f"{where}: a token is a whole number from 0, not {token!r}")
-    return tuple(listed)
-
-
-def _first(found: object, where: str) -> int | None:
-    """Return the first of a token or a list of tokens; None for None."""
-    listed = _tokens(found, where)
-    if found is not None and not listed:
-        raise InvalidUsageError(f"{where}: the token that begins a text is a whole number, not an empty list")
-    return listed[0] if listed else None
 
 
 def _get(found: Mapping[str, Any], name: str, kind: type[Any], where: str, default: Any = None) -> Any:

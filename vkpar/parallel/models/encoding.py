@@ -52,16 +52,18 @@ class EncoderFile:
             InvalidUsageError: there is none, or it is broken.
             UnsupportedError: the package ``tokenizers`` is missing.
         """
-        return tokens.of_folder(self.path, None)
+        return tokens.of_folder(self.path, None, lower=self.config.lower)
 
     def tokens(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the token ids of texts, each with what begins and ends a sentence; long ones are cut before the end.
+
+        The folder's own prompt, where it names one for every text, comes before each.
 
         Raises:
             InvalidUsageError, UnsupportedError: as :meth:`tokenizer`.
         """
         tokenizer, most = self.tokenizer(), self.config.context
-        found = [tokenizer.encode(text) for text in texts]
+        found = [tokenizer.encode(self.config.prompt + text) for text in texts]
         return [ids if len(ids) <= most else ids[: most - 1] + ids[-1:] for ids in found]
 
     def load(
@@ -159,8 +161,8 @@ def nearest(embeddings: NDArray[np.float32], query: NDArray[np.float32], top: in
     """Return which embeddings are nearest to a query's, and their cosines, the nearest first, the first of equals.
 
     Args:
-        embeddings: (sentences, hidden), each of length 1.
-        query: (hidden,) of length 1.
+        embeddings: (sentences, hidden).
+        query: (hidden,).
         top: how many.
 
     Raises:
@@ -168,5 +170,6 @@ def nearest(embeddings: NDArray[np.float32], query: NDArray[np.float32], top: in
     """
     if not isinstance(top, int) or top < 1:
         raise InvalidUsageError(f"top is a whole number from 1, not {top!r}")
-    cosines = embeddings @ query
+    lengths = np.linalg.norm(embeddings, axis=1) * np.linalg.norm(query)
+    cosines = embeddings @ query / np.maximum(lengths, np.finfo(np.float32).tiny)
     return [(int(index), float(cosines[index])) for index in np.argsort(-cosines, kind="stable")[:top]]

@@ -6,18 +6,24 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
+import numpy.typing as npt
+
 from vkpar.errors import InvalidUsageError, UnsupportedError, WeightsError
 from vkpar.parallel.files.mapped import small
-from vkpar.parallel.models.config import MOST_FILE, gguf_first
+from vkpar.parallel.models import special_tokens
+from vkpar.parallel.models.config import MOST_FILE
+from vkpar.parallel.models.spelling import Spelling
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as _Rules
 
 _INSTEAD: Final = "pass token ids (--tokens 1,5,9) in place of a text"
-_DIGITS: Final = {"llama-bpe": "{1,3}", "llama3": "{1,3}", "llama-v3": "{1,3}", "qwen2": "", "deepseek-r1-qwen": ""}
 _PLAIN: Final = ("default", "gpt-2", "gpt2")
-_CONTROL, _OWN, _BYTE = 3, 4, 6  # kinds of a GGUF file's tokens
+_QWEN2: Final = ("qwen2", "deepseek-r1-qwen")
+_UNKNOWN, _CONTROL, _OWN = 2, 3, 4  # kinds of a GGUF file's tokens
 _SPACE: Final = "\u2581"
+_EMPTY: Final = "\uffff"  # a code point that is no character
 _MOST_PIECE: Final = 1024  # characters; all cuts of a piece are tried, so that its work grows with the square
 
 
@@ -27,45 +33,46 @@ class Tokenizer:
     Args:
         rules: of the ``tokenizers`` package.
         first: token that begins a text and that the rules do not put there; None for none.
+        last: token that is put behind a text; None for none.
+        silent: tokens without text.
     """
 
-    def __init__(self, rules: _Rules, first: int | None = None) -> None:
-        self._rules = rules
-        self._first = first
+    def __init__(
+        self, rules: _Rules, first: int | None = None, last: int | None = None, silent: Iterable[int] = ()
+    ) -> None:
+        self._rules, self._spelling = rules, Spelling(rules, silent)
+        self._first, self._last = first, last
 
     def encode(self, text: str) -> list[int]:
-        """Return the token ids of a text, with what begins a text before them."""
+        """Return the token ids of a text, with what begins a text before them, and what is put behind it."""
         found = list(self._rules.encode(text).ids)
         if self._first is not None and found[:1] != [self._first]:
             found.insert(0, self._first)
+        if self._last is not None and found[-1:] != [self._last]:
+            found.append(self._last)
         return found
 
-    def decode(self, tokens: Sequence[int]) -> str:
-        """Return the text of token ids, without tokens that control."""
-        return str(self._rules.decode(list(tokens)))
+    def decode(self, tokens: Iterable[int]) -> str:
+        """Return the text of token ids, without tokens that control.
+
+        Raises:
+            InvalidUsageError: a token below 0.
+        """
+        return "".join(self.stream(tokens))
 
     def stream(self, tokens: Iterable[int], after: Sequence[int] = ()) -> Iterator[str]:
-        """Give the text that each token adds; a character of several tokens comes with its last one.
+        """Give the text that each token adds, where it adds some; together they are what :meth:`decode` returns.
+
+        A character of several tokens comes with its last one; bytes that are no UTF-8 become U+FFFD.
 
         Args:
             tokens: the ids.
-            after: those that came before, of which the last one decides whether a space comes first.
+            after: those that came before, which decide whether a space comes first.
+
+        Raises:
+            InvalidUsageError: a token below 0.
         """
-        held = list(after[-1:])
-        shown = self.decode(held)
-        for token in tokens:
-            held.append(token)
-            text = self.decode(held)
-            if text.endswith("\ufffd"):
-                continue
-            yield text[len(shown) :]
-            shown = text
-            if text.endswith("\n"):  # later text depends on one token before it, for its spaces
-                held = [token]
-                shown = self.decode(held)
-        rest = self.decode(held)
-        if len(rest) > len(shown):
-            yield rest[len(shown) :]
+        return self._spelling.texts(tokens, after)
 
 
 def parse_ids(text: str) -> list[int]:
@@ -88,8 +95,8 @@ def _package() -> Any:
     return tokenizers
 
 
-def of_folder(folder: Path, first: int | None) -> Tokenizer:
-    """Return the tokenizer of a folder's ``tokenizer.json``.
+def of_folder(folder: Path, first: int | None, *, lower: bool = False) -> Tokenizer:
+    """Return the tokenizer of a folder's ``tokenizer.json``, of one that takes texts in lower case where that is asked.
 
     Raises:
         UnsupportedError: the package ``tokenizers`` is not installed.
@@ -107,6 +114,9 @@ def of_folder(folder: Path, first: int | None) -> Tokenizer:
         raise InvalidUsageError(f"{path} is no tokenizer: {error}") from error
     rules.no_padding()
     rules.no_truncation()
+    if lower:
+        steps = [] if rules.normalizer is None else [rules.normalizer]
+        rules.normalizer = package.normalizers.Sequence([package.normalizers.Lowercase(), *steps])
     return Tokenizer(rules, first if rules.post_processor is None else None)
 
 
@@ -123,13 +133,16 @@ def of_gguf(metadata: Mapping[str, Any], where: str) -> Tokenizer:
         raise InvalidUsageError(f"{where} has no vocabulary; {_INSTEAD}")
     if not isinstance(kind, str) or kind not in ("gpt2", "llama"):
         raise UnsupportedError(f"{where}: a vocabulary of the kind {kind!r} is not supported; {_INSTEAD}")
-    texts = isinstance(tokens, list) and all(isinstance(token, str) for token in tokens)
-    if not texts or len(set(tokens)) < len(tokens):
+    if not isinstance(tokens, list) or not all(isinstance(token, str) for token in tokens):
         raise InvalidUsageError(f"{where}: the vocabulary is not a list of texts that are all different")
+    silent = frozenset(number for number, token in enumerate(tokens) if not token)
+    vocabulary = _numbered(tokens, where)
     package = _package()
-    vocabulary = {str(token): number for number, token in enumerate(tokens)}
     kinds = _kinds(metadata.get("tokenizer.ggml.token_type", [1] * len(tokens)), len(tokens), where)
-    first = gguf_first(metadata, where, begins=kind == "llama")
+    first, last = special_tokens.first(metadata, where), special_tokens.last(metadata, where)
+    for token in (first, last):
+        if token is not None and token >= len(tokens):
+            raise InvalidUsageError(f"{where}: token {token} of a text's beginning or end is none of {len(tokens)}")
     build = _byte_pairs if kind == "gpt2" else _pieces
     try:
         rules = build(package, vocabulary, metadata, where)
@@ -137,17 +150,31 @@ def of_gguf(metadata: Mapping[str, Any], where: str) -> Tokenizer:
         raise
     except Exception as error:  # the package raises Exception itself
         raise InvalidUsageError(f"{where}: the vocabulary cannot be read: {error}") from error
-    for number, token in enumerate(tokens):
-        if kinds[number] in (_CONTROL, _OWN):
-            added = package.AddedToken(token, special=kinds[number] == _CONTROL, normalized=False)
-            (rules.add_special_tokens if kinds[number] == _CONTROL else rules.add_tokens)([added])
-    return Tokenizer(rules, first)
+    added = []
+    for token, kind_of in zip(tokens, kinds, strict=True):
+        control = kind_of in (_UNKNOWN, _CONTROL) or special_tokens.is_end(token)
+        if token and (control or kind_of == _OWN):
+            added.append(package.AddedToken(token, special=control, normalized=False))
+    rules.add_tokens(added)  # all at once: each call makes the search for them anew
+    return Tokenizer(rules, first, last, silent)
+
+
+def _numbered(tokens: list[str], where: str) -> dict[str, int]:
+    """Return the numbers of tokens; those without text, of which there may be many, get names that no text has."""
+    found = {token or f"{_EMPTY}{number}": number for number, token in enumerate(tokens)}
+    if len(found) < len(tokens):
+        number = next(number for number, token in enumerate(tokens) if token and found[token] != number)
+        raise InvalidUsageError(
+            f"{where}: the vocabulary is not a list of texts that are all different: {tokens[number]!r} is both token "
+            f"{number} and token {found[tokens[number]]}"
+        )
+    return found
 
 
 def _kinds(found: Any, count: int, where: str) -> list[int]:
     """Return the kinds of tokens, a whole number each."""
     try:
-        kinds = [int(number) for number in found]
+        kinds = [int(number) for number in (found.tolist() if isinstance(found, np.ndarray) else found)]
     except (TypeError, ValueError, OverflowError):
         raise InvalidUsageError(f"{where}: tokenizer.ggml.token_type is no list of whole numbers") from None
     if len(kinds) != count:
@@ -162,23 +189,24 @@ def _byte_pairs(package: Any, vocabulary: dict[str, int], metadata: Mapping[str,
     if merges is None:
         raise InvalidUsageError(f"{where}: the vocabulary has no merges; {_INSTEAD}")
     split = package.pre_tokenizers
+    if not isinstance(name, str) or not (name in _PLAIN or name in special_tokens.LLAMA3 or name in _QWEN2):
+        raise UnsupportedError(f"{where}: words that are cut as {name!r} says are not supported; {_INSTEAD}")
+    whole = name in special_tokens.LLAMA3  # a word that is a token stays one, whatever the merges would make of it
+    pairs = [_pair(merge, where) for merge in merges]
+    rules = package.Tokenizer(package.models.BPE(vocab=vocabulary, merges=pairs, ignore_merges=whole))
     if name in _PLAIN:
-        before = split.ByteLevel(add_prefix_space=False, use_regex=True)
-    elif name in _DIGITS:
+        rules.pre_tokenizer = split.ByteLevel(add_prefix_space=False, use_regex=True)
+    else:
         # How Llama 3 and Qwen2 cut texts into words, as their tokenizer.json say; they differ in runs of digits.
         pattern = (
             r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
-            + _DIGITS[name]
-            + r"| ?[^\s\p{L}\p{N}]+[\r\n]*"
-            r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+            + ("{1,3}" if whole else "")
+            + r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
         )
         words = split.Split(package.Regex(pattern), behavior="isolated")
-        before = split.Sequence([words, split.ByteLevel(add_prefix_space=False, use_regex=False)])
-    else:
-        raise UnsupportedError(f"{where}: words that are cut as {name!r} says are not supported; {_INSTEAD}")
-    pairs = [_pair(merge, where) for merge in merges]
-    rules = package.Tokenizer(package.models.BPE(vocab=vocabulary, merges=pairs, ignore_merges=name in _DIGITS))
-    rules.pre_tokenizer = before
+        rules.pre_tokenizer = split.Sequence([words, split.ByteLevel(add_prefix_space=False, use_regex=False)])
+    if name in _QWEN2:
+        rules.normalizer = package.normalizers.NFC()
     rules.decoder = package.decoders.ByteLevel()
     return rules  # type: ignore[no-any-return]
 
@@ -200,20 +228,12 @@ def _pieces(package: Any, vocabulary: dict[str, int], metadata: Mapping[str, Any
         raise UnsupportedError(
             f"{where}: token {vocabulary[longest]} has {len(longest)} characters, more than {_MOST_PIECE}; {_INSTEAD}"
         )
-    ranks = [-float(score) for score in scores]
-    merges = []
-    for piece, number in vocabulary.items():
-        for at in range(1, len(piece)):
-            left, right = vocabulary.get(piece[:at]), vocabulary.get(piece[at:])
-            if left is not None and right is not None:
-                merges.append((ranks[number], left, right, piece[:at], piece[at:]))
-    merges.sort()
     unknown = metadata.get("tokenizer.ggml.unknown_token_id", 0)
     names = list(vocabulary)
     rules = package.Tokenizer(
         package.models.BPE(
             vocab=vocabulary,
-            merges=[(left, right) for *_, left, right in merges],
+            merges=_merges(vocabulary, -np.asarray(scores, np.float64)),
             unk_token=names[int(unknown)],
             fuse_unk=True,
             byte_fallback=True,
@@ -227,3 +247,29 @@ def _pieces(package: Any, vocabulary: dict[str, int], metadata: Mapping[str, Any
         [back.Replace(_SPACE, " "), back.ByteFallback(), back.Fuse(), *([back.Strip(" ", 1, 0)] if spaced else [])]
     )
     return rules  # type: ignore[no-any-return]
+
+
+def _merges(vocabulary: dict[str, int], ranks: npt.NDArray[np.float64]) -> list[tuple[str, str]]:
+    """Return every two pieces that make a third one, in the order of its ranks, then of their own numbers.
+
+    Among pieces in alphabetical order, those that a piece begins with come before it, so that they are a stack.
+    """
+    names = list(vocabulary)
+    made, lefts, rights = [], [], []
+    begun: list[tuple[str, int]] = []
+    for number in sorted(range(len(names)), key=names.__getitem__):
+        piece = names[number]
+        if piece.startswith(_EMPTY):
+            continue
+        while begun and not piece.startswith(begun[-1][0]):
+            begun.pop()
+        for text, left in begun:
+            right = vocabulary.get(piece[len(text) :])
+            if right is not None:
+                made.append(number)
+                lefts.append(left)
+                rights.append(right)
+        begun.append((piece, number))
+    numbers = np.array([made, lefts, rights], np.intp)
+    order = np.lexsort((numbers[2], numbers[1], ranks[numbers[0]]))
+    return [(names[lefts[index]], names[rights[index]]) for index in order.tolist()]
