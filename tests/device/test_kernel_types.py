@@ -27,6 +27,11 @@ void main() {
 """
 
 
+@pytest.fixture(autouse=True)
+def _needs_a_compiler(compiler: None) -> None:
+    """Skip every test of this file where there is no compiler."""
+
+
 @pytest.mark.parametrize("dtype", ["float64", "float16", "bfloat16", "int32", "uint32", "int8", "bool"])
 def test_arrays_of_other_types_are_refused(device: vkpar.Device, dtype: str) -> None:
     kernel = vkpar.Kernel(device, SCALE)

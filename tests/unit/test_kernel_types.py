@@ -37,9 +37,12 @@ INTEGERS = [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)
 EVERY = sorted([*INTEGERS, "bool", "float16", "bfloat16", "float32", "float64", "complex64", "complex128"])
 
 
+@pytest.fixture(autouse=True)
+def _needs_a_compiler(compiler: None) -> None:
+    """Skip every test of this file where there is no compiler."""
+
+
 def _compiled(body: str, local: str = "local_size_x = 8", declared: str = "") -> bytes:
-    if shader.compiler() is None:
-        pytest.skip("no GLSL compiler")
     return shader.compile_glsl(f"#version 450\n{TYPES}\nlayout({local}) in;\n{declared}\nvoid main() {{ {body} }}\n")
 
 

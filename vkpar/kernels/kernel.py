@@ -78,7 +78,7 @@ class Kernel(Unpickled):
         source: GLSL text (``#version 450``, a compute shader); the ``pathlib.Path`` of a file of such text, or of
             SPIR-V (``.spv``); or SPIR-V bytes (anything with the buffer protocol). GLSL may ``#include "file"``.
         entry: the entry point's name; that of GLSL is ``main``.
-        defines: macros for the GLSL, by name.
+        defines: macros for the GLSL, by name: numbers, texts, or truth values, which hold in ``#if``, too.
         include_dirs: folders in which included files are looked for, after that of the file that includes them.
 
     Attributes:

@@ -116,7 +116,13 @@ def _self_test(first: str, second: str) -> str:
     command = [sys.executable, "-I", "-S", "-c", _CHILD]
     try:
         done = subprocess.run(
-            command, input=json.dumps(job), capture_output=True, text=True, timeout=_SELF_TEST_SECONDS, check=False
+            command,
+            input=json.dumps(job),
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_SELF_TEST_SECONDS,
+            check=False,
         )
     except subprocess.TimeoutExpired:
         problem = f"it did not end within {_SELF_TEST_SECONDS:g} s"
