@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import logging
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +14,7 @@ import vkpar
 from vkpar.cli import console
 from vkpar.errors import UnsupportedError
 from vkpar.vulkan import api
-from vkpar.vulkan.machine import drivers, instance, selector
+from vkpar.vulkan.machine import selector
 from vkpar.vulkan.memory import memtypes
 
 if TYPE_CHECKING:
@@ -30,13 +33,28 @@ def run(devices: str | None, *, verbose: bool, as_json: bool) -> int:
         InvalidUsageError: the selector matches nothing.
         UnsupportedError: no loader, no driver or no device.
     """
-    infos = drivers.enumerate_devices(warn=False)
-    try:
-        _show(devices, infos, verbose=verbose, as_json=as_json)
-    finally:  # behind the table, where they are seen
-        sys.stdout.flush()
-        instance.get().warn_of_missing()
+    with _behind():
+        _show(devices, vkpar.enumerate_devices(), verbose=verbose, as_json=as_json)
     return 0
+
+
+@contextmanager
+def _behind() -> Iterator[None]:
+    """Log what is logged in the block at its end: behind a table, where it is seen."""
+    logger, records = logging.getLogger("vkpar"), list[logging.LogRecord]()
+
+    def hold(record: logging.LogRecord) -> bool:
+        records.append(record)
+        return False
+
+    logger.addFilter(hold)
+    try:
+        yield
+    finally:
+        sys.stdout.flush()
+        logger.removeFilter(hold)
+        for record in records:
+            logger.handle(record)
 
 
 def _show(devices: str | None, every: list[DeviceInfo], *, verbose: bool, as_json: bool) -> None:
