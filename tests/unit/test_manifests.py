@@ -49,7 +49,7 @@ FAULTS = {
     '{"ICD": {"library_path": ""}}': "names no library",
     '{"ICD": {"library_path": 5}}': "names no library",
     '{"ICD": {"library_path": "libc.so.6", "api_version": "1.0"}}': "says no file_format_version",
-    '{"file_format_version": "1.0.0", "ICD": {"library_path": "libc.so.6"}}': "says no ICD.api_version",
+    '{"file_format_version": "1.0.0", "ICD": {"library_path": "libc.so.6"}}': "says no api_version",
 }
 
 

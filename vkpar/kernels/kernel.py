@@ -186,8 +186,11 @@ class Kernel(Unpickled):
         if type(push) is dict:
             push = self._packer(push)
         counted = elements is not None and groups[1] * groups[2] > 1  # such groups are checked: no other call's plan
-        fits = type(push) is bytes and len(push) == self._interface.given_nbytes
-        if fits and self._run_plan(groups, arrays, push, counted=counted):
+        if (
+            type(push) is bytes
+            and len(push) == self._interface.given_nbytes
+            and self._run_plan(groups, arrays, push, counted=counted)
+        ):
             return
         dims, constants, device = self._checked(groups, arrays, push, elements)
         ranges, constants = self._bound(device, arrays, constants)

@@ -73,16 +73,18 @@ def read(path: str, variable: str) -> Manifest:
     document, problem = _document(path)
     if problem:
         return Manifest(path, variable, problem=problem)
-    driver = document.get("ICD") if isinstance(document, dict) else None
-    library = driver.get("library_path") if isinstance(driver, dict) else None
+    document = document if isinstance(document, dict) else {}
+    driver = document["ICD"] if isinstance(document.get("ICD"), dict) else {}
+    library = driver.get("library_path")
     if not isinstance(library, str) or not library:
-        breaks = isinstance(driver, dict) and not isinstance(driver.get("library_path", ""), str)
+        breaks = not isinstance(driver.get("library_path", ""), str)
         return Manifest(path, variable, problem="names no library (a text ICD.library_path)", breaks=breaks)
     if "/" in library:
         library = os.path.join(os.path.dirname(os.path.abspath(path)), library)
-    missing = "file_format_version" not in document and "file_format_version"
-    missing = missing or ("api_version" not in driver and "ICD.api_version")
-    return Manifest(path, variable, library, f"says no {missing}" if missing else _unopened(library))
+    for name, place in (("file_format_version", document), ("api_version", driver)):
+        if name not in place:
+            return Manifest(path, variable, library, f"says no {name}")
+    return Manifest(path, variable, library, _unopened(library))
 
 
 def no_driver() -> str:

@@ -206,10 +206,8 @@ def _compile_with_tool(path: str, tool: str, source: str, defines: dict[str, str
         text, binary = Path(folder, "kernel.comp"), Path(folder, "kernel.spv")
         text.write_bytes(source.encode(errors="replace"))
         flags = [f"-D{name}={value}".encode(errors="replace") for name, value in defines.items()]
-        if tool == "glslc":
-            command = [path, f"--target-env={_TARGET}", *flags, "-o", str(binary), str(text)]
-        else:
-            command = [path, "--target-env", _TARGET, *flags, "-V", "-o", str(binary), str(text)]
+        target = [f"--target-env={_TARGET}"] if tool == "glslc" else ["--target-env", _TARGET, "-V"]
+        command: list[str | bytes | Path] = [path, *target, *flags, "-o", binary, text]
         done = subprocess.run(command, capture_output=True, check=False)
         if done.returncode != 0:  # compilers cut characters into bytes
             raise _refused(source, (done.stdout + done.stderr).decode(errors="replace"))
