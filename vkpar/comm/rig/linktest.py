@@ -55,7 +55,7 @@ def hop(first: LogicalDevice, second: LogicalDevice, hops: int) -> list[int]:
 
 def main(devices: Sequence[str], hops: int, nonce: str) -> None:
     """Run the test between the two devices named by UUID and print the proof."""
-    by_uuid = {info.device_uuid: info for info in drivers.enumerate_devices(warn=False)}
+    by_uuid = {info.device_uuid: info for info in drivers.enumerate_devices()}
     first, second = (LogicalDevice(by_uuid[uuid]) for uuid in devices)
     reached = hop(first, second, hops)
     first.close()

@@ -39,20 +39,18 @@ _UNITS = {  # where drivers say how many compute units there are: structs of pro
 _TYPES = ("other", "integrated", "discrete", "virtual", "cpu")
 
 
-def enumerate_devices(*, null_hardware: bool = False, warn: bool = True) -> list[DeviceInfo]:
+def enumerate_devices(*, null_hardware: bool = False) -> list[DeviceInfo]:
     """List every physical device of every driver, in the loader's order; nothing is opened.
 
     Args:
         null_hardware: list the devices that compile kernels and execute nothing, too.
-        warn: log which drivers that were asked for by name gave no device.
 
     Raises:
         UnsupportedError: no Vulkan loader, no driver, or no device.
     """
     made = instance.get()
     found = [_describe(0, handle) for handle in made.physical_devices()]
-    if warn:
-        made.warn_of_missing()
+    made.warn_of_missing()
     listed = [info for info in found if null_hardware or not info.is_null_hardware]
     if not listed:
         names = ", ".join(info.name for info in found)
