@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import signal
 import zlib
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -131,6 +132,14 @@ def rig(rigs: Rigs) -> Iterator[Callable[..., vkpar.Communicator]]:
     yield make
     for comm in opened:
         comm.close()
+
+
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Have SIGINT raise KeyboardInterrupt here and in children, also where this process was started to ignore it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -67,6 +67,7 @@ def check_wheel(wheel: Path) -> None:
         raise SystemExit(f"{wheel.name} is no cp310-abi3 wheel")
     held = set(zipfile.ZipFile(wheel).namelist())
     wanted = {"vkpar/py.typed", "vkpar/spirv/manifest.json", "vkpar/vulkan/pump/_pump.abi3.so"}
+    wanted |= {"vkpar/_pyinstaller/hook-vkpar.py"}
     wanted |= {f"vkpar/spirv/{path.name}" for path in (ROOT / "vkpar" / "spirv").glob("*.spv")}
     if wanted - held:
         raise SystemExit(f"{wheel.name} lacks {sorted(wanted - held)}")
@@ -90,6 +91,15 @@ def check_use(python: Path, folder: Path, package: Path) -> None:
     run([str(python), "script.py"], folder, VKPAR_TUNING="off")
 
 
+def check_shadow(python: Path, clone: Path, libraries: Path) -> None:
+    """Python started in a clone that was never built says which folder hides the installed package."""
+    (clone / "script.py").write_text(USE)
+    for command in (["-c", USE], ["script.py"]):
+        said = run([str(python), *command], clone, fails=True)
+        if f"{clone}/vkpar, which was never built" not in said or f"installed in {libraries}" not in said:
+            raise SystemExit(f"no word of the folder that hides the package:\n{said}")
+
+
 def main() -> int:
     with tempfile.TemporaryDirectory() as scratch:
         above = Path(scratch).resolve()
@@ -105,6 +115,7 @@ def main() -> int:
         away = above / "away"
         away.mkdir()
         check_use(python, away, libraries / "vkpar")
+        check_shadow(python, clone, libraries)
         wheel.unlink()
         build(clone, "editable")
         install(python, libraries, next((clone / "dist").glob("*.whl")))

@@ -93,6 +93,7 @@ assert api.load().live() == {"Instance": 1}, api.load().live()
 """
 
 
+@pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize("by", ["ctrl-c", "another signal's handler"])
 def test_random_interrupts(device: vkpar.Device, by: str) -> None:
     number = 20_000 if FULL else 300

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from helpers.process.children import child_environment, run_child
 
 import vkpar
 from vkpar.errors import OutOfMemoryError, UnsupportedError, VulkanError
+from vkpar.vulkan.machine import icd, manifests
 from vkpar.vulkan.machine.instance import Instance
 
 _ALONE = dict.fromkeys(("VK_DRIVER_FILES", "VK_ICD_FILENAMES", "VK_ADD_DRIVER_FILES", "VK_LOADER_DRIVERS_SELECT"), None)
@@ -34,6 +36,44 @@ def test_a_driver_variable_that_points_nowhere_is_named(tmp_path: Path) -> None:
     broken = tmp_path / "broken.json"
     broken.write_text("{}")
     assert "none of them loads (VK_LOADER_DEBUG=error says why)" in said(VK_DRIVER_FILES=str(broken))
+    assert f"{broken} names no library" in said(VK_DRIVER_FILES=str(broken))
+    assert "VK_ICD_FILENAMES is set and empty" in said(VK_ICD_FILENAMES="")
+
+
+@pytest.mark.parametrize("variable", ["VK_DRIVER_FILES", "VK_ICD_FILENAMES", "VK_ADD_DRIVER_FILES"])
+@pytest.mark.parametrize("text", ['{"ICD": {"library_path": "./lib.so"},}', '{"ICD": {"library_path": 5}}'])
+def test_a_damaged_manifest_is_named(variable: str, text: str, tmp_path: Path) -> None:
+    """The loader runs out of memory over the first, and crashes over the second; later ones leave them out."""
+    broken = tmp_path / "broken.json"
+    broken.write_text(text)
+    done = run_child(
+        "import vkpar\ntry:\n    vkpar.enumerate_devices()\nexcept vkpar.UnsupportedError as error:\n    print(error)",
+        environment=child_environment(**(_ALONE | {variable: str(broken)})),
+    )
+    assert done.returncode == 0, done.stderr
+    assert f"{broken}" in done.stdout + done.stderr
+    assert "memory" not in done.stdout
+
+
+def test_a_driver_that_was_asked_for_and_gave_no_device_is_a_warning(tmp_path: Path) -> None:
+    lost = tmp_path / "gone.json"
+    code = "import vkpar\nfor _ in range(2):\n    print(len(vkpar.enumerate_devices()))\nvkpar.open_devices('cpu')"
+    added = ":".join(filter(None, (str(lost), os.environ.get("VK_ADD_DRIVER_FILES"))))
+    done = run_child(code, environment=child_environment(VK_ADD_DRIVER_FILES=added))
+    assert done.returncode == 0, done.stderr
+    if not any(os.environ.get(name) for name in ("VK_DRIVER_FILES", "VK_ICD_FILENAMES")):
+        assert done.stderr.splitlines() == [
+            f"VK_ADD_DRIVER_FILES asks for the driver {lost}, which gave no device: it does not exist"
+        ]
+
+
+def test_drivers_asked_without_the_loader_say_what_it_finds() -> None:
+    every = [manifest for manifest in (*manifests.named(), *manifests.installed()) if not manifest.problem]
+    for manifest in every:
+        why = icd.devices_of(manifest.library)
+        text = said(VK_DRIVER_FILES=manifest.path)
+        assert bool(why) == ("reaches no device" in text or "no Vulkan driver found" in text), (manifest, why, text)
+    assert any(not icd.devices_of(manifest.library) for manifest in every)
 
 
 def _instance(handles: list[Any] | VulkanError) -> Instance:

@@ -343,6 +343,7 @@ def test_no_driver_is_one_line() -> None:
     assert json.loads(done.stdout)["type"] == "UnsupportedError"
 
 
+@pytest.mark.usefixtures("interruptible")
 def test_ctrl_c_ends_with_130_and_no_traceback() -> None:
     with subprocess.Popen(
         [sys.executable, "-c", CHILD, *LONG],

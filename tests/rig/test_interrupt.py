@@ -22,7 +22,7 @@ from helpers.vulkan.parking import parked
 import vkpar
 from vkpar import env
 
-pytestmark = pytest.mark.rig
+pytestmark = [pytest.mark.rig, pytest.mark.usefixtures("interruptible")]
 TIMES = 200 if FULL else 16
 
 LOOPS = {
@@ -324,6 +324,23 @@ def test_interrupts_while_waiting_leave_the_work(own_devices: list[vkpar.Device]
                 with pytest.raises(KeyboardInterrupt):
                     wait()
                 timer.join()
+            release()
+            work.wait(30)
+        assert np.all(check_identical([array.numpy() for array in arrays]) == 3)
+
+
+def test_waits_where_interrupts_are_ignored_end_by_their_timeouts(own_devices: list[vkpar.Device]) -> None:
+    """A parent such as nohup's shell or cron may start a program so; its waits go on, and raise what they always do."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the fixture puts it back
+    with vkpar.Communicator(own_devices) as comm:
+        arrays = ones(own_devices)
+        with parked(own_devices[1]) as release:
+            work = comm.all_reduce(arrays)
+            timer = threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT))
+            timer.start()
+            with pytest.raises(vkpar.WaitTimeoutError):
+                work.wait(0.5)
+            timer.join()
             release()
             work.wait(30)
         assert np.all(check_identical([array.numpy() for array in arrays]) == 3)

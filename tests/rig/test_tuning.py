@@ -316,6 +316,9 @@ def test_the_command_shows_shares(
     assert cli.main(["tune", "--devices", "llvmpipe*2&swiftshader"]) == 0
     text = capsys.readouterr().out
     assert text.count("* 54321") == 2
+    legend = {line.split("  ")[1].strip() for line in text.splitlines() if line[:2] == "  " and line[2] != " "}
+    assert {"rows", "*", "segment", "exchange", "reduce"} <= legend
+    assert "vs naive" not in legend  # such a column is not there
     for word in ("two_shot=", "GB/s", "exchange", "reduce", "two_shot f32", "50% 50% 0%", "0.1"):
         assert word in text
     assert max(map(len, text.splitlines())) <= 80

@@ -12,7 +12,7 @@ import pytest
 
 import vkpar
 from vkpar import dtypes
-from vkpar.bench import copy, decode, host, launch, matmul, selfcheck, step, sweep
+from vkpar.bench import copy, decode, host, launch, matmul, model, selfcheck, step, sweep
 from vkpar.bench.frame import frame, table
 from vkpar.bench.measure import collectives
 from vkpar.errors import InvalidUsageError
@@ -360,6 +360,26 @@ def test_wrapped_comments_stay_comments(monkeypatch: pytest.MonkeyPatch) -> None
     assert all(line.startswith("#") and len(line) <= 80 and line == line.rstrip() for line in comments)
     assert " ".join(comments).split().count("word") == 40
     assert (number, last) == ("  1 row  " + "9" * 90, "#")
+
+
+# --- bench launch, step and model ---
+
+
+@pytest.mark.parametrize("width", [None, 160, 115, 114, 80])
+def test_rows_of_models_stand_under_their_header(width: int | None) -> None:
+    named = ("auto: tensor", "1:1:1:1", "f16", "captured", "tg128 @ d16384")
+    row = model.Row(*named, 12345.678, 12345.0, 23456.0, 1.5, 0)
+    header = "#" + model._line([title for title, _, _ in model._COLUMNS], width)
+    text = row.text(width)
+    assert len(header) == len(text) <= (width or 115)
+    narrow = width is not None and width < 115
+    assert ("least" in header, "most" in header) == (not narrow, not narrow)
+    numbers = ["12345.68", *([] if narrow else ["12345.00", "23456.00"]), "1500.0", "0"]
+    assert text.split()[-len(numbers) :] == numbers
+    for title, value in (("tokens/s", "12345.68"), ("first(ms)", "1500.0"), ("#wrong", "0")):
+        assert header.index(title) + len(title) == text.index(f" {value}") + 1 + len(value)
+    for title, value in zip(("split", "ratios", "wire", "step", "test"), named, strict=True):
+        assert header.index(title) == text.index(value)
 
 
 # --- bench launch and step ---

@@ -108,6 +108,27 @@ def test_wrong_arguments_end_with_status_2(command: list[str], said: str, capsys
     assert captured.err == ""
 
 
+@pytest.mark.parametrize(
+    ("command", "unknown"),
+    [
+        ("", "--bogus"),
+        ("devices", "more"),
+        ("tune", "--foo 3"),
+        ("bench", "-x"),
+        ("bench all", "-e 256K"),
+        ("bench model", "--bogus"),
+        ("bench all_reduce -e 1K", "more words"),
+    ],
+)
+def test_unknown_arguments_show_the_usage_of_their_command(
+    command: str, unknown: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main([*command.split(), *unknown.split()]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"usage: vkpar {command.partition(' -')[0]}".rstrip() + " [-h]")
+    assert said.endswith(f"vkpar: error: unrecognized arguments: {unknown}\n")
+
+
 @pytest.mark.parametrize("command", [[], ["bench"]])
 def test_without_a_command_the_help_is_shown(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(command) == 2

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
 import pytest
 from helpers.process.children import run_child
 
-from vkpar.vulkan.pump import build
+from vkpar.errors import UnsupportedError
+from vkpar.vulkan.pump import build, native
 
 PACKAGES = "apt install gcc libc6-dev python3-dev"
 
@@ -63,3 +65,27 @@ def test_the_helper_is_built_for_all_later_pythons() -> None:
 
     suffix = ".abi3.so" if build.LIMITED_API else f".{sys.implementation.cache_tag}"
     assert suffix in str(native.helper().__file__)
+
+
+def test_a_clone_that_hides_the_installed_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "vkpar" / "vulkan" / "pump").mkdir(parents=True)
+    (tmp_path / "vkpar" / "vulkan" / "pump" / "_pump.abi3.so").touch()
+    mine = Path(native.__file__).parents[3]
+    monkeypatch.setattr(sys, "path", [str(mine), str(tmp_path)])
+
+    def lost(name: str) -> None:
+        raise ModuleNotFoundError(f"No module named {name!r}")
+
+    monkeypatch.setattr(native.importlib, "import_module", lost)
+    for change, why in (
+        (lambda: monkeypatch.chdir(mine), "Python was started there"),
+        (lambda: monkeypatch.chdir(tmp_path), "a script that lies beside it was started"),
+        (lambda: monkeypatch.setenv("PYTHONPATH", str(mine)), "PYTHONPATH names its parent"),
+    ):
+        change()
+        with pytest.raises(UnsupportedError, match=re.escape(f"the folder {mine}/vkpar, which was never built")) as got:
+            native.helper.__wrapped__()
+        assert f"installed in {tmp_path}, since {why}" in str(got.value)
+    monkeypatch.setattr(sys, "path", [str(mine)])
+    with pytest.raises(UnsupportedError, match=r"apt install gcc .* python -m vkpar.vulkan.pump.build"):
+        native.helper.__wrapped__()

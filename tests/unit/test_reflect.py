@@ -135,6 +135,7 @@ def test_everything_that_is_declared() -> None:
         push_nbytes=16 + 3 * 16,
         given_nbytes=16 + 3 * 16,
         members=(Member("", "uint ", 0, "I"), Member("", "vec4 [3]", 16, "f", (3, 4), (16, 4))),
+        elements=((0, "f"), (3, "f")),
     )
 
 

@@ -32,7 +32,7 @@ _T = TypeVar("_T")
 def add_command(commands: Any, name: str, run: Callable[[Any], int], text: str) -> argparse.ArgumentParser:
     """Add the command ``name``, which calls ``run`` with the parsed arguments; ``text`` says what it does."""
     made: argparse.ArgumentParser = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
-    made.set_defaults(run=run)
+    made.set_defaults(run=run, parser=made)  # which of the parsers it was, for what is wrong
     add_json(made)
     return made
 

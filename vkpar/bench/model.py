@@ -42,10 +42,20 @@ from vkpar.text import units
 
 STEPS: Final = ("captured", "eager")
 SPLITS: Final = ("auto", *MODES)
-_HEADER: Final = (
-    f"#{'split':<12}{'ratios':<12}{'wire':<6}{'step':<10}{'test':<18}"
-    f"{'tokens/s':>12}{'least':>12}{'most':>12}{'first(ms)':>11}{'#wrong':>8}"
+# Characters of a column; those of a narrow terminal, which leaves out what has none there.
+_COLUMNS: Final = (
+    ("split", 13, 13),
+    ("ratios", 12, 10),
+    ("wire", 6, 5),
+    ("step", 10, 9),
+    ("test", 18, 15),
+    ("tokens/s", 12, 10),
+    ("least", 12, 0),
+    ("most", 12, 0),
+    ("first(ms)", 11, 10),
+    ("#wrong", 8, 7),
 )
+_NAMED: Final = 5  # columns of words, to the left
 _PROMPTS: Final = ((512, 2048), (64,))  # by default, on GPUs and on CPUs
 _DEPTHS: Final = ((0, 4096, 16384), (0, 64))
 
@@ -159,9 +169,20 @@ class Row:
 
     def text(self, width: int | None = None) -> str:
         """Return the row under the header."""
-        rates = "".join(f"{rate:>12.2f}" for rate in (self.rate, self.least, self.most))
-        named = f" {self.split:<12}{self.ratios:<12}{self.wire:<6}{self.step:<10}{self.test:<18}"
-        return f"{named}{rates}{1e3 * self.first:>11.1f}{self.wrong:>8}"
+        rates = (f"{rate:.2f}" for rate in (self.rate, self.least, self.most))
+        named = (self.split, self.ratios, self.wire, self.step, self.test)
+        return " " + _line((*named, *rates, f"{1e3 * self.first:.1f}", str(self.wrong)), width)
+
+
+def _line(cells: Sequence[str], width: int | None) -> str:
+    """Return the cells of a row, those that a terminal of ``width`` columns can show."""
+    narrow = table.is_narrow(width, " " * (1 + sum(wide for _, wide, _ in _COLUMNS)))
+    line = ""
+    for number, (cell, (_, wide, small)) in enumerate(zip(cells, _COLUMNS, strict=True)):
+        size = small if narrow else wide
+        if size:  # a word that fills its column is cut off from the next by a space
+            line += f"{cell:<{size - 1}} " if number < _NAMED else f"{cell:>{size}}"
+    return line
 
 
 @dataclass
@@ -193,7 +214,7 @@ class Report:
             "#",
             *self.rig.lines(),
             "#",
-            _HEADER,
+            "#" + _line([title for title, _, _ in _COLUMNS], width),
         ]
 
     def footer(self) -> list[str]:

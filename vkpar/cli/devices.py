@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import logging
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -29,21 +33,47 @@ def run(devices: str | None, *, verbose: bool, as_json: bool) -> int:
         InvalidUsageError: the selector matches nothing.
         UnsupportedError: no loader, no driver or no device.
     """
-    every = infos = vkpar.enumerate_devices()
+    with _behind():
+        _show(devices, vkpar.enumerate_devices(), verbose=verbose, as_json=as_json)
+    return 0
+
+
+@contextmanager
+def _behind() -> Iterator[None]:
+    """Log what is logged in the block at its end: behind a table, where it is seen."""
+    logger, records = logging.getLogger("vkpar"), list[logging.LogRecord]()
+
+    def hold(record: logging.LogRecord) -> bool:
+        records.append(record)
+        return False
+
+    logger.addFilter(hold)
+    try:
+        yield
+    finally:
+        sys.stdout.flush()
+        logger.removeFilter(hold)
+        for record in records:
+            logger.handle(record)
+
+
+def _show(devices: str | None, every: list[DeviceInfo], *, verbose: bool, as_json: bool) -> None:
+    """Print those of the devices that a selector names."""
+    infos = every
     if devices is not None:
         wanted = {info.index for info in selector.select(devices, infos)}
         infos = [info for info in infos if info.index in wanted]
     if as_json:
         document = {"vkpar": vkpar.__version__, "devices": [info.as_dict() for info in infos]}
         print(json.dumps(document, indent=2))
-        return 0
+        return
     terminal = console.console()
     if verbose:
         for info in infos:
             terminal.print(f"{info.index}: {info.name}", style="bold")
             terminal.print(console.pairs({"names": ", ".join(selector.names(info, every)), **_details(info)}))
             terminal.print()
-        return 0
+        return
     table = console.table("#", "device", "type, memory", "PCI, UUID", "queues", "features")
     for info in infos:
         table.add_row(str(info.index), *("\n".join(cell) for cell in _cells(info)), ", ".join(_features(info)))
@@ -52,7 +82,6 @@ def run(devices: str | None, *, verbose: bool, as_json: bool) -> int:
     named = "; ".join(", ".join(selector.names(info, every)[:2]) for info in infos)
     terminal.print(f"names for --devices: {named}; several: 0&1, 0*2, gpu, cpu, all.", style="dim", markup=False)
     terminal.print("queues: number and abilities (Graphics, Compute, Transfer). More: -v, --json.", style="dim")
-    return 0
 
 
 def _cells(info: DeviceInfo) -> tuple[list[str], ...]:

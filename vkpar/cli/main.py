@@ -47,7 +47,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = sys.argv[1:] if arguments is None else list(arguments)
     try:
         try:
-            options = _parser().parse_args(given)
+            options, unknown = _parser().parse_known_args(given)
+            if unknown:
+                options.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
             with _progress():
                 return int(options.run(options))
         finally:
@@ -105,7 +107,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="vkpar", description="The Vulkan GPUs that you already have, of any vendors, working as one rig."
     )
-    parser.set_defaults(run=lambda options: _without_command(parser, options), json=False)
+    parser.set_defaults(run=lambda options: _without_command(parser, options), parser=parser, json=False)
     parser.add_argument("--version", action="store_true", help="print the version")
     parser.add_argument("--json", action="store_true", help="print one JSON document and nothing else")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
@@ -130,7 +132,7 @@ def _parser() -> argparse.ArgumentParser:
     add_command(commands, "env", _env, "show the VKPAR_* variables, versions and helpers")
 
     bench = commands.add_parser("bench", help="measure and check", description="Measure and check.")
-    bench.set_defaults(run=lambda options: _show_help(bench, options))
+    bench.set_defaults(run=lambda options: _show_help(bench, options), parser=bench)
     add_json(bench)
     benches = bench.add_subparsers(title="benchmarks", metavar="BENCHMARK")
     add_benchmarks(benches)

@@ -14,7 +14,7 @@ from vkpar.cli import console
 from vkpar.comm import wires
 from vkpar.comm.plan import choose
 from vkpar.comm.plan.choose import Plan, Tuning
-from vkpar.comm.schedule.algorithms.table import TABLE
+from vkpar.comm.schedule.algorithms.table import BASELINE, TABLE
 from vkpar.comm.tune import store
 from vkpar.errors import InvalidUsageError
 
@@ -90,7 +90,7 @@ def _table(rows: Sequence[Sequence[str]]) -> Table:
 
 def _about(communicator: Communicator, tuning: Tuning, file: str) -> dict[str, str]:
     made = {
-        "*": "taken at that size; times in microseconds, each algorithm's best",
+        **_legend(tuning),
         "origin": tuning.origin,
         "links": ", ".join(f"rank {rank} {speed / 1e9:.2f} GB/s" for rank, speed in enumerate(tuning.speeds)) or "-",
     }
@@ -106,4 +106,24 @@ def _about(communicator: Communicator, tuning: Tuning, file: str) -> dict[str, s
         made["shares"] = "equal: no rank is 1.5 times as slow as another, or others gain nothing"
     made["waits"] = f"spin {communicator._engine.rig.spin_ns / 1000:.0f} us, then block"
     made["file"] = file
+    return made
+
+
+def _legend(tuning: Tuning) -> dict[str, str]:
+    """Say what the columns of the tables mean, those that are there."""
+    shown = {title for wire, trials in tuning.by_wire().items() for title in choose.trial_table(wire, trials)[0]}
+    words = {
+        "segment": "bytes under way at a time where that was tuned; by size: computed",
+        "float32": "the bytes of the arrays, of float32",
+        f"vs {BASELINE.name}": f"how many times as fast as {BASELINE.name} the taken one is",
+        choose.COPIES: "two_shot around copies of the slots",
+    }
+    made = {}
+    if shown:
+        made["rows"] = "bytes on the wire that the table names first"
+        made["*"] = "taken at that size; columns are algorithms, each with its best time in microseconds"
+        made |= {title: text for title, text in words.items() if title in shown}
+    if tuning.costs:
+        made["exchange"] = "GB/s of a rank that publishes its elements while it gathers as many sums"
+        made["reduce"] = "GB/s of a rank that sums the elements of all"
     return made

@@ -26,7 +26,9 @@ from vkpar.vulkan.machine.physical import ALIGNMENT
 from vkpar.vulkan.memory.buffer import BufferRange
 from vkpar.vulkan.memory.pool import round_up
 from vkpar.vulkan.pipelines import checks
-from vkpar.vulkan.pipelines.groups import check_groups, groups_of, groups_over
+from vkpar.vulkan.pipelines.dimensions import read_of_places
+from vkpar.vulkan.pipelines.elements import glsl_types, takes
+from vkpar.vulkan.pipelines.groups import check_counted, check_groups, groups_of, groups_over
 from vkpar.vulkan.pipelines.interface import reflect
 from vkpar.vulkan.pipelines.kernel import Pipeline
 from vkpar.vulkan.pipelines.push import Packer
@@ -52,6 +54,10 @@ class Kernel(Unpickled):
     padding follow, which make the length a multiple of 16. A binding that is declared ``uniform`` takes an array, too,
     of at least the block's bytes: laid out by std140, and as large as a storage buffer may be.
 
+    A binding of numbers, vectors or matrices takes arrays of its own type (a complex one where the parts are of that
+    type). ``uint`` takes every array, as words; uint8_t, uint16_t and uint64_t what is as wide. A block of several
+    members takes their types, or bytes; one of structs takes every array.
+
     Devices bind buffers at multiples of 4 to 256 bytes, each its own, and views begin anywhere. A kernel whose last
     push constants are named ``vkpar_offset_<binding>`` (uint or int) takes views on every device: vkpar binds from a
     multiple of 256 bytes on and fills in the index of the array's first element (SPIR-V keeps its names for that)::
@@ -72,7 +78,7 @@ class Kernel(Unpickled):
         source: GLSL text (``#version 450``, a compute shader); the ``pathlib.Path`` of a file of such text, or of
             SPIR-V (``.spv``); or SPIR-V bytes (anything with the buffer protocol). GLSL may ``#include "file"``.
         entry: the entry point's name; that of GLSL is ``main``.
-        defines: macros for the GLSL, by name.
+        defines: macros for the GLSL, by name: numbers, texts, or truth values, which hold in ``#if``, too.
         include_dirs: folders in which included files are looked for, after that of the file that includes them.
 
     Attributes:
@@ -163,13 +169,13 @@ class Kernel(Unpickled):
             push: the push constants: a dict by name (whole numbers, numbers, sequences of these for vectors and
                 arrays), or exactly as many bytes as the kernel declares: bytes, a NumPy array or anything else with the
                 buffer protocol.
-            elements: numbers of invocations in x, y and z, as many as the local size has dimensions; in place of
-                ``groups``.
+            elements: numbers of invocations in x, y and z, at least as many as the local size has dimensions, and no
+                more than those in which the kernel reads its place; in place of ``groups``.
 
         Raises:
             InvalidUsageError: a closed kernel, a wrong number of arrays, wrong push constants, an array of another
-                device, without elements or at an offset that the device cannot bind, or bad group numbers, or more
-                than the device starts in a call.
+                device, of another type than its binding holds, without elements or at an offset that the device cannot
+                bind, or bad group numbers, or more than the device starts in a call.
             UnsupportedError: an array larger than the device can bind.
         """
         if self.closed:
@@ -179,16 +185,18 @@ class Kernel(Unpickled):
             groups = groups_over(elements, self.local_size)
         if type(push) is dict:
             push = self._packer(push)
-        if type(push) is bytes and len(push) == self._interface.given_nbytes and self._run_plan(groups, arrays, push):
+        counted = elements is not None and groups[1] * groups[2] > 1  # such groups are checked: no other call's plan
+        if (
+            type(push) is bytes
+            and len(push) == self._interface.given_nbytes
+            and self._run_plan(groups, arrays, push, counted=counted)
+        ):
             return
-        dims, constants = groups_of(groups), self._constants(push)
-        device = self._device_of(arrays)
-        check_groups(device.limits, str(device), dims, self.local_size if elements is not None else None)
-        self._check_call(arrays, constants)
+        dims, constants, device = self._checked(groups, arrays, push, elements)
         ranges, constants = self._bound(device, arrays, constants)
         pipeline = self._pipeline(device, pushes=device.logical.pushes(len(arrays)))
         device.logical.dispatch("Kernel", pipeline, ranges, constants, dims)
-        self._keep_plan(device, pipeline, arrays, ranges, dims, constants)
+        self._keep_plan(device, pipeline, arrays, ranges, dims, constants, counted=counted)
 
     def time(
         self,
@@ -221,15 +229,28 @@ class Kernel(Unpickled):
         runs = _runs(repeat)
         if elements is not None:
             arrays, groups = _operands(groups, arrays), groups_over(elements, self.local_size)
-        dims, constants = groups_of(groups), self._constants(push)
-        device = self._device_of(arrays)
+        dims, constants, device = self._checked(groups, arrays, push, elements)
         capturing.refuse(device.logical.stream, "kernel.time()")
-        check_groups(device.limits, str(device), dims, self.local_size if elements is not None else None)
-        self._check_call(arrays, constants)
         ranges, constants = self._bound(device, arrays, constants)
         clock = query.DeviceClock(device.logical)
         pipeline = self._pipeline(device, pushes=False)
         return statistics.median(query.timed_runs(clock, pipeline, ranges, constants, dims, runs))
+
+    def _checked(
+        self, groups: Any, arrays: tuple[Array, ...], push: Push, elements: Any
+    ) -> tuple[tuple[int, int, int], bytes, Device]:
+        """Return the numbers of work-groups, the push constants and the device of a call, with all checks done."""
+        dims, constants = groups_of(groups), self._constants(push)
+        device = self._device_of(arrays)
+        check_groups(device.limits, str(device), dims, self.local_size if elements is not None else None)
+        if elements is not None and dims[1] * dims[2] > 1:
+            check_counted(elements, dims, self._read)
+        self._check_call(arrays, constants)
+        return dims, constants, device
+
+    @functools.cached_property
+    def _read(self) -> frozenset[int]:
+        return read_of_places(self._spirv)
 
     def _constants(self, push: Push) -> bytes:
         """Return the bytes of the push constants that a call gives."""
@@ -241,14 +262,14 @@ class Kernel(Unpickled):
     def _packer(self) -> Packer:
         return Packer(self._interface.members, self._interface.given_nbytes)
 
-    def _run_plan(self, groups: Any, arrays: tuple[Array, ...], push: bytes) -> bool:
+    def _run_plan(self, groups: Any, arrays: tuple[Array, ...], push: bytes, *, counted: bool) -> bool:
         """Run it by the plan of an earlier call; False, and nothing done, where there is none."""
         dims = (groups, 1, 1) if type(groups) is int else groups_of(groups)
         try:
             forms = [array.form or form_of(array) for array in arrays]
         except AttributeError:  # not arrays: the long way says so
             return False
-        found = self._plans.get((dims, *forms))
+        found = self._plans.get((counted, dims, *forms))
         return found is not None and found[0].run(arrays, push + found[1] if found[1] else push)
 
     def _keep_plan(
@@ -259,6 +280,8 @@ class Kernel(Unpickled):
         ranges: list[BufferRange],
         dims: tuple[int, int, int],
         constants: bytes,
+        *,
+        counted: bool,
     ) -> None:
         """Have later calls on arrays of the same forms run by a plan, where none of these was copied aside."""
         taken = dict(self._interface.offsets)
@@ -268,7 +291,7 @@ class Kernel(Unpickled):
         if plan is not None and not self.closed:
             if len(self._plans) >= _MOST_PLANS:
                 self._plans.clear()
-            self._plans[(dims, *map(form_of, arrays))] = plan, constants[self._interface.given_nbytes :]
+            self._plans[(counted, dims, *map(form_of, arrays))] = plan, constants[self._interface.given_nbytes :]
 
     def _device_of(self, arrays: tuple[Array, ...]) -> Device:
         """Return the device that a call runs on, checked to be open."""
@@ -347,11 +370,16 @@ class Kernel(Unpickled):
                 f"the kernel takes {declared.given_nbytes} bytes of push constants{own}; got {len(push)}"
                 + (f" ({named}: a dict names them)" if named else "")
             )
-        uniforms = dict(declared.uniforms)
+        uniforms, held = dict(declared.uniforms), dict(declared.elements)
         for number, array in enumerate(arrays):
             if not array.size:
                 raise InvalidUsageError("a kernel cannot bind an array without elements")
             array.check_contiguous(f"binding {number}")
+            if number in held and not takes(held[number], array.dtype.name, array.dtype.itemsize):
+                raise InvalidUsageError(
+                    f"binding {number} is declared to hold {glsl_types(held[number])}, not {array.dtype} as {array!r} "
+                    "does: give an array of the declared type, or declare uint, which reads the bits of any"
+                )
             if array.nbytes < uniforms.get(number, 0):
                 raise InvalidUsageError(
                     f"binding {number} is a uniform block of {uniforms[number]} bytes; {array!r} has {array.nbytes}"

@@ -40,7 +40,7 @@ class Work(Unpickled, Waitable):
             self._keep = None
 
     def wait(self, timeout: float | None = None) -> None:
-        """Block until every rank has its result; Ctrl-C is answered within 100 ms.
+        """Block until every rank has its result; Ctrl-C is answered within 100 ms, where it is not ignored.
 
         Args:
             timeout: seconds from 0 up; None and infinity wait as long as the work makes progress (see

@@ -261,14 +261,14 @@ def chunk_nbytes(algorithm: Algorithm, nranks: int, wire_nbytes: int) -> int:
 
 # ---- tables for people ----
 
-_COPIES = "copies"  # two_shot around copies of the slots
+COPIES = "copies"  # two_shot around copies of the slots
 EQUAL_MARK = "="  # after the name of an algorithm with equal chunks, where ranks differ
 
 
 def trial_table(wire: str, trials: Sequence[Trial]) -> list[tuple[str, ...]]:
     """Return titles, then a row per size on the wire: each algorithm's best time, the chosen one marked."""
     ways = [way for name in TABLE for way in (name, f"{name}{EQUAL_MARK}")]
-    names = [name for name in [*ways, _COPIES] if any(_way(trial) == name for trial in trials)]
+    names = [name for name in [*ways, COPIES] if any(_way(trial) == name for trial in trials)]
     narrow = any(trial.equal for trial in trials)  # the columns would not fit
     rows = [(wire, *names, "segment", *(() if narrow else ("float32", f"vs {BASELINE.name}")))]
     for wire_nbytes in dict.fromkeys(trial.wire_nbytes for trial in trials):
@@ -286,7 +286,7 @@ def trial_table(wire: str, trials: Sequence[Trial]) -> list[tuple[str, ...]]:
 
 def _way(trial: Trial) -> str:
     if trial.copies:
-        return _COPIES
+        return COPIES
     return f"{trial.algorithm}{EQUAL_MARK}" if trial.equal else trial.algorithm
 
 

@@ -111,12 +111,20 @@ def _self_test(first: str, second: str) -> str:
     current directory. The test passes by a proof that only a run can give: how far the timelines got in a number of
     hops that is drawn here.
     """
+    if getattr(sys, "frozen", False):  # sys.executable is the program itself, which would start all over
+        return "a frozen program has no Python to run it in"
     hops, nonce = 8 + secrets.randbelow(8), secrets.token_hex(16)
     job = {"path": _search_path(), "devices": [first, second], "hops": hops, "nonce": nonce}
     command = [sys.executable, "-I", "-S", "-c", _CHILD]
     try:
         done = subprocess.run(
-            command, input=json.dumps(job), capture_output=True, text=True, timeout=_SELF_TEST_SECONDS, check=False
+            command,
+            input=json.dumps(job),
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_SELF_TEST_SECONDS,
+            check=False,
         )
     except subprocess.TimeoutExpired:
         problem = f"it did not end within {_SELF_TEST_SECONDS:g} s"

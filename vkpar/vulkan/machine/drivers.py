@@ -48,7 +48,9 @@ def enumerate_devices(*, null_hardware: bool = False) -> list[DeviceInfo]:
     Raises:
         UnsupportedError: no Vulkan loader, no driver, or no device.
     """
-    found = [_describe(0, handle) for handle in instance.get().physical_devices()]
+    made = instance.get()
+    found = [_describe(0, handle) for handle in made.physical_devices()]
+    made.warn_of_missing()
     listed = [info for info in found if null_hardware or not info.is_null_hardware]
     if not listed:
         names = ", ".join(info.name for info in found)

@@ -5,23 +5,17 @@ from __future__ import annotations
 import logging
 import os
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from vkpar import env
 from vkpar.errors import InvalidUsageError, UnsupportedError, ValidationError, VulkanError
 from vkpar.vulkan import api
+from vkpar.vulkan.machine import icd, manifests
 
 _log = logging.getLogger("vkpar")
 _VALIDATION_LAYER = "VK_LAYER_KHRONOS_validation"
-_NO_DRIVER = "no Vulkan driver found: install your GPU's driver, or mesa-vulkan-drivers for a CPU one"
-_NO_DEVICE = (
-    "a Vulkan driver is installed, but it reaches no device. In a container, hand the GPU in (docker run --device "
-    "/dev/dri, or --gpus all with NVIDIA_DRIVER_CAPABILITIES=all). Elsewhere, see that the card is listed by lspci, "
-    "that its kernel driver is loaded, and that you may open /dev/dri/renderD* (groups render and video). "
-    "mesa-vulkan-drivers adds a CPU device, which needs no card"
-)
-_REPLACING = ("VK_DRIVER_FILES", "VK_ICD_FILENAMES")  # name the drivers to load, in place of the installed ones
-_FILTERING = ("VK_LOADER_DRIVERS_SELECT", "VK_LOADER_DRIVERS_DISABLE")
 _API_VERSION = (1 << 22) | (3 << 12)
 
 # False alarms of layers before 1.3.296, which track host signals wrongly
@@ -73,16 +67,20 @@ class Instance:
         self._is_open = False
         self.handle: Any = None
         self._physical: list[Any] | None = None
+        self._has_warned = False
 
     def open(self) -> None:
         """Make the VkInstance; do nothing where that was done. What an interrupt left is undone first.
 
         Raises:
-            UnsupportedError: no loader, no driver, or no validation layer where one is asked for.
+            UnsupportedError: no loader, no driver, a damaged manifest, or no validation layer where one is asked for.
         """
         if self._is_open:
             return
         self._undo()
+        broken = manifests.broken()
+        if broken:
+            raise UnsupportedError(broken)
         self._made = self._vk.making("Instance", None)
         self.handle = self._create(self._made)
         if self.validating:
@@ -113,12 +111,8 @@ class Instance:
             enabledExtensionCount=len(extensions),
             ppEnabledExtensionNames=extensions,
         )
-        try:
+        with _explained():
             return vk.create("Instance", None, info, made=made)
-        except VulkanError as error:
-            if error.result == "VK_ERROR_INCOMPATIBLE_DRIVER":
-                raise UnsupportedError(no_driver()) from error
-            raise
 
     def _watch(self, extensions: list[str]) -> Any:
         """Return what asks the layer for GPU-assisted validation; nothing, and a warning, where it lacks that."""
@@ -205,12 +199,19 @@ class Instance:
                 found = vk.enumerate("VkPhysicalDevice", vk.lib.vkEnumeratePhysicalDevices, self.handle, call=call)
             except VulkanError as error:
                 if error.result in ("VK_ERROR_INITIALIZATION_FAILED", "VK_ERROR_INCOMPATIBLE_DRIVER"):
-                    raise UnsupportedError(f"{_no_device()} ({call}: {error.result})") from error
+                    raise UnsupportedError(f"{manifests.no_device()} ({call}: {error.result})") from error
                 raise
             self._physical = list(found)
         if not self._physical:
-            raise UnsupportedError(_no_device())
+            raise UnsupportedError(manifests.no_device())
         return self._physical
+
+    def warn_of_missing(self) -> None:
+        """Log, once, which drivers that were asked for by name gave no device, and why."""
+        if not self._has_warned:
+            self._has_warned = True
+            for missing in manifests.without_device(icd.devices_of):
+                _log.warning("%s", missing)
 
     def check_process(self) -> None:
         """Refuse use in a forked child, where the drivers' threads do not exist.
@@ -238,27 +239,18 @@ class Instance:
             _log.error("validation layer: %s", message)
 
 
-def no_driver() -> str:
-    """Return what is wrong, and what to do, where the loader finds no driver."""
-    for variable in _REPLACING:
-        value = os.environ.get(variable)
-        if value:
-            lost = [path for path in value.split(os.pathsep) if path and not os.path.exists(path)]
-            why = f"there is no {' nor '.join(lost)}" if lost else "none of them loads (VK_LOADER_DEBUG=error says why)"
-            return (
-                f"no Vulkan driver found: {variable}={value} names the only drivers that may be loaded, and {why}. "
-                "Correct the variable, or unset it to use the installed drivers"
-            )
-    filters = " ".join(f"{name}={os.environ[name]}" for name in _FILTERING if os.environ.get(name))
-    if filters:
-        return f"no Vulkan driver found: {filters} may leave none of the installed ones. Correct or unset it"
-    return _NO_DRIVER
-
-
-def _no_device() -> str:
-    """Return the same for drivers that offer no device."""
-    named = next((name for name in (*_REPLACING, *_FILTERING) if os.environ.get(name)), None)
-    return f"{_NO_DEVICE}; {named}={os.environ[named]} may keep other drivers from being asked" if named else _NO_DEVICE
+@contextmanager
+def _explained() -> Iterator[None]:
+    """Raise what is wrong with drivers' and layers' manifests in place of the loader's word for it."""
+    try:
+        yield
+    except VulkanError as error:
+        if error.result == "VK_ERROR_INCOMPATIBLE_DRIVER":
+            raise UnsupportedError(manifests.no_driver()) from error
+        damaged = error.result == "VK_ERROR_OUT_OF_HOST_MEMORY" and manifests.damaged()
+        if damaged:
+            raise UnsupportedError(f"{damaged}; the loader takes no driver before it is mended") from error
+        raise
 
 
 def loader_version() -> tuple[int, int, int]:
@@ -280,7 +272,9 @@ def validation_layer_version() -> tuple[int, int, int] | None:
         UnsupportedError: no loader.
     """
     vk = api.load()
-    for layer in vk.enumerate("VkLayerProperties", vk.lib.vkEnumerateInstanceLayerProperties):
+    with _explained():
+        layers = vk.enumerate("VkLayerProperties", vk.lib.vkEnumerateInstanceLayerProperties)
+    for layer in layers:
         if vk.text(layer.layerName) == _VALIDATION_LAYER:
             return api.version(layer.specVersion)
     return None

@@ -36,6 +36,27 @@ def check_groups(
     )
 
 
+def check_counted(elements: Any, groups: tuple[int, int, int], read: frozenset[int]) -> None:
+    """Refuse elements counted in dimensions beyond the last in which the kernel tells its work-groups apart.
+
+    Args:
+        elements: as the call gives them.
+        groups: the numbers of work-groups that cover them.
+        read: the dimensions in which the kernel reads its place.
+
+    Raises:
+        InvalidUsageError: it would compute the same elements several times.
+    """
+    beyond = [axis for axis in range(max(read, default=2) + 1, 3) if groups[axis] > 1]
+    if beyond:
+        names = " and ".join("xyz"[axis] for axis in beyond)
+        raise InvalidUsageError(
+            f"elements={elements!r} counts in {names}, and the kernel reads neither gl_GlobalInvocationID nor "
+            f"gl_WorkGroupID there: it would compute the same elements several times. Give it the number of all, "
+            f"elements={math.prod(elements)} (array.size), or read .{'xyz'[beyond[0]]} in the kernel"
+        )
+
+
 def groups_of(groups: Any) -> tuple[int, int, int]:
     """Return the numbers of work-groups in x, y and z that a call names.
 

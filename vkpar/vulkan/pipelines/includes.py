@@ -32,7 +32,7 @@ def read(path: Path) -> str:
         InvalidUsageError: there is no such file, or it is no text.
     """
     try:
-        return path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8-sig")
     except OSError as error:
         raise InvalidUsageError(f"a kernel's source cannot be read: {error}") from error
     except UnicodeDecodeError as error:

@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from vkpar.errors import InvalidUsageError
+from vkpar.vulkan.pipelines.elements import ANYTHING, BFLOAT16, BYTES
 from vkpar.vulkan.pipelines.push import VECTORS, WORDS, Member
 
 _MAGIC: Final = 0x07230203
-_HEADER: Final = 5  # words
+HEADER: Final = 5
+"""Words before a module's first instruction."""
 _OFFSET: Final = re.compile(r"vkpar_offset_(0|[1-9]\d{0,3})")  # push constants that vkpar fills, by binding
 _DEPTH: Final = 8  # of arrays of arrays
 
@@ -48,6 +50,8 @@ class Interface:
         members: those of the push-constant block but these.
         uniforms: (binding, bytes of the block) of the uniform buffers among the bindings.
         float_atomics: the features of Vulkan that its atomics on floats need.
+        elements: (binding, types of what it holds, by their codes; see
+            :func:`vkpar.vulkan.pipelines.elements.takes`) of the bindings that hold numbers, not structs.
     """
 
     version: tuple[int, int]
@@ -62,6 +66,7 @@ class Interface:
     members: tuple[Member, ...] = ()
     uniforms: tuple[tuple[int, int], ...] = ()
     float_atomics: frozenset[str] = frozenset()
+    elements: tuple[tuple[int, str], ...] = ()
 
 
 def reflect(spirv: bytes) -> Interface:
@@ -70,7 +75,7 @@ def reflect(spirv: bytes) -> Interface:
     Raises:
         InvalidUsageError: not SPIR-V, or a module that is cut short or contradicts itself where this looks.
     """
-    if len(spirv) < 4 * _HEADER or len(spirv) % 4 or struct.unpack_from("<I", spirv)[0] != _MAGIC:
+    if len(spirv) < 4 * HEADER or len(spirv) % 4 or struct.unpack_from("<I", spirv)[0] != _MAGIC:
         raise InvalidUsageError("not a SPIR-V module: a kernel is GLSL text or SPIR-V bytes")
     try:
         return _Reader(spirv).interface()
@@ -116,6 +121,7 @@ _FLOAT_ATOMICS: Final = {  # how the feature's name ends, and where the pointer 
     _Op.FMIN: ("AtomicMinMax", 2),
     _Op.FMAX: ("AtomicMinMax", 2),
 }
+_BFLOAT16: Final = (16, 0)  # its bits, and the encoding of SPV_KHR_bfloat16
 _COMPUTE: Final = 5
 _LOCAL_SIZE: Final = 17
 _LOCAL_SIZE_ID: Final = 38
@@ -156,6 +162,8 @@ class _Reader:
         self._columns: dict[int, int] = {}
         self._arrays: set[int] = set()
         self._codes: dict[int, str] = {}  # of scalar types, in the module struct
+        self._elements: dict[int, int] = {}  # types of what vectors, matrices and arrays are made of
+        self._bfloats: set[int] = set()
         self._inner: dict[int, tuple[int, int]] = {}  # what vectors and arrays have how many of
         self._members: dict[int, tuple[int, ...]] = {}  # types of the members of each struct type
         self._names: dict[tuple[int, int], str] = {}  # of struct types' members
@@ -168,7 +176,7 @@ class _Reader:
         self._read()
 
     def _read(self) -> None:
-        at, opcode = _HEADER, 0
+        at, opcode = HEADER, 0
         while at < len(self._words):
             count, opcode = self._words[at] >> 16, self._words[at] & 0xFFFF
             if count == 0 or at + count > len(self._words):
@@ -235,6 +243,8 @@ class _Reader:
         if opcode in (_Op.INT, _Op.FLOAT):
             size = words[0] // 8
             self._codes[kind] = _scalar(opcode, words)
+            if opcode == _Op.FLOAT and words == _BFLOAT16:
+                self._bfloats.add(kind)
         elif opcode == _Op.BOOL:
             size = 4
         elif opcode in (_Op.VECTOR, _Op.MATRIX):
@@ -256,6 +266,8 @@ class _Reader:
             self._pointers[kind], self._storages[kind] = words[1], words[0]
         if opcode in (_Op.ARRAY, _Op.RUNTIME_ARRAY):
             self._arrays.add(kind)
+        if opcode in (_Op.VECTOR, _Op.MATRIX, _Op.ARRAY, _Op.RUNTIME_ARRAY):
+            self._elements[kind] = words[0]
         self._sizes[kind] = size
 
     def _struct_size(self, kind: int, members: tuple[int, ...]) -> int:
@@ -274,6 +286,7 @@ class _Reader:
         bindings, push, offsets, given = set(), 0, {}, 0
         written, members = set(), list[Member]()
         uniforms: dict[int, int] = {}
+        elements: dict[int, str] = {}
         for pointer, variable, storage in self._variables:
             kind = self._pointers[pointer]
             if storage == _Storage.PUSH:
@@ -286,6 +299,7 @@ class _Reader:
                 self._foreign = self._foreign or self._foreign_buffer(kind, variable, storage)
                 binding = self._marks.get((variable, _Mark.BINDING), 0)
                 bindings.add(binding)
+                elements[binding] = elements.get(binding, "") + self._scalars(kind)
                 if storage == _Storage.UNIFORM and (kind, _Mark.BUFFER_BLOCK) not in self._marks:
                     uniforms[binding] = max(uniforms.get(binding, 0), self._sizes[kind])
                 elif not self._is_readonly(variable, kind):
@@ -303,7 +317,18 @@ class _Reader:
             members=tuple(members),
             uniforms=tuple(sorted(uniforms.items())),
             float_atomics=frozenset(self._float_atomics),
+            elements=tuple((number, codes) for number, codes in sorted(elements.items()) if ANYTHING not in codes),
         )
+
+    def _scalars(self, block: int) -> str:
+        """Return the codes of the types that a block holds: ANYTHING for structs; bytes, too, for several members."""
+        members, codes = self._members.get(block, ()), ""
+        for member in members:
+            kind = member
+            for _ in range(_DEPTH):
+                kind = self._elements.get(kind, kind)
+            codes += BFLOAT16 if kind in self._bfloats else self._codes.get(kind) or ANYTHING
+        return codes + BYTES if len(members) > 1 else codes or ANYTHING
 
     def _is_readonly(self, variable: int, kind: int) -> bool:
         """Say whether a buffer is declared ``readonly``: the variable, or every member of its block."""

@@ -17,6 +17,7 @@ from vkpar.vulkan.pipelines import compiled
 
 _TARGET = "vulkan1.2"
 _NAMED = "push_constant"  # GLSL with this in it is compiled with names, by which vkpar.Kernel fills push constants
+_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 _NO_COMPILER = (
     "compiling GLSL needs libshaderc, glslc or glslangValidator: install glslang-tools (Debian, Ubuntu), "
     "or what has one of them; kernels take SPIR-V, too"
@@ -172,7 +173,7 @@ def _compile_with_shaderc(shaderc: _Shaderc, source: str, defines: dict[str, str
     if _NAMED in source:  # names are stripped without this
         lib.shaderc_compile_options_set_generate_debug_info(options)
     for name, value in defines.items():
-        key, worth = name.encode(), str(value).encode()
+        key, worth = name.encode(errors="replace"), value.encode(errors="replace")
         lib.shaderc_compile_options_add_macro_definition(options, key, len(key), worth, len(worth))
     result = lib.shaderc_compile_into_spv(
         shaderc.compiler, text, len(text), compute_shader, b"kernel", b"main", options
@@ -191,8 +192,12 @@ def _compile_with_shaderc(shaderc: _Shaderc, source: str, defines: dict[str, str
 def _refused(source: str, log: str) -> ShaderCompileError:
     """Return the error of a source; compilers say of one without a version that they want another profile."""
     versioned = re.search(r"^\s*#\s*version\b", source, re.MULTILINE)
+    odd = re.search(r"[^\0-\x7f]", _COMMENT.sub("", source))
     return ShaderCompileError(
-        "GLSL does not compile" + (":" if versioned else " without a first line #version 450:"), log
+        "GLSL does not compile"
+        + (f" (outside of comments it is ASCII; this has {odd[0]!r}, U+{ord(odd[0]):04X})" if odd else "")
+        + (":" if versioned else " without a first line #version 450:"),
+        log,
     )
 
 
@@ -200,12 +205,10 @@ def _compile_with_tool(path: str, tool: str, source: str, defines: dict[str, str
     with tempfile.TemporaryDirectory() as folder:
         text, binary = Path(folder, "kernel.comp"), Path(folder, "kernel.spv")
         text.write_bytes(source.encode(errors="replace"))
-        flags = [f"-D{name}={value}" for name, value in defines.items()]
-        if tool == "glslc":
-            command = [path, f"--target-env={_TARGET}", *flags, "-o", str(binary), str(text)]
-        else:
-            command = [path, "--target-env", _TARGET, *flags, "-V", "-o", str(binary), str(text)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode != 0:
-            raise _refused(source, done.stdout + done.stderr)
+        flags = [f"-D{name}={value}".encode(errors="replace") for name, value in defines.items()]
+        target = [f"--target-env={_TARGET}"] if tool == "glslc" else ["--target-env", _TARGET, "-V"]
+        command: list[str | bytes | Path] = [path, *target, *flags, "-o", binary, text]
+        done = subprocess.run(command, capture_output=True, check=False)
+        if done.returncode != 0:  # compilers cut characters into bytes
+            raise _refused(source, (done.stdout + done.stderr).decode(errors="replace"))
         return binary.read_bytes()

@@ -6,6 +6,8 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
+
 from vkpar.errors import InvalidUsageError, ShaderCompileError
 from vkpar.vulkan.pipelines import includes, shader
 
@@ -44,19 +46,33 @@ def compiled(source: Source, entry: str, defines: dict[str, object], folders: li
         return code, f"{entry!r}" + (f" of {path.name}" if path else "")
     if entry != "main":
         raise InvalidUsageError(f"the entry point of GLSL is 'main', not {entry!r}; entry is for SPIR-V")
-    text = includes.read(path) if path is not None else str(source)
+    text = includes.read(path) if path is not None else str(source).removeprefix("\ufeff")
     if path is None:
         _refuse_file(text)
     missing: list[str] = []
     if path is not None or includes.has_includes(text):
         text, missing = includes.expand(text, str(path or "kernel"), path.parent if path else None, folders)
     try:
-        made = shader.compile_glsl(text, {str(key): str(value) for key, value in defines.items()})
+        made = shader.compile_glsl(text, {str(name): _macro(name, value) for name, value in defines.items()})
     except ShaderCompileError as error:
         if missing and includes.NOT_FOUND in error.log:
             raise ShaderCompileError("; ".join(missing), error.log) from error
         raise
     return made, path.name if path else "of GLSL"
+
+
+def _macro(name: str, value: object) -> str:
+    """Return what a macro stands for; truth values are such in expressions and in ``#if``, which knows no ``true``.
+
+    Raises:
+        InvalidUsageError: a value that is no text of GLSL.
+    """
+    if isinstance(value, (bool, np.bool_)):
+        return "(1 == 1)" if value else "(1 == 0)"
+    text = str(value)
+    if value is None or "\0" in f"{name}{text}":
+        raise InvalidUsageError(f"defines: {name!r} stands for a number, a truth value or a text, not {value!r}")
+    return text
 
 
 def as_bytes(source: Any, what: str) -> bytes:

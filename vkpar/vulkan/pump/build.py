@@ -97,7 +97,10 @@ def missing() -> str | None:
 def _finds_headers_of_c(compiler: list[str]) -> bool:
     source = "#include <pthread.h>\n"
     command = [*compiler, "-E", "-x", "c", "-"]
-    return subprocess.run(command, input=source, capture_output=True, text=True, check=False).returncode == 0
+    return (
+        subprocess.run(command, input=source, capture_output=True, text=True, errors="replace", check=False).returncode
+        == 0
+    )
 
 
 def build_in_place() -> Path:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import functools
 import importlib
+import os
+import sys
 from collections.abc import Sequence
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -298,11 +301,31 @@ def helper() -> ModuleType:
     try:
         return importlib.import_module("vkpar.vulkan.pump._pump")
     except ImportError as error:
-        raise UnsupportedError(
-            f"vkpar's C helper cannot be loaded ({error}): with a C compiler and the Python headers there (Debian and "
-            "Ubuntu: apt install gcc libc6-dev python3-dev) reinstall vkpar; in a clone run "
-            "python -m vkpar.vulkan.pump.build"
-        ) from error
+        raise UnsupportedError(f"vkpar's C helper cannot be loaded ({error}): {_way_out()}") from error
+
+
+def _way_out() -> str:
+    """Say how to get the C helper: from the installed package that a clone hides, else by building it."""
+    mine = Path(__file__).resolve().parents[3]
+    folders = [Path(folder or ".").resolve() for folder in sys.path]
+    for folder in folders:
+        if folder != mine and any((folder / "vkpar" / "vulkan" / "pump").glob("_pump.*so")):
+            return (
+                f"Python took the folder {mine / 'vkpar'}, which was never built, and not the package installed "
+                f"in {folder}, since {_why_first(mine)}. Start Python in another folder, or build this one: "
+                "pip install -e . there"
+            )
+    return (
+        "with a C compiler and the Python headers there (Debian and Ubuntu: apt install gcc libc6-dev python3-dev) "
+        "reinstall vkpar; in a clone run python -m vkpar.vulkan.pump.build"
+    )
+
+
+def _why_first(folder: Path) -> str:
+    """Say why Python looks into a folder before others."""
+    if str(folder) in map(os.path.realpath, filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))):
+        return "PYTHONPATH names its parent"
+    return "Python was started there" if folder == Path.cwd() else "a script that lies beside it was started"
 
 
 def wait(queues: Sequence[CQueue], values: Sequence[int], timeout_ns: int, spin_ns: int = 0) -> int:
