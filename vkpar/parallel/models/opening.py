@@ -115,6 +115,7 @@ class ModelFile:
             OutOfMemoryError: no room.
         """
         naming.check(self.config, self.weights, str(self.path))
+        loading.check_types(dtype, inputs, cache_dtype)
         if cache_dtype == "auto":
             cache_dtype = loading.cache_type(self.weights, comm.devices, dtype)
         spec = self.spec(cache_dtype, dtype)
