@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -15,7 +16,7 @@ from vkpar.errors import InvalidUsageError
 from vkpar.vulkan.machine.physical import DeviceInfo
 from vkpar.vulkan.memory import memtypes
 from vkpar.vulkan.memory.pool import Pool, padded
-from vkpar.vulkan.memory.subbuffers import cut
+from vkpar.vulkan.memory.subbuffers import counted, cut
 
 
 @dataclass(frozen=True)
@@ -125,24 +126,28 @@ def _nbytes(array: Sequence[Any], nranks: int) -> tuple[int, int | None]:
 
 def _plan(rank: int, device: Device | DeviceInfo, sizes: list[int]) -> MemoryPlan:
     info = device.info if isinstance(device, Device) else device
-    held: list[int] = []  # the blocks' sizes
-
-    most = info.limits.max_buffer
-    pool = Pool(info.memory_bytes, lambda nbytes, _: held.append(nbytes), lambda _: None, info.limits.max_allocation)
-    buffers = [nbytes for size in sizes for nbytes in cut(size, most)]
-    reserved = [pool.take(padded(nbytes), memtypes.DEVICE).nbytes for nbytes in buffers]
+    held: Counter[int] = Counter()  # how many blocks of which size
+    most, total = info.limits.max_buffer, 0
     heap = memtypes.heap_of(info, memtypes.DEVICE)
+    pool = Pool(info.memory_bytes, lambda nbytes, _: held.update((nbytes,)), lambda _: None, info.limits.max_allocation)
+    for size in sizes:
+        if size <= info.heaps[heap].nbytes:
+            total += sum(pool.take(padded(nbytes), memtypes.DEVICE).nbytes for nbytes in cut(size, most))
+            continue
+        for nbytes, count in counted(size, most):  # of an array that is never made, buffers are not placed one by one
+            held[padded(nbytes)] += count
+            total += count * padded(nbytes)
     available, limit = _room(device, heap)
-    total = sum(reserved)
-    fits = sum(held) <= available and (limit is None or total <= limit)
+    block_nbytes = sum(nbytes * count for nbytes, count in held.items())
+    fits = block_nbytes <= available and (limit is None or total <= limit)
     return MemoryPlan(
         rank=rank,
         device=info.name,
         arrays=len(sizes),
         nbytes=sum(sizes),
         reserved=total,
-        blocks=len(held),
-        block_nbytes=sum(held),
+        blocks=sum(held.values()),
+        block_nbytes=block_nbytes,
         largest=max(held, default=0),
         max_buffer=most,
         heap=heap,

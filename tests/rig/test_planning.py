@@ -5,7 +5,9 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,12 +17,12 @@ from vkpar.bench.decode import Shape
 from vkpar.bench.model import of_shape
 from vkpar.bench.model_weights import weights
 from vkpar.parallel import ModelSpec, plan, spec_of
-from vkpar.parallel.models import Llama, prompts
+from vkpar.parallel.models import Llama, open_model, prompts, tiny
 from vkpar.parallel.models.building import units_of
 from vkpar.parallel.models.placement import place
 from vkpar.parallel.rates import cache
 
-planning = importlib.import_module("vkpar.parallel.plan.plan")
+planning, speed, split = (importlib.import_module(f"vkpar.parallel.{name}") for name in ("plan", "speed", "split"))
 pytestmark = pytest.mark.rig
 Open = Callable[..., vkpar.Communicator]
 TINY = ModelSpec(4, 256, 512, 8, 4, 32, 1000)
@@ -55,6 +57,129 @@ def test_a_plan_of_a_rig(
     for options in ({"mode": "fast"}, {"context": 0}, {"batch": True}, {"ratios": [1]}, {"ratios": "slow"}):
         with pytest.raises(InvalidUsageError):
             plan(TINY, comm, **options)  # type: ignore[arg-type]
+
+
+def no_measuring(monkeypatch: pytest.MonkeyPatch) -> None:
+    def measures(*given: object) -> float:
+        raise AssertionError("a device was measured")
+
+    for name in ("speeds", "op_seconds", "sum_seconds", "settled"):
+        monkeypatch.setattr(speed, name, measures)
+    monkeypatch.setattr(split, "speeds", measures)
+
+
+@pytest.mark.parametrize("mode", ["tensor", "row", "layer", "single"])
+def test_a_mode_and_ratios_that_are_given_measure_nothing(
+    rig: Open, monkeypatch: pytest.MonkeyPatch, mode: str, tmp_path: Path
+) -> None:
+    pytest.importorskip("gguf")
+    size = replace(tiny.SIZES, hidden=256, intermediate=512, heads=8, kv_heads=4, head_dim=64)
+    tiny.write_gguf(tmp_path / "m.gguf", size, tiny.weights(size), "q8_0")
+    comm = rig("LS")
+    no_measuring(monkeypatch)
+    with open_model(tmp_path / "m.gguf") as file:
+        for ratios in ("even", [1, 1], "1,1", "memory"):
+            made = plan(file.spec(), comm.devices, mode=mode, ratios=ratios, context=32, strict=True)
+            assert (made.mode, made.seconds) == (mode, None)
+        for ratios in ("even", [2, 1]):
+            with file.load(comm, mode=mode, ratios=ratios, context=32, strict=True) as model:
+                model.prefill([1, 2, 3])
+                assert model.plan is not None
+                assert model.plan.ratios.index(max(model.plan.ratios)) == 0
+        for asked in ({"mode": "auto", "ratios": "even"}, {"mode": mode, "ratios": "speed"}, {"mode": mode}):
+            with pytest.raises(AssertionError, match="was measured"):
+                plan(file.spec(), comm, **asked)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("ranks", ["LLL", "LLLL", "LSL"])
+def test_what_cannot_be_cut_between_blocks_is_refused_by_the_plan(
+    rig: Open, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path, ranks: str
+) -> None:
+    """More ranks than heads of keys, each of whose queries end within a block: before anything is read."""
+    pytest.importorskip("gguf")
+    size = replace(
+        tiny.SIZES, family="qwen2", layers=1, hidden=256, intermediate=512, heads=6, kv_heads=2, head_dim=128
+    )
+    tiny.write_gguf(tmp_path / "m.gguf", size, tiny.weights(size), "q4_k")
+    comm, told = rig(ranks), list[str]()
+    with open_model(tmp_path / "m.gguf") as file:
+        options: dict[str, Any] = {"mode": "tensor", "ratios": "even", "context": 32}
+        with pytest.raises(
+            UnsupportedError, match="tensor: 6 heads over 2 of keys and values, 128 wide, cannot be cut"
+        ):
+            file.load(comm, strict=True, progress=lambda name, nbytes: told.append(name), **options)
+        assert not told, "nothing was read"
+        with file.load(comm, **options) as model:
+            assert model.plan is not None
+            assert model.plan.mode == "row"
+            model.prefill([1, 2, 3])
+            assert 0 <= model.next_token() < size.vocabulary
+    assert "trying the mode row" in caplog.text
+
+
+def test_types_that_a_decoder_cannot_have_are_refused_before_it_is_loaded(
+    rig: Open, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    pytest.importorskip("gguf")
+    tiny.write_gguf(tmp_path / "m.gguf", tiny.SIZES, tiny.weights(tiny.SIZES), "f16")
+    comm, told = rig("LL"), list[str]()
+    no_measuring(monkeypatch)
+    wrong: list[dict[str, Any]] = [
+        {"cache_dtype": "int8"},
+        {"cache_dtype": "float64"},
+        {"cache_dtype": "auto "},
+        {"inputs": "int32"},
+        {"dtype": "float64"},
+        {"dtype": "auto"},
+    ]
+    with open_model(tmp_path / "m.gguf") as file:
+        for options in wrong:
+            with pytest.raises(InvalidUsageError, match=r"float32, float16, bfloat16|not a dtype"):
+                file.load(comm, progress=lambda name, nbytes: told.append(name), **options)
+            placement = place("single", file.config, (Fraction(1), Fraction(0)))
+            with pytest.raises(InvalidUsageError):
+                Llama(
+                    file.config,
+                    file.weights,
+                    comm,
+                    placement,
+                    progress=lambda name, nbytes: told.append(name),
+                    **options,
+                )
+    assert not told, "nothing was read"
+
+
+def test_what_a_kernel_cannot_see_at_once_is_refused_before_it_is_loaded(
+    rig: Open, settings_override: Callable[..., None], tmp_path: Path
+) -> None:
+    """An embedding table, or the keys of a block, that are more than one binding: not by the first prompt."""
+    pytest.importorskip("gguf")
+    size = replace(
+        tiny.SIZES, layers=2, hidden=256, intermediate=512, heads=4, kv_heads=2, head_dim=64, vocabulary=4000
+    )
+    settings_override(max_binding=1 << 20)
+    devices = vkpar.open_devices("llvmpipe*2")
+    try:
+        with vkpar.Communicator(devices) as comm:
+            for kind, possible in (("f16", ["tensor"]), ("q8_0", ["tensor"]), ("q4_k", ["layer", "single"])):
+                path = tmp_path / f"{kind}.gguf"
+                tiny.write_gguf(path, size, tiny.weights(size), kind)
+                with open_model(path) as file:
+                    for mode in ("tensor", "layer", "single"):
+                        options: dict[str, Any] = {"mode": mode, "ratios": "even", "strict": True, "context": 64}
+                        if mode not in possible and kind != "q4_k":
+                            with pytest.raises(
+                                UnsupportedError, match=f"{mode}: rank 0 would have the embedding table"
+                            ):
+                                file.load(comm, **options)
+                        elif mode in possible:
+                            with file.load(comm, **options) as model:
+                                model.prefill([1, 2, 3])
+                            with pytest.raises(UnsupportedError, match=f"{mode}: rank . would have a block's keys in"):
+                                file.load(comm, **{**options, "context": 9000})
+    finally:
+        for device in devices:
+            device.close()
 
 
 def test_ratios_that_auto_does_not_use_are_told(

@@ -169,6 +169,28 @@ def test_a_directory_that_cannot_be_written_is_logged(
     assert "not kept" in caplog.text
 
 
+@pytest.mark.parametrize("home", [True, False])
+def test_a_rig_that_no_file_can_be_kept_of_is_measured_once_in_a_process(
+    rig: Open, cache: Path, settings_override: Callable[..., None], monkeypatch: pytest.MonkeyPatch, home: bool
+) -> None:
+    (cache / "file").write_text("")
+    settings_override(cache_dir=str(cache / "file") if home else "")
+    if not home:
+        monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+        monkeypatch.setattr(Path, "home", Mock(side_effect=RuntimeError("no home")))
+    comm = rig("LL")._engine.rig
+    monkeypatch.setattr(store, "_unwritten", {})
+    assert store.load(comm) is None
+    first, second = Tuning(costs=EVEN, origin=MEASURED), Tuning(costs=EVEN, spin_us=7, origin=MEASURED)
+    for tuning in (first, second):
+        assert store.save(comm, tuning) is None
+        assert store.load(comm) is tuning
+    assert store.load(rig("LL")._engine.rig) is second, "opened once more"
+    assert store.load(rig("LLL")._engine.rig) is None, "another one"
+    settings_override(cache_dir=str(cache))
+    assert store.load(comm) is None, "another folder"
+
+
 def test_measuring_leaves_nothing_behind(rigs: Rigs) -> None:
     devices = fresh_devices(rigs, "LL")
     try:

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import random
+from collections import Counter
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 from helpers.vulkan.infos import fake_info
 from hypothesis import given
@@ -15,7 +19,7 @@ from hypothesis import strategies as st
 import vkpar
 from vkpar import InvalidUsageError, UnsupportedError, env
 from vkpar.vulkan.machine.physical import ALIGNMENT, Heap
-from vkpar.vulkan.memory import memtypes
+from vkpar.vulkan.memory import memtypes, subbuffers
 from vkpar.vulkan.memory.accounting import Accounting
 from vkpar.vulkan.memory.freelist import FreeList
 from vkpar.vulkan.memory.pool import Piece, Pool, padded, round_up
@@ -371,6 +375,48 @@ def test_plans_say_what_does_not_fit() -> None:
     with env.override(max_memory=1000):
         (limited,) = vkpar.plan_memory([info], [((1001,), "uint8")])
     assert (limited.limit, limited.fits) == (1000, False)
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype"),
+    [((1 << 44,), "float32"), ((1 << 70,), "float64"), ((1 << 40, 1 << 40), "int8"), (1 << 38, "int8")],
+)
+def test_plans_of_impossible_arrays_place_nothing(monkeypatch: pytest.MonkeyPatch, shape: Any, dtype: str) -> None:
+    """Buffers of an array that is larger than the heap are counted, however many: they are not placed one by one."""
+    info, taken = fake_info(), list[int]()
+    info = replace(info, limits=replace(info.limits, max_buffer=(1 << 30) + 5))
+    take = Pool.take
+
+    def counted(pool: Pool, nbytes: int, kind: str) -> Piece:
+        taken.append(nbytes)
+        return take(pool, nbytes, kind)
+
+    monkeypatch.setattr(Pool, "take", counted)
+    (plan,) = vkpar.plan_memory([info], [(shape, dtype), (1000, "int8")])
+    nbytes = np.dtype(dtype).itemsize * math.prod(shape if isinstance(shape, tuple) else (shape,))
+    assert taken == [1024], "the small one alone"
+    assert (plan.nbytes, plan.reserved, plan.largest) == (nbytes + 1000, nbytes + 1024, 1 << 30)
+    assert (plan.blocks, plan.block_nbytes, plan.fits) == ((nbytes >> 30) + 1, nbytes + MIB, False)
+
+
+@given(st.integers(0, 1 << 16), st.integers(1, 1 << 15))
+def test_buffers_are_counted_as_they_are_cut(nbytes: int, most: int) -> None:
+    sizes = subbuffers.cut(nbytes, most)
+    assert dict(Counter(sizes)) == dict(subbuffers.counted(nbytes, most))
+    assert sum(sizes) == nbytes
+
+
+def test_blocks_of_their_own_are_found_among_the_empty_ones() -> None:
+    """However many are in use: a device with thousands of large arrays makes the next one as soon as the first."""
+    pool = Pool(1 << 40, lambda nbytes, kind: nbytes, lambda backing: None)
+    pieces = [pool.take(32 * MIB, memtypes.DEVICE) for _ in range(50)]
+    for piece in (pieces[7], pieces[33]):
+        pool.give(piece)
+    assert pool.take(32 * MIB, memtypes.UPLOAD).block not in (pieces[7].block, pieces[33].block)
+    assert pool.take(30 * MIB, memtypes.DEVICE).block is pieces[7].block
+    assert pool.take(20 * MIB, memtypes.DEVICE).block not in [piece.block for piece in pieces], "too small for it"
+    assert pool.take(32 * MIB, memtypes.DEVICE).block is pieces[33].block
+    assert pool.take(32 * MIB, memtypes.DEVICE).block not in [piece.block for piece in pieces]
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from vkpar import InvalidUsageError, UnsupportedError, WeightsError
 from vkpar.parallel import ModelSpec, spec_of
+from vkpar.parallel.cut.heads import split_heads
 from vkpar.parallel.cut.modules import parse_modules
 from vkpar.parallel.plan.placing import MODES, Placement, place_model
 from vkpar.parallel.plan.plan import choose
@@ -140,6 +141,90 @@ def test_quantised_weights_are_cut_between_blocks() -> None:
     narrow = replace(spec, heads=2, kv_heads=1)  # 256 columns: one block of each row
     with pytest.raises(UnsupportedError, match="between blocks of 256: one device gets all"):
         place_model(narrow, "tensor", even(2))
+
+
+@pytest.mark.parametrize("nranks", [2, 3, 4, 7])
+@pytest.mark.parametrize(
+    ("kind", "heads", "kv_heads", "width", "possible"),
+    [
+        ("q4_k", 6, 2, 128, False),
+        ("q4_k", 10, 2, 64, False),
+        ("q8_0", 9, 3, 40, False),
+        ("q4_k", 8, 2, 128, True),
+        ("q4_k", 5, 1, 128, True),  # what is left over at the end is no border
+        ("q8_0", 6, 2, 128, True),
+        ("float16", 6, 2, 40, True),
+    ],
+)
+def test_more_ranks_than_heads_of_keys_between_blocks(
+    caplog: pytest.LogCaptureFixture, nranks: int, kind: str, heads: int, kv_heads: int, width: int, possible: bool
+) -> None:
+    """Of a group of queries that ends within a block no rank can have a part: the plan says so, before it is loaded."""
+    spec = ModelSpec(1, 256, 512, heads, kv_heads, width, 1000, weights=kind)
+    if possible:
+        assert choose(spec, rig(nranks), even(nranks), mode="tensor", strict=True).mode == "tensor"
+        return
+    with pytest.raises(UnsupportedError, match=f"tensor: {heads} heads over {kv_heads} .* one device gets all"):
+        choose(spec, rig(nranks), even(nranks), mode="tensor", strict=True)
+    assert choose(spec, rig(nranks), even(nranks), mode="tensor").mode == "row"
+    assert "trying the mode row" in caplog.text
+
+
+@given(
+    kv_heads=st.integers(1, 12),
+    group=st.integers(1, 8),
+    width=st.sampled_from([16, 32, 40, 64, 80, 96, 128, 256]),
+    unit=st.sampled_from([1, 32, 256]),
+    ratios=st.lists(st.integers(0, 5), min_size=1, max_size=9).filter(any),
+)
+def test_heads_are_cut_at_borders_that_attention_and_blocks_have(
+    kv_heads: int, group: int, width: int, unit: int, ratios: list[int]
+) -> None:
+    found = split_heads(kv_heads * group, kv_heads, width, ratios, unit)
+    borders = found.queries.borders
+    assert borders[-1] == kv_heads * group
+    assert all(border * width % unit == 0 for border in borders if border != borders[-1])
+    for rank, (start, stop) in enumerate(found.keys):
+        first, last = found.queries.bounds(rank)
+        if first == last:
+            assert start == stop == 0
+            continue
+        assert ratios[rank] > 0
+        assert (start, stop) == (first // group, -(-last // group))
+        shares_one = stop - start == 1
+        assert shares_one or (first % group == last % group == 0), "whole groups, or a part of one"
+
+
+def test_what_kernels_do_not_see_as_a_whole_is_refused() -> None:
+    """A table, or keys of a block, that no binding holds: other modes have them in parts."""
+    table, keys = 32000 * 4096 * 2, 8 * 4096 * 128 * 2
+    facts = replace(rig(2), bindings=(table,) * 2)
+    assert choose(LLAMA, facts, even(2), mode="single", strict=True).mode == "single"
+    for kind, nbytes in (("float16", table - 1), ("q8_0", 32000 * 4096 // 32 * 34)):
+        spec, facts = replace(LLAMA, weights=kind, table=kind), replace(rig(2), bindings=(nbytes,) * 2)
+        with pytest.raises(UnsupportedError, match=r"single: rank 0 would have the embedding table in .*, and"):
+            choose(spec, facts, even(2), mode="single", strict=True)
+        assert choose(spec, facts, even(2), mode="tensor", strict=True).mode == "tensor"
+        assert choose(spec, facts, even(2)).mode == "tensor"
+    facts, small = replace(rig(2), bindings=(keys,) * 2), replace(LLAMA, vocabulary=100)
+    assert choose(small, facts, even(2), mode="single", context=4096, strict=True).context == 4096
+    with pytest.raises(UnsupportedError, match="layer: rank 0 would have a block's keys in "):
+        choose(small, facts, even(2), mode="layer", context=4097, strict=True)
+    assert choose(small, facts, even(2), mode="tensor", context=8192, strict=True).mode == "tensor"
+    with pytest.raises(UnsupportedError, match="heads have 516 elements, and attention takes 512"):
+        choose(replace(LLAMA, head_dim=516), rig(2), even(2))
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_without_measurements_there_is_no_estimate(mode: str) -> None:
+    facts = RigFacts(("a", "b"), (130 * GIB,) * 2)
+    made = choose(LLAMA, facts, (Fraction(1), Fraction(2)), mode=mode, strict=True)
+    assert (made.mode, made.seconds, made.as_dict()["seconds"]) == (mode, None, None)
+    assert "estimate" not in made.explain()
+    assert made.explain().startswith(f"mode {mode}, ")
+    if mode == "single":
+        assert made.ratios == (0, 1), "the larger ratio, the first of equals"
+        assert choose(LLAMA, facts, even(2), mode=mode).ratios == (1, 0)
 
 
 def test_a_file_of_several_formats() -> None:

@@ -48,6 +48,13 @@ def test_what_rises_late_is_waited_for_and_what_never_rests_is_not(monkeypatch: 
     assert restless.calls < 200
 
 
+def test_a_clock_that_rises_in_steps_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That of a GPU which waits for another one half of the time stands still for a few runs, and rises again."""
+    steps = Clock([0.075] * 4 + [0.06] * 4 + [0.05] * 4 + [0.0386])
+    monkeypatch.setattr(speed.time, "perf_counter", steps.perf_counter)
+    assert speed.settled([steps.run], [device(cpu=False)]) == [0.0386]
+
+
 def test_measures_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, order = Clock([0.05]), []
 

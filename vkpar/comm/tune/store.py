@@ -27,6 +27,7 @@ _log = logging.getLogger("vkpar")
 _FORMAT = 3
 _LEAST_COST, _MOST_COST = 1e-15, 1.0  # seconds per byte
 _MOST_SPIN_US = 1_000_000
+_unwritten: dict[tuple[Path | None, str], Tuning] = {}  # by folder and name, what could not be written there
 
 
 def describe(rig: Rig) -> dict[str, Any]:
@@ -56,18 +57,26 @@ def describe(rig: Rig) -> dict[str, Any]:
     }
 
 
+def _name(rig: Rig) -> str:
+    text = json.dumps(describe(rig), sort_keys=True)
+    return f"tuning-{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
+
+
 def path(rig: Rig) -> Path | None:
     """Return the rig's file, in ``VKPAR_CACHE_DIR``; None where that is not set and the user has no home."""
-    text = json.dumps(describe(rig), sort_keys=True)
     folder = cachedir.directory()
-    return folder and folder / f"tuning-{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
+    return folder and folder / _name(rig)
 
 
 def load(rig: Rig) -> Tuning | None:
-    """Return the tuning that was kept for the rig; None where there is no file, or one that makes no sense (logged)."""
-    file = path(rig)
-    if file is None:
-        return None
+    """Return the tuning that was kept for the rig; None where there is no file, or one that makes no sense (logged).
+
+    Where none could be written, it is what this process measured before.
+    """
+    folder, name = cachedir.directory(), _name(rig)
+    file = folder and folder / name
+    if file is None or (folder, name) in _unwritten:
+        return _unwritten.get((folder, name))
     try:
         kept = cachedir.read(file.name)
         ranks = [device.info for device in rig.devices]
@@ -153,14 +162,18 @@ def _natural(value: Any, *, optional: bool = False) -> int | None:
 
 
 def save(rig: Rig, tuning: Tuning) -> Path | None:
-    """Keep the tuning; return the file, or None where it cannot be written, or not safely (logged)."""
-    file = path(rig)
-    if file is None:
-        _log.warning("the tuning is not kept: there is no home directory; VKPAR_CACHE_DIR may name another one")
-        return None
-    document = {**asdict(tuning), "rig": describe(rig)}
+    """Keep the tuning; return the file, or None where it cannot be written, or not safely (logged).
+
+    What is not written, this process keeps.
+    """
+    name, document = _name(rig), {**asdict(tuning), "rig": describe(rig)}
+    written, why = None, "there is no home directory; VKPAR_CACHE_DIR may name another one"
     try:
-        return cachedir.write(file.name, json.dumps(document, indent=2).encode())
+        written = cachedir.write(name, json.dumps(document, indent=2).encode())
     except OSError as error:
-        _log.warning("the tuning is not kept: %s", error)
-        return None
+        why = str(error)
+    if written is not None:
+        return written
+    _unwritten[cachedir.directory(), name] = tuning
+    _log.warning("the tuning is not kept beyond this process: %s", why)
+    return None

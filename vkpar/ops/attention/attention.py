@@ -32,7 +32,7 @@ from vkpar.ops.reduce.passes import ceil_power
 if TYPE_CHECKING:
     from vkpar.vulkan.memory.buffer import BufferRange
 
-_MOST_WIDTH: Final = 512
+MOST_WIDTH: Final = 512
 _WORK_PER_NS: Final = 500  # multiply-adds of a slow GPU, for estimates
 
 
@@ -130,8 +130,8 @@ def _check(q: Array, k: Array, v: Array, mask: Array | None, lengths: Array | No
             f"attention: k and v {k.shape} do not fit q {q.shape}: they are (..., kv_heads, S, width), and kv_heads "
             "divides the heads of q"
         )
-    if q.shape[-1] > _MOST_WIDTH:
-        raise UnsupportedError(f"attention: rows have {q.shape[-1]} elements, and kernels take {_MOST_WIDTH} at most")
+    if q.shape[-1] > MOST_WIDTH:
+        raise UnsupportedError(f"attention: rows have {q.shape[-1]} elements, and kernels take {MOST_WIDTH} at most")
     if mask is not None:
         check_float("attention", mask.dtype)
         wanted = (*q.shape[:-1], k.shape[-2])

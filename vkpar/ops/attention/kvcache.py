@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from vkpar import dtypes
 from vkpar.abi import attention as abi
@@ -21,7 +21,7 @@ from vkpar.unpickled import Unpickled
 if TYPE_CHECKING:
     from vkpar.device import Device
 
-_PITCH = 8  # elements that rows are a multiple of, so that kernels read 16 bytes at once
+PITCH: Final = 8  # elements that rows are a multiple of, so that kernels read 16 bytes at once
 
 
 class KVCache(Unpickled):
@@ -56,7 +56,7 @@ class KVCache(Unpickled):
             raise InvalidUsageError("KVCache: kv_heads, tokens and width are whole numbers") from None
         if min(self.kv_heads, self.tokens, self.width) < 1:
             raise InvalidUsageError(f"KVCache: kv_heads, tokens and width are 1 or more: {kv_heads}, {tokens}, {width}")
-        self._pitch = -(-self.width // _PITCH) * _PITCH
+        self._pitch = -(-self.width // PITCH) * PITCH
         shape = self.kv_heads, self.tokens, self._pitch
         self._rows = device.zeros(shape, self.dtype), device.zeros(shape, self.dtype)
         self.k, self.v = (rows[:, :, : self.width] for rows in self._rows)

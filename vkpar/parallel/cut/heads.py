@@ -38,7 +38,8 @@ def split_heads(heads: int, kv_heads: int, width: int, ratios: Sequence[Fraction
     """Cut the heads of an attention over ranks.
 
     Where there are as many heads of keys and values as ranks that get any, they are dealt out with all their queries.
-    Where there are fewer, ranks are dealt out to them: those of one head have it each, and share its queries.
+    Where there are fewer, ranks are dealt out to them: those of one head have it each, and share its queries; but where
+    its queries end between two borders, heads stay together up to the next one, and are dealt out as they are.
 
     Args:
         heads: of queries.
@@ -55,8 +56,9 @@ def split_heads(heads: int, kv_heads: int, width: int, ratios: Sequence[Fraction
     group = heads // kv_heads
     active = [rank for rank, ratio in enumerate(ratios) if ratio > 0]
     counts = [0] * len(ratios)
-    if len(active) <= kv_heads:
-        dealt = cut(kv_heads, ratios, _units(unit, group * width)).counts
+    together = _units(unit, group * width)
+    if len(active) <= kv_heads or together > 1 < kv_heads:
+        dealt = cut(kv_heads, ratios, together).counts
         counts = [count * group for count in dealt]
     else:
         for ranks in np.array_split(np.asarray(active, dtype=object), kv_heads):

@@ -76,14 +76,12 @@ class Llama(Unpickled):
         for name, value in (("context", context), ("batch", batch)):
             if not isinstance(value, int) or value < 1:
                 raise InvalidUsageError(f"{name} is a whole number from 1, not {value!r}")
+        loading.check_types(dtype, inputs, cache_dtype)
         tensors = loading.lazy(weights)
         naming.check(config, tensors, "the model")
         self.config, self.comm, self.placement, self.context = config, comm, placement, context
         self._batch = batch
         self._length = 0
-        for name, kind in (("dtype", dtype or "float32"), ("inputs", inputs.replace("auto", "float32"))):
-            if kind not in ("float32", "float16", "bfloat16"):
-                raise InvalidUsageError(f"{name} is a type of floats, not {kind!r}")
         builder = Builder(config, tensors, comm, placement, progress, dtype, inputs)
         self._embedding = builder.embedding()
         self._blocks = [builder.block(number) for number in range(config.layers)]

@@ -13,6 +13,7 @@ from vkpar.arrays.array import Array
 from vkpar.comm.communicator import Communicator
 from vkpar.device import Device
 from vkpar.errors import InvalidUsageError, UnsupportedError
+from vkpar.ops.call.dispatch import FLOATS
 from vkpar.ops.quantized.weights import KINDS
 from vkpar.parallel.cut.sharded import SPLIT, Sharded
 from vkpar.parallel.cut.sharding import shard
@@ -89,6 +90,19 @@ def kind_of(tensor: LazyTensor, dtype: str | None = None) -> str:
     if tensor.kind is None:
         return tensor.dtype.name if dtype is None or len(tensor.shape) < 2 else dtype
     return tensor.kind.name if tensor.kind.name in PRODUCTS else "float16"
+
+
+def check_types(dtype: str | None, inputs: str, cache_dtype: object) -> None:
+    """Refuse types that a decoder cannot have, before anything is measured, read or allocated.
+
+    Raises:
+        InvalidUsageError: no type, or not float32, float16 or bfloat16; of the last two ``"auto"`` is left alone.
+    """
+    given = {"dtype": "float32" if dtype is None else dtype, "inputs": inputs, "cache_dtype": cache_dtype}
+    for name, kind in given.items():
+        auto = isinstance(kind, str) and kind == "auto" and name != "dtype"
+        if not auto and dtypes.resolve(kind).name not in FLOATS:
+            raise InvalidUsageError(f"{name} is {', '.join(FLOATS)}, not {kind!r}")
 
 
 def in_halves(kind: str, devices: Sequence[Device]) -> bool:

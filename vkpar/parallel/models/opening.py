@@ -114,6 +114,7 @@ class ModelFile:
             UnsupportedError: a split that the decoder cannot have.
             OutOfMemoryError: no room.
         """
+        loading.check_types(dtype, inputs, cache_dtype)
         if cache_dtype == "auto":
             cache_dtype = loading.cache_type(self.weights, comm.devices, dtype)
         spec = self.spec(cache_dtype, dtype)

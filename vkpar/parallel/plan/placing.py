@@ -12,13 +12,15 @@ from typing import Final
 
 from vkpar import dtypes
 from vkpar.errors import InvalidUsageError, UnsupportedError
+from vkpar.ops.attention.kvcache import PITCH
 from vkpar.parallel.cut.heads import Heads, split_heads
 from vkpar.parallel.cut.split import Split, cut
 from vkpar.parallel.files.blocks import FORMATS
 from vkpar.parallel.plan.scratch import Widths, block_nbytes, most_rows, slices_nbytes, stored_as
 from vkpar.parallel.plan.spec import ModelSpec, Weight, stored
 from vkpar.parallel.plan.states import COLLECT, COLUMN, ROW, SEND, SUM, Placed, Step, collectives, infer
-from vkpar.vulkan.memory.pool import padded
+from vkpar.vulkan.machine.physical import ALIGNMENT
+from vkpar.vulkan.memory.pool import padded, round_up
 
 MODES: Final = ("tensor", "row", "layer", "single")  # each falls back to the next
 ELIGIBLE: Final = 256  # a row split slices weights of so many rows and columns at least
@@ -95,6 +97,15 @@ class Placement:
             return 0
         each = padded(self.kv_heads[rank] * context * spec.head_dim * dtypes.resolve(spec.cache).itemsize)
         return 2 * each * self.blocks[rank] if self.kv_heads[rank] else 0
+
+    def seen(self, spec: ModelSpec, rank: int, context: int) -> dict[str, int]:
+        """Return, by name, the bytes of what a kernel of a rank has to see as a whole; there are pieces of all else."""
+        table = next(tensor.nbytes[rank] for tensor in self.tensors if tensor.name == "embedding")
+        found = {"the embedding table": table + ALIGNMENT * (spec.weights_outside()[0].kind in FORMATS)}
+        if spec.decoder:
+            keys = self.kv_heads[rank] * context * round_up(spec.head_dim, PITCH)
+            found["a block's keys"] = keys * dtypes.resolve(spec.cache).itemsize
+        return found
 
     def activations(
         self, spec: ModelSpec, rank: int, context: int, batch: int, piece: int, *, turned: bool = False

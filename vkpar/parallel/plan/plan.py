@@ -10,7 +10,9 @@ from typing import Final
 
 from vkpar import text
 from vkpar.comm.communicator import Communicator
+from vkpar.device import Device
 from vkpar.errors import InvalidUsageError, UnsupportedError
+from vkpar.ops.attention.attention import MOST_WIDTH
 from vkpar.ops.tiles.cpu import has_wide
 from vkpar.parallel.cut.split import Ratios, Rig, cut, devices_of, free_memory, shares
 from vkpar.parallel.plan.placing import MODES, Placement, place_model
@@ -18,6 +20,7 @@ from vkpar.parallel.plan.report import MOST_CONTEXT, Plan, RankMemory, RigFacts,
 from vkpar.parallel.plan.scratch import batch_of
 from vkpar.parallel.plan.spec import ModelSpec
 from vkpar.parallel.rates import speed
+from vkpar.vulkan.memory.subbuffers import GRANULE
 
 _log = logging.getLogger("vkpar")
 
@@ -36,7 +39,8 @@ def plan(
 ) -> Plan:
     """Return how a model is split over a rig.
 
-    The devices' speeds and the cost of a sum are measured the first time (less than a second on GPUs), and kept. Where
+    Where the mode is ``"auto"`` or the ratios are ``"speed"``, the devices' speeds and the cost of a sum are measured
+    the first time (a second or two on GPUs), and kept; else nothing is measured, and there is no estimate. Where
     ``ratios`` is ``"speed"`` and the shares do not fit the devices' memory, shares by memory are tried next.
 
     Args:
@@ -44,9 +48,9 @@ def plan(
         comm: a communicator, or its devices; of devices a communicator is made to measure a sum.
         mode: ``"tensor"``: each rank has some heads, some of the feed-forward width and some of the vocabulary of all
             blocks. ``"row"``: one rank has all but slices of large weights. ``"layer"``: each rank has some blocks.
-            ``"single"``: the fastest rank has all, the first of equals. ``"auto"``: the one with the lowest estimate
-            that fits, or a simpler one whose estimate is as good as that. A mode that is not possible falls back to
-            the next of this order, with a warning.
+            ``"single"``: the rank with the largest ratio has all, the first of equals. ``"auto"``: the one with the
+            lowest estimate that fits, or a simpler one whose estimate is as good as that. A mode that is not possible
+            falls back to the next of this order, with a warning.
         ratios: what each rank gets, as :func:`split` takes it. Where ``"auto"`` takes ``"single"``, numbers say no more
             than which ranks may have it: that is a warning.
         context: tokens that there is room for.
@@ -56,6 +60,7 @@ def plan(
     Raises:
         InvalidUsageError: an unknown mode; a context or batch below 1; ratios that :func:`split` refuses.
         UnsupportedError: no mode is possible, or with ``strict`` the one that was asked for; the message says why.
+            Heads that are wider than attention takes.
     """
     if mode not in (*MODES, "auto"):
         raise InvalidUsageError(f"there is no mode {mode!r}; there are auto, {', '.join(MODES)}")
@@ -64,8 +69,9 @@ def plan(
             raise InvalidUsageError(f"{name} is a whole number from 1 to {MOST_CONTEXT}, not {value!r}")
     devices = devices_of(comm)
     found = shares(devices, ratios)
-    facts = measured(spec, comm)
-    spare = shares(devices, "memory") if isinstance(ratios, str) and ratios == "speed" and any(facts.free) else None
+    by_speed = isinstance(ratios, str) and ratios == "speed"
+    facts = measured(spec, comm) if mode == "auto" or by_speed else known(devices)
+    spare = shares(devices, "memory") if by_speed and any(facts.free) else None
     made = choose(spec, facts, found, spare, mode=mode, context=context, batch=batch, strict=strict)
     numbered = not isinstance(ratios, str) or "," in ratios
     if mode == "auto" and made.mode == "single" and numbered and sum(ratio > 0 for ratio in found) > 1:
@@ -76,6 +82,18 @@ def plan(
     return made
 
 
+def known(devices: Sequence[Device]) -> RigFacts:
+    """Return what a plan knows of devices of which nothing was measured."""
+    limits = [device.limits for device in devices]
+    return RigFacts(
+        names=tuple(map(str, devices)),
+        free=tuple(free_memory(devices)),
+        piece=batch_of(devices),
+        turned=frozenset(rank for rank, device in enumerate(devices) if has_wide(device.info)),
+        bindings=tuple(min(each.max_storage_buffer_range, each.max_buffer // GRANULE * GRANULE) for each in limits),
+    )
+
+
 def measured(spec: ModelSpec, comm: Rig) -> RigFacts:
     """Return what a plan knows of a rig, measured now or earlier."""
     devices = devices_of(comm)
@@ -84,14 +102,11 @@ def measured(spec: ModelSpec, comm: Rig) -> RigFacts:
     else:
         with Communicator(devices) as made:
             seconds = speed.sum_seconds(made, spec.width)
-    return RigFacts(
-        names=tuple(map(str, devices)),
-        free=tuple(free_memory(devices)),
+    return replace(
+        known(devices),
         speeds=tuple(speed.speeds(devices)),
         op_seconds=tuple(speed.levelled(devices, [speed.op_seconds(device, spec.width) for device in devices])),
         sum_seconds=seconds,
-        piece=batch_of(devices),
-        turned=frozenset(rank for rank, device in enumerate(devices) if has_wide(device.info)),
     )
 
 
@@ -124,6 +139,8 @@ def choose(
             return _attempt(spec, facts, each, ratios, spare, context, batch)
         return _without_slow(facts, ratios, spare, lambda a, b: _attempt(spec, facts, each, a, b, context, batch))
 
+    if spec.head_dim > MOST_WIDTH:
+        raise UnsupportedError(f"the model's heads have {spec.head_dim} elements, and attention takes {MOST_WIDTH}")
     if mode == "auto":
         return _fastest(facts, attempt)
     reasons: list[str] = []
@@ -151,11 +168,12 @@ def _fastest(facts: RigFacts, attempt: Callable[[str], Plan]) -> Plan:
             refused.append(str(error))
     if not found:
         raise UnsupportedError("no mode is possible: " + "; ".join(refused))
-    fastest = min(found, key=lambda mode: found[mode].seconds)
-    best = next(mode for mode, made in found.items() if made.seconds <= _ALIKE * found[fastest].seconds)
+    least = min(map(_estimate, found.values()))
+    best = next(mode for mode, made in found.items() if _estimate(made) <= _ALIKE * least)
     others = [f"{mode} would take {_took(made, facts)}" for mode, made in found.items() if mode != best]
     reason = f"{best}: {'; '.join([*others, f'{best} {_took(found[best], facts)}'])}"
-    near = [mode for mode, made in found.items() if mode != best and made.seconds <= _ALIKE * found[best].seconds]
+    most = _ALIKE * _estimate(found[best])
+    near = [mode for mode, made in found.items() if mode != best and _estimate(made) <= most]
     if near:
         alike = f"{' and '.join([best, *near])} differ by less than estimates are off"
         idle = " (of one text, ranks with blocks of their own take turns)" if "layer" in near else ""
@@ -163,10 +181,15 @@ def _fastest(facts: RigFacts, attempt: Callable[[str], Plan]) -> Plan:
     return replace(found[best], reasons=(reason, *refused, *found[best].reasons))
 
 
+def _estimate(made: Plan) -> float:
+    assert made.seconds is not None, "what is compared was measured"
+    return made.seconds
+
+
 def _took(made: Plan, facts: RigFacts) -> str:
     count = sum(made.collectives.values())
     sums = f" ({count} sums or moves of {facts.sum_seconds * 1e6:.3g} us)" if count else ""
-    return f"{made.seconds * 1e3:.3g} ms a token{sums}"
+    return f"{_estimate(made) * 1e3:.3g} ms a token{sums}"
 
 
 _Exact = tuple[Fraction, ...]
@@ -195,12 +218,12 @@ def _without_slow(
     if not found:
         assert failed is not None
         raise failed
-    best = min(found, key=lambda made: made.seconds)
+    best = min(found, key=_estimate)
     if best is found[0]:
         return best
     idle = [rank for rank, (a, b) in enumerate(zip(found[0].ratios, best.ratios, strict=True)) if a and not b]
     names = ", ".join(f"rank {rank} ({facts.names[rank]})" for rank in idle)
-    times = f"{found[0].seconds * 1e3:.3g} ms with it, {best.seconds * 1e3:.3g} without"
+    times = f"{_estimate(found[0]) * 1e3:.3g} ms with it, {_estimate(best) * 1e3:.3g} without"
     return replace(best, reasons=(*best.reasons, f"{best.mode}: {names} gets nothing: a token would take {times}"))
 
 
@@ -236,6 +259,10 @@ def _attempt(
             need, free = text.units(memory[lacking].total), text.units(memory[lacking].free)
             short = short or f"{mode}: rank {lacking} would need {need} and has {free} free"
             continue
+        unseen = _unseen(spec, facts, placement, context)
+        if unseen is not None:
+            short = short or f"{mode}: {unseen}"
+            continue
         reasons = _left_out(facts, placement, given)
         if number:
             how = "on another rank than the fastest" if mode == "single" else "by memory in place of speed"
@@ -259,9 +286,19 @@ def _attempt(
     raise UnsupportedError(short)
 
 
+def _unseen(spec: ModelSpec, facts: RigFacts, placement: Placement, context: int) -> str | None:
+    """Say what a rank would have that its kernels do not see as a whole; None for nothing."""
+    for rank, most in enumerate(facts.bindings):
+        for what, nbytes in placement.seen(spec, rank, context).items():
+            if nbytes > most:
+                return f"rank {rank} would have {what} in {text.units(nbytes)}, and a kernel sees {text.units(most)}"
+    return None
+
+
 def _alone(facts: RigFacts, ratios: Sequence[Fraction]) -> list[tuple[Fraction, ...]]:
-    """Return the ratios that give all to one rank, for each rank with a share, the fastest first."""
-    ranks = sorted((rank for rank, ratio in enumerate(ratios) if ratio > 0), key=lambda rank: -facts.speeds[rank])
+    """Return the ratios that give all to one rank, for each rank with a share, the fastest first, else the largest."""
+    first = facts.speeds or ratios
+    ranks = sorted((rank for rank, ratio in enumerate(ratios) if ratio > 0), key=lambda rank: -first[rank])
     return [tuple(Fraction(rank == best) for rank in range(len(ratios))) for best in ranks]
 
 
@@ -302,12 +339,14 @@ def _left_out(facts: RigFacts, placement: Placement, ratios: Sequence[Fraction])
     return reasons
 
 
-def _seconds(facts: RigFacts, placement: Placement) -> float:
-    """Return the estimate of one token: what is read over the speed, operations, and collectives.
+def _seconds(facts: RigFacts, placement: Placement) -> float | None:
+    """Return the estimate of one token: what is read over the speed, operations, and collectives; None without speeds.
 
     Between two collectives the ranks work side by side, and the slowest counts; ranks that have blocks of their own
     work one after the other.
     """
+    if not facts.speeds:
+        return None
     seconds = 0.0
     for stage in placement.stages:
         work = zip(stage.nbytes, stage.operations, facts.speeds, facts.op_seconds, strict=True)

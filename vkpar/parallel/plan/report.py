@@ -22,20 +22,22 @@ class RigFacts:
     Attributes:
         names: of the devices.
         free: bytes for arrays, a headroom left out.
-        speeds: bytes of weights a second.
+        speeds: bytes of weights a second; none where nothing was measured.
         op_seconds: of an operation in a graph, besides what it reads of weights.
         sum_seconds: by which a sum of the residual stream over the ranks makes a step longer.
         piece: tokens of a prompt that go through the blocks together.
         turned: the ranks whose products of many rows take copies of transposed weights.
+        bindings: the most bytes that a kernel sees at once; none where that is no limit.
     """
 
     names: tuple[str, ...]
     free: tuple[int, ...]
-    speeds: tuple[float, ...]
-    op_seconds: tuple[float, ...]
-    sum_seconds: float
+    speeds: tuple[float, ...] = ()
+    op_seconds: tuple[float, ...] = ()
+    sum_seconds: float = 0.0
     piece: int = BATCH
     turned: frozenset[int] = frozenset()
+    bindings: tuple[int, ...] = ()
 
     @property
     def nranks(self) -> int:
@@ -81,7 +83,7 @@ class Plan:
         splits: ``"heads"``, ``"inner"`` and ``"vocabulary"`` of a tensor split, ``"layers"`` of a layer split.
         tensors: by tensor how it is cut, its bytes by rank, and the collective after it.
         memory: by rank.
-        seconds: the estimate of one token at the beginning of a text.
+        seconds: the estimate of one token at the beginning of a text; None where nothing was measured.
         collectives: of one token, by name.
         reasons: why this mode, and why none of those that come before it.
         context: tokens that there is room for; ``batch`` texts at once.
@@ -96,7 +98,7 @@ class Plan:
     splits: dict[str, Split]
     tensors: tuple[TensorPlan, ...]
     memory: tuple[RankMemory, ...]
-    seconds: float
+    seconds: float | None
     collectives: dict[str, int]
     reasons: tuple[str, ...]
     context: int
@@ -141,12 +143,12 @@ class Plan:
             )
             for rank, (each, name) in enumerate(zip(self.memory, self.names, strict=True))
         ]
+        estimate = "" if self.seconds is None else f" {self.seconds * 1e3:.3g} ms a token (estimate),"
         titles = ("rank", "weights", "cache", "between", "together", "free", "fits", "device")
         sums = ", ".join(f"{count} {name}" for name, count in self.collectives.items() if count) or "no collective"
         return "\n".join(
             [
-                f"mode {self.mode}, {self.seconds * 1e3:.3g} ms a token (estimate), {sums} a token, "
-                f"context {self.context}",
+                f"mode {self.mode},{estimate} {sums} a token, context {self.context}",
                 "",
                 *lines,
                 "",

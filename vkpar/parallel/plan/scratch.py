@@ -7,10 +7,12 @@ size, and of no other size, as in a graph (:mod:`vkpar.vulkan.memory.recycle`).
 from __future__ import annotations
 
 import functools
-import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from vkpar import dtypes
 from vkpar.ops.quantized import scratch
@@ -26,11 +28,12 @@ BATCH: Final = 512  # tokens of a prompt that go through the blocks together
 _LONG: Final = 2048  # where all devices are GPUs with much memory: products of more rows are faster, and sums fewer
 _MUCH: Final = 32 << 30
 _LEAST: Final = 128
-# Rows that a GPU computes in what a piece takes besides. An 8B shape's rates of prompts on H200s say 250 (512 and 2,048
-# tokens by graphs) to 550 (256 eager rows, and 512 by graphs).
-_FIXED: Final = 320
-_UNPACKING: Final = 200  # more where quantised weights are made anew; both lengths say 40, that of 512 alone 200
+# Rows that a GPU computes in what a piece takes besides. Pieces of an 8B shape of 128 to 2,048 rows took two H200s in
+# graphs 11.0, 17.8, 28.5, 52.9 and 106 ms in float16; of Q4_K 22.8, 28.9, 38.6, 65.3 and 120.
+_FIXED: Final = 128
+_UNPACKING: Final = 180  # more where quantised weights are made anew
 _UNIT: Final = 64
+_ALIKE: Final = 16  # times as long as what it takes to run a shorter last piece
 FEW: Final = 8  # rows of inputs from which on these are rounded to halves for matrix units
 _F32: Final = 4
 _HALF: Final = 2
@@ -48,7 +51,7 @@ def piece_rows(tokens: int, stages: int, batch: int = BATCH, *, unpacks: bool = 
 
     Where blocks lie on several ranks, these work on different pieces at a time. Of p pieces over s ranks the last one
     is done after p + s - 1 turns, each of which takes as long as a piece's rows and a fixed number of further ones do.
-    So short prompts stay whole.
+    So short prompts stay whole. Pieces of one length are preferred, as GPUs run those by graphs.
 
     Args:
         tokens: of the prompt.
@@ -58,10 +61,22 @@ def piece_rows(tokens: int, stages: int, batch: int = BATCH, *, unpacks: bool = 
     """
     if stages == 1:
         return batch
-    best = math.isqrt((_FIXED + _UNPACKING * unpacks) * tokens // (stages - 1))
-    pieces = max(round(tokens / max(best, 1)), 1)
-    rows = -(-tokens // pieces // _UNIT) * _UNIT
-    return min(max(rows, _LEAST), batch)
+    return int(_rows_of(np.array([tokens]), stages, batch, _FIXED + _UNPACKING * unpacks)[0])
+
+
+def _rows_of(tokens: NDArray[np.int64], stages: int, batch: int, fixed: int) -> NDArray[np.int64]:
+    """Return :func:`piece_rows` of prompts over several stages."""
+    best = np.maximum(np.sqrt(fixed * tokens // (stages - 1)).astype(np.int64), 1)
+    found, costs = [], []
+    for more in (-1, 0, 1):
+        pieces = np.maximum(tokens // best + more, 1)
+        rows = np.maximum(-(-tokens // pieces // _UNIT) * _UNIT, _LEAST)
+        turns = -(-tokens // rows) + stages - 1
+        uneven = (tokens > rows) & (tokens % rows > 0)
+        found.append(rows)
+        costs.append(turns * (rows + fixed) * (_ALIKE + uneven))
+    cheapest: NDArray[np.int64] = np.minimum(np.choose(np.argmin(costs, axis=0), found), batch)
+    return cheapest
 
 
 def unpacks_some(kinds: Iterable[str]) -> bool:
@@ -74,12 +89,10 @@ def most_rows(context: int, stages: int, batch: int, *, unpacks: bool = False) -
     """Return the most tokens that go through the blocks together of any prompt of up to ``context``."""
     if stages == 1:
         return min(context, batch)
-    most = 0
-    for tokens in range(1, context + 1):  # longer prompts may come in shorter pieces
-        most = max(most, min(tokens, piece_rows(tokens, stages, batch, unpacks=unpacks)))
-        if most == batch:
-            break
-    return most
+    fixed = _FIXED + _UNPACKING * unpacks
+    longest = 4 * batch * batch * (stages - 1) // fixed + 1  # from there on all pieces are as long as can be
+    tokens = np.arange(1, min(context, longest) + 1)  # of all lengths: longer prompts may come in shorter pieces
+    return int(np.minimum(tokens, _rows_of(tokens, stages, batch, fixed)).max())
 
 
 class Widths(NamedTuple):

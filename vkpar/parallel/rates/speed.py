@@ -33,7 +33,8 @@ _OPERATIONS: Final = 3  # of a link: two products and a norm
 _LAUNCHES: Final = 5
 _RISE: Final = 0.4  # seconds of work after which a GPU's clock has risen
 _RISE_CPU: Final = 0.1
-_LONGEST: Final = 2.0
+_LONGEST: Final = 3.0
+_QUIET: Final = 5  # turns without a fall: a GPU that has work half of the time takes seconds to rise, step by step
 _STILL: Final = 0.98  # of the least before: what is not below it is no fall
 _ALIKE: Final = 1.05  # times the least: what equal devices are measured to differ by, from one moment to the next
 
@@ -119,14 +120,16 @@ def settled(measures: Sequence[Callable[[], float]], devices: Sequence[Device]) 
     """Return the least of what each of ``measures`` returns, called in turns until none falls any more."""
     least = [float("inf")] * len(measures)
     start = fell = time.perf_counter()
-    rise = _RISE_CPU if all(device.info.is_cpu for device in devices) else _RISE
+    cpu = all(device.info.is_cpu for device in devices)
+    rise, now = _RISE_CPU if cpu else _RISE, start
     while True:
-        found = [measure() for measure in measures]
+        begun, found = now, [measure() for measure in measures]
         now = time.perf_counter()
+        quiet = max(rise / 4, 0 if cpu else _QUIET * (now - begun))
         if any(new < _STILL * old for new, old in zip(found, least, strict=True)):
             fell = now
         least = [min(pair) for pair in zip(found, least, strict=True)]
-        if now - start >= _LONGEST or (now - start >= rise and now - fell >= rise / 4):
+        if now - start >= _LONGEST or (now - start >= rise and now - fell >= quiet):
             return least
 
 

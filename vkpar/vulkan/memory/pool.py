@@ -159,10 +159,10 @@ class Pool:
 
     def _with_room(self, nbytes: int, kind: str, number: int) -> Block | None:
         """Return the oldest block with room, so that younger ones become empty; of the own ones the smallest."""
-        blocks = self._blocks.get((kind, number), [])
         if number != _OWN:
-            return next((block for block in blocks if block.free.largest >= nbytes), None)
-        fitting = [b for b in blocks if b.free.empty and 0 <= b.nbytes - nbytes <= b.nbytes // _WASTE_SHARE]
+            return next((b for b in self._blocks.get((kind, number), ()) if b.free.largest >= nbytes), None)
+        empty = (block for block in self._empty if block.dedicated and block.kind == kind)
+        fitting = [block for block in empty if 0 <= block.nbytes - nbytes <= block.nbytes // _WASTE_SHARE]
         return min(fitting, key=lambda block: block.nbytes, default=None)
 
     def give(self, piece: Piece) -> None:

@@ -19,8 +19,14 @@ _AT_ZERO = [0]  # where the one buffer of an array begins
 
 def cut(nbytes: int, most: int) -> list[int]:
     """Return the sizes of the sub-buffers for ``nbytes`` where none may have more than ``most`` bytes."""
+    return [size for size, count in counted(nbytes, most) for _ in range(count)]
+
+
+def counted(nbytes: int, most: int) -> list[tuple[int, int]]:
+    """Return the sizes that :func:`cut` gives, each with how many of it follow each other."""
     most = max(most // GRANULE, 1) * GRANULE
-    return [min(most, nbytes - start) for start in range(0, nbytes, most)]
+    whole, rest = divmod(nbytes, most)
+    return [(size, count) for size, count in ((most, whole), (rest, 1)) if size and count]
 
 
 class SubBuffers:
