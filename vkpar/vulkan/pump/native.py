@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import functools
 import importlib
+import os
 from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
-from vkpar.errors import CommunicatorError, OutOfMemoryError, UnsupportedError
+from vkpar.errors import OutOfMemoryError, UnsupportedError
 from vkpar.vulkan import api
 from vkpar.vulkan.pump.ports import HISTOGRAM_BUCKETS, Batch, BridgeStats, QueueHandles, enqueue_lock
 
@@ -186,11 +187,15 @@ class CGroup:
         """Start a waiter thread per source queue that is bridged somewhere.
 
         Raises:
-            CommunicatorError: the system starts no thread.
+            OutOfMemoryError: the system starts no thread.
         """
         error = self._c.lib.vkp_group_start(self.handle, spin_ns)
         if error:
-            raise CommunicatorError(f"cannot start a bridge thread: errno {error}")
+            raise OutOfMemoryError(
+                "VK_ERROR_OUT_OF_HOST_MEMORY",
+                "pthread_create",
+                message=f"the system has nothing left for a thread between ranks: {os.strerror(error)}",
+            )
 
     def shape(self, batches: Sequence[Batch]) -> CShape:
         """Prepare ``batches``, given in one global order, for programs with any command buffers."""
