@@ -100,7 +100,7 @@ class Compiler:
         self._vk, self._instance = api.load(), instance.get()
         self._device = self._open()
         names = ("vkGetPipelineExecutableStatisticsKHR", "vkGetPipelineExecutablePropertiesKHR")
-        self._statistics, self._executables = (self._vk.device_function(self._device, name) for name in names)
+        self._statistics, self._executables = ((name, self._vk.device_function(self._device, name)) for name in names)
 
     def _open(self) -> Any:
         """Return a VkDevice with every feature that kernels may need."""
@@ -209,14 +209,16 @@ class Compiler:
         """Return the members of :class:`Built` that the driver knows."""
         vk, found = self._vk, {}
         pipeline_info = vk.struct("VkPipelineInfoKHR", pipeline=pipeline)
+        name, function = self._executables
         stages = vk.enumerate(
-            "VkPipelineExecutablePropertiesKHR", self._executables, self._device, pipeline_info, chained=True
+            "VkPipelineExecutablePropertiesKHR", name, self._device, pipeline_info, function=function, chained=True
         )
         if len(stages) != 1:
             raise ReportError(f"{self.info.name}: a compute pipeline of {len(stages)} executables")
         info = vk.struct("VkPipelineExecutableInfoKHR", pipeline=pipeline)
+        name, function = self._statistics
         for item in vk.enumerate(
-            "VkPipelineExecutableStatisticKHR", self._statistics, self._device, info, chained=True
+            "VkPipelineExecutableStatisticKHR", name, self._device, info, function=function, chained=True
         ):
             found[vk.text(item.name).lower()] = int(item.value.u64)
         try:

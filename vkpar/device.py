@@ -15,7 +15,7 @@ from vkpar.arrays.array import Array
 from vkpar.arrays.elements import host_elements
 from vkpar.arrays.host import HostArray
 from vkpar.arrays.operators import operations
-from vkpar.errors import InvalidUsageError
+from vkpar.errors import InvalidUsageError, VkparError
 from vkpar.plans import Plans
 from vkpar.unpickled import Unpickled
 from vkpar.vulkan import api, capturing
@@ -255,14 +255,25 @@ class Device(Unpickled):
         """Wait for pending work and free everything; a second call does nothing.
 
         Where nothing moves for 30 s the device is given up: its handles are leaked.
+
+        Raises:
+            VkparError: what closing a communicator or a graph on it raised first; the device is closed nevertheless.
         """
         close_orphans()  # a garbage collector may have dropped communicators of this device
         self._logical.refuse_calls()  # no communicator is made from now on
+        errors: list[VkparError] = []
         for child in [*self._children, *self._pairs]:
-            child.close()
+            try:
+                child.close()
+            except VkparError as error:
+                errors.append(error)
         self._pairs.clear()
+        if not errors:
+            self._logical.outlive(close_orphans)
         self._logical.close()
         _owners.pop(self._logical, None)
+        if errors:
+            raise errors[0]
 
     def __del__(self) -> None:
         if hasattr(self, "_logical") and not self._logical.done:  # a close may have been interrupted
@@ -304,7 +315,7 @@ def close_orphans() -> None:
     for item in sorted(dropped, key=lambda item: isinstance(item, Device)):
         _close_quietly(item)
     for logical, owner in _owners.copy().items():
-        if owner() is None:
+        if owner() is None and not logical.users:
             _close_quietly(logical)
             _owners.pop(logical, None)
 
@@ -372,6 +383,7 @@ def _default(found: list[DeviceInfo]) -> list[DeviceInfo]:
 
 @atexit.register
 def _close_all() -> None:
+    instance.end()
     close_orphans()
     for device in list(_open_devices):
         _close_quietly(device)

@@ -2,11 +2,31 @@
 
 from __future__ import annotations
 
+import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
+
+_LIMITS = {
+    errno.EMFILE: "VK_ERROR_TOO_MANY_OBJECTS",
+    errno.ENFILE: "VK_ERROR_TOO_MANY_OBJECTS",
+    errno.ENOMEM: "VK_ERROR_OUT_OF_HOST_MEMORY",
+    errno.EAGAIN: "VK_ERROR_OUT_OF_HOST_MEMORY",
+}
 
 
 class VkparError(Exception):
-    """Root of every error raised by vkpar."""
+    """Root of every error raised by vkpar; it can be pickled, for a process pool, and copied."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return what makes an equal one: exceptions' own way would call ``__init__`` with the whole message."""
+        return _again, (type(self), self.args), self.__dict__
+
+
+def _again(kind: type[VkparError], arguments: tuple[Any, ...]) -> VkparError:
+    made: VkparError = (OSError if issubclass(kind, OSError) else Exception).__new__(kind, *arguments)
+    made.args = arguments  # OSErrors leave this to __init__
+    return made
 
 
 class InvalidUsageError(VkparError, ValueError):
@@ -76,7 +96,7 @@ class DeviceLostError(VulkanError):
 
 
 class OutOfMemoryError(VulkanError, MemoryError):
-    """No host or device memory is left for the call."""
+    """No memory is left for the call, of a device or the host; or no file descriptor, or no thread."""
 
 
 class ValidationError(VkparError):
@@ -113,3 +133,22 @@ class CommunicatorError(VkparError):
     def __init__(self, message: str, details: dict[str, Any] | None = None) -> None:
         super().__init__(message)
         self.details = details or {}
+
+
+@contextmanager
+def within_limits(what: str) -> Iterator[None]:
+    """Raise the typed error where Python finds that the system has nothing left for ``what``.
+
+    Raises:
+        OutOfMemoryError: no file descriptor, no memory, or no thread; other errors of the system stay as they are.
+    """
+    try:
+        yield
+    except (OSError, RuntimeError) as error:
+        if not isinstance(error, OSError):
+            result = "VK_ERROR_OUT_OF_HOST_MEMORY" if "new thread" in str(error) else None  # Python has no other sign
+        else:
+            result = _LIMITS.get(error.errno or 0)
+        if result is None:
+            raise
+        raise OutOfMemoryError(result, "", message=f"the system has nothing left for {what}: {error}") from error

@@ -14,7 +14,7 @@ from vkpar.arrays.array import Array
 from vkpar.arrays.host import CPU, HostArray, HostMemory
 from vkpar.arrays.shape import dimensions
 from vkpar.device import Device
-from vkpar.errors import DLPackError, InvalidUsageError, OutOfMemoryError, UnsupportedError
+from vkpar.errors import DLPackError, InvalidUsageError, UnsupportedError
 from vkpar.vulkan.memory.hostmemory import HostArena, HostBlock
 from vkpar.vulkan.memory.memory import check_size
 from vkpar.vulkan.memory.pool import round_up
@@ -106,10 +106,7 @@ def _alignment(devices: list[Device]) -> int:
 
 
 def _allocate(nbytes: int, alignment: int) -> HostBlock:
-    try:
-        arena = HostArena(nbytes, alignment)
-    except (OSError, OverflowError) as error:
-        raise OutOfMemoryError("VK_ERROR_OUT_OF_HOST_MEMORY", "mmap", f"{nbytes} bytes: {error}") from error
+    arena = HostArena(nbytes, alignment)
     return HostBlock(arena.address, arena.nbytes, arena)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Generator
 from numbers import Real
 from typing import Any
 
-from vkpar.errors import InvalidUsageError, VkparError
+from vkpar.errors import InvalidUsageError, VkparError, within_limits
 
 _NS = 1_000_000_000
 
@@ -79,4 +79,6 @@ class Waitable(ABC):
         return None
 
     def __await__(self) -> Generator[Any, None, None]:
-        return asyncio.get_running_loop().run_in_executor(None, self.wait).__await__()
+        with within_limits("a thread of the event loop's executor"):
+            future = asyncio.get_running_loop().run_in_executor(None, self.wait)
+        return future.__await__()

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.device
 @pytest.fixture
 def cache(device: vkpar.Device) -> Iterator[PipelineCache]:
     """An empty cache on the device."""
-    made = PipelineCache(device.logical.handle)
+    made = PipelineCache(device.logical.handle, device.logical.gate)
     yield made
     made.close()
 
@@ -56,12 +56,12 @@ def test_constants_of_a_device_are_those_of_own_kernels(device: vkpar.Device, mo
 
     monkeypatch.setattr(kernel.Pipeline, "_create", noting)
     spirv = shader.shipped("add_f32_f32")
-    with closing(PipelineCache(device.logical.handle, packs_halves=True)) as cache:
+    with closing(PipelineCache(device.logical.handle, device.logical.gate, packs_halves=True)) as cache:
         cache.shipped("add_f32_f32", 3, 24)
         held = [cache.lease("key", spirv, "main", 3, 24, own=own) for own in (True, False)]
         assert given == [1, 1, None]
         del held
-    with closing(PipelineCache(device.logical.handle)) as cache:
+    with closing(PipelineCache(device.logical.handle, device.logical.gate)) as cache:
         cache.shipped("add_f32_f32", 3, 24)
     assert given[3:] == [None]
 

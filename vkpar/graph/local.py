@@ -75,6 +75,8 @@ class Local:
         self._marked = True  # else an interrupt came right after the submits
         self._group = CGroup([queue.port for queue in self._queues], 0)
         try:
+            for logical in self._logical:
+                logical.users.add(self)
             self._recorded = record({})
             self._program = self._group.program(self._recorded.batches)
         except BaseException:
@@ -120,3 +122,5 @@ class Local:
                     part.close()
             self._recorded = None
         self._group.close()
+        for logical in self._logical:
+            logical.users.discard(self)

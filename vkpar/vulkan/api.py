@@ -228,8 +228,17 @@ class Api:
         pointer = self.lib.vkGetInstanceProcAddr(instance, name.encode())
         return None if pointer == self.ffi.NULL else self.ffi.cast(f"PFN_{name}", pointer)
 
-    def enumerate(self, type_name: str, function: Any, *arguments: Any, call: str = "", chained: bool = False) -> Any:
-        """Run Vulkan's count-then-fill protocol and return the filled C array."""
+    def enumerate(self, type_name: str, call: str, *arguments: Any, function: Any = None, chained: bool = False) -> Any:
+        """Run Vulkan's count-then-fill protocol and return the filled C array.
+
+        Args:
+            type_name: of its elements.
+            call: what is called, a function of the loader, or of an extension where ``function`` is given.
+            arguments: before the count and the array.
+            function: of an extension.
+            chained: its elements have types and chains.
+        """
+        function = getattr(self.lib, call) if function is None else function
         number = self.ffi.new("uint32_t*")
         self.check(function(*arguments, number, self.ffi.NULL) or 0, call)
         filled = self.ffi.new(f"{type_name}[]", number[0])

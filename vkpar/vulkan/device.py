@@ -6,6 +6,7 @@ import itertools
 import logging
 import os
 import threading
+import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from typing import Any
@@ -36,6 +37,7 @@ from vkpar.vulkan.stream import Stream, pushes
 
 _log = logging.getLogger("vkpar")
 _DRAIN_SECONDS = 30.0
+_LOOK_SECONDS = 0.001
 _BARRIERS = "barriers"
 _RATES = {"discrete": 1000}  # bytes a nanosecond that kernels move, by the kind of device; estimates
 _numbers = itertools.count(1)
@@ -58,6 +60,7 @@ class LogicalDevice:
         stream: gathers what runs on the compute queue.
         recycler: the memory of dropped arrays, for the next ones.
         keepers: who keeps memory for later, held weakly: they are asked for it before an allocation fails.
+        users: what the device must outlive, until that is freed: rigs, and graphs' recordings.
     """
 
     def __init__(self, info: DeviceInfo, own: Callable[[LogicalDevice], None] | None = None) -> None:
@@ -66,6 +69,7 @@ class LogicalDevice:
         self._process = os.getpid()
         self.label = f"{info.name} #{next(_numbers)}"
         self.gate = Gate(self.label)
+        self.users: set[object] = set()
         self.recycler: Recycler | Divided = Recycler(info.heaps[memtypes.heap_of(info, memtypes.DEVICE)].nbytes)
         self._closing = threading.RLock()
         self._is_open = self._drained = self._freed = False
@@ -79,7 +83,8 @@ class LogicalDevice:
         self._second: Queue | None = None
         self._has_second = compute != transfer and create.has_second(info, transfer)
         families = {compute: 1, transfer: 1 + self._has_second}
-        with ExitStack() as undo:
+        with instance.gate.lock(), ExitStack() as undo:
+            instance.gate.check()
             undo.callback(self._vk.discard, self._made, None)
             self.handle: Any = create.create_device(info, families, self._made)
             self.compute = self._queue(compute, "compute", undo)
@@ -98,6 +103,7 @@ class LogicalDevice:
             self.allocator = Allocator(self.handle, info, (compute, transfer), self.accounting, relief, self.label)
             self.pipelines = PipelineCache(
                 self.handle,
+                self.gate,
                 self.compute,
                 subgroup=info.features.subgroup_size if info.features.subgroup_control else 0,
                 packs_halves=info.packs_halves,
@@ -346,6 +352,17 @@ class LogicalDevice:
         """Let no call begin any more, and wait for those under way in other threads; nothing in a forked child."""
         if os.getpid() == self._process:
             self._shut()
+
+    def outlive(self, close_dropped: Callable[[], None]) -> None:
+        """Wait for the :attr:`users` that another thread is about to free, for as long as a device is waited for.
+
+        Args:
+            close_dropped: closes those that a garbage collector has dropped, in another thread perhaps, meanwhile.
+        """
+        deadline = Deadline(_DRAIN_SECONDS)
+        while self.users and not self.quarantined and os.getpid() == self._process and not deadline.passed:
+            time.sleep(_LOOK_SECONDS)
+            close_dropped()
 
     def _shut(self) -> None:
         self.gate.shut()

@@ -105,7 +105,9 @@ class DeviceClock:
         if not self.bits or not self.period:
             raise UnsupportedError(f"{info.name} has no timestamps on its compute queue (timestampValidBits is 0)")
         extension = _extension(device)
-        self._function = None if extension is None else _function(device, extension)
+        with device.gate.lock():  # a close in another thread waits
+            device.gate.check()
+            self._function = None if extension is None else _function(device, extension)
         self.method = extension if extension and self._function else MEASURED
 
     @property
@@ -126,6 +128,8 @@ class DeviceClock:
         """
         look: Callable[[], Sample] = self._calibrated
         with ExitStack() as stack:
+            stack.enter_context(self._device.gate.lock())
+            self._device.gate.check()
             if self._function is None:
                 self._device.compute.wait(self._device.compute.last, timeout)
                 lone = _Lone(self._device)
@@ -143,15 +147,13 @@ class DeviceClock:
             info.timeDomain = domain
         found, deviation = vk.ffi.new("uint64_t[2]"), vk.ffi.new("uint64_t*")
         assert self._function is not None
-        with self._device.gate.lock():
-            self._device.gate.check()
-            result = self._function(self._device.handle, 2, infos, found, deviation)
+        result = self._function(self._device.handle, 2, infos, found, deviation)
         vk.check(result, "vkGetCalibratedTimestamps", self._device.info.name)
         return Sample(int(found[0]), 1e-9 * int(found[1]), 1e-9 * int(deviation[0]))
 
 
 class _Lone:
-    """Has a device write a timestamp on its own, between two looks at the host's clock."""
+    """Has a device write a timestamp on its own, between two looks at the host's clock; its gate is held meanwhile."""
 
     def __init__(self, device: LogicalDevice) -> None:
         self._device = device
@@ -161,9 +163,7 @@ class _Lone:
         queue = self._device.compute
         before = time.monotonic()
         value = queue.run(self._record)
-        with self._device.gate.lock():
-            self._device.gate.check()
-            native.wait([queue.port], [value], _SPIN_NS, _SPIN_NS)
+        native.wait([queue.port], [value], _SPIN_NS, _SPIN_NS)
         after = time.monotonic()
         queue.wait(value)
         ticks = self._pool.read()
@@ -199,10 +199,26 @@ def timed_runs(
 
     Raises:
         InvalidUsageError, UnsupportedError: as :func:`~vkpar.vulkan.command.check_dispatch` does.
+        InvalidUsageError: the device is closed, meanwhile too.
         DeviceLostError: the device is gone.
     """
     device = clock.device
     check_dispatch(device.info.limits, device.label, ranges, groups)
+    with device.gate.lock():  # a close in another thread waits, until the next look at the gate
+        device.gate.check()
+        ticks = _timed(device, pipeline, ranges, push, groups, number)
+    return [clock.period * (end - start & clock.mask) for start, end in zip(ticks[::2], ticks[1::2], strict=True)]
+
+
+def _timed(
+    device: LogicalDevice,
+    pipeline: Pipeline,
+    ranges: Sequence[BufferRange],
+    push: bytes,
+    groups: tuple[int, int, int],
+    number: int,
+) -> list[int]:
+    """Return the counter's values around each run; the caller is inside the device's gate."""
     pool = QueryPool(device.handle, 2 * number)
 
     def record(frame: Frame) -> None:
@@ -219,11 +235,10 @@ def timed_runs(
 
     try:
         device.compute.wait(device.compute.run(record))
-        ticks = pool.read() or [0] * (2 * number)
+        return pool.read() or [0] * (2 * number)
     finally:
         if device.compute.passed(device.compute.last, _LEAVE_SECONDS):
             pool.close()
-    return [clock.period * (end - start & clock.mask) for start, end in zip(ticks[::2], ticks[1::2], strict=True)]
 
 
 def _extension(device: LogicalDevice) -> str | None:
@@ -238,6 +253,6 @@ def _function(device: LogicalDevice, extension: str) -> Any:
     listing = vk.instance_function(instance.get().handle, name)
     if listing is None:
         return None
-    domains = set(vk.enumerate("VkTimeDomainKHR", listing, device.info.handle, call=name))
+    domains = set(vk.enumerate("VkTimeDomainKHR", name, device.info.handle, function=listing))
     known = {_DEVICE, _CLOCK_MONOTONIC} <= domains
     return vk.device_function(device.handle, f"vkGetCalibratedTimestamps{suffix}") if known else None

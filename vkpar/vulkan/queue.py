@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 import weakref
@@ -11,7 +12,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from vkpar import env
-from vkpar.errors import DeviceLostError, WaitTimeoutError
+from vkpar.errors import DeviceLostError, VulkanError, WaitTimeoutError
 from vkpar.timeouts import Deadline
 from vkpar.vulkan import api, capturing
 from vkpar.vulkan.command import CommandBuffer, CommandPool, DescriptorPool
@@ -23,12 +24,14 @@ from vkpar.vulkan.pump import native
 from vkpar.vulkan.pump.ports import QueueHandles, enqueue_lock
 from vkpar.vulkan.semaphore import TimelineSemaphore
 
+_log = logging.getLogger("vkpar")
 _MAX_FRAMES = 128
 _SETS_PER_FRAME = 4
 DESCRIPTORS_PER_FRAME = 64
 _SLICE_NS = 100_000_000
 _SPIN_NS = 500_000  # longer than most hops between GPUs: NVIDIA's driver wakes blocked threads 0.1 to 7 ms late
 _GLANCE_SECONDS = 0.001  # between looks at whether a thread has submitted what it was given
+_RETRY_SECONDS = 0.02  # after a wait that failed
 
 
 def _nobody() -> None:
@@ -236,7 +239,7 @@ class Queue:
             return native.wait([self.port], [value], deadline.left_ns(_SLICE_NS), self._spin_ns) == 1
 
     def _timeout(self, value: int, timeout: float | None) -> WaitTimeoutError:
-        reached = self.timeline.value()
+        reached = self.reached
         return WaitTimeoutError(
             f"{self._gate.what}: the {self.label} queue's timeline is at {reached}, not at {value}, after {timeout} s",
             {"device": self._info.name, "queue": self.label, "wanted": value, "reached": reached},
@@ -271,17 +274,36 @@ class Queue:
         self.timeline.close()
 
 
-def drain(queues: Sequence[Queue], values: Sequence[int], patience: float) -> list[int]:
+def drain(
+    queues: Sequence[Queue], values: Sequence[int], patience: float, look: Callable[[], object] = _nobody
+) -> list[int]:
     """Wait for each queue's timeline value; works after their gates were shut.
+
+    A look that fails, for want of memory, says nothing: it is tried again.
+
+    Args:
+        queues: that are waited for.
+        values: of their timelines.
+        patience: seconds.
+        look: called again and again meanwhile: it may find out that they wait for something in vain.
 
     Returns:
         the numbers of those that are late where none of them moved for ``patience`` seconds.
     """
     late, seen, since = list(range(len(queues))), [-1], time.monotonic()
+    failed: VulkanError | None = None
     while late and time.monotonic() - since < patience:
-        queues[late[0]].passed(values[late[0]])
-        late = [index for index in late if not queues[index].passed(values[index], 0)]
-        reached = [queues[index].timeline.value() for index in late]
+        look()
+        try:
+            queues[late[0]].passed(values[late[0]])
+            late = [index for index in late if not queues[index].passed(values[index], 0)]
+            reached = [queues[index].timeline.value() for index in late]
+        except VulkanError as error:
+            failed = error
+            time.sleep(_RETRY_SECONDS)
+            continue
         if reached != seen:
             seen, since = reached, time.monotonic()
+    if late and failed is not None:
+        _log.error("waiting for %s, which is being closed, failed: %s", queues[late[0]].device_name, failed)
     return late

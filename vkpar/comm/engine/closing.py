@@ -64,8 +64,12 @@ class Closer:
         self._health.freed = True
 
     def _drain(self) -> list[int]:
-        """Wait for pending work and return the late ranks; the caller does not hold the engine's lock."""
-        return self._rig.drain(self._cache.pending(len(self._rig.queues)), self._patience)
+        """Wait for pending work and return the late ranks; the caller does not hold the engine's lock.
+
+        Where the bridge has died, or does so now, the communicator fails: else what is parked would wait for ever.
+        """
+        pending = self._cache.pending(len(self._rig.queues))
+        return self._rig.drain(pending, self._patience, self._health.notice_bridge_error)
 
     @property
     def _patience(self) -> float:

@@ -42,7 +42,7 @@ from vkpar.comm.requests import movements
 from vkpar.comm.requests.keys import Call
 from vkpar.comm.rig.rig import Rig
 from vkpar.device import Device, orphans
-from vkpar.errors import InvalidUsageError
+from vkpar.errors import InvalidUsageError, VulkanError
 from vkpar.graph.graph import Graph
 from vkpar.vulkan.capturing import by_thread, current
 from vkpar.vulkan.machine import instance
@@ -321,7 +321,7 @@ class Engine:
         """Free a held entry once it is done."""
         with self.health.gate.lock(), self._lock:
             self.cache.let_go(entry)
-            with suppress(InvalidUsageError):  # closed: all of it goes with the cache
+            with suppress(InvalidUsageError, VulkanError):  # closed: all of it goes with the cache; else another sweep
                 self.health.gate.check()
                 if not self.health.failed:
                     self.sweep()

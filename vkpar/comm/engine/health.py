@@ -84,7 +84,7 @@ class Health:
                 raise
             return self._passed(active, wanted)
         except VulkanError as error:
-            self._notice_bridge_error()  # it may be what the wait fails of
+            self.notice_bridge_error()  # it may be what the wait fails of
             self.fail(error)
             self.check_failure()
             raise
@@ -105,7 +105,7 @@ class Health:
         """
         with self.gate.lock():
             self.gate.check()
-            self._notice_bridge_error()
+            self.notice_bridge_error()
             try:
                 return None if self.failed else self.rig.reached()
             except VulkanError as error:
@@ -129,7 +129,7 @@ class Health:
 
     def fail_enqueue(self, cause: BaseException, flight: Flight) -> None:
         """Poison the communicator because the submission of ``flight`` failed; an error of the bridge comes first."""
-        self._notice_bridge_error()
+        self.notice_bridge_error()
         self.fail(cause, flight)
 
     def fail_stalled(self, flight: Flight) -> None:
@@ -143,7 +143,8 @@ class Health:
             text, details = self.describe(flight)
         self.fail(CommunicatorError(f"{text}; no timeline advanced for {self.timeout} s", details))
 
-    def _notice_bridge_error(self) -> None:
+    def notice_bridge_error(self) -> None:
+        """Poison the communicator where its bridge has died."""
         result = 0 if self.failed or self.freed else self.rig.group.error()
         if result:
             self.fail(self.rig.bridge_error(result))
@@ -154,7 +155,7 @@ class Health:
         Raises:
             CommunicatorError: the communicator has failed; ``__cause__`` is the first failure.
         """
-        self._notice_bridge_error()
+        self.notice_bridge_error()
         if self.failure is not None:
             raise CommunicatorError(f"the communicator failed: {self.failure}", self._details) from self.failure
 
@@ -186,8 +187,9 @@ class Health:
     def describe(self, flight: Flight) -> tuple[str, dict[str, Any]]:
         """Return which step of ``flight`` each rank is at, in words and as the details of an error."""
         places = self.rig.places
-        reached = list(flight.values) if self.closed else self.rig.values()
-        counters = {} if self.closed else self.rig.bridge_counters()
+        with self.gate.lock():  # a close in another thread waits
+            reached = list(flight.values) if self.closed else self.rig.values()
+            counters = {} if self.closed else self.rig.bridge_counters()
         pending = counters.get("bridges_pending", 0)
         details = {
             "op": flight.op,

@@ -11,7 +11,7 @@ from queue import Empty, SimpleQueue
 
 from vkpar.comm.engine.flights import Flight
 from vkpar.comm.engine.health import Health
-from vkpar.errors import InvalidUsageError
+from vkpar.errors import InvalidUsageError, within_limits
 
 _SHORTEST, _LONGEST = 0.02, 0.25  # seconds between two looks
 _IDLE_LOOKS = 8  # looks that find nothing pending, before the thread parks
@@ -29,6 +29,9 @@ class Watchdog:
     Args:
         health: the communicator's health.
         settle: a weak method that the watchdog calls after a failure, as long as it exists.
+
+    Raises:
+        OutOfMemoryError: the system starts no thread.
     """
 
     def __init__(self, health: Health, settle: weakref.ref[Callable[[], None]]) -> None:
@@ -41,7 +44,8 @@ class Watchdog:
         self.parked = True
         self._stopped = False
         self._thread = threading.Thread(target=self._run, name="vkpar-watchdog", daemon=True)
-        self._thread.start()
+        with within_limits("a communicator's watchdog"):
+            self._thread.start()
 
     def wake(self) -> None:
         """Wake the thread where it is parked: a collective is pending now."""

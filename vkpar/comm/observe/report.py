@@ -34,9 +34,11 @@ def stats(engine: Engine) -> dict[str, Any]:
 def dump(engine: Engine, path: str | os.PathLike[str] | None) -> str:
     """Return the flight recorder as JSON, and write it to ``path`` where that is given."""
     rig, health = engine.rig, engine.health
-    alive = not engine.closed
     transports = [transport.name for transport in rig.transports]
-    reached = rig.values() if alive else None
+    with health.gate.lock():  # a close in another thread waits
+        alive = not engine.closed
+        reached = rig.values() if alive else None
+        bridge = rig.bridge_counters() if alive else None
     document = {
         "ranks": [
             {"rank": rank, "device": name, "transport": transports[rank], "reached": reached and reached[queue]}
@@ -46,7 +48,7 @@ def dump(engine: Engine, path: str | os.PathLike[str] | None) -> str:
         "closed": not alive,
         "failure": None if health.failure is None else str(health.failure),
         "timeout": health.timeout if math.isfinite(health.timeout) else None,
-        "bridge": rig.bridge_counters() if alive else None,
+        "bridge": bridge,
         "operations": health.flights.document(rig.places, reached),
     }
     text = json.dumps(document, indent=1)

@@ -125,9 +125,16 @@ def staging_nbytes() -> int:
     return wanted or min(last_level_cache() // 2, _MOST_STAGING)
 
 
-@functools.cache
 def last_level_cache() -> int:
     """Return the bytes of the host's last-level cache, 32 MiB where the system does not say."""
+    try:
+        return _largest_cache() or _FALLBACK_CACHE
+    except OSError:  # asked again next time
+        return _FALLBACK_CACHE
+
+
+@functools.cache
+def _largest_cache() -> int:
     sizes = [0]
     for entry in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size"):
         text = entry.read_text().strip()
@@ -135,4 +142,4 @@ def last_level_cache() -> int:
         number = text.rstrip("KMG")
         if number.isdecimal():
             sizes.append(int(number) * units.get(text[-1], 1))
-    return max(sizes) or _FALLBACK_CACHE
+    return max(sizes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -15,7 +15,7 @@ from vkpar.comm.rig.transports.mapped import MappedTransport
 from vkpar.comm.rig.transports.own import OwnSlots
 from vkpar.comm.rig.transports.staged import StagedTransport
 from vkpar.comm.schedule.slot_copies import QueueMap
-from vkpar.errors import DeviceLostError, UnsupportedError, VulkanError
+from vkpar.errors import DeviceLostError, InvalidUsageError, UnsupportedError, VulkanError
 from vkpar.vulkan import api
 from vkpar.vulkan.command import CommandPool
 from vkpar.vulkan.device import LogicalDevice
@@ -75,6 +75,9 @@ class Rig:
         self.spin_ns = spin_ns(infos, len(devices))  # bridges of queues that copy are hardly ever under way, too
         self.transports: list[Transport] = []
         with ExitStack() as undo:
+            undo.callback(self._leave)
+            for device in devices:
+                device.users.add(self)
             self.arena = Arena(len(devices), alignment, most, staging_nbytes)
             undo.callback(self.arena.close)
             self._of_rank = [undo.enter_context(ExitStack()) for _ in devices]
@@ -95,6 +98,11 @@ class Rig:
             undo.callback(self.group.stop)
             self.group.start(self.spin_ns)
             self._resources = undo.pop_all()
+
+    def _leave(self) -> None:
+        """Let the devices be closed without waiting for it."""
+        for device in self.devices:
+            device.users.discard(self)
 
     def _open_queues(self, copies: bool) -> None:
         added = [device.copy_queues() if copies else [] for device in self.devices]
@@ -168,8 +176,8 @@ class Rig:
         values = []
         for queue in self.queues:
             try:
-                values.append(queue.timeline.value())
-            except VulkanError:
+                values.append(queue.reached)
+            except (InvalidUsageError, VulkanError):
                 values.append(-1)
         return values
 
@@ -208,9 +216,12 @@ class Rig:
         for queue in self.queues:
             queue.confirm()
 
-    def drain(self, values: Sequence[int], patience: float) -> list[int]:
-        """Wait for each queue's timeline value; return the late ranks where none moved for ``patience`` seconds."""
-        return sorted({self.queue_map.ranks[queue] for queue in drain(self.queues, values, patience)})
+    def drain(self, values: Sequence[int], patience: float, look: Callable[[], object]) -> list[int]:
+        """Wait for each queue's timeline value; return the late ranks where none moved for ``patience`` seconds.
+
+        Meanwhile ``look`` is called again and again.
+        """
+        return sorted({self.queue_map.ranks[queue] for queue in drain(self.queues, values, patience, look)})
 
     def abandon(self, late: Collection[int]) -> None:
         """Stop the bridge and free everything on all ranks but the ``late`` ones, which still use their memory.
@@ -221,6 +232,7 @@ class Rig:
         for rank, own in enumerate(self._of_rank):
             if rank not in late:
                 own.close()
+        self._leave()
 
     def close(self) -> None:
         """Stop the bridge and free everything; no submission of the group may be pending."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from vkpar.errors import within_limits
 from vkpar.vulkan import capturing
 
 if TYPE_CHECKING:
@@ -55,7 +56,8 @@ def _uploaded(device: Device, words: np.ndarray[Any, Any]) -> Array:
             errors.append(error)
 
     other = threading.Thread(target=upload, name="vkpar-table")
-    other.start()
+    with within_limits("a thread that uploads a table"):
+        other.start()
     other.join()
     if errors:
         raise errors[0]

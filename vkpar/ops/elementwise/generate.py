@@ -22,6 +22,7 @@ import importlib.resources
 import re
 from typing import Final
 
+from vkpar.errors import within_limits
 from vkpar.ops.elementwise import cpu
 from vkpar.ops.elementwise.expressions import FLOATS, Typed, glsl_type
 from vkpar.ops.elementwise.kinds import (
@@ -61,7 +62,8 @@ layout(constant_id = 2) const uint DIMS = 2u;
 @functools.cache
 def _parts() -> tuple[str, dict[str, str]]:
     """Return what all kernels begin with, and the functions by name."""
-    text = importlib.resources.files("vkpar").joinpath("spirv", "elementwise.glsl").read_text()
+    with within_limits("the file of elementwise functions"):
+        text = importlib.resources.files("vkpar").joinpath("spirv", "elementwise.glsl").read_text()
     base, *sections = text.split("//: ")
     return base, {section.split("\n", 1)[0].strip(): section.split("\n", 1)[1] for section in sections}
 

@@ -27,7 +27,7 @@ from vkpar import cachedir, dtypes, env
 from vkpar._version import __version__
 from vkpar.abi import matmul as abi
 from vkpar.abi.words import pack
-from vkpar.errors import DeviceLostError, OutOfMemoryError, UnsupportedError, VulkanError
+from vkpar.errors import DeviceLostError, OutOfMemoryError, UnsupportedError, VulkanError, within_limits
 from vkpar.ops.call.dispatch import FLOATS
 from vkpar.ops.tiles import matvec, occupancy
 from vkpar.ops.tiles import streamed as few_cores
@@ -297,7 +297,8 @@ def _measured(device: Device, cores: tuple[Core, ...], dtype: str, *, streams: b
 def _build(device: Device, pool: ThreadPoolExecutor, runs: list[_Run]) -> list[Future[Pipeline]]:
     """Begin to make the pipelines of runs."""
     once = {(run.kernel, run.constants): run for run in runs}  # no thread is to wait for what another one compiles
-    return [pool.submit(run.pipeline, device) for run in once.values()]
+    with within_limits("threads that make kernels"):
+        return [pool.submit(run.pipeline, device) for run in once.values()]
 
 
 def _times(device: Device, dtype: str, runs: list[_Run]) -> dict[_Run, float]:

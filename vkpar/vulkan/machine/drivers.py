@@ -47,9 +47,12 @@ def enumerate_devices(*, null_hardware: bool = False) -> list[DeviceInfo]:
 
     Raises:
         UnsupportedError: no Vulkan loader, no driver, or no device.
+        InvalidUsageError: the process is ending.
     """
-    made = instance.get()
-    found = [_describe(0, handle) for handle in made.physical_devices()]
+    with instance.gate.lock():
+        instance.gate.check()
+        made = instance.get()
+        found = [_describe(0, handle) for handle in made.physical_devices()]
     made.warn_of_missing()
     listed = [info for info in found if null_hardware or not info.is_null_hardware]
     if not listed:
@@ -63,9 +66,7 @@ def _describe(index: int, handle: Any) -> DeviceInfo:
     vk = api.load()
     extensions = frozenset(
         vk.text(item.extensionName)
-        for item in vk.enumerate(
-            "VkExtensionProperties", vk.lib.vkEnumerateDeviceExtensionProperties, handle, vk.ffi.NULL
-        )
+        for item in vk.enumerate("VkExtensionProperties", "vkEnumerateDeviceExtensionProperties", handle, vk.ffi.NULL)
     )
     extensions -= {matrices.BY_NAME[name] for name in env.without() if name in matrices.BY_NAME}
     if "VK_KHR_cooperative_matrix" not in extensions:
@@ -303,7 +304,7 @@ def _memory_types(handle: Any) -> tuple[tuple[int, int], ...]:
 
 def _queue_families(handle: Any) -> tuple[QueueFamily, ...]:
     vk = api.load()
-    found = vk.enumerate("VkQueueFamilyProperties", vk.lib.vkGetPhysicalDeviceQueueFamilyProperties, handle)
+    found = vk.enumerate("VkQueueFamilyProperties", "vkGetPhysicalDeviceQueueFamilyProperties", handle)
     return tuple(
         QueueFamily(
             index=index,

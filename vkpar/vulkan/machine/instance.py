@@ -12,6 +12,7 @@ from typing import Any
 from vkpar import env
 from vkpar.errors import InvalidUsageError, UnsupportedError, ValidationError, VulkanError
 from vkpar.vulkan import api
+from vkpar.vulkan.gate import Gate
 from vkpar.vulkan.machine import icd, manifests
 
 _log = logging.getLogger("vkpar")
@@ -118,7 +119,7 @@ class Instance:
         """Return what asks the layer for GPU-assisted validation; nothing, and a warning, where it lacks that."""
         vk, c = self._vk, self._vk.vk
         named = _VALIDATION_LAYER.encode()
-        there = vk.enumerate("VkExtensionProperties", vk.lib.vkEnumerateInstanceExtensionProperties, named)
+        there = vk.enumerate("VkExtensionProperties", "vkEnumerateInstanceExtensionProperties", named)
         if all(vk.text(item.extensionName) != _GPU_EXTENSION for item in there):
             self.watching = False
             _log.warning(
@@ -196,7 +197,7 @@ class Instance:
         if self._physical is None:
             call = "vkEnumeratePhysicalDevices"
             try:
-                found = vk.enumerate("VkPhysicalDevice", vk.lib.vkEnumeratePhysicalDevices, self.handle, call=call)
+                found = vk.enumerate("VkPhysicalDevice", call, self.handle)
             except VulkanError as error:
                 if error.result in ("VK_ERROR_INITIALIZATION_FAILED", "VK_ERROR_INCOMPATIBLE_DRIVER"):
                     raise UnsupportedError(f"{manifests.no_device()} ({call}: {error.result})") from error
@@ -273,7 +274,7 @@ def validation_layer_version() -> tuple[int, int, int] | None:
     """
     vk = api.load()
     with _explained():
-        layers = vk.enumerate("VkLayerProperties", vk.lib.vkEnumerateInstanceLayerProperties)
+        layers = vk.enumerate("VkLayerProperties", "vkEnumerateInstanceLayerProperties")
     for layer in layers:
         if vk.text(layer.layerName) == _VALIDATION_LAYER:
             return api.version(layer.specVersion)
@@ -291,6 +292,22 @@ def _require_validation_layer() -> tuple[int, int, int]:
 
 _instance: Instance | None = None
 _lock = threading.Lock()
+gate = Gate("vkpar")  # the process's: drivers are asked for devices, and devices opened, inside
+
+
+def _renew() -> None:
+    """In a forked child, which may open devices where its parent has not."""
+    global gate
+    gate = Gate("vkpar")
+
+
+os.register_at_fork(after_in_child=_renew)
+
+
+def end() -> None:
+    """Ask drivers for nothing any more: the process ends. Wait for the threads that do."""
+    gate.refuse(lambda: InvalidUsageError("the process is ending: no device can be opened any more"))
+    gate.shut()
 
 
 def get() -> Instance:

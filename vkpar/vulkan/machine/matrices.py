@@ -115,7 +115,7 @@ def subgroup_shapes(handle: Any) -> tuple[str, ...]:
     function = vk.instance_function(instance.get().handle, name)
     if function is None:
         return ()
-    shapes = vk.enumerate("VkCooperativeMatrixPropertiesKHR", function, handle, call=name, chained=True)
+    shapes = vk.enumerate("VkCooperativeMatrixPropertiesKHR", name, handle, function=function, chained=True)
     return tuple(
         f"{s.MSize}x{s.NSize}x{s.KSize} {_kinds(s.AType, s.BType, s.ResultType)}"
         + ("" if s.scope == 3 else f" {_SCOPES.get(s.scope, s.scope)}")

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from vkpar.errors import UnsupportedError
+from vkpar.errors import OutOfMemoryError, UnsupportedError, within_limits
 from vkpar.vulkan import api
 from vkpar.vulkan.machine.physical import DeviceInfo
 from vkpar.vulkan.memory.buffer import BufferRange, SharedBuffer
@@ -39,14 +39,21 @@ class HostArena:
     Attributes:
         nbytes: its size, a multiple of the alignment asked for.
         address: the host address, aligned likewise.
+
+    Raises:
+        OutOfMemoryError: the system has no such memory.
     """
 
     def __init__(self, nbytes: int, alignment: int) -> None:
         alignment = max(alignment, mmap.PAGESIZE)
         self.nbytes = round_up(nbytes, alignment)
-        self._map: mmap.mmap | None = mmap.mmap(
-            -1, self.nbytes + alignment - mmap.PAGESIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
-        )
+        size, flags = self.nbytes + alignment - mmap.PAGESIZE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+        self._map: mmap.mmap | None = None
+        try:
+            with within_limits(f"{nbytes} bytes of host memory"):
+                self._map = mmap.mmap(-1, size, flags=flags)
+        except OverflowError as error:
+            raise OutOfMemoryError("VK_ERROR_OUT_OF_HOST_MEMORY", "mmap", f"{nbytes} bytes: {error}") from error
         # After a fork the child must not share pages that devices write.
         self._map.madvise(mmap.MADV_DONTFORK)
         ffi = api.load().ffi

@@ -112,6 +112,8 @@ class HostImports:
     def drop(self, window: HostWindow, given_up: Callable[[], bool]) -> None:
         """Wait for the copies of ``window``, then free its import; a second call does nothing.
 
+        Where the wait fails, for want of memory, a later :meth:`reap` frees it, or :meth:`close`.
+
         Args:
             window: one that :meth:`add` returned.
             given_up: says that the device is closing, and will free the import itself.
@@ -121,9 +123,12 @@ class HostImports:
                 return
             window.retired = True
             value = self._queue.last if window.copies else 0
-        while value and not self._queue.passed(value):
-            if given_up():
-                return
+        try:
+            while value and not self._queue.passed(value):
+                if given_up():
+                    return
+        except VulkanError:
+            return
         with self._lock:
             self._free(window)
 

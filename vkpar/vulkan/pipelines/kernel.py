@@ -12,6 +12,7 @@ from contextlib import ExitStack
 from typing import Any, Final, Protocol
 
 from vkpar.vulkan import api
+from vkpar.vulkan.gate import Gate
 from vkpar.vulkan.pipelines import shader
 from vkpar.vulkan.pipelines.interface import reflect
 
@@ -176,6 +177,7 @@ class PipelineCache:
 
     Args:
         device: the VkDevice.
+        gate: the device's: nothing is made, and nothing destroyed but by :meth:`close`, once it is shut.
         queue: where leased pipelines run; None where there are none.
         subgroup: invocations of a subgroup where the device can be told to fill these, else 0.
         packs_halves: see :attr:`vkpar.vulkan.machine.physical.DeviceInfo.packs_halves`.
@@ -184,12 +186,13 @@ class PipelineCache:
     def __init__(
         self,
         device: Any,
+        gate: Gate,
         queue: KernelQueue | None = None,
         *,
         subgroup: int = 0,
         packs_halves: bool = False,
     ) -> None:
-        self._device = device
+        self._device, self._gate = device, gate
         self._subgroup, self._packs = subgroup, packs_halves
         self._queue = queue
         self._leased: weakref.WeakValueDictionary[tuple[Any, ...], Pipeline] = weakref.WeakValueDictionary()
@@ -214,13 +217,23 @@ class PipelineCache:
         *,
         pushes: bool = False,
     ) -> Pipeline:
-        """Return the pipeline of the built-in kernel ``name``, made at the first call; threads make several at once."""
+        """Return the pipeline of the built-in kernel ``name``, made at the first call; threads make several at once.
+
+        Raises:
+            InvalidUsageError: it is not there yet, and the device is closed.
+        """
         key = (name, bindings, push_nbytes, constants, texels, pushes)
         pipeline = self._pipelines.get(key)
         if pipeline is not None:
             return pipeline
-        with self._lock:
-            making = self._making.setdefault(key, threading.RLock())
+        with self._gate.lock():  # a close in another thread waits
+            self._gate.check()
+            with self._lock:
+                making = self._making.setdefault(key, threading.RLock())
+            return self._shipped(key, making)
+
+    def _shipped(self, key: tuple[Any, ...], making: Any) -> Pipeline:
+        name, bindings, push_nbytes, constants, texels, pushes = key
         with making:
             pipeline = self._pipelines.get(key)
             if pipeline is None:
@@ -246,19 +259,24 @@ class PipelineCache:
 
         The module is vkpar's ``own`` where it has the constants that are the same for all of a device's kernels: in a
         user's, their numbers are the user's.
+
+        Raises:
+            InvalidUsageError: the device is closed.
         """
         full = (key, entry, bindings, push_nbytes, constants, pushes, own)
-        self.reap()
-        with self._lock:
-            pipeline = self._leased.get(full)
-            if pipeline is None:
-                layout = self.layout(bindings, push_nbytes, pushes=pushes)
-                pipeline = self._made(spirv, entry, layout, constants, own=own)
-                address = api.load().address(pipeline.handle)
-                self._alive[address] = pipeline.handle
-                weakref.finalize(pipeline, self._drop, address).atexit = False
-                self._leased[full] = pipeline
-            return pipeline
+        with self._gate.lock():
+            self._gate.check()
+            self.reap()
+            with self._lock:
+                pipeline = self._leased.get(full)
+                if pipeline is None:
+                    layout = self.layout(bindings, push_nbytes, pushes=pushes)
+                    pipeline = self._made(spirv, entry, layout, constants, own=own)
+                    address = api.load().address(pipeline.handle)
+                    self._alive[address] = pipeline.handle
+                    weakref.finalize(pipeline, self._drop, address).atexit = False
+                    self._leased[full] = pipeline
+                return pipeline
 
     def _made(self, *given: Any, own: bool = True) -> Pipeline:
         return Pipeline(self._device, *given, subgroup=self._subgroup, packs_halves=self._packs and own)
@@ -269,7 +287,7 @@ class PipelineCache:
             self._dropped.append((self._queue.last if self._queue else 0, address))
 
     def reap(self) -> None:
-        """Destroy the dropped pipelines whose work is done."""
+        """Destroy the dropped pipelines whose work is done; the caller is inside the gate."""
         if not self._dropped:
             return
         reached = self._queue.timeline.value() if self._queue else 0
@@ -292,9 +310,14 @@ class PipelineCache:
             api.load().destroy("Pipeline", self._device, handle)
 
     def layout(self, bindings: int, push_nbytes: int, texels: int = 0, *, pushes: bool = False) -> PipelineLayout:
-        """Return the layout of so many storage buffers, then texel buffers, and bytes of push constants."""
+        """Return the layout of so many storage buffers, then texel buffers, and bytes of push constants.
+
+        Raises:
+            InvalidUsageError: the device is closed.
+        """
         key = (bindings, push_nbytes, texels, pushes)
-        with self._lock:
+        with self._gate.lock(), self._lock:
+            self._gate.check()
             if key not in self._layouts:
                 self._layouts[key] = PipelineLayout(self._device, bindings, push_nbytes, texels, pushes=pushes)
             return self._layouts[key]

@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from vkpar.errors import ShaderCompileError, UnsupportedError
+from vkpar.errors import ShaderCompileError, UnsupportedError, within_limits
 from vkpar.vulkan.pipelines import compiled
 
 _TARGET = "vulkan1.2"
@@ -26,8 +26,13 @@ _NO_COMPILER = (
 
 @functools.cache
 def shipped(name: str) -> bytes:
-    """Return the SPIR-V of the built-in kernel ``name``."""
-    return importlib.resources.files("vkpar").joinpath("spirv", f"{name}.spv").read_bytes()
+    """Return the SPIR-V of the built-in kernel ``name``.
+
+    Raises:
+        OutOfMemoryError: the system has no file descriptor for it.
+    """
+    with within_limits(f"the file of the kernel {name}"):
+        return importlib.resources.files("vkpar").joinpath("spirv", f"{name}.spv").read_bytes()
 
 
 def compile_glsl(source: str, defines: dict[str, str] | None = None) -> bytes:
@@ -38,7 +43,9 @@ def compile_glsl(source: str, defines: dict[str, str] | None = None) -> bytes:
 
     Raises:
         ShaderCompileError: the source has errors; the message ends with the compiler's log.
-        UnsupportedError: no compiler on this machine, and no text that one has compiled before.
+        UnsupportedError: no compiler on this machine, and no text that one has compiled before; or one that cannot be
+            run, or has no folder for its files.
+        OutOfMemoryError: the system has no process, or no file descriptor, for the compiler.
     """
     defines = defines or {}
     library = _shaderc()
@@ -54,7 +61,17 @@ def compile_glsl(source: str, defines: dict[str, str] | None = None) -> bytes:
             raise UnsupportedError(_NO_COMPILER)
         return made
     tool, path = found
-    return compiled.kept(_tool_version(path), source, defines, lambda: _compile_with_tool(path, tool, source, defines))
+
+    def compiled_anew() -> bytes:
+        try:
+            with within_limits(tool):
+                return _compile_with_tool(path, tool, source, defines)
+        except OSError as error:
+            with within_limits(tool):  # where no file can be opened, tempfile says that there is no folder
+                os.close(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+            raise UnsupportedError(f"{tool} cannot be run: {error}") from error
+
+    return compiled.kept(_tool_version(path), source, defines, compiled_anew)
 
 
 def _tool() -> tuple[str, str] | None:
@@ -74,16 +91,16 @@ def _file_version(path: str) -> str:
 
 def _tool_version(path: str) -> str:
     """Return which compiler ``path`` is, and its version; nothing where it does not say."""
-    version = _version_text(path, _file_version(path))
+    try:
+        version = _version_text(path, _file_version(path))
+    except OSError:  # asked again next time
+        return ""
     return version and f"{_file_version(path)}\n{version}"
 
 
 @functools.cache
 def _version_text(path: str, file_version: str) -> str:
-    try:
-        done = subprocess.run([path, "--version"], capture_output=True, text=True, errors="replace", check=False)
-    except OSError:
-        return ""
+    done = subprocess.run([path, "--version"], capture_output=True, text=True, errors="replace", check=False)
     return done.stdout if done.returncode == 0 and file_version else ""
 
 

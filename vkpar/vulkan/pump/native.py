@@ -11,7 +11,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from vkpar.errors import CommunicatorError, OutOfMemoryError, UnsupportedError
+from vkpar.errors import OutOfMemoryError, UnsupportedError
 from vkpar.vulkan import api
 from vkpar.vulkan.pump.ports import HISTOGRAM_BUCKETS, Batch, BridgeStats, QueueHandles, enqueue_lock
 
@@ -189,11 +189,15 @@ class CGroup:
         """Start a waiter thread per source queue that is bridged somewhere.
 
         Raises:
-            CommunicatorError: the system starts no thread.
+            OutOfMemoryError: the system starts no thread.
         """
         error = self._c.lib.vkp_group_start(self.handle, spin_ns)
         if error:
-            raise CommunicatorError(f"cannot start a bridge thread: errno {error}")
+            raise OutOfMemoryError(
+                "VK_ERROR_OUT_OF_HOST_MEMORY",
+                "pthread_create",
+                message=f"the system has nothing left for a thread between ranks: {os.strerror(error)}",
+            )
 
     def shape(self, batches: Sequence[Batch]) -> CShape:
         """Prepare ``batches``, given in one global order, for programs with any command buffers."""
