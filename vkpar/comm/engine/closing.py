@@ -7,7 +7,7 @@ from typing import Any
 
 from vkpar.comm.engine.cache import ProgramCache
 from vkpar.comm.engine.health import Health
-from vkpar.errors import CommunicatorError
+from vkpar.errors import CommunicatorError, VulkanError
 
 _PATIENCE = 10.0  # seconds without progress after which a device is given up, at the earliest
 
@@ -51,7 +51,11 @@ class Closer:
         """
         if self._health.freed:
             return
+        self._health.notice()
         late = self._drain()
+        self._health.notice()
+        if not late:
+            self._check_done()
         if late and not self._health.failed:
             self._health.fail(CommunicatorError(f"closed while ranks {late} stood still for {self._patience:g} s"))
             late = self._drain()
@@ -62,6 +66,16 @@ class Closer:
         self._cache.close()
         self._rig.close()
         self._health.freed = True
+
+    def _check_done(self) -> None:
+        """Fail where a collective is not done although nothing is under way: its device is lost."""
+        health = self._health
+        if health.failed or health.flights.oldest(self._rig.values()) is None:
+            return
+        try:
+            self._rig.drained()
+        except VulkanError as error:
+            health.fail(error)
 
     def _drain(self) -> list[int]:
         """Wait for pending work and return the late ranks; the caller does not hold the engine's lock."""

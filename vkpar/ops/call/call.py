@@ -11,6 +11,7 @@ from vkpar.arrays.array import Array
 from vkpar.ops.call.dispatch import GROUP, SHORT, fold_groups, spans, submit, window, words
 from vkpar.plans import Form, Plan, Recipe, form_of
 from vkpar.plans import make as make_plan
+from vkpar.vulkan.pump.ledger import PLACES, REPLACES
 
 if TYPE_CHECKING:
     from vkpar.device import Device
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from vkpar.vulkan.memory.buffer import BufferRange
 
 Key = tuple[object, ...]
+_PLACING = ("kv_append", "rope_append")  # kernels that write to a part of what they bind
 
 
 def repeat(
@@ -106,6 +108,7 @@ class Call:
         """
         low, high = array.span
         made = Array(array.storage, array.byte_offset, ((high - low) // array.dtype.itemsize,), array.dtype)
+        made.has_gaps = not array.is_contiguous
         self._names[id(made)] = array
         self._flats.append(made)
         return made
@@ -139,7 +142,8 @@ class Call:
             layers: how many times as many there are, counted in z.
         """
         grid = (*fold_groups(self.device, groups)[:2], layers)
-        pipeline = submit(self.device, self.operation, kernel, ranges, push, grid, constants, cost_ns)
+        how = PLACES if kernel.startswith(_PLACING) else REPLACES
+        pipeline, bindings = submit(self.operation, kernel, arrays, ranges, push, grid, constants, cost_ns, how)
         if not self._whole:
             return
         numbers = tuple(self._number(array) for array in arrays)
@@ -147,7 +151,7 @@ class Call:
         if None in numbers or any(_begins_later(array, item) for array, item in pairs):
             self._whole = False
             return
-        plan = make_plan(self.device, self.operation, pipeline, arrays, ranges, grid, push, cost_ns=cost_ns)
+        plan = make_plan(self.device, self.operation, pipeline, arrays, bindings, grid, push, cost_ns=cost_ns)
         self._whole = plan is not None
         if plan is not None:
             self._steps.append((plan, tuple(number for number in numbers if number is not None)))
@@ -169,6 +173,7 @@ class Call:
         recipe = Recipe(self._steps, forms[:first], forms[first:after], forms[after:], self._tables[::-1])
         self.device.plans.keep_recipe(self._key, recipe)
         if len(self._steps) == 1 and len(self._arrays) == 2 and self._steps[0][1] == (0, 1):
+            self._steps[0][0].ask()
             self.device.plans.keep(self._key, self._steps[0][0])  # for _launch.run_single, which costs less
 
     def convert(self, a: Array, out: Array) -> None:
