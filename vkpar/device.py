@@ -8,6 +8,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from vkpar import dtypes, env
@@ -15,7 +16,7 @@ from vkpar.arrays.array import Array
 from vkpar.arrays.elements import host_elements
 from vkpar.arrays.host import HostArray
 from vkpar.arrays.operators import operations
-from vkpar.errors import InvalidUsageError, VkparError
+from vkpar.errors import CommunicatorError, InvalidUsageError, VkparError
 from vkpar.plans import Plans
 from vkpar.unpickled import Unpickled
 from vkpar.vulkan import api, capturing
@@ -236,20 +237,17 @@ class Device(Unpickled):
             for device in (self, other):
                 capturing.refuse(device.logical.stream, "a copy between devices without their communicator")
             for pair in [*self._pairs, *other._pairs]:
-                if pair.failed:  # its failure was raised where its copies were read
-                    pair.close()
+                if pair.failed:  # its failure is raised where its copies are read
+                    with suppress(CommunicatorError):
+                        pair.close()
             self._pairs = [pair for pair in self._pairs if not pair.closed]
             self._pairs.append(make_peer_copier(self, other))
             return self._pairs[-1]
 
-    def check_results(self) -> None:
-        """Refuse to hand out arrays of this device whose contents a failed communicator may have left undefined.
-
-        Raises:
-            CommunicatorError: one of its communicators, not closed yet, has failed.
-        """
+    def notice_failures(self) -> None:
+        """Have its communicators find out whether they have failed, and what of its memory that has spoiled."""
         for child in list(self._children):
-            child.check_results()
+            child.notice_failure()
 
     def close(self) -> None:
         """Wait for pending work and free everything; a second call does nothing.

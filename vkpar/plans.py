@@ -8,12 +8,15 @@ call goes the long way, which checks everything and says what is wrong.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from vkpar.arrays.array import Array
 from vkpar.vulkan import bulk
 from vkpar.vulkan.machine.physical import ALIGNMENT
+from vkpar.vulkan.pump import native
+from vkpar.vulkan.pump.ledger import BOUND, PLACES, READS, REPLACES
+from vkpar.vulkan.stream import Binding
 
 if TYPE_CHECKING:
     from vkpar.arrays.layout import Strides
@@ -140,8 +143,8 @@ class Plan:
             third.base + out.byte_offset,
         )
         result = self._entry(self._handle, self._dispatch, addresses, self._null)
-        if result:
-            self._stream.resume(result, self._dispatch, addresses, self._null, (*pins, pin))
+        if result and not self._stream.resume(result, self._dispatch, addresses, self._null, (*pins, pin)):
+            return None
         return out
 
     def single(self, a: Array, out: Array | None, push: bytes = b"", *, in_place: bool = False) -> Array | None:
@@ -169,8 +172,8 @@ class Plan:
             addresses = self._pack(first.number, source, second.number, target)
         given = push or self._null
         result = self._entry(self._handle, self._dispatch, addresses, given)
-        if result:
-            self._stream.resume(result, self._dispatch, addresses, given, (pin, other))
+        if result and not self._stream.resume(result, self._dispatch, addresses, given, (pin, other)):
+            return None
         return out
 
     def apply(
@@ -202,6 +205,10 @@ class Plan:
             made += (out,)
         arrays = (*operands, *made)
         return made if self.run([arrays[place] for place in self.order] if self.order else arrays, push) else None
+
+    def ask(self) -> None:
+        """Have calls go the long way as long as a failure has spoiled anything."""
+        self._dispatch.asks = True
 
     def _meets(self, array: Array, out: Array, index: int, in_place: bool) -> bool:
         """Say whether ``out`` shares bytes with an operand in another way than being it (if ``in_place``)."""
@@ -235,9 +242,7 @@ class Plan:
         packed = self._pack(*addresses)
         given = push or self._null
         result = self._entry(self._handle, self._dispatch, packed, given)
-        if result:
-            self._stream.resume(result, self._dispatch, packed, given, pins)
-        return True
+        return not result or self._stream.resume(result, self._dispatch, packed, given, pins)
 
 
 class CopyPlan:
@@ -282,7 +287,7 @@ class Recipe:
         tables: arrays that every call binds.
     """
 
-    __slots__ = ("_operands", "_results", "_steps", "_tables", "_temporaries")
+    __slots__ = ("_clock", "_operands", "_results", "_steps", "_tables", "_temporaries")
 
     def __init__(
         self,
@@ -293,6 +298,7 @@ class Recipe:
         tables: Sequence[Array] = (),
     ) -> None:
         self._steps, self._tables = tuple(steps), tuple(tables)
+        self._clock = native.helper().lib.vkp_ledger_clock()
         self._operands, self._results, self._temporaries = tuple(operands), tuple(results), tuple(temporaries)
 
     def run(self, operands: Sequence[Array], outs: Sequence[Array | None], *, in_place: bool) -> list[Array] | None:
@@ -301,6 +307,8 @@ class Recipe:
         Returns:
             None, and nothing done, where the long way has to be gone.
         """
+        if self._clock.lost:
+            return None
         for array in operands:
             if array.storage.ready is None:
                 return None
@@ -393,7 +401,7 @@ def make(
     name: str,
     pipeline: Pipeline,
     arrays: Sequence[Array],
-    ranges: Sequence[BufferRange],
+    bindings: Sequence[Binding],
     groups: tuple[int, int, int],
     push: bytes = b"",
     *,
@@ -408,7 +416,7 @@ def make(
         name: of the operation.
         pipeline: its kernel.
         arrays: by binding.
-        ranges: what the kernel sees of them.
+        bindings: what the kernel sees of them, and does to them; see :func:`bindings_of`.
         groups: numbers of work-groups.
         push: the push constants; empty where each call brings its own.
         cost_ns: an estimate of its time.
@@ -418,12 +426,41 @@ def make(
     stream = device.logical.stream
     if any(array.storage.ready is None for array in arrays):
         return None
-    bindings = [
-        (item.nbytes, array.storage.base + array.byte_offset - item.offset)
-        for array, item in zip(arrays, ranges, strict=True)
-    ]
     forms = [form_of(array) for array in arrays]
     if swapped:
         forms[:2] = forms[1::-1]
     dispatch = stream.plan(name, pipeline, bindings, groups, push, cost_ns)
     return Plan(stream, dispatch, pipeline, forms, swapped=swapped, results=results)
+
+
+def bindings_of(
+    pipeline: Pipeline,
+    arrays: Sequence[Array],
+    ranges: Sequence[BufferRange],
+    written: int = REPLACES,
+    unread: Collection[int] = (),
+) -> list[Binding]:
+    """Return what a built-in kernel does to its arrays, whose results it writes whole.
+
+    Args:
+        pipeline: the kernel.
+        arrays: by binding.
+        ranges: what it sees of them.
+        written: what it does to those that it writes; of views with gaps it leaves these alone.
+        unread: bindings that it does not look at.
+    """
+    made = []
+    for index, (array, item) in enumerate(zip(arrays, ranges, strict=True)):
+        kind = BOUND if index in unread else READS if index in pipeline.read_only else written
+        storage = array.storage
+        start = storage.base + array.byte_offset
+        back = max(start - item.offset, 0) if storage.number else 0
+        if back > item.nbytes:  # a copy is bound in its place
+            back = 0
+        low, used = back, item.nbytes
+        if storage.number and array.steps is None and not array.has_gaps:
+            low, used = 0, min(start + array.nbytes, item.offset + item.nbytes) - item.offset - back
+        elif kind == REPLACES:
+            kind = PLACES
+        made.append(Binding(item.nbytes, back, low, max(used, 0), kind))
+    return made

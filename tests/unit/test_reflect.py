@@ -144,6 +144,9 @@ def test_buffers_that_are_only_read() -> None:
     places = [(71, 20, 33, 0), (71, 21, 33, 1)]
     assert reflect(module(*places, *declared)).readonly == frozenset()
     assert reflect(module(*places, (71, 21, 24), *declared)).readonly == {1}  # the variable
+    assert reflect(module(*places, (71, 21, 24), *declared)).writeonly == frozenset()
+    assert reflect(module(*places, (71, 21, 25), *declared)).writeonly == {1}
+    assert reflect(module(*places, (72, 17, 0, 25), *declared)).writeonly == {0, 1}
     assert reflect(module(*places, (72, 17, 0, 24), *declared)).readonly == {0, 1}  # every member of the block
     alias = [(71, 20, 33, 0), (71, 21, 33, 0), (71, 21, 24)]
     assert reflect(module(*alias, *declared)).readonly == frozenset()  # two names for one binding, one of them written

@@ -19,6 +19,7 @@ from vkpar.arrays.rearrange import gather, scatter
 from vkpar.arrays.reducible import Reducible
 from vkpar.arrays.region import Region
 from vkpar.arrays.shape import as_bytes, dimensions
+from vkpar.arrays.sound import Sound
 from vkpar.arrays.storage import Storage
 from vkpar.arrays.views import overlaps, same_elements
 from vkpar.dtypes import DType
@@ -44,7 +45,7 @@ _Target = TypeVar("_Target", "np.ndarray[Any, Any]", HostArray)
 _LABEL = "{} {} {}".format
 
 
-class Array(Operators, Reducible):
+class Array(Operators, Reducible, Sound):
     """An n-dimensional array on a device, made by ``Device.array``, ``empty`` and ``zeros``, or a view of one.
 
     Arrays are in C order. Views may have their elements any ``strides`` apart; operations and copies take these as they
@@ -147,6 +148,7 @@ class Array(Operators, Reducible):
 
         Raises:
             InvalidUsageError: the device is closed.
+            CommunicatorError: a collective that was to write it has failed, and nobody has written it anew since.
             DeviceLostError: the device is gone.
         """
         return self.read()
@@ -183,7 +185,8 @@ class Array(Operators, Reducible):
         else:
             made = self.fetch(out)
         if self.size:
-            self.device.check_results()
+            self.device.notice_failures()
+            self.check_sound()
         return made
 
     def fetch(self, out: np.ndarray[Any, Any] | None = None) -> np.ndarray[Any, Any]:
@@ -241,6 +244,7 @@ class Array(Operators, Reducible):
             logical.upload(as_bytes(host), self.ranges())
         else:
             transfer.write(logical, self.memory, self._place, Region(self.shape, 0, self.steps), host)
+        self.renew()
 
     def fill_zeros(self) -> None:
         """Set every element to zero, in program order.
@@ -403,6 +407,11 @@ class Array(Operators, Reducible):
             raise InvalidUsageError(f"cannot copy elements of {source.dtype} into a view of {self.dtype}; cast first")
         if not self.size or same_elements(self, source):
             return
+        source.check_sound()
+        self._copy_elements(source)
+        self.renew(source)
+
+    def _copy_elements(self, source: Array) -> None:
         shared = overlaps(self, source)
         if not shared and operations["move"](source, self):
             return

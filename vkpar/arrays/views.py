@@ -31,11 +31,13 @@ class Viewable(Interoperable):
         byte_offset: bytes from the start of its storage to its first element.
         steps: elements of memory from one place to the next along each axis; None where the elements lie side by side
             in C order, as they do in all arrays but some views. :attr:`strides` has them in both cases.
+        has_gaps: it stands for elements that have others between them, which whoever writes to it leaves alone.
     """
 
     storage: Storage
     byte_offset: int
     steps: Strides | None = None
+    has_gaps = False
 
     def __init__(
         self, storage: Storage, offset: int, shape: tuple[int, ...], dtype: DType, steps: Strides | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext, suppress
 from typing import Any
 
 from vkpar import dtypes, env
@@ -107,6 +107,7 @@ class Communicator(Unpickled):
         except BaseException as error:
             if isinstance(error, CommunicatorError):
                 self._engine.health.fail(error)  # so that close() does not wait for work that never ends
+            self._engine.health.told = True
             self.close()
             raise
         self._engine.forget()
@@ -392,6 +393,12 @@ class Communicator(Unpickled):
 
         Where nothing moves for 10 s, or for the communicator's timeout if that is longer, the pending collectives are
         aborted. After an interrupt, the next call continues the close. In a forked child nothing is touched.
+
+        What the collectives of a failed communicator were to write stays unreadable, and whatever was computed from it,
+        until it is written anew: by a write, a fill, an operation's ``out=``, a collective or a graph's launch.
+
+        Raises:
+            CommunicatorError: the communicator has failed, and nobody was told; it is closed all the same.
         """
         if hasattr(self, "_engine"):  # it is missing where the constructor raised
             self._engine.close()
@@ -400,8 +407,9 @@ class Communicator(Unpickled):
         self._engine.health.gate.check()
         return self
 
-    def __exit__(self, *exception: object) -> None:
-        self.close()
+    def __exit__(self, kind: object, *exception: object) -> None:
+        with suppress(CommunicatorError) if kind is not None else nullcontext():  # what the block raised comes first
+            self.close()
 
     def __repr__(self) -> str:
         state = " closed" if self.closed else " failed" if self.failed else ""

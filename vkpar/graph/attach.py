@@ -23,6 +23,7 @@ def attach(device: LogicalDevice, memory: Recycler) -> None:
         device.gate.check()
         if isinstance(device.recycler, Divided):
             raise InvalidUsageError(f"{device.label} is captured by another thread already; one capture at a time")
+        memory.ledger = device.ledger
         device.recycler = Divided(device.recycler, memory)
         device.stream.capture(on=True)
 

@@ -24,6 +24,8 @@ from vkpar.vulkan import api
 from vkpar.vulkan.capturing import Operation
 from vkpar.vulkan.machine.physical import ALIGNMENT
 from vkpar.vulkan.pipelines.kernel import Pipeline
+from vkpar.vulkan.pump.ledger import PLACES, READS
+from vkpar.vulkan.stream import Binding
 from vkpar.vulkan.tape import Noted
 
 _SENDING: Final = (
@@ -275,6 +277,15 @@ def _operation(
     logical = device.logical
     pushes = logical.pushes(len(bindings))
     pipeline = logical.pipelines.shipped(kernel, len(bindings), len(push), constants, pushes=pushes)
-    plan = logical.stream.plan(what, pipeline, [(nbytes, 0) for _, nbytes in bindings], groups, push)
+    plan = logical.stream.plan(
+        what,
+        pipeline,
+        [
+            Binding.of(nbytes, PLACES if n not in pipeline.read_only else READS)
+            for n, (_, nbytes) in enumerate(bindings)
+        ],
+        groups,
+        push,
+    )
     addresses = struct.pack(f"={2 * len(bindings)}Q", *(number for place, _ in bindings for number in place))
     return logical.stream.operation(what, plan, addresses, (*pins, pipeline))

@@ -27,6 +27,7 @@ from vkpar.vulkan import capturing
 from vkpar.vulkan.capturing import Operation
 from vkpar.vulkan.memory.recycle import Recycler
 from vkpar.vulkan.memory.subbuffers import SubBuffers
+from vkpar.vulkan.pump.ledger import together
 
 _TIMES: Final = 64  # launches whose host time is kept
 _BROKEN: Final = "the graph was closed inside its capture, by itself or with a device; nothing is recorded"
@@ -99,6 +100,7 @@ class Graph(Unpickled):
         self._logical = [device.logical for device in self.devices]
         self._ranks: dict[object, int] = {logical.stream: rank for rank, logical in enumerate(self._logical)}
         self._params = Params(self.devices)
+        self._touches: list[tuple[int, ...]] = []
         self._launcher: Launcher | None = None
         self._lock = threading.RLock()
         self._times: deque[float] = deque(maxlen=_TIMES)
@@ -166,6 +168,7 @@ class Graph(Unpickled):
     def add(self, stream: object, operation: Operation) -> None:
         """Take an operation of a device's stream."""
         self._hold(operation.pins)
+        self._touches += operation.touches
         kept = operation._replace(pins=operation.pins[-1:])
         self._items.append(Item(self._ranks[stream], operation.name, kept))
 
@@ -178,19 +181,27 @@ class Graph(Unpickled):
         """How many collectives it has taken."""
         return len(self._captured)
 
-    def collect(self, collective: Collective, pins: Sequence[object], memory: Sequence[Sequence[Memory]]) -> None:
+    def collect(
+        self,
+        collective: Collective,
+        pins: Sequence[object],
+        memory: Sequence[Sequence[Memory]],
+        touches: Sequence[tuple[int, ...]],
+    ) -> None:
         """Take a collective of its communicator.
 
         Args:
             collective: its steps.
             pins: what keeps the memory of its arrays.
             memory: by rank, where these lie.
+            touches: what it does to them, as the ledger of failures takes it.
         """
         if self._broken:
             for _, part in collective.parts:
                 part.close()
             raise InvalidUsageError(_BROKEN)
         self._captured.append(collective)
+        self._touches += touches
         self._items += [
             Item(
                 step.rank,
@@ -251,7 +262,7 @@ class Graph(Unpickled):
             self._items = overlap.spread(self._items)
         fused = sum(isinstance(item.content, fusion.Fused) for item in self._items)
         found = stretches.cut(self._items, range(len(self.devices)) if self._params.declared else ())
-        recorder = Recorder(self.devices, found, list(self._captured), self._params)
+        recorder = Recorder(self.devices, found, list(self._captured), self._params, together(self._touches))
         with ExitStack() as inside:  # a close of a device waits
             for logical in self._logical:
                 inside.enter_context(logical.gate.lock())
@@ -261,7 +272,7 @@ class Graph(Unpickled):
             else:
                 self._launcher = self.collectives.launcher(recorder)
             self._counts = Counts(recorder.operations, len(self._captured), recorder.barriers, len(found), fused)
-            self._items = []
+            self._items, self._touches = [], []
             self._state = _READY
 
     # ---- launching ----
@@ -381,8 +392,8 @@ class Graph(Unpickled):
         """Say that it copies nothing between devices for others."""
         return False
 
-    def check_results(self) -> None:
-        """Refuse no results: its communicator does where it failed."""
+    def notice_failure(self) -> None:
+        """Do nothing: its communicator does."""
 
     def __del__(self) -> None:
         if getattr(self, "_launcher", None) is not None:

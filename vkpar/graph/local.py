@@ -79,6 +79,7 @@ class Local:
                 logical.users.add(self)
             self._recorded = record({})
             self._program = self._group.program(self._recorded.batches)
+            self._program.touch(self._recorded.touches)
         except BaseException:
             self.close()
             raise
@@ -89,12 +90,17 @@ class Local:
 
         Raises:
             InvalidUsageError: a device is closed.
+            CommunicatorError: it reads what a failed collective has spoiled.
             VulkanError: what a driver said.
         """
         for logical in self._logical:
             with logical.gate.lock():
                 logical.check_open()
         assert self._program is not None, "the graph was closed"
+        assert self._recorded is not None, "the graph was closed"
+        refusal = self._logical[0].ledger.refusal(self._recorded.touches)
+        if refusal is not None:
+            raise refusal
         self._program.set_preludes(preludes)
         self._marked = False
         last = self._program.enqueue()

@@ -94,6 +94,7 @@ class Recorded(NamedTuple):
         parts: what they hold on the ranks' devices, by rank; each has ``close()``.
         label: what the graph consists of, for people.
         moved: by batch, the bytes that it reads from slots, and those that it writes to them.
+        touches: what it does to memory, as the ledger of failures takes it.
     """
 
     batches: Sequence[Batch]
@@ -101,6 +102,7 @@ class Recorded(NamedTuple):
     parts: Sequence[tuple[int, Any]]
     label: Mapping[str, int]
     moved: Sequence[tuple[int, int]]
+    touches: Sequence[tuple[int, ...]] = ()
 
 
 class Timer(Protocol):

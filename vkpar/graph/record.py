@@ -25,6 +25,7 @@ class Recorder:
         stretches: in the order in which they begin.
         collectives: those of the graph.
         params: the graph's parameters.
+        touches: what the graph does to memory, as the ledger of failures takes it.
 
     Attributes:
         operations: how many were recorded; ``barriers``: between them.
@@ -36,8 +37,10 @@ class Recorder:
         stretches: Sequence[Stretch],
         collectives: Sequence[Collective],
         params: Params,
+        touches: Sequence[tuple[int, ...]],
     ) -> None:
         self._devices, self._stretches, self._collectives, self._params = devices, stretches, collectives, params
+        self._touches = touches
         self.operations = self.barriers = 0
 
     def __call__(self, timers: Mapping[int, Timer]) -> Recorded:
@@ -76,6 +79,7 @@ class Recorder:
             parts,
             label,
             [(stretch.received_nbytes, stretch.sent_nbytes) for stretch in self._stretches],
+            self._touches,
         )
 
 

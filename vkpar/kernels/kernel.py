@@ -18,7 +18,7 @@ from vkpar.arrays.views import overlaps
 from vkpar.device import Device
 from vkpar.errors import InvalidUsageError, UnsupportedError
 from vkpar.kernels.pieces import can_begin
-from vkpar.plans import Plan, form_of
+from vkpar.plans import Plan, bindings_of, form_of
 from vkpar.plans import make as make_plan
 from vkpar.unpickled import Unpickled
 from vkpar.vulkan import capturing, query, queue
@@ -34,6 +34,8 @@ from vkpar.vulkan.pipelines.kernel import Pipeline
 from vkpar.vulkan.pipelines.push import Packer
 from vkpar.vulkan.pipelines.source import as_bytes, compiled
 from vkpar.vulkan.pipelines.uniforms import as_storage
+from vkpar.vulkan.pump.ledger import REPLACES, UPDATES
+from vkpar.vulkan.stream import Binding
 
 _MOST_PLANS: Final = 4096
 _MOST_RUNS: Final = 10_000
@@ -195,7 +197,8 @@ class Kernel(Unpickled):
         dims, constants, device = self._checked(groups, arrays, push, elements)
         ranges, constants = self._bound(device, arrays, constants)
         pipeline = self._pipeline(device, pushes=device.logical.pushes(len(arrays)))
-        device.logical.dispatch("Kernel", pipeline, ranges, constants, dims)
+        bindings = self._bindings(pipeline, arrays, ranges)
+        device.logical.dispatch("Kernel", pipeline, ranges, constants, dims, bindings=bindings)
         self._keep_plan(device, pipeline, arrays, ranges, dims, constants, counted=counted)
 
     def time(
@@ -287,11 +290,20 @@ class Kernel(Unpickled):
         taken = dict(self._interface.offsets)
         if not arrays or not all(number in taken or can_begin(array, 0) for number, array in enumerate(arrays)):
             return
-        plan = make_plan(device, "Kernel", pipeline, arrays, ranges, dims)
+        bindings = self._bindings(pipeline, arrays, ranges)
+        plan = make_plan(device, "Kernel", pipeline, arrays, bindings, dims)
         if plan is not None and not self.closed:
             if len(self._plans) >= _MOST_PLANS:
                 self._plans.clear()
             self._plans[(counted, dims, *map(form_of, arrays))] = plan, constants[self._interface.given_nbytes :]
+
+    def _bindings(self, pipeline: Pipeline, arrays: tuple[Array, ...], ranges: Sequence[BufferRange]) -> list[Binding]:
+        """Return what it does to arrays: who writes may read, unless that is declared ``writeonly``."""
+        made = bindings_of(pipeline, arrays, ranges, UPDATES)
+        return [
+            each._replace(kind=REPLACES) if number in self._interface.writeonly else each
+            for number, each in enumerate(made)
+        ]
 
     def _device_of(self, arrays: tuple[Array, ...]) -> Device:
         """Return the device that a call runs on, checked to be open."""

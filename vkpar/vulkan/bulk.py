@@ -12,7 +12,8 @@ from vkpar.vulkan.memory.buffer import BufferRange
 
 if TYPE_CHECKING:
     from vkpar.vulkan.pipelines.kernel import PipelineCache
-    from vkpar.vulkan.stream import Stream
+    from vkpar.vulkan.pump.ledger import READS, REPLACES
+from vkpar.vulkan.stream import Binding, Stream
 
 LEAST_NBYTES: Final = 256 << 10  # below, launching takes longest
 _UNIT: Final = 16
@@ -77,6 +78,6 @@ class Copies:
         push = struct.pack("=I", nbytes // _UNIT)
         if len(self._plans) >= _MOST_PLANS:
             self._plans.clear()
-        bindings = [(nbytes, 0), (nbytes, 0)]
+        bindings = [Binding.of(nbytes, READS), Binding.of(nbytes, REPLACES)]
         plan = self._stream.plan("copy", pipeline, bindings, (-(-groups // rows), rows, 1), push)
         return self._plans.setdefault(nbytes, plan)

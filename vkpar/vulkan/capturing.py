@@ -17,12 +17,14 @@ class Operation(NamedTuple):
         record: the helper's function that records it; its first argument is the recording.
         arguments: the other arguments.
         pins: what has to live as long as the operation may run: memory, then the kernel, or None.
+        touches: what it does to memory, as the ledger of failures takes it.
     """
 
     name: str
     record: Any
     arguments: tuple[Any, ...]
     pins: Sequence[object]
+    touches: Sequence[tuple[int, ...]] = ()
 
 
 class Capture(Protocol):

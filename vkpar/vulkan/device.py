@@ -30,10 +30,11 @@ from vkpar.vulkan.memory.memory import Allocator
 from vkpar.vulkan.memory.recycle import Divided, Recycler
 from vkpar.vulkan.memory.subbuffers import SubBuffers, cut
 from vkpar.vulkan.pipelines.kernel import Pipeline, PipelineCache
+from vkpar.vulkan.pump.ledger import Ledger
 from vkpar.vulkan.queue import Queue, drain
 from vkpar.vulkan.reclaim import Reclaimer
 from vkpar.vulkan.staging import Load, Staging
-from vkpar.vulkan.stream import Stream, pushes
+from vkpar.vulkan.stream import Binding, Stream, pushes
 
 _log = logging.getLogger("vkpar")
 _DRAIN_SECONDS = 30.0
@@ -59,6 +60,7 @@ class LogicalDevice:
         transfer: the queue that uploads and downloads run on; the compute queue where there is no other.
         stream: gathers what runs on the compute queue.
         recycler: the memory of dropped arrays, for the next ones.
+        ledger: what failed collectives have spoiled of its memory.
         keepers: who keeps memory for later, held weakly: they are asked for it before an allocation fails.
         users: what the device must outlive, until that is freed: rigs, and graphs' recordings.
     """
@@ -87,6 +89,7 @@ class LogicalDevice:
             instance.gate.check()
             undo.callback(self._vk.discard, self._made, None)
             self.handle: Any = create.create_device(info, families, self._made)
+            self.ledger = self.recycler.ledger = Ledger(self.handle)
             self.compute = self._queue(compute, "compute", undo)
             self.transfer = self.compute
             if transfer != compute:
@@ -314,14 +317,17 @@ class LogicalDevice:
         push: bytes,
         groups: tuple[int, int, int],
         cost_ns: int = 0,
+        bindings: Sequence[Binding] | None = None,
     ) -> None:
         """Run a kernel after everything before it, as part of the operation ``name`` that may take ``cost_ns``.
+
+        ``bindings`` says what it does to ``ranges``, as :meth:`Stream.dispatch` takes it.
 
         Raises:
             InvalidUsageError, UnsupportedError: as :func:`~vkpar.vulkan.command.check_dispatch` does.
         """
         check_dispatch(self.info.limits, self.label, ranges, groups)
-        self.stream.dispatch(name, pipeline, ranges, push, groups, cost_ns)
+        self.stream.dispatch(name, pipeline, ranges, push, groups, cost_ns, bindings)
 
     def copy(self, source: Sequence[BufferRange], target: Sequence[BufferRange]) -> None:
         """Copy bytes on the device, in program order; both have as many, and they do not overlap."""
@@ -400,6 +406,7 @@ class LogicalDevice:
         self.pipelines.close()
         self.allocator.close()
         self.stream.close()
+        self.ledger.forget()
         for queue in reversed(queues):
             queue.close()
         self._vk.discard(self._made, None)
@@ -408,6 +415,7 @@ class LogicalDevice:
     def quarantine(self) -> None:
         """Give the device up: work on it does not end, so its handles are leaked and later use is refused."""
         self.quarantined = True
+        self.ledger.forget()
         self.stream.close(leak=True)
         self.imports.leak()
         why = "quarantined: it did not finish its work"

@@ -6,19 +6,23 @@ import struct
 import weakref
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from vkpar.errors import InvalidUsageError, OutOfMemoryError, VulkanError
 from vkpar.vulkan import api, capturing
 from vkpar.vulkan.machine import instance
 from vkpar.vulkan.memory.buffer import BufferRange, paired
 from vkpar.vulkan.pipelines.kernel import Pipeline
+from vkpar.vulkan.pump import ledger
+from vkpar.vulkan.pump.ledger import PLACES, READS, REPLACES
 from vkpar.vulkan.queue import Queue
 
 # What the C helper's entries return besides VkResults.
 _BUSY: Final = 1001
 _REFUSED: Final = (1002, 1003)  # closed; in a forked child
 _CAPTURES: Final = 1004  # the calling thread captures
+_LOST: Final = 1005  # a failed collective has spoiled what the operation reads
+_LONG_WAY: Final = 1006  # something is spoiled: look closer
 _NAMES: Final = 8
 _NONE: Final = 0xFFFFFFFF
 PUSHED: Final = 32  # descriptors that every driver with VK_KHR_push_descriptor pushes at a time
@@ -47,6 +51,29 @@ _FUNCTIONS: Final = (
 )
 
 _PART: Final = struct.Struct("=5Q").pack
+
+
+class Binding(NamedTuple):
+    """What a dispatch binds, from ``back`` bytes before an address on.
+
+    Attributes:
+        nbytes: bytes of the binding.
+        back: how far before the address it begins.
+        low: how far before the address that begins which it uses, of ``used`` bytes.
+        kind: what it does to these, as :mod:`vkpar.vulkan.pump.ledger` names it.
+    """
+
+    nbytes: int
+    back: int
+    low: int
+    used: int
+    kind: int
+
+    @classmethod
+    def of(cls, nbytes: int, kind: int) -> Binding:
+        """Return one that begins at the address and is used as a whole."""
+        return cls(nbytes, 0, 0, nbytes, kind)
+
 
 _names: list[str] = []  # of operations, by the number that the helper keeps
 
@@ -99,7 +126,7 @@ class Stream:
 
     def __init__(self, device: Any, queue: Queue, *, barriers: bool = False, rate: int = 100) -> None:
         vk = self._vk = api.load()
-        self._queue, self._rate = queue, rate
+        self._queue, self._rate, self._device = queue, rate, vk.address(device)
         port: Any = queue.port
         self._lib, self._ffi = port._c.lib, port._c.ffi
         found = [vk.device_function(device, name) for name in _FUNCTIONS]
@@ -127,7 +154,7 @@ class Stream:
         self,
         name: str,
         pipeline: Pipeline,
-        bindings: Sequence[tuple[int, int]],
+        bindings: Sequence[Binding],
         groups: tuple[int, int, int],
         push: bytes = b"",
         cost_ns: int = 0,
@@ -137,12 +164,12 @@ class Stream:
         Args:
             name: of the operation, for errors.
             pipeline: made for this stream (``pushes`` as :func:`pushes` says).
-            bindings: of each the bytes, and how far before the address given at the launch it begins.
+            bindings: what it binds.
             groups: numbers of work-groups.
             push: the push constants; empty where each launch brings its own.
             cost_ns: an estimate of its time; that of moving the bytes is the least.
         """
-        nbytes = sum(size for size, _ in bindings)
+        nbytes = sum(each.nbytes for each in bindings)
         made = self._ffi.new("vkp_plan*", {"binding": len(bindings)})
         layout = pipeline.layout
         made.pipeline = self._vk.address(pipeline.handle)
@@ -152,9 +179,9 @@ class Stream:
         made.cost_ns = min(max(cost_ns, 1000 + nbytes // self._rate), _NONE)
         self._kernels[made] = pipeline
         self._ffi.memmove(made.push, push, len(push))
-        for index, (size, back) in enumerate(bindings):
+        for index, each in enumerate(bindings):
             item = made.binding[index]
-            item.nbytes, item.back, item.writes = size, back, index not in pipeline.read_only
+            item.nbytes, item.back, item.low, item.used, item.kind = each
         return made
 
     def launch(self, plan: Any, addresses: bytes, push: bytes | None = None, *, pins: Sequence[object] = ()) -> None:
@@ -180,11 +207,21 @@ class Stream:
         push: bytes,
         groups: tuple[int, int, int],
         cost_ns: int = 0,
+        bindings: Sequence[Binding] | None = None,
     ) -> None:
-        """Append a dispatch on ``ranges``; raises as :meth:`launch` does."""
+        """Append a dispatch on ``ranges``; raises as :meth:`launch` does.
+
+        ``bindings`` says what it does to them; by default it may write to some of what it is not kept from writing.
+        """
         own = len(push) <= 128
-        plan = self.plan(name, pipeline, [(item.nbytes, 0) for item in ranges], groups, push if own else b"", cost_ns)
-        addresses = self._packed((item.buffer, item.offset) for item in ranges)
+        bindings = bindings or [
+            Binding.of(item.nbytes, PLACES if index not in pipeline.read_only else READS)
+            for index, item in enumerate(ranges)
+        ]
+        plan = self.plan(name, pipeline, bindings, groups, push if own else b"", cost_ns)
+        addresses = self._packed(
+            (item.buffer, item.offset + each.back) for item, each in zip(ranges, bindings, strict=True)
+        )
         self.launch(plan, addresses, None if own else push, pins=_owners(ranges))
 
     def copy(self, name: str, source: Sequence[BufferRange], target: Sequence[BufferRange]) -> None:
@@ -224,17 +261,44 @@ class Stream:
                 return
             self._make_way(result)
 
-    def resume(self, result: int, plan: Any, addresses: bytes, push: Any, pins: Sequence[object]) -> None:
-        """Go on with a call of :attr:`entry` that appended nothing, as :meth:`launch` does, which see."""
+    def resume(self, result: int, plan: Any, addresses: bytes, push: Any, pins: Sequence[object]) -> bool:
+        """Go on with a call of :attr:`entry` that appended nothing, as :meth:`launch` does, which see.
+
+        Returns:
+            False, and nothing done, where failures have spoiled something, so that the call has to look closer.
+        """
+        if result == _LONG_WAY:
+            return False
         if result != _CAPTURES:
             self._make_way(result)
         self._settle(self.entry, pins, plan, addresses, push)
+        return True
 
     def _capture(self, entry: Any, pins: Sequence[object], arguments: tuple[Any, ...]) -> None:
         kernel = self._kernels[arguments[0]] if entry is self.entry else None
         number = arguments[0].name if kernel is not None else arguments[0]
-        operation = capturing.Operation(_names[number], self._recorded[entry], arguments, (*pins, kernel))
+        touches = self._touches_of_kernel(*arguments[:2]) if kernel is not None else self._touches_of(arguments)
+        operation = capturing.Operation(_names[number], self._recorded[entry], arguments, (*pins, kernel), touches)
         capturing.current().add(self, operation)
+
+    def _touches_of_kernel(self, plan: Any, addresses: bytes) -> list[tuple[int, ...]]:
+        """Return what a dispatch does to memory, what it reads first."""
+        places, made = struct.unpack(f"={2 * plan.bindings}Q", addresses), list[tuple[int, ...]]()
+        for index in range(plan.bindings):
+            item, start = plan.binding[index], places[2 * index + 1]
+            made.append((self._device, places[2 * index], start - item.low, start - item.low + item.used, item.kind))
+        return sorted(made, key=lambda touch: touch[-1] != READS)
+
+    def _touches_of(self, arguments: tuple[Any, ...]) -> list[tuple[int, ...]]:
+        """Return what copies, or fills where there are four arguments, do to memory."""
+        _, count, parts, *word = arguments
+        made: list[tuple[int, ...]] = []
+        for row in struct.iter_unpack("=3Q" if word else "=5Q", parts[: count * (24 if word else 40)]):
+            buffer, start, nbytes = row[-3:]
+            if not word:
+                made.append((self._device, row[0], row[1], row[1] + nbytes, READS))
+            made.append((self._device, buffer, start, start + nbytes, REPLACES))
+        return made
 
     def operation(self, name: str, plan: Any, addresses: bytes, pins: Sequence[object]) -> capturing.Operation:
         """Return a dispatch as a graph takes it; the last of ``pins`` is its kernel."""
@@ -251,6 +315,8 @@ class Stream:
 
     def error(self, result: int, call: str = "vkQueueSubmit") -> Exception:
         """Return the typed error of what an entry returned."""
+        if result == _LOST:
+            return ledger.error_of()
         if result in _REFUSED:
             try:
                 with self._queue.gate.lock():

@@ -7,7 +7,7 @@ from typing import Any
 
 from vkpar.comm.engine.cache import ProgramCache
 from vkpar.comm.engine.health import Health
-from vkpar.errors import CommunicatorError
+from vkpar.errors import CommunicatorError, VulkanError
 
 _PATIENCE = 10.0  # seconds without progress after which a device is given up, at the earliest
 
@@ -51,9 +51,14 @@ class Closer:
         """
         if self._health.freed:
             return
-        late = self._drain()
-        if late and not self._health.failed:
-            self._health.fail(CommunicatorError(f"closed while ranks {late} stood still for {self._patience:g} s"))
+        self._health.notice()
+        late, failed = self._drain(), self._health.failed
+        self._health.notice()
+        if not late:
+            self._check_done()
+        if late and not failed:  # a failure lets go of what is parked: the ranks may come through now
+            if not self._health.failed:
+                self._health.fail(CommunicatorError(f"closed while ranks {late} stood still for {self._patience:g} s"))
             late = self._drain()
         if late:
             self._abandon(late)
@@ -63,13 +68,23 @@ class Closer:
         self._rig.close()
         self._health.freed = True
 
+    def _check_done(self) -> None:
+        """Fail where a collective is not done although nothing is under way: its device is lost."""
+        health = self._health
+        if health.failed or health.flights.oldest(self._rig.values()) is None:
+            return
+        try:
+            self._rig.drained()
+        except VulkanError as error:
+            health.fail(error)
+
     def _drain(self) -> list[int]:
         """Wait for pending work and return the late ranks; the caller does not hold the engine's lock.
 
         Where the bridge has died, or does so now, the communicator fails: else what is parked would wait for ever.
         """
         pending = self._cache.pending(len(self._rig.queues))
-        return self._rig.drain(pending, self._patience, self._health.notice_bridge_error)
+        return self._rig.drain(pending, self._patience, self._health.notice)
 
     @property
     def _patience(self) -> float:

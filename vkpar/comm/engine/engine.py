@@ -29,6 +29,7 @@ from vkpar.comm.engine.flights import Flight
 from vkpar.comm.engine.graphs import GraphCollectives
 from vkpar.comm.engine.group import Group, Member, OpenGroups
 from vkpar.comm.engine.health import Health
+from vkpar.comm.engine.landing import Landing, is_strided
 from vkpar.comm.engine.library import Library
 from vkpar.comm.engine.profiling import Profiling
 from vkpar.comm.engine.watchdog import Watchdog
@@ -81,6 +82,7 @@ class Engine:
         self._closer = Closer(self.health, self.cache)
         self._library = Library(self.devices, rig, builder, self.cache)
         self.sweep = self._library.sweep
+        self._ledger = rig.devices[0].ledger
         self.profiling = Profiling(self.health, self.cache, self._lock, builder.recorder, self.sweep)
         self._eviction = Eviction(self.health, self.cache, self._lock, self.sweep)
         for device in rig.devices:
@@ -148,10 +150,19 @@ class Engine:
                     entry = self._recorded.get(key) if health.checks is None else None
                 except TypeError:  # an argument that cannot be hashed
                     entry = None
-                if entry is None:
+                if entry is None and not is_strided(call):
                     self.sweep()
                     entry = self._library.record(key, call, self.sequence)
-                return self._launch(entry, call.name, call)
+                if entry is not None:
+                    return self._launch(entry, call.name, call)
+        return self._run_landing(Landing(self.devices, call))
+
+    def _run_landing(self, landing: Landing) -> Work:
+        """Run a call by way of stand-ins; also where this thread captures."""
+        landing.fill()
+        work = self.run(landing.call)
+        landing.copy_back()
+        return work
 
     def _graph(self) -> Graph | None:
         """Return the graph that this thread captures; None where it has nothing to do with the communicator.
@@ -171,6 +182,8 @@ class Engine:
 
     def _capture(self, graph: Graph, call: Call) -> Work:
         assert graph.collectives is not None, "it captures for this communicator"
+        if is_strided(call):
+            return self._run_landing(Landing(self.devices, call))
         with self.health.gate.lock(), self._lock:
             self._check_open()
             work: Work = graph.collectives.capture(graph, call)
@@ -190,11 +203,21 @@ class Engine:
             entry = self._recorded.get(key) if health.checks is None else None
         except TypeError:  # an argument that cannot be hashed
             entry = None
+        if entry is None and is_strided(call):
+            return self._put_off_landing(group, Landing(self.devices, call))
         if entry is None:
             with health.gate.lock(), self._lock:
                 health.gate.check()
                 request = self._library.check(call)
         return group.add(Member(key, call, entry, nretired, request, Work(health, call), pins))
+
+    def _put_off_landing(self, group: Group, landing: Landing) -> Work:
+        """Put a call off by way of stand-ins: what it reads is copied now, what it writes once the group was left."""
+        landing.fill()
+        work = self._put_off(group, landing.call)
+        group.members[-1].landing = landing
+        landing.hold()
+        return work
 
     def _check_open(self) -> None:
         """Refuse what :meth:`check_usable` does, and a closed communicator, in few steps where nothing is amiss."""
@@ -228,6 +251,8 @@ class Engine:
             self._track((flight,))
             return Work(self.health, keep, flight)
         program = entry.program(self.sequence) or self._library.program(entry, keep, self.sequence)
+        if self._ledger.clock.lost:
+            self._check_sound(program)
         if len(self._flights.pending) > _FEW_PENDING:
             self._make_room(program.batches)
         flight = self._flight(name, entry, program)
@@ -242,6 +267,16 @@ class Engine:
             raise
         flight.mark_submitted(program.values, program.starts)
         return work
+
+    def _check_sound(self, *programs: Program | None) -> None:
+        """Refuse programs that read what a failed collective has spoiled.
+
+        Raises:
+            CommunicatorError: they do.
+        """
+        refusal = self._ledger.refusal([touch for program in programs if program for touch in program.touches])
+        if refusal is not None:
+            raise refusal
 
     def _flight(self, name: str, entry: Entry, program: Program | None) -> Flight:
         """Return the record of a collective that is about to be submitted; without a program, earlier work ends it."""
@@ -357,6 +392,10 @@ class Engine:
                         for member in members:
                             self._capture(graph, member.call)
                             member.work.capture()
+            if enqueue:
+                for member in members:
+                    if member.landing is not None:
+                        member.landing.copy_back()
         finally:
             self._eviction.spared = self._library.spared = ()
             for member in members:
@@ -367,6 +406,8 @@ class Engine:
         entries: list[Entry] = []
         self._eviction.spared = entries
         found = self._library.together(members, self.sequence, entries)
+        if self._ledger.clock.lost:
+            self._check_sound(*found.programs)
         if len(self._flights.pending) > _FEW_PENDING:
             self._make_room(found.batches)
         flights, ends = self._submit_group(members, found)
@@ -411,13 +452,9 @@ class Engine:
         """Enqueue a copy between two ranks' devices."""
         self.run(Call(movements.SEND_RECV, (source,), (target,)))
 
-    def check_results(self) -> None:
-        """Refuse to hand out arrays whose contents a failure may have left undefined.
-
-        Raises:
-            CommunicatorError: the communicator has failed and is open.
-        """
-        self.health.check_results()
+    def notice_failure(self) -> None:
+        """Find out whether it has failed."""
+        self.health.notice()
 
     # ---- the end ----
 
@@ -431,6 +468,9 @@ class Engine:
 
         Where nothing moves for 10 s, or for the communicator's timeout if that is longer, the pending collectives are
         aborted. After an interrupt, the next call continues the close. In a forked child nothing is touched.
+
+        Raises:
+            CommunicatorError: it has failed, and nobody was told; it is closed all the same.
         """
         health = self.health
         if os.getpid() != self._process:
@@ -440,6 +480,8 @@ class Engine:
         with health.closing:
             health.gate.shut()
             self._closer.close(self.profiling.read_last)
+        if health.failed and not health.told:
+            health.check_failure()
 
     def __del__(self) -> None:
         if hasattr(self, "_watchdog") and not self.closed:

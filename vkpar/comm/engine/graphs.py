@@ -14,6 +14,7 @@ from vkpar.comm.record.builder import ProgramBuilder, Written
 from vkpar.comm.record.entry import Entry
 from vkpar.comm.record.program import Program
 from vkpar.comm.record.timestamps import Collector, Planned, RankTimer, Stage, linked
+from vkpar.comm.requests import calls
 from vkpar.comm.requests.keys import Call
 from vkpar.comm.rig.rig import Rig
 from vkpar.device import Device
@@ -88,7 +89,7 @@ class GraphCollectives:
         _, pins = call.key(None)
         laid = self._library.lay(call, graph.ncollectives, self._written)
         if laid is not None:
-            graph.collect(laid, pins, _memory_of(call, self.devices))
+            graph.collect(laid, pins, _memory_of(call, self.devices), calls.touches_of(call))
         work = Work(self._host.health, call)
         work.capture()
         return work
@@ -145,7 +146,10 @@ class GraphLauncher:
         port = rig.group.program(recorded.batches)
         commands = [batch.command for batch in recorded.batches]
         watch = collector.stopwatch(_planned(recorded), timers) if collector is not None and timers else None
-        return Program(recorded.parts, recorded.batches, commands, phases, port, list((timers or {}).items()), watch)
+        parts, timed = recorded.parts, list((timers or {}).items())
+        program = Program(parts, recorded.batches, commands, phases, port, timed, watch)
+        program.touch(list(recorded.touches))
+        return program
 
     def launch(self, preludes: Sequence[Any] | None, keep: object) -> Work:
         """Submit the graph once.

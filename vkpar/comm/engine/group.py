@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
+from vkpar.comm.engine.landing import Landing
 from vkpar.comm.engine.library import Asked
 from vkpar.comm.engine.work import Work
 from vkpar.errors import InvalidUsageError
@@ -20,10 +21,12 @@ class Member(Asked):
 
     Attributes:
         pins: objects that keep the arrays' memory until the group is submitted.
+        landing: what the call stands for, where that has views whose elements do not lie side by side.
     """
 
     work: Work
     pins: list[Any]
+    landing: Landing | None = None
 
 
 class Group:
@@ -66,6 +69,8 @@ class Group:
                         storage = array.storage
                         storage.ready = storage.own if storage.number else None
                         storage.held_by = None
+            if member.landing is not None:
+                member.landing.release()
         return members
 
     def __repr__(self) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import weakref
 from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Any
@@ -17,6 +18,7 @@ from vkpar.comm.rig.rig import Rig
 from vkpar.errors import CommunicatorError, InvalidUsageError, VulkanError
 from vkpar.vulkan.gate import Gate
 from vkpar.vulkan.pump import native
+from vkpar.vulkan.pump.ledger import explain
 
 _log = logging.getLogger("vkpar")
 _SLICE_NS = 100_000_000  # longest wait in one piece, so that Ctrl-C and a failure are answered in time
@@ -36,6 +38,7 @@ class Health:
         checks: the generations of the slots; None where they are not checked.
         closing: a lock that a thread holds while it waits for pending work in order to free or to abandon it.
         freed: True once everything is freed or abandoned.
+        told: True once the failure was raised.
     """
 
     def __init__(self, rig: Rig, timeout: float) -> None:
@@ -46,7 +49,7 @@ class Health:
         self.failure: BaseException | None = None
         self.checks: SlotChecks | None = None
         self.closing = threading.RLock()
-        self.freed = False
+        self.freed = self.told = False
         self._details: dict[str, Any] = {}
 
     @property
@@ -84,7 +87,7 @@ class Health:
                 raise
             return self._passed(active, wanted)
         except VulkanError as error:
-            self.notice_bridge_error()  # it may be what the wait fails of
+            self.notice()  # it may be what the wait fails of
             self.fail(error)
             self.check_failure()
             raise
@@ -105,9 +108,10 @@ class Health:
         """
         with self.gate.lock():
             self.gate.check()
-            self.notice_bridge_error()
             try:
-                return None if self.failed else self.rig.reached()
+                reached = self.rig.reached()
+                self.notice()  # after that look: what is parked runs once it has come
+                return None if self.failed else reached
             except VulkanError as error:
                 self.fail(error)
                 return None
@@ -125,11 +129,14 @@ class Health:
             self._details = self._details_of(cause, flight)
             self.failure = cause
             _log.error("the communicator failed: %s", cause)
+            explain(self.rig.group.number, _Telling(self, cause, self._details))
             self.rig.group.abort()
+            for device in self.rig.devices:
+                device.recycler.excuse()
 
     def fail_enqueue(self, cause: BaseException, flight: Flight) -> None:
         """Poison the communicator because the submission of ``flight`` failed; an error of the bridge comes first."""
-        self.notice_bridge_error()
+        self.notice()
         self.fail(cause, flight)
 
     def fail_stalled(self, flight: Flight) -> None:
@@ -143,8 +150,8 @@ class Health:
             text, details = self.describe(flight)
         self.fail(CommunicatorError(f"{text}; no timeline advanced for {self.timeout} s", details))
 
-    def notice_bridge_error(self) -> None:
-        """Poison the communicator where its bridge has died."""
+    def notice(self) -> None:
+        """Fail where the bridge between ranks has."""
         result = 0 if self.failed or self.freed else self.rig.group.error()
         if result:
             self.fail(self.rig.bridge_error(result))
@@ -155,18 +162,9 @@ class Health:
         Raises:
             CommunicatorError: the communicator has failed; ``__cause__`` is the first failure.
         """
-        self.notice_bridge_error()
+        self.notice()
         if self.failure is not None:
-            raise CommunicatorError(f"the communicator failed: {self.failure}", self._details) from self.failure
-
-    def check_results(self) -> None:
-        """Raise as :meth:`check_failure` does, unless the communicator was closed since.
-
-        Raises:
-            CommunicatorError: the communicator has failed and is open.
-        """
-        if not self.closed:
-            self.check_failure()
+            raise _Telling(self, self.failure, self._details)()
 
     def check_slots(self) -> None:
         """With ``VKPAR_DEBUG=slots``: fail where a rank has read a slot of the wrong generation.
@@ -179,7 +177,9 @@ class Health:
         try:
             self.checks.check()
         except CommunicatorError as error:
+            self.rig.group.doubt()  # what is done is wrong
             self.fail(error)
+            self.told = True
             raise
 
     # ---- descriptions ----
@@ -210,3 +210,18 @@ class Health:
         queue = getattr(cause, "rank", None)
         rank = {} if queue is None else {"rank": self.rig.queue_map.ranks[queue]}
         return {**self.describe(flight)[1], **rank}
+
+
+class _Telling:
+    """Makes the error for whoever is told of a failure; it keeps nothing of the communicator."""
+
+    def __init__(self, health: Health, cause: BaseException, details: dict[str, Any]) -> None:
+        self._health, self._cause, self._details = weakref.ref(health), cause, details
+
+    def __call__(self) -> CommunicatorError:
+        health = self._health()
+        if health is not None:
+            health.told = True
+        error = CommunicatorError(f"the communicator failed: {self._cause}", self._details)
+        error.__cause__ = self._cause
+        return error

@@ -96,6 +96,9 @@ class Library:
                 self._keep(form, entry.template)
         else:
             entry = self._recorded(template, call, turn, form)
+        touches = calls.touches_of(call) if entry.programs else []
+        for program in entry.programs.values():
+            program.touch(touches)
         try:
             entry.blocks = frozenset(buffer.piece.block for buffer in form.memory) if form else frozenset()
             self._cache.add(key, entry)
@@ -161,6 +164,7 @@ class Library:
             programs.append(program)
         real = [program for program in programs if program is not None]
         port = self._cache.joined(real, self._builder.recorder.joined)
+        port.touch([touch for program in real for touch in program.touches])
         made = Together(entries, programs, port, sum(program.batches for program in real))
         if known and members[0].nretired == self._cache.nretired and self._builder.recorder.is_plain:
             self._cache.add_together(key, made)
@@ -180,6 +184,7 @@ class Library:
             form = form_of(call)
             self._write(entry.template, call, turn, form)
             program = entry.template.program(entry, turn, form.memory)
+        program.touch(calls.touches_of(call))
         self._cache.grew(entry)
         return program
 

@@ -54,6 +54,7 @@ class Program:
         self.values = [0] * len(phases)
         self.starts = [0] * len(phases)
         self._marked = True
+        self.touches: list[tuple[int, ...]] = []
 
     @property
     def listed(self) -> list[Batch]:
@@ -69,6 +70,11 @@ class Program:
     def set_preludes(self, commands: Sequence[Any] | None) -> None:
         """Have later submissions begin with these command buffers, by queue; with none from ``None`` on."""
         self._port.set_preludes(commands)
+
+    def touch(self, touches: list[tuple[int, ...]]) -> None:
+        """Say what it does to arrays, as the ledger of failures takes it; an array's failure is the program's then."""
+        self.touches = touches
+        self._port.touch(touches)
 
     def enqueue(self) -> None:
         """Submit every batch in one step that cannot be interrupted half-way."""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from vkpar.arrays.array import Array
 from vkpar.comm.requests import collectives, movements
 from vkpar.comm.requests.collectives import Request
 from vkpar.comm.requests.keys import Call
 from vkpar.device import Device
+from vkpar.vulkan.pump.ledger import READS, REPLACES
 
 _CHECKS: dict[str, Callable[[Sequence[Device], Call], Request]] = {
     collectives.ALL_REDUCE: collectives.all_reduce,
@@ -31,3 +33,33 @@ def check(devices: Sequence[Device], call: Call) -> Request:
         UnsupportedError: the ranks' devices, or collectives at all, do not reduce the arrays' dtype.
     """
     return _CHECKS[call.name](devices, call)
+
+
+def given_to(call: Call) -> list[Array]:
+    """Return the arrays that a checked call reads."""
+    arrays = (call.arrays[call.root],) if call.name == movements.BROADCAST else call.arrays
+    return [array for array in arrays if array is not None]
+
+
+def results_of(call: Call) -> list[Array]:
+    """Return the arrays that a checked call writes."""
+    name, out = call.name, call.out
+    if name == movements.BROADCAST and out is None:
+        return [array for rank, array in enumerate(call.arrays) if rank != call.root]
+    if name == collectives.REDUCE and out[0] is None:
+        return [call.arrays[call.root]]
+    if name == collectives.ALL_REDUCE:
+        given = call.arrays
+        return [given[rank] if out is None or out[rank] is None else out[rank] for rank in range(len(given))]
+    return [array for array in out or () if array is not None]
+
+
+def touches_of(call: Call) -> list[tuple[int, ...]]:
+    """Return what a checked call does to memory, as the ledger of failures takes it."""
+    return [
+        touch
+        for kind, arrays in ((READS, given_to(call)), (REPLACES, results_of(call)))
+        for array in arrays
+        if array.size
+        for touch in array.touches(kind)
+    ]

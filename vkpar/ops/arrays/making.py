@@ -52,6 +52,7 @@ def fill(a: Array, value: Any) -> None:
     kind = kind_of(BUILTINS["fill"], (name,))
     assert kind is not None
     if a.size:
+        a.renew()
         launch(SHIPPED["fill"], Meaning(kind, (name,), (name,)), [value], [a], key=key)
 
 

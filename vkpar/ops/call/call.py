@@ -12,14 +12,17 @@ from vkpar.arrays.array import Array
 from vkpar.ops.call.dispatch import GROUP, SHORT, fold_groups, spans, submit, window
 from vkpar.plans import CopyPlan, Form, Plan, Recipe, Step, form_of
 from vkpar.plans import make as make_plan
+from vkpar.vulkan.pump.ledger import PLACES, REPLACES
 
 if TYPE_CHECKING:
     from vkpar.device import Device
     from vkpar.dtypes import DType
     from vkpar.vulkan.memory.buffer import BufferRange
     from vkpar.vulkan.pipelines.kernel import Pipeline
+    from vkpar.vulkan.stream import Binding
 
 Key = tuple[object, ...]
+_PLACING = ("kv_append", "rope_append")  # kernels that write to a part of what they bind
 
 
 def repeat(
@@ -112,6 +115,7 @@ class Call:
         """
         low, high = array.span
         made = Array(array.storage, array.byte_offset, ((high - low) // array.dtype.itemsize,), array.dtype)
+        made.has_gaps = not array.is_contiguous
         return self.view(array, made)
 
     def forget(self) -> None:
@@ -143,19 +147,31 @@ class Call:
             layers: how many times as many there are, counted in z.
         """
         grid = (*fold_groups(self.device, groups)[:2], layers)
-        pipeline = submit(self.device, self.operation, kernel, ranges, push, grid, constants, cost_ns)
-        self.note(pipeline, arrays, ranges, grid, push, cost_ns)
+        how = PLACES if kernel.startswith(_PLACING) else REPLACES
+        pipeline, bindings = submit(self.operation, kernel, arrays, ranges, push, grid, constants, cost_ns, how)
+        self.note(pipeline, arrays, ranges, bindings, grid, push, cost_ns)
 
     def note(
         self,
         pipeline: Pipeline,
         arrays: Sequence[Array],
         ranges: Sequence[BufferRange],
+        bindings: Sequence[Binding],
         grid: tuple[int, int, int],
         push: bytes,
         cost_ns: int = 0,
     ) -> None:
-        """Note a dispatch that was sent; arguments as for :meth:`dispatch`, ``grid`` being numbers of work-groups."""
+        """Note a dispatch that was sent.
+
+        Args:
+            pipeline: its kernel.
+            arrays: by binding: operands, results and temporaries of the call, or views of them.
+            ranges: what the kernel sees of them, and ``bindings`` what it does to that.
+            bindings: see :func:`vkpar.plans.bindings_of`.
+            grid: numbers of work-groups.
+            push: the push constants.
+            cost_ns: an estimate of its time.
+        """
         found = [self._find(array) for array in arrays] if self._whole else []
         pairs = zip(arrays, ranges, strict=True)
         if not found or None in found or any(_begins_later(array, item) for array, item in pairs):
@@ -164,7 +180,7 @@ class Call:
         numbers, shifts = zip(*(each for each in found if each is not None), strict=True)
         swapped = numbers == (1, 0, 2)  # the call is that of a pair, whose second operand comes first here
         plan = make_plan(
-            self.device, self.operation, pipeline, arrays, ranges, grid, push, cost_ns=cost_ns, swapped=swapped
+            self.device, self.operation, pipeline, arrays, bindings, grid, push, cost_ns=cost_ns, swapped=swapped
         )
         self._whole = plan is not None
         if plan is not None:
@@ -204,9 +220,11 @@ class Call:
         plan = alone[0] if alone is not None else None
         if alone is not None and isinstance(plan, Plan):
             if pair is not None and alone[1] in ((0, 1, 2), (1, 0, 2)):
+                plan.ask()
                 self.device.plans.keep(pair, plan)
                 return
             if len(self._arrays) == 2 and alone[1] == (0, 1):
+                plan.ask()
                 self.device.plans.keep(self._key, plan)  # for run_single, which costs less
         forms: list[Form] = [form_of(array) for array in self._arrays]
         first, after = len(self.operands), len(self.operands) + len(self.results)

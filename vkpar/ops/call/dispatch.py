@@ -13,13 +13,15 @@ from vkpar.arrays.array import Array, check_same_device
 from vkpar.arrays.views import overlaps, same_elements
 from vkpar.dtypes import DType
 from vkpar.errors import InvalidUsageError, UnsupportedError
-from vkpar.plans import form_of
+from vkpar.plans import bindings_of, form_of
 from vkpar.plans import make as make_plan
+from vkpar.vulkan.pump.ledger import REPLACES
 
 if TYPE_CHECKING:
     from vkpar.device import Device
     from vkpar.vulkan.memory.buffer import BufferRange
     from vkpar.vulkan.pipelines.kernel import Pipeline
+    from vkpar.vulkan.stream import Binding
 
 # The codes of shaders/common/elements.glsl.
 FLOATS: Final = {"float32": 0, "float16": 1, "bfloat16": 2}
@@ -42,13 +44,16 @@ def check_arrays(operation: str, out: Array | None, **operands: Array) -> None:
     next(iter(given.values())).device.logical  # noqa: B018  (refuses a closed device)
     for array in given.values():
         array.check_free()
+    for array in operands.values():
+        array.check_sound()
 
 
 def check_out(operation: str, out: Array, shape: tuple[int, ...], dtype: DType) -> None:
-    """Raise InvalidUsageError unless ``out`` can take the result."""
+    """Raise InvalidUsageError unless ``out`` can take the result, which stands for what a failure has spoiled there."""
     out.check_writable(f"{operation}: out")
     if out.shape != shape or out.dtype != dtype:
         raise InvalidUsageError(f"{operation}: the result is {shape} {dtype}, out is {out.shape} {out.dtype}")
+    out.renew()
 
 
 def check_float(operation: str, *dtypes: DType) -> None:
@@ -200,26 +205,32 @@ def dispatch(
         swapped: the first two arrays are the operation's second and first operand.
     """
     device = arrays[0].device
-    pipeline = submit(device, operation, kernel, ranges, push, groups, constants, cost_ns)
+    pipeline, bindings = submit(operation, kernel, arrays, ranges, push, groups, constants, cost_ns)
     if key is not None:
-        plan = make_plan(device, operation, pipeline, arrays, ranges, groups, push, cost_ns=cost_ns, swapped=swapped)
+        plan = make_plan(device, operation, pipeline, arrays, bindings, groups, push, cost_ns=cost_ns, swapped=swapped)
         if plan is not None:
+            plan.ask()
             device.plans.keep(key, plan)
 
 
 def submit(
-    device: Device,
     operation: str,
     kernel: str,
+    arrays: Sequence[Array],
     ranges: Sequence[BufferRange],
     push: bytes,
     groups: tuple[int, int, int],
     constants: tuple[int, ...] = (),
     cost_ns: int = 0,
-) -> Pipeline:
-    """Run a built-in kernel as :func:`dispatch` does, without a plan, and return its pipeline."""
-    logical = device.logical
+    written: int = REPLACES,
+) -> tuple[Pipeline, list[Binding]]:
+    """Run a built-in kernel as :func:`dispatch` does, without a plan; return its pipeline and what it does to arrays.
+
+    ``written`` says what it does to those that it does not only read.
+    """
+    logical = arrays[0].device.logical
     pushes = logical.pushes(len(ranges))
     pipeline = logical.pipelines.shipped(kernel, len(ranges), len(push), constants, pushes=pushes)
-    logical.dispatch(operation, pipeline, ranges, push, groups, cost_ns)
-    return pipeline
+    bindings = bindings_of(pipeline, arrays, ranges, written)
+    logical.dispatch(operation, pipeline, ranges, push, groups, cost_ns, bindings)
+    return pipeline, bindings

@@ -128,6 +128,8 @@ def check_operands(name: str, operands: Sequence[Operand], outs: Sequence[Array 
     arrays[0].device.logical  # noqa: B018  (refuses a closed device)
     for array in given:
         array.check_free()
+    for array in arrays:
+        array.check_sound()
     return arrays
 
 
@@ -141,6 +143,7 @@ def _check_out(
         raise InvalidUsageError(f"{name}: out may not share memory with an operand other than being the same array")
     if any(overlaps(out, other) for other in others):
         raise InvalidUsageError(f"{name}: two results share memory")
+    out.renew()
 
 
 def computed(name: str, *names: str) -> None:

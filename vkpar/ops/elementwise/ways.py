@@ -33,6 +33,7 @@ from vkpar.ops.elementwise.kinds import (
     Kind,
 )
 from vkpar.ops.elementwise.words import NUMBERS, Words
+from vkpar.plans import bindings_of
 from vkpar.plans import make as make_plan
 from vkpar.vulkan.machine.physical import ALIGNMENT
 from vkpar.vulkan.memory.pool import round_up
@@ -184,17 +185,21 @@ class Dispatch:
         grid = self._grid(form)
         pipeline = self._operation.pipeline(device, meaning.kind, self._constants(form, grid), form)
         ranges = [item for item, _ in self._bindings]
-        device.logical.dispatch(self._operation.name, pipeline, ranges, words.packed(), grid)
-        if key is None and call is None:
-            return
         bound = [operands[number] for number in meaning.kind.bound]
         arrays = [*(operand if isinstance(operand, Array) else outs[0] for operand in bound), *outs]
+        unread = [number for number, operand in enumerate(bound) if not isinstance(operand, Array)]
+        bindings = bindings_of(pipeline, arrays, ranges, unread=unread)
+        device.logical.dispatch(self._operation.name, pipeline, ranges, words.packed(), grid, bindings=bindings)
         if call is not None:
-            call.note(pipeline, arrays, ranges, grid, words.packed())
+            call.note(pipeline, arrays, ranges, bindings, grid, words.packed())
+            return
+        if key is None:
             return
         push = b"" if words.places else words.packed()
-        plan = make_plan(device, self._operation.name, pipeline, arrays, ranges, grid, push, results=len(outs))
-        if plan is not None and key is not None:
+        name, results = self._operation.name, len(outs)
+        plan = make_plan(device, name, pipeline, arrays, bindings, grid, push, results=results)
+        if plan is not None:
+            plan.ask()
             plan.words = words
             plan.order = _order(bound, len(outs))
             device.plans.keep(key, plan)

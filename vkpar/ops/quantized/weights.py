@@ -304,7 +304,7 @@ def _pack(kind: Kind, blocks: Array, chunks: Array, scales: Array) -> None:
     together = 1 if kind.per_block > 1 else 2
     grid = fold_groups(blocks.device, -(-count // (together * _THREADS)))
     ranges = (seen, written, multipliers)
-    submit(blocks.device, "quantized", f"quantized_pack_{kind.name}", ranges, push, grid)
+    submit("quantized", f"quantized_pack_{kind.name}", (blocks, chunks, scales), ranges, push, grid)
 
 
 def unpack(kind: str, piece: Piece, out: Array) -> None:

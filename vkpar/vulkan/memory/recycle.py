@@ -12,11 +12,14 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from vkpar.vulkan.machine.physical import ALIGNMENT
 from vkpar.vulkan.memory.buffer import Buffer
-from vkpar.vulkan.memory.subbuffers import SubBuffers
+from vkpar.vulkan.memory.subbuffers import SubBuffers, spans_of
+
+if TYPE_CHECKING:
+    from vkpar.vulkan.pump.ledger import Ledger
 
 _MOST_SHARE: Final = 16  # what is kept takes a sixteenth of the heap at most,
 _MOST_BYTES: Final = 256 << 20  # and so much, or on large heaps a sixty-fourth, up to 2 GiB
@@ -55,6 +58,9 @@ class Recycler:
     Args:
         heap_nbytes: of the heap that arrays lie in; 0 where it is not known.
         most: bytes that are kept at most; by default what the heap allows.
+
+    Attributes:
+        ledger: the device's; new arrays have nothing to do with what failures have spoiled of their memory before.
     """
 
     def __init__(self, heap_nbytes: int = 0, most: int | None = None) -> None:
@@ -64,13 +70,26 @@ class Recycler:
         self._nbytes = 0  # of the idle ones, more or less: threads may race for the count
         self._most = _kept(heap_nbytes) if most is None else most
         self._forks = _forks[0]
+        self.ledger: Ledger | None = None
 
     def hold(self, memory: SubBuffers) -> SubBuffers:
         """Take note of an array's memory: it comes back here when nobody holds it any more."""
         holder = _Holder(memory, self._dropped.append)
         holder.buffers = memory.buffers
         self._holders.add(holder)
+        ledger = self.ledger
+        if ledger is not None:
+            memory.born = ledger.clock.seq
+            if ledger.clock.lost:
+                ledger.mend(spans_of(memory.buffers), memory.born)
         return memory
+
+    def excuse(self) -> None:
+        """Mend what failures have spoiled before the memory that is held came to whom it belongs to now."""
+        for holder in list(self._holders):
+            memory = holder()
+            if memory is not None and memory.born and self.ledger is not None:
+                self.ledger.mend(spans_of(memory.buffers), memory.born)
 
     def serves(self, memory: SubBuffers) -> bool:
         """Say whether ``memory`` comes back here, and is kept, when nobody holds it any more."""
@@ -110,7 +129,7 @@ class Recycler:
             buffers = holder.buffers
             if len(buffers) == 1 and buffers[0].reserved == reserved:
                 self._holders.discard(holder)
-                return buffers[0]
+                return buffers[0]  # hold() mends it
             self._dropped.append(holder)
         self.sort()
         return None
@@ -125,6 +144,8 @@ class Recycler:
             self._holders.discard(holder)
             buffers = holder.buffers
             reserved = buffers[0].reserved
+            if self.ledger is not None and self.ledger.clock.lost:
+                self.ledger.mend(spans_of(buffers), self.ledger.clock.seq)
             if buffers[1:] or reserved > self._most:
                 continue
             if self._nbytes + reserved > self._most:
@@ -174,6 +195,11 @@ class Divided:
     def take(self, nbytes: int, label: Callable[[], str] | None) -> SubBuffers | None:
         """Return memory that was dropped before, as :meth:`Recycler.take` does."""
         return self._mine().take(nbytes, label)
+
+    def excuse(self) -> None:
+        """Mend what was spoiled before its memory changed hands, as :meth:`Recycler.excuse` does."""
+        self.rest.excuse()
+        self.own.excuse()
 
     def sort(self) -> None:
         """Keep what was dropped since the last call; the graph's is sorted when its thread takes some."""

@@ -29,6 +29,11 @@ def counted(nbytes: int, most: int) -> list[tuple[int, int]]:
     return [(size, count) for size, count in ((most, whole), (rest, 1)) if size and count]
 
 
+def spans_of(buffers: Sequence[Buffer]) -> list[tuple[int, int, int]]:
+    """Return of each buffer the VkBuffer as a number, the first byte in it, and the one after the last."""
+    return [(each.number, each.offset, each.offset + each.reserved) for each in buffers]
+
+
 class SubBuffers:
     """An ordered list of buffers behind one range of addresses, which begin at 0.
 
@@ -38,12 +43,14 @@ class SubBuffers:
     Attributes:
         buffers: in order; all but the last are multiples of :data:`GRANULE`.
         nbytes: bytes of them all.
+        born: what the ledger of failures had counted when it became an array's.
     """
 
-    __slots__ = ("__weakref__", "_reserved", "_starts", "buffers", "nbytes")
+    __slots__ = ("__weakref__", "_reserved", "_starts", "born", "buffers", "nbytes")
 
     def __init__(self, buffers: Sequence[Buffer]) -> None:
         self.buffers = tuple(buffers)
+        self.born = 0
         if len(self.buffers) == 1:  # by far the most
             (only,) = self.buffers
             self._starts, self.nbytes, self._reserved = _AT_ZERO, only.nbytes, only.reserved

@@ -44,7 +44,7 @@ class Interface:
         bindings: buffer bindings of set 0.
         foreign: what it uses beyond those and push constants, in words; empty where nothing.
         push_nbytes: bytes of its push-constant block.
-        readonly: the bindings that it declares it does not write.
+        readonly: the bindings that it declares it does not write; ``writeonly``: those that it does not read.
         offsets: (binding, byte of the push-constant block) of the members named ``vkpar_offset_<binding>``.
         given_nbytes: bytes of the push-constant block before those, which are its last.
         members: those of the push-constant block but these.
@@ -61,6 +61,7 @@ class Interface:
     foreign: str
     push_nbytes: int
     readonly: frozenset[int] = frozenset()
+    writeonly: frozenset[int] = frozenset()
     offsets: tuple[tuple[int, int], ...] = ()
     given_nbytes: int = 0
     members: tuple[Member, ...] = ()
@@ -103,7 +104,7 @@ class _Mark:
     """Decorations."""
 
     SPEC_ID, BUFFER_BLOCK, ROW_MAJOR, ARRAY_STRIDE, MATRIX_STRIDE, BUILT_IN = 1, 3, 4, 6, 7, 11
-    NON_WRITABLE, BINDING, SET, OFFSET = 24, 33, 34, 35
+    NON_WRITABLE, NON_READABLE, BINDING, SET, OFFSET = 24, 25, 33, 34, 35
 
 
 class _Storage:
@@ -284,7 +285,7 @@ class _Reader:
 
     def interface(self) -> Interface:
         bindings, push, offsets, given = set(), 0, {}, 0
-        written, members = set(), list[Member]()
+        written, read, members = set(), set(), list[Member]()
         uniforms: dict[int, int] = {}
         elements: dict[int, str] = {}
         for pointer, variable, storage in self._variables:
@@ -302,8 +303,10 @@ class _Reader:
                 elements[binding] = elements.get(binding, "") + self._scalars(kind)
                 if storage == _Storage.UNIFORM and (kind, _Mark.BUFFER_BLOCK) not in self._marks:
                     uniforms[binding] = max(uniforms.get(binding, 0), self._sizes[kind])
-                elif not self._is_readonly(variable, kind):
+                elif not self._is(_Mark.NON_WRITABLE, variable, kind):
                     written.add(binding)
+                if not self._is(_Mark.NON_READABLE, variable, kind):
+                    read.add(binding)
         return Interface(
             version=self._version,
             capabilities=frozenset(self._capabilities),
@@ -312,6 +315,7 @@ class _Reader:
             foreign=self._foreign,
             push_nbytes=push,
             readonly=frozenset(bindings - written),
+            writeonly=frozenset(bindings - read),
             offsets=tuple(sorted(offsets.items())),
             given_nbytes=given,
             members=tuple(members),
@@ -330,12 +334,12 @@ class _Reader:
             codes += BFLOAT16 if kind in self._bfloats else self._codes.get(kind) or ANYTHING
         return codes + BYTES if len(members) > 1 else codes or ANYTHING
 
-    def _is_readonly(self, variable: int, kind: int) -> bool:
-        """Say whether a buffer is declared ``readonly``: the variable, or every member of its block."""
-        if (variable, _Mark.NON_WRITABLE) in self._marks:
+    def _is(self, mark: int, variable: int, kind: int) -> bool:
+        """Say whether a buffer is declared ``readonly`` or ``writeonly``: the variable, or all members of its block."""
+        if (variable, mark) in self._marks:
             return True
         members = range(len(self._members.get(kind, ())))
-        return bool(members) and all((kind, member, _Mark.NON_WRITABLE) in self._marks for member in members)
+        return bool(members) and all((kind, member, mark) in self._marks for member in members)
 
     def _offsets(self, block: int) -> tuple[dict[int, int], int]:
         """Return where a push-constant block takes offsets, by binding, and the bytes before these."""

@@ -117,9 +117,11 @@ int32_t vkp_wait(vkp_queue **queues, const uint64_t *values, uint32_t n, uint64_
             if (result != SUCCESS) return result;
             spent = now_ns() - start;
         } while (counter < values[i] && spent < spin_ns && spent < timeout_ns);
+        if (counter > queues[i]->seen) queues[i]->seen = counter;
         if (counter >= values[i]) continue;
         int32_t result = wait_one(queues[i], values[i], spent < timeout_ns ? timeout_ns - spent : 0);
         if (result != SUCCESS) return result;
+        if (values[i] > queues[i]->seen) queues[i]->seen = values[i];
     }
     *reached = n;
     return SUCCESS;
@@ -147,15 +149,17 @@ vkp_group *vkp_group_new(uint32_t n, vkp_queue **queues, uint32_t nslots) {
     g->locals = calloc(n, sizeof *g->locals);
     g->waiters = calloc(n, sizeof *g->waiters);
     g->sends = calloc(n, sizeof *g->sends);
+    g->reached = calloc(n, sizeof *g->reached);
     g->unsent = n;
     pthread_mutex_init(&g->lock, NULL);
     make_sender(&g->sender);
     if (!g->queues || !g->native || !g->waited || !g->writer || !g->written || !g->read || !g->mirror || !g->offset ||
-        !g->size || !g->fetched || !g->locals || !g->waiters || !g->sends) {
+        !g->size || !g->fetched || !g->locals || !g->waiters || !g->sends || !g->reached) {
         vkp_group_free(g);
         return NULL;
     }
     memcpy(g->queues, queues, n * sizeof *queues);
+    list_group(g);
     for (uint32_t r = 0; r < n; r++) {
         g->waiters[r].group = g;
         g->waiters[r].rank = r;
@@ -194,6 +198,7 @@ int vkp_group_start(vkp_group *g, uint64_t spin_ns) {
 }
 
 void vkp_group_stop(vkp_group *g) {
+    unlist_group(g);
     pthread_mutex_lock(&g->lock);
     g->stop = 1;
     for (uint32_t r = 0; r < g->n; r++) pthread_cond_signal(&g->waiters[r].wake);
@@ -206,11 +211,28 @@ void vkp_group_stop(vkp_group *g) {
 }
 
 /* Lets every parked batch run: its data is undefined, its queue drains. */
-void vkp_group_abort(vkp_group *g) {
+static void abort_group(vkp_group *g) {
+    lock_group(g);
+    note_reached(g);
+    pthread_mutex_unlock(&g->lock);
+    spoil(g);                            /* before anybody can see what then runs as done */
     lock_group(g);
     release(g);
     pthread_mutex_unlock(&g->lock);
 }
+
+void vkp_group_abort(vkp_group *g) { abort_group(g); }
+
+/* Has an abort take all for lost that its programs wrote, as far as the ledger goes back, done or not. */
+void vkp_group_doubt(vkp_group *g) {
+    lock_group(g);
+    memset(g->reached, 0, g->n * sizeof *g->reached);
+    g->noted = 1;
+    pthread_mutex_unlock(&g->lock);
+}
+
+/* Under which number the ledger has the group. */
+uint32_t vkp_group_number(vkp_group *g) { return g->number; }
 
 /* The rank whose batches the group's thread could not submit, as the error word says why; else the number of ranks. */
 uint32_t vkp_group_unsent(vkp_group *g) {
@@ -243,6 +265,7 @@ void vkp_group_free(vkp_group *g) {
             free(g->locals[r].missing);
             pthread_cond_destroy(&g->waiters[r].wake);
         }
+    unlist_group(g);
     free_sender(&g->sender);
     pthread_mutex_lock(&entry);
     conclude(g);
@@ -250,5 +273,6 @@ void vkp_group_free(vkp_group *g) {
     pthread_mutex_destroy(&g->lock);
     free(g->queues); free(g->native); free(g->waited); free(g->writer); free(g->written); free(g->read);
     free(g->mirror); free(g->offset); free(g->size); free(g->fetched); free(g->locals); free(g->waiters); free(g->sends);
+    free(g->reached);
     free(g);
 }

@@ -4,6 +4,7 @@
 #ifndef VKPAR_PUMP_BRIDGE_H
 #define VKPAR_PUMP_BRIDGE_H
 
+#include "_pump_ledger.h"
 #include "_pump_types.h"
 
 enum { LOOKS = 100, PAUSES = 4 };        /* before a thread sleeps for the group's lock: some 10 us */
@@ -58,6 +59,7 @@ static uint64_t advance(vkp_group *g, uint32_t dst, int aborts) {
 
 /* Lets every parked batch run, now and for good: park and enqueue refuse from here on. */
 static void release(vkp_group *g) {
+    note_reached(g);
     g->aborted = 1;
     for (uint32_t r = 0; r < g->n; r++) {
         local *l = &g->locals[r];
@@ -123,6 +125,7 @@ static int32_t watch(waiter *w, uint64_t value, uint64_t *counter) {
     do {
         result = q->counter(q->device, q->timeline, counter);
         if (result != SUCCESS) return result;
+        if (*counter > q->seen) q->seen = *counter;
         if (*counter >= value) { __atomic_add_fetch(&g->spins, 1, __ATOMIC_RELAXED); return SUCCESS; }
     } while (now_ns() - start < g->spin_ns);
     __atomic_add_fetch(&g->blocks, 1, __ATOMIC_RELAXED);

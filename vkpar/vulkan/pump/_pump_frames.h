@@ -2,6 +2,7 @@
 #ifndef VKPAR_PUMP_FRAMES_H
 #define VKPAR_PUMP_FRAMES_H
 
+#include "_pump_ledger.h"
 #include "_pump_record.h"
 #include "_pump_send.h"
 #include "_pump_types.h"
@@ -44,7 +45,6 @@ struct vkp_stream {
     vkp_recording *recordings;           /* of graphs */
 };
 
-static pthread_mutex_t entry = PTHREAD_MUTEX_INITIALIZER;
 static int forked;                       /* this process is a child of the one that made the streams */
 static void note_fork(void) { forked = 1; }
 
@@ -147,6 +147,19 @@ static int32_t allocate_set(vkp_stream *s, frame *f, uint64_t layout, uint64_t *
         result = s->vk.allocate_sets(s->queue->device, &info, set);
         if ((result != POOL_EMPTY && result != POOL_FRAGMENTED) || attempt) return result;
     }
+}
+
+/* What a dispatch does to memory, what it reads first. */
+static uint32_t touched(const vkp_stream *s, const vkp_plan *p, const uint64_t *addresses, vkp_touch *out) {
+    uint32_t n = 0;
+    for (int writes = 0; writes < 2; writes++)
+        for (uint32_t i = 0; i < p->bindings; i++) {
+            const vkp_binding *b = &p->binding[i];
+            uint64_t start = addresses[2 * i + 1] - b->low;
+            if (is_write(b->kind) == writes)
+                out[n++] = (vkp_touch){(uintptr_t)s->queue->device, addresses[2 * i], start, start + b->used, b->kind};
+        }
+    return n;
 }
 
 /* Records a dispatch; where descriptors are not pushed, its set is one of `f`. */

@@ -239,11 +239,22 @@ void vkp_stream_stats(vkp_stream *s, uint64_t *out) {
     pthread_mutex_unlock(&entry);
 }
 
-static int32_t launch(vkp_stream *s, const vkp_plan *p, const uint64_t *addresses, const void *push) {
+/* Says whether an operation may run that does this, and makes room to write it down. */
+static int32_t admit(vkp_stream *s, const vkp_touch *touches, uint32_t n, int asks) {
     int32_t result = ready(s);
+    if (result == SUCCESS) result = objection(touches, n, asks);
+    return result == SUCCESS && !expect(n) ? OUT_OF_HOST_MEMORY : result;
+}
+
+static int32_t launch(vkp_stream *s, const vkp_plan *p, const uint64_t *addresses, const void *push) {
+    vkp_touch touches[p->bindings ? p->bindings : 1];
+    uint32_t n = is_watched() ? touched(s, p, addresses, touches) : 0;
+    int32_t result = admit(s, touches, n, p->asks);
     if (result == SUCCESS) result = dispatch_into(s, &s->to, s->open, p, addresses, push);
-    if (result == SUCCESS) appended(s, p->name, p->cost_ns);
-    return result;
+    if (result != SUCCESS) return result;
+    write_down(touches, n, 0);
+    appended(s, p->name, p->cost_ns);
+    return SUCCESS;
 }
 
 /* Appends a dispatch. addresses: of each binding the buffer and the byte in it that `back` counts from, 64 bits each;
@@ -263,15 +274,22 @@ static uint64_t cost_of(const vkp_stream *s, uint64_t nbytes) { return 1000 + nb
 /* Appends copies. parts: source buffer, offset, target buffer, offset, bytes. */
 int32_t vkp_copy(vkp_stream *s, uint32_t name, uint32_t n, const char *parts) {
     if (forked) return FORKED;
-    copy_part *copied = malloc(n * sizeof *copied + 1);
+    copy_part *copied = malloc(n * (sizeof *copied + 2 * sizeof(vkp_touch)) + 1);
     if (!copied) return OUT_OF_HOST_MEMORY;
     memcpy(copied, parts, n * sizeof *copied);
-    uint64_t nbytes = 0;
-    for (uint32_t i = 0; i < n; i++) nbytes += copied[i].nbytes;
+    vkp_touch *touches = (vkp_touch *)(copied + n);
+    uint64_t nbytes = 0, device = (uintptr_t)s->queue->device;
+    for (uint32_t i = 0; i < n; i++) {
+        const copy_part *c = &copied[i];
+        nbytes += c->nbytes;
+        touches[i] = (vkp_touch){device, c->from, c->start, c->start + c->nbytes, READS_IT};
+        touches[n + i] = (vkp_touch){device, c->to, c->at, c->at + c->nbytes, REPLACES};
+    }
     pthread_mutex_lock(&entry);
-    int32_t result = ready(s);
+    int32_t result = admit(s, touches, 2 * n, 0);
     if (result == SUCCESS) {
         record_copies(&s->to, copied, n);
+        write_down(touches, 2 * n, 0);
         appended(s, name, cost_of(s, nbytes));
     }
     pthread_mutex_unlock(&entry);
@@ -283,12 +301,16 @@ int32_t vkp_copy(vkp_stream *s, uint32_t name, uint32_t n, const char *parts) {
 int32_t vkp_fill(vkp_stream *s, uint32_t name, uint32_t n, const char *parts, uint32_t word) {
     if (forked) return FORKED;
     pthread_mutex_lock(&entry);
-    int32_t result = ready(s);
+    int32_t result = admit(s, NULL, 0, 0);
     uint64_t nbytes = 0;
     for (uint32_t i = 0; i < n && result == SUCCESS; i++) {
         fill_part part;
         memcpy(&part, parts + i * sizeof part, sizeof part);
+        vkp_touch touch = {(uintptr_t)s->queue->device, part.to, part.at, part.at + part.nbytes, REPLACES};
+        if (!expect(1)) result = OUT_OF_HOST_MEMORY;
+        if (result != SUCCESS) break;
         record_fill(&s->to, &part, word);
+        write_down(&touch, 1, 0);
         nbytes += part.nbytes;
     }
     if (result == SUCCESS) appended(s, name, cost_of(s, nbytes));

@@ -1,11 +1,23 @@
 /* What Python sees of _pump_launch.h and _pump_graph.h: read by the C compiler and by cffi, so there are no directives in it. */
 typedef struct vkp_stream vkp_stream;
-/* Of a binding: the bytes that it covers, how far before the given address it begins, whether it is written. */
-typedef struct { uint64_t nbytes; uint32_t back, writes; } vkp_binding;
-/* A dispatch that lacks nothing but addresses, and push constants where it has none of its own. */
+/* Of a binding: the bytes that it covers, how far before the given address it begins, and what is done to `used` of them from
+ * `low` before that address on. */
+typedef struct { uint64_t nbytes, used; uint32_t back, low, kind; } vkp_binding;
+/* Bytes of a VkBuffer of a VkDevice, and what is done to them (see _pump_ledger.h). */
+typedef struct { uint64_t device, buffer, start, end, kind; } vkp_touch;
+/* Counts what is done to memory; how many programs' groups there are; how many ranges are lost. Read without a lock. */
+typedef struct { uint64_t seq; uint32_t active, lost; } vkp_clock;
+const vkp_clock *vkp_ledger_clock(void);
+uint32_t vkp_ledger_lost(uint32_t n, const vkp_touch *);
+uint32_t vkp_ledger_cause(void);
+int32_t vkp_ledger_note(uint32_t n, const vkp_touch *);
+void vkp_ledger_forget(uint64_t device);
+void vkp_ledger_mend(uint32_t n, const vkp_touch *, uint64_t seq);
+/* A dispatch that lacks nothing but addresses, and push constants where it has none of its own. One that `asks` does not
+ * run as long as a failure has spoiled anything. */
 typedef struct {
     uint64_t pipeline, layout, set_layout;
-    uint32_t name, pushes, push_nbytes, bindings, groups[3], cost_ns;
+    uint32_t name, pushes, push_nbytes, bindings, groups[3], cost_ns, asks;
     uint8_t push[128];
     vkp_binding binding[];
 } vkp_plan;

@@ -7,7 +7,9 @@
 #include "_pump_send.h"
 #include "_pump_types.h"
 
-void vkp_group_abort(vkp_group *g);
+struct vkp_touches { uint32_t n; vkp_touch items[]; };
+
+static void abort_group(vkp_group *g);
 static uint32_t add_sibling_wait(vkp_queue *q, uint64_t *waits, uint64_t *values, uint32_t count);
 
 void vkp_program_free(vkp_program *p) {
@@ -16,7 +18,7 @@ void vkp_program_free(vkp_program *p) {
     free(p->rank); free(p->read_start); free(p->reads); free(p->write_start); free(p->writes); free(p->commands);
     free(p->gates); free(p->gate_values); free(p->submits); free(p->timelines); free(p->waits); free(p->wait_values);
     free(p->signals); free(p->signal_values); free(p->required); free(p->stages); free(p->first); free(p->needs);
-    free(p->opening);
+    free(p->opening); free(p->touches);
     free(p);
 }
 
@@ -65,6 +67,21 @@ vkp_program *vkp_program_new(vkp_group *g, uint32_t nbatches, const uint32_t *ra
     for (uint32_t i = 0; i < nbatches; i++) p->first[rank[i] + 1]++;
     for (uint32_t r = 0; r < g->n; r++) p->first[r + 1] += p->first[r];
     return p;
+}
+
+/* Says what the program does to arrays, in order. Returns a VkResult. */
+int32_t vkp_program_touch(vkp_program *p, uint32_t n, const vkp_touch *touches) {
+    uint32_t ranks = p->group->n;
+    struct vkp_touches *made = malloc(sizeof *made + (ranks + n) * sizeof *touches);
+    if (!made) return OUT_OF_HOST_MEMORY;
+    made->n = ranks + n;
+    memcpy(made->items + ranks, touches, n * sizeof *touches);
+    pthread_mutex_lock(&entry);
+    struct vkp_touches *old = p->touches;
+    p->touches = made;
+    pthread_mutex_unlock(&entry);
+    free(old);
+    return SUCCESS;
 }
 
 /* Has the next submissions begin with `command` on `rank`, before its first batch in the same submission; 0: with none. */
@@ -180,6 +197,14 @@ static int32_t may_submit(vkp_group *g) {
     return result;
 }
 
+/* Writes down what the program does to arrays, and the values at which it is done. */
+static void promise_touches(vkp_program *p, const uint64_t *next) {
+    for (uint32_t r = 0; p->touches && r < p->group->n; r++)
+        p->touches->items[r] = (vkp_touch){0, batches_of(p, r) ? next[r] : 0, r, 0, VALUE};
+    /* Without slots nobody waits for others: what is not submitted writes nothing, what is runs to its end. */
+    if (p->touches) write_down(p->touches->items, p->touches->n, p->group->nslots ? p->group->number : 0);
+}
+
 static int32_t enqueue(vkp_program *p, uint64_t *values, uint32_t *failed) {
     vkp_group *g = p->group;
     uint64_t next[g->n], sibling_waited[g->n];
@@ -192,14 +217,16 @@ static int32_t enqueue(vkp_program *p, uint64_t *values, uint32_t *failed) {
         sibling_waited[r] = g->queues[r]->sibling_waited;
         fill[r] = p->first[r];
     }
+    if (result == SUCCESS && p->touches && !expect(p->touches->n)) result = OUT_OF_HOST_MEMORY;
     if (result == SUCCESS) result = build(p, next, fill);
     if (result == SUCCESS) result = may_submit(g);
+    if (result == SUCCESS) promise_touches(p, next);
     if (result == SUCCESS) result = submit_all(p, failed);
     if (result != SUCCESS) {
         /* What was not submitted has not waited for its device's other queue. The slot table counts it all the same,
          * and local timelines have entries for it: this group is of no more use, so let go of all that is parked. */
         for (uint32_t r = *failed < g->n ? *failed : 0; r < g->n; r++) g->queues[r]->sibling_waited = sibling_waited[r];
-        vkp_group_abort(g);
+        abort_group(g);
     }
     for (uint32_t r = 0; r < g->n; r++) values[r] = g->queues[r]->last;
     return result;

@@ -7,7 +7,6 @@
 #define VKPAR_PUMP_RECORD_H
 
 #include "_pump_types.h"
-#include "_pump_launch_api.h"
 
 enum { SPANS = 96 };                     /* touched ranges that are told apart between two barriers */
 enum { SETS = 64, DESCRIPTORS = 256 };   /* of a descriptor pool, where the driver has no push descriptors */
@@ -59,6 +58,11 @@ typedef struct {
 } calls;
 
 typedef struct { uint64_t buffer, start, end; int writes; } span;
+
+/* What is done to bytes. UPDATES: some are written, and read perhaps; REPLACES: all are written; PLACES: some are written,
+ * none read; BOUND: nothing. */
+enum { READS_IT, UPDATES, REPLACES, PLACES, BOUND, VALUE };
+static int is_write(uint32_t kind) { return kind == UPDATES || kind == REPLACES || kind == PLACES; }
 
 /* Appends operations to a command buffer, whoever owns that: what was touched since the last barrier, what is bound. */
 typedef struct {
@@ -119,7 +123,7 @@ static void record_dispatch(recorder *to, const vkp_plan *p, const buffer_info *
     span spans[n ? n : 1];
     for (uint32_t i = 0; i < n; i++) {
         uint64_t start = buffers[i].offset;
-        spans[i] = (span){buffers[i].buffer, start, start + buffers[i].nbytes, p->binding[i].writes != 0};
+        spans[i] = (span){buffers[i].buffer, start, start + buffers[i].nbytes, is_write(p->binding[i].kind)};
     }
     order(to, spans, n);
     if (to->bound != p->pipeline) vk->bind(to->commands, COMPUTE_POINT, p->pipeline);

@@ -10,6 +10,9 @@
 #include <string.h>
 #include <time.h>
 
+typedef struct vkp_queue vkp_queue;
+#include "_pump_launch_api.h"
+
 enum { SUCCESS = 0, TIMEOUT = 2, OUT_OF_HOST_MEMORY = -1, UNKNOWN = -13 };
 enum { STYPE_SUBMIT_INFO = 4, STYPE_TIMELINE_SUBMIT = 1000207003, STYPE_WAIT = 1000207004, STYPE_SIGNAL = 1000207005 };
 enum { STAGE_ALL_COMMANDS = 0x00010000 };
@@ -43,7 +46,7 @@ typedef int32_t (*wait_fn)(void *, const wait_info *, uint64_t);
 typedef int32_t (*signal_fn)(void *, const signal_info *);
 typedef int32_t (*counter_fn)(void *, uint64_t, uint64_t *);
 
-typedef struct vkp_queue {
+struct vkp_queue {
     void *device, *queue;
     uint64_t timeline, last;             /* last: the highest value that a submitted batch will signal; Python reads it
                                             without a lock; the open buffer's counts, too */
@@ -56,9 +59,10 @@ typedef struct vkp_queue {
     uint64_t lost_after, lost_until;     /* values that a thread could not submit, because of `refused` */
     int32_t refused;
     int naps;                            /* the driver wakes blocked threads late */
+    uint64_t seen;                       /* a value that the timeline had */
     uint64_t awaited, since;             /* the value last waited for, and when that began */
     submit_fn submit; wait_fn wait; signal_fn signal; counter_fn counter;
-} vkp_queue;
+};
 
 /* dst's entry waits until src's timeline has value and then, unless slot is NO_SLOT, until that slot was copied. */
 typedef struct { uint64_t value, entry; uint32_t src, dst, slot; } need;
@@ -104,6 +108,10 @@ typedef struct vkp_group {
     waiter *waiters;
     sender sender;
     uint8_t *sends;                      /* per rank: its queue's `sending` is the group; others may be gone */
+    struct vkp_group *next;              /* in the ledger, under its `number` */
+    uint32_t number;
+    int noted, settled;                  /* `reached` is there; what a failure has spoiled was found */
+    uint64_t *reached;                   /* per rank: its timeline when the group was aborted */
     uint32_t unsent;                     /* the rank that the sender could not submit all for, else n */
     pthread_mutex_t lock;
     int stop, aborted;
@@ -111,6 +119,8 @@ typedef struct vkp_group {
     uint64_t spin_ns;
     uint64_t bridges, spins, blocks, copies, copied_bytes, histogram[HISTOGRAM];
 } vkp_group;
+
+struct vkp_touches;
 
 typedef struct vkp_program {
     vkp_group *group;
@@ -124,8 +134,11 @@ typedef struct vkp_program {
     uint32_t *stages, *first;            /* first[r]: where rank r's batches begin in submits */
     need *needs;                         /* of the batch that is being built: what its rank's bridge is to wait for */
     uint32_t nneeds;
+    struct vkp_touches *touches;         /* room for the ranks' values, then what it does to arrays; NULL: nothing */
     int is_sent;                         /* a thread has it, and uses what is in here */
 } vkp_program;
+
+static pthread_mutex_t entry = PTHREAD_MUTEX_INITIALIZER; /* the lock of all submissions */
 
 static uint64_t now_ns(void) {
     struct timespec t;

@@ -43,6 +43,8 @@ _DECLARATIONS = """
     int vkp_group_start(vkp_group *, uint64_t spin_ns);
     void vkp_group_stop(vkp_group *);
     void vkp_group_abort(vkp_group *);
+    void vkp_group_doubt(vkp_group *);
+    uint32_t vkp_group_number(vkp_group *);
     uint32_t vkp_group_unsent(vkp_group *);
     const int32_t *vkp_group_error_word(vkp_group *);
     void vkp_group_stats(vkp_group *, uint64_t *out);
@@ -52,6 +54,7 @@ _DECLARATIONS = """
                                  const uint32_t *writes, const uint64_t *gates, const uint64_t *gate_values);
     void vkp_program_prelude(vkp_program *, uint32_t rank, uint64_t command);
     void vkp_program_free(vkp_program *);
+    int32_t vkp_program_touch(vkp_program *, uint32_t n, const vkp_touch *);
     int32_t vkp_enqueue(vkp_program *, uint64_t *values, uint32_t *failed);
 """
 
@@ -61,8 +64,9 @@ def make_builder() -> FFI:
     from cffi import FFI  # not at the top: --check runs before anything is installed
 
     builder = FFI()
-    builder.cdef(_DECLARATIONS)
-    builder.cdef((_HERE / "_pump_launch_api.h").read_text())
+    queues, launching = "typedef struct vkp_queue vkp_queue;", (_HERE / "_pump_launch_api.h").read_text()
+    builder.cdef(queues + launching)
+    builder.cdef(_DECLARATIONS.replace(queues, ""))
     builder.set_source(
         "vkpar.vulkan.pump._pump",
         (_HERE / "_pump.c").read_text(),

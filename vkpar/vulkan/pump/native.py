@@ -143,6 +143,11 @@ class CProgram:
             self._c.lib.vkp_program_prelude(self.handle, rank, 0 if given is None else address(given))
         self._has_preludes = commands is not None
 
+    def touch(self, touches: Sequence[tuple[int, ...]]) -> None:
+        """Say what it does to arrays, in order, as :meth:`vkpar.vulkan.pump.ledger.Ledger.touches` has it."""
+        made = self._c.ffi.new("vkp_touch[]", touches)
+        api.load().check(self._c.lib.vkp_program_touch(self.handle, len(touches), made), "vkp_program_touch")
+
     def last(self) -> list[int]:
         """Return each queue's last timeline value, whatever was submitted to it."""
         return [queue.last for queue in self._queues]
@@ -164,6 +169,7 @@ class CGroup:
         self.handle = self._c.lib.vkp_group_new(len(queues), handles, nslots)
         _require(self._c, self.handle, "vkp_group_new")
         self._error = self._c.lib.vkp_group_error_word(self.handle)  # read in place, as CQueue's
+        self.number = int(self._c.lib.vkp_group_number(self.handle))  # in the ledger
 
     def set_native(self, dst: int, src: int, semaphore: Any) -> None:
         """Let ``dst`` wait on ``semaphore``: ``src``'s timeline as ``dst``'s device knows it."""
@@ -212,8 +218,16 @@ class CGroup:
         if self.handle is not None:
             self._c.lib.vkp_group_stop(self.handle)
 
+    def doubt(self) -> None:
+        """Have :meth:`abort` take for lost what programs wrote that are done, too, as far as the ledger goes back."""
+        if self.handle is not None:
+            self._c.lib.vkp_group_doubt(self.handle)
+
     def abort(self) -> None:
-        """Let every parked batch run, its data undefined, so that the queues drain; nothing is enqueued any more."""
+        """Let every parked batch run, its data undefined, so that the queues drain; nothing is enqueued any more.
+
+        What the programs that are not done were to write is lost from here on, says the ledger.
+        """
         if self.handle is not None:
             self._c.lib.vkp_group_abort(self.handle)
 
