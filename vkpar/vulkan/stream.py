@@ -45,6 +45,7 @@ _FUNCTIONS: Final = (
     "vkUpdateDescriptorSets",
     "vkCmdPushDescriptorSetKHR",
 )
+_CALLS: Final = (*_FUNCTIONS, "vkQueueSubmit")  # by the number that the helper has for what failed
 
 _PART: Final = struct.Struct("=5Q").pack
 
@@ -249,8 +250,8 @@ class Stream:
             raise self.error(result)
         self._queue.wait(self._lib.vkp_stream_oldest(self.handle))
 
-    def error(self, result: int, call: str = "vkQueueSubmit") -> Exception:
-        """Return the typed error of what an entry returned."""
+    def error(self, result: int, call: str = "") -> Exception:
+        """Return the typed error of what an entry returned; ``call`` is what failed where the stream does not know."""
         if result in _REFUSED:
             try:
                 with self._queue.gate.lock():
@@ -258,14 +259,21 @@ class Stream:
             except Exception as refusal:
                 return refusal
             return InvalidUsageError("the device is closing")
-        return self._vk.error(result, call, self.unsent())
+        failed, unsent = self.unsent()
+        return self._vk.error(result, call or failed, unsent)
 
-    def unsent(self) -> str:
-        """Say which operations the driver refused so far; empty for none."""
-        found = self._ffi.new("uint32_t[]", _NAMES)
-        count = self._lib.vkp_stream_unsent(self.handle, found, _NAMES)
+    def unsent(self) -> tuple[str, str]:
+        """Return the function that failed last, and which operations the driver refused so far; empty for none."""
+        found, failed = self._ffi.new("uint32_t[]", _NAMES), self._ffi.new("uint32_t*")
+        count = self._lib.vkp_stream_unsent(self.handle, found, _NAMES, failed)
+        call = _CALLS[failed[0]]
+        if not count:
+            return call, ""
         names = ", ".join(_names[number] for number in found if number != _NONE)
-        return f"{self._queue.device_name}: not submitted yet: {names} ({count} operations)" if count else ""
+        which = f"{names} ({count} operations)"
+        if call == "vkEndCommandBuffer":
+            return call, f"{self._queue.device_name}: lost: {which}; close the device and open it anew"
+        return call, f"{self._queue.device_name}: not submitted yet: {which}"
 
     def flush(self) -> None:
         """Submit what has gathered.

@@ -43,7 +43,7 @@ _DECLARATIONS = """
     int vkp_group_start(vkp_group *, uint64_t spin_ns);
     void vkp_group_stop(vkp_group *);
     void vkp_group_abort(vkp_group *);
-    uint32_t vkp_group_unsent(vkp_group *);
+    int vkp_group_failed(vkp_group *, uint32_t *rank);
     const int32_t *vkp_group_error_word(vkp_group *);
     void vkp_group_stats(vkp_group *, uint64_t *out);
     void vkp_group_free(vkp_group *);
