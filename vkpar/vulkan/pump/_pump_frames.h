@@ -57,7 +57,7 @@ static void close_recordings(vkp_stream *s, int leak);
 
 /* Passes on what a function returned, and notes which one failed. */
 static int32_t noted(vkp_stream *s, uint32_t call, int32_t result) {
-    if (result != SUCCESS) s->failed = call;
+    if (result != SUCCESS) __atomic_store_n(&s->failed, call, __ATOMIC_RELAXED);
     return result;
 }
 

@@ -218,10 +218,12 @@ uint64_t vkp_stream_oldest(vkp_stream *s) {
     return value;
 }
 
-/* How many operations were not submitted though somebody tried, up to `most` of their names, which function failed. */
-uint32_t vkp_stream_unsent(vkp_stream *s, uint32_t *names, uint32_t most, uint32_t *failed) {
+/* How many operations were not submitted though somebody tried, up to `most` of their names, whether they are lost, and
+ * which function failed last. */
+uint32_t vkp_stream_unsent(vkp_stream *s, uint32_t *names, uint32_t most, uint32_t *lost, uint32_t *failed) {
     pthread_mutex_lock(&entry);
-    *failed = s->broken ? CALL(end) : s->failed;
+    *lost = s->broken != SUCCESS;
+    *failed = *lost ? CALL(end) : __atomic_load_n(&s->failed, __ATOMIC_RELAXED);
     uint32_t count = s->sealed || s->broken ? s->count : 0;
     for (uint32_t i = 0; i < most; i++) names[i] = count && i < s->nnames ? s->names[i] : UINT32_MAX;
     pthread_mutex_unlock(&entry);
