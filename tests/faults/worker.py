@@ -142,14 +142,14 @@ class Case:
         if "memory" in self._request["kind"] and not any(name in text for name in names for text in chain):
             self.problems.append(f"an error that does not name {call}: {self.raised}")
 
-    def _check(self, what: str, call: Any) -> None:
-        try:
-            call()
-        except BaseException:
-            self._note(what)
-
     def _close(self, device: vkpar.Device) -> None:
-        self._check("close", device.close)
+        """Close a device, which may raise what nobody has been told yet, but closes."""
+        try:
+            device.close()
+        except vkpar.VkparError:
+            pass
+        except BaseException:
+            self._note("close")
         if not device.closed:
             self.problems.append("close: the device is not closed")
 

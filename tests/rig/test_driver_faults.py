@@ -7,6 +7,7 @@ lost, and fresh objects work afterwards; and every handle is destroyed.
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -67,10 +68,8 @@ def test_operations_that_are_lost_with_their_command_buffer_are_named(worker: Wo
     require("llvmpipe")
     require("swiftshader")
     number = worker.counts("kernels")["vkEndCommandBuffer"]
-    answers = check(
-        worker,
-        [faulting.case("kernels", "vkEndCommandBuffer", "out of device memory", nth) for nth in range(1, number + 1)],
-    )
-    told = [answer["raised"] for answer in answers if "close the device and open it anew" in answer["raised"]]
-    assert told
-    assert all(": lost: " in text and "(1 operations)" in text for text in told)
+    for nth in range(1, number + 1):
+        (answer,) = check(worker, [faulting.case("kernels", "vkEndCommandBuffer", "out of device memory", nth)])
+        if "close the device and open it anew" in answer["raised"]:  # those of uploads lose nothing
+            break
+    assert re.search(r"vkEndCommandBuffer failed: \w+ \(.*: lost: .* \(\d+ operations\); ", answer["raised"])
