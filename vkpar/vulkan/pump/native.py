@@ -59,7 +59,8 @@ class CQueue:
         with enqueue_lock:
             result = self._c.lib.vkp_submit(self.handle, vk.address(command), self._value)
             value = int(self._value[0])
-        vk.check(result, *_refused([self], "vkQueueSubmit"))
+        if result < 0:
+            raise vk.error(result, *_refused([self], "vkQueueSubmit"))
         return value
 
     def wait_idle(self, function: Any) -> None:
