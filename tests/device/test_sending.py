@@ -185,7 +185,7 @@ def test_a_submit_that_fails_later(devices: list[vkpar.Device]) -> None:
         writer, reader = s.batch(1, {}, {0: 7}), s.batch(0, {0: 7}, {})
         assert s.enqueue([*many(s), writer, reader, s.batch(2, {}, {})]) == [21, 21, 1]
         until(s.group.error)
-        assert (s.group.error(), s.group.unsent()) == (OUT_OF_HOST_MEMORY, 1)
+        assert (s.group.error(), s.group.failed()) == (OUT_OF_HOST_MEMORY, ("vkQueueSubmit", 1))
         for _ in range(2):
             with pytest.raises(OutOfMemoryError):
                 native.wait([s.ports[1]], [9], 1_000_000_000)

@@ -49,6 +49,7 @@ _FUNCTIONS: Final = (
     "vkUpdateDescriptorSets",
     "vkCmdPushDescriptorSetKHR",
 )
+_CALLS: Final = (*_FUNCTIONS, "vkQueueSubmit")  # by the number that the helper has for what failed
 
 _PART: Final = struct.Struct("=5Q").pack
 
@@ -313,8 +314,8 @@ class Stream:
             raise self.error(result)
         self._queue.wait(self._lib.vkp_stream_oldest(self.handle))
 
-    def error(self, result: int, call: str = "vkQueueSubmit") -> Exception:
-        """Return the typed error of what an entry returned."""
+    def error(self, result: int, call: str = "") -> Exception:
+        """Return the typed error of what an entry returned; ``call`` is what failed where the stream does not know."""
         if result == _LOST:
             return ledger.error_of()
         if result in _REFUSED:
@@ -324,14 +325,21 @@ class Stream:
             except Exception as refusal:
                 return refusal
             return InvalidUsageError("the device is closing")
-        return self._vk.error(result, call, self.unsent())
+        failed, unsent = self.unsent()
+        return self._vk.error(result, call or failed, unsent)
 
-    def unsent(self) -> str:
-        """Say which operations the driver refused so far; empty for none."""
-        found = self._ffi.new("uint32_t[]", _NAMES)
-        count = self._lib.vkp_stream_unsent(self.handle, found, _NAMES)
+    def unsent(self) -> tuple[str, str]:
+        """Return the function that failed last, and which operations the driver refused so far; empty for none."""
+        found, lost, failed = (self._ffi.new("uint32_t[]", number) for number in (_NAMES, 1, 1))
+        count = self._lib.vkp_stream_unsent(self.handle, found, _NAMES, lost, failed)
+        call = _CALLS[failed[0]]
+        if not count:
+            return call, ""
         names = ", ".join(_names[number] for number in found if number != _NONE)
-        return f"{self._queue.device_name}: not submitted yet: {names} ({count} operations)" if count else ""
+        which = f"{names} ({count} operations)"
+        if lost[0]:
+            return call, f"{self._queue.device_name}: lost: {which}; close the device and open it anew"
+        return call, f"{self._queue.device_name}: not submitted yet: {which}"
 
     def flush(self) -> None:
         """Submit what has gathered.
@@ -390,18 +398,18 @@ class Recording:
         self._vk, self._lib, self._ffi, self._stream = api.load(), stream._lib, stream._ffi, stream
         result = self._ffi.new("int32_t*")
         made = self._lib.vkp_recording_new(stream.handle, result)
-        self._check(result[0], "vkCreateCommandPool")
+        self._check(result[0])
         self._handle = self._ffi.gc(made, self._lib.vkp_recording_free)
 
     def begin(self) -> Any:
         """Begin the next command buffer and return its handle."""
         made = self._ffi.new("uint64_t*")
-        self._check(self._lib.vkp_recording_begin(self._handle, made), "vkBeginCommandBuffer")
+        self._check(self._lib.vkp_recording_begin(self._handle, made))
         return self._vk.ffi.cast("VkCommandBuffer", made[0])
 
     def add(self, operation: capturing.Operation) -> None:
         """Record an operation."""
-        self._check(operation.record(self._handle, *operation.arguments), "vkAllocateDescriptorSets")
+        self._check(operation.record(self._handle, *operation.arguments))
 
     def copy(self, parts: Sequence[tuple[int, int, int, int, int]]) -> None:
         """Record copies; of each the source's VkBuffer and byte, the target's, and the number of bytes."""
@@ -415,7 +423,7 @@ class Recording:
 
     def end(self) -> None:
         """End the open command buffer."""
-        self._check(self._lib.vkp_recording_end(self._handle), "vkEndCommandBuffer")
+        self._check(self._lib.vkp_recording_end(self._handle))
 
     def stats(self) -> tuple[int, int]:
         """Return the numbers of operations and of barriers between them."""
@@ -423,7 +431,7 @@ class Recording:
         self._lib.vkp_recording_stats(self._handle, out)
         return int(out[0]), int(out[1])
 
-    def _check(self, result: int, call: str) -> None:
+    def _check(self, result: int, call: str = "") -> None:
         if result:
             raise self._stream.error(result, call)
 

@@ -213,12 +213,11 @@ class Rig:
 
     def bridge_error(self, result: int) -> VulkanError:
         """Return the typed error for the VkResult that stopped the bridge, or the submission of a launch's rest."""
-        queue = self.group.unsent()
-        if queue is not None:
-            error = api.load().error(result, "vkQueueSubmit", f"rank {self.queue_map.ranks[queue]}")
-            error.rank = queue  # type: ignore[attr-defined]
-            return error
-        return api.load().error(result, "vkWaitSemaphores", "in the bridge between ranks")
+        call, queue = self.group.failed()
+        rank = self.queue_map.ranks[queue]
+        error = api.load().error(result, call, f"rank {rank}, {self.devices[rank].info.name}")
+        error.rank = queue  # type: ignore[attr-defined]
+        return error
 
     def confirm(self) -> None:
         """Let the validation layer see that the work which the queues' timelines have passed is done."""

@@ -150,7 +150,6 @@ vkp_group *vkp_group_new(uint32_t n, vkp_queue **queues, uint32_t nslots) {
     g->waiters = calloc(n, sizeof *g->waiters);
     g->sends = calloc(n, sizeof *g->sends);
     g->reached = calloc(n, sizeof *g->reached);
-    g->unsent = n;
     pthread_mutex_init(&g->lock, NULL);
     make_sender(&g->sender);
     if (!g->queues || !g->native || !g->waited || !g->writer || !g->written || !g->read || !g->mirror || !g->offset ||
@@ -234,12 +233,13 @@ void vkp_group_doubt(vkp_group *g) {
 /* Under which number the ledger has the group. */
 uint32_t vkp_group_number(vkp_group *g) { return g->number; }
 
-/* The rank whose batches the group's thread could not submit, as the error word says why; else the number of ranks. */
-uint32_t vkp_group_unsent(vkp_group *g) {
+/* Of what the error word says: what failed, and on which rank's device. */
+int vkp_group_failed(vkp_group *g, uint32_t *rank) {
     pthread_mutex_lock(&g->lock);
-    uint32_t rank = g->unsent;
+    int failed = g->failed;
+    *rank = g->culprit;
     pthread_mutex_unlock(&g->lock);
-    return rank;
+    return failed;
 }
 
 const int32_t *vkp_group_error_word(vkp_group *g) { return &g->error; }

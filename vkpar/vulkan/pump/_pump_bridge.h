@@ -8,6 +8,7 @@
 #include "_pump_types.h"
 
 enum { LOOKS = 100, PAUSES = 4 };        /* before a thread sleeps for the group's lock: some 10 us */
+enum { RETRIES = 100 };                  /* of a signal that an abort needs, a millisecond apart */
 
 static void pause_briefly(void) {
 #if defined(__x86_64__) || defined(__i386__)
@@ -17,8 +18,11 @@ static void pause_briefly(void) {
 #endif
 }
 
-static void fail(vkp_group *g, int32_t result) {
-    if (g->error == SUCCESS) __atomic_store_n(&g->error, result, __ATOMIC_RELEASE);
+static void fail(vkp_group *g, int32_t result, uint32_t rank, int what) {
+    if (g->error != SUCCESS) return;
+    g->culprit = rank;
+    g->failed = what;
+    __atomic_store_n(&g->error, result, __ATOMIC_RELEASE);
 }
 
 /* Why nothing more may be enqueued; SUCCESS where it may. */
@@ -49,7 +53,7 @@ static uint64_t advance(vkp_group *g, uint32_t dst, int aborts) {
         pthread_mutex_unlock(&g->lock);
         int32_t result = g->queues[dst]->signal(g->queues[dst]->device, &info);
         lock_group(g);
-        if (result != SUCCESS) { fail(g, result); break; }
+        if (result != SUCCESS) { fail(g, result, dst, SIGNAL_FAILED); break; }
         l->done++;
         made++;
     }
@@ -57,8 +61,10 @@ static uint64_t advance(vkp_group *g, uint32_t dst, int aborts) {
     return made;
 }
 
-/* Lets every parked batch run, now and for good: park and enqueue refuse from here on. */
+/* Lets every parked batch run, now and for good: park and enqueue refuse from here on. A signal that fails is tried again
+ * for a while, as nothing else ends what waits for it. */
 static void release(vkp_group *g) {
+    static const struct timespec nap = {0, 1000000};
     note_reached(g);
     g->aborted = 1;
     for (uint32_t r = 0; r < g->n; r++) {
@@ -73,6 +79,12 @@ static void release(vkp_group *g) {
             lock_group(g);
         }
         advance(g, r, 1);
+        for (int i = 0; i < RETRIES && g->locals[r].done < g->locals[r].tail; i++) {
+            pthread_mutex_unlock(&g->lock);
+            nanosleep(&nap, NULL);
+            lock_group(g);
+            advance(g, r, 1);
+        }
     }
 }
 
@@ -145,7 +157,7 @@ static void *bridge(void *argument) {
         uint64_t seen = now_ns();
         lock_group(g);
         if (result == SUCCESS) deliver(w, counter, seen);
-        else if (result != TIMEOUT) fail(g, result);
+        else if (result != TIMEOUT) fail(g, result, w->rank, WAIT_FAILED);
     }
     pthread_mutex_unlock(&g->lock);
     return NULL;

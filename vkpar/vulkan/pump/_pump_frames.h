@@ -14,6 +14,9 @@ enum {
     FRAMES = 32,                         /* command buffers that may be pending */
     NAMES = 8,                           /* different operations that an error names */
 };
+/* A Vulkan function by its place in `calls`; the queue's own submit comes after them. */
+#define CALL(member) (offsetof(calls, member) / sizeof(void *))
+enum { SUBMIT = sizeof(calls) / sizeof(void *) };
 
 typedef struct {
     uint64_t pool, value;                /* value: of the submission that it was last used for */
@@ -36,6 +39,7 @@ struct vkp_stream {
     int sealed;                          /* it was ended, and its submit failed */
     idle_fn wait_idle;                   /* the validation layer must be told what is done; else NULL */
     int32_t broken;                      /* it could not be ended: what it held is lost, and every call says so */
+    uint32_t failed;                     /* the function that last failed */
     uint32_t names[NAMES], nnames;
     int refuses, shut, parked, stop, running;
     int captures;                        /* the thread `capturer` captures */
@@ -51,12 +55,18 @@ static void note_fork(void) { forked = 1; }
 static int32_t submit_one(vkp_queue *q, void *command, uint64_t value);
 static void close_recordings(vkp_stream *s, int leak);
 
+/* Passes on what a function returned, and notes which one failed. */
+static int32_t noted(vkp_stream *s, uint32_t call, int32_t result) {
+    if (result != SUCCESS) __atomic_store_n(&s->failed, call, __ATOMIC_RELAXED);
+    return result;
+}
+
 static int32_t make_frame(vkp_stream *s, frame *f) {
     pool_info info = {S_POOL, NULL, TRANSIENT, s->family};
-    int32_t result = s->vk.create_pool(s->queue->device, &info, NULL, &f->pool);
+    int32_t result = noted(s, CALL(create_pool), s->vk.create_pool(s->queue->device, &info, NULL, &f->pool));
     if (result != SUCCESS) return result;
     allocate_info one = {S_ALLOCATE, NULL, f->pool, 0, 1};
-    result = s->vk.allocate(s->queue->device, &one, &f->commands);
+    result = noted(s, CALL(allocate), s->vk.allocate(s->queue->device, &one, &f->commands));
     if (result != SUCCESS) s->vk.destroy_pool(s->queue->device, f->pool, NULL);
     return result;
 }
@@ -83,9 +93,9 @@ static int retire_frames(vkp_stream *s) {
 static int32_t reset_frame(vkp_stream *s, frame *f) {
     if (s->wait_idle) settle(s->queue);
     int32_t result = s->wait_idle ? s->wait_idle(s->queue->queue) : SUCCESS;
-    if (result == SUCCESS) result = s->vk.reset_pool(s->queue->device, f->pool, 0);
+    if (result == SUCCESS) result = noted(s, CALL(reset_pool), s->vk.reset_pool(s->queue->device, f->pool, 0));
     for (uint32_t i = 0; i < f->used && result == SUCCESS; i++)
-        result = s->vk.reset_descriptors(s->queue->device, f->descriptors[i], 0);
+        result = noted(s, CALL(reset_descriptors), s->vk.reset_descriptors(s->queue->device, f->descriptors[i], 0));
     f->used = 0;
     return result;
 }
@@ -114,7 +124,7 @@ static int32_t open_frame(vkp_stream *s) {
     }
     if (result != SUCCESS) return result;
     begin_info info = {S_BEGIN, NULL, ONE_TIME, NULL};
-    result = s->vk.begin(f->commands, &info);
+    result = noted(s, CALL(begin), s->vk.begin(f->commands, &info));
     if (result != SUCCESS) return result;
     s->open = f;
     s->sealed = 0;
@@ -132,7 +142,7 @@ static int32_t add_descriptors(vkp_stream *s, frame *f) {
     descriptor_pool_info info = {S_DESCRIPTOR_POOL, NULL, 0, SETS, 1, &size};
     int32_t result = s->vk.create_descriptors(s->queue->device, &info, NULL, &f->descriptors[f->ndescriptors]);
     if (result == SUCCESS) f->ndescriptors++;
-    return result;
+    return noted(s, CALL(create_descriptors), result);
 }
 
 static int32_t allocate_set(vkp_stream *s, frame *f, uint64_t layout, uint64_t *set) {
@@ -145,7 +155,8 @@ static int32_t allocate_set(vkp_stream *s, frame *f, uint64_t layout, uint64_t *
         }
         sets_info info = {S_SETS, NULL, f->descriptors[f->used - 1], 1, &layout};
         result = s->vk.allocate_sets(s->queue->device, &info, set);
-        if ((result != POOL_EMPTY && result != POOL_FRAGMENTED) || attempt) return result;
+        if ((result != POOL_EMPTY && result != POOL_FRAGMENTED) || attempt)
+            return noted(s, CALL(allocate_sets), result);
     }
 }
 

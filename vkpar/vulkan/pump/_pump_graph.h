@@ -46,7 +46,9 @@ vkp_recording *vkp_recording_new(vkp_stream *s, int32_t *result) {
     if (!r) return NULL;
     pool_info info = {S_POOL, NULL, 0, s->family};
     pthread_mutex_lock(&entry);
-    *result = s->shut ? SHUT : s->vk.create_pool(s->queue->device, &info, NULL, &r->memory.pool);
+    *result = s->shut ? SHUT : SUCCESS;
+    if (*result == SUCCESS)
+        *result = noted(s, CALL(create_pool), s->vk.create_pool(s->queue->device, &info, NULL, &r->memory.pool));
     if (*result == SUCCESS) {
         r->next = s->recordings;
         s->recordings = r;
@@ -65,18 +67,21 @@ vkp_recording *vkp_recording_new(vkp_stream *s, int32_t *result) {
 /* Begins the next command buffer, which may be pending several times at once. */
 int32_t vkp_recording_begin(vkp_recording *r, uint64_t *commands) {
     void *made;
+    vkp_stream *s = r->stream;
     allocate_info one = {S_ALLOCATE, NULL, r->memory.pool, 0, 1};
-    int32_t result = r->stream->vk.allocate(r->stream->queue->device, &one, &made);
+    int32_t result = noted(s, CALL(allocate), s->vk.allocate(s->queue->device, &one, &made));
     if (result != SUCCESS) return result;
     begin_info info = {S_BEGIN, NULL, SIMULTANEOUS_USE, NULL};
-    result = r->stream->vk.begin(made, &info);
+    result = noted(s, CALL(begin), s->vk.begin(made, &info));
     if (result != SUCCESS) return result;
     begin_recording(&r->to, made);
     *commands = (uint64_t)(uintptr_t)made;
     return SUCCESS;
 }
 
-int32_t vkp_recording_end(vkp_recording *r) { return r->stream->vk.end(r->to.commands); }
+int32_t vkp_recording_end(vkp_recording *r) {
+    return noted(r->stream, CALL(end), r->stream->vk.end(r->to.commands));
+}
 
 /* Others recorded into the open command buffer. */
 void vkp_recording_strange(vkp_recording *r) {

@@ -38,11 +38,11 @@ static int32_t flush(vkp_stream *s) {
     if (s->shut || forked) return SUCCESS;
     if (s->broken) return s->broken;
     if (!s->sealed) {
-        int32_t result = s->vk.end(s->open->commands);
+        int32_t result = noted(s, CALL(end), s->vk.end(s->open->commands));
         if (result != SUCCESS) return s->broken = result;
     }
     uint64_t value = s->queue->last, begun = now_ns();
-    int32_t result = submit_one(s->queue, s->open->commands, value);
+    int32_t result = noted(s, SUBMIT, submit_one(s->queue, s->open->commands, value));
     s->sealed = result != SUCCESS;
     if (result != SUCCESS) return result;
     s->sent = now_ns();
@@ -146,6 +146,7 @@ vkp_stream *vkp_stream_new(vkp_queue *q, uint32_t family, int barriers, uint32_t
     s->family = family;
     s->rate = rate;
     s->apart = APART_NS;
+    s->failed = SUBMIT;
     s->wait_idle = (idle_fn)(uintptr_t)wait_idle;
     s->to.vk = &s->vk;
     s->to.every = barriers;
@@ -217,9 +218,12 @@ uint64_t vkp_stream_oldest(vkp_stream *s) {
     return value;
 }
 
-/* How many operations were not submitted though somebody tried, and up to `most` of their names. */
-uint32_t vkp_stream_unsent(vkp_stream *s, uint32_t *names, uint32_t most) {
+/* How many operations were not submitted though somebody tried, up to `most` of their names, whether they are lost, and
+ * which function failed last. */
+uint32_t vkp_stream_unsent(vkp_stream *s, uint32_t *names, uint32_t most, uint32_t *lost, uint32_t *failed) {
     pthread_mutex_lock(&entry);
+    *lost = s->broken != SUCCESS;
+    *failed = *lost ? CALL(end) : __atomic_load_n(&s->failed, __ATOMIC_RELAXED);
     uint32_t count = s->sealed || s->broken ? s->count : 0;
     for (uint32_t i = 0; i < most; i++) names[i] = count && i < s->nnames ? s->names[i] : UINT32_MAX;
     pthread_mutex_unlock(&entry);

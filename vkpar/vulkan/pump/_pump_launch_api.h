@@ -29,7 +29,7 @@ const uint64_t *vkp_queue_submitted_word(vkp_queue *);
 int vkp_queue_sending(vkp_queue *);
 int32_t vkp_stream_flush(vkp_stream *);
 uint64_t vkp_stream_oldest(vkp_stream *);
-uint32_t vkp_stream_unsent(vkp_stream *, uint32_t *names, uint32_t most);
+uint32_t vkp_stream_unsent(vkp_stream *, uint32_t *names, uint32_t most, uint32_t *lost, uint32_t *failed);
 void vkp_stream_stats(vkp_stream *, uint64_t *out);
 void vkp_stream_refuse(vkp_stream *);
 void vkp_stream_close(vkp_stream *, int leak);

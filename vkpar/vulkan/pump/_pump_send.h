@@ -96,8 +96,7 @@ static void *send(void *argument) {
             int32_t result = submit_rest(p, &failed);
             if (result != SUCCESS) {     /* what was parked waits for what never comes */
                 pthread_mutex_lock(&g->lock);
-                if (g->error == SUCCESS) g->unsent = failed;
-                fail(g, result);
+                fail(g, result, failed, SUBMIT_FAILED);
                 release(g);
                 pthread_mutex_unlock(&g->lock);
             }

@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <pthread.h>
 #include <sched.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -93,6 +94,8 @@ typedef struct {
     int32_t result;
 } sender;
 
+enum { WAIT_FAILED, SIGNAL_FAILED, SUBMIT_FAILED }; /* what a group's threads do with a rank's device */
+
 typedef struct vkp_group {
     uint32_t n, nslots;
     vkp_queue **queues;
@@ -112,7 +115,8 @@ typedef struct vkp_group {
     uint32_t number;
     int noted, settled;                  /* `reached` is there; what a failure has spoiled was found */
     uint64_t *reached;                   /* per rank: its timeline when the group was aborted */
-    uint32_t unsent;                     /* the rank that the sender could not submit all for, else n */
+    uint32_t culprit;                    /* the rank whose device the error is from */
+    int failed;                          /* what failed there */
     pthread_mutex_t lock;
     int stop, aborted;
     int32_t error;                       /* Python reads it without the lock */

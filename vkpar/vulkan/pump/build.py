@@ -45,7 +45,7 @@ _DECLARATIONS = """
     void vkp_group_abort(vkp_group *);
     void vkp_group_doubt(vkp_group *);
     uint32_t vkp_group_number(vkp_group *);
-    uint32_t vkp_group_unsent(vkp_group *);
+    int vkp_group_failed(vkp_group *, uint32_t *rank);
     const int32_t *vkp_group_error_word(vkp_group *);
     void vkp_group_stats(vkp_group *, uint64_t *out);
     void vkp_group_free(vkp_group *);

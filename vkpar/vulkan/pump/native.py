@@ -15,6 +15,8 @@ from vkpar.errors import OutOfMemoryError, UnsupportedError
 from vkpar.vulkan import api
 from vkpar.vulkan.pump.ports import HISTOGRAM_BUCKETS, Batch, BridgeStats, QueueHandles, enqueue_lock
 
+_BRIDGE_CALLS = ("vkWaitSemaphores", "vkSignalSemaphore", "vkQueueSubmit")  # in the helper's order
+
 
 class CQueue:
     """A queue's submissions, counted on its timeline.
@@ -60,7 +62,8 @@ class CQueue:
         with enqueue_lock:
             result = self._c.lib.vkp_submit(self.handle, vk.address(command), self._value)
             value = int(self._value[0])
-        vk.check(result, "vkQueueSubmit", _unsent([self]))
+        if result < 0:
+            raise vk.error(result, *_refused([self], "vkQueueSubmit"))
         return value
 
     def wait_idle(self, function: Any) -> None:
@@ -130,7 +133,7 @@ class CProgram:
             result = self._c.lib.vkp_enqueue(self.handle, self._values, self._failed)
             values = self._c.ffi.unpack(self._values, len(self._queues))
         if result < 0:
-            raise _enqueue_failed(result, int(self._failed[0]), values, _unsent(self._queues))
+            raise _enqueue_failed(result, int(self._failed[0]), values, *_refused(self._queues, "vkQueueSubmit"))
         return list(values)
 
     def set_preludes(self, commands: Sequence[Any] | None) -> None:
@@ -235,10 +238,13 @@ class CGroup:
         """Return the VkResult that stopped the bridge, or the thread that submits; 0 where none did."""
         return int(self._error[0])
 
-    def unsent(self) -> int | None:
-        """Return the rank of that submission."""
-        rank = len(self._queues) if self.handle is None else int(self._c.lib.vkp_group_unsent(self.handle))
-        return rank if rank < len(self._queues) else None
+    def failed(self) -> tuple[str, int]:
+        """Return the call that :meth:`error` is of, and the queue whose device it was made on."""
+        if self.handle is None:
+            return self._failed
+        queue = self._c.ffi.new("uint32_t*")
+        call = _BRIDGE_CALLS[self._c.lib.vkp_group_failed(self.handle, queue)]
+        return call, int(queue[0])
 
     def stats(self) -> BridgeStats:
         """Return the bridge threads' counters."""
@@ -252,7 +258,7 @@ class CGroup:
         """Stop, and free the helper's group."""
         if self.handle is not None:
             self.stop()
-            self._error = self._c.ffi.new("int32_t*", self._error[0])
+            self._error, self._failed = self._c.ffi.new("int32_t*", self._error[0]), self.failed()
             handle, self.handle = self.handle, None
             self._c.lib.vkp_group_free(handle)
 
@@ -276,14 +282,15 @@ class Waiter:
         wanted = ffi.new("uint64_t[]", values)
         result = self._c.lib.vkp_wait(self._handles, wanted, len(self._queues), timeout_ns, spin_ns, reached)
         if result < 0:
-            unsent = _unsent(self._queues)
-            raise api.load().error(result, "vkQueueSubmit" if unsent else "vkWaitSemaphores", unsent)
+            raise api.load().error(result, *_refused(self._queues, "vkWaitSemaphores"))
         return int(reached[0])
 
 
-def _unsent(queues: Sequence[CQueue]) -> str:
-    """Say which operations the drivers have refused to take; empty for none."""
-    return "; ".join(filter(None, (queue.stream.unsent() for queue in queues if queue.stream is not None)))
+def _refused(queues: Sequence[CQueue], call: str) -> tuple[str, str]:
+    """Return what failed, ``call`` where no stream did, and which operations the drivers have refused to take."""
+    told = [queue.stream.unsent() for queue in queues if queue.stream is not None]
+    refused = [(failed, unsent) for failed, unsent in told if unsent]
+    return refused[0][0] if refused else call, "; ".join(unsent for _, unsent in refused)
 
 
 def _require(c: Any, handle: Any, call: str) -> None:
@@ -300,10 +307,10 @@ def _flatten(parts: Sequence[Sequence[int]]) -> tuple[list[int], list[int]]:
     return start, flat
 
 
-def _enqueue_failed(result: int, rank: int, values: Sequence[int], unsent: str) -> Exception:
+def _enqueue_failed(result: int, rank: int, values: Sequence[int], call: str, unsent: str) -> Exception:
     what = f"rank {rank}" if rank < len(values) else "nothing was submitted, the group is aborted"
     detail = f"{what}; timelines at {list(values)}" + (f"; {unsent}" if unsent else "")
-    error = api.load().error(result, "vkQueueSubmit", detail)
+    error = api.load().error(result, call, detail)
     if rank < len(values):
         error.rank = rank  # type: ignore[attr-defined]
     return error
