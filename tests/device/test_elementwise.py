@@ -36,7 +36,7 @@ def stored(values: NDArray[np.float32], dtype: str) -> NDArray[Any]:
     """The bits that an array of ``dtype`` holds for these float32 values, rounded to nearest even."""
     if dtype == "bfloat16":
         bits = values.view(np.uint32)
-        return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
+        return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16).view(vkpar.bfloat16.numpy)
     return values.astype(dtype)
 
 

@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -94,20 +95,19 @@ def test_what_numpy_reads_and_what_it_need_not_read(device: vkpar.Device) -> Non
     assert (np.shape(array), np.ndim(array), np.size(array)) == ((2, 3), 2, 6)
     np.testing.assert_array_equal(np.zeros(array.shape, array.dtype), np.zeros((2, 3), np.float32))
     assert np.empty(3, array.dtype).dtype == np.float32
-    with pytest.raises(TypeError, match=r"np\.uint16.*np\.float32.*ml_dtypes\.bfloat16"):
-        np.zeros(3, device.zeros(3, "bfloat16").dtype)
+    assert np.zeros(3, device.zeros(3, "bfloat16").dtype).dtype == ml_dtypes.bfloat16
 
 
 def test_bfloat16_of_ml_dtypes(device: vkpar.Device) -> None:
-    ml_dtypes = pytest.importorskip("ml_dtypes")
     kind = ml_dtypes.bfloat16
     host = np.array([[1.5, -2.0, np.inf], [3.0e38, 1e-30, 0.0]], np.float32).astype(kind)
     bits = host.view(np.uint16)
     for source in (host, host[:, ::-1][:, ::-1], host.tolist()):
         array = device.array(source, kind)
         assert array.dtype == dtypes.bfloat16
-        assert np.array_equal(array.numpy(), bits)
+        assert np.array_equal(array.numpy(), host)
     array = device.array(host)
+    assert array.numpy().dtype == array.read((0, slice(None))).dtype == kind
     assert array.dtype == "bfloat16"
     assert array.dtype == kind
     back = np.asarray(array, kind)
@@ -122,7 +122,7 @@ def test_bfloat16_of_ml_dtypes(device: vkpar.Device) -> None:
         assert made.read(out=out) is out
         assert np.array_equal(out.view(np.uint16), bits)
         assert np.array_equal(made.read(np.s_[:, ::2], out=out[:, :2].copy()).view(np.uint16), bits[:, ::2])
-    assert np.array_equal(vkpar.cast(device.array(host.astype(np.float32)), kind).numpy(), bits)
+    assert np.array_equal(vkpar.cast(device.array(host.astype(np.float32)), kind).numpy(), host)
     assert np.array_equal(np.asarray(device.array(host.astype(np.float32)), kind).view(np.uint16), bits)
     assert device.array(host[0, 0]).item() == 1.5
     with pytest.raises(InvalidUsageError, match="float8"):
@@ -130,15 +130,14 @@ def test_bfloat16_of_ml_dtypes(device: vkpar.Device) -> None:
 
 
 def test_host_memory_of_ml_dtypes(device: vkpar.Device) -> None:
-    ml_dtypes = pytest.importorskip("ml_dtypes")
     if not device.info.features.host_import:
         pytest.skip("no import of host memory")
     with (
         vkpar.host_array(4096, ml_dtypes.bfloat16, device) as made,
-        vkpar.register_host(made.numpy().view(ml_dtypes.bfloat16), device) as registered,
+        vkpar.register_host(made.numpy(), device) as registered,
     ):
         assert made.dtype == registered.dtype == dtypes.bfloat16
-        registered.numpy()[:] = 0x3F80
+        registered.numpy()[:] = 1
         assert float(device.array(registered)[4095:]) == 1.0
 
 

@@ -26,7 +26,7 @@ def device(nbytes: int, *, cpu: bool = False) -> Any:
 
 
 def test_large_gpus_take_long_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vkpar.parallel.plan.scratch.heap_of", lambda info, kind: 0)
+    monkeypatch.setattr(between, "heap_of", lambda info, kind: 0)
     assert batch_of([device(140 * GIB), device(48 * GIB)]) == 2048
     assert batch_of([device(140 * GIB), device(8 * GIB)]) == 512
     assert batch_of([device(140 * GIB), device(140 * GIB, cpu=True)]) == 512

@@ -6,7 +6,6 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from vkpar import dtypes
 from vkpar.arrays.shape import Shaped
 from vkpar.errors import DLPackError, InvalidUsageError, OperandError
 
@@ -65,7 +64,7 @@ class Interoperable(Shaped):
         """Return a copy for NumPy, by the rules of NumPy 2.
 
         Args:
-            dtype: convert to it. bfloat16 comes as its bits without it or with uint16, else as its values.
+            dtype: convert to it.
             copy: None and True alike make the one copy that a download is.
 
         Raises:
@@ -75,10 +74,7 @@ class Interoperable(Shaped):
         if copy is False:
             raise ValueError("an array on a device cannot be seen without a copy; use numpy()")
         wanted = self.dtype.numpy if dtype is None else np.dtype(dtype)
-        values = self.numpy()
-        if self.dtype == dtypes.bfloat16:
-            return dtypes.from_bfloat16(values, wanted)
-        return values.astype(wanted, copy=False)
+        return self.numpy().astype(wanted, copy=False)
 
     def __array_ufunc__(self, ufunc: Any, method: str, *operands: Any, **how: Any) -> NoReturn:
         """Refuse: NumPy's functions would download the array without a word.
@@ -127,17 +123,11 @@ class Interoperable(Shaped):
         """
         if self.size != 1:
             raise InvalidUsageError(f"an array {self.shape} is no single number; numpy() returns its {self.size}")
-        values = self.numpy()
-        if self.dtype == dtypes.bfloat16:
-            values = dtypes.from_bfloat16(values, np.dtype(np.float32))
-        return values.item()
+        return self.numpy().item()
 
     def tolist(self) -> Any:
         """Return the elements as Python's numbers, in lists of lists; of an array without dimensions the number."""
-        values = self.numpy()
-        if self.dtype == dtypes.bfloat16:
-            values = dtypes.from_bfloat16(values, np.dtype(np.float32))
-        return values.tolist()
+        return self.numpy().tolist()
 
     def __bool__(self) -> bool:
         """Return whether the only element is not zero; raises as :meth:`item` does."""

@@ -22,7 +22,7 @@ from vkpar.graph.params import Params
 from vkpar.graph.protocol import Collective, Collectives, Launcher
 from vkpar.graph.record import Recorder
 from vkpar.graph.stretches import Item, Memory
-from vkpar.unpickled import Unpickled
+from vkpar.unpickled import Fixed, Unpickled
 from vkpar.vulkan import capturing
 from vkpar.vulkan.capturing import Operation
 from vkpar.vulkan.memory.recycle import Recycler
@@ -66,7 +66,7 @@ class GraphStats:
     host_us: float | None
 
 
-class Graph(Unpickled):
+class Graph(Fixed, Unpickled):
     """Work of devices that is recorded once and launched as a whole; made by :func:`capture`.
 
     A launch runs in program order with everything else on the devices. Launches may be queued. :meth:`close` frees it,

@@ -143,10 +143,8 @@ def _nothing(table: Array, out: Array) -> Array:
 
 def _missing(table: Array) -> Any:
     """Return the element of a row that is not there, as NumPy holds it."""
-    if table.dtype == dtypes.bfloat16:
-        return np.uint16(0x7FC0)
-    kind = table.dtype.numpy.kind
-    return np.array({"f": math.nan, "c": complex(math.nan, math.nan)}.get(kind, 0)).astype(table.dtype.numpy)
+    made = {"c": complex(math.nan, math.nan)}.get(table.dtype.numpy.kind, math.nan if table.dtype.is_float else 0)
+    return np.array(made).astype(table.dtype.numpy)
 
 
 def _is_direct(out: Array) -> bool:

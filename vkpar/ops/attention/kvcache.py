@@ -13,7 +13,7 @@ from vkpar.ops.call.call import Call, key_of, pack, repeat
 from vkpar.ops.call.dispatch import FLOATS, GROUP, INTEGERS, SHORT, check_arrays, check_float, check_out, check_overlap
 from vkpar.ops.call.strided import bind, stand_in, takes
 from vkpar.ops.rows.rope import Scaling, check_style, known_table, rope, table_of
-from vkpar.unpickled import Unpickled
+from vkpar.unpickled import Fixed, Unpickled
 
 if TYPE_CHECKING:
     from vkpar.device import Device
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _PITCH = 8  # elements that rows are a multiple of, so that kernels read 16 bytes at once
 
 
-class KVCache(Unpickled):
+class KVCache(Fixed, Unpickled):
     """The keys and values of one sequence on a device, which :func:`vkpar.attention` takes in place of both.
 
     Attributes:

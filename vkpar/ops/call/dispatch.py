@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import numbers
 import struct
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
@@ -14,8 +13,10 @@ from vkpar.arrays.array import Array, check_same_device
 from vkpar.arrays.views import overlaps, same_elements
 from vkpar.dtypes import DType
 from vkpar.errors import InvalidUsageError, UnsupportedError
+from vkpar.ops.elementwise.words import holds
 from vkpar.plans import form_of
 from vkpar.plans import make as make_plan
+from vkpar.text import shown
 
 if TYPE_CHECKING:
     from vkpar.device import Device
@@ -28,7 +29,6 @@ INTEGERS: Final = ("int32", "uint32")
 # What the variants of the kernels are called after.
 SHORT: Final = {"float32": "f32", "float16": "f16", "bfloat16": "bf16", "int32": "i32", "uint32": "i32"}
 
-LARGEST: Final = 3.4028235e38  # what float32 holds
 GROUP: Final = 256 * 4  # elements that one work group of an elementwise kernel covers
 
 
@@ -60,9 +60,9 @@ def check_float(operation: str, *dtypes: DType) -> None:
 
 
 def check_number(operation: str, name: str, value: object) -> None:
-    """Raise InvalidUsageError unless ``value`` is a number that float32 holds."""
-    if not isinstance(value, numbers.Real) or LARGEST < abs(float(value)) < math.inf:
-        raise InvalidUsageError(f"{operation}: {name} is a number that float32 holds, not {value!r}")
+    """Raise InvalidUsageError unless ``value`` is a number that float32 holds, infinity and NaN among them."""
+    if not holds(value) and not (isinstance(value, (float, np.floating)) and not math.isfinite(value)):
+        raise InvalidUsageError(f"{operation}: {name} is a number that float32 holds, not {shown(value)}")
 
 
 def advice(*dtypes: DType | str) -> str:

@@ -15,6 +15,7 @@ from vkpar.ops.elementwise.generate import source
 from vkpar.ops.elementwise.kinds import WORDS, Kind
 from vkpar.ops.elementwise.run import computed, run
 from vkpar.ops.elementwise.ways import Meaning, Operand
+from vkpar.unpickled import Fixed
 from vkpar.vulkan.pipelines import shader
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from vkpar.vulkan.pipelines.kernel import Pipeline
 
 
-class Elementwise:
+class Elementwise(Fixed):
     """A function of arrays by elements, made by :func:`elementwise`.
 
     Attributes:

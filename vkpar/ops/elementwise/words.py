@@ -5,15 +5,19 @@ from __future__ import annotations
 import operator
 import struct
 from collections.abc import Sequence
+from numbers import Real
 from typing import Any, Final
 
+import ml_dtypes
 import numpy as np
 
 from vkpar.errors import InvalidUsageError
 from vkpar.ops.elementwise.expressions import INTEGERS
 from vkpar.ops.elementwise.kinds import WORDS, Kind
+from vkpar.text import shown
 
-NUMBERS: Final = (int, float, np.bool_, np.integer, np.floating)
+NUMBERS: Final = (int, float, np.bool_, np.integer, np.floating, ml_dtypes.bfloat16)
+LARGEST: Final = 3.4028235e38  # what float32 holds
 _PACK: Final = struct.Struct(f"={WORDS}I").pack
 
 
@@ -27,12 +31,20 @@ def word_of(number: Any, dtype: str) -> int:
         value = operator.index(number) if not isinstance(number, np.bool_) else int(number)
         low, high = (-(1 << 31), 1 << 31) if dtype == "int32" else (0, 1 << 32)
         if not low <= value < high:
-            raise InvalidUsageError(f"the number {value} is no {dtype}")
+            raise InvalidUsageError(f"the number {shown(value)} is no {dtype}")
         return value % (1 << 32)
     try:
         return int.from_bytes(struct.pack("=f", number), "little")
-    except OverflowError:
+    except (OverflowError, struct.error):  # beyond float32, and whole numbers beyond float64
         return 0x7F800000 if number > 0 else 0xFF800000
+
+
+def holds(number: object) -> bool:
+    """Say whether something is a finite number that float32 holds."""
+    try:
+        return isinstance(number, (Real, *NUMBERS)) and -LARGEST <= float(number) <= LARGEST
+    except OverflowError:
+        return False
 
 
 class Words:

@@ -148,7 +148,7 @@ def _of_vectors(
 def _shaped(array: Array, shape: tuple[int, ...]) -> Array:
     """Return a view with axes of one element more or less."""
     steps = iter([stride for stride, count in zip(array.strides, array.shape, strict=True) if count != 1])
-    return array.view(shape, tuple(0 if count == 1 else next(steps) for count in shape))
+    return array.strided(shape, tuple(0 if count == 1 else next(steps) for count in shape))
 
 
 def _store(call: Call, sizes: _Sizes, epilogue: Epilogue, adds: bool, key: tuple[object, ...] | None) -> None:

@@ -30,7 +30,7 @@ from vkpar.ops.call.dispatch import (
     words,
     writable_in_place,
 )
-from vkpar.unpickled import Unpickled
+from vkpar.unpickled import Fixed, Unpickled
 from vkpar.vulkan.machine.physical import ALIGNMENT
 from vkpar.vulkan.memory.subbuffers import GRANULE
 
@@ -92,7 +92,7 @@ class Piece(NamedTuple):
         return Piece(first, stop - start, self.chunks[start:stop], self.scales[start:stop])
 
 
-class Quantized(Unpickled):
+class Quantized(Fixed, Unpickled):
     """A matrix of quantised weights on a device, made by :func:`quantized`, or a view of rows of one.
 
     ``vkpar.matmul(x, q, transpose_b=True)`` multiplies by it, ``q[a:b]`` is a view of whole rows. The device keeps

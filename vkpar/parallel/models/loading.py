@@ -145,10 +145,8 @@ def _write(target: Array, tensor: LazyTensor, start: int, stop: int) -> None:
     for first in range(start, stop, step):
         last = min(first + step, stop)
         values = tensor.read(slice(first, last))
-        if tensor.dtype == dtypes.bfloat16 and tensor.kind is None:
-            values = dtypes.from_bfloat16(np.asarray(values), np.dtype(np.float32))
         with np.errstate(over="ignore", invalid="ignore"):
-            made = values if target.dtype == dtypes.bfloat16 else values.astype(target.dtype.numpy)
+            made = values.astype(target.dtype.numpy)
         if np.isinf(made).any() and not np.isinf(values).any():
             raise InvalidUsageError(
                 f"{tensor.source}: {tensor.name} has values beyond the largest {target.dtype}; keep the file's type"
