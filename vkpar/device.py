@@ -52,6 +52,8 @@ class Device(Fixed, Unpickled):
                 f"vkpar.Device is made of a DeviceInfo (see vkpar.enumerate_devices), not of {info!r}: "
                 "vkpar.open_devices(selector) opens devices by name or index and returns a list of them"
             )
+        if info.handle is None:
+            raise InvalidUsageError("a pickled DeviceInfo opens nothing: take one of vkpar.enumerate_devices()")
         close_orphans()
         self.info = info
         self._children: weakref.WeakSet[Any] = weakref.WeakSet()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
@@ -36,8 +36,17 @@ _OURS = {
     "where": "vkpar.where(c, a, b)", "take": "vkpar.take(a, indices, axis)", "split": "vkpar.split(a, sections, axis)",
     "concatenate": "vkpar.concatenate(arrays, axis)", "stack": "vkpar.stack(arrays, axis)",
     "broadcast_to": "a.broadcast_to(shape)", "transpose": "a.transpose(axes)", "reshape": "a.reshape(shape)",
-    "ravel": "a.ravel()", "squeeze": "a.squeeze()", "copy": "a.copy()",
+    "var": "d = a - a.mean(axis, keepdims=True), then (d * d).mean(axis)", "std": "vkpar.sqrt of the variance",
+    "any": "a.max() of a mask", "all": "a.min() of a mask", "cpu": "a.numpy()", "half": 'a.astype("float16")',
+    "float": 'a.astype("float32")', "permute": "a.transpose(axes)", "expand": "a.broadcast_to(shape)",
+    "flatten": "a.ravel()", "ravel": "a.ravel()", "squeeze": "a.squeeze()", "copy": "a.copy()",
 }  # fmt: skip
+
+
+def advice(name: str) -> str:
+    """Return what to write for a name of NumPy or torch that ``vkpar`` or its arrays lack, for the end of a message."""
+    ours = _OURS.get(name, "").format(name)
+    return f": write {ours}" if ours else ""
 
 
 def _no_function(name: str, module: str | None = None) -> str:
@@ -57,6 +66,14 @@ class Interoperable(Shaped):
     def numpy(self) -> np.ndarray[Any, Any]:
         """Return a copy of the elements on the host, once all work that writes them is done."""
         raise NotImplementedError
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            """Say what to write for a method of NumPy's or torch's arrays."""
+            raise AttributeError(
+                f"{type(self).__name__!r} object has no attribute {name!r}{advice(name)}", name=name, obj=self
+            )
 
     # --- NumPy and DLPack ---
 

@@ -22,6 +22,7 @@ from vkpar.graph.params import Params
 from vkpar.graph.protocol import Collective, Collectives, Launcher
 from vkpar.graph.record import Recorder
 from vkpar.graph.stretches import Item, Memory
+from vkpar.timeouts import Waitable
 from vkpar.unpickled import Fixed, Unpickled
 from vkpar.vulkan import capturing
 from vkpar.vulkan.capturing import Operation
@@ -266,7 +267,7 @@ class Graph(Fixed, Unpickled):
 
     # ---- launching ----
 
-    def launch(self, **params: Any) -> Any:
+    def launch(self, **params: Any) -> Waitable:
         """Run the graph once, in program order, and return its work at once.
 
         Args:

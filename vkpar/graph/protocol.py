@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from vkpar.device import Device
+from vkpar.timeouts import Waitable
 from vkpar.vulkan.pump.ports import Batch
 from vkpar.vulkan.tape import Sending, Storing
 
@@ -86,7 +87,7 @@ Record = Callable[
 class Launcher(Protocol):
     """Submits a recorded graph."""
 
-    def launch(self, preludes: Sequence[Any] | None, keep: object) -> Any:
+    def launch(self, preludes: Sequence[Any] | None, keep: object) -> Waitable:
         """Submit the graph once and return its work.
 
         Args:

@@ -7,6 +7,7 @@ from typing import Final
 
 from vkpar import dtypes
 from vkpar.arrays.array import Array
+from vkpar.errors import UnsupportedError
 from vkpar.ops.call.dispatch import (
     FLOATS,
     GROUP,
@@ -79,7 +80,11 @@ def cast(a: Array, dtype: object, *, out: Array | None = None) -> Array:
         return conversion(a, out=out)
     same_bits = a.dtype == target or (a.dtype.name in INTEGERS and target.name in INTEGERS)
     if not same_bits:
-        computed("cast", a.dtype.name, target.name)
+        if target.name not in SHORT:
+            raise UnsupportedError(
+                f"cast makes {', '.join(SHORT)}, not {target}; convert on the host: a.numpy().astype('{target}')"
+            )
+        computed("cast", a.dtype.name)
     given = out
     if out is not None:
         check_out("cast", out, a.shape, target)

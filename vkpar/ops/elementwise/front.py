@@ -6,7 +6,7 @@ import functools
 import hashlib
 import weakref
 from collections.abc import Hashable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 from vkpar.arrays.array import Array
 from vkpar.errors import InvalidUsageError
@@ -42,10 +42,18 @@ class Elementwise(Fixed):
     def __repr__(self) -> str:
         return f"<vkpar.elementwise {self.text!r}>"
 
+    @overload
+    def __call__(self, *operands: Operand, out: Array | None = None, **named: Operand) -> Array: ...
+
+    @overload
+    def __call__(self, *operands: Operand, out: Sequence[Array | None], **named: Operand) -> tuple[Array, ...]: ...
+
     def __call__(
         self, *operands: Operand, out: Array | Sequence[Array | None] | None = None, **named: Operand
     ) -> Array | tuple[Array, ...]:
         """Return the results: an array, or a tuple of arrays where the expression has several outputs.
+
+        Type checkers cannot read the expression: a tuple without ``out`` is an array to them, which unpacks alike.
 
         Args:
             operands: arrays for the inputs that no keyword names, in order.
