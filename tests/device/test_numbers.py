@@ -397,3 +397,54 @@ def test_what_lives_in_this_process_is_not_pickled(device: vkpar.Device) -> None
 def test_pickling_says_what_can_be(device: vkpar.Device, protocol: int) -> None:
     with pytest.raises(OperandError, match=r"cannot be pickled: pickle array\.numpy\(\)"):
         pickle.dumps(device.ones(3), protocol)
+
+
+# --- beyond float32 ---
+
+BEYOND = [2.0**128 - 2.0**103, 1e39, 10**39, 10**400, 10**5000]
+
+
+@pytest.mark.parametrize("number", BEYOND, ids=["2^128-2^103", "1e39", "10**39", "10**400", "10**5000"])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_numbers_beyond_float32(device: vkpar.Device, number: float, sign: int) -> None:
+    number, infinity = sign * number, sign * np.inf
+    a, rows, q = device.array([1.0, -2.0]), device.ones((1, 2)), device.ones((1, 4, 2))
+    positions = device.zeros(4, "int32")
+    assert (a * number).tolist() == [infinity, -infinity]
+    assert (a < number).tolist() == [sign > 0] * 2
+    assert vkpar.elementwise("y = x * s")(a, s=number).tolist() == [infinity, -infinity]
+    for dtype in ("float32", "float16", "bfloat16"):
+        assert vkpar.full(device, 2, number, dtype).tolist() == [infinity] * 2
+    a[0] = number
+    assert a.tolist() == [infinity, -2]
+    refused: list[Callable[[], object]] = [
+        lambda: vkpar.rms_norm(rows, None, number),
+        lambda: vkpar.layer_norm(rows, None, None, number),
+        lambda: vkpar.rope(q, positions, theta=number),
+        lambda: vkpar.attention(q, q, q, scale=number),
+        lambda: vkpar.arange(device, number, None, 1e38),
+        lambda: vkpar.random.uniform(device, 1, 0.0, number, seed=1),
+        lambda: vkpar.random.uniform(device, 1, -3e38, 3e38, seed=1),
+        lambda: vkpar.random.normal(device, 1, number, 1.0, seed=1),
+        lambda: vkpar.random.normal(device, 1, 0.0, number, seed=1),
+        lambda: vkpar.full(device, 1, number, "int32"),
+    ]
+    if isinstance(number, int):
+        refused.append(lambda: device.array([1, 2]) * number)
+    for use in refused:
+        with pytest.raises((InvalidUsageError, vkpar.UnsupportedError)):
+            use()
+
+
+def test_the_largest_numbers_of_float32_are_finite(device: vkpar.Device) -> None:
+    largest = float(np.finfo(np.float32).max)
+    for number in (largest, np.nextafter(2.0**128 - 2.0**103, 0), int(largest)):
+        assert vkpar.full(device, 1, number).tolist() == [largest]
+        assert (device.ones(1) * number).tolist() == [largest]
+    assert vkpar.random.uniform(device, 1, 0.0, largest, seed=1).item() < np.inf
+
+
+def test_numbers_beyond_float64(device: vkpar.Device) -> None:
+    for dtype in ("float64", "complex128"):
+        with pytest.raises(InvalidUsageError, match="fill"):
+            vkpar.full(device, 1, 10**400, dtype)
