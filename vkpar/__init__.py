@@ -9,18 +9,20 @@ from vkpar import parallel, random
 from vkpar._version import __version__ as __version__
 from vkpar.arrays.array import Array, copy
 from vkpar.arrays.host import HostArray
+from vkpar.arrays.interop import advice as _advice
 from vkpar.comm import pairs as _pairs  # noqa: F401  (registers how arrays go from device to device)
 from vkpar.comm.communicator import Communicator
-from vkpar.comm.engine.work import Work
 from vkpar.device import Device, enumerate_devices, open_devices
 from vkpar.dtypes import DType, bfloat16
 from vkpar.errors import (
     CommunicatorError,
     DeviceLostError,
     DLPackError,
+    IndexingError,
     InvalidUsageError,
     OperandError,
     OutOfMemoryError,
+    ReadOnlyError,
     ShaderCompileError,
     UnsupportedError,
     ValidationError,
@@ -95,6 +97,7 @@ from vkpar.ops import (
     where,
 )
 from vkpar.ops.elementwise.front import elementwise
+from vkpar.timeouts import Waitable as Work
 from vkpar.vulkan.machine.physical import DeviceInfo
 from vkpar.vulkan.memory.accounting import DeviceMemory, HeapMemory
 
@@ -112,6 +115,7 @@ __all__ = [
     "GraphStats",
     "HeapMemory",
     "HostArray",
+    "IndexingError",
     "InvalidUsageError",
     "KVCache",
     "Kernel",
@@ -120,6 +124,7 @@ __all__ = [
     "OperandError",
     "OutOfMemoryError",
     "Quantized",
+    "ReadOnlyError",
     "ShaderCompileError",
     "UnsupportedError",
     "ValidationError",
@@ -200,10 +205,12 @@ __all__ = [
 if not TYPE_CHECKING:  # for type checkers, what is not listed above is not there
 
     def __getattr__(name: str) -> NoReturn:
-        """Say where a name of NumPy or torch that makes arrays is found: on a device."""
+        """Say what to write for a name of NumPy or torch; what makes arrays is found on a device."""
         made = name in ("array", "asarray", "empty", "ones", "tensor", "zeros")
         advice = (
-            f"; arrays are made on a device: device.{name if hasattr(Device, name) else 'array'}(...)" if made else ""
+            f"; arrays are made on a device: device.{name if hasattr(Device, name) else 'array'}(...)"
+            if made
+            else _advice(name)
         )
         if name == "open_device":
             advice = "; vkpar.open_devices(selector)[0] opens one"

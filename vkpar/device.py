@@ -18,7 +18,7 @@ from vkpar.arrays.host import HostArray
 from vkpar.arrays.operators import operations
 from vkpar.errors import CommunicatorError, InvalidUsageError, VkparError
 from vkpar.plans import Plans
-from vkpar.unpickled import Unpickled
+from vkpar.unpickled import Fixed, Unpickled
 from vkpar.vulkan import api, capturing
 from vkpar.vulkan.device import LogicalDevice
 from vkpar.vulkan.machine import drivers, instance
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("vkpar")
 
 
-class Device(Unpickled):
+class Device(Fixed, Unpickled):
     """An opened device; work given to it runs in program order.
 
     Closing it waits for its work and frees its memory; the arrays that lived on it can no longer be used. It is a
@@ -53,6 +53,8 @@ class Device(Unpickled):
                 f"vkpar.Device is made of a DeviceInfo (see vkpar.enumerate_devices), not of {info!r}: "
                 "vkpar.open_devices(selector) opens devices by name or index and returns a list of them"
             )
+        if info.handle is None:
+            raise InvalidUsageError("a pickled DeviceInfo opens nothing: take one of vkpar.enumerate_devices()")
         close_orphans()
         self.info = info
         self._children: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -102,12 +104,11 @@ class Device(Unpickled):
         """Return a new array with a copy of ``source``, of any shape, strides and size.
 
         Args:
-            source: anything that ``np.asarray`` takes, or a :class:`HostArray`; it may be changed as soon as the call
-                returns.
+            source: anything that ``np.asarray`` takes, a :class:`HostArray`, or what hands over its elements on the
+                host by DLPack, such as torch's tensors of bfloat16; it may be changed as soon as the call returns.
             dtype: the element type. By default that of ``source``; Python's numbers and lists have none, and are
                 float32, or int32 where all are whole and fit (else int64). NumPy's arrays keep theirs: float64 can be
-                stored and not computed. ``"bfloat16"`` takes float values, rounded to nearest even, or uint16 bit
-                patterns as they are.
+                stored and not computed.
 
         Raises:
             InvalidUsageError: not an array of plain numbers.

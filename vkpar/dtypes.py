@@ -1,7 +1,4 @@
-"""Element types: everything ``np.dtype`` takes, plus ``"bfloat16"``, which NumPy sees as uint16.
-
-The bfloat16 of the package ``ml_dtypes`` (which safetensors and JAX give) is that type, too; it need not be installed.
-"""
+"""Element types: everything ``np.dtype`` takes, plus ``"bfloat16"``, that of the package ``ml_dtypes``."""
 
 from __future__ import annotations
 
@@ -11,9 +8,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final
 
+import ml_dtypes
 import numpy as np
 
-from vkpar.errors import InvalidUsageError, OperandError, UnsupportedError
+from vkpar.errors import InvalidUsageError, UnsupportedError
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,22 +38,13 @@ class DType:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """The NumPy type of the same name, so that ``np.zeros(a.shape, a.dtype)`` works.
-
-        Raises:
-            OperandError: NumPy has no type of that name (bfloat16).
-        """
-        if self.name == "bfloat16":
-            raise OperandError(
-                "NumPy has no bfloat16: write np.uint16 for its bits (what Array.numpy() gives), np.float32 for its "
-                "values, or ml_dtypes.bfloat16"
-            )
+        """The same as :attr:`numpy`, under the name that ``np.zeros(a.shape, a.dtype)`` asks for."""
         return self.numpy
 
     @property
     def __numpy_dtype__(self) -> np.dtype[Any]:
         """The same, under the name that NumPy asks for from 2.4 on."""
-        return self.dtype
+        return self.numpy
 
     def __eq__(self, other: object) -> bool:
         try:
@@ -70,7 +59,7 @@ class DType:
         return self.name
 
 
-bfloat16: Final = DType("bfloat16", np.dtype(np.uint16))
+bfloat16: Final = DType("bfloat16", np.dtype(ml_dtypes.bfloat16))
 float32: Final = DType("float32", np.dtype(np.float32))
 float16: Final = DType("float16", np.dtype(np.float16))
 int32: Final = DType("int32", np.dtype(np.int32))
@@ -106,7 +95,7 @@ def _resolve(dtype: object) -> DType:
         native = np.dtype(dtype).newbyteorder("=")  # type: ignore[call-overload]
     except (TypeError, ValueError, SyntaxError) as error:
         raise InvalidUsageError(f"not a dtype: {dtype!r}{_way_out(dtype)}") from error
-    if is_ml_bfloat16(native):
+    if native == bfloat16.numpy:
         return bfloat16
     if native.kind not in "biufc":
         raise InvalidUsageError(f"arrays hold plain numbers, not {native}{_way_out(native)}")
@@ -117,11 +106,6 @@ def _resolve(dtype: object) -> DType:
 _SHORT: Final = re.compile(r"(?:torch\.)?(fp?|i|u|float|bfloat|int|uint)(8|16|32|64)")
 _KINDS: Final = {"f": "float", "fp": "float", "i": "int", "u": "uint"}
 _ODD: Final = {"f16": ", or 'float128' for the 16 bytes that NumPy means"}
-
-
-def is_ml_bfloat16(dtype: np.dtype[Any]) -> bool:
-    """Say whether a NumPy type is the bfloat16 of ``ml_dtypes``, which is not imported for that."""
-    return dtype.kind == "V" and dtype.name == "bfloat16"
 
 
 def _way_out(dtype: object) -> str:
@@ -157,19 +141,3 @@ def result_type(*dtypes: DType) -> DType:
     if all(dtype in (float16, float32) for dtype in others):
         return float32
     raise UnsupportedError("bfloat16 mixes with float16 and float32 only; cast first")
-
-
-def from_bfloat16(bits: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
-    """Return the values of bfloat16 bit patterns as ``dtype``; for uint16, which holds them, the bits themselves."""
-    if dtype == np.uint16:
-        return bits.astype(dtype, copy=False)
-    if is_ml_bfloat16(dtype):
-        return bits.view(dtype)
-    return (bits.astype(np.uint32) << 16).view(np.float32).astype(dtype, copy=False)
-
-
-def bfloat16_bits(values: np.ndarray[Any, Any]) -> np.ndarray[Any, np.dtype[np.uint16]]:
-    """Round float32 to bfloat16 bit patterns, to nearest even; NaN becomes 0x7FC0."""
-    bits = values.view(np.uint32)
-    rounded = (bits.astype(np.uint64) + 0x7FFF + ((bits >> 16) & 1)) >> 16
-    return np.where(np.isnan(values), 0x7FC0, rounded).astype(np.uint16)

@@ -33,6 +33,14 @@ class InvalidUsageError(VkparError, ValueError):
     """The caller's arguments, or the state of an object, do not allow the call (use after close too)."""
 
 
+class IndexingError(InvalidUsageError, IndexError):
+    """A key of an array that is out of range, or of a kind that arrays do not take."""
+
+
+class ReadOnlyError(InvalidUsageError, AttributeError):
+    """An attribute that cannot be set; the message says what to write."""
+
+
 class WeightsError(InvalidUsageError):
     """A file of weights that is not what it says, or a tensor that it lacks; the message says what to do.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -11,15 +10,14 @@ import numpy as np
 
 from vkpar import dtypes
 from vkpar.arrays.array import Array
-from vkpar.arrays.host import CPU, HostArray, HostMemory
+from vkpar.arrays.dlpack import imported
+from vkpar.arrays.host import HostArray, HostMemory
 from vkpar.arrays.shape import dimensions
 from vkpar.device import Device
-from vkpar.errors import DLPackError, InvalidUsageError, UnsupportedError
+from vkpar.errors import InvalidUsageError, UnsupportedError
 from vkpar.vulkan.memory.hostmemory import HostArena, HostBlock
 from vkpar.vulkan.memory.memory import check_size
 from vkpar.vulkan.memory.pool import round_up
-
-_HOST_DEVICES = {CPU, 3, 11, 13}  # what NumPy can read in place: kDLCUDAHost, kDLROCMHost and kDLCUDAManaged too
 
 
 def host_array(shape: int | Sequence[int], dtype: object, devices: Device | Iterable[Device]) -> HostArray:
@@ -44,7 +42,7 @@ def host_array(shape: int | Sequence[int], dtype: object, devices: Device | Iter
     for device in opened:
         check_size(device.info, nbytes, round_up(nbytes, alignment))
     block = _allocate(nbytes, alignment) if nbytes else _nothing()
-    return HostArray(HostMemory(block, dims, kind.numpy, opened), dims, kind, opened)
+    return HostArray(HostMemory(block, dims, kind, opened), dims, kind, opened)
 
 
 def register_host(array: np.ndarray[Any, Any], devices: Device | Iterable[Device]) -> HostArray:
@@ -65,8 +63,6 @@ def register_host(array: np.ndarray[Any, Any], devices: Device | Iterable[Device
     if not isinstance(array, np.ndarray):
         raise InvalidUsageError(f"cannot register a {type(array).__name__}; it takes a NumPy array")
     kind = dtypes.resolve(array.dtype)
-    if kind == dtypes.bfloat16:
-        array = array.view(kind.numpy)
     if array.dtype != kind.numpy:
         raise InvalidUsageError(f"cannot register {array.dtype}: it is not in native byte order")
     if not array.flags.writeable:
@@ -85,7 +81,7 @@ def register_host(array: np.ndarray[Any, Any], devices: Device | Iterable[Device
     for device in opened:
         check_size(device.info, array.nbytes, array.nbytes)
     block = HostBlock(address, array.nbytes, array) if array.nbytes else _nothing()
-    return HostArray(HostMemory(block, array.shape, kind.numpy, opened), array.shape, kind, opened)
+    return HostArray(HostMemory(block, array.shape, kind, opened), array.shape, kind, opened)
 
 
 def _opened(devices: Device | Iterable[Device]) -> list[Device]:
@@ -116,73 +112,22 @@ def _nothing() -> HostBlock:
     return HostBlock(owner.__array_interface__["data"][0], 0, owner)
 
 
-# ---- DLPack ----
-
-
-class _Capsule:
-    """A bare DLPack capsule, as older exporters hand it out, in the form that NumPy takes."""
-
-    def __init__(self, capsule: Any) -> None:
-        self._capsule = capsule
-
-    def __dlpack_device__(self) -> tuple[int, int]:
-        return (CPU, 0)  # a bare capsule does not say; NumPy looks inside
-
-    def __dlpack__(self, **how: Any) -> Any:
-        return self._capsule
-
-
 def from_dlpack(x: Any, device: Device) -> Array:
     """Return a new array on ``device`` with a copy of the elements of another library's array.
 
     Args:
         x: what has ``__dlpack__`` and ``__dlpack_device__`` and lies in host memory, such as a NumPy array, a torch
-            tensor on the CPU or a :class:`HostArray`; a DLPack capsule that nobody has used. Any strides; bfloat16
-            where ``x`` has a ``view`` as 16-bit integers, as torch's tensors do.
+            tensor on the CPU or a :class:`HostArray`; a DLPack capsule that nobody has used. Any strides, bfloat16 too.
         device: an opened device.
 
     Raises:
         InvalidUsageError: not an exporter, or a capsule that was used already; a closed device.
-        DLPackError: elements on another device than the host, or of a dtype that NumPy does not have.
+        DLPackError: elements on another device than the host, or of a dtype that NumPy and vkpar do not have.
         OutOfMemoryError: the device has no room.
     """
     if not isinstance(device, Device):
         raise InvalidUsageError(f"expected an opened vkpar.Device, not {type(device).__name__}")
     device.logical.check_open()
-    if isinstance(x, HostArray):
+    if isinstance(x, HostArray) or (isinstance(x, np.ndarray) and dtypes.bfloat16 == x.dtype):  # NumPy exports none
         return device.array(x)
-    if type(x).__name__ == "PyCapsule":
-        x = _Capsule(x)
-    _check_on_host(x)
-    if str(getattr(x, "dtype", "")).endswith("bfloat16"):
-        return device.array(_import(_as_bits(x)).view(np.uint16), dtypes.bfloat16)
-    return device.array(_import(x))
-
-
-def _check_on_host(x: Any) -> None:
-    if not hasattr(type(x), "__dlpack__") or not hasattr(type(x), "__dlpack_device__"):
-        raise InvalidUsageError(f"a {type(x).__name__} does not export by DLPack (__dlpack__ and __dlpack_device__)")
-    kind = int(x.__dlpack_device__()[0])
-    if kind not in _HOST_DEVICES:
-        raise DLPackError(f"elements on a device of DLPack's type {kind} cannot be read; copy them to the CPU first")
-
-
-def _as_bits(x: Any) -> Any:
-    """Return a bfloat16 array as one of 16-bit integers, over the same elements."""
-    library = sys.modules.get(type(x).__module__.partition(".")[0])
-    for kind in (getattr(library, "int16", None), np.int16):
-        try:
-            return x.view(kind)
-        except (AttributeError, TypeError, ValueError, RuntimeError):
-            continue
-    raise DLPackError(f"NumPy has no bfloat16, and this {type(x).__name__} has no view as 16-bit integers")
-
-
-def _import(x: Any) -> np.ndarray[Any, Any]:
-    """Return what NumPy sees of an exporter on the host."""
-    try:
-        return np.from_dlpack(x)
-    except (BufferError, RuntimeError) as error:
-        raise DLPackError(f"NumPy cannot take this {type(x).__name__}: {error}") from error
-    except (AttributeError, TypeError, ValueError) as error:
-        raise InvalidUsageError(f"no DLPack capsule to be had of this {type(x).__name__}: {error}") from error
+    return device.array(imported(x))

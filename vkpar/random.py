@@ -7,7 +7,6 @@ last place.
 
 from __future__ import annotations
 
-import math
 import operator
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
@@ -15,6 +14,8 @@ from typing import TYPE_CHECKING, Final
 from vkpar import dtypes
 from vkpar.errors import InvalidUsageError
 from vkpar.ops.arrays import randoms
+from vkpar.ops.call.checks import holds
+from vkpar.text import shown
 
 if TYPE_CHECKING:
     from vkpar.arrays.array import Array
@@ -84,12 +85,14 @@ class Generator:
             out: an array of the shape and type to fill instead of a new one.
 
         Raises:
-            InvalidUsageError: numbers that are not finite, a bad shape, or a wrong ``out``.
+            InvalidUsageError: numbers that are not finite in float32, a bad shape, or a wrong ``out``.
             UnsupportedError: another ``dtype``.
             OutOfMemoryError: the device has no room.
         """
         _finite(low=low, high=high)
-        return self._made("uniform", device, shape, dtype, low, high - low, out)
+        size = float(high) - float(low)
+        _finite(**{"high - low": size})
+        return self._made("uniform", device, shape, dtype, low, size, out)
 
     def normal(
         self,
@@ -112,7 +115,7 @@ class Generator:
             out: an array of the shape and type to fill instead of a new one.
 
         Raises:
-            InvalidUsageError: numbers that are not finite, a bad shape, or a wrong ``out``.
+            InvalidUsageError: numbers that are not finite in float32, a bad shape, or a wrong ``out``.
             UnsupportedError: another ``dtype``.
             OutOfMemoryError: the device has no room.
         """
@@ -156,11 +159,11 @@ def _whole(name: str, value: int) -> int:
     except TypeError:
         number = -1
     if not 0 <= number < _BLOCKS:
-        raise InvalidUsageError(f"{name} is a whole number from 0 up to 2^64 - 1, not {value!r}")
+        raise InvalidUsageError(f"{name} is a whole number from 0 up to 2^64 - 1, not {shown(value)}")
     return number
 
 
 def _finite(**numbers: float) -> None:
     for name, value in numbers.items():
-        if not isinstance(value, (int, float)) or not math.isfinite(value):
-            raise InvalidUsageError(f"{name} is a finite number, not {value!r}")
+        if not holds(value):
+            raise InvalidUsageError(f"{name} is a finite number that float32 holds, not {shown(value)}")

@@ -13,6 +13,8 @@ _BLANKS = re.compile(r"(?: |\x1b\[[0-9;]*m)+\n")
 
 def units(nbytes: int) -> str:
     """Return a number of bytes with the largest unit that it reaches, four digits at most: ``1.5 MiB``, ``80 B``."""
+    if nbytes >= 1 << 100:
+        return "more than 2^100 B"
     for size, name in _UNITS:
         if nbytes >= size:
             return f"{nbytes / size:.4g} {name}"
@@ -22,6 +24,14 @@ def units(nbytes: int) -> str:
 def number(count: int, noun: str, plural: str = "") -> str:
     """Return a number of things in words: ``1 device``, ``2 devices``."""
     return f"{count} {noun if count == 1 else plural or noun + 's'}"
+
+
+def shown(value: object) -> str:
+    """Return the ``repr`` of a value for a message; Python refuses to print whole numbers of thousands of digits."""
+    try:
+        return repr(value)
+    except ValueError:
+        return f"a whole number of {value.bit_length()} bits" if isinstance(value, int) else type(value).__name__
 
 
 def columns(rows: Iterable[Sequence[str]], *, left: Collection[int] = ()) -> list[str]:

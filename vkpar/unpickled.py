@@ -1,10 +1,10 @@
-"""What lives in this process alone: handles of drivers, threads, memory of devices."""
+"""What lives in this process alone: handles of drivers, threads, memory of devices; what is set once."""
 
 from __future__ import annotations
 
 from typing import Any, NoReturn
 
-from vkpar.errors import OperandError
+from vkpar.errors import OperandError, ReadOnlyError
 
 
 class Unpickled:
@@ -22,3 +22,14 @@ class Unpickled:
             f"a {type(self).__name__} lives in this process alone and cannot be pickled or copied: make one where it "
             "is needed, out of what can be, such as NumPy's arrays"
         )
+
+
+class Fixed:
+    """Public attributes are set once, by the constructor: another value would not reach what was made of the first."""
+
+    __slots__ = ()
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if not name.startswith("_") and hasattr(self, name):
+            raise ReadOnlyError(f"{type(self).__name__}.{name} cannot be set: make another one")
+        super().__setattr__(name, value)

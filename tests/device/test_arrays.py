@@ -6,6 +6,7 @@ import gc
 from collections.abc import Callable
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 from helpers.process.threads import in_threads
@@ -104,12 +105,14 @@ def test_bfloat16(device: vkpar.Device) -> None:
     values = np.array([0.0, -0.0, 1.0, 1.00390625, 1.01171875, np.inf, np.nan, 1e-40], np.float32)
     made = device.array(values, "bfloat16")
     assert made.dtype == vkpar.bfloat16
-    bits = made.numpy()
-    assert bits.dtype == np.uint16
-    assert [int(b) for b in bits[:7]] == [0, 0x8000, 0x3F80, 0x3F80, 0x3F82, 0x7F80, 0x7FC0]
-    same(device.array(bits, "bfloat16"), bits)
+    halves = made.numpy()
+    assert halves.dtype == ml_dtypes.bfloat16
+    assert halves.view(np.uint16)[:7].tolist() == [0, 0x8000, 0x3F80, 0x3F80, 0x3F82, 0x7F80, 0x7FC0]
+    for source in (halves, values):
+        same(device.array(source, "bfloat16"), halves)
     made.write(np.zeros(8, np.float32))
-    same(made, np.zeros(8, np.uint16))
+    same(made, np.zeros(8, halves.dtype))
+    same(device.array(np.array([1, 300], np.uint16), "bfloat16"), np.array([1, 300], halves.dtype))
 
 
 def test_dtype_converts_the_source(device: vkpar.Device) -> None:

@@ -71,7 +71,7 @@ def test_float32_to_halves(device: vkpar.Device, rng: np.random.Generator) -> No
 
 
 def test_every_half(device: vkpar.Device) -> None:
-    f16, bf16 = device.array(ALL.view(np.float16)), device.array(ALL, "bfloat16")
+    f16, bf16 = device.array(ALL.view(np.float16)), device.array(ALL.view(vkpar.bfloat16.numpy))
     np.testing.assert_array_equal(bits_of(vkpar.cast(f16, "float32")), from_f16(ALL))
     np.testing.assert_array_equal(bits_of(vkpar.cast(bf16, "float32")), from_bf16(ALL))
     np.testing.assert_array_equal(bits_of(vkpar.cast(f16, "bfloat16")), to_bf16(from_f16(ALL)))

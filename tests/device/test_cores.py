@@ -53,10 +53,7 @@ def only(monkeypatch: pytest.MonkeyPatch, device: vkpar.Device, core: Core, dtyp
 
 
 def exact(array: vkpar.Array) -> Floats:
-    stored = array.numpy()
-    if array.dtype == "bfloat16":
-        stored = (stored.astype(np.uint32) << 16).view(np.float32)
-    return stored.astype(np.float64)
+    return array.numpy().astype(np.float64)
 
 
 def integers(rng: np.random.Generator, *shape: int) -> NDArray[np.float32]:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 import vkpar
 
 each = importlib.import_module("vkpar.ops.elementwise.run")
-launch = importlib.import_module("vkpar.ops.call.dispatch")
+windows = importlib.import_module("vkpar.ops.call.windows")
 elementwise = importlib.import_module("vkpar.ops.elementwise.add")
 pytestmark = pytest.mark.device
 
@@ -36,7 +36,7 @@ def stored(values: NDArray[np.float32], dtype: str) -> NDArray[Any]:
     """The bits that an array of ``dtype`` holds for these float32 values, rounded to nearest even."""
     if dtype == "bfloat16":
         bits = values.view(np.uint32)
-        return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
+        return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16).view(vkpar.bfloat16.numpy)
     return values.astype(dtype)
 
 
@@ -160,11 +160,11 @@ def test_windows(reopen: Callable[..., vkpar.Device], rng: np.random.Generator, 
 def test_grids_fold(device: vkpar.Device, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
     limits = SimpleNamespace(max_workgroup_count=(3, 65535, 65535))
     small = SimpleNamespace(limits=limits, info=device.info)
-    monkeypatch.setattr(elementwise, "fold_groups", lambda device, count: launch.fold_groups(small, count))
+    monkeypatch.setattr(elementwise, "fold_groups", lambda device, count: windows.fold_groups(small, count))
     a, b = normal(rng, 10_007, "float32"), normal(rng, 10_007, "float32")
     np.testing.assert_array_equal(vkpar.add(device.array(a), device.array(b)).numpy(), a + b)
     with pytest.raises(vkpar.UnsupportedError, match="work groups"):
-        launch.fold_groups(small, 3 * 65535 + 1)
+        windows.fold_groups(small, 3 * 65535 + 1)
 
 
 def test_an_array_beyond_the_binding_limit(device: vkpar.Device) -> None:

@@ -378,3 +378,32 @@ def test_products_are_rounded_before_they_are_added(text: str) -> None:
             at += words[at] >> 16
         assert arithmetic
         assert arithmetic <= exact
+
+
+HIDDEN_ZEROS = (
+    "(0 if x > 0 else 0)", "where(x > 0, 0.0, 0.0)", "abs(0 if x > 0 else 0)", "float32(0 if x > 0 else 0)",
+    "(x != x) * 0", "float32(n * 0)", "float32(n - n)", "float32(n & 0)", "clip(x, 0, 0)", "0", "0.0",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("zero", HIDDEN_ZEROS)
+def test_what_compilers_find_to_be_zero(device: vkpar.Device, zero: str) -> None:
+    """Infinity times zero, and a division by zero, are what they are in NumPy, however zero is written."""
+    x = np.array([np.inf, -np.inf, 1, -2.5, 0], np.float32)
+    operands = {"x": device.array(x), "n": device.array([1, 2, 3, 4, 5])}
+    with np.errstate(all="ignore"):
+        wanted = {
+            "x * Q": x * 0, "Q * x": x * 0, "x / Q": x / 0, "Q / x": 0 / x, "(x + 1) * Q": (x + 1) * 0,
+            "isnan(x * Q)": np.isnan(x * 0), "1 if x * Q == x * Q else 2": np.where(np.isnan(x * 0), 2, 1),
+            "x >= x * Q": x >= x * 0, "x % Q": np.full(5, np.nan),
+        }  # fmt: skip
+    for text, want in wanted.items():
+        function = vkpar.elementwise(f"y = {text.replace('Q', zero)}")
+        got = function(**{name: operands[name] for name in function.inputs}).numpy()
+        np.testing.assert_array_equal(got, want, err_msg=text)
+
+
+def test_differences_that_are_compared_are_not_taken_for_zero(device: vkpar.Device) -> None:
+    x = device.array([np.inf, 1.0, np.nan])
+    for text, want in (("isnan(x - x)", [1, 0, 1]), ("x == x + (x - x)", [0, 1, 0]), ("x - x == 0", [0, 1, 0])):
+        assert vkpar.elementwise(f"y = {text}")(x).tolist() == want

@@ -42,23 +42,18 @@ def spare_swiftshader(device: vkpar.Device) -> None:
         pytest.skip("lavapipe runs these kernels, and SwiftShader with --full")
 
 
-def bits_of_bfloat16(x: NDArray[Any]) -> Floats:
-    return (x.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
-
-
 def operand(
     device: vkpar.Device, rng: np.random.Generator, shape: tuple[int, ...], dtype: str
 ) -> tuple[vkpar.Array, Floats]:
     """Return a random matrix on the device and its exact values."""
     values = rng.standard_normal(shape).astype(np.float32)
     array = device.array(values if dtype == "bfloat16" else values.astype(dtype), dtype)
-    stored = array.numpy()
-    return array, bits_of_bfloat16(stored) if dtype == "bfloat16" else stored.astype(np.float64)
+    return array, array.numpy().astype(np.float64)
 
 
 def check(out: vkpar.Array, a: Floats, b: Floats) -> None:
     """Compare with the bound of a float32 dot product of length K in any order, plus the rounding of the result."""
-    got = bits_of_bfloat16(out.numpy()) if out.dtype == "bfloat16" else out.numpy().astype(np.float64)
+    got = out.numpy().astype(np.float64)
     want, k = a @ b, a.shape[1]
     bound = (k + 2) * EPS32 * (np.abs(a) @ np.abs(b)) + 1e-37
     rounding = {"float16": EPS16, "bfloat16": EPSB, "float32": 0.0}[out.dtype.name]

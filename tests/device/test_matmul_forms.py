@@ -65,10 +65,7 @@ def kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, devi
 
 def exact(array: vkpar.Array) -> Floats:
     """Return the values that an array holds."""
-    stored = array.numpy()
-    if array.dtype == "bfloat16":
-        stored = (stored.astype(np.uint32) << 16).view(np.float32)
-    return stored.astype(np.float64)
+    return array.numpy().astype(np.float64)
 
 
 def integers(rng: np.random.Generator, *shape: int, most: int = 3) -> NDArray[Any]:

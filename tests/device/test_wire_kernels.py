@@ -197,7 +197,7 @@ def _decoded(payload: Numbers, tail: Numbers, form: wires.Format, dtype: str) ->
     if form is wires.WORD:
         return payload.view(dtype if dtype in INTEGERS else np.float32)
     if form is wires.BHALF:
-        return from_dtype(payload.view(np.uint16), "bfloat16")
+        return from_dtype(payload.view(vkpar.bfloat16.numpy), "bfloat16")
     if form is wires.Q8:
         codes, scales = payload.view(np.int8).astype(np.int32), tail.view(np.float32).repeat(32)
         special = np.select([codes == -128, codes == 127, codes == -127], [np.nan, np.inf, -np.inf])

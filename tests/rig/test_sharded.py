@@ -91,16 +91,22 @@ def test_moves_in_a_graph(rig: Open) -> None:
 
 def test_types(rig: Open, rng: np.random.Generator) -> None:
     comm = rig("LL")
-    bits = vkpar.dtypes.bfloat16_bits(rng.standard_normal((6, 4)).astype(np.float32))
-    lazy = LazyTensor("w", (6, 4), vkpar.bfloat16, None, 48, "file", lambda: bits.reshape(-1).view(np.uint8))
-    for source in (bits, lazy):
-        assert np.array_equal(shard(source, comm, axis=0, dtype="bfloat16").numpy(), bits)
-    values = vkpar.dtypes.from_bfloat16(bits, np.dtype(np.float32))
+    halves = rng.standard_normal((6, 4)).astype(vkpar.bfloat16.numpy)
+    values = halves.astype(np.float32)
+    lazy = LazyTensor("w", (6, 4), vkpar.bfloat16, None, 48, "file", lambda: halves.reshape(-1).view(np.uint8))
+    for source in (halves, values, lazy):
+        found = shard(source, comm, axis=0, dtype="bfloat16").numpy()
+        assert found.dtype == halves.dtype
+        assert np.array_equal(found, halves)
     assert np.array_equal(shard(lazy, comm, axis=1, dtype="float32").numpy(), values)
     assert np.array_equal(shard(lazy, comm, axis=1, dtype="float16").numpy(), values.astype(np.float16))
     assert shard(lazy, comm).dtype == vkpar.bfloat16
     with pytest.raises(InvalidUsageError, match="beyond the largest float16"):
         shard(np.full((2, 2), 7e4, np.float32), comm, dtype="float16")
+    with pytest.raises(InvalidUsageError, match="beyond the largest float16"):
+        shard(np.full((2, 2), 7e4, halves.dtype), comm, dtype="float16")
+    with pytest.raises(InvalidUsageError, match=r"beyond the largest bfloat16: keep it in float32$"):
+        shard(np.full((2, 2), 3.4e38, np.float32), comm, dtype="bfloat16")
     infinite = np.array([[np.inf, np.nan]], np.float32)
     assert np.array_equal(shard(infinite, comm, axis=1, dtype="float16").numpy(), infinite, equal_nan=True)
     host = vkpar.host_array((4, 2), "int32", comm.devices)

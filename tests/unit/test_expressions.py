@@ -205,3 +205,21 @@ def branches(spirv: bytes) -> int:
         found += words[at] & 0xFFFF == 250  # OpBranchConditional
         at += words[at] >> 16
     return found
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("y = math.sin(x)", r"no function 'math\.sin'; write sin\(\.\.\.\)"),
+        ("y = np.exp(x) + 1", r"no function 'np\.exp'; write exp\(\.\.\.\)"),
+        ("y = x.sum()", r"no function 'x\.sum'; there are abs"),
+        ("y = nothing(x)", "no function 'nothing'"),
+        ("y = x[0]", "an index cannot stand"),
+        ("y = x.T", "an attribute cannot stand"),
+        ("y = x if sin(x, x) else 0", "sin takes 1"),
+        ("y = x; z = y + where(y, 1)", "where takes 3"),
+    ],
+)
+def test_what_no_types_mend_is_refused_when_the_function_is_made(text: str, message: str) -> None:
+    with pytest.raises(InvalidUsageError, match=message):
+        parse(text)

@@ -16,8 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vkpar import InvalidUsageError, UnsupportedError, WeightsError
-from vkpar.dtypes import bfloat16_bits
+from vkpar import InvalidUsageError, UnsupportedError, WeightsError, dtypes
 from vkpar.parallel import open_weights
 from vkpar.parallel.files.blocks import FORMATS
 from vkpar.parallel.models import open_model
@@ -90,14 +89,15 @@ def test_safetensors(tmp_path: Path) -> None:
 
 
 def test_bfloat16_and_places_at_odd_bytes(tmp_path: Path) -> None:
-    bits = bfloat16_bits(np.linspace(-3, 3, 6, dtype=np.float32))
+    values = np.linspace(-3, 3, 6).astype(dtypes.bfloat16.numpy)
     header = b'{"x":{"dtype":"U8","shape":[1], "data_offsets":[0,1]},'
     header += b'"y":{"dtype":"BF16","shape":[2,3],"data_offsets":[1,13]}}'
     path = tmp_path / "odd.safetensors"
-    path.write_bytes(struct.pack("<Q", len(header)) + header + b"\5" + bits.tobytes())
+    path.write_bytes(struct.pack("<Q", len(header)) + header + b"\5" + values.tobytes())
     with open_weights(path) as weights:
         assert weights["y"].dtype == "bfloat16"
-        assert np.array_equal(weights["y"].read(), bits.reshape(2, 3))
+        assert weights["y"].read().dtype == values.dtype
+        assert np.array_equal(weights["y"].read(), values.reshape(2, 3))
         assert weights["x"].read()[0] == 5
 
 

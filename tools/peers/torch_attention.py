@@ -112,10 +112,7 @@ def _measure(device: vkpar.Device, torch: Any, case: Case, given: argparse.Names
 
 
 def _floats(array: vkpar.Array) -> np.ndarray[Any, Any]:
-    host = array.numpy()
-    if array.dtype == "bfloat16":
-        return (host.astype(np.uint32) << 16).view(np.float32)
-    return host.astype(np.float32)
+    return array.numpy().astype(np.float32)
 
 
 if __name__ == "__main__":

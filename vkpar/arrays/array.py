@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 
 import numpy as np
 
-from vkpar import dtypes
 from vkpar.arrays import printing, transfer
 from vkpar.arrays.elements import host_elements
 from vkpar.arrays.host import HostArray
@@ -18,7 +17,7 @@ from vkpar.arrays.operators import Operators, operations
 from vkpar.arrays.rearrange import gather, scatter
 from vkpar.arrays.reducible import Reducible
 from vkpar.arrays.region import Region
-from vkpar.arrays.shape import as_bytes, dimensions
+from vkpar.arrays.shape import as_bytes, dimensions, fixed
 from vkpar.arrays.sound import Sound
 from vkpar.arrays.storage import Storage
 from vkpar.arrays.views import overlaps, same_elements
@@ -26,6 +25,7 @@ from vkpar.dtypes import DType
 from vkpar.errors import (
     CommunicatorError,
     InvalidUsageError,
+    OutOfMemoryError,
     VulkanError,
 )
 from vkpar.vulkan import bulk
@@ -60,6 +60,7 @@ class Array(Operators, Reducible, Sound):
         form: all of it that plans depend on; None until one asks for it.
     """
 
+    device: Final[Device] = fixed("storage.device", ": a.to(device) gives a copy there")
     form: Form | None = None
 
     def __init__(
@@ -67,9 +68,8 @@ class Array(Operators, Reducible, Sound):
     ) -> None:
         self.storage = storage
         self.byte_offset = offset
-        self.device = storage.device
-        self.shape = shape
-        self.dtype = dtype
+        self._shape = shape
+        self._dtype = dtype
         self.key: tuple[Any, ...] = (storage.place, offset, shape, dtype.name)
         if steps is not None:
             self.steps = steps
@@ -144,12 +144,13 @@ class Array(Operators, Reducible, Sound):
     # --- host ---
 
     def numpy(self) -> np.ndarray[Any, Any]:
-        """Return a copy on the host, once all work that writes it is done (bfloat16 comes as uint16).
+        """Return a copy on the host, once all work that writes it is done (bfloat16 as ``ml_dtypes.bfloat16``).
 
         Raises:
             InvalidUsageError: the device is closed.
             CommunicatorError: a collective that was to write it has failed, and nobody has written it anew since.
             DeviceLostError: the device is gone.
+            OutOfMemoryError: the host has no room.
         """
         return self.read()
 
@@ -178,8 +179,6 @@ class Array(Operators, Reducible, Sound):
             made: np.ndarray[Any, Any] | HostArray = self[region].read(out=out)
             return made
         if isinstance(out, HostArray):
-            if dtypes.bfloat16 == out.dtype != self.dtype:
-                raise InvalidUsageError(f"cannot read {self.dtype} into {out.dtype}")
             self.fetch(out.numpy())
             made = out
         else:
@@ -194,7 +193,12 @@ class Array(Operators, Reducible, Sound):
         logical = self.device.logical
         self.check_free()
         if out is None:
-            out = np.empty(self.shape, self.dtype.numpy)
+            try:
+                out = np.empty(self.shape, self.dtype.numpy)
+            except (ValueError, MemoryError) as error:  # views made by broadcasting may be larger than any memory
+                raise OutOfMemoryError(
+                    "VK_ERROR_OUT_OF_HOST_MEMORY", "numpy.empty", message=f"{self!r} does not fit the host: {error}"
+                ) from error
         transfer.check_target(out, self.shape, self.dtype)
         if out.size:
             if self.steps is None:
@@ -215,7 +219,7 @@ class Array(Operators, Reducible, Sound):
         """Return the view with one place along each axis that shows the same elements at every place."""
         strides = self.strides
         shape = tuple(1 if stride == 0 else count for count, stride in zip(self.shape, strides, strict=True))
-        return self.view(shape, strides)
+        return self.strided(shape, strides)
 
     def write(self, source: ArrayLike | HostArray, region: Any = None) -> None:
         """Replace the contents by ``source``, of the same shape; it may be changed once the call returns.
@@ -260,6 +264,7 @@ class Array(Operators, Reducible, Sound):
         if not self.size:
             return
         if self.steps is not None:
+            self.check_writable("fill_zeros")
             self.write(np.zeros(self.shape, self.dtype.numpy))
             return
         at_end = self.byte_offset + self.nbytes == self.storage.nbytes

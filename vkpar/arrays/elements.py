@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from vkpar import dtypes
+from vkpar.arrays import dlpack
 from vkpar.arrays.host import HostArray
 from vkpar.dtypes import DType
 from vkpar.errors import InvalidUsageError
@@ -44,10 +45,6 @@ def host_elements(source: ArrayLike | HostArray, dtype: object = None) -> HostEl
     else:
         wanted = dtypes.resolve(dtype)
         _check_whole(source, values, wanted)
-    if own == dtypes.bfloat16 != wanted:
-        values = dtypes.from_bfloat16(values, wanted.numpy)
-    if wanted == dtypes.bfloat16 and values.dtype != np.uint16:
-        return HostElements(dtypes.bfloat16_bits(values.astype(np.float32, copy=False)), wanted)
     return HostElements(values.astype(wanted.numpy, copy=False), wanted)
 
 
@@ -62,8 +59,6 @@ def _default(source: ArrayLike | HostArray, values: np.ndarray[Any, Any], own: D
 
 def _check_whole(source: ArrayLike | HostArray, values: np.ndarray[Any, Any], wanted: DType) -> None:
     """Refuse Python's whole numbers that an integer type does not hold; arrays of NumPy's wrap."""
-    if wanted == dtypes.bfloat16:
-        return  # NumPy has its bits as whole numbers
     kinds = (values.dtype.kind, wanted.numpy.kind)
     if kinds[0] in "iu" and kinds[1] in "iu" and _is_python(source):
         limits = np.iinfo(wanted.numpy)
@@ -89,7 +84,11 @@ def _plain(source: ArrayLike | HostArray) -> tuple[np.ndarray[Any, Any], DType]:
         return source.numpy(), source.dtype
     try:
         values = np.asarray(source)
-    except (TypeError, ValueError) as error:
-        raise InvalidUsageError(f"no array of numbers: {error}") from error
-    dtype = dtypes.resolve(values.dtype)
-    return (values.view(np.uint16) if dtype == dtypes.bfloat16 else values), dtype
+        taken = values.dtype.kind != "O"
+    except (TypeError, ValueError, RuntimeError) as error:
+        if not dlpack.exports(source):
+            raise InvalidUsageError(f"no array of numbers: {error}") from error
+        taken = False
+    if not taken and dlpack.exports(source):  # such as torch's bfloat16, which NumPy does not take
+        values = dlpack.imported(source)
+    return values, dtypes.resolve(values.dtype)

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from vkpar.arrays.dlpack import CPU, exported
 from vkpar.arrays.shape import Shaped
-from vkpar.dtypes import DType
+from vkpar.dtypes import DType, bfloat16
 from vkpar.errors import DLPackError, InvalidUsageError
 from vkpar.vulkan.device import LogicalDevice
 from vkpar.vulkan.memory.hostmemory import HostBlock
@@ -17,10 +18,6 @@ from vkpar.vulkan.memory.imports import HostWindow
 
 if TYPE_CHECKING:
     from vkpar.device import Device
-
-CPU = 1  # kDLCPU
-# NumPy 2.1 is the first whose arrays take max_version, dl_device and copy.
-_NUMPY_HAS_VERSIONS = tuple(int(part) for part in np.__version__.split(".")[:2]) >= (2, 1)
 
 _Windows = list[tuple[LogicalDevice, HostWindow]]
 
@@ -33,12 +30,12 @@ def _retire(windows: _Windows) -> None:
 class HostMemory:
     """The bytes behind a :class:`HostArray`, base of all NumPy arrays over them, imported until the last one goes."""
 
-    def __init__(self, block: HostBlock, shape: tuple[int, ...], dtype: np.dtype[Any], devices: list[Device]) -> None:
+    def __init__(self, block: HostBlock, shape: tuple[int, ...], dtype: DType, devices: list[Device]) -> None:
         self.block = block
         self.windows: _Windows = []
         self.__array_interface__ = {
             "shape": shape,
-            "typestr": dtype.str,
+            "typestr": dtype.numpy.str,
             "data": (block.address, False),
             "version": 3,
         }
@@ -69,7 +66,7 @@ class HostArray(Shaped):
 
     Attributes:
         shape: its dimensions; ``size`` elements, ``nbytes`` bytes.
-        dtype: a :class:`vkpar.dtypes.DType`; NumPy sees bfloat16 as uint16.
+        dtype: a :class:`vkpar.dtypes.DType`.
     """
 
     def __init__(self, memory: HostMemory, shape: tuple[int, ...], dtype: DType, devices: list[Device]) -> None:
@@ -77,8 +74,8 @@ class HostArray(Shaped):
         self._exposed: HostMemory | None = None  # kept where a reader of __array_interface__ may know the address
         self._devices = devices
         self._process = os.getpid()
-        self.shape = shape
-        self.dtype = dtype
+        self._shape = shape
+        self._dtype = dtype
 
     @property
     def devices(self) -> tuple[Device, ...]:
@@ -101,23 +98,50 @@ class HostArray(Shaped):
             raise InvalidUsageError("this HostArray is closed")
         return self._memory
 
+    def __bool__(self) -> bool:
+        """Return whether the only element is not zero; raises as :meth:`numpy` does, and where there are several."""
+        if self.size != 1:
+            raise InvalidUsageError(
+                f"the truth of a HostArray {self.shape} is ambiguous: write .numpy().any() or .all()"
+            )
+        return bool(self.numpy())
+
+    def __eq__(self, other: object) -> Any:
+        """Compare by element, as NumPy does."""
+        return self.numpy() == (other.numpy() if isinstance(other, HostArray) else other)
+
+    def __ne__(self, other: object) -> Any:
+        """Compare by element, as NumPy does."""
+        return self.numpy() != (other.numpy() if isinstance(other, HostArray) else other)
+
+    __hash__ = object.__hash__  # by identity
+
     # --- for NumPy and others ---
 
     def numpy(self) -> np.ndarray[Any, Any]:
-        """Return a writable NumPy array over the memory, without a copy (bfloat16 comes as uint16).
+        """Return a writable NumPy array over the memory, without a copy (bfloat16 as ``ml_dtypes.bfloat16``).
 
         What is written to it is seen by the next copy, and what a copy wrote is there when its call returns.
 
         Raises:
             InvalidUsageError: closed, or made before a fork.
         """
-        return np.asarray(self._open())
+        return np.asarray(self._open()).view(self.dtype.numpy)  # the interface names no bfloat16
 
     @property
     def __array_interface__(self) -> dict[str, Any]:
-        """The address, shape and type for NumPy; raises as :meth:`numpy` does."""
+        """The address, shape and type for NumPy, those of bfloat16 aside; raises as :meth:`numpy` does."""
+        if self.dtype == bfloat16:
+            raise AttributeError("NumPy's array interface has no bfloat16")
         self._exposed = self._open()
         return dict(self._exposed.__array_interface__)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+        """Return :meth:`numpy`, by the rules of NumPy 2: a copy where ``dtype`` or ``copy`` asks for one."""
+        values = self.numpy()
+        if copy is False and dtype is not None and values.dtype != dtype:
+            raise ValueError(f"a HostArray of {self.dtype} is no {np.dtype(dtype)} without a copy")
+        return values.astype(values.dtype if dtype is None else dtype, copy=bool(copy))
 
     def __buffer__(self, flags: int) -> memoryview:
         """Return what ``memoryview(h)`` is from Python 3.12 on; raises as :meth:`numpy` does."""
@@ -135,7 +159,7 @@ class HostArray(Shaped):
         dl_device: tuple[int, int] | None = None,
         copy: bool | None = None,
     ) -> Any:
-        """Return a DLPack capsule over the memory (over a copy with ``copy=True``); bfloat16 goes as uint16.
+        """Return a DLPack capsule over the memory (over a copy with ``copy=True``).
 
         Args:
             stream: None: there are no streams on the host.
@@ -152,12 +176,7 @@ class HostArray(Shaped):
             raise InvalidUsageError(f"host memory has no streams: stream must be None, not {stream!r}")
         if dl_device is not None and tuple(dl_device) != (CPU, 0):
             raise DLPackError(f"host memory can be handed over on the CPU, (1, 0), not on DLPack device {dl_device}")
-        if copy:
-            values = values.copy()
-        try:
-            return values.__dlpack__(max_version=max_version) if _NUMPY_HAS_VERSIONS else values.__dlpack__()
-        except BufferError as error:
-            raise DLPackError(f"DLPack cannot hand over {self.dtype}: {error}") from error
+        return exported(values.copy() if copy else values, max_version)
 
     # --- end ---
 

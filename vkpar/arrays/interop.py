@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
-from vkpar import dtypes
 from vkpar.arrays.shape import Shaped
 from vkpar.errors import DLPackError, InvalidUsageError, OperandError
 
@@ -37,8 +36,17 @@ _OURS = {
     "where": "vkpar.where(c, a, b)", "take": "vkpar.take(a, indices, axis)", "split": "vkpar.split(a, sections, axis)",
     "concatenate": "vkpar.concatenate(arrays, axis)", "stack": "vkpar.stack(arrays, axis)",
     "broadcast_to": "a.broadcast_to(shape)", "transpose": "a.transpose(axes)", "reshape": "a.reshape(shape)",
-    "ravel": "a.ravel()", "squeeze": "a.squeeze()", "copy": "a.copy()",
+    "var": "d = a - a.mean(axis, keepdims=True), then (d * d).mean(axis)", "std": "vkpar.sqrt of the variance",
+    "any": "a.max() of a mask", "all": "a.min() of a mask", "cpu": "a.numpy()", "half": 'a.astype("float16")',
+    "float": 'a.astype("float32")', "permute": "a.transpose(axes)", "expand": "a.broadcast_to(shape)",
+    "flatten": "a.ravel()", "ravel": "a.ravel()", "squeeze": "a.squeeze()", "copy": "a.copy()",
 }  # fmt: skip
+
+
+def advice(name: str) -> str:
+    """Return what to write for a name of NumPy or torch that ``vkpar`` or its arrays lack, for the end of a message."""
+    ours = _OURS.get(name, "").format(name)
+    return f": write {ours}" if ours else ""
 
 
 def _no_function(name: str, module: str | None = None) -> str:
@@ -59,13 +67,21 @@ class Interoperable(Shaped):
         """Return a copy of the elements on the host, once all work that writes them is done."""
         raise NotImplementedError
 
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            """Say what to write for a method of NumPy's or torch's arrays."""
+            raise AttributeError(
+                f"{type(self).__name__!r} object has no attribute {name!r}{advice(name)}", name=name, obj=self
+            )
+
     # --- NumPy and DLPack ---
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         """Return a copy for NumPy, by the rules of NumPy 2.
 
         Args:
-            dtype: convert to it. bfloat16 comes as its bits without it or with uint16, else as its values.
+            dtype: convert to it.
             copy: None and True alike make the one copy that a download is.
 
         Raises:
@@ -75,10 +91,7 @@ class Interoperable(Shaped):
         if copy is False:
             raise ValueError("an array on a device cannot be seen without a copy; use numpy()")
         wanted = self.dtype.numpy if dtype is None else np.dtype(dtype)
-        values = self.numpy()
-        if self.dtype == dtypes.bfloat16:
-            return dtypes.from_bfloat16(values, wanted)
-        return values.astype(wanted, copy=False)
+        return self.numpy().astype(wanted, copy=False)
 
     def __array_ufunc__(self, ufunc: Any, method: str, *operands: Any, **how: Any) -> NoReturn:
         """Refuse: NumPy's functions would download the array without a word.
@@ -127,17 +140,11 @@ class Interoperable(Shaped):
         """
         if self.size != 1:
             raise InvalidUsageError(f"an array {self.shape} is no single number; numpy() returns its {self.size}")
-        values = self.numpy()
-        if self.dtype == dtypes.bfloat16:
-            values = dtypes.from_bfloat16(values, np.dtype(np.float32))
-        return values.item()
+        return self.numpy().item()
 
     def tolist(self) -> Any:
         """Return the elements as Python's numbers, in lists of lists; of an array without dimensions the number."""
-        values = self.numpy()
-        if self.dtype == dtypes.bfloat16:
-            values = dtypes.from_bfloat16(values, np.dtype(np.float32))
-        return values.tolist()
+        return self.numpy().tolist()
 
     def __bool__(self) -> bool:
         """Return whether the only element is not zero; raises as :meth:`item` does."""

@@ -72,7 +72,10 @@ def _halves(view: Viewable, packed: Viewable, axis: int) -> Iterator[tuple[Viewa
     middle = (shape[axis] + 1) // 2
     for first, count in ((0, middle), (middle, shape[axis] - middle)):
         part = (*shape[:axis], count, *shape[axis + 1 :])
-        yield view.view(part, view.strides, first * view.strides[axis]), packed.view(part, steps, first * steps[axis])
+        yield (
+            view.strided(part, view.strides, first * view.strides[axis]),
+            packed.strided(part, steps, first * steps[axis]),
+        )
 
 
 class _Move:

@@ -12,7 +12,8 @@ from typing import Any, TypeVar
 import numpy as np
 
 from vkpar.arrays.layout import Strides, c_strides, is_c_order, joined
-from vkpar.errors import InvalidUsageError
+from vkpar.arrays.shape import MOST_DIMENSIONS
+from vkpar.errors import IndexingError, InvalidUsageError
 
 _T = TypeVar("_T", bound=np.generic)
 
@@ -126,7 +127,8 @@ def select(key: Any, shape: tuple[int, ...], strides: Strides | None = None) -> 
         strides: its strides; None for those of C order.
 
     Raises:
-        InvalidUsageError: another kind of key, too many of them, or a number out of range.
+        IndexingError: another kind of key, too many of them, or a number out of range.
+        InvalidUsageError: more dimensions than NumPy has.
     """
     result = []
     kept = []
@@ -145,6 +147,8 @@ def select(key: Any, shape: tuple[int, ...], strides: Strides | None = None) -> 
             start += first * stride
         else:
             start += _place(item, length) * stride
+    if len(result) > MOST_DIMENSIONS:
+        raise InvalidUsageError(f"{len(result)} dimensions: NumPy's arrays have {MOST_DIMENSIONS} at most")
     return Region(tuple(result), start if math.prod(result) else 0, tuple(kept))
 
 
@@ -153,10 +157,10 @@ def _expanded(key: Any, ndim: int) -> list[Any]:
     items = list(key) if isinstance(key, tuple) else [key]
     dots = [place for place, item in enumerate(items) if item is Ellipsis]
     if len(dots) > 1:
-        raise InvalidUsageError(f"... stands in a key once: {key!r}")
+        raise IndexingError(f"... stands in a key once: {key!r}")
     named = len(items) - len(dots) - sum(item is None for item in items)
     if named > ndim:
-        raise InvalidUsageError(f"too many indices for {ndim} dimensions: {key!r}")
+        raise IndexingError(f"too many indices for {ndim} dimensions: {key!r}")
     at = dots[0] if dots else len(items)
     return [*items[:at], *[slice(None)] * (ndim - named), *items[at + 1 :]]
 
@@ -168,12 +172,12 @@ def _place(item: Any, length: int) -> int:
             raise TypeError
         place = operator.index(item)
     except TypeError:
-        raise InvalidUsageError(
+        raise IndexingError(
             f"regions are made of whole numbers, slices, None and ..., not of {type(item).__name__}; vkpar.take and "
             "vkpar.where choose elements by numbers and by masks"
         ) from None
     if not -length <= place < length:
-        raise InvalidUsageError(f"index {place} of an axis of {length}")
+        raise IndexingError(f"index {place} of an axis of {length}")
     return place % length
 
 

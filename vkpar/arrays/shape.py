@@ -5,12 +5,26 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
 from vkpar.dtypes import DType
-from vkpar.errors import InvalidUsageError
+from vkpar.errors import InvalidUsageError, ReadOnlyError
+from vkpar.text import shown
+
+# That NumPy's arrays have, and so arrays that it is to read.
+MOST_DIMENSIONS: Final = 64 if np.lib.NumpyVersion(np.__version__) >= "2.0.0" else 32
+
+
+def fixed(path: str, advice: str = "") -> Any:
+    """Return a property that reads an attribute fast and cannot be set; ``advice`` says what to write instead."""
+
+    def refuse(owner: object, _: object) -> None:
+        name = path.rpartition(".")[2].lstrip("_")
+        raise ReadOnlyError(f"{type(owner).__name__}.{name} cannot be set{advice}")
+
+    return property(operator.attrgetter(path), refuse)
 
 
 class Shaped:
@@ -21,8 +35,10 @@ class Shaped:
         dtype: the type of the elements.
     """
 
-    shape: tuple[int, ...]
-    dtype: DType
+    _shape: tuple[int, ...]
+    _dtype: DType
+    shape: Final[tuple[int, ...]] = fixed("_shape", ": a.reshape(shape) gives another shape")
+    dtype: Final[DType] = fixed("_dtype", ": a.astype(dtype) converts, a.view(dtype) shows the same bytes")
 
     @property
     def size(self) -> int:
@@ -49,20 +65,23 @@ def dimensions(shape: int | Sequence[int]) -> tuple[int, ...]:
     """Return ``shape`` as a tuple of dimensions.
 
     Raises:
-        InvalidUsageError: no shape, or a negative dimension.
+        InvalidUsageError: no shape, a negative dimension, or more dimensions than NumPy has.
     """
     if type(shape) is tuple:  # often taken: kept short
         for dim in shape:
             if type(dim) is not int or dim < 0:
                 break
         else:
-            return shape
+            if len(shape) <= MOST_DIMENSIONS:
+                return shape
     try:
         dims = tuple(operator.index(dim) for dim in (shape if isinstance(shape, Iterable) else (shape,)))
     except TypeError:
         dims = (-1,)
-    if any(dim < 0 for dim in dims):
-        raise InvalidUsageError(f"bad shape {shape!r}: dimensions are whole numbers from 0")
+    if any(dim < 0 for dim in dims) or len(dims) > MOST_DIMENSIONS:
+        raise InvalidUsageError(
+            f"bad shape {shown(shape)}: dimensions are whole numbers from 0, {MOST_DIMENSIONS} of them at most"
+        )
     return dims
 
 

@@ -9,7 +9,6 @@ from typing import Any, Final
 
 import numpy as np
 
-from vkpar import dtypes
 from vkpar.abi import arrays as abi
 from vkpar.abi.words import pack
 from vkpar.arrays.region import Box, Region, boxes
@@ -50,8 +49,7 @@ def check_target(out: np.ndarray[Any, Any], shape: tuple[int, ...], dtype: DType
     """
     if not isinstance(out, np.ndarray):
         raise InvalidUsageError(f"cannot read into {type(out).__name__}; out is a NumPy array or a HostArray")
-    same = out.dtype == dtype.numpy or (dtype == dtypes.bfloat16 and dtypes.is_ml_bfloat16(out.dtype))
-    if out.shape != shape or not same:
+    if out.shape != shape or out.dtype != dtype.numpy:
         raise InvalidUsageError(f"cannot read {shape} {dtype} into {out.shape} {out.dtype}")
     if not out.flags.writeable:
         raise InvalidUsageError("cannot read into a read-only array")

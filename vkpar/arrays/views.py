@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from vkpar import dtypes
 from vkpar.arrays.interop import Interoperable
 from vkpar.arrays.layout import Strides, broadcast_strides, c_strides, extent, is_c_order, repeats, reshaped
 from vkpar.arrays.region import select, sliced
@@ -63,7 +64,7 @@ class Viewable(Interoperable):
         itemsize = self.dtype.itemsize
         return self.byte_offset + low * itemsize, self.byte_offset + high * itemsize
 
-    def view(self: _V, shape: tuple[int, ...], strides: Strides, first: int = 0) -> _V:
+    def strided(self: _V, shape: tuple[int, ...], strides: Strides, first: int = 0) -> _V:
         """Return a view of any strides; nothing is checked.
 
         Args:
@@ -107,14 +108,15 @@ class Viewable(Interoperable):
         """Return a view, by NumPy's basic indexing: ``a[i:j]``, ``a[:, 2]``, ``a[::-1]``, ``a[..., None]``.
 
         Raises:
-            InvalidUsageError: another kind of key, or a number out of range.
+            IndexingError: another kind of key, or a number out of range; an IndexError, and an InvalidUsageError.
         """
-        if self.steps is None and isinstance(key, slice) and key.step is None and self.shape:  # often taken: kept short
-            first, rows, _ = sliced(key, self.shape[0])
-            row = math.prod(self.shape[1:]) * self.dtype.itemsize
-            return type(self)(self.storage, self.byte_offset + first * row, (rows, *self.shape[1:]), self.dtype)
+        shape, dtype = self._shape, self._dtype
+        if self.steps is None and isinstance(key, slice) and key.step is None and shape:  # often taken: kept short
+            first, rows, _ = sliced(key, shape[0])
+            row = math.prod(shape[1:]) * dtype.itemsize
+            return type(self)(self.storage, self.byte_offset + first * row, (rows, *shape[1:]), dtype)
         found = select(key, self.shape, self.steps)
-        return self.view(found.shape, found.strides, found.start)
+        return self.strided(found.shape, found.strides, found.start)
 
     def __iter__(self: _V) -> Iterator[_V]:
         """Yield views of the rows along the first axis."""
@@ -128,9 +130,28 @@ class Viewable(Interoperable):
         turned = form.turned
         if turned is None:
             turned = form.turned = here.device.plans.form(self.transpose())
-        made = here.__class__(self.storage, self.byte_offset, turned.shape, self.dtype, turned.steps)
+        made = here.__class__(self.storage, self.byte_offset, turned.shape, self._dtype, turned.steps)
         made.form = turned
         return made  # type: ignore[no-any-return]
+
+    def view(self: _V, *dtype: object) -> _V:
+        """Return a view of the same bytes as elements of another type, as NumPy's ``view(dtype)`` does.
+
+        Where their sizes differ, the last axis gets another length, and the elements have to lie side by side.
+
+        Raises:
+            InvalidUsageError: no dtype (``reshape`` takes shapes), or a last axis whose bytes are no whole elements.
+        """
+        if len(dtype) != 1 or isinstance(dtype[0], int | tuple | list):
+            raise InvalidUsageError("view takes a dtype, such as a.view('uint32'); a.reshape(shape) takes a shape")
+        kind, size = dtypes.resolve(dtype[0]), self.dtype.itemsize
+        if kind.itemsize == size:
+            return type(self)(self.storage, self.byte_offset, self.shape, kind, self.steps)
+        self.check_contiguous(f"a view as {kind}")
+        nbytes = self.shape[-1] * size if self.shape else size
+        if not self.shape or nbytes % kind.itemsize or self.byte_offset % kind.itemsize:
+            raise InvalidUsageError(f"{self.shape} {self.dtype} from byte {self.byte_offset} is no array of {kind}")
+        return type(self)(self.storage, self.byte_offset, (*self.shape[:-1], nbytes // kind.itemsize), kind)
 
     def transpose(self: _V, *axes: Any) -> _V:
         """Return a view with permuted axes.
@@ -145,7 +166,7 @@ class Viewable(Interoperable):
         given = axes[0] if len(axes) == 1 and not isinstance(axes[0], int) else axes
         order = _permutation(given, self.ndim) if given else range(self.ndim)[::-1]
         strides = self.strides
-        return self.view(tuple(self.shape[axis] for axis in order), tuple(strides[axis] for axis in order))
+        return self.strided(tuple(self.shape[axis] for axis in order), tuple(strides[axis] for axis in order))
 
     def broadcast_to(self: _V, shape: int | Sequence[int]) -> _V:
         """Return a view in a larger shape that shows elements more than once, as NumPy broadcasts; it is only read.
@@ -154,7 +175,7 @@ class Viewable(Interoperable):
             InvalidUsageError: the array does not fit the shape.
         """
         wanted = dimensions(shape)
-        return self.view(wanted, broadcast_strides(self.shape, self.strides, wanted))
+        return self.strided(wanted, broadcast_strides(self.shape, self.strides, wanted))
 
     def reshape(self: _V, *shape: Any) -> _V:
         """Return the elements in another shape of the same size; one dimension may be -1.
@@ -173,7 +194,7 @@ class Viewable(Interoperable):
         if self.steps is None:
             return type(self)(self.storage, self.byte_offset, dims, self.dtype)
         strides = reshaped(self.shape, self.steps, dims)
-        return self.copy().reshape(dims) if strides is None else self.view(dims, strides)
+        return self.copy().reshape(dims) if strides is None else self.strided(dims, strides)
 
     def ravel(self: _V) -> _V:
         """Return the elements along one axis: a view, or a copy where :meth:`reshape` makes one."""
@@ -196,7 +217,7 @@ class Viewable(Interoperable):
                 raise InvalidUsageError(f"squeeze drops axes of length 1, each once, of {self.shape}, not {axis!r}")
             kept = [i for i in range(self.ndim) if i not in dropped]
         strides = self.strides
-        return self.view(tuple(self.shape[i] for i in kept), tuple(strides[i] for i in kept))
+        return self.strided(tuple(self.shape[i] for i in kept), tuple(strides[i] for i in kept))
 
     def copy(self: _V) -> _V:
         """Return a copy on the same device, made in program order."""

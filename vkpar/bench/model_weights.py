@@ -67,9 +67,7 @@ def _drawn(kind: str, inputs: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
     form = FORMATS.get(kind)
     if form is None:
         values = generator.uniform(-most, most, _POOL // 4 - 8).astype(np.float32)
-        if kind == "bfloat16":
-            return (values.view(np.uint32) >> 16).astype(np.uint16).view(np.uint8)
-        return values.astype(kind).view(np.uint8)
+        return values.astype(dtypes.resolve(kind).numpy).view(np.uint8)
     blocks = generator.integers(0, 256, (_POOL // form.nbytes, form.nbytes), dtype=np.uint8)
     # Scales that take the largest codes to about `most`: 127, 8, and 15 times a scale of up to 63.
     unit = np.float16(most / {"q8_0": 127, "q4_0": 8, "q4_k": 15 * 63}[kind])

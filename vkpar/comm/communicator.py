@@ -25,10 +25,10 @@ from vkpar.comm.rig.links import Link
 from vkpar.comm.tune import measure, opening
 from vkpar.device import Device, close_orphans
 from vkpar.errors import CommunicatorError
-from vkpar.unpickled import Unpickled
+from vkpar.unpickled import Fixed, Unpickled
 
 
-class Communicator(Unpickled):
+class Communicator(Fixed, Unpickled):
     """Collectives over devices of any vendors; rank r is the r-th device.
 
     Every collective is enqueued and returns a :class:`~vkpar.comm.engine.work.Work`; later work on the same devices

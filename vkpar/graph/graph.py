@@ -22,7 +22,8 @@ from vkpar.graph.params import Params
 from vkpar.graph.protocol import Collective, Collectives, Launcher
 from vkpar.graph.record import Recorder
 from vkpar.graph.stretches import Item, Memory
-from vkpar.unpickled import Unpickled
+from vkpar.timeouts import Waitable
+from vkpar.unpickled import Fixed, Unpickled
 from vkpar.vulkan import capturing
 from vkpar.vulkan.capturing import Operation
 from vkpar.vulkan.memory.recycle import Recycler
@@ -67,7 +68,7 @@ class GraphStats:
     host_us: float | None
 
 
-class Graph(Unpickled):
+class Graph(Fixed, Unpickled):
     """Work of devices that is recorded once and launched as a whole; made by :func:`capture`.
 
     A launch runs in program order with everything else on the devices. Launches may be queued. :meth:`close` frees it,
@@ -277,7 +278,7 @@ class Graph(Unpickled):
 
     # ---- launching ----
 
-    def launch(self, **params: Any) -> Any:
+    def launch(self, **params: Any) -> Waitable:
         """Run the graph once, in program order, and return its work at once.
 
         Args:

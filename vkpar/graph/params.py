@@ -17,6 +17,7 @@ from vkpar.arrays.array import Array
 from vkpar.device import Device
 from vkpar.dtypes import DType
 from vkpar.errors import InvalidUsageError
+from vkpar.text import shown
 from vkpar.vulkan.memory.accounting import STAGING
 from vkpar.vulkan.memory.hostmemory import host_bytes
 from vkpar.vulkan.memory.memtypes import HOST
@@ -158,19 +159,22 @@ def _value(name: str, dtype: DType, value: object) -> int | float:
         try:
             return float(np.float32(_plain(value)))
         except (TypeError, ValueError) as error:
-            raise InvalidUsageError(f"{name} is a number, not {value!r}") from error
+            raise InvalidUsageError(f"{name} is a number, not {shown(value)}") from error
     try:
         number = operator.index(value)  # type: ignore[arg-type]
     except TypeError:
         raise InvalidUsageError(f"{name} is a whole number ({dtype}), not {value!r}") from None
     least, most = _LIMITS[dtype.name]
     if not least <= number <= most:
-        raise InvalidUsageError(f"{name} is {dtype}, from {least} to {most}, not {number}")
+        raise InvalidUsageError(f"{name} is {dtype}, from {least} to {most}, not {shown(number)}")
     return number
 
 
 def _plain(value: object) -> float:
-    number = float(value)  # type: ignore[arg-type]
+    try:
+        number = float(value)  # type: ignore[arg-type]
+    except OverflowError:
+        raise ValueError("too large") from None
     if math.isfinite(number) and abs(number) > float(np.finfo(np.float32).max):
         raise ValueError("too large")
     return number

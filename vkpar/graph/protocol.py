@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, Protocol
 
 from vkpar.abi.wire import Reduce, ReduceConstants
 from vkpar.device import Device
+from vkpar.timeouts import Waitable
 from vkpar.vulkan.memory.buffer import BufferRange
 from vkpar.vulkan.pump.ports import Batch
 from vkpar.vulkan.tape import Noted
@@ -123,7 +124,7 @@ Record = Callable[
 class Launcher(Protocol):
     """Submits a recorded graph."""
 
-    def launch(self, preludes: Sequence[Any] | None, keep: object) -> Any:
+    def launch(self, preludes: Sequence[Any] | None, keep: object) -> Waitable:
         """Submit the graph once and return its work.
 
         Args:

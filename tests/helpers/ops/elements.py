@@ -32,10 +32,7 @@ def normal(
 
 def values_of(array: vkpar.Array) -> NDArray[np.float64]:
     """The elements as float64."""
-    host = array.numpy()
-    if array.dtype == "bfloat16":
-        host = (host.astype(np.uint32) << 16).view(np.float32)
-    return host.astype(np.float64)
+    return array.numpy().astype(np.float64)
 
 
 def check(array: vkpar.Array, expected: NDArray[np.float64], error: NDArray[np.float64] | float) -> None:

@@ -54,7 +54,6 @@ from vkpar.comm.plan.choose import Plan
 from vkpar.comm.plan.shares import Costs
 from vkpar.comm.schedule.algorithms.table import TABLE
 from vkpar.comm.schedule.steps import BLOCK, SlotSet
-from vkpar.dtypes import bfloat16_bits
 
 Numbers = npt.NDArray[Any]
 # The drivers of test rigs by letter. VKPAR_TEST_L="0&1&0&1&0&1&0&1" runs the same rigs on two GPUs, not on lavapipe.
@@ -90,17 +89,13 @@ def fresh_devices(rigs: Any, letters: str) -> list[vkpar.Device]:
 
 
 def to_dtype(values: Numbers, dtype: str) -> Numbers:
-    """Return values as the NumPy elements of ``dtype`` (bfloat16: its bits)."""
-    if dtype == "bfloat16":
-        return bfloat16_bits(np.ascontiguousarray(values, np.float32))
+    """Return values as the NumPy elements of ``dtype``."""
     return np.asarray(values).astype(dtypes.resolve(dtype).numpy)
 
 
 def from_dtype(elements: Numbers, dtype: str) -> Numbers:
     """Return elements as float32 values, integers as they are."""
-    if dtype == "bfloat16":
-        return (elements.astype(np.uint32) << 16).view(np.float32)
-    return elements.astype(np.float32) if dtype == "float16" else elements
+    return elements.astype(np.float32) if dtype in ("float16", "bfloat16") else elements
 
 
 def integers(rng: np.random.Generator, dtype: str, count: int, nranks: int, op: str = "sum") -> list[Numbers]:
@@ -205,7 +200,7 @@ def through(values: Numbers, form: wires.Format) -> Numbers:
         elif form is wires.HALF:
             values = values.astype(np.float16).astype(np.float32)
         elif form is wires.BHALF:
-            values = from_dtype(bfloat16_bits(values), "bfloat16")
+            values = from_dtype(to_dtype(values, "bfloat16"), "bfloat16")
     return canonical(values)
 
 
@@ -321,8 +316,8 @@ def stored(values: Numbers, dtype: str) -> Numbers:
     if dtype == "float32":
         return canonical(values)
     elements = to_dtype(values, dtype)
-    if dtype == "float16":
-        elements[np.isnan(elements)] = np.array(0x7E00, np.uint16).view(np.float16)
+    if dtype in ("float16", "bfloat16"):
+        elements[np.isnan(elements)] = np.nan  # 0x7E00, 0x7FC0
     return elements
 
 

@@ -145,18 +145,21 @@ def record(patch: pytest.MonkeyPatch, *, run: bool = False) -> list[Sent]:
     submit = modules[0].submit
 
     def submitted(
-        device: Any,
         operation: str,
         kernel: str,
+        arrays: Any,
         ranges: Any,
         push: bytes,
         groups: tuple[int, int, int],
         constants: tuple[int, ...] = (),
         cost_ns: int = 0,
+        *written: int,
     ) -> Any:
         sent.append(Sent(kernel, push, constants))
         assert math.prod(groups) > 0
-        return submit(device, operation, kernel, ranges, push, groups, constants, cost_ns) if run else None
+        if not run:
+            return None, []
+        return submit(operation, kernel, arrays, ranges, push, groups, constants, cost_ns, *written)
 
     if not run:  # what does not go through submit: copies, such as of what lies transposed
         for name in ("dispatch", "copy", "fill"):

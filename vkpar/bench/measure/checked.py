@@ -71,7 +71,7 @@ class CheckedCollective:
         for result, wanted in zip(self._buffers.results, expected, strict=True):
             if result is not None and wanted is not None:
                 found = result.numpy()
-                mask = exact.wrong_elements(found, wanted, result.dtype, bound)
+                mask = exact.wrong_elements(found, wanted, bound)
                 first, right = replicas.setdefault(id(wanted), (found, ~mask))
                 wrong += int(np.count_nonzero(mask | (_differing(found, first) & right)))
         return wrong

@@ -31,7 +31,7 @@ import numpy as np
 from numpy.random import Generator  # imported here: NumPy's lazy import can swallow a Ctrl-C
 
 from vkpar.arrays.array import Array
-from vkpar.dtypes import DType, bfloat16, bfloat16_bits, float32
+from vkpar.dtypes import DType, float32
 from vkpar.testing import U, wire_of
 
 Host = np.ndarray[Any, Any]
@@ -189,31 +189,22 @@ def poison(array: Array) -> None:
 
 def rounded(expected: Host, dtype: DType) -> Host:
     """Return the exact float or integer ``expected`` as the dtype holds it, rounded to nearest even."""
-    if dtype == bfloat16:
-        return bfloat16_bits(expected.astype(np.float32, copy=False))
     return expected.astype(dtype.numpy, copy=False)
 
 
-def values(host: Host, dtype: DType) -> Host:
-    """Return what ``Array.numpy`` gave as numbers (bfloat16 comes as bit patterns)."""
-    return (host.astype(np.uint32) << 16).view(np.float32) if dtype == bfloat16 else host
-
-
-def wrong_elements(result: Host, expected: Host, dtype: DType, bound: float = 0.0) -> Host:
+def wrong_elements(result: Host, expected: Host, bound: float = 0.0) -> Host:
     """Say of every element of ``result`` whether it is wrong; NaN always is.
 
     Args:
         result: what ``Array.numpy`` gave.
         expected: as the dtype holds it, or the true numbers where there is a bound.
-        dtype: the array's.
         bound: how far a correct element may be from the expected one.
     """
-    found = values(result, dtype)
     if bound:
-        return np.asarray(~(np.abs(found.astype(np.float64) - expected) <= bound))
-    return np.asarray(found != values(expected, dtype))
+        return np.asarray(~(np.abs(result.astype(np.float64) - expected) <= bound))
+    return np.asarray(result != expected)
 
 
 def count_wrong(array: Array, expected: Host) -> int:
     """Return how many elements of ``array`` differ from ``expected``, given as the dtype holds it; NaN always does."""
-    return int(np.count_nonzero(wrong_elements(array.numpy(), expected, array.dtype)))
+    return int(np.count_nonzero(wrong_elements(array.numpy(), expected)))

@@ -14,7 +14,7 @@ from vkpar.errors import InvalidUsageError, UnsupportedError
 from vkpar.ops.arrays.take import axis_number
 from vkpar.ops.call import landing
 from vkpar.ops.call.call import Call, key_of, repeat
-from vkpar.ops.call.dispatch import check_arrays, check_out, check_overlap
+from vkpar.ops.call.checks import check_arrays, check_out, check_overlap
 from vkpar.ops.elementwise.cast import cast
 from vkpar.ops.elementwise.expressions import FLOATS, INTEGERS
 

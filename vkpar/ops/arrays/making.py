@@ -17,6 +17,7 @@ from vkpar.arrays.operators import operations
 from vkpar.arrays.views import overlaps, same_elements
 from vkpar.dtypes import DType
 from vkpar.errors import InvalidUsageError, UnsupportedError
+from vkpar.ops.call.checks import LARGEST, NUMBERS, holds
 from vkpar.ops.elementwise.cast import cast
 from vkpar.ops.elementwise.expressions import INTEGERS
 from vkpar.ops.elementwise.run import COMPUTED, launch
@@ -24,8 +25,8 @@ from vkpar.ops.elementwise.run import move as copy_bits
 from vkpar.ops.elementwise.shipped import SHIPPED
 from vkpar.ops.elementwise.table import BUILTINS, kind_of
 from vkpar.ops.elementwise.ways import Meaning
-from vkpar.ops.elementwise.words import NUMBERS
 from vkpar.plans import form_of
+from vkpar.text import shown
 
 if TYPE_CHECKING:
     from vkpar.device import Device
@@ -47,7 +48,10 @@ def fill(a: Array, value: Any) -> None:
         raise InvalidUsageError(f"fill takes a number, not {type(value).__name__}")
     value, name = _whole(value, a.dtype), a.dtype.name
     if name not in COMPUTED:
-        a.write(np.full(a.shape, value, a.dtype.numpy))
+        try:
+            a.write(np.full(a.shape, value, a.dtype.numpy))
+        except OverflowError as error:
+            raise InvalidUsageError(f"fill: {error} of {a.dtype}") from error
         return
     kind = kind_of(BUILTINS["fill"], (name,))
     assert kind is not None
@@ -62,7 +66,7 @@ def _whole(value: Any, dtype: DType) -> Any:
         return value
     limits = np.iinfo(dtype.numpy)
     if not (isinstance(value, Integral) or float(value).is_integer()) or not limits.min <= value <= limits.max:
-        raise InvalidUsageError(f"fill: {value} is no {dtype}")
+        raise InvalidUsageError(f"fill: {shown(value)} is no {dtype}")
     return int(value)
 
 
@@ -158,8 +162,10 @@ def arange(device: Device, start: float, stop: float | None = None, step: float 
     """
     start, stop = (0, start) if stop is None else (start, stop)
     given: tuple[Any, ...] = (start, stop, step)
-    if not all(isinstance(number, NUMBERS) for number in given) or not all(map(math.isfinite, given)) or not step:
-        raise InvalidUsageError(f"arange takes finite numbers, the step not zero; got {start!r}, {stop!r}, {step!r}")
+    if not all(map(holds, given)) or not step:
+        raise InvalidUsageError(
+            "arange takes finite numbers that float32 holds, the step not zero; got " + ", ".join(map(shown, given))
+        )
     whole = all(_is_whole(number) for number in given)
     name = dtypes.resolve(("int32" if whole else "float32") if dtype is None else dtype).name
     if name not in COMPUTED:
@@ -168,7 +174,7 @@ def arange(device: Device, start: float, stop: float | None = None, step: float 
         raise InvalidUsageError(f"arange: {start}, {stop}, {step} are not all whole, as those of {name} are")
     count = max(int(-((start - stop) // step)) if whole else math.ceil((stop - start) / step), 0)
     last = start + (count - 1) * step
-    low, high = {"int32": (-(1 << 31), 1 << 31), "uint32": (0, 1 << 32)}.get(name, (-math.inf, math.inf))
+    low, high = {"int32": (-(1 << 31), 1 << 31), "uint32": (0, 1 << 32)}.get(name, (-LARGEST, LARGEST))
     if count and not (low <= start < high and low <= last < high):
         raise InvalidUsageError(f"arange: {start} to {last} are not all {name}")
     made = device.empty(count, name)

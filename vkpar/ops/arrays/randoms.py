@@ -11,7 +11,9 @@ from vkpar.arrays.array import Array
 from vkpar.arrays.shape import dimensions
 from vkpar.dtypes import DType
 from vkpar.errors import UnsupportedError
-from vkpar.ops.call.dispatch import FLOATS, GROUP, check_arrays, check_out, dispatch, fold_groups
+from vkpar.ops.call.checks import FLOATS, check_arrays, check_out
+from vkpar.ops.call.dispatch import dispatch
+from vkpar.ops.call.windows import GROUP, fold_groups
 from vkpar.ops.elementwise.ways import binding
 
 if TYPE_CHECKING:

@@ -16,8 +16,9 @@ from vkpar.arrays.layout import WIDE
 from vkpar.errors import InvalidUsageError, UnsupportedError
 from vkpar.ops.call import landing
 from vkpar.ops.call.call import Call, key_of, repeat
-from vkpar.ops.call.dispatch import check_arrays, check_out, check_overlap, run_pair
+from vkpar.ops.call.checks import check_arrays, check_out, check_overlap
 from vkpar.ops.call.dispatch import key_of as pair_key
+from vkpar.ops.call.dispatch import run_pair
 from vkpar.ops.elementwise.expressions import INTEGERS
 from vkpar.ops.elementwise.ways import binding
 from vkpar.ops.quantized.weights import Quantized, take_rows
@@ -129,10 +130,8 @@ def _nothing(table: Array, out: Array) -> Array:
 
 def _missing(table: Array) -> Any:
     """Return the element of a row that is not there, as NumPy holds it."""
-    if table.dtype == dtypes.bfloat16:
-        return np.uint16(0x7FC0)
-    kind = table.dtype.numpy.kind
-    return np.array({"f": math.nan, "c": complex(math.nan, math.nan)}.get(kind, 0)).astype(table.dtype.numpy)
+    made = {"c": complex(math.nan, math.nan)}.get(table.dtype.numpy.kind, math.nan if table.dtype.is_float else 0)
+    return np.array(made).astype(table.dtype.numpy)
 
 
 def _is_direct(out: Array) -> bool:

@@ -15,7 +15,7 @@ from vkpar.ops.attention import kernels
 from vkpar.ops.attention.kvcache import KVCache
 from vkpar.ops.call import kept, landing
 from vkpar.ops.call.call import Call, key_of, repeat
-from vkpar.ops.call.dispatch import (
+from vkpar.ops.call.checks import (
     FLOATS,
     INTEGERS,
     SHORT,

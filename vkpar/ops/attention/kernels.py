@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from vkpar.errors import UnsupportedError
-from vkpar.ops.call.dispatch import SHORT
+from vkpar.ops.call.checks import SHORT
 from vkpar.ops.reduce.passes import ceil_power, most_invocations, on_cpu
 from vkpar.ops.tiles.cores import offers
 from vkpar.ops.tiles.matvec import WARP, has_warps

@@ -13,10 +13,11 @@ from vkpar.errors import InvalidUsageError, UnsupportedError
 from vkpar.ops.arrays.making import full
 from vkpar.ops.call import landing
 from vkpar.ops.call.call import Call, key_of, repeat
-from vkpar.ops.call.dispatch import FLOATS, GROUP, INTEGERS, SHORT, check_arrays, check_float, check_out, check_overlap
+from vkpar.ops.call.checks import FLOATS, INTEGERS, SHORT, check_arrays, check_float, check_out, check_overlap
 from vkpar.ops.call.strided import bind, stand_in, takes
+from vkpar.ops.call.windows import GROUP
 from vkpar.ops.rows.rope import Scaling, check_style, known_table, rope, table_of
-from vkpar.unpickled import Unpickled
+from vkpar.unpickled import Fixed, Unpickled
 
 if TYPE_CHECKING:
     from vkpar.device import Device
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 PITCH: Final = 8  # elements that rows are a multiple of, so that kernels read 16 bytes at once
 
 
-class KVCache(Unpickled):
+class KVCache(Fixed, Unpickled):
     """The keys and values of one sequence on a device, which :func:`vkpar.attention` takes in place of both.
 
     Attributes:

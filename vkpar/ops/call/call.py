@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 from vkpar.abi import elementwise as abi
 from vkpar.abi.words import pack
 from vkpar.arrays.array import Array
-from vkpar.ops.call.dispatch import GROUP, SHORT, fold_groups, spans, submit, window
+from vkpar.ops.call.checks import SHORT
+from vkpar.ops.call.dispatch import submit
+from vkpar.ops.call.windows import GROUP, fold_groups, spans, window
 from vkpar.plans import CopyPlan, Form, Plan, Recipe, Step, form_of
 from vkpar.plans import make as make_plan
 from vkpar.vulkan.pump.ledger import PLACES, REPLACES

@@ -1,146 +1,19 @@
-"""What every operation needs: checks of its arguments, element types, windows of big arrays, grids."""
+"""Dispatches of built-in kernels, and the plans of earlier calls by which they go again."""
 
 from __future__ import annotations
 
-import math
-import numbers
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from vkpar.arrays.array import Array, check_same_device
-from vkpar.arrays.views import overlaps, same_elements
-from vkpar.dtypes import DType
-from vkpar.errors import InvalidUsageError, UnsupportedError
+from vkpar.arrays.array import Array
 from vkpar.plans import bindings_of, form_of
 from vkpar.plans import make as make_plan
 from vkpar.vulkan.pump.ledger import REPLACES
 
 if TYPE_CHECKING:
-    from vkpar.device import Device
     from vkpar.vulkan.memory.buffer import BufferRange
     from vkpar.vulkan.pipelines.kernel import Pipeline
     from vkpar.vulkan.stream import Binding
-
-# The codes of shaders/common/elements.glsl.
-FLOATS: Final = {"float32": 0, "float16": 1, "bfloat16": 2}
-INTEGERS: Final = ("int32", "uint32")
-# What the variants of the kernels are called after.
-SHORT: Final = {"float32": "f32", "float16": "f16", "bfloat16": "bf16", "int32": "i32", "uint32": "i32"}
-
-LARGEST: Final = 3.4028235e38  # what float32 holds
-GROUP: Final = 256 * 4  # elements that one work group of an elementwise kernel covers
-
-
-def check_arrays(operation: str, out: Array | None, **operands: Array) -> None:
-    """Raise InvalidUsageError unless all are arrays of one device, nothing of it closed; only ``out`` may be None."""
-    given = operands if out is None else {**operands, "out": out}
-    for name, array in given.items():
-        if not isinstance(array, Array):
-            hint = "; write device.array(x) first" if isinstance(array, (np.ndarray, list, tuple)) else ""
-            raise InvalidUsageError(f"{operation}: {name} has to be a vkpar.Array, not {type(array).__name__}{hint}")
-    check_same_device(*given.values())
-    next(iter(given.values())).device.logical  # noqa: B018  (refuses a closed device)
-    for array in given.values():
-        array.check_free()
-    for array in operands.values():
-        array.check_sound()
-
-
-def check_out(operation: str, out: Array, shape: tuple[int, ...], dtype: DType) -> None:
-    """Raise InvalidUsageError unless ``out`` can take the result, which stands for what a failure has spoiled there."""
-    out.check_writable(f"{operation}: out")
-    if out.shape != shape or out.dtype != dtype:
-        raise InvalidUsageError(f"{operation}: the result is {shape} {dtype}, out is {out.shape} {out.dtype}")
-    out.renew()
-
-
-def check_float(operation: str, *dtypes: DType) -> None:
-    """Raise UnsupportedError unless every type is a float that devices compute."""
-    for dtype in dtypes:
-        if dtype.name not in FLOATS:
-            raise UnsupportedError(f"{operation} computes {', '.join(FLOATS)}, not {dtype}{advice(dtype)}")
-
-
-def check_number(operation: str, name: str, value: object) -> None:
-    """Raise InvalidUsageError unless ``value`` is a number that float32 holds."""
-    if not isinstance(value, numbers.Real) or LARGEST < abs(float(value)) < math.inf:
-        raise InvalidUsageError(f"{operation}: {name} is a number that float32 holds, not {value!r}")
-
-
-def advice(*dtypes: DType | str) -> str:
-    """Return what to do about types that no device computes, for the end of a message."""
-    if any(dtype == "float64" for dtype in dtypes):
-        return ', NumPy\'s default type: upload it as device.array(x, dtype="float32") or x.astype(np.float32)'
-    if all(str(dtype) in SHORT for dtype in dtypes):
-        return '; convert it on the device: a.astype("float32")'
-    return "; convert on the host, such as with x.astype(np.float32)"
-
-
-def check_overlap(operation: str, out: Array, *inputs: Array, in_place: bool) -> None:
-    """Raise InvalidUsageError where ``out`` shares memory with an input, other than exactly (if ``in_place``)."""
-    for array in inputs:
-        if out.size and array.size and overlaps(out, array) and not (in_place and same_elements(out, array)):
-            allowed = "other than being the same array" if in_place else "at all"
-            raise InvalidUsageError(f"{operation}: out may not share memory with an operand {allowed}")
-
-
-def writable_in_place(out: Array) -> bool:
-    """Tell whether kernels can write ``out``: halves have to begin on a 32-bit word."""
-    return out.dtype.itemsize == 4 or out.window(0, 1)[1] % 2 == 0
-
-
-def fold_groups(device: Device, count: int) -> tuple[int, int, int]:
-    """Return a two-dimensional grid of at least ``count`` work groups."""
-    width, height, _ = device.limits.max_workgroup_count
-    rows = -(-count // width)
-    if rows > height:
-        raise UnsupportedError(f"{device.info.name}: {count} work groups exceed the device's {width} x {height}")
-    return -(-count // rows), rows, 1
-
-
-def spans(total: int, *operands: tuple[Array, int], pairs: bool) -> Iterator[tuple[int, int]]:
-    """Cut ``total`` elements into (start, count) parts that one dispatch covers, with a binding for each operand.
-
-    Args:
-        total: how many elements.
-        operands: arrays, and which of their elements each begins at.
-        pairs: starts are even, since kernels write halves in pairs. Two elements of an array that is read may lie to
-            either side of a border between sub-buffers then: :func:`window` copies these.
-    """
-    start = 0
-    while start < total:
-        count = min(total - start, *(array.reach(first + start) for array, first in operands))
-        if count < total - start:
-            count = count // GROUP * GROUP or (max(count // 2, 1) * 2 if pairs else count)
-        yield start, count
-        start += count
-
-
-def batch_of(operation: str, a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
-    """Return how many products matrices, or batches of them, of two shapes make; nothing for those of two matrices.
-
-    Raises:
-        InvalidUsageError: two batches, neither of one, nor of as many as the other.
-    """
-    if len(a) == len(b) == 2:
-        return ()
-    many_a, many_b = (shape[0] if len(shape) == 3 else 1 for shape in (a, b))
-    batch = many_a if many_b == 1 else many_b
-    if many_a not in (1, batch):
-        raise InvalidUsageError(
-            f"{operation}: {many_a} and {many_b} products, of shapes {a} and {b}: a batch meets one of "
-            "as many matrices, or of one"
-        )
-    return (batch,)
-
-
-def window(array: Array, start: int, count: int) -> tuple[BufferRange, int]:
-    """Return a bindable range over elements, of a copy where they lie to either side of a border."""
-    if array.reach(start) >= count:
-        return array.window(start, count)
-    return array.reshape(-1)[start : start + count].copy().window()
 
 
 def run_pair(operation: str, a: Any, b: Any, out: Any, *options: object, in_place: bool) -> Array | None:

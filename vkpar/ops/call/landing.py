@@ -5,7 +5,7 @@ from __future__ import annotations
 from vkpar.arrays.array import Array
 from vkpar.arrays.operators import operations
 from vkpar.ops.call.call import Call
-from vkpar.ops.call.dispatch import writable_in_place
+from vkpar.ops.call.windows import writable_in_place
 
 
 def move(call: Call, source: Array, target: Array) -> None:

@@ -10,23 +10,9 @@ from vkpar.abi.words import pack
 from vkpar.arrays.array import Array
 from vkpar.dtypes import DType
 from vkpar.errors import UnsupportedError
-from vkpar.ops.call.dispatch import (
-    FLOATS,
-    GROUP,
-    INTEGERS,
-    SHORT,
-    advice,
-    check_arrays,
-    check_out,
-    check_overlap,
-    dispatch,
-    fold_groups,
-    key_of,
-    run_pair,
-    spans,
-    window,
-    writable_in_place,
-)
+from vkpar.ops.call.checks import FLOATS, INTEGERS, SHORT, advice, check_arrays, check_out, check_overlap
+from vkpar.ops.call.dispatch import dispatch, key_of, run_pair
+from vkpar.ops.call.windows import GROUP, fold_groups, spans, window, writable_in_place
 from vkpar.ops.elementwise.shipped import SHIPPED
 from vkpar.ops.elementwise.ways import FEW_TESTS, FEW_TESTS_FLAT
 

@@ -9,21 +9,10 @@ from vkpar import dtypes
 from vkpar.abi import elementwise as abi
 from vkpar.abi.words import pack
 from vkpar.arrays.array import Array
-from vkpar.ops.call.dispatch import (
-    FLOATS,
-    GROUP,
-    INTEGERS,
-    SHORT,
-    check_arrays,
-    check_out,
-    check_overlap,
-    dispatch,
-    fold_groups,
-    run_single,
-    spans,
-    window,
-    writable_in_place,
-)
+from vkpar.errors import UnsupportedError
+from vkpar.ops.call.checks import FLOATS, INTEGERS, SHORT, check_arrays, check_out, check_overlap
+from vkpar.ops.call.dispatch import dispatch, run_single
+from vkpar.ops.call.windows import GROUP, fold_groups, spans, window, writable_in_place
 from vkpar.ops.elementwise.run import computed
 from vkpar.ops.elementwise.shipped import Shipped
 from vkpar.ops.elementwise.ways import Meaning, Operand
@@ -80,7 +69,11 @@ def cast(a: Array, dtype: object, *, out: Array | None = None) -> Array:
         return conversion(a, out=out)
     same_bits = a.dtype == target or (a.dtype.name in INTEGERS and target.name in INTEGERS)
     if not same_bits:
-        computed("cast", a.dtype.name, target.name)
+        if target.name not in SHORT:
+            raise UnsupportedError(
+                f"cast makes {', '.join(SHORT)}, not {target}; convert on the host: a.numpy().astype('{target}')"
+            )
+        computed("cast", a.dtype.name)
     given = out
     if out is not None:
         check_out("cast", out, a.shape, target)

@@ -11,7 +11,7 @@ import ast
 import functools
 import operator
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, NoReturn
 
 import numpy as np
@@ -86,11 +86,15 @@ class Typed:
 
 @dataclass(frozen=True)
 class _Value:
-    """A part of an expression: GLSL of its type, and the number that it is where it is one."""
+    """A part of an expression: GLSL of its type, and the number that it is where it is one.
+
+    ``varies`` where it is an input, or made of inputs by arithmetic of floats: no compiler takes it for a constant.
+    """
 
     code: str
     type: str
     number: int | float | None = None
+    varies: bool = False
 
 
 def glsl_type(dtype: str) -> str:
@@ -133,6 +137,7 @@ def parse(text: str) -> Expression:
         target = statement.targets[0]
         if not isinstance(target, ast.Name):
             fault(text, target, "a name stands on the left of an assignment")
+        _check_parts(text, statement.value)
         known = {name for name, _ in statements}
         for node in _names(statement.value):
             if node.id not in known and node.id not in _CONSTANTS:
@@ -152,6 +157,34 @@ def _names(node: ast.expr) -> list[ast.Name]:
     called = {id(part.func) for part in ast.walk(node) if isinstance(part, ast.Call)}
     found = [part for part in ast.walk(node) if isinstance(part, ast.Name) and id(part) not in called]
     return sorted(found, key=lambda part: (part.lineno, part.col_offset))
+
+
+def _check_parts(text: str, value: ast.expr) -> None:
+    """Refuse what no expression is made of, whatever the types of its inputs."""
+    called = set()
+    for node in ast.walk(value):
+        if isinstance(node, ast.Call):
+            called.add(id(node.func))
+            _check_call(text, node)
+        elif isinstance(node, ast.expr) and not (
+            id(node) in called or hasattr(_Emitter, f"_{type(node).__name__.lower()}")
+        ):
+            what = _kind(node)
+            fault(text, node, f"{what} cannot stand in an expression; arithmetic, comparisons and functions can")
+
+
+def _check_call(text: str, node: ast.Call) -> None:
+    if not isinstance(node.func, ast.Name) or node.func.id not in FUNCTIONS:
+        name = ast.unparse(node.func) if isinstance(node.func, ast.Name | ast.Attribute) else _kind(node.func)
+        plain = name.rpartition(".")[2]
+        way_out = f"write {plain}(...)" if plain in FUNCTIONS else f"there are {', '.join(FUNCTIONS)}"
+        fault(text, node.func, f"there is no function {name!r}; {way_out}")
+    if node.keywords or any(isinstance(part, ast.Starred) for part in node.args):
+        fault(text, node, "functions take plain arguments")
+    name = node.func.id
+    least, most = {"min": (2, 8), "max": (2, 8), "pow": (2, 2), "where": (3, 3), "clip": (3, 3)}.get(name, (1, 1))
+    if not least <= len(node.args) <= most:
+        fault(text, node, f"{name} takes {least if least == most else f'{least} to {most}'} arguments")
 
 
 def _check_name(text: str, node: ast.Name) -> None:
@@ -181,7 +214,7 @@ def typed(expression: Expression, types: tuple[str, ...]) -> Typed:
         body.append(f"{glsl_type(kept)} v{number} = {emitter.coerced(value, kept, node)};")
         y = f"v{number}" if kept == stored else f"uint(v{number})"
         body.append(f"y{number} = {y};")
-        emitter.values[name] = _Value(f"v{number}", kept)
+        emitter.values[name] = _Value(f"v{number}", kept, varies=value.varies)
         results.append(stored)
     return Typed(tuple(body), tuple(results), frozenset(emitter.functions))
 
@@ -191,7 +224,7 @@ class _Emitter:
 
     def __init__(self, text: str, types: Mapping[str, str], order: tuple[str, ...]) -> None:
         self._text = text
-        self.values = {name: _Value(f"x{order.index(name)}", kind) for name, kind in types.items()}
+        self.values = {name: _Value(f"x{order.index(name)}", kind, varies=True) for name, kind in types.items()}
         self.functions: set[str] = set()
 
     def fault(self, node: ast.AST, message: str, kind: type[Exception] = InvalidUsageError) -> NoReturn:
@@ -199,9 +232,7 @@ class _Emitter:
 
     def visit(self, node: ast.expr) -> _Value:
         """Return the value of a part."""
-        made: Callable[[Any], _Value] | None = getattr(self, f"_{type(node).__name__.lower()}", None)
-        if made is None:
-            self.fault(node, f"{_kind(node)} cannot stand in an expression; arithmetic, comparisons and functions can")
+        made: Callable[[Any], _Value] = getattr(self, f"_{type(node).__name__.lower()}")
         return made(node)
 
     # --- leaves ---
@@ -234,7 +265,7 @@ class _Emitter:
             return _Value("", value.type, sign * value.number)
         if value.type == BOOL:
             value = _Value(self.coerced(value, "int32", node), "int32")
-        return value if sign == 1 else _Value(f"(-{value.code})", value.type)
+        return value if sign == 1 else _Value(f"(-{value.code})", value.type, varies=value.varies)
 
     def _binop(self, node: ast.BinOp) -> _Value:
         sign = _BINARY.get(type(node.op))
@@ -269,13 +300,13 @@ class _Emitter:
             self.fault(node, f"/ of {both} would be float64: write // or float32(...)", UnsupportedError)
         x, y = self.coerced(a, both, node.left), self.coerced(b, both, node.right)
         if sign in ("*", "/", "//", "%") and glsl_type(both) == "float":
-            x, y = _unfolded(node.left, a, x), _unfolded(node.right, b, y)
+            x, y = _unfolded(a, x), _unfolded(b, y)
         if sign in ("//", "%"):
             name = {"//": "floor_divide", "%": "modulo"}[sign] + f"_{glsl_type(both)}"
             return self._called(name, both, x, y)
         if sign in ("<<", ">>"):
             return self._called(f"shift_{'left' if sign == '<<' else 'right'}_{glsl_type(both)}", both, x, y)
-        return _Value(f"({x} {sign} {y})", both)
+        return _Value(f"({x} {sign} {y})", both, varies=(a.varies or b.varies) and glsl_type(both) == "float")
 
     def _power(self, node: ast.expr, right: ast.expr, a: _Value, b: _Value) -> _Value:
         both = self._promoted(node, a, b)
@@ -317,15 +348,8 @@ class _Emitter:
     # --- functions ---
 
     def _call(self, node: ast.Call) -> _Value:
-        if not isinstance(node.func, ast.Name) or node.func.id not in FUNCTIONS:
-            name = node.func.id if isinstance(node.func, ast.Name) else _kind(node.func)
-            self.fault(node.func, f"there is no function {name!r}; there are {', '.join(FUNCTIONS)}")
-        if node.keywords or any(isinstance(part, ast.Starred) for part in node.args):
-            self.fault(node, "functions take plain arguments")
+        assert isinstance(node.func, ast.Name)  # checked when the text was parsed
         name = node.func.id
-        least, most = {"min": (2, 8), "max": (2, 8), "pow": (2, 2), "where": (3, 3), "clip": (3, 3)}.get(name, (1, 1))
-        if not least <= len(node.args) <= most:
-            self.fault(node, f"{name} takes {least if least == most else f'{least} to {most}'} arguments")
         if name == "where":
             return self._select(node, *node.args)
         values = [self.visit(part) for part in node.args]
@@ -350,14 +374,16 @@ class _Emitter:
     def _of_one(self, node: ast.Call, name: str, value: _Value) -> _Value:
         argument = node.args[0]
         if name in _CASTS:
-            return _Value(self.coerced(value, _CASTS[name], argument, cast=True), _CASTS[name])
+            code = self.coerced(value, _CASTS[name], argument, cast=True)
+            return _Value(code, _CASTS[name], varies=value.varies and _CASTS[name] == "float32")
         kind = WEAK_INT if value.type == BOOL else value.type  # what is made of numbers alone stays weak
         if name in ("abs", "sign", "relu"):
             return self._called(f"{name}_{glsl_type(kind)}", kind, self.coerced(value, kind, argument))
         if value.type in INTEGERS:
             self.fault(argument, f"{name} of {value.type} would be float64: write float32(...)", UnsupportedError)
         kind = kind if kind in FLOATS else WEAK_FLOAT
-        return self._called(name, BOOL if name in _TESTS else kind, self.coerced(value, kind, argument))
+        made = self._called(name, BOOL if name in _TESTS else kind, self.coerced(value, kind, argument))
+        return replace(made, varies=value.varies and name not in _TESTS)
 
     # --- types ---
 
@@ -418,15 +444,15 @@ class _Emitter:
         return f"{int(number) % (1 << 32)}u" if target == "uint" else f"int({int(number) % (1 << 32)}u)"
 
 
-def _unfolded(node: ast.expr, value: _Value, code: str) -> str:
-    """Return GLSL of a value, of one that no input goes into, and that may be zero, as no compiler's constant.
+def _unfolded(value: _Value, code: str) -> str:
+    """Return GLSL of a value as no compiler's constant where one may find it to be zero: ``0 if x > 0 else 0``.
 
     lavapipe takes 0 * x and 0 / x for 0 whatever x is, and leaves out everything that needs x / 0.
     """
     if value.number is not None and _float32(value.number) == 0:
         sign = " | 0x80000000u" if np.signbit(value.number) else ""
         return f"uintBitsToFloat((gl_NumWorkGroups.x >> 31){sign})"
-    if value.number is not None or any(name.id not in _CONSTANTS for name in _names(node)):
+    if value.number is not None or value.varies:
         return code
     return f"uintBitsToFloat(floatBitsToUint({code}) | (gl_NumWorkGroups.x >> 31))"
 

@@ -6,7 +6,7 @@ import functools
 import hashlib
 import weakref
 from collections.abc import Hashable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 from vkpar.abi.elementwise import Specialized
 from vkpar.arrays.array import Array
@@ -16,6 +16,7 @@ from vkpar.ops.elementwise.generate import source
 from vkpar.ops.elementwise.kinds import WORDS, Kind
 from vkpar.ops.elementwise.run import computed, run
 from vkpar.ops.elementwise.ways import Meaning, Operand
+from vkpar.unpickled import Fixed
 from vkpar.vulkan.pipelines import shader
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from vkpar.vulkan.pipelines.kernel import Pipeline
 
 
-class Elementwise:
+class Elementwise(Fixed):
     """A function of arrays by elements, made by :func:`elementwise`.
 
     Attributes:
@@ -42,10 +43,18 @@ class Elementwise:
     def __repr__(self) -> str:
         return f"<vkpar.elementwise {self.text!r}>"
 
+    @overload
+    def __call__(self, *operands: Operand, out: Array | None = None, **named: Operand) -> Array: ...
+
+    @overload
+    def __call__(self, *operands: Operand, out: Sequence[Array | None], **named: Operand) -> tuple[Array, ...]: ...
+
     def __call__(
         self, *operands: Operand, out: Array | Sequence[Array | None] | None = None, **named: Operand
     ) -> Array | tuple[Array, ...]:
         """Return the results: an array, or a tuple of arrays where the expression has several outputs.
+
+        Type checkers cannot read the expression: a tuple without ``out`` is an array to them, which unpacks alike.
 
         Args:
             operands: arrays for the inputs that no keyword names, in order.

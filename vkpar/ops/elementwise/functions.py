@@ -14,8 +14,8 @@ from typing import Any
 
 from vkpar.arrays.array import Array
 from vkpar.errors import InvalidUsageError
+from vkpar.ops.call.checks import NUMBERS
 from vkpar.ops.elementwise.shipped import SHIPPED, Comparison, Shipped
-from vkpar.ops.elementwise.words import NUMBERS
 
 _greater, _greater_equal = Comparison("less", "greater"), Comparison("less_equal", "greater_equal")
 _pow = Shipped("power", "pow")

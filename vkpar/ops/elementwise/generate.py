@@ -124,7 +124,8 @@ def _compute(meaning: Typed, kind: Kind, precise: bool) -> str:
     """Return the function that computes one element of each output."""
     inputs = [f"{glsl_of(dtype)} x{number}" for number, dtype in enumerate(kind.inputs)]
     outputs = [f"out {glsl_type(dtype)} y{number}" for number, dtype in enumerate(kind.results)]
-    lines = (f"precise {line}" if precise and line.startswith("float ") else line for line in meaning.body)
+    kinds = ("float ", "int ", "uint ", "bool ")  # of all: what floats are compared for is no less precise
+    lines = (f"precise {line}" if precise and line.startswith(kinds) else line for line in meaning.body)
     body = "\n".join(f"    {line}" for line in lines)
     return f"void compute({', '.join([*inputs, *outputs])}) {{\n{body}\n}}"
 

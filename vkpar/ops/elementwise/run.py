@@ -13,11 +13,11 @@ from vkpar.arrays.layout import broadcast_shape
 from vkpar.arrays.views import overlaps, same_elements
 from vkpar.errors import InvalidUsageError, OperandError, UnsupportedError
 from vkpar.ops.call.call import Call
-from vkpar.ops.call.dispatch import advice
+from vkpar.ops.call.checks import NUMBERS, advice
 from vkpar.ops.elementwise.expressions import FLOATS, INTEGERS
 from vkpar.ops.elementwise.kinds import Kind
 from vkpar.ops.elementwise.ways import Dispatch, Meaning, Operand, Operation, binding
-from vkpar.ops.elementwise.words import NUMBERS, Words
+from vkpar.ops.elementwise.words import Words
 from vkpar.plans import form_of
 
 COMPUTED: Final = (*FLOATS, *INTEGERS)

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from vkpar.abi import elementwise as abi
 from vkpar.arrays.array import Array
 from vkpar.arrays.layout import WIDE
-from vkpar.ops.call.dispatch import fold_groups
+from vkpar.ops.call.checks import NUMBERS
+from vkpar.ops.call.windows import fold_groups
 from vkpar.ops.elementwise.expressions import INTEGERS
 from vkpar.ops.elementwise.generate import may_take_two
 from vkpar.ops.elementwise.geometry import Geometry, arrange
@@ -32,7 +33,7 @@ from vkpar.ops.elementwise.kinds import (
     WORDS,
     Kind,
 )
-from vkpar.ops.elementwise.words import NUMBERS, Words
+from vkpar.ops.elementwise.words import Words
 from vkpar.plans import bindings_of
 from vkpar.plans import make as make_plan
 from vkpar.vulkan.machine.physical import ALIGNMENT

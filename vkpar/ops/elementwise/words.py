@@ -10,10 +10,11 @@ from typing import Any, Final
 import numpy as np
 
 from vkpar.errors import InvalidUsageError
+from vkpar.ops.call.checks import NUMBERS
 from vkpar.ops.elementwise.expressions import INTEGERS
 from vkpar.ops.elementwise.kinds import WORDS, Kind
+from vkpar.text import shown
 
-NUMBERS: Final = (int, float, np.bool_, np.integer, np.floating)
 _PACK: Final = struct.Struct(f"={WORDS}I").pack
 
 
@@ -27,11 +28,11 @@ def word_of(number: Any, dtype: str) -> int:
         value = operator.index(number) if not isinstance(number, np.bool_) else int(number)
         low, high = (-(1 << 31), 1 << 31) if dtype == "int32" else (0, 1 << 32)
         if not low <= value < high:
-            raise InvalidUsageError(f"the number {value} is no {dtype}")
+            raise InvalidUsageError(f"the number {shown(value)} is no {dtype}")
         return value % (1 << 32)
     try:
         return int.from_bytes(struct.pack("=f", number), "little")
-    except OverflowError:
+    except (OverflowError, struct.error):  # beyond float32, and whole numbers beyond float64
         return 0x7F800000 if number > 0 else 0xFF800000
 
 

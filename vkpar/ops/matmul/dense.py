@@ -12,7 +12,8 @@ from vkpar.abi import matmul as abi
 from vkpar.abi.words import pack
 from vkpar.arrays.array import Array
 from vkpar.ops.call import landing
-from vkpar.ops.call.dispatch import FLOATS, SHORT, window, writable_in_place
+from vkpar.ops.call.checks import FLOATS, SHORT
+from vkpar.ops.call.windows import window, writable_in_place
 from vkpar.ops.call.work import MAX_WORK, WORK_PER_NS
 from vkpar.ops.matmul.request import Request
 from vkpar.ops.tiles import cores, cpu, matvec, occupancy, streamed, tiled

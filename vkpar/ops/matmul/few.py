@@ -11,7 +11,8 @@ from vkpar.abi import matmul as abi
 from vkpar.abi.words import pack
 from vkpar.ops.call import landing
 from vkpar.ops.call.call import Call
-from vkpar.ops.call.dispatch import FLOATS, window, writable_in_place
+from vkpar.ops.call.checks import FLOATS
+from vkpar.ops.call.windows import window, writable_in_place
 from vkpar.ops.call.work import WORK_PER_NS
 from vkpar.ops.matmul import cores as quantized_cores
 from vkpar.ops.matmul import dots as integer_dots

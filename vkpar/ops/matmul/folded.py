@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 from vkpar.abi import matmul as abi
 from vkpar.abi.words import pack
 from vkpar.ops.call.call import Call
-from vkpar.ops.call.dispatch import FLOATS, window
-from vkpar.ops.call.dispatch import writable_in_place as writable
+from vkpar.ops.call.checks import FLOATS
+from vkpar.ops.call.windows import window
+from vkpar.ops.call.windows import writable_in_place as writable
 from vkpar.ops.call.work import MAX_WORK, WORK_PER_NS
 from vkpar.ops.matmul import dense, few
 from vkpar.ops.matmul.request import Request, rows_of

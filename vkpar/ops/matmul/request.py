@@ -11,7 +11,7 @@ from vkpar import dtypes
 from vkpar.arrays.array import Array
 from vkpar.errors import InvalidUsageError
 from vkpar.ops.call.call import Call, Key, key_of, repeat
-from vkpar.ops.call.dispatch import batch_of, check_arrays, check_float, check_number, check_out, check_overlap
+from vkpar.ops.call.checks import batch_of, check_arrays, check_float, check_number, check_out, check_overlap
 from vkpar.ops.call.dispatch import key_of as pair_key
 from vkpar.ops.quantized.weights import Quantized
 from vkpar.ops.rows.normed import Normed
@@ -199,7 +199,8 @@ def _check_kinds(asked: Asked) -> None:
             f"matmul: quantised weights {b.shape} are multiplied by as they lie, rows by columns: "
             "matmul(x, q, transpose_b=True)"
         )
-    named = (("bias", asked.bias), ("residual", asked.residual), ("norm", asked.norm))
+    residual = asked.out if asked.adds else asked.residual
+    named = (("bias", asked.bias), ("residual", residual), ("norm", asked.norm))
     extras = {name: array for name, array in named if array is not None}
     check_arrays("matmul", asked.out, a=a, **({} if quantized else {"b": b}), **extras)
     if quantized:
@@ -317,7 +318,7 @@ def _of_call(q: Quantized, chunks: Array, scales: Array) -> Quantized:
 def _shaped(array: Array, shape: tuple[int, ...]) -> Array:
     """Return a view with axes of one element more or less."""
     steps = iter([stride for stride, count in zip(array.strides, array.shape, strict=True) if count != 1])
-    return array.view(shape, tuple(0 if count == 1 else next(steps) for count in shape))
+    return array.strided(shape, tuple(0 if count == 1 else next(steps) for count in shape))
 
 
 def rows_of(array: Array) -> int:

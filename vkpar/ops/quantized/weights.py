@@ -19,20 +19,10 @@ from vkpar.device import Device
 from vkpar.errors import InvalidUsageError, UnsupportedError
 from vkpar.ops.call import landing
 from vkpar.ops.call.call import Call, key_of, repeat
-from vkpar.ops.call.dispatch import (
-    FLOATS,
-    GROUP,
-    INTEGERS,
-    check_arrays,
-    check_float,
-    check_out,
-    check_overlap,
-    fold_groups,
-    submit,
-    window,
-    writable_in_place,
-)
-from vkpar.unpickled import Unpickled
+from vkpar.ops.call.checks import FLOATS, INTEGERS, check_arrays, check_float, check_out, check_overlap
+from vkpar.ops.call.dispatch import submit
+from vkpar.ops.call.windows import GROUP, fold_groups, window, writable_in_place
+from vkpar.unpickled import Fixed, Unpickled
 from vkpar.vulkan.machine.physical import ALIGNMENT
 from vkpar.vulkan.memory.subbuffers import GRANULE
 
@@ -94,7 +84,7 @@ class Piece(NamedTuple):
         return Piece(first, stop - start, self.chunks[start:stop], self.scales[start:stop])
 
 
-class Quantized(Unpickled):
+class Quantized(Fixed, Unpickled):
     """A matrix of quantised weights on a device, made by :func:`quantized`, or a view of rows of one.
 
     ``vkpar.matmul(x, q, transpose_b=True)`` multiplies by it, ``q[a:b]`` is a view of whole rows. The device keeps

@@ -16,7 +16,7 @@ from vkpar.device import Device
 from vkpar.dtypes import DType
 from vkpar.ops.call import kept
 from vkpar.ops.call.call import Call
-from vkpar.ops.call.dispatch import writable_in_place
+from vkpar.ops.call.windows import writable_in_place
 from vkpar.ops.reduce import passes
 from vkpar.ops.reduce.passes import (
     Kind,

@@ -19,7 +19,8 @@ from vkpar.arrays.array import Array
 from vkpar.device import Device
 from vkpar.dtypes import DType
 from vkpar.ops.call.call import Call
-from vkpar.ops.call.dispatch import SHORT, window
+from vkpar.ops.call.checks import SHORT
+from vkpar.ops.call.windows import window
 from vkpar.vulkan.machine.physical import ALIGNMENT
 
 _PART: Final = {False: 8192, True: 4096}  # elements of a row that one unit of invocations reduces; CPU drivers less

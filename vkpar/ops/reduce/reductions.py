@@ -15,17 +15,9 @@ from vkpar.errors import InvalidUsageError, UnsupportedError
 from vkpar.ops.arrays.making import fill
 from vkpar.ops.call import landing
 from vkpar.ops.call.call import Call, key_of, repeat
-from vkpar.ops.call.dispatch import (
-    FLOATS,
-    INTEGERS,
-    SHORT,
-    advice,
-    check_arrays,
-    check_out,
-    check_overlap,
-    run_single,
-    writable_in_place,
-)
+from vkpar.ops.call.checks import FLOATS, INTEGERS, SHORT, advice, check_arrays, check_out, check_overlap
+from vkpar.ops.call.dispatch import run_single
+from vkpar.ops.call.windows import writable_in_place
 from vkpar.ops.reduce import once, passes
 from vkpar.ops.reduce.passes import Kind
 

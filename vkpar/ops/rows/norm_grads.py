@@ -11,7 +11,7 @@ from vkpar.arrays.array import Array
 from vkpar.errors import InvalidUsageError
 from vkpar.ops.call import landing
 from vkpar.ops.call.call import Call, key_of, repeat
-from vkpar.ops.call.dispatch import FLOATS, SHORT, check_arrays, check_float, check_number
+from vkpar.ops.call.checks import FLOATS, SHORT, check_arrays, check_float, check_number
 from vkpar.ops.reduce import once, passes
 from vkpar.ops.rows import rows
 from vkpar.ops.rows.rows import Binding

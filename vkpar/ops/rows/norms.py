@@ -12,7 +12,7 @@ from vkpar.dtypes import DType
 from vkpar.errors import InvalidUsageError
 from vkpar.ops.call import landing
 from vkpar.ops.call.call import Call, key_of, repeat
-from vkpar.ops.call.dispatch import FLOATS, SHORT, check_arrays, check_float, check_number, check_out, check_overlap
+from vkpar.ops.call.checks import FLOATS, SHORT, check_arrays, check_float, check_number, check_out, check_overlap
 from vkpar.ops.rows import rows
 from vkpar.ops.rows.rows import Binding
 

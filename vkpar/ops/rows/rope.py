@@ -15,8 +15,10 @@ from vkpar.arrays.array import Array
 from vkpar.errors import InvalidUsageError, UnsupportedError
 from vkpar.ops.call import kept, landing
 from vkpar.ops.call.call import Call, key_of, repeat
-from vkpar.ops.call.dispatch import GROUP, INTEGERS, SHORT, check_arrays, check_float, check_out, check_overlap
+from vkpar.ops.call.checks import INTEGERS, SHORT, check_arrays, check_float, check_out, check_overlap, holds
 from vkpar.ops.call.strided import bind, stand_in
+from vkpar.ops.call.windows import GROUP
+from vkpar.text import shown
 
 Scaling = float | Mapping[str, float] | Sequence[float] | np.ndarray[Any, Any] | None
 
@@ -157,8 +159,8 @@ def table_of(x: Array, theta: float, scaling: Scaling, width: int | None) -> Arr
     width = x.shape[-1] if width is None else width
     if not isinstance(width, int) or width % 2 or not 2 <= width <= x.shape[-1]:
         raise InvalidUsageError(f"rope: width is an even number of the {x.shape[-1]} elements of a row, not {width!r}")
-    if not isinstance(theta, (int, float)) or not 0 < theta < math.inf:
-        raise InvalidUsageError(f"rope: theta is a positive number, not {theta!r}")
+    if not holds(theta) or theta <= 0:
+        raise InvalidUsageError(f"rope: theta is a positive number that float32 holds, not {shown(theta)}")
     exact = frequencies(width, theta, scaling)
     fractions = [int(math.ldexp(each, 64)) % (1 << 64) for each in exact / (2 * math.pi)]
     words = np.array([part for each in fractions for part in (each % (1 << 32), each >> 32)], np.uint32)
@@ -178,7 +180,7 @@ def frequencies(width: int, theta: float, scaling: Scaling = None) -> np.ndarray
         return _llama3(exact, scaling)
     try:
         divisors = np.asarray(scaling, np.float64)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         divisors = np.zeros(())
     if divisors.shape not in ((), exact.shape) or not (np.isfinite(divisors) & (divisors > 0)).all():
         raise InvalidUsageError(
@@ -192,9 +194,7 @@ def _llama3(
     exact: np.ndarray[Any, np.dtype[np.float64]], scaling: Mapping[str, float]
 ) -> np.ndarray[Any, np.dtype[np.float64]]:
     """Scale frequencies as Llama 3.1 does: low ones by the factor, high ones not, those between by some of it."""
-    if set(scaling) != set(_LLAMA3) or not all(
-        isinstance(value, (int, float)) and 0 < value < math.inf for value in scaling.values()
-    ):
+    if set(scaling) != set(_LLAMA3) or not all(holds(value) and value > 0 for value in scaling.values()):
         raise InvalidUsageError(f"rope: scaling has {', '.join(_LLAMA3)}, positive numbers; not {dict(scaling)!r}")
     factor, low, high, context = (float(scaling[name]) for name in _LLAMA3)
     if high <= low:

@@ -12,7 +12,7 @@ from vkpar.arrays.array import Array
 from vkpar.device import Device
 from vkpar.errors import UnsupportedError
 from vkpar.ops.call.call import Call
-from vkpar.ops.call.dispatch import window, writable_in_place
+from vkpar.ops.call.windows import window, writable_in_place
 from vkpar.ops.reduce.passes import ceil_power, most_invocations, on_cpu
 from vkpar.vulkan.machine.physical import ALIGNMENT
 from vkpar.vulkan.memory.buffer import BufferRange

@@ -10,16 +10,8 @@ from vkpar.arrays.array import Array
 from vkpar.errors import InvalidUsageError
 from vkpar.ops.call import landing
 from vkpar.ops.call.call import Call, key_of, repeat
-from vkpar.ops.call.dispatch import (
-    INTEGERS,
-    SHORT,
-    check_arrays,
-    check_float,
-    check_number,
-    check_out,
-    check_overlap,
-    run_single,
-)
+from vkpar.ops.call.checks import INTEGERS, SHORT, check_arrays, check_float, check_number, check_out, check_overlap
+from vkpar.ops.call.dispatch import run_single
 from vkpar.ops.elementwise.shipped import SHIPPED
 from vkpar.ops.elementwise.ways import FEW_TESTS
 from vkpar.ops.reduce import reductions

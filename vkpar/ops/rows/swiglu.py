@@ -9,18 +9,8 @@ from vkpar.arrays.array import Array
 from vkpar.errors import InvalidUsageError
 from vkpar.ops.call import landing
 from vkpar.ops.call.call import Call, key_of, repeat
-from vkpar.ops.call.dispatch import (
-    FLOATS,
-    GROUP,
-    SHORT,
-    check_arrays,
-    check_float,
-    check_out,
-    check_overlap,
-    spans,
-    window,
-    writable_in_place,
-)
+from vkpar.ops.call.checks import FLOATS, SHORT, check_arrays, check_float, check_out, check_overlap
+from vkpar.ops.call.windows import GROUP, spans, window, writable_in_place
 
 
 def swiglu(gate: Array, up: Array, *, out: Array | None = None) -> Array:

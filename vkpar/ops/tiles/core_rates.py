@@ -28,7 +28,7 @@ from vkpar._version import __version__
 from vkpar.abi import matmul as abi
 from vkpar.abi.words import pack
 from vkpar.errors import DeviceLostError, OutOfMemoryError, UnsupportedError, VulkanError, within_limits
-from vkpar.ops.call.dispatch import FLOATS
+from vkpar.ops.call.checks import FLOATS
 from vkpar.ops.tiles import matvec, occupancy
 from vkpar.ops.tiles import streamed as few_cores
 from vkpar.vulkan import capturing, query

@@ -12,7 +12,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from vkpar.abi import matmul as abi
-from vkpar.ops.call.dispatch import SHORT
+from vkpar.ops.call.checks import SHORT
 from vkpar.ops.tiles import matvec, occupancy, streamed, tiled
 from vkpar.ops.tiles.core_rates import FEW_STEPS, Few, Rates, measured
 from vkpar.vulkan.pipelines import shader

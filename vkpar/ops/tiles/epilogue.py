@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Final
 from vkpar.abi import matmul as abi
 from vkpar.abi.words import pack
 from vkpar.errors import InvalidUsageError
-from vkpar.ops.call.dispatch import FLOATS, GROUP, check_float, spans, window
+from vkpar.ops.call.checks import FLOATS, check_float
+from vkpar.ops.call.windows import GROUP, spans, window
 
 if TYPE_CHECKING:
     from vkpar.arrays.array import Array

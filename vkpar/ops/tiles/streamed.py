@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from vkpar.abi import matmul as abi
-from vkpar.ops.call.dispatch import SHORT
+from vkpar.ops.call.checks import SHORT
 from vkpar.ops.tiles import occupancy
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -12,10 +12,11 @@ import numpy.typing as npt
 from vkpar.arrays.array import Array, copy
 from vkpar.comm.communicator import Communicator
 from vkpar.dtypes import DType
-from vkpar.errors import InvalidUsageError, UnsupportedError
+from vkpar.errors import InvalidUsageError, OperandError, UnsupportedError
 from vkpar.parallel.cut.exchange import Layout, Piece, pieces
 from vkpar.parallel.cut.split import Split
 from vkpar.parallel.cut.split import split as even_split
+from vkpar.unpickled import Fixed
 
 MIRRORED: Final = "mirrored"
 SPLIT: Final = "split"
@@ -23,7 +24,7 @@ PARTIAL: Final = "partial"
 STATES: Final = (MIRRORED, SPLIT, PARTIAL)
 
 
-class Sharded:
+class Sharded(Fixed):
     """One logical array over the ranks of a communicator; see :func:`shard`.
 
     It is in one of three states. ``mirrored``: every rank has all of it, bit for bit the same. ``split``: each rank has
@@ -64,6 +65,14 @@ class Sharded:
         self.axis = axis
         self.segments = tuple(segments)
         self._check()
+
+    def __bool__(self) -> NoReturn:
+        raise InvalidUsageError("a sharded array has no truth of its own: write x.numpy().any() or .all()")
+
+    def __eq__(self, other: object) -> NoReturn:
+        raise OperandError("sharded arrays are not compared: write x.numpy() == y.numpy()")
+
+    __hash__ = object.__hash__
 
     def _check(self) -> None:
         if self.state not in STATES or (self.state == SPLIT) != (self.axis is not None):
@@ -107,7 +116,7 @@ class Sharded:
     # ---- to the host ----
 
     def numpy(self) -> npt.NDArray[Any]:
-        """Return the whole array on the host, once all work that writes it is done (bfloat16 comes as uint16).
+        """Return the whole array on the host, once all work that writes it is done.
 
         Raises:
             InvalidUsageError: partial: a sum is owed, which :meth:`mirrored` makes; or closed.

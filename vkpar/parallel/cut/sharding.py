@@ -110,8 +110,6 @@ class _Source:
             self.shape, self._own = host.values.shape, host.dtype
             self._read = host.values.__getitem__
             self.dtype = wanted or host.dtype
-            if wanted == dtypes.bfloat16 and host.dtype == np.uint16:
-                self._own = dtypes.bfloat16  # bit patterns, as Device.array takes them
 
     def layout(
         self, comm: Communicator, axis: int, split: Split | Sequence[Split] | None, segments: Sequence[int]
@@ -161,18 +159,15 @@ class _Source:
         assert isinstance(self.dtype, DType)
         if self._own == self.dtype:
             return values
-        if self._own == dtypes.bfloat16:
-            values = dtypes.from_bfloat16(np.asarray(values), np.dtype(np.float32))
-        if self.dtype == dtypes.bfloat16:
-            return host_elements(values.astype(np.float32, copy=False), self.dtype).values
         with np.errstate(invalid="ignore", over="ignore"):
             made = values.astype(self.dtype.numpy, copy=False)
-        if self.dtype.is_float and made.dtype.itemsize < values.dtype.itemsize:
+        if self.dtype.is_float and made.dtype.itemsize <= values.dtype.itemsize:
             lost = np.isinf(made) & np.isfinite(values)
             if lost.any():
                 name = getattr(self._x, "name", "an array")
                 raise InvalidUsageError(
-                    f"{name} holds {values[lost][0]!s}, beyond the largest {self.dtype}: keep it in float32 or bfloat16"
+                    f"{name} holds {values[lost][0]!s}, beyond the largest {self.dtype}: keep it in float32"
+                    + (" or bfloat16" if self.dtype == dtypes.float16 else "")
                 )
         return made
 

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vkpar.dtypes import DType
-from vkpar.errors import InvalidUsageError
+from vkpar.errors import IndexingError, InvalidUsageError
 from vkpar.parallel.files.blocks import BlockFormat
 
 
@@ -45,7 +45,7 @@ class LazyTensor:
 
         Args:
             region: what NumPy's basic indexing takes; all by default. Of a quantised tensor slices alone; whole rows
-                are decoded, so ask for the rows that you need. bfloat16 comes as uint16.
+                are decoded, so ask for the rows that you need.
 
         Raises:
             InvalidUsageError: a region out of range; the file was closed.
@@ -62,7 +62,7 @@ class LazyTensor:
             columns = cut[-1] if len(cut) == len(self.shape) else slice(None)
             return values.reshape(*chosen.shape[:-1], self.shape[-1])[..., columns]
         except IndexError as error:
-            raise InvalidUsageError(f"{self.source}: {self.name} has shape {self.shape}: {error}") from error
+            raise IndexingError(f"{self.source}: {self.name} has shape {self.shape}: {error}") from error
 
     def blocks(self, start: int = 0, stop: int | None = None, rows: slice = slice(None)) -> npt.NDArray[np.uint8]:
         """Return the blocks of a quantised matrix as they lie in the file, (rows, bytes of a row), without a copy.

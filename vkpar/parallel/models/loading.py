@@ -13,7 +13,7 @@ from vkpar.arrays.array import Array
 from vkpar.comm.communicator import Communicator
 from vkpar.device import Device
 from vkpar.errors import InvalidUsageError, UnsupportedError
-from vkpar.ops.call.dispatch import FLOATS
+from vkpar.ops.call.checks import FLOATS
 from vkpar.ops.quantized.weights import KINDS
 from vkpar.parallel.cut.sharded import SPLIT, Sharded
 from vkpar.parallel.cut.sharding import shard
@@ -159,10 +159,8 @@ def _write(target: Array, tensor: LazyTensor, start: int, stop: int) -> None:
     for first in range(start, stop, step):
         last = min(first + step, stop)
         values = tensor.read(slice(first, last))
-        if tensor.dtype == dtypes.bfloat16 and tensor.kind is None:
-            values = dtypes.from_bfloat16(np.asarray(values), np.dtype(np.float32))
         with np.errstate(over="ignore", invalid="ignore"):
-            made = values if target.dtype == dtypes.bfloat16 else values.astype(target.dtype.numpy)
+            made = values.astype(target.dtype.numpy)
         if np.isinf(made).any() and not np.isinf(values).any():
             raise InvalidUsageError(
                 f"{tensor.source}: {tensor.name} has values beyond the largest {target.dtype}; keep the file's type"

@@ -12,6 +12,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from vkpar import dtypes
 from vkpar.errors import InvalidUsageError, UnsupportedError
 from vkpar.parallel.models import naming
 from vkpar.parallel.models.config import Config, Scaling
@@ -113,7 +114,7 @@ def write_folder(
 
 
 def _stored(tensor: F32, dtype: str) -> NDArray[Any]:
-    return tensor.astype(np.dtype(_package("ml_dtypes").bfloat16) if dtype == "bfloat16" else dtype)
+    return tensor.astype(dtypes.resolve(dtype).numpy)
 
 
 def train_tokenizer(text: str, vocabulary: int) -> Any:

@@ -124,6 +124,16 @@ class DeviceInfo:
     memory_types: tuple[tuple[int, int], ...] = field(repr=False)
     handle: Any = field(repr=False, compare=False)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out the driver's handle, which means something in this process alone."""
+        return {**self.__dict__, "handle": None}
+
+    def __copy__(self) -> DeviceInfo:
+        return self
+
+    def __deepcopy__(self, memo: object) -> DeviceInfo:
+        return self
+
     @property
     def is_cpu(self) -> bool:
         """True for a driver that runs on the host's processor."""

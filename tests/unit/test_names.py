@@ -1,0 +1,95 @@
+"""Names that NumPy and torch have and vkpar lacks say what to write; what type checkers see of those that it has."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from helpers.vulkan.infos import fake_info
+
+import vkpar
+from vkpar.arrays.array import Array
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("sin", 'vkpar.elementwise("y = sin(x)")(a)'),
+        ("clip", "vkpar.minimum(vkpar.maximum(a, low), high)"),
+        ("var", "(d * d).mean(axis)"),
+        ("dot", "vkpar.matmul(a, b)"),
+        ("zeros", "device.zeros(...)"),
+        ("open_device", "vkpar.open_devices(selector)[0]"),
+        ("linspace", "no attribute 'linspace'"),
+    ],
+)
+def test_names_of_the_module(name: str, words: str) -> None:
+    with pytest.raises(AttributeError) as caught:
+        getattr(vkpar, name)
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("var", "a - a.mean(axis"),
+        ("clip", "vkpar.maximum"),
+        ("exp", "vkpar.exp(a)"),
+        ("cpu", "a.numpy()"),
+        ("foo", "'foo'"),
+    ],
+)
+def test_names_of_arrays(name: str, words: str) -> None:
+    with pytest.raises(AttributeError) as caught:
+        getattr(object.__new__(Array), name)
+    assert words in str(caught.value)
+    assert not hasattr(Array, name)
+
+
+def test_device_infos_are_pickled_and_open_nothing() -> None:
+    info = fake_info(handle=object())
+    again = pickle.loads(pickle.dumps(info))  # without the handle, which none can pickle
+    assert again == info
+    assert again.handle is None
+    assert copy.copy(info) is copy.deepcopy(info) is info
+    with pytest.raises(vkpar.InvalidUsageError, match="enumerate_devices"):
+        vkpar.Device(again)
+
+
+PROGRAM = """\
+import vkpar
+device = vkpar.open_devices("llvmpipe")[0]
+a = device.zeros(3)
+one: vkpar.Array = vkpar.elementwise("y = x + 1")(a)
+into: vkpar.Array = vkpar.elementwise("y = x + 1")(a, out=a)
+y, z = vkpar.elementwise("y = x; z = x")(a)
+both: tuple[vkpar.Array, ...] = vkpar.elementwise("y = x; z = x")(a, out=(a, None))
+with vkpar.capture([device]) as graph:
+    a + y + z
+work: vkpar.Work = graph.launch()
+work.wait(1.0)
+with vkpar.Communicator([device]) as comm:
+    summed: vkpar.Work = comm.all_reduce([a])
+shape: tuple[int, ...] = a.shape
+"""
+
+
+@pytest.mark.slow
+def test_what_type_checkers_see(tmp_path: Path) -> None:
+    pytest.importorskip("mypy")
+    program = tmp_path / "program.py"
+
+    def found(text: str) -> str:
+        program.write_text(text)  # another process: mypy raises the recursion limit of its own
+        how = ["--strict", "--no-error-summary", "--config-file", "", "--follow-imports", "silent", str(program)]
+        return subprocess.run([sys.executable, "-m", "mypy", *how], capture_output=True, text=True, check=False).stdout
+
+    assert found(PROGRAM) == ""
+    wrong = found(PROGRAM + "a.shape = (3, 1)\nh: int = graph.launch()\n")
+    assert wrong.count("error:") == 2
+    assert '"shape"' in wrong
+    assert 'variable has type "int"' in wrong
