@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -83,13 +84,23 @@ class Call:
         self._steps: list[Step] = []
         self._views: dict[int, tuple[Array, Array]] = {}  # by identity: a view, and what of the call it is a view of
         self._tables: list[Array] = []
+        self._spare: list[Array] = []
         self._whole = True  # all of it is in the steps
 
     def temporary(self, shape: tuple[int, ...], dtype: DType) -> Array:
         """Return a new array for what one dispatch leaves to the next."""
+        nbytes = math.prod(shape) * dtype.itemsize
+        spare = next((array for array in self._spare if array.nbytes == nbytes), None)
+        if spare is not None:
+            self._spare.remove(spare)
+            return self.view(spare, Array(spare.storage, spare.byte_offset, shape, dtype))
         made = self.device.empty(shape, dtype)
         self._arrays.append(made)
         return made
+
+    def spare(self, array: Array) -> None:
+        """Let a temporary array serve the next one of as many bytes: what is sent runs in program order."""
+        self._spare.append(array)
 
     def table(self, array: Array) -> Array:
         """Return an array of :mod:`vkpar.ops.call.kept`, which later calls by the recipe bind, too."""

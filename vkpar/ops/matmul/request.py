@@ -191,9 +191,9 @@ def _check_accumulate(asked: Asked) -> None:
 def _check_kinds(asked: Asked) -> None:
     """Check that all are arrays, or weights, of one device, and nothing is closed."""
     a, b = asked.a, asked.b
-    if isinstance(a, Quantized):
-        raise InvalidUsageError("matmul: quantised weights are the second operand: matmul(x, q, transpose_b=True)")
     quantized = isinstance(b, Quantized)
+    if quantized and isinstance(a, Quantized):
+        raise InvalidUsageError("matmul: quantised weights are the second operand: matmul(x, q, transpose_b=True)")
     if quantized and not asked.transpose_b:
         raise InvalidUsageError(
             f"matmul: quantised weights {b.shape} are multiplied by as they lie, rows by columns: "

@@ -95,6 +95,10 @@ def _packed(call: Call, request: Request) -> None:
     parts = replace(request, a=a, b=b, out=out, transpose_a=transpose_a)
     record(call, replace(parts, follows=Epilogue(bias, follows.activation, residual)))
     landing.land(call, out, request.out)
+    given = {id(array.storage) for array in (request.a, request.out, *request.extras)}
+    for array in (a, out, bias, residual):
+        if array is not None and id(array.storage) not in given:
+            call.spare(array)
 
 
 def _turns(request: Request) -> tuple[bool, bool]:
