@@ -195,7 +195,7 @@ import importlib, logging, sys, time
 sys.path.insert(0, sys.argv[2])
 import pytest
 import vkpar
-from closing import MAKERS, Faults
+from helpers.process.closing import MAKERS, Faults
 
 logging.basicConfig(stream=sys.stdout, format="%(message)s")
 for name, value in (("vkpar.vulkan.device", "_DRAIN_SECONDS"), ("vkpar.graph.local", "_DRAIN_SECONDS"),

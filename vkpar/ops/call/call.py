@@ -197,7 +197,8 @@ class Call:
         )
         self._whole = plan is not None
         if plan is not None:
-            self._steps.append((plan, numbers, shifts if any(shifts) else ()))
+            direct = not any(shifts) and any(known is arrays[-1] for known in self._arrays)
+            self._steps.append((plan, numbers, () if direct else shifts))
 
     def copy(self, source: Array, target: Array) -> None:
         """Copy an array of the call to another, elements lying side by side in both, in program order."""
