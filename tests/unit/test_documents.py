@@ -9,6 +9,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
+CONTRIBUTING = ROOT / "CONTRIBUTING.md"
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.rglob("*.md"))]
 LINK = re.compile(r"\]\(([^)#\s]*)(?:#([^)\s]*))?\)")
 CODE = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
@@ -27,6 +28,11 @@ def _text(page: Path) -> str:
 def _anchors(page: Path) -> set[str]:
     titles = re.findall(r"^#+ (.*)$", _text(page), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def _section(title: str) -> str:
+    """Return a section of CONTRIBUTING, up to the next one."""
+    return CONTRIBUTING.read_text().split(f"\n## {title}\n")[1].split("\n## ")[0]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=_name)
@@ -71,3 +77,29 @@ def test_sources_name_pages_that_exist() -> None:
             found += 1
             assert (ROOT / named).exists(), f"{_name(source)}: {named}"
     assert found > 5
+
+
+def test_contributing_is_short() -> None:
+    assert CONTRIBUTING.stat().st_size <= 12 * 1024
+
+
+def test_contributing_pictures_every_module_at_the_top() -> None:
+    picture = _section("Floors and rooms")
+    tops = {path.stem for path in (ROOT / "vkpar").iterdir() if path.is_dir() or path.suffix == ".py"}
+    assert tops - set(re.findall(r"\w+", picture)) <= {name for name in tops if name.startswith("_")}
+
+
+def test_contributing_has_a_row_a_room() -> None:
+    rooms = [row.split("|")[1] for row in _section("A row a room").splitlines() if row.startswith("| ")]
+    named = re.findall(r"`([\w/]+/)`", _section("A row a room"))
+    assert len(rooms) < 50
+    for package in (ROOT / "vkpar").glob("*/**/__init__.py"):
+        folder = package.parent.relative_to(ROOT / "vkpar").as_posix()
+        assert folder == "spirv" or f"{folder}/" in named, folder
+
+
+def test_contributing_names_what_exists() -> None:
+    """Rows name what lies in ``vkpar/`` or beside it, recipes whole paths."""
+    for title, roots in (("A row a room", (ROOT, ROOT / "vkpar")), ("Recipes", (ROOT,))):
+        for path in re.findall(r"`([\w.*-]+/[\w./*-]*)`", _section(title)):
+            assert any(list(root.glob(path.rstrip("/"))) for root in roots), path
