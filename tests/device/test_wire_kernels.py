@@ -193,7 +193,7 @@ def _at(slot: int | None) -> int:
 
 
 def _decoded(payload: Numbers, tail: Numbers, form: wires.Format, dtype: str) -> Numbers:
-    """Return what a slot's bytes stand for, as docs/algorithms.md describes them."""
+    """Return what a slot's bytes stand for, as docs/wires.md describes them."""
     if form is wires.WORD:
         return payload.view(dtype if dtype in INTEGERS else np.float32)
     if form is wires.BHALF:

@@ -168,7 +168,7 @@ def test_means_that_no_module_scales_stay_as_they_are(rig: Rig) -> None:
 def sentences(count: int, words: int) -> tuple[str, ...]:
     """Short sentences of the project's own pages."""
     found = []
-    for page in sorted((ROOT / "docs").glob("*.md")):
+    for page in sorted((ROOT / "docs").rglob("*.md")):
         text = re.sub(r"```.*?```|^\|.*?$|^#.*?$|^ {4}.*?$", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
         found += [
             " ".join(part.split()) for part in re.split(r"(?<=[.:;])\s+", text) if 4 <= len(part.split()) <= words

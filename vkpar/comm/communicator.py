@@ -195,7 +195,7 @@ class Communicator(Fixed, Unpickled):
         On their way sums and averages of float32 are rounded to half precision, unless the wire is ``f32``. A sum over
         n ranks on the ``f16`` wire differs from the true one by at most ((1 + 1/2000)^n - 1) (A + L / 2^27), which is
         about n/2000 of A: A is the sum of the magnitudes that the ranks give for the element, and L that of each rank's
-        largest one in its block of 256. On the ``f32`` wire it differs by at most n/2^24 of A. docs/algorithms.md
+        largest one in its block of 256. On the ``f32`` wire it differs by at most n/2^24 of A. docs/wires.md
         derives both bounds, and those of the other wires; numbers below 2^-126 may be taken for zero.
 
         Args:

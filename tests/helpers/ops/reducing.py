@@ -15,7 +15,7 @@ this holds for every wire; only what some drivers do with numbers below 2^-126, 
 - ``bf16``: 8 significand bits and float32's exponents, so 2^-8 |v|, and 2^-126 where subnormals are flushed.
 - ``q8``: max(M, 2^-118) / 251, in blocks of 32. The scale S is m/126, with m being M rounded up to 13 bits, and
   values are multiplied by W = 126/m, rounded down in steps of 1/516096 at most. The code is the whole number next to
-  v W: half of S off, which is m/252, and v (1 - W S) besides, of which docs/algorithms.md shows that they stay below.
+  v W: half of S off, which is m/252, and v (1 - W S) besides, of which docs/wires.md shows that they stay below.
 - ``f32`` adds nothing. Halves travel as they are, or in float32; their result is rounded once.
 
 **Error of a result.** The same schedule is run on pairs of a number and a bound of its error (``Errors``). A sum adds
