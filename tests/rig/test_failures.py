@@ -20,8 +20,7 @@ from helpers.process.children import child_environment, run_child
 from helpers.vulkan.parking import parked
 
 import vkpar
-from vkpar import CommunicatorError, DeviceLostError, WaitTimeoutError, env
-from vkpar.comm.engine import closing
+from vkpar import CommunicatorError, DeviceLostError, WaitTimeoutError, env, timeouts
 from vkpar.comm.record import program, score
 from vkpar.comm.rig.arena import Arena
 from vkpar.comm.rig.transports import staged
@@ -186,7 +185,7 @@ def test_an_error_in_the_bridge_is_noticed_by_itself(rigs: Rigs, monkeypatch: py
 
 def test_a_device_that_never_drains_is_given_up(mixed: list[vkpar.Device], monkeypatch: pytest.MonkeyPatch) -> None:
     """The waiting reader gets a typed error; the other devices go on."""
-    monkeypatch.setattr(closing, "_PATIENCE", 0.4)
+    monkeypatch.setattr(timeouts, "CLOSE_SECONDS", 0.4)
     stuck, sane = mixed[2], mixed[:2]
     comm = vkpar.Communicator(mixed, timeout=0.4)
     arrays = ones(mixed)
@@ -213,9 +212,8 @@ ENDLESS = """
     import sys, time
     import numpy as np
     import vkpar
-    from vkpar.comm.engine import closing
-    from vkpar.vulkan import device as logical
-    closing._PATIENCE = logical._DRAIN_SECONDS = 0.5
+    from vkpar import timeouts
+    timeouts.CLOSE_SECONDS = timeouts.DRAIN_SECONDS = 0.5
     devices = vkpar.open_devices(sys.argv[1])
     endless = vkpar.Kernel(devices[-1], '''
         #version 450

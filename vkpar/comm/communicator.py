@@ -25,6 +25,7 @@ from vkpar.comm.rig.links import Link
 from vkpar.comm.tune import measure, opening
 from vkpar.device import Device, close_orphans
 from vkpar.errors import CommunicatorError
+from vkpar.timeouts import COLLECTIVE_SECONDS
 from vkpar.unpickled import Unpickled
 
 
@@ -74,7 +75,7 @@ class Communicator(Unpickled):
         wire: str | None = None,
         algorithm: str = "auto",
         transport: str | Sequence[str] = "auto",
-        timeout: float = 30.0,
+        timeout: float = COLLECTIVE_SECONDS,
         deterministic: bool = False,
     ) -> None:
         close_orphans()

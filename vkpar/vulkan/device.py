@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from typing import Any
 
-from vkpar import env
+from vkpar import env, timeouts
 from vkpar.errors import DeviceLostError
 from vkpar.timeouts import Deadline
 from vkpar.vulkan import api, bulk, capturing
@@ -35,7 +35,6 @@ from vkpar.vulkan.staging import Load, Staging
 from vkpar.vulkan.stream import Stream, pushes
 
 _log = logging.getLogger("vkpar")
-_DRAIN_SECONDS = 30.0
 _BARRIERS = "barriers"
 _RATES = {"discrete": 1000}  # bytes a nanosecond that kernels move, by the kind of device; estimates
 _numbers = itertools.count(1)
@@ -374,7 +373,7 @@ class LogicalDevice:
         refused = self.stream.abandon()
         if refused is not None:
             _log.error("%s is closed with work that its driver has refused: %s", self.label, refused)
-        if not self._drained and drain(queues, [queue.last for queue in queues], _DRAIN_SECONDS):
+        if not self._drained and drain(queues, [queue.last for queue in queues], timeouts.DRAIN_SECONDS):
             self.quarantine()
             return
         self._drained = True

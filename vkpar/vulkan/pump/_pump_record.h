@@ -7,7 +7,6 @@
 #define VKPAR_PUMP_RECORD_H
 
 #include "_pump_types.h"
-#include "_pump_launch_api.h"
 
 enum { SPANS = 96 };                     /* touched ranges that are told apart between two barriers */
 enum { SETS = 64, DESCRIPTORS = 256 };   /* of a descriptor pool, where the driver has no push descriptors */

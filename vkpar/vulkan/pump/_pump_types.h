@@ -10,12 +10,13 @@
 #include <string.h>
 #include <time.h>
 
+#include "_pump_api.h"
+
 enum { SUCCESS = 0, TIMEOUT = 2, OUT_OF_HOST_MEMORY = -1, UNKNOWN = -13 };
 enum { STYPE_SUBMIT_INFO = 4, STYPE_TIMELINE_SUBMIT = 1000207003, STYPE_WAIT = 1000207004, STYPE_SIGNAL = 1000207005 };
 enum { STAGE_ALL_COMMANDS = 0x00010000 };
 enum { HISTOGRAM = 128 };                /* four buckets per power of two of a nanosecond, see bucket_ns in pump.py */
 enum { WAITS = 2 };                      /* a batch has at most so many waits more than there are ranks */
-static const uint64_t SLICE_NS = 100000000ull;
 /* A wait's first part, and how long is slept in it at a time: about 60 us with the kernel's own delay. */
 static const uint64_t NAPPING_NS = 20000000ull;
 #define NAP_NS 10000
@@ -43,7 +44,7 @@ typedef int32_t (*wait_fn)(void *, const wait_info *, uint64_t);
 typedef int32_t (*signal_fn)(void *, const signal_info *);
 typedef int32_t (*counter_fn)(void *, uint64_t, uint64_t *);
 
-typedef struct vkp_queue {
+struct vkp_queue {
     void *device, *queue;
     uint64_t timeline, last;             /* last: the highest value that a submitted batch will signal; Python reads it
                                             without a lock; the open buffer's counts, too */
@@ -58,7 +59,7 @@ typedef struct vkp_queue {
     int naps;                            /* the driver wakes blocked threads late */
     uint64_t awaited, since;             /* the value last waited for, and when that began */
     submit_fn submit; wait_fn wait; signal_fn signal; counter_fn counter;
-} vkp_queue;
+};
 
 /* dst's entry waits until src's timeline has value and then, unless slot is NO_SLOT, until that slot was copied. */
 typedef struct { uint64_t value, entry; uint32_t src, dst, slot; } need;
@@ -89,7 +90,7 @@ typedef struct {
     int32_t result;
 } sender;
 
-typedef struct vkp_group {
+struct vkp_group {
     uint32_t n, nslots;
     vkp_queue **queues;
     uint64_t *native;                    /* [dst * n + src]: src's timeline on dst's device, 0 where bridged */
@@ -108,11 +109,11 @@ typedef struct vkp_group {
     pthread_mutex_t lock;
     int stop, aborted;
     int32_t error;                       /* Python reads it without the lock */
-    uint64_t spin_ns;
+    uint64_t spin_ns, slice_ns;          /* a bridge's wait for a value: what spins first, and the longest piece after */
     uint64_t bridges, spins, blocks, copies, copied_bytes, histogram[HISTOGRAM];
-} vkp_group;
+};
 
-typedef struct vkp_program {
+struct vkp_program {
     vkp_group *group;
     uint32_t nbatches;
     uint32_t *rank, *read_start, *reads, *write_start, *writes;
@@ -125,7 +126,7 @@ typedef struct vkp_program {
     need *needs;                         /* of the batch that is being built: what its rank's bridge is to wait for */
     uint32_t nneeds;
     int is_sent;                         /* a thread has it, and uses what is in here */
-} vkp_program;
+};
 
 static uint64_t now_ns(void) {
     struct timespec t;

@@ -9,6 +9,7 @@ from types import ModuleType
 from typing import Any
 
 from vkpar.errors import CommunicatorError, OutOfMemoryError, UnsupportedError
+from vkpar.timeouts import SLICE_NS
 from vkpar.vulkan import api
 from vkpar.vulkan.pump.ports import HISTOGRAM_BUCKETS, Batch, BridgeStats, QueueHandles, enqueue_lock
 
@@ -188,7 +189,7 @@ class CGroup:
         Raises:
             CommunicatorError: the system starts no thread.
         """
-        error = self._c.lib.vkp_group_start(self.handle, spin_ns)
+        error = self._c.lib.vkp_group_start(self.handle, spin_ns, SLICE_NS)
         if error:
             raise CommunicatorError(f"cannot start a bridge thread: errno {error}")
 
