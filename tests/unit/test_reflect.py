@@ -42,7 +42,7 @@ def test_shipped_kernels(kernel: str) -> None:
     assert 1 <= math.prod(found.entries["main"].local_size) <= 1024
     shared = 33 << 10 if kernel.startswith("matvec_send_rows1024") else 32 << 10  # taken where the device has so much
     assert found.entries["main"].shared_nbytes <= shared
-    newest = (1, 6) if kernel.startswith(("attention_cores2", "matmul_coop2")) else (1, 5)
+    newest = (1, 6) if kernel.startswith("attention_cores2") else (1, 5)
     assert found.version <= newest  # 1.6 is for devices with Vulkan 1.3
     doubles = ["Float64"] if "_f64_" in kernel else []  # loaded where devices have that
     if "_texel_" in kernel:  # for devices that read texels and add up over subgroups; others never load it
