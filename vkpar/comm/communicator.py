@@ -168,9 +168,7 @@ class Communicator(Unpickled):
         """Return counters: collectives, cached command buffers, and the bridge's work.
 
         ``bridge_latency_ns`` counts bridged waits by the time from seeing a source's value to signalling: keys are the
-        lower edges of the classes, in ns. With ``VKPAR_DEBUG=wire``, ``wire_largest_error`` is the largest absolute
-        error of any float32 that was encoded, and ``wire_scaled_blocks`` the number of blocks of 256 that plain
-        float16 could not hold; reading them waits for pending collectives.
+        lower edges of the classes, in ns.
 
         Raises:
             InvalidUsageError: the communicator is closed.

@@ -18,7 +18,8 @@ from vkpar.ops.call.dispatch import writable_in_place as writable
 from vkpar.ops.elementwise.cast import cast
 from vkpar.ops.matmul import dense, few
 from vkpar.ops.matmul.request import adds_in_place, check_device, check_result, residual_of, result_type
-from vkpar.ops.quantized.weights import KINDS, Quantized
+from vkpar.ops.quantized.kinds import KINDS
+from vkpar.ops.quantized.weights import Quantized
 from vkpar.ops.rows.normed import Normed
 from vkpar.ops.rows.norms import rms_norm
 from vkpar.ops.rows.swiglu import swiglu

@@ -14,7 +14,7 @@ import numpy as np
 
 from vkpar import dtypes
 from vkpar.errors import WeightsError
-from vkpar.parallel.files.blocks import FORMATS
+from vkpar.ops.quantized.kinds import FORMATS
 from vkpar.parallel.files.lazy import LazyTensor
 from vkpar.parallel.files.mapped import MappedFile, Place, check_places
 
@@ -52,7 +52,7 @@ _PLAIN: Final = {
     28: "float64",
     30: "bfloat16",
 }
-_BLOCKS: Final = {2: "q4_0", 3: "q4_1", 6: "q5_0", 7: "q5_1", 8: "q8_0", 12: "q4_k", 13: "q5_k", 14: "q6_k"}
+_BLOCKS: Final = {form.number: form for form in FORMATS.values()}
 
 
 def tensors_of(file: MappedFile) -> tuple[dict[str, LazyTensor], dict[str, Any]]:
@@ -109,15 +109,15 @@ def _placed(file: MappedFile, infos: list[Info], end: int, alignment: int) -> di
             raise WeightsError("is there twice" if name else "a tensor without a name", file.path, name)
         if offset % alignment:
             raise WeightsError(f"its offset {offset} is no multiple of {alignment}: damaged", file.path, name)
-        kind = FORMATS[_BLOCKS[code]] if code in _BLOCKS else None
+        kind = _BLOCKS.get(code)
         dtype = dtypes.resolve(_PLAIN.get(code, "float32"))
         if kind is None and code not in _PLAIN:
-            known = ", ".join(name.upper() for name in (*_PLAIN.values(), *_BLOCKS.values()))
+            known = ", ".join(name.upper() for name in (*_PLAIN.values(), *FORMATS))
             raise WeightsError(f"is of ggml's type {code}; vkpar reads {known}: convert the model", file.path, name)
-        if kind is not None and (not shape or shape[-1] % kind.elements):
-            raise WeightsError(f"rows of {shape} are no blocks of {kind.elements} ({kind})", file.path, name)
+        if kind is not None and (not shape or shape[-1] % kind.block):
+            raise WeightsError(f"rows of {shape} are no blocks of {kind.block} ({kind})", file.path, name)
         size = math.prod(shape)
-        nbytes = size * dtype.itemsize if kind is None else size // kind.elements * kind.nbytes
+        nbytes = size * dtype.itemsize if kind is None else size // kind.block * kind.nbytes
         place = Place(first + offset, first + offset + nbytes, name)
         places.append(place)
         found[name] = _tensor(file, place, shape, dtype, kind)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from vkpar import dtypes
 from vkpar.ops.quantized import scratch
-from vkpar.parallel.files.blocks import FORMATS
+from vkpar.ops.quantized.kinds import FORMATS
 from vkpar.parallel.plan.spec import ModelSpec
 from vkpar.vulkan.memory.memtypes import DEVICE, heap_of
 from vkpar.vulkan.memory.pool import padded

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from vkpar import dtypes
 from vkpar.errors import InvalidUsageError, WeightsError
-from vkpar.parallel.files.blocks import FORMATS
+from vkpar.ops.quantized.kinds import FORMATS
 from vkpar.parallel.plan.states import Step
 
 _MOST: Final = 1 << 24
@@ -180,7 +180,7 @@ def stored(kind: str, elements: int) -> int:
     """
     form = FORMATS.get(kind)
     if form is not None:
-        return -(-elements // form.elements) * form.nbytes
+        return -(-elements // form.block) * form.nbytes
     return elements * dtypes.resolve(kind).itemsize
 
 
