@@ -163,9 +163,11 @@ def test_every_wire_has_the_kernels_that_send_and_gather_it() -> None:
 
 def test_what_people_read_names_every_wire() -> None:
     said = vkpar.Communicator.__doc__ or ""
+    page = (Path(__file__).parents[2] / "docs" / "collectives.md").read_text()
     setting = next(field for field in dataclasses.fields(env.Environment) if field.name == "wire")
     for name, wire in WIRES.items():
         assert f"``{name}``" in said
+        assert f"`{name}`" in page
         assert f"{name} ({wire.meaning})" in setting.metadata["meaning"]
         assert testing.wire_of(name) is wire
     assert tuple(WIRES) == wires.NAMES == setting.metadata["choices"]

@@ -46,28 +46,16 @@ FORMATS: Final = {
     made.name: made
     for made in (
         Kind(
-            *("q8_0", 8, 32, 34, blocks.q8_0, 16, _HALF, 1),
-            terms=1,
-            largest=127,
-            turns=2,
-            least_rows=3,
-            spreads=((32, 2, 4), (32, 2, 8), (64, 1, 8), (32, 2, 8)),
+            "q8_0", 8, 32, 34, blocks.q8_0, chunk=16, scales=_HALF, per_block=1, terms=1, largest=127, turns=2,
+            least_rows=3, spreads=((32, 2, 4), (32, 2, 8), (64, 1, 8), (32, 2, 8)),
         ),
         Kind(
-            *("q4_0", 2, 32, 18, blocks.q4_0, 32, _HALF, 1),
-            terms=1,
-            largest=8,
-            turns=2,
-            least_rows=2,
-            spreads=((16, 1, 8), (16, 1, 8), (16, 1, 2), (16, 1, 4)),
+            "q4_0", 2, 32, 18, blocks.q4_0, chunk=32, scales=_HALF, per_block=1, terms=1, largest=8, turns=2,
+            least_rows=2, spreads=((16, 1, 8), (16, 1, 8), (16, 1, 2), (16, 1, 4)),
         ),
         Kind(
-            *("q4_k", 12, 256, 144, blocks.q4_k, 32, _WORD, 4),
-            terms=2,
-            largest=15 * 63,
-            turns=1,
-            least_rows=2,
-            spreads=((64, 1, 4), (16, 1, 8), (16, 1, 2), (16, 1, 4)),
+            "q4_k", 12, 256, 144, blocks.q4_k, chunk=32, scales=_WORD, per_block=4, terms=2, largest=15 * 63, turns=1,
+            least_rows=2, spreads=((64, 1, 4), (16, 1, 8), (16, 1, 2), (16, 1, 4)),
         ),
         BlockFormat("q4_1", 3, 32, 20, blocks.q4_1),
         BlockFormat("q5_0", 6, 32, 22, blocks.q5_0),
@@ -75,5 +63,5 @@ FORMATS: Final = {
         BlockFormat("q5_k", 13, 256, 176, blocks.q5_k),
         BlockFormat("q6_k", 14, 256, 210, blocks.q6_k),
     )
-}
+}  # fmt: skip
 KINDS: Final = {name: form for name, form in FORMATS.items() if isinstance(form, Kind)}
