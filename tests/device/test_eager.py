@@ -89,7 +89,7 @@ def test_synchronizing_at_any_time_changes_nothing(device: vkpar.Device) -> None
 SYNCHRONIZATION = """
 import sys
 sys.path.insert(0, sys.argv[1])
-from eager import OnDevice, OnHost, program, run
+from helpers.ops.eager import OnDevice, OnHost, program, run
 import vkpar
 from vkpar.vulkan.pipelines.kernel import Pipeline
 

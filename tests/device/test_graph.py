@@ -188,7 +188,7 @@ def test_arrays_over_several_buffers(reopen: Callable[..., vkpar.Device]) -> Non
 SYNCHRONIZATION = """
 import sys
 sys.path.insert(0, sys.argv[1])
-from graphs import Machine, check, program
+from helpers.graph.graphs import Machine, check, program
 import vkpar
 (device,) = vkpar.open_devices(sys.argv[2])
 for seed in range(12):

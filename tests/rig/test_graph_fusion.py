@@ -475,7 +475,7 @@ def test_debug_checks(rigs: Rigs, debug: str) -> None:
 SYNCHRONIZATION = """
 import sys
 sys.path.insert(0, sys.argv[1])
-from fusing import Sum, force_gpu
+from helpers.graph.fusing import Sum, force_gpu
 import vkpar
 
 force_gpu(setattr)

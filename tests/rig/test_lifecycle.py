@@ -75,7 +75,7 @@ def test_opening_and_closing_leaves_nothing() -> None:
     check(
         f"""
         sys.path.insert(0, {str(Path(__file__).parents[1])!r})
-        from handles import held
+        from helpers.vulkan.handles import held
         devices = rig()
         arrays = ones(devices)
 
