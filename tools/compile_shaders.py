@@ -3,6 +3,8 @@
 
 A source is one kernel, or several when it holds a line ``// variants: small: TILE=32 | large: TILE=128 FAST``:
 each variant is the kernel ``<stem>_<variant>``, compiled with those macros defined. Several such lines multiply.
+A line ``// variants of wires: OUT_WIRE`` has a variant for each row of a table of the package, see :data:`TABLES`,
+which gives those macros their values.
 
 A line ``// target: vulkan1.3`` names another target than Vulkan 1.2. A line ``// needs: cooperative_matrix | bf16:
 bfloat16`` names what devices must have for it (the names of VKPAR_WITHOUT), of all variants and of those named; the
@@ -28,6 +30,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Final
 
 ROOT = Path(__file__).resolve().parent.parent
 MANIFEST = "manifest.json"
@@ -36,8 +39,9 @@ NEWER = ROOT / ".cache" / "glslang" / "bin"
 _NEWEST_KNOWN = 16  # major version of the first glslang that compiles all kernels
 PRELUDE = "elementwise.glsl"
 _PRELUDE_SOURCE = "common/elementwise.glsl"
+ACTIVATIONS = "common/activations.glsl"
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+"([^"]+)"', re.MULTILINE)
-_VARIANTS = re.compile(r"^//[ \t]*variants:(.*)$", re.MULTILINE)
+_VARIANTS = re.compile(r"^//[ \t]*variants(?:[ \t]+of[ \t]+([\w ]+))?:(.*)$", re.MULTILINE)
 _TARGET = re.compile(r"^//[ \t]*target:[ \t]*(\S+)[ \t]*$", re.MULTILINE)
 _NEEDS = re.compile(r"^//[ \t]*needs:(.*)$", re.MULTILINE)
 
@@ -97,6 +101,37 @@ def generated() -> list[Kernel]:
     ]
 
 
+def activations() -> str:
+    """Return the GLSL of the functions that follow products, from the package's table of them."""
+    from vkpar.ops.elementwise.expressions import OF_FLOATS
+    from vkpar.ops.tiles.epilogue import ACTIVATIONS as CODES
+
+    functions = {name: f"f_{name}" if name in OF_FLOATS else f"f_{name}_float" for name in CODES}
+    codes = "".join(f"const uint {name.upper()} = {code}u;\n" for name, code in CODES.items())
+    cases = " else ".join(
+        f"if (kind == {name.upper()}) {{\n        EACH({function})\n    }}" for name, function in functions.items()
+    )
+    return f"""\
+// What a product's epilogue applies to each element: functions of elementwise expressions, four at a time. Written by
+// tools/compile_shaders.py, of the activations in vkpar/ops/elementwise/expressions.py.
+#ifndef VKPAR_ACTIVATIONS_GLSL
+#define VKPAR_ACTIVATIONS_GLSL
+
+#include "functions.glsl"
+
+{codes}
+#define EACH(F) y = vec4(F(x.x), F(x.y), F(x.z), F(x.w));
+
+vec4 activated(uint kind, vec4 x) {{
+    vec4 y = x;
+    {cases}
+    return y;
+}}
+
+#endif
+"""
+
+
 def flattened(source: Path, shaders: Path) -> str:
     """Return a source with what it includes in place, each file once, and without comments but those of "//:"."""
     seen: set[Path] = set()
@@ -121,7 +156,7 @@ def flattened(source: Path, shaders: Path) -> str:
 def _variants(source: Path) -> Iterator[Kernel]:
     """Yield the kernels of a source: the product of its variants lines, in whatever order they stand."""
     text = source.read_text()
-    axes = [_axis(source, match.group(1)) for match in _VARIANTS.finditer(text)]
+    axes = [_axis(source, *match.groups()) for match in _VARIANTS.finditer(text)]
     target = _TARGET.search(text)
     for chosen in itertools.product(*axes):
         names = [name for name, _ in chosen]
@@ -144,7 +179,49 @@ def _needs(text: str, variants: Sequence[str]) -> tuple[str, ...]:
     return tuple(needs)
 
 
-def _axis(source: Path, text: str) -> list[tuple[str, tuple[str, ...]]]:
+def _of_wires() -> Iterator[tuple[str, tuple[str, ...], tuple[str, ...]]]:
+    from vkpar.abi.formats import WIRES, WORD
+
+    for wire in WIRES.values():
+        yield wire.format.name, (wire.format.code,), ("DIRECT",) if wire.format is WORD else ()
+
+
+def _of_what_goes_on() -> Iterator[tuple[str, tuple[str, ...], tuple[str, ...]]]:
+    from vkpar.abi.formats import ELEMENTS, finals
+
+    for name, element in ELEMENTS.items():
+        for form in () if element.in_words else finals(name):
+            yield f"{name}_{form.name}", (element.code, form.code), element.macros
+
+
+def _of_sums() -> Iterator[tuple[str, tuple[str, ...], tuple[str, ...]]]:
+    from vkpar.abi.formats import ELEMENTS, sums
+
+    for name, element in ELEMENTS.items():
+        for come, go in sums(name):
+            yield f"{name}_{come.name}_{go.name}", (element.code, come.code, go.code), element.macros
+
+
+def _of_kinds() -> Iterator[tuple[str, tuple[str, ...], tuple[str, ...]]]:
+    from vkpar.ops.quantized.kinds import KINDS
+
+    for name in KINDS:
+        yield name, (name.upper(),), ()
+
+
+# By what a line calls them: a variant's name, the values of the macros that the line names, and more macros.
+TABLES: Final = {"wires": _of_wires, "what goes on": _of_what_goes_on, "sums": _of_sums, "kinds": _of_kinds}
+
+
+def _axis(source: Path, table: str | None, text: str) -> list[tuple[str, tuple[str, ...]]]:
+    """Return the variants of a line, with their macros."""
+    if table is not None:
+        if table not in TABLES:
+            raise BuildError(f"{source.name}: there are no variants of {table!r}, but of {', '.join(TABLES)}")
+        macros = text.split()
+        return [
+            (name, (*map("=".join, zip(macros, values, strict=True)), *more)) for name, values, more in TABLES[table]()
+        ]
     axis = []
     for item in text.split("|"):
         name, colon, defines = item.strip().partition(":")
@@ -403,8 +480,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         own = options.output.resolve() == (ROOT / "vkpar" / "spirv").resolve()
         if options.check:
             problems = check(options.shaders, options.output, generated() if own else ())
+            if own and activations() != _read(options.shaders / ACTIVATIONS):
+                problems.append(f"{ACTIVATIONS}: stale: it is not made of the table of activations")
             print("\n".join(problems) or "every kernel matches its source")
             return 1 if problems else 0
+        if own and activations() != _read(options.shaders / ACTIVATIONS):
+            (options.shaders / ACTIVATIONS).write_text(activations())
         write_prelude(options.shaders, options.output)
         names = build(options.shaders, options.output, options.all, options.compiler, generated() if own else ())
     except BuildError as error:

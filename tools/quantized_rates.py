@@ -22,7 +22,7 @@ import vkpar
 from vkpar.bench import matmul
 from vkpar.bench.commands import whole
 from vkpar.ops.matmul import cores, dots, few
-from vkpar.ops.quantized.weights import KINDS
+from vkpar.ops.quantized.kinds import KINDS
 from vkpar.testing import gamma
 
 _CACHED = 256 << 20  # bytes of weights that are gone around

@@ -102,7 +102,7 @@ def test_mapped_transports(rig: Open, letters: str, transport: Any) -> None:
         run(comm, seed)
 
 
-@pytest.mark.parametrize("debug", ["barriers", "alignment", "memory", "slots", "wire"])
+@pytest.mark.parametrize("debug", ["barriers", "alignment", "memory", "slots"])
 def test_the_checks_change_nothing(rigs: Rigs, debug: str) -> None:
     with env.override(debug=debug):
         devices = fresh_devices(rigs, "LS")

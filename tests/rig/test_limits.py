@@ -195,12 +195,11 @@ import importlib, logging, sys, time
 sys.path.insert(0, sys.argv[2])
 import pytest
 import vkpar
+from vkpar import timeouts
 from helpers.process.closing import MAKERS, Faults
 
 logging.basicConfig(stream=sys.stdout, format="%(message)s")
-for name, value in (("vkpar.vulkan.device", "_DRAIN_SECONDS"), ("vkpar.graph.local", "_DRAIN_SECONDS"),
-                    ("vkpar.comm.engine.closing", "_PATIENCE")):
-    setattr(importlib.import_module(name), value, 0.3)
+timeouts.DRAIN_SECONDS = timeouts.CLOSE_SECONDS = 0.3
 patch = pytest.MonkeyPatch()
 faults = Faults(patch)
 devices = vkpar.open_devices(sys.argv[1] + "*2")

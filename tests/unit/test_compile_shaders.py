@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
 import shutil
 import sys
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+
+from vkpar.abi.formats import ELEMENTS, WIRES
+from vkpar.ops.elementwise.expressions import ACTIVATIONS
+from vkpar.ops.quantized.kinds import KINDS
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -240,3 +245,40 @@ def test_without_the_newer_compiler_the_error_says_how_to_get_it(tree: Tree, mon
     monkeypatch.setattr(tool, "find_compiler", lambda wanted=None: old)
     with pytest.raises(tool.BuildError, match=r"glslang 11:12\.0\.0 .* tools/lib/glslang\.sh"):
         tool.build(tree.shaders, tree.output)
+
+
+def test_variants_of_tables(tmp_path: Path) -> None:
+    """A row more is a kernel more."""
+    source = tmp_path / "many.comp"
+    source.write_text("// variants: one: N=1\n// variants of wires: OUT_WIRE\n" + KERNEL)
+    found = {kernel.name: kernel.defines for kernel in tool.find_kernels(tmp_path)}
+    assert found == {
+        f"many_one_{wire.format.name}": ("N=1", f"OUT_WIRE={wire.format.code}", *["DIRECT"] * (name == "f32"))
+        for name, wire in WIRES.items()
+    }
+    source.write_text("// variants of kinds: KIND\n" + KERNEL)
+    assert [kernel.defines for kernel in tool.find_kernels(tmp_path)] == [(f"KIND={k.upper()}",) for k in sorted(KINDS)]
+    source.write_text("// variants of sums: ELEM IN OUT\n" + KERNEL)
+    sums = {kernel.name: kernel.defines for kernel in tool.find_kernels(tmp_path)}
+    assert sums["many_f16_word_half"] == ("ELEM=ELEM_F16", "IN=WIRE_WORD", "OUT=WIRE_F16")
+    assert sums["many_f64_word_word"][-1] == "DOUBLES"
+    source.write_text("// variants of what goes on: ELEM WIRE\n" + KERNEL)
+    assert not any("f64" in kernel.name or "i8" in kernel.name for kernel in tool.find_kernels(tmp_path))
+    source.write_text("// variants of sorts: KIND\n" + KERNEL)
+    with pytest.raises(tool.BuildError, match="no variants of 'sorts', but of wires"):
+        tool.find_kernels(tmp_path)
+
+
+def test_the_shaders_know_every_row_of_the_tables() -> None:
+    """What tables call formats, elements and kinds is defined, and functions of activations are there."""
+    common = {path.name: path.read_text() for path in (ROOT / "shaders" / "common").glob("*.glsl")}
+    for form in (*(wire.format for wire in WIRES.values()), *(each.exact for each in ELEMENTS.values())):
+        assert f" {form.code} = " in common["wire.glsl"]
+    for element in ELEMENTS.values():
+        assert f" {element.code} = " in common["wire.glsl"]
+    codes = [common["kinds.glsl"].split(f"#define {name.upper()} ")[1].split("\n")[0] for name in KINDS]
+    assert len(set(codes)) == len(codes)
+    assert "0" not in codes  # what is not defined
+    assert common["activations.glsl"] == tool.activations()
+    for name in ACTIVATIONS:
+        assert re.search(rf"^//: {name}(_float)?$", common["functions.glsl"], re.MULTILINE)

@@ -12,7 +12,6 @@ import struct
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 from helpers.vulkan.infos import fake_info
 from hypothesis import given
@@ -23,7 +22,7 @@ from vkpar.errors import VulkanError
 from vkpar.ops.tiles import core_rates, cores
 from vkpar.ops.tiles import streamed as few_cores
 from vkpar.ops.tiles.core_rates import Few, Rate, Rates
-from vkpar.ops.tiles.cores import KHR, NV2, Choice, Core
+from vkpar.ops.tiles.cores import KHR, Choice, Core
 from vkpar.vulkan.machine.physical import DeviceInfo
 from vkpar.vulkan.pipelines import shader
 from vkpar.vulkan.pipelines.capabilities import missing
@@ -44,7 +43,6 @@ GROUPS = (
     "32x32x16 f16*f16->f32 workgroup 256",
     "32x32x16 bf16*bf16->f32 workgroup 256",
 )
-OF_SUBGROUPS = tuple(core for core in cores.CORES if core.kernel == KHR)
 MANIFEST = json.loads(importlib.resources.files("vkpar").joinpath("spirv", "manifest.json").read_text())["kernels"]
 
 
@@ -82,18 +80,14 @@ def test_an_h200_has_all_of_them() -> None:
         (fake_info(), "float16", set()),
         (h200(matrix_features=()), "float16", set()),
         (h200(("cooperativeMatrix",)), "float16", set()),
-        (h200(cooperative_matrix=SUBGROUPS[:1]), "float16", {NV2}),
-        (h200(cooperative_matrix2=GROUPS[:2]), "float16", {KHR}),
-        (h200(cooperative_matrix2=("64x96x16 f16*f16->f32 workgroup 256",)), "float16", {KHR}),
-        (h200(cooperative_matrix2=GROUPS[:3]), "bfloat16", {KHR}),
-        *((h200((feature,)), "float16", {KHR}) for feature in OF_GROUPS[1:]),
+        (h200(cooperative_matrix=SUBGROUPS[:1]), "float16", set()),
+        (h200(cooperative_matrix2=()), "float16", {KHR}),
         (h200(subgroup_control=False), "float16", set()),
         (h200(storage_16bit=False), "float16", {KHR}),
         (h200(memory_model=False), "float16", set()),
         (h200(("shaderBFloat16CooperativeMatrix",)), "bfloat16", set()),
-        (h200(("shaderBFloat16CooperativeMatrix",)), "float16", {KHR, NV2}),
-        (h200(cooperative_matrix=SUBGROUPS[:2]), "bfloat16", {NV2}),
-        (dataclasses.replace(h200(), api_version=(1, 2, 0)), "float16", {KHR}),
+        (h200(("shaderBFloat16CooperativeMatrix",)), "float16", {KHR}),
+        (h200(cooperative_matrix=SUBGROUPS[:2]), "bfloat16", set()),
     ],
 )
 def test_what_a_device_lacks_takes_kernels_away(info: DeviceInfo, dtype: str, want: set[str]) -> None:
@@ -118,8 +112,8 @@ def test_limits_take_kernels_away() -> None:
 )
 def test_shared_memory_holds_operands_and_results(warp: int, nbytes: tuple[int, ...]) -> None:
     """As the array of shaders/common/coop.glsl does: a step of K, and then a row of matrices of each subgroup."""
-    assert tuple(core.shared_nbytes(warp) for core in OF_SUBGROUPS) == nbytes
-    for core, need in zip(OF_SUBGROUPS, nbytes, strict=True):
+    assert tuple(core.shared_nbytes(warp) for core in cores.CORES) == nbytes
+    for core, need in zip(cores.CORES, nbytes, strict=True):
         for room in (need, need - 1):
             info = h200(subgroup_size=warp)
             limited = dataclasses.replace(info, limits=dataclasses.replace(info.limits, max_shared_memory=room))
@@ -129,7 +123,7 @@ def test_shared_memory_holds_operands_and_results(warp: int, nbytes: tuple[int, 
 
 
 @pytest.mark.parametrize("warp", [8, 16, 32, 64])
-@pytest.mark.parametrize("core", OF_SUBGROUPS, ids=lambda core: core.label)
+@pytest.mark.parametrize("core", cores.CORES, ids=lambda core: core.label)
 def test_subgroups_share_a_tile(core: Core, warp: int) -> None:
     high, broad = core.warp_tile(warp)
     assert (core.tile[0] // high) * (core.tile[1] // broad) * warp == core.threads
@@ -138,7 +132,7 @@ def test_subgroups_share_a_tile(core: Core, warp: int) -> None:
         assert 16 * broad // 8 % warp == 0  # a subgroup stores all eights of a row of matrices in whole turns
 
 
-@pytest.mark.parametrize("core", [core for core in OF_SUBGROUPS if core.span > 1], ids=lambda core: core.label)
+@pytest.mark.parametrize("core", [core for core in cores.CORES if core.span > 1], ids=lambda core: core.label)
 def test_two_steps_at_once_are_shared_evenly(core: Core) -> None:
     """As shaders/common/coop.glsl counts on: whole turns, an even number of them, of rows in groups of eight."""
     assert core.span == 2
@@ -148,7 +142,7 @@ def test_two_steps_at_once_are_shared_evenly(core: Core) -> None:
         assert core.step % (core.threads // (side // 8)) == 0  # where the operand does not lie along K
 
 
-@pytest.mark.parametrize("core", OF_SUBGROUPS, ids=lambda core: core.label)
+@pytest.mark.parametrize("core", cores.CORES, ids=lambda core: core.label)
 def test_wide_subgroups_have_no_registers_for_two_steps_at_once(core: Core) -> None:
     assert core.tail(h200(), eights=True).span == core.span
     assert core.tail(h200(subgroup_size=64), eights=True).span == 1
@@ -202,34 +196,6 @@ def test_no_other_kernel_needs_matrix_cores() -> None:
 
 
 # --- the choice ---
-
-
-@pytest.mark.parametrize(
-    ("m", "n", "k", "turned", "whole", "taken"),
-    [
-        (512, 14336, 4096, True, True, True),
-        (512, 14336, 4096, False, True, False),
-        (512, 14336, 4096, True, False, False),
-        (504, 14344, 4096, True, True, True),
-        (500, 14336, 4096, True, True, False),
-        (120, 14336, 4096, True, True, False),
-        (512, 14340, 4096, True, True, False),
-        (512, 248, 4096, True, True, False),
-        (512, 14336, 4112, True, True, False),
-    ],
-)
-def test_matrices_of_work_groups_take_what_needs_no_check_of_bounds(
-    monkeypatch: pytest.MonkeyPatch, m: int, n: int, k: int, turned: bool, whole: bool, taken: bool
-) -> None:
-    """Where their kernel checks bounds, what was measured says nothing about it."""
-    device: Any = SimpleNamespace(info=h200())
-    monkeypatch.setattr(cores.occupancy, "units_of", lambda _: H200)
-    groups = next(core for core in cores.CORES if core.kernel == NV2)
-    known = {BIG: rates(2e4, 4e4, 8e4), groups: rates(1e4, 2e4, 4e4), PLAIN: rates(2e5, 4e5, 8e5)}
-    monkeypatch.setattr(cores, "measured", lambda *_, **__: core_rates.Measured(known))
-    found = cores.choose(device, "float16", m, n, k, 1, 1, transpose_b=turned, whole=whole)
-    assert found is not None
-    assert found.core == (groups if taken else BIG)
 
 
 BIG, LITTLE, PLAIN = Core(KHR, 256, (128, 256), 32), Core(KHR, 128, (64, 64), 32), cores.PLAIN
@@ -446,8 +412,6 @@ STREAMED = (FEW[0]._replace(streamed=34e3), FEW[1]._replace(streamed=33e3))
 
 
 def test_times_go_to_the_kernels_that_took_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Kernels for transposed operands alone have a run less, and those that are not right have none."""
-
     def seconds(run: Any, *_: Any) -> float:
         return 1e-9 * (run.m + 3 * run.n + 7 * run.k + len(run.kernel)) * (1.0 if run.transpose_b else 1.5)
 
@@ -456,19 +420,17 @@ def test_times_go_to_the_kernels_that_took_them(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(core_rates.query, "DeviceClock", lambda _: None)
     monkeypatch.setattr(core_rates._Run, "pipeline", lambda *_: None)
     monkeypatch.setattr(core_rates._Run, "seconds", seconds)
-    wrong = next(core for core in cores.CORES if core.checked)
-    monkeypatch.setattr(core_rates, "_is_right", lambda _, core, dtype: core != wrong)
     limits = SimpleNamespace(max_storage_buffer_range=1 << 31, max_buffer=1 << 31)
     device: Any = SimpleNamespace(info=h200(), limits=limits, logical=None, synchronize=lambda: None)
     made = core_rates._measured(device, (*cores.CORES, PLAIN), "float16", streams=False)
-    assert set(made.rates) == {*cores.CORES, PLAIN} - {wrong}
+    assert set(made.rates) == {*cores.CORES, PLAIN}
     for core, found in made.rates.items():
         name = len(core.kernel + core.variant("float16"))
         for rate, k in ((found.few, 1024), (found.many, 4096)):
             sides = [(2, 2), (2, 4), (2, 6), (4, 4)]  # four units are two by two tiles, and so on
             want = [core.tile[0] * high + 3 * core.tile[1] * broad + 7 * k + name for high, broad in sides]
             assert tuple(rate) == pytest.approx(want)
-        assert found.plain == pytest.approx(1.0 if core.kernel == NV2 else 1.5)
+        assert found.plain == pytest.approx(1.5)
     assert made.few is not None
     assert made.few[0].cores == pytest.approx(1.5 * made.few[1].cores)
 
@@ -542,46 +504,6 @@ def test_what_was_measured_is_found_again(monkeypatch: pytest.MonkeyPatch) -> No
     )
     monkeypatch.setattr(cachedir, "read", lambda name: text.encode())
     assert core_rates._load("x.json", ABOUT, (BIG,)) == ({BIG: RATES[BIG]}, STREAMED)
-
-
-def test_a_kernel_that_was_not_right_has_no_rates(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither those that a file keeps, nor fixed ones."""
-    checked = next(core for core in cores.CORES if core.checked)
-    text = json.dumps({**ABOUT, "ns": {BIG.label: RATES[BIG]}, "few": STREAMED})
-    monkeypatch.setattr(cachedir, "read", lambda name: text.encode())
-    assert core_rates._load("x.json", ABOUT, (BIG, checked)) == ({BIG: RATES[BIG]}, STREAMED)
-    assert core_rates.assumed((BIG, checked, PLAIN)) == core_rates.assumed((BIG, PLAIN))
-
-
-@pytest.mark.parametrize("error", [VulkanError(-13, "vkCreateComputePipelines"), None])
-def test_a_kernel_is_checked_by_a_product(monkeypatch: pytest.MonkeyPatch, error: VulkanError | None) -> None:
-    """One that the driver does not build, or that stores what it should elsewhere, is left alone."""
-
-    class Held:
-        def __init__(self, values: Any) -> None:
-            self.values = values
-
-        def numpy(self) -> Any:
-            return self.values
-
-    def run(self: Any, device: Any, clock: Any, arrays: list[Held], number: int) -> None:
-        assert number == 1
-        if error is not None:
-            raise error
-        (a, b, out), shift = (each.values for each in arrays), spread
-        out[...] = np.roll(a.astype(np.float32) @ b.astype(np.float32).T, shift, axis=1)
-
-    device: Any = SimpleNamespace(
-        info=h200(),
-        logical=None,
-        array=lambda values, dtype: Held(values.astype(dtype)),
-        zeros=lambda shape, dtype: Held(np.zeros(shape, dtype)),
-    )
-    monkeypatch.setattr(core_rates.query, "DeviceClock", lambda _: None)
-    monkeypatch.setattr(core_rates._Run, "runs", run)
-    checked = next(core for core in cores.CORES if core.checked)
-    for spread in (0, 1):
-        assert core_rates._is_right(device, checked, "float16") == (error is None and not spread)
 
 
 def test_a_capture_measures_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -225,14 +225,6 @@ class CoresTail(NamedTuple):
     o_eights: int
 
 
-class WholeCoresTail(NamedTuple):
-    """Tiles on matrix cores by matrices of a whole work-group."""
-
-    step: int
-    turns: int
-    o_eights: int
-
-
 class StreamTail(NamedTuple):
     """Few rows on matrix cores: see :class:`vkpar.ops.tiles.streamed.Stream`."""
 

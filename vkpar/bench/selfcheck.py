@@ -19,7 +19,7 @@ from vkpar.errors import InvalidUsageError
 
 # A few elements, several blocks and a piece that nothing divides, several segments.
 SIZES: Final = (24, 40_012, 2_000_004)
-_WIRES: Final = ("f16", "bf16", "q8", "f32")
+_WIRES: Final = wires.NAMES  # the last one is exact
 _FLOATS: Final = {"f16": "float16", "bf16": "bfloat16", "f64": "float64"}
 _INTEGERS: Final = {bits: (f"int{bits}", f"uint{bits}") for bits in ("8", "16", "32", "64")}
 _DTYPES: Final = (*_FLOATS.values(), *(name for names in _INTEGERS.values() for name in names))
@@ -201,7 +201,7 @@ def _settings(communicator: Communicator, collective: Collective, op: str | None
     lossy = _WIRES if collective.reduces and op not in ("max", "min") else _WIRES[-1:]
     for name in (*lossy, *_DTYPES):
         dtype = dtypes.resolve("float32" if name in lossy else name)
-        wire = name if name in lossy else "f32"
+        wire = name if name in lossy else _WIRES[-1]
         root = communicator.nranks - 1
         if not collective.reduces or wires.lacking(dtype, infos) is None:
             made[name] = Setting(communicator.devices, dtype, 0, op or "sum", root, wire)

@@ -25,6 +25,7 @@ from vkpar.comm.rig.links import Link
 from vkpar.comm.tune import measure, opening
 from vkpar.device import Device, close_orphans
 from vkpar.errors import CommunicatorError
+from vkpar.timeouts import COLLECTIVE_SECONDS
 from vkpar.unpickled import Fixed, Unpickled
 
 
@@ -74,7 +75,7 @@ class Communicator(Fixed, Unpickled):
         wire: str | None = None,
         algorithm: str = "auto",
         transport: str | Sequence[str] = "auto",
-        timeout: float = 30.0,
+        timeout: float = COLLECTIVE_SECONDS,
         deterministic: bool = False,
     ) -> None:
         close_orphans()
@@ -168,9 +169,7 @@ class Communicator(Fixed, Unpickled):
         """Return counters: collectives, cached command buffers, and the bridge's work.
 
         ``bridge_latency_ns`` counts bridged waits by the time from seeing a source's value to signalling: keys are the
-        lower edges of the classes, in ns. With ``VKPAR_DEBUG=wire``, ``wire_largest_error`` is the largest absolute
-        error of any float32 that was encoded, and ``wire_scaled_blocks`` the number of blocks of 256 that plain
-        float16 could not hold; reading them waits for pending collectives.
+        lower edges of the classes, in ns.
 
         Raises:
             InvalidUsageError: the communicator is closed.

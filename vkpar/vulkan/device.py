@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from typing import Any
 
-from vkpar import env
+from vkpar import env, timeouts
 from vkpar.errors import DeviceLostError
 from vkpar.timeouts import Deadline
 from vkpar.vulkan import api, bulk, capturing
@@ -37,7 +37,6 @@ from vkpar.vulkan.staging import Load, Staging
 from vkpar.vulkan.stream import Binding, Stream, pushes
 
 _log = logging.getLogger("vkpar")
-_DRAIN_SECONDS = 30.0
 _LOOK_SECONDS = 0.001
 _BARRIERS = "barriers"
 _RATES = {"discrete": 1000}  # bytes a nanosecond that kernels move, by the kind of device; estimates
@@ -365,7 +364,7 @@ class LogicalDevice:
         Args:
             close_dropped: closes those that a garbage collector has dropped, in another thread perhaps, meanwhile.
         """
-        deadline = Deadline(_DRAIN_SECONDS)
+        deadline = Deadline(timeouts.DRAIN_SECONDS)
         while self.users and not self.quarantined and os.getpid() == self._process and not deadline.passed:
             time.sleep(_LOOK_SECONDS)
             close_dropped()
@@ -397,7 +396,7 @@ class LogicalDevice:
         refused = self.stream.abandon()
         if refused is not None:
             _log.error("%s is closed with work that its driver has refused: %s", self.label, refused)
-        if not self._drained and drain(queues, [queue.last for queue in queues], _DRAIN_SECONDS):
+        if not self._drained and drain(queues, [queue.last for queue in queues], timeouts.DRAIN_SECONDS):
             self.quarantine()
             return
         self._drained = True

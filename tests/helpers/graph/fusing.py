@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 
 import vkpar
+from vkpar.comm import wires
 
-WIRES = ("f16", "bf16", "f32", "q8")
+WIRES = wires.NAMES
 SHARED = 33 << 10
 Arrays = list[vkpar.Array]
 

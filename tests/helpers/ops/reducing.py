@@ -47,6 +47,7 @@ from helpers.comm.simulator import Simulator, problem
 
 import vkpar
 from vkpar import dtypes
+from vkpar.abi.formats import WIRES
 from vkpar.bench.measure.exact import truncated_quotient
 from vkpar.comm import wires
 from vkpar.comm.plan import choose
@@ -193,9 +194,9 @@ def through(values: Numbers, form: wires.Format) -> Numbers:
     if values.dtype != np.float32:
         return values
     with np.errstate(all="ignore"):
-        if form is wires.SCALED_HALF:
+        if form is WIRES["f16"].format:
             values = _scaled(values)
-        elif form is wires.Q8:
+        elif form is WIRES["q8"].format:
             values = _eights(values)
         elif form is wires.HALF:
             values = values.astype(np.float16).astype(np.float32)
@@ -238,11 +239,11 @@ class Errors(Wires):
     def encode(self, values: Numbers, *, final: bool) -> Numbers:
         form = self.plan.final if final else self.plan.contribution
         most, tiny = np.abs(values.real) + values.imag, 2.0**-126
-        if form is wires.SCALED_HALF:
+        if form is WIRES["f16"].format:
             largest = largest_of(most, BLOCK)
             relative = np.where(largest >= 2.0**127, 2.0**-10, 2.0**-11)
             return values + 1j * (np.maximum(relative * most, 2.0**-39 * largest) + tiny)
-        if form is wires.Q8:
+        if form is WIRES["q8"].format:
             return values + 1j * np.maximum(largest_of(most, 32), 2.0**-118) / 251
         # A half is rounded at the end, see bound(): contributions are halves already.
         return values + 1j * (2.0**-8 * most + tiny) if self.plan.element == "f32" and form is wires.BHALF else values

@@ -163,7 +163,7 @@ class ProgramBuilder:
         if recipe is None:
             return (), None
         steps = recipe.steps(recipe.slots, turn % GENERATIONS)
-        plain = StepRecorder(self._rig, self.recorder.reports)
+        plain = StepRecorder(self._rig)
         score = plain.write(steps, recipe.spec, recipe.slab, recipe.operands, Places(memory))
         return recipe.operands.bounce_buffers, Written(score, recipe.spec.plan) if score.batches else None
 

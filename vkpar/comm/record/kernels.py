@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from vkpar.abi import wire as abi
 from vkpar.abi.words import pack, padded, width
-from vkpar.comm.record.checks import SlotChecks, WireReports
+from vkpar.comm.record.checks import SlotChecks
 from vkpar.comm.record.plain_copies import Copier
 from vkpar.comm.record.timestamps import RankTimer
 from vkpar.comm.requests.operands import Operands, Placement, Window
@@ -28,7 +28,7 @@ _BLOCKS_PER_GROUP = 8  # of both kernel variants, see shaders/wire_*.comp
 # H200s a link carries 33 GB/s each way with 64 to 132 of them, 28 with 16 and 24 with all at once.
 _MOST_GROUPS = 64
 _PUSH_NBYTES = 4 * width(abi.Reduce)  # of all wire kernels, so that they share a layout
-_BINDINGS = 4
+_BINDINGS = 3
 _WORD = 1 << 32
 
 _Words = TypeVar("_Words", abi.Reduce, abi.Forward)
@@ -50,7 +50,7 @@ class ReduceSpec:
     order: int = 0
     divisor: int = 1
 
-    def constants(self, action: Reduce, *, measure: bool) -> abi.ReduceConstants:
+    def constants(self, action: Reduce) -> abi.ReduceConstants:
         """Return the specialization constants that ``action`` asks for; a single term is not compared."""
         terms = len(action.sources) + (action.own_at is not None)
         several = terms > 1
@@ -62,7 +62,6 @@ class ReduceSpec:
             op=OPS[self.op] if several else 0,
             average=int(self.op == "avg" and action.finishes),
             order=self.order if (several and self.op in ("max", "min")) or self.divides(action) else 0,
-            measure=int(measure),
             own_at=action.own_at or 0,
         )
 
@@ -100,7 +99,6 @@ class Recorder:
         timer: RankTimer | None = None,
         *,
         copies: bool = False,
-        reports: WireReports | None = None,
         checks: SlotChecks | None = None,
         places: Places | None = None,
     ) -> None:
@@ -109,7 +107,6 @@ class Recorder:
         self._copies = copies
         self._nslots = rig.arena.nslots
         self._slots = (rig.own_slots if copies else rig.transports)[rank].shared()
-        self._report = reports.range(rank) if reports else None
         self._checks = checks
         self.rank = rank
         self._slab = slab
@@ -154,7 +151,7 @@ class Recorder:
         """Tell the tape what the step's kernels do, from command ``first`` on, where a graph may put others there."""
         action = step.actions[0] if len(step.actions) == 1 and not self._operands.copies.ranks else None
         plan = self._spec.plan
-        plain = not (self._checks or self._report or self._copies or self.timer)
+        plain = not (self._checks or self._copies or self.timer)
         if not isinstance(action, Reduce) or not plain or self._processor != "gpu" or plan.element != "f32":
             return
         if action.own_at is None or not action.to_array or action.final:
@@ -172,13 +169,13 @@ class Recorder:
             self.tape.note(sent, (_from(runs[0].source), _from(runs[0].target)), where)
 
     def _note_stored(self, action: Reduce, run: _Run, where: tuple[int, int]) -> None:
-        plan, constants = self._spec.plan, self._constants(action)
+        plan, constants = self._spec.plan, self._spec.constants(action)
         if variant(constants.op) or run.source is None or run.target is None:
             return
         words = self._words(action)._replace(source_at=run.source[1], target_at=run.target[1])
         name = plan.contribution.name
         stored = WireStore(name, action.span.count, constants, tuple(self._launches(run, words)))
-        ranges = (run.source[0], run.target[0], self._slots.range, self._slots.range)
+        ranges = (run.source[0], run.target[0], self._slots.range)
         self.tape.note(stored, (_from(run.target), *ranges), where)
 
     def _record_actions(self, commands: CommandBuffer, step: Step) -> None:
@@ -195,8 +192,8 @@ class Recorder:
     def _record_reduce(self, commands: CommandBuffer, action: Reduce) -> None:
         plan, operands = self._spec.plan, self._operands
         out = plan.final if action.final else plan.contribution
-        constants = self._constants(action)
-        ending = variant(constants.op, self._report is not None, self._spec.divides(action))
+        constants = self._spec.constants(action)
+        ending = variant(constants.op, self._spec.divides(action))
         own = (operands.targets if action.own_stored else operands.sources)[self.rank]
         source = own if action.own_at is not None else None
         target = operands.targets[self.rank] if action.to_array else None
@@ -206,9 +203,6 @@ class Recorder:
             descriptors, source_at, target_at = self._bind(run)
             placed = words._replace(source_at=source_at, target_at=target_at)
             self._dispatch(commands, (kernel, ending), constants, descriptors, placed, run)
-
-    def _constants(self, action: Reduce) -> abi.ReduceConstants:
-        return self._spec.constants(action, measure=self._report is not None)
 
     def _words(self, action: Reduce) -> abi.Reduce:
         """Return the push constants of an action, but for those of a launch."""
@@ -292,7 +286,7 @@ class Recorder:
         """
         unused = (self._slots.range, 0)
         source, target = run.source or run.target or unused, run.target or run.source or unused
-        ranges = (source[0], target[0], self._slots.range, self._report or self._slots.range)
+        ranges = (source[0], target[0], self._slots.range)
         layout = self._device.pipelines.layout(_BINDINGS, _PUSH_NBYTES, self._texels)
         texels = (source[0], self._slots.range)[: self._texels]
         skipped = run.first * BLOCK

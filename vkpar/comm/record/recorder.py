@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
-from vkpar.comm.record.checks import SlotChecks, WireReports
+from vkpar.comm.record.checks import SlotChecks
 from vkpar.comm.record.kernels import Recorder, ReduceSpec
 from vkpar.comm.record.program import Program
 from vkpar.comm.record.score import Part, Score
@@ -29,15 +29,13 @@ class StepRecorder:
     """Records steps into the programs of one communicator.
 
     Attributes:
-        reports: where kernels write what the wire loses; None where that is not measured.
         checks: the generations of the slots; None where they are not checked.
         holds: for tests, a semaphore and a value that a step waits for besides; None outside tests.
         collector: takes the times of what is recorded; None outside profiles.
     """
 
-    def __init__(self, rig: Rig, reports: WireReports | None = None) -> None:
+    def __init__(self, rig: Rig) -> None:
         self._rig = rig
-        self.reports = reports
         self.checks: SlotChecks | None = None
         self.holds: Holds | None = None
         self.collector: Collector | None = None
@@ -87,7 +85,7 @@ class StepRecorder:
         for index, key in enumerate(keys):
             first.setdefault(key, index)
             last[key] = index
-        kernels = partial(Recorder, copies=copies, reports=self.reports, checks=self.checks, places=places)
+        kernels = partial(Recorder, copies=copies, checks=self.checks, places=places)
         with ExitStack() as undo:
             recorders: dict[tuple[int, bool], Recorder | CopyRecorder] = {}
             timers = timers_of(listed, self._rig, undo) if self.collector else {}

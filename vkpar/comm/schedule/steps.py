@@ -15,9 +15,10 @@ import functools
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from vkpar.abi import formats
 from vkpar.errors import InvalidUsageError
 
-BLOCK = 256  # elements that share a scale on the wire; every chunk and segment starts at a multiple
+BLOCK = formats.BLOCK  # elements that share a scale on the wire; every chunk and segment starts at a multiple
 MOST_SOURCES = 16  # slots that one kernel can sum
 
 

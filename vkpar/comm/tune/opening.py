@@ -13,11 +13,11 @@ from vkpar.comm.record import checks
 from vkpar.comm.rig.rig import AUTO, Rig
 from vkpar.comm.tune import measure, store
 from vkpar.errors import OutOfMemoryError, UnsupportedError
+from vkpar.timeouts import MEASURED_SECONDS
 from vkpar.vulkan.device import LogicalDevice
 from vkpar.vulkan.machine import instance
 
 _log = logging.getLogger("vkpar")
-_LEAST_TIMEOUT = 1.0  # seconds: a rig that is being measured may take longer for a step than a shorter timeout allows
 
 
 def open_rig(
@@ -58,7 +58,7 @@ def tune(engine: Engine, kept: Tuning | None) -> None:
     Raises:
         CommunicatorError: the communicator failed while it was measured.
     """
-    if kept is None and not instance.validating() and engine.health.timeout >= _LEAST_TIMEOUT:
+    if kept is None and not instance.validating() and engine.health.timeout >= MEASURED_SECONDS:
         _log.info(
             "measuring this rig, once, for about %.0f s: which algorithm is fast at which size (kept in %s)",
             measure.SECONDS,

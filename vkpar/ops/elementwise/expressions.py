@@ -28,15 +28,17 @@ _WEAK: Final = (BOOL, WEAK_INT, WEAK_FLOAT)
 _CONSTANTS: Final = {"pi": np.pi, "inf": np.inf, "nan": np.nan}
 _RESERVED: Final = ("out", "True", "False", "None")
 
+# Those functions of one number that products apply to their results, too; of floats alone, but for relu.
+ACTIVATIONS: Final = ("relu", "gelu", "gelu_tanh", "silu", "sigmoid", "tanh")
 # Functions of one float, by what they are called in expressions.
-_OF_FLOATS: Final = (
-    "exp", "exp2", "expm1", "log", "log2", "log1p", "sqrt", "rsqrt", "tanh", "sin", "cos", "erf", "sigmoid", "silu",
-    "gelu", "gelu_tanh", "floor", "ceil", "round", "trunc",
+OF_FLOATS: Final = (
+    "exp", "exp2", "expm1", "log", "log2", "log1p", "sqrt", "rsqrt", "sin", "cos", "erf", "floor", "ceil", "round",
+    "trunc", *ACTIVATIONS[1:],
 )  # fmt: skip
 _TESTS: Final = ("isnan", "isinf", "isfinite")
 _CASTS: Final = {"float32": "float32", "int32": "int32", "uint32": "uint32"}
 FUNCTIONS: Final = tuple(
-    sorted((*_OF_FLOATS, *_TESTS, *_CASTS, "abs", "sign", "relu", "min", "max", "pow", "where", "clip"))
+    sorted((*OF_FLOATS, *_TESTS, *_CASTS, "abs", "sign", "relu", "min", "max", "pow", "where", "clip"))
 )
 
 _BINARY: Final[dict[type[ast.operator], str]] = {

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from vkpar.ops.elementwise.expressions import FLOATS, INTEGERS, parse, typed
+from vkpar.ops.elementwise.expressions import ACTIVATIONS, FLOATS, INTEGERS, parse, typed
 from vkpar.ops.elementwise.generate import may_be_full, source
 from vkpar.ops.elementwise.kinds import FLAT, FULL, INDEX, ROWS, TILE, Kind
 
@@ -78,7 +78,7 @@ def _table() -> Iterator[Builtin]:
         yield Builtin(name, f"y = a {sign} b", _all(2, "int32", result="uint32"))
     for name, sign in (("less", "<"), ("less_equal", "<=")):
         yield Builtin(name, f"y = a {sign} b", _all(2, *INTEGERS, result="uint32"))
-    for name in ("exp", "log", "sqrt", "rsqrt", "tanh", "sigmoid", "silu", "gelu", "gelu_tanh"):
+    for name in ("exp", "log", "sqrt", "rsqrt", *ACTIVATIONS[1:]):
         yield Builtin(name, f"y = {name}(x)", _floats(1))
     yield Builtin("negative", "y = -x", _all(1, "int32"))
     yield Builtin("abs", "y = abs(x)", _all(1, "int32"))

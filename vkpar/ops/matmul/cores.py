@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from vkpar.arrays.array import Array
-    from vkpar.ops.quantized.weights import Kind, Quantized
+    from vkpar.ops.quantized.kinds import Kind
+    from vkpar.ops.quantized.weights import Quantized
     from vkpar.vulkan.machine.physical import DeviceInfo
 
 KERNEL: Final = "quantized_cores"
@@ -25,14 +26,6 @@ _MOST_LOADED: Final = 64  # columns and turns that there are registers for
 _EIGHT_ROWS: Final = 8  # that the narrower matrices hold, which are:
 _EIGHT: Final = "16x8x16 f16*f16->f32"
 _WIDE: Final = 64  # columns
-# Columns, turns and subgroups: up to 8 rows by many columns, by few, more rows by many, by few.
-_SPREADS: Final = {
-    "q8_0": ((32, 2, 4), (32, 2, 8), (64, 1, 8), (32, 2, 8)),
-    "q4_0": ((16, 1, 8), (16, 1, 8), (16, 1, 2), (16, 1, 4)),
-    "q4_k": ((64, 1, 4), (16, 1, 8), (16, 1, 2), (16, 1, 4)),
-}
-# From so many rows on it is as fast as the kernel without matrix cores, or faster.
-_LEAST_ROWS: Final = {"q8_0": 3, "q4_0": 2, "q4_k": 2}
 
 
 class Spread(NamedTuple):
@@ -68,7 +61,7 @@ class Spread(NamedTuple):
         groups, blocks = self.threads // warp, kind.chunk // 16  # of 32 weights, of a column at a time
         weights = groups * self.columns * 16 * max(_LINE, self.high // 4)
         rows = (groups * m + self.high - m) * 8 * (blocks * 8 + 2)
-        return weights + rows + groups * 4 * self.columns * blocks * (2 if kind.name == "q4_k" else 1)
+        return weights + rows + groups * 4 * self.columns * blocks * kind.terms
 
 
 def step_of(kind: Kind) -> int:
@@ -90,7 +83,7 @@ def ways(info: DeviceInfo, kind: Kind, m: int) -> Iterator[Spread]:
 def spread(info: DeviceInfo, kind: Kind, m: int, n: int) -> Spread:
     """Return how a product of ``m`` rows by n columns is spread: as was fastest on an NVIDIA H200, or next to that."""
     wide = -(-n // _WIDE) >= occupancy.units_of(info)  # there are groups enough without sharing K among many subgroups
-    columns, turns, warps = _SPREADS[kind.name][2 * (m > _EIGHT_ROWS) + (not wide)]
+    columns, turns, warps = kind.spreads[2 * (m > _EIGHT_ROWS) + (not wide)]
     threads = warps * info.features.subgroup_size
     return min(
         ways(info, kind, m),
@@ -110,7 +103,7 @@ def module_of(kind: Kind) -> str:
 
 def fits(info: DeviceInfo, kind: Kind, m: int, k: int) -> bool:
     """Tell whether a device's kernel takes ``m`` rows of ``k`` halves, all of whose steps are whole."""
-    few = _LEAST_ROWS[kind.name] <= m <= MOST_ROWS and k % step_of(kind) == 0
+    few = kind.least_rows <= m <= MOST_ROWS and k % step_of(kind) == 0
     return few and usable(info, kind) and any(ways(info, kind, m))
 
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from vkpar.device import Device
-    from vkpar.ops.quantized.weights import Kind
+    from vkpar.ops.quantized.kinds import Kind
 
 _SHARED: Final = 32 << 10  # bytes of shared memory that do
 _SENDING: Final = 256  # of these, for what sends a result

@@ -17,7 +17,8 @@ from vkpar.ops.call.work import WORK_PER_NS
 from vkpar.ops.matmul import cores as quantized_cores
 from vkpar.ops.matmul import dots as integer_dots
 from vkpar.ops.matmul.request import Request, rows_of
-from vkpar.ops.quantized.weights import KINDS, Kind, Piece, Quantized
+from vkpar.ops.quantized.kinds import KINDS, Kind
+from vkpar.ops.quantized.weights import Piece, Quantized
 from vkpar.ops.tiles import matvec, occupancy
 
 if TYPE_CHECKING:
@@ -32,7 +33,6 @@ _QUADS: Final = 2048
 _LEAST_QUADS: Final = 256
 _GROUPS: Final = 3  # work-groups of each unit that keep memory busy
 _UNEVEN: Final = 1.1  # units that have the most groups may have so many times the mean
-_TURNS: Final = {"q8_0": 2, "q4_0": 2, "q4_k": 1}  # of one row
 
 
 class Spread(NamedTuple):
@@ -93,7 +93,7 @@ def spread(device: Device, kind: Kind, m: int, n: int, k: int, together: int = 1
         together: columns that make one of the result, 1 or 2; a team has them all.
     """
     units = occupancy.units_of(device.info)
-    most = _TURNS[kind.name] if m == 1 else 1
+    most = kind.turns if m == 1 else 1
     found = [way for way in ways(kind, m, k, 4 * together) if way.turns <= most and way.columns >= together]
     found.sort(key=lambda way: (way.width, way.columns, way.turns), reverse=True)
     narrow = [way for way in found if way.width == found[-1].width]

@@ -24,11 +24,9 @@ if TYPE_CHECKING:
     from vkpar.vulkan.machine.physical import DeviceInfo
 
 KHR: Final = "matmul_coop"
-NV2: Final = "matmul_coop2"
 
 _FRAGMENT: Final = (16, 16, 16)  # of one matrix of subgroups
 _WIDEST_AHEAD: Final = 32  # wider subgroups have matrices twice as large, and no registers for more of them
-_OF_GROUPS: Final = frozenset(("cooperativeMatrixWorkgroupScope", "cooperativeMatrixFlexibleDimensions"))
 _LEAST_PART: Final = 256  # steps of K that are worth a part
 _PARTS: Final = (2, 3, 4, 6, 8, 12, 16)
 _GAIN: Final = 0.9  # parts are taken only where they are so much faster
@@ -39,12 +37,11 @@ class Core:
     """A kernel and the tile that a work-group of it makes.
 
     Attributes:
-        kernel: :data:`KHR`, :data:`NV2`, or :data:`vkpar.ops.tiles.tiled.KERNEL`.
+        kernel: :data:`KHR` or :data:`vkpar.ops.tiles.tiled.KERNEL`.
         threads: invocations of a work-group, of the tiled kernel the fewest.
         tile: rows and columns.
         step: of K, at a time.
-        span: steps that are loaded at once, 1 or 2; 1 in any case by subgroups without registers for two. Of
-            :data:`NV2`, steps that follow each other in a turn of its loop.
+        span: steps that are loaded at once, 1 or 2; 1 in any case by subgroups without registers for two.
     """
 
     kernel: str
@@ -72,7 +69,7 @@ class Core:
         """Return the constants that say what a work-group makes."""
         return tiled.shape(tiled.sides(self.tile), tiled.sums_of(info)) if self.tiled else abi.CoresShape(*self.tile)
 
-    def tail(self, info: DeviceInfo, *, eights: bool) -> abi.CoresTail | abi.WholeCoresTail | abi.TiledTail:
+    def tail(self, info: DeviceInfo, *, eights: bool) -> abi.CoresTail | abi.TiledTail:
         """Return the constants that follow those of every kernel of products.
 
         Args:
@@ -105,20 +102,6 @@ class Core:
         results = self.threads // warp * _FRAGMENT[0] * (self.warp_tile(warp)[1] // 4 + 1) * 16
         return max(2 * sum(along), results)
 
-    @property
-    def turned(self) -> bool:
-        """True of a kernel that is for transposed second operands alone, and measured with these alone."""
-        return False
-
-    @property
-    def checked(self) -> bool:
-        """True of a kernel that is taken only on devices on which a product by it was right."""
-        return False
-
-    def takes(self, m: int, n: int, k: int, *, transpose_b: bool, whole: bool) -> bool:
-        """Tell whether what was measured of it holds for a product; all is as :func:`choose` has it."""
-        return True
-
     def runs(self, info: DeviceInfo, dtype: str) -> bool:
         """Tell whether a device has the matrix cores, the invocations and the shared memory."""
         warp, limits = info.features.subgroup_size, info.limits
@@ -132,58 +115,6 @@ class Core:
         return not (high % _FRAGMENT[0] or broad % _FRAGMENT[1])
 
 
-class GroupCore(Core):
-    """A kernel whose matrices belong to work-groups: the driver stages operands, and spreads them over subgroups.
-
-    How it spreads results is not said anywhere: the kernel stores them as NVIDIA's driver does, which is tried first.
-    """
-
-    def variant(self, dtype: str) -> str:
-        """Return how its module's name ends: all have as many invocations."""
-        return f"_{SHORT[dtype]}"
-
-    def tail(self, info: DeviceInfo, *, eights: bool) -> abi.WholeCoresTail:
-        """Return the constants that follow those of every kernel of products."""
-        return abi.WholeCoresTail(self.step, self.span, eights)
-
-    def shared_nbytes(self, warp: int) -> int:
-        """Return 0: the shader declares none."""
-        return 0
-
-    @property
-    def turned(self) -> bool:
-        """True: elements of an operand that is not transposed are loaded one by one, which takes twice as long."""
-        return True
-
-    @property
-    def checked(self) -> bool:
-        """True: see the class."""
-        return True
-
-    def takes(self, m: int, n: int, k: int, *, transpose_b: bool, whole: bool) -> bool:
-        """Tell whether all of a product is loaded without checks of bounds, with which it takes twice as long.
-
-        Of rows and columns there are whole eights, and as many as a tile has, within which the last one then begins.
-        """
-        high, broad = self.tile
-        return transpose_b and whole and m >= high and n >= broad and not (m % 8 or n % 8 or k % self.step)
-
-    def runs(self, info: DeviceInfo, dtype: str) -> bool:
-        """Tell whether a device has matrices of work-groups of so many invocations that the tile is made of."""
-        features, limits = info.features, info.limits
-        if info.api_version < (1, 3, 0) or limits.max_workgroup_invocations < self.threads:
-            return False  # the modules are SPIR-V 1.6
-        if not (_OF_GROUPS.issubset(features.matrix_features) and features.subgroup_control):
-            return False
-        if missing(_module_needs(self.kernel + self.variant(dtype)), features):
-            return False
-        kind = SHORT[dtype]
-        given = f" {kind}*{kind}->f32 workgroup {self.threads}"
-        units = [shape.removesuffix(given) for shape in features.cooperative_matrix2 if shape.endswith(given)]
-        sizes = [map(int, unit.split("x")) for unit in units]
-        return any(not (self.tile[0] % m or self.tile[1] % n or self.step % k) for m, n, k in sizes)
-
-
 CORES: Final = (
     Core(KHR, 256, (128, 256), 32, 2),
     Core(KHR, 128, (128, 128), 32),
@@ -192,8 +123,6 @@ CORES: Final = (
     Core(KHR, 256, (128, 64), 64),
     Core(KHR, 128, (64, 64), 64),
     Core(KHR, 128, (16, 64), 128),
-    GroupCore(NV2, 256, (128, 256), 64, 16),
-    GroupCore(NV2, 256, (64, 128), 64, 16),
 )
 PLAIN: Final = Core(tiled.KERNEL, 128, (128, 128), 8)
 
@@ -274,8 +203,7 @@ def choose(
         other = few.rows_of(m) if m <= matvec.MOST_ROWS else few.cores
         if way is not None and few.streamed < other:
             return Choice(way, 1, k)
-    form = {"transpose_b": transpose_b, "whole": whole}
-    rates = {core: each for core, each in found.rates.items() if core.takes(m, n, k, **form)}
+    rates = found.rates
     if m > matvec.MOST_ROWS:
         best = soonest(rates, units, m, n, k, batch, most_parts, transpose_b=transpose_b)
         ns = best and few and _cost(rates, units, m, n, batch, best, transpose_b=transpose_b)

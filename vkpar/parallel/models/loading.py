@@ -14,7 +14,7 @@ from vkpar.comm.communicator import Communicator
 from vkpar.device import Device
 from vkpar.errors import InvalidUsageError, UnsupportedError
 from vkpar.ops.call.checks import FLOATS
-from vkpar.ops.quantized.weights import KINDS
+from vkpar.ops.quantized.kinds import KINDS
 from vkpar.parallel.cut.sharded import SPLIT, Sharded
 from vkpar.parallel.cut.sharding import shard
 from vkpar.parallel.cut.split import Split

@@ -13,9 +13,9 @@ from typing import Final
 from vkpar import dtypes
 from vkpar.errors import InvalidUsageError, UnsupportedError
 from vkpar.ops.attention.kvcache import PITCH
+from vkpar.ops.quantized.kinds import FORMATS
 from vkpar.parallel.cut.heads import Heads, split_heads
 from vkpar.parallel.cut.split import Split, cut
-from vkpar.parallel.files.blocks import FORMATS
 from vkpar.parallel.plan.scratch import Widths, block_nbytes, most_rows, slices_nbytes, stored_as
 from vkpar.parallel.plan.spec import ModelSpec, Weight, stored
 from vkpar.parallel.plan.states import COLLECT, COLUMN, ROW, SEND, SUM, Placed, Step, collectives, infer
@@ -238,7 +238,7 @@ def _tensor(spec: ModelSpec, ratios: tuple[Fraction, ...]) -> Placement:
 def _unit(blocks: Sequence[Sequence[Weight]], step: str) -> int:
     """Return how many columns of a step's weights stay together: those of quantised blocks."""
     kinds = {weight.kind for block in blocks for weight in block if weight.step == step}
-    return math.lcm(*(FORMATS[kind].elements for kind in kinds if kind in FORMATS))
+    return math.lcm(*(FORMATS[kind].block for kind in kinds if kind in FORMATS))
 
 
 def _outside(spec: ModelSpec) -> list[Step]:

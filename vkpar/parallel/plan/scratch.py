@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from vkpar import dtypes
 from vkpar.ops.quantized import scratch
-from vkpar.parallel.files.blocks import FORMATS
+from vkpar.ops.quantized.kinds import FORMATS
 from vkpar.parallel.plan.spec import ModelSpec
 from vkpar.vulkan.memory.memtypes import DEVICE, heap_of
 from vkpar.vulkan.memory.pool import padded

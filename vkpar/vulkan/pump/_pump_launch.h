@@ -132,7 +132,6 @@ static void *attend(void *argument) {
     return NULL;
 }
 
-void vkp_stream_free(vkp_stream *s);
 static void register_fork(void) { pthread_atfork(NULL, NULL, note_fork); }
 
 vkp_stream *vkp_stream_new(vkp_queue *q, uint32_t family, int barriers, uint32_t rate, uint64_t wait_idle,
