@@ -651,7 +651,7 @@ def test_forks(device: vkpar.Device) -> None:
 GIVEN_UP = """
     import gc, logging, sys, threading, time
     import vkpar
-    from parking import parked
+    from helpers.vulkan.parking import parked
     from vkpar.vulkan import device as logical
     logical._DRAIN_SECONDS = 0.2
     logging.getLogger("vkpar").setLevel(logging.CRITICAL)

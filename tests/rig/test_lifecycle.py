@@ -75,7 +75,7 @@ def test_opening_and_closing_leaves_nothing() -> None:
     check(
         f"""
         sys.path.insert(0, {str(Path(__file__).parents[1])!r})
-        from handles import held
+        from helpers.vulkan.handles import held
         devices = rig()
         arrays = ones(devices)
 
@@ -370,7 +370,7 @@ def test_the_watchdog_lets_slow_work_go_on(rigs: Rigs) -> None:
 CLOSE_WHILE_STUCK = """
     import vkpar.comm.engine.closing as module
     sys.path.insert(0, sys.argv[2])
-    from parking import parked
+    from helpers.vulkan.parking import parked
     module._PATIENCE = 0.3
     devices = rig()
     comm = vkpar.Communicator(devices, timeout=0.3)
@@ -384,7 +384,7 @@ CLOSE_WHILE_STUCK = """
         except vkpar.CommunicatorError as error:
             assert "stood still" in str(error), error
         assert comm.closed and time.monotonic() - start < 10
-    from vkpar.vulkan import instance
+    from vkpar.vulkan.machine import instance
     instance.raise_messages()
     for device in devices:
         try:
