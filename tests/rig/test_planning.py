@@ -22,7 +22,9 @@ from vkpar.parallel.models.building import units_of
 from vkpar.parallel.models.placement import place
 from vkpar.parallel.rates import cache
 
-planning, speed, split = (importlib.import_module(f"vkpar.parallel.{name}") for name in ("plan", "speed", "split"))
+planning, speed, split = (
+    importlib.import_module(f"vkpar.parallel.{name}") for name in ("plan.plan", "rates.speed", "cut.split")
+)
 pytestmark = pytest.mark.rig
 Open = Callable[..., vkpar.Communicator]
 TINY = ModelSpec(4, 256, 512, 8, 4, 32, 1000)

@@ -32,6 +32,7 @@ void vkp_queue_free(vkp_queue *q) {
     pthread_mutex_lock(&entry);
     settle(q);
     if (q->sibling) q->sibling->sibling = NULL;
+    forget_queue(q);
     pthread_mutex_unlock(&entry);
     free(q);
 }

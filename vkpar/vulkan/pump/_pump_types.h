@@ -96,7 +96,7 @@ enum { WAIT_FAILED, SIGNAL_FAILED, SUBMIT_FAILED }; /* what a group's threads do
 
 struct vkp_group {
     uint32_t n, nslots;
-    vkp_queue **queues;
+    vkp_queue **queues;                  /* NULL: was freed */
     uint64_t *native;                    /* [dst * n + src]: src's timeline on dst's device, 0 where bridged */
     uint64_t *waited;                    /* [dst * n + src]: highest value of src that dst's queue waits for */
     uint32_t *writer; uint64_t *written; /* per slot: last writer and its value */
