@@ -13,13 +13,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, overload
 
 from vkpar.arrays.array import Array, check_same_device
+from vkpar.arrays.forms import form_of
 from vkpar.arrays.layout import WIDE
 from vkpar.arrays.views import overlaps
 from vkpar.device import Device
 from vkpar.errors import InvalidUsageError, UnsupportedError
 from vkpar.kernels.pieces import can_begin
-from vkpar.plans import Plan, bindings_of, form_of
-from vkpar.plans import make as make_plan
+from vkpar.ops.call.plan import Plan, bindings_of
+from vkpar.ops.call.plan import make as make_plan
 from vkpar.unpickled import Unpickled
 from vkpar.vulkan import capturing, query, queue
 from vkpar.vulkan.machine.physical import ALIGNMENT
@@ -317,7 +318,7 @@ class Kernel(Unpickled):
             raise InvalidUsageError("a kernel on several devices runs where its arrays are, and this call has none")
         else:
             device = self.device
-        device.logical  # noqa: B018  (refuses a closed device)
+        device.check_open()
         return device
 
     def _pipeline(self, device: Device, *, pushes: bool) -> Pipeline:
@@ -411,7 +412,7 @@ def _devices(given: Device | Sequence[Device]) -> tuple[Device, ...]:
     if len(set(found)) != len(found):
         raise InvalidUsageError("a kernel for a device that is named twice")
     for device in found:
-        device.logical  # noqa: B018  (refuses a closed device)
+        device.check_open()
     return found
 
 
