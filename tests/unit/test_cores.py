@@ -151,8 +151,8 @@ def test_two_steps_at_once_are_shared_evenly(core: Core) -> None:
 
 @pytest.mark.parametrize("core", OF_SUBGROUPS, ids=lambda core: core.label)
 def test_wide_subgroups_have_no_registers_for_two_steps_at_once(core: Core) -> None:
-    assert core.constants(h200(), eights=True)[-2] == core.span
-    assert core.constants(h200(subgroup_size=64), eights=True)[-2] == 1
+    assert core.tail(h200(), eights=True)[-2] == core.span
+    assert core.tail(h200(subgroup_size=64), eights=True)[-2] == 1
 
 
 @pytest.mark.parametrize("core", cores.CORES, ids=lambda core: core.label)
@@ -162,7 +162,7 @@ def test_kernels_ship_and_take_so_many_constants(core: Core) -> None:
         for forms in ("", "_forms"):
             spirv = shader.shipped(core.kernel + forms + core.variant(dtype))
             own = [number for number in _spec_ids(spirv) if number < FIRST_OF_DEVICES]
-            assert max(own) == 17 + len(core.constants(h200(), eights=False))
+            assert max(own) == 17 + len(core.tail(h200(), eights=False))
             assert reflect(spirv).entries["main"].local_size == (core.threads, 1, 1)
             assert reflect(spirv).push_nbytes == 19 * 4
 

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
 from typing import TYPE_CHECKING, Final
 
 from vkpar.abi import matmul as abi
 from vkpar.ops.call.checks import SHORT
 from vkpar.ops.tiles import streamed, tiled
-from vkpar.vulkan.pipelines import shader
+from vkpar.vulkan.pipelines import declared
 from vkpar.vulkan.pipelines.capabilities import missing
-from vkpar.vulkan.pipelines.interface import reflect
 
 if TYPE_CHECKING:
     from vkpar.vulkan.machine.physical import DeviceInfo
@@ -165,7 +163,7 @@ class GroupCore(Core):
             return False  # the modules are SPIR-V 1.6
         if not (_OF_GROUPS.issubset(features.matrix_features) and features.subgroup_control):
             return False
-        if missing(_module_needs(self.kernel + self.variant(dtype)), features):
+        if missing(declared.shipped(self.kernel + self.variant(dtype)).capabilities, features):
             return False
         kind = SHORT[dtype]
         given = f" {kind}*{kind}->f32 workgroup {self.threads}"
@@ -188,11 +186,6 @@ CORES: Final = (
 PLAIN: Final = Core(tiled.KERNEL, 128, (128, 128), 8)
 
 
-@cache
-def _module_needs(name: str) -> frozenset[int]:
-    return reflect(shader.shipped(name)).capabilities
-
-
 def available(info: DeviceInfo, dtype: str) -> tuple[Core, ...]:
     """Return the kernels of matrix cores that a device runs on a type of halves.
 
@@ -209,7 +202,7 @@ def offers(info: DeviceInfo, module: str, dtype: str) -> bool:
     shape = "x".join(map(str, _FRAGMENT)) + f" {kind}*{kind}->f32"
     if shape not in features.cooperative_matrix or not features.subgroup_control:
         return False
-    return not missing(_module_needs(module), features)
+    return not missing(declared.shipped(module).capabilities, features)
 
 
 def streams(info: DeviceInfo, dtype: str) -> bool:
