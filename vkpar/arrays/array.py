@@ -15,7 +15,6 @@ from vkpar.arrays.host import HostArray
 from vkpar.arrays.layout import WIDE, Strides, repeats
 from vkpar.arrays.operators import Operators, operations
 from vkpar.arrays.rearrange import gather, scatter
-from vkpar.arrays.reducible import Reducible
 from vkpar.arrays.region import Region
 from vkpar.arrays.shape import as_bytes, dimensions, fixed
 from vkpar.arrays.sound import Sound
@@ -44,7 +43,7 @@ _Target = TypeVar("_Target", "np.ndarray[Any, Any]", HostArray)
 _LABEL = "{} {} {}".format
 
 
-class Array(Operators, Reducible, Sound):
+class Array(Operators, Sound):
     """An n-dimensional array on a device, made by ``Device.array``, ``empty`` and ``zeros``, or a view of one.
 
     Arrays are in C order. Views may have their elements any ``strides`` apart; operations and copies take these as they
