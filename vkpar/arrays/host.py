@@ -77,8 +77,8 @@ class HostArray(Shaped):
         self._dtype = dtype
 
     @property
-    def devices(self) -> tuple[Owner, ...]:
-        """The open devices that have imported the memory."""
+    def devices(self) -> tuple[Any, ...]:
+        """The open devices, each a :class:`vkpar.Device`, that have imported the memory."""
         return tuple(device for device in self._devices if not device.closed) if not self.closed else ()
 
     @property

@@ -9,7 +9,6 @@ from typing import Protocol
 from vkpar.arrays.forms import Plans
 from vkpar.errors import InvalidUsageError
 from vkpar.vulkan.device import LogicalDevice
-from vkpar.vulkan.machine.physical import DeviceInfo
 from vkpar.vulkan.memory.accounting import ARRAYS
 from vkpar.vulkan.memory.subbuffers import SubBuffers
 
@@ -19,12 +18,7 @@ _serials = itertools.count(1)
 class Owner(Protocol):
     """What memory asks of the device that it lies on, which lies above: see :class:`vkpar.device.Device`."""
 
-    info: DeviceInfo
     plans: Plans
-
-    @property
-    def name(self) -> str:
-        """The driver's name for it."""
 
     @property
     def closed(self) -> bool:
