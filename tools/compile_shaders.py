@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
 """Compile ``shaders/*.comp`` to the SPIR-V that ships in ``vkpar/spirv``, with a manifest of hashes.
 
+The manifest also says what each module declares, which the package takes from there: it reads no SPIR-V of its own.
+
 A source is one kernel, or several when it holds a line ``// variants: small: TILE=32 | large: TILE=128 FAST``:
 each variant is the kernel ``<stem>_<variant>``, compiled with those macros defined. Several such lines multiply.
 A line ``// variants of wires: OUT_WIRE`` has a variant for each row of a table of the package, see :data:`TABLES`,
@@ -12,7 +14,8 @@ manifest has both. Sources with such a line take the newer compiler that tools/l
 
     tools/compile_shaders.py            compile what changed
     tools/compile_shaders.py --all      compile everything
-    tools/compile_shaders.py --check    compare hashes only; exit status 1 names what is stale (needs no compiler)
+    tools/compile_shaders.py --check    compare only; exit status 1 names what is stale (needs no compiler)
+    tools/compile_shaders.py --reflect  write what the SPIR-V declares into the manifest anew (needs no compiler)
 """
 
 from __future__ import annotations
@@ -292,7 +295,9 @@ def read_manifest(output: Path) -> dict[str, dict[str, object]]:
 
 
 def _write_manifest(output: Path, kernels: dict[str, dict[str, object]]) -> None:
-    text = json.dumps({"target": TARGET, "kernels": dict(sorted(kernels.items()))}, indent=1) + "\n"
+    """Write it with a line for each kernel: the package reads single ones, see vkpar/vulkan/pipelines/declared.py."""
+    lines = ",\n".join(f"  {json.dumps(name)}: {json.dumps(kernels[name])}" for name in sorted(kernels))
+    text = f'{{\n "target": {json.dumps(TARGET)},\n "kernels": {{\n{lines}\n }}\n}}\n'
     partial = output / (MANIFEST + ".new")
     partial.write_text(text)
     os.replace(partial, output / MANIFEST)
@@ -312,6 +317,32 @@ def problem_of(kernel: Kernel, entry: dict[str, object] | None, shaders: Path, o
     return None if entry["spirv_sha256"] == _file_hash(module) else "its .spv is not the one in the manifest"
 
 
+def _declares(code: bytes) -> dict[str, object]:
+    from vkpar.vulkan.pipelines import declared
+
+    return declared.of_module(code).as_dict()
+
+
+def reflect(output: Path) -> list[str]:
+    """Write what the modules declare into the manifest, and return the names of those for which that changed.
+
+    Raises:
+        BuildError: a module that cannot be read.
+    """
+    manifest, changed = read_manifest(output), []
+    for name, entry in manifest.items():
+        module = output / f"{name}.spv"
+        try:
+            found = _declares(module.read_bytes())
+        except (OSError, ValueError, LookupError) as error:
+            raise BuildError(f"{module}: {error}") from error
+        if entry.get("declares") != found:
+            entry["declares"] = found
+            changed.append(name)
+    _write_manifest(output, manifest)
+    return changed
+
+
 def check(shaders: Path, output: Path, made: Sequence[Kernel] = ()) -> list[str]:
     """Return one line per kernel whose SPIR-V does not belong to its source, and per file of no kernel.
 
@@ -327,6 +358,8 @@ def check(shaders: Path, output: Path, made: Sequence[Kernel] = ()) -> list[str]
         lines.append(f"{PRELUDE}: stale: it is not made of {_PRELUDE_SOURCE} and what that includes")
     for name, kernel in kernels.items():
         problem = problem_of(kernel, manifest.get(name), shaders, output)
+        if not problem and manifest[name].get("declares") != _declares((output / f"{name}.spv").read_bytes()):
+            problem = "the manifest says something else of what it declares: run tools/compile_shaders.py --reflect"
         if problem:
             lines.append(f"{name}: {problem}")
     lines += [f"{name}: in the manifest, but has no source" for name in sorted(manifest.keys() - kernels.keys())]
@@ -429,6 +462,7 @@ def compile_kernel(kernel: Kernel, compiler: Compiler, shaders: Path, output: Pa
         "source_sha256": source_hash(kernel, shaders),
         "spirv_sha256": hashlib.sha256(code).hexdigest(),
         "compiler": compiler.label,
+        "declares": _declares(code),
         **({"target": kernel.target} if kernel.target != TARGET else {}),
         **({"needs": list(kernel.needs)} if kernel.needs else {}),
     }
@@ -470,7 +504,8 @@ def build(
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit status."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
-    parser.add_argument("--check", action="store_true", help="compare hashes only, without a compiler")
+    parser.add_argument("--check", action="store_true", help="compare only, without a compiler")
+    parser.add_argument("--reflect", action="store_true", help="write anew what the SPIR-V declares, no compiler")
     parser.add_argument("--all", action="store_true", help="compile every kernel, changed or not")
     parser.add_argument("--compiler", help="program to use instead of glslangValidator or glslc on the PATH")
     parser.add_argument("--shaders", type=Path, default=ROOT / "shaders", help="folder of the sources")
@@ -486,6 +521,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 1 if problems else 0
         if own and activations() != _read(options.shaders / ACTIVATIONS):
             (options.shaders / ACTIVATIONS).write_text(activations())
+        if options.reflect:
+            names = reflect(options.output)
+            print(f"the manifest says anew what {len(names)} modules declare")
+            return 0
         write_prelude(options.shaders, options.output)
         names = build(options.shaders, options.output, options.all, options.compiler, generated() if own else ())
     except BuildError as error:

@@ -86,7 +86,7 @@ def circles() -> list[Measure]:
         frozenset({module, *(other for other in others if module in below[other])}) for module, others in below.items()
     }
     rings = sorted(sorted(ring) for ring in found if len(ring) > 1)
-    ignored = re.findall(r'^ +"(vkpar\S* -> vkpar\S*)"', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
+    ignored = re.findall(r'^[^#\n]*"(vkpar\S* -> vkpar\S*)"', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
     return [
         listed("circles of imports", [" <-> ".join(ring) for ring in rings], 1),
         Measure("modules in circles", sum(map(len, rings)), 2),

@@ -43,7 +43,7 @@ def force(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
         products, "kernel_for", lambda device, m: kernel if kernel != "matvec" or m <= 8 else "matmul_tiled"
     )
 
-    monkeypatch.setattr(products.cores, "choose", lambda *given, **_: None)
+    monkeypatch.setattr(products.choice, "choose", lambda *given, **_: None)
 
     def cut(k: int, most: int) -> occupancy.Cut:
         parts = -(-k // 16) if split and k > 16 else 1

@@ -15,6 +15,7 @@ import pytest
 from vkpar.abi.formats import ELEMENTS, WIRES
 from vkpar.ops.elementwise.expressions import ACTIVATIONS
 from vkpar.ops.quantized.kinds import KINDS
+from vkpar.vulkan.pipelines import declared
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -41,7 +42,7 @@ tool = _load()
 
 
 class Tree:
-    """A project of two kernels, one in two variants, and a compiler that only concatenates what it was given."""
+    """A project of two kernels, one in two variants, and a compiler whose modules only say what it was given."""
 
     def __init__(self, folder: Path) -> None:
         self.shaders = folder / "shaders"
@@ -56,7 +57,10 @@ class Tree:
         self.compiler.write_text(
             f"#!{sys.executable}\nimport pathlib, sys\n"
             "if '--version' in sys.argv: print('glslang 99.1'); sys.exit(0)\n"
-            "pathlib.Path(sys.argv[-1]).write_text(repr(sys.argv[1:-3]))\n"
+            f"sys.path.insert(0, {str(ROOT / 'tests')!r})\n"
+            "from helpers.vulkan.modules import module, name\n"
+            "said = (7, 9, *name(repr(sys.argv[1:-3])))\n"
+            "pathlib.Path(sys.argv[-1]).write_bytes(module(said, (15, 5, 1, *name('main'))))\n"
         )
         self.compiler.chmod(0o755)
 
@@ -166,6 +170,25 @@ def test_moving_text_between_files_changes_the_hash(tree: Tree) -> None:
 def test_missing_changed_and_extra_files_are_named(tree: Tree, name: str, action: object, problem: str) -> None:
     action(tree.output / name)  # type: ignore[operator]
     assert tree.check() == [problem]
+
+
+def test_the_manifest_says_what_modules_declare(tree: Tree, capsys: pytest.CaptureFixture[str]) -> None:
+    """A line for each kernel: the package reads single ones."""
+    wrong = tree.manifest()
+    made = wrong["plain"]["declares"]
+    assert made == declared.of_module((tree.output / "plain.spv").read_bytes()).as_dict()
+    wrong["plain"]["declares"] = {**made, "readonly": [3]}  # type: ignore[dict-item]
+    del wrong["many_small"]["declares"]
+    (tree.output / "manifest.json").write_text(json.dumps({"kernels": wrong}, indent=1))
+    assert [line.split(":")[0] for line in tree.check()] == ["many_small", "plain"]
+    assert all("--reflect" in line for line in tree.check())
+    assert tool.main(["--reflect", "--shaders", str(tree.shaders), "--output", str(tree.output)]) == 0
+    assert "what 2 modules declare" in capsys.readouterr().out
+    assert tree.check() == []
+    assert tree.manifest()["plain"]["declares"] == made
+    (tree.output / "plain.spv").write_bytes(b"no module")
+    with pytest.raises(tool.BuildError, match=r"plain\.spv: not a SPIR-V module"):
+        tool.reflect(tree.output)
 
 
 def test_a_removed_source_is_named_then_dropped(tree: Tree) -> None:

@@ -19,10 +19,11 @@ from hypothesis import strategies as st
 
 from vkpar import cachedir, env
 from vkpar.errors import VulkanError
-from vkpar.ops.tiles import core_rates, cores
+from vkpar.ops.tiles import choice, core_rates, cores
 from vkpar.ops.tiles import streamed as few_cores
+from vkpar.ops.tiles.choice import Choice
 from vkpar.ops.tiles.core_rates import Few, Rate, Rates
-from vkpar.ops.tiles.cores import KHR, Choice, Core
+from vkpar.ops.tiles.cores import KHR, Core
 from vkpar.vulkan.machine.physical import DeviceInfo
 from vkpar.vulkan.pipelines import shader
 from vkpar.vulkan.pipelines.capabilities import missing
@@ -283,18 +284,18 @@ def test_the_fastest_kernels_of_an_h200_are_taken(
             core: Rates(*(Rate(*(1e3 * us * by for us in times)) for times in both), plain)
             for by, (core, (*both, plain)) in zip(noise, MEASURED.items(), strict=True)
         }
-        best = cores.soonest(found, H200, m, n, k, 1, 16, transpose_b=turned)
+        best = choice.soonest(found, H200, m, n, k, 1, 16, transpose_b=turned)
         assert best is not None
         assert (best.core.tile, best.core.step, best.parts) == (tile, step, 1)
 
 
 def test_many_tiles_take_the_one_with_the_best_rate() -> None:
-    assert cores.soonest(RATES, H200, 8192, 8192, 8192, 1, 1) == Choice(BIG, 1, 8192)
+    assert choice.soonest(RATES, H200, 8192, 8192, 8192, 1, 1) == Choice(BIG, 1, 8192)
 
 
 def test_few_tiles_are_small_or_split() -> None:
-    assert cores.soonest(RATES, H200, 512, 512, 512, 1, 1) == Choice(LITTLE, 1, 512)
-    split = cores.soonest(RATES, H200, 512, 512, 16384, 1, 16)
+    assert choice.soonest(RATES, H200, 512, 512, 512, 1, 1) == Choice(LITTLE, 1, 512)
+    split = choice.soonest(RATES, H200, 512, 512, 16384, 1, 16)
     assert split is not None
     assert split.parts > 1
 
@@ -314,14 +315,14 @@ def test_few_rows_take_matrix_cores_where_these_are_faster(
     monkeypatch: pytest.MonkeyPatch, m: int, n: int, turned: bool, core: bool
 ) -> None:
     device: Any = SimpleNamespace(info=h200())
-    monkeypatch.setattr(cores.occupancy, "units_of", lambda _: H200)
+    monkeypatch.setattr(choice.occupancy, "units_of", lambda _: H200)
     low = min(cores.CORES, key=lambda core: core.tile[0])
     known = {**RATES, low: rates(7.6e3, 9.2e3, 18.4e3)}
-    monkeypatch.setattr(cores, "measured", lambda *_, **__: core_rates.Measured(known, FEW))
-    found = cores.choose(device, "float16", m, n, 4096, 1, 1, transpose_b=turned)
+    monkeypatch.setattr(choice, "measured", lambda *_, **__: core_rates.Measured(known, FEW))
+    found = choice.choose(device, "float16", m, n, 4096, 1, 1, transpose_b=turned)
     assert found == (Choice(low, 1, 4096) if core else None)
-    monkeypatch.setattr(cores, "measured", lambda *_, **__: core_rates.Measured(known))
-    assert cores.choose(device, "float16", m, n, 4096, 1, 1, transpose_b=turned) is None
+    monkeypatch.setattr(choice, "measured", lambda *_, **__: core_rates.Measured(known))
+    assert choice.choose(device, "float16", m, n, 4096, 1, 1, transpose_b=turned) is None
 
 
 @pytest.mark.parametrize(
@@ -341,17 +342,17 @@ def test_few_rows_are_streamed_where_that_is_faster(
     monkeypatch: pytest.MonkeyPatch, m: int, n: int, k: int, turned: bool, taken: bool
 ) -> None:
     device: Any = SimpleNamespace(info=h200())
-    monkeypatch.setattr(cores.occupancy, "units_of", lambda _: H200)
-    monkeypatch.setattr(cores, "measured", lambda *_, **__: core_rates.Measured(RATES, STREAMED))
+    monkeypatch.setattr(choice.occupancy, "units_of", lambda _: H200)
+    monkeypatch.setattr(choice, "measured", lambda *_, **__: core_rates.Measured(RATES, STREAMED))
 
     def streamed(**more: bool) -> bool:
-        found = cores.choose(device, "float16", m, n, k, 1, 1, transpose_b=turned, **more)
+        found = choice.choose(device, "float16", m, n, k, 1, 1, transpose_b=turned, **more)
         return found is not None and isinstance(found.core, few_cores.Stream)
 
     assert streamed(whole=True) == taken
     assert not streamed()  # rows are no whole units
     slow = tuple(few._replace(streamed=99e3) for few in STREAMED)
-    monkeypatch.setattr(cores, "measured", lambda *_, **__: core_rates.Measured(RATES, slow))
+    monkeypatch.setattr(choice, "measured", lambda *_, **__: core_rates.Measured(RATES, slow))
     assert not streamed(whole=True)
 
 
@@ -377,7 +378,7 @@ def test_what_streams_fits_the_device(warp: int, turned: bool, m: int, n: int, k
 
 def test_the_tiled_kernel_stays_where_it_is_faster() -> None:
     slow = {BIG: rates(600e3, 700e3, 1200e3), PLAIN: RATES[PLAIN]}
-    assert cores.soonest(slow, H200, 4096, 4096, 4096, 1, 8) is None
+    assert choice.soonest(slow, H200, 4096, 4096, 4096, 1, 8) is None
 
 
 @given(
@@ -388,7 +389,7 @@ def test_the_tiled_kernel_stays_where_it_is_faster() -> None:
     most=st.integers(1, 40),
 )
 def test_parts_cover_k_and_none_is_empty(m: int, n: int, k: int, batch: int, most: int) -> None:
-    found = cores.soonest(RATES, H200, m, n, k, batch, most)
+    found = choice.soonest(RATES, H200, m, n, k, batch, most)
     if found is not None:
         assert 1 <= found.parts <= most
         assert (found.parts - 1) * found.k_part < k <= found.parts * found.k_part
@@ -399,7 +400,7 @@ def test_fixed_rates_rank_kernels_as_measured() -> None:
     """Of work-groups enough the kernels of matrix cores are faster than the tiled one, the largest tile the fastest."""
     fixed = core_rates.assumed((*cores.CORES, PLAIN)).rates
     assert all(rate.four > rate.two > rate.one > 0 for both in fixed.values() for rate in both[:2])
-    found = cores.soonest(fixed, H200, 8192, 8192, 8192, 1, 1)
+    found = choice.soonest(fixed, H200, 8192, 8192, 8192, 1, 1)
     assert found is not None
     assert found.core == cores.CORES[0]
 
@@ -415,7 +416,7 @@ def test_times_go_to_the_kernels_that_took_them(monkeypatch: pytest.MonkeyPatch)
     def seconds(run: Any, *_: Any) -> float:
         return 1e-9 * (run.m + 3 * run.n + 7 * run.k + len(run.kernel)) * (1.0 if run.transpose_b else 1.5)
 
-    monkeypatch.setattr(cores.occupancy, "units_of", lambda _: 4)
+    monkeypatch.setattr(choice.occupancy, "units_of", lambda _: 4)
     monkeypatch.setattr(core_rates, "_RISE_SECONDS", 0.0)
     monkeypatch.setattr(core_rates.query, "DeviceClock", lambda _: None)
     monkeypatch.setattr(core_rates._Run, "pipeline", lambda *_: None)
@@ -536,4 +537,4 @@ def test_a_kernel_that_the_driver_does_not_build_leaves_products_to_the_others(m
     monkeypatch.setattr(core_rates, "_load", lambda *_: None)
     with env.override(tuning="auto"):
         made = core_rates._found(device, "float16", (BIG, PLAIN), streams=False)  # type: ignore[arg-type]
-    assert cores.soonest(made.rates, 132, 4096, 4096, 4096, 1, 1) is None
+    assert choice.soonest(made.rates, 132, 4096, 4096, 4096, 1, 1) is None

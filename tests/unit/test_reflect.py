@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import importlib.resources
+import json
 import math
 import struct
 from typing import Any
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 
 from vkpar import InvalidUsageError
 from vkpar.vulkan.machine.physical import Features
-from vkpar.vulkan.pipelines import shader
+from vkpar.vulkan.pipelines import declared, shader
 from vkpar.vulkan.pipelines.capabilities import missing
 from vkpar.vulkan.pipelines.interface import Entry, Interface, reflect
 from vkpar.vulkan.pipelines.push import Member
@@ -32,6 +33,25 @@ NO_FEATURES = Features(**{item.name: () if "tuple" in str(item.type) else 0 for 
 WITH_SUBGROUPS = dataclasses.replace(
     NO_FEATURES, subgroup_operations=("basic", "arithmetic", "ballot", "vote", "shuffle", "quad")
 )
+
+
+def test_what_shipped_kernels_declare_is_read_from_their_lines_of_the_manifest() -> None:
+    """tools/compile_shaders.py --check holds the manifest against the modules."""
+    manifest = json.loads(importlib.resources.files("vkpar.spirv").joinpath("manifest.json").read_text())["kernels"]
+    assert sorted(manifest) == SHIPPED
+    assert {name: declared.shipped(name).as_dict() for name in SHIPPED} == {
+        name: entry["declares"] for name, entry in manifest.items()
+    }
+    sized = declared.shipped("matvec_cores_f16")
+    assert sized == declared.of_module(shader.shipped("matvec_cores_f16"))
+    assert sized.width_id is not None
+    with pytest.raises(ValueError, match="not found"):
+        declared.shipped.__wrapped__("no such kernel")
+
+
+def test_a_module_is_read_once() -> None:
+    spirv = module((71, 14, 33, 0), *BUFFER)
+    assert reflect(spirv) is reflect(bytes(bytearray(spirv)))
 
 
 @pytest.mark.parametrize("kernel", SHIPPED)

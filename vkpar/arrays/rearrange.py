@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from vkpar.abi import arrays as abi
 from vkpar.abi.words import pack
 from vkpar.arrays.layout import WIDE, Strides, c_strides, extent, joined
+from vkpar.arrays.storage import Storage
 from vkpar.arrays.views import Viewable
 from vkpar.vulkan.machine.physical import ALIGNMENT
 from vkpar.vulkan.memory.accounting import ARRAYS
@@ -61,7 +62,7 @@ def _rearrange(view: Viewable, packed: Viewable, kernel: str) -> None:
         return
     for part, among in _halves(view, packed, axis):
         source, target = (part, among) if kernel == "region_pack" else (among, part)
-        aside = packed.storage.device.empty(part.shape, part.dtype)
+        aside = type(packed)(Storage(packed.storage.device, part.nbytes), 0, part.shape, part.dtype)
         gather(source, aside)
         scatter(aside, target)
 

@@ -277,7 +277,9 @@ def _rows(report: Report, communicator: Communicator, settings: Sequence[Setting
     for setting in settings:
         yield _row(options, communicator, setting)
     if options.profile or options.trace:
-        report.profile = profiled.take(options, communicator, settings[-1])
+        in_place = options.case.in_place and options.in_place_only
+        subject = CheckedCollective(options.case, communicator, settings[-1], in_place=in_place)
+        report.profile = profiled.take(subject, communicator, options.warmup_iters, options.iters, options.trace)
 
 
 def _check_text(options: Options, setting: Setting) -> str:

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 from vkpar.abi import elementwise as abi
 from vkpar.abi.words import pack
 from vkpar.arrays.array import Array
+from vkpar.arrays.forms import Form, form_of
 from vkpar.ops.call.checks import SHORT
 from vkpar.ops.call.dispatch import submit
+from vkpar.ops.call.plan import CopyPlan, Plan, Recipe, Step
+from vkpar.ops.call.plan import make as make_plan
 from vkpar.ops.call.windows import GROUP, fold_groups, spans, window
-from vkpar.plans import CopyPlan, Form, Plan, Recipe, Step, form_of
-from vkpar.plans import make as make_plan
 from vkpar.vulkan.pump.ledger import PLACES, REPLACES
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def repeat(
     """
     try:
         key = key_of(operation, operands, outs, *options)
-        recipe = operands[0].device.plans.recipes.get(key)  # type: ignore[union-attr]
+        recipe: Recipe | None = operands[0].device.plans.recipes.get(key)  # type: ignore[union-attr]
     except (AttributeError, TypeError):  # not arrays: the long way says so
         return None
     if recipe is None:
@@ -180,7 +181,7 @@ class Call:
             pipeline: its kernel.
             arrays: by binding: operands, results and temporaries of the call, or views of them.
             ranges: what the kernel sees of them, and ``bindings`` what it does to that.
-            bindings: see :func:`vkpar.plans.bindings_of`.
+            bindings: see :func:`vkpar.ops.call.plan.bindings_of`.
             grid: numbers of work-groups.
             push: the push constants.
             cost_ns: an estimate of its time.

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from vkpar.arrays.array import Array
-from vkpar.plans import bindings_of, form_of
-from vkpar.plans import make as make_plan
+from vkpar.arrays.forms import form_of
+from vkpar.ops.call.plan import Plan, bindings_of
+from vkpar.ops.call.plan import make as make_plan
 from vkpar.vulkan.pump.ledger import REPLACES
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ def run_pair(operation: str, a: Any, b: Any, out: Any, *options: object, in_plac
     """
     try:
         forms = a.form or form_of(a), b.form or form_of(b), None if out is None else out.form or form_of(out)
-        plan = a.device.plans.known.get((operation, *forms, *options))
+        plan: Plan | None = a.device.plans.known.get((operation, *forms, *options))
     except (AttributeError, TypeError):  # not arrays: the long way says so
         return None
     return None if plan is None else plan.pair(a, b, out, in_place=in_place)
@@ -39,7 +40,7 @@ def run_single(operation: str, a: Array, out: Array | None, *options: object) ->
     """Run an operation of one operand, which ``out`` may not share memory with, as :func:`run_pair` does."""
     try:
         forms = a.form or form_of(a), None if out is None else out.form or form_of(out)
-        plan = a.device.plans.known.get((operation, *forms, *options))
+        plan: Plan | None = a.device.plans.known.get((operation, *forms, *options))
     except (AttributeError, TypeError):  # not arrays: the long way says so
         return None
     return None if plan is None else plan.single(a, out)

@@ -9,6 +9,7 @@ from vkpar import dtypes
 from vkpar.abi import elementwise as abi
 from vkpar.abi.words import pack
 from vkpar.arrays.array import Array
+from vkpar.arrays.forms import form_of
 from vkpar.errors import UnsupportedError
 from vkpar.ops.call.checks import FLOATS, INTEGERS, SHORT, check_arrays, check_out, check_overlap
 from vkpar.ops.call.dispatch import dispatch, run_single
@@ -16,7 +17,6 @@ from vkpar.ops.call.windows import GROUP, fold_groups, spans, window, writable_i
 from vkpar.ops.elementwise.run import computed
 from vkpar.ops.elementwise.shipped import Shipped
 from vkpar.ops.elementwise.ways import Meaning, Operand
-from vkpar.plans import form_of
 
 
 class _Conversion(Shipped):

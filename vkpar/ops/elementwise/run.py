@@ -9,6 +9,7 @@ import numpy as np
 
 from vkpar import dtypes
 from vkpar.arrays.array import Array, check_same_device
+from vkpar.arrays.forms import form_of
 from vkpar.arrays.layout import broadcast_shape
 from vkpar.arrays.views import overlaps, same_elements
 from vkpar.errors import InvalidUsageError, OperandError, UnsupportedError
@@ -18,7 +19,6 @@ from vkpar.ops.elementwise.expressions import FLOATS, INTEGERS
 from vkpar.ops.elementwise.kinds import Kind
 from vkpar.ops.elementwise.ways import Dispatch, Meaning, Operand, Operation, binding
 from vkpar.ops.elementwise.words import Words
-from vkpar.plans import form_of
 
 COMPUTED: Final = (*FLOATS, *INTEGERS)
 _FEW: Final = 2  # operands of the usual calls
@@ -125,7 +125,7 @@ def check_operands(name: str, operands: Sequence[Operand], outs: Sequence[Array 
             raise InvalidUsageError(f"{name}: out has to be a vkpar.Array, not {type(out).__name__}")
     given = [*arrays, *(out for out in outs if out is not None)]
     check_same_device(*given)
-    arrays[0].device.logical  # noqa: B018  (refuses a closed device)
+    arrays[0].device.check_open()
     for array in given:
         array.check_free()
     for array in arrays:

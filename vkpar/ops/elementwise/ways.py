@@ -11,6 +11,8 @@ from vkpar.abi import elementwise as abi
 from vkpar.arrays.array import Array
 from vkpar.arrays.layout import WIDE
 from vkpar.ops.call.checks import NUMBERS
+from vkpar.ops.call.plan import bindings_of
+from vkpar.ops.call.plan import make as make_plan
 from vkpar.ops.call.windows import fold_groups
 from vkpar.ops.elementwise.expressions import INTEGERS
 from vkpar.ops.elementwise.generate import may_take_two
@@ -34,8 +36,6 @@ from vkpar.ops.elementwise.kinds import (
     Kind,
 )
 from vkpar.ops.elementwise.words import Words
-from vkpar.plans import bindings_of
-from vkpar.plans import make as make_plan
 from vkpar.vulkan.machine.physical import ALIGNMENT
 from vkpar.vulkan.memory.pool import round_up
 

@@ -16,7 +16,7 @@ from vkpar.ops.call.checks import FLOATS, SHORT
 from vkpar.ops.call.windows import window, writable_in_place
 from vkpar.ops.call.work import MAX_WORK, WORK_PER_NS
 from vkpar.ops.matmul.request import Request
-from vkpar.ops.tiles import cores, cpu, matvec, occupancy, streamed, tiled
+from vkpar.ops.tiles import choice, cores, cpu, matvec, occupancy, streamed, tiled
 from vkpar.ops.tiles.cut import Operand, Tile, tiles
 from vkpar.ops.tiles.epilogue import ACTIVATIONS, Epilogue, finish
 from vkpar.ops.tiles.product import Matrix, Product
@@ -258,14 +258,14 @@ def _tiles(product: Product, kernel: str, matrices: list[Matrix]) -> Iterator[Ti
     return tiles({"m": m, "n": n, "k": k}, most, operands)
 
 
-def _core(product: Product, kernel: str, dispatches: int, out: Array) -> cores.Choice | None:
+def _core(product: Product, kernel: str, dispatches: int, out: Array) -> choice.Choice | None:
     """Return the kernel of matrix cores that makes a product; None where none does."""
     dtypes_of = {matrix.array.dtype.name for matrix in (product.a, product.b)}
     if kernel == _SMALL or len(dtypes_of) > 1:
         return None
     most, sizes = _most_parts(product, dispatches, out), (product.m, product.n, product.k, product.batch)
     whole = dispatches == 1 and not product.transpose_a and _whole_units(product)
-    return cores.choose(product.device, dtypes_of.pop(), *sizes, most, transpose_b=product.transpose_b, whole=whole)
+    return choice.choose(product.device, dtypes_of.pop(), *sizes, most, transpose_b=product.transpose_b, whole=whole)
 
 
 def _whole_units(product: Product) -> bool:

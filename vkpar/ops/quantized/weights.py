@@ -118,7 +118,7 @@ class Quantized(Fixed, Unpickled):
         Raises:
             InvalidUsageError: it is closed.
         """
-        self.device.logical  # noqa: B018  (refuses a closed device)
+        self.device.check_open()
         for piece in self.pieces:
             piece.chunks.check_free()
             piece.scales.check_free()
@@ -185,7 +185,7 @@ def quantized(device: Device, blocks: ArrayLike | HostArray | Array, shape: tupl
         raise InvalidUsageError(f"quantized: kind is one of {', '.join(KINDS)}, not {kind!r}")
     rows, columns = _checked_shape(shape, found)
     source = _source(device, blocks, (rows, columns // found.block * found.nbytes), found)
-    device.logical  # noqa: B018  (refuses a closed device)
+    device.check_open()
     pieces = []
     if rows and columns:
         most = _most_rows(device, found, columns)
