@@ -37,7 +37,7 @@ from vkpar.parallel.plan.plan import plan
 from vkpar.parallel.plan.report import Plan
 from vkpar.parallel.plan.scratch import batch_of
 from vkpar.parallel.plan.spec import ModelSpec, spec_of
-from vkpar.parallel.rates.speed import settled
+from vkpar.parallel.rates.speed import warm_up
 from vkpar.text import units
 
 STEPS: Final = ("captured", "eager")
@@ -376,8 +376,7 @@ def _held_lines(found: dict[str, Any]) -> Iterator[str]:
 def _times(run: Callable[[], float], devices: Sequence[Device], repeat: int) -> list[float]:
     """Return the seconds of the first run, and then those of runs once clocks have risen."""
     first = run()
-    if not all(device.info.is_cpu for device in devices):
-        settled([run], devices)
+    warm_up(run, devices)
     return [first, *(run() for _ in range(repeat))]
 
 

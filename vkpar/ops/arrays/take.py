@@ -19,6 +19,7 @@ from vkpar.ops.call.call import Call, key_of, repeat
 from vkpar.ops.call.checks import check_arrays, check_out, check_overlap
 from vkpar.ops.call.dispatch import key_of as pair_key
 from vkpar.ops.call.dispatch import run_pair
+from vkpar.ops.elementwise import cpu
 from vkpar.ops.elementwise.expressions import INTEGERS
 from vkpar.ops.elementwise.ways import binding
 from vkpar.ops.quantized.weights import Quantized, take_rows
@@ -159,7 +160,7 @@ def _take(call: Call, table: Array, indices: Array, out: Array) -> None:
     row = out.nbytes // indices.size
     unit = math.gcd(4, row, table.byte_offset)
     if not any(nbytes % 16 for nbytes in (row, first * itemsize, rows_first * itemsize)):
-        unit = 64 if row % 64 == 0 and table.device.info.tests_lanes else 16
+        unit = cpu.run_of_rows(table.device, row)
     word = min(max(unit, 4), 16)
     even, odd = _patterns(table, min(unit, 4))
     told = abi.Take(

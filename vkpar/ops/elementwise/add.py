@@ -13,8 +13,8 @@ from vkpar.errors import UnsupportedError
 from vkpar.ops.call.checks import FLOATS, INTEGERS, SHORT, advice, check_arrays, check_out, check_overlap
 from vkpar.ops.call.dispatch import dispatch, key_of, run_pair
 from vkpar.ops.call.windows import GROUP, fold_groups, spans, window, writable_in_place
+from vkpar.ops.elementwise import cpu
 from vkpar.ops.elementwise.shipped import SHIPPED
-from vkpar.ops.elementwise.ways import FEW_TESTS, FEW_TESTS_FLAT
 
 _LARGE: Final = 1 << 22  # elements from which all GPUs have invocations to spare
 
@@ -73,8 +73,8 @@ def _is_plain(a: Any, b: Any, out: Array | None) -> bool:
             return False
     if (a.dtype.name in FLOATS and b.dtype.name in INTEGERS) or (a.dtype.name in INTEGERS and b.dtype.name in FLOATS):
         return False
-    enough = FEW_TESTS_FLAT if a.shape == b.shape else FEW_TESTS
-    if a.device.info.tests_lanes and a.dtype == b.dtype and a.size >= enough and a.dtype.itemsize == 4:
+    words = a.dtype == b.dtype and a.dtype.itemsize == 4
+    if words and cpu.has_few_tests(a.device, a.size, flat=a.shape == b.shape):
         return False  # of the other kernels, one suits such drivers
     return bool(b.shape == a.shape or (a.ndim and b.shape == a.shape[-1:]))
 
@@ -133,7 +133,7 @@ def _dispatch(
         b_wide=b_first % 4 == 0 and bias % 4 == 0 and phase % 4 == 0,
         o_wide=o_first % 4 == 0,
         bias=bias != 0,
-        whole=count % 4 == 0 and (a.device.info.is_cpu or count >= _LARGE),
+        whole=count % 4 == 0 and cpu.leaves_out_tests(a.device, large=count >= _LARGE),
         blocks=blocks,
     )
     push = pack(abi.Add(count, a_first, b_first, o_first, max(bias, 1), phase))
@@ -144,4 +144,4 @@ def _dispatch(
 
 def _blocks(out: Array, count: int) -> int:
     """Return how many blocks of four elements an invocation adds."""
-    return 2 if out.dtype.itemsize == 2 and count >= _LARGE and not out.device.info.is_cpu else 1
+    return cpu.blocks_of_halves(out.device, large=out.dtype.itemsize == 2 and count >= _LARGE)
