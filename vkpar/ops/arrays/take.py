@@ -185,11 +185,11 @@ def _take_halves(call: Call, table: Array, indices: Array, out: Array) -> None:
         _take(call, table, indices[:half], out[:half])
         _take(call, table, indices[half:], out[half:])
         return
-    aside = out.device.empty(out.shape, out.dtype)  # few rows, which lie to either side of a border
+    aside = call.temporary(out.shape, out.dtype)  # few rows, which lie to either side of a border
     if binding(aside) is None:
         raise UnsupportedError(f"take: a kernel of {table.device} cannot see {out.nbytes} bytes of rows at once")
     _take(call, table, indices.copy(), aside)
-    out.copy_from(aside)
+    landing.move(call, aside, out)
 
 
 def _patterns(table: Array, unit: int) -> tuple[int, int]:
