@@ -54,7 +54,8 @@ def add(a: Any, b: Any, *, out: Array | None = None) -> Array:
         return made
     call = Call("add", key_of("add", (a, b), (out,)), (a, b), (made,))
     target = call.results[0] if writable_in_place(made) else call.temporary(a.shape, dtype)
-    _launch(call, *call.operands, target)
+    first, second = call.operands
+    _launch(call, first, second, target)
     landing.land(call, target, call.results[0])
     call.keep(pair_key("add", a, b, out))
     return made
