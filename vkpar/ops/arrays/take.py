@@ -17,7 +17,6 @@ from vkpar.errors import InvalidUsageError, UnsupportedError
 from vkpar.ops.call import landing
 from vkpar.ops.call.call import Call, key_of, repeat
 from vkpar.ops.call.checks import check_arrays, check_out, check_overlap
-from vkpar.ops.call.dispatch import key_of as pair_key
 from vkpar.ops.call.dispatch import run_pair
 from vkpar.ops.elementwise import cpu
 from vkpar.ops.elementwise.expressions import INTEGERS
@@ -106,7 +105,7 @@ def _take_anew(table: Array, indices: Array, axis: int, out: Array | None) -> Ar
     direct = target if _is_direct(target) else call.temporary(target.shape, target.dtype)
     _take(call, landing.packed(call, source), landing.packed(call, call.operands[1]), direct)
     landing.land(call, direct, target)
-    call.keep(None if axis else pair_key("take", table, indices, out))
+    call.keep(None if axis else key_of("take", (table, indices), (out,)))
     return made
 
 

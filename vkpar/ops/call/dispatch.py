@@ -44,11 +44,6 @@ def run_single(operation: str, a: Array, out: Array | None, *options: object) ->
     return None if plan is None else plan.single(a, out)
 
 
-def key_of(operation: str, a: Array, b: Array, out: Array | None, *options: object) -> tuple[object, ...]:
-    """Return what :func:`run_pair` finds a plan by."""
-    return (operation, form_of(a), form_of(b), None if out is None else form_of(out), *options)
-
-
 def submit(
     operation: str,
     kernel: str,

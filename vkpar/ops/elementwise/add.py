@@ -13,7 +13,6 @@ from vkpar.errors import UnsupportedError
 from vkpar.ops.call import landing
 from vkpar.ops.call.call import Call, key_of, repeat
 from vkpar.ops.call.checks import FLOATS, INTEGERS, SHORT, advice, check_arrays, check_out, check_overlap
-from vkpar.ops.call.dispatch import key_of as pair_key
 from vkpar.ops.call.dispatch import run_pair
 from vkpar.ops.call.windows import GROUP, spans, window, writable_in_place
 from vkpar.ops.elementwise import cpu
@@ -52,12 +51,13 @@ def add(a: Any, b: Any, *, out: Array | None = None) -> Array:
     made = a.device.empty(a.shape, dtype) if out is None else out
     if a.size == 0:
         return made
-    call = Call("add", key_of("add", (a, b), (out,)), (a, b), (made,))
+    key = key_of("add", (a, b), (out,))
+    call = Call("add", key, (a, b), (made,))
     target = call.results[0] if writable_in_place(made) else call.temporary(a.shape, dtype)
     first, second = call.operands
     _launch(call, first, second, target)
     landing.land(call, target, call.results[0])
-    call.keep(pair_key("add", a, b, out))
+    call.keep(key)
     return made
 
 
@@ -65,7 +65,7 @@ def _general(a: Any, b: Any, out: Array | None) -> Array:
     """Add by the kernel of other elementwise operations, whose plan serves later calls of this one, too."""
     made = SHIPPED["add"](a, b, out=out)
     if isinstance(a, Array) and isinstance(b, Array):
-        forms = pair_key("add", a, b, out)
+        forms = key_of("add", (a, b), (out,))
         plan = a.device.plans.known.get((SHIPPED["add"].key, *forms[1:]))
         if plan is not None:
             a.device.plans.keep(forms, plan)
