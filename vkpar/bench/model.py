@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -37,7 +37,7 @@ from vkpar.parallel.plan.plan import plan
 from vkpar.parallel.plan.report import Plan
 from vkpar.parallel.plan.scratch import batch_of
 from vkpar.parallel.plan.spec import ModelSpec, spec_of
-from vkpar.parallel.rates.speed import settled
+from vkpar.parallel.rates.speed import warm_up
 from vkpar.text import units
 
 STEPS: Final = ("captured", "eager")
@@ -186,13 +186,14 @@ def _line(cells: Sequence[str], width: int | None) -> str:
 
 
 @dataclass
-class Report:
+class Report(frame.Report):
     """Everything of one run.
 
     ``refused`` says why splits are missing, ``plans`` how the others lie and what they took of each device, ``auto``
     which one a plan would take.
     """
 
+    benchmark = "model"
     options: Options
     model: Config
     rig: frame.RigInfo
@@ -201,19 +202,13 @@ class Report:
     plans: list[dict[str, Any]] = field(default_factory=list)
     auto: list[str] = field(default_factory=list)
 
-    def wrong(self) -> list[int | None]:
-        """Return the wrong elements of every row."""
-        return [row.wrong for row in self.rows]
-
     def header(self, width: int | None = None) -> list[str]:
         """Return the lines above the table."""
         options = self.options
         return [
             f"# vkpar {self.rig.versions['vkpar']} bench model: {self.model.describe()}, {options.weights} weights",
             f"# repeat {options.repeat}, context {options.context}",
-            "#",
             *self.rig.lines(),
-            "#",
             "#" + _line([title for title, _, _ in _COLUMNS], width),
         ]
 
@@ -228,10 +223,6 @@ class Report:
             "# first(ms): of the first run, which makes pipelines and graphs; on GPUs others wait for clocks to rise.",
             "# #wrong: logits that are not finite, after each test.",
         ]
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return everything, ready for JSON."""
-        return frame.document("model", asdict(self), self.wrong())
 
 
 def start(options: Options, stack: ExitStack) -> tuple[Report, Iterator[Row]]:
@@ -376,8 +367,7 @@ def _held_lines(found: dict[str, Any]) -> Iterator[str]:
 def _times(run: Callable[[], float], devices: Sequence[Device], repeat: int) -> list[float]:
     """Return the seconds of the first run, and then those of runs once clocks have risen."""
     first = run()
-    if not all(device.info.is_cpu for device in devices):
-        settled([run], devices)
+    warm_up(run, devices)
     return [first, *(run() for _ in range(repeat))]
 
 

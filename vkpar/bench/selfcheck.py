@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
-from typing import Any, Final
+from dataclasses import dataclass, field
+from typing import Final
 
 from vkpar import dtypes
 from vkpar.bench.frame import frame, table
@@ -108,9 +108,10 @@ class Row:
 
 
 @dataclass
-class Report:
+class Report(frame.Report):
     """Everything of one run; ``algorithm`` is the requested one."""
 
+    benchmark = "all"
     options: Options
     algorithm: str
     rig: frame.RigInfo
@@ -127,9 +128,7 @@ class Report:
             f"# vkpar {self.rig.versions['vkpar']} bench all: wrong elements by collective",
             f"# sizes {', '.join(map(str, options.sizes))} bytes, out of place and in place, check {options.check}",
             f"# algorithm {self.algorithm}, transport {options.transport}",
-            "#",
             *self.rig.lines(),
-            "#",
             *_titles(width),
         ]
 
@@ -142,10 +141,6 @@ class Report:
             "# Every element must be equal to the true result; where ~ stands, within a derived bound of it.",
             "# -: always travels as f32's column says, or a device of the rig does not compute it.",
         ]
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return everything, ready for JSON."""
-        return frame.document("all", asdict(self), self.wrong())
 
 
 def parse_sizes(text: str) -> tuple[int, ...]:
@@ -164,8 +159,7 @@ def start(options: Options, stack: ExitStack) -> tuple[Report, Iterator[Row]]:
     communicator, rig = frame.open_communicator(
         stack, options.devices, algorithm=options.algorithm, transport=options.transport
     )
-    report = Report(options, frame.requested_algorithm(options.algorithm), rig)
-    return report, _rows(options, communicator)
+    return Report(options, frame.requested_algorithm(options.algorithm), rig), _rows(options, communicator)
 
 
 def _rows(options: Options, communicator: Communicator) -> Iterator[Row]:

@@ -13,6 +13,7 @@ from vkpar.arrays.forms import form_of
 from vkpar.arrays.layout import broadcast_shape
 from vkpar.arrays.views import overlaps, same_elements
 from vkpar.errors import InvalidUsageError, OperandError, UnsupportedError
+from vkpar.ops.call import landing
 from vkpar.ops.call.call import Call
 from vkpar.ops.call.checks import NUMBERS, advice
 from vkpar.ops.elementwise.expressions import FLOATS, INTEGERS
@@ -186,9 +187,7 @@ def launch(
     if any(target is not None for target in aside):
         targets = [out if target is None else target for out, target in zip(outs, aside, strict=True)]
         launch(operation, meaning, operands, targets, base=base)
-        for out, target in zip(outs, aside, strict=True):
-            if target is not None:
-                out.copy_from(target)
+        landing.settle(targets, outs)
         return
     made.run(key, operands)
 
@@ -204,23 +203,15 @@ def _materialised(
 ) -> None:
     """Run where no kernel does: on parts of operands that no binding holds, or on contiguous copies."""
     shape, arrays = outs[0].shape, [*(view for view in views if isinstance(view, Array)), *outs]
-    if all(binding(array) is not None for array in arrays):
-        if all(array.is_contiguous for array in arrays):
-            raise UnsupportedError(f"{operation.name}: {len(arrays)} arrays and numbers are more than a kernel takes")
-        plain = [view.contiguous() if isinstance(view, Array) else view for view in views]
-        targets = [out if out.is_contiguous else out.device.empty(shape, out.dtype) for out in outs]
+    bound = all(binding(array) is not None for array in arrays)
+    if bound and all(array.is_contiguous for array in arrays):
+        raise UnsupportedError(f"{operation.name}: {len(arrays)} arrays and numbers are more than a kernel takes")
+    if bound or outs[0].size <= _SMALL:
+        plain = [(view.contiguous() if bound else view.copy()) if isinstance(view, Array) else view for view in views]
+        direct = [out.is_contiguous if bound else binding(out) is not None for out in outs]
+        targets = [out if fits else out.device.empty(shape, out.dtype) for out, fits in zip(outs, direct, strict=True)]
         launch(operation, meaning, plain, targets, base=base)
-        for out, target in zip(outs, targets, strict=True):
-            if target is not out:
-                out.copy_from(target)
-        return
-    if outs[0].size <= _SMALL:
-        plain = [view.copy() if isinstance(view, Array) else view for view in views]
-        targets = [out if binding(out) is not None else out.device.empty(shape, out.dtype) for out in outs]
-        launch(operation, meaning, plain, targets, base=base)
-        for out, target in zip(outs, targets, strict=True):
-            if target is not out:
-                out.copy_from(target)
+        landing.settle(targets, outs)
         return
     axis, half = _cut(shape, [array for array in arrays if binding(array) is None])
     row = outs[0].size // shape[axis]

@@ -6,7 +6,8 @@ import itertools
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from vkpar.abi import matmul as abi
-from vkpar.ops.tiles import cores, matvec, occupancy
+from vkpar.ops.call.work import has_warps
+from vkpar.ops.tiles import cores, occupancy
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -93,7 +94,7 @@ def spread(info: DeviceInfo, kind: Kind, m: int, n: int) -> Spread:
 
 def usable(info: DeviceInfo, kind: Kind) -> bool:
     """Tell whether a device has the kernel, and is known to be fast with it: GPUs of one vendor were measured."""
-    return matvec.has_warps(info) and cores.offers(info, module_of(kind), "float16")
+    return has_warps(info) and cores.offers(info, module_of(kind), "float16")
 
 
 def module_of(kind: Kind) -> str:

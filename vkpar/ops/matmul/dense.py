@@ -62,7 +62,7 @@ class _How:
 
 def kernel_for(device: Device, m: int) -> str:
     """Return which kernel multiplies ``m`` rows on a device."""
-    if device.info.is_cpu or not tiled.runs(device.info):
+    if not cpu.weights_of(device.info).halves or not tiled.runs(device.info):
         return _SMALL
     return _MATVEC if m <= matvec.MOST_ROWS else tiled.KERNEL
 

@@ -6,7 +6,8 @@ import itertools
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from vkpar.abi import matmul as abi
-from vkpar.ops.tiles import matvec, occupancy
+from vkpar.ops.call.work import has_warps
+from vkpar.ops.tiles import occupancy
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -62,7 +63,7 @@ def usable(device: Device) -> bool:
     limits = device.limits
     fits = limits.max_workgroup_invocations >= _INVOCATIONS and limits.max_shared_memory >= _SHARED
     features = device.info.features
-    fast = features.integer_dot and features.integer_dot_fast and matvec.has_warps(device.info, "arithmetic", "quad")
+    fast = features.integer_dot and features.integer_dot_fast and has_warps(device.info, "arithmetic", "quad")
     return fits and fast
 
 

@@ -20,12 +20,12 @@ from vkpar.ops.matmul.request import Request, rows_of
 from vkpar.ops.quantized.kinds import KINDS, Kind
 from vkpar.ops.quantized.weights import Piece, Quantized
 from vkpar.ops.tiles import matvec, occupancy
+from vkpar.ops.tiles.cpu import weights_of
 
 if TYPE_CHECKING:
     from vkpar.device import Device
     from vkpar.dtypes import DType
 
-MOST_ROWS: Final = 8
 _THREADS: Final = 256
 # Fours of the first operand's elements that lie in shared memory: of all rows at most, of each row at least, since sums
 # take their place in the end.
@@ -109,7 +109,7 @@ def rows_at_once(device: Device) -> int:
     """Return of how many rows the kernel for few rows makes products on a device; 0 where it is not used."""
     limits = device.limits
     fits = limits.max_workgroup_invocations >= _THREADS and limits.max_shared_memory >= 16 * _QUADS
-    return MOST_ROWS if fits and not device.info.is_cpu else 0
+    return matvec.MOST_ROWS if fits and weights_of(device.info).halves else 0
 
 
 def fits(request: Request) -> bool:
@@ -145,11 +145,8 @@ def record(call: Call, request: Request) -> None:
 
 
 def slab_type(device: Device, dtype: DType) -> DType:
-    """Return the type that weights are made in for many rows.
-
-    GPUs multiply halves by halves, several times as fast, which rounds the weights to float16.
-    """
-    return dtypes.float16 if dtype == dtypes.float16 and not device.info.is_cpu else dtypes.float32
+    """Return the type that weights are made in for many rows; float16 rounds them."""
+    return dtypes.float16 if dtype == dtypes.float16 and weights_of(device.info).halves else dtypes.float32
 
 
 def dispatch(call: Call, request: Request, name: str, piece: Piece, *, cores: bool = False) -> None:
@@ -182,7 +179,7 @@ def dispatch(call: Call, request: Request, name: str, piece: Piece, *, cores: bo
         name = f"quantized_dots{'' if fold.empty else '_folded'}_{kind.name}"
     else:
         way = spread(device, kind, m, piece.rows, k, together)
-        name = f"quantized_matvec{'' if fold.empty else '_folded'}_{kind.name}_rows{1 if m == 1 else MOST_ROWS}"
+        name = f"quantized_matvec{'' if fold.empty else '_folded'}_{kind.name}_rows{1 if m == 1 else matvec.MOST_ROWS}"
         name += "_subgroups" if matvec.adds_up(device.info) else "_alone"
     words: list[tuple[float, ...]] = [
         abi.Product(m, n, k, a_first, b_first // 4, o_first, k, k // kind.chunk, columns),

@@ -288,7 +288,7 @@ def unpack_in(call: Call, kind: str, piece: Piece, out: Array) -> None:
         aside = call.temporary((1, out.shape[1]), out.dtype)  # a row that lies to either side of a border
         call.forget()
         unpack_in(call, kind, piece.part(start, start + 1, 0), aside)
-        target[start : start + 1].copy_from(aside)
+        landing.move(call, aside, call.view(target, target[start : start + 1]))
     landing.land(call, target, out)
 
 

@@ -12,8 +12,8 @@ from vkpar.ops.call import landing
 from vkpar.ops.call.call import Call, key_of, repeat
 from vkpar.ops.call.checks import INTEGERS, SHORT, check_arrays, check_float, check_number, check_out, check_overlap
 from vkpar.ops.call.dispatch import run_single
+from vkpar.ops.elementwise import cpu
 from vkpar.ops.elementwise.shipped import SHIPPED
-from vkpar.ops.elementwise.ways import FEW_TESTS
 from vkpar.ops.reduce import reductions
 from vkpar.ops.rows import rows
 from vkpar.ops.rows.rows import Binding
@@ -62,7 +62,7 @@ def _along(name: str, a: Array, axis: int, out: Array | None) -> Array:
     made = a.device.empty(a.shape, a.dtype) if out is None else out
     if not made.size:
         return made
-    if at != a.ndim - 1 and a.device.info.tests_lanes and a.dtype == dtypes.float32 and a.size >= FEW_TESTS:
+    if at != a.ndim - 1 and a.dtype == dtypes.float32 and cpu.has_few_tests(a.device, a.size, flat=False):
         return _by_steps(name, a, at, made)
     order = (*(index for index in range(a.ndim) if index != at), at)
     call = Call(name, key, (a,), (made,))

@@ -11,20 +11,18 @@ The stream is changed by sums only, which are the same bits on every rank: repli
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from vkpar import ops
 from vkpar.arrays.array import Array
 from vkpar.comm.communicator import Communicator
 from vkpar.errors import InvalidUsageError
 from vkpar.ops.rows.normed import Normed
+from vkpar.ops.tiles.matvec import MOST_ROWS
 from vkpar.parallel.cut.sharded import SPLIT, Sharded
 from vkpar.parallel.cut.sharding import shard
 from vkpar.parallel.cut.split import Split
 from vkpar.parallel.layers.norms import Inputs, Parts, RMSNorm, arrays_of, missing, present, there
-
-FEW: Final = 8
-"""Rows of inputs that products read a weight once for; with more, matrix units do the work, and want halves."""
 
 
 def moved(x: Parts, comm: Communicator, rank: int) -> Parts:
@@ -54,7 +52,7 @@ class Linear(NamedTuple):
         comm: the communicator.
         weight: by rank (outputs, inputs), float or quantised; None where a rank has nothing.
         bias: by rank (outputs,); None for none.
-        inputs: type that inputs of more than :data:`FEW` rows are rounded to; None keeps theirs.
+        inputs: type that inputs of more than 8 rows are rounded to; None keeps theirs.
         results: type of the results of so many rows.
     """
 
@@ -75,7 +73,7 @@ class Linear(NamedTuple):
         """Return ``activation(x @ weight.T + bias) + residual`` of a rank."""
         if x is None:
             raise missing(rank)
-        many = x.shape[0] > FEW
+        many = x.shape[0] > MOST_ROWS
         if many and isinstance(x, Normed):
             x = x.array()
         dtype = None if out is not None else self.results if many else "float32"
@@ -116,7 +114,7 @@ class ColumnParallelLinear:
         split: of the outputs where the weight is not sharded yet; even by default.
         segments: lengths of what lies one after the other in the outputs; see :func:`shard`.
         gather_output: give all columns to the ranks that had ``x``.
-        inputs: type that inputs of more than :data:`FEW` rows are rounded to before the product, such as ``"float16"``,
+        inputs: type that inputs of more than 8 rows are rounded to before the product, such as ``"float16"``,
             which matrix units take; None keeps theirs.
         results: type of the results of so many rows.
 
@@ -181,7 +179,7 @@ class ColumnParallelLinear:
         """Return all columns on ``root``."""
         comm = self.linear.comm
         rows = next(part.shape[0] for part in x if part is not None)
-        dtype = self.linear.results if rows > FEW else "float32"
+        dtype = self.linear.results if rows > MOST_ROWS else "float32"
         result = comm.devices[root].empty((rows, self.weight.shape[0]), dtype)
         pairs: list[tuple[Array, Array]] = []
         placed: list[tuple[Array, Array]] = []

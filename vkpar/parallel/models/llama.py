@@ -26,7 +26,7 @@ from vkpar.parallel.models.placement import Placement
 from vkpar.parallel.models.prompts import Pieces, Stage, checked, listed, through_all
 from vkpar.parallel.plan.report import Plan
 from vkpar.parallel.plan.scratch import batch_of, piece_rows
-from vkpar.parallel.rates.speed import settled
+from vkpar.parallel.rates.speed import warm_up
 from vkpar.unpickled import Unpickled
 
 
@@ -277,8 +277,7 @@ class Llama(Unpickled):
         if room:
             run = partial(self._rehearse, min(tokens, room, self._batch))
             run()
-            if not any(device.info.is_cpu for device in self.comm.devices):
-                settled([run], self.comm.devices)
+            warm_up(run, self.comm.devices)
             self.feed()
             self.next_token()  # waits
             self.rewind()

@@ -15,6 +15,7 @@ from vkpar.device import Device
 from vkpar.errors import InvalidUsageError, UnsupportedError
 from vkpar.ops.call.checks import FLOATS
 from vkpar.ops.quantized.kinds import KINDS
+from vkpar.ops.tiles.cpu import weights_of
 from vkpar.parallel.cut.sharded import SPLIT, Sharded
 from vkpar.parallel.cut.sharding import shard
 from vkpar.parallel.cut.split import Split
@@ -107,7 +108,7 @@ def check_types(dtype: str | None, inputs: str, cache_dtype: object) -> None:
 
 def in_halves(kind: str, devices: Sequence[Device]) -> bool:
     """Say whether what meets weights of a kind is rounded to halves by default: where GPUs have no float32 weights."""
-    return kind != "float32" and not any(device.info.is_cpu for device in devices)
+    return kind != "float32" and all(weights_of(device.info).halves for device in devices)
 
 
 def cache_type(weights: Mapping[str, LazyTensor], devices: Sequence[Device], dtype: str | None = None) -> str:

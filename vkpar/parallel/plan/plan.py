@@ -13,7 +13,7 @@ from vkpar.comm.communicator import Communicator
 from vkpar.device import Device
 from vkpar.errors import InvalidUsageError, UnsupportedError
 from vkpar.ops.attention.attention import MOST_WIDTH
-from vkpar.ops.tiles.cpu import has_wide
+from vkpar.ops.tiles.cpu import weights_of
 from vkpar.parallel.cut.split import Ratios, Rig, cut, devices_of, free_memory, shares
 from vkpar.parallel.plan.placing import MODES, Placement, place_model
 from vkpar.parallel.plan.report import MOST_CONTEXT, Plan, RankMemory, RigFacts, memory_of
@@ -89,7 +89,7 @@ def known(devices: Sequence[Device]) -> RigFacts:
         names=tuple(map(str, devices)),
         free=tuple(free_memory(devices)),
         piece=batch_of(devices),
-        turned=frozenset(rank for rank, device in enumerate(devices) if has_wide(device.info)),
+        turned=frozenset(rank for rank, device in enumerate(devices) if weights_of(device.info).turned),
         bindings=tuple(min(each.max_storage_buffer_range, each.max_buffer // GRANULE * GRANULE) for each in limits),
     )
 
