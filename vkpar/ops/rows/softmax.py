@@ -46,7 +46,7 @@ def log_softmax(a: Array, axis: int = -1, *, out: Array | None = None) -> Array:
 
 
 def _along(name: str, a: Array, axis: int, out: Array | None) -> Array:
-    made = run_single(name, a, out, axis)
+    made = run_single(name, a, out, axis) if axis == -1 else None
     if made is not None:
         return made
     done = repeat(name, (a,), (out,), axis, in_place=True)
