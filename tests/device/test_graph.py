@@ -129,7 +129,7 @@ def filled(array: vkpar.Array) -> vkpar.Array:
 def test_every_operation_is_listed() -> None:
     functions = [getattr(vkpar, name) for name in vkpar.__all__ if inspect.isfunction(getattr(vkpar, name))]
     found = {one.__name__ for one in functions if one.__module__.startswith("vkpar.ops.")}
-    others = {"quantized", "elementwise"}  # these make weights, out of bytes of the host, and operations
+    others = {"quantized", "elementwise"}  # which make weights, out of bytes of the host, and functions
     assert found - others == set(OPERATIONS)
 
 
