@@ -27,11 +27,9 @@ from vkpar.device import Device
 from vkpar.errors import InvalidUsageError, UnsupportedError
 from vkpar.parallel.files.lazy import LazyTensor
 from vkpar.parallel.models import config as configs
-from vkpar.parallel.models.building import units_of
 from vkpar.parallel.models.config import Config
 from vkpar.parallel.models.llama import Llama
 from vkpar.parallel.models.loading import cache_type
-from vkpar.parallel.models.placement import place
 from vkpar.parallel.plan.placing import MODES
 from vkpar.parallel.plan.plan import plan
 from vkpar.parallel.plan.report import Plan
@@ -304,10 +302,9 @@ def _split(
 ) -> Iterator[Row]:
     """Measure one split; what it took of the devices goes to ``taken``."""
     options, config, devices = report.options, report.model, comm.devices
-    placement = place(found.mode, config, found.ratios, units_of(config, made))
     before = _arrays(devices)
     name = named.split if named.split != "auto" else f"auto:{found.mode}"
-    with Llama(config, made, comm, placement, context=options.context) as model:
+    with Llama(config, made, comm, found.placement, context=options.context) as model:
         for count in options.prompts or ():
             for halves in _halves(model, options):
                 model.halves = halves

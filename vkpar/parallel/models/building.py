@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from vkpar.comm.communicator import Communicator
 from vkpar.parallel.cut.sharded import Sharded
-from vkpar.parallel.cut.split import Split, linked
+from vkpar.parallel.cut.split import Split
 from vkpar.parallel.files.lazy import LazyTensor
 from vkpar.parallel.layers.attention import ParallelAttention
 from vkpar.parallel.layers.feedforward import ParallelMLP
@@ -21,7 +21,7 @@ from vkpar.parallel.layers.norms import RMSNorm
 from vkpar.parallel.models import loading, naming
 from vkpar.parallel.models.config import Config
 from vkpar.parallel.models.loading import Progress, Rows
-from vkpar.parallel.models.placement import Placement, Units
+from vkpar.parallel.plan.placing import Placement
 from vkpar.parallel.plan.scratch import unpacks_some
 
 
@@ -33,22 +33,6 @@ class Block(NamedTuple):
     attention: ParallelAttention
     forward_norm: RMSNorm
     forward: ParallelMLP
-
-
-def units_of(config: Config, weights: Mapping[str, Any]) -> Units:
-    """Return which columns of the weights stay together because of quantised blocks."""
-    names = naming.of(weights)
-
-    def unit(part: str) -> int:
-        tensors = (weights[names.of_block(part, block)] for block in range(config.layers))
-        return linked(*((each, 1) for each in tensors if isinstance(each, LazyTensor) and _stays(each)))
-
-    return Units(unit("attention.o"), unit("forward.down"))
-
-
-def _stays(tensor: LazyTensor) -> bool:
-    """Whether a tensor lies on devices in its blocks."""
-    return loading.kind_of(tensor) in loading.PRODUCTS
 
 
 class Builder(loading.Taking):
@@ -163,12 +147,12 @@ class Builder(loading.Taking):
         self, rows: Sequence[Rows], biases: Sequence[LazyTensor | None], *, halves: bool = False, whole: bool = False
     ) -> ColumnParallelLinear:
         """Return a layer; ``whole``: a row split does not slice it."""
-        comm, count = self._comm, sum(row.tensor.shape[0] for row in rows)
-        sliced = None if whole else self._placement.slices(count, rows[0].tensor.shape[1])
+        comm, counts = self._comm, [row.tensor.shape[0] for row in rows]
+        sliced = None if whole else self._placement.sliced(counts, rows[0].tensor.shape[1])
         gathers = self._placement.ratios is not None and not whole
-        found = [Rows(bias, row.ranges) for bias, row in zip(biases, rows, strict=True) if bias is not None]
         if sliced is not None:
-            rows, found = _sliced(rows, sliced), _sliced(found, sliced)
+            rows = [Rows(row.tensor, part) for row, part in zip(rows, sliced, strict=True)]
+        found = [Rows(bias, row.ranges) for bias, row in zip(biases, rows, strict=True) if bias is not None]
         bias = loading.stacked(comm, found) if found else None
         weight = loading.stacked(comm, rows, self._dtype)
         self._counted(weight.parts)
@@ -188,9 +172,9 @@ class Builder(loading.Taking):
     def _rows(self, name: str, split: Split) -> RowParallelLinear | GatheredLinear:
         comm, bias = self._comm, self._tensors.get(naming.bias_of(name))
         tensor = self._tensors[name]
-        if self._placement.slices(*tensor.shape) is not None:
-            whole = [(0, tensor.shape[0])]
-            return GatheredLinear(self._columns([name], [whole])[0])
+        count, columns = tensor.shape
+        if self._placement.sliced([count], columns) is not None:
+            return GatheredLinear(self._columns([name], [[(0, count)]])[0])
         self._tensor(name)
         weight = loading.cut_columns(comm, tensor, split, self._dtype)
         self._counted(weight.parts)
@@ -199,17 +183,3 @@ class Builder(loading.Taking):
 
 def _ranges(split: Split) -> list[tuple[int, int]]:
     return [split.bounds(rank) for rank in range(split.nranks)]
-
-
-def _sliced(rows: Sequence[Rows], split: Split) -> list[Rows]:
-    """Return the rows that each rank has of tensors of which a split cuts all rows, one after the other."""
-    found, start = [], 0
-    for row in rows:
-        count = row.tensor.shape[0]
-        ranges = []
-        for rank in range(split.nranks):
-            low, high = (min(max(border - start, 0), count) for border in split.bounds(rank))
-            ranges.append((low, high))
-        found.append(Rows(row.tensor, ranges))
-        start += count
-    return found
