@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from vkpar.comm.record.entry import Entry
 from vkpar.comm.record.program import Program
 from vkpar.comm.record.score import Score
 from vkpar.vulkan.memory.buffer import Buffer
+
+Draft = Callable[[int], Score]  # by generation
 
 
 class Template:
@@ -18,10 +20,14 @@ class Template:
         label: what the flight recorder says of the collective.
         alternates: how many programs take turns.
         scores: the programs by turn; those that it lacks are added when they are needed.
+        draft: writes the program of a generation down; it holds no array. None where that takes a call.
     """
 
-    def __init__(self, label: dict[str, Any], alternates: int, scores: dict[int, Score]) -> None:
+    def __init__(
+        self, label: dict[str, Any], alternates: int, scores: dict[int, Score], draft: Draft | None = None
+    ) -> None:
         self.label = label
+        self.draft = draft
         self.alternates = alternates
         self.scores = scores
 
