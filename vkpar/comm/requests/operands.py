@@ -67,9 +67,9 @@ class Elements(NamedTuple):
         return self.memory is other.memory and self.first < other.end and other.first < self.end
 
     def ranges(self) -> list[BufferRange]:
-        """Return exactly their bytes, a range for each buffer that holds some of them."""
+        """Return exactly their bytes, a range for each buffer that holds some of them; the ranges do not hold these."""
         assert self.memory is not None, "no elements"
-        return self.memory.ranges(self.first, self.end - self.first)
+        return [item.bare for item in self.memory.ranges(self.first, self.end - self.first)]
 
     def is_reached(self, unit: int) -> bool:
         """Say whether wide accesses reach them, and each of their blocks lies in one buffer.
@@ -95,13 +95,15 @@ class Elements(NamedTuple):
     def window(self, start: int, count: int) -> Window:
         """Return a bindable range over ``count`` of them from number ``start`` on, and that one's index in the range.
 
+        The range does not hold the memory: a call does, and what is written down of it outlives the call.
+
         Raises:
             InvalidUsageError: they lie in more than one buffer.
         """
         assert self.memory is not None, "no elements"
         itemsize = self.dtype.itemsize
         whole, skipped = self.memory.window(self.first + start * itemsize, count * itemsize)
-        return whole, skipped // itemsize
+        return whole.bare, skipped // itemsize
 
 
 class Part(NamedTuple):
