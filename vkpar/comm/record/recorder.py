@@ -9,7 +9,7 @@ from typing import Any
 from vkpar.comm.record.checks import SlotChecks, WireReports
 from vkpar.comm.record.kernels import Recorder, ReduceSpec
 from vkpar.comm.record.program import Program
-from vkpar.comm.record.score import Part, Score
+from vkpar.comm.record.score import QueuePart, Score
 from vkpar.comm.record.slot_copies import CopyRecorder
 from vkpar.comm.record.timestamps import Collector, RankTimer, planned, timers_of
 from vkpar.comm.requests.operands import Operands
@@ -126,7 +126,7 @@ class StepWriter:
             for recorder in used.values():
                 recorder.tape.seal()
             numbers = {key: number for number, key in enumerate(used)}
-            parts = [Part(recorder.rank, recorder.tape, recorder.timer) for recorder in used.values()]
+            parts = [QueuePart(recorder.rank, recorder.tape, recorder.timer) for recorder in used.values()]
             watch = None
             if owner.collector:
                 watch = owner.collector.stopwatch(planned(listed, self._spec.plan, rig.queue_map.ranks), timers)

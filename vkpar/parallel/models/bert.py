@@ -24,9 +24,9 @@ from vkpar.parallel.layers.layers import (
 from vkpar.parallel.layers.norms import Parts, present
 from vkpar.parallel.models import bert_config as names
 from vkpar.parallel.models import loading
-from vkpar.parallel.models.bert_blocks import Batch, Block, RowNorm
+from vkpar.parallel.models.bert_blocks import Batch, EncoderBlock, RowNorm
 from vkpar.parallel.models.bert_config import BertConfig
-from vkpar.parallel.models.loading import Progress, Rows
+from vkpar.parallel.models.loading import Progress, WeightRows
 from vkpar.parallel.models.naming import bias_of
 from vkpar.parallel.models.prompts import checked, listed
 from vkpar.parallel.plan.placing import Placement
@@ -265,7 +265,7 @@ class _Builder(loading.Taking):
             self._counted(both)
         return made
 
-    def block(self, number: int) -> Block:
+    def block(self, number: int) -> EncoderBlock:
         placement = self._placement
         heads, inner = placement.heads[number], placement.inner[number]
         columns = heads.queries.scaled(heads.width)
@@ -273,7 +273,7 @@ class _Builder(loading.Taking):
         def name(part: str) -> str:
             return names.of_block(part, number)
 
-        return Block(
+        return EncoderBlock(
             placement.streams[number],
             heads,
             self._columns([name(part) for part in "qkv"], columns),
@@ -290,7 +290,7 @@ class _Builder(loading.Taking):
         bounds = self._placement.sliced([each.shape[0] for each in tensors], tensors[0].shape[1])
         if bounds is None:
             bounds = [[split.bounds(rank) for rank in range(self._comm.nranks)]] * len(listed)
-        weights, biases = list(map(Rows, tensors, bounds)), list(map(Rows, added_to, bounds))
+        weights, biases = list(map(WeightRows, tensors, bounds)), list(map(WeightRows, added_to, bounds))
         whole, added = loading.stacked(self._comm, weights), loading.stacked(self._comm, biases)
         self._counted(whole.parts)
         self._counted(added.parts)

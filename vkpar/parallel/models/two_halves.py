@@ -14,7 +14,7 @@ from typing import Any, Final
 from vkpar import ops
 from vkpar.parallel.layers.layers import ParallelEmbedding, joined
 from vkpar.parallel.layers.norms import Inputs, Parts, RMSNorm, arrays_of, present, there
-from vkpar.parallel.models.building import Block
+from vkpar.parallel.models.building import DecoderBlock
 
 _TILE: Final = 64  # rows
 
@@ -47,7 +47,7 @@ class _Half:
 
 
 def through(
-    blocks: Sequence[Block],
+    blocks: Sequence[DecoderBlock],
     caches: Sequence[Sequence[Any]],
     embedding: ParallelEmbedding,
     last: RMSNorm,
