@@ -32,7 +32,8 @@ from vkpar.errors import (
     WeightsError,
 )
 from vkpar.graph.capture import capture
-from vkpar.graph.graph import Graph, GraphStats
+from vkpar.graph.graph import Graph
+from vkpar.graph.stats import GraphStats
 from vkpar.host import from_dlpack, host_array, register_host
 from vkpar.kernels.kernel import Kernel
 from vkpar.kernels.pieces import pieces

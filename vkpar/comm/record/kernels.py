@@ -20,7 +20,8 @@ from vkpar.comm.wires import OPS, TEXELS, WirePlan, processor, variant
 from vkpar.graph.protocol import WireSend, WireStore
 from vkpar.vulkan.command import CommandBuffer
 from vkpar.vulkan.memory.buffer import BufferRange
-from vkpar.vulkan.tape import Places, Tape, TapedCommands
+from vkpar.vulkan.sets import Places
+from vkpar.vulkan.tape import Tape, TapedCommands
 
 _UNIT = 16  # bytes that the wire kernels count slots in
 _BLOCKS_PER_GROUP = 8  # of both kernel variants, see shaders/wire_*.comp

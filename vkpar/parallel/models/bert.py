@@ -14,10 +14,10 @@ from vkpar.arrays.array import Array
 from vkpar.comm.communicator import Communicator
 from vkpar.errors import InvalidUsageError
 from vkpar.parallel.cut.split import Split
+from vkpar.parallel.layers.embedding import ParallelEmbedding
 from vkpar.parallel.layers.layers import (
     ColumnParallelLinear,
     GatheredLinear,
-    ParallelEmbedding,
     RowParallelLinear,
     moved,
 )

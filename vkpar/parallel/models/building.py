@@ -10,11 +10,11 @@ from vkpar.parallel.cut.sharded import Sharded
 from vkpar.parallel.cut.split import Split
 from vkpar.parallel.files.lazy import LazyTensor
 from vkpar.parallel.layers.attention import ParallelAttention
+from vkpar.parallel.layers.embedding import ParallelEmbedding
 from vkpar.parallel.layers.feedforward import ParallelMLP
 from vkpar.parallel.layers.layers import (
     ColumnParallelLinear,
     GatheredLinear,
-    ParallelEmbedding,
     RowParallelLinear,
 )
 from vkpar.parallel.layers.norms import RMSNorm

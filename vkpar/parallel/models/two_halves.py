@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from vkpar import ops
-from vkpar.parallel.layers.layers import ParallelEmbedding, joined
+from vkpar.parallel.layers.embedding import ParallelEmbedding
+from vkpar.parallel.layers.layers import joined
 from vkpar.parallel.layers.norms import Inputs, Parts, RMSNorm, arrays_of, present, there
 from vkpar.parallel.models.building import DecoderBlock
 
