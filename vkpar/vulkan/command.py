@@ -260,6 +260,16 @@ def check_dispatch(limits: Limits, label: str, ranges: Sequence[BufferRange], gr
         raise InvalidUsageError(f"{groups} work-groups; {label} allows {limits.max_workgroup_count}")
 
 
+def pool_info(vk: api.Api, sets: int, buffers: int, texels: int) -> Any:
+    """Return the VkDescriptorPoolCreateInfo of so many sets, with so many storage and texel buffers in all."""
+    kinds = [
+        (vk.vk.VK_DESCRIPTOR_TYPE_STORAGE_BUFFER, buffers),
+        (vk.vk.VK_DESCRIPTOR_TYPE_UNIFORM_TEXEL_BUFFER, texels),
+    ]
+    sizes = [vk.struct("VkDescriptorPoolSize", type=kind, descriptorCount=number) for kind, number in kinds if number]
+    return vk.struct("VkDescriptorPoolCreateInfo", maxSets=sets, poolSizeCount=len(sizes), pPoolSizes=sizes)
+
+
 class DescriptorPool:
     """Descriptor sets of storage buffers; a set is written once, at its allocation."""
 
@@ -267,10 +277,7 @@ class DescriptorPool:
         vk = self._vk = api.load()
         self._device = device
         self._alignment = ALIGNMENT if "alignment" in env.debug_checks() else 1
-        kind = vk.vk.VK_DESCRIPTOR_TYPE_STORAGE_BUFFER
-        sizes = [vk.struct("VkDescriptorPoolSize", type=kind, descriptorCount=descriptors)]
-        info = vk.struct("VkDescriptorPoolCreateInfo", maxSets=sets, poolSizeCount=1, pPoolSizes=sizes)
-        self.handle = vk.create("DescriptorPool", device, info)
+        self.handle = vk.create("DescriptorPool", device, pool_info(vk, sets, descriptors, 0))
 
     def allocate(self, layout: Any, ranges: Sequence[BufferRange]) -> Any:
         """Return a set of ``layout`` that names ``ranges`` in binding order."""

@@ -15,10 +15,32 @@ import functools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from vkpar import env
+from vkpar.errors import InvalidUsageError
 from vkpar.vulkan import api
-from vkpar.vulkan.command import Command, CommandBuffer, CommandPool
+from vkpar.vulkan.command import Command, CommandBuffer, CommandPool, pool_info
+from vkpar.vulkan.machine.physical import ALIGNMENT, TEXEL
 from vkpar.vulkan.memory.buffer import Buffer, BufferRange
-from vkpar.vulkan.sets import Named, NamedSets, Place, Places, Sets
+
+_ELSEWHERE = -1  # the number of memory that is the same for all takes
+
+
+class _Place(NamedTuple):
+    """Byte ``start`` of numbered memory, or of the VkBuffer ``handle`` where the memory has no number."""
+
+    number: int
+    start: int
+    handle: Any = None
+
+    def among(self, memory: Sequence[Buffer]) -> tuple[Any, int]:
+        """Return the VkBuffer and the byte in it, ``memory`` being what the numbers stand for."""
+        if self.handle is not None:
+            return self.handle, self.start
+        buffer = memory[self.number]
+        return buffer.handle, buffer.offset + self.start
+
+
+_Named = tuple[_Place, int]  # where a range begins, and its bytes
 
 
 class Noted(NamedTuple):
@@ -26,6 +48,26 @@ class Noted(NamedTuple):
 
     what: Any
     places: tuple[tuple[Any, int, int], ...]
+
+
+class Places:
+    """Memory whose place may differ from take to take, numbered in the order given.
+
+    A range belongs to the buffer that it begins in: pieces of memory in use never overlap.
+    """
+
+    def __init__(self, memory: Sequence[Buffer] = ()) -> None:
+        self._by_handle: dict[Any, list[tuple[int, int, int]]] = {}
+        for number, buffer in enumerate(memory):
+            piece = (buffer.offset, buffer.offset + buffer.reserved, number)
+            self._by_handle.setdefault(buffer.handle, []).append(piece)
+
+    def find(self, item: BufferRange) -> _Place:
+        """Return where ``item`` begins."""
+        for start, end, number in self._by_handle.get(item.buffer, ()):
+            if start <= item.offset < end:
+                return _Place(number, item.offset - start)
+        return _Place(_ELSEWHERE, item.offset, item.buffer)
 
 
 class TapedCommands(CommandBuffer):
@@ -61,18 +103,18 @@ class Tape:
     """
 
     def __init__(
-        self, device: Any, pool: CommandPool, places: Places | None = None, named: NamedSets | None = None
+        self, device: Any, pool: CommandPool, places: Places | None = None, named: _NamedSets | None = None
     ) -> None:
         self._vk = api.load()
         self._device = device
         self._pool = pool
         self._places = places or Places()
         self._buffers: list[list[Command]] = []
-        self._copies: list[tuple[list[Any], Place, Place]] = []
-        self._named = named or NamedSets(self._vk, device)
-        self._sets: Sets | None = None
+        self._copies: list[tuple[list[Any], _Place, _Place]] = []
+        self._named = named or _NamedSets(self._vk, device)
+        self._sets: _Sets | None = None
         # by command buffer: what was noted, the memory, the first of its kernels' commands and the end of these
-        self._notes: dict[int, tuple[object, list[Named], tuple[int, int]]] = {}
+        self._notes: dict[int, tuple[object, list[_Named], tuple[int, int]]] = {}
 
     def another(self) -> Tape:
         """Return an empty tape beside this one: over the same memory, with sets that both name once."""
@@ -143,11 +185,6 @@ class Tape:
         """
         return Take(self, self._device, self._pool, self._sets, 0, memory)
 
-    @property
-    def number(self) -> int:
-        """How many command buffers were written down."""
-        return len(self._buffers)
-
     def place(self, take: Take, memory: Sequence[Buffer], *, again: bool = False) -> None:
         """Have the commands name ``memory`` and the sets of ``take``, until the next call.
 
@@ -161,9 +198,9 @@ class Tape:
             copy[0], region.srcOffset = source.among(memory)
             copy[1], region.dstOffset = target.among(memory)
         if self._sets is not None:
-            self._sets.bind(take.sets)
+            self._sets.bind(take)
             if not again:
-                self._sets.write(take.sets, take.views, memory)
+                self._sets.write(take, memory)
 
     def replay(self, number: int, handle: Any) -> None:
         """Record what was written down for command buffer ``number`` into another one, which was begun."""
@@ -191,6 +228,126 @@ def _begin_info() -> Any:
     return vk.struct("VkCommandBufferBeginInfo", flags=vk.vk.VK_COMMAND_BUFFER_USAGE_SIMULTANEOUS_USE_BIT)
 
 
+class _NamedSets:
+    """The descriptor sets that tapes over the same memory name, each once."""
+
+    def __init__(self, vk: api.Api, device: Any) -> None:
+        self._vk, self._device = vk, device
+        self._cells: dict[tuple[Any, ...], Any] = {}  # by what they name
+        self._named: list[tuple[Any, list[_Named], list[_Named]]] = []
+        self._alignment = ALIGNMENT if "alignment" in env.debug_checks() else 1
+        self._made: _Sets | None = None
+
+    def cell(self, places: Places, layout: Any, ranges: Sequence[BufferRange], texels: Sequence[BufferRange]) -> Any:
+        """Return a C array for a set; raises as :meth:`Tape.descriptors`."""
+        for item in (*ranges, *texels):
+            if item.offset % self._alignment:
+                raise InvalidUsageError(f"VKPAR_DEBUG=alignment: a binding at byte {item.offset} of a buffer")
+        named = [(places.find(item), item.nbytes) for item in ranges]
+        viewed = [(places.find(item), item.nbytes) for item in texels]
+        key = (layout, tuple(named), tuple(viewed))
+        if key not in self._cells:
+            self._cells[key] = self._vk.ffi.new("VkDescriptorSet[1]")
+            self._named.append((layout, named, viewed))
+            self._made = None
+        return self._cells[key]
+
+    def sets(self) -> _Sets | None:
+        """Return all sets that were named so far; None for no set."""
+        if self._made is None and self._named:
+            self._made = _Sets(self._vk, self._device, self._named, list(self._cells.values()))
+        return self._made
+
+
+class _Sets:
+    """The descriptor sets of a tape: how many of what a take needs, and what is written to them.
+
+    Args:
+        vk: the loader's door.
+        device: the VkDevice.
+        named: by set, its layout, the storage buffers that it names and the texel buffers, with their bytes.
+        cells: by set, the C array that commands bind.
+    """
+
+    def __init__(
+        self,
+        vk: api.Api,
+        device: Any,
+        named: Sequence[tuple[Any, list[_Named], list[_Named]]],
+        cells: list[Any],
+    ) -> None:
+        self._vk, self._device, self._cells = vk, device, cells
+        ffi, c = vk.ffi, vk.vk
+        buffers = [item for _, ranges, _ in named for item in ranges]
+        self._views = [item for _, _, texels in named for item in texels]
+        self._infos = ffi.new("VkDescriptorBufferInfo[]", [{"range": nbytes} for _, nbytes in buffers])
+        self._places = [(self._infos[index], place) for index, (place, _) in enumerate(buffers)]
+        self._texels = ffi.new("VkBufferView[]", len(self._views))
+        self._layouts = ffi.new("VkDescriptorSetLayout[]", [layout for layout, _, _ in named])
+        self._pool = pool_info(vk, len(named), len(buffers), len(self._views))
+        self._allocation = vk.struct("VkDescriptorSetAllocateInfo", descriptorSetCount=len(named))
+        self._allocation.pSetLayouts = self._layouts
+        writes: list[dict[str, Any]] = []
+        self._targets: list[int] = []  # by write, the number of the set
+        first = view = 0
+        for number, (_, ranges, texels) in enumerate(named):
+            storage = {"descriptorType": c.VK_DESCRIPTOR_TYPE_STORAGE_BUFFER, "pBufferInfo": self._infos + first}
+            writes.append({"descriptorCount": len(ranges), **storage})
+            for binding, _ in enumerate(texels, start=len(ranges)):
+                kind = {"descriptorType": c.VK_DESCRIPTOR_TYPE_UNIFORM_TEXEL_BUFFER}
+                writes.append(
+                    {"dstBinding": binding, "descriptorCount": 1, **kind, "pTexelBufferView": self._texels + view}
+                )
+                view += 1
+            self._targets += [number] * (1 + len(texels))
+            first += len(ranges)
+        for write in writes:
+            write["sType"] = c.VK_STRUCTURE_TYPE_WRITE_DESCRIPTOR_SET
+        self._writes = ffi.new("VkWriteDescriptorSet[]", writes)
+        self._view = vk.struct("VkBufferViewCreateInfo", format=c.VK_FORMAT_R32G32B32A32_UINT)
+
+    def pool(self) -> Any:
+        """Return a new VkDescriptorPool with room for one take's sets."""
+        return self._vk.create("DescriptorPool", self._device, self._pool)
+
+    def allocate(self, pool: Any) -> Any:
+        """Return a C array of the sets of one take."""
+        vk = self._vk
+        self._allocation.descriptorPool = pool
+        made = vk.ffi.new("VkDescriptorSet[]", len(self._cells))
+        vk.check(vk.lib.vkAllocateDescriptorSets(self._device, self._allocation, made), "vkAllocateDescriptorSets")
+        return made
+
+    def bind(self, take: Take) -> None:
+        """Have the commands bind the sets of ``take``."""
+        for index, cell in enumerate(self._cells):
+            cell[0] = take.sets[index]
+
+    def write(self, take: Take, memory: Sequence[Buffer]) -> None:
+        """Have the sets of ``take`` name ``memory``."""
+        sets = take.sets
+        for info, place in self._places:
+            info.buffer, info.offset = place.among(memory)
+        if self._views:
+            self._make_views(take, memory)
+        for index, number in enumerate(self._targets):
+            self._writes[index].dstSet = sets[number]
+        self._vk.lib.vkUpdateDescriptorSets(self._device, len(self._targets), self._writes, 0, self._vk.ffi.NULL)
+
+    def _make_views(self, take: Take, memory: Sequence[Buffer]) -> None:
+        """Have ``take`` view its texel buffers; of those that lie elsewhere than before, the old views go first."""
+        views = take.views
+        for item in [item for item in views if item[0].handle is None]:
+            self._vk.destroy("BufferView", self._device, views.pop(item))
+        for index, item in enumerate(self._views):
+            if item not in views:
+                place, nbytes = item
+                self._view.buffer, self._view.offset = place.among(memory)
+                self._view.range = nbytes // TEXEL * TEXEL
+                views[item] = self._vk.create("BufferView", self._device, self._view)
+            self._texels[index] = views[item]
+
+
 class Take:
     """One recording of a tape.
 
@@ -200,11 +357,11 @@ class Take:
     """
 
     def __init__(
-        self, tape: Tape, device: Any, pool: CommandPool, sets: Sets | None, number: int, memory: Sequence[Buffer]
+        self, tape: Tape, device: Any, pool: CommandPool, sets: _Sets | None, number: int, memory: Sequence[Buffer]
     ) -> None:
         self._vk = api.load()
         self._device = device
-        self.views: dict[Named, Any] = {}
+        self.views: dict[_Named, Any] = {}
         self.sets: Any = None
         self._sets_pool: Any = None
         self._pool = pool

@@ -25,7 +25,7 @@ from vkpar.comm.rig.rig import Rig
 from vkpar.comm.schedule.algorithms import barrier, p2p
 from vkpar.comm.schedule.steps import BLOCK, Problem, SlotSet, Step
 from vkpar.vulkan.memory.buffer import Buffer
-from vkpar.vulkan.sets import Places
+from vkpar.vulkan.tape import Places
 
 _ALTERNATED_BATCHES = 8  # a rank; shorter programs are recorded twice, over different slots
 _MOST_WRITTEN = 512  # batches of a program that is kept written down for calls over other memory

@@ -20,8 +20,7 @@ from vkpar.comm.wires import OPS, TEXELS, WirePlan, processor, variant
 from vkpar.graph.protocol import WireSend, WireStore
 from vkpar.vulkan.command import CommandBuffer
 from vkpar.vulkan.memory.buffer import BufferRange
-from vkpar.vulkan.sets import Places
-from vkpar.vulkan.tape import Tape, TapedCommands
+from vkpar.vulkan.tape import Places, Tape, TapedCommands
 
 _UNIT = 16  # bytes that the wire kernels count slots in
 _BLOCKS_PER_GROUP = 8  # of both kernel variants, see shaders/wire_*.comp
@@ -119,9 +118,9 @@ class Recorder:
         self.tape = Tape(self._device.handle, rig.pools[rank], places)
         self._processor = processor(self._device.info)
         self._texels = TEXELS if self._processor == "texel" else 0
-        is_cpu = self._device.info.is_cpu
+        verbatim = spec.plan.is_verbatim(spec.plan.contribution) or spec.plan.is_verbatim(spec.plan.final)
         bytes_of = _bytes_of(self._slots.range, slab, self._nslots)
-        self._copier = Copier(spec.plan, operands, rank, bytes_of) if is_cpu else None
+        self._copier = Copier(spec.plan, operands, rank, bytes_of) if verbatim and self._device.info.is_cpu else None
         self._factor_words = spec.factor_words
         self._tail = spec.plan.tail_at(slab.slot_nbytes) // _UNIT
         # What programs over other slots have in common.
@@ -289,11 +288,11 @@ class Recorder:
             return []
         if self._checks:
             return [self._slots.range]
-        whole, nbytes = self._slots.range, self._slab.stride
-        return [BufferRange(whole.buffer, whole.offset + self._slab.byte_of(slot), nbytes) for slot in slots]
+        whole, nbytes, starts = self._slots.range, self._slab.stride, self._slab.starts
+        return [BufferRange(whole.buffer, whole.offset + starts[slot], nbytes) for slot in slots]
 
     def _unit(self, slot: int | None) -> int:
-        return 0 if slot is None else self._slab.byte_of(slot % self._nslots) // _UNIT
+        return 0 if slot is None else self._slab.starts[slot % self._nslots] // _UNIT
 
     def _bind(self, run: _Run) -> tuple[Any, int, int]:
         """Return the tape's descriptor set, and where in source and target the span's first element would be.

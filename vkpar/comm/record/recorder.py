@@ -18,7 +18,7 @@ from vkpar.comm.rig.rig import Rig
 from vkpar.comm.schedule import slot_copies
 from vkpar.comm.schedule.steps import Step
 from vkpar.vulkan.pump.native import CProgram
-from vkpar.vulkan.sets import Places
+from vkpar.vulkan.tape import Places
 
 # For tests: holds a step up until a semaphore of its rank's device has a value; None lets it go.
 Holds = Callable[[Step], "tuple[Any, int] | None"]

@@ -69,7 +69,7 @@ class Elements(NamedTuple):
     def ranges(self) -> list[BufferRange]:
         """Return exactly their bytes, a range for each buffer that holds some of them; the ranges do not hold these."""
         assert self.memory is not None, "no elements"
-        return [item.bare for item in self.memory.ranges(self.first, self.end - self.first)]
+        return list(map(_bare, self.memory.ranges(self.first, self.end - self.first)))
 
     def is_reached(self, unit: int) -> bool:
         """Say whether wide accesses reach them, and each of their blocks lies in one buffer.
@@ -103,7 +103,11 @@ class Elements(NamedTuple):
         assert self.memory is not None, "no elements"
         itemsize = self.dtype.itemsize
         whole, skipped = self.memory.window(self.first + start * itemsize, count * itemsize)
-        return whole.bare, skipped // itemsize
+        return _bare(whole), skipped // itemsize
+
+
+def _bare(item: BufferRange) -> BufferRange:
+    return BufferRange(item.buffer, item.offset, item.nbytes, item.mapped)  # here, since every new call comes by
 
 
 class Part(NamedTuple):
