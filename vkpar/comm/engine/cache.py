@@ -8,9 +8,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from vkpar.arrays.array import Array
-from vkpar.comm.record.entry import Entry
+from vkpar.comm.record.entry import Entry, Template
 from vkpar.comm.record.program import Program
-from vkpar.comm.record.template import Template
 from vkpar.vulkan.pump.native import CProgram
 
 _MOST_ENTRIES = 8192

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 
 from vkpar.comm.engine.cache import ProgramCache, Together
 from vkpar.comm.record.builder import GENERATIONS, ProgramBuilder, Written
-from vkpar.comm.record.entry import Entry
+from vkpar.comm.record.entry import Entry, Template
 from vkpar.comm.record.program import Program
 from vkpar.comm.record.score import LaidScore
-from vkpar.comm.record.template import Template
 from vkpar.comm.requests import calls
 from vkpar.comm.requests.collectives import Request
 from vkpar.comm.requests.forms import Form, form_of

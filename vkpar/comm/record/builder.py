@@ -12,12 +12,11 @@ from vkpar.arrays.array import Array
 from vkpar.comm import wires
 from vkpar.comm.plan import choose
 from vkpar.comm.plan.choose import Plan, Tuning
-from vkpar.comm.record.entry import Entry, TimedEntry
+from vkpar.comm.record.entry import Draft, Entry, Template, TimedEntry
 from vkpar.comm.record.kernels import ReduceSpec
 from vkpar.comm.record.program import Program
 from vkpar.comm.record.recorder import StepRecorder
 from vkpar.comm.record.score import Score
-from vkpar.comm.record.template import Draft, Template
 from vkpar.comm.requests.collectives import Movement, Reduction, Request
 from vkpar.comm.requests.operands import Operands
 from vkpar.comm.rig.arena import Slab
