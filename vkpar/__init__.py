@@ -38,7 +38,7 @@ from vkpar.errors import WaitTimeoutError as WaitTimeoutError
 from vkpar.errors import WeightsError as WeightsError
 from vkpar.graph.capture import capture as capture
 from vkpar.graph.graph import Graph as Graph
-from vkpar.graph.graph import GraphStats as GraphStats
+from vkpar.graph.stats import GraphStats as GraphStats
 from vkpar.host import from_dlpack as from_dlpack
 from vkpar.host import host_array as host_array
 from vkpar.host import register_host as register_host

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 import vkpar
 from vkpar import InvalidUsageError, UnsupportedError
-from vkpar.ops.elementwise.expressions import parse, typed
+from vkpar.ops.elementwise.emit import typed
+from vkpar.ops.elementwise.expressions import parse
 from vkpar.ops.elementwise.front import _spirv
 from vkpar.ops.elementwise.kinds import FORMS, Kind
 

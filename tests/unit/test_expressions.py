@@ -8,7 +8,8 @@ import pytest
 
 from vkpar import InvalidUsageError, UnsupportedError
 from vkpar.arrays.layout import c_strides
-from vkpar.ops.elementwise.expressions import parse, typed
+from vkpar.ops.elementwise.emit import typed
+from vkpar.ops.elementwise.expressions import parse
 from vkpar.ops.elementwise.generate import source
 from vkpar.ops.elementwise.geometry import arrange
 from vkpar.ops.elementwise.kinds import ANY, COLUMN, FORMS, ONE, ROW, Kind

@@ -9,8 +9,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from vkpar import text
 from vkpar.arrays.array import Array
@@ -21,6 +20,7 @@ from vkpar.graph.local import Local
 from vkpar.graph.params import Params
 from vkpar.graph.protocol import Collective, Collectives, Launcher
 from vkpar.graph.record import Recorder
+from vkpar.graph.stats import Counts, GraphStats
 from vkpar.graph.stretches import Item, Memory
 from vkpar.timeouts import Waitable
 from vkpar.unpickled import Fixed, Unpickled
@@ -33,39 +33,6 @@ from vkpar.vulkan.pump.ledger import together
 _TIMES: Final = 64  # launches whose host time is kept
 _BROKEN: Final = "the graph was closed inside its capture, by itself or with a device; nothing is recorded"
 _NEW, _CAPTURING, _READY, _FAILED, _CLOSED = "new", "capturing", "ready", "not recorded", "closed"
-
-
-class Counts(NamedTuple):
-    """How many of each a graph has; see :class:`GraphStats`."""
-
-    operations: int = 0
-    collectives: int = 0
-    barriers: int = 0
-    stretches: int = 0
-    fused: int = 0
-
-
-@dataclass(frozen=True)
-class GraphStats:
-    """What a graph consists of.
-
-    Attributes:
-        operations: those of all devices, steps of collectives not counted.
-        collectives: how many.
-        barriers: between operations, one at the begin of each stretch included; those of collectives are not counted.
-        stretches: submissions of all devices together; collectives cut a device's work into them.
-        fused: steps of collectives that operations do together with their own work; see ``fuse`` of :func:`capture`.
-        launches: so far.
-        host_us: microseconds that a launch took the host, the median of the last 64; None before the first.
-    """
-
-    operations: int
-    collectives: int
-    barriers: int
-    stretches: int
-    fused: int
-    launches: int
-    host_us: float | None
 
 
 class Graph(Fixed, Unpickled):

@@ -125,8 +125,9 @@ class ProgramCache:
 
     def grew(self, entry: Entry) -> None:
         """Count the programs that ``entry`` got since it was counted last."""
-        self._batches += entry.batches - entry.counted
-        entry.counted = entry.batches
+        batches = entry.batches
+        self._batches += batches - entry.counted
+        entry.counted = batches
 
     def _is_full(self) -> bool:
         few = len(self.entries) <= _MOST_ENTRIES and self._batches <= _MOST_BATCHES

@@ -1,9 +1,9 @@
-"""One collective over certain memory, recorded: the programs that take turns; and what calls of one form share."""
+"""Recorded collectives: programs that take turns over certain memory, and what calls of one form have in common."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from vkpar.arrays.array import Array
@@ -12,6 +12,8 @@ from vkpar.comm.record.score import Score
 from vkpar.device import Device
 from vkpar.vulkan.memory.buffer import Buffer
 from vkpar.vulkan.memory.pool import Block
+
+Draft = Callable[[int], Score]  # by generation
 
 
 class Entry:
@@ -94,46 +96,6 @@ class Entry:
             program.close(late)
 
 
-def _most_on_a_device(arrays: Sequence[Array]) -> int:
-    by_device: Counter[Device] = Counter()
-    for array in arrays:
-        by_device[array.device] += array.nbytes
-    return max(by_device.values(), default=0)
-
-
-class TimedEntry(Entry):
-    """One collective under a profile: a program is free for its next run once the times of the last one were read.
-
-    Args:
-        generations: how many sets of slots the programs use in turn, the first program the first set.
-    """
-
-    def __init__(
-        self, programs: list[Program], bounce_buffers: Sequence[Array], label: dict[str, Any], generations: int
-    ) -> None:
-        super().__init__(dict(enumerate(programs)), bounce_buffers, label)
-        self._waiting = [(program, number % generations) for number, program in enumerate(programs)]  # longest first
-        self._generations = generations
-
-    def program(self, turn: int, taken: Collection[Program | None] = ()) -> Program:
-        """Return the program that ran longest ago, if possible one over the slots that ``turn`` is to use.
-
-        Raises:
-            CommunicatorError: the communicator failed while this waited for the program's last run.
-            InvalidUsageError: the communicator was closed while this waited.
-        """
-        free = [pair for pair in self._waiting if pair[0] not in taken]
-        pair = next((pair for pair in free if pair[1] == turn % self._generations), free[0])
-        if pair[0].watch is not None:
-            pair[0].watch.clear()
-        self._waiting = [other for other in self._waiting if other is not pair] + [pair]
-        return pair[0]
-
-    def used_up(self, taken: Collection[Program | None]) -> bool:
-        """Say whether no program is left beside those ``taken`` for a submission; each can run in it once."""
-        return all(program in taken for program in self.programs.values())
-
-
 class Template:
     """The programs of one form of call, written down: calls of one form differ in where their arrays lie alone.
 
@@ -141,10 +103,14 @@ class Template:
         label: what the flight recorder says of the collective.
         alternates: how many programs take turns.
         scores: the programs by turn; those that it lacks are added when they are needed.
+        draft: writes the program of a generation down; it holds no array. None where that takes a call.
     """
 
-    def __init__(self, label: dict[str, Any], alternates: int, scores: dict[int, Score]) -> None:
+    def __init__(
+        self, label: dict[str, Any], alternates: int, scores: dict[int, Score], draft: Draft | None = None
+    ) -> None:
         self.label = label
+        self.draft = draft
         self.alternates = alternates
         self.scores = scores
 
@@ -187,3 +153,43 @@ class Template:
         entry.add(turn, made)
         entry.spares.pop(number, None)
         return made
+
+
+def _most_on_a_device(arrays: Sequence[Array]) -> int:
+    by_device: Counter[Device] = Counter()
+    for array in arrays:
+        by_device[array.device] += array.nbytes
+    return max(by_device.values(), default=0)
+
+
+class TimedEntry(Entry):
+    """One collective under a profile: a program is free for its next run once the times of the last one were read.
+
+    Args:
+        generations: how many sets of slots the programs use in turn, the first program the first set.
+    """
+
+    def __init__(
+        self, programs: list[Program], bounce_buffers: Sequence[Array], label: dict[str, Any], generations: int
+    ) -> None:
+        super().__init__(dict(enumerate(programs)), bounce_buffers, label)
+        self._waiting = [(program, number % generations) for number, program in enumerate(programs)]  # longest first
+        self._generations = generations
+
+    def program(self, turn: int, taken: Collection[Program | None] = ()) -> Program:
+        """Return the program that ran longest ago, if possible one over the slots that ``turn`` is to use.
+
+        Raises:
+            CommunicatorError: the communicator failed while this waited for the program's last run.
+            InvalidUsageError: the communicator was closed while this waited.
+        """
+        free = [pair for pair in self._waiting if pair[0] not in taken]
+        pair = next((pair for pair in free if pair[1] == turn % self._generations), free[0])
+        if pair[0].watch is not None:
+            pair[0].watch.clear()
+        self._waiting = [other for other in self._waiting if other is not pair] + [pair]
+        return pair[0]
+
+    def used_up(self, taken: Collection[Program | None]) -> bool:
+        """Say whether no program is left beside those ``taken`` for a submission; each can run in it once."""
+        return all(program in taken for program in self.programs.values())

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, overload
 from vkpar.abi.elementwise import Specialized
 from vkpar.arrays.array import Array
 from vkpar.errors import InvalidUsageError
-from vkpar.ops.elementwise.expressions import INTEGERS, WEAK_FLOAT, WEAK_INT, Expression, parse, typed
+from vkpar.ops.elementwise.emit import typed
+from vkpar.ops.elementwise.expressions import INTEGERS, WEAK_FLOAT, WEAK_INT, Expression, parse
 from vkpar.ops.elementwise.generate import source
 from vkpar.ops.elementwise.kinds import WORDS, Kind
 from vkpar.ops.elementwise.run import computed, run

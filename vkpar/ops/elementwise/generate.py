@@ -24,7 +24,8 @@ from typing import Final
 
 from vkpar.errors import within_limits
 from vkpar.ops.elementwise import cpu
-from vkpar.ops.elementwise.expressions import FLOATS, Typed, glsl_type
+from vkpar.ops.elementwise.emit import Typed
+from vkpar.ops.elementwise.expressions import FLOATS, glsl_type
 from vkpar.ops.elementwise.kinds import (
     COLUMN,
     FIRST_CONSTANT,

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from vkpar.ops.elementwise.expressions import ACTIVATIONS, FLOATS, INTEGERS, parse, typed
+from vkpar.ops.elementwise.emit import typed
+from vkpar.ops.elementwise.expressions import ACTIVATIONS, FLOATS, INTEGERS, parse
 from vkpar.ops.elementwise.generate import may_be_full, source
 from vkpar.ops.elementwise.kinds import FLAT, FULL, INDEX, ROWS, TILE, Kind
 

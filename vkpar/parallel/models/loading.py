@@ -30,7 +30,7 @@ PRODUCTS: Final = tuple(KINDS)
 """Kinds of blocks that products take."""
 
 
-class Rows(NamedTuple):
+class WeightRows(NamedTuple):
     """Rows of a weight by rank.
 
     Attributes:
@@ -117,7 +117,7 @@ def cache_type(weights: Mapping[str, LazyTensor], devices: Sequence[Device], dty
     return "float16" if in_halves(kind, devices) else "float32"
 
 
-def stacked(comm: Communicator, pieces: Sequence[Rows], dtype: str | None = None) -> Sharded:
+def stacked(comm: Communicator, pieces: Sequence[WeightRows], dtype: str | None = None) -> Sharded:
     """Return rows of several tensors, one after the other on each rank, as one array that is split along axis 0.
 
     All have the same columns and lie on devices in the same way (:func:`kind_of`). Where ranks have the same rows, the
