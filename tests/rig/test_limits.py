@@ -190,7 +190,7 @@ def failures_of(close: Callable[[], None]) -> list[vkpar.CommunicatorError]:
 @pytest.mark.parametrize("number", [1, 4])
 @pytest.mark.parametrize("what", MAKERS)
 def test_a_close_goes_on_where_a_wait_fails(device: vkpar.Device, faults: Faults, what: str, number: int) -> None:
-    """Where it is the bridge between ranks whose wait fails, so does the collective: the close says that, at its end."""
+    """Where it is the bridge between ranks whose wait fails, so does the collective: the close says that."""
     before = live()
     devices = vkpar.open_devices(f"{device.info.index}*2")
     made = MAKERS[what](devices)
