@@ -10,7 +10,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from vkpar.errors import InvalidUsageError, UnsupportedError
-from vkpar.parallel.files.blocks import FORMATS
+from vkpar.ops.quantized.kinds import FORMATS
 from vkpar.parallel.plan.laying import footprint
 from vkpar.parallel.plan.placing import ELIGIBLE, MODES, Placement, place
 from vkpar.parallel.plan.spec import ModelSpec, stored
@@ -89,7 +89,7 @@ def test_blocks_of_quantised_weights_stay_whole(spec: ModelSpec, ratios: list[Fr
         kinds = {weight.step: weight.kind for weight in spec.weights_of_block(block)}
         columns = placed.heads[block].queries.scaled(spec.head_dim), placed.inner[block]
         for step, split in zip(("o", "down"), columns, strict=True):
-            elements = FORMATS[kinds[step]].elements if kinds[step] in FORMATS else 1
+            elements = FORMATS[kinds[step]].block if kinds[step] in FORMATS else 1
             borders = [border for rank in range(len(ratios)) for border in split.bounds(rank)]
             assert all(border % elements == 0 or border == split.size for border in borders)
 

@@ -69,6 +69,7 @@ class Graph(Fixed, Unpickled):
         self._ranks: dict[object, int] = {logical.stream: rank for rank, logical in enumerate(self._logical)}
         self._params = Params(self.devices)
         self._touches: list[tuple[int, ...]] = []
+        self._renewed: list[tuple[int, ...]] = []
         self._launcher: Launcher | None = None
         self._lock = threading.RLock()
         self._times: deque[float] = deque(maxlen=_TIMES)
@@ -139,6 +140,10 @@ class Graph(Fixed, Unpickled):
         self._touches += operation.touches
         kept = operation._replace(pins=operation.pins[-1:])
         self._items.append(Item(self._ranks[stream], operation.name, kept))
+
+    def renew(self, touches: Sequence[tuple[int, ...]]) -> None:
+        """Count memory as written anew once all has run, whatever single kernels tell of it."""
+        self._renewed += touches
 
     def captures_for(self, owner: object) -> bool:
         """Say whether it captures the collectives of the communicator that ``owner`` identifies."""
@@ -230,7 +235,9 @@ class Graph(Fixed, Unpickled):
             self._items = overlap.spread(self._items)
         fused = sum(isinstance(item.content, fusion.Fused) for item in self._items)
         found = stretches.cut(self._items, range(len(self.devices)) if self._params.declared else ())
-        recorder = Recorder(self.devices, found, list(self._captured), self._params, together(self._touches))
+        recorder = Recorder(
+            self.devices, found, list(self._captured), self._params, together([*self._touches, *self._renewed])
+        )
         with ExitStack() as inside:  # a close of a device waits
             for logical in self._logical:
                 inside.enter_context(logical.gate.lock())
@@ -240,7 +247,7 @@ class Graph(Fixed, Unpickled):
             else:
                 self._launcher = self.collectives.launcher(recorder)
             self._counts = Counts(recorder.operations, len(self._captured), recorder.barriers, len(found), fused)
-            self._items, self._touches = [], []
+            self._items, self._touches, self._renewed = [], [], []
             self._state = _READY
 
     # ---- launching ----
