@@ -448,6 +448,7 @@ def test_a_collective_that_reads_what_is_lost_is_refused_and_its_communicator_go
 
 
 def test_a_fresh_array_in_memory_that_was_lost_is_read(mixed: list[vkpar.Device]) -> None:
+    before = mixed[0].logical.ledger.clock.lost  # of other tests' arrays, whose memory nobody has taken since
     for early in (True, False):  # dropped before the failure is found, and after
         arrays = filled(mixed, 4096)
         made: list[vkpar.Array] = []
@@ -467,7 +468,7 @@ def test_a_fresh_array_in_memory_that_was_lost_is_read(mixed: list[vkpar.Device]
             assert np.all(array.numpy() == 3)
         for array in made[-3:]:
             array.numpy()  # undefined, and nobody's failure
-    assert not mixed[0].logical.ledger.clock.lost
+    assert mixed[0].logical.ledger.clock.lost <= before
 
 
 # ---- by chance ----
