@@ -250,7 +250,7 @@ class FoldTail(NamedTuple):
 
 
 class DotsTail(NamedTuple):
-    """Behind :class:`FoldTail`: one row as whole numbers, see :class:`vkpar.ops.matmul.dots.Spread`."""
+    """Behind :class:`FoldTail`: one row as whole numbers, see :class:`vkpar.ops.matmul.dots.DotSpread`."""
 
     threads: int
     even: int
@@ -258,7 +258,7 @@ class DotsTail(NamedTuple):
 
 
 class QuantizedCoresTail(NamedTuple):
-    """Few rows by quantised weights on matrix cores: see :class:`vkpar.ops.matmul.cores.Spread`."""
+    """Few rows by quantised weights on matrix cores: see :class:`vkpar.ops.matmul.cores.CoreSpread`."""
 
     turns: int
     threads: int

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from contextlib import ExitStack, nullcontext, suppress
+from contextlib import nullcontext, suppress
 from typing import Any
 
 from vkpar import dtypes, env
 from vkpar.arrays.array import Array
 from vkpar.comm import options, selftest, wires
-from vkpar.comm.engine.engine import Engine
 from vkpar.comm.engine.group import Group
 from vkpar.comm.engine.work import Work
 from vkpar.comm.observe import report
 from vkpar.comm.observe.profile import Profile
 from vkpar.comm.plan import choose
 from vkpar.comm.plan.choose import Tuning
-from vkpar.comm.record.builder import ProgramBuilder
 from vkpar.comm.requests import collectives, movements
 from vkpar.comm.requests.checks import Arrays, check_count_rows, check_counts, check_rank
 from vkpar.comm.requests.keys import Call
@@ -88,18 +86,15 @@ class Communicator(Fixed, Unpickled):
         chosen = choose.check(algorithm)
         chosen = choose.check(env.get().algorithm) if chosen == choose.AUTO else chosen
         wanted = env.debug_checks()
-        with ExitStack() as inside:
-            for device in self.devices:  # no other thread closes one meanwhile
-                inside.enter_context(device.logical.gate.lock())
-                device.logical.gate.check()
-            logical = [device.logical for device in self.devices]
-            rig, kept = opening.open_rig(logical, transports, self._staging_nbytes, tunes=self._is_tuned())
-            with ExitStack() as undo:
-                undo.callback(rig.close)
-                self._engine = Engine(self.devices, rig, ProgramBuilder(rig, chosen, wire), self.timeout)
-                undo.pop_all()
-            for device in self.devices:
-                device.adopt(self._engine)
+        self._engine, kept = opening.open_engine(
+            self.devices,
+            transports,
+            self._staging_nbytes,
+            algorithm=chosen,
+            wire=wire,
+            timeout=self.timeout,
+            tunes=self._is_tuned(),
+        )
         try:
             selftest.run(self._engine)
             if self._is_tuned():

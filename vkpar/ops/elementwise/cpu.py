@@ -26,7 +26,7 @@ from vkpar.ops.elementwise.kinds import (
     ROWS,
     SCALAR,
     SECOND,
-    Kind,
+    KernelTypes,
     arguments,
     glsl_of,
     of_bits,
@@ -212,7 +212,7 @@ class Full:
         return self.geometry.modes[number]
 
 
-class Rows(Full):
+class FullRows(Full):
     """A dispatch of a kernel *rows*."""
 
     form = ROWS
@@ -265,7 +265,7 @@ def taken(device: Device, geometry: Geometry, firsts: Sequence[int], results: in
     into_rows = all(mode == ROW for mode in geometry.modes[-results:])
     turns = len(geometry.counts) > 2 or COLUMN in geometry.modes
     whole = geometry.counts[0] % 4 == 0 and geometry.counts[0] <= LONGEST_ROW
-    return Rows(device, geometry, firsts, results) if into_rows and not turns and whole else None
+    return FullRows(device, geometry, firsts, results) if into_rows and not turns and whole else None
 
 
 # ---- their GLSL ----
@@ -280,7 +280,7 @@ def declared(name: str, binding: int, *, reads: bool) -> str:
     return _OPERAND.format(name=name, binding=binding, constant=constant, access=access, ROW=ROW)
 
 
-def kernel(form: str, operands: Named, results: Named, kind: Kind) -> list[str]:
+def kernel(form: str, operands: Named, results: Named, kind: KernelTypes) -> list[str]:
     """Return the GLSL that follows the declarations and ``compute``."""
     lines = [_ROWS_HEAD if form == ROWS else _FULL_HEAD, _COMMON]
     lines += [_READ.format(name=name) for name, _ in operands] + [_WRITE.format(name=name) for name, _ in results]
@@ -288,7 +288,7 @@ def kernel(form: str, operands: Named, results: Named, kind: Kind) -> list[str]:
     return lines + (_rows(operands, results) if form == ROWS else _full(operands, results, kind))
 
 
-def _four(operands: Named, results: Named, kind: Kind) -> list[str]:
+def _four(operands: Named, results: Named, kind: KernelTypes) -> list[str]:
     """Return the function that makes four elements of the operands' bits."""
     given = [f"uvec4 b{place}" for place in range(len(operands))] + [f"out uvec4 d{n}" for n in range(len(results))]
     lines = [f"void four({', '.join(['uint i', *given])}) {{"]
@@ -321,7 +321,7 @@ def _copies(count: int) -> str:
     return " ".join(f"f{place} = e{place};" for place in range(count))
 
 
-def _full(operands: Named, results: Named, kind: Kind) -> list[str]:
+def _full(operands: Named, results: Named, kind: KernelTypes) -> list[str]:
     lines = ["void eight(uint i) {"]
     for place, (name, _) in enumerate(operands):
         at = f"push.g[{2 + place}]"
@@ -335,7 +335,7 @@ def _full(operands: Named, results: Named, kind: Kind) -> list[str]:
     return [*lines, "}", *_single(operands, results, kind), _FULL_MAIN]
 
 
-def _single(operands: Named, results: Named, kind: Kind) -> list[str]:
+def _single(operands: Named, results: Named, kind: KernelTypes) -> list[str]:
     """Return the function that makes one element, of those that are no sixteen."""
     lines = ["void one(uint i) {"]
     for place, (name, dtype) in enumerate(operands):

@@ -17,7 +17,7 @@ from vkpar.ops.call import landing
 from vkpar.ops.call.call import Call
 from vkpar.ops.call.checks import NUMBERS, advice
 from vkpar.ops.elementwise.expressions import FLOATS, INTEGERS
-from vkpar.ops.elementwise.kinds import Kind
+from vkpar.ops.elementwise.kinds import KernelTypes
 from vkpar.ops.elementwise.ways import Dispatch, Meaning, Operand, Operation, binding
 from vkpar.ops.elementwise.words import Words
 
@@ -229,7 +229,7 @@ def _cut(shape: tuple[int, ...], wide: Sequence[Array]) -> tuple[int, int]:
     return axis, next((half // step * step for step in (4096, 4, 2) if half >= step), half)
 
 
-def move(operation: Operation, kind: Kind, source: Array, target: Array, call: Call | None = None) -> bool:
+def move(operation: Operation, kind: KernelTypes, source: Array, target: Array, call: Call | None = None) -> bool:
     """Copy bit for bit in one dispatch, between views that share no memory; False, and nothing done, where none does.
 
     Args:

@@ -19,7 +19,7 @@ from vkpar.ops.elementwise import cpu
 from vkpar.ops.elementwise.expressions import INTEGERS
 from vkpar.ops.elementwise.generate import may_take_two
 from vkpar.ops.elementwise.geometry import Geometry, arrange
-from vkpar.ops.elementwise.kinds import FLAT, INDEX, ROW, SCALAR, TILE, WORDS, Kind
+from vkpar.ops.elementwise.kinds import FLAT, INDEX, ROW, SCALAR, TILE, WORDS, KernelTypes
 from vkpar.ops.elementwise.words import Words
 from vkpar.vulkan.machine.physical import ALIGNMENT
 from vkpar.vulkan.memory.pool import round_up
@@ -46,7 +46,7 @@ class Meaning:
         results: the dtypes of the results.
     """
 
-    kind: Kind
+    kind: KernelTypes
     types: tuple[str, ...]
     results: tuple[str, ...]
 
@@ -71,7 +71,7 @@ class Operation(Protocol):
             UnsupportedError: types that the operation does not compute.
         """
 
-    def pipeline(self, device: Device, kind: Kind, constants: abi.Specialized, form: str) -> Pipeline:
+    def pipeline(self, device: Device, kind: KernelTypes, constants: abi.Specialized, form: str) -> Pipeline:
         """Return a pipeline for one of its kernels."""
 
 

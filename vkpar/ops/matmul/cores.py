@@ -29,7 +29,7 @@ _EIGHT: Final = "16x8x16 f16*f16->f32"
 _WIDE: Final = 64  # columns
 
 
-class Spread(NamedTuple):
+class CoreSpread(NamedTuple):
     """How a product is spread.
 
     Attributes:
@@ -70,18 +70,18 @@ def step_of(kind: Kind) -> int:
     return _STEP_NBYTES // 16 * kind.chunk
 
 
-def ways(info: DeviceInfo, kind: Kind, m: int) -> Iterator[Spread]:
+def ways(info: DeviceInfo, kind: Kind, m: int) -> Iterator[CoreSpread]:
     """Yield how products of ``m`` rows can be spread, as far as a device has the invocations and the shared memory."""
     warp, limits = info.features.subgroup_size, info.limits
     high = 8 if m <= _EIGHT_ROWS and _EIGHT in info.features.cooperative_matrix else 16
     for columns, warps, turns in itertools.product((64, 32, 16), (2, 4, 8), (1, 2)):
-        way = Spread(columns, turns, warps * warp, high)
+        way = CoreSpread(columns, turns, warps * warp, high)
         fits = way.threads <= limits.max_workgroup_invocations and m * columns <= 4 * way.threads
         if fits and way.shared_nbytes(kind, m, warp) <= limits.max_shared_memory and columns * turns <= _MOST_LOADED:
             yield way
 
 
-def spread(info: DeviceInfo, kind: Kind, m: int, n: int) -> Spread:
+def spread(info: DeviceInfo, kind: Kind, m: int, n: int) -> CoreSpread:
     """Return how a product of ``m`` rows by n columns is spread: as was fastest on an NVIDIA H200, or next to that."""
     wide = -(-n // _WIDE) >= occupancy.units_of(info)  # there are groups enough without sharing K among many subgroups
     columns, turns, warps = kind.spreads[2 * (m > _EIGHT_ROWS) + (not wide)]

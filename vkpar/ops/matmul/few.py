@@ -25,6 +25,7 @@ from vkpar.ops.tiles.cpu import weights_of
 if TYPE_CHECKING:
     from vkpar.device import Device
     from vkpar.dtypes import DType
+    from vkpar.ops.tiles.epilogue import Fold
 
 _THREADS: Final = 256
 # Fours of the first operand's elements that lie in shared memory: of all rows at most, of each row at least, since sums
@@ -58,6 +59,9 @@ class Spread(NamedTuple):
     def width(self) -> int:
         """Columns of a work-group, a multiple of 4."""
         return _THREADS // self.span * self.columns
+
+
+Way = Spread | integer_dots.DotSpread | quantized_cores.CoreSpread
 
 
 def ways(kind: Kind, m: int, k: int, least: int = 4) -> list[Spread]:
@@ -149,6 +153,21 @@ def slab_type(device: Device, dtype: DType) -> DType:
     return dtypes.float16 if dtype == dtypes.float16 and weights_of(device.info).halves else dtypes.float32
 
 
+def _way(device: Device, kind: Kind, shape: tuple[int, int, int], fold: Fold, *, cores: bool) -> tuple[Way, str]:
+    """Return how weights of a kind are multiplied by, for (rows, columns, inner width), and the module that does."""
+    m, n, k = shape
+    folded, together = "" if fold.empty else "_folded", 2 if fold.gated else 1
+    if cores:
+        return quantized_cores.spread(device.info, kind, m, n), quantized_cores.module_of(kind)
+    if m == 1 and integer_dots.usable(device):
+        return (
+            integer_dots.spread(device, kind, n, k, together, folded=not fold.empty),
+            f"quantized_dots{folded}_{kind.name}",
+        )
+    rows, adds = 1 if m == 1 else matvec.MOST_ROWS, "subgroups" if matvec.adds_up(device.info) else "alone"
+    return spread(device, kind, m, n, k, together), f"quantized_matvec{folded}_{kind.name}_rows{rows}_{adds}"
+
+
 def dispatch(call: Call, request: Request, name: str, piece: Piece, *, cores: bool = False) -> None:
     """Multiply by the weights of a piece.
 
@@ -170,17 +189,7 @@ def dispatch(call: Call, request: Request, name: str, piece: Piece, *, cores: bo
     range_o, o_first = out.window(piece.first, reached)
     range_x, x_first = (range_a, 0) if bias is None else window(bias, piece.first, n)
     range_r, r_first = (range_a, 0) if residual is None else residual.window(piece.first, reached)
-    dots, together = m == 1 and integer_dots.usable(device), 2 if gated else 1
-    way: Spread | integer_dots.Spread | quantized_cores.Spread
-    if cores:
-        way, name = quantized_cores.spread(device.info, kind, m, piece.rows), quantized_cores.module_of(kind)
-    elif dots:
-        way = integer_dots.spread(device, kind, piece.rows, k, together, folded=not fold.empty)
-        name = f"quantized_dots{'' if fold.empty else '_folded'}_{kind.name}"
-    else:
-        way = spread(device, kind, m, piece.rows, k, together)
-        name = f"quantized_matvec{'' if fold.empty else '_folded'}_{kind.name}_rows{1 if m == 1 else matvec.MOST_ROWS}"
-        name += "_subgroups" if matvec.adds_up(device.info) else "_alone"
+    way, module = _way(device, kind, (m, piece.rows, k), fold, cores=cores)
     words: list[tuple[float, ...]] = [
         abi.Product(m, n, k, a_first, b_first // 4, o_first, k, k // kind.chunk, columns),
         abi.Forms(k_part=k, bias_first=x_first, residual_first=r_first),
@@ -190,7 +199,7 @@ def dispatch(call: Call, request: Request, name: str, piece: Piece, *, cores: bo
     operands = abi.Operands(FLOATS[a.dtype.name], FLOATS["float32"], FLOATS[out.dtype.name], True, *wide)
     after = follows.constants(residual_wide=not (r_first % 4 or columns % 4))
     constants: tuple[int, ...] = (*operands, *way.shape(m), *abi.Turned(), *after)
-    constants += way.tail(device.info) if isinstance(way, quantized_cores.Spread) else abi.PassesTail(way.passes)
+    constants += way.tail(device.info) if isinstance(way, quantized_cores.CoreSpread) else abi.PassesTail(way.passes)
     arrays = [a, piece.chunks, out, a if bias is None else bias, a if residual is None else residual, piece.scales]
     ranges = [range_a, range_b, range_o, range_x, range_r, range_s]
     if not fold.empty:
@@ -198,11 +207,11 @@ def dispatch(call: Call, request: Request, name: str, piece: Piece, *, cores: bo
         arrays, ranges = [*arrays, a if fold.norm is None else fold.norm], [*ranges, range_n]
         words.append(abi.Norm(n_first, float(fold.eps)))
         constants += fold.constants(wide=norm_wide)
-    if isinstance(way, integer_dots.Spread):
+    if isinstance(way, integer_dots.DotSpread):
         constants += abi.FoldTail() if fold.empty else ()
         constants += abi.DotsTail(way.threads, not (k // kind.block % 2 or s_first % 2), way.each(kind))
     call.dispatch(
-        name,
+        module,
         arrays,
         ranges,
         pack(*words),

@@ -19,7 +19,7 @@ from vkpar.ops.call.call import Call
 from vkpar.ops.call.windows import writable_in_place
 from vkpar.ops.call.work import ceil_power, floor_power, most_invocations
 from vkpar.ops.reduce import cpu, passes
-from vkpar.ops.reduce.passes import Kind, Piece, Problem, between, kernel_of, told
+from vkpar.ops.reduce.passes import Piece, Problem, Reduction, between, kernel_of, told
 from vkpar.ops.tiles.occupancy import units_of
 
 _GROUP: Final = 256  # invocations of a group; the kernel of columns has room for so many
@@ -66,7 +66,7 @@ def shape_of(device: Device, blocks: int, extent: int, columns: int) -> Shape | 
     return Shape(group, lanes, strips, part, parts)
 
 
-def reduce(call: Call, kind: Kind, a: Array, groups: list[tuple[int, bool]], out: Array) -> None:
+def reduce(call: Call, kind: Reduction, a: Array, groups: list[tuple[int, bool]], out: Array) -> None:
     """Reduce ``a`` into ``out``, which begins where kernels can write it.
 
     Args:
@@ -99,7 +99,7 @@ def _product(groups: list[tuple[int, bool]]) -> int:
 
 def fold(
     call: Call,
-    kind: Kind,
+    kind: Reduction,
     source: Array,
     target: Array,
     shape: tuple[int, int, int],

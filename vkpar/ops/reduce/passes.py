@@ -35,7 +35,7 @@ _ALL: Final = 0xFFFFFFFF
 
 
 @dataclass(frozen=True)
-class Kind:
+class Reduction:
     """What a reduction does with elements.
 
     Attributes:
@@ -68,7 +68,7 @@ class Problem:
             row, to the next; all of it lies in one binding.
     """
 
-    kind: Kind
+    kind: Reduction
     dtype: DType
     source: Array
     target: Array
@@ -113,7 +113,9 @@ class Piece(NamedTuple):
     columns: int
 
 
-def kernel_of(kind: Kind, source: DType, target: DType, columns: int, form: str = "", *, pairs: bool = False) -> str:
+def kernel_of(
+    kind: Reduction, source: DType, target: DType, columns: int, form: str = "", *, pairs: bool = False
+) -> str:
     """Return a kernel's name; ``form``: what its file's name has after rows or columns."""
     stem = f"reduce_{'rows' if columns == 1 else 'columns'}{form}_{kind.family}"
     short = "u32" if source == dtypes.uint32 and target == dtypes.float32 else SHORT[source.name]
@@ -153,7 +155,7 @@ def _room(device: Device) -> int:
     return min(limits.max_storage_buffer_range - ALIGNMENT, limits.max_buffer, limits.max_allocation) // 8
 
 
-def between(kind: Kind, dtype: DType) -> DType:
+def between(kind: Reduction, dtype: DType) -> DType:
     """Return the type of what one pass leaves to the next."""
     if kind.family == "place":
         return dtypes.uint32
@@ -162,7 +164,7 @@ def between(kind: Kind, dtype: DType) -> DType:
 
 def fold(
     call: Call,
-    kind: Kind,
+    kind: Reduction,
     source: Array,
     target: Array,
     shape: tuple[int, int, int],
