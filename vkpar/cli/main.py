@@ -9,6 +9,7 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import fields
 from typing import Any, Final, NoReturn
 
 import vkpar
@@ -118,6 +119,8 @@ def _parser() -> argparse.ArgumentParser:
         "-v", "--verbose", action="store_true", help="a block per device: limits, heaps, queues, UUIDs"
     )
 
+    _add_doctor(commands)
+
     demo = add_command(
         commands, "demo", _demo, "verify an AllReduce and run a complete real model, split over the rig in every way"
     )
@@ -137,6 +140,16 @@ def _parser() -> argparse.ArgumentParser:
     benches = bench.add_subparsers(title="benchmarks", metavar="BENCHMARK")
     add_benchmarks(benches)
     return parser
+
+
+def _add_doctor(commands: Any) -> None:
+    text = "check the machine, every driver, every device and all together, and say what to mend"
+    doctor = add_command(commands, "doctor", _doctor, text)
+    add_devices(doctor, "what to look at; by default all devices, each card once")
+    doctor.add_argument("--quick", action="store_true", help="a sample of the kernels and wires")
+    doctor.add_argument("--junit", metavar="FILE", help="write the checks as JUnit's XML")
+    doctor.add_argument("--html", metavar="FILE", help="write one page, to read or to attach to a report")
+    doctor.add_argument("--row", action="store_true", help="print only a row for the table in docs/rigs.md")
 
 
 def _without_command(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
@@ -162,6 +175,13 @@ def _devices(options: argparse.Namespace) -> int:
     from vkpar.cli import devices
 
     return devices.run(options.devices, verbose=options.verbose, as_json=options.json)
+
+
+def _doctor(options: argparse.Namespace) -> int:
+    from vkpar.cli import doctor
+
+    names = [item.name for item in fields(doctor.Options)]
+    return doctor.run(doctor.Options(**{name: getattr(options, name) for name in names}))
 
 
 def _demo(options: argparse.Namespace) -> int:
