@@ -107,7 +107,7 @@ def compare(case: Case) -> tuple[str, float]:
     wrong = ~(off <= most)
     if wrong.any():
         worst = float(np.nanmax(np.where(wrong, off / most, 0.0))) if not np.isnan(off).any() else np.inf
-        return _differing(found, wanted, wrong, f"within {worst:.3g} times its bound"), worst
+        return _differing(found, wanted, wrong, f"off by {worst:.3g} times its bound"), worst
     return "", float(np.max(off / most, initial=0.0))
 
 

@@ -81,6 +81,11 @@ def _empty() -> Iterator[Finding]:
     if variable and not os.environ[variable].strip(os.pathsep + " "):
         found = f"{variable} is set and empty: the loader takes no driver at all, and lists no device"
         yield _line(FAILED, found, f"unset {variable}", variable)
+    variable = variable or manifests.ADDING
+    for path in os.environ.get(variable, "").split(os.pathsep):
+        if path and os.path.isdir(path) and not any(name.endswith(".json") for name in os.listdir(path)):
+            fix = f"name a driver's manifest, a file of JSON, in {variable}"
+            yield _line(FAILED, f"{variable} names {path}, a folder without manifests", fix, variable)
 
 
 def nodes(_: Any) -> Iterator[Finding]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import platform
+import textwrap
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
@@ -40,6 +41,14 @@ table.grid { width: auto; } table.grid td, table.grid th { padding: 5px 16px 5px
 svg { max-width: 100%; height: auto; } svg text { fill: var(--ink); font: 13px system-ui, sans-serif; }
 @media print { body { max-width: none; } tr { break-inside: avoid; } }
 """
+_FACTS: Final = {
+    "driver": "driver",
+    "vulkan": "Vulkan",
+    "type": "type",
+    "ids": "vendor:device",
+    "pci_address": "PCI address",
+    "subgroup_size": "subgroup",
+}
 _WORDS: Final = {OK: "ok", FAILED: "failed", SKIPPED: "-"}
 
 
@@ -95,20 +104,21 @@ def _ways(checks: Sequence[Mapping[str, Any]]) -> Iterable[str]:
     if not checks:
         return
     devices = [check["data"]["device"] for check in checks]
+    names = [device["name"] for device in devices]
     yield "<h2>Devices</h2>"
-    facts = ("driver", "vulkan", "type", "ids", "pci_address", "subgroup_size")
-    rows = [
-        (escape(name.replace("_", " ")), *(escape(str(device[name] or "-")) for device in devices)) for name in facts
-    ]
+    rows = [(title, *(escape(str(device[key] or "-")) for device in devices)) for key, title in _FACTS.items()]
     rows.append(("memory", *(f"{device['memory_bytes'] / 2**30:.1f} GiB" for device in devices)))
+    yield _grid(("", *names), rows)
+    yield "<h2>What vkpar takes of them</h2>"
+    rows = []
     for number, path in enumerate(checks[0]["data"]["paths"]):
         cells = []
         for check in checks:
             each = check["data"]["paths"][number]
-            lacks = f"<span class=soft>no: {escape(each['lacks'])} &rarr; {escape(each['instead'])}</span>"
-            cells.append(lacks if each["lacks"] else '<span class="ok">yes</span>')
+            instead = f"<span class=soft>{escape(each['instead'])}<br>(lacks {escape(each['lacks'])})</span>"
+            cells.append(instead if each["lacks"] else '<span class="ok">yes</span>')
         rows.append((escape(path["path"]), *cells))
-    yield _grid(("", *(device["name"] for device in devices)), rows)
+    yield _grid(("", *names), rows)
 
 
 def _kernels(checks: Sequence[Mapping[str, Any]]) -> Iterable[str]:
@@ -131,10 +141,10 @@ def _bar(check: Mapping[str, Any]) -> str:
     if check["state"] != OK:
         return f'<b class="{check["state"]}">{_WORDS[check["state"]]}</b>'
     worst = min(check["data"]["worst"], 1.0)
-    words = f"{worst:.0%} of the bound" if worst else "exact"
+    words = "exact" if not worst else f"{worst:.0%}" if worst >= 0.01 else "under 1%"
     return (
-        f'<svg width="190" height="18" role="img" aria-label="{words}"><rect x="0" y="4" width="80" height="10" rx="2" '
-        f'fill="var(--line)"/><rect x="0" y="4" width="{80 * worst:.1f}" height="10" rx="2" fill="var(--ok)"/>'
+        f'<svg width="150" height="18" role="img" aria-label="{words}"><rect y="4" width="80" height="10" rx="2" '
+        f'fill="var(--line)"/><rect y="4" width="{80 * worst:.1f}" height="10" rx="2" fill="var(--ok)"/>'
         f'<text x="88" y="14">{words}</text></svg>'
     )
 
@@ -151,27 +161,30 @@ def _rig(visit: Mapping[str, Any]) -> Iterable[str]:
 
 
 def _circle(names: Sequence[str], ranks: Sequence[Mapping[str, Any]]) -> str:
-    n, radius, middle, half = len(names), 110, 150, 440
+    n, middle = len(names), 440
+    across, down = (140, 0) if n == 2 else (150, 40 + 10 * n)
+    height = 2 * down + 100
     angles = [math.pi + 2 * math.pi * rank / n for rank in range(n)]
-    places = [(half + 1.6 * radius * math.cos(a), middle + radius * math.sin(a)) for a in angles]
-    lines, kinds = [], dict[str, str]()
+    places = [(middle + across * math.cos(angle), height / 2 + down * math.sin(angle)) for angle in angles]
+    drawn, kinds = [], dict[str, str]()
     for rank, check in enumerate(ranks):
         for link in check["data"]["links"]:
             colour = "failed" if check["state"] == FAILED else link["kind"]
-            kinds[link["kind"]] = colour
-            (x, y), (u, v) = places[rank], places[link["dst"]]
+            kinds[colour if colour == "failed" else link["kind"]] = colour
             if rank < link["dst"] or colour == "failed":
+                (x, y), (u, v) = places[rank], places[link["dst"]]
                 ends = f'x1="{x:.0f}" y1="{y:.0f}" x2="{u:.0f}" y2="{v:.0f}"'
-                lines.append(f'<line {ends} stroke="var(--{colour})" stroke-width="2"/>')
+                drawn.append(f'<line {ends} stroke="var(--{colour})" stroke-width="2"/>')
     for rank, (x, y) in enumerate(places):
-        anchor, beside = ("end", -20) if x < half - 1 else ("start", 20)
-        lines.append(f'<circle cx="{x:.0f}" cy="{y:.0f}" r="13" fill="var(--band)" stroke="var(--ink)"/>')
-        lines.append(f'<text x="{x:.0f}" y="{y + 4:.0f}" text-anchor="middle">{rank}</text>')
-        transport = ranks[rank]["data"]["transport"]
-        told = escape(f"{names[rank]}, {transport}")
-        lines.append(f'<text x="{x + beside:.0f}" y="{y + 4:.0f}" text-anchor="{anchor}">{told}</text>')
+        anchor, beside = ("end", -20) if x < middle - 1 else ("start", 20)
+        drawn.append(f'<circle cx="{x:.0f}" cy="{y:.0f}" r="13" fill="var(--band)" stroke="var(--ink)"/>')
+        drawn.append(f'<text x="{x:.0f}" y="{y + 4:.0f}" text-anchor="middle">{rank}</text>')
+        told = (textwrap.shorten(names[rank], 34, placeholder=" ..."), ranks[rank]["data"]["transport"])
+        for line, text in enumerate(told):
+            where = f'x="{x + beside:.0f}" y="{y + 18 * line - 2:.0f}" text-anchor="{anchor}"'
+            drawn.append(f"<text {where}>{escape(text)}</text>")
     key = " ".join(f'<b style="color: var(--{colour})">&mdash; {escape(kind)}</b>' for kind, colour in kinds.items())
-    return f'<p>{key}</p><svg viewBox="0 0 880 300" role="img" aria-label="ranks and links">{"".join(lines)}</svg>'
+    return f'<p>{key}</p><svg viewBox="0 0 880 {height}" role="img" aria-label="links">{"".join(drawn)}</svg>'
 
 
 def _checks(checks: Sequence[Mapping[str, Any]]) -> str:
@@ -183,13 +196,15 @@ def _checks(checks: Sequence[Mapping[str, Any]]) -> str:
             rows.append(f"<tr class=group><td colspan=4>{escape(heading)}</td></tr>")
         subject = report.subject_of(finding)
         found = f"{subject}: {check['found']}" if subject else check["found"]
-        fix = (
-            f"<br><span class=fix>&rarr; {escape(check['fix'])}</span>"
-            if check["state"] == FAILED and check["fix"]
-            else ""
-        )
-        rows.append(
-            f'<tr><td class="mark {check["state"]}">{_WORDS[check["state"]]}</td>'
-            f"<td class=name>{escape(check['check'])}</td><td class=found>{escape(found)}{fix}</td><td class=time>{check['seconds']:.1f} s</td></tr>"
-        )
+        if check["state"] == FAILED and check["fix"]:
+            fix = f"<br><span class=fix>&rarr; {escape(check['fix'])}</span>"
+        else:
+            fix = ""
+        cells = {
+            f"mark {check['state']}": _WORDS[check["state"]],
+            "name": escape(check["check"]),
+            "found": escape(found) + fix,
+            "time": f"{check['seconds']:.1f} s",
+        }
+        rows.append("<tr>" + "".join(f'<td class="{kind}">{cell}</td>' for kind, cell in cells.items()) + "</tr>")
     return f"<div class=scroll><table><tbody>{''.join(rows)}</tbody></table></div>"
