@@ -132,6 +132,10 @@ def _parser() -> argparse.ArgumentParser:
     add_devices(tune, "the rig; a single device is opened twice")
     tune.add_argument("--redo", action="store_true", help="measure again, and keep that")
 
+    topo = add_command(commands, "topo", _topo, "measure the roads between ranks and each device, and plan models")
+    add_devices(topo, "the rig; by default all GPUs, or virtual ranks of the only device")
+    topo.add_argument("--plot", metavar="FILE.png", help="draw the roads and host links; needs matplotlib")
+
     add_command(commands, "env", _env, "show the VKPAR_* variables, versions and helpers")
 
     bench = commands.add_parser("bench", help="measure and check", description="Measure and check.")
@@ -194,6 +198,12 @@ def _tune(options: argparse.Namespace) -> int:
     from vkpar.cli import tune
 
     return tune.run(options.devices, redo=options.redo, as_json=options.json)
+
+
+def _topo(options: argparse.Namespace) -> int:
+    from vkpar.cli import topo
+
+    return topo.run(options.devices, as_json=options.json, file=options.plot)
 
 
 def _env(options: argparse.Namespace) -> int:
