@@ -105,7 +105,7 @@ def _conclude(visit: Visit, document: dict[str, Any], lines: report.Lines, termi
     if failed and len(visit.findings) > len(failed) + 8:  # they have scrolled away
         terminal.print("what failed", style="bold")
         for finding in failed:
-            _print(terminal, lines.line(finding))
+            _print(terminal, lines.line(finding, alone=True))
         terminal.print()
     terminal.print(report.summary(document), style="bold red" if failed else "bold green", soft_wrap=True)
     if html:
@@ -120,7 +120,7 @@ def _print_row(visit: Visit, document: dict[str, Any], lines: report.Lines, term
         return
     for finding in visit.findings:
         if finding.state == FAILED:
-            _print(terminal, lines.line(finding))
+            _print(terminal, lines.line(finding, alone=True))
 
 
 class _Progress:

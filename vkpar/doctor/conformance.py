@@ -83,7 +83,8 @@ def checking(family: Family) -> Callable[[Place, int], Iterator[Finding]]:
             if wrong:
                 yield Finding("", "", FAILED, f"{case.what}: {wrong}", _FIX, data={"case": case.what})
                 return
-        shown = f"{number} right, {f'float32 off by {worst:.0%} of its bound at most' if worst else 'bit for bit'}"
+        share = f"{worst:.0%}" if worst >= 0.01 else "under 1%"
+        shown = f"{number} right, {f'float32 off by {share} of its bound at most' if worst else 'bit for bit'}"
         yield Finding("", "", OK, shown, data={"cases": number, "worst": worst})
 
     return check

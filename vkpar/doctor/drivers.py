@@ -42,10 +42,8 @@ def driver(place: Place, path: str, variable: str) -> Iterator[Finding]:
     """
     place.stage("while its library is loaded")
     manifest = manifests.read(path, variable)
-    fix = f"correct {variable}" if variable else "reinstall the driver's package, or remove the manifest"
     if manifest.problem:
-        missing = variable and not os.path.exists(path)
-        yield Finding("", "", FAILED, f"it {manifest.problem}", f"{fix}{', which names it' if missing else ''}")
+        yield Finding("", "", FAILED, f"it {manifest.problem}", _mend(path, variable))
         return
     place.stage("while it is asked for its devices")
     try:
@@ -53,10 +51,16 @@ def driver(place: Place, path: str, variable: str) -> Iterator[Finding]:
     except VkparError as error:
         yield _without_device(manifest, str(error))
         return
-    found = ", ".join(f"{info.name} ({info.driver_name} {info.driver_info})".replace(" )", ")") for info in infos)
+    found = ", ".join(f"{info.name}{f', {info.driver_info}' if info.driver_info else ''}" for info in infos)
     data = {"devices": [info.name for info in infos], "cards": [info.pci_address for info in infos]}
     data["cpu"] = all(info.is_cpu for info in infos)
     yield Finding("", "", OK, found, data=data)
+
+
+def _mend(path: str, variable: str) -> str:
+    if not variable:
+        return f"reinstall the driver's package, or remove {path}"
+    return f"mend {path}, or take it out of {variable}" if os.path.exists(path) else f"correct {variable}"
 
 
 def _without_device(manifest: manifests.Manifest, why: str) -> Finding:

@@ -163,7 +163,7 @@ def _rig(visit: Mapping[str, Any]) -> Iterable[str]:
 def _circle(names: Sequence[str], ranks: Sequence[Mapping[str, Any]]) -> str:
     n, middle = len(names), 440
     across, down = (140, 0) if n == 2 else (150, 40 + 10 * n)
-    height = 2 * down + 100
+    height = 2 * down + 120
     angles = [math.pi + 2 * math.pi * rank / n for rank in range(n)]
     places = [(middle + across * math.cos(angle), height / 2 + down * math.sin(angle)) for angle in angles]
     drawn, kinds = [], dict[str, str]()
@@ -176,12 +176,15 @@ def _circle(names: Sequence[str], ranks: Sequence[Mapping[str, Any]]) -> str:
                 ends = f'x1="{x:.0f}" y1="{y:.0f}" x2="{u:.0f}" y2="{v:.0f}"'
                 drawn.append(f'<line {ends} stroke="var(--{colour})" stroke-width="2"/>')
     for rank, (x, y) in enumerate(places):
-        anchor, beside = ("end", -20) if x < middle - 1 else ("start", 20)
+        if abs(x - middle) < 1:
+            anchor, beside, lower = "middle", 0, -38 if y < height / 2 else 30
+        else:
+            anchor, beside, lower = ("end", -20, -2) if x < middle else ("start", 20, -2)
         drawn.append(f'<circle cx="{x:.0f}" cy="{y:.0f}" r="13" fill="var(--band)" stroke="var(--ink)"/>')
         drawn.append(f'<text x="{x:.0f}" y="{y + 4:.0f}" text-anchor="middle">{rank}</text>')
         told = (textwrap.shorten(names[rank], 34, placeholder=" ..."), ranks[rank]["data"]["transport"])
         for line, text in enumerate(told):
-            where = f'x="{x + beside:.0f}" y="{y + 18 * line - 2:.0f}" text-anchor="{anchor}"'
+            where = f'x="{x + beside:.0f}" y="{y + 18 * line + lower:.0f}" text-anchor="{anchor}"'
             drawn.append(f"<text {where}>{escape(text)}</text>")
     key = " ".join(f'<b style="color: var(--{colour})">&mdash; {escape(kind)}</b>' for kind, colour in kinds.items())
     return f'<p>{key}</p><svg viewBox="0 0 880 {height}" role="img" aria-label="links">{"".join(drawn)}</svg>'

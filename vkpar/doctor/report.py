@@ -41,9 +41,10 @@ class Lines:
             yield from (("", ""), (heading, "bold"))
         yield from self.line(finding)
 
-    def line(self, finding: Finding) -> Iterator[tuple[str, str]]:
-        """Yield a finding's own lines."""
-        subject = subject_of(finding)
+    def line(self, finding: Finding, *, alone: bool = False) -> Iterator[tuple[str, str]]:
+        """Yield a finding's own lines; ``alone`` says that no heading names its device."""
+        device = alone and finding.section in (table.DEVICES, table.KERNELS)
+        subject = finding.subject if device else subject_of(finding)
         said = f"{subject}: {finding.found}" if subject else finding.found
         head = f"  {MARKS[finding.state]:<{_MARK}}{finding.check:<{_NAME}}"
         for at, part in enumerate(self._broken(said)):
