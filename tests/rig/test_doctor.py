@@ -6,9 +6,13 @@ import json
 import os
 import resource
 import shutil
+import signal
 import subprocess
+import sys
+import time
 import xml.etree.ElementTree as ET
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -296,6 +300,19 @@ def _hook(code: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(children, "CODE", f"{before}from vkpar.doctor import worker\n{code}\n{after}")
 
 
+def test_a_link_that_passes_on_wrong_data(two: None, short: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    _hook(LOSING, monkeypatch)
+    check, subject, why, advice = the_red(visit())
+    assert (check, subject) == ("links", "rank 1")
+    assert why.startswith("what it sends arrives wrong at rank 0: to 0 bridged")
+    assert "update their drivers" in advice
+
+
+LOSING = """
+from vkpar.doctor import links
+right = links._arrives
+links._arrives = lambda place, comm, src, dst, turn: right(place, comm, src, dst, turn) and (src, turn) != (1, 2)
+"""
 CRASHING = """
 import os, vkpar
 vkpar.rms_norm = lambda *given, **named: os.abort()
@@ -518,7 +535,9 @@ def test_a_row_of_the_table_of_rigs(monkeypatch: pytest.MonkeyPatch, capsys: pyt
     device = {"name": "Card | X", "driver": "radv Mesa 25"}
     told = [
         *(Finding("features", f"{n} Card", OK, "", data={"device": device}) for n in range(2)),
-        Finding("links", "rank 0", OK, "", data={"transport": "staged", "links": [{"dst": 1, "kind": "native"}]}),
+        Finding(
+            "links", "rank 0", OK, "", data={"transport": "staged", "links": [{"dst": 1, "kind": "native", "ok": True}]}
+        ),
     ]
     monkeypatch.setattr(Visit, "_run", lambda self, announce: iter(told))
     assert cli.main(["doctor", "--row"]) == 0
@@ -528,3 +547,37 @@ def test_a_row_of_the_table_of_rigs(monkeypatch: pytest.MonkeyPatch, capsys: pyt
     monkeypatch.setattr(Visit, "_run", lambda self, announce: iter([*told, Finding("memlock", "", FAILED, "64 KiB")]))
     assert cli.main(["doctor", "--row"]) == 1
     assert "FAILED" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("number", ["SIGINT", "SIGKILL"])
+def test_nothing_outlives_a_doctor_that_is_stopped(number: str, tmp_path: Path) -> None:
+    """Even a driver that hangs while it is loaded."""
+    path = _built(tmp_path, 2)
+    environment = {**os.environ, "VK_DRIVER_FILES": str(path), "PYTHONUNBUFFERED": "1"}
+    command = [sys.executable, "-m", "vkpar", "doctor"]
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, start_new_session=True) as doctor:
+        assert doctor.stdout is not None
+        try:
+            wait_until(lambda: _mapping(path.parent / "libuseless.so"), 60)
+            doctor.send_signal(getattr(signal, number))
+            doctor.wait(20)
+            wait_until(lambda: not _mapping(path.parent / "libuseless.so"), 20)
+        finally:
+            doctor.kill()
+
+
+def _mapping(library: Path) -> list[int]:
+    """The processes that have loaded a library."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if str(library) in (folder / "maps").read_text():
+                found.append(int(folder.name))
+    return found
+
+
+def wait_until(holds: Callable[[], Any], seconds: float) -> None:
+    end = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.1)

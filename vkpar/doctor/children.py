@@ -23,7 +23,9 @@ from vkpar.errors import UnsupportedError
 
 # As the self-test of links: the child takes modules from where this process has them, none from the current directory.
 CODE = """
-import json, os, sys
+import ctypes, json, os, sys
+if sys.platform.startswith("linux"):
+    ctypes.CDLL(None).prctl(1, 9)  # PR_SET_PDEATHSIG: nothing that hangs outlives its parent
 job = json.loads(sys.stdin.readline())
 sys.path += job.pop("path")
 from vkpar.doctor import worker
@@ -167,18 +169,20 @@ class Run:
     def findings(self, announce: Announce) -> Iterator[Finding]:
         """Yield what the jobs find, as they are done; ``announce`` is told of each before."""
         failures = Counter[str]()
-        while self._left:
-            problem = yield from _until_it_fails(self._child, self._left, announce)
+        try:
+            while self._left:
+                problem = yield from _until_it_fails(self._child, self._left, announce)
+                self._child.close()
+                if problem:
+                    yield problem
+                    self._left.pop(0)
+                    failures[problem.subject] += 1
+                    if failures[problem.subject] >= _MOST_FAILURES:
+                        yield from self._leave_out(problem.subject)
+                if self._left:
+                    self._child = self._start()
+        finally:
             self._child.close()
-            if problem:
-                yield problem
-                self._left.pop(0)
-                failures[problem.subject] += 1
-                if failures[problem.subject] >= _MOST_FAILURES:
-                    yield from self._leave_out(problem.subject)
-            if self._left:
-                self._child = self._start()
-        self._child.close()
 
     def _leave_out(self, subject: str) -> Iterator[Finding]:
         why = f"left out: {_MOST_FAILURES} checks of {subject} crashed or hung"

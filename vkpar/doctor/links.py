@@ -43,14 +43,14 @@ def links(place: Place, indices: Sequence[int]) -> Iterator[Finding]:
                     wrong.setdefault(src, []).append(dst)
     for src in range(n):
         told = "; ".join(f"to {dst} {link.kind} ({link.reason})" for (a, dst), link in kinds.items() if a == src)
-        data: dict[str, Any] = {
-            "links": [{"dst": dst, "kind": link.kind} for (a, dst), link in kinds.items() if a == src]
-        }
+        bad = wrong.get(src, [])
+        of_src = [(dst, link.kind) for (a, dst), link in kinds.items() if a == src]
+        data: dict[str, Any] = {"links": [{"dst": dst, "kind": kind, "ok": dst not in bad} for dst, kind in of_src]}
         data["transport"] = transports[src]
         subject = f"rank {src}"
-        if src in wrong:
-            bad = ", ".join(str(dst) for dst in dict.fromkeys(wrong[src]))
-            yield Finding("", subject, FAILED, f"what it sends arrives wrong at rank {bad}: {told}", _LINK, data=data)
+        if bad:
+            at = ", ".join(str(dst) for dst in dict.fromkeys(bad))
+            yield Finding("", subject, FAILED, f"what it sends arrives wrong at rank {at}: {told}", _LINK, data=data)
         else:
             yield Finding("", subject, OK, f"{transports[src]}, {told}", data=data)
 

@@ -166,11 +166,11 @@ def _circle(names: Sequence[str], ranks: Sequence[Mapping[str, Any]]) -> str:
     height = 2 * down + 120
     angles = [math.pi + 2 * math.pi * rank / n for rank in range(n)]
     places = [(middle + across * math.cos(angle), height / 2 + down * math.sin(angle)) for angle in angles]
-    drawn, kinds = [], dict[str, str]()
+    drawn, kinds = list[str](), list[str]()
     for rank, check in enumerate(ranks):
         for link in check["data"]["links"]:
-            colour = "failed" if check["state"] == FAILED else link["kind"]
-            kinds[colour if colour == "failed" else link["kind"]] = colour
+            colour = link["kind"] if link["ok"] else "failed"
+            kinds.append(colour)
             if rank < link["dst"] or colour == "failed":
                 (x, y), (u, v) = places[rank], places[link["dst"]]
                 ends = f'x1="{x:.0f}" y1="{y:.0f}" x2="{u:.0f}" y2="{v:.0f}"'
@@ -186,7 +186,7 @@ def _circle(names: Sequence[str], ranks: Sequence[Mapping[str, Any]]) -> str:
         for line, text in enumerate(told):
             where = f'x="{x + beside:.0f}" y="{y + 18 * line + lower:.0f}" text-anchor="{anchor}"'
             drawn.append(f"<text {where}>{escape(text)}</text>")
-    key = " ".join(f'<b style="color: var(--{colour})">&mdash; {escape(kind)}</b>' for kind, colour in kinds.items())
+    key = " ".join(f'<b style="color: var(--{colour})">&mdash; {escape(colour)}</b>' for colour in dict.fromkeys(kinds))
     return f'<p>{key}</p><svg viewBox="0 0 880 {height}" role="img" aria-label="links">{"".join(drawn)}</svg>'
 
 
