@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 import vkpar
 from vkpar import Array, Device, dtypes
-from vkpar.doctor import references
+from vkpar.doctor import comparing, references
+from vkpar.doctor.comparing import Answer
 from vkpar.doctor.findings import FAILED, OK, Finding
 from vkpar.doctor.functions import BINARY, F64, UNARY
 from vkpar.doctor.place import Place
@@ -39,23 +40,6 @@ class Bench:
 
 
 @dataclass(frozen=True)
-class Case:
-    """A result.
-
-    Attributes:
-        what: was computed, in words.
-        made: by the device.
-        wanted: in float64, or bit for bit where there is no error.
-        error: that it may have before it is rounded to its type; None for none at all, not even by rounding.
-    """
-
-    what: str
-    made: Array
-    wanted: Host
-    error: F64 | float | None
-
-
-@dataclass(frozen=True)
 class Family:
     """Kernels that belong together.
 
@@ -66,7 +50,7 @@ class Family:
 
     name: str
     title: str
-    cases: Callable[[Bench], Iterable[Case]]
+    cases: Callable[[Bench], Iterable[Answer]]
 
 
 def checking(family: Family) -> Callable[[Place, int], Iterator[Finding]]:
@@ -76,7 +60,7 @@ def checking(family: Family) -> Callable[[Place, int], Iterator[Finding]]:
         device, worst, number = place.device(index), 0.0, 0
         for case in family.cases(Bench(device, place.generator(family.name), place.quick)):
             place.stage(f"in {case.what}")
-            wrong, off = compare(case)
+            wrong, off = comparing.compare(case)
             number += 1
             if case.made.dtype == "float32":  # else nearly all is the rounding of the result
                 worst = max(worst, off)
@@ -91,37 +75,6 @@ def checking(family: Family) -> Callable[[Place, int], Iterator[Finding]]:
 
 
 _FIX: Final = "compute nothing with this device until it is mended: update its driver, and report it (see the page)"
-
-
-def compare(case: Case) -> tuple[str, float]:
-    """Return what is wrong with a case, and how much of its bound it takes."""
-    found = case.made.numpy()
-    if found.shape != case.wanted.shape:
-        return f"has the shape {found.shape}, not {case.wanted.shape}", 0.0
-    if case.error is None:
-        wrong = _bits(found) != _bits(case.wanted.astype(found.dtype, copy=False))
-        return (_differing(found, case.wanted, wrong, "bit for bit"), 0.0) if wrong.any() else ("", 0.0)
-    found, wanted = found.astype(np.float64), case.wanted.astype(np.float64)
-    relative, least = references.ROUNDING[case.made.dtype.name]
-    most = case.error + relative * (np.abs(wanted) + case.error) + least + U * np.abs(wanted)
-    off = np.abs(found - wanted)
-    wrong = ~(off <= most)
-    if wrong.any():
-        worst = float(np.nanmax(np.where(wrong, off / most, 0.0))) if not np.isnan(off).any() else np.inf
-        return _differing(found, wanted, wrong, f"off by {worst:.3g} times its bound"), worst
-    return "", float(np.max(off / most, initial=0.0))
-
-
-def _differing(found: Host, wanted: Host, wrong: Host, how: str) -> str:
-    at = np.unravel_index(int(np.argmax(wrong)), wrong.shape)
-    place = ", ".join(map(str, at)) or "0"
-    number = int(np.count_nonzero(wrong))
-    beside = f"[{place}] is {found[at]:.9g}, not {wanted[at]:.9g}"
-    return f"{number} of {wrong.size} elements are wrong, the first: {beside} ({how})"
-
-
-def _bits(values: Host) -> Host:
-    return np.ascontiguousarray(values).view(f"u{values.dtype.itemsize}")
 
 
 # ---- operands ----
@@ -142,20 +95,20 @@ def _types(on: Bench) -> tuple[str, ...]:
 # ---- families ----
 
 
-def _moved(on: Bench) -> Iterator[Case]:
+def _moved(on: Bench) -> Iterator[Answer]:
     device, rng = on.device, on.rng
     whole = rng.integers(0, 1 << 32, (37, 65, 6), np.uint32)
     a = device.array(whole)
-    yield Case("a region with steps", a[3:30:4, ::-2, 1:5].contiguous(), whole[3:30:4, ::-2, 1:5], None)
-    yield Case("transpose", vkpar.transpose(a, (2, 0, 1)).contiguous(), whole.transpose(2, 0, 1), None)
-    yield Case("concatenate", vkpar.concatenate([a, a[:5]], axis=0), np.concatenate([whole, whole[:5]]), None)
+    yield Answer("a region with steps", a[3:30:4, ::-2, 1:5].contiguous(), whole[3:30:4, ::-2, 1:5], None)
+    yield Answer("transpose", vkpar.transpose(a, (2, 0, 1)).contiguous(), whole.transpose(2, 0, 1), None)
+    yield Answer("concatenate", vkpar.concatenate([a, a[:5]], axis=0), np.concatenate([whole, whole[:5]]), None)
     rows = rng.integers(0, 37, 50).astype(np.int32)
-    yield Case("take", vkpar.take(a, device.array(rows)), whole[rows], None)
-    yield Case("broadcast", vkpar.broadcast_to(a[:1], (4, 65, 6)).contiguous(), whole[:1].repeat(4, 0), None)
-    yield Case("arange", vkpar.arange(device, 1000), np.arange(1000, dtype=np.int32), None)
+    yield Answer("take", vkpar.take(a, device.array(rows)), whole[rows], None)
+    yield Answer("broadcast", vkpar.broadcast_to(a[:1], (4, 65, 6)).contiguous(), whole[:1].repeat(4, 0), None)
+    yield Answer("arange", vkpar.arange(device, 1000), np.arange(1000, dtype=np.int32), None)
 
 
-def _casts(on: Bench) -> Iterator[Case]:
+def _casts(on: Bench) -> Iterator[Answer]:
     device, rng = on.device, on.rng
     values = rng.integers(0, 1 << 32, 20_000, np.uint32).view(np.float32)
     values = np.where(np.isfinite(values), values, np.float32(1.5))
@@ -165,11 +118,11 @@ def _casts(on: Bench) -> Iterator[Case]:
         with np.errstate(over="ignore"):
             wanted = values.astype(dtypes.resolve(name).numpy)
         narrow = vkpar.cast(a, name)
-        yield Case(f"float32 to {name}", narrow, wanted, None)
-        yield Case(f"{name} to float32", vkpar.cast(narrow, "float32"), wanted.astype(np.float32), None)
+        yield Answer(f"float32 to {name}", narrow, wanted, None)
+        yield Answer(f"{name} to float32", vkpar.cast(narrow, "float32"), wanted.astype(np.float32), None)
 
 
-def _elementwise(on: Bench) -> Iterator[Case]:
+def _elementwise(on: Bench) -> Iterator[Answer]:
     device, rng = on.device, on.rng
     functions = UNARY[::4] if on.quick else UNARY
     for dtype in _types(on):
@@ -182,17 +135,17 @@ def _elementwise(on: Bench) -> Iterator[Case]:
             made = _unary(case.name)(device.array(given, dtype) if positive else a)
             exact = given.astype(np.float64)
             wanted = case.reference(exact)
-            yield Case(f"{case.name} of {dtype}", made, wanted, case.bound(wanted, exact))
+            yield Answer(f"{case.name} of {dtype}", made, wanted, case.bound(wanted, exact))
         for case in BINARY:
             exact, other = x.astype(np.float64), y.astype(np.float64)
             wanted = case.reference(exact, other)
-            yield Case(
+            yield Answer(
                 f"{case.name} of {dtype}", getattr(vkpar, case.name)(a, b), wanted, case.bound(wanted, exact, other)
             )
-    yield Case("less", vkpar.less(a, b), x < y, None)
-    yield Case("where", vkpar.where(vkpar.less(a, b), a, b), np.minimum(x, y), 0.0)
+    yield Answer("less", vkpar.less(a, b), x < y, None)
+    yield Answer("where", vkpar.where(vkpar.less(a, b), a, b), np.minimum(x, y), 0.0)
     numbers = rng.integers(-(1 << 20), 1 << 20, (3, 1001), np.int32)
-    yield Case("add of int32", device.array(numbers) + device.array(numbers[0]), numbers + numbers[0], None)
+    yield Answer("add of int32", device.array(numbers) + device.array(numbers[0]), numbers + numbers[0], None)
 
 
 def _unary(name: str) -> Callable[[Array], Array]:
@@ -202,7 +155,7 @@ def _unary(name: str) -> Callable[[Array], Array]:
     return found
 
 
-def _products(on: Bench) -> Iterator[Case]:
+def _products(on: Bench) -> Iterator[Answer]:
     device, rng = on.device, on.rng
     shapes = [(1, 300, 260), (5, 64, 128), (70, 130, 96), (128, 128, 256)]
     for dtype in FLOATS[:2] if on.quick else FLOATS:
@@ -211,12 +164,12 @@ def _products(on: Bench) -> Iterator[Case]:
             a, b, turned = device.array(x, dtype), device.array(w, dtype), device.array(w.T.copy(), dtype)
             wanted, error = _product(x, w)
             sizes = f"{m} x {n} x {k} of {dtype}"
-            yield Case(f"{sizes}, transposed", vkpar.matmul(a, b, transpose_b=True), wanted, error)
-            yield Case(sizes, vkpar.matmul(a, turned), wanted, error)
+            yield Answer(f"{sizes}, transposed", vkpar.matmul(a, b, transpose_b=True), wanted, error)
+            yield Answer(sizes, vkpar.matmul(a, turned), wanted, error)
     x, w = _normal(rng, (3, 40, 64)), _normal(rng, (3, 33, 64))
     made = vkpar.matmul(device.array(x), device.array(w), transpose_b=True)
     wanted, error = _product(x, w)
-    yield Case("three of float32", made, wanted, error)
+    yield Answer("three of float32", made, wanted, error)
 
 
 def _product(x: Host, w: Host) -> tuple[F64, F64]:
@@ -224,7 +177,7 @@ def _product(x: Host, w: Host) -> tuple[F64, F64]:
     return a @ b, gamma(x.shape[-1] + 8) * (np.abs(a) @ np.abs(b)) + 1e-37
 
 
-def _folded(on: Bench) -> Iterator[Case]:
+def _folded(on: Bench) -> Iterator[Answer]:
     """Products with a bias, an activation and a residual."""
     device, rng = on.device, on.rng
     for m in (1, 40):
@@ -238,24 +191,24 @@ def _folded(on: Bench) -> Iterator[Case]:
         wanted = np.maximum(inner, 0) + rest
         a, b, c, d = (device.array(each) for each in (x, w, bias, rest))
         made = vkpar.matmul(a, b, transpose_b=True, bias=c, activation="relu", residual=d)
-        yield Case(
+        yield Answer(
             f"{m} rows with bias, relu and residual", made, wanted, error + 2 * U * (np.abs(inner) + np.abs(rest))
         )
 
 
-def _quantized(on: Bench) -> Iterator[Case]:
+def _quantized(on: Bench) -> Iterator[Answer]:
     device, rng = on.device, on.rng
     for kind in KINDS.values():
         rows, columns = 96, 512
         blocks = _blocks(rng, kind, rows, columns)
         weights = FORMATS[kind.name].decode(blocks)
         q = vkpar.quantized(device, blocks, (rows, columns), kind.name)
-        yield Case(f"{kind.name} made float32", q.dequantize(), weights, 2 * U * _sizes(kind, blocks))
+        yield Answer(f"{kind.name} made float32", q.dequantize(), weights, 2 * U * _sizes(kind, blocks))
         for m in (1, 40) if on.quick else (1, 4, 12, 40):
             x = _normal(rng, (m, columns))
             wanted = x.astype(np.float64) @ weights.astype(np.float64).T
             error = _quantized_error(device, x, kind, blocks, weights)
-            yield Case(f"{m} rows by {kind.name}", vkpar.matmul(device.array(x), q, transpose_b=True), wanted, error)
+            yield Answer(f"{m} rows by {kind.name}", vkpar.matmul(device.array(x), q, transpose_b=True), wanted, error)
 
 
 def _blocks(rng: Generator, kind: Kind, rows: int, columns: int) -> NDArray[np.uint8]:
@@ -295,7 +248,7 @@ def _quantized_error(device: Device, x: Host, kind: Kind, blocks: NDArray[np.uin
     return error
 
 
-def _reductions(on: Bench) -> Iterator[Case]:
+def _reductions(on: Bench) -> Iterator[Answer]:
     device, rng = on.device, on.rng
     for dtype in _types(on):
         x = _normal(rng, (9, 1200, 7), dtype)
@@ -303,31 +256,31 @@ def _reductions(on: Bench) -> Iterator[Case]:
         for axis in (0, 1, 2, None):
             terms = x.size if axis is None else x.shape[axis]
             error = np.abs(exact).sum(axis) * gamma(additions(terms))
-            yield Case(f"sum of {dtype} along {axis}", a.sum(axis), np.asarray(exact.sum(axis)), np.asarray(error))
+            yield Answer(f"sum of {dtype} along {axis}", a.sum(axis), np.asarray(exact.sum(axis)), np.asarray(error))
             mean, off = exact.mean(axis), error / terms + 4 * U * np.abs(exact).mean(axis)
-            yield Case(f"mean of {dtype} along {axis}", vkpar.mean(a, axis), np.asarray(mean), np.asarray(off))
-        yield Case(f"max of {dtype}", vkpar.max(a, axis=1), x.max(1), 0.0)
-        yield Case(f"argmin of {dtype}", vkpar.argmin(a, axis=1), x.argmin(1), None)
+            yield Answer(f"mean of {dtype} along {axis}", vkpar.mean(a, axis), np.asarray(mean), np.asarray(off))
+        yield Answer(f"max of {dtype}", vkpar.max(a, axis=1), x.max(1), 0.0)
+        yield Answer(f"argmin of {dtype}", vkpar.argmin(a, axis=1), x.argmin(1), None)
     whole = rng.integers(-(1 << 31), 1 << 31, (40, 1200), np.int32)
     wrapped = whole.sum(1, dtype=np.int32)
-    yield Case("sum of int32", vkpar.sum(device.array(whole), 1), wrapped, None)
+    yield Answer("sum of int32", vkpar.sum(device.array(whole), 1), wrapped, None)
 
 
-def _softmax(on: Bench) -> Iterator[Case]:
+def _softmax(on: Bench) -> Iterator[Answer]:
     device, rng = on.device, on.rng
     for dtype in _types(on):
         for shape in ((5, 3), (33, 260), (2, 5000)):
             x = _normal(rng, shape, dtype, 4)
             a, exact = device.array(x, dtype), x.astype(np.float64)
-            yield Case(f"softmax of {shape} {dtype}", vkpar.softmax(a), *references.softmax_error(exact))
-            yield Case(f"log_softmax of {shape} {dtype}", vkpar.log_softmax(a), *references.log_error(exact))
+            yield Answer(f"softmax of {shape} {dtype}", vkpar.softmax(a), *references.softmax_error(exact))
+            yield Answer(f"log_softmax of {shape} {dtype}", vkpar.log_softmax(a), *references.log_error(exact))
     labels = rng.integers(0, 260, 33).astype(np.int32)
     x = _normal(rng, (33, 260), scale=4)
     logarithm, error = (each[np.arange(33), labels] for each in references.log_error(x.astype(np.float64)))
-    yield Case("cross entropy", vkpar.cross_entropy(device.array(x), device.array(labels)), -logarithm, error)
+    yield Answer("cross entropy", vkpar.cross_entropy(device.array(x), device.array(labels)), -logarithm, error)
 
 
-def _norms(on: Bench) -> Iterator[Case]:
+def _norms(on: Bench) -> Iterator[Answer]:
     device, rng = on.device, on.rng
     for dtype in _types(on):
         for shape in ((5, 7), (33, 256), (2, 4100)):
@@ -336,11 +289,11 @@ def _norms(on: Bench) -> Iterator[Case]:
             exact, scale, shift = (each.astype(np.float64) for each in (x, w, b))
             centered = references.norm_error(exact, scale, shift, 1e-5, centered=True)
             plain = references.norm_error(exact, scale, 0 * shift, 1e-5, centered=False)
-            yield Case(f"layer_norm of {shape} {dtype}", vkpar.layer_norm(a, weight, bias, 1e-5), *centered)
-            yield Case(f"rms_norm of {shape} {dtype}", vkpar.rms_norm(a, weight, 1e-5), *plain)
+            yield Answer(f"layer_norm of {shape} {dtype}", vkpar.layer_norm(a, weight, bias, 1e-5), *centered)
+            yield Answer(f"rms_norm of {shape} {dtype}", vkpar.rms_norm(a, weight, 1e-5), *plain)
 
 
-def _gradients(on: Bench) -> Iterator[Case]:
+def _gradients(on: Bench) -> Iterator[Answer]:
     device, rng = on.device, on.rng
     for shape in ((33, 260), (2, 5000)):
         x, g, w = (_normal(rng, each) for each in (shape, shape, shape[-1:]))
@@ -349,7 +302,7 @@ def _gradients(on: Bench) -> Iterator[Case]:
         for centered in (True, False):
             function = vkpar.layer_norm_grad if centered else vkpar.rms_norm_grad
             made, name = function(a, weight, grad, 1e-5)[0], "layer_norm" if centered else "rms_norm"
-            yield Case(
+            yield Answer(
                 f"gradient of {name} of {shape}", made, *references.norm_gradient(exact, product, 1e-5, centered)
             )
     labels = rng.integers(0, 260, 33).astype(np.int32)
@@ -357,24 +310,24 @@ def _gradients(on: Bench) -> Iterator[Case]:
     y, error = references.softmax_error(x.astype(np.float64))
     y[np.arange(33), labels] -= 1
     made = vkpar.cross_entropy_grad(device.array(x), device.array(labels), 0.5)
-    yield Case("gradient of cross entropy", made, 0.5 * y, 0.5 * (error + 4 * U * np.abs(y)) + U)
+    yield Answer("gradient of cross entropy", made, 0.5 * y, 0.5 * (error + 4 * U * np.abs(y)) + U)
 
 
-def _rows(on: Bench) -> Iterator[Case]:
+def _rows(on: Bench) -> Iterator[Answer]:
     device, rng = on.device, on.rng
     for dtype in _types(on):
         x, y = (_normal(rng, (33, 130), dtype) for _ in range(2))
         made = vkpar.swiglu(device.array(x, dtype), device.array(y, dtype))
-        yield Case(f"swiglu of {dtype}", made, *references.swiglu_of(x.astype(np.float64), y.astype(np.float64)))
+        yield Answer(f"swiglu of {dtype}", made, *references.swiglu_of(x.astype(np.float64), y.astype(np.float64)))
         places = np.array([0, 1, 5, 4095, 131_071, -3], np.int32)
         for style in ("llama", "neox"):
             x = _normal(rng, (3, len(places), 64), dtype)
             turned = references.turned(x.astype(np.float64), places.astype(np.int64), references.plain(64), style)
             made = vkpar.rope(device.array(x, dtype), device.array(places), style=style)
-            yield Case(f"rope of {dtype}, {style}", made, *turned)
+            yield Answer(f"rope of {dtype}, {style}", made, *turned)
 
 
-def _attention(on: Bench) -> Iterator[Case]:
+def _attention(on: Bench) -> Iterator[Answer]:
     device, rng = on.device, on.rng
     for dtype in _types(on):
         stored = dtype if device.info.features.cooperative_matrix else "float32"
@@ -386,24 +339,24 @@ def _attention(on: Bench) -> Iterator[Case]:
             for causal in (False, True):
                 made = vkpar.attention(q, k, v, causal=causal)
                 what = f"{queries} queries of {keys} keys of {dtype}{', causal' if causal else ''}"
-                yield Case(what, made, *references.attended(*exact, causal=causal, stored=stored))
+                yield Answer(what, made, *references.attended(*exact, causal=causal, stored=stored))
 
 
-def _caches(on: Bench) -> Iterator[Case]:
+def _caches(on: Bench) -> Iterator[Answer]:
     device, rng = on.device, on.rng
     cache = vkpar.KVCache(device, 2, 40, 64, "float16")
     k, v = (_normal(rng, (2, 30, 64), "float16") for _ in range(2))
     for start in (0, 10, 20):
         part = slice(start, start + 10)
         cache.append(device.array(k[:, part].copy()), device.array(v[:, part].copy()), start)
-    yield Case("keys", cache.k[:, :30].contiguous(), k.astype(np.float16), None)
-    yield Case("values", cache.v[:, :30].contiguous(), v.astype(np.float16), None)
-    yield Case("length", cache.length, np.array([30], np.uint32), None)
+    yield Answer("keys", cache.k[:, :30].contiguous(), k.astype(np.float16), None)
+    yield Answer("values", cache.v[:, :30].contiguous(), v.astype(np.float16), None)
+    yield Answer("length", cache.length, np.array([30], np.uint32), None)
 
 
-def _random(on: Bench) -> Iterator[Case]:
+def _random(on: Bench) -> Iterator[Answer]:
     device = on.device
-    yield Case("Philox4x32-10", vkpar.random.bits(device, 4000, seed=7), references.philox(4000, 7), None)
+    yield Answer("Philox4x32-10", vkpar.random.bits(device, 4000, seed=7), references.philox(4000, 7), None)
 
 
 FAMILIES: Final = (
