@@ -389,6 +389,19 @@ def test_a_render_node_without_permission(monkeypatch: pytest.MonkeyPatch, tmp_p
     assert finding.fix.startswith("sudo usermod -aG render jane, then log in again; in a container: --group-add ")
 
 
+def test_a_render_node_that_its_driver_does_without(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """NVIDIA's computes through /dev/nvidia*."""
+    node, folder = tmp_path / "dri" / "renderD128", tmp_path / "drm" / "renderD128" / "device"
+    for made in (node.parent, folder, tmp_path / "nvidia"):
+        made.mkdir(parents=True)
+    node.touch()
+    (folder / "driver").symlink_to(tmp_path / "nvidia")
+    monkeypatch.setattr(machine, "DEV", tmp_path)
+    monkeypatch.setattr(machine, "DRM", tmp_path / "drm")
+    monkeypatch.setattr(machine.os, "access", lambda path, mode: False)
+    assert found_by(machine.nodes).state == OK
+
+
 def test_little_memory_may_be_locked(short: None, two: None) -> None:
     before = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     resource.setrlimit(resource.RLIMIT_MEMLOCK, (64 << 10, before[1]))

@@ -31,9 +31,9 @@ _KINDS: Final = {
 }
 _CELLS: Final[dict[str, Callable[[Road], str]]] = {
     "from a row's rank to a column's": lambda road: road.kind,
-    "latency in us": lambda road: f"{road.latency_us:.3g}",
-    "GB/s one way": lambda road: f"{road.gbps:.3g}",
-    "GB/s each way, both at once": lambda road: f"{road.both_gbps:.3g}",
+    "latency in us": lambda road: _rate(road.latency_us),
+    "GB/s one way": lambda road: _rate(road.gbps),
+    "GB/s each way, both at once": lambda road: _rate(road.both_gbps),
 }
 _CLOSE: Final = 8  # columns of a cell of a matrix, so that eight ranks fit 80 columns
 
@@ -101,7 +101,6 @@ def _show(survey: Survey) -> None:
     terminal.print()
     if survey.roads:
         terminal.print(_matrices(survey, terminal.width))
-        terminal.print()
         kinds = dict.fromkeys(road.kind for road in survey.roads)
         told = {kind: [_KINDS[kind]] for kind in kinds}
         for road in survey.roads:
@@ -125,12 +124,15 @@ def _hosts(survey: Survey) -> Table:
     for host in survey.hosts:
         made.add_row(
             str(host.rank),
-            *(f"{rate:.3g}" for rate in (host.up_gbps, host.down_gbps, host.weights_gbps)),
-            f"{1e3 * host.tflops:,.0f}" if host.tflops >= 0.1 else f"{1e3 * host.tflops:.3g}",
+            *map(_rate, (host.up_gbps, host.down_gbps, host.weights_gbps, 1e3 * host.tflops)),
             text.units(host.free_bytes),
             *(f"{100 * parts[host.rank]:.0f}%" for parts in survey.shares.values()),
         )
     return made
+
+
+def _rate(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def _matrices(survey: Survey, width: int) -> Table:
@@ -141,8 +143,8 @@ def _matrices(survey: Survey, width: int) -> Table:
 
     n = len(survey.hosts)
     beside = max(1, min(len(_CELLS), width // max(_CLOSE * n + 8, 36)))
-    made = Table.grid(padding=(0, 4, 1, 0))
-    drawn = [Group(Text(title, "bold"), _matrix(n, survey.roads, cell)) for title, cell in _CELLS.items()]
+    made = Table.grid(padding=(0, 4, 0, 0))
+    drawn = [Group(Text(title, "bold"), _matrix(n, survey.roads, cell), "") for title, cell in _CELLS.items()]
     for start in range(0, len(drawn), beside):
         made.add_row(*drawn[start : start + beside])
     return made

@@ -23,6 +23,7 @@ from vkpar.vulkan.pipelines import shader
 from vkpar.vulkan.pump import native
 
 DEV: Final = Path("/dev")
+DRM: Final = Path("/sys/class/drm")
 # Variables of the loader and of drivers that hide devices or put others first.
 _HIDING: Final = (
     *("VK_LOADER_DRIVERS_SELECT", "VK_LOADER_DRIVERS_DISABLE", "VK_LOADER_LAYERS_DISABLE", "VK_INSTANCE_LAYERS"),
@@ -92,13 +93,19 @@ def nodes(_: Any) -> Iterator[Finding]:
     """Check that the device files of cards can be opened."""
     found = [*sorted(DEV.glob("dri/renderD*")), *sorted(DEV.glob("nvidia[0-9]*")), *DEV.glob("nvidiactl")]
     found += DEV.glob("dxg")
-    closed = [node for node in found if not os.access(node, os.R_OK | os.W_OK)]
+    closed = [node for node in found if not (os.access(node, os.R_OK | os.W_OK) or _unused(node))]
     for node in closed:
         yield _closed(node)
     if not found:
         yield _line(SKIPPED, f"no {DEV}/dri/renderD*, no {DEV}/nvidia*: no card is handed to this system")
     elif not closed:
         yield _line(OK, f"{', '.join(map(str, found))}: may be read and written")
+
+
+def _unused(node: Path) -> bool:
+    """Say whether a node is of NVIDIA's driver, which has files of its own and computes without this one."""
+    driver = DRM / node.name / "device" / "driver"
+    return driver.is_symlink() and os.path.basename(os.readlink(driver)) == "nvidia"
 
 
 def _closed(node: Path) -> Finding:

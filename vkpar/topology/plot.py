@@ -24,8 +24,11 @@ def draw(survey: Mapping[str, Any], file: str) -> None:
     devices, found = survey["hosts"], survey["roads"]
     maps = _MAPS if found else {}
     side = max(3.2, 0.55 * len(devices) + 1.5)
-    figure, axes = pyplot.subplots(1, len(maps) + 1, figsize=(side * (len(maps) + 1.4), side), layout="constrained")
-    places = list(axes) if maps else [axes]
+    rows = 2 if maps and len(devices) > 3 else 1
+    columns = (len(maps) + 1) // rows
+    size = (side * (columns + 0.4), side * rows)
+    figure, axes = pyplot.subplots(rows, columns, figsize=size, layout="constrained", squeeze=False)
+    places = list(axes.flat)
     for axis, (name, title) in zip(places, maps.items(), strict=False):
         _map(axis, len(devices), found, name, title)
     _bars(places[-1], devices)
