@@ -338,6 +338,14 @@ def test_a_check_that_ends_its_process_is_reported_and_the_next_one_runs(
     assert [f.state for f in made.findings if f.check == "links"] == [OK, OK]
 
 
+def test_a_driver_that_crashes_when_devices_are_closed_is_reported(
+    two: None, short: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _hook("if job['jobs'][0]['check'] == 'links':\n    import atexit\n    atexit.register(os.abort)\n", monkeypatch)
+    check, subject, why, _ = the_red(visit())
+    assert (check, subject, why) == ("links", "2 ranks", "crashed (SIGABRT) after it, while devices were closed")
+
+
 def test_a_device_that_fails_again_and_again_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     _hook("def gone(*given):\n    os._exit(7)\nworker.BY_NAME['cache'] = type('', (), {'run': gone})\n", monkeypatch)
     jobs = [children.Job("cache", "a card", 30.0) for _ in range(4)]

@@ -32,7 +32,7 @@ from vkpar.doctor import worker
 worker.main(**job)
 """
 _STARTING: Final = 60.0  # seconds until a child's first check begins
-_CLOSING: Final = 30.0  # and from its last check until it has ended
+_CLOSING: Final = 30.0  # and from its last check until it has ended, having closed what it opened
 _MOST_FAILURES: Final = 2  # of a child over one subject, before the subject's other checks are left out
 _UPDATE: Final = "a driver did this, in a process of its own: update it"
 LOST: Final = "lost"  # said by a child that can go on with nothing
@@ -62,9 +62,6 @@ class Job:
 class Child:
     """A child process that runs jobs.
 
-    Attributes:
-        is_done: it has run all jobs, and may take a while to close what it opened.
-
     Args:
         jobs: to run, in order.
         options: of the worker.
@@ -77,7 +74,6 @@ class Child:
     def __init__(self, jobs: Sequence[Job], options: Mapping[str, Any], environment: Mapping[str, str]) -> None:
         if getattr(sys, "frozen", False):
             raise UnsupportedError("the doctor's checks run in child processes, and a frozen program has no Python")
-        self.is_done = False
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115  (closed at exit)
         work = {"path": search_path(), "jobs": [asdict(job) for job in jobs], "options": dict(options)}
         self._process = subprocess.Popen(
@@ -115,11 +111,13 @@ class Child:
             raise TimeoutError from None
 
     def died(self) -> tuple[str, str]:
-        """Return how the ended child ended, and the last of what it said."""
+        """Wait for the child's end; return how it ended, nothing where that was well, and the last of what it said."""
         try:
             status = self._process.wait(_CLOSING)
         except subprocess.TimeoutExpired:
-            return "did not end", ""
+            return "hung", ""
+        if not status:
+            return "", ""
         if status < 0:
             how = f"crashed ({_signal(-status)})"
         else:
@@ -129,11 +127,9 @@ class Child:
         return how, said[-1] if said else ""
 
     def close(self) -> None:
-        """End the process: at once, unless it has run all jobs and closes what it opened."""
+        """End the process, if it has not ended by itself."""
         if self._errors.closed:
             return
-        with suppress(subprocess.TimeoutExpired):
-            self._process.wait(_CLOSING if self.is_done else 0)
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
@@ -175,7 +171,7 @@ class Run:
                 self._child.close()
                 if problem:
                     yield problem
-                    self._left.pop(0)
+                    del self._left[:1]
                     failures[problem.subject] += 1
                     if failures[problem.subject] >= _MOST_FAILURES:
                         yield from self._leave_out(problem.subject)
@@ -211,14 +207,18 @@ def side_by_side(makes: Iterable[Callable[[], Run]], announce: Announce) -> Iter
 
 
 def _until_it_fails(child: Child, left: list[Job], announce: Announce) -> Generator[Finding, None, Finding | None]:
-    """Yield what the child finds, taking done jobs from ``left``; return what is wrong with the first job left."""
-    limit, stage, begun = _STARTING, "", time.monotonic()
+    """Yield what the child finds, taking done jobs from ``left``.
 
-    def failed(how: str, fix: str) -> Finding:
-        job, seconds = left[0], time.monotonic() - begun
-        return Finding(job.check, job.subject, FAILED, how, fix, seconds)
+    Returns:
+        what is wrong with the first job left, or with the child's end once none is left.
+    """
+    limit, stage, begun, job = _STARTING, "", time.monotonic(), left[0]
+
+    def failed(how: str, fix: str = _UPDATE) -> Finding:
+        return Finding(job.check, job.subject, FAILED, how, fix, time.monotonic() - begun)
 
     while left:
+        job = left[0]
         try:
             said = child.next(limit)
         except TimeoutError:
@@ -227,10 +227,10 @@ def _until_it_fails(child: Child, left: list[Job], announce: Announce) -> Genera
             )
         if said is None:
             how, words = child.died()
-            return failed(f"{how}{stage}{f': {words}' if words else ''}", _UPDATE)
+            return failed(f"{how or 'ended the process'}{stage}{f': {words}' if words else ''}")
         if "begins" in said:
-            limit, stage, begun = left[0].limit, "", time.monotonic()
-            announce(left[0].check, left[0].subject)
+            limit, stage, begun = job.limit, "", time.monotonic()
+            announce(job.check, job.subject)
         elif "stage" in said:
             stage = f" {said['stage']}"
         elif "finding" in said:
@@ -240,5 +240,5 @@ def _until_it_fails(child: Child, left: list[Job], announce: Announce) -> Genera
             limit = _STARTING
             if said["done"] == LOST:
                 return None
-    child.is_done = True
-    return None
+    how, words = child.died()
+    return failed(f"{how} after it, while devices were closed{f': {words}' if words else ''}") if how else None
