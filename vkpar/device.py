@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 from vkpar import dtypes, env
 from vkpar.arrays.array import Array
 from vkpar.arrays.elements import host_elements
+from vkpar.arrays.forms import Plans
 from vkpar.arrays.host import HostArray
 from vkpar.arrays.operators import operations
 from vkpar.errors import CommunicatorError, InvalidUsageError, VkparError
-from vkpar.plans import Plans
 from vkpar.unpickled import Fixed, Unpickled
 from vkpar.vulkan import api, capturing
 from vkpar.vulkan.device import LogicalDevice
@@ -76,14 +76,18 @@ class Device(Fixed, Unpickled):
         """The driver's limits."""
         return self.info.limits
 
-    @property
-    def logical(self) -> LogicalDevice:
-        """The Vulkan side, checked to be open.
+    def check_open(self) -> None:
+        """Refuse the device once it is closed.
 
         Raises:
             InvalidUsageError: the device is closed.
             DeviceLostError: the device was quarantined.
         """
+        self._logical.check_open()
+
+    @property
+    def logical(self) -> LogicalDevice:
+        """The Vulkan side, checked to be open; raises as :meth:`check_open` does."""
         self._logical.check_open()
         return self._logical
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import vkpar
-from vkpar.cli import console
-from vkpar.doctor import page, private, report
+from vkpar.cli import console, private
+from vkpar.doctor import page, report
 from vkpar.doctor.findings import FAILED
 from vkpar.doctor.run import Visit
 from vkpar.errors import InvalidUsageError

@@ -81,7 +81,7 @@ def run(devices: str | None, *, as_json: bool, file: str | None) -> int:
             survey.shares = fits.suggested(comm)
             for model in fits.SHAPES:
                 _log.info("planning a model of %s", model)
-                survey.fits += [fits.fit(comm, model, weights) for weights in fits.WEIGHTS]
+                survey.fits += [fits.fit(comm, model, weights) for weights in ("q4_k", "float16")]
     if file is not None:
         plot.draw(survey.as_dict(), file)
     if as_json:

@@ -22,8 +22,7 @@ from vkpar.doctor.findings import FAILED, OK, Finding
 from vkpar.doctor.functions import BINARY, F64, UNARY
 from vkpar.doctor.place import Place
 from vkpar.ops.matmul import dots
-from vkpar.ops.quantized.weights import KINDS, Kind
-from vkpar.parallel.files.blocks import FORMATS
+from vkpar.ops.quantized.kinds import KINDS, Kind
 from vkpar.testing import U, additions, gamma
 
 Host = NDArray[Any]
@@ -201,7 +200,7 @@ def _quantized(on: Bench) -> Iterator[Answer]:
     for kind in KINDS.values():
         rows, columns = 96, 512
         blocks = _blocks(rng, kind, rows, columns)
-        weights = FORMATS[kind.name].decode(blocks)
+        weights = kind.decode(blocks)
         q = vkpar.quantized(device, blocks, (rows, columns), kind.name)
         yield Answer(f"{kind.name} made float32", q.dequantize(), weights, 2 * U * _sizes(kind, blocks))
         for m in (1, 40) if on.quick else (1, 4, 12, 40):
@@ -222,12 +221,12 @@ def _blocks(rng: Generator, kind: Kind, rows: int, columns: int) -> NDArray[np.u
 
 def _sizes(kind: Kind, blocks: NDArray[np.uint8]) -> F64:
     """Return what errors of weights are relative to: of Q4_K the two parts that a weight is made of."""
-    weights = FORMATS[kind.name].decode(blocks).astype(np.float64)
+    weights = kind.decode(blocks).astype(np.float64)
     if kind.name != "q4_k":
         return np.abs(weights)
     without = blocks.copy().reshape(len(blocks), -1, kind.nbytes)
     without[..., 2:4] = 0
-    scaled = FORMATS[kind.name].decode(without.reshape(len(blocks), -1)).astype(np.float64)
+    scaled = kind.decode(without.reshape(len(blocks), -1)).astype(np.float64)
     return np.abs(scaled) + np.abs(scaled - weights)
 
 

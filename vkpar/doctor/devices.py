@@ -76,7 +76,7 @@ def _dots(info: DeviceInfo) -> str:
 
 
 def _warps(info: DeviceInfo) -> str:
-    return "" if matvec.has_warps(info, "arithmetic") else "subgroups that are known to be 32 neighbours"
+    return "" if matvec.adds_up(info) else "subgroups that are known to be 32 neighbours"
 
 
 def _copy_queue(info: DeviceInfo) -> str:

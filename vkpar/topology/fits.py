@@ -16,7 +16,6 @@ SHAPES: Final = {
     "32B": (64, 5120, 27648, 40, 8, 128, 152_064),
     "70B": (80, 8192, 28672, 64, 8, 128, 128_256),
 }
-WEIGHTS: Final = ("q4_k", "float16")
 _RATIOS: Final = ("speed", "memory")
 
 

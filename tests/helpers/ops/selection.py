@@ -21,12 +21,13 @@ from helpers.ops.reducing import exact_sum as sum_of
 from numpy.typing import NDArray
 
 import vkpar
+from vkpar.comm import wires
 from vkpar.doctor.references import F64, attended, norm_error, plain, softmax_error, turned
 from vkpar.testing import U, additions, gamma
 
 module, quantized_products = (importlib.import_module(f"vkpar.ops.{name}") for name in ("matmul.dense", "matmul.few"))
 Case = Callable[..., None]
-WIRES = [*(("float32", wire) for wire in ("f16", "bf16", "f32", "q8")), ("float16", None), ("bfloat16", None)]
+WIRES = [*(("float32", wire) for wire in wires.NAMES), ("float16", None), ("bfloat16", None)]
 
 
 def held_by(
