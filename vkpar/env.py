@@ -17,7 +17,10 @@ _log = logging.getLogger("vkpar")
 _TRUE = {"1", "true", "yes", "on"}
 _FALSE = {"0", "false", "no", "off"}
 _OF_TESTS = ("VKPAR_TEST_", "VKPAR_REQUIRE_")  # variables that the library does not read
-FEATURES = ("cooperative_matrix", "cooperative_matrix2", "bfloat16", "integer_dot", "storage_16bit", "subgroup")
+FEATURES = (
+    *("cooperative_matrix", "cooperative_matrix2", "bfloat16", "integer_dot", "storage_16bit", "subgroup"),
+    "host_import",
+)
 DEBUG_CHECKS = ("slots", "memory", "alignment", "barriers")
 
 
@@ -115,7 +118,8 @@ class Environment:
         "features that devices are opened without, joined by commas, so that kernels do without, too:"
         " cooperative_matrix (matrix cores), cooperative_matrix2 (conversions of matrices, in attention), bfloat16 (in"
         " them), integer_dot (dot products of bytes), storage_16bit (16-bit storage and float16 arithmetic), subgroup"
-        " (operations of subgroups but those that every device has)",
+        " (operations of subgroups but those that every device has), host_import (of memory of"
+        " the host: communicators take the transport mapped)",
         "",
         FEATURES,
         several=True,
@@ -168,14 +172,19 @@ def _named(text: str) -> frozenset[str]:
     return frozenset(name.strip() for name in text.split(",") if name.strip())
 
 
-def _warn_of_unknown() -> None:
-    """Say which ``VKPAR_*`` variables of the process mean nothing: a misspelt one would be taken for obeyed."""
+def unknown() -> Iterator[tuple[str, str]]:
+    """Yield the ``VKPAR_*`` variables of the process that mean nothing, each with what may have been meant."""
     known = [entry.metadata["variable"] for entry in fields(Environment)]
     for name in sorted(os.environ):
         if name.startswith("VKPAR_") and name not in known and not name.startswith(_OF_TESTS):
             near = difflib.get_close_matches(name, known, 1, 0.8)
-            hint = f"did you mean {near[0]}?" if near else "'vkpar env' lists those that there are"
-            _log.warning("the environment variable %s is none of vkpar's and has no effect; %s", name, hint)
+            yield name, f"did you mean {near[0]}?" if near else "'vkpar env' lists those that there are"
+
+
+def _warn_of_unknown() -> None:
+    """Warn of them: a misspelt one would be taken for obeyed."""
+    for name, hint in unknown():
+        _log.warning("the environment variable %s is none of vkpar's and has no effect; %s", name, hint)
 
 
 def _read() -> Environment:

@@ -10,10 +10,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.ops.attending import attended, made_of
+from helpers.ops.attending import made_of
 from helpers.ops.elements import FLOATS, check, normal, values_of
 
 import vkpar
+from vkpar.doctor.references import attended
 
 FULL = os.environ.get("VKPAR_TEST_FULL") == "1"
 module = importlib.import_module("vkpar.ops.attention.kernels")

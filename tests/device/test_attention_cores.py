@@ -6,10 +6,11 @@ import importlib
 
 import numpy as np
 import pytest
-from helpers.ops.attending import attended, made_of
+from helpers.ops.attending import made_of
 from helpers.ops.elements import check, normal
 
 import vkpar
+from vkpar.doctor.references import attended
 
 module = importlib.import_module("vkpar.ops.attention.kernels")
 pytestmark = [pytest.mark.device, pytest.mark.gpu]

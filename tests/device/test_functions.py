@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.ops.elementwise import BINARY, COMPARISONS, UNARY, Case, check, held, pow_bound, seen
+from helpers.ops.elementwise import COMPARISONS, check, held, pow_bound, seen
 
 import vkpar
 from vkpar import InvalidUsageError, OperandError, UnsupportedError
+from vkpar.doctor.functions import BINARY, UNARY, Case
 
 pytestmark = [pytest.mark.device, pytest.mark.sampled(6)]
 FLOATS = ("float32", "float16", "bfloat16")

@@ -12,27 +12,10 @@ from helpers.ops.elementwise import held, seen
 
 import vkpar
 from vkpar import InvalidUsageError, UnsupportedError
+from vkpar.doctor.references import philox
 
 pytestmark = [pytest.mark.device, pytest.mark.sampled(4)]
 FLOATS = ("float32", "float16", "bfloat16")
-
-
-def philox(count: int, seed: int, position: int = 0) -> np.ndarray:
-    """Philox4x32-10, by whole numbers of Python's size."""
-    blocks = np.arange(-(-count // 4), dtype=np.uint64) + np.uint64(position)
-    mask = np.uint64(0xFFFFFFFF)
-    c = [blocks & mask, blocks >> np.uint64(32), np.zeros_like(blocks), np.zeros_like(blocks)]
-    key = [seed & 0xFFFFFFFF, seed >> 32]
-    for _ in range(10):
-        one, other = np.uint64(0xD2511F53) * c[0], np.uint64(0xCD9E8D57) * c[2]
-        c = [
-            (other >> np.uint64(32)) ^ c[1] ^ np.uint64(key[0]),
-            other & mask,
-            (one >> np.uint64(32)) ^ c[3] ^ np.uint64(key[1]),
-            one & mask,
-        ]
-        key = [(key[0] + 0x9E3779B9) & 0xFFFFFFFF, (key[1] + 0xBB67AE85) & 0xFFFFFFFF]
-    return np.stack(c, axis=1).ravel()[:count].astype(np.uint32)
 
 
 def test_philox_is_the_published_one() -> None:

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import FULL
-from helpers.ops.elementwise import UNARY
 from helpers.vulkan.planning import forget
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import vkpar
+from vkpar.doctor.functions import UNARY
 from vkpar.ops.tiles import occupancy
 
 products = importlib.import_module("vkpar.ops.matmul.dense")

@@ -7,12 +7,13 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from helpers.ops.elementwise import TINY, held, seen
+from helpers.ops.elementwise import held, seen
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import vkpar
+from vkpar.doctor.functions import TINY
 
 pytestmark = [pytest.mark.device, pytest.mark.usefixtures("compiler")]
 F32 = NDArray[np.float32]

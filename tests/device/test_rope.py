@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from helpers.ops.elements import FLOATS, check, normal, values_of
-from helpers.ops.references import plain, turned
 from numpy.typing import NDArray
 
 import vkpar
+from vkpar.doctor.references import plain, turned
 
 pytestmark = [pytest.mark.device, pytest.mark.sampled(4)]
 

@@ -9,12 +9,12 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 from helpers.ops.elements import FLOATS, check, normal, values_of
-from helpers.ops.references import depth, log_error, norm_error, softmax_error
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import vkpar
+from vkpar.doctor.references import depth, log_error, norm_error, norm_gradient, softmax_error, swiglu_of
 from vkpar.testing import U, additions
 
 cpu, rows_module = (importlib.import_module(f"vkpar.ops.{name}") for name in ("reduce.cpu", "rows.rows"))
@@ -241,7 +241,7 @@ def test_gradients_of_norms(device: vkpar.Device, rng: np.random.Generator, shap
     product = back * w
     for eps, centered in ((1e-5, True), (1e-6, False)):
         unit, off = norm_error(exact, np.ones(1), np.zeros(1), eps, centered)
-        gradient, error = _gradient(exact, product, eps, centered)
+        gradient, error = norm_gradient(exact, product, eps, centered)
         rows = tuple(range(len(shape) - 1))
         count = int(np.prod(shape[:-1]))
         terms = np.abs(back) * (off + 2 * U * np.abs(unit))
@@ -273,7 +273,7 @@ def test_gradients_of_norms_without_a_weight(
 
 def _check_without_weight(x: vkpar.Array, g: vkpar.Array, dx: vkpar.Array, db: vkpar.Array | None, eps: float) -> None:
     """Check gradients of rows: their bits differ from those with a weight of ones where compilers fuse products."""
-    check(dx, *_gradient(values_of(x), values_of(g), eps, db is not None))
+    check(dx, *norm_gradient(values_of(x), values_of(g), eps, db is not None))
     if db is not None:
         rows, back = tuple(range(g.ndim - 1)), values_of(g)
         count = int(np.prod(g.shape[:-1]))
@@ -290,32 +290,7 @@ def test_gradients_without_a_weight_over_several_buffers(
     _check_without_weight(x, g, dx, db, 1e-5)
 
 
-def _gradient(exact: F64, product: F64, eps: float, centered: bool) -> tuple[F64, F64]:
-    """Return the gradient of normed rows, where the weighted gradient of the results is ``product``, and its error."""
-    unit, off = norm_error(exact, np.ones(1), np.zeros(1), eps, centered)
-    inverse, gamma = _inverse(exact, eps, centered), 2 * depth(exact.shape[-1]) * U
-    level = product.mean(axis=-1, keepdims=True) * centered
-    slope = (product * unit).mean(axis=-1, keepdims=True)
-    wrong = gamma * np.abs(product * unit).mean(axis=-1, keepdims=True)
-    wrong = wrong + 1.1 * (np.abs(product) * off).mean(axis=-1, keepdims=True) + 4 * U * np.abs(slope)
-    sizes = np.abs(product) + np.abs(level) + np.abs(unit * slope)
-    scale = gamma * np.abs(product).mean(axis=-1, keepdims=True) + off * np.abs(slope) + np.abs(unit) * wrong
-    return inverse * (product - level - unit * slope), inverse * (1.1 * scale + sizes * (gamma + 20 * U))
-
-
-def _inverse(x: F64, eps: float, centered: bool) -> F64:
-    off = x - x.mean(axis=-1, keepdims=True) if centered else x
-    return 1 / np.sqrt((off * off).mean(axis=-1, keepdims=True) + eps)
-
-
 # ---- swiglu ----
-
-
-def swiglu_of(gate: F64, up: F64) -> tuple[F64, F64]:
-    """Return what it is and its error: exp's, and of five operations."""
-    with np.errstate(invalid="ignore", over="ignore"):
-        y = gate / (1 + np.exp(-gate)) * up
-        return y, np.abs(y) * U * (12 + 3 * np.abs(gate))
 
 
 @pytest.mark.parametrize("types", ["float32 float32", "float16 float16", "bfloat16 bfloat16", "float16 float32"])

@@ -36,6 +36,8 @@ def two_devices(monkeypatch: pytest.MonkeyPatch) -> None:
         [],
         ["devices"],
         ["demo"],
+        ["doctor"],
+        ["topo"],
         ["env"],
         ["bench"],
         *(["bench", name] for name in ("all", "copy", "host", "launch", "matmul", "step", *collectives.TABLE)),

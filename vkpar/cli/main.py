@@ -9,6 +9,7 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import fields
 from typing import Any, Final, NoReturn
 
 import vkpar
@@ -118,6 +119,8 @@ def _parser() -> argparse.ArgumentParser:
         "-v", "--verbose", action="store_true", help="a block per device: limits, heaps, queues, UUIDs"
     )
 
+    _add_doctor(commands)
+
     demo = add_command(
         commands, "demo", _demo, "verify an AllReduce and run a complete real model, split over the rig in every way"
     )
@@ -129,6 +132,10 @@ def _parser() -> argparse.ArgumentParser:
     add_devices(tune, "the rig; a single device is opened twice")
     tune.add_argument("--redo", action="store_true", help="measure again, and keep that")
 
+    topo = add_command(commands, "topo", _topo, "measure the roads between ranks and each device, and plan models")
+    add_devices(topo, "the rig; by default all GPUs, or virtual ranks of the only device")
+    topo.add_argument("--plot", metavar="FILE.png", help="draw the roads and host links; needs matplotlib")
+
     add_command(commands, "env", _env, "show the VKPAR_* variables, versions and helpers")
 
     bench = commands.add_parser("bench", help="measure and check", description="Measure and check.")
@@ -137,6 +144,16 @@ def _parser() -> argparse.ArgumentParser:
     benches = bench.add_subparsers(title="benchmarks", metavar="BENCHMARK")
     add_benchmarks(benches)
     return parser
+
+
+def _add_doctor(commands: Any) -> None:
+    text = "check the machine, every driver, every device and all together, and say what to mend"
+    doctor = add_command(commands, "doctor", _doctor, text)
+    add_devices(doctor, "what to look at; by default all devices, each card once")
+    doctor.add_argument("--quick", action="store_true", help="a sample of the kernels and wires")
+    doctor.add_argument("--junit", metavar="FILE", help="write the checks as JUnit's XML")
+    doctor.add_argument("--html", metavar="FILE", help="write one page, to read or to attach to a report")
+    doctor.add_argument("--row", action="store_true", help="print only a row for the table in docs/rigs.md")
 
 
 def _without_command(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
@@ -164,6 +181,13 @@ def _devices(options: argparse.Namespace) -> int:
     return devices.run(options.devices, verbose=options.verbose, as_json=options.json)
 
 
+def _doctor(options: argparse.Namespace) -> int:
+    from vkpar.cli import doctor
+
+    names = [item.name for item in fields(doctor.Options)]
+    return doctor.run(doctor.Options(**{name: getattr(options, name) for name in names}))
+
+
 def _demo(options: argparse.Namespace) -> int:
     from vkpar.demo import main as demo
 
@@ -174,6 +198,12 @@ def _tune(options: argparse.Namespace) -> int:
     from vkpar.cli import tune
 
     return tune.run(options.devices, redo=options.redo, as_json=options.json)
+
+
+def _topo(options: argparse.Namespace) -> int:
+    from vkpar.cli import topo
+
+    return topo.run(options.devices, as_json=options.json, file=options.plot)
 
 
 def _env(options: argparse.Namespace) -> int:

@@ -8,11 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 import vkpar
+from vkpar.doctor.references import ROUNDING
 from vkpar.testing import U
 
 FLOATS = ("float32", "float16", "bfloat16")
-# The relative error of rounding to a type, and the absolute one below its normal numbers (some drivers flush float32).
-ROUNDING = {"float32": (0.0, 2.0**-126), "float16": (2.0**-11, 2.0**-25), "bfloat16": (2.0**-8, 2.0**-126)}
 
 
 def held(values: NDArray[Any], dtype: str) -> NDArray[np.float32]:

@@ -12,17 +12,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.ops.attending import attended, made_of
+from helpers.ops.attending import made_of
 from helpers.ops.elements import FLOATS, check, normal, values_of
 from helpers.ops.quantizing import NAMES, blocks_of, columns_of, error_of, exact, made
 from helpers.ops.reducing import check_bound as check_sum
 from helpers.ops.reducing import check_identical, integers, reals, reduced
 from helpers.ops.reducing import exact_sum as sum_of
-from helpers.ops.references import F64, norm_error, plain, softmax_error, turned
 from numpy.typing import NDArray
 
 import vkpar
 from vkpar.comm import wires
+from vkpar.doctor.references import F64, attended, norm_error, plain, softmax_error, turned
 from vkpar.testing import U, additions, gamma
 
 module, quantized_products = (importlib.import_module(f"vkpar.ops.{name}") for name in ("matmul.dense", "matmul.few"))

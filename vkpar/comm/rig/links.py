@@ -113,7 +113,7 @@ def _self_test(first: str, second: str) -> str:
     if getattr(sys, "frozen", False):  # sys.executable is the program itself, which would start all over
         return "a frozen program has no Python to run it in"
     hops, nonce = 8 + secrets.randbelow(8), secrets.token_hex(16)
-    job = {"path": _search_path(), "devices": [first, second], "hops": hops, "nonce": nonce}
+    job = {"path": search_path(), "devices": [first, second], "hops": hops, "nonce": nonce}
     command = [sys.executable, "-I", "-S", "-c", _CHILD]
     try:
         done = subprocess.run(
@@ -136,7 +136,7 @@ def _self_test(first: str, second: str) -> str:
     return problem
 
 
-def _search_path() -> list[str]:
+def search_path() -> list[str]:
     """Return the folders where the child looks for modules; no empty entry, which is the current directory."""
     mine = str(Path(__file__).resolve().parents[3])
     return [mine, *(os.path.abspath(entry) for entry in sys.path if entry)]

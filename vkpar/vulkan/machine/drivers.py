@@ -158,7 +158,7 @@ class _Queried:
             int64=bool(core.shaderInt64),
             float64=bool(core.shaderFloat64),
             timeline_semaphore=bool(twelve.timelineSemaphore),
-            host_import=self.host_memory is not None,
+            host_import=self.host_memory is not None and "host_import" not in env.without(),
             timeline_export=self._timeline_export(),
             foreign_queue_family="VK_EXT_queue_family_foreign" in self._extensions,
             memory_model=bool(twelve.vulkanMemoryModel and twelve.vulkanMemoryModelDeviceScope),

@@ -58,14 +58,29 @@ def replacing() -> str:
 
 def named() -> list[Manifest]:
     """Return the manifests that variables ask for; the loader ignores those to add where others replace all."""
-    variable = replacing() or ADDING
-    return [read(path, variable) for path in _expanded(os.environ.get(variable, ""))]
+    return [read(path, variable) for path, variable in _named_paths()]
 
 
 def installed() -> list[Manifest]:
     """Return the manifests of drivers in the loader's folders."""
+    return [read(path, "") for path in _installed_paths()]
+
+
+def paths() -> list[tuple[str, str]]:
+    """Return the manifests that the loader looks at, each with the variable that names it; no library is opened."""
+    found = _named_paths()
+    every = found if replacing() else [*((path, "") for path in _installed_paths()), *found]
+    return [(path, variable) for path, variable in dict(every).items()]
+
+
+def _named_paths() -> list[tuple[str, str]]:
+    variable = replacing() or ADDING
+    return [(path, variable) for path in _expanded(os.environ.get(variable, ""))]
+
+
+def _installed_paths() -> list[str]:
     folders = [os.path.join(folder, "vulkan", "icd.d") for folder in _data_folders()]
-    return [read(path, "") for path in _expanded(os.pathsep.join(folders)) if path not in folders]
+    return [path for path in _expanded(os.pathsep.join(folders)) if path not in folders]
 
 
 def read(path: str, variable: str) -> Manifest:
@@ -153,7 +168,7 @@ def without_device(devices_of: Callable[[str], str]) -> Iterator[str]:
     found = named()
     alone = bool(replacing()) and sum(not manifest.problem for manifest in found) == 1  # what there is, is from it
     for manifest in found:
-        why = manifest.problem or _filtered(manifest.path) or ("" if alone else devices_of(manifest.library))
+        why = manifest.problem or filtered(manifest.path) or ("" if alone else devices_of(manifest.library))
         if why:
             yield f"{manifest.variable} asks for the driver {manifest.path}, which gave no device: it {why}"
 
@@ -208,7 +223,7 @@ def _unopened(library: str) -> str:
     return "" if any(hasattr(opened, name) for name in _ENTRIES) else f"names a library that is no driver ({library})"
 
 
-def _filtered(path: str) -> str:
+def filtered(path: str) -> str:
     """Say which variable leaves a manifest out; nothing where none does."""
     name = os.path.basename(path).lower()
     for variable, leaves in zip(FILTERING, (False, True), strict=True):

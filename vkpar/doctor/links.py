@@ -1,0 +1,169 @@
+"""The devices together: data over every link, sums by every algorithm, wire and transport, and a captured step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
+from typing import Any, Final
+
+import numpy as np
+
+import vkpar
+from vkpar import Communicator, Device, dtypes, env
+from vkpar.bench.measure.checked import CheckedCollective
+from vkpar.bench.measure.collectives import TABLE, Setting
+from vkpar.comm import wires
+from vkpar.comm.rig.transports import mapped, staged
+from vkpar.comm.schedule.algorithms.table import TABLE as _ALL
+from vkpar.doctor.findings import FAILED, OK, SKIPPED, Finding
+from vkpar.doctor.place import Place
+
+ALGORITHMS: Final = tuple(_ALL)
+TRANSPORTS: Final = (staged.NAME, mapped.NAME)
+_COUNTS: Final = (6, 40_003)  # less than a block, and several with a piece that nothing divides
+_WORDS: Final = 70_001
+_ROUNDS: Final = 3
+_TIMEOUT: Final = 20.0
+_OF_ONE_MODEL: Final = "direct"  # every rank adds, so that all must round alike
+_LINK: Final = "use these two together no more: update their drivers, and report it (VKPAR_LINK=bridged may help)"
+
+
+def links(place: Place, indices: Sequence[int]) -> Iterator[Finding]:
+    """Check that what each rank sends arrives at each other rank, again and again; tell how they are linked."""
+    devices = place.rig(indices)
+    n = len(devices)
+    with env.override(tuning="off"), Communicator(devices, timeout=_TIMEOUT) as comm:
+        kinds = {(link.src, link.dst): link for link in comm.links()}
+        transports = comm.transports()
+        wrong: dict[int, list[int]] = {}
+        for turn in range(_ROUNDS):
+            for src, dst in kinds:
+                place.stage(f"while rank {src} sends to rank {dst}")
+                if not _arrives(place, comm, src, dst, turn):
+                    wrong.setdefault(src, []).append(dst)
+    for src in range(n):
+        told = "; ".join(f"to {dst} {link.kind} ({link.reason})" for (a, dst), link in kinds.items() if a == src)
+        bad = wrong.get(src, [])
+        of_src = [(dst, link.kind) for (a, dst), link in kinds.items() if a == src]
+        data: dict[str, Any] = {"links": [{"dst": dst, "kind": kind, "ok": dst not in bad} for dst, kind in of_src]}
+        data["transport"] = transports[src]
+        subject = f"rank {src}"
+        if bad:
+            at = ", ".join(str(dst) for dst in dict.fromkeys(bad))
+            yield Finding("", subject, FAILED, f"what it sends arrives wrong at rank {at}: {told}", _LINK, data=data)
+        else:
+            yield Finding("", subject, OK, f"{transports[src]}, {told}", data=data)
+
+
+def _arrives(place: Place, comm: Communicator, src: int, dst: int, turn: int) -> bool:
+    words = place.generator(f"{src} {dst} {turn}").integers(0, 1 << 32, _WORDS, np.uint32)
+    with comm.devices[src].array(words) as source, comm.devices[dst].zeros(_WORDS, "uint32") as target:
+        comm.send_recv([(source, target)]).wait()
+        return bool((target.numpy() == words).all())
+
+
+def summing(algorithm: str) -> Callable[[Place, Sequence[int]], Iterator[Finding]]:
+    """Return the check of an algorithm: exact sums of every wire, in place and not, over each transport."""
+
+    def check(place: Place, indices: Sequence[int]) -> Iterator[Finding]:
+        ranks = _alike(place, indices) if algorithm == _OF_ONE_MODEL else list(indices)
+        imports = all(place.info(index).features.host_import for index in ranks)
+        for transport in TRANSPORTS:
+            if transport == staged.NAME and not imports:
+                yield Finding("", "", SKIPPED, f"{transport}: not every device imports host memory, as import says")
+            else:
+                yield _sums(place, place.rig(ranks), algorithm, transport)
+
+    return check
+
+
+def _alike(place: Place, indices: Sequence[int]) -> list[int]:
+    """Return the ranks on devices of the first one's model and driver; that one twice where it is the only one."""
+    models = [(info.name, info.driver_uuid) for info in map(place.info, indices)]
+    found = [index for index, model in zip(indices, models, strict=True) if model == models[0]]
+    return found if len(found) > 1 else found * 2
+
+
+def _sums(place: Place, devices: Sequence[Device], algorithm: str, transport: str) -> Finding:
+    place.stage(f"over the transport {transport}")
+    used = wires.NAMES if transport == staged.NAME or not place.quick else wires.NAMES[:1]
+    with env.override(tuning="off"), _opened(devices, algorithm, transport) as comm:
+        wrong = {wire: number for wire in used if (number := _wrong(place, comm, wire))}
+    ranks = "" if algorithm != _OF_ONE_MODEL else f" on {len(devices)} ranks of one model"
+    if not wrong:
+        return Finding("", "", OK, f"{transport}{ranks}: wires {', '.join(used)}", data={"transport": transport})
+    told = ", ".join(f"{number} wrong elements on the wire {wire}" for wire, number in wrong.items())
+    return Finding("", "", FAILED, f"{transport}{ranks}: {told}", _LINK, data={"transport": transport, "wrong": wrong})
+
+
+def _opened(devices: Sequence[Device], algorithm: str, transport: str) -> Communicator:
+    return Communicator(devices, transport=transport, algorithm=algorithm, timeout=_TIMEOUT)
+
+
+def _wrong(place: Place, comm: Communicator, wire: str) -> int:
+    wrong = 0
+    for count in _COUNTS:
+        for in_place in (False, True):
+            setting = Setting(comm.devices, dtypes.float32, count, wire=wire)
+            place.stage(f"in an all_reduce of {count} float32 on the wire {wire}")
+            wrong += CheckedCollective(TABLE["all_reduce"], comm, setting, in_place=in_place).wrong()
+    return wrong
+
+
+def replicas(place: Place, indices: Sequence[int]) -> Iterator[Finding]:
+    """Check that all ranks get the same bits of sums of any numbers, from call to call too."""
+    devices = place.rig(indices)
+    rng = place.generator("replicas")
+    numbers = [rng.standard_normal(_WORDS).astype(np.float32) * np.float32(10.0**rank) for rank in range(len(devices))]
+    differing = []
+    with env.override(tuning="off"), Communicator(devices, timeout=_TIMEOUT) as comm:
+        for wire in wires.NAMES:
+            first = None
+            for _ in range(_ROUNDS):
+                arrays = [device.array(each) for device, each in zip(devices, numbers, strict=True)]
+                comm.all_reduce(arrays, wire=wire).wait()
+                for array in arrays:
+                    bits = array.numpy().view(np.uint32)
+                    first = bits if first is None else first
+                    if (bits != first).any():
+                        differing.append(wire)
+    if differing:
+        yield Finding(
+            "", "", FAILED, f"ranks or calls differ on the wires {', '.join(dict.fromkeys(differing))}", _LINK
+        )
+    else:
+        yield Finding("", "", OK, f"{len(devices)} ranks, {_ROUNDS} calls, wires {', '.join(wires.NAMES)}")
+
+
+def captured(place: Place, indices: Sequence[int]) -> Iterator[Finding]:
+    """Check that a captured step of products and sums gives what it gives eagerly, bit for bit, each time."""
+    devices = place.rig(indices)
+    rng = place.generator("captured")
+    rows = [rng.standard_normal((1, 64)).astype(np.float32) for _ in devices]
+    weights = [rng.standard_normal((64, 64)).astype(np.float32) for _ in devices]
+    with env.override(tuning="off"), Communicator(devices, timeout=_TIMEOUT) as comm:
+        x = [device.array(row) for device, row in zip(devices, rows, strict=True)]
+        w = [device.array(weight) for device, weight in zip(devices, weights, strict=True)]
+        eager = [array.numpy() for array in _step(comm, x, w)]
+        with vkpar.capture(devices, comm=comm) as graph:
+            made = _step(comm, x, w)
+        with closing(graph):
+            wrong = 0
+            for turn in range(_ROUNDS):
+                place.stage(f"in launch {turn}")
+                graph.launch().wait(_TIMEOUT)
+                wrong += sum(_different(array, row) for array, row in zip(made, eager, strict=True))
+    if wrong:
+        yield Finding("", "", FAILED, f"{wrong} elements differ from those of the same step, not captured", _LINK)
+    else:
+        yield Finding("", "", OK, f"a product, a sum and an addition, launched {_ROUNDS} times, as eager bit for bit")
+
+
+def _step(comm: Communicator, x: Iterable[vkpar.Array], w: Iterable[vkpar.Array]) -> list[vkpar.Array]:
+    sums = [vkpar.matmul(row, weight, transpose_b=True) for row, weight in zip(x, w, strict=True)]
+    comm.all_reduce(sums)
+    return [row + part for row, part in zip(x, sums, strict=True)]
+
+
+def _different(array: vkpar.Array, row: np.ndarray[tuple[int, ...], np.dtype[np.float32]]) -> int:
+    return int(np.count_nonzero(array.numpy().view(np.uint32) != row.view(np.uint32)))
