@@ -365,7 +365,9 @@ class Plans:
         """Return the form of an array of the device."""
         start, nbytes = array.byte_offset, array.nbytes
         low, high = array.span
-        key = (array.shape, array.dtype.name, start % ALIGNMENT, high == array.storage.nbytes, array.steps)
+        storage = array.storage
+        alike = start % ALIGNMENT, high == storage.nbytes, storage.guards is None
+        key = (array.shape, array.dtype.name, *alike, array.steps)
         form = self._forms.get(key)
         if form is None:
             if len(self._forms) >= _MOST:  # arrays that are left have forms that no plan has

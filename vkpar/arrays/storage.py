@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Hashable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 from vkpar.errors import InvalidUsageError
 from vkpar.vulkan.memory.accounting import ARRAYS
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from vkpar.device import Device
 
 _serials = itertools.count(1)
+GUARD: Final = 16384  # bytes of guard words on each side of a guarded array
 
 
 class Storage:
@@ -31,7 +32,10 @@ class Storage:
         number: the VkBuffer that it lies in, and ``base`` where in that it begins; 0 where it lies in several.
         ready: the memory where an operation may use it without further ado, None where it has to look closer: there is
             none, it lies in several buffers, it was closed, or a group of collectives names it.
+        guards: of a guarded array (:mod:`vkpar.testing`), what the bytes around it must be, and where it ends.
     """
+
+    guards: Any = None
 
     def __init__(
         self, device: Device, nbytes: int, label: Callable[[], str] | None = None, purpose: str = ARRAYS

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, overload
 
 from vkpar.arrays.array import Array, check_same_device
 from vkpar.arrays.layout import WIDE
+from vkpar.arrays.storage import GUARD
 from vkpar.arrays.views import overlaps
 from vkpar.device import Device
 from vkpar.errors import InvalidUsageError, UnsupportedError
@@ -26,7 +27,7 @@ from vkpar.vulkan.machine.physical import ALIGNMENT
 from vkpar.vulkan.memory.buffer import BufferRange
 from vkpar.vulkan.memory.pool import round_up
 from vkpar.vulkan.pipelines import checks
-from vkpar.vulkan.pipelines.dimensions import read_of_places
+from vkpar.vulkan.pipelines.dimensions import measured, read_of_places
 from vkpar.vulkan.pipelines.elements import glsl_types, takes
 from vkpar.vulkan.pipelines.groups import check_counted, check_groups, groups_of, groups_over
 from vkpar.vulkan.pipelines.interface import reflect
@@ -255,6 +256,10 @@ class Kernel(Unpickled):
     def _read(self) -> frozenset[int]:
         return read_of_places(self._spirv)
 
+    @functools.cached_property
+    def _measured(self) -> frozenset[int]:
+        return measured(self._spirv)
+
     def _constants(self, push: Push) -> bytes:
         """Return the bytes of the push constants that a call gives."""
         if isinstance(push, Mapping):
@@ -339,12 +344,13 @@ class Kernel(Unpickled):
         }
         ranges = []
         for number, array in enumerate(arrays):
+            guards = array.storage.guards is not None and number not in self._measured
             if number in offsets:
-                block, first = _block(array)
+                block, first = _block(array, guards)
                 struct.pack_into("=I", constants, offsets[number], first)
                 ranges.append(block)
             else:
-                ranges.append(_range(array.copy() if number in aside else array))
+                ranges.append(_range(array.copy(), False) if number in aside else _range(array, guards))
         return ranges, bytes(constants)
 
     def _is_aside(self, device: Device, number: int, arrays: tuple[Array, ...]) -> bool:
@@ -415,16 +421,22 @@ def _devices(given: Device | Sequence[Device]) -> tuple[Device, ...]:
     return found
 
 
-def _block(array: Array) -> tuple[BufferRange, int]:
+def _block(array: Array, guards: bool) -> tuple[BufferRange, int]:
     """Return what a kernel that takes an offset may touch, from a multiple of 256 bytes on, and the first element."""
-    bound, before = _range(array), array.byte_offset % ALIGNMENT
+    bound, before = _range(array, guards), array.byte_offset % ALIGNMENT + (GUARD if guards else 0)
+    before = min(before, array.byte_offset)
     whole = array.memory.range(array.byte_offset - before, before + bound.nbytes)
     return whole, before // array.dtype.itemsize
 
 
-def _range(array: Array) -> BufferRange:
-    """Return what a kernel may touch: the array's bytes, and the padding where no other array can follow."""
+def _range(array: Array, guards: bool) -> BufferRange:
+    """Return what a kernel may touch: the array's bytes, and the padding where no other array can follow.
+
+    With ``guards`` it is the guard words behind, too: drivers drop what is written beyond a binding, or do not.
+    """
     memory = array.memory
+    if guards:
+        return memory.range(array.byte_offset, array.nbytes + GUARD)
     if array.byte_offset + array.nbytes < array.storage.nbytes:
         return memory.range(array.byte_offset, array.nbytes)
     padded = min(round_up(array.nbytes, WIDE), memory.reach(array.byte_offset))
