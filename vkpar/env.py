@@ -17,7 +17,7 @@ _TRUE = {"1", "true", "yes", "on"}
 _FALSE = {"0", "false", "no", "off"}
 _OF_TESTS = ("VKPAR_TEST_", "VKPAR_REQUIRE_")  # variables that the library does not read
 FEATURES = ("cooperative_matrix", "cooperative_matrix2", "bfloat16", "integer_dot", "storage_16bit", "subgroup")
-DEBUG_CHECKS = ("slots", "wire", "memory", "alignment", "barriers")
+DEBUG_CHECKS = ("slots", "wire", "memory", "alignment", "barriers", "bounds")
 
 
 _registered: dict[str, tuple[str, ...]] = {}
@@ -102,7 +102,8 @@ class Environment:
         "VKPAR_DEBUG",
         "checks, joined by commas: of communicators slots (their generations) and wire (what it loses); memory (new"
         " arrays hold ones in every bit: NaN, -1); alignment (kernels bind at multiples of 256 bytes only, as on the"
-        " strictest devices); barriers (a full one before every operation)",
+        " strictest devices); barriers (a full one before every operation); bounds (kernels read zeros beyond"
+        " a binding and their writes there are dropped: robustBufferAccess2, or robustBufferAccess)",
         "",
         DEBUG_CHECKS,
         several=True,

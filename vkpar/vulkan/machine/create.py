@@ -19,6 +19,7 @@ _EXTENSIONS = (
     "VK_EXT_shader_atomic_float2",
     *matrices.EXTENSIONS,
 )
+_ROBUSTNESS = "VK_EXT_robustness2"
 CLOCK_EXTENSIONS = ("VK_EXT_calibrated_timestamps", "VK_KHR_calibrated_timestamps")  # the first one there is enabled
 
 
@@ -52,6 +53,18 @@ def has_second(info: DeviceInfo, family: int) -> bool:
     """Say whether a second queue of ``family``, for another copy engine, is to be had and may be wanted."""
     several = any(item.index == family and item.count > 1 for item in info.queue_families)
     return several and env.get().path != "fused"
+
+
+def _bounds(info: DeviceInfo) -> Any:
+    """Return the struct that turns robustBufferAccess2 on; None where the device has only the coarser one."""
+    if _ROBUSTNESS not in info.extensions:
+        return None
+    vk = api.load()
+    found = vk.struct("VkPhysicalDeviceRobustness2FeaturesEXT")
+    vk.lib.vkGetPhysicalDeviceFeatures2(info.handle, vk.struct("VkPhysicalDeviceFeatures2", pNext=found))
+    if not found.robustBufferAccess2:
+        return None
+    return vk.struct("VkPhysicalDeviceRobustness2FeaturesEXT", robustBufferAccess2=1)
 
 
 def create_device(info: DeviceInfo, families: dict[int, int], made: api.Making) -> Any:
@@ -91,12 +104,17 @@ def create_device(info: DeviceInfo, families: dict[int, int], made: api.Making) 
         vulkanMemoryModel=features.memory_model,
         vulkanMemoryModelDeviceScope=features.memory_model,  # atomics have that scope, in every kernel
     )
-    two = vk.struct("VkPhysicalDeviceFeatures2", pNext=twelve)
+    bounds = _bounds(info) if "bounds" in env.debug_checks() else None
+    if bounds is not None:
+        bounds.pNext = twelve
+    two = vk.struct("VkPhysicalDeviceFeatures2", pNext=twelve if bounds is None else bounds)
+    two.features.robustBufferAccess = "bounds" in env.debug_checks()  # every driver has it
     two.features.shaderInt16 = features.int16
     two.features.shaderInt64 = features.int64
     two.features.shaderFloat64 = features.float64
     extensions = [name for name in _EXTENSIONS if name in info.extensions]
     extensions += [name for name in CLOCK_EXTENSIONS if name in info.extensions][:1]
+    extensions += [] if bounds is None else [_ROBUSTNESS]
     asked = vk.struct(
         "VkDeviceCreateInfo",
         pNext=two,
