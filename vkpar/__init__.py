@@ -98,6 +98,7 @@ from vkpar.ops import (
 )
 from vkpar.ops.elementwise.front import elementwise
 from vkpar.timeouts import Waitable as Work
+from vkpar.tracing import trace
 from vkpar.vulkan.machine.physical import DeviceInfo
 from vkpar.vulkan.memory.accounting import DeviceMemory, HeapMemory
 
@@ -198,6 +199,7 @@ __all__ = [
     "swiglu",
     "take",
     "tanh",
+    "trace",
     "transpose",
     "where",
 ]

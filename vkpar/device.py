@@ -19,7 +19,7 @@ from vkpar.arrays.operators import operations
 from vkpar.errors import CommunicatorError, InvalidUsageError, VkparError
 from vkpar.plans import Plans
 from vkpar.unpickled import Fixed, Unpickled
-from vkpar.vulkan import api, capturing
+from vkpar.vulkan import api, capturing, tracing
 from vkpar.vulkan.device import LogicalDevice
 from vkpar.vulkan.machine import drivers, instance
 from vkpar.vulkan.machine.physical import DeviceInfo, Limits
@@ -62,6 +62,10 @@ class Device(Fixed, Unpickled):
         self._logical = LogicalDevice(info, self._own)
         self.plans = Plans()
         _open_devices.add(self)
+        if trace_asked is not None and env.get().trace:
+            trace_asked(env.get().trace)
+        if tracing.watcher is not None:
+            tracing.watcher.opened(self)
 
     def _own(self, logical: LogicalDevice) -> None:
         _owners[logical] = weakref.ref(self)
@@ -225,6 +229,10 @@ class Device(Fixed, Unpickled):
         """Close ``child`` before this device: a communicator, or a graph."""
         self._children.add(child)
 
+    def adopted(self) -> list[Any]:
+        """Return what is closed before this device."""
+        return list(self._children)
+
     def peer_copier(self, other: Device) -> Any:
         """Return an object whose ``move(source, target)`` copies arrays between this device and ``other``.
 
@@ -259,6 +267,8 @@ class Device(Fixed, Unpickled):
             VkparError: what closing a communicator or a graph on it raised first; the device is closed nevertheless.
         """
         close_orphans()  # a garbage collector may have dropped communicators of this device
+        if tracing.watcher is not None and not self.closed:
+            tracing.watcher.closing(self)
         self._logical.refuse_calls()  # no communicator is made from now on
         errors: list[VkparError] = []
         for child in [*self._children, *self._pairs]:
@@ -296,6 +306,9 @@ _connecting = threading.Lock()
 
 # Makes the communicator that copies arrays between two devices; vkpar.comm, which lies above this module, sets it.
 make_peer_copier: Callable[[Device, Device], Any] | None = None
+
+# Begins the trace that VKPAR_TRACE asks for, once; vkpar.tracing, which lies above this module, sets it.
+trace_asked: Callable[[str], None] | None = None
 _open_devices: weakref.WeakSet[Device] = weakref.WeakSet()
 
 # Devices and communicators that were dropped without close(): a finalizer must not wait, so they are closed later.
@@ -324,6 +337,11 @@ def _close_quietly(item: Any) -> None:
         item.close()
     except Exception:
         _log.exception("closing %r failed", item)
+
+
+def opened_devices() -> list[Device]:
+    """Return the devices of this process that are open, in the order of their opening."""
+    return sorted((device for device in _open_devices if not device.closed), key=lambda device: device.logical.number)
 
 
 def enumerate_devices() -> list[DeviceInfo]:

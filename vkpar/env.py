@@ -127,6 +127,9 @@ class Environment:
     cache_dir: str = _setting(
         "VKPAR_CACHE_DIR", "where tunings and compiled kernels are kept (empty: vkpar in the user's cache)", ""
     )
+    trace: str = _setting(
+        "VKPAR_TRACE", "file that a trace of this process is written to at its end, from its first open device on", ""
+    )
     spin_us: int | None = _setting(
         "VKPAR_SPIN_US",
         "microseconds that waits spin before they block (unset: 500 for GPUs, where cores are to spare)",

@@ -26,6 +26,7 @@ from vkpar.comm.tune import measure, opening
 from vkpar.device import Device, close_orphans
 from vkpar.errors import CommunicatorError
 from vkpar.unpickled import Fixed, Unpickled
+from vkpar.vulkan import tracing
 
 
 class Communicator(Fixed, Unpickled):
@@ -110,6 +111,8 @@ class Communicator(Fixed, Unpickled):
             self._engine.health.told = True
             self.close()
             raise
+        if tracing.watcher is not None:
+            tracing.watcher.connected(self._engine)
         self._engine.forget()
 
     def _is_tuned(self) -> bool:

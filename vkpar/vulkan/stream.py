@@ -86,6 +86,11 @@ def name_number(name: str) -> int:
     return _names.index(name)
 
 
+def name_of(number: int) -> str:
+    """Return the name that has a number."""
+    return _names[number]
+
+
 @dataclass(frozen=True)
 class StreamStats:
     """What a stream has done.
@@ -308,6 +313,27 @@ class Stream:
     def capture(self, *, on: bool) -> None:
         """Have what this thread asks for go to its capture from now on, or end that."""
         self._lib.vkp_stream_capture(self.handle, on)
+
+    def trace(self, pool: int, write: int, room: int, submissions: int) -> Any:
+        """Have timestamps written around operations from now on, and return the struct that fills.
+
+        Args:
+            pool: queries, two for each of ``room`` operations.
+            write: the address of vkCmdWriteTimestamp.
+            room: so many operations; more count as dropped.
+            submissions: so many of these are noted.
+        """
+        made, stamps = self._ffi.new("vkp_trace*"), self._ffi.new("vkp_stamp[]", room)
+        sent = self._ffi.new("vkp_sent[]", submissions)
+        made.pool, made.write, made.room, made.sent_room = pool, write, room, submissions
+        made.stamps, made.sent = stamps, sent
+        self._traced = made, stamps, sent  # which the helper points at
+        self._lib.vkp_stream_trace(self.handle, made)
+        return made
+
+    def trace_no_more(self) -> None:
+        """Submit what was traced, and write no timestamps any more."""
+        self._lib.vkp_stream_trace(self.handle, self._ffi.NULL)
 
     def _make_way(self, result: int) -> None:
         if result != _BUSY:
