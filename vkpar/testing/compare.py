@@ -130,7 +130,7 @@ def _whole(found: NDArray[Any], wanted: NDArray[Any]) -> NDArray[np.float64]:
     signed, other = (found, wanted) if found.dtype.kind == "i" else (wanted, found)
     whole = np.maximum(signed, 0).astype(np.uint64)
     below = np.minimum(signed, 0).astype(np.float64)
-    return _apart(np.maximum(whole, other), np.minimum(whole, other)) - below
+    return np.asarray(_apart(np.maximum(whole, other), np.minimum(whole, other)) - below)
 
 
 def _apart(larger: NDArray[Any], smaller: NDArray[Any]) -> NDArray[np.float64]:
