@@ -57,6 +57,8 @@ class Trace:
             tracing.watcher = self
         for engine in {each for device in opened_devices() for each in device.adopted() if isinstance(each, Engine)}:
             self.connected(engine)
+        self._host.clear()  # what opening it took
+        self._begun = time.monotonic()
         return self
 
     def __exit__(

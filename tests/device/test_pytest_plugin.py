@@ -219,9 +219,12 @@ def test_a_test_that_hangs_names_its_device_and_the_run_goes_on(tmp_path: Path, 
     said = run(
         tmp_path,
         """
-        def test_hangs(vk_device):
-            queue = vk_device.logical.compute
+        def test_hangs(vk_rig):
+            queue = vk_rig(1)[0].logical.compute
             queue.wait(queue.last + 1)
+
+        def test_long_without_devices():
+            time.sleep(2.5)
 
         def test_after(vk_device):
             assert (vk_device.zeros(3).numpy() == 0).all()
@@ -231,7 +234,7 @@ def test_a_test_that_hangs_names_its_device_and_the_run_goes_on(tmp_path: Path, 
         "-pno:timeout",
         status=1,
     )
-    assert "1 failed, 1 passed" in said
+    assert "1 failed, 2 passed" in said
     assert "timed out after 2 s on llvmpipe-1: llvmpipe" in said.replace("llvmpipe-0", "llvmpipe-1")
     assert "queue.wait(queue.last + 1)" in said
     assert "compute queue idle" in said

@@ -210,6 +210,25 @@ def test_the_command(tmp_path: Path, rigs: Rigs) -> None:
     assert "add" in {e["name"] for e in slices}
 
 
+def test_a_process_that_is_killed(tmp_path: Path, rigs: Rigs) -> None:
+    rigs("llvmpipe")
+    code = "import os, vkpar; vkpar.open_devices('llvmpipe'); os._exit(0)"
+    done = traced(tmp_path / "t.json", "--", sys.executable, "-c", code)
+    assert done.returncode == 1
+    assert "has ended (status 0) before it could write" in done.stdout
+
+
+def test_further_processes_write_files_of_their_own(tmp_path: Path, rigs: Rigs) -> None:
+    rigs("llvmpipe")
+    code = "import vkpar; vkpar.open_devices('llvmpipe')[0].ones(3).numpy()"
+    two = f"import subprocess, sys; [subprocess.run([sys.executable, '-c', {code!r}]) for _ in range(2)]"
+    assert traced(tmp_path / "t.json", "--", sys.executable, "-c", two).returncode == 0
+    first, second = sorted(tmp_path.glob("t.json*"))
+    assert second.name.removeprefix("t.json.").isdigit()
+    for path in (first, second):
+        assert parsed(path)[0]
+
+
 def test_the_command_says_what_is_wrong(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     out = str(tmp_path / "t.json")
     assert cli.main(["trace", "-o", out, "--", "true"]) == 1

@@ -13,7 +13,7 @@ from vkpar.errors import InvalidUsageError
 
 
 def run(output: str, command: Sequence[str]) -> int:
-    """Run ``command`` and return its exit status; 1 where it has succeeded and opened no device.
+    """Run ``command`` and return its exit status; 1 where it has succeeded and there is no trace.
 
     Raises:
         InvalidUsageError: no such command, or the file cannot be written.
@@ -30,10 +30,13 @@ def run(output: str, command: Sequence[str]) -> int:
     if not path.exists():
         print(f"vkpar trace: {command[0]} has opened no device by vkpar; there is no {output}")
         return status or 1
-    document = json.loads(path.read_text() or "{}")
-    events = [event for event in document.get("traceEvents", ()) if event["ph"] == "X"]
+    if not path.stat().st_size:
+        print(f"vkpar trace: {command[0]} has ended (status {status}) before it could write {output}")
+        return status or 1
+    document = json.loads(path.read_text())
+    events = [event for event in document["traceEvents"] if event["ph"] == "X"]
     print(f"vkpar trace: {len(events):,} slices in {output}; open it at https://ui.perfetto.dev or chrome://tracing")
-    for each in document.get("otherData", {}).get("devices", ()):
+    for each in document["otherData"]["devices"]:
         told = each.get("error") or f"clock: {each['clock']}, within {each['uncertainty_us']:.1f} us"
         print(f"  {each['device']}: {told}")
     return status

@@ -22,7 +22,6 @@ from vkpar.arrays.array import Array
 from vkpar.device import Device, enumerate_devices, open_devices
 from vkpar.errors import InvalidUsageError, UnsupportedError, VkparError
 from vkpar.testing import compare, guard
-from vkpar.vulkan import api
 from vkpar.vulkan.machine import instance
 from vkpar.vulkan.machine.physical import DeviceInfo, Features
 from vkpar.vulkan.machine.selector import select
@@ -90,9 +89,14 @@ class Needs:
 
 
 class Rigs:
-    """Opened devices by selector, shared by the whole run; those that a test has closed or lost are opened anew."""
+    """Opened devices by selector, shared by the whole run; those that a test has closed or lost are opened anew.
 
-    def __init__(self) -> None:
+    Args:
+        told: is given the devices of every call.
+    """
+
+    def __init__(self, told: Callable[[list[Device]], None]) -> None:
+        self._told = told
         self._open: dict[str, list[Device]] = {}
 
     def __call__(self, selector: str) -> list[Device]:
@@ -100,7 +104,12 @@ class Rigs:
         devices = self._open.get(selector)
         if devices is None or not all(map(_usable, devices)):
             devices = self._open[selector] = open_devices(selector)
+        self._told(devices)
         return devices
+
+    def opened(self) -> list[Device]:
+        """Return those that are open."""
+        return [device for devices in self._open.values() for device in devices if not device.closed]
 
     def close(self) -> None:
         """Close them all."""
@@ -127,7 +136,7 @@ class Session:
         self._config = config
         self._found: list[DeviceInfo] | None = None
         self._missing = ""
-        self.rigs = Rigs()
+        self.rigs = Rigs(self._used)
         self._item: pytest.Item | None = None
         self._worst: dict[str, float] = {}
 
@@ -202,7 +211,6 @@ class Session:
             if isinstance(n, bool) or not isinstance(n, int) or n < 1:
                 raise InvalidUsageError(f"vk_rig takes a number of devices from 1 up, not {n!r}")
             chosen = [good[rank % len(good)] for rank in range(n)]
-            _note(item, chosen)
             return self.rigs("&".join(str(info.index) for info in chosen))
 
         return rig
@@ -232,7 +240,7 @@ class Session:
             with self._limited(item):
                 result = yield
                 _check_guards()
-                if api.loaded():
+                if _named(item):
                     instance.raise_messages()
             return result
         finally:
@@ -248,12 +256,20 @@ class Session:
         """Close the devices."""
         self.rigs.close()
 
+    def _used(self, devices: list[Device]) -> None:
+        if self._item is not None:
+            _note(self._item, [device.info for device in devices])
+
     def _measured(self, array: Array | None, worst: float) -> None:
         if array is not None:
             device = _line(array.device.info)
         else:
-            named = dict(self._item.user_properties if self._item else ())
-            device = str(named.get("vkpar_device", ""))
+            used = (
+                [str(value) for name, value in self._item.user_properties if name == "vkpar_device"]
+                if self._item
+                else []
+            )
+            device = used[0] if len(used) == 1 else ""
         if device:
             self._worst[device] = max(worst, self._worst.get(device, 0.0))
 
@@ -261,11 +277,10 @@ class Session:
     def _limited(self, item: pytest.Item) -> Iterator[None]:
         """End a test that takes too long, and say which device it ran on and what that was waiting for."""
         seconds = float(self._config.getoption("--vkpar-timeout"))
-        names = [str(value) for name, value in item.user_properties if name == "vkpar_device"]
-        if not seconds or not names:
+        if not seconds:
             yield
             return
-        limit = _Limit(seconds, f"{item.nodeid} on {', '.join(names)}")
+        limit = _Limit(seconds, item)
         place = ""
         try:
             try:
@@ -277,13 +292,13 @@ class Session:
                 raise
             place = _place(error, item)
         if limit.fired:
-            said = f"timed out after {seconds:g} s on {', '.join(names)}{place}\n{self._pending()}"
+            said = f"timed out after {seconds:g} s on {_named(item)}{place}\n{self._pending()}"
             pytest.fail(said, pytrace=False)
 
     def _pending(self) -> str:
         """Say of each opened device how far its queues are."""
         lines = []
-        for device in {each for devices in self.rigs._open.values() for each in devices if not each.closed}:
+        for device in self.rigs.opened():
             for queue in device.logical.queues if _usable(device) else ():
                 state = "idle" if queue.reached >= queue.last else "WAITS"
                 lines.append(f"  {device}: {queue.label} queue {state}, at {queue.reached} of {queue.last}")
@@ -291,14 +306,14 @@ class Session:
 
 
 class _Limit:
-    """Interrupts the main thread once its time is over.
+    """Interrupts the main thread once the time of a test is over that has used devices by then.
 
     vkpar's waits answer an interrupt within 100 ms. A thread inside a driver does not: after a while that is said.
     """
 
-    def __init__(self, seconds: float, what: str) -> None:
+    def __init__(self, seconds: float, item: pytest.Item) -> None:
         self.fired = False
-        self._what, self._seconds = what, seconds
+        self._item, self._seconds = item, seconds
         self._over = threading.Event()
         self._lock = threading.Lock()
         self._main = threading.current_thread() is threading.main_thread()
@@ -308,13 +323,14 @@ class _Limit:
         if self._over.wait(self._seconds):
             return
         with self._lock:
-            if self._over.is_set():
+            if self._over.is_set() or not _named(self._item):
                 return
             self.fired = True
             if self._main:
                 _thread.interrupt_main()
         if not self._over.wait(_GRACE_SECONDS):
-            said = f"\nvkpar: {self._what} does not end after {self._seconds:g} s: a thread is inside the driver\n"
+            what = f"{self._item.nodeid} on {_named(self._item)}"
+            said = f"\nvkpar: {what} does not end after {self._seconds:g} s: a thread is inside the driver\n"
             sys.__stderr__.write(said) if sys.__stderr__ else None
             with suppress(OSError, ValueError, AttributeError):
                 faulthandler.dump_traceback(sys.__stderr__)  # type: ignore[arg-type]
@@ -325,6 +341,11 @@ class _Limit:
             self._over.set()
         if self.fired and self._main:
             time.sleep(0.01)
+
+
+def _named(item: pytest.Item) -> str:
+    """Name the devices that a test has used so far."""
+    return "; ".join(str(value) for name, value in item.user_properties if name == "vkpar_device")
 
 
 def _check_guards() -> None:

@@ -242,7 +242,7 @@ class Queue:
             if deadline.passed:
                 raise self._timeout(value, deadline.timeout)
         if tracing.watcher is not None:
-            tracing.watcher.host("wait", begun, on=self._gate.what, queue=self.label, value=value)
+            tracing.watcher.host(f"wait for {self._gate.what}", begun, queue=self.label, value=value)
 
     def _wait_slice(self, value: int, deadline: Deadline) -> bool:
         with self._gate.lock():
