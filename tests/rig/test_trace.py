@@ -98,6 +98,17 @@ def test_operations_by_name_in_their_order(device: vkpar.Device, tmp_path: Path)
     assert tracing.watcher is None
 
 
+def test_kernels_of_files_have_their_names(device: vkpar.Device, tmp_path: Path, compiler: None) -> None:
+    square = vkpar.Kernel(device, Path(__file__).resolve().parents[2] / "examples" / "square.comp")
+    y = device.ones(100)
+    with vkpar.trace(tmp_path / "t.json"):
+        for _ in range(2):  # the second goes by a plan
+            square(y, elements=100, push={"n": 100})
+    slices, _ = parsed(tmp_path / "t.json")
+    pid = named(tmp_path / "t.json", "process_name")[str(device)]
+    assert [e["name"] for e in on(slices, pid, "device")] == ["Kernel square.comp"] * 2
+
+
 def test_steps_of_collectives_with_bytes_and_peers(rigs: Rigs, tmp_path: Path) -> None:
     devices = rigs("llvmpipe&swiftshader")
     arrays = [device.array(np.ones(4096, "float32")) for device in devices]

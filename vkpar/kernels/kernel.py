@@ -199,7 +199,7 @@ class Kernel(Unpickled):
         ranges, constants = self._bound(device, arrays, constants)
         pipeline = self._pipeline(device, pushes=device.logical.pushes(len(arrays)))
         bindings = self._bindings(pipeline, arrays, ranges)
-        device.logical.dispatch("Kernel", pipeline, ranges, constants, dims, bindings=bindings)
+        device.logical.dispatch(f"Kernel {self._name}", pipeline, ranges, constants, dims, bindings=bindings)
         self._keep_plan(device, pipeline, arrays, ranges, dims, constants, counted=counted)
 
     def time(
@@ -296,7 +296,7 @@ class Kernel(Unpickled):
         if not arrays or not all(number in taken or can_begin(array, 0) for number, array in enumerate(arrays)):
             return
         bindings = self._bindings(pipeline, arrays, ranges)
-        plan = make_plan(device, "Kernel", pipeline, arrays, bindings, dims)
+        plan = make_plan(device, f"Kernel {self._name}", pipeline, arrays, bindings, dims)
         if plan is not None and not self.closed:
             if len(self._plans) >= _MOST_PLANS:
                 self._plans.clear()
