@@ -79,7 +79,9 @@ class Trace:
     # ---- what is told ----
 
     def opened(self, device: Device) -> None:
-        """Take the times of a device from now on."""
+        """Take the times of a device from now on; the one that has begun the trace is told of twice."""
+        if device in self._stamps:
+            return
         logical = device.logical
         self._names[logical.number] = str(device)
         try:

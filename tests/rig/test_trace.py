@@ -215,6 +215,7 @@ def test_the_command(tmp_path: Path, rigs: Rigs) -> None:
     done = traced(tmp_path / "t.json", "--", sys.executable, "-c", CHILD)
     assert done.returncode == 7, done.stderr
     assert done.stdout.startswith("6\n")
+    assert "no owner" not in done.stderr
     assert "slices in" in done.stdout
     assert "clock: " in done.stdout
     slices, _ = parsed(tmp_path / "t.json")
