@@ -1,5 +1,5 @@
 // variants: rows256: TRANSPOSED=0 THREADS=256 | rows1024: TRANSPOSED=0 THREADS=1024 | columns1: TRANSPOSED=1 MOST_ROWS=1 COLUMNS=1 TURNS=4 | columns8: TRANSPOSED=1 MOST_ROWS=8 COLUMNS=2 TURNS=2 | columns1_subgroups: TRANSPOSED=1 MOST_ROWS=1 COLUMNS=1 TURNS=4 SUBGROUPS=1 | columns8_subgroups: TRANSPOSED=1 MOST_ROWS=8 COLUMNS=2 TURNS=2 SUBGROUPS=1
-// variants: scaled: OUT_WIRE=WIRE_SCALED_F16 | word: OUT_WIRE=WIRE_WORD DIRECT | bhalf: OUT_WIRE=WIRE_BF16 | q8: OUT_WIRE=WIRE_Q8
+// variants of wires: OUT_WIRE
 // Matrix product for up to 8 rows of a that fills a slot with its float32 outputs, too, for a sum over devices.
 #version 450
 #extension GL_GOOGLE_include_directive : require

@@ -1,5 +1,5 @@
 // The last step of a sum x, and at once y and h of the RMS norm of h = x + r along its rows.
-// variants: scaled: IN_WIRE=WIRE_SCALED_F16 | word: IN_WIRE=WIRE_WORD | bhalf: IN_WIRE=WIRE_BF16 | q8: IN_WIRE=WIRE_Q8
+// variants of wires: IN_WIRE
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require

@@ -1,4 +1,4 @@
-// variants: q8_0: KIND=1 | q4_0: KIND=2 | q4_k: KIND=3
+// variants of kinds: KIND
 // needs: cooperative_matrix
 // Products of up to 16 rows of halves by quantised weights, in every form, by matrix cores.
 #version 460

@@ -1,4 +1,4 @@
-// variants: q8_0: KIND=1 | q4_0: KIND=2 | q4_k: KIND=3
+// variants of kinds: KIND
 // needs: integer_dot
 // Products of one row of a by quantised weights as whole numbers, with a norm before them, or a gate after them.
 #version 450

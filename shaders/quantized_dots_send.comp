@@ -1,5 +1,5 @@
-// variants: q8_0: KIND=1 | q4_0: KIND=2 | q4_k: KIND=3
-// variants: scaled: OUT_WIRE=WIRE_SCALED_F16 | word: OUT_WIRE=WIRE_WORD DIRECT | bhalf: OUT_WIRE=WIRE_BF16 | q8: OUT_WIRE=WIRE_Q8
+// variants of kinds: KIND
+// variants of wires: OUT_WIRE
 // needs: integer_dot
 // The product of a row by quantised weights as whole numbers that fills a slot with its float32 outputs, too, for a sum over
 // devices.

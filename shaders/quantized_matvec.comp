@@ -1,4 +1,4 @@
-// variants: q8_0: KIND=1 | q4_0: KIND=2 | q4_k: KIND=3
+// variants of kinds: KIND
 // variants: rows1: MOST_ROWS=1 MOST_TURNS=4u | rows8: MOST_ROWS=8 MOST_TURNS=2u
 // variants: alone: SUBGROUPS=0 | subgroups: SUBGROUPS=1
 // Products of up to 8 rows of a by quantised weights, in every form.

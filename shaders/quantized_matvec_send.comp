@@ -1,7 +1,7 @@
-// variants: q8_0: KIND=1 | q4_0: KIND=2 | q4_k: KIND=3
+// variants of kinds: KIND
 // variants: rows1: MOST_ROWS=1 MOST_TURNS=4u
 // variants: alone: SUBGROUPS=0 | subgroups: SUBGROUPS=1
-// variants: scaled: OUT_WIRE=WIRE_SCALED_F16 | word: OUT_WIRE=WIRE_WORD DIRECT | bhalf: OUT_WIRE=WIRE_BF16 | q8: OUT_WIRE=WIRE_Q8
+// variants of wires: OUT_WIRE
 // The product of a row by quantised weights that fills a slot with its float32 outputs, too, for a sum over devices.
 #version 450
 #extension GL_GOOGLE_include_directive : require

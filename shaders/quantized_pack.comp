@@ -1,9 +1,10 @@
 // Blocks of GGUF files to chunks and scales: two blocks an invocation (so that it stores whole words of scales), of Q4_K one.
-// variants: q8_0: KIND=1 | q4_0: KIND=2 | q4_k: KIND=3
+// variants of kinds: KIND
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
 #include "common/grid.glsl"
+#include "common/kinds.glsl"
 
 layout(local_size_x = 256) in;
 layout(set = 0, binding = 0, std430) readonly buffer Blocks { uint blocks[]; };
@@ -52,7 +53,7 @@ void store_nibbles(uint at, uint shift, uint to) {
     }
 }
 
-#if KIND == 3
+#if KIND == Q4_K
 // Each of the 8 scales and minima has 6 bits. Bytes 0 to 3 hold scales 0 to 3, bytes 4 to 7 minima 0 to 3, their two high
 // bits those of numbers 4 to 7; the low four of these lie in the nibbles of bytes 8 to 11. Here: the low four bits of all
 // scales, those of all minima, and the high bits of both.
@@ -74,7 +75,7 @@ void pack(uint block) {
 #else
 // Stores what a block has but for its scale, which is returned.
 uint pack(uint block) {
-#if KIND == 1
+#if KIND == Q8_0
     uint at = push.first + 34u * block, to = push.chunks_first + 8u * block;
     for (uint i = 0u; i < 8u; i++) {
         chunks[to + i] = bytes4(at + 2u + 4u * i) ^ 0x80808080u;
@@ -94,7 +95,7 @@ uint pack(uint block) {
 
 void main() {
     uint i = group_number() * 256u + gl_LocalInvocationID.x;
-#if KIND == 3
+#if KIND == Q4_K
     if (i < push.count) {
         pack(i);
     }

@@ -1,5 +1,5 @@
 // Quantised weights as floats: four neighbours an invocation. Of rows by their numbers where TAKES.
-// variants: q8_0: KIND=1 | q4_0: KIND=2 | q4_k: KIND=3
+// variants of kinds: KIND
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #define SCALES_BINDING 1

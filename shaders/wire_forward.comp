@@ -2,7 +2,7 @@
 #extension GL_GOOGLE_include_directive : require
 // Stores what a slot holds in the array and passes the slot's bits on as they are: nothing is encoded again.
 // variants: gpu: LANES=32 GROUP=256 | cpu: LANES=1 GROUP=8 | texel: LANES=1 GROUP=8 TEXELS
-// variants: f32_scaled: ELEM=ELEM_F32 WIRE=WIRE_SCALED_F16 | f32_word: ELEM=ELEM_F32 WIRE=WIRE_WORD | f32_bhalf: ELEM=ELEM_F32 WIRE=WIRE_BF16 | f32_q8: ELEM=ELEM_F32 WIRE=WIRE_Q8 | f16_half: ELEM=ELEM_F16 WIRE=WIRE_F16 | bf16_bhalf: ELEM=ELEM_BF16 WIRE=WIRE_BF16 | int_word: ELEM=ELEM_INT WIRE=WIRE_WORD
+// variants of what goes on: ELEM WIRE
 // variants: whole: | tail: TAIL
 #define IN_WIRE WIRE
 #define OUT_WIRE WIRE

@@ -1,7 +1,7 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 // The last step of a sum, which adds the result to other elements at once.
-// variants: scaled: IN_WIRE=WIRE_SCALED_F16 | word: IN_WIRE=WIRE_WORD | bhalf: IN_WIRE=WIRE_BF16 | q8: IN_WIRE=WIRE_Q8
+// variants of wires: IN_WIRE
 // variants: whole: | tail: TAIL
 #define LANES 32
 #define GROUP 256

@@ -173,9 +173,8 @@ def either(
     """The device, and another one of its driver with the work-groups of a GPU on a CPU, and the other way round."""
     if request.param == "its own groups":
         return device
-    folding, rows = (importlib.import_module(f"vkpar.ops.{name}") for name in ("reduce.passes", "rows.rows"))
-    for module in (folding, rows):
-        monkeypatch.setattr(module, "on_cpu", lambda device: not device.info.is_cpu)
+    reduce_cpu = importlib.import_module("vkpar.ops.reduce.cpu")
+    monkeypatch.setattr(reduce_cpu, "on_cpu", lambda device: not device.info.is_cpu)
     return rigs(f"{device.info.index}*2")[1]
 
 

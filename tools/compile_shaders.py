@@ -1,8 +1,12 @@
 #!/usr/bin/env python3
 """Compile ``shaders/*.comp`` to the SPIR-V that ships in ``vkpar/spirv``, with a manifest of hashes.
 
+The manifest also says what each module declares, which the package takes from there: it reads no SPIR-V of its own.
+
 A source is one kernel, or several when it holds a line ``// variants: small: TILE=32 | large: TILE=128 FAST``:
 each variant is the kernel ``<stem>_<variant>``, compiled with those macros defined. Several such lines multiply.
+A line ``// variants of wires: OUT_WIRE`` has a variant for each row of a table of the package, see :data:`TABLES`,
+which gives those macros their values.
 
 A line ``// target: vulkan1.3`` names another target than Vulkan 1.2. A line ``// needs: cooperative_matrix | bf16:
 bfloat16`` names what devices must have for it (the names of VKPAR_WITHOUT), of all variants and of those named; the
@@ -10,7 +14,8 @@ manifest has both. Sources with such a line take the newer compiler that tools/l
 
     tools/compile_shaders.py            compile what changed
     tools/compile_shaders.py --all      compile everything
-    tools/compile_shaders.py --check    compare hashes only; exit status 1 names what is stale (needs no compiler)
+    tools/compile_shaders.py --check    compare only; exit status 1 names what is stale (needs no compiler)
+    tools/compile_shaders.py --reflect  write what the SPIR-V declares into the manifest anew (needs no compiler)
 """
 
 from __future__ import annotations
@@ -28,6 +33,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Final
 
 ROOT = Path(__file__).resolve().parent.parent
 MANIFEST = "manifest.json"
@@ -36,8 +42,9 @@ NEWER = ROOT / ".cache" / "glslang" / "bin"
 _NEWEST_KNOWN = 16  # major version of the first glslang that compiles all kernels
 PRELUDE = "elementwise.glsl"
 _PRELUDE_SOURCE = "common/elementwise.glsl"
+ACTIVATIONS = "common/activations.glsl"
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+"([^"]+)"', re.MULTILINE)
-_VARIANTS = re.compile(r"^//[ \t]*variants:(.*)$", re.MULTILINE)
+_VARIANTS = re.compile(r"^//[ \t]*variants(?:[ \t]+of[ \t]+([\w ]+))?:(.*)$", re.MULTILINE)
 _TARGET = re.compile(r"^//[ \t]*target:[ \t]*(\S+)[ \t]*$", re.MULTILINE)
 _NEEDS = re.compile(r"^//[ \t]*needs:(.*)$", re.MULTILINE)
 
@@ -97,6 +104,37 @@ def generated() -> list[Kernel]:
     ]
 
 
+def activations() -> str:
+    """Return the GLSL of the functions that follow products, from the package's table of them."""
+    from vkpar.ops.elementwise.expressions import OF_FLOATS
+    from vkpar.ops.tiles.epilogue import ACTIVATIONS as CODES
+
+    functions = {name: f"f_{name}" if name in OF_FLOATS else f"f_{name}_float" for name in CODES}
+    codes = "".join(f"const uint {name.upper()} = {code}u;\n" for name, code in CODES.items())
+    cases = " else ".join(
+        f"if (kind == {name.upper()}) {{\n        EACH({function})\n    }}" for name, function in functions.items()
+    )
+    return f"""\
+// What a product's epilogue applies to each element: functions of elementwise expressions, four at a time. Written by
+// tools/compile_shaders.py, of the activations in vkpar/ops/elementwise/expressions.py.
+#ifndef VKPAR_ACTIVATIONS_GLSL
+#define VKPAR_ACTIVATIONS_GLSL
+
+#include "functions.glsl"
+
+{codes}
+#define EACH(F) y = vec4(F(x.x), F(x.y), F(x.z), F(x.w));
+
+vec4 activated(uint kind, vec4 x) {{
+    vec4 y = x;
+    {cases}
+    return y;
+}}
+
+#endif
+"""
+
+
 def flattened(source: Path, shaders: Path) -> str:
     """Return a source with what it includes in place, each file once, and without comments but those of "//:"."""
     seen: set[Path] = set()
@@ -121,7 +159,7 @@ def flattened(source: Path, shaders: Path) -> str:
 def _variants(source: Path) -> Iterator[Kernel]:
     """Yield the kernels of a source: the product of its variants lines, in whatever order they stand."""
     text = source.read_text()
-    axes = [_axis(source, match.group(1)) for match in _VARIANTS.finditer(text)]
+    axes = [_axis(source, *match.groups()) for match in _VARIANTS.finditer(text)]
     target = _TARGET.search(text)
     for chosen in itertools.product(*axes):
         names = [name for name, _ in chosen]
@@ -144,7 +182,49 @@ def _needs(text: str, variants: Sequence[str]) -> tuple[str, ...]:
     return tuple(needs)
 
 
-def _axis(source: Path, text: str) -> list[tuple[str, tuple[str, ...]]]:
+def _of_wires() -> Iterator[tuple[str, tuple[str, ...], tuple[str, ...]]]:
+    from vkpar.abi.formats import WIRES, WORD
+
+    for wire in WIRES.values():
+        yield wire.format.name, (wire.format.code,), ("DIRECT",) if wire.format is WORD else ()
+
+
+def _of_what_goes_on() -> Iterator[tuple[str, tuple[str, ...], tuple[str, ...]]]:
+    from vkpar.abi.formats import ELEMENTS, finals
+
+    for name, element in ELEMENTS.items():
+        for form in () if element.in_words else finals(name):
+            yield f"{name}_{form.name}", (element.code, form.code), element.macros
+
+
+def _of_sums() -> Iterator[tuple[str, tuple[str, ...], tuple[str, ...]]]:
+    from vkpar.abi.formats import ELEMENTS, sums
+
+    for name, element in ELEMENTS.items():
+        for come, go in sums(name):
+            yield f"{name}_{come.name}_{go.name}", (element.code, come.code, go.code), element.macros
+
+
+def _of_kinds() -> Iterator[tuple[str, tuple[str, ...], tuple[str, ...]]]:
+    from vkpar.ops.quantized.kinds import KINDS
+
+    for name in KINDS:
+        yield name, (name.upper(),), ()
+
+
+# By what a line calls them: a variant's name, the values of the macros that the line names, and more macros.
+TABLES: Final = {"wires": _of_wires, "what goes on": _of_what_goes_on, "sums": _of_sums, "kinds": _of_kinds}
+
+
+def _axis(source: Path, table: str | None, text: str) -> list[tuple[str, tuple[str, ...]]]:
+    """Return the variants of a line, with their macros."""
+    if table is not None:
+        if table not in TABLES:
+            raise BuildError(f"{source.name}: there are no variants of {table!r}, but of {', '.join(TABLES)}")
+        macros = text.split()
+        return [
+            (name, (*map("=".join, zip(macros, values, strict=True)), *more)) for name, values, more in TABLES[table]()
+        ]
     axis = []
     for item in text.split("|"):
         name, colon, defines = item.strip().partition(":")
@@ -215,7 +295,9 @@ def read_manifest(output: Path) -> dict[str, dict[str, object]]:
 
 
 def _write_manifest(output: Path, kernels: dict[str, dict[str, object]]) -> None:
-    text = json.dumps({"target": TARGET, "kernels": dict(sorted(kernels.items()))}, indent=1) + "\n"
+    """Write it with a line for each kernel: the package reads single ones, see vkpar/vulkan/pipelines/declared.py."""
+    lines = ",\n".join(f"  {json.dumps(name)}: {json.dumps(kernels[name])}" for name in sorted(kernels))
+    text = f'{{\n "target": {json.dumps(TARGET)},\n "kernels": {{\n{lines}\n }}\n}}\n'
     partial = output / (MANIFEST + ".new")
     partial.write_text(text)
     os.replace(partial, output / MANIFEST)
@@ -235,6 +317,32 @@ def problem_of(kernel: Kernel, entry: dict[str, object] | None, shaders: Path, o
     return None if entry["spirv_sha256"] == _file_hash(module) else "its .spv is not the one in the manifest"
 
 
+def _declares(code: bytes) -> dict[str, object]:
+    from vkpar.vulkan.pipelines import declared
+
+    return declared.of_module(code).as_dict()
+
+
+def reflect(output: Path) -> list[str]:
+    """Write what the modules declare into the manifest, and return the names of those for which that changed.
+
+    Raises:
+        BuildError: a module that cannot be read.
+    """
+    manifest, changed = read_manifest(output), []
+    for name, entry in manifest.items():
+        module = output / f"{name}.spv"
+        try:
+            found = _declares(module.read_bytes())
+        except (OSError, ValueError, LookupError) as error:
+            raise BuildError(f"{module}: {error}") from error
+        if entry.get("declares") != found:
+            entry["declares"] = found
+            changed.append(name)
+    _write_manifest(output, manifest)
+    return changed
+
+
 def check(shaders: Path, output: Path, made: Sequence[Kernel] = ()) -> list[str]:
     """Return one line per kernel whose SPIR-V does not belong to its source, and per file of no kernel.
 
@@ -250,6 +358,8 @@ def check(shaders: Path, output: Path, made: Sequence[Kernel] = ()) -> list[str]
         lines.append(f"{PRELUDE}: stale: it is not made of {_PRELUDE_SOURCE} and what that includes")
     for name, kernel in kernels.items():
         problem = problem_of(kernel, manifest.get(name), shaders, output)
+        if not problem and manifest[name].get("declares") != _declares((output / f"{name}.spv").read_bytes()):
+            problem = "the manifest says something else of what it declares: run tools/compile_shaders.py --reflect"
         if problem:
             lines.append(f"{name}: {problem}")
     lines += [f"{name}: in the manifest, but has no source" for name in sorted(manifest.keys() - kernels.keys())]
@@ -352,6 +462,7 @@ def compile_kernel(kernel: Kernel, compiler: Compiler, shaders: Path, output: Pa
         "source_sha256": source_hash(kernel, shaders),
         "spirv_sha256": hashlib.sha256(code).hexdigest(),
         "compiler": compiler.label,
+        "declares": _declares(code),
         **({"target": kernel.target} if kernel.target != TARGET else {}),
         **({"needs": list(kernel.needs)} if kernel.needs else {}),
     }
@@ -393,7 +504,8 @@ def build(
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit status."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
-    parser.add_argument("--check", action="store_true", help="compare hashes only, without a compiler")
+    parser.add_argument("--check", action="store_true", help="compare only, without a compiler")
+    parser.add_argument("--reflect", action="store_true", help="write anew what the SPIR-V declares, no compiler")
     parser.add_argument("--all", action="store_true", help="compile every kernel, changed or not")
     parser.add_argument("--compiler", help="program to use instead of glslangValidator or glslc on the PATH")
     parser.add_argument("--shaders", type=Path, default=ROOT / "shaders", help="folder of the sources")
@@ -403,8 +515,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         own = options.output.resolve() == (ROOT / "vkpar" / "spirv").resolve()
         if options.check:
             problems = check(options.shaders, options.output, generated() if own else ())
+            if own and activations() != _read(options.shaders / ACTIVATIONS):
+                problems.append(f"{ACTIVATIONS}: stale: it is not made of the table of activations")
             print("\n".join(problems) or "every kernel matches its source")
             return 1 if problems else 0
+        if own and activations() != _read(options.shaders / ACTIVATIONS):
+            (options.shaders / ACTIVATIONS).write_text(activations())
+        if options.reflect:
+            names = reflect(options.output)
+            print(f"the manifest says anew what {len(names)} modules declare")
+            return 0
         write_prelude(options.shaders, options.output)
         names = build(options.shaders, options.output, options.all, options.compiler, generated() if own else ())
     except BuildError as error:

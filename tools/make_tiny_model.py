@@ -42,7 +42,8 @@ def main() -> None:
         context=4096,
         tied=options.family == "qwen2",
     )
-    text = "\n".join(page.read_text(encoding="utf-8") for page in [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md"))])
+    pages = [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))]
+    text = "\n".join(page.read_text(encoding="utf-8") for page in pages)
     if options.path.suffix == ".gguf":
         rules = tiny.train_tokenizer(text, config.vocabulary)
         weights = tiny.weights(config, options.seed)

@@ -22,7 +22,7 @@ import vkpar
 from vkpar.bench import matmul
 from vkpar.bench.commands import whole
 from vkpar.ops.matmul import cores, dots, few
-from vkpar.ops.quantized.weights import KINDS
+from vkpar.ops.quantized.kinds import KINDS
 from vkpar.testing import gamma
 
 _CACHED = 256 << 20  # bytes of weights that are gone around
@@ -151,7 +151,7 @@ def _line(
     rows = x.numpy().astype(np.float64)
     error = np.abs(out[:, :_CHECKED].numpy() - rows @ weights.exact.T)
     bound = gamma(k + 40) * (np.abs(rows) @ weights.magnitude.T)
-    if isinstance(way, dots.Spread):  # whose rows are whole numbers of what is largest for each chunk
+    if isinstance(way, dots.DotSpread):  # whose rows are whole numbers of what is largest for each chunk
         largest = np.abs(rows).reshape(-1, KINDS[weights.kind].chunk).max(-1).repeat(KINDS[weights.kind].chunk)
         bound += 2.0**-22 * (1 + gamma(k + 40)) * (largest[None] @ weights.magnitude.T)
     wrong = int((error > bound).sum())

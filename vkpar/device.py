@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 from vkpar import dtypes, env
 from vkpar.arrays.array import Array
 from vkpar.arrays.elements import host_elements
+from vkpar.arrays.forms import Plans
 from vkpar.arrays.host import HostArray
 from vkpar.arrays.operators import operations
 from vkpar.errors import CommunicatorError, InvalidUsageError, VkparError
-from vkpar.plans import Plans
 from vkpar.unpickled import Fixed, Unpickled
 from vkpar.vulkan import api, capturing, tracing
 from vkpar.vulkan.device import LogicalDevice
@@ -61,11 +61,8 @@ class Device(Fixed, Unpickled):
         self._pairs: list[Any] = []  # communicators made for copies to other devices
         self._logical = LogicalDevice(info, self._own)
         self.plans = Plans()
-        _open_devices.add(self)
-        if trace_asked is not None and env.get().trace:
-            trace_asked(env.get().trace)
-        if tracing.watcher is not None:
-            tracing.watcher.opened(self)
+        living.add(self)
+        tracing.opened(self)
 
     def _own(self, logical: LogicalDevice) -> None:
         _owners[logical] = weakref.ref(self)
@@ -80,14 +77,18 @@ class Device(Fixed, Unpickled):
         """The driver's limits."""
         return self.info.limits
 
-    @property
-    def logical(self) -> LogicalDevice:
-        """The Vulkan side, checked to be open.
+    def check_open(self) -> None:
+        """Refuse the device once it is closed.
 
         Raises:
             InvalidUsageError: the device is closed.
             DeviceLostError: the device was quarantined.
         """
+        self._logical.check_open()
+
+    @property
+    def logical(self) -> LogicalDevice:
+        """The Vulkan side, checked to be open; raises as :meth:`check_open` does."""
         self._logical.check_open()
         return self._logical
 
@@ -267,8 +268,7 @@ class Device(Fixed, Unpickled):
             VkparError: what closing a communicator or a graph on it raised first; the device is closed nevertheless.
         """
         close_orphans()  # a garbage collector may have dropped communicators of this device
-        if tracing.watcher is not None and not self.closed:
-            tracing.watcher.closing(self)
+        tracing.closing(self)
         self._logical.refuse_calls()  # no communicator is made from now on
         errors: list[VkparError] = []
         for child in [*self._children, *self._pairs]:
@@ -306,10 +306,7 @@ _connecting = threading.Lock()
 
 # Makes the communicator that copies arrays between two devices; vkpar.comm, which lies above this module, sets it.
 make_peer_copier: Callable[[Device, Device], Any] | None = None
-
-# Begins the trace that VKPAR_TRACE asks for, once; vkpar.tracing, which lies above this module, sets it.
-trace_asked: Callable[[str], None] | None = None
-_open_devices: weakref.WeakSet[Device] = weakref.WeakSet()
+living: weakref.WeakSet[Device] = weakref.WeakSet()
 
 # Devices and communicators that were dropped without close(): a finalizer must not wait, so they are closed later.
 orphans: deque[Any] = deque()
@@ -337,11 +334,6 @@ def _close_quietly(item: Any) -> None:
         item.close()
     except Exception:
         _log.exception("closing %r failed", item)
-
-
-def opened_devices() -> list[Device]:
-    """Return the devices of this process that are open, in the order of their opening."""
-    return sorted((device for device in _open_devices if not device.closed), key=lambda device: device.logical.number)
 
 
 def enumerate_devices() -> list[DeviceInfo]:
@@ -402,7 +394,7 @@ def _default(found: list[DeviceInfo]) -> list[DeviceInfo]:
 def _close_all() -> None:
     instance.end()
     close_orphans()
-    for device in list(_open_devices):
+    for device in list(living):
         _close_quietly(device)
     if api.loaded() and not api.load().live().get("Device"):
         instance.close()

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import Field, dataclass, field, fields, replace
 from typing import Any
 
+from vkpar.abi.formats import WIRES
 from vkpar.errors import InvalidUsageError
 
 _log = logging.getLogger("vkpar")
@@ -17,7 +18,7 @@ _TRUE = {"1", "true", "yes", "on"}
 _FALSE = {"0", "false", "no", "off"}
 _OF_TESTS = ("VKPAR_TEST_", "VKPAR_REQUIRE_")  # variables that the library does not read
 FEATURES = ("cooperative_matrix", "cooperative_matrix2", "bfloat16", "integer_dot", "storage_16bit", "subgroup")
-DEBUG_CHECKS = ("slots", "wire", "memory", "alignment", "barriers", "bounds")
+DEBUG_CHECKS = ("slots", "memory", "alignment", "barriers", "bounds")
 
 
 _registered: dict[str, tuple[str, ...]] = {}
@@ -64,8 +65,10 @@ class Environment:
     )
     wire: str = _setting(
         "VKPAR_WIRE",
-        "how sums and averages of float32 cross links where a communicator is not told: f16, bf16, f32 (exact) or q8",
+        "how sums and averages of float32 cross links where a communicator is not told: "
+        + ", ".join(f"{name} ({wire.meaning})" for name, wire in WIRES.items()),
         "f16",
+        tuple(WIRES),
     )
     path: str = _setting(
         "VKPAR_PATH",
@@ -100,8 +103,8 @@ class Environment:
     )
     debug: str = _setting(
         "VKPAR_DEBUG",
-        "checks, joined by commas: of communicators slots (their generations) and wire (what it loses); memory (new"
-        " arrays hold ones in every bit: NaN, -1); alignment (kernels bind at multiples of 256 bytes only, as on the"
+        "checks, joined by commas: slots (the generations of communicators' slots); memory (new arrays hold ones in"
+        " every bit: NaN, -1); alignment (kernels bind at multiples of 256 bytes only, as on the"
         " strictest devices); barriers (a full one before every operation); bounds (kernels read zeros beyond"
         " a binding and their writes there are dropped: robustBufferAccess2, or robustBufferAccess)",
         "",
@@ -111,7 +114,7 @@ class Environment:
     without: str = _setting(
         "VKPAR_WITHOUT",
         "features that devices are opened without, joined by commas, so that kernels do without, too:"
-        " cooperative_matrix (matrix cores, by subgroups), cooperative_matrix2 (by whole work-groups), bfloat16 (in"
+        " cooperative_matrix (matrix cores), cooperative_matrix2 (conversions of matrices, in attention), bfloat16 (in"
         " them), integer_dot (dot products of bytes), storage_16bit (16-bit storage and float16 arithmetic), subgroup"
         " (operations of subgroups but those that every device has)",
         "",

@@ -1,4 +1,4 @@
-"""How long a call may wait: any number of seconds from 0 up, infinity included; and what is waited for."""
+"""How long things wait: the package's own values, checked ones of callers, and what is waited for."""
 
 from __future__ import annotations
 
@@ -12,6 +12,24 @@ from typing import Any
 
 from vkpar.errors import InvalidUsageError, VkparError, within_limits
 
+# A collective that makes no progress for so many seconds fails, unless its communicator was given another timeout.
+COLLECTIVE_SECONDS = 30.0
+# A communicator with a shorter timeout is not measured when it opens: steps under measurement may take so long.
+MEASURED_SECONDS = 1.0
+# A communicator that closes gives up devices on which nothing moves for so long, or for its timeout if that is longer.
+CLOSE_SECONDS = 10.0
+# A device or a graph that closes waits so long for its pending work; what is late then keeps its memory.
+DRAIN_SECONDS = 30.0
+# An allocation that finds no room waits so long for another thread's call before it frees a communicator's buffers.
+EVICT_SECONDS = 1.0
+# A device that is asked for its clock, or that drops a query, is waited for so long before it counts as hanging.
+QUERY_SECONDS = 1.0
+# In the child process that tests a native link, a token that is passed to and fro is lost after so long.
+HOP_SECONDS = 10.0
+# That whole process, with its start and its devices, fails its test after so long.
+LINK_TEST_SECONDS = 60.0
+# The longest wait in one piece, in Python and in the helper's threads: how late Ctrl-C and failures are noticed.
+SLICE_NS = 100_000_000
 _NS = 1_000_000_000
 
 

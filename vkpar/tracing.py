@@ -13,12 +13,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
 
-from vkpar import device as devices
 from vkpar.comm.engine.engine import Engine
 from vkpar.comm.observe.clocks import ClockLine
 from vkpar.comm.observe.profile import Profile
 from vkpar.comm.observe.steptimes import Places, named, step_events
-from vkpar.device import Device, opened_devices
+from vkpar.device import Device, living
 from vkpar.errors import InvalidUsageError, VkparError
 from vkpar.vulkan import tracing
 from vkpar.vulkan.stamps import OPERATIONS, DeviceStamps, Stamp
@@ -52,10 +51,10 @@ class Trace:
                 raise InvalidUsageError("traces do not nest: a process has one at a time, and each is entered once")
             self.path.write_text("")  # what cannot be written is said now
             self._begun = time.monotonic()
-            for device in opened_devices():
+            for device in _open_devices():
                 self.opened(device)
             tracing.watcher = self
-        for engine in {each for device in opened_devices() for each in device.adopted() if isinstance(each, Engine)}:
+        for engine in {each for device in _open_devices() for each in device.adopted() if isinstance(each, Engine)}:
             self.connected(engine)
         self._host.clear()  # what opening it took
         self._begun = time.monotonic()
@@ -207,6 +206,11 @@ def trace(path: str | os.PathLike[str]) -> Trace:
     return Trace(path)
 
 
+def _open_devices() -> list[Device]:
+    """Return the devices of this process that are open, in the order of their opening."""
+    return sorted((device for device in living if not device.closed), key=lambda device: device.logical.number)
+
+
 _asked: Trace | None = None
 
 
@@ -221,4 +225,4 @@ def _begin(path: str) -> None:
         atexit.register(_asked.__exit__, None, None, None)
 
 
-devices.trace_asked = _begin
+tracing.asked = _begin

@@ -1,10 +1,10 @@
-// What a product's epilogue applies to each element: functions of elementwise expressions, four at a time.
+// What a product's epilogue applies to each element: functions of elementwise expressions, four at a time. Written by
+// tools/compile_shaders.py, of the activations in vkpar/ops/elementwise/expressions.py.
 #ifndef VKPAR_ACTIVATIONS_GLSL
 #define VKPAR_ACTIVATIONS_GLSL
 
 #include "functions.glsl"
 
-// The codes of vkpar/ops/epilogue.py.
 const uint RELU = 1u;
 const uint GELU = 2u;
 const uint GELU_TANH = 3u;

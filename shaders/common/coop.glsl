@@ -342,6 +342,14 @@ void make(uvec2 corner) {
     }
 }
 
-#include "coop_main.glsl"
+#include "bands.glsl"
+
+void main() {
+    uint tiles_m = (push.m + TILE_M - 1u) / TILE_M;
+    uint tiles_n = (push.n + TILE_N - 1u) / TILE_N;
+    if (group_number() < tiles_m * tiles_n) {
+        make(tile_of(group_number(), tiles_m, tiles_n) * uvec2(TILE_M, TILE_N));
+    }
+}
 
 #endif

@@ -1,14 +1,12 @@
-// Quantised weights as vkpar/ops/quantized.py lays them out: chunks of 16 bytes along a row, apart from their scales.
-// KIND is one of the following. A chunk is half a block of Q8_0, a block of Q4_0, or one of the eight parts of a Q4_K block.
+// Quantised weights as vkpar/ops/quantized/weights.py lays them out: chunks of 16 bytes along a row, apart from their scales.
+// KIND is one of kinds.glsl. A chunk is half a block of Q8_0, a block of Q4_0, or one of the eight parts of a Q4_K block.
 //
 // Whole numbers become floats by their bits: a few low bits under the exponent of a power of two, which is subtracted.
 // That is exact, and many times as fast as a conversion on GPUs that convert in a narrow unit.
 #ifndef VKPAR_QUANTIZED_GLSL
 #define VKPAR_QUANTIZED_GLSL
 
-#define Q8_0 1
-#define Q4_0 2
-#define Q4_K 3
+#include "kinds.glsl"
 
 #if KIND == Q8_0
 const uint CHUNK = 16u;  // elements

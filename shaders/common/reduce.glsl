@@ -10,14 +10,12 @@ layout(constant_id = 1) const bool HAS_OWN = true;
 layout(constant_id = 2) const bool TO_ARRAY = true;
 layout(constant_id = 3) const bool TO_SLOT = true;
 layout(constant_id = 5) const bool AVERAGE = false;
-layout(constant_id = 8) const uint OWN_AT = 0u;  // how many slots come before the own elements in rank order
+layout(constant_id = 7) const uint OWN_AT = 0u;  // how many slots come before the own elements in rank order
 #ifdef ANY
 layout(constant_id = 4) const uint OP = 0u;     // the codes of vkpar/comm/wires.py
 layout(constant_id = 6) const uint ORDER = 0u;  // of what max and min compare
-layout(constant_id = 7) const bool MEASURE = false;
 #else
 const uint OP = 0u, ORDER = 0u;
-const bool MEASURE = false;
 #endif
 
 const bool SCALED = TO_SLOT && (OUT_WIRE == WIRE_SCALED_F16 || OUT_WIRE == WIRE_Q8);
@@ -63,45 +61,11 @@ Eight total(uint unit, uvec2 n) {
     return Eight(finished(result.low), finished(result.high));
 }
 
-#ifdef ANY
-// What encoding did: the bits of the largest finite error, and how many blocks plain float16 would not have held well.
-layout(set = 0, binding = 3, std430) buffer Report { uint report[]; };
-
-uint worst = 0u;
-
-uint largest_error(uvec4 sent, uvec4 meant) {
-    return largest_finite(Eight(flushed(uintBitsToFloat(sent) - uintBitsToFloat(meant)), uvec4(0u)));
-}
-
-void note_error(Eight sent, Eight meant) {
-    if (MEASURE && !IS_WORDS) {
-        worst = max(worst, max(largest_error(sent.low, meant.low), largest_error(sent.high, meant.high)));
-    }
-}
-
-// To be called once an invocation; `largest` belongs to the block, for its first invocation.
-void report_errors(bool first, uint largest) {
-    if (!MEASURE || !TO_SLOT) {
-        return;
-    }
-    if (worst > 0u) {
-        atomicMax(report[0], worst);
-    }
-    bool overflows = largest >= 0x477FF000u, subnormal = largest > 0u && largest < 0x38800000u;  // 65520 and 2^-14
-    if (OUT_WIRE == WIRE_SCALED_F16 && first && (overflows || subnormal)) {
-        atomicAdd(report[1], 1u);
-    }
-}
-#else
-void note_error(Eight sent, Eight meant) {}
-void report_errors(bool first, uint largest) {}
-#endif
-
 #ifdef ADDS
-layout(set = 0, binding = 4, std430) readonly buffer Addend { uint addend_word[]; };
-layout(set = 0, binding = 4, std430) readonly buffer Addend4 { uvec4 addend_word4[]; };
-layout(set = 0, binding = 5, std430) buffer Total { uint total_word[]; };
-layout(set = 0, binding = 5, std430) buffer Total4 { uvec4 total_word4[]; };
+layout(set = 0, binding = 3, std430) readonly buffer Addend { uint addend_word[]; };
+layout(set = 0, binding = 3, std430) readonly buffer Addend4 { uvec4 addend_word4[]; };
+layout(set = 0, binding = 4, std430) buffer Total { uint total_word[]; };
+layout(set = 0, binding = 4, std430) buffer Total4 { uvec4 total_word4[]; };
 
 // Stores four results plus four of the addend, as far as they exist.
 void add_four(uint four, uint n, uvec4 bits) {
@@ -127,9 +91,7 @@ void finish(uint unit, uvec2 n, Eight result, Scale scale) {
     if (TO_SLOT) {
         Raw raw = encode_raw(OUT_WIRE, result, scale);
         store_raw(OUT_WIRE, out_slot, tail, unit, raw);
-        Eight sent = decode_raw(OUT_WIRE, raw);
-        note_error(sent, result);
-        result = sent;  // the owner keeps what the others will read
+        result = decode_raw(OUT_WIRE, raw);  // the owner keeps what the others will read
     }
     if (TO_ARRAY && (IS_WHOLE || n.x > 0u)) {
         store_elements(target_at, unit, n, result);
@@ -180,7 +142,6 @@ void main() {
             }
             finish_all(unit, unit + step, largest);
         }
-        report_errors(subgroupElect(), largest);
     }
 }
 #else
@@ -196,7 +157,6 @@ void main() {
         finish_all(unit, unit + PER_SCALE, largest);
         unit += PER_SCALE;
     } while (unit < (block + 1u) * ROUNDS);
-    report_errors(true, largest);
 }
 #endif
 #else
@@ -226,7 +186,6 @@ void main() {
         }
         if (inside) {
             finish(unit, n, result, scale_of(OUT_WIRE, largest));
-            report_errors(unit % LANES == 0u, largest);
         }
         base += gl_NumWorkGroups.x * GROUP;
     }

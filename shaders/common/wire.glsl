@@ -70,8 +70,8 @@ uint low_four(uint unit) {
 
 #ifdef TEXELS
 // lavapipe reads a texel of each lane in one go, and storage buffers word by word.
-layout(set = 0, binding = 4) uniform usamplerBuffer source_texels;
-layout(set = 0, binding = 5) uniform usamplerBuffer slot_texels;
+layout(set = 0, binding = 3) uniform usamplerBuffer source_texels;
+layout(set = 0, binding = 4) uniform usamplerBuffer slot_texels;
 
 // A subgroup does a block; each of its invocations has as many consecutive units.
 uint units_of_invocation() {

@@ -112,7 +112,7 @@ def test_null_hardware_is_hidden(radv: Path) -> None:
     environment.pop("VK_ADD_DRIVER_FILES", None)
     code = """
         import vkpar
-        from vkpar.vulkan import drivers
+        from vkpar.vulkan.machine import drivers
 
         (null,) = drivers.enumerate_devices(null_hardware=True)
         assert null.is_null_hardware and "NAVI21" in null.name, null
@@ -132,7 +132,7 @@ def test_others_are_listed_as_if_null_hardware_were_not_there(radv: Path) -> Non
         pytest.skip("needs the driver llvmpipe")
     code = """
         import json, vkpar
-        from vkpar.vulkan import drivers
+        from vkpar.vulkan.machine import drivers
 
         listed, every = vkpar.enumerate_devices(), drivers.enumerate_devices(null_hardware=True)
         assert [info.index for info in listed] == list(range(len(listed)))

@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 import vkpar
 from vkpar import env
 from vkpar.ops.call.call import Call
-from vkpar.ops.tiles import core_rates, cores
-from vkpar.ops.tiles.cores import KHR, Choice, Core
+from vkpar.ops.tiles import choice, core_rates, cores
+from vkpar.ops.tiles.choice import Choice
+from vkpar.ops.tiles.cores import KHR, Core
 from vkpar.vulkan.pipelines import shader
 
 products = importlib.import_module("vkpar.ops.matmul.dense")
@@ -49,7 +50,7 @@ def only(monkeypatch: pytest.MonkeyPatch, device: vkpar.Device, core: Core, dtyp
 
     forget(device)
     monkeypatch.setattr(products, "kernel_for", lambda device, m: "matmul_tiled")
-    monkeypatch.setattr(products.cores, "choose", choice)
+    monkeypatch.setattr(products.choice, "choose", choice)
 
 
 def exact(array: vkpar.Array) -> Floats:
@@ -208,7 +209,7 @@ def test_the_device_measures_its_kernels(device: vkpar.Device) -> None:
 def test_without_matrix_cores_nothing_changes(device: vkpar.Device) -> None:
     if device.info.features.matrix_features:
         pytest.skip(f"{device.name} has matrix cores")
-    assert cores.choose(device, "float16", 512, 512, 512, 1, 8, transpose_b=False) is None
+    assert choice.choose(device, "float16", 512, 512, 512, 1, 8, transpose_b=False) is None
 
 
 def test_features_can_be_left_off(reopen: Callable[..., vkpar.Device]) -> None:
@@ -240,7 +241,7 @@ def test_what_was_measured_says_how_long_a_product_takes(
 
     monkeypatch.setattr(Call, "dispatch", dispatch)
     monkeypatch.setattr(products, "kernel_for", lambda device, m: "matmul_tiled")
-    monkeypatch.setattr(products.cores, "choose", lambda *given, **_: Choice(cores.CORES[0], 1, 100, ns))
+    monkeypatch.setattr(products.choice, "choose", lambda *given, **_: Choice(cores.CORES[0], 1, 100, ns))
     vkpar.matmul(device.zeros((150, 100), "float16"), device.zeros((100, 300), "float16"))
     assert costs == [want]
     forget(device)
@@ -256,7 +257,7 @@ def test_how_a_product_is_dispatched(
     forget(device)
     sent = dispatches(monkeypatch)
     monkeypatch.setattr(products, "kernel_for", lambda device, m: instead)
-    monkeypatch.setattr(products.cores, "choose", lambda *given, **_: Choice(core, 2, 64))
+    monkeypatch.setattr(products.choice, "choose", lambda *given, **_: Choice(core, 2, 64))
     x, y = device.zeros((150, 100), "float16"), device.zeros((100, 300), "float16")
     vkpar.matmul(x, y, activation="relu" if follows else None)
     assert [name for name, *_ in sent] == [f"{KHR}_f16_t256", "matmul_finish"]
@@ -267,7 +268,7 @@ def test_how_a_product_is_dispatched(
     assert (told["tile_m"], told["tile_n"]) == core.tile
     assert told.items() >= core.tail(device.info, eights=False)._asdict().items()
     sent.clear()
-    monkeypatch.setattr(products.cores, "choose", lambda *given, **_: Choice(core, 1, 100))
+    monkeypatch.setattr(products.choice, "choose", lambda *given, **_: Choice(core, 1, 100))
     vkpar.matmul(x, y, activation="relu" if follows else None)
     assert [(each.name, each.bindings, each.groups) for each in sent] == [
         (KHR + ("_forms" if follows else "") + "_f16_t256", 5 if follows else 3, tiles)

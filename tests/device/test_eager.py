@@ -89,7 +89,7 @@ def test_synchronizing_at_any_time_changes_nothing(device: vkpar.Device) -> None
 SYNCHRONIZATION = """
 import sys
 sys.path.insert(0, sys.argv[1])
-from eager import OnDevice, OnHost, program, run
+from helpers.ops.eager import OnDevice, OnHost, program, run
 import vkpar
 from vkpar.vulkan.pipelines.kernel import Pipeline
 
@@ -416,7 +416,7 @@ def test_kernels_by_plan(device: vkpar.Device) -> None:
 
 
 def test_more_forms_than_are_kept(device: vkpar.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vkpar.plans._MOST", 8)
+    monkeypatch.setattr("vkpar.arrays.forms._MOST", 8)
     base = device.array(np.arange(1000, dtype=np.float32))
     for count in [*range(1, 40), *range(40, 1, -1)]:
         for _ in range(2):

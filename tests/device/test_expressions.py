@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 
 import vkpar
 from vkpar import InvalidUsageError, UnsupportedError
-from vkpar.ops.elementwise.expressions import parse, typed
+from vkpar.ops.elementwise.emit import typed
+from vkpar.ops.elementwise.expressions import parse
 from vkpar.ops.elementwise.front import _spirv
-from vkpar.ops.elementwise.kinds import FORMS, Kind
+from vkpar.ops.elementwise.kinds import FORMS, KernelTypes
 
 pytestmark = [pytest.mark.device, pytest.mark.sampled(6), pytest.mark.usefixtures("compiler")]
 DTYPES = ("float32", "float16", "bfloat16", "int32", "uint32")
@@ -366,7 +367,7 @@ def test_products_are_rounded_before_they_are_added(text: str) -> None:
     expression = parse(text)
     results = typed(expression, kinds).results
     for form in FORMS:
-        _, spirv = _spirv(expression, Kind(kinds, results), form)
+        _, spirv = _spirv(expression, KernelTypes(kinds, results), form)
         arithmetic, exact = set(), set()
         words, at = struct.unpack(f"<{len(spirv) // 4}I", spirv), 5
         while at < len(words):

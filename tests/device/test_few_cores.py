@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 import vkpar
 from vkpar.ops.tiles import cores, streamed
-from vkpar.ops.tiles.cores import Choice
+from vkpar.ops.tiles.choice import Choice
 
 products = importlib.import_module("vkpar.ops.matmul.dense")
 pytestmark = pytest.mark.device
@@ -50,7 +50,7 @@ def force(device: vkpar.Device, monkeypatch: pytest.MonkeyPatch) -> Iterator[For
         for name, value in (("_AHEAD", 0), ("_LEAST_AHEAD", 0), ("_LEAST_TURNS", 0), ("_WARPS", (*warps, 4, 8))):
             monkeypatch.setattr(streamed, name, value)
         monkeypatch.setattr(products, "kernel_for", lambda device, m: "matvec" if m <= 8 else "matmul_tiled")
-        monkeypatch.setattr(products.cores, "choose", choose)
+        monkeypatch.setattr(products.choice, "choose", choose)
         return taken
 
     yield begin

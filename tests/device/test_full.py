@@ -11,10 +11,9 @@ from helpers.vulkan.planning import forget
 from numpy.typing import NDArray
 
 import vkpar
-from vkpar.ops.elementwise import ways
+from vkpar.ops.elementwise import cpu, ways
 from vkpar.ops.elementwise.functions import SHIPPED
 from vkpar.ops.elementwise.kinds import GROUP
-from vkpar.ops.elementwise.ways import LONGEST_ROW
 
 pytestmark = pytest.mark.device
 
@@ -145,7 +144,7 @@ def test_which_drivers_take_them(device: vkpar.Device) -> None:
 
 def test_the_longest_row_that_float32_divides() -> None:
     """As the kernel finds an invocation's row and its place in that: by a quotient of float32."""
-    for units in (LONGEST_ROW // 4, LONGEST_ROW // 4 - 1, LONGEST_ROW // 16, 255, 1):
+    for units in (cpu.LONGEST_ROW // 4, cpu.LONGEST_ROW // 4 - 1, cpu.LONGEST_ROW // 16, 255, 1):
         unit = np.arange(max(units - 300, 0), units + GROUP - 1)
         middle = unit.astype(np.float32) + np.float32(0.5)
         np.testing.assert_array_equal((middle / np.float32(units)).astype(np.int64), unit // units)
@@ -156,14 +155,12 @@ def test_longer_rows_go_by_another_kernel(
 ) -> None:
     width, given = 1 << 12, []
     fold = ways.Dispatch._constants
-    monkeypatch.setattr(
-        ways.Dispatch, "_constants", lambda self, form, grid: given.append(form) or fold(self, form, grid)
-    )
+    monkeypatch.setattr(ways.Dispatch, "_constants", lambda self, grid: given.append(self._form) or fold(self, grid))
     x = values(rng, 2 * FULL, "float32").reshape(-1, 2 * width)
     a = device.array(x)
     forget(device)
     for longest in (width, width - 1):
-        monkeypatch.setattr(ways, "LONGEST_ROW", longest)
+        monkeypatch.setattr(cpu, "LONGEST_ROW", longest)
         np.testing.assert_array_equal((a[:, :width] + a[:, width:]).numpy(), x[:, :width] + x[:, width:])
         forget(device)
     assert given == ["rows" if device.info.tests_lanes else "tile", "tile"]
@@ -179,7 +176,7 @@ def test_rows_of_more_groups_than_a_device_starts_along_x(
     monkeypatch.setattr(
         ways.Dispatch,
         "_constants",
-        lambda self, form, grid: grids.append(grid) or constants(self, form, grid),
+        lambda self, grid: grids.append(grid) or constants(self, grid),
     )
     x = values(rng, 2 * FULL, "float32").reshape(64, -1)
     a, half = device.array(x), x.shape[1] // 2

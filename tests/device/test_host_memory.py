@@ -651,9 +651,9 @@ def test_forks(device: vkpar.Device) -> None:
 GIVEN_UP = """
     import gc, logging, sys, threading, time
     import vkpar
-    from parking import parked
-    from vkpar.vulkan import device as logical
-    logical._DRAIN_SECONDS = 0.2
+    from helpers.vulkan.parking import parked
+    from vkpar import timeouts
+    timeouts.DRAIN_SECONDS = 0.2
     logging.getLogger("vkpar").setLevel(logging.CRITICAL)
     device = vkpar.open_devices(sys.argv[1])[0]
     h = vkpar.host_array(1000, "int32", device)

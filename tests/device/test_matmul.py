@@ -31,7 +31,7 @@ def kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, devi
     forget(device)  # those of other kernels
     if request.param != "default":
         monkeypatch.setattr(module, "kernel_for", lambda device, m: request.param)
-        monkeypatch.setattr(module.cores, "choose", lambda *given, **_: None)
+        monkeypatch.setattr(module.choice, "choose", lambda *given, **_: None)
     yield str(request.param)
     forget(device)
 
@@ -269,7 +269,7 @@ def test_big_tiles(
 ) -> None:
     forget(device)
     monkeypatch.setattr(module, "kernel_for", lambda device, m: "matmul_tiled")
-    monkeypatch.setattr(module.cores, "choose", lambda *given, **_: None)
+    monkeypatch.setattr(module.choice, "choose", lambda *given, **_: None)
     monkeypatch.setattr(module.occupancy, "tiled", lambda m, n, k, *_: occupancy.Cut((2, 2), 1, k))
     a, b = integers(rng, 140, 36), integers(rng, 36, 260)
     np.testing.assert_array_equal(multiply(device, a, b, transpose_b).numpy(), a @ b)

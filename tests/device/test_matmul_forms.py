@@ -43,7 +43,7 @@ def force(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
         products, "kernel_for", lambda device, m: kernel if kernel != "matvec" or m <= 8 else "matmul_tiled"
     )
 
-    monkeypatch.setattr(products.cores, "choose", lambda *given, **_: None)
+    monkeypatch.setattr(products.choice, "choose", lambda *given, **_: None)
 
     def cut(k: int, most: int) -> occupancy.Cut:
         parts = -(-k // 16) if split and k > 16 else 1
@@ -365,7 +365,7 @@ def test_more_products_than_work_groups_in_z(
     import dataclasses
 
     limits = dataclasses.replace(device.info.limits, max_workgroup_count=(65535, 65535, 3))
-    monkeypatch.setattr(device, "info", dataclasses.replace(device.info, limits=limits))
+    monkeypatch.setitem(vars(device), "info", dataclasses.replace(device.info, limits=limits))
     a, b = integers(rng, 8, 3, 20), integers(rng, 8, 20, 6)
     np.testing.assert_array_equal(vkpar.matmul(device.array(a), device.array(b)).numpy(), a @ b)
 

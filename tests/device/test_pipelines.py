@@ -12,7 +12,7 @@ import pytest
 
 import vkpar
 from vkpar.vulkan import api
-from vkpar.vulkan.pipelines import kernel, shader
+from vkpar.vulkan.pipelines import interface, kernel, shader
 from vkpar.vulkan.pipelines.kernel import PipelineCache
 
 pytestmark = pytest.mark.device
@@ -64,6 +64,33 @@ def test_constants_of_a_device_are_those_of_own_kernels(device: vkpar.Device, mo
     with closing(PipelineCache(device.logical.handle, device.logical.gate)) as cache:
         cache.shipped("add_f32_f32", 3, 24)
     assert given[3:] == [None]
+
+
+def test_kernels_of_the_package_are_not_read(device: vkpar.Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The manifest says what they declare; a user's module is read once."""
+    read: list[bytes] = []
+    reader = interface._Reader
+
+    def noting(spirv: bytes) -> Any:
+        read.append(spirv)
+        return reader(spirv)
+
+    interface.reflect.cache_clear()
+    monkeypatch.setattr(interface, "_Reader", noting)
+    with vkpar.Device(device.info) as fresh:
+        ones = fresh.ones((8, 8))
+        result = vkpar.softmax(ones @ ones + ones, axis=0).sum(1)
+        with vkpar.Communicator([device, fresh], deterministic=True) as comm:
+            comm.all_reduce([None, result], out=[device.empty(8), result]).wait()
+        assert (result.numpy() == 1).all()
+        assert not read
+        text = "#version 450\nlayout(local_size_x = 1) in; layout(binding = 0) buffer A { float a[]; }; "
+        text += "void main() { a[0] = 3.0; }"
+        for _ in range(2):
+            with vkpar.Kernel(fresh, text) as made:
+                made(1, result)
+        assert len(read) == 1
+        assert result.numpy()[0] == 3
 
 
 def test_a_pipeline_that_fails_leaves_nothing(cache: PipelineCache, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,7 @@ from helpers.process.children import check_child
 from helpers.vulkan.pumping import SLOT, Stand, bytes_at, stand, until
 
 import vkpar
+from vkpar import timeouts
 from vkpar.errors import DeviceLostError, OutOfMemoryError, VulkanError
 from vkpar.vulkan.pump import native, ports
 from vkpar.vulkan.pump.ports import Batch
@@ -298,6 +299,24 @@ def test_a_driver_that_takes_long_to_signal_holds_up_nobody_else(devices: list[v
         assert s.group.stats().pending == 0
         assert made == [1, 2]
         s.finish()
+
+
+def test_threads_wait_in_slices(devices: list[vkpar.Device], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The helper's threads take the length that Python's waits have: see vkpar/timeouts.py."""
+    assert native.SLICE_NS == timeouts.SLICE_NS
+    monkeypatch.setattr(native, "SLICE_NS", 7_000_000)
+    lengths = []
+    real = devices[0].logical.compute._handles().wait
+
+    def wait(device: Any, info: Any, timeout_ns: int) -> int:
+        lengths.append(timeout_ns)
+        return int(real(device, info, timeout_ns))
+
+    with stand(devices, fakes={0: {"wait": wait}}) as s:
+        s.enqueue([s.batch(0, {}, {0: 7}, gated=True), s.batch(1, {0: 7}, {})])
+        until(lambda: len(lengths) > 1)  # none was long enough
+        s.check()
+    assert max(lengths) <= 7_000_000  # less where the thread looked now and then before
 
 
 def test_no_enqueue_slips_past_an_abort(devices: list[vkpar.Device]) -> None:

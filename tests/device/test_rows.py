@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 import vkpar
 from vkpar.testing import U, additions
 
-rows_module = importlib.import_module("vkpar.ops.rows.rows")
+cpu, rows_module = (importlib.import_module(f"vkpar.ops.{name}") for name in ("reduce.cpu", "rows.rows"))
 pytestmark = [pytest.mark.device, pytest.mark.sampled(12)]
 
 F64 = NDArray[np.float64]
@@ -510,13 +510,13 @@ def test_rows_about_as_long_as_are_kept(either: vkpar.Device, rng: np.random.Gen
 def test_turns_of_loops(either: vkpar.Device, length: int) -> None:
     """An invocation stays below 65,535 turns of all its loops where drivers stop there, reading a row three times."""
     layout = rows_module.layout_of(either, length)
-    if rows_module.on_cpu(either) and layout.group * 65_536 < length:
+    if cpu.on_cpu(either) and layout.group * 65_536 < length:
         a = vkpar.Array(either.zeros(1).storage, 0, (1, length), either.zeros(1).dtype)
         with pytest.raises(vkpar.UnsupportedError, match="a row has"):
             rows_module.check_length("softmax", a)
         return
     turns = -(-length // (4 * layout.lanes))
-    if rows_module.on_cpu(either):
+    if cpu.on_cpu(either):
         assert 3 * turns + 3 * layout.lanes.bit_length() < 60_000
     assert turns <= layout.keep or not layout.kept
     assert layout.group % layout.lanes == 0

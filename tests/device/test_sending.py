@@ -148,12 +148,32 @@ def test_operations_come_after_what_is_sent_to_the_devices_other_queue(devices: 
 
 @pytest.mark.parametrize("freed", [(0, 1), (1, 0)])
 def test_queues_may_be_freed_in_any_order(devices: list[vkpar.Device], freed: tuple[int, int]) -> None:
-    """After a program of which one rank's batches all went ahead, and another's did not."""
-    with stand(devices) as s:
+    """After a program of which one rank's batches all went ahead, and another's did not; an abort asks them no more."""
+    asked: list[int] = []
+    real = [device.logical.compute._handles().counter for device in devices]
+
+    def noting(rank: int) -> Callable[..., int]:
+        return lambda *given: asked.append(rank) or int(real[rank](*given))
+
+    with stand(devices, fakes={rank: {"counter": noting(rank)} for rank in range(3)}) as s:
         s.enqueue([s.batch(0, {}, {}), *(s.batch(1, {}, {}) for _ in range(20))])
         until(lambda: s.reached(1) == 20)
         for rank in freed:
             s.ports[rank].close()
+        asked.clear()
+        s.group.abort()
+        assert asked == [2]
+
+
+def test_an_abort_after_the_end_asks_no_queue(devices: list[vkpar.Device]) -> None:
+    """They may be gone by then."""
+    with stand(devices) as s:
+        s.enqueue(many(s))
+        s.finish()
+        s.group.stop()
+        for port in s.ports:
+            port.close()
+        s.group.abort()
 
 
 @pytest.mark.parametrize("end", ["again", "close", "free"])

@@ -60,3 +60,22 @@ def test_closed_and_missing_operands(device: vkpar.Device) -> None:
         vkpar.exp(a, out=out)
     with pytest.raises(vkpar.InvalidUsageError, match="at least one array"):
         vkpar.elementwise("y = 2.0")()
+
+
+def test_results_that_go_another_way_are_kept(device: vkpar.Device) -> None:
+    """Halves that begin inside a word, operands and results of other than C order: one recipe each."""
+    x = np.arange(24, dtype=np.float16).reshape(4, 6)
+    a, square = device.array(x), device.array(np.arange(36, dtype=np.float32).reshape(6, 6))
+    odd, turned = device.zeros(25, "float16")[1:].reshape(4, 6), device.zeros((6, 6), "float16").transpose()
+    calls = {
+        "add": (lambda: vkpar.add(a, a, out=odd), odd, x + x),
+        "cast": (lambda: vkpar.cast(square.transpose(), "float16", out=turned), turned, square.numpy().T),
+    }
+    for name, (call, out, expected) in calls.items():
+        before = set(device.plans.recipes)
+        for _ in range(3):
+            out.fill(-1.0)
+            call()
+            np.testing.assert_array_equal(out.numpy(), expected)
+        made = set(device.plans.recipes) - before
+        assert [key[0] for key in made if key[0] == name] == [name]

@@ -22,9 +22,9 @@ CHILD = """
 import sys
 sys.path.insert(0, sys.argv[1])
 import numpy as np
-import selection
+from helpers.ops import selection
 import vkpar
-from planning import forget
+from helpers.vulkan.planning import forget
 
 ranks = vkpar.open_devices("llvmpipe*2")
 rng = np.random.default_rng(1)

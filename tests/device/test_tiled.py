@@ -41,7 +41,7 @@ def force(device: vkpar.Device, monkeypatch: pytest.MonkeyPatch) -> Iterator[For
 
         forget(device)
         monkeypatch.setattr(products, "kernel_for", lambda device, m: tiled.KERNEL)
-        monkeypatch.setattr(products.cores, "choose", lambda *given, **_: None)
+        monkeypatch.setattr(products.choice, "choose", lambda *given, **_: None)
         monkeypatch.setattr(products.tiled, "sums_of", lambda info: sums)
         monkeypatch.setattr(products.occupancy, "tiled", cut)
 

@@ -396,6 +396,8 @@ def test_axes_are_whole_numbers_numpys_too(device: vkpar.Device) -> None:
     x = whole(4, 6)
     a, indices = device.array(x), device.array([2, 0])
     calls: list[tuple[str, Any]] = [
+        ("softmax", lambda axis: vkpar.softmax(a, axis)),
+        ("log_softmax", lambda axis: vkpar.log_softmax(a, axis)),
         ("take", lambda axis: vkpar.take(a, indices, axis)),
         ("concatenate", lambda axis: vkpar.concatenate([a, a], axis)),
         ("stack", lambda axis: vkpar.stack([a, a], axis)),

@@ -103,7 +103,7 @@ def test_a_missing_layer_says_what_to_install() -> None:
     done = run_child(
         """
         import vkpar
-        from vkpar.vulkan import instance
+        from vkpar.vulkan.machine import instance
         instance._VALIDATION_LAYER = "VK_LAYER_that_nobody_has"
         try:
             vkpar.enumerate_devices()
@@ -126,7 +126,7 @@ def test_off_by_default() -> None:
     check_child(
         """
         import vkpar
-        from vkpar.vulkan import instance
+        from vkpar.vulkan.machine import instance
         vkpar.enumerate_devices()
         assert not instance.get().validating
         """
@@ -147,7 +147,7 @@ def test_gpu_watches_every_access_of_kernels(device: vkpar.Device, compiler: Non
     code = f"""
         import struct, sys
         import vkpar
-        from vkpar.vulkan import instance
+        from vkpar.vulkan.machine import instance
 
         device = vkpar.open_devices(sys.argv[1])[0]
         print("watching" if instance.watching() else "not watching")
@@ -181,7 +181,7 @@ def test_gpu_says_so_where_the_layer_cannot_watch() -> None:
     done = run_child(
         """
         import vkpar
-        from vkpar.vulkan import instance
+        from vkpar.vulkan.machine import instance
         instance._GPU_EXTENSION = "VK_EXT_that_nobody_has"
         vkpar.enumerate_devices()
         print(instance.watching(), instance.validating())

@@ -33,6 +33,7 @@ from hypothesis import strategies as st
 
 import vkpar
 from vkpar import dtypes
+from vkpar.abi.formats import WIRES
 from vkpar.comm import wires
 from vkpar.comm.record.kernels import ReduceSpec
 from vkpar.comm.schedule.algorithms.table import TABLE
@@ -71,15 +72,12 @@ class Kernels:
     processor: str
     op: str = "sum"
     sums_travel: bool = False
-    measure: bool = False
     slots: vkpar.Array = field(init=False)
-    report: vkpar.Array = field(init=False)
 
     def __post_init__(self) -> None:
         algorithm = TABLE["ring" if self.sums_travel else "two_shot"]
         self.plan = wires.plan(dtypes.resolve(self.dtype), self.form or "f16", algorithm, self.op)
         self.slots = self.device.array(np.full(SLOT * (MOST_SOURCES + 2), PATTERN, np.uint8))
-        self.report = self.device.zeros(2, "uint32")
         if self.processor == "texel" and wires.processor(self.device.logical.info) != "texel":
             self.processor = "cpu"
 
@@ -101,14 +99,14 @@ class Kernels:
         code = wires.OPS[self.op] if several else 0
         order = wires.order(dtypes.resolve(self.dtype))
         flags = (own is not None, target is not None, out is not None)
-        constants = (len(sources), *flags, code, average, order, self.measure, own_at)
+        constants = (len(sources), *flags, code, average, order, own_at)
         spec = ReduceSpec(self.plan, self.op, divisor=contributors)
         push = struct.pack("<6I", 0, 0, self.plan.tail_at(SLOT) // 16, _at(out), *spec.factor_words)
         push += struct.pack(f"<{MOST_SOURCES}I", *(_at(slot) for slot in sources), *[0] * (MOST_SOURCES - len(sources)))
         last = self.plan.final if final else self.plan.contribution
         name = f"wire_reduce_{self.processor}_{self.plan.element}_{self.plan.contribution.name}_{last.name}"
         source = self.slots if own is None else self.device.array(own, self.dtype)
-        ending = wires.variant(code, self.measure, average and self.plan.moves)
+        ending = wires.variant(code, average and self.plan.moves)
         self._dispatch(name, ending, count, source, target, push, constants)
 
     def forward(self, count: int, slot: int, target: vkpar.Array | None, out: int | None = None) -> None:
@@ -128,7 +126,7 @@ class Kernels:
         constants: Sequence[int],
     ) -> None:
         whole = count // BLOCK
-        bound = [source, self.slots if target is None else target, self.slots, self.report]
+        bound = [source, self.slots if target is None else target, self.slots]
         for part, first, blocks, end in (
             ("whole", 0, whole, whole * BLOCK),
             ("tail", whole, -(-count // BLOCK), count),
@@ -193,12 +191,12 @@ def _at(slot: int | None) -> int:
 
 
 def _decoded(payload: Numbers, tail: Numbers, form: wires.Format, dtype: str) -> Numbers:
-    """Return what a slot's bytes stand for, as docs/algorithms.md describes them."""
+    """Return what a slot's bytes stand for, as docs/wires.md describes them."""
     if form is wires.WORD:
         return payload.view(dtype if dtype in INTEGERS else np.float32)
     if form is wires.BHALF:
         return from_dtype(payload.view(vkpar.bfloat16.numpy), "bfloat16")
-    if form is wires.Q8:
+    if form is WIRES["q8"].format:
         codes, scales = payload.view(np.int8).astype(np.int32), tail.view(np.float32).repeat(32)
         special = np.select([codes == -128, codes == 127, codes == -127], [np.nan, np.inf, -np.inf])
         values = np.clip(codes, -126, 126).astype(np.float32) * scales
@@ -461,52 +459,3 @@ def test_relative_errors_of_any_size(
     kernels = Kernels(device, "float32", wire, "cpu")
     kernels.reduce(1000, own=values, out=0)
     assert np.all(np.abs(kernels.held(0, 1000).astype(np.float64) - values) <= relative * values.astype(np.float64))
-
-
-# ---- measuring ----
-
-
-@pytest.mark.parametrize("processor", PROCESSORS)
-@pytest.mark.parametrize("form", FORMATS, ids=str)
-def test_the_largest_error_is_measured(
-    device: vkpar.Device, rng: np.random.Generator, form: tuple[str, str | None], processor: str
-) -> None:
-    kernels = Kernels(device, *form, processor, measure=True)
-    worst = np.float32(0)
-    for count in (2 * BLOCK, 700):
-        parts = values_of(rng, form[0], count, 2, "sum")
-        kernels.measure = False
-        kernels.reduce(count, own=parts[0], out=0, final=False)
-        before = kernels.report.numpy()
-        kernels.measure = True
-        kernels.reduce(count, own=parts[1], sources=[0], out=1)
-        kernels.reduce(count, own=parts[1], sources=[0], target=kernels.target(count))
-        first, second = (from_dtype(part, form[0]) for part in parts)
-        total = through(first, kernels.plan.contribution) + second
-        if form[0] not in INTEGERS:
-            worst = max(worst, np.max(np.abs(total - through(total, kernels.plan.final))))
-        assert kernels.report.numpy()[0] == worst.view(np.uint32) >= before[0]
-    assert (worst == 0) == (kernels.plan.final is wires.WORD)
-
-
-@pytest.mark.parametrize("processor", PROCESSORS)
-def test_errors_that_are_not_finite_do_not_count(device: vkpar.Device, processor: str) -> None:
-    kernels = Kernels(device, "float32", "bf16", processor, measure=True)
-    kernels.reduce(4, own=np.array([np.inf, np.nan, 3.4e38, 1.0 + 2.0**-9], np.float32), out=0)
-    assert np.array_equal(kernels.held(0, 4), np.array([np.inf, np.nan, np.inf, 1], np.float32), equal_nan=True)
-    assert kernels.report.numpy().view(np.float32)[0] == np.float32(2.0**-9)
-
-
-@pytest.mark.parametrize("processor", PROCESSORS)
-def test_blocks_that_plain_halves_would_not_hold(device: vkpar.Device, processor: str) -> None:
-    below = np.nextafter(np.float32(2.0**-14), np.float32(0))
-    kinds = [(65519, 0), (65520, 1), (2.0**-14, 0), (below, 1), (0, 0), (1e30, 1), (1e-30, 1), (np.inf, 0)]
-    values = np.zeros((len(kinds), BLOCK), np.float32)
-    values[np.arange(len(kinds)), np.arange(len(kinds)) * 30] = [-kind[0] for kind in kinds]
-    values[-1, 3] = 1
-    want = sum(kind[1] for kind in kinds)
-    for wire, times in (("f16", want), ("q8", 0), ("f32", 0)):
-        kernels = Kernels(device, "float32", wire, processor, measure=True)
-        for turn in (1, 2):
-            kernels.reduce(values.size - 100, own=values.reshape(-1)[: values.size - 100], out=0)
-            assert kernels.report.numpy()[1] == turn * times

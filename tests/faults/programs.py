@@ -14,7 +14,8 @@ import numpy as np
 
 import vkpar
 from vkpar.parallel.models import Generation, Llama, tiny
-from vkpar.parallel.models.placement import place
+from vkpar.parallel.plan.placing import place
+from vkpar.parallel.plan.spec import spec_of
 from vkpar.vulkan import api
 from vkpar.vulkan.machine import instance
 
@@ -153,7 +154,7 @@ def _weights() -> dict[str, Any]:
 def decoder(devices: Devices) -> Results:
     """A small decoder, split by tensors over two ranks: a prompt and captured steps."""
     with vkpar.Communicator(devices, timeout=_TIMEOUT, wire="f32") as comm:
-        placement = place("tensor", _SMALL, [Fraction(1)] * len(devices))
+        placement = place(spec_of(_SMALL), "tensor", [Fraction(1)] * len(devices))
         with Llama(_SMALL, _weights(), comm, placement, context=32, cache_dtype="float32") as model:
             return list(Generation(model, (1, 5, 9), 4))
 

@@ -18,7 +18,8 @@ from helpers.ops import reducing
 import vkpar
 from vkpar.parallel import ColumnParallelLinear, ParallelMLP, RMSNorm, RowParallelLinear, Split
 from vkpar.parallel.models import Generation, Llama, open_model, tiny
-from vkpar.parallel.models.placement import place
+from vkpar.parallel.plan.placing import place
+from vkpar.parallel.plan.spec import spec_of
 from vkpar.testing import gamma
 
 quantized_products = importlib.import_module("vkpar.ops.matmul.few")
@@ -48,7 +49,9 @@ def gpu_like(
 
 def operations(comm: vkpar.Communicator, layers: int) -> int:
     config = replace(SMALL, layers=layers)
-    with Llama(config, tiny.weights(config), comm, place("single", config, [Fraction(1)]), context=64) as model:
+    with Llama(
+        config, tiny.weights(config), comm, place(spec_of(config), "single", [Fraction(1)]), context=64
+    ) as model:
         model.warm_up()
         return int(model.stats().operations)
 
@@ -70,7 +73,7 @@ def test_logits_and_tokens(gpu_like: vkpar.Communicator, name: str, mode: str) -
     added = reference.greedy(config, weights, PROMPT, STEPS)
     value, bound = reference.bounded(config, weights, [*PROMPT, *added], ranks=ranks, wire="f32")
     assert reference.surest(value[len(PROMPT) - 1 :], bound[len(PROMPT) - 1 :]) > 2, "no device could choose otherwise"
-    placement = place(mode, config, [Fraction(1)] * ranks)
+    placement = place(spec_of(config), mode, [Fraction(1)] * ranks)
     with Llama(config, weights, gpu_like, placement, context=64, cache_dtype="float32") as model:
         logits = model.prefill(PROMPT, logits=True)
         assert logits is not None

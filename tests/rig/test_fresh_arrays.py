@@ -20,6 +20,7 @@ from helpers.vulkan.parking import parked
 
 import vkpar
 from vkpar.comm.engine import cache
+from vkpar.comm.plan import choose
 from vkpar.comm.requests import calls
 from vkpar.vulkan.pump.native import CProgram
 
@@ -182,6 +183,58 @@ def test_blocks_that_go_take_their_programs_along(rigs: Rigs, letters: str) -> N
             comm.barrier().wait()
             comm.all_reduce(on(devices, values)).wait()
             assert not any(entry.is_gone() for entry in comm._engine.cache.entries.values())
+    for device in devices:
+        device.close()
+
+
+# ---- what is decided once ----
+
+
+@pytest.mark.parametrize("letters", RIGS)
+@pytest.mark.parametrize("name", ["all_reduce", "reduce_scatter", "all_gather"])
+def test_a_form_is_checked_and_chosen_once(rig: Open, monkeypatch: pytest.MonkeyPatch, letters: str, name: str) -> None:
+    """Programs over other slots, and over other memory, are written from what the first call decided."""
+    comm, count = rig(letters, algorithm="ring"), 3000
+    n = comm.nranks
+    checked, chosen = Mock(wraps=calls.check), Mock(wraps=choose.choose)
+    monkeypatch.setattr(calls, "check", checked)
+    monkeypatch.setattr(choose, "choose", chosen)
+    for seed in range(3):
+        values = whole(count, "float32", seed, n)
+        arrays = on(comm.devices, values)
+        out = [device.zeros(count * (n if name == "all_gather" else 1)) for device in comm.devices]
+        for _ in range(3):
+            if name == "all_reduce":
+                comm.all_reduce(arrays, out=out).wait()
+                check_sum(out, values)
+            elif name == "reduce_scatter":
+                parts = [array[: count // n] for array in out]
+                comm.reduce_scatter(arrays, out=parts).wait()
+                np.testing.assert_array_equal(np.concatenate([part.numpy() for part in parts]), np.add.reduce(values))
+            else:
+                comm.all_gather(arrays, out=out).wait()
+                for array in out:
+                    np.testing.assert_array_equal(array.numpy(), np.concatenate(values))
+    assert checked.call_count == 1
+    assert chosen.call_count == int(name != "all_gather")
+
+
+def test_arrays_beyond_one_binding_are_asked_again(rigs: Rigs, settings_override: Callable[..., None]) -> None:
+    """What a form keeps of memory are numbers; where these do not do, a call of it is checked for its other turn."""
+    settings_override(max_binding=1 << 20, staging_bytes=1 << 19)
+    devices = fresh_devices(rigs, "LL")
+    with vkpar.Communicator(devices, deterministic=True) as comm:
+        for seed in range(2):
+            values = whole(700_000, "float32", seed, 2)
+            arrays, out = on(devices, values), [device.zeros(700_000) for device in devices]
+            for _ in range(3):
+                comm.all_reduce(arrays, out=out).wait()
+                check_sum(out, values)
+        before = [device.memory().arrays for device in devices]
+        del arrays, out
+        for device, held_before in zip(devices, before, strict=True):
+            device.synchronize()
+            assert device.memory().arrays <= held_before - 2 * 700_000 * 4
     for device in devices:
         device.close()
 

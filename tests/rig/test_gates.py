@@ -252,7 +252,7 @@ def test_a_process_ends_while_daemon_threads_go_on(device: vkpar.Device, deed: s
 @pytest.mark.usefixtures("compiler")
 def test_eight_threads_use_close_and_reopen_everything(device: vkpar.Device) -> None:
     """A process of its own, because what is wrong here crashes it."""
-    program = (Path(__file__).parents[1] / "storm.py").read_text()
+    program = (Path(__file__).parents[1] / "helpers" / "process" / "storm.py").read_text()
     never = check_child(
         program, str(device.info.index), str(SECONDS), "1", timeout=SECONDS + 200, environment=child_environment()
     )

@@ -102,7 +102,7 @@ def test_mapped_transports(rig: Open, letters: str, transport: Any) -> None:
         run(comm, seed)
 
 
-@pytest.mark.parametrize("debug", ["barriers", "alignment", "memory", "slots", "wire"])
+@pytest.mark.parametrize("debug", ["barriers", "alignment", "memory", "slots"])
 def test_the_checks_change_nothing(rigs: Rigs, debug: str) -> None:
     with env.override(debug=debug):
         devices = fresh_devices(rigs, "LS")
@@ -161,7 +161,7 @@ def test_sums_of_every_size(rig: Open, rng: np.random.Generator, letters: str, c
 SYNCHRONIZATION = """
 import sys
 sys.path.insert(0, sys.argv[1])
-from graphs import Machine, check, program
+from helpers.graph.graphs import Machine, check, program
 import vkpar
 # Kernels of sums bind slots and arrays as a whole, one for each segment, which the layer takes for hazards.
 KINDS = ("across", "to", "projection", "projection", "spread", "gather", "exchange", "barrier")

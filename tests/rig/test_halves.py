@@ -16,7 +16,8 @@ import pytest
 import vkpar
 from vkpar import InvalidUsageError
 from vkpar.parallel.models import Llama, prompts, tiny, two_halves
-from vkpar.parallel.models.placement import place
+from vkpar.parallel.plan.placing import place
+from vkpar.parallel.plan.spec import spec_of
 
 pytestmark = pytest.mark.rig
 Rig = Callable[..., vkpar.Communicator]
@@ -32,7 +33,7 @@ def weights() -> dict[str, Any]:
 
 @contextmanager
 def model_of(comm: vkpar.Communicator, mode: str = "tensor", **options: Any) -> Iterator[Llama]:
-    placement = place(mode, SMALL, options.pop("ratios", [Fraction(1)] * comm.nranks))
+    placement = place(spec_of(SMALL), mode, options.pop("ratios", [Fraction(1)] * comm.nranks))
     with Llama(SMALL, weights(), comm, placement, **{"context": 64, "cache_dtype": "float32", **options}) as model:
         model.halves = True
         yield model

@@ -102,7 +102,7 @@ def test_an_interrupt_of_a_wait_on_stuck_work() -> None:
     import numpy as np
     import vkpar
     sys.path.insert(0, sys.argv[2])
-    from parking import parked
+    from helpers.vulkan.parking import parked
     devices = vkpar.open_devices("llvmpipe*2")
     with vkpar.Communicator(devices) as comm, parked(devices[0]):
         work = comm.all_reduce([device.zeros(100) for device in devices])
@@ -219,7 +219,7 @@ import numpy as np
 import vkpar
 from vkpar.comm.record.program import Program
 sys.path.insert(0, sys.argv[1])
-from parking import parked
+from helpers.vulkan.parking import parked
 
 devices = vkpar.open_devices("llvmpipe*2")
 comm = vkpar.Communicator(devices, algorithm="ring")

@@ -75,7 +75,7 @@ def test_opening_and_closing_leaves_nothing() -> None:
     check(
         f"""
         sys.path.insert(0, {str(Path(__file__).parents[1])!r})
-        from handles import held
+        from helpers.vulkan.handles import held
         devices = rig()
         arrays = ones(devices)
 
@@ -368,10 +368,10 @@ def test_the_watchdog_lets_slow_work_go_on(rigs: Rigs) -> None:
 
 
 CLOSE_WHILE_STUCK = """
-    import vkpar.comm.engine.closing as module
+    from vkpar import timeouts
     sys.path.insert(0, sys.argv[2])
-    from parking import parked
-    module._PATIENCE = 0.3
+    from helpers.vulkan.parking import parked
+    timeouts.CLOSE_SECONDS = 0.3
     devices = rig()
     comm = vkpar.Communicator(devices, timeout=0.3)
     arrays = ones(devices)
@@ -384,7 +384,7 @@ CLOSE_WHILE_STUCK = """
         except vkpar.CommunicatorError as error:
             assert "stood still" in str(error), error
         assert comm.closed and time.monotonic() - start < 10
-    from vkpar.vulkan import instance
+    from vkpar.vulkan.machine import instance
     instance.raise_messages()
     for device in devices:
         try:
@@ -416,9 +416,9 @@ def test_closing_with_a_long_backlog() -> None:
     check(
         """
         import logging
-        import vkpar.comm.engine.closing as module
+        from vkpar.comm.engine.closing import Closer
         logging.getLogger("vkpar").setLevel(logging.CRITICAL)
-        module._DRAIN_SECONDS = 0.05
+        Closer._patience = 0.05  # less than a timeout may be
         devices = rig()
         comm = vkpar.Communicator(devices, algorithm="two_shot")
         arrays = [device.zeros(200_000) for device in devices]

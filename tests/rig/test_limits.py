@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import threading
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
@@ -123,9 +124,14 @@ def test_without_address_space(device: vkpar.Device) -> None:
     assert found == ["communicator", "copy", "host"]
 
 
+def live() -> dict[str, int]:
+    """Return how many handles there are, by kind, but for pipelines, which stay with a device."""
+    return {kind: count for kind, count in api.load().live().items() if kind != "Pipeline"}
+
+
 def test_without_threads(device: vkpar.Device, monkeypatch: pytest.MonkeyPatch) -> None:
     devices = vkpar.open_devices(f"{device.info.index}*2")
-    before = api.load().live()
+    before = live()
 
     def start(thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
@@ -149,7 +155,7 @@ def test_without_threads(device: vkpar.Device, monkeypatch: pytest.MonkeyPatch) 
             pytest.raises(vkpar.OutOfMemoryError, match="nothing left for a thread of the event loop's executor"),
         ):
             loop.run_until_complete(wait())
-    assert {kind: number for kind, number in api.load().live().items() if kind != "Pipeline"} == before
+    assert live() == before
     with vkpar.Communicator(devices) as comm:
         comm.barrier().wait()
     for each in devices:
@@ -172,22 +178,37 @@ def faults(monkeypatch: pytest.MonkeyPatch) -> Faults:
     return Faults(monkeypatch)
 
 
+def failures_of(close: Callable[[], None]) -> list[vkpar.CommunicatorError]:
+    """Return what a close tells, after it has closed all."""
+    try:
+        close()
+    except vkpar.CommunicatorError as error:
+        return [error]
+    return []
+
+
 @pytest.mark.parametrize("number", [1, 4])
 @pytest.mark.parametrize("what", MAKERS)
 def test_a_close_goes_on_where_a_wait_fails(device: vkpar.Device, faults: Faults, what: str, number: int) -> None:
-    before = {kind: count for kind, count in api.load().live().items() if kind != "Pipeline"}
+    """Where the wait of a bridge between ranks fails, so does the collective: the close says that, at its end."""
+    before = live()
     devices = vkpar.open_devices(f"{device.info.index}*2")
     made = MAKERS[what](devices)
     faults.left = number
-    made.close()
+    told = failures_of(made.close)
     assert made.closed
     faults.left = 0
     made.close()
     for each in devices:
-        each.close()
+        told += failures_of(each.close)
         assert each._logical.done
         assert not each._logical.quarantined
-    assert {kind: count for kind, count in api.load().live().items() if kind != "Pipeline"} == before
+        each.close()
+    assert live() == before
+    if what == "communicator":
+        assert len(told) == made._engine.health.failed
+    assert len(told) <= (what in ("communicator", "shared_graph"))
+    assert all(isinstance(error.__cause__, vkpar.OutOfMemoryError) for error in told)
 
 
 NO_LOOK = """
@@ -195,12 +216,11 @@ import importlib, logging, sys, time
 sys.path.insert(0, sys.argv[2])
 import pytest
 import vkpar
-from closing import MAKERS, Faults
+from vkpar import timeouts
+from helpers.process.closing import MAKERS, Faults
 
 logging.basicConfig(stream=sys.stdout, format="%(message)s")
-for name, value in (("vkpar.vulkan.device", "_DRAIN_SECONDS"), ("vkpar.graph.local", "_DRAIN_SECONDS"),
-                    ("vkpar.comm.engine.closing", "_PATIENCE")):
-    setattr(importlib.import_module(name), value, 0.3)
+timeouts.DRAIN_SECONDS = timeouts.CLOSE_SECONDS = 0.3
 patch = pytest.MonkeyPatch()
 faults = Faults(patch)
 devices = vkpar.open_devices(sys.argv[1] + "*2")

@@ -28,8 +28,8 @@ from vkpar.parallel import spec_of
 from vkpar.parallel.models import Generation, Llama, Sampling, llama, naming, open_model, tiny
 from vkpar.parallel.models.config import Config
 from vkpar.parallel.models.generating import room_for
-from vkpar.parallel.models.placement import place
-from vkpar.parallel.plan import placing
+from vkpar.parallel.plan import footprint
+from vkpar.parallel.plan.placing import place
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "generate.py"
 Rig = Callable[..., vkpar.Communicator]
@@ -85,7 +85,7 @@ def expected(name: str, ranks: int, wire: str) -> tuple[reference.F64, reference
 @contextmanager
 def model_of(comm: vkpar.Communicator, name: str, mode: str, ratios: Sequence[int], **options: Any) -> Iterator[Llama]:
     config = CONFIGS[name]
-    placement = place(mode, config, [Fraction(ratio) for ratio in ratios])
+    placement = place(spec_of(config), mode, [Fraction(ratio) for ratio in ratios])
     settings = {"context": 64, "cache_dtype": "float32", **options}
     with Llama(config, weights_of(name), comm, placement, **settings) as model:
         yield model
@@ -232,7 +232,7 @@ def test_likeliest_tokens_of_nan_are_an_error(rig: Rig) -> None:
         weights = dict(weights_of("llama"))
         weights[name] = weights[name].copy()
         weights[name][rows] = np.nan
-        with Llama(SMALL, weights, rig("L"), place("single", SMALL, [Fraction(1)]), context=64) as model:
+        with Llama(SMALL, weights, rig("L"), place(spec_of(SMALL), "single", [Fraction(1)]), context=64) as model:
             generation = Generation(model, PROMPT, STEPS)
             with pytest.raises(InvalidUsageError, match="not finite"):
                 list(generation)
@@ -316,7 +316,7 @@ def test_a_plan_of_a_mixed_file_has_the_model_s_pieces(
 
         return called
 
-    monkeypatch.setattr(placing, "most_rows", recorded("plan", placing.most_rows))
+    monkeypatch.setattr(footprint, "most_rows", recorded("plan", footprint.most_rows))
     monkeypatch.setattr(llama, "piece_rows", recorded("model", llama.piece_rows))
     with open_model(tmp_path / "m.gguf") as file, file.load(rig("LL"), mode="layer", ratios="even") as model:
         model.prefill(PROMPT)
@@ -549,7 +549,7 @@ def test_wrong_arguments(rig: Rig, tmp_path: Path) -> None:
 def test_a_tensor_that_is_missing_or_has_another_shape_is_named_before_anything_is_read(rig: Rig) -> None:
     comm = rig("L")
     weights = dict(weights_of("llama"))
-    placement = place("single", SMALL, [Fraction(1)])
+    placement = place(spec_of(SMALL), "single", [Fraction(1)])
     before = comm.devices[0].memory().arrays
     name = "model.layers.1.mlp.up_proj.weight"
     for tensor, message in (

@@ -27,8 +27,8 @@ from vkpar.demo import bounds, reference, weights
 from vkpar.parallel.models import Bert, encoding, nearest, open_encoder
 from vkpar.parallel.models.bert_config import BertConfig, of_block, of_json, read_folder
 from vkpar.parallel.models.naming import bias_of
-from vkpar.parallel.models.placement import place
-from vkpar.parallel.plan.placing import MODES
+from vkpar.parallel.plan.placing import MODES, place
+from vkpar.parallel.plan.spec import spec_of
 
 ROOT = Path(__file__).resolve().parents[2]
 Rig = Callable[..., vkpar.Communicator]
@@ -89,7 +89,11 @@ def make(
 ) -> Bert:
     model = model or real()
     return Bert(
-        model.config, model.tensors, comm, place(mode, model.config, [Fraction(ratio) for ratio in ratios]), **options
+        model.config,
+        model.tensors,
+        comm,
+        place(spec_of(model.config), mode, [Fraction(ratio) for ratio in ratios]),
+        **options,
     )
 
 
@@ -168,7 +172,7 @@ def test_means_that_no_module_scales_stay_as_they_are(rig: Rig) -> None:
 def sentences(count: int, words: int) -> tuple[str, ...]:
     """Short sentences of the project's own pages."""
     found = []
-    for page in sorted((ROOT / "docs").glob("*.md")):
+    for page in sorted((ROOT / "docs").rglob("*.md")):
         text = re.sub(r"```.*?```|^\|.*?$|^#.*?$|^ {4}.*?$", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
         found += [
             " ".join(part.split()) for part in re.split(r"(?<=[.:;])\s+", text) if 4 <= len(part.split()) <= words

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 import vkpar
 from vkpar.parallel.models import Llama, prompts, tiny
-from vkpar.parallel.models.placement import place
+from vkpar.parallel.plan.placing import place
+from vkpar.parallel.plan.spec import spec_of
 from vkpar.timeouts import Deadline
 
 pytestmark = pytest.mark.rig
@@ -30,7 +31,7 @@ PROMPT = [1 + 7 * number % 127 for number in range(4 * BATCH + 5)]
 @contextmanager
 def model_of(comm: vkpar.Communicator, mode: str, ratios: Sequence[int]) -> Iterator[Llama]:
     config = WIDE if mode == "row" else NARROW
-    placement = place(mode, config, [Fraction(ratio) for ratio in ratios])
+    placement = place(spec_of(config), mode, [Fraction(ratio) for ratio in ratios])
     with Llama(config, tiny.weights(config), comm, placement, context=128, batch=BATCH) as model:
         yield model
 

@@ -18,11 +18,12 @@ from vkpar.bench.model import of_shape
 from vkpar.bench.model_weights import weights
 from vkpar.parallel import ModelSpec, plan, spec_of
 from vkpar.parallel.models import Llama, open_model, prompts, tiny
-from vkpar.parallel.models.building import units_of
-from vkpar.parallel.models.placement import place
+from vkpar.parallel.plan.placing import place
 from vkpar.parallel.rates import cache
 
-planning, speed, split = (importlib.import_module(f"vkpar.parallel.{name}") for name in ("plan", "speed", "split"))
+planning, speed, split = (
+    importlib.import_module(f"vkpar.parallel.{name}") for name in ("plan.plan", "rates.speed", "cut.split")
+)
 pytestmark = pytest.mark.rig
 Open = Callable[..., vkpar.Communicator]
 TINY = ModelSpec(4, 256, 512, 8, 4, 32, 1000)
@@ -136,7 +137,7 @@ def test_types_that_a_decoder_cannot_have_are_refused_before_it_is_loaded(
         for options in wrong:
             with pytest.raises(InvalidUsageError, match=r"float32, float16, bfloat16|not a dtype"):
                 file.load(comm, progress=lambda name, nbytes: told.append(name), **options)
-            placement = place("single", file.config, (Fraction(1), Fraction(0)))
+            placement = place(file.spec(), "single", (Fraction(1), Fraction(0)))
             with pytest.raises(InvalidUsageError):
                 Llama(
                     file.config,
@@ -218,6 +219,7 @@ def test_a_model_that_does_not_fit_one_device_is_split(rig: Open, settings_overr
         ("LLL", "tensor", (2, 1, 1), "q8_0"),
         ("LL", "layer", (3, 1), "float32"),
         ("LL", "row", (1, 1), "float32"),
+        ("LL", "row", (3, 1), "q8_0"),
         ("L", "single", (1,), "q8_0"),
         ("L", "single", (1,), "q4_k"),
         ("LL", "layer", (1, 1), "float16"),
@@ -244,8 +246,7 @@ def test_memory_is_what_was_planned(
     spec = replace(spec_of(config, weights=kind), table=kind, cache="float32")
     found = plan(spec, comm, mode=mode, ratios=ratios, context=rows, strict=True)
     before = arrays_of(comm)
-    placement = place(mode, config, found.ratios, units_of(config, made))
-    with Llama(config, made, comm, placement, context=rows, batch=rows) as model:
+    with Llama(config, made, comm, found.placement, context=rows, batch=rows) as model:
         model.halves = halves
         for _ in range(2):  # of the second piece a graph is captured
             model.rewind()
@@ -253,6 +254,8 @@ def test_memory_is_what_was_planned(
         model.rewind(rows - 1)
         model.feed(1)
         model.next_token()
+        # of weights of one product, each is padded in the plan, all together where they lie
+        assert [rank.weights for rank in found.memory] == pytest.approx(model.weights_nbytes, rel=0.005)
         held = [now - was for now, was in zip(arrays_of(comm), before, strict=True)]
         planned = [rank.total for rank in found.memory]
         shares = [rank.activations / rank.total for rank in found.memory]

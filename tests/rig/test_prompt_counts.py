@@ -15,8 +15,8 @@ from vkpar.bench.model import of_shape
 from vkpar.bench.model_weights import weights
 from vkpar.ops.quantized import scratch
 from vkpar.parallel.models import Llama
-from vkpar.parallel.models.building import units_of
-from vkpar.parallel.models.placement import place
+from vkpar.parallel.plan.placing import place
+from vkpar.parallel.plan.spec import spec_of
 
 products = importlib.import_module("vkpar.ops.matmul.few")
 pytestmark = pytest.mark.rig
@@ -27,7 +27,7 @@ def model_of(comm: vkpar.Communicator, mode: str, shape: Shape, context: int) ->
     config = of_shape(shape, 96, context)
     made = weights(config, "q8_0")
     ratios = [Fraction(mode == "layer" or not rank) for rank in range(comm.nranks)]
-    placement = place(mode, config, ratios, units_of(config, made))
+    placement = place(spec_of(config, weights="q8_0"), mode, ratios)
     return Llama(config, made, comm, placement, context=context)
 
 

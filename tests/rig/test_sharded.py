@@ -10,8 +10,8 @@ import pytest
 
 import vkpar
 from vkpar import InvalidUsageError, UnsupportedError, ops
+from vkpar.ops.quantized.kinds import FORMATS
 from vkpar.parallel import LazyTensor, Sharded, Split, linked, shard, split
-from vkpar.parallel.files.blocks import FORMATS
 
 pytestmark = pytest.mark.rig
 Open = Callable[..., vkpar.Communicator]

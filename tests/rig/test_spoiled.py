@@ -343,6 +343,29 @@ MENDS: dict[str, Callable[[vkpar.Array], Any]] = {
 }
 
 
+WRITERS: dict[str, Callable[[vkpar.Array, vkpar.Array], Any]] = {
+    "whole": lambda a, s: vkpar.add(s, s, out=a),
+    "fill": lambda a, s: a.fill(7),
+    "columns": lambda a, s: [vkpar.add(s[:10], s[:10], out=a.reshape(10, 100)[:, k]) for k in range(100)],
+    "filled columns": lambda a, s: [a.reshape(10, 100)[:, k].fill(7) for k in range(100)],
+    "view": lambda a, s: [vkpar.copy(s[::2].copy(), a[k::2]) for k in range(2)],
+}
+
+
+@pytest.mark.parametrize("write", WRITERS)
+def test_a_graph_mends_when_it_is_launched_not_when_it_is_captured(mixed: list[vkpar.Device], write: str) -> None:
+    arrays, sources = filled(mixed), filled(mixed, value=3.5)
+    failing(mixed, lambda comm: comm.all_reduce(arrays))
+    with vkpar.capture(mixed) as graph:
+        for array, source in zip(arrays, sources, strict=True):
+            WRITERS[write](array, source)
+    assert all(map(is_lost, arrays))
+    graph.launch().wait()
+    for array in arrays:
+        assert np.all(array.numpy() == (3.5 if write == "view" else 7))
+    graph.close()
+
+
 @pytest.mark.parametrize("mend", MENDS)
 def test_what_is_written_anew_is_read_again(kept: list[vkpar.Device], mend: str) -> None:
     arrays = filled(kept)
@@ -425,6 +448,7 @@ def test_a_collective_that_reads_what_is_lost_is_refused_and_its_communicator_go
 
 
 def test_a_fresh_array_in_memory_that_was_lost_is_read(mixed: list[vkpar.Device]) -> None:
+    before = mixed[0].logical.ledger.clock.lost  # of other tests' arrays, whose memory nobody has taken since
     for early in (True, False):  # dropped before the failure is found, and after
         arrays = filled(mixed, 4096)
         made: list[vkpar.Array] = []
@@ -444,7 +468,7 @@ def test_a_fresh_array_in_memory_that_was_lost_is_read(mixed: list[vkpar.Device]
             assert np.all(array.numpy() == 3)
         for array in made[-3:]:
             array.numpy()  # undefined, and nobody's failure
-    assert not mixed[0].logical.ledger.clock.lost
+    assert mixed[0].logical.ledger.clock.lost <= before
 
 
 # ---- by chance ----

@@ -12,7 +12,7 @@ import pytest
 
 import vkpar
 from vkpar import dtypes
-from vkpar.bench import copy, decode, host, launch, matmul, model, selfcheck, step, sweep
+from vkpar.bench import copy, decode, host, launch, matmul, model, model_rows, selfcheck, step, sweep
 from vkpar.bench.frame import frame, table
 from vkpar.bench.measure import collectives
 from vkpar.errors import InvalidUsageError
@@ -369,7 +369,7 @@ def test_wrapped_comments_stay_comments(monkeypatch: pytest.MonkeyPatch) -> None
 def test_rows_of_models_stand_under_their_header(width: int | None) -> None:
     named = ("auto: tensor", "1:1:1:1", "f16", "captured", "tg128 @ d16384")
     row = model.Row(*named, 12345.678, 12345.0, 23456.0, 1.5, 0)
-    header = "#" + model._line([title for title, _, _ in model._COLUMNS], width)
+    header = "#" + model_rows.line_of([title for title, _, _ in model_rows.COLUMNS], width)
     text = row.text(width)
     assert len(header) == len(text) <= (width or 115)
     narrow = width is not None and width < 115

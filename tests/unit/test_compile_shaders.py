@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
 import shutil
 import sys
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+
+from vkpar.abi.formats import ELEMENTS, WIRES
+from vkpar.ops.elementwise.expressions import ACTIVATIONS
+from vkpar.ops.quantized.kinds import KINDS
+from vkpar.vulkan.pipelines import declared
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -36,7 +42,7 @@ tool = _load()
 
 
 class Tree:
-    """A project of two kernels, one in two variants, and a compiler that only concatenates what it was given."""
+    """A project of two kernels, one in two variants, and a compiler whose modules only say what it was given."""
 
     def __init__(self, folder: Path) -> None:
         self.shaders = folder / "shaders"
@@ -51,7 +57,10 @@ class Tree:
         self.compiler.write_text(
             f"#!{sys.executable}\nimport pathlib, sys\n"
             "if '--version' in sys.argv: print('glslang 99.1'); sys.exit(0)\n"
-            "pathlib.Path(sys.argv[-1]).write_text(repr(sys.argv[1:-3]))\n"
+            f"sys.path.insert(0, {str(ROOT / 'tests')!r})\n"
+            "from helpers.vulkan.modules import module, name\n"
+            "said = (7, 9, *name(repr(sys.argv[1:-3])))\n"
+            "pathlib.Path(sys.argv[-1]).write_bytes(module(said, (15, 5, 1, *name('main'))))\n"
         )
         self.compiler.chmod(0o755)
 
@@ -163,6 +172,25 @@ def test_missing_changed_and_extra_files_are_named(tree: Tree, name: str, action
     assert tree.check() == [problem]
 
 
+def test_the_manifest_says_what_modules_declare(tree: Tree, capsys: pytest.CaptureFixture[str]) -> None:
+    """A line for each kernel: the package reads single ones."""
+    wrong = tree.manifest()
+    made = wrong["plain"]["declares"]
+    assert made == declared.of_module((tree.output / "plain.spv").read_bytes()).as_dict()
+    wrong["plain"]["declares"] = {**made, "readonly": [3]}  # type: ignore[dict-item]
+    del wrong["many_small"]["declares"]
+    (tree.output / "manifest.json").write_text(json.dumps({"kernels": wrong}, indent=1))
+    assert [line.split(":")[0] for line in tree.check()] == ["many_small", "plain"]
+    assert all("--reflect" in line for line in tree.check())
+    assert tool.main(["--reflect", "--shaders", str(tree.shaders), "--output", str(tree.output)]) == 0
+    assert "what 2 modules declare" in capsys.readouterr().out
+    assert tree.check() == []
+    assert tree.manifest()["plain"]["declares"] == made
+    (tree.output / "plain.spv").write_bytes(b"no module")
+    with pytest.raises(tool.BuildError, match=r"plain\.spv: not a SPIR-V module"):
+        tool.reflect(tree.output)
+
+
 def test_a_removed_source_is_named_then_dropped(tree: Tree) -> None:
     (tree.shaders / "plain.comp").unlink()
     assert tree.check() == ["plain: in the manifest, but has no source"]
@@ -240,3 +268,40 @@ def test_without_the_newer_compiler_the_error_says_how_to_get_it(tree: Tree, mon
     monkeypatch.setattr(tool, "find_compiler", lambda wanted=None: old)
     with pytest.raises(tool.BuildError, match=r"glslang 11:12\.0\.0 .* tools/lib/glslang\.sh"):
         tool.build(tree.shaders, tree.output)
+
+
+def test_variants_of_tables(tmp_path: Path) -> None:
+    """A row more is a kernel more."""
+    source = tmp_path / "many.comp"
+    source.write_text("// variants: one: N=1\n// variants of wires: OUT_WIRE\n" + KERNEL)
+    found = {kernel.name: kernel.defines for kernel in tool.find_kernels(tmp_path)}
+    assert found == {
+        f"many_one_{wire.format.name}": ("N=1", f"OUT_WIRE={wire.format.code}", *["DIRECT"] * (name == "f32"))
+        for name, wire in WIRES.items()
+    }
+    source.write_text("// variants of kinds: KIND\n" + KERNEL)
+    assert [kernel.defines for kernel in tool.find_kernels(tmp_path)] == [(f"KIND={k.upper()}",) for k in sorted(KINDS)]
+    source.write_text("// variants of sums: ELEM IN OUT\n" + KERNEL)
+    sums = {kernel.name: kernel.defines for kernel in tool.find_kernels(tmp_path)}
+    assert sums["many_f16_word_half"] == ("ELEM=ELEM_F16", "IN=WIRE_WORD", "OUT=WIRE_F16")
+    assert sums["many_f64_word_word"][-1] == "DOUBLES"
+    source.write_text("// variants of what goes on: ELEM WIRE\n" + KERNEL)
+    assert not any("f64" in kernel.name or "i8" in kernel.name for kernel in tool.find_kernels(tmp_path))
+    source.write_text("// variants of sorts: KIND\n" + KERNEL)
+    with pytest.raises(tool.BuildError, match="no variants of 'sorts', but of wires"):
+        tool.find_kernels(tmp_path)
+
+
+def test_the_shaders_know_every_row_of_the_tables() -> None:
+    """What tables call formats, elements and kinds is defined, and functions of activations are there."""
+    common = {path.name: path.read_text() for path in (ROOT / "shaders" / "common").glob("*.glsl")}
+    for form in (*(wire.format for wire in WIRES.values()), *(each.exact for each in ELEMENTS.values())):
+        assert f" {form.code} = " in common["wire.glsl"]
+    for element in ELEMENTS.values():
+        assert f" {element.code} = " in common["wire.glsl"]
+    codes = [common["kinds.glsl"].split(f"#define {name.upper()} ")[1].split("\n")[0] for name in KINDS]
+    assert len(set(codes)) == len(codes)
+    assert "0" not in codes  # what is not defined
+    assert common["activations.glsl"] == tool.activations()
+    for name in ACTIVATIONS:
+        assert re.search(rf"^//: {name}(_float)?$", common["functions.glsl"], re.MULTILINE)

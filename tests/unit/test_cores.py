@@ -12,7 +12,6 @@ import struct
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 from helpers.vulkan.infos import fake_info
 from hypothesis import given
@@ -20,10 +19,11 @@ from hypothesis import strategies as st
 
 from vkpar import cachedir, env
 from vkpar.errors import VulkanError
-from vkpar.ops.tiles import core_rates, cores
+from vkpar.ops.tiles import choice, core_rates, cores
 from vkpar.ops.tiles import streamed as few_cores
+from vkpar.ops.tiles.choice import Choice
 from vkpar.ops.tiles.core_rates import Few, Rate, Rates
-from vkpar.ops.tiles.cores import KHR, NV2, Choice, Core
+from vkpar.ops.tiles.cores import KHR, Core
 from vkpar.vulkan.machine.physical import DeviceInfo
 from vkpar.vulkan.pipelines import shader
 from vkpar.vulkan.pipelines.capabilities import missing
@@ -44,7 +44,6 @@ GROUPS = (
     "32x32x16 f16*f16->f32 workgroup 256",
     "32x32x16 bf16*bf16->f32 workgroup 256",
 )
-OF_SUBGROUPS = tuple(core for core in cores.CORES if core.kernel == KHR)
 MANIFEST = json.loads(importlib.resources.files("vkpar").joinpath("spirv", "manifest.json").read_text())["kernels"]
 
 
@@ -82,18 +81,14 @@ def test_an_h200_has_all_of_them() -> None:
         (fake_info(), "float16", set()),
         (h200(matrix_features=()), "float16", set()),
         (h200(("cooperativeMatrix",)), "float16", set()),
-        (h200(cooperative_matrix=SUBGROUPS[:1]), "float16", {NV2}),
-        (h200(cooperative_matrix2=GROUPS[:2]), "float16", {KHR}),
-        (h200(cooperative_matrix2=("64x96x16 f16*f16->f32 workgroup 256",)), "float16", {KHR}),
-        (h200(cooperative_matrix2=GROUPS[:3]), "bfloat16", {KHR}),
-        *((h200((feature,)), "float16", {KHR}) for feature in OF_GROUPS[1:]),
+        (h200(cooperative_matrix=SUBGROUPS[:1]), "float16", set()),
+        (h200(cooperative_matrix2=()), "float16", {KHR}),
         (h200(subgroup_control=False), "float16", set()),
         (h200(storage_16bit=False), "float16", {KHR}),
         (h200(memory_model=False), "float16", set()),
         (h200(("shaderBFloat16CooperativeMatrix",)), "bfloat16", set()),
-        (h200(("shaderBFloat16CooperativeMatrix",)), "float16", {KHR, NV2}),
-        (h200(cooperative_matrix=SUBGROUPS[:2]), "bfloat16", {NV2}),
-        (dataclasses.replace(h200(), api_version=(1, 2, 0)), "float16", {KHR}),
+        (h200(("shaderBFloat16CooperativeMatrix",)), "float16", {KHR}),
+        (h200(cooperative_matrix=SUBGROUPS[:2]), "bfloat16", set()),
     ],
 )
 def test_what_a_device_lacks_takes_kernels_away(info: DeviceInfo, dtype: str, want: set[str]) -> None:
@@ -118,8 +113,8 @@ def test_limits_take_kernels_away() -> None:
 )
 def test_shared_memory_holds_operands_and_results(warp: int, nbytes: tuple[int, ...]) -> None:
     """As the array of shaders/common/coop.glsl does: a step of K, and then a row of matrices of each subgroup."""
-    assert tuple(core.shared_nbytes(warp) for core in OF_SUBGROUPS) == nbytes
-    for core, need in zip(OF_SUBGROUPS, nbytes, strict=True):
+    assert tuple(core.shared_nbytes(warp) for core in cores.CORES) == nbytes
+    for core, need in zip(cores.CORES, nbytes, strict=True):
         for room in (need, need - 1):
             info = h200(subgroup_size=warp)
             limited = dataclasses.replace(info, limits=dataclasses.replace(info.limits, max_shared_memory=room))
@@ -129,7 +124,7 @@ def test_shared_memory_holds_operands_and_results(warp: int, nbytes: tuple[int, 
 
 
 @pytest.mark.parametrize("warp", [8, 16, 32, 64])
-@pytest.mark.parametrize("core", OF_SUBGROUPS, ids=lambda core: core.label)
+@pytest.mark.parametrize("core", cores.CORES, ids=lambda core: core.label)
 def test_subgroups_share_a_tile(core: Core, warp: int) -> None:
     high, broad = core.warp_tile(warp)
     assert (core.tile[0] // high) * (core.tile[1] // broad) * warp == core.threads
@@ -138,7 +133,7 @@ def test_subgroups_share_a_tile(core: Core, warp: int) -> None:
         assert 16 * broad // 8 % warp == 0  # a subgroup stores all eights of a row of matrices in whole turns
 
 
-@pytest.mark.parametrize("core", [core for core in OF_SUBGROUPS if core.span > 1], ids=lambda core: core.label)
+@pytest.mark.parametrize("core", [core for core in cores.CORES if core.span > 1], ids=lambda core: core.label)
 def test_two_steps_at_once_are_shared_evenly(core: Core) -> None:
     """As shaders/common/coop.glsl counts on: whole turns, an even number of them, of rows in groups of eight."""
     assert core.span == 2
@@ -148,10 +143,10 @@ def test_two_steps_at_once_are_shared_evenly(core: Core) -> None:
         assert core.step % (core.threads // (side // 8)) == 0  # where the operand does not lie along K
 
 
-@pytest.mark.parametrize("core", OF_SUBGROUPS, ids=lambda core: core.label)
+@pytest.mark.parametrize("core", cores.CORES, ids=lambda core: core.label)
 def test_wide_subgroups_have_no_registers_for_two_steps_at_once(core: Core) -> None:
-    assert core.constants(h200(), eights=True)[-2] == core.span
-    assert core.constants(h200(subgroup_size=64), eights=True)[-2] == 1
+    assert core.tail(h200(), eights=True).span == core.span
+    assert core.tail(h200(subgroup_size=64), eights=True).span == 1
 
 
 @pytest.mark.parametrize("core", cores.CORES, ids=lambda core: core.label)
@@ -161,7 +156,7 @@ def test_kernels_ship_and_take_so_many_constants(core: Core) -> None:
         for forms in ("", "_forms"):
             spirv = shader.shipped(core.kernel + forms + core.variant(dtype))
             own = [number for number in _spec_ids(spirv) if number < FIRST_OF_DEVICES]
-            assert max(own) == 17 + len(core.constants(h200(), eights=False))
+            assert max(own) == 17 + len(core.tail(h200(), eights=False))
             assert reflect(spirv).entries["main"].local_size == (core.threads, 1, 1)
             assert reflect(spirv).push_nbytes == 19 * 4
 
@@ -202,34 +197,6 @@ def test_no_other_kernel_needs_matrix_cores() -> None:
 
 
 # --- the choice ---
-
-
-@pytest.mark.parametrize(
-    ("m", "n", "k", "turned", "whole", "taken"),
-    [
-        (512, 14336, 4096, True, True, True),
-        (512, 14336, 4096, False, True, False),
-        (512, 14336, 4096, True, False, False),
-        (504, 14344, 4096, True, True, True),
-        (500, 14336, 4096, True, True, False),
-        (120, 14336, 4096, True, True, False),
-        (512, 14340, 4096, True, True, False),
-        (512, 248, 4096, True, True, False),
-        (512, 14336, 4112, True, True, False),
-    ],
-)
-def test_matrices_of_work_groups_take_what_needs_no_check_of_bounds(
-    monkeypatch: pytest.MonkeyPatch, m: int, n: int, k: int, turned: bool, whole: bool, taken: bool
-) -> None:
-    """Where their kernel checks bounds, what was measured says nothing about it."""
-    device: Any = SimpleNamespace(info=h200())
-    monkeypatch.setattr(cores.occupancy, "units_of", lambda _: H200)
-    groups = next(core for core in cores.CORES if core.kernel == NV2)
-    known = {BIG: rates(2e4, 4e4, 8e4), groups: rates(1e4, 2e4, 4e4), PLAIN: rates(2e5, 4e5, 8e5)}
-    monkeypatch.setattr(cores, "measured", lambda *_, **__: core_rates.Measured(known))
-    found = cores.choose(device, "float16", m, n, k, 1, 1, transpose_b=turned, whole=whole)
-    assert found is not None
-    assert found.core == (groups if taken else BIG)
 
 
 BIG, LITTLE, PLAIN = Core(KHR, 256, (128, 256), 32), Core(KHR, 128, (64, 64), 32), cores.PLAIN
@@ -317,18 +284,18 @@ def test_the_fastest_kernels_of_an_h200_are_taken(
             core: Rates(*(Rate(*(1e3 * us * by for us in times)) for times in both), plain)
             for by, (core, (*both, plain)) in zip(noise, MEASURED.items(), strict=True)
         }
-        best = cores.soonest(found, H200, m, n, k, 1, 16, transpose_b=turned)
+        best = choice.soonest(found, H200, m, n, k, 1, 16, transpose_b=turned)
         assert best is not None
         assert (best.core.tile, best.core.step, best.parts) == (tile, step, 1)
 
 
 def test_many_tiles_take_the_one_with_the_best_rate() -> None:
-    assert cores.soonest(RATES, H200, 8192, 8192, 8192, 1, 1) == Choice(BIG, 1, 8192)
+    assert choice.soonest(RATES, H200, 8192, 8192, 8192, 1, 1) == Choice(BIG, 1, 8192)
 
 
 def test_few_tiles_are_small_or_split() -> None:
-    assert cores.soonest(RATES, H200, 512, 512, 512, 1, 1) == Choice(LITTLE, 1, 512)
-    split = cores.soonest(RATES, H200, 512, 512, 16384, 1, 16)
+    assert choice.soonest(RATES, H200, 512, 512, 512, 1, 1) == Choice(LITTLE, 1, 512)
+    split = choice.soonest(RATES, H200, 512, 512, 16384, 1, 16)
     assert split is not None
     assert split.parts > 1
 
@@ -348,14 +315,14 @@ def test_few_rows_take_matrix_cores_where_these_are_faster(
     monkeypatch: pytest.MonkeyPatch, m: int, n: int, turned: bool, core: bool
 ) -> None:
     device: Any = SimpleNamespace(info=h200())
-    monkeypatch.setattr(cores.occupancy, "units_of", lambda _: H200)
+    monkeypatch.setattr(choice.occupancy, "units_of", lambda _: H200)
     low = min(cores.CORES, key=lambda core: core.tile[0])
     known = {**RATES, low: rates(7.6e3, 9.2e3, 18.4e3)}
-    monkeypatch.setattr(cores, "measured", lambda *_, **__: core_rates.Measured(known, FEW))
-    found = cores.choose(device, "float16", m, n, 4096, 1, 1, transpose_b=turned)
+    monkeypatch.setattr(choice, "measured", lambda *_, **__: core_rates.Measured(known, FEW))
+    found = choice.choose(device, "float16", m, n, 4096, 1, 1, transpose_b=turned)
     assert found == (Choice(low, 1, 4096) if core else None)
-    monkeypatch.setattr(cores, "measured", lambda *_, **__: core_rates.Measured(known))
-    assert cores.choose(device, "float16", m, n, 4096, 1, 1, transpose_b=turned) is None
+    monkeypatch.setattr(choice, "measured", lambda *_, **__: core_rates.Measured(known))
+    assert choice.choose(device, "float16", m, n, 4096, 1, 1, transpose_b=turned) is None
 
 
 @pytest.mark.parametrize(
@@ -375,17 +342,17 @@ def test_few_rows_are_streamed_where_that_is_faster(
     monkeypatch: pytest.MonkeyPatch, m: int, n: int, k: int, turned: bool, taken: bool
 ) -> None:
     device: Any = SimpleNamespace(info=h200())
-    monkeypatch.setattr(cores.occupancy, "units_of", lambda _: H200)
-    monkeypatch.setattr(cores, "measured", lambda *_, **__: core_rates.Measured(RATES, STREAMED))
+    monkeypatch.setattr(choice.occupancy, "units_of", lambda _: H200)
+    monkeypatch.setattr(choice, "measured", lambda *_, **__: core_rates.Measured(RATES, STREAMED))
 
     def streamed(**more: bool) -> bool:
-        found = cores.choose(device, "float16", m, n, k, 1, 1, transpose_b=turned, **more)
+        found = choice.choose(device, "float16", m, n, k, 1, 1, transpose_b=turned, **more)
         return found is not None and isinstance(found.core, few_cores.Stream)
 
     assert streamed(whole=True) == taken
     assert not streamed()  # rows are no whole units
     slow = tuple(few._replace(streamed=99e3) for few in STREAMED)
-    monkeypatch.setattr(cores, "measured", lambda *_, **__: core_rates.Measured(RATES, slow))
+    monkeypatch.setattr(choice, "measured", lambda *_, **__: core_rates.Measured(RATES, slow))
     assert not streamed(whole=True)
 
 
@@ -411,7 +378,7 @@ def test_what_streams_fits_the_device(warp: int, turned: bool, m: int, n: int, k
 
 def test_the_tiled_kernel_stays_where_it_is_faster() -> None:
     slow = {BIG: rates(600e3, 700e3, 1200e3), PLAIN: RATES[PLAIN]}
-    assert cores.soonest(slow, H200, 4096, 4096, 4096, 1, 8) is None
+    assert choice.soonest(slow, H200, 4096, 4096, 4096, 1, 8) is None
 
 
 @given(
@@ -422,7 +389,7 @@ def test_the_tiled_kernel_stays_where_it_is_faster() -> None:
     most=st.integers(1, 40),
 )
 def test_parts_cover_k_and_none_is_empty(m: int, n: int, k: int, batch: int, most: int) -> None:
-    found = cores.soonest(RATES, H200, m, n, k, batch, most)
+    found = choice.soonest(RATES, H200, m, n, k, batch, most)
     if found is not None:
         assert 1 <= found.parts <= most
         assert (found.parts - 1) * found.k_part < k <= found.parts * found.k_part
@@ -433,7 +400,7 @@ def test_fixed_rates_rank_kernels_as_measured() -> None:
     """Of work-groups enough the kernels of matrix cores are faster than the tiled one, the largest tile the fastest."""
     fixed = core_rates.assumed((*cores.CORES, PLAIN)).rates
     assert all(rate.four > rate.two > rate.one > 0 for both in fixed.values() for rate in both[:2])
-    found = cores.soonest(fixed, H200, 8192, 8192, 8192, 1, 1)
+    found = choice.soonest(fixed, H200, 8192, 8192, 8192, 1, 1)
     assert found is not None
     assert found.core == cores.CORES[0]
 
@@ -446,29 +413,25 @@ STREAMED = (FEW[0]._replace(streamed=34e3), FEW[1]._replace(streamed=33e3))
 
 
 def test_times_go_to_the_kernels_that_took_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Kernels for transposed operands alone have a run less, and those that are not right have none."""
-
     def seconds(run: Any, *_: Any) -> float:
         return 1e-9 * (run.m + 3 * run.n + 7 * run.k + len(run.kernel)) * (1.0 if run.transpose_b else 1.5)
 
-    monkeypatch.setattr(cores.occupancy, "units_of", lambda _: 4)
+    monkeypatch.setattr(choice.occupancy, "units_of", lambda _: 4)
     monkeypatch.setattr(core_rates, "_RISE_SECONDS", 0.0)
     monkeypatch.setattr(core_rates.query, "DeviceClock", lambda _: None)
     monkeypatch.setattr(core_rates._Run, "pipeline", lambda *_: None)
     monkeypatch.setattr(core_rates._Run, "seconds", seconds)
-    wrong = next(core for core in cores.CORES if core.checked)
-    monkeypatch.setattr(core_rates, "_is_right", lambda _, core, dtype: core != wrong)
     limits = SimpleNamespace(max_storage_buffer_range=1 << 31, max_buffer=1 << 31)
     device: Any = SimpleNamespace(info=h200(), limits=limits, logical=None, synchronize=lambda: None)
     made = core_rates._measured(device, (*cores.CORES, PLAIN), "float16", streams=False)
-    assert set(made.rates) == {*cores.CORES, PLAIN} - {wrong}
+    assert set(made.rates) == {*cores.CORES, PLAIN}
     for core, found in made.rates.items():
         name = len(core.kernel + core.variant("float16"))
         for rate, k in ((found.few, 1024), (found.many, 4096)):
             sides = [(2, 2), (2, 4), (2, 6), (4, 4)]  # four units are two by two tiles, and so on
             want = [core.tile[0] * high + 3 * core.tile[1] * broad + 7 * k + name for high, broad in sides]
             assert tuple(rate) == pytest.approx(want)
-        assert found.plain == pytest.approx(1.0 if core.kernel == NV2 else 1.5)
+        assert found.plain == pytest.approx(1.5)
     assert made.few is not None
     assert made.few[0].cores == pytest.approx(1.5 * made.few[1].cores)
 
@@ -544,46 +507,6 @@ def test_what_was_measured_is_found_again(monkeypatch: pytest.MonkeyPatch) -> No
     assert core_rates._load("x.json", ABOUT, (BIG,)) == ({BIG: RATES[BIG]}, STREAMED)
 
 
-def test_a_kernel_that_was_not_right_has_no_rates(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither those that a file keeps, nor fixed ones."""
-    checked = next(core for core in cores.CORES if core.checked)
-    text = json.dumps({**ABOUT, "ns": {BIG.label: RATES[BIG]}, "few": STREAMED})
-    monkeypatch.setattr(cachedir, "read", lambda name: text.encode())
-    assert core_rates._load("x.json", ABOUT, (BIG, checked)) == ({BIG: RATES[BIG]}, STREAMED)
-    assert core_rates.assumed((BIG, checked, PLAIN)) == core_rates.assumed((BIG, PLAIN))
-
-
-@pytest.mark.parametrize("error", [VulkanError(-13, "vkCreateComputePipelines"), None])
-def test_a_kernel_is_checked_by_a_product(monkeypatch: pytest.MonkeyPatch, error: VulkanError | None) -> None:
-    """One that the driver does not build, or that stores what it should elsewhere, is left alone."""
-
-    class Held:
-        def __init__(self, values: Any) -> None:
-            self.values = values
-
-        def numpy(self) -> Any:
-            return self.values
-
-    def run(self: Any, device: Any, clock: Any, arrays: list[Held], number: int) -> None:
-        assert number == 1
-        if error is not None:
-            raise error
-        (a, b, out), shift = (each.values for each in arrays), spread
-        out[...] = np.roll(a.astype(np.float32) @ b.astype(np.float32).T, shift, axis=1)
-
-    device: Any = SimpleNamespace(
-        info=h200(),
-        logical=None,
-        array=lambda values, dtype: Held(values.astype(dtype)),
-        zeros=lambda shape, dtype: Held(np.zeros(shape, dtype)),
-    )
-    monkeypatch.setattr(core_rates.query, "DeviceClock", lambda _: None)
-    monkeypatch.setattr(core_rates._Run, "runs", run)
-    checked = next(core for core in cores.CORES if core.checked)
-    for spread in (0, 1):
-        assert core_rates._is_right(device, checked, "float16") == (error is None and not spread)
-
-
 def test_a_capture_measures_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     device = SimpleNamespace(info=SimpleNamespace(device_uuid="d", driver_uuid="u", driver_version=1))
     monkeypatch.setattr(core_rates, "_found", lambda *_, **__: pytest.fail("measured inside a capture"))
@@ -614,4 +537,4 @@ def test_a_kernel_that_the_driver_does_not_build_leaves_products_to_the_others(m
     monkeypatch.setattr(core_rates, "_load", lambda *_: None)
     with env.override(tuning="auto"):
         made = core_rates._found(device, "float16", (BIG, PLAIN), streams=False)  # type: ignore[arg-type]
-    assert cores.soonest(made.rates, 132, 4096, 4096, 4096, 1, 1) is None
+    assert choice.soonest(made.rates, 132, 4096, 4096, 4096, 1, 1) is None

@@ -79,7 +79,7 @@ def _every_kind() -> list[type[vkpar.VkparError]]:
     import pkgutil
 
     for module in pkgutil.walk_packages(vkpar.__path__, "vkpar."):
-        if not module.name.endswith(("__main__", "._pump")):
+        if not module.name.endswith(("__main__", "._pump", ".hook-vkpar")):  # which PyInstaller reads
             importlib.import_module(module.name)
     found: list[type[vkpar.VkparError]] = [vkpar.VkparError]
     for kind in found:

@@ -8,10 +8,11 @@ import pytest
 
 from vkpar import InvalidUsageError, UnsupportedError
 from vkpar.arrays.layout import c_strides
-from vkpar.ops.elementwise.expressions import parse, typed
+from vkpar.ops.elementwise.emit import typed
+from vkpar.ops.elementwise.expressions import parse
 from vkpar.ops.elementwise.generate import source
 from vkpar.ops.elementwise.geometry import arrange
-from vkpar.ops.elementwise.kinds import ANY, COLUMN, FORMS, ONE, ROW, Kind
+from vkpar.ops.elementwise.kinds import ANY, COLUMN, FORMS, ONE, ROW, KernelTypes
 from vkpar.ops.elementwise.table import BUILTINS
 from vkpar.vulkan.pipelines import shader
 
@@ -179,7 +180,7 @@ def test_every_shipped_kernel_has_a_name_of_its_own() -> None:
 def test_kernels_have_no_long_loops() -> None:
     """CPU drivers end an invocation after 65,535 turns of its loops; here no loop has more than a few."""
     expression = parse("y = a ** 7 + pow(a, b)")
-    kind = Kind(("float32", "float32"), ("float32",))
+    kind = KernelTypes(("float32", "float32"), ("float32",))
     for form in FORMS:
         text = source(typed(expression, kind.inputs), kind, form)
         bounds = [part.split("<")[1].split(";")[0].strip() for part in text.split("for (")[1:]]

@@ -7,8 +7,7 @@ from importlib import resources
 
 import pytest
 
-from vkpar.vulkan.pipelines import shader
-from vkpar.vulkan.pipelines.interface import reflect
+from vkpar.vulkan.pipelines import declared
 from vkpar.vulkan.pipelines.kernel import needs_full
 
 _COOPERATIVE_MATRIX = 6022
@@ -24,14 +23,14 @@ MATRIX = sorted(
 
 @pytest.mark.parametrize("name", MATRIX)
 def test_shipped_kernels_are_told_to_fill_subgroups(name: str) -> None:
-    spirv = shader.shipped(name)
-    assert _COOPERATIVE_MATRIX in reflect(spirv).capabilities
+    found = declared.shipped(name)
+    assert _COOPERATIVE_MATRIX in found.capabilities
     given = {_THREADS: 64} if name.startswith(_SIZED) else {}
-    assert needs_full(spirv, "main", given, 32)
-    assert not needs_full(spirv, "main", given, 0)
+    assert needs_full(found, given, 32)
+    assert not needs_full(found, given, 0)
 
 
 @pytest.mark.parametrize(("threads", "subgroup", "full"), [(64, 32, True), (192, 32, True), (96, 64, False)])
 def test_sizes_by_a_constant(threads: int, subgroup: int, full: bool) -> None:
     name = next(name for name in MATRIX if name.startswith("matvec_cores"))
-    assert needs_full(shader.shipped(name), "main", {_THREADS: threads}, subgroup) == full
+    assert needs_full(declared.shipped(name), {_THREADS: threads}, subgroup) == full

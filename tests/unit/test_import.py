@@ -125,7 +125,7 @@ def test_version_and_names() -> None:
     "module", sorted((Path(vkpar.__file__).parent / "arrays").glob("*.py")), ids=lambda file: file.stem
 )
 def test_arrays_know_devices_from_annotations_alone(module: Path) -> None:
-    """import-linter sees those three imports only as a whole, and would let one into a function."""
+    """import-linter ignores the import of :mod:`vkpar.arrays.array` as a whole, and would let it into a function."""
     tree = ast.parse(module.read_text())
     typing = [node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"]
     allowed = {id(inner) for node in typing for inner in ast.walk(node)}

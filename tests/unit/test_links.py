@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from helpers.vulkan.infos import fake_info
 
-from vkpar import UnsupportedError, VulkanError, env
+from vkpar import UnsupportedError, VulkanError, env, timeouts
 from vkpar.comm.rig import links
 from vkpar.vulkan.machine.physical import DeviceInfo
 
@@ -198,7 +198,7 @@ def test_a_child_that_did_not_run_the_test_does_not_pass(
 ) -> None:
     monkeypatch.setattr(links, "_CHILD", code)
     if "sleep" in code:
-        monkeypatch.setattr(links, "_SELF_TEST_SECONDS", 0.5)
+        monkeypatch.setattr(timeouts, "LINK_TEST_SECONDS", 0.5)
     problem = links._self_test("first", "second")
     assert words in problem
     assert f"between first and second failed: {problem}" in caplog.text

@@ -22,7 +22,8 @@ from vkpar.parallel.cut.heads import split_heads
 from vkpar.parallel.models import BertConfig, Sampling, bert_config, naming, parse_ids, tiny, tokens
 from vkpar.parallel.models import config as configs
 from vkpar.parallel.models.generating import room_for
-from vkpar.parallel.models.placement import Units, place
+from vkpar.parallel.plan.placing import place
+from vkpar.parallel.plan.spec import spec_of
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "generate.py"
 TEXT = "Sums of tensors over devices of any vendors.\nThe sum of 12 and 345 is 357; it's héllo, wörld!\n" * 8
@@ -294,27 +295,27 @@ def test_heads_are_cut_at_groups_or_shared_within_one(
 
 def test_borders_keep_blocks_whole() -> None:
     config = replace(tiny.SIZES, heads=8, kv_heads=4, head_dim=64, intermediate=1024)
-    found = place("tensor", config, [Fraction(1), Fraction(2)], Units(256, 256))
+    found = place(spec_of(config, weights="q4_k"), "tensor", [Fraction(1), Fraction(2)])
     assert all(border * 64 % 256 == 0 for border in found.heads[0].queries.borders)
     assert all(border % 256 == 0 for border in found.inner[0].borders)
 
 
 def test_modes() -> None:
-    config = replace(tiny.SIZES, layers=5, hidden=256, heads=4, head_dim=64)
+    spec = spec_of(replace(tiny.SIZES, layers=5, hidden=256, heads=4, head_dim=64))
     ratios = [Fraction(3), Fraction(0), Fraction(2)]
-    layered = place("layer", config, ratios)
+    layered = place(spec, "layer", ratios)
     assert layered.streams == ((0,), (0,), (0,), (2,), (2,))
     assert layered.table.counts == (320, 0, 0)
     assert layered.outputs.counts == (0, 0, 320)
     assert layered.heads[3].kv_counts == (0, 0, 2)
-    sliced = place("row", config, ratios)
+    sliced = place(spec, "row", ratios)
     assert sliced.streams == ((0,),) * 5
-    assert [sliced.slices(256, 256), sliced.slices(255, 256), sliced.slices(256, 255)][1:] == [None, None]
-    assert layered.slices(256, 256) is None
-    assert place("single", config, [Fraction(1), Fraction(2)]).streams == ((1,),) * 5
-    assert place("tensor", config, ratios).streams == ((0, 1, 2),) * 5
+    assert sliced.sliced([128, 192], 256) == [[(0, 128), (128, 128), (128, 128)], [(0, 64), (64, 64), (64, 192)]]
+    assert [sliced.sliced([255], 256), sliced.sliced([256], 255), layered.sliced([256], 256)] == [None] * 3
+    assert place(spec, "single", [Fraction(1), Fraction(2)]).streams == ((1,),) * 5
+    assert place(spec, "tensor", ratios).streams == ((0, 1, 2),) * 5
     with pytest.raises(InvalidUsageError, match="no mode 'ring'"):
-        place("ring", config, ratios)
+        place(spec, "ring", ratios)
 
 
 # ---- names ----

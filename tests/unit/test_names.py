@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import pickle
 import subprocess
 import sys
@@ -89,7 +90,19 @@ def test_what_type_checkers_see(tmp_path: Path) -> None:
         return subprocess.run([sys.executable, "-m", "mypy", *how], capture_output=True, text=True, check=False).stdout
 
     assert found(PROGRAM) == ""
+    listed = "".join(f"vkpar.{name}\n" for name in vkpar.__all__)
+    assert found(f"import vkpar\n{listed}") == ""
+    assert found("from vkpar import *\n" + listed.replace("vkpar.", "")) == ""
     wrong = found(PROGRAM + "a.shape = (3, 1)\nh: int = graph.launch()\n")
     assert wrong.count("error:") == 2
     assert '"shape"' in wrong
     assert 'variable has type "int"' in wrong
+
+
+def test_public_names() -> None:
+    """No module of the package's own is public but for two, and nothing that is only imported."""
+    modules = {name for name in vkpar.__all__ if inspect.ismodule(getattr(vkpar, name))}
+    assert modules == {"parallel", "random"}
+    assert set(vkpar.ops.__all__) < set(vkpar.__all__)
+    assert {"Array", "Work", "bfloat16", "elementwise", "open_devices"} < set(vkpar.__all__)
+    assert len(vkpar.__all__) == len(set(vkpar.__all__)) == 98

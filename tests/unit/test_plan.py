@@ -18,7 +18,9 @@ from vkpar import InvalidUsageError, UnsupportedError, WeightsError
 from vkpar.parallel import ModelSpec, spec_of
 from vkpar.parallel.cut.heads import split_heads
 from vkpar.parallel.cut.modules import parse_modules
-from vkpar.parallel.plan.placing import MODES, Placement, place_model
+from vkpar.parallel.plan.footprint import Footprint
+from vkpar.parallel.plan.laying import footprint
+from vkpar.parallel.plan.placing import MODES
 from vkpar.parallel.plan.plan import choose
 from vkpar.parallel.plan.report import Plan, RigFacts
 from vkpar.parallel.plan.scratch import Stored, Widths, block_nbytes, stored_as
@@ -117,7 +119,7 @@ SPECS = [LLAMA, ENCODER, MIXTRAL, replace(LLAMA, weights="q4_k"), replace(LLAMA,
 def test_parts_add_up_to_the_model(spec: ModelSpec, mode: str, ratios: list[int]) -> None:
     exact = tuple(map(Fraction, ratios))
     try:
-        made = place_model(spec, mode, exact)
+        made = footprint(spec, mode, exact)
     except UnsupportedError:
         assert mode != "single"
         return
@@ -135,12 +137,12 @@ def test_parts_add_up_to_the_model(spec: ModelSpec, mode: str, ratios: list[int]
 
 def test_quantised_weights_are_cut_between_blocks() -> None:
     spec = replace(LLAMA, weights="q4_k")
-    made = place_model(spec, "tensor", tuple(map(Fraction, (5, 2, 1))))
+    made = footprint(spec, "tensor", tuple(map(Fraction, (5, 2, 1))))
     assert all(border % 256 == 0 for border in made.splits["inner"].borders)
     assert all(border * 128 % 256 == 0 for border in made.splits["heads"].borders)
     narrow = replace(spec, heads=2, kv_heads=1)  # 256 columns: one block of each row
     with pytest.raises(UnsupportedError, match="between blocks of 256: one device gets all"):
-        place_model(narrow, "tensor", even(2))
+        footprint(narrow, "tensor", even(2))
 
 
 @pytest.mark.parametrize("nranks", [2, 3, 4, 7])
@@ -231,12 +233,12 @@ def test_a_file_of_several_formats() -> None:
     mixed = tuple("q4_k" if number % 2 else "float16" for number in range(32))
     spec = replace(LLAMA, weights="q4_k", kinds=(("down", mixed), ("v", ("float16",) * 32)))
     for mode in MODES:
-        made = place_model(spec, mode, even(2))
+        made = footprint(spec, mode, even(2))
         sizes = {each.name: sum(each.nbytes) for each in made.tensors}
         assert sizes["down"] == 16 * 4096 * 14336 * 2 + 16 * 4096 * 14336 // 256 * 144
         assert sizes["v"] == 32 * 1024 * 4096 * 2
         assert sizes["q"] == 32 * 4096 * 4096 // 256 * 144
-    halves = place_model(spec, "layer", (Fraction(1), Fraction(31))).tensors
+    halves = footprint(spec, "layer", (Fraction(1), Fraction(31))).tensors
     assert next(each.nbytes[0] for each in halves if each.name == "down") == 4096 * 14336 * 2  # the first block's
     for kinds in ((("down", ("q8_0",)),), (("sideways", mixed),), (("down", ("q9",) * 32),)):
         with pytest.raises(InvalidUsageError):
@@ -264,7 +266,7 @@ def test_pieces_and_scratch_memory_of_several_formats(cache: str) -> None:
 # ---- choices ----
 
 
-def total(made: Placement | Plan, name: str) -> int:
+def total(made: Footprint | Plan, name: str) -> int:
     return sum(made.collectives.get(key, 0) for key in (name,))
 
 

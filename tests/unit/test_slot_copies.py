@@ -12,6 +12,7 @@ from helpers.comm.simulator import Simulator, check_acyclic, shared_slots
 from hypothesis import given
 from hypothesis import strategies as st
 
+from vkpar.abi.formats import WIRES
 from vkpar.comm import wires
 from vkpar.comm.observe.collector import Run
 from vkpar.comm.observe.steptimes import step_times, trace_events
@@ -123,14 +124,14 @@ def test_a_copy_too_few_is_found() -> None:
 
 
 def test_copies_have_their_bytes_and_their_rank() -> None:
-    plan = wires.WirePlan("f32", wires.SCALED_HALF, wires.SCALED_HALF)
+    plan = wires.WirePlan("f32", WIRES["f16"].format, WIRES["f16"].format)
     span, queue_map = Span(0, 2 * BLOCK), QueueMap.of([2, 1])
     steps = [
         Step(0, "publish", (Reduce(span, own_at=0, out_slot=0),)),
         Step(1, "reduce", (Reduce(span, (0,), own_at=1, to_array=True),)),
     ]
     found = planned(list(through_copies(steps, queue_map, 2)), plan, queue_map.ranks)
-    nbytes = 2 * (wires.SCALED_HALF.payload + wires.SCALED_HALF.tail)
+    nbytes = 2 * (WIRES["f16"].format.payload + WIRES["f16"].format.tail)
     rows = [(p.rank, p.queue, p.index, p.phase, p.received_nbytes, p.sent_nbytes, p.sources) for p in found]
     assert rows == [
         (0, 0, 0, "publish", 0, nbytes, ()),

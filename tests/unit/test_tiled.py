@@ -16,7 +16,7 @@ TILES = [(tile, sums) for sums in (64, 128) for tile in ((1, 1), (1, 2), (2, 1),
 @pytest.mark.parametrize(("tile", "sums"), TILES, ids=str)
 def test_invocations_cover_their_tile(tile: tuple[int, int], sums: int) -> None:
     """As shaders/common/tiled.glsl lays them out: a quarter of the invocations' number times 4 MREP rows / 4."""
-    threads, (mrep, nrep) = tiled.threads(tile, sums), tiled.shape(tile, sums)
+    threads, (mrep, nrep, *_) = tiled.threads(tile, sums), tiled.shape(tile, sums)
     assert (threads // 4 * mrep, 64 * nrep) == (64 * tile[0], 64 * tile[1])
     assert mrep in {1, 2, 4}
     assert 16 * mrep * nrep <= sums
@@ -26,9 +26,9 @@ def test_invocations_cover_their_tile(tile: tuple[int, int], sums: int) -> None:
         assert parts % threads == 0 or parts < threads
 
 
-def test_constants_have_their_places() -> None:
-    assert tiled.with_threads((1,) * 11, (2, 2), 64) == (1,) * 11 + (0,) * 7 + (256,)
-    assert tiled.with_threads((1,) * 18, (2, 2), 128) == (1,) * 18 + (128,)
+def test_constants_say_how_many_invocations_there_are() -> None:
+    assert tiled.tail((2, 2), 64).threads == 256
+    assert tiled.tail((2, 2), 128).threads == 128
 
 
 def test_many_sums_are_nvidias() -> None:

@@ -17,8 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vkpar import InvalidUsageError, UnsupportedError, WeightsError, dtypes
+from vkpar.ops.quantized.kinds import FORMATS
 from vkpar.parallel import open_weights
-from vkpar.parallel.files.blocks import FORMATS
 from vkpar.parallel.models import open_model
 
 safetensors_numpy = pytest.importorskip("safetensors.numpy")
@@ -153,7 +153,7 @@ def test_gguf_as_its_package_writes_and_reads_it(tmp_path: Path, rng: np.random.
             assert np.array_equal(lazy.read(), want)
             assert np.array_equal(lazy.read((slice(1, 3), slice(5, 40))), want[1:3, 5:40])
             assert np.array_equal(lazy.read(slice(0, 1)), want[:1])
-            unit, nbytes = FORMATS[kind].elements, FORMATS[kind].nbytes
+            unit, nbytes = FORMATS[kind].block, FORMATS[kind].nbytes
             assert np.array_equal(lazy.blocks(unit, 2 * unit, slice(1, 2)), raw[1:2, nbytes:])
             with pytest.raises(InvalidUsageError, match=f"between blocks of {unit}"):
                 lazy.blocks(1)

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import re
+from pathlib import Path
 
 import pytest
 from helpers.vulkan.infos import fake_info
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vkpar import InvalidUsageError, UnsupportedError, dtypes, env
+import vkpar
+from vkpar import InvalidUsageError, UnsupportedError, dtypes, env, testing
+from vkpar.abi.formats import WIRES
 from vkpar.comm import wires
 from vkpar.comm.schedule.algorithms.table import TABLE
 from vkpar.comm.schedule.steps import BLOCK
+from vkpar.ops.quantized.kinds import KINDS
 
 NARROW = [dtypes.float16, dtypes.bfloat16, dtypes.int32, dtypes.uint32]
 WORDY = [dtypes.resolve(name) for name in ("int8", "uint8", "int16", "uint16", "int64", "uint64", "float64")]
-CHOSEN = {"f16": wires.SCALED_HALF, "bf16": wires.BHALF, "f32": wires.WORD, "q8": wires.Q8}
+SPIRV = Path(vkpar.__file__).parent / "spirv"
 COMPARED = ("max", "min")
 
 
@@ -26,7 +31,7 @@ COMPARED = ("max", "min")
 @pytest.mark.parametrize("wire", wires.NAMES)
 def test_float32_travels_as_asked_unless_it_is_only_compared(name: str, wire: str, op: str) -> None:
     plan = wires.plan(dtypes.float32, wire, TABLE[name], op)
-    chosen = wires.WORD if op in COMPARED else CHOSEN[wire]
+    chosen = wires.WORD if op in COMPARED else WIRES[wire].format
     assert (plan.element, plan.contribution, plan.final) == ("f32", chosen, chosen)
 
 
@@ -50,7 +55,7 @@ def test_codes_of_the_kernels() -> None:
     assert wires.OPS == {"sum": 0, "prod": 1, "max": 2, "min": 3, "avg": 0}
     assert [wires.order(dtype) for dtype in (dtypes.float32, *NARROW, *WORDY)] == [0, 0, 0, 1, 2, *[1, 2] * 3, 0]
     assert [wires.variant(wires.OPS[op]) for op in wires.OPS] == ["", "_any", "_any", "_any", ""]
-    assert wires.variant(0, measure=True) == wires.variant(0, divides=True) == "_any"
+    assert wires.variant(0, divides=True) == "_any"
 
 
 @given(
@@ -94,7 +99,7 @@ def test_message_sizes(dtype: dtypes.DType, wire: str, nbytes: int) -> None:
 
 @pytest.mark.parametrize("wire", ["", "F16", "fp16", "float32", None, 16])
 def test_unknown_wires(wire: str) -> None:
-    with pytest.raises(InvalidUsageError, match="f16, bf16, f32, q8"):
+    with pytest.raises(InvalidUsageError, match=", ".join(wires.NAMES)):
         wires.check(dtypes.float32, wire)
 
 
@@ -143,21 +148,43 @@ def test_the_default_wire_can_be_any() -> None:
         pass
 
 
-def test_every_plan_has_its_kernels() -> None:
-    import importlib.resources
+def test_every_wire_has_the_kernels_that_send_and_gather_it() -> None:
+    """Those that fusion asks for: one that is missing would break a capture."""
+    forms = {wire.format.name for wire in WIRES.values()}
+    ending = re.compile(rf"((?:wire_gather|norm_gather|\w+_send_).*?)_?({'|'.join(forms)})((?:_whole|_tail)?)")
+    found: dict[str, set[str]] = {}
+    for match in filter(None, (ending.fullmatch(path.stem) for path in SPIRV.glob("*.spv"))):
+        found.setdefault(match[1] + match[3], set()).add(match[2])
+    assert all(each == forms for each in found.values()), found
+    assert {"wire_gather_whole", "wire_gather_tail", "norm_gather", "matvec_send_columns1"} <= found.keys()
+    for kind in KINDS:
+        assert {f"quantized_dots_send_{kind}", f"quantized_matvec_send_{kind}_rows1_alone"} <= found.keys()
 
-    folder = importlib.resources.files("vkpar").joinpath("spirv")
+
+def test_what_people_read_names_every_wire() -> None:
+    said = vkpar.Communicator.__doc__ or ""
+    page = (Path(__file__).parents[2] / "docs" / "collectives.md").read_text()
+    setting = next(field for field in dataclasses.fields(env.Environment) if field.name == "wire")
+    for name, wire in WIRES.items():
+        assert f"``{name}``" in said
+        assert f"`{name}`" in page
+        assert f"{name} ({wire.meaning})" in setting.metadata["meaning"]
+        assert testing.wire_of(name) is wire
+    assert tuple(WIRES) == wires.NAMES == setting.metadata["choices"]
+
+
+def test_every_plan_has_its_kernels() -> None:
     dtypes_wires_ops = itertools.product([dtypes.float32, *NARROW, *WORDY], wires.NAMES, wires.OPS)
     for (dtype, wire, op), algorithm in itertools.product(dtypes_wires_ops, TABLE.values()):
         plan = wires.plan(dtype, wire, algorithm, op)
         divides = op == "avg" and not dtype.is_float
         for processor, part in itertools.product(("cpu", "gpu", "texel"), ("whole", "tail")):
-            for out, measure in itertools.product({plan.contribution.name, plan.final.name}, (False, True)):
-                end = f"{part}{wires.variant(wires.OPS[op], measure, divides)}"
+            for out in {plan.contribution.name, plan.final.name}:
+                end = f"{part}{wires.variant(wires.OPS[op], divides)}"
                 reduce = f"wire_reduce_{processor}_{plan.element}_{plan.contribution.name}_{out}_{end}.spv"
-                assert folder.joinpath(reduce).is_file(), reduce
+                assert SPIRV.joinpath(reduce).is_file(), reduce
             forward = f"wire_forward_{processor}_{plan.forwarded}_{plan.final.name}_{part}.spv"
-            assert folder.joinpath(forward).is_file(), forward
+            assert SPIRV.joinpath(forward).is_file(), forward
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from importlib.util import find_spec
 from multiprocessing.connection import wait
 from pathlib import Path
@@ -194,9 +194,10 @@ def _first_failure(processes: Sequence[Any]) -> int:
 
 
 @dataclass
-class Report:
+class Report(frame.Report):
     """Everything of one run, as rank 0 prints it."""
 
+    benchmark = "all_reduce"
     options: Options
     peer: str
     check: str
@@ -221,9 +222,7 @@ class Report:
             f"# {self.options.sweep.describe()} repeat {self.options.repeat}",
             *([f"# {settings}"] if settings else []),
             f"# check {self.check}",
-            "#",
             *self.rig.lines(),
-            "#",
             *sweep.titles(width),
         ]
 
@@ -238,13 +237,13 @@ class Report:
             "# time: calls in a row, one wait at the end, slowest rank; host: median time until the call returns.",
         ]
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return everything, ready for JSON."""
-        plain = asdict(self) | {"average_busbw_gbps": self._average()}
+    def plain(self) -> dict[str, Any]:
+        """Return the fields, and what is made of them."""
+        plain = super().plain() | {"average_busbw_gbps": self._average()}
         chosen = plain.pop("options")
         plain["options"] = chosen.pop("sweep") | chosen
         plain["iters"] = [row.pop("iters") for row in plain["rows"]]
-        return frame.document("all_reduce", plain, self.wrong())
+        return plain
 
     def _average(self) -> float:
         return fmean(half.busbw_gbps for half in self.halves())

@@ -225,14 +225,6 @@ class CoresTail(NamedTuple):
     o_eights: int
 
 
-class WholeCoresTail(NamedTuple):
-    """Tiles on matrix cores by matrices of a whole work-group."""
-
-    step: int
-    turns: int
-    o_eights: int
-
-
 class StreamTail(NamedTuple):
     """Few rows on matrix cores: see :class:`vkpar.ops.tiles.streamed.Stream`."""
 
@@ -258,7 +250,7 @@ class FoldTail(NamedTuple):
 
 
 class DotsTail(NamedTuple):
-    """Behind :class:`FoldTail`: one row as whole numbers, see :class:`vkpar.ops.matmul.dots.Spread`."""
+    """Behind :class:`FoldTail`: one row as whole numbers, see :class:`vkpar.ops.matmul.dots.DotSpread`."""
 
     threads: int
     even: int
@@ -266,7 +258,7 @@ class DotsTail(NamedTuple):
 
 
 class QuantizedCoresTail(NamedTuple):
-    """Few rows by quantised weights on matrix cores: see :class:`vkpar.ops.matmul.cores.Spread`."""
+    """Few rows by quantised weights on matrix cores: see :class:`vkpar.ops.matmul.cores.CoreSpread`."""
 
     turns: int
     threads: int

@@ -48,7 +48,6 @@ class ReduceConstants(NamedTuple):
     op: int
     average: int
     order: int
-    measure: int
     own_at: int
 
 

@@ -15,7 +15,6 @@ from vkpar.arrays.host import HostArray
 from vkpar.arrays.layout import WIDE, Strides, repeats
 from vkpar.arrays.operators import Operators, operations
 from vkpar.arrays.rearrange import gather, scatter
-from vkpar.arrays.reducible import Reducible
 from vkpar.arrays.region import Region
 from vkpar.arrays.shape import as_bytes, dimensions, fixed
 from vkpar.arrays.sound import Sound
@@ -38,14 +37,13 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
     from vkpar.device import Device
-    from vkpar.plans import Form
 
 _Target = TypeVar("_Target", "np.ndarray[Any, Any]", HostArray)
 
 _LABEL = "{} {} {}".format
 
 
-class Array(Operators, Reducible, Sound):
+class Array(Operators, Sound):
     """An n-dimensional array on a device, made by ``Device.array``, ``empty`` and ``zeros``, or a view of one.
 
     Arrays are in C order. Views may have their elements any ``strides`` apart; operations and copies take these as they
@@ -57,11 +55,9 @@ class Array(Operators, Reducible, Sound):
         dtype: a :class:`vkpar.dtypes.DType`, equal to the NumPy dtype of the same name.
         key: what identifies its memory, shape, dtype and strides among the arrays of this process that are in use: an
             array that takes the memory of one that was dropped may have its key, too.
-        form: all of it that plans depend on; None until one asks for it.
     """
 
     device: Final[Device] = fixed("storage.device", ": a.to(device) gives a copy there")
-    form: Form | None = None
 
     def __init__(
         self, storage: Storage, offset: int, shape: tuple[int, ...], dtype: DType, steps: Strides | None = None
@@ -406,7 +402,7 @@ class Array(Operators, Reducible, Sound):
         """Copy elements where those of one or both do not lie side by side."""
         for array in (self, source):
             array.check_free()
-        self.device.logical  # noqa: B018  (refuses a closed device)
+        self.device.check_open()
         self.check_writable("copy")
         if self.dtype.itemsize != source.dtype.itemsize:
             raise InvalidUsageError(f"cannot copy elements of {source.dtype} into a view of {self.dtype}; cast first")

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import os
 import weakref
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from vkpar.arrays.dlpack import CPU, exported
 from vkpar.arrays.shape import Shaped
+from vkpar.arrays.storage import Owner
 from vkpar.dtypes import DType, bfloat16
 from vkpar.errors import DLPackError, InvalidUsageError
 from vkpar.vulkan.device import LogicalDevice
 from vkpar.vulkan.memory.hostmemory import HostBlock
 from vkpar.vulkan.memory.imports import HostWindow
-
-if TYPE_CHECKING:
-    from vkpar.device import Device
 
 _Windows = list[tuple[LogicalDevice, HostWindow]]
 
@@ -30,7 +29,7 @@ def _retire(windows: _Windows) -> None:
 class HostMemory:
     """The bytes behind a :class:`HostArray`, base of all NumPy arrays over them, imported until the last one goes."""
 
-    def __init__(self, block: HostBlock, shape: tuple[int, ...], dtype: DType, devices: list[Device]) -> None:
+    def __init__(self, block: HostBlock, shape: tuple[int, ...], dtype: DType, devices: Sequence[Owner]) -> None:
         self.block = block
         self.windows: _Windows = []
         self.__array_interface__ = {
@@ -69,7 +68,7 @@ class HostArray(Shaped):
         dtype: a :class:`vkpar.dtypes.DType`.
     """
 
-    def __init__(self, memory: HostMemory, shape: tuple[int, ...], dtype: DType, devices: list[Device]) -> None:
+    def __init__(self, memory: HostMemory, shape: tuple[int, ...], dtype: DType, devices: Sequence[Owner]) -> None:
         self._memory: HostMemory | None = memory
         self._exposed: HostMemory | None = None  # kept where a reader of __array_interface__ may know the address
         self._devices = devices
@@ -78,8 +77,8 @@ class HostArray(Shaped):
         self._dtype = dtype
 
     @property
-    def devices(self) -> tuple[Device, ...]:
-        """The open devices that have imported the memory."""
+    def devices(self) -> tuple[Any, ...]:
+        """The open devices, each a :class:`vkpar.Device`, that have imported the memory."""
         return tuple(device for device in self._devices if not device.closed) if not self.closed else ()
 
     @property

@@ -27,6 +27,7 @@ class Operators(Viewable):
 
     Operands are broadcast as NumPy broadcasts them, and numbers take the array's type. Comparisons give arrays of
     uint32 0 and 1: an array of several elements has no truth of its own. ``a + b`` is :func:`vkpar.add`, and so on.
+    Reductions are methods, too.
     """
 
     def __array_ufunc__(self, ufunc: Any, method: str, *operands: Any, **how: Any) -> Any:
@@ -215,3 +216,43 @@ class Operators(Viewable):
             InvalidUsageError: a view made by broadcasting, or a value that the array's type does not hold.
         """
         operations["fill"](self, value)
+
+    # --- reductions ---
+
+    def sum(
+        self: _A, axis: int | tuple[int, ...] | None = None, keepdims: bool = False, *, out: _A | None = None
+    ) -> _A:
+        """Return :func:`vkpar.sum` of the array."""
+        made: _A = operations["sum"](self, axis, keepdims, out=out)
+        return made
+
+    def mean(
+        self: _A, axis: int | tuple[int, ...] | None = None, keepdims: bool = False, *, out: _A | None = None
+    ) -> _A:
+        """Return :func:`vkpar.mean` of the array."""
+        made: _A = operations["mean"](self, axis, keepdims, out=out)
+        return made
+
+    def max(
+        self: _A, axis: int | tuple[int, ...] | None = None, keepdims: bool = False, *, out: _A | None = None
+    ) -> _A:
+        """Return :func:`vkpar.max` of the array."""
+        made: _A = operations["max"](self, axis, keepdims, out=out)
+        return made
+
+    def min(
+        self: _A, axis: int | tuple[int, ...] | None = None, keepdims: bool = False, *, out: _A | None = None
+    ) -> _A:
+        """Return :func:`vkpar.min` of the array."""
+        made: _A = operations["min"](self, axis, keepdims, out=out)
+        return made
+
+    def argmax(self: _A, axis: int | None = None, keepdims: bool = False, *, out: _A | None = None) -> _A:
+        """Return :func:`vkpar.argmax` of the array."""
+        made: _A = operations["argmax"](self, axis, keepdims, out=out)
+        return made
+
+    def argmin(self: _A, axis: int | None = None, keepdims: bool = False, *, out: _A | None = None) -> _A:
+        """Return :func:`vkpar.argmin` of the array."""
+        made: _A = operations["argmin"](self, axis, keepdims, out=out)
+        return made

@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from vkpar.abi import arrays as abi
-from vkpar.abi.words import pack
 from vkpar.arrays.layout import WIDE, Strides, c_strides, extent, joined
+from vkpar.arrays.region import WORD, dispatch_of, units_of
+from vkpar.arrays.storage import Storage
 from vkpar.arrays.views import Viewable
 from vkpar.vulkan.machine.physical import ALIGNMENT
 from vkpar.vulkan.memory.accounting import ARRAYS
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
     from vkpar.vulkan.memory.buffer import BufferRange
     from vkpar.vulkan.memory.subbuffers import SubBuffers
 
-_GROUP: Final = 256  # words that one of its work-groups moves
-_WORD: Final = 4
 _MANY: Final = 64  # parts, from which on it pays to move a view in halves, and each twice
 
 
@@ -61,7 +60,7 @@ def _rearrange(view: Viewable, packed: Viewable, kernel: str) -> None:
         return
     for part, among in _halves(view, packed, axis):
         source, target = (part, among) if kernel == "region_pack" else (among, part)
-        aside = packed.storage.device.empty(part.shape, part.dtype)
+        aside = type(packed)(Storage(packed.storage.device, part.nbytes), 0, part.shape, part.dtype)
         gather(source, aside)
         scatter(aside, target)
 
@@ -87,20 +86,9 @@ class _Move:
         self._view, self._packed, self._kernel = view, packed, kernel
         self._memory = view.storage.memory
         self._most = self._logical.info.limits.max_storage_buffer_range // WIDE * WIDE
-        itemsize = view.dtype.itemsize
         counts, (strides,) = joined(view.shape, view.strides)
-        places = [stride * itemsize for stride in strides]
-        run = itemsize
-        if places[-1:] == [itemsize]:
-            run, counts = itemsize * counts[-1], counts[:-1]
-            places.pop()
-        self._unit = math.gcd(_WORD, view.byte_offset, run, *places)
-        axes = list(zip(counts, (place // self._unit for place in places), strict=True))
-        if run > self._unit or not axes:
-            axes.append((run // self._unit, 1))
-        self._whole = _Part(
-            view.byte_offset // self._unit, tuple(count for count, _ in axes), tuple(step for _, step in axes), 0
-        )
+        self._unit, counts, strides = units_of(counts, strides, view.dtype.itemsize, view.byte_offset)
+        self._whole = _Part(view.byte_offset // self._unit, counts, strides, 0)
 
     def far_axis(self) -> int | None:
         """Return the axis that reaches furthest where parts, cut along the axes before it, would be many and small.
@@ -150,8 +138,8 @@ class _Move:
     def _is_direct(self, start: int, nbytes: int) -> bool:
         """Say whether a kernel can read or write the packed elements where they lie: whole words of one binding."""
         memory = self._packed.storage.memory
-        whole = nbytes % _WORD == 0 or start + nbytes == self._packed.storage.nbytes
-        return start % _WORD == 0 and whole and self._bound(memory, start, start + nbytes)
+        whole = nbytes % WORD == 0 or start + nbytes == self._packed.storage.nbytes
+        return start % WORD == 0 and whole and self._bound(memory, start, start + nbytes)
 
     def _window(self, memory: SubBuffers, low: int, high: int) -> tuple[BufferRange, int]:
         """Return the binding that holds bytes ``low`` to ``high``, and where in the memory it begins."""
@@ -165,14 +153,12 @@ class _Move:
         window, begin = self._window(self._memory, *self._span(part))
         words, cell = self._window(packed, start, start + count * self._unit)
         first = part.first - begin // self._unit
-        axes = abi.RegionConstants(len(part.counts))
-        push = pack(abi.Region.of(first, (start - cell) // _WORD, part.counts, part.strides))
-        name = f"{self._kernel}_u{self._unit}"
+        region = abi.Region.of(first, (start - cell) // WORD, part.counts, part.strides)
         pushes = self._logical.pushes(2)
-        pipeline = self._logical.pipelines.shipped(name, 2, len(push), axes, pushes=pushes)
-        groups = -(-count * self._unit // (_WORD * _GROUP))
-        rows = -(-groups // self._logical.info.limits.max_workgroup_count[0])
-        self._logical.dispatch("copy", pipeline, [window, words], push, (-(-groups // rows), rows, 1))
+        pipeline, push, groups = dispatch_of(
+            self._logical, self._kernel, self._unit, region, len(part.counts), pushes=pushes
+        )
+        self._logical.dispatch("copy", pipeline, [window, words], push, groups)
 
 
 def _parts(part: _Part, fits: Callable[[_Part], bool]) -> Iterator[_Part]:

@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy as np
 
+from vkpar.abi import arrays as abi
+from vkpar.abi.words import pack
 from vkpar.arrays.layout import Strides, c_strides, is_c_order, joined
 from vkpar.arrays.shape import MOST_DIMENSIONS
 from vkpar.errors import IndexingError, InvalidUsageError
+
+if TYPE_CHECKING:
+    from vkpar.vulkan.device import LogicalDevice
+    from vkpar.vulkan.pipelines.kernel import Pipeline
+
+WORD: Final = 4
+_GROUP: Final = 256  # words that a work-group moves
 
 _T = TypeVar("_T", bound=np.generic)
 
@@ -218,3 +227,33 @@ def _fitting(box: Box, reach: int, most: int) -> int:
     """Return how many places along the first axis one box may have."""
     by_span = (reach - box.row(0).span) // box.strides[0] + 1
     return max(0, min(box.counts[0], by_span, most // math.prod(box.counts[1:])))
+
+
+def units_of(
+    counts: Sequence[int], strides: Sequence[int], itemsize: int, first: int
+) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
+    """Return the largest unit of 1, 2 or 4 bytes that elements are made of, and their axes in units.
+
+    Args:
+        counts: elements along each axis.
+        strides: elements from one to the next.
+        itemsize: bytes of an element.
+        first: the byte at which the first one begins.
+    """
+    axes = [(count, stride * itemsize) for count, stride in zip(counts, strides, strict=True) if count > 1]
+    run = axes.pop()[0] * itemsize if axes and axes[-1][1] == itemsize else itemsize
+    unit = math.gcd(WORD, first, run, *(stride for _, stride in axes))
+    if run > unit or not axes:
+        axes.append((run // unit, unit))
+    return unit, tuple(count for count, _ in axes), tuple(stride // unit for _, stride in axes)
+
+
+def dispatch_of(
+    logical: LogicalDevice, kernel: str, unit: int, region: abi.Region, axes: int, *, pushes: bool = False
+) -> tuple[Pipeline, bytes, tuple[int, int, int]]:
+    """Return the pipeline, the push constants and the numbers of work-groups that move units of a region."""
+    push = pack(region)
+    pipeline = logical.pipelines.shipped(f"{kernel}_u{unit}", 2, len(push), abi.RegionConstants(axes), pushes=pushes)
+    groups = -(-region.count_ * unit // (WORD * _GROUP))
+    rows = -(-groups // logical.info.limits.max_workgroup_count[0])
+    return pipeline, push, (-(-groups // rows), rows, 1)

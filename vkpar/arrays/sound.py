@@ -9,7 +9,7 @@ import numpy as np
 
 from vkpar.arrays.layout import joined
 from vkpar.arrays.views import Viewable
-from vkpar.vulkan import api
+from vkpar.vulkan import api, capturing
 from vkpar.vulkan.pump.ledger import READS, REPLACES, Span
 
 _MOST_RUNS: Final = 1 << 16  # of elements side by side, that are looked at one by one
@@ -36,7 +36,12 @@ class Sound(Viewable):
                 raise refusal
 
     def renew(self, *sources: Sound) -> None:
-        """Count all elements as written anew, from those of ``sources``."""
+        """Count all elements as written anew, from those of ``sources``: at once, or by each launch of a graph."""
+        here: Any = self
+        capture = capturing.current()
+        if capture is not None and capture.holds(here.device.logical.stream):
+            capture.renew(self.touches(REPLACES) if self._ledger.clock.lost and self.size else ())
+            return
         ledger = self._ledger
         if (ledger.clock.lost or ledger.clock.active) and self.size:
             touches = self.touches(REPLACES)

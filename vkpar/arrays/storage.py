@@ -4,17 +4,36 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Hashable
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
+from vkpar.arrays.forms import Plans
 from vkpar.errors import InvalidUsageError
+from vkpar.vulkan.device import LogicalDevice
 from vkpar.vulkan.memory.accounting import ARRAYS
 from vkpar.vulkan.memory.subbuffers import SubBuffers
 
-if TYPE_CHECKING:
-    from vkpar.device import Device
-
 _serials = itertools.count(1)
 GUARD: Final = 16384  # bytes of guard words on each side of a guarded array
+
+
+class Owner(Protocol):
+    """What memory asks of the device that it lies on, which lies above: see :class:`vkpar.device.Device`."""
+
+    plans: Plans
+
+    @property
+    def closed(self) -> bool:
+        """Whether it can no longer be used."""
+
+    @property
+    def logical(self) -> LogicalDevice:
+        """The Vulkan side, checked to be open."""
+
+    def check_open(self) -> None:
+        """Refuse it once it is closed."""
+
+    def allocate_array(self, nbytes: int, label: Callable[[], str] | None, purpose: str) -> SubBuffers:
+        """Return memory for an array."""
 
 
 class Storage:
@@ -38,7 +57,7 @@ class Storage:
     guards: Any = None
 
     def __init__(
-        self, device: Device, nbytes: int, label: Callable[[], str] | None = None, purpose: str = ARRAYS
+        self, device: Owner, nbytes: int, label: Callable[[], str] | None = None, purpose: str = ARRAYS
     ) -> None:
         self.device = device
         self.nbytes = nbytes
@@ -50,7 +69,7 @@ class Storage:
         self.own: SubBuffers | None = None
         self.place: Hashable = self.serial
         if not nbytes:
-            device.logical.check_open()
+            device.check_open()
             return
         self.own = memory = device.allocate_array(nbytes, label, purpose)
         if len(memory.buffers) == 1:
@@ -67,7 +86,7 @@ class Storage:
         Raises:
             InvalidUsageError: the array has no elements, its memory was given back, or the device is closed.
         """
-        self.device.logical.check_open()
+        self.device.check_open()
         self.check_free()
         memory = self.pin()
         if memory is None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
@@ -10,8 +9,7 @@ from typing import Any, Final
 import numpy as np
 
 from vkpar.abi import arrays as abi
-from vkpar.abi.words import pack
-from vkpar.arrays.region import Box, Region, boxes
+from vkpar.arrays.region import WORD, Box, Region, boxes, dispatch_of, units_of
 from vkpar.dtypes import DType
 from vkpar.errors import InvalidUsageError
 from vkpar.vulkan.device import LogicalDevice
@@ -29,7 +27,6 @@ _Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 _Copies = tuple[Any, np.ndarray[Any, np.dtype[np.uint64]]]  # the buffer, and a row for each run
 _Dispatch = tuple[Any, BufferRange, bytes, tuple[int, int, int]]  # pipeline, the array's binding, constants, groups
 
-_GROUP: Final = 256  # words that one of its work-groups moves
 _PAD: Final = 16  # boxes begin at multiples of it in a cell
 _MARGIN: Final = 64
 _ALL: Final = sys.maxsize
@@ -203,13 +200,11 @@ class _Transfer:
     def _dispatch(self, box: Box, at: int) -> _Dispatch:
         """Return the dispatch that moves a box to or from byte ``at`` of a cell."""
         window, first = self._bound(box)
-        unit, counts, strides = _units(box, self._itemsize, first)
-        push = pack(abi.Region.of(first // unit, at // 4, counts, strides))
-        name = f"region_{'pack' if self._to_host else 'unpack'}_u{unit}"
-        pipeline = self._logical.pipelines.shipped(name, 2, len(push), abi.RegionConstants(len(counts)))
-        groups = -(-math.prod(counts) * unit // (4 * _GROUP))
-        rows = -(-groups // self._logical.info.limits.max_workgroup_count[0])
-        return pipeline, window, push, (-(-groups // rows), rows, 1)
+        unit, counts, strides = units_of(box.counts, box.strides, self._itemsize, first)
+        region = abi.Region.of(first // unit, at // WORD, counts, strides)
+        kernel = f"region_{'pack' if self._to_host else 'unpack'}"
+        pipeline, push, groups = dispatch_of(self._logical, kernel, unit, region, len(counts))
+        return pipeline, window, push, groups
 
     def _bound(self, box: Box) -> tuple[BufferRange, int]:
         """Return a binding that holds a box, the one before where that does, and the first byte's place in it."""
@@ -233,16 +228,3 @@ class _Transfer:
             if window not in sets:
                 sets[window] = frame.descriptors(pipeline.layout.set_layout, [window, bound])
             frame.commands.record_dispatch(pipeline, sets[window], push, groups)
-
-
-def _units(box: Box, itemsize: int, first: int) -> tuple[int, list[int], list[int]]:
-    """Return the largest unit of 1, 2 or 4 bytes that a box is made of, and its axes in units."""
-    axes = [(count, stride * itemsize) for count, stride in zip(box.counts, box.strides, strict=True) if count > 1]
-    run = itemsize
-    if axes and axes[-1][1] == itemsize:
-        run = axes.pop()[0] * itemsize
-    unit = math.gcd(4, first, run, *(stride for _, stride in axes))
-    axes = [(count, stride // unit) for count, stride in axes]
-    if run > unit or not axes:
-        axes.append((run // unit, 1))
-    return unit, [count for count, _ in axes], [stride for _, stride in axes]

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from vkpar import dtypes
+from vkpar.arrays.forms import Form, form_of
 from vkpar.arrays.interop import Interoperable
 from vkpar.arrays.layout import Strides, broadcast_strides, c_strides, extent, is_c_order, repeats, reshaped
 from vkpar.arrays.region import select, sliced
@@ -32,12 +33,14 @@ class Viewable(Interoperable):
         byte_offset: bytes from the start of its storage to its first element.
         steps: elements of memory from one place to the next along each axis; None where the elements lie side by side
             in C order, as they do in all arrays but some views. :attr:`strides` has them in both cases.
+        form: all of it that plans depend on; None until one asks for it.
         has_gaps: it stands for elements that have others between them, which whoever writes to it leaves alone.
     """
 
     storage: Storage
     byte_offset: int
     steps: Strides | None = None
+    form: Form | None = None
     has_gaps = False
 
     def __init__(
@@ -125,14 +128,13 @@ class Viewable(Interoperable):
     @property
     def T(self: _V) -> _V:
         """A view with the axes in the opposite order."""
-        here: Any = self  # an Array: its device and its form lie above
-        form = here.form or here.device.plans.form(here)
+        form = self.form or form_of(self)
         turned = form.turned
         if turned is None:
-            turned = form.turned = here.device.plans.form(self.transpose())
-        made = here.__class__(self.storage, self.byte_offset, turned.shape, self._dtype, turned.steps)
+            turned = form.turned = form_of(self.transpose())
+        made = self.__class__(self.storage, self.byte_offset, turned.shape, self._dtype, turned.steps)
         made.form = turned
-        return made  # type: ignore[no-any-return]
+        return made
 
     def view(self: _V, *dtype: object) -> _V:
         """Return a view of the same bytes as elements of another type, as NumPy's ``view(dtype)`` does.

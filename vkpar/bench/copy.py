@@ -98,17 +98,14 @@ class Row:
 
 
 @dataclass
-class Report:
+class Report(frame.Report):
     """Everything of one run."""
 
+    benchmark = "copy"
     options: Options
     versions: dict[str, str]
     devices: list[dict[str, Any]]
     rows: list[Row] = field(default_factory=list)
-
-    def wrong(self) -> list[int | None]:
-        """Return the wrong elements of every row."""
-        return [row.wrong for row in self.rows]
 
     def header(self, width: int | None = None) -> list[str]:
         """Return the lines above the table."""
@@ -138,10 +135,9 @@ class Report:
     def _refused(self) -> Iterator[tuple[dict[str, Any], str]]:
         return ((item, item["refused"]) for item in self.devices if item.get("refused"))
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return everything, ready for JSON."""
-        rows = [row.as_dict() for row in self.rows]
-        return frame.document("copy", asdict(self) | {"rows": rows}, self.wrong())
+    def plain(self) -> dict[str, Any]:
+        """Return the fields, and what is made of them."""
+        return super().plain() | {"rows": [row.as_dict() for row in self.rows]}
 
 
 def _lines(item: dict[str, Any]) -> Iterator[str]:

@@ -94,9 +94,10 @@ class Row:
 
 
 @dataclass
-class Report:
+class Report(frame.Report):
     """Everything of one run."""
 
+    benchmark = "host"
     options: Options
     switch_interval_us: float
     rig: frame.RigInfo
@@ -113,9 +114,7 @@ class Report:
             f"# vkpar {self.rig.versions['vkpar']} bench host: medians of one all_reduce",
             f"# {options.size} bytes of float32, warmup iters {options.warmup_iters} iters {options.iters}, "
             f"transport {options.transport}",
-            "#",
             *self.rig.lines(),
-            "#",
             *_HEADER,
         ]
 
@@ -132,12 +131,11 @@ class Report:
             "# bridge: from seeing a rank's signal to having passed it on (the middle of a class of latencies).",
         ]
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return everything, ready for JSON; times are in microseconds."""
-        plain = asdict(self)
+    def plain(self) -> dict[str, Any]:
+        """Return the fields, and the rows by name; times are in microseconds."""
+        plain = super().plain()
         del plain["rows"]
-        plain |= {row.state if row.is_ratio else f"{row.state}_us": row.numbers() for row in self.rows}
-        return frame.document("host", plain, self.wrong())
+        return plain | {row.state if row.is_ratio else f"{row.state}_us": row.numbers() for row in self.rows}
 
 
 def start(options: Options, stack: ExitStack) -> tuple[Report, Iterator[Row]]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import partial
 from statistics import median
 from typing import Any, Final
@@ -100,18 +100,15 @@ class Row:
 
 
 @dataclass
-class Report:
+class Report(frame.Report):
     """Everything of one run; ``subject`` is the library that was measured."""
 
+    benchmark = "launch"
     options: Options
     subject: str
     versions: dict[str, str]
     devices: list[dict[str, Any]]
     rows: list[Row] = field(default_factory=list)
-
-    def wrong(self) -> list[int | None]:
-        """Return the wrong elements of every row."""
-        return [row.wrong for row in self.rows]
 
     def header(self, width: int | None = None) -> list[str]:
         """Return the lines above the table."""
@@ -133,16 +130,11 @@ class Report:
             "# launch: host time of one launch of a captured chain.",
         ]
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return everything, ready for JSON."""
-        return frame.document("launch", asdict(self), self.wrong())
-
 
 def start(options: Options, stack: ExitStack) -> tuple[Report, Iterator[Row]]:
     """Open what ``options`` name, closed with ``stack``; return the report and what measures its rows."""
     devices = frame.open_devices(stack, options.devices)
-    described = [frame.describe_device(number, device) for number, device in enumerate(devices)]
-    return Report(options, "vkpar", table.versions(), described), _rows(options, devices, stack)
+    return Report(options, "vkpar", table.versions(), frame.described(devices)), _rows(options, devices, stack)
 
 
 def _rows(options: Options, devices: Sequence[Device], stack: ExitStack) -> Iterator[Row]:

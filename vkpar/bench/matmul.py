@@ -88,17 +88,14 @@ class Row:
 
 
 @dataclass
-class Report:
+class Report(frame.Report):
     """Everything of one run."""
 
+    benchmark = "matmul"
     options: Options
     versions: dict[str, str]
     devices: list[dict[str, Any]]
     rows: list[Row] = field(default_factory=list)
-
-    def wrong(self) -> list[int | None]:
-        """Return the wrong elements of every row."""
-        return [row.wrong for row in self.rows]
 
     def header(self, width: int | None = None) -> list[str]:
         """Return the lines above the table."""
@@ -122,10 +119,9 @@ class Report:
             "# rate = 2 M N K / time; vs NumPy: np.matmul's time on this host over the device's, float32.",
         ]
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return everything, ready for JSON."""
-        rows = [asdict(row) | {"against_numpy": row.against_numpy} for row in self.rows]
-        return frame.document("matmul", asdict(self) | {"rows": rows}, self.wrong())
+    def plain(self) -> dict[str, Any]:
+        """Return the fields, and what is made of them."""
+        return super().plain() | {"rows": [asdict(row) | {"against_numpy": row.against_numpy} for row in self.rows]}
 
 
 def parse_shapes(text: str) -> tuple[Shape, ...]:
@@ -167,9 +163,7 @@ def rate(gflops: float) -> str:
 def start(options: Options, stack: ExitStack) -> tuple[Report, Iterator[Row]]:
     """Open what ``options`` name, closed with ``stack``; return the report and what measures its rows."""
     devices = frame.open_devices(stack, options.devices)
-    described = [frame.describe_device(number, device) for number, device in enumerate(devices)]
-    report = Report(options, table.versions(), described)
-    return report, _rows(options, devices)
+    return Report(options, table.versions(), frame.described(devices)), _rows(options, devices)
 
 
 def _rows(options: Options, devices: Sequence[Device]) -> Iterator[Row]:

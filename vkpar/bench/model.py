@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -21,41 +21,26 @@ import numpy as np
 from vkpar.bench import model_plot
 from vkpar.bench.decode import PRESETS, Shape
 from vkpar.bench.frame import frame, table
+from vkpar.bench.model_rows import COLUMNS, Row, line_of
 from vkpar.bench.model_weights import KINDS, weights
 from vkpar.comm.communicator import Communicator
 from vkpar.device import Device
 from vkpar.errors import InvalidUsageError, UnsupportedError
 from vkpar.parallel.files.lazy import LazyTensor
 from vkpar.parallel.models import config as configs
-from vkpar.parallel.models.building import units_of
 from vkpar.parallel.models.config import Config
 from vkpar.parallel.models.llama import Llama
 from vkpar.parallel.models.loading import cache_type
-from vkpar.parallel.models.placement import place
 from vkpar.parallel.plan.placing import MODES
 from vkpar.parallel.plan.plan import plan
 from vkpar.parallel.plan.report import Plan
 from vkpar.parallel.plan.scratch import batch_of
 from vkpar.parallel.plan.spec import ModelSpec, spec_of
-from vkpar.parallel.rates.speed import settled
+from vkpar.parallel.rates.speed import warm_up
 from vkpar.text import units
 
 STEPS: Final = ("captured", "eager")
 SPLITS: Final = ("auto", *MODES)
-# Characters of a column; those of a narrow terminal, which leaves out what has none there.
-_COLUMNS: Final = (
-    ("split", 13, 13),
-    ("ratios", 12, 10),
-    ("wire", 6, 5),
-    ("step", 10, 9),
-    ("test", 18, 15),
-    ("tokens/s", 12, 10),
-    ("least", 12, 0),
-    ("most", 12, 0),
-    ("first(ms)", 11, 10),
-    ("#wrong", 8, 7),
-)
-_NAMED: Final = 5  # columns of words, to the left
 _PROMPTS: Final = ((512, 2048), (64,))  # by default, on GPUs and on CPUs
 _DEPTHS: Final = ((0, 4096, 16384), (0, 64))
 
@@ -142,57 +127,15 @@ def of_shape(shape: Shape, vocabulary: int, context: int) -> Config:
     )
 
 
-@dataclass(frozen=True)
-class Row:
-    """One test of one split.
-
-    Attributes:
-        split: as it was asked for; ``auto`` with the mode that it took.
-        ratios: that the devices got, ``wire`` of the sums.
-        step: ``captured``, ``eager``; for prompts ``-``, or ``halves`` where they went through in two halves.
-        test: its name.
-        rate: tokens a second, the median of the runs; ``least`` and ``most`` of any.
-        first: seconds of the first run, which makes pipelines and graphs and finds a GPU at a low clock.
-        wrong: logits that are not finite.
-    """
-
-    split: str
-    ratios: str
-    wire: str
-    step: str
-    test: str
-    rate: float
-    least: float
-    most: float
-    first: float
-    wrong: int
-
-    def text(self, width: int | None = None) -> str:
-        """Return the row under the header."""
-        rates = (f"{rate:.2f}" for rate in (self.rate, self.least, self.most))
-        named = (self.split, self.ratios, self.wire, self.step, self.test)
-        return " " + _line((*named, *rates, f"{1e3 * self.first:.1f}", str(self.wrong)), width)
-
-
-def _line(cells: Sequence[str], width: int | None) -> str:
-    """Return the cells of a row, those that a terminal of ``width`` columns can show."""
-    narrow = table.is_narrow(width, " " * (1 + sum(wide for _, wide, _ in _COLUMNS)))
-    line = ""
-    for number, (cell, (_, wide, small)) in enumerate(zip(cells, _COLUMNS, strict=True)):
-        size = small if narrow else wide
-        if size:  # a word that fills its column is cut off from the next by a space
-            line += f"{cell:<{size - 1}} " if number < _NAMED else f"{cell:>{size}}"
-    return line
-
-
 @dataclass
-class Report:
+class Report(frame.Report):
     """Everything of one run.
 
     ``refused`` says why splits are missing, ``plans`` how the others lie and what they took of each device, ``auto``
     which one a plan would take.
     """
 
+    benchmark = "model"
     options: Options
     model: Config
     rig: frame.RigInfo
@@ -201,20 +144,14 @@ class Report:
     plans: list[dict[str, Any]] = field(default_factory=list)
     auto: list[str] = field(default_factory=list)
 
-    def wrong(self) -> list[int | None]:
-        """Return the wrong elements of every row."""
-        return [row.wrong for row in self.rows]
-
     def header(self, width: int | None = None) -> list[str]:
         """Return the lines above the table."""
         options = self.options
         return [
             f"# vkpar {self.rig.versions['vkpar']} bench model: {self.model.describe()}, {options.weights} weights",
             f"# repeat {options.repeat}, context {options.context}",
-            "#",
             *self.rig.lines(),
-            "#",
-            "#" + _line([title for title, _, _ in _COLUMNS], width),
+            "#" + line_of([title for title, _, _ in COLUMNS], width),
         ]
 
     def footer(self) -> list[str]:
@@ -228,10 +165,6 @@ class Report:
             "# first(ms): of the first run, which makes pipelines and graphs; on GPUs others wait for clocks to rise.",
             "# #wrong: logits that are not finite, after each test.",
         ]
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return everything, ready for JSON."""
-        return frame.document("model", asdict(self), self.wrong())
 
 
 def start(options: Options, stack: ExitStack) -> tuple[Report, Iterator[Row]]:
@@ -304,10 +237,9 @@ def _split(
 ) -> Iterator[Row]:
     """Measure one split; what it took of the devices goes to ``taken``."""
     options, config, devices = report.options, report.model, comm.devices
-    placement = place(found.mode, config, found.ratios, units_of(config, made))
     before = _arrays(devices)
     name = named.split if named.split != "auto" else f"auto:{found.mode}"
-    with Llama(config, made, comm, placement, context=options.context) as model:
+    with Llama(config, made, comm, found.placement, context=options.context) as model:
         for count in options.prompts or ():
             for halves in _halves(model, options):
                 model.halves = halves
@@ -376,8 +308,7 @@ def _held_lines(found: dict[str, Any]) -> Iterator[str]:
 def _times(run: Callable[[], float], devices: Sequence[Device], repeat: int) -> list[float]:
     """Return the seconds of the first run, and then those of runs once clocks have risen."""
     first = run()
-    if not all(device.info.is_cpu for device in devices):
-        settled([run], devices)
+    warm_up(run, devices)
     return [first, *(run() for _ in range(repeat))]
 
 

@@ -8,12 +8,12 @@ import numpy as np
 
 from vkpar import dtypes
 from vkpar.errors import InvalidUsageError
-from vkpar.parallel.files.blocks import FORMATS
+from vkpar.ops.quantized.kinds import KINDS as QUANTISED
 from vkpar.parallel.files.lazy import LazyTensor
 from vkpar.parallel.models import naming
 from vkpar.parallel.models.config import Config
 
-KINDS: Final = ("float16", "float32", "bfloat16", "q8_0", "q4_0", "q4_k")
+KINDS: Final = ("float16", "float32", "bfloat16", *QUANTISED)
 _POOL: Final = 1 << 20  # bytes of weights that are drawn, and repeated
 
 
@@ -31,7 +31,7 @@ class _Repeated(LazyTensor):
         """Return blocks of the region's shape."""
         assert self.kind is not None
         count = (self.shape[1] if stop is None else stop) - start
-        nbytes = count // self.kind.elements * self.kind.nbytes
+        nbytes = count // self.kind.block * self.kind.nbytes
         return np.resize(self._bytes(), (len(range(self.shape[0])[rows]), nbytes))
 
 
@@ -42,12 +42,12 @@ def weights(config: Config, kind: str) -> dict[str, LazyTensor]:
         InvalidUsageError: rows that the kind's blocks do not divide.
     """
     made: dict[str, LazyTensor] = {}
-    form = FORMATS.get(kind)
+    form = QUANTISED.get(kind)
     for name, shape in naming.shapes(config, naming.TRANSFORMERS):
         plain = len(shape) == 1
-        if form is not None and not plain and shape[1] % form.elements:
+        if form is not None and not plain and shape[1] % form.block:
             raise InvalidUsageError(
-                f"rows of {shape[1]} weights are no multiple of the {form.elements} of {kind}'s blocks"
+                f"rows of {shape[1]} weights are no multiple of the {form.block} of {kind}'s blocks"
             )
         drawn = _ones(shape[0]) if plain else _drawn(kind, shape[1])
         stored = "float32" if plain or form is not None else kind
@@ -64,14 +64,13 @@ def _ones(count: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
 def _drawn(kind: str, inputs: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
     """Return drawn bytes of weights for products of so many inputs."""
     generator, most = np.random.default_rng(inputs), np.sqrt(3 / inputs)
-    form = FORMATS.get(kind)
+    form = QUANTISED.get(kind)
     if form is None:
         values = generator.uniform(-most, most, _POOL // 4 - 8).astype(np.float32)
         return values.astype(dtypes.resolve(kind).numpy).view(np.uint8)
     blocks = generator.integers(0, 256, (_POOL // form.nbytes, form.nbytes), dtype=np.uint8)
-    # Scales that take the largest codes to about `most`: 127, 8, and 15 times a scale of up to 63.
-    unit = np.float16(most / {"q8_0": 127, "q4_0": 8, "q4_k": 15 * 63}[kind])
+    unit = np.float16(most / form.largest)
     blocks[:, :2] = np.frombuffer(unit.tobytes(), np.uint8)
-    if kind == "q4_k":
+    if form.terms == 2:  # minima, about half of the largest
         blocks[:, 2:4] = np.frombuffer(np.float16(unit * 7).tobytes(), np.uint8)
     return blocks.reshape(-1)

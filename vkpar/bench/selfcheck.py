@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
-from typing import Any, Final
+from dataclasses import dataclass, field
+from typing import Final
 
 from vkpar import dtypes
 from vkpar.bench.frame import frame, table
@@ -19,7 +19,7 @@ from vkpar.errors import InvalidUsageError
 
 # A few elements, several blocks and a piece that nothing divides, several segments.
 SIZES: Final = (24, 40_012, 2_000_004)
-_WIRES: Final = ("f16", "bf16", "q8", "f32")
+_WIRES: Final = wires.NAMES  # the last one is exact
 _FLOATS: Final = {"f16": "float16", "bf16": "bfloat16", "f64": "float64"}
 _INTEGERS: Final = {bits: (f"int{bits}", f"uint{bits}") for bits in ("8", "16", "32", "64")}
 _DTYPES: Final = (*_FLOATS.values(), *(name for names in _INTEGERS.values() for name in names))
@@ -108,9 +108,10 @@ class Row:
 
 
 @dataclass
-class Report:
+class Report(frame.Report):
     """Everything of one run; ``algorithm`` is the requested one."""
 
+    benchmark = "all"
     options: Options
     algorithm: str
     rig: frame.RigInfo
@@ -127,9 +128,7 @@ class Report:
             f"# vkpar {self.rig.versions['vkpar']} bench all: wrong elements by collective",
             f"# sizes {', '.join(map(str, options.sizes))} bytes, out of place and in place, check {options.check}",
             f"# algorithm {self.algorithm}, transport {options.transport}",
-            "#",
             *self.rig.lines(),
-            "#",
             *_titles(width),
         ]
 
@@ -142,10 +141,6 @@ class Report:
             "# Every element must be equal to the true result; where ~ stands, within a derived bound of it.",
             "# -: always travels as f32's column says, or a device of the rig does not compute it.",
         ]
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return everything, ready for JSON."""
-        return frame.document("all", asdict(self), self.wrong())
 
 
 def parse_sizes(text: str) -> tuple[int, ...]:
@@ -164,8 +159,7 @@ def start(options: Options, stack: ExitStack) -> tuple[Report, Iterator[Row]]:
     communicator, rig = frame.open_communicator(
         stack, options.devices, algorithm=options.algorithm, transport=options.transport
     )
-    report = Report(options, frame.requested_algorithm(options.algorithm), rig)
-    return report, _rows(options, communicator)
+    return Report(options, frame.requested_algorithm(options.algorithm), rig), _rows(options, communicator)
 
 
 def _rows(options: Options, communicator: Communicator) -> Iterator[Row]:
@@ -201,7 +195,7 @@ def _settings(communicator: Communicator, collective: Collective, op: str | None
     lossy = _WIRES if collective.reduces and op not in ("max", "min") else _WIRES[-1:]
     for name in (*lossy, *_DTYPES):
         dtype = dtypes.resolve("float32" if name in lossy else name)
-        wire = name if name in lossy else "f32"
+        wire = name if name in lossy else _WIRES[-1]
         root = communicator.nranks - 1
         if not collective.reduces or wires.lacking(dtype, infos) is None:
             made[name] = Setting(communicator.devices, dtype, 0, op or "sum", root, wire)

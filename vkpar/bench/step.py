@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from statistics import median
 from typing import Any, Final
@@ -146,19 +146,16 @@ class Row:
 
 
 @dataclass
-class Report:
+class Report(frame.Report):
     """Everything of one run; ``subject`` is the library that was measured, ``weights_nbytes`` those of each device."""
 
+    benchmark = "step"
     options: Options
     subject: str
     shape: Shape
     weights_nbytes: list[int]
     rig: frame.RigInfo
     rows: list[Row] = field(default_factory=list)
-
-    def wrong(self) -> list[int | None]:
-        """Return the wrong elements of every row."""
-        return [row.wrong for row in self.rows]
 
     def sums(self) -> int:
         """Return how many sums over the devices a step has."""
@@ -173,9 +170,7 @@ class Report:
             f"# {self.shape.describe()}",
             f"# {products}; float16 weights of {weights} GB by device",
             f"# {self.options.describe()}",
-            "#",
             *self.rig.lines(),
-            "#",
             *_HEADER,
         ]
 
@@ -190,10 +185,9 @@ class Report:
             "# #wrong: elements, of all devices, that are not bit for bit those of an eager step with out=.",
         ]
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return everything, ready for JSON."""
-        counts = {"products": 4 * self.shape.layers, "sums": self.sums()}
-        return frame.document("step", asdict(self) | counts, self.wrong())
+    def plain(self) -> dict[str, Any]:
+        """Return the fields, and what is made of them."""
+        return super().plain() | {"products": 4 * self.shape.layers, "sums": self.sums()}
 
 
 def start(options: Options, stack: ExitStack) -> tuple[Report, Iterator[Row]]:

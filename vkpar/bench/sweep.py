@@ -187,7 +187,7 @@ def titles(width: int | None = None) -> tuple[str, ...]:
 
 
 @dataclass
-class Report:
+class Report(frame.Report):
     """Everything of one run; ``check`` says how elements are checked, ``algorithm`` is the requested one."""
 
     options: Options
@@ -196,6 +196,9 @@ class Report:
     rig: frame.RigInfo
     rows: list[Row] = field(default_factory=list)
     profile: Profile | None = None
+
+    def __post_init__(self) -> None:
+        self.benchmark = self.options.collective
 
     def wrong(self) -> list[int | None]:
         """Return the wrong elements of every half row."""
@@ -216,9 +219,7 @@ class Report:
             f"# {self.options.describe()}",
             f"# {', '.join([*common, *self._choices()])}",
             f"# check {self.check}",
-            "#",
             *self.rig.lines(),
-            "#",
             *titles(width),
         ]
 
@@ -249,12 +250,12 @@ class Report:
         shown = self.profile if self.options.profile else None
         return [*lines, last, *(profiled.lines(shown, self.options.sizes()[-1]) if shown else ())]
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return everything, ready for JSON."""
+    def plain(self) -> dict[str, Any]:
+        """Return the fields, and what is made of them."""
         plain = asdict(replace(self, profile=None)) | {"average_busbw_gbps": self.average_busbw()}
         plain["profile"] = profiled.document(self.profile) if self.profile and self.options.profile else None
         plain["iters"] = [row.pop("iters") for row in plain["rows"]]
-        return frame.document(self.options.collective, plain, self.wrong())
+        return plain
 
 
 def start(options: Options, stack: ExitStack) -> tuple[Report, Iterator[Row]]:
@@ -277,7 +278,9 @@ def _rows(report: Report, communicator: Communicator, settings: Sequence[Setting
     for setting in settings:
         yield _row(options, communicator, setting)
     if options.profile or options.trace:
-        report.profile = profiled.take(options, communicator, settings[-1])
+        in_place = options.case.in_place and options.in_place_only
+        subject = CheckedCollective(options.case, communicator, settings[-1], in_place=in_place)
+        report.profile = profiled.take(subject, communicator, options.warmup_iters, options.iters, options.trace)
 
 
 def _check_text(options: Options, setting: Setting) -> str:

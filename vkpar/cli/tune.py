@@ -48,7 +48,7 @@ def run(devices: str | None, *, redo: bool, as_json: bool) -> int:
             print(json.dumps(_document(communicator, tuning, file), indent=2))
             return 0
         terminal = console.console()
-        for line in described.lines():
+        for line in described.lines()[1:-1]:
             terminal.print(*table.wrapped(line, terminal.width), sep="\n")
         terminal.print()
         for wire, trials in tuning.by_wire().items():

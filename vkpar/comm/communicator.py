@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from contextlib import ExitStack, nullcontext, suppress
+from contextlib import nullcontext, suppress
 from typing import Any
 
 from vkpar import dtypes, env
 from vkpar.arrays.array import Array
 from vkpar.comm import options, selftest, wires
-from vkpar.comm.engine.engine import Engine
 from vkpar.comm.engine.group import Group
 from vkpar.comm.engine.work import Work
 from vkpar.comm.observe import report
 from vkpar.comm.observe.profile import Profile
 from vkpar.comm.plan import choose
 from vkpar.comm.plan.choose import Tuning
-from vkpar.comm.record.builder import ProgramBuilder
 from vkpar.comm.requests import collectives, movements
 from vkpar.comm.requests.checks import Arrays, check_count_rows, check_counts, check_rank
 from vkpar.comm.requests.keys import Call
@@ -25,6 +23,7 @@ from vkpar.comm.rig.links import Link
 from vkpar.comm.tune import measure, opening
 from vkpar.device import Device, close_orphans
 from vkpar.errors import CommunicatorError
+from vkpar.timeouts import COLLECTIVE_SECONDS
 from vkpar.unpickled import Fixed, Unpickled
 from vkpar.vulkan import tracing
 
@@ -75,7 +74,7 @@ class Communicator(Fixed, Unpickled):
         wire: str | None = None,
         algorithm: str = "auto",
         transport: str | Sequence[str] = "auto",
-        timeout: float = 30.0,
+        timeout: float = COLLECTIVE_SECONDS,
         deterministic: bool = False,
     ) -> None:
         close_orphans()
@@ -88,18 +87,15 @@ class Communicator(Fixed, Unpickled):
         chosen = choose.check(algorithm)
         chosen = choose.check(env.get().algorithm) if chosen == choose.AUTO else chosen
         wanted = env.debug_checks()
-        with ExitStack() as inside:
-            for device in self.devices:  # no other thread closes one meanwhile
-                inside.enter_context(device.logical.gate.lock())
-                device.logical.gate.check()
-            logical = [device.logical for device in self.devices]
-            rig, kept = opening.open_rig(logical, transports, self._staging_nbytes, tunes=self._is_tuned())
-            with ExitStack() as undo:
-                undo.callback(rig.close)
-                self._engine = Engine(self.devices, rig, ProgramBuilder(rig, chosen, wire), self.timeout)
-                undo.pop_all()
-            for device in self.devices:
-                device.adopt(self._engine)
+        self._engine, kept = opening.open_engine(
+            self.devices,
+            transports,
+            self._staging_nbytes,
+            algorithm=chosen,
+            wire=wire,
+            timeout=self.timeout,
+            tunes=self._is_tuned(),
+        )
         try:
             selftest.run(self._engine)
             if self._is_tuned():
@@ -171,9 +167,7 @@ class Communicator(Fixed, Unpickled):
         """Return counters: collectives, cached command buffers, and the bridge's work.
 
         ``bridge_latency_ns`` counts bridged waits by the time from seeing a source's value to signalling: keys are the
-        lower edges of the classes, in ns. With ``VKPAR_DEBUG=wire``, ``wire_largest_error`` is the largest absolute
-        error of any float32 that was encoded, and ``wire_scaled_blocks`` the number of blocks of 256 that plain
-        float16 could not hold; reading them waits for pending collectives.
+        lower edges of the classes, in ns.
 
         Raises:
             InvalidUsageError: the communicator is closed.
@@ -198,7 +192,7 @@ class Communicator(Fixed, Unpickled):
         On their way sums and averages of float32 are rounded to half precision, unless the wire is ``f32``. A sum over
         n ranks on the ``f16`` wire differs from the true one by at most ((1 + 1/2000)^n - 1) (A + L / 2^27), which is
         about n/2000 of A: A is the sum of the magnitudes that the ranks give for the element, and L that of each rank's
-        largest one in its block of 256. On the ``f32`` wire it differs by at most n/2^24 of A. docs/algorithms.md
+        largest one in its block of 256. On the ``f32`` wire it differs by at most n/2^24 of A. docs/wires.md
         derives both bounds, and those of the other wires; numbers below 2^-126 may be taken for zero.
 
         Args:

@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from vkpar import env
+from vkpar.abi.formats import BHALF, BLOCK, ELEMENTS, HALF, WIRES, WORD, Format
 from vkpar.comm.schedule.algorithms.table import Algorithm
-from vkpar.comm.schedule.steps import BLOCK
 from vkpar.dtypes import DType
 from vkpar.errors import InvalidUsageError, UnsupportedError
 from vkpar.vulkan.machine.physical import DeviceInfo
 
-# Parts of the wire kernels' names by dtype, see the variants in shaders/wire_*.comp. Signed or not, integers add up
-# alike.
+# Parts of the wire kernels' names by dtype.
 _ELEMENTS = {
     "float32": "f32",
     "float16": "f16",
@@ -24,7 +22,6 @@ _ELEMENTS = {
     "float64": "f64",
 }
 _INTEGERS = ("int", "i8", "i16", "i64")
-_IN_WORDS = ("i8", "i16", "i64", "f64")  # elements of other than 32 bits that travel exactly: counted as words
 _WORD_NBYTES = 4
 
 
@@ -34,26 +31,7 @@ _SIGNED, _UNSIGNED = 1, 2
 _EXACT_OPS = ("max", "min")  # the largest of numbers is one of them, so that nothing is lost
 
 
-@dataclass(frozen=True)
-class Format:
-    """A slot's layout: ``payload`` bytes a block, and ``tail`` bytes a block after all payloads."""
-
-    name: str
-    payload: int
-    tail: int = 0
-
-
-WORD = Format("word", 4 * BLOCK)
-HALF = Format("half", 2 * BLOCK)
-BHALF = Format("bhalf", 2 * BLOCK)
-SCALED_HALF = Format("scaled", 2 * BLOCK, 4)
-Q8 = Format("q8", BLOCK, BLOCK // 8)  # a float32 scale for 32 elements
-
-_FLOAT32 = {"f16": SCALED_HALF, "bf16": BHALF, "f32": WORD, "q8": Q8}
-_HALVES = {"f16": HALF, "bf16": BHALF}
-
-NAMES = tuple(_FLOAT32)
-env.register("wire", NAMES)
+NAMES = tuple(WIRES)
 CODED, PLAIN = TIMED = ("f16", "f32")  # the wires that a rig is measured with
 TIMED_NBYTES = {CODED: 2, PLAIN: 4}  # bytes of a float32 there
 TEXELS = 2  # texel buffers of the kernels that read through them: the source, the slots
@@ -75,7 +53,7 @@ class WirePlan:
 
     def is_verbatim(self, form: Format) -> bool:
         """Say whether slots of ``form`` hold the elements' bytes as an array does, one after the other."""
-        return form is _HALVES.get(self.element, WORD)
+        return form is ELEMENTS[self.element].exact
 
     @property
     def moves(self) -> bool:
@@ -85,7 +63,7 @@ class WirePlan:
     @property
     def forwarded(self) -> str:
         """Return the element type of the kernels that pass finished elements on."""
-        return "int" if self.element in _IN_WORDS else self.element
+        return "int" if ELEMENTS[self.element].in_words else self.element
 
     @property
     def nbytes_per_block(self) -> int:
@@ -126,17 +104,16 @@ def order(dtype: DType) -> int:
     return {"i": _SIGNED, "u": _UNSIGNED}.get(dtype.numpy.kind, 0) if dtype.name != "bfloat16" else 0
 
 
-def variant(code: int, measure: bool = False, divides: bool = False) -> str:
+def variant(code: int, divides: bool = False) -> str:
     """Return the end of the name of the wire_reduce kernel that does the op of that code.
 
     Sums, and averages of floats, have kernels of their own, because CPU drivers pay for each branch of a kernel.
 
     Args:
         code: of the op, see :data:`OPS`.
-        measure: it measures what encoding loses.
         divides: it finishes an average of integers.
     """
-    return "_any" if code or measure or divides else ""
+    return "_any" if code or divides else ""
 
 
 def processor(info: DeviceInfo) -> str:
@@ -152,7 +129,7 @@ def in_words(dtype: DType) -> bool:
     Kernels then see nothing but words, so that drivers without 8-bit or 16-bit storage, or without 64-bit integers,
     take part too.
     """
-    return _ELEMENTS.get(dtype.name) in _IN_WORDS
+    return dtype.name in _ELEMENTS and ELEMENTS[_ELEMENTS[dtype.name]].in_words
 
 
 def is_exact(dtype: DType, op: str) -> bool:
@@ -184,12 +161,12 @@ def message_nbytes(dtype: DType, wire: str, count: int, op: str = "sum") -> int:
 
 
 def _exact(dtype: DType) -> Format:
-    return _HALVES.get(_ELEMENTS[dtype.name], WORD)
+    return ELEMENTS[_ELEMENTS[dtype.name]].exact
 
 
 def _final(dtype: DType, wire: str, op: str) -> Format:
     """Return how finished elements travel."""
-    return _exact(dtype) if is_exact(dtype, op) else _FLOAT32[wire]
+    return _exact(dtype) if is_exact(dtype, op) else WIRES[wire].format
 
 
 def check(dtype: DType, wire: str) -> None:
@@ -199,7 +176,7 @@ def check(dtype: DType, wire: str) -> None:
         InvalidUsageError: there is no wire of that name.
         UnsupportedError: collectives do not reduce ``dtype``.
     """
-    if not isinstance(wire, str) or wire not in _FLOAT32:
+    if not isinstance(wire, str) or wire not in WIRES:
         raise InvalidUsageError(f"unknown wire {wire!r}; there are {', '.join(NAMES)}")
     if dtype.name not in _ELEMENTS:
         raise UnsupportedError(

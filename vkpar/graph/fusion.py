@@ -18,7 +18,7 @@ from vkpar.arrays.array import Array
 from vkpar.device import Device
 from vkpar.graph.protocol import Step, WireSend, WireStore
 from vkpar.graph.stretches import Item
-from vkpar.ops.quantized.weights import KINDS
+from vkpar.ops.quantized.kinds import KINDS
 from vkpar.ops.tiles import matvec
 from vkpar.vulkan import api
 from vkpar.vulkan.capturing import Operation

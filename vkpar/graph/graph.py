@@ -9,8 +9,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from vkpar import text
 from vkpar.arrays.array import Array
@@ -21,6 +20,7 @@ from vkpar.graph.local import Local
 from vkpar.graph.params import Params
 from vkpar.graph.protocol import Collective, Collectives, Launcher
 from vkpar.graph.record import Recorder
+from vkpar.graph.stats import Counts, GraphStats
 from vkpar.graph.stretches import Item, Memory
 from vkpar.timeouts import Waitable
 from vkpar.unpickled import Fixed, Unpickled
@@ -33,39 +33,6 @@ from vkpar.vulkan.pump.ledger import together
 _TIMES: Final = 64  # launches whose host time is kept
 _BROKEN: Final = "the graph was closed inside its capture, by itself or with a device; nothing is recorded"
 _NEW, _CAPTURING, _READY, _FAILED, _CLOSED = "new", "capturing", "ready", "not recorded", "closed"
-
-
-class Counts(NamedTuple):
-    """How many of each a graph has; see :class:`GraphStats`."""
-
-    operations: int = 0
-    collectives: int = 0
-    barriers: int = 0
-    stretches: int = 0
-    fused: int = 0
-
-
-@dataclass(frozen=True)
-class GraphStats:
-    """What a graph consists of.
-
-    Attributes:
-        operations: those of all devices, steps of collectives not counted.
-        collectives: how many.
-        barriers: between operations, one at the begin of each stretch included; those of collectives are not counted.
-        stretches: submissions of all devices together; collectives cut a device's work into them.
-        fused: steps of collectives that operations do together with their own work; see ``fuse`` of :func:`capture`.
-        launches: so far.
-        host_us: microseconds that a launch took the host, the median of the last 64; None before the first.
-    """
-
-    operations: int
-    collectives: int
-    barriers: int
-    stretches: int
-    fused: int
-    launches: int
-    host_us: float | None
 
 
 class Graph(Fixed, Unpickled):
@@ -102,6 +69,7 @@ class Graph(Fixed, Unpickled):
         self._ranks: dict[object, int] = {logical.stream: rank for rank, logical in enumerate(self._logical)}
         self._params = Params(self.devices)
         self._touches: list[tuple[int, ...]] = []
+        self._renewed: list[tuple[int, ...]] = []
         self._launcher: Launcher | None = None
         self._lock = threading.RLock()
         self._times: deque[float] = deque(maxlen=_TIMES)
@@ -172,6 +140,10 @@ class Graph(Fixed, Unpickled):
         self._touches += operation.touches
         kept = operation._replace(pins=operation.pins[-1:])
         self._items.append(Item(self._ranks[stream], operation.name, kept))
+
+    def renew(self, touches: Sequence[tuple[int, ...]]) -> None:
+        """Count memory as written anew once all has run, whatever single kernels tell of it."""
+        self._renewed += touches
 
     def captures_for(self, owner: object) -> bool:
         """Say whether it captures the collectives of the communicator that ``owner`` identifies."""
@@ -263,7 +235,9 @@ class Graph(Fixed, Unpickled):
             self._items = overlap.spread(self._items)
         fused = sum(isinstance(item.content, fusion.Fused) for item in self._items)
         found = stretches.cut(self._items, range(len(self.devices)) if self._params.declared else ())
-        recorder = Recorder(self.devices, found, list(self._captured), self._params, together(self._touches))
+        recorder = Recorder(
+            self.devices, found, list(self._captured), self._params, together([*self._touches, *self._renewed])
+        )
         with ExitStack() as inside:  # a close of a device waits
             for logical in self._logical:
                 inside.enter_context(logical.gate.lock())
@@ -273,7 +247,7 @@ class Graph(Fixed, Unpickled):
             else:
                 self._launcher = self.collectives.launcher(recorder)
             self._counts = Counts(recorder.operations, len(self._captured), recorder.barriers, len(found), fused)
-            self._items, self._touches = [], []
+            self._items, self._touches, self._renewed = [], [], []
             self._state = _READY
 
     # ---- launching ----

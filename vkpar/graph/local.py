@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from vkpar import timeouts
 from vkpar.device import Device
 from vkpar.graph.protocol import Record, Recorded
 from vkpar.timeouts import Deadline, Waitable
 from vkpar.vulkan.machine import instance
 from vkpar.vulkan.pump.native import CGroup, CProgram
 from vkpar.vulkan.queue import Queue, drain
-
-_DRAIN_SECONDS = 30.0
 
 
 class Launched(Waitable):
@@ -119,7 +118,7 @@ class Local:
         """
         if self._program is not None:
             pending = self._values if self._marked else self._program.last()
-            for late in drain(self._queues, pending, _DRAIN_SECONDS):
+            for late in drain(self._queues, pending, timeouts.DRAIN_SECONDS):
                 self._logical[late].quarantine()
             self._program.close()
         if self._recorded is not None:

@@ -21,7 +21,7 @@ from vkpar.text import shown
 from vkpar.vulkan.memory.accounting import STAGING
 from vkpar.vulkan.memory.hostmemory import host_bytes
 from vkpar.vulkan.memory.memtypes import HOST
-from vkpar.vulkan.stream import Recording
+from vkpar.vulkan.recording import Recording
 
 CELLS: Final = 4  # launches with values of their own that may be under way
 _NBYTES: Final = 16  # of a value in a cell

@@ -14,7 +14,7 @@ from vkpar.graph.stretches import Stretch
 from vkpar.vulkan.capturing import Operation
 from vkpar.vulkan.command import CommandBuffer
 from vkpar.vulkan.pump.ports import Batch
-from vkpar.vulkan.stream import Recording
+from vkpar.vulkan.recording import Recording
 
 
 class Recorder:

@@ -7,28 +7,22 @@ import hashlib
 import operator
 import os
 import statistics
-import struct
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, overload
 
 from vkpar.arrays.array import Array, check_same_device
-from vkpar.arrays.layout import WIDE
-from vkpar.arrays.storage import GUARD
-from vkpar.arrays.views import overlaps
+from vkpar.arrays.forms import form_of
 from vkpar.device import Device
-from vkpar.errors import InvalidUsageError, UnsupportedError
-from vkpar.kernels.pieces import can_begin
-from vkpar.plans import Plan, bindings_of, form_of
-from vkpar.plans import make as make_plan
+from vkpar.errors import InvalidUsageError
+from vkpar.kernels.binding import bound, can_begin, check, operands
+from vkpar.ops.call.plan import Plan, bindings_of
+from vkpar.ops.call.plan import make as make_plan
 from vkpar.unpickled import Unpickled
 from vkpar.vulkan import capturing, query, queue
-from vkpar.vulkan.machine.physical import ALIGNMENT
 from vkpar.vulkan.memory.buffer import BufferRange
-from vkpar.vulkan.memory.pool import round_up
 from vkpar.vulkan.pipelines import checks
 from vkpar.vulkan.pipelines.dimensions import measured, read_of_places
-from vkpar.vulkan.pipelines.elements import glsl_types, takes
 from vkpar.vulkan.pipelines.groups import check_counted, check_groups, groups_of, groups_over
 from vkpar.vulkan.pipelines.interface import reflect
 from vkpar.vulkan.pipelines.kernel import Pipeline
@@ -184,7 +178,7 @@ class Kernel(Unpickled):
         if self.closed:
             raise InvalidUsageError("this Kernel was closed")
         if elements is not None:
-            arrays = _operands(groups, arrays)
+            arrays = operands(groups, arrays)
             groups = groups_over(elements, self.local_size)
         if type(push) is dict:
             push = self._packer(push)
@@ -196,7 +190,7 @@ class Kernel(Unpickled):
         ):
             return
         dims, constants, device = self._checked(groups, arrays, push, elements)
-        ranges, constants = self._bound(device, arrays, constants)
+        ranges, constants = bound(self._interface, device, arrays, constants, self._measured)
         pipeline = self._pipeline(device, pushes=device.logical.pushes(len(arrays)))
         bindings = self._bindings(pipeline, arrays, ranges)
         device.logical.dispatch(f"Kernel {self._name}", pipeline, ranges, constants, dims, bindings=bindings)
@@ -232,10 +226,10 @@ class Kernel(Unpickled):
             raise InvalidUsageError("this Kernel was closed")
         runs = _runs(repeat)
         if elements is not None:
-            arrays, groups = _operands(groups, arrays), groups_over(elements, self.local_size)
+            arrays, groups = operands(groups, arrays), groups_over(elements, self.local_size)
         dims, constants, device = self._checked(groups, arrays, push, elements)
         capturing.refuse(device.logical.stream, "kernel.time()")
-        ranges, constants = self._bound(device, arrays, constants)
+        ranges, constants = bound(self._interface, device, arrays, constants, self._measured)
         clock = query.DeviceClock(device.logical)
         pipeline = self._pipeline(device, pushes=False)
         return statistics.median(query.timed_runs(clock, pipeline, ranges, constants, dims, runs))
@@ -249,7 +243,7 @@ class Kernel(Unpickled):
         check_groups(device.limits, str(device), dims, self.local_size if elements is not None else None)
         if elements is not None and dims[1] * dims[2] > 1:
             check_counted(elements, dims, self._read)
-        self._check_call(arrays, constants)
+        check(self._interface, arrays, constants)
         return dims, constants, device
 
     @functools.cached_property
@@ -287,7 +281,7 @@ class Kernel(Unpickled):
         arrays: tuple[Array, ...],
         ranges: list[BufferRange],
         dims: tuple[int, int, int],
-        constants: bytes,
+        block: bytes,
         *,
         counted: bool,
     ) -> None:
@@ -300,7 +294,7 @@ class Kernel(Unpickled):
         if plan is not None and not self.closed:
             if len(self._plans) >= _MOST_PLANS:
                 self._plans.clear()
-            self._plans[(counted, dims, *map(form_of, arrays))] = plan, constants[self._interface.given_nbytes :]
+            self._plans[(counted, dims, *map(form_of, arrays))] = plan, block[self._interface.given_nbytes :]
 
     def _bindings(self, pipeline: Pipeline, arrays: tuple[Array, ...], ranges: Sequence[BufferRange]) -> list[Binding]:
         """Return what it does to arrays: who writes may read, unless that is declared ``writeonly``."""
@@ -322,7 +316,7 @@ class Kernel(Unpickled):
             raise InvalidUsageError("a kernel on several devices runs where its arrays are, and this call has none")
         else:
             device = self.device
-        device.logical  # noqa: B018  (refuses a closed device)
+        device.check_open()
         return device
 
     def _pipeline(self, device: Device, *, pushes: bool) -> Pipeline:
@@ -335,79 +329,6 @@ class Kernel(Unpickled):
                 self._pipelines[device, pushes] = made
         return made
 
-    def _bound(self, device: Device, arrays: tuple[Array, ...], push: bytes) -> tuple[list[BufferRange], bytes]:
-        """Return what each binding is given, and the push constants with the offsets that the kernel asks for."""
-        offsets, constants = dict(self._interface.offsets), bytearray(push)
-        constants += bytes(self._interface.push_nbytes - len(push))
-        aside = {
-            number for number in range(len(arrays)) if number not in offsets and self._is_aside(device, number, arrays)
-        }
-        ranges = []
-        for number, array in enumerate(arrays):
-            guards = array.storage.guards is not None and number not in self._measured
-            if number in offsets:
-                block, first = _block(array, guards)
-                struct.pack_into("=I", constants, offsets[number], first)
-                ranges.append(block)
-            else:
-                ranges.append(_range(array.copy(), False) if number in aside else _range(array, guards))
-        return ranges, bytes(constants)
-
-    def _is_aside(self, device: Device, number: int, arrays: tuple[Array, ...]) -> bool:
-        """Say whether a binding must be given a copy of its array.
-
-        Raises:
-            InvalidUsageError: the device cannot bind the array where it begins, and a copy would not do.
-        """
-        array = arrays[number]
-        if can_begin(array, 0):
-            return False
-        only_read = self._interface.readonly
-        if number in only_read and array.nbytes <= device.limits.max_storage_buffer_range:
-            written = (other for place, other in enumerate(arrays) if place not in only_read)
-            if not any(overlaps(array, other) for other in written):
-                return True
-            why = "the kernel writes the same memory through another binding"
-        else:
-            why = "the kernel may write it (it is not declared readonly)"
-        raise InvalidUsageError(
-            f"binding {number}: {array!r} is a view that begins at byte {array.byte_offset} of its memory, which "
-            f"{device} can bind at a multiple of {device.limits.min_storage_buffer_offset_alignment} "
-            f"(minStorageBufferOffsetAlignment) only, and {why}: declare a push constant vkpar_offset_{number} (see "
-            "vkpar.Kernel), or run the kernel on a.copy() and vkpar.copy() the result back"
-        )
-
-    def _check_call(self, arrays: tuple[Array, ...], push: bytes) -> None:
-        declared = self._interface
-        if len(arrays) != len(declared.bindings):
-            raise InvalidUsageError(f"the kernel has {len(declared.bindings)} bindings; got {len(arrays)} arrays")
-        if len(push) != declared.given_nbytes:
-            own = " beside its vkpar_offset_<binding>" if declared.offsets else ""
-            named = "; ".join(member.text for member in declared.members if member.name)
-            raise InvalidUsageError(
-                f"the kernel takes {declared.given_nbytes} bytes of push constants{own}; got {len(push)}"
-                + (f" ({named}: a dict names them)" if named else "")
-            )
-        uniforms, held = dict(declared.uniforms), dict(declared.elements)
-        for number, array in enumerate(arrays):
-            if not array.size:
-                raise InvalidUsageError("a kernel cannot bind an array without elements")
-            array.check_contiguous(f"binding {number}")
-            if number in held and not takes(held[number], array.dtype.name, array.dtype.itemsize):
-                raise InvalidUsageError(
-                    f"binding {number} is declared to hold {glsl_types(held[number])}, not {array.dtype} as {array!r} "
-                    "does: give an array of the declared type, or declare uint, which reads the bits of any"
-                )
-            if array.nbytes < uniforms.get(number, 0):
-                raise InvalidUsageError(
-                    f"binding {number} is a uniform block of {uniforms[number]} bytes; {array!r} has {array.nbytes}"
-                )
-            if array.memory.reach(array.byte_offset) < array.nbytes:
-                raise UnsupportedError(
-                    f"binding {number}: {array!r} lies in several buffers of at most {array.device.limits.max_buffer} "
-                    "bytes each, and a kernel sees one; run it on each part that vkpar.pieces() gives"
-                )
-
 
 def _devices(given: Device | Sequence[Device]) -> tuple[Device, ...]:
     """Return the devices that a kernel is for, checked to be open."""
@@ -417,47 +338,8 @@ def _devices(given: Device | Sequence[Device]) -> tuple[Device, ...]:
     if len(set(found)) != len(found):
         raise InvalidUsageError("a kernel for a device that is named twice")
     for device in found:
-        device.logical  # noqa: B018  (refuses a closed device)
+        device.check_open()
     return found
-
-
-def _block(array: Array, guards: bool) -> tuple[BufferRange, int]:
-    """Return what a kernel that takes an offset may touch, from a multiple of 256 bytes on, and the first element."""
-    bound, before = _range(array, guards), array.byte_offset % ALIGNMENT + (GUARD if guards else 0)
-    before = min(before, array.byte_offset)
-    whole = array.memory.range(array.byte_offset - before, before + bound.nbytes)
-    return whole, before // array.dtype.itemsize
-
-
-def _range(array: Array, guards: bool) -> BufferRange:
-    """Return what a kernel may touch: the array's bytes, and the padding where no other array can follow.
-
-    With ``guards`` it is the guard words behind, too: drivers drop what is written beyond a binding, or do not.
-    """
-    memory = array.memory
-    if guards:
-        return memory.range(array.byte_offset, array.nbytes + GUARD)
-    if array.byte_offset + array.nbytes < array.storage.nbytes:
-        return memory.range(array.byte_offset, array.nbytes)
-    padded = min(round_up(array.nbytes, WIDE), memory.reach(array.byte_offset))
-    most = array.device.limits.max_storage_buffer_range
-    return memory.range(array.byte_offset, max(array.nbytes, min(padded, most)))
-
-
-def _operands(first: Any, arrays: tuple[Array, ...]) -> tuple[Array, ...]:
-    """Return the arrays of a call with ``elements=``: there the first one stands where ``groups`` does elsewhere."""
-    if first is None:
-        return arrays
-    if not isinstance(first, Array):
-        if isinstance(first, (int, tuple)):
-            raise InvalidUsageError(
-                "elements= stands for the numbers of work-groups: kernel(*arrays, elements=n), "
-                f"without {first!r} before"
-            )
-        raise InvalidUsageError(
-            f"binding 0 has to be a vkpar.Array, not {type(first).__name__}; write device.array(x) first"
-        )
-    return (first, *arrays)
 
 
 def _runs(repeat: object) -> int:

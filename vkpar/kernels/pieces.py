@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
 from vkpar.arrays.array import Array, check_same_device
 from vkpar.errors import InvalidUsageError, UnsupportedError
-
-if TYPE_CHECKING:
-    from vkpar.kernels.kernel import Kernel
+from vkpar.kernels.binding import can_begin
+from vkpar.kernels.kernel import Kernel
 
 _PIECE = 256  # elements: at multiples every device can bind, if it can at the array's own begin
 
@@ -60,12 +58,6 @@ def _cuts(arrays: Sequence[Array], total: int, most: int) -> Iterator[tuple[int,
             )
         yield start, start + count
         start += count
-
-
-def can_begin(array: Array, start: int) -> bool:
-    """Say whether the device can bind the array from element ``start`` on."""
-    at = array.byte_offset + start * array.dtype.itemsize
-    return at % array.device.limits.min_storage_buffer_offset_alignment == 0
 
 
 def _bindable(array: Array, start: int) -> int:

@@ -11,10 +11,10 @@ from vkpar.parallel.cut.split import Split, linked, split
 from vkpar.parallel.files.lazy import LazyTensor
 from vkpar.parallel.files.weights import Weights, open_weights
 from vkpar.parallel.layers.attention import KVCache, ParallelAttention
+from vkpar.parallel.layers.embedding import ParallelEmbedding
 from vkpar.parallel.layers.feedforward import ParallelMLP
 from vkpar.parallel.layers.layers import (
     ColumnParallelLinear,
-    ParallelEmbedding,
     RowParallelLinear,
 )
 from vkpar.parallel.layers.norms import RMSNorm

@@ -3,10 +3,9 @@
 The pytest plugin (``pytest_vkpar``) comes with the package; docs/testing-kernels.md shows it.
 """
 
+from vkpar.abi.formats import WIRES, Wire
 from vkpar.testing.bounds import (
-    WIRES,
     U,
-    Wire,
     additions,
     all_reduce_bound,
     gamma,

@@ -20,37 +20,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from vkpar.abi.formats import WIRES, Wire
 from vkpar.errors import InvalidUsageError
 
 F64 = NDArray[np.float64]
 
 U: Final = 2.0**-23
-
-
-@dataclass(frozen=True)
-class Wire:
-    """What a wire does to a number: ``relative`` error, ``block`` error relative to the block's largest magnitude.
-
-    Integers up to ``exact`` cross it unchanged; 0 says that none but zero does for sure.
-    """
-
-    relative: float
-    block: float
-    exact: int
-
-
-WIRES: Final = {
-    "f16": Wire(2.0**-11, 2.0**-39, 2**11),
-    "bf16": Wire(2.0**-8, 0.0, 2**8),
-    "f32": Wire(0.0, 0.0, 2**24),
-    "q8": Wire(2.0**-18, (1.0 + 2.0**-11) / 252.0, 0),
-}
 
 
 def wire_of(name: str) -> Wire:

@@ -151,7 +151,7 @@ class Api:
         """
         self._making[id(made)] = made
         function, given = getattr(self.lib, call), (*arguments, made.cell)
-        made.results.extend(map(function, *((argument,) for argument in given)))
+        made.results.extend(map(function, *zip(given)))
         self._record(made)
         self.check(made.results[0], call, detail)
         return made.cell[0]

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, Final
 from vkpar.vulkan import api
 from vkpar.vulkan.machine.physical import ALIGNMENT, DeviceInfo
 from vkpar.vulkan.memory.buffer import BufferRange
+from vkpar.vulkan.pump.ledger import READS, REPLACES
+from vkpar.vulkan.stream import Binding, Stream
 
 if TYPE_CHECKING:
     from vkpar.vulkan.pipelines.kernel import PipelineCache
-    from vkpar.vulkan.pump.ledger import READS, REPLACES
-from vkpar.vulkan.stream import Binding, Stream
 
 LEAST_NBYTES: Final = 256 << 10  # below, launching takes longest
 _UNIT: Final = 16

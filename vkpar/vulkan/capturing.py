@@ -36,6 +36,9 @@ class Capture(Protocol):
     def add(self, stream: object, operation: Operation) -> None:
         """Take an operation of a stream."""
 
+    def renew(self, touches: Sequence[tuple[int, ...]]) -> None:
+        """Count memory as written anew by what is captured."""
+
 
 by_thread: dict[int, Any] = {}  # the captures under way; looked at by every collective, so it is no function
 

@@ -15,6 +15,7 @@ from vkpar.vulkan.machine.physical import ALIGNMENT, Limits
 from vkpar.vulkan.memory.buffer import BufferRange, SharedBuffer, paired
 
 _FOREIGN = 0xFFFFFFFD  # VK_QUEUE_FAMILY_FOREIGN_EXT
+Command = tuple[Any, Sequence[Any]]  # a function of Vulkan's, and what follows the command buffer in its arguments
 _REGIONS = 256  # that one call copies: the validation layer compares all of a call's regions with each other
 
 
@@ -89,6 +90,11 @@ class CommandBuffer:
         """Record one command: ``function``, of Vulkan's, with what follows the command buffer in its ``arguments``."""
         function(self.handle, *arguments)
 
+    def _extend(self, commands: Sequence[Command]) -> None:
+        """Record several commands."""
+        for function, arguments in commands:
+            function(self.handle, *arguments)
+
     def begin(self) -> None:
         """Start over, for a single submission."""
         flags = self._vk.vk.VK_COMMAND_BUFFER_USAGE_ONE_TIME_SUBMIT_BIT
@@ -162,6 +168,8 @@ class CommandBuffer:
         self, shared: SharedBuffer, families: tuple[int, int], accesses: tuple[int, int], ranges: Sequence[BufferRange]
     ) -> list[dict[str, Any]]:
         """Return the ownership transfers of ``ranges`` that ``shared`` asks for."""
+        if not shared.foreign:
+            return []
         return [
             {
                 "sType": self._vk.vk.VK_STRUCTURE_TYPE_BUFFER_MEMORY_BARRIER,
@@ -173,7 +181,7 @@ class CommandBuffer:
                 "offset": item.offset,
                 "size": item.nbytes,
             }
-            for item in (ranges if shared.foreign else ())
+            for item in ranges
         ]
 
     def record_copy(self, source: BufferRange, target: BufferRange) -> None:
@@ -203,12 +211,16 @@ class CommandBuffer:
         """Do what :meth:`record_dispatch` does, with the descriptor set that the C array ``sets`` holds."""
         vk, c = self._vk, self._vk.vk
         compute, layout = c.VK_PIPELINE_BIND_POINT_COMPUTE, pipeline.layout.handle
-        self._append(vk.lib.vkCmdBindPipeline, compute, pipeline.handle)
-        self._append(vk.lib.vkCmdBindDescriptorSets, compute, layout, 0, 1, sets, 0, vk.ffi.NULL)
-        if push:
-            stage = c.VK_SHADER_STAGE_COMPUTE_BIT
-            self._append(vk.lib.vkCmdPushConstants, layout, stage, 0, len(push), vk.ffi.from_buffer(push))
-        self._append(vk.lib.vkCmdDispatch, *groups)
+        stage = c.VK_SHADER_STAGE_COMPUTE_BIT
+        pushed = (vk.lib.vkCmdPushConstants, (layout, stage, 0, len(push), vk.ffi.from_buffer(push)))
+        self._extend(
+            [
+                (vk.lib.vkCmdBindPipeline, (compute, pipeline.handle)),
+                (vk.lib.vkCmdBindDescriptorSets, (compute, layout, 0, 1, sets, 0, vk.ffi.NULL)),
+                *([pushed] if push else []),
+                (vk.lib.vkCmdDispatch, groups),
+            ]
+        )
 
     def record_reset(self, queries: Any, first: int, number: int) -> None:
         """Empty ``number`` queries of the VkQueryPool ``queries``: each is filled once after that."""
@@ -248,6 +260,16 @@ def check_dispatch(limits: Limits, label: str, ranges: Sequence[BufferRange], gr
         raise InvalidUsageError(f"{groups} work-groups; {label} allows {limits.max_workgroup_count}")
 
 
+def pool_info(vk: api.Api, sets: int, buffers: int, texels: int) -> Any:
+    """Return the VkDescriptorPoolCreateInfo of so many sets, with so many storage and texel buffers in all."""
+    kinds = [
+        (vk.vk.VK_DESCRIPTOR_TYPE_STORAGE_BUFFER, buffers),
+        (vk.vk.VK_DESCRIPTOR_TYPE_UNIFORM_TEXEL_BUFFER, texels),
+    ]
+    sizes = [vk.struct("VkDescriptorPoolSize", type=kind, descriptorCount=number) for kind, number in kinds if number]
+    return vk.struct("VkDescriptorPoolCreateInfo", maxSets=sets, poolSizeCount=len(sizes), pPoolSizes=sizes)
+
+
 class DescriptorPool:
     """Descriptor sets of storage buffers; a set is written once, at its allocation."""
 
@@ -255,10 +277,7 @@ class DescriptorPool:
         vk = self._vk = api.load()
         self._device = device
         self._alignment = ALIGNMENT if "alignment" in env.debug_checks() else 1
-        kind = vk.vk.VK_DESCRIPTOR_TYPE_STORAGE_BUFFER
-        sizes = [vk.struct("VkDescriptorPoolSize", type=kind, descriptorCount=descriptors)]
-        info = vk.struct("VkDescriptorPoolCreateInfo", maxSets=sets, poolSizeCount=1, pPoolSizes=sizes)
-        self.handle = vk.create("DescriptorPool", device, info)
+        self.handle = vk.create("DescriptorPool", device, pool_info(vk, sets, descriptors, 0))
 
     def allocate(self, layout: Any, ranges: Sequence[BufferRange]) -> Any:
         """Return a set of ``layout`` that names ``ranges`` in binding order."""

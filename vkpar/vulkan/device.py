@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from typing import Any
 
-from vkpar import env
+from vkpar import env, timeouts
 from vkpar.errors import DeviceLostError
 from vkpar.timeouts import Deadline
 from vkpar.vulkan import api, bulk, capturing
@@ -37,7 +37,6 @@ from vkpar.vulkan.staging import Load, Staging
 from vkpar.vulkan.stream import Binding, Stream, pushes
 
 _log = logging.getLogger("vkpar")
-_DRAIN_SECONDS = 30.0
 _LOOK_SECONDS = 0.001
 _BARRIERS = "barriers"
 _RATES = {"discrete": 1000}  # bytes a nanosecond that kernels move, by the kind of device; estimates
@@ -101,28 +100,32 @@ class LogicalDevice:
             )
             undo.callback(self.stream.close)
             self.compute.port.stream = self.transfer.port.stream = self.stream
-            self.accounting = Accounting()
-            self._reclaimer = Reclaimer(info, self.gate, self.compute, self.transfer, lambda: self.recycler)
-            self.keepers, relief = self._reclaimer.keepers, self._reclaimer.relief
-            self.allocator = Allocator(self.handle, info, (compute, transfer), self.accounting, relief, self.label)
-            self.pipelines = PipelineCache(
-                self.handle,
-                self.gate,
-                self.compute,
-                subgroup=info.features.subgroup_size if info.features.subgroup_control else 0,
-                packs_halves=info.packs_halves,
-            )
-            self.bulk = bulk.Copies(info, self.pipelines, self.stream, self.pushes)
-            straight, ring_bytes = env.get().ring == "auto", env.get().ring_bytes
-            kind = memtypes.UPLOAD if straight else memtypes.HOST
-            self.staging = Staging(self.allocator, self.transfer, ring_bytes, kind)
-            self.imports = HostImports(self.handle, info, self.transfer, kernels=transfer == compute)
-            # Uploads that fit the ring need not wait there.
-            self._mapped = MappedArrays(self.transfer, ring_bytes + 1) if straight else None
-            self._reclaimer.serve(self.allocator, self.imports.reap, self.pipelines.reap)
+            self._keep_memory((compute, transfer))
             undo.callback(setattr, self, "_is_open", False)  # an interrupt may come between these two
             self._is_open = True
             undo.pop_all()
+
+    def _keep_memory(self, families: tuple[int, int]) -> None:
+        """Make what keeps and carries memory; families of queues share it."""
+        self.accounting = Accounting()
+        self._reclaimer = Reclaimer(self.info, self.gate, self.compute, self.transfer, lambda: self.recycler)
+        self.keepers, relief = self._reclaimer.keepers, self._reclaimer.relief
+        self.allocator = Allocator(self.handle, self.info, families, self.accounting, relief, self.label)
+        self.pipelines = PipelineCache(
+            self.handle,
+            self.gate,
+            self.compute,
+            subgroup=self.info.features.subgroup_size if self.info.features.subgroup_control else 0,
+            packs_halves=self.info.packs_halves,
+        )
+        self.bulk = bulk.Copies(self.info, self.pipelines, self.stream, self.pushes)
+        straight, ring_bytes = env.get().ring == "auto", env.get().ring_bytes
+        kind = memtypes.UPLOAD if straight else memtypes.HOST
+        self.staging = Staging(self.allocator, self.transfer, ring_bytes, kind)
+        self.imports = HostImports(self.handle, self.info, self.transfer, kernels=self.transfer is self.compute)
+        # Uploads that fit the ring need not wait there.
+        self._mapped = MappedArrays(self.transfer, ring_bytes + 1) if straight else None
+        self._reclaimer.serve(self.allocator, self.imports.reap, self.pipelines.reap)
 
     def _queue(self, family: int, label: str, undo: ExitStack) -> Queue:
         queue = Queue(self.handle, self.info, family, label, self.gate)
@@ -366,7 +369,7 @@ class LogicalDevice:
         Args:
             close_dropped: closes those that a garbage collector has dropped, in another thread perhaps, meanwhile.
         """
-        deadline = Deadline(_DRAIN_SECONDS)
+        deadline = Deadline(timeouts.DRAIN_SECONDS)
         while self.users and not self.quarantined and os.getpid() == self._process and not deadline.passed:
             time.sleep(_LOOK_SECONDS)
             close_dropped()
@@ -398,7 +401,7 @@ class LogicalDevice:
         refused = self.stream.abandon()
         if refused is not None:
             _log.error("%s is closed with work that its driver has refused: %s", self.label, refused)
-        if not self._drained and drain(queues, [queue.last for queue in queues], _DRAIN_SECONDS):
+        if not self._drained and drain(queues, [queue.last for queue in queues], timeouts.DRAIN_SECONDS):
             self.quarantine()
             return
         self._drained = True

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from vkpar.errors import UnsupportedError
+from vkpar.timeouts import QUERY_SECONDS
 from vkpar.vulkan import api
 from vkpar.vulkan.command import check_dispatch
 from vkpar.vulkan.device import LogicalDevice
@@ -23,7 +24,6 @@ MEASURED = "measured"
 _DEVICE, _CLOCK_MONOTONIC = 0, 1  # VkTimeDomainKHR
 _INFO = 1000184000  # VK_STRUCTURE_TYPE_CALIBRATED_TIMESTAMP_INFO_EXT and _KHR; the package has another number
 _LOOKS = 8  # of which the tightest is taken
-_LEAVE_SECONDS = 1.0
 _SPIN_NS = 2_000_000  # a lone timestamp is there sooner; waking up from a blocked wait would widen its bracket
 
 
@@ -182,7 +182,7 @@ class _Lone:
 
     def close(self) -> None:
         """Free the query; it is leaked where an interrupt left it with a device that does not go on."""
-        if self._device.compute.passed(self._device.compute.last, _LEAVE_SECONDS):
+        if self._device.compute.passed(self._device.compute.last, QUERY_SECONDS):
             self._pool.close()
 
     def _record(self, frame: Frame) -> None:
@@ -248,7 +248,7 @@ def _timed(
         device.compute.wait(device.compute.run(record))
         return pool.read() or [0] * (2 * number)
     finally:
-        if device.compute.passed(device.compute.last, _LEAVE_SECONDS):
+        if device.compute.passed(device.compute.last, QUERY_SECONDS):
             pool.close()
 
 

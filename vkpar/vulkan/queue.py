@@ -13,7 +13,7 @@ from typing import Any
 
 from vkpar import env
 from vkpar.errors import DeviceLostError, VulkanError, WaitTimeoutError
-from vkpar.timeouts import Deadline
+from vkpar.timeouts import SLICE_NS, Deadline
 from vkpar.vulkan import api, capturing, tracing
 from vkpar.vulkan.command import CommandBuffer, CommandPool, DescriptorPool
 from vkpar.vulkan.gate import Gate
@@ -28,7 +28,6 @@ _log = logging.getLogger("vkpar")
 _MAX_FRAMES = 128
 _SETS_PER_FRAME = 4
 DESCRIPTORS_PER_FRAME = 64
-_SLICE_NS = 100_000_000
 _SPIN_NS = 500_000  # longer than most hops between GPUs: NVIDIA's driver wakes blocked threads 0.1 to 7 ms late
 _GLANCE_SECONDS = 0.001  # between looks at whether a thread has submitted what it was given
 _RETRY_SECONDS = 0.02  # after a wait that failed
@@ -247,7 +246,7 @@ class Queue:
     def _wait_slice(self, value: int, deadline: Deadline) -> bool:
         with self._gate.lock():
             self._gate.check()
-            return native.wait([self.port], [value], deadline.left_ns(_SLICE_NS), self._spin_ns) == 1
+            return native.wait([self.port], [value], deadline.left_ns(SLICE_NS), self._spin_ns) == 1
 
     def _timeout(self, value: int, timeout: float | None) -> WaitTimeoutError:
         reached = self.reached

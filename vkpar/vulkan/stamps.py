@@ -61,7 +61,8 @@ class DeviceStamps:
         self._pool = _pool(device.handle, OPERATIONS)
         function = api.load().device_function(device.handle, "vkCmdWriteTimestamp")
         address = api.load().address
-        self._trace = device.stream.trace(address(self._pool.handle), address(function), OPERATIONS, _SUBMISSIONS)
+        self._trace: tuple[Any, ...] | None = _filled(device, address(self._pool.handle), address(function))
+        device.stream.trace(self._trace)
         families = {item.index: item.timestamp_bits for item in device.info.queue_families}
         self._copies = [_Copies(queue) for queue in device.queues if families[queue.family] == self.clock.bits]
 
@@ -74,7 +75,7 @@ class DeviceStamps:
         trace, self._trace = self._trace, None
         if trace is None:
             return
-        self.device.stream.trace_no_more()
+        self.device.stream.trace(None)
         for copies in self._copies:
             copies.queue.stamps = None
         try:
@@ -82,7 +83,7 @@ class DeviceStamps:
                 queue.wait(queue.last, DRAIN_SECONDS)
             with suppress(VkparError):
                 self.end = self.clock.sample(DRAIN_SECONDS)
-            self._read(trace)
+            self._read(trace[0])
         finally:
             if all(
                 queue.passed(queue.last, 0) for queue in self.device.queues
@@ -131,6 +132,21 @@ class _Copies:
         ticks = self.pool.read_first(2 * len(self._asked))
         rows = zip(self._asked, ticks[::2], ticks[1::2], strict=True)
         return [Stamp(f"host copies on the {self.queue.label}", "host copy", *row) for row in rows]
+
+
+def _filled(device: LogicalDevice, pool: int, write: int) -> tuple[Any, ...]:
+    """Return a ``vkp_trace`` that the helper fills, and the arrays that it points at.
+
+    Args:
+        device: whose operations it is for.
+        pool: queries, two for each operation.
+        write: the address of vkCmdWriteTimestamp.
+    """
+    ffi = device.compute.port._c.ffi
+    made, stamps, sent = ffi.new("vkp_trace*"), ffi.new("vkp_stamp[]", OPERATIONS), ffi.new("vkp_sent[]", _SUBMISSIONS)
+    made.pool, made.write, made.room, made.sent_room = pool, write, OPERATIONS, _SUBMISSIONS
+    made.stamps, made.sent = stamps, sent
+    return made, stamps, sent
 
 
 def _pool(device: Any, rows: int) -> QueryPool:

@@ -5,24 +5,24 @@ that are ready for the driver. What lies in the memory that :class:`Places` numb
 A *take* is one recording: its command buffers and sets, in pools of its own. To record a take anew over other memory
 costs one call of the driver's a command, and nothing that Python has to work out.
 
-Takes of a tape share its structs, so that two threads must not record takes of one tape at the same time.
+Takes of a tape, and of tapes that :meth:`Tape.another` returned, share structs, so that two threads must not record
+them at the same time.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from vkpar import env
 from vkpar.errors import InvalidUsageError
 from vkpar.vulkan import api
-from vkpar.vulkan.command import CommandBuffer, CommandPool
+from vkpar.vulkan.command import Command, CommandBuffer, CommandPool, pool_info
 from vkpar.vulkan.machine.physical import ALIGNMENT, TEXEL
 from vkpar.vulkan.memory.buffer import Buffer, BufferRange
 
 _ELSEWHERE = -1  # the number of memory that is the same for all takes
-
-Command = tuple[Any, Sequence[Any]]  # a function of Vulkan's, and what follows the command buffer in its arguments
 
 
 class _Place(NamedTuple):
@@ -81,6 +81,9 @@ class TapedCommands(CommandBuffer):
     def _append(self, function: Any, *arguments: Any) -> None:
         self.commands.append((function, arguments))
 
+    def _extend(self, commands: Sequence[Command]) -> None:
+        self.commands += commands
+
     def record_copy(self, source: BufferRange, target: BufferRange) -> None:
         """Copy ``source`` to ``target``, of equal length; any byte offset will do."""
         region = self._vk.ffi.new("VkBufferCopy*", {"size": source.nbytes})
@@ -96,23 +99,26 @@ class Tape:
         device: the VkDevice.
         pool: what takes have their command buffers from, which live apart there.
         places: the memory that may differ.
+        named: the sets that tapes beside this one name.
     """
 
-    def __init__(self, device: Any, pool: CommandPool, places: Places | None = None) -> None:
+    def __init__(
+        self, device: Any, pool: CommandPool, places: Places | None = None, named: _NamedSets | None = None
+    ) -> None:
         self._vk = api.load()
         self._device = device
         self._pool = pool
-        self._places: Places | None = places or Places()
+        self._places = places or Places()
         self._buffers: list[list[Command]] = []
         self._copies: list[tuple[list[Any], _Place, _Place]] = []
-        self._cells: dict[Any, Any] = {}  # of the sets, by what they name
-        self._named: list[tuple[Any, list[_Named], list[_Named]]] = []
-        self._alignment = ALIGNMENT if "alignment" in env.debug_checks() else 1
+        self._named = named or _NamedSets(self._vk, device)
         self._sets: _Sets | None = None
         # by command buffer: what was noted, the memory, the first of its kernels' commands and the end of these
         self._notes: dict[int, tuple[object, list[_Named], tuple[int, int]]] = {}
-        flags = self._vk.vk.VK_COMMAND_BUFFER_USAGE_SIMULTANEOUS_USE_BIT
-        self._begin = self._vk.struct("VkCommandBufferBeginInfo", flags=flags)
+
+    def another(self) -> Tape:
+        """Return an empty tape beside this one: over the same memory, with sets that both name once."""
+        return Tape(self._device, self._pool, self._places, self._named)
 
     def commands(self) -> TapedCommands:
         """Return the next command buffer, to write down what it does; it begins and ends by itself."""
@@ -122,7 +128,6 @@ class Tape:
 
     def note_copy(self, arguments: list[Any], source: BufferRange, target: BufferRange) -> None:
         """Note the arguments of a copy, which get their buffers and offsets at each take."""
-        assert self._places is not None, "the tape was sealed"
         self._copies.append((arguments, self._places.find(source), self._places.find(target)))
 
     def descriptors(self, layout: Any, ranges: Sequence[BufferRange], texels: Sequence[BufferRange] = ()) -> Any:
@@ -133,17 +138,7 @@ class Tape:
         Raises:
             InvalidUsageError: ``VKPAR_DEBUG=alignment``, and a range begins elsewhere than every device can bind.
         """
-        assert self._places is not None, "the tape was sealed"
-        for item in (*ranges, *texels):
-            if item.offset % self._alignment:
-                raise InvalidUsageError(f"VKPAR_DEBUG=alignment: a binding at byte {item.offset} of a buffer")
-        named = [(self._places.find(item), item.nbytes) for item in ranges]
-        viewed = [(self._places.find(item), item.nbytes) for item in texels]
-        key = (layout, tuple(named), tuple(viewed))
-        if key not in self._cells:
-            self._cells[key] = self._vk.ffi.new("VkDescriptorSet[1]")
-            self._named.append((layout, named, viewed))
-        return self._cells[key]
+        return self._named.cell(self._places, layout, ranges, texels)
 
     def note(self, what: object, places: Sequence[BufferRange], kernels: tuple[int, int]) -> None:
         """Note what the newest command buffer does, all of it, for those who put other kernels in place of its own.
@@ -153,7 +148,6 @@ class Tape:
             places: memory that it speaks of.
             kernels: the number of the first command that does it, and that of the first one after them.
         """
-        assert self._places is not None, "the tape was sealed"
         named = [(self._places.find(item), item.nbytes) for item in places]
         self._notes[len(self._buffers) - 1] = (what, named, kernels)
 
@@ -172,9 +166,8 @@ class Tape:
             function(handle, *arguments)
 
     def seal(self) -> None:
-        """Make the tape ready for takes; nothing more is written down, and no memory is remembered but by number."""
-        self._sets = _Sets(self._vk, self._device, self._named, list(self._cells.values())) if self._named else None
-        self._named, self._cells, self._places = [], {}, None
+        """Make the tape ready for takes; nothing more is written down."""
+        self._sets = self._named.sets()
 
     def take(self, memory: Sequence[Buffer]) -> Take:
         """Record everything over ``memory``, which stands for the numbers in turn; close the take after use.
@@ -191,11 +184,6 @@ class Tape:
             OutOfMemoryError: no room for descriptor sets.
         """
         return Take(self, self._device, self._pool, self._sets, 0, memory)
-
-    @property
-    def number(self) -> int:
-        """How many command buffers were written down."""
-        return len(self._buffers)
 
     def place(self, take: Take, memory: Sequence[Buffer], *, again: bool = False) -> None:
         """Have the commands name ``memory`` and the sets of ``take``, until the next call.
@@ -227,10 +215,48 @@ class Tape:
         """
         self.place(take, memory)
         begin, end, check = self._vk.lib.vkBeginCommandBuffer, self._vk.lib.vkEndCommandBuffer, self._vk.check
+        info = _begin_info()
         for number, handle in enumerate(take.handles):
-            check(begin(handle, self._begin), "vkBeginCommandBuffer")
+            check(begin(handle, info), "vkBeginCommandBuffer")
             self.replay(number, handle)
             check(end(handle), "vkEndCommandBuffer")
+
+
+@functools.cache
+def _begin_info() -> Any:
+    vk = api.load()
+    return vk.struct("VkCommandBufferBeginInfo", flags=vk.vk.VK_COMMAND_BUFFER_USAGE_SIMULTANEOUS_USE_BIT)
+
+
+class _NamedSets:
+    """The descriptor sets that tapes over the same memory name, each once."""
+
+    def __init__(self, vk: api.Api, device: Any) -> None:
+        self._vk, self._device = vk, device
+        self._cells: dict[tuple[Any, ...], Any] = {}  # by what they name
+        self._named: list[tuple[Any, list[_Named], list[_Named]]] = []
+        self._alignment = ALIGNMENT if "alignment" in env.debug_checks() else 1
+        self._made: _Sets | None = None
+
+    def cell(self, places: Places, layout: Any, ranges: Sequence[BufferRange], texels: Sequence[BufferRange]) -> Any:
+        """Return a C array for a set; raises as :meth:`Tape.descriptors`."""
+        for item in (*ranges, *texels):
+            if item.offset % self._alignment:
+                raise InvalidUsageError(f"VKPAR_DEBUG=alignment: a binding at byte {item.offset} of a buffer")
+        named = [(places.find(item), item.nbytes) for item in ranges]
+        viewed = [(places.find(item), item.nbytes) for item in texels]
+        key = (layout, tuple(named), tuple(viewed))
+        if key not in self._cells:
+            self._cells[key] = self._vk.ffi.new("VkDescriptorSet[1]")
+            self._named.append((layout, named, viewed))
+            self._made = None
+        return self._cells[key]
+
+    def sets(self) -> _Sets | None:
+        """Return all sets that were named so far; None for no set."""
+        if self._made is None and self._named:
+            self._made = _Sets(self._vk, self._device, self._named, list(self._cells.values()))
+        return self._made
 
 
 class _Sets:
@@ -258,7 +284,7 @@ class _Sets:
         self._places = [(self._infos[index], place) for index, (place, _) in enumerate(buffers)]
         self._texels = ffi.new("VkBufferView[]", len(self._views))
         self._layouts = ffi.new("VkDescriptorSetLayout[]", [layout for layout, _, _ in named])
-        self._pool = _pool_info(vk, len(named), len(buffers), len(self._views))
+        self._pool = pool_info(vk, len(named), len(buffers), len(self._views))
         self._allocation = vk.struct("VkDescriptorSetAllocateInfo", descriptorSetCount=len(named))
         self._allocation.pSetLayouts = self._layouts
         writes: list[dict[str, Any]] = []
@@ -320,15 +346,6 @@ class _Sets:
                 self._view.range = nbytes // TEXEL * TEXEL
                 views[item] = self._vk.create("BufferView", self._device, self._view)
             self._texels[index] = views[item]
-
-
-def _pool_info(vk: api.Api, sets: int, buffers: int, texels: int) -> Any:
-    kinds = [
-        (vk.vk.VK_DESCRIPTOR_TYPE_STORAGE_BUFFER, buffers),
-        (vk.vk.VK_DESCRIPTOR_TYPE_UNIFORM_TEXEL_BUFFER, texels),
-    ]
-    sizes = [vk.struct("VkDescriptorPoolSize", type=kind, descriptorCount=number) for kind, number in kinds if number]
-    return vk.struct("VkDescriptorPoolCreateInfo", maxSets=sets, poolSizeCount=len(sizes), pPoolSizes=sizes)
 
 
 class Take:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Protocol
+
+from vkpar import env
 
 
 class Watcher(Protocol):
@@ -22,3 +25,21 @@ class Watcher(Protocol):
 
 
 watcher: Watcher | None = None
+
+# Begins the trace that VKPAR_TRACE asks for, once; vkpar.tracing, which lies above this module, sets it.
+asked: Callable[[str], None] | None = None
+
+
+def opened(device: Any) -> None:
+    """Tell of a device; the first one begins the trace that VKPAR_TRACE asks for."""
+    path = env.get().trace
+    if asked is not None and path:
+        asked(path)
+    if watcher is not None:
+        watcher.opened(device)
+
+
+def closing(device: Any) -> None:
+    """Tell that a device is about to be closed, unless it is."""
+    if watcher is not None and not device.closed:
+        watcher.closing(device)

@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 
 import vkpar
+from vkpar.comm import wires
 
-WIRES = ("f16", "bf16", "f32", "q8")
+WIRES = wires.NAMES
 SHARED = 33 << 10
 Arrays = list[vkpar.Array]
 
@@ -24,8 +25,8 @@ def force_gpu(put: Callable[[Any, str, Any], None]) -> None:
     put(importlib.import_module("vkpar.ops.matmul.few"), "rows_at_once", lambda device: 8)
     put(products, "kernel_for", lambda device, m: "matvec" if m <= products.matvec.MOST_ROWS else "matmul_small")
     put(products.matvec, "_MANY_SHARED", SHARED)  # no larger kernels than those whose variants fill slots here, too
-    put(importlib.import_module("vkpar.ops.elementwise.add"), "FEW_TESTS_FLAT", 1 << 62)
-    put(importlib.import_module("vkpar.ops.rows.rows"), "on_cpu", lambda device: False)
+    put(importlib.import_module("vkpar.ops.elementwise.cpu"), "FEW_TESTS_FLAT", 1 << 62)
+    put(importlib.import_module("vkpar.ops.reduce.cpu"), "on_cpu", lambda device: False)
     put(importlib.import_module("vkpar.comm.record.kernels"), "processor", lambda info: "gpu")
 
 

@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 
 import vkpar
+from vkpar.comm import wires
 
 COUNT = 700  # elements of a pool
 POOLS = 3
-WIRES = ("f16", "bf16", "f32", "q8")
+WIRES = wires.NAMES
 ALONE = ("add", "add", "fresh", "copy", "kernel", "param", "fill", "zeros", "cast", "matvec", "drop", "close")
 ACROSS = (
     "across",

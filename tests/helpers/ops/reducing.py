@@ -15,7 +15,7 @@ this holds for every wire; only what some drivers do with numbers below 2^-126, 
 - ``bf16``: 8 significand bits and float32's exponents, so 2^-8 |v|, and 2^-126 where subnormals are flushed.
 - ``q8``: max(M, 2^-118) / 251, in blocks of 32. The scale S is m/126, with m being M rounded up to 13 bits, and
   values are multiplied by W = 126/m, rounded down in steps of 1/516096 at most. The code is the whole number next to
-  v W: half of S off, which is m/252, and v (1 - W S) besides, of which docs/algorithms.md shows that they stay below.
+  v W: half of S off, which is m/252, and v (1 - W S) besides, of which docs/wires.md shows that they stay below.
 - ``f32`` adds nothing. Halves travel as they are, or in float32; their result is rounded once.
 
 **Error of a result.** The same schedule is run on pairs of a number and a bound of its error (``Errors``). A sum adds
@@ -47,6 +47,7 @@ from helpers.comm.simulator import Simulator, problem
 
 import vkpar
 from vkpar import dtypes
+from vkpar.abi.formats import WIRES
 from vkpar.bench.measure.exact import truncated_quotient
 from vkpar.comm import wires
 from vkpar.comm.plan import choose
@@ -193,9 +194,9 @@ def through(values: Numbers, form: wires.Format) -> Numbers:
     if values.dtype != np.float32:
         return values
     with np.errstate(all="ignore"):
-        if form is wires.SCALED_HALF:
+        if form is WIRES["f16"].format:
             values = _scaled(values)
-        elif form is wires.Q8:
+        elif form is WIRES["q8"].format:
             values = _eights(values)
         elif form is wires.HALF:
             values = values.astype(np.float16).astype(np.float32)
@@ -238,11 +239,11 @@ class Errors(Wires):
     def encode(self, values: Numbers, *, final: bool) -> Numbers:
         form = self.plan.final if final else self.plan.contribution
         most, tiny = np.abs(values.real) + values.imag, 2.0**-126
-        if form is wires.SCALED_HALF:
+        if form is WIRES["f16"].format:
             largest = largest_of(most, BLOCK)
             relative = np.where(largest >= 2.0**127, 2.0**-10, 2.0**-11)
             return values + 1j * (np.maximum(relative * most, 2.0**-39 * largest) + tiny)
-        if form is wires.Q8:
+        if form is WIRES["q8"].format:
             return values + 1j * np.maximum(largest_of(most, 32), 2.0**-118) / 251
         # A half is rounded at the end, see bound(): contributions are halves already.
         return values + 1j * (2.0**-8 * most + tiny) if self.plan.element == "f32" and form is wires.BHALF else values

@@ -22,11 +22,12 @@ from helpers.ops.references import F64, norm_error, plain, softmax_error, turned
 from numpy.typing import NDArray
 
 import vkpar
+from vkpar.comm import wires
 from vkpar.testing import U, additions, gamma
 
 module, quantized_products = (importlib.import_module(f"vkpar.ops.{name}") for name in ("matmul.dense", "matmul.few"))
 Case = Callable[..., None]
-WIRES = [*(("float32", wire) for wire in ("f16", "bf16", "f32", "q8")), ("float16", None), ("bfloat16", None)]
+WIRES = [*(("float32", wire) for wire in wires.NAMES), ("float16", None), ("bfloat16", None)]
 
 
 def held_by(

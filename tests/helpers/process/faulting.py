@@ -15,7 +15,7 @@ from typing import Any
 
 from helpers.process.children import child_environment
 
-HERE = Path(__file__).resolve().parent / "faults"
+HERE = Path(__file__).resolve().parents[2] / "faults"
 NAME = "VK_LAYER_VKPAR_faults"
 RESULTS = {
     "out of host memory": -1,

@@ -88,6 +88,7 @@ class Stand:
             "submit": "PFN_vkQueueSubmit",
             "counter": "PFN_vkGetSemaphoreCounterValue",
             "signal": "PFN_vkSignalSemaphore",
+            "wait": "PFN_vkWaitSemaphores",
         }
         made = {name: callback(types[name], fake) for name, fake in fakes.items()}
         self._undo.callback(made.clear)  # it must outlive the threads that call it

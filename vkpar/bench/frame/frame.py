@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
@@ -26,22 +27,36 @@ class Row(Protocol):
         """Return the row under the report's header, for a terminal of ``width`` columns where there is one."""
 
 
-class Report(Protocol):
-    """Everything of one run; ``rows`` are added as they are measured."""
+class Report(ABC):
+    """Everything of one run: a benchmark's own is a dataclass, whose ``rows`` are added as they are measured."""
 
+    benchmark: str
     rows: list[Any]
 
+    @abstractmethod
     def header(self, width: int | None = None) -> list[str]:
         """Return the lines above the table; one that is too wide for ``width`` columns leaves columns out."""
 
+    @abstractmethod
     def footer(self) -> list[str]:
         """Return the lines below the table."""
 
     def wrong(self) -> list[int | None]:
         """Return the wrong elements of everything measured; None where nothing was checked."""
+        return [row.wrong for row in self.rows]
+
+    def plain(self) -> dict[str, Any]:
+        """Return the fields; those of a ``rig`` among them go to the top of :meth:`as_dict`."""
+        return asdict(self)  # type: ignore[call-overload,no-any-return]
 
     def as_dict(self) -> dict[str, Any]:
         """Return everything, ready for JSON."""
+        plain = self.plain()
+        described = plain.pop("rig", None)
+        rig_fields = {} if described is None else {**described, "nranks": len(described["ranks"])}
+        checked = [number for number in self.wrong() if number is not None]
+        outcome = {"wrong": sum(checked) if checked else None, "ok": not any(checked)}
+        return {"benchmark": self.benchmark, **plain, **rig_fields, **outcome}
 
 
 # Opens what is measured, to be closed with the stack, and returns the report and an iterator that measures row by row.
@@ -91,12 +106,12 @@ class RigInfo:
         return len(self.ranks)
 
     def lines(self) -> list[str]:
-        """Return the header lines that name the ranks and their links."""
+        """Return the header lines that name the ranks and their links, and an empty one before and after them."""
         ranks = [
             f"# Rank {rank.rank}: {rank.name} [{rank.vendor}, {rank.driver}] {rank.transport}" for rank in self.ranks
         ]
         links = [f"# Links: {len(group.pairs)} {group.kind} ({group.reason})" for group in self.links]
-        return [*ranks, *links, f"# {self.explanation}"]
+        return ["#", *ranks, *links, f"# {self.explanation}", "#"]
 
 
 def open_communicator(
@@ -147,19 +162,9 @@ def describe_device(number: int, device: Device) -> dict[str, Any]:
     return {"device": number, **described}
 
 
-def document(benchmark: str, plain: dict[str, Any], wrong: Sequence[int | None]) -> dict[str, Any]:
-    """Return a report's JSON document.
-
-    Args:
-        benchmark: its name.
-        plain: the report's fields; those of a ``rig`` among them go to the top.
-        wrong: the wrong elements of everything measured, None where nothing was checked.
-    """
-    described = plain.pop("rig", None)
-    rig_fields = {} if described is None else {**described, "nranks": len(described["ranks"])}
-    checked = [number for number in wrong if number is not None]
-    outcome = {"wrong": sum(checked) if checked else None, "ok": not any(checked)}
-    return {"benchmark": benchmark, **plain, **rig_fields, **outcome}
+def described(devices: Sequence[Device]) -> list[dict[str, Any]]:
+    """Return :func:`describe_device` of all."""
+    return list(map(describe_device, range(len(devices)), devices))
 
 
 def enough_calls(time_calls: Callable[[int], float]) -> int:

@@ -2,40 +2,42 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from vkpar.bench.measure.checked import CheckedCollective
-from vkpar.bench.measure.collectives import Setting
 from vkpar.comm.communicator import Communicator
 from vkpar.comm.observe.profile import Profile
 from vkpar.errors import InvalidUsageError
 
-if TYPE_CHECKING:
-    from vkpar.bench.sweep import Options
-
 _CALLS = 20  # where the number of timed calls is left to the benchmark
 
 
-def take(options: Options, communicator: Communicator, setting: Setting) -> Profile:
+def take(
+    subject: CheckedCollective, communicator: Communicator, warmup: int, iters: int | None, trace: str | None
+) -> Profile:
     """Make the timed calls of one size under a profile, and write its trace where one is wanted.
+
+    Args:
+        subject: what is called.
+        communicator: of its arrays.
+        warmup: calls before.
+        iters: calls under the profile; None for some.
+        trace: the file of the trace.
 
     Raises:
         InvalidUsageError: the trace's file cannot be written.
     """
-    subject = CheckedCollective(
-        options.case, communicator, setting, in_place=options.case.in_place and options.in_place_only
-    )
     subject.upload()
-    for _ in range(options.warmup_iters):
+    for _ in range(warmup):
         subject.launch()
     for device in communicator.devices:
         device.synchronize()
     with communicator.profile() as profile:
-        for _ in range(options.iters or _CALLS):
+        for _ in range(iters or _CALLS):
             subject.launch()
-    if options.trace:
+    if trace:
         try:
-            profile.trace(options.trace)
+            profile.trace(trace)
         except OSError as error:
             raise InvalidUsageError(f"cannot write the trace: {error}") from error
     return profile

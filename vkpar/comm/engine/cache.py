@@ -8,9 +8,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from vkpar.arrays.array import Array
-from vkpar.comm.record.entry import Entry
+from vkpar.comm.record.entry import Entry, Template
 from vkpar.comm.record.program import Program
-from vkpar.comm.record.template import Template
 from vkpar.vulkan.pump.native import CProgram
 
 _MOST_ENTRIES = 8192
@@ -126,8 +125,9 @@ class ProgramCache:
 
     def grew(self, entry: Entry) -> None:
         """Count the programs that ``entry`` got since it was counted last."""
-        self._batches += entry.batches - entry.counted
-        entry.counted = entry.batches
+        batches = entry.batches
+        self._batches += batches - entry.counted
+        entry.counted = batches
 
     def _is_full(self) -> bool:
         few = len(self.entries) <= _MOST_ENTRIES and self._batches <= _MOST_BATCHES

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from vkpar import timeouts
 from vkpar.comm.engine.cache import ProgramCache
 from vkpar.comm.engine.health import Health
 from vkpar.errors import CommunicatorError, VulkanError
-
-_PATIENCE = 10.0  # seconds without progress after which a device is given up, at the earliest
 
 # Rigs and bounce buffers that ranks which never finished may still use: kept for the life of the process.
 _abandoned: list[Any] = []
@@ -88,7 +87,7 @@ class Closer:
 
     @property
     def _patience(self) -> float:
-        return max(_PATIENCE, self._health.timeout)
+        return max(timeouts.CLOSE_SECONDS, self._health.timeout)
 
     def _abandon(self, late: Sequence[int]) -> None:
         """Give up the devices of the late ranks, which never finish, and keep the memory that they may still use."""

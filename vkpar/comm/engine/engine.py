@@ -106,11 +106,8 @@ class Engine:
         Raises:
             UnsupportedError: the rig copies slots, and their generations are to be checked.
         """
-        recorder = self.builder.recorder
         if checks.SLOTS in wanted:
-            self.health.checks = recorder.checks = checks.SlotChecks(self.rig)
-        if checks.WIRE in wanted:
-            recorder.reports = checks.WireReports(self.devices)
+            self.health.checks = self.builder.recorder.checks = checks.SlotChecks(self.rig)
 
     def forget(self) -> None:
         """Count collectives from here on, and record them anew: what came before were tests of the rig."""

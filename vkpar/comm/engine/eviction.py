@@ -10,8 +10,7 @@ from vkpar.comm.engine.cache import ProgramCache
 from vkpar.comm.engine.health import Health
 from vkpar.comm.record.entry import Entry
 from vkpar.errors import InvalidUsageError, VulkanError
-
-_SECONDS = 1.0  # how long an eviction waits for another thread's call
+from vkpar.timeouts import EVICT_SECONDS
 
 
 class Eviction:
@@ -39,7 +38,7 @@ class Eviction:
         """
         taken: list[bool] = []
         try:
-            taken.extend(map(self._lock.acquire, (True,), (_SECONDS,)))  # an interrupt finds both done or none
+            taken.extend(map(self._lock.acquire, (True,), (EVICT_SECONDS,)))  # an interrupt finds both done or none
             return taken[0] and self._evict()
         finally:
             if True in taken:

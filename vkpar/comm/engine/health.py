@@ -16,12 +16,12 @@ from vkpar.comm.engine.flights import Flight, FlightRecorder
 from vkpar.comm.record.checks import SlotChecks
 from vkpar.comm.rig.rig import Rig
 from vkpar.errors import CommunicatorError, InvalidUsageError, VulkanError
+from vkpar.timeouts import SLICE_NS
 from vkpar.vulkan.gate import Gate
 from vkpar.vulkan.pump import native
 from vkpar.vulkan.pump.ledger import explain
 
 _log = logging.getLogger("vkpar")
-_SLICE_NS = 100_000_000  # longest wait in one piece, so that Ctrl-C and a failure are answered in time
 
 
 class Health:
@@ -64,7 +64,7 @@ class Health:
 
     # ---- waiting ----
 
-    def wait_slice(self, flight: Flight, timeout_ns: int = _SLICE_NS) -> bool:
+    def wait_slice(self, flight: Flight, timeout_ns: int = SLICE_NS) -> bool:
         """Wait for ``flight``, at most ``timeout_ns`` and one slice; say whether it is done.
 
         Raises:
@@ -80,7 +80,7 @@ class Health:
             with self.gate.lock():
                 self.gate.check()
                 ports = [rig.ports[queue] for queue in active]
-                left = max(0, min(timeout_ns, _SLICE_NS))
+                left = max(0, min(timeout_ns, SLICE_NS))
                 return native.wait(ports, wanted, left, rig.spin_ns) == len(active)
         except InvalidUsageError:
             if not self.closed:

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 
 from vkpar.comm.engine.cache import ProgramCache, Together
 from vkpar.comm.record.builder import GENERATIONS, ProgramBuilder, Written
-from vkpar.comm.record.entry import Entry
+from vkpar.comm.record.entry import Entry, Template
 from vkpar.comm.record.program import Program
 from vkpar.comm.record.score import LaidScore
-from vkpar.comm.record.template import Template
 from vkpar.comm.requests import calls
 from vkpar.comm.requests.collectives import Request
 from vkpar.comm.requests.forms import Form, form_of
@@ -177,6 +176,7 @@ class Library:
             OutOfMemoryError: no room for command buffers.
         """
         assert isinstance(call, Call), "entries that no call finds have all their programs"
+        touches = next(iter(entry.programs.values())).touches
         if entry.template is None:
             program = self._builder.program(calls.check(self._devices, call), turn)
             entry.add(turn, program)
@@ -184,7 +184,7 @@ class Library:
             form = form_of(call)
             self._write(entry.template, call, turn, form)
             program = entry.template.program(entry, turn, form.memory)
-        program.touch(calls.touches_of(call))
+        program.touch(touches)
         self._cache.grew(entry)
         return program
 
@@ -199,10 +199,10 @@ class Library:
         return entry
 
     def _write(self, template: Template, call: Call, turn: int, form: Form) -> None:
-        """Write down the program of ``turn`` where ``template`` lacks it."""
+        """Write down the program of ``turn`` where ``template`` lacks it: from its draft, else from the call."""
         if not template.has(turn):
-            request = calls.check(self._devices, call)
-            template.add(turn, self._builder.score(request, turn, form.memory))
+            draft = template.draft or self._builder.draft(calls.check(self._devices, call), form.memory)
+            template.add(turn, draft(turn % GENERATIONS))
 
     def _form(self, call: Call) -> Form | None:
         """Return the form of a call; None where no template serves, or where the arguments are no arrays."""

@@ -20,15 +20,13 @@ def stats(engine: Engine) -> dict[str, Any]:
     health, cache = engine.health, engine.cache
     with health.gate.lock():
         health.gate.check()
-        made = {
+        return {
             "collectives": engine.sequence,
             "cached_programs": len(cache),
             "cached_batches": cache.batches,
             **engine.rig.bridge_counters(),
             "staging_bytes": engine.rig.arena.memory.nbytes,
         }
-    reports = engine.builder.recorder.reports
-    return {**made, **reports.read()} if reports else made
 
 
 def dump(engine: Engine, path: str | os.PathLike[str] | None) -> str:

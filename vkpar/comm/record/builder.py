@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from vkpar import env
@@ -12,12 +12,11 @@ from vkpar.arrays.array import Array
 from vkpar.comm import wires
 from vkpar.comm.plan import choose
 from vkpar.comm.plan.choose import Plan, Tuning
-from vkpar.comm.record.entry import Entry, TimedEntry
+from vkpar.comm.record.entry import Draft, Entry, Template, TimedEntry
 from vkpar.comm.record.kernels import ReduceSpec
 from vkpar.comm.record.program import Program
 from vkpar.comm.record.recorder import StepRecorder
 from vkpar.comm.record.score import Score
-from vkpar.comm.record.template import Template
 from vkpar.comm.requests.collectives import Movement, Reduction, Request
 from vkpar.comm.requests.operands import Operands
 from vkpar.comm.rig.arena import Slab
@@ -117,8 +116,8 @@ class ProgramBuilder:
             return Entry({}, label=request.label())
         if self.recorder.collector is not None:
             return self._timed(recipe)
-        number = (turn or 0) % GENERATIONS
-        scores = {number: self._write(recipe, number, memory)}
+        number, draft = (turn or 0) % GENERATIONS, self._draft(recipe, memory)
+        scores = {number: draft(number)}
         first = scores[number]
         if not first.batches:
             return Entry({}, label=recipe.label)
@@ -126,8 +125,8 @@ class ProgramBuilder:
         if not self._is_short(first, recipe.slots):
             number, alternates, scores = 0, 1, {0: first}
         elif turn is None or bounce_buffers:
-            scores[1 - number] = self._write(recipe, 1 - number, memory)
-        template = Template(recipe.label, alternates, scores)
+            scores[1 - number] = draft(1 - number)
+        template = Template(recipe.label, alternates, scores, None if recipe.operands.pins else draft)
         programs: dict[int, Program] = {}
         with ExitStack() as undo:
             for index, score in scores.items():
@@ -143,13 +142,13 @@ class ProgramBuilder:
         Raises:
             OutOfMemoryError: no room for command buffers.
         """
-        return self.score(request, turn, ()).program(())
+        return self.draft(request, ())(turn % GENERATIONS).program(())
 
-    def score(self, request: Request, turn: int, memory: Sequence[Buffer]) -> Score:
-        """Write ``request`` down once more, for another turn, as :meth:`entry` did."""
+    def draft(self, request: Request, memory: Sequence[Buffer]) -> Draft:
+        """Return what writes ``request`` down as :meth:`entry` did, for any generation."""
         recipe = self._recipe(request, None)
         assert recipe is not None
-        return self._write(recipe, turn % GENERATIONS, memory)
+        return self._draft(recipe, memory)
 
     def plain_score(
         self, request: Request, turn: int, memory: Sequence[Buffer]
@@ -163,26 +162,27 @@ class ProgramBuilder:
         if recipe is None:
             return (), None
         steps = recipe.steps(recipe.slots, turn % GENERATIONS)
-        plain = StepRecorder(self._rig, self.recorder.reports)
-        score = plain.write(steps, recipe.spec, recipe.slab, recipe.operands, Places(memory))
+        plain = StepRecorder(self._rig).kept(recipe.spec, recipe.slab, recipe.operands, Places(memory))
+        score = plain.write(steps)
         return recipe.operands.bounce_buffers, Written(score, recipe.spec.plan) if score.batches else None
 
-    def _write(self, recipe: _Recipe, generation: int, memory: Sequence[Buffer]) -> Score:
-        steps = recipe.steps(recipe.slots, generation)
-        places = Places(memory)
-        return self.recorder.write(steps, recipe.spec, recipe.slab, recipe.operands, places, copies=recipe.copies)
+    def _draft(self, recipe: _Recipe, memory: Sequence[Buffer]) -> Draft:
+        kept = self.recorder.kept(recipe.spec, recipe.slab, recipe.operands, Places(memory), copies=recipe.copies)
+        steps, slots = recipe.steps, recipe.slots
+        return lambda generation: kept.write(steps(slots, generation))
 
     def _timed(self, recipe: _Recipe) -> Entry:
         """Return an entry of many programs, since a timed program is free again only once its times were read."""
+        draft = self._draft(recipe, ())
         with ExitStack() as undo:
-            programs = [self._write(recipe, 0, ()).program(())]
+            programs = [draft(0).program(())]
             undo.callback(programs[0].close)
             if not programs[0].batches:
                 return Entry({}, label=recipe.label)
             generations = GENERATIONS if self._is_short(programs[0], recipe.slots) else 1
             most = max(2, min(_TIMED_PROGRAMS, _TIMED_BATCHES // programs[0].batches))
             while len(programs) < (generations if self.recorder.checks is not None else most):
-                programs.append(self._write(recipe, len(programs) % generations, ()).program(()))
+                programs.append(draft(len(programs) % generations).program(()))
                 undo.callback(programs[-1].close)
             undo.pop_all()
         return TimedEntry(programs, recipe.operands.bounce_buffers, recipe.label, generations)
@@ -209,29 +209,29 @@ class ProgramBuilder:
             return self._recipe_of(request, _alone(request), wires.moved(), self._rig.arena.small, _no_steps)
         formats = wires.plan(request.dtype, wire, plan.algorithm, request.op)
         exact = wires.is_exact(request.dtype, request.op)
-
-        def steps(slots: SlotSet, generation: int) -> Iterator[Step]:
-            problem = Problem(
-                self.nranks,
-                request.space,
-                slots,
-                request.contributors,
-                generation,
-                root=request.root,
-                parts=request.parts,
-                shares=plan.shares,
-            )
-            return plan.algorithm.steps(problem)
-
         slab = self._slab(request.space, formats)
         segment = min(choose.segment_nbytes(plan, self.nranks, message), slab.slot_nbytes)
+        slots = slab.slot_set(max(1, formats.blocks(segment)))
+        posed = Problem(
+            self.nranks,
+            request.space,
+            slots,
+            request.contributors,
+            root=request.root,
+            parts=request.parts,
+            shares=plan.shares,
+        )
+
+        def steps(slots: SlotSet, generation: int) -> Iterator[Step]:  # what they hold outlives the request
+            return plan.algorithm.steps(replace(posed, slots=slots, generation=generation))
+
         copies = (plan.copies or self.through_copies) and self._rig.copies
         label = {**request.label(), "algorithm": plan.algorithm.name, "wire": "exact" if exact else wire}
         return _Recipe(
             {**label, "path": "copies"} if copies else label,
             request.operands(),
             slab,
-            slab.slot_set(max(1, formats.blocks(segment))),
+            slots,
             ReduceSpec(formats, request.op, wires.order(request.dtype), len(request.contributors)),
             steps,
             copies,
@@ -249,8 +249,10 @@ class ProgramBuilder:
         if not moves and not operands.copies.ranks:
             return None
 
-        def steps(slots: SlotSet, generation: int) -> Iterator[Step]:
-            return p2p.steps(moves, slots, generation, swaps=request.swaps)
+        swaps = request.swaps
+
+        def steps(slots: SlotSet, generation: int) -> Iterator[Step]:  # what they hold outlives the request
+            return p2p.steps(moves, slots, generation, swaps=swaps)
 
         largest = max((move.span.count for move in moves), default=0)
         return self._recipe_of(request, operands, plan, self._slab(largest, plan), steps)

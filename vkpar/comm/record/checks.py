@@ -1,24 +1,21 @@
-"""The checks of ``VKPAR_DEBUG``: the generations of the slots, and the errors of the wire."""
+"""The check of ``VKPAR_DEBUG=slots``: the generations of the slots."""
 
 from __future__ import annotations
 
 import itertools
 import struct
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 from vkpar.abi.wire import SlotCheck
 from vkpar.abi.words import pack, padded
-from vkpar.arrays.array import Array
 from vkpar.comm.rig.arena import Arena
 from vkpar.comm.rig.rig import Rig
 from vkpar.comm.schedule.steps import Step
-from vkpar.device import Device
 from vkpar.errors import CommunicatorError, UnsupportedError
 from vkpar.vulkan.command import CommandBuffer
-from vkpar.vulkan.memory.buffer import BufferRange
 
-SLOTS, WIRE = "slots", "wire"
+SLOTS = "slots"
 _PAIRS = 8  # of one launch of slot_check
 _REPORT = struct.Struct("<4I")
 _FREE = 0  # the generation of a slot that is being written
@@ -96,22 +93,3 @@ class SlotChecks:
                 raise CommunicatorError(
                     f"rank {rank} read slot {slot} at generation {found}, not {expected}: a wait is missing", details
                 )
-
-
-class WireReports:
-    """Per rank, two words that the kernels raise while they encode: the largest error, and blocks that needed it."""
-
-    def __init__(self, devices: Sequence[Device]) -> None:
-        self._arrays: list[Array] = [device.zeros(2, "uint32") for device in devices]
-
-    def range(self, rank: int) -> BufferRange:
-        """Return where ``rank``'s kernels count."""
-        return self._arrays[rank].window()[0]
-
-    def read(self) -> dict[str, Any]:
-        """Return the largest absolute error that the wire introduced, and how many blocks plain halves cannot hold."""
-        found = [array.numpy() for array in self._arrays]
-        return {
-            "wire_largest_error": max(float(words[:1].view("float32")[0]) for words in found),
-            "wire_scaled_blocks": sum(int(words[1]) for words in found),
-        }

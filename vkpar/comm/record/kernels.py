@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from vkpar.abi import wire as abi
 from vkpar.abi.words import pack, padded, width
-from vkpar.comm.record.checks import SlotChecks, WireReports
+from vkpar.comm.record.checks import SlotChecks
 from vkpar.comm.record.plain_copies import Copier
 from vkpar.comm.record.timestamps import RankTimer
 from vkpar.comm.requests.operands import Operands, Placement, Window
@@ -28,7 +28,7 @@ _BLOCKS_PER_GROUP = 8  # of both kernel variants, see shaders/wire_*.comp
 # H200s a link carries 33 GB/s each way with 64 to 132 of them, 28 with 16 and 24 with all at once.
 _MOST_GROUPS = 64
 _PUSH_NBYTES = 4 * width(abi.Reduce)  # of all wire kernels, so that they share a layout
-_BINDINGS = 4
+_BINDINGS = 3
 _WORD = 1 << 32
 
 _Words = TypeVar("_Words", abi.Reduce, abi.Forward)
@@ -50,7 +50,7 @@ class ReduceSpec:
     order: int = 0
     divisor: int = 1
 
-    def constants(self, action: Reduce, *, measure: bool) -> abi.ReduceConstants:
+    def constants(self, action: Reduce) -> abi.ReduceConstants:
         """Return the specialization constants that ``action`` asks for; a single term is not compared."""
         terms = len(action.sources) + (action.own_at is not None)
         several = terms > 1
@@ -62,7 +62,6 @@ class ReduceSpec:
             op=OPS[self.op] if several else 0,
             average=int(self.op == "avg" and action.finishes),
             order=self.order if (several and self.op in ("max", "min")) or self.divides(action) else 0,
-            measure=int(measure),
             own_at=action.own_at or 0,
         )
 
@@ -100,7 +99,6 @@ class Recorder:
         timer: RankTimer | None = None,
         *,
         copies: bool = False,
-        reports: WireReports | None = None,
         checks: SlotChecks | None = None,
         places: Places | None = None,
     ) -> None:
@@ -109,7 +107,6 @@ class Recorder:
         self._copies = copies
         self._nslots = rig.arena.nslots
         self._slots = (rig.own_slots if copies else rig.transports)[rank].shared()
-        self._report = reports.range(rank) if reports else None
         self._checks = checks
         self.rank = rank
         self._slab = slab
@@ -118,11 +115,15 @@ class Recorder:
         self.tape = Tape(self._device.handle, rig.pools[rank], places)
         self._processor = processor(self._device.info)
         self._texels = TEXELS if self._processor == "texel" else 0
-        is_cpu = self._device.info.is_cpu
+        verbatim = spec.plan.is_verbatim(spec.plan.contribution) or spec.plan.is_verbatim(spec.plan.final)
         bytes_of = _bytes_of(self._slots.range, slab, self._nslots)
-        self._copier = Copier(spec.plan, operands, rank, bytes_of) if is_cpu else None
+        self._copier = Copier(spec.plan, operands, rank, bytes_of) if verbatim and self._device.info.is_cpu else None
         self._factor_words = spec.factor_words
         self._tail = spec.plan.tail_at(slab.slot_nbytes) // _UNIT
+        # What programs over other slots have in common.
+        self._ways: dict[tuple[Any, ...], tuple[tuple[str, str], abi.ReduceConstants]] = {}
+        self._cuts: dict[tuple[int, ...], list[_Run]] = {}
+        self._bound: dict[tuple[Any, ...], tuple[Any, int, int]] = {}
 
     def record(self, step: Step, *, first: bool, last: bool) -> None:
         """Write down a command buffer that does ``step``, with the rank's copies around all of them."""
@@ -154,13 +155,13 @@ class Recorder:
         """Tell the tape what the step's kernels do, from command ``first`` on, where a graph may put others there."""
         action = step.actions[0] if len(step.actions) == 1 and not self._operands.copies.ranks else None
         plan = self._spec.plan
-        plain = not (self._checks or self._report or self._copies or self.timer)
+        plain = not (self._checks or self._copies or self.timer)
         if not isinstance(action, Reduce) or not plain or self._processor != "gpu" or plan.element != "f32":
             return
         if action.own_at is None or not action.to_array or action.final:
             return
         own = (self._operands.targets if action.own_stored else self._operands.sources)[self.rank]
-        runs = list(self._runs(action.span, own, self._operands.targets[self.rank]))
+        runs = self._runs(action.span, own, self._operands.targets[self.rank])
         if len(runs) != 1 or runs[0].source is None or runs[0].target is None:
             return
         where = (first, len(commands.commands))
@@ -172,13 +173,13 @@ class Recorder:
             self.tape.note(sent, (_from(runs[0].source), _from(runs[0].target)), where)
 
     def _note_stored(self, action: Reduce, run: _Run, where: tuple[int, int]) -> None:
-        plan, constants = self._spec.plan, self._constants(action)
+        plan, constants = self._spec.plan, self._spec.constants(action)
         if variant(constants.op) or run.source is None or run.target is None:
             return
         words = self._words(action)._replace(source_at=run.source[1], target_at=run.target[1])
         name = plan.contribution.name
         stored = WireStore(name, action.span.count, constants, tuple(self._launches(run, words)))
-        ranges = (run.source[0], run.target[0], self._slots.range, self._slots.range)
+        ranges = (run.source[0], run.target[0], self._slots.range)
         self.tape.note(stored, (_from(run.target), *ranges), where)
 
     def _record_actions(self, commands: CommandBuffer, step: Step) -> None:
@@ -193,22 +194,28 @@ class Recorder:
             self._copier.record_late(commands)
 
     def _record_reduce(self, commands: CommandBuffer, action: Reduce) -> None:
-        plan, operands = self._spec.plan, self._operands
-        out = plan.final if action.final else plan.contribution
-        constants = self._constants(action)
-        ending = variant(constants.op, self._report is not None, self._spec.divides(action))
+        operands = self._operands
         own = (operands.targets if action.own_stored else operands.sources)[self.rank]
         source = own if action.own_at is not None else None
         target = operands.targets[self.rank] if action.to_array else None
+        kernel, constants = self._way(action)
         words = self._words(action)
-        kernel = f"wire_reduce_{self._processor}_{plan.element}_{plan.contribution.name}_{out.name}"
         for run in self._runs(action.span, source, target):
             descriptors, source_at, target_at = self._bind(run)
             placed = words._replace(source_at=source_at, target_at=target_at)
-            self._dispatch(commands, (kernel, ending), constants, descriptors, placed, run)
+            self._dispatch(commands, kernel, constants, descriptors, placed, run)
 
-    def _constants(self, action: Reduce) -> abi.ReduceConstants:
-        return self._spec.constants(action, measure=self._report is not None)
+    def _way(self, action: Reduce) -> tuple[tuple[str, str], abi.ReduceConstants]:
+        """Return the beginning and the end of the kernel's name, and its constants; not by which slots it works on."""
+        key = (len(action.sources), action.own_at, action.to_array, action.out_slot is None, action.final)
+        found = self._ways.get(key)
+        if found is None:
+            plan, constants = self._spec.plan, self._spec.constants(action)
+            out = plan.final if action.final else plan.contribution
+            ending = variant(constants.op, self._spec.divides(action))
+            name = f"wire_reduce_{self._processor}_{plan.element}_{plan.contribution.name}_{out.name}"
+            found = self._ways[key] = (name, ending), constants
+        return found
 
     def _words(self, action: Reduce) -> abi.Reduce:
         """Return the push constants of an action, but for those of a launch."""
@@ -224,17 +231,13 @@ class Recorder:
             descriptors, _, target_at = self._bind(run)
             self._dispatch(commands, (kernel, ""), constants, descriptors, words._replace(target_at=target_at), run)
 
-    def _runs(self, span: Span, source: Placement | None, target: Placement | None) -> Iterator[_Run]:
+    def _runs(self, span: Span, source: Placement | None, target: Placement | None) -> list[_Run]:
         """Cut ``span`` into whole blocks of which one binding each covers source and target, where they are given."""
-        first, every, places = 0, span.blocks, {source, target}
-        while first < every:
-            at, left = span.start + first * BLOCK, span.count - first * BLOCK
-            reached = min((place.reach(at) for place in places if place is not None), default=left)
-            blocks = every - first if reached >= left else reached // BLOCK
-            count = min(left, blocks * BLOCK)
-            windows = {place: None if place is None else place.window(at, count) for place in places}
-            yield _Run(first, blocks, first * BLOCK + count, windows[source], windows[target])
-            first += blocks
+        key = (span.start, span.count, id(source), id(target))  # places of the operands, which stay
+        found = self._cuts.get(key)
+        if found is None:
+            found = self._cuts[key] = list(_runs(span, source, target))
+        return found
 
     def _dispatch(
         self,
@@ -279,30 +282,41 @@ class Recorder:
             return []
         if self._checks:
             return [self._slots.range]
-        whole, nbytes = self._slots.range, self._slab.stride
-        return [BufferRange(whole.buffer, whole.offset + self._slab.byte_of(slot), nbytes) for slot in slots]
+        whole, nbytes, starts = self._slots.range, self._slab.stride, self._slab.starts
+        return [BufferRange(whole.buffer, whole.offset + starts[slot], nbytes) for slot in slots]
 
     def _unit(self, slot: int | None) -> int:
-        return 0 if slot is None else self._slab.byte_of(slot % self._nslots) // _UNIT
+        return 0 if slot is None else self._slab.starts[slot % self._nslots] // _UNIT
 
     def _bind(self, run: _Run) -> tuple[Any, int, int]:
         """Return the tape's descriptor set, and where in source and target the span's first element would be.
 
         These two are modulo 2^32. Kernels count from that one. What is not given is filled in.
         """
+        key = (run.first, run.source, run.target)
+        if key in self._bound:
+            return self._bound[key]
         unused = (self._slots.range, 0)
         source, target = run.source or run.target or unused, run.target or run.source or unused
-        ranges = (source[0], target[0], self._slots.range, self._report or self._slots.range)
+        ranges = (source[0], target[0], self._slots.range)
         layout = self._device.pipelines.layout(_BINDINGS, _PUSH_NBYTES, self._texels)
         texels = (source[0], self._slots.range)[: self._texels]
         skipped = run.first * BLOCK
         descriptors = self.tape.descriptors(layout.set_layout, ranges, texels)
-        return descriptors, (source[1] - skipped) % _WORD, (target[1] - skipped) % _WORD
+        found = self._bound[key] = descriptors, (source[1] - skipped) % _WORD, (target[1] - skipped) % _WORD
+        return found
 
-    def seal(self) -> None:
-        """Let go of the arrays at once, where the garbage collector would come for them some day."""
-        self.tape.seal()
-        self._copier = None
+
+def _runs(span: Span, source: Placement | None, target: Placement | None) -> Iterator[_Run]:
+    first, every, places = 0, span.blocks, {source, target}
+    while first < every:
+        at, left = span.start + first * BLOCK, span.count - first * BLOCK
+        reached = min((place.reach(at) for place in places if place is not None), default=left)
+        blocks = every - first if reached >= left else reached // BLOCK
+        count = min(left, blocks * BLOCK)
+        windows = {place: None if place is None else place.window(at, count) for place in places}
+        yield _Run(first, blocks, first * BLOCK + count, windows[source], windows[target])
+        first += blocks
 
 
 def _from(window: Window) -> BufferRange:

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
-from functools import partial
 from typing import Any
 
-from vkpar.comm.record.checks import SlotChecks, WireReports
+from vkpar.comm.record.checks import SlotChecks
 from vkpar.comm.record.kernels import Recorder, ReduceSpec
 from vkpar.comm.record.program import Program
-from vkpar.comm.record.score import Part, Score
+from vkpar.comm.record.score import QueuePart, Score
 from vkpar.comm.record.slot_copies import CopyRecorder
-from vkpar.comm.record.timestamps import Collector, planned, timers_of
+from vkpar.comm.record.timestamps import Collector, RankTimer, planned, timers_of
 from vkpar.comm.requests.operands import Operands
 from vkpar.comm.rig.arena import Slab
 from vkpar.comm.rig.rig import Rig
@@ -29,15 +28,13 @@ class StepRecorder:
     """Records steps into the programs of one communicator.
 
     Attributes:
-        reports: where kernels write what the wire loses; None where that is not measured.
         checks: the generations of the slots; None where they are not checked.
         holds: for tests, a semaphore and a value that a step waits for besides; None outside tests.
         collector: takes the times of what is recorded; None outside profiles.
     """
 
-    def __init__(self, rig: Rig, reports: WireReports | None = None) -> None:
+    def __init__(self, rig: Rig) -> None:
         self._rig = rig
-        self.reports = reports
         self.checks: SlotChecks | None = None
         self.holds: Holds | None = None
         self.collector: Collector | None = None
@@ -49,69 +46,117 @@ class StepRecorder:
 
     def record(self, steps: Iterable[Step], spec: ReduceSpec, slab: Slab, operands: Operands) -> Program:
         """Record ``steps``, whose slots lie in ``slab``, over ``operands``."""
-        return self.write(steps, spec, slab, operands).program(())
+        return self.kept(spec, slab, operands).write(steps).program(())
 
-    def write(
+    def kept(
         self,
-        steps: Iterable[Step],
         spec: ReduceSpec,
         slab: Slab,
         operands: Operands,
         places: Places | None = None,
         *,
         copies: bool = False,
-    ) -> Score:
-        """Write ``steps`` down, whose slots lie in ``slab``, over ``operands``.
-
-        In a profile one program is recorded of what is returned; it closes the timers.
+    ) -> StepWriter:
+        """Return what writes schedules of one collective down.
 
         Args:
-            steps: by rank, in one global order.
             spec: what the reduction does.
             slab: the slots.
             operands: the arrays.
             places: numbers the memory that the arrays lie in; memory without a number stays the same.
             copies: have copy queues move the slots around the kernels; the rig was opened for that.
-
-        Raises:
-            UnsupportedError: in a profile, a copy queue without timestamps.
         """
-        listed = list(steps)
-        busy = {step.rank for step in listed}
-        listed += [Step(rank, "copy", ()) for rank in sorted(operands.copies.ranks - busy)]
-        if copies:
-            listed = list(slot_copies.through_copies(listed, self._rig.queue_map, self._rig.arena.nslots))
-        keys = [(step.rank, slot_copies.copies(step)) for step in listed]
-        first: dict[tuple[int, bool], int] = {}
-        last: dict[tuple[int, bool], int] = {}
-        for index, key in enumerate(keys):
-            first.setdefault(key, index)
-            last[key] = index
-        kernels = partial(Recorder, copies=copies, reports=self.reports, checks=self.checks, places=places)
-        with ExitStack() as undo:
-            recorders: dict[tuple[int, bool], Recorder | CopyRecorder] = {}
-            timers = timers_of(listed, self._rig, undo) if self.collector else {}
-            for index, (key, step) in enumerate(zip(keys, listed, strict=True)):
-                queue, timer = step.rank, timers.get(step.rank)
-                if key not in recorders:
-                    recorders[key] = (
-                        CopyRecorder(self._rig, queue, slab, spec.plan, timer)
-                        if key[1]
-                        else kernels(self._rig, queue, slab, spec, operands, timer)
-                    )
-                recorders[key].record(step, first=first[key] == index, last=last[key] == index)
-            for recorder in recorders.values():
-                recorder.seal()
-            numbers = {key: number for number, key in enumerate(recorders)}
-            parts = [Part(recorder.rank, recorder.tape, recorder.timer) for recorder in recorders.values()]
-            ranks = self._rig.queue_map.ranks
-            watch = self.collector.stopwatch(planned(listed, spec.plan, ranks), timers) if self.collector else None
-            held = [self.holds(step) for step in listed] if self.holds else ()
-            numbered = [(step, numbers[key]) for step, key in zip(listed, keys, strict=True)]
-            score = Score(self._rig.group, parts, numbered, held, watch)
-            undo.pop_all()
-            return score
+        return StepWriter(self, self._rig, spec, slab, operands, places or Places(), copies=copies)
 
     def joined(self, programs: Sequence[Program]) -> CProgram:
         """Return a program of the pump's that submits several at once; close it after use."""
         return self._rig.group.program([batch for program in programs for batch in program.listed])
+
+
+class StepWriter:
+    """Writes schedules of one collective down, which differ in their slots: what they have in common is done once.
+
+    Args:
+        owner: says what is timed, checked and held up.
+        rig: what ranks share.
+        spec: what the reduction does; ``slab``, ``operands``, ``places``, ``copies`` as :meth:`StepRecorder.kept` says.
+    """
+
+    def __init__(
+        self,
+        owner: StepRecorder,
+        rig: Rig,
+        spec: ReduceSpec,
+        slab: Slab,
+        operands: Operands,
+        places: Places,
+        *,
+        copies: bool,
+    ) -> None:
+        self._owner, self._rig, self._spec, self._slab = owner, rig, spec, slab
+        self._operands, self._places, self._copies = operands, places, copies
+        self._recorders: dict[tuple[int, bool], Recorder | CopyRecorder] = {}  # of untimed kernels
+
+    def write(self, steps: Iterable[Step]) -> Score:
+        """Write ``steps`` down, by rank in one global order.
+
+        In a profile one program is recorded of what is returned; it closes the timers.
+
+        Raises:
+            UnsupportedError: in a profile, a copy queue without timestamps.
+        """
+        owner, rig = self._owner, self._rig
+        listed = list(steps)
+        idle = self._operands.copies.ranks - {step.rank for step in listed}
+        listed += [Step(rank, "copy", ()) for rank in sorted(idle)]
+        if self._copies:
+            listed = list(slot_copies.through_copies(listed, rig.queue_map, rig.arena.nslots))
+        keys = [(step.rank, slot_copies.copies(step)) for step in listed]
+        last = {key: index for index, key in enumerate(keys)}
+        with ExitStack() as undo:
+            timers = timers_of(listed, rig, undo) if owner.collector else {}
+            used: dict[tuple[int, bool], Recorder | CopyRecorder] = {}
+            for index, (key, step) in enumerate(zip(keys, listed, strict=True)):
+                first = key not in used
+                if first:
+                    used[key] = self._recorder(key, timers.get(step.rank))
+                used[key].record(step, first=first, last=last[key] == index)
+            for recorder in used.values():
+                recorder.tape.seal()
+            numbers = {key: number for number, key in enumerate(used)}
+            parts = [QueuePart(recorder.rank, recorder.tape, recorder.timer) for recorder in used.values()]
+            watch = None
+            if owner.collector:
+                watch = owner.collector.stopwatch(planned(listed, self._spec.plan, rig.queue_map.ranks), timers)
+            held = [owner.holds(step) for step in listed] if owner.holds else ()
+            numbered = [(step, numbers[key]) for step, key in zip(listed, keys, strict=True)]
+            score = Score(rig.group, parts, numbered, held, watch)
+            undo.pop_all()
+            return score
+
+    def _recorder(self, key: tuple[int, bool], timer: RankTimer | None) -> Recorder | CopyRecorder:
+        """Return what writes one queue's steps down, with an empty tape."""
+        owner = self._owner
+        known = self._recorders.get(key) if owner.is_plain else None
+        if known is not None:
+            known.tape = known.tape.another()
+            return known
+        (queue, copies), rig, slab, spec = key, self._rig, self._slab, self._spec
+        made: Recorder | CopyRecorder
+        if copies:
+            made = CopyRecorder(rig, queue, slab, spec.plan, timer)
+        else:
+            made = Recorder(
+                rig,
+                queue,
+                slab,
+                spec,
+                self._operands,
+                timer,
+                copies=self._copies,
+                checks=owner.checks,
+                places=self._places,
+            )
+        if owner.is_plain:
+            self._recorders[key] = made
+        return made

@@ -18,7 +18,7 @@ from vkpar.vulkan.pump.ports import Batch
 from vkpar.vulkan.tape import Take, Tape
 
 
-class Part(NamedTuple):
+class QueuePart(NamedTuple):
     """What one queue does in a program: its tape; ``timer`` takes its times, None outside profiles."""
 
     rank: int
@@ -44,7 +44,7 @@ class Score:
     def __init__(
         self,
         group: CGroup,
-        parts: Sequence[Part],
+        parts: Sequence[QueuePart],
         steps: Sequence[tuple[Step, int]],
         holds: Sequence[tuple[Any, int] | None] = (),
         watch: Stopwatch | None = None,
@@ -122,7 +122,7 @@ class LaidScore:
     def __init__(
         self,
         name: str,
-        parts: Sequence[Part],
+        parts: Sequence[QueuePart],
         order: Sequence[tuple[int, Batch, Step, tuple[int, int]]],
         memory: Sequence[Buffer],
         keep: object,

@@ -73,7 +73,3 @@ class CopyRecorder:
             BufferRange(there.buffer, there.offset + start, nbytes),
             BufferRange(here.buffer, here.offset + start, nbytes),
         )
-
-    def seal(self) -> None:
-        """Make the tape ready; there are no arrays to let go of."""
-        self.tape.seal()

@@ -8,9 +8,10 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
+from vkpar.abi.formats import Format
 from vkpar.comm.rig.rig import Rig
 from vkpar.comm.schedule.steps import Action, Barrier, Forward, Reduce, SlotCopy, Step
-from vkpar.comm.wires import Format, WirePlan
+from vkpar.comm.wires import WirePlan
 from vkpar.errors import UnsupportedError
 from vkpar.vulkan.command import CommandBuffer
 from vkpar.vulkan.device import LogicalDevice

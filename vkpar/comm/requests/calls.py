@@ -56,10 +56,12 @@ def results_of(call: Call) -> list[Array]:
 
 def touches_of(call: Call) -> list[tuple[int, ...]]:
     """Return what a checked call does to memory, as the ledger of failures takes it."""
-    return [
-        touch
-        for kind, arrays in ((READS, given_to(call)), (REPLACES, results_of(call)))
-        for array in arrays
-        if array.size
-        for touch in array.touches(kind)
-    ]
+    given, results = given_to(call), results_of(call)
+    read = {id(array): array.touches(READS) for array in given if array.size}
+    touches = [touch for array in given if array.size for touch in read[id(array)]]
+    for array in results:
+        if id(array) in read and array.steps is None:  # in place: the same bytes
+            touches += [(*touch[:-1], REPLACES) for touch in read[id(array)]]
+        elif array.size:
+            touches += array.touches(REPLACES)
+    return touches

@@ -67,9 +67,9 @@ class Elements(NamedTuple):
         return self.memory is other.memory and self.first < other.end and other.first < self.end
 
     def ranges(self) -> list[BufferRange]:
-        """Return exactly their bytes, a range for each buffer that holds some of them."""
+        """Return exactly their bytes, a range for each buffer that holds some of them; the ranges do not hold these."""
         assert self.memory is not None, "no elements"
-        return self.memory.ranges(self.first, self.end - self.first)
+        return list(map(_bare, self.memory.ranges(self.first, self.end - self.first)))
 
     def is_reached(self, unit: int) -> bool:
         """Say whether wide accesses reach them, and each of their blocks lies in one buffer.
@@ -95,13 +95,19 @@ class Elements(NamedTuple):
     def window(self, start: int, count: int) -> Window:
         """Return a bindable range over ``count`` of them from number ``start`` on, and that one's index in the range.
 
+        The range does not hold the memory: a call does, and what is written down of it outlives the call.
+
         Raises:
             InvalidUsageError: they lie in more than one buffer.
         """
         assert self.memory is not None, "no elements"
         itemsize = self.dtype.itemsize
         whole, skipped = self.memory.window(self.first + start * itemsize, count * itemsize)
-        return whole, skipped // itemsize
+        return _bare(whole), skipped // itemsize
+
+
+def _bare(item: BufferRange) -> BufferRange:
+    return BufferRange(item.buffer, item.offset, item.nbytes, item.mapped)  # here, since every new call comes by
 
 
 class Part(NamedTuple):
@@ -112,13 +118,20 @@ class Part(NamedTuple):
 
 
 class Placement:
-    """One rank's parts; they do not overlap."""
+    """One rank's parts; they do not overlap.
+
+    Attributes:
+        pins: it holds memory of some part, of which no single binding covers all; of all others it has numbers alone.
+    """
 
     def __init__(self, parts: Iterable[Part]) -> None:
-        self._parts = sorted((part for part in parts if part.elements.size), key=operator.itemgetter(0))
-        self._starts = [part.start for part in self._parts]
+        given = sorted((part for part in parts if part.elements.size), key=operator.itemgetter(0))
+        self._starts = [part.start for part in given]
+        self._sizes = [(each.size, each.dtype.itemsize) for _, each in given]
         # Of a part that one binding covers, the range that all of its kernels bind.
-        self._windows = [each.window(0, each.size) if each.reach() == each.size else None for _, each in self._parts]
+        self._windows = [each.window(0, each.size) if each.reach() == each.size else None for _, each in given]
+        self._parts = [None if window else part.elements for part, window in zip(given, self._windows, strict=True)]
+        self.pins = None in self._windows
 
     def _find(self, start: int) -> tuple[int, int]:
         """Return the number of the part that holds virtual element ``start``, and the element's number in the part."""
@@ -128,19 +141,27 @@ class Placement:
     def ranges(self, span: Span) -> list[BufferRange]:
         """Return the bytes of the elements of ``span``."""
         number, at = self._find(span.start)
-        return self._parts[number].elements.cut(at, span.count).ranges()
+        elements, window = self._parts[number], self._windows[number]
+        if elements is not None or window is None:
+            assert elements is not None, "a part has a window or elements"
+            return elements.cut(at, span.count).ranges()
+        (whole, first), item = window, self._sizes[number][1]
+        return [BufferRange(whole.buffer, whole.offset + (first + at) * item, span.count * item)]
 
     def reach(self, start: int) -> int:
         """Return how many elements from virtual element ``start`` on one binding of a kernel covers."""
         number, at = self._find(start)
-        elements = self._parts[number].elements
-        return elements.reach(at) if self._windows[number] is None else elements.size - at
+        elements = self._parts[number]
+        return self._sizes[number][0] - at if elements is None else elements.reach(at)
 
     def window(self, start: int, count: int) -> Window:
         """Return a bindable range that holds ``count`` elements, the part's own where that can be bound."""
         number, at = self._find(start)
-        whole = self._windows[number]
-        return self._parts[number].elements.window(at, count) if whole is None else (whole[0], whole[1] + at)
+        elements, window = self._parts[number], self._windows[number]
+        if window is not None:
+            return window[0], window[1] + at
+        assert elements is not None, "a part has a window or elements"
+        return elements.window(at, count)
 
 
 @dataclass
@@ -168,6 +189,11 @@ class Operands:
     targets: list[Placement]
     copies: LocalCopies = field(default_factory=LocalCopies)
     bounce_buffers: list[Array] = field(default_factory=list)
+
+    @property
+    def pins(self) -> bool:
+        """Whether it holds memory, or knows it by more than numbers."""
+        return bool(self.bounce_buffers) or any(place.pins for place in (*self.sources, *self.targets))
 
 
 def slots_of(counts: Sequence[int]) -> list[Span]:

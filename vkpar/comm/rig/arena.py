@@ -52,9 +52,14 @@ class Slab:
         """Return the slots as a schedule sees them, each of ``blocks`` blocks."""
         return SlotSet(self.nranks, self.per_rank, blocks, self.base)
 
+    @functools.cached_property
+    def starts(self) -> dict[int, int]:
+        """By slot the arena byte at which it begins."""
+        return {self.base + number: self.offset + number * self.stride for number in range(self.number)}
+
     def byte_of(self, slot: int) -> int:
         """Return the arena byte at which ``slot`` begins."""
-        return self.offset + (slot - self.base) * self.stride
+        return self.starts[slot]
 
     def stamp_of(self, slot: int) -> int:
         """Return the arena byte of ``slot``'s generation."""

@@ -15,7 +15,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from vkpar import env
+from vkpar import env, timeouts
 from vkpar.errors import UnsupportedError, VulkanError
 from vkpar.vulkan.device import LogicalDevice
 from vkpar.vulkan.machine.physical import DeviceInfo
@@ -28,7 +28,6 @@ NATIVE, BRIDGED, TRY = "native", "bridged", "try"
 # Drivers on which timelines were measured to work between two GPUs, which Vulkan does not promise. VkDriverId 4 is
 # VK_DRIVER_ID_NVIDIA_PROPRIETARY.
 _MEASURED_DRIVERS = {4: "NVIDIA proprietary"}
-_SELF_TEST_SECONDS = 60.0
 _CHILD = """
 import json, sys
 job = json.load(sys.stdin)
@@ -123,11 +122,11 @@ def _self_test(first: str, second: str) -> str:
             capture_output=True,
             text=True,
             errors="replace",
-            timeout=_SELF_TEST_SECONDS,
+            timeout=timeouts.LINK_TEST_SECONDS,
             check=False,
         )
     except subprocess.TimeoutExpired:
-        problem = f"it did not end within {_SELF_TEST_SECONDS:g} s"
+        problem = f"it did not end within {timeouts.LINK_TEST_SECONDS:g} s"
     except OSError as error:
         problem = f"it could not be started: {error}"
     else:

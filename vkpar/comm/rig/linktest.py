@@ -8,13 +8,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from vkpar.comm.rig.links import proof, share
+from vkpar.timeouts import HOP_SECONDS
 from vkpar.vulkan.command import CommandPool
 from vkpar.vulkan.device import LogicalDevice
 from vkpar.vulkan.machine import drivers
 from vkpar.vulkan.pump.native import CGroup
 from vkpar.vulkan.pump.ports import Batch
-
-_SECONDS = 10.0
 
 
 def hop(first: LogicalDevice, second: LogicalDevice, hops: int) -> list[int]:
@@ -42,7 +41,7 @@ def hop(first: LogicalDevice, second: LogicalDevice, hops: int) -> list[int]:
         program = group.program(batches)
         program.enqueue()
         for device in devices:
-            device.compute.wait(device.compute.last, _SECONDS)
+            device.compute.wait(device.compute.last, HOP_SECONDS)
         program.close()
         return [device.compute.reached - was for device, was in zip(devices, before, strict=True)]
     finally:

@@ -48,7 +48,7 @@ def own_slot(rank: int, slot: int, nslots: int) -> int:
 
 def copies(step: Step) -> bool:
     """Say whether ``step`` copies slots and does nothing else."""
-    return bool(step.actions) and all(isinstance(action, SlotCopy) for action in step.actions)
+    return set(map(type, step.actions)) == {SlotCopy}
 
 
 def through_copies(steps: Iterable[Step], queue_map: QueueMap, nslots: int) -> Iterator[Step]:

@@ -12,12 +12,15 @@ its source and target arrays, if the element lies there at all.
 from __future__ import annotations
 
 import functools
+import itertools
+import operator
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from vkpar.abi import formats
 from vkpar.errors import InvalidUsageError
 
-BLOCK = 256  # elements that share a scale on the wire; every chunk and segment starts at a multiple
+BLOCK = formats.BLOCK  # elements that share a scale on the wire; every chunk and segment starts at a multiple
 MOST_SOURCES = 16  # slots that one kernel can sum
 
 
@@ -112,6 +115,7 @@ class SlotCopy:
 
 
 Action = Reduce | Forward | Barrier | SlotCopy
+_READS = operator.attrgetter("reads")
 
 
 @dataclass(frozen=True)
@@ -130,7 +134,7 @@ class Step:
     @functools.cached_property
     def reads(self) -> tuple[int, ...]:
         """The slots that the step reads."""
-        return tuple(slot for action in self.actions for slot in action.reads)
+        return tuple(itertools.chain.from_iterable(map(_READS, self.actions)))
 
     @functools.cached_property
     def writes(self) -> tuple[int, ...]:

@@ -10,14 +10,16 @@ from vkpar import env
 from vkpar.comm.engine.engine import Engine
 from vkpar.comm.plan.choose import Tuning
 from vkpar.comm.record import checks
+from vkpar.comm.record.builder import ProgramBuilder
 from vkpar.comm.rig.rig import AUTO, Rig
 from vkpar.comm.tune import measure, store
+from vkpar.device import Device
 from vkpar.errors import OutOfMemoryError, UnsupportedError
+from vkpar.timeouts import MEASURED_SECONDS
 from vkpar.vulkan.device import LogicalDevice
 from vkpar.vulkan.machine import instance
 
 _log = logging.getLogger("vkpar")
-_LEAST_TIMEOUT = 1.0  # seconds: a rig that is being measured may take longer for a step than a shorter timeout allows
 
 
 def open_rig(
@@ -52,13 +54,52 @@ def open_rig(
         return Rig(devices, transports, staging_nbytes), kept
 
 
+def open_engine(
+    devices: Sequence[Device],
+    transports: Sequence[str],
+    staging_nbytes: int | None,
+    *,
+    algorithm: str,
+    wire: str,
+    timeout: float,
+    tunes: bool,
+) -> tuple[Engine, Tuning | None]:
+    """Return an engine on the devices, which are to close it, and the kept tuning of its rig.
+
+    Args:
+        devices: by rank.
+        transports: see :func:`open_rig`.
+        staging_nbytes: see :func:`open_rig`.
+        algorithm: that its programs take where a call says nothing.
+        wire: how float32 travels where a call says nothing.
+        timeout: seconds without progress.
+        tunes: see :func:`open_rig`.
+
+    Raises:
+        InvalidUsageError: a device is closed.
+        UnsupportedError, OutOfMemoryError: as :func:`open_rig` does.
+    """
+    with ExitStack() as inside:
+        for device in devices:  # no other thread closes one meanwhile
+            inside.enter_context(device.logical.gate.lock())
+            device.logical.gate.check()
+        rig, kept = open_rig([device.logical for device in devices], transports, staging_nbytes, tunes=tunes)
+        with ExitStack() as undo:
+            undo.callback(rig.close)
+            engine = Engine(devices, rig, ProgramBuilder(rig, algorithm, wire), timeout)
+            undo.pop_all()
+        for device in devices:
+            device.adopt(engine)
+    return engine, kept
+
+
 def tune(engine: Engine, kept: Tuning | None) -> None:
     """Give the engine the tuning ``kept`` of its rig; measure the rig where there is none and it can be measured.
 
     Raises:
         CommunicatorError: the communicator failed while it was measured.
     """
-    if kept is None and not instance.validating() and engine.health.timeout >= _LEAST_TIMEOUT:
+    if kept is None and not instance.validating() and engine.health.timeout >= MEASURED_SECONDS:
         _log.info(
             "measuring this rig, once, for about %.0f s: which algorithm is fast at which size (kept in %s)",
             measure.SECONDS,

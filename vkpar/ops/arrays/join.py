@@ -34,12 +34,14 @@ def concatenate(arrays: Sequence[Array], axis: int = 0, *, out: Array | None = N
     """
     if not isinstance(arrays, Sequence) or not arrays:
         raise InvalidUsageError("concatenate takes a sequence of at least one vkpar.Array")
+    if type(axis) is not int:
+        axis = axis_number("concatenate", axis)
     done = repeat("concatenate", arrays, (out,), axis)
     if done is not None:
         return done[0]
     check_same_device(*arrays)
     check_arrays("concatenate", out, **{f"arrays[{number}]": array for number, array in enumerate(arrays)})
-    first, axis = arrays[0], axis_number("concatenate", axis)
+    first = arrays[0]
     if not -first.ndim <= axis < first.ndim:
         raise InvalidUsageError(f"concatenate: axis {axis} of arrays with {first.ndim} dimensions")
     axis %= first.ndim

@@ -13,6 +13,7 @@ import numpy as np
 from vkpar import dtypes
 from vkpar.arrays.array import Array, check_same_device
 from vkpar.arrays.elements import host_elements
+from vkpar.arrays.forms import form_of
 from vkpar.arrays.operators import operations
 from vkpar.arrays.views import overlaps, same_elements
 from vkpar.dtypes import DType
@@ -25,12 +26,12 @@ from vkpar.ops.elementwise.run import move as copy_bits
 from vkpar.ops.elementwise.shipped import SHIPPED
 from vkpar.ops.elementwise.table import BUILTINS, kind_of
 from vkpar.ops.elementwise.ways import Meaning
-from vkpar.plans import form_of
 from vkpar.text import shown
 
 if TYPE_CHECKING:
     from vkpar.device import Device
     from vkpar.ops.call.call import Call
+    from vkpar.ops.call.plan import Plan
 
 
 def fill(a: Array, value: Any) -> None:
@@ -38,10 +39,10 @@ def fill(a: Array, value: Any) -> None:
     if type(value) is not int:
         value = _whole(value, a.dtype)  # plans have whole numbers, too
     key: tuple[Any, ...] = ("fill", type(value), a.form or form_of(a))
-    plan = a.device.plans.known.get(key)
+    plan: Plan | None = a.device.plans.known.get(key)
     if plan is not None and plan.apply(a.device, (), (a,), plan.words([value])) is not None:
         return
-    a.device.logical  # noqa: B018  (refuses a closed device)
+    a.device.check_open()
     a.check_free()
     a.check_writable("fill")
     if not isinstance(value, NUMBERS):
@@ -104,7 +105,7 @@ def packed(source: Array) -> Array:
     """Return a copy of a view, whose elements lie side by side; see :meth:`vkpar.Array.contiguous`."""
     form, plans = source.form or form_of(source), source.device.plans
     key = ("packed", form)
-    plan = plans.known.get(key)
+    plan: Plan | None = plans.known.get(key)
     if plan is not None:
         made = Array.fresh(source.device, form.shape, form.dtype, form.nbytes)
         if plan.run((source, made), b""):

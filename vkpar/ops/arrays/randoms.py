@@ -12,7 +12,7 @@ from vkpar.arrays.shape import dimensions
 from vkpar.dtypes import DType
 from vkpar.errors import UnsupportedError
 from vkpar.ops.call.checks import FLOATS, check_arrays, check_out
-from vkpar.ops.call.dispatch import dispatch
+from vkpar.ops.call.dispatch import submit
 from vkpar.ops.call.windows import GROUP, fold_groups
 from vkpar.ops.elementwise.ways import binding
 
@@ -65,7 +65,7 @@ def fill(kind: str, out: Array, seed: int, position: int, low: float, size: floa
     push = pack(abi.Random(out.size, first, _halves(seed), _halves(position % (1 << 64)), float(low), float(size)))
     grid = fold_groups(out.device, -(-out.size // GROUP))
     constants = abi.RandomConstants(FLOATS.get(out.dtype.name, 3), first % 4 == 0)
-    dispatch("random", f"random_{kind}", (out,), (window,), push, grid, constants)
+    submit("random", f"random_{kind}", (out,), (window,), push, grid, constants)
 
 
 def _halves(number: int) -> tuple[int, int]:

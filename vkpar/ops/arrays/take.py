@@ -17,8 +17,8 @@ from vkpar.errors import InvalidUsageError, UnsupportedError
 from vkpar.ops.call import landing
 from vkpar.ops.call.call import Call, key_of, repeat
 from vkpar.ops.call.checks import check_arrays, check_out, check_overlap
-from vkpar.ops.call.dispatch import key_of as pair_key
 from vkpar.ops.call.dispatch import run_pair
+from vkpar.ops.elementwise import cpu
 from vkpar.ops.elementwise.expressions import INTEGERS
 from vkpar.ops.elementwise.ways import binding
 from vkpar.ops.quantized.weights import Quantized, take_rows
@@ -105,7 +105,7 @@ def _take_anew(table: Array, indices: Array, axis: int, out: Array | None) -> Ar
     direct = target if _is_direct(target) else call.temporary(target.shape, target.dtype)
     _take(call, landing.packed(call, source), landing.packed(call, call.operands[1]), direct)
     landing.land(call, direct, target)
-    call.keep(None if axis else pair_key("take", table, indices, out))
+    call.keep(None if axis else key_of("take", (table, indices), (out,)))
     return made
 
 
@@ -159,7 +159,7 @@ def _take(call: Call, table: Array, indices: Array, out: Array) -> None:
     row = out.nbytes // indices.size
     unit = math.gcd(4, row, table.byte_offset)
     if not any(nbytes % 16 for nbytes in (row, first * itemsize, rows_first * itemsize)):
-        unit = 64 if row % 64 == 0 and table.device.info.tests_lanes else 16
+        unit = cpu.run_of_rows(table.device, row)
     word = min(max(unit, 4), 16)
     even, odd = _patterns(table, min(unit, 4))
     told = abi.Take(
@@ -184,11 +184,11 @@ def _take_halves(call: Call, table: Array, indices: Array, out: Array) -> None:
         _take(call, table, indices[:half], out[:half])
         _take(call, table, indices[half:], out[half:])
         return
-    aside = out.device.empty(out.shape, out.dtype)  # few rows, which lie to either side of a border
+    aside = call.temporary(out.shape, out.dtype)  # few rows, which lie to either side of a border
     if binding(aside) is None:
         raise UnsupportedError(f"take: a kernel of {table.device} cannot see {out.nbytes} bytes of rows at once")
     _take(call, table, indices.copy(), aside)
-    out.copy_from(aside)
+    landing.move(call, aside, out)
 
 
 def _patterns(table: Array, unit: int) -> tuple[int, int]:

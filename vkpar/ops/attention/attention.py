@@ -27,13 +27,12 @@ from vkpar.ops.call.checks import (
 )
 from vkpar.ops.call.strided import bind, stand_in
 from vkpar.ops.call.strided import whole as whole_of
-from vkpar.ops.reduce.passes import ceil_power
+from vkpar.ops.call.work import WORK_PER_NS, ceil_power
 
 if TYPE_CHECKING:
     from vkpar.vulkan.memory.buffer import BufferRange
 
 MOST_WIDTH: Final = 512
-_WORK_PER_NS: Final = 500  # multiply-adds of a slow GPU, for estimates
 
 
 def attention(
@@ -257,7 +256,7 @@ class _Attention:
         steps = (q, k, v, result, mask, lengths)
         push = pack(abi.Attention(*sizes, float(self._scale), *(word for each in steps for word in each.words)))
         constants = (*own, *kernel.more)
-        cost = 2 * self._batch * self._heads * self._tokens * self._keys * self._width // _WORK_PER_NS
+        cost = 2 * self._batch * self._heads * self._tokens * self._keys * self._width // WORK_PER_NS
         name = f"{kernel.name}_{SHORT[self._k.dtype.name]}"
         arrays, ranges = zip(*seen, strict=True)
         call.dispatch(name, arrays, ranges, push, self._batch * self._kv_heads * blocks * splits, constants, cost)

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from vkpar.errors import UnsupportedError
 from vkpar.ops.call.checks import SHORT
-from vkpar.ops.reduce.passes import ceil_power, most_invocations, on_cpu
+from vkpar.ops.call.work import WARP, ceil_power, group_size, has_warps
 from vkpar.ops.tiles.cores import offers
-from vkpar.ops.tiles.matvec import WARP, has_warps
 from vkpar.ops.tiles.occupancy import units_of
 
 if TYPE_CHECKING:
@@ -92,8 +91,8 @@ def kernel_for(device: Device, queries: int, q_type: str, k_type: str, width: in
             return cores
     chunks = -(-width // 8)
     limits = device.limits
-    threads = min(tuning.threads, limits.max_workgroup_invocations)
-    if on_cpu(device) or threads < 2 * LEAST_THREADS:
+    threads = min(tuning.threads, group_size(device))
+    if threads < 2 * LEAST_THREADS:
         return Kernel(_SMALL, max(LEAST_THREADS, ceil_power(2 * chunks)), 1)
     if queries >= tuning.tiled and width <= _MOST_TILED and limits.max_shared_memory >= _TILED_SHARED:
         return Kernel(_TILED, _TILED_THREADS, 64)
@@ -139,8 +138,7 @@ def _cores(info: DeviceInfo, dtype: str, width: int) -> Kernel | None:
 
 def combining(device: Device, width: int) -> int:
     """Return the invocations of a work-group that brings the parts of a row of ``width`` elements together."""
-    least = LEAST_THREADS if on_cpu(device) else min(256, most_invocations(device))
-    return max(ceil_power(2 * -(-width // 8)), least)
+    return max(ceil_power(2 * -(-width // 8)), group_size(device))
 
 
 def splits_for(device: Device, kernel: Kernel, groups: int, rows: int, keys: int, width: int) -> int:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from vkpar.abi import elementwise as abi
 from vkpar.abi.words import pack
 from vkpar.arrays.array import Array
+from vkpar.arrays.forms import Form, form_of
 from vkpar.ops.call.checks import SHORT
 from vkpar.ops.call.dispatch import submit
+from vkpar.ops.call.plan import CopyPlan, Plan, Recipe, Step
+from vkpar.ops.call.plan import make as make_plan
 from vkpar.ops.call.windows import GROUP, fold_groups, spans, window
-from vkpar.plans import CopyPlan, Form, Plan, Recipe, Step, form_of
-from vkpar.plans import make as make_plan
 from vkpar.vulkan.pump.ledger import PLACES, REPLACES
 
 if TYPE_CHECKING:
@@ -45,7 +47,7 @@ def repeat(
     """
     try:
         key = key_of(operation, operands, outs, *options)
-        recipe = operands[0].device.plans.recipes.get(key)  # type: ignore[union-attr]
+        recipe: Recipe | None = operands[0].device.plans.recipes.get(key)  # type: ignore[union-attr]
     except (AttributeError, TypeError):  # not arrays: the long way says so
         return None
     if recipe is None:
@@ -83,13 +85,23 @@ class Call:
         self._steps: list[Step] = []
         self._views: dict[int, tuple[Array, Array]] = {}  # by identity: a view, and what of the call it is a view of
         self._tables: list[Array] = []
+        self._spare: list[Array] = []
         self._whole = True  # all of it is in the steps
 
     def temporary(self, shape: tuple[int, ...], dtype: DType) -> Array:
         """Return a new array for what one dispatch leaves to the next."""
+        nbytes = math.prod(shape) * dtype.itemsize
+        spare = next((array for array in self._spare if array.nbytes == nbytes), None)
+        if spare is not None:
+            self._spare.remove(spare)
+            return self.view(spare, Array(spare.storage, spare.byte_offset, shape, dtype))
         made = self.device.empty(shape, dtype)
         self._arrays.append(made)
         return made
+
+    def spare(self, array: Array) -> None:
+        """Let a temporary array serve the next one of as many bytes: what is sent runs in program order."""
+        self._spare.append(array)
 
     def table(self, array: Array) -> Array:
         """Return an array of :mod:`vkpar.ops.call.kept`, which later calls by the recipe bind, too."""
@@ -169,7 +181,7 @@ class Call:
             pipeline: its kernel.
             arrays: by binding: operands, results and temporaries of the call, or views of them.
             ranges: what the kernel sees of them, and ``bindings`` what it does to that.
-            bindings: see :func:`vkpar.plans.bindings_of`.
+            bindings: see :func:`vkpar.ops.call.plan.bindings_of`.
             grid: numbers of work-groups.
             push: the push constants.
             cost_ns: an estimate of its time.
@@ -186,7 +198,8 @@ class Call:
         )
         self._whole = plan is not None
         if plan is not None:
-            self._steps.append((plan, numbers, shifts if any(shifts) else ()))
+            direct = not any(shifts) and any(known is arrays[-1] for known in self._arrays)
+            self._steps.append((plan, numbers, () if direct else shifts))
 
     def copy(self, source: Array, target: Array) -> None:
         """Copy an array of the call to another, elements lying side by side in both, in program order."""

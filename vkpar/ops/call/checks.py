@@ -41,7 +41,7 @@ def check_arrays(operation: str, out: Array | None, **operands: Array) -> None:
             hint = "; write device.array(x) first" if isinstance(array, (np.ndarray, list, tuple)) else ""
             raise InvalidUsageError(f"{operation}: {name} has to be a vkpar.Array, not {type(array).__name__}{hint}")
     check_same_device(*given.values())
-    next(iter(given.values())).device.logical  # noqa: B018  (refuses a closed device)
+    next(iter(given.values())).device.check_open()
     for array in given.values():
         array.check_free()
     for array in operands.values():

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from vkpar.arrays.array import Array
-from vkpar.plans import bindings_of, form_of
-from vkpar.plans import make as make_plan
+from vkpar.arrays.forms import form_of
+from vkpar.ops.call.plan import Plan, bindings_of
 from vkpar.vulkan.pump.ledger import REPLACES
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def run_pair(operation: str, a: Any, b: Any, out: Any, *options: object, in_plac
     """
     try:
         forms = a.form or form_of(a), b.form or form_of(b), None if out is None else out.form or form_of(out)
-        plan = a.device.plans.known.get((operation, *forms, *options))
+        plan: Plan | None = a.device.plans.known.get((operation, *forms, *options))
     except (AttributeError, TypeError):  # not arrays: the long way says so
         return None
     return None if plan is None else plan.pair(a, b, out, in_place=in_place)
@@ -39,51 +39,10 @@ def run_single(operation: str, a: Array, out: Array | None, *options: object) ->
     """Run an operation of one operand, which ``out`` may not share memory with, as :func:`run_pair` does."""
     try:
         forms = a.form or form_of(a), None if out is None else out.form or form_of(out)
-        plan = a.device.plans.known.get((operation, *forms, *options))
+        plan: Plan | None = a.device.plans.known.get((operation, *forms, *options))
     except (AttributeError, TypeError):  # not arrays: the long way says so
         return None
     return None if plan is None else plan.single(a, out)
-
-
-def key_of(operation: str, a: Array, b: Array, out: Array | None, *options: object) -> tuple[object, ...]:
-    """Return what :func:`run_pair` finds a plan by."""
-    return (operation, form_of(a), form_of(b), None if out is None else form_of(out), *options)
-
-
-def dispatch(
-    operation: str,
-    kernel: str,
-    arrays: Sequence[Array],
-    ranges: Sequence[BufferRange],
-    push: bytes,
-    groups: tuple[int, int, int],
-    constants: tuple[int, ...] = (),
-    *,
-    cost_ns: int = 0,
-    key: tuple[object, ...] | None = None,
-    swapped: bool = False,
-) -> None:
-    """Run a built-in kernel asynchronously, in program order, and keep its plan where there is a ``key`` for it.
-
-    Args:
-        operation: what it is a part of, for messages.
-        kernel: its name in the package's ``spirv`` folder.
-        arrays: by binding.
-        ranges: what the kernel sees of them.
-        push: the push constants.
-        groups: numbers of work-groups.
-        constants: specialization constants 0, 1, ... (32-bit integers).
-        cost_ns: an estimate of its time on a slow GPU; that of moving the bytes is the least.
-        key: what later calls find the plan by; it is all of the operation.
-        swapped: the first two arrays are the operation's second and first operand.
-    """
-    device = arrays[0].device
-    pipeline, bindings = submit(operation, kernel, arrays, ranges, push, groups, constants, cost_ns)
-    if key is not None:
-        plan = make_plan(device, operation, pipeline, arrays, bindings, groups, push, cost_ns=cost_ns, swapped=swapped)
-        if plan is not None:
-            plan.ask()
-            device.plans.keep(key, plan)
 
 
 def submit(
@@ -97,9 +56,18 @@ def submit(
     cost_ns: int = 0,
     written: int = REPLACES,
 ) -> tuple[Pipeline, list[Binding]]:
-    """Run a built-in kernel as :func:`dispatch` does, without a plan; return its pipeline and what it does to arrays.
+    """Run a built-in kernel asynchronously, in program order; return its pipeline and what it does to arrays.
 
-    ``written`` says what it does to those that it does not only read.
+    Args:
+        operation: what it is a part of, for messages.
+        kernel: its name in the package's ``spirv`` folder.
+        arrays: by binding.
+        ranges: what the kernel sees of them.
+        push: the push constants.
+        groups: numbers of work-groups.
+        constants: specialization constants 0, 1, ... (32-bit integers).
+        cost_ns: an estimate of its time on a slow GPU; that of moving the bytes is the least.
+        written: what it does to those that it does not only read.
     """
     logical = arrays[0].device.logical
     pushes = logical.pushes(len(ranges))

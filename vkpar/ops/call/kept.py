@@ -22,7 +22,7 @@ _LEAST_COUNTERS: Final = 1024
 def keep(device: Device, key: tuple[Any, ...], words: np.ndarray[Any, Any]) -> Array:
     """Upload a table and keep it as ``device.plans.tables[key]``, unless another thread has; return what is kept."""
     made = _uploaded(device, words)
-    tables = device.plans.tables
+    tables: dict[tuple[Any, ...], Array] = device.plans.tables
     if len(tables) >= _MOST:
         tables.clear()
     return tables.setdefault(key, made)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from vkpar.arrays.array import Array
 from vkpar.arrays.operators import operations
 from vkpar.ops.call.call import Call
@@ -35,3 +37,10 @@ def land(call: Call, made: Array, out: Array) -> None:
         made = target
     if made is not out:
         move(call, made, out)
+
+
+def settle(made: Sequence[Array], outs: Sequence[Array]) -> None:
+    """Copy to results what was made in their place, where no call notes it."""
+    for array, out in zip(made, outs, strict=True):
+        if array is not out:
+            out.copy_from(array)

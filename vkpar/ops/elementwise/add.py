@@ -10,11 +10,13 @@ from vkpar.abi.words import pack
 from vkpar.arrays.array import Array
 from vkpar.dtypes import DType
 from vkpar.errors import UnsupportedError
+from vkpar.ops.call import landing
+from vkpar.ops.call.call import Call, key_of, repeat
 from vkpar.ops.call.checks import FLOATS, INTEGERS, SHORT, advice, check_arrays, check_out, check_overlap
-from vkpar.ops.call.dispatch import dispatch, key_of, run_pair
-from vkpar.ops.call.windows import GROUP, fold_groups, spans, window, writable_in_place
+from vkpar.ops.call.dispatch import run_pair
+from vkpar.ops.call.windows import GROUP, spans, window, writable_in_place
+from vkpar.ops.elementwise import cpu
 from vkpar.ops.elementwise.shipped import SHIPPED
-from vkpar.ops.elementwise.ways import FEW_TESTS, FEW_TESTS_FLAT
 
 _LARGE: Final = 1 << 22  # elements from which all GPUs have invocations to spare
 
@@ -38,28 +40,32 @@ def add(a: Any, b: Any, *, out: Array | None = None) -> Array:
         return done
     if not _is_plain(a, b, out):
         return _general(a, b, out)
+    again = repeat("add", (a, b), (out,), in_place=True)
+    if again is not None:
+        return again[0]
     check_arrays("add", out, a=a, b=b)
     dtype = _result_dtype(a.dtype, b.dtype)
-    given = out
-    if out is None:
-        out = a.device.empty(a.shape, dtype)
-    else:
+    if out is not None:
         check_out("add", out, a.shape, dtype)
         check_overlap("add", out, a, b, in_place=True)
+    made = a.device.empty(a.shape, dtype) if out is None else out
     if a.size == 0:
-        return out
-    target = out if writable_in_place(out) else a.device.empty(a.shape, dtype)
-    _launch(a, b, target, None if target is not out else key_of("add", a, b, given))
-    if target is not out:
-        out.copy_from(target)
-    return out
+        return made
+    key = key_of("add", (a, b), (out,))
+    call = Call("add", key, (a, b), (made,))
+    target = call.results[0] if writable_in_place(made) else call.temporary(a.shape, dtype)
+    first, second = call.operands
+    _launch(call, first, second, target)
+    landing.land(call, target, call.results[0])
+    call.keep(key)
+    return made
 
 
 def _general(a: Any, b: Any, out: Array | None) -> Array:
     """Add by the kernel of other elementwise operations, whose plan serves later calls of this one, too."""
     made = SHIPPED["add"](a, b, out=out)
     if isinstance(a, Array) and isinstance(b, Array):
-        forms = key_of("add", a, b, out)
+        forms = key_of("add", (a, b), (out,))
         plan = a.device.plans.known.get((SHIPPED["add"].key, *forms[1:]))
         if plan is not None:
             a.device.plans.keep(forms, plan)
@@ -73,8 +79,8 @@ def _is_plain(a: Any, b: Any, out: Array | None) -> bool:
             return False
     if (a.dtype.name in FLOATS and b.dtype.name in INTEGERS) or (a.dtype.name in INTEGERS and b.dtype.name in FLOATS):
         return False
-    enough = FEW_TESTS_FLAT if a.shape == b.shape else FEW_TESTS
-    if a.device.info.tests_lanes and a.dtype == b.dtype and a.size >= enough and a.dtype.itemsize == 4:
+    words = a.dtype == b.dtype and a.dtype.itemsize == 4
+    if words and cpu.has_few_tests(a.device, a.size, flat=a.shape == b.shape):
         return False  # of the other kernels, one suits such drivers
     return bool(b.shape == a.shape or (a.ndim and b.shape == a.shape[-1:]))
 
@@ -89,39 +95,30 @@ def _result_dtype(a: DType, b: DType) -> DType:
     return dtypes.result_type(a, b)
 
 
-def _launch(a: Array, b: Array, out: Array, key: tuple[object, ...] | None) -> None:
-    """Add in as many dispatches as it takes; ``key`` is what a plan is kept by where one does."""
+def _launch(call: Call, a: Array, b: Array, out: Array) -> None:
+    """Add arrays of a call in as many dispatches as it takes."""
     bias = b.size if b.size != a.size else 0
     pairs = out.dtype.itemsize == 2
     if not bias or b.reach() == bias:
         operands = ((a, 0), (out, 0)) if bias else ((a, 0), (b, 0), (out, 0))
         for start, count in spans(a.size, *operands, pairs=pairs):
-            _dispatch(a, b, out, start, start, count, bias, key if count == a.size else None)
+            _dispatch(call, a, b, out, start, start, count, bias)
         return
     if pairs and bias % 2:  # so that every repetition begins at a pair
-        b = _twice(b)
+        b = _twice(call, b)
     for row in range(0, a.size, b.size):
         for start, count in spans(min(b.size, a.size - row), (a, row), (b, 0), (out, row), pairs=pairs):
-            _dispatch(a, b, out, row + start, start, count, 0)
+            _dispatch(call, a, b, out, row + start, start, count, 0)
 
 
-def _twice(array: Array) -> Array:
-    made = array.device.empty((2, array.size), array.dtype)
+def _twice(call: Call, array: Array) -> Array:
+    made = call.temporary((2, array.size), array.dtype)
     for row in made:
-        row.copy_from(array)
-    return made.reshape(-1)
+        call.copy(array, call.view(made, row))
+    return call.view(made, made.reshape(-1))
 
 
-def _dispatch(
-    a: Array,
-    b: Array,
-    out: Array,
-    start: int,
-    b_start: int,
-    count: int,
-    bias: int,
-    key: tuple[object, ...] | None = None,
-) -> None:
+def _dispatch(call: Call, a: Array, b: Array, out: Array, start: int, b_start: int, count: int, bias: int) -> None:
     """Add ``count`` elements; ``bias`` is the length of b where it repeats, else 0."""
     range_a, a_first = window(a, start, count)
     range_b, b_first = b.window() if bias else window(b, b_start, count)
@@ -133,15 +130,15 @@ def _dispatch(
         b_wide=b_first % 4 == 0 and bias % 4 == 0 and phase % 4 == 0,
         o_wide=o_first % 4 == 0,
         bias=bias != 0,
-        whole=count % 4 == 0 and (a.device.info.is_cpu or count >= _LARGE),
+        whole=count % 4 == 0 and cpu.leaves_out_tests(a.device, large=count >= _LARGE),
         blocks=blocks,
     )
     push = pack(abi.Add(count, a_first, b_first, o_first, max(bias, 1), phase))
     kernel = f"add_{SHORT[a.dtype.name]}_{SHORT[b.dtype.name]}"
-    grid = fold_groups(a.device, -(-count // (GROUP * blocks)))
-    dispatch("add", kernel, (a, b, out), (range_a, range_b, range_o), push, grid, constants, key=key)
+    groups = -(-count // (GROUP * blocks))
+    call.dispatch(kernel, (a, b, out), (range_a, range_b, range_o), push, groups, constants)
 
 
 def _blocks(out: Array, count: int) -> int:
     """Return how many blocks of four elements an invocation adds."""
-    return 2 if out.dtype.itemsize == 2 and count >= _LARGE and not out.device.info.is_cpu else 1
+    return cpu.blocks_of_halves(out.device, large=out.dtype.itemsize == 2 and count >= _LARGE)

@@ -6,17 +6,15 @@ from collections.abc import Sequence
 from typing import Final
 
 from vkpar import dtypes
-from vkpar.abi import elementwise as abi
-from vkpar.abi.words import pack
 from vkpar.arrays.array import Array
 from vkpar.errors import UnsupportedError
+from vkpar.ops.call import landing
+from vkpar.ops.call.call import Call, key_of, repeat
 from vkpar.ops.call.checks import FLOATS, INTEGERS, SHORT, check_arrays, check_out, check_overlap
-from vkpar.ops.call.dispatch import dispatch, run_single
-from vkpar.ops.call.windows import GROUP, fold_groups, spans, window, writable_in_place
+from vkpar.ops.call.dispatch import run_single
 from vkpar.ops.elementwise.run import computed
 from vkpar.ops.elementwise.shipped import Shipped
 from vkpar.ops.elementwise.ways import Meaning, Operand
-from vkpar.plans import form_of
 
 
 class _Conversion(Shipped):
@@ -63,6 +61,9 @@ def cast(a: Array, dtype: object, *, out: Array | None = None) -> Array:
     done = run_single("cast", a, out, target.name)
     if done is not None:
         return done
+    found = repeat("cast", (a,), (out,), target.name)
+    if found is not None:
+        return found[0]
     check_arrays("cast", out, a=a)
     conversion = _CONVERSIONS.get((a.dtype.name, target.name))
     if conversion is not None:
@@ -74,38 +75,16 @@ def cast(a: Array, dtype: object, *, out: Array | None = None) -> Array:
                 f"cast makes {', '.join(SHORT)}, not {target}; convert on the host: a.numpy().astype('{target}')"
             )
         computed("cast", a.dtype.name)
-    given = out
+    made = a.device.empty(a.shape, target) if out is None else out
     if out is not None:
         check_out("cast", out, a.shape, target)
         check_overlap("cast", out, a, in_place=same_bits)
-    else:
-        out = a.device.empty(a.shape, target)
-    if a.size == 0 or out is a:
-        return out
+    if a.size == 0 or made is a:
+        return made
     if same_bits:
-        out.copy_from(a)
-    else:
-        a = a.contiguous()
-        convert(a, out, ("cast", form_of(a), None if given is None else form_of(given), target.name))
-    return out
-
-
-def convert(a: Array, out: Array, key: tuple[object, ...] | None = None) -> None:
-    """Convert checked, non-empty arrays of equal size and different floating-point types; ``a`` is contiguous.
-
-    Where there is a ``key``, and one dispatch does it, its plan is kept.
-    """
-    if not (out.is_contiguous and writable_in_place(out)):
-        aligned = a.device.empty(out.shape, out.dtype)
-        convert(a, aligned)
-        out.copy_from(aligned)
-        return
-    kernel = f"cast_{SHORT[a.dtype.name]}_{SHORT[out.dtype.name]}"
-    for start, count in spans(a.size, (a, 0), (out, 0), pairs=out.dtype.itemsize == 2):
-        source, a_first = window(a, start, count)
-        target, o_first = out.window(start, count)
-        constants = abi.CastConstants(a_first % 4 == 0, o_first % 4 == 0)
-        grid = fold_groups(a.device, -(-count // GROUP))
-        push = pack(abi.Cast(count, a_first, o_first))
-        kept = key if count == a.size else None
-        dispatch("cast", kernel, (a, out), (source, target), push, grid, constants, key=kept)
+        made.copy_from(a)
+        return made
+    call = Call("cast", key_of("cast", (a,), (out,), target.name), (a,), (made,))
+    landing.land(call, landing.packed(call, call.operands[0]), call.results[0])
+    call.keep()
+    return made

@@ -1,23 +1,49 @@
-"""The GLSL of the kernels *full* and *rows*: eight elements of 32 bits at a time, for drivers that test each lane."""
+"""What elementwise operations do on CPU drivers: when the kernels *full* and *rows* run, how, and their GLSL.
+
+These move eight elements of 32 bits at a time, for drivers that test each lane of a vector at each access.
+"""
 
 from __future__ import annotations
 
-from typing import Final
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
 
+from vkpar.abi import elementwise as abi
+from vkpar.ops.call.windows import fold_groups
 from vkpar.ops.elementwise.kinds import (
+    ANY,
+    COLUMN,
     FIRST_CONSTANT,
+    FULL,
+    FULL_BLOCKS,
+    FULL_GROUPS,
+    GROUP,
     ONE,
     ROW,
+    ROW_GROUPS,
     ROWS,
     SCALAR,
     SECOND,
-    Kind,
+    KernelTypes,
     arguments,
     glsl_of,
     of_bits,
     vector_of,
 )
 
+if TYPE_CHECKING:
+    from vkpar.device import Device
+    from vkpar.ops.elementwise.geometry import Geometry
+
+FEW_TESTS: Final = 1 << 18  # elements from which on kernels with fewer tests are worth their compilation
+FEW_TESTS_FLAT: Final = 1 << 10  # of operands that lie side by side
+LONGEST_ROW: Final = 1 << 24  # elements: float32, by which kernels of rows divide, tells apart the units of these
+# Lanes of a vector that lie along the result's rows, where an operand is fast along its columns: these read lines of a
+# cache that are powers of two apart, of which it holds few at a time.
+_TURNED_WIDTH: Final = 4
+_HALVES_AT_ONCE: Final = 2  # blocks of four that an invocation of a GPU makes of halves
 INT64: Final = "#extension GL_ARB_gpu_shader_int64 : require"
 
 # Four words of 64 bits in one access cost less than two and two; these cost less than single words of 32 bits.
@@ -118,6 +144,132 @@ void main() {
 }
 """
 
+# ---- what runs ----
+
+
+def has_few_tests(device: Device, size: int, *, flat: bool) -> bool:
+    """Say whether so many elements of 32 bits are worth a kernel with few tests of lanes; ``flat``: side by side."""
+    return device.info.tests_lanes and size >= (FEW_TESTS_FLAT if flat else FEW_TESTS)
+
+
+def width_of(device: Device, geometry: Geometry) -> int:
+    """Return how many invocations of a tile's work-group lie side by side."""
+    narrow = COLUMN in geometry.modes and device.info.tests_lanes
+    return min(geometry.width, _TURNED_WIDTH) if narrow else geometry.width
+
+
+def leaves_out_tests(device: Device, *, large: bool) -> bool:
+    """Say whether kernels for fours alone run where they can.
+
+    CPU drivers run the code for less than a four with every four; small arrays on GPUs deserve no further pipeline.
+    """
+    return device.info.is_cpu or large
+
+
+def blocks_of_halves(device: Device, *, large: bool) -> int:
+    """Return how many blocks of four halves an invocation makes; large arrays have invocations to spare on any GPU."""
+    return _HALVES_AT_ONCE if large and not device.info.is_cpu else 1
+
+
+def run_of_rows(device: Device, nbytes: int) -> int:
+    """Return the bytes that a kernel moves at once of rows of so many, a multiple of 16."""
+    return 64 if nbytes % 64 == 0 and device.info.tests_lanes else 16
+
+
+@dataclass(frozen=True)
+class Full:
+    """A dispatch of a kernel *full*.
+
+    Attributes:
+        device: where it runs.
+        geometry: how operands and results lie.
+        firsts: the elements of the bindings at which they begin.
+        results: how many of them are results.
+    """
+
+    device: Device
+    geometry: Geometry
+    firsts: Sequence[int]
+    results: int
+
+    form = FULL
+
+    @property
+    def threads(self) -> int:
+        """How many invocations a work-group has: few, where many would be idle."""
+        return FULL_GROUPS[self.geometry.counts[0] < FEW_TESTS]
+
+    def grid(self) -> tuple[int, int, int]:
+        """Return the numbers of work-groups."""
+        return fold_groups(self.device, -(-self.geometry.counts[0] // (4 * FULL_BLOCKS * self.threads)))
+
+    def shape(self, groups: int) -> abi.Full | abi.Rows:
+        """Return the constants that say what so many work-groups make."""
+        return abi.Full(self.threads, groups * self.threads * 4 * FULL_BLOCKS == self.geometry.counts[0])
+
+    def mode(self, number: int) -> int:
+        """Return how an operand lies."""
+        return self.geometry.modes[number]
+
+
+class FullRows(Full):
+    """A dispatch of a kernel *rows*."""
+
+    form = ROWS
+
+    @property
+    def blocks(self) -> int:
+        """How many blocks of a row an invocation makes."""
+        single = ANY in map(self.mode, range(len(self.firsts)))
+        most = FULL_BLOCKS // 2 if single else FULL_BLOCKS  # single elements are more code
+        return math.gcd(self.geometry.counts[0] // 4, most)
+
+    @property
+    def units(self) -> int:
+        """How many invocations make a row."""
+        return self.geometry.counts[0] // (4 * self.blocks)
+
+    @property
+    def threads(self) -> int:
+        """How many invocations a work-group has; of fewer than the most, each has a part of one row."""
+        units, limits = self.units, self.device.limits.max_workgroup_count
+        fitting = (threads for threads in ROW_GROUPS if units % threads == 0 and units // threads <= limits[0])
+        return GROUP if self.geometry.counts[1] > limits[1] else next(fitting, GROUP)
+
+    def grid(self) -> tuple[int, int, int]:
+        """Return the numbers of work-groups."""
+        y, units, threads = self.geometry.counts[1], self.units, self.threads
+        return (units // threads, y, 1) if threads < GROUP else fold_groups(self.device, -(-units * y // GROUP))
+
+    def shape(self, groups: int) -> abi.Full | abi.Rows:
+        """Return the constants that say what so many work-groups make."""
+        return abi.Rows(self.blocks, groups * self.threads == self.units * self.geometry.counts[1], self.threads)
+
+    def mode(self, number: int) -> int:
+        """Return how an operand lies: the kernel reads every second element by whole eights."""
+        x, y = self.geometry.strides[number][:2]
+        is_operand = number < len(self.firsts) - self.results
+        second = x == 2 and y % 8 == 0 and self.firsts[number] % 8 < 2 and is_operand
+        usual = self.geometry.modes[number]
+        return SECOND if usual == ANY and second else usual
+
+
+def taken(device: Device, geometry: Geometry, firsts: Sequence[int], results: int, size: int) -> Full | None:
+    """Return the dispatch of elements of 32 bits by one of these kernels; None where the usual ones run."""
+    if not has_few_tests(device, size, flat=not geometry.tile):
+        return None
+    if not all(geometry.is_wide(number, firsts[number]) for number, mode in enumerate(geometry.modes) if mode == ROW):
+        return None
+    if not geometry.tile:
+        return Full(device, geometry, firsts, results)
+    into_rows = all(mode == ROW for mode in geometry.modes[-results:])
+    turns = len(geometry.counts) > 2 or COLUMN in geometry.modes
+    whole = geometry.counts[0] % 4 == 0 and geometry.counts[0] <= LONGEST_ROW
+    return FullRows(device, geometry, firsts, results) if into_rows and not turns and whole else None
+
+
+# ---- their GLSL ----
+
 Named = list[tuple[str, str]]
 
 
@@ -128,7 +280,7 @@ def declared(name: str, binding: int, *, reads: bool) -> str:
     return _OPERAND.format(name=name, binding=binding, constant=constant, access=access, ROW=ROW)
 
 
-def kernel(form: str, operands: Named, results: Named, kind: Kind) -> list[str]:
+def kernel(form: str, operands: Named, results: Named, kind: KernelTypes) -> list[str]:
     """Return the GLSL that follows the declarations and ``compute``."""
     lines = [_ROWS_HEAD if form == ROWS else _FULL_HEAD, _COMMON]
     lines += [_READ.format(name=name) for name, _ in operands] + [_WRITE.format(name=name) for name, _ in results]
@@ -136,7 +288,7 @@ def kernel(form: str, operands: Named, results: Named, kind: Kind) -> list[str]:
     return lines + (_rows(operands, results) if form == ROWS else _full(operands, results, kind))
 
 
-def _four(operands: Named, results: Named, kind: Kind) -> list[str]:
+def _four(operands: Named, results: Named, kind: KernelTypes) -> list[str]:
     """Return the function that makes four elements of the operands' bits."""
     given = [f"uvec4 b{place}" for place in range(len(operands))] + [f"out uvec4 d{n}" for n in range(len(results))]
     lines = [f"void four({', '.join(['uint i', *given])}) {{"]
@@ -169,7 +321,7 @@ def _copies(count: int) -> str:
     return " ".join(f"f{place} = e{place};" for place in range(count))
 
 
-def _full(operands: Named, results: Named, kind: Kind) -> list[str]:
+def _full(operands: Named, results: Named, kind: KernelTypes) -> list[str]:
     lines = ["void eight(uint i) {"]
     for place, (name, _) in enumerate(operands):
         at = f"push.g[{2 + place}]"
@@ -183,7 +335,7 @@ def _full(operands: Named, results: Named, kind: Kind) -> list[str]:
     return [*lines, "}", *_single(operands, results, kind), _FULL_MAIN]
 
 
-def _single(operands: Named, results: Named, kind: Kind) -> list[str]:
+def _single(operands: Named, results: Named, kind: KernelTypes) -> list[str]:
     """Return the function that makes one element, of those that are no sixteen."""
     lines = ["void one(uint i) {"]
     for place, (name, dtype) in enumerate(operands):

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, overload
 from vkpar.abi.elementwise import Specialized
 from vkpar.arrays.array import Array
 from vkpar.errors import InvalidUsageError
-from vkpar.ops.elementwise.expressions import INTEGERS, WEAK_FLOAT, WEAK_INT, Expression, parse, typed
+from vkpar.ops.elementwise.emit import typed
+from vkpar.ops.elementwise.expressions import INTEGERS, WEAK_FLOAT, WEAK_INT, Expression, parse
 from vkpar.ops.elementwise.generate import source
-from vkpar.ops.elementwise.kinds import WORDS, Kind
+from vkpar.ops.elementwise.kinds import WORDS, KernelTypes
 from vkpar.ops.elementwise.run import computed, run
 from vkpar.ops.elementwise.ways import Meaning, Operand
 from vkpar.unpickled import Fixed
@@ -111,9 +112,9 @@ class _Compiled:
         )
         results = typed(self._expression, kinds).results
         types = tuple({WEAK_INT: "int32", WEAK_FLOAT: "float32"}.get(kind, kind) for kind in kinds)
-        return Meaning(Kind(kinds, results), types, results)
+        return Meaning(KernelTypes(kinds, results), types, results)
 
-    def pipeline(self, device: Device, kind: Kind, constants: Specialized, form: str) -> Pipeline:
+    def pipeline(self, device: Device, kind: KernelTypes, constants: Specialized, form: str) -> Pipeline:
         """Return a pipeline, compiled at the first call of its kind."""
         held = self._held.setdefault(device, {})
         key = (kind, form, constants)
@@ -136,7 +137,7 @@ class _Compiled:
 
 
 @functools.lru_cache(maxsize=256)
-def _spirv(expression: Expression, kind: Kind, form: str) -> tuple[str, bytes]:
+def _spirv(expression: Expression, kind: KernelTypes, form: str) -> tuple[str, bytes]:
     spirv = shader.compile_glsl(source(typed(expression, kind.inputs), kind, form, precise=True))
     return hashlib.sha256(spirv).hexdigest(), spirv
 

@@ -24,7 +24,8 @@ from typing import Final
 
 from vkpar.errors import within_limits
 from vkpar.ops.elementwise import cpu
-from vkpar.ops.elementwise.expressions import FLOATS, Typed, glsl_type
+from vkpar.ops.elementwise.emit import Typed
+from vkpar.ops.elementwise.expressions import FLOATS, glsl_type
 from vkpar.ops.elementwise.kinds import (
     COLUMN,
     FIRST_CONSTANT,
@@ -34,7 +35,7 @@ from vkpar.ops.elementwise.kinds import (
     ROWS,
     SCALAR,
     TILE,
-    Kind,
+    KernelTypes,
     arguments,
     glsl_of,
     of_bits,
@@ -80,7 +81,7 @@ def _functions(names: frozenset[str]) -> str:
     return "".join(text for name, text in functions.items() if name in needed)  # in the order of the file
 
 
-def source(meaning: Typed, kind: Kind, form: str, *, precise: bool = False) -> str:
+def source(meaning: Typed, kind: KernelTypes, form: str, *, precise: bool = False) -> str:
     """Return the GLSL of a kernel.
 
     Args:
@@ -120,7 +121,7 @@ def source(meaning: Typed, kind: Kind, form: str, *, precise: bool = False) -> s
     return "\n".join(lines) + "\n"
 
 
-def _compute(meaning: Typed, kind: Kind, precise: bool) -> str:
+def _compute(meaning: Typed, kind: KernelTypes, precise: bool) -> str:
     """Return the function that computes one element of each output."""
     inputs = [f"{glsl_of(dtype)} x{number}" for number, dtype in enumerate(kind.inputs)]
     outputs = [f"out {glsl_type(dtype)} y{number}" for number, dtype in enumerate(kind.results)]
@@ -149,12 +150,12 @@ def _packed(name: str, dtype: str, value: str) -> str:
     return f"{name}_pack4(floatBitsToUint({value}))" if glsl_of(dtype) == "float" else f"uvec4({value})"
 
 
-def may_take_two(kind: Kind) -> bool:
+def may_take_two(kind: KernelTypes) -> bool:
     """Say whether invocations of a flat kernel can make two blocks: where results may be 16 bits wide."""
     return kind.open or not {"float16", "bfloat16", "uint16"}.isdisjoint(kind.results)
 
 
-def may_be_full(kind: Kind) -> bool:
+def may_be_full(kind: KernelTypes) -> bool:
     """Say whether a kind has a full kernel: where all types are known, and 32 bits wide."""
     return not kind.open and {"float16", "bfloat16", "uint16"}.isdisjoint(kind.inputs + kind.results)
 
@@ -173,7 +174,7 @@ void main() {
 """
 
 
-def _flat(operands: list[tuple[str, str]], results: list[tuple[str, str]], kind: Kind) -> list[str]:
+def _flat(operands: list[tuple[str, str]], results: list[tuple[str, str]], kind: KernelTypes) -> list[str]:
     vectors, loads, stores = _block(operands, results, kind)
     if may_take_two(kind):
         return [_WHOLE, *_two_blocks(vectors, loads, stores)]
@@ -181,7 +182,7 @@ def _flat(operands: list[tuple[str, str]], results: list[tuple[str, str]], kind:
 
 
 def _block(
-    operands: list[tuple[str, str]], results: list[tuple[str, str]], kind: Kind
+    operands: list[tuple[str, str]], results: list[tuple[str, str]], kind: KernelTypes
 ) -> tuple[list[str], list[str], list[str]]:
     """Return what makes four elements: the vectors of the operands, code that loads them, and code that stores."""
     loads, stores = [], []
@@ -248,7 +249,7 @@ void main() {
 """
 
 
-def _tile(operands: list[tuple[str, str]], results: list[tuple[str, str]], kind: Kind) -> list[str]:
+def _tile(operands: list[tuple[str, str]], results: list[tuple[str, str]], kind: KernelTypes) -> list[str]:
     lines = [_PLACES]
     for binding, (name, dtype) in enumerate(operands):
         lines.append(_tile_input(binding, name, dtype))

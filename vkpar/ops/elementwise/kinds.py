@@ -21,7 +21,7 @@ FIRST_CONSTANT: Final = 3  # after BLOCKS and WHOLE, or ROWS, WIDTH and DIMS
 
 
 @dataclass(frozen=True)
-class Kind:
+class KernelTypes:
     """The types that a kernel is made for.
 
     Attributes:
@@ -40,9 +40,9 @@ class Kind:
         return [number for number, kind in enumerate(self.inputs) if kind not in (WEAK_INT, WEAK_FLOAT, INDEX)]
 
     @property
-    def closed(self) -> Kind:
+    def closed(self) -> KernelTypes:
         """The same where all floats are float32."""
-        return Kind(self.inputs, self.results)
+        return KernelTypes(self.inputs, self.results)
 
     @property
     def numbers(self) -> list[int]:
@@ -65,12 +65,12 @@ def of_bits(dtype: str, bits: str) -> str:
     return {"float": f"uintBitsToFloat({bits})", "int": f"int({bits})", "uint": bits}[glsl_of(dtype)]
 
 
-def number_of(kind: Kind, number: int) -> str:
+def number_of(kind: KernelTypes, number: int) -> str:
     """Return GLSL of a number of the expression."""
     return of_bits(kind.inputs[number], f"push.g[{WORDS - 1 - kind.numbers.index(number)}]")
 
 
-def arguments(kind: Kind, element: str, index: str) -> list[str]:
+def arguments(kind: KernelTypes, element: str, index: str) -> list[str]:
     """Return what ``compute`` is given: elements of the vectors ``v0``, ``v1``, ..., numbers, and the results' ones."""
     given = []
     for number, dtype in enumerate(kind.inputs):

@@ -9,16 +9,17 @@ import numpy as np
 
 from vkpar import dtypes
 from vkpar.arrays.array import Array, check_same_device
+from vkpar.arrays.forms import form_of
 from vkpar.arrays.layout import broadcast_shape
 from vkpar.arrays.views import overlaps, same_elements
 from vkpar.errors import InvalidUsageError, OperandError, UnsupportedError
+from vkpar.ops.call import landing
 from vkpar.ops.call.call import Call
 from vkpar.ops.call.checks import NUMBERS, advice
 from vkpar.ops.elementwise.expressions import FLOATS, INTEGERS
-from vkpar.ops.elementwise.kinds import Kind
+from vkpar.ops.elementwise.kinds import KernelTypes
 from vkpar.ops.elementwise.ways import Dispatch, Meaning, Operand, Operation, binding
 from vkpar.ops.elementwise.words import Words
-from vkpar.plans import form_of
 
 COMPUTED: Final = (*FLOATS, *INTEGERS)
 _FEW: Final = 2  # operands of the usual calls
@@ -125,7 +126,7 @@ def check_operands(name: str, operands: Sequence[Operand], outs: Sequence[Array 
             raise InvalidUsageError(f"{name}: out has to be a vkpar.Array, not {type(out).__name__}")
     given = [*arrays, *(out for out in outs if out is not None)]
     check_same_device(*given)
-    arrays[0].device.logical  # noqa: B018  (refuses a closed device)
+    arrays[0].device.check_open()
     for array in given:
         array.check_free()
     for array in arrays:
@@ -186,9 +187,7 @@ def launch(
     if any(target is not None for target in aside):
         targets = [out if target is None else target for out, target in zip(outs, aside, strict=True)]
         launch(operation, meaning, operands, targets, base=base)
-        for out, target in zip(outs, aside, strict=True):
-            if target is not None:
-                out.copy_from(target)
+        landing.settle(targets, outs)
         return
     made.run(key, operands)
 
@@ -204,23 +203,15 @@ def _materialised(
 ) -> None:
     """Run where no kernel does: on parts of operands that no binding holds, or on contiguous copies."""
     shape, arrays = outs[0].shape, [*(view for view in views if isinstance(view, Array)), *outs]
-    if all(binding(array) is not None for array in arrays):
-        if all(array.is_contiguous for array in arrays):
-            raise UnsupportedError(f"{operation.name}: {len(arrays)} arrays and numbers are more than a kernel takes")
-        plain = [view.contiguous() if isinstance(view, Array) else view for view in views]
-        targets = [out if out.is_contiguous else out.device.empty(shape, out.dtype) for out in outs]
+    bound = all(binding(array) is not None for array in arrays)
+    if bound and all(array.is_contiguous for array in arrays):
+        raise UnsupportedError(f"{operation.name}: {len(arrays)} arrays and numbers are more than a kernel takes")
+    if bound or outs[0].size <= _SMALL:
+        plain = [(view.contiguous() if bound else view.copy()) if isinstance(view, Array) else view for view in views]
+        direct = [out.is_contiguous if bound else binding(out) is not None for out in outs]
+        targets = [out if fits else out.device.empty(shape, out.dtype) for out, fits in zip(outs, direct, strict=True)]
         launch(operation, meaning, plain, targets, base=base)
-        for out, target in zip(outs, targets, strict=True):
-            if target is not out:
-                out.copy_from(target)
-        return
-    if outs[0].size <= _SMALL:
-        plain = [view.copy() if isinstance(view, Array) else view for view in views]
-        targets = [out if binding(out) is not None else out.device.empty(shape, out.dtype) for out in outs]
-        launch(operation, meaning, plain, targets, base=base)
-        for out, target in zip(outs, targets, strict=True):
-            if target is not out:
-                out.copy_from(target)
+        landing.settle(targets, outs)
         return
     axis, half = _cut(shape, [array for array in arrays if binding(array) is None])
     row = outs[0].size // shape[axis]
@@ -238,7 +229,7 @@ def _cut(shape: tuple[int, ...], wide: Sequence[Array]) -> tuple[int, int]:
     return axis, next((half // step * step for step in (4096, 4, 2) if half >= step), half)
 
 
-def move(operation: Operation, kind: Kind, source: Array, target: Array, call: Call | None = None) -> bool:
+def move(operation: Operation, kind: KernelTypes, source: Array, target: Array, call: Call | None = None) -> bool:
     """Copy bit for bit in one dispatch, between views that share no memory; False, and nothing done, where none does.
 
     Args:

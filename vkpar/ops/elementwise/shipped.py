@@ -11,7 +11,7 @@ from vkpar.arrays.array import Array
 from vkpar.arrays.operators import operations
 from vkpar.errors import UnsupportedError
 from vkpar.ops.elementwise.expressions import FLOATS, INTEGERS
-from vkpar.ops.elementwise.kinds import TILE, WORDS, Kind
+from vkpar.ops.elementwise.kinds import TILE, WORDS, KernelTypes
 from vkpar.ops.elementwise.run import computed, run
 from vkpar.ops.elementwise.table import BUILTINS, Builtin, kind_of
 from vkpar.ops.elementwise.ways import Meaning, Operand
@@ -109,7 +109,7 @@ class Shipped:
             raise MixedTypesError(f"{self.name}: {result} with a float: cast the array to float32", "float32")
         return result
 
-    def pipeline(self, device: Device, kind: Kind, constants: Specialized, form: str) -> Pipeline:
+    def pipeline(self, device: Device, kind: KernelTypes, constants: Specialized, form: str) -> Pipeline:
         """Return a pipeline for one of its kernels."""
         bindings = len(kind.bound) + len(kind.results)
         if kind.open and form != TILE:

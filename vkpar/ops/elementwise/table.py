@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from vkpar.ops.elementwise.expressions import FLOATS, INTEGERS, parse, typed
+from vkpar.ops.elementwise.emit import typed
+from vkpar.ops.elementwise.expressions import ACTIVATIONS, FLOATS, INTEGERS, parse
 from vkpar.ops.elementwise.generate import may_be_full, source
-from vkpar.ops.elementwise.kinds import FLAT, FULL, INDEX, ROWS, TILE, Kind
+from vkpar.ops.elementwise.kinds import FLAT, FULL, INDEX, ROWS, TILE, KernelTypes
 
 # What kernels are called after.
 _SHORT: Final = {"float32": "f32", "int32": "i32", "uint32": "u32", "uint16": "u16"}
@@ -26,9 +27,9 @@ class Builtin:
 
     name: str
     text: str
-    kinds: tuple[Kind, ...]
+    kinds: tuple[KernelTypes, ...]
 
-    def kernels(self) -> Iterator[tuple[str, Kind, str]]:
+    def kernels(self) -> Iterator[tuple[str, KernelTypes, str]]:
         """Yield the name of each kernel, its types, and its form."""
         for kind in self.kinds:
             forms = [(kind, FLAT)]
@@ -42,27 +43,27 @@ class Builtin:
                     forms.append((kind.closed, ROWS))
             yield from ((self.kernel(types, form), types, form) for types, form in forms)
 
-    def kernel(self, kind: Kind, form: str) -> str:
+    def kernel(self, kind: KernelTypes, form: str) -> str:
         """Return the name of a kernel."""
         types = dict.fromkeys(kind.inputs + kind.results)
         short = "_".join(_SHORT[dtype] for dtype in types if dtype != INDEX)
         return f"each_{self.name}_{'any' if kind.open else short}_{form}"
 
-    def glsl(self, kind: Kind, form: str) -> str:
+    def glsl(self, kind: KernelTypes, form: str) -> str:
         """Return the GLSL of a kernel."""
         expression = parse(self.text)
         return source(typed(expression, kind.inputs), kind, form)
 
 
-def _floats(inputs: int, result: str = "float32") -> tuple[Kind, ...]:
-    return (Kind(("float32",) * inputs, (result,), open=True),)
+def _floats(inputs: int, result: str = "float32") -> tuple[KernelTypes, ...]:
+    return (KernelTypes(("float32",) * inputs, (result,), open=True),)
 
 
-def _integers(inputs: int, *dtypes: str, result: str | None = None) -> tuple[Kind, ...]:
-    return tuple(Kind((dtype,) * inputs, (result or dtype,)) for dtype in dtypes)
+def _integers(inputs: int, *dtypes: str, result: str | None = None) -> tuple[KernelTypes, ...]:
+    return tuple(KernelTypes((dtype,) * inputs, (result or dtype,)) for dtype in dtypes)
 
 
-def _all(inputs: int, *dtypes: str, result: str | None = None) -> tuple[Kind, ...]:
+def _all(inputs: int, *dtypes: str, result: str | None = None) -> tuple[KernelTypes, ...]:
     return _floats(inputs, result or "float32") + _integers(inputs, *dtypes, result=result)
 
 
@@ -78,36 +79,36 @@ def _table() -> Iterator[Builtin]:
         yield Builtin(name, f"y = a {sign} b", _all(2, "int32", result="uint32"))
     for name, sign in (("less", "<"), ("less_equal", "<=")):
         yield Builtin(name, f"y = a {sign} b", _all(2, *INTEGERS, result="uint32"))
-    for name in ("exp", "log", "sqrt", "rsqrt", "tanh", "sigmoid", "silu", "gelu", "gelu_tanh"):
+    for name in ("exp", "log", "sqrt", "rsqrt", *ACTIVATIONS[1:]):
         yield Builtin(name, f"y = {name}(x)", _floats(1))
     yield Builtin("negative", "y = -x", _all(1, "int32"))
     yield Builtin("abs", "y = abs(x)", _all(1, "int32"))
     yield Builtin("relu", "y = relu(x)", _all(1, "int32"))
-    masked = Kind(("uint32", "float32", "float32"), ("float32",), open=True)
-    yield Builtin("where", "y = where(c, a, b)", (masked, Kind(("uint32", "int32", "int32"), ("int32",))))
+    masked = KernelTypes(("uint32", "float32", "float32"), ("float32",), open=True)
+    yield Builtin("where", "y = where(c, a, b)", (masked, KernelTypes(("uint32", "int32", "int32"), ("int32",))))
     yield Builtin("fill", "y = x", _all(1, "int32"))
     yield Builtin("move", "y = x", _integers(1, "int32", "uint16"))  # any elements of these sizes, bit for bit
-    to_float = [Kind((dtype,), ("float32",), open=True) for dtype in INTEGERS]
-    to_integer = [Kind(("float32",), (dtype,), open=True) for dtype in INTEGERS]
+    to_float = [KernelTypes((dtype,), ("float32",), open=True) for dtype in INTEGERS]
+    to_integer = [KernelTypes(("float32",), (dtype,), open=True) for dtype in INTEGERS]
     yield Builtin("from_int32", "y = float32(x)", (to_float[0],))
     yield Builtin("from_uint32", "y = float32(x)", (to_float[1],))
     yield Builtin("to_int32", "y = int32(x)", (to_integer[0],))
     yield Builtin("to_uint32", "y = uint32(x)", (to_integer[1],))
-    steps = Kind((INDEX, "float32", "float32"), ("float32",), open=True)
-    whole = Kind((INDEX, "int32", "int32"), ("int32",))
+    steps = KernelTypes((INDEX, "float32", "float32"), ("float32",), open=True)
+    whole = KernelTypes((INDEX, "int32", "int32"), ("int32",))
     yield Builtin("arange", "y = start + step * float32(i)", (_reordered(steps),))
     yield Builtin("arange_whole", "y = start + step * int32(i)", (_reordered(whole),))
 
 
-def _reordered(kind: Kind) -> Kind:
+def _reordered(kind: KernelTypes) -> KernelTypes:
     """Return the kind with its first input last, as the names of ``start + step * i`` come."""
-    return Kind((*kind.inputs[1:], kind.inputs[0]), kind.results, kind.open)
+    return KernelTypes((*kind.inputs[1:], kind.inputs[0]), kind.results, kind.open)
 
 
 BUILTINS: Final = {builtin.name: builtin for builtin in _table()}
 
 
-def kind_of(builtin: Builtin, dtypes: tuple[str, ...]) -> Kind | None:
+def kind_of(builtin: Builtin, dtypes: tuple[str, ...]) -> KernelTypes | None:
     """Return the kernels' types for inputs of ``dtypes``, those of scalars included; None where there are none."""
     for kind in builtin.kinds:
         if all(_serves(mine, given) for mine, given in zip(kind.inputs, dtypes, strict=True)):

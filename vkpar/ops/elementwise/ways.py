@@ -2,40 +2,25 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from vkpar.abi import elementwise as abi
 from vkpar.arrays.array import Array
 from vkpar.arrays.layout import WIDE
 from vkpar.ops.call.checks import NUMBERS
+from vkpar.ops.call.plan import bindings_of
+from vkpar.ops.call.plan import make as make_plan
 from vkpar.ops.call.windows import fold_groups
+from vkpar.ops.elementwise import cpu
 from vkpar.ops.elementwise.expressions import INTEGERS
 from vkpar.ops.elementwise.generate import may_take_two
 from vkpar.ops.elementwise.geometry import Geometry, arrange
-from vkpar.ops.elementwise.kinds import (
-    ANY,
-    COLUMN,
-    FLAT,
-    FULL,
-    FULL_BLOCKS,
-    FULL_GROUPS,
-    GROUP,
-    INDEX,
-    ROW,
-    ROW_GROUPS,
-    ROWS,
-    SCALAR,
-    SECOND,
-    TILE,
-    WORDS,
-    Kind,
-)
+from vkpar.ops.elementwise.kinds import FLAT, INDEX, ROW, SCALAR, TILE, WORDS, KernelTypes
 from vkpar.ops.elementwise.words import Words
-from vkpar.plans import bindings_of
-from vkpar.plans import make as make_plan
 from vkpar.vulkan.machine.physical import ALIGNMENT
 from vkpar.vulkan.memory.pool import round_up
 
@@ -47,13 +32,6 @@ if TYPE_CHECKING:
 
 _CODES: Final = {"float32": 0, "float16": 1, "bfloat16": 2, "int32": 3, "uint32": 3}
 _WIDE_TYPES: Final = frozenset({"float32", *INTEGERS, INDEX})
-FEW_TESTS: Final = 1 << 18  # elements from which on kernels with fewer tests are worth their compilation
-FEW_TESTS_FLAT: Final = 1 << 10  # of operands that lie side by side
-# Lanes of a vector that lie along the result's rows, where an operand is fast along its columns: these read lines of a
-# cache that are powers of two apart, of which it holds few at a time.
-_TURNED_WIDTH: Final = 4
-LONGEST_ROW: Final = 1 << 24  # elements: float32, by which kernels of rows divide, tells apart the units of these
-_HALVES_AT_ONCE: Final = 2  # blocks of four that an invocation of a GPU makes of halves
 
 Operand = Any  # an Array, or a Python number
 
@@ -68,7 +46,7 @@ class Meaning:
         results: the dtypes of the results.
     """
 
-    kind: Kind
+    kind: KernelTypes
     types: tuple[str, ...]
     results: tuple[str, ...]
 
@@ -93,7 +71,7 @@ class Operation(Protocol):
             UnsupportedError: types that the operation does not compute.
         """
 
-    def pipeline(self, device: Device, kind: Kind, constants: abi.Specialized, form: str) -> Pipeline:
+    def pipeline(self, device: Device, kind: KernelTypes, constants: abi.Specialized, form: str) -> Pipeline:
         """Return a pipeline for one of its kernels."""
 
 
@@ -148,9 +126,8 @@ class Dispatch:
             modes.insert(number, SCALAR)
             strides.insert(number, (0,) * len(geometry.counts))
             found.insert(number, found[len(found) - len(outs)])
-        narrow = COLUMN in modes and outs[0].device.info.tests_lanes
-        width = min(geometry.width, _TURNED_WIDTH) if narrow else geometry.width
-        geometry = Geometry(geometry.counts, tuple(strides), tuple(modes), geometry.tile, geometry.rows, width)
+        geometry = replace(geometry, strides=tuple(strides), modes=tuple(modes))
+        geometry = replace(geometry, width=cpu.width_of(outs[0].device, geometry))
         used = len(geometry.counts) * (1 + len(modes)) + len(modes) if geometry.tile else 2 + len(modes)
         if used + len(meaning.kind.numbers) > WORDS or len(modes) > outs[0].device.limits.max_storage_buffers:
             return None
@@ -182,9 +159,8 @@ class Dispatch:
         meaning, outs = self._meaning, self._outs
         device = outs[0].device
         words = self._words()
-        form = self._form
-        grid = self._grid(form)
-        pipeline = self._operation.pipeline(device, meaning.kind, self._constants(form, grid), form)
+        grid = self._grid()
+        pipeline = self._operation.pipeline(device, meaning.kind, self._constants(grid), self._form)
         ranges = [item for item, _ in self._bindings]
         bound = [operands[number] for number in meaning.kind.bound]
         arrays = [*(operand if isinstance(operand, Array) else outs[0] for operand in bound), *outs]
@@ -210,77 +186,35 @@ class Dispatch:
         """Whether it has invocations to spare on any GPU."""
         return self._geometry.groups >= 1 << 12
 
+    @functools.cached_property
+    def _eights(self) -> cpu.Full | None:
+        """The kernel with few tests that runs on drivers that test each lane of a vector; None for a usual one."""
+        out = self._outs[0]
+        if not {*self._meaning.types, *self._meaning.results} <= _WIDE_TYPES:
+            return None
+        firsts = [first for _, first in self._bindings]
+        return cpu.taken(out.device, self._geometry, firsts, len(self._outs), out.size)
+
     @property
     def _form(self) -> str:
-        """Which kernel runs: on drivers that test each lane of a vector, of large arrays one that has few tests."""
-        geometry, device = self._geometry, self._outs[0].device
-        usual = TILE if geometry.tile else FLAT
-        dtypes_of = {*self._meaning.types, *self._meaning.results}
-        least = FEW_TESTS if geometry.tile else FEW_TESTS_FLAT
-        if not device.info.tests_lanes or self._outs[0].size < least or not dtypes_of <= _WIDE_TYPES:
-            return usual
-        rows = [number for number, mode in enumerate(geometry.modes) if mode == ROW]
-        if not all(geometry.is_wide(number, self._bindings[number][1]) for number in rows):
-            return usual
-        if geometry.tile:
-            into_rows = all(mode == ROW for mode in geometry.modes[-len(self._outs) :])
-            turns = len(geometry.counts) > 2 or COLUMN in geometry.modes
-            whole = geometry.counts[0] % 4 == 0 and geometry.counts[0] <= LONGEST_ROW
-            return ROWS if into_rows and not turns and whole else TILE
-        return FULL
+        """Which kernel runs."""
+        return self._eights.form if self._eights else TILE if self._geometry.tile else FLAT
 
-    def _grid(self, form: str) -> tuple[int, int, int]:
-        count, device = self._geometry.groups, self._outs[0].device
-        if form == ROWS:
-            units, threads = self._row_units()
-            y = self._geometry.counts[1]
-            if threads < GROUP:
-                return units // threads, y, 1
-            return fold_groups(device, -(-units * y // GROUP))
-        if form == FULL:
-            return fold_groups(device, -(-self._geometry.counts[0] // (4 * FULL_BLOCKS * self._full_threads())))
-        return fold_groups(device, -(-count // self._blocks()))
-
-    def _full_threads(self) -> int:
-        """Return how many invocations a work-group of a full kernel has: few, where many would be idle."""
-        return FULL_GROUPS[self._geometry.counts[0] < FEW_TESTS]
-
-    def _row_blocks(self) -> int:
-        """Return how many blocks of a row an invocation of a kernel of rows makes."""
-        single = ANY in map(self._row_mode, range(len(self._bindings)))
-        most = FULL_BLOCKS // 2 if single else FULL_BLOCKS  # single elements are more code
-        return math.gcd(self._geometry.counts[0] // 4, most)
-
-    def _row_mode(self, number: int) -> int:
-        """Return how an operand lies for a kernel of rows, which reads every second element by whole eights."""
-        geometry, first = self._geometry, self._bindings[number][1]
-        x, y = geometry.strides[number][:2]
-        second = x == 2 and y % 8 == 0 and first % 8 < 2 and number < len(self._bindings) - len(self._outs)
-        return SECOND if geometry.modes[number] == ANY and second else geometry.modes[number]
-
-    def _row_units(self) -> tuple[int, int]:
-        """Return how many invocations make a row, by a kernel of rows, and how many a work-group has."""
-        x, y = self._geometry.counts
-        units = x // (4 * self._row_blocks())
-        limits = self._outs[0].device.limits.max_workgroup_count
-        if y > limits[1]:
-            return units, GROUP
-        fitting = (threads for threads in ROW_GROUPS if units % threads == 0 and units // threads <= limits[0])
-        return units, next(fitting, GROUP)
+    def _grid(self) -> tuple[int, int, int]:
+        if self._eights:
+            return self._eights.grid()
+        return fold_groups(self._outs[0].device, -(-self._geometry.groups // self._blocks()))
 
     def _blocks(self) -> int:
         """Return how many blocks of four elements an invocation makes."""
+        if self._geometry.tile or not may_take_two(self._meaning.kind):
+            return 1
         halves = any(out.dtype.itemsize == 2 for out in self._outs)
-        large = self._is_large and not self._outs[0].device.info.is_cpu
-        two = halves and large and not self._geometry.tile and may_take_two(self._meaning.kind)
-        return _HALVES_AT_ONCE if two else 1
+        return cpu.blocks_of_halves(self._outs[0].device, large=halves and self._is_large)
 
     def _is_whole(self) -> bool:
-        """Say whether a flat kernel takes fours alone, the last of them with the padding behind the arrays.
-
-        CPU drivers run the code for less than a four with every four; small arrays on GPUs deserve no further pipeline.
-        """
-        if not (self._outs[0].device.info.is_cpu or self._is_large):
+        """Say whether a flat kernel takes fours alone, the last of them with the padding behind the arrays."""
+        if not cpu.leaves_out_tests(self._outs[0].device, large=self._is_large):
             return False
         geometry = self._geometry
         if geometry.counts[0] % 4 == 0:
@@ -289,27 +223,20 @@ class Dispatch:
         rows = all(is_wide for is_wide, mode in zip(wide, geometry.modes, strict=True) if mode == ROW)
         return rows and all(out.byte_offset + out.nbytes == out.storage.nbytes for out in self._outs)
 
-    def _constants(self, form: str, grid: tuple[int, int, int]) -> abi.Specialized:
-        geometry, kind = self._geometry, self._meaning.kind
-        lying = list(self._shape(form, math.prod(grid)))
+    def _constants(self, grid: tuple[int, int, int]) -> abi.Specialized:
+        geometry, kind, eights = self._geometry, self._meaning.kind, self._eights
+        lying = list(eights.shape(math.prod(grid)) if eights else self._shape())
         for number, (_, first) in enumerate(self._bindings):
-            mode = self._row_mode(number) if form == ROWS else geometry.modes[number]
-            lying += abi.Lying(mode, geometry.is_wide(number, first, 8 if form in (FULL, ROWS) else 4))
+            mode = eights.mode(number) if eights else geometry.modes[number]
+            lying += abi.Lying(mode, geometry.is_wide(number, first, 8 if eights else 4))
         if not kind.open:
             return abi.Specialized(tuple(lying))
         types = (*(self._meaning.types[number] for number in kind.bound), *(out.dtype.name for out in self._outs))
         return abi.Specialized(tuple(lying), tuple(_CODES[dtype] for dtype in types))
 
-    def _shape(self, form: str, groups: int) -> abi.Flat | abi.Tile | abi.Rows | abi.Full:
-        """Return the constants that say what so many work-groups make."""
-        geometry = self._geometry
-        if form == ROWS:
-            units, threads = self._row_units()
-            return abi.Rows(self._row_blocks(), groups * threads == units * geometry.counts[1], threads)
-        if form == FULL:
-            threads = self._full_threads()
-            return abi.Full(threads, groups * threads * 4 * FULL_BLOCKS == geometry.counts[0])
-        dims = len(geometry.counts)
+    def _shape(self) -> abi.Flat | abi.Tile:
+        """Return the constants that say what a work-group of a usual kernel makes."""
+        geometry, dims = self._geometry, len(self._geometry.counts)
         if geometry.tile:
             return abi.Tile(geometry.rows, geometry.width, dims)
         return abi.Flat(self._blocks(), self._is_whole(), dims)

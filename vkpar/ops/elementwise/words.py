@@ -12,7 +12,7 @@ import numpy as np
 from vkpar.errors import InvalidUsageError
 from vkpar.ops.call.checks import NUMBERS
 from vkpar.ops.elementwise.expressions import INTEGERS
-from vkpar.ops.elementwise.kinds import WORDS, Kind
+from vkpar.ops.elementwise.kinds import WORDS, KernelTypes
 from vkpar.text import shown
 
 _PACK: Final = struct.Struct(f"={WORDS}I").pack
@@ -45,7 +45,7 @@ class Words:
         operands: of which the numbers are.
     """
 
-    def __init__(self, kind: Kind, types: Sequence[str], operands: Sequence[Any]) -> None:
+    def __init__(self, kind: KernelTypes, types: Sequence[str], operands: Sequence[Any]) -> None:
         self.words = [0] * WORDS
         self.places: list[int] = []  # of the numbers, in order
         self._last: tuple[object, bytes] | None = None  # the only number of the last call, and what came of it

@@ -6,13 +6,15 @@ import itertools
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from vkpar.abi import matmul as abi
-from vkpar.ops.tiles import cores, matvec, occupancy
+from vkpar.ops.call.work import has_warps
+from vkpar.ops.tiles import cores, occupancy
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from vkpar.arrays.array import Array
-    from vkpar.ops.quantized.weights import Kind, Quantized
+    from vkpar.ops.quantized.kinds import Kind
+    from vkpar.ops.quantized.weights import Quantized
     from vkpar.vulkan.machine.physical import DeviceInfo
 
 KERNEL: Final = "quantized_cores"
@@ -25,17 +27,9 @@ _MOST_LOADED: Final = 64  # columns and turns that there are registers for
 _EIGHT_ROWS: Final = 8  # that the narrower matrices hold, which are:
 _EIGHT: Final = "16x8x16 f16*f16->f32"
 _WIDE: Final = 64  # columns
-# Columns, turns and subgroups: up to 8 rows by many columns, by few, more rows by many, by few.
-_SPREADS: Final = {
-    "q8_0": ((32, 2, 4), (32, 2, 8), (64, 1, 8), (32, 2, 8)),
-    "q4_0": ((16, 1, 8), (16, 1, 8), (16, 1, 2), (16, 1, 4)),
-    "q4_k": ((64, 1, 4), (16, 1, 8), (16, 1, 2), (16, 1, 4)),
-}
-# From so many rows on it is as fast as the kernel without matrix cores, or faster.
-_LEAST_ROWS: Final = {"q8_0": 3, "q4_0": 2, "q4_k": 2}
 
 
-class Spread(NamedTuple):
+class CoreSpread(NamedTuple):
     """How a product is spread.
 
     Attributes:
@@ -68,7 +62,7 @@ class Spread(NamedTuple):
         groups, blocks = self.threads // warp, kind.chunk // 16  # of 32 weights, of a column at a time
         weights = groups * self.columns * 16 * max(_LINE, self.high // 4)
         rows = (groups * m + self.high - m) * 8 * (blocks * 8 + 2)
-        return weights + rows + groups * 4 * self.columns * blocks * (2 if kind.name == "q4_k" else 1)
+        return weights + rows + groups * 4 * self.columns * blocks * kind.terms
 
 
 def step_of(kind: Kind) -> int:
@@ -76,21 +70,21 @@ def step_of(kind: Kind) -> int:
     return _STEP_NBYTES // 16 * kind.chunk
 
 
-def ways(info: DeviceInfo, kind: Kind, m: int) -> Iterator[Spread]:
+def ways(info: DeviceInfo, kind: Kind, m: int) -> Iterator[CoreSpread]:
     """Yield how products of ``m`` rows can be spread, as far as a device has the invocations and the shared memory."""
     warp, limits = info.features.subgroup_size, info.limits
     high = 8 if m <= _EIGHT_ROWS and _EIGHT in info.features.cooperative_matrix else 16
     for columns, warps, turns in itertools.product((64, 32, 16), (2, 4, 8), (1, 2)):
-        way = Spread(columns, turns, warps * warp, high)
+        way = CoreSpread(columns, turns, warps * warp, high)
         fits = way.threads <= limits.max_workgroup_invocations and m * columns <= 4 * way.threads
         if fits and way.shared_nbytes(kind, m, warp) <= limits.max_shared_memory and columns * turns <= _MOST_LOADED:
             yield way
 
 
-def spread(info: DeviceInfo, kind: Kind, m: int, n: int) -> Spread:
+def spread(info: DeviceInfo, kind: Kind, m: int, n: int) -> CoreSpread:
     """Return how a product of ``m`` rows by n columns is spread: as was fastest on an NVIDIA H200, or next to that."""
     wide = -(-n // _WIDE) >= occupancy.units_of(info)  # there are groups enough without sharing K among many subgroups
-    columns, turns, warps = _SPREADS[kind.name][2 * (m > _EIGHT_ROWS) + (not wide)]
+    columns, turns, warps = kind.spreads[2 * (m > _EIGHT_ROWS) + (not wide)]
     threads = warps * info.features.subgroup_size
     return min(
         ways(info, kind, m),
@@ -100,7 +94,7 @@ def spread(info: DeviceInfo, kind: Kind, m: int, n: int) -> Spread:
 
 def usable(info: DeviceInfo, kind: Kind) -> bool:
     """Tell whether a device has the kernel, and is known to be fast with it: GPUs of one vendor were measured."""
-    return matvec.has_warps(info) and cores.offers(info, module_of(kind), "float16")
+    return has_warps(info) and cores.offers(info, module_of(kind), "float16")
 
 
 def module_of(kind: Kind) -> str:
@@ -110,7 +104,7 @@ def module_of(kind: Kind) -> str:
 
 def fits(info: DeviceInfo, kind: Kind, m: int, k: int) -> bool:
     """Tell whether a device's kernel takes ``m`` rows of ``k`` halves, all of whose steps are whole."""
-    few = _LEAST_ROWS[kind.name] <= m <= MOST_ROWS and k % step_of(kind) == 0
+    few = kind.least_rows <= m <= MOST_ROWS and k % step_of(kind) == 0
     return few and usable(info, kind) and any(ways(info, kind, m))
 
 

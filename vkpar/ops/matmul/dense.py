@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from vkpar import dtypes
@@ -12,59 +12,30 @@ from vkpar.abi import matmul as abi
 from vkpar.abi.words import pack
 from vkpar.arrays.array import Array
 from vkpar.ops.call import landing
-from vkpar.ops.call.checks import FLOATS, SHORT
 from vkpar.ops.call.windows import window, writable_in_place
 from vkpar.ops.call.work import MAX_WORK, WORK_PER_NS
+from vkpar.ops.matmul.dispatches import CORES, MATVEC, SMALL, How, dispatch_tile
 from vkpar.ops.matmul.request import Request
-from vkpar.ops.tiles import cores, cpu, matvec, occupancy, streamed, tiled
+from vkpar.ops.tiles import choice, cpu, matvec, occupancy, streamed, tiled
 from vkpar.ops.tiles.cut import Operand, Tile, tiles
 from vkpar.ops.tiles.epilogue import ACTIVATIONS, Epilogue, finish
 from vkpar.ops.tiles.product import Matrix, Product
 
 if TYPE_CHECKING:
     from vkpar.device import Device
-    from vkpar.dtypes import DType
     from vkpar.ops.call.call import Call
     from vkpar.vulkan.memory.buffer import BufferRange
 
 # Turns of one invocation's loops in a dispatch: CPU drivers give wrong results, silently, beyond 65,535.
 _MAX_TURNS: Final = 49_152
-_SMALL: Final = "matmul_small"
 _SMALL_HALVES: Final = 4  # rows: for more, halves are converted once and not by each work-group that reads them
-_MATVEC: Final = "matvec"
-_CORES: Final = "matmul_cores"
-
-_Shape = abi.RowsShape | abi.TiledShape | abi.CoresShape | abi.StreamShape
-
-
-@dataclass(frozen=True)
-class _How:
-    """How a product is dispatched.
-
-    Attributes:
-        kernel: ``matmul_small``, ``matmul_tiled``, ``matvec``, or ``matmul_cores``.
-        adds: the product is added to what the output holds.
-        call: of which they are a part.
-        follows: what the kernel applies before it stores.
-        cut: for kernels of GPUs, the size of work-groups' tiles, and the parts of K.
-        core: of ``matmul_cores``, the kernel of matrix cores.
-        work_per_ns: multiply-adds, for estimates of what a dispatch takes.
-    """
-
-    kernel: str
-    adds: bool
-    call: Call
-    follows: Epilogue
-    cut: occupancy.Cut
-    core: cores.Core | streamed.Stream | None = None
-    work_per_ns: float = WORK_PER_NS
 
 
 def kernel_for(device: Device, m: int) -> str:
     """Return which kernel multiplies ``m`` rows on a device."""
-    if device.info.is_cpu or not tiled.runs(device.info):
-        return _SMALL
-    return _MATVEC if m <= matvec.MOST_ROWS else tiled.KERNEL
+    if not cpu.weights_of(device.info).halves or not tiled.runs(device.info):
+        return SMALL
+    return MATVEC if m <= matvec.MOST_ROWS else tiled.KERNEL
 
 
 class Sizes(NamedTuple):
@@ -135,32 +106,32 @@ def multiply(product: Product, out: Array, epilogue: Epilogue, *, adds: bool, ca
         call: of which they are a part.
     """
     kernel = kernel_for(product.device, product.m)
-    if kernel == _SMALL and (product.m > _SMALL_HALVES or product.transpose_a or product.batch > 1):
+    if kernel == SMALL and (product.m > _SMALL_HALVES or product.transpose_a or product.batch > 1):
         product = _widened(product, call)
     cuts = list(_cuts(product, kernel, out, epilogue.residual))
-    if kernel == _SMALL and len(cuts) == 1 and not adds and _in_eights(product, out, epilogue, call):
+    if kernel == SMALL and len(cuts) == 1 and not adds and _in_eights(product, out, epilogue, call):
         return
     core = _core(product, kernel, len(cuts), out)
     cut = _spread(product, kernel, len(cuts), out)
     if core is not None:
-        kernel, cut = _CORES, occupancy.Cut(core.core.tile, core.parts, core.k_part)
+        kernel, cut = CORES, occupancy.Cut(core.core.tile, core.parts, core.k_part)
     rate = product.batch * product.work / core.ns if core is not None and core.ns else WORK_PER_NS
     if cut.parts > 1:
         epilogue = Epilogue(residual=out) if adds else epilogue
         sums = call.temporary((cut.parts * out.size,), dtypes.float32)
-        how = _How(kernel, False, call, Epilogue(), cut, core and core.core, rate)
-        _dispatch(how, product, *_whole(product, sums))
+        how = How(kernel, False, call, Epilogue(), cut, core and core.core, rate)
+        dispatch_tile(how, product, *_whole(product, sums))
         store_finished(sums, cut.parts, out, epilogue, call)
         return
-    fused = kernel != _SMALL and _fuses(product, out, [tile for _, _, tile in cuts])
+    fused = kernel != SMALL and _fuses(product, out, [tile for _, _, tile in cuts])
     direct = fused or (out.dtype == dtypes.float32 and _may_hold_sums(out, epilogue))
     target = out
     if not direct:
         target = call.temporary((out.size,), dtypes.float32)
         cuts = list(_cuts(product, kernel, target, None))
-    how = _How(kernel, adds, call, epilogue if fused else Epilogue(), cut, core and core.core, rate)
+    how = How(kernel, adds, call, epilogue if fused else Epilogue(), cut, core and core.core, rate)
     for part, place, tile in cuts:
-        _dispatch(how, part, place, tile)
+        dispatch_tile(how, part, place, tile)
     if not fused and not epilogue.empty:
         store_finished(target, 1, out, epilogue, call)
     elif target is not out:
@@ -213,7 +184,7 @@ def _cuts(product: Product, kernel: str, out: Array, residual: Array | None) -> 
     """
     whole = Matrix(out, product.n, product.m * product.n)
     matrices = [product.a, product.b, whole]
-    if residual is not None and kernel != _SMALL:
+    if residual is not None and kernel != SMALL:
         matrices.append(whole._replace(array=residual))
     start = 0
     while start < product.batch:
@@ -237,7 +208,7 @@ def _whole(product: Product, out: Array, start: int = 0) -> tuple[Matrix, Tile]:
 def _fitting(product: Product, kernel: str, matrices: list[Matrix], start: int) -> int:
     """Return how many products from one on a dispatch does; 1 where that one may have to be cut."""
     most = min(product.batch - start, product.device.limits.max_workgroup_count[2], MAX_WORK // product.work)
-    if most <= 1 or (kernel == _SMALL and product.k > _MAX_TURNS):
+    if most <= 1 or (kernel == SMALL and product.k > _MAX_TURNS):
         return 1
     m, n, k = product.m, product.n, product.k
     for matrix, size in zip(matrices, (m * k, k * n, m * n, m * n), strict=False):
@@ -251,21 +222,21 @@ def _fitting(product: Product, kernel: str, matrices: list[Matrix], start: int) 
 def _tiles(product: Product, kernel: str, matrices: list[Matrix]) -> Iterator[Tile]:
     """Yield the tiles of one product; its matrices are a, b and those of the result's shape."""
     m, n, k = product.m, product.n, product.k
-    most = {"m": max(MAX_WORK // (n * k), 128), "n": n, "k": _MAX_TURNS if kernel == _SMALL else k}
+    most = {"m": max(MAX_WORK // (n * k), 128), "n": n, "k": _MAX_TURNS if kernel == SMALL else k}
     along = [("k", "m") if product.transpose_a else ("m", "k"), ("n", "k") if product.transpose_b else ("k", "n")]
     along += [("m", "n")] * (len(matrices) - 2)
     operands = [Operand(item.reach, item.row, *axes) for item, axes in zip(matrices, along, strict=True)]
     return tiles({"m": m, "n": n, "k": k}, most, operands)
 
 
-def _core(product: Product, kernel: str, dispatches: int, out: Array) -> cores.Choice | None:
+def _core(product: Product, kernel: str, dispatches: int, out: Array) -> choice.Choice | None:
     """Return the kernel of matrix cores that makes a product; None where none does."""
     dtypes_of = {matrix.array.dtype.name for matrix in (product.a, product.b)}
-    if kernel == _SMALL or len(dtypes_of) > 1:
+    if kernel == SMALL or len(dtypes_of) > 1:
         return None
     most, sizes = _most_parts(product, dispatches, out), (product.m, product.n, product.k, product.batch)
     whole = dispatches == 1 and not product.transpose_a and _whole_units(product)
-    return cores.choose(product.device, dtypes_of.pop(), *sizes, most, transpose_b=product.transpose_b, whole=whole)
+    return choice.choose(product.device, dtypes_of.pop(), *sizes, most, transpose_b=product.transpose_b, whole=whole)
 
 
 def _whole_units(product: Product) -> bool:
@@ -288,7 +259,7 @@ def _most_parts(product: Product, dispatches: int, out: Array) -> int:
 def _spread(product: Product, kernel: str, dispatches: int, out: Array) -> occupancy.Cut:
     """Return how a kernel of GPUs spreads a product over the device's units."""
     m, n, k, batch = product.m, product.n, product.k, product.batch
-    if kernel == _SMALL:
+    if kernel == SMALL:
         parts = cpu.parts_of(product, _most_parts(product, dispatches, out))
         return occupancy.Cut((1, 1), parts, k // parts)
     device = product.device
@@ -319,121 +290,3 @@ def store_finished(sums: Array, parts: int, out: Array, epilogue: Epilogue, call
     aligned = out if writable_in_place(out) else call.temporary(out.shape, out.dtype)
     finish(aligned if sums is out else sums, parts, aligned, epilogue, call)
     landing.land(call, aligned, out)
-
-
-def _dispatch(how: _How, product: Product, out: Matrix, tile: Tile) -> None:
-    """Multiply one tile of some products."""
-    a, b, number = product.a, product.b, product.batch
-    (m0, m), (n0, n), (k0, k) = tile["m"], tile["n"], tile["k"]
-    range_a, a_first = a.block(*((k0, m0, k, m) if product.transpose_a else (m0, k0, m, k)), number)
-    range_b, b_first = b.block(*((n0, k0, n, k) if product.transpose_b else (k0, n0, k, n)), number)
-    range_o, o_first = out.block(m0, n0, m, n, number * how.cut.parts)
-    arrays, ranges = [a.array, b.array, out.array], [range_a, range_b, range_o]
-    firsts = (a_first, b_first, o_first)
-    in_parts = how.cut.parts > 1
-    forms = product.transpose_a or number > 1 or in_parts or not how.follows.empty
-    if how.core is not None:  # of its two kernels one has all forms but what follows
-        forms = not how.follows.empty
-    adds, batches = int(how.adds or k0 > 0), (a.batch, b.batch, out.batch)
-    groups, kernel, shape = _grid(how, product, m, n, forms)
-    spirv, layers = ("_forms" if forms else "").join(kernel), number * how.cut.parts
-    constants: tuple[int, ...] = ()
-    if how.kernel == _SMALL and (in_parts or (not adds and cpu.takes(product, out, firsts, (m, n, k)))):
-        spirv, groups, constants = cpu.kernel_of(product, how.cut.parts, m, n)
-        lanes = abi.Lanes(m, n, k, *firsts, a.row, b.row, out.row, *batches)
-        packed = pack(lanes, *([abi.LanesPart(number * out.batch)] if in_parts else []))
-    elif how.kernel == _SMALL:
-        steps = (1, b.row) if product.transpose_b else (b.row, 1)
-        along, across = (1, a.row) if product.transpose_a else (a.row, 1)
-        small = abi.Small(m, n, k, *firsts, along, *steps, out.row, adds)
-        packed = pack(small, *([abi.SmallForms(across, *batches)] if forms else []))
-    else:
-        multiples = _multiples(product, out, firsts, (m, n, k))
-        more = _Extras.of(how.follows, product, out, tile)
-        constants = _constants(how, product, [x.dtype for x in arrays], shape, multiples, more.wide)
-        packed = pack(abi.Product(m, n, k, *firsts, a.row, b.row, out.row, adds))
-        if forms:
-            arrays, ranges = [*arrays, *more.arrays], [*ranges, *more.ranges(range_a)]
-        if forms or how.core is not None:
-            packed += pack(abi.Forms(*batches, how.cut.parts, how.cut.k_part, number * out.batch, *more.push))
-    cost_ns = int(number * m * n * k / how.work_per_ns)
-    how.call.dispatch(spirv, arrays, ranges, packed, groups, constants, cost_ns, layers=layers)
-
-
-def _constants(
-    how: _How, product: Product, types: list[DType], shape: _Shape, multiples: list[int], residual_wide: bool
-) -> tuple[int, ...]:
-    """Return the specialization constants of a kernel of GPUs."""
-    a_type, b_type, o_type = (FLOATS[dtype.name] for dtype in types)
-    operands = abi.Operands(a_type, b_type, o_type, product.transpose_b, *(step % 4 == 0 for step in multiples))
-    shape = shape._replace(a_eights=multiples[0] % 8 == 0, b_eights=multiples[1] % 8 == 0)
-    follows = how.follows.constants(residual_wide=residual_wide)
-    tail: tuple[int, ...] = ()
-    if how.core is not None:
-        tail = how.core.tail(product.device.info, eights=multiples[2] % 8 == 0)
-    elif how.kernel == tiled.KERNEL:
-        tail = tiled.tail(how.cut.tile, tiled.sums_of(product.device.info))
-    return (*operands, *shape, *abi.Turned(product.transpose_a), *follows, *tail)
-
-
-class _Extras(NamedTuple):
-    """What a fused epilogue binds besides the matrices; the first matrices stand for what it has not.
-
-    Attributes:
-        arrays: the bias and the residual.
-        bound: what the kernel sees of them, None for nothing.
-        push: their part of the push constants.
-        wide: rows of the residual begin at multiples of four elements.
-    """
-
-    arrays: tuple[Array, Array]
-    bound: tuple[BufferRange | None, BufferRange | None]
-    push: tuple[int, int, int]
-    wide: bool
-
-    @classmethod
-    def of(cls, follows: Epilogue, product: Product, out: Matrix, tile: Tile) -> _Extras:
-        """Return those of one tile of some products."""
-        (m0, m), (n0, n) = tile["m"], tile["n"]
-        bias, residual, each = follows.bias, follows.residual, not product.swapped
-        range_x, x_first = (None, 0) if bias is None else window(bias, n0 if each else 0, n if each else 1)
-        range_r, r_first = None, 0
-        if residual is not None:
-            range_r, r_first = out._replace(array=residual).block(m0, n0, m, n, product.batch)
-        arrays = (product.a.array if bias is None else bias, product.a.array if residual is None else residual)
-        return cls(arrays, (range_x, range_r), (x_first, int(each), r_first), not (r_first % 4 or out.row % 4))
-
-    def ranges(self, instead: BufferRange) -> tuple[BufferRange, BufferRange]:
-        """Return what is bound, ``instead`` where there is nothing."""
-        bias, residual = (instead if item is None else item for item in self.bound)
-        return bias, residual
-
-
-def _multiples(product: Product, out: Matrix, firsts: tuple[int, ...], sizes: tuple[int, int, int]) -> list[int]:
-    """Return of each matrix a number of elements of which all its rows, and their ends, are at multiples."""
-    m, n, k = sizes
-    along = (m if product.transpose_a else k, k if product.transpose_b else n, n)
-    matrices = (product.a, product.b, out)
-    return [
-        math.gcd(first, matrix.row, matrix.batch, length)
-        for first, matrix, length in zip(firsts, matrices, along, strict=True)
-    ]
-
-
-def _grid(how: _How, product: Product, m: int, n: int, forms: bool) -> tuple[int, tuple[str, str], _Shape]:
-    """Return the number of work groups, the halves of the kernel's name, and how much a group makes, as constants."""
-    if how.kernel == _MATVEC:
-        info, itemsize = product.device.info, product.b.array.dtype.itemsize
-        turned = product.transpose_b
-        groups, name, span = matvec.choose(info, m, n, itemsize, transpose_b=turned, forms=forms)
-        return groups, (_MATVEC, name.removeprefix(_MATVEC)), abi.RowsShape(m, span)
-    if how.kernel == _SMALL:
-        rows = next(rows for rows in (1, 4, 8) if m <= rows or rows == 8)
-        types = "_".join(SHORT[matrix.array.dtype.name] for matrix in (product.a, product.b))
-        return -(-m // (4 * rows)) * -(-n // 64), (_SMALL, f"_{types}_rows{rows}"), abi.RowsShape(0, 0)
-    high, broad = how.cut.tile
-    if how.core is not None:
-        variant = how.core.variant(product.a.array.dtype.name)
-        return -(-m // high) * -(-n // broad), (how.core.kernel, variant), how.core.shape(product.device.info)
-    shape = tiled.shape(how.cut.tile, tiled.sums_of(product.device.info))
-    return -(-m // (64 * high)) * -(-n // (64 * broad)), (tiled.KERNEL, ""), shape

@@ -6,13 +6,14 @@ import itertools
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from vkpar.abi import matmul as abi
-from vkpar.ops.tiles import matvec, occupancy
+from vkpar.ops.call.work import has_warps
+from vkpar.ops.tiles import occupancy
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from vkpar.device import Device
-    from vkpar.ops.quantized.weights import Kind
+    from vkpar.ops.quantized.kinds import Kind
 
 _SHARED: Final = 32 << 10  # bytes of shared memory that do
 _SENDING: Final = 256  # of these, for what sends a result
@@ -25,7 +26,7 @@ _OCTET: Final = 1.7  # making eight whole numbers
 _WAIT: Final = 2.0  # of groups that are all that a unit runs, at their barriers
 
 
-class Spread(NamedTuple):
+class DotSpread(NamedTuple):
     """How a product is spread.
 
     Attributes:
@@ -62,7 +63,7 @@ def usable(device: Device) -> bool:
     limits = device.limits
     fits = limits.max_workgroup_invocations >= _INVOCATIONS and limits.max_shared_memory >= _SHARED
     features = device.info.features
-    fast = features.integer_dot and features.integer_dot_fast and matvec.has_warps(device.info, "arithmetic", "quad")
+    fast = features.integer_dot and features.integer_dot_fast and has_warps(device.info, "arithmetic", "quad")
     return fits and fast
 
 
@@ -71,7 +72,7 @@ def _held_nbytes(kind: Kind) -> int:
     return (3 * kind.chunk // 16 + 1 | 1) * 16
 
 
-def ways(device: Device, kind: Kind, k: int, together: int = 1, *, folded: bool = False) -> Iterator[Spread]:
+def ways(device: Device, kind: Kind, k: int, together: int = 1, *, folded: bool = False) -> Iterator[DotSpread]:
     """Yield how products of (1, k) can be spread, where ``together`` columns make one of the result.
 
     Sums lie in shared memory, too: those of a norm's squares where that is ``folded`` into the product.
@@ -83,14 +84,14 @@ def ways(device: Device, kind: Kind, k: int, together: int = 1, *, folded: bool 
         room = min(_OCTETS * 8 // kind.chunk, (shared - sums) // _held_nbytes(kind))
         whole = columns >= together and threads // span * columns % (4 * together) == 0
         if fits and whole and room >= span:
-            yield Spread(span, columns, 1, min(-(-chunks // span), room // span), threads)
+            yield DotSpread(span, columns, 1, min(-(-chunks // span), room // span), threads)
 
 
-def spread(device: Device, kind: Kind, n: int, k: int, together: int = 1, *, folded: bool = False) -> Spread:
+def spread(device: Device, kind: Kind, n: int, k: int, together: int = 1, *, folded: bool = False) -> DotSpread:
     """Return how a product of (1, k) by (n, k) is spread: in the way that promises to take the least time."""
     units = occupancy.units_of(device.info)
 
-    def cost(way: Spread) -> float:
+    def cost(way: DotSpread) -> float:
         together = _INVOCATIONS // way.threads
         turns = -(-n // (way.width * units * together))
         steps = -(-k // (kind.chunk * way.span))

@@ -17,14 +17,16 @@ from vkpar.ops.call.work import WORK_PER_NS
 from vkpar.ops.matmul import cores as quantized_cores
 from vkpar.ops.matmul import dots as integer_dots
 from vkpar.ops.matmul.request import Request, rows_of
-from vkpar.ops.quantized.weights import KINDS, Kind, Piece, Quantized
+from vkpar.ops.quantized.kinds import KINDS, Kind
+from vkpar.ops.quantized.weights import Piece, Quantized
 from vkpar.ops.tiles import matvec, occupancy
+from vkpar.ops.tiles.cpu import weights_of
 
 if TYPE_CHECKING:
     from vkpar.device import Device
     from vkpar.dtypes import DType
+    from vkpar.ops.tiles.epilogue import Fold
 
-MOST_ROWS: Final = 8
 _THREADS: Final = 256
 # Fours of the first operand's elements that lie in shared memory: of all rows at most, of each row at least, since sums
 # take their place in the end.
@@ -32,7 +34,6 @@ _QUADS: Final = 2048
 _LEAST_QUADS: Final = 256
 _GROUPS: Final = 3  # work-groups of each unit that keep memory busy
 _UNEVEN: Final = 1.1  # units that have the most groups may have so many times the mean
-_TURNS: Final = {"q8_0": 2, "q4_0": 2, "q4_k": 1}  # of one row
 
 
 class Spread(NamedTuple):
@@ -58,6 +59,9 @@ class Spread(NamedTuple):
     def width(self) -> int:
         """Columns of a work-group, a multiple of 4."""
         return _THREADS // self.span * self.columns
+
+
+Way = Spread | integer_dots.DotSpread | quantized_cores.CoreSpread
 
 
 def ways(kind: Kind, m: int, k: int, least: int = 4) -> list[Spread]:
@@ -93,7 +97,7 @@ def spread(device: Device, kind: Kind, m: int, n: int, k: int, together: int = 1
         together: columns that make one of the result, 1 or 2; a team has them all.
     """
     units = occupancy.units_of(device.info)
-    most = _TURNS[kind.name] if m == 1 else 1
+    most = kind.turns if m == 1 else 1
     found = [way for way in ways(kind, m, k, 4 * together) if way.turns <= most and way.columns >= together]
     found.sort(key=lambda way: (way.width, way.columns, way.turns), reverse=True)
     narrow = [way for way in found if way.width == found[-1].width]
@@ -109,7 +113,7 @@ def rows_at_once(device: Device) -> int:
     """Return of how many rows the kernel for few rows makes products on a device; 0 where it is not used."""
     limits = device.limits
     fits = limits.max_workgroup_invocations >= _THREADS and limits.max_shared_memory >= 16 * _QUADS
-    return MOST_ROWS if fits and not device.info.is_cpu else 0
+    return matvec.MOST_ROWS if fits and weights_of(device.info).halves else 0
 
 
 def fits(request: Request) -> bool:
@@ -145,11 +149,23 @@ def record(call: Call, request: Request) -> None:
 
 
 def slab_type(device: Device, dtype: DType) -> DType:
-    """Return the type that weights are made in for many rows.
+    """Return the type that weights are made in for many rows; float16 rounds them."""
+    return dtypes.float16 if dtype == dtypes.float16 and weights_of(device.info).halves else dtypes.float32
 
-    GPUs multiply halves by halves, several times as fast, which rounds the weights to float16.
-    """
-    return dtypes.float16 if dtype == dtypes.float16 and not device.info.is_cpu else dtypes.float32
+
+def _way(device: Device, kind: Kind, shape: tuple[int, int, int], fold: Fold, *, cores: bool) -> tuple[Way, str]:
+    """Return how weights of a kind are multiplied by, for (rows, columns, inner width), and the module that does."""
+    m, n, k = shape
+    folded, together = "" if fold.empty else "_folded", 2 if fold.gated else 1
+    if cores:
+        return quantized_cores.spread(device.info, kind, m, n), quantized_cores.module_of(kind)
+    if m == 1 and integer_dots.usable(device):
+        return (
+            integer_dots.spread(device, kind, n, k, together, folded=not fold.empty),
+            f"quantized_dots{folded}_{kind.name}",
+        )
+    rows, adds = 1 if m == 1 else matvec.MOST_ROWS, "subgroups" if matvec.adds_up(device.info) else "alone"
+    return spread(device, kind, m, n, k, together), f"quantized_matvec{folded}_{kind.name}_rows{rows}_{adds}"
 
 
 def dispatch(call: Call, request: Request, name: str, piece: Piece, *, cores: bool = False) -> None:
@@ -173,17 +189,7 @@ def dispatch(call: Call, request: Request, name: str, piece: Piece, *, cores: bo
     range_o, o_first = out.window(piece.first, reached)
     range_x, x_first = (range_a, 0) if bias is None else window(bias, piece.first, n)
     range_r, r_first = (range_a, 0) if residual is None else residual.window(piece.first, reached)
-    dots, together = m == 1 and integer_dots.usable(device), 2 if gated else 1
-    way: Spread | integer_dots.Spread | quantized_cores.Spread
-    if cores:
-        way, name = quantized_cores.spread(device.info, kind, m, piece.rows), quantized_cores.module_of(kind)
-    elif dots:
-        way = integer_dots.spread(device, kind, piece.rows, k, together, folded=not fold.empty)
-        name = f"quantized_dots{'' if fold.empty else '_folded'}_{kind.name}"
-    else:
-        way = spread(device, kind, m, piece.rows, k, together)
-        name = f"quantized_matvec{'' if fold.empty else '_folded'}_{kind.name}_rows{1 if m == 1 else MOST_ROWS}"
-        name += "_subgroups" if matvec.adds_up(device.info) else "_alone"
+    way, module = _way(device, kind, (m, piece.rows, k), fold, cores=cores)
     words: list[tuple[float, ...]] = [
         abi.Product(m, n, k, a_first, b_first // 4, o_first, k, k // kind.chunk, columns),
         abi.Forms(k_part=k, bias_first=x_first, residual_first=r_first),
@@ -193,7 +199,7 @@ def dispatch(call: Call, request: Request, name: str, piece: Piece, *, cores: bo
     operands = abi.Operands(FLOATS[a.dtype.name], FLOATS["float32"], FLOATS[out.dtype.name], True, *wide)
     after = follows.constants(residual_wide=not (r_first % 4 or columns % 4))
     constants: tuple[int, ...] = (*operands, *way.shape(m), *abi.Turned(), *after)
-    constants += way.tail(device.info) if isinstance(way, quantized_cores.Spread) else abi.PassesTail(way.passes)
+    constants += way.tail(device.info) if isinstance(way, quantized_cores.CoreSpread) else abi.PassesTail(way.passes)
     arrays = [a, piece.chunks, out, a if bias is None else bias, a if residual is None else residual, piece.scales]
     ranges = [range_a, range_b, range_o, range_x, range_r, range_s]
     if not fold.empty:
@@ -201,11 +207,11 @@ def dispatch(call: Call, request: Request, name: str, piece: Piece, *, cores: bo
         arrays, ranges = [*arrays, a if fold.norm is None else fold.norm], [*ranges, range_n]
         words.append(abi.Norm(n_first, float(fold.eps)))
         constants += fold.constants(wide=norm_wide)
-    if isinstance(way, integer_dots.Spread):
+    if isinstance(way, integer_dots.DotSpread):
         constants += abi.FoldTail() if fold.empty else ()
         constants += abi.DotsTail(way.threads, not (k // kind.block % 2 or s_first % 2), way.each(kind))
     call.dispatch(
-        name,
+        module,
         arrays,
         ranges,
         pack(*words),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from vkpar import dtypes
@@ -12,7 +12,6 @@ from vkpar.arrays.array import Array
 from vkpar.errors import InvalidUsageError
 from vkpar.ops.call.call import Call, Key, key_of, repeat
 from vkpar.ops.call.checks import batch_of, check_arrays, check_float, check_number, check_out, check_overlap
-from vkpar.ops.call.dispatch import key_of as pair_key
 from vkpar.ops.quantized.weights import Quantized
 from vkpar.ops.rows.normed import Normed
 from vkpar.ops.tiles.epilogue import Epilogue, Fold, check_epilogue
@@ -98,7 +97,7 @@ class Asked(NamedTuple):
         if isinstance(self.b, Quantized) or self.accumulate or any(other is not None for other in others):
             return None
         turns = self.transpose_a, self.transpose_b
-        return pair_key("matmul", self.a, self.b, self.out, *turns, self.dtype)
+        return key_of("matmul", (self.a, self.b), (self.out,), *turns, self.dtype)
 
 
 @dataclass(frozen=True)
@@ -131,10 +130,6 @@ class Request:
         """The arrays that there are beside operands and result."""
         found = (self.follows.bias, self.follows.residual, self.fold.norm)
         return [array for array in found if array is not None and array is not self.out]
-
-    def with_residual(self, residual: Array | None) -> Request:
-        """Return the same with another array to add."""
-        return replace(self, follows=replace(self.follows, residual=residual))
 
 
 class Result(NamedTuple):
@@ -191,9 +186,9 @@ def _check_accumulate(asked: Asked) -> None:
 def _check_kinds(asked: Asked) -> None:
     """Check that all are arrays, or weights, of one device, and nothing is closed."""
     a, b = asked.a, asked.b
-    if isinstance(a, Quantized):
-        raise InvalidUsageError("matmul: quantised weights are the second operand: matmul(x, q, transpose_b=True)")
     quantized = isinstance(b, Quantized)
+    if quantized and isinstance(a, Quantized):
+        raise InvalidUsageError("matmul: quantised weights are the second operand: matmul(x, q, transpose_b=True)")
     if quantized and not asked.transpose_b:
         raise InvalidUsageError(
             f"matmul: quantised weights {b.shape} are multiplied by as they lie, rows by columns: "

@@ -95,16 +95,21 @@ def _packed(call: Call, request: Request) -> None:
     parts = replace(request, a=a, b=b, out=out, transpose_a=transpose_a)
     record(call, replace(parts, follows=Epilogue(bias, follows.activation, residual)))
     landing.land(call, out, request.out)
+    given = {id(array.storage) for array in (request.a, request.out, *request.extras)}
+    for array in (a, out, bias, residual):
+        if array is not None and id(array.storage) not in given:
+            call.spare(array)
 
 
 def _turns(request: Request) -> tuple[bool, bool]:
     """Say which of two operands of floats, both transposed in memory, a processor multiplies copies of sooner."""
     if not isinstance(request.b, Array):
         return False, False
-    (a, turns_a), (b, turns_b) = dense.stored(request)
+    (a, turns_a), (_, turns_b) = dense.stored(request)
     m, n, k = dense.sizes(request)
-    copies_a = turns_a and not cpu.may_turn(a, n) and scratch.turns(n, m, k)
-    return copies_a and cpu.has_wide(a.device.info), turns_b and scratch.turns(m, n, k) and cpu.has_wide(b.device.info)
+    if not cpu.weights_of(a.device.info).turned:
+        return False, False
+    return turns_a and not cpu.may_turn(a, n) and cpu.turns(n, m, k), turns_b and cpu.turns(m, n, k)
 
 
 def _is_turned(request: Request) -> bool:

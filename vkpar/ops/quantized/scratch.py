@@ -10,8 +10,6 @@ from typing import Final
 
 SLAB: Final = 1 << 26  # bytes at once, for 128 rows at least
 _LEAST: Final = 1 << 16
-_TURNED: Final = 1 << 21  # multiply-adds from which on lavapipe makes up for a copy of a transposed operand,
-_ROWS: Final = 16  # each of whose elements meets so many of the other one's rows
 
 
 def rows_at_once(columns: int, itemsize: int) -> int:
@@ -22,8 +20,3 @@ def rows_at_once(columns: int, itemsize: int) -> int:
 def nbytes(rows: int, columns: int, itemsize: int) -> int:
     """Return the bytes of the array that they are made in: a power of two."""
     return 1 << (max(rows * columns * itemsize, _LEAST) - 1).bit_length()
-
-
-def turns(others: int, rows: int, columns: int) -> bool:
-    """Say whether lavapipe multiplies by a copy of a transposed operand of so many elements, for ``others`` rows."""
-    return others >= _ROWS and others * rows * columns >= _TURNED

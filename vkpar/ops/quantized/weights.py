@@ -22,6 +22,7 @@ from vkpar.ops.call.call import Call, key_of, repeat
 from vkpar.ops.call.checks import FLOATS, INTEGERS, check_arrays, check_float, check_out, check_overlap
 from vkpar.ops.call.dispatch import submit
 from vkpar.ops.call.windows import GROUP, fold_groups, window, writable_in_place
+from vkpar.ops.quantized.kinds import KINDS, Kind
 from vkpar.unpickled import Fixed, Unpickled
 from vkpar.vulkan.machine.physical import ALIGNMENT
 from vkpar.vulkan.memory.subbuffers import GRANULE
@@ -29,40 +30,9 @@ from vkpar.vulkan.memory.subbuffers import GRANULE
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
-    from vkpar.dtypes import DType
 
 _SLAB: Final = 1 << 25  # bytes of blocks that lie on the device twice while they are laid out
 _THREADS: Final = 256
-
-
-class Kind(NamedTuple):
-    """A type of quantised weights.
-
-    Attributes:
-        name: as GGUF names it, in small letters.
-        block: elements that share what their scale is made of.
-        nbytes: of a block.
-        chunk: elements whose whole numbers take 16 bytes.
-        scales: the type that the scales of blocks are kept in.
-        per_block: how many of these a block has.
-    """
-
-    name: str
-    block: int
-    nbytes: int
-    chunk: int
-    scales: DType
-    per_block: int
-
-
-KINDS: Final = {
-    kind.name: kind
-    for kind in (
-        Kind("q8_0", 32, 34, 16, dtypes.float16, 1),
-        Kind("q4_0", 32, 18, 32, dtypes.float16, 1),
-        Kind("q4_k", 256, 144, 32, dtypes.uint32, 4),
-    )
-}
 
 
 class Piece(NamedTuple):
@@ -148,7 +118,7 @@ class Quantized(Fixed, Unpickled):
         Raises:
             InvalidUsageError: it is closed.
         """
-        self.device.logical  # noqa: B018  (refuses a closed device)
+        self.device.check_open()
         for piece in self.pieces:
             piece.chunks.check_free()
             piece.scales.check_free()
@@ -215,7 +185,7 @@ def quantized(device: Device, blocks: ArrayLike | HostArray | Array, shape: tupl
         raise InvalidUsageError(f"quantized: kind is one of {', '.join(KINDS)}, not {kind!r}")
     rows, columns = _checked_shape(shape, found)
     source = _source(device, blocks, (rows, columns // found.block * found.nbytes), found)
-    device.logical  # noqa: B018  (refuses a closed device)
+    device.check_open()
     pieces = []
     if rows and columns:
         most = _most_rows(device, found, columns)
@@ -318,7 +288,7 @@ def unpack_in(call: Call, kind: str, piece: Piece, out: Array) -> None:
         aside = call.temporary((1, out.shape[1]), out.dtype)  # a row that lies to either side of a border
         call.forget()
         unpack_in(call, kind, piece.part(start, start + 1, 0), aside)
-        target[start : start + 1].copy_from(aside)
+        landing.move(call, aside, call.view(target, target[start : start + 1]))
     landing.land(call, target, out)
 
 

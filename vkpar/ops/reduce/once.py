@@ -17,18 +17,9 @@ from vkpar.dtypes import DType
 from vkpar.ops.call import kept
 from vkpar.ops.call.call import Call
 from vkpar.ops.call.windows import writable_in_place
-from vkpar.ops.reduce import passes
-from vkpar.ops.reduce.passes import (
-    Kind,
-    Piece,
-    Problem,
-    between,
-    ceil_power,
-    floor_power,
-    kernel_of,
-    most_invocations,
-    told,
-)
+from vkpar.ops.call.work import ceil_power, floor_power, most_invocations
+from vkpar.ops.reduce import cpu, passes
+from vkpar.ops.reduce.passes import Piece, Problem, Reduction, between, kernel_of, told
 from vkpar.ops.tiles.occupancy import units_of
 
 _GROUP: Final = 256  # invocations of a group; the kernel of columns has room for so many
@@ -59,7 +50,7 @@ def shape_of(device: Device, blocks: int, extent: int, columns: int) -> Shape | 
 
     It is where it would take several passes, on GPUs.
     """
-    if passes.on_cpu(device) or passes.first_shape(device, blocks, extent, columns)[2] >= extent:
+    if cpu.passes_alone(device) or passes.first_shape(device, blocks, extent, columns)[2] >= extent:
         return None
     rows = columns == 1
     group = min(_GROUP, most_invocations(device))
@@ -75,7 +66,7 @@ def shape_of(device: Device, blocks: int, extent: int, columns: int) -> Shape | 
     return Shape(group, lanes, strips, part, parts)
 
 
-def reduce(call: Call, kind: Kind, a: Array, groups: list[tuple[int, bool]], out: Array) -> None:
+def reduce(call: Call, kind: Reduction, a: Array, groups: list[tuple[int, bool]], out: Array) -> None:
     """Reduce ``a`` into ``out``, which begins where kernels can write it.
 
     Args:
@@ -108,7 +99,7 @@ def _product(groups: list[tuple[int, bool]]) -> int:
 
 def fold(
     call: Call,
-    kind: Kind,
+    kind: Reduction,
     source: Array,
     target: Array,
     shape: tuple[int, int, int],

@@ -21,25 +21,21 @@ from vkpar.dtypes import DType
 from vkpar.ops.call.call import Call
 from vkpar.ops.call.checks import SHORT
 from vkpar.ops.call.windows import window
+from vkpar.ops.call.work import ceil_power, floor_power, most_invocations
+from vkpar.ops.reduce import cpu
 from vkpar.vulkan.machine.physical import ALIGNMENT
 
-_PART: Final = {False: 8192, True: 4096}  # elements of a row that one unit of invocations reduces; CPU drivers less
-_ONCE: Final = 32768  # elements of a row that one large work-group of a GPU reduces, in place of two passes
+_GROUP: Final = 256  # invocations of a group of a GPU that has them
+_PART: Final = 8192  # elements of a row that one unit of invocations reduces
+_ONCE: Final = 32768  # elements of a row that one large work-group reduces, in place of two passes
 _LARGE: Final = 1024  # its invocations
-_TURNS: Final = {False: 16, True: 32}  # rows of an invocation where columns are reduced; CPU drivers have few units
-_WHOLE: Final = 2048  # elements of a row that one invocation of a CPU driver reduces where there are rows for all
-_ROWS: Final = 64  # that are enough for all
-_STRAIGHT: Final = 16  # rows that an invocation of a CPU driver reduces without a loop
-_STRAIGHT_GROUPS: Final = (128, 64, 32, 16, 8)  # invocations of a group then
-_MANY: Final = 1 << 19  # elements from which on it pays to reduce so few
-_CPU_GROUPS: Final = (16, 256)  # invocations of a group then, and where columns are reduced
-IN_A_ROW: Final = 16  # turns of such an invocation that are folded before what they make
+_TURNS: Final = 16  # rows of an invocation where columns are reduced
 _SIGN: Final = 0x80000000
 _ALL: Final = 0xFFFFFFFF
 
 
 @dataclass(frozen=True)
-class Kind:
+class Reduction:
     """What a reduction does with elements.
 
     Attributes:
@@ -72,7 +68,7 @@ class Problem:
             row, to the next; all of it lies in one binding.
     """
 
-    kind: Kind
+    kind: Reduction
     dtype: DType
     source: Array
     target: Array
@@ -101,7 +97,7 @@ class Problem:
             self.source.dtype,
             self.target.dtype,
             self.columns,
-            "_w64" if words and tests_lanes(self.source.device) else "",
+            "_w64" if words and cpu.reads_pairs(self.source.device) else "",
             pairs=self.pairs,
         )
 
@@ -117,43 +113,15 @@ class Piece(NamedTuple):
     columns: int
 
 
-def kernel_of(kind: Kind, source: DType, target: DType, columns: int, form: str = "", *, pairs: bool = False) -> str:
+def kernel_of(
+    kind: Reduction, source: DType, target: DType, columns: int, form: str = "", *, pairs: bool = False
+) -> str:
     """Return a kernel's name; ``form``: what its file's name has after rows or columns."""
     stem = f"reduce_{'rows' if columns == 1 else 'columns'}{form}_{kind.family}"
     short = "u32" if source == dtypes.uint32 and target == dtypes.float32 else SHORT[source.name]
     if kind.family == "place":
         return f"{stem}_{'pairs' if pairs else SHORT[source.name]}"
     return f"{stem}_{short}_{SHORT[target.name]}"
-
-
-def on_cpu(device: Device) -> bool:
-    """Say whether work-groups are to be those for CPU drivers, which pay for each invocation at every barrier."""
-    return device.info.is_cpu
-
-
-def tests_lanes(device: Device) -> bool:
-    """Say whether a driver reads storage buffers element by element, for which there are kernels of 64-bit words."""
-    return device.info.tests_lanes
-
-
-def group_size(device: Device) -> int:
-    """Return the invocations of a work-group: 256 where a GPU has them."""
-    return 64 if on_cpu(device) else min(256, most_invocations(device))
-
-
-def most_invocations(device: Device) -> int:
-    """Return the largest power of two that a work-group may have of invocations."""
-    return floor_power(device.limits.max_workgroup_invocations)
-
-
-def ceil_power(value: int) -> int:
-    """Return the least power of two that is not below ``value``, 1 for 0."""
-    return 1 << max(value - 1, 0).bit_length()
-
-
-def floor_power(value: int) -> int:
-    """Return the largest power of two that is not above ``value``."""
-    return 1 << (value.bit_length() - 1)
 
 
 def shape_of(device: Device, extent: int, columns: int, *, halves: bool, blocks: int = 1) -> tuple[int, int, int]:
@@ -166,20 +134,19 @@ def shape_of(device: Device, extent: int, columns: int, *, halves: bool, blocks:
         halves: the results are 16 bits wide: a group writes two at least.
         blocks: results, or rows of them.
     """
-    group, cpu, room = group_size(device), on_cpu(device), _room(device)
+    room, most = _room(device), most_invocations(device)
+    found = cpu.shape_of(device, extent, columns, room, halves=halves, blocks=blocks)
+    if found is not None:
+        return found
+    group = min(_GROUP, most)
     if columns == 1:
-        if cpu and room >= _WHOLE and (extent <= _WHOLE or extent > _PART[cpu]) and blocks * extent >= _ROWS * _WHOLE:
-            return _CPU_GROUPS[0], 1, _WHOLE
-        once = not cpu and _PART[cpu] < extent <= _ONCE <= room and most_invocations(device) >= _LARGE
-        group, part = (_LARGE, _ONCE) if once else (group, min(_PART[cpu], floor_power(room)))
-        lanes = ceil_power(-(-min(extent, part) // (512 if cpu else 16)))
+        once = _PART < extent <= _ONCE <= room and most >= _LARGE
+        group, part = (_LARGE, _ONCE) if once else (group, min(_PART, floor_power(room)))
+        lanes = ceil_power(-(-min(extent, part) // 16))
         return group, min(lanes, group // 2 if halves else group), part
-    fours = ceil_power(-(-columns // 4))
-    if cpu:  # the lanes of a processor read what lies side by side, and rows are far apart
-        group = max(min(fours, _CPU_GROUPS[1], most_invocations(device)), 8)
-    together = min(fours, group if cpu else group // 8)
+    together = min(ceil_power(-(-columns // 4)), group // 8)
     lanes = min(group // together, ceil_power(extent))
-    return group, lanes, min(lanes * _TURNS[cpu], floor_power(room // 4))
+    return group, lanes, min(lanes * _TURNS, floor_power(room // 4))
 
 
 def _room(device: Device) -> int:
@@ -188,7 +155,7 @@ def _room(device: Device) -> int:
     return min(limits.max_storage_buffer_range - ALIGNMENT, limits.max_buffer, limits.max_allocation) // 8
 
 
-def between(kind: Kind, dtype: DType) -> DType:
+def between(kind: Reduction, dtype: DType) -> DType:
     """Return the type of what one pass leaves to the next."""
     if kind.family == "place":
         return dtypes.uint32
@@ -197,7 +164,7 @@ def between(kind: Kind, dtype: DType) -> DType:
 
 def fold(
     call: Call,
-    kind: Kind,
+    kind: Reduction,
     source: Array,
     target: Array,
     shape: tuple[int, int, int],
@@ -243,16 +210,9 @@ def fold(
 
 
 def first_shape(device: Device, blocks: int, extent: int, columns: int) -> tuple[int, int, int]:
-    """Return what :func:`shape_of` does for the first of several passes.
-
-    Many columns are reduced without loops: some CPU drivers know then that all lanes of a vector read.
-    """
-    group = next((threads for threads in _STRAIGHT_GROUPS if columns % (4 * threads) == 0), 0)
-    parts, left = divmod(extent, _STRAIGHT)
-    many = blocks * extent * columns >= _MANY and blocks * parts <= device.limits.max_workgroup_count[2]
-    if tests_lanes(device) and group and parts > 1 and not left and many:
-        return group, 1, _STRAIGHT
-    return shape_of(device, extent, columns, halves=False, blocks=blocks)
+    """Return what :func:`shape_of` does for the first of several passes."""
+    found = cpu.straight(device, blocks, extent, columns)
+    return found or shape_of(device, extent, columns, halves=False, blocks=blocks)
 
 
 def fits(a: Array, blocks: int, extent: int, columns: int) -> bool:
@@ -367,9 +327,8 @@ def told(
     ends = abi.Ends(a_first, o_first, skipped, int(p.last), p.kind.flip(p.dtype), p.divisor)
     spread = (piece.parts, p.part, p.lanes)
     if p.columns == 1:
-        turns = IN_A_ROW if on_cpu(p.source.device) else 0
         push = pack(abi.RowsPass(piece.blocks, extent, step, *spread), ends)
-        return abi.RowsConstants(p.group, wide, turns), push, wide and extent % 4 == 0
+        return abi.RowsConstants(p.group, wide, cpu.turns_in_a_row(p.source.device)), push, wide and extent % 4 == 0
     wide = wide and row % 4 == 0 and piece.columns % 4 == 0
     push = pack(abi.ColumnsPass(piece.blocks, extent, piece.columns, step, row, p.columns, *spread), ends)
     return abi.ColumnsConstants(p.group, wide, o_first % 4 == 0 and p.columns % 4 == 0), push, wide
@@ -377,7 +336,7 @@ def told(
 
 def _is_straight(p: Problem, piece: Piece, extent: int, dense: bool) -> bool:
     """Say whether a piece has whole parts and groups of the kernel without loops, one part after the other."""
-    whole = p.part == _STRAIGHT and extent % _STRAIGHT == 0 and piece.columns % (4 * p.group) == 0 and p.lanes == 1
+    whole = p.part == cpu.STRAIGHT and extent % p.part == 0 and piece.columns % (4 * p.group) == 0 and p.lanes == 1
     if piece.columns > 4 * p.group * p.source.device.limits.max_workgroup_count[0]:
         return False  # its groups count along x alone
     return whole and (piece.blocks == 1 or (dense and p.kind.family != "place"))

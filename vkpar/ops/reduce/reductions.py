@@ -19,17 +19,17 @@ from vkpar.ops.call.checks import FLOATS, INTEGERS, SHORT, advice, check_arrays,
 from vkpar.ops.call.dispatch import run_single
 from vkpar.ops.call.windows import writable_in_place
 from vkpar.ops.reduce import once, passes
-from vkpar.ops.reduce.passes import Kind
+from vkpar.ops.reduce.passes import Reduction
 
 Axis = int | tuple[int, ...] | None
 
 _KINDS: Final = {
-    "sum": Kind("sum"),
-    "mean": Kind("sum", mean=True),
-    "max": Kind("extreme"),
-    "min": Kind("extreme", lowest=True),
-    "argmax": Kind("place"),
-    "argmin": Kind("place", lowest=True),
+    "sum": Reduction("sum"),
+    "mean": Reduction("sum", mean=True),
+    "max": Reduction("extreme"),
+    "min": Reduction("extreme", lowest=True),
+    "argmax": Reduction("place"),
+    "argmin": Reduction("place", lowest=True),
 }
 
 
@@ -132,7 +132,7 @@ def _reduced(name: str, a: Array, axis: Axis, keepdims: bool, out: Array | None)
     return made
 
 
-def _result_dtype(name: str, kind: Kind, dtype: DType) -> DType:
+def _result_dtype(name: str, kind: Reduction, dtype: DType) -> DType:
     if dtype.name not in SHORT:
         raise UnsupportedError(f"{name} computes {', '.join((*FLOATS, *INTEGERS))}, not {dtype}{advice(dtype)}")
     if kind.family == "place":
@@ -140,7 +140,7 @@ def _result_dtype(name: str, kind: Kind, dtype: DType) -> DType:
     return dtypes.float32 if kind.mean and dtype.name in INTEGERS else dtype
 
 
-def _axes(name: str, kind: Kind, a: Array, axis: Axis) -> frozenset[int]:
+def _axes(name: str, kind: Reduction, a: Array, axis: Axis) -> frozenset[int]:
     """Return the axes to reduce, counted from 0."""
     if axis is None:
         return frozenset(range(a.ndim))
@@ -160,7 +160,7 @@ def _axes(name: str, kind: Kind, a: Array, axis: Axis) -> frozenset[int]:
     return frozenset(found)
 
 
-def _fold(call: Call, kind: Kind, a: Array, axes: frozenset[int], target: Array) -> None:
+def _fold(call: Call, kind: Reduction, a: Array, axes: frozenset[int], target: Array) -> None:
     """Reduce an array with elements, one in other than C order without a copy where kernels can."""
     if a.is_contiguous:
         once.reduce(call, kind, call.operands[0], _groups(a.shape, axes), target)
@@ -222,7 +222,7 @@ def _groups(shape: tuple[int, ...], axes: frozenset[int]) -> list[tuple[int, boo
     return groups
 
 
-def _of_nothing(name: str, kind: Kind, out: Array, a: Array) -> Array:
+def _of_nothing(name: str, kind: Reduction, out: Array, a: Array) -> Array:
     """Fill ``out`` with what no elements give."""
     if kind.family != "sum":
         raise InvalidUsageError(f"{name} of no elements: a has shape {a.shape}")

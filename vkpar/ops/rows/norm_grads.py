@@ -16,7 +16,7 @@ from vkpar.ops.reduce import once, passes
 from vkpar.ops.rows import rows
 from vkpar.ops.rows.rows import Binding
 
-_SUM: Final = passes.Kind("sum")
+_SUM: Final = passes.Reduction("sum")
 
 
 @overload

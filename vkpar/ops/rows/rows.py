@@ -13,17 +13,14 @@ from vkpar.device import Device
 from vkpar.errors import UnsupportedError
 from vkpar.ops.call.call import Call
 from vkpar.ops.call.windows import window, writable_in_place
-from vkpar.ops.reduce.passes import ceil_power, most_invocations, on_cpu
+from vkpar.ops.call.work import ceil_power, most_invocations
+from vkpar.ops.reduce import cpu
 from vkpar.vulkan.machine.physical import ALIGNMENT
 from vkpar.vulkan.memory.buffer import BufferRange
 
 _MOST_KEPT: Final = 8  # fours that an invocation keeps in registers,
 _MOST_OF_ROW: Final = 4096  # of so many in its row: where groups are widest, an invocation has fewer registers
 _WIDEST: Final = 1024  # invocations of a group, at most
-_LONG_ON_CPU: Final = 1 << 16  # elements of a row from which on CPU drivers take the widest groups
-_MOST_FOURS: Final = (
-    16_384  # of a row that one of their invocations reads, up to three times: some stop at 65,535 turns
-)
 
 Constants = Callable[[Mapping[str, bool]], tuple[int, ...]]
 
@@ -62,10 +59,9 @@ def layout_of(device: Device, length: int, *, keeps: bool = True) -> Layout:
     """Return how rows of ``length`` elements lie over the invocations of a device; ``keeps``: they may be kept."""
     most = min(most_invocations(device), _WIDEST)
     fours = -(-length // 4)
-    if on_cpu(device):  # memory is its cache: reading again costs less than keeping
-        if length >= _LONG_ON_CPU:
-            return Layout(False, most, 1, most)
-        return Layout(False, 64, 1, min(ceil_power(-(-fours // 64)), 64))
+    found = cpu.row_spread(device, length, most)
+    if found is not None:
+        return Layout(False, found[0], 1, found[1])
     lanes = min(ceil_power(-(-fours // 4)), most)
     group = max(lanes, min(256, most))
     keep = -(-fours // lanes)
@@ -77,8 +73,7 @@ def check_length(operation: str, x: Array) -> None:
     """Raise UnsupportedError where a row is too long for a binding, in float32 as it may be stored in between."""
     device, length = x.device, x.shape[-1]
     most = (min(device.limits.max_storage_buffer_range, device.limits.max_buffer) - ALIGNMENT) // 4
-    if on_cpu(device):
-        most = min(most, 4 * _MOST_FOURS * min(most_invocations(device), _WIDEST))
+    most = cpu.longest_row(device, most, min(most_invocations(device), _WIDEST))
     if length > most:
         raise UnsupportedError(
             f"{operation}: a row has {length} elements, and a kernel on {device.name} takes {most} at most"

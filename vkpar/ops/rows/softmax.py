@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import operator
 from typing import Final
 
 from vkpar import dtypes
 from vkpar.arrays.array import Array
 from vkpar.errors import InvalidUsageError
+from vkpar.ops.arrays.take import axis_number
 from vkpar.ops.call import landing
 from vkpar.ops.call.call import Call, key_of, repeat
 from vkpar.ops.call.checks import INTEGERS, SHORT, check_arrays, check_float, check_number, check_out, check_overlap
 from vkpar.ops.call.dispatch import run_single
+from vkpar.ops.elementwise import cpu
 from vkpar.ops.elementwise.shipped import SHIPPED
-from vkpar.ops.elementwise.ways import FEW_TESTS
 from vkpar.ops.reduce import reductions
 from vkpar.ops.rows import rows
 from vkpar.ops.rows.rows import Binding
@@ -46,7 +46,9 @@ def log_softmax(a: Array, axis: int = -1, *, out: Array | None = None) -> Array:
 
 
 def _along(name: str, a: Array, axis: int, out: Array | None) -> Array:
-    made = run_single(name, a, out, axis)
+    if type(axis) is not int:
+        axis = axis_number(name, axis)
+    made = run_single(name, a, out, axis) if axis == -1 else None
     if made is not None:
         return made
     done = repeat(name, (a,), (out,), axis, in_place=True)
@@ -62,7 +64,7 @@ def _along(name: str, a: Array, axis: int, out: Array | None) -> Array:
     made = a.device.empty(a.shape, a.dtype) if out is None else out
     if not made.size:
         return made
-    if at != a.ndim - 1 and a.device.info.tests_lanes and a.dtype == dtypes.float32 and a.size >= FEW_TESTS:
+    if at != a.ndim - 1 and a.dtype == dtypes.float32 and cpu.has_few_tests(a.device, a.size, flat=False):
         return _by_steps(name, a, at, made)
     order = (*(index for index in range(a.ndim) if index != at), at)
     call = Call(name, key, (a,), (made,))
@@ -93,13 +95,9 @@ def _by_steps(name: str, a: Array, at: int, out: Array) -> Array:
 
 
 def _axis(name: str, a: Array, axis: int) -> int:
-    try:
-        at = operator.index(axis)
-    except TypeError as error:
-        raise InvalidUsageError(f"{name}: an axis is a whole number, not {axis!r}") from error
-    if not -a.ndim <= at < a.ndim:
+    if not -a.ndim <= axis < a.ndim:
         raise InvalidUsageError(f"{name}: there is no axis {axis} in an array of shape {a.shape}")
-    return at % a.ndim
+    return axis % a.ndim
 
 
 def cross_entropy(logits: Array, labels: Array, *, out: Array | None = None) -> Array:

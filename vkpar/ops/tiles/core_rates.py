@@ -4,9 +4,6 @@ Of each there are runs with one tile to four for each compute unit, all of a tra
 of linear layers are: with few steps of K, out of caches, and with many, out of memory, which some tiles wait for much
 longer; and one that is not transposed. The tiled kernel without matrix cores is measured beside them, and so are the
 kernels of products with few rows, against these on the same products.
-
-Kernels that are checked first (:attr:`vkpar.ops.tiles.cores.Core.checked`) have rates only where a product by them was
-right.
 """
 
 from __future__ import annotations
@@ -18,10 +15,8 @@ import statistics
 import threading
 import time
 from collections.abc import Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final, NamedTuple
-
-import numpy as np
 
 from vkpar import cachedir, dtypes, env
 from vkpar._version import __version__
@@ -213,7 +208,7 @@ def _load(name: str, about: Mapping[str, object], cores: tuple[Core, ...]) -> Me
         if any(document[key] != value for key, value in about.items()):
             return None
         ns = document["ns"]
-        found = {core: _rates(ns[core.label]) for core in cores if core.label in ns or not core.checked}
+        found = {core: _rates(ns[core.label]) for core in cores}
         plain, turned = (
             Few(int(n), float(ns), tuple(map(float, rows)), float(last))  # type: ignore[arg-type]
             for n, ns, rows, last in document["few"]
@@ -239,14 +234,9 @@ def _sound(made: Measured) -> bool:
 
 
 def assumed(cores: tuple[Core, ...]) -> Measured:
-    """Return rates that rank the kernels as an H200 does: larger tiles work at a higher rate, and wait longer.
-
-    Kernels that are checked first have none.
-    """
+    """Return rates that rank the kernels as an H200 does: larger tiles work at a higher rate, and wait longer."""
     made = {}
     for core in cores:
-        if core.checked:
-            continue
         size, gain = core.tile[0] * core.tile[1], 1.0 if core.tiled else _GAIN
         step = 4 * size / (occupancy.MACS_PER_NS * gain * min(1.0, (size / 2**14) ** 0.5))
         few, many = (Rate(four / 2.5, four / 2, four, four) for four in (step * steps for steps in _STEPS))
@@ -263,25 +253,23 @@ def _measured(device: Device, cores: tuple[Core, ...], dtype: str, *, streams: b
         core: [
             _tiles(device, core, dtype, high * tall, broad * units // tall, k=k, transpose_b=turned)
             for k, high, broad, turned in _RATES
-            if turned or not core.turned
         ]
         for core in cores
     }
-    low = min((core for core in cores if not core.checked), key=lambda core: core.tile[0])
+    low = min(cores, key=lambda core: core.tile[0])
     columns = 4 * units * low.tile[1]
     few_runs = [_few_runs(device, low, dtype, columns, transpose_b=turned, streams=streams) for turned in (False, True)]
-    checked = [run for core in cores if core.checked for run in of_cores[core]]
-    runs = [run for core in cores if not core.checked for run in of_cores[core]] + [*few_runs[0], *few_runs[1]]
+    runs = [run for made in (*of_cores.values(), *few_runs) for run in made]
     room, most = min(device.limits.max_storage_buffer_range, device.limits.max_buffer), max(run.most for run in runs)
     if most * dtypes.resolve(dtype).itemsize > room - ALIGNMENT:
         raise UnsupportedError(f"matrices of {most} {dtype} do not lie in one binding of {room} bytes")
     with ThreadPoolExecutor(_THREADS) as pool:  # most of the time goes to the driver's compiler
-        _build(device, pool, checked)  # those that take it longest: it ends when the others are measured
-        for built in _build(device, pool, runs):
+        once = {(run.kernel, run.constants): run for run in runs}  # no thread waits for what another one compiles
+        with within_limits("threads that make kernels"):
+            futures = [pool.submit(run.pipeline, device) for run in once.values()]
+        for built in futures:
             built.result()
         times = _times(device, dtype, runs)
-    cores = tuple(core for core in cores if not core.checked or _is_right(device, core, dtype))
-    times |= _times(device, dtype, [run for core in cores if core.checked for run in of_cores[core]])
     rates, each = {}, len(_SIDES)
     for core in cores:
         ns = [times[run] for run in of_cores[core]]
@@ -292,13 +280,6 @@ def _measured(device: Device, cores: tuple[Core, ...], dtype: str, *, streams: b
         first, *rows = [times[run] for run in timed]
         found.append(Few(columns, first, (rows[0], rows[1], rows[2]), *rows[3:]))
     return Measured(rates, (found[0], found[1]))
-
-
-def _build(device: Device, pool: ThreadPoolExecutor, runs: list[_Run]) -> list[Future[Pipeline]]:
-    """Begin to make the pipelines of runs."""
-    once = {(run.kernel, run.constants): run for run in runs}  # no thread is to wait for what another one compiles
-    with within_limits("threads that make kernels"):
-        return [pool.submit(run.pipeline, device) for run in once.values()]
 
 
 def _times(device: Device, dtype: str, runs: list[_Run]) -> dict[_Run, float]:
@@ -363,25 +344,6 @@ class _Run(NamedTuple):
         device.synchronize()
         ranges = [array.window()[0] for array in arrays]
         return query.timed_runs(clock, self.pipeline(device), ranges, self.push, (self.groups, 1, 1), number)
-
-
-def _is_right(device: Device, core: Core, dtype: str) -> bool:
-    """Tell whether a device builds a kernel, and gives the right product of whole numbers by it."""
-    run = _tiles(device, core, dtype, 1, 1, k=core.step, transpose_b=True)
-    random = np.random.default_rng(0)
-    a, b = (random.integers(-1, 2, (side, run.k)).astype(np.float32) for side in (run.m, run.n))
-    operands, out = [device.array(x, dtype) for x in (a, b)], device.zeros((run.m, run.n), dtype)
-    try:
-        run.runs(device, query.DeviceClock(device.logical), [*operands, out], 1)
-    except (DeviceLostError, OutOfMemoryError):
-        raise
-    except VulkanError as error:
-        _log.info("%s does not build %s, which is left alone: %s", device, core.label, error)
-        return False
-    right = np.array_equal(out.numpy(), device.array(a @ b.T, dtype).numpy())
-    if not right:
-        _log.info("%s spreads the results of %s in a way of its own: the kernel is left alone", device, core.label)
-    return right
 
 
 def _tiles(

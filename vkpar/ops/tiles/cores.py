@@ -1,37 +1,23 @@
-"""Which kernels of matrix cores a device has for products of halves, and which of them makes a product soonest.
-
-What a kernel takes is estimated from what :mod:`vkpar.ops.tiles.core_rates` measured. The kernels without matrix cores,
-for tiles and for few rows, are measured beside them and taken where they are faster.
-"""
+"""Which kernels of matrix cores there are for products of halves, and which of them a device runs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from vkpar.abi import matmul as abi
 from vkpar.ops.call.checks import SHORT
-from vkpar.ops.tiles import matvec, occupancy, streamed, tiled
-from vkpar.ops.tiles.core_rates import FEW_STEPS, Few, Rates, measured
-from vkpar.vulkan.pipelines import shader
+from vkpar.ops.tiles import streamed, tiled
+from vkpar.vulkan.pipelines import declared
 from vkpar.vulkan.pipelines.capabilities import missing
-from vkpar.vulkan.pipelines.interface import reflect
 
 if TYPE_CHECKING:
-    from vkpar.device import Device
     from vkpar.vulkan.machine.physical import DeviceInfo
 
 KHR: Final = "matmul_coop"
-NV2: Final = "matmul_coop2"
 
 _FRAGMENT: Final = (16, 16, 16)  # of one matrix of subgroups
 _WIDEST_AHEAD: Final = 32  # wider subgroups have matrices twice as large, and no registers for more of them
-_OF_GROUPS: Final = frozenset(("cooperativeMatrixWorkgroupScope", "cooperativeMatrixFlexibleDimensions"))
-_LEAST_PART: Final = 256  # steps of K that are worth a part
-_PARTS: Final = (2, 3, 4, 6, 8, 12, 16)
-_GAIN: Final = 0.9  # parts are taken only where they are so much faster
 
 
 @dataclass(frozen=True)
@@ -39,12 +25,11 @@ class Core:
     """A kernel and the tile that a work-group of it makes.
 
     Attributes:
-        kernel: :data:`KHR`, :data:`NV2`, or :data:`vkpar.ops.tiles.tiled.KERNEL`.
+        kernel: :data:`KHR` or :data:`vkpar.ops.tiles.tiled.KERNEL`.
         threads: invocations of a work-group, of the tiled kernel the fewest.
         tile: rows and columns.
         step: of K, at a time.
-        span: steps that are loaded at once, 1 or 2; 1 in any case by subgroups without registers for two. Of
-            :data:`NV2`, steps that follow each other in a turn of its loop.
+        span: steps that are loaded at once, 1 or 2; 1 in any case by subgroups without registers for two.
     """
 
     kernel: str
@@ -72,7 +57,7 @@ class Core:
         """Return the constants that say what a work-group makes."""
         return tiled.shape(tiled.sides(self.tile), tiled.sums_of(info)) if self.tiled else abi.CoresShape(*self.tile)
 
-    def tail(self, info: DeviceInfo, *, eights: bool) -> abi.CoresTail | abi.WholeCoresTail | abi.TiledTail:
+    def tail(self, info: DeviceInfo, *, eights: bool) -> abi.CoresTail | abi.TiledTail:
         """Return the constants that follow those of every kernel of products.
 
         Args:
@@ -105,20 +90,6 @@ class Core:
         results = self.threads // warp * _FRAGMENT[0] * (self.warp_tile(warp)[1] // 4 + 1) * 16
         return max(2 * sum(along), results)
 
-    @property
-    def turned(self) -> bool:
-        """True of a kernel that is for transposed second operands alone, and measured with these alone."""
-        return False
-
-    @property
-    def checked(self) -> bool:
-        """True of a kernel that is taken only on devices on which a product by it was right."""
-        return False
-
-    def takes(self, m: int, n: int, k: int, *, transpose_b: bool, whole: bool) -> bool:
-        """Tell whether what was measured of it holds for a product; all is as :func:`choose` has it."""
-        return True
-
     def runs(self, info: DeviceInfo, dtype: str) -> bool:
         """Tell whether a device has the matrix cores, the invocations and the shared memory."""
         warp, limits = info.features.subgroup_size, info.limits
@@ -132,58 +103,6 @@ class Core:
         return not (high % _FRAGMENT[0] or broad % _FRAGMENT[1])
 
 
-class GroupCore(Core):
-    """A kernel whose matrices belong to work-groups: the driver stages operands, and spreads them over subgroups.
-
-    How it spreads results is not said anywhere: the kernel stores them as NVIDIA's driver does, which is tried first.
-    """
-
-    def variant(self, dtype: str) -> str:
-        """Return how its module's name ends: all have as many invocations."""
-        return f"_{SHORT[dtype]}"
-
-    def tail(self, info: DeviceInfo, *, eights: bool) -> abi.WholeCoresTail:
-        """Return the constants that follow those of every kernel of products."""
-        return abi.WholeCoresTail(self.step, self.span, eights)
-
-    def shared_nbytes(self, warp: int) -> int:
-        """Return 0: the shader declares none."""
-        return 0
-
-    @property
-    def turned(self) -> bool:
-        """True: elements of an operand that is not transposed are loaded one by one, which takes twice as long."""
-        return True
-
-    @property
-    def checked(self) -> bool:
-        """True: see the class."""
-        return True
-
-    def takes(self, m: int, n: int, k: int, *, transpose_b: bool, whole: bool) -> bool:
-        """Tell whether all of a product is loaded without checks of bounds, with which it takes twice as long.
-
-        Of rows and columns there are whole eights, and as many as a tile has, within which the last one then begins.
-        """
-        high, broad = self.tile
-        return transpose_b and whole and m >= high and n >= broad and not (m % 8 or n % 8 or k % self.step)
-
-    def runs(self, info: DeviceInfo, dtype: str) -> bool:
-        """Tell whether a device has matrices of work-groups of so many invocations that the tile is made of."""
-        features, limits = info.features, info.limits
-        if info.api_version < (1, 3, 0) or limits.max_workgroup_invocations < self.threads:
-            return False  # the modules are SPIR-V 1.6
-        if not (_OF_GROUPS.issubset(features.matrix_features) and features.subgroup_control):
-            return False
-        if missing(_module_needs(self.kernel + self.variant(dtype)), features):
-            return False
-        kind = SHORT[dtype]
-        given = f" {kind}*{kind}->f32 workgroup {self.threads}"
-        units = [shape.removesuffix(given) for shape in features.cooperative_matrix2 if shape.endswith(given)]
-        sizes = [map(int, unit.split("x")) for unit in units]
-        return any(not (self.tile[0] % m or self.tile[1] % n or self.step % k) for m, n, k in sizes)
-
-
 CORES: Final = (
     Core(KHR, 256, (128, 256), 32, 2),
     Core(KHR, 128, (128, 128), 32),
@@ -192,31 +111,8 @@ CORES: Final = (
     Core(KHR, 256, (128, 64), 64),
     Core(KHR, 128, (64, 64), 64),
     Core(KHR, 128, (16, 64), 128),
-    GroupCore(NV2, 256, (128, 256), 64, 16),
-    GroupCore(NV2, 256, (64, 128), 64, 16),
 )
 PLAIN: Final = Core(tiled.KERNEL, 128, (128, 128), 8)
-
-
-class Choice(NamedTuple):
-    """A kernel, and how many parts of K it makes of how many steps each.
-
-    Attributes:
-        core: the kernel.
-        parts: of K.
-        k_part: steps of each.
-        ns: what it takes, by what was measured; 0 where that was not.
-    """
-
-    core: Core | streamed.Stream
-    parts: int
-    k_part: int
-    ns: float = 0.0
-
-
-@cache
-def _module_needs(name: str) -> frozenset[int]:
-    return reflect(shader.shipped(name)).capabilities
 
 
 def available(info: DeviceInfo, dtype: str) -> tuple[Core, ...]:
@@ -235,119 +131,9 @@ def offers(info: DeviceInfo, module: str, dtype: str) -> bool:
     shape = "x".join(map(str, _FRAGMENT)) + f" {kind}*{kind}->f32"
     if shape not in features.cooperative_matrix or not features.subgroup_control:
         return False
-    return not missing(_module_needs(module), features)
-
-
-def choose(
-    device: Device,
-    dtype: str,
-    m: int,
-    n: int,
-    k: int,
-    batch: int,
-    most_parts: int,
-    *,
-    transpose_b: bool,
-    whole: bool = False,
-) -> Choice | None:
-    """Return which kernel of matrix cores makes a product; None where there is none, or none is faster than the others.
-
-    Args:
-        device: where.
-        dtype: of both operands.
-        m: rows.
-        n: columns.
-        k: steps.
-        batch: how many products.
-        most_parts: the most parts of K, 1 for no split.
-        transpose_b: the second operand is stored as (N, K).
-        whole: rows of both operands are whole units of :mod:`vkpar.ops.tiles.streamed`, and the first one is not
-        transposed.
-    """
-    if dtype == "float32" or m == 1 or not (cores := available(device.info, dtype)):
-        return None
-    found = measured(device, dtype, (*cores, PLAIN), streams=streams(device.info, dtype))
-    units = occupancy.units_of(device.info)
-    few = found.few[transpose_b] if found.few else None
-    if few and whole and few.streamed:
-        way = streamed.spread(device.info, m, n, k, batch, transpose_b=transpose_b)
-        other = few.rows_of(m) if m <= matvec.MOST_ROWS else few.cores
-        if way is not None and few.streamed < other:
-            return Choice(way, 1, k)
-    form = {"transpose_b": transpose_b, "whole": whole}
-    rates = {core: each for core, each in found.rates.items() if core.takes(m, n, k, **form)}
-    if m > matvec.MOST_ROWS:
-        best = soonest(rates, units, m, n, k, batch, most_parts, transpose_b=transpose_b)
-        ns = best and few and _cost(rates, units, m, n, batch, best, transpose_b=transpose_b)
-        return best._replace(ns=ns) if best and ns else best
-    return few and of_few_rows(rates, few, units, m, n, k, batch, most_parts)
+    return not missing(declared.shipped(module).capabilities, features)
 
 
 def streams(info: DeviceInfo, dtype: str) -> bool:
     """Tell whether a device runs the kernel of :mod:`vkpar.ops.tiles.streamed` on a type of halves."""
     return offers(info, f"{streamed.KERNEL}_{SHORT[dtype]}", dtype)
-
-
-def of_few_rows(
-    rates: Mapping[Core, Rates], few: Few, units: int, m: int, n: int, k: int, batch: int, most_parts: int
-) -> Choice | None:
-    """Return the kernel of matrix cores for a product of few rows; None where the kernel for these is faster.
-
-    The rates are of matrices in caches: one that is not takes no less than what reading it takes.
-    """
-    low = min(rates, key=lambda core: core.tile[0])
-    best = soonest({low: rates[low]}, units, m, n, k, batch, most_parts)
-    if best is None:
-        return None
-    reading = few.cores * batch * n * k / (few.columns * FEW_STEPS)
-    return best if max(reading, _cost(rates, units, m, n, batch, best)) < few.time(m, n, batch * k) else None
-
-
-def soonest(
-    rates: Mapping[Core, Rates],
-    units: int,
-    m: int,
-    n: int,
-    k: int,
-    batch: int,
-    most_parts: int,
-    *,
-    transpose_b: bool = True,
-) -> Choice | None:
-    """Return the kernel, and the parts of K, that the measured rates say are the fastest; None for the tiled one."""
-
-    def cost(choice: Choice) -> float:
-        return _cost(rates, units, m, n, batch, choice, transpose_b=transpose_b)
-
-    whole = min((Choice(core, 1, k) for core in rates), key=cost)
-    split = min(
-        (Choice(core, *part) for core in rates for part in _splits(k, core, most_parts)), key=cost, default=whole
-    )
-    best = split if cost(split) < _GAIN * cost(whole) else whole
-    return None if best.core.tiled else best
-
-
-def _cost(
-    rates: Mapping[Core, Rates],
-    units: int,
-    m: int,
-    n: int,
-    batch: int,
-    choice: Choice,
-    *,
-    transpose_b: bool = True,
-) -> float:
-    core, parts, k_part, _ = choice
-    assert isinstance(core, Core)
-    groups = batch * parts * -(-m // core.tile[0]) * -(-n // core.tile[1])
-    return rates[core].time(groups, units, k_part, transpose_b=transpose_b) + occupancy.finish_ns(
-        parts, batch * m * n, units
-    )
-
-
-def _splits(k: int, core: Core, most: int) -> Iterator[tuple[int, int]]:
-    """Yield the ways to split K: numbers of parts above 1, and steps of each, whole steps of the kernel."""
-    for parts in _PARTS:
-        k_part = -(-k // (parts * core.step)) * core.step
-        if parts <= most and _LEAST_PART <= k_part < k and not core.tiled:
-            yield -(-k // k_part), k_part

@@ -27,6 +27,31 @@ _THREADS: Final = 128  # of a group of the kernel without loops, where there are
 _LANE_COLUMNS: Final = 4
 _MOST_COLUMNS: Final = 16  # of matrices that are no whole eights: each has a kernel of its own
 _MOST_STEPS: Final = 16  # of K, alike, where b is transposed
+_TURNED: Final = 1 << 21  # multiply-adds from which on these kernels make up for a copy of a transposed operand,
+_ROWS: Final = 16  # each of whose elements meets so many of the other one's rows
+
+
+class Weights(NamedTuple):
+    """How products of many rows take weights.
+
+    Attributes:
+        halves: halves as they are, and others rounded to these: GPUs multiply halves several times as fast. Processors
+            have neither kernels for quantised weights nor any gain by halves: all become float32.
+        turned: copies of their transposes, where :func:`turns` says so.
+    """
+
+    halves: bool
+    turned: bool
+
+
+def weights_of(info: DeviceInfo) -> Weights:
+    """Return how a device takes weights."""
+    return Weights(not info.is_cpu, has_wide(info))
+
+
+def turns(others: int, rows: int, columns: int) -> bool:
+    """Say whether a copy of a transposed operand of so many elements pays, for ``others`` rows."""
+    return others >= _ROWS and others * rows * columns >= _TURNED
 
 
 def has_wide(info: DeviceInfo) -> bool:

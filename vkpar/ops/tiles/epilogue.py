@@ -13,14 +13,15 @@ from vkpar.abi.words import pack
 from vkpar.errors import InvalidUsageError
 from vkpar.ops.call.checks import FLOATS, check_float
 from vkpar.ops.call.windows import GROUP, spans, window
+from vkpar.ops.elementwise import expressions
 
 if TYPE_CHECKING:
     from vkpar.arrays.array import Array
     from vkpar.ops.call.call import Call
     from vkpar.vulkan.memory.buffer import BufferRange
 
-ACTIVATIONS: Final = {"relu": 1, "gelu": 2, "gelu_tanh": 3, "silu": 4, "sigmoid": 5, "tanh": 6}
-"""The codes of shaders/common/activations.glsl."""
+ACTIVATIONS: Final = {name: code for code, name in enumerate(expressions.ACTIVATIONS, 1)}
+"""Their codes, which tools/compile_shaders.py writes into shaders/common/activations.glsl."""
 
 
 @dataclass(frozen=True)

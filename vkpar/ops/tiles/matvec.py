@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from vkpar.ops.call.work import has_warps
+
 if TYPE_CHECKING:
     from vkpar.vulkan.machine.physical import DeviceInfo
 
@@ -16,10 +18,8 @@ KINDS: Final = (
     "columns8_subgroups",
 )
 LARGE: Final = "matvec_rows1024"
-MOST_ROWS: Final = 8
-WARP: Final = 32
+MOST_ROWS: Final = 8  # that read a matrix once; with more, matrix units do the work, and want halves
 
-_NVIDIA: Final = 0x10DE
 _THREADS: Final = 256
 _MANY: Final = 1024
 _MANY_SHARED: Final = 32 * 1024
@@ -80,15 +80,3 @@ def choose_folded(info: DeviceInfo, m: int, columns: int, *, gated: bool) -> tup
 def adds_up(info: DeviceInfo) -> bool:
     """Tell whether subgroups are known to add up 32 neighbours."""
     return has_warps(info, "arithmetic")
-
-
-def has_warps(info: DeviceInfo, *operations: str) -> bool:
-    """Tell whether subgroups are known to be 32 neighbours: some drivers run fewer than they name, if not asked.
-
-    Args:
-        info: the device.
-        operations: what subgroups have to be able to do, too.
-    """
-    features = info.features
-    known = info.vendor_id == _NVIDIA and features.subgroup_size == WARP
-    return known and set(operations) <= set(features.subgroup_operations)

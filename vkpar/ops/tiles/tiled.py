@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from vkpar.abi import matmul as abi
-from vkpar.ops.tiles import matvec
+from vkpar.ops.call.work import has_warps
 
 if TYPE_CHECKING:
     from vkpar.vulkan.machine.physical import DeviceInfo
@@ -33,7 +33,7 @@ def sums_of(info: DeviceInfo) -> int:
     one of AMD's older cards holds a single one for each of its parts, which does not.
     """
     fits = info.limits.max_shared_memory >= shared(_LARGEST[MANY_SUMS])
-    return MANY_SUMS if matvec.has_warps(info) and fits else FEW_SUMS
+    return MANY_SUMS if has_warps(info) and fits else FEW_SUMS
 
 
 def threads(tile: tuple[int, int], sums: int) -> int:

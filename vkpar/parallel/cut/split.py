@@ -219,7 +219,7 @@ def linked(*tensors: int | tuple[Any, int]) -> int:
 def unit_of(tensor: Any, axis: int) -> int:
     """Return how many elements of ``tensor`` along ``axis`` cannot be cut apart: 1, or those of a block."""
     if isinstance(tensor, LazyTensor) and tensor.kind is not None and axis % len(tensor.shape) == len(tensor.shape) - 1:
-        return tensor.kind.elements
+        return tensor.kind.block
     return 1
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from vkpar import dtypes
 from vkpar.errors import WeightsError
-from vkpar.parallel.files.blocks import FORMATS
+from vkpar.ops.quantized.kinds import FORMATS
 from vkpar.parallel.files.lazy import LazyTensor
 from vkpar.parallel.files.mapped import MappedFile, Place, check_places
 
@@ -120,10 +120,10 @@ def _placed(file: MappedFile, infos: list[Info], end: int, alignment: int) -> di
         if kind is None and stored not in _PLAIN:
             known = ", ".join((*_PLAIN, *map(str.upper, FORMATS)))
             raise WeightsError(f"is of ggml's type {stored}; vkpar reads {known}: convert the model", file.path, name)
-        if kind is not None and (not shape or shape[-1] % kind.elements):
-            raise WeightsError(f"rows of {shape} are no blocks of {kind.elements} ({kind})", file.path, name)
+        if kind is not None and (not shape or shape[-1] % kind.block):
+            raise WeightsError(f"rows of {shape} are no blocks of {kind.block} ({kind})", file.path, name)
         size = math.prod(shape)
-        nbytes = size * dtype.itemsize if kind is None else size // kind.elements * kind.nbytes
+        nbytes = size * dtype.itemsize if kind is None else size // kind.block * kind.nbytes
         place = Place(first + offset, first + offset + nbytes, name)
         places.append(place)
         found[name] = _tensor(file, place, shape, dtype, kind)

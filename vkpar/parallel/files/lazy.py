@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from vkpar.dtypes import DType
 from vkpar.errors import IndexingError, InvalidUsageError
-from vkpar.parallel.files.blocks import BlockFormat
+from vkpar.ops.quantized.blocks import BlockFormat
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class LazyTensor:
         if self.kind is None:
             raise InvalidUsageError(f"{self.source}: {self.name} is {self.dtype}, not quantised")
         stop = self.shape[-1] if stop is None else stop
-        unit, nbytes = self.kind.elements, self.kind.nbytes
+        unit, nbytes = self.kind.block, self.kind.nbytes
         if start % unit or stop % unit:
             raise InvalidUsageError(
                 f"{self.source}: {self.name} is {self.kind.name}: it is cut between blocks of {unit} columns, not from "
@@ -89,4 +89,4 @@ class LazyTensor:
 
     def _rows(self) -> npt.NDArray[np.uint8]:
         assert self.kind is not None
-        return self._bytes().reshape(*self.shape[:-1], self.shape[-1] // self.kind.elements * self.kind.nbytes)
+        return self._bytes().reshape(*self.shape[:-1], self.shape[-1] // self.kind.block * self.kind.nbytes)

@@ -11,20 +11,18 @@ The stream is changed by sums only, which are the same bits on every rank: repli
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from vkpar import ops
 from vkpar.arrays.array import Array
 from vkpar.comm.communicator import Communicator
 from vkpar.errors import InvalidUsageError
 from vkpar.ops.rows.normed import Normed
+from vkpar.ops.tiles.matvec import MOST_ROWS
 from vkpar.parallel.cut.sharded import SPLIT, Sharded
 from vkpar.parallel.cut.sharding import shard
 from vkpar.parallel.cut.split import Split
 from vkpar.parallel.layers.norms import Inputs, Parts, RMSNorm, arrays_of, missing, present, there
-
-FEW: Final = 8
-"""Rows of inputs that products read a weight once for; with more, matrix units do the work, and want halves."""
 
 
 def moved(x: Parts, comm: Communicator, rank: int) -> Parts:
@@ -54,7 +52,7 @@ class Linear(NamedTuple):
         comm: the communicator.
         weight: by rank (outputs, inputs), float or quantised; None where a rank has nothing.
         bias: by rank (outputs,); None for none.
-        inputs: type that inputs of more than :data:`FEW` rows are rounded to; None keeps theirs.
+        inputs: type that inputs of more than 8 rows are rounded to; None keeps theirs.
         results: type of the results of so many rows.
     """
 
@@ -75,7 +73,7 @@ class Linear(NamedTuple):
         """Return ``activation(x @ weight.T + bias) + residual`` of a rank."""
         if x is None:
             raise missing(rank)
-        many = x.shape[0] > FEW
+        many = x.shape[0] > MOST_ROWS
         if many and isinstance(x, Normed):
             x = x.array()
         dtype = None if out is not None else self.results if many else "float32"
@@ -93,7 +91,7 @@ class Linear(NamedTuple):
         )
 
 
-def _cut(
+def cut_by(
     weight: Any, comm: Communicator, axis: int, split: Split | Sequence[Split] | None, segments: Sequence[int] = ()
 ) -> Sharded:
     """Return a weight cut along an axis; one that is sharded already is checked."""
@@ -116,7 +114,7 @@ class ColumnParallelLinear:
         split: of the outputs where the weight is not sharded yet; even by default.
         segments: lengths of what lies one after the other in the outputs; see :func:`shard`.
         gather_output: give all columns to the ranks that had ``x``.
-        inputs: type that inputs of more than :data:`FEW` rows are rounded to before the product, such as ``"float16"``,
+        inputs: type that inputs of more than 8 rows are rounded to before the product, such as ``"float16"``,
             which matrix units take; None keeps theirs.
         results: type of the results of so many rows.
 
@@ -136,8 +134,8 @@ class ColumnParallelLinear:
         inputs: str | None = None,
         results: str = "float32",
     ) -> None:
-        self.weight = _cut(weight, comm, 0, split, segments)
-        cut = None if bias is None else _cut(bias, comm, 0, *self._as_weight(bias))
+        self.weight = cut_by(weight, comm, 0, split, segments)
+        cut = None if bias is None else cut_by(bias, comm, 0, *self._as_weight(bias))
         if cut is not None and cut.segments != self.weight.segments:
             raise InvalidUsageError(f"the bias is split as {cut!r}, the weight as {self.weight!r}")
         self.bias = cut
@@ -181,7 +179,7 @@ class ColumnParallelLinear:
         """Return all columns on ``root``."""
         comm = self.linear.comm
         rows = next(part.shape[0] for part in x if part is not None)
-        dtype = self.linear.results if rows > FEW else "float32"
+        dtype = self.linear.results if rows > MOST_ROWS else "float32"
         result = comm.devices[root].empty((rows, self.weight.shape[0]), dtype)
         pairs: list[tuple[Array, Array]] = []
         placed: list[tuple[Array, Array]] = []
@@ -264,7 +262,7 @@ class RowParallelLinear:
         reduce: bool = True,
         inputs: str | None = None,
     ) -> None:
-        self.weight = _cut(weight, comm, 1, split)
+        self.weight = cut_by(weight, comm, 1, split)
         biases: Parts = [None] * comm.nranks
         ranks = present(self.weight.parts)
         if bias is not None:
@@ -351,63 +349,3 @@ class GatheredLinear:
     def __call__(self, x: Parts, residual: Parts | None = None, norm: RMSNorm | None = None) -> tuple[Parts, Inputs]:
         """Return the results, with ``residual`` added, and their norm; see :meth:`RowParallelLinear.__call__`."""
         return joined(self._linear(x), residual, norm)
-
-
-class ParallelEmbedding:
-    """Rows of a table by their numbers; ranks hold some rows each, and sum what they have exactly.
-
-    Args:
-        weight: (rows, hidden): a :class:`Sharded` that is split along axis 0, or what :func:`shard` takes.
-        comm: the communicator.
-        split: of the rows where the weight is not sharded yet; even by default.
-        ranks: those that get the results; all by default.
-    """
-
-    def __init__(
-        self, weight: Any, *, comm: Communicator, split: Split | None = None, ranks: Sequence[int] | None = None
-    ) -> None:
-        self.weight = _cut(weight, comm, 0, split)
-        self._comm = comm
-        self._ranks = list(range(comm.nranks)) if ranks is None else list(ranks)
-        self._zeros = [
-            None if part is None else comm.devices[rank].zeros((1, part.shape[1]))
-            for rank, part in enumerate(self.weight.parts)
-        ]
-
-    def __call__(self, indices: Parts) -> Parts:
-        """Return the rows with these numbers, (T, hidden) float32.
-
-        Args:
-            indices: (T,) uint32, equal on all ranks that hold rows. A row that is not there is NaN, or zeros where
-                ranks sum.
-        """
-        holders = present(self.weight.parts)
-        made: Parts = [None] * self._comm.nranks
-        if holders == self._ranks and len(holders) == 1:
-            rank = holders[0]
-            made[rank] = _as_float32(ops.take(self.weight.parts[rank], there(indices, rank)))
-            return made
-        split = self.weight.segments[0]
-        for rank in holders:
-            made[rank] = self._masked(rank, there(indices, rank), *split.bounds(rank))
-        count = next(part.shape[0] for part in made if part is not None)
-        shape = (count, self.weight.shape[1])
-        whole = [
-            self._comm.devices[rank].empty(shape, "float32") if part is None else part for rank, part in enumerate(made)
-        ]
-        if self._comm.nranks > 1:
-            self._comm.all_reduce(made, out=whole, wire="f32")
-        return list(whole)
-
-    def _masked(self, rank: int, indices: Array, start: int, stop: int) -> Array:
-        """Return the rows that a rank holds, and zeros for the others."""
-        near = ops.subtract(indices, start)  # numbers below wrap to large ones
-        rows = _as_float32(ops.take(self.weight.parts[rank], ops.minimum(near, stop - start - 1)))
-        held = ops.less(near, stop - start).reshape(-1, 1)
-        zeros = self._zeros[rank]
-        assert zeros is not None
-        return ops.where(held, rows, zeros)
-
-
-def _as_float32(array: Array) -> Array:
-    return array if array.dtype == "float32" else ops.cast(array, "float32")

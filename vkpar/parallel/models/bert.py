@@ -14,22 +14,22 @@ from vkpar.arrays.array import Array
 from vkpar.comm.communicator import Communicator
 from vkpar.errors import InvalidUsageError
 from vkpar.parallel.cut.split import Split
+from vkpar.parallel.layers.embedding import ParallelEmbedding
 from vkpar.parallel.layers.layers import (
     ColumnParallelLinear,
     GatheredLinear,
-    ParallelEmbedding,
     RowParallelLinear,
     moved,
 )
 from vkpar.parallel.layers.norms import Parts, present
 from vkpar.parallel.models import bert_config as names
 from vkpar.parallel.models import loading
-from vkpar.parallel.models.bert_blocks import Batch, Block, RowNorm
+from vkpar.parallel.models.bert_blocks import Batch, EncoderBlock, RowNorm
 from vkpar.parallel.models.bert_config import BertConfig
-from vkpar.parallel.models.loading import Progress, Rows
+from vkpar.parallel.models.loading import Progress, WeightRows
 from vkpar.parallel.models.naming import bias_of
-from vkpar.parallel.models.placement import Placement
 from vkpar.parallel.models.prompts import checked, listed
+from vkpar.parallel.plan.placing import Placement
 
 F32 = NDArray[np.float32]
 Sentences = Iterable[Iterable[int] | NDArray[np.integer[Any]]]
@@ -47,7 +47,7 @@ class Bert:
         config: the sizes.
         weights: by name: tensors of :func:`vkpar.parallel.open_weights`, or arrays.
         comm: the communicator; its wire is that of the sums.
-        placement: which rank has what; see :func:`vkpar.parallel.models.placement.place`.
+        placement: which rank has what; see :func:`vkpar.parallel.plan.placing.place`.
         batch: sentences that go through the blocks together.
         progress: is told of each tensor that was read.
 
@@ -265,7 +265,7 @@ class _Builder(loading.Taking):
             self._counted(both)
         return made
 
-    def block(self, number: int) -> Block:
+    def block(self, number: int) -> EncoderBlock:
         placement = self._placement
         heads, inner = placement.heads[number], placement.inner[number]
         columns = heads.queries.scaled(heads.width)
@@ -273,7 +273,7 @@ class _Builder(loading.Taking):
         def name(part: str) -> str:
             return names.of_block(part, number)
 
-        return Block(
+        return EncoderBlock(
             placement.streams[number],
             heads,
             self._columns([name(part) for part in "qkv"], columns),
@@ -286,20 +286,19 @@ class _Builder(loading.Taking):
 
     def _columns(self, listed: Sequence[str], split: Split) -> ColumnParallelLinear:
         """Return one layer for the weights that are named, each cut between outputs."""
-        weights, biases = [], []
-        for name in listed:
-            weight, bias = self._tensor(name), self._tensor(bias_of(name))
-            sliced = self._placement.slices(*weight.shape)
-            bounds = [(sliced or split).bounds(rank) for rank in range(self._comm.nranks)]
-            weights.append(Rows(weight, bounds))
-            biases.append(Rows(bias, bounds))
+        tensors, added_to = [self._tensor(name) for name in listed], [self._tensor(bias_of(name)) for name in listed]
+        bounds = self._placement.sliced([each.shape[0] for each in tensors], tensors[0].shape[1])
+        if bounds is None:
+            bounds = [[split.bounds(rank) for rank in range(self._comm.nranks)]] * len(listed)
+        weights, biases = list(map(WeightRows, tensors, bounds)), list(map(WeightRows, added_to, bounds))
         whole, added = loading.stacked(self._comm, weights), loading.stacked(self._comm, biases)
         self._counted(whole.parts)
         self._counted(added.parts)
         return ColumnParallelLinear(whole, added, comm=self._comm, gather_output=self._placement.mode == "row")
 
     def _rows(self, name: str, split: Split) -> RowParallelLinear | GatheredLinear:
-        if self._placement.slices(*self._tensors[name].shape) is not None:
+        rows, columns = self._tensors[name].shape
+        if self._placement.sliced([rows], columns) is not None:
             return GatheredLinear(self._columns([name], split))
         weight = loading.cut_columns(self._comm, self._tensor(name), split)
         self._counted(weight.parts)

@@ -114,7 +114,7 @@ class Batch(NamedTuple):
     shape: tuple[int, int]
 
 
-class Block(NamedTuple):
+class EncoderBlock(NamedTuple):
     """Attention and a feed-forward block, each with a residual and a norm after it.
 
     Attributes:

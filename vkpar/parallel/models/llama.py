@@ -22,11 +22,11 @@ from vkpar.parallel.models import loading, naming, two_halves
 from vkpar.parallel.models.building import Builder
 from vkpar.parallel.models.config import Config
 from vkpar.parallel.models.loading import Progress
-from vkpar.parallel.models.placement import Placement
 from vkpar.parallel.models.prompts import Pieces, Stage, checked, listed, through_all
+from vkpar.parallel.plan.placing import Placement
 from vkpar.parallel.plan.report import Plan
 from vkpar.parallel.plan.scratch import batch_of, piece_rows
-from vkpar.parallel.rates.speed import settled
+from vkpar.parallel.rates.speed import warm_up
 from vkpar.unpickled import Unpickled
 
 
@@ -37,7 +37,7 @@ class Llama(Unpickled):
         config: the sizes.
         weights: by name: tensors of :func:`vkpar.parallel.open_weights`, or arrays.
         comm: the communicator; its wire is that of the sums.
-        placement: which rank has what; see :func:`vkpar.parallel.models.placement.place`.
+        placement: which rank has what; see :func:`vkpar.parallel.plan.placing.place`.
         context: tokens that there is room for.
         cache_dtype: of the keys and values that are kept. ``"auto"`` is float16 where all devices are GPUs and the
             weights no float32, else float32.
@@ -277,8 +277,7 @@ class Llama(Unpickled):
         if room:
             run = partial(self._rehearse, min(tokens, room, self._batch))
             run()
-            if not any(device.info.is_cpu for device in self.comm.devices):
-                settled([run], self.comm.devices)
+            warm_up(run, self.comm.devices)
             self.feed()
             self.next_token()  # waits
             self.rewind()

@@ -14,7 +14,8 @@ from vkpar.comm.communicator import Communicator
 from vkpar.device import Device
 from vkpar.errors import InvalidUsageError, UnsupportedError
 from vkpar.ops.call.checks import FLOATS
-from vkpar.ops.quantized.weights import KINDS
+from vkpar.ops.quantized.kinds import KINDS
+from vkpar.ops.tiles.cpu import weights_of
 from vkpar.parallel.cut.sharded import SPLIT, Sharded
 from vkpar.parallel.cut.sharding import shard
 from vkpar.parallel.cut.split import Split
@@ -29,7 +30,7 @@ PRODUCTS: Final = tuple(KINDS)
 """Kinds of blocks that products take."""
 
 
-class Rows(NamedTuple):
+class WeightRows(NamedTuple):
     """Rows of a weight by rank.
 
     Attributes:
@@ -107,7 +108,7 @@ def check_types(dtype: str | None, inputs: str, cache_dtype: object) -> None:
 
 def in_halves(kind: str, devices: Sequence[Device]) -> bool:
     """Say whether what meets weights of a kind is rounded to halves by default: where GPUs have no float32 weights."""
-    return kind != "float32" and not any(device.info.is_cpu for device in devices)
+    return kind != "float32" and all(weights_of(device.info).halves for device in devices)
 
 
 def cache_type(weights: Mapping[str, LazyTensor], devices: Sequence[Device], dtype: str | None = None) -> str:
@@ -116,7 +117,7 @@ def cache_type(weights: Mapping[str, LazyTensor], devices: Sequence[Device], dty
     return "float16" if in_halves(kind, devices) else "float32"
 
 
-def stacked(comm: Communicator, pieces: Sequence[Rows], dtype: str | None = None) -> Sharded:
+def stacked(comm: Communicator, pieces: Sequence[WeightRows], dtype: str | None = None) -> Sharded:
     """Return rows of several tensors, one after the other on each rank, as one array that is split along axis 0.
 
     All have the same columns and lie on devices in the same way (:func:`kind_of`). Where ranks have the same rows, the

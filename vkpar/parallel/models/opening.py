@@ -16,11 +16,9 @@ from vkpar.parallel.cut.split import Ratios
 from vkpar.parallel.files.weights import Weights, open_weights
 from vkpar.parallel.models import config as configs
 from vkpar.parallel.models import loading, naming, tokens
-from vkpar.parallel.models.building import units_of
 from vkpar.parallel.models.config import Config
 from vkpar.parallel.models.llama import Llama
 from vkpar.parallel.models.loading import Progress
-from vkpar.parallel.models.placement import place
 from vkpar.parallel.models.tokens import Tokenizer
 from vkpar.parallel.plan.placing import MODES
 from vkpar.parallel.plan.plan import plan
@@ -119,12 +117,11 @@ class ModelFile:
             cache_dtype = loading.cache_type(self.weights, comm.devices, dtype)
         spec = self.spec(cache_dtype, dtype)
         made = plan(spec, comm, mode=mode, ratios=ratios, context=context, strict=strict)
-        units = units_of(self.config, self.weights)
         model = Llama(
             self.config,
             self.weights,
             comm,
-            place(made.mode, self.config, made.ratios, units),
+            made.placement,
             context=context,
             cache_dtype=cache_dtype,
             dtype=dtype,

@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 
 from vkpar.arrays.array import Array
 from vkpar.comm.communicator import Communicator
-from vkpar.device import Device
 from vkpar.errors import InvalidUsageError, OutOfMemoryError
 from vkpar.graph.capture import capture
 from vkpar.graph.graph import Graph
 from vkpar.parallel.layers.layers import moved
 from vkpar.parallel.layers.norms import Inputs, Parts, present, there
+from vkpar.parallel.plan.scratch import captured_on
 
 _log = logging.getLogger("vkpar")
 _LEAST: Final = 128  # tokens: shorter pieces come in all lengths
@@ -73,15 +73,6 @@ def stages_of(streams: Sequence[tuple[int, ...]]) -> list[Stage]:
     """Return the stages of blocks that have the residual stream on these ranks."""
     starts = [block for block, ranks in enumerate(streams) if not block or ranks != streams[block - 1]]
     return [Stage(streams[first], first, stop) for first, stop in zip(starts, [*starts[1:], len(streams)], strict=True)]
-
-
-def captured_on(devices: Sequence[Device]) -> bool:
-    """Say whether pieces are captured: on GPUs, which wait for the host between the operations of eager work.
-
-    On a CPU the host costs nothing beside the operations, and what runs between two collectives of a graph could take
-    longer than the communicator's timeout.
-    """
-    return not any(device.info.is_cpu for device in devices)
 
 
 class _Captured(NamedTuple):

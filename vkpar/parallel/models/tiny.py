@@ -14,11 +14,12 @@ from numpy.typing import NDArray
 
 from vkpar import dtypes
 from vkpar.errors import InvalidUsageError, UnsupportedError
+from vkpar.ops.quantized.kinds import KINDS as QUANTISED
 from vkpar.parallel.models import naming
 from vkpar.parallel.models.config import Config, Scaling
 
 F32 = NDArray[np.float32]
-KINDS: Final = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_k")
+KINDS: Final = ("f32", "f16", "bf16", *QUANTISED)
 SIZES: Final = Config("llama", 2, 64, 96, 4, 2, 16, 320, 512, 1e-5, 1e4)
 
 
@@ -177,10 +178,10 @@ def interleaved(tensor: F32, heads: int) -> F32:
 def quantised(tensor: F32, kind: str) -> tuple[NDArray[Any], str]:
     """Return a tensor's elements or blocks as a GGUF file has them, and the name that the format gives their type."""
     package = _package("gguf")
-    raw = {"q4_k": "Q4_K"}.get(kind, kind.upper())
+    raw = kind.upper()
     if kind in ("f32", "f16"):
         return tensor.astype(np.float32 if kind == "f32" else np.float16), raw
-    block = {"bf16": 1, "q8_0": 32, "q4_0": 32, "q4_k": 256}[kind]
+    block = QUANTISED[kind].block if kind in QUANTISED else 1
     if tensor.shape[-1] % block:
         raise InvalidUsageError(
             f"rows of {tensor.shape[-1]} elements are no multiple of the {block} of {kind}'s blocks"

@@ -12,9 +12,10 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from vkpar import ops
-from vkpar.parallel.layers.layers import ParallelEmbedding, joined
+from vkpar.parallel.layers.embedding import ParallelEmbedding
+from vkpar.parallel.layers.layers import joined
 from vkpar.parallel.layers.norms import Inputs, Parts, RMSNorm, arrays_of, present, there
-from vkpar.parallel.models.building import Block
+from vkpar.parallel.models.building import DecoderBlock
 
 _TILE: Final = 64  # rows
 
@@ -47,7 +48,7 @@ class _Half:
 
 
 def through(
-    blocks: Sequence[Block],
+    blocks: Sequence[DecoderBlock],
     caches: Sequence[Sequence[Any]],
     embedding: ParallelEmbedding,
     last: RMSNorm,

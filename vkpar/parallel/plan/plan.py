@@ -13,9 +13,11 @@ from vkpar.comm.communicator import Communicator
 from vkpar.device import Device
 from vkpar.errors import InvalidUsageError, UnsupportedError
 from vkpar.ops.attention.attention import MOST_WIDTH
-from vkpar.ops.tiles.cpu import has_wide
+from vkpar.ops.tiles.cpu import weights_of
 from vkpar.parallel.cut.split import Ratios, Rig, cut, devices_of, free_memory, shares
-from vkpar.parallel.plan.placing import MODES, Placement, place_model
+from vkpar.parallel.plan.footprint import Footprint
+from vkpar.parallel.plan.laying import footprint
+from vkpar.parallel.plan.placing import MODES
 from vkpar.parallel.plan.report import MOST_CONTEXT, Plan, RankMemory, RigFacts, memory_of
 from vkpar.parallel.plan.scratch import batch_of
 from vkpar.parallel.plan.spec import ModelSpec
@@ -89,7 +91,7 @@ def known(devices: Sequence[Device]) -> RigFacts:
         names=tuple(map(str, devices)),
         free=tuple(free_memory(devices)),
         piece=batch_of(devices),
-        turned=frozenset(rank for rank, device in enumerate(devices) if has_wide(device.info)),
+        turned=frozenset(rank for rank, device in enumerate(devices) if weights_of(device.info).turned),
         bindings=tuple(min(each.max_storage_buffer_range, each.max_buffer // GRANULE * GRANULE) for each in limits),
     )
 
@@ -248,22 +250,22 @@ def _attempt(
     for number, given in enumerate(tries):
         try:
             exact = _rebalanced(spec, facts, given, context, batch) if mode == "layer" else given
-            placement = place_model(spec, mode, exact)
+            needs = footprint(spec, mode, exact)
         except UnsupportedError as error:
             short = short or str(error)
             continue
-        parts = memory_of(spec, placement, context, batch, facts.piece, facts.turned)
+        parts = memory_of(spec, needs, context, batch, facts.piece, facts.turned)
         memory = tuple(RankMemory(*part, free) for part, free in zip(parts, facts.free, strict=True))
         lacking = next((rank for rank, each in enumerate(memory) if each.weights and not each.fits), None)
         if lacking is not None:
             need, free = text.units(memory[lacking].total), text.units(memory[lacking].free)
             short = short or f"{mode}: rank {lacking} would need {need} and has {free} free"
             continue
-        unseen = _unseen(spec, facts, placement, context)
+        unseen = _unseen(spec, facts, needs, context)
         if unseen is not None:
             short = short or f"{mode}: {unseen}"
             continue
-        reasons = _left_out(facts, placement, given)
+        reasons = _left_out(facts, needs, given)
         if number:
             how = "on another rank than the fastest" if mode == "single" else "by memory in place of speed"
             reasons.append(f"{mode}, {how}: {short}")
@@ -271,11 +273,11 @@ def _attempt(
             spec=spec,
             mode=mode,
             ratios=exact,
-            splits=dict(placement.splits),
-            tensors=placement.tensors,
+            splits=dict(needs.splits),
+            tensors=needs.tensors,
             memory=memory,
-            seconds=_seconds(facts, placement),
-            collectives=dict(placement.collectives),
+            seconds=_seconds(facts, needs),
+            collectives=dict(needs.collectives),
             reasons=tuple(reasons),
             context=context,
             batch=batch,
@@ -286,10 +288,10 @@ def _attempt(
     raise UnsupportedError(short)
 
 
-def _unseen(spec: ModelSpec, facts: RigFacts, placement: Placement, context: int) -> str | None:
+def _unseen(spec: ModelSpec, facts: RigFacts, needs: Footprint, context: int) -> str | None:
     """Say what a rank would have that its kernels do not see as a whole; None for nothing."""
     for rank, most in enumerate(facts.bindings):
-        for what, nbytes in placement.seen(spec, rank, context).items():
+        for what, nbytes in needs.seen(spec, rank, context).items():
             if nbytes > most:
                 return f"rank {rank} would have {what} in {text.units(nbytes)}, and a kernel sees {text.units(most)}"
     return None
@@ -310,10 +312,10 @@ def _rebalanced(
     Raises:
         UnsupportedError: the ratios give one rank all.
     """
-    counts = list(place_model(spec, "layer", ratios).splits["layers"].counts)
+    counts = list(footprint(spec, "layer", ratios).splits["layers"].counts)
     for _ in range(spec.layers):
         exact = tuple(map(Fraction, counts))
-        parts = memory_of(spec, place_model(spec, "layer", exact), context, batch, facts.piece, facts.turned)
+        parts = memory_of(spec, footprint(spec, "layer", exact), context, batch, facts.piece, facts.turned)
         room = [free - sum(part) for part, free in zip(parts, facts.free, strict=True)]
         full = [rank for rank, count in enumerate(counts) if count and room[rank] < 0]
         others = [rank for rank, left in enumerate(room) if left > 0 and ratios[rank] > 0]
@@ -324,22 +326,22 @@ def _rebalanced(
     return tuple(map(Fraction, counts))
 
 
-def _left_out(facts: RigFacts, placement: Placement, ratios: Sequence[Fraction]) -> list[str]:
+def _left_out(facts: RigFacts, needs: Footprint, ratios: Sequence[Fraction]) -> list[str]:
     """Say which ranks get nothing although their ratio is not 0, and why."""
-    if placement.mode not in ("tensor", "layer"):
+    if needs.mode not in ("tensor", "layer"):
         return []
-    what = "block" if placement.mode == "layer" else "head"
+    what = "block" if needs.mode == "layer" else "head"
     reasons = []
     for rank, ratio in enumerate(ratios):
-        if ratio > 0 and not placement.queries[rank]:
-            dealt = placement.mode == "layer" and cut(sum(placement.blocks), ratios).counts[rank]
+        if ratio > 0 and not needs.queries[rank]:
+            dealt = needs.mode == "layer" and cut(sum(needs.blocks), ratios).counts[rank]
             share = f"{float(ratio / sum(ratios)):.2%} of the {what}s is less than a whole one"
             why = "has no room for a block" if dealt else f"gets nothing: {share}"
             reasons.append(f"rank {rank} ({facts.names[rank]}) {why}")
     return reasons
 
 
-def _seconds(facts: RigFacts, placement: Placement) -> float | None:
+def _seconds(facts: RigFacts, needs: Footprint) -> float | None:
     """Return the estimate of one token: what is read over the speed, operations, and collectives; None without speeds.
 
     Between two collectives the ranks work side by side, and the slowest counts; ranks that have blocks of their own
@@ -348,7 +350,7 @@ def _seconds(facts: RigFacts, placement: Placement) -> float | None:
     if not facts.speeds:
         return None
     seconds = 0.0
-    for stage in placement.stages:
+    for stage in needs.stages:
         work = zip(stage.nbytes, stage.operations, facts.speeds, facts.op_seconds, strict=True)
         seconds += max(nbytes / rate + count * each for nbytes, count, rate, each in work)
-    return seconds + sum(placement.collectives.values()) * facts.sum_seconds
+    return seconds + sum(needs.collectives.values()) * facts.sum_seconds

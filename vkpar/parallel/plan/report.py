@@ -8,7 +8,9 @@ from typing import Any, Final
 
 from vkpar import text
 from vkpar.parallel.cut.split import Split
-from vkpar.parallel.plan.placing import Placement, TensorPlan, place_model
+from vkpar.parallel.plan.footprint import Footprint, TensorPlan
+from vkpar.parallel.plan.laying import footprint
+from vkpar.parallel.plan.placing import Placement, place
 from vkpar.parallel.plan.scratch import BATCH
 from vkpar.parallel.plan.spec import ModelSpec
 
@@ -108,6 +110,11 @@ class Plan:
     turned: frozenset[int] = frozenset()
 
     @property
+    def placement(self) -> Placement:
+        """Which rank has what: what the plan counted with, and what loading goes by."""
+        return place(self.spec, self.mode, self.ratios)
+
+    @property
     def nbytes(self) -> tuple[int, ...]:
         """Bytes that each rank needs."""
         return tuple(rank.total for rank in self.memory)
@@ -116,8 +123,8 @@ class Plan:
         """Return the largest context that the devices' memory has room for in this mode; 0 where none."""
 
         def fits(context: int) -> bool:
-            placement = place_model(self.spec, self.mode, self.ratios)
-            need = memory_of(self.spec, placement, context, self.batch, self.piece, self.turned)
+            needs = footprint(self.spec, self.mode, self.ratios)
+            need = memory_of(self.spec, needs, context, self.batch, self.piece, self.turned)
             return all(total <= rank.free for total, rank in zip(map(sum, need), self.memory, strict=True))
 
         low, high = 0, MOST_CONTEXT
@@ -179,14 +186,14 @@ class Plan:
 
 
 def memory_of(
-    spec: ModelSpec, placement: Placement, context: int, batch: int, piece: int, turned: frozenset[int]
+    spec: ModelSpec, needs: Footprint, context: int, batch: int, piece: int, turned: frozenset[int]
 ) -> list[tuple[int, int, int]]:
     """Return each rank's bytes of weights, cache and what is computed in between."""
     return [
         (
-            sum(tensor.nbytes[rank] for tensor in placement.tensors),
-            placement.cache(spec, rank, context) * batch,
-            placement.activations(spec, rank, context, batch, piece, turned=rank in turned),
+            sum(tensor.nbytes[rank] for tensor in needs.tensors),
+            needs.cache(spec, rank, context) * batch,
+            needs.activations(spec, rank, context, batch, piece, turned=rank in turned),
         )
-        for rank in range(len(placement.blocks))
+        for rank in range(len(needs.blocks))
     ]

@@ -16,7 +16,9 @@ from numpy.typing import NDArray
 
 from vkpar import dtypes
 from vkpar.ops.quantized import scratch
-from vkpar.parallel.files.blocks import FORMATS
+from vkpar.ops.quantized.kinds import FORMATS
+from vkpar.ops.tiles import cpu
+from vkpar.ops.tiles.matvec import MOST_ROWS
 from vkpar.parallel.plan.spec import ModelSpec
 from vkpar.vulkan.memory.memtypes import DEVICE, heap_of
 from vkpar.vulkan.memory.pool import padded
@@ -34,7 +36,6 @@ _FIXED: Final = 128
 _UNPACKING: Final = 180  # more where quantised weights are made anew
 _UNIT: Final = 64
 _ALIKE: Final = 16  # times as long as what it takes to run a shorter last piece
-FEW: Final = 8  # rows of inputs from which on these are rounded to halves for matrix units
 _F32: Final = 4
 _HALF: Final = 2
 
@@ -42,8 +43,17 @@ _HALF: Final = 2
 def batch_of(devices: Sequence[Device]) -> int:
     """Return how many tokens of a prompt go through the blocks together on these devices."""
     infos = [device.info for device in devices]
-    much = all(not info.is_cpu and info.heaps[heap_of(info, DEVICE)].nbytes >= _MUCH for info in infos)
+    much = captured_on(devices) and all(info.heaps[heap_of(info, DEVICE)].nbytes >= _MUCH for info in infos)
     return _LONG if much else BATCH
+
+
+def captured_on(devices: Sequence[Device]) -> bool:
+    """Say whether pieces are captured: on GPUs, which wait for the host between the operations of eager work.
+
+    On a CPU the host costs nothing beside the operations, and what runs between two collectives of a graph could take
+    longer than the communicator's timeout.
+    """
+    return not any(device.info.is_cpu for device in devices)
 
 
 def piece_rows(tokens: int, stages: int, batch: int = BATCH, *, unpacks: bool = False) -> int:
@@ -138,12 +148,12 @@ class Stored(NamedTuple):
         most = self._at_once(rows, outputs, inputs)
         parts = [min(most, outputs - start) for start in range(0, outputs, most)]
         itemsize = _HALF if self.widened and not self.quantized else self.itemsize
-        copies = [part * inputs * itemsize if scratch.turns(rows, part, inputs) else 0 for part in parts]
+        copies = [part * inputs * itemsize if cpu.turns(rows, part, inputs) else 0 for part in parts]
         return [size for pair in zip(pieces or [0] * len(parts), copies, strict=True) for size in pair]
 
     def _unpacked(self, rows: int, outputs: int, inputs: int) -> list[int]:
         """Return the bytes of what packed weights are made in, and of those converted: CPUs for few rows, too."""
-        if not inputs or not outputs or (rows <= FEW and not (self.quantized and not self.halves)):
+        if not inputs or not outputs or (rows <= MOST_ROWS and not (self.quantized and not self.halves)):
             return []
         if not self.quantized:
             return [outputs * inputs * self.itemsize] if self.widened else []
@@ -153,7 +163,7 @@ class Stored(NamedTuple):
 
     def _at_once(self, rows: int, outputs: int, inputs: int) -> int:
         """Return how many of a weight's rows are made anew together: of float16 ones among others all."""
-        whole = not self.quantized or (self.widened and rows > FEW)
+        whole = not self.quantized or (self.widened and rows > MOST_ROWS)
         return outputs if whole else scratch.rows_at_once(inputs, self.itemsize)
 
     @property
@@ -208,7 +218,7 @@ def block_nbytes(widths: Widths, rows: int, stored: Stored) -> int:
         rows: of the residual stream.
         stored: how weights and inputs meet.
     """
-    memory, halves = _Memory(), stored.halves and rows > FEW
+    memory, halves = _Memory(), stored.halves and rows > MOST_ROWS
     stream, queries, keys, inner, gated, share = widths
     wide = _HALF if halves else _F32
 
@@ -252,7 +262,7 @@ def slices_nbytes(widths: Widths, share: float, rows: int, stored: Stored) -> in
 
     It gets all inputs of a product, and what it sends back are columns of its results that lie side by side.
     """
-    memory, halves = _Memory(), stored.halves and rows > FEW
+    memory, halves = _Memory(), stored.halves and rows > MOST_ROWS
     stream, queries, keys, inner, gated, _ = widths
     wide = _HALF if halves else _F32
     for inputs, itemsize, segments, result in (

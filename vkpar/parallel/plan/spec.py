@@ -12,7 +12,7 @@ import numpy as np
 
 from vkpar import dtypes
 from vkpar.errors import InvalidUsageError, UnsupportedError, WeightsError
-from vkpar.parallel.files.blocks import FORMATS
+from vkpar.ops.quantized.kinds import FORMATS
 from vkpar.parallel.plan.states import Step
 
 _MOST: Final = 1 << 24  # no size of a model is larger: token ids and positions are counted in float32 nowhere beyond
@@ -248,7 +248,7 @@ def stored(kind: str, elements: int) -> int:
     """
     form = FORMATS.get(kind)
     if form is not None:
-        return -(-elements // form.elements) * form.nbytes
+        return -(-elements // form.block) * form.nbytes
     return elements * dtypes.resolve(kind).itemsize
 
 

@@ -133,6 +133,12 @@ def settled(measures: Sequence[Callable[[], float]], devices: Sequence[Device]) 
             return least
 
 
+def warm_up(run: Callable[[], float], devices: Sequence[Device]) -> None:
+    """Make calls, which return their seconds, until the clocks of GPUs have risen; none where there is a CPU."""
+    if not any(device.info.is_cpu for device in devices):
+        settled([run], devices)
+
+
 def _speed(device: Device) -> float:
     rows, columns = _SHAPE_CPU if device.info.is_cpu else _SHAPE_GPU
     with device.zeros((rows, columns), "float16") as weight, device.zeros((1, columns), "float16") as row:

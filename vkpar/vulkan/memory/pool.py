@@ -21,8 +21,8 @@ size asked for, ``r``. A block with ``n`` pieces in use has at most ``n + 1`` fr
 less than ``2 * n * r`` bytes of it lie idle, and ``n`` times the class's smallest size or more are in use. Sizes within
 a class differ 16-fold, so a class grows only while its blocks hold less than 32 idle bytes for each one in use,
 whatever was allocated and freed in whichever order. Only an adversary gets near that: in random traffic an eighth to
-two fifths of the blocks in use is idle (docs/memory.md). One class for all sizes leaves three quarters idle where most
-pieces are small, since a single one keeps a large block.
+two fifths of the blocks in use is idle (docs/notes/memory.md). One class for all sizes leaves three quarters idle where
+most pieces are small, since a single one keeps a large block.
 """
 
 from __future__ import annotations

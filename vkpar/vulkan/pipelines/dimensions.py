@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from typing import Final
 
-from vkpar.vulkan.pipelines.interface import HEADER
+from vkpar.vulkan.pipelines.opcodes import HEADER
 
 _ALL: Final = frozenset({0, 1, 2})
 _BUILT_IN, _WORKGROUP_ID, _GLOBAL_ID, _BINDING = 11, 26, 28, 33

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import struct
 from dataclasses import dataclass
@@ -9,11 +10,10 @@ from typing import Final
 
 from vkpar.errors import InvalidUsageError
 from vkpar.vulkan.pipelines.elements import ANYTHING, BFLOAT16, BYTES
+from vkpar.vulkan.pipelines.opcodes import HEADER, Mark, Op, Storage
 from vkpar.vulkan.pipelines.push import VECTORS, WORDS, Member
 
 _MAGIC: Final = 0x07230203
-HEADER: Final = 5
-"""Words before a module's first instruction."""
 _OFFSET: Final = re.compile(r"vkpar_offset_(0|[1-9]\d{0,3})")  # push constants that vkpar fills, by binding
 _DEPTH: Final = 8  # of arrays of arrays
 
@@ -70,8 +70,9 @@ class Interface:
     elements: tuple[tuple[int, str], ...] = ()
 
 
+@functools.lru_cache(maxsize=64)
 def reflect(spirv: bytes) -> Interface:
-    """Read a module's interface (SPIR-V specification, section 2.3: a stream of words).
+    """Read a module's interface (SPIR-V specification, section 2.3: a stream of words), once for the same bytes.
 
     Raises:
         InvalidUsageError: not SPIR-V, or a module that is cut short or contradicts itself where this looks.
@@ -86,41 +87,14 @@ def reflect(spirv: bytes) -> Interface:
         raise InvalidUsageError("a malformed SPIR-V module") from error
 
 
-class _Op:
-    """Opcodes."""
-
-    MEMBER_NAME, ENTRY, MODE, CAPABILITY = 6, 15, 16, 17
-    BOOL, INT, FLOAT, VECTOR, MATRIX, ARRAY, RUNTIME_ARRAY, STRUCT = 20, 21, 22, 23, 24, 28, 29, 30
-    POINTER, FORWARD_POINTER = 32, 39
-    TYPES = frozenset({*range(19, 33), FORWARD_POINTER, 4456, 4472, 5341, 5358, 5370, 5371})
-    CONSTANT, COMPOSITE, SPEC_CONSTANT, SPEC_COMPOSITE, SPEC_OP = 43, 44, 50, 51, 52
-    FUNCTION, FUNCTION_END, CALL, VARIABLE = 54, 56, 57, 59
-    DECORATE, MEMBER_DECORATE, MODE_ID = 71, 72, 331
-    PARAMETER, ACCESS, IN_BOUNDS_ACCESS = 55, 65, 66
-    LOAD, STORE, EXCHANGE, FADD, FMIN, FMAX = 227, 228, 229, 6035, 5614, 5615  # of atomics on floats
-
-
-class _Mark:
-    """Decorations."""
-
-    SPEC_ID, BUFFER_BLOCK, ROW_MAJOR, ARRAY_STRIDE, MATRIX_STRIDE, BUILT_IN = 1, 3, 4, 6, 7, 11
-    NON_WRITABLE, NON_READABLE, BINDING, SET, OFFSET = 24, 25, 33, 34, 35
-
-
-class _Storage:
-    """Storage classes."""
-
-    UNIFORM_CONSTANT, UNIFORM, WORKGROUP, PUSH, BUFFER = 0, 2, 4, 9, 12
-
-
 _FLOATS: Final = {"e": 16, "f": 32, "d": 64}
 _FLOAT_ATOMICS: Final = {  # how the feature's name ends, and where the pointer stands
-    _Op.LOAD: ("Atomics", 2),
-    _Op.STORE: ("Atomics", 0),
-    _Op.EXCHANGE: ("Atomics", 2),
-    _Op.FADD: ("AtomicAdd", 2),
-    _Op.FMIN: ("AtomicMinMax", 2),
-    _Op.FMAX: ("AtomicMinMax", 2),
+    Op.LOAD: ("Atomics", 2),
+    Op.STORE: ("Atomics", 0),
+    Op.EXCHANGE: ("Atomics", 2),
+    Op.FADD: ("AtomicAdd", 2),
+    Op.FMIN: ("AtomicMinMax", 2),
+    Op.FMAX: ("AtomicMinMax", 2),
 }
 _BFLOAT16: Final = (16, 0)  # its bits, and the encoding of SPV_KHR_bfloat16
 _COMPUTE: Final = 5
@@ -131,7 +105,7 @@ _WORKGROUP_SIZE: Final = 25  # a built-in
 
 def _scalar(opcode: int, words: tuple[int, ...]) -> str:
     """Return the code, in the module struct, of an integer or float type; nothing where there is none."""
-    if opcode == _Op.FLOAT:
+    if opcode == Op.FLOAT:
         return {16: "e", 32: "f", 64: "d"}.get(words[0], "") if len(words) == 1 else ""
     code = {8: "b", 16: "h", 32: "i", 64: "q"}.get(words[0], "")
     return code if words[1] else code.upper()
@@ -184,50 +158,50 @@ class _Reader:
                 raise ValueError("an instruction that does not fit")
             self._instruction(opcode, self._words[at + 1 : at + count])
             at += count
-        if opcode != _Op.FUNCTION_END or not self._calls <= self._functions:
+        if opcode != Op.FUNCTION_END or not self._calls <= self._functions:
             raise ValueError("functions that are cut off")
 
     def _instruction(self, opcode: int, words: tuple[int, ...]) -> None:
-        if opcode == _Op.CAPABILITY:
+        if opcode == Op.CAPABILITY:
             self._capabilities.add(words[0])
-        elif opcode in (_Op.ENTRY, _Op.MODE, _Op.MODE_ID):
+        elif opcode in (Op.ENTRY, Op.MODE, Op.MODE_ID):
             self._entry(opcode, words)
-        elif opcode == _Op.MEMBER_NAME:
+        elif opcode == Op.MEMBER_NAME:
             self._names[words[0], words[1]] = _text(words[2:])[0]
-        elif opcode in (_Op.DECORATE, _Op.MEMBER_DECORATE):
-            place = 2 if opcode == _Op.DECORATE else 3
+        elif opcode in (Op.DECORATE, Op.MEMBER_DECORATE):
+            place = 2 if opcode == Op.DECORATE else 3
             self._marks[words[:place]] = words[place] if len(words) > place else 1
-        elif opcode in _Op.TYPES:
+        elif opcode in Op.TYPES:
             self._type(opcode, words[0], words[1:])
-        elif _Op.CONSTANT <= opcode <= _Op.SPEC_OP:
+        elif Op.CONSTANT <= opcode <= Op.SPEC_OP:
             self._constant(opcode, words)
-        elif opcode == _Op.VARIABLE:
+        elif opcode == Op.VARIABLE:
             self._variables.append((words[0], words[1], words[2]))
             self._places[words[1]] = words[0]
-        elif opcode in (_Op.ACCESS, _Op.IN_BOUNDS_ACCESS, _Op.PARAMETER):
+        elif opcode in (Op.ACCESS, Op.IN_BOUNDS_ACCESS, Op.PARAMETER):
             self._places[words[1]] = words[0]
         elif opcode in _FLOAT_ATOMICS:
             self._atomic(opcode, words)
-        elif opcode == _Op.FUNCTION:
+        elif opcode == Op.FUNCTION:
             self._functions.add(words[1])
-        elif opcode == _Op.CALL:
+        elif opcode == Op.CALL:
             self._calls.add(words[2])
 
     def _entry(self, opcode: int, words: tuple[int, ...]) -> None:
-        if opcode == _Op.ENTRY and words[0] == _COMPUTE:
+        if opcode == Op.ENTRY and words[0] == _COMPUTE:
             name, taken = _text(words[2:])
             self._entries[name] = (words[1], words[2 + taken :])
-        elif opcode == _Op.MODE and words[1] == _LOCAL_SIZE:
+        elif opcode == Op.MODE and words[1] == _LOCAL_SIZE:
             self._local_sizes[words[0]] = (words[2], words[3], words[4])
-        elif opcode == _Op.MODE_ID and words[1] == _LOCAL_SIZE_ID:
+        elif opcode == Op.MODE_ID and words[1] == _LOCAL_SIZE_ID:
             self._foreign = "LocalSizeId (compile for Vulkan 1.2)"
 
     def _constant(self, opcode: int, words: tuple[int, ...]) -> None:
-        if opcode in (_Op.CONSTANT, _Op.SPEC_CONSTANT):
+        if opcode in (Op.CONSTANT, Op.SPEC_CONSTANT):
             self._constants[words[1]] = words[2] | (words[3] << 32 if len(words) > 3 else 0)
-        elif opcode in (_Op.COMPOSITE, _Op.SPEC_COMPOSITE):
+        elif opcode in (Op.COMPOSITE, Op.SPEC_COMPOSITE):
             self._composites[words[1]] = words[2:]
-        elif opcode == _Op.SPEC_OP:
+        elif opcode == Op.SPEC_OP:
             self._constants[words[1]] = 0  # computed from others: sizes are at least what is known
 
     def _atomic(self, opcode: int, words: tuple[int, ...]) -> None:
@@ -236,38 +210,38 @@ class _Reader:
         pointer = self._places.get(words[at], 0)
         code = self._codes.get(self._pointers.get(pointer, 0), "")
         if code in _FLOATS:
-            where = "Shared" if self._storages[pointer] == _Storage.WORKGROUP else "Buffer"
+            where = "Shared" if self._storages[pointer] == Storage.WORKGROUP else "Buffer"
             self._float_atomics.add(f"shader{where}Float{_FLOATS[code]}{ending}")
 
     def _type(self, opcode: int, kind: int, words: tuple[int, ...]) -> None:
         size = 0
-        if opcode in (_Op.INT, _Op.FLOAT):
+        if opcode in (Op.INT, Op.FLOAT):
             size = words[0] // 8
             self._codes[kind] = _scalar(opcode, words)
-            if opcode == _Op.FLOAT and words == _BFLOAT16:
+            if opcode == Op.FLOAT and words == _BFLOAT16:
                 self._bfloats.add(kind)
-        elif opcode == _Op.BOOL:
+        elif opcode == Op.BOOL:
             size = 4
-        elif opcode in (_Op.VECTOR, _Op.MATRIX):
+        elif opcode in (Op.VECTOR, Op.MATRIX):
             size = self._sizes[words[0]] * words[1]
-            if opcode == _Op.VECTOR:
+            if opcode == Op.VECTOR:
                 self._inner[kind] = (words[0], words[1])
-            self._vectors[kind] = words[1] if opcode == _Op.VECTOR else self._vectors[words[0]]
+            self._vectors[kind] = words[1] if opcode == Op.VECTOR else self._vectors[words[0]]
             self._columns[kind] = words[1]
-        elif opcode == _Op.ARRAY:
-            stride = self._marks.get((kind, _Mark.ARRAY_STRIDE)) or self._sizes[words[0]]
+        elif opcode == Op.ARRAY:
+            stride = self._marks.get((kind, Mark.ARRAY_STRIDE)) or self._sizes[words[0]]
             self._inner[kind] = (words[0], self._constants[words[1]])
             size = stride * self._constants[words[1]]
-        elif opcode == _Op.STRUCT:
+        elif opcode == Op.STRUCT:
             self._members[kind] = words
             size = self._struct_size(kind, words)
-        elif opcode in (_Op.POINTER, _Op.FORWARD_POINTER):
+        elif opcode in (Op.POINTER, Op.FORWARD_POINTER):
             size = 8
-        if opcode == _Op.POINTER:
+        if opcode == Op.POINTER:
             self._pointers[kind], self._storages[kind] = words[1], words[0]
-        if opcode in (_Op.ARRAY, _Op.RUNTIME_ARRAY):
+        if opcode in (Op.ARRAY, Op.RUNTIME_ARRAY):
             self._arrays.add(kind)
-        if opcode in (_Op.VECTOR, _Op.MATRIX, _Op.ARRAY, _Op.RUNTIME_ARRAY):
+        if opcode in (Op.VECTOR, Op.MATRIX, Op.ARRAY, Op.RUNTIME_ARRAY):
             self._elements[kind] = words[0]
         self._sizes[kind] = size
 
@@ -275,11 +249,11 @@ class _Reader:
         end = size = 0
         for index, member in enumerate(members):
             nbytes = self._sizes[member]
-            stride = self._marks.get((kind, index, _Mark.MATRIX_STRIDE))
+            stride = self._marks.get((kind, index, Mark.MATRIX_STRIDE))
             if stride and member in self._columns:
-                rows = (kind, index, _Mark.ROW_MAJOR) in self._marks
+                rows = (kind, index, Mark.ROW_MAJOR) in self._marks
                 nbytes = stride * (self._vectors if rows else self._columns)[member]
-            end = self._marks.get((kind, index, _Mark.OFFSET), end) + nbytes
+            end = self._marks.get((kind, index, Mark.OFFSET), end) + nbytes
             size = max(size, end)
         return size
 
@@ -290,22 +264,22 @@ class _Reader:
         elements: dict[int, str] = {}
         for pointer, variable, storage in self._variables:
             kind = self._pointers[pointer]
-            if storage == _Storage.PUSH:
+            if storage == Storage.PUSH:
                 push = max(push, self._sizes[kind])
                 block, before = self._offsets(kind)
                 offsets.update(block)
                 given = max(given, before)
                 members += self._members_of(kind)
-            elif storage in (_Storage.BUFFER, _Storage.UNIFORM, _Storage.UNIFORM_CONSTANT):
+            elif storage in (Storage.BUFFER, Storage.UNIFORM, Storage.UNIFORM_CONSTANT):
                 self._foreign = self._foreign or self._foreign_buffer(kind, variable, storage)
-                binding = self._marks.get((variable, _Mark.BINDING), 0)
+                binding = self._marks.get((variable, Mark.BINDING), 0)
                 bindings.add(binding)
                 elements[binding] = elements.get(binding, "") + self._scalars(kind)
-                if storage == _Storage.UNIFORM and (kind, _Mark.BUFFER_BLOCK) not in self._marks:
+                if storage == Storage.UNIFORM and (kind, Mark.BUFFER_BLOCK) not in self._marks:
                     uniforms[binding] = max(uniforms.get(binding, 0), self._sizes[kind])
-                elif not self._is(_Mark.NON_WRITABLE, variable, kind):
+                elif not self._is(Mark.NON_WRITABLE, variable, kind):
                     written.add(binding)
-                if not self._is(_Mark.NON_READABLE, variable, kind):
+                if not self._is(Mark.NON_READABLE, variable, kind):
                     read.add(binding)
         return Interface(
             version=self._version,
@@ -345,7 +319,7 @@ class _Reader:
         """Return where a push-constant block takes offsets, by binding, and the bytes before these."""
         found, others = {}, 0
         for index, member in enumerate(self._members.get(block, ())):
-            at = self._marks.get((block, index, _Mark.OFFSET), 0)
+            at = self._marks.get((block, index, Mark.OFFSET), 0)
             binding = self._offset_of(block, index)
             if binding is None:
                 others = max(others, at + self._sizes[member])
@@ -378,21 +352,21 @@ class _Reader:
             if kind in self._vectors:
                 word = f"{VECTORS.get(self._codes.get(element, ''), 'vec')}{count}"
             shape.append(count)
-            strides.append(self._marks.get((kind, _Mark.ARRAY_STRIDE)) or self._sizes[element])
+            strides.append(self._marks.get((kind, Mark.ARRAY_STRIDE)) or self._sizes[element])
             kind = element
         code = self._codes.get(kind, "")
         dims = "".join(f"[{count}]" for count in (shape[:-1] if word else shape))
         word = word or WORDS.get(code) or ("a matrix" if kind in self._columns else "a struct")
-        at = self._marks.get((block, index, _Mark.OFFSET), 0)
+        at = self._marks.get((block, index, Mark.OFFSET), 0)
         return Member(name, f"{word} {name}{dims}", at, code, tuple(shape), tuple(strides))
 
     def _foreign_buffer(self, kind: int, variable: int, storage: int) -> str:
         """Return why a variable is no plain storage buffer of set 0; nothing where it is one."""
-        if storage == _Storage.UNIFORM_CONSTANT:
+        if storage == Storage.UNIFORM_CONSTANT:
             return "an image, a sampler or a texel buffer"
         if kind in self._arrays:
             return "an array of buffers at one binding"
-        in_set = self._marks.get((variable, _Mark.SET), 0)
+        in_set = self._marks.get((variable, Mark.SET), 0)
         return f"descriptor set {in_set}" if in_set else ""
 
     def _made_entry(self, function: int, variables: tuple[int, ...]) -> Entry:
@@ -402,17 +376,17 @@ class _Reader:
         shared = sum(
             self._sizes[self._pointers[pointer]]
             for pointer, variable, storage in self._variables
-            if storage == _Storage.WORKGROUP and (variable in variables or self._version < (1, 4))
+            if storage == Storage.WORKGROUP and (variable in variables or self._version < (1, 4))
         )
         parts = self._declared_size()
         if parts is None:
             return Entry(self._local_sizes.get(function, (0, 0, 0)), shared)
         x, y, z = (self._constants[part] for part in parts)
-        return Entry((x, y, z), shared, self._marks.get((parts[0], _Mark.SPEC_ID)))
+        return Entry((x, y, z), shared, self._marks.get((parts[0], Mark.SPEC_ID)))
 
     def _declared_size(self) -> tuple[int, ...] | None:
         """Return the constants that say how large a work-group is, wherever the module has them."""
         for composite, parts in self._composites.items():
-            if self._marks.get((composite, _Mark.BUILT_IN)) == _WORKGROUP_SIZE:
+            if self._marks.get((composite, Mark.BUILT_IN)) == _WORKGROUP_SIZE:
                 return parts
         return None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import struct
 import threading
 import weakref
@@ -13,8 +12,8 @@ from typing import Any, Final, Protocol
 
 from vkpar.vulkan import api
 from vkpar.vulkan.gate import Gate
-from vkpar.vulkan.pipelines import shader
-from vkpar.vulkan.pipelines.interface import reflect
+from vkpar.vulkan.pipelines import declared, shader
+from vkpar.vulkan.pipelines.declared import Declared
 
 _FULL_SUBGROUPS: Final = 2  # VK_PIPELINE_SHADER_STAGE_CREATE_REQUIRE_FULL_SUBGROUPS_BIT
 _COOPERATIVE_MATRIX: Final = 6022  # the capability
@@ -85,7 +84,7 @@ class Pipeline:
 
     Attributes:
         layout: its :class:`PipelineLayout`.
-        spirv: its module, whose subgroups are full where it says so: cooperative matrices need that.
+        read_only: the bindings that it cannot write.
         name: of a built-in kernel; empty for others. ``constants``: its specialization constants.
     """
 
@@ -93,6 +92,7 @@ class Pipeline:
         self,
         device: Any,
         spirv: bytes,
+        declared: Declared,
         entry: str,
         layout: PipelineLayout,
         constants: Sequence[int] = (),
@@ -104,14 +104,15 @@ class Pipeline:
         vk = self._vk = api.load()
         self._device = device
         self.layout = layout
-        self.spirv = spirv
+        self.read_only = declared.readonly
         self.name, self.constants = name, tuple(constants)
-        code = vk.ffi.new("uint32_t[]", list(struct.unpack(f"<{len(spirv) // 4}I", spirv)))
+        code = vk.ffi.new("uint32_t[]", len(spirv) // 4)
+        vk.ffi.memmove(code, spirv, len(spirv))
         info = vk.struct("VkShaderModuleCreateInfo", codeSize=len(spirv), pCode=code)
         module = vk.create("ShaderModule", device, info)
         try:
             by_id = dict(enumerate(constants)) | ({PACKS_HALVES: 1} if packs_halves else {})
-            self.handle = self._create(module, entry, by_id, needs_full(spirv, entry, by_id, subgroup))
+            self.handle = self._create(module, entry, by_id, needs_full(declared, by_id, subgroup))
         finally:
             vk.destroy("ShaderModule", device, module)
 
@@ -141,32 +142,24 @@ class Pipeline:
         null, made = vk.ffi.NULL, vk.making("Pipeline", self._device)
         return vk.make(made, "vkCreateComputePipelines", self._device, null, 1, info, null)
 
-    @functools.cached_property
-    def read_only(self) -> frozenset[int]:
-        """The bindings that it cannot write."""
-        return reflect(self.spirv).readonly
-
     def close(self) -> None:
         """Destroy the pipeline; no pending submission may use it."""
         self._vk.destroy("Pipeline", self._device, self.handle)
 
 
-def needs_full(spirv: bytes, entry: str, constants: Mapping[int, int], subgroup: int) -> bool:
+def needs_full(declared: Declared, constants: Mapping[int, int], subgroup: int) -> bool:
     """Say whether a pipeline is to have full subgroups: a module with matrices of subgroups, in whole ones.
 
     Args:
-        spirv: the module.
-        entry: its entry point.
+        declared: by the module.
         constants: its specialization constants by number.
         subgroup: invocations of a subgroup where the device can be told to fill these, else 0.
     """
-    interface = reflect(spirv)
-    if not subgroup or _COOPERATIVE_MATRIX not in interface.capabilities:
+    if not subgroup or _COOPERATIVE_MATRIX not in declared.capabilities:
         return False
-    made = interface.entries[entry]
-    width = made.local_size[0] if made.width_id is None else constants.get(made.width_id, made.local_size[0])
+    width = declared.width if declared.width_id is None else constants.get(declared.width_id, declared.width)
     # VUID-VkPipelineShaderStageCreateInfo-flags-02759: SPIR-V 1.6 lets sizes vary, so that all of them have to fit.
-    return width % (subgroup if interface.version < (1, 6) else _WIDEST) == 0
+    return width % (subgroup if declared.version < (1, 6) else _WIDEST) == 0
 
 
 class PipelineCache:
@@ -238,7 +231,7 @@ class PipelineCache:
             pipeline = self._pipelines.get(key)
             if pipeline is None:
                 layout = self.layout(bindings, push_nbytes, texels, pushes=pushes)
-                pipeline = self._made(shader.shipped(name), "main", layout, constants, name)
+                pipeline = self._made(shader.shipped(name), declared.shipped(name), "main", layout, constants, name)
                 self._pipelines[key] = pipeline
             self._making.pop(key, None)
             return pipeline
@@ -271,7 +264,7 @@ class PipelineCache:
                 pipeline = self._leased.get(full)
                 if pipeline is None:
                     layout = self.layout(bindings, push_nbytes, pushes=pushes)
-                    pipeline = self._made(spirv, entry, layout, constants, own=own)
+                    pipeline = self._made(spirv, declared.of_module(spirv, entry), entry, layout, constants, own=own)
                     address = api.load().address(pipeline.handle)
                     self._alive[address] = pipeline.handle
                     weakref.finalize(pipeline, self._drop, address).atexit = False

@@ -10,7 +10,8 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 
-_HEADER = 5
+from vkpar.vulkan.pipelines.opcodes import HEADER
+
 _VERSION_1_3 = 0x00010300
 _POINTER, _FORWARD_POINTER, _VARIABLE, _DECORATE = 32, 39, 59, 71
 _UNIFORM, _STORAGE_BUFFER = 2, 12
@@ -31,7 +32,7 @@ def as_storage(spirv: bytes) -> bytes:
         for at, opcode in _instructions(words)
         if opcode == _VARIABLE and words[at + 3] == _UNIFORM and kinds[words[at + 1]] not in old
     }
-    made = words[:_HEADER]
+    made = words[:HEADER]
     made[1] = max(made[1], _VERSION_1_3)  # the first with the storage class, and the last with BufferBlock
     for at, opcode in _instructions(words):
         instruction = words[at : at + (words[at] >> 16)]
@@ -49,7 +50,7 @@ def as_storage(spirv: bytes) -> bytes:
 
 def _instructions(words: list[int]) -> Iterator[tuple[int, int]]:
     """Yield where each instruction begins, and its opcode."""
-    at = _HEADER
+    at = HEADER
     while at < len(words):
         yield at, words[at] & 0xFFFF
         at += words[at] >> 16

@@ -32,6 +32,7 @@ void vkp_queue_free(vkp_queue *q) {
     pthread_mutex_lock(&entry);
     settle(q);
     if (q->sibling) q->sibling->sibling = NULL;
+    forget_queue(q);
     pthread_mutex_unlock(&entry);
     free(q);
 }
@@ -129,8 +130,6 @@ int32_t vkp_wait(vkp_queue **queues, const uint64_t *values, uint32_t n, uint64_
 
 /* ---- groups ---- */
 
-void vkp_group_free(vkp_group *g);
-
 vkp_group *vkp_group_new(uint32_t n, vkp_queue **queues, uint32_t nslots) {
     vkp_group *g = calloc(1, sizeof *g);
     if (!g) return NULL;
@@ -183,8 +182,9 @@ void vkp_group_slots(vkp_group *g, uint64_t shared, const uint64_t *offsets, con
 void vkp_group_mapped(vkp_group *g, uint32_t rank, uint64_t address) { g->mirror[rank] = address; }
 
 /* Starts one waiter thread for every rank that some other rank reaches by a bridge. Returns an errno. */
-int vkp_group_start(vkp_group *g, uint64_t spin_ns) {
+int vkp_group_start(vkp_group *g, uint64_t spin_ns, uint64_t slice_ns) {
     g->spin_ns = spin_ns;
+    g->slice_ns = slice_ns;
     for (uint32_t src = 0; src < g->n; src++) {
         int bridged = 0;
         for (uint32_t dst = 0; dst < g->n; dst++) bridged |= dst != src && !g->native[dst * g->n + src];

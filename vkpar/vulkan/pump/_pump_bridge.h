@@ -141,7 +141,7 @@ static int32_t watch(waiter *w, uint64_t value, uint64_t *counter) {
         if (*counter >= value) { __atomic_add_fetch(&g->spins, 1, __ATOMIC_RELAXED); return SUCCESS; }
     } while (now_ns() - start < g->spin_ns);
     __atomic_add_fetch(&g->blocks, 1, __ATOMIC_RELAXED);
-    result = wait_one(q, value, SLICE_NS);
+    result = wait_one(q, value, g->slice_ns);
     return result == SUCCESS ? q->counter(q->device, q->timeline, counter) : result;
 }
 

@@ -134,7 +134,6 @@ static void *attend(void *argument) {
     return NULL;
 }
 
-void vkp_stream_free(vkp_stream *s);
 static void register_fork(void) { pthread_atfork(NULL, NULL, note_fork); }
 
 vkp_stream *vkp_stream_new(vkp_queue *q, uint32_t family, int barriers, uint32_t rate, uint64_t wait_idle,
@@ -248,7 +247,10 @@ void vkp_stream_stats(vkp_stream *s, uint64_t *out) {
 /* Says whether an operation may run that does this, and makes room to write it down. */
 static int32_t admit(vkp_stream *s, const vkp_touch *touches, uint32_t n, int asks) {
     int32_t result = ready(s);
-    if (result == SUCCESS) result = objection(touches, n, asks);
+    if (result == SUCCESS || (result == CAPTURES && asks)) {
+        int32_t objected = objection(touches, n, asks);
+        if (objected != SUCCESS) result = objected;
+    }
     return result == SUCCESS && !expect(n) ? OUT_OF_HOST_MEMORY : result;
 }
 

@@ -106,6 +106,7 @@ static vkp_group *group_of(uint32_t number) {
 
 static uint64_t value_now(vkp_queue *q) {
     uint64_t now = 0;
+    if (!q) return UINT64_MAX;           /* it was freed, all done */
     if (q->counter(q->device, q->timeline, &now) == SUCCESS && now > q->seen) q->seen = now;
     return q->seen;
 }
@@ -206,13 +207,25 @@ static void unlist_group(vkp_group *g) {
         *at = g->next;
         ledger.clock.active--;
     }
+    g->settled = 1;                      /* its programs are done: from here on its queues may be freed unseen */
+    pthread_mutex_unlock(&ledger.lock);
+}
+
+/* Has the groups forget a queue that is being freed: nobody asks any more how far it is. */
+static void forget_queue(const vkp_queue *q) {
+    pthread_mutex_lock(&ledger.lock);
+    for (vkp_group *g = ledger.groups; g; g = g->next)
+        for (uint32_t r = 0; r < g->n; r++)
+            if (g->queues[r] == q) g->queues[r] = NULL;
     pthread_mutex_unlock(&ledger.lock);
 }
 
 /* Notes how far the queues are before what was parked runs with undefined data; the group's lock is held. */
 static void note_reached(vkp_group *g) {
-    for (uint32_t r = 0; r < g->n && !g->noted; r++) g->reached[r] = value_now(g->queues[r]);
+    pthread_mutex_lock(&ledger.lock);
+    for (uint32_t r = 0; r < g->n && !g->noted && !g->settled; r++) g->reached[r] = value_now(g->queues[r]);
     g->noted = 1;
+    pthread_mutex_unlock(&ledger.lock);
 }
 
 /* Finds what the group's programs that are not done have spoiled, once. */

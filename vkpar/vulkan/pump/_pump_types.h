@@ -11,15 +11,13 @@
 #include <string.h>
 #include <time.h>
 
-typedef struct vkp_queue vkp_queue;
-#include "_pump_launch_api.h"
+#include "_pump_api.h"
 
 enum { SUCCESS = 0, TIMEOUT = 2, OUT_OF_HOST_MEMORY = -1, UNKNOWN = -13 };
 enum { STYPE_SUBMIT_INFO = 4, STYPE_TIMELINE_SUBMIT = 1000207003, STYPE_WAIT = 1000207004, STYPE_SIGNAL = 1000207005 };
 enum { STAGE_ALL_COMMANDS = 0x00010000 };
 enum { HISTOGRAM = 128 };                /* four buckets per power of two of a nanosecond, see bucket_ns in pump.py */
 enum { WAITS = 2 };                      /* a batch has at most so many waits more than there are ranks */
-static const uint64_t SLICE_NS = 100000000ull;
 /* A wait's first part, and how long is slept in it at a time: about 60 us with the kernel's own delay. */
 static const uint64_t NAPPING_NS = 20000000ull;
 #define NAP_NS 10000
@@ -96,9 +94,9 @@ typedef struct {
 
 enum { WAIT_FAILED, SIGNAL_FAILED, SUBMIT_FAILED }; /* what a group's threads do with a rank's device */
 
-typedef struct vkp_group {
+struct vkp_group {
     uint32_t n, nslots;
-    vkp_queue **queues;
+    vkp_queue **queues;                  /* NULL: was freed */
     uint64_t *native;                    /* [dst * n + src]: src's timeline on dst's device, 0 where bridged */
     uint64_t *waited;                    /* [dst * n + src]: highest value of src that dst's queue waits for */
     uint32_t *writer; uint64_t *written; /* per slot: last writer and its value */
@@ -120,13 +118,13 @@ typedef struct vkp_group {
     pthread_mutex_t lock;
     int stop, aborted;
     int32_t error;                       /* Python reads it without the lock */
-    uint64_t spin_ns;
+    uint64_t spin_ns, slice_ns;          /* a bridge's wait for a value: what spins first, and the longest piece after */
     uint64_t bridges, spins, blocks, copies, copied_bytes, histogram[HISTOGRAM];
-} vkp_group;
+};
 
 struct vkp_touches;
 
-typedef struct vkp_program {
+struct vkp_program {
     vkp_group *group;
     uint32_t nbatches;
     uint32_t *rank, *read_start, *reads, *write_start, *writes;
@@ -140,7 +138,7 @@ typedef struct vkp_program {
     uint32_t nneeds;
     struct vkp_touches *touches;         /* room for the ranks' values, then what it does to arrays; NULL: nothing */
     int is_sent;                         /* a thread has it, and uses what is in here */
-} vkp_program;
+};
 
 static pthread_mutex_t entry = PTHREAD_MUTEX_INITIALIZER; /* the lock of all submissions */
 

@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import Any
 
 from vkpar.errors import OutOfMemoryError, UnsupportedError
+from vkpar.timeouts import SLICE_NS
 from vkpar.vulkan import api
 from vkpar.vulkan.pump.ports import HISTOGRAM_BUCKETS, Batch, BridgeStats, QueueHandles, enqueue_lock
 
@@ -200,7 +201,7 @@ class CGroup:
         Raises:
             OutOfMemoryError: the system starts no thread.
         """
-        error = self._c.lib.vkp_group_start(self.handle, spin_ns)
+        error = self._c.lib.vkp_group_start(self.handle, spin_ns, SLICE_NS)
         if error:
             raise OutOfMemoryError(
                 "VK_ERROR_OUT_OF_HOST_MEMORY",

@@ -11,7 +11,7 @@ import threading
 from dataclasses import dataclass
 from typing import Any
 
-# Every queue of the process sees all submissions in one total order: see the deadlock note in docs/algorithms.md.
+# Every queue of the process sees all submissions in one total order: docs/notes/collectives.md says why.
 enqueue_lock = threading.RLock()
 
 HISTOGRAM_BUCKETS = 128

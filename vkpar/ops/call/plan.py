@@ -1,8 +1,8 @@
 """Plans: what a call of an operation comes down to, kept for the next call on arrays of the same form.
 
-A plan is found by the forms of the operands alone. What else a call has to look at, it looks at each time: whether the
-arrays can be used (:attr:`vkpar.storage.Storage.ready`), and whether they share memory. Where anything is amiss the
-call goes the long way, which checks everything and says what is wrong.
+A plan is found by the forms of the operands alone (:mod:`vkpar.arrays.forms`). What else a call has to look at, it
+looks at each time: whether the arrays can be used (:attr:`vkpar.arrays.storage.Storage.ready`), and whether they share
+memory. Where anything is amiss the call goes the long way, which checks everything and says what is wrong.
 """
 
 from __future__ import annotations
@@ -12,44 +12,18 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from vkpar.arrays.array import Array
+from vkpar.arrays.forms import Form, form_of
 from vkpar.vulkan import bulk
-from vkpar.vulkan.machine.physical import ALIGNMENT
 from vkpar.vulkan.pump import native
 from vkpar.vulkan.pump.ledger import BOUND, PLACES, READS, REPLACES
 from vkpar.vulkan.stream import Binding
 
 if TYPE_CHECKING:
-    from vkpar.arrays.layout import Strides
     from vkpar.device import Device
-    from vkpar.dtypes import DType
     from vkpar.vulkan.memory.buffer import BufferRange
     from vkpar.vulkan.pipelines.kernel import Pipeline
 
-_MOST: Final = 4096  # plans, and forms, of a device
 _NUMBER_LAST: Final = [0, 1, 1]  # the order of an array, a number and a result: what is bound for a number is not read
-
-
-class Form:
-    """All of an array that a plan depends on, made once per device, so that forms are compared by identity.
-
-    Attributes:
-        shape: the dimensions; ``dtype`` of the elements, ``nbytes`` of them all.
-        steps: the strides, None for those of C order.
-        low: the first byte that it reaches, counted from its first element; ``high`` the one after the last.
-        turned: the form of its transpose, once one was made.
-    """
-
-    __slots__ = ("dtype", "high", "low", "nbytes", "shape", "steps", "turned")
-
-    def __init__(
-        self, shape: tuple[int, ...], dtype: DType, nbytes: int, steps: Strides | None, span: tuple[int, int]
-    ) -> None:
-        self.shape = shape
-        self.dtype = dtype
-        self.nbytes = nbytes
-        self.steps = steps
-        self.low, self.high = span
-        self.turned: Form | None = None
 
 
 class Plan:
@@ -350,52 +324,6 @@ def _fresh(like: Array, form: Form) -> Array:
     made = type(like).fresh(like.device, form.shape, form.dtype, form.nbytes)
     made.form = form
     return made
-
-
-class Plans:
-    """The forms, plans and recipes of one device."""
-
-    def __init__(self) -> None:
-        self._forms: dict[tuple[Any, ...], Form] = {}
-        self.known: dict[tuple[Any, ...], Plan] = {}
-        self.recipes: dict[tuple[Any, ...], Recipe] = {}
-        self.tables: dict[tuple[Any, ...], Array] = {}  # numbers that operations compute once, on the device
-
-    def form(self, array: Array) -> Form:
-        """Return the form of an array of the device."""
-        start, nbytes = array.byte_offset, array.nbytes
-        low, high = array.span
-        storage = array.storage
-        alike = start % ALIGNMENT, high == storage.nbytes, storage.guards is None
-        key = (array.shape, array.dtype.name, *alike, array.steps)
-        form = self._forms.get(key)
-        if form is None:
-            if len(self._forms) >= _MOST:  # arrays that are left have forms that no plan has
-                self._forms.clear()
-                self.known.clear()
-                self.recipes.clear()
-            form = self._forms.setdefault(
-                key, Form(array.shape, array.dtype, nbytes, array.steps, (low - start, high - start))
-            )
-        array.form = form
-        return form
-
-    def keep(self, key: tuple[Any, ...], plan: Plan) -> None:
-        """Have later calls find ``plan``."""
-        if len(self.known) >= _MOST:
-            self.known.clear()
-        self.known[key] = plan
-
-    def keep_recipe(self, key: tuple[Any, ...], recipe: Recipe) -> None:
-        """Have later calls find ``recipe``."""
-        if len(self.recipes) >= _MOST:
-            self.recipes.clear()
-        self.recipes[key] = recipe
-
-
-def form_of(array: Array) -> Form:
-    """Return the form of an array, that of its device."""
-    return array.form or array.device.plans.form(array)
 
 
 def make(

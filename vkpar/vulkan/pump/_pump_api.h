@@ -1,4 +1,39 @@
-/* What Python sees of _pump_launch.h and _pump_graph.h: read by the C compiler and by cffi, so there are no directives in it. */
+/* What Python calls: read by the C compiler, before all other parts, and by cffi, so there are no directives in it. */
+typedef struct vkp_queue vkp_queue;
+typedef struct vkp_group vkp_group;
+typedef struct vkp_program vkp_program;
+vkp_queue *vkp_queue_new(uint64_t device, uint64_t queue, uint64_t timeline, uint64_t submit, uint64_t wait,
+                         uint64_t signal, uint64_t counter);
+void vkp_queue_free(vkp_queue *);
+void vkp_queue_naps(vkp_queue *, int naps);
+void vkp_queue_pair(vkp_queue *, vkp_queue *);
+const uint64_t *vkp_queue_last_word(vkp_queue *);
+int32_t vkp_submit(vkp_queue *, uint64_t command, uint64_t *value);
+int32_t vkp_wait(vkp_queue **, const uint64_t *values, uint32_t n, uint64_t timeout_ns, uint64_t spin_ns,
+                 uint32_t *reached);
+vkp_group *vkp_group_new(uint32_t n, vkp_queue **, uint32_t nslots);
+void vkp_group_native(vkp_group *, uint32_t dst, uint32_t src, uint64_t semaphore);
+void vkp_group_local(vkp_group *, uint32_t dst, uint64_t semaphore);
+void vkp_group_slots(vkp_group *, uint64_t shared, const uint64_t *offsets, const uint64_t *sizes);
+void vkp_group_mapped(vkp_group *, uint32_t rank, uint64_t address);
+int vkp_group_start(vkp_group *, uint64_t spin_ns, uint64_t slice_ns);
+void vkp_group_stop(vkp_group *);
+void vkp_group_abort(vkp_group *);
+void vkp_group_doubt(vkp_group *);
+uint32_t vkp_group_number(vkp_group *);
+int vkp_group_failed(vkp_group *, uint32_t *rank);
+const int32_t *vkp_group_error_word(vkp_group *);
+void vkp_group_stats(vkp_group *, uint64_t *out);
+void vkp_group_free(vkp_group *);
+vkp_program *vkp_program_new(vkp_group *, uint32_t nbatches, const uint32_t *rank, const uint64_t *commands,
+                             const uint32_t *read_start, const uint32_t *reads, const uint32_t *write_start,
+                             const uint32_t *writes, const uint64_t *gates, const uint64_t *gate_values);
+void vkp_program_prelude(vkp_program *, uint32_t rank, uint64_t command);
+void vkp_program_free(vkp_program *);
+int32_t vkp_enqueue(vkp_program *, uint64_t *values, uint32_t *failed);
+
+/* ---- gathering and recording operations: _pump_launch.h, _pump_graph.h ---- */
+
 typedef struct vkp_stream vkp_stream;
 /* Of a binding: the bytes that it covers, how far before the given address it begins, and what is done to `used` of them from
  * `low` before that address on. */
@@ -8,6 +43,7 @@ typedef struct { uint64_t device, buffer, start, end, kind; } vkp_touch;
 /* Counts what is done to memory; how many programs' groups there are; how many ranges are lost. Read without a lock. */
 typedef struct { uint64_t seq; uint32_t active, lost; } vkp_clock;
 const vkp_clock *vkp_ledger_clock(void);
+int32_t vkp_program_touch(vkp_program *, uint32_t n, const vkp_touch *);
 uint32_t vkp_ledger_lost(uint32_t n, const vkp_touch *);
 uint32_t vkp_ledger_cause(void);
 int32_t vkp_ledger_note(uint32_t n, const vkp_touch *);

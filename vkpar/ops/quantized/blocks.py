@@ -1,4 +1,4 @@
-"""GGUF's quantised blocks: how many elements each holds, and what their bytes mean.
+"""GGUF's quantised blocks: what their bytes mean.
 
 The layouts are those of ggml-common.h (https://github.com/ggml-org/llama.cpp, block_q8_0, block_q4_0, ...): little
 endian, one block after the other along a row.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -23,12 +22,14 @@ class BlockFormat:
 
     Attributes:
         name: as :func:`vkpar.quantized` takes it, such as ``"q8_0"``.
-        elements: elements of a block, side by side along a row.
+        number: GGUF's (ggml_type).
+        block: elements of a block, side by side along a row.
         nbytes: bytes of a block.
     """
 
     name: str
-    elements: int
+    number: int
+    block: int
     nbytes: int
     _decode: Callable[[Bytes], F32] = field(repr=False, compare=False)
 
@@ -52,15 +53,18 @@ def _nibbles(packed: Bytes) -> npt.NDArray[np.uint8]:
     return np.concatenate([packed & 15, packed >> 4], axis=-1)
 
 
-def _q8_0(blocks: Bytes) -> F32:
+def q8_0(blocks: Bytes) -> F32:
+    """Decode blocks of Q8_0."""
     return _halves(blocks, 0) * blocks[:, 2:].view(np.int8).astype(np.float32)
 
 
-def _q4_0(blocks: Bytes) -> F32:
+def q4_0(blocks: Bytes) -> F32:
+    """Decode blocks of Q4_0."""
     return _halves(blocks, 0) * (_nibbles(blocks[:, 2:]).astype(np.float32) - 8)
 
 
-def _q4_1(blocks: Bytes) -> F32:
+def q4_1(blocks: Bytes) -> F32:
+    """Decode blocks of Q4_1."""
     return _halves(blocks, 0) * _nibbles(blocks[:, 4:]).astype(np.float32) + _halves(blocks, 2)
 
 
@@ -69,22 +73,26 @@ def _fifths(packed: Bytes) -> npt.NDArray[np.uint8]:
     return np.unpackbits(packed, axis=1, bitorder="little") << np.uint8(4)
 
 
-def _q5_0(blocks: Bytes) -> F32:
+def q5_0(blocks: Bytes) -> F32:
+    """Decode blocks of Q5_0."""
     codes = _nibbles(blocks[:, 6:]) | _fifths(blocks[:, 2:6])
     return _halves(blocks, 0) * (codes.astype(np.float32) - 16)
 
 
-def _q5_1(blocks: Bytes) -> F32:
+def q5_1(blocks: Bytes) -> F32:
+    """Decode blocks of Q5_1."""
     codes = _nibbles(blocks[:, 8:]) | _fifths(blocks[:, 4:8])
     return _halves(blocks, 0) * codes.astype(np.float32) + _halves(blocks, 2)
 
 
-def _q4_k(blocks: Bytes) -> F32:
+def q4_k(blocks: Bytes) -> F32:
+    """Decode blocks of Q4_K."""
     codes = _nibbles(blocks[:, 16:].reshape(-1, 4, 32)).reshape(-1, 8, 32)
     return _scaled(blocks, codes)
 
 
-def _q5_k(blocks: Bytes) -> F32:
+def q5_k(blocks: Bytes) -> F32:
+    """Decode blocks of Q5_K."""
     codes = _nibbles(blocks[:, 48:].reshape(-1, 4, 32)).reshape(-1, 8, 32)
     fifths = blocks[:, 16:48].reshape(-1, 1, 32) >> np.arange(8, dtype=np.uint8).reshape(1, 8, 1) & 1
     return _scaled(blocks, codes | (fifths << 4).astype(np.uint8))
@@ -100,7 +108,7 @@ def _scaled(blocks: Bytes, codes: npt.NDArray[np.uint8]) -> F32:
     return scale[:, :, None] * codes.astype(np.float32) - least[:, :, None]
 
 
-def _q6_k(blocks: Bytes) -> F32:
+def q6_k(blocks: Bytes) -> F32:
     """Decode 16 groups of 16 elements: four low bits, two high ones, and an 8-bit scale each."""
     low = _nibbles(blocks[:, :128].reshape(-1, 2, 64)).reshape(-1, 2, 4, 32)
     packed = blocks[:, 128:192].reshape(-1, 2, 1, 32)
@@ -108,18 +116,3 @@ def _q6_k(blocks: Bytes) -> F32:
     codes = (low | high << 4).astype(np.float32).reshape(-1, 16, 16) - 32
     scales = _halves(blocks, 208) * blocks[:, 192:208].view(np.int8).astype(np.float32)
     return scales[:, :, None] * codes
-
-
-FORMATS: Final = {
-    made.name: made
-    for made in (
-        BlockFormat("q8_0", 32, 34, _q8_0),
-        BlockFormat("q4_0", 32, 18, _q4_0),
-        BlockFormat("q4_1", 32, 20, _q4_1),
-        BlockFormat("q5_0", 32, 22, _q5_0),
-        BlockFormat("q5_1", 32, 24, _q5_1),
-        BlockFormat("q4_k", 256, 144, _q4_k),
-        BlockFormat("q5_k", 256, 176, _q5_k),
-        BlockFormat("q6_k", 256, 210, _q6_k),
-    )
-}

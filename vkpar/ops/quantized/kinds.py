@@ -1,0 +1,67 @@
+"""The kinds of quantised weights: GGUF's block formats, and of some what products by them are told.
+
+A new format that files may have is a row of :data:`FORMATS` and its decoder in ``blocks.py``. One with products is a
+:class:`Kind` there; its kernels take ``KIND``, its name in capitals, which shaders/common/quantized*.glsl define.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from vkpar import dtypes
+from vkpar.dtypes import DType
+from vkpar.ops.quantized import blocks
+from vkpar.ops.quantized.blocks import BlockFormat
+
+
+@dataclass(frozen=True)
+class Kind(BlockFormat):
+    """A format that there are products by.
+
+    Attributes:
+        chunk: elements whose whole numbers take 16 bytes.
+        scales: the type that the scales of blocks are kept in.
+        per_block: how many of these a block has.
+        terms: numbers that make elements of a chunk's whole numbers: a scale, and a minimum where there is one.
+        largest: the largest whole number times the largest that scales it within a block.
+        turns: chunks of a column that an invocation loads together for one row, at most.
+        least_rows: from so many on matrix cores are as fast as the kernel without, or faster.
+        spreads: of products on matrix cores, columns, turns and subgroups of a work-group: of up to 8 rows by many
+            columns, by few; of more rows by many, by few.
+    """
+
+    chunk: int
+    scales: DType
+    per_block: int
+    terms: int
+    largest: int
+    turns: int
+    least_rows: int
+    spreads: tuple[tuple[int, int, int], ...]
+
+
+_HALF, _WORD = dtypes.float16, dtypes.uint32
+FORMATS: Final = {
+    made.name: made
+    for made in (
+        Kind(
+            "q8_0", 8, 32, 34, blocks.q8_0, chunk=16, scales=_HALF, per_block=1, terms=1, largest=127, turns=2,
+            least_rows=3, spreads=((32, 2, 4), (32, 2, 8), (64, 1, 8), (32, 2, 8)),
+        ),
+        Kind(
+            "q4_0", 2, 32, 18, blocks.q4_0, chunk=32, scales=_HALF, per_block=1, terms=1, largest=8, turns=2,
+            least_rows=2, spreads=((16, 1, 8), (16, 1, 8), (16, 1, 2), (16, 1, 4)),
+        ),
+        Kind(
+            "q4_k", 12, 256, 144, blocks.q4_k, chunk=32, scales=_WORD, per_block=4, terms=2, largest=15 * 63, turns=1,
+            least_rows=2, spreads=((64, 1, 4), (16, 1, 8), (16, 1, 2), (16, 1, 4)),
+        ),
+        BlockFormat("q4_1", 3, 32, 20, blocks.q4_1),
+        BlockFormat("q5_0", 6, 32, 22, blocks.q5_0),
+        BlockFormat("q5_1", 7, 32, 24, blocks.q5_1),
+        BlockFormat("q5_k", 13, 256, 176, blocks.q5_k),
+        BlockFormat("q6_k", 14, 256, 210, blocks.q6_k),
+    )
+}  # fmt: skip
+KINDS: Final = {name: form for name, form in FORMATS.items() if isinstance(form, Kind)}

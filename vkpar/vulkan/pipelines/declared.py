@@ -1,0 +1,72 @@
+"""What pipelines have to know of their modules: of shipped ones from the manifest, so that no SPIR-V is read for it."""
+
+from __future__ import annotations
+
+import functools
+import importlib.resources
+import json
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from vkpar.errors import within_limits
+from vkpar.vulkan.pipelines.interface import reflect
+
+
+class Declared(NamedTuple):
+    """What a module declares, and one of its entry points.
+
+    Attributes:
+        version: of SPIR-V.
+        capabilities: their numbers; see :func:`vkpar.vulkan.pipelines.capabilities.missing`.
+        readonly: the bindings that it declares it does not write.
+        width: invocations of a work-group in x; with ``width_id``, where that specialization constant is not given.
+        width_id: the specialization constant that says how many they are; None where none does.
+    """
+
+    version: tuple[int, int]
+    capabilities: frozenset[int]
+    readonly: frozenset[int]
+    width: int
+    width_id: int | None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as the manifest has it."""
+        sorted_sets = {"capabilities": sorted(self.capabilities), "readonly": sorted(self.readonly)}
+        return self._asdict() | {"version": list(self.version)} | sorted_sets
+
+    @classmethod
+    def of_dict(cls, found: Mapping[str, Any]) -> Declared:
+        """Return what :meth:`as_dict` gave."""
+        sets = {name: frozenset(found[name]) for name in ("capabilities", "readonly")}
+        return cls(**{**found, **sets, "version": tuple(found["version"])})
+
+
+def of_module(spirv: bytes, entry: str = "main") -> Declared:
+    """Read it from a module.
+
+    Raises:
+        InvalidUsageError: see :func:`vkpar.vulkan.pipelines.interface.reflect`.
+    """
+    found = reflect(spirv)
+    made = found.entries[entry]
+    return Declared(found.version, found.capabilities, found.readonly, made.local_size[0], made.width_id)
+
+
+@functools.cache
+def shipped(name: str) -> Declared:
+    """Return what the module of the built-in kernel ``name`` declares.
+
+    The manifest has a line for each kernel, of which this reads one: the whole of it takes longer than some modules.
+
+    Raises:
+        OutOfMemoryError: the system has no file descriptor for the manifest.
+    """
+    text, key = _manifest(), f"\n  {json.dumps(name)}: ".encode()
+    start = text.index(key) + len(key)
+    return Declared.of_dict(json.loads(text[start : text.index(b"\n", start)].rstrip(b","))["declares"])
+
+
+@functools.cache
+def _manifest() -> bytes:
+    with within_limits("the file of the kernels' manifest"):
+        return importlib.resources.files("vkpar").joinpath("spirv", "manifest.json").read_bytes()
