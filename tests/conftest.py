@@ -18,6 +18,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 import vkpar
+from pytest_vkpar import session_of
 from vkpar import env
 from vkpar.vulkan.pipelines import shader
 
@@ -53,19 +54,18 @@ def _open_instance() -> list[vkpar.DeviceInfo]:
 
 
 _found: list[vkpar.DeviceInfo] | None = None
-_missing: str = ""
 
 
 def found() -> list[vkpar.DeviceInfo]:
     """Return the physical devices, an empty list where there is no driver."""
-    global _found, _missing
+    global _found
     if _found is None:
         try:
             _found = _open_instance()
-        except vkpar.UnsupportedError as error:
+        except vkpar.UnsupportedError:
             if REQUIRED:
                 raise
-            _found, _missing = [], str(error)
+            _found = []
     return _found
 
 
@@ -89,33 +89,23 @@ def require(driver: str) -> None:
 
 
 class Rigs:
-    """Opened devices by selector, shared by the whole run."""
+    """Opened devices by selector, shared by the whole run: the plugin's, of drivers that are there."""
 
-    def __init__(self) -> None:
-        self._open: dict[str, list[vkpar.Device]] = {}
+    def __init__(self, shared: Callable[[str], list[vkpar.Device]]) -> None:
+        self._shared = shared
 
     def __call__(self, selector: str) -> list[vkpar.Device]:
         for part in selector.lower().split("&"):
             name = part.split("*")[0]
             if name in KNOWN:
                 require(name)
-        devices = self._open.get(selector)
-        if devices is None or any(device.closed for device in devices):
-            devices = self._open[selector] = vkpar.open_devices(selector)
-        return devices
-
-    def close(self) -> None:
-        for devices in self._open.values():
-            for device in devices:
-                device.close()
+        return self._shared(selector)
 
 
 @pytest.fixture(scope="session")
-def rigs() -> Iterator[Rigs]:
+def rigs(pytestconfig: pytest.Config) -> Rigs:
     """Give ``rigs("llvmpipe*2&swiftshader")``: that rig's devices, opened once."""
-    shared = Rigs()
-    yield shared
-    shared.close()
+    return Rigs(session_of(pytestconfig).rigs)
 
 
 @pytest.fixture
@@ -151,7 +141,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     seen: set[tuple[str, str]] = set()
     for item in items:
         mark = item.get_closest_marker("sampled")
-        index = item.callspec.params.get("device", "") if hasattr(item, "callspec") else ""
+        index = item.callspec.params.get("vk_device", "") if hasattr(item, "callspec") else ""
         driver = found()[int(index)].driver_name if str(index).isdigit() else ""
         name = item.nodeid.partition("[")[0], driver
         chosen = mark is None or name not in seen or zlib.crc32(item.nodeid.encode()) % mark.args[0] == 0
@@ -163,22 +153,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run every test that takes ``device`` once per physical device."""
-    if "device" in metafunc.fixturenames:
-        infos = found()
+    """Before the plugin runs tests once per physical device: list these, and fail where a required one is missing."""
+    if "vk_device" in metafunc.fixturenames:
+        found()
         for driver in REQUIRED:
             has(driver)
-        labels = [info.driver_name.split()[0].lower() + f"-{info.index}" for info in infos]
-        parameters = [str(info.index) for info in infos] or [
-            pytest.param("none", marks=pytest.mark.skip(reason=f"no Vulkan driver: {_missing}"))
-        ]
-        metafunc.parametrize("device", parameters, ids=labels or None, indirect=True, scope="session")
 
 
 @pytest.fixture(scope="session")
-def device(request: pytest.FixtureRequest, rigs: Rigs) -> vkpar.Device:
+def device(vk_device: vkpar.Device) -> vkpar.Device:
     """One opened device of each driver in turn."""
-    return rigs(request.param)[0]
+    return vk_device
 
 
 @pytest.fixture(params=["its own groups", "the other groups"])

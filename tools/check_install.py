@@ -67,7 +67,7 @@ def check_wheel(wheel: Path) -> None:
         raise SystemExit(f"{wheel.name} is no cp310-abi3 wheel")
     held = set(zipfile.ZipFile(wheel).namelist())
     wanted = {"vkpar/py.typed", "vkpar/spirv/manifest.json", "vkpar/vulkan/pump/_pump.abi3.so"}
-    wanted |= {"vkpar/_pyinstaller/hook-vkpar.py"}
+    wanted |= {"vkpar/_pyinstaller/hook-vkpar.py", "pytest_vkpar.py", "vkpar/testing/plugin.py"}
     wanted |= {f"vkpar/spirv/{path.name}" for path in (ROOT / "vkpar" / "spirv").glob("*.spv")}
     if wanted - held:
         raise SystemExit(f"{wheel.name} lacks {sorted(wanted - held)}")

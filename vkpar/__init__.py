@@ -49,6 +49,7 @@ from vkpar.memory import plan_memory as plan_memory
 from vkpar.ops import *  # noqa: F403
 from vkpar.ops.elementwise.front import elementwise as elementwise
 from vkpar.timeouts import Waitable as _Waitable
+from vkpar.tracing import trace as trace
 from vkpar.vulkan.machine.physical import DeviceInfo as DeviceInfo
 from vkpar.vulkan.memory.accounting import DeviceMemory as DeviceMemory
 from vkpar.vulkan.memory.accounting import HeapMemory as HeapMemory

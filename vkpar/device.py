@@ -19,7 +19,7 @@ from vkpar.arrays.host import HostArray
 from vkpar.arrays.operators import operations
 from vkpar.errors import CommunicatorError, InvalidUsageError, VkparError
 from vkpar.unpickled import Fixed, Unpickled
-from vkpar.vulkan import api, capturing
+from vkpar.vulkan import api, capturing, tracing
 from vkpar.vulkan.device import LogicalDevice
 from vkpar.vulkan.machine import drivers, instance
 from vkpar.vulkan.machine.physical import DeviceInfo, Limits
@@ -61,7 +61,8 @@ class Device(Fixed, Unpickled):
         self._pairs: list[Any] = []  # communicators made for copies to other devices
         self._logical = LogicalDevice(info, self._own)
         self.plans = Plans()
-        _open_devices.add(self)
+        living.add(self)
+        tracing.opened(self)
 
     def _own(self, logical: LogicalDevice) -> None:
         _owners[logical] = weakref.ref(self)
@@ -229,6 +230,10 @@ class Device(Fixed, Unpickled):
         """Close ``child`` before this device: a communicator, or a graph."""
         self._children.add(child)
 
+    def adopted(self) -> list[Any]:
+        """Return what is closed before this device."""
+        return list(self._children)
+
     def peer_copier(self, other: Device) -> Any:
         """Return an object whose ``move(source, target)`` copies arrays between this device and ``other``.
 
@@ -263,6 +268,7 @@ class Device(Fixed, Unpickled):
             VkparError: what closing a communicator or a graph on it raised first; the device is closed nevertheless.
         """
         close_orphans()  # a garbage collector may have dropped communicators of this device
+        tracing.closing(self)
         self._logical.refuse_calls()  # no communicator is made from now on
         errors: list[VkparError] = []
         for child in [*self._children, *self._pairs]:
@@ -300,7 +306,7 @@ _connecting = threading.Lock()
 
 # Makes the communicator that copies arrays between two devices; vkpar.comm, which lies above this module, sets it.
 make_peer_copier: Callable[[Device, Device], Any] | None = None
-_open_devices: weakref.WeakSet[Device] = weakref.WeakSet()
+living: weakref.WeakSet[Device] = weakref.WeakSet()
 
 # Devices and communicators that were dropped without close(): a finalizer must not wait, so they are closed later.
 orphans: deque[Any] = deque()
@@ -388,7 +394,7 @@ def _default(found: list[DeviceInfo]) -> list[DeviceInfo]:
 def _close_all() -> None:
     instance.end()
     close_orphans()
-    for device in list(_open_devices):
+    for device in list(living):
         _close_quietly(device)
     if api.loaded() and not api.load().live().get("Device"):
         instance.close()

@@ -21,7 +21,7 @@ FEATURES = (
     *("cooperative_matrix", "cooperative_matrix2", "bfloat16", "integer_dot", "storage_16bit", "subgroup"),
     "host_import",
 )
-DEBUG_CHECKS = ("slots", "memory", "alignment", "barriers")
+DEBUG_CHECKS = ("slots", "memory", "alignment", "barriers", "bounds")
 
 
 _registered: dict[str, tuple[str, ...]] = {}
@@ -108,7 +108,8 @@ class Environment:
         "VKPAR_DEBUG",
         "checks, joined by commas: slots (the generations of communicators' slots); memory (new arrays hold ones in"
         " every bit: NaN, -1); alignment (kernels bind at multiples of 256 bytes only, as on the"
-        " strictest devices); barriers (a full one before every operation)",
+        " strictest devices); barriers (a full one before every operation); bounds (kernels read zeros beyond"
+        " a binding and their writes there are dropped: robustBufferAccess2, or robustBufferAccess)",
         "",
         DEBUG_CHECKS,
         several=True,
@@ -132,6 +133,9 @@ class Environment:
     )
     cache_dir: str = _setting(
         "VKPAR_CACHE_DIR", "where tunings and compiled kernels are kept (empty: vkpar in the user's cache)", ""
+    )
+    trace: str = _setting(
+        "VKPAR_TRACE", "file that a trace of this process is written to at its end, from its first open device on", ""
     )
     spin_us: int | None = _setting(
         "VKPAR_SPIN_US",

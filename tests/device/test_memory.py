@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 import vkpar
 from vkpar import InvalidUsageError, OutOfMemoryError, UnsupportedError, env
-from vkpar.device import _open_devices
+from vkpar.device import living
 from vkpar.vulkan import api
 from vkpar.vulkan.machine.physical import ALIGNMENT
 from vkpar.vulkan.memory import memtypes
@@ -52,7 +52,7 @@ def allocator(device: vkpar.Device) -> Iterator[Allocator]:
 
 def trim_all() -> None:
     """Free what open devices keep for later."""
-    for opened in list(_open_devices):
+    for opened in list(living):
         if not opened.closed:
             opened.trim()
 

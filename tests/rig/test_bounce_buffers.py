@@ -11,7 +11,7 @@ import pytest
 import vkpar
 from vkpar import OutOfMemoryError, env
 from vkpar.comm.engine import cache
-from vkpar.device import _open_devices
+from vkpar.device import living
 from vkpar.vulkan import api
 
 COUNT = 50_000
@@ -38,7 +38,7 @@ def devices(request: pytest.FixtureRequest) -> Iterator[list[vkpar.Device]]:
 def trim_all() -> None:
     """Free what open devices keep for later, and what was dropped on them."""
     gc.collect()
-    for opened in list(_open_devices):
+    for opened in list(living):
         if not opened.closed:
             opened.synchronize()
             opened.logical.reap()

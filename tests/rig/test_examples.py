@@ -13,7 +13,8 @@ import pytest
 from conftest import found
 
 ROOT = Path(__file__).resolve().parents[2]
-EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+# Programs; what pytest runs has its test in tests/device/test_pytest_plugin.py.
+EXAMPLES = sorted(path for path in (ROOT / "examples").glob("*.py") if not path.name.startswith("test_"))
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
 PAGES = {
     page: blocks

@@ -46,6 +46,9 @@ class _Memory(Protocol):
     @property
     def device(self) -> _Owner: ...
 
+    @property
+    def guards(self) -> Any: ...
+
 
 class _Array(Protocol):
     """What forms are made of, and kept in: arrays, which lie above; see :class:`vkpar.arrays.array.Array`."""
@@ -90,7 +93,9 @@ class Plans:
         """Return the form of an array of the device."""
         start, nbytes = array.byte_offset, array.nbytes
         low, high = array.span
-        key = (array.shape, array.dtype.name, start % ALIGNMENT, high == array.storage.nbytes, array.steps)
+        storage = array.storage
+        alike = start % ALIGNMENT, high == storage.nbytes, storage.guards is None
+        key = (array.shape, array.dtype.name, *alike, array.steps)
         form = self._forms.get(key)
         if form is None:
             if len(self._forms) >= _MOST:  # arrays that are left have forms that no plan has

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Hashable
-from typing import Protocol
+from typing import Any, Final, Protocol
 
 from vkpar.arrays.forms import Plans
 from vkpar.errors import InvalidUsageError
@@ -13,6 +13,7 @@ from vkpar.vulkan.memory.accounting import ARRAYS
 from vkpar.vulkan.memory.subbuffers import SubBuffers
 
 _serials = itertools.count(1)
+GUARD: Final = 16384  # bytes of guard words on each side of a guarded array
 
 
 class Owner(Protocol):
@@ -50,7 +51,10 @@ class Storage:
         number: the VkBuffer that it lies in, and ``base`` where in that it begins; 0 where it lies in several.
         ready: the memory where an operation may use it without further ado, None where it has to look closer: there is
             none, it lies in several buffers, it was closed, or a group of collectives names it.
+        guards: of a guarded array (:mod:`vkpar.testing`), what the bytes around it must be, and where it ends.
     """
+
+    guards: Any = None
 
     def __init__(
         self, device: Owner, nbytes: int, label: Callable[[], str] | None = None, purpose: str = ARRAYS

@@ -136,6 +136,12 @@ def _parser() -> argparse.ArgumentParser:
     add_devices(topo, "the rig; by default all GPUs, or virtual ranks of the only device")
     topo.add_argument("--plot", metavar="FILE.png", help="draw the roads and host links; needs matplotlib")
 
+    trace = add_command(
+        commands, "trace", _trace, "run a command and write what its devices did to a file for ui.perfetto.dev"
+    )
+    trace.add_argument("-o", "--output", metavar="FILE", required=True, help="where the trace is written to")
+    trace.add_argument("command", nargs=argparse.REMAINDER, metavar="-- COMMAND...", help="what is run")
+
     add_command(commands, "env", _env, "show the VKPAR_* variables, versions and helpers")
 
     bench = commands.add_parser("bench", help="measure and check", description="Measure and check.")
@@ -204,6 +210,15 @@ def _topo(options: argparse.Namespace) -> int:
     from vkpar.cli import topo
 
     return topo.run(options.devices, as_json=options.json, file=options.plot)
+
+
+def _trace(options: argparse.Namespace) -> int:
+    from vkpar.cli import trace
+
+    if options.json:
+        raise _Misuse("trace takes no --json: the command prints what it likes", options.parser.format_usage())
+    command = options.command[1:] if options.command[:1] == ["--"] else options.command
+    return trace.run(options.output, command)
 
 
 def _env(options: argparse.Namespace) -> int:

@@ -25,6 +25,7 @@ from vkpar.device import Device, close_orphans
 from vkpar.errors import CommunicatorError
 from vkpar.timeouts import COLLECTIVE_SECONDS
 from vkpar.unpickled import Fixed, Unpickled
+from vkpar.vulkan import tracing
 
 
 class Communicator(Fixed, Unpickled):
@@ -106,6 +107,8 @@ class Communicator(Fixed, Unpickled):
             self._engine.health.told = True
             self.close()
             raise
+        if tracing.watcher is not None:
+            tracing.watcher.connected(self._engine)
         self._engine.forget()
 
     def _is_tuned(self) -> bool:

@@ -24,7 +24,7 @@ from vkpar.graph.stats import Counts, GraphStats
 from vkpar.graph.stretches import Item, Memory
 from vkpar.timeouts import Waitable
 from vkpar.unpickled import Fixed, Unpickled
-from vkpar.vulkan import capturing
+from vkpar.vulkan import capturing, tracing
 from vkpar.vulkan.capturing import Operation
 from vkpar.vulkan.memory.recycle import Recycler
 from vkpar.vulkan.memory.subbuffers import SubBuffers
@@ -282,6 +282,8 @@ class Graph(Fixed, Unpickled):
                 self._params.launched(self._launcher.starts())
             self._times.append(time.perf_counter() - start)
             self._launches += 1
+            if tracing.watcher is not None:
+                tracing.watcher.host("graph launch", time.monotonic() - self._times[-1], launch=self._launches)
             return work
 
     def _refuse(self) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Collection
 from typing import Any
 
 from vkpar.arrays.array import Array
 from vkpar.arrays.layout import WIDE
+from vkpar.arrays.storage import GUARD
 from vkpar.arrays.views import overlaps
 from vkpar.device import Device
 from vkpar.errors import InvalidUsageError, UnsupportedError
@@ -17,16 +19,22 @@ from vkpar.vulkan.pipelines.elements import glsl_types, takes
 from vkpar.vulkan.pipelines.interface import Interface
 
 
-def _block(array: Array) -> tuple[BufferRange, int]:
+def _block(array: Array, guards: bool) -> tuple[BufferRange, int]:
     """Return what a kernel that takes an offset may touch, from a multiple of 256 bytes on, and the first element."""
-    bound, before = _range(array), array.byte_offset % ALIGNMENT
+    bound, before = _range(array, guards), array.byte_offset % ALIGNMENT + (GUARD if guards else 0)
+    before = min(before, array.byte_offset)
     whole = array.memory.range(array.byte_offset - before, before + bound.nbytes)
     return whole, before // array.dtype.itemsize
 
 
-def _range(array: Array) -> BufferRange:
-    """Return what a kernel may touch: the array's bytes, and the padding where no other array can follow."""
+def _range(array: Array, guards: bool) -> BufferRange:
+    """Return what a kernel may touch: the array's bytes, and the padding where no other array can follow.
+
+    With ``guards`` it is the guard words behind, too: drivers drop what is written beyond a binding, or do not.
+    """
     memory = array.memory
+    if guards:
+        return memory.range(array.byte_offset, array.nbytes + GUARD)
     if array.byte_offset + array.nbytes < array.storage.nbytes:
         return memory.range(array.byte_offset, array.nbytes)
     padded = min(round_up(array.nbytes, WIDE), memory.reach(array.byte_offset))
@@ -89,9 +97,12 @@ def check(declared: Interface, arrays: tuple[Array, ...], push: bytes) -> None:
 
 
 def bound(
-    declared: Interface, device: Device, arrays: tuple[Array, ...], push: bytes
+    declared: Interface, device: Device, arrays: tuple[Array, ...], push: bytes, measured: Collection[int]
 ) -> tuple[list[BufferRange], bytes]:
-    """Return what each binding is given, and the push constants with the offsets that the kernel asks for."""
+    """Return what each binding is given, and the push constants with the offsets that the kernel asks for.
+
+    Bindings ``measured``, whose length the kernel asks for, are given no guard words.
+    """
     offsets, constants = dict(declared.offsets), bytearray(push)
     constants += bytes(declared.push_nbytes - len(push))
     aside = {
@@ -99,12 +110,13 @@ def bound(
     }
     ranges = []
     for number, array in enumerate(arrays):
+        guards = array.storage.guards is not None and number not in measured
         if number in offsets:
-            block, first = _block(array)
+            block, first = _block(array, guards)
             struct.pack_into("=I", constants, offsets[number], first)
             ranges.append(block)
         else:
-            ranges.append(_range(array.copy() if number in aside else array))
+            ranges.append(_range(array.copy(), False) if number in aside else _range(array, guards))
     return ranges, bytes(constants)
 
 

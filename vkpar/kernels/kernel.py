@@ -22,7 +22,7 @@ from vkpar.unpickled import Unpickled
 from vkpar.vulkan import capturing, query, queue
 from vkpar.vulkan.memory.buffer import BufferRange
 from vkpar.vulkan.pipelines import checks
-from vkpar.vulkan.pipelines.dimensions import read_of_places
+from vkpar.vulkan.pipelines.dimensions import measured, read_of_places
 from vkpar.vulkan.pipelines.groups import check_counted, check_groups, groups_of, groups_over
 from vkpar.vulkan.pipelines.interface import reflect
 from vkpar.vulkan.pipelines.kernel import Pipeline
@@ -190,10 +190,10 @@ class Kernel(Unpickled):
         ):
             return
         dims, constants, device = self._checked(groups, arrays, push, elements)
-        ranges, constants = bound(self._interface, device, arrays, constants)
+        ranges, constants = bound(self._interface, device, arrays, constants, self._measured)
         pipeline = self._pipeline(device, pushes=device.logical.pushes(len(arrays)))
         bindings = self._bindings(pipeline, arrays, ranges)
-        device.logical.dispatch("Kernel", pipeline, ranges, constants, dims, bindings=bindings)
+        device.logical.dispatch(f"Kernel {self._name}", pipeline, ranges, constants, dims, bindings=bindings)
         self._keep_plan(device, pipeline, arrays, ranges, dims, constants, counted=counted)
 
     def time(
@@ -229,7 +229,7 @@ class Kernel(Unpickled):
             arrays, groups = operands(groups, arrays), groups_over(elements, self.local_size)
         dims, constants, device = self._checked(groups, arrays, push, elements)
         capturing.refuse(device.logical.stream, "kernel.time()")
-        ranges, constants = bound(self._interface, device, arrays, constants)
+        ranges, constants = bound(self._interface, device, arrays, constants, self._measured)
         clock = query.DeviceClock(device.logical)
         pipeline = self._pipeline(device, pushes=False)
         return statistics.median(query.timed_runs(clock, pipeline, ranges, constants, dims, runs))
@@ -249,6 +249,10 @@ class Kernel(Unpickled):
     @functools.cached_property
     def _read(self) -> frozenset[int]:
         return read_of_places(self._spirv)
+
+    @functools.cached_property
+    def _measured(self) -> frozenset[int]:
+        return measured(self._spirv)
 
     def _constants(self, push: Push) -> bytes:
         """Return the bytes of the push constants that a call gives."""
@@ -286,7 +290,7 @@ class Kernel(Unpickled):
         if not arrays or not all(number in taken or can_begin(array, 0) for number, array in enumerate(arrays)):
             return
         bindings = self._bindings(pipeline, arrays, ranges)
-        plan = make_plan(device, "Kernel", pipeline, arrays, bindings, dims)
+        plan = make_plan(device, f"Kernel {self._name}", pipeline, arrays, bindings, dims)
         if plan is not None and not self.closed:
             if len(self._plans) >= _MOST_PLANS:
                 self._plans.clear()

@@ -53,7 +53,7 @@ class LogicalDevice:
 
     Attributes:
         info: the physical device.
-        label: its name and a number that no other device of the process has, for messages.
+        label: its name and ``number``, which no other device of the process has, for messages.
         gate: every call passes it; shut by :meth:`close`.
         compute: the queue that kernels run on.
         transfer: the queue that uploads and downloads run on; the compute queue where there is no other.
@@ -68,7 +68,8 @@ class LogicalDevice:
         self.info = info
         self._vk = api.load()
         self._process = os.getpid()
-        self.label = f"{info.name} #{next(_numbers)}"
+        self.number = next(_numbers)
+        self.label = f"{info.name} #{self.number}"
         self.gate = Gate(self.label)
         self.users: set[object] = set()
         self.recycler: Recycler | Divided = Recycler(info.heaps[memtypes.heap_of(info, memtypes.DEVICE)].nbytes)

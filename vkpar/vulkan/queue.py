@@ -14,7 +14,7 @@ from typing import Any
 from vkpar import env
 from vkpar.errors import DeviceLostError, VulkanError, WaitTimeoutError
 from vkpar.timeouts import SLICE_NS, Deadline
-from vkpar.vulkan import api, capturing
+from vkpar.vulkan import api, capturing, tracing
 from vkpar.vulkan.command import CommandBuffer, CommandPool, DescriptorPool
 from vkpar.vulkan.gate import Gate
 from vkpar.vulkan.machine import instance
@@ -119,14 +119,18 @@ class Queue:
         index: which of the family's queues it is.
 
     Attributes:
+        device: the VkDevice.
         port: the pump's view of the queue.
         gate: shut before the queue is closed.
         exportable: its timeline may be exported to other devices.
+        stamps: takes the times of what :meth:`run` submits; None where nobody traces.
     """
+
+    stamps: Any = None
 
     def __init__(self, device: Any, info: DeviceInfo, family: int, label: str, gate: Gate, index: int = 0) -> None:
         vk = self._vk = api.load()
-        self._device = device
+        self.device = self._device = device
         self._info = info
         self.gate = self._gate = gate
         self.exportable = info.features.timeline_export
@@ -213,7 +217,11 @@ class Queue:
         frame.taken_by = weakref.ref(call)
         self._frames.rotate(-1)
         frame.begin()
+        stamps = self.stamps
+        row = None if stamps is None else stamps.begin(frame.commands)
         record(frame)
+        if stamps is not None:
+            stamps.end(frame.commands, row)
         frame.commands.end()
         frame.value = None
         frame.value = value = self.port.submit(frame.commands.handle)
@@ -228,9 +236,12 @@ class Queue:
             InvalidUsageError: the device is closed; or ``timeout`` is no number, NaN or negative.
         """
         deadline = timeout if isinstance(timeout, Deadline) else Deadline(timeout)
+        begun = 0.0 if tracing.watcher is None else time.monotonic()
         while not self._wait_slice(value, deadline):
             if deadline.passed:
                 raise self._timeout(value, deadline.timeout)
+        if tracing.watcher is not None:
+            tracing.watcher.host(f"wait for {self._gate.what}", begun, queue=self.label, value=value)
 
     def _wait_slice(self, value: int, deadline: Deadline) -> bool:
         with self._gate.lock():

@@ -86,6 +86,11 @@ def name_number(name: str) -> int:
     return _names.index(name)
 
 
+def name_of(number: int) -> str:
+    """Return the name that has a number."""
+    return _names[number]
+
+
 @dataclass(frozen=True)
 class StreamStats:
     """What a stream has done.
@@ -308,6 +313,11 @@ class Stream:
     def capture(self, *, on: bool) -> None:
         """Have what this thread asks for go to its capture from now on, or end that."""
         self._lib.vkp_stream_capture(self.handle, on)
+
+    def trace(self, filled: tuple[Any, ...] | None) -> None:
+        """Have the helper fill a ``vkp_trace``, the first of what is given, from now on; None submits and ends it."""
+        self._lib.vkp_stream_trace(self.handle, self.null if filled is None else filled[0])
+        self._traced = filled  # which the helper points at
 
     def _make_way(self, result: int) -> None:
         if result != _BUSY:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import time
+
 from vkpar.comm.engine.flights import Flight
 from vkpar.comm.engine.health import Health
 from vkpar.errors import InvalidUsageError, WaitTimeoutError
 from vkpar.timeouts import Deadline, Waitable
 from vkpar.unpickled import Unpickled
+from vkpar.vulkan import tracing
 from vkpar.vulkan.machine import instance
 
 _FOR_EVER_NS = 1 << 62
@@ -57,12 +60,15 @@ class Work(Unpickled, Waitable):
         if self._keep is None:
             return
         health = self._health
+        begun = 0.0 if tracing.watcher is None else time.monotonic()
         health.check_failure()
         while not health.wait_slice(flight, deadline.left_ns(_FOR_EVER_NS)):
             health.check_failure()
             if deadline.passed:
                 text, details = health.describe(flight)
                 raise WaitTimeoutError(f"{text}; not done after {timeout} s", details)
+        if tracing.watcher is not None:
+            tracing.watcher.host(f"wait for {flight.op}", begun, sequence=flight.sequence)
         self._finish()
 
     def _submitted(self) -> Flight:

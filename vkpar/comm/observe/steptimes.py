@@ -179,39 +179,85 @@ def _cells(row: PhaseSummary) -> tuple[str, ...]:
 # ---- traces ----
 
 
+@dataclass(frozen=True)
+class Places:
+    """Where a trace shows the steps of one communicator.
+
+    Attributes:
+        processes: by rank, the trace's process.
+        first: the first thread of it that is for these steps; each queue takes two.
+        origin: the moment that counts as 0.
+        flows: the number of the first arrow.
+        title: what threads' names begin with.
+    """
+
+    processes: Sequence[int]
+    first: int = 0
+    origin: float = 0.0
+    flows: int | None = None
+    title: str = ""
+
+
 def trace_events(steps: Sequence[StepTime], names: Sequence[str]) -> dict[str, Any]:
     """Return a Chrome trace-event document: a process per rank, with a thread of steps and one of waits per queue."""
     origin = min((step.begin - step.wait for step in steps), default=0.0)
-    events: list[dict[str, Any]] = []
-    copying: dict[int, dict[int, int]] = {rank: {} for rank in range(len(names))}  # by rank, queues to threads
-    for rank, lane in sorted({(step.rank, step.lane) for step in steps if step.lane is not None}):
-        copying[rank][lane] = 2 + 2 * len(copying[rank])
-    for rank, name in enumerate(names):
-        events.append(_named("process_name", rank, 0, f"rank {rank}: {name}"))
-        for thread in (0, *copying[rank].values()):
-            kind = "copies" if thread else "steps"
-            events.append(_named("thread_name", rank, thread, kind))
-            events.append(_named("thread_name", rank, thread + 1, f"waits of {kind}" if thread else "waits"))
-    for step in steps:
-        thread = 0 if step.lane is None else copying[step.rank][step.lane]
-        events.append(_slice(step.phase, step, thread, step.begin - origin, step.seconds))
-        native = step.wait - step.bridge
-        waits = (("wait", step.wait, native), ("bridge", step.bridge, step.bridge))
-        at = step.begin - origin
-        events += [_slice(what, step, thread + 1, at - ago, took) for what, ago, took in waits if took > 0]
+    events = [named("process_name", rank, 0, f"rank {rank}: {name}") for rank, name in enumerate(names)]
+    events += step_events(steps, Places(range(len(names)), origin=origin))
     return {"traceEvents": events, "displayTimeUnit": "ns", "otherData": {"origin_monotonic_seconds": origin}}
 
 
-def _named(kind: str, rank: int, thread: int, name: str) -> dict[str, Any]:
-    return {"ph": "M", "name": kind, "pid": rank, "tid": thread, "args": {"name": name}}
+def step_events(steps: Sequence[StepTime], places: Places) -> list[dict[str, Any]]:
+    """Return the trace events of steps and of what they waited for, with arrows from the steps that they read from."""
+    events: list[dict[str, Any]] = []
+    threads: dict[tuple[int, int | None], int] = {}
+    lanes = {(step.rank, step.lane) for step in steps} | {(rank, None) for rank in range(len(places.processes))}
+    for rank, lane in sorted(lanes, key=lambda each: (each[0], -1 if each[1] is None else each[1])):
+        copies = sum(1 for known in threads if known[0] == rank)
+        thread = threads[rank, lane] = places.first + 2 * copies
+        kind, waits = ("copies", "waits of copies") if copies else ("steps", "waits")
+        events.append(named("thread_name", places.processes[rank], thread, places.title + kind))
+        events.append(named("thread_name", places.processes[rank], thread + 1, places.title + waits))
+    ends = {(step.sequence, step.rank, step.index): step for step in steps}
+    for step in steps:
+        place = places.processes[step.rank], threads[step.rank, step.lane]
+        at = step.begin - places.origin
+        events.append(_slice(step.phase, step, *place, at, step.seconds))
+        waits_of = (("wait", step.wait, step.wait - step.bridge), ("bridge", step.bridge, step.bridge))
+        events += [
+            _slice(what, step, place[0], place[1] + 1, at - ago, took) for what, ago, took in waits_of if took > 0
+        ]
+        if places.flows is not None:
+            for rank, index in step.sources:
+                source = ends.get((step.sequence, rank, index))
+                if source is not None and rank != step.rank:
+                    number = places.flows + len(events)
+                    begin = places.processes[rank], threads[rank, source.lane], source.end - places.origin
+                    events += _arrow(number, begin, (*place, at))
+    return events
 
 
-def _slice(name: str, step: StepTime, thread: int, begin: float, seconds: float) -> dict[str, Any]:
+def named(kind: str, process: int, thread: int, name: str) -> dict[str, Any]:
+    """Return the trace event that names a process or a thread."""
+    return {"ph": "M", "name": kind, "pid": process, "tid": thread, "args": {"name": name}}
+
+
+def _arrow(number: int, begin: tuple[int, int, float], end: tuple[int, int, float]) -> list[dict[str, Any]]:
+    """Return the two events of an arrow; it begins inside the slice that ends there."""
+    made = []
+    for phase, (process, thread, at), more in (("s", begin, {}), ("f", end, {"bp": "e"})):
+        moment = 1e6 * at - (1e-3 if phase == "s" else -1e-3)
+        place = {"pid": process, "tid": thread, "ts": moment}
+        made.append({"ph": phase, "id": number, "name": "reads", "cat": "slots", **place, **more})
+    return made
+
+
+def _slice(name: str, step: StepTime, process: int, thread: int, begin: float, seconds: float) -> dict[str, Any]:
     numbers = {
         "sequence": step.sequence,
         "step": step.index,
         "received_nbytes": step.received_nbytes,
         "sent_nbytes": step.sent_nbytes,
+        "from": [f"rank {rank}, step {index}" for rank, index in step.sources],
     }
-    place = {"pid": step.rank, "tid": thread, "ts": 1e6 * begin, "dur": 1e6 * seconds}
+    place = {"pid": process, "tid": thread, "ts": 1e6 * begin, "dur": 1e6 * seconds}
     return {"ph": "X", "name": name, "cat": step.op, **place, "args": numbers}

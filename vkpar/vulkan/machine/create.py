@@ -19,6 +19,7 @@ _EXTENSIONS = (
     "VK_EXT_shader_atomic_float2",
     *matrices.EXTENSIONS,
 )
+_ROBUSTNESS = "VK_EXT_robustness2"
 CLOCK_EXTENSIONS = ("VK_EXT_calibrated_timestamps", "VK_KHR_calibrated_timestamps")  # the first one there is enabled
 
 
@@ -54,16 +55,33 @@ def has_second(info: DeviceInfo, family: int) -> bool:
     return several and env.get().path != "fused"
 
 
-def create_device(info: DeviceInfo, families: dict[int, int], made: api.Making) -> Any:
-    """Create the VkDevice with so many queues of each family; it is recorded as ``made``."""
+def _bounds(info: DeviceInfo, after: Any) -> Any:
+    """Return ``after`` behind a struct that turns robustBufferAccess2 on, or alone: not asked for, or not there."""
+    if "bounds" not in env.debug_checks() or _ROBUSTNESS not in info.extensions:
+        return after
     vk = api.load()
-    features = info.features
-    queues = [
-        vk.struct(
+    found = vk.struct("VkPhysicalDeviceRobustness2FeaturesEXT")
+    vk.lib.vkGetPhysicalDeviceFeatures2(info.handle, vk.struct("VkPhysicalDeviceFeatures2", pNext=found))
+    if not found.robustBufferAccess2:
+        return after
+    return vk.struct("VkPhysicalDeviceRobustness2FeaturesEXT", pNext=after, robustBufferAccess2=1)
+
+
+def _queues(families: dict[int, int]) -> list[Any]:
+    """Return what asks for so many queues of each family."""
+    return [
+        api.load().struct(
             "VkDeviceQueueCreateInfo", queueFamilyIndex=family, queueCount=number, pQueuePriorities=[1.0] * number
         )
         for family, number in sorted(families.items())
     ]
+
+
+def create_device(info: DeviceInfo, families: dict[int, int], made: api.Making) -> Any:
+    """Create the VkDevice with so many queues of each family; it is recorded as ``made``."""
+    vk = api.load()
+    features = info.features
+    queues = _queues(families)
     floats = atomics.structs(info.extensions, features.float_atomics)
     cores = matrices.chain(info.extensions, features.matrix_features, after=floats[-1] if floats else None)
     after = cores.first
@@ -91,12 +109,15 @@ def create_device(info: DeviceInfo, families: dict[int, int], made: api.Making) 
         vulkanMemoryModel=features.memory_model,
         vulkanMemoryModelDeviceScope=features.memory_model,  # atomics have that scope, in every kernel
     )
-    two = vk.struct("VkPhysicalDeviceFeatures2", pNext=twelve)
+    last = _bounds(info, twelve)
+    two = vk.struct("VkPhysicalDeviceFeatures2", pNext=last)
+    two.features.robustBufferAccess = "bounds" in env.debug_checks()  # every driver has it
     two.features.shaderInt16 = features.int16
     two.features.shaderInt64 = features.int64
     two.features.shaderFloat64 = features.float64
     extensions = [name for name in _EXTENSIONS if name in info.extensions]
     extensions += [name for name in CLOCK_EXTENSIONS if name in info.extensions][:1]
+    extensions += [] if last is twelve else [_ROBUSTNESS]
     asked = vk.struct(
         "VkDeviceCreateInfo",
         pNext=two,

@@ -1,4 +1,4 @@
-"""In which dimensions a kernel's work-groups differ: the components that it reads of their places."""
+"""What a kernel reads of its surroundings: the components of its place, and the lengths of its arrays."""
 
 from __future__ import annotations
 
@@ -8,11 +8,31 @@ from typing import Final
 from vkpar.vulkan.pipelines.opcodes import HEADER
 
 _ALL: Final = frozenset({0, 1, 2})
-_BUILT_IN, _WORKGROUP_ID, _GLOBAL_ID = 11, 26, 28
+_BUILT_IN, _WORKGROUP_ID, _GLOBAL_ID, _BINDING = 11, 26, 28, 33
 _CONSTANT, _FUNCTION, _VARIABLE, _DECORATE = 43, 54, 59, 71
-_LOAD, _STORE, _ACCESS, _IN_BOUNDS_ACCESS = 61, 62, 65, 66
+_LOAD, _STORE, _ACCESS, _IN_BOUNDS_ACCESS, _ARRAY_LENGTH = 61, 62, 65, 66, 68
 _SHUFFLE, _EXTRACT = 79, 81
 _SAME_COMPONENTS: Final = frozenset({83, 113, 114, 124, 400})  # copies, conversions and other signs of whole vectors
+
+
+def measured(spirv: bytes) -> frozenset[int]:
+    """Return the bindings whose arrays a module asks for their lengths; all of them in doubt.
+
+    Args:
+        spirv: a module that :func:`vkpar.vulkan.pipelines.interface.reflect` has read.
+    """
+    words = struct.unpack(f"<{len(spirv) // 4}I", spirv)
+    bindings, asked = dict[int, int](), set[int]()
+    at = HEADER
+    while at < len(words):
+        opcode, operands = words[at] & 0xFFFF, words[at + 1 : at + (words[at] >> 16)]
+        if opcode == _DECORATE and operands[1] == _BINDING:
+            bindings[operands[0]] = operands[2]
+        elif opcode == _ARRAY_LENGTH:
+            asked.add(operands[2])
+        at += words[at] >> 16
+    known = asked <= bindings.keys()  # a pointer that was handed on may be that of any
+    return frozenset(bindings[each] for each in asked) if known else frozenset(bindings.values())
 
 
 def read_of_places(spirv: bytes) -> frozenset[int]:

@@ -72,6 +72,18 @@ void vkp_stream_close(vkp_stream *, int leak);
 void vkp_stream_free(vkp_stream *);
 int32_t vkp_queue_idle(vkp_queue *, uint64_t wait_idle);
 void vkp_stream_capture(vkp_stream *, int captures);
+/* A trace: `stamps` has a row for each operation, with the queries around it; `sent` one for each submission of gathered
+ * ones. Times are those of the host's monotonic clock, in ns. Where operations follow each other in a command buffer, the end
+ * of one is the begin of the next. */
+typedef struct { uint64_t at; uint32_t name, begin, end; } vkp_stamp;
+typedef struct { uint64_t begun, ended, operations; } vkp_sent;
+typedef struct {
+    uint64_t pool, write;
+    uint32_t room, used, queries, dropped, sent_room, sent_used;
+    vkp_stamp *stamps;
+    vkp_sent *sent;
+} vkp_trace;
+void vkp_stream_trace(vkp_stream *, vkp_trace *);
 typedef struct vkp_recording vkp_recording;
 vkp_recording *vkp_recording_new(vkp_stream *, int32_t *result);
 int32_t vkp_recording_begin(vkp_recording *, uint64_t *commands);

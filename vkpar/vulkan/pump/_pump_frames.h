@@ -47,6 +47,8 @@ struct vkp_stream {
     pthread_cond_t wake;
     uint64_t operations, submissions;
     vkp_recording *recordings;           /* of graphs */
+    vkp_trace *trace;                    /* NULL: nobody traces */
+    uint32_t stamped;                    /* operations in the open buffer when the last timestamp was written */
 };
 
 static int forked;                       /* this process is a child of the one that made the streams */

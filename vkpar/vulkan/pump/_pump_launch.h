@@ -46,6 +46,8 @@ static int32_t flush(vkp_stream *s) {
     s->sealed = result != SUCCESS;
     if (result != SUCCESS) return result;
     s->sent = now_ns();
+    if (s->trace && s->trace->sent_used < s->trace->sent_room)
+        s->trace->sent[s->trace->sent_used++] = (vkp_sent){begun, s->sent, s->count};
     set_apart(s, s->sent - begun);
     s->open->value = value;
     s->open = NULL;
@@ -252,11 +254,50 @@ static int32_t admit(vkp_stream *s, const vkp_touch *touches, uint32_t n, int as
     return result == SUCCESS && !expect(n) ? OUT_OF_HOST_MEMORY : result;
 }
 
+/* Begins and ends an operation in the trace, whose timestamps stand around its commands; NONE where there is no room. */
+enum { NONE = -1, ALL_COMMANDS = 0x10000 };
+typedef void (*stamp_fn)(void *, uint32_t, uint64_t, uint32_t);
+
+static uint32_t write_stamp(vkp_stream *s) {
+    ((stamp_fn)(uintptr_t)s->trace->write)(s->open->commands, ALL_COMMANDS, s->trace->pool, s->trace->queries);
+    return s->trace->queries++;
+}
+
+static int64_t begin_stamp(vkp_stream *s, uint32_t name) {
+    vkp_trace *t = s->trace;
+    if (!t) return NONE;
+    if (t->used == t->room) {
+        t->dropped++;
+        return NONE;
+    }
+    uint32_t begin = s->count && t->used && s->stamped == s->count ? t->stamps[t->used - 1].end : write_stamp(s);
+    t->stamps[t->used] = (vkp_stamp){now_ns(), name, begin, begin};
+    return t->used++;
+}
+
+static void end_stamp(vkp_stream *s, int64_t row) {
+    if (row == NONE) return;
+    s->trace->stamps[row].end = write_stamp(s);
+    s->stamped = s->count + 1;
+}
+
+/* Traces from now on, or no more (NULL). What was traced and not submitted yet is submitted before that ends. */
+void vkp_stream_trace(vkp_stream *s, vkp_trace *trace) {
+    pthread_mutex_lock(&entry);
+    if (!trace && !s->shut && !forked) flush(s);
+    s->trace = trace;
+    s->stamped = 0;
+    pthread_mutex_unlock(&entry);
+}
+
 static int32_t launch(vkp_stream *s, const vkp_plan *p, const uint64_t *addresses, const void *push) {
     vkp_touch touches[p->bindings ? p->bindings : 1];
     uint32_t n = is_watched() ? touched(s, p, addresses, touches) : 0;
     int32_t result = admit(s, touches, n, p->asks);
-    if (result == SUCCESS) result = dispatch_into(s, &s->to, s->open, p, addresses, push);
+    if (result != SUCCESS) return result;
+    int64_t row = begin_stamp(s, p->name);
+    result = dispatch_into(s, &s->to, s->open, p, addresses, push);
+    end_stamp(s, row);
     if (result != SUCCESS) return result;
     write_down(touches, n, 0);
     appended(s, p->name, p->cost_ns);
@@ -294,7 +335,9 @@ int32_t vkp_copy(vkp_stream *s, uint32_t name, uint32_t n, const char *parts) {
     pthread_mutex_lock(&entry);
     int32_t result = admit(s, touches, 2 * n, 0);
     if (result == SUCCESS) {
+        int64_t row = begin_stamp(s, name);
         record_copies(&s->to, copied, n);
+        end_stamp(s, row);
         write_down(touches, 2 * n, 0);
         appended(s, name, cost_of(s, nbytes));
     }
@@ -308,6 +351,7 @@ int32_t vkp_fill(vkp_stream *s, uint32_t name, uint32_t n, const char *parts, ui
     if (forked) return FORKED;
     pthread_mutex_lock(&entry);
     int32_t result = admit(s, NULL, 0, 0);
+    int64_t row = result == SUCCESS ? begin_stamp(s, name) : NONE;
     uint64_t nbytes = 0;
     for (uint32_t i = 0; i < n && result == SUCCESS; i++) {
         fill_part part;
@@ -319,6 +363,7 @@ int32_t vkp_fill(vkp_stream *s, uint32_t name, uint32_t n, const char *parts, ui
         write_down(&touch, 1, 0);
         nbytes += part.nbytes;
     }
+    end_stamp(s, row);
     if (result == SUCCESS) appended(s, name, cost_of(s, nbytes));
     pthread_mutex_unlock(&entry);
     return result;
