@@ -18,10 +18,10 @@ from helpers.vulkan.parking import parked
 
 import vkpar
 from vkpar import CommunicatorError, InvalidUsageError, UnsupportedError, env
+from vkpar.abi.formats import BLOCK, WIRES
 from vkpar.cli import main as cli
 from vkpar.comm.observe.profile import Profile
 from vkpar.comm.rig.links import BRIDGED
-from vkpar.comm.wires import BLOCK, SCALED_HALF
 from vkpar.vulkan import query
 
 pytestmark = pytest.mark.rig
@@ -137,7 +137,7 @@ def test_bytes_are_exact(rig: Open, rng: np.random.Generator) -> None:
     arrays = arrays_of(comm, rng, 10 * BLOCK - 3)
     with comm.profile() as profile:
         comm.all_reduce(arrays)
-    nbytes = 10 * (SCALED_HALF.payload + SCALED_HALF.tail)
+    nbytes = 10 * (WIRES["f16"].format.payload + WIRES["f16"].format.tail)
     assert nbytes == 5160
     for rank in range(2):
         steps = [step for step in profile.steps if step.rank == rank]
