@@ -408,6 +408,6 @@ def test_a_call_goes_straight_down(rigs: Rigs, letters: str, monkeypatch: pytest
         first, second, third = ([device.zeros(2048) for device in comm.devices] for _ in range(3))
         assert hops(lambda: comm.all_reduce(first)) <= 400
         assert hops(lambda: comm.all_reduce(second)) <= 400  # the other of two programs that take turns
-        assert hops(lambda: comm.all_reduce(third)) <= 100
+        assert hops(lambda: comm.all_reduce(third)) <= 110
         comm.all_reduce(third)
         assert hops(lambda: comm.all_reduce(third)) <= 12
