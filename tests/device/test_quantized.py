@@ -287,8 +287,8 @@ def test_halves_for_many_rows(device: vkpar.Device, rng: np.random.Generator, mo
     blocks = blocks_of(rng, "q8_0", 300, 96)
     q, weights = made(device, blocks, "q8_0"), exact(blocks, "q8_0").astype(np.float64)
     x, residual = normal(rng, (12, 96), "float16"), normal(rng, (12, 300), "float16")
-    r = device.array(residual, "float16")
-    for options in ({}, {"residual": r}):
+    r = [device.array(residual, dtype) for dtype in ("float16", "float32")]  # the latter is made float16 aside
+    for options in ({}, {"residual": r[0]}, {"residual": r[1]}):
         found = vkpar.matmul(device.array(x, "float16"), q, transpose_b=True, **options)
         want = x.astype(np.float64) @ weights.T + (residual if options else 0)
         check(found, want, error_of(x, blocks, "q8_0", "float16") + 2.0**-23 * np.abs(want))

@@ -189,6 +189,9 @@ def test_sentencepiece_has_the_usual_numbers_and_a_text_may_have_a_token_behind_
         ("add_eos_token", "yes", "add_eos_token is true or false"),
         ("bos_token_id", 9999, "token 9999 of a text's beginning"),
         ("eos_token_id", -1, "a token is a whole number"),
+        ("unknown_token_id", -1, "unknown_token_id is no token"),
+        ("unknown_token_id", 9999, "unknown_token_id is no token"),
+        ("unknown_token_id", 0.5, "unknown_token_id is no token"),
     ):
         with pytest.raises(InvalidUsageError, match=message):
             tokens.of_gguf(scored(**{key: value}), "it")

@@ -95,10 +95,10 @@ class Library:
                 self._keep(form, entry.template)
         else:
             entry = self._recorded(template, call, turn, form)
-        touches = calls.touches_of(call) if entry.programs else []
-        for program in entry.programs.values():
-            program.touch(touches)
         try:
+            touches = calls.touches_of(call) if entry.programs else []
+            for program in entry.programs.values():
+                program.touch(touches)
             entry.blocks = frozenset(buffer.piece.block for buffer in form.memory) if form else frozenset()
             self._cache.add(key, entry)
         except BaseException:

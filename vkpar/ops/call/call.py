@@ -91,9 +91,9 @@ class Call:
     def temporary(self, shape: tuple[int, ...], dtype: DType) -> Array:
         """Return a new array for what one dispatch leaves to the next."""
         nbytes = math.prod(shape) * dtype.itemsize
-        spare = next((array for array in self._spare if array.nbytes == nbytes), None)
-        if spare is not None:
-            self._spare.remove(spare)
+        at = next((at for at, array in enumerate(self._spare) if array.nbytes == nbytes), None)
+        if at is not None:
+            spare = self._spare.pop(at)
             return self.view(spare, Array(spare.storage, spare.byte_offset, shape, dtype))
         made = self.device.empty(shape, dtype)
         self._arrays.append(made)

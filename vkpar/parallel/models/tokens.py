@@ -228,13 +228,14 @@ def _pieces(package: Any, vocabulary: dict[str, int], metadata: Mapping[str, Any
         raise UnsupportedError(
             f"{where}: token {vocabulary[longest]} has {len(longest)} characters, more than {_MOST_PIECE}; {_INSTEAD}"
         )
-    unknown = metadata.get("tokenizer.ggml.unknown_token_id", 0)
-    names = list(vocabulary)
+    unknown, names = metadata.get("tokenizer.ggml.unknown_token_id", 0), list(vocabulary)
+    if not isinstance(unknown, int) or not 0 <= unknown < max(len(names), 1):
+        raise InvalidUsageError(f"{where}: tokenizer.ggml.unknown_token_id is no token: {unknown!r} of {len(names)}")
     rules = package.Tokenizer(
         package.models.BPE(
             vocab=vocabulary,
             merges=_merges(vocabulary, -np.asarray(scores, np.float64)),
-            unk_token=names[int(unknown)],
+            unk_token=names[unknown],
             fuse_unk=True,
             byte_fallback=True,
         )
