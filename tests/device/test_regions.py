@@ -27,10 +27,10 @@ WAYS = ["chosen", "kernel", "runs"]
 
 
 @pytest.fixture(scope="module")
-def device(request: pytest.FixtureRequest) -> Iterator[vkpar.Device]:
+def device(vk_device: vkpar.Device) -> Iterator[vkpar.Device]:
     """A device of each driver that copies through the ring, whether the host sees its memory or not."""
     with env.override(ring="host"):
-        opened = vkpar.open_devices(request.param)[0]
+        opened = vkpar.open_devices(str(vk_device.info.index))[0]
     with opened:
         yield opened
 

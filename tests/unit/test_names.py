@@ -105,4 +105,4 @@ def test_public_names() -> None:
     assert modules == {"parallel", "random"}
     assert set(vkpar.ops.__all__) < set(vkpar.__all__)
     assert {"Array", "Work", "bfloat16", "elementwise", "open_devices"} < set(vkpar.__all__)
-    assert len(vkpar.__all__) == len(set(vkpar.__all__)) == 98
+    assert len(vkpar.__all__) == len(set(vkpar.__all__)) == 99
