@@ -230,7 +230,9 @@ def _pieces(package: Any, vocabulary: dict[str, int], metadata: Mapping[str, Any
         )
     unknown, names = metadata.get("tokenizer.ggml.unknown_token_id", 0), list(vocabulary)
     if not isinstance(unknown, int) or not 0 <= unknown < max(len(names), 1):
-        raise InvalidUsageError(f"{where}: the vocabulary cannot be read: unknown_token_id is no token: {unknown!r} of {len(names)}")
+        raise InvalidUsageError(
+            f"{where}: the vocabulary cannot be read: unknown_token_id is no token: {unknown!r} of {len(names)}"
+        )
     rules = package.Tokenizer(
         package.models.BPE(
             vocab=vocabulary,
