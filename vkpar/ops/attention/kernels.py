@@ -7,6 +7,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from vkpar.abi import attention as abi
 from vkpar.errors import UnsupportedError
 from vkpar.ops.call.checks import SHORT
 from vkpar.ops.call.work import WARP, ceil_power, group_size, has_warps
@@ -102,7 +103,7 @@ def kernel_for(device: Device, queries: int, q_type: str, k_type: str, width: in
     while rows > 1 and shared(threads, rows, chunks) > limits.max_shared_memory:
         rows = 4 if rows == 8 else 1
     if warps:
-        return Kernel(f"{_WARPS}{rows}", threads, rows, (16 if chunks <= 16 else 32, WARP))
+        return Kernel(f"{_WARPS}{rows}", threads, rows, abi.LanesConstants(16 if chunks <= 16 else 32, WARP))
     return Kernel(f"{_ROWS}{rows}", threads, rows)
 
 
@@ -132,7 +133,7 @@ def _cores(info: DeviceInfo, dtype: str, width: int) -> Kernel | None:
         rows = threads // warp * 16
         units = max(4 * keys * pitch + rows * 4, rows * 9)
         if threads <= limits.max_workgroup_invocations and 16 * units + 8 * rows <= limits.max_shared_memory:
-            return Kernel(f"{kind}_t{threads}", threads, rows, (keys, warp))
+            return Kernel(f"{kind}_t{threads}", threads, rows, abi.CoresConstants(keys, warp))
     return None
 
 
