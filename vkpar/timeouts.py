@@ -28,6 +28,9 @@ QUERY_SECONDS = 1.0
 HOP_SECONDS = 10.0
 # That whole process, with its start and its devices, fails its test after so long.
 LINK_TEST_SECONDS = 60.0
+# The doctor's collectives fail after so long without progress, and its queues after so long without their value.
+DOCTOR_COLLECTIVE_SECONDS = 20.0
+DOCTOR_QUEUE_SECONDS = 10.0
 # The longest wait in one piece, in Python and in the helper's threads: how late Ctrl-C and failures are noticed.
 SLICE_NS = 100_000_000
 _NS = 1_000_000_000

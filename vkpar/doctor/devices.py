@@ -15,12 +15,12 @@ from vkpar.doctor.findings import FAILED, OK, SKIPPED, Finding
 from vkpar.doctor.place import Place
 from vkpar.errors import UnsupportedError, WaitTimeoutError
 from vkpar.ops.tiles import cores, matvec
+from vkpar.timeouts import DOCTOR_QUEUE_SECONDS
 from vkpar.vulkan.machine import create
 from vkpar.vulkan.machine.selector import select, without_duplicates
 from vkpar.vulkan.semaphore import TimelineSemaphore
 
 _WORDS: Final = (1 << 20) + 3  # of test arrays: 4 MiB and a few bytes
-_SECONDS: Final = 10.0
 _KHR: Final = "VK_KHR_cooperative_matrix"
 _TILES: Final = "tiles in registers"
 _REPORT: Final = "report it to the driver's makers; update the driver"
@@ -180,9 +180,11 @@ def timeline(place: Place, index: int) -> Iterator[Finding]:
             before = queue.reached
             array.fill(float(turn))
             try:
-                device.synchronize(timeout=_SECONDS)
+                device.synchronize(timeout=DOCTOR_QUEUE_SECONDS)
             except WaitTimeoutError:
-                yield Finding("", "", FAILED, f"the queue did not reach its value within {_SECONDS:g} s", _REPORT)
+                yield Finding(
+                    "", "", FAILED, f"the queue did not reach its value within {DOCTOR_QUEUE_SECONDS:g} s", _REPORT
+                )
                 return
             if queue.reached <= before or queue.reached != queue.last:
                 yield Finding("", "", FAILED, f"the queue's timeline is {queue.reached}, not {queue.last}", _REPORT)

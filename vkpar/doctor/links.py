@@ -17,13 +17,13 @@ from vkpar.comm.rig.transports import mapped, staged
 from vkpar.comm.schedule.algorithms.table import TABLE as _ALL
 from vkpar.doctor.findings import FAILED, OK, SKIPPED, Finding
 from vkpar.doctor.place import Place
+from vkpar.timeouts import DOCTOR_COLLECTIVE_SECONDS
 
 ALGORITHMS: Final = tuple(_ALL)
 TRANSPORTS: Final = (staged.NAME, mapped.NAME)
 _COUNTS: Final = (6, 40_003)  # less than a block, and several with a piece that nothing divides
 _WORDS: Final = 70_001
 _ROUNDS: Final = 3
-_TIMEOUT: Final = 20.0
 _OF_ONE_MODEL: Final = "direct"  # every rank adds, so that all must round alike
 _LINK: Final = "use these two together no more: update their drivers, and report it (VKPAR_LINK=bridged may help)"
 
@@ -32,7 +32,7 @@ def links(place: Place, indices: Sequence[int]) -> Iterator[Finding]:
     """Check that what each rank sends arrives at each other rank, again and again; tell how they are linked."""
     devices = place.rig(indices)
     n = len(devices)
-    with env.override(tuning="off"), Communicator(devices, timeout=_TIMEOUT) as comm:
+    with env.override(tuning="off"), Communicator(devices, timeout=DOCTOR_COLLECTIVE_SECONDS) as comm:
         kinds = {(link.src, link.dst): link for link in comm.links()}
         transports = comm.transports()
         wrong: dict[int, list[int]] = {}
@@ -97,7 +97,7 @@ def _sums(place: Place, devices: Sequence[Device], algorithm: str, transport: st
 
 
 def _opened(devices: Sequence[Device], algorithm: str, transport: str) -> Communicator:
-    return Communicator(devices, transport=transport, algorithm=algorithm, timeout=_TIMEOUT)
+    return Communicator(devices, transport=transport, algorithm=algorithm, timeout=DOCTOR_COLLECTIVE_SECONDS)
 
 
 def _wrong(place: Place, comm: Communicator, wire: str) -> int:
@@ -116,7 +116,7 @@ def replicas(place: Place, indices: Sequence[int]) -> Iterator[Finding]:
     rng = place.generator("replicas")
     numbers = [rng.standard_normal(_WORDS).astype(np.float32) * np.float32(10.0**rank) for rank in range(len(devices))]
     differing = []
-    with env.override(tuning="off"), Communicator(devices, timeout=_TIMEOUT) as comm:
+    with env.override(tuning="off"), Communicator(devices, timeout=DOCTOR_COLLECTIVE_SECONDS) as comm:
         for wire in wires.NAMES:
             first = None
             for _ in range(_ROUNDS):
@@ -141,7 +141,7 @@ def captured(place: Place, indices: Sequence[int]) -> Iterator[Finding]:
     rng = place.generator("captured")
     rows = [rng.standard_normal((1, 64)).astype(np.float32) for _ in devices]
     weights = [rng.standard_normal((64, 64)).astype(np.float32) for _ in devices]
-    with env.override(tuning="off"), Communicator(devices, timeout=_TIMEOUT) as comm:
+    with env.override(tuning="off"), Communicator(devices, timeout=DOCTOR_COLLECTIVE_SECONDS) as comm:
         x = [device.array(row) for device, row in zip(devices, rows, strict=True)]
         w = [device.array(weight) for device, weight in zip(devices, weights, strict=True)]
         eager = [array.numpy() for array in _step(comm, x, w)]
@@ -151,7 +151,7 @@ def captured(place: Place, indices: Sequence[int]) -> Iterator[Finding]:
             wrong = 0
             for turn in range(_ROUNDS):
                 place.stage(f"in launch {turn}")
-                graph.launch().wait(_TIMEOUT)
+                graph.launch().wait(DOCTOR_COLLECTIVE_SECONDS)
                 wrong += sum(_different(array, row) for array, row in zip(made, eager, strict=True))
     if wrong:
         yield Finding("", "", FAILED, f"{wrong} elements differ from those of the same step, not captured", _LINK)
