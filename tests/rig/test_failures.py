@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from conftest import Rigs, found, require
 from helpers.comm.delays import Delays
-from helpers.ops.reducing import check_identical, devices_of, exact_sum, fresh_devices, integers
+from helpers.ops.reducing import check_identical, devices_of, exact_sum, fresh_devices, integers, own_devices
 from helpers.process.children import child_environment, run_child
 from helpers.vulkan.parking import parked
 
@@ -36,10 +36,8 @@ pytestmark = pytest.mark.rig
 @pytest.fixture
 def mixed(rigs: Rigs) -> Iterator[list[vkpar.Device]]:
     """Devices of two drivers, the test's own."""
-    devices = fresh_devices(rigs, "LLS")
-    yield devices
-    for device in devices:
-        device.close()
+    with own_devices(rigs, "LLS") as devices:
+        yield devices
 
 
 def ones(devices: list[vkpar.Device], count: int = 1000) -> list[vkpar.Array]:

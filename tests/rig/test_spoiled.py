@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import Rigs
-from helpers.ops.reducing import fresh_devices
+from helpers.ops.reducing import fresh_devices, own_devices
 from helpers.vulkan.parking import parked
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -23,19 +23,15 @@ pytestmark = pytest.mark.rig
 @pytest.fixture
 def mixed(rigs: Rigs) -> Iterator[list[vkpar.Device]]:
     """Devices of two drivers, the test's own."""
-    devices = fresh_devices(rigs, "LLS")
-    yield devices
-    for device in devices:
-        device.close()
+    with own_devices(rigs, "LLS") as devices:
+        yield devices
 
 
 @pytest.fixture(scope="module")
 def kept(rigs: Rigs) -> Iterator[list[vkpar.Device]]:
     """Devices of two drivers for many examples."""
-    devices = fresh_devices(rigs, "LS")
-    yield devices
-    for device in devices:
-        device.close()
+    with own_devices(rigs, "LS") as devices:
+        yield devices
 
 
 def filled(devices: list[vkpar.Device], shape: int | tuple[int, ...] = 1000, value: float = 1.0) -> list[vkpar.Array]:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import Rigs
-from helpers.ops.reducing import fresh_devices
+from helpers.ops.reducing import own_devices
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -22,10 +22,8 @@ Arrays = list[vkpar.Array]
 
 @pytest.fixture(scope="module")
 def devices(rigs: Rigs) -> Iterator[list[vkpar.Device]]:
-    made = fresh_devices(rigs, "LS")
-    yield made
-    for device in made:
-        device.close()
+    with own_devices(rigs, "LS") as devices:
+        yield devices
 
 
 # By name: a collective of two ranks on arrays and results; how much of 60 elements each array has, and each result.

@@ -37,7 +37,8 @@ from __future__ import annotations
 import functools
 import itertools
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -84,6 +85,15 @@ def devices_of(rigs: Any, letters: str) -> list[vkpar.Device]:
 def fresh_devices(rigs: Any, letters: str) -> list[vkpar.Device]:
     """Return devices of the test's own, one per letter."""
     return [vkpar.open_devices(str(device.info.index))[0] for device in devices_of(rigs, letters)]
+
+
+@contextmanager
+def own_devices(rigs: Any, letters: str) -> Iterator[list[vkpar.Device]]:
+    """Devices of the test's own, one per letter, that are closed behind it."""
+    devices = fresh_devices(rigs, letters)
+    yield devices
+    for device in devices:
+        device.close()
 
 
 # ---- values ----
