@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -215,7 +217,14 @@ def test_without_a_driver_they_are_skipped_or_fail(tmp_path: Path) -> None:
     assert "1 passed, 2 errors" in said
 
 
-def test_a_test_that_hangs_names_its_device_and_the_run_goes_on(tmp_path: Path, both: list[str]) -> None:
+@pytest.mark.parametrize(
+    "handler", [signal.default_int_handler, signal.SIG_IGN], ids=["as usual", "interrupts ignored"]
+)
+def test_a_test_that_hangs_names_its_device_and_the_run_goes_on(
+    tmp_path: Path, both: list[str], interruptible: None, handler: Any
+) -> None:
+    """Also where whoever started the run has interrupts ignored, as nohup in a script does."""
+    signal.signal(signal.SIGINT, handler)
     said = run(
         tmp_path,
         """

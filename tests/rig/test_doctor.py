@@ -570,6 +570,7 @@ def test_a_row_of_the_table_of_rigs(monkeypatch: pytest.MonkeyPatch, capsys: pyt
     assert "FAILED" in capsys.readouterr().out
 
 
+@pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize("number", ["SIGINT", "SIGKILL"])
 def test_nothing_outlives_a_doctor_that_is_stopped(number: str, tmp_path: Path) -> None:
     """Even a driver that hangs while it is loaded."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import _thread
 import faulthandler
+import signal
 import sys
 import threading
 import time
@@ -317,6 +318,9 @@ class _Limit:
         self._over = threading.Event()
         self._lock = threading.Lock()
         self._main = threading.current_thread() is threading.main_thread()
+        self._ignored = self._main and signal.getsignal(signal.SIGINT) is signal.SIG_IGN  # by nohup's shell, for one
+        if self._ignored:
+            signal.signal(signal.SIGINT, self._interrupt)
         threading.Thread(target=self._watch, name="vkpar-timeout", daemon=True).start()
 
     def _watch(self) -> None:
@@ -339,8 +343,17 @@ class _Limit:
         """The time stops; an interrupt that was sent arrives in here."""
         with self._lock:
             self._over.set()
-        if self.fired and self._main:
-            time.sleep(0.01)
+        try:
+            if self.fired and self._main:
+                time.sleep(0.01)
+        finally:
+            if self._ignored:
+                signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    def _interrupt(self, number: int, frame: object) -> None:
+        """Go on ignoring interrupts, but for the limit's own."""
+        if self.fired:
+            raise KeyboardInterrupt
 
 
 def _named(item: pytest.Item) -> str:
