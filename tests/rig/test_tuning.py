@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import numpy as np
@@ -251,6 +252,42 @@ def test_copies_are_tried_where_they_can_be(
     copying.all_reduce(arrays).wait()
     assert json.loads(copying.dump())["operations"][-1]["path"] == "copies"
     assert (arrays[1].numpy() == 4.0).all()
+
+
+def test_a_driver_that_compiles_slowly_changes_nothing(rig: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is tried of a size is what a rig can do, not what its driver had compiled before."""
+    monkeypatch.setattr(measure, "_sizes_of", lambda _wire: (4 << 10,))
+    comm = rig("LL")
+    quick = {trial.algorithm for trial in comm.measure(2.0).trials}
+    made = measure.request_by
+
+    def slow(*arguments: Any) -> Any:
+        time.sleep(0.5)
+        return made(*arguments)
+
+    monkeypatch.setattr(measure, "request_by", slow)
+    assert {trial.algorithm for trial in comm.measure(2.0).trials} == quick
+    assert len(quick) > 3
+
+
+def test_clocks_have_risen_before_anything_is_measured(rig: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    order: list[str] = []
+    costs = measure.measured
+
+    def warm_up(run: Callable[[], float], devices: Any) -> None:
+        assert list(devices) == list(comm.devices)
+        assert run() > 0
+        order.append("clocks")
+
+    def measured(engine: Any) -> Any:
+        order.append("costs")
+        return costs(engine)
+
+    comm = rig("LS")
+    monkeypatch.setattr(measure, "warm_up", warm_up)
+    monkeypatch.setattr(measure, "measured", measured)
+    comm.measure(0.1)
+    assert order == ["clocks", "costs"]
 
 
 def test_sizes_beyond_take_the_chunks_that_were_faster() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from vkpar.comm.tune import settling
 from vkpar.parallel.rates import speed
 
 
@@ -33,26 +34,26 @@ def device(*, cpu: bool) -> Any:
 @pytest.mark.parametrize("cpu", [False, True])
 def test_it_measures_until_a_clock_has_risen(monkeypatch: pytest.MonkeyPatch, cpu: bool) -> None:
     clock = Clock([0.06] * 5 + [0.02])
-    monkeypatch.setattr(speed.time, "perf_counter", clock.perf_counter)
-    least = speed.settled([clock.run], [device(cpu=cpu)])
+    monkeypatch.setattr(settling.time, "perf_counter", clock.perf_counter)
+    least = settling.settled([clock.run], [device(cpu=cpu)])
     assert least == [0.06 if cpu else 0.02]
 
 
 def test_what_rises_late_is_waited_for_and_what_never_rests_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
     late = Clock([0.1] * 3 + [0.09, 0.08, 0.07, 0.05, 0.03])
-    monkeypatch.setattr(speed.time, "perf_counter", late.perf_counter)
-    assert speed.settled([late.run], [device(cpu=False)]) == [0.03]
+    monkeypatch.setattr(settling.time, "perf_counter", late.perf_counter)
+    assert settling.settled([late.run], [device(cpu=False)]) == [0.03]
     restless = Clock([0.1 * 0.97**number for number in range(200)])
-    monkeypatch.setattr(speed.time, "perf_counter", restless.perf_counter)
-    speed.settled([restless.run], [device(cpu=False)])
+    monkeypatch.setattr(settling.time, "perf_counter", restless.perf_counter)
+    settling.settled([restless.run], [device(cpu=False)])
     assert restless.calls < 200
 
 
 def test_a_clock_that_rises_in_steps_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """That of a GPU which waits for another one half of the time stands still for a few runs, and rises again."""
     steps = Clock([0.075] * 4 + [0.06] * 4 + [0.05] * 4 + [0.0386])
-    monkeypatch.setattr(speed.time, "perf_counter", steps.perf_counter)
-    assert speed.settled([steps.run], [device(cpu=False)]) == [0.0386]
+    monkeypatch.setattr(settling.time, "perf_counter", steps.perf_counter)
+    assert settling.settled([steps.run], [device(cpu=False)]) == [0.0386]
 
 
 def test_measures_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,8 +64,8 @@ def test_measures_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
         clock.run()
         return seconds
 
-    monkeypatch.setattr(speed.time, "perf_counter", clock.perf_counter)
-    assert speed.settled([lambda: named("a", 2.0), lambda: named("b", 1.0)], [device(cpu=False)]) == [2.0, 1.0]
+    monkeypatch.setattr(settling.time, "perf_counter", clock.perf_counter)
+    assert settling.settled([lambda: named("a", 2.0), lambda: named("b", 1.0)], [device(cpu=False)]) == [2.0, 1.0]
     assert order[:4] == ["a", "b", "a", "b"]
 
 

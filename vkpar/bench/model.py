@@ -24,6 +24,7 @@ from vkpar.bench.frame import frame, table
 from vkpar.bench.model_rows import COLUMNS, Row, line_of
 from vkpar.bench.model_weights import KINDS, weights
 from vkpar.comm.communicator import Communicator
+from vkpar.comm.tune.settling import warm_up
 from vkpar.device import Device
 from vkpar.errors import InvalidUsageError, UnsupportedError
 from vkpar.parallel.files.lazy import LazyTensor
@@ -36,7 +37,6 @@ from vkpar.parallel.plan.plan import plan
 from vkpar.parallel.plan.report import Plan
 from vkpar.parallel.plan.scratch import batch_of
 from vkpar.parallel.plan.spec import ModelSpec, spec_of
-from vkpar.parallel.rates.speed import warm_up
 from vkpar.text import units
 
 STEPS: Final = ("captured", "eager")

@@ -1,5 +1,7 @@
 """Measures a rig once, in about two seconds: the ranks' costs, and the best algorithm and segments by size.
 
+What drivers take to make pipelines, and the clocks of GPUs to rise, comes on top: neither may decide what is tried.
+
 Every size tries the table's baseline too, so that no choice is slower than the baseline, up to one at which that is
 hopeless.
 """
@@ -8,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from statistics import median
 
@@ -25,6 +27,7 @@ from vkpar.comm.schedule.algorithms.table import BASELINE, TABLE
 from vkpar.comm.tune import store
 from vkpar.comm.tune.costs import measured, seconds_of
 from vkpar.comm.tune.rehearsal import request_by
+from vkpar.comm.tune.settling import warm_up
 from vkpar.errors import InvalidUsageError, OutOfMemoryError
 
 SECONDS = 2.0
@@ -39,6 +42,7 @@ _LEAST_SHARED = 256 << 10  # bytes on the wire: the time of smaller messages har
 _PLAIN_PART = 0.4  # of the time for trials: for the f32 wire, where ranks differ with it
 _LEAST_PART = 0.5  # of all the time: for trials, however long the costs took
 _LATENCIES = 20
+_WARMING = 1 << 20  # bytes on the wire, while clocks rise
 
 
 def run(engine: Engine, seconds: float = SECONDS) -> Tuning:
@@ -66,22 +70,55 @@ def run(engine: Engine, seconds: float = SECONDS) -> Tuning:
 
 
 def _measured(engine: Engine, seconds: float) -> Tuning:
-    end = time.monotonic() + seconds
+    _raise_clocks(engine)
+    start = time.monotonic()
     tuning = Tuning(costs=measured(engine), origin=choose.MEASURED)
-    now = time.monotonic()
-    end = max(end, now + _LEAST_PART * seconds)  # some processors compile for a second
+    left = max(seconds - (time.monotonic() - start), _LEAST_PART * seconds)  # some processors compile for a second
     differs = shares.differ(tuning.costs_of(wires.PLAIN))
-    found = _timed(engine, tuning, wires.CODED, end - _PLAIN_PART * (end - now) if differs else end)
+    budget = _Budget((1 - _PLAIN_PART) * left if differs else left)
+    found = _timed(engine, tuning, wires.CODED, budget)
     choices = _choices(found)
     if differs:
-        also = _timed(engine, tuning, wires.PLAIN, end)
+        budget.extend(_PLAIN_PART * left)
+        also = _timed(engine, tuning, wires.PLAIN, budget)
         choices += (*_up_to(choices, _LEAST_SHARED // 2), *_choices(also))
         found += also
     return replace(tuning, choices=choices, spin_us=_spin_us(engine), trials=tuple(found))
 
 
-def _timed(engine: Engine, tuning: Tuning, wire: str, end: float) -> list[Trial]:
-    return [trial for size in _sizes(engine, tuning, wire, end) for trial in size]
+class _Budget:
+    """Seconds for trials; what happens within :meth:`uncounted` takes none of them."""
+
+    def __init__(self, seconds: float) -> None:
+        self._end = time.monotonic() + seconds
+
+    def extend(self, seconds: float) -> None:
+        self._end += seconds
+
+    def spent(self) -> bool:
+        return time.monotonic() > self._end
+
+    @contextmanager
+    def uncounted(self) -> Iterator[None]:
+        start = time.monotonic()
+        yield
+        self.extend(time.monotonic() - start)
+
+
+def _raise_clocks(engine: Engine) -> None:
+    request = _request(engine, wires.CODED, _WARMING)
+    with request_by(engine, request, next(_plans(engine, Tuning(), wires.CODED, _WARMING))) as rehearsal:
+        warm_up(lambda: seconds_of(rehearsal.launch, _MOST_CALLS), engine.devices)
+
+
+def _request(engine: Engine, wire: str, wire_nbytes: int) -> Request:
+    count = wire_nbytes // wires.TIMED_NBYTES[wire]
+    arrays = [device.zeros(count, dtypes.float32) for device in engine.devices]
+    return calls.check(engine.devices, Call(collectives.ALL_REDUCE, arrays, op="sum", wire=wire))
+
+
+def _timed(engine: Engine, tuning: Tuning, wire: str, budget: _Budget) -> list[Trial]:
+    return [trial for size in _sizes(engine, tuning, wire, budget) for trial in size]
 
 
 def _up_to(choices: Sequence[Choice], nbytes: int) -> Iterator[Choice]:
@@ -119,15 +156,15 @@ def _beyond(trials: Sequence[Trial]) -> Iterator[Choice]:
         yield Choice(None, first.algorithm, equal=True, wire=first.wire)
 
 
-def _sizes(engine: Engine, tuning: Tuning, wire: str, end: float) -> Iterator[list[Trial]]:
+def _sizes(engine: Engine, tuning: Tuning, wire: str, budget: _Budget) -> Iterator[list[Trial]]:
     """Yield the trials of each size for as long as there is time, and those of the first size always."""
     dropped: set[str] = set()
     expected = 0.0
     for wire_nbytes in _sizes_of(wire):
-        if expected > _TOO_LONG or (expected and time.monotonic() > end):
+        if expected > _TOO_LONG or (expected and budget.spent()):
             return
         try:
-            trials = _trials(engine, tuning, wire, wire_nbytes, dropped, end)
+            trials = _trials(engine, tuning, wire, wire_nbytes, dropped, budget)
         except OutOfMemoryError:
             return
         best = min(trial.seconds for trial in trials)
@@ -153,24 +190,24 @@ def _marked(trials: list[Trial], best: float) -> list[Trial]:
     return [replace(trial, chosen=index == taken) for index, trial in enumerate(trials)]
 
 
-def _trials(engine: Engine, tuning: Tuning, wire: str, wire_nbytes: int, dropped: set[str], end: float) -> list[Trial]:
+def _trials(
+    engine: Engine, tuning: Tuning, wire: str, wire_nbytes: int, dropped: set[str], budget: _Budget
+) -> list[Trial]:
     """Time the plans for one size; where a plan is faster than the built-in one, time both again, in turns.
 
     The better time of each counts, so that a plan does not lose because something held it up once.
     """
-    count = wire_nbytes // wires.TIMED_NBYTES[wire]
-    arrays = [device.zeros(count, dtypes.float32) for device in engine.devices]
-    request = calls.check(engine.devices, Call(collectives.ALL_REDUCE, arrays, op="sum", wire=wire))
+    request = _request(engine, wire, wire_nbytes)
     plans, times = list[Plan](), list[float]()
     for plan in _plans(engine, tuning, wire, wire_nbytes):
         name = plan.algorithm.name
-        if plans and (name in dropped or (name != BASELINE.name and time.monotonic() > end)):
+        if plans and (name in dropped or (name != BASELINE.name and budget.spent())):
             continue
         plans.append(plan)
-        times += _times(engine, request, [plan])
+        times += _times(engine, request, [plan], budget)
     best = times.index(min(times))
     if best and times[0] < _TOO_LONG:
-        again = _times(engine, request, [plans[0], plans[best]])
+        again = _times(engine, request, [plans[0], plans[best]], budget)
         times[0], times[best] = min(times[0], again[0]), min(times[best], again[1])
     return [
         Trial(
@@ -186,12 +223,13 @@ def _trials(engine: Engine, tuning: Tuning, wire: str, wire_nbytes: int, dropped
     ]
 
 
-def _times(engine: Engine, request: Request, plans: Sequence[Plan]) -> list[float]:
+def _times(engine: Engine, request: Request, plans: Sequence[Plan], budget: _Budget) -> list[float]:
     """Return the seconds of a call by each of ``plans``, timed in turns."""
     with ExitStack() as open_ones:
-        launches = [open_ones.enter_context(request_by(engine, request, plan)).launch for plan in plans]
-        for launch in launches:
-            launch().wait()  # the pipelines are made
+        with budget.uncounted():  # the pipelines are made
+            launches = [open_ones.enter_context(request_by(engine, request, plan)).launch for plan in plans]
+            for launch in launches:
+                launch().wait()
         seconds = [seconds_of(launch, 1) for launch in launches]
         if max(seconds) > _TOO_LONG:
             return seconds

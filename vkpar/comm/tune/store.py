@@ -24,7 +24,7 @@ from vkpar.vulkan.machine import instance
 from vkpar.vulkan.machine.physical import DeviceInfo
 
 _log = logging.getLogger("vkpar")
-_FORMAT = 3
+_FORMAT = 4
 _LEAST_COST, _MOST_COST = 1e-15, 1.0  # seconds per byte
 _MOST_SPIN_US = 1_000_000
 _unwritten: dict[tuple[Path | None, str], Tuning] = {}  # by folder and name, what could not be written there

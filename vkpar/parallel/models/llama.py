@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from vkpar import ops
 from vkpar.arrays.array import Array
 from vkpar.comm.communicator import Communicator
+from vkpar.comm.tune.settling import warm_up
 from vkpar.errors import InvalidUsageError
 from vkpar.graph.capture import capture
 from vkpar.parallel.layers.attention import KVCache
@@ -26,7 +27,6 @@ from vkpar.parallel.models.prompts import Pieces, Stage, checked, listed, throug
 from vkpar.parallel.plan.placing import Placement
 from vkpar.parallel.plan.report import Plan
 from vkpar.parallel.plan.scratch import batch_of, piece_rows
-from vkpar.parallel.rates.speed import warm_up
 from vkpar.unpickled import Unpickled
 
 

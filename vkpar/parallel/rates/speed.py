@@ -1,19 +1,19 @@
 """How fast devices read weights, and what operations and sums between them cost: measured once, and kept.
 
-GPUs that were idle begin at a fifth of their clock, and take a quarter of a second of work to rise. So what is measured
-is measured until it no longer falls.
+What is measured is measured until it no longer falls: see :mod:`vkpar.comm.tune.settling`.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
 from statistics import fmean
 from typing import Final
 
 from vkpar.comm.communicator import Communicator
+from vkpar.comm.tune.settling import settled
 from vkpar.device import Device
 from vkpar.graph.capture import capture
 from vkpar.graph.graph import Graph
@@ -31,11 +31,6 @@ _WEIGHT_GPU: Final = 32 << 20  # elements of each of a link's weights: together 
 _WEIGHT_CPU: Final = 16 << 10
 _OPERATIONS: Final = 3  # of a link: two products and a norm
 _LAUNCHES: Final = 5
-_RISE: Final = 0.4  # seconds of work after which a GPU's clock has risen
-_RISE_CPU: Final = 0.1
-_LONGEST: Final = 3.0
-_QUIET: Final = 5  # turns without a fall: a GPU that has work half of the time takes seconds to rise, step by step
-_STILL: Final = 0.98  # of the least before: what is not below it is no fall
 _ALIKE: Final = 1.05  # times the least: what equal devices are measured to differ by, from one moment to the next
 
 
@@ -114,29 +109,6 @@ def sum_seconds(comm: Communicator, width: int) -> float:
 def _more(whole: float, without: float) -> float:
     """Return by how much one time is longer than the other, which is measured at another moment: a little at least."""
     return max(whole - without, whole / 20)
-
-
-def settled(measures: Sequence[Callable[[], float]], devices: Sequence[Device]) -> list[float]:
-    """Return the least of what each of ``measures`` returns, called in turns until none falls any more."""
-    least = [float("inf")] * len(measures)
-    start = fell = time.perf_counter()
-    cpu = all(device.info.is_cpu for device in devices)
-    rise, now = _RISE_CPU if cpu else _RISE, start
-    while True:
-        begun, found = now, [measure() for measure in measures]
-        now = time.perf_counter()
-        quiet = max(rise / 4, 0 if cpu else _QUIET * (now - begun))
-        if any(new < _STILL * old for new, old in zip(found, least, strict=True)):
-            fell = now
-        least = [min(pair) for pair in zip(found, least, strict=True)]
-        if now - start >= _LONGEST or (now - start >= rise and now - fell >= quiet):
-            return least
-
-
-def warm_up(run: Callable[[], float], devices: Sequence[Device]) -> None:
-    """Make calls, which return their seconds, until the clocks of GPUs have risen; none where there is a CPU."""
-    if not any(device.info.is_cpu for device in devices):
-        settled([run], devices)
 
 
 def _speed(device: Device) -> float:
