@@ -222,10 +222,11 @@ def test_no_devices_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not ignored
 
 
-def test_native_links_where_there_are_none(comm: vkpar.Communicator, settings_override: Callable[..., None]) -> None:
+def test_native_links_where_there_are_none(rigs: Rigs, settings_override: Callable[..., None]) -> None:
+    devices = devices_of(rigs, "LS")
     settings_override(link="native")
     with pytest.raises(UnsupportedError, match="VKPAR_LINK=native: rank 0 to rank 1"):
-        vkpar.Communicator(comm.devices)
+        vkpar.Communicator(devices)
 
 
 def test_a_closed_communicator(comm: vkpar.Communicator) -> None:

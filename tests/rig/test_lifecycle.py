@@ -142,7 +142,7 @@ def test_a_dropped_communicator_is_closed(rigs: Rigs) -> None:
 
 
 def test_a_failed_communicator_leaves_nothing(rigs: Rigs, settings_override: Callable[..., None]) -> None:
-    devices = devices_of(rigs, "LL")
+    devices = devices_of(rigs, "LS")
     before, threads = settled(devices), threading.active_count()
     settings_override(link="native")
     for _ in range(3):

@@ -122,6 +122,7 @@ def multiply(product: Product, out: Array, epilogue: Epilogue, *, adds: bool, ca
         how = How(kernel, False, call, Epilogue(), cut, core and core.core, rate)
         dispatch_tile(how, product, *_whole(product, sums))
         store_finished(sums, cut.parts, out, epilogue, call)
+        call.spare(sums)
         return
     fused = kernel != SMALL and _fuses(product, out, [tile for _, _, tile in cuts])
     direct = fused or (out.dtype == dtypes.float32 and _may_hold_sums(out, epilogue))
@@ -136,6 +137,8 @@ def multiply(product: Product, out: Array, epilogue: Epilogue, *, adds: bool, ca
         store_finished(target, 1, out, epilogue, call)
     elif target is not out:
         landing.land(call, target, out)
+    if target is not out:
+        call.spare(target)
 
 
 def _in_eights(product: Product, out: Array, epilogue: Epilogue, call: Call) -> bool:
