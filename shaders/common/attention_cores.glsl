@@ -328,6 +328,9 @@ void main() {
             EACH(most) {
                 float weight = exp2(fma(scores[n][e], rest, -top[e]));
                 total[e] += weight;
+#if BFLOAT && defined CONVERTS
+                weight = uintBitsToFloat(floatBitsToUint(weight) + 0x8000u & 0xffff0000u);  // to the nearest; NaN is in the total
+#endif
                 scores[n][e] = weight;
             }
 #ifdef CONVERTS

@@ -52,6 +52,16 @@ def test_attention(
         check(out, *attended(*exact, causal=causal, scale=0.5, stored=stored))
 
 
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_weights_are_rounded_to_the_nearest(device: vkpar.Device, dtype: str) -> None:
+    """Of two keys the second one counts, by weights all over a power of two: rounded toward zero all were too small."""
+    q, k, v = (np.zeros((1, rows, 64), np.float32) for rows in (64, 2, 2))
+    q[0, :, 0], k[0, 1, 0], v[0, 1] = -np.linspace(0.01, 0.69, 64), 1.0, 1.0
+    arrays = [device.array(each, dtype) for each in (q, k, v)]
+    exact = [values_of(array) for array in arrays]
+    check(vkpar.attention(*arrays, scale=1.0), *attended(*exact, scale=1.0, stored=weights_of(arrays[0], 1)))
+
+
 # Kernels of GPUs and what they take: heads, heads of keys, queries. CPU drivers take long to compile them.
 GPU_KERNELS = {
     "attention_tiled float32": (2, 1, 40),

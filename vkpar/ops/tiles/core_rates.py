@@ -15,7 +15,7 @@ import statistics
 import threading
 import time
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from vkpar import cachedir, dtypes, env
@@ -266,10 +266,8 @@ def _measured(device: Device, cores: tuple[Core, ...], dtype: str, *, streams: b
     with ThreadPoolExecutor(_THREADS) as pool:  # most of the time goes to the driver's compiler
         once = {(run.kernel, run.constants): run for run in runs}  # no thread waits for what another one compiles
         with within_limits("threads that make kernels"):
-            futures = [pool.submit(run.pipeline, device) for run in once.values()]
-        for built in futures:
-            built.result()
-        times = _times(device, dtype, runs)
+            built = [pool.submit(run.pipeline, device) for run in once.values()]
+        times = _times(device, dtype, runs, built)
     rates, each = {}, len(_SIDES)
     for core in cores:
         ns = [times[run] for run in of_cores[core]]
@@ -282,12 +280,15 @@ def _measured(device: Device, cores: tuple[Core, ...], dtype: str, *, streams: b
     return Measured(rates, (found[0], found[1]))
 
 
-def _times(device: Device, dtype: str, runs: list[_Run]) -> dict[_Run, float]:
-    """Return the nanoseconds that runs take."""
+def _times(device: Device, dtype: str, runs: list[_Run], built: list[Future[Pipeline]]) -> dict[_Run, float]:
+    """Return the nanoseconds that runs take; the first one raises the clock while the others are compiled."""
     clock = query.DeviceClock(device.logical)
+    built[0].result()
     risen = time.monotonic() + _RISE_SECONDS
-    while runs and time.monotonic() < risen:
+    while time.monotonic() < risen or not all(each.done() for each in built):
         runs[0].seconds(device, clock, dtype)
+    for each in built:
+        each.result()
     rounds = [[run.seconds(device, clock, dtype) for run in runs] for _ in range(_ROUNDS)]
     return {run: 1e9 * min(times) for run, *times in zip(runs, *rounds, strict=True)}
 
