@@ -16,7 +16,7 @@ from vkpar.bench.model_weights import weights
 from vkpar.ops.quantized import scratch
 from vkpar.parallel.models import Llama
 from vkpar.parallel.plan.placing import place
-from vkpar.parallel.plan.scratch import batch_of, captured_on
+from vkpar.parallel.plan.scratch import batch_of, captured_on, piece_rows
 from vkpar.parallel.plan.spec import spec_of
 
 ways = importlib.import_module("vkpar.ops.matmul.ways")
@@ -82,7 +82,8 @@ def test_a_layer_split_unpacks_no_weight_more_often(rig: Rig, monkeypatch: pytes
             model.next_token()
             found[mode] = [sum(size for where, size in unpacked if where is each) for each in comm.devices]
     blocks = 4 * (4 * 32 * 32 + 3 * 32 * 32)
-    pieces = -(-tokens // batch_of(comm.devices))
+    most = batch_of(comm.devices)
+    whole, parts = (-(-tokens // piece_rows(tokens, stages, most, unpacks=True)) for stages in (1, 2))
     head = 0 if captured_on(comm.devices) else 96 * 32  # of the last token alone: GPUs read it as it is
-    assert found["single"] == [pieces * blocks + head, 0]
-    assert found["layer"] == [pieces * blocks // 2, pieces * blocks // 2 + head]
+    assert found["single"] == [whole * blocks + head, 0]
+    assert found["layer"] == [parts * blocks // 2, parts * blocks // 2 + head]
