@@ -11,7 +11,7 @@ from vkpar.abi import wire as abi
 from vkpar.abi.words import pack, padded, width
 from vkpar.comm.record.checks import SlotChecks
 from vkpar.comm.record.plain_copies import Copier
-from vkpar.comm.record.timestamps import RankTimer
+from vkpar.comm.record.timestamps import Timer
 from vkpar.comm.requests.operands import Operands, Placement, Window
 from vkpar.comm.rig.arena import Slab
 from vkpar.comm.rig.rig import Rig
@@ -96,7 +96,7 @@ class Recorder:
         slab: Slab,
         spec: ReduceSpec,
         operands: Operands,
-        timer: RankTimer | None = None,
+        timer: Timer | None = None,
         *,
         copies: bool = False,
         checks: SlotChecks | None = None,

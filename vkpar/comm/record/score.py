@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from vkpar.comm.record.program import Program
-from vkpar.comm.record.timestamps import RankTimer, Stopwatch, planned
+from vkpar.comm.record.timestamps import Stopwatch, Timer, planned
 from vkpar.comm.schedule.steps import Step
 from vkpar.comm.wires import WirePlan
 from vkpar.graph import protocol
@@ -23,7 +23,7 @@ class QueuePart(NamedTuple):
 
     rank: int
     tape: Tape
-    timer: RankTimer | None = None
+    timer: Timer | None = None
 
 
 class Score:

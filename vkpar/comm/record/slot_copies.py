@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from vkpar.comm.record.timestamps import RankTimer
+from vkpar.comm.record.timestamps import Timer
 from vkpar.comm.rig.arena import Slab
 from vkpar.comm.rig.rig import Rig
 from vkpar.comm.schedule.steps import SlotCopy, Step
@@ -29,7 +29,7 @@ class CopyRecorder:
         timer: as it was given.
     """
 
-    def __init__(self, rig: Rig, number: int, slab: Slab, plan: WirePlan, timer: RankTimer | None = None) -> None:
+    def __init__(self, rig: Rig, number: int, slab: Slab, plan: WirePlan, timer: Timer | None = None) -> None:
         self.rank = rig.queue_map.ranks[number]
         self.timer = timer
         device, queue = rig.devices[self.rank], rig.queues[number]

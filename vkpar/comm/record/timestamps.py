@@ -16,6 +16,7 @@ from vkpar.errors import UnsupportedError
 from vkpar.vulkan.command import CommandBuffer
 from vkpar.vulkan.device import LogicalDevice
 from vkpar.vulkan.query import QueryPool
+from vkpar.vulkan.stamps import Allowance, Marks
 
 Ticks = tuple[int, int]  # a device's counter when a step began, and when it ended
 
@@ -144,10 +145,16 @@ class RankTimer:
             commands.record_reset(self._pool.handle, self._next, 2)
         commands.record_timestamp(self._pool.handle, self._next)
 
+    def record_mark(self, commands: CommandBuffer, name: str) -> None:
+        """Record nothing: operations inside a step have no times."""
+
     def record_end(self, commands: CommandBuffer) -> None:
         """Record the step's end, after everything else."""
         commands.record_timestamp(self._pool.handle, self._next + 1)
         self._next += 2
+
+    def start(self, asked: float) -> None:
+        """Do nothing: a run begins."""
 
     def read(self) -> list[Ticks] | None:
         """Return each step's begin and end; None where they were not all written. The queue's part is done."""
@@ -161,16 +168,19 @@ class RankTimer:
         self._pool.close()
 
 
-def timers_of(steps: Iterable[Step], rig: Rig, undo: ExitStack) -> dict[int, RankTimer]:
+Timer = RankTimer | Marks  # of one queue's steps
+
+
+def timers_of(steps: Iterable[Step], rig: Rig, undo: ExitStack) -> dict[int, Timer]:
     """Return a timer for each queue that has ``steps``; ``undo`` closes them.
 
     Raises:
         UnsupportedError: as :class:`RankTimer` does.
     """
-    timers = {}
+    timers: dict[int, Timer] = {}
     for queue, number in Counter(step.rank for step in steps).items():
-        timers[queue] = RankTimer(rig.devices[rig.queue_map.ranks[queue]], number, rig.queues[queue].family)
-        undo.callback(timers[queue].close)
+        timer = timers[queue] = RankTimer(rig.devices[rig.queue_map.ranks[queue]], number, rig.queues[queue].family)
+        undo.callback(timer.close)
     return timers
 
 
@@ -194,8 +204,12 @@ class Stopwatch(Protocol):
 class Collector(Protocol):
     """Gathers the times of what is recorded while a profile is open."""
 
-    def stopwatch(self, steps: tuple[Planned, ...], timers: dict[int, RankTimer]) -> Stopwatch:
+    def stopwatch(self, steps: tuple[Planned, ...], timers: dict[int, Timer]) -> Stopwatch:
         """Return the stopwatch of a program of ``steps`` that was recorded with ``timers``, by queue."""
+
+    @property
+    def allowance(self) -> Allowance | None:
+        """Which runs are timed; None for all."""
 
     def read_done(self) -> None:
         """Read the times of all that is done."""
