@@ -20,15 +20,18 @@ from typing import Any, Final
 from vkpar.comm.engine.engine import Engine
 from vkpar.comm.observe.clocks import ClockLine
 from vkpar.comm.observe.profile import Profile
-from vkpar.comm.observe.steptimes import Places, named, step_events
+from vkpar.comm.observe.steptimes import Places, named, slice_of, step_events
 from vkpar.device import Device, living
 from vkpar.errors import InvalidUsageError, VkparError
 from vkpar.vulkan import tracing
 from vkpar.vulkan.stamps import OPERATIONS, Allowance, DeviceStamps, Stamp
 
 _log = logging.getLogger("vkpar")
-_HOST: Final = 0  # the trace's process of the host; devices follow, by their numbers
-_STEPS: Final = 100  # a device's first thread for communicators, which have so many each
+_HOST: Final = 1  # the trace's process of the host; devices follow, by their numbers; 0 is an idle core to Perfetto
+_QUEUES: Final = (
+    100  # a device's first thread, and the host's for submissions: readers call one of its process' number main
+)
+_STEPS: Final = 100  # a device's threads for a communicator; they come next
 _PYTHON: Final = 1_000_000  # the host's first thread of Python's; before are the submissions, by devices' numbers
 _lock = threading.Lock()
 
@@ -134,7 +137,7 @@ class Trace:
         notes: list[dict[str, Any]] = []
         for device, stamps in self._stamps.items():
             number = device._logical.number
-            events.append(named("process_name", number, 0, self._names[number]))
+            events.append(named("process_name", _HOST + number, 0, self._names[number]))
             if isinstance(stamps, DeviceStamps):
                 events += self._device_events(number, stamps)
                 notes.append(self._note(number, stamps))
@@ -142,8 +145,10 @@ class Trace:
                 notes.append({"device": self._names[number], "error": stamps})
         for index, (profile, numbers) in enumerate(self._profiles):
             title = f"communicator {index}: " if len(self._profiles) > 1 else ""
-            first, flows = _STEPS * (index + 1), 10_000_000 * (index + 1)
-            events += step_events(profile.steps, Places(numbers, first, self._begun, flows, title))
+            first, flows = _QUEUES + _STEPS * (index + 1), 10_000_000 * (index + 1)
+            events += step_events(
+                profile.steps, Places([_HOST + number for number in numbers], first, self._begun, flows, title)
+            )
         events += self._host_events()
         refused = [{"untimed": profile.allowance.refused} for profile, _ in self._profiles if profile.allowance]
         other = {"origin_monotonic_seconds": self._begun, "devices": notes, "communicators": refused}
@@ -168,30 +173,34 @@ class Trace:
 
     def _device_events(self, number: int, stamps: DeviceStamps) -> list[dict[str, Any]]:
         queues = list(dict.fromkeys(stamp.queue for stamp in stamps.stamps))
-        events = [named("thread_name", number, thread, queue) for thread, queue in enumerate(queues)]
+        process = _HOST + number
+        events = [named("thread_name", process, thread, queue) for thread, queue in enumerate(queues, _QUEUES)]
         line = self._line(stamps)
-        for thread, queue in enumerate(queues):
+        for thread, queue in enumerate(queues, _QUEUES):
             mine = [stamp for stamp in stamps.stamps if stamp.queue == queue]
             events += [
-                self._slice(name, number, thread, begin, end, **told) for name, begin, end, told in placed(mine, line)
+                self._slice(name, process, thread, begin, end, **told) for name, begin, end, told in placed(mine, line)
             ]
         if stamps.sent:
-            events.append(named("thread_name", _HOST, number, f"submissions to {self._names[number]}"))
+            events.append(named("thread_name", _HOST, _QUEUES + number, f"submissions to #{number}"))
             for each in stamps.sent:
-                events.append(self._slice("submit", _HOST, number, each.begin, each.end, operations=each.operations))
+                events.append(
+                    self._slice("submit", _HOST, _QUEUES + number, each.begin, each.end, operations=each.operations)
+                )
         return events
 
     def _host_events(self) -> list[dict[str, Any]]:
         threads = {ident: _PYTHON + index for index, ident in enumerate(self._threads)}
         events = [named("thread_name", _HOST, threads[ident], name) for ident, name in self._threads.items()]
         events += [
-            self._slice(name, _HOST, threads[ident], begin, end, **told) for name, ident, begin, end, told in self._host
+            self._slice(name, _HOST, threads[ident], begin, end, **told)
+            for name, ident, begin, end, told in self._host[::-1]
         ]
         return events
 
     def _slice(self, name: str, process: int, thread: int, begin: float, end: float, **told: Any) -> dict[str, Any]:
-        place = {"pid": process, "tid": thread, "ts": 1e6 * (begin - self._begun), "dur": max(1e6 * (end - begin), 0.0)}
-        return {"ph": "X", "name": name, "cat": "host" if process == _HOST else "device", **place, "args": told}
+        kind = "host" if process == _HOST else "device"
+        return slice_of(name, kind, process, thread, begin - self._begun, end - self._begun, told)
 
 
 def trace(path: str | os.PathLike[str]) -> Trace:

@@ -187,7 +187,7 @@ class QueueStamps:
         """Return the times of all, which were written."""
         for marks in list(self.pending):
             marks.read()
-        ticks, name = self.pool.read_first(2 * self._used), f"host copies on the {self.queue.label} queue"
+        ticks, name = self.pool.read_first(2 * self._used), f"host copies ({self.queue.label})"
         spans = [(None, None) if row is None else (ticks[2 * row], ticks[2 * row + 1]) for _, row in self._asked]
         copies = [Stamp(name, "host copy", at, *span) for (at, _), span in zip(self._asked, spans, strict=True)]
         return copies + self.graphs
