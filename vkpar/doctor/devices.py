@@ -111,7 +111,7 @@ def listed(_: Place, selector: str | None) -> Iterator[Finding]:
     left = [info.name for info in every if info not in wanted]
     beside = f"; not looked at: {', '.join(left)}" if left else ""
     chosen = {info.index: f"{info.index} {info.name}" for info in wanted}
-    yield Finding("", "", OK, found + beside, data={"chosen": chosen})
+    yield Finding("", "", OK, found + beside, data={"chosen": chosen, "cpu": all(info.is_cpu for info in wanted)})
 
 
 def features(place: Place, index: int) -> Iterator[Finding]:

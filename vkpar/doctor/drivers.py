@@ -33,13 +33,16 @@ def environment(paths: Sequence[str]) -> dict[str, str]:
 
 
 def driver(place: Place, path: str, variable: str) -> Iterator[Finding]:
-    """Check one driver, the only one that this process's loader takes.
+    """Check one driver, the only one that this process's loader takes from now on.
 
     Args:
         place: where.
         path: of its manifest.
         variable: that names it; empty for an installed one.
     """
+    only = environment([path])
+    os.environ.clear()
+    os.environ.update(only)
     place.stage("while its library is loaded")
     manifest = manifests.read(path, variable)
     if manifest.problem:
