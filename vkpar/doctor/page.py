@@ -38,7 +38,9 @@ tr.group td { background: var(--band); font-weight: 600; padding: 6px 10px; }
 .bad { background: var(--warm); border-left: 4px solid var(--failed); padding: 8px 14px; margin: 8px 0; }
 .fix { font-weight: 600; } td.found { overflow-wrap: anywhere; }
 table.grid { width: auto; } table.grid td, table.grid th { padding: 5px 16px 5px 0; }
-svg { max-width: 100%; height: auto; } svg text { fill: var(--ink); font: 13px system-ui, sans-serif; }
+svg.links { width: 100%; min-width: 640px; height: auto; } svg text { fill: var(--ink); font: 13px system-ui, sans-serif; }
+@media (max-width: 600px) { body { padding: 16px 12px 40px; } td.time { display: none; }
+  td.name { white-space: normal; } }
 @media print { body { max-width: none; } tr { break-inside: avoid; } }
 """
 _FACTS: Final = {
@@ -187,7 +189,8 @@ def _circle(names: Sequence[str], ranks: Sequence[Mapping[str, Any]]) -> str:
             where = f'x="{x + beside:.0f}" y="{y + 18 * line + lower:.0f}" text-anchor="{anchor}"'
             drawn.append(f"<text {where}>{escape(text)}</text>")
     key = " ".join(f'<b style="color: var(--{colour})">&mdash; {escape(colour)}</b>' for colour in dict.fromkeys(kinds))
-    return f'<p>{key}</p><svg viewBox="0 0 880 {height}" role="img" aria-label="links">{"".join(drawn)}</svg>'
+    picture = f'<svg class=links viewBox="0 0 880 {height}" role="img" aria-label="links">{"".join(drawn)}</svg>'
+    return f"<p>{key}</p><div class=scroll>{picture}</div>"
 
 
 def _checks(checks: Sequence[Mapping[str, Any]]) -> str:
