@@ -38,7 +38,8 @@ tr.group td { background: var(--band); font-weight: 600; padding: 6px 10px; }
 .bad { background: var(--warm); border-left: 4px solid var(--failed); padding: 8px 14px; margin: 8px 0; }
 .fix { font-weight: 600; } td.found { overflow-wrap: anywhere; }
 table.grid { width: auto; } table.grid td, table.grid th { padding: 5px 16px 5px 0; }
-svg.links { width: 100%; min-width: 640px; height: auto; } svg text { fill: var(--ink); font: 13px system-ui, sans-serif; }
+svg.links { width: 100%; min-width: 640px; height: auto; }
+svg text { fill: var(--ink); font: 13px system-ui, sans-serif; }
 @media (max-width: 600px) { body { padding: 16px 12px 40px; } td.time { display: none; }
   td.name { white-space: normal; } }
 @media print { body { max-width: none; } tr { break-inside: avoid; } }
