@@ -143,7 +143,9 @@ class Local:
             return plain
         chosen = next((take for take in mine if not self._late(take)), None)
         if chosen is None and len(mine) < _TIMED:
-            marks = {rank: Marks(each, recorded.marks[rank]) for rank, each in stamps.items()}
+            marks = {
+                rank: Marks(self._logical[rank].handle, recorded.marks[rank], each) for rank, each in stamps.items()
+            }
             with ExitStack() as undo:
                 for each in marks.values():
                     undo.callback(each.close)

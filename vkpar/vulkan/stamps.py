@@ -194,55 +194,66 @@ class QueueStamps:
 
 
 class Marks:
-    """The timestamps of a graph's recording on one device: before each stretch, and behind each of its operations.
+    """Timestamps that a recording writes on one queue: around each of its parts, or behind each operation of these.
 
     Args:
-        stamps: take the times.
-        number: how many stretches and operations there are.
+        device: the VkDevice.
+        number: how many there are.
+        stamps: takes the times of operations; None where only parts have times.
     """
 
-    def __init__(self, stamps: QueueStamps, number: int) -> None:
+    def __init__(self, device: Any, number: int, stamps: QueueStamps | None = None) -> None:
         self.stamps = stamps
-        self._pool = _pool(stamps.queue.device, number)
-        self._names: list[str] = []
+        self._pool = _pool(device, number)
+        self._names: list[str | None] = []  # of the operation that ends there; None where a part begins
 
-    def record_begin(self, commands: CommandBuffer) -> None:
-        """Record the begin of a stretch."""
-        self.record_mark(commands, "")
-
-    def record_mark(self, commands: CommandBuffer, name: str) -> None:
-        """Record the end of an operation."""
+    def _record(self, commands: CommandBuffer, name: str | None) -> None:
         commands.record_timestamp(self._pool.handle, len(self._names))
         self._names.append(name)
 
+    def record_begin(self, commands: CommandBuffer) -> None:
+        """Record the begin of a part, before its own barriers: the next one makes lavapipe write it at once."""
+        self._record(commands, None)
+
+    def record_mark(self, commands: CommandBuffer, name: str) -> None:
+        """Record the end of an operation, where operations have times."""
+        if self.stamps is not None:
+            self._record(commands, name)
+
     def record_end(self, commands: CommandBuffer) -> None:
-        """Record nothing: the last operation's end is the stretch's."""
+        """Record the end of a part, where that is not its last operation's."""
+        if self.stamps is None:
+            self._record(commands, "")
 
     def start(self, asked: float) -> None:
-        """Note that a launch is about to be submitted; the times of the one before were read."""
-        self.stamps.pending[self] = asked
+        """Note that a run is about to be submitted; the times of the one before were read."""
+        if self.stamps is not None:
+            self.stamps.pending[self] = asked
 
     def read(self) -> list[tuple[int, int]] | None:
-        """Take the times of the last launch, which is done, unless they were; return those of its stretches."""
-        asked = self.stamps.pending.pop(self, None)
+        """Return when each part of the last run, which is done, began and ended; None where not all was written.
+
+        Operations' times go where they are taken, unless they were read before.
+        """
+        asked = 0.0 if self.stamps is None else self.stamps.pending.pop(self, None)
         if asked is None:
             return None
         ticks = self._pool.read()
         self._pool.reset()
-        if ticks is None:
-            return None
-        stretches: list[tuple[int, int]] = []
-        for index, name in enumerate(self._names):
-            if name:
-                self.stamps.graphs.append(Stamp("operations of graphs", name, asked, ticks[index - 1], ticks[index]))
-                stretches[-1] = (stretches[-1][0], ticks[index])
-            else:
-                stretches.append((ticks[index], ticks[index]))
-        return stretches
+        parts: list[tuple[int, int]] = []
+        for index, (name, tick) in enumerate(zip(self._names, ticks or (), strict=False)):
+            if name is None:
+                parts.append((tick, tick))
+                continue
+            parts[-1] = parts[-1][0], tick
+            if name and ticks and self.stamps is not None:
+                self.stamps.graphs.append(Stamp("operations of graphs", name, asked, ticks[index - 1], tick))
+        return parts or None
 
     def close(self) -> None:
         """Free the queries; no recording that writes them may be pending."""
-        self.stamps.pending.pop(self, None)
+        if self.stamps is not None:
+            self.stamps.pending.pop(self, None)
         self._pool.close()
 
 

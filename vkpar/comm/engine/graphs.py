@@ -13,7 +13,7 @@ from vkpar.comm.engine.work import Work
 from vkpar.comm.record.builder import ProgramBuilder, Written
 from vkpar.comm.record.entry import Entry
 from vkpar.comm.record.program import Program
-from vkpar.comm.record.timestamps import Collector, Planned, RankTimer, Stage, Timer, linked
+from vkpar.comm.record.timestamps import Collector, Planned, Stage, linked
 from vkpar.comm.requests import calls
 from vkpar.comm.requests.keys import Call
 from vkpar.comm.rig.rig import Rig
@@ -141,7 +141,7 @@ class GraphLauncher:
         return self._entry
 
     def _program(
-        self, recorded: Recorded, timers: dict[int, Timer] | None = None, collector: Collector | None = None
+        self, recorded: Recorded, timers: dict[int, Marks] | None = None, collector: Collector | None = None
     ) -> Program:
         rig = self._host.rig
         phases = [*recorded.phases, *([] for _ in range(len(rig.queues) - len(recorded.phases)))]
@@ -197,12 +197,13 @@ class GraphLauncher:
 
     def _timed(self, collector: Collector) -> Entry:
         with ExitStack() as undo:
-            timers: dict[int, Timer] = {}
+            timers: dict[int, Marks] = {}
             for rank, phases in enumerate(self._entry.programs[0].phases):
                 if phases:
                     device = self._host.rig.devices[rank]
                     stamps = device.compute.stamps if collector.allowance is not None else None
-                    timers[rank] = Marks(stamps, self._marks[rank]) if stamps else RankTimer(device, len(phases))
+                    number = self._marks[rank] if stamps else 2 * len(phases)
+                    timers[rank] = Marks(device.handle, number, stamps)
                     undo.callback(timers[rank].close)
             program = self._program(self._record(timers), timers, collector)
             undo.pop_all()

@@ -11,13 +11,14 @@ from vkpar.comm.record.kernels import Recorder, ReduceSpec
 from vkpar.comm.record.program import Program
 from vkpar.comm.record.score import QueuePart, Score
 from vkpar.comm.record.slot_copies import CopyRecorder
-from vkpar.comm.record.timestamps import Collector, Timer, planned, timers_of
+from vkpar.comm.record.timestamps import Collector, planned, timers_of
 from vkpar.comm.requests.operands import Operands
 from vkpar.comm.rig.arena import Slab
 from vkpar.comm.rig.rig import Rig
 from vkpar.comm.schedule import slot_copies
 from vkpar.comm.schedule.steps import Step
 from vkpar.vulkan.pump.native import CProgram
+from vkpar.vulkan.stamps import Marks
 from vkpar.vulkan.tape import Places
 
 # For tests: holds a step up until a semaphore of its rank's device has a value; None lets it go.
@@ -143,7 +144,7 @@ class StepWriter:
             undo.pop_all()
             return score
 
-    def _recorder(self, key: tuple[int, bool], timer: Timer | None) -> Recorder | CopyRecorder:
+    def _recorder(self, key: tuple[int, bool], timer: Marks | None) -> Recorder | CopyRecorder:
         """Return what writes one queue's steps down, with an empty tape."""
         owner = self._owner
         known = self._recorders.get(key) if owner.is_plain else None
