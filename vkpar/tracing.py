@@ -8,23 +8,30 @@ import logging
 import os
 import threading
 import time
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from itertools import accumulate
+from math import inf
 from pathlib import Path
+from statistics import median
 from types import TracebackType
 from typing import Any, Final
 
 from vkpar.comm.engine.engine import Engine
 from vkpar.comm.observe.clocks import ClockLine
 from vkpar.comm.observe.profile import Profile
-from vkpar.comm.observe.steptimes import Places, named, step_events
+from vkpar.comm.observe.steptimes import Places, named, slice_of, step_events
 from vkpar.device import Device, living
 from vkpar.errors import InvalidUsageError, VkparError
 from vkpar.vulkan import tracing
-from vkpar.vulkan.stamps import OPERATIONS, DeviceStamps, Stamp
+from vkpar.vulkan.stamps import OPERATIONS, Allowance, DeviceStamps, Stamp
 
 _log = logging.getLogger("vkpar")
-_HOST: Final = 0  # the trace's process of the host; devices follow, by their numbers
-_STEPS: Final = 100  # a device's first thread for communicators, which have so many each
+_HOST: Final = 1  # the trace's process of the host; devices follow, by their numbers; 0 is an idle core to Perfetto
+_QUEUES: Final = (
+    100  # a device's first thread, and the host's for submissions: readers call one of its process' number main
+)
+_STEPS: Final = 100  # a device's threads for a communicator; they come next
 _PYTHON: Final = 1_000_000  # the host's first thread of Python's; before are the submissions, by devices' numbers
 _lock = threading.Lock()
 
@@ -55,7 +62,8 @@ class Trace:
                 self.opened(device)
             tracing.watcher = self
         for engine in {each for device in _open_devices() for each in device.adopted() if isinstance(each, Engine)}:
-            self.connected(engine)
+            if not engine.closed:
+                self.connected(engine)
         self._host.clear()  # what opening it took
         self._begun = time.monotonic()
         return self
@@ -106,7 +114,8 @@ class Trace:
 
     def connected(self, engine: Engine) -> None:
         """Take the times of a communicator's steps from now on."""
-        profile = Profile(engine)
+        found = [each for device in engine.devices if isinstance(each := self._stamps.get(device), DeviceStamps)]
+        profile = Profile(engine, Allowance(max((each.price for each in found), default=0.0)))
         try:
             profile.__enter__()
         except VkparError as error:
@@ -128,7 +137,7 @@ class Trace:
         notes: list[dict[str, Any]] = []
         for device, stamps in self._stamps.items():
             number = device._logical.number
-            events.append(named("process_name", number, 0, self._names[number]))
+            events.append(named("process_name", _HOST + number, 0, self._names[number]))
             if isinstance(stamps, DeviceStamps):
                 events += self._device_events(number, stamps)
                 notes.append(self._note(number, stamps))
@@ -136,10 +145,13 @@ class Trace:
                 notes.append({"device": self._names[number], "error": stamps})
         for index, (profile, numbers) in enumerate(self._profiles):
             title = f"communicator {index}: " if len(self._profiles) > 1 else ""
-            first, flows = _STEPS * (index + 1), 10_000_000 * (index + 1)
-            events += step_events(profile.steps, Places(numbers, first, self._begun, flows, title))
+            first, flows = _QUEUES + _STEPS * (index + 1), 10_000_000 * (index + 1)
+            events += step_events(
+                profile.steps, Places([_HOST + number for number in numbers], first, self._begun, flows, title)
+            )
         events += self._host_events()
-        other = {"origin_monotonic_seconds": self._begun, "devices": notes}
+        refused = [{"untimed": profile.allowance.refused} for profile, _ in self._profiles if profile.allowance]
+        other = {"origin_monotonic_seconds": self._begun, "devices": notes, "communicators": refused}
         return {"traceEvents": events, "displayTimeUnit": "ns", "otherData": other}
 
     def _line(self, stamps: DeviceStamps) -> ClockLine:
@@ -156,36 +168,39 @@ class Trace:
             "clock": stamps.clock.method,
             "uncertainty_us": 1e6 * off,
             "dropped": stamps.dropped,
+            "estimated": sum(stamp.begin is None for stamp in stamps.stamps),
         }
 
     def _device_events(self, number: int, stamps: DeviceStamps) -> list[dict[str, Any]]:
         queues = list(dict.fromkeys(stamp.queue for stamp in stamps.stamps))
-        events = [named("thread_name", number, thread, f"{queue} queue") for thread, queue in enumerate(queues)]
+        process = _HOST + number
+        events = [named("thread_name", process, thread, queue) for thread, queue in enumerate(queues, _QUEUES)]
         line = self._line(stamps)
-        for stamp in stamps.stamps:
-            events.append(self._operation(number, queues.index(stamp.queue), stamp, line))
+        for thread, queue in enumerate(queues, _QUEUES):
+            mine = [stamp for stamp in stamps.stamps if stamp.queue == queue]
+            events += [
+                self._slice(name, process, thread, begin, end, **told) for name, begin, end, told in placed(mine, line)
+            ]
         if stamps.sent:
-            events.append(named("thread_name", _HOST, number, f"submissions to {self._names[number]}"))
+            events.append(named("thread_name", _HOST, _QUEUES + number, f"submissions to #{number}"))
             for each in stamps.sent:
-                events.append(self._slice("submit", _HOST, number, each.begin, each.end, operations=each.operations))
+                events.append(
+                    self._slice("submit", _HOST, _QUEUES + number, each.begin, each.end, operations=each.operations)
+                )
         return events
-
-    def _operation(self, number: int, thread: int, stamp: Stamp, line: ClockLine) -> dict[str, Any]:
-        begin, end = line.seconds(stamp.begin, stamp.asked), line.seconds(stamp.end, stamp.asked)
-        late = 1e6 * (begin - stamp.asked)
-        return self._slice(stamp.name, number, thread, begin, end, after_the_call_us=round(late, 3))
 
     def _host_events(self) -> list[dict[str, Any]]:
         threads = {ident: _PYTHON + index for index, ident in enumerate(self._threads)}
         events = [named("thread_name", _HOST, threads[ident], name) for ident, name in self._threads.items()]
         events += [
-            self._slice(name, _HOST, threads[ident], begin, end, **told) for name, ident, begin, end, told in self._host
+            self._slice(name, _HOST, threads[ident], begin, end, **told)
+            for name, ident, begin, end, told in self._host[::-1]
         ]
         return events
 
     def _slice(self, name: str, process: int, thread: int, begin: float, end: float, **told: Any) -> dict[str, Any]:
-        place = {"pid": process, "tid": thread, "ts": 1e6 * (begin - self._begun), "dur": max(1e6 * (end - begin), 0.0)}
-        return {"ph": "X", "name": name, "cat": "host" if process == _HOST else "device", **place, "args": told}
+        kind = "host" if process == _HOST else "device"
+        return slice_of(name, kind, process, thread, begin - self._begun, end - self._begun, told)
 
 
 def trace(path: str | os.PathLike[str]) -> Trace:
@@ -196,14 +211,39 @@ def trace(path: str | os.PathLike[str]) -> Trace:
     of graphs, and waits. Devices and communicators may be opened and closed inside. All times are on the host's clock.
     Leaving the block waits for what it has submitted.
 
-    A communicator in a trace cannot be profiled as well. Of a graph without a communicator the launches are shown and
-    not its kernels; of one with a communicator its stretches.
+    Timestamps take a device time, so that a trace has as many as three percent of the time that passes pay for.
+    Operations without any are put between their neighbours and marked as estimated; of collectives and of launches of
+    graphs some are left without their steps and operations then. A communicator in a trace cannot be profiled as well.
 
     Raises:
         InvalidUsageError: on entering, inside another trace.
         OSError: on entering, the file cannot be written.
     """
     return Trace(path)
+
+
+def placed(stamps: Sequence[Stamp], line: ClockLine) -> Iterator[tuple[str, float, float, dict[str, Any]]]:
+    """Yield the operations of one queue in their order: name, begin, end, and what is told of them.
+
+    Those without timestamps are put between those that have some, each as long as others of its name take.
+    """
+    spans = [
+        None if s.begin is None or s.end is None else (line.seconds(s.begin, s.asked), line.seconds(s.end, s.asked))
+        for s in stamps
+    ]
+    usual: dict[str, list[float]] = {}
+    for stamp, span in zip(stamps, spans, strict=True):
+        if span is not None:
+            usual.setdefault(stamp.name, []).append(span[1] - span[0])
+    lengths = {name: median(found) for name, found in usual.items()}
+    ends = list(accumulate(reversed([inf if span is None else span[0] for span in spans]), min))[::-1]
+    at = -inf
+    for stamp, span, until in zip(stamps, spans, ends, strict=True):
+        begin, end = span or (max(at, stamp.asked), inf)
+        begin = min(begin, until)
+        at = end = min(end, begin + lengths.get(stamp.name, 0.0), until) if span is None else end
+        told = {"after_the_call_us": round(1e6 * (begin - stamp.asked), 3)}
+        yield stamp.name, begin, end, told if span else {**told, "estimated": True}
 
 
 def _open_devices() -> list[Device]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import grp
 import json
 import os
 import resource
@@ -9,10 +11,11 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import xml.etree.ElementTree as ET
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -20,7 +23,7 @@ from typing import Any
 import pytest
 from conftest import REQUIRED, has
 
-from vkpar import cachedir, env
+from vkpar import env
 from vkpar.cli import main as cli
 from vkpar.doctor import children, drivers, links, machine, report, table
 from vkpar.doctor.findings import FAILED, OK, SKIPPED, Finding
@@ -215,7 +218,7 @@ def test_a_driver_of_no_use_is_the_only_red_line(
 
 
 def _within(check: table.Check, limit: float) -> table.Check:
-    return table.Check(check.name, check.section, check.title, limit, check.run)
+    return dataclasses.replace(check, limit=limit)
 
 
 def test_a_folder_without_manifests(two: None, short: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -347,7 +350,10 @@ def test_a_driver_that_crashes_when_devices_are_closed_is_reported(
 
 
 def test_a_device_that_fails_again_and_again_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    _hook("def gone(*given):\n    os._exit(7)\nworker.BY_NAME['cache'] = type('', (), {'run': gone})\n", monkeypatch)
+    _hook(
+        "def gone(*given):\n    os._exit(7)\nworker.BY_NAME['cache'] = type('', (), {'run': gone, 'apart': False})\n",
+        monkeypatch,
+    )
     jobs = [children.Job("cache", "a card", 30.0) for _ in range(4)]
     found = list(children.Run(jobs, {}, os.environ).findings(lambda check, subject: None))
     assert [f.state for f in found] == [FAILED, FAILED, SKIPPED, SKIPPED]
@@ -381,20 +387,52 @@ def test_a_variable_with_a_bad_value(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (finding.state, "VKPAR_LINK='fast'" in finding.found) == (FAILED, True)
 
 
-def test_a_render_node_without_permission(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    node = tmp_path / "dri" / "renderD128"
+@pytest.fixture
+def open_folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder that every user reaches, which those of pytest are not."""
+    with tempfile.TemporaryDirectory() as made:
+        Path(made).chmod(0o755)
+        yield Path(made)
+
+
+NOBODY = 65534
+
+
+def _look_as_nobody(monkeypatch: pytest.MonkeyPatch, folder: Path, more: str = "") -> None:
+    """Have the child that looks at the machine be a user without rights; root may open everything."""
+    if os.getuid():
+        pytest.skip("only root can become another user")
+    own = folder / "own"
+    own.mkdir()
+    os.chown(own, NOBODY, NOBODY)
+    monkeypatch.setenv("VKPAR_CACHE_DIR", str(own / "cache"))
+    monkeypatch.setenv("LOGNAME", "jane")
+    become = f"os.setgroups([]), os.setresgid(*3 * ({NOBODY},)), os.setresuid(*3 * ({NOBODY},))"
+    ahead = "import ctypes.util"  # Python's own folder may be closed to other users
+    _hook(f"{ahead}\nif job['jobs'][0]['check'] == 'loader':\n    {become}\n    {more}\n", monkeypatch)
+
+
+@pytest.mark.parametrize(
+    ("mode", "fix"),
+    [
+        (0o660, "sudo usermod -aG {group} jane, then log in again; in a container: --group-add {number}"),
+        (0o600, "let its group open it: sudo chmod g+rw {node}, or see the udev rules of the driver"),
+    ],
+)
+def test_a_render_node_without_permission(
+    mode: int, fix: str, two: None, short: None, monkeypatch: pytest.MonkeyPatch, open_folder: Path
+) -> None:
+    node, group = open_folder / "dri" / "renderD128", grp.getgrall()[-1]
     node.parent.mkdir()
     node.touch()
-    node.chmod(0o660)
-    monkeypatch.setattr(machine, "DEV", tmp_path)
-    monkeypatch.setattr(machine.os, "access", lambda path, mode: False)
-    monkeypatch.setattr(machine.os, "getgroups", list)
-    monkeypatch.setattr(machine.grp, "getgrgid", lambda number: type("", (), {"gr_name": "render"}))
-    monkeypatch.setattr("getpass.getuser", lambda: "jane")
-    finding = found_by(machine.nodes)
-    assert finding.state == FAILED
-    assert finding.found == f"{node} may not be opened: mode 660, group render"
-    assert finding.fix.startswith("sudo usermod -aG render jane, then log in again; in a container: --group-add ")
+    os.chown(node, 0 if not os.getuid() else -1, group.gr_gid if not os.getuid() else -1)
+    node.chmod(mode)
+    move = f"from pathlib import Path; from vkpar.doctor import machine; machine.DEV = Path('{open_folder}')"
+    _look_as_nobody(monkeypatch, open_folder, move)
+    check, subject, why, advice = the_red(visit("llvmpipe"))
+    assert (check, subject) == ("nodes", str(node))
+    assert why == f"{node} may not be opened: mode {mode:o}, group {group.gr_name}"
+    assert advice == fix.format(group=group.gr_name, number=group.gr_gid, node=node)
 
 
 def test_a_render_node_that_its_driver_does_without(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -429,25 +467,48 @@ def test_a_cache_folder_that_cannot_be_written(short: None, two: None, monkeypat
     assert "VKPAR_CACHE_DIR" in advice
 
 
+def test_a_cache_folder_of_another_user(
+    short: None, two: None, monkeypatch: pytest.MonkeyPatch, open_folder: Path
+) -> None:
+    _look_as_nobody(monkeypatch, open_folder)
+    monkeypatch.setenv("VKPAR_CACHE_DIR", str(open_folder))
+    check, _, why, advice = the_red(visit("llvmpipe"))
+    assert check == "cache"
+    assert why.startswith(f"{open_folder} is not to be written: Permission denied; tunings and kernels are made anew")
+    assert advice == f"make {open_folder} yours and writable (mode 700), or name another folder in VKPAR_CACHE_DIR"
+
+
 @pytest.mark.parametrize(
-    ("number", "found", "fix"),
+    ("options", "found", "fix"),
     [
-        ("ENOSPC", "is full: ", "free some space, or name another folder in VKPAR_CACHE_DIR"),
-        ("EROFS", "is not to be written: ", "writable (mode 700), or name another folder in VKPAR_CACHE_DIR"),
+        ("size=4k", "is full: No space left on device", "free some space, or name another folder in VKPAR_CACHE_DIR"),
+        ("ro", "is not to be written: Read-only file system", "or name another folder in VKPAR_CACHE_DIR"),
     ],
 )
 def test_a_cache_folder_that_is_full_or_read_only(
-    number: str, found: str, fix: str, monkeypatch: pytest.MonkeyPatch
+    options: str, found: str, fix: str, short: None, two: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    def write(name: str, data: bytes) -> None:
-        code = getattr(machine.errno, number)
-        raise OSError(code, os.strerror(code))
+    with _mounted(tmp_path / "cache", options) as folder:
+        if "ro" not in options:
+            (folder / "all").write_bytes(bytes(4096))
+        monkeypatch.setenv("VKPAR_CACHE_DIR", str(folder))
+        check, _, why, advice = the_red(visit("llvmpipe"))
+    assert check == "cache"
+    assert why.startswith(f"{folder} {found}; ")
+    assert advice.endswith(fix)
 
-    monkeypatch.setattr(cachedir, "write", write)
-    finding = found_by(machine.cache)
-    assert finding.state == FAILED
-    assert found in finding.found
-    assert finding.fix.endswith(fix)
+
+@contextmanager
+def _mounted(folder: Path, options: str) -> Iterator[Path]:
+    """A file system of its own, in memory."""
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", f"mode=700,{options}", "none", str(folder)]
+    if shutil.which("mount") is None or subprocess.run(command, capture_output=True, check=False).returncode:
+        pytest.skip("this user may not mount anything here")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)
 
 
 def test_a_cache_folder_that_others_can_write(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

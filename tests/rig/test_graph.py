@@ -655,7 +655,7 @@ def test_profiles_cover_launches(rig: Open, rng: np.random.Generator, tmp_path: 
     assert all(step.end >= step.begin and step.wait >= step.bridge >= 0 for step in profile.steps)
     profile.trace(tmp_path / "trace.json")
     events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
-    assert sum(event["ph"] == "X" and event["tid"] == 0 for event in events) == len(profile.steps)
+    assert sum(event["ph"] == "X" and event["tid"] == 1 for event in events) == len(profile.steps)
     assert len(str(profile).splitlines()) == 4 + len(profile.summary())
     eager = [device.array(array) for device, array in zip(comm.devices, [a.numpy() for a in arrays], strict=True)]
     comm.all_reduce(eager)

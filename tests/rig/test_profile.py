@@ -396,7 +396,7 @@ def test_reports(rig: Open, rng: np.random.Generator, tmp_path: Path) -> None:
     assert len(document["steps"]) == len(profile.steps)
     profile.trace(tmp_path / "trace.json")
     events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
-    assert sum(event["ph"] == "X" and event["tid"] == 0 for event in events) == len(profile.steps)
+    assert sum(event["ph"] == "X" and event["tid"] == 1 for event in events) == len(profile.steps)
 
 
 def test_bench_profiles_its_last_size(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -35,8 +35,8 @@ def parsed(path: Path) -> tuple[Events, dict[str, Any]]:
     slices = []
     for event in events:
         assert event["ph"] in "MXsf"
-        assert isinstance(event["pid"], int)
-        assert isinstance(event["tid"], int)
+        assert event["pid"] > 0  # 0 is an idle core to Perfetto
+        assert event["tid"] > 0 or event["name"] == "process_name"
         assert isinstance(event["name"], str)
         assert event["name"]
         if event["ph"] == "M":
@@ -49,6 +49,17 @@ def parsed(path: Path) -> tuple[Events, dict[str, Any]]:
             slices.append(event)
         else:
             arrows.setdefault(event["id"], []).append(event)
+    by_thread: dict[tuple[int, int], list[tuple[int, int]]] = {}
+    for each in slices:
+        first = round(1000 * each["ts"])
+        by_thread.setdefault((each["pid"], each["tid"]), []).append((first, first + round(1000 * each["dur"])))
+    for spans in by_thread.values():  # Perfetto drops what overlaps, but for what lies inside of others
+        around: list[int] = []
+        for first, last in sorted(spans, key=lambda span: (span[0], -span[1])):
+            while around and around[-1] <= first:
+                around.pop()
+            assert not around or last <= around[-1]
+            around.append(last)
     for pair in arrows.values():
         assert [event["ph"] for event in pair] == ["s", "f"]
         for event in pair:  # an arrow is bound to the slice that it lies in
@@ -85,7 +96,7 @@ def test_operations_by_name_in_their_order(device: vkpar.Device, tmp_path: Path)
     assert mine["dropped"] == 0
     assert 0 <= mine["uncertainty_us"] < 1e6
     pid = named(tmp_path / "t.json", "process_name")[str(device)]
-    compute = [e for e in on(slices, pid, "device") if e["tid"] == 0]
+    compute = [e for e in on(slices, pid, "device") if e["tid"] == 100]
     assert [e["name"] for e in compute][:4] == ["matmul", "add", "add", "add"]
     assert len(compute) == 5
     slack = 1e-3 + 2 * mine["uncertainty_us"]
@@ -93,7 +104,7 @@ def test_operations_by_name_in_their_order(device: vkpar.Device, tmp_path: Path)
         assert after["ts"] >= before["ts"] + before["dur"] - slack
     for each in compute:
         assert each["args"]["after_the_call_us"] >= -slack
-    submits = [e for e in on(slices, 0, "host") if e["name"] == "submit" and e["tid"] == pid]
+    submits = [e for e in on(slices, 1, "host") if e["name"] == "submit" and e["tid"] == pid + 99]
     assert sum(e["args"]["operations"] for e in submits) == 5
     assert tracing.watcher is None
 
@@ -137,9 +148,109 @@ def test_steps_of_collectives_with_bytes_and_peers(rigs: Rigs, tmp_path: Path) -
     assert all(e["args"]["from"] for e in reading)
     arrows = [e for e in json.loads((tmp_path / "t.json").read_text())["traceEvents"] if e["ph"] == "s"]
     assert len(arrows) >= 3 * 2
-    host = Counter(e["name"] for e in slices if e["pid"] == 0)
+    host = Counter(e["name"] for e in slices if e["pid"] == 1)
     assert host["wait for all_reduce"] == 3
     assert host["graph launch"] == 1
+
+
+def operations_of_graphs(path: Path, device: vkpar.Device) -> Events:
+    pid = named(path, "process_name")[str(device)]
+    events = json.loads(path.read_text())["traceEvents"]
+    names = [e for e in events if e["ph"] == "M" and e["pid"] == pid]
+    threads = [e["tid"] for e in names if e["args"]["name"] == "operations of graphs"]
+    return [e for e in on(parsed(path)[0], pid, "device") if e["tid"] in threads]
+
+
+def test_kernels_inside_a_captured_step(rigs: Rigs, tmp_path: Path) -> None:
+    devices = rigs("llvmpipe&swiftshader")
+    x = [device.array(np.full((1, 256), 2, "float32")) for device in devices]
+    w = [device.array(np.eye(256, dtype="float32")) for device in devices]
+    with vkpar.Communicator(devices, wire="f32") as comm:
+        with vkpar.capture(devices, comm) as graph:
+            h = [vkpar.matmul(a, b) for a, b in zip(x, w, strict=True)]
+            comm.all_reduce(h)
+            y = [vkpar.add(a, a) for a in h]
+        for turn in range(2):  # a second trace records anew
+            path = tmp_path / f"{turn}.json"
+            with vkpar.trace(path):
+                for _ in range(3):
+                    graph.launch().wait()
+            graph.launch().wait()
+            for device in devices:
+                found = operations_of_graphs(path, device)
+                names = [e["name"] for e in found]
+                launch = names[: len(names) // 3]
+                assert names == 3 * launch
+                assert launch[0] == "matmul"
+                assert launch[-1] == "add"
+                assert any(name.startswith("all_reduce ") for name in launch)
+                assert all(b["ts"] >= a["ts"] + a["dur"] - 1e-2 for a, b in itertools.pairwise(found))
+            slices, told = parsed(path)
+            assert told["communicators"] == [{"untimed": 0}]
+            assert sum(e["cat"] == "graph" and e["name"] not in ("wait", "bridge") for e in slices) >= 3 * 2 * len(
+                devices
+            )
+        assert (y[1].numpy() == 8).all()
+
+
+def test_kernels_of_a_graph_without_a_communicator(device: vkpar.Device, tmp_path: Path) -> None:
+    x = device.ones(100)
+    with vkpar.capture([device]) as graph:
+        y = vkpar.add(x, x)
+        vkpar.multiply(y, x, out=y)
+    before = api.load().live().get("QueryPool", 0)
+    for turn in range(2):
+        path = tmp_path / f"{turn}.json"
+        with vkpar.trace(path):
+            for _ in range(4):
+                work = graph.launch()
+            work.wait()
+        graph.launch().wait()
+        assert [e["name"] for e in operations_of_graphs(path, device)] == 4 * ["add", "multiply"]
+    assert (y.numpy() == 2).all()
+    assert api.load().live().get("QueryPool", 0) == before
+    graph.close()
+
+
+def test_a_graph_closed_inside_a_trace(device: vkpar.Device, tmp_path: Path) -> None:
+    x = device.ones(100)
+    with vkpar.trace(tmp_path / "t.json"):
+        with vkpar.capture([device]) as graph:
+            vkpar.add(x, x)
+        graph.launch()
+        graph.close()
+    assert [e["name"] for e in operations_of_graphs(tmp_path / "t.json", device)] == ["add"]
+
+
+def test_what_timestamps_cost_is_bounded(rigs: Rigs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where timestamps are dear, operations without any stand where they must have been, and all are counted."""
+    devices = rigs("llvmpipe&swiftshader")
+    monkeypatch.setattr(stamps, "_price", lambda *_: 10.0)
+    monkeypatch.setattr(stamps, "_FIRST", 0.0)
+    monkeypatch.setattr(stamps, "_SURE", 16)  # timestamps, and one run
+    a = devices[0].ones(1000)
+    arrays = [device.ones(1000) for device in devices]
+    with vkpar.capture([devices[0]]) as graph:
+        vkpar.add(a, a)
+    with vkpar.Communicator(devices) as comm, vkpar.trace(tmp_path / "t.json"):
+        for _ in range(30):
+            vkpar.add(a, a, out=a)
+        devices[0].synchronize()
+        for _ in range(3):
+            comm.all_reduce(arrays).wait()
+            graph.launch().wait()
+    slices, told = parsed(tmp_path / "t.json")
+    mine = next(each for each in told["devices"] if each["device"] == str(devices[0]))
+    pid = named(tmp_path / "t.json", "process_name")[str(devices[0])]
+    adds = [e for e in on(slices, pid, "device") if e["tid"] == 100]
+    assert [e["name"] for e in adds] == ["add"] * 30
+    assert 15 <= sum("estimated" in e["args"] for e in adds) == mine["estimated"] < 30
+    assert all(b["ts"] >= a["ts"] + a["dur"] - 1e-2 for a, b in itertools.pairwise(adds))
+    assert all(e["args"]["after_the_call_us"] >= -2 * mine["uncertainty_us"] - 1e-3 for e in adds)
+    assert told["communicators"] == [{"untimed": 2}]
+    assert len({e["args"]["sequence"] for e in slices if e["cat"] == "all_reduce"}) == 1
+    assert [e["name"] for e in operations_of_graphs(tmp_path / "t.json", devices[0])] == ["add"]
+    assert sum(e["name"] == "graph launch" for e in slices) == 3
 
 
 def test_devices_that_come_and_go(tmp_path: Path, rigs: Rigs) -> None:

@@ -228,10 +228,10 @@ def test_a_trace_has_a_process_per_rank() -> None:
     document = json.loads(json.dumps(trace_events(some_steps(), NAMES)))
     events = document["traceEvents"]
     names = {event["pid"]: event["args"]["name"] for event in events if event["name"] == "process_name"}
-    assert names == {0: "rank 0: one", 1: "rank 1: two"}
+    assert names == {1: "rank 0: one", 2: "rank 1: two"}
     slices = [event for event in events if event["ph"] == "X"]
-    assert len([event for event in slices if event["tid"] == 0]) == 6
-    waits = [event for event in slices if event["tid"] == 1]
+    assert len([event for event in slices if event["tid"] == 1]) == 6
+    waits = [event for event in slices if event["tid"] == 2]
     assert sum(event["dur"] for event in waits) == pytest.approx(6.0)
     assert min(event["ts"] for event in slices) == pytest.approx(0.0)
     assert all(event["cat"] == "all_reduce" and event["dur"] >= 0 for event in slices)

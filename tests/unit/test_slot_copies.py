@@ -161,5 +161,5 @@ def test_copies_overlap_with_kernels_in_times_and_traces() -> None:
     assert [step.wait for step in (first, copied, second)] == pytest.approx([1e-6, 5e-6, 0.0])
     events = trace_events([first, copied, second], ["one"])["traceEvents"]
     threads = {event["args"]["name"]: event["tid"] for event in events if event["name"] == "thread_name"}
-    assert threads == {"steps": 0, "waits": 1, "copies": 2, "waits of copies": 3}
-    assert [event["tid"] for event in events if event["name"] == OUT] == [2]
+    assert threads == {"steps": 1, "waits": 2, "copies": 3, "waits of copies": 4}
+    assert [event["tid"] for event in events if event["name"] == OUT] == [3]

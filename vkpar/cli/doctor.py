@@ -61,14 +61,13 @@ def run(options: Options) -> int:
     terminal = console.console()
     width = terminal.width if sys.stdout.isatty() or "COLUMNS" in os.environ else None
     lines = report.Lines(width)
-    progress = _Progress()
     if not quiet:
         terminal.print(f"vkpar doctor {vkpar.__version__}{', quick' if options.quick else ''}")
-    for finding in visit.run(progress.show):
-        progress.hide()
+    for finding in visit.run(_announce):
+        _announce("")
         if not quiet:
             _print(terminal, lines.of(finding))
-    progress.hide()
+    _announce("")
     document = private.cleaned(visit.as_dict())
     for file, made in ((options.junit, report.junit), (options.html, page.page)):
         if file is not None:
@@ -123,25 +122,9 @@ def _print_row(visit: Visit, document: dict[str, Any], lines: report.Lines, term
             _print(terminal, lines.line(finding, alone=True))
 
 
-class _Progress:
-    """Says on the terminal's standard error what is going on, and takes it away again."""
-
-    def __init__(self) -> None:
-        self._shown = False
-        self._is_terminal = sys.stderr.isatty()
-
-    def show(self, check: str, subject: str) -> None:
-        """Say which check begins."""
-        if self._is_terminal:
-            room = shutil.get_terminal_size().columns - 1
-            self.hide()
-            sys.stderr.write(f"  ..      {check}{f' of {subject}' if subject else ''}"[:room])
-            sys.stderr.flush()
-            self._shown = True
-
-    def hide(self) -> None:
-        """Take it away."""
-        if self._shown:
-            sys.stderr.write("\r\x1b[2K")
-            sys.stderr.flush()
-            self._shown = False
+def _announce(check: str, subject: str = "") -> None:
+    """Say on the terminal's standard error which check begins, in place of what was said before; nothing ends that."""
+    if sys.stderr.isatty():
+        words = f"  ..      {check}{f' of {subject}' if subject else ''}" if check else ""
+        sys.stderr.write(f"\r\x1b[2K{words[: shutil.get_terminal_size().columns - 1]}")
+        sys.stderr.flush()

@@ -24,8 +24,11 @@ from vkpar.errors import UnsupportedError
 # As the self-test of links: the child takes modules from where this process has them, none from the current directory.
 CODE = """
 import ctypes, json, os, sys
-if sys.platform.startswith("linux"):
-    ctypes.CDLL(None).prctl(1, 9)  # PR_SET_PDEATHSIG: nothing that hangs outlives its parent
+def follow():
+    if sys.platform.startswith("linux"):
+        ctypes.CDLL(None).prctl(1, 9)  # PR_SET_PDEATHSIG: nothing that hangs outlives its parent
+follow()
+os.register_at_fork(after_in_child=follow)
 job = json.loads(sys.stdin.readline())
 sys.path += job.pop("path")
 from vkpar.doctor import worker
@@ -126,6 +129,11 @@ class Child:
         said = self._errors.read().decode(errors="replace").strip()[-_TAIL:].splitlines()
         return how, said[-1] if said else ""
 
+    @property
+    def is_over(self) -> bool:
+        """Whether it has ended."""
+        return self._process.poll() is not None
+
     def close(self) -> None:
         """End the process, if it has not ended by itself."""
         if self._errors.closed:
@@ -186,6 +194,11 @@ class Run:
             self._left.remove(job)
             yield Finding(job.check, subject, SKIPPED, why)
 
+    @property
+    def is_over(self) -> bool:
+        """Whether its process has ended."""
+        return self._child.is_over
+
     def close(self) -> None:
         """End what is running."""
         self._child.close()
@@ -195,12 +208,19 @@ def side_by_side(makes: Iterable[Callable[[], Run]], announce: Announce) -> Iter
     """Yield what several runs find, in order; as many as there are cores are under way at once."""
     waiting, most = deque(makes), max(os.cpu_count() or 1, 1)
     started = deque[Run]()
+
+    def start() -> None:
+        while waiting and sum(not run.is_over for run in started) < most:
+            started.append(waiting.popleft()())
+
     try:
-        while waiting or started:
-            while waiting and len(started) < most:
-                started.append(waiting.popleft()())
-            yield from started[0].findings(announce)
+        start()
+        while started:
+            for finding in started[0].findings(announce):
+                yield finding
+                start()
             started.popleft()
+            start()
     finally:
         for run in started:
             run.close()

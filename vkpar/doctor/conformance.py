@@ -64,11 +64,11 @@ def checking(family: Family) -> Callable[[Place, int], Iterator[Finding]]:
             if case.made.dtype == "float32":  # else nearly all is the rounding of the result
                 worst = max(worst, off)
             if wrong:
-                yield Finding("", "", FAILED, f"{case.what}: {wrong}", _FIX, data={"case": case.what})
+                yield Finding.of(FAILED, f"{case.what}: {wrong}", _FIX, case=case.what)
                 return
         share = f"{worst:.0%}" if worst >= 0.01 else "under 1%"
         shown = f"{number} right, {f'float32 off by {share} of its bound at most' if worst else 'bit for bit'}"
-        yield Finding("", "", OK, shown, data={"cases": number, "worst": worst})
+        yield Finding.of(OK, shown, cases=number, worst=worst)
 
     return check
 

@@ -111,18 +111,18 @@ def listed(_: Place, selector: str | None) -> Iterator[Finding]:
     left = [info.name for info in every if info not in wanted]
     beside = f"; not looked at: {', '.join(left)}" if left else ""
     chosen = {info.index: f"{info.index} {info.name}" for info in wanted}
-    yield Finding("", "", OK, found + beside, data={"chosen": chosen})
+    yield Finding.of(OK, found + beside, chosen=chosen, cpu=all(info.is_cpu for info in wanted))
 
 
 def features(place: Place, index: int) -> Iterator[Finding]:
     """Check that a device has what vkpar needs; tell which of its paths the device takes, and why not others."""
     info = place.info(index)
-    data = {"device": describe(info)}
+    described = describe(info)
     try:
         create.require(info)
     except UnsupportedError as error:
-        yield Finding(
-            "", "", FAILED, str(error), "update its driver; vkpar leaves the device out until then", data=data
+        yield Finding.of(
+            FAILED, str(error), "update its driver; vkpar leaves the device out until then", device=described
         )
         return
     rows = [(path.name, path.lacks(info), path.instead) for path in PATHS]
@@ -130,7 +130,7 @@ def features(place: Place, index: int) -> Iterator[Finding]:
     paths = [{"path": name, "lacks": lacks, "instead": instead if lacks else ""} for name, lacks, instead in rows]
     version, size = ".".join(map(str, info.api_version)), text.units(info.memory_bytes)
     found = f"Vulkan {version}, {size}; takes {len(taken)} of {len(rows)} ways"
-    yield Finding("", "", OK, found, data=data | {"paths": paths})
+    yield Finding.of(OK, found, device=described, paths=paths)
 
 
 def describe(info: DeviceInfo) -> dict[str, Any]:
@@ -172,7 +172,7 @@ def timeline(place: Place, index: int) -> Iterator[Finding]:
     finally:
         semaphore.close()
     if seen != [1, 2, 1 << 40]:
-        yield Finding("", "", FAILED, f"a timeline that the host set to 1, 2 and 2^40 was {seen}", _REPORT)
+        yield Finding.of(FAILED, f"a timeline that the host set to 1, 2 and 2^40 was {seen}", _REPORT)
         return
     queue = device.logical.compute
     with device.zeros(64) as array:
@@ -182,14 +182,14 @@ def timeline(place: Place, index: int) -> Iterator[Finding]:
             try:
                 device.synchronize(timeout=DOCTOR_QUEUE_SECONDS)
             except WaitTimeoutError:
-                yield Finding(
-                    "", "", FAILED, f"the queue did not reach its value within {DOCTOR_QUEUE_SECONDS:g} s", _REPORT
+                yield Finding.of(
+                    FAILED, f"the queue did not reach its value within {DOCTOR_QUEUE_SECONDS:g} s", _REPORT
                 )
                 return
             if queue.reached <= before or queue.reached != queue.last:
-                yield Finding("", "", FAILED, f"the queue's timeline is {queue.reached}, not {queue.last}", _REPORT)
+                yield Finding.of(FAILED, f"the queue's timeline is {queue.reached}, not {queue.last}", _REPORT)
                 return
-    yield Finding("", "", OK, "set by the host and by the queue")
+    yield Finding.of(OK, "set by the host and by the queue")
 
 
 def host_memory(place: Place, index: int) -> Iterator[Finding]:
@@ -198,10 +198,10 @@ def host_memory(place: Place, index: int) -> Iterator[Finding]:
     if not device.info.features.host_import:
         if "host_import" in env.without():
             found = "VKPAR_WITHOUT=host_import leaves it out: every sum is copied by the host (transport mapped)"
-            yield Finding("", "", FAILED, found, "take host_import out of VKPAR_WITHOUT")
+            yield Finding.of(FAILED, found, "take host_import out of VKPAR_WITHOUT")
         else:
             found = "the driver has no VK_EXT_external_memory_host: the host copies what ranks send (transport mapped)"
-            yield Finding("", "", SKIPPED, found, "a newer driver may have it")
+            yield Finding.of(SKIPPED, found, "a newer driver may have it")
         return
     with vkpar.host_array(_WORDS, "uint32", device) as shared, device.array(words) as array:
         wrong = _through(shared, array, words)
@@ -222,5 +222,5 @@ def _words(place: Place) -> np.ndarray[Any, Any]:
 
 def _exact(wrong: int, found: str) -> Finding:
     if not wrong:
-        return Finding("", "", OK, found)
-    return Finding("", "", FAILED, f"{wrong} words are wrong: {found}", _REPORT)
+        return Finding.of(OK, found)
+    return Finding.of(FAILED, f"{wrong} words are wrong: {found}", _REPORT)

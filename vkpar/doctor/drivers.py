@@ -33,17 +33,20 @@ def environment(paths: Sequence[str]) -> dict[str, str]:
 
 
 def driver(place: Place, path: str, variable: str) -> Iterator[Finding]:
-    """Check one driver, the only one that this process's loader takes.
+    """Check one driver, the only one that this process's loader takes from now on.
 
     Args:
         place: where.
         path: of its manifest.
         variable: that names it; empty for an installed one.
     """
+    only = environment([path])
+    os.environ.clear()
+    os.environ.update(only)
     place.stage("while its library is loaded")
     manifest = manifests.read(path, variable)
     if manifest.problem:
-        yield Finding("", "", FAILED, f"it {manifest.problem}", _mend(path, variable))
+        yield Finding.of(FAILED, f"it {manifest.problem}", _mend(path, variable))
         return
     place.stage("while it is asked for its devices")
     try:
@@ -52,9 +55,8 @@ def driver(place: Place, path: str, variable: str) -> Iterator[Finding]:
         yield _without_device(manifest, str(error))
         return
     found = ", ".join(f"{info.name}{f', {info.driver_info}' if info.driver_info else ''}" for info in infos)
-    data = {"devices": [info.name for info in infos], "cards": [info.pci_address for info in infos]}
-    data["cpu"] = all(info.is_cpu for info in infos)
-    yield Finding("", "", OK, found, data=data)
+    names, addresses = [info.name for info in infos], [info.pci_address for info in infos]
+    yield Finding.of(OK, found, devices=names, cards=addresses, cpu=all(info.is_cpu for info in infos))
 
 
 def _mend(path: str, variable: str) -> str:
@@ -66,10 +68,10 @@ def _mend(path: str, variable: str) -> str:
 def _without_device(manifest: manifests.Manifest, why: str) -> Finding:
     """Tell of a driver without a device: it is no fault of installed ones, which come for all the cards there are."""
     if not manifest.variable:
-        return Finding("", "", SKIPPED, "no device that it drives")
+        return Finding.of(SKIPPED, "no device that it drives")
     fix = f"take it out of {manifest.variable}, or see that its card is there and its kernel driver is loaded"
     short = why.partition(". ")[0].partition(": ")[0] if "reaches no device" in why else why
-    return Finding("", "", FAILED, f"it gives no device: {short}", fix)
+    return Finding.of(FAILED, f"it gives no device: {short}", fix)
 
 
 def cards(_: Place, shown: Sequence[str], others: bool) -> Iterator[Finding]:
@@ -84,7 +86,7 @@ def cards(_: Place, shown: Sequence[str], others: bool) -> Iterator[Finding]:
         yield _lost(card, others)
     if not lost:
         number = len(list(_known()))
-        yield Finding("", "", OK if number else SKIPPED, f"all of {number}" if number else "no graphics card")
+        yield Finding.of(OK if number else SKIPPED, f"all of {number}" if number else "no graphics card")
 
 
 def _known() -> Iterator[Mapping[str, str]]:
@@ -114,15 +116,14 @@ def node_of(card: Mapping[str, str]) -> str:
 def _lost(card: Mapping[str, str], others: bool) -> Finding:
     vendor, node = card["vendor"], node_of(card)
     name = f"{vendor} card {card['address']}"
-    data = {"address": card["address"]}
     if not card["kernel"] or card["kernel"] == "vfio-pci":
         bound = card["kernel"] or "no kernel driver"
         found, fix = f"{bound} has it, not {_KERNEL[vendor]}", f"load the kernel driver: modprobe {_KERNEL[vendor]}"
         given = card["kernel"] == "vfio-pci"  # to a virtual machine
-        return Finding("", name, SKIPPED if given else FAILED, found, "" if given else fix, data=data)
+        return Finding.of(SKIPPED if given else FAILED, found, "" if given else fix, name, address=card["address"])
     if node and not os.path.exists(node):
         fix = f"hand it in: docker run --device {node}" + (", or --gpus all" if vendor == "NVIDIA" else "")
-        return Finding("", name, SKIPPED if others else FAILED, f"there is no {node}", fix, data=data)
+        return Finding.of(SKIPPED if others else FAILED, f"there is no {node}", fix, name, address=card["address"])
     if node and not os.access(node, os.R_OK | os.W_OK):
-        return Finding("", name, SKIPPED, f"{node} may not be opened, as nodes says", data=data)
-    return Finding("", name, FAILED, "no Vulkan driver shows it", _MENDS[vendor], data=data)
+        return Finding.of(SKIPPED, f"{node} may not be opened, as nodes says", "", name, address=card["address"])
+    return Finding.of(FAILED, "no Vulkan driver shows it", _MENDS[vendor], name, address=card["address"])

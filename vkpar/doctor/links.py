@@ -44,15 +44,13 @@ def links(place: Place, indices: Sequence[int]) -> Iterator[Finding]:
     for src in range(n):
         told = "; ".join(f"to {dst} {link.kind} ({link.reason})" for (a, dst), link in kinds.items() if a == src)
         bad = wrong.get(src, [])
-        of_src = [(dst, link.kind) for (a, dst), link in kinds.items() if a == src]
-        data: dict[str, Any] = {"links": [{"dst": dst, "kind": kind, "ok": dst not in bad} for dst, kind in of_src]}
-        data["transport"] = transports[src]
-        subject = f"rank {src}"
+        made = [{"dst": d, "kind": link.kind, "ok": d not in bad} for (a, d), link in kinds.items() if a == src]
+        data: dict[str, Any] = {"links": made, "transport": transports[src]}
         if bad:
             at = ", ".join(str(dst) for dst in dict.fromkeys(bad))
-            yield Finding("", subject, FAILED, f"what it sends arrives wrong at rank {at}: {told}", _LINK, data=data)
+            yield Finding.of(FAILED, f"what it sends arrives wrong at rank {at}: {told}", _LINK, f"rank {src}", **data)
         else:
-            yield Finding("", subject, OK, f"{transports[src]}, {told}", data=data)
+            yield Finding.of(OK, f"{transports[src]}, {told}", "", f"rank {src}", **data)
 
 
 def _arrives(place: Place, comm: Communicator, src: int, dst: int, turn: int) -> bool:
@@ -70,7 +68,7 @@ def summing(algorithm: str) -> Callable[[Place, Sequence[int]], Iterator[Finding
         imports = all(place.info(index).features.host_import for index in ranks)
         for transport in TRANSPORTS:
             if transport == staged.NAME and not imports:
-                yield Finding("", "", SKIPPED, f"{transport}: not every device imports host memory, as import says")
+                yield Finding.of(SKIPPED, f"{transport}: not every device imports host memory, as import says")
             else:
                 yield _sums(place, place.rig(ranks), algorithm, transport)
 
@@ -91,9 +89,9 @@ def _sums(place: Place, devices: Sequence[Device], algorithm: str, transport: st
         wrong = {wire: number for wire in used if (number := _wrong(place, comm, wire))}
     ranks = "" if algorithm != _OF_ONE_MODEL else f" on {len(devices)} ranks of one model"
     if not wrong:
-        return Finding("", "", OK, f"{transport}{ranks}: wires {', '.join(used)}", data={"transport": transport})
+        return Finding.of(OK, f"{transport}{ranks}: wires {', '.join(used)}", transport=transport)
     told = ", ".join(f"{number} wrong elements on the wire {wire}" for wire, number in wrong.items())
-    return Finding("", "", FAILED, f"{transport}{ranks}: {told}", _LINK, data={"transport": transport, "wrong": wrong})
+    return Finding.of(FAILED, f"{transport}{ranks}: {told}", _LINK, transport=transport, wrong=wrong)
 
 
 def _opened(devices: Sequence[Device], algorithm: str, transport: str) -> Communicator:
@@ -128,11 +126,9 @@ def replicas(place: Place, indices: Sequence[int]) -> Iterator[Finding]:
                     if (bits != first).any():
                         differing.append(wire)
     if differing:
-        yield Finding(
-            "", "", FAILED, f"ranks or calls differ on the wires {', '.join(dict.fromkeys(differing))}", _LINK
-        )
+        yield Finding.of(FAILED, f"ranks or calls differ on the wires {', '.join(dict.fromkeys(differing))}", _LINK)
     else:
-        yield Finding("", "", OK, f"{len(devices)} ranks, {_ROUNDS} calls, wires {', '.join(wires.NAMES)}")
+        yield Finding.of(OK, f"{len(devices)} ranks, {_ROUNDS} calls, wires {', '.join(wires.NAMES)}")
 
 
 def captured(place: Place, indices: Sequence[int]) -> Iterator[Finding]:
@@ -154,9 +150,9 @@ def captured(place: Place, indices: Sequence[int]) -> Iterator[Finding]:
                 graph.launch().wait(DOCTOR_COLLECTIVE_SECONDS)
                 wrong += sum(_different(array, row) for array, row in zip(made, eager, strict=True))
     if wrong:
-        yield Finding("", "", FAILED, f"{wrong} elements differ from those of the same step, not captured", _LINK)
+        yield Finding.of(FAILED, f"{wrong} elements differ from those of the same step, not captured", _LINK)
     else:
-        yield Finding("", "", OK, f"a product, a sum and an addition, launched {_ROUNDS} times, as eager bit for bit")
+        yield Finding.of(OK, f"a product, a sum and an addition, launched {_ROUNDS} times, as eager bit for bit")
 
 
 def _step(comm: Communicator, x: Iterable[vkpar.Array], w: Iterable[vkpar.Array]) -> list[vkpar.Array]:

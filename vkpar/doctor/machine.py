@@ -34,22 +34,20 @@ _LEAST_MEMLOCK: Final = 1 << 20  # bytes: kernels before 5.16 gave 64 KiB, in wh
 _PROBE: Final = "doctor"
 
 
-def _line(state: str, found: str, fix: str = "", subject: str = "", **data: Any) -> Finding:
-    return Finding("", subject, state, found, fix, data=data)
-
-
 def loader(_: Any) -> Iterator[Finding]:
     """Check that there is a loader; tell its version and that of the validation layer."""
     try:
         version = api.dotted(instance.loader_version())
     except VkparError as error:
-        yield _line(FAILED, str(error), "install the Vulkan loader: apt install libvulkan1, dnf install vulkan-loader")
+        yield Finding.of(
+            FAILED, str(error), "install the Vulkan loader: apt install libvulkan1, dnf install vulkan-loader"
+        )
         return
     layer = instance.validation_layer_version()
     validation = (
         f"validation layer {api.dotted(layer)}" if layer else "no validation layer (only VKPAR_VALIDATION uses it)"
     )
-    yield _line(OK, f"Vulkan loader {version}, {validation}", version=version)
+    yield Finding.of(OK, f"Vulkan loader {version}, {validation}", version=version)
 
 
 def variables(_: Any) -> Iterator[Finding]:
@@ -62,31 +60,31 @@ def variables(_: Any) -> Iterator[Finding]:
     ]
     if not wrong:
         found = "; ".join(f"{name}={os.environ[name]}" for name in (*told, *own)) or "none set that matters"
-        yield _line(OK, found)
+        yield Finding.of(OK, found)
 
 
 def _misspelt() -> Iterator[Finding]:
     for name, hint in env.unknown():
-        yield _line(FAILED, f"{name} is none of vkpar's variables, and has no effect", hint, name)
+        yield Finding.of(FAILED, f"{name} is none of vkpar's variables, and has no effect", hint, name)
 
 
 def _bad_values() -> Iterator[Finding]:
     try:
         env.get()
     except VkparError as error:
-        yield _line(FAILED, str(error), "correct or unset it; 'vkpar env' says what each variable takes")
+        yield Finding.of(FAILED, str(error), "correct or unset it; 'vkpar env' says what each variable takes")
 
 
 def _empty() -> Iterator[Finding]:
     variable = manifests.replacing()
     if variable and not os.environ[variable].strip(os.pathsep + " "):
         found = f"{variable} is set and empty: the loader takes no driver at all, and lists no device"
-        yield _line(FAILED, found, f"unset {variable}", variable)
+        yield Finding.of(FAILED, found, f"unset {variable}", variable)
     variable = variable or manifests.ADDING
     for path in os.environ.get(variable, "").split(os.pathsep):
         if path and os.path.isdir(path) and not any(name.endswith(".json") for name in os.listdir(path)):
             fix = f"name a driver's manifest, a file of JSON, in {variable}"
-            yield _line(FAILED, f"{variable} names {path}, a folder without manifests", fix, variable)
+            yield Finding.of(FAILED, f"{variable} names {path}, a folder without manifests", fix, variable)
 
 
 def nodes(_: Any) -> Iterator[Finding]:
@@ -97,9 +95,9 @@ def nodes(_: Any) -> Iterator[Finding]:
     for node in closed:
         yield _closed(node)
     if not found:
-        yield _line(SKIPPED, f"no {DEV}/dri/renderD*, no {DEV}/nvidia*: no card is handed to this system")
+        yield Finding.of(SKIPPED, f"no {DEV}/dri/renderD*, no {DEV}/nvidia*: no card is handed to this system")
     elif not closed:
-        yield _line(OK, f"{', '.join(map(str, found))}: may be read and written")
+        yield Finding.of(OK, f"{', '.join(map(str, found))}: may be read and written")
 
 
 def _unused(node: Path) -> bool:
@@ -119,7 +117,7 @@ def _closed(node: Path) -> Finding:
         fix = f"sudo usermod -aG {group} {_user()}, then log in again; in a container: --group-add {status.st_gid}"
     else:
         fix = f"let its group open it: sudo chmod g+rw {node}, or see the udev rules of the driver"
-    return _line(FAILED, found, fix, str(node), node=str(node))
+    return Finding.of(FAILED, found, fix, str(node), node=str(node))
 
 
 def _user() -> str:
@@ -132,9 +130,11 @@ def _user() -> str:
 def helper(_: Any) -> Iterator[Finding]:
     """Check that the C helper loads."""
     try:
-        yield _line(OK, str(native.helper().__file__))
+        yield Finding.of(OK, str(native.helper().__file__))
     except VkparError as error:
-        yield _line(FAILED, str(error), "reinstall vkpar; from source, with a C compiler and Python's headers there")
+        yield Finding.of(
+            FAILED, str(error), "reinstall vkpar; from source, with a C compiler and Python's headers there"
+        )
 
 
 def compiler(_: Any) -> Iterator[Finding]:
@@ -142,14 +142,14 @@ def compiler(_: Any) -> Iterator[Finding]:
     name = shader.compiler()
     if name is None:
         found = "no libshaderc, glslc or glslangValidator, which your own GLSL needs; vkpar's kernels are compiled"
-        yield _line(SKIPPED, found, "apt install glslang-tools")
+        yield Finding.of(SKIPPED, found, "apt install glslang-tools")
         return
     try:
         shader.compile_glsl("#version 450\nlayout(local_size_x = 1) in;\nvoid main() {}\n")
     except VkparError as error:
-        yield _line(FAILED, f"{name}: {error}", "install another: apt install glslang-tools")
+        yield Finding.of(FAILED, f"{name}: {error}", "install another: apt install glslang-tools")
     else:
-        yield _line(OK, f"{name} compiles GLSL")
+        yield Finding.of(OK, f"{name} compiles GLSL")
 
 
 def libcuda(_: Any) -> Iterator[Finding]:
@@ -160,36 +160,36 @@ def libcuda(_: Any) -> Iterator[Finding]:
     except OSError as error:
         if cards:
             fix = "install the driver's libraries (libnvidia-compute); in a container: NVIDIA_DRIVER_CAPABILITIES=all"
-            yield _line(FAILED, f"there is {cards[0]}, and no libcuda: {error}", fix)
+            yield Finding.of(FAILED, f"there is {cards[0]}, and no libcuda: {error}", fix)
         else:
-            yield _line(SKIPPED, "no NVIDIA card")
+            yield Finding.of(SKIPPED, "no NVIDIA card")
         return
     version = ctypes.c_int()
     status = library.cuDriverGetVersion(ctypes.byref(version))
     if status:
-        yield _line(FAILED, f"libcuda does not tell its version (CUresult {status})", "reinstall NVIDIA's driver")
+        yield Finding.of(FAILED, f"libcuda does not tell its version (CUresult {status})", "reinstall NVIDIA's driver")
     else:
-        yield _line(OK, f"libcuda for CUDA {version.value // 1000}.{version.value % 1000 // 10}")
+        yield Finding.of(OK, f"libcuda for CUDA {version.value // 1000}.{version.value % 1000 // 10}")
 
 
 def memlock(_: Any) -> Iterator[Finding]:
     """Check how much memory may be locked, which some drivers count imported memory as."""
     limit = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
     if limit == resource.RLIM_INFINITY:
-        yield _line(OK, "unlimited")
+        yield Finding.of(OK, "unlimited")
     elif limit < _LEAST_MEMLOCK:
         found = f"{text.units(limit)} may be locked (ulimit -l): some drivers refuse to import staging memory over it"
         fix = "ulimit -l unlimited, 'memlock unlimited' in /etc/security/limits.conf, or docker run --ulimit memlock=-1"
-        yield _line(FAILED, found, fix)
+        yield Finding.of(FAILED, found, fix)
     else:
-        yield _line(OK, f"{text.units(limit)} may be locked")
+        yield Finding.of(OK, f"{text.units(limit)} may be locked")
 
 
 def cache(_: Any) -> Iterator[Finding]:
     """Check that the folder of tunings and compiled kernels takes a file and gives it back."""
     where = cachedir.directory()
     if where is None:
-        yield _line(
+        yield Finding.of(
             FAILED, "there is no home folder, hence none for tunings and kernels", "name one in VKPAR_CACHE_DIR"
         )
         return
@@ -198,7 +198,7 @@ def cache(_: Any) -> Iterator[Finding]:
         content = os.urandom(16)
         made = cachedir.write(_PROBE, content)
         if made is None:
-            yield _line(FAILED, f"{where} is not used: another user can write it", fix)
+            yield Finding.of(FAILED, f"{where} is not used: another user can write it", fix)
             return
         same = cachedir.read(_PROBE) == content
         made.unlink(missing_ok=True)
@@ -206,9 +206,9 @@ def cache(_: Any) -> Iterator[Finding]:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         found = f"{where} is {'full' if full else 'not to be written'}: {error.strerror or error}"
         fix = f"free some space, or {fix.partition(', or ')[2]}" if full else fix
-        yield _line(FAILED, f"{found}; tunings and kernels are made anew in every process", fix)
+        yield Finding.of(FAILED, f"{found}; tunings and kernels are made anew in every process", fix)
         return
     if not same:
-        yield _line(FAILED, f"{where} does not give back what is written to it", fix)
+        yield Finding.of(FAILED, f"{where} does not give back what is written to it", fix)
         return
-    yield _line(OK, f"{where}, {text.units(shutil.disk_usage(where).free)} free")
+    yield Finding.of(OK, f"{where}, {text.units(shutil.disk_usage(where).free)} free")

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 import platform
-import textwrap
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
@@ -19,9 +17,11 @@ INVITATION: Final = (
 )
 _STYLE: Final = """
 :root { color-scheme: light dark; --ink: #1d2733; --soft: #5c6a78; --line: #d9dfe5; --paper: #fff; --band: #f4f6f8;
-  --ok: #12805c; --failed: #c0262d; --skipped: #77828e; --warm: #fdecea; --native: #0072b2; --bridged: #b87503; }
+  --ok: #12805c; --failed: #c0262d; --skipped: #77828e; --warm: #fdecea;
+  --native: #0072b2; --peer: #009e73; --bridged: #b87503; }
 @media (prefers-color-scheme: dark) { :root { --ink: #e4e9ee; --soft: #9aa7b3; --line: #35404b; --paper: #161b20;
-  --band: #1e252c; --ok: #4cc38a; --failed: #ff6369; --skipped: #8b97a3; --warm: #3b1d1f; --native: #56b4e9;
+  --band: #1e252c; --ok: #4cc38a; --failed: #ff6369; --skipped: #8b97a3; --warm: #3b1d1f;
+  --native: #56b4e9; --peer: #2fbf95;
   --bridged: #e69f00; } }
 * { box-sizing: border-box; }
 body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper); margin: 0 auto;
@@ -38,7 +38,9 @@ tr.group td { background: var(--band); font-weight: 600; padding: 6px 10px; }
 .bad { background: var(--warm); border-left: 4px solid var(--failed); padding: 8px 14px; margin: 8px 0; }
 .fix { font-weight: 600; } td.found { overflow-wrap: anywhere; }
 table.grid { width: auto; } table.grid td, table.grid th { padding: 5px 16px 5px 0; }
-svg { max-width: 100%; height: auto; } svg text { fill: var(--ink); font: 13px system-ui, sans-serif; }
+svg text { fill: var(--ink); font: 13px system-ui, sans-serif; }
+@media (max-width: 600px) { body { padding: 16px 12px 40px; } td.time { display: none; }
+  td.name { white-space: normal; } }
 @media print { body { max-width: none; } tr { break-inside: avoid; } }
 """
 _FACTS: Final = {
@@ -150,44 +152,24 @@ def _bar(check: Mapping[str, Any]) -> str:
 
 
 def _rig(visit: Mapping[str, Any]) -> Iterable[str]:
-    """Yield a picture of the links between ranks."""
+    """Yield how each rank's data reaches each other rank."""
     ranks = [check for check in visit["checks"] if check["check"] == "links" and "links" in check["data"]]
     if not ranks:
         return
     names = [device["name"] for device in visit["devices"]]
     names = names if len(names) == len(ranks) else names * len(ranks)
-    yield "<h2>Links</h2>"
-    yield _circle(names[: len(ranks)], ranks)
+    rows = []
+    for rank, (name, check) in enumerate(zip(names, ranks, strict=False)):
+        links = {link["dst"]: link for link in check["data"]["links"]}
+        cells = [_link(links[dst]) if dst in links else "-" for dst in range(len(ranks))]
+        rows.append((f"<b>{rank}</b> {escape(name)}", escape(check["data"]["transport"]), *cells))
+    yield "<h2>Links</h2><p class=soft>From a row's rank to a column's.</p>"
+    yield _grid(("rank", "transport", *(f"to {dst}" for dst in range(len(ranks)))), rows)
 
 
-def _circle(names: Sequence[str], ranks: Sequence[Mapping[str, Any]]) -> str:
-    n, middle = len(names), 440
-    across, down = (140, 0) if n == 2 else (150, 40 + 10 * n)
-    height = 2 * down + 120
-    angles = [math.pi + 2 * math.pi * rank / n for rank in range(n)]
-    places = [(middle + across * math.cos(angle), height / 2 + down * math.sin(angle)) for angle in angles]
-    drawn, kinds = list[str](), list[str]()
-    for rank, check in enumerate(ranks):
-        for link in check["data"]["links"]:
-            colour = link["kind"] if link["ok"] else "failed"
-            kinds.append(colour)
-            if rank < link["dst"] or colour == "failed":
-                (x, y), (u, v) = places[rank], places[link["dst"]]
-                ends = f'x1="{x:.0f}" y1="{y:.0f}" x2="{u:.0f}" y2="{v:.0f}"'
-                drawn.append(f'<line {ends} stroke="var(--{colour})" stroke-width="2"/>')
-    for rank, (x, y) in enumerate(places):
-        if abs(x - middle) < 1:
-            anchor, beside, lower = "middle", 0, -38 if y < height / 2 else 30
-        else:
-            anchor, beside, lower = ("end", -20, -2) if x < middle else ("start", 20, -2)
-        drawn.append(f'<circle cx="{x:.0f}" cy="{y:.0f}" r="13" fill="var(--band)" stroke="var(--ink)"/>')
-        drawn.append(f'<text x="{x:.0f}" y="{y + 4:.0f}" text-anchor="middle">{rank}</text>')
-        told = (textwrap.shorten(names[rank], 34, placeholder=" ..."), ranks[rank]["data"]["transport"])
-        for line, text in enumerate(told):
-            where = f'x="{x + beside:.0f}" y="{y + 18 * line + lower:.0f}" text-anchor="{anchor}"'
-            drawn.append(f"<text {where}>{escape(text)}</text>")
-    key = " ".join(f'<b style="color: var(--{colour})">&mdash; {escape(colour)}</b>' for colour in dict.fromkeys(kinds))
-    return f'<p>{key}</p><svg viewBox="0 0 880 {height}" role="img" aria-label="links">{"".join(drawn)}</svg>'
+def _link(link: Mapping[str, Any]) -> str:
+    kind = link["kind"] if link["ok"] else FAILED
+    return f'<b style="color: var(--{kind})">{escape(link["kind"])}{"" if link["ok"] else ", wrong"}</b>'
 
 
 def _checks(checks: Sequence[Mapping[str, Any]]) -> str:

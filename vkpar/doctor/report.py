@@ -5,11 +5,11 @@ from __future__ import annotations
 import platform
 import textwrap
 import time
+import xml.etree.ElementTree as ET
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
-from xml.sax.saxutils import quoteattr
 
 import vkpar
 from vkpar.doctor import table
@@ -88,32 +88,20 @@ def summary(visit: Mapping[str, Any]) -> str:
 def junit(visit: Mapping[str, Any]) -> str:
     """Return a visit's document as a test suite of JUnit's XML."""
     states = Counter(check["state"] for check in visit["checks"])
-    lines = [
-        '<?xml version="1.0" encoding="UTF-8"?>',
-        f'<testsuite name="vkpar doctor" tests="{len(visit["checks"])}" failures="{states[FAILED]}" errors="0" '
-        f'skipped="{states[SKIPPED]}" time="{visit["seconds"]}">',
-    ]
-    inner = {OK: "system-out", FAILED: "failure", SKIPPED: "skipped"}
+    counts = {"failures": states[FAILED], "errors": 0, "skipped": states[SKIPPED], "time": visit["seconds"]}
+    numbers = {name: str(value) for name, value in {"tests": len(visit["checks"]), **counts}.items()}
+    suite = ET.Element("testsuite", {"name": "vkpar doctor", **numbers})
     for check in visit["checks"]:
-        names = f"classname={quoteattr(check['section'])} name={quoteattr(_case(check))}"
-        text, fix = _allowed(check["found"]), _allowed(check["fix"])
-        lines.append(f'  <testcase {names} time="{check["seconds"]:.3f}">')
+        name = f"{check['check']} [{check['subject']}]" if check["subject"] else check["check"]
+        told = {"classname": check["section"], "name": _allowed(name), "time": f"{check['seconds']:.3f}"}
+        case, found = ET.SubElement(suite, "testcase", told), _allowed(check["found"])
         if check["state"] == OK:
-            lines.append(f"    <system-out>{_escaped(text)}</system-out>")
+            ET.SubElement(case, "system-out").text = found
         else:
-            lines.append(
-                f"    <{inner[check['state']]} message={quoteattr(text)}>{_escaped(fix)}</{inner[check['state']]}>"
-            )
-        lines.append("  </testcase>")
-    return "\n".join([*lines, "</testsuite>", ""])
-
-
-def _case(check: Mapping[str, Any]) -> str:
-    return _allowed(f"{check['check']} [{check['subject']}]" if check["subject"] else check["check"])
-
-
-def _escaped(text: str) -> str:
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+            kind = "failure" if check["state"] == FAILED else "skipped"
+            ET.SubElement(case, kind, {"message": found}).text = _allowed(check["fix"])
+    ET.indent(suite)
+    return f'<?xml version="1.0" encoding="UTF-8"?>\n{ET.tostring(suite, "unicode")}\n'
 
 
 def _allowed(text: str) -> str:

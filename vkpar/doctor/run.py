@@ -76,6 +76,7 @@ class Visit:
             return
         environment = dict(os.environ) if good is None else drivers.environment(good)
         chosen: dict[int, str] = {}
+        cpu = False
         last = [
             _job(table.BY_NAME["cards"], "", **self._shown()),
             _job(table.BY_NAME[_LIST], "", selector=self.selector),
@@ -83,26 +84,29 @@ class Visit:
         for finding in self._start(last, environment)().findings(announce):
             yield finding
             chosen = {int(index): name for index, name in finding.data.get("chosen", {}).items()}
+            cpu = finding.data.get("cpu", False)
         ranks = list(chosen) if len(chosen) > 1 else list(chosen) * 2
         checks = [*table.of(table.DEVICES), *table.of(table.KERNELS)]
         each = [[_job(check, name, index=index) for check in checks] for index, name in chosen.items()]
-        yield from children.side_by_side([self._start(jobs, environment) for jobs in each], announce)
-        if ranks:
-            together = [_job(check, f"{len(ranks)} ranks", indices=ranks) for check in table.of(table.RIG)]
-            yield from self._start(together, environment)().findings(announce)
+        rig = [_job(check, f"{len(ranks)} ranks", indices=ranks) for check in table.of(table.RIG)]
+        runs = [self._start(jobs, environment) for jobs in (*each, *([rig] if ranks else []))]
+        apart = 0 if cpu else len(each)  # a card that one process has hung is no other's to use
+        yield from children.side_by_side(runs[:apart], announce)
+        yield from children.side_by_side(runs[apart:], announce)
 
     def _machine(self, announce: Announce) -> Generator[Finding, None, list[str] | None]:
         """Look at the machine and at each driver alone; return the manifests to take, None for all that there are."""
         runs = [self._start([_job(check, "") for check in table.of(table.MACHINE)], os.environ)]
         driver = table.BY_NAME["driver"]
-        left_out = []
+        left_out, alone = [], []
         for path, variable in manifests.paths():
             why = manifests.filtered(path)
             if why:
                 left_out.append(Finding(driver.name, path, SKIPPED, f"it {why}"))
             else:
-                job = _job(driver, path, path=path, variable=variable)
-                runs.append(self._start([job], drivers.environment([path])))
+                alone.append(_job(driver, path, path=path, variable=variable))
+        if alone:
+            runs.append(self._start(alone, os.environ))
         found = []
         for finding in children.side_by_side(runs, announce):
             yield finding

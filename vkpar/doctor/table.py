@@ -23,6 +23,7 @@ class Check:
         limit: seconds after which it hangs.
         run: takes the child's :class:`~vkpar.doctor.place.Place` and what the section gives every check: nothing
             (machine), ``path`` and ``variable`` (drivers), ``index`` (devices and kernels), ``indices`` (rig).
+        apart: in a process of its own, though what was imported before serves it too.
     """
 
     name: str
@@ -30,6 +31,7 @@ class Check:
     title: str
     limit: float
     run: Callable[..., Iterable[Finding]]
+    apart: bool = False
 
 
 CHECKS: Final = (
@@ -41,7 +43,7 @@ CHECKS: Final = (
     Check("libcuda", MACHINE, "NVIDIA's driver library, for links between its cards", 20, machine.libcuda),
     Check("memlock", MACHINE, "how much memory may be locked", 10, machine.memlock),
     Check("cache", MACHINE, "the folder of tunings and compiled kernels", 20, machine.cache),
-    Check("driver", DRIVERS, "a driver's manifest, library and devices", 20, drivers.driver),
+    Check("driver", DRIVERS, "a driver's manifest, library and devices", 20, drivers.driver, apart=True),
     Check("cards", DRIVERS, "cards that no driver shows", 10, drivers.cards),
     Check("devices", DRIVERS, "the devices that all drivers show", 60, devices.listed),
     Check("features", DEVICES, "features, limits and extensions", 20, devices.features),

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import time
+from collections.abc import Collection, Sequence
+from contextlib import ExitStack
+from typing import Any, Final
 
 from vkpar import timeouts
 from vkpar.device import Device
-from vkpar.graph.protocol import Record, Recorded
+from vkpar.graph.protocol import Record
 from vkpar.timeouts import Deadline, Waitable
 from vkpar.vulkan.machine import instance
-from vkpar.vulkan.pump.native import CGroup, CProgram
+from vkpar.vulkan.pump.native import CGroup
 from vkpar.vulkan.queue import Queue, drain
+from vkpar.vulkan.stamps import Marks, QueueStamps
+
+_TIMED: Final = 2  # recordings with timestamps: one is read while the other runs
 
 
 class Launched(Waitable):
@@ -56,8 +61,26 @@ class Launched(Waitable):
         return "<vkpar.Work graph>"
 
 
+class _Take:
+    """One recording of a graph, and the timeline values at which its last launch is done, by device."""
+
+    def __init__(self, group: CGroup, record: Record, marks: dict[int, Marks]) -> None:
+        self.marks = marks
+        self.values: list[int] = []
+        self.recorded = record(marks)
+        self.program = group.program(self.recorded.batches)
+        self.program.touch(self.recorded.touches)
+
+    def close(self, spared: Collection[int]) -> None:
+        """Free it, but for what is on the ``spared`` devices; it is not pending on the others."""
+        self.program.close()
+        for rank, part in (*self.recorded.parts, *self.marks.items()):
+            if rank not in spared:
+                part.close()
+
+
 class Local:
-    """Submits a graph's part on each of its devices in one call.
+    """Submits a graph's part on each of its devices in one call; in a trace, recordings that take times.
 
     Args:
         devices: the graph's.
@@ -67,8 +90,8 @@ class Local:
     def __init__(self, devices: Sequence[Device], record: Record) -> None:
         self._logical = [device.logical for device in devices]
         self._queues = [logical.compute for logical in self._logical]
-        self._recorded: Recorded | None = None
-        self._program: CProgram | None = None
+        self._record = record
+        self._takes: list[_Take] = []  # the first one takes no times
         self._counts: list[int] = []
         self._values = [0] * len(devices)
         self._marked = True  # else an interrupt came right after the submits
@@ -76,13 +99,11 @@ class Local:
         try:
             for logical in self._logical:
                 logical.users.add(self)
-            self._recorded = record({})
-            self._program = self._group.program(self._recorded.batches)
-            self._program.touch(self._recorded.touches)
+            self._takes.append(_Take(self._group, record, {}))
         except BaseException:
             self.close()
             raise
-        self._counts = [len(phases) for phases in self._recorded.phases]
+        self._counts = [len(phases) for phases in self._takes[0].recorded.phases]
 
     def launch(self, preludes: Sequence[Any] | None, keep: object) -> Launched:
         """Submit it once; see :meth:`vkpar.graph.protocol.Launcher.launch`.
@@ -95,17 +116,55 @@ class Local:
         for logical in self._logical:
             with logical.gate.lock():
                 logical.check_open()
-        assert self._program is not None, "the graph was closed"
-        assert self._recorded is not None, "the graph was closed"
-        refusal = self._logical[0].ledger.refusal(self._recorded.touches)
+        assert self._takes, "the graph was closed"
+        refusal = self._logical[0].ledger.refusal(self._takes[0].recorded.touches)
         if refusal is not None:
             raise refusal
-        self._program.set_preludes(preludes)
+        stamps = {rank: queue.stamps for rank, queue in enumerate(self._queues) if queue.stamps and self._counts[rank]}
+        take = self._timed(stamps) if stamps or len(self._takes) > 1 else self._takes[0]
+        take.program.set_preludes(preludes)
         self._marked = False
-        last = self._program.enqueue()
+        last = take.program.enqueue()
         self._values = [value if count else 0 for value, count in zip(last, self._counts, strict=True)]
+        take.values = self._values
         self._marked = True
         return Launched(self._queues, self._values, keep)
+
+    def _timed(self, stamps: dict[int, QueueStamps]) -> _Take:
+        """Return the recording that is to run now, whose last times were read; those of earlier traces are freed."""
+        plain, *timed = self._takes
+        mine = [take for take in timed if {rank: marks.stamps for rank, marks in take.marks.items()} == stamps]
+        for take in timed:
+            if take not in mine and not self._late(take):
+                self._takes.remove(take)
+                take.close(())
+        recorded = plain.recorded
+        if not stamps or not next(iter(stamps.values())).allowance.pays(sum(recorded.marks)):
+            return plain
+        chosen = next((take for take in mine if not self._late(take)), None)
+        if chosen is None and len(mine) < _TIMED:
+            marks = {
+                rank: Marks(self._logical[rank].handle, recorded.marks[rank], each) for rank, each in stamps.items()
+            }
+            with ExitStack() as undo:
+                for each in marks.values():
+                    undo.callback(each.close)
+                chosen = _Take(self._group, self._record, marks)
+                undo.pop_all()
+        elif chosen is None:
+            chosen = mine[0]
+            for queue, value in zip(self._queues, chosen.values, strict=False):
+                queue.wait(value)
+        if chosen in mine:
+            self._takes.remove(chosen)
+        self._takes.append(chosen)  # the last one to run
+        for each in chosen.marks.values():
+            each.read()
+            each.start(time.monotonic())
+        return chosen
+
+    def _late(self, take: _Take) -> bool:
+        return any(queue.reached < value for queue, value in zip(self._queues, take.values, strict=False))
 
     def starts(self) -> list[int]:
         """Return, by device, the timeline value that the first batch of the last launch signals."""
@@ -116,16 +175,17 @@ class Local:
 
         A device that does not finish is given up, and its command buffers are left alone.
         """
-        if self._program is not None:
-            pending = self._values if self._marked else self._program.last()
+        if self._takes:
+            pending = self._values if self._marked else self._takes[0].program.last()
             for late in drain(self._queues, pending, timeouts.DRAIN_SECONDS):
                 self._logical[late].quarantine()
-            self._program.close()
-        if self._recorded is not None:
-            for number, part in self._recorded.parts:
-                if not self._logical[number].quarantined:
-                    part.close()
-            self._recorded = None
+        spared = [rank for rank, logical in enumerate(self._logical) if logical.quarantined]
+        for take in self._takes:
+            for rank, marks in take.marks.items():
+                if rank not in spared:
+                    marks.read()
+            take.close(spared)
+        self._takes = []
         self._group.close()
         for logical in self._logical:
             logical.users.discard(self)

@@ -96,6 +96,7 @@ class Recorded(NamedTuple):
         label: what the graph consists of, for people.
         moved: by batch, the bytes that it reads from slots, and those that it writes to them.
         touches: what it does to memory, as the ledger of failures takes it.
+        marks: by rank, how many timestamps tell its operations apart.
     """
 
     batches: Sequence[Batch]
@@ -104,6 +105,7 @@ class Recorded(NamedTuple):
     label: Mapping[str, int]
     moved: Sequence[tuple[int, int]]
     touches: Sequence[tuple[int, ...]] = ()
+    marks: Sequence[int] = ()
 
 
 class Timer(Protocol):
@@ -111,6 +113,9 @@ class Timer(Protocol):
 
     def record_begin(self, commands: Any) -> None:
         """Record the begin of the next one."""
+
+    def record_mark(self, commands: Any, name: str) -> None:
+        """Record the end of one of its operations."""
 
     def record_end(self, commands: Any) -> None:
         """Record its end."""

@@ -80,6 +80,7 @@ class Recorder:
             label,
             [(stretch.received_nbytes, stretch.sent_nbytes) for stretch in self._stretches],
             self._touches,
+            [sum(1 + len(each.items) for each in self._stretches if each.rank == rank) for rank in range(len(phases))],
         )
 
 
@@ -97,6 +98,8 @@ def _record(stretch: Stretch, recording: Recording, timer: Timer | None) -> Any:
         else:
             item.content.record(command)
             recording.strange()
+        if timer is not None:
+            timer.record_mark(CommandBuffer(command), item.what)
     if timer is not None:
         timer.record_end(CommandBuffer(command))
     recording.end()

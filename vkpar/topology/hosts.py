@@ -108,25 +108,29 @@ def _copies(device: Device) -> tuple[float, float]:
     """Return GB/s of raw copies from the host and to it."""
     size = _SIZE_CPU if device.info.is_cpu else _SIZE
     with device.empty(size, "uint8") as array, rawcopy.raw_copies(array) as copies:
-        up, down = (size / _least(device, call) / 1e9 for call in (copies.upload, copies.download))
+        up, down = (size / least([device], call) / 1e9 for call in (copies.upload, copies.download))
     return up, down
 
 
 def _tflops(device: Device) -> float:
     side = _SIDE_CPU if device.info.is_cpu else _SIDE
     a, b, out = (device.zeros((side, side), "float16") for _ in range(3))
-    seconds = _least(device, lambda: vkpar.matmul(a, b, transpose_b=True, out=out))
+    seconds = least([device], lambda: vkpar.matmul(a, b, transpose_b=True, out=out))
     return 2 * side**3 / seconds / 1e12
 
 
-def _least(device: Device, call: Callable[[], object]) -> float:
-    """Return the least seconds of some calls after one that makes what they need."""
-    least = float("inf")
-    for turn in range(_ROUNDS + 1):
-        device.synchronize()
+def least(devices: Sequence[Device], call: Callable[[], object]) -> float:
+    """Return the least seconds of some calls, with what they put off, after one that makes what they need."""
+    found = []
+    for _ in range(_ROUNDS + 1):
+        _synchronize(devices)
         start = time.perf_counter()
         call()
+        _synchronize(devices)
+        found.append(time.perf_counter() - start)
+    return min(found[1:])
+
+
+def _synchronize(devices: Sequence[Device]) -> None:
+    for device in devices:
         device.synchronize()
-        if turn:
-            least = min(least, time.perf_counter() - start)
-    return least

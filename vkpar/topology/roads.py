@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import itertools
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import vkpar
 from vkpar import Communicator, Device, env
 from vkpar.comm.rig.transports import mapped
+from vkpar.topology.hosts import least
 
 SIZE: Final = 64 << 20  # bytes of what goes over a road
 SIZE_CPU: Final = 4 << 20
 _HOPS: Final = 40
-_ROUNDS: Final = 5
 _CALLS: Final = 4
 
 
@@ -71,7 +70,7 @@ def _latency(comm: Communicator) -> float:
             work = comm.send_recv([(second, first)])
         return work
 
-    return 1e6 * _least(comm, hops) / _HOPS
+    return 1e6 * least(comm.devices, lambda: hops().wait()) / _HOPS
 
 
 def _rate(comm: Communicator, pairs: Sequence[tuple[vkpar.Array, vkpar.Array]]) -> float:
@@ -80,17 +79,4 @@ def _rate(comm: Communicator, pairs: Sequence[tuple[vkpar.Array, vkpar.Array]]) 
             work = comm.send_recv(pairs)
         return work
 
-    return _CALLS * pairs[0][0].nbytes / _least(comm, calls) / 1e9
-
-
-def _least(comm: Communicator, calls: Callable[[], vkpar.Work]) -> float:
-    """Return the least seconds of some rounds after one that makes what they need."""
-    calls().wait()
-    least = float("inf")
-    for _ in range(_ROUNDS):
-        for device in comm.devices:
-            device.synchronize()
-        start = time.perf_counter()
-        calls().wait()
-        least = min(least, time.perf_counter() - start)
-    return least
+    return _CALLS * pairs[0][0].nbytes / least(comm.devices, lambda: calls().wait()) / 1e9

@@ -13,7 +13,7 @@ from vkpar.comm.engine.work import Work
 from vkpar.comm.record.builder import ProgramBuilder, Written
 from vkpar.comm.record.entry import Entry
 from vkpar.comm.record.program import Program
-from vkpar.comm.record.timestamps import Collector, Planned, RankTimer, Stage, linked
+from vkpar.comm.record.timestamps import Collector, Planned, Stage, linked
 from vkpar.comm.requests import calls
 from vkpar.comm.requests.keys import Call
 from vkpar.comm.rig.rig import Rig
@@ -22,6 +22,7 @@ from vkpar.errors import InvalidUsageError
 from vkpar.graph.graph import Graph
 from vkpar.graph.protocol import Record, Recorded
 from vkpar.graph.stretches import Memory
+from vkpar.vulkan.stamps import Marks
 
 _NAME: Final = "graph"
 _TIMED: Final = 2  # recordings with timestamps: one is read while the other runs
@@ -136,10 +137,11 @@ class GraphLauncher:
     def _first(self) -> Entry:
         recorded = self._record({})
         self._entry = _GraphEntry(self._program(recorded), recorded.label)
+        self._marks = recorded.marks
         return self._entry
 
     def _program(
-        self, recorded: Recorded, timers: dict[int, RankTimer] | None = None, collector: Collector | None = None
+        self, recorded: Recorded, timers: dict[int, Marks] | None = None, collector: Collector | None = None
     ) -> Program:
         rig = self._host.rig
         phases = [*recorded.phases, *([] for _ in range(len(rig.queues) - len(recorded.phases)))]
@@ -176,6 +178,8 @@ class GraphLauncher:
         collector = self._host.builder.recorder.collector
         if collector is None or not self._entry.batches:
             return self._entry
+        if collector.allowance is not None and not collector.allowance.pays(sum(self._marks)):
+            return self._entry
         cache, timed = self._host.cache, self._entry.timed
         for key in [key for key, entry in timed.items() if cache.get(key) is not entry and not entry.programs]:
             del timed[key]  # of a profile that has ended
@@ -193,10 +197,13 @@ class GraphLauncher:
 
     def _timed(self, collector: Collector) -> Entry:
         with ExitStack() as undo:
-            timers: dict[int, RankTimer] = {}
+            timers: dict[int, Marks] = {}
             for rank, phases in enumerate(self._entry.programs[0].phases):
                 if phases:
-                    timers[rank] = RankTimer(self._host.rig.devices[rank], len(phases))
+                    device = self._host.rig.devices[rank]
+                    stamps = device.compute.stamps if collector.allowance is not None else None
+                    number = self._marks[rank] if stamps else 2 * len(phases)
+                    timers[rank] = Marks(device.handle, number, stamps)
                     undo.callback(timers[rank].close)
             program = self._program(self._record(timers), timers, collector)
             undo.pop_all()

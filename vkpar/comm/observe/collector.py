@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from vkpar.comm.engine.flights import Flight
 from vkpar.comm.engine.health import Health
-from vkpar.comm.record.timestamps import Planned, RankTimer, Ticks
+from vkpar.comm.record.timestamps import Planned, Ticks
 from vkpar.errors import VulkanError
+from vkpar.vulkan.stamps import Allowance, Marks
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ class Stopwatch:
     queued meanwhile.
     """
 
-    def __init__(self, collector: Collector, steps: tuple[Planned, ...], timers: dict[int, RankTimer]) -> None:
+    def __init__(self, collector: Collector, steps: tuple[Planned, ...], timers: dict[int, Marks]) -> None:
         self._collector = collector
         self._steps = steps
         self._timers = timers
@@ -43,6 +44,8 @@ class Stopwatch:
     def start(self, flight: Flight) -> None:
         """Note that the program is about to be enqueued as ``flight``; the times of its last run were read."""
         self.flight = flight
+        for timer in self._timers.values():
+            timer.start(flight.enqueued)
         self._collector.watch(self)
 
     @property
@@ -64,11 +67,11 @@ class Stopwatch:
     def read(self) -> Run | None:
         """Return the run, which is done; None where an interrupt came before its submission."""
         flight, self.flight = self.flight, None
-        if flight is None or not self._was_submitted(flight):
+        if flight is None:
             return None
         ticks = {rank: timer.read() for rank, timer in self._timers.items()}
         whole = {rank: spans for rank, spans in ticks.items() if spans is not None}
-        if len(whole) < len(ticks):
+        if len(whole) < len(ticks) or not self._was_submitted(flight):
             return None
         return Run(flight.sequence, flight.op, flight.enqueued, self._steps, whole)
 
@@ -88,15 +91,17 @@ class Collector:
     """Gathers what ran while a profile is open.
 
     Attributes:
+        allowance: which runs are timed; None for all.
         runs: the collectives whose times were read, in the order of reading.
     """
 
-    def __init__(self, health: Health) -> None:
+    def __init__(self, health: Health, allowance: Allowance | None = None) -> None:
         self._health: Health | None = health
+        self.allowance = allowance
         self._pending: dict[Stopwatch, None] = {}  # in the order of enqueueing
         self.runs: list[Run] = []
 
-    def stopwatch(self, steps: tuple[Planned, ...], timers: dict[int, RankTimer]) -> Stopwatch:
+    def stopwatch(self, steps: tuple[Planned, ...], timers: dict[int, Marks]) -> Stopwatch:
         """Return the stopwatch of a program of ``steps`` that was recorded with ``timers``, by queue."""
         return Stopwatch(self, steps, timers)
 

@@ -17,6 +17,7 @@ from vkpar.comm.observe.steptimes import PhaseSummary, StepTime, step_times, sum
 from vkpar.comm.rig import links
 from vkpar.errors import InvalidUsageError, VkparError
 from vkpar.vulkan.query import DeviceClock, Sample
+from vkpar.vulkan.stamps import Allowance
 
 
 @dataclass(frozen=True)
@@ -43,16 +44,18 @@ class Profile:
     Attributes:
         steps: every step of every collective, in the order of enqueueing, then of the schedule.
         clocks: by rank, how the device's times were brought to the host's clock.
+        allowance: which collectives are timed; None for all.
     """
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, allowance: Allowance | None = None) -> None:
         self._engine: Engine | None = engine
         self._names = [device.name for device in engine.devices]
         self._bridged = {(link.src, link.dst) for link in engine.rig.links if link.kind == links.BRIDGED}
         self._device_clocks: list[DeviceClock] = []
         self._starts: list[Sample] = []
         self._entered = False
-        self.collector = Collector(engine.health)
+        self.allowance = allowance
+        self.collector = Collector(engine.health, allowance)
         self.steps: tuple[StepTime, ...] = ()
         self.clocks: tuple[RankClock, ...] = ()
 

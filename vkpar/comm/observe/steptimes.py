@@ -192,7 +192,7 @@ class Places:
     """
 
     processes: Sequence[int]
-    first: int = 0
+    first: int = 1
     origin: float = 0.0
     flows: int | None = None
     title: str = ""
@@ -201,8 +201,8 @@ class Places:
 def trace_events(steps: Sequence[StepTime], names: Sequence[str]) -> dict[str, Any]:
     """Return a Chrome trace-event document: a process per rank, with a thread of steps and one of waits per queue."""
     origin = min((step.begin - step.wait for step in steps), default=0.0)
-    events = [named("process_name", rank, 0, f"rank {rank}: {name}") for rank, name in enumerate(names)]
-    events += step_events(steps, Places(range(len(names)), origin=origin))
+    events = [named("process_name", rank + 1, 0, f"rank {rank}: {name}") for rank, name in enumerate(names)]
+    events += step_events(steps, Places(range(1, len(names) + 1), origin=origin))
     return {"traceEvents": events, "displayTimeUnit": "ns", "otherData": {"origin_monotonic_seconds": origin}}
 
 
@@ -259,5 +259,16 @@ def _slice(name: str, step: StepTime, process: int, thread: int, begin: float, s
         "sent_nbytes": step.sent_nbytes,
         "from": [f"rank {rank}, step {index}" for rank, index in step.sources],
     }
-    place = {"pid": process, "tid": thread, "ts": 1e6 * begin, "dur": 1e6 * seconds}
-    return {"ph": "X", "name": name, "cat": step.op, **place, "args": numbers}
+    return slice_of(name, step.op, process, thread, begin, begin + seconds, numbers)
+
+
+def slice_of(
+    name: str, category: str, process: int, thread: int, begin: float, end: float, told: dict[str, Any]
+) -> dict[str, Any]:
+    """Return the trace event of what lasted from ``begin`` to ``end``, in seconds.
+
+    Both are whole ns: readers round to these, and drop a slice that begins before the end of the one before it.
+    """
+    first, last = round(1e9 * begin), round(1e9 * end)
+    place = {"pid": process, "tid": thread, "ts": first / 1e3, "dur": max(0, last - first) / 1e3}
+    return {"ph": "X", "name": name, "cat": category, **place, "args": told}

@@ -184,8 +184,15 @@ class ProgramBuilder:
             while len(programs) < (generations if self.recorder.checks is not None else most):
                 programs.append(draft(len(programs) % generations).program(()))
                 undo.callback(programs[-1].close)
+            collector = self.recorder.collector
+            assert collector is not None, "times are asked for"
+            if collector.allowance is not None:
+                with self.recorder.untimed():
+                    for generation in range(generations):
+                        programs.append(draft(generation).program(()))
+                        undo.callback(programs[-1].close)
             undo.pop_all()
-        return TimedEntry(programs, recipe.operands.bounce_buffers, recipe.label, generations)
+        return TimedEntry(programs, recipe.operands.bounce_buffers, recipe.label, generations, collector.allowance)
 
     # ---- plans ----
 

@@ -12,6 +12,7 @@ from vkpar.comm.record.score import Score
 from vkpar.device import Device
 from vkpar.vulkan.memory.buffer import Buffer
 from vkpar.vulkan.memory.pool import Block
+from vkpar.vulkan.stamps import Allowance
 
 Draft = Callable[[int], Score]  # by generation
 
@@ -167,22 +168,35 @@ class TimedEntry(Entry):
 
     Args:
         generations: how many sets of slots the programs use in turn, the first program the first set.
+        allowance: which runs are timed, where the last programs, one for each set of slots, are not; None for all.
     """
 
     def __init__(
-        self, programs: list[Program], bounce_buffers: Sequence[Array], label: dict[str, Any], generations: int
+        self,
+        programs: list[Program],
+        bounce_buffers: Sequence[Array],
+        label: dict[str, Any],
+        generations: int,
+        allowance: Allowance | None = None,
     ) -> None:
         super().__init__(dict(enumerate(programs)), bounce_buffers, label)
-        self._waiting = [(program, number % generations) for number, program in enumerate(programs)]  # longest first
+        timed = [(program, number % generations) for number, program in enumerate(programs) if program.watch]
+        self._waiting = timed  # longest first
+        self._plain, self._allowance = programs[len(timed) :], allowance
         self._generations = generations
 
     def program(self, turn: int, taken: Collection[Program | None] = ()) -> Program:
-        """Return the program that ran longest ago, if possible one over the slots that ``turn`` is to use.
+        """Return a program without times where these would cost too much, else the one that ran longest ago.
+
+        If possible that is one over the slots that ``turn`` is to use.
 
         Raises:
             CommunicatorError: the communicator failed while this waited for the program's last run.
             InvalidUsageError: the communicator was closed while this waited.
         """
+        allowance = self._allowance
+        if allowance is not None and not allowance.pays(2 * self._waiting[0][0].batches):
+            return self._plain[turn % self._generations]
         free = [pair for pair in self._waiting if pair[0] not in taken]
         pair = next((pair for pair in free if pair[1] == turn % self._generations), free[0])
         if pair[0].watch is not None:
@@ -192,4 +206,4 @@ class TimedEntry(Entry):
 
     def used_up(self, taken: Collection[Program | None]) -> bool:
         """Say whether no program is left beside those ``taken`` for a submission; each can run in it once."""
-        return all(program in taken for program in self.programs.values())
+        return all(program in taken for program, _ in self._waiting)

@@ -11,7 +11,6 @@ from vkpar.abi import wire as abi
 from vkpar.abi.words import pack, padded, width
 from vkpar.comm.record.checks import SlotChecks
 from vkpar.comm.record.plain_copies import Copier
-from vkpar.comm.record.timestamps import RankTimer
 from vkpar.comm.requests.operands import Operands, Placement, Window
 from vkpar.comm.rig.arena import Slab
 from vkpar.comm.rig.rig import Rig
@@ -20,6 +19,7 @@ from vkpar.comm.wires import OPS, TEXELS, WirePlan, processor, variant
 from vkpar.graph.protocol import WireSend, WireStore
 from vkpar.vulkan.command import CommandBuffer
 from vkpar.vulkan.memory.buffer import BufferRange
+from vkpar.vulkan.stamps import Marks
 from vkpar.vulkan.tape import Places, Tape, TapedCommands
 
 _UNIT = 16  # bytes that the wire kernels count slots in
@@ -96,7 +96,7 @@ class Recorder:
         slab: Slab,
         spec: ReduceSpec,
         operands: Operands,
-        timer: RankTimer | None = None,
+        timer: Marks | None = None,
         *,
         copies: bool = False,
         checks: SlotChecks | None = None,

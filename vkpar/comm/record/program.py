@@ -7,9 +7,10 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
-from vkpar.comm.record.timestamps import RankTimer, Stopwatch
+from vkpar.comm.record.timestamps import Stopwatch
 from vkpar.vulkan.pump.native import CProgram
 from vkpar.vulkan.pump.ports import Batch
+from vkpar.vulkan.stamps import Marks
 from vkpar.vulkan.tape import Take
 
 
@@ -39,11 +40,11 @@ class Program:
         commands: Sequence[Any],
         phases: Sequence[Sequence[str]],
         port: CProgram,
-        timers: Sequence[tuple[int, RankTimer]] = (),
+        timers: Sequence[tuple[int, Marks]] = (),
         watch: Stopwatch | None = None,
     ) -> None:
         self.takes = takes
-        self._parts: list[tuple[int, Take | RankTimer]] = [*takes, *timers]
+        self._parts: list[tuple[int, Take | Marks]] = [*takes, *timers]
         self._listed, self._commands = listed, commands
         self.phases = phases
         self.watch = watch

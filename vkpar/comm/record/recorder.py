@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from vkpar.comm.record.checks import SlotChecks
@@ -11,13 +11,14 @@ from vkpar.comm.record.kernels import Recorder, ReduceSpec
 from vkpar.comm.record.program import Program
 from vkpar.comm.record.score import QueuePart, Score
 from vkpar.comm.record.slot_copies import CopyRecorder
-from vkpar.comm.record.timestamps import Collector, RankTimer, planned, timers_of
+from vkpar.comm.record.timestamps import Collector, planned, timers_of
 from vkpar.comm.requests.operands import Operands
 from vkpar.comm.rig.arena import Slab
 from vkpar.comm.rig.rig import Rig
 from vkpar.comm.schedule import slot_copies
 from vkpar.comm.schedule.steps import Step
 from vkpar.vulkan.pump.native import CProgram
+from vkpar.vulkan.stamps import Marks
 from vkpar.vulkan.tape import Places
 
 # For tests: holds a step up until a semaphore of its rank's device has a value; None lets it go.
@@ -43,6 +44,15 @@ class StepRecorder:
     def is_plain(self) -> bool:
         """Whether what is written down holds for other calls too: it is neither timed, checked nor held up."""
         return self.collector is None and self.checks is None and self.holds is None
+
+    @contextmanager
+    def untimed(self) -> Iterator[None]:
+        """Write down without timestamps inside."""
+        collector, self.collector = self.collector, None
+        try:
+            yield
+        finally:
+            self.collector = collector
 
     def record(self, steps: Iterable[Step], spec: ReduceSpec, slab: Slab, operands: Operands) -> Program:
         """Record ``steps``, whose slots lie in ``slab``, over ``operands``."""
@@ -134,7 +144,7 @@ class StepWriter:
             undo.pop_all()
             return score
 
-    def _recorder(self, key: tuple[int, bool], timer: RankTimer | None) -> Recorder | CopyRecorder:
+    def _recorder(self, key: tuple[int, bool], timer: Marks | None) -> Recorder | CopyRecorder:
         """Return what writes one queue's steps down, with an empty tape."""
         owner = self._owner
         known = self._recorders.get(key) if owner.is_plain else None

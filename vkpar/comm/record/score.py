@@ -8,13 +8,14 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from vkpar.comm.record.program import Program
-from vkpar.comm.record.timestamps import RankTimer, Stopwatch, planned
+from vkpar.comm.record.timestamps import Stopwatch, planned
 from vkpar.comm.schedule.steps import Step
 from vkpar.comm.wires import WirePlan
 from vkpar.graph import protocol
 from vkpar.vulkan.memory.buffer import Buffer
 from vkpar.vulkan.pump.native import CGroup
 from vkpar.vulkan.pump.ports import Batch
+from vkpar.vulkan.stamps import Marks
 from vkpar.vulkan.tape import Take, Tape
 
 
@@ -23,7 +24,7 @@ class QueuePart(NamedTuple):
 
     rank: int
     tape: Tape
-    timer: RankTimer | None = None
+    timer: Marks | None = None
 
 
 class Score:

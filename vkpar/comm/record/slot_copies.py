@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from vkpar.comm.record.timestamps import RankTimer
 from vkpar.comm.rig.arena import Slab
 from vkpar.comm.rig.rig import Rig
 from vkpar.comm.schedule.steps import SlotCopy, Step
 from vkpar.comm.wires import WirePlan
 from vkpar.vulkan.memory.buffer import BufferRange
+from vkpar.vulkan.stamps import Marks
 from vkpar.vulkan.tape import Tape
 
 _RangePair = tuple[BufferRange, BufferRange]  # in the memory that ranks share, and in the rank's own
@@ -29,7 +29,7 @@ class CopyRecorder:
         timer: as it was given.
     """
 
-    def __init__(self, rig: Rig, number: int, slab: Slab, plan: WirePlan, timer: RankTimer | None = None) -> None:
+    def __init__(self, rig: Rig, number: int, slab: Slab, plan: WirePlan, timer: Marks | None = None) -> None:
         self.rank = rig.queue_map.ranks[number]
         self.timer = timer
         device, queue = rig.devices[self.rank], rig.queues[number]

@@ -13,9 +13,7 @@ from vkpar.comm.rig.rig import Rig
 from vkpar.comm.schedule.steps import Action, Barrier, Forward, Reduce, SlotCopy, Step
 from vkpar.comm.wires import WirePlan
 from vkpar.errors import UnsupportedError
-from vkpar.vulkan.command import CommandBuffer
-from vkpar.vulkan.device import LogicalDevice
-from vkpar.vulkan.query import QueryPool
+from vkpar.vulkan.stamps import Allowance, Marks
 
 Ticks = tuple[int, int]  # a device's counter when a step began, and when it ended
 
@@ -112,64 +110,19 @@ def _nbytes(action: Action, form: Format) -> int:
     return 0 if isinstance(action, Barrier) else action.span.blocks * (form.payload + form.tail)
 
 
-class RankTimer:
-    """The timestamps of one queue's steps in one program.
-
-    Args:
-        device: the rank's device.
-        steps: how many there are.
-        family: the queue family that writes them; None for the kernels' family.
+def timers_of(steps: Iterable[Step], rig: Rig, undo: ExitStack) -> dict[int, Marks]:
+    """Return what takes the times of ``steps``, by queue; ``undo`` closes it.
 
     Raises:
-        UnsupportedError: the family's timestamps differ from those of the kernels' family, or it has none.
+        UnsupportedError: a queue's timestamps differ from those of the kernels' queue, or it has none.
     """
-
-    def __init__(self, device: LogicalDevice, steps: int, family: int | None = None) -> None:
-        family = device.compute.family if family is None else family
-        bits = {item.index: item.timestamp_bits for item in device.info.queue_families}
-        if bits[family] != bits[device.compute.family]:
-            raise UnsupportedError(f"{device.info.name} has other timestamps, or none, on its copy queues")
-        self._pool = QueryPool(device.handle, 2 * steps)
-        self._by_host = family != device.compute.family  # queues that only copy cannot empty queries
-        if self._by_host:
-            self._pool.reset()
-        self._next = 0
-
-    def record_begin(self, commands: CommandBuffer) -> None:
-        """Record the begin of the next step, before the step's own barriers.
-
-        The barrier that comes next makes lavapipe write the timestamp at once.
-        """
-        if not self._by_host:
-            commands.record_reset(self._pool.handle, self._next, 2)
-        commands.record_timestamp(self._pool.handle, self._next)
-
-    def record_end(self, commands: CommandBuffer) -> None:
-        """Record the step's end, after everything else."""
-        commands.record_timestamp(self._pool.handle, self._next + 1)
-        self._next += 2
-
-    def read(self) -> list[Ticks] | None:
-        """Return each step's begin and end; None where they were not all written. The queue's part is done."""
-        values = self._pool.read()
-        if self._by_host:
-            self._pool.reset()
-        return None if values is None else list(zip(values[::2], values[1::2], strict=True))
-
-    def close(self) -> None:
-        """Destroy the queries; they are not in use."""
-        self._pool.close()
-
-
-def timers_of(steps: Iterable[Step], rig: Rig, undo: ExitStack) -> dict[int, RankTimer]:
-    """Return a timer for each queue that has ``steps``; ``undo`` closes them.
-
-    Raises:
-        UnsupportedError: as :class:`RankTimer` does.
-    """
-    timers = {}
+    timers: dict[int, Marks] = {}
     for queue, number in Counter(step.rank for step in steps).items():
-        timers[queue] = RankTimer(rig.devices[rig.queue_map.ranks[queue]], number, rig.queues[queue].family)
+        device = rig.devices[rig.queue_map.ranks[queue]]
+        bits = {item.index: item.timestamp_bits for item in device.info.queue_families}
+        if bits[rig.queues[queue].family] != bits[device.compute.family]:
+            raise UnsupportedError(f"{device.info.name} has other timestamps, or none, on its copy queues")
+        timers[queue] = Marks(device.handle, 2 * number)
         undo.callback(timers[queue].close)
     return timers
 
@@ -194,8 +147,12 @@ class Stopwatch(Protocol):
 class Collector(Protocol):
     """Gathers the times of what is recorded while a profile is open."""
 
-    def stopwatch(self, steps: tuple[Planned, ...], timers: dict[int, RankTimer]) -> Stopwatch:
+    def stopwatch(self, steps: tuple[Planned, ...], timers: dict[int, Marks]) -> Stopwatch:
         """Return the stopwatch of a program of ``steps`` that was recorded with ``timers``, by queue."""
+
+    @property
+    def allowance(self) -> Allowance | None:
+        """Which runs are timed; None for all."""
 
     def read_done(self) -> None:
         """Read the times of all that is done."""

@@ -72,13 +72,14 @@ void vkp_stream_close(vkp_stream *, int leak);
 void vkp_stream_free(vkp_stream *);
 int32_t vkp_queue_idle(vkp_queue *, uint64_t wait_idle);
 void vkp_stream_capture(vkp_stream *, int captures);
-/* A trace: `stamps` has a row for each operation, with the queries around it; `sent` one for each submission of gathered
- * ones. Times are those of the host's monotonic clock, in ns. Where operations follow each other in a command buffer, the end
- * of one is the begin of the next. */
+/* A trace: `stamps` has a row for each operation, with the queries around it, UINT32_MAX where it has none of its own; `sent`
+ * one for each submission of gathered ones. Times are those of the host's monotonic clock, in ns. Where operations follow
+ * each other in a command buffer, the end of one is the begin of the next. `purse` pays for timestamps, of which each
+ * costs `price`, both in ns; a share of the time that passes goes into it, counted at `looked`. */
 typedef struct { uint64_t at; uint32_t name, begin, end; } vkp_stamp;
 typedef struct { uint64_t begun, ended, operations; } vkp_sent;
 typedef struct {
-    uint64_t pool, write;
+    uint64_t pool, write, price, purse, looked;
     uint32_t room, used, queries, dropped, sent_room, sent_used;
     vkp_stamp *stamps;
     vkp_sent *sent;

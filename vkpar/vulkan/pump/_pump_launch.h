@@ -51,7 +51,7 @@ static int32_t flush(vkp_stream *s) {
     set_apart(s, s->sent - begun);
     s->open->value = value;
     s->open = NULL;
-    s->count = 0;
+    s->count = s->stamped = 0;
     s->pending++;
     s->submissions++;
     return SUCCESS;
@@ -254,13 +254,27 @@ static int32_t admit(vkp_stream *s, const vkp_touch *touches, uint32_t n, int as
     return result == SUCCESS && !expect(n) ? OUT_OF_HOST_MEMORY : result;
 }
 
-/* Begins and ends an operation in the trace, whose timestamps stand around its commands; NONE where there is no room. */
-enum { NONE = -1, ALL_COMMANDS = 0x10000 };
+/* Begins and ends an operation in the trace, whose timestamps stand around its commands; NONE where there is no room for
+ * it, or timestamps cost more than a trace may: a part of the time that passes, and what was put by, of which there is
+ * no more than SPARE of them but for the begin of a trace. */
+enum { NONE = -1, ALL_COMMANDS = 0x10000, PART = 32, SPARE = 64 };
 typedef void (*stamp_fn)(void *, uint32_t, uint64_t, uint32_t);
 
 static uint32_t write_stamp(vkp_stream *s) {
     ((stamp_fn)(uintptr_t)s->trace->write)(s->open->commands, ALL_COMMANDS, s->trace->pool, s->trace->queries);
     return s->trace->queries++;
+}
+
+static int affords(vkp_trace *t, uint64_t now, uint64_t cost) {
+    uint64_t most = SPARE * t->price;
+    if (t->purse < most) {
+        t->purse += (now - t->looked) / PART;
+        if (t->purse > most) t->purse = most;
+    }
+    t->looked = now;
+    if (t->purse < cost) return 0;
+    t->purse -= cost;
+    return 1;
 }
 
 static int64_t begin_stamp(vkp_stream *s, uint32_t name) {
@@ -270,9 +284,12 @@ static int64_t begin_stamp(vkp_stream *s, uint32_t name) {
         t->dropped++;
         return NONE;
     }
-    uint32_t begin = s->count && t->used && s->stamped == s->count ? t->stamps[t->used - 1].end : write_stamp(s);
-    t->stamps[t->used] = (vkp_stamp){now_ns(), name, begin, begin};
-    return t->used++;
+    int follows = s->stamped && s->stamped == s->count;
+    vkp_stamp *row = &t->stamps[t->used++];
+    *row = (vkp_stamp){now_ns(), name, UINT32_MAX, UINT32_MAX};
+    if (!affords(t, row->at, follows ? t->price : 2 * t->price)) return NONE;
+    row->begin = row->end = follows ? row[-1].end : write_stamp(s);
+    return t->used - 1;
 }
 
 static void end_stamp(vkp_stream *s, int64_t row) {
