@@ -449,6 +449,7 @@ def test_the_command_shows_and_measures(
 ) -> None:
     first = {wires.CODED: (4 << 10,)}  # alone: choices of several sizes may become one
     monkeypatch.setattr(measure, "_sizes_of", lambda wire: first.get(wire, ()))
+    monkeypatch.setenv("COLUMNS", "200")  # busy machines take times with many digits
     comm = rig("LL")
     comm.measure()
     assert cli.main(["tune", "--devices", named(comm), "--json"]) == 0
