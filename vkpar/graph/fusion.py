@@ -89,7 +89,7 @@ def fuse(items: Sequence[Item], devices: Sequence[Device]) -> tuple[list[Item], 
         if fused is not None:
             kept = item if isinstance(item.content, Step) else last
             made[before], made[index] = None, None
-            made[index if kept is item else before] = kept._replace(content=fused)
+            made[index if kept is item else before] = kept._replace(content=fused, what=f"{last.what} + {item.what}")
     return [item for item in made if item is not None], counters.arrays
 
 
