@@ -368,10 +368,6 @@ class Array(Operators, Sound):
         most = self.device.limits.max_storage_buffer_range // WIDE * WIDE - first % ALIGNMENT
         return min(self.size - start, min(most, self.memory.reach(first)) // self.dtype.itemsize)
 
-    def is_aligned(self, nbytes: int = WIDE) -> bool:
-        """Say whether its first byte sits on a multiple of ``nbytes``."""
-        return self.byte_offset % nbytes == 0
-
     def copy_from(self, source: Array) -> None:
         """Copy the bytes of ``source``, of the same length and device, in program order; they may overlap.
 

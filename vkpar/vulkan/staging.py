@@ -107,12 +107,10 @@ class Staging:
 
     Attributes:
         cell_nbytes: what one cell holds.
-        ring_nbytes: what all of one direction hold.
     """
 
     def __init__(self, allocator: Allocator, queue: Queue, nbytes: int, upload_kind: str = UPLOAD) -> None:
         self.cell_nbytes = max(nbytes // _CELLS // ALIGNMENT * ALIGNMENT, ALIGNMENT)
-        self.ring_nbytes = self.cell_nbytes * _CELLS
         self.upload_kind = upload_kind
         self._allocator = allocator
         self._queue = queue
