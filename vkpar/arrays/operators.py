@@ -97,11 +97,7 @@ class Operators(Viewable):
     # --- what only expressions have ---
 
     def _only_expressions(self, sign: str) -> NoReturn:
-        """Refuse an operator that :func:`vkpar.elementwise` knows, and arrays do not.
-
-        Raises:
-            OperandError: always; the message says what to write.
-        """
+        """Raise the OperandError of an operator that :func:`vkpar.elementwise` knows, and arrays do not."""
         masks = {"&": "a * b", "|": "vkpar.maximum(a, b)", "^": "a != b"}.get(sign)
         raise OperandError(
             f"arrays have no operator {sign}: write vkpar.elementwise('y = a {sign} b')(a, b)"

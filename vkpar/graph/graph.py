@@ -287,11 +287,7 @@ class Graph(Fixed, Unpickled):
             return work
 
     def _refuse(self) -> None:
-        """Say why the graph cannot be launched.
-
-        Raises:
-            InvalidUsageError: always.
-        """
+        """Raise an InvalidUsageError that says why the graph cannot be launched."""
         if capturing.current() is not None:
             raise InvalidUsageError("a graph cannot be launched inside vkpar.capture")
         if self._state in (_NEW, _CAPTURING):

@@ -52,8 +52,9 @@ class Kernel(Unpickled):
     of at least the block's bytes: laid out by std140, and as large as a storage buffer may be.
 
     A binding of numbers, vectors or matrices takes arrays of its own type (a complex one where the parts are of that
-    type). ``uint`` takes every array, as words; uint8_t, uint16_t and uint64_t what is as wide. A block of several
-    members takes their types, or bytes; one of structs takes every array.
+    type), with the padding along the last axis that GLSL puts behind each: (n, 4) for ``vec3 v[]``. ``uint`` takes
+    every array, as words; uint8_t, uint16_t and uint64_t what is as wide. A block of several members takes their types,
+    or bytes; one of structs takes every array.
 
     Devices bind buffers at multiples of 4 to 256 bytes, each its own, and views begin anywhere. A kernel whose last
     push constants are named ``vkpar_offset_<binding>`` (uint or int) takes views on every device: vkpar binds from a

@@ -135,13 +135,7 @@ class _Copies:
 
 
 def _filled(device: LogicalDevice, pool: int, write: int) -> tuple[Any, ...]:
-    """Return a ``vkp_trace`` that the helper fills, and the arrays that it points at.
-
-    Args:
-        device: whose operations it is for.
-        pool: queries, two for each operation.
-        write: the address of vkCmdWriteTimestamp.
-    """
+    """Return a ``vkp_trace`` that the helper fills, two queries an operation, and the arrays that it points at."""
     ffi = device.compute.port._c.ffi
     made, stamps, sent = ffi.new("vkp_trace*"), ffi.new("vkp_stamp[]", OPERATIONS), ffi.new("vkp_sent[]", _SUBMISSIONS)
     made.pool, made.write, made.room, made.sent_room = pool, write, OPERATIONS, _SUBMISSIONS

@@ -101,11 +101,7 @@ class GraphCollectives:
 
 
 class _GraphEntry(Entry):
-    """A graph's entry; it is not freed before its timed recordings are done, which use what it holds.
-
-    Attributes:
-        timed: the entries of those, by their keys in the cache.
-    """
+    """A graph's entry; it is not freed before the entries of its ``timed`` recordings are, which use what it holds."""
 
     def __init__(self, program: Program, label: Mapping[str, int]) -> None:
         super().__init__({0: program}, label=dict(label))

@@ -127,12 +127,9 @@ class Builder(loading.Taking):
     def _columns(
         self, names: Sequence[str], ranges: Sequence[Sequence[tuple[int, int]]], *, halves: bool = False
     ) -> list[ColumnParallelLinear]:
-        """Return one layer for tensors that lie on devices in the same way, else one for each.
+        """Return one layer for tensors that lie on devices alike, else one for each; ``ranges`` are rows by rank.
 
-        Args:
-            names: of the tensors.
-            ranges: of their rows by rank.
-            halves: the results of many rows are of the type that inputs are rounded to.
+        ``halves``: the results of many rows are of the type that inputs are rounded to.
         """
         tensors = [self._tensor(name) for name in names]
         biases = [self._tensors.get(naming.bias_of(name)) for name in names]

@@ -308,10 +308,7 @@ class Llama(Unpickled):
     def _through(self, stage: Stage, given: Parts, positions: Parts) -> tuple[Parts, Inputs]:
         """Return the residual stream after a stage's blocks, and after the last block its norm.
 
-        Args:
-            stage: which blocks.
-            given: tokens, or what came out of the stage before.
-            positions: of the tokens.
+        ``given`` are tokens, or what came out of the stage before.
         """
         blocks = self._blocks
         if self.halves and there(given, present(given)[0]).shape[0] > 1:
