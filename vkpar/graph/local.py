@@ -57,12 +57,7 @@ class Launched(Waitable):
 
 
 class Local:
-    """Submits a graph's part on each of its devices in one call.
-
-    Args:
-        devices: the graph's.
-        record: records it.
-    """
+    """Submits a graph's part on each of its devices in one call."""
 
     def __init__(self, devices: Sequence[Device], record: Record) -> None:
         self._logical = [device.logical for device in devices]

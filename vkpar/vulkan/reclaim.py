@@ -56,12 +56,7 @@ class Reclaimer:
         self.keepers: weakref.WeakSet[Keeper] = weakref.WeakSet()
 
     def serve(self, allocator: Allocator, *others: Callable[[], None]) -> None:
-        """Take back the memory of ``allocator``, for other devices on the same card too.
-
-        Args:
-            allocator: of the device.
-            others: release further objects that nobody holds.
-        """
+        """Take back the memory of ``allocator``, for other devices on the same card too."""
         self._allocator, self._others = allocator, others
         with _opening:
             _opened.add(self)

@@ -52,10 +52,6 @@ class Host(Protocol):
 class GraphCollectives:
     """What graphs ask of one engine.
 
-    Args:
-        host: the engine.
-        library: writes collectives down.
-
     Attributes:
         devices: by rank; ``owner``: the engine's health.
     """
@@ -116,10 +112,6 @@ class GraphLauncher:
     """Submits a recorded graph; see :class:`vkpar.graph.protocol.Launcher`.
 
     While a profile is open, other recordings run in place of the graph's own, which take the times of its stretches.
-
-    Args:
-        host: the engine.
-        record: records the graph.
     """
 
     def __init__(self, host: Host, record: Record) -> None:

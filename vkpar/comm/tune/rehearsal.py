@@ -17,14 +17,7 @@ from vkpar.comm.schedule.steps import Step
 
 
 class Rehearsal:
-    """A collective that no call finds, freed at the end of the ``with`` block.
-
-    Args:
-        engine: the engine on whose rig it runs.
-        name: its name in the flight recorder.
-        record: returns its recorded programs.
-        keep: what holds the memory that it uses.
-    """
+    """A collective that no call finds, freed at the end of the ``with`` block."""
 
     def __init__(self, engine: Engine, name: str, record: Callable[[], Entry], keep: object) -> None:
         self._engine = engine

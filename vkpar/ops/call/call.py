@@ -122,11 +122,7 @@ class Call:
         return view
 
     def flat(self, array: Array) -> Array:
-        """Return all elements from the first to the last that an array of the call reaches, no stride being negative.
-
-        Args:
-            array: one of ``operands`` or ``results``, or a temporary one.
-        """
+        """Return all elements from the first to the last that an array of the call reaches; no stride is negative."""
         low, high = array.span
         made = Array(array.storage, array.byte_offset, ((high - low) // array.dtype.itemsize,), array.dtype)
         made.has_gaps = not array.is_contiguous

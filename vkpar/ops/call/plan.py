@@ -220,12 +220,7 @@ class Plan:
 
 
 class CopyPlan:
-    """The bytes of an array that become those of another, elements lying side by side in both.
-
-    Args:
-        device: of both.
-        nbytes: how many.
-    """
+    """The bytes of an array that become those of another, elements lying side by side in both."""
 
     __slots__ = ("_bulk", "_nbytes", "_stream")
 
