@@ -213,7 +213,7 @@ def test_printing_after_the_device_was_lost(device: vkpar.Device, monkeypatch: p
     def gone(*given: Any) -> None:
         raise vkpar.DeviceLostError("VK_ERROR_DEVICE_LOST", "vkWaitSemaphores")
 
-    monkeypatch.setattr(device.logical, "download", gone)
+    monkeypatch.setattr(device.logical.host, "download", gone)
     assert "VK_ERROR_DEVICE_LOST" in str(array)
     assert "VK_ERROR" not in repr(array)
 

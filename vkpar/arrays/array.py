@@ -198,7 +198,7 @@ class Array(Operators, Sound):
         transfer.check_target(out, self.shape, self.dtype)
         if out.size:
             if self.steps is None:
-                logical.download(self.ranges(), as_bytes(out))
+                logical.host.download(self.ranges(), as_bytes(out))
             elif repeats(self.shape, self.steps):
                 out[...] = self._without_repeats().fetch()
             else:
@@ -241,7 +241,7 @@ class Array(Operators, Sound):
             return
         host = np.ascontiguousarray(host)
         if self.steps is None:
-            logical.upload(as_bytes(host), self.ranges())
+            logical.host.upload(as_bytes(host), self.ranges())
         else:
             transfer.write(logical, self.memory, self._place, Region(self.shape, 0, self.steps), host)
         self.renew()

@@ -65,13 +65,13 @@ def read(logical: LogicalDevice, memory: SubBuffers, first: int, region: Region,
         out: C-contiguous, of the region's shape and of the array's element type.
     """
     transfer = _Transfer(logical, memory, first, region, out, to_host=True)
-    logical.receive(transfer.loads(), memory, None if transfer.collides() else transfer.copy_straight)
+    logical.host.receive(transfer.loads(), memory, None if transfer.collides() else transfer.copy_straight)
 
 
 def write(logical: LogicalDevice, memory: SubBuffers, first: int, region: Region, source: _Values) -> None:
     """Replace a region that has elements by ``source``, which may change on return; otherwise as :func:`read`."""
     transfer = _Transfer(logical, memory, first, region, source, to_host=False)
-    logical.send(transfer.loads(), memory, source.nbytes, transfer.copy_straight)
+    logical.host.send(transfer.loads(), memory, source.nbytes, transfer.copy_straight)
 
 
 def packs(box: Box, itemsize: int, *, is_cpu: bool) -> bool:
