@@ -134,9 +134,6 @@ class Array(Operators, Sound):
         self.check_free()
         return self
 
-    def __exit__(self, *exception: object) -> None:
-        self.close()
-
     # --- host ---
 
     def numpy(self) -> np.ndarray[Any, Any]:

@@ -191,9 +191,3 @@ class HostArray(Shaped):
         if os.getpid() == self._process:
             memory.drop()
         self._memory = None
-
-    def __enter__(self) -> HostArray:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()

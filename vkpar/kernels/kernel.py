@@ -18,7 +18,7 @@ from vkpar.errors import InvalidUsageError
 from vkpar.kernels.binding import bound, can_begin, check, operands
 from vkpar.ops.call.plan import Plan, bindings_of
 from vkpar.ops.call.plan import make as make_plan
-from vkpar.unpickled import Unpickled
+from vkpar.unpickled import Closable, Unpickled
 from vkpar.vulkan import capturing, query, queue
 from vkpar.vulkan.memory.buffer import BufferRange
 from vkpar.vulkan.pipelines import checks
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     Push = ReadableBuffer | Mapping[str, Any]
 
 
-class Kernel(Unpickled):
+class Kernel(Closable, Unpickled):
     """A compute kernel on one device, or on several.
 
     Buffers are in set 0; binding i is the i-th array of a call: exactly the array's bytes, so that a kernel given a
@@ -122,12 +122,6 @@ class Kernel(Unpickled):
         self.closed = True
         self._pipelines = {}
         self._plans = {}
-
-    def __enter__(self) -> Kernel:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         declared = self._interface

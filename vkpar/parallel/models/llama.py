@@ -27,10 +27,10 @@ from vkpar.parallel.plan.placing import Placement
 from vkpar.parallel.plan.report import Plan
 from vkpar.parallel.plan.scratch import batch_of, piece_rows
 from vkpar.parallel.rates.speed import warm_up
-from vkpar.unpickled import Unpickled
+from vkpar.unpickled import Closable, Unpickled
 
 
-class Llama(Unpickled):
+class Llama(Closable, Unpickled):
     """A decoder of the Llama family on devices, with the keys and values of one text.
 
     Args:
@@ -174,12 +174,6 @@ class Llama(Unpickled):
         self._stack.close()
         self._graph = None
         self._cache.close()
-
-    def __enter__(self) -> Llama:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
 
     # ---- running ----
 
