@@ -21,12 +21,7 @@ from vkpar.arrays.sound import Sound
 from vkpar.arrays.storage import Storage
 from vkpar.arrays.views import overlaps, same_elements
 from vkpar.dtypes import DType
-from vkpar.errors import (
-    CommunicatorError,
-    InvalidUsageError,
-    OutOfMemoryError,
-    VulkanError,
-)
+from vkpar.errors import CommunicatorError, InvalidUsageError, OutOfMemoryError, VulkanError
 from vkpar.vulkan import bulk
 from vkpar.vulkan.machine.physical import ALIGNMENT
 from vkpar.vulkan.memory.accounting import ARRAYS

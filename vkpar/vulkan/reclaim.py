@@ -39,12 +39,7 @@ class Reclaimer:
     _allocator: Allocator
 
     def __init__(
-        self,
-        info: DeviceInfo,
-        gate: Gate,
-        compute: Queue,
-        transfer: Queue,
-        recycler: Callable[[], Recycler | Divided],
+        self, info: DeviceInfo, gate: Gate, compute: Queue, transfer: Queue, recycler: Callable[[], Recycler | Divided]
     ) -> None:
         self._card = info.driver_uuid, info.device_uuid
         self._gate = gate

@@ -48,12 +48,7 @@ def request_by(engine: Engine, request: Request, plan: Plan) -> Rehearsal:
 
 
 def steps_alone(
-    engine: Engine,
-    steps: Iterable[Step],
-    spec: ReduceSpec,
-    slab: Slab,
-    operands: Operands,
-    arrays: Sequence[Array],
+    engine: Engine, steps: Iterable[Step], spec: ReduceSpec, slab: Slab, operands: Operands, arrays: Sequence[Array]
 ) -> Rehearsal:
     """Return a context in which ``steps`` over ``operands``, parts of ``arrays``, can be run."""
     recorder = engine.builder.recorder

@@ -12,11 +12,7 @@ from vkpar.parallel.files.lazy import LazyTensor
 from vkpar.parallel.layers.attention import ParallelAttention
 from vkpar.parallel.layers.embedding import ParallelEmbedding
 from vkpar.parallel.layers.feedforward import ParallelMLP
-from vkpar.parallel.layers.layers import (
-    ColumnParallelLinear,
-    GatheredLinear,
-    RowParallelLinear,
-)
+from vkpar.parallel.layers.layers import ColumnParallelLinear, GatheredLinear, RowParallelLinear
 from vkpar.parallel.layers.norms import RMSNorm
 from vkpar.parallel.models import loading, naming
 from vkpar.parallel.models.config import Config

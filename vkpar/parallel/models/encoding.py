@@ -99,13 +99,7 @@ class EncoderFile(Closable):
 
 
 def load(
-    config: BertConfig,
-    weights: Any,
-    comm: Communicator,
-    *,
-    mode: str = "auto",
-    ratios: Ratios = "even",
-    **options: Any,
+    config: BertConfig, weights: Any, comm: Communicator, *, mode: str = "auto", ratios: Ratios = "even", **options: Any
 ) -> Bert:
     """Put an encoder on the ranks of a communicator; see :meth:`EncoderFile.load`."""
     if mode not in SPLITS:

@@ -106,12 +106,7 @@ class HostImport:
     """
 
     def __init__(
-        self,
-        device: Any,
-        info: DeviceInfo,
-        arena: HostArena | HostBlock,
-        family: int,
-        others: Collection[int] = (),
+        self, device: Any, info: DeviceInfo, arena: HostArena | HostBlock, family: int, others: Collection[int] = ()
     ) -> None:
         vk = self._vk = api.load()
         self._device = device
