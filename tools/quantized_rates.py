@@ -114,17 +114,17 @@ def _spreads(device: vkpar.Device, kind: str, shape: tuple[int, int, int], x: st
     if found is None:
         return None, None, ()
     if m == 1 and dots.usable(device):
-        return dots, dots.spread(device, found, n, k), dots.ways(device, found, k)
+        return dots, dots.spread(device, found, n, k), dots.spreads(device, found, k)
     if x == "float16" and cores.fits(device.info, found, m, k):
         return (
             cores,
             cores.spread(device.info, found, m, n),
-            cores.ways(device.info, found, m),
+            cores.spreads(device.info, found, m),
         )
     if m > few.rows_at_once(device):
         return None, None, ()
     plain = few.spread(device, found, m, n, k)
-    return few, plain, few.ways(found, m, k)
+    return few, plain, few.spreads(found, m, k)
 
 
 def _line(

@@ -18,7 +18,7 @@ from vkpar.arrays.forms import Plans
 from vkpar.arrays.host import HostArray
 from vkpar.arrays.operators import operations
 from vkpar.errors import CommunicatorError, InvalidUsageError, VkparError
-from vkpar.unpickled import Fixed, Unpickled
+from vkpar.unpickled import Closable, Fixed, Unpickled
 from vkpar.vulkan import api, capturing, tracing
 from vkpar.vulkan.device import LogicalDevice
 from vkpar.vulkan.machine import drivers, instance
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("vkpar")
 
 
-class Device(Fixed, Unpickled):
+class Device(Closable, Fixed, Unpickled):
     """An opened device; work given to it runs in program order.
 
     Closing it waits for its work and frees its memory; the arrays that lived on it can no longer be used. It is a
@@ -287,12 +287,6 @@ class Device(Fixed, Unpickled):
     def __del__(self) -> None:
         if hasattr(self, "_logical") and not self._logical.done:  # a close may have been interrupted
             orphans.append(self)
-
-    def __enter__(self) -> Device:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         state = " closed" if self.closed else ""

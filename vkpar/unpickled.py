@@ -1,10 +1,29 @@
-"""What lives in this process alone: handles of drivers, threads, memory of devices; what is set once."""
+"""What lives in this process alone: handles of drivers, threads, memory of devices; what is set once, and closed."""
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+from abc import abstractmethod
+from typing import Any, NoReturn, TypeVar
 
 from vkpar.errors import OperandError, ReadOnlyError
+
+_C = TypeVar("_C", bound="Closable")
+
+
+class Closable:
+    """A context manager whose block ends with :meth:`close`."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def close(self) -> None:
+        """Give back what it has; a second call does nothing."""
+
+    def __enter__(self: _C) -> _C:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
 
 
 class Unpickled:

@@ -79,7 +79,7 @@ def test_every_spread(
     bias, residual = (rng.integers(-3, 4, shape).astype(np.float32) for shape in ((19,), (1, 19)))
     want = x @ weights.T + bias + residual
     a, b, r = (device.array(item) for item in (x, bias, residual))
-    for way in list(integer_dots.ways(device, found, k))[:: 1 if FULL else 3]:
+    for way in list(integer_dots.spreads(device, found, k))[:: 1 if FULL else 3]:
         monkeypatch.setattr(integer_dots, "spread", lambda *_, way=way, **__: way)
         forget(device)
         got = vkpar.matmul(a, q, transpose_b=True, bias=b, residual=r).numpy()
@@ -124,7 +124,7 @@ def test_spreads_fit(device: vkpar.Device) -> None:
     for kind in KINDS.values():
         for blocks in (1, 2, 16, 56, 128):
             k = blocks * kind.block
-            found = list(integer_dots.ways(device, kind, k))
+            found = list(integer_dots.spreads(device, kind, k))
             for n in (1, 100, 4096, 128256):
                 assert integer_dots.spread(device, kind, n, k) in found
             for way in found:

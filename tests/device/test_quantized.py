@@ -181,7 +181,7 @@ def test_spreads_fit_shared_memory(device: vkpar.Device) -> None:
     for kind in KINDS.values():
         for m in range(1, 9):
             for blocks in (1, 2, 16, 56, 128):
-                found = products.ways(kind, m, blocks * kind.block)
+                found = products.spreads(kind, m, blocks * kind.block)
                 for n in (1, 100, 4096, 128256):
                     assert products.spread(device, kind, m, n, blocks * kind.block) in found
                 for way in found:

@@ -57,7 +57,7 @@ def test_every_way(
     q, weights = made(device, blocks, kind), exact(blocks, kind).astype(np.float64)
     x = normal(rng, (m, k), "float16")
     a, want, bound = device.array(x), x.astype(np.float64) @ weights.T, error_of(x, blocks, kind)
-    found = list(quantized_cores.ways(device.info, KINDS[kind], m))
+    found = list(quantized_cores.spreads(device.info, KINDS[kind], m))
     assert found
     for way in found:
         monkeypatch.setattr(quantized_cores, "spread", lambda *_, way=way: way)

@@ -16,7 +16,8 @@ import threading
 import time
 import traceback
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,8 @@ from programs import PROGRAMS, Program, Results, values
 import vkpar
 from vkpar.vulkan import api
 
-LIMIT_SECONDS = 60.0
+LIMIT_SECONDS = 60.0  # of a case, but for the time in which its threads wait for a processor
+LOOK_SECONDS = 5.0
 LOST = -4
 
 
@@ -184,33 +186,71 @@ def live() -> dict[str, int]:
     return {kind: number for kind, number in api.load().live().items() if kind != "Instance"} if api.loaded() else {}
 
 
+class Limit:
+    """Ends the process, telling what its threads do, where a case hangs: one that gets no processor does not."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._begun: tuple[float, dict[str, int]] | None = None
+        threading.Thread(target=self._look, daemon=True).start()
+
+    def __enter__(self) -> None:
+        with self._lock:
+            self._begun = time.monotonic(), starved()
+            faulthandler.dump_traceback_later(LIMIT_SECONDS, exit=True)
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._begun = None
+            faulthandler.cancel_dump_traceback_later()
+
+    def _look(self) -> None:
+        while True:
+            time.sleep(LOOK_SECONDS)
+            with self._lock:
+                if self._begun is not None:
+                    begun, before = self._begun
+                    lost = 1e-9 * max(count - before.get(thread, 0) for thread, count in starved().items())
+                    left = LIMIT_SECONDS + lost - (time.monotonic() - begun)
+                    faulthandler.dump_traceback_later(max(left, 0.1), exit=True)
+
+
+def starved() -> dict[str, int]:
+    """Return for how many nanoseconds each thread could have run and had no processor."""
+    found = {"none": 0}
+    for path in Path("/proc/self/task").glob("*/schedstat"):
+        with suppress(OSError):  # it has ended
+            found[path.parent.name] = int(path.read_text().split()[1])
+    return found
+
+
 def serve(layer: Layer) -> None:
     """Answer requests until there are no more."""
     loose: list[str] = []
     threading.excepthook = lambda args: loose.append(f"thread: {''.join(traceback.format_exception(args.exc_value))}")
     sys.unraisablehook = lambda args: loose.append(f"finalizer: {args.exc_value!r} in {args.object!r}")
     expected: dict[str, Results] = {}
+    limit = Limit()
     for line in sys.stdin:
         request = json.loads(line)
-        faulthandler.dump_traceback_later(request.get("limit", LIMIT_SECONDS), exit=True)
         begun, name = time.monotonic(), request["program"]
-        program = PROGRAMS[name]
-        if name not in expected:
-            for _ in range(2):  # the first run fills caches
-                before, devices = layer.counts(), opened(program)
-                start = layer.counts() if devices else before
-                expected[name] = program.run(devices)
-                counted = {call: number - start[call] for call, number in layer.counts().items()}
-                for device in devices:
-                    device.close()
-        if "call" not in request:
-            answer: dict[str, Any] = {"counts": counted}
-        else:
-            case = Case(layer, request, expected[name])
-            case.run()
-            answer = {"fired": case.fired, "raised": case.raised, "problems": case.problems + loose}
-            loose.clear()
-        faulthandler.cancel_dump_traceback_later()
+        with limit:
+            program = PROGRAMS[name]
+            if name not in expected:
+                for _ in range(2):  # the first run fills caches
+                    before, devices = layer.counts(), opened(program)
+                    start = layer.counts() if devices else before
+                    expected[name] = program.run(devices)
+                    counted = {call: number - start[call] for call, number in layer.counts().items()}
+                    for device in devices:
+                        device.close()
+            if "call" not in request:
+                answer: dict[str, Any] = {"counts": counted}
+            else:
+                case = Case(layer, request, expected[name])
+                case.run()
+                answer = {"fired": case.fired, "raised": case.raised, "problems": case.problems + loose}
+                loose.clear()
         print(json.dumps({**answer, "seconds": round(time.monotonic() - begun, 2)}), flush=True)
 
 

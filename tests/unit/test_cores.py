@@ -19,8 +19,7 @@ from hypothesis import strategies as st
 
 from vkpar import cachedir, env
 from vkpar.errors import VulkanError
-from vkpar.ops.tiles import choice, core_rates, cores
-from vkpar.ops.tiles import streamed as few_cores
+from vkpar.ops.tiles import choice, core_rates, cores, streamed
 from vkpar.ops.tiles.choice import Choice
 from vkpar.ops.tiles.core_rates import Few, Rate, Rates
 from vkpar.ops.tiles.cores import KHR, Core
@@ -345,15 +344,15 @@ def test_few_rows_are_streamed_where_that_is_faster(
     monkeypatch.setattr(choice.occupancy, "units_of", lambda _: H200)
     monkeypatch.setattr(choice, "measured", lambda *_, **__: core_rates.Measured(RATES, STREAMED))
 
-    def streamed(**more: bool) -> bool:
+    def streams(**more: bool) -> bool:
         found = choice.choose(device, "float16", m, n, k, 1, 1, transpose_b=turned, **more)
-        return found is not None and isinstance(found.core, few_cores.Stream)
+        return found is not None and isinstance(found.core, streamed.Stream)
 
-    assert streamed(whole=True) == taken
-    assert not streamed()  # rows are no whole units
+    assert streams(whole=True) == taken
+    assert not streams()  # rows are no whole units
     slow = tuple(few._replace(streamed=99e3) for few in STREAMED)
     monkeypatch.setattr(choice, "measured", lambda *_, **__: core_rates.Measured(RATES, slow))
-    assert not streamed(whole=True)
+    assert not streams(whole=True)
 
 
 @given(m=st.integers(2, 16), n=st.integers(1, 40_000), k=st.integers(1, 40_000), batch=st.integers(1, 9))
@@ -361,11 +360,11 @@ def test_few_rows_are_streamed_where_that_is_faster(
 @pytest.mark.parametrize("turned", [False, True])
 def test_what_streams_fits_the_device(warp: int, turned: bool, m: int, n: int, k: int, batch: int) -> None:
     info = h200(subgroup_size=warp)
-    way = few_cores.spread(info, m, n, k, batch, transpose_b=turned)
+    way = streamed.spread(info, m, n, k, batch, transpose_b=turned)
     if way is None:
         return
-    (rows, columns), units = way.tile, way.step // few_cores.UNIT
-    lines, along = (columns, units) if turned else (way.step, columns // few_cores.UNIT)
+    (rows, columns), units = way.tile, way.step // streamed.UNIT
+    lines, along = (columns, units) if turned else (way.step, columns // streamed.UNIT)
     assert rows == m
     assert way.threads % warp == 0
     assert way.threads <= info.limits.max_workgroup_invocations

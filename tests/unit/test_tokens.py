@@ -260,19 +260,29 @@ def test_any_number_of_tokens_without_text(make: Any) -> None:
         tokens.of_gguf(made, "it")
 
 
-def test_merges_of_scored_pieces_are_all_pairs_in_the_order_of_scores() -> None:
+@pytest.mark.parametrize("letters", ["abc", "ab\U0001f600\u00e9", "\0\1", "a\uffff"])
+def test_merges_of_scored_pieces_are_all_pairs_in_the_order_of_scores(letters: str) -> None:
+    """Tokens without text have names of their own, which no pieces make."""
     rng = np.random.default_rng(3)
-    names = list({"".join(rng.choice(list("abc"), size=rng.integers(1, 6))) for _ in range(150)})
+    drawn = (rng.integers(0, len(letters), rng.integers(1, 6)) for _ in range(150))
+    names = list(dict.fromkeys("".join(letters[index] for index in each) for each in drawn))
+    names[7:7] = [f"\uffff{number}" for number in (7, 8)]
+    names += ["\uffff" * (letters[-1] != "\uffff") + "9", "8", "x" * 1000]
     ranks = rng.integers(0, 40, len(names)).astype(float).tolist()  # with equals among them
     vocabulary = {name: number for number, name in enumerate(names)}
     wanted = sorted(
         (ranks[number], vocabulary[name[:cut]], vocabulary[name[cut:]])
         for name, number in vocabulary.items()
         for cut in range(1, len(name))
-        if name[:cut] in vocabulary and name[cut:] in vocabulary
+        if name[:cut] in vocabulary and name[cut:] in vocabulary and name[0] != "\uffff"
     )
-    assert len(wanted) > 50
+    assert len(wanted) > 20
     assert tokens._merges(vocabulary, np.array(ranks)) == [(names[left], names[right]) for _, left, right in wanted]
+
+
+@pytest.mark.parametrize("names", [[], ["a"], ["\uffff0"], ["a", "b"]])
+def test_pieces_that_make_none(names: list[str]) -> None:
+    assert tokens._merges({name: number for number, name in enumerate(names)}, np.zeros(len(names))) == []
 
 
 def test_many_tokens_that_control_are_added_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

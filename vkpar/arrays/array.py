@@ -21,12 +21,7 @@ from vkpar.arrays.sound import Sound
 from vkpar.arrays.storage import Storage
 from vkpar.arrays.views import overlaps, same_elements
 from vkpar.dtypes import DType
-from vkpar.errors import (
-    CommunicatorError,
-    InvalidUsageError,
-    OutOfMemoryError,
-    VulkanError,
-)
+from vkpar.errors import CommunicatorError, InvalidUsageError, OutOfMemoryError, VulkanError
 from vkpar.vulkan import bulk
 from vkpar.vulkan.machine.physical import ALIGNMENT
 from vkpar.vulkan.memory.accounting import ARRAYS
@@ -134,9 +129,6 @@ class Array(Operators, Sound):
         self.check_free()
         return self
 
-    def __exit__(self, *exception: object) -> None:
-        self.close()
-
     # --- host ---
 
     def numpy(self) -> np.ndarray[Any, Any]:
@@ -198,7 +190,7 @@ class Array(Operators, Sound):
         transfer.check_target(out, self.shape, self.dtype)
         if out.size:
             if self.steps is None:
-                logical.download(self.ranges(), as_bytes(out))
+                logical.host.download(self.ranges(), as_bytes(out))
             elif repeats(self.shape, self.steps):
                 out[...] = self._without_repeats().fetch()
             else:
@@ -241,7 +233,7 @@ class Array(Operators, Sound):
             return
         host = np.ascontiguousarray(host)
         if self.steps is None:
-            logical.upload(as_bytes(host), self.ranges())
+            logical.host.upload(as_bytes(host), self.ranges())
         else:
             transfer.write(logical, self.memory, self._place, Region(self.shape, 0, self.steps), host)
         self.renew()
@@ -367,10 +359,6 @@ class Array(Operators, Sound):
         first = self.byte_offset + start * self.dtype.itemsize
         most = self.device.limits.max_storage_buffer_range // WIDE * WIDE - first % ALIGNMENT
         return min(self.size - start, min(most, self.memory.reach(first)) // self.dtype.itemsize)
-
-    def is_aligned(self, nbytes: int = WIDE) -> bool:
-        """Say whether its first byte sits on a multiple of ``nbytes``."""
-        return self.byte_offset % nbytes == 0
 
     def copy_from(self, source: Array) -> None:
         """Copy the bytes of ``source``, of the same length and device, in program order; they may overlap.

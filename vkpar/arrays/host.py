@@ -41,7 +41,7 @@ class HostMemory:
         weakref.finalize(self, _retire, self.windows).atexit = False
         try:
             for device in devices if block.nbytes else ():
-                self.windows.append((device.logical, device.logical.import_host(block)))
+                self.windows.append((device.logical, device.logical.host.add(block)))
         except BaseException:
             self.drop()
             raise
@@ -50,7 +50,7 @@ class HostMemory:
         """Drop the imports once their copies are done; what an interrupted call leaves, the next call drops."""
         while self.windows:
             logical, window = self.windows[-1]
-            logical.drop_import(window)
+            logical.host.drop(window)
             self.windows.pop()
 
 
@@ -191,9 +191,3 @@ class HostArray(Shaped):
         if os.getpid() == self._process:
             memory.drop()
         self._memory = None
-
-    def __enter__(self) -> HostArray:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()

@@ -22,6 +22,19 @@ _UFUNCS: Final = {
 }  # fmt: skip
 
 
+def _only_expressions(sign: str) -> Callable[..., NoReturn]:
+    """Return an operator that :func:`vkpar.elementwise` knows, and arrays do not: it says what to write."""
+
+    def refuse(*_: object) -> NoReturn:
+        masks = {"&": "a * b", "|": "vkpar.maximum(a, b)", "^": "a != b"}.get(sign)
+        raise OperandError(
+            f"arrays have no operator {sign}: write vkpar.elementwise('y = a {sign} b')(a, b)"
+            + (f"; of masks, which comparisons make, {masks}" if masks else "")
+        )
+
+    return refuse
+
+
 class Operators(Viewable):
     """Arithmetic and comparisons by element, with arrays of the same device and with numbers.
 
@@ -96,41 +109,13 @@ class Operators(Viewable):
 
     # --- what only expressions have ---
 
-    def _only_expressions(self, sign: str) -> NoReturn:
-        """Refuse an operator that :func:`vkpar.elementwise` knows, and arrays do not.
-
-        Raises:
-            OperandError: always; the message says what to write.
-        """
-        masks = {"&": "a * b", "|": "vkpar.maximum(a, b)", "^": "a != b"}.get(sign)
-        raise OperandError(
-            f"arrays have no operator {sign}: write vkpar.elementwise('y = a {sign} b')(a, b)"
-            + (f"; of masks, which comparisons make, {masks}" if masks else "")
-        )
-
-    def __and__(self, other: object) -> NoReturn:
-        self._only_expressions("&")
-
-    def __or__(self, other: object) -> NoReturn:
-        self._only_expressions("|")
-
-    def __xor__(self, other: object) -> NoReturn:
-        self._only_expressions("^")
-
-    def __mod__(self, other: object) -> NoReturn:
-        self._only_expressions("%")
-
-    def __floordiv__(self, other: object) -> NoReturn:
-        self._only_expressions("//")
-
-    def __lshift__(self, other: object) -> NoReturn:
-        self._only_expressions("<<")
-
-    def __rshift__(self, other: object) -> NoReturn:
-        self._only_expressions(">>")
-
-    __rand__, __ror__, __rxor__, __rmod__ = __and__, __or__, __xor__, __mod__
-    __rfloordiv__, __rlshift__, __rrshift__ = __floordiv__, __lshift__, __rshift__
+    __and__ = __rand__ = _only_expressions("&")
+    __or__ = __ror__ = _only_expressions("|")
+    __xor__ = __rxor__ = _only_expressions("^")
+    __mod__ = __rmod__ = _only_expressions("%")
+    __floordiv__ = __rfloordiv__ = _only_expressions("//")
+    __lshift__ = __rlshift__ = _only_expressions("<<")
+    __rshift__ = __rrshift__ = _only_expressions(">>")
 
     def __invert__(self) -> NoReturn:
         raise OperandError(

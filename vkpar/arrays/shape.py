@@ -12,6 +12,7 @@ import numpy as np
 from vkpar.dtypes import DType
 from vkpar.errors import InvalidUsageError, ReadOnlyError
 from vkpar.text import shown
+from vkpar.unpickled import Closable
 
 # That NumPy's arrays have, and so arrays that it is to read.
 MOST_DIMENSIONS: Final = 64 if np.lib.NumpyVersion(np.__version__) >= "2.0.0" else 32
@@ -27,7 +28,7 @@ def fixed(path: str, advice: str = "") -> Any:
     return property(operator.attrgetter(path), refuse)
 
 
-class Shaped:
+class Shaped(Closable):
     """What all n-dimensional arrays say of themselves.
 
     Attributes:

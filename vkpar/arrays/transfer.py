@@ -65,13 +65,13 @@ def read(logical: LogicalDevice, memory: SubBuffers, first: int, region: Region,
         out: C-contiguous, of the region's shape and of the array's element type.
     """
     transfer = _Transfer(logical, memory, first, region, out, to_host=True)
-    logical.receive(transfer.loads(), memory, None if transfer.collides() else transfer.copy_straight)
+    logical.host.receive(transfer.loads(), memory, None if transfer.collides() else transfer.copy_straight)
 
 
 def write(logical: LogicalDevice, memory: SubBuffers, first: int, region: Region, source: _Values) -> None:
     """Replace a region that has elements by ``source``, which may change on return; otherwise as :func:`read`."""
     transfer = _Transfer(logical, memory, first, region, source, to_host=False)
-    logical.send(transfer.loads(), memory, source.nbytes, transfer.copy_straight)
+    logical.host.send(transfer.loads(), memory, source.nbytes, transfer.copy_straight)
 
 
 def packs(box: Box, itemsize: int, *, is_cpu: bool) -> bool:
@@ -83,14 +83,7 @@ class _Transfer:
     """A region on its way, cut into boxes that share cells; see :func:`read` for the arguments."""
 
     def __init__(
-        self,
-        logical: LogicalDevice,
-        memory: SubBuffers,
-        first: int,
-        region: Region,
-        values: _Values,
-        *,
-        to_host: bool,
+        self, logical: LogicalDevice, memory: SubBuffers, first: int, region: Region, values: _Values, *, to_host: bool
     ) -> None:
         self._logical = logical
         self._memory = memory
@@ -216,12 +209,7 @@ class _Transfer:
             self._window = (low, low + nbytes, self._memory.range(low, nbytes))
         return self._window[2], start - self._window[0]
 
-    def _record_kernels(
-        self,
-        frame: Frame,
-        cell: BufferRange,
-        dispatches: Iterable[_Dispatch],
-    ) -> None:
+    def _record_kernels(self, frame: Frame, cell: BufferRange, dispatches: Iterable[_Dispatch]) -> None:
         bound = cell.head(min(cell.nbytes, self._binding))
         sets: dict[BufferRange, Any] = {}
         for pipeline, window, push, groups in dispatches:

@@ -228,12 +228,7 @@ class _Named:
 
 
 def _split(
-    report: Report,
-    made: dict[str, LazyTensor],
-    comm: Communicator,
-    found: Plan,
-    named: _Named,
-    taken: dict[str, Any],
+    report: Report, made: dict[str, LazyTensor], comm: Communicator, found: Plan, named: _Named, taken: dict[str, Any]
 ) -> Iterator[Row]:
     """Measure one split; what it took of the devices goes to ``taken``."""
     options, config, devices = report.options, report.model, comm.devices

@@ -24,11 +24,6 @@ if TYPE_CHECKING:
 def run(devices: str | None, *, verbose: bool, as_json: bool) -> int:
     """Print the devices that there are.
 
-    Args:
-        devices: selector of those to print; None for all.
-        verbose: print everything about each, in place of a table.
-        as_json: print one JSON document and nothing else.
-
     Raises:
         InvalidUsageError: the selector matches nothing.
         UnsupportedError: no loader, no driver or no device.

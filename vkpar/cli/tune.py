@@ -27,11 +27,6 @@ if TYPE_CHECKING:
 def run(devices: str | None, *, redo: bool, as_json: bool) -> int:
     """Print the tuning of a rig, measured now where it was not before.
 
-    Args:
-        devices: selector of the rig.
-        redo: measure again.
-        as_json: print one JSON document and nothing else.
-
     Raises:
         VkparError: what opening the rig raises.
     """

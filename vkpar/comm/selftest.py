@@ -101,12 +101,7 @@ def _check(engine: Engine, sent: list[np.ndarray[Any, Any]], rank: int, array: A
             raise CommunicatorError(
                 f"self-test: rank {rank} ({names[rank]}) read {wrong} of {_ROUNDS * _WORDS} words of rank {source} "
                 f"({names[source]}) wrong over a {kinds.get((source, rank), 'local')} link",
-                {
-                    "src": source,
-                    "dst": rank,
-                    "wrong": wrong,
-                    "transports": _transports(engine),
-                },
+                {"src": source, "dst": rank, "wrong": wrong, "transports": _transports(engine)},
             )
 
 

@@ -25,12 +25,7 @@ C: Final = math.sqrt(2.0 * math.log(2e9))
 
 
 def bounded(run: Callable[[Errors], F64], errors: Errors) -> tuple[F64, F64]:
-    """Return the result of a run without errors, (rows, n), and how far its rows may be from it, (rows,), as norms.
-
-    Args:
-        run: the reference, with errors.
-        errors: of the rig; their signs are drawn here.
-    """
+    """Return the result of a run without errors, (rows, n), and how far its rows may be from it, (rows,), as norms."""
     value = run(EXACT)
     runs = [run(replace(errors, signs=np.random.default_rng(seed))) - value for seed in range(RUNS)]
     return value, C * np.sqrt(np.mean([np.square(off).sum(axis=1) for off in runs], axis=0))

@@ -39,15 +39,7 @@ class AllReduceCheck:
 def check_all_reduce(
     devices: Sequence[Device], communicator: Communicator, wire: str, count: int, repeats: int
 ) -> AllReduceCheck:
-    """Sum exact integers, then random numbers, over the rig; time the second sum.
-
-    Args:
-        devices: the rig, in rank order.
-        communicator: over those devices, with ``wire``.
-        wire: how float32 crosses a link.
-        count: elements a rank.
-        repeats: timed calls.
-    """
+    """Sum exact integers, then random numbers, over the rig; time the second sum."""
     nranks = len(devices)
     largest = min(1000, wire_of(wire).exact // nranks)
     generator = np.random.default_rng(count)

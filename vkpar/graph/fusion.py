@@ -65,10 +65,6 @@ class Fused(NamedTuple):
 def fuse(items: Sequence[Item], devices: Sequence[Device]) -> tuple[list[Item], list[Array]]:
     """Put variants in place of kernels whose results are sent next, and of sums that are added to something next.
 
-    Args:
-        items: of a graph, in one global order.
-        devices: by rank.
-
     Returns:
         the items, and the memory that the variants need beside that of the operations.
     """

@@ -103,9 +103,6 @@ class Graph(Fixed, Unpickled):
     def end(self, *, keep: bool) -> None:
         """End the capture, and record what was captured, or forget it; a second call does nothing.
 
-        Args:
-            keep: record it.
-
         Raises:
             InvalidUsageError: the communicator, or a device, was closed meanwhile; or another thread began the capture.
             OutOfMemoryError: no room for command buffers.
@@ -161,14 +158,7 @@ class Graph(Fixed, Unpickled):
         memory: Sequence[Sequence[Memory]],
         touches: Sequence[tuple[int, ...]],
     ) -> None:
-        """Take a collective of its communicator.
-
-        Args:
-            collective: its steps.
-            pins: what keeps the memory of its arrays.
-            memory: by rank, where these lie.
-            touches: what it does to them, as the ledger of failures takes it.
-        """
+        """Take a collective of its communicator."""
         if self._broken:
             for _, part in collective.parts:
                 part.close()
@@ -287,11 +277,7 @@ class Graph(Fixed, Unpickled):
             return work
 
     def _refuse(self) -> None:
-        """Say why the graph cannot be launched.
-
-        Raises:
-            InvalidUsageError: always.
-        """
+        """Raise an InvalidUsageError that says why the graph cannot be launched."""
         if capturing.current() is not None:
             raise InvalidUsageError("a graph cannot be launched inside vkpar.capture")
         if self._state in (_NEW, _CAPTURING):

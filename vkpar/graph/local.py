@@ -80,12 +80,7 @@ class _Take:
 
 
 class Local:
-    """Submits a graph's part on each of its devices in one call; in a trace, recordings that take times.
-
-    Args:
-        devices: the graph's.
-        record: records it.
-    """
+    """Submits a graph's part on each of its devices in one call; in a trace, recordings that take times."""
 
     def __init__(self, devices: Sequence[Device], record: Record) -> None:
         self._logical = [device.logical for device in devices]

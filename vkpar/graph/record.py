@@ -20,13 +20,6 @@ from vkpar.vulkan.recording import Recording
 class Recorder:
     """Records one graph; a second recording of it takes times.
 
-    Args:
-        devices: by rank.
-        stretches: in the order in which they begin.
-        collectives: those of the graph.
-        params: the graph's parameters.
-        touches: what the graph does to memory, as the ledger of failures takes it.
-
     Attributes:
         operations: how many were recorded; ``barriers``: between them.
     """

@@ -75,7 +75,7 @@ def check(declared: Interface, arrays: tuple[Array, ...], push: bytes) -> None:
             f"the kernel takes {declared.given_nbytes} bytes of push constants{own}; got {len(push)}"
             + (f" ({named}: a dict names them)" if named else "")
         )
-    uniforms, held = dict(declared.uniforms), dict(declared.elements)
+    uniforms, held, padded = dict(declared.uniforms), dict(declared.elements), dict(declared.padded)
     for number, array in enumerate(arrays):
         if not array.size:
             raise InvalidUsageError("a kernel cannot bind an array without elements")
@@ -84,6 +84,13 @@ def check(declared: Interface, arrays: tuple[Array, ...], push: bytes) -> None:
             raise InvalidUsageError(
                 f"binding {number} is declared to hold {glsl_types(held[number])}, not {array.dtype} as {array!r} "
                 "does: give an array of the declared type, or declare uint, which reads the bits of any"
+            )
+        if number in padded and not padded[number].lies_in(array.shape, array.dtype.itemsize):
+            nbytes, stride, text = padded[number]
+            raise InvalidUsageError(
+                f"binding {number} is declared to hold {text}, one every {stride} bytes, and {array!r} lacks the "
+                f"{stride - nbytes} bytes of padding behind each: pad it to {stride // array.dtype.itemsize} numbers "
+                f"along its last axis, or declare a buffer (std430) of {glsl_types(held[number])}[], without gaps"
             )
         if array.nbytes < uniforms.get(number, 0):
             raise InvalidUsageError(
@@ -121,11 +128,7 @@ def bound(
 
 
 def _is_aside(declared: Interface, device: Device, number: int, arrays: tuple[Array, ...]) -> bool:
-    """Say whether a binding must be given a copy of its array.
-
-    Raises:
-        InvalidUsageError: the device cannot bind the array where it begins, and a copy would not do.
-    """
+    """Say whether a binding must be given a copy of its array; an InvalidUsageError where a copy would not do."""
     array = arrays[number]
     if can_begin(array, 0):
         return False

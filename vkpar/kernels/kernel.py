@@ -18,7 +18,7 @@ from vkpar.errors import InvalidUsageError
 from vkpar.kernels.binding import bound, can_begin, check, operands
 from vkpar.ops.call.plan import Plan, bindings_of
 from vkpar.ops.call.plan import make as make_plan
-from vkpar.unpickled import Unpickled
+from vkpar.unpickled import Closable, Unpickled
 from vkpar.vulkan import capturing, query, queue
 from vkpar.vulkan.memory.buffer import BufferRange
 from vkpar.vulkan.pipelines import checks
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     Push = ReadableBuffer | Mapping[str, Any]
 
 
-class Kernel(Unpickled):
+class Kernel(Closable, Unpickled):
     """A compute kernel on one device, or on several.
 
     Buffers are in set 0; binding i is the i-th array of a call: exactly the array's bytes, so that a kernel given a
@@ -52,8 +52,9 @@ class Kernel(Unpickled):
     of at least the block's bytes: laid out by std140, and as large as a storage buffer may be.
 
     A binding of numbers, vectors or matrices takes arrays of its own type (a complex one where the parts are of that
-    type). ``uint`` takes every array, as words; uint8_t, uint16_t and uint64_t what is as wide. A block of several
-    members takes their types, or bytes; one of structs takes every array.
+    type), with the padding along the last axis that GLSL puts behind each: (n, 4) for ``vec3 v[]``. ``uint`` takes
+    every array, as words; uint8_t, uint16_t and uint64_t what is as wide. A block of several members takes their types,
+    or bytes; one of structs takes every array.
 
     Devices bind buffers at multiples of 4 to 256 bytes, each its own, and views begin anywhere. A kernel whose last
     push constants are named ``vkpar_offset_<binding>`` (uint or int) takes views on every device: vkpar binds from a
@@ -121,12 +122,6 @@ class Kernel(Unpickled):
         self.closed = True
         self._pipelines = {}
         self._plans = {}
-
-    def __enter__(self) -> Kernel:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         declared = self._interface

@@ -13,10 +13,7 @@ from vkpar.parallel.files.weights import Weights, open_weights
 from vkpar.parallel.layers.attention import KVCache, ParallelAttention
 from vkpar.parallel.layers.embedding import ParallelEmbedding
 from vkpar.parallel.layers.feedforward import ParallelMLP
-from vkpar.parallel.layers.layers import (
-    ColumnParallelLinear,
-    RowParallelLinear,
-)
+from vkpar.parallel.layers.layers import ColumnParallelLinear, RowParallelLinear
 from vkpar.parallel.layers.norms import RMSNorm
 from vkpar.parallel.plan.plan import plan
 from vkpar.parallel.plan.report import Plan

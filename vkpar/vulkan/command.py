@@ -235,12 +235,6 @@ class CommandBuffer:
 def check_dispatch(limits: Limits, label: str, ranges: Sequence[BufferRange], groups: tuple[int, int, int]) -> None:
     """Refuse ranges that a kernel cannot bind, and numbers of work-groups that a dispatch cannot have.
 
-    Args:
-        limits: of the device.
-        label: names the device in messages.
-        ranges: what the kernel binds.
-        groups: numbers of work-groups.
-
     Raises:
         InvalidUsageError: a number of work-groups above the device's limit, or a range that begins where none may.
         UnsupportedError: a range above the device's limit.

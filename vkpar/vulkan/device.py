@@ -7,14 +7,14 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Any
 
 from vkpar import env, timeouts
 from vkpar.errors import DeviceLostError
 from vkpar.timeouts import Deadline
-from vkpar.vulkan import api, bulk, capturing
+from vkpar.vulkan import api, bulk
 from vkpar.vulkan.command import check_dispatch
 from vkpar.vulkan.gate import Gate
 from vkpar.vulkan.machine import create, instance
@@ -23,8 +23,7 @@ from vkpar.vulkan.machine.physical import DeviceInfo
 from vkpar.vulkan.memory import memtypes
 from vkpar.vulkan.memory.accounting import ARRAYS, LIMITED, Accounting, DeviceMemory
 from vkpar.vulkan.memory.buffer import Buffer, BufferRange, paired
-from vkpar.vulkan.memory.hostmemory import HostBlock
-from vkpar.vulkan.memory.imports import HostImports, HostWindow
+from vkpar.vulkan.memory.imports import HostImports
 from vkpar.vulkan.memory.mapped import MappedArrays
 from vkpar.vulkan.memory.memory import Allocator
 from vkpar.vulkan.memory.recycle import Divided, Recycler
@@ -33,7 +32,7 @@ from vkpar.vulkan.pipelines.kernel import Pipeline, PipelineCache
 from vkpar.vulkan.pump.ledger import Ledger
 from vkpar.vulkan.queue import Queue, drain
 from vkpar.vulkan.reclaim import Reclaimer
-from vkpar.vulkan.staging import Load, Staging
+from vkpar.vulkan.staging import HostCopies, Staging
 from vkpar.vulkan.stream import Binding, Stream, pushes
 
 _log = logging.getLogger("vkpar")
@@ -58,6 +57,7 @@ class LogicalDevice:
         compute: the queue that kernels run on.
         transfer: the queue that uploads and downloads run on; the compute queue where there is no other.
         stream: gathers what runs on the compute queue.
+        host: copies between the host and its memory.
         recycler: the memory of dropped arrays, for the next ones.
         ledger: what failed collectives have spoiled of its memory.
         keepers: who keeps memory for later, held weakly: they are asked for it before an allocation fails.
@@ -124,7 +124,8 @@ class LogicalDevice:
         self.staging = Staging(self.allocator, self.transfer, ring_bytes, kind)
         self.imports = HostImports(self.handle, self.info, self.transfer, kernels=self.transfer is self.compute)
         # Uploads that fit the ring need not wait there.
-        self._mapped = MappedArrays(self.transfer, ring_bytes + 1) if straight else None
+        mapped = MappedArrays(self.transfer, ring_bytes + 1) if straight else None
+        self.host = HostCopies(self.gate, self.stream, self.staging, self.imports, mapped, self.reap)
         self._reclaimer.serve(self.allocator, self.imports.reap, self.pipelines.reap)
 
     def _queue(self, family: int, label: str, undo: ExitStack) -> Queue:
@@ -240,72 +241,6 @@ class LogicalDevice:
             room, trimmable = self.allocator.room(), self.allocator.trimmable
             return self.accounting.report(read_heaps(self.info), room, trimmable, len(self.pipelines))
 
-    def upload(self, source: Any, target: Sequence[BufferRange]) -> None:
-        """Copy flat uint8 ``source`` to ``target``, of as many bytes; ``source`` is free on return."""
-        with self.gate.lock():
-            self.gate.check()
-            self._refuse_captured("writing from the host")
-            if self.imports.upload(source, target) or (self._mapped and self._mapped.upload(source, target)):
-                return
-            self.staging.upload(source, target)
-
-    def download(self, source: Sequence[BufferRange], target: Any) -> None:
-        """Fill flat uint8 ``target`` from ``source``, of as many bytes; returns when it is there."""
-        with self.gate.lock():
-            self.gate.check()
-            self._refuse_captured("reading to the host")
-            if self.imports.download(source, target) or (self._mapped and self._mapped.download(source, target)):
-                return
-            self.staging.download(source, target)
-
-    def send(self, loads: Iterable[Load], memory: SubBuffers, nbytes: int, straight: Callable[[], None]) -> None:
-        """Carry ``nbytes`` to the device; the host's memory is free on return.
-
-        Args:
-            loads: how the staging ring carries them.
-            memory: where to.
-            nbytes: how many.
-            straight: writes them to ``memory`` where that is mapped.
-        """
-        with self.gate.lock():
-            self.gate.check()
-            self._refuse_captured("writing from the host")
-            if self._mapped is None or not self._mapped.write(memory.whole, nbytes, straight):
-                self.staging.send(loads)
-
-    def receive(self, loads: Iterable[Load], memory: SubBuffers, straight: Callable[[], None] | None) -> None:
-        """Carry ``loads`` to the host; returns when they are there. The arguments are those of :meth:`send`.
-
-        None for ``straight`` has the ring carry them, wherever ``memory`` is.
-        """
-        with self.gate.lock():
-            self.gate.check()
-            self._refuse_captured("reading to the host")
-            if self._mapped is None or straight is None or not self._mapped.read(memory.whole, straight):
-                self.staging.receive(loads)
-
-    def _refuse_captured(self, what: str) -> None:
-        if capturing.by_thread:
-            capturing.refuse(self.stream, what)
-
-    def import_host(self, block: HostBlock) -> HostWindow:
-        """Let copies from and to ``block`` go straight, until :meth:`drop_import`, or until it is retired.
-
-        Raises:
-            UnsupportedError: the driver cannot import it.
-            OutOfMemoryError: it cannot pin so much.
-        """
-        with self.gate.lock():
-            self.gate.check()
-            self.reap()
-            return self.imports.add(block)
-
-    def drop_import(self, window: HostWindow) -> None:
-        """Wait for the copies from and to ``window``, then forget it; the device's own close does so too."""
-        with self.gate.lock():
-            if not self.gate.is_shut:
-                self.imports.drop(window, lambda: self.gate.is_shut)
-
     def pushes(self, bindings: int) -> bool:
         """Say whether the descriptors of eager kernels with so many bindings are pushed.
 
@@ -353,7 +288,7 @@ class LogicalDevice:
             WaitTimeoutError: ``timeout`` seconds were not enough.
             InvalidUsageError: the device is closed; or ``timeout`` is no number, NaN or negative.
         """
-        self._refuse_captured("waiting for a device")
+        self.host.refuse_captured("waiting for a device")
         deadline = Deadline(timeout)
         for queue in self.queues:
             queue.wait(queue.last, deadline)

@@ -28,12 +28,7 @@ _SPIN_NS = 2_000_000  # a lone timestamp is there sooner; waking up from a block
 
 
 class QueryPool:
-    """Timestamp queries of one device; :meth:`CommandBuffer.record_timestamp` fills them.
-
-    Args:
-        device: the VkDevice.
-        number: how many queries.
-    """
+    """Timestamp queries of one device; :meth:`CommandBuffer.record_timestamp` fills them."""
 
     def __init__(self, device: Any, number: int) -> None:
         vk = self._vk = api.load()
@@ -199,14 +194,6 @@ def timed_runs(
     number: int,
 ) -> list[float]:
     """Return the seconds that each of ``number`` runs of a kernel takes, after one more and all earlier work.
-
-    Args:
-        clock: of the device.
-        pipeline: whose layout takes descriptor sets.
-        ranges: by binding.
-        push: the push constants.
-        groups: numbers of work-groups.
-        number: how many.
 
     Raises:
         InvalidUsageError, UnsupportedError: as :func:`~vkpar.vulkan.command.check_dispatch` does.

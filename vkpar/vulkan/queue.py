@@ -110,14 +110,6 @@ class Frame:
 class Queue:
     """A VkQueue; every submission signals the next value of its timeline.
 
-    Args:
-        device: the VkDevice.
-        info: the physical device.
-        family: the queue family.
-        label: ``compute`` or ``transfer``, for messages.
-        gate: shut before the queue is closed.
-        index: which of the family's queues it is.
-
     Attributes:
         device: the VkDevice.
         port: the pump's view of the queue.

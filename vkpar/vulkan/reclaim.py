@@ -39,12 +39,7 @@ class Reclaimer:
     _allocator: Allocator
 
     def __init__(
-        self,
-        info: DeviceInfo,
-        gate: Gate,
-        compute: Queue,
-        transfer: Queue,
-        recycler: Callable[[], Recycler | Divided],
+        self, info: DeviceInfo, gate: Gate, compute: Queue, transfer: Queue, recycler: Callable[[], Recycler | Divided]
     ) -> None:
         self._card = info.driver_uuid, info.device_uuid
         self._gate = gate
@@ -56,12 +51,7 @@ class Reclaimer:
         self.keepers: weakref.WeakSet[Keeper] = weakref.WeakSet()
 
     def serve(self, allocator: Allocator, *others: Callable[[], None]) -> None:
-        """Take back the memory of ``allocator``, for other devices on the same card too.
-
-        Args:
-            allocator: of the device.
-            others: release further objects that nobody holds.
-        """
+        """Take back the memory of ``allocator``, for other devices on the same card too."""
         self._allocator, self._others = allocator, others
         with _opening:
             _opened.add(self)

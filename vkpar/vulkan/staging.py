@@ -11,13 +11,19 @@ from typing import Any
 import numpy as np
 
 from vkpar.errors import OutOfMemoryError
+from vkpar.vulkan import capturing
+from vkpar.vulkan.gate import Gate
 from vkpar.vulkan.machine.physical import ALIGNMENT
 from vkpar.vulkan.memory.accounting import STAGING
 from vkpar.vulkan.memory.buffer import Buffer, BufferRange
-from vkpar.vulkan.memory.hostmemory import host_bytes
+from vkpar.vulkan.memory.hostmemory import HostBlock, host_bytes
+from vkpar.vulkan.memory.imports import HostImports, HostWindow
+from vkpar.vulkan.memory.mapped import MappedArrays
 from vkpar.vulkan.memory.memory import Allocator
 from vkpar.vulkan.memory.memtypes import HOST, READBACK, UPLOAD
+from vkpar.vulkan.memory.subbuffers import SubBuffers
 from vkpar.vulkan.queue import Frame, Queue
+from vkpar.vulkan.stream import Stream
 
 _CELLS = 4
 
@@ -107,12 +113,10 @@ class Staging:
 
     Attributes:
         cell_nbytes: what one cell holds.
-        ring_nbytes: what all of one direction hold.
     """
 
     def __init__(self, allocator: Allocator, queue: Queue, nbytes: int, upload_kind: str = UPLOAD) -> None:
         self.cell_nbytes = max(nbytes // _CELLS // ALIGNMENT * ALIGNMENT, ALIGNMENT)
-        self.ring_nbytes = self.cell_nbytes * _CELLS
         self.upload_kind = upload_kind
         self._allocator = allocator
         self._queue = queue
@@ -209,3 +213,95 @@ def _plain_load(queue: Queue, values: _Bytes, parts: Sequence[BufferRange], *, t
         frame.commands.record_copies(*((parts, packed) if to_host else (packed, parts)))
 
     return Load(queue, host, record)
+
+
+class HostCopies:
+    """Copies between the host and a device's memory, each by the shortest way that it can go.
+
+    Args:
+        gate: every call passes it.
+        stream: of the device.
+        staging: carries what can go no other way.
+        imports: the host's memory that the device sees.
+        mapped: writes and reads where the host sees the device's memory; None: never.
+        reap: releases the device's memory that nobody holds.
+    """
+
+    def __init__(
+        self,
+        gate: Gate,
+        stream: Stream,
+        staging: Staging,
+        imports: HostImports,
+        mapped: MappedArrays | None,
+        reap: Callable[[], None],
+    ) -> None:
+        self._gate, self._stream, self._reap = gate, stream, reap
+        self._staging, self._imports, self._mapped = staging, imports, mapped
+
+    def upload(self, source: Any, target: Sequence[BufferRange]) -> None:
+        """Copy flat uint8 ``source`` to ``target``, of as many bytes; ``source`` is free on return."""
+        with self._gate.lock():
+            self._gate.check()
+            self.refuse_captured("writing from the host")
+            if self._imports.upload(source, target) or (self._mapped and self._mapped.upload(source, target)):
+                return
+            self._staging.upload(source, target)
+
+    def download(self, source: Sequence[BufferRange], target: Any) -> None:
+        """Fill flat uint8 ``target`` from ``source``, of as many bytes; returns when it is there."""
+        with self._gate.lock():
+            self._gate.check()
+            self.refuse_captured("reading to the host")
+            if self._imports.download(source, target) or (self._mapped and self._mapped.download(source, target)):
+                return
+            self._staging.download(source, target)
+
+    def send(self, loads: Iterable[Load], memory: SubBuffers, nbytes: int, straight: Callable[[], None]) -> None:
+        """Carry ``nbytes`` to the device; the host's memory is free on return.
+
+        Args:
+            loads: how the staging ring carries them.
+            memory: where to.
+            nbytes: how many.
+            straight: writes them to ``memory`` where that is mapped.
+        """
+        with self._gate.lock():
+            self._gate.check()
+            self.refuse_captured("writing from the host")
+            if self._mapped is None or not self._mapped.write(memory.whole, nbytes, straight):
+                self._staging.send(loads)
+
+    def receive(self, loads: Iterable[Load], memory: SubBuffers, straight: Callable[[], None] | None) -> None:
+        """Carry ``loads`` to the host; returns when they are there. The arguments are those of :meth:`send`.
+
+        None for ``straight`` has the ring carry them, wherever ``memory`` is.
+        """
+        with self._gate.lock():
+            self._gate.check()
+            self.refuse_captured("reading to the host")
+            if self._mapped is None or straight is None or not self._mapped.read(memory.whole, straight):
+                self._staging.receive(loads)
+
+    def refuse_captured(self, what: str) -> None:
+        """Refuse what cannot be done while this thread captures the device."""
+        if capturing.by_thread:
+            capturing.refuse(self._stream, what)
+
+    def add(self, block: HostBlock) -> HostWindow:
+        """Let copies from and to ``block`` go straight, until :meth:`drop`, or until it is retired.
+
+        Raises:
+            UnsupportedError: the driver cannot import it.
+            OutOfMemoryError: it cannot pin so much.
+        """
+        with self._gate.lock():
+            self._gate.check()
+            self._reap()
+            return self._imports.add(block)
+
+    def drop(self, window: HostWindow) -> None:
+        """Wait for the copies from and to ``window``, then forget it; the device's own close does so too."""
+        with self._gate.lock():
+            if not self._gate.is_shut:
+                self._imports.drop(window, lambda: self._gate.is_shut)

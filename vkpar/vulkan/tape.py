@@ -270,11 +270,7 @@ class _Sets:
     """
 
     def __init__(
-        self,
-        vk: api.Api,
-        device: Any,
-        named: Sequence[tuple[Any, list[_Named], list[_Named]]],
-        cells: list[Any],
+        self, vk: api.Api, device: Any, named: Sequence[tuple[Any, list[_Named], list[_Named]]], cells: list[Any]
     ) -> None:
         self._vk, self._device, self._cells = vk, device, cells
         ffi, c = vk.ffi, vk.vk

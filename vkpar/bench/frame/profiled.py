@@ -17,13 +17,6 @@ def take(
 ) -> Profile:
     """Make the timed calls of one size under a profile, and write its trace where one is wanted.
 
-    Args:
-        subject: what is called.
-        communicator: of its arrays.
-        warmup: calls before.
-        iters: calls under the profile; None for some.
-        trace: the file of the trace.
-
     Raises:
         InvalidUsageError: the trace's file cannot be written.
     """

@@ -71,11 +71,7 @@ def verdict(wrong: Sequence[int | None]) -> str:
 
 def versions() -> dict[str, str]:
     """Return what ran: the versions of vkpar, Python and NumPy."""
-    return {
-        "vkpar": vkpar.__version__,
-        "python": platform.python_version(),
-        "numpy": np.__version__,
-    }
+    return {"vkpar": vkpar.__version__, "python": platform.python_version(), "numpy": np.__version__}
 
 
 class Lines:

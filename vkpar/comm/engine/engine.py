@@ -162,7 +162,7 @@ class Engine:
         return work
 
     def _graph(self) -> Graph | None:
-        """Return the graph that this thread captures; None where it has nothing to do with the communicator.
+        """Return the graph that this thread captures; None where that is none of the communicator's devices'.
 
         Raises:
             InvalidUsageError: the graph captures a device, but is another communicator's.
@@ -266,11 +266,7 @@ class Engine:
         return work
 
     def _check_sound(self, *programs: Program | None) -> None:
-        """Refuse programs that read what a failed collective has spoiled.
-
-        Raises:
-            CommunicatorError: they do.
-        """
+        """Raise a CommunicatorError for programs that read what a failed collective has spoiled."""
         refusal = self._ledger.refusal([touch for program in programs if program for touch in program.touches])
         if refusal is not None:
             raise refusal

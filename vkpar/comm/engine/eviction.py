@@ -16,12 +16,6 @@ from vkpar.timeouts import EVICT_SECONDS
 class Eviction:
     """Frees the bounce buffers of one communicator; its devices know it as a keeper.
 
-    Args:
-        health: the communicator's health.
-        cache: the recorded collectives.
-        lock: the engine's lock, which guards the cache.
-        sweep: frees the recorded collectives that no call finds any more and that are done.
-
     Attributes:
         spared: the entries that a group under way is about to enqueue.
     """

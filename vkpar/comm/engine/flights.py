@@ -132,12 +132,7 @@ class FlightRecorder:
         self._kept.clear()
 
     def document(self, places: Sequence[Place], reached: Sequence[int] | None) -> list[dict[str, Any]]:
-        """Return the records, oldest first, ready for JSON.
-
-        Args:
-            places: each queue's rank and the name of its queue.
-            reached: each queue's timeline value; None once the communicator is closed.
-        """
+        """Return the records, oldest first, ready for JSON."""
         now = time.monotonic()
         return [self._record(flight, places, reached, now) for flight in list(self._kept)]
 

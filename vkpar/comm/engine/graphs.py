@@ -53,10 +53,6 @@ class Host(Protocol):
 class GraphCollectives:
     """What graphs ask of one engine.
 
-    Args:
-        host: the engine.
-        library: writes collectives down.
-
     Attributes:
         devices: by rank; ``owner``: the engine's health.
     """
@@ -102,11 +98,7 @@ class GraphCollectives:
 
 
 class _GraphEntry(Entry):
-    """A graph's entry; it is not freed before its timed recordings are done, which use what it holds.
-
-    Attributes:
-        timed: the entries of those, by their keys in the cache.
-    """
+    """A graph's entry; it is not freed before the entries of its ``timed`` recordings are, which use what it holds."""
 
     def __init__(self, program: Program, label: Mapping[str, int]) -> None:
         super().__init__({0: program}, label=dict(label))
@@ -121,10 +113,6 @@ class GraphLauncher:
     """Submits a recorded graph; see :class:`vkpar.graph.protocol.Launcher`.
 
     While a profile is open, other recordings run in place of the graph's own, which take the times of its stretches.
-
-    Args:
-        host: the engine.
-        record: records the graph.
     """
 
     def __init__(self, host: Host, record: Record) -> None:

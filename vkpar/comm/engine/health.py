@@ -119,12 +119,7 @@ class Health:
     # ---- failure ----
 
     def fail(self, cause: BaseException, flight: Flight | None = None) -> None:
-        """Poison the communicator with ``cause``, unless it has failed before, and let parked batches run out.
-
-        Args:
-            cause: the failure.
-            flight: the collective that failed; None where ``cause`` concerns no single one.
-        """
+        """Poison the communicator with ``cause``, unless it has failed before, and let parked batches run out."""
         if self.failure is None:
             self._details = self._details_of(cause, flight)
             self.failure = cause

@@ -25,10 +25,6 @@ def is_strided(call: Call) -> bool:
 class Landing:
     """A call with such views, and the call on contiguous arrays that stands for it.
 
-    Args:
-        devices: by rank.
-        call: not checked.
-
     Attributes:
         call: the call to make in its place, once :meth:`fill` was called.
 

@@ -45,12 +45,6 @@ class Library:
     memory, nothing is checked or planned again: the form's template is recorded over the call's memory. Where the cache
     is full, it is recorded into the command buffers of an entry that has to go anyway.
 
-    Args:
-        devices: by rank.
-        rig: what the ranks share.
-        builder: records requests.
-        cache: the entries.
-
     Attributes:
         spared: entries that a group under way is about to enqueue.
     """

@@ -28,13 +28,6 @@ class Profile(Protocol):
 class Profiling:
     """Opens and ends the profiles of one engine, one at a time.
 
-    Args:
-        health: the communicator's health.
-        cache: the recorded collectives.
-        lock: the engine's lock, which guards the cache.
-        recorder: records the collectives.
-        sweep: frees the recorded collectives that no call finds any more and that are done.
-
     Attributes:
         profile: the profile that is open; None for none.
     """

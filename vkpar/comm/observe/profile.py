@@ -125,11 +125,7 @@ class Profile:
             engine.profiling.end(self, engine.close, calibrate=kind is None)
 
     def finish(self, *, calibrate: bool) -> None:
-        """Work out the times of all steps that were read so far; a second call does nothing.
-
-        Args:
-            calibrate: look at the devices' clocks once more, which may wait for pending work.
-        """
+        """Work out the times of all steps that were read so far; a second call does nothing."""
         engine, self._engine = self._engine, None
         if engine is None:
             return

@@ -61,14 +61,7 @@ class StepTime:
 def step_times(
     runs: Iterable[Run], lines: Sequence[Clock], names: Sequence[str], bridged: Collection[tuple[int, int]]
 ) -> tuple[StepTime, ...]:
-    """Return the steps of ``runs`` in the order of enqueueing.
-
-    Args:
-        runs: the collectives that ran.
-        lines: by rank, what turns the device's counter into seconds.
-        names: by rank, the device's name.
-        bridged: the bridged links, as source and destination.
-    """
+    """Return the steps of ``runs`` in the order of enqueueing."""
     made: list[StepTime] = []
     before: dict[int, float] = {}  # when each queue's last step ended
     for run in sorted(runs, key=lambda run: run.sequence):

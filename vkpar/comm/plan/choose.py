@@ -238,12 +238,7 @@ def choose(
 
 
 def weighted(plan: Plan, costs: tuple[Costs, ...]) -> Plan:
-    """Return the plan with shares, where its algorithm takes shares and the ranks are not equally fast.
-
-    Args:
-        plan: a plan with equal chunks.
-        costs: the ranks' costs on the wire.
-    """
+    """Return the plan with shares, where its algorithm takes shares and the ranks are not equally fast."""
     return replace(plan, shares=unequal(costs)) if plan.algorithm.takes_shares else plan
 
 

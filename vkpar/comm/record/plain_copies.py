@@ -13,14 +13,7 @@ from vkpar.vulkan.memory.buffer import BufferRange
 
 
 class Copier:
-    """Records one rank's actions that plain copies can do: CPU drivers copy many times as fast as they run kernels.
-
-    Args:
-        plan: the formats.
-        operands: the arrays.
-        rank: whose they are.
-        bytes_of: returns so many bytes from a slot's start.
-    """
+    """Records one rank's actions that plain copies can do: CPU drivers copy many times as fast as they run kernels."""
 
     def __init__(
         self, plan: WirePlan, operands: Operands, rank: int, bytes_of: Callable[[int, int], BufferRange]

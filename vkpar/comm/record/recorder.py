@@ -59,13 +59,7 @@ class StepRecorder:
         return self.kept(spec, slab, operands).write(steps).program(())
 
     def kept(
-        self,
-        spec: ReduceSpec,
-        slab: Slab,
-        operands: Operands,
-        places: Places | None = None,
-        *,
-        copies: bool = False,
+        self, spec: ReduceSpec, slab: Slab, operands: Operands, places: Places | None = None, *, copies: bool = False
     ) -> StepWriter:
         """Return what writes schedules of one collective down.
 

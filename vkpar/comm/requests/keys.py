@@ -32,9 +32,6 @@ class Call(NamedTuple):
         The key consists of names and of the arrays' memory. Where something else stands in place of an array, the key
         is a new object, which no recorded program has.
 
-        Args:
-            group: the group that may name the arrays.
-
         Raises:
             InvalidUsageError: an array was closed, or another group of collectives names it.
         """

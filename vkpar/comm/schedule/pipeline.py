@@ -53,11 +53,7 @@ def ramped(span: Span, most_blocks: int) -> list[Span]:
 
 
 def abreast(parts: Sequence[Sequence[Span]]) -> list[dict[int, Span]]:
-    """Return a row of the first segments, by chunk, then a row of the second ones, and so on.
-
-    Args:
-        parts: by chunk, its segments.
-    """
+    """Return a row of the first segments, by chunk, then a row of the second ones, and so on."""
     longest = max(map(len, parts))
     return [{chunk: part[at] for chunk, part in enumerate(parts) if at < len(part)} for at in range(longest)]
 
@@ -82,9 +78,6 @@ def overlapped(stages: Sequence[Stages]) -> Iterator[Step]:
 
     Everything that a rank does at one time is one step, whose kernels read and write slots at once, so that both
     directions of the rank's link are busy. A step reads slots that were written one time earlier.
-
-    Args:
-        stages: per segment, its stages; per stage, the steps of all ranks.
     """
     longest = max(map(len, stages), default=0)
     for time in range(len(stages) + longest - 1):

@@ -204,12 +204,7 @@ class Problem:
         return rank in self.contributors
 
     def own_at(self, rank: int, senders: Collection[int]) -> int | None:
-        """Return how many of ``senders`` come before ``rank`` in rank order; None where ``rank`` adds no elements.
-
-        Args:
-            rank: the rank that sums.
-            senders: the other ranks whose elements it sums.
-        """
+        """Return how many of ``senders`` come before ``rank`` in rank order; None where ``rank`` adds no elements."""
         return sum(other < rank for other in senders) if self.contributes(rank) else None
 
     def receives(self, rank: int, chunk: int) -> bool:

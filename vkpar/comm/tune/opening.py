@@ -66,15 +66,6 @@ def open_engine(
 ) -> tuple[Engine, Tuning | None]:
     """Return an engine on the devices, which are to close it, and the kept tuning of its rig.
 
-    Args:
-        devices: by rank.
-        transports: see :func:`open_rig`.
-        staging_nbytes: see :func:`open_rig`.
-        algorithm: that its programs take where a call says nothing.
-        wire: how float32 travels where a call says nothing.
-        timeout: seconds without progress.
-        tunes: see :func:`open_rig`.
-
     Raises:
         InvalidUsageError: a device is closed.
         UnsupportedError, OutOfMemoryError: as :func:`open_rig` does.

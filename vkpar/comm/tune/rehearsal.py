@@ -17,14 +17,7 @@ from vkpar.comm.schedule.steps import Step
 
 
 class Rehearsal:
-    """A collective that no call finds, freed at the end of the ``with`` block.
-
-    Args:
-        engine: the engine on whose rig it runs.
-        name: its name in the flight recorder.
-        record: returns its recorded programs.
-        keep: what holds the memory that it uses.
-    """
+    """A collective that no call finds, freed at the end of the ``with`` block."""
 
     def __init__(self, engine: Engine, name: str, record: Callable[[], Entry], keep: object) -> None:
         self._engine = engine
@@ -55,12 +48,7 @@ def request_by(engine: Engine, request: Request, plan: Plan) -> Rehearsal:
 
 
 def steps_alone(
-    engine: Engine,
-    steps: Iterable[Step],
-    spec: ReduceSpec,
-    slab: Slab,
-    operands: Operands,
-    arrays: Sequence[Array],
+    engine: Engine, steps: Iterable[Step], spec: ReduceSpec, slab: Slab, operands: Operands, arrays: Sequence[Array]
 ) -> Rehearsal:
     """Return a context in which ``steps`` over ``operands``, parts of ``arrays``, can be run."""
     recorder = engine.builder.recorder

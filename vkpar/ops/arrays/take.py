@@ -141,14 +141,7 @@ def _is_direct(out: Array) -> bool:
 
 
 def _take(call: Call, table: Array, indices: Array, out: Array) -> None:
-    """Take into an array that the kernel can write, in halves where it cannot see all of it.
-
-    Args:
-        call: that it is a part of.
-        table: contiguous, as the others are.
-        indices: the numbers.
-        out: where the rows go.
-    """
+    """Take into an array that the kernel can write, in halves where it cannot see all of it."""
     places = [binding(array) for array in (table, indices, out)]
     if None in places or out.nbytes >= 1 << 32:
         call.forget()

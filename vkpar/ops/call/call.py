@@ -122,11 +122,7 @@ class Call:
         return view
 
     def flat(self, array: Array) -> Array:
-        """Return all elements from the first to the last that an array of the call reaches, no stride being negative.
-
-        Args:
-            array: one of ``operands`` or ``results``, or a temporary one.
-        """
+        """Return all elements from the first to the last that an array of the call reaches; no stride is negative."""
         low, high = array.span
         made = Array(array.storage, array.byte_offset, ((high - low) // array.dtype.itemsize,), array.dtype)
         made.has_gaps = not array.is_contiguous
@@ -175,16 +171,9 @@ class Call:
         push: bytes,
         cost_ns: int = 0,
     ) -> None:
-        """Note a dispatch that was sent.
+        """Note a dispatch that was sent, with the arguments of :meth:`dispatch`; arrays may be views of the call's.
 
-        Args:
-            pipeline: its kernel.
-            arrays: by binding: operands, results and temporaries of the call, or views of them.
-            ranges: what the kernel sees of them, and ``bindings`` what it does to that.
-            bindings: see :func:`vkpar.ops.call.plan.bindings_of`.
-            grid: numbers of work-groups.
-            push: the push constants.
-            cost_ns: an estimate of its time.
+        ``bindings`` says what it does to them, as :func:`vkpar.ops.call.plan.bindings_of` gives it.
         """
         found = [self._find(array) for array in arrays] if self._whole else []
         pairs = zip(arrays, ranges, strict=True)

@@ -58,16 +58,8 @@ def submit(
 ) -> tuple[Pipeline, list[Binding]]:
     """Run a built-in kernel asynchronously, in program order; return its pipeline and what it does to arrays.
 
-    Args:
-        operation: what it is a part of, for messages.
-        kernel: its name in the package's ``spirv`` folder.
-        arrays: by binding.
-        ranges: what the kernel sees of them.
-        push: the push constants.
-        groups: numbers of work-groups.
-        constants: specialization constants 0, 1, ... (32-bit integers).
-        cost_ns: an estimate of its time on a slow GPU; that of moving the bytes is the least.
-        written: what it does to those that it does not only read.
+    ``operation`` is for messages, ``written`` what it does to arrays that it does not only read; the others are
+    those of :meth:`vkpar.ops.call.call.Call.dispatch`, ``groups`` in three dimensions.
     """
     logical = arrays[0].device.logical
     pushes = logical.pushes(len(ranges))

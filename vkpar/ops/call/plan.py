@@ -220,12 +220,7 @@ class Plan:
 
 
 class CopyPlan:
-    """The bytes of an array that become those of another, elements lying side by side in both.
-
-    Args:
-        device: of both.
-        nbytes: how many.
-    """
+    """The bytes of an array that become those of another, elements lying side by side in both."""
 
     __slots__ = ("_bulk", "_nbytes", "_stream")
 
@@ -341,17 +336,8 @@ def make(
 ) -> Plan | None:
     """Return the plan of a dispatch that was checked; None where no call can go by it.
 
-    Args:
-        device: where it runs.
-        name: of the operation.
-        pipeline: its kernel.
-        arrays: by binding.
-        bindings: what the kernel sees of them, and does to them; see :func:`bindings_of`.
-        groups: numbers of work-groups.
-        push: the push constants; empty where each call brings its own.
-        cost_ns: an estimate of its time.
-        swapped: the first two bindings are the second and the first operand.
-        results: how many of the arrays are results, the last ones.
+    The arguments are those of :meth:`vkpar.vulkan.stream.Stream.plan`; ``arrays`` by binding, the last ``results`` of
+    them results. ``swapped``: the first two bindings are the second and the first operand.
     """
     stream = device.logical.stream
     if any(array.storage.ready is None for array in arrays):
@@ -372,12 +358,8 @@ def bindings_of(
 ) -> list[Binding]:
     """Return what a built-in kernel does to its arrays, whose results it writes whole.
 
-    Args:
-        pipeline: the kernel.
-        arrays: by binding.
-        ranges: what it sees of them.
-        written: what it does to those that it writes; of views with gaps it leaves these alone.
-        unread: bindings that it does not look at.
+    ``written`` is what it does to those that it writes (of views with gaps it leaves these alone), ``unread`` are
+    bindings that it does not look at.
     """
     made = []
     for index, (array, item) in enumerate(zip(arrays, ranges, strict=True)):

@@ -37,13 +37,7 @@ def word_of(number: Any, dtype: str) -> int:
 
 
 class Words:
-    """The push constants of a dispatch, numbers filled in.
-
-    Args:
-        kind: of the kernel.
-        types: of the operands.
-        operands: of which the numbers are.
-    """
+    """The push constants of a dispatch, numbers filled in."""
 
     def __init__(self, kind: KernelTypes, types: Sequence[str], operands: Sequence[Any]) -> None:
         self.words = [0] * WORDS

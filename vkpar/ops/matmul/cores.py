@@ -70,15 +70,15 @@ def step_of(kind: Kind) -> int:
     return _STEP_NBYTES // 16 * kind.chunk
 
 
-def ways(info: DeviceInfo, kind: Kind, m: int) -> Iterator[CoreSpread]:
+def spreads(info: DeviceInfo, kind: Kind, m: int) -> Iterator[CoreSpread]:
     """Yield how products of ``m`` rows can be spread, as far as a device has the invocations and the shared memory."""
     warp, limits = info.features.subgroup_size, info.limits
     high = 8 if m <= _EIGHT_ROWS and _EIGHT in info.features.cooperative_matrix else 16
     for columns, warps, turns in itertools.product((64, 32, 16), (2, 4, 8), (1, 2)):
-        way = CoreSpread(columns, turns, warps * warp, high)
-        fits = way.threads <= limits.max_workgroup_invocations and m * columns <= 4 * way.threads
-        if fits and way.shared_nbytes(kind, m, warp) <= limits.max_shared_memory and columns * turns <= _MOST_LOADED:
-            yield way
+        how = CoreSpread(columns, turns, warps * warp, high)
+        fits = how.threads <= limits.max_workgroup_invocations and m * columns <= 4 * how.threads
+        if fits and how.shared_nbytes(kind, m, warp) <= limits.max_shared_memory and columns * turns <= _MOST_LOADED:
+            yield how
 
 
 def spread(info: DeviceInfo, kind: Kind, m: int, n: int) -> CoreSpread:
@@ -87,8 +87,8 @@ def spread(info: DeviceInfo, kind: Kind, m: int, n: int) -> CoreSpread:
     columns, turns, warps = kind.spreads[2 * (m > _EIGHT_ROWS) + (not wide)]
     threads = warps * info.features.subgroup_size
     return min(
-        ways(info, kind, m),
-        key=lambda way: (abs(way.columns - columns), abs(way.turns - turns), abs(way.threads - threads)),
+        spreads(info, kind, m),
+        key=lambda how: (abs(how.columns - columns), abs(how.turns - turns), abs(how.threads - threads)),
     )
 
 
@@ -105,7 +105,7 @@ def module_of(kind: Kind) -> str:
 def fits(info: DeviceInfo, kind: Kind, m: int, k: int) -> bool:
     """Tell whether a device's kernel takes ``m`` rows of ``k`` halves, all of whose steps are whole."""
     few = kind.least_rows <= m <= MOST_ROWS and k % step_of(kind) == 0
-    return few and usable(info, kind) and any(ways(info, kind, m))
+    return few and usable(info, kind) and any(spreads(info, kind, m))
 
 
 def takes(a: Array, q: Quantized, kind: Kind) -> bool:

@@ -72,7 +72,7 @@ def _held_nbytes(kind: Kind) -> int:
     return (3 * kind.chunk // 16 + 1 | 1) * 16
 
 
-def ways(device: Device, kind: Kind, k: int, together: int = 1, *, folded: bool = False) -> Iterator[DotSpread]:
+def spreads(device: Device, kind: Kind, k: int, together: int = 1, *, folded: bool = False) -> Iterator[DotSpread]:
     """Yield how products of (1, k) can be spread, where ``together`` columns make one of the result.
 
     Sums lie in shared memory, too: those of a norm's squares where that is ``folded`` into the product.
@@ -91,11 +91,11 @@ def spread(device: Device, kind: Kind, n: int, k: int, together: int = 1, *, fol
     """Return how a product of (1, k) by (n, k) is spread: in the way that promises to take the least time."""
     units = occupancy.units_of(device.info)
 
-    def cost(way: DotSpread) -> float:
-        together = _INVOCATIONS // way.threads
-        turns = -(-n // (way.width * units * together))
-        steps = -(-k // (kind.chunk * way.span))
-        row = k / 8 / way.threads * _OCTET
-        return turns * (steps * (way.columns + _STEP) + row + (_WAIT if together == 1 else 0.0))
+    def cost(how: DotSpread) -> float:
+        together = _INVOCATIONS // how.threads
+        turns = -(-n // (how.width * units * together))
+        steps = -(-k // (kind.chunk * how.span))
+        row = k / 8 / how.threads * _OCTET
+        return turns * (steps * (how.columns + _STEP) + row + (_WAIT if together == 1 else 0.0))
 
-    return min(ways(device, kind, k, together, folded=folded), key=cost)
+    return min(spreads(device, kind, k, together, folded=folded), key=cost)

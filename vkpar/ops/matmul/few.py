@@ -14,8 +14,7 @@ from vkpar.ops.call.call import Call
 from vkpar.ops.call.checks import FLOATS
 from vkpar.ops.call.windows import window, writable_in_place
 from vkpar.ops.call.work import WORK_PER_NS
-from vkpar.ops.matmul import cores as quantized_cores
-from vkpar.ops.matmul import dots as integer_dots
+from vkpar.ops.matmul import cores, dots
 from vkpar.ops.matmul.request import Request, rows_of
 from vkpar.ops.quantized.kinds import KINDS, Kind
 from vkpar.ops.quantized.weights import Piece, Quantized
@@ -61,10 +60,10 @@ class Spread(NamedTuple):
         return _THREADS // self.span * self.columns
 
 
-Way = Spread | integer_dots.DotSpread | quantized_cores.CoreSpread
+AnySpread = Spread | dots.DotSpread | cores.CoreSpread
 
 
-def ways(kind: Kind, m: int, k: int, least: int = 4) -> list[Spread]:
+def spreads(kind: Kind, m: int, k: int, least: int = 4) -> list[Spread]:
     """Return how products of (m, k) can be spread: teams are not too wide for K, nor for shared memory.
 
     Args:
@@ -98,12 +97,12 @@ def spread(device: Device, kind: Kind, m: int, n: int, k: int, together: int = 1
     """
     units = occupancy.units_of(device.info)
     most = kind.turns if m == 1 else 1
-    found = [way for way in ways(kind, m, k, 4 * together) if way.turns <= most and way.columns >= together]
-    found.sort(key=lambda way: (way.width, way.columns, way.turns), reverse=True)
-    narrow = [way for way in found if way.width == found[-1].width]
+    found = [how for how in spreads(kind, m, k, 4 * together) if how.turns <= most and how.columns >= together]
+    found.sort(key=lambda how: (how.width, how.columns, how.turns), reverse=True)
+    narrow = [how for how in found if how.width == found[-1].width]
 
-    def fills(way: Spread) -> bool:
-        groups = -(-n // way.width)
+    def fills(how: Spread) -> bool:
+        groups = -(-n // how.width)
         return groups >= _GROUPS * units and -(-groups // units) * units <= _UNEVEN * groups
 
     return next(filter(fills, found), narrow[0])
@@ -132,7 +131,7 @@ def _on_cores(request: Request) -> bool:
     q = request.b
     assert isinstance(q, Quantized), "it was looked at"
     rows = request.a.reshape(rows_of(request.a), request.a.shape[-1])
-    return quantized_cores.takes(rows, q, KINDS[q.kind])
+    return cores.takes(rows, q, KINDS[q.kind])
 
 
 def record(call: Call, request: Request) -> None:
@@ -142,9 +141,9 @@ def record(call: Call, request: Request) -> None:
     ends = (x for piece in q.pieces for x in (piece.first, q.shape[0]))
     direct = out.dtype.itemsize == 4 or (writable_in_place(out) and not any(x % 2 for x in ends))
     target = out if direct else call.temporary(out.shape, dtypes.float32)
-    cores = _on_cores(request)
+    on_cores = _on_cores(request)
     for piece in q.pieces:
-        dispatch(call, replace(request, out=target), q.kind, piece, cores=cores)
+        dispatch(call, replace(request, out=target), q.kind, piece, on_cores=on_cores)
     landing.land(call, target, out)
 
 
@@ -153,22 +152,24 @@ def slab_type(device: Device, dtype: DType) -> DType:
     return dtypes.float16 if dtype == dtypes.float16 and weights_of(device.info).halves else dtypes.float32
 
 
-def _way(device: Device, kind: Kind, shape: tuple[int, int, int], fold: Fold, *, cores: bool) -> tuple[Way, str]:
+def _spread_of(
+    device: Device, kind: Kind, shape: tuple[int, int, int], fold: Fold, *, on_cores: bool
+) -> tuple[AnySpread, str]:
     """Return how weights of a kind are multiplied by, for (rows, columns, inner width), and the module that does."""
     m, n, k = shape
     folded, together = "" if fold.empty else "_folded", 2 if fold.gated else 1
-    if cores:
-        return quantized_cores.spread(device.info, kind, m, n), quantized_cores.module_of(kind)
-    if m == 1 and integer_dots.usable(device):
+    if on_cores:
+        return cores.spread(device.info, kind, m, n), cores.module_of(kind)
+    if m == 1 and dots.usable(device):
         return (
-            integer_dots.spread(device, kind, n, k, together, folded=not fold.empty),
+            dots.spread(device, kind, n, k, together, folded=not fold.empty),
             f"quantized_dots{folded}_{kind.name}",
         )
     rows, adds = 1 if m == 1 else matvec.MOST_ROWS, "subgroups" if matvec.adds_up(device.info) else "alone"
     return spread(device, kind, m, n, k, together), f"quantized_matvec{folded}_{kind.name}_rows{rows}_{adds}"
 
 
-def dispatch(call: Call, request: Request, name: str, piece: Piece, *, cores: bool = False) -> None:
+def dispatch(call: Call, request: Request, name: str, piece: Piece, *, on_cores: bool = False) -> None:
     """Multiply by the weights of a piece.
 
     Args:
@@ -176,7 +177,7 @@ def dispatch(call: Call, request: Request, name: str, piece: Piece, *, cores: bo
         request: on contiguous arrays; its result has the columns of all pieces.
         name: of the kind of the weights.
         piece: of them.
-        cores: matrix cores make it.
+        on_cores: matrix cores make it.
     """
     a, out, follows, fold, kind = request.a, request.out, request.follows, request.fold, KINDS[name]
     bias, residual = follows.bias, follows.residual
@@ -189,7 +190,7 @@ def dispatch(call: Call, request: Request, name: str, piece: Piece, *, cores: bo
     range_o, o_first = out.window(piece.first, reached)
     range_x, x_first = (range_a, 0) if bias is None else window(bias, piece.first, n)
     range_r, r_first = (range_a, 0) if residual is None else residual.window(piece.first, reached)
-    way, module = _way(device, kind, (m, piece.rows, k), fold, cores=cores)
+    how, module = _spread_of(device, kind, (m, piece.rows, k), fold, on_cores=on_cores)
     words: list[tuple[float, ...]] = [
         abi.Product(m, n, k, a_first, b_first // 4, o_first, k, k // kind.chunk, columns),
         abi.Forms(k_part=k, bias_first=x_first, residual_first=r_first),
@@ -198,8 +199,8 @@ def dispatch(call: Call, request: Request, name: str, piece: Piece, *, cores: bo
     wide = a_first % 4 == 0, False, not (o_first % 4 or columns % 4)
     operands = abi.Operands(FLOATS[a.dtype.name], FLOATS["float32"], FLOATS[out.dtype.name], True, *wide)
     after = follows.constants(residual_wide=not (r_first % 4 or columns % 4))
-    constants: tuple[int, ...] = (*operands, *way.shape(m), *abi.Turned(), *after)
-    constants += way.tail(device.info) if isinstance(way, quantized_cores.CoreSpread) else abi.PassesTail(way.passes)
+    constants: tuple[int, ...] = (*operands, *how.shape(m), *abi.Turned(), *after)
+    constants += how.tail(device.info) if isinstance(how, cores.CoreSpread) else abi.PassesTail(how.passes)
     arrays = [a, piece.chunks, out, a if bias is None else bias, a if residual is None else residual, piece.scales]
     ranges = [range_a, range_b, range_o, range_x, range_r, range_s]
     if not fold.empty:
@@ -207,15 +208,15 @@ def dispatch(call: Call, request: Request, name: str, piece: Piece, *, cores: bo
         arrays, ranges = [*arrays, a if fold.norm is None else fold.norm], [*ranges, range_n]
         words.append(abi.Norm(n_first, float(fold.eps)))
         constants += fold.constants(wide=norm_wide)
-    if isinstance(way, integer_dots.DotSpread):
+    if isinstance(how, dots.DotSpread):
         constants += abi.FoldTail() if fold.empty else ()
-        constants += abi.DotsTail(way.threads, not (k // kind.block % 2 or s_first % 2), way.each(kind))
+        constants += abi.DotsTail(how.threads, not (k // kind.block % 2 or s_first % 2), how.each(kind))
     call.dispatch(
         module,
         arrays,
         ranges,
         pack(*words),
-        -(-piece.rows // way.width),
+        -(-piece.rows // how.width),
         constants,
         m * piece.rows * k // WORK_PER_NS,
     )

@@ -23,7 +23,7 @@ from vkpar.ops.call.checks import FLOATS, INTEGERS, check_arrays, check_float, c
 from vkpar.ops.call.dispatch import submit
 from vkpar.ops.call.windows import GROUP, fold_groups, window, writable_in_place
 from vkpar.ops.quantized.kinds import KINDS, Kind
-from vkpar.unpickled import Fixed, Unpickled
+from vkpar.unpickled import Closable, Fixed, Unpickled
 from vkpar.vulkan.machine.physical import ALIGNMENT
 from vkpar.vulkan.memory.subbuffers import GRANULE
 
@@ -54,7 +54,7 @@ class Piece(NamedTuple):
         return Piece(first, stop - start, self.chunks[start:stop], self.scales[start:stop])
 
 
-class Quantized(Fixed, Unpickled):
+class Quantized(Closable, Fixed, Unpickled):
     """A matrix of quantised weights on a device, made by :func:`quantized`, or a view of rows of one.
 
     ``vkpar.matmul(x, q, transpose_b=True)`` multiplies by it, ``q[a:b]`` is a view of whole rows. The device keeps
@@ -108,9 +108,6 @@ class Quantized(Fixed, Unpickled):
     def __enter__(self) -> Quantized:
         self.check_free()
         return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
 
     def check_free(self) -> None:
         """Refuse use after :meth:`close`, and of a closed device.

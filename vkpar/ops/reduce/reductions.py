@@ -177,11 +177,6 @@ def _fold(call: Call, kind: Reduction, a: Array, axes: frozenset[int], target: A
 def _strided(a: Array, axes: frozenset[int], *, ordered: bool) -> tuple[tuple[int, int, int], tuple[int, int]] | None:
     """Return blocks, extent and columns that an array in other than C order consists of, and the steps between them.
 
-    Args:
-        a: the array.
-        axes: those that are reduced.
-        ordered: their elements are to be met in C order.
-
     Returns:
         None where it is no such thing: elements do not lie side by side along any axis, or steps are not positive.
     """

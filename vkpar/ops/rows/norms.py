@@ -18,12 +18,7 @@ from vkpar.ops.rows.rows import Binding
 
 
 def layer_norm(
-    x: Array,
-    weight: Array | None = None,
-    bias: Array | None = None,
-    eps: float = 1e-5,
-    *,
-    out: Array | None = None,
+    x: Array, weight: Array | None = None, bias: Array | None = None, eps: float = 1e-5, *, out: Array | None = None
 ) -> Array:
     """Return ``(x - mean) / sqrt(variance + eps) * weight + bias`` along the last axis, in the type of ``x``.
 

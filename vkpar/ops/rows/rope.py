@@ -130,14 +130,7 @@ def _launch(call: Call, *, neox: bool) -> None:
 
 
 def known_table(x: Array, theta: float, scaling: Scaling, width: int | None) -> Array | None:
-    """Return the device's table of frequencies; None where there is none yet, or the arguments are wrong.
-
-    Args:
-        x: whose rows are turned.
-        theta: as :func:`rope` takes it.
-        scaling: alike.
-        width: alike.
-    """
+    """Return the device's table of frequencies; None where there is none yet, or the arguments are wrong."""
     try:
         if width is not None and width > x.shape[-1]:
             return None

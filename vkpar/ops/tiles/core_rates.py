@@ -24,8 +24,7 @@ from vkpar.abi import matmul as abi
 from vkpar.abi.words import pack
 from vkpar.errors import DeviceLostError, OutOfMemoryError, UnsupportedError, VulkanError, within_limits
 from vkpar.ops.call.checks import FLOATS
-from vkpar.ops.tiles import matvec, occupancy
-from vkpar.ops.tiles import streamed as few_cores
+from vkpar.ops.tiles import matvec, occupancy, streamed
 from vkpar.vulkan import capturing, query
 from vkpar.vulkan.machine.physical import ALIGNMENT
 
@@ -298,7 +297,7 @@ def _few_runs(device: Device, low: Core, dtype: str, columns: int, *, transpose_
     m = _FEW[-1]
     runs = [_tiles(device, low, dtype, 1, columns // low.tile[1], k=FEW_STEPS, m=m, transpose_b=transpose_b)]
     runs += [_few(device, dtype, rows, columns, transpose_b=transpose_b) for rows in _FEW]
-    way = few_cores.spread(device.info, m, columns, FEW_STEPS, 1, transpose_b=transpose_b) if streams else None
+    way = streamed.spread(device.info, m, columns, FEW_STEPS, 1, transpose_b=transpose_b) if streams else None
     if way is not None:
         groups = -(-columns // way.tile[1])
         runs.append(_tiles(device, way, dtype, 1, groups, k=FEW_STEPS, m=m, transpose_b=transpose_b))
@@ -349,7 +348,7 @@ class _Run(NamedTuple):
 
 def _tiles(
     device: Device,
-    core: Core | few_cores.Stream,
+    core: Core | streamed.Stream,
     dtype: str,
     high: int,
     broad: int,

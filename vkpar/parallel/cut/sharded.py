@@ -16,7 +16,7 @@ from vkpar.errors import InvalidUsageError, OperandError, UnsupportedError
 from vkpar.parallel.cut.exchange import Layout, Piece, pieces
 from vkpar.parallel.cut.split import Split
 from vkpar.parallel.cut.split import split as even_split
-from vkpar.unpickled import Fixed
+from vkpar.unpickled import Closable, Fixed
 
 MIRRORED: Final = "mirrored"
 SPLIT: Final = "split"
@@ -24,7 +24,7 @@ PARTIAL: Final = "partial"
 STATES: Final = (MIRRORED, SPLIT, PARTIAL)
 
 
-class Sharded(Fixed):
+class Sharded(Closable, Fixed):
     """One logical array over the ranks of a communicator; see :func:`shard`.
 
     It is in one of three states. ``mirrored``: every rank has all of it, bit for bit the same. ``split``: each rank has
@@ -253,12 +253,6 @@ class Sharded(Fixed):
         for part in self.parts:
             if part is not None:
                 part.close()
-
-    def __enter__(self) -> Sharded:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
 
     # ---- within ----
 

@@ -13,6 +13,7 @@ from vkpar.errors import WeightsError
 from vkpar.parallel.files import gguf_file, safetensors_file
 from vkpar.parallel.files.lazy import LazyTensor
 from vkpar.parallel.files.mapped import MappedFile, small
+from vkpar.unpickled import Closable
 
 _Default = TypeVar("_Default")
 
@@ -20,7 +21,7 @@ _INDEX: Final = "*.safetensors.index.json"
 _MOST_INDEX: Final = 100_000_000  # bytes
 
 
-class Weights(Mapping[str, LazyTensor]):
+class Weights(Closable, Mapping[str, LazyTensor]):
     """The tensors of a model's files by name; see :func:`open_weights`. It is a context manager.
 
     Attributes:
@@ -74,12 +75,6 @@ class Weights(Mapping[str, LazyTensor]):
         """Unmap the files, once the arrays over them are gone; a second call does nothing."""
         for file in self._files:
             file.close()
-
-    def __enter__(self) -> Weights:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"<vkpar.parallel.Weights of {len(self)} tensors, {self.path}>"

@@ -7,11 +7,7 @@ from collections.abc import Sequence
 from vkpar import ops
 from vkpar.arrays.array import Array
 from vkpar.errors import InvalidUsageError
-from vkpar.parallel.layers.layers import (
-    ColumnParallelLinear,
-    GatheredLinear,
-    RowParallelLinear,
-)
+from vkpar.parallel.layers.layers import ColumnParallelLinear, GatheredLinear, RowParallelLinear
 from vkpar.parallel.layers.norms import Inputs, Parts, RMSNorm, present, there
 
 

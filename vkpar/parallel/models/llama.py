@@ -27,10 +27,10 @@ from vkpar.parallel.models.prompts import Pieces, Stage, checked, listed, throug
 from vkpar.parallel.plan.placing import Placement
 from vkpar.parallel.plan.report import Plan
 from vkpar.parallel.plan.scratch import batch_of, piece_rows
-from vkpar.unpickled import Unpickled
+from vkpar.unpickled import Closable, Unpickled
 
 
-class Llama(Unpickled):
+class Llama(Closable, Unpickled):
     """A decoder of the Llama family on devices, with the keys and values of one text.
 
     Args:
@@ -175,12 +175,6 @@ class Llama(Unpickled):
         self._graph = None
         self._cache.close()
 
-    def __enter__(self) -> Llama:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
-
     # ---- running ----
 
     def prefill(self, tokens: Iterable[int], *, logits: bool = False) -> NDArray[np.float32] | None:
@@ -308,10 +302,7 @@ class Llama(Unpickled):
     def _through(self, stage: Stage, given: Parts, positions: Parts) -> tuple[Parts, Inputs]:
         """Return the residual stream after a stage's blocks, and after the last block its norm.
 
-        Args:
-            stage: which blocks.
-            given: tokens, or what came out of the stage before.
-            positions: of the tokens.
+        ``given`` are tokens, or what came out of the stage before.
         """
         blocks = self._blocks
         if self.halves and there(given, present(given)[0]).shape[0] > 1:

@@ -23,6 +23,7 @@ from vkpar.parallel.models.tokens import Tokenizer
 from vkpar.parallel.plan.placing import MODES
 from vkpar.parallel.plan.plan import plan
 from vkpar.parallel.plan.spec import ModelSpec
+from vkpar.unpickled import Closable
 
 _FORWARD: Final = ("gate", "up", "down")
 AUTO: Final = "auto"
@@ -31,7 +32,7 @@ _DIVISORS: Final = "rope_freqs.weight"
 
 
 @dataclass(frozen=True)
-class ModelFile:
+class ModelFile(Closable):
     """A decoder's files, opened; nothing of the weights was read yet.
 
     Attributes:
@@ -134,12 +135,6 @@ class ModelFile:
     def close(self) -> None:
         """Close the files; a second call does nothing."""
         self.weights.close()
-
-    def __enter__(self) -> ModelFile:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
 
 
 def open_model(path: str | Path) -> ModelFile:

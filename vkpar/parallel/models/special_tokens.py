@@ -14,7 +14,7 @@ LLAMA3: Final = frozenset(
 
 _BEGUN: Final = LLAMA3 | {"tekken", "chameleon"}  # cuts of words whose texts begin with a token unless a file says no
 _NUMBERS: Final = {"llama": {"bos": 1, "eos": 2}}  # by kind of vocabulary, where a file names none
-_ENDS: Final = frozenset(
+ENDS: Final = frozenset(  # texts of tokens that end a text: these control, whatever kind a file gives them
     {"<|eot_id|>", "<|im_end|>", "<|end|>", "<|return|>", "<|call|>", "<|calls|>", "<|flush|>", "<|eom_id|>"}
     | {"<end_of_turn>", "<|endoftext|>", "<|end_of_text|>", "<end_of_utterance>", "</s>", "<eos>", "<turn|>", "[e~["}
     | {"<EOT>", "_<EOT>", "[EOT]", "[EOS]", "<|tool_response>", "<\uff5cend\u2581of\u2581sentence\uff5c>"}
@@ -52,23 +52,18 @@ def ends(metadata: Mapping[str, Any], where: str) -> tuple[int, ...]:
     listed = metadata.get("tokenizer.ggml.tokens")
     known: dict[str, int] = {}
     if isinstance(listed, list):
-        texts = _ENDS.union(*(names for _, names in _OF_FILES))
+        texts = ENDS.union(*(names for _, names in _OF_FILES))
         known = {text: number for number, text in enumerate(listed) if isinstance(text, str) and text in texts}
     for name, texts_of in _OF_FILES:
         found = _numbered(metadata, name, where)
         named.append(next((known[text] for text in texts_of if text in known), None) if found is None else found)
-    found_ends = known.keys() & _ENDS
+    found_ends = known.keys() & ENDS
     if known.keys() & {"<|call|>", "<|calls|>"} and known.keys() & {"<|return|>", "<|flush|>"}:
         found_ends -= {"<|end|>"}  # gpt-oss and Solar end a message with it, not a text
     if "<|tool_response>" in known:
         found_ends -= {"</s>"}
     numbers = [*(number for number in named if number is not None), *sorted(known[text] for text in found_ends)]
     return tuple(dict.fromkeys(numbers))
-
-
-def is_end(text: str) -> bool:
-    """Return whether a token's text says that it ends a text: it controls then, whatever kind the file gives it."""
-    return text in _ENDS
 
 
 def numbers_of(found: object, where: str) -> tuple[int, ...]:

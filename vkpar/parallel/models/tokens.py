@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -25,6 +25,9 @@ _UNKNOWN, _CONTROL, _OWN = 2, 3, 4  # kinds of a GGUF file's tokens
 _SPACE: Final = "\u2581"
 _EMPTY: Final = "\uffff"  # a code point that is no character
 _MOST_PIECE: Final = 1024  # characters; all cuts of a piece are tried, so that its work grows with the square
+
+_Numbers = npt.NDArray[np.intp]
+_Hashes = npt.NDArray[np.uint64]
 
 
 class Tokenizer:
@@ -133,7 +136,7 @@ def of_gguf(metadata: Mapping[str, Any], where: str) -> Tokenizer:
         raise InvalidUsageError(f"{where} has no vocabulary; {_INSTEAD}")
     if not isinstance(kind, str) or kind not in ("gpt2", "llama"):
         raise UnsupportedError(f"{where}: a vocabulary of the kind {kind!r} is not supported; {_INSTEAD}")
-    if not isinstance(tokens, list) or not all(isinstance(token, str) for token in tokens):
+    if not isinstance(tokens, list) or not {str}.issuperset(map(type, tokens)):
         raise InvalidUsageError(f"{where}: the vocabulary is not a list of texts that are all different")
     silent = frozenset(number for number, token in enumerate(tokens) if not token)
     vocabulary = _numbered(tokens, where)
@@ -150,11 +153,13 @@ def of_gguf(metadata: Mapping[str, Any], where: str) -> Tokenizer:
         raise
     except Exception as error:  # the package raises Exception itself
         raise InvalidUsageError(f"{where}: the vocabulary cannot be read: {error}") from error
-    added = []
-    for token, kind_of in zip(tokens, kinds, strict=True):
-        control = kind_of in (_UNKNOWN, _CONTROL) or special_tokens.is_end(token)
-        if token and (control or kind_of == _OWN):
-            added.append(package.AddedToken(token, special=control, normalized=False))
+    controls = np.isin(kinds, (_UNKNOWN, _CONTROL))
+    controls[[vocabulary[text] for text in special_tokens.ENDS & vocabulary.keys()]] = True
+    added = [
+        package.AddedToken(tokens[number], special=bool(controls[number]), normalized=False)
+        for number in np.flatnonzero(controls | (kinds == _OWN)).tolist()
+        if tokens[number]
+    ]
     rules.add_tokens(added)  # all at once: each call makes the search for them anew
     return Tokenizer(rules, first, last, silent)
 
@@ -171,10 +176,10 @@ def _numbered(tokens: list[str], where: str) -> dict[str, int]:
     return found
 
 
-def _kinds(found: Any, count: int, where: str) -> list[int]:
+def _kinds(found: Any, count: int, where: str) -> _Numbers:
     """Return the kinds of tokens, a whole number each."""
     try:
-        kinds = [int(number) for number in (found.tolist() if isinstance(found, np.ndarray) else found)]
+        kinds = np.array(list(map(int, found.tolist() if isinstance(found, np.ndarray) else found)), np.intp)
     except (TypeError, ValueError, OverflowError):
         raise InvalidUsageError(f"{where}: tokenizer.ggml.token_type is no list of whole numbers") from None
     if len(kinds) != count:
@@ -255,24 +260,46 @@ def _pieces(package: Any, vocabulary: dict[str, int], metadata: Mapping[str, Any
 def _merges(vocabulary: dict[str, int], ranks: npt.NDArray[np.float64]) -> list[tuple[str, str]]:
     """Return every two pieces that make a third one, in the order of its ranks, then of their own numbers.
 
-    Among pieces in alphabetical order, those that a piece begins with come before it, so that they are a stack.
+    Texts are told by a hash of 64 bits: of two that have the same one the package would refuse what is made of them.
     """
     names = list(vocabulary)
-    made, lefts, rights = [], [], []
-    begun: list[tuple[str, int]] = []
-    for number in sorted(range(len(names)), key=names.__getitem__):
-        piece = names[number]
-        if piece.startswith(_EMPTY):
-            continue
-        while begun and not piece.startswith(begun[-1][0]):
-            begun.pop()
-        for text, left in begun:
-            right = vocabulary.get(piece[len(text) :])
-            if right is not None:
-                made.append(number)
-                lefts.append(left)
-                rights.append(right)
-        begun.append((piece, number))
-    numbers = np.array([made, lefts, rights], np.intp)
-    order = np.lexsort((numbers[2], numbers[1], ranks[numbers[0]]))
-    return [(names[lefts[index]], names[rights[index]]) for index in order.tolist()]
+    text = np.frombuffer("".join(names).encode("utf-32-le", "surrogatepass"), np.uint32)
+    sizes = np.fromiter(map(len, names), np.intp, len(names))
+    ends = np.cumsum(sizes)
+    begins, hashes = ends - sizes, _hashes(text)
+    find, may_be = _finder(hashes(begins, ends))
+    made = np.repeat(np.arange(len(names)), sizes - 1)  # a row for each place between two characters
+    cuts = np.arange(len(made)) + made + 1
+    lefts, rights = hashes(begins[made], cuts), hashes(cuts, ends[made])
+    rows = np.flatnonzero(may_be(lefts) & may_be(rights) & (text[begins] != ord(_EMPTY))[made])
+    left, right = find(lefts[rows]), find(rights[rows])
+    both = np.flatnonzero((left >= 0) & (right >= 0))
+    made, left, right = made[rows[both]], left[both], right[both]
+    order = np.lexsort((left * len(names) + right, ranks[made]))
+    pieces = np.array(names, object)
+    return list(zip(pieces[left[order]].tolist(), pieces[right[order]].tolist(), strict=True))
+
+
+def _hashes(text: npt.NDArray[np.uint32]) -> Callable[[_Numbers, _Numbers], _Hashes]:
+    """Return what gives hashes of parts of a text: polynomials of their characters, none of them 0, modulo 2^64."""
+    base = 0x9E3779B97F4A7C13
+    sums: _Hashes = np.zeros(len(text) + 1, np.uint64)
+    np.cumsum((text + np.uint64(1)) * np.cumprod(np.full(len(text), base, np.uint64)), out=sums[1:])
+    back = np.cumprod(np.full(len(sums), pow(base, -1, 1 << 64), np.uint64), dtype=np.uint64)
+    return lambda begins, ends: (sums[ends] - sums[begins]) * back[begins]
+
+
+def _finder(keys: _Hashes) -> tuple[Callable[[_Hashes], _Numbers], Callable[[_Hashes], npt.NDArray[np.bool_]]]:
+    """Return what says which of ``keys`` others are, -1 for none; and what says sooner whether they may be any."""
+    first, order = np.full(1 << 22, -1, np.int32), np.argsort(keys)  # by first bits, which few keys share
+    first[keys >> 42] = np.arange(len(keys))
+    ordered = keys[order]
+
+    def find(wanted: _Hashes) -> _Numbers:
+        found: _Numbers = first[wanted >> 42].astype(np.intp)
+        late = np.flatnonzero(keys[found] != wanted)
+        places = order[np.minimum(np.searchsorted(ordered, wanted[late]), len(keys) - 1)]
+        found[late] = np.where(keys[places] == wanted[late], places, -1)
+        return found
+
+    return find, lambda wanted: first[wanted >> 42] >= 0

@@ -27,12 +27,7 @@ def middle(rows: int) -> int:
 
 
 class _Half:
-    """Some rows on their way.
-
-    Attributes:
-        positions: of them.
-        sums: what is to be added to the stream next.
-    """
+    """Some rows on their way: their positions, and the ``sums`` that are to be added to the stream next."""
 
     def __init__(self, stream: Parts, positions: Parts) -> None:
         self.stream, self.positions = stream, positions

@@ -238,11 +238,7 @@ def _attempt(
     context: int,
     batch: int,
 ) -> Plan:
-    """Return the plan of one mode.
-
-    Raises:
-        UnsupportedError: it is not possible, or does not fit.
-    """
+    """Return the plan of one mode; an UnsupportedError where it is not possible, or does not fit."""
     tries = [tuple(each) for each in (ratios, spare) if each is not None]
     if mode == "single":
         tries = _alone(facts, ratios)

@@ -211,13 +211,7 @@ class _Memory:
 
 
 def block_nbytes(widths: Widths, rows: int, stored: Stored) -> int:
-    """Return the bytes of what blocks compute for so many rows.
-
-    Args:
-        widths: of the rank.
-        rows: of the residual stream.
-        stored: how weights and inputs meet.
-    """
+    """Return the bytes of what blocks compute for so many rows."""
     memory, halves = _Memory(), stored.halves and rows > MOST_ROWS
     stream, queries, keys, inner, gated, share = widths
     wide = _HALF if halves else _F32

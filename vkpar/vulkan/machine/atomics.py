@@ -13,12 +13,7 @@ _STRUCTS: Final = (  # extensions and their structs of features
 
 
 def structs(extensions: frozenset[str], wanted: tuple[str, ...] = ()) -> list[Any]:
-    """Return the structs of features of float atomics that a device with ``extensions`` knows, each after the last.
-
-    Args:
-        extensions: of the device.
-        wanted: the features that are set in them.
-    """
+    """Return the structs of features of float atomics that a device with ``extensions`` knows, each after the last."""
     vk, chain = api.load(), list[Any]()
     for extension, name in _STRUCTS:
         if extension in extensions:

@@ -93,11 +93,7 @@ def create_device(info: DeviceInfo, families: dict[int, int], made: api.Making) 
             computeFullSubgroups=features.subgroup_control,
             shaderIntegerDotProduct=features.integer_dot,
         )
-    eleven = vk.struct(
-        "VkPhysicalDeviceVulkan11Features",
-        pNext=after,
-        storageBuffer16BitAccess=features.storage_16bit,
-    )
+    eleven = vk.struct("VkPhysicalDeviceVulkan11Features", pNext=after, storageBuffer16BitAccess=features.storage_16bit)
     twelve = vk.struct(
         "VkPhysicalDeviceVulkan12Features",
         pNext=eleven,

@@ -12,11 +12,7 @@ _INTERFACE = 5  # of loaders and drivers; from 2 on a driver has vk_icdGetInstan
 
 
 def devices_of(library: str) -> str:
-    """Say why a driver offers no device, in words after "it"; nothing where it offers some, or cannot be asked.
-
-    Args:
-        library: of the driver, which can be opened.
-    """
+    """Say why a driver offers no device, in words after "it"; nothing where it offers some, or cannot be asked."""
     vk = api.load()
     try:
         opened = ctypes.CDLL(library)

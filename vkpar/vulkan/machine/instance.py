@@ -135,9 +135,7 @@ class Instance:
             c.VK_VALIDATION_FEATURE_ENABLE_GPU_ASSISTED_RESERVE_BINDING_SLOT_EXT,
         ]
         return vk.struct(
-            "VkValidationFeaturesEXT",
-            enabledValidationFeatureCount=len(enabled),
-            pEnabledValidationFeatures=enabled,
+            "VkValidationFeaturesEXT", enabledValidationFeatureCount=len(enabled), pEnabledValidationFeatures=enabled
         )
 
     def _create_messenger(self) -> Any:

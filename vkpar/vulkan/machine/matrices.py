@@ -37,10 +37,7 @@ _STRUCTS: Final = {
             "cooperativeMatrixBlockLoads",
         ),
     ),
-    BFLOAT16: (
-        1000141000,
-        ("shaderBFloat16Type", "shaderBFloat16DotProduct", "shaderBFloat16CooperativeMatrix"),
-    ),
+    BFLOAT16: (1000141000, ("shaderBFloat16Type", "shaderBFloat16DotProduct", "shaderBFloat16CooperativeMatrix")),
 }
 _UNWANTED: Final = ("cooperativeMatrixRobustBufferAccess", "shaderBFloat16DotProduct")
 

@@ -101,24 +101,12 @@ class HostBlock:
 class HostImport:
     """Host memory, imported by one device.
 
-    Args:
-        device: the VkDevice.
-        info: what the device is.
-        arena: the memory.
-        family: the queue family of the kernels that use it.
-        others: the queue families that copy from and to it.
-
     Raises:
         UnsupportedError: the driver cannot import this memory as a storage buffer.
     """
 
     def __init__(
-        self,
-        device: Any,
-        info: DeviceInfo,
-        arena: HostArena | HostBlock,
-        family: int,
-        others: Collection[int] = (),
+        self, device: Any, info: DeviceInfo, arena: HostArena | HostBlock, family: int, others: Collection[int] = ()
     ) -> None:
         vk = self._vk = api.load()
         self._device = device

@@ -27,12 +27,7 @@ from vkpar.vulkan.machine.physical import DeviceInfo
 DEVICE_LOCAL, HOST_VISIBLE, HOST_COHERENT, HOST_CACHED = 1, 2, 4, 8
 _NEVER = 0x10 | 0x20 | 0x40 | 0x80  # lazily allocated, protected, device-coherent and device-uncached (AMD)
 _HOST = HOST_VISIBLE | HOST_COHERENT
-_NAMES = {
-    DEVICE_LOCAL: "device-local",
-    HOST_VISIBLE: "host-visible",
-    HOST_COHERENT: "coherent",
-    HOST_CACHED: "cached",
-}
+_NAMES = {DEVICE_LOCAL: "device-local", HOST_VISIBLE: "host-visible", HOST_COHERENT: "coherent", HOST_CACHED: "cached"}
 _WINDOW = 256 << 20  # bytes of the heap that stands for a BAR which was not resized, at most
 DEVICE, UPLOAD, HOST, READBACK = "device", "upload", "host", "readback"
 

@@ -116,11 +116,7 @@ class Pool:
     """
 
     def __init__(
-        self,
-        heap_nbytes: int,
-        make: Callable[[int, str], Any],
-        drop: Callable[[Any], None],
-        most: int | None = None,
+        self, heap_nbytes: int, make: Callable[[int, str], Any], drop: Callable[[Any], None], most: int | None = None
     ) -> None:
         self._make, self._drop = make, drop
         heap_nbytes = heap_nbytes or SIZE_CLASSES[-1][1] * _HEAP_SHARE

@@ -96,12 +96,7 @@ class Recycler:
         return len(memory.buffers) == 1 and weakref.ref(memory) in self._holders
 
     def take(self, nbytes: int, label: Callable[[], str] | None) -> SubBuffers | None:
-        """Return memory of so many bytes that was dropped before; None where there is none of that size.
-
-        Args:
-            nbytes: its size, padded as all memory is.
-            label: says what it holds, for messages.
-        """
+        """Return memory of so many bytes that was dropped before; None where there is none of that size."""
         reserved = (nbytes + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
         if self._forks != _forks[0]:
             return None

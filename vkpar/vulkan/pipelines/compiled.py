@@ -51,12 +51,7 @@ def kept(compiler: str, source: str, defines: dict[str, str], make: Callable[[],
 
 
 def earlier(source: str, defines: dict[str, str]) -> bytes | None:
-    """Return what some compiler made of a text before, the newest that is kept; None where nothing is.
-
-    Args:
-        source: as in :func:`kept`.
-        defines: as in :func:`kept`.
-    """
+    """Return what some compiler made of a text before, the newest that is kept; None where nothing is."""
     if has_includes(source):
         return None
     text = _text_key(source, defines)

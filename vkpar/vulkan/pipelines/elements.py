@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import struct
-from typing import Final
+from collections.abc import Sequence
+from typing import Final, NamedTuple
 
 from vkpar.vulkan.pipelines.push import WORDS
 
@@ -24,6 +26,31 @@ _NAMES: Final = {
     BFLOAT16: ("bfloat16",),
 }
 _WORDS: Final = {**WORDS, BFLOAT16: "bfloat16_t"}
+
+
+class Padded(NamedTuple):
+    """What a binding holds, where gaps follow each.
+
+    Attributes:
+        nbytes: of a number, a vector, or a column of a matrix (a row of a ``row_major`` one).
+        stride: bytes from one to the next.
+        text: what GLSL calls it.
+    """
+
+    nbytes: int
+    stride: int
+    text: str
+
+    def lies_in(self, shape: Sequence[int], itemsize: int) -> bool:
+        """Say whether an array has the gaps: in its last axes, or, if it is flat, by its length; one alone has none."""
+        row = itemsize
+        for count in reversed(shape[1:]):
+            row *= count
+            if row == self.stride:
+                return True
+        if itemsize * math.prod(shape) <= self.nbytes:
+            return True
+        return shape[-1] * itemsize % self.stride == 0
 
 
 def takes(codes: str, dtype: str, itemsize: int) -> bool:

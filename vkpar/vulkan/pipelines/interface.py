@@ -5,12 +5,13 @@ from __future__ import annotations
 import functools
 import re
 import struct
+from collections import defaultdict
 from dataclasses import dataclass
 from typing import Final
 
 from vkpar.errors import InvalidUsageError
-from vkpar.vulkan.pipelines.elements import ANYTHING, BFLOAT16, BYTES
-from vkpar.vulkan.pipelines.opcodes import HEADER, Mark, Op, Storage
+from vkpar.vulkan.pipelines.elements import ANYTHING, BFLOAT16, BYTES, Padded
+from vkpar.vulkan.pipelines.opcodes import HEADER, Mark, Op, Storage, scalar, text_of
 from vkpar.vulkan.pipelines.push import VECTORS, WORDS, Member
 
 _MAGIC: Final = 0x07230203
@@ -52,6 +53,7 @@ class Interface:
         float_atomics: the features of Vulkan that its atomics on floats need.
         elements: (binding, types of what it holds, by their codes; see
             :func:`vkpar.vulkan.pipelines.elements.takes`) of the bindings that hold numbers, not structs.
+        padded: (binding, what it holds) of those whose numbers, vectors or columns have gaps between them.
     """
 
     version: tuple[int, int]
@@ -68,6 +70,7 @@ class Interface:
     uniforms: tuple[tuple[int, int], ...] = ()
     float_atomics: frozenset[str] = frozenset()
     elements: tuple[tuple[int, str], ...] = ()
+    padded: tuple[tuple[int, Padded], ...] = ()
 
 
 @functools.lru_cache(maxsize=64)
@@ -101,21 +104,6 @@ _COMPUTE: Final = 5
 _LOCAL_SIZE: Final = 17
 _LOCAL_SIZE_ID: Final = 38
 _WORKGROUP_SIZE: Final = 25  # a built-in
-
-
-def _scalar(opcode: int, words: tuple[int, ...]) -> str:
-    """Return the code, in the module struct, of an integer or float type; nothing where there is none."""
-    if opcode == Op.FLOAT:
-        return {16: "e", 32: "f", 64: "d"}.get(words[0], "") if len(words) == 1 else ""
-    code = {8: "b", 16: "h", 32: "i", 64: "q"}.get(words[0], "")
-    return code if words[1] else code.upper()
-
-
-def _text(words: tuple[int, ...]) -> tuple[str, int]:
-    """Return the text that ``words`` begin with, and how many of them it takes."""
-    raw = struct.pack(f"<{len(words)}I", *words)
-    end = raw.index(b"\0")
-    return raw[:end].decode(), end // 4 + 1
 
 
 class _Reader:
@@ -167,7 +155,7 @@ class _Reader:
         elif opcode in (Op.ENTRY, Op.MODE, Op.MODE_ID):
             self._entry(opcode, words)
         elif opcode == Op.MEMBER_NAME:
-            self._names[words[0], words[1]] = _text(words[2:])[0]
+            self._names[words[0], words[1]] = text_of(words[2:])[0]
         elif opcode in (Op.DECORATE, Op.MEMBER_DECORATE):
             place = 2 if opcode == Op.DECORATE else 3
             self._marks[words[:place]] = words[place] if len(words) > place else 1
@@ -189,7 +177,7 @@ class _Reader:
 
     def _entry(self, opcode: int, words: tuple[int, ...]) -> None:
         if opcode == Op.ENTRY and words[0] == _COMPUTE:
-            name, taken = _text(words[2:])
+            name, taken = text_of(words[2:])
             self._entries[name] = (words[1], words[2 + taken :])
         elif opcode == Op.MODE and words[1] == _LOCAL_SIZE:
             self._local_sizes[words[0]] = (words[2], words[3], words[4])
@@ -217,7 +205,7 @@ class _Reader:
         size = 0
         if opcode in (Op.INT, Op.FLOAT):
             size = words[0] // 8
-            self._codes[kind] = _scalar(opcode, words)
+            self._codes[kind] = scalar(opcode, words)
             if opcode == Op.FLOAT and words == _BFLOAT16:
                 self._bfloats.add(kind)
         elif opcode == Op.BOOL:
@@ -262,6 +250,7 @@ class _Reader:
         written, read, members = set(), set(), list[Member]()
         uniforms: dict[int, int] = {}
         elements: dict[int, str] = {}
+        padded: dict[int, set[Padded | None]] = defaultdict(set)
         for pointer, variable, storage in self._variables:
             kind = self._pointers[pointer]
             if storage == Storage.PUSH:
@@ -275,6 +264,7 @@ class _Reader:
                 binding = self._marks.get((variable, Mark.BINDING), 0)
                 bindings.add(binding)
                 elements[binding] = elements.get(binding, "") + self._scalars(kind)
+                padded[binding].add(self._padded(kind))
                 if storage == Storage.UNIFORM and (kind, Mark.BUFFER_BLOCK) not in self._marks:
                     uniforms[binding] = max(uniforms.get(binding, 0), self._sizes[kind])
                 elif not self._is(Mark.NON_WRITABLE, variable, kind):
@@ -296,6 +286,7 @@ class _Reader:
             uniforms=tuple(sorted(uniforms.items())),
             float_atomics=frozenset(self._float_atomics),
             elements=tuple((number, codes) for number, codes in sorted(elements.items()) if ANYTHING not in codes),
+            padded=tuple((number, each) for number, (each, *others) in sorted(padded.items()) if each and not others),
         )
 
     def _scalars(self, block: int) -> str:
@@ -307,6 +298,23 @@ class _Reader:
                 kind = self._elements.get(kind, kind)
             codes += BFLOAT16 if kind in self._bfloats else self._codes.get(kind) or ANYTHING
         return codes + BYTES if len(members) > 1 else codes or ANYTHING
+
+    def _padded(self, block: int) -> Padded | None:
+        """Return what a block of one member holds, where gaps follow each; None elsewhere."""
+        members = self._members.get(block, ())
+        kind, count, stride = members[0] if len(members) == 1 else 0, 0, 0
+        for _ in range(_DEPTH):
+            if kind not in self._vectors:
+                stride = self._marks.get((kind, Mark.ARRAY_STRIDE), stride)
+            elif kind in self._inner:
+                count = count or self._inner[kind][1]
+            else:
+                lines = self._columns if (block, 0, Mark.ROW_MAJOR) in self._marks else self._vectors
+                count, stride = lines[kind], self._marks.get((block, 0, Mark.MATRIX_STRIDE), 0)
+            kind = self._elements.get(kind, kind)
+        code, nbytes = self._codes.get(kind, ""), max(count, 1) * self._sizes.get(kind, 0)
+        text = f"{VECTORS[code]}{count}" if code and count > 1 else WORDS.get(code, "")
+        return Padded(nbytes, stride, text) if text and stride > nbytes else None
 
     def _is(self, mark: int, variable: int, kind: int) -> bool:
         """Say whether a buffer is declared ``readonly`` or ``writeonly``: the variable, or all members of its block."""

@@ -49,11 +49,7 @@ class PipelineLayout:
         kinds += [vk.vk.VK_DESCRIPTOR_TYPE_UNIFORM_TEXEL_BUFFER] * texels
         entries = [
             vk.struct(
-                "VkDescriptorSetLayoutBinding",
-                binding=index,
-                descriptorType=kind,
-                descriptorCount=1,
-                stageFlags=stage,
+                "VkDescriptorSetLayoutBinding", binding=index, descriptorType=kind, descriptorCount=1, stageFlags=stage
             )
             for index, kind in enumerate(kinds)
         ]
@@ -124,11 +120,7 @@ class Pipeline:
         ]
         data = struct.pack(f"<{len(constants)}i", *constants.values())
         specialization = vk.struct(
-            "VkSpecializationInfo",
-            mapEntryCount=len(entries),
-            pMapEntries=entries,
-            dataSize=len(data),
-            pData=data,
+            "VkSpecializationInfo", mapEntryCount=len(entries), pMapEntries=entries, dataSize=len(data), pData=data
         )
         stage = vk.struct(
             "VkPipelineShaderStageCreateInfo",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from typing import Final
 
 HEADER: Final = 5
@@ -33,3 +34,18 @@ class Storage:
     """Storage classes."""
 
     UNIFORM_CONSTANT, UNIFORM, WORKGROUP, PUSH, BUFFER = 0, 2, 4, 9, 12
+
+
+def text_of(words: tuple[int, ...]) -> tuple[str, int]:
+    """Return the text that ``words`` begin with, and how many of them it takes."""
+    raw = struct.pack(f"<{len(words)}I", *words)
+    end = raw.index(b"\0")
+    return raw[:end].decode(), end // 4 + 1
+
+
+def scalar(opcode: int, words: tuple[int, ...]) -> str:
+    """Return the code, in the module struct, of an integer or float type; nothing where there is none."""
+    if opcode == Op.FLOAT:
+        return {16: "e", 32: "f", 64: "d"}.get(words[0], "") if len(words) == 1 else ""
+    code = {8: "b", 16: "h", 32: "i", 64: "q"}.get(words[0], "")
+    return code if words[1] else code.upper()

@@ -141,11 +141,7 @@ class Packer:
 
 
 def _flat(value: Any, shape: tuple[int, ...]) -> list[Any]:
-    """Return the numbers of ``value`` in C order.
-
-    Raises:
-        ValueError: it has another shape.
-    """
+    """Return the numbers of ``value`` in C order; a ValueError where it has another shape."""
     if not shape:
         return [value]
     if hasattr(value, "tolist"):  # NumPy's arrays, whose items take longer one by one

@@ -62,11 +62,7 @@ def compiled(source: Source, entry: str, defines: dict[str, object], folders: li
 
 
 def _macro(name: str, value: object) -> str:
-    """Return what a macro stands for; truth values are such in expressions and in ``#if``, which knows no ``true``.
-
-    Raises:
-        InvalidUsageError: a value that is no text of GLSL.
-    """
+    """Return what a macro stands for; truth values are such in expressions and in ``#if``, which knows no ``true``."""
     if isinstance(value, (bool, np.bool_)):
         return "(1 == 1)" if value else "(1 == 0)"
     text = str(value)

@@ -45,7 +45,7 @@ struct vkp_stream {
     int captures;                        /* the thread `capturer` captures */
     pthread_t thread, capturer;
     pthread_cond_t wake;
-    uint64_t operations, submissions;
+    uint64_t operations, submissions, number; /* number: the ledger's */
     vkp_recording *recordings;           /* of graphs */
     vkp_trace *trace;                    /* NULL: nobody traces */
     uint32_t stamped;                    /* operations in the open buffer when the last timestamp was written */
@@ -175,20 +175,16 @@ static uint32_t touched(const vkp_stream *s, const vkp_plan *p, const uint64_t *
     return n;
 }
 
-/* Records a dispatch; where descriptors are not pushed, its set is one of `f`. */
-static int32_t dispatch_into(vkp_stream *s, recorder *to, frame *f, const vkp_plan *p, const uint64_t *addresses,
-                             const void *push) {
-    buffer_info buffers[p->bindings ? p->bindings : 1];
-    uint64_t set = 0;
+/* Finds what a dispatch binds, all that can fail of it; where descriptors are not pushed, their set is one of `f`. */
+static int32_t bind_buffers(vkp_stream *s, frame *f, const vkp_plan *p, const uint64_t *addresses,
+                            buffer_info *buffers, uint64_t *set) {
     for (uint32_t i = 0; i < p->bindings; i++)
         buffers[i] = (buffer_info){addresses[2 * i], addresses[2 * i + 1] - p->binding[i].back, p->binding[i].nbytes};
-    if (!p->pushes && p->bindings) {
-        int32_t result = allocate_set(s, f, p->set_layout, &set);
-        if (result != SUCCESS) return result;
-        write_info write = {S_WRITE, NULL, set, 0, 0, p->bindings, STORAGE_BUFFER, NULL, buffers, NULL};
-        s->vk.write_sets(s->queue->device, 1, &write, 0, NULL);
-    }
-    record_dispatch(to, p, buffers, set, push ? push : p->push);
+    if (p->pushes || !p->bindings) return SUCCESS;
+    int32_t result = allocate_set(s, f, p->set_layout, set);
+    if (result != SUCCESS) return result;
+    write_info write = {S_WRITE, NULL, *set, 0, 0, p->bindings, STORAGE_BUFFER, NULL, buffers, NULL};
+    s->vk.write_sets(s->queue->device, 1, &write, 0, NULL);
     return SUCCESS;
 }
 

@@ -92,10 +92,14 @@ void vkp_recording_strange(vkp_recording *r) {
 
 /* The arguments of these are those of vkp_launch, vkp_copy and vkp_fill. */
 int32_t vkp_recording_launch(vkp_recording *r, const vkp_plan *p, const char *addresses, const char *push) {
-    uint64_t copied[p->bindings ? 2 * p->bindings : 1];
+    uint64_t copied[p->bindings ? 2 * p->bindings : 1], set = 0;
+    buffer_info buffers[p->bindings ? p->bindings : 1];
     memcpy(copied, addresses, p->bindings * 2 * sizeof *copied);
+    int32_t result = bind_buffers(r->stream, &r->memory, p, copied, buffers, &set);
+    if (result != SUCCESS) return result;
+    record_dispatch(&r->to, p, buffers, set, push ? (const void *)push : p->push);
     r->operations++;
-    return dispatch_into(r->stream, &r->to, &r->memory, p, copied, push);
+    return SUCCESS;
 }
 
 int32_t vkp_recording_copy(vkp_recording *r, uint32_t name, uint32_t n, const char *parts) {

@@ -159,6 +159,7 @@ vkp_stream *vkp_stream_new(vkp_queue *q, uint32_t family, int barriers, uint32_t
     }
     pthread_mutex_lock(&entry);
     q->stream = s;
+    s->number = count_stream(0);
     pthread_mutex_unlock(&entry);
     return s;
 }
@@ -185,6 +186,7 @@ void vkp_stream_close(vkp_stream *s, int leak) {
     s->running = 0;
     if (s->count && !s->shut) __atomic_store_n(&s->queue->last, s->queue->submitted, __ATOMIC_RELEASE);
     if (!s->shut && s->queue->stream == s) s->queue->stream = NULL;
+    if (!s->shut && s->number) count_stream(s->number);
     s->shut = s->stop = 1;
     s->count = 0;
     close_recordings(s, leak);
@@ -309,13 +311,15 @@ void vkp_stream_trace(vkp_stream *s, vkp_trace *trace) {
 
 static int32_t launch(vkp_stream *s, const vkp_plan *p, const uint64_t *addresses, const void *push) {
     vkp_touch touches[p->bindings ? p->bindings : 1];
+    buffer_info buffers[p->bindings ? p->bindings : 1];
+    uint64_t set = 0;
     uint32_t n = is_watched() ? touched(s, p, addresses, touches) : 0;
     int32_t result = admit(s, touches, n, p->asks);
+    if (result == SUCCESS) result = bind_buffers(s, s->open, p, addresses, buffers, &set);
     if (result != SUCCESS) return result;
     int64_t row = begin_stamp(s, p->name);
-    result = dispatch_into(s, &s->to, s->open, p, addresses, push);
+    record_dispatch(&s->to, p, buffers, set, push ? push : p->push);
     end_stamp(s, row);
-    if (result != SUCCESS) return result;
     write_down(touches, n, 0);
     appended(s, p->name, p->cost_ns);
     return SUCCESS;
@@ -366,23 +370,27 @@ int32_t vkp_copy(vkp_stream *s, uint32_t name, uint32_t n, const char *parts) {
 /* Appends fills with a 32-bit word. parts: buffer, offset, bytes. */
 int32_t vkp_fill(vkp_stream *s, uint32_t name, uint32_t n, const char *parts, uint32_t word) {
     if (forked) return FORKED;
-    pthread_mutex_lock(&entry);
-    int32_t result = admit(s, NULL, 0, 0);
-    int64_t row = result == SUCCESS ? begin_stamp(s, name) : NONE;
-    uint64_t nbytes = 0;
-    for (uint32_t i = 0; i < n && result == SUCCESS; i++) {
-        fill_part part;
-        memcpy(&part, parts + i * sizeof part, sizeof part);
-        vkp_touch touch = {(uintptr_t)s->queue->device, part.to, part.at, part.at + part.nbytes, REPLACES};
-        if (!expect(1)) result = OUT_OF_HOST_MEMORY;
-        if (result != SUCCESS) break;
-        record_fill(&s->to, &part, word);
-        write_down(&touch, 1, 0);
-        nbytes += part.nbytes;
+    fill_part *copied = malloc(n * (sizeof *copied + sizeof(vkp_touch)) + 1);
+    if (!copied) return OUT_OF_HOST_MEMORY;
+    memcpy(copied, parts, n * sizeof *copied);
+    vkp_touch *touches = (vkp_touch *)(copied + n);
+    uint64_t nbytes = 0, device = (uintptr_t)s->queue->device;
+    for (uint32_t i = 0; i < n; i++) {
+        const fill_part *f = &copied[i];
+        nbytes += f->nbytes;
+        touches[i] = (vkp_touch){device, f->to, f->at, f->at + f->nbytes, REPLACES};
     }
-    end_stamp(s, row);
-    if (result == SUCCESS) appended(s, name, cost_of(s, nbytes));
+    pthread_mutex_lock(&entry);
+    int32_t result = admit(s, touches, n, 0);
+    if (result == SUCCESS) {
+        int64_t row = begin_stamp(s, name);
+        for (uint32_t i = 0; i < n; i++) record_fill(&s->to, &copied[i], word);
+        end_stamp(s, row);
+        write_down(touches, n, 0);
+        appended(s, name, cost_of(s, nbytes));
+    }
     pthread_mutex_unlock(&entry);
+    free(copied);
     return result;
 }
 

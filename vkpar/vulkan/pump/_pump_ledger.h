@@ -12,7 +12,7 @@
 enum { LOST = 1005, LONG_WAY = 1006 };   /* what entries return: bytes that are read are lost; something is, look closer */
 
 typedef struct { uint64_t seq; vkp_touch at; uint32_t cause; } loss;
-typedef struct { loss *items; uint32_t n, capacity; int blind; } losses; /* blind: one found no room: all is taken for lost */
+typedef struct { loss *items; uint32_t n, capacity; int blind; } losses; /* blind: one found no room */
 typedef struct { uint64_t seq, first; uint32_t n, group; } deed; /* group: number of the program's, 0 for an operation */
 
 static struct {
@@ -24,6 +24,8 @@ static struct {
     uint64_t ntouches, touch_room, ndeeds, deed_room;
     vkp_group *groups;                   /* those whose programs may be pending */
     uint32_t numbers, cause;             /* cause: of the last refusal */
+    uint32_t streams, doubtful;          /* that are open; of those, how many were when a loss found no room: as long as */
+    uint64_t opened, doubt;              /* there are such, all is taken for lost. The stream that was the last one then */
 } ledger = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 static int is_watched(void) {
@@ -94,8 +96,24 @@ static void follow(losses *in, const vkp_touch *touches, uint32_t n, uint64_t se
 }
 
 static void count_losses(void) {
-    if (!ledger.lost.n && !ledger.lost.blind) ledger.cause = 0;
-    __atomic_store_n(&ledger.clock.lost, ledger.lost.n + ledger.lost.blind, __ATOMIC_RELEASE);
+    if (ledger.lost.blind) {
+        ledger.doubtful = ledger.streams;
+        ledger.doubt = ledger.opened;
+        ledger.lost.blind = 0;
+    }
+    if (!ledger.lost.n && !ledger.doubtful) ledger.cause = 0;
+    __atomic_store_n(&ledger.clock.lost, ledger.lost.n + !!ledger.doubtful, __ATOMIC_RELEASE);
+}
+
+/* Counts a device's stream that opens, and returns its number; that of one which closes. */
+static uint64_t count_stream(uint64_t closes) {
+    pthread_mutex_lock(&ledger.lock);
+    ledger.streams += closes ? -1 : 1;
+    if (closes && closes <= ledger.doubt && ledger.doubtful) ledger.doubtful--;
+    uint64_t number = closes ? closes : ++ledger.opened;
+    count_losses();
+    pthread_mutex_unlock(&ledger.lock);
+    return number;
 }
 
 static vkp_group *group_of(uint32_t number) {
@@ -165,7 +183,7 @@ static int32_t objection(const vkp_touch *touches, uint32_t n, int asks) {
     if (asks) return LONG_WAY;
     pthread_mutex_lock(&ledger.lock);
     const loss *found = find_read(&ledger.lost, touches, n);
-    int32_t result = found || ledger.lost.blind ? LOST : SUCCESS;
+    int32_t result = found || ledger.doubtful ? LOST : SUCCESS;
     if (found) ledger.cause = found->cause;
     pthread_mutex_unlock(&ledger.lock);
     return result;
@@ -256,7 +274,7 @@ const vkp_clock *vkp_ledger_clock(void) { return &ledger.clock; }
 uint32_t vkp_ledger_lost(uint32_t n, const vkp_touch *touches) {
     pthread_mutex_lock(&ledger.lock);
     const loss *found = find_read(&ledger.lost, touches, n);
-    uint32_t cause = found ? found->cause : ledger.lost.blind ? UINT32_MAX : 0;
+    uint32_t cause = found ? found->cause : ledger.doubtful ? UINT32_MAX : 0;
     pthread_mutex_unlock(&ledger.lock);
     return cause;
 }

@@ -22,9 +22,6 @@ _causes: dict[int, Callable[[], CommunicatorError]] = {}
 class Ledger:
     """The ledger, for the memory of one device.
 
-    Args:
-        device: the VkDevice.
-
     Attributes:
         clock: its ``seq`` counts what is done to memory, ``active`` the groups whose programs may be pending, and
             ``lost`` the ranges that are lost; looked at in place, as it is by calls that are made often.

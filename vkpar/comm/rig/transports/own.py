@@ -10,10 +10,6 @@ from vkpar.vulkan.memory.buffer import Buffer, SharedBuffer
 class OwnSlots:
     """One rank's copies of all slots, laid out as the arena is. The queues of the device share them.
 
-    Args:
-        device: the rank's device.
-        nbytes: the size of the arena.
-
     Raises:
         OutOfMemoryError: the device has no room for them.
     """

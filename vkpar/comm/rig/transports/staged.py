@@ -17,11 +17,6 @@ NAME = "staged"
 class StagedTransport:
     """One rank's view of the arena.
 
-    Args:
-        device: the rank's device.
-        arena: the staging memory.
-        families: the further queue families, which copy slots.
-
     Attributes:
         mirror: 0, the rank has none.
 

@@ -43,13 +43,7 @@ def _rounds(problem: Problem) -> int:
 
 
 class _Ring:
-    """One segment of every chunk on its way round.
-
-    Args:
-        problem: the reduction.
-        spans: the segments, by chunk.
-        turns: by rank, how many slots the rank has filled; all segments share the list.
-    """
+    """One segment of every chunk, ``spans``, on its way round; ``turns`` are the slots that each rank has filled."""
 
     def __init__(self, problem: Problem, spans: dict[int, Span], turns: list[int]) -> None:
         self._problem = problem

@@ -40,13 +40,7 @@ def steps(problem: Problem) -> Iterator[Step]:
 
 
 class _Round:
-    """One segment of every chunk.
-
-    Args:
-        problem: the reduction.
-        first: the first slot to use; on every rank, chunk c goes through slot ``first`` + c.
-        spans: the segments, by chunk.
-    """
+    """One segment of every chunk, ``spans`` by chunk; on every rank, chunk c goes through slot ``first`` + c."""
 
     def __init__(self, problem: Problem, first: int, spans: dict[int, Span]) -> None:
         self._problem = problem

@@ -31,13 +31,7 @@ def steps(problem: Problem) -> Iterator[Step]:
 
 
 class _Round:
-    """One segment of every chunk.
-
-    Args:
-        problem: the reduction.
-        first: the first slot of the set to use, on every rank.
-        spans: the segments, by owner.
-    """
+    """One segment of every chunk, ``spans`` by owner; ``first`` is the first slot of the set to use, on every rank."""
 
     def __init__(self, problem: Problem, first: int, spans: dict[int, Span]) -> None:
         self._problem = problem
