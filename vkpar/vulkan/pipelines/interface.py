@@ -12,6 +12,7 @@ from vkpar.errors import InvalidUsageError
 from vkpar.vulkan.pipelines.elements import ANYTHING, BFLOAT16, BYTES
 from vkpar.vulkan.pipelines.opcodes import HEADER, Mark, Op, Storage
 from vkpar.vulkan.pipelines.push import VECTORS, WORDS, Member
+from vkpar.vulkan.pipelines.shared import fold
 
 _MAGIC: Final = 0x07230203
 _OFFSET: Final = re.compile(r"vkpar_offset_(0|[1-9]\d{0,3})")  # push constants that vkpar fills, by binding
@@ -24,7 +25,7 @@ class Entry:
 
     Attributes:
         local_size: invocations of a work-group in x, y and z; zeros where the module does not say.
-        shared_nbytes: the least that its shared memory takes.
+        shared_nbytes: what its shared memory takes, by the values that specialization constants have.
         width_id: the specialization constant that says how many they are in x; None where none does.
     """
 
@@ -173,7 +174,7 @@ class _Reader:
             self._marks[words[:place]] = words[place] if len(words) > place else 1
         elif opcode in Op.TYPES:
             self._type(opcode, words[0], words[1:])
-        elif Op.CONSTANT <= opcode <= Op.SPEC_OP:
+        elif opcode in Op.TRUTHS or Op.CONSTANT <= opcode <= Op.SPEC_OP:
             self._constant(opcode, words)
         elif opcode == Op.VARIABLE:
             self._variables.append((words[0], words[1], words[2]))
@@ -201,8 +202,10 @@ class _Reader:
             self._constants[words[1]] = words[2] | (words[3] << 32 if len(words) > 3 else 0)
         elif opcode in (Op.COMPOSITE, Op.SPEC_COMPOSITE):
             self._composites[words[1]] = words[2:]
+        elif opcode in Op.TRUTHS:
+            self._constants[words[1]] = int(opcode in Op.TRUE)
         elif opcode == Op.SPEC_OP:
-            self._constants[words[1]] = 0  # computed from others: sizes are at least what is known
+            self._constants[words[1]] = fold(words[2], [self._constants.get(word, 0) for word in words[3:]])
 
     def _atomic(self, opcode: int, words: tuple[int, ...]) -> None:
         """Note the feature that an atomic needs whose operand may be a float."""

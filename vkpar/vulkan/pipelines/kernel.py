@@ -8,12 +8,14 @@ import weakref
 from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from vkpar.vulkan import api
 from vkpar.vulkan.gate import Gate
+from vkpar.vulkan.machine.physical import DeviceInfo
 from vkpar.vulkan.pipelines import declared, shader
 from vkpar.vulkan.pipelines.declared import Declared
+from vkpar.vulkan.pipelines.shared import check_shared
 
 _FULL_SUBGROUPS: Final = 2  # VK_PIPELINE_SHADER_STAGE_CREATE_REQUIRE_FULL_SUBGROUPS_BIT
 _COOPERATIVE_MATRIX: Final = 6022  # the capability
@@ -162,6 +164,28 @@ def needs_full(declared: Declared, constants: Mapping[int, int], subgroup: int) 
     return width % (subgroup if declared.version < (1, 6) else _WIDEST) == 0
 
 
+class Traits(NamedTuple):
+    """What of a device counts for its pipelines.
+
+    Attributes:
+        subgroup: invocations of a subgroup where the device can be told to fill these, else 0.
+        packs_halves: see :attr:`vkpar.vulkan.machine.physical.DeviceInfo.packs_halves`.
+        label: what messages call it.
+        shared_nbytes: of a work-group, at most.
+    """
+
+    subgroup: int = 0
+    packs_halves: bool = False
+    label: str = "the device"
+    shared_nbytes: int = 1 << 32
+
+    @classmethod
+    def of(cls, info: DeviceInfo, label: str) -> Traits:
+        """Return those of a device."""
+        subgroup = info.features.subgroup_size if info.features.subgroup_control else 0
+        return cls(subgroup, info.packs_halves, label, info.limits.max_shared_memory)
+
+
 class PipelineCache:
     """The pipelines of one device, by kernel, entry, constants and layout.
 
@@ -172,21 +196,11 @@ class PipelineCache:
         device: the VkDevice.
         gate: the device's: nothing is made, and nothing destroyed but by :meth:`close`, once it is shut.
         queue: where leased pipelines run; None where there are none.
-        subgroup: invocations of a subgroup where the device can be told to fill these, else 0.
-        packs_halves: see :attr:`vkpar.vulkan.machine.physical.DeviceInfo.packs_halves`.
+        traits: of the device.
     """
 
-    def __init__(
-        self,
-        device: Any,
-        gate: Gate,
-        queue: KernelQueue | None = None,
-        *,
-        subgroup: int = 0,
-        packs_halves: bool = False,
-    ) -> None:
-        self._device, self._gate = device, gate
-        self._subgroup, self._packs = subgroup, packs_halves
+    def __init__(self, device: Any, gate: Gate, queue: KernelQueue | None = None, traits: Traits | None = None) -> None:
+        self._device, self._gate, self._traits = device, gate, traits or Traits()
         self._queue = queue
         self._leased: weakref.WeakValueDictionary[tuple[Any, ...], Pipeline] = weakref.WeakValueDictionary()
         self._closed = False
@@ -214,6 +228,7 @@ class PipelineCache:
 
         Raises:
             InvalidUsageError: it is not there yet, and the device is closed.
+            UnsupportedError: it takes more shared memory than the device has.
         """
         key = (name, bindings, push_nbytes, constants, texels, pushes)
         pipeline = self._pipelines.get(key)
@@ -230,8 +245,10 @@ class PipelineCache:
         with making:
             pipeline = self._pipelines.get(key)
             if pipeline is None:
-                layout = self.layout(bindings, push_nbytes, texels, pushes=pushes)
-                pipeline = self._made(shader.shipped(name), declared.shipped(name), "main", layout, constants, name)
+                layout, spirv = self.layout(bindings, push_nbytes, texels, pushes=pushes), shader.shipped(name)
+                traits = self._traits
+                check_shared(traits.label, name, spirv, dict(enumerate(constants)), traits.shared_nbytes)
+                pipeline = self._made(spirv, declared.shipped(name), "main", layout, constants, name)
                 self._pipelines[key] = pipeline
             self._making.pop(key, None)
             return pipeline
@@ -272,7 +289,8 @@ class PipelineCache:
                 return pipeline
 
     def _made(self, *given: Any, own: bool = True) -> Pipeline:
-        return Pipeline(self._device, *given, subgroup=self._subgroup, packs_halves=self._packs and own)
+        traits = self._traits
+        return Pipeline(self._device, *given, subgroup=traits.subgroup, packs_halves=traits.packs_halves and own)
 
     def _drop(self, address: int) -> None:
         """Note that nobody holds a pipeline any more; safe in a finalizer."""
