@@ -69,6 +69,7 @@ def _describe(index: int, handle: Any) -> DeviceInfo:
         for item in vk.enumerate("VkExtensionProperties", "vkEnumerateDeviceExtensionProperties", handle, vk.ffi.NULL)
     )
     extensions -= {matrices.BY_NAME[name] for name in env.without() if name in matrices.BY_NAME}
+    extensions -= instance.get().unknown_to_layer(extensions & set(matrices.FIRST_LAYERS), matrices.FIRST_LAYERS)
     if "VK_KHR_cooperative_matrix" not in extensions:
         extensions -= {"VK_NV_cooperative_matrix2"}  # which is an extension of that one
     queried = _Queried(handle, extensions)
