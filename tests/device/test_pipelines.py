@@ -63,9 +63,9 @@ def test_constants_of_a_device_are_those_of_own_kernels(device: vkpar.Device, mo
     given: list[int | None] = []
     create = kernel.Pipeline._create
 
-    def noting(self: Any, module: Any, entry: str, constants: dict[int, int], full: bool) -> Any:
+    def noting(self: Any, module: Any, entry: str, constants: dict[int, int], *rest: Any) -> Any:
         given.append(constants.get(kernel.PACKS_HALVES))
-        return create(self, module, entry, constants, full)
+        return create(self, module, entry, constants, *rest)
 
     monkeypatch.setattr(kernel.Pipeline, "_create", noting)
     spirv = shader.shipped("add_f32_f32")

@@ -18,6 +18,7 @@ from vkpar.vulkan.pipelines.declared import Declared
 from vkpar.vulkan.pipelines.shared import check_shared
 
 _FULL_SUBGROUPS: Final = 2  # VK_PIPELINE_SHADER_STAGE_CREATE_REQUIRE_FULL_SUBGROUPS_BIT
+_REQUIRED_SIZE: Final = "VkPipelineShaderStageRequiredSubgroupSizeCreateInfo"
 _COOPERATIVE_MATRIX: Final = 6022  # the capability
 _WIDEST: Final = 128  # invocations of the widest subgroups that there are
 PACKS_HALVES: Final = 2046  # the specialization constant of shaders/common/halfs.glsl
@@ -102,6 +103,7 @@ class Pipeline:
         *,
         subgroup: int = 0,
         packs_halves: bool = False,
+        required: int = 0,
     ) -> None:
         vk = self._vk = api.load()
         self._device = device
@@ -114,12 +116,15 @@ class Pipeline:
         module = vk.create("ShaderModule", device, info)
         try:
             by_id = dict(enumerate(constants)) | ({PACKS_HALVES: 1} if packs_halves else {})
-            self.handle = self._create(module, entry, by_id, needs_full(declared, by_id, subgroup))
+            full = bool(required) or needs_full(declared, by_id, subgroup)
+            self.handle = self._create(module, entry, by_id, full, required)
         finally:
             vk.destroy("ShaderModule", device, module)
 
-    def _create(self, module: Any, entry: str, constants: Mapping[int, int], full: bool) -> Any:
+    def _create(self, module: Any, entry: str, constants: Mapping[int, int], full: bool, required: int) -> Any:
+        """Return a new VkPipeline, with ``full`` subgroups, of ``required`` invocations where that is not 0."""
         vk = self._vk
+        sized = vk.struct(_REQUIRED_SIZE, requiredSubgroupSize=required) if required else vk.ffi.NULL
         entries = [
             vk.struct("VkSpecializationMapEntry", constantID=number, offset=4 * index, size=4)
             for index, number in enumerate(constants)
@@ -134,6 +139,7 @@ class Pipeline:
         )
         stage = vk.struct(
             "VkPipelineShaderStageCreateInfo",
+            pNext=sized,
             flags=_FULL_SUBGROUPS if full else 0,
             stage=vk.vk.VK_SHADER_STAGE_COMPUTE_BIT,
             module=module,
@@ -264,8 +270,11 @@ class PipelineCache:
         *,
         pushes: bool = False,
         own: bool = False,
+        required: int = 0,
     ) -> Pipeline:
         """Return the pipeline known by ``key`` and the rest; it lives as long as somebody holds what is returned.
+
+        Where ``required`` is not 0, its subgroups are full and of so many invocations.
 
         The module is vkpar's ``own`` where it has the constants that are the same for all of a device's kernels: in a
         user's, their numbers are the user's.
@@ -273,7 +282,7 @@ class PipelineCache:
         Raises:
             InvalidUsageError: the device is closed.
         """
-        full = (key, entry, bindings, push_nbytes, constants, pushes, own)
+        full = (key, entry, bindings, push_nbytes, constants, pushes, own, required)
         with self._gate.lock():
             self._gate.check()
             self.reap()
@@ -281,16 +290,17 @@ class PipelineCache:
                 pipeline = self._leased.get(full)
                 if pipeline is None:
                     layout = self.layout(bindings, push_nbytes, pushes=pushes)
-                    pipeline = self._made(spirv, declared.of_module(spirv, entry), entry, layout, constants, own=own)
+                    declares = declared.of_module(spirv, entry)
+                    pipeline = self._made(spirv, declares, entry, layout, constants, own=own, required=required)
                     address = api.load().address(pipeline.handle)
                     self._alive[address] = pipeline.handle
                     weakref.finalize(pipeline, self._drop, address).atexit = False
                     self._leased[full] = pipeline
                 return pipeline
 
-    def _made(self, *given: Any, own: bool = True) -> Pipeline:
-        traits = self._traits
-        return Pipeline(self._device, *given, subgroup=traits.subgroup, packs_halves=traits.packs_halves and own)
+    def _made(self, *given: Any, own: bool = True, required: int = 0) -> Pipeline:
+        subgroup, packs = self._traits.subgroup, self._traits.packs_halves and own
+        return Pipeline(self._device, *given, subgroup=subgroup, packs_halves=packs, required=required)
 
     def _drop(self, address: int) -> None:
         """Note that nobody holds a pipeline any more; safe in a finalizer."""
