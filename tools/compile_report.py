@@ -140,8 +140,8 @@ def report(
     others = cards.beside(driver) if CHOSEN in variants else ()
     lines: list[dict[str, Any]] = []
     for older in (False, True)[: 1 + (stub is None and card.older != card.forced)]:
+        after = ended = ""
         for _ in range(_MOST_ENDED):
-            after = next((line["begun"] for line in reversed(lines) if "begun" in line), "")
             done = subprocess.run(
                 [*cards.command(driver, stub, [*arguments, "--after", after])],
                 env=cards.environment(card, driver, stub, *others, older=older),
@@ -154,8 +154,15 @@ def report(
                 return _parsed(family, lines)
             if done.returncode == _REFUSED or not lines or "begun" not in lines[-1]:
                 break
-            last = done.stderr.strip().splitlines()[-1:]  # the driver ended the process: on behind the kernel
+            # The driver ended the process: once more from that kernel on, since some do so at any; then behind it.
+            begun = [line["begun"] for line in lines if "begun" in line]
+            if begun[-1] != ended:
+                after, ended = (["", *begun])[-2], begun[-1]
+                lines.pop()
+                continue
+            last = done.stderr.strip().splitlines()[-1:]
             lines.append({**lines[-1], "error": f"the driver ended the process: {' '.join(last) or done.returncode}"})
+            after = ended
         if _UNKNOWN not in done.stderr:
             raise ReportError(f"{family}, {driver}: status {done.returncode}\n{done.stderr.strip()}")
     return None

@@ -189,10 +189,11 @@ def test_a_driver_of_a_newer_system_is_run_by_its_loader(tmp_path: Path) -> None
 def test_a_driver_that_ends_its_process_is_an_error_of_the_kernel(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """The report goes on behind the kernel, in another process."""
+    """It is tried once more, then the report goes on behind the kernel, in another process."""
     first, begun = {"device": "D", "driver": "M"}, {"begun": "bad plain ()", "kernel": "bad", "variant": "plain"}
     runs = iter(
         [
+            subprocess.CompletedProcess([], 1, "\n".join(map(json.dumps, (first, begun))), "too much\n"),
             subprocess.CompletedProcess([], 1, "\n".join(map(json.dumps, (first, begun))), "too much\n"),
             subprocess.CompletedProcess([], 0, "\n".join(map(json.dumps, (first, asdict(BUILT)))), ""),
         ]
@@ -207,4 +208,4 @@ def test_a_driver_that_ends_its_process_is_an_error_of_the_kernel(
     found = tool.report("navi21", tmp_path / "icd.json")
     assert found.errors == ("bad (plain): the driver ended the process: too much",)
     assert [each.kernel for each in found.built] == ["copy"]
-    assert [command[-1] for command in commands] == ["", "bad plain ()"]
+    assert [command[-1] for command in commands] == ["", "", "bad plain ()"]
