@@ -52,7 +52,7 @@ CARDS: Final[Mapping[str, Card]] = {
     **{name: Card("intel", "intel", "INTEL_STUB_GPU_PLATFORM", name) for name in ("dg2", "bmg", "tgl", "mtl", "lnl")},
     **{
         name: Card("nouveau", "nouveau", "NOUVEAU_CHIPSET", number)
-        for name, number in (("turing", "162"), ("ampere", "172"), ("ada", "192"))
+        for name, number in (("turing", "162"), ("ampere", "172"))
     },
     **{f"adreno{number}": Card("freedreno", "freedreno", "FD_GPU_ID", number) for number in ("660", "740")},
 }

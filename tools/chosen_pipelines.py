@@ -19,7 +19,7 @@ import vkpar
 from vkpar.ops.quantized.kinds import KINDS
 from vkpar.parallel.models import Generation, open_model, tiny
 from vkpar.vulkan.machine.physical import DeviceInfo
-from vkpar.vulkan.pipelines.kernel import Pipeline
+from vkpar.vulkan.pipelines.kernel import Pipeline, Traits
 
 _OF_MEMORY: Final = ("host_import", "timeline_export", "foreign_queue_family")
 
@@ -85,6 +85,7 @@ def recorded(card: DeviceInfo, pattern: str = "", *, sample: int = 1) -> Iterato
         passing = _passing(device.info, card)
         object.__setattr__(device, "info", passing)  # a device's attributes cannot be set otherwise
         device.logical.info = passing
+        device.logical.pipelines._traits = Traits.of(passing, card.name)
         for call in list(calls())[::sample]:
             call(device)
             device.synchronize()
