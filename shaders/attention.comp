@@ -4,7 +4,7 @@
 // then each slice of the group, CHUNKS invocations of which each has eight elements of the values' rows, adds every
 // SLICES-th value by an online softmax of its own. The slices' sums come together at the end. Each element of k and v is
 // read once for all the queries.
-// variants: rows1: ROWS=1 EACH=4 | rows4: ROWS=4 EACH=4 | rows8: ROWS=8 EACH=2
+// variants: rows1: ROWS=1 EACH=4 | rows4: ROWS=4 EACH=4 | rows8: ROWS=8 EACH=2 | rows4_slim: ROWS=4 EACH=2 IN_FLIGHT=2
 // variants: f32: K_TYPE=F32 | f16: K_TYPE=F16 | bf16: K_TYPE=BF16
 #version 450
 #extension GL_GOOGLE_include_directive : require
@@ -18,7 +18,10 @@ const uint LANES = 4u;                        // invocations that a key has
 const uint ABREAST = THREADS / LANES;         // keys that are multiplied at once
 const uint TILE = ABREAST * uint(EACH);
 const uint SLICES = THREADS / CHUNKS;
-const uint TURNS = 4u;                        // values in flight
+#ifndef IN_FLIGHT
+#define IN_FLIGHT 4
+#endif
+const uint TURNS = uint(IN_FLIGHT);           // values in flight
 
 shared vec4 query[ROWS * CHUNKS * 2u];
 shared float parts[ROWS * EACH > 8 ? ROWS * EACH * THREADS : 8u * THREADS];

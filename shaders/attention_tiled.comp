@@ -1,15 +1,18 @@
 // Attention of many queries that share a head of keys and values, over all keys or one part of them, without matrix cores.
 //
-// A tile of 64 queries by 64 keys at a time: an invocation makes 8 x 4 of its scores, STEP elements of the rows at a time
-// through shared memory; then the weights of four queries and eight keys, in place, by an online softmax; then it adds
-// values to 8 queries' sums, of which it has four columns of each 64.
-// variants: f32: K_TYPE=F32 | f16: K_TYPE=F16 | bf16: K_TYPE=BF16
+// A tile of 64 queries by 64 keys at a time: an invocation makes ROWS x 4 of its scores, STEP elements of the rows at a
+// time through shared memory; then the weights of four queries and ROWS keys, in place, by an online softmax; then it
+// adds values to ROWS queries' sums, of which it has four columns of each 64.
+// variants: f32: K_TYPE=F32 | f16: K_TYPE=F16 | bf16: K_TYPE=BF16 | rows4_f32: K_TYPE=F32 ROWS=4 | rows4_f16: K_TYPE=F16 ROWS=4 | rows4_bf16: K_TYPE=BF16 ROWS=4
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
 #include "common/attention.glsl"
 
-#define THREADS 128
+#ifndef ROWS
+#define ROWS 8
+#endif
+#define THREADS (64 * 64 / (ROWS * 4))
 layout(local_size_x = THREADS) in;
 
 #define TILE 64u
@@ -17,10 +20,12 @@ layout(local_size_x = THREADS) in;
 #define PITCH 17u       // fours of a column of 64, and one, which spreads them over the banks
 #define GROUPS 2u       // columns of 64 of a row, at most
 #define V_PITCH 33u
+#define FOURS (uint(ROWS) / 4u)         // of the queries of an invocation
+#define SHARES (uint(THREADS) / 16u)    // of the keys, when they are weighed
 
 shared vec4 slices[2u * STEP * PITCH > STEP * V_PITCH ? 2u * STEP * PITCH : STEP * V_PITCH];
 shared vec4 score[TILE * PITCH];  // of a key, by fours of queries; then weights
-shared vec4 exchange[8u * 16u];
+shared vec4 exchange[SHARES * 16u];
 shared vec4 factors[16];
 shared uint lost[TILE];
 
@@ -31,6 +36,11 @@ uint batch, kv, row0, keys;
 void load_rows(uint tile, uint end, uint depth) {
     uint id = gl_LocalInvocationID.x, part = id % 64u, first = part / 4u * 4u, d = depth + part % 4u * 4u;
     uint n = WIDTH - min(d, WIDTH);
+#if ROWS < 8
+    if (id >= 128u) {
+        return;
+    }
+#endif
     vec4 v[4];
     if (id < 64u) {
         [[unroll]] for (uint i = 0u; i < 4u; i++) {
@@ -50,11 +60,11 @@ void load_rows(uint tile, uint end, uint depth) {
 }
 
 void load_values(uint tile, uint end) {
-    uint id = gl_LocalInvocationID.x, key = tile + id / 8u;
+    uint id = gl_LocalInvocationID.x, key = tile + id / SHARES;
     uint base = push.v_first + batch * push.v_batch + kv * push.v_head + key * push.v_row;
-    [[unroll]] for (uint i = 0u; i < 4u; i++) {
-        uint four = id % 8u + i * 8u, d = four * 4u;
-        slices[id / 8u * V_PITCH + four] = v_at4(base + d, key < end ? WIDTH - min(d, WIDTH) : 0u);
+    [[unroll]] for (uint i = 0u; i < 32u / SHARES; i++) {
+        uint four = id % SHARES + i * SHARES, d = four * 4u;
+        slices[id / SHARES * V_PITCH + four] = v_at4(base + d, key < end ? WIDTH - min(d, WIDTH) : 0u);
     }
 }
 
@@ -66,7 +76,7 @@ vec4 weigh(vec4 s, vec4 top) {
 void store(uint own, uint split, vec4 sums[GROUPS]) {
     uint row = row0 + own, wide = gl_LocalInvocationID.x % 16u;
     float all = 0.0;
-    for (uint i = 0u; i < 8u; i++) all += exchange[i * 16u + own / 4u][own % 4u];
+    for (uint i = 0u; i < SHARES; i++) all += exchange[i * 16u + own / 4u][own % 4u];
     all = lost[own] != 0u ? NOT : all;
     if (row < push.tokens * push.grouped) {
         uint place = row_number(batch, kv, row) * push.splits + split;
@@ -109,11 +119,11 @@ void main() {
     uint begin = min(split * share, most), end = min(begin + share, most);
 
     uint id = gl_LocalInvocationID.x;
-    uint high = id / 16u * 2u, wide = id % 16u;  // fours of queries and of keys or columns
-    uint four = id % 16u, eight = id / 16u;      // of queries, and of keys, that it weighs
-    uint seen[8];
-    vec4 sums[8u * GROUPS];
-    [[unroll]] for (uint r = 0u; r < 8u; r++) {
+    uint high = id / 16u * FOURS, wide = id % 16u;  // fours of queries and of keys or columns
+    uint four = id % 16u, own = id / 16u;           // of queries, and the share of the keys, that it weighs
+    uint seen[ROWS];
+    vec4 sums[ROWS * GROUPS];
+    [[unroll]] for (uint r = 0u; r < ROWS; r++) {
         seen[r] = min(end, seen_by(row0 + high * 4u + r, keys));
         [[unroll]] for (uint g = 0u; g < GROUPS; g++) sums[r * GROUPS + g] = vec4(0.0);
     }
@@ -122,20 +132,21 @@ void main() {
         lost[id] = 0u;
     }
     [[dont_unroll]] for (uint tile = begin; tile < end; tile += TILE) {
-        vec4 s[8];
-        [[unroll]] for (uint r = 0u; r < 8u; r++) s[r] = vec4(0.0);
+        vec4 s[ROWS];
+        [[unroll]] for (uint r = 0u; r < ROWS; r++) s[r] = vec4(0.0);
         [[dont_unroll]] for (uint depth = 0u; depth < WIDTH; depth += STEP) {
             barrier();
             load_rows(tile, end, depth);
             barrier();
             [[dont_unroll]] for (uint d = 0u; d < STEP; d++) {
-                vec4 a = slices[d * PITCH + high], b = slices[d * PITCH + high + 1u];
                 vec4 k = slices[(STEP + d) * PITCH + wide];
-                [[unroll]] for (uint r = 0u; r < 4u; r++) s[r] += a[r] * k;
-                [[unroll]] for (uint r = 0u; r < 4u; r++) s[4u + r] += b[r] * k;
+                [[unroll]] for (uint f = 0u; f < FOURS; f++) {
+                    vec4 a = slices[d * PITCH + high + f];
+                    [[unroll]] for (uint r = 0u; r < 4u; r++) s[f * 4u + r] += a[r] * k;
+                }
             }
         }
-        [[unroll]] for (uint r = 0u; r < 8u; r++) {
+        [[unroll]] for (uint r = 0u; r < ROWS; r++) {
             uint row = row0 + high * 4u + r;
             bool spoilt = false;
             [[unroll]] for (uint e = 0u; e < 4u; e++) {
@@ -153,34 +164,35 @@ void main() {
         [[unroll]] for (uint e = 0u; e < 4u; e++) {
             uint at = (wide * 4u + e) * PITCH + high;
             score[at] = vec4(s[0][e], s[1][e], s[2][e], s[3][e]);
+#if ROWS > 4
             score[at + 1u] = vec4(s[4][e], s[5][e], s[6][e], s[7][e]);
+#endif
         }
         barrier();
-        vec4 mine[8], higher = top;
-        [[unroll]] for (uint j = 0u; j < 8u; j++) {
-            mine[j] = score[(eight * 8u + j) * PITCH + four];
+        vec4 mine[ROWS], higher = top;
+        [[unroll]] for (uint j = 0u; j < ROWS; j++) {
+            mine[j] = score[(own * ROWS + j) * PITCH + four];
             higher = max(higher, mine[j]);
         }
         exchange[id] = higher;
         barrier();
-        [[unroll]] for (uint i = 0u; i < 8u; i++) higher = max(higher, exchange[i * 16u + four]);
+        [[unroll]] for (uint i = 0u; i < SHARES; i++) higher = max(higher, exchange[i * 16u + four]);
         vec4 factor = exp(top - higher);
         top = higher;
         total *= factor;
-        [[unroll]] for (uint j = 0u; j < 8u; j++) {
+        [[unroll]] for (uint j = 0u; j < ROWS; j++) {
             vec4 weights = weigh(mine[j], top);
             total += weights;
-            score[(eight * 8u + j) * PITCH + four] = weights;
+            score[(own * ROWS + j) * PITCH + four] = weights;
         }
-        if (eight == 0u) {
+        if (own == 0u) {
             factors[four] = factor;
         }
         barrier();
-        vec4 a = factors[high], b = factors[high + 1u];
-        [[unroll]] for (uint g = 0u; g < GROUPS; g++) {
+        [[unroll]] for (uint f = 0u; f < FOURS; f++) {
+            vec4 a = factors[high + f];
             [[unroll]] for (uint r = 0u; r < 4u; r++) {
-                sums[r * GROUPS + g] *= a[r];
-                sums[(4u + r) * GROUPS + g] *= b[r];
+                [[unroll]] for (uint g = 0u; g < GROUPS; g++) sums[(f * 4u + r) * GROUPS + g] *= a[r];
             }
         }
         [[dont_unroll]] for (uint first = 0u; first < min(TILE, end - tile); first += STEP) {
@@ -188,23 +200,23 @@ void main() {
             load_values(tile + first, end);
             barrier();
             [[dont_unroll]] for (uint j = 0u; j < STEP; j++) {
-                a = score[(first + j) * PITCH + high];
-                b = score[(first + j) * PITCH + high + 1u];
+                vec4 a[FOURS];
+                [[unroll]] for (uint f = 0u; f < FOURS; f++) a[f] = score[(first + j) * PITCH + high + f];
                 [[unroll]] for (uint g = 0u; g < GROUPS; g++) {
                     vec4 v = slices[j * V_PITCH + g * 16u + wide];
-                    [[unroll]] for (uint r = 0u; r < 4u; r++) {
-                        sums[r * GROUPS + g] += a[r] * v;
-                        sums[(4u + r) * GROUPS + g] += b[r] * v;
-                    }
+                    [[unroll]] for (uint r = 0u; r < ROWS; r++) sums[r * GROUPS + g] += a[r / 4u][r % 4u] * v;
                 }
             }
         }
     }
 
     exchange[id] = total;
-    if (eight == 0u) {
+    if (own == 0u) {
         factors[four] = top;
     }
     barrier();
-    STORE(0) STORE(1) STORE(2) STORE(3) STORE(4) STORE(5) STORE(6) STORE(7)
+    STORE(0) STORE(1) STORE(2) STORE(3)
+#if ROWS > 4
+    STORE(4) STORE(5) STORE(6) STORE(7)
+#endif
 }

@@ -16,6 +16,9 @@ from vkpar.errors import InvalidUsageError, VkparError, within_limits
 COLLECTIVE_SECONDS = 30.0
 # A communicator with a shorter timeout is not measured when it opens: steps under measurement may take so long.
 MEASURED_SECONDS = 1.0
+# Before a new communicator's self-test, a device on whose queues nothing moves for so long (or for the communicator's
+# timeout, if that is longer) fails it: its earlier work, uploads among it, does not end.
+EARLIER_SECONDS = 30.0
 # A communicator that closes gives up devices on which nothing moves for so long, or for its timeout if that is longer.
 CLOSE_SECONDS = 10.0
 # A device or a graph that closes waits so long for its pending work; what is late then keeps its memory.

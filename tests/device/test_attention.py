@@ -65,6 +65,8 @@ def test_weights_are_rounded_to_the_nearest(device: vkpar.Device, dtype: str) ->
 # Kernels of GPUs and what they take: heads, heads of keys, queries. CPU drivers take long to compile them.
 GPU_KERNELS = {
     "attention_tiled float32": (2, 1, 40),
+    "attention_tiled_rows4 float16": (2, 1, 40),
+    "attention_rows4_slim float32": (3, 1, 2),
     "attention_warps_rows1 float16": (2, 2, 1),
 }
 if FULL:
@@ -88,9 +90,11 @@ def test_kernels_of_gpus(
     kernel, dtype = name.split()
     heads, kv_heads, tokens = GPU_KERNELS[name]
     warp = device.info.features.subgroup_size
-    rows = 64 if kernel == "attention_tiled" else int(kernel[-1])
+    tiled = kernel.startswith("attention_tiled")
+    rows = 64 if tiled else int(kernel.removesuffix("_slim")[-1])
     more = (max(8, warp // 2), warp) if "warps" in kernel else ()
-    found = module.Kernel(kernel, 64 if warp < 32 and more else 128, rows, more)
+    threads = 256 if kernel == "attention_tiled_rows4" else 64 if warp < 32 and more else 128
+    found = module.Kernel(kernel, threads, rows, more)
     monkeypatch.setattr(module, "kernel_for", lambda *about: found)
     monkeypatch.setattr(module, "splits_for", lambda *about: splits)
     device.plans.recipes.clear()
@@ -110,7 +114,7 @@ def test_kernels_of_gpus(
     again = vkpar.attention(device.array(spoilt, dtype), *arrays[1:])
     assert again.numpy().tobytes() == made.numpy().tobytes()
     counters = device.plans.tables.get(("counters",))
-    assert found.finishes == (kernel != "attention_tiled")
+    assert found.finishes == (not tiled)
     assert counters is None or not counters.numpy().any()
     assert counters is not None or splits == 1 or not found.finishes
     device.plans.recipes.clear()

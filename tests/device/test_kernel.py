@@ -650,3 +650,39 @@ def test_an_unaligned_binding_is_refused_wherever_it_comes_from(
             pool.allocate(layout.set_layout, [inside.tail(128)])  # type: ignore[list-item]
     finally:
         pool.close()
+
+
+SIZED = """
+#version 450
+#extension GL_KHR_shader_subgroup_basic : require
+layout(local_size_x = 64) in;
+layout(binding = 0) buffer Out { uint seen[]; };
+void main() {
+    seen[2u * gl_GlobalInvocationID.x] = gl_NumSubgroups * 1000u + gl_SubgroupSize;
+    seen[2u * gl_GlobalInvocationID.x + 1u] = gl_SubgroupInvocationID;
+}
+"""
+
+
+def test_subgroups_have_the_size_that_is_asked_for(device: vkpar.Device) -> None:
+    sizes = device.info.features.subgroup_sizes
+    if not sizes:
+        with pytest.raises(vkpar.UnsupportedError, match="subgroupSizeControl"):
+            vkpar.Kernel(device, SIZED, subgroup_size=8)
+        return
+    for size in (1 << bit for bit in range(8) if sizes[0] <= 1 << bit <= min(64, sizes[1])):
+        out = device.zeros(128, "uint32")
+        vkpar.Kernel(device, SIZED, subgroup_size=size)(out, elements=64)
+        found = out.numpy().reshape(64, 2)
+        assert set(found[:, 0]) == {64 // size * 1000 + size}
+        assert set(found[:, 1]) == set(range(size))
+    least, most = sizes
+    if least > 1:
+        with pytest.raises(vkpar.UnsupportedError, match=f"subgroup_size={least // 2}; .* takes {least} to {most}"):
+            vkpar.Kernel(device, SIZED, subgroup_size=least // 2)
+
+
+@pytest.mark.parametrize("size", [0, -8, 3, 128, 8.0, "8", True])
+def test_sizes_that_no_subgroup_has(device: vkpar.Device, size: Any) -> None:
+    with pytest.raises(vkpar.InvalidUsageError, match="a power of two that divides the local size in x, 64"):
+        vkpar.Kernel(device, SIZED, subgroup_size=size)

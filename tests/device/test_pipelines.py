@@ -13,7 +13,7 @@ import pytest
 import vkpar
 from vkpar.vulkan import api
 from vkpar.vulkan.pipelines import interface, kernel, shader
-from vkpar.vulkan.pipelines.kernel import PipelineCache
+from vkpar.vulkan.pipelines.kernel import PipelineCache, Traits
 
 pytestmark = pytest.mark.device
 
@@ -45,18 +45,31 @@ def test_a_layout_that_fails_leaves_nothing(cache: PipelineCache, fails: str, mo
     assert cache.layout(2, 8) is cache.layout(2, 8)
 
 
+def test_more_shared_memory_than_there_is_never_reaches_the_driver(
+    device: vkpar.Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some drivers end the process by it."""
+    monkeypatch.setattr(kernel.Pipeline, "_create", lambda *given: pytest.fail("the driver was asked"))
+    traits = Traits(label="D #1", shared_nbytes=32_767)
+    with closing(PipelineCache(device.logical.handle, device.logical.gate, traits=traits)) as cache:
+        for _ in range(2):
+            with pytest.raises(vkpar.UnsupportedError, match=r"matvec_rows1024: 32768 bytes of shared memory"):
+                cache.shipped("matvec_rows1024", 5, 64)
+        assert len(cache) == 0
+
+
 def test_constants_of_a_device_are_those_of_own_kernels(device: vkpar.Device, monkeypatch: pytest.MonkeyPatch) -> None:
     """Users' modules may have a constant of that number themselves."""
     given: list[int | None] = []
     create = kernel.Pipeline._create
 
-    def noting(self: Any, module: Any, entry: str, constants: dict[int, int], full: bool) -> Any:
+    def noting(self: Any, module: Any, entry: str, constants: dict[int, int], *rest: Any) -> Any:
         given.append(constants.get(kernel.PACKS_HALVES))
-        return create(self, module, entry, constants, full)
+        return create(self, module, entry, constants, *rest)
 
     monkeypatch.setattr(kernel.Pipeline, "_create", noting)
     spirv = shader.shipped("add_f32_f32")
-    with closing(PipelineCache(device.logical.handle, device.logical.gate, packs_halves=True)) as cache:
+    with closing(PipelineCache(device.logical.handle, device.logical.gate, traits=Traits(packs_halves=True))) as cache:
         cache.shipped("add_f32_f32", 3, 24)
         held = [cache.lease("key", spirv, "main", 3, 24, own=own) for own in (True, False)]
         assert given == [1, 1, None]

@@ -21,8 +21,7 @@ products = importlib.import_module("vkpar.ops.matmul.dense")
 pytestmark = [pytest.mark.device, pytest.mark.sampled(16)]
 
 EPS32 = 2.0**-24
-TILES = [(tile, sums) for sums, side in ((64, 2), (128, 4)) for tile in ((1, 1), (1, 2), (2, 1), (2, 2), (side, 2))]
-TILES = list(dict.fromkeys(TILES))
+TILES = [(tile, sums) for sums in (32, 64, 128) for tile in ((1, 1), (1, 2), (2, 1), (2, 2))] + [((4, 2), 128)]
 FORMS = [(False, False), (False, True), (True, False), (True, True)]
 Force = Callable[..., None]
 

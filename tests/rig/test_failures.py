@@ -287,6 +287,17 @@ def test_a_busy_device_is_not_a_broken_one(mixed: list[vkpar.Device]) -> None:
     check_works(mixed)
 
 
+def test_earlier_work_that_never_ends_fails_the_self_test(
+    mixed: list[vkpar.Device], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(timeouts, "EARLIER_SECONDS", 0.3)
+    with parked(mixed[1]):
+        mixed[1].zeros(10).copy()
+        with pytest.raises(CommunicatorError, match=r"self-test: what rank 1 .* was given before does not end"):
+            vkpar.Communicator(mixed, timeout=0.1)
+    check_works(mixed)
+
+
 def test_a_copy_works_after_the_communicator_of_the_last_one_failed(mixed: list[vkpar.Device]) -> None:
     source = mixed[0].array(np.arange(5, dtype=np.float32))
     source.to(mixed[2])

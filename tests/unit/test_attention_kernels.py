@@ -61,6 +61,21 @@ def test_what_a_card_with_matrix_cores_takes(queries: int, dtype: str, width: in
     assert chosen(gpu(), queries, width, dtype).name == expected
 
 
+@pytest.mark.parametrize(
+    ("queries", "width", "expected"),
+    [
+        (1, 128, ("attention_rows1", 128, 1)),
+        (4, 128, ("attention_rows4_slim", 128, 4)),
+        (12, 64, ("attention_rows4_slim", 128, 4)),
+        (24, 128, ("attention_tiled_rows4", 256, 64)),
+        (2048, 256, ("attention_rows4_slim", 128, 4)),
+    ],
+)
+def test_what_a_card_with_few_registers_takes(queries: int, width: int, expected: tuple[str, int, int]) -> None:
+    intel = dataclasses.replace(gpu(cooperative_matrix=()), vendor_id=0x8086)
+    assert chosen(intel, queries, width)[:3] == expected
+
+
 def test_queries_of_another_type_are_not_for_matrix_cores() -> None:
     assert chosen(gpu(), 2048, q_type="float32").name == "attention_tiled"
 
@@ -101,7 +116,7 @@ def test_shared_memory_is_enough(shared: int, width: int) -> None:
         if kernel.name.startswith("attention_warps"):
             assert module._shared_of_warps(kernel.threads, kernel.rows, chunks) <= shared
         elif kernel.name == "attention_tiled":
-            assert shared >= module._TILED_SHARED
+            assert shared >= module._TILED_SHARED[0]
     assert "cores" in chosen(gpu(48 << 10), 2048, width).name
     assert "cores" not in chosen(gpu(8 << 10), 2048, width).name
 

@@ -15,12 +15,13 @@ from helpers.vulkan.modules import module, name
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vkpar import InvalidUsageError
+from vkpar import InvalidUsageError, UnsupportedError
 from vkpar.vulkan.machine.physical import Features
 from vkpar.vulkan.pipelines import declared, shader
 from vkpar.vulkan.pipelines.capabilities import missing
 from vkpar.vulkan.pipelines.interface import Entry, Interface, reflect
 from vkpar.vulkan.pipelines.push import Member
+from vkpar.vulkan.pipelines.shared import check_shared, fold, shared_nbytes
 
 SHIPPED = sorted(
     item.name[: -len(".spv")]
@@ -60,7 +61,8 @@ def test_shipped_kernels(kernel: str) -> None:
     assert set(found.entries) == {"main"}
     assert all(found.entries["main"].local_size)
     assert 1 <= math.prod(found.entries["main"].local_size) <= 1024
-    shared = 33 << 10 if kernel.startswith("matvec_send_rows1024") else 32 << 10  # taken where the device has so much
+    more = kernel.startswith(("matvec_send_rows1024", "matvec_cores"))  # taken where the device has so much
+    shared = 33 << 10 if more else 32 << 10
     assert found.entries["main"].shared_nbytes <= shared
     newest = (1, 6) if kernel.startswith("attention_cores2") else (1, 5)
     assert found.version <= newest  # 1.6 is for devices with Vulkan 1.3
@@ -207,6 +209,41 @@ def test_shared_memory_before_entry_points_list_it() -> None:
     for version, nbytes in ((0x00010300, 4000), (0x00010400, 0)):
         found = reflect(module(*declared, (59, 13, 14, 4), version=version))
         assert found.entries["main"].shared_nbytes == nbytes
+
+
+def test_shared_memory_is_sized_by_constants() -> None:
+    """An array of ``n * 4`` words, of which n is specialization constant 3, and a struct of a pair and a truth."""
+    spirv = module(
+        (71, 40, 1, 3),
+        (21, 10, 32, 0),
+        (43, 10, 11, 4),
+        (50, 10, 40, 5),
+        (52, 10, 41, 132, 40, 11),
+        (28, 12, 10, 41),
+        (23, 13, 10, 2),
+        (20, 14),
+        (30, 15, 13, 14),
+        (32, 16, 4, 12),
+        (32, 17, 4, 15),
+        (59, 16, 20, 4),
+        (59, 17, 21, 4),
+    )
+    assert shared_nbytes(spirv, {}) == 5 * 4 * 4 + 12
+    assert shared_nbytes(spirv, {3: 100}) == 100 * 4 * 4 + 12
+    with pytest.raises(UnsupportedError, match=r"sums: 1612 bytes of shared memory; D #1 allows 1611"):
+        check_shared("D #1", "sums", spirv, {3: 100}, 1611)
+    check_shared("D #1", "sums", spirv, {3: 100}, 1612)
+
+
+@pytest.mark.parametrize(
+    ("opcode", "operands", "value"),
+    [
+        *((128, (7, 2), 9), (130, (7, 2), 5), (134, (7, 2), 3), (134, (7, 0), 0), (137, (7, 2), 1), (196, (7, 2), 28)),
+        *((168, (1,), 0), (169, (0, 7, 2), 2), (176, (2, 7), 1), (9999, (7, 2), 0)),
+    ],
+)
+def test_constants_that_are_computed(opcode: int, operands: tuple[int, ...], value: int) -> None:
+    assert fold(opcode, operands) == value
 
 
 def test_the_built_in_work_group_size_wins() -> None:

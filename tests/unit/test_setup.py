@@ -99,8 +99,9 @@ def test_mesa_25_is_unpacked_and_not_installed(tmp_path: Path) -> None:
     done = bash(tmp_path, MESA25)
     assert done.returncode == 0, done.stderr
     folder = tmp_path / ".cache" / "mesa25"
-    files = ["libvulkan_lvp.so", "libvulkan_radeon.so", "lvp_icd.json", "radeon_icd.json"]
-    assert sorted(path.name for path in folder.iterdir()) == files
+    names = ("intel", "lvp", "radeon")
+    files = [*(f"{name}_icd.json" for name in names), *(f"libvulkan_{name}.so" for name in names)]
+    assert sorted(path.name for path in folder.iterdir()) == sorted(files)
     named = json.loads((folder / "radeon_icd.json").read_text())["ICD"]["library_path"]
     assert (folder / named).exists()
     assert "http://mirror.example/packages/ bookworm-backports main" in (tmp_path / "sources.list").read_text()
@@ -116,3 +117,25 @@ def test_mesa_25_that_cannot_be_had_is_a_failure(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert "error: apt-get download mesa-vulkan-drivers failed" in done.stderr
     assert not (tmp_path / ".cache" / "mesa25").exists()
+
+
+FETCHED = MESA25[: MESA25.index("fetch_mesa25")]
+
+
+@pytest.mark.parametrize(("what", "folder"), [("stubs", "stubs"), ("mesa26", "mesa26")])
+def test_what_cannot_be_had_is_a_failure_with_its_reason(tmp_path: Path, what: str, folder: str) -> None:
+    (tmp_path / "tools" / "stubs").mkdir(parents=True)
+    (tmp_path / "tools" / "stubs" / "build.sh").touch()
+    code = FETCHED.replace("esac", 'esac\n[ "$*" = -q\\ update ] || case "$*" in *update) exit 100;; esac')
+    done = bash(tmp_path, code + f"fetch_{what}")
+    assert done.returncode == 1
+    assert "failed (is there a network?)" in done.stderr
+    assert not (tmp_path / ".cache" / folder).exists()
+
+
+def test_stubs_are_built_anew_where_their_source_changed(tmp_path: Path) -> None:
+    (tmp_path / "tools" / "stubs").mkdir(parents=True)
+    (tmp_path / "tools" / "stubs" / "build.sh").write_text("one")
+    code = "mkdir -p .cache/stubs; stubs_key >.cache/stubs/key; have_stubs && echo there; echo >>tools/stubs/build.sh"
+    done = bash(tmp_path, f"{code}; have_stubs || echo old")
+    assert done.stdout == "there\nold\n", done.stderr

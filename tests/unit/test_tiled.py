@@ -9,8 +9,8 @@ from helpers.vulkan.infos import fake_info
 
 from vkpar.ops.tiles import occupancy, tiled
 
-NVIDIA, AMD = 0x10DE, 0x1002
-TILES = [(tile, sums) for sums in (64, 128) for tile in ((1, 1), (1, 2), (2, 1), (2, 2))] + [((4, 2), 128)]
+NVIDIA, AMD, INTEL = 0x10DE, 0x1002, 0x8086
+TILES = [(tile, sums) for sums in (32, 64, 128) for tile in ((1, 1), (1, 2), (2, 1), (2, 2))] + [((4, 2), 128)]
 
 
 @pytest.mark.parametrize(("tile", "sums"), TILES, ids=str)
@@ -27,17 +27,22 @@ def test_invocations_cover_their_tile(tile: tuple[int, int], sums: int) -> None:
 
 
 def test_constants_say_how_many_invocations_there_are() -> None:
+    assert tiled.tail((2, 2), 32).threads == 512
     assert tiled.tail((2, 2), 64).threads == 256
     assert tiled.tail((2, 2), 128).threads == 128
 
 
-def test_many_sums_are_nvidias() -> None:
+def test_sums_are_those_of_a_make() -> None:
     info = fake_info()
     features = dataclasses.replace(info.features, subgroup_size=32)
     limits = dataclasses.replace(info.limits, max_shared_memory=49152, max_workgroup_invocations=1024)
     nvidia = dataclasses.replace(info, vendor_id=NVIDIA, features=features, limits=limits)
     assert tiled.sums_of(nvidia) == 128
     assert tiled.sums_of(dataclasses.replace(nvidia, vendor_id=AMD)) == 64
+    intel = dataclasses.replace(nvidia, vendor_id=INTEL)
+    assert tiled.sums_of(intel) == 32
+    few = dataclasses.replace(limits, max_workgroup_invocations=256)
+    assert tiled.sums_of(dataclasses.replace(intel, limits=few)) == 64
     little = dataclasses.replace(limits, max_shared_memory=16896)
     assert tiled.sums_of(dataclasses.replace(nvidia, limits=little)) == 64
 
@@ -51,6 +56,6 @@ def test_limits(invocations: int, shared: int, runs: bool) -> None:
     assert tiled.runs(dataclasses.replace(info, limits=limits)) is runs
 
 
-@pytest.mark.parametrize("sums", [64, 128])
+@pytest.mark.parametrize("sums", [32, 64, 128])
 def test_every_tile_has_rates(sums: int) -> None:
     assert {(tile, sums) for tile in occupancy.TILED_RATES[sums]} == {each for each in TILES if each[1] == sums}

@@ -6,6 +6,8 @@
 VENV=.venv
 SWIFTSHADER=.cache/swiftshader
 MESA25=.cache/mesa25
+MESA26=.cache/mesa26
+STUBS=.cache/stubs
 LOG=.cache/setup.log
 PYTHON=${PYTHON:-python3}
 
@@ -258,41 +260,115 @@ use_swiftshader() {
     if have_swiftshader; then add_driver "$PWD/$SWIFTSHADER/vk_swiftshader_icd.json"; fi
 }
 
-have_mesa25() { [ -e "$MESA25/lvp_icd.json" ] && [ -e "$MESA25/radeon_icd.json" ]; }
-
-# Debian 12 has Mesa 22.3, and 25.0 in its backports: a second CPU driver, and a newer compiler for AMD cards.
+# Debian 12 has Mesa 22.3, and 25.0 in its backports: a second CPU driver, and newer compilers for AMD's and Intel's cards.
 mesa25_packaged() { grep -qsx 'VERSION_CODENAME=bookworm' /etc/os-release; }
 
-# Unpacked and not installed: the lists and packages of a configuration of its own leave those of the machine alone.
-fetch_mesa25() {
-    local scratch mirror folder=usr/lib/x86_64-linux-gnu name
-    local -a options
-    if have_mesa25 || ! mesa25_packaged; then return; fi
+# apt_apart SUITE SCRATCH: `options` for an apt whose lists and packages leave those of the machine alone.
+apt_apart() {
+    local suite=$1 scratch=$2 mirror kind
     apt_update mesa-vulkan-drivers
     mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 'Release: bookworm' 'Component: main' |
         head -n 1)
-    [ -n "$mirror" ] || die "apt knows no Debian mirror whose backports could have Mesa 25"
-    say "Mesa 25: taking its CPU driver and its AMD driver from Debian's backports"
-    scratch=$(mktemp -d)
+    [ -n "$mirror" ] || die "apt knows no Debian mirror whose suite $suite could have another Mesa"
     mkdir -p "$scratch"/{lists/partial,cache/archives/partial,out}
-    printf 'deb [signed-by=%s] %s bookworm-backports main\n' \
-        /usr/share/keyrings/debian-archive-keyring.gpg "$mirror" >"$scratch/sources.list"
+    for kind in deb deb-src; do
+        printf '%s [signed-by=%s] %s %s main\n' \
+            "$kind" /usr/share/keyrings/debian-archive-keyring.gpg "$mirror" "$suite"
+    done >"$scratch/sources.list"
     options=(-q -o APT::Sandbox::User=root -o Dir::Etc::sourcelist="$scratch/sources.list" -o Dir::Etc::sourceparts=-
         -o Dir::State::lists="$scratch/lists" -o Dir::Cache="$scratch/cache")
-    logged apt-get "${options[@]}" update || die "apt-get update of Debian's backports failed (is there a network?)"
+    logged apt-get "${options[@]}" update || die "apt-get update of Debian's $suite failed (is there a network?)"
+}
+
+# name_drivers FOLDER NAME...: the files that name drivers to the loader, which looks from them for a path with a slash.
+name_drivers() {
+    local folder=$1 name
+    shift
+    for name in "$@"; do
+        printf '{"file_format_version": "1.0.0", "ICD": {"library_path": "./libvulkan_%s.so", "api_version": "1.4.305"}}\n' \
+            "$name" >"$folder/${name}_icd.json"
+    done
+}
+
+# keep SCRATCH FOLDER: what was made in SCRATCH/out becomes FOLDER.
+keep() {
+    chmod 755 "$1/out"
+    rm -rf "$2"
+    mv "$1/out" "$2"
+    rm -rf "$1"
+}
+
+have_mesa25() { [ -e "$MESA25/lvp_icd.json" ] && [ -e "$MESA25/radeon_icd.json" ] && [ -e "$MESA25/intel_icd.json" ]; }
+
+# Unpacked and not installed.
+fetch_mesa25() {
+    local scratch folder=usr/lib/x86_64-linux-gnu
+    local -a options
+    if have_mesa25 || ! mesa25_packaged; then return; fi
+    say "Mesa 25: taking its CPU driver and those for AMD's and Intel's cards from Debian's backports"
+    scratch=$(mktemp -d)
+    apt_apart bookworm-backports "$scratch"
     logged env -C "$scratch" apt-get "${options[@]}" download mesa-vulkan-drivers ||
         die "apt-get download mesa-vulkan-drivers failed"
     dpkg-deb --fsys-tarfile "$scratch"/mesa-vulkan-drivers_*.deb |
-        tar -x -C "$scratch/out" --strip-components=4 "./$folder/libvulkan_lvp.so" "./$folder/libvulkan_radeon.so" ||
-        die "mesa-vulkan-drivers does not hold the two drivers"
-    for name in lvp radeon; do # the loader looks for a path with a slash from the file that names it
-        printf '{"file_format_version": "1.0.0", "ICD": {"library_path": "./libvulkan_%s.so", "api_version": "1.4.305"}}\n' \
-            "$name" >"$scratch/out/${name}_icd.json"
+        tar -x -C "$scratch/out" --strip-components=4 "./$folder"/libvulkan_{lvp,radeon,intel}.so ||
+        die "mesa-vulkan-drivers does not hold the three drivers"
+    name_drivers "$scratch/out" lvp radeon intel
+    keep "$scratch" "$MESA25"
+}
+
+# --- cards that are not here: what their drivers' compilers make of the kernels -------------------------------
+
+# What the stubs are made of here; a change makes them anew.
+stubs_key() { cat tools/stubs/* | sha256sum | cut -d' ' -f1; }
+have_stubs() { [ "$(cat "$STUBS/key" 2>/dev/null)" = "$(stubs_key)" ]; }
+
+# Libraries that stub kernel drivers, for drivers that compile for no card otherwise: a few files of Mesa's source, and
+# tools/stubs/. A package of Mesa's has none of them.
+fetch_stubs() {
+    local scratch
+    local -a options
+    if have_stubs || ! mesa25_packaged; then return; fi
+    have cc || apt_install gcc libc6-dev
+    say "stubs of kernel drivers: building them of Mesa's source (47 MB) from Debian's backports"
+    scratch=$(mktemp -d)
+    apt_apart bookworm-backports "$scratch"
+    logged env -C "$scratch" apt-get -q -o APT::Sandbox::User=root download libdrm-dev ||
+        die "apt-get download libdrm-dev failed"
+    dpkg-deb -x "$scratch"/libdrm-dev_*.deb "$scratch/libdrm" || die "libdrm-dev cannot be unpacked"
+    mv "$scratch/libdrm/usr/include" "$scratch/out/include"
+    pip_install --target "$scratch/out/python" mako || die "pip could not install mako"
+    # The mirror has the source itself; what describes it may be gone already, which apt calls a failure.
+    logged env -C "$scratch" apt-get "${options[@]}" source --download-only --tar-only mesa || true
+    mkdir "$scratch/mesa"
+    tar -x -C "$scratch/mesa" --strip-components=1 -f "$scratch"/mesa_*.orig.tar.xz || die "Mesa's source is not there"
+    logged tools/stubs/build.sh "$scratch/mesa" "$scratch/out" intel amdgpu nouveau freedreno ||
+        die "the stubs of kernel drivers do not build"
+    rm -r "$scratch"/out/{include,python}
+    stubs_key >"$scratch/out/key"
+    keep "$scratch" "$STUBS"
+}
+
+have_mesa26() { [ -e "$MESA26/nouveau_icd.json" ]; }
+
+# The newest Mesa, of Debian's unstable suite, with the libraries and the loader that it needs: processes that take it
+# are run by that loader. Nothing of it is installed.
+fetch_mesa26() {
+    local scratch package folder=usr/lib/x86_64-linux-gnu
+    local -a options
+    if have_mesa26 || ! mesa25_packaged; then return; fi
+    say "Mesa 26: taking it, and the libraries that it needs (70 MB), from Debian's unstable suite"
+    scratch=$(mktemp -d)
+    apt_apart sid "$scratch"
+    options+=(-o Dir::State::status=/dev/null)
+    logged apt-get "${options[@]}" install --download-only --no-install-recommends -y mesa-vulkan-drivers ||
+        die "apt-get install --download-only mesa-vulkan-drivers failed"
+    for package in "$scratch"/cache/archives/*.deb; do
+        dpkg-deb -x "$package" "$scratch/all" || die "$package cannot be unpacked"
     done
-    chmod 755 "$scratch/out"
-    rm -rf "$MESA25"
-    mv "$scratch/out" "$MESA25"
-    rm -rf "$scratch"
+    find "$scratch/all/$folder" -maxdepth 1 -name '*.so*' -exec mv -t "$scratch/out" {} +
+    name_drivers "$scratch/out" lvp intel radeon nouveau freedreno
+    keep "$scratch" "$MESA26"
 }
 
 report_drivers() {

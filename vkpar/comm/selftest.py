@@ -11,11 +11,12 @@ from typing import Any
 
 import numpy as np
 
+from vkpar import timeouts
 from vkpar.arrays.array import Array
 from vkpar.comm.engine.engine import Engine
 from vkpar.comm.requests import collectives, movements
 from vkpar.comm.requests.keys import Call
-from vkpar.errors import CommunicatorError
+from vkpar.errors import CommunicatorError, WaitTimeoutError
 
 _log = logging.getLogger("vkpar")
 _ROUNDS = 3  # in one submission: the third one reads the slots of the first again
@@ -30,7 +31,8 @@ def run(engine: Engine) -> None:
     """Gather patterns from all ranks on all ranks, several times in one submission.
 
     Raises:
-        CommunicatorError: a rank got wrong data, or nothing moved for the communicator's timeout.
+        CommunicatorError: a rank got wrong data, nothing moved for the communicator's timeout, or a device's earlier
+            work does not end.
     """
     n = engine.rig.nranks
     if n == 1:
@@ -38,6 +40,7 @@ def run(engine: Engine) -> None:
     sent = _patterns(n)
     arrays = [device.array(rows) for device, rows in zip(engine.devices, sent, strict=True)]
     out = [device.zeros((_ROUNDS, n * _WORDS), "uint32") for device in engine.devices]
+    _finish_earlier(engine)
     with engine.group():
         works = [
             engine.run(Call(movements.ALL_GATHER, [array[turn] for array in arrays], [array[turn] for array in out]))
@@ -48,6 +51,30 @@ def run(engine: Engine) -> None:
         _check(engine, sent, rank, array)
     if engine.rig.copies:
         _run_copies(engine, sent)
+
+
+def _finish_earlier(engine: Engine) -> None:
+    """Wait for what the devices were given before, which the watchdog does not take for a failure of collectives.
+
+    Raises:
+        CommunicatorError: a device's queues moved by nothing for :data:`vkpar.timeouts.EARLIER_SECONDS`.
+    """
+    patience = max(timeouts.EARLIER_SECONDS, engine.health.timeout)
+    for rank, device in enumerate(engine.devices):
+        queues = device.logical.queues
+        seen = [queue.reached for queue in queues]
+        while True:
+            try:
+                device.logical.synchronize(patience)
+                break
+            except WaitTimeoutError as error:
+                before, seen = seen, [queue.reached for queue in queues]
+                if seen == before:
+                    raise CommunicatorError(
+                        f"self-test: what rank {rank} ({device.name}) was given before does not end: nothing of it, "
+                        f"uploads included, was done for {patience:g} s",
+                        {"rank": rank, "reached": seen, "wanted": [queue.last for queue in queues]},
+                    ) from error
 
 
 def _run_copies(engine: Engine, sent: list[np.ndarray[Any, Any]]) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 import vkpar
 from vkpar import DeviceInfo, env, text
 from vkpar.arrays.host import HostArray
+from vkpar.comm.rig.transports import mapped
 from vkpar.doctor.findings import FAILED, OK, SKIPPED, Finding
 from vkpar.doctor.place import Place
 from vkpar.errors import UnsupportedError, WaitTimeoutError
@@ -200,8 +201,8 @@ def host_memory(place: Place, index: int) -> Iterator[Finding]:
             found = "VKPAR_WITHOUT=host_import leaves it out: every sum is copied by the host (transport mapped)"
             yield Finding.of(FAILED, found, "take host_import out of VKPAR_WITHOUT")
         else:
-            found = "the driver has no VK_EXT_external_memory_host: the host copies what ranks send (transport mapped)"
-            yield Finding.of(SKIPPED, found, "a newer driver may have it")
+            found = f"the driver has no VK_EXT_external_memory_host: {mapped.COST} (transport mapped)"
+            yield Finding.of(SKIPPED, found, "a newer driver may have it; NVK, turnip and v3dv have none yet")
         return
     with vkpar.host_array(_WORDS, "uint32", device) as shared, device.array(words) as array:
         wrong = _through(shared, array, words)

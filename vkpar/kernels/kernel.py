@@ -78,6 +78,9 @@ class Kernel(Closable, Unpickled):
         entry: the entry point's name; that of GLSL is ``main``.
         defines: macros for the GLSL, by name: numbers, texts, or truth values, which hold in ``#if``, too.
         include_dirs: folders in which included files are looked for, after that of the file that includes them.
+        subgroup_size: how many invocations every subgroup has: a power of two that divides the local size in x, of
+            which the devices have those of ``device.info.features.subgroup_sizes``. Without it a driver may run
+            fewer, or more, than ``gl_SubgroupSize`` says.
 
     Attributes:
         devices: where it runs; ``device`` is the first.
@@ -89,7 +92,7 @@ class Kernel(Closable, Unpickled):
             offers: storage and uniform buffers and push constants; 8- and 16-bit storage, small and 64-bit integers,
             float16, float64, atomics on floats, subgroup operations and cooperative matrices where the device has them.
         InvalidUsageError: neither text nor SPIR-V, the name of a file, a file that cannot be read, no such entry point,
-            bindings with gaps, no device.
+            bindings with gaps, no device, a size of subgroups that the local size has not.
     """
 
     def __init__(
@@ -100,6 +103,7 @@ class Kernel(Closable, Unpickled):
         entry: str = "main",
         defines: Mapping[str, object] | None = None,
         include_dirs: Sequence[str | os.PathLike[str]] = (),
+        subgroup_size: int | None = None,
     ) -> None:
         self.devices = _devices(device)
         self.device = self.devices[0]
@@ -109,6 +113,7 @@ class Kernel(Closable, Unpickled):
         checks.check_module(interface, entry)
         for item in self.devices:
             checks.check_device(item.info, str(item), interface, entry, queue.DESCRIPTORS_PER_FRAME)
+            self._subgroup = checks.check_subgroup(item.info, str(item), subgroup_size, interface, entry)
         self._spirv = as_storage(spirv) if interface.uniforms else spirv
         self._entry, self._interface = entry, interface
         self.local_size = interface.entries[entry].local_size
@@ -319,7 +324,9 @@ class Kernel(Closable, Unpickled):
         made = self._pipelines.get((device, pushes))
         if made is None:
             count, nbytes = len(self._interface.bindings), self._interface.push_nbytes
-            made = device.logical.pipelines.lease(self._key, self._spirv, self._entry, count, nbytes, pushes=pushes)
+            made = device.logical.pipelines.lease(
+                self._key, self._spirv, self._entry, count, nbytes, pushes=pushes, required=self._subgroup
+            )
             if not self.closed:
                 self._pipelines[device, pushes] = made
         return made

@@ -28,7 +28,7 @@ from vkpar.vulkan.memory.mapped import MappedArrays
 from vkpar.vulkan.memory.memory import Allocator
 from vkpar.vulkan.memory.recycle import Divided, Recycler
 from vkpar.vulkan.memory.subbuffers import SubBuffers, cut
-from vkpar.vulkan.pipelines.kernel import Pipeline, PipelineCache
+from vkpar.vulkan.pipelines.kernel import Pipeline, PipelineCache, Traits
 from vkpar.vulkan.pump.ledger import Ledger
 from vkpar.vulkan.queue import Queue, drain
 from vkpar.vulkan.reclaim import Reclaimer
@@ -111,13 +111,8 @@ class LogicalDevice:
         self._reclaimer = Reclaimer(self.info, self.gate, self.compute, self.transfer, lambda: self.recycler)
         self.keepers, relief = self._reclaimer.keepers, self._reclaimer.relief
         self.allocator = Allocator(self.handle, self.info, families, self.accounting, relief, self.label)
-        self.pipelines = PipelineCache(
-            self.handle,
-            self.gate,
-            self.compute,
-            subgroup=self.info.features.subgroup_size if self.info.features.subgroup_control else 0,
-            packs_halves=self.info.packs_halves,
-        )
+        traits = Traits.of(self.info, self.label)
+        self.pipelines = PipelineCache(self.handle, self.gate, self.compute, traits)
         self.bulk = bulk.Copies(self.info, self.pipelines, self.stream, self.pushes)
         straight, ring_bytes = env.get().ring == "auto", env.get().ring_bytes
         kind = memtypes.UPLOAD if straight else memtypes.HOST

@@ -36,6 +36,7 @@ def fake_info(index: int = 0, **changes: Any) -> DeviceInfo:
                 "cooperative_matrix2": (),
                 "matrix_features": (),
                 "subgroup_size": 32,
+                "subgroup_sizes": (32, 32),
                 "subgroup_operations": ("basic",),
                 "float_atomics": (),
             }

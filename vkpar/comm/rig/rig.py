@@ -268,7 +268,7 @@ def _transport(device: LogicalDevice, arena: Arena, wanted: str, copies: bool) -
             raise UnsupportedError(f"copies need imported memory: {error}") from error
         if device.info.device_uuid not in _told:
             _told.add(device.info.device_uuid)
-            _log.warning("%s: the host copies its slots (transport mapped): %s", device.info.name, error)
+            _log.warning("%s: %s (transport mapped): %s", device.info.name, mapped.COST, error)
         return MappedTransport(device, arena)
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from vkpar.abi import attention as abi
 from vkpar.errors import UnsupportedError
 from vkpar.ops.call.checks import SHORT
+from vkpar.ops.call.makes import make_of
 from vkpar.ops.call.work import WARP, ceil_power, group_size, has_warps
 from vkpar.ops.tiles.cores import offers
 from vkpar.ops.tiles.occupancy import units_of
@@ -25,9 +26,9 @@ _SMALL: Final = "attention_small"
 _TILED: Final = "attention_tiled"
 _WARPS: Final = "attention_warps_rows"
 _ROWS: Final = "attention_rows"
-_TILED_THREADS: Final = 128
+_TILED_THREADS: Final = (128, 256)  # of eight rows an invocation, and of four
 _MOST_TILED: Final = 128  # elements of a row
-_TILED_SHARED: Final = 28_672  # bytes of shared memory
+_TILED_SHARED: Final = (28_672, 30_720)  # bytes of shared memory, of both
 _MOST_OF_CORES: Final = 256  # elements of a row
 _MOST_TURNS: Final = 50_000  # of loops in an invocation on CPU drivers: some stop at 65,535
 _MOST_SPLITS: Final = 64
@@ -43,7 +44,8 @@ class Tuning:
         threads: invocations of a work-group.
         part: the least keys of a part.
         groups: work-groups that a compute unit is to have, where the keys suffice and matrix cores do not serve.
-        rows: queries that a work-group takes at most, where matrix cores do not serve: 1, 4 or 8.
+        rows: queries that a work-group takes at most, where matrix cores do not serve: 1, 4 or 8. A device's make may
+            have registers for fewer.
         cores: from so many queries of a head of keys on, matrix cores serve.
         keys: of a tile of theirs at most, a multiple of 16.
         core_threads: invocations of their work-groups at most: 128 or 256.
@@ -95,20 +97,22 @@ def kernel_for(device: Device, queries: int, q_type: str, k_type: str, width: in
     threads = min(tuning.threads, group_size(device))
     if threads < 2 * LEAST_THREADS:
         return Kernel(_SMALL, max(LEAST_THREADS, ceil_power(2 * chunks)), 1)
-    if queries >= tuning.tiled and width <= _MOST_TILED and limits.max_shared_memory >= _TILED_SHARED:
-        return Kernel(_TILED, _TILED_THREADS, 64)
+    most = min(tuning.rows, make_of(device.info).rows)
+    less = most < tuning.rows  # invocations have registers for half of what others keep
+    if queries >= tuning.tiled and width <= _MOST_TILED and limits.max_shared_memory >= _TILED_SHARED[less]:
+        return Kernel(f"{_TILED}_rows4" if less else _TILED, _TILED_THREADS[less], 64)
     warps = has_warps(device.info, "vote", "shuffle") and chunks <= WARP and threads % WARP == 0
     shared = _shared_of_warps if warps else _shared_of_tiles
-    rows = 1 if queries == 1 else 4 if queries <= 4 else tuning.rows
+    rows = 1 if queries == 1 else 4 if queries <= 4 else most
     while rows > 1 and shared(threads, rows, chunks) > limits.max_shared_memory:
         rows = 4 if rows == 8 else 1
     if warps:
         return Kernel(f"{_WARPS}{rows}", threads, rows, abi.LanesConstants(16 if chunks <= 16 else 32, WARP))
-    return Kernel(f"{_ROWS}{rows}", threads, rows)
+    return Kernel(f"{_ROWS}4_slim" if less and rows == 4 else f"{_ROWS}{rows}", threads, rows)
 
 
 def _shared_of_tiles(threads: int, rows: int, chunks: int) -> int:
-    """Return the bytes of shared memory of shaders/attention.comp."""
+    """Return the bytes of shared memory of shaders/attention.comp, at most: the slim kernel takes less."""
     each = 2 if rows == 8 else 4
     return (
         32 * rows * chunks + 4 * threads * (max(rows * each, 8) + rows * each // 4 + 2) + rows * _SHARED_OF_PARTS + 64

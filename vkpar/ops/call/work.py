@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from vkpar.ops.call.makes import make_of
+
 if TYPE_CHECKING:
     from vkpar.device import Device
     from vkpar.vulkan.machine.physical import DeviceInfo
@@ -11,7 +13,6 @@ if TYPE_CHECKING:
 MAX_WORK: Final = 1 << 38  # multiply-adds of a dispatch: beyond it a slow GPU could run into its driver's watchdog
 WORK_PER_NS: Final = 500  # multiply-adds of a slow GPU, for estimates
 WARP: Final = 32
-_NVIDIA: Final = 0x10DE
 _GROUP: Final = {False: 256, True: 64}  # invocations of a work-group, by :func:`on_cpu`
 
 
@@ -48,5 +49,5 @@ def has_warps(info: DeviceInfo, *operations: str) -> bool:
         operations: what subgroups have to be able to do, too.
     """
     features = info.features
-    known = info.vendor_id == _NVIDIA and features.subgroup_size == WARP
+    known = make_of(info).warps and features.subgroup_size == WARP
     return known and set(operations) <= set(features.subgroup_operations)

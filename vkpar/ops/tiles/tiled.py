@@ -5,19 +5,21 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from vkpar.abi import matmul as abi
+from vkpar.ops.call.makes import make_of
 from vkpar.ops.call.work import has_warps
 
 if TYPE_CHECKING:
     from vkpar.vulkan.machine.physical import DeviceInfo
 
 KERNEL: Final = "matmul_tiled"
+LEAST_SUMS: Final = 32
 FEW_SUMS: Final = 64
 MANY_SUMS: Final = 128
 
-_THREADS: Final = {FEW_SUMS: 256, MANY_SUMS: 128}  # at least
+_THREADS: Final = {LEAST_SUMS: 256, FEW_SUMS: 256, MANY_SUMS: 128}  # at least
 _SIDE: Final = 64  # of what tiles are counted in
 _STEP: Final = 8
-_LARGEST: Final = {FEW_SUMS: (2, 2), MANY_SUMS: (4, 2)}
+_LARGEST: Final = {LEAST_SUMS: (2, 2), FEW_SUMS: (2, 2), MANY_SUMS: (4, 2)}
 
 
 def runs(info: DeviceInfo) -> bool:
@@ -27,13 +29,11 @@ def runs(info: DeviceInfo) -> bool:
 
 
 def sums_of(info: DeviceInfo) -> int:
-    """Return the most sums that an invocation keeps.
-
-    With 128 it needs some 200 registers. A unit of NVIDIA's still holds eight subgroups of these, which keep it busy;
-    one of AMD's older cards holds a single one for each of its parts, which does not.
-    """
-    fits = info.limits.max_shared_memory >= shared(_LARGEST[MANY_SUMS])
-    return MANY_SUMS if has_warps(info) and fits else FEW_SUMS
+    """Return the most sums that an invocation keeps: those of the device's make, where its limits allow their tile."""
+    sums, limits = make_of(info).sums, info.limits
+    largest = _LARGEST[sums]
+    fits = limits.max_shared_memory >= shared(largest) and limits.max_workgroup_invocations >= threads(largest, sums)
+    return sums if fits and (sums != MANY_SUMS or has_warps(info)) else FEW_SUMS
 
 
 def threads(tile: tuple[int, int], sums: int) -> int:

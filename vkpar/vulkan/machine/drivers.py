@@ -69,6 +69,7 @@ def _describe(index: int, handle: Any) -> DeviceInfo:
         for item in vk.enumerate("VkExtensionProperties", "vkEnumerateDeviceExtensionProperties", handle, vk.ffi.NULL)
     )
     extensions -= {matrices.BY_NAME[name] for name in env.without() if name in matrices.BY_NAME}
+    extensions -= instance.get().unknown_to_layer(extensions & set(matrices.FIRST_LAYERS), matrices.FIRST_LAYERS)
     if "VK_KHR_cooperative_matrix" not in extensions:
         extensions -= {"VK_NV_cooperative_matrix2"}  # which is an extension of that one
     queried = _Queried(handle, extensions)
@@ -176,12 +177,21 @@ class _Queried:
             cooperative_matrix2=self._shapes(matrices.NV2, matrices.flexible_shapes),
             matrix_features=matrices.found(self.matrices.structs),
             subgroup_size=int(self.vulkan11.subgroupSize),
+            subgroup_sizes=self._subgroup_sizes(),
             subgroup_operations=self._subgroup_operations(),
             float_atomics=tuple(name for item in self.atomics for name in atomics.named(item) if getattr(item, name)),
         )
 
     def _shapes(self, extension: str, listing: Callable[[Any], tuple[str, ...]]) -> tuple[str, ...]:
         return listing(self._handle) if extension in self._extensions else ()
+
+    def _subgroup_sizes(self) -> tuple[int, ...]:
+        """Return the least and the most invocations of a subgroup that compute shaders may ask for; () for none."""
+        found, features, stage = self.vulkan13, self.features13, self._vk.vk.VK_SHADER_STAGE_COMPUTE_BIT
+        controls = features and features.subgroupSizeControl and features.computeFullSubgroups
+        if not found or not controls or not found.requiredSubgroupSizeStages & stage:
+            return ()
+        return int(found.minSubgroupSize), int(found.maxSubgroupSize)
 
     def _subgroup_operations(self) -> tuple[str, ...]:
         """Return the kinds of subgroup operations that compute shaders have, in the order of VkSubgroupFeatureFlags."""
@@ -245,6 +255,7 @@ class _Queried:
             ),
             max_texel_buffer_elements=found.maxTexelBufferElements,
             compute_units=self._compute_units(),
+            max_workgroup_subgroups=int(self.vulkan13.maxComputeWorkgroupSubgroups) if self.vulkan13 else 0,
         )
 
 

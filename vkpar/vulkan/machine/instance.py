@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -62,6 +62,7 @@ class Instance:
         self.messages: list[str] = []
         self._notes: list[str] = []
         self._layer_version = (0, 0, 0)
+        self._unknown: frozenset[str] = frozenset()
         self._callback: Any = None
         self._messenger: Any = None
         self._made: api.Making | None = None
@@ -172,6 +173,26 @@ class Instance:
         if identifier == _PENDING_HOST_SIGNAL and data.objectCount:
             return data.pObjects[0].objectHandle in _host_only_timelines
         return identifier == _LAYER_STALLED
+
+    def unknown_to_layer(self, extensions: Iterable[str], first: Mapping[str, tuple[int, int, int]]) -> frozenset[str]:
+        """Return the extensions whose structs the validation layer would call errors, and warn of them once.
+
+        Args:
+            extensions: of a device.
+            first: by extension, the first version of the layer that knows it.
+        """
+        if not self.validating:
+            return frozenset()
+        unknown = frozenset(name for name in extensions if self._layer_version < first[name])
+        for name in sorted(unknown - self._unknown):
+            _log.warning(
+                "the validation layer %s does not know %s, which devices do without meanwhile: it takes %s",
+                ".".join(map(str, self._layer_version)),
+                name,
+                ".".join(map(str, first[name])),
+            )
+        self._unknown |= unknown
+        return unknown
 
     def raise_messages(self) -> None:
         """Raise the messages of the validation layer since the last call.

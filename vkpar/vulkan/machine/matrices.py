@@ -21,6 +21,9 @@ BY_NAME: Final = {
 }
 """The extensions by the names that VKPAR_WITHOUT has for them; its other names are of features of Vulkan itself."""
 
+FIRST_LAYERS: Final = {KHR: (1, 3, 255), NV2: (1, 3, 297), BFLOAT16: (1, 4, 313)}
+"""The validation layers that know each one's structs first: earlier ones call them errors."""
+
 # The structs of features: sType, and the members that the ``vulkan`` package may lack, in their order. vkpar asks for
 # those of _WANTED; all others stay off.
 _STRUCTS: Final = {

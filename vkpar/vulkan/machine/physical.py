@@ -41,7 +41,9 @@ class Features:
     ``matrix_features`` those of the features of cooperative matrices and of bfloat16 that vkpar turns on. The shapes
     that subgroups multiply are in ``cooperative_matrix``; what the sizes of flexible ones are multiples of, in
     ``cooperative_matrix2``. ``integer_dot_fast`` says that dot products of four bytes, signed, unsigned or of both
-    kinds, are instructions of the device's. ``VKPAR_WITHOUT`` leaves features out.
+    kinds, are instructions of the device's. ``subgroup_size`` is what the driver says; where it runs others,
+    ``subgroup_sizes`` has the least and the most that a kernel may ask for, and is empty where none may.
+    ``VKPAR_WITHOUT`` leaves features out.
     """
 
     storage_16bit: bool
@@ -63,6 +65,7 @@ class Features:
     cooperative_matrix2: tuple[str, ...]
     matrix_features: tuple[str, ...]
     subgroup_size: int
+    subgroup_sizes: tuple[int, ...]
     subgroup_operations: tuple[str, ...]
     float_atomics: tuple[str, ...]
 
@@ -71,6 +74,7 @@ class Features:
 class Limits:
     """The driver's limits, in bytes where not said otherwise; ``max_storage_buffers`` counts those of one kernel.
 
+    ``max_workgroup_subgroups`` holds for kernels that ask for a size of subgroups; 0 where none may.
     ``compute_units`` counts what vendors call streaming multiprocessors, compute units or shader cores; it is 0 where
     the driver does not say.
     ``VKPAR_MAX_BINDING`` and ``VKPAR_MAX_BUFFER`` lower the first and the third.
@@ -90,6 +94,7 @@ class Limits:
     max_storage_buffers: int
     max_texel_buffer_elements: int
     compute_units: int = 0
+    max_workgroup_subgroups: int = 0
 
 
 @dataclass(frozen=True)

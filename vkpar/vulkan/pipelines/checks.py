@@ -60,6 +60,30 @@ def check_device(info: DeviceInfo, label: str, interface: Interface, entry: str,
     _check_limits(info, label, interface, entry, most_buffers)
 
 
+def check_subgroup(info: DeviceInfo, label: str, size: int | None, interface: Interface, entry: str) -> int:
+    """Return the invocations of a subgroup that a kernel asks for, 0 for none; refuse what a device cannot give.
+
+    Raises:
+        InvalidUsageError: no power of two, or not a divisor of the work-group's invocations in x.
+        UnsupportedError: the device takes no sizes, or others, or so many subgroups make no work-group.
+    """
+    if size is None:
+        return 0
+    local_size, sizes = interface.entries[entry].local_size, info.features.subgroup_sizes
+    if type(size) is not int or size < 1 or size & (size - 1) or local_size[0] % size:
+        raise InvalidUsageError(
+            f"subgroup_size= is a power of two that divides the local size in x, {local_size[0]}, not {size!r}"
+        )
+    if not sizes:
+        raise UnsupportedError(f"{label} takes no subgroup_size=: it lacks subgroupSizeControl for compute shaders")
+    if not sizes[0] <= size <= sizes[1]:
+        raise UnsupportedError(f"subgroup_size={size}; {label} takes {sizes[0]} to {sizes[1]}")
+    number, most = math.prod(local_size) // size, info.limits.max_workgroup_subgroups
+    if number > most:
+        raise UnsupportedError(f"{number} subgroups of {size} in a work-group; {label} allows {most}")
+    return size
+
+
 def lacking(label: str, names: list[str]) -> str:
     """Say which capabilities the kernel must do without, and where it need not."""
     refused = [name for name in names if name not in OF_DEVICES]

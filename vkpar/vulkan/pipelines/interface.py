@@ -13,6 +13,7 @@ from vkpar.errors import InvalidUsageError
 from vkpar.vulkan.pipelines.elements import ANYTHING, BFLOAT16, BYTES, Padded
 from vkpar.vulkan.pipelines.opcodes import HEADER, Mark, Op, Storage, scalar, text_of
 from vkpar.vulkan.pipelines.push import VECTORS, WORDS, Member
+from vkpar.vulkan.pipelines.shared import fold
 
 _MAGIC: Final = 0x07230203
 _OFFSET: Final = re.compile(r"vkpar_offset_(0|[1-9]\d{0,3})")  # push constants that vkpar fills, by binding
@@ -25,7 +26,7 @@ class Entry:
 
     Attributes:
         local_size: invocations of a work-group in x, y and z; zeros where the module does not say.
-        shared_nbytes: the least that its shared memory takes.
+        shared_nbytes: what its shared memory takes, by the values that specialization constants have.
         width_id: the specialization constant that says how many they are in x; None where none does.
     """
 
@@ -51,8 +52,7 @@ class Interface:
         members: those of the push-constant block but these.
         uniforms: (binding, bytes of the block) of the uniform buffers among the bindings.
         float_atomics: the features of Vulkan that its atomics on floats need.
-        elements: (binding, types of what it holds, by their codes; see
-            :func:`vkpar.vulkan.pipelines.elements.takes`) of the bindings that hold numbers, not structs.
+        elements: (binding, codes for :func:`vkpar.vulkan.pipelines.elements.takes`) of those that hold numbers.
         padded: (binding, what it holds) of those whose numbers, vectors or columns have gaps between them.
     """
 
@@ -161,7 +161,7 @@ class _Reader:
             self._marks[words[:place]] = words[place] if len(words) > place else 1
         elif opcode in Op.TYPES:
             self._type(opcode, words[0], words[1:])
-        elif Op.CONSTANT <= opcode <= Op.SPEC_OP:
+        elif opcode in Op.TRUTHS or Op.CONSTANT <= opcode <= Op.SPEC_OP:
             self._constant(opcode, words)
         elif opcode == Op.VARIABLE:
             self._variables.append((words[0], words[1], words[2]))
@@ -189,8 +189,10 @@ class _Reader:
             self._constants[words[1]] = words[2] | (words[3] << 32 if len(words) > 3 else 0)
         elif opcode in (Op.COMPOSITE, Op.SPEC_COMPOSITE):
             self._composites[words[1]] = words[2:]
+        elif opcode in Op.TRUTHS:
+            self._constants[words[1]] = int(opcode in Op.TRUE)
         elif opcode == Op.SPEC_OP:
-            self._constants[words[1]] = 0  # computed from others: sizes are at least what is known
+            self._constants[words[1]] = fold(words[2], [self._constants.get(word, 0) for word in words[3:]])
 
     def _atomic(self, opcode: int, words: tuple[int, ...]) -> None:
         """Note the feature that an atomic needs whose operand may be a float."""
@@ -394,7 +396,5 @@ class _Reader:
 
     def _declared_size(self) -> tuple[int, ...] | None:
         """Return the constants that say how large a work-group is, wherever the module has them."""
-        for composite, parts in self._composites.items():
-            if self._marks.get((composite, Mark.BUILT_IN)) == _WORKGROUP_SIZE:
-                return parts
-        return None
+        sizes = (made for made in self._composites if self._marks.get((made, Mark.BUILT_IN)) == _WORKGROUP_SIZE)
+        return next(map(self._composites.__getitem__, sizes), None)

@@ -8,14 +8,17 @@ import weakref
 from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from vkpar.vulkan import api
 from vkpar.vulkan.gate import Gate
+from vkpar.vulkan.machine.physical import DeviceInfo
 from vkpar.vulkan.pipelines import declared, shader
 from vkpar.vulkan.pipelines.declared import Declared
+from vkpar.vulkan.pipelines.shared import check_shared
 
 _FULL_SUBGROUPS: Final = 2  # VK_PIPELINE_SHADER_STAGE_CREATE_REQUIRE_FULL_SUBGROUPS_BIT
+_REQUIRED_SIZE: Final = "VkPipelineShaderStageRequiredSubgroupSizeCreateInfo"
 _COOPERATIVE_MATRIX: Final = 6022  # the capability
 _WIDEST: Final = 128  # invocations of the widest subgroups that there are
 PACKS_HALVES: Final = 2046  # the specialization constant of shaders/common/halfs.glsl
@@ -96,6 +99,7 @@ class Pipeline:
         *,
         subgroup: int = 0,
         packs_halves: bool = False,
+        required: int = 0,
     ) -> None:
         vk = self._vk = api.load()
         self._device = device
@@ -108,12 +112,15 @@ class Pipeline:
         module = vk.create("ShaderModule", device, info)
         try:
             by_id = dict(enumerate(constants)) | ({PACKS_HALVES: 1} if packs_halves else {})
-            self.handle = self._create(module, entry, by_id, needs_full(declared, by_id, subgroup))
+            full = bool(required) or needs_full(declared, by_id, subgroup)
+            self.handle = self._create(module, entry, by_id, full, required)
         finally:
             vk.destroy("ShaderModule", device, module)
 
-    def _create(self, module: Any, entry: str, constants: Mapping[int, int], full: bool) -> Any:
+    def _create(self, module: Any, entry: str, constants: Mapping[int, int], full: bool, required: int) -> Any:
+        """Return a new VkPipeline, with ``full`` subgroups, of ``required`` invocations where that is not 0."""
         vk = self._vk
+        sized = vk.struct(_REQUIRED_SIZE, requiredSubgroupSize=required) if required else vk.ffi.NULL
         entries = [
             vk.struct("VkSpecializationMapEntry", constantID=number, offset=4 * index, size=4)
             for index, number in enumerate(constants)
@@ -124,6 +131,7 @@ class Pipeline:
         )
         stage = vk.struct(
             "VkPipelineShaderStageCreateInfo",
+            pNext=sized,
             flags=_FULL_SUBGROUPS if full else 0,
             stage=vk.vk.VK_SHADER_STAGE_COMPUTE_BIT,
             module=module,
@@ -154,6 +162,28 @@ def needs_full(declared: Declared, constants: Mapping[int, int], subgroup: int) 
     return width % (subgroup if declared.version < (1, 6) else _WIDEST) == 0
 
 
+class Traits(NamedTuple):
+    """What of a device counts for its pipelines.
+
+    Attributes:
+        subgroup: invocations of a subgroup where the device can be told to fill these, else 0.
+        packs_halves: see :attr:`vkpar.vulkan.machine.physical.DeviceInfo.packs_halves`.
+        label: what messages call it.
+        shared_nbytes: of a work-group, at most.
+    """
+
+    subgroup: int = 0
+    packs_halves: bool = False
+    label: str = "the device"
+    shared_nbytes: int = 1 << 32
+
+    @classmethod
+    def of(cls, info: DeviceInfo, label: str) -> Traits:
+        """Return those of a device."""
+        subgroup = info.features.subgroup_size if info.features.subgroup_control else 0
+        return cls(subgroup, info.packs_halves, label, info.limits.max_shared_memory)
+
+
 class PipelineCache:
     """The pipelines of one device, by kernel, entry, constants and layout.
 
@@ -164,21 +194,11 @@ class PipelineCache:
         device: the VkDevice.
         gate: the device's: nothing is made, and nothing destroyed but by :meth:`close`, once it is shut.
         queue: where leased pipelines run; None where there are none.
-        subgroup: invocations of a subgroup where the device can be told to fill these, else 0.
-        packs_halves: see :attr:`vkpar.vulkan.machine.physical.DeviceInfo.packs_halves`.
+        traits: of the device.
     """
 
-    def __init__(
-        self,
-        device: Any,
-        gate: Gate,
-        queue: KernelQueue | None = None,
-        *,
-        subgroup: int = 0,
-        packs_halves: bool = False,
-    ) -> None:
-        self._device, self._gate = device, gate
-        self._subgroup, self._packs = subgroup, packs_halves
+    def __init__(self, device: Any, gate: Gate, queue: KernelQueue | None = None, traits: Traits | None = None) -> None:
+        self._device, self._gate, self._traits = device, gate, traits or Traits()
         self._queue = queue
         self._leased: weakref.WeakValueDictionary[tuple[Any, ...], Pipeline] = weakref.WeakValueDictionary()
         self._closed = False
@@ -206,6 +226,7 @@ class PipelineCache:
 
         Raises:
             InvalidUsageError: it is not there yet, and the device is closed.
+            UnsupportedError: it takes more shared memory than the device has.
         """
         key = (name, bindings, push_nbytes, constants, texels, pushes)
         pipeline = self._pipelines.get(key)
@@ -222,8 +243,10 @@ class PipelineCache:
         with making:
             pipeline = self._pipelines.get(key)
             if pipeline is None:
-                layout = self.layout(bindings, push_nbytes, texels, pushes=pushes)
-                pipeline = self._made(shader.shipped(name), declared.shipped(name), "main", layout, constants, name)
+                layout, spirv = self.layout(bindings, push_nbytes, texels, pushes=pushes), shader.shipped(name)
+                traits = self._traits
+                check_shared(traits.label, name, spirv, dict(enumerate(constants)), traits.shared_nbytes)
+                pipeline = self._made(spirv, declared.shipped(name), "main", layout, constants, name)
                 self._pipelines[key] = pipeline
             self._making.pop(key, None)
             return pipeline
@@ -239,8 +262,11 @@ class PipelineCache:
         *,
         pushes: bool = False,
         own: bool = False,
+        required: int = 0,
     ) -> Pipeline:
         """Return the pipeline known by ``key`` and the rest; it lives as long as somebody holds what is returned.
+
+        Where ``required`` is not 0, its subgroups are full and of so many invocations.
 
         The module is vkpar's ``own`` where it has the constants that are the same for all of a device's kernels: in a
         user's, their numbers are the user's.
@@ -248,7 +274,7 @@ class PipelineCache:
         Raises:
             InvalidUsageError: the device is closed.
         """
-        full = (key, entry, bindings, push_nbytes, constants, pushes, own)
+        full = (key, entry, bindings, push_nbytes, constants, pushes, own, required)
         with self._gate.lock():
             self._gate.check()
             self.reap()
@@ -256,15 +282,17 @@ class PipelineCache:
                 pipeline = self._leased.get(full)
                 if pipeline is None:
                     layout = self.layout(bindings, push_nbytes, pushes=pushes)
-                    pipeline = self._made(spirv, declared.of_module(spirv, entry), entry, layout, constants, own=own)
+                    declares = declared.of_module(spirv, entry)
+                    pipeline = self._made(spirv, declares, entry, layout, constants, own=own, required=required)
                     address = api.load().address(pipeline.handle)
                     self._alive[address] = pipeline.handle
                     weakref.finalize(pipeline, self._drop, address).atexit = False
                     self._leased[full] = pipeline
                 return pipeline
 
-    def _made(self, *given: Any, own: bool = True) -> Pipeline:
-        return Pipeline(self._device, *given, subgroup=self._subgroup, packs_halves=self._packs and own)
+    def _made(self, *given: Any, own: bool = True, required: int = 0) -> Pipeline:
+        subgroup, packs = self._traits.subgroup, self._traits.packs_halves and own
+        return Pipeline(self._device, *given, subgroup=subgroup, packs_halves=packs, required=required)
 
     def _drop(self, address: int) -> None:
         """Note that nobody holds a pipeline any more; safe in a finalizer."""

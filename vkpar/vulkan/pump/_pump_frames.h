@@ -107,20 +107,23 @@ static int32_t open_frame(vkp_stream *s) {
     frame *f;
     int32_t result;
     if (s->pending == s->nframes) retire_frames(s);
-    if (s->pending < s->nframes) {
+    /* Where one is used again behind a wait for the whole queue, others are made first: the queue may be held up. */
+    if (s->pending < s->nframes && !(s->wait_idle && s->nframes < FRAMES)) {
         f = &s->frames[(s->head + s->pending) % s->nframes];
         result = reset_frame(s, f);
     } else if (s->nframes < FRAMES) {
-        if (s->head) {                   /* all are pending: turn the ring so that the oldest comes first */
+        if (s->head) {                   /* turn the ring so that the oldest comes first */
             frame turned[FRAMES];
             for (uint32_t i = 0; i < s->nframes; i++) turned[i] = s->frames[(s->head + i) % s->nframes];
             memcpy(s->frames, turned, s->nframes * sizeof *turned);
             s->head = 0;
         }
-        f = &s->frames[s->nframes];
+        f = &s->frames[s->pending];      /* behind those that are pending, mostly all */
+        s->frames[s->nframes] = *f;
         memset(f, 0, sizeof *f);
         result = make_frame(s, f);
         if (result == SUCCESS) s->nframes++;
+        else *f = s->frames[s->nframes];
     } else {
         return BUSY;
     }

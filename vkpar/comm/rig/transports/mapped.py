@@ -13,6 +13,7 @@ from vkpar.vulkan.memory.memory import Allocator
 from vkpar.vulkan.memory.memtypes import READBACK
 
 NAME = "mapped"
+COST = "the host copies what ranks send, a core's copy more for each byte"
 
 
 class MappedTransport:

@@ -1,0 +1,37 @@
+"""What is known of GPUs by their maker, where drivers do not say it: how their kernels are chosen."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from vkpar.vulkan.machine.physical import DeviceInfo
+
+
+class Make(NamedTuple):
+    """What counts for the choice of kernels.
+
+    Attributes:
+        warps: subgroups are 32 neighbours, as the driver says; some drivers run fewer than they name, if not asked.
+        sums: that an invocation of a product's tile keeps, at most.
+        rows: queries of attention that an invocation keeps scores and sums of, at most.
+    """
+
+    warps: bool = False
+    sums: int = 64
+    rows: int = 8
+
+
+# By PCI's number of the maker. 128 sums take some 200 registers: a unit of NVIDIA's still holds eight subgroups of
+# these, which keep it busy; one of AMD's older cards holds a single one for each of its parts, which does not.
+# Invocations of Intel's have 128 registers in the narrowest subgroups, and spill what 64 sums take, or 8 rows.
+_MAKES: Final = {
+    0x10DE: Make(warps=True, sums=128),
+    0x8086: Make(sums=32, rows=4),
+}
+_OTHERS: Final = Make()
+
+
+def make_of(info: DeviceInfo) -> Make:
+    """Return what is known of a device's make."""
+    return _MAKES.get(info.vendor_id, _OTHERS)
