@@ -21,7 +21,6 @@ _STATISTICS: Final = {
         "spills",
         "spill count",
         "spills to memory",
-        "spills to reg",
         "stp count",
     ),
     "shared": ("lds size", "workgroup memory size"),
