@@ -216,14 +216,14 @@ class Walk(NamedTuple):
     files: int
 
 
-def walk(operation: Callable[[], object], warm: int = 8, within: str = "/vkpar/") -> Walk:
+def walk(operation: Callable[[], object], warm: int = 8, within: tuple[str, ...] = ("/vkpar/",)) -> Walk:
     """Run an operation until it is warm, then once more, and count what it goes through."""
     for _ in range(warm):
         operation()
     seen: list[tuple[str, int]] = []
 
     def hook(frame: Any, event: str, _: object) -> None:
-        if event == "call" and within in frame.f_code.co_filename:
+        if event == "call" and any(each in frame.f_code.co_filename for each in within):
             seen.append((frame.f_code.co_filename, frame.f_code.co_firstlineno))
 
     sys.setprofile(hook)
@@ -278,7 +278,11 @@ def parsing(device: Any) -> Measure:
     """Count the calls of what reads SPIR-V when shipped kernels are first used."""
     import vkpar
 
-    first = walk(lambda: vkpar.matmul(device.zeros((3, 24)), device.zeros((24, 40))), 0, "pipelines/interface.py")
+    first = walk(
+        lambda: vkpar.matmul(device.zeros((3, 24)), device.zeros((24, 40))),
+        0,
+        ("pipelines/interface.py", "pipelines/shared.py"),
+    )
     return Measure("calls that read SPIR-V in a first product", first.calls, 0)
 
 

@@ -19,9 +19,11 @@ from vkpar import InvalidUsageError, UnsupportedError
 from vkpar.vulkan.machine.physical import Features
 from vkpar.vulkan.pipelines import declared, shader
 from vkpar.vulkan.pipelines.capabilities import missing
+from vkpar.vulkan.pipelines.checks import check_shared
 from vkpar.vulkan.pipelines.interface import Entry, Interface, reflect
+from vkpar.vulkan.pipelines.opcodes import fold
 from vkpar.vulkan.pipelines.push import Member
-from vkpar.vulkan.pipelines.shared import check_shared, fold, shared_nbytes
+from vkpar.vulkan.pipelines.shared import shared_nbytes, size_of
 
 SHIPPED = sorted(
     item.name[: -len(".spv")]
@@ -231,8 +233,8 @@ def test_shared_memory_is_sized_by_constants() -> None:
     assert shared_nbytes(spirv, {}) == 5 * 4 * 4 + 12
     assert shared_nbytes(spirv, {3: 100}) == 100 * 4 * 4 + 12
     with pytest.raises(UnsupportedError, match=r"sums: 1612 bytes of shared memory; D #1 allows 1611"):
-        check_shared("D #1", "sums", spirv, {3: 100}, 1611)
-    check_shared("D #1", "sums", spirv, {3: 100}, 1612)
+        check_shared("D #1", "sums", size_of(spirv), {3: 100}, 1611)
+    check_shared("D #1", "sums", size_of(spirv), {3: 100}, 1612)
 
 
 @pytest.mark.parametrize(

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 from vkpar.errors import InvalidUsageError, UnsupportedError
 from vkpar.vulkan.machine.physical import DeviceInfo
 from vkpar.vulkan.pipelines.capabilities import OF_DEVICES, extension_of, missing
 from vkpar.vulkan.pipelines.interface import Interface
+from vkpar.vulkan.pipelines.opcodes import Size, computed
 
 
 def check_module(interface: Interface, entry: str) -> None:
@@ -122,3 +124,21 @@ def _check_limits(info: DeviceInfo, label: str, interface: Interface, entry: str
 
 def _dotted(version: tuple[int, int]) -> str:
     return ".".join(map(str, version))
+
+
+def check_shared(label: str, name: str, size: Size, given: Mapping[int, int], most: int) -> None:
+    """Refuse a kernel that takes more shared memory than a device has: some drivers end the process by it.
+
+    Args:
+        label: what messages call the device.
+        name: of the kernel, empty for a user's.
+        size: of its module's shared memory, see :func:`vkpar.vulkan.pipelines.shared.size_of`.
+        given: the values of specialization constants, by number.
+        most: bytes of shared memory of a work-group.
+
+    Raises:
+        UnsupportedError: it takes more.
+    """
+    nbytes = computed(size, given)
+    if nbytes > most:
+        raise UnsupportedError(f"{name or 'the kernel'}: {nbytes} bytes of shared memory; {label} allows {most}")

@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 
 from vkpar.errors import within_limits
 from vkpar.vulkan.pipelines.interface import reflect
+from vkpar.vulkan.pipelines.opcodes import Size
+from vkpar.vulkan.pipelines.shared import size_of
 
 
 class Declared(NamedTuple):
@@ -21,6 +23,7 @@ class Declared(NamedTuple):
         readonly: the bindings that it declares it does not write.
         width: invocations of a work-group in x; with ``width_id``, where that specialization constant is not given.
         width_id: the specialization constant that says how many they are; None where none does.
+        shared: the bytes of its shared memory; see :func:`vkpar.vulkan.pipelines.opcodes.computed`.
     """
 
     version: tuple[int, int]
@@ -28,11 +31,13 @@ class Declared(NamedTuple):
     readonly: frozenset[int]
     width: int
     width_id: int | None
+    shared: Size = 0
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as the manifest has it."""
         sorted_sets = {"capabilities": sorted(self.capabilities), "readonly": sorted(self.readonly)}
-        return self._asdict() | {"version": list(self.version)} | sorted_sets
+        made: dict[str, Any] = json.loads(json.dumps(self._asdict() | sorted_sets))
+        return made
 
     @classmethod
     def of_dict(cls, found: Mapping[str, Any]) -> Declared:
@@ -49,7 +54,8 @@ def of_module(spirv: bytes, entry: str = "main") -> Declared:
     """
     found = reflect(spirv)
     made = found.entries[entry]
-    return Declared(found.version, found.capabilities, found.readonly, made.local_size[0], made.width_id)
+    width = made.local_size[0], made.width_id
+    return Declared(found.version, found.capabilities, found.readonly, *width, size_of(spirv))
 
 
 @functools.cache

@@ -11,9 +11,8 @@ from typing import Final
 
 from vkpar.errors import InvalidUsageError
 from vkpar.vulkan.pipelines.elements import ANYTHING, BFLOAT16, BYTES, Padded
-from vkpar.vulkan.pipelines.opcodes import HEADER, Mark, Op, Storage, scalar, text_of
+from vkpar.vulkan.pipelines.opcodes import HEADER, Mark, Op, Storage, fold, scalar, text_of
 from vkpar.vulkan.pipelines.push import VECTORS, WORDS, Member
-from vkpar.vulkan.pipelines.shared import fold
 
 _MAGIC: Final = 0x07230203
 _OFFSET: Final = re.compile(r"vkpar_offset_(0|[1-9]\d{0,3})")  # push constants that vkpar fills, by binding

@@ -14,8 +14,8 @@ from vkpar.vulkan import api
 from vkpar.vulkan.gate import Gate
 from vkpar.vulkan.machine.physical import DeviceInfo
 from vkpar.vulkan.pipelines import declared, shader
+from vkpar.vulkan.pipelines.checks import check_shared
 from vkpar.vulkan.pipelines.declared import Declared
-from vkpar.vulkan.pipelines.shared import check_shared
 
 _FULL_SUBGROUPS: Final = 2  # VK_PIPELINE_SHADER_STAGE_CREATE_REQUIRE_FULL_SUBGROUPS_BIT
 _REQUIRED_SIZE: Final = "VkPipelineShaderStageRequiredSubgroupSizeCreateInfo"
@@ -243,10 +243,10 @@ class PipelineCache:
         with making:
             pipeline = self._pipelines.get(key)
             if pipeline is None:
+                declares, traits = declared.shipped(name), self._traits
+                check_shared(traits.label, name, declares.shared, dict(enumerate(constants)), traits.shared_nbytes)
                 layout, spirv = self.layout(bindings, push_nbytes, texels, pushes=pushes), shader.shipped(name)
-                traits = self._traits
-                check_shared(traits.label, name, spirv, dict(enumerate(constants)), traits.shared_nbytes)
-                pipeline = self._made(spirv, declared.shipped(name), "main", layout, constants, name)
+                pipeline = self._made(spirv, declares, "main", layout, constants, name)
                 self._pipelines[key] = pipeline
             self._making.pop(key, None)
             return pipeline
