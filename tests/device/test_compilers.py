@@ -129,7 +129,7 @@ def stubs() -> Path:
     """The libraries that stub kernel drivers."""
     folder = os.environ.get("VKPAR_TEST_STUBS")
     if folder is None:
-        pytest.skip("needs stubs of kernel drivers (VKPAR_TEST_STUBS), which tools/test builds on Debian 12")
+        pytest.skip("needs stubs of kernel drivers (VKPAR_TEST_STUBS), which tools/test --full builds on Debian 12")
     return Path(folder)
 
 

@@ -5,18 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Sequence
 from contextlib import ExitStack
-from typing import Any, Final
+from typing import Any
 
 from vkpar import timeouts
 from vkpar.device import Device
-from vkpar.graph.protocol import Record
+from vkpar.graph.protocol import TIMED, Record
 from vkpar.timeouts import Deadline, Waitable
 from vkpar.vulkan.machine import instance
 from vkpar.vulkan.pump.native import CGroup
 from vkpar.vulkan.queue import Queue, drain
 from vkpar.vulkan.stamps import Marks, QueueStamps
-
-_TIMED: Final = 2  # recordings with timestamps: one is read while the other runs
 
 
 class Launched(Waitable):
@@ -137,7 +135,7 @@ class Local:
         if not stamps or not next(iter(stamps.values())).allowance.pays(sum(recorded.marks)):
             return plain
         chosen = next((take for take in mine if not self._late(take)), None)
-        if chosen is None and len(mine) < _TIMED:
+        if chosen is None and len(mine) < TIMED:
             marks = {
                 rank: Marks(self._logical[rank].handle, recorded.marks[rank], each) for rank, each in stamps.items()
             }

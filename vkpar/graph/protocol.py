@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from vkpar.abi.wire import Reduce, ReduceConstants
 from vkpar.device import Device
@@ -11,6 +11,8 @@ from vkpar.timeouts import Waitable
 from vkpar.vulkan.memory.buffer import BufferRange
 from vkpar.vulkan.pump.ports import Batch
 from vkpar.vulkan.tape import Noted
+
+TIMED: Final = 2  # recordings of a graph with timestamps: one is read while the other runs
 
 
 class WireSend(NamedTuple):

@@ -7,6 +7,7 @@ from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 from vkpar.errors import VkparError
+from vkpar.timeouts import DRAIN_SECONDS
 from vkpar.vulkan import api
 from vkpar.vulkan.command import CommandBuffer
 from vkpar.vulkan.device import LogicalDevice
@@ -17,7 +18,6 @@ from vkpar.vulkan.stream import name_of
 OPERATIONS: Final = 1 << 17  # that a trace holds of a device
 _SUBMISSIONS: Final = 1 << 16
 _COPIES: Final = 1 << 13  # between the host and a device, of each queue
-DRAIN_SECONDS: Final = 30.0
 _TRIED: Final = 16  # timestamps that tell what one costs
 _LEAST: Final = 2e-7  # seconds that one costs, whatever was measured
 _FIRST: Final = 0.002  # seconds that timestamps may cost at first, so that short traces have all of them

@@ -20,12 +20,11 @@ from vkpar.comm.rig.rig import Rig
 from vkpar.device import Device
 from vkpar.errors import InvalidUsageError
 from vkpar.graph.graph import Graph
-from vkpar.graph.protocol import Record, Recorded
+from vkpar.graph.protocol import TIMED, Record, Recorded
 from vkpar.graph.stretches import Memory
 from vkpar.vulkan.stamps import Marks
 
 _NAME: Final = "graph"
-_TIMED: Final = 2  # recordings with timestamps: one is read while the other runs
 
 
 class Host(Protocol):
@@ -173,7 +172,7 @@ class GraphLauncher:
             del timed[key]  # of a profile that has ended
         mine = [entry for key, entry in timed.items() if cache.get(key) is entry]
         busy = [entry for entry in mine if (watch := entry.programs[0].watch) is not None and watch.is_running]
-        if len(busy) == len(mine) < _TIMED:
+        if len(busy) == len(mine) < TIMED:
             return self._timed(collector)
         chosen = next((entry for entry in mine if entry not in busy), None) or mine[0]
         key = next(key for key, entry in timed.items() if entry is chosen)
