@@ -204,7 +204,7 @@ def test_a_submit_that_fails_later(devices: list[vkpar.Device]) -> None:
     with stand(devices, fakes={1: {"submit": held}}) as s:
         writer, reader = s.batch(1, {}, {0: 7}), s.batch(0, {0: 7}, {})
         assert s.enqueue([*many(s), writer, reader, s.batch(2, {}, {})]) == [21, 21, 1]
-        until(s.group.error)
+        until(s.group.error)  # the thread has still to hand the program back: a wait that comes before it lasts its second
         assert (s.group.error(), s.group.failed()) == (OUT_OF_HOST_MEMORY, ("vkQueueSubmit", 1))
         for _ in range(2):
             with pytest.raises(OutOfMemoryError):
@@ -218,6 +218,21 @@ def test_a_submit_that_fails_later(devices: list[vkpar.Device]) -> None:
         assert native.wait([s.ports[1]], [22], 10_000_000_000) == 1
         with pytest.raises(OutOfMemoryError):
             native.wait([s.ports[1]], [21], 0)
+
+
+def test_a_wait_that_began_before_its_submit_failed(devices: list[vkpar.Device]) -> None:
+    """Its timeout passes, and then it says why nothing came."""
+    held = Held(devices[1], OUT_OF_HOST_MEMORY)
+    with stand(devices, fakes={1: {"submit": held}}) as s:
+        s.enqueue(many(s))
+        assert held.begun.wait(30)
+        release = threading.Timer(0.05, held.go.set)
+        release.start()
+        with pytest.raises(OutOfMemoryError):
+            native.wait([s.ports[1]], [9], 2_000_000_000)
+        release.join(30)
+        held.result = 0
+        s.ports[1].submit(s.batch(1, {}, {}).command)
 
 
 def test_a_submit_that_fails_at_once(devices: list[vkpar.Device]) -> None:

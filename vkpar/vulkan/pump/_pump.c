@@ -121,6 +121,10 @@ int32_t vkp_wait(vkp_queue **queues, const uint64_t *values, uint32_t n, uint64_
         if (counter > queues[i]->seen) queues[i]->seen = counter;
         if (counter >= values[i]) continue;
         int32_t result = wait_one(queues[i], values[i], spent < timeout_ns ? timeout_ns - spent : 0);
+        if (result == TIMEOUT) {         /* meanwhile a thread may have failed to submit it */
+            int32_t refused = flush_for(queues[i], values[i]);
+            if (refused != SUCCESS) return refused;
+        }
         if (result != SUCCESS) return result;
         if (values[i] > queues[i]->seen) queues[i]->seen = values[i];
     }
