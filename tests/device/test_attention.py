@@ -78,7 +78,7 @@ if FULL:
     }
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("name", GPU_KERNELS)
 @pytest.mark.parametrize("splits", [1, 3])
 def test_kernels_of_gpus(

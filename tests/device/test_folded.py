@@ -84,6 +84,7 @@ def launched(device: vkpar.Device, call: Any) -> tuple[vkpar.Array, int]:
 TYPES = ["float32 float16", "float32 float32", "float16 float16", "bfloat16 float32", "float32 bfloat16"]
 
 
+@pytest.mark.sampled(20)
 @pytest.mark.parametrize("types", TYPES)
 @pytest.mark.parametrize(("m", "n", "k"), [(1, 24, 2064), (1, 7, 33), (3, 130, 520), (8, 12, 40), (12, 10, 64)])
 def test_norm(device: vkpar.Device, rng: np.random.Generator, kernel: str, types: str, m: int, n: int, k: int) -> None:
@@ -113,6 +114,7 @@ def test_norm(device: vkpar.Device, rng: np.random.Generator, kernel: str, types
     check(turned, plain, off)
 
 
+@pytest.mark.sampled(20)
 @pytest.mark.parametrize("types", TYPES)
 @pytest.mark.parametrize(("m", "n", "k"), [(1, 24, 2064), (1, 6, 33), (3, 130, 520), (8, 12, 40), (12, 10, 64)])
 def test_gate(device: vkpar.Device, rng: np.random.Generator, kernel: str, types: str, m: int, n: int, k: int) -> None:
@@ -144,6 +146,7 @@ def test_gate(device: vkpar.Device, rng: np.random.Generator, kernel: str, types
     check(made, *gated(added, gamma(k + 2) * size + U * np.abs(added)))
 
 
+@pytest.mark.sampled(20)
 @pytest.mark.parametrize("kind", list(KINDS))
 @pytest.mark.parametrize("m", [1, 5, 8, 12])
 def test_quantised_weights(device: vkpar.Device, rng: np.random.Generator, kernel: str, kind: str, m: int) -> None:

@@ -42,6 +42,7 @@ PLACES = [
 ]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("dtype", ["float32", "int32", "uint32"])
 @pytest.mark.parametrize(("count", "first"), PLACES)
 def test_any_place_and_size(device: vkpar.Device, rng: np.random.Generator, dtype: str, count: int, first: int) -> None:
@@ -76,6 +77,7 @@ def test_exact_functions(device: vkpar.Device, rng: np.random.Generator, name: s
     np.testing.assert_array_equal(got.numpy(), want)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("width", [4, 8, 12, 100, 1000, 1024, 2048, 4096])
 def test_rows(device: vkpar.Device, rng: np.random.Generator, width: int) -> None:
     """Biases, columns of both sides, rows backwards, every second column, parts of rows: each unit of them once."""
@@ -97,6 +99,7 @@ def test_rows(device: vkpar.Device, rng: np.random.Generator, width: int) -> Non
     np.testing.assert_array_equal((a[:, ::-1] < a[:, 1:2]).numpy(), x[:, ::-1] < x[:, 1:2])
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("width", [4, 8, 12, 24, 64, 1000])
 @pytest.mark.parametrize("start", [0, 1, 2, 4, 8, 9])
 def test_every_second_column(device: vkpar.Device, rng: np.random.Generator, width: int, start: int) -> None:

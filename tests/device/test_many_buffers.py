@@ -182,6 +182,7 @@ def test_long_rows_are_transposed_in_few_parts(
     np.testing.assert_array_equal(filled.numpy(), host)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("kernel", ["default", "matvec", "matmul_tiled"])
 @given(st.data())
 def test_products_over_borders(

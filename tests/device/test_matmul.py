@@ -315,6 +315,7 @@ def test_vectors(device: vkpar.Device, rng: np.random.Generator, m: int, n: int,
     np.testing.assert_array_equal(multiply(device, a, b, transpose_b).numpy(), a @ b)
 
 
+@pytest.mark.sampled(20)
 @pytest.mark.parametrize("transpose_b", [False, True])
 def test_a_split_over_rows_columns_and_k(
     reopen: Callable[..., vkpar.Device],

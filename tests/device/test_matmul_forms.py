@@ -131,6 +131,7 @@ def test_sums_of_subgroups(
     forget(device)
 
 
+@pytest.mark.sampled(40)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("a_batch", "b_batch"), [((), ()), ((3,), (3,)), ((2,), ())])
 def test_accumulate_bias_activation_and_residual(
@@ -196,6 +197,7 @@ def applied_error(name: str | None, x: Floats) -> Floats:
 SLOPES = {"gelu": 1.13, "gelu_tanh": 1.13, "silu": 1.1, "sigmoid": 0.25}
 
 
+@pytest.mark.sampled(40)
 @given(data=st.data())
 def test_any_form(device: vkpar.Device, kernel: str, data: st.DataObject) -> None:
     draw = data.draw

@@ -232,6 +232,7 @@ def test_an_abort_releases_what_is_parked(devices: list[vkpar.Device], mapped: t
         assert refused(s).result == "VK_ERROR_UNKNOWN"
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("delay", [0, 0.003, 0.02, 0.05])
 @pytest.mark.parametrize("end", ["abort", "stop"])
 def test_the_end_comes_during_a_copy(devices: list[vkpar.Device], end: str, delay: float) -> None:

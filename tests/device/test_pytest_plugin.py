@@ -172,6 +172,7 @@ def test_what_a_test_needs(tmp_path: Path, both: list[str]) -> None:
     assert "RuntimeError" not in said
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("mark", "said"),
     [
@@ -217,6 +218,7 @@ def test_without_a_driver_they_are_skipped_or_fail(tmp_path: Path) -> None:
     assert "1 passed, 2 errors" in said
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "handler", [signal.default_int_handler, signal.SIG_IGN], ids=["as usual", "interrupts ignored"]
 )

@@ -126,7 +126,7 @@ def test_rows_are_views(device: vkpar.Device, rng: np.random.Generator, kernel: 
 # --- products ---
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("kind", NAMES)
 @pytest.mark.parametrize("m", [1, 2, 3, 8, 40])
 def test_products(device: vkpar.Device, rng: np.random.Generator, kernel: str, kind: str, m: int) -> None:

@@ -40,6 +40,7 @@ for device in ranks:
 """
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("bits", [128, 512])
 def test_operations(bits: int, tmp_path: Path) -> None:
     require("llvmpipe")

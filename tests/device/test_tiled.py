@@ -57,6 +57,7 @@ def swapped(x: NDArray[np.float32]) -> NDArray[np.float32]:
     return np.ascontiguousarray(np.swapaxes(x, -1, -2))
 
 
+@pytest.mark.sampled(40)
 @pytest.mark.parametrize(("tile", "sums"), TILES, ids=str)
 @pytest.mark.parametrize(("transpose_a", "transpose_b"), FORMS)
 def test_inside_and_at_edges(

@@ -69,6 +69,7 @@ PARTS = 16 * LIMIT  # steps of K of as many parts as there may be work-groups in
 SIZES = [(1, 1, GIB2), (1, 8, GIB2 // 8), (64, 8, GIB2 // 64), (1, 8, PARTS), (1, 8, 16 * 49_152), (4, 16, 1 << 20)]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(("m", "n", "k"), SIZES)
 @pytest.mark.parametrize("transpose_b", [False, True])
 @pytest.mark.parametrize("transpose_a", [False, True])

@@ -355,6 +355,7 @@ def check_words(kernels: Kernels, parts: Sequence[Numbers], own_at: int, want: N
         assert np.all(got[want.size :].view(np.uint8) == PATTERN)
 
 
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("processor", PROCESSORS)
 @pytest.mark.parametrize("op", OPS)
 @pytest.mark.parametrize("dtype", WORDY)

@@ -55,6 +55,7 @@ def test_any_number_of_ranks(rig: Open, rng: np.random.Generator, nranks: int, a
         check_reduction(comm, reals(rng, "float32", count, nranks), "float32", algorithm, "f16")
 
 
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize(("dtype", "wire"), FORMATS)
 @pytest.mark.parametrize("nranks", [2, 3])
 def test_every_format_on_one_driver(

@@ -62,6 +62,7 @@ def test_a_block_is_six_kernels(gpu_like: vkpar.Communicator) -> None:
     assert operations(gpu_like, 3) - operations(gpu_like, 1) == 2 * 6
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("gpu_like", "name", "mode"),
     [("L", "llama", "single"), ("L", "qwen2", "single"), ("L", "linear", "single"), ("LL", "llama", "layer"),
@@ -83,6 +84,7 @@ def test_logits_and_tokens(gpu_like: vkpar.Communicator, name: str, mode: str) -
         assert (np.abs(model.next_logits() - value[-2]) <= bound[-2]).all(), "the captured step's"
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("gpu_like", ["L"], indirect=True)
 @pytest.mark.parametrize("kind", ["q8_0", "q4_k"])
 def test_quantised_weights(gpu_like: vkpar.Communicator, tmp_path: Path, kind: str) -> None:

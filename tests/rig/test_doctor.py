@@ -199,6 +199,7 @@ PLANTED: dict[str, tuple[Callable[[Path], Path], str, str]] = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("fault", PLANTED)
 def test_a_driver_of_no_use_is_the_only_red_line(
     fault: str, two: None, short: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -478,6 +479,7 @@ def test_a_cache_folder_of_another_user(
     assert advice == f"make {open_folder} yours and writable (mode 700), or name another folder in VKPAR_CACHE_DIR"
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("options", "found", "fix"),
     [

@@ -51,6 +51,7 @@ def result_of(parts: Sequence[Numbers], op: str) -> Numbers:
         return truncated_quotient(total, len(parts)) if op == "avg" else total
 
 
+@pytest.mark.sampled(40)
 @pytest.mark.parametrize(("letters", "dtype"), CASES)
 def test_all_reduce_of_integers(rig: Open, rng: np.random.Generator, letters: str, dtype: str) -> None:
     """Every op, every algorithm in turn, in place and not, some ranks adding nothing."""
@@ -113,6 +114,7 @@ def doubles_of(comm: vkpar.Communicator) -> None:
         pytest.skip("a device lacks shaderFloat64")
 
 
+@pytest.mark.sampled(30)
 @pytest.mark.parametrize("letters", ["L", "LL", "LLL", "LLLLLL", "LLLLLLLL"])
 @pytest.mark.parametrize("algorithm", ["ring", "two_shot", "direct", "tree", "naive", "auto"])
 def test_float64(rig: Open, rng: np.random.Generator, letters: str, algorithm: str) -> None:

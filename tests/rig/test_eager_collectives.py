@@ -55,6 +55,7 @@ def on_host(nranks: int, seeds: range) -> list[bytes]:
     return found
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("letters", ["LL", "SS", "LS", "LSL"])
 def test_programs_with_collectives_between(
     letters: str, rigs: Callable[[str], list[vkpar.Device]], monkeypatch: pytest.MonkeyPatch

@@ -102,6 +102,7 @@ def run_calls(comm: vkpar.Communicator, seed: int, keep: list[Any] | None) -> li
     return found
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("letters", RIGS)
 def test_fresh_arrays_give_the_bits_of_kept_ones(rig: Open, letters: str) -> None:
     for seed in range(2):
@@ -157,6 +158,7 @@ def test_memory_is_taken_while_the_collective_before_is_pending(rigs: Rigs) -> N
         device.close()
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("letters", ["LL", "SS"])
 def test_blocks_that_go_take_their_programs_along(rigs: Rigs, letters: str) -> None:
     """New blocks may get the handles of old ones: programs of these are found no more, and are freed."""
@@ -296,6 +298,7 @@ def test_threads_with_fresh_arrays(rig: Open, monkeypatch: pytest.MonkeyPatch) -
     assert not failures
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("letters", ["LL", "SS"])
 def test_many_fresh_calls_leave_nothing_behind(rigs: Rigs, letters: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cache, "_MOST_ENTRIES", 16)
@@ -312,7 +315,7 @@ def test_many_fresh_calls_leave_nothing_behind(rigs: Rigs, letters: str, monkeyp
         run(400)
         comm._engine.sweep()
         before, batches = held(devices), comm._engine.cache.batches
-        run(10_000 if FULL else 2_000)
+        run(10_000 if FULL else 1_000)
         comm._engine.sweep()
         after = held(devices)
         assert comm._engine.cache.batches <= batches + 8 * 16

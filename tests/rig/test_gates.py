@@ -235,6 +235,7 @@ time.sleep(0.3)
 """
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     "deed",
     [

@@ -39,6 +39,7 @@ def model_of(comm: vkpar.Communicator, mode: str = "tensor", **options: Any) -> 
         yield model
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("letters", "wire", "ratios"),
     [("LL", "f32", (1, 1)), ("LLL", "q8", (1, 1, 1)), ("LS", "f16", (3, 1)), ("LLL", "f32", (1, 0, 1))],

@@ -80,6 +80,7 @@ def interrupt(code: str, arguments: list[str], delay: float) -> tuple[int, str]:
     return child.returncode, errors
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("number", range(TIMES))
 def test_interrupts_at_random_moments(number: int) -> None:
     require("llvmpipe")

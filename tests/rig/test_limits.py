@@ -187,6 +187,7 @@ def failures_of(close: Callable[[], None]) -> list[vkpar.CommunicatorError]:
     return []
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("number", [1, 4])
 @pytest.mark.parametrize("what", MAKERS)
 def test_a_close_goes_on_where_a_wait_fails(device: vkpar.Device, faults: Faults, what: str, number: int) -> None:
@@ -244,6 +245,7 @@ faults.left = 0
 """
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("what", MAKERS)
 def test_a_close_says_what_it_left_where_no_wait_succeeds(device: vkpar.Device, what: str) -> None:
     done = run_child(NO_LOOK, str(device.info.index), str(Path(__file__).parents[1]), what)

@@ -218,6 +218,7 @@ def test_a_model_that_does_not_fit_one_device_is_split(rig: Open, settings_overr
     assert made.fit() >= 64
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("letters", "mode", "ratios", "kind"),
     [

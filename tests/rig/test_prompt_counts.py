@@ -62,6 +62,7 @@ def test_eager_prompts_take_no_new_memory(rig: Rig, monkeypatch: pytest.MonkeyPa
         assert not new
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("tokens", [130, 512, 1024])
 def test_a_layer_split_unpacks_no_weight_more_often(rig: Rig, monkeypatch: pytest.MonkeyPatch, tokens: int) -> None:
     """Of a prompt that one device takes in one piece, two ranks make each weight once a piece of theirs."""

@@ -20,7 +20,7 @@ from helpers.vulkan.handles import held
 import vkpar
 
 pytestmark = pytest.mark.rig
-TURNS = 10_000 if FULL else 1_000
+TURNS = 10_000 if FULL else 400
 BLOCK = 250 if FULL else 200
 EACH = 2_000 if FULL else 150
 COUNTS = (1, 7, 255, 256, 257, 1000, 4097, 20_001)

@@ -189,6 +189,7 @@ LOST: dict[str, tuple[list[slice], list[slice]]] = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("how", ["alone", "group", "graph"])
 @pytest.mark.parametrize("call", CALLS)
 def test_the_results_of_every_collective_are_lost_and_nothing_else(
