@@ -114,7 +114,32 @@ class SlotCopy:
         return (self.slot,)
 
 
-Action = Reduce | Forward | Barrier | SlotCopy
+@dataclass(frozen=True)
+class Carry:
+    """Send the elements ``span`` in ``slot`` to another process, or receive them there; a token where there is no span.
+
+    Attributes:
+        final: as in :class:`SlotCopy`.
+        sends: True where they are sent.
+    """
+
+    span: Span | None
+    slot: int
+    final: bool = False
+    sends: bool = False
+
+    @property
+    def reads(self) -> tuple[int, ...]:
+        """The slot, where it is sent."""
+        return (self.slot,) if self.sends else ()
+
+    @property
+    def out_slot(self) -> int | None:
+        """The slot, where it is received."""
+        return None if self.sends else self.slot
+
+
+Action = Reduce | Forward | Barrier | SlotCopy | Carry
 _READS = operator.attrgetter("reads")
 
 
