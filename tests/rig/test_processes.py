@@ -9,6 +9,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from helpers.process.children import child_environment
 PROGRAM = Path(__file__).resolve().parents[1] / "helpers" / "process" / "spanning.py"
 MPICH, OPENMPI = "mpich", "openmpi"
 _LIBRARIES = {MPICH: "lib/libmpi.so.12", OPENMPI: "lib/libmpi.so.40"}
-_SECONDS = 150
+_SECONDS = 600 if conftest.FULL else 150
 
 
 def command(mpi: str, number: int) -> tuple[list[str], dict[str, str]]:
@@ -67,6 +68,9 @@ def fail(mpi: str, scenario: str) -> list[float]:
     arguments = [*start, sys.executable, str(PROGRAM), scenario, "L", "L", "L"]
     done = _started(arguments, {**environment, "VKPAR_TEST_MARK": mark})
     assert done.returncode != 0, done.stdout
+    deadline = time.monotonic() + 5  # mpiexec kills them, and does not wait until they are gone
+    while _alive(mark) and time.monotonic() < deadline:
+        time.sleep(0.05)
     assert not _alive(mark), done.stdout
     told = re.findall(r"told \d after ([\d.]+) s, closed after ([\d.]+) s: (.*)", done.stdout)
     for _, _, words in told:
@@ -112,3 +116,24 @@ def test_a_process_that_does_not_go_on_is_told_to_all_others(mpi: str, scenario:
 
 def test_a_process_that_is_killed_ends_all() -> None:
     fail(MPICH, "dies")  # mpiexec may end the others before they are told
+
+
+def test_mpi_gives_the_same_on_the_same_data() -> None:
+    run(MPICH, "against_mpi", "L", "S")
+
+
+@pytest.mark.skipif(not conftest.FULL, reason="takes minutes: VKPAR_TEST_FULL")
+def test_ten_thousand_reductions() -> None:
+    run(MPICH, "soak", "L", "S", "L")
+
+
+@pytest.mark.skipif(not conftest.FULL, reason="takes ten seconds twice: VKPAR_TEST_FULL")
+def test_a_network_is_trained_to_the_same_bits_over_two_processes() -> None:
+    conftest.require("llvmpipe")
+    example = str(PROGRAM.parents[3] / "examples" / "train_digits.py")
+    start, environment = command(MPICH, 2)
+    environment["LP_NUM_THREADS"] = "0"
+    several = _started([*start, sys.executable, example, "llvmpipe", "mpi"], environment)
+    alone = _started([sys.executable, example, "llvmpipe*2"], environment)
+    bits = [re.findall(r"equal weights \((\w+)\)", done.stdout) for done in (several, alone)]
+    assert bits[0] == 2 * bits[1], (several.stderr, alone.stderr)

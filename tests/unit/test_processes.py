@@ -22,7 +22,8 @@ def schedules(n: int) -> Iterator[tuple[str, list[Step]]]:
         slots = SlotSet(n, max(4, 2 * n), 1)
         for count in (1, 40 * BLOCK + 3):
             if "all_reduce" in algorithm.collectives:
-                yield name, list(algorithm.steps(Problem(n, count, slots, tuple(range(n)))))
+                groups = tuple(rank // 2 for rank in range(n))
+                yield name, list(algorithm.steps(Problem(n, count, slots, tuple(range(n)), groups=groups)))
     moves = [
         Move(Span(BLOCK * 9 * rank, 9 * BLOCK - 1), rank, tuple(o for o in range(n) if o != rank)) for rank in range(n)
     ]
@@ -128,6 +129,31 @@ class _Process:
             assert self._slots[slot] == content, "a slot was overwritten before it was read"
         self._slots.update(dict.fromkeys(self._steps[number].writes, number))
         self._done[number] = True
+
+
+@pytest.mark.parametrize("counts", [(1, 1), (2, 2), (4, 4), (2, 2, 2), (1, 1, 1, 1)])
+def test_what_crosses_is_what_the_page_says(counts: tuple[int, ...]) -> None:
+    """Blocks that each process sends to others, of an array of n chunks of two blocks."""
+    processes_, k, n = len(counts), counts[0], sum(counts)
+    groups = tuple(Division(counts, 0).processes)
+    wanted = {
+        "two_shot": k * (n - k) * 2 + k * (processes_ - 1) * 2,
+        "two_level": (n - k) * 2 + k * (processes_ - 1) * 2,
+        "ring": 2 * (n - 1) * 2,
+    }
+    for name, blocks in wanted.items():
+        slots = SlotSet(n, max(4, 2 * n), 2)
+        problem = Problem(n, 2 * n * BLOCK, slots, tuple(range(n)), groups=groups)
+        for me in range(processes_):
+            steps = divided(list(TABLE[name].steps(problem)), Division(counts, me))
+            sent = [
+                action.span
+                for step in steps
+                if step.phase == SEND
+                for action in step.actions
+                if isinstance(action, Carry)
+            ]
+            assert sum(span.blocks for span in sent if span) == blocks, (name, counts)
 
 
 def test_a_division_knows_its_ranks() -> None:

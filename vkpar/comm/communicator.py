@@ -45,8 +45,8 @@ class Communicator(Collectives, Fixed, Unpickled):
         devices: one opened device per rank, each once.
         wire: how float32 crosses links in sums and averages: ``f16`` (scaled in blocks of 256), ``bf16``, ``q8`` (8
             bits and a scale for 32 elements) or ``f32`` (exact); by default ``VKPAR_WIRE``, or ``f16`` without it.
-        algorithm: ``auto``, ``ring``, ``two_shot``, ``direct``, ``tree`` or ``naive``, for all_reduce; reduce and
-            reduce_scatter take it where it does them, else ``two_shot``.
+        algorithm: ``auto``, ``ring``, ``two_shot``, ``two_level``, ``direct``, ``tree`` or ``naive``, for all_reduce;
+            reduce and reduce_scatter take it where it does them, else ``two_shot``.
         transport: ``auto``, ``staged`` (all ranks import the same host memory) or ``mapped`` (the host copies between
             them), or one of them per rank; ``auto`` maps where a driver cannot import.
         timeout: seconds without progress after which a pending collective fails.

@@ -16,6 +16,8 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -173,18 +175,31 @@ def collectives(letters: Sequence[str]) -> None:
         for number, case in chosen:
             comm.barrier()
             mine = run(comm, team.devices, comm.local_ranks, case)
-            team.compare(f"{number}: {case}", mine, lambda case=case: run(alone, team.every, range(team.n), case))
+            team.compare(f"{number}: {case}", mine, partial(run, alone, team.every, range(team.n), case))
     big = [Case("all_reduce", "float32", [count] * team.n) for count in (3, 300_000)]
-    for algorithm in ("ring", "tree", "naive", *(["direct"] if len(set("".join(letters))) == 1 else [])):
+    whole = [Case("all_reduce", "int32", [count] * team.n) for count in (3, 300_000)]
+    for algorithm in ("ring", "tree", "naive", "two_level", *(["direct"] if len(set("".join(letters))) == 1 else [])):
         single = vkpar.Communicator(team.every, algorithm=algorithm) if team.every else None
         with vkpar.Communicator(team.devices, mpi=team.world, timeout=60, algorithm=algorithm) as comm:
-            for case in big:
+            for case in whole if algorithm == "two_level" else big:  # whose order in one process is another one
                 mine = run(comm, team.devices, comm.local_ranks, case)
-                team.compare(
-                    f"{algorithm}: {case}",
-                    mine,
-                    lambda case=case, single=single: run(single, team.every, range(team.n), case),
-                )
+                alone_ = partial(run, single, team.every, range(team.n), case)
+                team.compare(f"{algorithm}: {case}", mine, alone_)
+            if algorithm == "two_level":
+                replicas(team, comm)
+
+
+def replicas(team: Team, comm: vkpar.Communicator) -> None:
+    """Sums of two levels are the same bits on every rank, and right."""
+    for wire, bound in (("f32", 1e-6), ("f16", 4e-3)):
+        case = Case("all_reduce", "float32", [70_001] * team.n, words={"wire": wire})
+        found = team.world.allgather(run(comm, team.devices, comm.local_ranks, case))
+        bits = {data for results in found for data in results.values()}
+        assert len(bits) == 1, wire
+        rows = np.array([case.given(rank) for rank in range(team.n)], np.float64)
+        far = np.abs(np.frombuffer(bits.pop(), np.float32) - rows.sum(0))
+        largest = np.abs(rows).sum(0) * team.n * bound
+        assert (far <= largest + 1e-30).all(), (wire, far.max())
 
 
 def pairs(letters: Sequence[str]) -> None:
@@ -331,6 +346,86 @@ def _own(letters: Sequence[str], process: int) -> range:
     return range(first, first + len(letters[process]))
 
 
+def against_mpi(letters: Sequence[str]) -> None:
+    """What MPI's own collectives give on the same data, as mpi4py's tests have them: each process is one rank."""
+    team = Team(letters)
+    world, (device,), n = team.world, team.devices, team.n
+    from mpi4py import MPI
+
+    me = world.rank
+    ops = {"sum": MPI.SUM, "prod": MPI.PROD, "max": MPI.MAX, "min": MPI.MIN}
+    with vkpar.Communicator(team.devices, mpi=world, timeout=60) as comm:
+        for kind in ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float32"):
+            given = np.arange(me, me + 300).astype(kind)
+            mine = device.array(given)
+            for op, theirs in ops.items():
+                wanted, out = np.zeros_like(given), device.zeros(300, kind)
+                world.Allreduce(given, wanted, theirs)
+                comm.all_reduce(
+                    [mine], op=op, out=[out], **({"wire": "f32"} if kind == "float32" and op == "sum" else {})
+                )
+                assert np.array_equal(out.numpy(), wanted), (kind, op)
+            for root in range(n):
+                wanted, target = np.zeros_like(given), device.zeros(300, kind) if me == root else None
+                world.Reduce(given, wanted, MPI.MAX, root)
+                comm.reduce([mine], root, op="max", out=target)
+                assert target is None or np.array_equal(target.numpy(), wanted), (kind, root)
+                wanted, sent = given.copy(), device.array(given)
+                world.Bcast(wanted, root)
+                comm.broadcast([sent], root)
+                assert np.array_equal(sent.numpy(), wanted), (kind, root)
+            counts = [10 * (rank + 1) for rank in range(n)]
+            part, total = given[: counts[me]], sum(counts)
+            wanted, out = np.zeros(total, kind), device.zeros(total, kind)
+            world.Allgatherv(part, (wanted, counts))
+            comm.all_gather([device.array(part)], out=[out])
+            assert np.array_equal(out.numpy(), wanted), kind
+            wanted, out = np.zeros(total, kind), device.zeros(total, kind) if me == 0 else None
+            world.Gatherv(part, (wanted, counts), 0)
+            comm.gather([device.array(part)], 0, out=out)
+            assert out is None or np.array_equal(out.numpy(), wanted), kind
+            whole = np.arange(total).astype(kind) if me == 0 else None
+            wanted, out = np.zeros(counts[me], kind), device.zeros(counts[me], kind)
+            world.Scatterv((whole, counts) if me == 0 else None, wanted, 0)
+            comm.scatter(None if whole is None else device.array(whole), 0, out=[out], counts=counts)
+            assert np.array_equal(out.numpy(), wanted), kind
+            flat = np.arange(total).astype(kind)
+            wanted, out = np.zeros(counts[me], kind), device.zeros(counts[me], kind)
+            world.Reduce_scatter(flat, wanted, counts, MPI.MAX)
+            comm.reduce_scatter([device.array(flat)], op="max", out=[out], counts=counts)
+            assert np.array_equal(out.numpy(), wanted), kind
+            wanted, out = np.zeros(n * counts[me], kind), device.zeros(n * counts[me], kind)
+            world.Alltoallv((flat, counts), (wanted, [counts[me]] * n))
+            comm.all_to_all([device.array(flat)], out=[out], counts=[counts] * n)
+            assert np.array_equal(out.numpy(), wanted), kind
+
+
+def soak(letters: Sequence[str]) -> None:
+    """Reductions of random sizes, ops and dtypes, integers that every process knows: no wrong bit, no growth."""
+    team = Team(letters)
+    rng = np.random.default_rng(5)  # the same in every process
+    calls, begun, sizes = int(os.environ.get("VKPAR_TEST_CALLS", "10000")), time.monotonic(), []
+    wholes = {"sum": np.sum, "max": np.max, "min": np.min, "prod": np.prod}
+    kinds = ["float32", "int32", "float16", "bfloat16", "int8", "uint16", "int64"]
+    with vkpar.Communicator(team.devices, mpi=team.world, timeout=60) as comm:
+        for number in range(calls):
+            kind, op = kinds[rng.integers(len(kinds))], list(wholes)[rng.integers(4)]
+            count = int(2 ** rng.uniform(0, 17)) if number % 50 else 500_000
+            rows = rng.integers(0, 3, (team.n, count), dtype=np.int8)
+            arrays = [
+                device.array(rows[rank], kind) for rank, device in zip(comm.local_ranks, team.devices, strict=True)
+            ]
+            comm.all_reduce(arrays, op=op)
+            wanted = wholes[op](rows, axis=0, dtype=np.int32) if op in ("sum", "prod") else wholes[op](rows, axis=0)
+            for array in arrays:
+                assert np.array_equal(array.numpy().astype(np.int32), wanted), (number, kind, op, count)
+            if number % (calls // 10) == calls // 10 - 1:
+                sizes.append(int(Path("/proc/self/statm").read_text().split()[1]) * 4096 >> 20)
+        if team.world.rank == 0:
+            print(f"{calls} reductions in {time.monotonic() - begun:.0f} s; MiB resident: {sizes}", flush=True)
+        assert sizes[-1] < sizes[4] + 64, sizes
+
+
 PATIENCE = 3.0  # seconds, the communicators' timeout where something fails
 
 
@@ -402,14 +497,14 @@ def leaves(letters: Sequence[str]) -> None:
 
 SCENARIOS = {
     scenario.__name__: scenario
-    for scenario in (collectives, pairs, graphs, calls, refused, dies, hangs, stops, stalls, leaves)
+    for scenario in (collectives, pairs, graphs, calls, refused, against_mpi, soak, dies, hangs, stops, stalls, leaves)
 }
 
 
 def main() -> None:
     """Run scenarios, joined by commas, one after the other."""
-    faulthandler.dump_traceback_later(120, exit=True)
     scenarios, *letters = sys.argv[1:]
+    faulthandler.dump_traceback_later(3000 if "soak" in scenarios else 120, exit=True)
     for name in scenarios.split(","):
         SCENARIOS[name](letters)
     print(f"{scenarios}: done", flush=True)

@@ -82,6 +82,7 @@ class ProgramBuilder:
     def __init__(self, rig: Rig, algorithm: str, wire: str) -> None:
         self._rig = rig
         self._infos = [device.info for device in rig.devices] if rig.world is None else rig.world.infos
+        self._groups = None if rig.world is None else tuple(rig.world.division.processes)
         self._algorithm = algorithm
         self._wire = wire
         self.tuning = Tuning()
@@ -228,6 +229,7 @@ class ProgramBuilder:
             root=request.root,
             parts=request.parts,
             shares=plan.shares,
+            groups=self._groups,
         )
 
         def steps(slots: SlotSet, generation: int) -> Iterator[Step]:  # what they hold outlives the request

@@ -206,6 +206,7 @@ class Problem:
         root: the one rank that receives (reduce).
         parts: the part that each rank receives (reduce_scatter); ``count`` is the end of the last one.
         shares: the share of the whole that each rank owns (not with ``parts``); None for equal chunks.
+        groups: by rank the group, such as a process, within which slots cost less; None for one group.
     """
 
     nranks: int
@@ -216,6 +217,7 @@ class Problem:
     root: int | None = None
     parts: tuple[Span, ...] | None = None
     shares: tuple[float, ...] | None = None
+    groups: tuple[int, ...] | None = None
 
     @property
     def collective(self) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from vkpar.comm.rig.processes import mpi
@@ -93,7 +93,7 @@ class Channel:
                     found[number] = (found[number], more)
                 self._receives[number].Start()
         self._wait(longer, what, check)
-        self._wait({(number, index): send for index, send in enumerate(sends) for number in [self.me]}, what, check)
+        self._wait({f"send {index}": send for index, send in enumerate(sends)}, what, check)
         return [self._joined(found[number]) for number in range(self.size)]
 
     @staticmethod
@@ -101,22 +101,26 @@ class Channel:
         return b"".join(found) if isinstance(found, tuple) else bytes(found)
 
     def _wait(self, requests: dict[Any, Any], what: str, check: Callable[[], None]) -> None:
-        left, nap, overdue = dict(requests), Nap(), 0.0
-        while left:
+        left, nap, overdue = list(requests.items()), Nap(), 0.0
+        while True:
             with mpi.lock:
-                left = {key: request for key, request in left.items() if not request.Test()}
+                left = [(key, request) for key, request in left if not request.Test()]
             if not left:
                 return
+            if nap.is_eager:
+                time.sleep(0)
+                continue
             check()
-            gone = self.gone(left)
+            missing = [key for key, _ in left if isinstance(key, int)]
+            gone = self.gone(missing)
             overdue = overdue or (time.monotonic() if gone else 0.0)
             if gone and time.monotonic() - overdue > _GRACE_SECONDS:
                 raise CommunicatorError(f"{what}: {gone}")
             if nap.waited > self._timeout:
-                missing = ", ".join(self.names[key] for key in left if isinstance(key, int))
+                names = ", ".join(self.names[key] for key in missing)
                 raise CommunicatorError(
-                    f"{what}: {missing or 'MPI'} has not made this call within {self._timeout:g} s",
-                    {"processes": [key for key in left if isinstance(key, int)], "call": what},
+                    f"{what}: {names or 'MPI'} has not made this call within {self._timeout:g} s",
+                    {"processes": missing, "call": what},
                 )
             time.sleep(nap.seconds())
 
@@ -146,10 +150,10 @@ class Channel:
             except self._mpi.Exception as error:
                 self.told.setdefault(number, (FAILED, f"MPI: {error}"))
 
-    def gone(self, processes: Any = None) -> str:
+    def gone(self, processes: Sequence[int] | None = None) -> str:
         """Return in words which of the processes, all by default, has failed or left; "" where none has."""
         self.look()
-        wanted = self._others if processes is None else [key for key in processes if isinstance(key, int)]
+        wanted = self._others if processes is None else processes
         told = [(number, *self.told[number]) for number in wanted if number in self.told]
         failed = [(number, kind, text) for number, (kind, text) in self.told.items() if kind == FAILED]
         for number, kind, text in failed or told:

@@ -9,8 +9,8 @@ from typing import Any
 from vkpar.errors import InvalidUsageError, UnsupportedError
 
 _LEAST = (4, 1)  # of mpi4py: from then on one build of it loads MPICH and Open MPI alike
-_EAGER_SECONDS = 0.0002  # a wait looks again and again at first
-_LONGEST_NAP, _PART = 0.001, 16  # then it sleeps for this part of what it has waited, at most so long
+_EAGER_SECONDS = 0.0001  # a wait looks again and again at first
+_LONGEST_NAP, _PART = 0.0005, 16  # then it sleeps for this part of what it has waited, at most so long
 
 lock = threading.Lock()  # MPI may allow one thread at a time (MPI.THREAD_SERIALIZED)
 
@@ -59,6 +59,11 @@ class Nap:
     def reset(self) -> None:
         """Begin anew: something has moved."""
         self._since = time.monotonic()
+
+    @property
+    def is_eager(self) -> bool:
+        """Whether it is too early to sleep."""
+        return self.waited < _EAGER_SECONDS
 
     def seconds(self) -> float:
         """Return how long to sleep now."""
