@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import random
+import sys
 from collections.abc import Iterator
 
 import pytest
+from helpers.process.children import check_child
 
+from vkpar.comm.rig.processes import mpi
 from vkpar.comm.schedule import processes
 from vkpar.comm.schedule.algorithms import barrier, p2p
 from vkpar.comm.schedule.algorithms.table import TABLE
 from vkpar.comm.schedule.processes import RECEIVE, SEND, Division, divided
 from vkpar.comm.schedule.steps import BLOCK, Carry, Move, Problem, SlotSet, Span, Step
+from vkpar.errors import UnsupportedError
 
 DIVISIONS = [(1, 1), (2, 1), (1, 3), (2, 2), (1, 2, 1), (1, 1, 1, 2)]
 
@@ -164,3 +168,10 @@ def test_a_division_knows_its_ranks() -> None:
     assert division.processes == [0, 0, 1, 2, 2, 2]
     assert [division.queue(process, sends=sends) for process in (0, 2) for sends in (True, False)] == [1, 2, 3, 4]
     assert processes.SEND != processes.RECEIVE
+
+
+def test_mpi4py_is_loaded_where_it_is_asked_for_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    check_child("import sys, vkpar; vkpar.Communicator; assert 'mpi4py' not in sys.modules")
+    monkeypatch.setitem(sys.modules, "mpi4py", None)
+    with pytest.raises(UnsupportedError, match=r"pip install vkpar\[mpi\]"):
+        mpi.check(object())

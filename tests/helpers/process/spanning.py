@@ -325,6 +325,8 @@ def refused(letters: Sequence[str]) -> None:
         with pytest.raises(kind, match=words):
             vkpar.Communicator(devices, mpi=given)
     inter.Free()
+    with pytest.raises(vkpar.InvalidUsageError, match="all must say the same"):
+        vkpar.Communicator(devices, mpi=world, timeout=60, wire="f32" if world.rank else "f16")
     # a communicator of Split beside one of all, at the same time
     with (
         vkpar.Communicator(devices, mpi=world, timeout=60) as every,
@@ -355,7 +357,7 @@ def against_mpi(letters: Sequence[str]) -> None:
     me = world.rank
     ops = {"sum": MPI.SUM, "prod": MPI.PROD, "max": MPI.MAX, "min": MPI.MIN}
     with vkpar.Communicator(team.devices, mpi=world, timeout=60) as comm:
-        for kind in ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float32"):
+        for kind in ("int8", "uint16", "int32", "int64", "float32"):
             given = np.arange(me, me + 300).astype(kind)
             mine = device.array(given)
             for op, theirs in ops.items():

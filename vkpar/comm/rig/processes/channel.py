@@ -32,6 +32,7 @@ class Channel:
         names: by process, what errors call it; set once that is known.
         told: by process, whether it has failed or closed the communicator, and in which words.
         leaving: the processes that are about to end.
+        others: all processes but this one.
     """
 
     def __init__(self, module: Any, comm: Any, timeout: float) -> None:
@@ -40,9 +41,9 @@ class Channel:
         self.names = [f"process {number}" for number in range(self.size)]
         self.told: dict[int, tuple[int, str]] = {}
         self.leaving: set[int] = set()
-        self._others = [number for number in range(self.size) if number != self.me]
-        self._heads = {number: bytearray(_HEAD) for number in self._others}
-        self._words = {number: bytearray(_NOTICE_NBYTES) for number in self._others}
+        self.others = [number for number in range(self.size) if number != self.me]
+        self._heads = {number: bytearray(_HEAD) for number in self.others}
+        self._words = {number: bytearray(_NOTICE_NBYTES) for number in self.others}
         self._sent: list[tuple[Any, bytes]] = []
         with mpi.lock:
             self._receives = self._started(self._heads, _CALL)
@@ -77,14 +78,14 @@ class Channel:
         head = (_LENGTH.pack(len(payload)) + payload[: _HEAD - _LENGTH.size]).ljust(_HEAD, b"\0")
         rest = payload[_HEAD - _LENGTH.size :]
         with mpi.lock:
-            sends = [self._comm.Isend([head, self._mpi.BYTE], number, _CALL) for number in self._others]
+            sends = [self._comm.Isend([head, self._mpi.BYTE], number, _CALL) for number in self.others]
             if rest:
-                sends += [self._comm.Isend([rest, self._mpi.BYTE], number, _REST) for number in self._others]
+                sends += [self._comm.Isend([rest, self._mpi.BYTE], number, _REST) for number in self.others]
         self._wait(self._receives, what, check)
         found: dict[int, Any] = {self.me: payload}
         longer: dict[int, Any] = {}
         with mpi.lock:
-            for number in self._others:
+            for number in self.others:
                 (length,) = _LENGTH.unpack_from(self._heads[number])
                 found[number] = bytearray(self._heads[number][_LENGTH.size : _LENGTH.size + length])
                 if length > _HEAD - _LENGTH.size:
@@ -129,10 +130,11 @@ class Channel:
     def notify(self, kind: int, text: str = "") -> None:
         """Tell all other processes, without waiting."""
         words = (bytes([kind]) + text.encode()[: _NOTICE_NBYTES - 2]).ljust(_NOTICE_NBYTES, b"\0")
-        for number in self._others:
+        for number in self.others:
             try:
-                with mpi.lock:
-                    self._sent.append((self._comm.Isend([words, self._mpi.BYTE], number, _NOTICE), words))
+                with mpi.briefly() as free:
+                    if free:
+                        self._sent.append((self._comm.Isend([words, self._mpi.BYTE], number, _NOTICE), words))
             except self._mpi.Exception:  # that process is gone
                 continue
 
@@ -140,8 +142,8 @@ class Channel:
         """Take the notices that have come."""
         for number, request in self._notices.items():
             try:
-                with mpi.lock:
-                    while request and request.Test():
+                with mpi.briefly() as free:
+                    while free and request.Test():
                         kind, text = self._words[number][0], bytes(self._words[number][1:]).rstrip(b"\0")
                         if kind == LEAVES:
                             self.leaving.add(number)
@@ -153,7 +155,7 @@ class Channel:
     def gone(self, processes: Sequence[int] | None = None) -> str:
         """Return in words which of the processes, all by default, has failed or left; "" where none has."""
         self.look()
-        wanted = self._others if processes is None else processes
+        wanted = self.others if processes is None else processes
         told = [(number, *self.told[number]) for number in wanted if number in self.told]
         failed = [(number, kind, text) for number, (kind, text) in self.told.items() if kind == FAILED]
         for number, kind, text in failed or told:

@@ -4,15 +4,31 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from vkpar.errors import InvalidUsageError, UnsupportedError
 
 _LEAST = (4, 1)  # of mpi4py: from then on one build of it loads MPICH and Open MPI alike
 _EAGER_SECONDS = 0.0001  # a wait looks again and again at first
-_LONGEST_NAP, _PART = 0.0005, 16  # then it sleeps for this part of what it has waited, at most so long
+# Then it sleeps for a part of what it has waited, at most so long, or for a small part, which costs next to nothing.
+_LONGEST_NAP, _PART, _SMALL_PART = 0.0005, 64, 500
+
+_PATIENCE = 2.0  # seconds, for calls that need not be made
 
 lock = threading.Lock()  # MPI may allow one thread at a time (MPI.THREAD_SERIALIZED)
+
+
+@contextmanager
+def briefly() -> Iterator[bool]:
+    """Take the lock, and say whether it was free soon: a call of a dying MPI may keep it for ever."""
+    taken = lock.acquire(timeout=_PATIENCE)
+    try:
+        yield taken
+    finally:
+        if taken:
+            lock.release()
 
 
 def check(comm: Any) -> Any:
@@ -25,7 +41,7 @@ def check(comm: Any) -> Any:
     try:
         import mpi4py
         from mpi4py import MPI
-    except ImportError as error:
+    except (ImportError, RuntimeError) as error:  # mpi4py finds no MPI, says the latter
         raise UnsupportedError(f"mpi= needs mpi4py and an MPI: pip install vkpar[mpi] ({error})") from error
     if tuple(map(int, mpi4py.__version__.split(".")[:2])) < _LEAST:
         raise UnsupportedError(f"mpi= needs mpi4py 4.1 or newer; this is {mpi4py.__version__}")
@@ -46,7 +62,7 @@ def check(comm: Any) -> Any:
 
 
 class Nap:
-    """The pauses of somebody who looks at MPI again and again: short at first, then in proportion to the wait."""
+    """The pauses of somebody who looks at MPI again and again: none at first, then in proportion to the wait."""
 
     def __init__(self) -> None:
         self._since = time.monotonic()
@@ -68,4 +84,4 @@ class Nap:
     def seconds(self) -> float:
         """Return how long to sleep now."""
         waited = self.waited
-        return 0.0 if waited < _EAGER_SECONDS else min(_LONGEST_NAP, waited / _PART)
+        return 0.0 if waited < _EAGER_SECONDS else min(waited / _PART, max(_LONGEST_NAP, waited / _SMALL_PART))

@@ -148,8 +148,8 @@ class Progress:
     def _cancel(self, requests: list[Any]) -> None:
         for request in requests:
             try:
-                with mpi.lock:
-                    if not request.Test():
+                with mpi.briefly() as free:
+                    if free and not request.Test():
                         request.Cancel()
             except self._mpi.Exception:
                 continue

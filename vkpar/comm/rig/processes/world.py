@@ -64,7 +64,7 @@ class World:
         self.channel = Channel(self._mpi, self._copies[1], timeout)
         self.members: list[Process] = []
         self.division = Division((), 0)
-        self._closed = False
+        self._closed = self._all_know = False
         self._lock = threading.Lock()
 
     def _copy(self, comm: Any, timeout: float) -> Any:
@@ -107,6 +107,7 @@ class World:
         for number, payload in enumerate(payloads):
             protocol = payload.partition(b"\0")[0]
             if protocol != _PROTOCOL:
+                self._all_know = True
                 raise InvalidUsageError(
                     f"process {number} runs {protocol.decode(errors='replace')}; this one, {self.channel.me}, "
                     f"{_PROTOCOL.decode()}: all must run the same"
@@ -116,6 +117,7 @@ class World:
         self.channel.names = [self._name(number) for number in range(len(self.members))]
         for number, member in enumerate(self.members):
             if member.settings != self.members[0].settings:
+                self._all_know = True
                 raise InvalidUsageError(
                     f"{self.channel.names[number]} opens its communicator with {member.settings}, "
                     f"{self.channel.names[0]} with {self.members[0].settings}: all must say the same"
@@ -131,7 +133,13 @@ class World:
         return self.channel.exchange(payload, what, check)
 
     def fail(self, cause: BaseException | str) -> None:
-        """Tell the other processes that this one has failed; the process ends by MPI_Abort, see :func:`_leave`."""
+        """Tell the other processes that this one has failed; the process ends by MPI_Abort, see :func:`_leave`.
+
+        Where all of them have found the same, nothing is to be told, and MPI has nothing under way.
+        """
+        if self._all_know:
+            self.close()
+            return
         with self._lock:
             if self._closed or self in _broken:
                 return
@@ -152,7 +160,7 @@ class World:
         """Say whether every other process that has this communicator is about to end, or has closed it."""
         self.channel.look()
         closed = {number for number, (kind, _) in self.channel.told.items() if kind == channel.CLOSED}
-        return self.channel.leaving | closed >= set(self.division.others)
+        return self.channel.leaving | closed >= set(self.channel.others)
 
     def abort(self) -> None:
         """End all processes of the job."""
