@@ -91,7 +91,11 @@ def _alive(mark: str) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("letters", ["L S", "LS L S", "S L LL S"], ids=["two", "three", "four"])
+_RIGS = ["L S", "LS L S", "S L LL S"]
+_MORE = ["S L", "L L", "SS LL", "SL LS", "S S L", "L LS L L", "S SS LLL S"]
+
+
+@pytest.mark.parametrize("letters", [*_RIGS, *_MORE] if conftest.FULL else _RIGS)
 def test_collectives_give_the_bits_of_one_process(letters: str) -> None:
     run(MPICH, "collectives,pairs", *letters.split())
 

@@ -149,7 +149,8 @@ class Communicator(Collectives, Fixed, Unpickled):
             OutOfMemoryError: no room for arrays of a few MiB.
             CommunicatorError: the communicator has failed.
         """
-        self._refuse_across("measure")
+        if self._world is not None:
+            raise UnsupportedError("a communicator over several processes is not measured: its plans are built in")
         return measure.run(self._engine, seconds)
 
     def __vkpar_graph__(self) -> Any:
@@ -227,16 +228,11 @@ class Communicator(Collectives, Fixed, Unpickled):
         Collectives are recorded with timestamps only inside such a block. Profiles of a communicator do not nest.
 
         Raises:
-            UnsupportedError: on entering, where a device's compute queue writes no timestamps; at once, where the
-                communicator is over several processes.
+            UnsupportedError: on entering, where a device's compute queue writes no timestamps, or the communicator is
+                over several processes.
             InvalidUsageError: on entering, inside another profile of the communicator.
         """
-        self._refuse_across("profile")
         return Profile(self._engine)
-
-    def _refuse_across(self, what: str) -> None:
-        if self._world is not None:
-            raise UnsupportedError(f"a communicator over several processes cannot {what}: use one within a process")
 
     # ---- the end ----
 

@@ -330,7 +330,7 @@ def refused(letters: Sequence[str]) -> None:
     with vkpar.Communicator(devices, mpi=world, timeout=60) as comm:
         whole = np.zeros((4, 4), np.float32)
         cuts = (lambda: vkpar.parallel.shard(whole, comm), lambda: vkpar.parallel.shard(whole, comm, axis=0))
-        for refuse in (comm.measure, comm.profile, *cuts):
+        for refuse in (comm.measure, comm.profile().__enter__, *cuts):
             with pytest.raises(vkpar.UnsupportedError, match="process"):
                 refuse()
     # a communicator of Split beside one of all, at the same time
