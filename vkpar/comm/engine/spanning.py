@@ -126,8 +126,13 @@ class SpanningEngine(Engine):
                 self.health.fail(error)
                 self.health.check_failure()
                 raise
-            except BaseException as error:
+            except VkparError as error:
                 self.health.fail(error)
+                raise
+            except BaseException as error:  # an interrupt
+                why = CommunicatorError(f"a call was ended by {type(error).__name__}, which other processes may make")
+                why.__cause__ = error
+                self.health.fail(why)
                 raise
 
     def copies_between(self, source: Device, target: Device) -> bool:
