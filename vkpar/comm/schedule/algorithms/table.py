@@ -118,7 +118,6 @@ TABLE: dict[str, Algorithm] = {
             two_level.least_slots,
             _EVERY,
             sums_travel=True,
-            takes_shares=True,
             tuned=False,
         ),
         Algorithm("tree", tree.steps, tree.least_slots, _ALL_REDUCE, sums_travel=True),
