@@ -41,7 +41,7 @@ def test_example_runs(example: Path) -> None:
     assert "OK" in done.stdout
 
 
-@pytest.mark.parametrize(("stem", "most"), [("train_digits", 80), ("kmeans", 45), ("transformer_block", 45)])
+@pytest.mark.parametrize(("stem", "most"), [("train_digits", 85), ("kmeans", 45), ("transformer_block", 45)])
 def test_examples_stay_short_and_need_no_glsl(stem: str, most: int) -> None:
     text = (ROOT / "examples" / f"{stem}.py").read_text()
     assert len(text.splitlines()) < most

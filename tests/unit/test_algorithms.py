@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import os
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -201,6 +202,24 @@ def test_two_shot_takes_two_hops(nranks: int) -> None:
     assert counts.steps == [2] * nranks
 
 
+@pytest.mark.parametrize("groups", [(0, 0, 1, 1), (0, 1, 1, 1), (0, 0, 0, 1, 2, 2), (0, 1, 2)])
+def test_two_level_takes_three_hops_and_one_sum_of_each_group(groups: tuple[int, ...]) -> None:
+    nranks = len(groups)
+    slots = SlotSet(nranks, 2 * nranks, 2)
+    for seed, silent in enumerate(([], [0], [nranks - 1], list(range(1, nranks)))):
+        for collective in ("all_reduce", "reduce", "reduce_scatter"):
+            each = replace(posed(collective, split(9000, nranks), slots, silent, seed % 2), groups=groups)
+            run(
+                [reduction("two_level", each, seed=seed), reduction("two_level", each, seed=seed + 1)], slots, seed=seed
+            )
+    counts = run_one("two_level", replace(posed("all_reduce", blocks_of(nranks, 2), slots), groups=groups))
+    assert counts.hops == (3 if len(set(groups)) < nranks else 2)
+    order = _tuples_of(
+        "two_level", replace(posed("all_reduce", split(2000, nranks), slots), groups=groups), _Concatenation()
+    )
+    assert all(sorted(each) == list(range(nranks)) for each in order)
+
+
 @pytest.mark.parametrize("nranks", range(2, 9))
 def test_direct_takes_one_hop(nranks: int) -> None:
     counts = run_one("direct", problem(nranks, 4 * BLOCK, SlotSet(nranks, 2, 4)))
@@ -234,7 +253,8 @@ def test_naive_goes_through_one_rank(nranks: int) -> None:
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_who_sums_and_what_travels(name: str) -> None:
     """Only direct lets every rank sum; it must say so, because mixed rigs rely on it."""
-    steps = list(TABLE[name].steps(problem(4, 2000, slots_for(TABLE[name], 4, 2))))
+    groups = (0, 0, 1, 1)
+    steps = list(TABLE[name].steps(replace(problem(4, 2000, slots_for(TABLE[name], 4, 2)), groups=groups)))
     reduces = [action for step in steps for action in step.actions if isinstance(action, Reduce)]
     assert any(each.finishes and not each.final for each in reduces) == TABLE[name].every_rank_sums
     partial = any(each.sources and each.out_slot is not None and not each.final for each in reduces)
@@ -252,7 +272,7 @@ def test_the_order_of_summation_is_fixed(name: str, collective: str, nranks: int
         total = _tuples_of(name, each, _Concatenation())
         assert all(sorted(order) == list(range(nranks)) for order in total if order)
         orders.append(total)
-        if name in ("two_shot", "direct", "naive"):
+        if name in ("two_shot", "two_level", "direct", "naive"):
             assert set(total) <= {tuple(range(nranks)), ()}
         elif name == "ring":
             assert all((after - rank) % nranks == 1 for order in total for rank, after in itertools.pairwise(order))

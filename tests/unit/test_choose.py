@@ -51,7 +51,7 @@ def test_known_names(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["", "Ring", "butterfly", None])
 def test_unknown_names_are_refused(name: str) -> None:
-    with pytest.raises(InvalidUsageError, match="auto, direct, two_shot, ring, tree, naive"):
+    with pytest.raises(InvalidUsageError, match="auto, direct, two_shot, ring, two_level, tree, naive"):
         choose.check(name)
 
 

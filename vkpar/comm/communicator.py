@@ -15,10 +15,13 @@ from vkpar.comm.observe import report
 from vkpar.comm.observe.profile import Profile
 from vkpar.comm.plan import choose
 from vkpar.comm.plan.choose import Tuning
+from vkpar.comm.record import checks
+from vkpar.comm.rig.arena import staging_nbytes
 from vkpar.comm.rig.links import Link
+from vkpar.comm.rig.processes.world import Settings, World
 from vkpar.comm.tune import measure, opening
 from vkpar.device import Device, close_orphans
-from vkpar.errors import CommunicatorError
+from vkpar.errors import CommunicatorError, UnsupportedError
 from vkpar.timeouts import COLLECTIVE_SECONDS
 from vkpar.unpickled import Fixed, Unpickled
 from vkpar.vulkan import tracing
@@ -42,22 +45,26 @@ class Communicator(Collectives, Fixed, Unpickled):
         devices: one opened device per rank, each once.
         wire: how float32 crosses links in sums and averages: ``f16`` (scaled in blocks of 256), ``bf16``, ``q8`` (8
             bits and a scale for 32 elements) or ``f32`` (exact); by default ``VKPAR_WIRE``, or ``f16`` without it.
-        algorithm: ``auto``, ``ring``, ``two_shot``, ``direct``, ``tree`` or ``naive``, for all_reduce; reduce and
-            reduce_scatter take it where it does them, else ``two_shot``.
+        algorithm: ``auto``, ``ring``, ``two_shot``, ``two_level``, ``direct``, ``tree`` or ``naive``, for all_reduce;
+            reduce and reduce_scatter take it where it does them, else ``two_shot``.
         transport: ``auto``, ``staged`` (all ranks import the same host memory) or ``mapped`` (the host copies between
             them), or one of them per rank; ``auto`` maps where a driver cannot import.
         timeout: seconds without progress after which a pending collective fails.
         deterministic: take built-in thresholds and equal chunks instead of the rig's tuning.
+        mpi: a communicator of mpi4py, each process of which opens this one with devices of its own: ranks are then
+            counted over all processes, in MPI's order. Every process makes the same calls in the same order, and gives
+            each the arrays of its own ranks; see docs/several-machines.md.
 
     Attributes:
-        devices: the devices, in rank order.
+        devices: the devices of this process, in rank order.
         timeout: the timeout in seconds.
 
     Raises:
         InvalidUsageError: no devices, one twice, or an unknown option.
         UnsupportedError: ``staged`` on a device that cannot import host memory, or ``VKPAR_LINK=native`` where a link
             cannot be native.
-        CommunicatorError: the self-test found that a link does not pass on what a rank writes.
+        CommunicatorError: the self-test found that a link does not pass on what a rank writes; or a process of ``mpi``
+            has failed, or has not come within the timeout.
     """
 
     _staging_nbytes: int | None = None
@@ -72,17 +79,33 @@ class Communicator(Collectives, Fixed, Unpickled):
         transport: str | Sequence[str] = "auto",
         timeout: float = COLLECTIVE_SECONDS,
         deterministic: bool = False,
+        mpi: Any = None,
     ) -> None:
         close_orphans()
+        self.timeout = options.timeout(timeout)
+        self.deterministic = deterministic
+        self._world = None if mpi is None else World(mpi, self.timeout)
+        try:
+            self._open(devices, wire, algorithm, transport)
+        except BaseException as error:
+            if self._world is not None:
+                self._world.fail(error)
+            raise
+
+    def _open(
+        self, devices: Sequence[Device], wire: str | None, algorithm: str, transport: str | Sequence[str]
+    ) -> None:
         self.devices = options.devices(devices)
         wire = env.get().wire if wire is None else wire
         wires.check(dtypes.float32, wire)
         transports = options.transports(transport, len(self.devices))
-        self.timeout = options.timeout(timeout)
-        self.deterministic = deterministic
         chosen = choose.check(algorithm)
         chosen = choose.check(env.get().algorithm) if chosen == choose.AUTO else chosen
         wanted = env.debug_checks()
+        if self._world is not None:
+            options.refuse_across(checks_slots=checks.SLOTS in wanted)
+            settings = Settings(wire, chosen)
+            self._world.meet([device.info for device in self.devices], settings, staging_nbytes())
         self._engine, kept = opening.open_engine(
             self.devices,
             transports,
@@ -91,6 +114,7 @@ class Communicator(Collectives, Fixed, Unpickled):
             wire=wire,
             timeout=self.timeout,
             tunes=self._is_tuned(),
+            world=self._world,
         )
         try:
             selftest.run(self._engine)
@@ -108,7 +132,8 @@ class Communicator(Collectives, Fixed, Unpickled):
         self._engine.forget()
 
     def _is_tuned(self) -> bool:
-        return self._tunes and not self.deterministic and self.nranks > 1 and env.get().tuning != "off"
+        alone = self._world is None and self.nranks > 1
+        return self._tunes and not self.deterministic and alone and env.get().tuning != "off"
 
     def measure(self, seconds: float = measure.SECONDS) -> Tuning:
         """Measure the rig and keep the tuning for communicators that are opened from now on.
@@ -119,10 +144,13 @@ class Communicator(Collectives, Fixed, Unpickled):
             seconds: about how long measuring may take; sizes that it does not reach keep their built-in choices.
 
         Raises:
+            UnsupportedError: the communicator is over several processes.
             InvalidUsageError: the communicator has a single rank, is inside a group or a profile, or is closed.
             OutOfMemoryError: no room for arrays of a few MiB.
             CommunicatorError: the communicator has failed.
         """
+        if self._world is not None:
+            raise UnsupportedError("a communicator over several processes is not measured: its plans are built in")
         return measure.run(self._engine, seconds)
 
     def __vkpar_graph__(self) -> Any:
@@ -133,8 +161,13 @@ class Communicator(Collectives, Fixed, Unpickled):
 
     @property
     def nranks(self) -> int:
-        """Number of ranks."""
-        return len(self.devices)
+        """Number of ranks, in all processes."""
+        return len(self.devices) if self._world is None else self._world.division.nranks
+
+    @property
+    def local_ranks(self) -> range:
+        """The ranks of this process: all of them without ``mpi``."""
+        return range(self.nranks) if self._world is None else self._world.division.ranks()
 
     @property
     def tuning(self) -> Tuning:
@@ -142,11 +175,11 @@ class Communicator(Collectives, Fixed, Unpickled):
         return self._engine.builder.tuning
 
     def links(self) -> list[Link]:
-        """Return how each ordered pair of ranks is linked, and why."""
+        """Return how each ordered pair of ranks is linked, and why; not pairs that lie in another process."""
         return list(self._engine.rig.links)
 
     def transports(self) -> list[str]:
-        """Return how each rank reaches the staging memory."""
+        """Return how each rank of this process reaches the staging memory."""
         return [transport.name for transport in self._engine.rig.transports]
 
     @property
@@ -195,7 +228,8 @@ class Communicator(Collectives, Fixed, Unpickled):
         Collectives are recorded with timestamps only inside such a block. Profiles of a communicator do not nest.
 
         Raises:
-            UnsupportedError: on entering, where a device's compute queue writes no timestamps.
+            UnsupportedError: on entering, where a device's compute queue writes no timestamps, or the communicator is
+                over several processes.
             InvalidUsageError: on entering, inside another profile of the communicator.
         """
         return Profile(self._engine)

@@ -55,3 +55,15 @@ def transports(given: str | Sequence[str], nranks: int) -> list[str]:
     if len(listed) != nranks or not all(isinstance(name, str) and name in TRANSPORTS for name in listed):
         raise InvalidUsageError(f"unknown transport {given!r}; there are {', '.join(TRANSPORTS)}, or one a rank")
     return listed
+
+
+def refuse_across(*, checks_slots: bool) -> None:
+    """Refuse settings that a communicator over several processes does not have.
+
+    Raises:
+        UnsupportedError: ``VKPAR_DEBUG=slots`` or ``VKPAR_PATH=copies``.
+    """
+    if checks_slots:
+        raise UnsupportedError("VKPAR_DEBUG=slots is for ranks of one process; leave it out with mpi=")
+    if env.get().path == "copies":
+        raise UnsupportedError("VKPAR_PATH=copies is for ranks of one process; leave it out with mpi=")

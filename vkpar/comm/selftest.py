@@ -7,6 +7,7 @@ keep in a cache what they read from it. So each communicator passes patterns rou
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from vkpar.arrays.array import Array
 from vkpar.comm.engine.engine import Engine
 from vkpar.comm.requests import collectives, movements
 from vkpar.comm.requests.keys import Call
+from vkpar.device import Device
 from vkpar.errors import CommunicatorError, WaitTimeoutError
 
 _log = logging.getLogger("vkpar")
@@ -37,30 +39,31 @@ def run(engine: Engine) -> None:
     n = engine.rig.nranks
     if n == 1:
         return
-    sent = _patterns(n)
-    arrays = [device.array(rows) for device, rows in zip(engine.devices, sent, strict=True)]
-    out = [device.zeros((_ROUNDS, n * _WORDS), "uint32") for device in engine.devices]
-    _finish_earlier(engine)
+    sent, first = _patterns(n), engine.rig.first
+    own = engine.devices[first : first + len(engine.rig.devices)]
+    arrays = [device.array(rows) for device, rows in zip(own, sent[first:], strict=False)]
+    out = [device.zeros((_ROUNDS, n * _WORDS), "uint32") for device in own]
+    _finish_earlier(engine, own)
     with engine.group():
         works = [
             engine.run(Call(movements.ALL_GATHER, [array[turn] for array in arrays], [array[turn] for array in out]))
             for turn in range(_ROUNDS)
         ]
     works[-1].wait()
-    for rank, array in enumerate(out):
+    for rank, array in enumerate(out, first):
         _check(engine, sent, rank, array)
     if engine.rig.copies:
         _run_copies(engine, sent)
 
 
-def _finish_earlier(engine: Engine) -> None:
+def _finish_earlier(engine: Engine, own: Sequence[Device]) -> None:
     """Wait for what the devices were given before, which the watchdog does not take for a failure of collectives.
 
     Raises:
         CommunicatorError: a device's queues moved by nothing for :data:`vkpar.timeouts.EARLIER_SECONDS`.
     """
     patience = max(timeouts.EARLIER_SECONDS, engine.health.timeout)
-    for rank, device in enumerate(engine.devices):
+    for rank, device in enumerate(own, engine.rig.first):
         queues = device.logical.queues
         seen = [queue.reached for queue in queues]
         while True:

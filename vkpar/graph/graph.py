@@ -175,7 +175,8 @@ class Graph(Fixed, Unpickled):
                 step.received_nbytes,
                 step.sent_nbytes,
                 len(self._captured),
-                tuple(memory[step.rank]),
+                tuple(memory[step.rank]) if step.errand is None else (),
+                step.errand is not None,
             )
             for step in collective.steps
         ]
@@ -218,7 +219,7 @@ class Graph(Fixed, Unpickled):
     def _record(self) -> None:
         if self._broken:
             raise InvalidUsageError(_BROKEN)
-        if self._fuses:
+        if self._fuses and not any(item.alone for item in self._items):
             self._items, extra = fusion.fuse(self._items, self.devices)
             self._pins[id(extra)] = extra
         if self._overlaps:

@@ -59,6 +59,8 @@ class Step(NamedTuple):
         kernels: a :class:`WireSend` or :class:`WireStore` where other kernels may do what its own do, else None.
         around: records what comes before, or ``after``, these kernels.
         received_nbytes: bytes that it reads from slots; ``sent_nbytes``: bytes that it writes to them.
+        errand: what is submitted in place of a command buffer, where the step runs on no device: nothing is recorded
+            then, and ``rank`` is the number of a queue beyond those of the devices. None elsewhere.
     """
 
     rank: int
@@ -70,6 +72,7 @@ class Step(NamedTuple):
     around: Callable[..., None]
     received_nbytes: int = 0
     sent_nbytes: int = 0
+    errand: Any = None
 
 
 class Collective(Protocol):

@@ -49,13 +49,17 @@ class Recorder:
         with ExitStack() as undo:
             recordings: dict[int, Recording] = {}
             batches: list[Batch] = []
-            phases: list[list[str]] = [[] for _ in self._devices]
+            most = max((stretch.rank + 1 for stretch in self._stretches), default=0)
+            phases: list[list[str]] = [[] for _ in range(max(len(self._devices), most))]
             for stretch in self._stretches:
                 rank = stretch.rank
-                if rank not in recordings:
-                    recordings[rank] = Recording(self._devices[rank].logical.stream)
-                    undo.callback(recordings[rank].close)
-                command = _record(stretch, recordings[rank], timers.get(rank))
+                if stretch.items and stretch.items[0].alone:
+                    command = stretch.items[0].content.errand
+                else:
+                    if rank not in recordings:
+                        recordings[rank] = Recording(self._devices[rank].logical.stream)
+                        undo.callback(recordings[rank].close)
+                    command = _record(stretch, recordings[rank], timers.get(rank))
                 batches.append(Batch(rank, command, stretch.reads, stretch.writes))
                 phases[rank].append(stretch.phase)
             parts: list[tuple[int, Any]] = list(recordings.items())

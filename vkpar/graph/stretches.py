@@ -33,6 +33,7 @@ class Item(NamedTuple):
         received_nbytes: bytes that it reads from slots; ``sent_nbytes``: bytes that it writes to them.
         call: the number of its collective in the graph, from 1; 0 for an operation.
         touches: where the collective's arrays lie on the rank.
+        alone: it is a submission of its own.
     """
 
     rank: int
@@ -44,6 +45,7 @@ class Item(NamedTuple):
     sent_nbytes: int = 0
     call: int = 0
     touches: tuple[Memory, ...] = ()
+    alone: bool = False
 
 
 @dataclass
@@ -97,7 +99,13 @@ def cut(items: Iterable[Item], ranks: Iterable[int] = ()) -> list[Stretch]:
     touched: dict[int, dict[int, int]] = {}  # by slot, and by rank that used it: the last stretch that did
     for item in items:
         stretch = opened.get(item.rank)
-        if stretch is None or item.reads or _delays(stretch, item) or _comes_too_late(stretch, item, touched):
+        if (
+            stretch is None
+            or item.reads
+            or item.alone
+            or _delays(stretch, item)
+            or _comes_too_late(stretch, item, touched)
+        ):
             stretch = opened[item.rank] = Stretch(item.rank, len(made))
             made.append(stretch)
         stretch.add(item)

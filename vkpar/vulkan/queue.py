@@ -9,7 +9,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, Protocol
 
 from vkpar import env
 from vkpar.errors import DeviceLostError, VulkanError, WaitTimeoutError
@@ -276,8 +276,23 @@ class Queue:
         self.timeline.close()
 
 
+class Drained(Protocol):
+    """A queue as far as it is drained."""
+
+    @property
+    def timeline(self) -> Any:
+        """What tells its value."""
+
+    @property
+    def device_name(self) -> str:
+        """What errors call it."""
+
+    def passed(self, value: int, seconds: float = 0.1) -> bool:
+        """Wait for ``value``, ``seconds`` at most."""
+
+
 def drain(
-    queues: Sequence[Queue], values: Sequence[int], patience: float, look: Callable[[], object] = _nobody
+    queues: Sequence[Drained], values: Sequence[int], patience: float, look: Callable[[], object] = _nobody
 ) -> list[int]:
     """Wait for each queue's timeline value; works after their gates were shut.
 

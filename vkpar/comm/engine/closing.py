@@ -57,7 +57,8 @@ class Closer:
             self._check_done()
         if late and not failed:  # a failure lets go of what is parked: the ranks may come through now
             if not self._health.failed:
-                self._health.fail(CommunicatorError(f"closed while ranks {late} stood still for {self._patience:g} s"))
+                ranks = sorted({self._rig.places[queue][0] for queue in late})
+                self._health.fail(CommunicatorError(f"closed while ranks {ranks} stood still for {self._patience:g} s"))
             late = self._drain()
         if late:
             self._abandon(late)
@@ -78,7 +79,7 @@ class Closer:
             health.fail(error)
 
     def _drain(self) -> list[int]:
-        """Wait for pending work and return the late ranks; the caller does not hold the engine's lock.
+        """Wait for pending work and return the late queues; the caller does not hold the engine's lock.
 
         Where the bridge has died, or does so now, the communicator fails: else what is parked would wait for ever.
         """
@@ -89,8 +90,9 @@ class Closer:
     def _patience(self) -> float:
         return max(timeouts.CLOSE_SECONDS, self._health.timeout)
 
-    def _abandon(self, late: Sequence[int]) -> None:
-        """Give up the devices of the late ranks, which never finish, and keep the memory that they may still use."""
+    def _abandon(self, queues: Sequence[int]) -> None:
+        """Give up the devices of the late queues, which never finish, and keep the memory that they may still use."""
+        late = self._rig.own_ranks(queues)
         for rank in late:
             self._rig.devices[rank].quarantine()
         bounce_buffers = self._cache.bounce_buffers()

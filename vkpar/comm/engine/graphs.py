@@ -57,7 +57,8 @@ class GraphCollectives:
     """
 
     def __init__(self, host: Host, library: Library) -> None:
-        self.devices = host.devices
+        first = host.rig.first
+        self.devices = host.devices[first : first + len(host.rig.devices)]
         self.owner = host.health
         self._host, self._library = host, library
         self._written: dict[Any, Written] = {}  # by form and generation
@@ -216,7 +217,7 @@ def _memory_of(call: Call, devices: Sequence[Device]) -> list[list[Memory]]:
     found: list[list[Memory]] = [[] for _ in devices]
     for array in (*call.arrays, *(call.out or ())):
         held = None if array is None else array.storage.pin()
-        if held is not None:
+        if held is not None and held.buffers:
             parts = found[devices.index(array.device)]
             parts += [(buffer.number, buffer.offset, buffer.offset + buffer.nbytes) for buffer in held.buffers]
     return found

@@ -125,7 +125,7 @@ class Health:
             self.failure = cause
             _log.error("the communicator failed: %s", cause)
             explain(self.rig.group.number, _Telling(self, cause, self._details))
-            self.rig.group.abort()
+            self.rig.abort(cause)
             for device in self.rig.devices:
                 device.recycler.excuse()
 
@@ -146,10 +146,13 @@ class Health:
         self.fail(CommunicatorError(f"{text}; no timeline advanced for {self.timeout} s", details))
 
     def notice(self) -> None:
-        """Fail where the bridge between ranks has."""
+        """Fail where the bridge between ranks has, or what carries slots between processes."""
         result = 0 if self.failed or self.freed else self.rig.group.error()
         if result:
             self.fail(self.rig.bridge_error(result))
+        progress = self.rig.progress
+        if progress is not None and progress.error is not None and not self.freed:
+            self.fail(progress.error)
 
     def check_failure(self) -> None:
         """Raise the failure that made the communicator unusable, if there is one.
@@ -203,7 +206,7 @@ class Health:
         if own or flight is None:
             return own
         queue = getattr(cause, "rank", None)
-        rank = {} if queue is None else {"rank": self.rig.queue_map.ranks[queue]}
+        rank = {} if queue is None else {"rank": self.rig.places[queue][0]}
         return {**self.describe(flight)[1], **rank}
 
 

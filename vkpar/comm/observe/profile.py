@@ -15,7 +15,7 @@ from vkpar.comm.observe.clocks import ClockLine
 from vkpar.comm.observe.collector import Collector
 from vkpar.comm.observe.steptimes import PhaseSummary, StepTime, step_times, summarize, table, trace_events
 from vkpar.comm.rig import links
-from vkpar.errors import InvalidUsageError, VkparError
+from vkpar.errors import InvalidUsageError, UnsupportedError, VkparError
 from vkpar.vulkan.query import DeviceClock, Sample
 from vkpar.vulkan.stamps import Allowance
 
@@ -98,6 +98,8 @@ class Profile:
         engine = self._engine
         if engine is None or self._entered:
             raise InvalidUsageError("a profile is entered once: ask the communicator for another one")
+        if engine.rig.world is not None:
+            raise UnsupportedError("the steps of a communicator over several processes are not timed")
         engine.profiling.check_none()
         self._device_clocks = [DeviceClock(device.logical) for device in engine.devices]
         self._starts = [clock.sample(engine.health.timeout) for clock in self._device_clocks]

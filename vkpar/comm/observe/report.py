@@ -32,14 +32,15 @@ def stats(engine: Engine) -> dict[str, Any]:
 def dump(engine: Engine, path: str | os.PathLike[str] | None) -> str:
     """Return the flight recorder as JSON, and write it to ``path`` where that is given."""
     rig, health = engine.rig, engine.health
-    transports = [transport.name for transport in rig.transports]
+    names = [transport.name for transport in rig.transports]
+    transports = [names[rank] if rank >= 0 else "mpi" for rank in rig.queue_map.ranks]
     with health.gate.lock():  # a close in another thread waits
         alive = not engine.closed
         reached = rig.values() if alive else None
         bridge = rig.bridge_counters() if alive else None
     document = {
         "ranks": [
-            {"rank": rank, "device": name, "transport": transports[rank], "reached": reached and reached[queue]}
+            {"rank": rank, "device": name, "transport": transports[queue], "reached": reached and reached[queue]}
             for queue, (rank, name) in enumerate(rig.places)
         ],
         "links": [{"src": x.src, "dst": x.dst, "kind": x.kind, "reason": x.reason} for x in rig.links],

@@ -12,6 +12,7 @@ from vkpar.arrays.array import Array
 from vkpar.comm import wires
 from vkpar.comm.plan import choose
 from vkpar.comm.plan.choose import Plan, Tuning
+from vkpar.comm.record import crossings
 from vkpar.comm.record.entry import Draft, Entry, Template, TimedEntry
 from vkpar.comm.record.kernels import ReduceSpec
 from vkpar.comm.record.program import Program
@@ -80,7 +81,8 @@ class ProgramBuilder:
 
     def __init__(self, rig: Rig, algorithm: str, wire: str) -> None:
         self._rig = rig
-        self._infos = [device.info for device in rig.devices]
+        self._infos = [device.info for device in rig.devices] if rig.world is None else rig.world.infos
+        self._groups = None if rig.world is None else tuple(rig.world.division.processes)
         self._algorithm = algorithm
         self._wire = wire
         self.tuning = Tuning()
@@ -227,6 +229,7 @@ class ProgramBuilder:
             root=request.root,
             parts=request.parts,
             shares=plan.shares,
+            groups=self._groups,
         )
 
         def steps(slots: SlotSet, generation: int) -> Iterator[Step]:  # what they hold outlives the request
@@ -236,7 +239,7 @@ class ProgramBuilder:
         label = {**request.label(), "algorithm": plan.algorithm.name, "wire": "exact" if exact else wire}
         return _Recipe(
             {**label, "path": "copies"} if copies else label,
-            request.operands(),
+            crossings.own(request.operands(), self._rig),
             slab,
             slots,
             ReduceSpec(formats, request.op, wires.order(request.dtype), len(request.contributors)),
@@ -252,7 +255,7 @@ class ProgramBuilder:
 
     def _movement(self, request: Movement) -> _Recipe | None:
         moves, plan = request.moves(), wires.moved()
-        operands = request.operands(self.nranks)
+        operands = crossings.own(request.operands(self.nranks), self._rig)
         if not moves and not operands.copies.ranks:
             return None
 

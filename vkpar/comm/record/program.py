@@ -7,6 +7,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
+from vkpar.comm.record.crossings import ErrandTake
 from vkpar.comm.record.timestamps import Stopwatch
 from vkpar.vulkan.pump.native import CProgram
 from vkpar.vulkan.pump.ports import Batch
@@ -35,7 +36,7 @@ class Program:
 
     def __init__(
         self,
-        takes: Sequence[tuple[int, Take]],
+        takes: Sequence[tuple[int, Take | ErrandTake]],
         listed: Sequence[Batch],
         commands: Sequence[Any],
         phases: Sequence[Sequence[str]],
@@ -44,7 +45,7 @@ class Program:
         watch: Stopwatch | None = None,
     ) -> None:
         self.takes = takes
-        self._parts: list[tuple[int, Take | Marks]] = [*takes, *timers]
+        self._parts: list[tuple[int, Take | ErrandTake | Marks]] = [*takes, *timers]
         self._listed, self._commands = listed, commands
         self.phases = phases
         self.watch = watch

@@ -6,7 +6,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
+from vkpar.comm.record import crossings
 from vkpar.comm.record.checks import SlotChecks
+from vkpar.comm.record.crossings import CrossingRecorder
 from vkpar.comm.record.kernels import Recorder, ReduceSpec
 from vkpar.comm.record.program import Program
 from vkpar.comm.record.score import QueuePart, Score
@@ -99,7 +101,7 @@ class StepWriter:
     ) -> None:
         self._owner, self._rig, self._spec, self._slab = owner, rig, spec, slab
         self._operands, self._places, self._copies = operands, places, copies
-        self._recorders: dict[tuple[int, bool], Recorder | CopyRecorder] = {}  # of untimed kernels
+        self._recorders: dict[tuple[int, bool], Recorder | CopyRecorder | CrossingRecorder] = {}  # of untimed kernels
 
     def write(self, steps: Iterable[Step]) -> Score:
         """Write ``steps`` down, by rank in one global order.
@@ -110,7 +112,7 @@ class StepWriter:
             UnsupportedError: in a profile, a copy queue without timestamps.
         """
         owner, rig = self._owner, self._rig
-        listed = list(steps)
+        listed = crossings.mine(list(steps), rig)
         idle = self._operands.copies.ranks - {step.rank for step in listed}
         listed += [Step(rank, "copy", ()) for rank in sorted(idle)]
         if self._copies:
@@ -119,7 +121,7 @@ class StepWriter:
         last = {key: index for index, key in enumerate(keys)}
         with ExitStack() as undo:
             timers = timers_of(listed, rig, undo) if owner.collector else {}
-            used: dict[tuple[int, bool], Recorder | CopyRecorder] = {}
+            used: dict[tuple[int, bool], Recorder | CopyRecorder | CrossingRecorder] = {}
             for index, (key, step) in enumerate(zip(keys, listed, strict=True)):
                 first = key not in used
                 if first:
@@ -138,7 +140,7 @@ class StepWriter:
             undo.pop_all()
             return score
 
-    def _recorder(self, key: tuple[int, bool], timer: Marks | None) -> Recorder | CopyRecorder:
+    def _recorder(self, key: tuple[int, bool], timer: Marks | None) -> Recorder | CopyRecorder | CrossingRecorder:
         """Return what writes one queue's steps down, with an empty tape."""
         owner = self._owner
         known = self._recorders.get(key) if owner.is_plain else None
@@ -146,8 +148,10 @@ class StepWriter:
             known.tape = known.tape.another()
             return known
         (queue, copies), rig, slab, spec = key, self._rig, self._slab, self._spec
-        made: Recorder | CopyRecorder
-        if copies:
+        made: Recorder | CopyRecorder | CrossingRecorder
+        if rig.queue_map.ranks[queue] < 0:
+            made = CrossingRecorder(rig, queue, slab, spec.plan)
+        elif copies:
             made = CopyRecorder(rig, queue, slab, spec.plan, timer)
         else:
             made = Recorder(

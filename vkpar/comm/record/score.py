@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from functools import partial
 from typing import Any, NamedTuple
 
+from vkpar.comm.record.crossings import Errands, ErrandTake
 from vkpar.comm.record.program import Program
 from vkpar.comm.record.timestamps import Stopwatch, planned
 from vkpar.comm.schedule.steps import Step
@@ -18,12 +19,14 @@ from vkpar.vulkan.pump.ports import Batch
 from vkpar.vulkan.stamps import Marks
 from vkpar.vulkan.tape import Take, Tape
 
+AnyTake = Take | ErrandTake
+
 
 class QueuePart(NamedTuple):
     """What one queue does in a program: its tape; ``timer`` takes its times, None outside profiles."""
 
     rank: int
-    tape: Tape
+    tape: Tape | Errands
     timer: Marks | None = None
 
 
@@ -72,7 +75,7 @@ class Score:
             OutOfMemoryError: no room for command buffers.
         """
         with ExitStack() as undo:
-            takes: list[tuple[int, Take]] = []
+            takes: list[tuple[int, AnyTake]] = []
             for part in self._parts:
                 if part.timer is not None:
                     undo.callback(part.timer.close)
@@ -108,7 +111,8 @@ class Score:
             OutOfMemoryError: no room for what is recorded; the program can only be closed then.
         """
         for part, (_, take) in zip(self._parts, program.takes, strict=True):
-            take.record_over(part.tape, memory)
+            tape: Any = part.tape  # whose take it is
+            take.record_over(tape, memory)
 
 
 class LaidScore:
@@ -130,20 +134,17 @@ class LaidScore:
     ) -> None:
         self.name, self.keep = name, keep
         with ExitStack() as undo:
-            self.parts: list[tuple[int, Take]] = []
+            self.parts: list[tuple[int, AnyTake]] = []
             for part in parts:
                 self.parts.append((part.rank, part.tape.lay(memory)))
                 undo.callback(self.parts[-1][1].close)
             undo.pop_all()
-        laid = [_Laid(part.tape, take, memory) for part, (_, take) in zip(parts, self.parts, strict=True)]
+        laid = [_laid(part.tape, take, memory) for part, (_, take) in zip(parts, self.parts, strict=True)]
         rest = [0] * len(parts)
         self.steps: list[protocol.Step] = []
         for number, batch, step, moved in order:
-            index, mine = rest[number], laid[number]
-            kernels = parts[number].tape.noted(index, memory)
             named = batch.rank, step.phase, batch.reads, batch.writes
-            record, around = partial(mine.record, index), partial(mine.around, index)
-            self.steps.append(protocol.Step(*named, record, kernels, around, *moved))
+            self.steps.append(protocol.Step(*named, *laid[number].step(rest[number], moved)))
             rest[number] += 1
 
 
@@ -157,6 +158,11 @@ class _Laid:
     def __init__(self, tape: Tape, take: Take, memory: Sequence[Buffer]) -> None:
         self._tape, self._take, self._memory = tape, take, list(memory)
         self._placed = False
+
+    def step(self, number: int, moved: tuple[int, int]) -> tuple[Any, ...]:
+        """Return how step ``number`` is recorded, see :class:`vkpar.graph.protocol.Step`."""
+        kernels = self._tape.noted(number, self._memory)
+        return partial(self.record, number), kernels, partial(self.around, number), *moved
 
     def record(self, number: int, handle: Any) -> None:
         """Record step ``number`` into an open command buffer."""
@@ -172,3 +178,25 @@ class _Laid:
         if number == 0:
             self._tape.place(self._take, self._memory, again=self._placed)
             self._placed = True
+
+
+class _LaidErrands:
+    """What one queue to or from another process does in a score that is laid over memory: nothing is recorded."""
+
+    def __init__(self, take: ErrandTake) -> None:
+        self._take = take
+
+    def step(self, number: int, moved: tuple[int, int]) -> tuple[Any, ...]:
+        """Return step ``number``, see :class:`vkpar.graph.protocol.Step`."""
+        return _nothing, None, _nothing, *moved, self._take.handles[number]
+
+
+def _nothing(_handle: Any, *, after: bool = False) -> None:
+    """Record nothing."""
+
+
+def _laid(tape: Tape | Errands, take: AnyTake, memory: Sequence[Buffer]) -> _Laid | _LaidErrands:
+    if isinstance(take, ErrandTake):
+        return _LaidErrands(take)
+    assert isinstance(tape, Tape), "takes are of their own kind of tape"
+    return _Laid(tape, take, memory)

@@ -107,7 +107,7 @@ def _sent(step: Step, plan: WirePlan) -> int:
 
 def _nbytes(action: Action, form: Format) -> int:
     """Return the bytes of one slot that ``action`` fills or reads: whole blocks, the last one's too."""
-    return 0 if isinstance(action, Barrier) else action.span.blocks * (form.payload + form.tail)
+    return 0 if isinstance(action, Barrier) or action.span is None else action.span.blocks * (form.payload + form.tail)
 
 
 def timers_of(steps: Iterable[Step], rig: Rig, undo: ExitStack) -> dict[int, Marks]:

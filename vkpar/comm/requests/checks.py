@@ -11,6 +11,7 @@ import numpy as np
 
 from vkpar.arrays.array import Array
 from vkpar.comm.requests.operands import Elements, Part
+from vkpar.comm.requests.there import ThereArray
 from vkpar.device import Device
 from vkpar.dtypes import DType
 from vkpar.errors import InvalidUsageError
@@ -41,7 +42,7 @@ def check_array(devices: Sequence[Device], rank: int, array: Array, name: str) -
         InvalidUsageError: ``array`` is no :class:`~vkpar.Array`, lives on another device, or is a view whose elements
             do not lie side by side.
     """
-    if not isinstance(array, Array):
+    if not isinstance(array, (Array, ThereArray)):
         raise InvalidUsageError(f"{name} is a {type(array).__name__}, not a vkpar.Array; see Device.array")
     if array.device is not devices[rank]:
         owner = next((f" (rank {other})" for other, device in enumerate(devices) if device is array.device), "")
@@ -50,7 +51,7 @@ def check_array(devices: Sequence[Device], rank: int, array: Array, name: str) -
     return Elements.of(array)
 
 
-def check_rank(devices: Sequence[Device], rank: int) -> int:
+def check_rank(devices: Sequence[object], rank: int) -> int:
     """Return the root ``rank`` as an int.
 
     Raises:
@@ -68,7 +69,7 @@ def check_anywhere(devices: Sequence[Device], array: Array, name: str) -> tuple[
         InvalidUsageError: no array, one on a device of another communicator, or a view whose elements do not lie side
             by side.
     """
-    if not isinstance(array, Array):
+    if not isinstance(array, (Array, ThereArray)):
         raise InvalidUsageError(f"{name} is a {type(array).__name__}, not a vkpar.Array; see Device.array")
     array.check_contiguous(name)
     for rank, device in enumerate(devices):

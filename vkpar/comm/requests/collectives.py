@@ -120,7 +120,7 @@ class Movement(Request):
             for rank, target in send.targets.items():
                 if rank != send.rank:
                     targets[rank].append(Part(span.start, target))
-                elif target.size and not target.overlaps(send.source):
+                elif target.size and target.is_here and not target.overlaps(send.source):
                     local.append((rank, send.source, target))
         made = moved(sources, targets)
         for rank, source, target in local:

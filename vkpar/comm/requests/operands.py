@@ -24,6 +24,12 @@ RangeCopy = tuple[list[BufferRange], list[BufferRange]]  # of as many bytes
 Window = tuple[BufferRange, int]  # a range that a kernel can bind, and the index of some element in it
 
 
+class ThereMemory:
+    """Stands for memory of another process: it is the same memory or another one, no more is known of it here."""
+
+    buffers = ()
+
+
 class Elements(NamedTuple):
     """Elements of an array side by side, in memory that is held: nothing that is made of them asks the array again.
 
@@ -35,7 +41,7 @@ class Elements(NamedTuple):
     """
 
     device: Device
-    memory: SubBuffers | None
+    memory: SubBuffers | ThereMemory | None
     first: int
     size: int
     dtype: DType
@@ -48,6 +54,11 @@ class Elements(NamedTuple):
             InvalidUsageError: the array was closed.
         """
         return cls(array.device, array.storage.pin(), array.byte_offset, array.size, array.dtype)
+
+    @property
+    def is_here(self) -> bool:
+        """Say whether this process has them."""
+        return not isinstance(self.memory, ThereMemory)
 
     @property
     def end(self) -> int:
@@ -68,7 +79,7 @@ class Elements(NamedTuple):
 
     def ranges(self) -> list[BufferRange]:
         """Return exactly their bytes, a range for each buffer that holds some of them; the ranges do not hold these."""
-        assert self.memory is not None, "no elements"
+        assert isinstance(self.memory, SubBuffers), "no elements, or those of another process"
         return list(map(_bare, self.memory.ranges(self.first, self.end - self.first)))
 
     def is_reached(self, unit: int) -> bool:
@@ -77,7 +88,7 @@ class Elements(NamedTuple):
         Args:
             unit: bytes of what blocks consist of; 0 for the elements.
         """
-        assert self.memory is not None, "no elements"
+        assert isinstance(self.memory, SubBuffers), "no elements, or those of another process"
         block, inside = BLOCK * (unit or self.dtype.itemsize), range(self.first + 1, self.end)
         return self.first % WIDE == 0 and not any(
             (border - self.first) % block for border in self.memory.borders if border in inside
@@ -87,7 +98,7 @@ class Elements(NamedTuple):
         """Return how many of them, from number ``start`` on, one binding of a kernel covers; none at the end."""
         if start == self.size:
             return 0
-        assert self.memory is not None, "no elements"
+        assert isinstance(self.memory, SubBuffers), "no elements, or those of another process"
         first = self.first + start * self.dtype.itemsize
         most = self.device.info.limits.max_storage_buffer_range // WIDE * WIDE - first % ALIGNMENT
         return min(self.size - start, min(most, self.memory.reach(first)) // self.dtype.itemsize)
@@ -100,7 +111,7 @@ class Elements(NamedTuple):
         Raises:
             InvalidUsageError: they lie in more than one buffer.
         """
-        assert self.memory is not None, "no elements"
+        assert isinstance(self.memory, SubBuffers), "no elements, or those of another process"
         itemsize = self.dtype.itemsize
         whole, skipped = self.memory.window(self.first + start * itemsize, count * itemsize)
         return _bare(whole), skipped // itemsize
@@ -214,8 +225,8 @@ def summed(sources: Sequence[Sequence[Part]], targets: Sequence[Sequence[Part]],
     made, unit = Operands([], []), WORD if in_words else 0
     for rank, (given, wanted) in enumerate(zip(sources, targets, strict=True)):
         bounces: dict[Part, Elements] = {}
-        found = [_source(made, rank, part, bounces, unit) for part in given]
-        filled = [_target(made, rank, part, bounces, unit) for part in wanted]
+        found = [_source(made, rank, part, bounces, unit) for part in _here(given)]
+        filled = [_target(made, rank, part, bounces, unit) for part in _here(wanted)]
         made.sources.append(Placement(found))
         made.targets.append(made.sources[-1] if filled == found else Placement(filled))
     return made
@@ -229,9 +240,14 @@ def moved(sources: Sequence[Sequence[Part]], targets: Sequence[Sequence[Part]]) 
     """
     made = Operands([], [])
     for rank, (given, wanted) in enumerate(zip(sources, targets, strict=True)):
-        made.sources.append(Placement(_source(made, rank, part, {}, WORD) for part in given))
-        made.targets.append(Placement(_target(made, rank, part, {}, WORD) for part in wanted))
+        made.sources.append(Placement(_source(made, rank, part, {}, WORD) for part in _here(given)))
+        made.targets.append(Placement(_target(made, rank, part, {}, WORD) for part in _here(wanted)))
     return made
+
+
+def _here(parts: Sequence[Part]) -> list[Part]:
+    """Return the parts that this process has."""
+    return [part for part in parts if part.elements.is_here]
 
 
 def words_of(nbytes: int) -> int:

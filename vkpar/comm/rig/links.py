@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import itertools
 import json
 import logging
 import os
@@ -12,10 +13,11 @@ import subprocess
 import sys
 from collections.abc import Collection, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from vkpar import env, timeouts
+from vkpar.comm.rig.processes.world import World
 from vkpar.errors import UnsupportedError, VulkanError
 from vkpar.vulkan.device import LogicalDevice
 from vkpar.vulkan.machine.physical import DeviceInfo
@@ -24,6 +26,7 @@ from vkpar.vulkan.semaphore import TimelineSemaphore
 
 _log = logging.getLogger("vkpar")
 NATIVE, BRIDGED, TRY = "native", "bridged", "try"
+MPI = "mpi"
 
 # Drivers on which timelines were measured to work between two GPUs, which Vulkan does not promise. VkDriverId 4 is
 # VK_DRIVER_ID_NVIDIA_PROPRIETARY.
@@ -42,7 +45,8 @@ class Link:
     """How rank ``dst`` learns that rank ``src`` is done.
 
     Attributes:
-        kind: ``native`` (dst's queue waits on src's own timeline) or ``bridged`` (the host passes it on).
+        kind: ``native`` (dst's queue waits on src's own timeline), ``bridged`` (the host passes it on) or ``mpi``
+            (slots cross between processes).
         reason: why it is of that kind.
     """
 
@@ -79,6 +83,21 @@ def plan(ranks: Sequence[DeviceInfo], mapped: Collection[int] = ()) -> list[Link
         pairs = " ".join(f"{link.src}-{link.dst}" for link in links if (link.kind, link.reason) == (kind, reason))
         _log.log(logging.INFO if wanted == TRY else logging.DEBUG, "links %s are %s: %s", pairs, kind, reason)
     return links
+
+
+def across(own: Sequence[Link], world: World) -> list[Link]:
+    """Return the links of all ranks: ``own`` between those of this process, and those that MPI carries.
+
+    Links between two ranks of another process are that one's to know.
+    """
+    division = world.division
+    mine = division.ranks()
+    made = [replace(link, src=mine.start + link.src, dst=mine.start + link.dst) for link in own]
+    for process in division.others:
+        for here, there in itertools.product(mine, division.ranks(process)):
+            reason = world.channel.names[process]
+            made += [Link(here, there, MPI, f"to {reason}"), Link(there, here, MPI, f"from {reason}")]
+    return sorted(made, key=lambda link: (link.src, link.dst))
 
 
 def _decide(source: DeviceInfo, target: DeviceInfo, *, trying: bool) -> tuple[str, str]:

@@ -10,6 +10,8 @@ from typing import Any
 
 from vkpar.comm.rig import links
 from vkpar.comm.rig.arena import Arena
+from vkpar.comm.rig.processes.progress import Progress
+from vkpar.comm.rig.processes.world import World
 from vkpar.comm.rig.transports import mapped, staged
 from vkpar.comm.rig.transports.mapped import MappedTransport
 from vkpar.comm.rig.transports.own import OwnSlots
@@ -19,6 +21,7 @@ from vkpar.errors import DeviceLostError, InvalidUsageError, UnsupportedError, V
 from vkpar.vulkan import api
 from vkpar.vulkan.command import CommandPool
 from vkpar.vulkan.device import LogicalDevice
+from vkpar.vulkan.pump.hub import ErrandQueue
 from vkpar.vulkan.pump.native import CGroup
 from vkpar.vulkan.pump.ports import bucket_ns
 from vkpar.vulkan.queue import Queue, drain, spin_ns
@@ -27,6 +30,7 @@ from vkpar.vulkan.semaphore import TimelineSemaphore
 _log = logging.getLogger("vkpar")
 Transport = StagedTransport | MappedTransport
 AUTO = "auto"
+_WAYS = ("to", "from")  # of the queues that lead to another process, in their order
 TRANSPORTS = (AUTO, staged.NAME, mapped.NAME)
 
 
@@ -38,13 +42,16 @@ class Rig:
         transports: by rank: ``auto``, ``staged`` or ``mapped``.
         staging_nbytes: bytes for all slots; None for the settings'.
         copies: open copy queues, and memory for copies of the slots that kernels may work on.
+        world: the processes that the ranks live in, where these are several; the devices are this one's.
 
     Attributes:
-        queues: the queues that programs run on; the first n are the ranks' compute queues. ``ports`` are the pump's
-            views of them, ``places`` has the rank and a name of each.
+        queues: the queues that programs run on; the first n are the own ranks' compute queues, the last ones lead to
+            and from other processes. ``ports`` are the pump's views of them, ``places`` has the rank and a name of
+            each.
+        progress: what carries slots between processes; None in one process.
         queue_map: the rank of each queue, and the queues that copy.
         own_slots: by rank, where its copies of the slots are; empty without ``copies``.
-        links: one per ordered pair.
+        links: one per ordered pair of ranks.
         arena: the staging memory.
         transports: how each rank reaches it.
         group: the pump's group.
@@ -64,22 +71,28 @@ class Rig:
         staging_nbytes: int | None = None,
         *,
         copies: bool = False,
+        world: World | None = None,
     ) -> None:
         self.devices = list(devices)
+        self.world = world
+        self.progress: Progress | None = None
+        self.places: list[tuple[int, str]] = []
+        self.queue_map = QueueMap((), (), ())
         self._open_queues(copies)
         self.own_slots: list[OwnSlots] = []
         self._trusts_copies = True
-        infos = [device.info for device in devices]
+        own = [device.info for device in devices]
+        infos = own if world is None else world.infos
         most = min(min(info.limits.max_storage_buffer_range, info.limits.max_allocation) for info in infos)
         alignment = max(info.limits.host_import_alignment for info in infos)
-        self.spin_ns = spin_ns(infos, len(devices))  # bridges of queues that copy are hardly ever under way, too
+        self.spin_ns = spin_ns(own, len(devices))  # bridges of queues that copy are hardly ever under way, too
         self.transports: list[Transport] = []
         with ExitStack() as undo:
             undo.callback(self._leave)
             for device in devices:
                 device.users.add(self)
-            self.arena = Arena(len(devices), alignment, most, staging_nbytes)
-            undo.callback(self.arena.close)
+            self.arena = Arena(len(infos), alignment, most, staging_nbytes)
+            undo.callback(self._close_arena)
             self._of_rank = [undo.enter_context(ExitStack()) for _ in devices]
             for rank, device in enumerate(devices):
                 transport = _transport(device, self.arena, transports[rank], copies)
@@ -90,7 +103,10 @@ class Rig:
                     self._of_rank[rank].callback(self.own_slots[-1].close)
             self.pools = [self._pool(queue) for queue in range(len(self.queues))]
             mapped = {rank for rank, transport in enumerate(self.transports) if transport.mirror}
-            self.links = links.plan(infos, mapped)
+            self._own_links = links.plan(own, mapped)
+            self.links = self._own_links if world is None else links.across(self._own_links, world)
+            if world is not None:
+                self._reach_others(world, undo)
             self.group = CGroup(self.ports, self.arena.nslots * (1 + len(self.own_slots)))
             undo.callback(self.group.close)
             self._share_slots()
@@ -98,6 +114,32 @@ class Rig:
             undo.callback(self.group.stop)
             self.group.start(self.spin_ns)
             self._resources = undo.pop_all()
+
+    def _reach_others(self, world: World, undo: ExitStack) -> None:
+        """Open the queues to and from other processes."""
+        self.progress = Progress(world)
+        undo.callback(self.progress.hub.close)
+        undo.callback(self._part)
+        for peer in world.division.others:
+            self.places += [(world.division.ranks(peer).start, f"{way} {world.channel.names[peer]}") for way in _WAYS]
+        self.queues += self.progress.hub.queues
+        self.ports += [queue.port for queue in self.progress.hub.queues]
+        self.queue_map = self.queue_map.with_others(len(self.progress.hub.queues))
+
+    def _part(self) -> None:
+        """End what carries slots; where MPI may still use them, they stay for the life of the process."""
+        if self.progress is not None and not self.progress.stop():
+            self.arena.memory.forget()
+
+    def _close_arena(self) -> None:
+        self.arena.close()
+        if self.world is not None:
+            self.world.close()
+
+    @property
+    def first(self) -> int:
+        """The first of the own ranks."""
+        return 0 if self.world is None else self.world.division.ranks().start
 
     def _leave(self) -> None:
         """Let the devices be closed without waiting for it."""
@@ -107,8 +149,9 @@ class Rig:
     def _open_queues(self, copies: bool) -> None:
         added = [device.copy_queues() if copies else [] for device in self.devices]
         self.queue_map = QueueMap.of([len(queues) for queues in added])
-        self.queues: list[Queue] = [device.compute for device in self.devices]
-        self.places = [(rank, device.info.name) for rank, device in enumerate(self.devices)]
+        self.queues: list[Queue | ErrandQueue] = [device.compute for device in self.devices]
+        first = self.first
+        self.places += [(first + rank, device.info.name) for rank, device in enumerate(self.devices)]
         for rank, queues in enumerate(added):
             self.queues += queues
             kinds = ("copies in", "copies out") if len(queues) > 1 else ("copies",)
@@ -118,14 +161,15 @@ class Rig:
     def _pool(self, number: int) -> CommandPool:
         """Return the pool of a queue's programs: drivers keep much with each pool, and little with a command buffer."""
         rank, queue = self.queue_map.ranks[number], self.queues[number]
+        assert isinstance(queue, Queue), "pools are made before the queues to other processes"
         pool = CommandPool(self.devices[rank].handle, queue.family, apart=True)
         self._of_rank[rank].callback(pool.close)
         return pool
 
     @property
     def nranks(self) -> int:
-        """Number of ranks."""
-        return len(self.devices)
+        """Number of ranks, in all processes."""
+        return len(self.devices) if self.world is None else self.world.division.nranks
 
     @property
     def copies(self) -> bool:
@@ -147,17 +191,23 @@ class Rig:
     def _connect(self) -> None:
         queues_of: dict[int, list[int]] = {rank: [] for rank in range(len(self.devices))}
         for queue, rank in enumerate(self.queue_map.ranks):
-            queues_of[rank].append(queue)
+            if rank >= 0:
+                queues_of[rank].append(queue)
+        compute = [queue for queue in self.queues if isinstance(queue, Queue)]
         for own in queues_of.values():
             for dst, src in itertools.permutations(own, 2):
-                self.group.set_native(dst, src, self.queues[src].timeline.handle)
-        for link in self.links:
+                self.group.set_native(dst, src, compute[src].timeline.handle)
+        for link in self._own_links:
             for src in queues_of[link.src] if link.kind == links.NATIVE else ():
-                shared = links.share(self.queues[src], self.devices[link.dst])
+                shared = links.share(compute[src], self.devices[link.dst])
                 self._of_rank[link.dst].callback(shared.close)
                 for dst in queues_of[link.dst]:
                     self.group.set_native(dst, src, shared.handle)
-        for rank in sorted({link.dst for link in self.links if link.kind == links.BRIDGED}):
+        bridged = {link.dst for link in self._own_links if link.kind == links.BRIDGED}
+        for number, errands in enumerate(self.queues):
+            if isinstance(errands, ErrandQueue):
+                self.group.set_local(number, errands.released)
+        for rank in sorted(bridged if self.world is None else queues_of):
             for dst in queues_of[rank]:
                 local = TimelineSemaphore(self.devices[rank].handle, host_only=True)
                 self._of_rank[rank].callback(local.close)
@@ -197,8 +247,8 @@ class Rig:
     def bridge_counters(self) -> dict[str, Any]:
         """Return the bridge threads' counters, for ``stats`` and errors."""
         bridge = self.group.stats()
-        by_rank = [0] * len(self.devices)
-        for rank, number in zip(self.queue_map.ranks, bridge.pending_by_rank, strict=True):
+        by_rank = [0] * self.nranks
+        for (rank, _), number in zip(self.places, bridge.pending_by_rank, strict=True):
             by_rank[rank] += number
         return {
             "bridges": bridge.bridges,
@@ -214,8 +264,8 @@ class Rig:
     def bridge_error(self, result: int) -> VulkanError:
         """Return the typed error for the VkResult that stopped the bridge, or the submission of a launch's rest."""
         call, queue = self.group.failed()
-        rank = self.queue_map.ranks[queue]
-        error = api.load().error(result, call, f"rank {rank}, {self.devices[rank].info.name}")
+        rank, name = self.places[queue]
+        error = api.load().error(result, call, f"rank {rank}, {name}")
         error.rank = queue  # type: ignore[attr-defined]
         return error
 
@@ -225,11 +275,26 @@ class Rig:
             queue.confirm()
 
     def drain(self, values: Sequence[int], patience: float, look: Callable[[], object]) -> list[int]:
-        """Wait for each queue's timeline value; return the late ranks where none moved for ``patience`` seconds.
+        """Wait for each queue's timeline value; return the late queues where none moved for ``patience`` seconds.
 
         Meanwhile ``look`` is called again and again.
         """
-        return sorted({self.queue_map.ranks[queue] for queue in drain(self.queues, values, patience, look)})
+        return drain(self.queues, values, patience, look)
+
+    def own_ranks(self, queues: Collection[int]) -> list[int]:
+        """Return which of this process' devices have these queues, in the order of :attr:`devices`."""
+        found = {self.queue_map.ranks[queue] for queue in queues}
+        return sorted(rank for rank in found if rank >= 0)
+
+    def abort(self, cause: BaseException | str) -> None:
+        """Let everything parked run out, its data undefined, and tell the other processes why."""
+        if self.progress is not None:
+            self.progress.hub.halt()
+        self.group.abort()
+        if self.progress is not None:
+            self.progress.hub.empty()
+        if self.world is not None:
+            self.world.fail(cause)
 
     def abandon(self, late: Collection[int]) -> None:
         """Stop the bridge and free everything on all ranks but the ``late`` ones, which still use their memory.

@@ -20,7 +20,7 @@ class QueueMap:
     """The rank of each queue of a rig, and the queues that copy.
 
     Attributes:
-        ranks: by queue, its rank; the first n are the ranks' compute queues.
+        ranks: by queue, its rank; the first n are the ranks' compute queues. -1 for a queue to or from another process.
         into: by rank, the queue that copies slots into its memory; the compute queue where there is no other.
         out: by rank, the queue that copies slots back.
     """
@@ -39,6 +39,10 @@ class QueueMap:
             out.append(added[-1] if added else rank)
             ranks += [rank] * len(added)
         return cls(tuple(ranks), tuple(into), tuple(out))
+
+    def with_others(self, number: int) -> QueueMap:
+        """Return the map with so many queues to and from other processes."""
+        return replace(self, ranks=(*self.ranks, *([-1] * number)))
 
 
 def own_slot(rank: int, slot: int, nslots: int) -> int:

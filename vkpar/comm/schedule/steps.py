@@ -114,7 +114,32 @@ class SlotCopy:
         return (self.slot,)
 
 
-Action = Reduce | Forward | Barrier | SlotCopy
+@dataclass(frozen=True)
+class Carry:
+    """Send the elements ``span`` in ``slot`` to another process, or receive them there; a token where there is no span.
+
+    Attributes:
+        final: as in :class:`SlotCopy`.
+        sends: True where they are sent.
+    """
+
+    span: Span | None
+    slot: int
+    final: bool = False
+    sends: bool = False
+
+    @property
+    def reads(self) -> tuple[int, ...]:
+        """The slot, where it is sent."""
+        return (self.slot,) if self.sends else ()
+
+    @property
+    def out_slot(self) -> int | None:
+        """The slot, where it is received."""
+        return None if self.sends else self.slot
+
+
+Action = Reduce | Forward | Barrier | SlotCopy | Carry
 _READS = operator.attrgetter("reads")
 
 
@@ -181,6 +206,7 @@ class Problem:
         root: the one rank that receives (reduce).
         parts: the part that each rank receives (reduce_scatter); ``count`` is the end of the last one.
         shares: the share of the whole that each rank owns (not with ``parts``); None for equal chunks.
+        groups: by rank the group, such as a process, within which slots cost less; None for one group.
     """
 
     nranks: int
@@ -191,6 +217,7 @@ class Problem:
     root: int | None = None
     parts: tuple[Span, ...] | None = None
     shares: tuple[float, ...] | None = None
+    groups: tuple[int, ...] | None = None
 
     @property
     def collective(self) -> str:

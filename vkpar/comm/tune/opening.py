@@ -8,9 +8,11 @@ from contextlib import ExitStack
 
 from vkpar import env
 from vkpar.comm.engine.engine import Engine
+from vkpar.comm.engine.spanning import SpanningEngine
 from vkpar.comm.plan.choose import Tuning
 from vkpar.comm.record import checks
 from vkpar.comm.record.builder import ProgramBuilder
+from vkpar.comm.rig.processes.world import World
 from vkpar.comm.rig.rig import AUTO, Rig
 from vkpar.comm.tune import measure, store
 from vkpar.device import Device
@@ -63,6 +65,7 @@ def open_engine(
     wire: str,
     timeout: float,
     tunes: bool,
+    world: World | None = None,
 ) -> tuple[Engine, Tuning | None]:
     """Return an engine on the devices, which are to close it, and the kept tuning of its rig.
 
@@ -74,10 +77,15 @@ def open_engine(
         for device in devices:  # no other thread closes one meanwhile
             inside.enter_context(device.logical.gate.lock())
             device.logical.gate.check()
-        rig, kept = open_rig([device.logical for device in devices], transports, staging_nbytes, tunes=tunes)
+        logical = [device.logical for device in devices]
+        if world is None:
+            rig, kept = open_rig(logical, transports, staging_nbytes, tunes=tunes)
+        else:
+            rig, kept = Rig(logical, transports, world.staging_nbytes, world=world), None
         with ExitStack() as undo:
             undo.callback(rig.close)
-            engine = Engine(devices, rig, ProgramBuilder(rig, algorithm, wire), timeout)
+            made = Engine if world is None else SpanningEngine
+            engine = made(devices, rig, ProgramBuilder(rig, algorithm, wire), timeout)
             undo.pop_all()
         for device in devices:
             device.adopt(engine)

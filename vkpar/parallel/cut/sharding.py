@@ -18,7 +18,7 @@ from vkpar.dtypes import DType
 from vkpar.errors import InvalidUsageError, UnsupportedError
 from vkpar.parallel.cut.exchange import Layout
 from vkpar.parallel.cut.sharded import MIRRORED, SPLIT, Sharded, layout_of
-from vkpar.parallel.cut.split import Split
+from vkpar.parallel.cut.split import Split, devices_of
 from vkpar.parallel.files.lazy import LazyTensor
 
 _CHUNK: Final = 16 << 20  # bytes of elements that are converted at a time
@@ -56,14 +56,15 @@ def shard(
         InvalidUsageError: an axis that is not there; a split of another length, of other ranks, or with borders within
             blocks; segments that do not add up; a split or segments without an axis; finite values beyond the dtype's
             largest.
-        UnsupportedError: quantised weights of more or less than two dimensions, or of a format without products.
+        UnsupportedError: a communicator over several processes; quantised weights of more or less than two dimensions,
+            or of a format without products.
         OutOfMemoryError: no room.
     """
     source = _Source(x, dtype)
     if axis is None:
         if split is not None or len(segments):
             raise InvalidUsageError("shard: a split or segments need an axis")
-        parts = [source.put(device, source.shape, [_all(source.shape)]) for device in comm.devices]
+        parts = [source.put(device, source.shape, [_all(source.shape)]) for device in devices_of(comm)]
         return Sharded(comm, source.shape, source.dtype, MIRRORED, parts)
     layout = source.layout(comm, axis, split, segments)
     parts = []

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from vkpar.comm.communicator import Communicator
 from vkpar.device import Device
-from vkpar.errors import InvalidUsageError
+from vkpar.errors import InvalidUsageError, UnsupportedError
 from vkpar.memory import plan_memory
 from vkpar.parallel.files.lazy import LazyTensor
 from vkpar.parallel.rates.speed import speeds
@@ -170,8 +170,11 @@ def devices_of(comm: Rig) -> tuple[Device, ...]:
 
     Raises:
         InvalidUsageError: neither, or an empty list.
+        UnsupportedError: a communicator over several processes.
     """
     if isinstance(comm, Communicator):
+        if len(comm.devices) != comm.nranks:
+            raise UnsupportedError("splits, layers and models take a communicator of one process, without mpi=")
         return tuple(comm.devices)
     devices = tuple(comm) if isinstance(comm, Sequence) and not isinstance(comm, str) else ()
     if not devices or not all(isinstance(device, Device) for device in devices):

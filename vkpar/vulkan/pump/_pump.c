@@ -7,6 +7,7 @@
 #include "_pump_bridge.h"
 #include "_pump_send.h"
 #include "_pump_graph.h"
+#include "_pump_hub.h"
 #include "_pump_launch.h"
 #include "_pump_program.h"
 #include "_pump_types.h"

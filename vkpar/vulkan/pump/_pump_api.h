@@ -32,6 +32,18 @@ void vkp_program_prelude(vkp_program *, uint32_t rank, uint64_t command);
 void vkp_program_free(vkp_program *);
 int32_t vkp_enqueue(vkp_program *, uint64_t *values, uint32_t *failed);
 
+/* ---- queues without a device: _pump_hub.h ---- */
+
+typedef struct vkp_hub vkp_hub;
+vkp_hub *vkp_hub_new(uint32_t n);
+void vkp_hub_addresses(vkp_hub *, uint32_t queue, uint64_t *out);
+uint32_t vkp_hub_take(vkp_hub *, uint64_t *out, uint32_t most);
+void vkp_hub_done(vkp_hub *, uint32_t queue, uint64_t value);
+void vkp_hub_rest(vkp_hub *, uint64_t timeout_ns);
+void vkp_hub_halt(vkp_hub *);
+void vkp_hub_empty(vkp_hub *);
+void vkp_hub_free(vkp_hub *);
+
 /* ---- gathering and recording operations: _pump_launch.h, _pump_graph.h ---- */
 
 typedef struct vkp_stream vkp_stream;

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from vkpar.comm.schedule.algorithms import direct, naive, ring, tree, two_shot
+from vkpar.comm.schedule.algorithms import direct, naive, ring, tree, two_level, two_shot
 from vkpar.comm.schedule.steps import MOST_SOURCES, Problem, Step
 from vkpar.errors import UnsupportedError
 
@@ -111,6 +111,14 @@ TABLE: dict[str, Algorithm] = {
             most_ranks=math.inf,
             sums_travel=True,
             built_in_nbytes=math.inf,
+        ),
+        Algorithm(
+            "two_level",
+            two_level.steps,
+            two_level.least_slots,
+            _EVERY,
+            sums_travel=True,
+            tuned=False,
         ),
         Algorithm("tree", tree.steps, tree.least_slots, _ALL_REDUCE, sums_travel=True),
         BASELINE,

@@ -1,0 +1,136 @@
+"""What all_reduce would take over many hosts, by its schedules: each rank and network port does one thing at a time.
+
+    python tests/helpers/comm/scaling.py          # the tables of docs/notes/scale.md
+
+A step takes a fixed time, and one for the bytes that it reads and writes; it begins once its rank is free and what it
+reads is there. What crosses takes its turn at the sender's outgoing port and, independent of that, at the receiver's
+incoming one, as flows share networks; it is there a latency after both. Slots are as many as on devices, and are used
+again once everybody has read them.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from vkpar.abi.formats import WIRES
+from vkpar.comm.plan import choose
+from vkpar.comm.schedule.algorithms.table import TABLE
+from vkpar.comm.schedule.processes import Division, crossings
+from vkpar.comm.schedule.steps import BLOCK, Barrier, Carry, Problem, SlotSet, Step
+
+FORMAT = WIRES["f16"].format
+BLOCK_NBYTES = FORMAT.payload + FORMAT.tail
+SLOT_NBYTES = 512 << 10
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Seconds a step and bytes a second in a host; seconds and bytes a second, each way, between hosts."""
+
+    step: float = 30e-6
+    memory: float = 20e9
+    latency: float = 30e-6
+    network: float = 1.25e9
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """An all_reduce: seconds, hops between hosts on the longest way, and bytes that the busiest host sent."""
+
+    seconds: float
+    crossings: int
+    sent: int
+
+
+def nbytes_of(step: Step) -> int:
+    """Return the bytes that a step reads from slots and writes to them."""
+    actions = [action for action in step.actions if not isinstance(action, (Barrier, Carry))]
+    return sum(
+        action.span.blocks * BLOCK_NBYTES * (len(action.reads) + (action.out_slot is not None)) for action in actions
+    )
+
+
+def schedule(name: str, hosts: int, ranks: int, nbytes: int) -> list[Step]:
+    """Return the steps of an all_reduce of so many bytes on the wire, over hosts of so many ranks each."""
+    n, blocks = hosts * ranks, max(1, nbytes // BLOCK_NBYTES)
+    algorithm = TABLE[name]
+    plan = choose.Plan(algorithm)
+    segment = min(choose.segment_nbytes(plan, n, nbytes), SLOT_NBYTES)
+    slots = SlotSet(n, max(4, algorithm.least_slots(n)), max(1, segment // BLOCK_NBYTES))
+    groups = tuple(Division((ranks,) * hosts, 0).processes)
+    return list(algorithm.steps(Problem(n, blocks * BLOCK, slots, tuple(range(n)), groups=groups)))
+
+
+def predict(name: str, hosts: int, ranks: int, nbytes: int, costs: Costs) -> Predicted:
+    """Return what the schedule takes."""
+    division = Division((ranks,) * hosts, 0)
+    home, steps = division.processes, schedule(name, hosts, ranks, nbytes)
+    free: dict[int, float] = defaultdict(float)  # by rank
+    out: dict[int, float] = defaultdict(float)  # by host, its outgoing port; `into` its incoming one
+    into: dict[int, float] = defaultdict(float)
+    there: dict[tuple[int, int], tuple[float, int]] = {}  # by slot and host: when it is there, after which crossings
+    read: dict[int, float] = defaultdict(float)  # by slot, when all have read it
+    sent: dict[int, int] = defaultdict(int)
+    end, longest = 0.0, 0
+    for step, crossing in zip(steps, crossings(steps, division), strict=True):
+        host = home[step.rank]
+        found = [there[slot, host] for slot in step.reads]
+        begin = max(free[step.rank], *(at for at, _ in found), *(read[slot] for slot in step.writes), 0.0)
+        hops = max((count for _, count in found), default=0)
+        done = begin + costs.step + nbytes_of(step) / costs.memory
+        free[step.rank], end, longest = done, max(end, done), max(longest, hops)
+        for slot in step.reads:
+            read[slot] = max(read[slot], done)
+        for slot in step.writes:
+            there[slot, host] = done, hops
+        for other, actions in crossing:
+            for action in actions:
+                slot, carried = action.out_slot, action.span.blocks * BLOCK_NBYTES  # type: ignore[union-attr]
+                assert slot is not None
+                out[host] = max(done, out[host]) + carried / costs.network
+                into[other] = max(done, into[other]) + carried / costs.network
+                over = max(out[host], into[other])
+                there[slot, other] = over + costs.latency, hops + 1
+                read[slot] = max(read[slot], over)
+                sent[host] += carried
+    return Predicted(end, longest, max(sent.values(), default=0))
+
+
+def bound(hosts: int, nbytes: int, costs: Costs) -> float:
+    """Return what no all_reduce between hosts goes below: two latencies, 2 (P-1)/P of the bytes out of each port."""
+    return 2 * costs.latency + 2 * (hosts - 1) / hosts * nbytes / costs.network
+
+
+def table(shapes: Sequence[tuple[int, int]], sizes: Sequence[int], costs: Costs) -> list[str]:
+    """Return lines of a table: by shape and size, the bound and each algorithm's time in milliseconds."""
+    names = ("two_shot", "two_level", "ring")
+    lines = [f"| hosts x ranks | on the wire | bound | {' | '.join(names)} |", "| --- | --- | --- | --- | --- | --- |"]
+    for hosts, ranks in shapes:
+        for nbytes in sizes:
+            fit = [name for name in names if hosts * ranks <= TABLE[name].most_ranks]
+            times = {name: f"{1e3 * predict(name, hosts, ranks, nbytes, costs).seconds:.2f}" for name in fit}
+            size = f"{nbytes >> 20} MiB" if nbytes >> 20 else f"{nbytes >> 10} KiB"
+            least = f"{1e3 * bound(hosts, nbytes, costs):.2f}"
+            lines.append(
+                f"| {hosts} x {ranks} | {size} | {least} | {' | '.join(times.get(name, '-') for name in names)} |"
+            )
+    return lines
+
+
+def main() -> None:
+    """Print the tables."""
+    few, many = [(2, 1), (16, 1), (2, 4), (4, 4)], [(64, 1), (512, 1), (64, 8)]
+    for title, costs in (
+        ("1 Gbit/s, 100 us", Costs(latency=100e-6, network=0.125e9)),
+        ("10 Gbit/s, 30 us", Costs()),
+        ("100 Gbit/s, 5 us", Costs(latency=5e-6, network=12.5e9)),
+    ):
+        print(f"\n{title}\n")
+        print("\n".join(table(few, (64 << 10, 1 << 20, 16 << 20), costs)))
+        print("\n".join(table(many, (1 << 20,), costs)[2:]))
+
+
+if __name__ == "__main__":
+    main()

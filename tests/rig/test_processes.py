@@ -1,0 +1,143 @@
+"""Communicators over several processes, under mpiexec: see ``helpers/process/spanning.py``.
+
+``VKPAR_TEST_MPICH`` and ``VKPAR_TEST_OPENMPI`` name where each is installed; tools/test sets them.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import conftest
+import pytest
+from helpers.process.children import child_environment
+
+PROGRAM = Path(__file__).resolve().parents[1] / "helpers" / "process" / "spanning.py"
+MPICH, OPENMPI = "mpich", "openmpi"
+_LIBRARIES = {MPICH: "lib/libmpi.so.12", OPENMPI: "lib/libmpi.so.40"}
+_SECONDS = 600 if conftest.FULL else 150
+
+
+def command(mpi: str, number: int) -> tuple[list[str], dict[str, str]]:
+    """Return how that MPI starts so many processes, and their environment."""
+    pytest.importorskip("mpi4py")
+    folder = os.environ.get(f"VKPAR_TEST_{mpi.upper()}")
+    if not folder:
+        pytest.skip(f"VKPAR_TEST_{mpi.upper()} names no folder of {mpi}")
+    environment = child_environment(
+        MPI4PY_LIBMPI=str(Path(folder) / _LIBRARIES[mpi]),
+        VKPAR_TUNING="off",
+        PYTHONPATH=os.pathsep.join([str(PROGRAM.parents[3]), os.environ.get("PYTHONPATH", "")]),
+        OMPI_ALLOW_RUN_AS_ROOT="1",
+        OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1",
+        PRTE_MCA_rmaps_default_mapping_policy=":oversubscribe",
+    )
+    return [str(Path(folder) / "bin" / "mpiexec"), "-n", str(number)], environment
+
+
+def run(mpi: str, scenarios: str, *letters: str, changes: Mapping[str, str] | None = None) -> None:
+    """Run scenarios on processes with these devices; they must end well."""
+    for letter in "".join(letters):
+        conftest.require(conftest.KNOWN["LS".index(letter)])
+    start, environment = command(mpi, len(letters))
+    arguments = [*start, sys.executable, str(PROGRAM), scenarios, *letters]
+    done = _started(arguments, {**environment, **(changes or {})})
+    assert done.returncode == 0, f"status {done.returncode}\n{done.stdout}\n{done.stderr[-6000:]}"
+    assert done.stdout.count("done") == len(letters)
+
+
+def _started(arguments: list[str], environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        arguments, env=dict(environment), capture_output=True, text=True, timeout=_SECONDS, check=False
+    )
+
+
+def fail(mpi: str, scenario: str) -> list[float]:
+    """Run a failure of the last of three processes; return after how many seconds each of the others was told.
+
+    All must be gone in the end, and mpiexec say that something was wrong.
+    """
+    conftest.require("llvmpipe")
+    start, environment = command(mpi, 3)
+    mark = f"{scenario}-{os.getpid()}"
+    arguments = [*start, sys.executable, str(PROGRAM), scenario, "L", "L", "L"]
+    done = _started(arguments, {**environment, "VKPAR_TEST_MARK": mark})
+    assert done.returncode != 0, done.stdout
+    deadline = time.monotonic() + 5  # mpiexec kills them, and does not wait until they are gone
+    while _alive(mark) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not _alive(mark), done.stdout
+    told = re.findall(r"told \d after ([\d.]+) s, closed after ([\d.]+) s: (.*)", done.stdout)
+    for _, _, words in told:
+        assert re.search(r"(process|rank) 2", words), words
+        assert re.search(r"call \d+, all_reduce|all_reduce #\d+", words), words
+    return [float(closed) for _, closed, _ in told]
+
+
+def _alive(mark: str) -> list[str]:
+    found = []
+    for environ in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            text = environ.read_bytes()
+        except OSError:  # it has ended, or is somebody else's
+            continue
+        if f"VKPAR_TEST_MARK={mark}".encode() in text:
+            found.append(environ.parent.name)
+    return found
+
+
+_RIGS = ["L S", "LS L S", "S L LL S"]
+_MORE = ["S L", "L L", "SS LL", "SL LS", "S S L", "L LS L L", "S SS LLL S"]
+
+
+@pytest.mark.parametrize("letters", [*_RIGS, *_MORE] if conftest.FULL else _RIGS)
+def test_collectives_give_the_bits_of_one_process(letters: str) -> None:
+    run(MPICH, "collectives" if letters == "L S" else "collectives,pairs", *letters.split())
+
+
+def test_open_mpi_does_as_well() -> None:
+    run(OPENMPI, "pairs,graphs,calls", "L", "L")
+
+
+def test_graphs_and_calls_that_differ_and_communicators_of_split() -> None:
+    run(MPICH, "graphs,calls,refused", "LS", "L", "S", changes={"VKPAR_VALIDATION": os.environ["VKPAR_VALIDATION"]})
+
+
+_FAILURES = [(MPICH, "stalls"), (OPENMPI, "hangs"), (MPICH, "leaves"), (MPICH, "stops"), (OPENMPI, "stops")]
+
+
+@pytest.mark.parametrize(("mpi", "scenario"), _FAILURES if conftest.FULL else _FAILURES[:2])
+def test_a_process_that_does_not_go_on_is_told_to_all_others(mpi: str, scenario: str) -> None:
+    told = fail(mpi, scenario)
+    assert len(told) == 2
+    assert max(told) < 3.0 + 5.0, "the timeout, and what a loaded machine takes"
+
+
+def test_a_process_that_is_killed_ends_all() -> None:
+    fail(MPICH, "dies")  # mpiexec may end the others before they are told
+
+
+def test_mpi_gives_the_same_on_the_same_data() -> None:
+    run(MPICH, "against_mpi", "L", "S")
+
+
+@pytest.mark.skipif(not conftest.FULL, reason="takes minutes: VKPAR_TEST_FULL")
+def test_ten_thousand_reductions() -> None:
+    run(MPICH, "soak", "L", "S", "L")
+
+
+@pytest.mark.skipif(not conftest.FULL, reason="takes ten seconds twice: VKPAR_TEST_FULL")
+def test_a_network_is_trained_to_the_same_bits_over_two_processes() -> None:
+    conftest.require("llvmpipe")
+    example = str(PROGRAM.parents[3] / "examples" / "train_digits.py")
+    start, environment = command(MPICH, 2)
+    environment["LP_NUM_THREADS"] = "0"
+    several = _started([*start, sys.executable, example, "llvmpipe", "mpi"], environment)
+    alone = _started([sys.executable, example, "llvmpipe*2"], environment)
+    bits = [re.findall(r"equal weights \((\w+)\)", done.stdout) for done in (several, alone)]
+    assert bits[0] == 2 * bits[1], (several.stderr, alone.stderr)

@@ -1,0 +1,1 @@
+"""The processes of a communicator, and what carries slots and small messages between them: MPI."""

@@ -1,0 +1,155 @@
+"""The thread that has MPI carry slots between processes, in their turn among all batches."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from vkpar.comm.rig.processes import mpi
+from vkpar.comm.rig.processes.mpi import Nap
+from vkpar.comm.rig.processes.world import World
+from vkpar.errors import CommunicatorError, within_limits
+from vkpar.timeouts import SLICE_NS
+from vkpar.vulkan.pump.hub import CHub, Errand
+
+_TAG = 0
+_JOIN_SECONDS = 5.0  # a thread that MPI keeps for longer is left behind
+_LOOK_SECONDS = 0.05  # between looks at whether another process has failed
+
+
+class SlotBytes(NamedTuple):
+    """Bytes of the staging memory that are sent, or received."""
+
+    address: int
+    nbytes: int
+
+
+class Progress:
+    """Carries slots for one communicator; idle it sleeps, and looks ten times a second at what other processes tell.
+
+    A queue of errands each leads to and from every other process. Messages of one direction are posted in the order of
+    the schedule, which both ends share, so that they match without further ado. Many may be under way at once.
+
+    Attributes:
+        hub: the queues.
+        error: what made the thread give up; None while it works.
+
+    Args:
+        world: the processes.
+
+    Raises:
+        OutOfMemoryError: the system starts no thread, or has no memory left.
+    """
+
+    def __init__(self, world: World) -> None:
+        self._world, self._mpi = world, world.module
+        self._peers = world.division.others
+        names = world.channel.names
+        self.hub = CHub([f"{way} {names[peer]}" for peer in self._peers for way in ("to", "from")])
+        self.error: CommunicatorError | None = None
+        self._numbers = itertools.count(1)
+        self._jobs: dict[int, list[Any]] = {}
+        self._flying: list[deque[tuple[list[Any], int]]] = [deque() for _ in self.hub.queues]
+        self._stopped = False
+        self.carried = self.carried_nbytes = 0
+        self._looked = Nap()
+        self._thread = threading.Thread(target=self._run, name="vkpar-mpi", daemon=True)
+        with within_limits("a communicator's MPI thread"):
+            self._thread.start()
+
+    # ---- what is carried ----
+
+    def add(self, pieces: Sequence[SlotBytes]) -> int:
+        """Return the number of an errand that carries ``pieces``, which may be given to a queue from now on."""
+        number = next(self._numbers)
+        buffers = self._mpi.buffer
+        self._jobs[number] = [[buffers.fromaddress(*piece), self._mpi.BYTE] for piece in pieces]
+        return number
+
+    def remove(self, number: int) -> None:
+        """Forget an errand that no queue has."""
+        self._jobs.pop(number, None)
+
+    # ---- the thread ----
+
+    def _run(self) -> None:
+        nap = Nap()
+        while not self._stopped:
+            try:
+                if self._post() | self._finish():
+                    nap.reset()
+                self._look()
+            except Exception as error:  # of MPI, or a bug: whoever waits must know
+                self.error = CommunicatorError(f"carrying slots between processes failed: {error}")
+                self.error.__cause__ = error
+                self.hub.halt()
+                return
+            if any(self._flying):
+                self.hub.rest(int(nap.seconds() * 1e9))
+            else:
+                self.hub.rest(SLICE_NS)
+                nap.reset()
+
+    def _post(self) -> bool:
+        errands = self.hub.take()
+        for errand in errands:
+            self._flying[errand.queue].append((self._requests(errand), errand.value))
+        return bool(errands)
+
+    def _requests(self, errand: Errand) -> list[Any]:
+        peer, comm = self._peers[errand.queue // 2], self._world.data
+        post = comm.Irecv if errand.queue % 2 else comm.Isend
+        specs = self._jobs[errand.number]
+        with mpi.lock:
+            requests = [post(spec, peer, _TAG) for spec in specs]
+        self.carried += len(requests)
+        self.carried_nbytes += sum(len(spec[0]) for spec in specs)
+        return requests
+
+    def _finish(self) -> bool:
+        moved = False
+        for queue, flying in enumerate(self._flying):
+            value = 0
+            with mpi.lock:
+                while flying and self._mpi.Request.Testall(flying[0][0]):
+                    value = flying.popleft()[1]
+            if value:
+                self.hub.done(queue, value)
+                moved = True
+        return moved
+
+    def _look(self) -> None:
+        """See whether another process has failed; that it has left is no matter until it is needed."""
+        if any(self._flying) and self._looked.waited < _LOOK_SECONDS:
+            return
+        self._looked.reset()
+        self._world.channel.look()
+        failed = self._world.channel.gone(())
+        if failed and self.error is None:
+            self.error = CommunicatorError(failed)
+
+    # ---- the end ----
+
+    def stop(self) -> bool:
+        """End the thread; say whether MPI uses no slot any more."""
+        self._stopped = True
+        self.hub.halt()
+        self._thread.join(_JOIN_SECONDS)
+        if self._thread.is_alive():
+            return False
+        for flying in self._flying:
+            for requests, _ in flying:
+                self._cancel(requests)
+        return not any(self._flying)
+
+    def _cancel(self, requests: list[Any]) -> None:
+        for request in requests:
+            try:
+                with mpi.briefly() as free:
+                    if free and not request.Test():
+                        request.Cancel()
+            except self._mpi.Exception:
+                continue
