@@ -72,14 +72,15 @@ def roads() -> Picture:
     """Three cards, the host memory that they meet in, and how their queues wait for each other."""
     picture = Picture("Cards of three vendors meet in host memory; queues wait natively or by a bridge", 640, 310)
     for number, (name, kind) in enumerate((("NVIDIA card 0", "a"), ("NVIDIA card 1", "a"), ("AMD card", "b"))):
-        x = 20 + 210 * number
-        picture.box(x, 50, 180, 50, f"rank {number}: {name}", kind)
-        picture.road((x + 90, 102), (x + 90, 198), both=True)
-        picture.text(x + 98, 170, "PCI Express", "faint small left")
-    picture.road((110, 48), (110, 22), (320, 22), (320, 48), both=True)
-    picture.text(215, 12, "native: shared timelines", "faint small")
-    picture.road((400, 75), (438, 75), both=True, dashed=True)
-    picture.text(420, 122, "bridged: a host thread passes signals on", "faint small")
+        x = 20 + 225 * number
+        picture.box(x, 50, 150, 50, f"rank {number}: {name}", kind)
+        picture.road((x + 75, 102), (x + 75, 198), both=True)
+        picture.text(x + 83, 180, "PCI Express", "faint small left")
+    picture.road((95, 48), (95, 22), (320, 22), (320, 48), both=True)
+    picture.text(208, 12, "native: shared timelines", "faint small")
+    picture.road((398, 75), (467, 75), both=True, dashed=True)
+    picture.text(432, 118, "bridged: a host thread", "faint small")
+    picture.text(432, 134, "passes signals on", "faint small")
     picture.box(20, 200, 600, 60, "", "c")
     picture.text(320, 220, "host memory that all of them import: a slot a sender and segment")
     picture.text(320, 243, "a driver that cannot import it is mapped: the host copies its slots", "faint small")

@@ -115,6 +115,10 @@ def test_sources_name_pages_that_exist() -> None:
     assert found > 5
 
 
+def test_one_version_everywhere() -> None:
+    assert f"\nversion: {vkpar.__version__}\n" in (ROOT / "CITATION.cff").read_text()
+
+
 def test_contributing_is_short() -> None:
     assert CONTRIBUTING.stat().st_size <= 12 * 1024
 
