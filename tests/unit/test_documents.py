@@ -119,6 +119,10 @@ def test_one_version_everywhere() -> None:
     assert f"\nversion: {vkpar.__version__}\n" in (ROOT / "CITATION.cff").read_text()
 
 
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 120
+
+
 def test_contributing_is_short() -> None:
     assert CONTRIBUTING.stat().st_size <= 12 * 1024
 
