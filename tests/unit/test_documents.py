@@ -123,6 +123,12 @@ def test_the_readme_is_short() -> None:
     assert len((ROOT / "README.md").read_text().splitlines()) <= 120
 
 
+def test_the_changelog_is_short_and_has_this_version() -> None:
+    text = (ROOT / "CHANGELOG.md").read_text()
+    assert f"\n## [{vkpar.__version__}] - 2" in text
+    assert len(text.encode()) <= 8 * 1024
+
+
 def test_contributing_is_short() -> None:
     assert CONTRIBUTING.stat().st_size <= 12 * 1024
 
