@@ -1,6 +1,6 @@
 """k-means of made-up points, cut into a part for each device; NumPy's run gives the same clusters."""
 
-import sys
+import argparse
 
 import numpy as np
 
@@ -11,7 +11,9 @@ rng = np.random.default_rng(0)
 middles = 20 * np.array([[x, y, (x + y) % 2] for x in range(3) for y in range(2)])
 points = (middles[np.arange(3000) % CLUSTERS] + 2 * rng.standard_normal((3000, 3))).astype(np.float32)
 
-devices = vkpar.open_devices(*sys.argv[1:2])
+parser = argparse.ArgumentParser(description=__doc__)
+parser.add_argument("--devices", help="which devices, such as nvidia&amd (default: the GPUs there are)")
+devices = vkpar.open_devices(parser.parse_args().devices)
 parts = [device.array(part) for device, part in zip(devices, np.array_split(points, len(devices)), strict=True)]
 centers = [device.array(points[:CLUSTERS]) for device in devices]
 numbers = [device.arange(CLUSTERS, dtype="uint32") for device in devices]  # the type of argmin's results

@@ -1,5 +1,7 @@
 """A compute kernel of your own, in GLSL, on every device."""
 
+import argparse
+
 import numpy as np
 
 import vkpar
@@ -16,13 +18,13 @@ void main() {
 """
 
 x = np.linspace(-1, 1, 1001, dtype=np.float32)
-devices = vkpar.open_devices()
+parser = argparse.ArgumentParser(description=__doc__)
+parser.add_argument("--devices", help="which devices, such as nvidia&amd (default: the GPUs there are)")
+devices = vkpar.open_devices(parser.parse_args().devices)
 with vkpar.Kernel(devices, SCALE) as scale:  # compiled once; a call runs where its arrays are
     for device in devices:
         array = device.array(x)
-        for (piece,) in vkpar.pieces(
-            array, kernel=scale
-        ):  # one, unless it takes more work-groups than the device starts
+        for (piece,) in vkpar.pieces(array, kernel=scale):  # one, unless a device starts fewer work-groups
             scale(piece, elements=piece.size, push={"count": piece.size, "factor": 2.0})
         assert (array.numpy() == 2 * x).all()
         print("OK:", device.name)

@@ -1,10 +1,14 @@
 """A matrix product split over the rig: columns of the first factor, rows of the second, one AllReduce."""
 
+import argparse
+
 import numpy as np
 
 import vkpar
 
-devices = vkpar.open_devices()
+parser = argparse.ArgumentParser(description=__doc__)
+parser.add_argument("--devices", help="which devices, such as nvidia&amd (default: the GPUs there are)")
+devices = vkpar.open_devices(parser.parse_args().devices)
 if len(devices) == 1:
     devices = [*devices, *vkpar.open_devices(str(devices[0].info.index))]
 rng = np.random.default_rng(1)

@@ -1,5 +1,6 @@
 """One transformer block, its heads and hidden units split over the devices; the same functions on NumPy check it."""
 
+import argparse
 import math
 from types import SimpleNamespace
 
@@ -23,7 +24,9 @@ def mlp(ops, x, up, down):
     return ops.gelu(ops.layer_norm(x) @ up.T) @ down
 
 
-devices = vkpar.open_devices()
+parser = argparse.ArgumentParser(description=__doc__)
+parser.add_argument("--devices", help="which devices, such as nvidia&amd (default: the GPUs there are)")
+devices = vkpar.open_devices(parser.parse_args().devices)
 xs = [device.array(x) for device in devices]
 exact = moved = x.astype(np.float64)
 reference = SimpleNamespace(

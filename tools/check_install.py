@@ -19,6 +19,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 IGNORED = shutil.ignore_patterns(".*", "build", "dist", "*.egg-info", "*.so", "__pycache__")
+MOST_BYTES = 16 << 20  # of a wheel; tools/wheel has the same bound
 USE = """
 import numpy, sys, vkpar
 devices = vkpar.open_devices("llvmpipe*2")
@@ -65,6 +66,8 @@ def check_wheel(wheel: Path) -> None:
     """The tag promises one wheel for all Pythons since 3.10; what it must hold is there."""
     if "-cp310-abi3-" not in wheel.name:
         raise SystemExit(f"{wheel.name} is no cp310-abi3 wheel")
+    if wheel.stat().st_size > MOST_BYTES:
+        raise SystemExit(f"{wheel.name} has {wheel.stat().st_size:,} bytes, more than {MOST_BYTES:,}")
     held = set(zipfile.ZipFile(wheel).namelist())
     wanted = {"vkpar/py.typed", "vkpar/spirv/manifest.json", "vkpar/vulkan/pump/_pump.abi3.so"}
     wanted |= {"vkpar/_pyinstaller/hook-vkpar.py", "pytest_vkpar.py", "vkpar/testing/plugin.py"}

@@ -34,6 +34,12 @@ def host_array(shape: int | Sequence[int], dtype: object, devices: Device | Iter
         InvalidUsageError: no shape, dtype or opened device.
         UnsupportedError: a device whose driver cannot import host memory, or not so much; the message names it.
         OutOfMemoryError: no memory is left.
+
+    Examples:
+        >>> with vkpar.host_array((2,), "float32", [device]) as h:
+        ...     h.numpy()[:] = 3
+        ...     device.array(h).tolist()
+        [3.0, 3.0]
     """
     dims, kind = dimensions(shape), dtypes.resolve(dtype)
     opened = _opened(devices)
@@ -124,6 +130,10 @@ def from_dlpack(x: Any, device: Device) -> Array:
         InvalidUsageError: not an exporter, or a capsule that was used already; a closed device.
         DLPackError: elements on another device than the host, or of a dtype that NumPy and vkpar do not have.
         OutOfMemoryError: the device has no room.
+
+    Examples:
+        >>> vkpar.from_dlpack(np.eye(2, dtype=np.float32), device).tolist()
+        [[1.0, 0.0], [0.0, 1.0]]
     """
     if not isinstance(device, Device):
         raise InvalidUsageError(f"expected an opened vkpar.Device, not {type(device).__name__}")

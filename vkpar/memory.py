@@ -95,6 +95,11 @@ def plan_memory(devices: Sequence[Device | DeviceInfo], arrays: Iterable[Sequenc
     Raises:
         InvalidUsageError: no devices, a bad shape or dtype, or a rank that there is not; a device that is closed.
         UnsupportedError: a device without memory for arrays.
+
+    Examples:
+        >>> plan = vkpar.plan_memory([device], [((4096, 4096), "float16")])
+        >>> plan[0].nbytes >= 2 * 4096 * 4096
+        True
     """
     devices = list(devices)
     for device in devices:

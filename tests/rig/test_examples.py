@@ -41,11 +41,13 @@ def test_example_runs(example: Path) -> None:
     assert "OK" in done.stdout
 
 
-@pytest.mark.parametrize(("stem", "most"), [("train_digits", 85), ("kmeans", 45), ("transformer_block", 45)])
-def test_examples_stay_short_and_need_no_glsl(stem: str, most: int) -> None:
-    text = (ROOT / "examples" / f"{stem}.py").read_text()
-    assert len(text.splitlines()) < most
-    assert "Kernel" not in text
+@pytest.mark.parametrize("stem", ["train_digits", "kmeans", "transformer_block"])
+def test_examples_need_no_glsl(stem: str) -> None:
+    assert "Kernel" not in (ROOT / "examples" / f"{stem}.py").read_text()
+
+
+def test_examples_name_devices_alike() -> None:
+    assert all('add_argument("--devices"' in example.read_text() for example in EXAMPLES)
 
 
 def test_digits_without_scikit_learn_say_what_to_install() -> None:

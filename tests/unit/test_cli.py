@@ -143,6 +143,13 @@ def test_without_a_command_the_help_is_shown(command: list[str], capsys: pytest.
     assert captured.err == ""
 
 
+@pytest.mark.parametrize("shell", ["bash", "zsh", "tcsh"])
+def test_completion_knows_commands_and_their_options(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["completion", shell]) == 0
+    script = capsys.readouterr().out
+    assert all(word in script for word in ("doctor", "all_reduce", "devices", "quick"))
+
+
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["--version"]) == 0
     assert capsys.readouterr().out == f"vkpar {vkpar.__version__}\n"

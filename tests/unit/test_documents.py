@@ -1,11 +1,18 @@
-"""The pages lead where they say, are in the index, stay short, and name what there is."""
+"""The pages lead where they say, are in the site, stay short, and name what there is."""
 
 from __future__ import annotations
 
+import ast
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+
+import vkpar
+import vkpar.parallel.models
+import vkpar.testing
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -45,21 +52,51 @@ def test_every_link_leads_somewhere(page: Path) -> None:
         assert not anchor or anchor in _anchors(linked), f"{target}#{anchor}"
 
 
-def test_every_page_and_note_is_in_the_index_once() -> None:
-    index = [target for target, _ in LINK.findall(_text(DOCS / "README.md"))]
+def test_every_page_and_note_is_in_the_site_once() -> None:
+    listed = re.findall(r"([\w/-]+\.md)$", (ROOT / "mkdocs.yml").read_text().split("\nnav:\n")[1], re.MULTILINE)
     for page in DOCS.rglob("*.md"):
-        if page != DOCS / "README.md":
-            assert index.count(page.relative_to(DOCS).as_posix()) == 1, _name(page)
+        assert listed.count(page.relative_to(DOCS).as_posix()) == 1, _name(page)
 
 
-@pytest.mark.parametrize("page", sorted(DOCS.glob("*.md")), ids=_name)
+def test_every_public_name_is_in_the_reference_once() -> None:
+    shown = re.findall(r"^::: (.*)$", "\n".join(map(Path.read_text, DOCS.glob("reference/*.md"))), re.MULTILINE)
+    public = {f"vkpar.{name}" for name in vkpar.__all__} - {"vkpar.parallel", "vkpar.random", "vkpar.__version__"}
+    for module in (vkpar.parallel, vkpar.parallel.models, vkpar.testing):
+        public |= {f"{module.__name__}.{name}" for name in module.__all__}
+    public |= {f"vkpar.random.{name}" for name in ("Generator", "bits", "uniform", "normal")}
+    assert sorted(shown) == sorted(public)
+
+
+def test_messages_that_the_page_of_errors_cites_are_those_of_the_package() -> None:
+    said = "\0".join(
+        node.value
+        for path in (ROOT / "vkpar").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    )
+    rows = [line.split(" | ")[0] for line in (DOCS / "errors.md").read_text().splitlines() if line.startswith("| `")]
+    pieces = [piece for row in rows for message in re.findall(r"`([^`]+)`", row) for piece in message.split("…")]
+    assert len(pieces) > 60
+    assert not [piece for piece in pieces if len(piece) > 3 and piece not in said and not hasattr(vkpar, piece)]
+
+
+def test_pictures_are_those_that_the_script_draws() -> None:
+    subprocess.run([sys.executable, str(ROOT / "tools" / "pictures.py"), "--check"], check=True)
+
+
+def test_every_example_is_shown() -> None:
+    page = (DOCS / "examples.md").read_text()
+    for path in (ROOT / "examples").glob("*.py"):
+        assert f"\n## {path.stem}\n" in page
+        most = {"embed": 140, "generate": 200, "train_digits": 65}.get(path.stem, 60)  # the last one runs under MPI too
+        assert len(path.read_text().splitlines()) < most, path.name
+
+
+@pytest.mark.parametrize("page", [*sorted(DOCS.glob("*.md")), *sorted(DOCS.glob("reference/*.md"))], ids=_name)
 def test_pages_for_users_are_short_and_name_their_notes(page: Path) -> None:
     assert page.stat().st_size <= 10 * 1024
-    assert (
-        page.name == "README.md"
-        or not (DOCS / "notes" / page.name).exists()
-        or f"](notes/{page.name}" in page.read_text()
-    )
+    has_note = page.parent == DOCS and (DOCS / "notes" / page.name).exists()
+    assert not has_note or f"](notes/{page.name}" in page.read_text()
 
 
 def test_notes_lead_back_to_their_pages() -> None:
@@ -77,6 +114,20 @@ def test_sources_name_pages_that_exist() -> None:
             found += 1
             assert (ROOT / named).exists(), f"{_name(source)}: {named}"
     assert found > 5
+
+
+def test_one_version_everywhere() -> None:
+    assert f"\nversion: {vkpar.__version__}\n" in (ROOT / "CITATION.cff").read_text()
+
+
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 120
+
+
+def test_the_changelog_is_short_and_has_this_version() -> None:
+    text = (ROOT / "CHANGELOG.md").read_text()
+    assert f"\n## [{vkpar.__version__}] - 2" in text
+    assert len(text.encode()) <= 8 * 1024
 
 
 def test_contributing_is_short() -> None:

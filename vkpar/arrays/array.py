@@ -456,6 +456,12 @@ def copy(source: Array, target: Array) -> None:
 
     Raises:
         InvalidUsageError: no arrays, or shapes or dtypes that differ.
+
+    Examples:
+        >>> target = devices[1].zeros(2)
+        >>> vkpar.copy(device.array([1.0, 2.0]), target)
+        >>> target.tolist()
+        [1.0, 2.0]
     """
     for array in (source, target):
         if not isinstance(array, Array):

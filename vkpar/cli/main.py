@@ -104,6 +104,13 @@ def _closed_pipe() -> int:
     return _OK
 
 
+def _completion(options: argparse.Namespace) -> int:
+    import shtab
+
+    print(shtab.complete(_parser(), shell=options.shell))
+    return _OK
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="vkpar", description="The Vulkan GPUs that you already have, of any vendors, working as one rig."
@@ -119,6 +126,8 @@ def _parser() -> argparse.ArgumentParser:
         "-v", "--verbose", action="store_true", help="a block per device: limits, heaps, queues, UUIDs"
     )
 
+    completion = add_command(commands, "completion", _completion, "print a script that completes commands in a shell")
+    completion.add_argument("shell", choices=("bash", "zsh", "tcsh"))
     _add_doctor(commands)
 
     demo = add_command(

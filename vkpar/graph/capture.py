@@ -66,6 +66,15 @@ def capture(
 
     Raises:
         InvalidUsageError: no devices, one twice, one that the communicator lacks, or a closed one.
+
+    Examples:
+        >>> a = device.ones(2)
+        >>> with vkpar.capture(device) as graph:
+        ...     a += 1
+        >>> for _ in range(3):
+        ...     work = graph.launch()
+        >>> a.tolist()
+        [4.0, 4.0]
     """
     close_orphans()
     if not isinstance(devices, (Device, Iterable)):

@@ -29,6 +29,10 @@ def pieces(*arrays: Array, kernel: Kernel | None = None) -> Iterator[tuple[Array
     Raises:
         InvalidUsageError: other sizes, arrays of several devices, or closed ones.
         UnsupportedError: views that no cut suits: a buffer of one ends where another cannot be bound.
+
+    Examples:
+        >>> [len(part) for (part,) in vkpar.pieces(device.zeros(1000))]
+        [1000]
     """
     check_same_device(*arrays)
     for array in arrays:

@@ -31,6 +31,10 @@ def concatenate(arrays: Sequence[Array], axis: int = 0, *, out: Array | None = N
     Raises:
         InvalidUsageError: no arrays, closed ones, several devices; shapes that do not fit; a wrong ``out``.
         UnsupportedError: types that devices do not convert to one.
+
+    Examples:
+        >>> vkpar.concatenate([device.array([1, 2]), device.array([3])]).tolist()
+        [1, 2, 3]
     """
     if not isinstance(arrays, Sequence) or not arrays:
         raise InvalidUsageError("concatenate takes a sequence of at least one vkpar.Array")
@@ -92,6 +96,10 @@ def stack(arrays: Sequence[Array], axis: int = 0, *, out: Array | None = None) -
     Raises:
         InvalidUsageError: no arrays, closed ones, several devices; several shapes; a wrong ``out``.
         UnsupportedError: types that devices do not convert to one.
+
+    Examples:
+        >>> vkpar.stack([device.array([1, 2]), device.array([3, 4])]).tolist()
+        [[1, 2], [3, 4]]
     """
     if not isinstance(arrays, Sequence) or not arrays:
         raise InvalidUsageError("stack takes a sequence of at least one vkpar.Array")
@@ -119,6 +127,10 @@ def split(a: Array, sections_or_indices: int | Sequence[int], axis: int = 0) -> 
 
     Raises:
         InvalidUsageError: not an array; no such axis; a number of parts that does not divide it; no whole numbers.
+
+    Examples:
+        >>> [part.tolist() for part in vkpar.split(device.array([1, 2, 3, 4]), 2)]
+        [[1, 2], [3, 4]]
     """
     if not isinstance(a, Array):
         raise InvalidUsageError(f"split takes a vkpar.Array, not {type(a).__name__}")

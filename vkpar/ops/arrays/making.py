@@ -138,6 +138,10 @@ def full(device: Device, shape: int | Sequence[int], value: float, dtype: object
     Raises:
         InvalidUsageError: a bad shape or dtype, or a value that the type does not hold.
         OutOfMemoryError: the device has no room.
+
+    Examples:
+        >>> vkpar.full(device, (2, 2), 7.0).tolist()
+        [[7.0, 7.0], [7.0, 7.0]]
     """
     made = device.empty(shape, dtype)
     fill(made, value)
@@ -160,6 +164,10 @@ def arange(device: Device, start: float, stop: float | None = None, step: float 
         InvalidUsageError: a step of zero, something that is no number, or numbers that ``dtype`` does not hold.
         UnsupportedError: another ``dtype``.
         OutOfMemoryError: the device has no room.
+
+    Examples:
+        >>> vkpar.arange(device, 2, 8, 2).tolist()
+        [2, 4, 6]
     """
     start, stop = (0, start) if stop is None else (start, stop)
     given: tuple[Any, ...] = (start, stop, step)

@@ -13,6 +13,10 @@ def transpose(a: Array, axes: Sequence[int] | None = None) -> Array:
 
     Raises:
         InvalidUsageError: not an array, or ``axes`` that do not name each axis once.
+
+    Examples:
+        >>> vkpar.transpose(device.zeros((2, 3))).shape
+        (3, 2)
     """
     _check("transpose", a)
     return a.transpose() if axes is None else a.transpose(tuple(axes))
@@ -23,6 +27,10 @@ def broadcast_to(a: Array, shape: int | Sequence[int]) -> Array:
 
     Raises:
         InvalidUsageError: not an array, or one that does not fit the shape.
+
+    Examples:
+        >>> vkpar.broadcast_to(device.array([1, 2]), (2, 2)).tolist()
+        [[1, 2], [1, 2]]
     """
     _check("broadcast_to", a)
     return a.broadcast_to(shape)
@@ -33,6 +41,10 @@ def contiguous(a: Array) -> Array:
 
     Raises:
         InvalidUsageError: not an array, or a closed one.
+
+    Examples:
+        >>> vkpar.contiguous(device.zeros((2, 3)).T).is_contiguous
+        True
     """
     _check("contiguous", a)
     return a.contiguous()

@@ -45,6 +45,11 @@ def take(table: Array | Quantized, indices: Array, axis: int = 0, *, out: Array 
     Raises:
         InvalidUsageError: not arrays, closed ones, several devices; a table without that axis; a wrong ``out``.
         UnsupportedError: indices of another type, or a table that a kernel of the device cannot see whole.
+
+    Examples:
+        >>> table = device.array([[1.0, 2.0], [3.0, 4.0]])
+        >>> vkpar.take(table, device.array([1, 0, -1])).tolist()
+        [[3.0, 4.0], [1.0, 2.0], [3.0, 4.0]]
     """
     if type(axis) is not int:
         axis = axis_number("take", axis)

@@ -75,6 +75,11 @@ def attention(
             one that shares memory with an operand.
         UnsupportedError: a type that devices do not compute, rows that are too wide, an array that a kernel cannot see
             at once.
+
+    Examples:
+        >>> q = device.ones((2, 3, 8))  # (heads, tokens, width)
+        >>> vkpar.attention(q, q, q, causal=True).numpy().round(3).max().item()
+        1.0
     """
     if isinstance(k, KVCache):
         if v is not None:

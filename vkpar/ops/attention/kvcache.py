@@ -46,6 +46,9 @@ class KVCache(Fixed, Unpickled):
         InvalidUsageError: a number below 1.
         UnsupportedError: another type.
         OutOfMemoryError: the device has no room.
+
+    Examples:
+        >>> cache = vkpar.KVCache(device, kv_heads=2, tokens=16, width=8)
     """
 
     def __init__(self, device: Device, kv_heads: int, tokens: int, width: int, dtype: object = "float16") -> None:

@@ -34,6 +34,10 @@ def add(a: Any, b: Any, *, out: Array | None = None) -> Array:
         InvalidUsageError: no array, a closed one, one of another device; shapes that do not fit; a wrong
             ``out``, or one that shares memory with an operand without being that operand.
         UnsupportedError: a type that devices do not compute, such as float64.
+
+    Examples:
+        >>> vkpar.add(device.array([3.0, 5.0]), 1).tolist()
+        [4.0, 6.0]
     """
     done = run_pair("add", a, b, out, in_place=True)
     if done is not None:

@@ -56,6 +56,10 @@ def cast(a: Array, dtype: object, *, out: Array | None = None) -> Array:
     Raises:
         InvalidUsageError: not an array, a closed one, one of another device; a wrong ``out``, or one in shared memory.
         UnsupportedError: a type that devices do not convert, such as float64.
+
+    Examples:
+        >>> vkpar.cast(device.array([2.7, -2.7]), "int32").tolist()
+        [2, -2]
     """
     target = dtypes.resolve(dtype)
     done = run_single("cast", a, out, target.name)

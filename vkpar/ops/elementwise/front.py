@@ -163,5 +163,10 @@ def elementwise(text: str) -> Elementwise:
 
     Raises:
         InvalidUsageError: a text that is no such expression; the message shows where.
+
+    Examples:
+        >>> leaky = vkpar.elementwise("y = x if x > 0 else slope * x")
+        >>> leaky(x=device.array([2.0, -2.0]), slope=0.5).tolist()
+        [2.0, -1.0]
     """
     return Elementwise(text)

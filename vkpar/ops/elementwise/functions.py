@@ -22,17 +22,32 @@ _pow = Shipped("power", "pow")
 
 
 def subtract(a: Any, b: Any, *, out: Array | None = None) -> Array:
-    """Return ``a - b``; floats and integers."""
+    """Return ``a - b``; floats and integers.
+
+    Examples:
+        >>> vkpar.subtract(device.array([3, 5], "float32"), 1).tolist()
+        [2.0, 4.0]
+    """
     return SHIPPED["subtract"](a, b, out=out)
 
 
 def multiply(a: Any, b: Any, *, out: Array | None = None) -> Array:
-    """Return ``a * b``; floats and integers."""
+    """Return ``a * b``; floats and integers.
+
+    Examples:
+        >>> vkpar.multiply(device.array([3, 5], "float32"), 2).tolist()
+        [6.0, 10.0]
+    """
     return SHIPPED["multiply"](a, b, out=out)
 
 
 def divide(a: Any, b: Any, *, out: Array | None = None) -> Array:
-    """Return ``a / b`` of floats; a division by zero gives infinity, or NaN of zero."""
+    """Return ``a / b`` of floats; a division by zero gives infinity, or NaN of zero.
+
+    Examples:
+        >>> vkpar.divide(device.array([3, 5], "float32"), 2).tolist()
+        [1.5, 2.5]
+    """
     return SHIPPED["divide"](a, b, out=out)
 
 
@@ -40,6 +55,10 @@ def pow(a: Any, b: Any, *, out: Array | None = None) -> Array:
     """Return ``a`` to the power of ``b``, of floats; NaN of a negative ``a`` where ``b`` is no whole number.
 
     The numbers 2, 1, 0.5 and -1 as ``b`` are a product, the array itself, a root and a quotient.
+
+    Examples:
+        >>> vkpar.pow(device.array([3, 5], "float32"), 2).tolist()
+        [9.0, 25.0]
     """
     if isinstance(a, Array) and isinstance(b, (int, float)) and a.dtype.is_float:
         if b == 2:
@@ -52,42 +71,82 @@ def pow(a: Any, b: Any, *, out: Array | None = None) -> Array:
 
 
 def maximum(a: Any, b: Any, *, out: Array | None = None) -> Array:
-    """Return the larger of ``a`` and ``b``, NaN where one is NaN; floats and integers."""
+    """Return the larger of ``a`` and ``b``, NaN where one is NaN; floats and integers.
+
+    Examples:
+        >>> vkpar.maximum(device.array([3, 5], "float32"), 4).tolist()
+        [4.0, 5.0]
+    """
     return SHIPPED["maximum"](a, b, out=out)
 
 
 def minimum(a: Any, b: Any, *, out: Array | None = None) -> Array:
-    """Return the smaller of ``a`` and ``b``, NaN where one is NaN; floats and integers."""
+    """Return the smaller of ``a`` and ``b``, NaN where one is NaN; floats and integers.
+
+    Examples:
+        >>> vkpar.minimum(device.array([3, 5], "float32"), 4).tolist()
+        [3.0, 4.0]
+    """
     return SHIPPED["minimum"](a, b, out=out)
 
 
 def equal(a: Any, b: Any, *, out: Array | None = None) -> Array:
-    """Return uint32 1 where ``a == b``, else 0; NaN equals nothing."""
+    """Return uint32 1 where ``a == b``, else 0; NaN equals nothing.
+
+    Examples:
+        >>> vkpar.equal(device.array([3, 5], "float32"), 5).tolist()
+        [0, 1]
+    """
     return SHIPPED["equal"](a, b, out=out)
 
 
 def not_equal(a: Any, b: Any, *, out: Array | None = None) -> Array:
-    """Return uint32 1 where ``a != b``, else 0."""
+    """Return uint32 1 where ``a != b``, else 0.
+
+    Examples:
+        >>> vkpar.not_equal(device.array([3, 5], "float32"), 5).tolist()
+        [1, 0]
+    """
     return SHIPPED["not_equal"](a, b, out=out)
 
 
 def less(a: Any, b: Any, *, out: Array | None = None) -> Array:
-    """Return uint32 1 where ``a < b``, else 0."""
+    """Return uint32 1 where ``a < b``, else 0.
+
+    Examples:
+        >>> vkpar.less(device.array([3, 5], "float32"), 5).tolist()
+        [1, 0]
+    """
     return SHIPPED["less"](a, b, out=out)
 
 
 def less_equal(a: Any, b: Any, *, out: Array | None = None) -> Array:
-    """Return uint32 1 where ``a <= b``, else 0."""
+    """Return uint32 1 where ``a <= b``, else 0.
+
+    Examples:
+        >>> vkpar.less_equal(device.array([3, 5], "float32"), 5).tolist()
+        [1, 1]
+    """
     return SHIPPED["less_equal"](a, b, out=out)
 
 
 def greater(a: Any, b: Any, *, out: Array | None = None) -> Array:
-    """Return uint32 1 where ``a > b``, else 0."""
+    """Return uint32 1 where ``a > b``, else 0.
+
+    Examples:
+        >>> vkpar.greater(device.array([3, 5], "float32"), 3).tolist()
+        [0, 1]
+    """
     return _greater(b, a, out=out)
 
 
 def greater_equal(a: Any, b: Any, *, out: Array | None = None) -> Array:
-    """Return uint32 1 where ``a >= b``, else 0."""
+    """Return uint32 1 where ``a >= b``, else 0.
+
+    Examples:
+        >>> vkpar.greater_equal(device.array([3, 5], "float32"), 5).tolist()
+        [0, 1]
+    """
     return _greater_equal(b, a, out=out)
 
 
@@ -99,6 +158,11 @@ def where(condition: Any, a: Any, b: Any, *, out: Array | None = None) -> Array:
         a: an array or a number; numbers alone give float32, or int32 where both are whole.
         b: as ``a``.
         out: where the result goes.
+
+    Examples:
+        >>> a = device.array([3.0, -5.0])
+        >>> vkpar.where(a > 0, a, 0).tolist()
+        [3.0, 0.0]
     """
     if isinstance(condition, Array) and condition.dtype.is_float:
         condition = not_equal(condition, 0.0)
@@ -108,52 +172,102 @@ def where(condition: Any, a: Any, b: Any, *, out: Array | None = None) -> Array:
 
 
 def exp(x: Array, *, out: Array | None = None) -> Array:
-    """Return e to the power of ``x``, of floats."""
+    """Return e to the power of ``x``, of floats.
+
+    Examples:
+        >>> vkpar.exp(device.array([0], "float32")).tolist()
+        [1.0]
+    """
     return SHIPPED["exp"](x, out=out)
 
 
 def log(x: Array, *, out: Array | None = None) -> Array:
-    """Return the natural logarithm of floats: -infinity of zero, NaN of what is less."""
+    """Return the natural logarithm of floats: -infinity of zero, NaN of what is less.
+
+    Examples:
+        >>> vkpar.log(device.array([1], "float32")).tolist()
+        [0.0]
+    """
     return SHIPPED["log"](x, out=out)
 
 
 def sqrt(x: Array, *, out: Array | None = None) -> Array:
-    """Return the square root of floats: NaN of what is less than zero."""
+    """Return the square root of floats: NaN of what is less than zero.
+
+    Examples:
+        >>> round(float(vkpar.sqrt(device.array([9.0]))), 3)
+        3.0
+    """
     return SHIPPED["sqrt"](x, out=out)
 
 
 def rsqrt(x: Array, *, out: Array | None = None) -> Array:
-    """Return one over the square root of floats: infinity of zero, NaN of what is less."""
+    """Return one over the square root of floats: infinity of zero, NaN of what is less.
+
+    Examples:
+        >>> round(float(vkpar.rsqrt(device.array([4.0]))), 3)
+        0.5
+    """
     return SHIPPED["rsqrt"](x, out=out)
 
 
 def abs(x: Array, *, out: Array | None = None) -> Array:
-    """Return absolute values; of the least int32 it is that itself, as NumPy's is."""
+    """Return absolute values; of the least int32 it is that itself, as NumPy's is.
+
+    Examples:
+        >>> vkpar.abs(device.array([3, -5], "float32")).tolist()
+        [3.0, 5.0]
+    """
     return SHIPPED["abs"](x, out=out) if getattr(x, "dtype", None) != "uint32" else SHIPPED["fill"](x, out=out)
 
 
 def negative(x: Array, *, out: Array | None = None) -> Array:
-    """Return ``-x``; of uint32 what wraps to zero with ``x``."""
+    """Return ``-x``; of uint32 what wraps to zero with ``x``.
+
+    Examples:
+        >>> vkpar.negative(device.array([3, -5], "float32")).tolist()
+        [-3.0, 5.0]
+    """
     return SHIPPED["negative"](x, out=out)
 
 
 def relu(x: Array, *, out: Array | None = None) -> Array:
-    """Return ``x`` where it is more than zero, else 0; NaN stays."""
+    """Return ``x`` where it is more than zero, else 0; NaN stays.
+
+    Examples:
+        >>> vkpar.relu(device.array([3, -5], "float32")).tolist()
+        [3.0, 0.0]
+    """
     return SHIPPED["relu"](x, out=out) if getattr(x, "dtype", None) != "uint32" else SHIPPED["fill"](x, out=out)
 
 
 def tanh(x: Array, *, out: Array | None = None) -> Array:
-    """Return the hyperbolic tangent of floats."""
+    """Return the hyperbolic tangent of floats.
+
+    Examples:
+        >>> vkpar.tanh(device.array([0], "float32")).tolist()
+        [0.0]
+    """
     return SHIPPED["tanh"](x, out=out)
 
 
 def sigmoid(x: Array, *, out: Array | None = None) -> Array:
-    """Return ``1 / (1 + exp(-x))`` of floats."""
+    """Return ``1 / (1 + exp(-x))`` of floats.
+
+    Examples:
+        >>> vkpar.sigmoid(device.array([0], "float32")).tolist()
+        [0.5]
+    """
     return SHIPPED["sigmoid"](x, out=out)
 
 
 def silu(x: Array, *, out: Array | None = None) -> Array:
-    """Return ``x * sigmoid(x)`` of floats (swish); NaN of -infinity, as torch's."""
+    """Return ``x * sigmoid(x)`` of floats (swish); NaN of -infinity, as torch's.
+
+    Examples:
+        >>> vkpar.silu(device.array([0], "float32")).tolist()
+        [0.0]
+    """
     return SHIPPED["silu"](x, out=out)
 
 
@@ -167,6 +281,10 @@ def gelu(x: Array, *, approximate: str = "none", out: Array | None = None) -> Ar
 
     Raises:
         InvalidUsageError: another ``approximate``; as the others.
+
+    Examples:
+        >>> vkpar.gelu(device.array([0], "float32")).tolist()
+        [0.0]
     """
     if approximate not in ("none", "tanh"):
         raise InvalidUsageError(f"gelu: approximate is 'none' or 'tanh', not {approximate!r}")

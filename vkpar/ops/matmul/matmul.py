@@ -54,6 +54,11 @@ def matmul(
         InvalidUsageError: not an array, a closed one, one of another device; shapes that do not fit; an unknown
             activation; a wrong ``out``, or ``accumulate`` without one or beside ``residual``.
         UnsupportedError: a type that devices do not compute, such as float64.
+
+    Examples:
+        >>> a = device.array([[1.0, 2.0], [3.0, 4.0]])
+        >>> vkpar.matmul(a, a, activation="relu").tolist()
+        [[7.0, 10.0], [15.0, 22.0]]
     """
     normed, name = isinstance(a, Normed), None if dtype is None else _name(dtype)
     options = (bool(transpose_a), bool(transpose_b), name)

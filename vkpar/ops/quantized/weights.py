@@ -174,6 +174,11 @@ def quantized(device: Device, blocks: ArrayLike | HostArray | Array, shape: tupl
             another device.
         UnsupportedError: a single row is more than the device binds at once.
         OutOfMemoryError: the device has no room.
+
+    Examples:
+        >>> blocks = np.zeros((4, 34), np.uint8)  # Q8_0: 32 weights in 34 bytes
+        >>> vkpar.quantized(device, blocks, (4, 32), "q8_0").dequantize("float32").shape
+        (4, 32)
     """
     if not isinstance(device, Device):
         raise InvalidUsageError(f"quantized: device is an opened vkpar.Device, not {type(device).__name__}")

@@ -50,6 +50,10 @@ def sum(a: Array, axis: Axis = None, keepdims: bool = False, *, out: Array | Non
     Raises:
         InvalidUsageError: not an array, a closed one; no such axis, or one named twice; a wrong ``out``.
         UnsupportedError: a type that devices do not compute, such as float64.
+
+    Examples:
+        >>> vkpar.sum(device.array([[1.0, 2.0], [3.0, 4.0]]), axis=0).tolist()
+        [4.0, 6.0]
     """
     return _reduced("sum", a, axis, keepdims, out)
 
@@ -59,6 +63,10 @@ def mean(a: Array, axis: Axis = None, keepdims: bool = False, *, out: Array | No
 
     It is the sum in float32, divided by the number of terms and rounded once (integers are rounded to float32 first).
     The mean of no elements is NaN. Arguments and errors are those of :func:`sum`.
+
+    Examples:
+        >>> vkpar.mean(device.array([[1.0, 2.0], [3.0, 4.0]]), axis=1).tolist()
+        [1.5, 3.5]
     """
     return _reduced("mean", a, axis, keepdims, out)
 
@@ -67,12 +75,21 @@ def max(a: Array, axis: Axis = None, keepdims: bool = False, *, out: Array | Non
     """Return the largest elements along axes, in the type of ``a``; NaN where one is NaN; +0 is above -0.
 
     Arguments and errors are those of :func:`sum`; no elements are an InvalidUsageError, too.
+
+    Examples:
+        >>> float(vkpar.max(device.array([3.0, 5.0])))
+        5.0
     """
     return _reduced("max", a, axis, keepdims, out)
 
 
 def min(a: Array, axis: Axis = None, keepdims: bool = False, *, out: Array | None = None) -> Array:
-    """Return the least elements along axes, as :func:`max` does."""
+    """Return the least elements along axes, as :func:`max` does.
+
+    Examples:
+        >>> float(vkpar.min(device.array([3.0, 5.0])))
+        3.0
+    """
     return _reduced("min", a, axis, keepdims, out)
 
 
@@ -88,12 +105,21 @@ def argmax(a: Array, axis: int | None = None, keepdims: bool = False, *, out: Ar
     Raises:
         InvalidUsageError: as :func:`sum` says; no elements; several axes.
         UnsupportedError: a type that devices do not compute; more than 2^32 elements along the axis.
+
+    Examples:
+        >>> int(vkpar.argmax(device.array([3.0, 5.0])))
+        1
     """
     return _reduced("argmax", a, axis, keepdims, out)
 
 
 def argmin(a: Array, axis: int | None = None, keepdims: bool = False, *, out: Array | None = None) -> Array:
-    """Return where the least elements along an axis are, as :func:`argmax` does."""
+    """Return where the least elements along an axis are, as :func:`argmax` does.
+
+    Examples:
+        >>> int(vkpar.argmin(device.array([3.0, 5.0])))
+        0
+    """
     return _reduced("argmin", a, axis, keepdims, out)
 
 

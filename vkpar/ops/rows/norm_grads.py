@@ -44,6 +44,12 @@ def layer_norm_grad(
     Raises:
         InvalidUsageError: not an array, a closed one, one of another device; shapes that do not fit.
         UnsupportedError: a type that devices do not compute; a row longer than what one binding holds.
+
+    Examples:
+        >>> x = device.array([[1.0, 3.0]])
+        >>> dx, dw, db = vkpar.layer_norm_grad(x, device.ones(2), device.ones((1, 2)))
+        >>> db.tolist()
+        [1.0, 1.0]
     """
     dx, *dw, db = _gradients("layer_norm_grad", x, weight, grad, eps)
     return dx, dw[0] if dw else None, db
@@ -61,6 +67,12 @@ def rms_norm_grad(x: Array, weight: Array | None, grad: Array, eps: float = 1e-6
     """Return the gradients of ``rms_norm(x, weight, eps)`` with respect to x and weight.
 
     Arguments and errors are those of :func:`layer_norm_grad`; without a weight None is in its gradient's place.
+
+    Examples:
+        >>> x = device.array([[1.0, 1.0]])
+        >>> dx, dw = vkpar.rms_norm_grad(x, device.ones(2), device.ones((1, 2)))
+        >>> dw.numpy().round(3).tolist()
+        [1.0, 1.0]
     """
     dx, *dw = _gradients("rms_norm_grad", x, weight, grad, eps)
     return dx, dw[0] if dw else None

@@ -36,6 +36,10 @@ def layer_norm(
         InvalidUsageError: not an array, a closed one, one of another device; shapes that do not fit; a wrong ``out``,
             or one that shares memory with an operand without being ``x``.
         UnsupportedError: a type that devices do not compute; a row longer than what one binding holds.
+
+    Examples:
+        >>> vkpar.layer_norm(device.array([[1.0, 3.0]])).numpy().round(3).tolist()
+        [[-1.0, 1.0]]
     """
     done = repeat("layer_norm", (x, weight, bias), (out,), eps, in_place=True)
     if done is not None:
@@ -113,6 +117,10 @@ def rms_norm(
         InvalidUsageError: not an array, a closed one, one of another device; shapes that do not fit; a wrong ``out``,
             or one that shares memory with an operand in another way.
         UnsupportedError: a type that devices do not compute; a row longer than what one binding holds.
+
+    Examples:
+        >>> vkpar.rms_norm(device.array([[3.0, 3.0]])).numpy().round(3).tolist()
+        [[1.0, 1.0]]
     """
     pair = out if isinstance(out, tuple) else (out, None)
     if residual is None:

@@ -58,6 +58,11 @@ def rope(
         InvalidUsageError: not arrays, closed ones, several devices; shapes that do not fit, an odd ``width``, another
             style or scaling; a wrong ``out``, or one that shares memory with an operand without being ``x``.
         UnsupportedError: a type that devices do not compute; an array that a kernel cannot see at once.
+
+    Examples:
+        >>> x = device.ones((1, 3, 8))  # (heads, tokens, width)
+        >>> vkpar.rope(x, device.arange(3)).shape
+        (1, 3, 8)
     """
     table = known_table(x, theta, scaling, width)
     if table is not None:

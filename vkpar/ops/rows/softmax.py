@@ -36,12 +36,21 @@ def softmax(a: Array, axis: int = -1, *, out: Array | None = None) -> Array:
         InvalidUsageError: not an array, a closed one; no such axis; a wrong ``out``, or one that shares memory with
             ``a`` without being it.
         UnsupportedError: a type that devices do not compute; an axis longer than what one binding holds.
+
+    Examples:
+        >>> vkpar.softmax(device.array([1.0, 1.0])).tolist()
+        [0.5, 0.5]
     """
     return _along("softmax", a, axis, out)
 
 
 def log_softmax(a: Array, axis: int = -1, *, out: Array | None = None) -> Array:
-    """Return the logarithm of :func:`softmax`, which is exact where that is close to 0; arguments alike."""
+    """Return the logarithm of :func:`softmax`, which is exact where that is close to 0; arguments alike.
+
+    Examples:
+        >>> [round(x, 3) for x in vkpar.log_softmax(device.array([1.0, 1.0])).tolist()]
+        [-0.693, -0.693]
+    """
     return _along("log_softmax", a, axis, out)
 
 
@@ -112,6 +121,11 @@ def cross_entropy(logits: Array, labels: Array, *, out: Array | None = None) -> 
         InvalidUsageError: not an array, a closed one, one of another device; shapes that do not fit; a wrong ``out``.
         UnsupportedError: a type that devices do not compute, or that no labels have; a row longer than what one
             binding holds.
+
+    Examples:
+        >>> logits, labels = device.zeros((1, 2)), device.array([0], "uint32")
+        >>> round(float(vkpar.cross_entropy(logits, labels)), 3)
+        0.693
     """
     done = repeat("cross_entropy", (logits, labels), (out,))
     if done is not None:
@@ -146,6 +160,11 @@ def cross_entropy_grad(logits: Array, labels: Array, scale: float | None = None,
 
     Raises:
         InvalidUsageError, UnsupportedError: as :func:`cross_entropy` says; a ``scale`` that is no number.
+
+    Examples:
+        >>> logits, labels = device.zeros((1, 2)), device.array([0], "uint32")
+        >>> vkpar.cross_entropy_grad(logits, labels).tolist()
+        [[-0.5, 0.5]]
     """
     done = repeat("cross_entropy_grad", (logits, labels), (out,), scale, in_place=True)
     if done is not None:

@@ -28,6 +28,10 @@ def swiglu(gate: Array, up: Array, *, out: Array | None = None) -> Array:
         InvalidUsageError: not an array, a closed one, one of another device; shapes that differ; a wrong ``out``, or
             one that shares memory with an operand without being that operand.
         UnsupportedError: a type that devices do not compute.
+
+    Examples:
+        >>> vkpar.swiglu(device.zeros((1, 2)), device.ones((1, 2))).tolist()
+        [[0.0, 0.0]]
     """
     done = repeat("swiglu", (gate, up), (out,), in_place=True)
     if done is not None:
