@@ -204,7 +204,9 @@ def test_a_submit_that_fails_later(devices: list[vkpar.Device]) -> None:
     with stand(devices, fakes={1: {"submit": held}}) as s:
         writer, reader = s.batch(1, {}, {0: 7}), s.batch(0, {0: 7}, {})
         assert s.enqueue([*many(s), writer, reader, s.batch(2, {}, {})]) == [21, 21, 1]
-        until(s.group.error)  # before the thread hands the program back: a wait may begin in between, and lasts its second
+        until(
+            s.group.error
+        )  # before the thread hands the program back: a wait may begin in between, and lasts its second
         assert (s.group.error(), s.group.failed()) == (OUT_OF_HOST_MEMORY, ("vkQueueSubmit", 1))
         for _ in range(2):
             with pytest.raises(OutOfMemoryError):

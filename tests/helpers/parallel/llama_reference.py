@@ -86,6 +86,10 @@ class Reference:
         mean = self.off(mean, gamma(x.shape[-1] + 4) * mean)
         return self.rounded(x / np.sqrt(mean) * self.tensors[name], 6)
 
+    def head_norm(self, x: F64, name: str) -> F64:
+        """Each head's norm, where the model has such norms."""
+        return self.halved(self.norm(x, name)) if name in self.tensors else x
+
     def rope(self, x: F64, positions: NDArray[Any]) -> F64:
         """x: (heads, T, width)."""
         half = self.config.head_dim // 2
@@ -131,6 +135,7 @@ class Reference:
             own = f"model.layers.{block}."
             normed = self.norm(x, own + "input_layernorm.weight")
             q, k, v = (self.halved(heads(self.product(normed, f"{own}self_attn.{name}_proj.weight"))) for name in "qkv")
+            q, k = (self.head_norm(x, f"{own}self_attn.{name}_norm.weight") for x, name in ((q, "q"), (k, "k")))
             q, k = self.halved(self.rope(q, positions)), self.halved(self.rope(k, positions))
             k, v = (self.off(part, self.kept * np.abs(part)) for part in (k, v))
             before = self.caches[block]

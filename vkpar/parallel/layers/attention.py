@@ -11,7 +11,7 @@ from vkpar.comm.communicator import Communicator
 from vkpar.errors import InvalidUsageError
 from vkpar.parallel.cut.heads import Heads
 from vkpar.parallel.layers.layers import ColumnParallelLinear, GatheredLinear, RowParallelLinear
-from vkpar.parallel.layers.norms import Inputs, Parts, RMSNorm, present
+from vkpar.parallel.layers.norms import Inputs, Parts, RMSNorm, present, there
 from vkpar.unpickled import Unpickled
 
 
@@ -59,6 +59,8 @@ class ParallelAttention:
         output: what takes the heads' results back to the residual stream.
         heads: which rank has which.
         theta: base of the rotary embedding; ``scaling`` and ``style`` as :func:`vkpar.rope` takes them.
+        norms: of each head of queries, and of each of keys, before they are turned: weights of (head_dim,) on the ranks
+            that have heads; None for none.
     """
 
     def __init__(
@@ -70,6 +72,7 @@ class ParallelAttention:
         theta: float,
         scaling: float | Mapping[str, float] | Sequence[float] | None = None,
         style: str = "neox",
+        norms: tuple[RMSNorm, RMSNorm] | None = None,
     ) -> None:
         if len(qkv) not in (1, 3):
             raise InvalidUsageError(f"queries, keys and values are one layer or three, not {len(qkv)}")
@@ -77,6 +80,7 @@ class ParallelAttention:
         self._output = output
         self._heads = heads
         self._theta, self._scaling, self._style = theta, scaling, style
+        self._norms = norms
 
     def __call__(
         self,
@@ -114,6 +118,8 @@ class ParallelAttention:
 
     def _attend(self, rank: int, made: Sequence[Parts], positions: Array, cache: Any) -> Array:
         width, queries = self._heads.width, self._heads.queries.counts[rank]
+        if self._norms is not None:
+            self._norm_heads(rank, made, self._norms)
         if len(made) == 1:
             qkv, how = made[0][rank], {"scaling": self._scaling, "style": self._style}
             q: Array = cache.rope_append(qkv, positions, self._theta, **how)
@@ -125,6 +131,15 @@ class ParallelAttention:
         result = q.device.empty((tokens, queries * width), q.dtype)
         ops.attention(q, cache, causal=True, out=_as_heads(result, width))
         return result
+
+    def _norm_heads(self, rank: int, made: Sequence[Parts], norms: tuple[RMSNorm, RMSNorm]) -> None:
+        """Norm each head of queries and keys where it lies."""
+        queries, keys = self._heads.queries.counts[rank], self._heads.kv_counts[rank]
+        parts = [there(part, rank) for part in made]
+        rows = [part.reshape(part.shape[0], -1, self._heads.width) for part in parts]
+        q, k = (rows[0][:, :queries], rows[0][:, queries : queries + keys]) if len(rows) == 1 else rows[:2]
+        for heads, norm in zip((q, k), norms, strict=True):
+            ops.rms_norm(heads, there(norm.weight, rank), norm.epsilon, out=heads)
 
     def _turned(self, x: Array, positions: Array) -> Array:
         return ops.rope(x, positions, self._theta, scaling=self._scaling, style=self._style)

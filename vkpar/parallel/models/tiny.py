@@ -48,7 +48,7 @@ def weights(config: Config, seed: int = 0) -> dict[str, F32]:
 
 def as_json(config: Config) -> dict[str, Any]:
     """Return what transformers writes into ``config.json``."""
-    names = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM"}
+    names = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
     found: dict[str, Any] = {
         "architectures": [names[config.family]],
         "model_type": config.family,

@@ -149,7 +149,7 @@ class Footprint:
             share = self._share(rank)
             whole = Widths(*self._widths(spec, min(self.streams)), spec.gated)
             return sum(slices_nbytes(whole, share, count, stored) for count in (rows, batch)) if share else 0
-        widths = Widths(*self._widths(spec, rank), spec.gated, self._share(rank))
+        widths = Widths(*self._widths(spec, rank), spec.gated, self._share(rank), spec.head_norms)
         nbytes = block_nbytes(widths, rows, stored)
         return nbytes + (self._step(spec, rank, context, batch, widths) if spec.decoder else 0)
 
