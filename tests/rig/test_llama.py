@@ -42,10 +42,12 @@ CONFIGS = {
     "linear": replace(SMALL, scaling=2.0, heads=3, kv_heads=1),
     "llama3": replace(SMALL, scaling=LLAMA3, layers=3),
     "qwen3": replace(SMALL, family="qwen3", head_dim=32, theta=1e6),  # heads wider together than the stream
+    "window": replace(SMALL, window=5),
+    "wide window": replace(SMALL, layers=1, hidden=256, intermediate=256, head_dim=64, window=7),
     "wide qwen3": replace(SMALL, family="qwen3", layers=1, hidden=256, intermediate=256, head_dim=64),
     "wide": replace(SMALL, layers=1, hidden=256, intermediate=256, head_dim=64),  # what a row split slices
 }
-SEEDS = {"wide": 1, "qwen3": 1}  # such that no two tokens are likely alike
+SEEDS = {"wide": 1, "qwen3": 1, "wide window": 1}  # such that no two tokens are likely alike
 PROMPT = (1, 5, 9, 33, 2, 100, 7, 8, 9, 10, 11, 90)
 STEPS = 24
 RARE = pytest.mark.sampled(1 << 32)  # with --full alone
@@ -68,6 +70,11 @@ CASES = [
     pytest.param("qwen3", "LL", "tensor", (1, 1), marks=RARE),
     pytest.param("qwen3", "LLL", "layer", (1, 1, 1), marks=RARE),
     ("wide qwen3", "LL", "row", (1, 1)),
+    ("window", "LS", "tensor", (3, 1)),
+    ("window", "LLL", "tensor", (1, 0, 1)),
+    ("window", "LL", "layer", (1, 1)),
+    pytest.param("window", "L", "single", (1,), marks=RARE),
+    pytest.param("wide window", "LL", "row", (1, 1), marks=RARE),
     ("llama3", "LL", "single", (0, 1)),
     ("llama", "LS", "tensor", (1, 1)),
     pytest.param("llama", "LS", "layer", (1, 1), marks=RARE),
@@ -114,7 +121,8 @@ def test_logits_and_tokens(rig: Rig, name: str, letters: str, mode: str, ratios:
 
 
 @pytest.mark.parametrize(
-    ("name", "letters", "wire"), [("llama", "LLL", "q8"), ("llama", "LS", "f16"), ("qwen3", "LS", "f32")]
+    ("name", "letters", "wire"),
+    [("llama", "LLL", "q8"), ("llama", "LS", "f16"), ("qwen3", "LS", "f32"), ("window", "LS", "f32")],
 )
 def test_replicas_of_the_stream_agree_and_wires_stay_within_their_bounds(
     rig: Rig, name: str, letters: str, wire: str
@@ -292,7 +300,8 @@ def test_gguf_files(rig: Rig, tmp_path: Path, kind: str) -> None:
     families = {"f16": "qwen2", "q4_0": "qwen2", "bf16": "qwen3", "q8_0": "qwen3"}
     family = families.get(kind, "llama")  # q4_0 with an output layer that is the table
     layers = 2 if kind == "q8_0" else 1
-    config = replace(CONFIGS["wide"], family=family, layers=layers, theta=5e5, tied=kind == "q4_0")
+    window = 7 if kind == "f32" else None
+    config = replace(CONFIGS["wide"], family=family, layers=layers, theta=5e5, tied=kind == "q4_0", window=window)
     tensors = tiny.weights(config)
     tiny.write_gguf(tmp_path / "m.gguf", config, tensors, kind)
     letters, mode = ("LL", "layer") if kind == "q8_0" else ("L", "single")

@@ -46,6 +46,7 @@ MODELS = {
     "qwen2, tied": ("Qwen2Config", {"tie_word_embeddings": True}),
     "qwen3": ("Qwen3Config", {"rope_theta": 1e6, "head_dim": 64}),
     "mistral": ("MistralConfig", {"rope_theta": 1e6, "sliding_window": None}),
+    "mistral, windows": ("MistralConfig", {"rope_theta": 1e6, "sliding_window": 24}),
 }
 SPLITS = [
     ("L", "single", [1]),

@@ -37,6 +37,7 @@ def test_a_configuration_survives_its_json() -> None:
         tiny.SIZES,
         replace(tiny.SIZES, family="qwen2", tied=True, theta=1e6, stops=(2, 3), first=1, scaling=4.0),
         replace(tiny.SIZES, family="qwen3", head_dim=32),
+        replace(tiny.SIZES, window=7),
     ):
         assert configs.of_json(json.loads(json.dumps(tiny.as_json(config))), "it") == config
 
@@ -71,8 +72,8 @@ def test_what_transformers_leaves_out_has_its_defaults() -> None:
         ({"rope_scaling": 3}, InvalidUsageError, "is an object"),
         ({"use_sliding_window": True}, UnsupportedError, "use_sliding_window"),
         ({"model_type": "qwen3", "use_sliding_window": True}, UnsupportedError, "use_sliding_window"),
-        ({"model_type": "mistral"}, UnsupportedError, "sliding_window of 4096 is not supported"),
-        ({"model_type": "mistral", "sliding_window": 0}, UnsupportedError, "sliding_window of 0 is not supported"),
+        ({"model_type": "mistral", "sliding_window": 0}, InvalidUsageError, r"window \(sliding_window\) is a whole"),
+        ({"model_type": "mistral", "sliding_window": "8"}, InvalidUsageError, "sliding_window is int, not '8'"),
         ({"layer_types": ["full_attention", "sliding_attention"]}, UnsupportedError, "'sliding_attention'"),
         ({"layer_types": 3}, InvalidUsageError, "layer_types is a list"),
         ({"mlp_bias": True}, UnsupportedError, "mlp_bias"),
@@ -598,9 +599,16 @@ def test_the_reference_is_the_same_in_turns_and_knows_of_errors() -> None:
     assert (np.abs(reference.Reference(config, weights).logits(ids) - whole) > bound).any(), "a wrong weight shows"
 
 
-def test_mistral_without_windows_is_of_llama_s_shape() -> None:
-    found = tiny.as_json(tiny.SIZES) | {"model_type": "mistral", "sliding_window": None}
-    assert configs.of_json(found, "it") == tiny.SIZES
+def test_mistral_is_llama_with_a_window_perhaps() -> None:
+    """Of 4,096 tokens where a configuration does not say, as transformers has it; plans know it, too."""
+    found = tiny.as_json(tiny.SIZES) | {"model_type": "mistral"}
+    for given, window in (({"sliding_window": None}, None), ({"sliding_window": 9}, 9), ({}, 4096)):
+        assert configs.of_json(found | given, "it") == replace(tiny.SIZES, window=window)
+    assert configs.of_json(tiny.as_json(tiny.SIZES) | {"sliding_window": 9}, "it").window is None
+    assert spec_of(found | {"sliding_window": 9}).window == spec_of(replace(tiny.SIZES, window=9)).window == 9
+    assert configs.of_gguf(GGUF | {"llama.attention.sliding_window": 9}, "it", 128, tied=False).window == 9
+    with pytest.raises(InvalidUsageError, match="window is a whole number from 1"):
+        replace(tiny.SIZES, window=0)
 
 
 def test_qwen3_wants_the_norms_of_its_heads() -> None:

@@ -115,6 +115,8 @@ class Reference:
         scores = self.off(np.einsum("htd,hsd->hts", q, keys) * scale, gamma(width + 3) * size)
         t, s = scores.shape[1:]
         seen = np.arange(s)[None, :] <= self.position + np.arange(t)[:, None]
+        if self.config.window is not None:
+            seen &= np.arange(s)[None, :] > self.position + np.arange(t)[:, None] - self.config.window
         scores = np.where(seen, scores, -np.inf)
         depth = np.where(seen, scores.max(axis=-1, keepdims=True) - scores, 0)
         weights = np.exp(-depth) * seen

@@ -66,6 +66,7 @@ class Config:
         tied: the output layer is the embedding table.
         stops: token ids that end a text.
         first: the token that begins a text; None where the model has none.
+        window: how many tokens a token attends to, itself included; None for all before it.
     """
 
     family: str
@@ -84,12 +85,15 @@ class Config:
     tied: bool = False
     stops: tuple[int, ...] = ()
     first: int | None = None
+    window: int | None = None
 
     def __post_init__(self) -> None:
         if self.family not in FAMILIES:
             raise UnsupportedError(f"there is no model family {self.family!r}; there are {', '.join(FAMILIES)}")
         for name in ("layers", "hidden", "intermediate", "heads", "kv_heads", "head_dim", "vocabulary", "context"):
             check_size(name, getattr(self, name))
+        if self.window is not None:
+            check_size("window", self.window)
         if self.heads % self.kv_heads:
             raise InvalidUsageError(f"{self.heads} heads are no multiple of {self.kv_heads} heads of keys and values")
         if self.head_dim % 2:
@@ -175,7 +179,6 @@ def of_json(found: Mapping[str, Any], where: str) -> Config:
     for key in ("use_sliding_window", "mlp_bias"):
         if is_true(found, key, where):
             raise UnsupportedError(f"{where}: {key} is not supported")
-    _refuse_windows(found, family, where)
     heads, hidden = _get(found, "num_attention_heads", int, where), _get(found, "hidden_size", int, where)
     kv_heads = found.get("num_key_value_heads")
     head_dim = found.get("head_dim")
@@ -199,24 +202,27 @@ def of_json(found: Mapping[str, Any], where: str) -> Config:
         tied=is_true(found, "tie_word_embeddings", where),
         stops=special_tokens.numbers_of(found.get("eos_token_id"), where),
         first=special_tokens.first_of(found.get("bos_token_id"), where),
+        window=_window(found, family, where),
     )
 
 
-def _refuse_windows(found: Mapping[str, Any], family: str, where: str) -> None:
-    """Refuse attention that sees a part of what came before only, by the names that configurations have for it.
+def _window(found: Mapping[str, Any], family: str, where: str) -> int | None:
+    """Return how many tokens a token attends to; refuse what differs from layer to layer.
 
     Other families than Mistral's have a number for it without a meaning, and say ``use_sliding_window`` where they mean
     it.
     """
-    window = found.get("sliding_window", _MISTRAL_WINDOW)
-    if family == _MISTRAL and window is not None:
-        raise UnsupportedError(f"{where}: sliding_window of {shown(window)} is not supported; null is")
     kinds = found.get("layer_types") or []
     if not isinstance(kinds, list):
         raise InvalidUsageError(f"{where}: layer_types is a list, not {shown(kinds)}")
     for kind in kinds:
         if kind != "full_attention":
             raise UnsupportedError(f"{where}: layer_types with {shown(kind)} is not supported; full_attention is")
+    if family != _MISTRAL or found.get("sliding_window", 0) is None:
+        return None
+    window = _get(found, "sliding_window", int, where, _MISTRAL_WINDOW)
+    check_size("window (sliding_window)", window)
+    return int(window)
 
 
 def refuse_quantised(found: Mapping[str, Any], where: str) -> None:
@@ -271,7 +277,8 @@ def of_gguf(
     head_dim = size("attention.key_length", hidden // max(heads, 1))
     if size("attention.value_length", head_dim) != head_dim:
         raise UnsupportedError(f"{where}: keys and values of unlike widths are not supported")
-    for key, whole in (("rope.dimension_count", head_dim), ("attention.sliding_window", 0), ("expert_count", 0)):
+    window = size("attention.sliding_window", 0) if family == "llama" else 0
+    for key, whole in (("rope.dimension_count", head_dim), ("attention.sliding_window", window), ("expert_count", 0)):
         if size(key, whole) != whole:
             raise UnsupportedError(f"{where}: {family}.{key} of {size(key)} is not supported")
     scaling = _gguf_scaling(metadata, f"{family}.rope", where)
@@ -300,6 +307,7 @@ def of_gguf(
         tied=tied,
         stops=special_tokens.ends(metadata, where),
         first=special_tokens.first(metadata, where),
+        window=window or None,
     )
 
 

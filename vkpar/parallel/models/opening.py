@@ -81,6 +81,7 @@ class ModelFile(Closable):
             cache=dtypes.resolve(cache_dtype).name,
             tied=config.tied,
             head_norms=config.head_norms,
+            window=config.window or 0,
         )
 
     def load(

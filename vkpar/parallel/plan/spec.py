@@ -60,6 +60,8 @@ _BEYOND: Final = (
     "ssm.state_size",
 )
 _STEPS: Final = ("q", "k", "v", "o", "gate", "up", "down")
+# Of families that have it without a further word that it is meant.
+_WINDOWS: Final = {"mistral": "sliding_window", "llama": "llama.attention.sliding_window"}
 _HEAD_NORMS: Final = ("qwen3", "qwen3_moe", "qwen3moe")
 _ENCODERS: Final = ("bert", "roberta", "xlm-roberta", "distilbert", "nomic-bert")
 
@@ -108,6 +110,7 @@ class ModelSpec:
         kinds: of weights that are not stored in ``weights``: the name of a step (``"q" "k" "v" "o" "gate" "up"
             "down"``) and what each block's is stored in, in order. Mixed GGUF files are such.
         head_norms: each head of queries and of keys is normed.
+        window: how many tokens a token attends to; 0 for all before it.
 
     Raises:
         InvalidUsageError: sizes that are no numbers from 1, or that do not fit together; an unknown dtype or format.
@@ -131,11 +134,12 @@ class ModelSpec:
     active: int = 0
     kinds: tuple[tuple[str, tuple[str, ...]], ...] = ()
     head_norms: bool = False
+    window: int = 0
 
     def __post_init__(self) -> None:
         for name in ("layers", "width", "hidden", "heads", "kv_heads", "head_dim", "vocabulary"):
             check_size(name, getattr(self, name))
-        for name in ("experts", "active"):
+        for name in ("experts", "active", "window"):
             check_size(name, getattr(self, name), 0)
         if self.heads % self.kv_heads:
             raise InvalidUsageError(f"{self.heads} heads are no multiple of {self.kv_heads} heads of keys and values")
@@ -263,7 +267,7 @@ def spec_of(source: Any, *, weights: str = "float16", kinds: Mapping[str, Sequen
     Args:
         source: the object in a ``config.json`` as transformers saves it; the metadata of a GGUF file; or an object with
             the attributes ``layers``, ``hidden``, ``intermediate``, ``heads``, ``kv_heads``, ``head_dim``,
-            ``vocabulary``, ``tied`` and perhaps ``head_norms``.
+            ``vocabulary``, ``tied`` and perhaps ``head_norms`` and ``window``.
         weights: what the weights are stored in on devices.
         kinds: of weights that are stored otherwise, by step and block; see :class:`ModelSpec`.
 
@@ -282,7 +286,8 @@ def spec_of(source: Any, *, weights: str = "float16", kinds: Mapping[str, Sequen
     sizes = {"kv_heads": sizes["heads"], "head_dim": sizes["width"] // sizes["heads"]} | sizes
     mixed = tuple((step, tuple(each)) for step, each in (kinds or {}).items())
     how: dict[str, Any] = {"tied": tied, "decoder": decoder, "gated": decoder, "bias": not decoder}
-    return ModelSpec(**sizes, **how, weights=weights, kinds=mixed, head_norms=_norms_heads(source))
+    how |= {"head_norms": _norms_heads(source), "window": _window(source)}
+    return ModelSpec(**sizes, **how, weights=weights, kinds=mixed)
 
 
 def _norms_heads(source: Any) -> bool:
@@ -290,6 +295,14 @@ def _norms_heads(source: Any) -> bool:
     if not isinstance(source, Mapping):
         return is_true({"head_norms": getattr(source, "head_norms", None)}, "head_norms")
     return (source.get("general.architecture") or source.get("model_type")) in _HEAD_NORMS
+
+
+def _window(source: Any) -> int:
+    """Return how many tokens a token attends to; 0 for all before it."""
+    if not isinstance(source, Mapping):
+        return getattr(source, "window", None) or 0
+    kind = source.get("general.architecture") or source.get("model_type")
+    return source.get(_WINDOWS.get(str(kind), "")) or 0
 
 
 def _sizes_of(source: Any) -> tuple[dict[str, tuple[str, Any]], bool, bool]:
