@@ -14,9 +14,7 @@ except ImportError:
 BATCH, BATCHES, EPOCHS, HIDDEN = 16, 88, 20, 32  # digits of a rank in each step, the steps of an epoch, epochs, width
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("--devices", help="which devices, such as nvidia&amd (default: the GPUs there are)")
-parser.add_argument(
-    "--mpi", action="store_true", help="the ranks of all processes train one network (mpiexec -n 2 ...)"
-)
+parser.add_argument("--mpi", action="store_true", help="the ranks of all processes train one network")
 options, world = parser.parse_args(), None
 devices = vkpar.open_devices(options.devices)
 if options.mpi:
@@ -63,6 +61,4 @@ right = (logits.argmax(axis=1).numpy() == labels[held_out]).mean()
 assert right > 0.95, f"{right:.1%} of the held-out digits"
 bits = ranks[0].w.numpy().view("uint32")
 assert all((rank.w.numpy().view("uint32") == bits).all() for rank in ranks), "replicas agree bit for bit"
-print(
-    f"OK: {right:.1%} of the held-out digits, equal weights ({np.bitwise_xor.reduce(bits):08x}) on {comm.nranks} ranks"
-)
+print(f"OK: {right:.1%} of the held-out digits, weights {np.bitwise_xor.reduce(bits):08x} on all {comm.nranks} ranks")

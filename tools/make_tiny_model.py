@@ -14,6 +14,7 @@ from pathlib import Path
 
 from vkpar.errors import VkparError
 from vkpar.parallel.models import tiny
+from vkpar.parallel.models.config import FAMILIES
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -22,7 +23,7 @@ def main() -> None:
     """Write what the arguments ask for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("path", type=Path, help="a folder, or a file that ends in .gguf")
-    parser.add_argument("--family", default="llama", choices=("llama", "qwen2"))
+    parser.add_argument("--family", default="llama", choices=tuple(FAMILIES))
     parser.add_argument("--kind", default="f16", choices=tiny.KINDS, help="of a GGUF file's matrices (default f16)")
     parser.add_argument("--dtype", default="float32", help="of a folder's weights: float32, float16 or bfloat16")
     parser.add_argument("--hidden", type=int, default=256, help="width; a multiple of 256 for q4_k (default 256)")
@@ -40,7 +41,7 @@ def main() -> None:
         head_dim=options.hidden // 8,
         vocabulary=options.vocabulary,
         context=4096,
-        tied=options.family == "qwen2",
+        tied=options.family != "llama",
     )
     pages = [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))]
     text = "\n".join(page.read_text(encoding="utf-8") for page in pages)

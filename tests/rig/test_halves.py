@@ -33,23 +33,30 @@ def weights() -> dict[str, Any]:
 
 @contextmanager
 def model_of(comm: vkpar.Communicator, mode: str = "tensor", **options: Any) -> Iterator[Llama]:
-    placement = place(spec_of(SMALL), mode, options.pop("ratios", [Fraction(1)] * comm.nranks))
-    with Llama(SMALL, weights(), comm, placement, **{"context": 64, "cache_dtype": "float32", **options}) as model:
+    config = options.pop("config", SMALL)
+    placement = place(spec_of(config), mode, options.pop("ratios", [Fraction(1)] * comm.nranks))
+    with Llama(config, weights(), comm, placement, **{"context": 64, "cache_dtype": "float32", **options}) as model:
         model.halves = True
         yield model
 
 
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize(
-    ("letters", "wire", "ratios"),
-    [("LL", "f32", (1, 1)), ("LLL", "q8", (1, 1, 1)), ("LS", "f16", (3, 1)), ("LLL", "f32", (1, 0, 1))],
+    ("letters", "wire", "ratios", "window"),
+    [
+        ("LL", "f32", (1, 1), None),
+        ("LLL", "q8", (1, 1, 1), None),
+        ("LS", "f16", (3, 1), None),
+        ("LLL", "f32", (1, 0, 1), 9),
+    ],
 )
 def test_halves_are_within_the_bounds_of_whole_prompts(
-    rig: Rig, letters: str, wire: str, ratios: Sequence[int]
+    rig: Rig, letters: str, wire: str, ratios: Sequence[int], window: int | None
 ) -> None:
     """Of every length, one row and an odd one included, before and after tokens that are kept."""
-    value, bound = reference.bounded(SMALL, weights(), PROMPT, ranks=len(letters), wire=wire)
-    with model_of(rig(letters, wire=wire), ratios=[Fraction(each) for each in ratios]) as model:
+    config = replace(SMALL, window=window)
+    value, bound = reference.bounded(config, weights(), PROMPT, ranks=len(letters), wire=wire)
+    with model_of(rig(letters, wire=wire), ratios=[Fraction(each) for each in ratios], config=config) as model:
         for cuts in ([37], [1, 36], [2, 3, 32], [18, 19]):
             model.rewind()
             found = []
@@ -65,11 +72,11 @@ def test_halves_are_within_the_bounds_of_whole_prompts(
 
 @pytest.mark.parametrize("letters", ["LL", "LLL", "LS"])
 def test_captured_halves_are_eager_ones(rig: Rig, monkeypatch: pytest.MonkeyPatch, letters: str) -> None:
-    comm = rig(letters)
-    with model_of(comm) as model:
+    comm, config = rig(letters), replace(SMALL, window=9 if letters == "LL" else None)
+    with model_of(comm, config=config) as model:
         eager = model.prefill(PROMPT, logits=True)
     monkeypatch.setattr(prompts, "captured_on", lambda devices: True)
-    with model_of(comm, batch=len(PROMPT)) as model:
+    with model_of(comm, batch=len(PROMPT), config=config) as model:
         for _ in range(3):
             model.rewind()
             found = model.prefill(PROMPT, logits=True)

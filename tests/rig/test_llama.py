@@ -41,9 +41,13 @@ CONFIGS = {
     "qwen2": replace(SMALL, family="qwen2", tied=True, theta=1e6),
     "linear": replace(SMALL, scaling=2.0, heads=3, kv_heads=1),
     "llama3": replace(SMALL, scaling=LLAMA3, layers=3),
+    "qwen3": replace(SMALL, family="qwen3", head_dim=32, theta=1e6),  # heads wider together than the stream
+    "window": replace(SMALL, window=5),
+    "wide window": replace(SMALL, layers=1, hidden=256, intermediate=256, head_dim=64, window=7),
+    "wide qwen3": replace(SMALL, family="qwen3", layers=1, hidden=256, intermediate=256, head_dim=64),
     "wide": replace(SMALL, layers=1, hidden=256, intermediate=256, head_dim=64),  # what a row split slices
 }
-SEEDS = {"wide": 1}  # such that no two tokens are likely alike
+SEEDS = {"wide": 1, "qwen3": 1, "wide window": 1}  # such that no two tokens are likely alike
 PROMPT = (1, 5, 9, 33, 2, 100, 7, 8, 9, 10, 11, 90)
 STEPS = 24
 RARE = pytest.mark.sampled(1 << 32)  # with --full alone
@@ -60,6 +64,17 @@ CASES = [
     ("qwen2", "LL", "tensor", (1, 1)),
     pytest.param("qwen2", "LL", "layer", (1, 1), marks=RARE),
     ("linear", "LLL", "tensor", (1, 1, 1)),
+    ("qwen3", "LLL", "tensor", (1, 0, 1)),
+    ("qwen3", "LS", "tensor", (3, 1)),
+    pytest.param("qwen3", "L", "single", (1,), marks=RARE),
+    pytest.param("qwen3", "LL", "tensor", (1, 1), marks=RARE),
+    pytest.param("qwen3", "LLL", "layer", (1, 1, 1), marks=RARE),
+    ("wide qwen3", "LL", "row", (1, 1)),
+    ("window", "LS", "tensor", (3, 1)),
+    ("window", "LLL", "tensor", (1, 0, 1)),
+    ("window", "LL", "layer", (1, 1)),
+    pytest.param("window", "L", "single", (1,), marks=RARE),
+    pytest.param("wide window", "LL", "row", (1, 1), marks=RARE),
     ("llama3", "LL", "single", (0, 1)),
     ("llama", "LS", "tensor", (1, 1)),
     pytest.param("llama", "LS", "layer", (1, 1), marks=RARE),
@@ -105,12 +120,17 @@ def test_logits_and_tokens(rig: Rig, name: str, letters: str, mode: str, ratios:
         assert (np.abs(model.next_logits() - value[-2]) <= bound[-2]).all(), "the captured step's"
 
 
-@pytest.mark.parametrize(("letters", "wire"), [("LLL", "q8"), ("LS", "f16")])
-def test_replicas_of_the_stream_agree_and_wires_stay_within_their_bounds(rig: Rig, letters: str, wire: str) -> None:
-    weights, ranks = weights_of("llama"), len(letters)
-    value, bound = reference.bounded(SMALL, weights, PROMPT, ranks=ranks, wire=wire, kept=2.0**-11)
+@pytest.mark.parametrize(
+    ("name", "letters", "wire"),
+    [("llama", "LLL", "q8"), ("llama", "LS", "f16"), ("qwen3", "LS", "f32"), ("window", "LS", "f32")],
+)
+def test_replicas_of_the_stream_agree_and_wires_stay_within_their_bounds(
+    rig: Rig, name: str, letters: str, wire: str
+) -> None:
+    weights, ranks = weights_of(name), len(letters)
+    value, bound = reference.bounded(CONFIGS[name], weights, PROMPT, ranks=ranks, wire=wire, kept=2.0**-11)
     comm = rig(letters, wire=wire)
-    with model_of(comm, "llama", "tensor", (1,) * ranks, cache_dtype="float16") as model:
+    with model_of(comm, name, "tensor", (1,) * ranks, cache_dtype="float16") as model:
         streams = model.replicas(PROMPT)
         assert len(streams) == len(letters)
         assert all(stream.tobytes() == streams[0].tobytes() for stream in streams)
@@ -277,9 +297,11 @@ def check_file(rig: Rig, path: Path, config: Config, tensors: dict[str, Any], le
 @pytest.mark.parametrize("kind", tiny.KINDS)
 def test_gguf_files(rig: Rig, tmp_path: Path, kind: str) -> None:
     pytest.importorskip("gguf")
-    family = "qwen2" if kind in ("f16", "q4_0") else "llama"  # q4_0 with an output layer that is the table
+    families = {"f16": "qwen2", "q4_0": "qwen2", "bf16": "qwen3", "q8_0": "qwen3"}
+    family = families.get(kind, "llama")  # q4_0 with an output layer that is the table
     layers = 2 if kind == "q8_0" else 1
-    config = replace(CONFIGS["wide"], family=family, layers=layers, theta=5e5, tied=kind == "q4_0")
+    window = 7 if kind == "f32" else None
+    config = replace(CONFIGS["wide"], family=family, layers=layers, theta=5e5, tied=kind == "q4_0", window=window)
     tensors = tiny.weights(config)
     tiny.write_gguf(tmp_path / "m.gguf", config, tensors, kind)
     letters, mode = ("LL", "layer") if kind == "q8_0" else ("L", "single")

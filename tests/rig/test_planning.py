@@ -239,6 +239,11 @@ def test_a_model_that_does_not_fit_one_device_is_split(rig: Open, settings_overr
         ("LL", "tensor in halves", (1, 1), "float32"),
         ("LL", "tensor in halves", (1, 1), "float16"),
         ("LL", "tensor in halves", (1, 1), "q8_0"),
+        ("L", "single", (1,), "q8_0, qwen3"),
+        ("LL", "tensor", (1, 1), "float32, qwen3"),
+        ("LL", "row", (1, 1), "float32, qwen3"),
+        ("L", "single", (1,), "float32, window"),
+        ("LL", "tensor in halves", (1, 1), "float32, window"),
     ],
 )
 def test_memory_is_what_was_planned(
@@ -247,11 +252,13 @@ def test_memory_is_what_was_planned(
     """With pieces of prompts captured, as on GPUs, so that what they compute in between is held."""
     monkeypatch.setattr(prompts, "captured_on", lambda devices: True)
     comm, rows, halves = rig(letters, wire="f32"), 96, mode.endswith("halves")
+    kind, _, family = kind.partition(", ")
     if kind == "float32" and not any(device.info.is_cpu for device in comm.devices):
         pytest.skip("GPUs divide K of products that are this small, and plans leave the parts of sums out")
     mode = mode.removesuffix(" in halves")
     shape = Shape(4, 512, 1024, 16, 4, 32) if kind == "q4_k" else Shape(4, 256, 1024, 8, 4, 32)
     config = of_shape(shape, 512, rows)
+    config = replace(config, window=9) if family == "window" else replace(config, family=family or "llama")
     made = weights(config, kind)
     spec = replace(spec_of(config, weights=kind), table=kind, cache=cache_type(made, comm.devices))
     found = plan(spec, comm, mode=mode, ratios=ratios, context=rows, strict=True)

@@ -44,6 +44,9 @@ MODELS = {
     "biases, wide heads": ("LlamaConfig", {"attention_bias": True, "head_dim": 64, "rms_norm_eps": 1e-5}),
     "qwen2": ("Qwen2Config", {"rope_theta": 1e6}),
     "qwen2, tied": ("Qwen2Config", {"tie_word_embeddings": True}),
+    "qwen3": ("Qwen3Config", {"rope_theta": 1e6, "head_dim": 64}),
+    "mistral": ("MistralConfig", {"rope_theta": 1e6, "sliding_window": None}),
+    "mistral, windows": ("MistralConfig", {"rope_theta": 1e6, "sliding_window": 24}),
 }
 SPLITS = [
     ("L", "single", [1]),

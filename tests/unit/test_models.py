@@ -36,6 +36,8 @@ def test_a_configuration_survives_its_json() -> None:
     for config in (
         tiny.SIZES,
         replace(tiny.SIZES, family="qwen2", tied=True, theta=1e6, stops=(2, 3), first=1, scaling=4.0),
+        replace(tiny.SIZES, family="qwen3", head_dim=32),
+        replace(tiny.SIZES, window=7),
     ):
         assert configs.of_json(json.loads(json.dumps(tiny.as_json(config))), "it") == config
 
@@ -69,6 +71,11 @@ def test_what_transformers_leaves_out_has_its_defaults() -> None:
         ({"rope_scaling": {"type": "linear"}}, InvalidUsageError, "has no factor"),
         ({"rope_scaling": 3}, InvalidUsageError, "is an object"),
         ({"use_sliding_window": True}, UnsupportedError, "use_sliding_window"),
+        ({"model_type": "qwen3", "use_sliding_window": True}, UnsupportedError, "use_sliding_window"),
+        ({"model_type": "mistral", "sliding_window": 0}, InvalidUsageError, r"window \(sliding_window\) is a whole"),
+        ({"model_type": "mistral", "sliding_window": "8"}, InvalidUsageError, "sliding_window is int, not '8'"),
+        ({"layer_types": ["full_attention", "sliding_attention"]}, UnsupportedError, "'sliding_attention'"),
+        ({"layer_types": 3}, InvalidUsageError, "layer_types is a list"),
         ({"mlp_bias": True}, UnsupportedError, "mlp_bias"),
         ({"eos_token_id": [1, "2"]}, InvalidUsageError, "a token is a whole number"),
         ({"bos_token_id": []}, InvalidUsageError, "not an empty list"),
@@ -590,6 +597,39 @@ def test_the_reference_is_the_same_in_turns_and_knows_of_errors() -> None:
     assert bound.max() < 1e-2 * np.abs(whole).max()
     weights["model.layers.1.mlp.up_proj.weight"] = weights["model.layers.1.mlp.up_proj.weight"] * np.float32(1.01)
     assert (np.abs(reference.Reference(config, weights).logits(ids) - whole) > bound).any(), "a wrong weight shows"
+
+
+def test_mistral_is_llama_with_a_window_perhaps() -> None:
+    """Of 4,096 tokens where a configuration does not say, as transformers has it; plans know it, too."""
+    found = tiny.as_json(tiny.SIZES) | {"model_type": "mistral"}
+    for given, window in (({"sliding_window": None}, None), ({"sliding_window": 9}, 9), ({}, 4096)):
+        assert configs.of_json(found | given, "it") == replace(tiny.SIZES, window=window)
+    assert configs.of_json(tiny.as_json(tiny.SIZES) | {"sliding_window": 9}, "it").window is None
+    assert spec_of(found | {"sliding_window": 9}).window == spec_of(replace(tiny.SIZES, window=9)).window == 9
+    assert configs.of_gguf(GGUF | {"llama.attention.sliding_window": 9}, "it", 128, tied=False).window == 9
+    with pytest.raises(InvalidUsageError, match="window is a whole number from 1"):
+        replace(tiny.SIZES, window=0)
+
+
+def test_qwen3_wants_the_norms_of_its_heads() -> None:
+    """By both names, and of a head's width; Llama has no use for them; GGUF's windows are refused."""
+    config = replace(tiny.SIZES, family="qwen3")
+    weights, name = tiny.weights(config), "model.layers.1.self_attn.k_norm.weight"
+    naming.check(config, weights, "the model")
+    for wrong, error, message in (
+        (config, InvalidUsageError, r"no tensor model\.layers\.1\.self_attn\.k_norm\.weight"),
+        (replace(config, head_dim=32, heads=2, kv_heads=1), InvalidUsageError, r"q_norm\.weight has shape \(16,\)"),
+        (tiny.SIZES, UnsupportedError, r"self_attn\.q_norm\.weight"),
+    ):
+        given = {key: tensor for key, tensor in weights.items() if key != name or wrong is not config}
+        with pytest.raises(error, match=message):
+            naming.check(wrong, given, "the model")
+    metadata = {key.replace("llama.", "qwen3."): value for key, value in GGUF.items()}
+    metadata |= {"general.architecture": "qwen3", "qwen3.attention.key_length": 32}
+    found = configs.of_gguf(metadata, "it", 128, tied=False)
+    assert (found.head_norms, found.head_dim, found.style) == (True, 32, "neox")
+    with pytest.raises(UnsupportedError, match=r"qwen3\.attention\.sliding_window of 64"):
+        configs.of_gguf(metadata | {"qwen3.attention.sliding_window": 64}, "it", 128, tied=False)
 
 
 def test_qwen2_wants_its_biases() -> None:

@@ -508,12 +508,12 @@ def test_families_whose_blocks_are_others_are_refused_by_name(kind: str, key: st
 def test_the_width_of_an_expert() -> None:
     """Where a configuration has one besides the width of other blocks, of which there may be none."""
     found = spec_of(JSON | {"model_type": "qwen3_moe", "num_experts": 8, "num_experts_per_tok": 2})
-    assert found == replace(spec_of(JSON), experts=8, active=2)
+    assert found == replace(spec_of(JSON), experts=8, active=2, head_norms=True)
     wide = JSON | {"model_type": "qwen3_moe", "num_experts": 8, "num_experts_per_tok": 2, "mlp_only_layers": []}
     assert spec_of(wide | {"moe_intermediate_size": 32}) == replace(found, hidden=32)
     assert spec_of(JSON | {"moe_intermediate_size": 32}) == spec_of(JSON)
     experts = {"llama.expert_count": 8, "llama.expert_used_count": 2, "llama.expert_feed_forward_length": 32}
-    assert spec_of(METADATA | experts) == replace(found, hidden=32)
+    assert spec_of(METADATA | experts) == replace(found, hidden=32, head_norms=False)
 
 
 # ---- modules ----

@@ -25,6 +25,9 @@ safetensors_numpy = pytest.importorskip("safetensors.numpy")
 gguf = pytest.importorskip("gguf")
 
 KINDS = ["q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "q4_k", "q5_k", "q6_k"]
+KINDS += ["q2_k", "q3_k", "iq4_nl", "iq4_xs", "mxfp4"]
+# Where blocks have float16, by byte.
+SCALES = {"q6_k": (208,), "q2_k": (80, 82), "q3_k": (108,), "iq4_nl": (0,), "iq4_xs": (0,), "mxfp4": ()}
 SOME = {
     "a.weight": np.arange(12, dtype=np.float32).reshape(3, 4),
     "b": np.arange(5, dtype=np.int64),
@@ -43,7 +46,7 @@ def blocks_of(rng: np.random.Generator, kind: str, rows: int, blocks: int) -> np
     """Return random blocks whose scales are numbers."""
     form = FORMATS[kind]
     raw = rng.integers(0, 256, (rows * blocks, form.nbytes), np.uint8)
-    for at in {"q6_k": (208,)}.get(kind, (0,) if kind.endswith("_0") else (0, 2)):
+    for at in SCALES.get(kind, (0,) if kind.endswith("_0") else (0, 2)):
         raw[:, at : at + 2] = rng.standard_normal((len(raw), 1)).astype("<f2").view(np.uint8)
     return raw.reshape(rows, -1)
 

@@ -86,6 +86,10 @@ class Reference:
         mean = self.off(mean, gamma(x.shape[-1] + 4) * mean)
         return self.rounded(x / np.sqrt(mean) * self.tensors[name], 6)
 
+    def head_norm(self, x: F64, name: str) -> F64:
+        """Each head's norm, where the model has such norms."""
+        return self.halved(self.norm(x, name)) if name in self.tensors else x
+
     def rope(self, x: F64, positions: NDArray[Any]) -> F64:
         """x: (heads, T, width)."""
         half = self.config.head_dim // 2
@@ -111,6 +115,8 @@ class Reference:
         scores = self.off(np.einsum("htd,hsd->hts", q, keys) * scale, gamma(width + 3) * size)
         t, s = scores.shape[1:]
         seen = np.arange(s)[None, :] <= self.position + np.arange(t)[:, None]
+        if self.config.window is not None:
+            seen &= np.arange(s)[None, :] > self.position + np.arange(t)[:, None] - self.config.window
         scores = np.where(seen, scores, -np.inf)
         depth = np.where(seen, scores.max(axis=-1, keepdims=True) - scores, 0)
         weights = np.exp(-depth) * seen
@@ -131,6 +137,7 @@ class Reference:
             own = f"model.layers.{block}."
             normed = self.norm(x, own + "input_layernorm.weight")
             q, k, v = (self.halved(heads(self.product(normed, f"{own}self_attn.{name}_proj.weight"))) for name in "qkv")
+            q, k = (self.head_norm(x, f"{own}self_attn.{name}_norm.weight") for x, name in ((q, "q"), (k, "k")))
             q, k = self.halved(self.rope(q, positions)), self.halved(self.rope(k, positions))
             k, v = (self.off(part, self.kept * np.abs(part)) for part in (k, v))
             before = self.caches[block]

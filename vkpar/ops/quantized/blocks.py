@@ -116,3 +116,50 @@ def q6_k(blocks: Bytes) -> F32:
     codes = (low | high << 4).astype(np.float32).reshape(-1, 16, 16) - 32
     scales = _halves(blocks, 208) * blocks[:, 192:208].view(np.int8).astype(np.float32)
     return scales[:, :, None] * codes
+
+
+def _by_two_bits(packed: Bytes) -> npt.NDArray[np.uint8]:
+    """Return 256 codes of 2 bits, in 16 groups: of 32 bytes the lowest bits, then the next ones."""
+    codes = packed.reshape(-1, 2, 1, 32) >> np.array([0, 2, 4, 6], np.uint8).reshape(1, 1, 4, 1) & np.uint8(3)
+    return codes.reshape(-1, 16, 16).astype(np.uint8)
+
+
+def q2_k(blocks: Bytes) -> F32:
+    """Decode 16 groups of 16 elements of 2 bits, with a scale and a minimum of 4 bits each."""
+    scale = _halves(blocks, 80) * (blocks[:, :16] & 15).astype(np.float32)
+    least = _halves(blocks, 82) * (blocks[:, :16] >> 4).astype(np.float32)
+    return scale[:, :, None] * _by_two_bits(blocks[:, 16:80]).astype(np.float32) - least[:, :, None]
+
+
+def q3_k(blocks: Bytes) -> F32:
+    """Decode 16 groups of 16 elements: two low bits, a third one apart, and a 6-bit scale each."""
+    third = blocks[:, :32].reshape(-1, 1, 32) >> np.arange(8, dtype=np.uint8).reshape(1, 8, 1) & 1
+    codes = (_by_two_bits(blocks[:, 32:96]) | third.reshape(-1, 16, 16) << 2).astype(np.float32) - 4
+    high = blocks[:, 104:108].reshape(-1, 1, 4) >> np.array([0, 2, 4, 6], np.uint8).reshape(1, 4, 1) & 3
+    scales = (_nibbles(blocks[:, 96:104]) | high.reshape(-1, 16) << 4).astype(np.float32) - 32
+    return (_halves(blocks, 108) * scales)[:, :, None] * codes
+
+
+_UNEVEN = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.float32)
+_E2M1 = np.array([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12], np.float32)  # twice its values
+
+
+def iq4_nl(blocks: Bytes) -> F32:
+    """Decode blocks of IQ4_NL: codes stand for 16 values that lie unevenly."""
+    return _halves(blocks, 0) * _UNEVEN[_nibbles(blocks[:, 2:])]
+
+
+def iq4_xs(blocks: Bytes) -> F32:
+    """Decode 8 groups of 32 codes as IQ4_NL has them, with a 6-bit scale each."""
+    low = np.stack([blocks[:, 4:8] & 15, blocks[:, 4:8] >> 4], axis=-1).reshape(-1, 8)
+    words = np.ascontiguousarray(blocks[:, 2:4]).view("<u2")
+    high = (words >> np.arange(0, 16, 2, dtype=np.uint16) & 3).astype(np.uint8)
+    scales = _halves(blocks, 0) * ((low | high << 4).astype(np.float32) - 32)
+    values: F32 = scales[:, :, None] * _UNEVEN[_nibbles(blocks[:, 8:].reshape(-1, 8, 16))]
+    return values
+
+
+def mxfp4(blocks: Bytes) -> F32:
+    """Decode blocks of MXFP4: elements of 4-bit floats, and a power of two."""
+    scale = np.ldexp(np.float32(0.5), blocks[:, :1].astype(np.int32) - 127)  # half, as the values are doubled
+    return scale * _E2M1[_nibbles(blocks[:, 1:])]

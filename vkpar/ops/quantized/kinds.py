@@ -62,6 +62,11 @@ FORMATS: Final = {
         BlockFormat("q5_1", 7, 32, 24, blocks.q5_1),
         BlockFormat("q5_k", 13, 256, 176, blocks.q5_k),
         BlockFormat("q6_k", 14, 256, 210, blocks.q6_k),
+        BlockFormat("q2_k", 10, 256, 84, blocks.q2_k),
+        BlockFormat("q3_k", 11, 256, 110, blocks.q3_k),
+        BlockFormat("iq4_nl", 20, 32, 18, blocks.iq4_nl),
+        BlockFormat("iq4_xs", 23, 256, 136, blocks.iq4_xs),
+        BlockFormat("mxfp4", 39, 32, 17, blocks.mxfp4),
     )
 }  # fmt: skip
 KINDS: Final = {name: form for name, form in FORMATS.items() if isinstance(form, Kind)}

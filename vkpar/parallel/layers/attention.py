@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from vkpar import ops
 from vkpar.arrays.array import Array
 from vkpar.comm.communicator import Communicator
 from vkpar.errors import InvalidUsageError
 from vkpar.parallel.cut.heads import Heads
 from vkpar.parallel.layers.layers import ColumnParallelLinear, GatheredLinear, RowParallelLinear
-from vkpar.parallel.layers.norms import Inputs, Parts, RMSNorm, present
+from vkpar.parallel.layers.norms import Inputs, Parts, RMSNorm, present, there
 from vkpar.unpickled import Unpickled
 
 
@@ -59,6 +61,8 @@ class ParallelAttention:
         output: what takes the heads' results back to the residual stream.
         heads: which rank has which.
         theta: base of the rotary embedding; ``scaling`` and ``style`` as :func:`vkpar.rope` takes them.
+        norms: of each head of queries, and of each of keys, before they are turned: weights of (head_dim,) on the ranks
+            that have heads; None for none.
     """
 
     def __init__(
@@ -70,6 +74,7 @@ class ParallelAttention:
         theta: float,
         scaling: float | Mapping[str, float] | Sequence[float] | None = None,
         style: str = "neox",
+        norms: tuple[RMSNorm, RMSNorm] | None = None,
     ) -> None:
         if len(qkv) not in (1, 3):
             raise InvalidUsageError(f"queries, keys and values are one layer or three, not {len(qkv)}")
@@ -77,6 +82,7 @@ class ParallelAttention:
         self._output = output
         self._heads = heads
         self._theta, self._scaling, self._style = theta, scaling, style
+        self._norms = norms
 
     def __call__(
         self,
@@ -85,6 +91,7 @@ class ParallelAttention:
         cache: Sequence[Any],
         residual: Parts | None = None,
         norm: RMSNorm | None = None,
+        masks: Parts | None = None,
     ) -> tuple[Parts, Inputs]:
         """Return the results, with ``residual`` added, and their norm; see :meth:`RowParallelLinear.__call__`.
 
@@ -94,26 +101,29 @@ class ParallelAttention:
             cache: of the layer, by rank: what the tokens are appended to and attend.
             residual: the stream.
             norm: of the sum with the stream.
+            masks: by rank, what is added to the scores, as :func:`vkpar.attention` takes it; None for nothing.
         """
-        return self._output(self._mixed(x, positions, cache), residual, norm)
+        return self._output(self._mixed(x, positions, cache, masks), residual, norm)
 
-    def summed(self, x: Inputs, positions: Parts, cache: Sequence[Any]) -> Parts:
+    def summed(self, x: Inputs, positions: Parts, cache: Sequence[Any], masks: Parts | None = None) -> Parts:
         """Return the results on all ranks of a tensor split; see :meth:`RowParallelLinear.summed`."""
         assert isinstance(self._output, RowParallelLinear), "a row split sums nothing"
-        return self._output.summed(self._mixed(x, positions, cache))
+        return self._output.summed(self._mixed(x, positions, cache, masks))
 
-    def _mixed(self, x: Inputs, positions: Parts, cache: Sequence[Any]) -> Parts:
+    def _mixed(self, x: Inputs, positions: Parts, cache: Sequence[Any], masks: Parts | None) -> Parts:
         made = [layer(x) for layer in self._qkv]
         mixed: Parts = [None] * len(x)
         for rank in present(made[0]):
             where, kept = positions[rank], cache[rank]
             if where is None or kept is None:
                 raise InvalidUsageError(f"rank {rank} has heads, but no positions or no cache")
-            mixed[rank] = self._attend(rank, made, where, kept)
+            mixed[rank] = self._attend(rank, made, where, kept, None if masks is None else masks[rank])
         return mixed
 
-    def _attend(self, rank: int, made: Sequence[Parts], positions: Array, cache: Any) -> Array:
+    def _attend(self, rank: int, made: Sequence[Parts], positions: Array, cache: Any, mask: Array | None) -> Array:
         width, queries = self._heads.width, self._heads.queries.counts[rank]
+        if self._norms is not None:
+            self._norm_heads(rank, made, self._norms)
         if len(made) == 1:
             qkv, how = made[0][rank], {"scaling": self._scaling, "style": self._style}
             q: Array = cache.rope_append(qkv, positions, self._theta, **how)
@@ -123,11 +133,55 @@ class ParallelAttention:
             cache.append(k, v, positions)
         tokens = positions.size
         result = q.device.empty((tokens, queries * width), q.dtype)
-        ops.attention(q, cache, causal=True, out=_as_heads(result, width))
+        ops.attention(q, cache, causal=True, mask=mask, out=_as_heads(result, width))
         return result
+
+    def _norm_heads(self, rank: int, made: Sequence[Parts], norms: tuple[RMSNorm, RMSNorm]) -> None:
+        """Norm each head of queries and keys where it lies."""
+        queries, keys = self._heads.queries.counts[rank], self._heads.kv_counts[rank]
+        parts = [there(part, rank) for part in made]
+        rows = [part.reshape(part.shape[0], -1, self._heads.width) for part in parts]
+        q, k = (rows[0][:, :queries], rows[0][:, queries : queries + keys]) if len(rows) == 1 else rows[:2]
+        for heads, norm in zip((q, k), norms, strict=True):
+            ops.rms_norm(heads, there(norm.weight, rank), norm.epsilon, out=heads)
 
     def _turned(self, x: Array, positions: Array) -> Array:
         return ops.rope(x, positions, self._theta, scaling=self._scaling, style=self._style)
+
+
+class Windows:
+    """Makes the masks that hide keys from tokens which came too long after them.
+
+    Args:
+        comm: the communicator.
+        window: how many tokens a token attends to, itself included.
+        tokens: that caches have room for, which masks have as columns.
+        ranks: those that have heads.
+    """
+
+    def __init__(self, comm: Communicator, window: int, tokens: int, ranks: Sequence[int]) -> None:
+        self._ends: Parts = [None] * comm.nranks  # by column the first position that does not see it
+        self._choice: list[tuple[Array, Array]] = []
+        ends = np.arange(window, window + tokens, dtype=np.uint32)
+        for rank, device in enumerate(comm.devices):
+            self._ends[rank] = device.array(ends.reshape(1, -1)) if rank in ranks else None
+            self._choice.append((device.array([-np.inf], "float16"), device.zeros(1, "float16")))
+
+    @classmethod
+    def of(cls, comm: Communicator, window: int | None, cache: KVCache) -> Windows | None:
+        """Return what makes the masks for a cache; None where it has room for no more tokens than the window."""
+        if window is None or window >= cache.tokens:
+            return None
+        return cls(comm, window, cache.tokens, sorted({rank for row in cache.layers for rank in present(row)}))
+
+    def masks(self, positions: Parts) -> Parts:
+        """Return (T, tokens) float16 by rank: -inf where a token of these positions does not see a key, else 0."""
+        made: Parts = [None] * len(positions)
+        for rank in present(self._ends):
+            ends, at = self._ends[rank], positions[rank]
+            if ends is not None and at is not None:
+                made[rank] = ops.where(ops.greater_equal(at.reshape(-1, 1), ends), *self._choice[rank])
+        return made
 
 
 def _as_heads(x: Array | None, width: int) -> Array:

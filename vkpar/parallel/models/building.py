@@ -114,11 +114,18 @@ class Builder(loading.Taking):
             theta=config.theta,
             scaling=config.scaling,
             style=config.style,
+            norms=self._head_norms(number) if config.head_norms else None,
         )
         gate_up = self._columns([name("forward.gate"), name("forward.up")], [_ranges(inner)] * 2)
         forward = ParallelMLP(gate_up, self._rows(name("forward.down"), inner))
         norms = [self._norm(name(part), ranks) for part in ("attention.norm", "forward.norm")]
         return DecoderBlock(ranks, norms[0], attention, norms[1], forward)
+
+    def _head_norms(self, number: int) -> tuple[RMSNorm, RMSNorm]:
+        """Return the norms of queries and keys, on the ranks that have heads."""
+        ranks = [rank for rank, count in enumerate(self._placement.heads[number].queries.counts) if count]
+        q, k = (self._norm(self._names.of_block(part, number), ranks) for part in naming.HEAD_NORMS)
+        return q, k
 
     def _columns(
         self, names: Sequence[str], ranges: Sequence[Sequence[tuple[int, int]]], *, halves: bool = False

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from reprlib import repr as shown
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +17,29 @@ from vkpar.parallel.files.mapped import small
 from vkpar.parallel.models import special_tokens
 from vkpar.parallel.plan.spec import check_size, is_positive, is_true, of_all_layers
 
-FAMILIES: Final = ("llama", "qwen2")
+
+class Family(NamedTuple):
+    """What tells a family of decoders from Llama.
+
+    Attributes:
+        biased: queries, keys and values have biases.
+        head_norms: each head of queries and of keys is normed before it is turned.
+        style: which elements of a head are turned together in GGUF files; see :class:`Config`.
+    """
+
+    biased: bool = False
+    head_norms: bool = False
+    style: str = "neox"
+
+
+FAMILIES: Final = {
+    "llama": Family(style="llama"),
+    "qwen2": Family(biased=True),
+    "qwen3": Family(head_norms=True),
+}
+_KNOWN: Final = " and ".join((", ".join(list(FAMILIES)[:-1]), list(FAMILIES)[-1]))
+_MISTRAL: Final = "mistral"  # of Llama's shape; GGUF files say "llama"
+_MISTRAL_WINDOW: Final = 4096  # tokens, where a configuration has no word on it
 _QUANTISED: Final = ("quantization_config", "compression_config", "quantization")  # transformers, its past, MLX
 _HOW: Final = ("quant_method", "quant_algo", "format", "mode")
 MOST_FILE: Final = 100_000_000  # bytes of a file of JSON
@@ -30,7 +52,7 @@ class Config:
     """The sizes and constants of a Llama-shaped decoder.
 
     Attributes:
-        family: ``"llama"`` or ``"qwen2"``.
+        family: one of :data:`FAMILIES`.
         layers: number of blocks.
         hidden: width of the residual stream.
         intermediate: width inside the feed-forward block.
@@ -44,6 +66,7 @@ class Config:
         tied: the output layer is the embedding table.
         stops: token ids that end a text.
         first: the token that begins a text; None where the model has none.
+        window: how many tokens a token attends to, itself included; None for all before it.
     """
 
     family: str
@@ -62,12 +85,15 @@ class Config:
     tied: bool = False
     stops: tuple[int, ...] = ()
     first: int | None = None
+    window: int | None = None
 
     def __post_init__(self) -> None:
         if self.family not in FAMILIES:
             raise UnsupportedError(f"there is no model family {self.family!r}; there are {', '.join(FAMILIES)}")
         for name in ("layers", "hidden", "intermediate", "heads", "kv_heads", "head_dim", "vocabulary", "context"):
             check_size(name, getattr(self, name))
+        if self.window is not None:
+            check_size("window", self.window)
         if self.heads % self.kv_heads:
             raise InvalidUsageError(f"{self.heads} heads are no multiple of {self.kv_heads} heads of keys and values")
         if self.head_dim % 2:
@@ -80,6 +106,16 @@ class Config:
         for factor in factors:
             if factor is not None and not is_positive(factor):
                 raise InvalidUsageError(f"the model's rotary scaling is made of numbers above 0, not {factor!r}")
+
+    @property
+    def biased(self) -> bool:
+        """Queries, keys and values have biases, whatever other products have."""
+        return FAMILIES[self.family].biased
+
+    @property
+    def head_norms(self) -> bool:
+        """Each head of queries and of keys is normed."""
+        return FAMILIES[self.family].head_norms
 
     @property
     def group(self) -> int:
@@ -135,8 +171,8 @@ def read_object(path: Path, kind: type[Any] = dict) -> Any:
 def of_json(found: Mapping[str, Any], where: str) -> Config:
     """Return the configuration of the object in a ``config.json``; raises as :func:`read_folder` does."""
     family = _get(found, "model_type", str, where)
-    if family not in FAMILIES:
-        raise UnsupportedError(f"{where}: model_type {family!r} is not supported; {' and '.join(FAMILIES)} are")
+    if family not in (*FAMILIES, _MISTRAL):
+        raise UnsupportedError(f"{where}: model_type {family!r} is not supported; {_MISTRAL}, {_KNOWN} are")
     activation = found.get("hidden_act", "silu")
     if activation != "silu":
         raise UnsupportedError(f"{where}: hidden_act {activation!r} is not supported; silu is")
@@ -151,7 +187,7 @@ def of_json(found: Mapping[str, Any], where: str) -> Config:
         raise InvalidUsageError(f"{where}: rope_parameters is an object, not {rotary!r}")
     scaling = found.get("rope_scaling") or rotary
     return Config(
-        family=family,
+        family="llama" if family == _MISTRAL else family,
         layers=_get(found, "num_hidden_layers", int, where),
         hidden=hidden,
         intermediate=_get(found, "intermediate_size", int, where),
@@ -166,7 +202,27 @@ def of_json(found: Mapping[str, Any], where: str) -> Config:
         tied=is_true(found, "tie_word_embeddings", where),
         stops=special_tokens.numbers_of(found.get("eos_token_id"), where),
         first=special_tokens.first_of(found.get("bos_token_id"), where),
+        window=_window(found, family, where),
     )
+
+
+def _window(found: Mapping[str, Any], family: str, where: str) -> int | None:
+    """Return how many tokens a token attends to; refuse what differs from layer to layer.
+
+    Other families than Mistral's have a number for it without a meaning, and say ``use_sliding_window`` where they mean
+    it.
+    """
+    kinds = found.get("layer_types") or []
+    if not isinstance(kinds, list):
+        raise InvalidUsageError(f"{where}: layer_types is a list, not {shown(kinds)}")
+    for kind in kinds:
+        if kind != "full_attention":
+            raise UnsupportedError(f"{where}: layer_types with {shown(kind)} is not supported; full_attention is")
+    if family != _MISTRAL or found.get("sliding_window", 0) is None:
+        return None
+    window = _get(found, "sliding_window", int, where, _MISTRAL_WINDOW)
+    check_size("window (sliding_window)", window)
+    return int(window)
 
 
 def refuse_quantised(found: Mapping[str, Any], where: str) -> None:
@@ -208,7 +264,7 @@ def of_gguf(
     """
     family = _get(metadata, "general.architecture", str, where)
     if family not in FAMILIES:
-        raise UnsupportedError(f"{where}: architecture {family!r} is not supported; {' and '.join(FAMILIES)} are")
+        raise UnsupportedError(f"{where}: architecture {family!r} is not supported; {_KNOWN} are")
 
     layers = _get(metadata, f"{family}.block_count", int, where)
 
@@ -221,7 +277,8 @@ def of_gguf(
     head_dim = size("attention.key_length", hidden // max(heads, 1))
     if size("attention.value_length", head_dim) != head_dim:
         raise UnsupportedError(f"{where}: keys and values of unlike widths are not supported")
-    for key, whole in (("rope.dimension_count", head_dim), ("attention.sliding_window", 0), ("expert_count", 0)):
+    window = size("attention.sliding_window", 0) if family == "llama" else 0
+    for key, whole in (("rope.dimension_count", head_dim), ("attention.sliding_window", window), ("expert_count", 0)):
         if size(key, whole) != whole:
             raise UnsupportedError(f"{where}: {family}.{key} of {size(key)} is not supported")
     scaling = _gguf_scaling(metadata, f"{family}.rope", where)
@@ -246,10 +303,11 @@ def of_gguf(
         epsilon=_get(metadata, f"{family}.attention.layer_norm_rms_epsilon", float, where, 1e-6),
         theta=_get(metadata, f"{family}.rope.freq_base", float, where, 1e4),
         scaling=scaling,
-        style="llama" if family == "llama" else "neox",
+        style=FAMILIES[family].style,
         tied=tied,
         stops=special_tokens.ends(metadata, where),
         first=special_tokens.first(metadata, where),
+        window=window or None,
     )
 
 

@@ -17,7 +17,7 @@ from vkpar.comm.communicator import Communicator
 from vkpar.comm.tune.settling import warm_up
 from vkpar.errors import InvalidUsageError
 from vkpar.graph.capture import capture
-from vkpar.parallel.layers.attention import KVCache
+from vkpar.parallel.layers.attention import KVCache, Windows
 from vkpar.parallel.layers.norms import Inputs, Parts, present, there
 from vkpar.parallel.models import loading, naming, two_halves
 from vkpar.parallel.models.building import Builder
@@ -93,6 +93,7 @@ class Llama(Closable, Unpickled):
             cache_dtype = loading.cache_type(tensors, comm.devices, dtype)
         counts = [heads.kv_counts for heads in placement.heads]
         self._cache = KVCache(comm, context, counts, config.head_dim, cache_dtype)
+        self._windows = Windows.of(comm, config.window, self._cache)
         self.root = present(self._head.weight.parts)[0] if placement.ratios is None else placement.streams[-1][0]
         self._tokens = [device.zeros(1, "uint32") for device in comm.devices]
         root = comm.devices[self.root]
@@ -304,14 +305,16 @@ class Llama(Closable, Unpickled):
 
         ``given`` are tokens, or what came out of the stage before.
         """
-        blocks = self._blocks
+        blocks, windows = self._blocks, self._windows
         if self.halves and there(given, present(given)[0]).shape[0] > 1:
-            return two_halves.through(blocks, self._cache.layers, self._embedding, self._norm, given, positions)
+            caches = self._cache.layers
+            return two_halves.through(blocks, caches, self._embedding, self._norm, given, positions, windows)
         stream = given if stage.first else self._embedding(given)
+        masks = None if windows is None else windows.masks(_of(stage, positions))
         normed = blocks[stage.first].attention_norm.before(stream)
         for number in range(stage.first, stage.stop):
             block, cache = blocks[number], self._cache.layers[number]
-            stream, normed = block.attention(normed, positions, cache, stream, block.forward_norm)
+            stream, normed = block.attention(normed, positions, cache, stream, block.forward_norm, masks)
             following = blocks[number + 1].attention_norm if number + 1 < stage.stop else None
             if number + 1 == len(blocks):
                 following = self._norm
@@ -349,3 +352,8 @@ class Llama(Closable, Unpickled):
             ops.where(ops.equal(self._places, at), self._tokens[self.root], self._history, out=self._history)
         self._graph = step
         self._stack.callback(step.close)
+
+
+def _of(stage: Stage, positions: Parts) -> Parts:
+    """Return what a stage's ranks have."""
+    return [part if rank in stage.ranks else None for rank, part in enumerate(positions)]

@@ -60,6 +60,8 @@ _TRANSFORMERS: Final = {
     "attention.k": "self_attn.k_proj",
     "attention.v": "self_attn.v_proj",
     "attention.o": "self_attn.o_proj",
+    "attention.q_norm": "self_attn.q_norm",
+    "attention.k_norm": "self_attn.k_norm",
     "forward.norm": "post_attention_layernorm",
     "forward.gate": "mlp.gate_proj",
     "forward.up": "mlp.up_proj",
@@ -71,12 +73,15 @@ _GGUF: Final = {
     "attention.k": "attn_k",
     "attention.v": "attn_v",
     "attention.o": "attn_output",
+    "attention.q_norm": "attn_q_norm",
+    "attention.k_norm": "attn_k_norm",
     "forward.norm": "ffn_norm",
     "forward.gate": "ffn_gate",
     "forward.up": "ffn_up",
     "forward.down": "ffn_down",
 }
-_BIASED: Final = ("attention.q", "attention.k", "attention.v")  # of Qwen2
+_BIASED: Final = ("attention.q", "attention.k", "attention.v")
+HEAD_NORMS: Final = ("attention.q_norm", "attention.k_norm")
 TRANSFORMERS: Final = Names(
     "model.embed_tokens.weight",
     "lm_head.weight",
@@ -118,6 +123,8 @@ def shapes(config: Config, names: Names) -> Iterator[tuple[str, tuple[int, ...]]
         "forward.up": (config.intermediate, config.hidden),
         "forward.down": (config.hidden, config.intermediate),
     }
+    if config.head_norms:
+        parts |= dict.fromkeys(HEAD_NORMS, (config.head_dim,))
     yield names.embedding, (config.vocabulary, config.hidden)
     yield names.norm, (config.hidden,)
     if not config.tied:
@@ -125,7 +132,7 @@ def shapes(config: Config, names: Names) -> Iterator[tuple[str, tuple[int, ...]]
     for block in range(config.layers):
         for part, shape in parts.items():
             yield names.of_block(part, block), shape
-            if config.family == "qwen2" and part in _BIASED:
+            if config.biased and part in _BIASED:
                 yield bias_of(names.of_block(part, block)), shape[:1]
 
 

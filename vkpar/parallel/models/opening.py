@@ -80,6 +80,8 @@ class ModelFile(Closable):
             table=loading.kind_of(self.weights[names.embedding], dtype),
             cache=dtypes.resolve(cache_dtype).name,
             tied=config.tied,
+            head_norms=config.head_norms,
+            window=config.window or 0,
         )
 
     def load(

@@ -48,10 +48,16 @@ def weights(config: Config, seed: int = 0) -> dict[str, F32]:
 
 def as_json(config: Config) -> dict[str, Any]:
     """Return what transformers writes into ``config.json``."""
-    names = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM"}
+    names = {
+        "llama": "LlamaForCausalLM",
+        "mistral": "MistralForCausalLM",
+        "qwen2": "Qwen2ForCausalLM",
+        "qwen3": "Qwen3ForCausalLM",
+    }
+    family = "mistral" if config.window is not None else config.family
     found: dict[str, Any] = {
-        "architectures": [names[config.family]],
-        "model_type": config.family,
+        "architectures": [names[family]],
+        "model_type": family,
         "hidden_act": "silu",
         "hidden_size": config.hidden,
         "intermediate_size": config.intermediate,
@@ -68,6 +74,8 @@ def as_json(config: Config) -> dict[str, Any]:
     }
     if config.scaling is not None:
         found["rope_scaling"] = _as_rope_scaling(config.scaling)
+    if config.window is not None:
+        found["sliding_window"] = config.window
     if config.stops:
         found["eos_token_id"] = list(config.stops)
     if config.first is not None:
@@ -245,6 +253,8 @@ def _write_metadata(writer: Any, config: Config) -> None:
     writer.add_rope_dimension_count(config.head_dim)
     writer.add_rope_freq_base(config.theta)
     writer.add_layer_norm_rms_eps(config.epsilon)
+    if config.window is not None:
+        writer.add_sliding_window(config.window)
     if config.scaling is not None:
         if not isinstance(config.scaling, (int, float)):
             raise InvalidUsageError("a tiny GGUF file has linear rope scaling or none")

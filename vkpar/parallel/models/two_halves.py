@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from vkpar import ops
+from vkpar.parallel.layers.attention import Windows
 from vkpar.parallel.layers.embedding import ParallelEmbedding
 from vkpar.parallel.layers.layers import joined
 from vkpar.parallel.layers.norms import Inputs, Parts, RMSNorm, arrays_of, present, there
@@ -27,10 +28,10 @@ def middle(rows: int) -> int:
 
 
 class _Half:
-    """Some rows on their way: their positions, and the ``sums`` that are to be added to the stream next."""
+    """Some rows on their way: their positions and masks, and the ``sums`` that are to be added to the stream next."""
 
-    def __init__(self, stream: Parts, positions: Parts) -> None:
-        self.stream, self.positions = stream, positions
+    def __init__(self, stream: Parts, positions: Parts, masks: Parts | None) -> None:
+        self.stream, self.positions, self.masks = stream, positions, masks
         self.sums: Parts | None = None
 
     def normed(self, norm: RMSNorm) -> Inputs:
@@ -49,6 +50,7 @@ def through(
     last: RMSNorm,
     tokens: Parts,
     positions: Parts,
+    windows: Windows | None = None,
 ) -> tuple[Parts, Inputs]:
     """Return the residual stream after all blocks of a tensor split, and its norm.
 
@@ -59,19 +61,21 @@ def through(
         last: the norm after the last block.
         tokens: (T,) uint32 by rank, two at least.
         positions: of the tokens.
+        windows: make the masks of attention; None where tokens attend to all before them.
     """
     cut = middle(there(tokens, present(tokens)[0]).size)
     halves = []
     for rows in (slice(None, cut), slice(cut, None)):
         mine, where = ([None if part is None else part[rows] for part in each] for each in (tokens, positions))
-        halves.append(_Half(embedding(mine), where))
+        halves.append(_Half(embedding(mine), where, None if windows is None else windows.masks(where)))
     for block, cache in zip(blocks, caches, strict=True):
         for half in halves:
-            half.sums = block.attention.summed(half.normed(block.attention_norm), half.positions, cache)
+            normed = half.normed(block.attention_norm)
+            half.sums = block.attention.summed(normed, half.positions, cache, half.masks)
         for half in halves:
             half.sums = block.forward.summed(half.normed(block.forward_norm))
-    normed = [arrays_of(half.normed(last)) for half in halves]
-    return _whole([half.stream for half in halves]), _whole(normed)
+    ends = [arrays_of(half.normed(last)) for half in halves]
+    return _whole([half.stream for half in halves]), _whole(ends)
 
 
 def _whole(parts: Sequence[Parts]) -> Parts:

@@ -18,6 +18,8 @@ from vkpar.vulkan.machine.physical import ALIGNMENT
 from vkpar.vulkan.memory.pool import padded, round_up
 
 _F32: Final = 4
+_HALF: Final = 2
+_WORD: Final = 4
 
 
 @dataclass(frozen=True)
@@ -149,9 +151,16 @@ class Footprint:
             share = self._share(rank)
             whole = Widths(*self._widths(spec, min(self.streams)), spec.gated)
             return sum(slices_nbytes(whole, share, count, stored) for count in (rows, batch)) if share else 0
-        widths = Widths(*self._widths(spec, rank), spec.gated, self._share(rank))
+        widths = Widths(*self._widths(spec, rank), spec.gated, self._share(rank), spec.head_norms)
         nbytes = block_nbytes(widths, rows, stored)
+        nbytes += self._masks(spec, rank, context, rows) + self._masks(spec, rank, context, batch)
         return nbytes + (self._step(spec, rank, context, batch, widths) if spec.decoder else 0)
+
+    def _masks(self, spec: ModelSpec, rank: int, context: int, rows: int) -> int:
+        """Return the bytes of a mask of so many rows, of halves, and of what it is chosen by, of words."""
+        if not 0 < spec.window < context or not self.queries[rank]:
+            return 0
+        return padded(_HALF * rows * context) + padded(_WORD * rows * context)
 
     def _widths(self, spec: ModelSpec, rank: int) -> tuple[int, int, int, int]:
         return spec.width, self.queries[rank], self.kv_heads[rank] * spec.head_dim, self.inner[rank]

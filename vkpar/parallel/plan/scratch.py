@@ -113,6 +113,7 @@ class Widths(NamedTuple):
         queries: of queries, ``keys`` of keys and of values, ``inner`` of the feed-forward block.
         gated: the feed-forward block has a gate.
         share: of each product that the rank computes itself; below 1 in a row split, where it gets the others' parts.
+        head_norms: heads of queries and keys are normed, which lie among others and are copied for that.
     """
 
     stream: int
@@ -121,6 +122,7 @@ class Widths(NamedTuple):
     inner: int
     gated: bool = True
     share: float = 1.0
+    head_norms: bool = False
 
 
 class Stored(NamedTuple):
@@ -213,7 +215,7 @@ class _Memory:
 def block_nbytes(widths: Widths, rows: int, stored: Stored) -> int:
     """Return the bytes of what blocks compute for so many rows."""
     memory, halves = _Memory(), stored.halves and rows > MOST_ROWS
-    stream, queries, keys, inner, gated, share = widths
+    stream, queries, keys, inner, gated, share, head_norms = widths
     wide = _HALF if halves else _F32
 
     def product(segments: Sequence[int], inputs: int, itemsize: int, *, rounds: bool = True) -> int:
@@ -234,6 +236,8 @@ def block_nbytes(widths: Widths, rows: int, stored: Stored) -> int:
     normed = memory.take(rows * stream, _F32)
     for _ in range(2):  # in the second block all that is dropped serves again
         qkv = product((queries, keys, keys), stream, wide)
+        for columns in (queries, keys) if head_norms and rows > 1 else ():
+            memory.drop(*[memory.take(rows * columns, wide) for _ in range(2)])
         turned = memory.take(rows * (queries + keys), wide)
         mixed = memory.take(rows * queries, wide)
         memory.drop(turned, qkv)
@@ -257,7 +261,7 @@ def slices_nbytes(widths: Widths, share: float, rows: int, stored: Stored) -> in
     It gets all inputs of a product, and what it sends back are columns of its results that lie side by side.
     """
     memory, halves = _Memory(), stored.halves and rows > MOST_ROWS
-    stream, queries, keys, inner, gated, _ = widths
+    stream, queries, keys, inner, gated, *_ = widths
     wide = _HALF if halves else _F32
     for inputs, itemsize, segments, result in (
         (stream, _F32, (queries, keys, keys), wide),

@@ -60,6 +60,9 @@ _BEYOND: Final = (
     "ssm.state_size",
 )
 _STEPS: Final = ("q", "k", "v", "o", "gate", "up", "down")
+# Of families that have it without a further word that it is meant.
+_WINDOWS: Final = {"mistral": "sliding_window", "llama": "llama.attention.sliding_window"}
+_HEAD_NORMS: Final = ("qwen3", "qwen3_moe", "qwen3moe")
 _ENCODERS: Final = ("bert", "roberta", "xlm-roberta", "distilbert", "nomic-bert")
 
 
@@ -106,6 +109,8 @@ class ModelSpec:
         experts: of the feed-forward block, 0 for none; a token takes ``active`` of them.
         kinds: of weights that are not stored in ``weights``: the name of a step (``"q" "k" "v" "o" "gate" "up"
             "down"``) and what each block's is stored in, in order. Mixed GGUF files are such.
+        head_norms: each head of queries and of keys is normed.
+        window: how many tokens a token attends to; 0 for all before it.
 
     Raises:
         InvalidUsageError: sizes that are no numbers from 1, or that do not fit together; an unknown dtype or format.
@@ -128,11 +133,13 @@ class ModelSpec:
     experts: int = 0
     active: int = 0
     kinds: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    head_norms: bool = False
+    window: int = 0
 
     def __post_init__(self) -> None:
         for name in ("layers", "width", "hidden", "heads", "kv_heads", "head_dim", "vocabulary"):
             check_size(name, getattr(self, name))
-        for name in ("experts", "active"):
+        for name in ("experts", "active", "window"):
             check_size(name, getattr(self, name), 0)
         if self.heads % self.kv_heads:
             raise InvalidUsageError(f"{self.heads} heads are no multiple of {self.kv_heads} heads of keys and values")
@@ -178,6 +185,8 @@ class ModelSpec:
         }
         made = [Weight("attention norm", (self.width,), "float32", bias)]
         made += [Weight(name, shape, kind[name], bias) for name, shape in shapes.items()]
+        if self.head_norms:
+            made += [Weight(f"{name} norm", (self.head_dim,), "float32") for name in "qk"]
         made.append(Weight("feed-forward norm", (self.width,), "float32", bias))
         inner = (self.experts,) if self.experts else ()
         share = self.active / self.experts if self.experts else 1.0
@@ -258,7 +267,7 @@ def spec_of(source: Any, *, weights: str = "float16", kinds: Mapping[str, Sequen
     Args:
         source: the object in a ``config.json`` as transformers saves it; the metadata of a GGUF file; or an object with
             the attributes ``layers``, ``hidden``, ``intermediate``, ``heads``, ``kv_heads``, ``head_dim``,
-            ``vocabulary`` and ``tied``.
+            ``vocabulary``, ``tied`` and perhaps ``head_norms`` and ``window``.
         weights: what the weights are stored in on devices.
         kinds: of weights that are stored otherwise, by step and block; see :class:`ModelSpec`.
 
@@ -276,7 +285,24 @@ def spec_of(source: Any, *, weights: str = "float16", kinds: Mapping[str, Sequen
         raise WeightsError(f"the model's configuration lacks {', '.join(missing)}")
     sizes = {"kv_heads": sizes["heads"], "head_dim": sizes["width"] // sizes["heads"]} | sizes
     mixed = tuple((step, tuple(each)) for step, each in (kinds or {}).items())
-    return ModelSpec(**sizes, tied=tied, weights=weights, kinds=mixed, decoder=decoder, gated=decoder, bias=not decoder)
+    how: dict[str, Any] = {"tied": tied, "decoder": decoder, "gated": decoder, "bias": not decoder}
+    how |= {"head_norms": _norms_heads(source), "window": _window(source)}
+    return ModelSpec(**sizes, **how, weights=weights, kinds=mixed)
+
+
+def _norms_heads(source: Any) -> bool:
+    """Say whether the source is of a kind that norms each head of queries and keys."""
+    if not isinstance(source, Mapping):
+        return is_true({"head_norms": getattr(source, "head_norms", None)}, "head_norms")
+    return (source.get("general.architecture") or source.get("model_type")) in _HEAD_NORMS
+
+
+def _window(source: Any) -> int:
+    """Return how many tokens a token attends to; 0 for all before it."""
+    if not isinstance(source, Mapping):
+        return getattr(source, "window", None) or 0
+    kind = source.get("general.architecture") or source.get("model_type")
+    return source.get(_WINDOWS.get(str(kind), "")) or 0
 
 
 def _sizes_of(source: Any) -> tuple[dict[str, tuple[str, Any]], bool, bool]:
@@ -311,10 +337,12 @@ def _sizes_of(source: Any) -> tuple[dict[str, tuple[str, Any]], bool, bool]:
 
 
 def _attention(spec: ModelSpec) -> list[Step]:
+    turned = ("q norm", "k norm") if spec.head_norms else ("q", "k")
     return [
         Step("attention norm", "norm", ("x",)),
         *(Step(name, "product", ("attention norm",), "heads", spec.bias) for name in "qkv"),
-        Step("mixed", "attention", ("q", "k", "v")),
+        *(Step(name, "each", (name[0],)) for name in turned if spec.head_norms),
+        Step("mixed", "attention", (*turned, "v")),
         Step("o", "product", ("mixed",), bias=spec.bias),
         Step("stream", "add", ("x", "o")),
         Step("feed-forward norm", "norm", ("stream",)),
