@@ -93,6 +93,7 @@ def newer() -> Path:
     return Path(folder) / "radeon_icd.json"
 
 
+@pytest.mark.sampled(97)
 @pytest.mark.skipif(FULL, reason="the whole product has these")
 @pytest.mark.parametrize("family", ["navi31", "gfx1201"])
 def test_kernels_are_built_for_newer_cards(newer: Path, family: str) -> None:

@@ -84,7 +84,7 @@ def launched(device: vkpar.Device, call: Any) -> tuple[vkpar.Array, int]:
 TYPES = ["float32 float16", "float32 float32", "float16 float16", "bfloat16 float32", "float32 bfloat16"]
 
 
-@pytest.mark.sampled(20)
+@pytest.mark.sampled(97)
 @pytest.mark.parametrize("types", TYPES)
 @pytest.mark.parametrize(("m", "n", "k"), [(1, 24, 2064), (1, 7, 33), (3, 130, 520), (8, 12, 40), (12, 10, 64)])
 def test_norm(device: vkpar.Device, rng: np.random.Generator, kernel: str, types: str, m: int, n: int, k: int) -> None:

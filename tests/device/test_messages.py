@@ -40,6 +40,7 @@ def test_a_driver_variable_that_points_nowhere_is_named(tmp_path: Path) -> None:
     assert "VK_ICD_FILENAMES is set and empty" in said(VK_ICD_FILENAMES="")
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("variable", ["VK_DRIVER_FILES", "VK_ICD_FILENAMES", "VK_ADD_DRIVER_FILES"])
 @pytest.mark.parametrize("text", ['{"ICD": {"library_path": "./lib.so"},}', '{"ICD": {"library_path": 5}}'])
 def test_a_damaged_manifest_is_named(variable: str, text: str, tmp_path: Path) -> None:

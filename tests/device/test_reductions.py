@@ -85,6 +85,7 @@ def test_several_passes(either: vkpar.Device, rng: np.random.Generator, length: 
     assert int(vkpar.argmax(a)) == values.argmax()
 
 
+@pytest.mark.sampled(24)
 @pytest.mark.parametrize("dtype", ["float32", "int32"])
 @pytest.mark.parametrize(
     ("shape", "straight"),
@@ -127,6 +128,7 @@ def test_sums_of_one_sign(either: vkpar.Device) -> None:
     check(vkpar.sum(either.array(values).reshape(1024, 1024), 0), square.sum(axis=0), bound(square, 0))
 
 
+@pytest.mark.sampled(24)
 @pytest.mark.parametrize("dtype", [*FLOATS, "int32", "uint32"])
 @pytest.mark.parametrize(("shape", "axis"), SHAPES)
 def test_extremes_and_places(

@@ -43,6 +43,7 @@ def ranks(request: pytest.FixtureRequest) -> Iterator[list[vkpar.Device]]:
         device.close()
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("case", selection.CASES)
 def test_operations(ranks: list[vkpar.Device], rng: np.random.Generator, case: str) -> None:
     selection.CASES[case](ranks[0], rng)

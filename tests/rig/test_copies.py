@@ -71,7 +71,7 @@ def ones(devices: list[vkpar.Device], count: int = 1000) -> list[vkpar.Array]:
     return [device.array(np.ones(count, np.float32)) for device in devices]
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(97)
 @pytest.mark.parametrize("letters", ["LL", "LSL", "SS", "SLSL", "LLLLL"] if FULL else ["LL", "LSL", "SS"])
 def test_the_bits_of_the_fused_path(rig: Open, opened: Open, rng: np.random.Generator, letters: str) -> None:
     counts = (1, 700, 65_537) if FULL else (700, 65_537)

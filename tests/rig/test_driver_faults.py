@@ -40,7 +40,7 @@ def check(worker: Worker, cases: list[Case]) -> list[dict[str, Any]]:
     return [answer for _, answer in told]
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.timeout(3600 if FULL else 300)
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_calls_that_fail_or_come_late(worker: Worker, program: str) -> None:

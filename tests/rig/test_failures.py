@@ -495,6 +495,7 @@ def test_a_device_without_host_import_is_mapped(
         vkpar.Communicator(mixed, transport="staged")
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("transport", [["mapped"] * 3, ["mapped", "staged", "staged"], ["staged", "mapped", "mapped"]])
 def test_mapped_ranks(mixed: list[vkpar.Device], rng: np.random.Generator, transport: list[str]) -> None:
     for algorithm in ("ring", "two_shot", "tree", "naive"):

@@ -188,7 +188,7 @@ def test_synchronization_validation(selector: str) -> None:
         "VKPAR_TUNING": "off",
         "VK_LAYER_ENABLES": "VK_VALIDATION_FEATURE_ENABLE_SYNCHRONIZATION_VALIDATION_EXT",
     }
-    number = 12 if FULL else 2
+    number = 12 if FULL else 1
     environment = child_environment(**variables)
     check_child(SYNCHRONIZATION, TESTS, selector, str(number), environment=environment, timeout=120 + 40 * number)
 

@@ -443,7 +443,7 @@ def test_a_profile_of_fused_sums(direct: Open) -> None:
     graph.close()
 
 
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(97)
 @pytest.mark.parametrize(
     ("letters", "algorithm"), [("LS", "auto"), ("LSL", "auto"), ("LLL", "two_shot"), ("LL", "ring")]
 )

@@ -44,7 +44,7 @@ def views(
     return made
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(97)
 @given(st.data())
 def test_reductions(small: list[vkpar.Device], data: st.DataObject) -> None:
     rng = np.random.default_rng(data.draw(st.integers(0, 1 << 30)))

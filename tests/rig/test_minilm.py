@@ -97,7 +97,7 @@ def make(
     )
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(("letters", "mode", "ratios"), CASES)
 def test_embeddings(rig: Rig, letters: str, mode: str, ratios: tuple[int, ...]) -> None:
     model = make(rig(letters, wire="f32"), mode, ratios)

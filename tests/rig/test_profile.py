@@ -64,6 +64,7 @@ def own(rigs: Rigs) -> Iterator[list[vkpar.Device]]:
         device.close()
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("letters", RIGS)
 def test_every_algorithm(rig: Open, rng: np.random.Generator, letters: str) -> None:
     """All steps of all calls have times in order; the results are those without a profile, bit for bit."""

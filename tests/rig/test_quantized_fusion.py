@@ -85,7 +85,7 @@ class Products:
             graph.close()
 
 
-@pytest.mark.sampled(20)
+@pytest.mark.sampled(97)
 @pytest.mark.parametrize("kind", list(KINDS))
 @pytest.mark.parametrize("wire", WIRES)
 @pytest.mark.parametrize("letters", ["LL", "LLL", "SS"] if FULL else ["LL"])
