@@ -1,4 +1,4 @@
-"""Words of the wire kernels: shaders/common/reduce.glsl, wire_*.comp, slot_check.comp."""
+"""Words of the wire kernels: shaders/common/reduce.glsl, wire_*.comp, slot_check.comp, carry.comp."""
 
 from __future__ import annotations
 
@@ -56,6 +56,14 @@ class ForwardConstants(NamedTuple):
 
     to_array: int
     to_slot: int
+
+
+class Carry(NamedTuple):
+    """Flags between cards: the ranks, as bits, for which something is ready; what is waited for, at most how long."""
+
+    sends: int
+    turns: int
+    arrivals: Words16
 
 
 class SlotCheck(NamedTuple):

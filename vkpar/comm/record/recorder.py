@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from vkpar.comm.record import crossings
+from vkpar.comm.record import carried, crossings
+from vkpar.comm.record.carried import CarriedRecorder
 from vkpar.comm.record.checks import SlotChecks
 from vkpar.comm.record.crossings import CrossingRecorder
 from vkpar.comm.record.kernels import Recorder, ReduceSpec
@@ -17,6 +18,7 @@ from vkpar.comm.record.timestamps import Collector, planned, timers_of
 from vkpar.comm.requests.operands import Operands
 from vkpar.comm.rig.arena import Slab
 from vkpar.comm.rig.rig import Rig
+from vkpar.comm.schedule import carried as scheduled
 from vkpar.comm.schedule import slot_copies
 from vkpar.comm.schedule.steps import Step
 from vkpar.vulkan.pump.native import CProgram
@@ -61,7 +63,13 @@ class StepRecorder:
         return self.kept(spec, slab, operands).write(steps).program(())
 
     def kept(
-        self, spec: ReduceSpec, slab: Slab, operands: Operands, places: Places | None = None, *, copies: bool = False
+        self,
+        spec: ReduceSpec,
+        slab: Slab,
+        operands: Operands,
+        places: Places | None = None,
+        *,
+        copies: bool = False,
     ) -> StepWriter:
         """Return what writes schedules of one collective down.
 
@@ -101,6 +109,7 @@ class StepWriter:
     ) -> None:
         self._owner, self._rig, self._spec, self._slab = owner, rig, spec, slab
         self._operands, self._places, self._copies = operands, places, copies
+        self._carries = rig.carriers is not None and slab is rig.carriers.slab
         self._recorders: dict[tuple[int, bool], Recorder | CopyRecorder | CrossingRecorder] = {}  # of untimed kernels
 
     def write(self, steps: Iterable[Step]) -> Score:
@@ -115,6 +124,9 @@ class StepWriter:
         listed = crossings.mine(list(steps), rig)
         idle = self._operands.copies.ranks - {step.rank for step in listed}
         listed += [Step(rank, "copy", ()) for rank in sorted(idle)]
+        if self._carries:
+            slots = carried.pieces_of(self._slab, self._spec.plan)
+            listed = list(scheduled.carried(listed, self._slab.per_rank, slots))
         if self._copies:
             listed = list(slot_copies.through_copies(listed, rig.queue_map, rig.arena.nslots))
         keys = [(step.rank, slot_copies.copies(step)) for step in listed]
@@ -154,7 +166,7 @@ class StepWriter:
         elif copies:
             made = CopyRecorder(rig, queue, slab, spec.plan, timer)
         else:
-            made = Recorder(
+            made = (CarriedRecorder if self._carries else Recorder)(
                 rig,
                 queue,
                 slab,

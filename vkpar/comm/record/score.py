@@ -10,12 +10,13 @@ from typing import Any, NamedTuple
 from vkpar.comm.record.crossings import Errands, ErrandTake
 from vkpar.comm.record.program import Program
 from vkpar.comm.record.timestamps import Stopwatch, planned
+from vkpar.comm.schedule.carried import CarriedStep
 from vkpar.comm.schedule.steps import Step
 from vkpar.comm.wires import WirePlan
 from vkpar.graph import protocol
 from vkpar.vulkan.memory.buffer import Buffer
 from vkpar.vulkan.pump.native import CGroup
-from vkpar.vulkan.pump.ports import Batch
+from vkpar.vulkan.pump.ports import Batch, TransferPieces
 from vkpar.vulkan.stamps import Marks
 from vkpar.vulkan.tape import Take, Tape
 
@@ -60,9 +61,7 @@ class Score:
         self._listed = listed = [step for step, _ in steps]
         self.uses_slots = [bool(step.reads or step.writes) for step in listed]
         held = holds or [None] * len(listed)
-        self._batches = [
-            Batch(step.rank, None, step.reads, step.writes, hold) for step, hold in zip(listed, held, strict=True)
-        ]
+        self._batches = [_batch(step, hold) for step, hold in zip(listed, held, strict=True)]
         self._shape = group.shape(self._batches)
         self._phases = tuple(
             tuple(step.phase for step in listed if step.rank == queue) for queue in range(self._shape.nqueues)
@@ -113,6 +112,13 @@ class Score:
         for part, (_, take) in zip(self._parts, program.takes, strict=True):
             tape: Any = part.tape  # whose take it is
             take.record_over(tape, memory)
+
+
+def _batch(step: Step, hold: tuple[Any, int] | None) -> Batch:
+    if not isinstance(step, CarriedStep):
+        return Batch(step.rank, None, step.reads, step.writes, hold)
+    sent = tuple(TransferPieces(*transfer) for transfer in step.transfers)
+    return Batch(step.rank, None, step.reads, step.writes, hold, carried=True, opens=step.opens, transfers=sent)
 
 
 class LaidScore:

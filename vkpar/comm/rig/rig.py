@@ -6,13 +6,15 @@ import itertools
 import logging
 from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any
 
 from vkpar.comm.rig import links
 from vkpar.comm.rig.arena import Arena
+from vkpar.comm.rig.carriers import Carriers
 from vkpar.comm.rig.processes.progress import Progress
 from vkpar.comm.rig.processes.world import World
-from vkpar.comm.rig.transports import mapped, staged
+from vkpar.comm.rig.transports import mapped, peer, staged
 from vkpar.comm.rig.transports.mapped import MappedTransport
 from vkpar.comm.rig.transports.own import OwnSlots
 from vkpar.comm.rig.transports.staged import StagedTransport
@@ -31,7 +33,7 @@ _log = logging.getLogger("vkpar")
 Transport = StagedTransport | MappedTransport
 AUTO = "auto"
 _WAYS = ("to", "from")  # of the queues that lead to another process, in their order
-TRANSPORTS = (AUTO, staged.NAME, mapped.NAME)
+TRANSPORTS = (AUTO, staged.NAME, mapped.NAME, peer.NAME)
 
 
 class Rig:
@@ -54,6 +56,7 @@ class Rig:
         links: one per ordered pair of ranks.
         arena: the staging memory.
         transports: how each rank reaches it.
+        carriers: what carries slots between the ranks' cards, past the staging memory; None where nothing does.
         group: the pump's group.
         pools: by queue, what its programs' command buffers come from; whoever uses one holds the engine's lock.
         spin_ns: how long waits spin before they block: only where all ranks are GPUs and cores are to spare.
@@ -101,15 +104,21 @@ class Rig:
                 if copies:
                     self.own_slots.append(OwnSlots(device, self.arena.memory.nbytes))
                     self._of_rank[rank].callback(self.own_slots[-1].close)
+            shared = self.arena.nslots * (1 + len(self.own_slots))
+            self.carriers, self._road = _carriers(devices, transports, shared, copies=copies, alone=world is None)
+            if self.carriers is not None:
+                undo.callback(self.carriers.close)
             self.pools = [self._pool(queue) for queue in range(len(self.queues))]
             mapped = {rank for rank, transport in enumerate(self.transports) if transport.mirror}
             self._own_links = links.plan(own, mapped)
-            self.links = self._own_links if world is None else links.across(self._own_links, world)
+            self.links = self._told_links() if world is None else links.across(self._own_links, world)
             if world is not None:
                 self._reach_others(world, undo)
-            self.group = CGroup(self.ports, self.arena.nslots * (1 + len(self.own_slots)))
+            self.group = CGroup(self.ports, shared + (self.carriers.nslots if self.carriers else 0))
             undo.callback(self.group.close)
             self._share_slots()
+            if self.carriers is not None:
+                self.carriers.connect(self.group)
             self._connect()
             undo.callback(self.group.stop)
             self.group.start(self.spin_ns)
@@ -172,6 +181,11 @@ class Rig:
         return len(self.devices) if self.world is None else self.world.division.nranks
 
     @property
+    def slot_nbytes(self) -> int:
+        """Bytes of a slot of the largest kind through which reductions go."""
+        return (self.carriers.slab if self.carriers else self.arena.large).slot_nbytes
+
+    @property
     def copies(self) -> bool:
         """True where programs may have their kernels work on copies of the slots."""
         return bool(self.own_slots) and self._trusts_copies
@@ -182,11 +196,19 @@ class Rig:
 
     def _share_slots(self) -> None:
         offsets, sizes = self.arena.layout()
-        unshared = [0] * (len(offsets) * len(self.own_slots))
+        unshared = [0] * (len(offsets) * len(self.own_slots) + (self.carriers.nslots if self.carriers else 0))
         self.group.set_slots(self.arena.memory.address, offsets + unshared, sizes + unshared)
         for rank, transport in enumerate(self.transports):
             if transport.mirror:
                 self.group.set_mapped(rank, transport.mirror)
+
+    def _told_links(self) -> list[links.Link]:
+        """Return the links as people are told of them: which road a pair takes, or why it takes no shorter one."""
+        if self.carriers is not None:
+            return [replace(link, kind=peer.NAME, reason=self._road) for link in self._own_links]
+        if not self._road:
+            return self._own_links
+        return [replace(link, reason=f"{link.reason}; not {peer.NAME}: {self._road}") for link in self._own_links]
 
     def _connect(self) -> None:
         queues_of: dict[int, list[int]] = {rank: [] for rank in range(len(self.devices))}
@@ -269,6 +291,10 @@ class Rig:
         error.rank = queue  # type: ignore[attr-defined]
         return error
 
+    def transport_names(self) -> list[str]:
+        """Return, by rank, how slots get to other ranks."""
+        return [transport.name if self.carriers is None else peer.NAME for transport in self.transports]
+
     def confirm(self) -> None:
         """Let the validation layer see that the work which the queues' timelines have passed is done."""
         for queue in self.queues:
@@ -291,6 +317,8 @@ class Rig:
         if self.progress is not None:
             self.progress.hub.halt()
         self.group.abort()
+        if self.carriers is not None:
+            self.carriers.abort()
         if self.progress is not None:
             self.progress.hub.empty()
         if self.world is not None:
@@ -312,6 +340,37 @@ class Rig:
         self._resources.close()
 
 
+def _carriers(
+    devices: Sequence[LogicalDevice], transports: Sequence[str], base: int, *, copies: bool, alone: bool
+) -> tuple[Carriers | None, str]:
+    """Return what carries slots from number ``base`` on, and which road that is; or None, and why that is so.
+
+    No reason is given to ranks among which nobody would look for such a road.
+
+    Raises:
+        UnsupportedError: the ranks are to have it, and cannot.
+    """
+    wanted = {name for name in transports if name in (AUTO, peer.NAME)}
+    forced = peer.NAME in wanted
+    if len(wanted) < 1 or len(set(transports)) > 1:
+        vendor, road = None, "every rank is to have the transport, or none" if forced else ""
+    elif copies or not alone:
+        vendor, road = None, "VKPAR_PATH=copies" if copies else "ranks in several processes"
+    else:
+        vendor, road = peer.offer([device.info for device in devices])
+    if vendor is not None:
+        try:
+            return Carriers(devices, vendor, base), road
+        except (UnsupportedError, VulkanError) as error:
+            if forced or isinstance(error, DeviceLostError):
+                raise
+            _log.warning("slots are not carried between the cards: %s", error)
+            return None, str(error)
+    if forced:
+        raise UnsupportedError(f"transport {peer.NAME}: {road}; take auto")
+    return None, road if {device.info.driver_id for device in devices} <= set(peer.VENDORS) else ""
+
+
 def _transport(device: LogicalDevice, arena: Arena, wanted: str, copies: bool) -> Transport:
     """Return the wanted transport; ``auto`` takes ``mapped`` where the driver cannot import the memory.
 
@@ -320,6 +379,8 @@ def _transport(device: LogicalDevice, arena: Arena, wanted: str, copies: bool) -
             ``mapped`` is wanted together with copies.
         DeviceLostError: the device is lost.
     """
+    if wanted == peer.NAME:
+        wanted = AUTO  # for what is not carried
     if wanted == mapped.NAME:
         if copies:
             raise UnsupportedError(f"copies need imported memory; {device.info.name} is to be mapped (transport)")

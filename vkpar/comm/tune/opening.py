@@ -114,6 +114,8 @@ def tune(engine: Engine, kept: Tuning | None) -> None:
 
 def _can_copy(rig: Rig) -> bool:
     """Say whether every rank imports the slots and has a queue that copies beside its kernels."""
+    if rig.carriers is not None:
+        return False
     if checks.SLOTS in env.debug_checks() or any(transport.mirror for transport in rig.transports):
         return False
     return all(device.transfer is not device.compute for device in rig.devices)

@@ -9,6 +9,7 @@
 #include "_pump_graph.h"
 #include "_pump_hub.h"
 #include "_pump_launch.h"
+#include "_pump_peer.h"
 #include "_pump_program.h"
 #include "_pump_types.h"
 
@@ -247,6 +248,9 @@ int vkp_group_failed(vkp_group *g, uint32_t *rank) {
     return failed;
 }
 
+/* What the vendor's library said where one of its calls failed, else 0. */
+int32_t vkp_group_status(vkp_group *g) { return g->status; }
+
 const int32_t *vkp_group_error_word(vkp_group *g) { return &g->error; }
 
 /* out: bridges, spins, blocks, copies, copied bytes, the latency histogram, each rank's parked entries. */
@@ -278,6 +282,6 @@ void vkp_group_free(vkp_group *g) {
     pthread_mutex_destroy(&g->lock);
     free(g->queues); free(g->native); free(g->waited); free(g->writer); free(g->written); free(g->read);
     free(g->mirror); free(g->offset); free(g->size); free(g->fetched); free(g->locals); free(g->waiters); free(g->sends);
-    free(g->reached);
+    free(g->reached); free(g->roads);
     free(g);
 }

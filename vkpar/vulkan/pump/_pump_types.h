@@ -45,6 +45,13 @@ typedef int32_t (*wait_fn)(void *, const wait_info *, uint64_t);
 typedef int32_t (*signal_fn)(void *, const signal_info *);
 typedef int32_t (*counter_fn)(void *, uint64_t, uint64_t *);
 
+/* What a vendor's library offers, see _pump_peer.h: contexts, and what streams do one after the other. */
+typedef int32_t (*push_fn)(void *context);
+typedef int32_t (*pop_fn)(void **context);
+typedef int32_t (*word_fn)(void *stream, uint64_t address, uint32_t value, uint32_t flags);
+typedef int32_t (*copy_fn)(uint64_t to, uint64_t from, size_t nbytes, void *stream);
+typedef struct { push_fn push; pop_fn pop; word_fn wait; copy_fn copy; word_fn write; } vendor;
+
 struct vkp_queue {
     void *device, *queue;
     uint64_t timeline, last;             /* last: the highest value that a submitted batch will signal; Python reads it
@@ -92,7 +99,8 @@ typedef struct {
     int32_t result;
 } sender;
 
-enum { WAIT_FAILED, SIGNAL_FAILED, SUBMIT_FAILED }; /* what a group's threads do with a rank's device */
+/* What a group does with a rank's device. */
+enum { WAIT_FAILED, SIGNAL_FAILED, SUBMIT_FAILED, STREAM_WAIT, STREAM_COPY, STREAM_WRITE };
 
 struct vkp_group {
     uint32_t n, nslots;
@@ -115,12 +123,17 @@ struct vkp_group {
     uint64_t *reached;                   /* per rank: its timeline when the group was aborted */
     uint32_t culprit;                    /* the rank whose device the error is from */
     int failed;                          /* what failed there */
+    vendor vendor;
+    vkp_road *roads;                     /* [src * n + dst]; NULL: none */
+    int32_t status;                      /* of the vendor's call that failed */
     pthread_mutex_t lock;
     int stop, aborted;
     int32_t error;                       /* Python reads it without the lock */
     uint64_t spin_ns, slice_ns;          /* a bridge's wait for a value: what spins first, and the longest piece after */
     uint64_t bridges, spins, blocks, copies, copied_bytes, histogram[HISTOGRAM];
 };
+
+typedef struct { uint64_t value; uint32_t slot, rank; } late_read;
 
 struct vkp_touches;
 
@@ -137,6 +150,12 @@ struct vkp_program {
     need *needs;                         /* of the batch that is being built: what its rank's bridge is to wait for */
     uint32_t nneeds;
     struct vkp_touches *touches;         /* room for the ranks' values, then what it does to arrays; NULL: nothing */
+    vkp_transfer *transfers;
+    vkp_piece *pieces;
+    uint32_t ntransfers;
+    uint8_t *opens;                      /* per batch: a new round of carried batches begins with it; NULL: none are */
+    late_read *late;                     /* of the round that is being built */
+    uint32_t nlate;
     int is_sent;                         /* a thread has it, and uses what is in here */
 };
 

@@ -1,0 +1,63 @@
+"""Writes down one rank's kernels of schedules whose slots are carried: with flags between the steps of a submission."""
+
+from __future__ import annotations
+
+from vkpar.abi.wire import Carry
+from vkpar.abi.words import pack
+from vkpar.comm.record.kernels import Recorder
+from vkpar.comm.rig.arena import Slab
+from vkpar.comm.rig.carriers import MOST_RANKS
+from vkpar.comm.rig.rig import Rig
+from vkpar.comm.schedule.carried import CarriedStep, Part, Piece, PiecesOf
+from vkpar.comm.schedule.steps import Span, Step
+from vkpar.comm.wires import WirePlan
+from vkpar.vulkan.command import CommandBuffer
+from vkpar.vulkan.memory.buffer import SharedBuffer
+
+_TURNS = 1 << 15  # of 65,536 looks each, of about a microsecond: half an hour, longer than timeouts that people set
+_MOST_GROUPS = 1024  # the slots lie in the card's own memory, which many work-groups use best
+
+
+class CarriedRecorder(Recorder):
+    """Writes down one rank's kernels on slots that copy engines carry from card to card."""
+
+    _most_groups = _MOST_GROUPS
+
+    def _place(self, rig: Rig, rank: int) -> tuple[SharedBuffer, int]:
+        assert rig.carriers is not None, "something carries"
+        slab = rig.carriers.slab
+        return rig.carriers.shared(rank), slab.base + slab.number
+
+    def _ranges(self, slots: object) -> list[object]:  # type: ignore[override]
+        """Return nothing: no other device touches the card's memory but by copies, which flags order."""
+        return []
+
+    def _record_step(self, commands: CommandBuffer, step: Step) -> None:
+        ready: tuple[int, ...] = ()
+        parts = step.parts if isinstance(step, CarriedStep) else (Part(step.actions),)
+        for number, part in enumerate(parts):
+            if ready or part.arrivals:
+                self._record_flags(commands, ready, part.arrivals)
+            elif number:
+                commands.record_order()
+            self._record_actions(commands, part.actions)
+            ready = part.sends
+        if ready:
+            self._record_flags(commands, ready, {})
+
+    def _record_flags(self, commands: CommandBuffer, ready: tuple[int, ...], arrivals: dict[int, int]) -> None:
+        """Raise the flags of the ranks for which something is ready, and wait for what is to have come."""
+        words = Carry(sum(1 << rank for rank in ready), _TURNS, tuple(arrivals.get(r, 0) for r in range(MOST_RANKS)))
+        self.record_small(commands, "carry", pack(words))
+
+
+def pieces_of(slab: Slab, plan: WirePlan) -> PiecesOf:
+    """Return what says which bytes of a slot are in use: the payloads of the blocks, and their scales if there are any."""
+    tail = plan.tail_at(slab.slot_nbytes)
+
+    def found(slot: int, span: Span, final: bool) -> list[Piece]:
+        form, first = plan.final if final else plan.contribution, slab.byte_of(slot)
+        pieces = [(first, span.blocks * form.payload), (first + tail, span.blocks * form.tail)]
+        return [(start, nbytes) for start, nbytes in pieces if nbytes]
+
+    return found

@@ -1,0 +1,160 @@
+"""Carriers: the copy engines of one vendor's cards, which carry slots from card to card past the host.
+
+Each card has a place for every slot in its own memory, and flags before them: words that its kernels raise when a slot
+is ready for a rank, and words that the copy engine raises when one has come. See docs/notes/peer.md.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+
+from vkpar.comm.rig.arena import Slab
+from vkpar.errors import CommunicatorError, VulkanError
+from vkpar.timeouts import CLOSE_SECONDS
+from vkpar.vulkan.device import LogicalDevice
+from vkpar.vulkan.memory.accounting import SLOTS
+from vkpar.vulkan.memory.buffer import SharedBuffer
+from vkpar.vulkan.peer.vendor import Card, CardMemory, Stream, Vendor
+from vkpar.vulkan.pump.native import CGroup
+
+_log = logging.getLogger("vkpar")
+MOST_RANKS = 16  # that one work-group of shaders/carry.comp looks after
+# Words of a card's memory, as shaders/carry.comp has them: one for each rank, 64 bytes apart.
+_APART, _RAISED, _ARRIVED, _AWAITED, _ABORTED, _MISSED = 16, 0, 256, 512, 768, 784
+_FLAGS_NBYTES = 4096
+_FAR = 1 << 30  # no stream waits for a word that is so much farther
+
+_SLOTS_PER_RANK = 16
+_MOST_SLOT = 4 << 20
+_MOST_MEMORY = 256 << 20  # a card
+_ALIGNMENT = 4096
+_LOOK_SECONDS = 0.0005
+
+
+class Carriers:
+    """The copy engines between the cards of a rig's ranks, each of which is another card.
+
+    Args:
+        devices: by rank.
+        vendor: the library of the cards' vendor.
+        base: the number of the first slot that is carried.
+
+    Attributes:
+        slab: the slots, each of which has its place in every card's memory.
+
+    Raises:
+        OutOfMemoryError: a card has no room for the slots.
+        VulkanError: the vendor's library or a driver refuses; the caller was told by :func:`offer` that they should not.
+    """
+
+    def __init__(self, devices: Sequence[LogicalDevice], vendor: Vendor, base: int) -> None:
+        n = len(devices)
+        self._devices = list(devices)
+        self.vendor = vendor
+        per_rank = max(_SLOTS_PER_RANK, 2 * n)
+        slot = min(_MOST_SLOT, _MOST_MEMORY // (n * per_rank) // _ALIGNMENT * _ALIGNMENT)
+        self.slab = Slab(n, per_rank, slot, slot, base, _FLAGS_NBYTES)
+        self._roads: dict[tuple[int, int], Stream] = {}
+        self._memory: list[CardMemory] = []
+        self._aborted = False
+        with ExitStack() as undo:
+            cards: list[Card] = []
+            for device in devices:
+                card = vendor.card(device.info)
+                assert card is not None, "the cards were found before"
+                cards.append(card)
+                undo.callback(card.close)
+            for device, card in zip(devices, cards, strict=True):
+                nbytes = _FLAGS_NBYTES + self.slab.nbytes
+                memory = card.memory(device.handle, device.info, device.compute.family, nbytes, cards)
+                undo.callback(memory.close)
+                self._memory.append(memory)
+                device.accounting.imported(SLOTS, memory.heap, memory.nbytes)
+                undo.callback(device.accounting.imported, SLOTS, memory.heap, memory.nbytes, -1)
+            for src, dst in itertools.permutations(range(n), 2):
+                self._roads[src, dst] = cards[src].stream()
+                undo.callback(self._roads[src, dst].close)
+            self._cards = cards
+            self._resources = undo.pop_all()
+
+    @property
+    def nslots(self) -> int:
+        """How many slots there are in all."""
+        return self.slab.number
+
+    def shared(self, rank: int) -> SharedBuffer:
+        """Return a rank's place for the slots as its command buffers name it."""
+        return SharedBuffer(self._memory[rank].range(), self._devices[rank].compute.family, foreign=False)
+
+    def connect(self, group: CGroup) -> None:
+        """Have the pump's group give transfers to the streams."""
+        self._group = group
+        group.set_vendor(self.vendor.functions)
+        for (src, dst), stream in self._roads.items():
+            raised = self._memory[src].address + 4 * (_RAISED + _APART * dst)
+            arrived = self._memory[dst].address + 4 * (_ARRIVED + _APART * src)
+            bases = self._memory[src].address, self._memory[dst].address
+            group.set_road(src, dst, self._cards[src].context, stream.handle, (raised, arrived), bases)
+
+    def abort(self) -> None:
+        """Let everything that waits for a flag run out: kernels and streams; their data is undefined."""
+        if self._aborted:
+            return
+        self._aborted = True
+        try:
+            for memory in self._memory:
+                memory.put(4 * _ABORTED, [1])
+            for src, dst in self._roads:
+                self._memory[src].put(4 * (_RAISED + _APART * dst), [self._group.sent(src, dst) + _FAR])
+        except VulkanError as error:
+            _log.error("flags between the cards cannot be raised: %s", error)
+
+    def missed(self) -> tuple[int, int] | None:
+        """Return the ranks that gave up waiting and for which they waited; None where none did.
+
+        It reads the cards' memory, which takes some 20 us a card.
+        """
+        for rank, memory in enumerate(self._memory):
+            found = memory.words(4 * _MISSED, 1)[0]
+            if found:
+                return rank, found - 1
+        return None
+
+    def check(self) -> None:
+        """Raise where a kernel has given up waiting for a slot.
+
+        Raises:
+            CommunicatorError: one has, so that what it computed then is wrong.
+        """
+        found = self.missed()
+        if found is not None:
+            rank, source = found
+            raise CommunicatorError(
+                f"rank {rank} gave up waiting for what rank {source} was to send over {self.vendor.name}",
+                {"rank": rank, "src": source, "step": "carry", "flag": f"arrived from rank {source}"},
+            )
+
+    def close(self) -> None:
+        """Give everything back, once the streams are idle; where they do not get there, their memory is lost."""
+        resources = self._resources.pop_all()
+        if self._ends():
+            resources.close()
+        else:
+            _log.error("copies between the cards do not end: their memory is lost")
+
+    def _ends(self) -> bool:
+        """Wait until the streams are idle; say whether they are."""
+        end = time.monotonic() + CLOSE_SECONDS
+        try:
+            while not all(stream.idle() for stream in self._roads.values()):
+                if time.monotonic() > end:
+                    return False
+                time.sleep(_LOOK_SECONDS)
+        except VulkanError as error:
+            _log.error("copies between the cards failed: %s", error)
+            return False
+        return True
