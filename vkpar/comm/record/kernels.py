@@ -280,9 +280,10 @@ class Recorder:
         """Record one work-group of a kernel that binds the slots alone, ordered against what is around it."""
         pipeline = self._device.pipelines.shipped(kernel, 1, len(push))
         descriptors = self.tape.descriptors(pipeline.layout.set_layout, (self._slots.range,))
-        commands.record_order()
+        order = commands.record_order if self._copier else commands.record_kernel_order
+        order()
         commands.record_bound(pipeline, descriptors, push, (1, 1, 1))
-        commands.record_order()
+        order()
 
     def _ranges(self, slots: Sequence[int]) -> list[BufferRange]:
         """Return where shared ``slots`` lie; the whole of the staging memory where checks touch more than that."""

@@ -126,7 +126,7 @@ class StepWriter:
         listed += [Step(rank, "copy", ()) for rank in sorted(idle)]
         if self._carries:
             slots = carried.pieces_of(self._slab, self._spec.plan)
-            listed = list(scheduled.carried(listed, self._slab.per_rank, slots))
+            listed = list(scheduled.carried(listed, slots))
         if self._copies:
             listed = list(slot_copies.through_copies(listed, rig.queue_map, rig.arena.nslots))
         keys = [(step.rank, slot_copies.copies(step)) for step in listed]

@@ -29,6 +29,7 @@ _FLAGS_NBYTES = 4096
 _FAR = 1 << 30  # no stream waits for a word that is so much farther
 
 _SLOTS_PER_RANK = 16
+_LAG = 2
 _MOST_SLOT = 4 << 20
 _MOST_MEMORY = 256 << 20  # a card
 _ALIGNMENT = 4096
@@ -55,9 +56,9 @@ class Carriers:
         n = len(devices)
         self._devices = list(devices)
         self.vendor = vendor
-        per_rank = max(_SLOTS_PER_RANK, 2 * n)
+        per_rank = max(_SLOTS_PER_RANK, (_LAG + 2) * n)
         slot = min(_MOST_SLOT, _MOST_MEMORY // (n * per_rank) // _ALIGNMENT * _ALIGNMENT)
-        self.slab = Slab(n, per_rank, slot, slot, base, _FLAGS_NBYTES)
+        self.slab = Slab(n, per_rank, slot, slot, base, _FLAGS_NBYTES, _LAG)
         self._roads: dict[tuple[int, int], Stream] = {}
         self._memory: list[CardMemory] = []
         self._aborted = False

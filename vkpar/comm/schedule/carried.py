@@ -3,20 +3,24 @@
 A slot then has a place in the memory of each card. Once a step has filled the slots of its rank, *transfers* carry them
 to the ranks that read them, and each transfer raises a flag for which the reader's kernels wait. So a submission holds
 many steps, where without carriers each step is one. What no flag tells is when a slot may be filled again: its readers'
-submissions must be done. So all ranks cut their submissions at the same places of the global order, between two steps
-of which the second fills a slot that the ones before have filled. Then every flag comes from earlier in the same round
-of submissions or from a round before, and no two submissions wait for each other. No Vulkan here.
+kernels must be done. A rank knows that of a reader from which something has come that was sent later. Where it does not,
+all ranks cut their submissions at the same place of the global order, and the new ones wait for the readers' old ones.
+Then every flag comes from earlier in the same round of submissions or from a round before, and no two submissions wait
+for each other. No Vulkan here.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from vkpar.comm.schedule.steps import Action, Barrier, Forward, Reduce, Span, Step
+from vkpar.comm.schedule.steps import BLOCK, Action, Barrier, Forward, Reduce, Span, Step
 
+# Elements that are worth a flag: what comes with them takes longer than the flag's kernel does, measured on H100s.
+_GROUP_BLOCKS = (4 << 20) // BLOCK
+_MOST_PARTS = 256  # of a submission
 Piece = tuple[int, int]  # where a part of a slot begins, and its bytes
 PiecesOf = Callable[[int, Span, bool], Sequence[Piece]]  # of a slot that holds a span, finished or not
 
@@ -73,41 +77,121 @@ class _Submission:
         return CarriedStep(rank, phase, actions, opens, tuple(self.parts), tuple(self.transfers))
 
 
-def carried(steps: Sequence[Step], per_rank: int, pieces_of: PiecesOf) -> Iterator[CarriedStep]:
+def carried(steps: Sequence[Step], pieces_of: PiecesOf) -> Iterator[CarriedStep]:
     """Yield ``steps`` in few submissions a rank, with transfers between them.
 
     Args:
         steps: in one global order, by rank; no barriers, whose tokens are carried by nobody.
-        per_rank: the slots of a rank; a rank fills half of them in a submission, while the others are read.
         pieces_of: the bytes of a slot that are in use.
     """
-    readers = _readers(steps)
-    sent: defaultdict[tuple[int, int], int] = defaultdict(int)  # transfers so far, by source and target
-    awaited: defaultdict[tuple[int, int], int] = defaultdict(int)
-    number: dict[tuple[int, int], tuple[int, int]] = {}  # by slot and reader, the source and the transfer's number
-    for some in _rounds(steps, max(1, per_rank // 2)):
-        made: defaultdict[int, _Submission] = defaultdict(_Submission)
-        for index in some:
-            step = steps[index]
-            arrivals: dict[int, int] = {}
-            for slot in step.reads:
-                source, wanted = number[slot, step.rank]
-                more = wanted - awaited[source, step.rank]
-                if more > 0:
-                    awaited[source, step.rank] = wanted
-                    arrivals[source] = arrivals.get(source, 0) + more
-            targets = sorted({reader for slot in step.writes for reader in readers[index, slot]})
-            for target in targets:
-                sent[step.rank, target] += 1
-                for slot in step.writes:
-                    if target in readers[index, slot]:
-                        number[slot, target] = step.rank, sent[step.rank, target]
-            submission = made[step.rank]
-            submission.parts.append(Part(step.actions, arrivals, tuple(targets)))
-            submission.phases.append(step.phase)
-            submission.transfers += [_transfer(step, target, readers, index, pieces_of) for target in targets]
-        for place, (rank, submission) in enumerate(made.items()):
-            yield submission.step(rank, opens=place == 0)
+    parts = [part for step in steps for part in _apart(step)]
+    writing = _Writing(parts, pieces_of)
+    for step in parts:
+        if not writing.takes(step):
+            yield from writing.submissions()
+        writing.add(step)
+    yield from writing.submissions()
+
+
+class _Writing:
+    """What is known while steps are put together.
+
+    It counts each rank's steps. A rank that has waited for a transfer knows how far its sender was then, and what the
+    sender knew: so it knows which of its slots were read, without any flag for that.
+    """
+
+    def __init__(self, steps: Sequence[Step], pieces_of: PiecesOf) -> None:
+        self._wanted, self._pieces_of = _readers(steps), pieces_of
+        self._index = 0
+        self._at: Counter[int] = Counter()  # by rank, its steps so far
+        self._known: defaultdict[int, Counter[int]] = defaultdict(Counter)  # by rank, how many steps of others are done
+        self._sent: Counter[tuple[int, int]] = Counter()  # by source and target, transfers so far
+        self._awaited: Counter[tuple[int, int]] = Counter()
+        self._told: dict[tuple[int, int, int], Counter[int]] = {}  # by source, target and transfer: what the source knew
+        self._content: dict[tuple[int, int], tuple[int, int]] = {}  # by slot and reader: the source, and the transfer
+        self._reads: defaultdict[int, dict[int, int]] = defaultdict(dict)  # by slot, when each rank read it last
+        self._made: defaultdict[int, _Submission] = defaultdict(_Submission)
+        self._began: Counter[int] = Counter()  # by rank, its steps before this round
+
+    def takes(self, step: Step) -> bool:
+        """Say whether the step may belong to the round: who read its slots in this round is known to have done so."""
+        known = self._known[step.rank]
+        here = len(self._made[step.rank].parts) if step.rank in self._made else 0
+        return here < _MOST_PARTS and all(
+            reader == step.rank or number <= max(known[reader], self._began[reader])
+            for slot in step.writes
+            for reader, number in self._reads[slot].items()
+        )
+
+    def add(self, step: Step) -> None:
+        """Take the step into the round."""
+        index, rank = self._index, step.rank
+        self._index += 1
+        arrivals = self._arrivals(step)
+        self._at[rank] += 1
+        for slot in step.reads:
+            self._reads[slot][rank] = self._at[rank]
+        targets = sorted({reader for slot in step.writes for reader in self._wanted[index, slot]})
+        transfers = [self._send(step, index, target) for target in targets]
+        for slot in step.writes:
+            self._reads[slot].clear()
+        made = self._made[rank]
+        made.parts.append(Part(step.actions, arrivals, tuple(targets)))
+        made.phases.append(step.phase)
+        made.transfers += transfers
+
+    def submissions(self) -> Iterator[CarriedStep]:
+        """Yield the round, and begin a new one."""
+        for place, (rank, made) in enumerate(self._made.items()):
+            yield made.step(rank, opens=place == 0)
+        self._made.clear()
+        self._began = self._at.copy()
+
+    def _arrivals(self, step: Step) -> dict[int, int]:
+        """Return the transfers to wait for, after which the rank knows what their senders knew."""
+        arrivals: Counter[int] = Counter()
+        for slot in step.reads:
+            source, number = self._content[slot, step.rank]
+            more = number - self._awaited[source, step.rank]
+            if more > 0:
+                self._awaited[source, step.rank] = number
+                arrivals[source] += more
+                self._known[step.rank] |= self._told[source, step.rank, number]
+        return dict(arrivals)
+
+    def _send(self, step: Step, index: int, target: int) -> Transfer:
+        rank = step.rank
+        self._sent[rank, target] += 1
+        number = self._sent[rank, target]
+        self._told[rank, target, number] = self._known[rank] | Counter({rank: self._at[rank]})
+        pieces: list[Piece] = []
+        for action in step.actions:
+            assert not isinstance(action, Barrier), "tokens are not carried"
+            slot = action.out_slot
+            if slot is not None and target in self._wanted[index, slot]:
+                self._content[slot, target] = rank, number
+                final = isinstance(action, Forward) or (isinstance(action, Reduce) and action.final)
+                pieces += self._pieces_of(slot, action.span, final)
+        return Transfer(rank, target, tuple(pieces))
+
+
+def _apart(step: Step) -> Iterator[Step]:
+    """Yield what ``step`` does in parts that take a copy engine some time, which work while kernels do."""
+    yield from (Step(step.rank, step.phase, tuple(group)) for group in list(_groups(step.actions)) or [()])
+
+
+def _groups(actions: Sequence[Action]) -> Iterator[list[Action]]:
+    """Cut actions into groups that take a copy engine some time."""
+    group: list[Action] = []
+    blocks = 0
+    for action in actions:
+        group.append(action)
+        blocks += 0 if action.out_slot is None else action.span.blocks
+        if blocks >= _GROUP_BLOCKS:
+            yield group
+            group, blocks = [], 0
+    if group:
+        yield group
 
 
 def _readers(steps: Sequence[Step]) -> dict[tuple[int, int], set[int]]:
@@ -121,32 +205,3 @@ def _readers(steps: Sequence[Step]) -> dict[tuple[int, int], set[int]]:
             writer[slot] = index
             readers[index, slot] = set()
     return readers
-
-
-def _rounds(steps: Sequence[Step], most: int) -> Iterator[list[int]]:
-    """Cut the steps where one fills a slot again, or a rank has filled ``most`` slots."""
-    some: list[int] = []
-    filled: defaultdict[int, set[int]] = defaultdict(set)
-    for index, step in enumerate(steps):
-        mine = filled[step.rank]
-        if mine and (len(mine) + len(step.writes) > most or not mine.isdisjoint(step.writes)):
-            yield some
-            some = []
-            filled.clear()
-        filled[step.rank].update(step.writes)
-        some.append(index)
-    if some:
-        yield some
-
-
-def _transfer(
-    step: Step, target: int, readers: dict[tuple[int, int], set[int]], index: int, pieces_of: PiecesOf
-) -> Transfer:
-    pieces: list[Piece] = []
-    for action in step.actions:
-        assert not isinstance(action, Barrier), "tokens are not carried"
-        if isinstance(action, (Reduce, Forward)) and action.out_slot is not None:
-            if target in readers[index, action.out_slot]:
-                final = isinstance(action, Forward) or action.final
-                pieces += pieces_of(action.out_slot, action.span, final)
-    return Transfer(step.rank, target, tuple(pieces))

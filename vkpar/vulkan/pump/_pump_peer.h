@@ -49,10 +49,16 @@ int32_t vkp_program_transfers(vkp_program *p, const uint8_t *opens, uint32_t n, 
     return SUCCESS;
 }
 
-/* Notes what the batches of the last round read: within a round, batches read what later ones of it fill. */
+/* Notes what the batches of the last round read: within a round, batches read what later ones of it fill. Whoever reads has
+ * waited for what the writer sent, before which the writer's earlier batches were done. */
 static void note_late(vkp_program *p) {
     vkp_group *g = p->group;
-    for (uint32_t i = 0; i < p->nlate; i++) g->read[p->late[i].slot * g->n + p->late[i].rank] = p->late[i].value;
+    for (uint32_t i = 0; i < p->nlate; i++) {
+        const late_read *item = &p->late[i];
+        g->read[item->slot * g->n + item->rank] = item->value;
+        uint64_t *waited = &g->waited[item->rank * g->n + g->writer[item->slot]];
+        if (g->written[item->slot] > *waited + 1) *waited = g->written[item->slot] - 1;
+    }
     p->nlate = 0;
 }
 
