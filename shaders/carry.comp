@@ -9,7 +9,7 @@ layout(local_size_x = 16) in;
 layout(set = 0, binding = 0, std430) coherent volatile buffer Slots { uint slot_word[]; };
 
 layout(push_constant) uniform Push {
-    uint sends;         // bit r: a transfer to rank r is ready
+    uint sends;         // bits 2 r and 2 r + 1: so many transfers to rank r are ready
     uint turns;         // of a wait, at most, in units of 65,536
     uint arrivals[16];  // from rank r: how many more transfers to wait for
 };
@@ -32,8 +32,9 @@ bool comes(uint rank) {
 
 void main() {
     uint rank = gl_LocalInvocationID.x;
-    if ((sends >> rank & 1u) == 1u) {
-        slot_word[RAISED + rank * APART] = slot_word[RAISED + rank * APART] + 1u;
+    uint ready = sends >> 2u * rank & 3u;
+    if (ready != 0u) {
+        slot_word[RAISED + rank * APART] = slot_word[RAISED + rank * APART] + ready;
     }
     memoryBarrierBuffer();
     barrier();

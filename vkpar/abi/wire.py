@@ -59,7 +59,7 @@ class ForwardConstants(NamedTuple):
 
 
 class Carry(NamedTuple):
-    """Flags between cards: the ranks, as bits, for which something is ready; what is waited for, at most how long."""
+    """Flags between cards: what is ready for each rank, in two bits; at most how long is waited, and for what."""
 
     sends: int
     turns: int

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
+
 from vkpar.abi.wire import Carry
 from vkpar.abi.words import pack
 from vkpar.comm.record.kernels import Recorder
@@ -15,6 +18,7 @@ from vkpar.vulkan.command import CommandBuffer
 from vkpar.vulkan.memory.buffer import SharedBuffer
 
 _TURNS = 1 << 15  # of 65,536 looks each, of about a microsecond: half an hour, longer than timeouts that people set
+_READY_BITS, _MOST_READY = 2, 3  # of the transfers to a rank that one launch tells of
 _MOST_GROUPS = 1024  # the slots lie in the card's own memory, which many work-groups use best
 
 
@@ -33,21 +37,24 @@ class CarriedRecorder(Recorder):
         return []
 
     def _record_step(self, commands: CommandBuffer, step: Step) -> None:
-        ready: tuple[int, ...] = ()
-        parts = step.parts if isinstance(step, CarriedStep) else (Part(step.actions),)
-        for number, part in enumerate(parts):
-            if ready or part.arrivals:
+        ready: Counter[int] = Counter()  # by rank, the transfers that nobody was told of
+        before = Part(())
+        for part in step.parts if isinstance(step, CarriedStep) else (Part(step.actions),):
+            if part.arrivals or before.hurries or max(ready.values(), default=0) == _MOST_READY:
                 self._record_flags(commands, ready, part.arrivals)
-            elif number:
+                ready.clear()
+            elif before.actions:
                 commands.record_order()
             self._record_actions(commands, part.actions)
-            ready = part.sends
+            ready.update(part.sends)
+            before = part
         if ready:
             self._record_flags(commands, ready, {})
 
-    def _record_flags(self, commands: CommandBuffer, ready: tuple[int, ...], arrivals: dict[int, int]) -> None:
+    def _record_flags(self, commands: CommandBuffer, ready: Mapping[int, int], arrivals: Mapping[int, int]) -> None:
         """Raise the flags of the ranks for which something is ready, and wait for what is to have come."""
-        words = Carry(sum(1 << rank for rank in ready), _TURNS, tuple(arrivals.get(r, 0) for r in range(MOST_RANKS)))
+        sends = sum(number << _READY_BITS * rank for rank, number in ready.items())
+        words = Carry(sends, _TURNS, tuple(arrivals.get(rank, 0) for rank in range(MOST_RANKS)))
         self.record_small(commands, "carry", pack(words))
 
 

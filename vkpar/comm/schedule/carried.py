@@ -47,6 +47,11 @@ class Part:
     arrivals: dict[int, int] = field(default_factory=dict)
     sends: tuple[int, ...] = ()
 
+    @property
+    def hurries(self) -> bool:
+        """True where what it sends should go at once, as nothing was waited for; else the next wait is early enough."""
+        return bool(self.sends) and not any(action.reads for action in self.actions)
+
 
 @dataclass(frozen=True)
 class CarriedStep(Step):
@@ -172,12 +177,29 @@ class _Writing:
                 self._content[slot, target] = rank, number
                 final = isinstance(action, Forward) or (isinstance(action, Reduce) and action.final)
                 pieces += self._pieces_of(slot, action.span, final)
-        return Transfer(rank, target, tuple(pieces))
+        return Transfer(rank, target, tuple(_joined(pieces)))
+
+
+def _joined(pieces: Sequence[Piece]) -> Iterator[Piece]:
+    """Yield the pieces, those that lie side by side as one."""
+    whole: list[int] = []
+    for start, nbytes in sorted(pieces):
+        if whole and sum(whole) == start:
+            whole[1] += nbytes
+            continue
+        if whole:
+            yield whole[0], whole[1]
+        whole = [start, nbytes]
+    if whole:
+        yield whole[0], whole[1]
 
 
 def _apart(step: Step) -> Iterator[Step]:
-    """Yield what ``step`` does in parts that take a copy engine some time, which work while kernels do."""
-    yield from (Step(step.rank, step.phase, tuple(group)) for group in list(_groups(step.actions)) or [()])
+    """Yield what ``step`` does in parts that take a copy engine some time: at first what waits for nothing."""
+    sends = [action for action in step.actions if not action.reads]
+    rest = [action for action in step.actions if action.reads]
+    groups = [*_groups(sends), *_groups(rest)] or [[]]
+    yield from (Step(step.rank, step.phase, tuple(group)) for group in groups)
 
 
 def _groups(actions: Sequence[Action]) -> Iterator[list[Action]]:
@@ -186,7 +208,7 @@ def _groups(actions: Sequence[Action]) -> Iterator[list[Action]]:
     blocks = 0
     for action in actions:
         group.append(action)
-        blocks += 0 if action.out_slot is None else action.span.blocks
+        blocks += action.span.blocks
         if blocks >= _GROUP_BLOCKS:
             yield group
             group, blocks = [], 0
