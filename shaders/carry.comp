@@ -1,6 +1,6 @@
 #version 450
-// Flags of slots that copy engines carry between cards: raises this rank's word for each rank that is sent something, then
-// waits until as many transfers have come from each rank as it was told to. Invocation i looks after rank i.
+// Flags of slots that copy engines carry between cards: raises this rank's word of each lane on which something is ready,
+// then waits until as many transfers have come on each lane as it was told to. Each invocation looks after a lane.
 //
 // A copy engine raises the words of what came while the kernel runs. The wait is bounded: whoever gives up tells so.
 
@@ -9,20 +9,20 @@ layout(local_size_x = 16) in;
 layout(set = 0, binding = 0, std430) coherent volatile buffer Slots { uint slot_word[]; };
 
 layout(push_constant) uniform Push {
-    uint sends;         // bits 2 r and 2 r + 1: so many transfers to rank r are ready
+    uint sends;         // bits 2 i and 2 i + 1: so many transfers on lane i are ready
     uint turns;         // of a wait, at most, in units of 65,536
-    uint arrivals[16];  // from rank r: how many more transfers to wait for
+    uint arrivals[16];  // on lane i: how many more transfers to wait for
 };
 
-// Words, one for each rank, 64 bytes apart: see vkpar/comm/rig/carriers.py.
+// Words, one for each lane, 64 bytes apart: see vkpar/comm/rig/carriers.py.
 const uint APART = 16u, RAISED = 0u, ARRIVED = 256u, AWAITED = 512u, ABORTED = 768u, MISSED = 784u;
 
-bool comes(uint rank) {
-    uint wanted = slot_word[AWAITED + rank * APART] + arrivals[rank];
-    slot_word[AWAITED + rank * APART] = wanted;
+bool comes(uint lane) {
+    uint wanted = slot_word[AWAITED + lane * APART] + arrivals[lane];
+    slot_word[AWAITED + lane * APART] = wanted;
     for (uint turn = 0u; turn < turns; turn++) {
         for (uint look = 0u; look < 65536u; look++) {
-            if (int(slot_word[ARRIVED + rank * APART] - wanted) >= 0 || slot_word[ABORTED] != 0u) {
+            if (int(slot_word[ARRIVED + lane * APART] - wanted) >= 0 || slot_word[ABORTED] != 0u) {
                 return true;
             }
         }
@@ -31,15 +31,15 @@ bool comes(uint rank) {
 }
 
 void main() {
-    uint rank = gl_LocalInvocationID.x;
-    uint ready = sends >> 2u * rank & 3u;
+    uint lane = gl_LocalInvocationID.x;
+    uint ready = sends >> 2u * lane & 3u;
     if (ready != 0u) {
-        slot_word[RAISED + rank * APART] = slot_word[RAISED + rank * APART] + ready;
+        slot_word[RAISED + lane * APART] = slot_word[RAISED + lane * APART] + ready;
     }
     memoryBarrierBuffer();
     barrier();
-    if (arrivals[rank] != 0u && !comes(rank)) {
-        slot_word[MISSED] = rank + 1u;
+    if (arrivals[lane] != 0u && !comes(lane)) {
+        slot_word[MISSED] = lane + 1u;
     }
     memoryBarrierBuffer();
 }

@@ -59,7 +59,7 @@ class ForwardConstants(NamedTuple):
 
 
 class Carry(NamedTuple):
-    """Flags between cards: what is ready for each rank, in two bits; at most how long is waited, and for what."""
+    """Flags between cards: what is ready on each lane, in two bits; at most how long is waited, and for what."""
 
     sends: int
     turns: int

@@ -20,21 +20,20 @@ from helpers.comm.hostvendor import HostVendor
 from vkpar.abi.wire import Carry
 from vkpar.abi.words import pack
 from vkpar.comm.record.carried import CarriedRecorder
-from vkpar.comm.rig.carriers import MOST_RANKS
 from vkpar.comm.rig.transports import peer
 from vkpar.vulkan.command import CommandBuffer
 from vkpar.vulkan.pipelines import shader
 
 _SOURCE = Path(__file__).parents[3] / "shaders" / "carry.comp"
 _RUNS = 100  # of some 60 ms each, where nothing comes
-_AGAIN = pack(Carry(0, 1, (0,) * MOST_RANKS))
+_AGAIN = pack(Carry(0, 1, (0,) * 16))
 _WAIT = """
-bool comes(uint rank) {
-    uint wanted = slot_word[AWAITED + rank * APART] + arrivals[rank];
-    slot_word[AWAITED + rank * APART] = wanted;
+bool comes(uint lane) {
+    uint wanted = slot_word[AWAITED + lane * APART] + arrivals[lane];
+    slot_word[AWAITED + lane * APART] = wanted;
     uint seen = 0u;
     for (uint turn = 0u; turn < 60000u; turn++) {
-        if (int(slot_word[ARRIVED + rank * APART] - wanted) >= 0 || slot_word[ABORTED] != 0u) {
+        if (int(slot_word[ARRIVED + lane * APART] - wanted) >= 0 || slot_word[ABORTED] != 0u) {
             return true;
         }
         DELAY
@@ -48,8 +47,8 @@ bool comes(uint rank) {
 def _variant() -> bytes:
     text = _SOURCE.read_text()
     start, end = text.index("bool comes"), text.index("void main")
-    delay = "seen += atomicAdd(slot_word[1000u + rank], 1u);\n" * 64
-    text = text[:start] + _WAIT.replace("DELAY", delay) + text[end:].replace("arrivals[rank] != 0u && ", "")
+    delay = "seen += atomicAdd(slot_word[1000u + lane], 1u);\n" * 64
+    text = text[:start] + _WAIT.replace("DELAY", delay) + text[end:].replace("arrivals[lane] != 0u && ", "")
     with tempfile.TemporaryDirectory() as folder:
         source, module = Path(folder) / "carry.comp", Path(folder) / "carry.spv"
         source.write_text(text)
@@ -63,7 +62,7 @@ def carried(monkeypatch: pytest.MonkeyPatch) -> Iterator[HostVendor]:
     """Have communicators with the transport ``peer`` carry slots by the host inside."""
     vendor, shipped, record = HostVendor(), shader.shipped, CarriedRecorder._record_flags
 
-    def record_flags(self: CarriedRecorder, commands: CommandBuffer, ready: tuple[int, ...], arrivals: dict) -> None:
+    def record_flags(self: CarriedRecorder, commands: CommandBuffer, ready: dict, arrivals: dict) -> None:
         record(self, commands, ready, arrivals)
         for _ in range(_RUNS if arrivals else 0):
             self.record_small(commands, "carry", _AGAIN)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Mapping
 
@@ -11,14 +12,14 @@ from vkpar.comm.record.kernels import Recorder
 from vkpar.comm.rig.arena import Slab
 from vkpar.comm.rig.carriers import MOST_RANKS
 from vkpar.comm.rig.rig import Rig
-from vkpar.comm.schedule.carried import CarriedStep, Part, Piece, PiecesOf
+from vkpar.comm.schedule.carried import LANES, CarriedStep, Lane, Part, Piece, PiecesOf
 from vkpar.comm.schedule.steps import Span, Step
 from vkpar.comm.wires import WirePlan
 from vkpar.vulkan.command import CommandBuffer
 from vkpar.vulkan.memory.buffer import SharedBuffer
 
 _TURNS = 1 << 15  # of 65,536 looks each, of about a microsecond: half an hour, longer than timeouts that people set
-_READY_BITS, _MOST_READY = 2, 3  # of the transfers to a rank that one launch tells of
+_READY_BITS, _MOST_READY = 2, 3  # of the transfers on a lane that one launch tells of
 _MOST_GROUPS = 1024  # the slots lie in the card's own memory, which many work-groups use best
 
 
@@ -37,7 +38,7 @@ class CarriedRecorder(Recorder):
         return []
 
     def _record_step(self, commands: CommandBuffer, step: Step) -> None:
-        ready: Counter[int] = Counter()  # by rank, the transfers that nobody was told of
+        ready: Counter[Lane] = Counter()  # the transfers that nobody was told of
         before = Part(())
         for part in step.parts if isinstance(step, CarriedStep) else (Part(step.actions),):
             if part.arrivals or before.hurries or max(ready.values(), default=0) == _MOST_READY:
@@ -51,10 +52,11 @@ class CarriedRecorder(Recorder):
         if ready:
             self._record_flags(commands, ready, {})
 
-    def _record_flags(self, commands: CommandBuffer, ready: Mapping[int, int], arrivals: Mapping[int, int]) -> None:
-        """Raise the flags of the ranks for which something is ready, and wait for what is to have come."""
-        sends = sum(number << _READY_BITS * rank for rank, number in ready.items())
-        words = Carry(sends, _TURNS, tuple(arrivals.get(rank, 0) for rank in range(MOST_RANKS)))
+    def _record_flags(self, commands: CommandBuffer, ready: Mapping[Lane, int], arrivals: Mapping[Lane, int]) -> None:
+        """Raise the flags of the lanes on which something is ready, and wait for what is to have come."""
+        sends = sum(number << _READY_BITS * (LANES * rank + lane) for (rank, lane), number in ready.items())
+        lanes = itertools.product(range(MOST_RANKS), range(LANES))
+        words = Carry(sends, _TURNS, tuple(arrivals.get(lane, 0) for lane in lanes))
         self.record_small(commands, "carry", pack(words))
 
 

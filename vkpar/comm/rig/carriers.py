@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 
 from vkpar.comm.rig.arena import Slab
+from vkpar.comm.schedule.carried import LANES
 from vkpar.errors import CommunicatorError, VulkanError
 from vkpar.timeouts import CLOSE_SECONDS
 from vkpar.vulkan.device import LogicalDevice
@@ -22,18 +23,23 @@ from vkpar.vulkan.peer.vendor import Card, CardMemory, Stream, Vendor
 from vkpar.vulkan.pump.native import CGroup
 
 _log = logging.getLogger("vkpar")
-MOST_RANKS = 16  # that one work-group of shaders/carry.comp looks after
-# Words of a card's memory, as shaders/carry.comp has them: one for each rank, 64 bytes apart.
+MOST_RANKS = 16 // LANES  # that one work-group of shaders/carry.comp looks after
+# Words of a card's memory, as shaders/carry.comp has them: one for each lane, 64 bytes apart.
 _APART, _RAISED, _ARRIVED, _AWAITED, _ABORTED, _MISSED = 16, 0, 256, 512, 768, 784
 _FLAGS_NBYTES = 4096
 _FAR = 1 << 30  # no stream waits for a word that is so much farther
 
 _SLOTS_PER_RANK = 16
 _LAG = 2
-_MOST_SLOT = 4 << 20
+_MOST_SLOT = 8 << 20
 _MOST_MEMORY = 256 << 20  # a card
 _ALIGNMENT = 4096
 _LOOK_SECONDS = 0.0005
+
+
+def _word(kind: int, rank: int, lane: int) -> int:
+    """Return the byte at which a word of a kind lies, of the lane to or from a rank."""
+    return 4 * (kind + _APART * (LANES * rank + lane))
 
 
 class Carriers:
@@ -59,7 +65,7 @@ class Carriers:
         per_rank = max(_SLOTS_PER_RANK, (_LAG + 2) * n)
         slot = min(_MOST_SLOT, _MOST_MEMORY // (n * per_rank) // _ALIGNMENT * _ALIGNMENT)
         self.slab = Slab(n, per_rank, slot, slot, base, _FLAGS_NBYTES, _LAG)
-        self._roads: dict[tuple[int, int], Stream] = {}
+        self._roads: dict[tuple[int, int, int], Stream] = {}
         self._memory: list[CardMemory] = []
         self._aborted = False
         with ExitStack() as undo:
@@ -76,9 +82,9 @@ class Carriers:
                 self._memory.append(memory)
                 device.accounting.imported(SLOTS, memory.heap, memory.nbytes)
                 undo.callback(device.accounting.imported, SLOTS, memory.heap, memory.nbytes, -1)
-            for src, dst in itertools.permutations(range(n), 2):
-                self._roads[src, dst] = cards[src].stream()
-                undo.callback(self._roads[src, dst].close)
+            for (src, dst), lane in itertools.product(itertools.permutations(range(n), 2), range(LANES)):
+                self._roads[src, dst, lane] = cards[src].stream()
+                undo.callback(self._roads[src, dst, lane].close)
             self._cards = cards
             self._resources = undo.pop_all()
 
@@ -95,11 +101,11 @@ class Carriers:
         """Have the pump's group give transfers to the streams."""
         self._group = group
         group.set_vendor(self.vendor.functions)
-        for (src, dst), stream in self._roads.items():
-            raised = self._memory[src].address + 4 * (_RAISED + _APART * dst)
-            arrived = self._memory[dst].address + 4 * (_ARRIVED + _APART * src)
+        for (src, dst, lane), stream in self._roads.items():
+            raised = self._memory[src].address + _word(_RAISED, dst, lane)
+            arrived = self._memory[dst].address + _word(_ARRIVED, src, lane)
             bases = self._memory[src].address, self._memory[dst].address
-            group.set_road(src, dst, self._cards[src].context, stream.handle, (raised, arrived), bases)
+            group.set_road((src, dst, lane), self._cards[src].context, stream.handle, (raised, arrived), bases)
 
     def abort(self) -> None:
         """Let everything that waits for a flag run out: kernels and streams; their data is undefined."""
@@ -109,8 +115,8 @@ class Carriers:
         try:
             for memory in self._memory:
                 memory.put(4 * _ABORTED, [1])
-            for src, dst in self._roads:
-                self._memory[src].put(4 * (_RAISED + _APART * dst), [self._group.sent(src, dst) + _FAR])
+            for src, dst, lane in self._roads:
+                self._memory[src].put(_word(_RAISED, dst, lane), [self._group.sent(src, dst, lane) + _FAR])
         except VulkanError as error:
             _log.error("flags between the cards cannot be raised: %s", error)
 
@@ -122,7 +128,7 @@ class Carriers:
         for rank, memory in enumerate(self._memory):
             found = memory.words(4 * _MISSED, 1)[0]
             if found:
-                return rank, found - 1
+                return rank, (found - 1) // LANES
         return None
 
     def check(self) -> None:

@@ -12,24 +12,27 @@ for each other. No Vulkan here.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from vkpar.comm.schedule.steps import BLOCK, Action, Barrier, Forward, Reduce, Span, Step
+from vkpar.comm.schedule.steps import BLOCK, Action, Forward, Reduce, Span, Step
 
 # Elements that are worth a flag: what comes with them takes longer than the flag's kernel does, measured on H100s.
 _GROUP_BLOCKS = (4 << 20) // BLOCK
 _MOST_PARTS = 256  # of a submission
+LANES = 2  # of a road: while one waits for its next flag, the other carries
+Lane = tuple[int, int]  # a rank, and the lane from or to it
 Piece = tuple[int, int]  # where a part of a slot begins, and its bytes
 PiecesOf = Callable[[int, Span, bool], Sequence[Piece]]  # of a slot that holds a span, finished or not
 
 
 class Transfer(NamedTuple):
-    """Parts of slots that go from the memory of ``src`` to the same places in the memory of ``dst``."""
+    """Parts of slots that go from the memory of ``src`` to the same places in the memory of ``dst``, on a lane."""
 
     src: int
     dst: int
+    lane: int
     pieces: tuple[Piece, ...]
 
 
@@ -39,13 +42,13 @@ class Part:
 
     Attributes:
         actions: what its kernels do.
-        arrivals: by source, how many more transfers must have come before.
-        sends: the ranks to which a transfer goes after that.
+        arrivals: by source and lane, how many more transfers must have come before.
+        sends: the ranks and lanes on which a transfer goes after that.
     """
 
     actions: tuple[Action, ...]
-    arrivals: dict[int, int] = field(default_factory=dict)
-    sends: tuple[int, ...] = ()
+    arrivals: dict[Lane, int] = field(default_factory=dict)
+    sends: tuple[Lane, ...] = ()
 
     @property
     def hurries(self) -> bool:
@@ -89,72 +92,91 @@ def carried(steps: Sequence[Step], pieces_of: PiecesOf) -> Iterator[CarriedStep]
         steps: in one global order, by rank; no barriers, whose tokens are carried by nobody.
         pieces_of: the bytes of a slot that are in use.
     """
-    parts = [part for step in steps for part in _apart(step)]
-    writing = _Writing(parts, pieces_of)
-    for step in parts:
-        if not writing.takes(step):
-            yield from writing.submissions()
-        writing.add(step)
-    yield from writing.submissions()
+    rounds = Rounds()
+    made: defaultdict[int, _Submission] = defaultdict(_Submission)
+    for taken in rounds.take(apart(steps), pieces_of):
+        if taken.opens:
+            yield from _submissions(made)
+            made.clear()
+        submission = made[taken.step.rank]
+        submission.parts.append(taken.part)
+        submission.phases.append(taken.step.phase)
+        submission.transfers += taken.transfers
+    yield from _submissions(made)
 
 
-class _Writing:
-    """What is known while steps are put together.
+def _submissions(made: Mapping[int, _Submission]) -> Iterator[CarriedStep]:
+    for place, (rank, submission) in enumerate(made.items()):
+        yield submission.step(rank, opens=place == 0)
+
+
+class Taken(NamedTuple):
+    """A step that has its place.
+
+    Attributes:
+        part: what it is within a submission; ``transfers``: what it sends.
+        opens: it begins a round: all ranks begin new submissions.
+    """
+
+    step: Step
+    part: Part
+    transfers: list[Transfer]
+    opens: bool
+
+
+class Rounds:
+    """Puts steps into rounds of submissions, those of one schedule after those of another.
 
     It counts each rank's steps. A rank that has waited for a transfer knows how far its sender was then, and what the
     sender knew: so it knows which of its slots were read, without any flag for that.
     """
 
-    def __init__(self, steps: Sequence[Step], pieces_of: PiecesOf) -> None:
-        self._wanted, self._pieces_of = _readers(steps), pieces_of
-        self._index = 0
+    def __init__(self) -> None:
         self._at: Counter[int] = Counter()  # by rank, its steps so far
+        self._began: Counter[int] = Counter()  # the same when the round began
         self._known: defaultdict[int, Counter[int]] = defaultdict(Counter)  # by rank, how many steps of others are done
         self._sent: Counter[tuple[int, int]] = Counter()  # by source and target, transfers so far
-        self._awaited: Counter[tuple[int, int]] = Counter()
-        self._told: dict[tuple[int, int, int], Counter[int]] = {}  # by source, target and transfer: what the source knew
-        self._content: dict[tuple[int, int], tuple[int, int]] = {}  # by slot and reader: the source, and the transfer
+        self._awaited: Counter[tuple[Lane, int]] = Counter()  # by source and lane, and target
+        self._told: dict[tuple[Lane, int, int], Counter[int]] = {}  # by the same and the transfer: what the source knew
         self._reads: defaultdict[int, dict[int, int]] = defaultdict(dict)  # by slot, when each rank read it last
-        self._made: defaultdict[int, _Submission] = defaultdict(_Submission)
-        self._began: Counter[int] = Counter()  # by rank, its steps before this round
+        self._content: dict[tuple[int, int], tuple[Lane, int]] = {}  # by slot and reader: whence, and the transfer
+        self._cut = False
 
-    def takes(self, step: Step) -> bool:
+    def cut(self) -> None:
+        """Have the next step begin a round."""
+        self._cut = True
+
+    def take(self, steps: Sequence[Step], pieces_of: PiecesOf) -> Iterator[Taken]:
+        """Yield the steps of a schedule, all that read what they send among them."""
+        readers = _readers(steps)
+        for index, step in enumerate(steps):
+            opens = self._cut or not self._fits(step)
+            if opens:
+                self._cut, self._began = False, self._at.copy()
+            arrivals = self._arrivals(step)
+            self._at[step.rank] += 1
+            for slot in step.reads:
+                self._reads[slot][step.rank] = self._at[step.rank]
+            wanted = {slot: readers[index, slot] for slot in step.writes}
+            targets = sorted(set().union(*wanted.values()))
+            transfers = [self._send(step, target, wanted, pieces_of) for target in targets]
+            for slot in step.writes:
+                self._reads[slot].clear()
+            lanes = tuple((transfer.dst, transfer.lane) for transfer in transfers)
+            yield Taken(step, Part(step.actions, arrivals, lanes), transfers, opens)
+
+    def _fits(self, step: Step) -> bool:
         """Say whether the step may belong to the round: who read its slots in this round is known to have done so."""
-        known = self._known[step.rank]
-        here = len(self._made[step.rank].parts) if step.rank in self._made else 0
-        return here < _MOST_PARTS and all(
-            reader == step.rank or number <= max(known[reader], self._began[reader])
+        known, rank = self._known[step.rank], step.rank
+        return self._at[rank] - self._began[rank] < _MOST_PARTS and all(
+            reader == rank or number <= max(known[reader], self._began[reader])
             for slot in step.writes
             for reader, number in self._reads[slot].items()
         )
 
-    def add(self, step: Step) -> None:
-        """Take the step into the round."""
-        index, rank = self._index, step.rank
-        self._index += 1
-        arrivals = self._arrivals(step)
-        self._at[rank] += 1
-        for slot in step.reads:
-            self._reads[slot][rank] = self._at[rank]
-        targets = sorted({reader for slot in step.writes for reader in self._wanted[index, slot]})
-        transfers = [self._send(step, index, target) for target in targets]
-        for slot in step.writes:
-            self._reads[slot].clear()
-        made = self._made[rank]
-        made.parts.append(Part(step.actions, arrivals, tuple(targets)))
-        made.phases.append(step.phase)
-        made.transfers += transfers
-
-    def submissions(self) -> Iterator[CarriedStep]:
-        """Yield the round, and begin a new one."""
-        for place, (rank, made) in enumerate(self._made.items()):
-            yield made.step(rank, opens=place == 0)
-        self._made.clear()
-        self._began = self._at.copy()
-
-    def _arrivals(self, step: Step) -> dict[int, int]:
+    def _arrivals(self, step: Step) -> dict[Lane, int]:
         """Return the transfers to wait for, after which the rank knows what their senders knew."""
-        arrivals: Counter[int] = Counter()
+        arrivals: Counter[Lane] = Counter()
         for slot in step.reads:
             source, number = self._content[slot, step.rank]
             more = number - self._awaited[source, step.rank]
@@ -164,20 +186,19 @@ class _Writing:
                 self._known[step.rank] |= self._told[source, step.rank, number]
         return dict(arrivals)
 
-    def _send(self, step: Step, index: int, target: int) -> Transfer:
+    def _send(self, step: Step, target: int, wanted: Mapping[int, set[int]], pieces_of: PiecesOf) -> Transfer:
         rank = step.rank
+        number, lane = divmod(self._sent[rank, target], LANES)
         self._sent[rank, target] += 1
-        number = self._sent[rank, target]
-        self._told[rank, target, number] = self._known[rank] | Counter({rank: self._at[rank]})
+        self._told[(rank, lane), target, number + 1] = self._known[rank] | Counter({rank: self._at[rank]})
         pieces: list[Piece] = []
         for action in step.actions:
-            assert not isinstance(action, Barrier), "tokens are not carried"
-            slot = action.out_slot
-            if slot is not None and target in self._wanted[index, slot]:
-                self._content[slot, target] = rank, number
-                final = isinstance(action, Forward) or (isinstance(action, Reduce) and action.final)
-                pieces += self._pieces_of(slot, action.span, final)
-        return Transfer(rank, target, tuple(_joined(pieces)))
+            if isinstance(action, (Reduce, Forward)) and action.out_slot is not None:
+                if target in wanted[action.out_slot]:
+                    self._content[action.out_slot, target] = (rank, lane), number + 1
+                    final = isinstance(action, Forward) or action.final
+                    pieces += pieces_of(action.out_slot, action.span, final)
+        return Transfer(rank, target, lane, tuple(_joined(pieces)))
 
 
 def _joined(pieces: Sequence[Piece]) -> Iterator[Piece]:
@@ -194,12 +215,15 @@ def _joined(pieces: Sequence[Piece]) -> Iterator[Piece]:
         yield whole[0], whole[1]
 
 
-def _apart(step: Step) -> Iterator[Step]:
-    """Yield what ``step`` does in parts that take a copy engine some time: at first what waits for nothing."""
-    sends = [action for action in step.actions if not action.reads]
-    rest = [action for action in step.actions if action.reads]
-    groups = [*_groups(sends), *_groups(rest)] or [[]]
-    yield from (Step(step.rank, step.phase, tuple(group)) for group in groups)
+def apart(steps: Iterable[Step]) -> list[Step]:
+    """Return what ``steps`` do in steps that take a copy engine some time: at first what waits for nothing."""
+    made: list[Step] = []
+    for step in steps:
+        sends = [action for action in step.actions if not action.reads]
+        rest = [action for action in step.actions if action.reads]
+        groups = [*_groups(sends), *_groups(rest)] or [[]]
+        made += [Step(step.rank, step.phase, tuple(group)) for group in groups]
+    return made
 
 
 def _groups(actions: Sequence[Action]) -> Iterator[list[Action]]:
@@ -208,7 +232,7 @@ def _groups(actions: Sequence[Action]) -> Iterator[list[Action]]:
     blocks = 0
     for action in actions:
         group.append(action)
-        blocks += action.span.blocks
+        blocks += action.span.blocks if isinstance(action, (Reduce, Forward)) else 0
         if blocks >= _GROUP_BLOCKS:
             yield group
             group, blocks = [], 0

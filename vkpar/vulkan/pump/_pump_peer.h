@@ -1,8 +1,8 @@
-/* Roads between cards that a vendor's copy engines serve: a stream for each ordered pair of ranks.
+/* Roads between cards that a vendor's copy engines serve: some streams, its lanes, for each ordered pair of ranks.
  *
- * A transfer on a road waits in the stream until the sender's kernel has raised the sender's word, copies pieces of slots
+ * A transfer on a lane waits in the stream until the sender's kernel has raised the sender's word, copies pieces of slots
  * from the sender's memory to the same place in the receiver's, and then raises the receiver's word, for which a kernel
- * of the receiver's waits. No host thread takes part. Words count the transfers of a road from the beginning, modulo 2^32.
+ * of the receiver's waits. No host thread takes part. Words count the transfers of a lane from the beginning, modulo 2^32.
  */
 #ifndef VKPAR_PUMP_PEER_H
 #define VKPAR_PUMP_PEER_H
@@ -20,16 +20,20 @@ void vkp_group_vendor(vkp_group *g, const uint64_t *functions) {
     g->vendor.write = (word_fn)(uintptr_t)functions[4];
 }
 
-/* Makes a road; there are no others before, or as many as ranks squared. False: out of memory. */
-int vkp_group_road(vkp_group *g, uint32_t src, uint32_t dst, const vkp_road *given) {
-    if (!g->roads) g->roads = calloc((size_t)g->n * g->n, sizeof *g->roads);
+static vkp_road *road_of(vkp_group *g, uint32_t src, uint32_t dst, uint32_t lane) {
+    return &g->roads[(src * g->n + dst) * LANES + lane];
+}
+
+/* Makes a lane of a road. False: out of memory. */
+int vkp_group_road(vkp_group *g, uint32_t src, uint32_t dst, uint32_t lane, const vkp_road *given) {
+    if (!g->roads) g->roads = calloc((size_t)g->n * g->n * LANES, sizeof *g->roads);
     if (!g->roads) return 0;
-    g->roads[src * g->n + dst] = *given;
+    *road_of(g, src, dst, lane) = *given;
     return 1;
 }
 
-/* How many transfers the road was given so far. */
-uint32_t vkp_group_sent(vkp_group *g, uint32_t src, uint32_t dst) { return g->roads[src * g->n + dst].sent; }
+/* How many transfers the lane was given so far. */
+uint32_t vkp_group_sent(vkp_group *g, uint32_t src, uint32_t dst, uint32_t lane) { return road_of(g, src, dst, lane)->sent; }
 
 /* Says what a program's transfers are, in the order in which they are given to the streams, and with which batches its
  * rounds open. Returns a VkResult. */
@@ -63,9 +67,8 @@ static void note_late(vkp_program *p) {
 }
 
 /* Gives a transfer to its stream; *call says what failed. */
-static int32_t carry_one(vkp_program *p, const vkp_transfer *t, int *call) {
+static int32_t carry_one(vkp_program *p, const vkp_transfer *t, vkp_road *road, int *call) {
     const vendor *v = &p->group->vendor;
-    vkp_road *road = &p->group->roads[t->src * p->group->n + t->dst];
     void *stream = (void *)(uintptr_t)road->stream;
     *call = STREAM_WAIT;
     int32_t status = v->wait(stream, road->raised, ++road->sent, REACHES);
@@ -87,12 +90,13 @@ static int32_t carry(vkp_program *p, uint32_t *failed) {
     int call = STREAM_WAIT;
     for (uint32_t i = 0; i < p->ntransfers && !status; i++) {
         const vkp_transfer *t = &p->transfers[i];
-        uint64_t wanted = g->roads[t->src * g->n + t->dst].context;
+        vkp_road *road = road_of(g, t->src, t->dst, t->lane);
+        uint64_t wanted = road->context;
         void *old;
         if (context && wanted != context) g->vendor.pop(&old);
         if (wanted != context) status = g->vendor.push((void *)(uintptr_t)wanted);
         context = status ? 0 : wanted;
-        if (!status) status = carry_one(p, t, &call);
+        if (!status) status = carry_one(p, t, road, &call);
         if (status) *failed = t->src;
     }
     void *old;

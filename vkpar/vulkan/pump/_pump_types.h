@@ -16,6 +16,7 @@
 enum { SUCCESS = 0, TIMEOUT = 2, OUT_OF_HOST_MEMORY = -1, UNKNOWN = -13 };
 enum { STYPE_SUBMIT_INFO = 4, STYPE_TIMELINE_SUBMIT = 1000207003, STYPE_WAIT = 1000207004, STYPE_SIGNAL = 1000207005 };
 enum { STAGE_ALL_COMMANDS = 0x00010000 };
+enum { LANES = 2 };                      /* of a road, see LANES of schedule/carried.py */
 enum { HISTOGRAM = 128 };                /* four buckets per power of two of a nanosecond, see bucket_ns in pump.py */
 enum { WAITS = 2 };                      /* a batch has at most so many waits more than there are ranks */
 /* A wait's first part, and how long is slept in it at a time: about 60 us with the kernel's own delay. */
@@ -124,7 +125,7 @@ struct vkp_group {
     uint32_t culprit;                    /* the rank whose device the error is from */
     int failed;                          /* what failed there */
     vendor vendor;
-    vkp_road *roads;                     /* [src * n + dst]; NULL: none */
+    vkp_road *roads;                     /* [(src * n + dst) * LANES + lane]; NULL: none */
     int32_t status;                      /* of the vendor's call that failed */
     pthread_mutex_t lock;
     int stop, aborted;

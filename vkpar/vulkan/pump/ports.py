@@ -29,10 +29,11 @@ def bucket_of(ns: int) -> int:
 
 
 class TransferPieces(NamedTuple):
-    """What goes from the memory of rank ``src`` to the same places in that of ``dst``: offsets and bytes."""
+    """What goes from the memory of rank ``src`` to the same places in that of ``dst``, on a lane: offsets and bytes."""
 
     src: int
     dst: int
+    lane: int
     pieces: tuple[tuple[int, int], ...]
 
 
