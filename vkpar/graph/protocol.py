@@ -9,7 +9,7 @@ from vkpar.abi.wire import Reduce, ReduceConstants
 from vkpar.device import Device
 from vkpar.timeouts import Waitable
 from vkpar.vulkan.memory.buffer import BufferRange
-from vkpar.vulkan.pump.ports import Batch
+from vkpar.vulkan.pump.ports import Batch, TransferPieces
 from vkpar.vulkan.tape import Noted
 
 TIMED: Final = 2  # recordings of a graph with timestamps: one is read while the other runs
@@ -61,6 +61,8 @@ class Step(NamedTuple):
         received_nbytes: bytes that it reads from slots; ``sent_nbytes``: bytes that it writes to them.
         errand: what is submitted in place of a command buffer, where the step runs on no device: nothing is recorded
             then, and ``rank`` is the number of a queue beyond those of the devices. None elsewhere.
+        carried: what it reads is carried to its device, and its commands wait for that; ``transfers``: what it sends.
+        opens: all ranks begin new submissions with it.
     """
 
     rank: int
@@ -73,6 +75,9 @@ class Step(NamedTuple):
     received_nbytes: int = 0
     sent_nbytes: int = 0
     errand: Any = None
+    carried: bool = False
+    transfers: tuple[TransferPieces, ...] = ()
+    opens: bool = False
 
 
 class Collective(Protocol):

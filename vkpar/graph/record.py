@@ -60,7 +60,17 @@ class Recorder:
                         recordings[rank] = Recording(self._devices[rank].logical.stream)
                         undo.callback(recordings[rank].close)
                     command = _record(stretch, recordings[rank], timers.get(rank))
-                batches.append(Batch(rank, command, stretch.reads, stretch.writes))
+                batches.append(
+                    Batch(
+                        rank,
+                        command,
+                        stretch.reads,
+                        stretch.writes,
+                        carried=stretch.carried,
+                        opens=stretch.opens,
+                        transfers=stretch.transfers,
+                    )
+                )
                 phases[rank].append(stretch.phase)
             parts: list[tuple[int, Any]] = list(recordings.items())
             if not timers:

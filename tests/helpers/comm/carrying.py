@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from helpers.comm.hostvendor import HostVendor
@@ -20,6 +21,7 @@ from helpers.comm.hostvendor import HostVendor
 from vkpar.abi.wire import Carry
 from vkpar.abi.words import pack
 from vkpar.comm.record.carried import CarriedRecorder
+from vkpar.comm.rig.carriers import Carriers
 from vkpar.comm.rig.transports import peer
 from vkpar.vulkan.command import CommandBuffer
 from vkpar.vulkan.pipelines import shader
@@ -61,13 +63,20 @@ def _variant() -> bytes:
 def carried(monkeypatch: pytest.MonkeyPatch) -> Iterator[HostVendor]:
     """Have communicators with the transport ``peer`` carry slots by the host inside."""
     vendor, shipped, record = HostVendor(), shader.shipped, CarriedRecorder._record_flags
+    into = Carriers.record_flags
 
     def record_flags(self: CarriedRecorder, commands: CommandBuffer, ready: dict, arrivals: dict) -> None:
         record(self, commands, ready, arrivals)
         for _ in range(_RUNS if arrivals else 0):
             self.record_small(commands, "carry", _AGAIN)
 
+    def record_into(self: Carriers, rank: int, handle: Any, push: bytes) -> None:
+        into(self, rank, handle, push)
+        for _ in range(_RUNS if any(push[8:]) else 0):
+            into(self, rank, handle, _AGAIN)
+
     with monkeypatch.context() as patch:
+        patch.setattr(Carriers, "record_flags", record_into)
         patch.setattr(peer, "offer", lambda ranks: (vendor, "the host carries"))
         patch.setattr(shader, "shipped", lambda name: _variant() if name == "carry" else shipped(name))
         patch.setattr(CarriedRecorder, "_record_flags", record_flags)

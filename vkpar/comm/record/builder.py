@@ -160,11 +160,11 @@ class ProgramBuilder:
         Returns:
             the bounce buffers that its kernels use, and the score; None where there is nothing to do.
         """
-        recipe = self._recipe(request, None, carries=False)
+        recipe = self._recipe(request, None)
         if recipe is None:
             return (), None
         steps = recipe.steps(recipe.slots, turn % GENERATIONS)
-        plain = StepRecorder(self._rig).kept(recipe.spec, recipe.slab, recipe.operands, Places(memory))
+        plain = StepRecorder(self._rig).kept(recipe.spec, recipe.slab, recipe.operands, Places(memory), flags=False)
         score = plain.write(steps)
         return recipe.operands.bounce_buffers, Written(score, recipe.spec.plan) if score.batches else None
 
@@ -198,18 +198,15 @@ class ProgramBuilder:
 
     # ---- plans ----
 
-    def _recipe(self, request: Request, wanted: Plan | None, *, carries: bool = True) -> _Recipe | None:
-        """Return how ``request`` is recorded; None where there is nothing to do.
-
-        Unless ``carries`` is false, over slots that are carried, where the rig has such.
-        """
+    def _recipe(self, request: Request, wanted: Plan | None) -> _Recipe | None:
+        """Return how ``request`` is recorded; None where there is nothing to do."""
         if isinstance(request, Reduction):
-            return self._reduction(request, wanted, carries=carries)
+            return self._reduction(request, wanted)
         if isinstance(request, Movement):
-            return self._movement(request, carries=carries)
+            return self._movement(request)
         return self._recipe_of(request, Operands([], []), wires.moved(), self._rig.arena.small, barrier.steps)
 
-    def _reduction(self, request: Reduction, wanted: Plan | None, *, carries: bool) -> _Recipe | None:
+    def _reduction(self, request: Reduction, wanted: Plan | None) -> _Recipe | None:
         wire = wires.chosen(request.op, self._wire) if request.wire is None else request.wire
         assert request.dtype is not None
         message = wires.message_nbytes(request.dtype, wire, request.count, request.op)
@@ -221,7 +218,7 @@ class ProgramBuilder:
             return self._recipe_of(request, _alone(request), wires.moved(), self._rig.arena.small, _no_steps)
         formats = wires.plan(request.dtype, wire, plan.algorithm, request.op)
         exact = wires.is_exact(request.dtype, request.op)
-        slab = self._slab(request.space, formats, carries=carries)
+        slab = self._slab(request.space, formats)
         segment = min(choose.segment_nbytes(plan, self.nranks, message), slab.slot_nbytes)
         slots = slab.slot_set(max(1, formats.blocks(segment)))
         posed = Problem(
@@ -256,7 +253,7 @@ class ProgramBuilder:
         timed = wires.timed_as(request.dtype, wire, request.op)
         return choose.choose(self._algorithm, self._infos, message, self.tuning, timed, request.name)
 
-    def _movement(self, request: Movement, *, carries: bool) -> _Recipe | None:
+    def _movement(self, request: Movement) -> _Recipe | None:
         moves, plan = request.moves(), wires.moved()
         operands = crossings.own(request.operands(self.nranks), self._rig)
         if not moves and not operands.copies.ranks:
@@ -268,15 +265,15 @@ class ProgramBuilder:
             return p2p.steps(moves, slots, generation, swaps=swaps)
 
         largest = max((move.span.count for move in moves), default=0)
-        return self._recipe_of(request, operands, plan, self._slab(largest, plan, carries=carries), steps)
+        return self._recipe_of(request, operands, plan, self._slab(largest, plan), steps)
 
     @staticmethod
     def _recipe_of(request: Request, operands: Operands, plan: wires.WirePlan, slab: Slab, steps: Steps) -> _Recipe:
         slots = slab.slot_set(max(1, plan.blocks(slab.slot_nbytes)))
         return _Recipe(request.label(), operands, slab, slots, ReduceSpec(plan), steps)
 
-    def _slab(self, count: int, plan: wires.WirePlan, *, carries: bool) -> Slab:
-        if carries and self._rig.carriers is not None:
+    def _slab(self, count: int, plan: wires.WirePlan) -> Slab:
+        if self._rig.carriers is not None:
             return self._rig.carriers.slab
         small, large = self._rig.arena.small, self._rig.arena.large
         return small if -(-count // BLOCK) <= plan.blocks(small.slot_nbytes) else large

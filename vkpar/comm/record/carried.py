@@ -5,18 +5,23 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Mapping
+from functools import partial
+from typing import Any
 
 from vkpar.abi.wire import Carry
 from vkpar.abi.words import pack
 from vkpar.comm.record.kernels import Recorder
+from vkpar.comm.record.score import LaidScore
 from vkpar.comm.rig.arena import Slab
-from vkpar.comm.rig.carriers import MOST_RANKS
+from vkpar.comm.rig.carriers import KERNEL, MOST_RANKS
 from vkpar.comm.rig.rig import Rig
-from vkpar.comm.schedule.carried import LANES, CarriedStep, Lane, Part, Piece, PiecesOf
+from vkpar.comm.schedule.carried import LANES, CarriedStep, Lane, Part, Piece, PiecesOf, Rounds, Taken
 from vkpar.comm.schedule.steps import Span, Step
 from vkpar.comm.wires import WirePlan
+from vkpar.graph import protocol
 from vkpar.vulkan.command import CommandBuffer
 from vkpar.vulkan.memory.buffer import SharedBuffer
+from vkpar.vulkan.pump.ports import TransferPieces
 
 _TURNS = 1 << 15  # of 65,536 looks each, of about a microsecond: half an hour, longer than timeouts that people set
 _READY_BITS, _MOST_READY = 2, 3  # of the transfers on a lane that one launch tells of
@@ -54,10 +59,50 @@ class CarriedRecorder(Recorder):
 
     def _record_flags(self, commands: CommandBuffer, ready: Mapping[Lane, int], arrivals: Mapping[Lane, int]) -> None:
         """Raise the flags of the lanes on which something is ready, and wait for what is to have come."""
-        sends = sum(number << _READY_BITS * (LANES * rank + lane) for (rank, lane), number in ready.items())
-        lanes = itertools.product(range(MOST_RANKS), range(LANES))
-        words = Carry(sends, _TURNS, tuple(arrivals.get(lane, 0) for lane in lanes))
-        self.record_small(commands, "carry", pack(words))
+        self.record_small(commands, KERNEL, flags(ready, arrivals))
+
+
+def flags(ready: Mapping[Lane, int], arrivals: Mapping[Lane, int]) -> bytes:
+    """Return what raises the flags of lanes on which something is ready, and waits for what is to have come."""
+    sends = sum(number << _READY_BITS * (LANES * rank + lane) for (rank, lane), number in ready.items())
+    lanes = itertools.product(range(MOST_RANKS), range(LANES))
+    return pack(Carry(sends, _TURNS, tuple(arrivals.get(lane, 0) for lane in lanes)))
+
+
+class GraphCarrier:
+    """Has the slots of one graph's collectives carried: its steps raise flags and wait for them by themselves."""
+
+    def __init__(self, rig: Rig) -> None:
+        assert rig.carriers is not None, "something carries"
+        self._carriers, self._rounds = rig.carriers, Rounds()
+
+    def carry(self, laid: LaidScore) -> None:
+        """Add flags and transfers to the steps of a collective, the graph's next one."""
+        if laid.carried is None:  # a barrier, whose ranks wait for whole submissions
+            laid.steps[:1] = [step._replace(opens=True) for step in laid.steps[:1]]
+            self._rounds.cut()
+            return
+        slots = pieces_of(self._carriers.slab, laid.carried)
+        taken = self._rounds.take(laid.listed, slots)
+        laid.steps = [self._step(step, item) for step, item in zip(laid.steps, taken, strict=True)]
+
+    def _step(self, step: protocol.Step, taken: Taken) -> protocol.Step:
+        part, record_flags = taken.part, partial(self._carriers.record_flags, step.rank)
+        before = flags({}, part.arrivals) if part.arrivals else b""
+        after = flags(dict.fromkeys(part.sends, 1), {}) if part.sends else b""
+
+        def record(handle: Any) -> None:
+            record_flags(handle, before)
+            step.record(handle)
+            record_flags(handle, after)
+
+        def around(handle: Any, *, after: bool) -> None:
+            step.around(handle, after=after)
+            record_flags(handle, told[after])
+
+        told = (before, after)
+        sent = tuple(TransferPieces(*transfer) for transfer in taken.transfers)
+        return step._replace(record=record, around=around, carried=True, opens=taken.opens, transfers=sent)
 
 
 def pieces_of(slab: Slab, plan: WirePlan) -> PiecesOf:

@@ -70,6 +70,7 @@ class StepRecorder:
         places: Places | None = None,
         *,
         copies: bool = False,
+        flags: bool = True,
     ) -> StepWriter:
         """Return what writes schedules of one collective down.
 
@@ -79,8 +80,9 @@ class StepRecorder:
             operands: the arrays.
             places: numbers the memory that the arrays lie in; memory without a number stays the same.
             copies: have copy queues move the slots around the kernels; the rig was opened for that.
+            flags: of slots that are carried, write the flags down, too; else each step is by itself.
         """
-        return StepWriter(self, self._rig, spec, slab, operands, places or Places(), copies=copies)
+        return StepWriter(self, self._rig, spec, slab, operands, places or Places(), copies=copies, flags=flags)
 
     def joined(self, programs: Sequence[Program]) -> CProgram:
         """Return a program of the pump's that submits several at once; close it after use."""
@@ -93,7 +95,8 @@ class StepWriter:
     Args:
         owner: says what is timed, checked and held up.
         rig: what ranks share.
-        spec: what the reduction does; ``slab``, ``operands``, ``places``, ``copies`` as :meth:`StepRecorder.kept` says.
+        spec: what the reduction does; ``slab``, ``operands``, ``places``, ``copies``, ``flags`` as :meth:`StepRecorder.kept`
+            says.
     """
 
     def __init__(
@@ -106,9 +109,11 @@ class StepWriter:
         places: Places,
         *,
         copies: bool,
+        flags: bool = True,
     ) -> None:
         self._owner, self._rig, self._spec, self._slab = owner, rig, spec, slab
         self._operands, self._places, self._copies = operands, places, copies
+        self._flags = flags
         self._carries = rig.carriers is not None and slab is rig.carriers.slab
         self._recorders: dict[tuple[int, bool], Recorder | CopyRecorder | CrossingRecorder] = {}  # of untimed kernels
 
@@ -126,7 +131,7 @@ class StepWriter:
         listed += [Step(rank, "copy", ()) for rank in sorted(idle)]
         if self._carries:
             slots = carried.pieces_of(self._slab, self._spec.plan)
-            listed = list(scheduled.carried(listed, slots))
+            listed = list(scheduled.carried(listed, slots)) if self._flags else scheduled.apart(listed)
         if self._copies:
             listed = list(slot_copies.through_copies(listed, rig.queue_map, rig.arena.nslots))
         keys = [(step.rank, slot_copies.copies(step)) for step in listed]
@@ -148,7 +153,7 @@ class StepWriter:
                 watch = owner.collector.stopwatch(planned(listed, self._spec.plan, rig.queue_map.ranks), timers)
             held = [owner.holds(step) for step in listed] if owner.holds else ()
             numbered = [(step, numbers[key]) for step, key in zip(listed, keys, strict=True)]
-            score = Score(rig.group, parts, numbered, held, watch)
+            score = Score(rig.group, parts, numbered, held, watch, carried=self._carries)
             undo.pop_all()
             return score
 

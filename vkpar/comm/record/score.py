@@ -40,6 +40,7 @@ class Score:
         steps: all steps in one global order, and by step the number of its part.
         holds: by step, a semaphore and a value that it waits for besides; None for nothing.
         watch: takes the times of the one program that is recorded; None outside profiles.
+        carried: its slots are carried between the ranks' cards.
 
     Attributes:
         batches: number of command buffers.
@@ -53,7 +54,10 @@ class Score:
         steps: Sequence[tuple[Step, int]],
         holds: Sequence[tuple[Any, int] | None] = (),
         watch: Stopwatch | None = None,
+        *,
+        carried: bool = False,
     ) -> None:
+        self._carried = carried
         self._parts = parts
         self._order = [part for _, part in steps]
         self._watch = watch
@@ -101,7 +105,7 @@ class Score:
         """
         moved = [(step.received_nbytes, step.sent_nbytes) for step in planned(self._listed, plan)]
         order = list(zip(self._order, self._batches, self._listed, moved, strict=True))
-        return LaidScore(name, self._parts, order, memory, keep)
+        return LaidScore(name, self._parts, order, memory, keep, plan if self._carried else None)
 
     def record_over(self, program: Program, memory: Sequence[Buffer]) -> None:
         """Record ``program``, which is one of this score, anew over other memory; its last submission must be done.
@@ -128,6 +132,8 @@ class LaidScore:
         name: of the collective.
         steps: in one global order; ``parts``: what they hold on the ranks' devices, by rank.
         keep: as it was given.
+        listed: the steps as they were scheduled.
+        carried: how elements are written into slots that are carried; None where no slots are.
     """
 
     def __init__(
@@ -137,8 +143,10 @@ class LaidScore:
         order: Sequence[tuple[int, Batch, Step, tuple[int, int]]],
         memory: Sequence[Buffer],
         keep: object,
+        carried: WirePlan | None,
     ) -> None:
-        self.name, self.keep = name, keep
+        self.name, self.keep, self.carried = name, keep, carried
+        self.listed = [step for _, _, step, _ in order]
         with ExitStack() as undo:
             self.parts: list[tuple[int, AnyTake]] = []
             for part in parts:

@@ -11,11 +11,13 @@ import logging
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
+from typing import Any
 
 from vkpar.comm.rig.arena import Slab
 from vkpar.comm.schedule.carried import LANES
 from vkpar.errors import CommunicatorError, VulkanError
 from vkpar.timeouts import CLOSE_SECONDS
+from vkpar.vulkan.command import CommandBuffer, DescriptorPool
 from vkpar.vulkan.device import LogicalDevice
 from vkpar.vulkan.memory.accounting import SLOTS
 from vkpar.vulkan.memory.buffer import SharedBuffer
@@ -23,6 +25,7 @@ from vkpar.vulkan.peer.vendor import Card, CardMemory, Stream, Vendor
 from vkpar.vulkan.pump.native import CGroup
 
 _log = logging.getLogger("vkpar")
+KERNEL = "carry"
 MOST_RANKS = 16 // LANES  # that one work-group of shaders/carry.comp looks after
 # Words of a card's memory, as shaders/carry.comp has them: one for each lane, 64 bytes apart.
 _APART, _RAISED, _ARRIVED, _AWAITED, _ABORTED, _MISSED = 16, 0, 256, 512, 768, 784
@@ -68,6 +71,7 @@ class Carriers:
         self._roads: dict[tuple[int, int, int], Stream] = {}
         self._memory: list[CardMemory] = []
         self._aborted = False
+        self._descriptors: dict[int, Any] = {}  # by rank, a set of its memory
         with ExitStack() as undo:
             cards: list[Card] = []
             for device in devices:
@@ -96,6 +100,28 @@ class Carriers:
     def shared(self, rank: int) -> SharedBuffer:
         """Return a rank's place for the slots as its command buffers name it."""
         return SharedBuffer(self._memory[rank].range(), self._devices[rank].compute.family, foreign=False)
+
+    def record_flags(self, rank: int, handle: Any, push: bytes) -> None:
+        """Record the kernel of flags into a rank's open command buffer, ordered against the kernels around it.
+
+        Args:
+            rank: whose command buffer it is.
+            handle: the VkCommandBuffer.
+            push: what the kernel is to do; nothing is recorded for an empty one.
+        """
+        if not push:
+            return
+        pipeline = self._devices[rank].pipelines.shipped(KERNEL, 1, len(push))
+        if rank not in self._descriptors:
+            pool = DescriptorPool(self._devices[rank].handle, 1, 1)
+            self._resources.callback(pool.close)
+            ranges = (self._memory[rank].range(),)
+            self._descriptors[rank] = pool.allocate(pipeline.layout.set_layout, ranges)
+        commands = CommandBuffer(handle)
+        order = commands.record_order if self._devices[rank].info.is_cpu else commands.record_kernel_order
+        order()
+        commands.record_dispatch(pipeline, self._descriptors[rank], push, (1, 1, 1))
+        order()
 
     def connect(self, group: CGroup) -> None:
         """Have the pump's group give transfers to the streams."""

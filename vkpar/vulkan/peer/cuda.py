@@ -158,9 +158,7 @@ class CudaCard:
         """Say whether its copy engines read and write ``other``'s memory."""
         return bool(self.cuda.get("cuDeviceCanAccessPeer", "int", self.number, other.number))
 
-    def memory(
-        self, device: Any, info: DeviceInfo, family: int, nbytes: int, cards: Sequence[CudaCard]
-    ) -> CudaMemory:
+    def memory(self, device: Any, info: DeviceInfo, family: int, nbytes: int, cards: Sequence[CudaCard]) -> CudaMemory:
         """Return new memory of the card, zeros, for ``device`` and the copy engines of ``cards``."""
         return CudaMemory(self, device, info, family, nbytes, cards)
 

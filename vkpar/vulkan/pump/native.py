@@ -111,7 +111,10 @@ class CShape:
         self._opens = ffi.new("uint8_t[]", [batch.opens for batch in batches])
         transfers = [transfer for batch in batches for transfer in batch.transfers]
         starts, pieces = _flatten([transfer.pieces for transfer in transfers])
-        named = [(item.src, item.dst, item.lane, first, len(item.pieces)) for item, first in zip(transfers, starts, strict=False)]
+        named = [
+            (item.src, item.dst, item.lane, first, len(item.pieces))
+            for item, first in zip(transfers, starts, strict=False)
+        ]
         self._transfers = ffi.new("vkp_transfer[]", named), ffi.new("vkp_piece[]", pieces)
 
     def program(self, commands: list[Any]) -> CProgram:
