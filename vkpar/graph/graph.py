@@ -177,7 +177,7 @@ class Graph(Fixed, Unpickled):
                 len(self._captured),
                 tuple(memory[step.rank]) if step.errand is None else (),
                 step.errand is not None,
-                step.carried,
+                step.flags is not None,
                 step.transfers,
                 step.opens,
             )

@@ -273,9 +273,8 @@ class ProgramBuilder:
         return _Recipe(request.label(), operands, slab, slots, ReduceSpec(plan), steps)
 
     def _slab(self, count: int, plan: wires.WirePlan) -> Slab:
-        if self._rig.carriers is not None:
-            return self._rig.carriers.slab
-        small, large = self._rig.arena.small, self._rig.arena.large
+        slots = self._rig.carriers or self._rig.arena
+        small, large = slots.small, slots.large
         return small if -(-count // BLOCK) <= plan.blocks(small.slot_nbytes) else large
 
     def _is_short(self, program: Score | Program, slots: SlotSet) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Mapping
-from functools import partial
 from typing import Any
 
 from vkpar.abi.wire import Carry
@@ -24,6 +23,7 @@ from vkpar.vulkan.memory.buffer import SharedBuffer
 from vkpar.vulkan.pump.ports import TransferPieces
 
 _TURNS = 1 << 15  # of 65,536 looks each, of about a microsecond: half an hour, longer than timeouts that people set
+_GAP = 64 << 10  # bytes that are sooner copied than another copy is begun
 _READY_BITS, _MOST_READY = 2, 3  # of the transfers on a lane that one launch tells of
 _MOST_GROUPS = 1024  # the slots lie in the card's own memory, which many work-groups use best
 
@@ -35,8 +35,8 @@ class CarriedRecorder(Recorder):
 
     def _place(self, rig: Rig, rank: int) -> tuple[SharedBuffer, int]:
         assert rig.carriers is not None, "something carries"
-        slab = rig.carriers.slab
-        return rig.carriers.shared(rank), slab.base + slab.number
+        last = rig.carriers.large
+        return rig.carriers.shared(rank), last.base + last.number
 
     def _ranges(self, slots: object) -> list[object]:  # type: ignore[override]
         """Return nothing: no other device touches the card's memory but by copies, which flags order."""
@@ -82,27 +82,17 @@ class GraphCarrier:
             laid.steps[:1] = [step._replace(opens=True) for step in laid.steps[:1]]
             self._rounds.cut()
             return
-        slots = pieces_of(self._carriers.slab, laid.carried)
-        taken = self._rounds.take(laid.listed, slots)
+        slab, plan = laid.carried
+        taken = self._rounds.take(laid.listed, pieces_of(slab, plan))
         laid.steps = [self._step(step, item) for step, item in zip(laid.steps, taken, strict=True)]
 
     def _step(self, step: protocol.Step, taken: Taken) -> protocol.Step:
-        part, record_flags = taken.part, partial(self._carriers.record_flags, step.rank)
-        before = flags({}, part.arrivals) if part.arrivals else b""
-        after = flags(dict.fromkeys(part.sends, 1), {}) if part.sends else b""
+        def record(handle: Any, ready: Mapping[Lane, int], arrivals: Mapping[Lane, int]) -> None:
+            self._carriers.record_flags(step.rank, handle, flags(ready, arrivals))
 
-        def record(handle: Any) -> None:
-            record_flags(handle, before)
-            step.record(handle)
-            record_flags(handle, after)
-
-        def around(handle: Any, *, after: bool) -> None:
-            step.around(handle, after=after)
-            record_flags(handle, told[after])
-
-        told = (before, after)
+        told = protocol.Flags(taken.part.arrivals, dict.fromkeys(taken.part.sends, 1), record)
         sent = tuple(TransferPieces(*transfer) for transfer in taken.transfers)
-        return step._replace(record=record, around=around, carried=True, opens=taken.opens, transfers=sent)
+        return step._replace(flags=told, opens=taken.opens, transfers=sent)
 
 
 def pieces_of(slab: Slab, plan: WirePlan) -> PiecesOf:
@@ -111,7 +101,9 @@ def pieces_of(slab: Slab, plan: WirePlan) -> PiecesOf:
 
     def found(slot: int, span: Span, final: bool) -> list[Piece]:
         form, first = plan.final if final else plan.contribution, slab.byte_of(slot)
-        pieces = [(first, span.blocks * form.payload), (first + tail, span.blocks * form.tail)]
-        return [(start, nbytes) for start, nbytes in pieces if nbytes]
+        payload, scales = span.blocks * form.payload, span.blocks * form.tail
+        if scales and tail - payload <= _GAP:
+            return [(first, tail + scales)]
+        return [(start, nbytes) for start, nbytes in ((first, payload), (first + tail, scales)) if nbytes]
 
     return found

@@ -114,7 +114,7 @@ class StepWriter:
         self._owner, self._rig, self._spec, self._slab = owner, rig, spec, slab
         self._operands, self._places, self._copies = operands, places, copies
         self._flags = flags
-        self._carries = rig.carriers is not None and slab is rig.carriers.slab
+        self._carries = rig.carriers is not None and slab in (rig.carriers.small, rig.carriers.large)
         self._recorders: dict[tuple[int, bool], Recorder | CopyRecorder | CrossingRecorder] = {}  # of untimed kernels
 
     def write(self, steps: Iterable[Step]) -> Score:
@@ -153,7 +153,8 @@ class StepWriter:
                 watch = owner.collector.stopwatch(planned(listed, self._spec.plan, rig.queue_map.ranks), timers)
             held = [owner.holds(step) for step in listed] if owner.holds else ()
             numbered = [(step, numbers[key]) for step, key in zip(listed, keys, strict=True)]
-            score = Score(rig.group, parts, numbered, held, watch, carried=self._carries)
+            carried_in = self._slab if self._carries else None
+            score = Score(rig.group, parts, numbered, held, watch, carried_in=carried_in)
             undo.pop_all()
             return score
 

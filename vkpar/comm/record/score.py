@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from vkpar.comm.record.crossings import Errands, ErrandTake
 from vkpar.comm.record.program import Program
 from vkpar.comm.record.timestamps import Stopwatch, planned
+from vkpar.comm.rig.arena import Slab
 from vkpar.comm.schedule.carried import CarriedStep
 from vkpar.comm.schedule.steps import Step
 from vkpar.comm.wires import WirePlan
@@ -40,7 +41,7 @@ class Score:
         steps: all steps in one global order, and by step the number of its part.
         holds: by step, a semaphore and a value that it waits for besides; None for nothing.
         watch: takes the times of the one program that is recorded; None outside profiles.
-        carried: its slots are carried between the ranks' cards.
+        carried_in: its slots, where they are carried between the ranks' cards; None elsewhere.
 
     Attributes:
         batches: number of command buffers.
@@ -55,9 +56,9 @@ class Score:
         holds: Sequence[tuple[Any, int] | None] = (),
         watch: Stopwatch | None = None,
         *,
-        carried: bool = False,
+        carried_in: Slab | None = None,
     ) -> None:
-        self._carried = carried
+        self._carried_in = carried_in
         self._parts = parts
         self._order = [part for _, part in steps]
         self._watch = watch
@@ -105,7 +106,8 @@ class Score:
         """
         moved = [(step.received_nbytes, step.sent_nbytes) for step in planned(self._listed, plan)]
         order = list(zip(self._order, self._batches, self._listed, moved, strict=True))
-        return LaidScore(name, self._parts, order, memory, keep, plan if self._carried else None)
+        carried = None if self._carried_in is None else (self._carried_in, plan)
+        return LaidScore(name, self._parts, order, memory, keep, carried)
 
     def record_over(self, program: Program, memory: Sequence[Buffer]) -> None:
         """Record ``program``, which is one of this score, anew over other memory; its last submission must be done.
@@ -133,7 +135,7 @@ class LaidScore:
         steps: in one global order; ``parts``: what they hold on the ranks' devices, by rank.
         keep: as it was given.
         listed: the steps as they were scheduled.
-        carried: how elements are written into slots that are carried; None where no slots are.
+        carried: the slots that are carried, and how elements are written into them; None where none are.
     """
 
     def __init__(
@@ -143,7 +145,7 @@ class LaidScore:
         order: Sequence[tuple[int, Batch, Step, tuple[int, int]]],
         memory: Sequence[Buffer],
         keep: object,
-        carried: WirePlan | None,
+        carried: tuple[Slab, WirePlan] | None,
     ) -> None:
         self.name, self.keep, self.carried = name, keep, carried
         self.listed = [step for _, _, step, _ in order]

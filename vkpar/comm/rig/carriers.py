@@ -33,6 +33,7 @@ _FLAGS_NBYTES = 4096
 _FAR = 1 << 30  # no stream waits for a word that is so much farther
 
 _SLOTS_PER_RANK = 16
+_SMALL_SLOT = 64 << 10
 _LAG = 2
 _MOST_SLOT = 8 << 20
 _MOST_MEMORY = 256 << 20  # a card
@@ -54,7 +55,7 @@ class Carriers:
         base: the number of the first slot that is carried.
 
     Attributes:
-        slab: the slots, each of which has its place in every card's memory.
+        small: slots for messages that fit them whole, ``large`` for all others; each has its place in every card's memory.
 
     Raises:
         OutOfMemoryError: a card has no room for the slots.
@@ -67,7 +68,9 @@ class Carriers:
         self.vendor = vendor
         per_rank = max(_SLOTS_PER_RANK, (_LAG + 2) * n)
         slot = min(_MOST_SLOT, _MOST_MEMORY // (n * per_rank) // _ALIGNMENT * _ALIGNMENT)
-        self.slab = Slab(n, per_rank, slot, slot, base, _FLAGS_NBYTES, _LAG)
+        self.small = Slab(n, per_rank, _SMALL_SLOT, _SMALL_SLOT, base, _FLAGS_NBYTES, _LAG)
+        first, offset = base + self.small.number, _FLAGS_NBYTES + self.small.nbytes
+        self.large = Slab(n, per_rank, slot, slot, first, offset, _LAG)
         self._roads: dict[tuple[int, int, int], Stream] = {}
         self._memory: list[CardMemory] = []
         self._aborted = False
@@ -80,7 +83,7 @@ class Carriers:
                 cards.append(card)
                 undo.callback(card.close)
             for device, card in zip(devices, cards, strict=True):
-                nbytes = _FLAGS_NBYTES + self.slab.nbytes
+                nbytes = self.large.offset + self.large.nbytes
                 memory = card.memory(device.handle, device.info, device.compute.family, nbytes, cards)
                 undo.callback(memory.close)
                 self._memory.append(memory)
@@ -95,22 +98,20 @@ class Carriers:
     @property
     def nslots(self) -> int:
         """How many slots there are in all."""
-        return self.slab.number
+        return self.small.number + self.large.number
 
     def shared(self, rank: int) -> SharedBuffer:
         """Return a rank's place for the slots as its command buffers name it."""
         return SharedBuffer(self._memory[rank].range(), self._devices[rank].compute.family, foreign=False)
 
     def record_flags(self, rank: int, handle: Any, push: bytes) -> None:
-        """Record the kernel of flags into a rank's open command buffer, ordered against the kernels around it.
+        """Record the kernel of flags into a rank's open command buffer, ordered after what is there.
 
         Args:
             rank: whose command buffer it is.
             handle: the VkCommandBuffer.
-            push: what the kernel is to do; nothing is recorded for an empty one.
+            push: what the kernel is to do.
         """
-        if not push:
-            return
         pipeline = self._devices[rank].pipelines.shipped(KERNEL, 1, len(push))
         if rank not in self._descriptors:
             pool = DescriptorPool(self._devices[rank].handle, 1, 1)
@@ -118,10 +119,8 @@ class Carriers:
             ranges = (self._memory[rank].range(),)
             self._descriptors[rank] = pool.allocate(pipeline.layout.set_layout, ranges)
         commands = CommandBuffer(handle)
-        order = commands.record_order if self._devices[rank].info.is_cpu else commands.record_kernel_order
-        order()
+        (commands.record_order if self._devices[rank].info.is_cpu else commands.record_kernel_order)()
         commands.record_dispatch(pipeline, self._descriptors[rank], push, (1, 1, 1))
-        order()
 
     def connect(self, group: CGroup) -> None:
         """Have the pump's group give transfers to the streams."""

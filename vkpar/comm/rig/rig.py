@@ -183,7 +183,7 @@ class Rig:
     @property
     def slot_nbytes(self) -> int:
         """Bytes of a slot of the largest kind through which reductions go."""
-        return (self.carriers.slab if self.carriers else self.arena.large).slot_nbytes
+        return (self.carriers or self.arena).large.slot_nbytes
 
     @property
     def copies(self) -> bool:

@@ -20,6 +20,7 @@ from vkpar.comm.schedule.steps import BLOCK, Action, Forward, Reduce, Span, Step
 
 # Elements that are worth a flag: what comes with them takes longer than the flag's kernel does, measured on H100s.
 _GROUP_BLOCKS = (4 << 20) // BLOCK
+_LANE_BLOCKS = (1 << 18) // BLOCK
 _MOST_PARTS = 256  # of a submission
 LANES = 2  # of a road: while one waits for its next flag, the other carries
 Lane = tuple[int, int]  # a rank, and the lane from or to it
@@ -135,7 +136,8 @@ class Rounds:
         self._at: Counter[int] = Counter()  # by rank, its steps so far
         self._began: Counter[int] = Counter()  # the same when the round began
         self._known: defaultdict[int, Counter[int]] = defaultdict(Counter)  # by rank, how many steps of others are done
-        self._sent: Counter[tuple[int, int]] = Counter()  # by source and target, transfers so far
+        self._sent: Counter[tuple[int, int, int]] = Counter()  # by source, target and lane, transfers so far
+        self._turns: Counter[tuple[int, int]] = Counter()  # the same of those that take the lanes in turn, by road
         self._awaited: Counter[tuple[Lane, int]] = Counter()  # by source and lane, and target
         self._told: dict[tuple[Lane, int, int], Counter[int]] = {}  # by the same and the transfer: what the source knew
         self._reads: defaultdict[int, dict[int, int]] = defaultdict(dict)  # by slot, when each rank read it last
@@ -188,17 +190,24 @@ class Rounds:
 
     def _send(self, step: Step, target: int, wanted: Mapping[int, set[int]], pieces_of: PiecesOf) -> Transfer:
         rank = step.rank
-        number, lane = divmod(self._sent[rank, target], LANES)
-        self._sent[rank, target] += 1
-        self._told[(rank, lane), target, number + 1] = self._known[rank] | Counter({rank: self._at[rank]})
+        carried = [action for action in step.actions if isinstance(action, (Reduce, Forward))]
+        sent = [(action, slot) for action in carried if (slot := action.out_slot) is not None and target in wanted[slot]]
+        lane = self._lane(rank, target, sum(action.span.blocks for action, _ in sent))
+        self._sent[rank, target, lane] += 1
+        number = self._sent[rank, target, lane]
+        self._told[(rank, lane), target, number] = self._known[rank] | Counter({rank: self._at[rank]})
         pieces: list[Piece] = []
-        for action in step.actions:
-            if isinstance(action, (Reduce, Forward)) and action.out_slot is not None:
-                if target in wanted[action.out_slot]:
-                    self._content[action.out_slot, target] = (rank, lane), number + 1
-                    final = isinstance(action, Forward) or action.final
-                    pieces += pieces_of(action.out_slot, action.span, final)
+        for action, slot in sent:
+            self._content[slot, target] = (rank, lane), number
+            pieces += pieces_of(slot, action.span, isinstance(action, Forward) or action.final)
         return Transfer(rank, target, lane, tuple(_joined(pieces)))
+
+    def _lane(self, rank: int, target: int, blocks: int) -> int:
+        """Return the lane for so much: lanes in turn where copies take longer than flags, else the first one."""
+        if blocks < _LANE_BLOCKS:
+            return 0
+        self._turns[rank, target] += 1
+        return self._turns[rank, target] % LANES
 
 
 def _joined(pieces: Sequence[Piece]) -> Iterator[Piece]:
