@@ -1,8 +1,8 @@
 """Carriers on CPU drivers: the host in the place of a vendor's library, and a kernel that waits in pieces.
 
-lavapipe ends every loop after 65,535 turns, and SwiftShader runs no other device's kernels beside one that waits. So these
-ranks are lavapipe's, and the kernel that waits for flags is run again and again; it differs from the shipped one in
-what a turn does, and in that it waits for what earlier runs have not seen.
+lavapipe ends every loop after 65,535 turns, and SwiftShader runs no other device's kernels beside one that waits. So
+these ranks are lavapipe's, and the kernel that waits for flags is run again and again; it differs from the shipped one
+in what a turn does, and in that it waits for what earlier runs have not seen.
 """
 
 from __future__ import annotations

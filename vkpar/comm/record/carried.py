@@ -96,7 +96,7 @@ class GraphCarrier:
 
 
 def pieces_of(slab: Slab, plan: WirePlan) -> PiecesOf:
-    """Return what says which bytes of a slot are in use: the payloads of the blocks, and their scales if there are any."""
+    """Return what says which bytes of a slot are in use: the blocks' payloads, and their scales if there are any."""
     tail = plan.tail_at(slab.slot_nbytes)
 
     def found(slot: int, span: Span, final: bool) -> list[Piece]:

@@ -95,8 +95,7 @@ class StepWriter:
     Args:
         owner: says what is timed, checked and held up.
         rig: what ranks share.
-        spec: what the reduction does; ``slab``, ``operands``, ``places``, ``copies``, ``flags`` as :meth:`StepRecorder.kept`
-            says.
+        spec: what the reduction does; the rest as :meth:`StepRecorder.kept` says.
     """
 
     def __init__(

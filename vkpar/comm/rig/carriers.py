@@ -55,11 +55,11 @@ class Carriers:
         base: the number of the first slot that is carried.
 
     Attributes:
-        small: slots for messages that fit them whole, ``large`` for all others; each has its place in every card's memory.
+        small: slots for messages that fit them whole; ``large`` for all others. Each lies in every card's memory.
 
     Raises:
         OutOfMemoryError: a card has no room for the slots.
-        VulkanError: the vendor's library or a driver refuses; the caller was told by :func:`offer` that they should not.
+        VulkanError: the vendor's library or a driver refuses, against what ``offer`` of the transport found.
     """
 
     def __init__(self, devices: Sequence[LogicalDevice], vendor: Vendor, base: int) -> None:

@@ -24,8 +24,8 @@ importlib.import_module(job.pop("module")).main(**job)
 def prove(module: str, job: Mapping[str, Any], wanted: str) -> str:
     """Run ``main(**job)`` of ``module`` in a child process; return why it failed, "" where it printed ``wanted``.
 
-    The child imports modules from the standard library, then from where this process has vkpar, then from this process's
-    search path, but nothing from the current directory.
+    The child imports modules from the standard library, then from where this process has vkpar, then from this
+    process's search path, but nothing from the current directory.
     """
     if getattr(sys, "frozen", False):  # sys.executable is the program itself, which would start all over
         return "a frozen program has no Python to run it in"

@@ -114,8 +114,8 @@ def _decide(source: DeviceInfo, target: DeviceInfo, *, trying: bool) -> tuple[st
 def _self_test(first: str, second: str) -> str:
     """Pass timelines between two devices, by UUID, in a child process; return why that failed, "" where it passed.
 
-    A driver that cannot pass them may crash the process that tries, hence the child. The test passes by a proof that only
-    a run can give: how far the timelines got in a number of hops that is drawn here.
+    A driver that cannot pass them may crash the process that tries, hence the child. The test passes by a proof that
+    only a run can give: how far the timelines got in a number of hops that is drawn here.
     """
     hops, nonce = 8 + secrets.randbelow(8), secrets.token_hex(16)
     job = {"devices": [first, second], "hops": hops, "nonce": nonce}

@@ -129,8 +129,8 @@ class Rig:
         self.progress = Progress(world)
         undo.callback(self.progress.hub.close)
         undo.callback(self._part)
-        for peer in world.division.others:
-            self.places += [(world.division.ranks(peer).start, f"{way} {world.channel.names[peer]}") for way in _WAYS]
+        for other in world.division.others:
+            self.places += [(world.division.ranks(other).start, f"{way} {world.channel.names[other]}") for way in _WAYS]
         self.queues += self.progress.hub.queues
         self.ports += [queue.port for queue in self.progress.hub.queues]
         self.queue_map = self.queue_map.with_others(len(self.progress.hub.queues))

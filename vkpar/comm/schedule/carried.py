@@ -3,10 +3,10 @@
 A slot then has a place in the memory of each card. Once a step has filled the slots of its rank, *transfers* carry them
 to the ranks that read them, and each transfer raises a flag for which the reader's kernels wait. So a submission holds
 many steps, where without carriers each step is one. What no flag tells is when a slot may be filled again: its readers'
-kernels must be done. A rank knows that of a reader from which something has come that was sent later. Where it does not,
-all ranks cut their submissions at the same place of the global order, and the new ones wait for the readers' old ones.
-Then every flag comes from earlier in the same round of submissions or from a round before, and no two submissions wait
-for each other. No Vulkan here.
+kernels must be done. A rank knows that of a reader from which something has come that was sent later. Where it does
+not, all ranks cut their submissions at the same place of the global order, and the new ones wait for the readers' old
+ones. Then every flag comes from earlier in the same round of submissions or from a round before, and no two submissions
+wait for each other. No Vulkan here.
 """
 
 from __future__ import annotations
@@ -191,7 +191,9 @@ class Rounds:
     def _send(self, step: Step, target: int, wanted: Mapping[int, set[int]], pieces_of: PiecesOf) -> Transfer:
         rank = step.rank
         carried = [action for action in step.actions if isinstance(action, (Reduce, Forward))]
-        sent = [(action, slot) for action in carried if (slot := action.out_slot) is not None and target in wanted[slot]]
+        sent = [
+            (action, slot) for action in carried if (slot := action.out_slot) is not None and target in wanted[slot]
+        ]
         lane = self._lane(rank, target, sum(action.span.blocks for action, _ in sent))
         self._sent[rank, target, lane] += 1
         number = self._sent[rank, target, lane]

@@ -24,7 +24,7 @@ typedef struct { char bytes[16]; } CUuuid;
 typedef struct { int type; int id; } CUmemLocation;
 typedef struct {
     int type; int requestedHandleTypes; CUmemLocation location; void *win32HandleMetaData;
-    struct { unsigned char compressionType, gpuDirectRDMACapable; unsigned short usage; unsigned char reserved[4]; } flags;
+    struct { unsigned char compressionType, direct; unsigned short usage; unsigned char reserved[4]; } flags;
 } CUmemAllocationProp;
 typedef struct { CUmemLocation location; int flags; } CUmemAccessDesc;
 int cuInit(unsigned);

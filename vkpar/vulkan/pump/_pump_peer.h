@@ -2,7 +2,8 @@
  *
  * A transfer on a lane waits in the stream until the sender's kernel has raised the sender's word, copies pieces of slots
  * from the sender's memory to the same place in the receiver's, and then raises the receiver's word, for which a kernel
- * of the receiver's waits. No host thread takes part. Words count the transfers of a lane from the beginning, modulo 2^32.
+ * of the receiver's waits. No host thread takes part. Words count the transfers of a lane from the beginning,
+ * modulo 2^32.
  */
 #ifndef VKPAR_PUMP_PEER_H
 #define VKPAR_PUMP_PEER_H
@@ -10,7 +11,10 @@
 #include "_pump_bridge.h"
 #include "_pump_types.h"
 
-enum { REACHES = 0 };                    /* a wait for a word that is as far, modulo 2^32, or farther */
+enum {
+    REACHES = 0,                         /* a wait for a word that is as far, modulo 2^32, or farther */
+    FEW = 8,                             /* transfers that are given at once */
+};
 
 void vkp_group_vendor(vkp_group *g, const uint64_t *functions) {
     g->vendor.push = (push_fn)(uintptr_t)functions[0];
@@ -88,18 +92,16 @@ static int32_t carry(vkp_program *p, uint32_t *failed) {
     uint64_t context = 0;
     int32_t status = 0;
     int call = STREAM_WAIT;
-    for (uint32_t i = 0; i < p->ntransfers && !status; i++) {
+    void *old;
+    for (uint32_t i = 0; i < p->ntransfers && !status && !__atomic_load_n(&g->aborted, __ATOMIC_RELAXED); i++) {
         const vkp_transfer *t = &p->transfers[i];
         vkp_road *road = road_of(g, t->src, t->dst, t->lane);
-        uint64_t wanted = road->context;
-        void *old;
-        if (context && wanted != context) g->vendor.pop(&old);
-        if (wanted != context) status = g->vendor.push((void *)(uintptr_t)wanted);
-        context = status ? 0 : wanted;
+        if (context && road->context != context) g->vendor.pop(&old);
+        if (road->context != context) status = g->vendor.push((void *)(uintptr_t)road->context);
+        context = status ? 0 : road->context;
         if (!status) status = carry_one(p, t, road, &call);
         if (status) *failed = t->src;
     }
-    void *old;
     if (context) g->vendor.pop(&old);
     if (!status) return SUCCESS;
     lock_group(g);
@@ -107,6 +109,96 @@ static int32_t carry(vkp_program *p, uint32_t *failed) {
     fail(g, UNKNOWN, *failed, call);
     pthread_mutex_unlock(&g->lock);
     return UNKNOWN;
+}
+
+/* ---- the group's thread, which gives transfers where they are many: each takes the caller some 7 us ---- */
+
+static void *give(void *argument) {
+    vkp_group *g = argument;
+    carrier *c = &g->carrier;
+    pthread_mutex_lock(&c->lock);
+    for (;;) {
+        while (c->head == c->tail && !c->ends) pthread_cond_wait(&c->wake, &c->lock);
+        if (c->head == c->tail) break;
+        vkp_program *p = c->programs[c->head % c->capacity];
+        uint32_t failed = 0;
+        pthread_mutex_unlock(&c->lock);
+        if (carry(p, &failed) != SUCCESS) {
+            lock_group(g);
+            release(g);
+            pthread_mutex_unlock(&g->lock);
+        }
+        pthread_mutex_lock(&c->lock);
+        c->head++;
+        p->waiting--;
+        pthread_cond_broadcast(&c->given);
+    }
+    pthread_mutex_unlock(&c->lock);
+    return NULL;
+}
+
+/* Makes room for one more program, and has the thread run; false where it cannot. The caller holds the carrier's lock. */
+static int takes_one(vkp_group *g) {
+    carrier *c = &g->carrier;
+    if (c->ends) return 0;
+    if (c->tail - c->head == c->capacity) {
+        uint64_t capacity = c->capacity ? 2 * c->capacity : 64;
+        vkp_program **programs = malloc(capacity * sizeof *programs);
+        if (!programs) return 0;
+        for (uint64_t i = c->head; i < c->tail; i++) programs[i % capacity] = c->programs[i % c->capacity];
+        free(c->programs);
+        c->programs = programs;
+        c->capacity = capacity;
+    }
+    if (!c->running) c->running = !pthread_create(&c->thread, NULL, give, g);
+    return c->running;
+}
+
+/* Has all transfers of a program given to their streams, after those of the programs before. */
+static int32_t carry_all(vkp_program *p, uint32_t *failed) {
+    carrier *c = &p->group->carrier;
+    pthread_mutex_lock(&c->lock);
+    int busy = c->head != c->tail, handed = (busy || p->ntransfers > FEW) && takes_one(p->group);
+    if (handed) {
+        c->programs[c->tail++ % c->capacity] = p;
+        p->waiting++;
+        pthread_cond_signal(&c->wake);
+    }
+    while (busy && !handed && c->head != c->tail) pthread_cond_wait(&c->given, &c->lock);
+    pthread_mutex_unlock(&c->lock);
+    return handed ? SUCCESS : carry(p, failed);
+}
+
+/* Waits until the thread has nothing of a program, which is to be freed. */
+static void await_carrier(vkp_program *p) {
+    carrier *c = &p->group->carrier;
+    pthread_mutex_lock(&c->lock);
+    while (p->waiting) pthread_cond_wait(&c->given, &c->lock);
+    pthread_mutex_unlock(&c->lock);
+}
+
+static void make_carrier(carrier *c) {
+    pthread_mutex_init(&c->lock, NULL);
+    pthread_cond_init(&c->wake, NULL);
+    pthread_cond_init(&c->given, NULL);
+}
+
+/* Ends the thread once it has given everything. */
+static void stop_carrier(carrier *c) {
+    pthread_mutex_lock(&c->lock);
+    c->ends = 1;
+    pthread_cond_signal(&c->wake);
+    pthread_mutex_unlock(&c->lock);
+    if (c->running) pthread_join(c->thread, NULL);
+    c->running = 0;
+}
+
+static void free_carrier(carrier *c) {
+    stop_carrier(c);
+    pthread_cond_destroy(&c->wake);
+    pthread_cond_destroy(&c->given);
+    pthread_mutex_destroy(&c->lock);
+    free(c->programs);
 }
 
 #endif

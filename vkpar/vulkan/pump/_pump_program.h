@@ -18,6 +18,7 @@ static uint32_t add_sibling_wait(vkp_queue *q, uint64_t *waits, uint64_t *values
 void vkp_program_free(vkp_program *p) {
     if (!p) return;
     if (__atomic_load_n(&p->is_sent, __ATOMIC_ACQUIRE)) await_sender(p->group, p);
+    if (p->ntransfers) await_carrier(p);
     free(p->rank); free(p->read_start); free(p->reads); free(p->write_start); free(p->writes); free(p->commands);
     free(p->gates); free(p->gate_values); free(p->submits); free(p->timelines); free(p->waits); free(p->wait_values);
     free(p->signals); free(p->signal_values); free(p->required); free(p->stages); free(p->first); free(p->needs);
@@ -232,7 +233,7 @@ static int32_t enqueue(vkp_program *p, uint64_t *values, uint32_t *failed) {
     if (result == SUCCESS) result = may_submit(g);
     if (result == SUCCESS) promise_touches(p, next);
     if (result == SUCCESS) result = submit_all(p, failed);
-    if (result == SUCCESS && p->ntransfers) result = carry(p, failed);
+    if (result == SUCCESS && p->ntransfers) result = carry_all(p, failed);
     if (result != SUCCESS) {
         /* What was not submitted has not waited for its device's other queue. The slot table counts it all the same,
          * and local timelines have entries for it: this group is of no more use, so let go of all that is parked. */

@@ -91,6 +91,16 @@ typedef struct {
     int signals;                         /* a thread signals to it, and takes what gets ready meanwhile, too */
 } local;
 
+/* Gives transfers to streams. */
+typedef struct {
+    pthread_t thread;
+    int running, ends;
+    pthread_mutex_t lock;
+    pthread_cond_t wake, given;
+    struct vkp_program **programs;       /* ring: whose transfers are to be given, oldest first */
+    uint64_t head, tail, capacity;
+} carrier;
+
 typedef struct {
     pthread_t thread;
     int running, parked, ends;
@@ -125,6 +135,7 @@ struct vkp_group {
     uint32_t culprit;                    /* the rank whose device the error is from */
     int failed;                          /* what failed there */
     vendor vendor;
+    carrier carrier;
     vkp_road *roads;                     /* [(src * n + dst) * LANES + lane]; NULL: none */
     int32_t status;                      /* of the vendor's call that failed */
     pthread_mutex_t lock;
@@ -153,7 +164,7 @@ struct vkp_program {
     struct vkp_touches *touches;         /* room for the ranks' values, then what it does to arrays; NULL: nothing */
     vkp_transfer *transfers;
     vkp_piece *pieces;
-    uint32_t ntransfers;
+    uint32_t ntransfers, waiting;        /* how often the carrier has it */
     uint8_t *opens;                      /* per batch: a new round of carried batches begins with it; NULL: none are */
     late_read *late;                     /* of the round that is being built */
     uint32_t nlate;
