@@ -14,7 +14,7 @@ from vkpar.comm.record.score import LaidScore
 from vkpar.comm.rig.arena import Slab
 from vkpar.comm.rig.carriers import KERNEL, MOST_RANKS
 from vkpar.comm.rig.rig import Rig
-from vkpar.comm.schedule.carried import LANES, CarriedStep, Lane, Part, Piece, PiecesOf, Rounds, Taken
+from vkpar.comm.schedule.carried import LANES, CarriedStep, Lane, CarriedPart, Extent, ExtentsOf, Rounds, Taken
 from vkpar.comm.schedule.steps import Span, Step
 from vkpar.comm.wires import WirePlan
 from vkpar.graph import protocol
@@ -44,8 +44,8 @@ class CarriedRecorder(Recorder):
 
     def _record_step(self, commands: CommandBuffer, step: Step) -> None:
         ready: Counter[Lane] = Counter()  # the transfers that nobody was told of
-        before = Part(())
-        for part in step.parts if isinstance(step, CarriedStep) else (Part(step.actions),):
+        before = CarriedPart(())
+        for part in step.parts if isinstance(step, CarriedStep) else (CarriedPart(step.actions),):
             if part.arrivals or before.hurries or max(ready.values(), default=0) == _MOST_READY:
                 self._record_flags(commands, ready, part.arrivals)
                 ready.clear()
@@ -83,7 +83,7 @@ class GraphCarrier:
             self._rounds.cut()
             return
         slab, plan = laid.carried
-        taken = self._rounds.take(laid.listed, pieces_of(slab, plan))
+        taken = self._rounds.take(laid.listed, extents_of(slab, plan))
         laid.steps = [self._step(step, item) for step, item in zip(laid.steps, taken, strict=True)]
 
     def _step(self, step: protocol.Step, taken: Taken) -> protocol.Step:
@@ -95,11 +95,11 @@ class GraphCarrier:
         return step._replace(flags=told, opens=taken.opens, transfers=sent)
 
 
-def pieces_of(slab: Slab, plan: WirePlan) -> PiecesOf:
+def extents_of(slab: Slab, plan: WirePlan) -> ExtentsOf:
     """Return what says which bytes of a slot are in use: the blocks' payloads, and their scales if there are any."""
     tail = plan.tail_at(slab.slot_nbytes)
 
-    def found(slot: int, span: Span, final: bool) -> list[Piece]:
+    def found(slot: int, span: Span, final: bool) -> list[Extent]:
         form, first = plan.final if final else plan.contribution, slab.byte_of(slot)
         payload, scales = span.blocks * form.payload, span.blocks * form.tail
         if scales and tail - payload <= _GAP:

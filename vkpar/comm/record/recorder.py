@@ -129,7 +129,7 @@ class StepWriter:
         idle = self._operands.copies.ranks - {step.rank for step in listed}
         listed += [Step(rank, "copy", ()) for rank in sorted(idle)]
         if self._carries:
-            slots = carried.pieces_of(self._slab, self._spec.plan)
+            slots = carried.extents_of(self._slab, self._spec.plan)
             listed = list(scheduled.carried(listed, slots)) if self._flags else scheduled.apart(listed)
         if self._copies:
             listed = list(slot_copies.through_copies(listed, rig.queue_map, rig.arena.nslots))

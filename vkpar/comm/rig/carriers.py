@@ -21,7 +21,7 @@ from vkpar.vulkan.command import CommandBuffer, DescriptorPool
 from vkpar.vulkan.device import LogicalDevice
 from vkpar.vulkan.memory.accounting import SLOTS
 from vkpar.vulkan.memory.buffer import SharedBuffer
-from vkpar.vulkan.peer.vendor import Card, CardMemory, Stream, Vendor
+from vkpar.vulkan.peer.vendor import Card, CardMemory, CopyStream, Vendor
 from vkpar.vulkan.pump.native import CGroup
 
 _log = logging.getLogger("vkpar")
@@ -66,12 +66,12 @@ class Carriers:
         n = len(devices)
         self._devices = list(devices)
         self.vendor = vendor
-        per_rank = max(_SLOTS_PER_RANK, (_LAG + 2) * n)
+        per_rank = max(_SLOTS_PER_RANK, (2 * _LAG + 1) * n)  # a rank knows how far others were two lags ago
         slot = min(_MOST_SLOT, _MOST_MEMORY // (n * per_rank) // _ALIGNMENT * _ALIGNMENT)
         self.small = Slab(n, per_rank, _SMALL_SLOT, _SMALL_SLOT, base, _FLAGS_NBYTES, _LAG)
         first, offset = base + self.small.number, _FLAGS_NBYTES + self.small.nbytes
         self.large = Slab(n, per_rank, slot, slot, first, offset, _LAG)
-        self._roads: dict[tuple[int, int, int], Stream] = {}
+        self._roads: dict[tuple[int, int, int], CopyStream] = {}
         self._memory: list[CardMemory] = []
         self._aborted = False
         self._descriptors: dict[int, Any] = {}  # by rank, a set of its memory

@@ -104,25 +104,30 @@ class Rig:
                 if copies:
                     self.own_slots.append(OwnSlots(device, self.arena.memory.nbytes))
                     self._of_rank[rank].callback(self.own_slots[-1].close)
-            shared = self.arena.nslots * (1 + len(self.own_slots))
-            self.carriers, self._road = _carriers(devices, transports, shared, copies=copies, alone=world is None)
-            if self.carriers is not None:
-                undo.callback(self.carriers.close)
+            nslots = self._open_carriers(transports, undo)
             self.pools = [self._pool(queue) for queue in range(len(self.queues))]
             mapped = {rank for rank, transport in enumerate(self.transports) if transport.mirror}
             self._own_links = links.plan(own, mapped)
             self.links = self._told_links() if world is None else links.across(self._own_links, world)
             if world is not None:
                 self._reach_others(world, undo)
-            self.group = CGroup(self.ports, shared + (self.carriers.nslots if self.carriers else 0))
+            self.group = CGroup(self.ports, nslots)
             undo.callback(self.group.close)
             self._share_slots()
-            if self.carriers is not None:
-                self.carriers.connect(self.group)
             self._connect()
             undo.callback(self.group.stop)
             self.group.start(self.spin_ns)
             self._resources = undo.pop_all()
+
+    def _open_carriers(self, transports: Sequence[str], undo: ExitStack) -> int:
+        """Open what carries slots between the cards, where something does; return how many slots there are in all."""
+        shared = self.arena.nslots * (1 + len(self.own_slots))
+        copies, alone = bool(self.own_slots), self.world is None
+        self.carriers, self._road = _carriers(self.devices, transports, shared, copies=copies, alone=alone)
+        if self.carriers is None:
+            return shared
+        undo.callback(self.carriers.close)
+        return shared + self.carriers.nslots
 
     def _reach_others(self, world: World, undo: ExitStack) -> None:
         """Open the queues to and from other processes."""
@@ -211,6 +216,8 @@ class Rig:
         return [replace(link, reason=f"{link.reason}; not {peer.NAME}: {self._road}") for link in self._own_links]
 
     def _connect(self) -> None:
+        if self.carriers is not None:
+            self.carriers.connect(self.group)
         queues_of: dict[int, list[int]] = {rank: [] for rank in range(len(self.devices))}
         for queue, rank in enumerate(self.queue_map.ranks):
             if rank >= 0:

@@ -24,8 +24,8 @@ _LANE_BLOCKS = (1 << 18) // BLOCK
 _MOST_PARTS = 256  # of a submission
 LANES = 2  # of a road: while one waits for its next flag, the other carries
 Lane = tuple[int, int]  # a rank, and the lane from or to it
-Piece = tuple[int, int]  # where a part of a slot begins, and its bytes
-PiecesOf = Callable[[int, Span, bool], Sequence[Piece]]  # of a slot that holds a span, finished or not
+Extent = tuple[int, int]  # where a part of a slot begins, and its bytes
+ExtentsOf = Callable[[int, Span, bool], Sequence[Extent]]  # of a slot that holds a span, finished or not
 
 
 class Transfer(NamedTuple):
@@ -34,11 +34,11 @@ class Transfer(NamedTuple):
     src: int
     dst: int
     lane: int
-    pieces: tuple[Piece, ...]
+    extents: tuple[Extent, ...]
 
 
 @dataclass(frozen=True)
-class Part:
+class CarriedPart:
     """One step within a submission.
 
     Attributes:
@@ -68,7 +68,7 @@ class CarriedStep(Step):
     """
 
     opens: bool = False
-    parts: tuple[Part, ...] = ()
+    parts: tuple[CarriedPart, ...] = ()
     transfers: tuple[Transfer, ...] = ()
 
 
@@ -76,7 +76,7 @@ class _Submission:
     """What one rank does between two cuts."""
 
     def __init__(self) -> None:
-        self.parts: list[Part] = []
+        self.parts: list[CarriedPart] = []
         self.phases: list[str] = []
         self.transfers: list[Transfer] = []
 
@@ -86,16 +86,16 @@ class _Submission:
         return CarriedStep(rank, phase, actions, opens, tuple(self.parts), tuple(self.transfers))
 
 
-def carried(steps: Sequence[Step], pieces_of: PiecesOf) -> Iterator[CarriedStep]:
+def carried(steps: Sequence[Step], extents_of: ExtentsOf) -> Iterator[CarriedStep]:
     """Yield ``steps`` in few submissions a rank, with transfers between them.
 
     Args:
         steps: in one global order, by rank; no barriers, whose tokens are carried by nobody.
-        pieces_of: the bytes of a slot that are in use.
+        extents_of: the bytes of a slot that are in use.
     """
     rounds = Rounds()
     made: defaultdict[int, _Submission] = defaultdict(_Submission)
-    for taken in rounds.take(apart(steps), pieces_of):
+    for taken in rounds.take(apart(steps), extents_of):
         if taken.opens:
             yield from _submissions(made)
             made.clear()
@@ -120,7 +120,7 @@ class Taken(NamedTuple):
     """
 
     step: Step
-    part: Part
+    part: CarriedPart
     transfers: list[Transfer]
     opens: bool
 
@@ -148,7 +148,7 @@ class Rounds:
         """Have the next step begin a round."""
         self._cut = True
 
-    def take(self, steps: Sequence[Step], pieces_of: PiecesOf) -> Iterator[Taken]:
+    def take(self, steps: Sequence[Step], extents_of: ExtentsOf) -> Iterator[Taken]:
         """Yield the steps of a schedule, all that read what they send among them."""
         readers = _readers(steps)
         for index, step in enumerate(steps):
@@ -161,11 +161,11 @@ class Rounds:
                 self._reads[slot][step.rank] = self._at[step.rank]
             wanted = {slot: readers[index, slot] for slot in step.writes}
             targets = sorted(set().union(*wanted.values()))
-            transfers = [self._send(step, target, wanted, pieces_of) for target in targets]
+            transfers = [self._send(step, target, wanted, extents_of) for target in targets]
             for slot in step.writes:
                 self._reads[slot].clear()
             lanes = tuple((transfer.dst, transfer.lane) for transfer in transfers)
-            yield Taken(step, Part(step.actions, arrivals, lanes), transfers, opens)
+            yield Taken(step, CarriedPart(step.actions, arrivals, lanes), transfers, opens)
 
     def _fits(self, step: Step) -> bool:
         """Say whether the step may belong to the round: who read its slots in this round is known to have done so."""
@@ -188,7 +188,7 @@ class Rounds:
                 self._known[step.rank] |= self._told[source, step.rank, number]
         return dict(arrivals)
 
-    def _send(self, step: Step, target: int, wanted: Mapping[int, set[int]], pieces_of: PiecesOf) -> Transfer:
+    def _send(self, step: Step, target: int, wanted: Mapping[int, set[int]], extents_of: ExtentsOf) -> Transfer:
         rank = step.rank
         carried = [action for action in step.actions if isinstance(action, (Reduce, Forward))]
         sent = [
@@ -198,10 +198,10 @@ class Rounds:
         self._sent[rank, target, lane] += 1
         number = self._sent[rank, target, lane]
         self._told[(rank, lane), target, number] = self._known[rank] | Counter({rank: self._at[rank]})
-        pieces: list[Piece] = []
+        pieces: list[Extent] = []
         for action, slot in sent:
             self._content[slot, target] = (rank, lane), number
-            pieces += pieces_of(slot, action.span, isinstance(action, Forward) or action.final)
+            pieces += extents_of(slot, action.span, isinstance(action, Forward) or action.final)
         return Transfer(rank, target, lane, tuple(_joined(pieces)))
 
     def _lane(self, rank: int, target: int, blocks: int) -> int:
@@ -212,7 +212,7 @@ class Rounds:
         return self._turns[rank, target] % LANES
 
 
-def _joined(pieces: Sequence[Piece]) -> Iterator[Piece]:
+def _joined(pieces: Sequence[Extent]) -> Iterator[Extent]:
     """Yield the pieces, those that lie side by side as one."""
     whole: list[int] = []
     for start, nbytes in sorted(pieces):

@@ -35,7 +35,7 @@ class CardMemory(Protocol):
         """Give it back; nothing that uses it may be pending."""
 
 
-class Stream(Protocol):
+class CopyStream(Protocol):
     """What a card's copy engine does, one after the other.
 
     Attributes:
@@ -66,7 +66,7 @@ class Card(Protocol):
     def memory(self, device: Any, info: DeviceInfo, family: int, nbytes: int, cards: Sequence[Any]) -> CardMemory:
         """Return new memory of the card, zeros, for the VkDevice ``device`` and the copy engines of ``cards``."""
 
-    def stream(self) -> Stream:
+    def stream(self) -> CopyStream:
         """Return a new stream."""
 
     def close(self) -> None:

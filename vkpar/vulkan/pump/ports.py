@@ -41,9 +41,9 @@ class TransferPieces(NamedTuple):
 class Batch:
     """One submission: ``command`` on ``rank``'s queue, and the slots that it reads and writes.
 
-    It waits for the value on ``hold``, a timeline of the rank's device, too: a test holds it up that way. Where its reads
-    are ``carried``, transfers bring them, and the command buffer itself waits for those; ``transfers`` are what it sends.
-    It ``opens`` a round of such batches, whose command buffers wait for each other.
+    It waits for the value on ``hold``, a timeline of the rank's device, too: a test holds it up that way. Where its
+    reads are ``carried``, transfers bring them, and the command buffer itself waits for those; ``transfers`` are what
+    it sends. It ``opens`` a round of such batches, whose command buffers wait for each other.
     """
 
     rank: int
