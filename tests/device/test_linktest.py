@@ -11,7 +11,7 @@ from conftest import require
 from helpers.vulkan.queues import queues_apart
 
 import vkpar
-from vkpar.comm.rig import children, links, linktest
+from vkpar.comm.rig import children, linktest
 from vkpar.vulkan.queue import Queue
 
 pytestmark = pytest.mark.device

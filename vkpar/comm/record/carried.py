@@ -14,7 +14,7 @@ from vkpar.comm.record.score import LaidScore
 from vkpar.comm.rig.arena import Slab
 from vkpar.comm.rig.carriers import KERNEL, MOST_RANKS
 from vkpar.comm.rig.rig import Rig
-from vkpar.comm.schedule.carried import LANES, CarriedStep, Lane, CarriedPart, Extent, ExtentsOf, Rounds, Taken
+from vkpar.comm.schedule.carried import LANES, CarriedPart, CarriedStep, Extent, ExtentsOf, Lane, Rounds, Taken
 from vkpar.comm.schedule.steps import Span, Step
 from vkpar.comm.wires import WirePlan
 from vkpar.graph import protocol

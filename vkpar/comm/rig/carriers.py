@@ -23,6 +23,7 @@ from vkpar.vulkan.memory.accounting import SLOTS
 from vkpar.vulkan.memory.buffer import SharedBuffer
 from vkpar.vulkan.peer.vendor import Card, CardMemory, CopyStream, Vendor
 from vkpar.vulkan.pump.native import CGroup
+from vkpar.vulkan.pump.roads import Lane, Roads
 
 _log = logging.getLogger("vkpar")
 KERNEL = "carry"
@@ -67,9 +68,12 @@ class Carriers:
         self._devices = list(devices)
         self.vendor = vendor
         per_rank = max(_SLOTS_PER_RANK, (2 * _LAG + 1) * n)  # a rank knows how far others were two lags ago
-        slot = min(_MOST_SLOT, _MOST_MEMORY // (n * per_rank) // _ALIGNMENT * _ALIGNMENT)
         self.small = Slab(n, per_rank, _SMALL_SLOT, _SMALL_SLOT, base, _FLAGS_NBYTES, _LAG)
         first, offset = base + self.small.number, _FLAGS_NBYTES + self.small.nbytes
+        limits = [device.info.limits for device in devices]
+        most = min(min(each.max_storage_buffer_range, each.max_allocation) for each in limits)
+        room = (min(_MOST_MEMORY, most) - offset) // (n * per_rank)
+        slot = min(_MOST_SLOT, room // _ALIGNMENT * _ALIGNMENT)
         self.large = Slab(n, per_rank, slot, slot, first, offset, _LAG)
         self._roads: dict[tuple[int, int, int], CopyStream] = {}
         self._memory: list[CardMemory] = []
@@ -124,13 +128,13 @@ class Carriers:
 
     def connect(self, group: CGroup) -> None:
         """Have the pump's group give transfers to the streams."""
-        self._group = group
-        group.set_vendor(self.vendor.functions)
-        for (src, dst, lane), stream in self._roads.items():
-            raised = self._memory[src].address + _word(_RAISED, dst, lane)
-            arrived = self._memory[dst].address + _word(_ARRIVED, src, lane)
-            bases = self._memory[src].address, self._memory[dst].address
-            group.set_road((src, dst, lane), self._cards[src].context, stream.handle, (raised, arrived), bases)
+        memory, lanes = self._memory, []
+        for (src, dst, number), stream in self._roads.items():
+            raised = memory[src].address + _word(_RAISED, dst, number)
+            arrived = memory[dst].address + _word(_ARRIVED, src, number)
+            bases = memory[src].address, memory[dst].address
+            lanes.append(Lane(src, dst, number, self._cards[src].context, stream.handle, raised, arrived, *bases))
+        self._lanes = Roads(group, self.vendor.functions, lanes)
 
     def abort(self) -> None:
         """Let everything that waits for a flag run out: kernels and streams; their data is undefined."""
@@ -141,7 +145,7 @@ class Carriers:
             for memory in self._memory:
                 memory.put(4 * _ABORTED, [1])
             for src, dst, lane in self._roads:
-                self._memory[src].put(_word(_RAISED, dst, lane), [self._group.sent(src, dst, lane) + _FAR])
+                self._memory[src].put(_word(_RAISED, dst, lane), [self._lanes.sent(src, dst, lane) + _FAR])
         except VulkanError as error:
             _log.error("flags between the cards cannot be raised: %s", error)
 

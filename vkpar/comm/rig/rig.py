@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import itertools
-import logging
 from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
-from vkpar.comm.rig import links
+from vkpar.comm.rig import choice, links
 from vkpar.comm.rig.arena import Arena
-from vkpar.comm.rig.carriers import Carriers
 from vkpar.comm.rig.processes.progress import Progress
 from vkpar.comm.rig.processes.world import World
-from vkpar.comm.rig.transports import mapped, peer, staged
-from vkpar.comm.rig.transports.mapped import MappedTransport
+from vkpar.comm.rig.transports import peer
 from vkpar.comm.rig.transports.own import OwnSlots
-from vkpar.comm.rig.transports.staged import StagedTransport
 from vkpar.comm.schedule.slot_copies import QueueMap
-from vkpar.errors import DeviceLostError, InvalidUsageError, UnsupportedError, VulkanError
+from vkpar.errors import InvalidUsageError, VulkanError
 from vkpar.vulkan import api
 from vkpar.vulkan.command import CommandPool
 from vkpar.vulkan.device import LogicalDevice
@@ -29,11 +25,7 @@ from vkpar.vulkan.pump.ports import bucket_ns
 from vkpar.vulkan.queue import Queue, drain, spin_ns
 from vkpar.vulkan.semaphore import TimelineSemaphore
 
-_log = logging.getLogger("vkpar")
-Transport = StagedTransport | MappedTransport
-AUTO = "auto"
 _WAYS = ("to", "from")  # of the queues that lead to another process, in their order
-TRANSPORTS = (AUTO, staged.NAME, mapped.NAME, peer.NAME)
 
 
 class Rig:
@@ -79,8 +71,6 @@ class Rig:
         self.devices = list(devices)
         self.world = world
         self.progress: Progress | None = None
-        self.places: list[tuple[int, str]] = []
-        self.queue_map = QueueMap((), (), ())
         self._open_queues(copies)
         self.own_slots: list[OwnSlots] = []
         self._trusts_copies = True
@@ -89,7 +79,7 @@ class Rig:
         most = min(min(info.limits.max_storage_buffer_range, info.limits.max_allocation) for info in infos)
         alignment = max(info.limits.host_import_alignment for info in infos)
         self.spin_ns = spin_ns(own, len(devices))  # bridges of queues that copy are hardly ever under way, too
-        self.transports: list[Transport] = []
+        self.transports: list[choice.Transport] = []
         with ExitStack() as undo:
             undo.callback(self._leave)
             for device in devices:
@@ -98,7 +88,7 @@ class Rig:
             undo.callback(self._close_arena)
             self._of_rank = [undo.enter_context(ExitStack()) for _ in devices]
             for rank, device in enumerate(devices):
-                transport = _transport(device, self.arena, transports[rank], copies)
+                transport = choice.transport(device, self.arena, transports[rank], copies)
                 self._of_rank[rank].callback(transport.close)
                 self.transports.append(transport)
                 if copies:
@@ -108,7 +98,7 @@ class Rig:
             self.pools = [self._pool(queue) for queue in range(len(self.queues))]
             mapped = {rank for rank, transport in enumerate(self.transports) if transport.mirror}
             self._own_links = links.plan(own, mapped)
-            self.links = self._told_links() if world is None else links.across(self._own_links, world)
+            self.links = self._told_links()
             if world is not None:
                 self._reach_others(world, undo)
             self.group = CGroup(self.ports, nslots)
@@ -123,7 +113,7 @@ class Rig:
         """Open what carries slots between the cards, where something does; return how many slots there are in all."""
         shared = self.arena.nslots * (1 + len(self.own_slots))
         copies, alone = bool(self.own_slots), self.world is None
-        self.carriers, self._road = _carriers(self.devices, transports, shared, copies=copies, alone=alone)
+        self.carriers, self._road = choice.carriers(self.devices, transports, shared, copies=copies, alone=alone)
         if self.carriers is None:
             return shared
         undo.callback(self.carriers.close)
@@ -131,6 +121,7 @@ class Rig:
 
     def _reach_others(self, world: World, undo: ExitStack) -> None:
         """Open the queues to and from other processes."""
+        self.links = links.across(self._own_links, world)
         self.progress = Progress(world)
         undo.callback(self.progress.hub.close)
         undo.callback(self._part)
@@ -161,6 +152,7 @@ class Rig:
             device.users.discard(self)
 
     def _open_queues(self, copies: bool) -> None:
+        self.places: list[tuple[int, str]] = []
         added = [device.copy_queues() if copies else [] for device in self.devices]
         self.queue_map = QueueMap.of([len(queues) for queues in added])
         self.queues: list[Queue | ErrandQueue] = [device.compute for device in self.devices]
@@ -200,6 +192,8 @@ class Rig:
         self._trusts_copies = False
 
     def _share_slots(self) -> None:
+        if self.carriers is not None:
+            self.carriers.connect(self.group)
         offsets, sizes = self.arena.layout()
         unshared = [0] * (len(offsets) * len(self.own_slots) + (self.carriers.nslots if self.carriers else 0))
         self.group.set_slots(self.arena.memory.address, offsets + unshared, sizes + unshared)
@@ -216,8 +210,6 @@ class Rig:
         return [replace(link, reason=f"{link.reason}; not {peer.NAME}: {self._road}") for link in self._own_links]
 
     def _connect(self) -> None:
-        if self.carriers is not None:
-            self.carriers.connect(self.group)
         queues_of: dict[int, list[int]] = {rank: [] for rank in range(len(self.devices))}
         for queue, rank in enumerate(self.queue_map.ranks):
             if rank >= 0:
@@ -345,64 +337,3 @@ class Rig:
     def close(self) -> None:
         """Stop the bridge and free everything; no submission of the group may be pending."""
         self._resources.close()
-
-
-def _carriers(
-    devices: Sequence[LogicalDevice], transports: Sequence[str], base: int, *, copies: bool, alone: bool
-) -> tuple[Carriers | None, str]:
-    """Return what carries slots from number ``base`` on, and which road that is; or None, and why that is so.
-
-    No reason is given to ranks among which nobody would look for such a road.
-
-    Raises:
-        UnsupportedError: the ranks are to have it, and cannot.
-    """
-    wanted = {name for name in transports if name in (AUTO, peer.NAME)}
-    forced = peer.NAME in wanted
-    if len(wanted) < 1 or len(set(transports)) > 1:
-        vendor, road = None, "every rank is to have the transport, or none" if forced else ""
-    elif copies or not alone:
-        vendor, road = None, "VKPAR_PATH=copies" if copies else "ranks in several processes"
-    else:
-        vendor, road = peer.offer([device.info for device in devices])
-    if vendor is not None:
-        try:
-            return Carriers(devices, vendor, base), road
-        except (UnsupportedError, VulkanError) as error:
-            if forced or isinstance(error, DeviceLostError):
-                raise
-            _log.warning("slots are not carried between the cards: %s", error)
-            return None, str(error)
-    if forced:
-        raise UnsupportedError(f"transport {peer.NAME}: {road}; take auto")
-    return None, road if {device.info.driver_id for device in devices} <= set(peer.VENDORS) else ""
-
-
-def _transport(device: LogicalDevice, arena: Arena, wanted: str, copies: bool) -> Transport:
-    """Return the wanted transport; ``auto`` takes ``mapped`` where the driver cannot import the memory.
-
-    Raises:
-        UnsupportedError: the driver cannot import the memory and ``staged`` or copies of the slots are wanted, or
-            ``mapped`` is wanted together with copies.
-        DeviceLostError: the device is lost.
-    """
-    if wanted == peer.NAME:
-        wanted = AUTO  # for what is not carried
-    if wanted == mapped.NAME:
-        if copies:
-            raise UnsupportedError(f"copies need imported memory; {device.info.name} is to be mapped (transport)")
-        return MappedTransport(device, arena)
-    try:
-        return StagedTransport(device, arena, {queue.family for queue in device.queues} if copies else ())
-    except (UnsupportedError, VulkanError) as error:
-        if wanted == staged.NAME or isinstance(error, DeviceLostError):
-            raise
-        if copies:
-            raise UnsupportedError(f"copies need imported memory: {error}") from error
-        if device.info.device_uuid not in _told:
-            _told.add(device.info.device_uuid)
-            _log.warning("%s: %s (transport mapped): %s", device.info.name, mapped.COST, error)
-        return MappedTransport(device, arena)
-
-
-_told: set[str] = set()  # devices whose fallback was logged

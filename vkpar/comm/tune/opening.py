@@ -12,8 +12,9 @@ from vkpar.comm.engine.spanning import SpanningEngine
 from vkpar.comm.plan.choose import Tuning
 from vkpar.comm.record import checks
 from vkpar.comm.record.builder import ProgramBuilder
+from vkpar.comm.rig.choice import AUTO
 from vkpar.comm.rig.processes.world import World
-from vkpar.comm.rig.rig import AUTO, Rig
+from vkpar.comm.rig.rig import Rig
 from vkpar.comm.tune import measure, store
 from vkpar.device import Device
 from vkpar.errors import OutOfMemoryError, UnsupportedError

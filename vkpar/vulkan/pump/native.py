@@ -111,10 +111,8 @@ class CShape:
         self._opens = ffi.new("uint8_t[]", [batch.opens for batch in batches])
         transfers = [transfer for batch in batches for transfer in batch.transfers]
         starts, pieces = _flatten([transfer.pieces for transfer in transfers])
-        named = [
-            (item.src, item.dst, item.lane, first, len(item.pieces))
-            for item, first in zip(transfers, starts, strict=False)
-        ]
+        pairs = zip(transfers, starts, strict=False)
+        named = [(item.src, item.dst, item.lane, first, len(item.pieces)) for item, first in pairs]
         self._transfers = ffi.new("vkp_transfer[]", named), ffi.new("vkp_piece[]", pieces)
 
     def program(self, commands: list[Any]) -> CProgram:
@@ -213,35 +211,6 @@ class CGroup:
         The bridge copies slots between the rank and the others: see ``copy_slot`` in ``_pump_bridge.h``.
         """
         self._c.lib.vkp_group_mapped(self.handle, rank, address)
-
-    def set_vendor(self, functions: Sequence[int]) -> None:
-        """Give what transfers are given to streams with, see :class:`vkpar.vulkan.peer.vendor.Vendor`."""
-        self._c.lib.vkp_group_vendor(self.handle, self._c.ffi.new("uint64_t[]", functions))
-
-    def set_road(
-        self,
-        way: tuple[int, int, int],
-        context: int,
-        stream: int,
-        flags: tuple[int, int],
-        bases: tuple[int, int],
-    ) -> None:
-        """Make a lane of a road.
-
-        Args:
-            way: whose slots are carried, whereto, and the lane's number.
-            context: what the vendor's calls need to be current.
-            stream: what carries.
-            flags: addresses of the word that the sender's kernels raise, and of what the stream raises for the receiver's.
-            bases: where pieces' offsets count from in the memory of both.
-        """
-        road = self._c.ffi.new("vkp_road*", (context, stream, *flags, *bases, 0))
-        if not self._c.lib.vkp_group_road(self.handle, *way, road):
-            raise OutOfMemoryError("VK_ERROR_OUT_OF_HOST_MEMORY", "vkp_group_road")
-
-    def sent(self, src: int, dst: int, lane: int) -> int:
-        """Return how many transfers a lane was given, modulo 2^32."""
-        return int(self._c.lib.vkp_group_sent(self.handle, src, dst, lane))
 
     def start(self, spin_ns: int) -> None:
         """Start a waiter thread per source queue that is bridged somewhere.
