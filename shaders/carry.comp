@@ -2,7 +2,8 @@
 // Flags of slots that copy engines carry between cards: raises this rank's word of each lane on which something is ready,
 // then waits until as many transfers have come on each lane as it was told to. Each invocation looks after a lane.
 //
-// A copy engine raises the words of what came while the kernel runs. The wait is bounded: whoever gives up tells so.
+// A copy engine raises the words of what came while the kernel runs. Where nothing comes, the host ends the wait: it
+// raises the word that says so.
 
 layout(local_size_x = 16) in;
 
@@ -10,25 +11,11 @@ layout(set = 0, binding = 0, std430) coherent volatile buffer Slots { uint slot_
 
 layout(push_constant) uniform Push {
     uint sends;         // bits 2 i and 2 i + 1: so many transfers on lane i are ready
-    uint turns;         // of a wait, at most, in units of 65,536
     uint arrivals[16];  // on lane i: how many more transfers to wait for
 };
 
 // Words, one for each lane, 64 bytes apart: see vkpar/comm/rig/carriers.py.
-const uint APART = 16u, RAISED = 0u, ARRIVED = 256u, AWAITED = 512u, ABORTED = 768u, MISSED = 784u;
-
-bool comes(uint lane) {
-    uint wanted = slot_word[AWAITED + lane * APART] + arrivals[lane];
-    slot_word[AWAITED + lane * APART] = wanted;
-    for (uint turn = 0u; turn < turns; turn++) {
-        for (uint look = 0u; look < 65536u; look++) {
-            if (int(slot_word[ARRIVED + lane * APART] - wanted) >= 0 || slot_word[ABORTED] != 0u) {
-                return true;
-            }
-        }
-    }
-    return false;
-}
+const uint APART = 16u, RAISED = 0u, ARRIVED = 256u, AWAITED = 512u, ABORTED = 768u;
 
 void main() {
     uint lane = gl_LocalInvocationID.x;
@@ -38,8 +25,11 @@ void main() {
     }
     memoryBarrierBuffer();
     barrier();
-    if (arrivals[lane] != 0u && !comes(lane)) {
-        slot_word[MISSED] = lane + 1u;
+    if (arrivals[lane] != 0u) {
+        uint wanted = slot_word[AWAITED + lane * APART] + arrivals[lane];
+        slot_word[AWAITED + lane * APART] = wanted;
+        while (int(slot_word[ARRIVED + lane * APART] - wanted) < 0 && slot_word[ABORTED] == 0u) {
+        }
     }
     memoryBarrierBuffer();
 }

@@ -59,10 +59,9 @@ class ForwardConstants(NamedTuple):
 
 
 class Carry(NamedTuple):
-    """Flags between cards: what is ready on each lane, in two bits; at most how long is waited, and for what."""
+    """Flags between cards: what is ready on each lane, in two bits, and what is waited for."""
 
     sends: int
-    turns: int
     arrivals: Words16
 
 

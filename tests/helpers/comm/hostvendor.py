@@ -37,8 +37,8 @@ class HostMemory:
         for number, word in enumerate(words):
             ctypes.c_uint32.from_address(self.address + offset + 4 * number).value = word & 0xFFFFFFFF
 
-    def words(self, offset: int, number: int) -> list[int]:
-        return [ctypes.c_uint32.from_address(self.address + offset + 4 * at).value for at in range(number)]
+    def bring(self, offset: int, other: HostMemory, source: int) -> None:
+        ctypes.memmove(self.address + offset, other.address + source, 4)
 
     def close(self) -> None:
         self._import.close()

@@ -22,7 +22,6 @@ from vkpar.vulkan.command import CommandBuffer
 from vkpar.vulkan.memory.buffer import SharedBuffer
 from vkpar.vulkan.pump.ports import TransferPieces
 
-_TURNS = 1 << 15  # of 65,536 looks each, of about a microsecond: half an hour, longer than timeouts that people set
 _GAP = 64 << 10  # bytes that are sooner copied than another copy is begun
 _READY_BITS, _MOST_READY = 2, 3  # of the transfers on a lane that one launch tells of
 _MOST_GROUPS = 1024  # the slots lie in the card's own memory, which many work-groups use best
@@ -66,7 +65,7 @@ def flags(ready: Mapping[Lane, int], arrivals: Mapping[Lane, int]) -> bytes:
     """Return what raises the flags of lanes on which something is ready, and waits for what is to have come."""
     sends = sum(number << _READY_BITS * (LANES * rank + lane) for (rank, lane), number in ready.items())
     lanes = itertools.product(range(MOST_RANKS), range(LANES))
-    return pack(Carry(sends, _TURNS, tuple(arrivals.get(lane, 0) for lane in lanes)))
+    return pack(Carry(sends, tuple(arrivals.get(lane, 0) for lane in lanes)))
 
 
 class GraphCarrier:

@@ -15,7 +15,7 @@ from typing import Any
 
 from vkpar.comm.rig.arena import Slab
 from vkpar.comm.schedule.carried import LANES
-from vkpar.errors import CommunicatorError, VulkanError
+from vkpar.errors import VulkanError
 from vkpar.timeouts import CLOSE_SECONDS
 from vkpar.vulkan.command import CommandBuffer, DescriptorPool
 from vkpar.vulkan.device import LogicalDevice
@@ -29,9 +29,10 @@ _log = logging.getLogger("vkpar")
 KERNEL = "carry"
 MOST_RANKS = 16 // LANES  # that one work-group of shaders/carry.comp looks after
 # Words of a card's memory, as shaders/carry.comp has them: one for each lane, 64 bytes apart.
-_APART, _RAISED, _ARRIVED, _AWAITED, _ABORTED, _MISSED = 16, 0, 256, 512, 768, 784
+_APART, _RAISED, _ARRIVED, _AWAITED, _ABORTED = 16, 0, 256, 512, 768
+_QUARTERS = 800  # the first of four words: 0, 1, 2 and 3 times 2^30
 _FLAGS_NBYTES = 4096
-_FAR = 1 << 30  # no stream waits for a word that is so much farther
+_QUARTER = 30  # bits: no stream waits for a word that is so much farther than what its lane was given
 
 _SLOTS_PER_RANK = 16
 _SMALL_SLOT = 64 << 10
@@ -90,6 +91,7 @@ class Carriers:
                 nbytes = self.large.offset + self.large.nbytes
                 memory = card.memory(device.handle, device.info, device.compute.family, nbytes, cards)
                 undo.callback(memory.close)
+                memory.put(4 * _QUARTERS, [quarter << _QUARTER for quarter in range(4)])
                 self._memory.append(memory)
                 device.accounting.imported(SLOTS, memory.heap, memory.nbytes)
                 undo.callback(device.accounting.imported, SLOTS, memory.heap, memory.nbytes, -1)
@@ -142,37 +144,18 @@ class Carriers:
             return
         self._aborted = True
         try:
-            for memory in self._memory:
-                memory.put(4 * _ABORTED, [1])
-            for src, dst, lane in self._roads:
-                self._memory[src].put(_word(_RAISED, dst, lane), [self._lanes.sent(src, dst, lane) + _FAR])
+            for rank, memory in enumerate(self._memory):
+                other = self._memory[rank - 1]  # another card, whose copy engine works while this one's kernels wait
+                memory.bring(4 * _ABORTED, other, 4 * (_QUARTERS + 1))
+                for (src, dst, lane), sent in self._sent().items():
+                    if src == rank:
+                        quarter = ((sent >> _QUARTER) + 1) % 4
+                        memory.bring(_word(_RAISED, dst, lane), other, 4 * (_QUARTERS + quarter))
         except VulkanError as error:
             _log.error("flags between the cards cannot be raised: %s", error)
 
-    def missed(self) -> tuple[int, int] | None:
-        """Return the ranks that gave up waiting and for which they waited; None where none did.
-
-        It reads the cards' memory, which takes some 20 us a card.
-        """
-        for rank, memory in enumerate(self._memory):
-            found = memory.words(4 * _MISSED, 1)[0]
-            if found:
-                return rank, (found - 1) // LANES
-        return None
-
-    def check(self) -> None:
-        """Raise where a kernel has given up waiting for a slot.
-
-        Raises:
-            CommunicatorError: one has, so that what it computed then is wrong.
-        """
-        found = self.missed()
-        if found is not None:
-            rank, source = found
-            raise CommunicatorError(
-                f"rank {rank} gave up waiting for what rank {source} was to send over {self.vendor.name}",
-                {"rank": rank, "src": source, "step": "carry", "flag": f"arrived from rank {source}"},
-            )
+    def _sent(self) -> dict[tuple[int, int, int], int]:
+        return {way: self._lanes.sent(*way) for way in self._roads}
 
     def close(self) -> None:
         """Give everything back, once the streams are idle; where they do not get there, their memory is lost."""

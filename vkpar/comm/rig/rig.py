@@ -71,6 +71,7 @@ class Rig:
         self.devices = list(devices)
         self.world = world
         self.progress: Progress | None = None
+        self.queue_map = QueueMap((), (), ())
         self._open_queues(copies)
         self.own_slots: list[OwnSlots] = []
         self._trusts_copies = True

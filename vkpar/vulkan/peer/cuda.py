@@ -47,7 +47,6 @@ int cuMemUnmap(uint64_t, size_t);
 int cuMemSetAccess(uint64_t, size_t, const CUmemAccessDesc *, size_t);
 int cuMemExportToShareableHandle(void *, uint64_t, int, uint64_t);
 int cuMemcpyHtoDAsync_v2(uint64_t, const void *, size_t, void *);
-int cuMemcpyDtoHAsync_v2(void *, uint64_t, size_t, void *);
 int cuMemcpyDtoDAsync_v2(uint64_t, uint64_t, size_t, void *);
 int cuMemsetD32Async(uint64_t, unsigned, size_t, void *);
 int cuStreamCreate(void **, unsigned);
@@ -252,16 +251,17 @@ class CudaMemory:
         return self._import.range()
 
     def put(self, offset: int, words: Sequence[int]) -> None:
-        """Write 32-bit words, past all streams."""
-        made = self._cuda.ffi.new("uint32_t[]", [word & 0xFFFFFFFF for word in words])
+        """Write 32-bit words, before anything uses the memory."""
+        made = self._cuda.ffi.new("uint32_t[]", words)
         self._words.call("cuMemcpyHtoDAsync_v2", self.address + offset, made, 4 * len(words))
-
-    def words(self, offset: int, number: int) -> list[int]:
-        """Return 32-bit words, read likewise."""
-        made = self._cuda.ffi.new("uint32_t[]", number)
-        self._words.call("cuMemcpyDtoHAsync_v2", made, self.address + offset, 4 * number)
         self._words.finish()
-        return list(made)
+
+    def bring(self, offset: int, other: CudaMemory, source: int) -> None:
+        """Have a word copied from byte ``source`` of another card's memory, past all streams and kernels.
+
+        Where a kernel waits, copies from the host to its card wait, too; those between cards do not.
+        """
+        other._words.call("cuMemcpyDtoDAsync_v2", self.address + offset, other.address + source, 4)
 
     def close(self) -> None:
         """Give it back."""

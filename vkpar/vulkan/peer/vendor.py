@@ -26,10 +26,10 @@ class CardMemory(Protocol):
         """Return all of it as Vulkan's device names it."""
 
     def put(self, offset: int, words: Sequence[int]) -> None:
-        """Write 32-bit words, past all streams: it does not wait for what they do."""
+        """Write 32-bit words, before anything uses the memory."""
 
-    def words(self, offset: int, number: int) -> list[int]:
-        """Return 32-bit words, read likewise."""
+    def bring(self, offset: int, other: Any, source: int) -> None:
+        """Have a word copied from byte ``source`` of another card's memory, past all streams and kernels."""
 
     def close(self) -> None:
         """Give it back; nothing that uses it may be pending."""
