@@ -28,8 +28,11 @@ void main() {
     if (arrivals[lane] != 0u) {
         uint wanted = slot_word[AWAITED + lane * APART] + arrivals[lane];
         slot_word[AWAITED + lane * APART] = wanted;
-        while (int(slot_word[ARRIVED + lane * APART] - wanted) < 0 && slot_word[ABORTED] == 0u) {
-        }
+        uint seen;
+        do {
+            seen = slot_word[ARRIVED + lane * APART];
+        } while (int(seen - wanted) < 0 && slot_word[ABORTED] == 0u);
+        slot_word[AWAITED + lane * APART + 1u] = seen;  // optimizers drop loops whose results nobody uses
     }
     memoryBarrierBuffer();
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import struct
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 
@@ -14,7 +15,9 @@ from vkpar.comm.schedule.algorithms import p2p
 from vkpar.comm.schedule.algorithms.table import TABLE
 from vkpar.comm.schedule.carried import LANES, CarriedStep, Rounds, apart, carried
 from vkpar.comm.schedule.steps import BLOCK, Move, Problem, SlotSet, Span, Step
+from vkpar.vulkan.pipelines import shader
 
+OP_LOOP_MERGE = 246
 NBYTES = 16  # of a block in these slots
 SLOT_NBYTES = 1 << 20
 
@@ -217,3 +220,14 @@ def test_large_transfers_take_the_lanes_in_turn() -> None:
     listed = check(list(TABLE["two_shot"].steps(Problem(2, 1 << 25, slots, (0, 1)))), 1)
     lanes = [transfer.lane for step in listed for transfer in step.transfers if transfer.src == 0]
     assert set(lanes) == set(range(LANES))
+
+
+def test_the_shipped_kernel_waits() -> None:
+    """Optimizers drop a loop that only reads, whatever is volatile: the module must still have one."""
+    spirv = shader.shipped("carry")
+    words = struct.unpack(f"<{len(spirv) // 4}I", spirv)
+    found, at = [], 5
+    while at < len(words):
+        found.append(words[at] & 0xFFFF)
+        at += words[at] >> 16
+    assert found.count(OP_LOOP_MERGE) == 1
