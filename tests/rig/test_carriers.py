@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -252,3 +254,24 @@ def test_auto_goes_on_without_it(ranks: list[vkpar.Device], monkeypatch: pytest.
     with env.override(tuning="off"), vkpar.Communicator(ranks) as comm:
         assert comm.transports() == ["staged"] * RANKS
         assert all(link.reason.endswith("not peer: two ranks are the same card") for link in comm.links())
+
+
+def test_a_self_test_that_passed_is_remembered(
+    ranks: list[vkpar.Device], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Another process does not run it again, one with another driver does; one that failed is not remembered."""
+    infos = [device.info for device in ranks[:2]]
+    asked: list[object] = []
+    monkeypatch.setattr(peer, "_tested", {})
+    monkeypatch.setattr(
+        peer, "_problem", lambda uuids: asked.append(uuids) or ("wrong sums" if len(asked) == 1 else "")
+    )
+    with env.override(cache_dir=str(tmp_path)):
+        assert peer._self_test(infos) == "the self-test of copies between the cards failed: wrong sums"
+        for times in (2, 2):
+            peer._tested.clear()
+            assert peer._self_test(infos) == ""
+            assert len(asked) == times
+        peer._tested.clear()
+        assert peer._self_test([replace(info, driver_version=7) for info in infos]) == ""
+        assert len(asked) == 3

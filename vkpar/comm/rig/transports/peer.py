@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
+import json
 import logging
 import secrets
 import sys
 from collections.abc import Callable, Sequence
 
-from vkpar import env
+from vkpar import cachedir, env
+from vkpar._version import __version__
 from vkpar.comm.rig import children
 from vkpar.comm.rig.carriers import MOST_RANKS
 from vkpar.errors import UnsupportedError
@@ -20,6 +23,7 @@ NAME = "peer"
 _log = logging.getLogger("vkpar")
 # By VkDriverId what loads the vendor's library; 4 is VK_DRIVER_ID_NVIDIA_PROPRIETARY.
 VENDORS: dict[int, Callable[[], Vendor]] = {4: cuda.load}
+_PASSED = b"passed\n"
 _tested: dict[tuple[str, ...], str] = {}  # by the cards' UUIDs, why the self-test failed, "" where it passed
 
 
@@ -37,7 +41,7 @@ def offer(ranks: Sequence[DeviceInfo]) -> tuple[Vendor | None, str]:
         vendor = VENDORS[ranks[0].driver_id]()
     except UnsupportedError as error:
         return None, str(error)
-    refusal = _apart(vendor, ranks) or _self_test(tuple(info.device_uuid for info in ranks))
+    refusal = _apart(vendor, ranks) or _self_test(ranks)
     return (None, refusal) if refusal else (vendor, f"{vendor.name}, self-test passed")
 
 
@@ -74,13 +78,48 @@ def _apart(vendor: Vendor, ranks: Sequence[DeviceInfo]) -> str:
     return ""
 
 
-def _self_test(uuids: tuple[str, ...]) -> str:
-    """Sum over the cards in a child process, once; return why that failed, "" where it passed."""
+def _self_test(ranks: Sequence[DeviceInfo]) -> str:
+    """Sum over the cards in a child process, once; return why that failed, "" where it passed.
+
+    A pass is kept in a file for the driver's and vkpar's version: the child takes some seconds.
+    """
+    uuids = tuple(info.device_uuid for info in ranks)
     if uuids not in _tested:
-        nonce, seed = secrets.token_hex(16), secrets.randbelow(1 << 30)
-        job = {"devices": list(uuids), "seed": seed, "nonce": nonce}
-        problem = children.prove("vkpar.comm.carriertest", job, children.proof(nonce, [seed, len(uuids)]))
-        if problem:
-            _log.warning("the self-test of copies between the cards failed: %s", problem)
-        _tested[uuids] = f"the self-test of copies between the cards failed: {problem}" if problem else ""
+        name = _file_of(ranks)
+        if not _kept(name):
+            problem = _problem(uuids)
+            if problem:
+                _tested[uuids] = f"the self-test of copies between the cards failed: {problem}"
+                return _tested[uuids]
+            _keep(name)
+        _tested[uuids] = ""
     return _tested[uuids]
+
+
+def _problem(uuids: Sequence[str]) -> str:
+    nonce, seed = secrets.token_hex(16), secrets.randbelow(1 << 30)
+    job = {"devices": list(uuids), "seed": seed, "nonce": nonce}
+    problem = children.prove("vkpar.comm.carriertest", job, children.proof(nonce, [seed, len(uuids)]))
+    if problem:
+        _log.warning("the self-test of copies between the cards failed: %s", problem)
+    return problem
+
+
+def _file_of(ranks: Sequence[DeviceInfo]) -> str:
+    marks = [__version__, *((info.device_uuid, info.driver_version) for info in ranks)]
+    return f"peer-{hashlib.sha256(json.dumps(marks).encode()).hexdigest()[:16]}"
+
+
+def _kept(name: str) -> bool:
+    try:
+        return cachedir.read(name) == _PASSED
+    except OSError as error:
+        _log.info("%s cannot be read: %s", name, error)
+        return False
+
+
+def _keep(name: str) -> None:
+    try:
+        cachedir.write(name, _PASSED)
+    except OSError as error:
+        _log.info("%s cannot be written: %s", name, error)
