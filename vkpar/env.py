@@ -62,9 +62,10 @@ class Environment:
     algorithm: str = _setting("VKPAR_ALGORITHM", "algorithm of every collective that does not name one", "auto")
     transport: str = _setting(
         "VKPAR_TRANSPORT",
-        "how ranks reach the staging memory: auto, staged (imported) or mapped (copied by the host)",
+        "how slots get from rank to rank: auto, peer (copy engines between cards of one vendor), staged (host memory"
+        " that all import) or mapped (copied by the host)",
         "auto",
-        ("auto", "staged", "mapped"),
+        ("auto", "peer", "staged", "mapped"),
     )
     wire: str = _setting(
         "VKPAR_WIRE",

@@ -11,7 +11,7 @@ from conftest import require
 from helpers.vulkan.queues import queues_apart
 
 import vkpar
-from vkpar.comm.rig import links, linktest
+from vkpar.comm.rig import children, linktest
 from vkpar.vulkan.queue import Queue
 
 pytestmark = pytest.mark.device
@@ -51,4 +51,4 @@ def test_the_proof_is_the_one_that_is_asked_for(
     monkeypatch.setattr(linktest.drivers, "enumerate_devices", lambda: infos)
     monkeypatch.setattr(linktest, "LogicalDevice", lambda info: info.queue)
     linktest.main(["b", "a"], 11, "17")
-    assert capsys.readouterr().out.split() == [links.proof("17", [6, 5])]
+    assert capsys.readouterr().out.split() == [children.proof("17", [6, 5])]

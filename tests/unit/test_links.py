@@ -14,7 +14,7 @@ import pytest
 from helpers.vulkan.infos import fake_info
 
 from vkpar import UnsupportedError, VulkanError, env, timeouts
-from vkpar.comm.rig import links
+from vkpar.comm.rig import children, links
 from vkpar.vulkan.machine.physical import DeviceInfo
 
 
@@ -67,7 +67,7 @@ SAYS_THE_PROOF = """
 import json, sys
 job = json.load(sys.stdin)
 sys.path += job["path"]
-from vkpar.comm.rig.links import proof
+from vkpar.comm.rig.children import proof
 print("a driver prints something", proof(job["nonce"], [job["hops"] - job["hops"] // 2, job["hops"] // 2]))
 """
 
@@ -196,7 +196,7 @@ def test_nothing_in_the_current_directory_is_run(tmp_path: Path, monkeypatch: py
 def test_a_child_that_did_not_run_the_test_does_not_pass(
     code: str, words: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(links, "_CHILD", code)
+    monkeypatch.setattr(children, "_CHILD", code)
     if "sleep" in code:
         monkeypatch.setattr(timeouts, "LINK_TEST_SECONDS", 0.5)
     problem = links._self_test("first", "second")
@@ -205,7 +205,7 @@ def test_a_child_that_did_not_run_the_test_does_not_pass(
 
 
 def test_a_child_passes_by_its_proof(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(links, "_CHILD", SAYS_THE_PROOF)
+    monkeypatch.setattr(children, "_CHILD", SAYS_THE_PROOF)
     assert links._self_test("first", "second") == ""
 
 

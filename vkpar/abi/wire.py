@@ -1,4 +1,4 @@
-"""Words of the wire kernels: shaders/common/reduce.glsl, wire_*.comp, slot_check.comp."""
+"""Words of the wire kernels: shaders/common/reduce.glsl, wire_*.comp, slot_check.comp, carry.comp."""
 
 from __future__ import annotations
 
@@ -56,6 +56,13 @@ class ForwardConstants(NamedTuple):
 
     to_array: int
     to_slot: int
+
+
+class Carry(NamedTuple):
+    """Flags between cards: what is ready on each lane, in two bits, and what is waited for."""
+
+    sends: int
+    arrivals: Words16
 
 
 class SlotCheck(NamedTuple):

@@ -15,7 +15,7 @@ from vkpar.bench.frame.table import parse_size
 from vkpar.bench.measure.collectives import TABLE, Collective
 from vkpar.bench.measure.copying import COPIES
 from vkpar.bench.measure.exact import OPS
-from vkpar.comm.rig.rig import TRANSPORTS
+from vkpar.comm.rig.choice import TRANSPORTS
 from vkpar.comm.schedule.algorithms.table import TABLE as ALGORITHMS
 from vkpar.comm.wires import NAMES
 from vkpar.errors import VkparError

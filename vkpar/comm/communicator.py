@@ -47,8 +47,9 @@ class Communicator(Collectives, Fixed, Unpickled):
             bits and a scale for 32 elements) or ``f32`` (exact); by default ``VKPAR_WIRE``, or ``f16`` without it.
         algorithm: ``auto``, ``ring``, ``two_shot``, ``two_level``, ``direct``, ``tree`` or ``naive``, for all_reduce;
             reduce and reduce_scatter take it where it does them, else ``two_shot``.
-        transport: ``auto``, ``staged`` (all ranks import the same host memory) or ``mapped`` (the host copies between
-            them), or one of them per rank; ``auto`` maps where a driver cannot import.
+        transport: ``auto``, ``peer`` (copy engines carry between cards of one vendor), ``staged`` (all ranks import the
+            same host memory) or ``mapped`` (the host copies between them), or one of them per rank; ``auto`` takes
+            ``peer`` where it passes a self-test, and maps where a driver cannot import.
         timeout: seconds without progress after which a pending collective fails.
         deterministic: take built-in thresholds and equal chunks instead of the rig's tuning.
         mpi: a communicator of mpi4py, each process of which opens this one with devices of its own: ranks are then
@@ -180,7 +181,7 @@ class Communicator(Collectives, Fixed, Unpickled):
 
     def transports(self) -> list[str]:
         """Return how each rank of this process reaches the staging memory."""
-        return [transport.name for transport in self._engine.rig.transports]
+        return self._engine.rig.transport_names()
 
     @property
     def closed(self) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from vkpar import env
-from vkpar.comm.rig.rig import AUTO, TRANSPORTS
+from vkpar.comm.rig.choice import AUTO, TRANSPORTS
 from vkpar.device import Device
 from vkpar.errors import InvalidUsageError, UnsupportedError
 from vkpar.timeouts import seconds

@@ -136,4 +136,4 @@ def _check(engine: Engine, sent: list[np.ndarray[Any, Any]], rank: int, array: A
 
 
 def _transports(engine: Engine) -> list[str]:
-    return [transport.name for transport in engine.rig.transports]
+    return engine.rig.transport_names()

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, field
 from queue import Empty, Queue
 from typing import IO, Any, Final
 
-from vkpar.comm.rig.links import search_path
+from vkpar.comm.rig.children import search_path
 from vkpar.doctor.findings import FAILED, SKIPPED, Finding
 from vkpar.errors import UnsupportedError
 

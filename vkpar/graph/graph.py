@@ -177,6 +177,9 @@ class Graph(Fixed, Unpickled):
                 len(self._captured),
                 tuple(memory[step.rank]) if step.errand is None else (),
                 step.errand is not None,
+                step.flags is not None,
+                step.transfers,
+                step.opens,
             )
             for step in collective.steps
         ]

@@ -9,7 +9,7 @@ from vkpar.abi.wire import Reduce, ReduceConstants
 from vkpar.device import Device
 from vkpar.timeouts import Waitable
 from vkpar.vulkan.memory.buffer import BufferRange
-from vkpar.vulkan.pump.ports import Batch
+from vkpar.vulkan.pump.ports import Batch, TransferPieces
 from vkpar.vulkan.tape import Noted
 
 TIMED: Final = 2  # recordings of a graph with timestamps: one is read while the other runs
@@ -48,6 +48,23 @@ class WireStore(NamedTuple):
     launches: tuple[tuple[str, Reduce, tuple[int, int, int]], ...]
 
 
+Counts = Mapping[tuple[int, int], int]  # of transfers, by rank and lane
+
+
+class Flags(NamedTuple):
+    """How a step whose slots are carried is ordered: by flags, which a small kernel waits for and raises.
+
+    Attributes:
+        waits: what must have come before it; ``raises``: what it has made ready.
+        record: records a kernel that raises flags, then waits for others, after all kernels before it; whoever records
+            next orders that after it.
+    """
+
+    waits: Counts
+    raises: Counts
+    record: Callable[[Any, Counts, Counts], None]
+
+
 class Step(NamedTuple):
     """One step of a captured collective.
 
@@ -61,6 +78,9 @@ class Step(NamedTuple):
         received_nbytes: bytes that it reads from slots; ``sent_nbytes``: bytes that it writes to them.
         errand: what is submitted in place of a command buffer, where the step runs on no device: nothing is recorded
             then, and ``rank`` is the number of a queue beyond those of the devices. None elsewhere.
+        flags: what carries its slots between cards, in place of waits between submissions; None elsewhere.
+        transfers: what it sends that way.
+        opens: all ranks begin new submissions with it.
     """
 
     rank: int
@@ -73,6 +93,9 @@ class Step(NamedTuple):
     received_nbytes: int = 0
     sent_nbytes: int = 0
     errand: Any = None
+    flags: Flags | None = None
+    transfers: tuple[TransferPieces, ...] = ()
+    opens: bool = False
 
 
 class Collective(Protocol):

@@ -9,7 +9,7 @@ from typing import Any
 from vkpar.device import Device
 from vkpar.graph.fusion import Fused
 from vkpar.graph.params import Params
-from vkpar.graph.protocol import Collective, Recorded, Timer
+from vkpar.graph.protocol import Collective, Flags, Recorded, Step, Timer
 from vkpar.graph.stretches import Stretch
 from vkpar.vulkan.capturing import Operation
 from vkpar.vulkan.command import CommandBuffer
@@ -60,7 +60,17 @@ class Recorder:
                         recordings[rank] = Recording(self._devices[rank].logical.stream)
                         undo.callback(recordings[rank].close)
                     command = _record(stretch, recordings[rank], timers.get(rank))
-                batches.append(Batch(rank, command, stretch.reads, stretch.writes))
+                batches.append(
+                    Batch(
+                        rank,
+                        command,
+                        stretch.reads,
+                        stretch.writes,
+                        carried=stretch.carried,
+                        opens=stretch.opens,
+                        transfers=stretch.transfers,
+                    )
+                )
                 phases[rank].append(stretch.phase)
             parts: list[tuple[int, Any]] = list(recordings.items())
             if not timers:
@@ -87,7 +97,11 @@ def _record(stretch: Stretch, recording: Recording, timer: Timer | None) -> Any:
     if timer is not None:
         timer.record_begin(CommandBuffer(command))
         recording.strange()
+    raised: Flags | None = None  # by the step before, which nobody was told of: whoever waits next tells
     for item in stretch.items:
+        flags = _flags_of(item.content)
+        _record_flags(raised, flags, command, recording)
+        raised = flags if flags is not None and flags.raises else None
         if isinstance(item.content, Operation):
             recording.add(item.content)
         elif isinstance(item.content, Fused):
@@ -97,18 +111,34 @@ def _record(stretch: Stretch, recording: Recording, timer: Timer | None) -> Any:
             recording.strange()
         if timer is not None:
             timer.record_mark(CommandBuffer(command), item.what)
+    _record_flags(raised, None, command, recording)
     if timer is not None:
         timer.record_end(CommandBuffer(command))
     recording.end()
     return command
 
 
+def _flags_of(content: Any) -> Flags | None:
+    """Return the flags of a step, or of the step that operations do the work of."""
+    step = content.step if isinstance(content, Fused) else content
+    return step.flags if isinstance(step, Step) else None
+
+
+def _record_flags(raised: Flags | None, flags: Flags | None, command: Any, recording: Recording) -> None:
+    """Record what raises flags that are due, and what the next item waits for."""
+    waits = flags if flags is not None and flags.waits else None
+    known = raised or waits
+    if known is not None:
+        known.record(command, raised.raises if raised else {}, waits.waits if waits else {})
+        recording.strange()
+
+
 def _record_fused(fused: Fused, command: Any, recording: Recording) -> None:
     """Record a step whose kernels others stand for."""
-    if fused.step.reads:  # what comes before is ordered by the step's own barrier
+    if fused.step.reads and fused.step.flags is None:  # what comes before is ordered by the step's own barrier
         fused.step.around(command, after=False)
     for operation in fused.operations:
         recording.add(operation)
-    if fused.step.writes:
+    if fused.step.writes and fused.step.flags is None:
         fused.step.around(command, after=True)
         recording.strange()

@@ -1,6 +1,8 @@
 """How captured work is cut into stretches: what one device does in one submission, between two links.
 
-A stretch waits for what it reads before it begins, and tells others that it has written when it ends. A step that reads
+Where slots are carried between cards, a step waits for them itself, so that a stretch holds all steps between two that
+``opens`` names. Elsewhere a stretch waits for what it reads before it begins, and tells others that it has written when
+it ends. A step that reads
 what others sent begins a stretch, so that nothing that was sent before waits for it; so does an operation that comes
 after a step that sends, and a step that sends after many bytes that were sent. Everything else joins the open stretch.
 Stretches are numbered in the order in which they begin, and each waits only for stretches with lower numbers, so that
@@ -15,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from vkpar import text
+from vkpar.vulkan.pump.ports import TransferPieces
 
 _MANY: Final = 1 << 16  # bytes, which take about as long to send as a submission more takes to begin
 
@@ -34,6 +37,8 @@ class Item(NamedTuple):
         call: the number of its collective in the graph, from 1; 0 for an operation.
         touches: where the collective's arrays lie on the rank.
         alone: it is a submission of its own.
+        carried: it waits by itself for what it reads; ``transfers``: what it sends.
+        opens: all ranks begin new stretches with it.
     """
 
     rank: int
@@ -46,6 +51,9 @@ class Item(NamedTuple):
     call: int = 0
     touches: tuple[Memory, ...] = ()
     alone: bool = False
+    carried: bool = False
+    transfers: tuple[TransferPieces, ...] = ()
+    opens: bool = False
 
 
 @dataclass
@@ -57,15 +65,20 @@ class Stretch:
         items: in order.
         reads: the slots that it reads; ``writes``: those that it fills.
         received_nbytes: bytes that it reads from slots; ``sent_nbytes``: bytes that it writes to them.
+        opens: all ranks begin new stretches with it.
+        carried: it waits by itself for what it reads; ``transfers``: what it sends.
     """
 
     rank: int
     number: int
+    opens: bool = False
     items: list[Item] = field(default_factory=list)
     reads: tuple[int, ...] = ()
     writes: tuple[int, ...] = ()
     received_nbytes: int = 0
     sent_nbytes: int = 0
+    carried: bool = False
+    transfers: tuple[TransferPieces, ...] = ()
 
     def add(self, item: Item) -> None:
         """Take one more item."""
@@ -74,6 +87,8 @@ class Stretch:
         self.writes += item.writes
         self.received_nbytes += item.received_nbytes
         self.sent_nbytes += item.sent_nbytes
+        self.carried |= item.carried
+        self.transfers += item.transfers
 
     @property
     def phase(self) -> str:
@@ -98,15 +113,11 @@ def cut(items: Iterable[Item], ranks: Iterable[int] = ()) -> list[Stretch]:
     opened: dict[int, Stretch] = {}  # by rank
     touched: dict[int, dict[int, int]] = {}  # by slot, and by rank that used it: the last stretch that did
     for item in items:
+        if item.opens:
+            opened.clear()
         stretch = opened.get(item.rank)
-        if (
-            stretch is None
-            or item.reads
-            or item.alone
-            or _delays(stretch, item)
-            or _comes_too_late(stretch, item, touched)
-        ):
-            stretch = opened[item.rank] = Stretch(item.rank, len(made))
+        if stretch is None or (not item.carried and _parts(stretch, item, touched)):
+            stretch = opened[item.rank] = Stretch(item.rank, len(made), not opened)
             made.append(stretch)
         stretch.add(item)
         for slot in (*item.reads, *item.writes):
@@ -117,9 +128,15 @@ def cut(items: Iterable[Item], ranks: Iterable[int] = ()) -> list[Stretch]:
     return made
 
 
+def _parts(stretch: Stretch, item: Item, touched: dict[int, dict[int, int]]) -> bool:
+    """Say whether ``item`` begins a stretch of its own after ``stretch``."""
+    return bool(item.reads) or item.alone or _delays(stretch, item) or _comes_too_late(stretch, item, touched)
+
+
 def _delays(stretch: Stretch, item: Item) -> bool:
     """Say whether what ``stretch`` sends would wait for ``item``, longer than for a submission more."""
-    return bool(stretch.items[-1].writes) and (not item.writes or stretch.sent_nbytes >= _MANY)
+    last = stretch.items[-1]
+    return bool(last.writes) and not last.carried and (not item.writes or stretch.sent_nbytes >= _MANY)
 
 
 def _comes_too_late(stretch: Stretch, item: Item, touched: dict[int, dict[int, int]]) -> bool:

@@ -123,6 +123,12 @@ class CommandBuffer:
             (every, every), (c.VK_ACCESS_MEMORY_WRITE_BIT, c.VK_ACCESS_MEMORY_READ_BIT | c.VK_ACCESS_MEMORY_WRITE_BIT)
         )
 
+    def record_kernel_order(self) -> None:
+        """Order the kernels before on the queue against those after, and nothing else."""
+        c = self._vk.vk
+        stage, written = c.VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, c.VK_ACCESS_SHADER_WRITE_BIT
+        self._record_barriers((stage, stage), (written, written | c.VK_ACCESS_SHADER_READ_BIT))
+
     def record_acquire(self, shared: SharedBuffer, ranges: Sequence[BufferRange]) -> None:
         """Order what follows against earlier work; make what others wrote to ``ranges`` of ``shared`` visible to it.
 

@@ -89,6 +89,7 @@ BLOCKS: dict[str, tuple[tuple[Any, ...], tuple[Any, ...]]] = {
     r"wire_reduce_": ((wire.Reduce,), (wire.ReduceConstants,)),
     r"wire_forward_": ((wire.Forward,), (wire.ForwardConstants,)),
     r"slot_check$": ((wire.SlotCheck,), ()),
+    r"carry$": ((wire.Carry,), ()),
 }
 
 

@@ -11,6 +11,7 @@ from vkpar.comm.engine.health import Health
 from vkpar.comm.engine.library import Library
 from vkpar.comm.engine.work import Work
 from vkpar.comm.record.builder import ProgramBuilder, Written
+from vkpar.comm.record.carried import GraphCarrier
 from vkpar.comm.record.entry import Entry
 from vkpar.comm.record.program import Program
 from vkpar.comm.record.timestamps import Collector, Planned, Stage, linked
@@ -62,6 +63,7 @@ class GraphCollectives:
         self.owner = host.health
         self._host, self._library = host, library
         self._written: dict[Any, Written] = {}  # by form and generation
+        self._carrier = None if host.rig.carriers is None else GraphCarrier(host.rig)
 
     def begin(self) -> None:
         """Refuse a capture on a communicator that cannot be used.
@@ -86,6 +88,8 @@ class GraphCollectives:
         _, pins = call.key(None)
         laid = self._library.lay(call, graph.ncollectives, self._written)
         if laid is not None:
+            if self._carrier is not None:
+                self._carrier.carry(laid)
             graph.collect(laid, pins, _memory_of(call, self.devices), calls.touches_of(call))
         work = Work(self._host.health, call)
         work.capture()

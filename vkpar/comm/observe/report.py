@@ -32,7 +32,7 @@ def stats(engine: Engine) -> dict[str, Any]:
 def dump(engine: Engine, path: str | os.PathLike[str] | None) -> str:
     """Return the flight recorder as JSON, and write it to ``path`` where that is given."""
     rig, health = engine.rig, engine.health
-    names = [transport.name for transport in rig.transports]
+    names = rig.transport_names()
     transports = [names[rank] if rank >= 0 else "mpi" for rank in rig.queue_map.ranks]
     with health.gate.lock():  # a close in another thread waits
         alive = not engine.closed

@@ -164,7 +164,7 @@ class ProgramBuilder:
         if recipe is None:
             return (), None
         steps = recipe.steps(recipe.slots, turn % GENERATIONS)
-        plain = StepRecorder(self._rig).kept(recipe.spec, recipe.slab, recipe.operands, Places(memory))
+        plain = StepRecorder(self._rig).kept(recipe.spec, recipe.slab, recipe.operands, Places(memory), flags=False)
         score = plain.write(steps)
         return recipe.operands.bounce_buffers, Written(score, recipe.spec.plan) if score.batches else None
 
@@ -273,7 +273,8 @@ class ProgramBuilder:
         return _Recipe(request.label(), operands, slab, slots, ReduceSpec(plan), steps)
 
     def _slab(self, count: int, plan: wires.WirePlan) -> Slab:
-        small, large = self._rig.arena.small, self._rig.arena.large
+        slots = self._rig.carriers or self._rig.arena
+        small, large = slots.small, slots.large
         return small if -(-count // BLOCK) <= plan.blocks(small.slot_nbytes) else large
 
     def _is_short(self, program: Score | Program, slots: SlotSet) -> bool:

@@ -14,11 +14,11 @@ from vkpar.comm.record.plain_copies import Copier
 from vkpar.comm.requests.operands import Operands, Placement, Window
 from vkpar.comm.rig.arena import Slab
 from vkpar.comm.rig.rig import Rig
-from vkpar.comm.schedule.steps import BLOCK, MOST_SOURCES, Forward, Reduce, Span, Step
+from vkpar.comm.schedule.steps import BLOCK, MOST_SOURCES, Action, Forward, Reduce, Span, Step
 from vkpar.comm.wires import OPS, TEXELS, WirePlan, processor, variant
 from vkpar.graph.protocol import WireSend, WireStore
 from vkpar.vulkan.command import CommandBuffer
-from vkpar.vulkan.memory.buffer import BufferRange
+from vkpar.vulkan.memory.buffer import BufferRange, SharedBuffer
 from vkpar.vulkan.stamps import Marks
 from vkpar.vulkan.tape import Places, Tape, TapedCommands
 
@@ -89,6 +89,8 @@ class Recorder:
         rank: the rank; ``tape``: what was written down; ``timer``: as it was given.
     """
 
+    _most_groups = _MOST_GROUPS
+
     def __init__(
         self,
         rig: Rig,
@@ -105,8 +107,7 @@ class Recorder:
         self.timer = timer
         self._device = rig.devices[rank]
         self._copies = copies
-        self._nslots = rig.arena.nslots
-        self._slots = (rig.own_slots if copies else rig.transports)[rank].shared()
+        self._slots, self._nslots = self._place(rig, rank)
         self._checks = checks
         self.rank = rank
         self._slab = slab
@@ -125,6 +126,10 @@ class Recorder:
         self._cuts: dict[tuple[int, ...], list[_Run]] = {}
         self._bound: dict[tuple[Any, ...], tuple[Any, int, int]] = {}
 
+    def _place(self, rig: Rig, rank: int) -> tuple[SharedBuffer, int]:
+        """Return the memory in which the rank's kernels have the slots, and the number with which slots begin anew."""
+        return (rig.own_slots if self._copies else rig.transports)[rank].shared(), rig.arena.nslots
+
     def record(self, step: Step, *, first: bool, last: bool) -> None:
         """Write down a command buffer that does ``step``, with the rank's copies around all of them."""
         copies = self._operands.copies
@@ -139,7 +144,7 @@ class Recorder:
         if self._checks:
             self._checks.record_before(self, commands, step)
         start = len(commands.commands)
-        self._record_actions(commands, step)
+        self._record_step(commands, step)
         self._note(commands, step, start)
         if self._checks:
             self._checks.record_after(self, commands, step)
@@ -182,8 +187,11 @@ class Recorder:
         ranges = (run.source[0], run.target[0], self._slots.range)
         self.tape.note(stored, (_from(run.target), *ranges), where)
 
-    def _record_actions(self, commands: CommandBuffer, step: Step) -> None:
-        for action in step.actions:
+    def _record_step(self, commands: CommandBuffer, step: Step) -> None:
+        self._record_actions(commands, step.actions)
+
+    def _record_actions(self, commands: CommandBuffer, actions: Sequence[Action]) -> None:
+        for action in actions:
             if isinstance(action, Reduce):
                 left = self._copier.record_reduce(commands, action) if self._copier else action
                 if left is not None:
@@ -266,15 +274,16 @@ class Recorder:
 
     def _groups(self, blocks: int) -> int:
         groups = -(-blocks // _BLOCKS_PER_GROUP)
-        return min(groups, _MOST_GROUPS) if self._processor == "gpu" else groups
+        return min(groups, self._most_groups) if self._processor == "gpu" else groups
 
     def record_small(self, commands: CommandBuffer, kernel: str, push: bytes) -> None:
         """Record one work-group of a kernel that binds the slots alone, ordered against what is around it."""
         pipeline = self._device.pipelines.shipped(kernel, 1, len(push))
         descriptors = self.tape.descriptors(pipeline.layout.set_layout, (self._slots.range,))
-        commands.record_order()
+        order = commands.record_order if self._copier else commands.record_kernel_order
+        order()
         commands.record_bound(pipeline, descriptors, push, (1, 1, 1))
-        commands.record_order()
+        order()
 
     def _ranges(self, slots: Sequence[int]) -> list[BufferRange]:
         """Return where shared ``slots`` lie; the whole of the staging memory where checks touch more than that."""

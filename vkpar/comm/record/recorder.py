@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from vkpar.comm.record import crossings
+from vkpar.comm.record import carried, crossings
+from vkpar.comm.record.carried import CarriedRecorder
 from vkpar.comm.record.checks import SlotChecks
 from vkpar.comm.record.crossings import CrossingRecorder
 from vkpar.comm.record.kernels import Recorder, ReduceSpec
@@ -17,6 +18,7 @@ from vkpar.comm.record.timestamps import Collector, planned, timers_of
 from vkpar.comm.requests.operands import Operands
 from vkpar.comm.rig.arena import Slab
 from vkpar.comm.rig.rig import Rig
+from vkpar.comm.schedule import carried as scheduled
 from vkpar.comm.schedule import slot_copies
 from vkpar.comm.schedule.steps import Step
 from vkpar.vulkan.pump.native import CProgram
@@ -61,7 +63,14 @@ class StepRecorder:
         return self.kept(spec, slab, operands).write(steps).program(())
 
     def kept(
-        self, spec: ReduceSpec, slab: Slab, operands: Operands, places: Places | None = None, *, copies: bool = False
+        self,
+        spec: ReduceSpec,
+        slab: Slab,
+        operands: Operands,
+        places: Places | None = None,
+        *,
+        copies: bool = False,
+        flags: bool = True,
     ) -> StepWriter:
         """Return what writes schedules of one collective down.
 
@@ -71,8 +80,9 @@ class StepRecorder:
             operands: the arrays.
             places: numbers the memory that the arrays lie in; memory without a number stays the same.
             copies: have copy queues move the slots around the kernels; the rig was opened for that.
+            flags: of slots that are carried, write the flags down, too; else each step is by itself.
         """
-        return StepWriter(self, self._rig, spec, slab, operands, places or Places(), copies=copies)
+        return StepWriter(self, self._rig, spec, slab, operands, places or Places(), copies=copies, flags=flags)
 
     def joined(self, programs: Sequence[Program]) -> CProgram:
         """Return a program of the pump's that submits several at once; close it after use."""
@@ -85,7 +95,7 @@ class StepWriter:
     Args:
         owner: says what is timed, checked and held up.
         rig: what ranks share.
-        spec: what the reduction does; ``slab``, ``operands``, ``places``, ``copies`` as :meth:`StepRecorder.kept` says.
+        spec: what the reduction does; the rest as :meth:`StepRecorder.kept` says.
     """
 
     def __init__(
@@ -98,9 +108,12 @@ class StepWriter:
         places: Places,
         *,
         copies: bool,
+        flags: bool = True,
     ) -> None:
         self._owner, self._rig, self._spec, self._slab = owner, rig, spec, slab
         self._operands, self._places, self._copies = operands, places, copies
+        self._flags = flags
+        self._carries = rig.carriers is not None and slab in (rig.carriers.small, rig.carriers.large)
         self._recorders: dict[tuple[int, bool], Recorder | CopyRecorder | CrossingRecorder] = {}  # of untimed kernels
 
     def write(self, steps: Iterable[Step]) -> Score:
@@ -115,6 +128,9 @@ class StepWriter:
         listed = crossings.mine(list(steps), rig)
         idle = self._operands.copies.ranks - {step.rank for step in listed}
         listed += [Step(rank, "copy", ()) for rank in sorted(idle)]
+        if self._carries:
+            slots = carried.extents_of(self._slab, self._spec.plan)
+            listed = list(scheduled.carried(listed, slots)) if self._flags else scheduled.apart(listed)
         if self._copies:
             listed = list(slot_copies.through_copies(listed, rig.queue_map, rig.arena.nslots))
         keys = [(step.rank, slot_copies.copies(step)) for step in listed]
@@ -136,7 +152,8 @@ class StepWriter:
                 watch = owner.collector.stopwatch(planned(listed, self._spec.plan, rig.queue_map.ranks), timers)
             held = [owner.holds(step) for step in listed] if owner.holds else ()
             numbered = [(step, numbers[key]) for step, key in zip(listed, keys, strict=True)]
-            score = Score(rig.group, parts, numbered, held, watch)
+            carried_in = self._slab if self._carries else None
+            score = Score(rig.group, parts, numbered, held, watch, carried_in=carried_in)
             undo.pop_all()
             return score
 
@@ -154,7 +171,7 @@ class StepWriter:
         elif copies:
             made = CopyRecorder(rig, queue, slab, spec.plan, timer)
         else:
-            made = Recorder(
+            made = (CarriedRecorder if self._carries else Recorder)(
                 rig,
                 queue,
                 slab,

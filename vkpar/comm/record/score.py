@@ -10,12 +10,14 @@ from typing import Any, NamedTuple
 from vkpar.comm.record.crossings import Errands, ErrandTake
 from vkpar.comm.record.program import Program
 from vkpar.comm.record.timestamps import Stopwatch, planned
+from vkpar.comm.rig.arena import Slab
+from vkpar.comm.schedule.carried import CarriedStep
 from vkpar.comm.schedule.steps import Step
 from vkpar.comm.wires import WirePlan
 from vkpar.graph import protocol
 from vkpar.vulkan.memory.buffer import Buffer
 from vkpar.vulkan.pump.native import CGroup
-from vkpar.vulkan.pump.ports import Batch
+from vkpar.vulkan.pump.ports import Batch, TransferPieces
 from vkpar.vulkan.stamps import Marks
 from vkpar.vulkan.tape import Take, Tape
 
@@ -39,6 +41,7 @@ class Score:
         steps: all steps in one global order, and by step the number of its part.
         holds: by step, a semaphore and a value that it waits for besides; None for nothing.
         watch: takes the times of the one program that is recorded; None outside profiles.
+        carried_in: its slots, where they are carried between the ranks' cards; None elsewhere.
 
     Attributes:
         batches: number of command buffers.
@@ -52,7 +55,10 @@ class Score:
         steps: Sequence[tuple[Step, int]],
         holds: Sequence[tuple[Any, int] | None] = (),
         watch: Stopwatch | None = None,
+        *,
+        carried_in: Slab | None = None,
     ) -> None:
+        self._carried_in = carried_in
         self._parts = parts
         self._order = [part for _, part in steps]
         self._watch = watch
@@ -60,9 +66,7 @@ class Score:
         self._listed = listed = [step for step, _ in steps]
         self.uses_slots = [bool(step.reads or step.writes) for step in listed]
         held = holds or [None] * len(listed)
-        self._batches = [
-            Batch(step.rank, None, step.reads, step.writes, hold) for step, hold in zip(listed, held, strict=True)
-        ]
+        self._batches = [_batch(step, hold) for step, hold in zip(listed, held, strict=True)]
         self._shape = group.shape(self._batches)
         self._phases = tuple(
             tuple(step.phase for step in listed if step.rank == queue) for queue in range(self._shape.nqueues)
@@ -102,7 +106,8 @@ class Score:
         """
         moved = [(step.received_nbytes, step.sent_nbytes) for step in planned(self._listed, plan)]
         order = list(zip(self._order, self._batches, self._listed, moved, strict=True))
-        return LaidScore(name, self._parts, order, memory, keep)
+        carried = None if self._carried_in is None else (self._carried_in, plan)
+        return LaidScore(name, self._parts, order, memory, keep, carried)
 
     def record_over(self, program: Program, memory: Sequence[Buffer]) -> None:
         """Record ``program``, which is one of this score, anew over other memory; its last submission must be done.
@@ -115,6 +120,13 @@ class Score:
             take.record_over(tape, memory)
 
 
+def _batch(step: Step, hold: tuple[Any, int] | None) -> Batch:
+    if not isinstance(step, CarriedStep):
+        return Batch(step.rank, None, step.reads, step.writes, hold)
+    sent = tuple(TransferPieces(*transfer) for transfer in step.transfers)
+    return Batch(step.rank, None, step.reads, step.writes, hold, carried=True, opens=step.opens, transfers=sent)
+
+
 class LaidScore:
     """A score laid over memory: its steps are recorded one by one, into command buffers of others.
 
@@ -122,6 +134,8 @@ class LaidScore:
         name: of the collective.
         steps: in one global order; ``parts``: what they hold on the ranks' devices, by rank.
         keep: as it was given.
+        listed: the steps as they were scheduled.
+        carried: the slots that are carried, and how elements are written into them; None where none are.
     """
 
     def __init__(
@@ -131,8 +145,10 @@ class LaidScore:
         order: Sequence[tuple[int, Batch, Step, tuple[int, int]]],
         memory: Sequence[Buffer],
         keep: object,
+        carried: tuple[Slab, WirePlan] | None,
     ) -> None:
-        self.name, self.keep = name, keep
+        self.name, self.keep, self.carried = name, keep, carried
+        self.listed = [step for _, _, step, _ in order]
         with ExitStack() as undo:
             self.parts: list[tuple[int, AnyTake]] = []
             for part in parts:

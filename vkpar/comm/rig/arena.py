@@ -29,6 +29,7 @@ class Slab:
     Attributes:
         stride: bytes from one slot to the next: a slot and its stamp.
         base: id of its first slot; ``offset`` is that slot's byte in the arena.
+        lag: see :class:`~vkpar.comm.schedule.steps.SlotSet`.
     """
 
     nranks: int
@@ -37,6 +38,7 @@ class Slab:
     stride: int
     base: int
     offset: int
+    lag: int = 1
 
     @property
     def number(self) -> int:
@@ -50,7 +52,7 @@ class Slab:
 
     def slot_set(self, blocks: int) -> SlotSet:
         """Return the slots as a schedule sees them, each of ``blocks`` blocks."""
-        return SlotSet(self.nranks, self.per_rank, blocks, self.base)
+        return SlotSet(self.nranks, self.per_rank, blocks, self.base, self.lag)
 
     @functools.cached_property
     def starts(self) -> dict[int, int]:

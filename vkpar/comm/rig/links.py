@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import itertools
-import json
 import logging
 import os
 import secrets
-import subprocess
 import sys
 from collections.abc import Collection, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from pathlib import Path
 
-from vkpar import env, timeouts
+from vkpar import env
+from vkpar.comm.rig.children import proof, prove
 from vkpar.comm.rig.processes.world import World
 from vkpar.errors import UnsupportedError, VulkanError
 from vkpar.vulkan.device import LogicalDevice
@@ -31,13 +28,6 @@ MPI = "mpi"
 # Drivers on which timelines were measured to work between two GPUs, which Vulkan does not promise. VkDriverId 4 is
 # VK_DRIVER_ID_NVIDIA_PROPRIETARY.
 _MEASURED_DRIVERS = {4: "NVIDIA proprietary"}
-_CHILD = """
-import json, sys
-job = json.load(sys.stdin)
-sys.path += job.pop("path")
-from vkpar.comm.rig import linktest
-linktest.main(**job)
-"""
 
 
 @dataclass(frozen=True)
@@ -124,54 +114,15 @@ def _decide(source: DeviceInfo, target: DeviceInfo, *, trying: bool) -> tuple[st
 def _self_test(first: str, second: str) -> str:
     """Pass timelines between two devices, by UUID, in a child process; return why that failed, "" where it passed.
 
-    A driver that cannot pass them may crash the process that tries, hence the child. The child imports modules from the
-    standard library, then from where this process has vkpar, then from this process's search path, but nothing from the
-    current directory. The test passes by a proof that only a run can give: how far the timelines got in a number of
-    hops that is drawn here.
+    A driver that cannot pass them may crash the process that tries, hence the child. The test passes by a proof that
+    only a run can give: how far the timelines got in a number of hops that is drawn here.
     """
-    if getattr(sys, "frozen", False):  # sys.executable is the program itself, which would start all over
-        return "a frozen program has no Python to run it in"
     hops, nonce = 8 + secrets.randbelow(8), secrets.token_hex(16)
-    job = {"path": search_path(), "devices": [first, second], "hops": hops, "nonce": nonce}
-    command = [sys.executable, "-I", "-S", "-c", _CHILD]
-    try:
-        done = subprocess.run(
-            command,
-            input=json.dumps(job),
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=timeouts.LINK_TEST_SECONDS,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        problem = f"it did not end within {timeouts.LINK_TEST_SECONDS:g} s"
-    except OSError as error:
-        problem = f"it could not be started: {error}"
-    else:
-        problem = _problem(done, proof(nonce, [hops - hops // 2, hops // 2]))
+    job = {"devices": [first, second], "hops": hops, "nonce": nonce}
+    problem = prove("vkpar.comm.rig.linktest", job, proof(nonce, [hops - hops // 2, hops // 2]))
     if problem:
         _log.warning("the timeline self-test between %s and %s failed: %s", first, second, problem)
     return problem
-
-
-def search_path() -> list[str]:
-    """Return the folders where the child looks for modules; no empty entry, which is the current directory."""
-    mine = str(Path(__file__).resolve().parents[3])
-    return [mine, *(os.path.abspath(entry) for entry in sys.path if entry)]
-
-
-def proof(nonce: str, reached: Sequence[int]) -> str:
-    """Return what the child prints: a digest of the parent's number and of each timeline's steps."""
-    return hashlib.sha256(f"{nonce} {list(reached)}".encode()).hexdigest()
-
-
-def _problem(done: subprocess.CompletedProcess[str], wanted: str) -> str:
-    if done.returncode != 0:
-        how = f"status {done.returncode}" if done.returncode > 0 else f"signal {-done.returncode}"
-        words = done.stderr.strip().splitlines() or ["it said nothing"]
-        return f"it ended with {how}: {words[-1][-300:]}"
-    return "" if wanted in done.stdout.split() else "it ended without proof of having run"
 
 
 def share(source: Queue, target: LogicalDevice) -> TimelineSemaphore:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from vkpar.comm.rig.links import proof, share
+from vkpar.comm.rig.children import proof
+from vkpar.comm.rig.links import share
 from vkpar.timeouts import HOP_SECONDS
 from vkpar.vulkan.command import CommandPool
 from vkpar.vulkan.device import LogicalDevice

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import itertools
-import logging
 from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any
 
-from vkpar.comm.rig import links
+from vkpar.comm.rig import choice, links
 from vkpar.comm.rig.arena import Arena
 from vkpar.comm.rig.processes.progress import Progress
 from vkpar.comm.rig.processes.world import World
-from vkpar.comm.rig.transports import mapped, staged
-from vkpar.comm.rig.transports.mapped import MappedTransport
+from vkpar.comm.rig.transports import peer
 from vkpar.comm.rig.transports.own import OwnSlots
-from vkpar.comm.rig.transports.staged import StagedTransport
 from vkpar.comm.schedule.slot_copies import QueueMap
-from vkpar.errors import DeviceLostError, InvalidUsageError, UnsupportedError, VulkanError
+from vkpar.errors import InvalidUsageError, VulkanError
 from vkpar.vulkan import api
 from vkpar.vulkan.command import CommandPool
 from vkpar.vulkan.device import LogicalDevice
@@ -27,11 +25,7 @@ from vkpar.vulkan.pump.ports import bucket_ns
 from vkpar.vulkan.queue import Queue, drain, spin_ns
 from vkpar.vulkan.semaphore import TimelineSemaphore
 
-_log = logging.getLogger("vkpar")
-Transport = StagedTransport | MappedTransport
-AUTO = "auto"
 _WAYS = ("to", "from")  # of the queues that lead to another process, in their order
-TRANSPORTS = (AUTO, staged.NAME, mapped.NAME)
 
 
 class Rig:
@@ -54,6 +48,7 @@ class Rig:
         links: one per ordered pair of ranks.
         arena: the staging memory.
         transports: how each rank reaches it.
+        carriers: what carries slots between the ranks' cards, past the staging memory; None where nothing does.
         group: the pump's group.
         pools: by queue, what its programs' command buffers come from; whoever uses one holds the engine's lock.
         spin_ns: how long waits spin before they block: only where all ranks are GPUs and cores are to spare.
@@ -76,7 +71,6 @@ class Rig:
         self.devices = list(devices)
         self.world = world
         self.progress: Progress | None = None
-        self.places: list[tuple[int, str]] = []
         self.queue_map = QueueMap((), (), ())
         self._open_queues(copies)
         self.own_slots: list[OwnSlots] = []
@@ -86,7 +80,7 @@ class Rig:
         most = min(min(info.limits.max_storage_buffer_range, info.limits.max_allocation) for info in infos)
         alignment = max(info.limits.host_import_alignment for info in infos)
         self.spin_ns = spin_ns(own, len(devices))  # bridges of queues that copy are hardly ever under way, too
-        self.transports: list[Transport] = []
+        self.transports: list[choice.Transport] = []
         with ExitStack() as undo:
             undo.callback(self._leave)
             for device in devices:
@@ -95,19 +89,20 @@ class Rig:
             undo.callback(self._close_arena)
             self._of_rank = [undo.enter_context(ExitStack()) for _ in devices]
             for rank, device in enumerate(devices):
-                transport = _transport(device, self.arena, transports[rank], copies)
+                transport = choice.transport(device, self.arena, transports[rank], copies)
                 self._of_rank[rank].callback(transport.close)
                 self.transports.append(transport)
                 if copies:
                     self.own_slots.append(OwnSlots(device, self.arena.memory.nbytes))
                     self._of_rank[rank].callback(self.own_slots[-1].close)
+            nslots = self._open_carriers(transports, undo)
             self.pools = [self._pool(queue) for queue in range(len(self.queues))]
             mapped = {rank for rank, transport in enumerate(self.transports) if transport.mirror}
             self._own_links = links.plan(own, mapped)
-            self.links = self._own_links if world is None else links.across(self._own_links, world)
+            self.links = self._told_links()
             if world is not None:
                 self._reach_others(world, undo)
-            self.group = CGroup(self.ports, self.arena.nslots * (1 + len(self.own_slots)))
+            self.group = CGroup(self.ports, nslots)
             undo.callback(self.group.close)
             self._share_slots()
             self._connect()
@@ -115,13 +110,24 @@ class Rig:
             self.group.start(self.spin_ns)
             self._resources = undo.pop_all()
 
+    def _open_carriers(self, transports: Sequence[str], undo: ExitStack) -> int:
+        """Open what carries slots between the cards, where something does; return how many slots there are in all."""
+        shared = self.arena.nslots * (1 + len(self.own_slots))
+        copies, alone = bool(self.own_slots), self.world is None
+        self.carriers, self._road = choice.carriers(self.devices, transports, shared, copies=copies, alone=alone)
+        if self.carriers is None:
+            return shared
+        undo.callback(self.carriers.close)
+        return shared + self.carriers.nslots
+
     def _reach_others(self, world: World, undo: ExitStack) -> None:
         """Open the queues to and from other processes."""
+        self.links = links.across(self._own_links, world)
         self.progress = Progress(world)
         undo.callback(self.progress.hub.close)
         undo.callback(self._part)
-        for peer in world.division.others:
-            self.places += [(world.division.ranks(peer).start, f"{way} {world.channel.names[peer]}") for way in _WAYS]
+        for other in world.division.others:
+            self.places += [(world.division.ranks(other).start, f"{way} {world.channel.names[other]}") for way in _WAYS]
         self.queues += self.progress.hub.queues
         self.ports += [queue.port for queue in self.progress.hub.queues]
         self.queue_map = self.queue_map.with_others(len(self.progress.hub.queues))
@@ -147,6 +153,7 @@ class Rig:
             device.users.discard(self)
 
     def _open_queues(self, copies: bool) -> None:
+        self.places: list[tuple[int, str]] = []
         added = [device.copy_queues() if copies else [] for device in self.devices]
         self.queue_map = QueueMap.of([len(queues) for queues in added])
         self.queues: list[Queue | ErrandQueue] = [device.compute for device in self.devices]
@@ -172,6 +179,11 @@ class Rig:
         return len(self.devices) if self.world is None else self.world.division.nranks
 
     @property
+    def slot_nbytes(self) -> int:
+        """Bytes of a slot of the largest kind through which reductions go."""
+        return (self.carriers or self.arena).large.slot_nbytes
+
+    @property
     def copies(self) -> bool:
         """True where programs may have their kernels work on copies of the slots."""
         return bool(self.own_slots) and self._trusts_copies
@@ -181,12 +193,22 @@ class Rig:
         self._trusts_copies = False
 
     def _share_slots(self) -> None:
+        if self.carriers is not None:
+            self.carriers.connect(self.group)
         offsets, sizes = self.arena.layout()
-        unshared = [0] * (len(offsets) * len(self.own_slots))
+        unshared = [0] * (len(offsets) * len(self.own_slots) + (self.carriers.nslots if self.carriers else 0))
         self.group.set_slots(self.arena.memory.address, offsets + unshared, sizes + unshared)
         for rank, transport in enumerate(self.transports):
             if transport.mirror:
                 self.group.set_mapped(rank, transport.mirror)
+
+    def _told_links(self) -> list[links.Link]:
+        """Return the links as people are told of them: which road a pair takes, or why it takes no shorter one."""
+        if self.carriers is not None:
+            return [replace(link, kind=peer.NAME, reason=self._road) for link in self._own_links]
+        if not self._road:
+            return self._own_links
+        return [replace(link, reason=f"{link.reason}; not {peer.NAME}: {self._road}") for link in self._own_links]
 
     def _connect(self) -> None:
         queues_of: dict[int, list[int]] = {rank: [] for rank in range(len(self.devices))}
@@ -269,6 +291,10 @@ class Rig:
         error.rank = queue  # type: ignore[attr-defined]
         return error
 
+    def transport_names(self) -> list[str]:
+        """Return, by rank, how slots get to other ranks."""
+        return [transport.name if self.carriers is None else peer.NAME for transport in self.transports]
+
     def confirm(self) -> None:
         """Let the validation layer see that the work which the queues' timelines have passed is done."""
         for queue in self.queues:
@@ -291,6 +317,8 @@ class Rig:
         if self.progress is not None:
             self.progress.hub.halt()
         self.group.abort()
+        if self.carriers is not None:
+            self.carriers.abort()
         if self.progress is not None:
             self.progress.hub.empty()
         if self.world is not None:
@@ -310,31 +338,3 @@ class Rig:
     def close(self) -> None:
         """Stop the bridge and free everything; no submission of the group may be pending."""
         self._resources.close()
-
-
-def _transport(device: LogicalDevice, arena: Arena, wanted: str, copies: bool) -> Transport:
-    """Return the wanted transport; ``auto`` takes ``mapped`` where the driver cannot import the memory.
-
-    Raises:
-        UnsupportedError: the driver cannot import the memory and ``staged`` or copies of the slots are wanted, or
-            ``mapped`` is wanted together with copies.
-        DeviceLostError: the device is lost.
-    """
-    if wanted == mapped.NAME:
-        if copies:
-            raise UnsupportedError(f"copies need imported memory; {device.info.name} is to be mapped (transport)")
-        return MappedTransport(device, arena)
-    try:
-        return StagedTransport(device, arena, {queue.family for queue in device.queues} if copies else ())
-    except (UnsupportedError, VulkanError) as error:
-        if wanted == staged.NAME or isinstance(error, DeviceLostError):
-            raise
-        if copies:
-            raise UnsupportedError(f"copies need imported memory: {error}") from error
-        if device.info.device_uuid not in _told:
-            _told.add(device.info.device_uuid)
-            _log.warning("%s: %s (transport mapped): %s", device.info.name, mapped.COST, error)
-        return MappedTransport(device, arena)
-
-
-_told: set[str] = set()  # devices whose fallback was logged

@@ -73,15 +73,15 @@ def pipelined(stages: Sequence[Stages]) -> Iterator[Step]:
             yield from later
 
 
-def overlapped(stages: Sequence[Stages]) -> Iterator[Step]:
+def overlapped(stages: Sequence[Stages], lag: int = 1) -> Iterator[Step]:
     """Yield the stages of consecutive segments so that a rank does one stage of each of several segments at a time.
 
     Everything that a rank does at one time is one step, whose kernels read and write slots at once, so that both
-    directions of the rank's link are busy. A step reads slots that were written one time earlier.
+    directions of the rank's link are busy. A step reads slots that were written ``lag`` times earlier.
     """
     longest = max(map(len, stages), default=0)
-    for time in range(len(stages) + longest - 1):
-        due = [stages[time - at][at] for at in reversed(range(longest)) if _has(stages, time - at, at)]
+    for time in range(len(stages) + lag * (longest - 1)):
+        due = [stages[time - lag * at][at] for at in reversed(range(longest)) if _has(stages, time - lag * at, at)]
         ranks: dict[int, list[Step]] = {}
         for step in itertools.chain.from_iterable(due):
             ranks.setdefault(step.rank, []).append(step)

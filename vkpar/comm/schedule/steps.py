@@ -173,12 +173,14 @@ class SlotSet:
 
     Attributes:
         base: the id of the first slot; the slots of rank r follow the slots of rank r - 1.
+        lag: how many times after it was written a slot is best read: more than 1 where it is under way for a while.
     """
 
     nranks: int
     per_rank: int
     blocks: int
     base: int = 0
+    lag: int = 1
 
     def slot(self, rank: int, index: int) -> int:
         """Return the id of ``rank``'s slot number ``index``; the numbers begin anew after the last slot."""

@@ -244,7 +244,7 @@ def _plans(engine: Engine, tuning: Tuning, wire: str, wire_nbytes: int) -> Itera
     costs = tuning.costs_of(wire)
     first = choose.choose(choose.AUTO, ranks, wire_nbytes, Tuning(costs=tuning.costs), wire)
     yield first
-    slot = engine.rig.arena.large.slot_nbytes
+    slot = engine.rig.slot_nbytes
     others = [algorithm for algorithm in choose.candidates(ranks) if algorithm.tuned and algorithm != first.algorithm]
     plans = [first, *(choose.weighted(Plan(algorithm), costs) for algorithm in others)]
     for plan in sorted(plans, key=lambda plan: (plan != first, plan.shares is None, plan.algorithm != BASELINE)):

@@ -12,8 +12,9 @@ from vkpar.comm.engine.spanning import SpanningEngine
 from vkpar.comm.plan.choose import Tuning
 from vkpar.comm.record import checks
 from vkpar.comm.record.builder import ProgramBuilder
+from vkpar.comm.rig.choice import AUTO
 from vkpar.comm.rig.processes.world import World
-from vkpar.comm.rig.rig import AUTO, Rig
+from vkpar.comm.rig.rig import Rig
 from vkpar.comm.tune import measure, store
 from vkpar.device import Device
 from vkpar.errors import OutOfMemoryError, UnsupportedError
@@ -114,6 +115,8 @@ def tune(engine: Engine, kept: Tuning | None) -> None:
 
 def _can_copy(rig: Rig) -> bool:
     """Say whether every rank imports the slots and has a queue that copies beside its kernels."""
+    if rig.carriers is not None:
+        return False
     if checks.SLOTS in env.debug_checks() or any(transport.mirror for transport in rig.transports):
         return False
     return all(device.transfer is not device.compute for device in rig.devices)

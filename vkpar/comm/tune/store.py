@@ -38,16 +38,16 @@ def describe(rig: Rig) -> dict[str, Any]:
             "device": device.info.device_uuid,
             "driver": device.info.driver_uuid,
             "version": device.info.driver_version,
-            "transport": transport.name,
+            "transport": transport,
         }
-        for device, transport in zip(rig.devices, rig.transports, strict=True)
+        for device, transport in zip(rig.devices, rig.transport_names(), strict=True)
     ]
     return {
         "format": _FORMAT,
         "vkpar": __version__,
         "ranks": ranks,
         "links": [link.kind for link in rig.links],
-        "slot_bytes": rig.arena.large.slot_nbytes,
+        "slot_bytes": rig.slot_nbytes,
         # What changes times, or what is tried.
         "path": env.get().path,
         "spin_us": env.get().spin_us,
@@ -80,7 +80,7 @@ def load(rig: Rig) -> Tuning | None:
     try:
         kept = cachedir.read(file.name)
         ranks = [device.info for device in rig.devices]
-        return None if kept is None else _parse(json.loads(kept), ranks, rig.arena.large.slot_nbytes)
+        return None if kept is None else _parse(json.loads(kept), ranks, rig.slot_nbytes)
     except (OSError, ValueError, KeyError, TypeError, RecursionError, UnsupportedError) as error:
         _log.warning("%s cannot be used, the rig is measured again: %s", file, error)
         return None

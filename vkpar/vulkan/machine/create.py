@@ -13,6 +13,7 @@ from vkpar.vulkan.machine.physical import DeviceInfo, QueueFamily
 _EXTENSIONS = (
     "VK_EXT_external_memory_host",
     "VK_KHR_external_semaphore_fd",
+    "VK_KHR_external_memory_fd",
     "VK_EXT_queue_family_foreign",
     "VK_KHR_push_descriptor",
     "VK_EXT_shader_atomic_float",

@@ -118,7 +118,8 @@ class HostImport:
         # Where the buffer changes owners, each batch acquires it from the foreign family, whoever had it before.
         families = [family] if self._foreign else sorted({family, *others})
         with ExitStack() as undo:
-            self.buffer = create_buffer(device, info, arena.nbytes, families, host_import=True)
+            kind = vk.vk.VK_EXTERNAL_MEMORY_HANDLE_TYPE_HOST_ALLOCATION_BIT_EXT
+            self.buffer = create_buffer(device, info, arena.nbytes, families, external=kind)
             undo.callback(vk.destroy, "Buffer", device, self.buffer)
             self._memory = self._import(info)
             undo.callback(vk.destroy, "DeviceMemory", device, self._memory)

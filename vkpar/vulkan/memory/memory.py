@@ -366,21 +366,21 @@ def create_buffer(
     nbytes: int,
     families: list[int],
     *,
-    host_import: bool = False,
+    external: int = 0,
     made: api.Making | None = None,
 ) -> Any:
-    """Return a VkBuffer for storage and copies, shared by ``families``; it is recorded as ``made``."""
+    """Return a VkBuffer for storage and copies, shared by ``families``; it is recorded as ``made``.
+
+    ``external`` is the type of the handle that its memory is imported by; 0 for memory of the device's own.
+    """
     vk = api.load()
     constants = vk.vk
-    external = vk.ffi.NULL
-    if host_import:
-        handle_type = constants.VK_EXTERNAL_MEMORY_HANDLE_TYPE_HOST_ALLOCATION_BIT_EXT
-        external = vk.struct("VkExternalMemoryBufferCreateInfo", handleTypes=handle_type)
+    chain = vk.struct("VkExternalMemoryBufferCreateInfo", handleTypes=external) if external else vk.ffi.NULL
     shared = len(families) > 1
     texels = constants.VK_BUFFER_USAGE_UNIFORM_TEXEL_BUFFER_BIT if info.reads_texels else 0
     create = vk.struct(
         "VkBufferCreateInfo",
-        pNext=external,
+        pNext=chain,
         size=nbytes,
         usage=constants.VK_BUFFER_USAGE_STORAGE_BUFFER_BIT
         | constants.VK_BUFFER_USAGE_TRANSFER_SRC_BIT

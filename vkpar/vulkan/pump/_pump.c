@@ -9,6 +9,7 @@
 #include "_pump_graph.h"
 #include "_pump_hub.h"
 #include "_pump_launch.h"
+#include "_pump_peer.h"
 #include "_pump_program.h"
 #include "_pump_types.h"
 
@@ -156,6 +157,7 @@ vkp_group *vkp_group_new(uint32_t n, vkp_queue **queues, uint32_t nslots) {
     g->reached = calloc(n, sizeof *g->reached);
     pthread_mutex_init(&g->lock, NULL);
     make_sender(&g->sender);
+    make_carrier(&g->carrier);
     if (!g->queues || !g->native || !g->waited || !g->writer || !g->written || !g->read || !g->mirror || !g->offset ||
         !g->size || !g->fetched || !g->locals || !g->waiters || !g->sends || !g->reached) {
         vkp_group_free(g);
@@ -212,6 +214,7 @@ void vkp_group_stop(vkp_group *g) {
         g->waiters[r].running = 0;
     }
     stop_sender(&g->sender);
+    stop_carrier(&g->carrier);
 }
 
 /* Lets every parked batch run: its data is undefined, its queue drains. */
@@ -247,6 +250,9 @@ int vkp_group_failed(vkp_group *g, uint32_t *rank) {
     return failed;
 }
 
+/* What the vendor's library said where one of its calls failed, else 0. */
+int32_t vkp_group_status(vkp_group *g) { return g->status; }
+
 const int32_t *vkp_group_error_word(vkp_group *g) { return &g->error; }
 
 /* out: bridges, spins, blocks, copies, copied bytes, the latency histogram, each rank's parked entries. */
@@ -272,12 +278,13 @@ void vkp_group_free(vkp_group *g) {
         }
     unlist_group(g);
     free_sender(&g->sender);
+    free_carrier(&g->carrier);
     pthread_mutex_lock(&entry);
     conclude(g);
     pthread_mutex_unlock(&entry);
     pthread_mutex_destroy(&g->lock);
     free(g->queues); free(g->native); free(g->waited); free(g->writer); free(g->written); free(g->read);
     free(g->mirror); free(g->offset); free(g->size); free(g->fetched); free(g->locals); free(g->waiters); free(g->sends);
-    free(g->reached);
+    free(g->reached); free(g->roads);
     free(g);
 }

@@ -32,6 +32,19 @@ void vkp_program_prelude(vkp_program *, uint32_t rank, uint64_t command);
 void vkp_program_free(vkp_program *);
 int32_t vkp_enqueue(vkp_program *, uint64_t *values, uint32_t *failed);
 
+/* ---- roads between cards: _pump_peer.h ---- */
+
+/* The words lie in the sender's and the receiver's memory, whose slots begin at `from` and `to`. */
+typedef struct { uint64_t context, stream, raised, arrived, from, to; uint32_t sent; } vkp_road;
+typedef struct { uint32_t src, dst, lane, first, npieces; } vkp_transfer;
+typedef struct { uint64_t offset, nbytes; } vkp_piece;
+void vkp_group_vendor(vkp_group *, const uint64_t *functions);
+int vkp_group_road(vkp_group *, uint32_t src, uint32_t dst, uint32_t lane, const vkp_road *);
+uint32_t vkp_group_sent(vkp_group *, uint32_t src, uint32_t dst, uint32_t lane);
+int32_t vkp_group_status(vkp_group *);
+int32_t vkp_program_transfers(vkp_program *, const uint8_t *opens, uint32_t n, const vkp_transfer *, uint32_t npieces,
+                              const vkp_piece *);
+
 /* ---- queues without a device: _pump_hub.h ---- */
 
 typedef struct vkp_hub vkp_hub;

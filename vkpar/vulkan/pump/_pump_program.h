@@ -4,8 +4,11 @@
 
 #include "_pump_bridge.h"
 #include "_pump_launch.h"
+#include "_pump_peer.h"
 #include "_pump_send.h"
 #include "_pump_types.h"
+
+enum { CARRIED = 1u << 31 };             /* of a read slot: a transfer brings it, for which the batch itself waits */
 
 struct vkp_touches { uint32_t n; vkp_touch items[]; };
 
@@ -15,10 +18,11 @@ static uint32_t add_sibling_wait(vkp_queue *q, uint64_t *waits, uint64_t *values
 void vkp_program_free(vkp_program *p) {
     if (!p) return;
     if (__atomic_load_n(&p->is_sent, __ATOMIC_ACQUIRE)) await_sender(p->group, p);
+    if (p->ntransfers) await_carrier(p);
     free(p->rank); free(p->read_start); free(p->reads); free(p->write_start); free(p->writes); free(p->commands);
     free(p->gates); free(p->gate_values); free(p->submits); free(p->timelines); free(p->waits); free(p->wait_values);
     free(p->signals); free(p->signal_values); free(p->required); free(p->stages); free(p->first); free(p->needs);
-    free(p->opening); free(p->touches);
+    free(p->opening); free(p->touches); free(p->transfers); free(p->pieces); free(p->opens); free(p->late);
     free(p);
 }
 
@@ -115,7 +119,11 @@ static void collect(vkp_program *p, uint32_t i, uint64_t value) {
     memset(p->required, 0, g->n * sizeof *p->required);
     p->nneeds = 0;
     for (uint32_t k = p->read_start[i]; k < p->read_start[i + 1]; k++) {
-        uint32_t slot = p->reads[k];
+        uint32_t slot = p->reads[k] & ~CARRIED;
+        if (p->reads[k] & CARRIED) {
+            p->late[p->nlate++] = (late_read){value, slot, rank};
+            continue;
+        }
         if (!fetch(p, rank, slot)) require(p, rank, g->writer[slot], g->written[slot]);
         g->read[slot * g->n + rank] = value;
     }
@@ -169,8 +177,10 @@ static int32_t build_waits(vkp_program *p, uint32_t i, uint64_t *waits, uint64_t
 static int32_t build(vkp_program *p, uint64_t *next, uint32_t *fill) {
     vkp_group *g = p->group;
     size_t width = g->n + WAITS;
+    p->nlate = 0;
     for (uint32_t i = 0; i < p->nbatches; i++) {
         uint32_t rank = p->rank[i], at = fill[rank]++, count;
+        if (p->opens && p->opens[i]) note_late(p);
         uint64_t value = ++next[rank], *waits = p->waits + at * width, *values = p->wait_values + at * width;
         collect(p, i, value);
         int32_t result = build_waits(p, i, waits, values, &count);
@@ -186,6 +196,7 @@ static int32_t build(vkp_program *p, uint64_t *next, uint32_t *fill) {
             p->submits[at].commands = &p->opening[2 * rank];
         }
     }
+    note_late(p);
     return SUCCESS;
 }
 
@@ -222,6 +233,7 @@ static int32_t enqueue(vkp_program *p, uint64_t *values, uint32_t *failed) {
     if (result == SUCCESS) result = may_submit(g);
     if (result == SUCCESS) promise_touches(p, next);
     if (result == SUCCESS) result = submit_all(p, failed);
+    if (result == SUCCESS && p->ntransfers) result = carry_all(p, failed);
     if (result != SUCCESS) {
         /* What was not submitted has not waited for its device's other queue. The slot table counts it all the same,
          * and local timelines have entries for it: this group is of no more use, so let go of all that is parked. */

@@ -16,6 +16,7 @@
 enum { SUCCESS = 0, TIMEOUT = 2, OUT_OF_HOST_MEMORY = -1, UNKNOWN = -13 };
 enum { STYPE_SUBMIT_INFO = 4, STYPE_TIMELINE_SUBMIT = 1000207003, STYPE_WAIT = 1000207004, STYPE_SIGNAL = 1000207005 };
 enum { STAGE_ALL_COMMANDS = 0x00010000 };
+enum { LANES = 2 };                      /* of a road, see LANES of schedule/carried.py */
 enum { HISTOGRAM = 128 };                /* four buckets per power of two of a nanosecond, see bucket_ns in pump.py */
 enum { WAITS = 2 };                      /* a batch has at most so many waits more than there are ranks */
 /* A wait's first part, and how long is slept in it at a time: about 60 us with the kernel's own delay. */
@@ -44,6 +45,13 @@ typedef int32_t (*submit_fn)(void *, uint32_t, const submit_info *, uint64_t);
 typedef int32_t (*wait_fn)(void *, const wait_info *, uint64_t);
 typedef int32_t (*signal_fn)(void *, const signal_info *);
 typedef int32_t (*counter_fn)(void *, uint64_t, uint64_t *);
+
+/* What a vendor's library offers, see _pump_peer.h: contexts, and what streams do one after the other. */
+typedef int32_t (*push_fn)(void *context);
+typedef int32_t (*pop_fn)(void **context);
+typedef int32_t (*word_fn)(void *stream, uint64_t address, uint32_t value, uint32_t flags);
+typedef int32_t (*copy_fn)(uint64_t to, uint64_t from, size_t nbytes, void *stream);
+typedef struct { push_fn push; pop_fn pop; word_fn wait; copy_fn copy; word_fn write; } vendor;
 
 struct vkp_queue {
     void *device, *queue;
@@ -83,6 +91,16 @@ typedef struct {
     int signals;                         /* a thread signals to it, and takes what gets ready meanwhile, too */
 } local;
 
+/* Gives transfers to streams. */
+typedef struct {
+    pthread_t thread;
+    int running, ends;
+    pthread_mutex_t lock;
+    pthread_cond_t wake, given;
+    struct vkp_program **programs;       /* ring: whose transfers are to be given, oldest first */
+    uint64_t head, tail, capacity;
+} carrier;
+
 typedef struct {
     pthread_t thread;
     int running, parked, ends;
@@ -92,7 +110,8 @@ typedef struct {
     int32_t result;
 } sender;
 
-enum { WAIT_FAILED, SIGNAL_FAILED, SUBMIT_FAILED }; /* what a group's threads do with a rank's device */
+/* What a group does with a rank's device. */
+enum { WAIT_FAILED, SIGNAL_FAILED, SUBMIT_FAILED, STREAM_WAIT, STREAM_COPY, STREAM_WRITE };
 
 struct vkp_group {
     uint32_t n, nslots;
@@ -115,12 +134,18 @@ struct vkp_group {
     uint64_t *reached;                   /* per rank: its timeline when the group was aborted */
     uint32_t culprit;                    /* the rank whose device the error is from */
     int failed;                          /* what failed there */
+    vendor vendor;
+    carrier carrier;
+    vkp_road *roads;                     /* [(src * n + dst) * LANES + lane]; NULL: none */
+    int32_t status;                      /* of the vendor's call that failed */
     pthread_mutex_t lock;
     int stop, aborted;
     int32_t error;                       /* Python reads it without the lock */
     uint64_t spin_ns, slice_ns;          /* a bridge's wait for a value: what spins first, and the longest piece after */
     uint64_t bridges, spins, blocks, copies, copied_bytes, histogram[HISTOGRAM];
 };
+
+typedef struct { uint64_t value; uint32_t slot, rank; } late_read;
 
 struct vkp_touches;
 
@@ -137,6 +162,12 @@ struct vkp_program {
     need *needs;                         /* of the batch that is being built: what its rank's bridge is to wait for */
     uint32_t nneeds;
     struct vkp_touches *touches;         /* room for the ranks' values, then what it does to arrays; NULL: nothing */
+    vkp_transfer *transfers;
+    vkp_piece *pieces;
+    uint32_t ntransfers, waiting;        /* how often the carrier has it */
+    uint8_t *opens;                      /* per batch: a new round of carried batches begins with it; NULL: none are */
+    late_read *late;                     /* of the round that is being built */
+    uint32_t nlate;
     int is_sent;                         /* a thread has it, and uses what is in here */
 };
 

@@ -9,14 +9,18 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 from vkpar.errors import OutOfMemoryError, UnsupportedError
 from vkpar.timeouts import SLICE_NS
 from vkpar.vulkan import api
 from vkpar.vulkan.pump.ports import HISTOGRAM_BUCKETS, Batch, BridgeStats, QueueHandles, enqueue_lock
 
-_BRIDGE_CALLS = ("vkWaitSemaphores", "vkSignalSemaphore", "vkQueueSubmit")  # in the helper's order
+# What fails on a group's behalf, in the helper's order; the last three are a vendor's, under whichever names.
+_GROUP_CALLS = ("vkWaitSemaphores", "vkSignalSemaphore", "vkQueueSubmit", "stream wait", "stream copy", "stream write")
+_CARRIED = 1 << 31  # of a read slot, as the helper has it
+
+_Item = TypeVar("_Item")
 
 
 class CQueue:
@@ -93,7 +97,9 @@ class CShape:
         self.nqueues = len(queues)
         ffi, address = c.ffi, api.load().address
         holds = [batch.hold or (c.ffi.NULL, 0) for batch in batches]
-        read_start, reads = _flatten([batch.reads for batch in batches])
+        read_start, reads = _flatten(
+            [[slot | _CARRIED for slot in batch.reads] if batch.carried else batch.reads for batch in batches]
+        )
         write_start, writes = _flatten([batch.writes for batch in batches])
         self._number = len(batches)
         self._ranks = ffi.new("uint32_t[]", [batch.rank for batch in batches])
@@ -102,6 +108,12 @@ class CShape:
             ffi.new("uint64_t[]", [address(semaphore) for semaphore, _ in holds]),
             ffi.new("uint64_t[]", [value for _, value in holds]),
         )
+        self._opens = ffi.new("uint8_t[]", [batch.opens for batch in batches])
+        transfers = [transfer for batch in batches for transfer in batch.transfers]
+        starts, pieces = _flatten([transfer.pieces for transfer in transfers])
+        pairs = zip(transfers, starts, strict=False)
+        named = [(item.src, item.dst, item.lane, first, len(item.pieces)) for item, first in pairs]
+        self._transfers = ffi.new("vkp_transfer[]", named), ffi.new("vkp_piece[]", pieces)
 
     def program(self, commands: list[Any]) -> CProgram:
         """Return a program of the batches with these command buffers."""
@@ -110,7 +122,12 @@ class CShape:
         words = c.ffi.cast("uint64_t*", handles)
         handle = c.lib.vkp_program_new(self._group, self._number, self._ranks, words, *self._slots, *self._gates)
         _require(c, handle, "vkp_program_new")
-        return CProgram(c, handle, self._queues)
+        program = CProgram(c, handle, self._queues)
+        transfers, pieces = self._transfers
+        if len(transfers):
+            made = c.lib.vkp_program_transfers(handle, self._opens, len(transfers), transfers, len(pieces), pieces)
+            api.load().check(made, "vkp_program_transfers")
+        return program
 
 
 class CProgram:
@@ -244,8 +261,9 @@ class CGroup:
         if self.handle is None:
             return self._failed
         queue = self._c.ffi.new("uint32_t*")
-        call = _BRIDGE_CALLS[self._c.lib.vkp_group_failed(self.handle, queue)]
-        return call, int(queue[0])
+        call = _GROUP_CALLS[self._c.lib.vkp_group_failed(self.handle, queue)]
+        status = self._c.lib.vkp_group_status(self.handle)
+        return f"{call} (status {status})" if status else call, int(queue[0])
 
     def stats(self) -> BridgeStats:
         """Return the bridge threads' counters."""
@@ -299,9 +317,9 @@ def _require(c: Any, handle: Any, call: str) -> None:
         raise OutOfMemoryError("VK_ERROR_OUT_OF_HOST_MEMORY", call)
 
 
-def _flatten(parts: Sequence[Sequence[int]]) -> tuple[list[int], list[int]]:
+def _flatten(parts: Sequence[Sequence[_Item]]) -> tuple[list[int], list[_Item]]:
     start = [0]
-    flat: list[int] = []
+    flat: list[_Item] = []
     for part in parts:
         flat += part
         start.append(len(flat))

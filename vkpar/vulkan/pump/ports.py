@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 # Every queue of the process sees all submissions in one total order: docs/notes/collectives.md says why.
 enqueue_lock = threading.RLock()
@@ -28,11 +28,22 @@ def bucket_of(ns: int) -> int:
     return min(ns if ns < 4 else 4 * (power - 1) + (ns >> power - 2 & 3), HISTOGRAM_BUCKETS - 1)
 
 
+class TransferPieces(NamedTuple):
+    """What goes from the memory of rank ``src`` to the same places in that of ``dst``, on a lane: offsets and bytes."""
+
+    src: int
+    dst: int
+    lane: int
+    pieces: tuple[tuple[int, int], ...]
+
+
 @dataclass(frozen=True)
 class Batch:
     """One submission: ``command`` on ``rank``'s queue, and the slots that it reads and writes.
 
-    It waits for the value on ``hold``, a timeline of the rank's device, too: a test holds it up that way.
+    It waits for the value on ``hold``, a timeline of the rank's device, too: a test holds it up that way. Where its
+    reads are ``carried``, transfers bring them, and the command buffer itself waits for those; ``transfers`` are what
+    it sends. It ``opens`` a round of such batches, whose command buffers wait for each other.
     """
 
     rank: int
@@ -40,6 +51,9 @@ class Batch:
     reads: tuple[int, ...] = ()
     writes: tuple[int, ...] = ()
     hold: tuple[Any, int] | None = None
+    carried: bool = False
+    opens: bool = False
+    transfers: tuple[TransferPieces, ...] = ()
 
 
 @dataclass(frozen=True)

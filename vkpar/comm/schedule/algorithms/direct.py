@@ -19,11 +19,12 @@ def least_slots(_nranks: int) -> int:
 def steps(problem: Problem) -> Iterator[Step]:
     """Yield the steps; every rank sums every segment."""
     parts = ramped(Span(0, problem.count), problem.slots.blocks)
-    return overlapped([_stages(problem, index + problem.generation, span) for index, span in enumerate(parts)])
+    stages = [_stages(problem, index + problem.generation, span) for index, span in enumerate(parts)]
+    return overlapped(stages, problem.slots.lag)
 
 
 def _stages(problem: Problem, turn: int, span: Span) -> list[list[Step]]:
-    slots = {rank: problem.slots.slot(rank, turn % 2) for rank in problem.contributors}
+    slots = {rank: problem.slots.slot(rank, turn % (problem.slots.lag + 1)) for rank in problem.contributors}
     publish = [
         Step(rank, "publish", (Reduce(span, own_at=0, to_array=True, out_slot=slot),)) for rank, slot in slots.items()
     ]

@@ -27,7 +27,7 @@ def steps(problem: Problem) -> Iterator[Step]:
         _Round(problem, (first + index) % sets * problem.nranks, spans).stages()
         for index, spans in enumerate(abreast(parts))
     ]
-    return overlapped(rounds)
+    return overlapped(rounds, min(problem.slots.lag, sets - 1))
 
 
 class _Round:

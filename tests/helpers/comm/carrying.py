@@ -1,0 +1,80 @@
+"""Carriers on CPU drivers: the host in the place of a vendor's library, and a kernel that waits in pieces.
+
+lavapipe ends every loop after 65,535 turns, and SwiftShader runs no other device's kernels beside one that waits. So
+these ranks are lavapipe's, and the kernel that waits for flags is run again and again; it differs from the shipped one
+in what a turn does, and in that it waits for what earlier runs have not seen.
+"""
+
+from __future__ import annotations
+
+import functools
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers.comm.hostvendor import HostVendor
+
+from vkpar.abi.wire import Carry
+from vkpar.abi.words import pack
+from vkpar.comm.record.carried import CarriedRecorder
+from vkpar.comm.rig.carriers import Carriers
+from vkpar.comm.rig.transports import peer
+from vkpar.vulkan.command import CommandBuffer
+from vkpar.vulkan.pipelines import shader
+
+_SOURCE = Path(__file__).parents[3] / "shaders" / "carry.comp"
+_RUNS = 50  # of some 60 ms each, where nothing comes
+_NO_ARRIVALS = bytes(4 * 16)
+_AGAIN = pack(Carry(0, (0,) * 16))
+_WAIT = """
+    uint wanted = slot_word[AWAITED + lane * APART] + arrivals[lane];
+    slot_word[AWAITED + lane * APART] = wanted;
+    for (uint turn = 0u; turn < 60000u; turn++) {
+        if (int(slot_word[ARRIVED + lane * APART] - wanted) >= 0 || slot_word[ABORTED] != 0u) {
+            break;
+        }
+        DELAY
+    }
+}
+"""
+
+
+@functools.cache
+def _variant() -> bytes:
+    text = _SOURCE.read_text()
+    delay = "atomicAdd(slot_word[1000u + lane], 1u);\n" * 64
+    text = text[: text.index("    if (arrivals[lane]")] + _WAIT.replace("DELAY", delay)
+    with tempfile.TemporaryDirectory() as folder:
+        source, module = Path(folder) / "carry.comp", Path(folder) / "carry.spv"
+        source.write_text(text)
+        command = ["glslangValidator", "-V", "--target-env", "vulkan1.2", "-o", str(module), str(source)]
+        subprocess.run(command, check=True, capture_output=True)
+        return module.read_bytes()
+
+
+@contextmanager
+def carried(monkeypatch: pytest.MonkeyPatch) -> Iterator[HostVendor]:
+    """Have communicators with the transport ``peer`` carry slots by the host inside."""
+    vendor, shipped, record = HostVendor(), shader.shipped, CarriedRecorder._record_flags
+    into = Carriers.record_flags
+
+    def record_flags(self: CarriedRecorder, commands: CommandBuffer, ready: dict, arrivals: dict) -> None:
+        record(self, commands, ready, arrivals)
+        for _ in range(_RUNS if arrivals else 0):
+            self.record_small(commands, "carry", _AGAIN)
+
+    def record_into(self: Carriers, rank: int, handle: Any, push: bytes) -> None:
+        into(self, rank, handle, push)
+        for _ in range(_RUNS if not push.endswith(_NO_ARRIVALS) else 0):
+            into(self, rank, handle, _AGAIN)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Carriers, "record_flags", record_into)
+        patch.setattr(peer, "offer", lambda ranks: (vendor, "the host carries"))
+        patch.setattr(shader, "shipped", lambda name: _variant() if name == "carry" else shipped(name))
+        patch.setattr(CarriedRecorder, "_record_flags", record_flags)
+        yield vendor

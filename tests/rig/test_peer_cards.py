@@ -1,0 +1,118 @@
+"""Transport peer between two NVIDIA cards; tests/rig/test_carriers.py has the same without them."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+import vkpar
+from vkpar import CommunicatorError, env
+from vkpar.comm.rig.transports import peer
+from vkpar.vulkan.machine.drivers import enumerate_devices
+from vkpar.vulkan.pump.roads import Roads
+
+_CARDS = sorted({info.device_uuid for info in enumerate_devices() if info.driver_id in peer.VENDORS})
+pytestmark = pytest.mark.skipif(len(_CARDS) < 2, reason="two cards whose copy engines reach each other are not here")
+
+
+@pytest.fixture(scope="module")
+def cards() -> Iterator[list[vkpar.Device]]:
+    devices = vkpar.open_devices("&".join(_CARDS[:2]))
+    vendor, reason = peer.offer([device.info for device in devices])
+    if vendor is None:
+        pytest.skip(f"the cards do not reach each other: {reason}")
+    with env.override(tuning="off"):
+        yield devices
+    for device in devices:
+        device.close()
+
+
+def given(seed: int, count: int) -> list[np.ndarray]:
+    return [np.random.default_rng((seed, rank)).integers(-999, 999, count).astype(np.int32) for rank in range(2)]
+
+
+def test_auto_takes_it(cards: list[vkpar.Device]) -> None:
+    with vkpar.Communicator(cards) as comm:
+        assert comm.transports() == ["peer", "peer"]
+
+
+@pytest.mark.parametrize("algorithm", ["auto", "two_shot", "direct", "ring", "tree"])
+def test_sums_are_exact(algorithm: str, cards: list[vkpar.Device]) -> None:
+    with vkpar.Communicator(cards, transport="peer", algorithm=algorithm) as comm:
+        for turn, count in enumerate((1, 255, 70_001, 5_000_000, 40_000_001, 3, 40_000_001)):
+            rows = given(turn, count)
+            arrays = [device.array(each) for device, each in zip(cards, rows, strict=True)]
+            for _ in range(3):
+                comm.all_reduce(arrays)
+            for array in arrays:
+                np.testing.assert_array_equal(array.numpy(), 4 * (rows[0] + rows[1]))
+
+
+@pytest.mark.parametrize("wire", ["f16", "bf16", "q8", "f32"])
+def test_bits_are_those_of_staged_slots(wire: str, cards: list[vkpar.Device]) -> None:
+    found = {}
+    rows = [np.random.default_rng(rank).standard_normal(3_000_001).astype(np.float32) for rank in range(2)]
+    for transport in ("staged", "peer"):
+        with vkpar.Communicator(cards, transport=transport, algorithm="two_shot") as comm:
+            arrays = [device.array(each) for device, each in zip(cards, rows, strict=True)]
+            comm.all_reduce(arrays, wire=wire)
+            comm.broadcast(arrays, root=1)
+            found[transport] = [array.numpy().view(np.uint32) for array in arrays]
+    for rank in range(2):
+        np.testing.assert_array_equal(found["staged"][rank], found["peer"][rank])
+
+
+def test_hundreds_of_launches_are_right(cards: list[vkpar.Device]) -> None:
+    """A graph of sums and broadcasts in turn, launched beside eager calls: every launch equals the eager program."""
+    with vkpar.Communicator(cards, transport="peer") as comm:
+        rows = given(1, 5000)
+        kept = [device.array(each) for device, each in zip(cards, rows, strict=True)]
+        beside = [device.array(each) for device, each in zip(cards, rows, strict=True)]
+        with vkpar.capture(cards, comm=comm) as graph:
+            for turn in range(20):
+                comm.all_reduce(kept, op="max")
+                for rank, array in enumerate(kept):
+                    vkpar.add(array, rank + turn % 3, out=array)
+                comm.broadcast(kept, root=turn % 2)
+        state = list(rows)
+        for _ in range(300):
+            graph.launch()
+            comm.all_reduce(beside, op="max")
+            for turn in range(20):
+                top = np.maximum(*state)
+                state = [top + turn % 2 + turn % 3] * 2
+        for array, one in zip(kept, beside, strict=True):
+            np.testing.assert_array_equal(array.numpy(), state[0])
+            np.testing.assert_array_equal(one.numpy(), np.maximum(*rows))
+        graph.close()
+
+
+def test_what_never_comes_is_a_typed_error(cards: list[vkpar.Device], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is carried: the kernels that wait are let go, and the cards can be used again."""
+    nothing = ctypes.CFUNCTYPE(ctypes.c_int)(lambda: 0)
+    comm = vkpar.Communicator(cards, transport="peer", timeout=2)
+    carriers = comm._engine.rig.carriers
+    assert carriers is not None
+    address = ctypes.cast(nothing, ctypes.c_void_p).value
+    monkeypatch.setattr(carriers, "_lanes", Roads(comm._engine.rig.group, [address] * 5, []))
+    arrays = [device.zeros(1000) for device in cards]
+    with pytest.raises(CommunicatorError, match=r"no timeline advanced for 2"):
+        comm.all_reduce(arrays).wait()
+    comm.close()
+    del arrays
+    test_sums_are_exact("two_shot", cards)
+
+
+def test_opened_and_closed_again_and_again(cards: list[vkpar.Device]) -> None:
+    with vkpar.Communicator(cards, transport="peer"):
+        pass
+    before = [sum(heap.imported for heap in device.memory().heaps) for device in cards]
+    for _ in range(30):
+        with vkpar.Communicator(cards, transport="peer") as comm:
+            arrays = [device.array([1, 2, 3]) for device in cards]
+            comm.all_reduce(arrays).wait()
+            assert [array.numpy().tolist() for array in arrays] == [[2, 4, 6]] * 2
+    assert [sum(heap.imported for heap in device.memory().heaps) for device in cards] == before

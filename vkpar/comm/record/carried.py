@@ -1,0 +1,108 @@
+"""Writes down one rank's kernels of schedules whose slots are carried: with flags between the steps of a submission."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from vkpar.abi.wire import Carry
+from vkpar.abi.words import pack
+from vkpar.comm.record.kernels import Recorder
+from vkpar.comm.record.score import LaidScore
+from vkpar.comm.rig.arena import Slab
+from vkpar.comm.rig.carriers import KERNEL, MOST_RANKS
+from vkpar.comm.rig.rig import Rig
+from vkpar.comm.schedule.carried import LANES, CarriedPart, CarriedStep, Extent, ExtentsOf, Lane, Rounds, Taken
+from vkpar.comm.schedule.steps import Span, Step
+from vkpar.comm.wires import WirePlan
+from vkpar.graph import protocol
+from vkpar.vulkan.command import CommandBuffer
+from vkpar.vulkan.memory.buffer import SharedBuffer
+from vkpar.vulkan.pump.ports import TransferPieces
+
+_GAP = 64 << 10  # bytes that are sooner copied than another copy is begun
+_READY_BITS, _MOST_READY = 2, 3  # of the transfers on a lane that one launch tells of
+_MOST_GROUPS = 1024  # the slots lie in the card's own memory, which many work-groups use best
+
+
+class CarriedRecorder(Recorder):
+    """Writes down one rank's kernels on slots that copy engines carry from card to card."""
+
+    _most_groups = _MOST_GROUPS
+
+    def _place(self, rig: Rig, rank: int) -> tuple[SharedBuffer, int]:
+        assert rig.carriers is not None, "something carries"
+        last = rig.carriers.large
+        return rig.carriers.shared(rank), last.base + last.number
+
+    def _ranges(self, slots: object) -> list[object]:  # type: ignore[override]
+        """Return nothing: no other device touches the card's memory but by copies, which flags order."""
+        return []
+
+    def _record_step(self, commands: CommandBuffer, step: Step) -> None:
+        ready: Counter[Lane] = Counter()  # the transfers that nobody was told of
+        before = CarriedPart(())
+        for part in step.parts if isinstance(step, CarriedStep) else (CarriedPart(step.actions),):
+            if part.arrivals or before.hurries or max(ready.values(), default=0) == _MOST_READY:
+                self._record_flags(commands, ready, part.arrivals)
+                ready.clear()
+            elif before.actions:
+                commands.record_order()
+            self._record_actions(commands, part.actions)
+            ready.update(part.sends)
+            before = part
+        if ready:
+            self._record_flags(commands, ready, {})
+
+    def _record_flags(self, commands: CommandBuffer, ready: Mapping[Lane, int], arrivals: Mapping[Lane, int]) -> None:
+        """Raise the flags of the lanes on which something is ready, and wait for what is to have come."""
+        self.record_small(commands, KERNEL, flags(ready, arrivals))
+
+
+def flags(ready: Mapping[Lane, int], arrivals: Mapping[Lane, int]) -> bytes:
+    """Return what raises the flags of lanes on which something is ready, and waits for what is to have come."""
+    sends = sum(number << _READY_BITS * (LANES * rank + lane) for (rank, lane), number in ready.items())
+    lanes = itertools.product(range(MOST_RANKS), range(LANES))
+    return pack(Carry(sends, tuple(arrivals.get(lane, 0) for lane in lanes)))
+
+
+class GraphCarrier:
+    """Has the slots of one graph's collectives carried: its steps raise flags and wait for them by themselves."""
+
+    def __init__(self, rig: Rig) -> None:
+        assert rig.carriers is not None, "something carries"
+        self._carriers, self._rounds = rig.carriers, Rounds()
+
+    def carry(self, laid: LaidScore) -> None:
+        """Add flags and transfers to the steps of a collective, the graph's next one."""
+        if laid.carried is None:  # a barrier, whose ranks wait for whole submissions
+            laid.steps[:1] = [step._replace(opens=True) for step in laid.steps[:1]]
+            self._rounds.cut()
+            return
+        slab, plan = laid.carried
+        taken = self._rounds.take(laid.listed, extents_of(slab, plan))
+        laid.steps = [self._step(step, item) for step, item in zip(laid.steps, taken, strict=True)]
+
+    def _step(self, step: protocol.Step, taken: Taken) -> protocol.Step:
+        def record(handle: Any, ready: Mapping[Lane, int], arrivals: Mapping[Lane, int]) -> None:
+            self._carriers.record_flags(step.rank, handle, flags(ready, arrivals))
+
+        told = protocol.Flags(taken.part.arrivals, dict.fromkeys(taken.part.sends, 1), record)
+        sent = tuple(TransferPieces(*transfer) for transfer in taken.transfers)
+        return step._replace(flags=told, opens=taken.opens, transfers=sent)
+
+
+def extents_of(slab: Slab, plan: WirePlan) -> ExtentsOf:
+    """Return what says which bytes of a slot are in use: the blocks' payloads, and their scales if there are any."""
+    tail = plan.tail_at(slab.slot_nbytes)
+
+    def found(slot: int, span: Span, final: bool) -> list[Extent]:
+        form, first = plan.final if final else plan.contribution, slab.byte_of(slot)
+        payload, scales = span.blocks * form.payload, span.blocks * form.tail
+        if scales and tail - payload <= _GAP:
+            return [(first, tail + scales)]
+        return [(start, nbytes) for start, nbytes in ((first, payload), (first + tail, scales)) if nbytes]
+
+    return found

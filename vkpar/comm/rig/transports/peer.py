@@ -1,0 +1,125 @@
+"""Peer: ranks that are cards of one vendor have the slots in their own memory, and its copy engines carry them."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import logging
+import secrets
+import sys
+from collections.abc import Callable, Sequence
+
+from vkpar import cachedir, env
+from vkpar._version import __version__
+from vkpar.comm.rig import children
+from vkpar.comm.rig.carriers import MOST_RANKS
+from vkpar.errors import UnsupportedError
+from vkpar.vulkan.machine.physical import DeviceInfo
+from vkpar.vulkan.peer import cuda
+from vkpar.vulkan.peer.vendor import Vendor
+
+NAME = "peer"
+_log = logging.getLogger("vkpar")
+# By VkDriverId what loads the vendor's library; 4 is VK_DRIVER_ID_NVIDIA_PROPRIETARY.
+VENDORS: dict[int, Callable[[], Vendor]] = {4: cuda.load}
+_PASSED = b"passed\n"
+_tested: dict[tuple[str, ...], str] = {}  # by the cards' UUIDs, why the self-test failed, "" where it passed
+
+
+def trust(uuids: Sequence[str]) -> None:
+    """Take the self-test of these cards for passed: it runs in this process."""
+    _tested[tuple(uuids)] = ""
+
+
+def offer(ranks: Sequence[DeviceInfo]) -> tuple[Vendor | None, str]:
+    """Return the library whose copy engines carry slots between these ranks and its name, or None and the reason."""
+    refusal = _unlike(ranks)
+    if refusal:
+        return None, refusal
+    try:
+        vendor = VENDORS[ranks[0].driver_id]()
+    except UnsupportedError as error:
+        return None, str(error)
+    refusal = _apart(vendor, ranks) or _self_test(ranks)
+    return (None, refusal) if refusal else (vendor, f"{vendor.name}, self-test passed")
+
+
+def _unlike(ranks: Sequence[DeviceInfo]) -> str:
+    """Say why no vendor's library is asked; "" where one is."""
+    if not 2 <= len(ranks) <= MOST_RANKS:
+        return f"{len(ranks)} ranks, not 2 to {MOST_RANKS}"
+    for rank, info in enumerate(ranks):
+        if info.driver_id not in VENDORS or not sys.platform.startswith("linux"):
+            return f"rank {rank}, {info.name}: no copy engine is known that reaches other cards"
+    if len({info.driver_id for info in ranks}) > 1:
+        return "cards of several vendors"
+    if len({info.device_uuid for info in ranks}) < len(ranks):
+        return "two ranks are the same card"
+    if "slots" in env.debug_checks():
+        return "VKPAR_DEBUG=slots follows slots in the memory that ranks share"
+    return ""
+
+
+def _apart(vendor: Vendor, ranks: Sequence[DeviceInfo]) -> str:
+    """Say which two cards do not reach each other; "" where all do."""
+    cards = [vendor.card(info) for info in ranks]
+    try:
+        for rank, card in enumerate(cards):
+            if card is None:
+                return f"{vendor.name} does not know rank {rank}, {ranks[rank].name}"
+        for (src, one), (dst, other) in itertools.permutations(enumerate(cards), 2):
+            if one is not None and not one.reaches(other):
+                return f"{vendor.name}: rank {src} does not reach rank {dst}'s memory"
+    finally:
+        for card in cards:
+            if card is not None:
+                card.close()
+    return ""
+
+
+def _self_test(ranks: Sequence[DeviceInfo]) -> str:
+    """Sum over the cards in a child process, once; return why that failed, "" where it passed.
+
+    A pass is kept in a file for the driver's and vkpar's version: the child takes some seconds.
+    """
+    uuids = tuple(info.device_uuid for info in ranks)
+    if uuids not in _tested:
+        name = _file_of(ranks)
+        if not _kept(name):
+            problem = _problem(uuids)
+            if problem:
+                _tested[uuids] = f"the self-test of copies between the cards failed: {problem}"
+                return _tested[uuids]
+            _keep(name)
+        _tested[uuids] = ""
+    return _tested[uuids]
+
+
+def _problem(uuids: Sequence[str]) -> str:
+    nonce, seed = secrets.token_hex(16), secrets.randbelow(1 << 30)
+    job = {"devices": list(uuids), "seed": seed, "nonce": nonce}
+    problem = children.prove("vkpar.comm.carriertest", job, children.proof(nonce, [seed, len(uuids)]))
+    if problem:
+        _log.warning("the self-test of copies between the cards failed: %s", problem)
+    return problem
+
+
+def _file_of(ranks: Sequence[DeviceInfo]) -> str:
+    marks = [__version__, *((info.device_uuid, info.driver_version) for info in ranks)]
+    return f"peer-{hashlib.sha256(json.dumps(marks).encode()).hexdigest()[:16]}"
+
+
+def _kept(name: str) -> bool:
+    try:
+        return cachedir.read(name) == _PASSED
+    except OSError as error:
+        _log.info("%s cannot be read: %s", name, error)
+        return False
+
+
+def _keep(name: str) -> None:
+    try:
+        cachedir.write(name, _PASSED)
+    except OSError as error:
+        _log.info("%s cannot be written: %s", name, error)
