@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import FULL, Rigs
+from helpers.comm.carrying import carried
 from helpers.graph.fusing import WIRES, Arrays, Sum, bits, force_gpu
 from helpers.ops.reducing import fresh_devices
 from helpers.process.children import check_child, child_environment
@@ -197,6 +198,21 @@ def test_operations_between(direct: Open) -> None:
     case.check(before, fused=0)
     case.check(after, fused=2)
     case.check(twice, fused=4)
+
+
+def test_slots_that_are_carried(direct: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps that operations do the work of raise flags and wait for them as others do; so do those beside them."""
+    with carried(monkeypatch):
+        case = Sum(direct(transport="peer"), 1, 1000)
+        case.check(lambda: keeping(case.comm.all_reduce(case.products()), case.y), fused=2)
+        case.check(norms(case), fused=4)
+
+        def twice() -> Arrays:
+            case.comm.all_reduce(case.products())
+            case.comm.all_reduce(case.y)
+            return [*case.y, *(vkpar.add(y, r) for y, r in zip(case.y, case.r, strict=True))]
+
+        case.check(twice, fused=4)
 
 
 @pytest.mark.parametrize("first", [0, 1, 4, 60, 64])

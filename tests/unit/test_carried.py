@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from vkpar.comm.schedule.algorithms import p2p
 from vkpar.comm.schedule.algorithms.table import TABLE
-from vkpar.comm.schedule.carried import LANES, CarriedStep, Rounds, apart, carried
+from vkpar.comm.schedule.carried import LANES, CarriedStep, Rounds, Taken, apart, carried
 from vkpar.comm.schedule.steps import BLOCK, Move, Problem, SlotSet, Span, Step
 from vkpar.vulkan.pipelines import shader
 
@@ -213,6 +213,57 @@ def test_schedules_follow_each_other() -> None:
         for taken in rounds.take(apart(TABLE["direct"].steps(Problem(2, 3 * BLOCK, slots, (0, 1), turn % 2))), extents)
     ]
     assert not any(opened)
+
+
+def in_turn(schedules: Sequence[Sequence[Step]]) -> list[CarriedStep]:
+    """Return the submissions of schedules that follow each other, as a graph has them."""
+    rounds, listed = Rounds(), []
+    made: dict[int, list[Taken]] = {}
+
+    def end() -> None:
+        for place, (rank, taken) in enumerate(made.items()):
+            actions = tuple(action for each in taken for action in each.part.actions)
+            parts = tuple(each.part for each in taken)
+            transfers = tuple(transfer for each in taken for transfer in each.transfers)
+            listed.append(CarriedStep(rank, "", actions, place == 0, parts, transfers))
+        made.clear()
+
+    for steps in schedules:
+        for taken in rounds.take(apart(steps), extents):
+            if taken.opens:
+                end()
+            made.setdefault(taken.step.rank, []).append(taken)
+    end()
+    return listed
+
+
+@settings(max_examples=100)
+@given(
+    n=st.integers(2, 5),
+    calls=st.lists(
+        st.tuples(
+            st.sampled_from([*(name for name in TABLE if name != "naive"), "move"]),
+            st.integers(1, 60 * BLOCK),
+            st.integers(0, 4),
+        ),
+        min_size=1,
+        max_size=8,
+    ),
+    seed=st.integers(0, 1 << 20),
+)
+def test_schedules_in_turn_read_what_was_meant(n: int, calls: list[tuple[str, int, int]], seed: int) -> None:
+    """Whatever collectives follow each other, over the same slots."""
+    slots = SlotSet(n, max(16, 5 * n), 2, lag=2)
+    schedules = []
+    for turn, (name, count, root) in enumerate(calls):
+        if name == "move":
+            move = Move(Span(0, count), root % n, tuple(rank for rank in range(n) if rank != root % n))
+            schedules.append(list(p2p.steps([move], slots, turn % 2)))
+        else:
+            schedules.append(list(TABLE[name].steps(Problem(n, count, slots, tuple(range(n)), turn % 2))))
+    listed = in_turn(schedules)
+    for chance in range(3):
+        Rig(apart([step for steps in schedules for step in steps]), listed, random.Random(seed + chance)).run()
 
 
 def test_large_transfers_take_the_lanes_in_turn() -> None:

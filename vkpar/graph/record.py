@@ -139,6 +139,6 @@ def _record_fused(fused: Fused, command: Any, recording: Recording) -> None:
         fused.step.around(command, after=False)
     for operation in fused.operations:
         recording.add(operation)
-    if fused.step.writes and fused.step.flags is None:
+    if fused.step.writes:
         fused.step.around(command, after=True)
         recording.strange()

@@ -27,7 +27,7 @@ from vkpar.vulkan.command import CommandBuffer
 from vkpar.vulkan.pipelines import shader
 
 _SOURCE = Path(__file__).parents[3] / "shaders" / "carry.comp"
-_RUNS = 50  # of some 60 ms each, where nothing comes
+_RUNS = 80  # of some 60 ms each, where nothing comes: in turns, so that a busy machine waits longer
 _NO_ARRIVALS = bytes(4 * 16)
 _AGAIN = pack(Carry(0, (0,) * 16))
 _WAIT = """
