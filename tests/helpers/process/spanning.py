@@ -8,6 +8,7 @@ on as many ranks of the same drivers, and must give the same bits.
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import os
 import signal
@@ -297,16 +298,121 @@ def calls(letters: Sequence[str]) -> None:
             ("no array", lambda: comm.send_recv([(0, 0)])),
             ("receives less", lambda: comm.send_recv([(foreign, team.n - 1)] if me == 0 else [])),
         ]
-        for number, (words, call) in enumerate(wrong, 1):
-            with pytest.raises(vkpar.InvalidUsageError) as caught:
-                call()
-            told = team.world.allgather(str(caught.value))
-            assert any(words in each for each in told), (words, told)
-            named = sum("process" in each or "rank" in each for each in told)
-            assert named or words in ("unknown op", "out is needed", "no array"), (number, told)
+        refuse(team, wrong)
+        places(team, comm)
+        views(team, comm)
         mine = arrays()
         comm.all_reduce(mine).wait()
         assert not mine[0].numpy().any()
+
+
+def refuse(team: Team, wrong: Sequence[tuple[str, Callable[[], Any]]]) -> None:
+    """Make calls that every process must refuse, one of them with these words."""
+    for number, (words, call) in enumerate(wrong, 1):
+        with pytest.raises(vkpar.InvalidUsageError) as caught:
+            call()
+        told = team.world.allgather(str(caught.value))
+        assert any(words in each for each in told), (words, told)
+        named = sum("process" in each or "rank" in each for each in told)
+        assert named or words in ("unknown op", "out is needed", "no array"), (number, told)
+
+
+def places(team: Team, comm: vkpar.Communicator) -> None:
+    """What one process alone refuses is refused in each, and so are calls inside groups and captures in one alone."""
+    devices, odd = team.devices, team.world.rank == team.world.size - 1
+    rows = [device.zeros(6) for device in devices]
+    nothing = contextlib.nullcontext
+    with vkpar.capture(devices, comm=comm) as graph:
+        comm.all_reduce(rows)
+
+    def one(context: Callable[[], Any], call: Callable[[], object]) -> None:
+        """Make a call in a context in the last process, outside in the others."""
+        with context() if odd else nothing():
+            call()
+
+    def group(then: Callable[[], object]) -> None:
+        with comm.group():
+            comm.all_reduce(rows)
+            then()
+
+    def grouped() -> None:
+        try:
+            one(comm.group, lambda: comm.all_reduce(rows))
+        finally:
+            if not odd:  # what meets the end of the group
+                with pytest.raises(vkpar.InvalidUsageError, match="end of a group by an exception"):
+                    comm.barrier()
+
+    def early() -> None:
+        try:
+            group(lambda: None if odd else comm.all_reduce(rows))
+        finally:
+            if odd:
+                with pytest.raises(vkpar.InvalidUsageError, match="end of a group by an exception"):
+                    comm.barrier()
+
+    def launched() -> None:
+        with comm.group():
+            graph.launch() if odd else comm.barrier()
+
+    def twice() -> None:
+        group(lambda: comm.all_reduce([row[::2] for row in rows] if odd else [device.zeros(3) for device in devices]))
+
+    refuse(
+        team,
+        [
+            ("comm=", lambda: one(partial(vkpar.capture, devices), lambda: comm.all_reduce(rows))),
+            ("inside vkpar.capture", lambda: one(partial(vkpar.capture, devices, comm=comm), comm.barrier)),
+            ("inside vkpar.capture", lambda: one(partial(vkpar.capture, devices, comm=comm), lambda: group(nothing))),
+            ("comm=", lambda: one(partial(vkpar.capture, devices), lambda: group(nothing))),
+            ("in a group", grouped),
+            ("the end of a group of 1", early),
+            ("outside groups", launched),
+            ("pending in a group", twice),
+        ],
+    )
+    with pytest.raises(KeyError if odd else vkpar.InvalidUsageError):
+        group(lambda: {}[0] if odd else None)
+    with contextlib.suppress(KeyError), vkpar.capture(devices, comm=comm):  # a graph less in one process
+        comm.barrier()
+        if odd:
+            raise KeyError
+    for row in rows:
+        row.fill(1)
+    graph.launch().wait()
+    assert np.array_equal(rows[0].numpy(), np.full(6, team.n))
+
+
+def views(team: Team, comm: vkpar.Communicator) -> None:
+    """Views that cannot be written are refused in every process; those that lie between one another are not."""
+    devices, odd = team.devices, team.world.rank == team.world.size - 1
+    given = np.arange(24, dtype=np.float32).reshape(6, 4)
+    rows = [device.zeros(6) for device in devices]
+    grids = [device.array(given) for device in devices]
+    wide = [device.zeros(1).broadcast_to((6,)) for device in devices]
+
+    def column(number: int) -> list[vkpar.Array]:
+        return [grid[:, number] for grid in grids]
+
+    def overlapping() -> None:
+        others = [(rows[0], team.n - 1)] * 2 if team.world.rank == 0 else []
+        comm.send_recv([(0, grids[-1][:, 0]), (0, grids[-1][:, 0])] if odd else others)
+
+    refuse(
+        team,
+        [
+            ("cannot be written", lambda: comm.all_reduce(rows, out=wide if odd else column(0))),
+            ("cannot be written", lambda: comm.broadcast(wide if odd else rows, root=0)),
+            ("overlap", overlapping),
+        ],
+    )
+    comm.all_reduce(column(0), out=column(1), wire="f32")
+    comm.all_reduce(column(2), out=column(2) if odd else None, wire="f32")
+    comm.all_reduce(column(3) if odd else rows, op="max").wait()
+    wanted = np.stack([given[:, 0], team.n * given[:, 0], team.n * given[:, 2], given[:, 3]], 1)
+    for grid, row in zip(grids, rows, strict=True):
+        assert np.array_equal(grid.numpy(), wanted)
+        assert np.array_equal(row.numpy(), np.zeros(6) if odd else given[:, 3])
 
 
 def refused(letters: Sequence[str]) -> None:
