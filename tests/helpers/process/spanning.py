@@ -14,6 +14,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -453,6 +454,22 @@ def refused(letters: Sequence[str]) -> None:
         assert np.array_equal(ones[0].numpy(), np.full(5000, team.n**3))
         assert np.array_equal(twos[0].numpy(), np.full(5000, 2 * some.nranks**3))
     half.Free()
+    closes(world, devices)
+
+
+def closes(world: Any, devices: Sequence[vkpar.Device]) -> None:
+    """A close by another thread ends a call that waits for other processes, whose communicators work until then."""
+    comm = vkpar.Communicator(devices, mpi=world, timeout=60)
+    odd = world.rank == world.size - 1
+    closer = threading.Timer(0.2, comm.close)
+    if not odd:
+        closer.start()
+        with pytest.raises(vkpar.InvalidUsageError, match="closed"):
+            comm.barrier()
+        closer.join()
+    world.Barrier()
+    if odd:
+        comm.close()
 
 
 def _own(letters: Sequence[str], process: int) -> range:
@@ -560,6 +577,9 @@ def _fails(letters: Sequence[str], fail: Callable[[vkpar.Communicator, list[vkpa
             comm.all_reduce(arrays).wait()
     except vkpar.CommunicatorError as error:
         seconds = time.monotonic() - begun
+        spent = time.process_time()
+        time.sleep(0.5)
+        assert time.process_time() - spent < 0.25, "a thread spins"
         comm.close()
         assert comm.failed
         print(
@@ -570,6 +590,50 @@ def _fails(letters: Sequence[str], fail: Callable[[vkpar.Communicator, list[vkpa
             comm.all_reduce(arrays)
         return
     raise AssertionError("nothing was raised")
+
+
+def _opens(letters: Sequence[str], where: str, name: str) -> None:
+    """The last process fails while it opens its communicator, at the call of a function; the others are told soon."""
+    team = Team(letters)
+    odd, begun = team.world.rank == team.world.size - 1, time.monotonic()
+    with pytest.MonkeyPatch.context() as patch:
+        if odd:
+
+            def fail(*_: object, **__: object) -> None:
+                raise vkpar.OutOfMemoryError("VK_ERROR_OUT_OF_HOST_MEMORY", name)
+
+            patch.setattr(f"{where}.{name}", fail)
+        wanted = vkpar.OutOfMemoryError if odd else vkpar.CommunicatorError
+        with pytest.raises(wanted) as caught, vkpar.Communicator(team.devices, mpi=team.world, timeout=30) as comm:
+            comm.barrier().wait()
+    seconds = time.monotonic() - begun
+    if not odd:
+        print(f"told {team.world.rank} after {seconds:.1f} s, closed after {seconds:.1f} s: {caught.value}", flush=True)
+
+
+def opens_no_rig(letters: Sequence[str]) -> None:
+    """The last process has no memory for its rig."""
+    _opens(letters, "vkpar.comm.rig.rig", "CGroup")
+
+
+def tests_nothing(letters: Sequence[str]) -> None:
+    """The last process has no memory for its self-test."""
+    _opens(letters, "vkpar.comm.selftest", "run")
+
+
+def refuses_late(letters: Sequence[str]) -> None:
+    """The last process raises after it has agreed to a call, which the others make."""
+
+    def fail(comm: vkpar.Communicator, _arrays: list[vkpar.Array]) -> None:
+        def late(*_: object) -> None:
+            raise vkpar.InvalidUsageError("raised too late")
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("vkpar.comm.engine.library.Library.record", late)
+            with pytest.raises(vkpar.InvalidUsageError, match="too late"):
+                comm.all_reduce([device.zeros(300_000) for device in comm.devices])
+
+    _fails(letters, fail)
 
 
 def dies(letters: Sequence[str]) -> None:
@@ -611,7 +675,10 @@ def leaves(letters: Sequence[str]) -> None:
 
 SCENARIOS = {
     scenario.__name__: scenario
-    for scenario in (collectives, pairs, graphs, calls, refused, against_mpi, soak, dies, hangs, stops, stalls, leaves)
+    for scenario in (
+        *(collectives, pairs, graphs, calls, refused, against_mpi, soak),
+        *(dies, hangs, stops, stalls, leaves, opens_no_rig, tests_nothing, refuses_late),
+    )
 }
 
 

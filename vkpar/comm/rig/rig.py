@@ -92,7 +92,7 @@ class Rig:
             for device in devices:
                 device.users.add(self)
             self.arena = Arena(len(infos), alignment, most, staging_nbytes)
-            undo.callback(self._close_arena)
+            undo.push(self._close_arena)
             self._of_rank = [undo.enter_context(ExitStack()) for _ in devices]
             for rank, device in enumerate(devices):
                 transport = _transport(device, self.arena, transports[rank], copies)
@@ -118,7 +118,7 @@ class Rig:
     def _reach_others(self, world: World, undo: ExitStack) -> None:
         """Open the queues to and from other processes."""
         self.progress = Progress(world)
-        undo.callback(self.progress.hub.close)
+        undo.callback(self.progress.close)
         undo.callback(self._part)
         for peer in world.division.others:
             self.places += [(world.division.ranks(peer).start, f"{way} {world.channel.names[peer]}") for way in _WAYS]
@@ -131,7 +131,10 @@ class Rig:
         if self.progress is not None and not self.progress.stop():
             self.arena.memory.forget()
 
-    def _close_arena(self) -> None:
+    def _close_arena(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        """Free the arena, and tell the other processes: what keeps the rig from being opened, or that it is closed."""
+        if self.world is not None and error is not None:
+            self.world.fail(error)
         self.arena.close()
         if self.world is not None:
             self.world.close()
@@ -189,6 +192,8 @@ class Rig:
                 self.group.set_mapped(rank, transport.mirror)
 
     def _connect(self) -> None:
+        if self.progress is not None:
+            self.progress.broken = self.group.error
         queues_of: dict[int, list[int]] = {rank: [] for rank in range(len(self.devices))}
         for queue, rank in enumerate(self.queue_map.ranks):
             if rank >= 0:
@@ -302,6 +307,8 @@ class Rig:
         The pump's group stays, because its counters are read after a failure.
         """
         self.group.stop()
+        if self.progress is not None:
+            self.progress.stop()
         for rank, own in enumerate(self._of_rank):
             if rank not in late:
                 own.close()
