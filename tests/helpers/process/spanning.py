@@ -440,6 +440,7 @@ def refused(letters: Sequence[str]) -> None:
         for refuse in (comm.measure, comm.profile().__enter__, *cuts):
             with pytest.raises(vkpar.UnsupportedError, match="process"):
                 refuse()
+    closes(world, devices)
     # a communicator of Split beside one of all, at the same time
     with (
         vkpar.Communicator(devices, mpi=world, timeout=60) as every,
@@ -454,7 +455,6 @@ def refused(letters: Sequence[str]) -> None:
         assert np.array_equal(ones[0].numpy(), np.full(5000, team.n**3))
         assert np.array_equal(twos[0].numpy(), np.full(5000, 2 * some.nranks**3))
     half.Free()
-    closes(world, devices)
 
 
 def closes(world: Any, devices: Sequence[vkpar.Device]) -> None:

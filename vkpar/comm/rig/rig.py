@@ -184,6 +184,8 @@ class Rig:
         self._trusts_copies = False
 
     def _share_slots(self) -> None:
+        if self.progress is not None:
+            self.progress.broken = self.group.error
         offsets, sizes = self.arena.layout()
         unshared = [0] * (len(offsets) * len(self.own_slots))
         self.group.set_slots(self.arena.memory.address, offsets + unshared, sizes + unshared)
@@ -192,8 +194,6 @@ class Rig:
                 self.group.set_mapped(rank, transport.mirror)
 
     def _connect(self) -> None:
-        if self.progress is not None:
-            self.progress.broken = self.group.error
         queues_of: dict[int, list[int]] = {rank: [] for rank in range(len(self.devices))}
         for queue, rank in enumerate(self.queue_map.ranks):
             if rank >= 0:

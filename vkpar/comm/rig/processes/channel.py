@@ -181,9 +181,10 @@ class Channel:
         """
         with mpi.lock:
             for request in (*self._receives.values(), *self._notices.values()):
-                if not request.Test():  # else it has ended, and was not started anew
-                    request.Cancel()
-                    request.Wait()
+                while request.Test():  # what has come for a call that was given up is taken
+                    request.Start()
+                request.Cancel()
+                request.Wait()
                 request.Free()
             self._receives, self._notices = {}, {}
             self._drop_done()

@@ -22,6 +22,9 @@ from vkpar.vulkan.machine.physical import DeviceInfo
 
 _PROTOCOL = f"vkpar {__version__} over MPI, 1".encode()  # another number where messages or schedules change
 _broken: list[World] = []  # kept, as the process ends otherwise because of them
+_parting: list[World] = []  # closed here, while others may yet send their last words
+_parts = threading.Lock()
+_PART_SECONDS = 0.5  # that a close waits for these
 _copying: list[tuple[Any, Any]] = []  # communicators and requests of copies that MPI has not finished
 
 
@@ -74,6 +77,7 @@ class World:
         Raises:
             CommunicatorError: not every process has come within the timeout.
         """
+        _part(0)
         self.data, messages = [self._copy() for _ in range(2)]
         self._channel = Channel(self._mpi, messages, self._timeout)
 
@@ -198,9 +202,41 @@ class World:
             if self in _broken:
                 return
         self.channel.notify(channel.CLOSED)
+        with _parts:
+            atexit.unregister(_part_all)
+            atexit.register(_part_all)
+            _parting.append(self)
+        _part(_PART_SECONDS)
+
+    def free(self) -> None:
+        """Give back what MPI holds."""
         if self.channel.close():
             with mpi.lock:
                 self.data.Free()
+
+
+def _part(seconds: float) -> None:
+    """Free the communicators that every process has closed, and wait so long for those that are not.
+
+    MPI gives the number of a freed communicator to a later one, to which late words for the first would go.
+    """
+    nap = Nap()
+    while True:
+        with _parts:
+            for world in [world for world in _parting if world.all_leave()]:
+                _parting.remove(world)
+                world.free()
+        if not _parting or nap.waited > seconds:
+            return
+        time.sleep(0.001)
+
+
+def _part_all() -> None:
+    """Free all of them, at the end of the process."""
+    if _parting and not _parting[0].module.Is_finalized():
+        _part(_PART_SECONDS)
+        while _parting:
+            _parting.pop().free()
 
 
 def _leave() -> None:
