@@ -74,8 +74,8 @@ def fail(mpi: str, scenario: str) -> list[float]:
     assert not _alive(mark), done.stdout
     told = re.findall(r"told \d after ([\d.]+) s, closed after ([\d.]+) s: (.*)", done.stdout)
     for _, _, words in told:
-        assert re.search(r"(process|rank) 2", words), words
-        assert re.search(r"call \d+, all_reduce|all_reduce #\d+", words), words
+        assert re.search(r"(process|rank) 2|too late", words), words
+        assert re.search(r"call \d+, all_|all_reduce #\d+|too late", words), words
     return [float(closed) for _, closed, _ in told]
 
 
@@ -108,14 +108,25 @@ def test_graphs_and_calls_that_differ_and_communicators_of_split() -> None:
     run(MPICH, "graphs,calls,refused", "LS", "L", "S", changes={"VKPAR_VALIDATION": os.environ["VKPAR_VALIDATION"]})
 
 
-_FAILURES = [(MPICH, "stalls"), (OPENMPI, "hangs"), (MPICH, "leaves"), (MPICH, "stops"), (OPENMPI, "stops")]
+_FAILURES = [(MPICH, "stalls"), (OPENMPI, "hangs"), (MPICH, "opens_no_rig")]
+_MORE_FAILURES = [
+    (MPICH, "tests_nothing"),
+    (MPICH, "leaves"),
+    (MPICH, "stops"),
+    (OPENMPI, "stops"),
+    (OPENMPI, "opens_no_rig"),
+]
 
 
-@pytest.mark.parametrize(("mpi", "scenario"), _FAILURES if conftest.FULL else _FAILURES[:2])
+@pytest.mark.parametrize(("mpi", "scenario"), [*_FAILURES, *_MORE_FAILURES] if conftest.FULL else _FAILURES)
 def test_a_process_that_does_not_go_on_is_told_to_all_others(mpi: str, scenario: str) -> None:
     told = fail(mpi, scenario)
     assert len(told) == 2
     assert max(told) < 3.0 + 5.0, "the timeout, and what a loaded machine takes"
+
+
+def test_what_one_process_raises_after_all_have_agreed_fails_them_all() -> None:
+    assert len(fail(MPICH, "refuses_late")) == 3
 
 
 def test_a_process_that_is_killed_ends_all() -> None:

@@ -87,6 +87,8 @@ class Communicator(Collectives, Fixed, Unpickled):
         self.deterministic = deterministic
         self._world = None if mpi is None else World(mpi, self.timeout)
         try:
+            if self._world is not None:
+                self._world.connect()
             self._open(devices, wire, algorithm, transport)
         except BaseException as error:
             if self._world is not None:
@@ -123,14 +125,20 @@ class Communicator(Collectives, Fixed, Unpickled):
                 opening.tune(self._engine, kept)  # the plan is fixed from here on
             self._engine.check_more(wanted)
         except BaseException as error:
-            if isinstance(error, CommunicatorError):
-                self._engine.health.fail(error)  # so that close() does not wait for work that never ends
-            self._engine.health.told = True
-            self.close()
+            self._give_up(error)
             raise
         if tracing.watcher is not None:
             tracing.watcher.connected(self._engine)
         self._engine.forget()
+
+    def _give_up(self, error: BaseException) -> None:
+        """Close what was not opened to its end."""
+        if isinstance(error, CommunicatorError):
+            self._engine.health.fail(error)  # so that close() does not wait for work that never ends
+        self._engine.health.told = True
+        if self._world is not None:
+            self._world.fail(error)  # before it is closed
+        self.close()
 
     def _is_tuned(self) -> bool:
         alone = self._world is None and self.nranks > 1

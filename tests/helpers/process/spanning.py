@@ -8,11 +8,13 @@ on as many ranks of the same drivers, and must give the same bits.
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -297,16 +299,121 @@ def calls(letters: Sequence[str]) -> None:
             ("no array", lambda: comm.send_recv([(0, 0)])),
             ("receives less", lambda: comm.send_recv([(foreign, team.n - 1)] if me == 0 else [])),
         ]
-        for number, (words, call) in enumerate(wrong, 1):
-            with pytest.raises(vkpar.InvalidUsageError) as caught:
-                call()
-            told = team.world.allgather(str(caught.value))
-            assert any(words in each for each in told), (words, told)
-            named = sum("process" in each or "rank" in each for each in told)
-            assert named or words in ("unknown op", "out is needed", "no array"), (number, told)
+        refuse(team, wrong)
+        places(team, comm)
+        views(team, comm)
         mine = arrays()
         comm.all_reduce(mine).wait()
         assert not mine[0].numpy().any()
+
+
+def refuse(team: Team, wrong: Sequence[tuple[str, Callable[[], Any]]]) -> None:
+    """Make calls that every process must refuse, one of them with these words."""
+    for number, (words, call) in enumerate(wrong, 1):
+        with pytest.raises(vkpar.InvalidUsageError) as caught:
+            call()
+        told = team.world.allgather(str(caught.value))
+        assert any(words in each for each in told), (words, told)
+        named = sum("process" in each or "rank" in each for each in told)
+        assert named or words in ("unknown op", "out is needed", "no array"), (number, told)
+
+
+def places(team: Team, comm: vkpar.Communicator) -> None:
+    """What one process alone refuses is refused in each, and so are calls inside groups and captures in one alone."""
+    devices, odd = team.devices, team.world.rank == team.world.size - 1
+    rows = [device.zeros(6) for device in devices]
+    nothing = contextlib.nullcontext
+    with vkpar.capture(devices, comm=comm) as graph:
+        comm.all_reduce(rows)
+
+    def one(context: Callable[[], Any], call: Callable[[], object]) -> None:
+        """Make a call in a context in the last process, outside in the others."""
+        with context() if odd else nothing():
+            call()
+
+    def group(then: Callable[[], object]) -> None:
+        with comm.group():
+            comm.all_reduce(rows)
+            then()
+
+    def grouped() -> None:
+        try:
+            one(comm.group, lambda: comm.all_reduce(rows))
+        finally:
+            if not odd:  # what meets the end of the group
+                with pytest.raises(vkpar.InvalidUsageError, match="end of a group by an exception"):
+                    comm.barrier()
+
+    def early() -> None:
+        try:
+            group(lambda: None if odd else comm.all_reduce(rows))
+        finally:
+            if odd:
+                with pytest.raises(vkpar.InvalidUsageError, match="end of a group by an exception"):
+                    comm.barrier()
+
+    def launched() -> None:
+        with comm.group():
+            graph.launch() if odd else comm.barrier()
+
+    def twice() -> None:
+        group(lambda: comm.all_reduce([row[::2] for row in rows] if odd else [device.zeros(3) for device in devices]))
+
+    refuse(
+        team,
+        [
+            ("comm=", lambda: one(partial(vkpar.capture, devices), lambda: comm.all_reduce(rows))),
+            ("inside vkpar.capture", lambda: one(partial(vkpar.capture, devices, comm=comm), comm.barrier)),
+            ("inside vkpar.capture", lambda: one(partial(vkpar.capture, devices, comm=comm), lambda: group(nothing))),
+            ("comm=", lambda: one(partial(vkpar.capture, devices), lambda: group(nothing))),
+            ("in a group", grouped),
+            ("the end of a group of 1", early),
+            ("outside groups", launched),
+            ("pending in a group", twice),
+        ],
+    )
+    with pytest.raises(KeyError if odd else vkpar.InvalidUsageError):
+        group(lambda: {}[0] if odd else None)
+    with contextlib.suppress(KeyError), vkpar.capture(devices, comm=comm):  # a graph less in one process
+        comm.barrier()
+        if odd:
+            raise KeyError
+    for row in rows:
+        row.fill(1)
+    graph.launch().wait()
+    assert np.array_equal(rows[0].numpy(), np.full(6, team.n))
+
+
+def views(team: Team, comm: vkpar.Communicator) -> None:
+    """Views that cannot be written are refused in every process; those that lie between one another are not."""
+    devices, odd = team.devices, team.world.rank == team.world.size - 1
+    given = np.arange(24, dtype=np.float32).reshape(6, 4)
+    rows = [device.zeros(6) for device in devices]
+    grids = [device.array(given) for device in devices]
+    wide = [device.zeros(1).broadcast_to((6,)) for device in devices]
+
+    def column(number: int) -> list[vkpar.Array]:
+        return [grid[:, number] for grid in grids]
+
+    def overlapping() -> None:
+        others = [(rows[0], team.n - 1)] * 2 if team.world.rank == 0 else []
+        comm.send_recv([(0, grids[-1][:, 0]), (0, grids[-1][:, 0])] if odd else others)
+
+    refuse(
+        team,
+        [
+            ("cannot be written", lambda: comm.all_reduce(rows, out=wide if odd else column(0))),
+            ("cannot be written", lambda: comm.broadcast(wide if odd else rows, root=0)),
+            ("overlap", overlapping),
+        ],
+    )
+    comm.all_reduce(column(0), out=column(1), wire="f32")
+    comm.all_reduce(column(2), out=column(2) if odd else None, wire="f32")
+    comm.all_reduce(column(3) if odd else rows, op="max").wait()
+    wanted = np.stack([given[:, 0], team.n * given[:, 0], team.n * given[:, 2], given[:, 3]], 1)
+    for grid, row in zip(grids, rows, strict=True):
+        assert np.array_equal(grid.numpy(), wanted)
+        assert np.array_equal(row.numpy(), np.zeros(6) if odd else given[:, 3])
 
 
 def refused(letters: Sequence[str]) -> None:
@@ -333,6 +440,7 @@ def refused(letters: Sequence[str]) -> None:
         for refuse in (comm.measure, comm.profile().__enter__, *cuts):
             with pytest.raises(vkpar.UnsupportedError, match="process"):
                 refuse()
+    closes(world, devices)
     # a communicator of Split beside one of all, at the same time
     with (
         vkpar.Communicator(devices, mpi=world, timeout=60) as every,
@@ -347,6 +455,21 @@ def refused(letters: Sequence[str]) -> None:
         assert np.array_equal(ones[0].numpy(), np.full(5000, team.n**3))
         assert np.array_equal(twos[0].numpy(), np.full(5000, 2 * some.nranks**3))
     half.Free()
+
+
+def closes(world: Any, devices: Sequence[vkpar.Device]) -> None:
+    """A close by another thread ends a call that waits for other processes, whose communicators work until then."""
+    comm = vkpar.Communicator(devices, mpi=world, timeout=60)
+    odd = world.rank == world.size - 1
+    closer = threading.Timer(0.2, comm.close)
+    if not odd:
+        closer.start()
+        with pytest.raises(vkpar.InvalidUsageError, match="closed"):
+            comm.barrier()
+        closer.join()
+    world.Barrier()
+    if odd:
+        comm.close()
 
 
 def _own(letters: Sequence[str], process: int) -> range:
@@ -454,6 +577,9 @@ def _fails(letters: Sequence[str], fail: Callable[[vkpar.Communicator, list[vkpa
             comm.all_reduce(arrays).wait()
     except vkpar.CommunicatorError as error:
         seconds = time.monotonic() - begun
+        spent = time.process_time()
+        time.sleep(0.5)
+        assert time.process_time() - spent < 0.25, "a thread spins"
         comm.close()
         assert comm.failed
         print(
@@ -464,6 +590,50 @@ def _fails(letters: Sequence[str], fail: Callable[[vkpar.Communicator, list[vkpa
             comm.all_reduce(arrays)
         return
     raise AssertionError("nothing was raised")
+
+
+def _opens(letters: Sequence[str], where: str, name: str) -> None:
+    """The last process fails while it opens its communicator, at the call of a function; the others are told soon."""
+    team = Team(letters)
+    odd, begun = team.world.rank == team.world.size - 1, time.monotonic()
+    with pytest.MonkeyPatch.context() as patch:
+        if odd:
+
+            def fail(*_: object, **__: object) -> None:
+                raise vkpar.OutOfMemoryError("VK_ERROR_OUT_OF_HOST_MEMORY", name)
+
+            patch.setattr(f"{where}.{name}", fail)
+        wanted = vkpar.OutOfMemoryError if odd else vkpar.CommunicatorError
+        with pytest.raises(wanted) as caught, vkpar.Communicator(team.devices, mpi=team.world, timeout=30) as comm:
+            comm.barrier().wait()
+    seconds = time.monotonic() - begun
+    if not odd:
+        print(f"told {team.world.rank} after {seconds:.1f} s, closed after {seconds:.1f} s: {caught.value}", flush=True)
+
+
+def opens_no_rig(letters: Sequence[str]) -> None:
+    """The last process has no memory for its rig."""
+    _opens(letters, "vkpar.comm.rig.rig", "CGroup")
+
+
+def tests_nothing(letters: Sequence[str]) -> None:
+    """The last process has no memory for its self-test."""
+    _opens(letters, "vkpar.comm.selftest", "run")
+
+
+def refuses_late(letters: Sequence[str]) -> None:
+    """The last process raises after it has agreed to a call, which the others make."""
+
+    def fail(comm: vkpar.Communicator, _arrays: list[vkpar.Array]) -> None:
+        def late(*_: object) -> None:
+            raise vkpar.InvalidUsageError("raised too late")
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("vkpar.comm.engine.library.Library.record", late)
+            with pytest.raises(vkpar.InvalidUsageError, match="too late"):
+                comm.all_reduce([device.zeros(300_000) for device in comm.devices])
+
+    _fails(letters, fail)
 
 
 def dies(letters: Sequence[str]) -> None:
@@ -505,7 +675,10 @@ def leaves(letters: Sequence[str]) -> None:
 
 SCENARIOS = {
     scenario.__name__: scenario
-    for scenario in (collectives, pairs, graphs, calls, refused, against_mpi, soak, dies, hangs, stops, stalls, leaves)
+    for scenario in (
+        *(collectives, pairs, graphs, calls, refused, against_mpi, soak),
+        *(dies, hangs, stops, stalls, leaves, opens_no_rig, tests_nothing, refuses_late),
+    )
 }
 
 

@@ -29,7 +29,7 @@ from vkpar.comm.engine.flights import Flight
 from vkpar.comm.engine.graphs import GraphCollectives
 from vkpar.comm.engine.group import Group, Member, OpenGroups
 from vkpar.comm.engine.health import Health
-from vkpar.comm.engine.landing import Landing, is_strided
+from vkpar.comm.engine.landing import Landing
 from vkpar.comm.engine.library import Library
 from vkpar.comm.engine.profiling import Profiling
 from vkpar.comm.engine.watchdog import Watchdog
@@ -40,6 +40,7 @@ from vkpar.comm.record.builder import ProgramBuilder
 from vkpar.comm.record.entry import Entry
 from vkpar.comm.record.program import Program
 from vkpar.comm.requests import movements
+from vkpar.comm.requests.calls import is_strided
 from vkpar.comm.requests.keys import Call
 from vkpar.comm.rig.rig import Rig
 from vkpar.device import Device, orphans

@@ -145,6 +145,13 @@ class GraphLauncher:
         program.touch(list(recorded.touches))
         return program
 
+    def check(self) -> None:
+        """Refuse a launch on a closed communicator, or inside a group; raises as :meth:`launch` does."""
+        if self._host.health.closed:
+            raise InvalidUsageError("the graph's communicator is closed: capture the graph anew with an open one")
+        if self._host.in_group():
+            raise InvalidUsageError("a graph is launched outside groups: leave the communicator's group first")
+
     def launch(self, preludes: Sequence[Any] | None, keep: object) -> Work:
         """Submit the graph once.
 
@@ -152,10 +159,7 @@ class GraphLauncher:
             CommunicatorError: the communicator has failed.
             InvalidUsageError: the communicator, or a device, is closed; or this thread has a group of it open.
         """
-        if self._host.health.closed:
-            raise InvalidUsageError("the graph's communicator is closed: capture the graph anew with an open one")
-        if self._host.in_group():
-            raise InvalidUsageError("a graph is launched outside groups: leave the communicator's group first")
+        self.check()
 
         def choose() -> Entry:
             entry = self._chosen()

@@ -7,19 +7,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from vkpar.arrays.array import Array
-from vkpar.arrays.views import overlaps, same_elements
+from vkpar.arrays.views import same_elements
 from vkpar.comm.requests import calls
 from vkpar.comm.requests.keys import Call
 from vkpar.device import Device
-from vkpar.errors import InvalidUsageError
-
-
-def is_strided(call: Call) -> bool:
-    """Say whether some array of a call, which was not checked, is such a view."""
-    try:
-        return any(getattr(array, "steps", None) is not None for array in (*call.arrays, *(call.out or ())))
-    except TypeError:  # no arrays at all
-        return False
 
 
 class Landing:
@@ -40,13 +31,11 @@ class Landing:
         self.call = call._replace(arrays=arrays, out=out)
         calls.check(devices, self.call)
         self._given = list(zip(calls.given_to(call), calls.given_to(self.call), strict=True))
-        results = calls.results_of(call)
-        for number, array in enumerate(results):
-            array.check_writable(f"{call.name}: a destination")
-            if any(overlaps(array, other) for other in results[:number] if array.size and other.size):
-                raise InvalidUsageError(f"{call.name}: two destinations overlap")
+        calls.check_results(call)
         self._results = [
-            pair for pair in zip(results, calls.results_of(self.call), strict=True) if pair[0] is not pair[1]
+            pair
+            for pair in zip(calls.results_of(call), calls.results_of(self.call), strict=True)
+            if pair[0] is not pair[1]
         ]
         self._ref = weakref.ref(self)
 

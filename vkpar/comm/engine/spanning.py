@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from vkpar.comm.engine.engine import Engine
@@ -13,16 +13,17 @@ from vkpar.comm.engine.group import Group
 from vkpar.comm.engine.library import Library
 from vkpar.comm.engine.work import Work
 from vkpar.comm.record.builder import ProgramBuilder
-from vkpar.comm.requests.elsewhere import Agreed, Agreement
+from vkpar.comm.requests import calls
+from vkpar.comm.requests.elsewhere import CAPTURED, IN_GROUP, LEAVE, Agreed, Agreement, CallPart
 from vkpar.comm.requests.keys import Call
 from vkpar.comm.requests.there import all_devices
 from vkpar.comm.rig.processes.world import World
 from vkpar.comm.rig.rig import Rig
 from vkpar.device import Device
 from vkpar.errors import CommunicatorError, InvalidUsageError, UnsupportedError, VkparError
+from vkpar.graph.graph import Graph
 from vkpar.graph.protocol import Record
-
-_LEAVE_GROUP = "the end of a group"
+from vkpar.vulkan.capturing import by_thread
 
 
 class SpanningEngine(Engine):
@@ -40,10 +41,13 @@ class SpanningEngine(Engine):
         self._world: World = rig.world
         names, division = self._world.channel.names, self._world.division
         self._turn = threading.RLock()  # one call after the other: taken before all of the engine's locks
-        self._ncalls = self._ngraphs = 0
+        self._ncalls = 0
         every = all_devices(devices, self._world.infos, division, names)
-        self._agreement = Agreement(every, division, names)
+        self._agreement = Agreement(every, division, names, self._check_call)
         super().__init__(every, rig, builder, timeout)
+
+    def _check_call(self, call: Call) -> None:
+        self.builder.check(calls.check(self.devices, call))
 
     def run(self, call: Call) -> Work:
         """Agree on a call with the other processes, and enqueue it; see :meth:`Engine.run`.
@@ -55,17 +59,34 @@ class SpanningEngine(Engine):
         if isinstance(call, Agreed):  # by way of stand-ins for views
             return super().run(call)
         with self.turn():
-            return super().run(self._agree(call))
+            with self._failing(InvalidUsageError, UnsupportedError):
+                agreed = self._agree(call)
+            with self._failing():
+                return super().run(agreed)
 
     def _agree(self, call: Call) -> Call:
-        self._ncalls += 1
-        what = f"call {self._ncalls}, {call.name}"
-        group = self._groups.by_thread.get(threading.get_ident())
-        payload, refusal = self._agreement.describe(call, None if group is None else group())
+        what = self._count(call.name)
+        payload, refusal = self._describe(call)
         payloads = self._exchange(payload, what)
         if refusal is not None:
             raise refusal
         return self._agreement.agree(call, payloads, what)
+
+    def _describe(self, call: Call) -> tuple[bytes, VkparError | None]:
+        """Return what this process tells of a call; all that it alone refuses is refused here, and so in all."""
+        try:
+            group = self._groups.current()
+            place = IN_GROUP if group is not None else self._captured()
+        except VkparError as error:
+            return self._agreement.refusal(call.name, error), error
+        return self._agreement.describe(call, group, place)
+
+    def _captured(self) -> str:
+        return CAPTURED if by_thread and self._graph() is not None else ""
+
+    def _count(self, name: str) -> str:
+        self._ncalls += 1
+        return f"call {self._ncalls}, {name}"
 
     def _exchange(self, payload: bytes, what: str) -> list[bytes]:
         self._check_open()
@@ -74,66 +95,89 @@ class SpanningEngine(Engine):
     def _leave_group(self, group: Group, *, enqueue: bool) -> None:
         """Enqueue the group where every process does."""
         with self.turn():
-            words: list[bytes] = []
             try:
-                words = self._exchange(bytes([enqueue]) + str(len(group.members)).encode(), _LEAVE_GROUP)
-            except VkparError:
+                with self._failing(InvalidUsageError, UnsupportedError):
+                    self._agree_leave(group, enqueue=enqueue)
+            except BaseException as error:
                 super()._leave_group(group, enqueue=False)
-                raise
-            agreed = len(set(words)) == 1
-            super()._leave_group(group, enqueue=enqueue and agreed)
-        if enqueue and not agreed:
-            names = self._world.channel.names
-            other = next(number for number, each in enumerate(words) if each != words[self._world.channel.me])
-            raise InvalidUsageError(
-                f"{names[other]} left its group by an exception, or with another number of collectives: nothing was "
-                "submitted"
-            )
+                if enqueue or not isinstance(error, InvalidUsageError):  # else what ends the group is raised
+                    raise
+                return
+            with self._failing() if enqueue else nullcontext():
+                super()._leave_group(group, enqueue=enqueue)
+
+    def _agree_leave(self, group: Group, *, enqueue: bool) -> None:
+        refusal: InvalidUsageError | None = None
+        try:
+            if threading.get_ident() != group.thread:
+                raise InvalidUsageError("a group is left by the thread that opened it; nothing was submitted")
+            part = CallPart((LEAVE, enqueue, len(group.members)), place=self._captured())
+        except InvalidUsageError as error:
+            refusal, part = error, CallPart((LEAVE, False, 0), error=str(error))
+        self._agree_parts(part, self._count("the end of a group"), refusal)
+
+    def _agree_parts(self, part: CallPart, what: str, refusal: VkparError | None) -> None:
+        payloads = self._exchange(part.told(), what)
+        if refusal is not None:
+            raise refusal
+        self._agreement.check(payloads, what)
 
     def collectives(self) -> GraphCollectives:
         """Return what a graph asks of the engine; it keeps the engine."""
         return _Graphs(self, self._library)
 
-    def number_graph(self) -> int:
-        """Return the number of a graph that was captured, the same in every process."""
-        self._ngraphs += 1
-        return self._ngraphs
+    @property
+    def ncalls(self) -> int:
+        """How many calls the processes have made, refused ones too."""
+        return self._ncalls
 
-    def agree_launch(self, number: int) -> None:
-        """Agree with the other processes on a launch of graph ``number``.
+    def launch(self, name: str, check: Callable[[], None], launch: Callable[[], Work]) -> Work:
+        """Agree with the other processes on the launch of a graph, which ``check`` may refuse, and ``launch`` it.
 
         Raises:
-            InvalidUsageError: another process makes another call.
+            InvalidUsageError: the launch is refused, or another process makes another call.
             CommunicatorError: a process has failed, or has not made the call within the timeout.
         """
-        self._ncalls += 1
-        what = f"call {self._ncalls}, a launch of graph {number}"
-        self._agreement.check(self._exchange(self._agreement.launch(number), what), what)
+        with self.turn():
+            with self._failing(InvalidUsageError, UnsupportedError):
+                refusal: InvalidUsageError | None = None
+                try:
+                    check()
+                except InvalidUsageError as error:
+                    refusal = error
+                part = CallPart((f"{name}.launch",), error="" if refusal is None else str(refusal))
+                self._agree_parts(part, self._count(f"a launch of {name}"), refusal)
+            with self._failing():
+                return launch()
 
     @contextmanager
     def turn(self) -> Iterator[None]:
-        """Let no other thread make a call inside.
+        """Let no other thread make a call inside, nor free what it uses: a close ends an exchange and waits."""
+        with self._turn, self.health.gate.lock():
+            yield
 
-        What is raised there fails the communicator, as the other processes count the call, unless they raise the same:
-        :class:`InvalidUsageError` and :class:`UnsupportedError` come before anything is submitted, in every process.
+    @contextmanager
+    def _failing(self, *spared: type[VkparError]) -> Iterator[None]:
+        """Fail the communicator by what is raised inside, as the other processes make the call; not by ``spared``.
+
+        These are for the part of a call in which every process raises the same, and none has enqueued anything.
         """
-        with self._turn:
-            try:
-                yield
-            except (InvalidUsageError, UnsupportedError):
-                raise
-            except CommunicatorError as error:
-                self.health.fail(error)
-                self.health.check_failure()
-                raise
-            except VkparError as error:
-                self.health.fail(error)
-                raise
-            except BaseException as error:  # an interrupt
-                why = CommunicatorError(f"a call was ended by {type(error).__name__}, which other processes may make")
-                why.__cause__ = error
-                self.health.fail(why)
-                raise
+        try:
+            yield
+        except spared:
+            raise
+        except CommunicatorError as error:
+            self.health.fail(error)
+            self.health.check_failure()
+            raise
+        except VkparError as error:
+            self.health.fail(error)
+            raise
+        except BaseException as error:  # an interrupt
+            why = CommunicatorError(f"a call was ended by {type(error).__name__}, which other processes may make")
+            why.__cause__ = error
+            self.health.fail(why)
+            raise
 
     def copies_between(self, source: Device, target: Device) -> bool:
         """Say no: a copy of this process is no call of the others."""
@@ -146,22 +190,30 @@ class _Graphs(GraphCollectives):
     def __init__(self, host: SpanningEngine, library: Library) -> None:
         super().__init__(host, library)
         self._spanning = host
+        self._last = self._number = 0
+
+    def capture(self, graph: Graph, call: Call) -> Work:
+        """Check a collective, and have ``graph`` take it."""
+        self._last, self._number = self._spanning.ncalls, self._number + 1
+        return super().capture(graph, call)
 
     def launcher(self, record: Record) -> GraphLauncher:
         """Have a graph recorded, and return what submits it."""
         self._written.clear()
-        return _Launcher(self._spanning, record)
+        return _Launcher(self._spanning, record, f"the graph of {self._number} collectives up to call {self._last}")
 
 
 class _Launcher(GraphLauncher):
-    """Submits a recorded graph, once every process does."""
+    """Submits a recorded graph, once every process does.
 
-    def __init__(self, host: SpanningEngine, record: Record) -> None:
-        self._spanning, self._number = host, host.number_graph()
+    Args:
+        name: of the graph, the same in every process: the calls that it has captured.
+    """
+
+    def __init__(self, host: SpanningEngine, record: Record, name: str) -> None:
+        self._spanning, self._name = host, name
         super().__init__(host, record)
 
     def launch(self, preludes: Sequence[Any] | None, keep: object) -> Work:
         """Submit the graph once; see :meth:`GraphLauncher.launch`."""
-        with self._spanning.turn():
-            self._spanning.agree_launch(self._number)
-            return super().launch(preludes, keep)
+        return self._spanning.launch(self._name, self.check, lambda: super(_Launcher, self).launch(preludes, keep))

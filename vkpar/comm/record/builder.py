@@ -198,6 +198,16 @@ class ProgramBuilder:
 
     # ---- plans ----
 
+    def check(self, request: Request) -> None:
+        """Refuse a request that the communicator's algorithm cannot do, as recording it does.
+
+        Raises:
+            InvalidUsageError, UnsupportedError: see :func:`vkpar.comm.plan.choose.require`.
+        """
+        if isinstance(request, Reduction) and request.dtype is not None:
+            wire = wires.chosen(request.op, self._wire) if request.wire is None else request.wire
+            self._choose(request, wires.message_nbytes(request.dtype, wire, request.count, request.op), wire)
+
     def _recipe(self, request: Request, wanted: Plan | None) -> _Recipe | None:
         """Return how ``request`` is recorded; None where there is nothing to do."""
         if isinstance(request, Reduction):

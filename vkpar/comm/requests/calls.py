@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from vkpar.arrays.array import Array
+from vkpar.arrays.views import overlaps
 from vkpar.comm.requests import collectives, movements
 from vkpar.comm.requests.collectives import Request
 from vkpar.comm.requests.keys import Call
 from vkpar.device import Device
+from vkpar.errors import InvalidUsageError
 from vkpar.vulkan.pump.ledger import READS, REPLACES
 
 _CHECKS: dict[str, Callable[[Sequence[Device], Call], Request]] = {
@@ -33,6 +35,27 @@ def check(devices: Sequence[Device], call: Call) -> Request:
         UnsupportedError: the ranks' devices, or collectives at all, do not reduce the arrays' dtype.
     """
     return _CHECKS[call.name](devices, call)
+
+
+def is_strided(call: Call) -> bool:
+    """Say whether some array of a call, which was not checked, is a view whose elements do not lie side by side."""
+    try:
+        return any(getattr(array, "steps", None) is not None for array in (*call.arrays, *(call.out or ())))
+    except TypeError:  # no arrays at all
+        return False
+
+
+def check_results(call: Call) -> None:
+    """Refuse a call with such views that cannot be written; None stands for arrays of other processes.
+
+    Raises:
+        InvalidUsageError: a destination was made by broadcasting, or two of them overlap.
+    """
+    results = [array for array in results_of(call) if array is not None]
+    for number, array in enumerate(results):
+        array.check_writable(f"{call.name}: a destination")
+        if any(overlaps(array, other) for other in results[:number] if array.size and other.size):
+            raise InvalidUsageError(f"{call.name}: two destinations overlap")
 
 
 def given_to(call: Call) -> list[Array]:

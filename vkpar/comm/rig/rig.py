@@ -86,7 +86,7 @@ class Rig:
             for device in devices:
                 device.users.add(self)
             self.arena = Arena(len(infos), alignment, most, staging_nbytes)
-            undo.callback(self._close_arena)
+            undo.push(self._close_arena)
             self._of_rank = [undo.enter_context(ExitStack()) for _ in devices]
             for rank, device in enumerate(devices):
                 transport = choice.transport(device, self.arena, transports[rank], copies)
@@ -124,7 +124,7 @@ class Rig:
         """Open the queues to and from other processes."""
         self.links = links.across(self._own_links, world)
         self.progress = Progress(world)
-        undo.callback(self.progress.hub.close)
+        undo.callback(self.progress.close)
         undo.callback(self._part)
         for other in world.division.others:
             self.places += [(world.division.ranks(other).start, f"{way} {world.channel.names[other]}") for way in _WAYS]
@@ -137,7 +137,10 @@ class Rig:
         if self.progress is not None and not self.progress.stop():
             self.arena.memory.forget()
 
-    def _close_arena(self) -> None:
+    def _close_arena(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        """Free the arena, and tell the other processes: what keeps the rig from being opened, or that it is closed."""
+        if self.world is not None and error is not None:
+            self.world.fail(error)
         self.arena.close()
         if self.world is not None:
             self.world.close()
@@ -195,6 +198,8 @@ class Rig:
     def _share_slots(self) -> None:
         if self.carriers is not None:
             self.carriers.connect(self.group)
+        if self.progress is not None:
+            self.progress.broken = self.group.error
         offsets, sizes = self.arena.layout()
         unshared = [0] * (len(offsets) * len(self.own_slots) + (self.carriers.nslots if self.carriers else 0))
         self.group.set_slots(self.arena.memory.address, offsets + unshared, sizes + unshared)
@@ -330,6 +335,8 @@ class Rig:
         The pump's group stays, because its counters are read after a failure.
         """
         self.group.stop()
+        if self.progress is not None:
+            self.progress.stop()
         for rank, own in enumerate(self._of_rank):
             if rank not in late:
                 own.close()

@@ -86,7 +86,12 @@ def open_engine(
         with ExitStack() as undo:
             undo.callback(rig.close)
             made = Engine if world is None else SpanningEngine
-            engine = made(devices, rig, ProgramBuilder(rig, algorithm, wire), timeout)
+            try:
+                engine = made(devices, rig, ProgramBuilder(rig, algorithm, wire), timeout)
+            except BaseException as error:
+                if world is not None:
+                    world.fail(error)  # before it is closed
+                raise
             undo.pop_all()
         for device in devices:
             device.adopt(engine)

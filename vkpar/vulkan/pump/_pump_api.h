@@ -54,6 +54,7 @@ uint32_t vkp_hub_take(vkp_hub *, uint64_t *out, uint32_t most);
 void vkp_hub_done(vkp_hub *, uint32_t queue, uint64_t value);
 void vkp_hub_rest(vkp_hub *, uint64_t timeout_ns);
 void vkp_hub_halt(vkp_hub *);
+void vkp_hub_stop(vkp_hub *);
 void vkp_hub_empty(vkp_hub *);
 void vkp_hub_free(vkp_hub *);
 

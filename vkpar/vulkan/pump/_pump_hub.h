@@ -23,7 +23,7 @@ struct vkp_hub {
     pthread_mutex_t lock;
     pthread_cond_t moved, wake;          /* a timeline has moved; an errand may be ready */
     uint32_t n;
-    int halted, emptied;                 /* no errand is taken any more; all are done, and so is whatever follows */
+    int halted, emptied, stopped;        /* no errand is taken any more; all are done, and what follows; nobody rests */
     hub_queue queues[];
 };
 
@@ -152,14 +152,14 @@ void vkp_hub_done(vkp_hub *hub, uint32_t queue, uint64_t value) {
     pthread_mutex_unlock(&hub->lock);
 }
 
-/* Sleeps until an errand is ready, or nothing will be any more, at most so long. */
+/* Sleeps until an errand is ready, at most so long, or until the hub is stopped; a halted one has no errand ready. */
 void vkp_hub_rest(vkp_hub *hub, uint64_t timeout_ns) {
     struct timespec end;
     int ready = 0, late = 0;
     until(&end, timeout_ns);
     pthread_mutex_lock(&hub->lock);
-    while (!late && !hub->halted) {
-        for (uint32_t i = 0; i < hub->n && !ready; i++) ready = hub_ready(&hub->queues[i]);
+    while (!late && !hub->stopped) {
+        for (uint32_t i = 0; i < hub->n && !ready && !hub->halted; i++) ready = hub_ready(&hub->queues[i]);
         if (ready) break;
         late = pthread_cond_timedwait(&hub->wake, &hub->lock, &end) != 0;
     }
@@ -170,6 +170,14 @@ void vkp_hub_rest(vkp_hub *hub, uint64_t timeout_ns) {
 void vkp_hub_halt(vkp_hub *hub) {
     pthread_mutex_lock(&hub->lock);
     hub->halted = 1;
+    pthread_cond_broadcast(&hub->wake);
+    pthread_mutex_unlock(&hub->lock);
+}
+
+/* Halts, and lets nobody rest from now on. */
+void vkp_hub_stop(vkp_hub *hub) {
+    pthread_mutex_lock(&hub->lock);
+    hub->halted = hub->stopped = 1;
     pthread_cond_broadcast(&hub->wake);
     pthread_mutex_unlock(&hub->lock);
 }

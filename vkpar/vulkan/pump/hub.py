@@ -61,6 +61,10 @@ class CHub:
         """Give no errand away and let none end from now on."""
         self._c.lib.vkp_hub_halt(self.handle)
 
+    def stop(self) -> None:
+        """Halt, and wake whoever rests, now and from now on."""
+        self._c.lib.vkp_hub_stop(self.handle)
+
     def empty(self) -> None:
         """Count all errands as done, and those to come."""
         self._c.lib.vkp_hub_empty(self.handle)

@@ -17,6 +17,7 @@ _LENGTH = struct.Struct("<Q")
 _NOTICE_NBYTES = 1024
 FAILED, CLOSED, LEAVES = 1, 2, 3
 _GRACE_SECONDS = 1.0  # a message that was sent before a notice of leave may arrive after it
+_kept: list[Channel] = []  # of those that are closed, what MPI may still send from or receive into
 _WORDS: Final = {FAILED: "failed", CLOSED: "closed the communicator", LEAVES: "has ended"}
 
 
@@ -44,7 +45,7 @@ class Channel:
         self.others = [number for number in range(self.size) if number != self.me]
         self._heads = {number: bytearray(_HEAD) for number in self.others}
         self._words = {number: bytearray(_NOTICE_NBYTES) for number in self.others}
-        self._sent: list[tuple[Any, bytes]] = []
+        self._sent: list[tuple[Any, Any]] = []  # requests that may not be done, and what they read or write
         with mpi.lock:
             self._receives = self._started(self._heads, _CALL)
             self._notices = self._started(self._words, _NOTICE)
@@ -78,9 +79,9 @@ class Channel:
         head = (_LENGTH.pack(len(payload)) + payload[: _HEAD - _LENGTH.size]).ljust(_HEAD, b"\0")
         rest = payload[_HEAD - _LENGTH.size :]
         with mpi.lock:
-            sends = [self._comm.Isend([head, self._mpi.BYTE], number, _CALL) for number in self.others]
+            sends = [self._send(head, number, _CALL) for number in self.others]
             if rest:
-                sends += [self._comm.Isend([rest, self._mpi.BYTE], number, _REST) for number in self.others]
+                sends += [self._send(rest, number, _REST) for number in self.others]
         self._wait(self._receives, what, check)
         found: dict[int, Any] = {self.me: payload}
         longer: dict[int, Any] = {}
@@ -91,11 +92,22 @@ class Channel:
                 if length > _HEAD - _LENGTH.size:
                     more = bytearray(length - len(found[number]))
                     longer[number] = self._comm.Irecv([more, self._mpi.BYTE], number, _REST)
+                    self._sent.append((longer[number], more))
                     found[number] = (found[number], more)
                 self._receives[number].Start()
         self._wait(longer, what, check)
         self._wait({f"send {index}": send for index, send in enumerate(sends)}, what, check)
+        with mpi.lock:
+            self._drop_done()
         return [self._joined(found[number]) for number in range(self.size)]
+
+    def _send(self, data: bytes, number: int, tag: int) -> Any:
+        """Begin to send, and keep the data until that is done: an exchange may be given up."""
+        self._sent.append((self._comm.Isend([data, self._mpi.BYTE], number, tag), data))
+        return self._sent[-1][0]
+
+    def _drop_done(self) -> None:
+        self._sent = [pair for pair in self._sent if not pair[0].Test()]
 
     @staticmethod
     def _joined(found: Any) -> bytes:
@@ -104,6 +116,7 @@ class Channel:
     def _wait(self, requests: dict[Any, Any], what: str, check: Callable[[], None]) -> None:
         left, nap, overdue = list(requests.items()), Nap(), 0.0
         while True:
+            check()
             with mpi.lock:
                 left = [(key, request) for key, request in left if not request.Test()]
             if not left:
@@ -111,7 +124,6 @@ class Channel:
             if nap.is_eager:
                 time.sleep(0)
                 continue
-            check()
             missing = [key for key, _ in left if isinstance(key, int)]
             gone = self.gone(missing)
             overdue = overdue or (time.monotonic() if gone else 0.0)
@@ -134,7 +146,7 @@ class Channel:
             try:
                 with mpi.briefly() as free:
                     if free:
-                        self._sent.append((self._comm.Isend([words, self._mpi.BYTE], number, _NOTICE), words))
+                        self._send(words, number, _NOTICE)
             except self._mpi.Exception:  # that process is gone
                 continue
 
@@ -169,11 +181,15 @@ class Channel:
         """
         with mpi.lock:
             for request in (*self._receives.values(), *self._notices.values()):
+                while request.Test():  # what has come for a call that was given up is taken
+                    request.Start()
                 request.Cancel()
                 request.Wait()
                 request.Free()
             self._receives, self._notices = {}, {}
-            self._sent = [pair for pair in self._sent if not pair[0].Test()]
+            self._drop_done()
             if not self._sent:
                 self._comm.Free()
+            else:
+                _kept.append(self)
         return not self._sent

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from vkpar.comm.rig.processes import mpi
@@ -18,6 +18,8 @@ from vkpar.vulkan.pump.hub import CHub, Errand
 _TAG = 0
 _JOIN_SECONDS = 5.0  # a thread that MPI keeps for longer is left behind
 _LOOK_SECONDS = 0.05  # between looks at whether another process has failed
+
+_kept: list[Progress] = []  # of those that were ended, what MPI still sends from or receives into
 
 
 class SlotBytes(NamedTuple):
@@ -36,6 +38,7 @@ class Progress:
     Attributes:
         hub: the queues.
         error: what made the thread give up; None while it works.
+        broken: says whether the rig's batches no longer run as they were submitted; nothing is carried then.
 
     Args:
         world: the processes.
@@ -50,6 +53,7 @@ class Progress:
         names = world.channel.names
         self.hub = CHub([f"{way} {names[peer]}" for peer in self._peers for way in ("to", "from")])
         self.error: CommunicatorError | None = None
+        self.broken: Callable[[], object] = lambda: False
         self._numbers = itertools.count(1)
         self._jobs: dict[int, list[Any]] = {}
         self._flying: list[deque[tuple[list[Any], int]]] = [deque() for _ in self.hub.queues]
@@ -95,6 +99,9 @@ class Progress:
 
     def _post(self) -> bool:
         errands = self.hub.take()
+        if errands and self.broken():  # what was to be written to the slots before may never be
+            self.hub.halt()
+            return False
         for errand in errands:
             self._flying[errand.queue].append((self._requests(errand), errand.value))
         return bool(errands)
@@ -136,20 +143,14 @@ class Progress:
     def stop(self) -> bool:
         """End the thread; say whether MPI uses no slot any more."""
         self._stopped = True
-        self.hub.halt()
+        self.hub.stop()
         self._thread.join(_JOIN_SECONDS)
-        if self._thread.is_alive():
+        if self._thread.is_alive() or any(self._flying):  # MPICH's MPI_Cancel of a send may crash
+            _kept.append(self)
             return False
-        for flying in self._flying:
-            for requests, _ in flying:
-                self._cancel(requests)
-        return not any(self._flying)
+        return True
 
-    def _cancel(self, requests: list[Any]) -> None:
-        for request in requests:
-            try:
-                with mpi.briefly() as free:
-                    if free and not request.Test():
-                        request.Cancel()
-            except self._mpi.Exception:
-                continue
+    def close(self) -> None:
+        """Free the queues of a thread that was ended; those of one that MPI keeps stay."""
+        if not self._thread.is_alive():
+            self.hub.close()

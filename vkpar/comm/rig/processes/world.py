@@ -22,6 +22,10 @@ from vkpar.vulkan.machine.physical import DeviceInfo
 
 _PROTOCOL = f"vkpar {__version__} over MPI, 1".encode()  # another number where messages or schedules change
 _broken: list[World] = []  # kept, as the process ends otherwise because of them
+_parting: list[World] = []  # closed here, while others may yet send their last words
+_parts = threading.Lock()
+_PART_SECONDS = 0.5  # that a close waits for these
+_copying: list[tuple[Any, Any]] = []  # communicators and requests of copies that MPI has not finished
 
 
 @dataclass(frozen=True)
@@ -48,10 +52,10 @@ class Process:
 
 
 class World:
-    """The processes of one communicator.
+    """The processes of one communicator, which meet by :meth:`connect` and :meth:`meet`.
 
     Attributes:
-        channel: small messages; ``data``: the communicator of mpi4py that slots cross on.
+        data: the communicator of mpi4py that slots cross on.
         members: by process.
         division: which process has which ranks.
     """
@@ -59,26 +63,45 @@ class World:
     def __init__(self, comm: Any, timeout: float) -> None:
         self._mpi = mpi.check(comm)
         self._timeout = timeout
-        self._copies = [self._copy(comm, timeout) for _ in range(2)]
-        self.data = self._copies[0]
-        self.channel = Channel(self._mpi, self._copies[1], timeout)
+        self._comm = comm
+        self.data: Any = None
+        self._channel: Channel | None = None
         self.members: list[Process] = []
         self.division = Division((), 0)
         self._closed = self._all_know = False
         self._lock = threading.Lock()
 
-    def _copy(self, comm: Any, timeout: float) -> Any:
-        """Return a copy of ``comm``, on which only this object's messages travel."""
+    def connect(self) -> None:
+        """Make copies of MPI's communicator, on which only this object's messages travel.
+
+        Raises:
+            CommunicatorError: not every process has come within the timeout.
+        """
+        _part(0)
+        self.data, messages = [self._copy() for _ in range(2)]
+        self._channel = Channel(self._mpi, messages, self._timeout)
+
+    def _copy(self) -> Any:
         with mpi.lock:
-            made, request = comm.Idup()
+            pair = self._comm.Idup()
+        _copying.append(pair)
         nap = Nap()
         while True:
             with mpi.lock:
-                if request.Test():
-                    return made
-            if nap.waited > timeout:
-                raise CommunicatorError(f"not every process of mpi= has opened its communicator within {timeout:g} s")
+                if pair[1].Test():
+                    _copying.remove(pair)
+                    return pair[0]
+            if nap.waited > self._timeout:
+                raise CommunicatorError(
+                    f"not every process of mpi= has opened its communicator within {self._timeout:g} s"
+                )
             time.sleep(nap.seconds())
+
+    @property
+    def channel(self) -> Channel:
+        """Small messages; there once the processes are connected."""
+        assert self._channel is not None, "the processes are connected"
+        return self._channel
 
     @property
     def module(self) -> Any:
@@ -150,14 +173,18 @@ class World:
             text = str(cause)
         else:
             text = f"{type(cause).__name__}: {cause}"
-        self.channel.notify(channel.FAILED, text)
+        if self._channel is not None:
+            self._channel.notify(channel.FAILED, text)
 
     def leave(self) -> None:
         """Tell the others that this process is about to end."""
-        self.channel.notify(channel.LEAVES)
+        if self._channel is not None:
+            self._channel.notify(channel.LEAVES)
 
     def all_leave(self) -> bool:
         """Say whether every other process that has this communicator is about to end, or has closed it."""
+        if self._channel is None:  # they were never met
+            return True
         self.channel.look()
         closed = {number for number, (kind, _) in self.channel.told.items() if kind == channel.CLOSED}
         return self.channel.leaving | closed >= set(self.channel.others)
@@ -175,9 +202,41 @@ class World:
             if self in _broken:
                 return
         self.channel.notify(channel.CLOSED)
+        with _parts:
+            atexit.unregister(_part_all)
+            atexit.register(_part_all)
+            _parting.append(self)
+        _part(_PART_SECONDS)
+
+    def free(self) -> None:
+        """Give back what MPI holds."""
         if self.channel.close():
             with mpi.lock:
                 self.data.Free()
+
+
+def _part(seconds: float) -> None:
+    """Free the communicators that every process has closed, and wait so long for those that are not.
+
+    MPI gives the number of a freed communicator to a later one, to which late words for the first would go.
+    """
+    nap = Nap()
+    while True:
+        with _parts:
+            for world in [world for world in _parting if world.all_leave()]:
+                _parting.remove(world)
+                world.free()
+        if not _parting or nap.waited > seconds:
+            return
+        time.sleep(0.001)
+
+
+def _part_all() -> None:
+    """Free all of them, at the end of the process."""
+    if _parting and not _parting[0].module.Is_finalized():
+        _part(_PART_SECONDS)
+        while _parting:
+            _parting.pop().free()
 
 
 def _leave() -> None:
