@@ -24,6 +24,7 @@ _VALUES: Final[Sequence[tuple[str, str, tuple[int, int, int]]]] = (
     # elementwise operations; the modes are codes of vkpar/ops/elementwise/generate.py
     ("^(each|add)_", "BLOCKS", (1, 1, 2)),
     ("^each_", "WIDTH", (8, 64, 8)),
+    ("^each_", "CHOSEN", (0, 1, 0)),  # of a family
     ("^each_", "DIMS", (2, 3, 4)),
     ("^each_", "ROWS", (1, 4, 4)),
     ("^each_.*_(flat|full)$", r"[ar]\d+_MODE", (1, 1, 4)),

@@ -19,13 +19,12 @@ from vkpar.arrays.array import Array
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("sin", 'vkpar.elementwise("y = sin(x)")(a)'),
-        ("clip", "vkpar.minimum(vkpar.maximum(a, low), high)"),
+        ("remainder", "vkpar.mod(a, b)"),
         ("var", "(d * d).mean(axis)"),
         ("dot", "vkpar.matmul(a, b)"),
         ("zeros", "device.zeros(...)"),
         ("open_device", "vkpar.open_devices(selector)[0]"),
-        ("linspace", "no attribute 'linspace'"),
+        ("logspace", "no attribute 'logspace'"),
     ],
 )
 def test_names_of_the_module(name: str, words: str) -> None:
@@ -38,7 +37,7 @@ def test_names_of_the_module(name: str, words: str) -> None:
     ("name", "words"),
     [
         ("var", "a - a.mean(axis"),
-        ("clip", "vkpar.maximum"),
+        ("sin", "vkpar.sin(a)"),
         ("exp", "vkpar.exp(a)"),
         ("cpu", "a.numpy()"),
         ("foo", "'foo'"),
@@ -105,4 +104,4 @@ def test_public_names() -> None:
     assert modules == {"parallel", "random"}
     assert set(vkpar.ops.__all__) < set(vkpar.__all__)
     assert {"Array", "Work", "bfloat16", "elementwise", "open_devices"} < set(vkpar.__all__)
-    assert len(vkpar.__all__) == len(set(vkpar.__all__)) == 99
+    assert len(vkpar.__all__) == len(set(vkpar.__all__)) == 153

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final, NoReturn, TypeVar
 
 import numpy as np
@@ -22,17 +22,18 @@ _UFUNCS: Final = {
 }  # fmt: skip
 
 
-def _only_expressions(sign: str) -> Callable[..., NoReturn]:
-    """Return an operator that :func:`vkpar.elementwise` knows, and arrays do not: it says what to write."""
+def _both(name: str) -> tuple[Callable[[_A, Any], _A], Callable[[_A, Any], _A]]:
+    """Return the methods of an operator: of the array on the left, and on the right."""
 
-    def refuse(*_: object) -> NoReturn:
-        masks = {"&": "a * b", "|": "vkpar.maximum(a, b)", "^": "a != b"}.get(sign)
-        raise OperandError(
-            f"arrays have no operator {sign}: write vkpar.elementwise('y = a {sign} b')(a, b)"
-            + (f"; of masks, which comparisons make, {masks}" if masks else "")
-        )
+    def left(self: _A, other: Any) -> _A:
+        made: _A = operations[name](self, other)
+        return made
 
-    return refuse
+    def right(self: _A, other: Any) -> _A:
+        made: _A = operations[name](other, self)
+        return made
+
+    return left, right
 
 
 class Operators(Viewable):
@@ -107,20 +108,18 @@ class Operators(Viewable):
         made: _A = operations["abs"](self)
         return made
 
-    # --- what only expressions have ---
-
-    __and__ = __rand__ = _only_expressions("&")
-    __or__ = __ror__ = _only_expressions("|")
-    __xor__ = __rxor__ = _only_expressions("^")
-    __mod__ = __rmod__ = _only_expressions("%")
-    __floordiv__ = __rfloordiv__ = _only_expressions("//")
-    __lshift__ = __rlshift__ = _only_expressions("<<")
-    __rshift__ = __rrshift__ = _only_expressions(">>")
+    __mod__, __rmod__ = _both("mod")
+    __floordiv__, __rfloordiv__ = _both("floor_divide")
+    __and__, __rand__ = _both("bitwise_and")
+    __or__, __ror__ = _both("bitwise_or")
+    __xor__, __rxor__ = _both("bitwise_xor")
+    __lshift__, __rlshift__ = _both("left_shift")
+    __rshift__, __rrshift__ = _both("right_shift")
 
     def __invert__(self) -> NoReturn:
         raise OperandError(
             "arrays have no operator ~: write a == 0 for the opposite of a mask, which comparisons make, or "
-            "vkpar.elementwise('y = ~a')(a) for the bits of whole numbers"
+            "vkpar.invert(a) for the bits of whole numbers"
         )
 
     # --- in place ---
@@ -201,6 +200,21 @@ class Operators(Viewable):
             InvalidUsageError: a view made by broadcasting, or a value that the array's type does not hold.
         """
         operations["fill"](self, value)
+
+    def clip(self: _A, low: Any = None, high: Any = None, *, out: _A | None = None) -> _A:
+        """Return :func:`vkpar.clip` of the array."""
+        made: _A = operations["clip"](self, low, high, out=out)
+        return made
+
+    def round(self: _A, *, out: _A | None = None) -> _A:
+        """Return :func:`vkpar.round` of the array."""
+        made: _A = operations["round"](self, out=out)
+        return made
+
+    def repeat(self: _A, repeats: int | Sequence[int], axis: int | None = None, *, out: _A | None = None) -> _A:
+        """Return :func:`vkpar.repeat` of the array."""
+        made: _A = operations["repeat"](self, repeats, axis, out=out)
+        return made
 
     # --- reductions ---
 

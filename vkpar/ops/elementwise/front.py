@@ -14,8 +14,8 @@ from vkpar.errors import InvalidUsageError
 from vkpar.ops.elementwise.emit import typed
 from vkpar.ops.elementwise.expressions import INTEGERS, WEAK_FLOAT, WEAK_INT, Expression, parse
 from vkpar.ops.elementwise.generate import source
-from vkpar.ops.elementwise.kinds import WORDS, KernelTypes
-from vkpar.ops.elementwise.run import computed, run
+from vkpar.ops.elementwise.kinds import INDEX, WORDS, KernelTypes
+from vkpar.ops.elementwise.run import check_indexed, computed, run
 from vkpar.ops.elementwise.ways import Meaning, Operand
 from vkpar.unpickled import Fixed
 from vkpar.vulkan.pipelines import shader
@@ -110,6 +110,9 @@ class _Compiled:
             else (WEAK_INT if whole and hasattr(operand, "__index__") else WEAK_FLOAT)
             for operand in operands
         )
+        if self._expression.indexed:
+            check_indexed(operands)
+            kinds += (INDEX,)
         results = typed(self._expression, kinds).results
         types = tuple({WEAK_INT: "int32", WEAK_FLOAT: "float32"}.get(kind, kind) for kind in kinds)
         return Meaning(KernelTypes(kinds, results), types, results)
@@ -152,9 +155,11 @@ def elementwise(text: str) -> Elementwise:
         step = vkpar.elementwise("m2 = beta * m + g; w2 = w - lr * m2")
         step(m=m, g=g, w=w, beta=0.9, lr=0.1, out=(m, w))
 
-    Each output is assigned once; names on the left are outputs, which later assignments may use (unrounded), all other
-    names are inputs. Expressions are Python's: ``+ - * / // % **``, comparisons, ``and or not``, ``a if c else b``,
-    ``& | ^ ~ << >>`` of integers, numbers, ``pi inf nan``, and functions: see docs/elementwise.md.
+    Each name is assigned once. Names on the left are outputs, which later assignments may use (unrounded), but for
+    those that begin with ``_``, which are not stored. ``index`` is the number of the element, counted in C order,
+    and takes the type of what it meets, as numbers do. All other names are inputs. Expressions are Python's:
+    ``+ - * / // % **``, comparisons, ``and or not``, ``a if c else b``, ``& | ^ ~ << >>`` of integers, numbers,
+    ``pi inf nan``, and functions: see docs/elementwise.md.
 
     Inputs are broadcast as NumPy broadcasts them. float32, float16 and bfloat16 are computed in float32 and rounded
     once; int32 and uint32 wrap. Results have the type that ``np.result_type`` gives the arrays that they are made of;

@@ -118,7 +118,9 @@ class Shipped:
                 kind, constants = kind.closed, Specialized(constants.lying)
         name = self._builtin.kernel(kind, form)
         logical = device.logical
-        given = (*constants.lying, *constants.types)
+        members = self._builtin.members(kind)
+        chosen = (members.index(self._builtin),) if len(members) > 1 else ()
+        given = (*constants.lying, *constants.types, *chosen)
         return logical.pipelines.shipped(name, bindings, 4 * WORDS, given, pushes=logical.pushes(bindings))
 
 
