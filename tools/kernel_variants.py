@@ -34,6 +34,8 @@ _VALUES: Final[Sequence[tuple[str, str, tuple[int, int, int]]]] = (
     ("^each_.*_rows$", r"r\d+_MODE", (1, 1, 1)),
     ("^each_.*_tile$", r"a\d+_MODE", (0, 1, 2)),
     ("^each_.*_tile$", r"r\d+_MODE", (0, 1, 1)),
+    ("^scan$", "PHASE", (0, 1, 2)),
+    ("^sort$", "KIND", (0, 2, 2)),
     # reductions and rows: invocations of a work-group, and fours that each keeps
     ("^reduce_", "GROUP", (256, 256, 256)),
     ("^reduce_rows", "TURNS", (0, 16, 0)),  # 16 where a row is one invocation's, on CPU drivers

@@ -14,7 +14,10 @@ _NO_DLPACK = (
     "hand over array.numpy(), or a vkpar.HostArray that the array was read into"
 )
 
-_REDUCTIONS = ("sum", "mean", "max", "min", "amax", "amin", "argmax", "argmin")
+_REDUCTIONS = (
+    "sum", "mean", "max", "min", "amax", "amin", "argmax", "argmin", "var", "std", "any", "all", "prod", "cumsum",
+    "cumprod", "argsort",
+)  # fmt: skip
 
 # What to write in place of NumPy's functions: those of one array, of two, and others.
 _OF_ONE = (
@@ -39,8 +42,9 @@ _OURS = {
     "where": "vkpar.where(c, a, b)", "take": "vkpar.take(a, indices, axis)", "split": "vkpar.split(a, sections, axis)",
     "concatenate": "vkpar.concatenate(arrays, axis)", "stack": "vkpar.stack(arrays, axis)",
     "broadcast_to": "a.broadcast_to(shape)", "transpose": "a.transpose(axes)", "reshape": "a.reshape(shape)",
-    "var": "d = a - a.mean(axis, keepdims=True), then (d * d).mean(axis)", "std": "vkpar.sqrt of the variance",
-    "any": "a.max() of a mask", "all": "a.min() of a mask", "cpu": "a.numpy()", "half": 'a.astype("float16")',
+    "sort": "vkpar.sort(a, axis)", "topk": "vkpar.topk(a, k, axis)", "linalg.norm": "vkpar.norm(a, ord, axis)",
+    "norm": "vkpar.norm(a, ord, axis)", "logsumexp": "vkpar.logsumexp(a, axis)", "cpu": "a.numpy()",
+    "half": 'a.astype("float16")',
     "float": 'a.astype("float32")', "permute": "a.transpose(axes)", "expand": "a.broadcast_to(shape)",
     "flatten": "a.ravel()", "ravel": "a.ravel()", "squeeze": "a.squeeze()", "copy": "a.copy()",
 }  # fmt: skip

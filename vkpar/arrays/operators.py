@@ -246,6 +246,46 @@ class Operators(Viewable):
         made: _A = operations["min"](self, axis, keepdims, out=out)
         return made
 
+    def var(self: _A, axis: int | tuple[int, ...] | None = None, keepdims: bool = False, *, ddof: int = 0) -> _A:
+        """Return :func:`vkpar.var` of the array."""
+        made: _A = operations["var"](self, axis, keepdims, ddof=ddof)
+        return made
+
+    def std(self: _A, axis: int | tuple[int, ...] | None = None, keepdims: bool = False, *, ddof: int = 0) -> _A:
+        """Return :func:`vkpar.std` of the array."""
+        made: _A = operations["std"](self, axis, keepdims, ddof=ddof)
+        return made
+
+    def prod(self: _A, axis: int | tuple[int, ...] | None = None, keepdims: bool = False) -> _A:
+        """Return :func:`vkpar.prod` of the array."""
+        made: _A = operations["prod"](self, axis, keepdims)
+        return made
+
+    def any(self: _A, axis: int | tuple[int, ...] | None = None, keepdims: bool = False) -> _A:
+        """Return :func:`vkpar.any` of the array."""
+        made: _A = operations["any"](self, axis, keepdims)
+        return made
+
+    def all(self: _A, axis: int | tuple[int, ...] | None = None, keepdims: bool = False) -> _A:
+        """Return :func:`vkpar.all` of the array."""
+        made: _A = operations["all"](self, axis, keepdims)
+        return made
+
+    def cumsum(self: _A, axis: int | None = None, *, out: _A | None = None) -> _A:
+        """Return :func:`vkpar.cumsum` of the array."""
+        made: _A = operations["cumsum"](self, axis, out=out)
+        return made
+
+    def cumprod(self: _A, axis: int | None = None, *, out: _A | None = None) -> _A:
+        """Return :func:`vkpar.cumprod` of the array."""
+        made: _A = operations["cumprod"](self, axis, out=out)
+        return made
+
+    def argsort(self: _A, axis: int | None = -1, *, out: _A | None = None) -> _A:
+        """Return :func:`vkpar.argsort` of the array."""
+        made: _A = operations["argsort"](self, axis, out=out)
+        return made
+
     def argmax(self: _A, axis: int | None = None, keepdims: bool = False, *, out: _A | None = None) -> _A:
         """Return :func:`vkpar.argmax` of the array."""
         made: _A = operations["argmax"](self, axis, keepdims, out=out)

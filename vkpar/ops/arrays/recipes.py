@@ -136,7 +136,7 @@ def flip(a: Array, axis: int | Sequence[int] | None = None) -> Array:
         [3, 2, 1]
     """
     _check("flip", a)
-    axes = _axes("flip", range(a.ndim) if axis is None else axis, a.ndim)
+    axes = axes_of("flip", range(a.ndim) if axis is None else axis, a.ndim)
     return a[tuple(slice(None, None, -1 if number in axes else 1) for number in range(a.ndim))]
 
 
@@ -152,7 +152,7 @@ def expand_dims(a: Array, axis: int | Sequence[int]) -> Array:
     """
     _check("expand_dims", a)
     added = len(axis) if isinstance(axis, Sequence) else 1
-    axes = _axes("expand_dims", axis, a.ndim + added)
+    axes = axes_of("expand_dims", axis, a.ndim + added)
     return a[tuple(None if number in axes else slice(None) for number in range(a.ndim + added))]
 
 
@@ -190,14 +190,14 @@ def roll(
         if isinstance(shift, Sequence):
             raise InvalidUsageError("roll: several shifts need an axis for each")
         flat = roll(a.reshape(-1), shift, 0).reshape(a.shape)
-        return flat if out is None else _landed("roll", flat, out, a)
+        return flat if out is None else landed("roll", flat, out, a)
     axes = list(axis) if isinstance(axis, Sequence) else [axis]
     shifts = list(shift) if isinstance(shift, Sequence) else [shift] * len(axes)
     if len(shifts) != len(axes) or not axes:
         raise InvalidUsageError(f"roll: {len(shifts)} shifts of {len(axes)} axes")
     made = a
     for number, (by, each) in enumerate(zip(shifts, axes, strict=True)):
-        (at,) = _axes("roll", each, a.ndim)
+        (at,) = axes_of("roll", each, a.ndim)
         cut = -by % max(a.shape[at], 1)
         before = (slice(None),) * at
         target = out if number == len(axes) - 1 else None
@@ -223,7 +223,7 @@ def repeat(a: Array, repeats: int | Sequence[int], axis: int | None = None, *, o
     """
     _check("repeat", a)
     source = a.reshape(-1) if axis is None else a
-    (at,) = _axes("repeat", 0 if axis is None else axis, source.ndim)
+    (at,) = axes_of("repeat", 0 if axis is None else axis, source.ndim)
     counts = np.asarray(repeats)
     if counts.dtype.kind not in "iu" or counts.ndim > 1 or (counts < 0).any():
         raise InvalidUsageError(f"repeat takes whole numbers that are not negative, not {repeats!r}")
@@ -237,7 +237,7 @@ def repeat(a: Array, repeats: int | Sequence[int], axis: int | None = None, *, o
     grown = source[(slice(None),) * (at + 1) + (None,)].broadcast_to((*before, length, times, *after))
     made = grown.reshape((*before, length * times, *after))
     made = made.copy() if made.storage is a.storage else made
-    return made if out is None else _landed("repeat", made, out, a)
+    return made if out is None else landed("repeat", made, out, a)
 
 
 def tile(a: Array, repeats: int | Sequence[int], *, out: Array | None = None) -> Array:
@@ -263,7 +263,7 @@ def tile(a: Array, repeats: int | Sequence[int], *, out: Array | None = None) ->
     grown = source.broadcast_to(tuple(part for pair in zip(times, shape, strict=True) for part in pair))
     made = grown.reshape(tuple(n * times[axis] for axis, n in enumerate(shape)))
     made = made.copy() if made.storage is a.storage else made
-    return made if out is None else _landed("tile", made, out, a)
+    return made if out is None else landed("tile", made, out, a)
 
 
 def pad(
@@ -302,7 +302,7 @@ def pad(
         if before or after:
             made = concatenate(_padded(made, axis, before, after, mode), axis)
     if out is not None:
-        return _landed("pad", made, out, a)
+        return landed("pad", made, out, a)
     return made.copy() if made is a else made
 
 
@@ -341,7 +341,7 @@ def _padded(a: Array, axis: int, before: int, after: int, mode: str) -> list[Arr
     return [parts[0], a, parts[1]]
 
 
-def _landed(name: str, made: Array, out: Array, *operands: Array) -> Array:
+def landed(name: str, made: Array, out: Array, *operands: Array) -> Array:
     """Copy a result to where it goes."""
     check_out(name, out, made.shape, made.dtype)
     check_overlap(name, out, *operands, in_place=False)
@@ -349,7 +349,7 @@ def _landed(name: str, made: Array, out: Array, *operands: Array) -> Array:
     return out
 
 
-def _axes(name: str, axis: Any, ndim: int) -> list[int]:
+def axes_of(name: str, axis: Any, ndim: int) -> list[int]:
     """Return axes from 0 up."""
     try:
         given = [operator.index(each) for each in (axis if isinstance(axis, Sequence) else (axis,))]

@@ -133,7 +133,7 @@ def _reduced(name: str, a: Array, axis: Axis, keepdims: bool, out: Array | None)
     check_arrays(name, out, a=a)
     kind = _KINDS[name]
     result = _result_dtype(name, kind, a.dtype)
-    axes = _axes(name, kind, a, axis)
+    axes = axes_of(name, a, axis, single=kind.family == "place")
     shape = tuple(1 if index in axes else size for index, size in enumerate(a.shape) if keepdims or index not in axes)
     count = 1
     for index in axes:
@@ -166,11 +166,15 @@ def _result_dtype(name: str, kind: Reduction, dtype: DType) -> DType:
     return dtypes.float32 if kind.mean and dtype.name in INTEGERS else dtype
 
 
-def _axes(name: str, kind: Reduction, a: Array, axis: Axis) -> frozenset[int]:
-    """Return the axes to reduce, counted from 0."""
+def axes_of(name: str, a: Array, axis: Axis, *, single: bool = False) -> frozenset[int]:
+    """Return the axes to reduce, counted from 0.
+
+    Raises:
+        InvalidUsageError: no such axis, one named twice, or several where only a ``single`` one may be named.
+    """
     if axis is None:
         return frozenset(range(a.ndim))
-    if isinstance(axis, tuple) and kind.family == "place":
+    if isinstance(axis, tuple) and single:
         raise InvalidUsageError(f"{name} takes one axis, or None for all elements, not {axis}")
     found: list[int] = []
     try:
