@@ -21,6 +21,10 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 VARIANTS: Final = ("plain", "wide", "halves")
 _FLOAT32, _FLOAT16, _BFLOAT16 = 0, 1, 2  # of shaders/common/elements.glsl
 _VALUES: Final[Sequence[tuple[str, str, tuple[int, int, int]]]] = (
+    ("^narrow$", "A_BITS", (8, 64, 32)),
+    ("^narrow$", "O_BITS", (32, 8, 16)),
+    ("^narrow$", "A_KIND", (0, 1, 2)),
+    ("^narrow$", "O_KIND", (2, 3, 1)),
     # elementwise operations; the modes are codes of vkpar/ops/elementwise/generate.py
     ("^(each|add)_", "BLOCKS", (1, 1, 2)),
     ("^each_", "WIDTH", (8, 64, 8)),

@@ -168,13 +168,19 @@ class Operators(Viewable):
 
     __hash__ = object.__hash__  # by identity: arrays are keys of what is kept for them
 
+    # --- masks and places ---
+
+    def _picked(self: _A, key: Viewable) -> _A:
+        made: _A = operations["picked"](self, key)
+        return made
+
     # --- assignment ---
 
     def __setitem__(self, key: Any, value: Any) -> None:
         """Set the elements that ``self[key]`` shows, in program order; the value is broadcast to them as NumPy does it.
 
         Args:
-            key: what ``self[key]`` takes: NumPy's basic indexing.
+            key: what ``self[key]`` takes: NumPy's basic indexing; or a mask of bool, with one number as the value.
             value: an array of the same device, which is converted and copied on it; a number, as :meth:`fill` takes it;
                 or what ``np.asarray`` takes, which is uploaded. The array may share memory with ``self``.
 
@@ -184,6 +190,9 @@ class Operators(Viewable):
             UnsupportedError: an array of a type that devices do not convert to this one.
         """
         self.check_writable("assignment")
+        if isinstance(key, Viewable):
+            operations["put"](self, key, value)
+            return
         operations["assign"](self[key], value)
 
     # --- methods ---

@@ -96,6 +96,7 @@ from vkpar.ops.elementwise.mathematics import (
 )
 from vkpar.ops.matmul.matmul import matmul
 from vkpar.ops.quantized.weights import Quantized, quantized
+from vkpar.ops.reduce import picking as _picking  # noqa: F401  (what a[mask] is)
 from vkpar.ops.reduce.reductions import argmax, argmin, max, mean, min, sum
 from vkpar.ops.reduce.scans import cumprod, cumsum
 from vkpar.ops.reduce.sorting import argsort, nonzero, one_hot, sort, take_along_axis, topk

@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any, overload
 from vkpar.abi.elementwise import Specialized
 from vkpar.arrays.array import Array
 from vkpar.errors import InvalidUsageError
+from vkpar.ops.call.checks import NARROW, widened
+from vkpar.ops.elementwise.cast import cast
 from vkpar.ops.elementwise.emit import typed
 from vkpar.ops.elementwise.expressions import INTEGERS, WEAK_FLOAT, WEAK_INT, Expression, parse
 from vkpar.ops.elementwise.generate import source
 from vkpar.ops.elementwise.kinds import INDEX, WORDS, KernelTypes
-from vkpar.ops.elementwise.run import check_indexed, computed, run
+from vkpar.ops.elementwise.run import NarrowTypesError, check_indexed, computed, run
 from vkpar.ops.elementwise.ways import Meaning, Operand
 from vkpar.unpickled import Fixed
 from vkpar.vulkan.pipelines import shader
@@ -72,7 +74,10 @@ class Elementwise(Fixed):
         outs = (out,) if isinstance(out, Array) else (None,) * len(self.outputs) if out is None else tuple(out)
         if len(outs) != len(self.outputs):
             raise InvalidUsageError(f"{self!r} has the outputs {', '.join(self.outputs)}; out has {len(outs)} arrays")
-        made = run(self._run, given, outs)
+        try:
+            made = run(self._run, given, outs)
+        except NarrowTypesError:
+            made = run(self._run, [_wide(operand) for operand in given], outs)
         return made[0] if len(made) == 1 else tuple(made)
 
     def _ordered(self, operands: Sequence[Operand], named: dict[str, Operand]) -> list[Operand]:
@@ -87,6 +92,12 @@ class Elementwise(Fixed):
             )
         rest = dict(zip(left, operands, strict=True))
         return [named[name] if name in named else rest[name] for name in self.inputs]
+
+
+def _wide(operand: Operand) -> Operand:
+    """Return an operand, an array of integers of 8 or 16 bits, or of truth, as one of 32 bits."""
+    narrow = isinstance(operand, Array) and operand.dtype.name in NARROW
+    return cast(operand, widened(operand)) if narrow else operand
 
 
 class _Compiled:

@@ -14,7 +14,7 @@ from typing import Any
 
 from vkpar.arrays.array import Array
 from vkpar.errors import InvalidUsageError
-from vkpar.ops.call.checks import NUMBERS
+from vkpar.ops.call.checks import NARROW, NUMBERS
 from vkpar.ops.elementwise.expressions import INTEGERS
 from vkpar.ops.elementwise.shipped import SHIPPED, Comparison, Shipped
 
@@ -153,7 +153,7 @@ def greater_equal(a: Any, b: Any, *, out: Array | None = None) -> Array:
 
 def is_whole(x: object) -> bool:
     """Say whether something is an array of whole numbers."""
-    return isinstance(x, Array) and x.dtype.name in INTEGERS
+    return isinstance(x, Array) and (x.dtype.name in INTEGERS or x.dtype.name in NARROW)
 
 
 def isnan(x: Array, *, out: Array | None = None) -> Array:

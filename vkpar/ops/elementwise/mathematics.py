@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from vkpar.arrays.array import Array
 from vkpar.errors import InvalidUsageError
-from vkpar.ops.elementwise.functions import is_whole, maximum, minimum
+from vkpar.ops.elementwise.cast import cast
+from vkpar.ops.elementwise.functions import is_whole, logical_not, maximum, minimum
 from vkpar.ops.elementwise.shipped import SHIPPED
 
 
@@ -61,7 +64,7 @@ def sign(x: Array, *, out: Array | None = None) -> Array:
         >>> vkpar.sign(device.array([3.0, -5.0])).tolist()
         [1.0, -1.0]
     """
-    return clip(x, 0 if x.dtype == "uint32" else -1, 1, out=out) if is_whole(x) else SHIPPED["sign"](x, out=out)
+    return clip(x, 0 if x.dtype.numpy.kind in "ub" else -1, 1, out=out) if is_whole(x) else SHIPPED["sign"](x, out=out)
 
 
 def square(x: Array, *, out: Array | None = None) -> Array:
@@ -321,7 +324,10 @@ def invert(x: Array, *, out: Array | None = None) -> Array:
         >>> vkpar.invert(device.array([0, 5])).tolist()
         [-1, -6]
     """
-    every = 0xFFFFFFFF if getattr(x, "dtype", None) == "uint32" else -1
+    dtype = getattr(x, "dtype", None)
+    if dtype == "bool":
+        return cast(logical_not(x), "bool", out=out)
+    every = int(np.iinfo(dtype.numpy).max) if dtype is not None and dtype.numpy.kind == "u" else -1
     return SHIPPED["bitwise_xor"](x, every, out=out)
 
 

@@ -16,7 +16,7 @@ from vkpar.arrays.views import overlaps, same_elements
 from vkpar.errors import InvalidUsageError, OperandError, UnsupportedError
 from vkpar.ops.call import landing
 from vkpar.ops.call.call import Call
-from vkpar.ops.call.checks import NUMBERS, advice
+from vkpar.ops.call.checks import NARROW, NUMBERS, advice
 from vkpar.ops.elementwise.expressions import FLOATS, INTEGERS
 from vkpar.ops.elementwise.kinds import INDEX, WORDS, KernelTypes
 from vkpar.ops.elementwise.ways import Dispatch, Meaning, Operand, Operation, binding
@@ -25,6 +25,10 @@ from vkpar.ops.elementwise.words import Words
 COMPUTED: Final = (*FLOATS, *INTEGERS)
 _FEW: Final = 2  # operands of the usual calls
 _SMALL: Final = 4  # elements: operands that no binding holds are copied aside
+
+
+class NarrowTypesError(UnsupportedError):
+    """Integers of 8 or 16 bits, or truth, which are to be converted first."""
 
 
 def run(operation: Operation, operands: Sequence[Operand], outs: Sequence[Array | None]) -> list[Array]:
@@ -166,6 +170,8 @@ def computed(name: str, *names: str) -> None:
         UnsupportedError: there is one.
     """
     for dtype in names:
+        if dtype in NARROW:
+            raise NarrowTypesError(f"{name} computes {', '.join(COMPUTED)}, not {dtype}{advice(dtype)}")
         if dtype not in COMPUTED:
             raise UnsupportedError(f"{name} computes {', '.join(COMPUTED)}, not {dtype}{advice(dtype)}")
 

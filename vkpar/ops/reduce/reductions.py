@@ -15,9 +15,20 @@ from vkpar.errors import InvalidUsageError, UnsupportedError
 from vkpar.ops.arrays.making import fill
 from vkpar.ops.call import landing
 from vkpar.ops.call.call import Call, key_of, repeat
-from vkpar.ops.call.checks import FLOATS, INTEGERS, SHORT, advice, check_arrays, check_out, check_overlap
+from vkpar.ops.call.checks import (
+    FLOATS,
+    INTEGERS,
+    NARROW,
+    SHORT,
+    advice,
+    check_arrays,
+    check_out,
+    check_overlap,
+    widened,
+)
 from vkpar.ops.call.dispatch import run_single
 from vkpar.ops.call.windows import writable_in_place
+from vkpar.ops.elementwise.cast import cast
 from vkpar.ops.reduce import once, passes
 from vkpar.ops.reduce.passes import Reduction
 
@@ -132,6 +143,11 @@ def _reduced(name: str, a: Array, axis: Axis, keepdims: bool, out: Array | None)
         return done[0]
     check_arrays(name, out, a=a)
     kind = _KINDS[name]
+    if a.dtype.name in NARROW:
+        wide = cast(a, widened(a))
+        if kind.family != "extreme":
+            return _reduced(name, wide, axis, keepdims, out)
+        return cast(_reduced(name, wide, axis, keepdims, None), a.dtype, out=out)
     result = _result_dtype(name, kind, a.dtype)
     axes = axes_of(name, a, axis, single=kind.family == "place")
     shape = tuple(1 if index in axes else size for index, size in enumerate(a.shape) if keepdims or index not in axes)

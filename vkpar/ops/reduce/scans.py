@@ -13,7 +13,7 @@ from vkpar.dtypes import DType
 from vkpar.errors import InvalidUsageError, UnsupportedError
 from vkpar.ops.arrays.recipes import landed
 from vkpar.ops.call.call import Call, key_of, repeat
-from vkpar.ops.call.checks import FLOATS, SHORT, advice, check_arrays, check_out, check_overlap
+from vkpar.ops.call.checks import FLOATS, NARROW, SHORT, advice, check_arrays, check_out, check_overlap, widened
 from vkpar.ops.elementwise.cast import cast
 from vkpar.ops.elementwise.ways import binding
 
@@ -59,6 +59,7 @@ def cumprod(a: Array, axis: int | None = None, *, out: Array | None = None) -> A
 
 def _along(name: str, a: Array, axis: int | None, out: Array | None) -> Array:
     a, axis = checked(name, a, axis, out)
+    a = cast(a, widened(a)) if a.dtype.name in NARROW else a
     if out is not None:
         check_out(name, out, a.shape, a.dtype)
         check_overlap(name, out, a, in_place=False)
@@ -77,7 +78,7 @@ def checked(name: str, a: Array, axis: int | None, out: Array | None = None) -> 
         UnsupportedError: a type that devices do not compute.
     """
     check_arrays(name, out, a=a)
-    if a.dtype.name not in SHORT:
+    if a.dtype.name not in SHORT and a.dtype.name not in NARROW:
         raise UnsupportedError(f"{name} computes {', '.join(SHORT)}, not {a.dtype}{advice(a.dtype)}")
     if axis is None:
         return a.reshape(-1), 0
@@ -94,7 +95,7 @@ def lying_last(a: Array, axis: int) -> Array:
     """Return an array of 32-bit elements that lie side by side, those along an axis as rows."""
     moved = a.transpose((*(n for n in range(a.ndim) if n != axis), axis)) if axis != a.ndim - 1 else a
     if moved.dtype.itemsize != 4:
-        moved = cast(moved, "float32")
+        moved = cast(moved, widened(moved) if moved.dtype.name in NARROW else "float32")
     return moved.contiguous()
 
 

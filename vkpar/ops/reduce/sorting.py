@@ -14,7 +14,7 @@ from vkpar.errors import InvalidUsageError, UnsupportedError
 from vkpar.ops.arrays.making import arange
 from vkpar.ops.arrays.take import take
 from vkpar.ops.call.call import Call, key_of, repeat
-from vkpar.ops.call.checks import FLOATS, check_arrays, check_out, check_overlap
+from vkpar.ops.call.checks import FLOATS, NARROW, check_arrays, check_out, check_overlap, widened
 from vkpar.ops.elementwise.cast import cast
 from vkpar.ops.elementwise.expressions import INTEGERS
 from vkpar.ops.elementwise.functions import equal, less, where
@@ -128,6 +128,7 @@ def take_along_axis(a: Array, indices: Array, axis: int | None = -1, *, out: Arr
     """
     check_arrays("take_along_axis", out, a=a, indices=indices)
     source, axis = (a.reshape(-1), 0) if axis is None else (a, axis)
+    indices = _numbers(indices)
     if indices.dtype.name not in INTEGERS:
         raise UnsupportedError(f"take_along_axis: indices are {' or '.join(INTEGERS)}, not {indices.dtype}; cast them")
     if indices.ndim != source.ndim or not -source.ndim <= axis < source.ndim:
@@ -162,6 +163,7 @@ def one_hot(indices: Array, num_classes: int, dtype: object = "float32") -> Arra
         [[0.0, 1.0], [1.0, 0.0]]
     """
     check_arrays("one_hot", None, indices=indices)
+    indices = _numbers(indices)
     if indices.dtype.name not in INTEGERS:
         raise UnsupportedError(f"one_hot: indices are {' or '.join(INTEGERS)}, not {indices.dtype}; cast them")
     if operator.index(num_classes) < 0:
@@ -198,6 +200,11 @@ def nonzero(a: Array) -> tuple[Array, ...]:
         found.insert(0, left % length)
         left = left // length
     return (left, *found) if a.ndim else ()
+
+
+def _numbers(indices: Array) -> Array:
+    """Return indices, those of 8 and 16 bits in 32."""
+    return cast(indices, widened(indices)) if indices.dtype.name in NARROW - {"bool"} else indices
 
 
 def _at(rows: Array, places: Array, *, known: bool = False) -> Array:

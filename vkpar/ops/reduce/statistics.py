@@ -12,7 +12,7 @@ from vkpar.arrays.operators import operations
 from vkpar.dtypes import DType
 from vkpar.errors import InvalidUsageError, UnsupportedError
 from vkpar.ops.arrays.making import full
-from vkpar.ops.call.checks import FLOATS, INTEGERS, SHORT, advice, check_arrays, check_out, check_overlap
+from vkpar.ops.call.checks import FLOATS, NARROW, SHORT, advice, check_arrays, check_out, check_overlap, widened
 from vkpar.ops.elementwise.add import add
 from vkpar.ops.elementwise.cast import cast
 from vkpar.ops.elementwise.functions import abs as absolute
@@ -142,7 +142,8 @@ def prod(a: Array, axis: Axis = None, keepdims: bool = False, *, out: Array | No
         >>> float(vkpar.prod(device.array([2.0, 3.0, 4.0])))
         24.0
     """
-    axes, shape = _checked("prod", a, axis, keepdims, out, a.dtype)
+    a = cast(a, widened(a)) if isinstance(a, Array) and a.dtype.name in NARROW else a
+    axes, shape = _checked("prod", a, axis, keepdims, out, getattr(a, "dtype", dtypes.float32))
     if not math.prod(a.shape[axis] for axis in axes) or not a.size:
         return _landed(full(a.device, shape, 1, a.dtype), out, a.dtype)
     kept = [n for n in range(a.ndim) if n not in axes]
@@ -213,7 +214,7 @@ def _of_floats(
     nothing: float | None,
 ) -> Array:
     """Return what ``made`` makes of float32 elements and axes, in the right type."""
-    dtype = dtypes.float32 if getattr(a, "dtype", None) in INTEGERS else getattr(a, "dtype", dtypes.float32)
+    dtype = a.dtype if isinstance(a, Array) and a.dtype.name in FLOATS else dtypes.float32
     axes, shape = _checked(name, a, axis, keepdims, out, dtype)
     count = math.prod(a.shape[each] for each in axes)
     if not count and nothing is None:
@@ -228,7 +229,7 @@ def _checked(
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return the axes, counted from 0, and the shape of the result."""
     check_arrays(name, out, a=a)
-    if a.dtype.name not in SHORT:
+    if a.dtype.name not in SHORT and a.dtype.name not in NARROW:
         raise UnsupportedError(f"{name} computes {', '.join(SHORT)}, not {a.dtype}{advice(a.dtype)}")
     axes = tuple(sorted(axes_of(name, a, axis)))
     shape = tuple(1 if n in axes else size for n, size in enumerate(a.shape) if keepdims or n not in axes)
