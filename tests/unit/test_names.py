@@ -104,4 +104,13 @@ def test_public_names() -> None:
     assert modules == {"parallel", "random"}
     assert set(vkpar.ops.__all__) < set(vkpar.__all__)
     assert {"Array", "Work", "bfloat16", "elementwise", "open_devices"} < set(vkpar.__all__)
-    assert len(vkpar.__all__) == len(set(vkpar.__all__)) == 169
+    assert len(vkpar.__all__) == len(set(vkpar.__all__)) == 174
+
+
+def test_names_on_the_classes_are_for_users() -> None:
+    """Of what ``dir`` shows, arrays and devices have what their pages describe."""
+    for kind, hidden in ((Array, "storage steps ranges fetch"), (vkpar.Device, "logical adopt plans stream")):
+        shown = [name for name in kind.__dir__(object.__new__(kind)) if not name.startswith("_")]
+        assert not set(hidden.split()) & set(shown)
+        assert not [name for name in shown if name.startswith(("check_", "allocate"))]
+        assert {"shape", "numpy", "sum"} <= set(shown) or {"array", "zeros", "synchronize"} <= set(shown)

@@ -94,6 +94,8 @@ from vkpar.ops.elementwise.mathematics import (
     tan,
     trunc,
 )
+from vkpar.ops.matmul.convolution import avg_pool2d, conv2d, max_pool2d
+from vkpar.ops.matmul.einsum import einsum, outer
 from vkpar.ops.matmul.matmul import matmul
 from vkpar.ops.quantized.weights import Quantized, quantized
 from vkpar.ops.reduce import picking as _picking  # noqa: F401  (what a[mask] is)
@@ -135,6 +137,7 @@ __all__ = [
     "argmin",
     "argsort",
     "attention",
+    "avg_pool2d",
     "bitwise_and",
     "bitwise_or",
     "bitwise_xor",
@@ -144,6 +147,7 @@ __all__ = [
     "clip",
     "concatenate",
     "contiguous",
+    "conv2d",
     "cos",
     "cosh",
     "count_nonzero",
@@ -152,6 +156,7 @@ __all__ = [
     "cumprod",
     "cumsum",
     "divide",
+    "einsum",
     "empty_like",
     "equal",
     "erf",
@@ -191,6 +196,7 @@ __all__ = [
     "logsumexp",
     "matmul",
     "max",
+    "max_pool2d",
     "maximum",
     "mean",
     "min",
@@ -203,6 +209,7 @@ __all__ = [
     "not_equal",
     "one_hot",
     "ones_like",
+    "outer",
     "pad",
     "pow",
     "prod",
