@@ -135,8 +135,8 @@ class Generator:
     ) -> Array:
         """Return whole numbers from ``low`` up to ``high``, without that.
 
-        They are ``low`` and what random words leave over ``high - low``. Where that is no power of two, some numbers come
-        more often than others, by less than its share of 2^32.
+        They are ``low`` and what random words leave over ``high - low``. Where that is no power of two, some numbers
+        come more often than others, by less than its share of 2^32.
 
         Args:
             device: where the array lives.

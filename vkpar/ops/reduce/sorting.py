@@ -194,7 +194,7 @@ def nonzero(a: Array) -> tuple[Array, ...]:
         count = a.size - int(zeros.sum().item())
     except InvalidUsageError as error:
         raise InvalidUsageError(f"nonzero reads how many there are; vkpar.where takes all elements: {error}") from error
-    left = _places("nonzero", zeros.reshape(1, -1)).reshape(-1)[:count]
+    left = _places("nonzero", zeros.reshape(1, -1), bits=1).reshape(-1)[:count]
     found: list[Array] = []
     for length in a.shape[:0:-1]:
         found.insert(0, left % length)
@@ -223,21 +223,21 @@ def _at(rows: Array, places: Array, *, known: bool = False) -> Array:
     return take(rows.reshape(-1), places + starts)
 
 
-def _places(name: str, rows: Array, *, largest: bool = False) -> Array:
-    """Return where the elements of rows, that lie side by side, go; of a rising order, or a falling one."""
+def _places(name: str, rows: Array, *, largest: bool = False, bits: int = 32) -> Array:
+    """Return where the elements of rows, that lie side by side, go; by so many low bits of whole numbers."""
     if rows.size > _MOST:
         raise UnsupportedError(f"{name}: places are words, which count no {rows.size} elements; take parts of them")
-    done = repeat("argsort", (rows,), (None,), largest)
+    done = repeat("argsort", (rows,), (None,), largest, bits)
     if done is not None:
         return done[0]
     made = rows.device.empty(rows.shape, uint32)
-    call = Call(name, key_of("argsort", (rows,), (None,), largest), (rows,), (made,))
-    _sort(call, call.operands[0], call.results[0], largest=largest)
+    call = Call(name, key_of("argsort", (rows,), (None,), largest, bits), (rows,), (made,))
+    _sort(call, call.operands[0], call.results[0], largest=largest, passes=-(-bits // _BITS))
     call.keep()
     return made
 
 
-def _sort(call: Call, source: Array, target: Array, *, largest: bool) -> None:
+def _sort(call: Call, source: Array, target: Array, *, largest: bool, passes: int) -> None:
     """Record the passes of a radix sort; each leaves keys and places to the next."""
     count = source.shape[-1]
     rows, chunks = source.size // count, -(-count // CHUNK)
@@ -245,8 +245,8 @@ def _sort(call: Call, source: Array, target: Array, *, largest: bool) -> None:
     counts, sums = (call.temporary((rows, 16 * chunks), uint32) for _ in range(2))
     kind = 2 if source.dtype.name in FLOATS else int(source.dtype == "int32")
     keys, places = source, pairs[1][1]
-    for number in range(32 // _BITS):
-        last = number == 32 // _BITS - 1
+    for number in range(passes):
+        last = number == passes - 1
         to_keys, to_places = pairs[number % 2][0], target if last else pairs[number % 2][1]
         arrays = (keys, places, to_keys, to_places)
         told = (kind, int(number == 0), int(largest))
