@@ -19,7 +19,7 @@ import vkpar
 from vkpar import InvalidUsageError, OperandError, UnsupportedError
 from vkpar.testing import U
 
-pytestmark = pytest.mark.device
+pytestmark = [pytest.mark.device, pytest.mark.sampled(5)]
 F64 = np.ndarray[Any, np.dtype[np.float64]]
 SPECIAL = np.array([0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, np.nan, 0.5, -0.5, 1.5, 2.5, -2.5, 88.5, -88.5, 300.0, 1e-4])
 

@@ -97,7 +97,6 @@ def flow(parts: list[vkpar.Array], rate: float, steps: int) -> list[vkpar.Array]
     return parts
 
 
-@pytest.mark.sampled(1)
 def test_a_shear_wave_fades_as_theory_says(device: vkpar.Device) -> None:
     size, rate, steps, swing = 32, 1.25, 40, 0.01
     speed = swing * np.sin(2 * np.pi * np.arange(size) / size)[None, :].repeat(4, 0)

@@ -13,7 +13,7 @@ import pytest
 import vkpar
 from vkpar import InvalidUsageError, UnsupportedError
 
-pytestmark = pytest.mark.device
+pytestmark = [pytest.mark.device, pytest.mark.sampled(5)]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])

@@ -20,7 +20,7 @@ import vkpar
 from vkpar import InvalidUsageError, UnsupportedError
 from vkpar.testing import U
 
-pytestmark = pytest.mark.device
+pytestmark = [pytest.mark.device, pytest.mark.sampled(5)]
 AXES: tuple[Any, ...] = (None, 0, -1, (0, 2), (1,))
 
 

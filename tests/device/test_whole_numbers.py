@@ -15,7 +15,7 @@ import pytest
 import vkpar
 from vkpar import InvalidUsageError, UnsupportedError
 
-pytestmark = pytest.mark.device
+pytestmark = [pytest.mark.device, pytest.mark.sampled(5)]
 WHOLE = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")
 NARROW = ("int8", "uint8", "int16", "uint16")
 Values = np.ndarray[Any, Any]
